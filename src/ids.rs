@@ -1,0 +1,128 @@
+//! Names of things that travel between processes.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// A connection, for the daemon's lifetime. Never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ClientId(pub u64);
+
+/// An executor process, for the daemon's lifetime. Never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ExecutorId(pub u64);
+
+/// One call of a compiled graph, chosen by the client, unique in its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct CallId(pub u64);
+
+/// Position of a call among the calls of its graph in one client, from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct StepId(pub u64);
+
+/// A prepared part of a graph, valid for one lease of one executor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct PartHandle(pub u32);
+
+/// A memory segment of one client, chosen by it, below 2^24.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct SegmentId(pub u32);
+
+impl SegmentId {
+    /// Exclusive upper bound: a location keeps 24 bits for the segment.
+    pub const LIMIT: u32 = 1 << 24;
+}
+
+/// Name of a value in an ONNX graph; equal to the FX node's name where one stands behind it.
+pub type ValueName = String;
+
+/// Content hash of an AOT graph: 32 bytes, written as 64 lowercase hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GraphId([u8; 32]);
+
+/// Why a text is no [`GraphId`].
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("graph id {0:?}: expected 64 lowercase hexadecimal digits; send the hash the shim computed")]
+pub struct BadGraphId(pub String);
+
+impl GraphId {
+    /// The identity with these bytes.
+    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// The first eight digits, for logs and folder names.
+    pub fn short(&self) -> String {
+        self.to_string()[..8].to_owned()
+    }
+}
+
+impl fmt::Display for GraphId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for GraphId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "GraphId({self})")
+    }
+}
+
+impl FromStr for GraphId {
+    type Err = BadGraphId;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let bad = || BadGraphId(text.chars().take(80).collect());
+        let digits = text.as_bytes();
+        if digits.len() != 64 {
+            return Err(bad());
+        }
+        let mut bytes = [0; 32];
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+            let nibble = |digit: u8| match digit {
+                b'0'..=b'9' => Some(digit - b'0'),
+                b'a'..=b'f' => Some(digit - b'a' + 10),
+                _ => None,
+            };
+            *byte = match (nibble(pair[0]), nibble(pair[1])) {
+                (Some(high), Some(low)) => high << 4 | low,
+                _ => return Err(bad()),
+            };
+        }
+        Ok(Self(bytes))
+    }
+}
+
+impl Serialize for GraphId {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for GraphId {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn graph_id_reads_what_it_writes() {
+        let id = GraphId::from_bytes(std::array::from_fn(|i| i as u8 * 7));
+        assert_eq!(id.to_string().parse::<GraphId>(), Ok(id));
+        assert_eq!(id.short(), "00070e15");
+    }
+
+    #[test]
+    fn graph_id_refuses_other_texts() {
+        for text in ["", "00", &"A".repeat(64), &"0".repeat(65), &"é".repeat(32)] {
+            assert!(text.parse::<GraphId>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! The `rust-ort` program: command line, daemon and executor in one binary.
+
+fn main() {}

@@ -1,0 +1,213 @@
+//! Dense row-major tensors: borrowed bytes ([`TensorView`]) and owned bytes ([`TensorBuf`]).
+
+use half::{bf16, f16};
+use ndarray::{ArrayD, IxDyn};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::{BadShape, DType, Shape};
+use crate::ids::ValueName;
+
+/// dtype and shape.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct TensorDesc {
+    /// Element type.
+    pub dtype: DType,
+    /// Dimensions.
+    pub shape: Shape,
+}
+
+impl TensorDesc {
+    /// Checked description. Errors: [`BadShape`].
+    pub fn new(dtype: DType, dims: impl Into<Vec<i64>>) -> Result<Self, BadShape> {
+        Ok(Self { dtype, shape: Shape::new(dims)? })
+    }
+
+    /// Bytes of the dense tensor.
+    pub fn len_bytes(&self) -> usize {
+        self.shape.len_bytes(self.dtype)
+    }
+}
+
+impl std::fmt::Display for TensorDesc {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}{}", self.dtype, self.shape)
+    }
+}
+
+/// Why bytes are no tensor.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum BadTensor {
+    /// The byte count does not fit dtype and shape.
+    #[error("tensor {desc}: needs {expected} bytes, got {got}; make it contiguous before sending")]
+    Length {
+        /// What the tensor should be.
+        desc: TensorDesc,
+        /// `desc.len_bytes()`.
+        expected: usize,
+        /// Bytes given.
+        got: usize,
+    },
+    /// See [`BadShape`].
+    #[error(transparent)]
+    Shape(#[from] BadShape),
+}
+
+/// A dense row-major tensor over borrowed bytes. The bytes may have any alignment.
+#[derive(Clone, Copy, Debug)]
+pub struct TensorView<'a> {
+    dtype: DType,
+    shape: &'a Shape,
+    bytes: &'a [u8],
+}
+
+impl<'a> TensorView<'a> {
+    /// Bytes as a tensor. Errors: [`BadTensor::Length`].
+    pub fn new(dtype: DType, shape: &'a Shape, bytes: &'a [u8]) -> Result<Self, BadTensor> {
+        let expected = shape.len_bytes(dtype);
+        if bytes.len() != expected {
+            let desc = TensorDesc { dtype, shape: shape.clone() };
+            return Err(BadTensor::Length { desc, expected, got: bytes.len() });
+        }
+        Ok(Self { dtype, shape, bytes })
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Dimensions.
+    pub fn shape(&self) -> &'a Shape {
+        self.shape
+    }
+
+    /// dtype and shape, owned.
+    pub fn desc(&self) -> TensorDesc {
+        TensorDesc { dtype: self.dtype, shape: self.shape.clone() }
+    }
+
+    /// The elements, little-endian, row-major.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// The one copy: what must outlive the call.
+    pub fn to_owned(&self) -> TensorBuf {
+        TensorBuf { desc: self.desc(), bytes: self.bytes.to_vec() }
+    }
+
+    /// Every element widened to f64 (exact for f16, bf16, f32 and integers up to 2^53; bool is 0 or 1), same shape.
+    /// None for complex and 8-bit float types.
+    pub fn to_f64(&self) -> Option<ArrayD<f64>> {
+        fn widen<const N: usize>(bytes: &[u8], f: impl Fn([u8; N]) -> f64) -> Vec<f64> {
+            bytes.as_chunks::<N>().0.iter().map(|chunk| f(*chunk)).collect()
+        }
+        let values = match self.dtype {
+            DType::F32 => widen(self.bytes, |b| f32::from_le_bytes(b).into()),
+            DType::F64 => widen(self.bytes, f64::from_le_bytes),
+            DType::F16 => widen(self.bytes, |b| f16::from_le_bytes(b).to_f64()),
+            DType::BF16 => widen(self.bytes, |b| bf16::from_le_bytes(b).to_f64()),
+            DType::I8 => widen(self.bytes, |b| i8::from_le_bytes(b).into()),
+            DType::U8 => widen(self.bytes, |b| u8::from_le_bytes(b).into()),
+            DType::I16 => widen(self.bytes, |b| i16::from_le_bytes(b).into()),
+            DType::U16 => widen(self.bytes, |b| u16::from_le_bytes(b).into()),
+            DType::I32 => widen(self.bytes, |b| i32::from_le_bytes(b).into()),
+            DType::U32 => widen(self.bytes, |b| u32::from_le_bytes(b).into()),
+            DType::I64 => widen(self.bytes, |b| i64::from_le_bytes(b) as f64),
+            DType::U64 => widen(self.bytes, |b| u64::from_le_bytes(b) as f64),
+            DType::Bool => widen(self.bytes, |[b]| f64::from(u8::from(b != 0))),
+            _ => return None,
+        };
+        let array = ArrayD::from_shape_vec(IxDyn(&self.shape.to_usize()), values);
+        Some(array.expect("the length was checked against the shape"))
+    }
+}
+
+/// A dense row-major tensor over bytes that a runtime may write.
+#[derive(Debug)]
+pub struct TensorViewMut<'a> {
+    /// Element type.
+    pub dtype: DType,
+    /// Dimensions.
+    pub shape: &'a Shape,
+    /// Exactly `shape.len_bytes(dtype)` bytes.
+    pub bytes: &'a mut [u8],
+}
+
+/// An owned dense tensor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TensorBuf {
+    desc: TensorDesc,
+    bytes: Vec<u8>,
+}
+
+impl TensorBuf {
+    /// Bytes as a tensor. Errors: [`BadTensor::Length`].
+    pub fn new(desc: TensorDesc, bytes: Vec<u8>) -> Result<Self, BadTensor> {
+        TensorView::new(desc.dtype, &desc.shape, &bytes)?;
+        Ok(Self { desc, bytes })
+    }
+
+    /// A rank-1 or higher f32 tensor. Errors: [`BadTensor`].
+    pub fn from_f32(dims: impl Into<Vec<i64>>, values: &[f32]) -> Result<Self, BadTensor> {
+        let desc = TensorDesc::new(DType::F32, dims)?;
+        Self::new(desc, values.iter().flat_map(|value| value.to_le_bytes()).collect())
+    }
+
+    /// All zero bytes.
+    pub fn zeros(desc: TensorDesc) -> Self {
+        let bytes = vec![0; desc.len_bytes()];
+        Self { desc, bytes }
+    }
+
+    /// dtype and shape.
+    pub fn desc(&self) -> &TensorDesc {
+        &self.desc
+    }
+
+    /// Borrowed.
+    pub fn view(&self) -> TensorView<'_> {
+        TensorView { dtype: self.desc.dtype, shape: &self.desc.shape, bytes: &self.bytes }
+    }
+
+    /// Borrowed for writing.
+    pub fn view_mut(&mut self) -> TensorViewMut<'_> {
+        TensorViewMut { dtype: self.desc.dtype, shape: &self.desc.shape, bytes: &mut self.bytes }
+    }
+}
+
+/// Named inputs of one run, in the model's order.
+pub type Feeds<'a> = [(ValueName, TensorView<'a>)];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn length_must_fit() {
+        let shape = Shape::new([2, 3]).unwrap();
+        let error = TensorView::new(DType::F32, &shape, &[0; 20]).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("float32[2, 3]") && text.contains("24") && text.contains("20"), "{text}");
+    }
+
+    #[test]
+    fn widens_every_numeric_type() {
+        let one_and_minus_two: &[(DType, Vec<u8>)] = &[
+            (DType::F32, [1_f32, -2.].iter().flat_map(|v| v.to_le_bytes()).collect()),
+            (DType::F64, [1_f64, -2.].iter().flat_map(|v| v.to_le_bytes()).collect()),
+            (DType::F16, [1., -2.].iter().flat_map(|&v| f16::from_f64(v).to_le_bytes()).collect()),
+            (DType::BF16, [1., -2.].iter().flat_map(|&v| bf16::from_f64(v).to_le_bytes()).collect()),
+            (DType::I8, vec![1, 254]),
+            (DType::I16, [1_i16, -2].iter().flat_map(|v| v.to_le_bytes()).collect()),
+            (DType::I32, [1_i32, -2].iter().flat_map(|v| v.to_le_bytes()).collect()),
+            (DType::I64, [1_i64, -2].iter().flat_map(|v| v.to_le_bytes()).collect()),
+        ];
+        for (dtype, bytes) in one_and_minus_two {
+            let shape = Shape::new([2]).unwrap();
+            let view = TensorView::new(*dtype, &shape, bytes).unwrap();
+            assert_eq!(view.to_f64().unwrap().as_slice(), Some(&[1., -2.][..]), "{dtype}");
+        }
+    }
+}
