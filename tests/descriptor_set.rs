@@ -11,5 +11,9 @@ fn shipped_descriptor_set_is_the_schema() {
         std::fs::write(&path, compiled).unwrap();
     }
     let shipped = std::fs::read(&path).unwrap();
-    assert!(shipped == compiled, "{} is stale: run RUST_ORT_REGENERATE=1 cargo test --test descriptor_set", path.display());
+    assert!(
+        shipped == compiled,
+        "{} is stale: run RUST_ORT_REGENERATE=1 cargo test --test descriptor_set",
+        path.display()
+    );
 }
