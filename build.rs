@@ -26,6 +26,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     compiler.include_imports(true).include_source_info(false).open_files(&names)?;
     let mut config = prost_build::Config::new();
     config.bytes([".onnx.TensorProto.raw_data", ".rust_ort.PreparePart.model"]);
+    // Maps in key order, so that equal messages are equal bytes.
+    config.btree_map(["."]);
     config.compile_fds(compiler.file_descriptor_set())?;
 
     let mut wire = protox::Compiler::new([FOLDER])?;

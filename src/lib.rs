@@ -9,3 +9,4 @@ pub mod ids;
 pub mod tensor;
 // level 2
 pub mod onnx;
+pub mod protocol;
