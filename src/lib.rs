@@ -8,5 +8,6 @@ pub mod ids;
 // level 1
 pub mod tensor;
 // level 2
+pub mod compare;
 pub mod onnx;
 pub mod protocol;
