@@ -250,23 +250,27 @@ gpu_check() {
         for binary in target/release/rust-ort "$VENV/bin/rust-ort"; do [[ -x $binary ]] && break; done
     fi
     own_daemon
-    export RUST_ORT_BINARY=
+    export RUST_ORT_BINARY=$binary
     # shellcheck disable=SC2086
     PYTHONPATH=$ROOT/python_shim "$python" python_shim/rust_ort/studies/gpu_check.py --binary "$binary" \
         ${ORT_GPU_LIB:+--onnxruntime "$ORT_GPU_LIB"} ${ARGS:-}
 }
 
+# Every check runs, whichever failed before: bash's -e is off inside a condition, so the statuses are gathered by hand.
 fmt_check() {
-    step "rustfmt" cargo fmt --check
-    step "ruff format" "$VENV/bin/ruff" format --check --config python_shim/pyproject.toml python_shim tests
+    local status=0
+    step "rustfmt" cargo fmt --check || status=1
+    step "ruff format" "$VENV/bin/ruff" format --check --config python_shim/pyproject.toml python_shim tests || status=1
+    return "$status"
 }
 
 lint() {
-    need_rust
-    fmt_check
-    step "clippy" cargo clippy --release --locked --all-targets -- -D warnings
-    step "ruff" "$VENV/bin/ruff" check --config python_shim/pyproject.toml python_shim tests
-    step "mypy" bash -c "cd python_shim && '$VENV/bin/mypy' --strict rust_ort"
+    local status=0
+    fmt_check || status=1
+    step "clippy" cargo clippy --release --locked --all-targets -- -D warnings || status=1
+    step "ruff" "$VENV/bin/ruff" check --config python_shim/pyproject.toml python_shim tests || status=1
+    step "mypy" bash -c "cd python_shim && '$VENV/bin/mypy' --strict rust_ort" || status=1
+    return "$status"
 }
 
 fmt() {
