@@ -7,3 +7,8 @@
 pub mod ids;
 // level 1
 pub mod tensor;
+// level 3
+#[allow(unsafe_code)]
+pub mod executor;
+// level 7
+pub mod cli;
