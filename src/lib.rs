@@ -11,3 +11,8 @@ pub mod tensor;
 pub mod compare;
 pub mod onnx;
 pub mod protocol;
+// level 3
+#[allow(unsafe_code)]
+pub mod executor;
+// level 7
+pub mod cli;
