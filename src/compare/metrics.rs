@@ -8,7 +8,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::scalar;
+use super::scalar::{self, Bounds, Outside, Pair, Stats};
+use super::simd;
 use super::tolerance::Tolerance;
 use crate::tensor::{DType, Shape, TensorView};
 
@@ -131,15 +132,26 @@ pub struct Metrics {
 
 /// Measures the candidate against the reference. Both: same dtype and shape (the caller checked).
 pub(super) fn measure(reference: &TensorView<'_>, candidate: &TensorView<'_>, tolerance: &Tolerance) -> Metrics {
-    let pair = scalar::Pair { dtype: reference.dtype(), reference: reference.bytes(), candidate: candidate.bytes() };
-    let stats = scalar::stats(&pair, tolerance);
-    finish(&pair, reference.shape(), tolerance, &stats)
+    let pair = Pair { dtype: reference.dtype(), reference: reference.bytes(), candidate: candidate.bytes() };
+    let spans = simd::spans(&pair, tolerance);
+    let mut stats = Stats::default();
+    spans.iter().for_each(|span| stats.merge(span));
+    let outside = outside(&pair, &Bounds::new(tolerance, stats.max_reference), &spans);
+    finish(&pair, reference.shape(), tolerance, &stats, &outside)
 }
 
-pub(super) fn finish(pair: &scalar::Pair<'_>, shape: &Shape, tolerance: &Tolerance, stats: &scalar::Stats) -> Metrics {
+/// The second pass, over the spans that may hold something outside, or something that only atol or rtol lets pass.
+fn outside(pair: &Pair<'_>, bounds: &Bounds, spans: &[Stats]) -> Outside {
+    let mut outside = Outside::default();
+    for (index, _) in spans.iter().enumerate().filter(|(_, span)| span.max_abs > bounds.floor) {
+        let range = index * simd::SPAN..((index + 1) * simd::SPAN).min(pair.n_numbers());
+        scalar::add_outside(pair, range, bounds, &mut outside);
+    }
+    outside
+}
+
+fn finish(pair: &Pair<'_>, shape: &Shape, tolerance: &Tolerance, stats: &Stats, outside: &Outside) -> Metrics {
     let n = pair.n_numbers() as u64;
-    let bounds = scalar::Bounds::new(tolerance, stats.max_reference);
-    let second = scalar::outside(pair, &bounds, stats);
     let per_measured = |sum: f64| if stats.measured == 0 { 0. } else { sum / stats.measured as f64 };
     let element = |number: u64| locate(pair, shape, number);
     Metrics {
@@ -158,10 +170,10 @@ pub(super) fn finish(pair: &scalar::Pair<'_>, shape: &Shape, tolerance: &Toleran
         nan_disagreements: stats.nan_disagreements,
         inf_disagreements: stats.inf_disagreements,
         both_nan: stats.both_nan,
-        worst: second.worst.or(stats.argmax_abs).map(element),
-        first_outside: second.first.map(element),
-        outside: second.count,
-        required: second.required,
+        worst: outside.worst.or(stats.argmax_abs).map(element),
+        first_outside: outside.first.map(element),
+        outside: outside.count,
+        required: outside.required,
         tolerance: *tolerance,
         max_diff: MaxDiff {
             abs: stats.filled_max_abs,
@@ -175,7 +187,7 @@ pub(super) fn finish(pair: &scalar::Pair<'_>, shape: &Shape, tolerance: &Toleran
     }
 }
 
-fn cosine(stats: &scalar::Stats) -> f64 {
+fn cosine(stats: &Stats) -> f64 {
     match (stats.sum_reference == 0., stats.sum_candidate == 0.) {
         (true, true) => 1.,
         (false, false) => {
@@ -185,7 +197,7 @@ fn cosine(stats: &scalar::Stats) -> f64 {
     }
 }
 
-fn locate(pair: &scalar::Pair<'_>, shape: &Shape, number: u64) -> Element {
+fn locate(pair: &Pair<'_>, shape: &Shape, number: u64) -> Element {
     let (index, imaginary) = if pair.is_complex() { (number / 2, number % 2 == 1) } else { (number, false) };
     let mut at = vec![0; shape.rank()];
     let mut rest = index;

@@ -7,6 +7,8 @@ mod alignment;
 mod metrics;
 mod scalar;
 mod signature;
+#[allow(unsafe_code)]
+mod simd;
 mod tolerance;
 mod verdict;
 

@@ -149,10 +149,44 @@ fn kind(dtype: DType, reference_bits: u64, candidate_bits: u64) -> Kind {
     }
 }
 
-pub(super) fn stats(pair: &Pair<'_>, tolerance: &Tolerance) -> Stats {
-    let mut stats = Stats::default();
-    add(pair, 0..pair.n_numbers(), tolerance, &mut stats);
-    stats
+impl Stats {
+    /// Adds what was found further on.
+    pub fn merge(&mut self, later: &Stats) {
+        if later.max_abs > self.max_abs {
+            (self.max_abs, self.argmax_abs) = (later.max_abs, later.argmax_abs);
+        }
+        if later.filled_max_abs > self.filled_max_abs {
+            (self.filled_max_abs, self.filled_argmax) = (later.filled_max_abs, later.filled_argmax);
+        }
+        for (mine, theirs) in [
+            (&mut self.max_rel, later.max_rel),
+            (&mut self.max_reference, later.max_reference),
+            (&mut self.filled_max_rel, later.filled_max_rel),
+        ] {
+            *mine = mine.max(theirs);
+        }
+        self.max_ulp = self.max_ulp.max(later.max_ulp);
+        for (mine, theirs) in [
+            (&mut self.sum_abs, later.sum_abs),
+            (&mut self.sum_squares, later.sum_squares),
+            (&mut self.sum_reference, later.sum_reference),
+            (&mut self.sum_candidate, later.sum_candidate),
+            (&mut self.sum_product, later.sum_product),
+            (&mut self.filled_sum, later.filled_sum),
+        ] {
+            *mine += theirs;
+        }
+        self.measured += later.measured;
+        self.nan_disagreements += later.nan_disagreements;
+        self.inf_disagreements += later.inf_disagreements;
+        self.both_nan += later.both_nan;
+        for (mine, theirs) in self.above.iter_mut().zip(later.above) {
+            *mine += theirs;
+        }
+        for (mine, theirs) in self.filled_above.iter_mut().zip(later.filled_above) {
+            *mine += theirs;
+        }
+    }
 }
 
 /// Adds the numbers of a range, in order.
@@ -245,7 +279,7 @@ impl Bounds {
 }
 
 /// What the second pass finds.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Outside {
     pub count: u64,
     pub first: Option<u64>,
@@ -254,15 +288,7 @@ pub(super) struct Outside {
     worst_excess: f64,
 }
 
-/// The elements outside `bounds`, and what it would take to have none. A look at `stats` may show that there are none.
-pub(super) fn outside(pair: &Pair<'_>, bounds: &Bounds, stats: &Stats) -> Outside {
-    let mut outside = Outside::default();
-    if stats.max_abs > bounds.floor {
-        add_outside(pair, 0..pair.n_numbers(), bounds, &mut outside);
-    }
-    outside
-}
-
+/// Adds the numbers of a range, in order.
 pub(super) fn add_outside(pair: &Pair<'_>, range: std::ops::Range<usize>, bounds: &Bounds, outside: &mut Outside) {
     let dtype = pair.part_dtype();
     for index in range {
