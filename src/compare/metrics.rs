@@ -136,18 +136,8 @@ pub(super) fn measure(reference: &TensorView<'_>, candidate: &TensorView<'_>, to
     let spans = simd::spans(&pair, tolerance);
     let mut stats = Stats::default();
     spans.iter().for_each(|span| stats.merge(span));
-    let outside = outside(&pair, &Bounds::new(tolerance, stats.max_reference), &spans);
+    let outside = simd::outside(&pair, &Bounds::new(tolerance, stats.max_reference), &spans);
     finish(&pair, reference.shape(), tolerance, &stats, &outside)
-}
-
-/// The second pass, over the spans that may hold something outside, or something that only atol or rtol lets pass.
-fn outside(pair: &Pair<'_>, bounds: &Bounds, spans: &[Stats]) -> Outside {
-    let mut outside = Outside::default();
-    for (index, _) in spans.iter().enumerate().filter(|(_, span)| span.max_abs > bounds.floor) {
-        let range = index * simd::SPAN..((index + 1) * simd::SPAN).min(pair.n_numbers());
-        scalar::add_outside(pair, range, bounds, &mut outside);
-    }
-    outside
 }
 
 fn finish(pair: &Pair<'_>, shape: &Shape, tolerance: &Tolerance, stats: &Stats, outside: &Outside) -> Metrics {
