@@ -8,7 +8,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::scalar;
+use super::scalar::{self, Bounds, Outside, Pair, Stats};
+use super::simd;
 use super::tolerance::Tolerance;
 use crate::tensor::{DType, Shape, TensorView};
 
@@ -131,15 +132,16 @@ pub struct Metrics {
 
 /// Measures the candidate against the reference. Both: same dtype and shape (the caller checked).
 pub(super) fn measure(reference: &TensorView<'_>, candidate: &TensorView<'_>, tolerance: &Tolerance) -> Metrics {
-    let pair = scalar::Pair { dtype: reference.dtype(), reference: reference.bytes(), candidate: candidate.bytes() };
-    let stats = scalar::stats(&pair, tolerance);
-    finish(&pair, reference.shape(), tolerance, &stats)
+    let pair = Pair { dtype: reference.dtype(), reference: reference.bytes(), candidate: candidate.bytes() };
+    let spans = simd::spans(&pair, tolerance);
+    let mut stats = Stats::default();
+    spans.iter().for_each(|span| stats.merge(span));
+    let outside = simd::outside(&pair, &Bounds::new(tolerance, stats.max_reference), &spans);
+    finish(&pair, reference.shape(), tolerance, &stats, &outside)
 }
 
-pub(super) fn finish(pair: &scalar::Pair<'_>, shape: &Shape, tolerance: &Tolerance, stats: &scalar::Stats) -> Metrics {
+fn finish(pair: &Pair<'_>, shape: &Shape, tolerance: &Tolerance, stats: &Stats, outside: &Outside) -> Metrics {
     let n = pair.n_numbers() as u64;
-    let bounds = scalar::Bounds::new(tolerance, stats.max_reference);
-    let second = scalar::outside(pair, &bounds, stats);
     let per_measured = |sum: f64| if stats.measured == 0 { 0. } else { sum / stats.measured as f64 };
     let element = |number: u64| locate(pair, shape, number);
     Metrics {
@@ -158,10 +160,10 @@ pub(super) fn finish(pair: &scalar::Pair<'_>, shape: &Shape, tolerance: &Toleran
         nan_disagreements: stats.nan_disagreements,
         inf_disagreements: stats.inf_disagreements,
         both_nan: stats.both_nan,
-        worst: second.worst.or(stats.argmax_abs).map(element),
-        first_outside: second.first.map(element),
-        outside: second.count,
-        required: second.required,
+        worst: outside.worst.or(stats.argmax_abs).map(element),
+        first_outside: outside.first.map(element),
+        outside: outside.count,
+        required: outside.required,
         tolerance: *tolerance,
         max_diff: MaxDiff {
             abs: stats.filled_max_abs,
@@ -175,7 +177,7 @@ pub(super) fn finish(pair: &scalar::Pair<'_>, shape: &Shape, tolerance: &Toleran
     }
 }
 
-fn cosine(stats: &scalar::Stats) -> f64 {
+fn cosine(stats: &Stats) -> f64 {
     match (stats.sum_reference == 0., stats.sum_candidate == 0.) {
         (true, true) => 1.,
         (false, false) => {
@@ -185,7 +187,7 @@ fn cosine(stats: &scalar::Stats) -> f64 {
     }
 }
 
-fn locate(pair: &scalar::Pair<'_>, shape: &Shape, number: u64) -> Element {
+fn locate(pair: &Pair<'_>, shape: &Shape, number: u64) -> Element {
     let (index, imaginary) = if pair.is_complex() { (number / 2, number % 2 == 1) } else { (number, false) };
     let mut at = vec![0; shape.rank()];
     let mut rest = index;
@@ -204,6 +206,17 @@ impl fmt::Display for Element {
     }
 }
 
+/// Four significant digits, for people.
+fn short(value: f64) -> f64 {
+    format!("{value:.3e}").parse().unwrap_or(value)
+}
+
+/// The same, not below `value`.
+fn short_up(value: f64) -> f64 {
+    let nearest = short(value);
+    if nearest < value { short(value * 1.0005) } else { nearest }
+}
+
 /// Half a sentence: how many are outside, where the worst is, what would pass.
 impl fmt::Display for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -214,7 +227,8 @@ impl fmt::Display for Metrics {
         let Some(worst) = &self.worst else {
             return write!(f, "{dtype}{shape}, all {n} equal");
         };
-        let Tolerance { atol, rtol, scale, .. } = tolerance;
+        let [atol, rtol, scale] = [tolerance.atol, tolerance.rtol, tolerance.scale].map(short);
+        let [max_abs, max_rel_to_max] = [*max_abs, *max_rel_to_max].map(short);
         write!(
             f,
             "{dtype}{shape}, {outside} of {n} outside atol {atol:e} + rtol {rtol:e}·|r| + scale {scale:e}·max|r|; worst at \
@@ -230,7 +244,8 @@ impl fmt::Display for Metrics {
             }
         }
         if *outside > 0 && required.atol.is_finite() {
-            write!(f, "; rtol {:e} or atol {:e} would pass", required.rtol, required.atol)?;
+            let [rtol, atol] = [required.rtol, required.atol].map(short_up);
+            write!(f, "; rtol {rtol:e} or atol {atol:e} would pass")?;
         }
         Ok(())
     }

@@ -7,6 +7,10 @@ mod alignment;
 mod metrics;
 mod scalar;
 mod signature;
+#[allow(unsafe_code)]
+mod simd;
+#[cfg(test)]
+mod tests;
 mod tolerance;
 mod verdict;
 

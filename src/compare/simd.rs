@@ -1,0 +1,565 @@
+//! The fast pass: blocks of finite numbers, widened to f64 and measured in loops that the compiler turns into vectors.
+//!
+//! The same source is compiled twice, for the baseline of the target and (x86-64) for AVX2, FMA and F16C; which one runs
+//! is decided at run time. Rust never contracts or reorders floating-point arithmetic, so both give the same bits. They
+//! agree with `scalar` in everything but the order of the sums: here eight running sums per block of [`BLOCK`] numbers,
+//! added as ((0+4)+(2+6)) + ((1+5)+(3+7)); blocks are added to their span of [`SPAN`] in order, spans in order. The
+//! order depends on the length alone, not on the number of threads. A block with a NaN, an infinity or an integer beyond
+//! 2^53 goes to `scalar`, and so do 8-bit floats.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+
+use super::metrics::ABOVE;
+use super::scalar::{self, Bounds, Outside, Pair, Stats};
+use super::tolerance::Tolerance;
+use crate::tensor::DType;
+
+/// Numbers in a block: six buffers of them fit the first-level cache.
+pub(super) const BLOCK: usize = 512;
+/// Numbers in a span, the unit of work of a thread.
+pub(super) const SPAN: usize = 128 * BLOCK;
+/// Below so many bytes of reference one thread does it.
+const PARALLEL_BYTES: usize = 4 << 20;
+const MAX_THREADS: usize = 8;
+const LANES: usize = 8;
+
+/// Statistics of each span, in order.
+pub(super) fn spans(pair: &Pair<'_>, tolerance: &Tolerance) -> Vec<Stats> {
+    let indices: Vec<_> = (0..pair.n_numbers().div_ceil(SPAN)).collect();
+    let first = First { tolerance, fill_limit: Tolerance::fill_limit(pair.dtype) };
+    each(pair, &indices, &first)
+}
+
+/// What is outside, in those of the spans that may hold something outside, or something that only atol or rtol passes.
+pub(super) fn outside(pair: &Pair<'_>, bounds: &Bounds, spans: &[Stats]) -> Outside {
+    let beyond_floor = spans.iter().enumerate().filter(|(_, span)| span.max_abs > bounds.floor);
+    let indices: Vec<_> = beyond_floor.map(|(index, _)| index).collect();
+    let mut outside = Outside::default();
+    each(pair, &indices, &Second { bounds }).iter().for_each(|later| outside.merge(later));
+    outside
+}
+
+/// What is done with a block of numbers, by value or, where the fast way does not apply, by `scalar`.
+trait Pass: Sync {
+    type Found: Default + Send;
+
+    /// The first `n` numbers of `block`, which are those from `base` on; false, and nothing done, when one is not finite.
+    fn block(&self, block: &mut Block, n: usize, base: usize, found: &mut Self::Found) -> bool;
+
+    fn scalar(&self, pair: &Pair<'_>, range: Range<usize>, found: &mut Self::Found);
+}
+
+struct First<'a> {
+    tolerance: &'a Tolerance,
+    fill_limit: f64,
+}
+
+impl Pass for First<'_> {
+    type Found = Stats;
+
+    #[inline(always)]
+    fn block(&self, block: &mut Block, n: usize, base: usize, found: &mut Stats) -> bool {
+        measure(block, n, base, self.fill_limit, found)
+    }
+
+    fn scalar(&self, pair: &Pair<'_>, range: Range<usize>, found: &mut Stats) {
+        scalar::add(pair, range, self.tolerance, found);
+    }
+}
+
+struct Second<'a> {
+    bounds: &'a Bounds,
+}
+
+impl Pass for Second<'_> {
+    type Found = Outside;
+
+    #[inline(always)]
+    fn block(&self, block: &mut Block, n: usize, base: usize, found: &mut Outside) -> bool {
+        measure_outside(block, n, base, self.bounds, found)
+    }
+
+    fn scalar(&self, pair: &Pair<'_>, range: Range<usize>, found: &mut Outside) {
+        scalar::add_outside(pair, range, self.bounds, found);
+    }
+}
+
+/// What a pass finds in each of these spans, in their order.
+fn each<P: Pass>(pair: &Pair<'_>, indices: &[usize], pass: &P) -> Vec<P::Found> {
+    let len_bytes = indices.len().saturating_mul(SPAN * pair.part_dtype().size_bytes()).min(pair.reference.len());
+    let threads = if len_bytes < PARALLEL_BYTES { 1 } else { n_threads().min(indices.len()) };
+    if threads <= 1 {
+        return indices.iter().map(|&index| span(pair, index, pass)).collect();
+    }
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut done = Vec::new();
+        while let Some(&index) = indices.get(next.fetch_add(1, Ordering::Relaxed)) {
+            done.push((index, span(pair, index, pass)));
+        }
+        done
+    };
+    let mut done = thread::scope(|scope| {
+        let helpers: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
+        let mut done = work();
+        for helper in helpers {
+            done.extend(helper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        }
+        done
+    });
+    done.sort_unstable_by_key(|(index, _)| *index);
+    done.into_iter().map(|(_, found)| found).collect()
+}
+
+fn n_threads() -> usize {
+    thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS)
+}
+
+fn span<P: Pass>(pair: &Pair<'_>, index: usize, pass: &P) -> P::Found {
+    let range = index * SPAN..((index + 1) * SPAN).min(pair.n_numbers());
+    let mut found = P::Found::default();
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c") {
+        // SAFETY: the features that `span_avx2` is compiled for were just found on this processor.
+        unsafe { span_avx2(pair, range, pass, &mut found) };
+        return found;
+    }
+    span_portable(pair, range, pass, &mut found);
+    found
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn span_avx2<P: Pass>(pair: &Pair<'_>, range: Range<usize>, pass: &P, found: &mut P::Found) {
+    span_portable(pair, range, pass, found);
+}
+
+#[inline(always)]
+fn span_portable<P: Pass>(pair: &Pair<'_>, range: Range<usize>, pass: &P, found: &mut P::Found) {
+    let size = pair.part_dtype().size_bytes();
+    let mut block = Block { reference: [0.; BLOCK], candidate: [0.; BLOCK], max_ulp: 0 };
+    let mut from = range.start;
+    while from < range.end {
+        let to = (from + BLOCK).min(range.end);
+        let (reference, candidate) = (&pair.reference[from * size..to * size], &pair.candidate[from * size..to * size]);
+        let widened = match pair.part_dtype() {
+            DType::F32 => widen_f32(reference, candidate, &mut block),
+            DType::F64 => widen_f64(reference, candidate, &mut block),
+            DType::F16 => widen_f16(reference, candidate, &mut block),
+            DType::BF16 => widen_bf16(reference, candidate, &mut block),
+            DType::I8 => widen_exact(reference, candidate, &mut block, |[b]: [u8; 1]| Some((b as i8).into())),
+            DType::U8 => widen_exact(reference, candidate, &mut block, |[b]: [u8; 1]| Some(b.into())),
+            DType::Bool => {
+                widen_exact(reference, candidate, &mut block, |[b]: [u8; 1]| Some(f64::from(u8::from(b != 0))))
+            }
+            DType::I16 => widen_exact(reference, candidate, &mut block, |b| Some(i16::from_le_bytes(b).into())),
+            DType::U16 => widen_exact(reference, candidate, &mut block, |b| Some(u16::from_le_bytes(b).into())),
+            DType::I32 => widen_exact(reference, candidate, &mut block, |b| Some(i32::from_le_bytes(b).into())),
+            DType::U32 => widen_exact(reference, candidate, &mut block, |b| Some(u32::from_le_bytes(b).into())),
+            DType::I64 => widen_exact(reference, candidate, &mut block, |b| exact_i64(i64::from_le_bytes(b))),
+            DType::U64 => {
+                widen_exact(reference, candidate, &mut block, |b| exact_i64(u64::from_le_bytes(b).try_into().ok()?))
+            }
+            _ => false,
+        };
+        if !(widened && pass.block(&mut block, to - from, from, found)) {
+            pass.scalar(pair, from..to, found);
+        }
+        from = to;
+    }
+}
+
+struct Block {
+    reference: [f64; BLOCK],
+    candidate: [f64; BLOCK],
+    max_ulp: u64,
+}
+
+/// Steps between two 32-bit floats; see `scalar::ulp`.
+#[inline(always)]
+fn ulp_32(reference: u32, candidate: u32) -> u32 {
+    let on_line = |bits: u32| {
+        let sign = (bits as i32) >> 31;
+        ((bits & 0x7fff_ffff) as i32 ^ sign).wrapping_sub(sign)
+    };
+    let (reference, candidate) = (on_line(reference), on_line(candidate));
+    (reference.max(candidate) as u32).wrapping_sub(reference.min(candidate) as u32)
+}
+
+#[inline(always)]
+fn ulp_64(reference: u64, candidate: u64) -> u64 {
+    let on_line = |bits: u64| {
+        let sign = (bits as i64) >> 63;
+        ((bits & (u64::MAX >> 1)) as i64 ^ sign).wrapping_sub(sign)
+    };
+    let (reference, candidate) = (on_line(reference), on_line(candidate));
+    (reference.max(candidate) as u64).wrapping_sub(reference.min(candidate) as u64)
+}
+
+#[inline(always)]
+fn widen_f32(reference: &[u8], candidate: &[u8], block: &mut Block) -> bool {
+    let (reference, candidate) = (reference.as_chunks::<4>().0, candidate.as_chunks::<4>().0);
+    let mut max_ulp = 0;
+    for (((r, c), r_out), c_out) in reference.iter().zip(candidate).zip(&mut block.reference).zip(&mut block.candidate)
+    {
+        let (r, c) = (u32::from_le_bytes(*r), u32::from_le_bytes(*c));
+        *r_out = f32::from_bits(r).into();
+        *c_out = f32::from_bits(c).into();
+        max_ulp = max_ulp.max(ulp_32(r, c));
+    }
+    block.max_ulp = max_ulp.into();
+    true
+}
+
+#[inline(always)]
+fn widen_f64(reference: &[u8], candidate: &[u8], block: &mut Block) -> bool {
+    let (reference, candidate) = (reference.as_chunks::<8>().0, candidate.as_chunks::<8>().0);
+    let mut max_ulp = 0;
+    for (((r, c), r_out), c_out) in reference.iter().zip(candidate).zip(&mut block.reference).zip(&mut block.candidate)
+    {
+        let (r, c) = (u64::from_le_bytes(*r), u64::from_le_bytes(*c));
+        (*r_out, *c_out) = (f64::from_bits(r), f64::from_bits(c));
+        max_ulp = max_ulp.max(ulp_64(r, c));
+    }
+    block.max_ulp = max_ulp;
+    true
+}
+
+/// Integers that f64 holds exactly; false when `widen` says that one is not.
+#[inline(always)]
+fn widen_exact<const N: usize>(
+    reference: &[u8],
+    candidate: &[u8],
+    block: &mut Block,
+    widen: impl Fn([u8; N]) -> Option<f64>,
+) -> bool {
+    let mut exact = true;
+    for (bytes, out) in [(reference, &mut block.reference), (candidate, &mut block.candidate)] {
+        for (bytes, out) in bytes.as_chunks::<N>().0.iter().zip(out) {
+            let value = widen(*bytes);
+            exact &= value.is_some();
+            *out = value.unwrap_or(0.);
+        }
+    }
+    block.max_ulp = 0;
+    exact
+}
+
+#[inline(always)]
+fn exact_i64(value: i64) -> Option<f64> {
+    (value.unsigned_abs() <= 1 << f64::MANTISSA_DIGITS).then_some(value as f64)
+}
+
+/// Shifted to the upper half, a 16-bit float's bits are ordered as 32-bit ones are, 2^16 apart.
+#[inline(always)]
+fn max_ulp_16(reference: &[[u8; 2]], candidate: &[[u8; 2]]) -> u64 {
+    let high = |bytes: &[u8; 2]| u32::from(u16::from_le_bytes(*bytes)) << 16;
+    let max = reference.iter().zip(candidate).fold(0, |max: u32, (r, c)| max.max(ulp_32(high(r), high(c))));
+    (max >> 16).into()
+}
+
+#[inline(always)]
+fn widen_bf16(reference: &[u8], candidate: &[u8], block: &mut Block) -> bool {
+    let (reference, candidate) = (reference.as_chunks::<2>().0, candidate.as_chunks::<2>().0);
+    for (bytes, out) in [(reference, &mut block.reference), (candidate, &mut block.candidate)] {
+        for (bytes, out) in bytes.iter().zip(out) {
+            // A signalling NaN is quieted by the conversion to f64; the block then goes to `scalar` anyway.
+            *out = f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16).into();
+        }
+    }
+    block.max_ulp = max_ulp_16(reference, candidate);
+    true
+}
+
+#[inline(always)]
+fn widen_f16(reference: &[u8], candidate: &[u8], block: &mut Block) -> bool {
+    let (reference, candidate) = (reference.as_chunks::<2>().0, candidate.as_chunks::<2>().0);
+    let mut narrow = [f16::ZERO; BLOCK];
+    let mut single = [0_f32; BLOCK];
+    for (bytes, out) in [(reference, &mut block.reference), (candidate, &mut block.candidate)] {
+        for (bytes, narrow) in bytes.iter().zip(&mut narrow) {
+            *narrow = f16::from_le_bytes(*bytes);
+        }
+        narrow[..bytes.len()].convert_to_f32_slice(&mut single[..bytes.len()]);
+        for (single, out) in single[..bytes.len()].iter().zip(out) {
+            *out = (*single).into();
+        }
+    }
+    block.max_ulp = max_ulp_16(reference, candidate);
+    true
+}
+
+#[inline(always)]
+fn max(left: f64, right: f64) -> f64 {
+    if left > right { left } else { right }
+}
+
+#[inline(always)]
+fn add_up(sums: [f64; LANES]) -> f64 {
+    let [a, b, c, d, e, f, g, h] = sums;
+    ((a + e) + (c + g)) + ((b + f) + (d + h))
+}
+
+/// Measures the first `n` numbers of a block and adds them to `stats`; false, and nothing done, when one is not finite.
+#[inline(always)]
+fn measure(block: &mut Block, n: usize, base: usize, fill_limit: f64, stats: &mut Stats) -> bool {
+    // Equal zeros change no maximum and no sum.
+    let padded = n.next_multiple_of(LANES);
+    block.reference[n..padded].fill(0.);
+    block.candidate[n..padded].fill(0.);
+    let references = block.reference[..padded].as_chunks::<LANES>().0;
+    let candidates = block.candidate[..padded].as_chunks::<LANES>().0;
+
+    let mut sums = [[0_f64; LANES]; 5];
+    let (mut max_apart, mut max_reference, mut max_rel, mut max_filled_rel) =
+        ([0_f64; LANES], [0_f64; LANES], [0_f64; LANES], [0_f64; LANES]);
+    // 0·x is 0 for finite x, NaN for others.
+    let mut finite = [0_f64; LANES];
+    for (reference, candidate) in references.iter().zip(candidates) {
+        for lane in 0..LANES {
+            let (r, c) = (reference[lane], candidate[lane]);
+            let (apart, size) = ((c - r).abs(), r.abs());
+            finite[lane] += 0. * r + 0. * c;
+            sums[0][lane] += apart;
+            sums[1][lane] += apart * apart;
+            sums[2][lane] += r * r;
+            sums[3][lane] += c * c;
+            sums[4][lane] += r * c;
+            max_apart[lane] = max(apart, max_apart[lane]);
+            max_reference[lane] = max(if size < fill_limit { size } else { 0. }, max_reference[lane]);
+        }
+    }
+    if finite.iter().any(|zero| zero.is_nan()) {
+        return false;
+    }
+    let max_apart = max_apart.into_iter().fold(0., max);
+    stats.measured += n as u64;
+    stats.sum_abs += add_up(sums[0]);
+    stats.sum_squares += add_up(sums[1]);
+    stats.sum_reference += add_up(sums[2]);
+    stats.sum_candidate += add_up(sums[3]);
+    stats.sum_product += add_up(sums[4]);
+    stats.filled_sum += add_up(sums[0]);
+    stats.max_reference = max(max_reference.into_iter().fold(0., max), stats.max_reference);
+    stats.max_ulp = stats.max_ulp.max(block.max_ulp);
+    if max_apart == 0. {
+        return true;
+    }
+    for (reference, candidate) in references.iter().zip(candidates) {
+        for lane in 0..LANES {
+            let (apart, size) = ((candidate[lane] - reference[lane]).abs(), reference[lane].abs());
+            // 0/0 is NaN, which `max` passes over.
+            max_rel[lane] = max(apart / size, max_rel[lane]);
+            max_filled_rel[lane] = max(apart / (size + 1e-3), max_filled_rel[lane]);
+        }
+    }
+    stats.max_rel = max(max_rel.into_iter().fold(0., max), stats.max_rel);
+    stats.filled_max_rel = max(max_filled_rel.into_iter().fold(0., max), stats.filled_max_rel);
+    count_above(references, candidates, max_apart, stats);
+    if max_apart > stats.max_abs || max_apart > stats.filled_max_abs {
+        let pairs = block.reference[..n].iter().zip(&block.candidate[..n]);
+        let at = pairs.map(|(r, c)| (c - r).abs()).position(|apart| apart == max_apart);
+        let at = at.map(|at| (base + at) as u64);
+        if max_apart > stats.max_abs {
+            (stats.max_abs, stats.argmax_abs) = (max_apart, at);
+        }
+        if max_apart > stats.filled_max_abs {
+            (stats.filled_max_abs, stats.filled_argmax) = (max_apart, at);
+        }
+    }
+    true
+}
+
+/// Adds what is outside among the first `n` numbers of a block; false, and nothing done, when one is not finite.
+#[inline(always)]
+fn measure_outside(block: &mut Block, n: usize, base: usize, bounds: &Bounds, outside: &mut Outside) -> bool {
+    // Equal zeros are inside and need no tolerance.
+    let padded = n.next_multiple_of(LANES);
+    block.reference[n..padded].fill(0.);
+    block.candidate[n..padded].fill(0.);
+    let references = block.reference[..padded].as_chunks::<LANES>().0;
+    let candidates = block.candidate[..padded].as_chunks::<LANES>().0;
+
+    let mut finite = [0_f64; LANES];
+    let mut counts = [0_u64; LANES];
+    let (mut max_excess, mut max_atol, mut max_rtol) = ([0_f64; LANES], [0_f64; LANES], [0_f64; LANES]);
+    for (reference, candidate) in references.iter().zip(candidates) {
+        for lane in 0..LANES {
+            let (r, c) = (reference[lane], candidate[lane]);
+            finite[lane] += 0. * r + 0. * c;
+            let needs = bounds.needs((c - r).abs(), r.abs());
+            counts[lane] += u64::from(needs.excess > 0.);
+            max_excess[lane] = max(needs.excess, max_excess[lane]);
+            max_atol[lane] = max(needs.atol, max_atol[lane]);
+            max_rtol[lane] = max(needs.rtol, max_rtol[lane]);
+        }
+    }
+    if finite.iter().any(|zero| zero.is_nan()) {
+        return false;
+    }
+    outside.required.atol = max(max_atol.into_iter().fold(0., max), outside.required.atol);
+    outside.required.rtol = max(max_rtol.into_iter().fold(0., max), outside.required.rtol);
+    outside.count += counts.iter().sum::<u64>();
+    let max_excess = max_excess.into_iter().fold(0., max);
+    let find = |wanted: &dyn Fn(f64) -> bool| {
+        let mut pairs = block.reference[..n].iter().zip(&block.candidate[..n]);
+        let at = pairs.position(|(r, c)| wanted(bounds.needs((c - r).abs(), r.abs()).excess));
+        at.map(|at| (base + at) as u64)
+    };
+    if max_excess > 0. && outside.first.is_none() {
+        outside.first = find(&|excess| excess > 0.);
+    }
+    if max_excess > outside.worst_excess {
+        (outside.worst, outside.worst_excess) = (find(&|excess| excess == max_excess), max_excess);
+    }
+    true
+}
+
+#[inline(always)]
+fn count_above(references: &[[f64; LANES]], candidates: &[[f64; LANES]], max_apart: f64, stats: &mut Stats) {
+    for (index, threshold) in ABOVE.into_iter().enumerate() {
+        if max_apart <= threshold {
+            return;
+        }
+        let mut counts = [0_u64; LANES];
+        for (reference, candidate) in references.iter().zip(candidates) {
+            for lane in 0..LANES {
+                counts[lane] += u64::from((candidate[lane] - reference[lane]).abs() > threshold);
+            }
+        }
+        let count = counts.iter().sum::<u64>();
+        stats.above[index] += count;
+        stats.filled_above[index] += count;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use half::bf16;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Bit patterns, most of them numbers one meets, some of them those that break things.
+    fn words(dtype: DType) -> impl Strategy<Value = (u64, u64)> {
+        let of = move |value: f64| match dtype {
+            DType::F64 => value.to_bits(),
+            DType::F32 => (value as f32).to_bits().into(),
+            DType::F16 => f16::from_f64(value).to_bits().into(),
+            DType::BF16 => bf16::from_f64(value).to_bits().into(),
+            _ => value as i64 as u64,
+        };
+        let special = prop::sample::select(vec![0., -0., 1., -1., 1e-310, 1e-42, 6e-8, -6e-8, 1e4, 1e38, -1e308]);
+        let odd = prop::sample::select(vec![f64::NAN, f64::INFINITY, f64::NEG_INFINITY]);
+        let usual = || (-100.0..100.0_f64, -1e-3..1e-3_f64).prop_map(move |(r, apart)| (of(r), of(r + apart)));
+        prop_oneof![
+            200 => usual(),
+            20 => (special.clone(), special.clone()).prop_map(move |(r, c)| (of(r), of(c))),
+            20 => any::<u64>().prop_map(|bits| (bits, bits)),
+            1 => (odd.clone(), odd).prop_map(move |(r, c)| (of(r), of(c))),
+            1 => any::<(u64, u64)>(),
+        ]
+    }
+
+    fn close(left: f64, right: f64) -> bool {
+        left == right
+            || (left.is_nan() && right.is_nan())
+            || (left - right).abs() <= 1e-12 * left.abs().max(right.abs())
+    }
+
+    fn assert_agree(fast: &Stats, slow: &Stats) {
+        let sums = |stats: &Stats| {
+            let Stats { sum_abs, sum_squares, sum_reference, sum_candidate, filled_sum, .. } = *stats;
+            [sum_abs, sum_squares, sum_reference, sum_candidate, filled_sum]
+        };
+        for (fast, slow) in sums(fast).into_iter().zip(sums(slow)) {
+            assert!(close(fast, slow), "{fast} {slow}");
+        }
+        // Products may cancel.
+        let size = (slow.sum_reference * slow.sum_candidate).sqrt();
+        let product = (fast.sum_product - slow.sum_product).abs();
+        assert!(!size.is_finite() || !product.is_finite() || product <= 1e-12 * size);
+        let without_sums = |stats: &Stats| Stats {
+            sum_abs: 0.,
+            sum_squares: 0.,
+            sum_reference: 0.,
+            sum_candidate: 0.,
+            sum_product: 0.,
+            filled_sum: 0.,
+            ..stats.clone()
+        };
+        assert_eq!(without_sums(fast), without_sums(slow));
+    }
+
+    fn check(dtype: DType, words: &[(u64, u64)], misalign: usize, equal_nan: bool) {
+        let size = dtype.size_bytes();
+        let bytes = |word: fn(&(u64, u64)) -> u64| {
+            let elements = words.iter().flat_map(|pair| word(pair).to_le_bytes().into_iter().take(size));
+            std::iter::repeat_n(0, misalign).chain(elements).collect::<Vec<u8>>()
+        };
+        let (reference, candidate) = (bytes(|pair| pair.0), bytes(|pair| pair.1));
+        let pair = Pair { dtype, reference: &reference[misalign..], candidate: &candidate[misalign..] };
+        let tolerance = Tolerance { equal_nan, ..Tolerance::EXACT };
+        let mut slow = Stats::default();
+        scalar::add(&pair, 0..words.len(), &tolerance, &mut slow);
+        let mut portable = Stats::default();
+        let first = First { tolerance: &tolerance, fill_limit: Tolerance::fill_limit(dtype) };
+        span_portable(&pair, 0..words.len(), &first, &mut portable);
+        assert_agree(&portable, &slow);
+        for (atol, rtol, scale) in [(0., 0., 0.), (1e-4, 1e-5, 0.), (0., 1e-3, 1e-6)] {
+            let bounds = Bounds::new(&Tolerance { atol, rtol, scale, equal_nan }, slow.max_reference);
+            let (mut fast_outside, mut slow_outside) = (Outside::default(), Outside::default());
+            scalar::add_outside(&pair, 0..words.len(), &bounds, &mut slow_outside);
+            span_portable(&pair, 0..words.len(), &Second { bounds: &bounds }, &mut fast_outside);
+            assert_eq!(fast_outside, slow_outside);
+            if words.len() <= SPAN {
+                assert_eq!(outside(&pair, &bounds, std::slice::from_ref(&portable)), slow_outside);
+            }
+        }
+        if words.len() <= SPAN && !words.is_empty() {
+            // Debug text, because NaN sums are not equal to themselves.
+            assert_eq!(format!("{:?}", spans(&pair, &tolerance)), format!("{:?}", [portable]), "not the same bits");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+
+        #[test]
+        fn fast_pass_agrees_with_scalar(
+            (dtype, words) in prop::sample::select(DType::ALL.to_vec())
+                .prop_filter("compared as their parts", |dtype| !matches!(dtype, DType::C64 | DType::C128))
+                .prop_flat_map(|dtype| (Just(dtype), prop::collection::vec(words(dtype), 0..1500))),
+            misalign in 0_usize..8,
+            equal_nan: bool,
+        ) {
+            check(dtype, &words, misalign, equal_nan);
+        }
+    }
+
+    #[test]
+    fn every_16_bit_float_agrees_with_scalar() {
+        for dtype in [DType::F16, DType::BF16] {
+            let words: Vec<_> = (0..=u64::from(u16::MAX)).map(|bits| (bits, bits ^ 1)).collect();
+            check(dtype, &words, 1, false);
+        }
+    }
+
+    #[test]
+    fn threads_do_not_change_the_sums() {
+        let values: Vec<u8> = (0..3 << 20).flat_map(|i: u32| (i as f32).sin().to_le_bytes()).collect();
+        let others: Vec<u8> = (0..3 << 20).flat_map(|i: u32| ((i as f32).sin() * 1.000_001).to_le_bytes()).collect();
+        let pair = Pair { dtype: DType::F32, reference: &values, candidate: &others };
+        let tolerance = Tolerance::EXACT;
+        let together = spans(&pair, &tolerance);
+        let first = First { tolerance: &tolerance, fill_limit: Tolerance::fill_limit(DType::F32) };
+        let one_by_one: Vec<_> = (0..together.len()).map(|index| span(&pair, index, &first)).collect();
+        assert_eq!(together.len(), 48);
+        assert_eq!(together, one_by_one);
+    }
+}
