@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::executor::cuda_ipc::{Cuda, CudaError, Event, IpcHandle, Mapping, Pinned, Stream};
+use crate::executor::cuda_ipc::{Cuda, CudaError, Event, IpcHandle, Mapping, Stream};
 
 /// Largest tensor that the probe takes.
 const LIMIT_BYTES: u64 = 1 << 30;
