@@ -72,7 +72,7 @@ class InProcess:
             session.run_with_iobinding(binding)
             return results
 
-        boxed: Callable[..., Any] = make_boxed_func(call)  # type: ignore[no-untyped-call]
+        boxed: Callable[..., Any] = make_boxed_func(call)
         return boxed
 
 
@@ -190,8 +190,8 @@ def markdown(timings: Sequence[Timing], *, command: str) -> str:
         "",
         "\n".join(f"- {name}: {value}" for name, value in environment().items()),
         "",
-        "Microseconds a call, float32, no gradients, median over alternating rounds. In parentheses: time of that variant",
-        "divided by that of rust_ort, so above 1 means that rust_ort is faster.",
+        "Microseconds a call, float32, no gradients, median over alternating rounds. In parentheses: time of that",
+        "variant divided by that of rust_ort, so above 1 means that rust_ort is faster.",
         "",
         "| | " + " | ".join(variants) + " |",
         "|---|" + "---|" * len(variants),

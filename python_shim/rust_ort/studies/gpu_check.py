@@ -1,7 +1,7 @@
 """What this machine can do with a GPU: what is there, a CUDA IPC probe, and the main job on CUDA as far as it goes.
 
-Works offline, with a binary and an onnxruntime library built elsewhere. Needs torch (2.11 or later) of the machine, and
-for the main job transformers. Exit code: 0 everything asked works, 1 a probe failed, 2 something is missing (said what).
+Works offline, with a binary and an onnxruntime library built elsewhere. Needs torch (2.11 or later) of the machine,
+and for the main job transformers. Exit code: 0 everything asked works, 1 a step failed, 2 something is missing.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ def onnxruntime_library(folder: Path | None) -> Path:
     if folder is None:
         spec = importlib.util.find_spec("onnxruntime")
         if spec is None or spec.origin is None:
-            raise Missing("no onnxruntime: give the folder of onnxruntime-gpu's libraries: make gpu-check ORT_GPU_LIB=...")
+            raise Missing(
+                "no onnxruntime: give the folder of onnxruntime-gpu's libraries: make gpu-check ORT_GPU_LIB=..."
+            )
         folder = Path(spec.origin).parent / "capi"
     found = sorted(folder.glob("libonnxruntime.so*"))
     if not found:
@@ -192,7 +194,9 @@ def ipc_probe(binary: str, library: str) -> list[str]:
             op="open", device=device, memory=handle.hex(), offset=offset, len_bytes=PROBE_BYTES,
             ready=ready.ipc_handle().hex(), done=done.ipc_handle().hex(),
         )  # fmt: skip
-        seen.append(f"opened, offset {offset}: runtime {versions['runtime_version']}, driver {versions['driver_version']}")
+        seen.append(
+            f"opened, offset {offset}: runtime {versions['runtime_version']}, driver {versions['driver_version']}"
+        )
         seen.append(_rust_reads(probe, tensor, stream, ready))
         seen.append(_rust_writes(probe, tensor, stream, ready, done))
         probe.ask(op="close")
@@ -216,7 +220,9 @@ def _rust_reads(probe: Probe, tensor: Any, stream: Any, ready: Any) -> str:
     early = not ready.query()
     answer = probe.ask(op="read", seed=5)
     if answer["wrong_bytes"]:
-        raise ProbeFailed(f"read: {answer['wrong_bytes']} of {answer['len_bytes']} bytes wrong: {answer['first_wrong']}")
+        raise ProbeFailed(
+            f"read: {answer['wrong_bytes']} of {answer['len_bytes']} bytes wrong: {answer['first_wrong']}"
+        )
     return f"read by Rust, all {answer['len_bytes']} bytes right; asked before the data was there: {early}"
 
 

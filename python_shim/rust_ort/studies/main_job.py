@@ -126,7 +126,7 @@ def error_to(reference: Sequence[Tensor], candidate: Sequence[Tensor]) -> float:
 
 def gradients(module: nn.Module, inputs: Sequence[Tensor], output: Tensor, cotangent: Tensor) -> list[Tensor]:
     """Gradients of sum(output * cotangent): parameters by name, then inputs. Left in no `.grad`."""
-    wanted = [parameter for _, parameter in sorted(module.named_parameters())]
+    wanted: list[Tensor] = [parameter for _, parameter in sorted(module.named_parameters())]
     wanted += [tensor for tensor in inputs if tensor.requires_grad]
     return list(torch.autograd.grad(output, wanted, cotangent.to(output)))
 
