@@ -112,7 +112,12 @@ def translate(
 
     exporter = _exporter()
     source = fx.GraphModule(part, copy.deepcopy(part.graph))
+    for node in source.graph.nodes:  # the exporter would write these into every ONNX node; provenance.json has them
+        node.meta["nn_module_stack"] = {}
+        node.meta.pop("stack_trace", None)
     exporter.passes.insert_type_promotion_nodes(source)
+    for node in source.graph.nodes:
+        node.meta.setdefault("nn_module_stack", {})
     graph = ir.Graph([], [], nodes=[], opset_imports={"": opset}, name=name)
     model = ir.Model(graph, ir_version=MODEL_IR_VERSION, producer_name="rust_ort")
     try:
@@ -133,10 +138,7 @@ def translate(
     _inline_functions(ir, model)
     onnx_nodes = _strip_metadata(model)
     _import_opsets(model, opset)
-    used = {value.name for node in ir.traversal.RecursiveGraphIterator(graph) for value in node.inputs if value}
-    used |= {value.name for value in graph.outputs}
-    for initializer in [name for name in graph.initializers if name not in used]:
-        del graph.initializers[initializer]
+    used = _drop_dead(ir, graph, {str(value.name) for value in produced.values()})
     kept = [value for value in graph.inputs if value.name in used or value.name in keep_inputs]
     graph.inputs.clear()
     graph.inputs.extend(kept)
@@ -200,6 +202,26 @@ def _inline_functions(ir: Any, model: Any) -> None:
     for value in model.graph.outputs:
         value.name = before.get(id(value), value.name)
     model.functions.clear()
+
+
+def _drop_dead(ir: Any, graph: Any, fx_names: set[str]) -> set[str]:
+    """Removes helper constants nothing uses, keeps every FX value. Returns the names of used values."""
+    used = {str(value.name) for value in graph.outputs}
+    for node in reversed(list(graph)):
+        names = {str(value.name) for value in node.outputs}
+        if not names & used and not names & fx_names:
+            graph.remove(node, safe=False)
+            continue
+        used |= {str(value.name) for value in node.inputs if value is not None}
+        for inner in ir.traversal.RecursiveGraphIterator(graph) if _has_subgraph(node) else ():
+            used |= {str(value.name) for value in inner.inputs if value is not None}
+    for initializer in [name for name in graph.initializers if name not in used]:
+        del graph.initializers[initializer]
+    return used
+
+
+def _has_subgraph(node: Any) -> bool:
+    return any(attribute.type.name in ("GRAPH", "GRAPHS") for attribute in node.attributes.values())
 
 
 def _strip_metadata(model: Any) -> dict[str, str]:
