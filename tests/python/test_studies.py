@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import subprocess
@@ -10,17 +9,20 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
+from rust_ort.backend import GraphInfo
+from rust_ort.export.partition import EagerNode
 from rust_ort.studies import bench, gpu_check, llama_models, main_job
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def row(part: str, graph: str, *, verdicts: tuple[str, ...] = ("match",), rel: float = 1e-6) -> main_job.Row:
+def row(part: str, graph: str, *, verdicts: tuple[str, ...] = ("Match",), rel: float = 1e-6) -> main_job.Row:
     return main_job.Row(
         part=part,
         graph=graph,
@@ -50,11 +52,11 @@ def test_every_row_match_is_exit_0() -> None:
 @pytest.mark.parametrize(
     ("changes", "code", "text"),
     [
-        ({"verdicts": ("match", "mismatch")}, 1, "Mismatch (1 of 2)"),
+        ({"verdicts": ("Match", "Mismatch")}, 1, "Mismatch (1 of 2)"),
         ({"rel": 1.1e-4}, 1, "> 0.0001"),
         ({"rel": math.nan}, 1, "Mismatch"),
-        ({"verdicts": ("mismatch", "failed")}, 2, "Failed (1 of 2)"),
-        ({"verdicts": ("match", "not_compared")}, 3, "NotCompared (1 of 2)"),
+        ({"verdicts": ("Mismatch", "Failed")}, 2, "Failed (1 of 2)"),
+        ({"verdicts": ("Match", "NotCompared")}, 3, "NotCompared (1 of 2)"),
         ({"verdicts": ()}, 3, "NotCompared (no tensor)"),
     ],
 )
@@ -85,24 +87,44 @@ def test_missing_backward_is_exit_3() -> None:
     assert main_job.judge(made, (100, 0)) == (3, ["attention: no backward graph was compared"])
 
 
-def test_rows_are_read_from_a_dump(tmp_path: Path) -> None:
-    part = tmp_path / "0_0-forward" / "part_0"
-    part.mkdir(parents=True)
-    (part.parent / "parts.json").write_text(json.dumps({"compute_nodes": 12, "eager_nodes": 2}))
-    verdicts = [
-        {"name": "a", "verdict": {"kind": "match"}, "metrics": {"max_abs": 0.5, "max_rel_to_max": 0.25}},
-        {"name": "b", "verdict": {"kind": "match"}, "metrics": {"max_abs": "inf", "max_rel_to_max": 0.125}},
-        {"name": "c", "verdict": {"kind": "not_compared", "reason": "gone"}, "metrics": None},
-    ]
-    (part / "comparison_0.json").write_text(json.dumps({"verdicts": verdicts}))
-    (read,) = main_job.read_rows("model", tmp_path)
-    assert (read.graph, read.direction, read.on_ort, read.in_eager) == ("0_0-forward", "forward", 10, 2)
-    assert (read.n_compared, read.max_abs, read.max_rel_to_max) == (2, math.inf, 0.25)
-    assert read.verdict == "NotCompared (1 of 3)"
+def verdict(word: str, max_abs: float = 0.0, rel: float = 0.0) -> tuple[int, SimpleNamespace]:
+    return 0, SimpleNamespace(name="a", verdict=word, reason="", max_abs=max_abs, max_rel_to_max=rel)
+
+
+def info(*verdicts: tuple[int, SimpleNamespace]) -> GraphInfo:
+    return GraphInfo(
+        name="0_0-forward",
+        direction="forward",
+        graph_id="",
+        compute_nodes=12,
+        parts=[["a"] * 7, ["b"] * 3],
+        eager=[EagerNode(name="c", op="d", reason="e", source="f")] * 2,
+        seconds={},
+        verdicts=list(verdicts),
+    )
+
+
+def test_row_of_a_graph_takes_the_worst_of_its_verdicts() -> None:
+    graph = info(verdict("Match", 0.5, 0.25), verdict("Match", math.inf, 0.125), verdict("NotCompared", math.nan))
+    (made,) = main_job.rows_of("model", [graph])
+    assert (made.graph, made.direction, made.on_ort, made.in_eager) == ("0_0-forward", "forward", 10, 2)
+    assert (made.n_compared, made.max_abs, made.max_rel_to_max) == (2, math.inf, 0.25)
+    assert made.verdict == "NotCompared (1 of 3)"
 
 
 def test_nan_in_a_metric_is_never_hidden_by_a_larger_number() -> None:
-    assert math.isnan(main_job._worst([{"x": 1.0}, {"x": "nan"}, {"x": 2.0}], "x"))
+    graph = info(verdict("Match", 1.0, 1.0), verdict("Match", math.nan, math.nan), verdict("Match", 2.0, 2.0))
+    (made,) = main_job.rows_of("model", [graph])
+    assert math.isnan(made.max_abs)
+    assert made.code == 1
+
+
+def test_file_that_the_dump_lacks_is_named_and_exits_2(tmp_path: Path) -> None:
+    made = outcomes()
+    made[0].dump = tmp_path
+    code, wrong = main_job.judge(made, (100, 0))
+    assert code == 2
+    assert f"not in the dump: {tmp_path}/0_0-backward/part_0/model.onnx" in wrong
 
 
 def test_error_is_relative_to_the_largest_of_the_reference() -> None:

@@ -116,10 +116,12 @@ def compiled(variant: str, case: Case, *, spinning: bool) -> Callable[..., Tenso
 
     # Dynamo's cache hangs on the code object: with one of its own, no variant looks through the others' entries first.
     function.__code__ = function.__code__.replace(co_name=variant.replace("-", "_").replace(" ", "_"))
+    import rust_ort
+
     backends: dict[str, Any] = {
         "inductor": "inductor",
         "in-process ONNX Runtime": InProcess(spinning=spinning),
-        "rust_ort": "rust_ort",
+        "rust_ort": rust_ort.Backend(),
     }
     call: Callable[..., Tensor] = torch.compile(function, backend=backends[variant], fullgraph=True, dynamic=False)
     return call

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import math
 import statistics
 import sys
@@ -18,13 +17,16 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from rust_ort.studies import llama_models
 from rust_ort.studies.llama_models import Study
+
+if TYPE_CHECKING:
+    from rust_ort.backend import GraphInfo
 
 PARTS = ("attention", "decoder", "model")
 MAX_REL_TO_MAX = 1e-4
@@ -37,7 +39,7 @@ MATCH, MISMATCH, ERROR, NOTHING = 0, 1, 2, 3
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One graph of one part, from its dump."""
+    """One graph of one part."""
 
     part: str
     graph: str
@@ -55,10 +57,10 @@ class Row:
     @property
     def verdict(self) -> str:
         """The worst of its tensors; Match only when there is one and every one matches."""
-        for kind in ("failed", "mismatch", "not_compared"):
+        for kind in ("Failed", "Mismatch", "NotCompared"):
             n = self.verdicts.count(kind)
             if n:
-                return f"{kind.title().replace('_', '')} ({n} of {len(self.verdicts)})"
+                return f"{kind} ({n} of {len(self.verdicts)})"
         if not self.verdicts:
             return "NotCompared (no tensor)"
         return "Match" if self.max_rel_to_max <= MAX_REL_TO_MAX else f"Mismatch (> {MAX_REL_TO_MAX:g})"
@@ -80,35 +82,44 @@ class Outcome:
     dump: Path | None = None
 
 
-def read_rows(part: str, run: Path) -> list[Row]:
-    """The rows of the dump folder `run`: one a graph, all its parts and compared calls together."""
+def rows_of(part: str, graphs: Sequence[GraphInfo]) -> list[Row]:
+    """One row a compiled graph: all its parts and compared calls together."""
     rows = []
-    for graph in sorted(path.parent for path in run.glob("*/parts.json")):
-        counts = json.loads((graph / "parts.json").read_text())
-        tensors = [
-            verdict
-            for path in sorted(graph.glob("part_*/comparison_*.json"))
-            for verdict in json.loads(path.read_text())["verdicts"]
-        ]
-        metrics = [tensor["metrics"] for tensor in tensors if tensor.get("metrics")]
+    for graph in graphs:
+        verdicts = [verdict for _, verdict in graph.verdicts]
+        compared = [verdict for verdict in verdicts if verdict.verdict in ("Match", "Mismatch")]
         rows.append(
             Row(
                 part=part,
                 graph=graph.name,
-                on_ort=counts["compute_nodes"] - counts["eager_nodes"],
-                in_eager=counts["eager_nodes"],
-                n_compared=len(metrics),
-                max_abs=_worst(metrics, "max_abs"),
-                max_rel_to_max=_worst(metrics, "max_rel_to_max"),
-                verdicts=tuple(tensor["verdict"]["kind"] for tensor in tensors),
+                on_ort=sum(map(len, graph.parts)),
+                in_eager=len(graph.eager),
+                n_compared=len(compared),
+                max_abs=_worst([verdict.max_abs for verdict in compared]),
+                max_rel_to_max=_worst([verdict.max_rel_to_max for verdict in compared]),
+                verdicts=tuple(verdict.verdict for verdict in verdicts),
             )
         )
     return rows
 
 
-def _worst(metrics: Sequence[dict[str, Any]], name: str) -> float:
-    """The largest; NaN when one is NaN, so that no limit passes it. Numbers that JSON lacks are written as text."""
-    values = [float(metric[name]) for metric in metrics]
+def missing_in_dump(run: Path, rows: Sequence[Row]) -> list[str]:
+    """What the dump of these graphs lacks: graph, model, the first call's inputs, references and results."""
+    wanted = [
+        "fx.txt",
+        "parts.json",
+        "part_0/model.onnx",
+        "part_0/test_data_set_0/input_0.pb",
+        "part_0/test_data_set_0/output_0.pb",
+        "part_0/test_data_set_0/actual_0.pb",
+        "part_0/comparison_0.json",
+    ]
+    paths = [run / row.graph / name for row in rows for name in wanted]
+    return [f"not in the dump: {path}" for path in paths if not path.is_file()]
+
+
+def _worst(values: Sequence[float]) -> float:
+    """The largest; NaN when one is NaN or there is none, so that no limit passes it."""
     if any(math.isnan(value) for value in values):
         return math.nan
     return max(values, default=math.nan)
@@ -187,17 +198,17 @@ def run_part(name: str, arguments: argparse.Namespace) -> Outcome:
     eager = run_once(study.module, study.module, study)
     torch._dynamo.reset()
     run = f"main_job-{name}"
+    backend = rust_ort.Backend({"compare": "outputs"})
     with rust_ort.dump(run, folder=arguments.folder, clean=True):
-        compared = torch.compile(study.module, backend="rust_ort", fullgraph=True, options={"compare": "outputs"})
-        candidate = run_once(study.module, compared, study)
+        candidate = run_once(study.module, torch.compile(study.module, backend=backend, fullgraph=True), study)
     outcome.dump = Path(arguments.folder).resolve() / run
-    outcome.rows = read_rows(name, outcome.dump)
+    outcome.rows = rows_of(name, backend.graphs)
     for direction, index in (("forward", 0), ("backward", 1)):
         outcome.errors.append(
             (name, direction, error_to(exact[index], candidate[index]), error_to(exact[index], eager[index]))
         )
     torch._dynamo.reset()
-    plain = torch.compile(study.module, backend="rust_ort", fullgraph=True)
+    plain = torch.compile(study.module, backend=rust_ort.Backend(), fullgraph=True)
     outcome.times_ms = time_rounds(plain, study)
     return outcome
 
@@ -260,6 +271,11 @@ def judge(outcomes: Sequence[Outcome], nodes: tuple[int, int]) -> tuple[int, lis
         if not ours <= MAX_RATIO_TO_EAGER * eagers:
             codes.append(MISMATCH)
             wrong.append(f"{part} {direction}: error against float64 {ours:.2e} > 3 x eager's {eagers:.2e}")
+    for outcome in outcomes:
+        if outcome.dump is not None:
+            lacking = missing_in_dump(outcome.dump, outcome.rows)
+            codes += [ERROR] * len(lacking)
+            wrong += lacking
     on_ort, in_eager = nodes
     if on_ort == 0 or on_ort / (on_ort + in_eager) < MIN_SHARE:
         codes.append(MISMATCH)
