@@ -343,6 +343,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return MISSING
     os.environ["RUST_ORT_BINARY"] = machine.binary
+    os.environ["RUST_ORT_ONNXRUNTIME"] = str(machine.library)
     works = attempt("CUDA IPC", lambda: ipc_probe(machine.binary, machine.cudart))
     if not arguments.skip_main_job:
         works &= attempt("main job on CUDA", main_job_on_cuda)
