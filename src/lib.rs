@@ -7,3 +7,8 @@
 pub mod ids;
 // level 1
 pub mod tensor;
+// level 2
+pub mod protocol;
+pub mod shm;
+// level 3
+pub mod executor;
