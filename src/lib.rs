@@ -9,3 +9,6 @@ pub mod ids;
 pub mod tensor;
 // level 2
 pub mod protocol;
+pub mod shm;
+// level 3
+pub mod executor;
