@@ -8,6 +8,7 @@ pub mod ids;
 // level 1
 pub mod tensor;
 // level 2
+pub mod compare;
 pub mod protocol;
 pub mod shm;
 // level 3
