@@ -9,6 +9,7 @@ pub mod ids;
 pub mod tensor;
 // level 2
 pub mod compare;
+pub mod onnx;
 pub mod protocol;
 pub mod shm;
 // level 3
