@@ -7,8 +7,12 @@
 pub mod ids;
 // level 1
 pub mod tensor;
+// level 2
+pub mod compare;
+pub mod onnx;
+pub mod protocol;
+pub mod shm;
 // level 3
-#[allow(unsafe_code)]
 pub mod executor;
 // level 7
 pub mod cli;
