@@ -7,6 +7,7 @@ and for the main job transformers. Exit code: 0 everything asked works, 1 a step
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import importlib.util
 import json
@@ -134,11 +135,9 @@ class Probe:
         """The answer. Raises ProbeFailed with the Rust side's error."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        try:
+        with contextlib.suppress(BrokenPipeError):  # it answered and ended: the answer says why
             self.process.stdin.write(json.dumps(command) + "\n")
             self.process.stdin.flush()
-        except BrokenPipeError:
-            pass  # it answered and ended: the answer says why
         line = self.process.stdout.readline()
         if not line:
             raise ProbeFailed(f"{command['op']}: the Rust process ended with {self.process.wait(SECONDS)}")
@@ -150,7 +149,8 @@ class Probe:
     def end(self) -> None:
         """Ends the Rust process, whatever it is at."""
         assert self.process.stdin is not None
-        self.process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
         try:
             self.process.wait(SECONDS)
         except subprocess.TimeoutExpired:

@@ -153,6 +153,9 @@ def _position_embeddings(config: Any, hidden: Tensor) -> tuple[Tensor, Tensor]:
 class _WidenFloat32(TorchDispatchMode):
     """Every request for float32 is one for float64: Llama's norms, rotary embedding and softmax ask for it by name."""
 
+    def __init__(self) -> None:
+        super().__init__()
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
