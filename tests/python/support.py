@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from rust_ort.errors import ClientError
+
 
 def install_client_types() -> Any:
     """`rust_ort.client`, or its data classes alone where the transport is not installed."""
@@ -79,7 +81,10 @@ class FakePart:
         options.log_severity_level = 3
         self.client = client
         self.spec = spec
-        self.session = onnxruntime.InferenceSession(spec.model, options, providers=["CPUExecutionProvider"])
+        try:
+            self.session = onnxruntime.InferenceSession(spec.model, options, providers=["CPUExecutionProvider"])
+        except Exception as error:
+            raise ClientError(str(error), code="BAD_MODEL", graph=spec.graph.name) from error
         self.calls = 0
 
     def __call__(self, inputs: Sequence[Any], *, eager_nodes: int = 0) -> list[torch.Tensor]:

@@ -78,6 +78,22 @@ def is_compute(node: fx.Node) -> bool:
     return not isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool))
 
 
+def operator_name(node: fx.Node) -> str:
+    """`aten.mm.default`; of a higher-order operator also what it wraps."""
+    wrapped = [str(arg) for arg in node.args if isinstance(arg, torch._ops.OperatorBase)]
+    return str(node.target) + (f"({', '.join(wrapped)})" if wrapped else "")
+
+
+def lowest_precision(gm: fx.GraphModule) -> torch.dtype | None:
+    """float16 or bfloat16 when a value of the graph has it, else None. What a difference to eager is measured by."""
+    found = {
+        value.dtype
+        for node in gm.graph.nodes for value in pytree.tree_leaves(node.meta.get("val"))
+        if isinstance(value, torch.Tensor)
+    }  # fmt: skip
+    return next((dtype for dtype in (torch.bfloat16, torch.float16) if dtype in found), None)
+
+
 @dataclass(frozen=True, kw_only=True)
 class EagerNode:
     """A compute node left to eager, and why."""
@@ -250,7 +266,7 @@ def partition(gm: fx.GraphModule, support: Support) -> Partition:
     chosen.sort(key=lambda nodes: min(order[node] for node in nodes))
     in_part = {node for nodes in chosen for node in nodes}
     eager = [
-        EagerNode(name=node.name, op=str(node.target), reason=support.reason(node) or "", source=source_line(node))
+        EagerNode(name=node.name, op=operator_name(node), reason=support.reason(node) or "", source=source_line(node))
         for node in outer.graph.nodes
         if is_compute(node) and node not in in_part
     ]

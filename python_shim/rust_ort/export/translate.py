@@ -227,9 +227,12 @@ def _has_subgraph(node: Any) -> bool:
 def _strip_metadata(model: Any) -> dict[str, str]:
     """{ONNX node: FX node}; the metadata itself, 96 % of the proto, goes."""
     onnx_nodes: dict[str, str] = {}
+    names: set[str] = set()
     for index, node in enumerate(model.graph):
         fx_node = node.meta.get("node")
-        node.name = node.name or f"node_{index}"
+        if not node.name or node.name in names:  # a renamed value renamed its producer too
+            node.name = f"{node.name or 'node'}_n{index}"
+        names.add(node.name)
         if fx_node is not None:
             onnx_nodes[node.name] = fx_node.name
         node.metadata_props.clear()
