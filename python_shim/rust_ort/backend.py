@@ -54,9 +54,7 @@ class GraphInfo:
         del self.verdicts[:-KEPT_VERDICTS]
         for verdict in verdicts:
             if verdict.verdict == "Mismatch":
-                log.warning(
-                    "%s, call %d: %s differs from eager: %s", self.name, step, verdict.name, _sentence(verdict)
-                )
+                log.warning("%s, call %d: %s differs from eager: %s", self.name, step, verdict.name, _sentence(verdict))
 
 
 def _sentence(verdict: Any) -> str:
@@ -383,7 +381,8 @@ def _transformed(model: bytes, transforms: Sequence[Callable[..., Any]]) -> byte
     proto = onnx.load_model_from_string(model)
     for transform in transforms:
         proto = transform(proto) or proto
-    return proto.SerializeToString(deterministic=True)
+    serialized: bytes = proto.SerializeToString(deterministic=True)
+    return serialized
 
 
 def _descriptions(gm: fx.GraphModule, sources: Sequence[str]) -> dict[str, dict[str, str]]:
@@ -406,7 +405,9 @@ def _log_eager(info: GraphInfo) -> None:
     if info.eager:
         reasons = "; ".join(f"{node.name} ({node.op}): {node.reason}" for node in info.eager[:5])
         more = f"; and {len(info.eager) - 5} more" if len(info.eager) > 5 else ""
-        log.warning("%s: %d of %d nodes run in eager: %s%s", info.name, len(info.eager), info.compute_nodes, reasons, more)
+        log.warning(
+            "%s: %d of %d nodes run in eager: %s%s", info.name, len(info.eager), info.compute_nodes, reasons, more
+        )
 
 
 # --- call ------------------------------------------------------------------------------------------------------------
@@ -437,7 +438,7 @@ class PartRunner:
         return tuple(tensors[result] if isinstance(result, int) else result(args) for result in self._results)
 
     def observe(self, inputs: list[Any], observation: _Observation) -> list[torch.Tensor]:
-        references = None
+        references: list[torch.Tensor] | None = None
         if observation.references is not None:
             references = [observation.references[name] for name in self.outputs]
         tensors, verdicts, _ = self.part.observed(
@@ -613,7 +614,7 @@ def _fast_path(plan: Plan, runners: Sequence[PartRunner]) -> Callable[[list[Any]
         return None
     position = {node: index for index, node in enumerate([*placeholders, *constants])}
     try:
-        pick = _getter([position[calls[0].args[index]] for index in planned.pick])  # type: ignore[index]
+        pick = _getter([position[calls[0].args[index]] for index in planned.pick])
     except KeyError:
         return None
     values = [attribute(plan.cut.outer, str(node.target)) for node in constants]
@@ -647,7 +648,7 @@ def _assembler(
     if not isinstance(returned, (list, tuple)):
         return None
     for item in returned:
-        if item in unpacks:
+        if isinstance(item, fx.Node) and item in unpacks:
             pieces.append(f"o[{results[unpacks[item]]}]")
         elif isinstance(item, fx.Node):
             if item not in position:

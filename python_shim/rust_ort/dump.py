@@ -119,9 +119,7 @@ def run_json(options: Options) -> str:
             "versions": dict(pair.split("=", 1) for pair in versions().split(" ")),
             "platform": platform.platform(),
             "devices": ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))],
-            "options": {
-                entry.name: _plain(getattr(options, entry.name)) for entry in dataclasses.fields(options)
-            },
+            "options": {entry.name: _plain(getattr(options, entry.name)) for entry in dataclasses.fields(options)},
         },
         indent=1,
     )

@@ -86,7 +86,12 @@ def explain(
         for phase, spent in graph.seconds.items():
             seconds[phase] = seconds.get(phase, 0.0) + spent
     ours = seconds.pop("total", 0.0)
-    seconds = {"Dynamo and AOTAutograd": max(first - second - ours, 0.0), **seconds, "first call": first, "a call": second}
+    seconds = {
+        "Dynamo and AOTAutograd": max(first - second - ours, 0.0),
+        **seconds,
+        "first call": first,
+        "a call": second,
+    }
     return Explanation(graphs=list(backend.graphs), breaks=dict(found), seconds=seconds)
 
 

@@ -163,7 +163,7 @@ class FakeClient:
         return [self._judge(*pair, tolerance) for pair in pairs]
 
     def _judge(self, name: str, reference: Any, candidate: Any, not_compared: str, tolerance: Any) -> Any:
-        Verdict = self.types.Verdict  # noqa: N806
+        Verdict = self.types.Verdict
         if not_compared:
             return Verdict(name=name, verdict="NotCompared", reason=not_compared)
         if reference.shape != candidate.shape or reference.dtype != candidate.dtype:

@@ -179,7 +179,7 @@ class Support:
                 return "it unpacks a value that is not in the part"
             return self.reason(source)
         if isinstance(node.target, torch._ops.HigherOrderOperator):
-            return f"higher-order operator {node.target.name()} has no ONNX form"
+            return f"higher-order operator {node.target} has no ONNX form"
         return self._values(node) or self._operator(node)
 
     def _operator(self, node: fx.Node) -> str | None:
@@ -256,12 +256,13 @@ def partition(gm: fx.GraphModule, support: Support) -> Partition:
 
     _give_constants_values(gm)
     outer = fx.GraphModule(gm, _copy(gm.graph))
-    partitioner = CapabilityBasedPartitioner(outer, support, allows_single_node_partition=True)  # type: ignore[arg-type]
-    chosen = [
-        nodes
-        for nodes in (dict.fromkeys(proposal.nodes) for proposal in partitioner.propose_partitions())
-        if any(is_compute(node) for node in nodes)
-    ]
+    computing = [node for node in outer.graph.nodes if node.op == "call_function"]
+    if all(support.reason(node) is None for node in computing):
+        proposed = [dict.fromkeys(computing)]
+    else:
+        partitioner = CapabilityBasedPartitioner(outer, support, allows_single_node_partition=True)  # type: ignore[arg-type]
+        proposed = [dict.fromkeys(proposal.nodes) for proposal in partitioner.propose_partitions()]
+    chosen = [nodes for nodes in proposed if any(is_compute(node) for node in nodes)]
     order = {node: position for position, node in enumerate(outer.graph.nodes)}
     chosen.sort(key=lambda nodes: min(order[node] for node in nodes))
     in_part = {node for nodes in chosen for node in nodes}
@@ -271,7 +272,7 @@ def partition(gm: fx.GraphModule, support: Support) -> Partition:
         if is_compute(node) and node not in in_part
     ]
     names = [[node.name for node in sorted(nodes, key=order.__getitem__) if is_compute(node)] for nodes in chosen]
-    fuse_by_partitions(outer, chosen, prefix=PART_PREFIX, always_return_tuple=True)  # type: ignore[arg-type]
+    fuse_by_partitions(outer, [dict.fromkeys(nodes) for nodes in chosen], prefix=PART_PREFIX, always_return_tuple=True)
     outer.recompile()
     parts = [
         PartGraph(index=index, name=f"{PART_PREFIX}{index}", module=getattr(outer, f"{PART_PREFIX}{index}"),
