@@ -7,3 +7,5 @@
 pub mod ids;
 // level 1
 pub mod tensor;
+// level 2
+pub mod protocol;
