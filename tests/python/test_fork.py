@@ -45,6 +45,7 @@ def test_a_parents_write_is_not_seen_by_its_child() -> None:
     back_reader, back_writer = os.pipe()
     pid = os.fork()
     if pid == 0:
+        os.close(go_writer)  # so that a parent that fails ends this child
         os.read(go_reader, 1)
         os.write(back_writer, str(tensor.sum().item()).encode())
         os._exit(0)
@@ -57,20 +58,21 @@ def test_a_parents_write_is_not_seen_by_its_child() -> None:
 
 
 def test_a_block_freed_by_the_parent_stays_whole_in_the_child() -> None:
-    kept = [new((50_000,), 2)]
+    kept = [new((5_000,), 2)]
     address = kept[0].data_ptr()
     go_reader, go_writer = os.pipe()
     back_reader, back_writer = os.pipe()
     pid = os.fork()
     if pid == 0:
+        os.close(go_writer)  # so that a parent that fails ends this child
         os.read(go_reader, 1)
         os.write(back_writer, f"{kept[0].data_ptr() == address} {kept[0].sum().item()}".encode())
         os._exit(0)
     kept.clear()
-    again = new((50_000,), 3)
+    again = new((5_000,), 3)
     assert again.data_ptr() == address
     os.write(go_writer, b"1")
-    assert os.read(back_reader, 100) == b"True 100000.0"
+    assert os.read(back_reader, 100) == b"True 10000.0"
     os.waitpid(pid, 0)
     for fd in (go_reader, go_writer, back_reader, back_writer):
         os.close(fd)
