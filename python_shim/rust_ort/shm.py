@@ -479,6 +479,11 @@ def check_platform() -> None:
         )
 
 
+def descriptor(code: int, shape: Sequence[int]) -> bytes:
+    """dtype and dims of one tensor, as a lane's record carries them."""
+    return struct.pack(f"<BBHI{len(shape)}q", code, len(shape), 0, 0, *shape)
+
+
 class Peer(Protocol):
     """Whoever knows, between turns of waiting, that nobody will answer any more."""
 
