@@ -12,3 +12,7 @@ pub mod protocol;
 pub mod shm;
 // level 3
 pub mod executor;
+// level 4
+pub mod session;
+// level 5
+pub mod worker;
