@@ -11,3 +11,5 @@ pub mod tensor;
 pub mod compare;
 pub mod onnx;
 pub mod protocol;
+// level 4
+pub mod dump;
