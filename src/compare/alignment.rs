@@ -1,0 +1,282 @@
+//! Pairs two lists of results that share no names, by edit distance.
+
+use serde::{Deserialize, Serialize};
+
+use crate::tensor::DType;
+
+/// What a result is to its model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// A constant of the model.
+    Initializer,
+    /// Fed by the caller.
+    Input,
+    /// Computed by a node.
+    Result,
+    /// Fetched by the caller.
+    Output,
+    /// A node that was not run.
+    Node,
+}
+
+/// One dimension.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Dim {
+    /// A number.
+    Known(i64),
+    /// A name that stands for a number.
+    Symbolic(String),
+}
+
+/// One result of a run, as far as alignment looks at it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Observed {
+    /// What it is to its model.
+    pub kind: Kind,
+    /// Element type, when known.
+    pub dtype: Option<DType>,
+    /// Dimensions, when known.
+    pub shape: Option<Vec<Dim>>,
+    /// See [`signature`](super::signature()); "????" when nothing was run.
+    pub signature: String,
+    /// Operator that computed it, or "".
+    pub op_type: String,
+    /// For people; it does not count.
+    pub name: String,
+}
+
+/// Two lists side by side.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Alignment {
+    /// Sum of the costs of pairs and of results left alone.
+    pub cost: f64,
+    /// Positions in the first and the second list, ascending in each; None where a result has no partner.
+    pub pairs: Vec<(Option<usize>, Option<usize>)>,
+}
+
+const KIND_COST: f64 = 1000.;
+const DTYPE_COST: f64 = 10.;
+const FLOAT_DTYPE_FACTOR: f64 = 0.2;
+const RANK_COST: f64 = 100.;
+const OP_TYPE_COST: f64 = 10.;
+const ALONE_COST: f64 = 1000.;
+const SIGNATURE_LENGTH_COST: f64 = 1e6;
+const MIN_BAND: usize = 50;
+
+/// How unlike two results are; 0 when nothing tells them apart. Source: onnx-array-api's `DistanceExecution`.
+pub fn distance(first: &Observed, second: &Observed) -> f64 {
+    let mut cost = 0.;
+    if first.kind != second.kind {
+        cost += KIND_COST;
+    }
+    if first.dtype != second.dtype {
+        let float = |dtype| matches!(dtype, Some(DType::F16 | DType::F32 | DType::F64));
+        cost += DTYPE_COST * if float(first.dtype) && float(second.dtype) { FLOAT_DTYPE_FACTOR } else { 1. };
+    }
+    if first.shape != second.shape {
+        cost += shape_distance(first.shape.as_deref(), second.shape.as_deref());
+    }
+    cost += signature_distance(&first.signature, &second.signature);
+    if first.op_type != second.op_type {
+        cost += OP_TYPE_COST;
+    }
+    cost
+}
+
+fn shape_distance(first: Option<&[Dim]>, second: Option<&[Dim]>) -> f64 {
+    let (Some(first), Some(second)) = (first, second) else {
+        return RANK_COST;
+    };
+    let known = |dims: &[Dim]| {
+        dims.iter().map(|dim| if let Dim::Known(size) = dim { Some(*size as f64) } else { None }).collect()
+    };
+    let products: (Option<Vec<f64>>, Option<Vec<f64>>) = (known(first), known(second));
+    let volume = match products {
+        (Some(first), Some(second)) => (first.iter().product::<f64>() - second.iter().product::<f64>()).abs(),
+        _ => 0.,
+    };
+    if first.len() != second.len() {
+        return RANK_COST + volume;
+    }
+    let by_axis = first.iter().zip(second).map(|pair| match pair {
+        (Dim::Known(first), Dim::Known(second)) => first.abs_diff(*second) as f64,
+        (first, second) if first == second => 0.,
+        _ => RANK_COST / 2.,
+    });
+    volume + by_axis.sum::<f64>()
+}
+
+fn signature_distance(first: &str, second: &str) -> f64 {
+    if first.chars().count() != second.chars().count() {
+        return SIGNATURE_LENGTH_COST;
+    }
+    first.chars().zip(second.chars()).map(|(first, second)| f64::from(u32::from(first).abs_diff(second.into()))).sum()
+}
+
+#[derive(Clone, Copy)]
+enum Move {
+    Pair,
+    FirstAlone,
+    SecondAlone,
+}
+
+/// One row of the table: the cells `from..from + cells.len()`.
+struct Row {
+    from: usize,
+    cells: Vec<(f64, Move)>,
+}
+
+impl Row {
+    fn get(&self, column: Option<usize>) -> Option<(f64, Move)> {
+        self.cells.get(column?.checked_sub(self.from)?).copied()
+    }
+}
+
+/// The cheapest way through both lists: a pair costs its [`distance`], a result left alone 1000; among equals a pair
+/// wins, then one of the first list. Only cells within max(50, difference of lengths + 1) of the diagonal are looked
+/// at. As in onnx-array-api the way starts at (-1, -1) alone, so the two first results are always paired.
+pub fn align(first: &[Observed], second: &[Observed]) -> Alignment {
+    if first.is_empty() || second.is_empty() {
+        let alone_first = (0..first.len()).map(|i| (Some(i), None));
+        let alone_second = (0..second.len()).map(|j| (None, Some(j)));
+        let pairs: Vec<_> = alone_first.chain(alone_second).collect();
+        return Alignment { cost: pairs.len() as f64 * ALONE_COST, pairs };
+    }
+    let band = MIN_BAND.max(first.len().abs_diff(second.len()) + 1);
+    let mut rows: Vec<Row> = Vec::with_capacity(first.len());
+    for (i, of_first) in first.iter().enumerate() {
+        let (from, to) = (i.saturating_sub(band), second.len().min(i + band));
+        let mut row = Row { from, cells: Vec::with_capacity(to - from) };
+        for (j, of_second) in second.iter().enumerate().take(to).skip(from) {
+            let above = rows.last();
+            let start = (i == 0 && j == 0).then_some((0., Move::Pair));
+            let diagonal = start.or_else(|| above?.get(j.checked_sub(1)));
+            let steps = [
+                diagonal.map(|(cost, _)| (cost + distance(of_first, of_second), Move::Pair)),
+                above.and_then(|row| row.get(Some(j))).map(|(cost, _)| (cost + ALONE_COST, Move::FirstAlone)),
+                row.get(j.checked_sub(1)).map(|(cost, _)| (cost + ALONE_COST, Move::SecondAlone)),
+            ];
+            let unreached = (f64::INFINITY, Move::Pair);
+            let best =
+                steps.into_iter().flatten().fold(unreached, |best, step| if step.0 < best.0 { step } else { best });
+            row.cells.push(best);
+        }
+        rows.push(row);
+    }
+    trace_back(&rows, second.len())
+}
+
+fn trace_back(rows: &[Row], second_len: usize) -> Alignment {
+    let mut at = (Some(rows.len() - 1), Some(second_len - 1));
+    let mut cost = None;
+    let mut pairs = Vec::new();
+    while let (Some(i), Some(j)) = at {
+        let (cell_cost, step) = rows[i].get(Some(j)).expect("a step leads to a cell that was filled");
+        cost.get_or_insert(cell_cost);
+        let (pair, before) = match step {
+            Move::Pair => ((Some(i), Some(j)), (i.checked_sub(1), j.checked_sub(1))),
+            Move::FirstAlone => ((Some(i), None), (i.checked_sub(1), Some(j))),
+            Move::SecondAlone => ((None, Some(j)), (Some(i), j.checked_sub(1))),
+        };
+        pairs.push(pair);
+        at = before;
+    }
+    pairs.reverse();
+    Alignment { cost: cost.expect("both lists have results"), pairs }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn result(dtype: DType, dims: &[i64], signature: &str, op_type: &str) -> Observed {
+        Observed {
+            kind: Kind::Result,
+            dtype: Some(dtype),
+            shape: Some(dims.iter().map(|&dim| Dim::Known(dim)).collect()),
+            signature: signature.to_owned(),
+            op_type: op_type.to_owned(),
+            name: String::new(),
+        }
+    }
+
+    #[test]
+    fn distances_are_those_of_the_table() {
+        let base = result(DType::F32, &[2, 3], "CEIO", "Abs");
+        let kind = Observed { kind: Kind::Output, ..base.clone() };
+        let name = Observed { name: "y".to_owned(), ..base.clone() };
+        let no_shape = Observed { shape: None, ..base.clone() };
+        let symbolic = Observed { shape: Some(vec![Dim::Symbolic("batch".to_owned()), Dim::Known(5)]), ..base.clone() };
+        for (other, cost) in [
+            (base.clone(), 0.),
+            (name, 0.),
+            (kind, 1000.),
+            (result(DType::F16, &[2, 3], "CEIO", "Abs"), 2.),
+            (result(DType::BF16, &[2, 3], "CEIO", "Abs"), 10.),
+            (result(DType::I64, &[2, 3], "CEIO", "Abs"), 10.),
+            (result(DType::F32, &[3, 2], "CEIO", "Abs"), 2.),
+            (result(DType::F32, &[2, 5], "CEIO", "Abs"), 6.),
+            (result(DType::F32, &[6], "CEIO", "Abs"), 100.),
+            (result(DType::F32, &[], "CEIO", "Abs"), 105.),
+            (no_shape, 100.),
+            (symbolic, 52.),
+            (result(DType::F32, &[2, 3], "CEIA", "Abs"), 14.),
+            (result(DType::F32, &[2, 3], "CEI", "Abs"), 1e6),
+            (result(DType::F32, &[2, 3], "CEIO", "Relu"), 10.),
+        ] {
+            assert_eq!(distance(&base, &other), cost, "{other:?}");
+            assert_eq!(distance(&other, &base), cost, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn equal_lists_pair_in_order_at_no_cost() {
+        let list: Vec<_> = ["AAAA", "BBBB", "CCCC"].map(|s| result(DType::F32, &[2], s, "Add")).into();
+        let alignment = align(&list, &list);
+        let pairs = vec![(Some(0), Some(0)), (Some(1), Some(1)), (Some(2), Some(2))];
+        assert_eq!(alignment, Alignment { cost: 0., pairs });
+    }
+
+    #[test]
+    fn an_extra_result_is_left_alone() {
+        let long: Vec<_> =
+            [("AAAA", 2), ("BBBB", 7000), ("CCCC", 2)].map(|(s, dim)| result(DType::F32, &[dim], s, "Add")).into();
+        let short = vec![long[0].clone(), long[2].clone()];
+        let pairs = vec![(Some(0), Some(0)), (Some(1), None), (Some(2), Some(1))];
+        assert_eq!(align(&long, &short), Alignment { cost: 1000., pairs });
+        let pairs = vec![(Some(0), Some(0)), (None, Some(1)), (Some(1), Some(2))];
+        assert_eq!(align(&short, &long), Alignment { cost: 1000., pairs });
+    }
+
+    #[test]
+    fn the_two_first_results_are_paired_whatever_it_costs() {
+        let first = vec![result(DType::F32, &[9000], "AAAA", ""), result(DType::F32, &[2], "BBBB", "")];
+        let second = vec![result(DType::F32, &[2], "BBBB", "")];
+        // Leaving first[0] alone would cost 1000; the pair (0, 0) costs 8998 + 8998 + 4, then first[1] is alone.
+        let pairs = vec![(Some(0), Some(0)), (Some(1), None)];
+        assert_eq!(align(&first, &second), Alignment { cost: 19000., pairs });
+    }
+
+    #[test]
+    fn an_empty_list_leaves_the_other_alone() {
+        let list = vec![result(DType::F32, &[2], "AAAA", ""); 2];
+        assert_eq!(align(&[], &[]), Alignment { cost: 0., pairs: vec![] });
+        assert_eq!(align(&list, &[]).pairs, vec![(Some(0), None), (Some(1), None)]);
+        assert_eq!(align(&[], &list), Alignment { cost: 2000., pairs: vec![(None, Some(0)), (None, Some(1))] });
+    }
+
+    #[test]
+    fn lengths_further_apart_than_the_band_still_meet() {
+        let one = result(DType::F32, &[2], "AAAA", "Add");
+        let other = result(DType::F32, &[2], "ZZZZ", "Mul");
+        let first = vec![one.clone(), other.clone()];
+        let mut second = vec![one; 200];
+        second.push(other);
+        let alignment = align(&first, &second);
+        assert_eq!(alignment.cost, 199_000.);
+        assert_eq!(alignment.pairs.last(), Some(&(Some(1), Some(200))));
+        assert_eq!(align(&second, &first).cost, 199_000.);
+    }
+}

@@ -1,0 +1,305 @@
+//! How far apart two tensors are, in f64.
+//!
+//! A pair of elements is *measured* when both are finite, or both are the same infinity (distance 0). It *disagrees*
+//! when one is NaN and the other is not, or when an infinity stands against any other number; its distance is +∞. NaN
+//! against NaN has distance 0 with `equal_nan`, else +∞. -0 equals 0.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::scalar::{self, Bounds, Outside, Pair, Stats};
+use super::simd;
+use super::tolerance::Tolerance;
+use crate::tensor::{DType, Shape, TensorView};
+
+/// Thresholds of [`Counts`].
+pub const ABOVE: [f64; 8] = [0., 1e-4, 1e-3, 1e-2, 0.1, 1., 10., 100.];
+
+/// For each threshold of [`ABOVE`], how many distances are larger. In JSON a map: `{">0": 3, ">0.0001": 1, …}`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts(pub [u64; ABOVE.len()]);
+
+/// Where candidate and reference are told apart.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Element {
+    /// Row-major flat index.
+    pub index: u64,
+    /// The same, by axis; empty for rank 0.
+    pub at: Vec<u64>,
+    /// The imaginary part of a complex element; else its real part, or the element is real.
+    pub imaginary: bool,
+    /// Widened to f64 (64-bit integers above 2^53 are rounded here, their distance is not).
+    #[serde(with = "number")]
+    pub reference: f64,
+    /// Likewise.
+    #[serde(with = "number")]
+    pub candidate: f64,
+}
+
+/// The tolerance that would pass: each the smallest, up to rounding, with the other terms as given. 0 when none is
+/// needed, +∞ when none suffices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Required {
+    /// With rtol and scale as given.
+    #[serde(with = "number")]
+    pub atol: f64,
+    /// With atol and scale as given.
+    #[serde(with = "number")]
+    pub rtol: f64,
+}
+
+/// The numbers of onnx-diagnostic's `max_diff`: NaN is replaced by 1e10 and ±∞ by ±1.797e308 (`numpy.nan_to_num`) on
+/// both sides before subtracting.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct MaxDiff {
+    /// max |c − r|.
+    #[serde(with = "number")]
+    pub abs: f64,
+    /// max |c − r| / (|r| + 1e-3).
+    #[serde(with = "number")]
+    pub rel: f64,
+    /// Σ |c − r|.
+    #[serde(with = "number")]
+    pub sum: f64,
+    /// Numbers compared; a complex element counts twice.
+    pub n: u64,
+    /// Pairs where exactly one is NaN.
+    pub dnan: u64,
+    /// Where `abs` is, by axis, the first of equals; None without elements.
+    pub argm: Option<Vec<u64>>,
+    /// Distances above each threshold.
+    pub rep: Counts,
+}
+
+/// All there is to say about one pair of tensors. In JSON, numbers that are not finite are the strings "inf", "-inf"
+/// and "nan", which Python's `float` reads.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Metrics {
+    /// Element type of both.
+    pub dtype: DType,
+    /// Dimensions of both.
+    pub shape: Shape,
+    /// Numbers compared: elements, twice that for complex types, which are compared as pairs of reals.
+    pub n: u64,
+    /// Largest distance; +∞ when a pair disagrees.
+    #[serde(with = "number")]
+    pub max_abs: f64,
+    /// Largest |c − r| / |r| over measured pairs; 0 where both are 0, +∞ where only r is.
+    #[serde(with = "number")]
+    pub max_rel: f64,
+    /// Mean distance over measured pairs.
+    #[serde(with = "number")]
+    pub mean_abs: f64,
+    /// Root of the mean squared distance over measured pairs.
+    #[serde(with = "number")]
+    pub rmse: f64,
+    /// Cosine of the angle between the tensors as vectors, over pairs of finite numbers; 1 when both are 0, 0 when one
+    /// is; NaN when the squares overflow.
+    #[serde(with = "number")]
+    pub cosine: f64,
+    /// Largest finite |r| that is no fill value (see [`Tolerance::fill_limit`]).
+    #[serde(with = "number")]
+    pub max_reference: f64,
+    /// `max_abs` / `max_reference`; 0 when both are 0.
+    #[serde(with = "number")]
+    pub max_rel_to_max: f64,
+    /// Most representable numbers of the tensor's own type between r and c, over pairs of finite numbers. Floats of 16
+    /// bits and more, and complex; else None.
+    pub max_ulp: Option<u64>,
+    /// Distances above 0, 1e-4 … 100.
+    pub above: Counts,
+    /// Pairs where exactly one is NaN.
+    pub nan_disagreements: u64,
+    /// Pairs without NaN where an infinity stands against another number.
+    pub inf_disagreements: u64,
+    /// Pairs of two NaN.
+    pub both_nan: u64,
+    /// Where the distance exceeds what is allowed by most; when nothing is outside, where it is largest. The first of
+    /// equals; None when all are equal.
+    pub worst: Option<Element>,
+    /// The first element outside tolerance.
+    pub first_outside: Option<Element>,
+    /// Numbers outside tolerance.
+    pub outside: u64,
+    /// What would pass.
+    pub required: Required,
+    /// What was asked.
+    pub tolerance: Tolerance,
+    /// As onnx-diagnostic counts.
+    pub max_diff: MaxDiff,
+}
+
+/// Measures the candidate against the reference. Both: same dtype and shape (the caller checked).
+pub(super) fn measure(reference: &TensorView<'_>, candidate: &TensorView<'_>, tolerance: &Tolerance) -> Metrics {
+    let pair = Pair { dtype: reference.dtype(), reference: reference.bytes(), candidate: candidate.bytes() };
+    let spans = simd::spans(&pair, tolerance);
+    let mut stats = Stats::default();
+    spans.iter().for_each(|span| stats.merge(span));
+    let outside = outside(&pair, &Bounds::new(tolerance, stats.max_reference), &spans);
+    finish(&pair, reference.shape(), tolerance, &stats, &outside)
+}
+
+/// The second pass, over the spans that may hold something outside, or something that only atol or rtol lets pass.
+fn outside(pair: &Pair<'_>, bounds: &Bounds, spans: &[Stats]) -> Outside {
+    let mut outside = Outside::default();
+    for (index, _) in spans.iter().enumerate().filter(|(_, span)| span.max_abs > bounds.floor) {
+        let range = index * simd::SPAN..((index + 1) * simd::SPAN).min(pair.n_numbers());
+        scalar::add_outside(pair, range, bounds, &mut outside);
+    }
+    outside
+}
+
+fn finish(pair: &Pair<'_>, shape: &Shape, tolerance: &Tolerance, stats: &Stats, outside: &Outside) -> Metrics {
+    let n = pair.n_numbers() as u64;
+    let per_measured = |sum: f64| if stats.measured == 0 { 0. } else { sum / stats.measured as f64 };
+    let element = |number: u64| locate(pair, shape, number);
+    Metrics {
+        dtype: pair.dtype,
+        shape: shape.clone(),
+        n,
+        max_abs: stats.max_abs,
+        max_rel: stats.max_rel,
+        mean_abs: per_measured(stats.sum_abs),
+        rmse: per_measured(stats.sum_squares).sqrt(),
+        cosine: cosine(stats),
+        max_reference: stats.max_reference,
+        max_rel_to_max: if stats.max_abs == 0. { 0. } else { stats.max_abs / stats.max_reference },
+        max_ulp: scalar::has_ulp(pair.dtype).then_some(stats.max_ulp),
+        above: Counts(stats.above),
+        nan_disagreements: stats.nan_disagreements,
+        inf_disagreements: stats.inf_disagreements,
+        both_nan: stats.both_nan,
+        worst: outside.worst.or(stats.argmax_abs).map(element),
+        first_outside: outside.first.map(element),
+        outside: outside.count,
+        required: outside.required,
+        tolerance: *tolerance,
+        max_diff: MaxDiff {
+            abs: stats.filled_max_abs,
+            rel: stats.filled_max_rel,
+            sum: stats.filled_sum,
+            n,
+            dnan: stats.nan_disagreements,
+            argm: (n > 0).then(|| locate(pair, shape, stats.filled_argmax.unwrap_or(0)).at),
+            rep: Counts(stats.filled_above),
+        },
+    }
+}
+
+fn cosine(stats: &Stats) -> f64 {
+    match (stats.sum_reference == 0., stats.sum_candidate == 0.) {
+        (true, true) => 1.,
+        (false, false) => {
+            (stats.sum_product / (stats.sum_reference.sqrt() * stats.sum_candidate.sqrt())).clamp(-1., 1.)
+        }
+        _ => 0.,
+    }
+}
+
+fn locate(pair: &Pair<'_>, shape: &Shape, number: u64) -> Element {
+    let (index, imaginary) = if pair.is_complex() { (number / 2, number % 2 == 1) } else { (number, false) };
+    let mut at = vec![0; shape.rank()];
+    let mut rest = index;
+    for (axis, &dim) in shape.dims().iter().enumerate().rev() {
+        at[axis] = rest % dim as u64;
+        rest /= dim as u64;
+    }
+    let (reference, candidate) = pair.number(number as usize);
+    Element { index, at, imaginary, reference, candidate }
+}
+
+impl fmt::Display for Element {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let part = if self.imaginary { " (imaginary part)" } else { "" };
+        write!(f, "{:?}{part}: expected {}, got {}", self.at, self.reference, self.candidate)
+    }
+}
+
+/// Half a sentence: how many are outside, where the worst is, what would pass.
+impl fmt::Display for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Metrics { dtype, shape, n, outside, max_abs, max_rel_to_max, tolerance, required, .. } = self;
+        if *n == 0 {
+            return write!(f, "{dtype}{shape} has no elements");
+        }
+        let Some(worst) = &self.worst else {
+            return write!(f, "{dtype}{shape}, all {n} equal");
+        };
+        let Tolerance { atol, rtol, scale, .. } = tolerance;
+        write!(
+            f,
+            "{dtype}{shape}, {outside} of {n} outside atol {atol:e} + rtol {rtol:e}·|r| + scale {scale:e}·max|r|; worst at \
+             {worst}; max |Δ| {max_abs:e} is {max_rel_to_max:e} of max|r|"
+        )?;
+        for (count, what) in [
+            (self.nan_disagreements, "NaN on one side only"),
+            (self.inf_disagreements, "infinity against another number"),
+            (if tolerance.equal_nan { 0 } else { self.both_nan }, "NaN on both sides (set equal_nan to accept them)"),
+        ] {
+            if count > 0 {
+                write!(f, "; {count} × {what}")?;
+            }
+        }
+        if *outside > 0 && required.atol.is_finite() {
+            write!(f, "; rtol {:e} or atol {:e} would pass", required.rtol, required.atol)?;
+        }
+        Ok(())
+    }
+}
+
+/// f64 as a number, or in JSON as "inf", "-inf" or "nan".
+mod number {
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Text {
+        Number(f64),
+        Name(String),
+    }
+
+    pub fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+        if value.is_finite() || !serializer.is_human_readable() {
+            return serializer.serialize_f64(*value);
+        }
+        serializer.serialize_str(match value {
+            value if value.is_nan() => "nan",
+            value if *value > 0. => "inf",
+            _ => "-inf",
+        })
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+        if !deserializer.is_human_readable() {
+            return f64::deserialize(deserializer);
+        }
+        match Text::deserialize(deserializer)? {
+            Text::Number(value) => Ok(value),
+            Text::Name(name) => match name.as_str() {
+                "nan" => Ok(f64::NAN),
+                "inf" => Ok(f64::INFINITY),
+                "-inf" => Ok(f64::NEG_INFINITY),
+                _ => Err(de::Error::custom(format_args!("{name:?}: expected a number, \"inf\", \"-inf\" or \"nan\""))),
+            },
+        }
+    }
+}
+
+impl Serialize for Counts {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(ABOVE.iter().zip(self.0).map(|(threshold, count)| (format!(">{threshold}"), count)))
+    }
+}
+
+impl<'de> Deserialize<'de> for Counts {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let map = std::collections::BTreeMap::<String, u64>::deserialize(deserializer)?;
+        let mut counts = [0; ABOVE.len()];
+        for (count, threshold) in counts.iter_mut().zip(ABOVE) {
+            let key = format!(">{threshold}");
+            *count = *map.get(&key).ok_or_else(|| serde::de::Error::custom(format_args!("counts: no {key:?}")))?;
+        }
+        Ok(Self(counts))
+    }
+}

@@ -1,0 +1,19 @@
+//! How a candidate differs from its reference: metrics, tolerances, verdicts, and the alignment of two lists of results.
+//!
+//! Words: `reference` is what eager gave, `candidate` what ONNX Runtime gave. Everything here is pure: tensors in,
+//! facts out. The rule and the reasons for its numbers are in `docs/decisions/0002-tolerance.md`.
+
+mod alignment;
+mod metrics;
+mod scalar;
+mod signature;
+#[allow(unsafe_code)]
+mod simd;
+mod tolerance;
+mod verdict;
+
+pub use alignment::{Alignment, Dim, Kind, Observed, align, distance};
+pub use metrics::{ABOVE, Counts, Element, MaxDiff, Metrics, Required};
+pub use signature::signature;
+pub use tolerance::{BadTolerance, Tolerance};
+pub use verdict::{Summary, TensorVerdict, Verdict, judge, summary};

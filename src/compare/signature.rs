@@ -1,0 +1,132 @@
+//! Four letters that say roughly what a tensor holds, so that two lists of results can be aligned without names.
+
+use crate::tensor::TensorView;
+
+/// Number of letters.
+const LENGTH: usize = 4;
+
+/// The letters of a tensor of any rank: its row-major elements, widened to f64 and padded with zeros to a multiple of
+/// four, are summed in four segments; each sum, truncated, modulo 26, is a letter from `A`; `?` stands for NaN and for
+/// magnitudes of 1e10 and more. Up to four elements are taken as they are. "????" for complex and 8-bit float types.
+/// Source: onnx-array-api's `make_summary`; sums are bit-identical to NumPy's, because a sum next to an integer decides
+/// its letter.
+pub fn signature(tensor: &TensorView<'_>) -> String {
+    match tensor.to_f64() {
+        Some(values) => of_values(values.as_slice().expect("built in row-major order")),
+        None => "?".repeat(LENGTH),
+    }
+}
+
+fn of_values(values: &[f64]) -> String {
+    let segment_len = if values.len() <= LENGTH { 1 } else { values.len().div_ceil(LENGTH) };
+    (0..LENGTH)
+        .map(|segment| {
+            let from = (segment * segment_len).min(values.len());
+            let to = (from + segment_len).min(values.len());
+            let mut padded;
+            let segment = if to - from == segment_len {
+                &values[from..to]
+            } else {
+                padded = values[from..to].to_vec();
+                padded.resize(segment_len, 0.);
+                &padded
+            };
+            letter(pairwise_sum(segment))
+        })
+        .collect()
+}
+
+fn letter(sum: f64) -> char {
+    if sum.abs() < 1e10 { char::from(b'A' + (sum.trunc() as i64).rem_euclid(26) as u8) } else { '?' }
+}
+
+/// Sum in the order of NumPy's `pairwise_sum_DOUBLE`: fewer than 8 elements one after the other (from -0), up to 128 in
+/// eight accumulators, more split in halves of which the first is a multiple of 8.
+fn pairwise_sum(values: &[f64]) -> f64 {
+    const BLOCK: usize = 128;
+    if values.len() < 8 {
+        return values.iter().fold(-0., |sum, value| sum + value);
+    }
+    if values.len() > BLOCK {
+        let half = values.len() / 2;
+        let (head, tail) = values.split_at(half - half % 8);
+        return pairwise_sum(head) + pairwise_sum(tail);
+    }
+    let (chunks, rest) = values.as_chunks::<8>();
+    let mut sums = chunks[0];
+    for chunk in &chunks[1..] {
+        for (sum, value) in sums.iter_mut().zip(chunk) {
+            *sum += value;
+        }
+    }
+    let [a, b, c, d, e, f, g, h] = sums;
+    rest.iter().fold(((a + b) + (c + d)) + ((e + f) + (g + h)), |sum, value| sum + value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tensor::{DType, TensorBuf, TensorDesc};
+
+    /// A linear congruential generator, so that NumPy can be given the same numbers.
+    fn numbers(n: usize) -> Vec<f64> {
+        let mut state = 1_u64;
+        let next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 11) as f64 / 2_f64.powi(53) - 0.5
+        };
+        std::iter::repeat_with(next).take(n).collect()
+    }
+
+    #[test]
+    fn letters_are_those_of_make_summary() {
+        let arange = |n: i32, f: fn(f64) -> f64| (0..n).map(|i| f(i.into())).collect::<Vec<_>>();
+        for (values, letters) in [
+            (vec![], "AAAA"),
+            (vec![0.5], "AAAA"),
+            (vec![-0.5, -1., -1.5, 26.], "AZZA"),
+            (arange(6, |i| i), "BFJA"),
+            (arange(5, |i| i - 2.), "XBCA"),
+            (vec![f64::NAN, 1., 2., 3.], "?BCD"),
+            (vec![1e10, 9.9e9, -1e10, f64::INFINITY], "?U??"),
+            (arange(100, |i| i / 100.), "DJPV"),
+        ] {
+            assert_eq!(of_values(&values), letters, "{values:?}");
+        }
+        // NumPy 2.4: make_summary(numbers(n) * 1000).
+        for (n, letters) in
+            [(5, "LFJA"), (33, "KSPV"), (1000, "QZUG"), (1030, "YOCA"), (4099, "MNIN"), (100_003, "LFOS")]
+        {
+            let values: Vec<_> = numbers(n).iter().map(|value| value * 1000.).collect();
+            assert_eq!(of_values(&values), letters, "{n}");
+        }
+    }
+
+    #[test]
+    fn sums_have_the_bits_of_numpy() {
+        // NumPy 2.4: numpy.sum(numbers(n)).view(numpy.uint64).
+        for (n, bits) in [
+            (1, 0xbfb3a89053bc0300),
+            (7, 0x3fd41436e5a1b25c),
+            (8, 0xbfbeefd27c046ef0),
+            (9, 0x3fcc043beb422708),
+            (127, 0xbfe57e2acf48256a),
+            (128, 0xbfd09eccf26054ec),
+            (129, 0xbfe33c31e7ae6c12),
+            (130, 0xbfe7db593a872916),
+            (257, 0xbffae9c2cfbac574),
+            (1000, 0x401fc8a01aff5a56),
+            (4099, 0x401ad107ee758a3a),
+            (100_003, 0x4017b25b812f7d88_u64),
+        ] {
+            assert_eq!(pairwise_sum(&numbers(n)).to_bits(), bits, "{n}");
+        }
+    }
+
+    #[test]
+    fn dtypes_that_do_not_widen_are_unknown() {
+        let tensor = |dtype| TensorBuf::zeros(TensorDesc::new(dtype, [2]).unwrap());
+        assert_eq!(signature(&tensor(DType::C64).view()), "????");
+        assert_eq!(signature(&tensor(DType::Bool).view()), "AAAA");
+    }
+}

@@ -1,0 +1,73 @@
+//! What counts as equal: one formula, one table.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::tensor::DType;
+
+/// Inside means |c − r| ≤ atol + rtol·|r| + scale·max|r|, where max|r| is over the finite elements of the reference
+/// tensor that are no fill values ([`Tolerance::fill_limit`]).
+///
+/// A NaN or an infinity against any other value is outside whatever the tolerance; equal infinities are inside; NaN
+/// against NaN is inside with `equal_nan`. With `scale` 0 this is `numpy.allclose(candidate, reference)`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Tolerance {
+    /// Absolute term, in the tensor's unit.
+    pub atol: f64,
+    /// Times |r| of the same element.
+    pub rtol: f64,
+    /// Times max|r| of the tensor.
+    pub scale: f64,
+    /// NaN equals NaN.
+    pub equal_nan: bool,
+}
+
+/// A tolerance that no comparison can use.
+#[derive(Clone, Debug, Error, PartialEq)]
+#[error("tolerance: {term} is {value}; expected a finite number that is at least 0")]
+pub struct BadTolerance {
+    /// "atol", "rtol" or "scale".
+    pub term: &'static str,
+    /// As given.
+    pub value: f64,
+}
+
+impl Tolerance {
+    /// Equal values only (-0 equals 0); NaN differs from NaN.
+    pub const EXACT: Tolerance = Tolerance { atol: 0., rtol: 0., scale: 0., equal_nan: false };
+
+    /// The defaults, by element type. Integers, bool and 8-bit floats: [`Tolerance::EXACT`]. Complex types: those of
+    /// their parts. Source of the numbers: `docs/decisions/0002-tolerance.md`.
+    pub const fn for_dtype(dtype: DType) -> Tolerance {
+        // Units of the type's epsilon, the distance from 1 to the next number.
+        let (atol, rtol_epsilons, scale_epsilons, epsilon) = match dtype {
+            DType::F64 | DType::C128 => (1e-21, 256., 128., f64::EPSILON),
+            DType::F32 | DType::C64 => (1e-12, 256., 128., f32::EPSILON as f64),
+            DType::F16 => (6e-8, 4., 4., 0.0009765625),
+            DType::BF16 => (1e-12, 4., 4., 0.0078125),
+            _ => return Tolerance::EXACT,
+        };
+        Tolerance { atol, rtol: rtol_epsilons * epsilon, scale: scale_epsilons * epsilon, equal_nan: false }
+    }
+
+    /// Elements of this size and more do not count in max|r|: they stand for "masked out" (`torch.finfo(dtype).min` and
+    /// its fractions), and one of them would make `scale`·max|r| swallow every real difference.
+    pub const fn fill_limit(dtype: DType) -> f64 {
+        match dtype {
+            DType::F64 | DType::C128 => 1e300,
+            DType::F32 | DType::C64 | DType::BF16 => 1e30,
+            DType::F16 => 32752.,
+            _ => f64::INFINITY,
+        }
+    }
+
+    /// Errors: [`BadTolerance`] when a term is negative, NaN or infinite.
+    pub fn check(&self) -> Result<(), BadTolerance> {
+        for (term, value) in [("atol", self.atol), ("rtol", self.rtol), ("scale", self.scale)] {
+            if !(value.is_finite() && value >= 0.) {
+                return Err(BadTolerance { term, value });
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,135 @@
+//! The judgement over a tensor, and over many.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::metrics::{Metrics, measure};
+use super::tolerance::Tolerance;
+use crate::tensor::{DType, TensorView};
+
+/// What a comparison came to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", content = "reason", rename_all = "snake_case")]
+pub enum Verdict {
+    /// Every element is inside tolerance (also when there is none).
+    Match,
+    /// At least one element is outside tolerance.
+    Mismatch,
+    /// There was no pair to compare, and why. Never a pass.
+    NotCompared(String),
+    /// The pair cannot be compared, and why: another dtype, another shape, a bad tolerance.
+    Failed(String),
+}
+
+/// A verdict and the facts behind it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TensorVerdict {
+    /// Name of the value.
+    pub name: String,
+    /// What it came to.
+    pub verdict: Verdict,
+    /// Present for `Match` and `Mismatch`.
+    pub metrics: Option<Metrics>,
+}
+
+impl TensorVerdict {
+    /// `name` has no counterpart, or was not looked at; `reason` says why.
+    pub fn not_compared(name: &str, reason: impl Into<String>) -> Self {
+        Self { name: name.to_owned(), verdict: Verdict::NotCompared(reason.into()), metrics: None }
+    }
+
+    fn failed(name: &str, reason: String) -> Self {
+        Self { name: name.to_owned(), verdict: Verdict::Failed(reason), metrics: None }
+    }
+}
+
+/// What happened, where, what was expected and what came instead: one sentence.
+impl fmt::Display for TensorVerdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = &self.name;
+        match (&self.verdict, &self.metrics) {
+            (Verdict::NotCompared(reason), _) => write!(f, "{name:?}: not compared: {reason}"),
+            (Verdict::Failed(reason), _) => write!(f, "{name:?}: {reason}"),
+            (Verdict::Match, Some(metrics)) => write!(f, "{name:?}: match: {metrics}"),
+            (Verdict::Mismatch, Some(metrics)) => write!(f, "{name:?}: mismatch: {metrics}"),
+            (Verdict::Match, None) => write!(f, "{name:?}: match"),
+            (Verdict::Mismatch, None) => write!(f, "{name:?}: mismatch"),
+        }
+    }
+}
+
+/// The candidate against the reference, with the given tolerance or the dtype's own. Both: any dtype, any rank.
+/// `Failed` when dtypes or shapes differ or the tolerance is bad; `Match` when there are no elements.
+/// bool is compared exactly whatever the tolerance.
+pub fn judge(
+    name: &str,
+    reference: &TensorView<'_>,
+    candidate: &TensorView<'_>,
+    tolerance: Option<&Tolerance>,
+) -> TensorVerdict {
+    let dtype = reference.dtype();
+    if dtype != candidate.dtype() {
+        let (expected, got) = (reference.desc(), candidate.desc());
+        let reason = format!("dtypes differ: expected {expected} (reference), got {got} (candidate); cast one first");
+        return TensorVerdict::failed(name, reason);
+    }
+    if reference.shape() != candidate.shape() {
+        let (expected, got) = (reference.desc(), candidate.desc());
+        return TensorVerdict::failed(
+            name,
+            format!("shapes differ: expected {expected} (reference), got {got} (candidate)"),
+        );
+    }
+    let tolerance = match tolerance {
+        Some(given) if dtype != DType::Bool => *given,
+        _ => Tolerance::for_dtype(dtype),
+    };
+    if let Err(error) = tolerance.check() {
+        return TensorVerdict::failed(name, error.to_string());
+    }
+    let metrics = measure(reference, candidate, &tolerance);
+    let verdict = if metrics.outside == 0 { Verdict::Match } else { Verdict::Mismatch };
+    TensorVerdict { name: name.to_owned(), verdict, metrics: Some(metrics) }
+}
+
+/// Verdicts counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Summary {
+    /// `Match`.
+    #[serde(rename = "match")]
+    pub matched: usize,
+    /// `Mismatch`.
+    pub mismatch: usize,
+    /// `NotCompared`.
+    pub not_compared: usize,
+    /// `Failed`.
+    pub failed: usize,
+}
+
+impl Summary {
+    /// Exit code of a command: 2 when a comparison failed, else 1 when one mismatched, else 3 when one was left out or
+    /// there was none, else 0.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Summary { failed: 1.., .. } => 2,
+            Summary { mismatch: 1.., .. } => 1,
+            Summary { matched: 0, .. } => 3,
+            _ => 0,
+        }
+    }
+}
+
+/// Counts by verdict.
+pub fn summary(verdicts: &[TensorVerdict]) -> Summary {
+    let mut summary = Summary::default();
+    for verdict in verdicts {
+        match verdict.verdict {
+            Verdict::Match => summary.matched += 1,
+            Verdict::Mismatch => summary.mismatch += 1,
+            Verdict::NotCompared(_) => summary.not_compared += 1,
+            Verdict::Failed(_) => summary.failed += 1,
+        }
+    }
+    summary
+}

@@ -1,0 +1,358 @@
+//! Model-local functions put in their callers' place.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::OnnxError;
+use super::graph::outputs;
+use super::proto::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
+
+/// A model may not grow past this many nodes: functions that call functions grow exponentially.
+const MAX_NODES: usize = 1_000_000;
+
+/// Replace every call of a model-local function by the function's nodes, subgraphs included, until none is left; the
+/// functions themselves are dropped. Values given by a call keep their names; the values inside a function get a prefix
+/// that no name of the model starts with. Names of the nodes get it too.
+/// Errors: [`OnnxError::Inline`] for recursion, opset versions that differ, calls with too many inputs or outputs, or a
+/// result of more than a million nodes; [`OnnxError::NoGraph`]. The model is unchanged after an error.
+pub fn inline_functions(model: &mut ModelProto) -> Result<(), OnnxError> {
+    let Some(graph) = &model.graph else { return Err(OnnxError::NoGraph) };
+    if model.functions.is_empty() {
+        return Ok(());
+    }
+    let functions = model.functions.iter().map(|function| (key_of_function(function), function)).collect();
+    let mut inliner = Inliner { functions, base: free_prefix(graph), n_calls: 0, n_nodes: 0, used: BTreeSet::new() };
+    let mut inlined = graph.clone();
+    inliner.graph(&mut inlined, &mut Vec::new())?;
+    let opsets = merged_opsets(model, &inliner.used)?;
+    model.graph = Some(inlined);
+    model.opset_import = opsets;
+    model.functions.clear();
+    Ok(())
+}
+
+type Key = (String, String, String);
+
+struct Inliner<'a> {
+    functions: HashMap<Key, &'a FunctionProto>,
+    base: String,
+    n_calls: usize,
+    n_nodes: usize,
+    used: BTreeSet<Key>,
+}
+
+impl Inliner<'_> {
+    fn graph(&mut self, graph: &mut GraphProto, stack: &mut Vec<Key>) -> Result<(), OnnxError> {
+        graph.node = self.nodes(std::mem::take(&mut graph.node), stack)?;
+        Ok(())
+    }
+
+    fn nodes(&mut self, nodes: Vec<NodeProto>, stack: &mut Vec<Key>) -> Result<Vec<NodeProto>, OnnxError> {
+        let mut result = Vec::with_capacity(nodes.len());
+        for mut node in nodes {
+            let key = key_of_call(&node);
+            if let Some(&function) = self.functions.get(&key) {
+                if stack.contains(&key) {
+                    return Err(fail(&key, "it calls itself; ONNX functions may not"));
+                }
+                let body = self.expand(function, &node)?;
+                self.used.insert(key.clone());
+                stack.push(key);
+                result.extend(self.nodes(body, stack)?);
+                stack.pop();
+                continue;
+            }
+            self.n_nodes += 1;
+            if self.n_nodes > MAX_NODES {
+                return Err(fail(&key, &format!("the model grows past {MAX_NODES} nodes; keep its functions")));
+            }
+            for attribute in &mut node.attribute {
+                for graph in attribute.g.iter_mut().chain(&mut attribute.graphs) {
+                    self.graph(graph, stack)?;
+                }
+            }
+            result.push(node);
+        }
+        Ok(result)
+    }
+
+    /// The function's nodes in the words of the call.
+    fn expand(&mut self, function: &FunctionProto, call: &NodeProto) -> Result<Vec<NodeProto>, OnnxError> {
+        let key = key_of_call(call);
+        if call.input.len() > function.input.len() || call.output.len() > function.output.len() {
+            let (n_inputs, n_outputs) = (call.input.len(), call.output.len());
+            let (most_in, most_out) = (function.input.len(), function.output.len());
+            return Err(fail(
+                &key,
+                &format!("called with {n_inputs} inputs and {n_outputs} outputs, it has {most_in} and {most_out}"),
+            ));
+        }
+        let prefix = format!("{}{}/{}/", self.base, self.n_calls, call.op_type());
+        self.n_calls += 1;
+        let mut names: HashMap<&str, String> = HashMap::new();
+        for (at, formal) in function.input.iter().enumerate() {
+            names.insert(formal, call.input.get(at).cloned().unwrap_or_default());
+        }
+        let mut copies = Vec::new();
+        for (formal, actual) in function.output.iter().zip(&call.output).filter(|(_, actual)| !actual.is_empty()) {
+            // An output that is an input, or is given twice, has a name already.
+            if let Some(source) = names.get(formal.as_str()) {
+                copies.push(NodeProto {
+                    op_type: Some("Identity".into()),
+                    input: vec![source.clone()],
+                    output: vec![actual.clone()],
+                    ..NodeProto::default()
+                });
+            } else {
+                names.insert(formal, actual.clone());
+            }
+        }
+        let defaults = function.attribute_proto.iter().map(|attribute| (attribute.name(), attribute));
+        let given = call.attribute.iter().map(|attribute| (attribute.name(), attribute));
+        let scope = Scope { prefix, names, attributes: defaults.chain(given).collect() };
+        let mut body: Vec<NodeProto> = function.node.clone();
+        body.iter_mut().for_each(|node| scope.node(node));
+        if body.len() > MAX_NODES - self.n_nodes.min(MAX_NODES) {
+            return Err(fail(&key, &format!("the model grows past {MAX_NODES} nodes; keep its functions")));
+        }
+        body.extend(copies);
+        Ok(body)
+    }
+}
+
+/// What the names and attributes of a function mean in one call of it.
+struct Scope<'a> {
+    prefix: String,
+    names: HashMap<&'a str, String>,
+    attributes: HashMap<&'a str, &'a AttributeProto>,
+}
+
+impl Scope<'_> {
+    fn name(&self, name: &mut String) {
+        if let Some(actual) = self.names.get(name.as_str()) {
+            name.clone_from(actual);
+        } else if !name.is_empty() {
+            name.insert_str(0, &self.prefix);
+        }
+    }
+
+    fn optional_name(&self, name: &mut Option<String>) {
+        name.iter_mut().for_each(|name| self.name(name));
+    }
+
+    fn node(&self, node: &mut NodeProto) {
+        node.input.iter_mut().chain(&mut node.output).for_each(|name| self.name(name));
+        if let Some(name) = node.name.as_mut().filter(|name| !name.is_empty()) {
+            name.insert_str(0, &self.prefix);
+        }
+        // A reference to an attribute that the call leaves out, without a default, is an attribute left out.
+        node.attribute.retain_mut(|attribute| {
+            let reference = attribute.ref_attr_name().to_owned();
+            if reference.is_empty() {
+                return true;
+            }
+            let Some(actual) = self.attributes.get(reference.as_str()) else { return false };
+            *attribute = AttributeProto { name: attribute.name.take(), ..(*actual).clone() };
+            true
+        });
+        for attribute in &mut node.attribute {
+            attribute.g.iter_mut().chain(&mut attribute.graphs).for_each(|graph| self.graph(graph));
+        }
+    }
+
+    fn graph(&self, graph: &mut GraphProto) {
+        for info in graph.input.iter_mut().chain(&mut graph.output).chain(&mut graph.value_info) {
+            self.optional_name(&mut info.name);
+        }
+        graph.initializer.iter_mut().for_each(|tensor| self.optional_name(&mut tensor.name));
+        for sparse in &mut graph.sparse_initializer {
+            sparse.values.iter_mut().for_each(|tensor| self.optional_name(&mut tensor.name));
+        }
+        graph.node.iter_mut().for_each(|node| self.node(node));
+    }
+}
+
+fn key_of_call(node: &NodeProto) -> Key {
+    (domain(node.domain()), node.op_type().to_owned(), node.overload().to_owned())
+}
+
+fn key_of_function(function: &FunctionProto) -> Key {
+    (domain(function.domain()), function.name().to_owned(), function.overload().to_owned())
+}
+
+fn domain(name: &str) -> String {
+    if name == "ai.onnx" { String::new() } else { name.to_owned() }
+}
+
+fn fail(key: &Key, reason: &str) -> OnnxError {
+    OnnxError::Inline { function: format!("{}::{}", key.0, key.1), reason: reason.to_owned() }
+}
+
+/// A prefix that no value, node or initializer of the graph starts with.
+fn free_prefix(graph: &GraphProto) -> String {
+    fn collect<'a>(graph: &'a GraphProto, names: &mut BTreeSet<&'a str>) {
+        names.extend(graph.input.iter().chain(&graph.output).map(|info| info.name()));
+        names.extend(graph.initializer.iter().map(|tensor| tensor.name()));
+        for node in &graph.node {
+            names.extend(outputs(node).chain(node.input.iter().map(String::as_str)).chain([node.name()]));
+            let attributes = node.attribute.iter();
+            attributes.flat_map(|a| a.g.iter().chain(&a.graphs)).for_each(|graph| collect(graph, names));
+        }
+    }
+    let mut names = BTreeSet::new();
+    collect(graph, &mut names);
+    let mut prefix = "fn".to_owned();
+    while names.iter().any(|name| name.starts_with(&prefix)) {
+        prefix.push('_');
+    }
+    prefix
+}
+
+/// The model's opsets and those of the functions put in place.
+fn merged_opsets(model: &ModelProto, used: &BTreeSet<Key>) -> Result<Vec<OperatorSetIdProto>, OnnxError> {
+    let mut opsets = model.opset_import.clone();
+    for function in model.functions.iter().filter(|function| used.contains(&key_of_function(function))) {
+        for opset in &function.opset_import {
+            let known = opsets.iter().find(|known| domain(known.domain()) == domain(opset.domain()));
+            match known {
+                None => opsets.push(opset.clone()),
+                Some(known) if known.version() == opset.version() => {}
+                Some(known) => {
+                    let (name, wants, has) = (opset.domain(), opset.version(), known.version());
+                    let reason =
+                        format!("needs opset {name:?} {wants}, the model has {has}; export both with one opset");
+                    return Err(fail(&key_of_function(function), &reason));
+                }
+            }
+        }
+    }
+    let functions: BTreeSet<String> = model.functions.iter().map(|function| domain(function.domain())).collect();
+    let still_called = |name: &str| name.is_empty() || name == "ai.onnx" || !functions.contains(name);
+    opsets.retain(|opset| still_called(opset.domain()));
+    Ok(opsets)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::onnx::proto::ValueInfoProto;
+
+    fn node(domain: &str, op: &str, inputs: &[&str], outputs: &[&str]) -> NodeProto {
+        let own = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+        NodeProto {
+            domain: Some(domain.into()),
+            op_type: Some(op.into()),
+            input: own(inputs),
+            output: own(outputs),
+            ..Default::default()
+        }
+    }
+
+    fn function(name: &str, inputs: &[&str], outputs: &[&str], node: Vec<NodeProto>) -> FunctionProto {
+        let own = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+        FunctionProto {
+            name: Some(name.into()),
+            domain: Some("local".into()),
+            input: own(inputs),
+            output: own(outputs),
+            node,
+            ..Default::default()
+        }
+    }
+
+    fn model(nodes: Vec<NodeProto>, functions: Vec<FunctionProto>) -> ModelProto {
+        let info = |name: &str| ValueInfoProto { name: Some(name.into()), ..Default::default() };
+        let graph = GraphProto { node: nodes, input: vec![info("x")], output: vec![info("y")], ..Default::default() };
+        ModelProto { graph: Some(graph), functions, ..Default::default() }
+    }
+
+    fn calls(model: &ModelProto) -> Vec<String> {
+        let show =
+            |node: &NodeProto| format!("{} = {}({})", node.output.join(","), node.op_type(), node.input.join(","));
+        model.graph.as_ref().unwrap().node.iter().map(show).collect()
+    }
+
+    #[test]
+    fn nested_calls_become_nodes_and_outer_names_stay() {
+        let inner =
+            function("Inner", &["a"], &["b"], vec![node("", "Neg", &["a"], &["t"]), node("", "Abs", &["t"], &["b"])]);
+        let outer = function(
+            "Outer",
+            &["a", "b"],
+            &["c"],
+            vec![node("local", "Inner", &["a"], &["m"]), node("", "Add", &["m", "b"], &["c"])],
+        );
+        let mut model =
+            model(vec![node("local", "Outer", &["x"], &["fn"]), node("", "Relu", &["fn"], &["y"])], vec![inner, outer]);
+        inline_functions(&mut model).unwrap();
+        assert_eq!(
+            calls(&model),
+            ["fn_1/Inner/t = Neg(x)", "fn_0/Outer/m = Abs(fn_1/Inner/t)", "fn = Add(fn_0/Outer/m,)", "y = Relu(fn)",]
+        );
+        assert!(model.functions.is_empty());
+    }
+
+    #[test]
+    fn attributes_come_from_the_call_then_from_the_default_or_vanish() {
+        let attribute = |name: &str, i: Option<i64>, reference: Option<&str>| AttributeProto {
+            name: Some(name.into()),
+            i,
+            ref_attr_name: reference.map(str::to_owned),
+            ..Default::default()
+        };
+        let mut body = node("", "Op", &["a"], &["b"]);
+        body.attribute = vec![
+            attribute("axis", None, Some("dim")),
+            attribute("keep", None, Some("keep")),
+            attribute("gone", None, Some("gone")),
+        ];
+        let mut function = function("F", &["a"], &["b"], vec![body]);
+        function.attribute_proto = vec![attribute("dim", Some(1), None), attribute("keep", Some(2), None)];
+        let mut call = node("local", "F", &["x"], &["y"]);
+        call.attribute = vec![attribute("dim", Some(7), None)];
+        let mut model = model(vec![call], vec![function]);
+        inline_functions(&mut model).unwrap();
+        let got = model.graph.unwrap().node[0].attribute.clone();
+        assert_eq!(got, [attribute("axis", Some(7), None), attribute("keep", Some(2), None)]);
+    }
+
+    #[test]
+    fn a_function_that_hands_an_input_through_becomes_identity() {
+        let through = function("F", &["a"], &["a"], vec![]);
+        let mut model = model(vec![node("local", "F", &["x"], &["y"])], vec![through]);
+        inline_functions(&mut model).unwrap();
+        assert_eq!(calls(&model), ["y = Identity(x)"]);
+    }
+
+    #[test]
+    fn recursion_and_explosion_are_refused_and_change_nothing() {
+        let loops = function("F", &["a"], &["b"], vec![node("local", "F", &["a"], &["b"])]);
+        let mut recursive = model(vec![node("local", "F", &["x"], &["y"])], vec![loops]);
+        let before = recursive.clone();
+        assert!(inline_functions(&mut recursive).unwrap_err().to_string().contains("calls itself"));
+        assert_eq!(recursive, before);
+
+        let level = |n: usize| {
+            let callee = format!("F{}", n + 1);
+            let body = (0..10).map(|_| node(if n == 9 { "" } else { "local" }, &callee, &["a"], &["b"])).collect();
+            function(&format!("F{n}"), &["a"], &["b"], body)
+        };
+        let mut bomb = model(vec![node("local", "F0", &["x"], &["y"])], (0..10).map(level).collect());
+        assert!(inline_functions(&mut bomb).unwrap_err().to_string().contains("grows past"));
+    }
+
+    #[test]
+    fn opsets_of_functions_are_merged_and_must_agree() {
+        let opset = |domain: &str, version| OperatorSetIdProto { domain: Some(domain.into()), version: Some(version) };
+        let mut function = function("F", &["a"], &["b"], vec![node("", "Neg", &["a"], &["b"])]);
+        function.opset_import = vec![opset("", 20), opset("com.microsoft", 1)];
+        let mut model = model(vec![node("local", "F", &["x"], &["y"])], vec![function]);
+        model.opset_import = vec![opset("ai.onnx", 20), opset("local", 1)];
+        let mut other = model.clone();
+        inline_functions(&mut model).unwrap();
+        assert_eq!(model.opset_import, [opset("ai.onnx", 20), opset("com.microsoft", 1)]);
+        other.opset_import[0].version = Some(18);
+        assert!(
+            inline_functions(&mut other).unwrap_err().to_string().contains("needs opset \"\" 20, the model has 18")
+        );
+    }
+}

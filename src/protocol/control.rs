@@ -1,0 +1,364 @@
+//! Domain types of the control protocol: what a client asks, what the daemon answers. No encoding here.
+
+use std::path::PathBuf;
+
+use crate::ids::{ClientId, ExecutorId, GraphId, SegmentId, StepId};
+use crate::tensor::{CallRecord, TensorRef};
+
+use super::message::{PartSpec, Prepared, WireError};
+
+/// Who connects, for status and logs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hello {
+    /// Version of messages the client speaks.
+    pub protocol: u32,
+    /// Version of the Python package, or of the command line.
+    pub shim_version: String,
+    /// Process id as the client sees it.
+    pub pid: u32,
+    /// Such as "3.11.9", or empty.
+    pub python_version: String,
+    /// Such as "2.13.0", or empty.
+    pub torch_version: String,
+    /// `sys.argv[0]`.
+    pub program: String,
+}
+
+/// Which executor a client wants. Executors with equal values are interchangeable.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LeaseSpec {
+    /// Absolute path of libonnxruntime.so*.
+    pub onnxruntime_library: PathBuf,
+    /// Intra-op threads of the global pool; 0 = one a core.
+    pub threads: u32,
+    /// Let the pool's threads spin.
+    pub allow_spinning: bool,
+}
+
+/// Pass of a graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// Of a training step.
+    Forward,
+    /// Of a training step.
+    Backward,
+    /// Without gradients.
+    Inference,
+}
+
+impl Direction {
+    /// As in folder names.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Direction::Forward => "forward",
+            Direction::Backward => "backward",
+            Direction::Inference => "inference",
+        }
+    }
+}
+
+/// One AOT graph.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RegisterGraph {
+    /// Content hash.
+    pub graph: GraphId,
+    /// Its folder in a dump, such as "0_0-forward".
+    pub name: String,
+    /// Pass.
+    pub direction: Direction,
+    /// The graph as Dynamo captured it.
+    pub dynamo_text: String,
+    /// The joint graph.
+    pub joint_text: String,
+    /// The AOT graph.
+    pub fx_text: String,
+    /// Which nodes run where and why.
+    pub parts_json: String,
+    /// FX nodes that compute something.
+    pub compute_nodes: u32,
+    /// Of those, left to eager.
+    pub eager_nodes: u32,
+}
+
+/// A part to make ready, with what a dump says about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PreparePart {
+    /// For the executor.
+    pub part: PartSpec,
+    /// For the dump.
+    pub provenance_json: String,
+}
+
+/// Which calls a dump keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CallsToDump {
+    /// Graphs only.
+    None,
+    /// The first call of each graph.
+    First,
+    /// Every call.
+    All,
+}
+
+/// Where a dump goes and what it keeps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenDump {
+    /// Absolute.
+    pub folder: PathBuf,
+    /// Name of the run's folder below it: one path component.
+    pub run: String,
+    /// Remove the run's folder first.
+    pub clean: bool,
+    /// Which calls.
+    pub calls: CallsToDump,
+    /// Versions, devices, options, start: a JSON object.
+    pub run_json: String,
+}
+
+/// Terms of a tolerance: |c − r| ≤ atol + rtol·|r| + scale·max|r|.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ToleranceTerms {
+    /// Absolute.
+    pub atol: f64,
+    /// Times |r|.
+    pub rtol: f64,
+    /// Times max|r| of the tensor.
+    pub scale: f64,
+    /// NaN equals NaN.
+    pub equal_nan: bool,
+}
+
+/// One call through the daemon.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunObserved {
+    /// The call.
+    pub record: CallRecord,
+    /// Its graph.
+    pub graph: GraphId,
+    /// Its part.
+    pub part: u32,
+    /// Position among the calls of the graph.
+    pub step: StepId,
+    /// Write inputs, outputs and verdicts to the open dump.
+    pub dump: bool,
+    /// Reference outputs, one an output: judge. None: do not.
+    pub references: Option<Vec<TensorRef>>,
+    /// None: defaults by dtype.
+    pub tolerance: Option<ToleranceTerms>,
+}
+
+/// Two tensors to judge, or the reason why there are not two.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PairToCompare {
+    /// Both exist.
+    Pair {
+        /// Eager's.
+        reference: TensorRef,
+        /// ONNX Runtime's.
+        candidate: TensorRef,
+    },
+    /// Why not.
+    NotCompared(String),
+}
+
+/// From a client.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Request {
+    /// The first request.
+    Hello(Hello),
+    /// Map a segment; carries its descriptor.
+    AttachSegment {
+        /// Chosen by the client.
+        segment: SegmentId,
+        /// Its length.
+        len_bytes: u64,
+        /// It holds lanes, not data.
+        lanes: bool,
+    },
+    /// Forget a segment.
+    DetachSegment(SegmentId),
+    /// Ask for an executor.
+    LeaseExecutor(LeaseSpec),
+    /// Serve a lane.
+    OpenLane(u32),
+    /// Make a graph known.
+    RegisterGraph(Box<RegisterGraph>),
+    /// Make a part ready.
+    PreparePart(Box<PreparePart>),
+    /// Begin a dump.
+    OpenDump(OpenDump),
+    /// End it.
+    CloseDump,
+    /// Wait until it is on disk.
+    FlushDump,
+    /// Run one call and watch it.
+    RunObserved(Box<RunObserved>),
+    /// Judge tensors.
+    CompareTensors {
+        /// Name and pair.
+        pairs: Vec<(String, PairToCompare)>,
+        /// None: defaults by dtype.
+        tolerance: Option<ToleranceTerms>,
+    },
+    /// Count nodes that ran in eager beside no part.
+    ReportEager {
+        /// Their graph.
+        graph: GraphId,
+        /// How many.
+        eager_nodes: u32,
+    },
+    /// Ask for the daemon's state.
+    GetStatus,
+    /// Ask the daemon to end.
+    Stop {
+        /// Even while other clients are connected.
+        force: bool,
+    },
+}
+
+impl Request {
+    /// For logs and errors.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Request::Hello(_) => "Hello",
+            Request::AttachSegment { .. } => "AttachSegment",
+            Request::DetachSegment(_) => "DetachSegment",
+            Request::LeaseExecutor(_) => "LeaseExecutor",
+            Request::OpenLane(_) => "OpenLane",
+            Request::RegisterGraph(_) => "RegisterGraph",
+            Request::PreparePart(_) => "PreparePart",
+            Request::OpenDump(_) => "OpenDump",
+            Request::CloseDump => "CloseDump",
+            Request::FlushDump => "FlushDump",
+            Request::RunObserved(_) => "RunObserved",
+            Request::CompareTensors { .. } => "CompareTensors",
+            Request::ReportEager { .. } => "ReportEager",
+            Request::GetStatus => "GetStatus",
+            Request::Stop { .. } => "Stop",
+        }
+    }
+}
+
+/// Answer to `Hello`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Welcome {
+    /// Version of messages the daemon speaks.
+    pub protocol: u32,
+    /// Of the binary.
+    pub daemon_version: String,
+    /// Name of this connection.
+    pub client: ClientId,
+    /// The daemon's process.
+    pub daemon_pid: u32,
+    /// The daemon's log file.
+    pub log: String,
+}
+
+/// Answer to `LeaseExecutor`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leased {
+    /// The executor.
+    pub executor: ExecutorId,
+    /// Its process.
+    pub pid: u32,
+    /// It served a client before.
+    pub warm: bool,
+    /// Such as "1.31.1".
+    pub onnxruntime_version: String,
+    /// The executor's log file.
+    pub log: String,
+}
+
+/// How a comparison ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(i32)]
+pub enum VerdictKind {
+    /// All inside tolerance.
+    Match = 1,
+    /// Some outside.
+    Mismatch = 2,
+    /// No pair.
+    NotCompared = 3,
+    /// Not comparable.
+    Failed = 4,
+}
+
+/// A verdict as it travels.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VerdictSummary {
+    /// Name of the value.
+    pub name: String,
+    /// What it came to.
+    pub kind: VerdictKind,
+    /// Of `NotCompared` and `Failed`; a sentence for `Mismatch`.
+    pub reason: String,
+    /// All metrics as JSON, or empty.
+    pub metrics_json: String,
+    /// max |c − r|.
+    pub max_abs: f64,
+    /// max |c − r| / max |r|.
+    pub max_rel_to_max: f64,
+    /// Elements outside tolerance.
+    pub outside: u64,
+}
+
+/// Answer to `RunObserved`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Observed {
+    /// Time inside the runtime.
+    pub run_us: u64,
+    /// One an output, when asked.
+    pub verdicts: Option<Vec<VerdictSummary>>,
+    /// Folder of the data set, or empty.
+    pub dump: String,
+}
+
+/// From the daemon: answers one request.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reply {
+    /// The request failed; the connection goes on.
+    Error(WireError),
+    /// To `Hello`.
+    Welcome(Welcome),
+    /// To requests without an answer of their own.
+    Done,
+    /// To `LeaseExecutor`.
+    Leased(Leased),
+    /// To `RegisterGraph`.
+    Registered {
+        /// The daemon has seen this graph before.
+        known: bool,
+    },
+    /// To `PreparePart`.
+    Prepared(Prepared),
+    /// To `OpenDump`.
+    DumpOpened {
+        /// The run's folder.
+        path: String,
+    },
+    /// To `RunObserved`.
+    Observed(Observed),
+    /// To `CompareTensors`.
+    Comparison(Vec<VerdictSummary>),
+    /// To `GetStatus`: a JSON object.
+    Status(String),
+}
+
+/// From the daemon, unasked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// The client's executor died.
+    ExecutorLost {
+        /// Which.
+        executor: ExecutorId,
+        /// One for each call that was running.
+        calls: Vec<WireError>,
+        /// Such as "killed by signal 9".
+        cause: String,
+    },
+    /// The daemon ends.
+    ShuttingDown {
+        /// Why.
+        reason: String,
+    },
+}

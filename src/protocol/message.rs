@@ -1,0 +1,241 @@
+//! Domain types of requests, replies and errors. No encoding here.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::ids::{GraphId, PartHandle, ValueName};
+use crate::tensor::DType;
+
+macro_rules! codes {
+    ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $code:literal,)* }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[repr(u32)]
+        pub enum $name {
+            $($(#[$doc])* $variant = $code,)*
+        }
+
+        impl $name {
+            /// Every value, in the order of the codes.
+            pub const ALL: &'static [$name] = &[$($name::$variant),*];
+
+            /// The number on the wire.
+            pub const fn code(self) -> u32 {
+                self as u32
+            }
+
+            /// The value with this number; None for 0 and unknown ones.
+            pub const fn from_code(code: u32) -> Option<Self> {
+                match code {
+                    $($code => Some($name::$variant),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+codes! {
+    /// Whose error it is (`ErrorKind` of protos/rust_ort.proto).
+    ErrorKind {
+        /// The caller's mistake: correct the call.
+        Client = 1,
+        /// The daemon's or the executor's: see the log.
+        Fault = 2,
+    }
+}
+
+codes! {
+    /// Stable names for programs (`ErrorCode` of protos/rust_ort.proto).
+    ErrorCode {
+        /// The peer speaks another version of the protocol.
+        ProtocolVersion = 1,
+        /// A frame whose header is wrong.
+        BadFrame = 2,
+        /// A good frame whose body is wrong.
+        BadMessage = 3,
+        /// A request at the wrong time, such as a run before a lease.
+        BadState = 4,
+        /// A limit was reached.
+        Limit = 5,
+        /// A segment that cannot be mapped, or an unknown one.
+        BadSegment = 6,
+        /// A tensor that is out of its segment, overlaps, or is not what the model expects.
+        BadTensor = 7,
+        /// A model that ONNX Runtime refuses.
+        BadModel = 8,
+        /// An option without a meaning.
+        BadOption = 9,
+        /// A graph or handle that was not registered.
+        UnknownGraph = 10,
+        /// A graph that killed its executor too often.
+        Quarantined = 11,
+        /// The onnxruntime library is absent or not loadable.
+        RuntimeMissing = 12,
+        /// ONNX Runtime failed a run.
+        RunFailed = 13,
+        /// The executor died.
+        ExecutorLost = 14,
+        /// A dump could not be written.
+        Dump = 15,
+        /// A bug of ours.
+        Internal = 16,
+        /// The operating system or our own rules forbid it.
+        Permission = 17,
+    }
+}
+
+/// Level of ONNX Runtime's graph optimizer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Optimization {
+    /// Everything, layout changes included.
+    #[default]
+    All,
+    /// Fusions too.
+    Extended,
+    /// Semantics-preserving rewrites only: constant folding, elimination.
+    Basic,
+    /// None.
+    Disable,
+}
+
+impl Optimization {
+    /// Every level with its name on the wire and in the options.
+    pub const NAMES: &'static [(&'static str, Optimization)] =
+        &[("all", Self::All), ("extended", Self::Extended), ("basic", Self::Basic), ("disable", Self::Disable)];
+
+    /// The level of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::NAMES.iter().find(|(known, _)| *known == name).map(|&(_, level)| level)
+    }
+
+    /// Its name on the wire.
+    pub fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|&&(_, level)| level == self).expect("NAMES has every level").0
+    }
+}
+
+/// An execution provider: name and options.
+pub type Provider = (String, BTreeMap<String, String>);
+
+/// Everything but the model that decides what a session does.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct SessionSpec {
+    /// In order of preference; empty = CPU.
+    pub providers: Vec<Provider>,
+    /// Level of the graph optimizer.
+    pub optimization: Optimization,
+    /// Session config entries.
+    pub config: BTreeMap<String, String>,
+    /// Names of graph optimizers that stay off, besides those that are known to give wrong values.
+    pub disabled_optimizers: Vec<String>,
+}
+
+/// A part of a graph, to be made ready to run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartSpec {
+    /// Its graph.
+    pub graph: GraphId,
+    /// Index of the part in the graph.
+    pub part: u32,
+    /// ModelProto.
+    pub model: Bytes,
+    /// How to run it.
+    pub session: SessionSpec,
+    /// FX compute nodes that the part stands for: FX name to a value of the model.
+    pub fx_values: BTreeMap<String, ValueName>,
+}
+
+/// An input or output of a model.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ValueSpec {
+    /// Its name in the graph.
+    pub name: ValueName,
+    /// Element type.
+    pub dtype: DType,
+    /// Dimensions, −1 where symbolic.
+    pub dims: Vec<i64>,
+}
+
+impl fmt::Display for ValueSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}{:?}", self.name, self.dtype, self.dims)
+    }
+}
+
+/// A part that is ready to run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Prepared {
+    /// What calls name it by, in this lease.
+    pub handle: PartHandle,
+    /// False: a warm session was reused.
+    pub built: bool,
+    /// Those of `fx_values` that a node of the model produces.
+    pub fx_nodes: u32,
+    /// Nodes of the model's main graph, before optimization.
+    pub onnx_nodes: u32,
+    /// In the model's order.
+    pub inputs: Vec<ValueSpec>,
+    /// In the model's order.
+    pub outputs: Vec<ValueSpec>,
+    /// Time to make the session; 0 when it was reused.
+    pub build_us: u64,
+}
+
+/// What one run cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunStats {
+    /// Time inside the runtime.
+    pub run_ns: u64,
+}
+
+/// An error as it travels (`Error` of protos/rust_ort.proto).
+#[derive(Clone, Debug, Error, PartialEq, Eq, Serialize, Deserialize)]
+#[error("{message}")]
+pub struct WireError {
+    /// Whose it is.
+    pub kind: ErrorKind,
+    /// For programs.
+    pub code: ErrorCode,
+    /// For people: what, where, expected and got, what to do next.
+    pub message: String,
+    /// `0_0-forward`, or empty.
+    pub graph: String,
+    /// Node of the model, or empty.
+    pub node: String,
+    /// Folder holding the reproduction, or empty.
+    pub dump: String,
+    /// Log file that tells more, or empty.
+    pub log: String,
+}
+
+impl WireError {
+    /// An error without a place; the layer that knows graph, node, dump or log adds them.
+    pub fn new(kind: ErrorKind, code: ErrorCode, message: impl Into<String>) -> Self {
+        let nowhere = String::new;
+        Self { kind, code, message: message.into(), graph: nowhere(), node: nowhere(), dump: nowhere(), log: nowhere() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_and_names_round_trip() {
+        for &code in ErrorCode::ALL {
+            assert_eq!(ErrorCode::from_code(code.code()), Some(code));
+        }
+        for code in [0, 18, u32::MAX] {
+            assert_eq!(ErrorCode::from_code(code), None);
+        }
+        for &(name, level) in Optimization::NAMES {
+            assert_eq!((Optimization::from_name(name), level.name()), (Some(level), name));
+        }
+        assert_eq!(Optimization::from_name("ALL"), None);
+    }
+}
