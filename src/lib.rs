@@ -14,5 +14,13 @@ pub mod protocol;
 pub mod shm;
 // level 3
 pub mod executor;
+// level 4
+pub mod dump;
+pub mod session;
+// level 5
+pub mod step;
+pub mod worker;
+// level 6
+pub mod daemon;
 // level 7
 pub mod cli;

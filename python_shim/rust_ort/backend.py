@@ -20,7 +20,7 @@ from rust_ort import observe
 from rust_ort._callable import make_callable
 from rust_ort.errors import ClientError, DaemonFault, OptionError, RustOrtError
 from rust_ort.export.partition import EagerNode
-from rust_ort.options import Options
+from rust_ort.options import Options, Tolerance
 
 if TYPE_CHECKING:
     from rust_ort.client import Client, GraphSpec, Part
@@ -44,6 +44,7 @@ class GraphInfo:
     parts: list[list[str]]
     eager: list[EagerNode]
     seconds: dict[str, float]
+    lowest_precision: torch.dtype | None = None
     verdicts: list[tuple[int, Any]] = field(default_factory=list)
     calls: int = 0
     daemon_fallbacks: int = 0
@@ -53,9 +54,7 @@ class GraphInfo:
         del self.verdicts[:-KEPT_VERDICTS]
         for verdict in verdicts:
             if verdict.verdict == "Mismatch":
-                log.warning(
-                    "%s, call %d: %s differs from eager: %s", self.name, step, verdict.name, _sentence(verdict)
-                )
+                log.warning("%s, call %d: %s differs from eager: %s", self.name, step, verdict.name, _sentence(verdict))
 
 
 def _sentence(verdict: Any) -> str:
@@ -241,6 +240,7 @@ def _cache_key(transform: Callable[..., Any]) -> str:
 def _plan_and_prepare(
     compilation: _Compilation, name: str, direction: str, gm: fx.GraphModule, graph_id: str, seconds: dict[str, float]
 ) -> CompiledGraph:
+    from rust_ort.export.partition import lowest_precision
     from rust_ort.export.plan import make_plan
 
     options = compilation.options
@@ -259,6 +259,7 @@ def _plan_and_prepare(
             parts=[part.graph.compute_nodes for part in plan.parts],
             eager=plan.cut.eager,
             seconds=seconds,
+            lowest_precision=lowest_precision(gm),
         )
         start = time.perf_counter()
         graph = _graph_spec(compilation, info, plan)
@@ -270,7 +271,8 @@ def _plan_and_prepare(
                 if isinstance(error, DaemonFault) and options.on_daemon_error == "eager":
                     return CompiledGraph(info=info, plan=plan, runners=None, options=options, graph=graph)
                 raise
-            refused[culprit] = f"ONNX Runtime refused it: {error.args[0]}"
+            reason = f"ONNX Runtime refused {culprit}: {error.args[0]}"
+            refused.update((node, reason) for node in _alike(gm, culprit))
             continue
         finally:
             seconds["prepare"] = seconds.get("prepare", 0.0) + time.perf_counter() - start
@@ -289,6 +291,26 @@ def _refused_node(error: RustOrtError, plan: Plan) -> str | None:
             if fx_name in part.graph.compute_nodes:
                 return fx_name
     return None
+
+
+def _alike(gm: fx.GraphModule, name: str) -> list[str]:
+    """Nodes that do what node `name` does with the same dtypes: the runtime would refuse them one by one."""
+
+    def kind(node: fx.Node) -> tuple[Any, ...]:
+        values = pytree.tree_leaves([source.meta.get("val") for source in (node, *node.all_input_nodes)])
+        return (node.target, *(value.dtype for value in values if isinstance(value, torch.Tensor)))
+
+    nodes = [node for node in gm.graph.nodes if node.op == "call_function"]
+    wanted = {kind(node) for node in nodes if node.name == name}
+    return [node.name for node in nodes if kind(node) in wanted]
+
+
+def half_tolerance(dtype: torch.dtype | None) -> Tolerance | None:
+    """Tolerance of float32 values that were computed through `dtype`; None: by each tensor's own dtype."""
+    if dtype is None:
+        return None
+    steps = 4 * torch.finfo(dtype).eps
+    return Tolerance(atol=6e-8, rtol=steps, scale=steps)
 
 
 def _unsupported(name: str, eager: Sequence[EagerNode]) -> ClientError:
@@ -359,7 +381,8 @@ def _transformed(model: bytes, transforms: Sequence[Callable[..., Any]]) -> byte
     proto = onnx.load_model_from_string(model)
     for transform in transforms:
         proto = transform(proto) or proto
-    return proto.SerializeToString(deterministic=True)
+    serialized: bytes = proto.SerializeToString(deterministic=True)
+    return serialized
 
 
 def _descriptions(gm: fx.GraphModule, sources: Sequence[str]) -> dict[str, dict[str, str]]:
@@ -382,7 +405,9 @@ def _log_eager(info: GraphInfo) -> None:
     if info.eager:
         reasons = "; ".join(f"{node.name} ({node.op}): {node.reason}" for node in info.eager[:5])
         more = f"; and {len(info.eager) - 5} more" if len(info.eager) > 5 else ""
-        log.warning("%s: %d of %d nodes run in eager: %s%s", info.name, len(info.eager), info.compute_nodes, reasons, more)
+        log.warning(
+            "%s: %d of %d nodes run in eager: %s%s", info.name, len(info.eager), info.compute_nodes, reasons, more
+        )
 
 
 # --- call ------------------------------------------------------------------------------------------------------------
@@ -413,7 +438,7 @@ class PartRunner:
         return tuple(tensors[result] if isinstance(result, int) else result(args) for result in self._results)
 
     def observe(self, inputs: list[Any], observation: _Observation) -> list[torch.Tensor]:
-        references = None
+        references: list[torch.Tensor] | None = None
         if observation.references is not None:
             references = [observation.references[name] for name in self.outputs]
         tensors, verdicts, _ = self.part.observed(
@@ -421,11 +446,28 @@ class PartRunner:
             step=observation.step,
             dump=observation.dump,
             references=references,
-            tolerance=observation.tolerance,
+            tolerance=observation.tolerance or half_tolerance(self._info.lowest_precision),
             eager_nodes=self._eager_nodes,
         )
+        if references is not None and observation.tolerance is None and self._info.lowest_precision is not None:
+            verdicts = self._exact_where_exact(references, tensors, verdicts, observation)
         self._info.add_verdicts(observation.step, verdicts)
         return tensors
+
+    def _exact_where_exact(
+        self, references: list[torch.Tensor], candidates: list[torch.Tensor], verdicts: Sequence[Any],
+        observation: _Observation,
+    ) -> list[Any]:  # fmt: skip
+        """The wider tolerance of half precision is not for integers and bools: these are judged again."""
+        pairs = [
+            (verdict.name, reference, candidate, "")
+            for verdict, reference, candidate in zip(verdicts, references, candidates, strict=True)
+            if not reference.dtype.is_floating_point
+        ]
+        if not pairs:
+            return list(verdicts)
+        exact = {verdict.name: verdict for verdict in observation.client.compare(pairs, None)}
+        return [exact.get(verdict.name, verdict) for verdict in verdicts]
 
 
 @dataclass(kw_only=True)
@@ -433,7 +475,8 @@ class _Observation:
     step: int
     dump: bool
     references: dict[str, Any] | None
-    tolerance: Any
+    tolerance: Tolerance | None
+    client: Client
 
 
 class CompiledGraph:
@@ -476,6 +519,7 @@ class CompiledGraph:
             dump=observe.dump_wanted(self.info.graph_id, self.info.name),
             references=references,
             tolerance=self._options.tolerance,
+            client=client_of(self._options),
         )
         try:
             return self._guarded(args, observation)
@@ -570,7 +614,7 @@ def _fast_path(plan: Plan, runners: Sequence[PartRunner]) -> Callable[[list[Any]
         return None
     position = {node: index for index, node in enumerate([*placeholders, *constants])}
     try:
-        pick = _getter([position[calls[0].args[index]] for index in planned.pick])  # type: ignore[index]
+        pick = _getter([position[calls[0].args[index]] for index in planned.pick])
     except KeyError:
         return None
     values = [attribute(plan.cut.outer, str(node.target)) for node in constants]
@@ -604,7 +648,7 @@ def _assembler(
     if not isinstance(returned, (list, tuple)):
         return None
     for item in returned:
-        if item in unpacks:
+        if isinstance(item, fx.Node) and item in unpacks:
             pieces.append(f"o[{results[unpacks[item]]}]")
         elif isinstance(item, fx.Node):
             if item not in position:

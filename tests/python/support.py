@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from rust_ort.errors import ClientError
+
 
 def install_client_types() -> Any:
     """`rust_ort.client`, or its data classes alone where the transport is not installed."""
@@ -79,7 +81,10 @@ class FakePart:
         options.log_severity_level = 3
         self.client = client
         self.spec = spec
-        self.session = onnxruntime.InferenceSession(spec.model, options, providers=["CPUExecutionProvider"])
+        try:
+            self.session = onnxruntime.InferenceSession(spec.model, options, providers=["CPUExecutionProvider"])
+        except Exception as error:
+            raise ClientError(str(error), code="BAD_MODEL", graph=spec.graph.name) from error
         self.calls = 0
 
     def __call__(self, inputs: Sequence[Any], *, eager_nodes: int = 0) -> list[torch.Tensor]:
@@ -158,7 +163,7 @@ class FakeClient:
         return [self._judge(*pair, tolerance) for pair in pairs]
 
     def _judge(self, name: str, reference: Any, candidate: Any, not_compared: str, tolerance: Any) -> Any:
-        Verdict = self.types.Verdict  # noqa: N806
+        Verdict = self.types.Verdict
         if not_compared:
             return Verdict(name=name, verdict="NotCompared", reason=not_compared)
         if reference.shape != candidate.shape or reference.dtype != candidate.dtype:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from support import FakeClient
 from torch import nn
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 import rust_ort
 from rust_ort import backend as backend_module
@@ -21,7 +21,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeClient]:
     torch._dynamo.reset()
     fake = FakeClient()
     monkeypatch.setattr(backend_module, "client_of", lambda options: fake)
-    yield fake
+    return fake
 
 
 class Fn(nn.Module):
@@ -118,7 +118,7 @@ def test_nll_loss_scales_gradients_by_the_total_weight(client: FakeClient, ignor
     check(module, torch.randn(5, 4), target, client=client)
 
 
-@pytest.mark.parametrize("stride,padding,dilation", [(1, 0, 1), (2, 1, 1), (1, 2, 2), (3, 1, 2)])
+@pytest.mark.parametrize(("stride", "padding", "dilation"), [(1, 0, 1), (2, 1, 1), (1, 2, 2), (3, 1, 2)])
 def test_convolution_backward_is_decomposed_where_plain(
     client: FakeClient, stride: int, padding: int, dilation: int
 ) -> None:
@@ -166,7 +166,9 @@ def test_none_repeated_and_passed_through_outputs(client: FakeClient) -> None:
         return None, z, y, z, {"a": x, "b": None}, 3, "text"
 
     out = check(Fn(function, w=torch.tensor(2.0)), torch.randn(3), torch.randn(2), client=client)
-    assert out[0] is None and out[5] == 3 and out[6] == "text"
+    assert out[0] is None
+    assert out[5] == 3
+    assert out[6] == "text"
 
 
 def test_mutated_inputs_are_written_back(client: FakeClient) -> None:
@@ -306,3 +308,17 @@ def test_graph_breaks_give_several_graphs(client: FakeClient) -> None:
     check(Fn(function), torch.randn(3, requires_grad=True), client=client, fullgraph=False)
     names = [info.name for info in rust_ort.graphs()[known:]]
     assert len(names) == len(set(names)) == 4
+
+
+def test_bfloat16_modules_round_where_eager_rounds(client: FakeClient) -> None:
+    module = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.SiLU(), nn.Linear(16, 4)).to(torch.bfloat16)
+    check(module, torch.randn(3, 8, dtype=torch.bfloat16, requires_grad=True), client=client, tol=4e-2)
+
+
+def test_bfloat16_data_movement_and_several_outputs(client: FakeClient) -> None:
+    def function(self: Any, x: Any) -> Any:
+        first, second = x.split(2)
+        values, indices = second.max(0)
+        return first.expand(3, 2, 4) * 1, torch.cat([first, second]), values, indices, torch.full_like(x, 0.1), x > 0
+
+    check(Fn(function), torch.randn(4, 4, dtype=torch.bfloat16), client=client, tol=0)

@@ -192,9 +192,9 @@ def _strides(
     """
     outer_call = next(node for node in cut.outer.graph.nodes if node.op == "call_module" and node.target == graph.name)
     hidden = _hidden_outputs(cut.outer.graph.output_node())
-    found = {}
+    found: dict[str, tuple[int | torch.SymInt, ...]] = {}
     for unpack in outer_call.users:
-        node = returned[unpack.args[1]]  # type: ignore[index]
+        node = returned[unpack.args[1]]
         value = node.meta.get("val")
         if not isinstance(value, torch.Tensor) or _is_contiguous(value) or _overlaps(value):
             continue
