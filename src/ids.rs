@@ -15,7 +15,7 @@ pub struct ClientId(pub u64);
 pub struct ExecutorId(pub u64);
 
 /// One call of a compiled graph, chosen by the client, unique in its connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct CallId(pub u64);
 
 /// Position of a call among the calls of its graph in one client, from 0.
@@ -23,7 +23,7 @@ pub struct CallId(pub u64);
 pub struct StepId(pub u64);
 
 /// A prepared part of a graph, valid for one lease of one executor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PartHandle(pub u32);
 
 /// A memory segment of one client, chosen by it, below 2^24.

@@ -11,8 +11,16 @@ pub mod tensor;
 pub mod compare;
 pub mod onnx;
 pub mod protocol;
+pub mod shm;
 // level 3
-#[allow(unsafe_code)]
 pub mod executor;
+// level 4
+pub mod dump;
+pub mod session;
+// level 5
+pub mod step;
+pub mod worker;
+// level 6
+pub mod daemon;
 // level 7
 pub mod cli;

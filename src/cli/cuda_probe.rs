@@ -5,19 +5,19 @@
 
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::executor::cuda_ipc::{Cuda, CudaError, Event, IpcHandle, Mapping, Pinned, Stream};
+use super::{Exit, Outcome};
+use crate::executor::cuda_ipc::{Cuda, CudaError, Event, IpcHandle, Mapping, Stream};
 
 /// Largest tensor that the probe takes.
 const LIMIT_BYTES: u64 = 1 << 30;
 
 /// Arguments of `rust-ort cuda-probe`.
 #[derive(clap::Args, Debug)]
-pub struct Args {
+pub struct Arguments {
     /// The CUDA runtime library, e.g. libcudart.so.13
     #[arg(long, default_value = "libcudart.so")]
     pub library: PathBuf,
@@ -36,22 +36,17 @@ enum Command {
     Close,
 }
 
-/// Serve one probe on stdin and stdout. Exit code 0 when every command succeeded, 2 otherwise.
-pub fn run(args: &Args) -> ExitCode {
-    let (stdin, stdout) = (std::io::stdin().lock(), std::io::stdout().lock());
-    let served = Cuda::load(&args.library).map_err(|error| error.to_string());
-    let outcome = match served {
-        Ok(cuda) => serve(&cuda, stdin, stdout),
-        Err(error) => answer(stdout, &json!({"ok": false, "error": error})).map(|()| false),
-    };
-    match outcome {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::from(2),
+/// Serve one probe on stdin and stdout. Error unless every command succeeded.
+pub(super) fn run(arguments: &Arguments) -> Outcome {
+    let (stdin, mut stdout) = (std::io::stdin().lock(), std::io::stdout().lock());
+    let all_ok = match Cuda::load(&arguments.library) {
+        Ok(cuda) => serve(&cuda, stdin, stdout)?,
         Err(error) => {
-            eprintln!("rust-ort cuda-probe: {error}");
-            ExitCode::from(2)
+            answer(&mut stdout, &json!({"ok": false, "error": error.to_string()}))?;
+            false
         }
-    }
+    };
+    Ok(if all_ok { Exit::Success } else { Exit::Error })
 }
 
 /// Answer every command of `input`; true when all succeeded. Errors: the pipe's.

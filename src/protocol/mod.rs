@@ -3,5 +3,6 @@
 
 pub mod control;
 pub mod frame;
+pub mod link;
 pub mod message;
 pub mod wire;

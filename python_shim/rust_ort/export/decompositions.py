@@ -19,7 +19,7 @@ TABLE_VERSION = 1
 """Part of the content hash. Raise it with every change here that changes a traced graph."""
 
 KEPT_WHOLE = (
-    # AOTAutograd's functionalization needs to see these; a decomposed alias makes `y[:, 0] = 0` fail under fake tensors.
+    # AOTAutograd's functionalization needs to see these: with alias decomposed, `y[:, 0] = 0` fails when traced.
     "lift_fresh.default",
     "lift.default",
     "alias.default",
@@ -201,7 +201,12 @@ def convolution_backward(
     if output_mask[0]:
         missing = [
             input.shape[2 + d]
-            - ((grad_output.shape[2 + d] - 1) * stride[d] - 2 * padding[d] + dilation[d] * (weight.shape[2 + d] - 1) + 1)
+            - (
+                (grad_output.shape[2 + d] - 1) * stride[d]
+                - 2 * padding[d]
+                + dilation[d] * (weight.shape[2 + d] - 1)
+                + 1
+            )
             for d in range(spatial)
         ]
         grad_input = aten.convolution(grad_output, weight, None, stride, padding, dilation, True, missing, 1)
@@ -223,4 +228,4 @@ def mv(matrix: Tensor, vector: Tensor) -> Tensor:
 
     onnxruntime 1.31.1 on CPU fuses Transpose → MatMul(·, 1-D) into a FusedMatMul that gives wrong values.
     """
-    return aten.mm(matrix, vector.unsqueeze(1)).squeeze(1)
+    return torch.mm(matrix, vector.unsqueeze(1)).squeeze(1)

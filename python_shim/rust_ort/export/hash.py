@@ -23,8 +23,8 @@ def graph_hash(gm: fx.GraphModule, *, extra: Sequence[str] = ()) -> str:
     keys of transforms). Not part of it: source lines, module paths, parameter names. The same in every process.
     """
     digest = hashlib.sha256()
-    for piece in (f"rust_ort graph {FORMAT}", versions(), *extra):
-        digest.update(piece.encode() + b"\0")
+    for text in (f"rust_ort graph {FORMAT}", versions(), *extra):
+        digest.update(text.encode() + b"\0")
     for name, module in gm.named_modules():
         if isinstance(module, fx.GraphModule):
             digest.update(f"module {name}\n".encode())

@@ -78,6 +78,22 @@ def is_compute(node: fx.Node) -> bool:
     return not isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool))
 
 
+def operator_name(node: fx.Node) -> str:
+    """`aten.mm.default`; of a higher-order operator also what it wraps."""
+    wrapped = [str(arg) for arg in node.args if isinstance(arg, torch._ops.OperatorBase)]
+    return str(node.target) + (f"({', '.join(wrapped)})" if wrapped else "")
+
+
+def lowest_precision(gm: fx.GraphModule) -> torch.dtype | None:
+    """float16 or bfloat16 when a value of the graph has it, else None. What a difference to eager is measured by."""
+    found = {
+        value.dtype
+        for node in gm.graph.nodes for value in pytree.tree_leaves(node.meta.get("val"))
+        if isinstance(value, torch.Tensor)
+    }  # fmt: skip
+    return next((dtype for dtype in (torch.bfloat16, torch.float16) if dtype in found), None)
+
+
 @dataclass(frozen=True, kw_only=True)
 class EagerNode:
     """A compute node left to eager, and why."""
@@ -163,7 +179,7 @@ class Support:
                 return "it unpacks a value that is not in the part"
             return self.reason(source)
         if isinstance(node.target, torch._ops.HigherOrderOperator):
-            return f"higher-order operator {node.target.name()} has no ONNX form"
+            return f"higher-order operator {node.target} has no ONNX form"
         return self._values(node) or self._operator(node)
 
     def _operator(self, node: fx.Node) -> str | None:
@@ -240,22 +256,23 @@ def partition(gm: fx.GraphModule, support: Support) -> Partition:
 
     _give_constants_values(gm)
     outer = fx.GraphModule(gm, _copy(gm.graph))
-    partitioner = CapabilityBasedPartitioner(outer, support, allows_single_node_partition=True)  # type: ignore[arg-type]
-    chosen = [
-        nodes
-        for nodes in (dict.fromkeys(proposal.nodes) for proposal in partitioner.propose_partitions())
-        if any(is_compute(node) for node in nodes)
-    ]
+    computing = [node for node in outer.graph.nodes if node.op == "call_function"]
+    if all(support.reason(node) is None for node in computing):
+        proposed = [dict.fromkeys(computing)]
+    else:
+        partitioner = CapabilityBasedPartitioner(outer, support, allows_single_node_partition=True)  # type: ignore[arg-type]
+        proposed = [dict.fromkeys(proposal.nodes) for proposal in partitioner.propose_partitions()]
+    chosen = [nodes for nodes in proposed if any(is_compute(node) for node in nodes)]
     order = {node: position for position, node in enumerate(outer.graph.nodes)}
     chosen.sort(key=lambda nodes: min(order[node] for node in nodes))
     in_part = {node for nodes in chosen for node in nodes}
     eager = [
-        EagerNode(name=node.name, op=str(node.target), reason=support.reason(node) or "", source=source_line(node))
+        EagerNode(name=node.name, op=operator_name(node), reason=support.reason(node) or "", source=source_line(node))
         for node in outer.graph.nodes
         if is_compute(node) and node not in in_part
     ]
     names = [[node.name for node in sorted(nodes, key=order.__getitem__) if is_compute(node)] for nodes in chosen]
-    fuse_by_partitions(outer, chosen, prefix=PART_PREFIX, always_return_tuple=True)  # type: ignore[arg-type]
+    fuse_by_partitions(outer, [dict.fromkeys(nodes) for nodes in chosen], prefix=PART_PREFIX, always_return_tuple=True)
     outer.recompile()
     parts = [
         PartGraph(index=index, name=f"{PART_PREFIX}{index}", module=getattr(outer, f"{PART_PREFIX}{index}"),

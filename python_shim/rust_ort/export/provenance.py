@@ -97,15 +97,19 @@ def value_description(value: object) -> dict[str, Any]:
 def provenance_json(
     *,
     part: fx.GraphModule,
+    tensor_outputs: Sequence[str],
     input_names: Sequence[str],
     output_names: Sequence[str],
     fx_values: Mapping[str, str],
     onnx_nodes: Mapping[str, str],
     descriptions: Mapping[str, Mapping[str, str]],
 ) -> str:
-    """Content of provenance.json of one part. `descriptions`: {FX name: role} of the AOT graph's ends."""
+    """Content of provenance.json of one part.
+
+    `tensor_outputs`: FX names of the model's outputs `output_names`. `descriptions`: {FX name: role} of the AOT
+    graph's ends.
+    """
     nodes = {node.name: node for node in part.graph.nodes}
-    outputs = part.graph.output_node().args[0]
     return json.dumps(
         {
             "schema": SCHEMA_VERSION,
@@ -115,9 +119,9 @@ def provenance_json(
                 for name in input_names
             ],
             "outputs": [
-                {"name": name, "fx": node.name, **descriptions.get(node.name, {"role": "intermediate", "of": ""}),
-                 **value_description(node.meta.get("val"))}
-                for name, node in zip(output_names, outputs, strict=True)  # type: ignore[arg-type]
+                {"name": name, "fx": fx_name, **descriptions.get(fx_name, {"role": "intermediate", "of": ""}),
+                 **value_description(nodes[fx_name].meta.get("val"))}
+                for name, fx_name in zip(output_names, tensor_outputs, strict=True)
             ],
             "values": {
                 value: {

@@ -83,7 +83,7 @@ class Binder:
         binder = self
 
         class Printer(PythonPrinter):
-            def _print_Symbol(self, symbol: sympy.Symbol) -> str:  # noqa: N802
+            def _print_Symbol(self, symbol: sympy.Symbol) -> str:
                 return binder._known[symbol]
 
         return f"({Printer().doprint(expr)})"
@@ -96,7 +96,9 @@ def compile_expression(code: str, names: dict[str, Any] | None = None) -> Callab
     """A function of the call's inputs `a` that returns the value of `code`."""
     import math
 
-    function: Callable[[Sequence[object]], Any] = eval(f"lambda a: {code}", {"math": math, "torch": torch, **(names or {})})
+    function: Callable[[Sequence[object]], Any] = eval(
+        f"lambda a: {code}", {"math": math, "torch": torch, **(names or {})}
+    )
     return function
 
 

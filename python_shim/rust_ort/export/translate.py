@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import copy
 import functools
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
+
+from rust_ort.export.widen import widen_bfloat16
 
 MODEL_IR_VERSION = 10
 TORCHLIB_OPSET = 18
@@ -57,8 +60,8 @@ def _exporter() -> Any:
         assert callable(_dispatching.dispatch)
     except (ImportError, AttributeError, AssertionError) as error:
         raise ExporterMissing(
-            f"torch {torch.__version__} has no torch.onnx._internal.exporter._core._translate_fx_graph as rust_ort uses "
-            f"it ({type(error).__name__}: {error}); rust_ort is made for torch 2.11 to 2.15, and needs the packages "
+            f"torch {torch.__version__} has no torch.onnx._internal.exporter._core._translate_fx_graph as used here "
+            f"({type(error).__name__}: {error}); rust_ort is made for torch 2.11 to 2.15, and needs the packages "
             "onnx and onnxscript: pip install 'torch>=2.11,<2.16' onnx onnxscript"
         ) from error
 
@@ -76,7 +79,10 @@ def _exporter() -> Any:
 @functools.cache
 def registry(opset: int = TORCHLIB_OPSET) -> Any:
     """torchlib's registry for `opset`, made once a process (0.4 to 1.1 s)."""
-    return _exporter().registration.ONNXRegistry.from_torchlib(opset_version=opset)
+    exporter = _exporter()
+    logger = logging.getLogger(exporter.registration.__name__)
+    logger.setLevel(logging.ERROR)  # it warns of torchvision's operators where torchvision is not installed
+    return exporter.registration.ONNXRegistry.from_torchlib(opset_version=opset)
 
 
 def onnx_friendly_table() -> dict[Any, Callable[..., Any]]:
@@ -112,7 +118,13 @@ def translate(
 
     exporter = _exporter()
     source = fx.GraphModule(part, copy.deepcopy(part.graph))
+    for node in source.graph.nodes:  # the exporter would write these into every ONNX node; provenance.json has them
+        node.meta["nn_module_stack"] = {}
+        node.meta.pop("stack_trace", None)
     exporter.passes.insert_type_promotion_nodes(source)
+    widen_bfloat16(source.graph)
+    for node in source.graph.nodes:
+        node.meta.setdefault("nn_module_stack", {})
     graph = ir.Graph([], [], nodes=[], opset_imports={"": opset}, name=name)
     model = ir.Model(graph, ir_version=MODEL_IR_VERSION, producer_name="rust_ort")
     try:
@@ -133,10 +145,7 @@ def translate(
     _inline_functions(ir, model)
     onnx_nodes = _strip_metadata(model)
     _import_opsets(model, opset)
-    used = {value.name for node in ir.traversal.RecursiveGraphIterator(graph) for value in node.inputs if value}
-    used |= {value.name for value in graph.outputs}
-    for initializer in [name for name in graph.initializers if name not in used]:
-        del graph.initializers[initializer]
+    used = _drop_dead(ir, graph, {str(value.name) for value in produced.values()})
     kept = [value for value in graph.inputs if value.name in used or value.name in keep_inputs]
     graph.inputs.clear()
     graph.inputs.extend(kept)
@@ -202,14 +211,37 @@ def _inline_functions(ir: Any, model: Any) -> None:
     model.functions.clear()
 
 
+def _drop_dead(ir: Any, graph: Any, fx_names: set[str]) -> set[str]:
+    """Removes helper constants nothing uses, keeps every FX value. Returns the names of used values."""
+    used = {str(value.name) for value in graph.outputs}
+    for node in reversed(list(graph)):
+        names = {str(value.name) for value in node.outputs}
+        if not names & used and not names & fx_names:
+            graph.remove(node, safe=False)
+            continue
+        used |= {str(value.name) for value in node.inputs if value is not None}
+        for inner in ir.traversal.RecursiveGraphIterator(graph) if _has_subgraph(node) else ():
+            used |= {str(value.name) for value in inner.inputs if value is not None}
+    for initializer in [name for name in graph.initializers if name not in used]:
+        del graph.initializers[initializer]
+    return used
+
+
+def _has_subgraph(node: Any) -> bool:
+    return any(attribute.type.name in ("GRAPH", "GRAPHS") for attribute in node.attributes.values())
+
+
 def _strip_metadata(model: Any) -> dict[str, str]:
     """{ONNX node: FX node}; the metadata itself, 96 % of the proto, goes."""
     onnx_nodes: dict[str, str] = {}
+    names: set[str] = set()
     for index, node in enumerate(model.graph):
         fx_node = node.meta.get("node")
-        node.name = node.name or f"node_{index}"
+        if not node.name or node.name in names:  # a renamed value renamed its producer too
+            node.name = f"{node.name or 'node'}_n{index}"
+        names.add(node.name)
         if fx_node is not None:
-            onnx_nodes[node.name] = fx_node.name
+            onnx_nodes[node.name] = fx_node.meta.get("fx_name", fx_node.name)
         node.metadata_props.clear()
         for value in node.outputs:
             value.metadata_props.clear()

@@ -1,0 +1,118 @@
+//! Counters that the executor writes and the daemon reads, also after the executor's death.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{Segment, ShmError};
+use crate::ids::SegmentId;
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
+        /// What an executor counts.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Counter {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl Counter {
+            /// Every counter, in the page's order.
+            pub const ALL: &'static [Counter] = &[$(Counter::$variant),*];
+
+            /// Name in `rust-ort status`.
+            pub const fn name(self) -> &'static str {
+                match self { $(Counter::$variant => $name),* }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Calls answered with a result.
+    Runs = "runs",
+    /// FX compute nodes that ran on ONNX Runtime.
+    NodesOnOrt = "nodes_on_ort",
+    /// FX compute nodes that ran in eager beside them.
+    NodesInEager = "nodes_in_eager",
+    /// Sessions made.
+    SessionsBuilt = "sessions_built",
+    /// Sessions found warm.
+    SessionHits = "session_hits",
+    /// Sessions in the cache now.
+    SessionsLive = "sessions_live",
+    /// Nanoseconds inside the runtime.
+    RunNs = "run_ns",
+    /// Of the runs, those that came over the link to be observed.
+    ObservedRuns = "observed_runs",
+    /// Calls answered with an error.
+    Errors = "errors",
+}
+
+/// A page of counters. The daemon creates it, the executor maps it.
+#[derive(Debug)]
+pub struct CounterPage {
+    segment: Segment,
+}
+
+impl CounterPage {
+    const LEN_BYTES: u64 = 4096;
+    const ID: SegmentId = SegmentId(0);
+
+    /// All zero. Errors: the kernel's.
+    pub fn create() -> Result<Self, ShmError> {
+        Ok(Self { segment: Segment::create(Self::ID, "rust-ort-counters", Self::LEN_BYTES)? })
+    }
+
+    /// The page that another process created. Errors: as of [`Segment::map`].
+    pub fn map(fd: OwnedFd) -> Result<Self, ShmError> {
+        Ok(Self { segment: Segment::map(Self::ID, fd, Self::LEN_BYTES)? })
+    }
+
+    /// Its memfd, to be handed to the other process.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.segment.fd()
+    }
+
+    /// Adds to a counter; wraps.
+    pub fn add(&self, counter: Counter, n: u64) {
+        self.cell(counter).fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// Sets a counter.
+    pub fn set(&self, counter: Counter, value: u64) {
+        self.cell(counter).store(value, Ordering::Relaxed);
+    }
+
+    /// Its value now.
+    pub fn get(&self, counter: Counter) -> u64 {
+        self.cell(counter).load(Ordering::Relaxed)
+    }
+
+    /// Names and values, in the page's order.
+    pub fn snapshot(&self) -> Vec<(&'static str, u64)> {
+        Counter::ALL.iter().map(|&counter| (counter.name(), self.get(counter))).collect()
+    }
+
+    fn cell(&self, counter: Counter) -> &AtomicU64 {
+        let at = self.segment.range(counter as u64 * 8, 8).expect("the counters fit a page");
+        // SAFETY: 8 bytes inside the mapping, which lives as long as self; pages are aligned, so multiples of 8 are; both
+        // processes use atomics only.
+        unsafe { AtomicU64::from_ptr(at.as_ptr().cast()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_sides_see_one_count() {
+        let daemon = CounterPage::create().unwrap();
+        let executor = CounterPage::map(daemon.fd().try_clone_to_owned().unwrap()).unwrap();
+        for (n, &counter) in Counter::ALL.iter().enumerate() {
+            executor.add(counter, n as u64 + 1);
+        }
+        executor.add(Counter::Runs, 10);
+        let values: Vec<u64> = daemon.snapshot().into_iter().map(|(_, value)| value).collect();
+        assert_eq!(values, [11, 2, 3, 4, 5, 6, 7, 8, 9]);
+    }
+}

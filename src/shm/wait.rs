@@ -1,0 +1,92 @@
+//! Waiting for a word in shared memory to change.
+
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::thread::futex;
+use rustix::time::Timespec;
+
+/// How long a side polls before it sleeps. A call that is answered within it costs no system call on either side.
+const SPIN: Duration = Duration::from_micros(50);
+/// Rounds of polling after which each further one gives the core away.
+const ROUNDS_BEFORE_YIELD: u32 = 2000;
+/// The first sleep: a peer without fences may have missed the waiting flag, but no store stays invisible this long.
+const FIRST_SLEEP: Duration = Duration::from_millis(1);
+
+/// With one core, polling keeps the other side from running.
+static POLLING_PAYS: LazyLock<bool> = LazyLock::new(|| std::thread::available_parallelism().is_ok_and(|n| n.get() > 1));
+
+/// A word the peer writes, and the flag that tells the peer to wake us.
+pub(super) struct Doorbell<'a> {
+    pub(super) word: &'a AtomicU32,
+    pub(super) waiting: &'a AtomicU32,
+}
+
+impl Doorbell<'_> {
+    /// Waits until the word is not `seen`: polls for a bounded time, then sleeps, in turns of `turn` where given. Between
+    /// sleeps it asks `give_up`. Returns the new value, None when it gave up.
+    pub(super) fn wait(&self, seen: u32, turn: Option<Duration>, mut give_up: impl FnMut() -> bool) -> Option<u32> {
+        if let Some(value) = self.poll(seen) {
+            return Some(value);
+        }
+        self.waiting.store(1, Ordering::SeqCst);
+        let mut timeout = Some(FIRST_SLEEP);
+        let changed = loop {
+            let value = self.word.load(Ordering::SeqCst);
+            if value != seen {
+                break Some(value);
+            }
+            if give_up() {
+                break None;
+            }
+            sleep(self.word, seen, timeout);
+            timeout = turn;
+        };
+        self.waiting.store(0, Ordering::Relaxed);
+        changed
+    }
+
+    fn poll(&self, seen: u32) -> Option<u32> {
+        let look = || Some(self.word.load(Ordering::Acquire)).filter(|&value| value != seen);
+        if !*POLLING_PAYS {
+            return look();
+        }
+        let start = Instant::now();
+        let mut rounds = 0_u32;
+        loop {
+            if let Some(value) = look() {
+                return Some(value);
+            }
+            rounds += 1;
+            if rounds > ROUNDS_BEFORE_YIELD {
+                std::thread::yield_now();
+            } else {
+                std::hint::spin_loop();
+            }
+            if rounds.is_multiple_of(32) && start.elapsed() > SPIN {
+                return look();
+            }
+        }
+    }
+
+    /// Publishes `value` and wakes the peer if it sleeps.
+    pub(super) fn ring(&self, value: u32) {
+        self.word.store(value, Ordering::SeqCst);
+        if self.waiting.load(Ordering::SeqCst) != 0 {
+            wake(self.word);
+        }
+    }
+}
+
+/// Wakes whoever sleeps on the word.
+pub(super) fn wake(word: &AtomicU32) {
+    // It fails for bad addresses only.
+    let _ = futex::wake(word, futex::Flags::empty(), u32::MAX >> 1);
+}
+
+fn sleep(word: &AtomicU32, seen: u32, timeout: Option<Duration>) {
+    let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+    // Timeouts, signals and a changed word all end in another look.
+    let _ = futex::wait(word, futex::Flags::empty(), seen, timeout.as_ref());
+}
