@@ -53,7 +53,7 @@ class GraphInfo:
         self.verdicts.extend((step, verdict) for verdict in verdicts)
         del self.verdicts[:-KEPT_VERDICTS]
         for verdict in verdicts:
-            if verdict.verdict == "Mismatch":
+            if verdict.kind == "mismatch":
                 log.warning("%s, call %d: %s differs from eager: %s", self.name, step, verdict.name, _sentence(verdict))
 
 
@@ -215,6 +215,7 @@ def _compile_aot_graph(
     extra = [f"opset {TORCHLIB_OPSET}", f"table {TABLE_VERSION}", *map(_cache_key, options.transforms)]
     graph_id = content.graph_hash(gm, extra=extra)
     seconds["hash"] = time.perf_counter() - start
+    observe.must_show(graph_id, name)  # preparing it shows it
     with torch._C._DisableAutocast():
         compiled = _plan_and_prepare(compilation, name, direction, gm, graph_id, seconds)
     seconds["total"] = time.perf_counter() - start
@@ -503,11 +504,21 @@ class CompiledGraph:
     def __call__(self, args: list[Any]) -> Any:
         info = self.info
         info.calls += 1
+        if observe.current() is not None and observe.must_show(info.graph_id, info.name):
+            self._show()
         if not self._compare and not observe.dump_wanted(info.graph_id, info.name):
             if self._fast is not None and not self._keep_inputs:
                 return self._fast(args)
             return self._guarded(args, None)
         return self._observed_call(args)
+
+    def _show(self) -> None:
+        """Hands graph and models to a dump that was opened after they were compiled."""
+        observe.announce(self._options)
+        if not self._runners:
+            client_of(self._options).register(self._graph)
+        for runner in self._runners or ():
+            runner.part.prepare(again=True)
 
     def _observed_call(self, args: list[Any]) -> Any:
         references = None
@@ -582,7 +593,15 @@ def _ran_in_eager(info: GraphInfo) -> Any:
     from rust_ort.client import Verdict
 
     reasons = "; ".join(sorted({node.reason for node in info.eager})) or "it computes nothing"
-    return Verdict(name=info.name, verdict="NotCompared", reason=f"ran in eager: {reasons}")
+    return Verdict(
+        name=info.name,
+        kind="not_compared",
+        reason=f"ran in eager: {reasons}",
+        metrics=None,
+        max_abs=0.0,
+        max_rel_to_max=0.0,
+        outside=0,
+    )
 
 
 def _linked(plan: Plan, runners: Sequence[PartRunner]) -> Callable[..., Any]:
