@@ -14,3 +14,11 @@ pub mod protocol;
 pub mod shm;
 // level 3
 pub mod executor;
+// level 4
+pub mod dump;
+// level 5
+pub mod step;
+// level 6
+pub mod daemon;
+// level 7
+pub mod cli;

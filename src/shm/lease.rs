@@ -41,6 +41,11 @@ impl SegmentTable {
         segments
     }
 
+    /// The attached segments, in any order.
+    pub fn iter(&self) -> impl Iterator<Item = &Segment> {
+        self.segments.values().map(|segment| &**segment)
+    }
+
     /// Proves, for every tensor: its bytes (dtype × dims) lie inside an attached segment, it is aligned to its element,
     /// and no output shares a byte with any other tensor. A tensor without elements may name any location. Errors:
     /// UnknownSegment, OutOfRange, Misaligned, Overlap.

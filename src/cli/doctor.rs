@@ -1,0 +1,131 @@
+//! `rust-ort doctor`.
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::{Exit, Outcome, SocketArgument};
+use crate::daemon::paths::{self, PathError};
+use crate::daemon::peer::{Peer, PeerError};
+use crate::executor;
+use crate::ids::SegmentId;
+use crate::shm::{Segment, futex_works};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    socket: SocketArgument,
+    /// Path of libonnxruntime.so* to try [default: RUST_ORT_ONNXRUNTIME]
+    #[arg(long)]
+    library: Option<PathBuf>,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// One line of the answer.
+#[derive(Debug, Serialize)]
+struct Finding {
+    what: &'static str,
+    ok: bool,
+    /// What was found, or what is wrong and what to do.
+    text: String,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Outcome {
+    let socket = arguments.socket.path();
+    let findings = [
+        finding("socket folder", with(&socket, socket_folder)),
+        finding("daemon", with(&socket, daemon)),
+        finding("onnxruntime", library(arguments.library.clone())),
+        finding("state folder", state_folder()),
+        finding("shared memory", shared_memory()),
+        finding("futex", futex()),
+    ];
+    if arguments.json {
+        println!("{}", serde_json::to_string_pretty(&findings)?);
+    } else {
+        for Finding { what, ok, text } in &findings {
+            println!("{:3}  {what}: {text}", if *ok { "ok" } else { "bad" });
+        }
+    }
+    Ok(if findings.iter().all(|finding| finding.ok) { Exit::Success } else { Exit::Error })
+}
+
+type Found = Result<String, String>;
+
+fn finding(what: &'static str, found: Found) -> Finding {
+    let ok = found.is_ok();
+    Finding { what, ok, text: found.unwrap_or_else(|text| text) }
+}
+
+fn with(socket: &Result<PathBuf, PathError>, check: impl Fn(&Path) -> Found) -> Found {
+    socket.as_deref().map_err(PathError::to_string).and_then(check)
+}
+
+fn socket_folder(socket: &Path) -> Found {
+    let folder = socket.parent().unwrap_or(Path::new("/"));
+    match folder.symlink_metadata() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Ok(format!("{} is made when the daemon starts", folder.display()))
+        }
+        _ => paths::check_socket_folder(folder)
+            .map(|()| format!("{} is ours alone", folder.display()))
+            .map_err(|error| error.to_string()),
+    }
+}
+
+fn daemon(socket: &Path) -> Found {
+    match Peer::connect(socket, "rust-ort doctor") {
+        Ok((_, welcome)) if welcome.daemon_version == env!("CARGO_PKG_VERSION") => {
+            Ok(format!("pid {} answers, version {}", welcome.daemon_pid, welcome.daemon_version))
+        }
+        Ok((_, welcome)) => Err(format!(
+            "pid {} answers with version {}, this is {}; run `rust-ort stop`, the next client starts the right one",
+            welcome.daemon_pid,
+            welcome.daemon_version,
+            env!("CARGO_PKG_VERSION")
+        )),
+        Err(PeerError::Absent { .. }) => Ok("none runs; the first client starts one".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn library(given: Option<PathBuf>) -> Found {
+    let from_environment = || std::env::var_os("RUST_ORT_ONNXRUNTIME").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let Some(path) = given.or_else(from_environment) else {
+        return Ok("not tried; name it with --library (the shim finds it in the onnxruntime wheel)".to_owned());
+    };
+    executor::library_version(&path)
+        .map(|version| format!("{} is version {version}", path.display()))
+        .map_err(|error| error.to_string())
+}
+
+fn state_folder() -> Found {
+    let folder = paths::state().map_err(|error| error.to_string())?;
+    let probe = folder.join(format!(".doctor-{}", std::process::id()));
+    std::fs::create_dir_all(&folder)
+        .and_then(|()| std::fs::write(&probe, b"probe"))
+        .and_then(|()| std::fs::remove_file(&probe))
+        .map(|()| format!("{} can be written", folder.display()))
+        .map_err(|error| format!("{}: {error}; set RUST_ORT_STATE_DIR to a folder that can be written", folder.display()))
+}
+
+fn shared_memory() -> Found {
+    let segment = Segment::create(SegmentId(0), "rust-ort-doctor", 4096).map_err(|error| {
+        format!("{error}; memfd_create with sealing is needed: Linux 3.17 or newer, and a container that allows it")
+    })?;
+    let written = segment.write(4088, &[1, 2, 3, 4, 5, 6, 7, 8]).and_then(|()| segment.read(4088, 8));
+    match written {
+        Ok(bytes) if bytes == [1, 2, 3, 4, 5, 6, 7, 8] => Ok("sealed memfd works".to_owned()),
+        other => Err(format!("a sealed memfd gave back {other:?}; report this with your kernel's version")),
+    }
+}
+
+fn futex() -> Found {
+    if futex_works() {
+        Ok("wait and wake work".to_owned())
+    } else {
+        Err("the futex system call fails; allow it in the container's seccomp profile".to_owned())
+    }
+}

@@ -1,0 +1,92 @@
+//! The command line. One file a subcommand; each returns its exit code.
+
+mod doctor;
+mod executor;
+mod serve;
+mod status;
+mod stop;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// How a command ended, as the shell sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// Done; all match.
+    Success = 0,
+    /// Something differs.
+    Mismatch = 1,
+    /// An error.
+    Error = 2,
+    /// Nothing was compared.
+    NothingCompared = 3,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        ExitCode::from(exit as u8)
+    }
+}
+
+/// What a subcommand returns: errors are printed by [`run`], once.
+pub type Outcome = Result<Exit, Box<dyn std::error::Error>>;
+
+/// PyTorch graphs on ONNX Runtime: the daemon and its tools.
+#[derive(Debug, Parser)]
+#[command(name = "rust-ort", version, about, arg_required_else_help = true)]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the daemon until it is idle or told to stop.
+    Serve(serve::Arguments),
+    /// Show clients, executors, graphs, memory and counters.
+    Status(status::Arguments),
+    /// Tell the daemon to end.
+    Stop(stop::Arguments),
+    /// Check this machine and say what to do about what is wrong.
+    Doctor(doctor::Arguments),
+    /// Hold ONNX Runtime for the daemon, which starts this itself.
+    #[command(hide = true)]
+    Executor,
+}
+
+/// The socket, for every subcommand that talks to the daemon.
+#[derive(Debug, clap::Args)]
+struct SocketArgument {
+    /// Path of the daemon's socket [default: RUST_ORT_SOCKET, else v1.sock in a folder of yours]
+    #[arg(long)]
+    socket: Option<PathBuf>,
+}
+
+impl SocketArgument {
+    fn path(&self) -> Result<PathBuf, crate::daemon::paths::PathError> {
+        crate::daemon::paths::socket(self.socket.as_deref())
+    }
+}
+
+/// Runs the subcommand.
+pub fn run(arguments: &Arguments) -> Exit {
+    let outcome = match &arguments.command {
+        Command::Serve(arguments) => serve::run(arguments),
+        Command::Status(arguments) => status::run(arguments),
+        Command::Stop(arguments) => stop::run(arguments),
+        Command::Doctor(arguments) => doctor::run(arguments),
+        Command::Executor => executor::run(),
+    };
+    outcome.unwrap_or_else(|error| {
+        eprintln!("rust-ort: {error}");
+        Exit::Error
+    })
+}
+
+/// "1.5 MiB".
+fn mebibytes(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
+}

@@ -1,0 +1,39 @@
+//! `rust-ort stop`.
+
+use std::time::{Duration, Instant};
+
+use super::{Exit, Outcome, SocketArgument};
+use crate::daemon::peer::{Peer, PeerError};
+use crate::protocol::control::Request;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    socket: SocketArgument,
+    /// Also while clients are connected; their next call starts a daemon again
+    #[arg(long)]
+    force: bool,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Outcome {
+    let socket = arguments.socket.path()?;
+    let (mut peer, welcome) = match Peer::connect(&socket, "rust-ort stop") {
+        Ok(connected) => connected,
+        Err(PeerError::Absent { .. }) => {
+            println!("no daemon answers on {}", socket.display());
+            return Ok(Exit::Success);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    peer.ask(&Request::Stop { force: arguments.force })?;
+    let proc = std::path::PathBuf::from(format!("/proc/{}", welcome.daemon_pid));
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while socket.exists() || proc.exists() {
+        if Instant::now() > deadline {
+            return Err(format!("daemon {} was told to end but has not yet; see {}", welcome.daemon_pid, welcome.log).into());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    println!("daemon {} ended", welcome.daemon_pid);
+    Ok(Exit::Success)
+}

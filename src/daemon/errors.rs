@@ -1,0 +1,74 @@
+//! What a peer is told of each error: the one place that gives them kinds and codes.
+
+use crate::dump::DumpError;
+use crate::protocol::message::{ErrorCode, ErrorKind, WireError};
+use crate::shm::ShmError;
+use crate::step::StepError;
+
+use super::transport::TransportError;
+
+/// The caller's mistake.
+pub fn client(code: ErrorCode, message: impl Into<String>) -> WireError {
+    WireError::new(ErrorKind::Client, code, message)
+}
+
+/// Ours.
+pub fn fault(code: ErrorCode, message: impl Into<String>) -> WireError {
+    WireError::new(ErrorKind::Fault, code, message)
+}
+
+impl From<ShmError> for WireError {
+    fn from(error: ShmError) -> Self {
+        let code = match error {
+            ShmError::BadSegment { .. } | ShmError::UnknownSegment { .. } | ShmError::BadLanes { .. } => {
+                ErrorCode::BadSegment
+            }
+            ShmError::BadLane { .. } => ErrorCode::BadState,
+            ShmError::BadRecord { .. } => ErrorCode::BadMessage,
+            ShmError::OutOfRange { .. }
+            | ShmError::Misaligned { .. }
+            | ShmError::Overlap { .. }
+            | ShmError::DType(_)
+            | ShmError::Shape(_) => ErrorCode::BadTensor,
+        };
+        client(code, error.to_string())
+    }
+}
+
+impl From<DumpError> for WireError {
+    fn from(error: DumpError) -> Self {
+        let kind = if matches!(error, DumpError::Io { .. }) { ErrorKind::Fault } else { ErrorKind::Client };
+        WireError::new(kind, ErrorCode::Dump, error.to_string())
+    }
+}
+
+impl From<StepError<WireError>> for WireError {
+    fn from(error: StepError<WireError>) -> Self {
+        match error {
+            StepError::Memory(error) => error.into(),
+            StepError::Dump(error) => error.into(),
+            StepError::Run { mut error, dump } => {
+                if error.dump.is_empty() {
+                    error.dump = dump.map(|dump| dump.display().to_string()).unwrap_or_default();
+                }
+                error
+            }
+            StepError::Count { .. } => client(ErrorCode::BadTensor, error.to_string()),
+        }
+    }
+}
+
+impl TransportError {
+    /// What the peer is told before the connection ends; None when nobody listens any more.
+    pub fn last_word(&self) -> Option<WireError> {
+        use crate::protocol::frame::FrameError;
+        let code = match self {
+            TransportError::Closed | TransportError::Io(_) => return None,
+            TransportError::Frame(FrameError::Version { .. }) => ErrorCode::ProtocolVersion,
+            TransportError::Frame(FrameError::Length { .. }) => ErrorCode::Limit,
+            TransportError::Frame(_) | TransportError::Descriptors(_) => ErrorCode::BadFrame,
+            TransportError::Handshake => ErrorCode::BadState,
+        };
+        Some(client(code, self.to_string()))
+    }
+}

@@ -1,0 +1,508 @@
+//! One function a request: what it needs, what it changes, what it answers. No transport.
+//!
+//! Legal states: a client has nothing; it may attach segments, register graphs and open a dump at any time; lanes,
+//! parts and observed runs need a lease. Handles and open lanes belong to the lease and go with it.
+
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
+
+use super::client::{Client, Part, State};
+use super::errors::{client as client_error, fault};
+use super::leases::Executor;
+use super::{Daemon, Ended, StepRecord, limits, verdicts};
+use crate::compare::{self, Tolerance};
+use crate::dump;
+use crate::ids::{GraphId, SegmentId};
+use crate::protocol::control::*;
+use crate::protocol::link::{LinkReply, LinkRequest};
+use crate::protocol::message::{ErrorCode, RunStats, WireError};
+use crate::shm::{Lanes, Segment};
+use crate::step::{DumpAt, Step};
+
+/// Answers one client's requests.
+pub struct Handler<'a> {
+    /// Everything shared.
+    pub daemon: &'a Daemon,
+    /// Who asks.
+    pub client: &'a Client,
+}
+
+type Answer = Result<Reply, WireError>;
+
+impl Handler<'_> {
+    /// The reply to a request; `fd` came with it. Errors: what the client is told; nothing has changed then.
+    pub fn handle(&self, request: Request, fd: Option<OwnedFd>) -> Answer {
+        if fd.is_some() && !matches!(request, Request::AttachSegment { .. }) {
+            let why = format!("{} came with a descriptor; send one with AttachSegment only", request.name());
+            return Err(client_error(ErrorCode::BadMessage, why));
+        }
+        match request {
+            Request::Hello(_) => Err(client_error(ErrorCode::BadState, "Hello: answered already; send it once")),
+            Request::AttachSegment { segment, len_bytes, lanes } => self.attach(segment, len_bytes, lanes, fd),
+            Request::DetachSegment(segment) => self.detach(segment),
+            Request::LeaseExecutor(spec) => self.lease(&spec),
+            Request::OpenLane(lane) => self.open_lane(lane),
+            Request::RegisterGraph(graph) => self.register(*graph),
+            Request::PreparePart(part) => self.prepare(*part),
+            Request::OpenDump(open) => self.open_dump(open),
+            Request::CloseDump => self.close_dump(),
+            Request::FlushDump => self.flush_dump(),
+            Request::RunObserved(run) => self.run_observed(&run),
+            Request::CompareTensors { pairs, tolerance } => self.compare(pairs, tolerance),
+            Request::ReportEager { graph, eager_nodes } => self.report_eager(graph, eager_nodes),
+            Request::GetStatus => Ok(Reply::Status(self.daemon.status().to_string())),
+            Request::Stop { force } => self.stop(force),
+        }
+    }
+
+    fn attach(&self, id: SegmentId, len_bytes: u64, lanes: bool, fd: Option<OwnedFd>) -> Answer {
+        let bad = |why: String| client_error(ErrorCode::BadSegment, format!("segment {}: {why}", id.0));
+        let fd = fd.ok_or_else(|| bad("no descriptor came with AttachSegment; send the memfd with the frame".into()))?;
+        if len_bytes > limits::SEGMENT_BYTES {
+            let why = format!("segment {}: {len_bytes} bytes: expected at most {}", id.0, limits::SEGMENT_BYTES);
+            return Err(client_error(ErrorCode::Limit, why));
+        }
+        let for_executor = fd.try_clone().map_err(|error| fault(ErrorCode::Internal, error.to_string()))?;
+        let segment = Segment::map(id, fd, len_bytes)?;
+        let executor = {
+            let mut state = self.client.state();
+            if state.segments.segments().len() >= limits::SEGMENTS {
+                let why = format!("{} segments are attached already; detach one first", limits::SEGMENTS);
+                return Err(client_error(ErrorCode::Limit, why));
+            }
+            let lanes_id = state.lanes.as_ref().map(|lanes| lanes.segment().id());
+            if lanes_id == Some(id) {
+                return Err(bad("attached already; choose another id".into()));
+            }
+            if lanes {
+                attach_lanes(&mut state, segment)?;
+            } else {
+                state.segments.attach(segment)?;
+            }
+            state.executor.clone()
+        };
+        if let Some(executor) = executor {
+            let attach = LinkRequest::Attach { segment: id, len_bytes, lanes };
+            // Of a dead executor the next lease attaches all segments anew.
+            match executor.ask(&attach, Some(for_executor.as_fd())) {
+                Err(error) if !executor.is_gone() => {
+                    self.forget(id, lanes);
+                    return Err(error);
+                }
+                _ => {}
+            }
+        }
+        Ok(Reply::Done)
+    }
+
+    fn forget(&self, id: SegmentId, lanes: bool) {
+        let mut state = self.client.state();
+        if lanes {
+            state.lanes = None;
+        } else {
+            // It was attached a moment ago.
+            let _ = state.segments.detach(id);
+        }
+    }
+
+    fn detach(&self, id: SegmentId) -> Answer {
+        let executor = {
+            let mut state = self.client.state();
+            if state.lanes.as_ref().is_some_and(|lanes| lanes.segment().id() == id) {
+                let why = format!("segment {}: lanes stay attached until the connection ends", id.0);
+                return Err(client_error(ErrorCode::BadState, why));
+            }
+            state.segments.detach(id)?;
+            state.executor.clone()
+        };
+        if let Some(executor) = executor.filter(|executor| !executor.is_gone()) {
+            executor.ask(&LinkRequest::Detach { segment: id }, None)?;
+        }
+        Ok(Reply::Done)
+    }
+
+    fn lease(&self, spec: &LeaseSpec) -> Answer {
+        let held = self.client.state().executor.clone();
+        if let Some(held) = held {
+            if !held.is_gone() {
+                let why = format!("executor {} is leased already; one connection holds one executor", held.id.0);
+                return Err(client_error(ErrorCode::BadState, why));
+            }
+            // Its post-mortem reads this client's calls: it must be over before the next executor serves them.
+            held.lost();
+            self.client.state().end_lease();
+        }
+        let (executor, warm) = self.daemon.pool.lease(spec, self.client.id)?;
+        if let Err(error) = self.hand_segments(&executor) {
+            self.daemon.pool.give_back(&executor);
+            return Err(error);
+        }
+        self.client.state().executor = Some(Arc::clone(&executor));
+        Ok(Reply::Leased(Leased {
+            executor: executor.id,
+            pid: executor.pid,
+            warm,
+            onnxruntime_version: executor.onnxruntime_version.clone(),
+            log: executor.log.display().to_string(),
+        }))
+    }
+
+    fn hand_segments(&self, executor: &Executor) -> Result<(), WireError> {
+        let mut segments = Vec::new();
+        {
+            let state = self.client.state();
+            let out_of_fds = |error: std::io::Error| fault(ErrorCode::Internal, error.to_string());
+            if let Some(lanes) = &state.lanes {
+                let segment = lanes.segment();
+                segments.push((segment.id(), segment.len_bytes(), true, segment.try_clone_fd().map_err(out_of_fds)?));
+            }
+            for segment in state.segments.iter() {
+                segments.push((segment.id(), segment.len_bytes(), false, segment.try_clone_fd().map_err(out_of_fds)?));
+            }
+        }
+        for (segment, len_bytes, lanes, fd) in segments {
+            executor.ask(&LinkRequest::Attach { segment, len_bytes, lanes }, Some(fd.as_fd()))?;
+        }
+        Ok(())
+    }
+
+    fn leased(&self, what: &str) -> Result<Arc<Executor>, WireError> {
+        let executor = self.client.state().executor.clone();
+        executor.ok_or_else(|| client_error(ErrorCode::BadState, format!("{what}: no executor; send LeaseExecutor first")))
+    }
+
+    fn open_lane(&self, lane: u32) -> Answer {
+        let executor = self.leased("OpenLane")?;
+        {
+            let mut state = self.client.state();
+            let n_lanes = state.lanes.as_ref().map(|lanes| lanes.n_lanes());
+            let n_lanes = n_lanes.ok_or_else(|| {
+                client_error(ErrorCode::BadState, "OpenLane: no lanes segment; attach one of kind lanes first")
+            })?;
+            if lane >= n_lanes.min(limits::LANES) {
+                let why = format!("lane {lane}: expected below {}", n_lanes.min(limits::LANES));
+                return Err(client_error(ErrorCode::Limit, why));
+            }
+            state.open_lanes.insert(lane);
+        }
+        executor.ask(&LinkRequest::OpenLane { lane }, None)?;
+        Ok(Reply::Done)
+    }
+
+    fn register(&self, graph: RegisterGraph) -> Answer {
+        let id = graph.graph;
+        let bytes = graph.kept_bytes();
+        {
+            let mut state = self.client.state();
+            if !state.graphs.contains_key(&id) {
+                if state.graphs.len() >= limits::GRAPHS {
+                    let why = format!("{} graphs are registered already; connect anew", limits::GRAPHS);
+                    return Err(client_error(ErrorCode::Limit, why));
+                }
+                state.keep(bytes)?;
+                state.graphs.insert(id, Arc::new(graph));
+            }
+            if state.dump.is_some() {
+                state.dump_graph(id)?;
+            }
+        }
+        let known = self.daemon.saw_graph(id);
+        Ok(Reply::Registered { known })
+    }
+
+    fn prepare(&self, prepare: PreparePart) -> Answer {
+        let executor = self.leased("PreparePart")?;
+        let (graph, index) = (prepare.part.graph, prepare.part.part);
+        let part = Arc::new(Part { spec: prepare, inputs: Vec::new(), outputs: Vec::new() });
+        let name = {
+            let mut state = self.client.state();
+            let name = state.known(graph)?.name.clone();
+            self.daemon.quarantine.check(graph, index)?;
+            if state.parts.len() >= limits::PARTS {
+                return Err(client_error(ErrorCode::Limit, format!("{} parts are prepared already", limits::PARTS)));
+            }
+            state.keep(part.kept_bytes())?;
+            if state.dump.is_some() {
+                state.dump_part(&part)?;
+            }
+            state.preparing = Some(Arc::clone(&part));
+            name
+        };
+        let reply = executor.ask(&LinkRequest::Prepare(part.spec.part.clone()), None);
+        let mut state = self.client.state();
+        state.preparing = None;
+        match reply {
+            Ok(LinkReply::Prepared(prepared)) => {
+                let spec = part.spec.clone();
+                let (inputs, outputs) = (prepared.inputs.clone(), prepared.outputs.clone());
+                state.parts.insert(prepared.handle, Arc::new(Part { spec, inputs, outputs }));
+                Ok(Reply::Prepared(prepared))
+            }
+            Ok(other) => Err(unexpected("Prepare", &other)),
+            Err(mut error) => {
+                state.kept_bytes -= part.kept_bytes();
+                if error.graph.is_empty() {
+                    error.graph = name;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn open_dump(&self, open: OpenDump) -> Answer {
+        let mut state = self.client.state();
+        if let Some(run) = &state.dump {
+            let why = format!("dump {} is open already; close it first", run.path().display());
+            return Err(client_error(ErrorCode::BadState, why));
+        }
+        let OpenDump { folder, run, clean, calls, run_json } = open;
+        let run = dump::Run::open(&dump::RunSpec { folder, run, clean, calls, run_json, keep_steps: None })?;
+        let path = run.path().display().to_string();
+        state.dump = Some(Arc::new(run));
+        state.dumped.clear();
+        Ok(Reply::DumpOpened { path })
+    }
+
+    fn open_run(&self, what: &str) -> Result<Arc<dump::Run>, WireError> {
+        let run = self.client.state().dump.clone();
+        run.ok_or_else(|| client_error(ErrorCode::BadState, format!("{what}: no dump is open; send OpenDump first")))
+    }
+
+    fn close_dump(&self) -> Answer {
+        let run = self.open_run("CloseDump")?;
+        let report = run.flush();
+        let mut state = self.client.state();
+        state.dump = None;
+        state.dumped.clear();
+        drop(state);
+        complete(&run, &report)
+    }
+
+    fn flush_dump(&self) -> Answer {
+        let run = self.open_run("FlushDump")?;
+        complete(&run, &run.flush())
+    }
+
+    fn run_observed(&self, run: &RunObserved) -> Answer {
+        let executor = self.leased("RunObserved")?;
+        let tolerance = run.tolerance.map(tolerance);
+        let (lease, part, name, dump, observed);
+        {
+            let mut state = self.client.state();
+            name = state.known(run.graph)?.name.clone();
+            part = state.part(run)?;
+            dump = match (run.dump, state.dump.clone()) {
+                (false, _) => None,
+                (true, Some(open)) => Some((open, state.dump_part(&part)?)),
+                (true, None) => {
+                    let why = "RunObserved.dump: no dump is open; send OpenDump first";
+                    return Err(client_error(ErrorCode::BadState, why));
+                }
+            };
+            observed = Observation::new(run, &part, dump.as_ref(), tolerance.as_ref());
+            lease = observed.step().lease(&state.segments)?;
+            state.observing = Some(run.record.clone());
+        }
+        let outcome = observed.step().run(&lease, |record| run_on(&executor, record));
+        self.client.state().observing = None;
+        let outcome = outcome.map_err(|error| {
+            let mut error = WireError::from(error);
+            error.graph.clone_from(&name);
+            error
+        })?;
+        self.daemon.quarantine.survived(run.graph, run.part);
+        let verdicts = outcome.verdicts.as_deref().map(verdicts::summaries);
+        self.daemon.saw_step(StepRecord::new(self.client.id, &name, run, &outcome));
+        Ok(Reply::Observed(Observed {
+            run_us: outcome.stats.run_ns / 1000,
+            verdicts,
+            dump: outcome.dump.map(|dump| dump.display().to_string()).unwrap_or_default(),
+        }))
+    }
+
+    fn compare(&self, pairs: Vec<(String, PairToCompare)>, terms: Option<ToleranceTerms>) -> Answer {
+        let tolerance = terms.map(tolerance);
+        let mut judged = Vec::with_capacity(pairs.len());
+        for (name, pair) in pairs {
+            judged.push(match pair {
+                PairToCompare::NotCompared(reason) => compare::TensorVerdict::not_compared(&name, reason),
+                PairToCompare::Pair { reference, candidate } => {
+                    let lease = self.client.state().segments.lease(&[reference, candidate], &[])?;
+                    let tensors = lease.inputs();
+                    compare::judge(&name, &tensors[0], &tensors[1], tolerance.as_ref())
+                }
+            });
+        }
+        Ok(Reply::Comparison(verdicts::summaries(&judged)))
+    }
+
+    fn report_eager(&self, graph: GraphId, eager_nodes: u32) -> Answer {
+        self.client.state().known(graph)?;
+        self.daemon.count_eager(eager_nodes);
+        Ok(Reply::Done)
+    }
+
+    fn stop(&self, force: bool) -> Answer {
+        let others = self.daemon.clients().len() - 1;
+        if others > 0 && !force {
+            let why = format!("stop: {others} other clients are connected; end them or use `rust-ort stop --force`");
+            return Err(client_error(ErrorCode::BadState, why));
+        }
+        self.daemon.end(Ended::Asked);
+        Ok(Reply::Done)
+    }
+}
+
+/// What an observed run needs for as long as it lasts.
+struct Observation<'a> {
+    run: &'a RunObserved,
+    input_names: Vec<String>,
+    output_names: Vec<String>,
+    dump: Option<(&'a dump::Run, &'a str)>,
+    tolerance: Option<&'a Tolerance>,
+}
+
+impl<'a> Observation<'a> {
+    fn new(
+        run: &'a RunObserved,
+        part: &Part,
+        dump: Option<&'a (Arc<dump::Run>, String)>,
+        tolerance: Option<&'a Tolerance>,
+    ) -> Self {
+        let names = |values: &[crate::protocol::message::ValueSpec]| values.iter().map(|v| v.name.clone()).collect();
+        let dump = dump.map(|(open, graph)| (open.as_ref(), graph.as_str()));
+        Self { run, input_names: names(&part.inputs), output_names: names(&part.outputs), dump, tolerance }
+    }
+
+    fn step(&self) -> Step<'_> {
+        let RunObserved { record, part, step, references, .. } = self.run;
+        Step {
+            record,
+            input_names: &self.input_names,
+            output_names: &self.output_names,
+            dump: self.dump.map(|(run, graph)| DumpAt { run, graph, part: *part, step: *step }),
+            references: references.as_deref(),
+            tolerance: self.tolerance,
+        }
+    }
+}
+
+fn run_on(executor: &Executor, record: &crate::tensor::CallRecord) -> Result<RunStats, WireError> {
+    match executor.ask(&LinkRequest::Run(record.clone()), None)? {
+        LinkReply::Ran(stats) => Ok(stats),
+        other => Err(unexpected("Run", &other)),
+    }
+}
+
+fn attach_lanes(state: &mut State, segment: Segment) -> Result<(), WireError> {
+    let id = segment.id();
+    let taken = state.segments.segments().iter().any(|&(taken, _)| taken == id);
+    if taken || state.lanes.is_some() {
+        let why = format!("segment {}: its id is taken, or lanes are attached already; one lanes segment a client", id.0);
+        return Err(client_error(ErrorCode::BadSegment, why));
+    }
+    state.lanes = Some(Lanes::map(segment)?);
+    Ok(())
+}
+
+fn complete(run: &dump::Run, report: &dump::FlushReport) -> Answer {
+    if report.lost.is_empty() {
+        return Ok(Reply::Done);
+    }
+    let (n, first) = (report.lost.len(), &report.lost[0]);
+    let mut error = fault(
+        ErrorCode::Dump,
+        format!("dump {}: {n} files could not be written, first {first}; free disk space and run again", run.path().display()),
+    );
+    error.dump = run.path().display().to_string();
+    Err(error)
+}
+
+fn unexpected(request: &str, reply: &LinkReply) -> WireError {
+    fault(ErrorCode::Internal, format!("the executor answered {request} with {reply:?}"))
+}
+
+fn tolerance(terms: ToleranceTerms) -> Tolerance {
+    let ToleranceTerms { atol, rtol, scale, equal_nan } = terms;
+    Tolerance { atol, rtol, scale, equal_nan }
+}
+
+impl RegisterGraph {
+    fn kept_bytes(&self) -> usize {
+        self.dynamo_text.len() + self.joint_text.len() + self.fx_text.len() + self.parts_json.len()
+    }
+}
+
+impl Part {
+    /// Bytes that the daemon keeps of it.
+    pub(super) fn kept_bytes(&self) -> usize {
+        self.spec.part.model.len() + self.spec.provenance_json.len()
+    }
+}
+
+impl State {
+    fn known(&self, graph: GraphId) -> Result<&Arc<RegisterGraph>, WireError> {
+        self.graphs.get(&graph).ok_or_else(|| {
+            client_error(ErrorCode::UnknownGraph, format!("graph {graph}: not registered; send RegisterGraph first"))
+        })
+    }
+
+    fn part(&self, run: &RunObserved) -> Result<Arc<Part>, WireError> {
+        let handle = run.record.handle;
+        let unknown = |why: String| client_error(ErrorCode::UnknownGraph, format!("handle {}: {why}", handle.0));
+        let part = self.parts.get(&handle).ok_or_else(|| unknown("not of this lease; send PreparePart first".into()))?;
+        let (graph, index) = (part.spec.part.graph, part.spec.part.part);
+        if (graph, index) != (run.graph, run.part) {
+            let expected = format!("stands for graph {} part {index}", graph.short());
+            return Err(unknown(format!("{expected}, got graph {} part {}", run.graph.short(), run.part)));
+        }
+        Ok(Arc::clone(part))
+    }
+
+    fn keep(&mut self, bytes: usize) -> Result<(), WireError> {
+        if self.kept_bytes + bytes > limits::KEPT_BYTES {
+            let why = format!("models and texts of this client: expected at most {} bytes in all", limits::KEPT_BYTES);
+            return Err(client_error(ErrorCode::Limit, why));
+        }
+        self.kept_bytes += bytes;
+        Ok(())
+    }
+
+    /// The folder of a graph in the open dump, written when it is not there. A dump may be opened after the graph was
+    /// registered.
+    fn dump_graph(&mut self, id: GraphId) -> Result<String, WireError> {
+        if let Some((folder, _)) = self.dumped.get(&id) {
+            return Ok(folder.clone());
+        }
+        let graph = Arc::clone(self.known(id)?);
+        let run = self.dump.clone().ok_or_else(|| fault(ErrorCode::Internal, "no dump is open"))?;
+        let folder = run.graph(&graph.record())?;
+        self.dumped.insert(id, (folder.clone(), Default::default()));
+        Ok(folder)
+    }
+
+    fn dump_part(&mut self, part: &Part) -> Result<String, WireError> {
+        let (graph, index) = (part.spec.part.graph, part.spec.part.part);
+        let folder = self.dump_graph(graph)?;
+        let new = self.dumped.get_mut(&graph).is_some_and(|(_, parts)| parts.insert(index));
+        if let Some(run) = self.dump.clone().filter(|_| new) {
+            run.part(&folder, index, &part.spec.part.model, &part.spec.provenance_json)?;
+        }
+        Ok(folder)
+    }
+}
+
+impl RegisterGraph {
+    /// As a dump writes it down.
+    pub(super) fn record(&self) -> dump::GraphRecord<'_> {
+        dump::GraphRecord {
+            graph: self.graph,
+            name: &self.name,
+            direction: self.direction.name(),
+            dynamo_text: &self.dynamo_text,
+            joint_text: &self.joint_text,
+            fx_text: &self.fx_text,
+            parts_json: &self.parts_json,
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Every limit of the daemon, in one table. A peer that reaches one gets an error with its number.
+
+use std::time::Duration;
+
+use crate::protocol::frame;
+
+/// Connections at a time, the command line's included.
+pub const CONNECTIONS: usize = 256;
+/// Time from connecting to a complete `Hello`.
+pub const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Time that a client may leave its socket full before it is disconnected.
+pub const SEND: Duration = Duration::from_secs(30);
+/// Largest body before `Hello` is answered.
+pub const HELLO_BYTES: u32 = frame::MAX_HELLO_BYTES;
+/// Largest body after it.
+pub const BODY_BYTES: u32 = frame::MAX_BODY_BYTES;
+/// A body is read in steps of this size, so that memory follows the bytes that came, not those announced.
+pub const BODY_STEP_BYTES: usize = 1 << 20;
+/// Segments of one client.
+pub const SEGMENTS: usize = 4096;
+/// Bytes of one segment.
+pub const SEGMENT_BYTES: u64 = 1 << 40;
+/// Lanes of one client.
+pub const LANES: u32 = 64;
+/// Graphs of one client.
+pub const GRAPHS: usize = 16_384;
+/// Parts prepared in one lease.
+pub const PARTS: usize = 65_536;
+/// Bytes of models and texts that the daemon keeps for one client.
+pub const KEPT_BYTES: usize = 8 << 30;
+/// Executors at a time.
+pub const EXECUTORS: usize = 64;
+/// Executors without a client that are kept warm.
+pub const IDLE_EXECUTORS: usize = 4;
+/// Resident bytes of idle executors together; above it the one that idles longest ends. A quarter of the machine's
+/// memory when that is less.
+pub const IDLE_BYTES: u64 = 16 << 30;
+/// Threads an executor may be asked for.
+pub const THREADS: u32 = 1024;
+/// Time for an executor to load its library.
+pub const EXECUTOR_START: Duration = Duration::from_secs(120);
+/// Time for an executor to end a departed client's calls, after which it is killed.
+pub const EXECUTOR_RESET: Duration = Duration::from_secs(5);
+/// Time for a lost executor's post-mortem, which its client waits for.
+pub const POST_MORTEM: Duration = Duration::from_secs(60);
+/// Deaths in a row after which a part is refused.
+pub const DEATHS: u32 = 3;
+/// Steps that status shows.
+pub const LAST_STEPS: usize = 32;

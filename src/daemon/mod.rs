@@ -1,0 +1,172 @@
+//! The daemon: listens, gives each connection a thread, leases executors, and survives everything its clients and
+//! executors do. The way of a request: [`listener`] → [`connection`] → [`handler`].
+
+mod client;
+mod connection;
+mod errors;
+mod handler;
+mod leases;
+pub mod limits;
+mod link;
+pub mod listener;
+pub mod paths;
+pub mod peer;
+mod post_mortem;
+mod quarantine;
+mod status;
+mod transport;
+mod verdicts;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io::Write as _;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant, SystemTime};
+
+use client::Client;
+use leases::Pool;
+use quarantine::Quarantine;
+use status::{StepRecord, stamp};
+
+use crate::ids::{ClientId, GraphId};
+use crate::protocol::control::Notice;
+
+/// The lock, also after a thread that held it panicked: each critical section leaves its data whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Why the daemon ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// By a `Stop` request.
+    Asked,
+    /// By SIGTERM or SIGINT.
+    Signal,
+    /// No client came for the idle timeout.
+    Idle,
+}
+
+impl Ended {
+    fn reason(self) -> &'static str {
+        match self {
+            Ended::Asked => "rust-ort stop",
+            Ended::Signal => "the daemon was told to end by a signal",
+            Ended::Idle => "no client came for the idle timeout",
+        }
+    }
+}
+
+/// Everything that connections share.
+pub struct Daemon {
+    socket: PathBuf,
+    state_folder: PathBuf,
+    log: PathBuf,
+    idle_timeout: Duration,
+    started: Instant,
+    started_at: SystemTime,
+    pool: Arc<Pool>,
+    quarantine: Quarantine,
+    clients: Mutex<BTreeMap<ClientId, Arc<Client>>>,
+    /// Connections, those before `Hello` too, and when the last one went.
+    connections: Mutex<(usize, Instant)>,
+    graphs: Mutex<BTreeSet<GraphId>>,
+    last_steps: Mutex<VecDeque<StepRecord>>,
+    next: AtomicU64,
+    exports: AtomicU64,
+    eager_nodes: AtomicU64,
+    ended: Mutex<Option<Ended>>,
+    /// One byte wakes the listener.
+    wake: UnixStream,
+}
+
+impl Daemon {
+    fn new(config: listener::Config, log: PathBuf, program: PathBuf, wake: UnixStream) -> Arc<Self> {
+        Arc::new_cyclic(|daemon: &Weak<Daemon>| {
+            let daemon = daemon.clone();
+            let on_death: leases::OnDeath = Box::new(move |executor, client, cause| {
+                let Some(daemon) = daemon.upgrade() else { return Vec::new() };
+                let client = client.and_then(|client| lock(&daemon.clients).get(&client).cloned());
+                client.map_or_else(Vec::new, |client| post_mortem::examine(&daemon, &client, executor, cause))
+            });
+            let log_folder = config.state_folder.join("log");
+            Self {
+                pool: Arc::new(Pool::new(program, log_folder, config.idle_timeout, on_death)),
+                socket: config.socket,
+                state_folder: config.state_folder,
+                log,
+                idle_timeout: config.idle_timeout,
+                started: Instant::now(),
+                started_at: SystemTime::now(),
+                quarantine: Quarantine::default(),
+                clients: Mutex::default(),
+                connections: Mutex::new((0, Instant::now())),
+                graphs: Mutex::default(),
+                last_steps: Mutex::default(),
+                next: AtomicU64::new(1),
+                exports: AtomicU64::new(0),
+                eager_nodes: AtomicU64::new(0),
+                ended: Mutex::default(),
+                wake,
+            }
+        })
+    }
+
+    /// A number that was not given before.
+    fn next_number(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn clients(&self) -> Vec<Arc<Client>> {
+        lock(&self.clients).values().cloned().collect()
+    }
+
+    /// Ends the daemon, soon. The first reason stays.
+    fn end(&self, why: Ended) {
+        lock(&self.ended).get_or_insert(why);
+        // The listener looks by itself before long if this byte does not arrive.
+        let _ = (&self.wake).write(&[0]);
+    }
+
+    /// Notes a graph; whether it was known.
+    fn saw_graph(&self, graph: GraphId) -> bool {
+        let known = !lock(&self.graphs).insert(graph);
+        self.exports.fetch_add(1, Ordering::Relaxed);
+        known
+    }
+
+    fn n_graphs(&self) -> usize {
+        lock(&self.graphs).len()
+    }
+
+    fn count_eager(&self, nodes: u32) {
+        self.eager_nodes.fetch_add(nodes.into(), Ordering::Relaxed);
+    }
+
+    fn own_counters(&self) -> (u64, u64) {
+        (self.exports.load(Ordering::Relaxed), self.eager_nodes.load(Ordering::Relaxed))
+    }
+
+    fn saw_step(&self, step: StepRecord) {
+        let mut steps = lock(&self.last_steps);
+        if steps.len() == limits::LAST_STEPS {
+            steps.pop_front();
+        }
+        steps.push_back(step);
+    }
+
+    fn last_steps(&self) -> Vec<StepRecord> {
+        lock(&self.last_steps).iter().cloned().collect()
+    }
+
+    /// Tells every client and ends its connection; ends every executor.
+    fn shut_down(&self, why: Ended) {
+        for client in self.clients() {
+            client.notify(&Notice::ShuttingDown { reason: why.reason().to_owned() });
+            client.transport.shut_down();
+        }
+        self.pool.shut_down();
+    }
+}

@@ -1,0 +1,29 @@
+//! Verdicts as they travel.
+
+use crate::compare::{TensorVerdict, Verdict};
+use crate::protocol::control::{VerdictKind, VerdictSummary};
+
+/// One summary a verdict.
+pub fn summaries(verdicts: &[TensorVerdict]) -> Vec<VerdictSummary> {
+    verdicts.iter().map(summary).collect()
+}
+
+fn summary(verdict: &TensorVerdict) -> VerdictSummary {
+    let (kind, reason) = match &verdict.verdict {
+        Verdict::Match => (VerdictKind::Match, String::new()),
+        Verdict::Mismatch => (VerdictKind::Mismatch, verdict.to_string()),
+        Verdict::NotCompared(reason) => (VerdictKind::NotCompared, reason.clone()),
+        Verdict::Failed(reason) => (VerdictKind::Failed, reason.clone()),
+    };
+    let metrics = verdict.metrics.as_ref();
+    let json = metrics.map(|metrics| serde_json::to_string(metrics).expect("metrics have string keys and finite text"));
+    VerdictSummary {
+        name: verdict.name.clone(),
+        kind,
+        reason,
+        metrics_json: json.unwrap_or_default(),
+        max_abs: metrics.map_or(0., |metrics| metrics.max_abs),
+        max_rel_to_max: metrics.map_or(0., |metrics| metrics.max_rel_to_max),
+        outside: metrics.map_or(0, |metrics| metrics.outside),
+    }
+}
