@@ -16,8 +16,10 @@ pub mod shm;
 pub mod executor;
 // level 4
 pub mod dump;
+pub mod session;
 // level 5
 pub mod step;
+pub mod worker;
 // level 6
 pub mod daemon;
 // level 7

@@ -1,3 +1,71 @@
-//! Running models: the trait that runtimes implement, and the link to the process that holds one.
+//! Running models: what a runtime is to the rest ([`Executor`], [`Session`], [`BoundCall`]), ONNX Runtime ([`ort`]), and
+//! the sockets of the link to the process that holds a runtime ([`link`]).
+#![allow(unsafe_code)]
 
+mod error;
 pub mod link;
+mod model;
+pub mod ort;
+mod stop;
+
+pub use error::{ExecutorError, NO_ERROR_CODE, wire_error_of_shm};
+pub use model::ModelOutline;
+pub use stop::{StopToken, Terminate};
+
+use std::sync::Arc;
+
+use crate::protocol::message::{RunStats, SessionSpec, ValueSpec};
+use crate::shm::Lease;
+
+/// A runtime: makes sessions of models.
+pub trait Executor: Send + Sync {
+    /// Its version, such as "1.31.1".
+    fn version(&self) -> &str;
+
+    /// A session of a ModelProto. Errors: BadModel, BadOption, UnknownProvider, UnsupportedValue.
+    fn build(&self, model: &[u8], spec: &SessionSpec) -> Result<Arc<dyn Session>, ExecutorError>;
+}
+
+/// A model, ready to run; any number of calls at once.
+pub trait Session: Send + Sync {
+    /// In the model's order.
+    fn inputs(&self) -> &[ValueSpec];
+
+    /// In the model's order.
+    fn outputs(&self) -> &[ValueSpec];
+
+    /// Binds the session to the tensors of a lease, to be run any number of times. `stop` ends its runs. Errors:
+    /// ValueCount, BadValue when a tensor is not what the model declares.
+    fn bind(self: Arc<Self>, lease: Lease, stop: &StopToken) -> Result<Box<dyn BoundCall>, ExecutorError>;
+}
+
+/// A session bound to leased tensors.
+pub trait BoundCall: Send {
+    /// Reads the inputs, computes, writes the outputs; no copies on the CPU. Errors: RunFailed, Stopped; outputs are then
+    /// undefined.
+    fn run(&mut self) -> Result<RunStats, ExecutorError>;
+
+    /// The tensors.
+    fn lease(&self) -> &Lease;
+}
+
+/// Checks that tensors are what a model declares: number, dtype, rank, and every dimension that is not symbolic.
+/// `kind` is "input" or "output". Errors: ValueCount, BadValue.
+fn check_values<'a>(
+    kind: &'static str,
+    specs: &[ValueSpec],
+    values: impl ExactSizeIterator<Item = crate::shm::RawTensor<'a>>,
+) -> Result<(), ExecutorError> {
+    if specs.len() != values.len() {
+        return Err(ExecutorError::ValueCount { kind, expected: specs.len(), got: values.len() });
+    }
+    for (spec, value) in specs.iter().zip(values) {
+        let dims = value.desc.shape.dims();
+        let fits = spec.dims.len() == dims.len()
+            && spec.dims.iter().zip(dims).all(|(&declared, &dim)| declared < 0 || declared == dim);
+        if spec.dtype != value.desc.dtype || !fits {
+            return Err(ExecutorError::BadValue { kind, expected: spec.clone(), got: value.desc.clone() });
+        }
+    }
+    Ok(())
+}

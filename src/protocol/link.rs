@@ -18,7 +18,7 @@ use crate::tensor::CallRecord;
 /// From the daemon to the executor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LinkRequest {
-    /// Load the runtime. Answered by [`LinkReply::Ready`]; the first request.
+    /// Load the runtime; carries the descriptor of the counter page. Answered by [`LinkReply::Ready`]; the first request.
     Hello {
         /// Absolute path of libonnxruntime.so*.
         library: PathBuf,

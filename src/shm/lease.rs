@@ -211,3 +211,116 @@ impl Lease {
         self.values[self.n_inputs..].iter().map(|value| &value.desc.shape)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::tensor::DType;
+
+    const LEN_BYTES: u64 = 4096;
+
+    fn table() -> SegmentTable {
+        let mut table = SegmentTable::default();
+        for id in [1, 2] {
+            table.attach(Segment::create(SegmentId(id), "test", LEN_BYTES).unwrap()).unwrap();
+        }
+        table
+    }
+
+    fn tensor(segment: u32, offset: u64, dtype: DType, dims: &[i64]) -> TensorRef {
+        TensorRef { segment: SegmentId(segment), offset, desc: TensorDesc::new(dtype, dims).unwrap() }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let table = table();
+        let refused = |tensor: TensorRef| table.lease(&[tensor], &[]).unwrap_err();
+        for (offset, n) in [(4096, 1), (4092, 2), (0, 1025), (u64::MAX - 3, 1), (8, 1 << 50), (1 << 39, 1)] {
+            assert!(
+                matches!(refused(tensor(1, offset, DType::F32, &[n])), ShmError::OutOfRange { .. }),
+                "{offset} {n}"
+            );
+        }
+        assert_eq!(refused(tensor(3, 0, DType::F32, &[1])), ShmError::UnknownSegment { segment: SegmentId(3) });
+        assert!(matches!(refused(tensor(1, 2, DType::F32, &[1])), ShmError::Misaligned { align: 4, .. }));
+        assert!(table.lease(&[tensor(1, 4092, DType::F32, &[]), tensor(1, 2, DType::F16, &[1])], &[]).is_ok());
+    }
+
+    #[test]
+    fn a_tensor_without_elements_may_be_anywhere() {
+        let empty = tensor(9, u64::MAX, DType::F64, &[3, 0]);
+        let mut lease = table().lease(std::slice::from_ref(&empty), &[empty.clone(), empty.clone()]).unwrap();
+        assert_eq!(lease.raw_inputs().next().unwrap().start.as_ptr() as usize % 16, 0);
+        assert!(lease.split_mut().1.iter().all(|output| output.bytes.is_empty()));
+    }
+
+    #[test]
+    fn views_read_and_write_the_segment_also_after_it_was_detached() {
+        let mut table = table();
+        let (x, y) = (tensor(1, 64, DType::U8, &[3]), tensor(2, 0, DType::U8, &[3]));
+        let mut lease = table.lease(&[x.clone(), x], &[y]).unwrap();
+        let watcher = Arc::clone(&table.segments[&SegmentId(2)]);
+        table.detach(SegmentId(2)).unwrap();
+        assert!(table.detach(SegmentId(2)).is_err());
+        lease.split_mut().1[0].bytes.copy_from_slice(&[1, 2, 3]);
+        assert_eq!((watcher.read(0, 3).unwrap(), lease.outputs()[0].bytes()), (vec![1, 2, 3], &[1, 2, 3][..]));
+        assert_eq!(lease.inputs().len(), 2);
+    }
+
+    #[test]
+    fn one_file_is_attached_once() {
+        let mut table = table();
+        let segment = Segment::create(SegmentId(5), "test", LEN_BYTES).unwrap();
+        let again = |id| Segment::map(SegmentId(id), segment.try_clone_fd().unwrap(), LEN_BYTES).unwrap();
+        table.attach(again(5)).unwrap();
+        for id in [5, 6] {
+            assert!(matches!(table.attach(again(id)), Err(ShmError::BadSegment { .. })));
+        }
+        assert_eq!(table.segments(), [1, 2, 5].map(|id| (SegmentId(id), LEN_BYTES)));
+    }
+
+    fn any_tensor() -> impl Strategy<Value = TensorRef> {
+        let dtype = prop::sample::select(DType::ALL);
+        (1..4_u32, 0..520_u64, dtype, prop::collection::vec(0..6_i64, 0..4))
+            .prop_map(|(segment, eighth, dtype, dims)| tensor(segment, eighth * 8 + eighth % 3 / 2, dtype, &dims))
+    }
+
+    /// Whether the rules hold, tensor by tensor and pair by pair.
+    fn holds(inputs: &[TensorRef], outputs: &[TensorRef]) -> bool {
+        let range = |tensor: &TensorRef| tensor.offset..tensor.offset + tensor.desc.len_bytes() as u64;
+        let fits = |tensor: &TensorRef| {
+            let aligned = tensor.offset % tensor.desc.dtype.align_bytes() as u64 == 0;
+            range(tensor).is_empty() || (tensor.segment.0 < 3 && aligned && range(tensor).end <= LEN_BYTES)
+        };
+        let meet = |one: &TensorRef, other: &TensorRef| {
+            let (one_range, other_range) = (range(one), range(other));
+            let both = one_range.start.max(other_range.start)..one_range.end.min(other_range.end);
+            one.segment == other.segment && !one_range.is_empty() && !other_range.is_empty() && !both.is_empty()
+        };
+        let clear = |index: usize, output: &TensorRef| {
+            !inputs.iter().chain(&outputs[index + 1..]).any(|other| meet(output, other))
+        };
+        inputs.iter().chain(outputs).all(fits) && outputs.iter().enumerate().all(|(index, output)| clear(index, output))
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        #[test]
+        fn a_lease_is_given_exactly_when_the_rules_hold(
+            inputs in prop::collection::vec(any_tensor(), 0..4),
+            outputs in prop::collection::vec(any_tensor(), 0..3),
+        ) {
+            let lease = table().lease(&inputs, &outputs);
+            prop_assert_eq!(lease.is_ok(), holds(&inputs, &outputs), "{:?}", lease.err());
+            if let Ok(mut lease) = lease {
+                for output in lease.split_mut().1 {
+                    output.bytes.fill(1);
+                }
+                prop_assert!(lease.inputs().iter().all(|input| input.bytes().iter().all(|&byte| byte == 0)));
+            }
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Owned handles over ONNX Runtime's C API. Every function here is called after [`super::OrtExecutor::load`] succeeded,
+//! so `ort::api()` does not look for a library of its own.
+
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString, c_char};
+use std::path::Path;
+use std::ptr::{self, NonNull};
+
+use ort::AsPointer;
+use ort::session::builder::SessionBuilder;
+use ort::sys;
+
+use crate::executor::Terminate;
+use crate::shm::RawTensor;
+
+/// Turns a status into a result.
+pub(super) fn check(status: sys::OrtStatusPtr) -> ort::Result<()> {
+    // SAFETY: the status comes from a call of the C API and is consumed here, once.
+    unsafe { ort::Error::result_from_status(status) }
+}
+
+/// Version of the library, such as "1.31.1". `ort` reads it too but keeps it to itself. Errors: the loader's.
+pub(super) fn version(library: &Path) -> Result<String, libloading::Error> {
+    // SAFETY: the library is loaded already, so nothing of it is initialized here; the symbol's type is the C header's;
+    // base and string are static in the library, which `ort` never unloads.
+    unsafe {
+        let library = libloading::Library::new(library)?;
+        let base: libloading::Symbol<'_, unsafe extern "C" fn() -> *const sys::OrtApiBase> =
+            library.get(b"OrtGetApiBase")?;
+        let version = CStr::from_ptr(((*base()).GetVersionString)());
+        Ok(version.to_string_lossy().into_owned())
+    }
+}
+
+/// Execution providers that the library was built with.
+pub(super) fn available_providers() -> Vec<String> {
+    let (mut names, mut len) = (ptr::null_mut(), 0);
+    // SAFETY: out-pointers are valid; the answer is `len` C strings, given back below.
+    if check(unsafe { (ort::api().GetAvailableProviders)(&mut names, &mut len) }).is_err() {
+        return Vec::new();
+    }
+    let name = |index: usize| {
+        // SAFETY: `index` is below `len`, each entry is a NUL-terminated string, alive until the release below.
+        unsafe { CStr::from_ptr(*names.add(index)) }.to_string_lossy().into_owned()
+    };
+    let providers = (0..len as usize).map(name).collect();
+    // SAFETY: what GetAvailableProviders gave, once. It cannot fail for it.
+    let _ = check(unsafe { (ort::api().ReleaseAvailableProviders)(names, len) });
+    providers
+}
+
+/// Adds a provider by the generic function, which knows it by its name without "ExecutionProvider".
+pub(super) fn append_provider(
+    builder: &mut SessionBuilder,
+    name: &str,
+    options: &BTreeMap<String, String>,
+) -> ort::Result<()> {
+    let text = |text: &str| CString::new(text).map_err(ort::Error::wrap);
+    let name = text(name.strip_suffix("ExecutionProvider").unwrap_or(name))?;
+    let keys = options.keys().map(|key| text(key)).collect::<ort::Result<Vec<_>>>()?;
+    let values = options.values().map(|value| text(value)).collect::<ort::Result<Vec<_>>>()?;
+    let pointers = |texts: &[CString]| texts.iter().map(|text| text.as_ptr()).collect::<Vec<*const c_char>>();
+    let (keys, values) = (pointers(&keys), pointers(&values));
+    // SAFETY: the options belong to the builder; the arrays hold `keys.len()` strings each, alive for the call.
+    check(unsafe {
+        (ort::api().SessionOptionsAppendExecutionProvider)(
+            builder.ptr_mut(),
+            name.as_ptr(),
+            keys.as_ptr(),
+            values.as_ptr(),
+            keys.len(),
+        )
+    })
+}
+
+macro_rules! handle {
+    ($(#[$doc:meta])* $name:ident, $sys:ident, $release:ident) => {
+        $(#[$doc])*
+        pub(super) struct $name(NonNull<sys::$sys>);
+
+        // SAFETY: the C API ties this object to no thread.
+        unsafe impl Send for $name {}
+        // SAFETY: through a shared reference it is only read by the C API, or, for RunOptions, told to terminate, which
+        // the API allows from any thread.
+        unsafe impl Sync for $name {}
+
+        impl $name {
+            pub(super) fn ptr(&self) -> *mut sys::$sys {
+                self.0.as_ptr()
+            }
+
+            /// Takes what a creating function of the C API wrote.
+            fn create(create: impl FnOnce(*mut *mut sys::$sys) -> sys::OrtStatusPtr) -> ort::Result<Self> {
+                let mut created = ptr::null_mut();
+                check(create(&mut created))?;
+                NonNull::new(created)
+                    .map(Self)
+                    .ok_or_else(|| ort::Error::new(concat!("onnxruntime gave a null ", stringify!($sys))))
+            }
+        }
+
+        impl Drop for $name {
+            fn drop(&mut self) {
+                // SAFETY: created by the C API, owned here, released once.
+                unsafe { (ort::api().$release)(self.0.as_ptr()) };
+            }
+        }
+    };
+}
+
+handle!(
+    /// Where memory lives.
+    MemoryInfo, OrtMemoryInfo, ReleaseMemoryInfo
+);
+handle!(
+    /// A tensor over memory that someone else owns.
+    Value, OrtValue, ReleaseValue
+);
+handle!(
+    /// Names bound to tensors.
+    Binding, OrtIoBinding, ReleaseIoBinding
+);
+handle!(
+    /// Options of a run, among them its end.
+    RunOptions, OrtRunOptions, ReleaseRunOptions
+);
+
+impl MemoryInfo {
+    pub(super) fn cpu() -> Self {
+        // SAFETY: the out-pointer is valid.
+        Self::create(|out| unsafe {
+            let (allocator, memory) = (sys::OrtAllocatorType::OrtDeviceAllocator, sys::OrtMemType::OrtMemTypeDefault);
+            (ort::api().CreateCpuMemoryInfo)(allocator, memory, out)
+        })
+        .expect("describing CPU memory allocates a few bytes and does nothing else")
+    }
+}
+
+impl Value {
+    /// # Safety
+    /// The memory of `tensor` must outlive the value.
+    pub(super) unsafe fn over(memory: &MemoryInfo, tensor: RawTensor<'_>) -> ort::Result<Self> {
+        let dims = tensor.desc.shape.dims();
+        // SAFETY: every DType is a variant of the C enum with the same number, which is repr(i32).
+        let dtype: sys::ONNXTensorElementDataType = unsafe { std::mem::transmute(tensor.desc.dtype.onnx_code()) };
+        // SAFETY: `start` is valid for `len_bytes`; the shape is copied; the caller keeps the memory.
+        Self::create(|out| unsafe {
+            let (start, len_bytes) = (tensor.start.as_ptr().cast(), tensor.desc.len_bytes());
+            (ort::api().CreateTensorWithDataAsOrtValue)(
+                memory.ptr(),
+                start,
+                len_bytes,
+                dims.as_ptr(),
+                dims.len(),
+                dtype,
+                out,
+            )
+        })
+    }
+}
+
+impl Binding {
+    pub(super) fn new(session: &ort::session::Session) -> ort::Result<Self> {
+        // SAFETY: the session is alive; binding does not change it.
+        Self::create(|out| unsafe { (ort::api().CreateIoBinding)(session.ptr().cast_mut(), out) })
+    }
+
+    pub(super) fn bind_input(&mut self, name: &CStr, value: &Value) -> ort::Result<()> {
+        // SAFETY: handles are alive; the binding shares ownership of the value's descriptor, not of its memory.
+        check(unsafe { (ort::api().BindInput)(self.ptr(), name.as_ptr(), value.ptr()) })
+    }
+
+    pub(super) fn bind_output(&mut self, name: &CStr, value: &Value) -> ort::Result<()> {
+        // SAFETY: as in `bind_input`.
+        check(unsafe { (ort::api().BindOutput)(self.ptr(), name.as_ptr(), value.ptr()) })
+    }
+}
+
+impl RunOptions {
+    pub(super) fn new() -> ort::Result<Self> {
+        // SAFETY: the out-pointer is valid.
+        Self::create(|out| unsafe { (ort::api().CreateRunOptions)(out) })
+    }
+}
+
+impl Terminate for RunOptions {
+    fn terminate(&self) {
+        // SAFETY: the handle is alive; the C API documents this call for use while a run is going on.
+        let _ = check(unsafe { (ort::api().RunOptionsSetTerminate)(self.ptr()) });
+    }
+}

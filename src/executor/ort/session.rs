@@ -1,0 +1,175 @@
+//! Making sessions.
+
+use std::ffi::CString;
+use std::sync::Arc;
+
+use ort::ep::{self, ArbitrarilyConfigurableExecutionProvider as _};
+use ort::logging::LogLevel;
+use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
+use ort::value::{Outlet, ValueType};
+
+use super::OrtExecutor;
+use super::call::OrtCall;
+use super::raw::{self, MemoryInfo};
+use crate::executor::{BoundCall, ExecutorError, Session, StopToken, check_values};
+use crate::protocol::message::{Optimization, Provider, SessionSpec, ValueSpec};
+use crate::shm::Lease;
+use crate::tensor::DType;
+
+/// ONNX Runtime 1.31.1 fuses `Transpose → MatMul(·, 1-D)` to a FusedMatMul that gives wrong values on the CPU.
+const WRONG_OPTIMIZERS: &[&str] = &["MatmulTransposeFusion"];
+const DISABLED_OPTIMIZERS: &str = "optimization.disable_specified_optimizers";
+/// With these the runtime keeps pointing into the model's bytes, which are gone after the build.
+const REFUSED_CONFIG: &[&str] =
+    &["session.use_ort_model_bytes_directly", "session.use_ort_model_bytes_for_initializers"];
+const SPINNING_CONFIG: &[&str] = &["session.intra_op.allow_spinning", "session.inter_op.allow_spinning"];
+
+const CPU: &str = "CPUExecutionProvider";
+const CUDA: &str = "CUDAExecutionProvider";
+
+/// A session, and what is known of its model's values.
+pub(super) struct OrtSession {
+    pub(super) session: ort::session::Session,
+    pub(super) inputs: Vec<ValueSpec>,
+    pub(super) outputs: Vec<ValueSpec>,
+    pub(super) input_names: Vec<CString>,
+    pub(super) output_names: Vec<CString>,
+    /// Outputs that are inputs: (output, input). The runtime hands back the input's own tensor for them and leaves the
+    /// preallocated one as it was.
+    pub(super) passed_through: Vec<(usize, usize)>,
+    /// No other provider: tensors can be bound once, since binding copies nothing.
+    pub(super) cpu_only: bool,
+    pub(super) memory: MemoryInfo,
+}
+
+impl OrtSession {
+    pub(super) fn build(executor: &OrtExecutor, model: &[u8], spec: &SessionSpec) -> Result<Self, ExecutorError> {
+        let mut builder = options(executor, spec)?;
+        let bad_model = |error: ort::Error| ExecutorError::BadModel { reason: error.to_string() };
+        let session = builder.commit_from_memory(model).map_err(bad_model)?;
+        let inputs = values("input", session.inputs())?;
+        let outputs = values("output", session.outputs())?;
+        let passed_through = (outputs.iter().enumerate())
+            .filter_map(|(output, spec)| Some((output, inputs.iter().position(|input| input.name == spec.name)?)))
+            .collect();
+        Ok(Self {
+            input_names: names(&inputs)?,
+            output_names: names(&outputs)?,
+            session,
+            inputs,
+            outputs,
+            passed_through,
+            cpu_only: spec.providers.iter().all(|(name, _)| name == CPU),
+            memory: MemoryInfo::cpu(),
+        })
+    }
+}
+
+impl Session for OrtSession {
+    fn inputs(&self) -> &[ValueSpec] {
+        &self.inputs
+    }
+
+    fn outputs(&self) -> &[ValueSpec] {
+        &self.outputs
+    }
+
+    fn bind(self: Arc<Self>, mut lease: Lease, stop: &StopToken) -> Result<Box<dyn BoundCall>, ExecutorError> {
+        check_values("input", &self.inputs, lease.raw_inputs())?;
+        check_values("output", &self.outputs, lease.raw_outputs())?;
+        Ok(Box::new(OrtCall::bind(self, lease, stop)?))
+    }
+}
+
+fn values(kind: &'static str, outlets: &[Outlet]) -> Result<Vec<ValueSpec>, ExecutorError> {
+    let value = |outlet: &Outlet| {
+        let name = outlet.name().to_owned();
+        let dtype_and_dims = match outlet.dtype() {
+            ValueType::Tensor { ty, shape, .. } => {
+                let code = ort::sys::ONNXTensorElementDataType::from(*ty) as i32;
+                DType::from_onnx(code).ok().map(|dtype| (dtype, shape.to_vec()))
+            }
+            _ => None,
+        };
+        match dtype_and_dims {
+            Some((dtype, dims)) => Ok(ValueSpec { name, dtype, dims }),
+            None => Err(ExecutorError::UnsupportedValue { kind, name, declared: outlet.dtype().to_string() }),
+        }
+    };
+    outlets.iter().map(value).collect()
+}
+
+fn names(values: &[ValueSpec]) -> Result<Vec<CString>, ExecutorError> {
+    let name = |value: &ValueSpec| {
+        let reason = || format!("the name {:?} holds a NUL", value.name);
+        CString::new(value.name.as_str()).map_err(|_| ExecutorError::BadModel { reason: reason() })
+    };
+    values.iter().map(name).collect()
+}
+
+fn options(executor: &OrtExecutor, spec: &SessionSpec) -> Result<SessionBuilder, ExecutorError> {
+    let bad = |name: &str, reason: String| ExecutorError::BadOption { name: name.to_owned(), reason };
+    let level = match spec.optimization {
+        Optimization::All => GraphOptimizationLevel::All,
+        Optimization::Extended => GraphOptimizationLevel::Level2,
+        Optimization::Basic => GraphOptimizationLevel::Level1,
+        Optimization::Disable => GraphOptimizationLevel::Disable,
+    };
+    let builder =
+        ort::session::Session::builder(&executor.environment).map_err(|error| bad("session", error.to_string()))?;
+    let mut builder =
+        builder.with_optimization_level(level).map_err(|error| bad("ort_optimization", error.to_string()))?;
+    builder = builder.with_log_level(LogLevel::Warning).map_err(|error| bad("session", error.to_string()))?;
+    for (key, value) in config(executor, spec)? {
+        builder = builder.with_config_entry(&key, value).map_err(|error| bad(&key, error.to_string()))?;
+    }
+    for provider in &spec.providers {
+        builder = add_provider(executor, builder, provider)?;
+    }
+    Ok(builder)
+}
+
+fn config(executor: &OrtExecutor, spec: &SessionSpec) -> Result<Vec<(String, String)>, ExecutorError> {
+    if let Some(&name) = REFUSED_CONFIG.iter().find(|&&key| spec.config.contains_key(key)) {
+        let reason = "models are handed over in memory that does not outlive the build; leave it out".to_owned();
+        return Err(ExecutorError::BadOption { name: name.to_owned(), reason });
+    }
+    let mut config = spec.config.clone();
+    let asked = config.remove(DISABLED_OPTIMIZERS);
+    let disabled: Vec<&str> = (spec.disabled_optimizers.iter().chain(&asked).map(String::as_str))
+        .chain(WRONG_OPTIMIZERS.iter().copied())
+        .collect();
+    config.insert(DISABLED_OPTIMIZERS.to_owned(), disabled.join(";"));
+    for &key in SPINNING_CONFIG {
+        let allowed = if executor.allow_spinning { "1" } else { "0" };
+        config.entry(key.to_owned()).or_insert_with(|| allowed.to_owned());
+    }
+    Ok(config.into_iter().collect())
+}
+
+fn add_provider(
+    executor: &OrtExecutor,
+    builder: SessionBuilder,
+    (name, options): &Provider,
+) -> Result<SessionBuilder, ExecutorError> {
+    let bad = |reason: String| ExecutorError::BadOption { name: name.clone(), reason };
+    if !executor.providers.contains(name) {
+        let available = executor.providers.clone();
+        return Err(ExecutorError::UnknownProvider { name: name.clone(), available });
+    }
+    match name.as_str() {
+        // Always there, behind all others.
+        CPU if options.is_empty() => Ok(builder),
+        CPU => Err(bad("it takes no options".to_owned())),
+        CUDA => {
+            let with_option = |cuda: ep::CUDA, (key, value): (&String, &String)| cuda.with_arbitrary_config(key, value);
+            let cuda = options.iter().fold(ep::CUDA::default(), with_option);
+            builder.with_execution_providers([cuda.build().error_on_failure()]).map_err(|error| bad(error.to_string()))
+        }
+        _ => {
+            let mut builder = builder;
+            raw::append_provider(&mut builder, name, options).map_err(|error| bad(error.to_string()))?;
+            Ok(builder)
+        }
+    }
+}

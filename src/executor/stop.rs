@@ -1,0 +1,50 @@
+//! Ending the calls of a client that is gone.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError, Weak};
+
+/// A call that can be told to end, from any thread, also while it runs.
+pub trait Terminate: Send + Sync {
+    /// Its run now, and every later one, ends soon with an error.
+    fn terminate(&self);
+}
+
+/// Ends every call bound under it. One a lease; never reset.
+#[derive(Default)]
+pub struct StopToken {
+    stopped: AtomicBool,
+    calls: Mutex<Vec<Weak<dyn Terminate>>>,
+}
+
+impl StopToken {
+    /// Ends the calls. Returns at once; a run looks between two nodes.
+    pub fn stop(&self) {
+        self.stopped.store(true, Ordering::SeqCst);
+        for call in self.calls.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade) {
+            call.terminate();
+        }
+    }
+
+    /// `stop` was called.
+    pub fn is_stopped(&self) -> bool {
+        self.flag().load(Ordering::SeqCst)
+    }
+
+    /// The flag itself, for those who sleep.
+    pub fn flag(&self) -> &AtomicBool {
+        &self.stopped
+    }
+
+    /// Adds a call.
+    pub fn register(&self, call: Weak<dyn Terminate>) {
+        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        if calls.len() == calls.capacity() {
+            // Instead of growing: most calls of the past are gone.
+            calls.retain(|call| call.strong_count() > 0);
+        }
+        calls.push(call);
+        if self.is_stopped() {
+            calls.iter().filter_map(Weak::upgrade).for_each(|call| call.terminate());
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! The thread that serves one lane.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use super::tenancy::{Part, Tenancy};
+use crate::executor::{BoundCall, wire_error_of_shm};
+use crate::ids::PartHandle;
+use crate::protocol::message::{ErrorCode, ErrorKind, WireError};
+use crate::shm::{Counter, ExecutorLane, Failure, RawRecord, Wake};
+
+/// Bound calls kept for each part: a client's allocator goes round among a few blocks.
+const BOUND_CALLS: usize = 4;
+
+/// Serves a lane until its tenancy ends.
+pub(super) fn serve(mut lane: ExecutorLane, tenancy: &Tenancy) {
+    let mut calls = Calls { generation: tenancy.generation(), bound: HashMap::new(), record: RawRecord::default() };
+    while lane.next(tenancy.stop.flag()) == Wake::Request {
+        let served = catch_unwind(AssertUnwindSafe(|| calls.serve(&lane, tenancy)));
+        lane.set_running(false);
+        let answer = served.unwrap_or_else(|_| {
+            calls.bound.clear();
+            let message = "the executor panicked; please report it with its log";
+            Err(WireError::new(ErrorKind::Fault, ErrorCode::Internal, message))
+        });
+        lane.answer(&answer.map_err(|error| {
+            let WireError { kind, code, message, .. } = error;
+            Failure { kind: kind.code(), code: code.code(), message }
+        }));
+        // After the answer: what a client detached is unmapped now rather than at the next call.
+        calls.forget_old(tenancy);
+    }
+}
+
+struct Calls {
+    generation: u64,
+    /// Most recently used first.
+    bound: HashMap<PartHandle, Vec<Bound>>,
+    record: RawRecord,
+}
+
+struct Bound {
+    record: RawRecord,
+    part: Arc<Part>,
+    call: Box<dyn BoundCall>,
+}
+
+impl Calls {
+    fn serve(&mut self, lane: &ExecutorLane, tenancy: &Tenancy) -> Result<u64, WireError> {
+        self.forget_old(tenancy);
+        lane.read(&mut self.record).map_err(|error| wire_error_of_shm(&error)).inspect_err(|_| count_error(tenancy))?;
+        tenancy.counters.add(Counter::NodesInEager, self.record.eager_nodes.into());
+        let bound = Self::bound(&mut self.bound, &self.record, tenancy).inspect_err(|_| count_error(tenancy))?;
+        lane.set_running(true);
+        tenancy.hold();
+        let outcome = bound.call.run();
+        tenancy.count(&bound.part, &outcome);
+        Ok(outcome?.run_ns)
+    }
+
+    /// The call of this record, bound before or now.
+    fn bound<'a>(
+        bound: &'a mut HashMap<PartHandle, Vec<Bound>>,
+        record: &RawRecord,
+        tenancy: &Tenancy,
+    ) -> Result<&'a mut Bound, WireError> {
+        let calls = bound.entry(record.handle).or_default();
+        match calls.iter().position(|bound| bound.record.same_run(record)) {
+            Some(index) => calls[..=index].rotate_right(1),
+            None => {
+                let parsed = record.parse().map_err(|error| wire_error_of_shm(&error))?;
+                let part = tenancy.part(record.handle)?;
+                let call = Arc::clone(&part.session).bind(tenancy.lease(&parsed)?, &tenancy.stop)?;
+                calls.truncate(BOUND_CALLS - 1);
+                calls.insert(0, Bound { record: record.clone(), part, call });
+            }
+        }
+        Ok(&mut calls[0])
+    }
+
+    fn forget_old(&mut self, tenancy: &Tenancy) {
+        let generation = tenancy.generation();
+        if self.generation != generation {
+            self.bound.clear();
+            self.generation = generation;
+        }
+    }
+}
+
+fn count_error(tenancy: &Tenancy) {
+    tenancy.counters.add(Counter::Errors, 1);
+}
