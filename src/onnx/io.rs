@@ -50,7 +50,7 @@ pub fn save(model: &ModelProto, path: &Path) -> Result<(), OnnxError> {
     if n_bytes > PROTOBUF_LIMIT {
         return Err(OnnxError::TooBig { n_bytes, limit: PROTOBUF_LIMIT });
     }
-    write_whole(path, &[&model.encode_to_vec()]).map_err(io_error(path, "write"))
+    write_whole(path, 0o644, &[&model.encode_to_vec()]).map_err(io_error(path, "write"))
 }
 
 /// Write the model with every tensor of at least `min_bytes` of raw data in `<path>.data` beside it, each at a multiple
@@ -80,7 +80,7 @@ pub fn save_with_external(mut model: ModelProto, path: &Path, min_bytes: usize) 
     if !pieces.is_empty() {
         let data = path.with_file_name(&location);
         let pieces: Vec<&[u8]> = pieces.iter().map(AsRef::as_ref).collect();
-        write_whole(&data, &pieces).map_err(io_error(&data, "write"))?;
+        write_whole(&data, 0o644, &pieces).map_err(io_error(&data, "write"))?;
     }
     save(&model, path)
 }
@@ -153,12 +153,15 @@ fn io_error(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> Onnx
     move |source| OnnxError::Io { path: path.to_owned(), action, source }
 }
 
+/// How the names of temporary files start; the number of the process that writes them follows.
+pub const TEMPORARY_PREFIX: &str = ".tmp-";
+
 /// Write a file whole or not at all: a temporary file beside it, then a rename. A kill leaves at most a temporary file,
-/// whose name starts with `.tmp-`; an error leaves none. Not synced: it outlives the process, not a power cut.
-pub fn write_whole(path: &Path, pieces: &[&[u8]]) -> io::Result<()> {
+/// whose name starts with [`TEMPORARY_PREFIX`]; an error leaves none. Not synced: it outlives the process, not a power cut.
+pub fn write_whole(path: &Path, mode: u32, pieces: &[&[u8]]) -> io::Result<()> {
     let temporary = temporary_beside(path);
     let written = (|| {
-        let mut file = File::options().write(true).create_new(true).mode(0o644).open(&temporary)?;
+        let mut file = File::options().write(true).create_new(true).mode(mode).open(&temporary)?;
         pieces.iter().try_for_each(|piece| file.write_all(piece))?;
         fs::rename(&temporary, path)
     })();
@@ -172,7 +175,7 @@ pub fn write_whole(path: &Path, pieces: &[&[u8]]) -> io::Result<()> {
 fn temporary_beside(path: &Path) -> PathBuf {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
     let n = COUNTER.fetch_add(1, Ordering::Relaxed);
-    path.with_file_name(format!(".tmp-{}-{n}", std::process::id()))
+    path.with_file_name(format!("{TEMPORARY_PREFIX}{}-{n}", std::process::id()))
 }
 
 type Visit<'a> = dyn FnMut(&mut TensorProto) -> Result<(), OnnxError> + 'a;

@@ -15,7 +15,7 @@ use thiserror::Error;
 
 pub use graph::{count_nodes, cut, expose_intermediates, order, producers, sort, value_info};
 pub use inline::inline_functions;
-pub use io::{decode, load, read_external, save, save_with_external, write_whole};
+pub use io::{TEMPORARY_PREFIX, decode, load, read_external, save, save_with_external, write_whole};
 pub use print::{model_text, preview, type_text};
 pub use tensor::{NamedTensor, load_tensor, tensor_header, tensor_proto};
 

@@ -1,0 +1,225 @@
+//! Names of files and folders, and the JSON in them.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::DumpError;
+use crate::compare::{Summary, TensorVerdict};
+use crate::tensor::TensorDesc;
+
+pub(super) const RUN_FILE: &str = "run.json";
+pub(super) const PARTS_FILE: &str = "parts.json";
+pub(super) const MANIFEST_FILE: &str = "manifest.json";
+pub(super) const TENSORS_FOLDER: &str = "tensors";
+
+const SCHEMA_KEY: &str = "schema";
+const RUN_FAMILY: &str = "rust_ort/run/";
+pub(super) const RUN_SCHEMA: &str = "rust_ort/run/1";
+pub(super) const PARTS_SCHEMA: &str = "rust_ort/parts/1";
+pub(super) const PROVENANCE_SCHEMA: &str = "rust_ort/provenance/1";
+pub(super) const DATA_SET_SCHEMA: &str = "rust_ort/data_set/1";
+pub(super) const COMPARISON_SCHEMA: &str = "rust_ort/comparison/1";
+
+/// Longest folder name: file systems allow 255 bytes, and suffixes are added.
+const MAX_NAME_BYTES: usize = 200;
+
+/// Which tensors of a data set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Role {
+    /// What the part was fed: `input_<i>.pb`.
+    Input,
+    /// What eager gave: `output_<i>.pb`, as ONNX's own test layout calls the expected outputs.
+    Reference,
+    /// What ONNX Runtime gave: `actual_<i>.pb`.
+    Actual,
+}
+
+impl Role {
+    pub(super) const ALL: [Role; 3] = [Role::Input, Role::Reference, Role::Actual];
+
+    pub(super) const fn prefix(self) -> &'static str {
+        match self {
+            Role::Input => "input_",
+            Role::Reference => "output_",
+            Role::Actual => "actual_",
+        }
+    }
+
+    pub(super) fn file(self, index: usize) -> String {
+        format!("{}{index}.pb", self.prefix())
+    }
+}
+
+/// One tensor's file in a data set.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FileEntry {
+    /// Name in the data set's folder.
+    pub file: String,
+    /// Name of the value.
+    pub name: String,
+    /// torch's name of the element type.
+    pub dtype: String,
+    /// Dimensions.
+    pub dims: Vec<i64>,
+    /// Name, without `.pb`, below `tensors/`: blake3 of the file.
+    pub hash: String,
+}
+
+impl FileEntry {
+    pub(super) fn new(file: String, name: &str, desc: &TensorDesc, hash: String) -> Self {
+        let (dtype, dims) = (desc.dtype.to_string(), desc.shape.dims().to_vec());
+        Self { file, name: name.to_owned(), dtype, dims, hash }
+    }
+}
+
+/// `manifest.json` of a data set. It is written last: without it the set is incomplete.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DataSet {
+    /// Name and version of this format.
+    pub schema: String,
+    /// The graph's folder.
+    pub graph: String,
+    /// Number of the part.
+    pub part: u32,
+    /// Number of the call.
+    pub step: u64,
+    /// `input_<i>.pb`.
+    pub inputs: Vec<FileEntry>,
+    /// `output_<i>.pb`: what eager gave.
+    pub references: Vec<FileEntry>,
+    /// `actual_<i>.pb`: what ONNX Runtime gave.
+    pub actuals: Vec<FileEntry>,
+    /// Name, in the part's folder, of the verdicts.
+    pub comparison: Option<String>,
+    /// What could not be written, and why. Empty in a complete set.
+    pub lost: Vec<String>,
+}
+
+impl DataSet {
+    pub(super) fn entries_mut(&mut self, role: Role) -> &mut Vec<FileEntry> {
+        match role {
+            Role::Input => &mut self.inputs,
+            Role::Reference => &mut self.references,
+            Role::Actual => &mut self.actuals,
+        }
+    }
+
+    pub(super) fn entries(&self) -> impl Iterator<Item = &FileEntry> {
+        self.inputs.iter().chain(&self.references).chain(&self.actuals)
+    }
+}
+
+/// `comparison_<step>.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Comparison {
+    /// Name and version of this format.
+    pub schema: String,
+    /// The graph's folder.
+    pub graph: String,
+    /// Number of the part.
+    pub part: u32,
+    /// Number of the call.
+    pub step: u64,
+    /// Verdicts counted.
+    pub summary: Summary,
+    /// One an output.
+    pub verdicts: Vec<TensorVerdict>,
+}
+
+/// The name as one folder below another. Errors: [`DumpError::BadName`].
+pub(super) fn check_name(what: &'static str, name: &str) -> Result<(), DumpError> {
+    let bad = name.is_empty()
+        || name.starts_with('.')
+        || name.len() > MAX_NAME_BYTES
+        || name.contains(|c: char| c == '/' || c.is_control())
+        || (what == "run" && name == TENSORS_FOLDER);
+    if bad { Err(DumpError::BadName { what, name: name.chars().take(80).collect() }) } else { Ok(()) }
+}
+
+pub(super) fn part_folder(part: u32) -> String {
+    format!("part_{part}")
+}
+
+pub(super) fn step_folder(step: u64) -> String {
+    format!("test_data_set_{step}")
+}
+
+pub(super) fn comparison_file(step: u64) -> String {
+    format!("comparison_{step}.json")
+}
+
+/// The number in `<prefix><number><suffix>`, only in the form that we write.
+pub(super) fn number(name: &str, prefix: &str, suffix: &str) -> Option<u64> {
+    let digits = name.strip_prefix(prefix)?.strip_suffix(suffix)?;
+    let number: u64 = digits.parse().ok()?;
+    (number.to_string() == digits).then_some(number)
+}
+
+/// A client's JSON with our schema and facts, which win over the client's fields of the same name. Something other than
+/// an object goes below `items`; "" is an empty object. Errors: [`DumpError::BadJson`].
+pub(super) fn with_facts(what: &'static str, text: &str, facts: &[(&str, Value)]) -> Result<Vec<u8>, DumpError> {
+    let parsed = match text {
+        "" => Value::Object(Map::new()),
+        text => serde_json::from_str(text).map_err(|source| DumpError::BadJson { what, source })?,
+    };
+    let mut object = match parsed {
+        Value::Object(object) => object,
+        other => Map::from_iter([("items".to_owned(), other)]),
+    };
+    object.extend(facts.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
+    Ok(to_json(&object))
+}
+
+pub(super) fn schema(name: &str) -> (&'static str, Value) {
+    (SCHEMA_KEY, Value::from(name))
+}
+
+pub(super) fn to_json(value: &impl Serialize) -> Vec<u8> {
+    let mut bytes = serde_json::to_vec_pretty(value).expect("our types have string keys and write to memory");
+    bytes.push(b'\n');
+    bytes
+}
+
+/// The schema in `run.json` of a folder; None when it is no dump of ours, whatever its version.
+pub(super) fn run_schema(folder: &Path) -> Option<String> {
+    let text = std::fs::read(folder.join(RUN_FILE)).ok()?;
+    let value: Value = serde_json::from_slice(&text).ok()?;
+    let schema = value.get(SCHEMA_KEY)?.as_str()?;
+    schema.starts_with(RUN_FAMILY).then(|| schema.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_one_folder_pass() {
+        for name in ["llama", "0_0-forward", "мир", "a b"] {
+            assert!(check_name("run", name).is_ok(), "{name}");
+        }
+        for name in ["", ".", "..", ".hidden", "a/b", "/a", "a\0", "a\nb", "tensors", &"x".repeat(201)] {
+            assert!(check_name("run", name).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_read_in_the_written_form_only() {
+        assert_eq!(number("test_data_set_12", "test_data_set_", ""), Some(12));
+        assert_eq!(number("input_0.pb", "input_", ".pb"), Some(0));
+        for name in ["input_.pb", "input_+1.pb", "input_01.pb", "input_1.pb.tmp", "input_99999999999999999999.pb"] {
+            assert_eq!(number(name, "input_", ".pb"), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn clients_fields_stay_and_facts_win() {
+        let json = with_facts("x", r#"{"schema": "theirs", "b": 1}"#, &[schema(RUN_SCHEMA)]).unwrap();
+        let value: Value = serde_json::from_slice(&json).unwrap();
+        assert_eq!(value, serde_json::json!({"schema": RUN_SCHEMA, "b": 1}));
+        let json = with_facts("x", "[1]", &[]).unwrap();
+        assert_eq!(serde_json::from_slice::<Value>(&json).unwrap(), serde_json::json!({"items": [1]}));
+        assert!(with_facts("x", "{", &[]).is_err());
+    }
+}

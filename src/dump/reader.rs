@@ -1,0 +1,266 @@
+//! Dumps read back, whatever state they were left in.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::DumpError;
+use super::layout::{self, COMPARISON_SCHEMA, Comparison, DATA_SET_SCHEMA, DataSet, MANIFEST_FILE, Role};
+
+/// One run: what one client process dumped.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RunEntry {
+    /// Folder name.
+    pub name: String,
+    /// Folder.
+    pub path: PathBuf,
+    /// `run.json`.
+    pub info: Value,
+    /// By name.
+    pub graphs: Vec<GraphEntry>,
+}
+
+/// One graph of a run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct GraphEntry {
+    /// Folder name, e.g. "0_0-forward".
+    pub name: String,
+    /// Folder.
+    pub path: PathBuf,
+    /// `parts.json`; null when it is missing or cannot be read.
+    pub info: Value,
+    /// By number.
+    pub parts: Vec<PartEntry>,
+}
+
+/// One part of a graph: a model and its data sets.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PartEntry {
+    /// Number.
+    pub part: u32,
+    /// Folder.
+    pub path: PathBuf,
+    /// By number.
+    pub steps: Vec<StepEntry>,
+}
+
+/// One data set.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StepEntry {
+    /// Number of the call.
+    pub step: u64,
+    /// Folder.
+    pub path: PathBuf,
+    /// Whether all of it is there.
+    pub state: Completeness,
+    /// `input_<i>.pb` files.
+    pub n_inputs: usize,
+    /// `output_<i>.pb` files: what eager gave.
+    pub n_references: usize,
+    /// `actual_<i>.pb` files: what ONNX Runtime gave.
+    pub n_actuals: usize,
+}
+
+/// Whether all of a data set is there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", content = "reason", rename_all = "snake_case")]
+pub enum Completeness {
+    /// Its manifest says so, and the files are there.
+    Complete,
+    /// Why not.
+    Incomplete(String),
+}
+
+/// What a path is in a dump.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Place {
+    /// A folder of runs.
+    Folder(Vec<RunEntry>),
+    /// A run.
+    Run(RunEntry),
+    /// A graph of a run.
+    Graph(GraphEntry),
+    /// A part of a graph.
+    Part(PartEntry),
+    /// A data set.
+    Step(StepEntry),
+    /// A file that ends in `.onnx`.
+    Model(PathBuf),
+    /// A file that ends in `.pb`.
+    Tensor(PathBuf),
+    /// A file that ends in `.json`.
+    Json(PathBuf),
+}
+
+/// What stands at a path. Errors: [`DumpError::NoDump`] with what would be one, [`DumpError::Io`].
+pub fn find(path: &Path) -> Result<Place, DumpError> {
+    let facts = fs::metadata(path).map_err(DumpError::io(path, "read"))?;
+    let name = path.canonicalize().map_err(DumpError::io(path, "read"))?;
+    let name = name.file_name().and_then(OsStr::to_str).unwrap_or_default().to_owned();
+    if facts.is_file() {
+        return match Path::new(&name).extension().and_then(OsStr::to_str) {
+            Some("onnx") => Ok(Place::Model(path.to_owned())),
+            Some("pb") => Ok(Place::Tensor(path.to_owned())),
+            Some("json") => Ok(Place::Json(path.to_owned())),
+            _ => Err(DumpError::NoDump { path: path.to_owned() }),
+        };
+    }
+    if let Some(step) = layout::number(&name, "test_data_set_", "") {
+        return Ok(Place::Step(step_entry(path.to_owned(), step)));
+    }
+    if let Some(part) = layout::number(&name, "part_", "").and_then(|part| u32::try_from(part).ok()) {
+        return part_entry(path.to_owned(), part).map(Place::Part).map_err(DumpError::io(path, "list"));
+    }
+    if layout::run_schema(path).is_some() {
+        return run_entry(path.to_owned(), name).map(Place::Run);
+    }
+    if path.join(layout::PARTS_FILE).exists() {
+        return graph_entry(path.to_owned(), name).map(Place::Graph).map_err(DumpError::io(path, "list"));
+    }
+    match runs(path)? {
+        list if list.is_empty() => Err(DumpError::NoDump { path: path.to_owned() }),
+        list => Ok(Place::Folder(list)),
+    }
+}
+
+/// The runs below a folder, by name. Folders that are no dump of ours are passed over. Errors: [`DumpError::Io`].
+pub fn runs(folder: &Path) -> Result<Vec<RunEntry>, DumpError> {
+    let names = folders(folder).map_err(DumpError::io(folder, "list"))?;
+    let ours = names.into_iter().filter(|(_, path)| layout::run_schema(path).is_some());
+    ours.map(|(name, path)| run_entry(path, name)).collect()
+}
+
+fn run_entry(path: PathBuf, name: String) -> Result<RunEntry, DumpError> {
+    let list = || {
+        let folders = folders(&path)?;
+        let mut graphs =
+            folders.into_iter().map(|(name, path)| graph_entry(path, name)).collect::<io::Result<Vec<_>>>()?;
+        graphs.retain(|graph| graph.info != Value::Null || !graph.parts.is_empty());
+        Ok(graphs)
+    };
+    let graphs = list().map_err(DumpError::io(&path, "list"))?;
+    Ok(RunEntry { info: json(&path.join(layout::RUN_FILE)), name, path, graphs })
+}
+
+fn graph_entry(path: PathBuf, name: String) -> io::Result<GraphEntry> {
+    let mut parts = Vec::new();
+    for (name, path) in folders(&path)? {
+        if let Some(part) = layout::number(&name, "part_", "").and_then(|part| u32::try_from(part).ok()) {
+            parts.push(part_entry(path, part)?);
+        }
+    }
+    parts.sort_by_key(|part| part.part);
+    Ok(GraphEntry { info: json(&path.join(layout::PARTS_FILE)), name, path, parts })
+}
+
+fn part_entry(path: PathBuf, part: u32) -> io::Result<PartEntry> {
+    Ok(PartEntry { part, steps: steps(&path)?, path })
+}
+
+/// The data sets of a part, by number.
+pub fn steps(part: &Path) -> io::Result<Vec<StepEntry>> {
+    let numbered = |(name, path): (String, PathBuf)| {
+        layout::number(&name, "test_data_set_", "").map(|step| step_entry(path, step))
+    };
+    let mut steps: Vec<_> = folders(part)?.into_iter().filter_map(numbered).collect();
+    steps.sort_by_key(|step| step.step);
+    Ok(steps)
+}
+
+fn step_entry(path: PathBuf, step: u64) -> StepEntry {
+    let count = |role| tensors(&path, role).map_or(0, |files| files.len());
+    StepEntry {
+        step,
+        state: state(&path),
+        n_inputs: count(Role::Input),
+        n_references: count(Role::Reference),
+        n_actuals: count(Role::Actual),
+        path,
+    }
+}
+
+fn state(path: &Path) -> Completeness {
+    let incomplete = |reason: String| Completeness::Incomplete(reason);
+    let manifest = match manifest(path) {
+        Ok(manifest) => manifest,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return incomplete("no manifest: the run ended before the step was whole".to_owned());
+        }
+        Err(error) => return incomplete(format!("{MANIFEST_FILE}: {error}")),
+    };
+    if let Some(first) = manifest.lost.first() {
+        return incomplete(format!("{} lost, first {first}", manifest.lost.len()));
+    }
+    // A manifest may come from anywhere: its file names are looked up in this folder only.
+    let missing = manifest.entries().find(|entry| entry.file.contains('/') || !path.join(&entry.file).is_file());
+    missing.map_or(Completeness::Complete, |entry| incomplete(format!("{} is missing", entry.file)))
+}
+
+/// A data set's manifest. Errors: NotFound when there is none, InvalidData when it is not one of this version.
+pub fn manifest(step: &Path) -> io::Result<DataSet> {
+    let bytes = fs::read(step.join(MANIFEST_FILE))?;
+    let manifest: DataSet = serde_json::from_slice(&bytes)?;
+    versioned(&manifest.schema, DATA_SET_SCHEMA)?;
+    Ok(manifest)
+}
+
+/// The verdicts that were written for a data set. None when there are none. Errors: InvalidData when they cannot be
+/// read.
+pub fn comparison(step: &Path) -> io::Result<Option<Comparison>> {
+    let name = step.file_name().and_then(OsStr::to_str).unwrap_or_default();
+    let Some((part, number)) = step.parent().zip(layout::number(name, "test_data_set_", "")) else { return Ok(None) };
+    match fs::read(part.join(layout::comparison_file(number))) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+        Ok(bytes) => {
+            let comparison: Comparison = serde_json::from_slice(&bytes)?;
+            versioned(&comparison.schema, COMPARISON_SCHEMA)?;
+            Ok(Some(comparison))
+        }
+    }
+}
+
+fn versioned(got: &str, expected: &str) -> io::Result<()> {
+    if got == expected {
+        return Ok(());
+    }
+    let text = format!("schema {got:?}, expected {expected:?}; read it with the version that wrote it");
+    Err(io::Error::new(io::ErrorKind::InvalidData, text))
+}
+
+/// The files of one role in a data set, by index. Read one with [`crate::onnx::load_tensor`].
+pub fn tensors(step: &Path, role: Role) -> io::Result<Vec<(u64, PathBuf)>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(step)? {
+        let path = entry?.path();
+        let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        if let Some(index) = layout::number(name, role.prefix(), ".pb") {
+            files.push((index, path));
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn folders(folder: &Path) -> io::Result<Vec<(String, PathBuf)>> {
+    let mut list = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        // Links are not followed: a dump does not hold any.
+        if entry.file_type()?.is_dir()
+            && let Ok(name) = entry.file_name().into_string()
+        {
+            list.push((name, entry.path()));
+        }
+    }
+    list.sort();
+    Ok(list)
+}
+
+fn json(path: &Path) -> Value {
+    fs::read(path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or(Value::Null)
+}

@@ -1,0 +1,281 @@
+//! The thread that writes what nobody waits for, and the queue to it, bounded by bytes.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use super::layout::{self, COMPARISON_SCHEMA, Comparison, DataSet, FileEntry, Role};
+use super::retention;
+use super::store::Store;
+use crate::compare::{TensorVerdict, summary};
+use crate::ids::ValueName;
+use crate::onnx::write_whole;
+use crate::tensor::{TensorBuf, TensorView};
+
+/// Losses told one by one; more are only counted.
+const MAX_TOLD: usize = 1000;
+
+/// What has been written, and what has not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FlushReport {
+    /// Files put in place since the dump was opened.
+    pub written: u64,
+    /// Bytes of those that are new on disk.
+    pub written_bytes: u64,
+    /// What could not be written since the last report, and why.
+    pub lost: Vec<String>,
+}
+
+/// One data set on its way to disk.
+#[derive(Debug)]
+pub(super) struct StepState {
+    pub folder: PathBuf,
+    pub part_folder: PathBuf,
+    pub manifest: Mutex<DataSet>,
+}
+
+pub(super) enum Job {
+    Tensor { step: Arc<StepState>, role: Role, index: usize, name: ValueName, tensor: TensorBuf },
+    Comparison { step: Arc<StepState>, verdicts: Vec<TensorVerdict> },
+    Finish { step: Arc<StepState> },
+    Flush(Sender<FlushReport>),
+}
+
+impl Job {
+    fn n_bytes(&self) -> usize {
+        match self {
+            Job::Tensor { tensor, .. } => tensor.view().bytes().len(),
+            _ => 0,
+        }
+    }
+}
+
+/// First in, first out; [`Queue::push`] waits while more than `limit_bytes` are inside.
+pub(super) struct Queue {
+    state: Mutex<State>,
+    limit_bytes: usize,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<Job>,
+    n_bytes: usize,
+    closed: bool,
+}
+
+impl Queue {
+    pub(super) fn new(limit_bytes: usize) -> Self {
+        Self { state: Mutex::default(), limit_bytes, changed: Condvar::new() }
+    }
+
+    /// Waits for room; a job that is larger than the limit goes in alone.
+    pub(super) fn push(&self, job: Job) {
+        let n_bytes = job.n_bytes();
+        let full = |state: &mut State| state.n_bytes > 0 && state.n_bytes.saturating_add(n_bytes) > self.limit_bytes;
+        let state = self.changed.wait_while(lock(&self.state), full);
+        let mut state = state.unwrap_or_else(PoisonError::into_inner);
+        state.n_bytes += n_bytes;
+        state.jobs.push_back(job);
+        self.changed.notify_all();
+    }
+
+    /// The next job; None when the queue is closed and empty. Its bytes count until the job after it is asked for.
+    fn pop(&self, done_bytes: usize) -> Option<(Job, usize)> {
+        let mut state = lock(&self.state);
+        state.n_bytes -= done_bytes;
+        self.changed.notify_all();
+        let idle = |state: &mut State| state.jobs.is_empty() && !state.closed;
+        let mut state = self.changed.wait_while(state, idle).unwrap_or_else(PoisonError::into_inner);
+        let job = state.jobs.pop_front()?;
+        let n_bytes = job.n_bytes();
+        Some((job, n_bytes))
+    }
+
+    pub(super) fn close(&self) {
+        lock(&self.state).closed = true;
+        self.changed.notify_all();
+    }
+}
+
+/// What both sides of the queue use.
+pub(super) struct Shared {
+    pub queue: Queue,
+    pub store: Store,
+    pub keep_steps: Option<usize>,
+    pub report: Mutex<Progress>,
+}
+
+#[derive(Default)]
+pub(super) struct Progress {
+    report: FlushReport,
+    untold: usize,
+}
+
+impl Shared {
+    pub(super) fn lose(&self, what: String) {
+        tracing::warn!(%what, "dump: a file is lost; the run goes on");
+        let mut progress = lock(&self.report);
+        if progress.report.lost.len() < MAX_TOLD {
+            progress.report.lost.push(what);
+        } else {
+            progress.untold += 1;
+        }
+    }
+
+    /// Write a file; what fails is lost and told. Returns whether it is there.
+    pub(super) fn write(&self, path: &std::path::Path, bytes: &[u8]) -> bool {
+        match write_whole(path, 0o644, &[bytes]) {
+            Ok(()) => {
+                self.count(bytes.len() as u64);
+                true
+            }
+            Err(error) => {
+                self.lose(format!("{}: {error}", path.display()));
+                false
+            }
+        }
+    }
+
+    fn count(&self, n_bytes: u64) {
+        let mut progress = lock(&self.report);
+        progress.report.written += 1;
+        progress.report.written_bytes += n_bytes;
+    }
+
+    /// Put a tensor into a data set and its manifest; what fails is lost and told.
+    pub(super) fn put(&self, step: &StepState, role: Role, index: usize, name: &str, tensor: &TensorView<'_>) {
+        let file = role.file(index);
+        let path = step.folder.join(&file);
+        match self.store.put(name, tensor, &path) {
+            Ok(stored) => {
+                self.count(stored.written);
+                let entry = FileEntry::new(file, name, &tensor.desc(), stored.hash);
+                lock(&step.manifest).entries_mut(role).push(entry);
+            }
+            Err(error) => self.lose_of(step, format!("{}: {error}", path.display())),
+        }
+    }
+
+    pub(super) fn lose_of(&self, step: &StepState, what: String) {
+        lock(&step.manifest).lost.push(what.clone());
+        self.lose(what);
+    }
+
+    fn take_report(&self) -> FlushReport {
+        let mut progress = lock(&self.report);
+        let mut lost = std::mem::take(&mut progress.report.lost);
+        match std::mem::take(&mut progress.untold) {
+            0 => {}
+            n => lost.push(format!("… and {n} more")),
+        }
+        FlushReport { lost, ..progress.report.clone() }
+    }
+
+    fn compare(&self, step: &StepState, verdicts: Vec<TensorVerdict>) {
+        let comparison = {
+            let manifest = lock(&step.manifest);
+            Comparison {
+                schema: COMPARISON_SCHEMA.to_owned(),
+                graph: manifest.graph.clone(),
+                part: manifest.part,
+                step: manifest.step,
+                summary: summary(&verdicts),
+                verdicts,
+            }
+        };
+        let file = layout::comparison_file(comparison.step);
+        let written = self.write(&step.part_folder.join(&file), &layout::to_json(&comparison));
+        let mut manifest = lock(&step.manifest);
+        match written {
+            true => manifest.comparison = Some(file),
+            false => manifest.lost.push(file),
+        }
+    }
+
+    fn finish(&self, step: &StepState) {
+        let json = layout::to_json(&*lock(&step.manifest));
+        self.write(&step.folder.join(layout::MANIFEST_FILE), &json);
+        if let Some(keep) = self.keep_steps
+            && let Err(error) = retention::keep_newest(&step.part_folder, keep)
+        {
+            tracing::warn!(%error, "dump: old steps stay");
+        }
+    }
+
+    /// The thread's life: until the queue is closed and empty.
+    pub(super) fn work(&self) {
+        let mut done_bytes = 0;
+        while let Some((job, n_bytes)) = self.queue.pop(done_bytes) {
+            match job {
+                Job::Tensor { step, role, index, name, tensor } => {
+                    self.put(&step, role, index, &name, &tensor.view());
+                }
+                Job::Comparison { step, verdicts } => self.compare(&step, verdicts),
+                Job::Finish { step } => self.finish(&step),
+                // Nobody listens any more: nothing to tell.
+                Job::Flush(reply) => drop(reply.send(self.take_report())),
+            }
+            done_bytes = n_bytes;
+        }
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Every change of the state is complete before anything that could panic.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tensor::{DType, TensorDesc};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    fn job(n_bytes: i64) -> Job {
+        let manifest = DataSet {
+            schema: String::new(),
+            graph: String::new(),
+            part: 0,
+            step: 0,
+            inputs: vec![],
+            references: vec![],
+            actuals: vec![],
+            comparison: None,
+            lost: vec![],
+        };
+        let step = StepState { folder: PathBuf::new(), part_folder: PathBuf::new(), manifest: Mutex::new(manifest) };
+        let tensor = TensorBuf::zeros(TensorDesc::new(DType::U8, [n_bytes]).unwrap());
+        Job::Tensor { step: Arc::new(step), role: Role::Actual, index: 0, name: String::new(), tensor }
+    }
+
+    #[test]
+    fn a_full_queue_waits_and_a_job_larger_than_it_goes_in_alone() {
+        let queue = Queue::new(100);
+        queue.push(job(1000));
+        let pushed = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..3 {
+                    queue.push(job(60));
+                    pushed.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+            std::thread::sleep(Duration::from_millis(50));
+            assert_eq!(pushed.load(Ordering::SeqCst), 0);
+            let mut done = 0;
+            for _ in 0..4 {
+                done = queue.pop(done).unwrap().1;
+            }
+            queue.pop(done_and_close(&queue, done)).is_none().then_some(()).unwrap();
+        });
+        assert_eq!(pushed.load(Ordering::SeqCst), 3);
+    }
+
+    fn done_and_close(queue: &Queue, done: usize) -> usize {
+        queue.close();
+        done
+    }
+}
