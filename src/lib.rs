@@ -13,3 +13,5 @@ pub mod onnx;
 pub mod protocol;
 // level 4
 pub mod dump;
+// level 7
+pub mod cli;

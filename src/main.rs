@@ -1,3 +1,10 @@
 //! The `rust-ort` program: command line, daemon and executor in one binary.
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use rust_ort::cli;
+
+fn main() -> ExitCode {
+    cli::run(&cli::Arguments::parse()).into()
+}
