@@ -88,8 +88,11 @@ class Backend:
         self.graphs: list[GraphInfo] = []
 
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:
-        options = _merged(self._given, self.options, kwargs)
-        return _compile_dynamo_graph(gm, example_inputs, options, self.graphs)
+        try:
+            options = _merged(self._given, self.options, kwargs)
+            return _compile_dynamo_graph(gm, example_inputs, options, self.graphs)
+        except RustOrtError as error:
+            raise _as_itself(error) from error
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Backend:
         return self
@@ -113,7 +116,23 @@ def rust_ort(
     gm, example_inputs: what Dynamo hands over. options: names of `rust_ort.Options`. Errors: OptionError;
     ClientError under on_unsupported="error"; DaemonFault when no daemon answers.
     """
-    return Backend(options)(gm, example_inputs, mode=mode)
+    try:
+        made = Backend(options)
+    except RustOrtError as error:
+        raise _as_itself(error) from error
+    return made(gm, example_inputs, mode=mode)
+
+
+def _as_itself(error: RustOrtError) -> RustOrtError:
+    """`error` in a form that Dynamo lets through instead of wrapping it in BackendCompilerFailed."""
+    from torch._dynamo.exc import ShortenTraceback
+
+    kind = type(error)
+    through = type(kind.__name__, (kind, ShortenTraceback), {"__module__": kind.__module__})
+    raised: RustOrtError = through.__new__(through, *error.args)  # __init__ wants Dynamo's arguments
+    raised.__dict__.update(error.__dict__)
+    raised.first_useful_frame = None  # type: ignore[attr-defined]
+    return raised
 
 
 def _merged(given: Mapping[str, Any] | Options, parsed: Options, kwargs: Mapping[str, Any]) -> Options:
