@@ -53,7 +53,7 @@ class GraphInfo:
         self.verdicts.extend((step, verdict) for verdict in verdicts)
         del self.verdicts[:-KEPT_VERDICTS]
         for verdict in verdicts:
-            if verdict.verdict == "Mismatch":
+            if verdict.kind == "mismatch":
                 log.warning("%s, call %d: %s differs from eager: %s", self.name, step, verdict.name, _sentence(verdict))
 
 
@@ -88,8 +88,11 @@ class Backend:
         self.graphs: list[GraphInfo] = []
 
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:
-        options = _merged(self._given, self.options, kwargs)
-        return _compile_dynamo_graph(gm, example_inputs, options, self.graphs)
+        try:
+            options = _merged(self._given, self.options, kwargs)
+            return _compile_dynamo_graph(gm, example_inputs, options, self.graphs)
+        except RustOrtError as error:
+            raise _as_itself(error) from error
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Backend:
         return self
@@ -113,7 +116,23 @@ def rust_ort(
     gm, example_inputs: what Dynamo hands over. options: names of `rust_ort.Options`. Errors: OptionError;
     ClientError under on_unsupported="error"; DaemonFault when no daemon answers.
     """
-    return Backend(options)(gm, example_inputs, mode=mode)
+    try:
+        made = Backend(options)
+    except RustOrtError as error:
+        raise _as_itself(error) from error
+    return made(gm, example_inputs, mode=mode)
+
+
+def _as_itself(error: RustOrtError) -> RustOrtError:
+    """`error` in a form that Dynamo lets through instead of wrapping it in BackendCompilerFailed."""
+    from torch._dynamo.exc import ShortenTraceback
+
+    kind = type(error)
+    through = type(kind.__name__, (kind, ShortenTraceback), {"__module__": kind.__module__})
+    raised: RustOrtError = through.__new__(through, *error.args)  # __init__ wants Dynamo's arguments
+    raised.__dict__.update(error.__dict__)
+    raised.first_useful_frame = None  # type: ignore[attr-defined]
+    return raised
 
 
 def _merged(given: Mapping[str, Any] | Options, parsed: Options, kwargs: Mapping[str, Any]) -> Options:
@@ -215,6 +234,7 @@ def _compile_aot_graph(
     extra = [f"opset {TORCHLIB_OPSET}", f"table {TABLE_VERSION}", *map(_cache_key, options.transforms)]
     graph_id = content.graph_hash(gm, extra=extra)
     seconds["hash"] = time.perf_counter() - start
+    observe.must_show(graph_id, name)  # preparing it shows it
     with torch._C._DisableAutocast():
         compiled = _plan_and_prepare(compilation, name, direction, gm, graph_id, seconds)
     seconds["total"] = time.perf_counter() - start
@@ -503,11 +523,21 @@ class CompiledGraph:
     def __call__(self, args: list[Any]) -> Any:
         info = self.info
         info.calls += 1
+        if observe.current() is not None and observe.must_show(info.graph_id, info.name):
+            self._show()
         if not self._compare and not observe.dump_wanted(info.graph_id, info.name):
             if self._fast is not None and not self._keep_inputs:
                 return self._fast(args)
             return self._guarded(args, None)
         return self._observed_call(args)
+
+    def _show(self) -> None:
+        """Hands graph and models to a dump that was opened after they were compiled."""
+        observe.announce(self._options)
+        if not self._runners:
+            client_of(self._options).register(self._graph)
+        for runner in self._runners or ():
+            runner.part.prepare(again=True)
 
     def _observed_call(self, args: list[Any]) -> Any:
         references = None
@@ -582,7 +612,15 @@ def _ran_in_eager(info: GraphInfo) -> Any:
     from rust_ort.client import Verdict
 
     reasons = "; ".join(sorted({node.reason for node in info.eager})) or "it computes nothing"
-    return Verdict(name=info.name, verdict="NotCompared", reason=f"ran in eager: {reasons}")
+    return Verdict(
+        name=info.name,
+        kind="not_compared",
+        reason=f"ran in eager: {reasons}",
+        metrics=None,
+        max_abs=0.0,
+        max_rel_to_max=0.0,
+        outside=0,
+    )
 
 
 def _linked(plan: Plan, runners: Sequence[PartRunner]) -> Callable[..., Any]:

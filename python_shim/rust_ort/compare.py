@@ -30,8 +30,8 @@ class Report:
     @property
     def ok(self) -> bool:
         """At least one value matched, none is outside tolerance and none failed."""
-        kinds = [verdict.verdict for verdict in self.verdicts]
-        return "Match" in kinds and not {"Mismatch", "Failed"} & set(kinds)
+        kinds = [verdict.kind for verdict in self.verdicts]
+        return "match" in kinds and not {"mismatch", "failed"} & set(kinds)
 
     def to_json(self) -> str:
         return json.dumps(
@@ -41,7 +41,7 @@ class Report:
                 "verdicts": [
                     {
                         "name": verdict.name,
-                        "verdict": verdict.verdict,
+                        "verdict": verdict.kind,
                         "reason": verdict.reason,
                         "max_abs": verdict.max_abs,
                         "max_rel_to_max": verdict.max_rel_to_max,
@@ -63,17 +63,17 @@ class Report:
 
     def __str__(self) -> str:
         width = max([len(verdict.name) for verdict in self.verdicts] + [4])
-        lines = [f"{'name':<{width}}  {'verdict':<11}  {'max |c-r|':>9}  {'/max |r|':>9}  outside"]
+        lines = [f"{'name':<{width}}  {'verdict':<12}  {'max |c-r|':>9}  {'/max |r|':>9}  outside"]
         for verdict in self.verdicts:
             numbers = (
                 f"{verdict.max_abs:>9.2e}  {verdict.max_rel_to_max:>9.2e}  {verdict.outside}"
-                if verdict.verdict in ("Match", "Mismatch")
+                if verdict.kind in ("match", "mismatch")
                 else str(verdict.reason)
             )
-            lines.append(f"{verdict.name:<{width}}  {verdict.verdict:<11}  {numbers}")
+            lines.append(f"{verdict.name:<{width}}  {verdict.kind:<12}  {numbers}")
         nodes = sum(graph.compute_nodes for graph in self.graphs)
         eager = sum(len(graph.eager) for graph in self.graphs)
-        counts = {kind: sum(v.verdict == kind for v in self.verdicts) for kind in _KINDS}
+        counts = {kind: sum(v.kind == kind for v in self.verdicts) for kind in _KINDS}
         lines.append(
             ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
             + f"; {len(self.graphs)} graphs, {nodes - eager} nodes on ONNX Runtime, {eager} in eager"
@@ -81,7 +81,7 @@ class Report:
         return "\n".join(lines)
 
 
-_KINDS = ("Match", "Mismatch", "NotCompared", "Failed")
+_KINDS = ("match", "mismatch", "not_compared", "failed")
 
 
 def compare(

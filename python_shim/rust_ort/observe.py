@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, eq=False)
 class DumpSession:
-    """An open dump. `clients`: those that were told of it. `dumped`: {(graph id, name): data sets asked for}."""
+    """An open dump. `clients`: those that were told of it. `dumped`: {(graph id, name): data sets asked for}.
+    `shown`: (graph id, name) of the graphs it has."""
 
     folder: Path
     run: str
@@ -23,7 +24,7 @@ class DumpSession:
     run_json: str
     clients: list[Client] = field(default_factory=list)
     dumped: dict[tuple[str, str], int] = field(default_factory=dict)
-    paths: list[str] = field(default_factory=list)
+    shown: set[tuple[str, str]] = field(default_factory=set)
 
 
 _current: DumpSession | None = None
@@ -49,6 +50,15 @@ def dump_wanted(graph_id: str, name: str) -> bool:
     if session is None or session.calls == "none":
         return False
     return session.calls == "all" or (graph_id, name) not in session.dumped
+
+
+def must_show(graph_id: str, name: str) -> bool:
+    """Whether the graph runs inside a dump for the first time; asked once."""
+    session = _current
+    if session is None or (graph_id, name) in session.shown:
+        return False
+    session.shown.add((graph_id, name))
+    return True
 
 
 def dumped(graph_id: str, name: str) -> None:

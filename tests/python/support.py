@@ -5,70 +5,13 @@ It shares nothing with the daemon, which makes it an oracle for the export: what
 
 from __future__ import annotations
 
-import sys
-import types
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from rust_ort.client import Verdict
 from rust_ort.errors import ClientError
-
-
-def install_client_types() -> Any:
-    """`rust_ort.client`, or its data classes alone where the transport is not installed."""
-    try:
-        import rust_ort.client as client
-    except ImportError:
-        client = types.ModuleType("rust_ort.client")
-        for cls in (OutputSpec, GraphSpec, PartSpec, Verdict):
-            setattr(client, cls.__name__, cls)
-        sys.modules["rust_ort.client"] = client
-    return client
-
-
-@dataclass(frozen=True, kw_only=True)
-class OutputSpec:
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    stride: tuple[int, ...] | None
-
-
-@dataclass(kw_only=True)
-class GraphSpec:
-    graph_id: str
-    name: str
-    direction: str
-    dynamo_text: str
-    joint_text: str
-    fx_text: str
-    parts_json: str
-    compute_nodes: int
-    eager_nodes: int
-
-
-@dataclass(kw_only=True)
-class PartSpec:
-    graph: Any
-    part: int
-    model: bytes
-    provenance_json: str
-    fx_values: dict[str, str]
-    input_names: list[str]
-    output_names: list[str]
-    outputs: Any
-
-
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
-    name: str
-    verdict: str
-    reason: str = ""
-    metrics: dict[str, Any] = field(default_factory=dict)
-    max_abs: float = 0.0
-    max_rel_to_max: float = 0.0
-    outside: int = 0
 
 
 class FakePart:
@@ -86,6 +29,7 @@ class FakePart:
         except Exception as error:
             raise ClientError(str(error), code="BAD_MODEL", graph=spec.graph.name) from error
         self.calls = 0
+        self.prepared_again = 0
 
     def __call__(self, inputs: Sequence[Any], *, eager_nodes: int = 0) -> list[torch.Tensor]:
         from onnxruntime.capi.onnxruntime_pybind11_state import OrtValue
@@ -104,6 +48,9 @@ class FakePart:
         fetched = self.session._sess.run_with_ort_values(feeds, self.spec.output_names, None)
         specs = self.spec.outputs(inputs) if callable(self.spec.outputs) else self.spec.outputs
         return [self._adopt(value, spec) for value, spec in zip(fetched, specs, strict=True)]
+
+    def prepare(self, *, again: bool = False) -> None:
+        self.prepared_again += again
 
     def _adopt(self, value: Any, spec: Any) -> torch.Tensor:
         tensor = torch.from_dlpack(value.to_dlpack()) if spec.shape.count(0) == 0 else None
@@ -145,7 +92,6 @@ class FakeClient:
         self.data_sets: list[tuple[str, int, int]] = []
         self.dumps: list[str] = []
         self.fail: Callable[[], None] | None = None
-        self.types = install_client_types()
 
     def fail_if_asked(self) -> None:
         if self.fail is not None:
@@ -163,13 +109,12 @@ class FakeClient:
         return [self._judge(*pair, tolerance) for pair in pairs]
 
     def _judge(self, name: str, reference: Any, candidate: Any, not_compared: str, tolerance: Any) -> Any:
-        Verdict = self.types.Verdict
         if not_compared:
-            return Verdict(name=name, verdict="NotCompared", reason=not_compared)
+            return _verdict(name, "not_compared", not_compared)
         if reference.shape != candidate.shape or reference.dtype != candidate.dtype:
-            return Verdict(name=name, verdict="Mismatch", reason="shape or dtype")
+            return _verdict(name, "mismatch", "shape or dtype")
         if reference.numel() == 0:
-            return Verdict(name=name, verdict="NotCompared", reason="no elements")
+            return _verdict(name, "not_compared", "no elements")
         r, c = reference.detach().double(), candidate.detach().double()
         half = reference.dtype in (torch.float16, torch.bfloat16)
         atol, rtol, scale = (0.0, 1e-2, 1e-2) if half else (1e-6, 1e-4, 1e-4)
@@ -180,9 +125,14 @@ class FakeClient:
         outside = int((~(error <= bound) & ~((r == c) | (r.isnan() & c.isnan()))).sum())
         worst = float(error.nan_to_num(0).max())
         return Verdict(
-            name=name, verdict="Mismatch" if outside else "Match", reason=f"{outside} outside" if outside else "",
-            max_abs=worst, max_rel_to_max=worst / max(float(r.abs().max()), 1e-30), outside=outside,
-        )  # fmt: skip
+            name=name,
+            kind="mismatch" if outside else "match",
+            reason=f"{outside} outside" if outside else "",
+            metrics=None,
+            max_abs=worst,
+            max_rel_to_max=worst / max(float(r.abs().max()), 1e-30),
+            outside=outside,
+        )
 
     def open_dump(self, *args: Any, **kwargs: Any) -> str:
         self.dumps.append(str(kwargs.get("run") or args))
@@ -196,3 +146,10 @@ class FakeClient:
 
     def status(self) -> dict[str, Any]:
         return {"counters": {"nodes_in_eager": self.eager_nodes}}
+
+    def register(self, graph: Any) -> None:
+        pass
+
+
+def _verdict(name: str, kind: str, reason: str) -> Verdict:
+    return Verdict(name=name, kind=kind, reason=reason, metrics=None, max_abs=0.0, max_rel_to_max=0.0, outside=0)

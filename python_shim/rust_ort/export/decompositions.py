@@ -65,6 +65,9 @@ def table() -> dict[Any, Callable[..., Any]]:
     table[aten._scaled_dot_product_flash_attention_for_cpu_backward.default] = attention_backward
     table[aten.convolution_backward.default] = convolution_backward
     table[aten.mv.default] = mv
+    table[aten.full_like.default] = full_like
+    table[aten.zeros_like.default] = functools.partial(full_like, fill_value=0)
+    table[aten.ones_like.default] = functools.partial(full_like, fill_value=1)
     return table
 
 
@@ -221,6 +224,23 @@ def convolution_backward(
     if output_mask[2]:
         grad_bias = grad_output.sum([0, *range(2, 2 + spatial)])
     return grad_input, grad_weight, grad_bias
+
+
+def full_like(
+    tensor: Tensor,
+    fill_value: float | bool,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    memory_format: torch.memory_format | None = None,
+) -> Any:
+    """A constant of a static, contiguous tensor's shape: else the tensor would be sent for its shape alone."""
+    static = all(isinstance(size, int) for size in tensor.shape)
+    if not static or not tensor.is_contiguous() or memory_format not in (None, torch.preserve_format):
+        return NotImplemented
+    return aten.full(tensor.shape, fill_value, dtype=dtype or tensor.dtype, device=device or tensor.device)
 
 
 def mv(matrix: Tensor, vector: Tensor) -> Tensor:

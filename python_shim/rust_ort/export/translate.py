@@ -143,9 +143,9 @@ def translate(
     graph.outputs.clear()
     graph.outputs.extend(produced[output] for output in wanted)
     _inline_functions(ir, model)
+    used = _drop_dead(ir, graph, {str(value.name) for value in produced.values()})
     onnx_nodes = _strip_metadata(model)
     _import_opsets(model, opset)
-    used = _drop_dead(ir, graph, {str(value.name) for value in produced.values()})
     kept = [value for value in graph.inputs if value.name in used or value.name in keep_inputs]
     graph.inputs.clear()
     graph.inputs.extend(kept)
