@@ -22,7 +22,7 @@ from rust_ort.studies import bench, gpu_check, llama_models, main_job
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def row(part: str, graph: str, *, verdicts: tuple[str, ...] = ("Match",), rel: float = 1e-6) -> main_job.Row:
+def row(part: str, graph: str, *, verdicts: tuple[str, ...] = ("match",), rel: float = 1e-6) -> main_job.Row:
     return main_job.Row(
         part=part,
         graph=graph,
@@ -52,11 +52,11 @@ def test_every_row_match_is_exit_0() -> None:
 @pytest.mark.parametrize(
     ("changes", "code", "text"),
     [
-        ({"verdicts": ("Match", "Mismatch")}, 1, "Mismatch (1 of 2)"),
+        ({"verdicts": ("match", "mismatch")}, 1, "Mismatch (1 of 2)"),
         ({"rel": 1.1e-4}, 1, "> 0.0001"),
-        ({"rel": math.nan}, 1, "Mismatch"),
-        ({"verdicts": ("Mismatch", "Failed")}, 2, "Failed (1 of 2)"),
-        ({"verdicts": ("Match", "NotCompared")}, 3, "NotCompared (1 of 2)"),
+        ({"rel": math.nan}, 1, "mismatch"),
+        ({"verdicts": ("mismatch", "failed")}, 2, "Failed (1 of 2)"),
+        ({"verdicts": ("match", "not_compared")}, 3, "NotCompared (1 of 2)"),
         ({"verdicts": ()}, 3, "NotCompared (no tensor)"),
     ],
 )
@@ -88,7 +88,7 @@ def test_missing_backward_is_exit_3() -> None:
 
 
 def verdict(word: str, max_abs: float = 0.0, rel: float = 0.0) -> tuple[int, SimpleNamespace]:
-    return 0, SimpleNamespace(name="a", verdict=word, reason="", max_abs=max_abs, max_rel_to_max=rel)
+    return 0, SimpleNamespace(name="a", kind=word, reason="", max_abs=max_abs, max_rel_to_max=rel)
 
 
 def info(*verdicts: tuple[int, SimpleNamespace]) -> GraphInfo:
@@ -105,7 +105,7 @@ def info(*verdicts: tuple[int, SimpleNamespace]) -> GraphInfo:
 
 
 def test_row_of_a_graph_takes_the_worst_of_its_verdicts() -> None:
-    graph = info(verdict("Match", 0.5, 0.25), verdict("Match", math.inf, 0.125), verdict("NotCompared", math.nan))
+    graph = info(verdict("match", 0.5, 0.25), verdict("match", math.inf, 0.125), verdict("not_compared", math.nan))
     (made,) = main_job.rows_of("model", [graph])
     assert (made.graph, made.direction, made.on_ort, made.in_eager) == ("0_0-forward", "forward", 10, 2)
     assert (made.n_compared, made.max_abs, made.max_rel_to_max) == (2, math.inf, 0.25)
@@ -113,7 +113,7 @@ def test_row_of_a_graph_takes_the_worst_of_its_verdicts() -> None:
 
 
 def test_nan_in_a_metric_is_never_hidden_by_a_larger_number() -> None:
-    graph = info(verdict("Match", 1.0, 1.0), verdict("Match", math.nan, math.nan), verdict("Match", 2.0, 2.0))
+    graph = info(verdict("match", 1.0, 1.0), verdict("match", math.nan, math.nan), verdict("match", 2.0, 2.0))
     (made,) = main_job.rows_of("model", [graph])
     assert math.isnan(made.max_abs)
     assert made.code == 1

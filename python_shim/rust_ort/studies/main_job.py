@@ -57,10 +57,10 @@ class Row:
     @property
     def verdict(self) -> str:
         """The worst of its tensors; Match only when there is one and every one matches."""
-        for kind in ("Failed", "Mismatch", "NotCompared"):
+        for kind, word in (("failed", "Failed"), ("mismatch", "Mismatch"), ("not_compared", "NotCompared")):
             n = self.verdicts.count(kind)
             if n:
-                return f"{kind} ({n} of {len(self.verdicts)})"
+                return f"{word} ({n} of {len(self.verdicts)})"
         if not self.verdicts:
             return "NotCompared (no tensor)"
         return "Match" if self.max_rel_to_max <= MAX_REL_TO_MAX else f"Mismatch (> {MAX_REL_TO_MAX:g})"
@@ -87,7 +87,7 @@ def rows_of(part: str, graphs: Sequence[GraphInfo]) -> list[Row]:
     rows = []
     for graph in graphs:
         verdicts = [verdict for _, verdict in graph.verdicts]
-        compared = [verdict for verdict in verdicts if verdict.verdict in ("Match", "Mismatch")]
+        compared = [verdict for verdict in verdicts if verdict.kind in ("match", "mismatch")]
         rows.append(
             Row(
                 part=part,
@@ -97,7 +97,7 @@ def rows_of(part: str, graphs: Sequence[GraphInfo]) -> list[Row]:
                 n_compared=len(compared),
                 max_abs=_worst([verdict.max_abs for verdict in compared]),
                 max_rel_to_max=_worst([verdict.max_rel_to_max for verdict in compared]),
-                verdicts=tuple(verdict.verdict for verdict in verdicts),
+                verdicts=tuple(verdict.kind for verdict in verdicts),
             )
         )
     return rows
