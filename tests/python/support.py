@@ -5,7 +5,12 @@ It shares nothing with the daemon, which makes it an oracle for the export: what
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -153,3 +158,53 @@ class FakeClient:
 
 def _verdict(name: str, kind: str, reason: str) -> Verdict:
     return Verdict(name=name, kind=kind, reason=reason, metrics=None, max_abs=0.0, max_rel_to_max=0.0, outside=0)
+
+
+class DaemonClient:
+    """The real client, with what the tests read off the stand-in."""
+
+    def __init__(self) -> None:
+        self.parts: list[Any] = []
+
+    def of(self, options: Any) -> Any:
+        from rust_ort.client import Client
+
+        client = Client.get(options)
+        return _Watched(client, self)
+
+
+class _Watched:
+    def __init__(self, client: Any, watcher: DaemonClient) -> None:
+        self._client = client
+        self._watcher = watcher
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def part(self, spec: Any, options: Any) -> Any:
+        self._watcher.parts.append(self._client.part(spec, options))
+        return self._watcher.parts[-1]
+
+
+def binary() -> str | None:
+    """The rust-ort program under test."""
+    return os.environ.get("RUST_ORT_BINARY") or shutil.which("rust-ort")
+
+
+@contextlib.contextmanager
+def serving(folder: Path) -> Iterator[None]:
+    """A daemon of its own for this process, started by the first use and stopped at the end."""
+    socket = folder / "v1.sock"
+    kept = {name: os.environ.get(name) for name in ("RUST_ORT_SOCKET", "RUST_ORT_STATE_DIR")}
+    os.environ.update(RUST_ORT_SOCKET=str(socket), RUST_ORT_STATE_DIR=str(folder))
+    try:
+        yield
+    finally:
+        program = binary()
+        assert program is not None
+        subprocess.run([program, "stop", "--force"], check=False, capture_output=True)
+        for name, value in kept.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
