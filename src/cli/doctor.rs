@@ -7,9 +7,10 @@ use serde::Serialize;
 use super::{Exit, Outcome, SocketArgument};
 use crate::daemon::paths::{self, PathError};
 use crate::daemon::peer::{Peer, PeerError};
-use crate::executor;
+use crate::executor::Executor as _;
+use crate::executor::ort::{OrtExecutor, ThreadPool};
 use crate::ids::SegmentId;
-use crate::shm::{Segment, futex_works};
+use crate::shm::Segment;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
@@ -92,13 +93,14 @@ fn daemon(socket: &Path) -> Found {
 }
 
 fn library(given: Option<PathBuf>) -> Found {
-    let from_environment = || std::env::var_os("RUST_ORT_ONNXRUNTIME").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let from_environment =
+        || std::env::var_os("RUST_ORT_ONNXRUNTIME").filter(|path| !path.is_empty()).map(PathBuf::from);
     let Some(path) = given.or_else(from_environment) else {
         return Ok("not tried; name it with --library (the shim finds it in the onnxruntime wheel)".to_owned());
     };
-    executor::library_version(&path)
-        .map(|version| format!("{} is version {version}", path.display()))
-        .map_err(|error| error.to_string())
+    let pool = ThreadPool { threads: 1, allow_spinning: false };
+    let runtime = OrtExecutor::load(&path, pool).map_err(|error| error.to_string())?;
+    Ok(format!("{} is version {}, with {}", path.display(), runtime.version(), runtime.providers().join(", ")))
 }
 
 fn state_folder() -> Found {
@@ -108,7 +110,9 @@ fn state_folder() -> Found {
         .and_then(|()| std::fs::write(&probe, b"probe"))
         .and_then(|()| std::fs::remove_file(&probe))
         .map(|()| format!("{} can be written", folder.display()))
-        .map_err(|error| format!("{}: {error}; set RUST_ORT_STATE_DIR to a folder that can be written", folder.display()))
+        .map_err(|error| {
+            format!("{}: {error}; set RUST_ORT_STATE_DIR to a folder that can be written", folder.display())
+        })
 }
 
 fn shared_memory() -> Found {
@@ -123,9 +127,8 @@ fn shared_memory() -> Found {
 }
 
 fn futex() -> Found {
-    if futex_works() {
-        Ok("wait and wake work".to_owned())
-    } else {
-        Err("the futex system call fails; allow it in the container's seccomp profile".to_owned())
-    }
+    use rustix::thread::futex;
+    futex::wake(&std::sync::atomic::AtomicU32::new(0), futex::Flags::empty(), 1)
+        .map(|_| "wait and wake work".to_owned())
+        .map_err(|error| format!("{error}; allow the futex system call in the container's seccomp profile"))
 }

@@ -56,7 +56,13 @@ fn text(status: &Value) -> Result<String, std::fmt::Error> {
         writeln!(text, ", executor {}, {} graphs, {} parts", client["executor"], client["graphs"], client["parts"])
     })?;
     section(&mut text, "executors", &status["executors"], |text, executor| {
-        write!(text, "{}: pid {}, onnxruntime {}", executor["id"], executor["pid"], plain(&executor["onnxruntime_version"]))?;
+        write!(
+            text,
+            "{}: pid {}, onnxruntime {}",
+            executor["id"],
+            executor["pid"],
+            plain(&executor["onnxruntime_version"])
+        )?;
         write!(text, ", {} threads, client {}", executor["threads"], executor["leased_to"])?;
         let (sessions, runs) = (&executor["sessions"], &executor["runs"]);
         writeln!(text, ", {sessions} sessions, {runs} runs, {}", bytes(&executor["resident_bytes"]))

@@ -30,7 +30,9 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
     let deadline = Instant::now() + Duration::from_secs(20);
     while socket.exists() || proc.exists() {
         if Instant::now() > deadline {
-            return Err(format!("daemon {} was told to end but has not yet; see {}", welcome.daemon_pid, welcome.log).into());
+            return Err(
+                format!("daemon {} was told to end but has not yet; see {}", welcome.daemon_pid, welcome.log).into()
+            );
         }
         std::thread::sleep(Duration::from_millis(5));
     }

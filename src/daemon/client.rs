@@ -88,13 +88,6 @@ impl Client {
 }
 
 impl State {
-    /// Name of a graph for messages: the client's own, or the start of its hash.
-    pub fn graph_name(&self, graph: GraphId) -> String {
-        self.graphs.get(&graph).map_or_else(|| graph.short(), |graph| graph.name.clone())
-    }
-}
-
-impl State {
     /// Forgets what went with the executor.
     pub fn end_lease(&mut self) {
         self.executor = None;

@@ -50,9 +50,7 @@ fn greet(daemon: &Arc<Daemon>, transport: &Arc<Transport>) -> Served<Arc<Client>
                 answer(transport, id, &Reply::Error(other_version(&hello)))?;
                 return Err(TransportError::Closed);
             }
-            Ok(other) => {
-                client_error(ErrorCode::BadState, format!("{} before Hello; send Hello first", other.name()))
-            }
+            Ok(other) => client_error(ErrorCode::BadState, format!("{} before Hello; send Hello first", other.name())),
             Err(error) => error.into(),
         };
         answer(transport, id, &Reply::Error(refused))?;
@@ -107,9 +105,8 @@ fn requests(daemon: &Daemon, client: &Client) -> Served<std::convert::Infallible
 }
 
 fn answer(transport: &Transport, request_id: u64, reply: &Reply) -> Served<()> {
-    let frame = wire::encode_reply(request_id, reply).or_else(|error| {
-        wire::encode_reply(request_id, &Reply::Error(fault(ErrorCode::Limit, error.to_string())))
-    })?;
+    let frame = wire::encode_reply(request_id, reply)
+        .or_else(|error| wire::encode_reply(request_id, &Reply::Error(fault(ErrorCode::Limit, error.to_string()))))?;
     Ok(transport.send(&frame, None)?)
 }
 

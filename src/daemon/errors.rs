@@ -1,6 +1,7 @@
 //! What a peer is told of each error: the one place that gives them kinds and codes.
 
 use crate::dump::DumpError;
+use crate::executor::wire_error_of_shm;
 use crate::protocol::message::{ErrorCode, ErrorKind, WireError};
 use crate::shm::ShmError;
 use crate::step::StepError;
@@ -19,19 +20,7 @@ pub fn fault(code: ErrorCode, message: impl Into<String>) -> WireError {
 
 impl From<ShmError> for WireError {
     fn from(error: ShmError) -> Self {
-        let code = match error {
-            ShmError::BadSegment { .. } | ShmError::UnknownSegment { .. } | ShmError::BadLanes { .. } => {
-                ErrorCode::BadSegment
-            }
-            ShmError::BadLane { .. } => ErrorCode::BadState,
-            ShmError::BadRecord { .. } => ErrorCode::BadMessage,
-            ShmError::OutOfRange { .. }
-            | ShmError::Misaligned { .. }
-            | ShmError::Overlap { .. }
-            | ShmError::DType(_)
-            | ShmError::Shape(_) => ErrorCode::BadTensor,
-        };
-        client(code, error.to_string())
+        wire_error_of_shm(&error)
     }
 }
 

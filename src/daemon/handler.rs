@@ -57,7 +57,8 @@ impl Handler<'_> {
 
     fn attach(&self, id: SegmentId, len_bytes: u64, lanes: bool, fd: Option<OwnedFd>) -> Answer {
         let bad = |why: String| client_error(ErrorCode::BadSegment, format!("segment {}: {why}", id.0));
-        let fd = fd.ok_or_else(|| bad("no descriptor came with AttachSegment; send the memfd with the frame".into()))?;
+        let fd =
+            fd.ok_or_else(|| bad("no descriptor came with AttachSegment; send the memfd with the frame".into()))?;
         if len_bytes > limits::SEGMENT_BYTES {
             let why = format!("segment {}: {len_bytes} bytes: expected at most {}", id.0, limits::SEGMENT_BYTES);
             return Err(client_error(ErrorCode::Limit, why));
@@ -168,7 +169,8 @@ impl Handler<'_> {
 
     fn leased(&self, what: &str) -> Result<Arc<Executor>, WireError> {
         let executor = self.client.state().executor.clone();
-        executor.ok_or_else(|| client_error(ErrorCode::BadState, format!("{what}: no executor; send LeaseExecutor first")))
+        executor
+            .ok_or_else(|| client_error(ErrorCode::BadState, format!("{what}: no executor; send LeaseExecutor first")))
     }
 
     fn open_lane(&self, lane: u32) -> Answer {
@@ -398,7 +400,8 @@ fn attach_lanes(state: &mut State, segment: Segment) -> Result<(), WireError> {
     let id = segment.id();
     let taken = state.segments.segments().iter().any(|&(taken, _)| taken == id);
     if taken || state.lanes.is_some() {
-        let why = format!("segment {}: its id is taken, or lanes are attached already; one lanes segment a client", id.0);
+        let why =
+            format!("segment {}: its id is taken, or lanes are attached already; one lanes segment a client", id.0);
         return Err(client_error(ErrorCode::BadSegment, why));
     }
     state.lanes = Some(Lanes::map(segment)?);
@@ -412,7 +415,10 @@ fn complete(run: &dump::Run, report: &dump::FlushReport) -> Answer {
     let (n, first) = (report.lost.len(), &report.lost[0]);
     let mut error = fault(
         ErrorCode::Dump,
-        format!("dump {}: {n} files could not be written, first {first}; free disk space and run again", run.path().display()),
+        format!(
+            "dump {}: {n} files could not be written, first {first}; free disk space and run again",
+            run.path().display()
+        ),
     );
     error.dump = run.path().display().to_string();
     Err(error)
@@ -450,7 +456,8 @@ impl State {
     fn part(&self, run: &RunObserved) -> Result<Arc<Part>, WireError> {
         let handle = run.record.handle;
         let unknown = |why: String| client_error(ErrorCode::UnknownGraph, format!("handle {}: {why}", handle.0));
-        let part = self.parts.get(&handle).ok_or_else(|| unknown("not of this lease; send PreparePart first".into()))?;
+        let part =
+            self.parts.get(&handle).ok_or_else(|| unknown("not of this lease; send PreparePart first".into()))?;
         let (graph, index) = (part.spec.part.graph, part.spec.part.part);
         if (graph, index) != (run.graph, run.part) {
             let expected = format!("stands for graph {} part {index}", graph.short());

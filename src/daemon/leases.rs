@@ -71,11 +71,7 @@ impl Executor {
     }
 
     /// Asks and waits. Errors: the executor's own, or ExecutorLost with what the post-mortem found.
-    pub fn ask(
-        &self,
-        request: &LinkRequest,
-        fd: Option<std::os::fd::BorrowedFd<'_>>,
-    ) -> Result<LinkReply, WireError> {
+    pub fn ask(&self, request: &LinkRequest, fd: Option<std::os::fd::BorrowedFd<'_>>) -> Result<LinkReply, WireError> {
         match self.link.ask(request, fd, None) {
             Ok(LinkReply::Failed(mut error)) => {
                 if error.log.is_empty() {
@@ -240,8 +236,7 @@ impl Pool {
                 return;
             }
         };
-        let lease =
-            Lease { client: Some(client), n_clients: 1, idle_since: Instant::now(), dismissed: false };
+        let lease = Lease { client: Some(client), n_clients: 1, idle_since: Instant::now(), dismissed: false };
         let mut executor = Executor {
             id,
             pid,
@@ -426,10 +421,7 @@ struct Spawned {
 }
 
 /// Loads the runtime; the receiver is not yet served, so the one answer is read here. Errors: RuntimeMissing.
-fn greet(
-    executor: &Executor,
-    receiver: &mut sockets::LinkReceiver<LinkReply>,
-) -> Result<String, WireError> {
+fn greet(executor: &Executor, receiver: &mut sockets::LinkReceiver<LinkReply>) -> Result<String, WireError> {
     let LeaseSpec { onnxruntime_library, threads, allow_spinning } = executor.spec.clone();
     let library = onnxruntime_library.display().to_string();
     let missing = |why: String| {

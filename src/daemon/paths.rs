@@ -24,7 +24,9 @@ pub enum PathError {
     #[error("socket folder {0}: expected a folder, not a link or file; remove it or set RUST_ORT_SOCKET")]
     NotAFolder(PathBuf),
     /// Another user's.
-    #[error("socket folder {folder}: expected owner uid {expected}, got {got}; set RUST_ORT_SOCKET to a folder of yours")]
+    #[error(
+        "socket folder {folder}: expected owner uid {expected}, got {got}; set RUST_ORT_SOCKET to a folder of yours"
+    )]
     Owner {
         /// The folder.
         folder: PathBuf,
@@ -89,7 +91,9 @@ fn variable(name: &str) -> Option<PathBuf> {
 pub fn prepare_socket_folder(socket: &Path) -> Result<PathBuf, PathError> {
     let folder = socket.parent().ok_or_else(|| PathError::NotAbsolute(socket.to_owned()))?.to_owned();
     match std::fs::DirBuilder::new().mode(0o700).recursive(true).create(&folder) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(PathError::Io { path: folder, error }),
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(PathError::Io { path: folder, error });
+        }
         _ => {}
     }
     check_socket_folder(&folder)?;

@@ -48,10 +48,7 @@ fn victims(client: &Client) -> Vec<Victim> {
     let on_lanes = lanes.filter(|(lane, _)| state.open_lanes.contains(lane)).map(|(_, record)| record);
     let calls = state.observing.iter().cloned().chain(on_lanes);
     let running = calls.filter_map(|record| Some((Arc::clone(state.parts.get(&record.handle)?), Some(record))));
-    preparing
-        .chain(running)
-        .filter_map(|(part, call)| Some(Victim { graph: graph_of(&part)?, part, call }))
-        .collect()
+    preparing.chain(running).filter_map(|(part, call)| Some(Victim { graph: graph_of(&part)?, part, call })).collect()
 }
 
 fn save(daemon: &Daemon, client: &Client, victim: &Victim, cause: &str) -> Result<String, DumpError> {
@@ -71,7 +68,8 @@ fn save(daemon: &Daemon, client: &Client, victim: &Victim, cause: &str) -> Resul
         keep_steps: None,
     })?;
     // The client's own texts may be no JSON: what they say is then less important than the model.
-    let folder = run.graph(&graph.record()).or_else(|_| run.graph(&dump::GraphRecord { parts_json: "{}", ..graph.record() }))?;
+    let folder =
+        run.graph(&graph.record()).or_else(|_| run.graph(&dump::GraphRecord { parts_json: "{}", ..graph.record() }))?;
     let (index, model) = (part.spec.part.part, &part.spec.part.model);
     run.part(&folder, index, model, &part.spec.provenance_json).or_else(|_| run.part(&folder, index, model, "{}"))?;
     if let Some(call) = call {
@@ -79,7 +77,8 @@ fn save(daemon: &Daemon, client: &Client, victim: &Victim, cause: &str) -> Resul
         match lease {
             Ok(lease) => {
                 let views = lease.inputs();
-                let names = (0..views.len()).map(|i| part.inputs.get(i).map_or_else(|| format!("input_{i}"), |v| v.name.clone()));
+                let names = (0..views.len())
+                    .map(|i| part.inputs.get(i).map_or_else(|| format!("input_{i}"), |v| v.name.clone()));
                 let inputs: Vec<(ValueName, TensorView<'_>)> = names.zip(views.iter().copied()).collect();
                 let step = run.begin_step(&folder, index, StepId(0), &inputs)?;
                 run.finish(&step);

@@ -46,40 +46,49 @@ impl StepRecord {
 impl Daemon {
     /// Everything, as of now.
     pub fn status(&self) -> Value {
-        let clients: Vec<Value> = self.clients().iter().map(|client| {
-            let state = client.state();
-            json!({
-                "id": client.id,
-                "pid": client.hello.pid,
-                "program": client.hello.program,
-                "shim_version": client.hello.shim_version,
-                "python_version": client.hello.python_version,
-                "torch_version": client.hello.torch_version,
-                "since_unix_s": client.since.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
-                "executor": state.executor.as_ref().map(|executor| executor.id),
-                "graphs": state.graphs.len(),
-                "parts": state.parts.len(),
-                "segments": state.segments.segments().len(),
-                "segment_bytes": state.segments.segments().iter().map(|&(_, len_bytes)| len_bytes).sum::<u64>(),
-                "kept_bytes": state.kept_bytes,
-                "dump": state.dump.as_ref().map(|run| run.path().display().to_string()),
+        let clients: Vec<Value> = self
+            .clients()
+            .iter()
+            .map(|client| {
+                let state = client.state();
+                json!({
+                    "id": client.id,
+                    "pid": client.hello.pid,
+                    "program": client.hello.program,
+                    "shim_version": client.hello.shim_version,
+                    "python_version": client.hello.python_version,
+                    "torch_version": client.hello.torch_version,
+                    "since_unix_s": client.since.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+                    "executor": state.executor.as_ref().map(|executor| executor.id),
+                    "graphs": state.graphs.len(),
+                    "parts": state.parts.len(),
+                    "segments": state.segments.segments().len(),
+                    "segment_bytes": state.segments.segments().iter().map(|&(_, len_bytes)| len_bytes).sum::<u64>(),
+                    "kept_bytes": state.kept_bytes,
+                    "dump": state.dump.as_ref().map(|run| run.path().display().to_string()),
+                })
             })
-        }).collect();
-        let executors: Vec<Value> = self.pool.list().iter().map(|executor| {
-            json!({
-                "id": executor.id,
-                "pid": executor.pid,
-                "library": executor.spec.onnxruntime_library.display().to_string(),
-                "onnxruntime_version": executor.onnxruntime_version,
-                "threads": executor.spec.threads,
-                "allow_spinning": executor.spec.allow_spinning,
-                "leased_to": executor.leased_to(),
-                "sessions": executor.counters.get(Counter::SessionsLive),
-                "runs": executor.counters.get(Counter::Runs),
-                "resident_bytes": executor.resident_bytes(),
-                "log": executor.log.display().to_string(),
+            .collect();
+        let executors: Vec<Value> = self
+            .pool
+            .list()
+            .iter()
+            .map(|executor| {
+                json!({
+                    "id": executor.id,
+                    "pid": executor.pid,
+                    "library": executor.spec.onnxruntime_library.display().to_string(),
+                    "onnxruntime_version": executor.onnxruntime_version,
+                    "threads": executor.spec.threads,
+                    "allow_spinning": executor.spec.allow_spinning,
+                    "leased_to": executor.leased_to(),
+                    "sessions": executor.counters.get(Counter::SessionsLive),
+                    "runs": executor.counters.get(Counter::Runs),
+                    "resident_bytes": executor.resident_bytes(),
+                    "log": executor.log.display().to_string(),
+                })
             })
-        }).collect();
+            .collect();
         let executor_bytes: u64 = executors.iter().filter_map(|executor| executor["resident_bytes"].as_u64()).sum();
         let own_bytes = resident_bytes(std::process::id());
         json!({
