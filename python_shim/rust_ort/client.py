@@ -503,7 +503,9 @@ class Client:
 
     # --- dumps and counters ---
 
-    def open_dump(self, *, folder: str, run: str, clean: bool = False, calls: str = "first", run_json: str = "{}") -> str:
+    def open_dump(
+        self, *, folder: str, run: str, clean: bool = False, calls: str = "first", run_json: str = "{}"
+    ) -> str:
         """Opens a dump of everything that follows; its path. calls: "none", "first" or "all"."""
         spec = DumpSpec(folder=os.path.abspath(folder), run=run, calls=calls, run_json=run_json)
         with self.lock:
@@ -597,7 +599,9 @@ def _refuse(what: str, tensor: object) -> ClientError:
             "compile the function that torch.func transforms, not the other way round"
         )
     if not tensor.is_cpu:
-        return ClientError(f"{what}: a tensor on {tensor.device}; move it to the CPU: other devices are not available yet")
+        return ClientError(
+            f"{what}: a tensor on {tensor.device}; move it to the CPU: other devices are not available yet"
+        )
     if tensor.layout is not torch.strided:
         return ClientError(f"{what}: layout {tensor.layout} cannot be sent; call .to_dense() before")
     if tensor.dtype not in ONNX_CODE:
@@ -818,9 +822,7 @@ class Part:
 
     # --- the call ---
 
-    def __call__(
-        self, inputs: Sequence[torch.Tensor | int | float], *, eager_nodes: int = 0
-    ) -> list[torch.Tensor]:
+    def __call__(self, inputs: Sequence[torch.Tensor | int | float], *, eager_nodes: int = 0) -> list[torch.Tensor]:
         """The outputs. eager_nodes: eager compute nodes that ran beside this part since the graph's last call.
 
         Errors: ClientError for an input that cannot be sent, DaemonFault, ExecutorLost, DaemonLost; after a loss the
@@ -875,7 +877,7 @@ class Part:
     def _gather(
         self, plan: _Plan, inputs: Sequence[torch.Tensor | int | float]
     ) -> tuple[_Frame, list[int], list[object]]:
-        """A frame, a location for each input, and what keeps memory beside the frame. Errors: _Mismatch, ClientError."""
+        """A frame, a location for each input, what keeps memory beside the frame. Errors: _Mismatch, ClientError."""
         if len(inputs) != plan.n_inputs:
             raise _Mismatch
         try:
@@ -892,31 +894,26 @@ class Part:
         held: list[object] = []
         large: dict[object, int] = {}
         try:
-            i = 0
-            for slot, value in zip(plan.slots, inputs, strict=True):
-                if type(value) in _PLAIN:
-                    if value.shape != slot.shape or value.dtype is not slot.dtype or not value.is_cpu or slot.is_number:  # type: ignore[union-attr]
-                        raise _Mismatch
-                    try:
-                        address = value.data_ptr()  # type: ignore[union-attr]
-                    except RuntimeError:
-                        raise _refuse(self._input(i), value) from None
-                    target = frame_targets[i]
-                    if low <= address < high and (location := _in_arena(value)):  # type: ignore[arg-type]
-                        locations[i] = location
-                    elif target is not None:
-                        targets.append(target)
-                        sources.append(value)  # type: ignore[arg-type]
-                    elif address or slot.shape.numel():
-                        locations[i] = self._stage_large(value, address, large, targets, sources, held)  # type: ignore[arg-type]
-                elif isinstance(value, int | float):
-                    number = torch.float64 if isinstance(value, float) else torch.int64
-                    if not slot.is_number or slot.dtype is not number or (slot.value is not None and slot.value != value):
-                        raise _Mismatch
-                    struct.pack_into("<d" if number is torch.float64 else "<q", frame.memory, slot.pooled_at, value)
-                else:
+            for i, (slot, value) in enumerate(zip(plan.slots, inputs, strict=True)):
+                if isinstance(value, int | float):
+                    self._write_number(slot, value, frame)
+                    continue
+                if type(value) not in _PLAIN:
                     raise _refuse(self._input(i), value)
-                i += 1
+                if value.shape != slot.shape or value.dtype is not slot.dtype or not value.is_cpu or slot.is_number:
+                    raise _Mismatch
+                try:
+                    address = value.data_ptr()
+                except RuntimeError:
+                    raise _refuse(self._input(i), value) from None
+                target = frame_targets[i]
+                if low <= address < high and (location := _in_arena(value)):
+                    locations[i] = location
+                elif target is not None:
+                    targets.append(target)
+                    sources.append(value)
+                elif address or slot.shape.numel():
+                    locations[i] = self._stage_large(value, address, large, targets, sources, held)
             if len(targets) == 1:
                 targets[0].copy_(sources[0])
             elif targets:
@@ -925,6 +922,17 @@ class Part:
             plan.frames.append(frame)
             raise
         return frame, locations, held
+
+    @staticmethod
+    def _write_number(slot: _Slot, value: int | float, frame: _Frame) -> None:
+        is_float = isinstance(value, float)
+        same_value = slot.value is None or slot.value == value
+        if not slot.is_number or slot.dtype.is_floating_point != is_float or not same_value:
+            raise _Mismatch
+        try:
+            struct.pack_into("<d" if is_float else "<q", frame.memory, slot.pooled_at, value)
+        except struct.error:
+            raise ClientError(f"a SymInt of value {value} does not fit int64") from None
 
     def _stage_large(
         self,

@@ -357,7 +357,7 @@ class Arena:
     # --- fork ---
 
     def privatize(self) -> None:
-        """In the child of a fork: puts private copies of the live blocks at their addresses, in place of the segments."""
+        """In a forked child: puts private copies of the live blocks at their addresses, in place of the segments."""
         by_segment: dict[int, list[tuple[int, int]]] = {}
         for location, size in sorted((ref.location, ref.size) for ref in self._live.values()):
             ranges = by_segment.setdefault(location >> LOCATION_BITS, [])

@@ -1,7 +1,7 @@
 import ctypes
 import gc
+import itertools
 import threading
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -14,8 +14,8 @@ from rust_ort.shm import Arena, Layout, block_bytes, contiguous_strides
 
 
 @pytest.fixture
-def arena() -> Iterator[Arena]:
-    yield Arena()
+def arena() -> Arena:
+    return Arena()
 
 
 def layout(shape: tuple[int, ...], dtype: torch.dtype = torch.float32, stride: tuple[int, ...] | None = None) -> Layout:
@@ -267,7 +267,7 @@ def test_live_blocks_never_overlap(steps: list[tuple[bool, int, int]]) -> None:
             del block
         spans = arena.live()
         assert spans == sorted((location, size) for _, location, size in held)
-        for (start, size), (following, _) in zip(spans, spans[1:], strict=False):
+        for (start, size), (following, _) in itertools.pairwise(spans):
             assert start + size <= following
     total = sum(size for size, _ in arena._ranges) + sum(size * len(free) for size, free in arena._free.items())
     assert total + sum(size for _, size in arena.live()) == sum(s.len_bytes for s in arena.segments.values())

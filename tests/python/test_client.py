@@ -65,7 +65,9 @@ def part(
     return client.part(spec, daemon.options())
 
 
-def out(shape: tuple[int, ...], dtype: torch.dtype = torch.float32, stride: tuple[int, ...] | None = None) -> OutputSpec:
+def out(
+    shape: tuple[int, ...], dtype: torch.dtype = torch.float32, stride: tuple[int, ...] | None = None
+) -> OutputSpec:
     return OutputSpec(dtype=dtype, shape=shape, stride=stride)
 
 
@@ -177,7 +179,9 @@ def test_numbers_are_rank_0_tensors(daemon: Daemon) -> None:
 
 def test_shapes_may_change_when_the_outputs_are_a_function(daemon: Daemon) -> None:
     data = model(
-        [helper.make_node("Add", ["x", "y"], ["z"])], [value("x", ("n", 2)), value("y", ("n", 2))], [value("z", ("n", 2))]
+        [helper.make_node("Add", ["x", "y"], ["z"])],
+        [value("x", ("n", 2)), value("y", ("n", 2))],
+        [value("z", ("n", 2))],
     )
     run = part(daemon.client(), daemon, data, lambda inputs: [out(tuple(inputs[0].shape))])  # type: ignore[attr-defined]
     for n in (1, 3, 2, 0, 3, *range(4, 60)):
