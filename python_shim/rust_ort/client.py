@@ -298,6 +298,13 @@ class Connection:
             str(dead.args[0]), code=dead.code, graph=dead.graph or graph, node=dead.node, dump=dead.dump, log=dead.log
         )
 
+    def loss(self, error: RustOrtError, graph: str) -> RustOrtError:
+        """The post-mortem of a call of graph where there is one, else error with graph."""
+        if self.dead is not None and any(call.graph == graph for call in self._lost_calls):
+            return self.error(graph)
+        error.graph = error.graph or graph
+        return error
+
     # --- what a lease needs ---
 
     def lease(self, options: Options) -> None:
@@ -433,8 +440,11 @@ class Client:
     def connection(self) -> Connection:
         """The live connection, made when there is none. Errors: ClientError, DaemonLost, DaemonFault."""
         connection = self._connection
-        if connection is not None and connection.dead is None:
-            return connection
+        if connection is not None:
+            # A loss may wait unread on the socket: what is asked now shall not fail for it.
+            with contextlib.suppress(DaemonLost, ExecutorLost):
+                connection.check()
+                return connection
         with self.lock:
             old = self._connection
             if old is not None and old.dead is None:
@@ -671,10 +681,10 @@ def _restride(dense: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
     distinct = dense[tuple(slice(0, size) for size in own)]
     span = 1 + sum((size - 1) * step for size, step in zip(own, stride, strict=True))
     memory = torch.empty(span, dtype=dense.dtype, device="cpu")
-    where = torch.zeros((), dtype=torch.int64)
+    where = torch.zeros((), dtype=torch.int64, device="cpu")
     if span < distinct.numel():
         for dim, (size, step) in enumerate(zip(own, stride, strict=True)):
-            index = torch.arange(size) * step
+            index = torch.arange(size, device="cpu") * step
             where = where + index.reshape([-1 if k == dim else 1 for k in range(len(own))])
         memory[where.expand(own).reshape(-1)] = distinct.reshape(-1)
     else:
@@ -1011,9 +1021,10 @@ class Part:
             if len(specs) != len(self.spec.output_names):
                 raise ClientError(f"expected {len(self.spec.output_names)} output specs, got {len(specs)}")
             plan = _Plan(slots, specs)
-            while len(self._plans) >= MAX_PLANS:
-                self._plans.pop(next(iter(self._plans)), None)
-            self._plans[key] = plan
+            with self.client.lock:
+                while len(self._plans) >= MAX_PLANS:
+                    self._plans.pop(next(iter(self._plans)))
+                self._plans[key] = plan
         self._plan = plan
         return plan
 
@@ -1062,9 +1073,7 @@ class Part:
                 answer = connection.ask(request, keep=(inputs, frame, held, allocated))
             except (ExecutorLost, DaemonLost) as lost:
                 connection._kept[-run.call.call_id] = (inputs, frame, held, allocated)
-                if connection.dead is None:
-                    raise
-                raise connection.error(self.spec.graph.name) if connection._lost_calls else lost from None
+                raise connection.loss(lost, self.spec.graph.name) from None
             plan.frames.append(frame)
             outputs = [tensor for tensor, _ in allocated]
             for i, layout in plan.fixups:

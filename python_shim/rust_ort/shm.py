@@ -63,10 +63,16 @@ ONNX_CODE: dict[torch.dtype, int] = {
     torch.float8_e5m2fnuz: 20,
 }
 
+
+def _set_over(tensor: torch.Tensor, shape: Sequence[int], stride: Sequence[int]) -> torch.Tensor:
+    empty = torch.empty(0, dtype=tensor.dtype, device="cpu")
+    return empty.set_(tensor.untyped_storage(), tensor.storage_offset(), tuple(shape), tuple(stride))
+
+
 # A tensor over the same storage that autograd does not take for a view: a view made in no-grad mode may not be written
-# in place by the user. torch's own generated code uses the same function.
-_reinterpret: Callable[[torch.Tensor, Sequence[int], Sequence[int]], torch.Tensor] = (
-    torch._C._dynamo.guards._reinterpret_tensor  # type: ignore[attr-defined]
+# in place by the user. The private function is what torch's own generated code uses, four times as fast as set_.
+_reinterpret: Callable[[torch.Tensor, Sequence[int], Sequence[int]], torch.Tensor] = getattr(
+    torch._C._dynamo.guards, "_reinterpret_tensor", _set_over
 )
 
 _segment_ids = itertools.count(1)

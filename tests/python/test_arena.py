@@ -157,6 +157,20 @@ def test_the_user_may_write_in_place_what_was_made_without_grad(arena: Arena) ->
     assert weight.grad.tolist() == [2.0, 2.0]
 
 
+def test_the_way_around_the_private_function_is_equal(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shm, "_reinterpret", shm._set_over)
+    tensor, location = arena.empty(layout((2, 3), torch.bfloat16))
+    assert (tuple(tensor.shape), tensor.stride(), tensor.dtype) == ((2, 3), (3, 1), torch.bfloat16)
+    assert (tensor._is_view(), arena.locate(tensor.data_ptr())) == (False, location)
+
+
+def test_a_default_device_does_not_move_a_tensor(arena: Arena) -> None:
+    with torch.device("meta"):
+        tensor, _ = arena.empty(layout((2, 3)))
+        empty, _ = arena.empty(layout((0, 3)))
+    assert (tensor.device.type, empty.device.type) == ("cpu", "cpu")
+
+
 def test_memory_stays_flat_over_many_allocations(arena: Arena) -> None:
     sizes = [1, 1000, 30_000, 300_000]
     for size in sizes:

@@ -318,6 +318,22 @@ def test_an_executor_killed_between_calls_is_replaced(daemon: Daemon) -> None:
     assert executor_pid(daemon) != first
 
 
+def test_an_executor_killed_between_other_requests_is_replaced(daemon: Daemon) -> None:
+    run = add(daemon)
+    x = torch.ones(10)
+    for request in (
+        lambda: run.observed([x, x], step=0, dump=False, references=[x + x])[1][0].kind == "match",
+        lambda: add(daemon)([x, x])[0].tolist() == [2.0] * 10,
+        lambda: daemon.client().status()["counters"] is not None,
+    ):
+        daemon.client().leased()
+        pid = executor_pid(daemon)
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda pid=pid: not alive(pid), "the executor's end")  # type: ignore[misc]
+        time.sleep(0.05)
+        assert request()
+
+
 @pytest.fixture
 def hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """While this file exists executors wait before they enter the runtime."""
