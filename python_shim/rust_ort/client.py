@@ -633,9 +633,9 @@ def _check_tensor(what: str, tensor: object) -> torch.Tensor:
     raise _refuse(what, tensor)
 
 
-def _in_arena(tensor: torch.Tensor) -> int:
+def _in_arena(arena: shm.Arena, tensor: torch.Tensor, address: int) -> int:
     """Location of a dense row-major tensor in the arena, else 0."""
-    location = shm.arena().locate(tensor.data_ptr())
+    location = arena.locate(address)
     if location == 0 or not tensor.is_contiguous() or tensor.is_neg() or tensor.is_conj():
         return 0
     return 0 if location % tensor.dtype.itemsize else location
@@ -643,7 +643,7 @@ def _in_arena(tensor: torch.Tensor) -> int:
 
 def _stage(tensor: torch.Tensor, held: list[object]) -> int:
     """Location of the tensor's values; held keeps the memory."""
-    location = _in_arena(tensor)
+    location = _in_arena(shm.arena(), tensor, tensor.data_ptr())
     if location:
         held.append(tensor)
         return location
@@ -884,9 +884,7 @@ class Part:
             if grad:
                 torch._C._set_grad_enabled(True)
 
-    def _gather(
-        self, plan: _Plan, inputs: Sequence[torch.Tensor | int | float]
-    ) -> tuple[_Frame, list[int], list[object]]:
+    def _gather(self, plan: _Plan, inputs: Sequence[Any]) -> tuple[_Frame, list[int], list[object]]:
         """A frame, a location for each input, what keeps memory beside the frame. Errors: _Mismatch, ClientError."""
         if len(inputs) != plan.n_inputs:
             raise _Mismatch
@@ -905,11 +903,11 @@ class Part:
         large: dict[object, int] = {}
         try:
             for i, (slot, value) in enumerate(zip(plan.slots, inputs, strict=True)):
-                if isinstance(value, int | float):
+                if type(value) not in _PLAIN:
+                    if not isinstance(value, int | float):
+                        raise _refuse(self._input(i), value)
                     self._write_number(slot, value, frame)
                     continue
-                if type(value) not in _PLAIN:
-                    raise _refuse(self._input(i), value)
                 if value.shape != slot.shape or value.dtype is not slot.dtype or not value.is_cpu or slot.is_number:
                     raise _Mismatch
                 try:
@@ -917,7 +915,7 @@ class Part:
                 except RuntimeError:
                     raise _refuse(self._input(i), value) from None
                 target = frame_targets[i]
-                if low <= address < high and (location := _in_arena(value)):
+                if low <= address < high and (location := _in_arena(arena, value, address)):
                     locations[i] = location
                 elif target is not None:
                     targets.append(target)

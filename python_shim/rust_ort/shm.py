@@ -441,6 +441,9 @@ _record = struct.Struct("<Q6I")
 
 _POLLS = 100
 _POLL_NS = 50_000
+# Longer than it takes to wake a sleeping executor: with a shorter poll both sides would sleep in each further call,
+# since each falls asleep while the other wakes up.
+_POLL_WITHOUT_GIL_NS = 250_000
 _usable_cores = len(os.sched_getaffinity(0))
 _futex_number = {"x86_64": 202, "aarch64": 98}.get(platform.machine())
 # x86 keeps the order of stores; elsewhere a system call stands in for the fence that Python lacks.
@@ -455,6 +458,7 @@ class _Timespec(ctypes.Structure):
 _TURN = _Timespec(0, 100_000_000)
 _FIRST_TURN = _Timespec(0, 1_000_000)
 
+_yield_without_gil = _libc.sched_yield
 _syscall = _libc.syscall
 _syscall.restype = ctypes.c_long
 _syscall.argtypes = [
@@ -546,7 +550,7 @@ class Lane:
             _futex_wake(self.request_address)
 
     def wait(self, peer: Peer) -> None:
-        """Until the executor answered: polls for at most 50 µs, then sleeps without the GIL.
+        """Until the executor answered: polls for at most 50 µs, polls on without the GIL, then sleeps.
 
         Errors: what peer.check raises, KeyboardInterrupt. The call is in flight then: call answered() later.
         """
@@ -557,9 +561,11 @@ class Lane:
                 if words[REPLY] == sequence:
                     break
             else:
-                end_ns = time.perf_counter_ns() + _POLL_NS
-                while words[REPLY] != sequence and time.perf_counter_ns() < end_ns:
+                start_ns = time.perf_counter_ns()
+                while words[REPLY] != sequence and time.perf_counter_ns() < start_ns + _POLL_NS:
                     os.sched_yield()
+                while words[REPLY] != sequence and time.perf_counter_ns() < start_ns + _POLL_WITHOUT_GIL_NS:
+                    _yield_without_gil()
         if words[REPLY] != sequence:
             self._sleep(peer)
         if _needs_fence:
