@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{Exit, Outcome, SocketArgument};
+use crate::daemon::listener;
 use crate::daemon::peer::{Peer, PeerError};
 use crate::protocol::control::Request;
 
@@ -26,9 +27,8 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
         Err(error) => return Err(error.into()),
     };
     peer.ask(&Request::Stop { force: arguments.force })?;
-    let proc = std::path::PathBuf::from(format!("/proc/{}", welcome.daemon_pid));
     let deadline = Instant::now() + Duration::from_secs(20);
-    while socket.exists() || proc.exists() {
+    while socket.exists() || listener::is_held(&socket) {
         if Instant::now() > deadline {
             return Err(
                 format!("daemon {} was told to end but has not yet; see {}", welcome.daemon_pid, welcome.log).into()

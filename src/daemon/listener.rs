@@ -97,9 +97,18 @@ pub fn serve(config: Config) -> Result<Served, ServeError> {
     Ok(Served::Until(ended))
 }
 
+/// Whether a daemon of this socket lives: it holds its lock until its process has ended.
+pub fn is_held(socket: &Path) -> bool {
+    File::open(lock_path(socket)).is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared).is_err())
+}
+
+fn lock_path(socket: &Path) -> PathBuf {
+    socket.with_extension("lock")
+}
+
 /// The lock beside the socket, held as long as the file is open; None when a daemon that holds it answers.
 fn take_lock(socket: &Path) -> Result<Option<File>, ServeError> {
-    let path = socket.with_extension("lock");
+    let path = lock_path(socket);
     let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(failed(path.display()))?;
     let deadline = Instant::now() + Duration::from_secs(20);
     while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {

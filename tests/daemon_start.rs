@@ -1,0 +1,155 @@
+//! One daemon a socket, whatever happens around its start and end.
+
+mod support;
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixListener;
+
+use rust_ort::daemon::peer::Peer;
+use rust_ort::protocol::control::{Hello, Notice, Reply, Request};
+use rust_ort::protocol::frame::{FrameHeader, FrameKind};
+use rust_ort::protocol::message::ErrorCode;
+use support::{Client, Home, code, refused, wait_for};
+
+#[test]
+fn ten_processes_starting_at_once_leave_one_daemon() {
+    let home = Home::empty();
+    let mut started: Vec<_> = (0..10).map(|_| home.spawn_daemon()).collect();
+    wait_for("nine losers exit", || {
+        let ended = started.iter_mut().filter_map(|child| child.try_wait().unwrap()).filter(|status| status.success());
+        (ended.count() == 9).then_some(())
+    });
+    let (_, welcome) = Peer::connect(&home.socket(), "test").unwrap();
+    let serving: Vec<u32> =
+        started.iter_mut().filter_map(|child| child.try_wait().unwrap().is_none().then(|| child.id())).collect();
+    assert_eq!(serving, [welcome.daemon_pid]);
+    assert!(home.command().arg("stop").status().unwrap().success());
+    for child in &mut started {
+        assert!(child.wait().unwrap().success());
+    }
+}
+
+#[test]
+fn background_returns_when_the_daemon_answers_and_stop_when_it_is_gone() {
+    let home = Home::empty();
+    for _ in 0..2 {
+        assert!(home.command().args(["serve", "--background"]).status().unwrap().success());
+        Peer::connect(&home.socket(), "test").unwrap();
+    }
+    assert!(home.command().arg("stop").status().unwrap().success());
+    assert!(!home.socket().exists());
+    let status = home.command().arg("status").output().unwrap();
+    assert_eq!(status.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&status.stderr).contains("serve --background"));
+}
+
+#[test]
+fn socket_of_a_killed_daemon_is_replaced() {
+    let mut home = Home::new();
+    home.kill_daemon();
+    assert!(home.socket().exists());
+    assert!(Peer::connect(&home.socket(), "test").is_err());
+    home.start();
+    assert_eq!(Peer::connect(&home.socket(), "test").unwrap().1.daemon_pid, home.daemon_pid());
+}
+
+#[test]
+fn folder_open_to_others_is_refused_with_the_command_that_helps() {
+    let home = Home::empty();
+    let folder = home.socket().parent().unwrap().to_owned();
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o755)).unwrap();
+    for arguments in [&["serve"][..], &["serve", "--background"]] {
+        let output = home.command().args(arguments).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2));
+        assert!(text.contains("got 0755") && text.contains("chmod 700"), "{text}");
+    }
+}
+
+#[test]
+fn sigterm_ends_the_daemon_and_tells_its_clients() {
+    let mut home = Home::new();
+    let mut client = Client::connect(&home);
+    let pid = rustix::process::Pid::from_raw(home.daemon_pid() as i32).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    let answer = client.peer.next_answer(std::time::Duration::from_secs(60)).unwrap();
+    assert!(
+        matches!(&answer, Some(rust_ort::daemon::peer::Answer::Notice(Notice::ShuttingDown { .. }))),
+        "{answer:?}"
+    );
+    assert!(home.wait_daemon().success());
+    assert!(!home.socket().exists());
+}
+
+#[test]
+fn daemon_without_clients_ends_by_itself() {
+    let mut home = Home::empty();
+    home.idle_timeout_s = 0.5;
+    home.start();
+    assert!(home.wait_daemon().success());
+    assert!(!home.socket().exists());
+}
+
+#[test]
+fn daemon_with_a_client_does_not_end_by_itself() {
+    let mut home = Home::empty();
+    home.idle_timeout_s = 0.2;
+    home.start();
+    let mut client = Client::connect(&home);
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    assert!(matches!(client.peer.ask(&Request::GetStatus), Ok(Reply::Status(_))));
+}
+
+#[test]
+fn another_version_is_told_both_versions() {
+    let home = Home::new();
+    let mut peer = Peer::connect_raw(&home.socket()).unwrap();
+    let hello = Hello { protocol: 99, shim_version: "7.0.0".into(), ..Hello::default() };
+    let error = refused(peer.ask(&Request::Hello(hello)).unwrap_err());
+    assert_eq!(error.code, ErrorCode::ProtocolVersion);
+    assert!(error.message.contains("speaks 1") && error.message.contains("speaks 99"), "{error}");
+
+    let mut peer = Peer::connect_raw(&home.socket()).unwrap();
+    let mut header = FrameHeader { kind: FrameKind::Request, body_bytes: 0 }.encode();
+    header[4] = 42;
+    peer.send_raw(&header, None).unwrap();
+    let error = refused(peer.ask(&Request::GetStatus).unwrap_err());
+    assert_eq!(error.code, ErrorCode::ProtocolVersion);
+    assert!(error.message.contains("speaks 1") && error.message.contains("speaks 42"), "{error}");
+}
+
+#[test]
+fn request_before_hello_is_refused_and_hello_still_welcome() {
+    let home = Home::new();
+    let mut peer = Peer::connect_raw(&home.socket()).unwrap();
+    let error = refused(peer.ask(&Request::GetStatus).unwrap_err());
+    assert!(error.code == ErrorCode::BadState && error.message.contains("Hello"), "{error}");
+    let hello = || Request::Hello(Hello { protocol: 1, ..Hello::default() });
+    assert!(matches!(peer.ask(&hello()), Ok(Reply::Welcome(_))));
+    assert_eq!(code(peer.ask(&hello()).unwrap_err()), ErrorCode::BadState);
+}
+
+#[test]
+fn stop_is_refused_while_others_are_connected_unless_forced() {
+    let mut home = Home::new();
+    let _client = Client::connect(&home);
+    let output = home.command().arg("stop").output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--force"));
+    assert!(home.command().args(["stop", "--force"]).status().unwrap().success());
+    assert!(home.wait_daemon().success());
+}
+
+#[test]
+fn socket_file_without_the_lock_is_a_leftover() {
+    let home = Home::empty();
+    let folder = home.socket().parent().unwrap().to_owned();
+    rust_ort::daemon::paths::prepare_socket_folder(&home.socket()).unwrap();
+    // Whoever serves holds the lock; nobody does.
+    let _other = UnixListener::bind(home.socket()).unwrap();
+    let mut home = home;
+    home.start();
+    assert!(folder.join("v1.lock").exists());
+    assert_eq!(home.status()["daemon"]["pid"], home.daemon_pid());
+}
