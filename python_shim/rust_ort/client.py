@@ -298,6 +298,13 @@ class Connection:
             str(dead.args[0]), code=dead.code, graph=dead.graph or graph, node=dead.node, dump=dead.dump, log=dead.log
         )
 
+    def loss(self, error: RustOrtError, graph: str) -> RustOrtError:
+        """The post-mortem of a call of graph where there is one, else error with graph."""
+        if self.dead is not None and any(call.graph == graph for call in self._lost_calls):
+            return self.error(graph)
+        error.graph = error.graph or graph
+        return error
+
     # --- what a lease needs ---
 
     def lease(self, options: Options) -> None:
@@ -433,8 +440,11 @@ class Client:
     def connection(self) -> Connection:
         """The live connection, made when there is none. Errors: ClientError, DaemonLost, DaemonFault."""
         connection = self._connection
-        if connection is not None and connection.dead is None:
-            return connection
+        if connection is not None:
+            # A loss may wait unread on the socket: what is asked now shall not fail for it.
+            with contextlib.suppress(DaemonLost, ExecutorLost):
+                connection.check()
+                return connection
         with self.lock:
             old = self._connection
             if old is not None and old.dead is None:
@@ -503,7 +513,9 @@ class Client:
 
     # --- dumps and counters ---
 
-    def open_dump(self, *, folder: str, run: str, clean: bool = False, calls: str = "first", run_json: str = "{}") -> str:
+    def open_dump(
+        self, *, folder: str, run: str, clean: bool = False, calls: str = "first", run_json: str = "{}"
+    ) -> str:
         """Opens a dump of everything that follows; its path. calls: "none", "first" or "all"."""
         spec = DumpSpec(folder=os.path.abspath(folder), run=run, calls=calls, run_json=run_json)
         with self.lock:
@@ -597,7 +609,9 @@ def _refuse(what: str, tensor: object) -> ClientError:
             "compile the function that torch.func transforms, not the other way round"
         )
     if not tensor.is_cpu:
-        return ClientError(f"{what}: a tensor on {tensor.device}; move it to the CPU: other devices are not available yet")
+        return ClientError(
+            f"{what}: a tensor on {tensor.device}; move it to the CPU: other devices are not available yet"
+        )
     if tensor.layout is not torch.strided:
         return ClientError(f"{what}: layout {tensor.layout} cannot be sent; call .to_dense() before")
     if tensor.dtype not in ONNX_CODE:
@@ -619,9 +633,9 @@ def _check_tensor(what: str, tensor: object) -> torch.Tensor:
     raise _refuse(what, tensor)
 
 
-def _in_arena(tensor: torch.Tensor) -> int:
+def _in_arena(arena: shm.Arena, tensor: torch.Tensor, address: int) -> int:
     """Location of a dense row-major tensor in the arena, else 0."""
-    location = shm.arena().locate(tensor.data_ptr())
+    location = arena.locate(address)
     if location == 0 or not tensor.is_contiguous() or tensor.is_neg() or tensor.is_conj():
         return 0
     return 0 if location % tensor.dtype.itemsize else location
@@ -629,7 +643,7 @@ def _in_arena(tensor: torch.Tensor) -> int:
 
 def _stage(tensor: torch.Tensor, held: list[object]) -> int:
     """Location of the tensor's values; held keeps the memory."""
-    location = _in_arena(tensor)
+    location = _in_arena(shm.arena(), tensor, tensor.data_ptr())
     if location:
         held.append(tensor)
         return location
@@ -667,10 +681,10 @@ def _restride(dense: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
     distinct = dense[tuple(slice(0, size) for size in own)]
     span = 1 + sum((size - 1) * step for size, step in zip(own, stride, strict=True))
     memory = torch.empty(span, dtype=dense.dtype, device="cpu")
-    where = torch.zeros((), dtype=torch.int64)
+    where = torch.zeros((), dtype=torch.int64, device="cpu")
     if span < distinct.numel():
         for dim, (size, step) in enumerate(zip(own, stride, strict=True)):
-            index = torch.arange(size) * step
+            index = torch.arange(size, device="cpu") * step
             where = where + index.reshape([-1 if k == dim else 1 for k in range(len(own))])
         memory[where.expand(own).reshape(-1)] = distinct.reshape(-1)
     else:
@@ -818,9 +832,7 @@ class Part:
 
     # --- the call ---
 
-    def __call__(
-        self, inputs: Sequence[torch.Tensor | int | float], *, eager_nodes: int = 0
-    ) -> list[torch.Tensor]:
+    def __call__(self, inputs: Sequence[torch.Tensor | int | float], *, eager_nodes: int = 0) -> list[torch.Tensor]:
         """The outputs. eager_nodes: eager compute nodes that ran beside this part since the graph's last call.
 
         Errors: ClientError for an input that cannot be sent, DaemonFault, ExecutorLost, DaemonLost; after a loss the
@@ -872,10 +884,8 @@ class Part:
             if grad:
                 torch._C._set_grad_enabled(True)
 
-    def _gather(
-        self, plan: _Plan, inputs: Sequence[torch.Tensor | int | float]
-    ) -> tuple[_Frame, list[int], list[object]]:
-        """A frame, a location for each input, and what keeps memory beside the frame. Errors: _Mismatch, ClientError."""
+    def _gather(self, plan: _Plan, inputs: Sequence[Any]) -> tuple[_Frame, list[int], list[object]]:
+        """A frame, a location for each input, what keeps memory beside the frame. Errors: _Mismatch, ClientError."""
         if len(inputs) != plan.n_inputs:
             raise _Mismatch
         try:
@@ -892,31 +902,26 @@ class Part:
         held: list[object] = []
         large: dict[object, int] = {}
         try:
-            i = 0
-            for slot, value in zip(plan.slots, inputs, strict=True):
-                if type(value) in _PLAIN:
-                    if value.shape != slot.shape or value.dtype is not slot.dtype or not value.is_cpu or slot.is_number:  # type: ignore[union-attr]
-                        raise _Mismatch
-                    try:
-                        address = value.data_ptr()  # type: ignore[union-attr]
-                    except RuntimeError:
-                        raise _refuse(self._input(i), value) from None
-                    target = frame_targets[i]
-                    if low <= address < high and (location := _in_arena(value)):  # type: ignore[arg-type]
-                        locations[i] = location
-                    elif target is not None:
-                        targets.append(target)
-                        sources.append(value)  # type: ignore[arg-type]
-                    elif address or slot.shape.numel():
-                        locations[i] = self._stage_large(value, address, large, targets, sources, held)  # type: ignore[arg-type]
-                elif isinstance(value, int | float):
-                    number = torch.float64 if isinstance(value, float) else torch.int64
-                    if not slot.is_number or slot.dtype is not number or (slot.value is not None and slot.value != value):
-                        raise _Mismatch
-                    struct.pack_into("<d" if number is torch.float64 else "<q", frame.memory, slot.pooled_at, value)
-                else:
-                    raise _refuse(self._input(i), value)
-                i += 1
+            for i, (slot, value) in enumerate(zip(plan.slots, inputs, strict=True)):
+                if type(value) not in _PLAIN:
+                    if not isinstance(value, int | float):
+                        raise _refuse(self._input(i), value)
+                    self._write_number(slot, value, frame)
+                    continue
+                if value.shape != slot.shape or value.dtype is not slot.dtype or not value.is_cpu or slot.is_number:
+                    raise _Mismatch
+                try:
+                    address = value.data_ptr()
+                except RuntimeError:
+                    raise _refuse(self._input(i), value) from None
+                target = frame_targets[i]
+                if low <= address < high and (location := _in_arena(arena, value, address)):
+                    locations[i] = location
+                elif target is not None:
+                    targets.append(target)
+                    sources.append(value)
+                elif address or slot.shape.numel():
+                    locations[i] = self._stage_large(value, address, large, targets, sources, held)
             if len(targets) == 1:
                 targets[0].copy_(sources[0])
             elif targets:
@@ -925,6 +930,17 @@ class Part:
             plan.frames.append(frame)
             raise
         return frame, locations, held
+
+    @staticmethod
+    def _write_number(slot: _Slot, value: int | float, frame: _Frame) -> None:
+        is_float = isinstance(value, float)
+        same_value = slot.value is None or slot.value == value
+        if not slot.is_number or slot.dtype.is_floating_point != is_float or not same_value:
+            raise _Mismatch
+        try:
+            struct.pack_into("<d" if is_float else "<q", frame.memory, slot.pooled_at, value)
+        except struct.error:
+            raise ClientError(f"a SymInt of value {value} does not fit int64") from None
 
     def _stage_large(
         self,
@@ -1003,9 +1019,10 @@ class Part:
             if len(specs) != len(self.spec.output_names):
                 raise ClientError(f"expected {len(self.spec.output_names)} output specs, got {len(specs)}")
             plan = _Plan(slots, specs)
-            while len(self._plans) >= MAX_PLANS:
-                self._plans.pop(next(iter(self._plans)), None)
-            self._plans[key] = plan
+            with self.client.lock:
+                while len(self._plans) >= MAX_PLANS:
+                    self._plans.pop(next(iter(self._plans)))
+                self._plans[key] = plan
         self._plan = plan
         return plan
 
@@ -1054,9 +1071,7 @@ class Part:
                 answer = connection.ask(request, keep=(inputs, frame, held, allocated))
             except (ExecutorLost, DaemonLost) as lost:
                 connection._kept[-run.call.call_id] = (inputs, frame, held, allocated)
-                if connection.dead is None:
-                    raise
-                raise connection.error(self.spec.graph.name) if connection._lost_calls else lost from None
+                raise connection.loss(lost, self.spec.graph.name) from None
             plan.frames.append(frame)
             outputs = [tensor for tensor, _ in allocated]
             for i, layout in plan.fixups:

@@ -20,7 +20,10 @@ CONNECT_TIMEOUT_S = 10.0
 
 
 def socket_path(given: str | None) -> str:
-    """As given, else RUST_ORT_SOCKET, else in $XDG_RUNTIME_DIR, else in /tmp. Errors: ClientError when relative or long."""
+    """As given, else RUST_ORT_SOCKET, else in $XDG_RUNTIME_DIR, else in /tmp.
+
+    Errors: ClientError when it is relative or too long.
+    """
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     default = f"{runtime}/rust-ort/v1.sock" if runtime else f"/tmp/rust-ort-{os.getuid()}/v1.sock"
     path = given or os.environ.get("RUST_ORT_SOCKET") or default
@@ -128,7 +131,8 @@ def _start(path: str) -> str:
         )
     except subprocess.TimeoutExpired:
         raise DaemonLost(
-            f"`{' '.join(command)}` did not come up in {START_TIMEOUT_S:.0f} s; run `rust-ort doctor`", log=_newest_log()
+            f"`{' '.join(command)}` did not come up in {START_TIMEOUT_S:.0f} s; run `rust-ort doctor`",
+            log=_newest_log(),
         ) from None
     except OSError as error:
         raise ClientError(f"cannot run {command[0]}: {error}; set RUST_ORT_BINARY") from None

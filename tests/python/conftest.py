@@ -1,5 +1,6 @@
 """A daemon of each test's own: its socket, its logs, its end."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -47,7 +48,8 @@ class Daemon:
         """Ends the daemon and waits until nobody listens."""
         pid = self.pid()
         if pid is not None:
-            with_retries(lambda: not alive(pid) or os.kill(pid, signal.SIGKILL))
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
             wait_until(lambda: not alive(pid), "the daemon's end")
 
     def logs(self) -> str:
@@ -60,13 +62,6 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-def with_retries(action: object) -> None:
-    try:
-        action()  # type: ignore[operator]
-    except ProcessLookupError:
-        pass
 
 
 def wait_until(condition: object, what: str) -> None:

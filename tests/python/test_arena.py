@@ -1,7 +1,7 @@
 import ctypes
 import gc
+import itertools
 import threading
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -14,8 +14,8 @@ from rust_ort.shm import Arena, Layout, block_bytes, contiguous_strides
 
 
 @pytest.fixture
-def arena() -> Iterator[Arena]:
-    yield Arena()
+def arena() -> Arena:
+    return Arena()
 
 
 def layout(shape: tuple[int, ...], dtype: torch.dtype = torch.float32, stride: tuple[int, ...] | None = None) -> Layout:
@@ -157,6 +157,20 @@ def test_the_user_may_write_in_place_what_was_made_without_grad(arena: Arena) ->
     assert weight.grad.tolist() == [2.0, 2.0]
 
 
+def test_the_way_around_the_private_function_is_equal(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shm, "_reinterpret", shm._set_over)
+    tensor, location = arena.empty(layout((2, 3), torch.bfloat16))
+    assert (tuple(tensor.shape), tensor.stride(), tensor.dtype) == ((2, 3), (3, 1), torch.bfloat16)
+    assert (tensor._is_view(), arena.locate(tensor.data_ptr())) == (False, location)
+
+
+def test_a_default_device_does_not_move_a_tensor(arena: Arena) -> None:
+    with torch.device("meta"):
+        tensor, _ = arena.empty(layout((2, 3)))
+        empty, _ = arena.empty(layout((0, 3)))
+    assert (tensor.device.type, empty.device.type) == ("cpu", "cpu")
+
+
 def test_memory_stays_flat_over_many_allocations(arena: Arena) -> None:
     sizes = [1, 1000, 30_000, 300_000]
     for size in sizes:
@@ -267,7 +281,7 @@ def test_live_blocks_never_overlap(steps: list[tuple[bool, int, int]]) -> None:
             del block
         spans = arena.live()
         assert spans == sorted((location, size) for _, location, size in held)
-        for (start, size), (following, _) in zip(spans, spans[1:], strict=False):
+        for (start, size), (following, _) in itertools.pairwise(spans):
             assert start + size <= following
     total = sum(size for size, _ in arena._ranges) + sum(size * len(free) for size, free in arena._free.items())
     assert total + sum(size for _, size in arena.live()) == sum(s.len_bytes for s in arena.segments.values())

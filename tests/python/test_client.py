@@ -65,7 +65,9 @@ def part(
     return client.part(spec, daemon.options())
 
 
-def out(shape: tuple[int, ...], dtype: torch.dtype = torch.float32, stride: tuple[int, ...] | None = None) -> OutputSpec:
+def out(
+    shape: tuple[int, ...], dtype: torch.dtype = torch.float32, stride: tuple[int, ...] | None = None
+) -> OutputSpec:
     return OutputSpec(dtype=dtype, shape=shape, stride=stride)
 
 
@@ -177,7 +179,9 @@ def test_numbers_are_rank_0_tensors(daemon: Daemon) -> None:
 
 def test_shapes_may_change_when_the_outputs_are_a_function(daemon: Daemon) -> None:
     data = model(
-        [helper.make_node("Add", ["x", "y"], ["z"])], [value("x", ("n", 2)), value("y", ("n", 2))], [value("z", ("n", 2))]
+        [helper.make_node("Add", ["x", "y"], ["z"])],
+        [value("x", ("n", 2)), value("y", ("n", 2))],
+        [value("z", ("n", 2))],
     )
     run = part(daemon.client(), daemon, data, lambda inputs: [out(tuple(inputs[0].shape))])  # type: ignore[attr-defined]
     for n in (1, 3, 2, 0, 3, *range(4, 60)):
@@ -312,6 +316,22 @@ def test_an_executor_killed_between_calls_is_replaced(daemon: Daemon) -> None:
     assert run([kept, kept])[0].tolist() == [4.0] * 10
     assert kept.tolist() == [2.0] * 10
     assert executor_pid(daemon) != first
+
+
+def test_an_executor_killed_between_other_requests_is_replaced(daemon: Daemon) -> None:
+    run = add(daemon)
+    x = torch.ones(10)
+    for request in (
+        lambda: run.observed([x, x], step=0, dump=False, references=[x + x])[1][0].kind == "match",
+        lambda: add(daemon)([x, x])[0].tolist() == [2.0] * 10,
+        lambda: daemon.client().status()["counters"] is not None,
+    ):
+        daemon.client().leased()
+        pid = executor_pid(daemon)
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda pid=pid: not alive(pid), "the executor's end")  # type: ignore[misc]
+        time.sleep(0.05)
+        assert request()
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from rust_ort import _wire, shm
 from rust_ort.errors import ClientError, DaemonFault, ExecutorLost
