@@ -99,7 +99,8 @@ def compare(
     region around the forward. loss: scalar from the outputs; None takes the output's `loss`, else the sum of every
     floating output's mean with weights cos(i). options: of the backend.
 
-    Parameters, buffers, gradients, random state and training mode are afterwards as before; arguments are copied, so in-place changes stay inside.
+    Parameters, buffers, gradients, random state and training mode are afterwards as before; arguments are copied, so
+    in-place changes stay inside.
     """
     backend = Backend(options)
     compiled = torch.compile(model, backend=backend)
