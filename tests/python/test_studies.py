@@ -54,7 +54,7 @@ def test_every_row_match_is_exit_0() -> None:
     [
         ({"verdicts": ("match", "mismatch")}, 1, "Mismatch (1 of 2)"),
         ({"rel": 1.1e-4}, 1, "> 0.0001"),
-        ({"rel": math.nan}, 1, "mismatch"),
+        ({"rel": math.nan}, 1, "Mismatch"),
         ({"verdicts": ("mismatch", "failed")}, 2, "Failed (1 of 2)"),
         ({"verdicts": ("match", "not_compared")}, 3, "NotCompared (1 of 2)"),
         ({"verdicts": ()}, 3, "NotCompared (no tensor)"),

@@ -154,7 +154,7 @@ class _WidenFloat32(TorchDispatchMode):
     """Every request for float32 is one for float64: Llama's norms, rotary embedding and softmax ask for it by name."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
