@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import torch
 
 from rust_ort import observe
 from rust_ort._callable import make_callable
-from rust_ort.errors import OptionError
+from rust_ort.errors import DaemonFault, OptionError
 from rust_ort.options import Options
 
 SCHEMA_VERSION = 1
@@ -36,7 +37,8 @@ def dump(
     """Dumps every graph compiled or run inside to `<folder>/<run>`; yields that path.
 
     clean: remove an earlier dump of that name first. calls: of each graph, dump the tensors of its "first" call, of
-    "all", or "none". On exit everything is on disk. Errors: OptionError; RustOrtError when the daemon cannot write.
+    "all", or "none". On exit everything is on disk, or a
+    RuntimeWarning names what is not. Errors: OptionError; RustOrtError when the folder cannot be opened.
     """
     from rust_ort.backend import client_of
 
@@ -82,10 +84,16 @@ def _reopen(session: observe.DumpSession, client: Any) -> None:
 
 
 def close(session: observe.DumpSession) -> None:
-    """Waits until everything handed over is on disk, then closes the dump at every daemon that has it."""
+    """Waits until everything handed over is on disk, then closes the dump at every daemon that has it.
+
+    What could not be written is a RuntimeWarning: a full disk costs the dump, not the run.
+    """
     for client in session.clients:
-        client.flush_dump()
-        client.close_dump()
+        for end in (client.flush_dump, client.close_dump):
+            try:
+                end()
+            except DaemonFault as fault:
+                warnings.warn(f"the dump {session.folder / session.run} is incomplete: {fault}", RuntimeWarning, stacklevel=3)
     session.clients.clear()
 
 

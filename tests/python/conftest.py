@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 
 from rust_ort import client as client_module
 from rust_ort.client import Client
@@ -83,7 +84,7 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
     """An isolated socket and state folder; RUST_ORT_SOCKET and RUST_ORT_STATE_DIR name them."""
     program = binary()
     if program is None:
-        pytest.skip("no rust-ort binary: build it and set RUST_ORT_BINARY")
+        pytest.fail("no rust-ort binary: build it and set RUST_ORT_BINARY")
     # A short path: a socket's address holds 107 bytes.
     with tempfile.TemporaryDirectory(prefix="rort-") as folder:
         root = Path(folder)
@@ -92,6 +93,8 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
         monkeypatch.setenv("RUST_ORT_SOCKET", str(isolated.socket))
         monkeypatch.setenv("RUST_ORT_STATE_DIR", str(isolated.state))
         monkeypatch.setenv("RUST_ORT_IDLE_TIMEOUT_S", "120")
+        # Code compiled by an earlier test holds that test's client.
+        torch._dynamo.reset()
         try:
             yield isolated
         finally:

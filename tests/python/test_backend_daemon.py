@@ -30,6 +30,7 @@ def daemon_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(autouse=True)
 def fresh(daemon_folder: Path) -> None:
     torch._dynamo.reset()
+    torch.manual_seed(0)
 
 
 def counters() -> dict[str, int]:

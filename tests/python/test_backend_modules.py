@@ -28,6 +28,7 @@ def daemon_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> FakeClient | DaemonClient:
     """Every test on the in-process oracle and on the daemon."""
     torch._dynamo.reset()
+    torch.manual_seed(0)
     if request.param == "in process":
         fake = FakeClient()
         monkeypatch.setattr(backend_module, "client_of", lambda options: fake)

@@ -32,7 +32,7 @@ def alive(pid: int) -> bool:
 
 
 def executor_pids(daemon) -> list[int]:
-    return [executor["pid"] for executor in daemon.status()["executors"]]
+    return [executor["pid"] for executor in daemon.client().status()["executors"]]
 
 
 def make_model() -> tuple[torch.nn.Module, torch.Tensor]:
@@ -47,7 +47,7 @@ def test_daemon_killed_between_calls(daemon) -> None:
     kept = compiled(x)
     executors = executor_pids(daemon)
     assert executors
-    os.kill(daemon.pid, signal.SIGKILL)
+    os.kill(daemon.pid(), signal.SIGKILL)
     wait_for(lambda: not any(alive(pid) for pid in executors), "executors to follow their daemon")
     torch.testing.assert_close(kept, expected)
     kept.sum().backward()  # may or may not be the call that notices: it must be right either way
@@ -59,8 +59,8 @@ def test_daemon_killed_then_next_forward_works(daemon) -> None:
     compiled = torch.compile(model, backend="rust_ort")
     with torch.no_grad():
         first = compiled(x)
-        os.kill(daemon.pid, signal.SIGKILL)
-        wait_for(lambda: not alive(daemon.pid), "the daemon to die")
+        os.kill(daemon.pid(), signal.SIGKILL)
+        wait_for(lambda: daemon.pid() is None, "the daemon to die")
         torch.testing.assert_close(compiled(x), model(x))
         torch.testing.assert_close(first, model(x))
 
@@ -134,7 +134,7 @@ def test_executor_killed_in_mid_call(barrier, daemon, tmp_path: Path) -> None:
             folder = Path(error.dump)
             assert list(folder.rglob("model.onnx")), sorted(folder.rglob("*"))
             assert list(folder.rglob("input_0.pb"))
-            assert daemon.status()["quarantine"]
+            assert daemon.client().status()["quarantine"]
 
             torch.testing.assert_close(compiled(x), expected)
             torch.testing.assert_close(kept, expected)
@@ -169,19 +169,16 @@ def test_client_killed_in_mid_call(barrier, daemon) -> None:
         file.unlink()
 
         def returned() -> bool:
-            status = daemon.status()
+            status = daemon.client().status()
             return client.pid not in [c["pid"] for c in status["clients"]] and all(
                 e["leased_to"] is None for e in status["executors"]
             )
 
         wait_for(returned, "the lease to come back")
-        maps = Path(f"/proc/{daemon.pid}/maps").read_text()
-        for pid in executor_pids(daemon):
-            maps += Path(f"/proc/{pid}/maps").read_text()
         wait_for(
             lambda: not any(
                 "rust-ort-data" in Path(f"/proc/{pid}/maps").read_text()
-                for pid in [daemon.pid, *executor_pids(daemon)]
+                for pid in [daemon.pid(), *executor_pids(daemon)]
             ),
             "segments to be unmapped",
         )
@@ -197,7 +194,7 @@ def test_outputs_outlive_every_other_process(daemon) -> None:
     with torch.no_grad():
         kept = [compiled(x) for _ in range(3)]
         executors = executor_pids(daemon)
-        os.kill(daemon.pid, signal.SIGKILL)
+        os.kill(daemon.pid(), signal.SIGKILL)
         for pid in executors:
             wait_for(lambda pid=pid: not alive(pid), "executors to die")
         for output in kept:
@@ -225,7 +222,7 @@ def test_third_death_in_a_row_quarantines_for_good(barrier, daemon) -> None:
             thread = threading.Thread(target=call)
             thread.start()
             wait_for(held.exists, "the executor to reach the barrier")
-            for executor in daemon.status()["executors"]:
+            for executor in daemon.client().status()["executors"]:
                 os.kill(executor["pid"], signal.SIGKILL)
             thread.join(60)
             assert len(caught) == 1

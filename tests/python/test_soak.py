@@ -64,8 +64,8 @@ def test_two_thousand_calls_leave_memory_flat(daemon) -> None:
     gc.collect()
 
     def sizes() -> dict[str, int]:
-        pids = {"client": os.getpid(), "daemon": daemon.pid}
-        pids |= {f"executor-{e['pid']}": e["pid"] for e in daemon.status()["executors"]}
+        pids = {"client": os.getpid(), "daemon": daemon.pid()}
+        pids |= {f"executor-{e['pid']}": e["pid"] for e in daemon.client().status()["executors"]}
         return {name: rss_kib(pid) for name, pid in pids.items()}
 
     before = sizes()

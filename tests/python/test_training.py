@@ -10,11 +10,11 @@ pytestmark = pytest.mark.usefixtures("daemon")
 
 
 def losses(model: torch.nn.Module, call: torch.nn.Module, n_steps: int) -> list[float]:
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-4)
     generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(0, 4000, (2, 128), generator=generator)
     values = []
     for _ in range(n_steps):
-        tokens = torch.randint(0, 4000, (2, 128), generator=generator)
         optimizer.zero_grad()
         loss = call(input_ids=tokens, labels=tokens).loss
         loss.backward()
@@ -41,4 +41,4 @@ def test_five_adam_steps_of_llama_equal_eager() -> None:
     print("eager:", expected, "rust_ort:", got)
     assert expected[-1] < expected[0]
     for step, (candidate, reference) in enumerate(zip(got, expected, strict=True)):
-        assert abs(candidate - reference) <= 1e-5 * max(1.0, abs(reference)), f"step {step}: {candidate} {reference}"
+        assert abs(candidate - reference) <= 1e-5, f"step {step}: {candidate} {reference}"

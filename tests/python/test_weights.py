@@ -23,11 +23,13 @@ def assert_same(model: torch.nn.Module, compiled: Callable[..., torch.Tensor], x
     model.zero_grad()
     got = compiled(x)
     got.square().mean().backward()
-    torch.testing.assert_close(got, expected, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
     got_grads = [p.grad for p in model.parameters()]
     assert len(expected_grads) == len(got_grads) > 0
     for got_grad, expected_grad in zip(got_grads, expected_grads, strict=True):
-        torch.testing.assert_close(got_grad, expected_grad, atol=1e-7, rtol=1e-4)
+        # Rounding is relative to the largest sums; a stale weight changes everything.
+        atol = 1e-5 * expected_grad.abs().max().item()
+        torch.testing.assert_close(got_grad, expected_grad, atol=atol, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +55,6 @@ def test_optimizer_steps_are_seen(make_optimizer: Callable[..., torch.optim.Opti
 
 
 def load_state_dict(model: torch.nn.Module) -> None:
-    torch.manual_seed(1)
     model.load_state_dict({name: torch.randn_like(value) for name, value in model.state_dict().items()})
 
 
