@@ -1,4 +1,3 @@
-# ruff: noqa: RUF009 - each default is made by _option, a wrapper of dataclasses.field
 """Every option in one table: its name, default, check and environment twin."""
 
 from __future__ import annotations
