@@ -74,10 +74,7 @@ fn sigterm_ends_the_daemon_and_tells_its_clients() {
     let pid = rustix::process::Pid::from_raw(home.daemon_pid() as i32).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     let answer = client.peer.next_answer(std::time::Duration::from_secs(60)).unwrap();
-    assert!(
-        matches!(&answer, Some(rust_ort::daemon::peer::Answer::Notice(Notice::ShuttingDown { .. }))),
-        "{answer:?}"
-    );
+    assert!(matches!(&answer, Some(rust_ort::daemon::peer::Answer::Notice(Notice::ShuttingDown { .. }))), "{answer:?}");
     assert!(home.wait_daemon().success());
     assert!(!home.socket().exists());
 }

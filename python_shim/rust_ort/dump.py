@@ -93,7 +93,9 @@ def close(session: observe.DumpSession) -> None:
             try:
                 end()
             except DaemonFault as fault:
-                warnings.warn(f"the dump {session.folder / session.run} is incomplete: {fault}", RuntimeWarning, stacklevel=3)
+                warnings.warn(
+                    f"the dump {session.folder / session.run} is incomplete: {fault}", RuntimeWarning, stacklevel=3
+                )
     session.clients.clear()
 
 

@@ -49,7 +49,6 @@ class Norm(nn.Module):
 def wrong_epsilon(proto: Any) -> None:
     """The planted wrong kernel: every small constant (an epsilon) becomes 0.3."""
     import numpy as np
-
     from onnx import numpy_helper
 
     changed = 0

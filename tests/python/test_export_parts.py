@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import onnx
 import pytest
 import torch
 from functorch.compile import make_boxed_func
 from torch import fx, nn
 from torch._dynamo.backends.common import aot_autograd
 
-import onnx
 from rust_ort.export import decompositions, partition, translate
 from rust_ort.export.plan import make_plan
 from rust_ort.export.provenance import parameter_name

@@ -42,9 +42,7 @@ def worker(model: torch.nn.Module, compiled: torch.nn.Module, n_calls: int, seed
 
 
 def run_calls(model: torch.nn.Module, compiled: torch.nn.Module, n_calls: int, errors: list[str]) -> None:
-    threads = [
-        threading.Thread(target=worker, args=(model, compiled, n_calls // 2, seed, errors)) for seed in range(2)
-    ]
+    threads = [threading.Thread(target=worker, args=(model, compiled, n_calls // 2, seed, errors)) for seed in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:

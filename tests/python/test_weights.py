@@ -74,9 +74,7 @@ def numpy_write(model: torch.nn.Module) -> None:
 
 
 def ema_swap(model: torch.nn.Module) -> None:
-    averaged = torch.optim.swa_utils.AveragedModel(
-        model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.5)
-    )
+    averaged = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.5))
     averaged.update_parameters(model)
     data_copy(model)
     averaged.update_parameters(model)
