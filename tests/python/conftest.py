@@ -16,7 +16,9 @@ import torch
 
 from rust_ort import client as client_module
 from rust_ort.client import Client
+from rust_ort.errors import ClientError
 from rust_ort.options import Options
+from rust_ort.transport.daemon import find_binary
 
 WATCHDOG_S = 60.0
 
@@ -74,8 +76,8 @@ def wait_until(condition: object, what: str) -> None:
 
 def binary() -> str | None:
     try:
-        return client_module.daemon.find_binary()
-    except client_module.ClientError:
+        return find_binary()
+    except ClientError:
         return None
 
 

@@ -8,9 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rust_ort import shm
 from rust_ort.errors import ClientError
-from rust_ort.shm import Arena, Layout, block_bytes, contiguous_strides
+from rust_ort.transport import arena as arena_module
+from rust_ort.transport.arena import Arena
+from rust_ort.transport.layout import ONNX_CODE, Layout, block_bytes, contiguous_strides, set_over
+from rust_ort.transport.segment import LOCATION_BITS, Segment
 
 
 @pytest.fixture
@@ -83,7 +85,7 @@ def test_a_block_freed_in_another_thread_returns(arena: Arena) -> None:
     assert arena.live() == []
 
 
-@pytest.mark.parametrize("dtype", list(shm.ONNX_CODE), ids=str)
+@pytest.mark.parametrize("dtype", list(ONNX_CODE), ids=str)
 @pytest.mark.parametrize("shape", [(), (1,), (5,), (2, 3), (1, 1), (4, 1, 3)], ids=str)
 def test_a_tensor_has_its_shape_strides_and_dtype(arena: Arena, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     tensor, location = arena.empty(layout(shape, dtype))
@@ -119,7 +121,7 @@ def test_addresses_outside_have_no_location(arena: Arena) -> None:
     assert arena.locate(torch.zeros(1).data_ptr()) == 0
     tensor, location = arena.empty(layout((1000,)))
     assert arena.locate(tensor[10:].data_ptr()) == location + 40
-    segment = arena.segments[location >> shm.LOCATION_BITS]
+    segment = arena.segments[location >> LOCATION_BITS]
     assert arena.locate(segment.base - 1) == 0
     assert arena.locate(segment.base + segment.len_bytes) == 0
     assert arena.locate(segment.base + segment.len_bytes - 1) != 0
@@ -158,7 +160,7 @@ def test_the_user_may_write_in_place_what_was_made_without_grad(arena: Arena) ->
 
 
 def test_the_way_around_the_private_function_is_equal(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shm, "_reinterpret", shm._set_over)
+    monkeypatch.setattr(arena_module, "reinterpret", set_over)
     tensor, location = arena.empty(layout((2, 3), torch.bfloat16))
     assert (tuple(tensor.shape), tensor.stride(), tensor.dtype) == ((2, 3), (3, 1), torch.bfloat16)
     assert (tensor._is_view(), arena.locate(tensor.data_ptr())) == (False, location)
@@ -195,7 +197,7 @@ def test_changing_sizes_reuse_the_same_memory(arena: Arena) -> None:
 def test_blocks_larger_than_a_segment_get_one(arena: Arena) -> None:
     tensor, location = arena.empty(layout((300 << 20,), torch.uint8))
     tensor[-1] = 1
-    assert arena.segments[location >> shm.LOCATION_BITS].len_bytes >= 300 << 20
+    assert arena.segments[location >> LOCATION_BITS].len_bytes >= 300 << 20
     assert arena.resident_bytes() < 1 << 20
 
 
@@ -224,7 +226,7 @@ def test_a_segment_is_sealed_against_a_change_of_size() -> None:
     import fcntl
     import os
 
-    segment = shm.Segment("test", 1 << 20)
+    segment = Segment("test", 1 << 20)
     seals = fcntl.fcntl(segment.fd, fcntl.F_GET_SEALS)
     assert seals & fcntl.F_SEAL_SHRINK
     with pytest.raises(PermissionError):
@@ -235,7 +237,7 @@ def test_a_new_segment_is_announced_before_it_is_used(arena: Arena) -> None:
     seen: list[int] = []
     arena.listeners.append(lambda segment: seen.append(segment.id))
     _, location = arena.empty(layout((1,)))
-    assert seen == [location >> shm.LOCATION_BITS]
+    assert seen == [location >> LOCATION_BITS]
 
 
 def test_threads_never_share_a_block() -> None:

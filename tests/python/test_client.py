@@ -15,10 +15,11 @@ import torch
 from conftest import Daemon, alive, wait_until
 from onnx import TensorProto, helper
 
-from rust_ort import shm
 from rust_ort.client import Client, GraphSpec, OutputSpec, Part, PartSpec
 from rust_ort.errors import ClientError, DaemonLost, ExecutorLost
 from rust_ort.options import Tolerance
+from rust_ort.transport import process
+from rust_ort.transport.layout import Layout
 
 ELEMENT = {torch.float32: TensorProto.FLOAT, torch.int64: TensorProto.INT64, torch.float64: TensorProto.DOUBLE}
 
@@ -94,8 +95,7 @@ def test_outputs_of_a_call_are_inputs_of_the_next_without_a_copy(daemon: Daemon)
     x = torch.ones(10)
     for _ in range(50):
         (x,) = run([x, x])
-        assert shm._arena is not None
-        assert shm._arena.locate(x.data_ptr()) != 0
+        assert process.arena().locate(x.data_ptr()) != 0
         x /= 2
     assert x.tolist() == [1.0] * 10
 
@@ -127,7 +127,7 @@ def test_arena_tensors_of_every_make_are_found_or_staged(daemon: Daemon) -> None
     run = add(daemon, (4, 3))
     (base,) = run([torch.arange(12.0).reshape(4, 3), torch.zeros(4, 3)])
     wide = torch.zeros(4, 3)
-    big, _ = shm.arena().empty(shm.Layout(torch.float32, (8, 6), None))
+    big, _ = process.arena().empty(Layout(torch.float32, (8, 6), None))
     big.copy_(torch.arange(48.0).reshape(8, 6))
     for x in (base, base[:, :], big[2:6, 1:4], big[:2].reshape(4, 3), big.t()[:4, :3], torch._neg_view(base)):
         (z,) = run([x, wide])
@@ -144,10 +144,10 @@ def test_large_inputs_are_staged_for_each_call(daemon: Daemon) -> None:
     (z,) = run([x, x.clone()])
     assert float(z.sum()) == 6.0 * x.numel()
     del z
-    live = sum(size for _, size in shm.arena().live())
+    live = sum(size for _, size in process.arena().live())
     for _ in range(20):
         run([x, x])
-    assert sum(size for _, size in shm.arena().live()) == live
+    assert sum(size for _, size in process.arena().live()) == live
 
 
 def test_a_weight_changed_behind_autograds_back_is_seen(daemon: Daemon) -> None:
@@ -300,11 +300,11 @@ def test_memory_stays_flat_over_many_calls(daemon: Daemon) -> None:
     run = add(daemon, (1000,))
     x = torch.ones(1000)
     run([x, x])
-    live, resident = shm.arena().live(), shm.arena().resident_bytes()
+    live, resident = process.arena().live(), process.arena().resident_bytes()
     for _ in range(1000):
         run([x, x])
-    assert shm.arena().live() == live
-    assert shm.arena().resident_bytes() <= resident + 4096
+    assert process.arena().live() == live
+    assert process.arena().resident_bytes() <= resident + 4096
 
 
 def test_an_executor_killed_between_calls_is_replaced(daemon: Daemon) -> None:

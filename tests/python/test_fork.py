@@ -5,8 +5,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from rust_ort import shm
-from rust_ort.shm import Layout
+from rust_ort.transport import process
+from rust_ort.transport.arena import Arena
+from rust_ort.transport.layout import Layout
 
 
 def in_child(work: Callable[[], object]) -> str:
@@ -29,7 +30,7 @@ def in_child(work: Callable[[], object]) -> str:
 
 
 def new(shape: tuple[int, ...], value: float) -> torch.Tensor:
-    tensor, _ = shm.arena().empty(Layout(torch.float32, shape, None))
+    tensor, _ = process.arena().empty(Layout(torch.float32, shape, None))
     return tensor.fill_(value)
 
 
@@ -80,15 +81,15 @@ def test_a_block_freed_by_the_parent_stays_whole_in_the_child() -> None:
 
 def test_a_child_has_an_arena_of_its_own_and_frees_nothing_inherited() -> None:
     held = [new((10,), 1), new((10,), 2)]
-    parents = shm.arena()
+    parents = process.arena()
     live = parents.live()
 
     def work() -> object:
         mine = new((10,), 4)
         addresses = {tensor.data_ptr() for tensor in held}
-        fresh = shm.arena() is not parents and mine.data_ptr() not in addresses
+        fresh = process.arena() is not parents and mine.data_ptr() not in addresses
         held.clear()
-        return fresh, len(shm.arena().live()), mine.sum().item()
+        return fresh, len(process.arena().live()), mine.sum().item()
 
     assert in_child(work) == "(True, 1, 40.0)"
     assert parents.live() == live
@@ -110,11 +111,11 @@ def test_a_fork_without_live_blocks_makes_no_handshake(monkeypatch: pytest.Monke
     import gc
 
     gc.collect()
-    monkeypatch.setattr(shm, "_arena", shm.Arena())
+    monkeypatch.setattr(process, "_arena", Arena())
     new((10,), 1)
-    assert shm.arena().live() == []
+    assert process.arena().live() == []
     pipes: list[object] = []
-    monkeypatch.setattr(shm.os, "pipe", lambda: pipes.append(1))
+    monkeypatch.setattr(process.os, "pipe", lambda: pipes.append(1))
     pid = os.fork()
     if pid == 0:
         os._exit(0)
@@ -136,7 +137,7 @@ def test_threads_that_fork_do_not_wait_for_each_other() -> None:
     for thread in threads:
         thread.join()
     assert got == ["2000.0"] * 15
-    assert shm._handshakes == {}
+    assert process._handshakes == {}
 
 
 def test_a_dataloader_reads_outputs_in_its_workers() -> None:

@@ -6,19 +6,20 @@ from typing import Any
 
 import pytest
 
-from rust_ort import _wire, shm
 from rust_ort.errors import ClientError, DaemonFault, ExecutorLost
+from rust_ort.transport import wire
+from rust_ort.transport.lanes import Lanes, descriptor
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 GRAPH = bytes(range(32)).hex()
 
 
 def tensor(segment: int, offset: int, dims: list[int]) -> Any:
-    return _wire.TensorRef(segment=segment, offset=offset, dtype=1, dims=dims)
+    return wire.TensorRef(segment=segment, offset=offset, dtype=1, dims=dims)
 
 
 def hello() -> Any:
-    request = _wire.Request(request_id=1)
+    request = wire.Request(request_id=1)
     fields = {"shim_version": "0.1.0", "python_version": "3.11.9", "torch_version": "2.13.0", "program": "train.py"}
     request.hello.SetInParent()
     for name, value in fields.items():
@@ -29,7 +30,7 @@ def hello() -> Any:
 
 
 def attach_segment() -> Any:
-    request = _wire.Request(request_id=2)
+    request = wire.Request(request_id=2)
     request.attach_segment.segment = 1
     request.attach_segment.len_bytes = 1 << 20
     request.attach_segment.kind = 2
@@ -37,7 +38,7 @@ def attach_segment() -> Any:
 
 
 def prepare_part() -> Any:
-    request = _wire.Request(request_id=3)
+    request = wire.Request(request_id=3)
     part = request.prepare_part
     part.graph_id, part.part, part.model, part.provenance_json = GRAPH, 2, b"\x08\x0a", "{}"
     provider = part.session.providers.add(name="CPUExecutionProvider")
@@ -50,7 +51,7 @@ def prepare_part() -> Any:
 
 
 def run_observed() -> Any:
-    request = _wire.Request(request_id=4)
+    request = wire.Request(request_id=4)
     run = request.run_observed
     run.call.call_id, run.call.handle, run.call.eager_nodes = 7, 3, 1
     run.call.inputs.append(tensor(1, 0, [2, 3]))
@@ -72,25 +73,25 @@ REQUESTS = [
 @pytest.mark.parametrize(("name", "request_"), REQUESTS, ids=[name for name, _ in REQUESTS])
 def test_a_request_has_the_golden_bytes(name: str, request_: Any) -> None:
     golden = (GOLDEN / name).read_bytes()
-    assert _wire.encode_frame(_wire.REQUEST, request_.SerializeToString(deterministic=True)) == golden
-    assert _wire.Request.FromString(golden[16:]) == request_
+    assert wire.encode_frame(wire.REQUEST, request_.SerializeToString(deterministic=True)) == golden
+    assert wire.Request.FromString(golden[16:]) == request_
 
 
 def answer(name: str, kind: int, message: Any) -> Any:
     frame = (GOLDEN / name).read_bytes()
-    assert _wire.decode_header(frame[:16]) == (kind, len(frame) - 16)
+    assert wire.decode_header(frame[:16]) == (kind, len(frame) - 16)
     return message.FromString(frame[16:])
 
 
 def test_the_golden_welcome_is_read() -> None:
-    reply = answer("welcome_reply.bin", _wire.REPLY, _wire.Reply)
+    reply = answer("welcome_reply.bin", wire.REPLY, wire.Reply)
     assert reply.request_id == 1
     assert (reply.welcome.protocol, reply.welcome.daemon_version, reply.welcome.client_id) == (1, "0.1.0", 12)
     assert (reply.welcome.daemon_pid, reply.welcome.log) == (99, "/state/log/daemon-99.log")
 
 
 def test_the_golden_error_becomes_an_exception() -> None:
-    error = _wire.error_from(answer("error_reply.bin", _wire.REPLY, _wire.Reply).error)
+    error = wire.error_from(answer("error_reply.bin", wire.REPLY, wire.Reply).error)
     assert type(error) is ClientError
     assert (error.code, error.graph, error.node) == ("BAD_TENSOR", "0_0-forward", "mm")
     assert (error.dump, error.log) == ("/dumps/run/0_0-forward", "/state/log/executor-7.log")
@@ -98,25 +99,25 @@ def test_the_golden_error_becomes_an_exception() -> None:
 
 
 def test_the_golden_observation_is_read() -> None:
-    observed = answer("observed_reply.bin", _wire.REPLY, _wire.Reply).observed
+    observed = answer("observed_reply.bin", wire.REPLY, wire.Reply).observed
     (verdict,) = observed.comparison.verdicts
     assert (observed.run_us, observed.dump) == (250, "/dumps/run/0_0-forward/part_2")
-    assert (verdict.name, _wire.VERDICT_KINDS[verdict.verdict]) == ("mm", "mismatch")
+    assert (verdict.name, wire.VERDICT_KINDS[verdict.verdict]) == ("mm", "mismatch")
     assert (verdict.max_abs, verdict.max_rel_to_max, verdict.outside) == (0.25, 0.125, 1)
 
 
 def test_the_golden_notice_is_read() -> None:
-    lost = answer("executor_lost_notice.bin", _wire.NOTICE, _wire.Notice).executor_lost
+    lost = answer("executor_lost_notice.bin", wire.NOTICE, wire.Notice).executor_lost
     assert (lost.executor_id, lost.cause) == (5, "killed by signal 9")
-    error = _wire.error_from(lost.calls[0])
+    error = wire.error_from(lost.calls[0])
     assert type(error) is ExecutorLost
     assert (error.graph, error.dump) == ("0_0-forward", "/state/quarantine/x")
 
 
 def test_a_lane_holds_the_golden_record() -> None:
-    lanes = shm.Lanes()
+    lanes = Lanes()
     lane = lanes.lanes[5]
-    descriptors = shm.descriptor(1, (2, 3)) + shm.descriptor(7, ()) + shm.descriptor(1, ())
+    descriptors = descriptor(1, (2, 3)) + descriptor(7, ()) + descriptor(1, ())
     locations = [1 << 40, 1 << 40 | 4096, 2 << 40 | 64]
     record = (7, 3, 2, 1, 4, len(descriptors), 0)
     lane.write(object(), descriptors, struct.Struct("<3Q"), locations, record)
@@ -138,4 +139,4 @@ def test_a_lane_holds_the_golden_record() -> None:
 )
 def test_another_header_is_refused(header: bytes, message: str) -> None:
     with pytest.raises(DaemonFault, match=message):
-        _wire.decode_header(header)
+        wire.decode_header(header)

@@ -8,9 +8,23 @@ from collections.abc import Iterator
 import pytest
 from conftest import wait_until
 
-from rust_ort import shm
 from rust_ort.errors import ClientError, ExecutorLost
-from rust_ort.shm import CLIENT_WAITING, EXECUTOR_WAITING, REPLY, REQUEST, STATUS, Lane, Lanes
+from rust_ort.transport import futex
+from rust_ort.transport.lanes import (
+    CLIENT_WAITING,
+    ERROR_KIND,
+    ERROR_LEN,
+    EXECUTOR_WAITING,
+    LANE_BYTES,
+    LOCATIONS_OFFSET,
+    N_LANES,
+    REPLY,
+    REQUEST,
+    STATUS,
+    Lane,
+    Lanes,
+    descriptor,
+)
 
 
 class Peer:
@@ -46,7 +60,7 @@ class Executor(threading.Thread):
             words[REPLY] = words[REQUEST]
             if words[CLIENT_WAITING]:
                 self.woke_client += 1
-                shm._futex_wake(self.lane.reply_address)
+                futex.wake(self.lane.reply_address)
 
 
 @pytest.fixture
@@ -103,7 +117,7 @@ def test_a_sleeping_executor_is_woken(lanes: Lanes) -> None:
 
     def sleep() -> None:
         lane.words[EXECUTOR_WAITING] = 1
-        shm._futex_wait(lane.request_address, 0, shm._Timespec(30, 0))
+        futex.wait(lane.request_address, 0, futex.Timespec(30, 0))
         woken.set()
 
     thread = threading.Thread(target=sleep)
@@ -124,7 +138,7 @@ def test_a_lost_peer_ends_the_wait_and_the_lane_stays_taken(lanes: Lanes) -> Non
         lane.wait(peer)
     lanes.abandon(lane, "memory")
     assert lanes.in_flight() == ["memory"]
-    taken = [lanes.take(peer) for _ in range(shm.N_LANES - 1)]
+    taken = [lanes.take(peer) for _ in range(N_LANES - 1)]
     assert lane not in taken
     lane.words[REPLY] = lane.words[REQUEST]
     assert lanes.in_flight() == []
@@ -132,8 +146,8 @@ def test_a_lost_peer_ends_the_wait_and_the_lane_stays_taken(lanes: Lanes) -> Non
 
 
 def test_a_lane_is_waited_for_when_all_are_taken(lanes: Lanes) -> None:
-    taken = [lanes.take(Peer()) for _ in range(shm.N_LANES)]
-    assert sorted(lane.index for lane in taken) == list(range(shm.N_LANES))
+    taken = [lanes.take(Peer()) for _ in range(N_LANES)]
+    assert sorted(lane.index for lane in taken) == list(range(N_LANES))
     got: list[Lane] = []
     thread = threading.Thread(target=lambda: got.append(lanes.take(Peer())))
     thread.start()
@@ -156,9 +170,9 @@ def test_the_lane_given_back_last_is_taken_first(lanes: Lanes) -> None:
 
 def test_descriptors_are_written_once_a_plan(lanes: Lanes) -> None:
     lane = lanes.take(Peer())
-    descriptors = shm.descriptor(1, (10,))
+    descriptors = descriptor(1, (10,))
     plan, pack = object(), struct.Struct("<Q")
-    start = lane.offset + shm.LOCATIONS_OFFSET + 8
+    start = lane.offset + LOCATIONS_OFFSET + 8
     for other in (plan, object()):
         lane.write(other, descriptors, pack, [1 << 40], (1, 1, 1, 0, 0, len(descriptors), 0))
         assert lane.map[start : start + 16] == struct.pack("<BBHIq", 1, 1, 0, 0, 10)
@@ -176,9 +190,9 @@ def test_a_record_that_does_not_fit_is_refused(lanes: Lanes) -> None:
 def test_an_error_is_read_with_its_text(lanes: Lanes) -> None:
     lane = lanes.take(Peer())
     text = "feed é".encode()
-    lane.words[shm.ERROR_KIND], lane.words[STATUS], lane.words[shm.ERROR_LEN] = 1, 7, len(text)
-    start = lane.offset + shm.LANE_BYTES - 4096
+    lane.words[ERROR_KIND], lane.words[STATUS], lane.words[ERROR_LEN] = 1, 7, len(text)
+    start = lane.offset + LANE_BYTES - 4096
     lane.map[start : start + len(text)] = text
     assert lane.error() == (1, 7, "feed é")
-    lane.words[shm.ERROR_LEN] = 1 << 30
+    lane.words[ERROR_LEN] = 1 << 30
     assert len(lane.error()[2]) <= 4096

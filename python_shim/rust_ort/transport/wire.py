@@ -8,7 +8,7 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from .errors import ClientError, DaemonFault, ExecutorLost, RustOrtError
+from rust_ort.errors import ClientError, DaemonFault, ExecutorLost, RustOrtError
 
 PROTOCOL = 1
 MAGIC = b"RORT"
@@ -18,7 +18,7 @@ MAX_BODY_BYTES = 1 << 30
 
 
 def _load() -> tuple[dict[str, Any], Any]:
-    text = (importlib.resources.files(__package__) / "rust_ort.binpb").read_bytes()
+    text = (importlib.resources.files("rust_ort") / "rust_ort.binpb").read_bytes()
     files = descriptor_pb2.FileDescriptorSet.FromString(text)
     # A pool of our own: another package may register a file or message of the same name in the default one.
     pool = descriptor_pool.DescriptorPool()

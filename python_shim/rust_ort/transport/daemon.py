@@ -13,7 +13,7 @@ import sysconfig
 import time
 from pathlib import Path
 
-from .errors import ClientError, DaemonLost
+from rust_ort.errors import ClientError, DaemonLost
 
 START_TIMEOUT_S = 30.0
 CONNECT_TIMEOUT_S = 10.0

@@ -1,0 +1,332 @@
+"""One connection to the daemon: handshake, requests and replies, the lease of an executor, and what a loss leaves."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import itertools
+import os
+import select
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from rust_ort.errors import DaemonFault, DaemonLost, ExecutorLost, RustOrtError
+from rust_ort.options import Options
+from rust_ort.transport import daemon, process, wire
+from rust_ort.transport.lanes import Lane, Lanes
+from rust_ort.transport.segment import Segment
+from rust_ort.transport.specs import DumpSpec
+
+HANDSHAKE_TIMEOUT_S = 30.0
+EXECUTOR_EXIT_WAIT_MS = 2000
+
+
+class Connection:
+    """One handshake's worth: what the daemon knows of this process. When it is lost nothing of it is used again."""
+
+    def __init__(self, path: str) -> None:
+        self.dead: RustOrtError | None = None
+        self.lanes: Lanes | None = None
+        self.graphs: set[tuple[str, str]] = set()
+        self.dump_epoch = 0
+        self.dump_spec: DumpSpec | None = None
+        self.executor_log = ""
+        self._lost_calls: list[Any] = []
+        self._shutting_down = ""
+        self._lock = threading.Lock()
+        self._buffer = bytearray()
+        self._ids = itertools.count(1)
+        self._kept: dict[int, object] = {}  # request -> what an interrupted one may still read and write
+        self._pidfd = -1
+        self._socket = daemon.connect(path)
+        try:
+            self._hello(path)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def _hello(self, path: str) -> None:
+        request = wire.Request()
+        request.hello.protocol = wire.PROTOCOL
+        request.hello.shim_version = shim_version()
+        request.hello.pid = os.getpid()
+        request.hello.python_version = sys.version.split()[0]
+        request.hello.torch_version = str(torch.__version__)
+        request.hello.program = (sys.argv[0] if sys.argv else "")[:1024]
+        self._socket.settimeout(HANDSHAKE_TIMEOUT_S)
+        try:
+            welcome = self.ask(request)
+        except TimeoutError:
+            raise DaemonLost(
+                f"the daemon on {path} did not answer in {HANDSHAKE_TIMEOUT_S:.0f} s; run `rust-ort doctor`"
+            ) from None
+        self._socket.settimeout(None)
+        self.log = str(welcome.log)
+        self.daemon_pid = int(welcome.daemon_pid)
+        self.client_id = int(welcome.client_id)
+        if welcome.protocol != wire.PROTOCOL:
+            raise DaemonFault(
+                f"the daemon {welcome.daemon_version} speaks protocol {welcome.protocol}, this package "
+                f"{wire.PROTOCOL}; install equal versions and run `rust-ort stop`",
+                code="PROTOCOL_VERSION",
+                log=self.log,
+            )
+
+    def ask(self, request: Any, *, fd: int | None = None, keep: object = None) -> Any:
+        """The answer's message. keep: what must live until the answer is here. Errors: the daemon's, DaemonLost."""
+        with self._lock:
+            if self.dead is not None:
+                raise self.error()
+            number = request.request_id = next(self._ids)
+            self._send(wire.encode_frame(wire.REQUEST, request.SerializeToString()), fd)
+            try:
+                reply = self._await(number)
+            except BaseException:
+                if keep is not None:
+                    self._kept[number] = keep
+                raise
+        if reply.WhichOneof("body") == "error":
+            error = wire.error_from(reply.error)
+            if isinstance(error, ExecutorLost):
+                self.dead = self.dead or error
+            raise error
+        return getattr(reply, reply.WhichOneof("body"))
+
+    def _send(self, frame: bytes, fd: int | None) -> None:
+        try:
+            sent = 0 if fd is None else socket.send_fds(self._socket, [frame], [fd])
+            self._socket.sendall(memoryview(frame)[sent:])
+        except OSError:
+            # It may have said why before it closed.
+            with contextlib.suppress(OSError, RustOrtError):
+                self._receive_ready()
+            self._lose("the daemon closed the connection")
+            raise self.error() from None
+        except BaseException:
+            self._lose("a request was interrupted halfway")
+            raise
+
+    def _await(self, number: int) -> Any:
+        while True:
+            for reply in self._frames():
+                if reply.request_id == number:
+                    return reply
+                self._kept.pop(reply.request_id, None)
+                if reply.request_id == 0 and reply.WhichOneof("body") == "error":
+                    self._lose(reply.error.message)
+            if self.dead is not None and not isinstance(self.dead, ExecutorLost):
+                raise self.error()
+            try:
+                data = self._socket.recv(1 << 20)
+            except ConnectionError:
+                data = b""
+            if not data:
+                self._lose("the daemon is gone")
+                raise self.error()
+            self._buffer += data
+
+    def _frames(self) -> Iterator[Any]:
+        """Replies in the buffer; notices are handled on the way."""
+        size = wire.HEADER.size
+        while len(self._buffer) >= size:
+            try:
+                kind, len_bytes = wire.decode_header(bytes(self._buffer[:size]))
+            except DaemonFault as error:
+                self.dead = self.dead or error
+                self._socket.close()
+                raise
+            if len(self._buffer) < size + len_bytes:
+                return
+            body = bytes(memoryview(self._buffer)[size : size + len_bytes])
+            del self._buffer[: size + len_bytes]
+            if kind == wire.NOTICE:
+                self._notice(wire.Notice.FromString(body))
+            else:
+                yield wire.Reply.FromString(body)
+
+    def _notice(self, notice: Any) -> None:
+        if notice.WhichOneof("body") == "executor_lost":
+            lost = notice.executor_lost
+            self._lost_calls = list(lost.calls)
+            self.dead = self.dead or ExecutorLost(
+                f"the executor died: {lost.cause}; call again: a new one is leased by itself",
+                code="EXECUTOR_LOST",
+                log=self.executor_log,
+            )
+        elif notice.WhichOneof("body") == "shutting_down":
+            self._shutting_down = f" ({notice.shutting_down.reason})"
+
+    def _receive_ready(self) -> None:
+        while True:
+            try:
+                data = self._socket.recv(1 << 16, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                break
+            except OSError:
+                data = b""
+            self._buffer += data
+            for reply in self._frames():
+                self._kept.pop(reply.request_id, None)
+            if not data:
+                self._lose("the daemon is gone")
+                break
+
+    def _lose(self, why: str) -> None:
+        if self.dead is None:
+            self.dead = DaemonLost(
+                f"{why}{self._shutting_down}; call again: a daemon is started by itself",
+                log=getattr(self, "log", ""),
+            )
+        self._socket.close()
+
+    def check(self) -> None:
+        """Looks for notices without waiting. Errors: ExecutorLost, DaemonLost."""
+        if self.dead is None and self._lock.acquire(blocking=False):
+            try:
+                self._receive_ready()
+            finally:
+                self._lock.release()
+        if self.dead is not None:
+            raise self.error()
+
+    def error(self, graph: str = "") -> RustOrtError:
+        """Why the connection is dead, for one caller; with the post-mortem of a call of graph when there is one."""
+        assert self.dead is not None
+        for call in self._lost_calls:
+            if graph and call.graph == graph:
+                error = wire.error_from(call)
+                error.log = error.log or self.executor_log
+                return error
+        dead = self.dead
+        return type(dead)(
+            str(dead.args[0]), code=dead.code, graph=dead.graph or graph, node=dead.node, dump=dead.dump, log=dead.log
+        )
+
+    def loss(self, error: RustOrtError, graph: str) -> RustOrtError:
+        """The post-mortem of a call of graph where there is one, else error with graph."""
+        if self.dead is not None and any(call.graph == graph for call in self._lost_calls):
+            return self.error(graph)
+        error.graph = error.graph or graph
+        return error
+
+    # --- what a lease needs ---
+
+    def lease(self, options: Options) -> None:
+        """An executor and the lanes to it, once."""
+        if self.lanes is not None:
+            return
+        request = wire.Request()
+        request.lease_executor.onnxruntime_library = daemon.find_onnxruntime()
+        request.lease_executor.threads = threads(options)
+        request.lease_executor.allow_spinning = allow_spinning(options)
+        leased = self.ask(request)
+        self.executor_log = str(leased.log)
+        self.executor_pid = int(leased.pid)
+        self.onnxruntime_version = str(leased.onnxruntime_version)
+        with contextlib.suppress(OSError):
+            self._pidfd = os.pidfd_open(self.executor_pid)
+        lanes = Lanes()
+        self.attach(lanes.segment, lanes=True)
+        self.lanes = lanes
+
+    def attach(self, segment: Segment, *, lanes: bool = False) -> None:
+        """Shows a segment to the daemon and the executor."""
+        request = wire.Request()
+        request.attach_segment.segment = segment.id
+        request.attach_segment.len_bytes = segment.len_bytes
+        request.attach_segment.kind = 2 if lanes else 1
+        self.ask(request, fd=segment.fd)
+
+    def announce(self, segment: Segment) -> None:
+        """The arena's listener: a connection that cannot learn of a new segment is of no more use."""
+        if self.dead is None:
+            self.attach(segment)
+
+    def open_lane(self, lane: Lane) -> None:
+        request = wire.Request()
+        request.open_lane.lane = lane.index
+        self.ask(request)
+        lane.open = True
+
+    # --- the end ---
+
+    def executor_is_gone(self, wait_ms: int = 0) -> bool:
+        """Whether the executor can write no more."""
+        if isinstance(self.dead, ExecutorLost) or self._pidfd < 0:
+            return True
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        return bool(poll.poll(wait_ms))
+
+    def hold(self, holds: object) -> None:
+        """Keeps what a call of the lost executor may still read and write."""
+        self._kept[-next(self._ids)] = holds
+
+    def in_flight(self) -> list[object]:
+        held = self.lanes.in_flight() if self.lanes is not None else []
+        return held + list(self._kept.values())
+
+    def close(self) -> None:
+        """Ends the connection; what was not handed over is lost, tensors are not."""
+        self._lose("the connection was closed here")
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
+
+    def forget(self) -> None:
+        """In a forked child: closes this process's copies without a word to the daemon."""
+        self._lock = threading.Lock()
+        self.dead = DaemonLost("this connection belongs to the process that forked; call again")
+        with contextlib.suppress(OSError):
+            self._socket.close()
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
+
+
+# Dead connections whose executor may still write into what abandoned calls hold.
+_condemned: list[Connection] = []
+
+
+def bury(connection: Connection) -> None:
+    """Closes a dead connection, but keeps what its calls in flight hold until the executor is gone."""
+    for old in list(_condemned):
+        if old.executor_is_gone():
+            _condemned.remove(old)
+            old.close()
+    if connection.in_flight() and not connection.executor_is_gone(EXECUTOR_EXIT_WAIT_MS):
+        _condemned.append(connection)
+    else:
+        connection.close()
+
+
+def threads(options: Options) -> int:
+    """Threads of the executor's pool: as asked for, else one a usable core."""
+    return options.threads or len(os.sched_getaffinity(0))
+
+
+def allow_spinning(options: Options) -> bool:
+    """Whether the pool's threads spin between operators; off unless asked for: spinning starves torch's own threads."""
+    return options.session_options.get("session.intra_op.allow_spinning", "0") == "1"
+
+
+def shim_version() -> str:
+    """Version of this package, "0" when it runs from a source tree."""
+    try:
+        return importlib.metadata.version("rust-ort")
+    except importlib.metadata.PackageNotFoundError:
+        return "0"
+
+
+def _after_fork_in_child() -> None:
+    for connection in _condemned:
+        connection.forget()
+    _condemned.clear()
+
+
+process.after_fork_in_child.append(_after_fork_in_child)
