@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from rust_ort._callable import make_callable
-from rust_ort.backend import Backend, GraphInfo, client_of, half_tolerance
+from rust_ort.backend import Backend, client_of
+from rust_ort.graph_info import GraphInfo, half_tolerance
 from rust_ort.options import Options
 from rust_ort.reference import rng_kept
 
@@ -131,7 +132,7 @@ def _run(
     autocast: torch.dtype | None, loss: Callable[[Any], Tensor] | None,
 ) -> dict[str, Tensor | None]:  # fmt: skip
     """{name: value} of one run: outputs, loss, gradients, buffers and changed arguments."""
-    args, kwargs = _copied(args), _copied(dict(kwargs))
+    args, kwargs = copied(args), copied(dict(kwargs))
     values: dict[str, Tensor | None] = {}
     device = next((leaf.device.type for leaf in _tensors(args, kwargs)), "cpu")
     with rng_kept(), contextlib.ExitStack() as stack:
@@ -140,7 +141,7 @@ def _run(
             outputs = call(*args, **kwargs)
         values |= {f"output{path}": _kept(leaf) for path, leaf in named_tensors(outputs)}
         if backward:
-            total = _loss(outputs, loss)
+            total = scalar_loss(outputs, loss)
             if total is not None:
                 values["loss"] = _kept(total)
                 total.backward()
@@ -154,7 +155,8 @@ def _run(
     return values
 
 
-def _loss(outputs: Any, loss: Callable[[Any], Tensor] | None) -> Tensor | None:
+def scalar_loss(outputs: Any, loss: Callable[[Any], Tensor] | None) -> Tensor | None:
+    """`loss` of the outputs, else their own, else a weighted mean of all; None when none needs a gradient."""
     if loss is not None:
         return loss(outputs)
     own = getattr(outputs, "loss", None)
@@ -222,14 +224,14 @@ def _walk(value: Any, path: str, found: list[tuple[str, Tensor]]) -> None:
                 _walk(item, f"{path}[{index}]", found)
 
 
-def _copied(value: Any) -> Any:
+def copied(value: Any) -> Any:
     """Arguments with their tensors cloned; other objects as they are."""
 
     def clone(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor) or isinstance(leaf, nn.Parameter):
             return leaf
-        copied = leaf.detach().clone(memory_format=torch.preserve_format)
-        return copied.requires_grad_(leaf.requires_grad)
+        copy = leaf.detach().clone(memory_format=torch.preserve_format)
+        return copy.requires_grad_(leaf.requires_grad)
 
     return pytree.tree_map(clone, value)
 

@@ -12,9 +12,10 @@ import torch
 from torch import nn
 
 from rust_ort._callable import make_callable
-from rust_ort.backend import Backend, GraphInfo
-from rust_ort.compare import _copied, _loss, kept_state
+from rust_ort.backend import Backend
+from rust_ort.compare import copied, kept_state, scalar_loss
 from rust_ort.export.partition import EagerNode
+from rust_ort.graph_info import GraphInfo
 from rust_ort.options import Options
 
 
@@ -71,8 +72,8 @@ def explain(
     def step() -> float:
         start = time.perf_counter()
         with torch.enable_grad() if backward else torch.no_grad():
-            outputs = compiled(*_copied(args), **_copied(dict(kwargs)))
-            loss = _loss(outputs, None) if backward else None
+            outputs = compiled(*copied(args), **copied(dict(kwargs)))
+            loss = scalar_loss(outputs, None) if backward else None
             if loss is not None:
                 loss.backward()
         return time.perf_counter() - start

@@ -13,10 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
-from rust_ort.client import Verdict
+from rust_ort.client import Client, Verdict
 from rust_ort.errors import ClientError
+
+_get = Client.get  # use_client replaces the attribute
 
 
 class FakePart:
@@ -31,7 +34,7 @@ class FakePart:
         self.spec = spec
         try:
             self.session = onnxruntime.InferenceSession(spec.model, options, providers=["CPUExecutionProvider"])
-        except Exception as error:
+        except Exception as error:  # onnxruntime has one class an error code, with no base of its own
             raise ClientError(str(error), code="BAD_MODEL", graph=spec.graph.name) from error
         self.calls = 0
         self.prepared_again = 0
@@ -156,6 +159,12 @@ class FakeClient:
         pass
 
 
+def use_client(monkeypatch: pytest.MonkeyPatch, client: FakeClient | DaemonClient) -> None:
+    """Every graph that is compiled from now on has this client."""
+    of = client.of if isinstance(client, DaemonClient) else lambda options: client
+    monkeypatch.setattr(Client, "get", staticmethod(of))
+
+
 def _verdict(name: str, kind: str, reason: str) -> Verdict:
     return Verdict(name=name, kind=kind, reason=reason, metrics=None, max_abs=0.0, max_rel_to_max=0.0, outside=0)
 
@@ -167,10 +176,7 @@ class DaemonClient:
         self.parts: list[Any] = []
 
     def of(self, options: Any) -> Any:
-        from rust_ort.client import Client
-
-        client = Client.get(options)
-        return _Watched(client, self)
+        return _Watched(_get(options), self)
 
 
 class _Watched:

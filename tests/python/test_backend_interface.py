@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import FakeClient
+from support import FakeClient, use_client
 from torch import nn
 from torch.nn import functional as F
 
@@ -27,9 +27,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeClient]:
     torch._dynamo.reset()
     torch.manual_seed(0)
     fake = FakeClient()
-    for module in ("rust_ort.backend", "rust_ort.compare"):
-        __import__(module)
-        monkeypatch.setattr(sys.modules[module], "client_of", lambda options: fake)
+    use_client(monkeypatch, fake)
     return fake
 
 

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from support import DaemonClient, FakeClient, binary, serving
+from support import DaemonClient, FakeClient, binary, serving, use_client
 from torch import nn
 from torch.nn import functional as F
 
 import rust_ort
-from rust_ort import backend as backend_module
 
 
 @pytest.fixture(scope="module")
@@ -31,13 +30,13 @@ def client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> F
     torch.manual_seed(0)
     if request.param == "in process":
         fake = FakeClient()
-        monkeypatch.setattr(backend_module, "client_of", lambda options: fake)
+        use_client(monkeypatch, fake)
         return fake
     if binary() is None:
         pytest.skip("no rust-ort program: build it and set RUST_ORT_BINARY")
     request.getfixturevalue("daemon_folder")
     real = DaemonClient()
-    monkeypatch.setattr(backend_module, "client_of", real.of)
+    use_client(monkeypatch, real)
     return real
 
 

@@ -138,9 +138,7 @@ def test_parameter_names_are_read_from_dynamos_sources() -> None:
 
 
 def test_provenance_joins_values_lines_modules_and_parameters() -> None:
-    import sys
-
-    from support import FakeClient
+    from support import FakeClient, use_client
 
     import rust_ort
 
@@ -154,9 +152,8 @@ def test_provenance_joins_values_lines_modules_and_parameters() -> None:
 
     torch._dynamo.reset()
     fake = FakeClient()
-    module = sys.modules["rust_ort.backend"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "client_of", lambda options: fake)
+        use_client(patch, fake)
         torch.compile(Model(), backend=rust_ort)(torch.randn(4, 3)).sum().backward()
     forward, backward = (json.loads(part.spec.provenance_json) for part in fake.parts)
     assert {entry["of"] for entry in forward["inputs"]} == {"inner.weight", "inner.bias", "x"}

@@ -1,0 +1,275 @@
+"""From a Dynamo graph to prepared parts: AOTAutograd, the plan of each AOT graph, and the models of its parts."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from rust_ort import graph_info, observe
+from rust_ort.client import Client, GraphSpec, OutputSpec, Part, PartSpec
+from rust_ort.compiled_graph import CompiledGraph, PartRunner
+from rust_ort.errors import ClientError, DaemonFault, RustOrtError
+from rust_ort.export import decompositions
+from rust_ort.export import hash as content
+from rust_ort.export.partition import EagerNode, lowest_precision
+from rust_ort.export.plan import Plan, PlannedPart, make_plan
+from rust_ort.export.provenance import described, input_sources, provenance_json
+from rust_ort.export.translate import TORCHLIB_OPSET
+from rust_ort.graph_info import GraphInfo
+from rust_ort.options import Options
+
+log = logging.getLogger("rust_ort")
+
+
+@dataclass(kw_only=True)
+class _Compilation:
+    """One Dynamo graph on its way through AOTAutograd."""
+
+    name: str
+    options: Options
+    sources: list[str]
+    dynamo_text: str
+    joint_text: str = ""
+    started: float = field(default_factory=time.perf_counter)
+    collected: list[GraphInfo]
+
+
+def compile_dynamo_graph(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], options: Options, collected: list[GraphInfo]
+) -> Callable[..., Any]:
+    """The callable for a Dynamo graph; each of its AOT graphs is added to collected. Errors: RustOrtError."""
+    from functorch.compile import min_cut_rematerialization_partition
+    from torch._dynamo.backends.common import aot_autograd
+
+    compilation = _Compilation(
+        name=_compile_name(),
+        options=options,
+        sources=input_sources(gm),
+        dynamo_text=_readable(gm),
+        collected=collected,
+    )
+
+    def partition_fn(joint: fx.GraphModule, joint_inputs: Any, **kwargs: Any) -> Any:
+        compilation.joint_text = _readable(joint)
+        return min_cut_rematerialization_partition(joint, joint_inputs, **kwargs)
+
+    compiler = aot_autograd(
+        fw_compiler=functools.partial(_compile_aot_graph, compilation, "forward"),
+        bw_compiler=functools.partial(_compile_aot_graph, compilation, "backward"),
+        inference_compiler=functools.partial(_compile_aot_graph, compilation, "inference"),
+        decompositions=decompositions.table,
+        partition_fn=partition_fn,
+    )
+    compiled: Callable[..., Any] = compiler(gm, example_inputs)
+    return compiled
+
+
+def _compile_name() -> str:
+    """`0_0` of torch's compile id 0/0; `0_0_1` for the second graph of that id in this process."""
+    from torch._guards import CompileContext
+
+    compile_id = CompileContext.current_compile_id()
+    wanted = re.sub(r"[^0-9A-Za-z]+", "_", str(compile_id)).strip("_") if compile_id is not None else "0_0"
+    return graph_info.unique_name(wanted)
+
+
+def _readable(gm: fx.GraphModule) -> str:
+    return gm.print_readable(print_output=False, include_stride=True, include_device=True)
+
+
+def _compile_aot_graph(
+    compilation: _Compilation, direction: str, gm: fx.GraphModule, example_inputs: Sequence[Any]
+) -> Callable[[list[Any]], Any]:
+    options = compilation.options
+    name = f"{compilation.name}-{direction}"
+    observe.open_from_options(options)
+    observe.announce(options)
+    seconds = {}
+    start = time.perf_counter()
+    extra = [f"opset {TORCHLIB_OPSET}", f"table {decompositions.TABLE_VERSION}", *map(_cache_key, options.transforms)]
+    graph_id = content.graph_hash(gm, extra=extra)
+    seconds["hash"] = time.perf_counter() - start
+    observe.must_show(graph_id, name)  # preparing it shows it
+    with torch._C._DisableAutocast():
+        compiled = _plan_and_prepare(compilation, name, direction, gm, graph_id, seconds)
+    seconds["total"] = time.perf_counter() - start
+    graph_info.record(compiled.info)
+    compilation.collected.append(compiled.info)
+    _log_eager(compiled.info)
+
+    def call(args: list[Any]) -> Any:
+        return compiled(args)
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
+
+
+def _cache_key(transform: Callable[..., Any]) -> str:
+    """`cache_key` of a transform; one without gets a key that is never met again."""
+    key = getattr(transform, "cache_key", None)
+    key = key() if callable(key) else key
+    return f"transform {key}" if key is not None else f"transform uncached {id(transform)} {time.time_ns()}"
+
+
+def _plan_and_prepare(
+    compilation: _Compilation, name: str, direction: str, gm: fx.GraphModule, graph_id: str, seconds: dict[str, float]
+) -> CompiledGraph:
+    options = compilation.options
+    refused: dict[str, str] = {}
+    while True:
+        plan = make_plan(gm, name=name, refused=refused, opset=options.opset or 18, custom=options.custom_translations)
+        for phase, spent in plan.seconds.items():
+            seconds[phase] = seconds.get(phase, 0.0) + spent
+        if plan.cut.eager and options.on_unsupported == "error":
+            raise _unsupported(name, plan.cut.eager)
+        info = GraphInfo(
+            name=name,
+            direction=direction,
+            graph_id=graph_id,
+            compute_nodes=plan.cut.compute_nodes,
+            parts=[part.graph.compute_nodes for part in plan.parts],
+            eager=plan.cut.eager,
+            seconds=seconds,
+            lowest_precision=lowest_precision(gm),
+        )
+        start = time.perf_counter()
+        graph = _graph_spec(compilation, info, plan)
+        try:
+            parts = [_prepared_part(compilation, graph, plan, part) for part in plan.parts]
+        except RustOrtError as error:
+            culprit = _refused_node(error, plan)
+            if culprit is None or culprit in refused:
+                if isinstance(error, DaemonFault) and options.on_daemon_error == "eager":
+                    return CompiledGraph(info=info, plan=plan, runners=None, options=options, graph=graph)
+                raise
+            reason = f"ONNX Runtime refused {culprit}: {error.args[0]}"
+            refused.update((node, reason) for node in _alike(gm, culprit))
+            continue
+        finally:
+            seconds["prepare"] = seconds.get("prepare", 0.0) + time.perf_counter() - start
+        runners = [PartRunner(part, planned, info) for part, planned in zip(parts, plan.parts, strict=True)]
+        return CompiledGraph(info=info, plan=plan, runners=runners, options=options, graph=graph)
+
+
+def _refused_node(error: RustOrtError, plan: Plan) -> str | None:
+    """FX node behind an ONNX node that the runtime named when it refused a model."""
+    if error.code not in ("BAD_MODEL", "ERROR_CODE_BAD_MODEL"):
+        return None
+    for part in plan.parts:
+        names = [error.node, *re.findall(r"[\w.:]+", str(error.args[0]))]
+        for onnx_name in names:
+            fx_name = part.translated.onnx_nodes.get(onnx_name, "")
+            if fx_name in part.graph.compute_nodes:
+                return fx_name
+    return None
+
+
+def _alike(gm: fx.GraphModule, name: str) -> list[str]:
+    """Nodes that do what node `name` does with the same dtypes: the runtime would refuse them one by one."""
+
+    def kind(node: fx.Node) -> tuple[Any, ...]:
+        values = pytree.tree_leaves([source.meta.get("val") for source in (node, *node.all_input_nodes)])
+        return (node.target, *(value.dtype for value in values if isinstance(value, torch.Tensor)))
+
+    nodes = [node for node in gm.graph.nodes if node.op == "call_function"]
+    wanted = {kind(node) for node in nodes if node.name == name}
+    return [node.name for node in nodes if kind(node) in wanted]
+
+
+def _unsupported(name: str, eager: Sequence[EagerNode]) -> ClientError:
+    lines = [f"{node.name} ({node.op}), {node.source or 'source unknown'}: {node.reason}" for node in eager]
+    return ClientError(
+        f"{len(eager)} node(s) cannot run on ONNX Runtime and on_unsupported is 'error':\n  "
+        + "\n  ".join(lines)
+        + "\nUse on_unsupported='eager' to run them in eager, or change the lines named",
+        code="UNSUPPORTED",
+        graph=name,
+        node=eager[0].name,
+    )
+
+
+def _graph_spec(compilation: _Compilation, info: GraphInfo, plan: Plan) -> GraphSpec:
+    return GraphSpec(
+        graph_id=info.graph_id,
+        name=info.name,
+        direction=info.direction,
+        dynamo_text=compilation.dynamo_text,
+        joint_text=compilation.joint_text,
+        fx_text=_readable(plan.cut.module),
+        parts_json=plan.cut.parts_json(),
+        compute_nodes=info.compute_nodes,
+        eager_nodes=len(info.eager),
+    )
+
+
+def _prepared_part(compilation: _Compilation, graph: GraphSpec, plan: Plan, planned: PlannedPart) -> Part:
+    options = compilation.options
+    translated = planned.translated
+    layout = planned.layout
+
+    def specs(inputs: Sequence[object]) -> list[OutputSpec]:
+        return [OutputSpec(dtype=dtype, shape=shape, stride=stride) for dtype, shape, stride in layout.specs(inputs)]
+
+    spec = PartSpec(
+        graph=graph,
+        part=planned.graph.index,
+        model=_transformed(translated.model, options.transforms),
+        provenance_json=provenance_json(
+            part=planned.graph.module,
+            tensor_outputs=planned.tensor_outputs,
+            input_names=translated.input_names,
+            output_names=translated.output_names,
+            fx_values=translated.fx_values,
+            onnx_nodes=translated.onnx_nodes,
+            descriptions=_descriptions(plan.cut.module, compilation.sources),
+        ),
+        fx_values={node: translated.fx_values[node] for node in planned.graph.compute_nodes},
+        input_names=translated.input_names,
+        output_names=translated.output_names,
+        outputs=specs if layout.symbolic else specs(()),
+    )
+    return Client.get(options).part(spec, options)
+
+
+def _transformed(model: bytes, transforms: Sequence[Callable[..., Any]]) -> bytes:
+    if not transforms:
+        return model
+    import onnx
+
+    proto = onnx.load_model_from_string(model)
+    for transform in transforms:
+        proto = transform(proto) or proto
+    serialized: bytes = proto.SerializeToString(deterministic=True)
+    return serialized
+
+
+def _descriptions(gm: fx.GraphModule, sources: Sequence[str]) -> dict[str, dict[str, str]]:
+    """{FX name: role} of the AOT graph's inputs and outputs."""
+    found = {}
+    output = gm.graph.output_node()
+    descs = pytree.tree_leaves(output.meta.get("desc") or (), is_leaf=lambda x: x is None)
+    for node, desc in zip(pytree.tree_leaves(output.args[0], is_leaf=lambda x: x is None), descs, strict=False):
+        if isinstance(node, fx.Node):
+            found[node.name] = described(desc, sources)
+    for node in gm.graph.nodes:
+        if node.op == "placeholder":
+            found[node.name] = described(node.meta.get("desc"), sources)
+    return found
+
+
+def _log_eager(info: GraphInfo) -> None:
+    if info.eager:
+        reasons = "; ".join(f"{node.name} ({node.op}): {node.reason}" for node in info.eager[:5])
+        more = f"; and {len(info.eager) - 5} more" if len(info.eager) > 5 else ""
+        log.warning(
+            "%s: %d of %d nodes run in eager: %s%s", info.name, len(info.eager), info.compute_nodes, reasons, more
+        )

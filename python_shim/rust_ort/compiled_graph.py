@@ -1,0 +1,216 @@
+"""A compiled AOT graph and how it is called: at once through its only part, or node by node with its parts in place."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from rust_ort import observe
+from rust_ort.client import Client, GraphSpec, Part, Verdict
+from rust_ort.errors import DaemonFault
+from rust_ort.export.plan import Plan, PlannedPart, restrides
+from rust_ort.fast_path import fast_path
+from rust_ort.graph_info import GraphInfo, half_tolerance
+from rust_ort.options import Options, Tolerance
+from rust_ort.reference import run_reference
+
+log = logging.getLogger("rust_ort")
+
+_observed = threading.local()
+
+
+class PartRunner:
+    """A part inside the outer graph: takes the part's arguments, returns its values."""
+
+    def __init__(self, part: Part, planned: PlannedPart, info: GraphInfo) -> None:
+        self.part = part
+        self.index = planned.graph.index
+        self.outputs = planned.tensor_outputs
+        self._pick = planned.pick
+        self._results = planned.results
+        self._info = info
+        self._eager_nodes = len(info.eager) if planned.graph.index == 0 else 0
+
+    def __call__(self, *args: Any) -> tuple[Any, ...]:
+        inputs = [args[position] for position in self._pick]
+        observation = getattr(_observed, "now", None)
+        if observation is None:
+            tensors = self.part(inputs, eager_nodes=self._eager_nodes)
+        else:
+            tensors = self.observe(inputs, observation)
+        return tuple(tensors[result] if isinstance(result, int) else result(args) for result in self._results)
+
+    def observe(self, inputs: list[Any], observation: _Observation) -> list[torch.Tensor]:
+        references: list[torch.Tensor] | None = None
+        if observation.references is not None:
+            references = [observation.references[name] for name in self.outputs]
+        tensors, verdicts, _ = self.part.observed(
+            inputs,
+            step=observation.step,
+            dump=observation.dump,
+            references=references,
+            tolerance=observation.tolerance or half_tolerance(self._info.lowest_precision),
+            eager_nodes=self._eager_nodes,
+        )
+        if references is not None and observation.tolerance is None and self._info.lowest_precision is not None:
+            verdicts = self._exact_where_exact(references, tensors, verdicts, observation)
+        self._info.add_verdicts(observation.step, verdicts)
+        return tensors
+
+    def _exact_where_exact(
+        self, references: list[torch.Tensor], candidates: list[torch.Tensor], verdicts: Sequence[Any],
+        observation: _Observation,
+    ) -> list[Any]:  # fmt: skip
+        """The wider tolerance of half precision is not for integers and bools: these are judged again."""
+        pairs = [
+            (verdict.name, reference, candidate, "")
+            for verdict, reference, candidate in zip(verdicts, references, candidates, strict=True)
+            if not reference.dtype.is_floating_point
+        ]
+        if not pairs:
+            return list(verdicts)
+        exact = {verdict.name: verdict for verdict in observation.client.compare(pairs, None)}
+        return [exact.get(verdict.name, verdict) for verdict in verdicts]
+
+
+@dataclass(kw_only=True)
+class _Observation:
+    step: int
+    dump: bool
+    references: dict[str, Any] | None
+    tolerance: Tolerance | None
+    client: Client
+
+
+class CompiledGraph:
+    """A compiled AOT graph. Called with a list of its inputs (boxed: the list is emptied); returns its outputs."""
+
+    def __init__(
+        self, *, info: GraphInfo, plan: Plan, runners: list[PartRunner] | None, options: Options, graph: GraphSpec
+    ) -> None:
+        self.info = info
+        self._options = options
+        self._graph = graph
+        self._module = plan.cut.module
+        self._runners = runners
+        self._compare = options.compare != "off"
+        self._restride_all = restrides(plan.cut.module)
+        self._restride = restrides(plan.cut.outer)
+        self._fast = fast_path(plan, [runner.part for runner in runners]) if runners is not None else None
+        self._outer = _linked(plan, runners) if runners is not None else None
+        self._keep_inputs = options.on_daemon_error == "eager"
+        self._warned = False
+
+    def __call__(self, args: list[Any]) -> Any:
+        info = self.info
+        info.calls += 1
+        if observe.current() is not None and observe.must_show(info.graph_id, info.name):
+            self._show()
+        if not self._compare and not observe.dump_wanted(info.graph_id, info.name):
+            if self._fast is not None and not self._keep_inputs:
+                return self._fast(args)
+            return self._guarded(args, None)
+        return self._observed_call(args)
+
+    def _show(self) -> None:
+        """Hands graph and models to a dump that was opened after they were compiled."""
+        observe.announce(self._options)
+        if not self._runners:
+            Client.get(self._options).register(self._graph)
+        for runner in self._runners or ():
+            runner.part.prepare(again=True)
+
+    def _observed_call(self, args: list[Any]) -> Any:
+        references = None
+        step = self.info.calls - 1
+        if self._compare:
+            references = self._references(list(args), step)
+        observation = _Observation(
+            step=observe.next_step(self.info.graph_id, self.info.name, step),
+            dump=observe.dump_wanted(self.info.graph_id, self.info.name),
+            references=references,
+            tolerance=self._options.tolerance,
+            client=Client.get(self._options),
+        )
+        try:
+            return self._guarded(args, observation)
+        finally:
+            if observation.dump:
+                observe.dumped(self.info.graph_id, self.info.name)
+
+    def _references(self, args: list[Any], step: int) -> dict[str, Any] | None:
+        if not self._runners:
+            self.info.add_verdicts(step, [_ran_in_eager(self.info)])
+            return None
+        if self._restride_all is not None:
+            self._restride_all(args)
+        names = {name for runner in self._runners for name in runner.outputs}
+        return run_reference(self._module, args, capture=names)[1]
+
+    def _guarded(self, args: list[Any], observation: _Observation | None) -> Any:
+        """Runs the outer graph; on a lost daemon runs it in eager if the options say so."""
+        kept = list(args) if self._keep_inputs else None
+        try:
+            return self._run(args, observation)
+        except DaemonFault as fault:
+            if kept is None:
+                raise
+            return self._in_eager(kept, fault)
+
+    def _run(self, args: list[Any], observation: _Observation | None) -> Any:
+        if self._outer is None or not self._runners:
+            client = Client.get(self._options)
+            if self._runners is None:
+                raise DaemonFault("no daemon could be reached when this graph was compiled", graph=self.info.name)
+            if self.info.eager:
+                client.report_eager(self._graph, len(self.info.eager))
+        if self._restride is not None and self.info.eager:
+            self._restride(args)
+        _observed.now, before = observation, getattr(_observed, "now", None)
+        inputs = list(args)
+        args.clear()
+        try:
+            with torch._C._DisableAutocast():
+                assert self._outer is not None
+                return self._outer(*inputs)
+        finally:
+            _observed.now = before
+
+    def _in_eager(self, args: list[Any], fault: DaemonFault) -> Any:
+        self.info.daemon_fallbacks += 1
+        if not self._warned:
+            self._warned = True
+            log.warning("%s runs in eager because on_daemon_error is 'eager': %s", self.info.name, fault)
+        with torch._C._DisableAutocast():
+            if self._restride_all is not None:
+                self._restride_all(args)
+            return self._module(*args)
+
+
+def _ran_in_eager(info: GraphInfo) -> Any:
+    reasons = "; ".join(sorted({node.reason for node in info.eager})) or "it computes nothing"
+    return Verdict(
+        name=info.name,
+        kind="not_compared",
+        reason=f"ran in eager: {reasons}",
+        metrics=None,
+        max_abs=0.0,
+        max_rel_to_max=0.0,
+        outside=0,
+    )
+
+
+def _linked(plan: Plan, runners: Sequence[PartRunner]) -> Callable[..., Any]:
+    """The outer module's forward with each part replaced by its runner."""
+    outer = plan.cut.outer
+    for planned, runner in zip(plan.parts, runners, strict=True):
+        delattr(outer, planned.graph.name)
+        object.__setattr__(outer, planned.graph.name, runner)
+    outer.recompile()
+    forward: Callable[..., Any] = outer.forward
+    return forward

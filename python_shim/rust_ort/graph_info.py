@@ -1,0 +1,83 @@
+"""What is known of every AOT graph that this process compiled."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from rust_ort.export.partition import EagerNode
+from rust_ort.options import Tolerance
+
+log = logging.getLogger("rust_ort")
+
+KEPT_VERDICTS = 10_000
+"""Of each graph; older ones are dropped."""
+
+
+@dataclass(kw_only=True, eq=False)
+class GraphInfo:
+    """What is known about one compiled AOT graph. `verdicts`: (step, verdict) of observed calls, newest last.
+    `seconds`: time by phase of the compilation."""
+
+    name: str
+    direction: str
+    graph_id: str
+    compute_nodes: int
+    parts: list[list[str]]
+    eager: list[EagerNode]
+    seconds: dict[str, float]
+    lowest_precision: torch.dtype | None = None
+    verdicts: list[tuple[int, Any]] = field(default_factory=list)
+    calls: int = 0
+    daemon_fallbacks: int = 0
+
+    def add_verdicts(self, step: int, verdicts: Sequence[Any]) -> None:
+        self.verdicts.extend((step, verdict) for verdict in verdicts)
+        del self.verdicts[:-KEPT_VERDICTS]
+        for verdict in verdicts:
+            if verdict.kind == "mismatch":
+                log.warning("%s, call %d: %s differs from eager: %s", self.name, step, verdict.name, _sentence(verdict))
+
+
+def _sentence(verdict: Any) -> str:
+    return str(verdict.reason or f"max |candidate - reference| = {verdict.max_abs}")
+
+
+_graphs: list[GraphInfo] = []
+_names: set[str] = set()
+_lock = threading.Lock()
+
+
+def graphs() -> list[GraphInfo]:
+    """Every AOT graph this process compiled, oldest first."""
+    return list(_graphs)
+
+
+def record(info: GraphInfo) -> None:
+    """Adds a graph to graphs()."""
+    with _lock:
+        _graphs.append(info)
+
+
+def unique_name(wanted: str) -> str:
+    """The name, with a number behind it where this process gave it away before."""
+    with _lock:
+        name, count = wanted, 0
+        while name in _names:
+            count += 1
+            name = f"{wanted}_{count}"
+        _names.add(name)
+    return name
+
+
+def half_tolerance(dtype: torch.dtype | None) -> Tolerance | None:
+    """Tolerance of float32 values that were computed through `dtype`; None: by each tensor's own dtype."""
+    if dtype is None:
+        return None
+    steps = 4 * torch.finfo(dtype).eps
+    return Tolerance(atol=6e-8, rtol=steps, scale=steps)
