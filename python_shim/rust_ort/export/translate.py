@@ -96,7 +96,9 @@ def why_untranslatable(node: fx.Node, *, opset: int = TORCHLIB_OPSET) -> str | N
     """None when torchlib has a function for `node`, else the reason."""
     try:
         function, message = _exporter().dispatching.dispatch(node, registry(opset))
-    except Exception as error:  # a target the registry cannot look up is simply not registered
+    except Exception as error:
+        # A target the registry cannot look up is simply not registered. Whatever torch raises becomes the node's
+        # reason: it is logged with the node, and raised under on_unsupported="error".
         return f"torchlib has no function for it ({type(error).__name__}: {error})"
     return None if function is not None else f"torchlib has no function for it ({message})"
 

@@ -305,7 +305,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"{name}: eager, float64, compile, compare, time ...", file=sys.stderr, flush=True)
             outcomes.append(run_part(name, arguments))
         after = counted_nodes()
-    except Exception:
+    except Exception:  # whatever it was, the trace and the parts that ran are printed
         traceback.print_exc()
         if outcomes:
             print(table(outcomes))
