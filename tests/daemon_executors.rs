@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use rust_ort::daemon::peer::{Answer, Peer, PeerError};
 use rust_ort::ids::PartHandle;
-use rust_ort::protocol::control::{CallsToDump, LeaseSpec, Notice, OpenDump, PairToCompare, Reply, Request, VerdictKind};
+use rust_ort::protocol::control::{
+    CallsToDump, LeaseSpec, Notice, OpenDump, PairToCompare, Reply, Request, VerdictKind,
+};
 use rust_ort::protocol::message::ErrorCode;
 use support::{Client, Home, code, exists, graph, is_alive, kill, library, refused, tensor, wait_for};
 
@@ -62,7 +64,8 @@ fn observed_call_is_judged_and_dumped() {
     assert!(matches!(client.peer.ask(&Request::OpenDump(open)), Ok(Reply::DumpOpened { .. })));
     let right: Vec<u8> = Y.iter().flat_map(|y| y.to_le_bytes()).collect();
     let wrong: Vec<u8> = [-1_f32, 2., -3.5, 0.25].iter().flat_map(|y| y.to_le_bytes()).collect();
-    for (step, reference, kind, outside) in [(0, &right, VerdictKind::Match, 0), (1, &wrong, VerdictKind::Mismatch, 1)] {
+    for (step, reference, kind, outside) in [(0, &right, VerdictKind::Match, 0), (1, &wrong, VerdictKind::Mismatch, 1)]
+    {
         client.data.write(128, reference).unwrap();
         let mut run = client.observed(client.record(handle, X));
         (run.dump, run.references, run.step.0) = (true, Some(vec![tensor(128)]), step);
@@ -96,13 +99,15 @@ fn tensors_are_compared_without_an_executor() {
     let home = Home::new();
     let mut client = Client::connect(&home);
     client.data.write(0, &1_f32.to_le_bytes()).unwrap();
-    let pair = |reference, candidate| PairToCompare::Pair { reference: tensor(reference), candidate: tensor(candidate) };
+    let pair =
+        |reference, candidate| PairToCompare::Pair { reference: tensor(reference), candidate: tensor(candidate) };
     let pairs = vec![
         ("same".to_owned(), pair(0, 0)),
         ("other".to_owned(), pair(0, 64)),
         ("none".to_owned(), PairToCompare::NotCompared("graph break".into())),
     ];
-    let Reply::Comparison(verdicts) = client.peer.ask(&Request::CompareTensors { pairs, tolerance: None }).unwrap() else {
+    let Reply::Comparison(verdicts) = client.peer.ask(&Request::CompareTensors { pairs, tolerance: None }).unwrap()
+    else {
         panic!("no comparison")
     };
     let kinds: Vec<VerdictKind> = verdicts.iter().map(|verdict| verdict.kind).collect();
@@ -254,7 +259,10 @@ fn idle_executor_that_is_killed_is_replaced() {
     let first = client.lease().unwrap();
     kill(first.pid);
     let notice = client.peer.next_answer(Duration::from_secs(60)).unwrap();
-    assert!(matches!(&notice, Some(Answer::Notice(Notice::ExecutorLost { calls, .. })) if calls.is_empty()), "{notice:?}");
+    assert!(
+        matches!(&notice, Some(Answer::Notice(Notice::ExecutorLost { calls, .. })) if calls.is_empty()),
+        "{notice:?}"
+    );
     assert_ne!(client.lease().unwrap().executor, first.executor);
 }
 

@@ -74,10 +74,7 @@ fn sigterm_ends_the_daemon_and_tells_its_clients() {
     let pid = rustix::process::Pid::from_raw(home.daemon_pid() as i32).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     let answer = client.peer.next_answer(std::time::Duration::from_secs(60)).unwrap();
-    assert!(
-        matches!(&answer, Some(rust_ort::daemon::peer::Answer::Notice(Notice::ShuttingDown { .. }))),
-        "{answer:?}"
-    );
+    assert!(matches!(&answer, Some(rust_ort::daemon::peer::Answer::Notice(Notice::ShuttingDown { .. }))), "{answer:?}");
     assert!(home.wait_daemon().success());
     assert!(!home.socket().exists());
 }
@@ -142,12 +139,22 @@ fn stop_is_refused_while_others_are_connected_unless_forced() {
 }
 
 #[test]
+fn mute_socket_is_named() {
+    let home = Home::empty();
+    rust_ort::daemon::paths::prepare_socket_folder(&home.socket()).unwrap();
+    let _mute = UnixListener::bind(home.socket()).unwrap();
+    let output = home.command().arg("status").output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("nobody answers"), "{output:?}");
+}
+
+#[test]
 fn socket_file_without_the_lock_is_a_leftover() {
     let home = Home::empty();
     let folder = home.socket().parent().unwrap().to_owned();
     rust_ort::daemon::paths::prepare_socket_folder(&home.socket()).unwrap();
-    // Whoever serves holds the lock; nobody does.
-    let _other = UnixListener::bind(home.socket()).unwrap();
+    // Whoever serves holds the lock; nobody does. The listener's file outlives it.
+    drop(UnixListener::bind(home.socket()).unwrap());
     let mut home = home;
     home.start();
     assert!(folder.join("v1.lock").exists());

@@ -186,13 +186,7 @@ impl Client {
     pub fn record(&self, handle: PartHandle, x: [f32; 4]) -> CallRecord {
         let bytes: Vec<u8> = x.iter().flat_map(|x| x.to_le_bytes()).collect();
         self.data.write(0, &bytes).unwrap();
-        CallRecord {
-            call: CallId(77),
-            handle,
-            eager_nodes: 0,
-            inputs: vec![tensor(0)],
-            outputs: vec![tensor(64)],
-        }
+        CallRecord { call: CallId(77), handle, eager_nodes: 0, inputs: vec![tensor(0)], outputs: vec![tensor(64)] }
     }
 
     pub fn floats(&self, offset: u64) -> [f32; 4] {
@@ -263,8 +257,7 @@ pub fn neg_model() -> Vec<u8> {
         [field(1, name.as_bytes()), field(2, &field(1, &tensor))].concat()
     };
     let node = [field(1, b"x"), field(2, b"y"), field(3, b"neg"), field(4, b"Neg")].concat();
-    let graph =
-        [field(1, &node), field(2, b"g"), field(11, &value("x")), field(12, &value("y"))].concat();
+    let graph = [field(1, &node), field(2, b"g"), field(11, &value("x")), field(12, &value("y"))].concat();
     [&[8, 10][..], &field(7, &graph), &field(8, &[16, 20])].concat() // ir_version, graph, opset_import
 }
 
