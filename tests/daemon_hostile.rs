@@ -113,7 +113,7 @@ fn mutate(random: &mut Random, bytes: &mut Vec<u8>) {
 /// What one connection sends: after a good `Hello` or without it; and how many answers it may wait for.
 struct Attack {
     frames: Vec<Vec<u8>>,
-    /// The header is good, the body is not.
+    /// The header is good, the body is mutated.
     body_only: bool,
     fd: bool,
 }
@@ -137,11 +137,12 @@ fn attack(random: &mut Random, requests: &[Request]) -> Attack {
         return Attack { frames, body_only: false, fd };
     }
     let mut body = frame[HEADER_LEN..].to_vec();
-    if !random.one_in(6) {
+    let body_only = !random.one_in(6);
+    if body_only {
         mutate(random, &mut body);
     }
     frames.push(frame::encode(FrameKind::Request, &body).unwrap());
-    Attack { frames, body_only: true, fd }
+    Attack { frames, body_only, fd }
 }
 
 /// Every answer until the daemon closes. A connection that is neither answered nor closed fails by the watchdog.
@@ -231,7 +232,7 @@ fn hostile_connections_are_answered_or_closed_and_leave_nothing() {
     wait_for("descriptors are as before", || (n_fds(home.daemon_pid()) <= fds).then_some(()));
     let after_kb = resident_kb(home.daemon_pid());
     println!(
-        "{n} connections, {body_only} with a good header and a bad body; RSS {kb} -> {after_kb} kB; answers by code:"
+        "{n} connections, {body_only} with a good header and a mutated body; RSS {kb} -> {after_kb} kB; answers by code:"
     );
     for (code, count) in &codes {
         println!("  {:>7} {:?}", count, ErrorCode::from_code(*code));

@@ -243,9 +243,8 @@ impl Handler<'_> {
             Ok(other) => Err(unexpected("Prepare", &other)),
             Err(mut error) => {
                 state.kept_bytes -= part.kept_bytes();
-                if error.graph.is_empty() {
-                    error.graph = name;
-                }
+                // The executor knows the hash only.
+                error.graph = name;
                 Err(error)
             }
         }
