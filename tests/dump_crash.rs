@@ -2,6 +2,8 @@
 //!
 //! The writer is this test program itself, started again with `RUST_ORT_TEST_FOLDER` set.
 
+#![allow(clippy::unwrap_used)]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

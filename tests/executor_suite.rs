@@ -1,4 +1,5 @@
 //! What every executor must do, held against ONNX Runtime.
+#![allow(clippy::unwrap_used)] // clippy knows test functions, not their helpers
 
 mod common;
 

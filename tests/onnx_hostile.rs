@@ -1,5 +1,7 @@
 //! Models with flipped, dropped and repeated bytes: errors, never panics, whatever is done with them.
 
+#![allow(clippy::unwrap_used)]
+
 use bytes::Bytes;
 use proptest::prelude::*;
 use prost::Message;

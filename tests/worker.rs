@@ -1,4 +1,5 @@
 //! The executor process, driven as the daemon and a client drive it: over the link and the lanes.
+#![allow(clippy::unwrap_used)] // clippy knows test functions, not their helpers
 
 mod common;
 

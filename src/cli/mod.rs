@@ -1,10 +1,16 @@
 //! The command line. One file a subcommand; each returns its exit code.
 
+mod compare;
+mod cuda_probe;
 mod doctor;
 mod executor;
+mod gc;
+mod ls;
 mod serve;
+mod show;
 mod status;
 mod stop;
+mod table;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -52,6 +58,21 @@ enum Command {
     Stop(stop::Arguments),
     /// Check this machine and say what to do about what is wrong.
     Doctor(doctor::Arguments),
+    /// List runs, graphs, parts and steps of dumps with their verdicts.
+    Ls(ls::Arguments),
+    /// Show a run, graph, part, data set, model (.onnx), tensor (.pb) or JSON file.
+    Show(show::Arguments),
+    /// Judge what ONNX Runtime gave against eager, again, from a dump.
+    ///
+    /// Exit code: 0 all match, 1 mismatch, 2 error, 3 nothing was compared, or an output had no counterpart.
+    Compare(compare::Arguments),
+    /// Remove old data sets, tensors that none holds, and leftovers of killed writers.
+    ///
+    /// Incomplete data sets stay: they are what a crash left behind.
+    Gc(gc::Arguments),
+    /// Read and write a CUDA tensor of another process, for `make gpu-check`.
+    #[command(hide = true)]
+    CudaProbe(cuda_probe::Arguments),
     /// Hold ONNX Runtime for the daemon, which starts this itself.
     #[command(hide = true)]
     Executor,
@@ -78,6 +99,11 @@ pub fn run(arguments: &Arguments) -> Exit {
         Command::Status(arguments) => status::run(arguments),
         Command::Stop(arguments) => stop::run(arguments),
         Command::Doctor(arguments) => doctor::run(arguments),
+        Command::Ls(arguments) => ls::run(arguments),
+        Command::Show(arguments) => show::run(arguments),
+        Command::Compare(arguments) => compare::run(arguments),
+        Command::Gc(arguments) => gc::run(arguments),
+        Command::CudaProbe(arguments) => cuda_probe::run(arguments),
         Command::Executor => executor::run(),
     };
     outcome.unwrap_or_else(|error| {

@@ -136,18 +136,8 @@ pub(super) fn measure(reference: &TensorView<'_>, candidate: &TensorView<'_>, to
     let spans = simd::spans(&pair, tolerance);
     let mut stats = Stats::default();
     spans.iter().for_each(|span| stats.merge(span));
-    let outside = outside(&pair, &Bounds::new(tolerance, stats.max_reference), &spans);
+    let outside = simd::outside(&pair, &Bounds::new(tolerance, stats.max_reference), &spans);
     finish(&pair, reference.shape(), tolerance, &stats, &outside)
-}
-
-/// The second pass, over the spans that may hold something outside, or something that only atol or rtol lets pass.
-fn outside(pair: &Pair<'_>, bounds: &Bounds, spans: &[Stats]) -> Outside {
-    let mut outside = Outside::default();
-    for (index, _) in spans.iter().enumerate().filter(|(_, span)| span.max_abs > bounds.floor) {
-        let range = index * simd::SPAN..((index + 1) * simd::SPAN).min(pair.n_numbers());
-        scalar::add_outside(pair, range, bounds, &mut outside);
-    }
-    outside
 }
 
 fn finish(pair: &Pair<'_>, shape: &Shape, tolerance: &Tolerance, stats: &Stats, outside: &Outside) -> Metrics {
@@ -216,6 +206,17 @@ impl fmt::Display for Element {
     }
 }
 
+/// Four significant digits, for people.
+fn short(value: f64) -> f64 {
+    format!("{value:.3e}").parse().unwrap_or(value)
+}
+
+/// The same, not below `value`.
+fn short_up(value: f64) -> f64 {
+    let nearest = short(value);
+    if nearest < value { short(value * 1.0005) } else { nearest }
+}
+
 /// Half a sentence: how many are outside, where the worst is, what would pass.
 impl fmt::Display for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -226,7 +227,8 @@ impl fmt::Display for Metrics {
         let Some(worst) = &self.worst else {
             return write!(f, "{dtype}{shape}, all {n} equal");
         };
-        let Tolerance { atol, rtol, scale, .. } = tolerance;
+        let [atol, rtol, scale] = [tolerance.atol, tolerance.rtol, tolerance.scale].map(short);
+        let [max_abs, max_rel_to_max] = [*max_abs, *max_rel_to_max].map(short);
         write!(
             f,
             "{dtype}{shape}, {outside} of {n} outside atol {atol:e} + rtol {rtol:e}·|r| + scale {scale:e}·max|r|; worst at \
@@ -242,7 +244,8 @@ impl fmt::Display for Metrics {
             }
         }
         if *outside > 0 && required.atol.is_finite() {
-            write!(f, "; rtol {:e} or atol {:e} would pass", required.rtol, required.atol)?;
+            let [rtol, atol] = [required.rtol, required.atol].map(short_up);
+            write!(f, "; rtol {rtol:e} or atol {atol:e} would pass")?;
         }
         Ok(())
     }

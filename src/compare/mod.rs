@@ -9,6 +9,8 @@ mod scalar;
 mod signature;
 #[allow(unsafe_code)]
 mod simd;
+#[cfg(test)]
+mod tests;
 mod tolerance;
 mod verdict;
 

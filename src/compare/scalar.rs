@@ -278,14 +278,54 @@ impl Bounds {
     }
 }
 
+/// What it takes for one element to be inside.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Needs {
+    /// Distance beyond what is allowed; above 0 exactly when the element is outside.
+    pub excess: f64,
+    /// See [`Required`]; 0 or less when none is needed.
+    pub atol: f64,
+    pub rtol: f64,
+}
+
+impl Bounds {
+    /// For finite numbers `apart` from each other, the reference of this `size`.
+    #[inline(always)]
+    pub fn needs(&self, apart: f64, size: f64) -> Needs {
+        let excess = apart - (self.atol + self.rtol * size + self.floor);
+        let over_floor = apart - self.floor;
+        // Rounded up, so that what is reported does pass.
+        let slack = 4. * f64::EPSILON * apart;
+        let (atol, rtol) = (over_floor - self.rtol * size, over_floor - self.atol);
+        Needs {
+            excess,
+            atol: if atol > 0. { atol + slack } else { 0. },
+            rtol: if rtol > 0. { (rtol + slack) / size } else { 0. },
+        }
+    }
+}
+
 /// What the second pass finds.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Outside {
     pub count: u64,
     pub first: Option<u64>,
     pub worst: Option<u64>,
+    pub worst_excess: f64,
     pub required: Required,
-    worst_excess: f64,
+}
+
+impl Outside {
+    /// Adds what was found further on.
+    pub fn merge(&mut self, later: &Outside) {
+        self.count += later.count;
+        self.first = self.first.or(later.first);
+        self.required.atol = self.required.atol.max(later.required.atol);
+        self.required.rtol = self.required.rtol.max(later.required.rtol);
+        if later.worst_excess > self.worst_excess {
+            (self.worst, self.worst_excess) = (later.worst, later.worst_excess);
+        }
+    }
 }
 
 /// Adds the numbers of a range, in order.
@@ -293,32 +333,19 @@ pub(super) fn add_outside(pair: &Pair<'_>, range: std::ops::Range<usize>, bounds
     let dtype = pair.part_dtype();
     for index in range {
         let (r_bits, c_bits) = (bits_at(pair.reference, dtype, index), bits_at(pair.candidate, dtype, index));
-        let r = widen(dtype, r_bits).abs();
-        let (apart, excess) = match kind(dtype, r_bits, c_bits) {
-            Kind::Finite(apart) => (apart, apart - (bounds.atol + bounds.rtol * r + bounds.floor)),
+        let needs = match kind(dtype, r_bits, c_bits) {
+            Kind::Finite(apart) => bounds.needs(apart, widen(dtype, r_bits).abs()),
             Kind::EqualInfinities => continue,
             Kind::BothNan if bounds.equal_nan => continue,
-            _ => (f64::INFINITY, f64::INFINITY),
+            _ => Needs { excess: f64::INFINITY, atol: f64::INFINITY, rtol: f64::INFINITY },
         };
-        // Rounded up, so that what is reported does pass.
-        let slack = 4. * f64::EPSILON * apart;
-        let over_floor = apart - bounds.floor;
-        if over_floor > 0. {
-            let atol = over_floor - bounds.rtol * r;
-            if atol > 0. {
-                outside.required.atol = outside.required.atol.max(atol + slack);
-            }
-            let rtol = over_floor - bounds.atol;
-            if rtol > 0. {
-                let rtol = if apart.is_finite() { (rtol + slack) / r } else { f64::INFINITY };
-                outside.required.rtol = outside.required.rtol.max(rtol);
-            }
-        }
-        if apart > bounds.atol + bounds.rtol * r + bounds.floor || apart == f64::INFINITY {
+        outside.required.atol = outside.required.atol.max(needs.atol);
+        outside.required.rtol = outside.required.rtol.max(needs.rtol);
+        if needs.excess > 0. {
             outside.count += 1;
             outside.first = outside.first.or(Some(index as u64));
-            if outside.worst.is_none() || excess > outside.worst_excess {
-                (outside.worst, outside.worst_excess) = (Some(index as u64), excess);
+            if needs.excess > outside.worst_excess {
+                (outside.worst, outside.worst_excess) = (Some(index as u64), needs.excess);
             }
         }
     }

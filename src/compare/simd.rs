@@ -4,8 +4,10 @@
 //! is decided at run time. Rust never contracts or reorders floating-point arithmetic, so both give the same bits. They
 //! agree with `scalar` in everything but the order of the sums: here eight running sums per block of [`BLOCK`] numbers,
 //! added as ((0+4)+(2+6)) + ((1+5)+(3+7)); blocks are added to their span of [`SPAN`] in order, spans in order. The
-//! order depends on the length alone, not on the number of threads. A block with a NaN or an infinity goes to `scalar`.
+//! order depends on the length alone, not on the number of threads. A block with a NaN, an infinity or an integer beyond
+//! 2^53 goes to `scalar`, and so do 8-bit floats.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
@@ -13,7 +15,7 @@ use half::f16;
 use half::slice::HalfFloatSliceExt;
 
 use super::metrics::ABOVE;
-use super::scalar::{self, Pair, Stats};
+use super::scalar::{self, Bounds, Outside, Pair, Stats};
 use super::tolerance::Tolerance;
 use crate::tensor::DType;
 
@@ -28,23 +30,81 @@ const LANES: usize = 8;
 
 /// Statistics of each span, in order.
 pub(super) fn spans(pair: &Pair<'_>, tolerance: &Tolerance) -> Vec<Stats> {
-    let n_spans = pair.n_numbers().div_ceil(SPAN);
-    let threads = if pair.reference.len() < PARALLEL_BYTES { 1 } else { n_threads().min(n_spans) };
+    let indices: Vec<_> = (0..pair.n_numbers().div_ceil(SPAN)).collect();
+    let first = First { tolerance, fill_limit: Tolerance::fill_limit(pair.dtype) };
+    each(pair, &indices, &first)
+}
+
+/// What is outside, in those of the spans that may hold something outside, or something that only atol or rtol passes.
+pub(super) fn outside(pair: &Pair<'_>, bounds: &Bounds, spans: &[Stats]) -> Outside {
+    let beyond_floor = spans.iter().enumerate().filter(|(_, span)| span.max_abs > bounds.floor);
+    let indices: Vec<_> = beyond_floor.map(|(index, _)| index).collect();
+    let mut outside = Outside::default();
+    each(pair, &indices, &Second { bounds }).iter().for_each(|later| outside.merge(later));
+    outside
+}
+
+/// What is done with a block of numbers, by value or, where the fast way does not apply, by `scalar`.
+trait Pass: Sync {
+    type Found: Default + Send;
+
+    /// The first `n` numbers of `block`, which are those from `base` on; false, and nothing done, when one is not finite.
+    fn block(&self, block: &mut Block, n: usize, base: usize, found: &mut Self::Found) -> bool;
+
+    fn scalar(&self, pair: &Pair<'_>, range: Range<usize>, found: &mut Self::Found);
+}
+
+struct First<'a> {
+    tolerance: &'a Tolerance,
+    fill_limit: f64,
+}
+
+impl Pass for First<'_> {
+    type Found = Stats;
+
+    #[inline(always)]
+    fn block(&self, block: &mut Block, n: usize, base: usize, found: &mut Stats) -> bool {
+        measure(block, n, base, self.fill_limit, found)
+    }
+
+    fn scalar(&self, pair: &Pair<'_>, range: Range<usize>, found: &mut Stats) {
+        scalar::add(pair, range, self.tolerance, found);
+    }
+}
+
+struct Second<'a> {
+    bounds: &'a Bounds,
+}
+
+impl Pass for Second<'_> {
+    type Found = Outside;
+
+    #[inline(always)]
+    fn block(&self, block: &mut Block, n: usize, base: usize, found: &mut Outside) -> bool {
+        measure_outside(block, n, base, self.bounds, found)
+    }
+
+    fn scalar(&self, pair: &Pair<'_>, range: Range<usize>, found: &mut Outside) {
+        scalar::add_outside(pair, range, self.bounds, found);
+    }
+}
+
+/// What a pass finds in each of these spans, in their order.
+fn each<P: Pass>(pair: &Pair<'_>, indices: &[usize], pass: &P) -> Vec<P::Found> {
+    let len_bytes = indices.len().saturating_mul(SPAN * pair.part_dtype().size_bytes()).min(pair.reference.len());
+    let threads = if len_bytes < PARALLEL_BYTES { 1 } else { n_threads().min(indices.len()) };
     if threads <= 1 {
-        return (0..n_spans).map(|index| span(pair, index, tolerance)).collect();
+        return indices.iter().map(|&index| span(pair, index, pass)).collect();
     }
     let next = AtomicUsize::new(0);
     let work = || {
         let mut done = Vec::new();
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            if index >= n_spans {
-                return done;
-            }
-            done.push((index, span(pair, index, tolerance)));
+        while let Some(&index) = indices.get(next.fetch_add(1, Ordering::Relaxed)) {
+            done.push((index, span(pair, index, pass)));
         }
+        done
     };
-    let mut done: Vec<(usize, Stats)> = thread::scope(|scope| {
+    let mut done = thread::scope(|scope| {
         let helpers: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
         let mut done = work();
         for helper in helpers {
@@ -53,51 +113,62 @@ pub(super) fn spans(pair: &Pair<'_>, tolerance: &Tolerance) -> Vec<Stats> {
         done
     });
     done.sort_unstable_by_key(|(index, _)| *index);
-    done.into_iter().map(|(_, stats)| stats).collect()
+    done.into_iter().map(|(_, found)| found).collect()
 }
 
 fn n_threads() -> usize {
     thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS)
 }
 
-fn span(pair: &Pair<'_>, index: usize, tolerance: &Tolerance) -> Stats {
+fn span<P: Pass>(pair: &Pair<'_>, index: usize, pass: &P) -> P::Found {
     let range = index * SPAN..((index + 1) * SPAN).min(pair.n_numbers());
-    let mut stats = Stats::default();
+    let mut found = P::Found::default();
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c") {
         // SAFETY: the features that `span_avx2` is compiled for were just found on this processor.
-        unsafe { span_avx2(pair, range, tolerance, &mut stats) };
-        return stats;
+        unsafe { span_avx2(pair, range, pass, &mut found) };
+        return found;
     }
-    span_portable(pair, range, tolerance, &mut stats);
-    stats
+    span_portable(pair, range, pass, &mut found);
+    found
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn span_avx2(pair: &Pair<'_>, range: std::ops::Range<usize>, tolerance: &Tolerance, stats: &mut Stats) {
-    span_portable(pair, range, tolerance, stats);
+fn span_avx2<P: Pass>(pair: &Pair<'_>, range: Range<usize>, pass: &P, found: &mut P::Found) {
+    span_portable(pair, range, pass, found);
 }
 
 #[inline(always)]
-fn span_portable(pair: &Pair<'_>, range: std::ops::Range<usize>, tolerance: &Tolerance, stats: &mut Stats) {
+fn span_portable<P: Pass>(pair: &Pair<'_>, range: Range<usize>, pass: &P, found: &mut P::Found) {
     let size = pair.part_dtype().size_bytes();
-    let fill_limit = Tolerance::fill_limit(pair.dtype);
     let mut block = Block { reference: [0.; BLOCK], candidate: [0.; BLOCK], max_ulp: 0 };
     let mut from = range.start;
     while from < range.end {
         let to = (from + BLOCK).min(range.end);
         let (reference, candidate) = (&pair.reference[from * size..to * size], &pair.candidate[from * size..to * size]);
-        let n = to - from;
         let widened = match pair.part_dtype() {
             DType::F32 => widen_f32(reference, candidate, &mut block),
             DType::F64 => widen_f64(reference, candidate, &mut block),
             DType::F16 => widen_f16(reference, candidate, &mut block),
             DType::BF16 => widen_bf16(reference, candidate, &mut block),
+            DType::I8 => widen_exact(reference, candidate, &mut block, |[b]: [u8; 1]| Some((b as i8).into())),
+            DType::U8 => widen_exact(reference, candidate, &mut block, |[b]: [u8; 1]| Some(b.into())),
+            DType::Bool => {
+                widen_exact(reference, candidate, &mut block, |[b]: [u8; 1]| Some(f64::from(u8::from(b != 0))))
+            }
+            DType::I16 => widen_exact(reference, candidate, &mut block, |b| Some(i16::from_le_bytes(b).into())),
+            DType::U16 => widen_exact(reference, candidate, &mut block, |b| Some(u16::from_le_bytes(b).into())),
+            DType::I32 => widen_exact(reference, candidate, &mut block, |b| Some(i32::from_le_bytes(b).into())),
+            DType::U32 => widen_exact(reference, candidate, &mut block, |b| Some(u32::from_le_bytes(b).into())),
+            DType::I64 => widen_exact(reference, candidate, &mut block, |b| exact_i64(i64::from_le_bytes(b))),
+            DType::U64 => {
+                widen_exact(reference, candidate, &mut block, |b| exact_i64(u64::from_le_bytes(b).try_into().ok()?))
+            }
             _ => false,
         };
-        if !(widened && measure(&mut block, n, from, fill_limit, stats)) {
-            scalar::add(pair, from..to, tolerance, stats);
+        if !(widened && pass.block(&mut block, to - from, from, found)) {
+            pass.scalar(pair, from..to, found);
         }
         from = to;
     }
@@ -157,6 +228,31 @@ fn widen_f64(reference: &[u8], candidate: &[u8], block: &mut Block) -> bool {
     }
     block.max_ulp = max_ulp;
     true
+}
+
+/// Integers that f64 holds exactly; false when `widen` says that one is not.
+#[inline(always)]
+fn widen_exact<const N: usize>(
+    reference: &[u8],
+    candidate: &[u8],
+    block: &mut Block,
+    widen: impl Fn([u8; N]) -> Option<f64>,
+) -> bool {
+    let mut exact = true;
+    for (bytes, out) in [(reference, &mut block.reference), (candidate, &mut block.candidate)] {
+        for (bytes, out) in bytes.as_chunks::<N>().0.iter().zip(out) {
+            let value = widen(*bytes);
+            exact &= value.is_some();
+            *out = value.unwrap_or(0.);
+        }
+    }
+    block.max_ulp = 0;
+    exact
+}
+
+#[inline(always)]
+fn exact_i64(value: i64) -> Option<f64> {
+    (value.unsigned_abs() <= 1 << f64::MANTISSA_DIGITS).then_some(value as f64)
 }
 
 /// Shifted to the upper half, a 16-bit float's bits are ordered as 32-bit ones are, 2^16 apart.
@@ -279,6 +375,51 @@ fn measure(block: &mut Block, n: usize, base: usize, fill_limit: f64, stats: &mu
     true
 }
 
+/// Adds what is outside among the first `n` numbers of a block; false, and nothing done, when one is not finite.
+#[inline(always)]
+fn measure_outside(block: &mut Block, n: usize, base: usize, bounds: &Bounds, outside: &mut Outside) -> bool {
+    // Equal zeros are inside and need no tolerance.
+    let padded = n.next_multiple_of(LANES);
+    block.reference[n..padded].fill(0.);
+    block.candidate[n..padded].fill(0.);
+    let references = block.reference[..padded].as_chunks::<LANES>().0;
+    let candidates = block.candidate[..padded].as_chunks::<LANES>().0;
+
+    let mut finite = [0_f64; LANES];
+    let mut counts = [0_u64; LANES];
+    let (mut max_excess, mut max_atol, mut max_rtol) = ([0_f64; LANES], [0_f64; LANES], [0_f64; LANES]);
+    for (reference, candidate) in references.iter().zip(candidates) {
+        for lane in 0..LANES {
+            let (r, c) = (reference[lane], candidate[lane]);
+            finite[lane] += 0. * r + 0. * c;
+            let needs = bounds.needs((c - r).abs(), r.abs());
+            counts[lane] += u64::from(needs.excess > 0.);
+            max_excess[lane] = max(needs.excess, max_excess[lane]);
+            max_atol[lane] = max(needs.atol, max_atol[lane]);
+            max_rtol[lane] = max(needs.rtol, max_rtol[lane]);
+        }
+    }
+    if finite.iter().any(|zero| zero.is_nan()) {
+        return false;
+    }
+    outside.required.atol = max(max_atol.into_iter().fold(0., max), outside.required.atol);
+    outside.required.rtol = max(max_rtol.into_iter().fold(0., max), outside.required.rtol);
+    outside.count += counts.iter().sum::<u64>();
+    let max_excess = max_excess.into_iter().fold(0., max);
+    let find = |wanted: &dyn Fn(f64) -> bool| {
+        let mut pairs = block.reference[..n].iter().zip(&block.candidate[..n]);
+        let at = pairs.position(|(r, c)| wanted(bounds.needs((c - r).abs(), r.abs()).excess));
+        at.map(|at| (base + at) as u64)
+    };
+    if max_excess > 0. && outside.first.is_none() {
+        outside.first = find(&|excess| excess > 0.);
+    }
+    if max_excess > outside.worst_excess {
+        (outside.worst, outside.worst_excess) = (find(&|excess| excess == max_excess), max_excess);
+    }
+    true
+}
+
 #[inline(always)]
 fn count_above(references: &[[f64; LANES]], candidates: &[[f64; LANES]], max_apart: f64, stats: &mut Stats) {
     for (index, threshold) in ABOVE.into_iter().enumerate() {
@@ -310,7 +451,8 @@ mod tests {
             DType::F64 => value.to_bits(),
             DType::F32 => (value as f32).to_bits().into(),
             DType::F16 => f16::from_f64(value).to_bits().into(),
-            _ => bf16::from_f64(value).to_bits().into(),
+            DType::BF16 => bf16::from_f64(value).to_bits().into(),
+            _ => value as i64 as u64,
         };
         let special = prop::sample::select(vec![0., -0., 1., -1., 1e-310, 1e-42, 6e-8, -6e-8, 1e4, 1e38, -1e308]);
         let odd = prop::sample::select(vec![f64::NAN, f64::INFINITY, f64::NEG_INFINITY]);
@@ -366,8 +508,19 @@ mod tests {
         let mut slow = Stats::default();
         scalar::add(&pair, 0..words.len(), &tolerance, &mut slow);
         let mut portable = Stats::default();
-        span_portable(&pair, 0..words.len(), &tolerance, &mut portable);
+        let first = First { tolerance: &tolerance, fill_limit: Tolerance::fill_limit(dtype) };
+        span_portable(&pair, 0..words.len(), &first, &mut portable);
         assert_agree(&portable, &slow);
+        for (atol, rtol, scale) in [(0., 0., 0.), (1e-4, 1e-5, 0.), (0., 1e-3, 1e-6)] {
+            let bounds = Bounds::new(&Tolerance { atol, rtol, scale, equal_nan }, slow.max_reference);
+            let (mut fast_outside, mut slow_outside) = (Outside::default(), Outside::default());
+            scalar::add_outside(&pair, 0..words.len(), &bounds, &mut slow_outside);
+            span_portable(&pair, 0..words.len(), &Second { bounds: &bounds }, &mut fast_outside);
+            assert_eq!(fast_outside, slow_outside);
+            if words.len() <= SPAN {
+                assert_eq!(outside(&pair, &bounds, std::slice::from_ref(&portable)), slow_outside);
+            }
+        }
         if words.len() <= SPAN && !words.is_empty() {
             // Debug text, because NaN sums are not equal to themselves.
             assert_eq!(format!("{:?}", spans(&pair, &tolerance)), format!("{:?}", [portable]), "not the same bits");
@@ -379,7 +532,8 @@ mod tests {
 
         #[test]
         fn fast_pass_agrees_with_scalar(
-            (dtype, words) in prop::sample::select(vec![DType::F32, DType::F64, DType::F16, DType::BF16])
+            (dtype, words) in prop::sample::select(DType::ALL.to_vec())
+                .prop_filter("compared as their parts", |dtype| !matches!(dtype, DType::C64 | DType::C128))
                 .prop_flat_map(|dtype| (Just(dtype), prop::collection::vec(words(dtype), 0..1500))),
             misalign in 0_usize..8,
             equal_nan: bool,
@@ -403,7 +557,8 @@ mod tests {
         let pair = Pair { dtype: DType::F32, reference: &values, candidate: &others };
         let tolerance = Tolerance::EXACT;
         let together = spans(&pair, &tolerance);
-        let one_by_one: Vec<_> = (0..together.len()).map(|index| span(&pair, index, &tolerance)).collect();
+        let first = First { tolerance: &tolerance, fill_limit: Tolerance::fill_limit(DType::F32) };
+        let one_by_one: Vec<_> = (0..together.len()).map(|index| span(&pair, index, &first)).collect();
         assert_eq!(together.len(), 48);
         assert_eq!(together, one_by_one);
     }

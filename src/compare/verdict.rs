@@ -114,7 +114,7 @@ impl Summary {
         match self {
             Summary { failed: 1.., .. } => 2,
             Summary { mismatch: 1.., .. } => 1,
-            Summary { matched: 0, .. } => 3,
+            Summary { matched: 0, .. } | Summary { not_compared: 1.., .. } => 3,
             _ => 0,
         }
     }

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::DumpError;
 use super::layout::{self, COMPARISON_SCHEMA, Comparison, DATA_SET_SCHEMA, DataSet, MANIFEST_FILE, Role};
+use crate::compare::Summary;
 
 /// One run: what one client process dumped.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -63,6 +64,8 @@ pub struct StepEntry {
     pub n_references: usize,
     /// `actual_<i>.pb` files: what ONNX Runtime gave.
     pub n_actuals: usize,
+    /// The verdicts that were written, counted.
+    pub verdicts: Option<Summary>,
 }
 
 /// Whether all of a data set is there.
@@ -179,6 +182,7 @@ fn step_entry(path: PathBuf, step: u64) -> StepEntry {
         n_inputs: count(Role::Input),
         n_references: count(Role::Reference),
         n_actuals: count(Role::Actual),
+        verdicts: comparison(&path).ok().flatten().map(|comparison| comparison.summary),
         path,
     }
 }

@@ -2,6 +2,7 @@
 //! the sockets of the link to the process that holds a runtime ([`link`]).
 #![allow(unsafe_code)]
 
+pub mod cuda_ipc;
 mod error;
 pub mod link;
 mod model;

@@ -234,10 +234,10 @@ mod tests {
                 let n = bytes.len().max(1);
                 if let Some(byte) = bytes.get_mut(at % n) { *byte = value; }
             }
-            if let Ok(proto) = TensorProto::decode(&bytes[..]) {
-                if let Ok(tensor) = NamedTensor::from_proto(&proto) {
-                    prop_assert_eq!(tensor.view().bytes().len(), tensor.desc.len_bytes());
-                }
+            if let Ok(proto) = TensorProto::decode(&bytes[..])
+                && let Ok(tensor) = NamedTensor::from_proto(&proto)
+            {
+                prop_assert_eq!(tensor.view().bytes().len(), tensor.desc.len_bytes());
             }
         }
     }

@@ -291,7 +291,7 @@ mod tests {
     fn holds(inputs: &[TensorRef], outputs: &[TensorRef]) -> bool {
         let range = |tensor: &TensorRef| tensor.offset..tensor.offset + tensor.desc.len_bytes() as u64;
         let fits = |tensor: &TensorRef| {
-            let aligned = tensor.offset % tensor.desc.dtype.align_bytes() as u64 == 0;
+            let aligned = tensor.offset.is_multiple_of(tensor.desc.dtype.align_bytes() as u64);
             range(tensor).is_empty() || (tensor.segment.0 < 3 && aligned && range(tensor).end <= LEN_BYTES)
         };
         let meet = |one: &TensorRef, other: &TensorRef| {

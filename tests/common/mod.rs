@@ -1,5 +1,5 @@
 //! Small models made by hand, memory to run them on, and the runtime under test.
-#![allow(dead_code)]
+#![allow(dead_code, clippy::unwrap_used)]
 
 use std::path::PathBuf;
 use std::sync::OnceLock;

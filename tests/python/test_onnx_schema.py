@@ -7,7 +7,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from google.protobuf import descriptor_pb2
+from google.protobuf import descriptor_pb2  # type: ignore[import-untyped, unused-ignore]
 
 SCHEMA = Path(__file__).parents[2] / "protos" / "onnx.proto"
 FIELD = descriptor_pb2.FieldDescriptorProto

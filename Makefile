@@ -1,0 +1,47 @@
+# Every target: `make help`. The steps themselves are in tests/make.sh.
+STEPS := tests/make.sh
+# make gpu-check: folder of an onnxruntime-gpu library, and a binary built elsewhere
+ORT_GPU_LIB ?=
+BIN ?=
+# further arguments of demo, bench, gpu-check and pytest, e.g. make demo ARGS="--size small"
+ARGS ?=
+export ORT_GPU_LIB BIN ARGS
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test lint fmt fmt-check bench gpu-check clean doctor
+
+help: ## this list
+	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+setup: ## the virtual environment .venv with the pinned wheels
+	@$(STEPS) setup
+
+build: ## setup; the release binary; binary and package installed into .venv
+	@$(STEPS) build
+
+demo: ## build; the main job: Llama forward and backward through the daemon, dumped and compared with eager
+	@$(STEPS) demo
+
+test: ## build; lint; all Rust and Python tests
+	@$(STEPS) test
+
+lint: ## rustfmt, clippy, ruff and mypy; changes nothing
+	@$(STEPS) lint
+
+fmt: ## format Rust and Python
+	@$(STEPS) fmt
+
+fmt-check: ## formatting only; changes nothing
+	@$(STEPS) fmt-check
+
+bench: ## build; time of compiled calls against eager, inductor and in-process ONNX Runtime, into docs/bench.md
+	@$(STEPS) bench
+
+gpu-check: ## what a GPU machine can do; needs no setup: ORT_GPU_LIB=folder BIN=binary; exits 2 without a GPU
+	@$(STEPS) gpu-check
+
+doctor: ## what of the tools is there, and what `rust-ort doctor` says
+	@$(STEPS) doctor
+
+clean: ## remove build products and .venv; dumps stay
+	@$(STEPS) clean

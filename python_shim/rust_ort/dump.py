@@ -1,0 +1,150 @@
+"""`with rust_ort.dump("llama"): ...`: everything compiled or run inside is written to a folder."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import dataclasses
+import datetime
+import json
+import os
+import platform
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rust_ort import observe
+from rust_ort._callable import make_callable
+from rust_ort.errors import DaemonFault, OptionError
+from rust_ort.options import Options
+
+SCHEMA_VERSION = 1
+
+
+@contextlib.contextmanager
+def dump(
+    run: str,
+    *,
+    folder: str | os.PathLike[str] = "dumps",
+    clean: bool = False,
+    calls: str = "first",
+    options: dict[str, Any] | Options | None = None,
+) -> Iterator[Path]:
+    """Dumps every graph compiled or run inside to `<folder>/<run>`; yields that path.
+
+    clean: remove an earlier dump of that name first. calls: of each graph, dump the tensors of its "first" call, of
+    "all", or "none". On exit everything is on disk, or a
+    RuntimeWarning names what is not. Errors: OptionError; RustOrtError when the folder cannot be opened.
+    """
+    from rust_ort.backend import client_of
+
+    if not run or run in (".", "..") or "/" in run or "\0" in run:
+        raise OptionError(f"dump run {run!r}: expected a folder name; the folder above it is the argument folder")
+    if calls not in ("first", "all", "none"):
+        raise OptionError(f"dump calls={calls!r}: expected 'first', 'all' or 'none'")
+    opened = options if isinstance(options, Options) else Options.parse(options)
+    session = observe.DumpSession(
+        folder=Path(folder).absolute(), run=run, clean=clean, calls=calls, run_json=run_json(opened)
+    )
+    open_at(session, opened)
+    before = observe.set_current(session)
+    try:
+        yield session.folder / run
+    finally:
+        observe.set_current(before)
+        close(session)
+        if before is not None:
+            _reopen(before, client_of(opened))
+
+
+def open_at(session: observe.DumpSession, options: Options) -> None:
+    """Opens `session` at the daemon that `options` names, once."""
+    from rust_ort.backend import client_of
+
+    client = client_of(options)
+    if client not in session.clients:
+        _open(session, client, clean=session.clean and not session.clients)
+        session.clients.append(client)
+
+
+def _open(session: observe.DumpSession, client: Any, *, clean: bool) -> None:
+    client.open_dump(
+        folder=str(session.folder), run=session.run, clean=clean, calls=session.calls, run_json=session.run_json
+    )
+
+
+def _reopen(session: observe.DumpSession, client: Any) -> None:
+    """A dump inside a dump ended: the outer one goes on, with what it has."""
+    if client in session.clients:
+        _open(session, client, clean=False)
+
+
+def close(session: observe.DumpSession) -> None:
+    """Waits until everything handed over is on disk, then closes the dump at every daemon that has it.
+
+    What could not be written is a RuntimeWarning: a full disk costs the dump, not the run.
+    """
+    for client in session.clients:
+        for end in (client.flush_dump, client.close_dump):
+            try:
+                end()
+            except DaemonFault as fault:
+                warnings.warn(
+                    f"the dump {session.folder / session.run} is incomplete: {fault}", RuntimeWarning, stacklevel=3
+                )
+    session.clients.clear()
+
+
+def open_until_exit(path: Path, options: Options) -> None:
+    """The option `dump`: a dump that stays open until the process ends."""
+    path = path.absolute()
+    session = observe.DumpSession(
+        folder=path.parent, run=path.name, clean=False, calls=options.dump_calls, run_json=run_json(options)
+    )
+    open_at(session, options)
+    observe.set_current(session)
+    atexit.register(_close_quietly, session)
+
+
+def _close_quietly(session: observe.DumpSession) -> None:
+    with contextlib.suppress(Exception):
+        close(session)
+
+
+def run_json(options: Options) -> str:
+    """Content of run.json: versions, devices, options, start."""
+    from rust_ort.export.hash import versions
+
+    return json.dumps(
+        {
+            "schema": SCHEMA_VERSION,
+            "start": datetime.datetime.now(datetime.UTC).isoformat(),
+            "program": sys.argv[0] if sys.argv else "",
+            "pid": os.getpid(),
+            "python": platform.python_version(),
+            "versions": dict(pair.split("=", 1) for pair in versions().split(" ")),
+            "platform": platform.platform(),
+            "devices": ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))],
+            "options": {entry.name: _plain(getattr(options, entry.name)) for entry in dataclasses.fields(options)},
+        },
+        indent=1,
+    )
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return repr(value)
+
+
+make_callable(__name__, dump)

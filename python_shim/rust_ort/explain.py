@@ -1,0 +1,98 @@
+"""What the backend does with a model: graphs, breaks, nodes on ONNX Runtime, nodes left to eager and why, time."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from rust_ort._callable import make_callable
+from rust_ort.backend import Backend, GraphInfo
+from rust_ort.compare import _copied, _loss, kept_state
+from rust_ort.export.partition import EagerNode
+from rust_ort.options import Options
+
+
+@dataclass(kw_only=True)
+class Explanation:
+    """Result of `rust_ort.explain`. `breaks`: {reason: count}. `seconds`: time by phase."""
+
+    graphs: list[GraphInfo]
+    breaks: dict[str, int]
+    seconds: dict[str, float]
+
+    @property
+    def nodes_on_onnxruntime(self) -> int:
+        return sum(len(part) for graph in self.graphs for part in graph.parts)
+
+    @property
+    def eager(self) -> list[EagerNode]:
+        """Nodes left to eager, of all graphs."""
+        return [node for graph in self.graphs for node in graph.eager]
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.graphs)} graphs, {sum(self.breaks.values())} graph breaks"]
+        for graph in self.graphs:
+            on_ort = sum(map(len, graph.parts))
+            lines.append(
+                f"  {graph.name}: {graph.compute_nodes} nodes, {on_ort} on ONNX Runtime in {len(graph.parts)} part(s), "
+                f"{len(graph.eager)} in eager"
+            )
+            for node in graph.eager:
+                lines.append(f"    {node.name} ({node.op}): {node.reason}")
+                if node.source:
+                    lines.append(f"      {node.source}")
+        for reason, count in self.breaks.items():
+            lines.append(f"  break ({count}): {reason.splitlines()[0] if reason else '?'}")
+        lines.append("time: " + ", ".join(f"{phase} {spent * 1e3:.0f} ms" for phase, spent in self.seconds.items()))
+        return "\n".join(lines)
+
+
+def explain(
+    model: nn.Module | Callable[..., Any],
+    *args: Any,
+    backward: bool = True,
+    options: Mapping[str, Any] | Options | None = None,
+    **kwargs: Any,
+) -> Explanation:
+    """Compiles and runs `model(*args, **kwargs)` once, and a second time for the time of a call.
+
+    backward: also the backward of the loss (see `rust_ort.compare`). The model's state is afterwards as before.
+    """
+    backend = Backend(options)
+    compiled = torch.compile(model, backend=backend)
+    breaks = Counter(torch._dynamo.utils.counters["graph_break"])
+
+    def step() -> float:
+        start = time.perf_counter()
+        with torch.enable_grad() if backward else torch.no_grad():
+            outputs = compiled(*_copied(args), **_copied(dict(kwargs)))
+            loss = _loss(outputs, None) if backward else None
+            if loss is not None:
+                loss.backward()
+        return time.perf_counter() - start
+
+    with kept_state(model):
+        first = step()
+        second = step()
+    found = Counter(torch._dynamo.utils.counters["graph_break"]) - breaks
+    seconds: dict[str, float] = {}
+    for graph in backend.graphs:
+        for phase, spent in graph.seconds.items():
+            seconds[phase] = seconds.get(phase, 0.0) + spent
+    ours = seconds.pop("total", 0.0)
+    seconds = {
+        "Dynamo and AOTAutograd": max(first - second - ours, 0.0),
+        **seconds,
+        "first call": first,
+        "a call": second,
+    }
+    return Explanation(graphs=list(backend.graphs), breaks=dict(found), seconds=seconds)
+
+
+make_callable(__name__, explain)

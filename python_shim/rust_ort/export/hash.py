@@ -1,0 +1,121 @@
+"""The content hash of an AOT graph: what its ONNX models are a function of, and nothing else."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+FORMAT = 1
+"""Raised when the text below changes its meaning."""
+
+
+def graph_hash(gm: fx.GraphModule, *, extra: Sequence[str] = ()) -> str:
+    """SHA-256 of `gm` as 64 lowercase hex digits.
+
+    Part of it: op, name, target, arguments, dtype, shape, stride and device of every value, the bytes of constant
+    tensors, the versions of torch, onnxscript, onnx and onnxruntime, and `extra` (opset, decomposition table, cache
+    keys of transforms). Not part of it: source lines, module paths, parameter names. The same in every process.
+    """
+    digest = hashlib.sha256()
+    for text in (f"rust_ort graph {FORMAT}", versions(), *extra):
+        digest.update(text.encode() + b"\0")
+    for name, module in gm.named_modules():
+        if isinstance(module, fx.GraphModule):
+            digest.update(f"module {name}\n".encode())
+            for piece in _graph_pieces(module):
+                digest.update(piece)
+    return digest.hexdigest()
+
+
+@functools.cache
+def versions() -> str:
+    """Versions that decide what is exported and how it runs, as one line."""
+    return " ".join(
+        f"{name}={_version(name)}" for name in ("torch", "onnxscript", "onnx", "onnxruntime", "onnxruntime-gpu")
+    )
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "-"
+
+
+def _graph_pieces(gm: fx.GraphModule) -> Iterator[bytes]:
+    for node in gm.graph.nodes:
+        line = f"{node.op}|{node.name}|{_target(node)}|{_text(node.args)}|{_text(node.kwargs)}|{_value(node)}\n"
+        yield line.encode()
+        if node.op == "get_attr":
+            constant = attribute(gm, node.target)
+            if isinstance(constant, torch.Tensor):
+                yield tensor_bytes(constant)
+
+
+def attribute(gm: fx.GraphModule, target: str) -> object:
+    """The object a `get_attr` node of `gm` names."""
+    found: object = gm
+    for step in target.split("."):
+        found = getattr(found, step)
+    return found
+
+
+def tensor_bytes(tensor: torch.Tensor) -> bytes:
+    """Elements of `tensor` in row-major order."""
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    with unset_fake_temporarily():  # compilers are called under the tracer's fake mode
+        dense = tensor.detach().cpu().contiguous().reshape(-1)
+        return bytes(dense.view(torch.uint8).numpy()) if dense.numel() else b""
+
+
+def _target(node: fx.Node) -> str:
+    target = node.target
+    if isinstance(target, str):
+        return target
+    if isinstance(target, torch._ops.OperatorBase):
+        return str(target)
+    return f"{getattr(target, '__module__', '')}.{getattr(target, '__qualname__', type(target).__qualname__)}"
+
+
+def _value(node: fx.Node) -> str:
+    return _text(node.meta.get("val"))
+
+
+def _text(value: object) -> str:
+    """A text that is equal in two processes if and only if the values are: no addresses, no set or hash order."""
+    if isinstance(value, fx.Node):
+        return f"%{value.name}"
+    if isinstance(value, torch.Tensor):
+        if value.layout is not torch.strided:
+            return f"{value.dtype}{_sizes(value.shape)}{value.layout}@{value.device}"
+        return f"{value.dtype}{_sizes(value.shape)}{_sizes(value.stride())}@{value.device}"
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return f"{type(value).__name__}({value.node.expr})"
+    if isinstance(value, (list, tuple)):
+        return "(" + ",".join(_text(item) for item in value) + ")"
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{_text(item)}" for key, item in sorted(value.items(), key=_key)) + "}"
+    if isinstance(value, slice):
+        return f"slice({_text(value.start)},{_text(value.stop)},{_text(value.step)})"
+    if value is None or isinstance(
+        value, (bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout, torch.memory_format)
+    ):
+        return f"{type(value).__name__}:{value!r}"
+    if pytree.tree_flatten(value)[1].num_leaves != 1:
+        return _text(pytree.tree_leaves(value))
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def _key(item: tuple[object, object]) -> str:
+    return str(item[0])
+
+
+def _sizes(sizes: Sequence[int | torch.SymInt]) -> str:
+    return "[" + ",".join(str(size.node.expr if isinstance(size, torch.SymInt) else size) for size in sizes) + "]"

@@ -1,0 +1,308 @@
+"""Which nodes of an AOT graph run on ONNX Runtime, which stay in eager, and why."""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.utils import _pytree as pytree
+
+from rust_ort.export import translate
+from rust_ort.export.provenance import source_line
+
+SCHEMA_VERSION = 1
+PART_PREFIX = "part_"
+
+aten = torch.ops.aten
+
+Wrong = Callable[[fx.Node], bool]
+
+
+def _argument(node: fx.Node, name: str) -> Any:
+    """Argument `name` of an ATen node, by its schema; the default when it is not given."""
+    if name in node.kwargs:
+        return node.kwargs[name]
+    for position, argument in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
+        if argument.name == name:
+            return node.args[position] if position < len(node.args) else argument.default_value
+    return None
+
+
+def _always(_: fx.Node) -> bool:
+    return True
+
+
+WRONG_IN_TORCHLIB: dict[str, tuple[Wrong, str]] = {
+    "aten::avg_pool2d": (
+        lambda node: _argument(node, "divisor_override") is not None,
+        "torchlib ignores divisor_override",
+    ),
+    "aten::avg_pool3d": (_always, "torchlib's avg_pool3d gives wrong values"),
+    "aten::scatter_reduce": (
+        lambda node: _argument(node, "reduce") == "mean",
+        "torchlib's scatter_reduce(mean) gives wrong values",
+    ),
+    "aten::special_erfcx": (_always, "torchlib's erfcx gives wrong values"),
+    "aten::special_log_ndtr": (_always, "torchlib's log_ndtr gives wrong values"),
+    "aten::nonzero": (_always, "its output's size is known only at run time"),
+}
+"""{operator: (when, why)}: translated silently wrong by torchlib of onnxscript 0.7.2."""
+
+BOOKKEEPING = frozenset(
+    {
+        operator.getitem,
+        aten.sym_size.int,
+        aten.sym_stride.int,
+        aten.sym_numel.default,
+        aten.sym_storage_offset.default,
+        aten._assert_scalar.default,
+        aten.sym_constrain_range.default,
+        aten.sym_constrain_range_for_size.default,
+        aten._assert_async.msg,
+        aten._assert_async.default,
+        aten._assert_tensor_metadata.default,
+    }
+)
+
+
+def is_compute(node: fx.Node) -> bool:
+    """Whether `node` computes a tensor: not unpacking, not arithmetic on sizes, not an assertion."""
+    if node.op != "call_function" or node.target in BOOKKEEPING:
+        return False
+    return not isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool))
+
+
+def operator_name(node: fx.Node) -> str:
+    """`aten.mm.default`; of a higher-order operator also what it wraps."""
+    wrapped = [str(arg) for arg in node.args if isinstance(arg, torch._ops.OperatorBase)]
+    return str(node.target) + (f"({', '.join(wrapped)})" if wrapped else "")
+
+
+def lowest_precision(gm: fx.GraphModule) -> torch.dtype | None:
+    """float16 or bfloat16 when a value of the graph has it, else None. What a difference to eager is measured by."""
+    found = {
+        value.dtype
+        for node in gm.graph.nodes for value in pytree.tree_leaves(node.meta.get("val"))
+        if isinstance(value, torch.Tensor)
+    }  # fmt: skip
+    return next((dtype for dtype in (torch.bfloat16, torch.float16) if dtype in found), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EagerNode:
+    """A compute node left to eager, and why."""
+
+    name: str
+    op: str
+    reason: str
+    source: str
+
+
+@dataclass(kw_only=True)
+class PartGraph:
+    """One part: attribute `name` of the outer module, `module` the FX graph it stands for."""
+
+    index: int
+    name: str
+    module: fx.GraphModule
+    compute_nodes: list[str]
+
+
+@dataclass(kw_only=True)
+class Partition:
+    """An AOT graph cut into parts and the nodes between them.
+
+    `outer` runs the whole: its call_module nodes are the parts, everything else is eager. `module` is the graph as it
+    was. compute_nodes = the nodes of all parts + eager, each exactly once.
+    """
+
+    module: fx.GraphModule
+    outer: fx.GraphModule
+    parts: list[PartGraph]
+    eager: list[EagerNode] = field(default_factory=list)
+
+    @property
+    def compute_nodes(self) -> int:
+        return sum(len(part.compute_nodes) for part in self.parts) + len(self.eager)
+
+    def parts_json(self) -> str:
+        """Content of parts.json."""
+        return json.dumps(
+            {
+                "schema": SCHEMA_VERSION,
+                "compute_nodes": self.compute_nodes,
+                "eager_nodes": len(self.eager),
+                "parts": [{"part": part.index, "nodes": part.compute_nodes} for part in self.parts],
+                "eager": [
+                    {"node": node.name, "op": node.op, "reason": node.reason, "source": node.source}
+                    for node in self.eager
+                ],
+            },
+            indent=1,
+        )
+
+
+class Support:
+    """Decides for each node. `refused`: {node: reason} of what could not be translated when it was tried."""
+
+    def __init__(
+        self, *, opset: int = translate.TORCHLIB_OPSET, custom: Mapping[Any, object] | None = None,
+        refused: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        self._opset = opset
+        self._custom = custom or {}
+        self._refused = refused or {}
+        self._known: dict[fx.Node, str | None] = {}
+
+    def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: fx.Node) -> bool:
+        """What CapabilityBasedPartitioner asks."""
+        return node.op == "call_function" and self.reason(node) is None
+
+    def reason(self, node: fx.Node) -> str | None:
+        """None: ONNX Runtime may run it. Else why not."""
+        if node not in self._known:
+            self._known[node] = self._decide(node)
+        return self._known[node]
+
+    def _decide(self, node: fx.Node) -> str | None:
+        if node.name in self._refused:
+            return self._refused[node.name]
+        if node.target is operator.getitem:
+            source = node.args[0]
+            if not isinstance(source, fx.Node) or source.op != "call_function":
+                return "it unpacks a value that is not in the part"
+            return self.reason(source)
+        if isinstance(node.target, torch._ops.HigherOrderOperator):
+            return f"higher-order operator {node.target} has no ONNX form"
+        return self._values(node) or self._operator(node)
+
+    def _operator(self, node: fx.Node) -> str | None:
+        target = node.target
+        if target in self._custom:
+            return None
+        if isinstance(target, torch._ops.OpOverload):
+            if torch.Tag.nondeterministic_seeded in target.tags:
+                return "it draws random numbers; torch's generator is what manual_seed controls"
+            if target._schema.is_mutable:
+                return "it writes to its input"
+            when, why = WRONG_IN_TORCHLIB.get(target._schema.name, (None, ""))
+            if when is not None and when(node):
+                return why
+        if target in BOOKKEEPING and not str(target).startswith("aten.sym_"):
+            return "an assertion"
+        return translate.why_untranslatable(node, opset=self._opset)
+
+    def _values(self, node: fx.Node) -> str | None:
+        devices = set()
+        for value in _values_of(node):
+            if isinstance(value, (torch.SymFloat, torch.SymBool)):
+                return "a symbolic float or bool has no ONNX form here"
+            if isinstance(value, torch.SymInt):
+                if free_unbacked_symbols(value):
+                    return "a size is known only at run time"
+            elif isinstance(value, torch.Tensor):
+                problem = _tensor_problem(value)
+                if problem is not None:
+                    return problem
+                devices.add(value.device)
+            elif value is not None and not isinstance(value, (int, float, bool)):
+                return f"a value of type {type(value).__name__} has no ONNX form"
+        if len(devices) > 1:
+            return "its tensors are on several devices"
+        if "val" not in node.meta:
+            return "its result is not a tensor"
+        return None
+
+
+def _values_of(node: fx.Node) -> Iterator[object]:
+    for source in (node, *node.all_input_nodes):
+        if source.op == "get_attr" and "val" not in source.meta:
+            continue
+        if source is not node and isinstance(source.meta.get("val"), (tuple, list)):
+            continue  # the getitem nodes between are what is used
+        yield from pytree.tree_leaves(source.meta.get("val"))
+
+
+def _tensor_problem(value: torch.Tensor) -> str | None:
+    if value.dtype.is_complex:
+        return "complex numbers have no ONNX form"
+    if value.dtype not in SUPPORTED_DTYPES:
+        return f"{value.dtype} has no ONNX form here"
+    if value.layout is not torch.strided or value.is_quantized:
+        return f"a tensor of layout {value.layout} has no ONNX form"
+    if free_unbacked_symbols(value):
+        return "a size is known only at run time"
+    return None
+
+
+SUPPORTED_DTYPES = frozenset(
+    {
+        torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.bool,
+        torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32, torch.uint64,
+    }
+)  # fmt: skip
+
+
+def partition(gm: fx.GraphModule, support: Support) -> Partition:
+    """Cuts `gm`; `gm` is left as it is and becomes the result's `module`."""
+    from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
+    from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
+
+    _give_constants_values(gm)
+    outer = fx.GraphModule(gm, _copy(gm.graph))
+    computing = [node for node in outer.graph.nodes if node.op == "call_function"]
+    if all(support.reason(node) is None for node in computing):
+        proposed = [dict.fromkeys(computing)]
+    else:
+        partitioner = CapabilityBasedPartitioner(outer, support, allows_single_node_partition=True)  # type: ignore[arg-type]
+        proposed = [dict.fromkeys(proposal.nodes) for proposal in partitioner.propose_partitions()]
+    chosen = [nodes for nodes in proposed if any(is_compute(node) for node in nodes)]
+    order = {node: position for position, node in enumerate(outer.graph.nodes)}
+    chosen.sort(key=lambda nodes: min(order[node] for node in nodes))
+    in_part = {node for nodes in chosen for node in nodes}
+    eager = [
+        EagerNode(name=node.name, op=operator_name(node), reason=support.reason(node) or "", source=source_line(node))
+        for node in outer.graph.nodes
+        if is_compute(node) and node not in in_part
+    ]
+    names = [[node.name for node in sorted(nodes, key=order.__getitem__) if is_compute(node)] for nodes in chosen]
+    fuse_by_partitions(outer, [dict.fromkeys(nodes) for nodes in chosen], prefix=PART_PREFIX, always_return_tuple=True)
+    outer.recompile()
+    parts = [
+        PartGraph(index=index, name=f"{PART_PREFIX}{index}", module=getattr(outer, f"{PART_PREFIX}{index}"),
+                  compute_nodes=names[index])
+        for index in range(len(chosen))
+    ]  # fmt: skip
+    return Partition(module=gm, outer=outer, parts=parts, eager=eager)
+
+
+def _copy(graph: fx.Graph) -> fx.Graph:
+    copied = fx.Graph()
+    mapping: dict[fx.Node, fx.Node] = {}
+    result = copied.graph_copy(graph, mapping)
+    output = graph.output_node()
+    copied.output(result).meta = dict(output.meta)
+    for old, new in mapping.items():
+        new.name = old.name
+        new.meta = dict(old.meta)
+    return copied
+
+
+def _give_constants_values(gm: fx.GraphModule) -> None:
+    """get_attr nodes of tensors carry no fake value; the exporter and the hash want one."""
+    from torch._guards import detect_fake_mode
+
+    from rust_ort.export.hash import attribute
+
+    fake_mode = detect_fake_mode([node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"])
+    for node in gm.graph.nodes:
+        if node.op == "get_attr" and "val" not in node.meta:
+            constant = attribute(gm, str(node.target))
+            if isinstance(constant, torch.Tensor):
+                node.meta["val"] = fake_mode.from_tensor(constant) if fake_mode is not None else constant

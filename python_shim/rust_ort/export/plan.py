@@ -1,0 +1,272 @@
+"""One AOT graph made ready to run: its parts as ONNX models, and how a call's values reach them and come back."""
+
+from __future__ import annotations
+
+import operator
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from rust_ort.export import partition, translate
+from rust_ort.export.shapes import Binder, UnboundSymbol, compile_expression, is_symbolic, plain
+
+
+@dataclass(kw_only=True)
+class OutputLayout:
+    """dtype, shape and stride of the tensors a part returns; `specs(inputs)` for symbolic sizes."""
+
+    specs: Callable[[Sequence[object]], list[tuple[torch.dtype, tuple[int, ...], tuple[int, ...] | None]]]
+    symbolic: bool
+
+
+@dataclass(kw_only=True)
+class PlannedPart:
+    """A part's model and its calling convention.
+
+    `pick`: positions of the model's inputs among the part's arguments. `results`: for each value the part returns,
+    the index of the model's output, or a function of the part's arguments for a size.
+    """
+
+    graph: partition.PartGraph
+    translated: translate.Translated
+    pick: list[int]
+    tensor_outputs: list[str]
+    results: list[int | Callable[[Sequence[object]], int]]
+    layout: OutputLayout
+
+
+@dataclass(kw_only=True)
+class Plan:
+    """An AOT graph, cut and translated. Times in seconds."""
+
+    cut: partition.Partition
+    parts: list[PlannedPart]
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def make_plan(
+    gm: fx.GraphModule, *, name: str, refused: Mapping[str, str] | None = None, opset: int = translate.TORCHLIB_OPSET,
+    custom: Mapping[Any, Any] | None = None,
+) -> Plan:  # fmt: skip
+    """Cuts and translates `gm`. A node that turns out untranslatable goes to eager with the reason, and the graph is
+    cut again. `refused`: {FX node: reason} known before."""
+    refused = dict(refused or {})
+    seconds = {"partition": 0.0, "export": 0.0}
+    while True:
+        start = time.perf_counter()
+        cut = partition.partition(gm, partition.Support(opset=opset, custom=custom, refused=refused))
+        seconds["partition"] += time.perf_counter() - start
+        start = time.perf_counter()
+        known = set(refused)
+        parts = []
+        for graph in cut.parts:
+            try:
+                parts.append(_plan_part(cut, graph, name=name, opset=opset, custom=custom))
+            except translate.TranslationError as error:
+                culprits = [error.node_name] if error.node_name in graph.compute_nodes else graph.compute_nodes
+                refused.update((node, f"its translation failed: {error}") for node in culprits)
+            except _Unbound as error:
+                refused[error.node] = str(error)
+        seconds["export"] += time.perf_counter() - start
+        if set(refused) == known:
+            return Plan(cut=cut, parts=parts, seconds=seconds)
+
+
+class _Unbound(ValueError):
+    def __init__(self, node: str, cause: UnboundSymbol) -> None:
+        super().__init__(str(cause))
+        self.node = node
+
+
+def _plan_part(
+    cut: partition.Partition, graph: partition.PartGraph, *, name: str, opset: int, custom: Mapping[Any, Any] | None
+) -> PlannedPart:
+    module = graph.module
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    returned = _returned(module)
+    values = [node.meta.get("val") for node in placeholders]
+    binder = Binder(values)
+    tensors = [node for node in returned if not isinstance(node.meta.get("val"), torch.SymInt)]
+    results: list[int | Callable[[Sequence[object]], int]] = []
+    for node in returned:
+        value = node.meta.get("val")
+        try:
+            results.append(
+                compile_expression(binder.code(value)) if isinstance(value, torch.SymInt) else tensors.index(node)
+            )
+        except UnboundSymbol as error:
+            raise _Unbound(_computing(node), error) from error
+    symbolic = any(is_symbolic(node.meta.get("val")) for node in tensors)
+    sizes = frozenset(node.name for node in placeholders if symbolic and isinstance(node.meta["val"], torch.SymInt))
+    only_tensors = _returning(module, tensors)
+    translated = _translate(only_tensors, name=name, graph=graph, opset=opset, custom=custom, keep=sizes)
+    strides = _strides(cut, graph, returned)
+    try:
+        layout = _layout(placeholders, translated.input_names, tensors, strides)
+    except UnboundSymbol:
+        everything = frozenset(node.name for node in placeholders)
+        translated = _translate(only_tensors, name=name, graph=graph, opset=opset, custom=custom, keep=everything)
+        try:
+            layout = _layout(placeholders, translated.input_names, tensors, strides)
+        except UnboundSymbol as error:
+            raise _Unbound(_computing(tensors[0]), error) from error
+    position = {node.name: index for index, node in enumerate(placeholders)}
+    return PlannedPart(
+        graph=graph,
+        translated=translated,
+        pick=[position[input_name] for input_name in translated.input_names],
+        tensor_outputs=[node.name for node in tensors],
+        results=results,
+        layout=layout,
+    )
+
+
+def _translate(
+    module: fx.GraphModule, *, name: str, graph: partition.PartGraph, opset: int, custom: Mapping[Any, Any] | None,
+    keep: frozenset[str],
+) -> translate.Translated:  # fmt: skip
+    return translate.translate(
+        module, name=f"{name}_{graph.name}", opset=opset, custom_translations=dict(custom or {}), keep_inputs=keep
+    )
+
+
+def _computing(node: fx.Node) -> str:
+    while node.target is operator.getitem and isinstance(node.args[0], fx.Node):
+        node = node.args[0]
+    return node.name
+
+
+def _returned(module: fx.GraphModule) -> list[fx.Node]:
+    outputs = module.graph.output_node().args[0]
+    return [outputs] if isinstance(outputs, fx.Node) else list(outputs)  # type: ignore[arg-type]
+
+
+def _returning(module: fx.GraphModule, outputs: Sequence[fx.Node]) -> fx.GraphModule:
+    """`module` with other outputs: sizes are computed in Python, not fetched."""
+    copied = fx.Graph()
+    mapping: dict[fx.Node, fx.Node] = {}
+    copied.graph_copy(module.graph, mapping)
+    for old, new in mapping.items():
+        new.name = old.name
+    copied.output(tuple(mapping[node] for node in outputs))
+    return fx.GraphModule(module, copied)
+
+
+def _layout(
+    placeholders: Sequence[fx.Node], input_names: Sequence[str], tensors: Sequence[fx.Node],
+    strides: Mapping[str, Sequence[int | torch.SymInt]],
+) -> OutputLayout:  # fmt: skip
+    by_name = {node.name: node.meta.get("val") for node in placeholders}
+    if not any(is_symbolic(node.meta.get("val")) for node in tensors):
+        fixed = [
+            (
+                node.meta["val"].dtype,
+                tuple(plain(size) for size in node.meta["val"].shape),
+                tuple(plain(step) for step in strides[node.name]) if node.name in strides else None,
+            )
+            for node in tensors
+        ]
+        return OutputLayout(specs=lambda _: fixed, symbolic=False)
+    binder = Binder([by_name[name] for name in input_names])
+    rows = [
+        f"({node.meta['val'].dtype}, {binder.codes(node.meta['val'].shape)}, "
+        f"{binder.codes(strides[node.name]) if node.name in strides else None})"
+        for node in tensors
+    ]
+    return OutputLayout(specs=compile_expression(f"[{', '.join(rows)}]"), symbolic=True)
+
+
+def _strides(
+    cut: partition.Partition, graph: partition.PartGraph, returned: Sequence[fx.Node]
+) -> dict[str, tuple[int | torch.SymInt, ...]]:
+    """Eager's strides where someone could see them and they are not contiguous.
+
+    Seen are outputs of the graph and what an eager node reads. Not: values saved for backward (restrided before an
+    eager node reads them) and gradients (AccumulateGrad lays them out like the parameter). Overlapping strides, as
+    `expand` makes, cannot be written to and become contiguous.
+    """
+    outer_call = next(node for node in cut.outer.graph.nodes if node.op == "call_module" and node.target == graph.name)
+    hidden = _hidden_outputs(cut.outer.graph.output_node())
+    found: dict[str, tuple[int | torch.SymInt, ...]] = {}
+    for unpack in outer_call.users:
+        node = returned[unpack.args[1]]
+        value = node.meta.get("val")
+        if not isinstance(value, torch.Tensor) or _is_contiguous(value) or _overlaps(value):
+            continue
+        if any(_sees_strides(user, unpack, hidden) for user in unpack.users):
+            found[node.name] = tuple(value.stride())
+    return found
+
+
+def _sees_strides(user: fx.Node, value: fx.Node, hidden: frozenset[int]) -> bool:
+    if user.op != "output":
+        return user.op != "call_module"
+    return any(item is value and index not in hidden for index, item in enumerate(user.args[0]))  # type: ignore[arg-type]
+
+
+def _hidden_outputs(output: fx.Node) -> frozenset[int]:
+    descs = output.meta.get("desc") or ()
+    return frozenset(
+        index
+        for index, desc in enumerate(pytree.tree_leaves(descs, is_leaf=lambda x: x is None))
+        if type(desc).__name__.startswith(("SavedForBackwards", "GradAOTOutput"))
+    )
+
+
+def _is_contiguous(value: torch.Tensor) -> bool:
+    expected: int | torch.SymInt = 1
+    for size, step in zip(reversed(value.shape), reversed(value.stride()), strict=True):
+        if _expression(size) == 1:
+            continue
+        if _expression(step) != _expression(expected):
+            return False
+        expected = expected * size
+    return True
+
+
+def _overlaps(value: torch.Tensor) -> bool:
+    return any(
+        _expression(step) == 0 and _expression(size) != 1
+        for size, step in zip(value.shape, value.stride(), strict=True)
+    )
+
+
+def _expression(size: int | torch.SymInt) -> Any:
+    """Compared as expressions: comparing SymInts would add guards."""
+    return size.node.expr if isinstance(size, torch.SymInt) else size
+
+
+def restrides(gm: fx.GraphModule) -> Callable[[list[object]], None] | None:
+    """A function that gives a call's tensors the strides the graph was traced with, in place in the list.
+
+    gm: the graph or its outer module; only inputs that a node of it reads (a part does not count) are looked at.
+    Values saved for backward come back contiguous whatever eager would have made; eager nodes may view them.
+    """
+    nodes = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    values = [node.meta.get("val") for node in nodes]
+    binder = Binder(values)
+    rows = []
+    for index, value in enumerate(values):
+        read = any(user.op == "call_function" for user in nodes[index].users)
+        if read and isinstance(value, torch.Tensor) and value.layout is torch.strided and not _overlaps(value):
+            try:
+                rows.append(f"({index}, {binder.codes(value.stride())})")
+            except UnboundSymbol:
+                continue
+    if not rows:
+        return None
+    expected = compile_expression(f"[{', '.join(rows)}]")
+
+    def apply(inputs: list[object]) -> None:
+        for index, stride in expected(inputs):
+            tensor = inputs[index]
+            if isinstance(tensor, torch.Tensor) and tensor.stride() != stride and tensor.numel() > 1:
+                laid_out = torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device=tensor.device)
+                inputs[index] = laid_out.copy_(tensor.detach())
+
+    return apply

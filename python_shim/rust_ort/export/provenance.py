@@ -1,0 +1,139 @@
+"""Where every value of a part comes from: ONNX value ↔ FX node ↔ source line ↔ module path ↔ parameter name."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+SCHEMA_VERSION = 1
+
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
+_STEP = re.compile(r"\._(?:modules|parameters|buffers)\['([^']+)'\]|\.(\w+)|\['([^']+)'\]|\[(\d+)\]")
+
+
+def source_line(node: fx.Node) -> str:
+    """`file.py:12 in forward` of the user's line behind `node`, "" when torch recorded none."""
+    frames = list(_FRAME.finditer(node.meta.get("stack_trace") or ""))
+    if not frames:
+        return ""
+    last = frames[-1]
+    return f"{last['file']}:{last['line']} in {last['function']}"
+
+
+def module_path(node: fx.Node) -> str:
+    """`model.layers.0.mlp` of the innermost module behind `node`; of the forward node for a backward one."""
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
+    if not stack:
+        return ""
+    path, _ = list(stack.values())[-1]
+    return parameter_name(path)
+
+
+def parameter_name(source: str) -> str:
+    """`layer.0.weight` from Dynamo's `L['self']._modules['layer']._modules['0']._parameters['weight']`."""
+    head = re.match(r"L\['(\w+)'\]", source)
+    if head is None:
+        return source
+    rest = source[head.end() :]
+    steps = ["".join(groups) for groups in _STEP.findall(rest)]
+    return ".".join(steps) if head[1] == "self" else ".".join([head[1], *steps])
+
+
+def input_sources(dynamo: fx.GraphModule | None) -> list[str]:
+    """Source of each placeholder of Dynamo's graph, in order: a parameter's name or the argument's."""
+    if dynamo is None:
+        return []
+    sources = []
+    for node in dynamo.graph.nodes:
+        if node.op != "placeholder":
+            continue
+        argument = node.meta.get("grapharg")
+        try:
+            name = argument.source.name if argument is not None else node.name
+            sources.append(parameter_name(name() if callable(name) else str(name)))
+        except (AttributeError, AssertionError, NotImplementedError):
+            sources.append(node.name)
+    return sources
+
+
+def described(desc: object, sources: Sequence[str]) -> dict[str, str]:
+    """Role of an AOT input or output: {"role": "PlainAOTInput", "of": "layer.weight"}."""
+    if desc is None:
+        return {"role": "", "of": ""}
+    return {"role": type(desc).__name__, "of": _of(desc, sources)}
+
+
+def _of(desc: object, sources: Sequence[str]) -> str:
+    for attribute in ("target",):
+        if isinstance(getattr(desc, attribute, None), str):
+            return str(getattr(desc, attribute))
+    for attribute in ("grad_of", "output", "mutated_input", "base", "base_of"):
+        inner = getattr(desc, attribute, None)
+        if inner is not None:
+            return _of(inner, sources)
+    index = getattr(desc, "idx", None)
+    if type(desc).__name__ == "PlainAOTInput" and isinstance(index, int) and index < len(sources):
+        return sources[index]
+    expression = getattr(desc, "expr", None)
+    return str(expression()) if callable(expression) else ""
+
+
+def value_description(value: object) -> dict[str, Any]:
+    """dtype and shape of a fake value; symbolic sizes are -1 with their expression beside."""
+    if isinstance(value, torch.Tensor):
+        return {
+            "dtype": str(value.dtype).removeprefix("torch."),
+            "shape": [-1 if isinstance(size, torch.SymInt) else size for size in value.shape],
+            "symbolic_shape": [str(size) for size in value.shape],
+        }
+    return {"dtype": "int64", "shape": [], "symbolic_shape": []}
+
+
+def provenance_json(
+    *,
+    part: fx.GraphModule,
+    tensor_outputs: Sequence[str],
+    input_names: Sequence[str],
+    output_names: Sequence[str],
+    fx_values: Mapping[str, str],
+    onnx_nodes: Mapping[str, str],
+    descriptions: Mapping[str, Mapping[str, str]],
+) -> str:
+    """Content of provenance.json of one part.
+
+    `tensor_outputs`: FX names of the model's outputs `output_names`. `descriptions`: {FX name: role} of the AOT
+    graph's ends.
+    """
+    nodes = {node.name: node for node in part.graph.nodes}
+    return json.dumps(
+        {
+            "schema": SCHEMA_VERSION,
+            "inputs": [
+                {"name": name, **descriptions.get(name, {"role": "intermediate", "of": ""}),
+                 **value_description(nodes[name].meta.get("val"))}
+                for name in input_names
+            ],
+            "outputs": [
+                {"name": name, "fx": fx_name, **descriptions.get(fx_name, {"role": "intermediate", "of": ""}),
+                 **value_description(nodes[fx_name].meta.get("val"))}
+                for name, fx_name in zip(output_names, tensor_outputs, strict=True)
+            ],
+            "values": {
+                value: {
+                    "fx": fx_name,
+                    "op": str(nodes[fx_name].target),
+                    "source": source_line(nodes[fx_name]),
+                    "module": module_path(nodes[fx_name]),
+                    "seq_nr": nodes[fx_name].meta.get("seq_nr", -1),
+                }
+                for fx_name, value in fx_values.items()
+            },
+            "nodes": dict(onnx_nodes),
+        },
+        indent=1,
+    )  # fmt: skip

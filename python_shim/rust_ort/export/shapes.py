@@ -1,0 +1,107 @@
+"""Shape expressions of a dynamic graph as Python integer code, made once at compile time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import sympy
+import torch
+from torch import fx
+
+Size = int | torch.SymInt
+
+
+class UnboundSymbol(ValueError):
+    """A size depends on a symbol that no input of the part determines."""
+
+
+def is_symbolic(value: object) -> bool:
+    """Whether `value` (a size, tensor, or sequence of them) has a symbolic size."""
+    if isinstance(value, torch.Tensor):
+        return any(is_symbolic(size) for size in (*value.shape, *value.stride()))
+    if isinstance(value, (list, tuple)):
+        return any(is_symbolic(item) for item in value)
+    return isinstance(value, torch.SymInt) and not value.node.expr.is_number
+
+
+def plain(size: Size) -> int:
+    """A size that is not symbolic as int."""
+    return int(size.node.expr) if isinstance(size, torch.SymInt) else int(size)
+
+
+class Binder:
+    """Where each symbol's value is found among a part's inputs.
+
+    Inputs are given as (position, meta value) in the order of the call.
+    """
+
+    def __init__(self, inputs: Sequence[object]) -> None:
+        self._known: dict[sympy.Expr, str] = {}
+        composite: list[tuple[sympy.Expr, str]] = []
+        for position, value in enumerate(inputs):
+            if isinstance(value, torch.SymInt):
+                self._bind(value, f"a[{position}]", composite)
+            elif isinstance(value, torch.Tensor):
+                for axis, size in enumerate(value.shape):
+                    self._bind(size, f"a[{position}].shape[{axis}]", composite)
+        for expr, source in composite:
+            self._solve(expr, source)
+
+    def _bind(self, size: Size, source: str, composite: list[tuple[sympy.Expr, str]]) -> None:
+        if not is_symbolic(size):
+            return
+        expr = size.node.expr  # type: ignore[union-attr]
+        if expr not in self._known:
+            self._known[expr] = source
+            if not expr.is_Symbol:
+                composite.append((expr, source))
+
+    def _solve(self, expr: sympy.Expr, source: str) -> None:
+        """`2*s0 + 1` alone among the inputs still tells s0."""
+        unknown = [symbol for symbol in expr.free_symbols if symbol not in self._known]
+        if len(unknown) != 1:
+            return
+        slope = sympy.expand(expr).coeff(unknown[0], 1)
+        rest = sympy.expand(expr - slope * unknown[0])
+        if slope == 0 or not slope.is_Integer or unknown[0] in rest.free_symbols:
+            return
+        self._known[unknown[0]] = f"(({source} - ({self._code(rest)})) // {slope})"
+
+    def code(self, size: Size) -> str:
+        """`size` as a Python expression over the call's inputs `a`. Raises UnboundSymbol."""
+        return self._code(size.node.expr) if isinstance(size, torch.SymInt) else str(int(size))
+
+    def _code(self, expr: sympy.Expr) -> str:
+        if expr in self._known:
+            return self._known[expr]
+        unbound = sorted(str(symbol) for symbol in expr.free_symbols if symbol not in self._known)
+        if unbound:
+            raise UnboundSymbol(f"size {expr} depends on {', '.join(unbound)}, which no input of the part determines")
+        from torch.utils._sympy.printers import PythonPrinter
+
+        binder = self
+
+        class Printer(PythonPrinter):
+            def _print_Symbol(self, symbol: sympy.Symbol) -> str:
+                return binder._known[symbol]
+
+        return f"({Printer().doprint(expr)})"
+
+    def codes(self, sizes: Sequence[Size]) -> str:
+        return "(" + "".join(f"{self.code(size)}, " for size in sizes) + ")"
+
+
+def compile_expression(code: str, names: dict[str, Any] | None = None) -> Callable[[Sequence[object]], Any]:
+    """A function of the call's inputs `a` that returns the value of `code`."""
+    import math
+
+    function: Callable[[Sequence[object]], Any] = eval(
+        f"lambda a: {code}", {"math": math, "torch": torch, **(names or {})}
+    )
+    return function
+
+
+def value_of(node: fx.Node) -> object:
+    """The fake value of `node`."""
+    return node.meta.get("val")

@@ -1,0 +1,284 @@
+"""FX graph to ONNX model. The only file that touches torch.onnx's private API.
+
+The AOT graph is walked once, never traced again: FX names stay ONNX value names and parameters stay inputs.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from rust_ort.export.widen import widen_bfloat16
+
+MODEL_IR_VERSION = 10
+TORCHLIB_OPSET = 18
+
+
+class ExporterMissing(RuntimeError):
+    """The private exporter functions of torch this package needs are not there."""
+
+
+class TranslationError(RuntimeError):
+    """One FX node could not be written as ONNX. `node_name` is its FX name, "" when unknown."""
+
+    def __init__(self, message: str, node_name: str) -> None:
+        super().__init__(message)
+        self.node_name = node_name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Translated:
+    """One part as ONNX.
+
+    `input_names`: the model's inputs, a subset of the part's placeholders in their order. `output_names[i]`: value
+    that holds output node i of the part. `fx_values`: {FX compute node: value its ONNX nodes produce}. `onnx_nodes`:
+    {ONNX node name: FX node name}.
+    """
+
+    model: bytes
+    input_names: list[str]
+    output_names: list[str]
+    fx_values: dict[str, str]
+    onnx_nodes: dict[str, str]
+
+
+@functools.cache
+def _exporter() -> Any:
+    """torch's exporter modules as one namespace. Loads onnxscript."""
+    try:
+        from torch.onnx._internal.exporter import _core, _decomp, _dispatching, _errors, _fx_passes, _registration
+
+        assert callable(_core._translate_fx_graph)
+        assert callable(_fx_passes.insert_type_promotion_nodes)
+        assert callable(_dispatching.dispatch)
+    except (ImportError, AttributeError, AssertionError) as error:
+        raise ExporterMissing(
+            f"torch {torch.__version__} has no torch.onnx._internal.exporter._core._translate_fx_graph as used here "
+            f"({type(error).__name__}: {error}); rust_ort is made for torch 2.11 to 2.15, and needs the packages "
+            "onnx and onnxscript: pip install 'torch>=2.11,<2.16' onnx onnxscript"
+        ) from error
+
+    class Exporter:
+        core = _core
+        decomp = _decomp
+        dispatching = _dispatching
+        errors = _errors
+        passes = _fx_passes
+        registration = _registration
+
+    return Exporter
+
+
+@functools.cache
+def registry(opset: int = TORCHLIB_OPSET) -> Any:
+    """torchlib's registry for `opset`, made once a process (0.4 to 1.1 s)."""
+    exporter = _exporter()
+    logger = logging.getLogger(exporter.registration.__name__)
+    logger.setLevel(logging.ERROR)  # it warns of torchvision's operators where torchvision is not installed
+    return exporter.registration.ONNXRegistry.from_torchlib(opset_version=opset)
+
+
+def onnx_friendly_table() -> dict[Any, Callable[..., Any]]:
+    """torch's own decompositions for every operator that torchlib does not translate."""
+    decomp = _exporter().decomp
+    implemented = set(decomp.get_onnx_implemented_overloads(registry()))
+    return dict(decomp.create_onnx_friendly_decomposition_table(implemented))
+
+
+def why_untranslatable(node: fx.Node, *, opset: int = TORCHLIB_OPSET) -> str | None:
+    """None when torchlib has a function for `node`, else the reason."""
+    try:
+        function, message = _exporter().dispatching.dispatch(node, registry(opset))
+    except Exception as error:  # a target the registry cannot look up is simply not registered
+        return f"torchlib has no function for it ({type(error).__name__}: {error})"
+    return None if function is not None else f"torchlib has no function for it ({message})"
+
+
+def translate(
+    part: fx.GraphModule,
+    *,
+    name: str,
+    opset: int = TORCHLIB_OPSET,
+    custom_translations: dict[Any, Callable[..., Any]] | None = None,
+    keep_inputs: frozenset[str] = frozenset(),
+) -> Translated:
+    """Writes `part` as ONNX; `part` is left as it is.
+
+    part: placeholders, call_function nodes and one output node holding a tuple of nodes; every value has
+    `meta["val"]`. Inputs that nothing uses are pruned but for `keep_inputs`. Raises TranslationError.
+    """
+    import onnx_ir as ir
+
+    exporter = _exporter()
+    source = fx.GraphModule(part, copy.deepcopy(part.graph))
+    for node in source.graph.nodes:  # the exporter would write these into every ONNX node; provenance.json has them
+        node.meta["nn_module_stack"] = {}
+        node.meta.pop("stack_trace", None)
+    exporter.passes.insert_type_promotion_nodes(source)
+    widen_bfloat16(source.graph)
+    for node in source.graph.nodes:
+        node.meta.setdefault("nn_module_stack", {})
+    graph = ir.Graph([], [], nodes=[], opset_imports={"": opset}, name=name)
+    model = ir.Model(graph, ir_version=MODEL_IR_VERSION, producer_name="rust_ort")
+    try:
+        values = exporter.core._translate_fx_graph(
+            source.graph, model, graph_like=graph, owned_graphs={}, lower="at_conversion",
+            registry=_with_custom(registry(opset), custom_translations),
+        )  # fmt: skip
+    except exporter.errors.ConversionError as error:
+        raise TranslationError(_root_message(error), _failing_node(source.graph, str(error))) from error
+
+    placeholders = [node.name for node in source.graph.nodes if node.op == "placeholder"]
+    for value, placeholder in zip(graph.inputs, placeholders, strict=True):
+        value.name = placeholder
+    produced = _own_names(ir, graph, values, source.graph)
+    wanted = [node.name for node in _output_nodes(source.graph)]
+    graph.outputs.clear()
+    graph.outputs.extend(produced[output] for output in wanted)
+    _inline_functions(ir, model)
+    used = _drop_dead(ir, graph, {str(value.name) for value in produced.values()})
+    onnx_nodes = _strip_metadata(model)
+    _import_opsets(model, opset)
+    kept = [value for value in graph.inputs if value.name in used or value.name in keep_inputs]
+    graph.inputs.clear()
+    graph.inputs.extend(kept)
+    computed = {node.name for node in part.graph.nodes if node.op == "call_function"}
+    return Translated(
+        model=ir.serde.serialize_model(model).SerializeToString(deterministic=True),
+        input_names=[str(value.name) for value in kept],
+        output_names=[str(produced[output].name) for output in wanted],
+        fx_values={fx_name: str(value.name) for fx_name, value in produced.items() if fx_name in computed},
+        onnx_nodes=onnx_nodes,
+    )
+
+
+def _own_names(ir: Any, graph: Any, values: dict[str, Any], source: fx.Graph) -> dict[str, Any]:
+    """{FX name: the ONNX value of that name}.
+
+    torchlib functions that do nothing return their input (or a constant another node made), and the exporter renames
+    it, graph inputs too. The first FX node keeps such a value and its name; each later one gets an Identity.
+    """
+    owner: dict[int, str] = {id(value): str(value.name) for value in graph.inputs}
+    produced: dict[str, Any] = {}
+    for node in source.nodes:
+        if node.op == "output" or node.name not in values:
+            continue
+        value = values[node.name]
+        if isinstance(value, Sequence):  # several outputs: getitem nodes name them; any one stands for the node
+            first = next((item for item in value if item is not None and item.producer() is not None), None)
+            if first is not None:
+                produced[node.name] = first
+            continue
+        first_owner = owner.setdefault(id(value), node.name)
+        if first_owner == node.name or node.op == "placeholder":
+            value.name = node.name
+            produced[node.name] = value
+            continue
+        value.name = first_owner
+        identity = ir.node("Identity", [value], name=f"node_{node.name}")
+        identity.outputs[0].name = node.name
+        identity.outputs[0].dtype = value.dtype
+        identity.outputs[0].shape = value.shape
+        identity.metadata_props["pkg.torch.onnx.fx_node"] = node.name
+        identity.meta["node"] = node
+        graph.append(identity)
+        produced[node.name] = identity.outputs[0]
+    return produced
+
+
+def _output_nodes(graph: fx.Graph) -> list[fx.Node]:
+    outputs = graph.output_node().args[0]
+    return [outputs] if isinstance(outputs, fx.Node) else list(outputs)  # type: ignore[arg-type]
+
+
+def _inline_functions(ir: Any, model: Any) -> None:
+    """torchlib's local functions become plain nodes: any runtime and any tool reads the model then."""
+    if not model.functions:
+        return
+    from onnx_ir.passes.common import InlinePass
+
+    before = {id(value): value.name for value in model.graph.outputs}
+    InlinePass()(model)
+    for value in model.graph.outputs:
+        value.name = before.get(id(value), value.name)
+    model.functions.clear()
+
+
+def _drop_dead(ir: Any, graph: Any, fx_names: set[str]) -> set[str]:
+    """Removes helper constants nothing uses, keeps every FX value. Returns the names of used values."""
+    used = {str(value.name) for value in graph.outputs}
+    for node in reversed(list(graph)):
+        names = {str(value.name) for value in node.outputs}
+        if not names & used and not names & fx_names:
+            graph.remove(node, safe=False)
+            continue
+        used |= {str(value.name) for value in node.inputs if value is not None}
+        for inner in ir.traversal.RecursiveGraphIterator(graph) if _has_subgraph(node) else ():
+            used |= {str(value.name) for value in inner.inputs if value is not None}
+    for initializer in [name for name in graph.initializers if name not in used]:
+        del graph.initializers[initializer]
+    return used
+
+
+def _has_subgraph(node: Any) -> bool:
+    return any(attribute.type.name in ("GRAPH", "GRAPHS") for attribute in node.attributes.values())
+
+
+def _strip_metadata(model: Any) -> dict[str, str]:
+    """{ONNX node: FX node}; the metadata itself, 96 % of the proto, goes."""
+    onnx_nodes: dict[str, str] = {}
+    names: set[str] = set()
+    for index, node in enumerate(model.graph):
+        fx_node = node.meta.get("node")
+        if not node.name or node.name in names:  # a renamed value renamed its producer too
+            node.name = f"{node.name or 'node'}_n{index}"
+        names.add(node.name)
+        if fx_node is not None:
+            onnx_nodes[node.name] = fx_node.meta.get("fx_name", fx_node.name)
+        node.metadata_props.clear()
+        for value in node.outputs:
+            value.metadata_props.clear()
+    for value in model.graph.inputs:
+        value.metadata_props.clear()
+    model.graph.metadata_props.clear()
+    model.metadata_props.clear()
+    return onnx_nodes
+
+
+def _import_opsets(model: Any, opset: int) -> None:
+    import onnx_ir as ir
+
+    model.graph.opset_imports[""] = opset
+    for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        if node.domain:
+            model.graph.opset_imports.setdefault(node.domain, node.version or 1)
+
+
+def _with_custom(registry: Any, custom: dict[Any, Callable[..., Any]] | None) -> Any:
+    if not custom:
+        return registry
+    extended = copy.copy(registry)
+    extended.functions = dict(registry.functions)
+    for target, function in custom.items():
+        extended.register_op(target, function)
+    return extended
+
+
+def _failing_node(graph: fx.Graph, message: str) -> str:
+    return next((node.name for node in graph.nodes if str(node.format_node()) in message), "")
+
+
+def _root_message(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {error}"
+
+
+__all__ = ["ExporterMissing", "Translated", "TranslationError", "translate", "why_untranslatable"]

@@ -1,0 +1,91 @@
+"""Which calls are dumped: one dump at a time in a process, opened by `rust_ort.dump` or the option `dump`."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rust_ort.client import Client
+    from rust_ort.options import Options
+
+
+@dataclass(kw_only=True, eq=False)
+class DumpSession:
+    """An open dump. `clients`: those that were told of it. `dumped`: {(graph id, name): data sets asked for}.
+    `shown`: (graph id, name) of the graphs it has."""
+
+    folder: Path
+    run: str
+    clean: bool
+    calls: str
+    run_json: str
+    clients: list[Client] = field(default_factory=list)
+    dumped: dict[tuple[str, str], int] = field(default_factory=dict)
+    shown: set[tuple[str, str]] = field(default_factory=set)
+
+
+_current: DumpSession | None = None
+_lock = threading.Lock()
+
+
+def current() -> DumpSession | None:
+    """The open dump."""
+    return _current
+
+
+def set_current(session: DumpSession | None) -> DumpSession | None:
+    """Makes `session` the open dump; returns the one before."""
+    global _current
+    with _lock:
+        before, _current = _current, session
+    return before
+
+
+def dump_wanted(graph_id: str, name: str) -> bool:
+    """Whether this call of the graph is to be dumped with its tensors."""
+    session = _current
+    if session is None or session.calls == "none":
+        return False
+    return session.calls == "all" or (graph_id, name) not in session.dumped
+
+
+def must_show(graph_id: str, name: str) -> bool:
+    """Whether the graph runs inside a dump for the first time; asked once."""
+    session = _current
+    if session is None or (graph_id, name) in session.shown:
+        return False
+    session.shown.add((graph_id, name))
+    return True
+
+
+def dumped(graph_id: str, name: str) -> None:
+    """One more data set of the graph was asked for."""
+    session = _current
+    if session is not None:
+        session.dumped[graph_id, name] = session.dumped.get((graph_id, name), 0) + 1
+
+
+def next_step(graph_id: str, name: str, step: int) -> int:
+    """Number of the data set: those of one dump count from 0."""
+    session = _current
+    return step if session is None else session.dumped.get((graph_id, name), 0)
+
+
+def announce(options: Options) -> None:
+    """A graph is being compiled for the daemon `options` names: that client must know of the open dump."""
+    session = _current
+    if session is not None:
+        from rust_ort.dump import open_at
+
+        open_at(session, options)
+
+
+def open_from_options(options: Options) -> None:
+    """The option `dump` opens a dump that stays open; a dump that is already open is kept."""
+    if _current is None and options.dump is not None:
+        from rust_ort.dump import open_until_exit
+
+        open_until_exit(Path(options.dump), options)

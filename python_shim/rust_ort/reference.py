@@ -1,0 +1,48 @@
+"""The reference: an FX graph run node by node in eager, with the values that are asked for by name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import fx
+
+
+class Reference(fx.Interpreter):
+    """Eager interpreter of an AOT graph. `capture`: FX names whose values are kept in `values`."""
+
+    def __init__(self, gm: fx.GraphModule, *, capture: Collection[str]) -> None:
+        super().__init__(gm)
+        self._capture = frozenset(capture)
+        self.values: dict[str, Any] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        value = super().run_node(n)
+        if n.name in self._capture:
+            self.values[n.name] = value
+        return value
+
+
+def run_reference(
+    gm: fx.GraphModule, inputs: Sequence[object], *, capture: Collection[str]
+) -> tuple[Any, dict[str, Any]]:
+    """(outputs, {FX name: value}) of `gm` in eager. The random generators are left as they were found."""
+    interpreter = Reference(gm, capture=capture)
+    with rng_kept(), torch.no_grad(), torch._C._DisableAutocast():
+        outputs = interpreter.run(*inputs)
+    return outputs, interpreter.values
+
+
+@contextmanager
+def rng_kept() -> Iterator[None]:
+    """Restores the state of every generator on exit, so that what follows draws the same numbers."""
+    cpu = torch.get_rng_state()
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+    try:
+        yield
+    finally:
+        torch.set_rng_state(cpu)
+        if cuda is not None:
+            torch.cuda.set_rng_state_all(cuda)

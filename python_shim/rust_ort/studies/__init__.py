@@ -1,0 +1,1 @@
+"""Programs that show what the backend does: the main job, the bench, the GPU check."""

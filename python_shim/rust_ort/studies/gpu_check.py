@@ -1,0 +1,354 @@
+"""What this machine can do with a GPU: what is there, a CUDA IPC probe, and the main job on CUDA as far as it goes.
+
+Works offline, with a binary and an onnxruntime library built elsewhere. Needs torch (2.11 or later) of the machine,
+and for the main job transformers. Exit code: 0 everything asked works, 1 a step failed, 2 something is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+WORKS, FAILED, MISSING = 0, 1, 2
+MIN_TORCH = (2, 11)
+SECONDS = 60
+PROBE_BYTES = 4 << 20
+SLEEP_CYCLES = 400_000_000
+PAUSE_MS = 300
+
+
+class Missing(Exception):
+    """Something is not there; the text says what and what to do."""
+
+
+class ProbeFailed(Exception):
+    """The probe ran and gave a wrong answer."""
+
+
+# --- what is there ---------------------------------------------------------------------------------------------------
+
+
+def nvidia_smi() -> str:
+    """Name, memory and driver of each GPU, or why there is none."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return "not found: no NVIDIA driver is installed"
+    fields = "name,memory.total,driver_version,compute_cap"
+    command = [program, f"--query-gpu={fields}", "--format=csv,noheader"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    text = (done.stdout or done.stderr).strip()
+    return text if done.returncode == 0 else f"exit code {done.returncode}: {text}"
+
+
+def torch_facts() -> dict[str, str]:
+    """Version, CUDA build, and whether torch sees a GPU."""
+    if importlib.util.find_spec("torch") is None:
+        return {"torch": "not found"}
+    import torch
+
+    facts = {"torch": torch.__version__, "torch CUDA build": str(torch.version.cuda)}
+    try:
+        n = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        names = ", ".join(torch.cuda.get_device_name(i) for i in range(n))
+        facts["torch sees"] = f"{n} GPU" + (f": {names}" if names else "")
+    except RuntimeError as error:
+        facts["torch sees"] = f"error: {error}"
+    return facts
+
+
+def onnxruntime_library(folder: Path | None) -> Path:
+    """libonnxruntime.so in `folder`, or in the onnxruntime wheel. Raises Missing."""
+    if folder is None:
+        spec = importlib.util.find_spec("onnxruntime")
+        if spec is None or spec.origin is None:
+            raise Missing(
+                "no onnxruntime: give the folder of onnxruntime-gpu's libraries: make gpu-check ORT_GPU_LIB=..."
+            )
+        folder = Path(spec.origin).parent / "capi"
+    found = sorted(folder.glob("libonnxruntime.so*"))
+    if not found:
+        raise Missing(f"no libonnxruntime.so* in {folder}: unpack onnxruntime-gpu's wheel and name its capi folder")
+    return found[0]
+
+
+def cuda_provider(library: Path) -> str:
+    """Whether the CUDA provider's library lies beside, and whether it loads."""
+    provider = library.parent / "libonnxruntime_providers_cuda.so"
+    if not provider.exists():
+        return f"not found beside {library.name}: this is a CPU build"
+    try:
+        ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+        ctypes.CDLL(str(provider), mode=os.RTLD_LAZY)
+    except OSError as error:
+        # It is made to be loaded by onnxruntime, which resolves Provider_GetHost; any other reason is a real one.
+        if "Provider_GetHost" not in str(error):
+            return f"{provider.name} does not load: {error}"
+    return f"{provider.name} found"
+
+
+def cudart_path(maps: str) -> str | None:
+    """The CUDA runtime in the text of /proc/self/maps, i.e. the one torch has loaded."""
+    match = re.search(r"(/\S*/libcudart\.so[.\d]*)$", maps, re.MULTILINE)
+    return match.group(1) if match else None
+
+
+def library_version(library: Path) -> str:
+    """onnxruntime's own version, read from the file: OrtGetApiBase()->GetVersionString()."""
+    try:
+        handle = ctypes.CDLL(str(library))
+        handle.OrtGetApiBase.restype = ctypes.POINTER(ctypes.c_void_p * 2)
+        base = handle.OrtGetApiBase().contents
+        text = ctypes.CFUNCTYPE(ctypes.c_char_p)(base[1])()
+    except (OSError, AttributeError, ValueError) as error:
+        return f"does not load: {error}"
+    return str(text.decode())
+
+
+# --- CUDA IPC probe --------------------------------------------------------------------------------------------------
+
+
+class Probe:
+    """The Rust side: one command a line, one answer a line."""
+
+    def __init__(self, binary: str, library: str) -> None:
+        self.process = subprocess.Popen(
+            [binary, "cuda-probe", "--library", library],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+        )
+
+    def ask(self, **command: object) -> dict[str, Any]:
+        """The answer. Raises ProbeFailed with the Rust side's error."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):  # it answered and ended: the answer says why
+            self.process.stdin.write(json.dumps(command) + "\n")
+            self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            raise ProbeFailed(f"{command['op']}: the Rust process ended with {self.process.wait(SECONDS)}")
+        answer: dict[str, Any] = json.loads(line)
+        if not answer["ok"]:
+            raise ProbeFailed(f"{command['op']}: {answer['error']}")
+        return answer
+
+    def end(self) -> None:
+        """Ends the Rust process, whatever it is at."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        try:
+            self.process.wait(SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def pattern(seed: int, n: int, device: str) -> Any:
+    """Byte i = (31 i + seed) mod 251, as the Rust side makes it."""
+    import torch
+
+    return ((torch.arange(n, device=device, dtype=torch.int64) * 31 + seed) % 251).to(torch.uint8)
+
+
+def storage_of(tensor: Any) -> tuple[int, bytes, int]:
+    """(device, memory handle, offset in bytes into the block) of a CUDA tensor. Raises ProbeFailed without a handle."""
+    device, handle, _size, offset, *_ = tensor.untyped_storage()._share_cuda_()
+    if handle is None:
+        raise ProbeFailed("torch gave no handle for an empty storage")
+    return int(device), bytes(handle), int(offset) + tensor.storage_offset() * tensor.element_size()
+
+
+def ipc_probe(binary: str, library: str) -> list[str]:
+    """A torch tensor read and written by a Rust process, each stream waiting for the other's. Returns what was seen."""
+    import torch
+
+    # A second tensor from the same allocator makes the first's offset in its block one that is not 0.
+    padding = torch.zeros(1000, dtype=torch.uint8, device="cuda")
+    tensor = torch.zeros(PROBE_BYTES, dtype=torch.uint8, device="cuda")
+    device, handle, offset = storage_of(tensor)
+    ready = torch.cuda.Event(interprocess=True)
+    done = torch.cuda.Event(interprocess=True)
+    stream = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    ready.record(stream)  # an event that was never recorded counts as done, and may not exist yet
+    done.record(stream)
+    seen = []
+    probe = Probe(binary, library)
+    try:
+        versions = probe.ask(
+            op="open", device=device, memory=handle.hex(), offset=offset, len_bytes=PROBE_BYTES,
+            ready=ready.ipc_handle().hex(), done=done.ipc_handle().hex(),
+        )  # fmt: skip
+        seen.append(
+            f"opened, offset {offset}: runtime {versions['runtime_version']}, driver {versions['driver_version']}"
+        )
+        seen.append(_rust_reads(probe, tensor, stream, ready))
+        seen.append(_rust_writes(probe, tensor, stream, ready, done))
+        probe.ask(op="close")
+        if not torch.equal(tensor, pattern(9, PROBE_BYTES, "cuda")) or padding.any():
+            raise ProbeFailed("after closing, the tensor or its neighbour has changed")
+        seen.append("closed; the tensor lives on, its neighbour is untouched")
+    finally:
+        probe.end()
+    return seen
+
+
+def _rust_reads(probe: Probe, tensor: Any, stream: Any, ready: Any) -> str:
+    import torch
+
+    source = pattern(5, PROBE_BYTES, "cuda")
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(SLEEP_CYCLES)  # without order between the streams, Rust would read the zeros
+        tensor.copy_(source)
+        ready.record(stream)
+    early = not ready.query()
+    answer = probe.ask(op="read", seed=5)
+    if answer["wrong_bytes"]:
+        raise ProbeFailed(
+            f"read: {answer['wrong_bytes']} of {answer['len_bytes']} bytes wrong: {answer['first_wrong']}"
+        )
+    return f"read by Rust, all {answer['len_bytes']} bytes right; asked before the data was there: {early}"
+
+
+def _rust_writes(probe: Probe, tensor: Any, stream: Any, ready: Any, done: Any) -> str:
+    import torch
+
+    expected = pattern(9, PROBE_BYTES, "cuda")
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        ready.record(stream)
+    probe.ask(op="write", seed=9, delay_ms=PAUSE_MS)
+    early = not done.query()
+    with torch.cuda.stream(stream):
+        stream.wait_event(done)
+        copy = tensor.clone()
+        wrong = int((copy != expected).sum().item())
+    if wrong:
+        raise ProbeFailed(f"write: {wrong} of {PROBE_BYTES} bytes wrong on torch's side")
+    return f"written by Rust, all {PROBE_BYTES} bytes right; torch's stream waited for it: {early}"
+
+
+# --- the whole -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What the steps need."""
+
+    binary: str
+    library: Path
+    cudart: str
+
+
+def look(arguments: argparse.Namespace) -> Machine:
+    """Print what is there. Raises Missing with every missing thing."""
+    missing: list[str] = []
+    say("nvidia-smi", nvidia_smi())
+    facts = torch_facts()
+    for name, value in facts.items():
+        say(name, value)
+    if facts["torch"] == "not found":
+        missing.append(f"torch {MIN_TORCH[0]}.{MIN_TORCH[1]} or later with CUDA; name a Python that has it: PYTHON=...")
+    elif tuple(int(part) for part in facts["torch"].split(".")[:2]) < MIN_TORCH:
+        missing.append(f"torch {MIN_TORCH[0]}.{MIN_TORCH[1]} or later; found {facts['torch']}")
+    elif facts["torch CUDA build"] == "None":
+        missing.append("a CUDA build of torch; this one is for the CPU only")
+    elif facts["torch sees"].startswith(("0 GPU", "error")):
+        missing.append("a GPU that torch can use (see nvidia-smi and torch above)")
+    library = None
+    try:
+        library = onnxruntime_library(arguments.onnxruntime)
+        say("onnxruntime", f"{library_version(library)} ({library})")
+        say("CUDA provider", cuda_provider(library))
+    except Missing as error:
+        missing.append(str(error))
+    say("rust-ort", arguments.binary)
+    if not os.access(arguments.binary, os.X_OK):
+        missing.append(f"the rust-ort binary, not found at {arguments.binary}: make build, or name one: BIN=...")
+    if missing or library is None:
+        raise Missing("\n".join(f"missing: {line}" for line in missing))
+    import torch
+
+    torch.cuda.init()
+    cudart = cudart_path(Path("/proc/self/maps").read_text())
+    if cudart is None:
+        raise Missing("missing: libcudart.so is not among the libraries torch has loaded; name it: --cudart /path")
+    return Machine(binary=arguments.binary, library=library, cudart=arguments.cudart or cudart)
+
+
+def say(name: str, text: str) -> None:
+    lines = text.splitlines() or [""]
+    print(f"{name + ':':18} {lines[0]}")
+    for line in lines[1:]:
+        print(f"{'':18} {line}")
+
+
+def attempt(name: str, step: Callable[[], list[str]]) -> bool:
+    """Run one step and print what came of it."""
+    try:
+        for line in step():
+            say(name, line)
+    except Exception as error:  # the next step is to be tried whatever this one does
+        say(name, f"FAILED: {type(error).__name__}: {error}")
+        return False
+    say(name, "works")
+    return True
+
+
+def main_job_on_cuda() -> list[str]:
+    """The main job with tensors on the GPU, in this process. Raises ProbeFailed when it does not pass."""
+    if importlib.util.find_spec("transformers") is None:
+        raise ProbeFailed("transformers is not installed in this Python")
+    from rust_ort.studies import main_job
+
+    code = main_job.main(["--device", "cuda", "--size", "small"])
+    if code:
+        raise ProbeFailed(f"exit code {code}: see above how far it went")
+    return []
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make gpu-check", description=__doc__)
+    parser.add_argument("--binary", default="target/release/rust-ort", help="rust-ort, possibly built elsewhere")
+    parser.add_argument("--onnxruntime", type=Path, help="folder that holds onnxruntime-gpu's libonnxruntime.so")
+    parser.add_argument("--cudart", help="libcudart.so to use instead of the one torch has loaded")
+    parser.add_argument("--skip-main-job", action="store_true", help="only look and probe")
+    arguments = parser.parse_args(argv)
+    arguments.binary = os.path.abspath(arguments.binary)
+    return arguments
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Look, probe, run the main job. Returns the exit code."""
+    arguments = parse(argv)
+    try:
+        machine = look(arguments)
+    except Missing as error:
+        print(error, file=sys.stderr)
+        return MISSING
+    os.environ["RUST_ORT_BINARY"] = machine.binary
+    os.environ["RUST_ORT_ONNXRUNTIME"] = str(machine.library)
+    works = attempt("CUDA IPC", lambda: ipc_probe(machine.binary, machine.cudart))
+    if not arguments.skip_main_job:
+        works &= attempt("main job on CUDA", main_job_on_cuda)
+    return WORKS if works else FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

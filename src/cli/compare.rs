@@ -1,0 +1,201 @@
+//! `rust-ort compare`: judge again what a dump holds.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use serde_json::json;
+
+use super::table::{self, Failure};
+use super::{Exit, Outcome, ls};
+use crate::compare::{Summary, TensorVerdict, Tolerance, Verdict, judge, summary};
+use crate::dump::Role;
+use crate::dump::reader::{self, Completeness, GraphEntry, Place, RunEntry, StepEntry};
+use crate::onnx::load_tensor;
+use crate::tensor::DType;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    /// A folder of dumps, a run, a graph, a part or a data set
+    path: PathBuf,
+    /// Absolute tolerance [default: by element type]
+    #[arg(long)]
+    atol: Option<f64>,
+    /// Tolerance relative to each reference element [default: by element type]
+    #[arg(long)]
+    rtol: Option<f64>,
+    /// Tolerance relative to the largest reference element [default: by element type]
+    #[arg(long)]
+    scale: Option<f64>,
+    /// NaN equals NaN
+    #[arg(long)]
+    equal_nan: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Arguments {
+    /// The dtype's own tolerance with what was given on the command line.
+    fn tolerance(&self, dtype: DType) -> Tolerance {
+        let default = Tolerance::for_dtype(dtype);
+        Tolerance {
+            atol: self.atol.unwrap_or(default.atol),
+            rtol: self.rtol.unwrap_or(default.rtol),
+            scale: self.scale.unwrap_or(default.scale),
+            equal_nan: self.equal_nan || default.equal_nan,
+        }
+    }
+}
+
+/// One data set judged.
+#[derive(Debug, Serialize)]
+struct Judged {
+    path: PathBuf,
+    verdicts: Vec<TensorVerdict>,
+}
+
+pub(super) fn run(args: &Arguments) -> Outcome {
+    let place = reader::find(&args.path)?;
+    let mut steps = Vec::new();
+    match place {
+        Place::Folder(runs) => runs.into_iter().for_each(|run| steps.extend(run_steps(run))),
+        Place::Run(run) => steps.extend(run_steps(run)),
+        Place::Graph(graph) => steps.extend(graph_steps(graph)),
+        Place::Part(part) => steps.extend(part.steps),
+        Place::Step(step) => steps.push(step),
+        Place::Model(path) | Place::Tensor(path) | Place::Json(path) => {
+            return Err(format!("{}: a file; name a data set, part, graph or run", path.display()).into());
+        }
+    }
+    let n_steps = steps.len();
+    // Data sets that eager gave nothing for were never meant to be compared.
+    steps.retain(|step| step.n_references > 0);
+    let skipped = n_steps - steps.len();
+    let judged: Vec<Judged> = steps.iter().map(|step| judge_step(args, step)).collect::<Result<_, _>>()?;
+    let all = judged.iter().flat_map(|judged| judged.verdicts.iter().cloned()).collect::<Vec<_>>();
+    let total = summary(&all);
+    let text = if args.json {
+        let value = json!({ "summary": total, "without_reference": skipped, "data_sets": judged });
+        serde_json::to_string_pretty(&value)? + "\n"
+    } else {
+        text_of(&judged, &total, skipped, table::width())
+    };
+    table::put(&text)?;
+    Ok(exit(&total))
+}
+
+fn exit(total: &Summary) -> Exit {
+    match total.exit_code() {
+        0 => Exit::Success,
+        1 => Exit::Mismatch,
+        2 => Exit::Error,
+        _ => Exit::NothingCompared,
+    }
+}
+
+fn run_steps(run: RunEntry) -> impl Iterator<Item = StepEntry> {
+    run.graphs.into_iter().flat_map(graph_steps)
+}
+
+fn graph_steps(graph: GraphEntry) -> impl Iterator<Item = StepEntry> {
+    graph.parts.into_iter().flat_map(|part| part.steps)
+}
+
+fn judge_step(args: &Arguments, step: &StepEntry) -> Result<Judged, Failure> {
+    let mut pairs: BTreeMap<u64, [Option<PathBuf>; 2]> = BTreeMap::new();
+    for (side, role) in [Role::Reference, Role::Actual].into_iter().enumerate() {
+        for (index, path) in reader::tensors(&step.path, role)? {
+            pairs.entry(index).or_default()[side] = Some(path);
+        }
+    }
+    let mut verdicts: Vec<_> = pairs
+        .into_iter()
+        .map(|(index, pair)| match pair {
+            [Some(reference), Some(actual)] => judge_files(args, &reference, &actual),
+            [None, _] => TensorVerdict::not_compared(&format!("output {index}"), "eager gave no such output"),
+            [_, None] => TensorVerdict::not_compared(&format!("output {index}"), "ONNX Runtime gave no such output"),
+        })
+        .collect();
+    if let Completeness::Incomplete(reason) = &step.state {
+        verdicts.push(TensorVerdict::not_compared("the rest", format!("incomplete data set: {reason}")));
+    }
+    Ok(Judged { path: step.path.clone(), verdicts })
+}
+
+fn judge_files(args: &Arguments, reference: &Path, actual: &Path) -> TensorVerdict {
+    let (reference, actual) = match (load_tensor(reference), load_tensor(actual)) {
+        (Ok(reference), Ok(actual)) => (reference, actual),
+        (Err(error), _) | (_, Err(error)) => {
+            let name = actual.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            return TensorVerdict { name, verdict: Verdict::Failed(error.to_string()), metrics: None };
+        }
+    };
+    if reference.name != actual.name {
+        let reason = format!("eager's is {:?}, ONNX Runtime's {:?}", reference.name, actual.name);
+        return TensorVerdict::not_compared(&actual.name, reason);
+    }
+    judge(&actual.name, &reference.view(), &actual.view(), Some(&args.tolerance(reference.desc.dtype)))
+}
+
+fn text_of(judged: &[Judged], total: &Summary, skipped: usize, width: Option<usize>) -> String {
+    let mut text = String::new();
+    for Judged { path, verdicts } in judged {
+        text += &format!("{}\n{}\n", path.display(), verdict_table(verdicts, width));
+    }
+    let without = if skipped > 0 { format!("data sets without reference: {skipped}\n") } else { String::new() };
+    let counts = match ls::verdicts(Some(*total)) {
+        none if none == "-" => "nothing was compared".to_owned(),
+        counts => counts,
+    };
+    text + &counts + "\n" + &without
+}
+
+/// One row a tensor: verdict, distance, what would pass, where it is worst.
+pub(super) fn verdict_table(verdicts: &[TensorVerdict], width: Option<usize>) -> String {
+    let row = |verdict: &TensorVerdict| {
+        let (word, reason) = match &verdict.verdict {
+            Verdict::Match => ("match", ""),
+            Verdict::Mismatch => ("MISMATCH", ""),
+            Verdict::NotCompared(reason) => ("not compared", reason.as_str()),
+            Verdict::Failed(reason) => ("FAILED", reason.as_str()),
+        };
+        let mut row = vec![verdict.name.clone(), word.to_owned()];
+        match &verdict.metrics {
+            None => row.extend(["-", "-", "-", "-", reason].map(str::to_owned)),
+            Some(metrics) => {
+                let worst = metrics.worst.as_ref().map_or_else(String::new, |worst| {
+                    format!("{:?}: {} for {}", worst.at, worst.candidate, worst.reference)
+                });
+                row.extend([
+                    format!("{}/{}", metrics.outside, metrics.n),
+                    format!("{:.3e}", metrics.max_abs),
+                    format!("{:.3e}", metrics.max_rel_to_max),
+                    format!("{:.3e}", metrics.required.atol),
+                    worst,
+                ]);
+            }
+        }
+        row
+    };
+    let rows: Vec<_> = verdicts.iter().map(row).collect();
+    table::table(&["name", "verdict", "outside", "max|Δ|", "/max|r|", "atol to pass", "worst, or why"], &rows, width)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_output_without_counterpart_is_no_pass() {
+        for ([matched, mismatch, not_compared, failed], expected) in [
+            ([0, 0, 0, 0], Exit::NothingCompared),
+            ([1, 0, 0, 0], Exit::Success),
+            ([1, 0, 1, 0], Exit::NothingCompared),
+            ([1, 1, 1, 0], Exit::Mismatch),
+            ([1, 1, 1, 1], Exit::Error),
+        ] {
+            assert_eq!(exit(&Summary { matched, mismatch, not_compared, failed }), expected);
+        }
+    }
+}

@@ -1,0 +1,309 @@
+#!/usr/bin/env bash
+# The steps behind the Makefile: tests/make.sh <target>.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+ROOT=$PWD
+VENV=$ROOT/.venv
+PY=$VENV/bin/python
+REQUIREMENTS=python_shim/requirements-dev.txt
+MIN_RUST=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+MIN_PYTHON=3.11
+SOCKET_HOME=
+RUN_ID=
+
+# An empty environment has neither cargo's nor pyenv's folder on PATH. Without HOME, bash takes ~ from the user database.
+export HOME="${HOME:-$(cd ~ && pwd)}"
+export PATH="${PATH:-/usr/local/bin:/usr/bin:/bin}:${CARGO_HOME:-$HOME/.cargo}/bin:$HOME/.pyenv/shims:$HOME/.local/bin"
+
+fail() {
+    printf 'error: %s\n' "$*" >&2
+    exit 2
+}
+
+# step <name> <command...>: runs it, prints its name and how long it took.
+step() {
+    local name=$1 begin=$SECONDS status=0
+    shift
+    printf '==> %s\n' "$name"
+    "$@" || status=$?
+    if ((status)); then
+        printf '<== %s: FAILED (exit %d) after %d s\n' "$name" "$status" $((SECONDS - begin))
+        return "$status"
+    fi
+    printf '<== %s: %d s\n' "$name" $((SECONDS - begin))
+}
+
+at_least() { # at_least <version> <minimum>
+    [[ "$(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n1)" == "$2" ]]
+}
+
+python_version() {
+    "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null
+}
+
+# The first Python that is new enough; PYTHON=<interpreter> decides alone.
+find_python() {
+    local candidate version seen=""
+    for candidate in ${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11 /usr/bin/python3}; do
+        version=$(python_version "$candidate") || continue
+        seen="$seen $candidate=$version"
+        if at_least "$version" $MIN_PYTHON; then
+            command -v "$candidate"
+            return
+        fi
+    done
+    fail "Python $MIN_PYTHON or later is needed; found:${seen:- none}. Install one or name it: make setup PYTHON=/path/to/python3"
+}
+
+need_rust() {
+    command -v cargo >/dev/null || fail "cargo is not on PATH; Rust $MIN_RUST or later is needed: https://rustup.rs"
+    local version
+    version=$(rustc --version | awk '{print $2}')
+    at_least "$version" "$MIN_RUST" || fail "Rust $MIN_RUST or later is needed, found $version; run: rustup update stable"
+}
+
+need_cc() {
+    command -v cc >/dev/null || command -v gcc >/dev/null || fail "no C compiler (cc or gcc) on PATH: Rust links with it; install gcc"
+}
+
+# pip's output, one line a package, with the seconds since the start: a long step that is seen to move.
+install_wheels() {
+    local log=$VENV/pip.log begin=$SECONDS line
+    if ! "$PY" -m pip install --disable-pip-version-check --progress-bar off -r "$REQUIREMENTS" 2>&1 | tee "$log" |
+        while IFS= read -r line; do
+            case $line in
+            *Downloading* | Installing* | Successfully* | ERROR* | *error*)
+                line=$(sed -E 's/^ +//; s#https?://[^ ]*/##' <<<"$line")
+                printf '    %4d s  %s\n' $((SECONDS - begin)) "${line:0:140}"
+                ;;
+            esac
+        done; then
+        tail -n 20 "$log" >&2
+        fail "pip could not install $REQUIREMENTS (whole output: $log); with the network back, run make setup again"
+    fi
+}
+
+setup() {
+    local python want
+    need_cc
+    need_rust
+    want=$(sha256sum "$REQUIREMENTS" | cut -d' ' -f1)
+    if [[ -x $PY && "$(cat "$VENV/.requirements" 2>/dev/null)" == "$want" ]] && "$PY" -c '' 2>/dev/null; then
+        return
+    fi
+    python=$(find_python)
+    mkdir -p "$ROOT/build"
+    exec 9>"$ROOT/build/setup.lock"
+    flock 9
+    if ! [[ -x $PY ]] || ! "$PY" -m pip --version >/dev/null 2>&1; then
+        rm -rf "$VENV"
+        step "virtual environment in .venv with $("$python" --version)" "$python" -m venv "$VENV" ||
+            fail "$python has no working venv module; install it (Debian and Ubuntu: apt install python3-venv)"
+    fi
+    step "pinned wheels into .venv (several GB with torch's CUDA libraries)" install_wheels
+    printf '%s\n' "$want" >"$VENV/.requirements"
+    exec 9>&-
+}
+
+sources_hash() {
+    find src protos build.rs Cargo.toml Cargo.lock README.md python_shim -type f \
+        -not -path '*/__pycache__/*' -not -path '*_cache/*' -not -name '*.egg-info' -print0 |
+        sort -z | xargs -0 sha256sum | sha256sum | cut -d' ' -f1
+}
+
+install_package() {
+    PATH="$VENV/bin:$PATH" "$PY" -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation \
+        --force-reinstall ./python_shim
+}
+
+build() {
+    setup
+    local want
+    want=$(sources_hash)
+    if [[ -x $VENV/bin/rust-ort && "$(cat "$VENV/.package" 2>/dev/null)" == "$want" ]]; then
+        return
+    fi
+    step "release binary" cargo build --release --locked --bin rust-ort
+    step "package and binary into .venv" install_package
+    printf '%s\n' "$want" >"$VENV/.package"
+}
+
+ids_of_run() { # processes that carry this run's mark in their environment
+    local environ pid
+    for environ in /proc/[0-9]*/environ; do
+        pid=${environ#/proc/}
+        pid=${pid%/environ}
+        if [[ $pid != "$$" && $pid != "$BASHPID" ]] && grep -qzF "RUST_ORT_MAKE_RUN=$RUN_ID" "$environ" 2>/dev/null; then
+            if [[ "$(readlink "/proc/$pid/exe" 2>/dev/null)" == */rust-ort* ]]; then
+                printf '%s\n' "$pid"
+            fi
+        fi
+    done
+}
+
+# Ends, by id, every rust-ort process that this run started, and removes its folder.
+end_own_processes() {
+    local pid ids
+    trap - EXIT
+    ids=$(ids_of_run)
+    for pid in $ids; do kill -TERM "$pid" 2>/dev/null || true; done
+    for _ in {1..50}; do
+        [[ -z "$(ids_of_run)" ]] && break
+        sleep 0.1
+    done
+    for pid in $(ids_of_run); do kill -KILL "$pid" 2>/dev/null || true; done
+    rm -rf "$SOCKET_HOME"
+}
+
+# A daemon of this run's own, whatever else serves the user, and no setting of the user's shell.
+own_daemon() {
+    local name
+    for name in $(compgen -e RUST_ORT_ || true); do unset "$name"; done
+    SOCKET_HOME=$(mktemp -d "${TMPDIR:-/tmp}/rust-ort-make.XXXXXX")
+    RUN_ID=$(basename "$SOCKET_HOME")
+    trap end_own_processes EXIT
+    trap 'exit 130' INT
+    trap 'exit 143' TERM
+    export RUST_ORT_MAKE_RUN=$RUN_ID
+    export RUST_ORT_SOCKET=$SOCKET_HOME/v1.sock
+    export RUST_ORT_STATE_DIR=$SOCKET_HOME/state
+    export RUST_ORT_BINARY=$VENV/bin/rust-ort
+}
+
+onnxruntime_library() {
+    "$PY" - <<'EOF'
+import importlib.util, pathlib
+spec = importlib.util.find_spec("onnxruntime")
+print(next(iter(sorted(pathlib.Path(spec.origin).parent.glob("capi/libonnxruntime.so*")))))
+EOF
+}
+
+cargo_tests() {
+    local log=$ROOT/build/rust-tests.log
+    # In release: one build serves the tests, the demo and the installed binary.
+    cargo test --release --locked --no-fail-fast 2>&1 | tee "$log"
+}
+
+python_tests() {
+    # shellcheck disable=SC2086  # ARGS is a list
+    "$PY" -m pytest -c python_shim/pyproject.toml --rootdir . --junitxml build/python-tests.xml tests/python ${ARGS:-}
+}
+
+rust_counts() {
+    awk '/^test result:/ {passed += $4; failed += $6; ignored += $8}
+         END {printf "Rust:   %d passed, %d failed, %d ignored\n", passed, failed, ignored}' build/rust-tests.log
+}
+
+python_counts() {
+    "$PY" - <<'EOF'
+import xml.etree.ElementTree as ET
+suites = ET.parse("build/python-tests.xml").getroot().iter("testsuite")
+total = failed = skipped = 0
+for suite in suites:
+    total += int(suite.get("tests", 0))
+    failed += int(suite.get("failures", 0)) + int(suite.get("errors", 0))
+    skipped += int(suite.get("skipped", 0))
+print(f"Python: {total - failed - skipped} passed, {failed} failed, {skipped} skipped")
+EOF
+}
+
+run_tests() {
+    local begin=$SECONDS status=0
+    build
+    mkdir -p build
+    rm -f build/rust-tests.log build/python-tests.xml
+    step "lint" lint || status=1
+    own_daemon
+    RUST_ORT_TEST_ONNXRUNTIME=$(onnxruntime_library)
+    export RUST_ORT_TEST_ONNXRUNTIME
+    step "Rust tests" cargo_tests || status=1
+    step "Python tests" python_tests || status=1
+    printf '\n'
+    rust_counts || status=1
+    python_counts || status=1
+    printf 'Time:   %d s, setup and build included\n' $((SECONDS - begin))
+    if ((status)); then printf 'FAILED (see above; logs in build/)\n'; else printf 'all passed\n'; fi
+    return "$status"
+}
+
+demo() {
+    build
+    own_daemon
+    # shellcheck disable=SC2086
+    step "main job" "$PY" -m rust_ort.studies.main_job --folder "$ROOT/dumps" ${ARGS:-}
+}
+
+bench() {
+    build
+    own_daemon
+    # shellcheck disable=SC2086
+    step "bench" "$PY" -m rust_ort.studies.bench --output "$ROOT/docs/bench.md" ${ARGS:-}
+}
+
+# Needs no setup: a GPU machine may be offline, with a binary built elsewhere and a Python that has torch.
+gpu_check() {
+    local python=${PYTHON:-} binary=${BIN:-}
+    if [[ -z $python ]]; then
+        if [[ -x $PY ]]; then python=$PY; else python=$(find_python); fi
+    fi
+    if [[ -z $binary ]]; then
+        for binary in target/release/rust-ort "$VENV/bin/rust-ort"; do [[ -x $binary ]] && break; done
+    fi
+    own_daemon
+    export RUST_ORT_BINARY=$binary
+    # shellcheck disable=SC2086
+    PYTHONPATH=$ROOT/python_shim "$python" python_shim/rust_ort/studies/gpu_check.py --binary "$binary" \
+        ${ORT_GPU_LIB:+--onnxruntime "$ORT_GPU_LIB"} ${ARGS:-}
+}
+
+# Every check runs, whichever failed before: bash's -e is off inside a condition, so the statuses are gathered by hand.
+fmt_check() {
+    local status=0
+    step "rustfmt" cargo fmt --check || status=1
+    step "ruff format" "$VENV/bin/ruff" format --check --config python_shim/pyproject.toml python_shim tests || status=1
+    return "$status"
+}
+
+lint() {
+    local status=0
+    fmt_check || status=1
+    step "clippy" cargo clippy --release --locked --all-targets -- -D warnings || status=1
+    step "ruff" "$VENV/bin/ruff" check --config python_shim/pyproject.toml python_shim tests || status=1
+    step "mypy" bash -c "cd python_shim && '$VENV/bin/mypy' --strict rust_ort" || status=1
+    return "$status"
+}
+
+fmt() {
+    cargo fmt
+    "$VENV/bin/ruff" format --config python_shim/pyproject.toml python_shim tests
+    "$VENV/bin/ruff" check --fix --config python_shim/pyproject.toml python_shim tests
+}
+
+doctor() {
+    local tool
+    for tool in "${PYTHON:-python3}" rustc cargo cc make git; do
+        printf '%-8s %s\n' "$tool" "$("$tool" --version 2>&1 | head -n1 || true)"
+    done
+    printf '%-8s %s\n' ".venv" "$([[ -f $VENV/.requirements ]] && echo "set up" || echo "missing: make setup")"
+    if [[ -x $VENV/bin/rust-ort ]]; then
+        "$VENV/bin/rust-ort" doctor
+    else
+        printf '%-8s %s\n' "rust-ort" "missing: make build"
+    fi
+}
+
+case ${1:-} in
+setup | build | demo | bench | doctor) "$1" ;;
+test) run_tests ;;
+lint | fmt)
+    setup
+    "$1"
+    ;;
+fmt-check)
+    setup
+    fmt_check
+    ;;
+gpu-check) gpu_check ;;
+clean) rm -rf target build "$VENV" ;;
+*) fail "no target '${1:-}'; see make help" ;;
+esac

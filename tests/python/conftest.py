@@ -1,0 +1,115 @@
+"""A daemon of each test's own: its socket, its logs, its end."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from rust_ort import client as client_module
+from rust_ort.client import Client
+from rust_ort.options import Options
+
+WATCHDOG_S = 60.0
+
+
+@dataclass
+class Daemon:
+    """Where a test's daemon lives. It starts with the first client and is stopped with the test."""
+
+    socket: Path
+    state: Path
+
+    def options(self, **given: object) -> Options:
+        return Options.parse({"socket": str(self.socket), **given})
+
+    def client(self, **given: object) -> Client:
+        return Client.get(self.options(**given))
+
+    def pid(self) -> int | None:
+        """The process that listens on the socket, None when none does."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            try:
+                connection.connect(str(self.socket))
+            except OSError:
+                return None
+            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+            return int.from_bytes(credentials[:4], "little")
+
+    def stop(self) -> None:
+        """Ends the daemon and waits until nobody listens."""
+        pid = self.pid()
+        if pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            wait_until(lambda: not alive(pid), "the daemon's end")
+
+    def logs(self) -> str:
+        return "\n".join(f"--- {path}\n{path.read_text()}" for path in sorted(self.state.glob("log/*")))
+
+
+def alive(pid: int) -> bool:
+    """Whether the process exists and is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_until(condition: object, what: str) -> None:
+    """Until the condition holds; a watchdog ends a wait without hope."""
+    end = time.monotonic() + WATCHDOG_S
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < end, f"waited {WATCHDOG_S:.0f} s for {what}"
+        time.sleep(0.01)
+
+
+def binary() -> str | None:
+    try:
+        return client_module.daemon.find_binary()
+    except client_module.ClientError:
+        return None
+
+
+@pytest.fixture
+def daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+    """An isolated socket and state folder; RUST_ORT_SOCKET and RUST_ORT_STATE_DIR name them."""
+    program = binary()
+    if program is None:
+        pytest.fail("no rust-ort binary: build it and set RUST_ORT_BINARY")
+    # A short path: a socket's address holds 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="rort-") as folder:
+        root = Path(folder)
+        (root / "run").mkdir(mode=0o700)
+        isolated = Daemon(socket=root / "run" / "v1.sock", state=root / "state")
+        monkeypatch.setenv("RUST_ORT_SOCKET", str(isolated.socket))
+        monkeypatch.setenv("RUST_ORT_STATE_DIR", str(isolated.state))
+        monkeypatch.setenv("RUST_ORT_IDLE_TIMEOUT_S", "120")
+        # Code compiled by an earlier test holds that test's client.
+        torch._dynamo.reset()
+        try:
+            yield isolated
+        finally:
+            for key in [key for key in client_module._clients if key[0] == str(isolated.socket)]:
+                client_module._clients.pop(key).close()
+            isolated.stop()
+
+
+@pytest.fixture
+def run_cli(daemon: Daemon) -> object:
+    """Runs `rust-ort` with arguments against the test's daemon."""
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        program = binary()
+        assert program is not None
+        return subprocess.run([program, *arguments], capture_output=True, text=True, timeout=WATCHDOG_S, check=False)
+
+    return run

@@ -1,0 +1,171 @@
+"""Partition, translation, provenance: what a part is made of."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import onnx
+import pytest
+import torch
+from functorch.compile import make_boxed_func
+from torch import fx, nn
+from torch._dynamo.backends.common import aot_autograd
+
+from rust_ort.export import decompositions, partition, translate
+from rust_ort.export.plan import make_plan
+from rust_ort.export.provenance import parameter_name
+from rust_ort.export.shapes import Binder
+
+
+def aot_graphs(function: Any, *args: Any, dynamic: bool = False) -> list[fx.GraphModule]:
+    """Forward and backward AOT graphs of `function`, run in eager."""
+    torch._dynamo.reset()
+    found: list[fx.GraphModule] = []
+
+    def keep(gm: fx.GraphModule, inputs: Any) -> Any:
+        found.append(gm)
+        return make_boxed_func(gm.forward)
+
+    compiled = torch.compile(
+        function, backend=aot_autograd(fw_compiler=keep, decompositions=decompositions.table), dynamic=dynamic
+    )
+    out = compiled(*args)
+    if isinstance(out, torch.Tensor) and out.requires_grad:
+        out.sum().backward()
+    return found
+
+
+def test_every_compute_node_is_in_one_part_or_in_eager_with_a_reason() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = torch.linalg.solve(x @ x + 4 * torch.eye(3), x.relu())
+        return torch.fft.fft(y).abs() + torch.rand_like(y)
+
+    for gm in aot_graphs(function, torch.randn(3, 3, requires_grad=True)):
+        plan = make_plan(gm, name="g")
+        expected = [node.name for node in gm.graph.nodes if partition.is_compute(node)]
+        got = [name for part in plan.parts for name in part.graph.compute_nodes]
+        got += [node.name for node in plan.cut.eager]
+        assert sorted(got) == sorted(expected)
+        assert plan.cut.compute_nodes == len(expected)
+        assert all(node.reason for node in plan.cut.eager)
+        assert any("test_export_parts.py" in node.source for node in plan.cut.eager)
+        described = json.loads(plan.cut.parts_json())
+        assert described["schema"] == 1
+        assert described["compute_nodes"] == len(expected)
+        assert described["eager_nodes"] == len(plan.cut.eager)
+
+
+def test_fx_names_are_onnx_names_and_every_node_has_a_value_that_a_node_produces() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.BatchNorm1d(4), nn.Softmax(-1))
+    for gm in aot_graphs(lambda x: module(x).t().t(), torch.randn(3, 4, requires_grad=True)):
+        for part in make_plan(gm, name="g").parts:
+            model = onnx.load_model_from_string(part.translated.model)
+            onnx.checker.check_model(model)
+            produced = {value for node in model.graph.node for value in node.output}
+            assert not model.functions
+            assert not any(node.metadata_props for node in model.graph.node)
+            assert len({node.name for node in model.graph.node}) == len(model.graph.node)
+            assert [value.name for value in model.graph.input] == part.translated.input_names
+            assert [value.name for value in model.graph.output] == part.translated.output_names
+            for name in part.graph.compute_nodes:
+                assert part.translated.fx_values[name] in produced
+            assert set(part.translated.onnx_nodes) <= {node.name for node in model.graph.node}
+
+
+def test_translation_is_the_same_text_twice() -> None:
+    (gm,) = aot_graphs(lambda x: torch.softmax(x * 2, -1) + 1, torch.randn(3, 4))
+    first, second = (make_plan(gm, name="g").parts[0].translated.model for _ in range(2))
+    assert first == second
+
+
+def test_unused_inputs_are_pruned_and_the_graph_is_left_as_it_was() -> None:
+    (gm,) = aot_graphs(lambda x, y: (torch.zeros_like(x) + y, x.shape[0]), torch.randn(3), torch.randn(3))
+    before = str(gm.graph)
+    (part,) = make_plan(gm, name="g").parts
+    assert len(part.translated.input_names) == 1
+    assert str(gm.graph) == before
+
+
+def test_a_missing_exporter_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.onnx._internal.exporter import _core
+
+    translate._exporter.cache_clear()
+    monkeypatch.delattr(_core, "_translate_fx_graph")
+    with pytest.raises(translate.ExporterMissing, match=r"_translate_fx_graph .* torch 2\.11 to 2\.15"):
+        translate._exporter()
+    monkeypatch.undo()
+    translate._exporter.cache_clear()
+
+
+def test_a_node_whose_translation_fails_goes_to_eager_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    (gm,) = aot_graphs(lambda x: torch.tanh(x * 2) + 1, torch.randn(3))
+    original = translate.translate
+
+    def failing(module: fx.GraphModule, **kwargs: Any) -> Any:
+        for node in module.graph.nodes:
+            if node.op == "call_function" and "tanh" in node.name:
+                raise translate.TranslationError("ValueError: planted", node.name)
+        return original(module, **kwargs)
+
+    monkeypatch.setattr(translate, "translate", failing)
+    plan = make_plan(gm, name="g")
+    assert [node.name for node in plan.cut.eager] == ["tanh"]
+    assert plan.cut.eager[0].reason == "its translation failed: ValueError: planted"
+    assert len(plan.parts) == 2
+
+
+def test_sizes_are_computed_from_the_inputs_of_a_part() -> None:
+    (gm,) = aot_graphs(lambda x, y: torch.cat([x.reshape(-1), y]) * 2, torch.randn(3, 4), torch.randn(5), dynamic=True)
+    (part,) = make_plan(gm, name="g").parts
+    assert part.layout.symbolic
+    names = part.translated.input_names
+    placeholders = {node.name: node.meta["val"] for node in gm.graph.nodes if node.op == "placeholder"}
+    binder = Binder([placeholders[name] for name in names])
+    assert binder is not None
+    tensors = {2: torch.randn(7, 2), 1: torch.randn(6)}
+    sizes = iter([7, 2, 6])
+    inputs = [tensors[v.dim()] if isinstance((v := placeholders[n]), torch.Tensor) else next(sizes) for n in names]
+    ((dtype, shape, stride),) = part.layout.specs(inputs)
+    assert (dtype, shape, stride) == (torch.float32, (20,), None)
+
+
+def test_parameter_names_are_read_from_dynamos_sources() -> None:
+    assert parameter_name("L['self']._modules['layer']._modules['0']._parameters['weight']") == "layer.0.weight"
+    assert parameter_name("L['self'].lin.weight") == "lin.weight"
+    assert parameter_name("L['x']") == "x"
+    assert parameter_name("L['batch']['ids']") == "batch.ids"
+
+
+def test_provenance_joins_values_lines_modules_and_parameters() -> None:
+    import sys
+
+    from support import FakeClient
+
+    import rust_ort
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(3, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(x).relu()
+
+    torch._dynamo.reset()
+    fake = FakeClient()
+    module = sys.modules["rust_ort.backend"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "client_of", lambda options: fake)
+        torch.compile(Model(), backend=rust_ort)(torch.randn(4, 3)).sum().backward()
+    forward, backward = (json.loads(part.spec.provenance_json) for part in fake.parts)
+    assert {entry["of"] for entry in forward["inputs"]} == {"inner.weight", "inner.bias", "x"}
+    assert "GradAOTOutput" in {entry["role"] for entry in backward["outputs"]}
+    assert "inner.weight" in {entry["of"] for entry in backward["outputs"]}
+    assert {entry["module"] for entry in forward["values"].values()} >= {"inner"}
+    assert all("test_export_parts.py" in entry["source"] for entry in forward["values"].values())
+    spec = fake.parts[0].spec.graph
+    assert spec.name.endswith("-forward")
+    assert "relu" in spec.dynamo_text
+    assert "tangents_1" in spec.joint_text
+    assert "primals_1" in spec.fx_text

@@ -1,0 +1,233 @@
+"""Each process is killed in turn; the others carry on."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import rust_ort
+
+
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    """A watchdog, not a bound on speed."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, f"gave up waiting for {what}"
+        time.sleep(0.01)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def executor_pids(daemon) -> list[int]:
+    return [executor["pid"] for executor in daemon.client().status()["executors"]]
+
+
+def make_model() -> tuple[torch.nn.Module, torch.Tensor]:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.GELU()), torch.randn(3, 16)
+
+
+def test_daemon_killed_between_calls(daemon) -> None:
+    model, x = make_model()
+    expected = model(x).detach()
+    compiled = torch.compile(model, backend="rust_ort")
+    kept = compiled(x)
+    executors = executor_pids(daemon)
+    assert executors
+    os.kill(daemon.pid(), signal.SIGKILL)
+    wait_for(lambda: not any(alive(pid) for pid in executors), "executors to follow their daemon")
+    torch.testing.assert_close(kept, expected)
+    kept.sum().backward()  # may or may not be the call that notices: it must be right either way
+    torch.testing.assert_close(compiled(x), expected)
+
+
+def test_daemon_killed_then_next_forward_works(daemon) -> None:
+    model, x = make_model()
+    compiled = torch.compile(model, backend="rust_ort")
+    with torch.no_grad():
+        first = compiled(x)
+        os.kill(daemon.pid(), signal.SIGKILL)
+        wait_for(lambda: daemon.pid() is None, "the daemon to die")
+        torch.testing.assert_close(compiled(x), model(x))
+        torch.testing.assert_close(first, model(x))
+
+
+def hold(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Path, Path]:
+    barrier = tmp_path / "hold"
+    monkeypatch.setenv("RUST_ORT_TEST_HOLD", str(barrier))
+    return barrier, Path(f"{barrier}.held")
+
+
+@pytest.fixture
+def barrier(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Path, Path]:
+    """Must be listed before `daemon`, so that the daemon inherits the variable."""
+    return hold(monkeypatch, tmp_path)
+
+
+OTHER_CLIENT = textwrap.dedent(
+    """
+    import sys, torch
+    model = torch.nn.Linear(8, 8)
+    compiled = torch.compile(model, backend="rust_ort")
+    x = torch.randn(2, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), model(x))
+        print("ready", flush=True)
+        for line in sys.stdin:
+            torch.testing.assert_close(compiled(x), model(x))
+            print("right", flush=True)
+    """
+)
+
+
+def test_executor_killed_in_mid_call(barrier, daemon, tmp_path: Path) -> None:
+    file, held = barrier
+    model, x = make_model()
+    compiled = torch.compile(model, backend="rust_ort")
+    with torch.no_grad():
+        expected = model(x)
+        kept = compiled(x)
+        (executor,) = executor_pids(daemon)
+        other = subprocess.Popen(
+            [sys.executable, "-c", OTHER_CLIENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        try:
+            assert other.stdin and other.stdout
+            assert other.stdout.readline() == "ready\n"
+            file.touch()
+            errors: list[BaseException] = []
+
+            def call() -> None:
+                with torch.no_grad():
+                    try:
+                        compiled(x)
+                    except BaseException as error:  # handed to the test's thread
+                        errors.append(error)
+
+            thread = threading.Thread(target=call)
+            thread.start()
+            wait_for(held.exists, "the executor to reach the barrier")
+            os.kill(executor, signal.SIGKILL)
+            thread.join(60)
+            assert not thread.is_alive()
+            file.unlink()
+
+            (error,) = errors
+            assert isinstance(error, rust_ort.errors.ExecutorLost), error
+            text = str(error)
+            assert error.graph and error.graph in text
+            assert error.dump and error.dump in text
+            assert error.log and error.log in text and Path(error.log).exists()
+            folder = Path(error.dump)
+            assert list(folder.rglob("model.onnx")), sorted(folder.rglob("*"))
+            assert list(folder.rglob("input_0.pb"))
+            assert daemon.client().status()["quarantine"]
+
+            torch.testing.assert_close(compiled(x), expected)
+            torch.testing.assert_close(kept, expected)
+            other.stdin.write("again\n")
+            other.stdin.flush()
+            assert other.stdout.readline() == "right\n"
+        finally:
+            other.kill()
+            other.wait()
+
+
+CLIENT_IN_CALL = textwrap.dedent(
+    """
+    import torch
+    compiled = torch.compile(torch.nn.Linear(8, 8), backend="rust_ort")
+    with torch.no_grad():
+        compiled(torch.randn(2, 8))
+    """
+)
+
+
+def test_client_killed_in_mid_call(barrier, daemon) -> None:
+    file, held = barrier
+    file.touch()
+    before = set(os.listdir("/dev/shm"))
+    client = subprocess.Popen([sys.executable, "-c", CLIENT_IN_CALL])
+    try:
+        wait_for(held.exists, "the executor to reach the barrier")
+        assert len(executor_pids(daemon)) == 1
+        client.kill()
+        client.wait()
+        file.unlink()
+
+        def returned() -> bool:
+            status = daemon.client().status()
+            return client.pid not in [c["pid"] for c in status["clients"]] and all(
+                e["leased_to"] is None for e in status["executors"]
+            )
+
+        wait_for(returned, "the lease to come back")
+        wait_for(
+            lambda: (
+                not any(
+                    "rust-ort-data" in Path(f"/proc/{pid}/maps").read_text()
+                    for pid in [daemon.pid(), *executor_pids(daemon)]
+                )
+            ),
+            "segments to be unmapped",
+        )
+        assert set(os.listdir("/dev/shm")) <= before
+    finally:
+        client.kill()
+        client.wait()
+
+
+def test_outputs_outlive_every_other_process(daemon) -> None:
+    model, x = make_model()
+    compiled = torch.compile(model, backend="rust_ort")
+    with torch.no_grad():
+        kept = [compiled(x) for _ in range(3)]
+        executors = executor_pids(daemon)
+        os.kill(daemon.pid(), signal.SIGKILL)
+        for pid in executors:
+            wait_for(lambda pid=pid: not alive(pid), "executors to die")
+        for output in kept:
+            torch.testing.assert_close(output, model(x))
+            output.add_(1.0)
+
+
+def test_third_death_in_a_row_quarantines_for_good(barrier, daemon) -> None:
+    file, held = barrier
+    model, x = make_model()
+    compiled = torch.compile(model, backend="rust_ort")
+    with torch.no_grad():
+        for _ in range(3):
+            held.unlink(missing_ok=True)
+            file.touch()
+            caught: list[BaseException] = []
+
+            def call(caught: list[BaseException] = caught) -> None:
+                with torch.no_grad():
+                    try:
+                        compiled(x)
+                    except rust_ort.errors.ExecutorLost as error:
+                        caught.append(error)
+
+            thread = threading.Thread(target=call)
+            thread.start()
+            wait_for(held.exists, "the executor to reach the barrier")
+            for executor in daemon.client().status()["executors"]:
+                os.kill(executor["pid"], signal.SIGKILL)
+            thread.join(60)
+            assert len(caught) == 1
+            file.unlink()
+        with pytest.raises(rust_ort.errors.RustOrtError, match="quarantine"):
+            compiled(x)

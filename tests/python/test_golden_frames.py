@@ -1,0 +1,141 @@
+"""The same bytes that tests/golden.rs reads and writes; tests/golden/README.md says what each holds."""
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rust_ort import _wire, shm
+from rust_ort.errors import ClientError, DaemonFault, ExecutorLost
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+GRAPH = bytes(range(32)).hex()
+
+
+def tensor(segment: int, offset: int, dims: list[int]) -> Any:
+    return _wire.TensorRef(segment=segment, offset=offset, dtype=1, dims=dims)
+
+
+def hello() -> Any:
+    request = _wire.Request(request_id=1)
+    fields = {"shim_version": "0.1.0", "python_version": "3.11.9", "torch_version": "2.13.0", "program": "train.py"}
+    request.hello.SetInParent()
+    for name, value in fields.items():
+        setattr(request.hello, name, value)
+    request.hello.protocol = 1
+    request.hello.pid = 4321
+    return request
+
+
+def attach_segment() -> Any:
+    request = _wire.Request(request_id=2)
+    request.attach_segment.segment = 1
+    request.attach_segment.len_bytes = 1 << 20
+    request.attach_segment.kind = 2
+    return request
+
+
+def prepare_part() -> Any:
+    request = _wire.Request(request_id=3)
+    part = request.prepare_part
+    part.graph_id, part.part, part.model, part.provenance_json = GRAPH, 2, b"\x08\x0a", "{}"
+    provider = part.session.providers.add(name="CPUExecutionProvider")
+    provider.options["use_arena"] = "1"
+    part.session.optimization = "extended"
+    part.session.config.update({"session.set_denormal_as_zero": "1", "a": "b"})
+    part.session.disabled_optimizers.append("ConstantFolding")
+    part.fx_values.update({"mm": "mm", "relu": "relu_1"})
+    return request
+
+
+def run_observed() -> Any:
+    request = _wire.Request(request_id=4)
+    run = request.run_observed
+    run.call.call_id, run.call.handle, run.call.eager_nodes = 7, 3, 1
+    run.call.inputs.append(tensor(1, 0, [2, 3]))
+    run.call.outputs.append(tensor(1, 64, []))
+    run.graph_id, run.part, run.step, run.dump, run.compare = GRAPH, 2, 5, True, True
+    run.references.append(tensor(1, 128, []))
+    run.tolerance.atol, run.tolerance.rtol, run.tolerance.scale, run.tolerance.equal_nan = 1e-6, 1e-5, 0.5, True
+    return request
+
+
+REQUESTS = [
+    ("hello_request.bin", hello()),
+    ("attach_segment_request.bin", attach_segment()),
+    ("prepare_part_request.bin", prepare_part()),
+    ("run_observed_request.bin", run_observed()),
+]
+
+
+@pytest.mark.parametrize(("name", "request_"), REQUESTS, ids=[name for name, _ in REQUESTS])
+def test_a_request_has_the_golden_bytes(name: str, request_: Any) -> None:
+    golden = (GOLDEN / name).read_bytes()
+    assert _wire.encode_frame(_wire.REQUEST, request_.SerializeToString(deterministic=True)) == golden
+    assert _wire.Request.FromString(golden[16:]) == request_
+
+
+def answer(name: str, kind: int, message: Any) -> Any:
+    frame = (GOLDEN / name).read_bytes()
+    assert _wire.decode_header(frame[:16]) == (kind, len(frame) - 16)
+    return message.FromString(frame[16:])
+
+
+def test_the_golden_welcome_is_read() -> None:
+    reply = answer("welcome_reply.bin", _wire.REPLY, _wire.Reply)
+    assert reply.request_id == 1
+    assert (reply.welcome.protocol, reply.welcome.daemon_version, reply.welcome.client_id) == (1, "0.1.0", 12)
+    assert (reply.welcome.daemon_pid, reply.welcome.log) == (99, "/state/log/daemon-99.log")
+
+
+def test_the_golden_error_becomes_an_exception() -> None:
+    error = _wire.error_from(answer("error_reply.bin", _wire.REPLY, _wire.Reply).error)
+    assert type(error) is ClientError
+    assert (error.code, error.graph, error.node) == ("BAD_TENSOR", "0_0-forward", "mm")
+    assert (error.dump, error.log) == ("/dumps/run/0_0-forward", "/state/log/executor-7.log")
+    assert str(error).startswith('feed "x": expected float32[2, 3], got float64[2, 3]; cast it\n  graph: 0_0-forward')
+
+
+def test_the_golden_observation_is_read() -> None:
+    observed = answer("observed_reply.bin", _wire.REPLY, _wire.Reply).observed
+    (verdict,) = observed.comparison.verdicts
+    assert (observed.run_us, observed.dump) == (250, "/dumps/run/0_0-forward/part_2")
+    assert (verdict.name, _wire.VERDICT_KINDS[verdict.verdict]) == ("mm", "mismatch")
+    assert (verdict.max_abs, verdict.max_rel_to_max, verdict.outside) == (0.25, 0.125, 1)
+
+
+def test_the_golden_notice_is_read() -> None:
+    lost = answer("executor_lost_notice.bin", _wire.NOTICE, _wire.Notice).executor_lost
+    assert (lost.executor_id, lost.cause) == (5, "killed by signal 9")
+    error = _wire.error_from(lost.calls[0])
+    assert type(error) is ExecutorLost
+    assert (error.graph, error.dump) == ("0_0-forward", "/state/quarantine/x")
+
+
+def test_a_lane_holds_the_golden_record() -> None:
+    lanes = shm.Lanes()
+    lane = lanes.lanes[5]
+    descriptors = shm.descriptor(1, (2, 3)) + shm.descriptor(7, ()) + shm.descriptor(1, ())
+    locations = [1 << 40, 1 << 40 | 4096, 2 << 40 | 64]
+    record = (7, 3, 2, 1, 4, len(descriptors), 0)
+    lane.write(object(), descriptors, struct.Struct("<3Q"), locations, record)
+    golden = (GOLDEN / "lane_record.bin").read_bytes()
+    start = 4096 + 5 * (1 << 20) + 256
+    assert lanes.segment.map[start : start + len(golden)] == golden
+    assert lanes.segment.map[:24] == b"RORTLANE" + struct.pack("<4I", 1, 64, 1 << 20, 0)
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        (b"HTTP" + bytes(12), "no rust-ort daemon"),
+        (struct.pack("<4sHHII", b"RORT", 2, 2, 0, 0), "speaks protocol 2, this package 1"),
+        (struct.pack("<4sHHII", b"RORT", 1, 1, 0, 0), "kind 1"),
+        (struct.pack("<4sHHII", b"RORT", 1, 2, 0, 1), "reserved 1"),
+        (struct.pack("<4sHHII", b"RORT", 1, 2, (1 << 30) + 1, 0), "bad frame"),
+    ],
+)
+def test_another_header_is_refused(header: bytes, message: str) -> None:
+    with pytest.raises(DaemonFault, match=message):
+        _wire.decode_header(header)

@@ -1,0 +1,168 @@
+import dataclasses
+
+import pytest
+
+from rust_ort.errors import ClientError, NotAvailableYet, OptionError
+from rust_ort.options import Options, Tolerance
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, _, _ in Options.table():
+        monkeypatch.delenv(f"RUST_ORT_{name.upper()}", raising=False)
+
+
+def test_the_defaults_are_valid_and_frozen() -> None:
+    options = Options()
+    assert options == Options.parse({}) == Options.parse(None)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        options.opset = 20  # type: ignore[misc]
+
+
+def test_an_unknown_name_is_an_error_naming_the_nearest() -> None:
+    with pytest.raises(OptionError, match="unknown option 'optset'; did you mean 'opset'"):
+        Options.parse({"optset": 18})
+    with pytest.raises(ValueError, match="unknown option 'zzzzzzzz'"):
+        Options.parse({"zzzzzzzz": 18})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("opset", 17, "18 to 23"),
+        ("opset", "18", "18 to 23"),
+        ("opset", True, "18 to 23"),
+        ("ort_optimization", "al", "did you mean 'all'"),
+        ("ort_optimization", 1, "expected one of 'all'"),
+        ("ort_optimization", ["all"], "expected one of 'all'"),
+        ("compare", "output", "did you mean 'outputs'"),
+        ("compare_every", 0, "an integer from 1"),
+        ("dump_calls", "every", "expected one of 'first', 'all', 'none'"),
+        ("dump", 3, "a path or None"),
+        ("dump", "", "a path or None"),
+        ("session_options", [], "session config entries"),
+        ("session_options", {1: "1"}, "session config entries"),
+        ("threads", 0, "an integer from 1 to 4096 or None"),
+        ("threads", True, "an integer from 1 to 4096 or None"),
+        ("threads", 1.0, "an integer from 1 to 4096 or None"),
+        ("socket", b"x", "a path or None"),
+        ("share_parameters", 1, "True or False"),
+        ("providers", "CPUExecutionProvider", "a sequence of provider names"),
+        ("providers", ["CPUExecutionProvder"], "did you mean 'CPUExecutionProvider'"),
+        ("providers", [("CPUExecutionProvider",)], "a sequence of provider names"),
+        ("transforms", [1], "functions ModelProto"),
+        ("tolerance", 1e-3, "None or a dict with atol, rtol, scale, equal_nan"),
+        ("tolerance", {"atoll": 1}, "unknown entry 'atoll'; did you mean 'atol'"),
+        ("tolerance", {"atol": -1}, "a finite number >= 0, got -1"),
+        ("tolerance", {"atol": float("nan")}, "a finite number >= 0, got nan"),
+        ("on_unsupported", "warn", "expected one of 'eager', 'error'"),
+        ("on_daemon_error", "warn", "expected one of 'error', 'eager'"),
+    ],
+)
+def test_a_bad_value_is_an_error_saying_expected_and_got(name: str, value: object, expected: str) -> None:
+    with pytest.raises(OptionError, match=expected):
+        Options.parse({name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("compare", "nodes"),
+        ("compare_every", 2),
+        ("custom_op_libraries", ["a.so"]),
+        ("custom_translations", {"aten::add": print}),
+        ("share_parameters", True),
+        ("freeze_parameters", True),
+        ("providers", ["CUDAExecutionProvider"]),
+        ("providers", [("CUDAExecutionProvider", {"device_id": 0}), "CPUExecutionProvider"]),
+        ("opset", 20),
+    ],
+)
+def test_an_option_without_its_feature_is_refused(name: str, value: object) -> None:
+    with pytest.raises(NotAvailableYet, match=f"option {name}=.* is not available yet"):
+        Options.parse({name: value})
+    assert issubclass(NotAvailableYet, ClientError)
+
+
+def test_values_are_kept_in_one_form() -> None:
+    options = Options.parse(
+        {
+            "providers": [("CPUExecutionProvider", {"arena": 1})],
+            "session_options": {"a": True, "b": 2},
+            "tolerance": {"atol": 1e-3},
+            "transforms": [print],
+            "opset": 18,
+        }
+    )
+    assert options.providers == (("CPUExecutionProvider", {"arena": "1"}),)
+    assert options.session_options == {"a": "1", "b": "2"}
+    assert options.tolerance == Tolerance(atol=1e-3)
+    assert options.transforms == (print,)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("providers", "CPUExecutionProvider", (("CPUExecutionProvider", {}),)),
+        ("opset", "18", 18),
+        ("ort_optimization", "basic", "basic"),
+        ("session_options", "a=1, b=x", {"a": "1", "b": "x"}),
+        ("session_options", '{"a": 1}', {"a": "1"}),
+        ("custom_op_libraries", "", ()),
+        ("custom_translations", "", {}),
+        ("transforms", "math:sqrt", None),
+        ("dump", "here/run", "here/run"),
+        ("dump_calls", "all", "all"),
+        ("compare", "outputs", "outputs"),
+        ("compare_every", "1", 1),
+        ("tolerance", "atol=1e-3,equal_nan=1", Tolerance(atol=1e-3, equal_nan=True)),
+        ("on_unsupported", "error", "error"),
+        ("on_daemon_error", "eager", "eager"),
+        ("share_parameters", "0", False),
+        ("freeze_parameters", "off", False),
+        ("threads", "3", 3),
+        ("socket", "/tmp/x.sock", "/tmp/x.sock"),
+    ],
+)
+def test_each_option_has_an_environment_twin(
+    monkeypatch: pytest.MonkeyPatch, name: str, text: str, value: object
+) -> None:
+    monkeypatch.setenv(f"RUST_ORT_{name.upper()}", text)
+    got = getattr(Options.parse({}), name)
+    assert len(got) == 1 if name == "transforms" else got == value
+
+
+def test_the_environment_table_covers_every_option() -> None:
+    marks = test_each_option_has_an_environment_twin.pytestmark  # type: ignore[attr-defined]
+    assert {row[0] for row in marks[0].args[1]} == {name for name, _, _ in Options.table()}
+
+
+def test_an_explicit_option_beats_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUST_ORT_THREADS", "7")
+    assert Options.parse({}).threads == 7
+    assert Options.parse({"threads": 2}).threads == 2
+    assert Options.parse({"threads": None}).threads is None
+    assert Options().threads is None
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "kind"),
+    [
+        ("threads", "many", OptionError),
+        ("threads", "0", OptionError),
+        ("share_parameters", "maybe", OptionError),
+        ("share_parameters", "1", NotAvailableYet),
+        ("compare", "nodes", NotAvailableYet),
+        ("session_options", "novalue", OptionError),
+        ("session_options", "{", OptionError),
+        ("transforms", "math", OptionError),
+        ("transforms", "math:nothing", OptionError),
+        ("tolerance", "atol=small", OptionError),
+    ],
+)
+def test_the_environment_is_checked_like_an_argument(
+    monkeypatch: pytest.MonkeyPatch, name: str, text: str, kind: type[Exception]
+) -> None:
+    monkeypatch.setenv(f"RUST_ORT_{name.upper()}", text)
+    with pytest.raises(kind, match=f"RUST_ORT_{name.upper()}"):
+        Options.parse({})

@@ -1,0 +1,286 @@
+"""The studies: their arithmetic, their exit codes, and the GPU check's Rust side on a CUDA runtime without a GPU."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from rust_ort.backend import GraphInfo
+from rust_ort.export.partition import EagerNode
+from rust_ort.studies import bench, gpu_check, llama_models, main_job
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def row(part: str, graph: str, *, verdicts: tuple[str, ...] = ("match",), rel: float = 1e-6) -> main_job.Row:
+    return main_job.Row(
+        part=part,
+        graph=graph,
+        on_ort=10,
+        in_eager=0,
+        n_compared=len(verdicts),
+        max_abs=1e-6,
+        max_rel_to_max=rel,
+        verdicts=verdicts,
+    )
+
+
+def outcomes(**changes: object) -> list[main_job.Outcome]:
+    made = []
+    for part in main_job.PARTS:
+        rows = [row(part, "0_0-forward"), row(part, "0_0-backward")]
+        if changes.get("part") == part:
+            rows[0] = row(part, "0_0-forward", **{key: changes[key] for key in ("verdicts", "rel") if key in changes})  # type: ignore[arg-type]
+        made.append(main_job.Outcome(rows=rows, errors=[(part, "forward", 2e-7, 1e-7)]))
+    return made
+
+
+def test_every_row_match_is_exit_0() -> None:
+    assert main_job.judge(outcomes(), (100, 0)) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "text"),
+    [
+        ({"verdicts": ("match", "mismatch")}, 1, "Mismatch (1 of 2)"),
+        ({"rel": 1.1e-4}, 1, "> 0.0001"),
+        ({"rel": math.nan}, 1, "Mismatch"),
+        ({"verdicts": ("mismatch", "failed")}, 2, "Failed (1 of 2)"),
+        ({"verdicts": ("match", "not_compared")}, 3, "NotCompared (1 of 2)"),
+        ({"verdicts": ()}, 3, "NotCompared (no tensor)"),
+    ],
+)
+def test_one_bad_row_decides_the_exit_code(changes: dict[str, object], code: int, text: str) -> None:
+    got, wrong = main_job.judge(outcomes(part="decoder", **changes), (100, 0))
+    assert got == code
+    assert any(text in line and "decoder" in line for line in wrong), wrong
+
+
+def test_share_below_99_percent_is_exit_1() -> None:
+    assert main_job.judge(outcomes(), (99, 1))[0] == 0
+    assert main_job.judge(outcomes(), (989, 11))[0] == 1
+    assert main_job.judge(outcomes(), (0, 0))[0] == 1
+
+
+def test_error_above_three_times_eagers_is_exit_1() -> None:
+    made = outcomes()
+    made[2].errors.append(("model", "backward", 3.1e-7, 1e-7))
+    code, wrong = main_job.judge(made, (100, 0))
+    assert (code, len(wrong)) == (1, 1)
+    made[2].errors[-1] = ("model", "backward", math.inf, 1e-7)
+    assert main_job.judge(made, (100, 0))[0] == 1
+
+
+def test_missing_backward_is_exit_3() -> None:
+    made = outcomes()
+    made[0].rows.pop()
+    assert main_job.judge(made, (100, 0)) == (3, ["attention: no backward graph was compared"])
+
+
+def verdict(word: str, max_abs: float = 0.0, rel: float = 0.0) -> tuple[int, SimpleNamespace]:
+    return 0, SimpleNamespace(name="a", kind=word, reason="", max_abs=max_abs, max_rel_to_max=rel)
+
+
+def info(*verdicts: tuple[int, SimpleNamespace]) -> GraphInfo:
+    return GraphInfo(
+        name="0_0-forward",
+        direction="forward",
+        graph_id="",
+        compute_nodes=12,
+        parts=[["a"] * 7, ["b"] * 3],
+        eager=[EagerNode(name="c", op="d", reason="e", source="f")] * 2,
+        seconds={},
+        verdicts=list(verdicts),
+    )
+
+
+def test_row_of_a_graph_takes_the_worst_of_its_verdicts() -> None:
+    graph = info(verdict("match", 0.5, 0.25), verdict("match", math.inf, 0.125), verdict("not_compared", math.nan))
+    (made,) = main_job.rows_of("model", [graph])
+    assert (made.graph, made.direction, made.on_ort, made.in_eager) == ("0_0-forward", "forward", 10, 2)
+    assert (made.n_compared, made.max_abs, made.max_rel_to_max) == (2, math.inf, 0.25)
+    assert made.verdict == "NotCompared (1 of 3)"
+
+
+def test_nan_in_a_metric_is_never_hidden_by_a_larger_number() -> None:
+    graph = info(verdict("match", 1.0, 1.0), verdict("match", math.nan, math.nan), verdict("match", 2.0, 2.0))
+    (made,) = main_job.rows_of("model", [graph])
+    assert math.isnan(made.max_abs)
+    assert made.code == 1
+
+
+def test_file_that_the_dump_lacks_is_named_and_exits_2(tmp_path: Path) -> None:
+    made = outcomes()
+    made[0].dump = tmp_path
+    code, wrong = main_job.judge(made, (100, 0))
+    assert code == 2
+    assert f"not in the dump: {tmp_path}/0_0-backward/part_0/model.onnx" in wrong
+
+
+def test_error_is_relative_to_the_largest_of_the_reference() -> None:
+    reference = [torch.tensor([0.0, -4.0], dtype=torch.float64), torch.zeros(2)]
+    assert main_job.error_to(reference, [torch.tensor([1.0, -4.0]), torch.zeros(2)]) == 0.25
+    assert main_job.error_to(reference, [torch.tensor([math.nan, 0.0]), torch.zeros(2)]) == math.inf
+
+
+class AsksForFloat32(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(-1, 1, 7))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x.to(torch.float32) * self.weight.float()
+        return (
+            nn.functional.softmax(y, dim=-1, dtype=torch.float32).to(x.dtype) + torch.ones(7, dtype=torch.float32) / 3
+        )
+
+
+def test_float64_run_has_no_float32_step_forward_or_backward() -> None:
+    module = AsksForFloat32().double()
+    x = torch.linspace(0, 3, 7, dtype=torch.float64, requires_grad=True)
+    with llama_models.float64():
+        output = module(x)
+        output.square().sum().backward()
+    weight = module.weight.detach().clone().requires_grad_()
+    x2 = x.detach().clone().requires_grad_()
+    expected = torch.softmax(x2 * weight, -1) + 1 / 3
+    expected.square().sum().backward()
+    assert output.dtype == torch.float64
+    assert torch.allclose(output, expected, rtol=0, atol=1e-15)
+    assert module.weight.grad is not None
+    assert weight.grad is not None
+    assert torch.allclose(module.weight.grad, weight.grad, rtol=0, atol=1e-15)
+    assert x.grad is not None
+    assert x2.grad is not None
+    assert torch.allclose(x.grad, x2.grad, rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("name", list(llama_models.PARTS))
+def test_each_llama_part_is_built_alike_twice_and_has_gradients(name: str, attention: str) -> None:
+    size = llama_models.SIZES["small"]
+    first, second = (llama_models.build(name, size, attention=attention) for _ in range(2))
+    outputs, grads = main_job.run_once(first.module, first.module, first)
+    again, _ = main_job.run_once(second.module, second.module, second)
+    assert torch.equal(outputs[0], again[0])
+    assert all(grad.isfinite().all() and grad.abs().max() > 0 for grad in grads)
+    exact, exact_grads = main_job.run_float64(first)
+    assert exact[0].dtype == torch.float64
+    assert main_job.error_to(exact, outputs) < 5e-6
+    assert main_job.error_to(exact_grads, grads) < 5e-6
+
+
+def test_in_process_backend_equals_eager() -> None:
+    torch._dynamo.reset()
+    with torch.no_grad():
+        for case in bench.cases():
+            call = bench.compiled("in-process ONNX Runtime", case, spinning=False)
+            torch.testing.assert_close(call(*case.inputs), case.function(*case.inputs))
+
+
+def test_bench_table_gives_ratios_to_rust_ort() -> None:
+    def timing(variant: str, us: float) -> bench.Timing:
+        return bench.Timing(case="Add", variant=variant, us=us, p10_us=us, rounds=3, calls_per_round=10)
+
+    text = bench.markdown([timing("eager", 5.0), timing("rust_ort", 2.0)], command="make bench")
+    assert "| | eager | rust_ort |" in text
+    assert "| Add | 5.0 (2.50) | 2.0 |" in text
+
+
+# --- GPU check -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def binary() -> str:
+    path = os.environ.get("RUST_ORT_BINARY", "")
+    if not os.access(path, os.X_OK):
+        pytest.skip("RUST_ORT_BINARY names no binary; make test sets it")
+    return path
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_without_a_gpu_the_check_exits_2_and_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert gpu_check.main(["--binary", sys.executable]) == 2
+    captured = capsys.readouterr()
+    assert "missing: a GPU that torch can use" in captured.err
+    assert "CUDA provider:" in captured.out
+
+
+def test_missing_library_folder_and_binary_are_both_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert gpu_check.main(["--binary", "/nowhere/rust-ort", "--onnxruntime", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert f"no libonnxruntime.so* in {tmp_path}" in error
+    assert "not found at /nowhere/rust-ort" in error
+
+
+def test_cuda_runtime_is_found_among_the_loaded_libraries() -> None:
+    maps = "7f00-7f10 r-xp 0 08:01 12 /opt/venv/nvidia/cu13/lib/libcudart.so.13\n7f20-7f30 rw-p 0 00:00 0\n"
+    assert gpu_check.cudart_path(maps) == "/opt/venv/nvidia/cu13/lib/libcudart.so.13"
+    assert gpu_check.cudart_path("7f20-7f30 rw-p 0 00:00 0\n") is None
+
+
+def test_pattern_is_the_one_the_rust_side_makes() -> None:
+    assert gpu_check.pattern(5, 6, "cpu").tolist() == [5, 36, 67, 98, 129, 160]
+    assert gpu_check.pattern(0, (1 << 20) + 1, "cpu")[-1].item() == 101
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """The fake's handles are paths of at most 63 bytes."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def fake_cudart(tmp_path: Path) -> Path:
+    library = tmp_path / "libcudart.so.13"
+    source = ROOT / "tests" / "fixtures" / "fake_cudart.c"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    return library
+
+
+def fake_handle(path: Path, content: bytes) -> str:
+    path.write_bytes(content)
+    return os.fsencode(path).ljust(64, b"\0").hex()
+
+
+def test_python_side_talks_to_the_rust_side(binary: str, fake_cudart: Path, short_folder: Path) -> None:
+    n = 1000
+    content = bytes(gpu_check.pattern(5, n, "cpu").tolist())
+    memory = short_folder / "memory"
+    probe = gpu_check.Probe(binary, str(fake_cudart))
+    try:
+        answer = probe.ask(
+            op="open", device=0, memory="0363" + fake_handle(memory, bytes(256) + content), offset=256, len_bytes=n,
+            ready=fake_handle(short_folder / "ready", b"\1"), done=fake_handle(short_folder / "done", b"\0"),
+        )  # fmt: skip
+        assert answer["driver_version"] == 13010
+        assert probe.ask(op="read", seed=5)["wrong_bytes"] == 0
+        assert probe.ask(op="read", seed=6)["wrong_bytes"] == n
+        probe.ask(op="write", seed=9, delay_ms=1)
+        with pytest.raises(gpu_check.ProbeFailed, match="close first"):
+            probe.ask(op="open", device=0, memory="", offset=0, len_bytes=1, ready="", done="")
+        probe.ask(op="close")
+    finally:
+        probe.end()
+    assert memory.read_bytes() == bytes(256) + bytes(gpu_check.pattern(9, n, "cpu").tolist())
+    assert probe.process.returncode == 2  # one command was refused
+
+
+def test_rust_side_that_cannot_load_the_runtime_is_reported(binary: str) -> None:
+    probe = gpu_check.Probe(binary, "/nowhere/libcudart.so.13")
+    try:
+        with pytest.raises(gpu_check.ProbeFailed, match="/nowhere/libcudart"):
+            probe.ask(op="read", seed=5)
+    finally:
+        probe.end()
