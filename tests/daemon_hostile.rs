@@ -1,5 +1,6 @@
 //! Ten thousand connections that mean harm: each is answered or closed, and the daemon and its real client are as before.
 //! `RUST_ORT_TEST_HOSTILE=<n>` changes the number, `RUST_ORT_TEST_SEED=<n>` the seed.
+#![allow(clippy::unwrap_used)]
 
 mod support;
 
