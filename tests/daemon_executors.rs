@@ -1,5 +1,7 @@
 //! Executors: leased, warm, killed, mourned.
 
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use std::path::Path;
