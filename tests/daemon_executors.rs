@@ -1,8 +1,6 @@
 //! Executors: leased, warm, killed, mourned.
 #![allow(clippy::unwrap_used)]
 
-#![allow(clippy::unwrap_used)]
-
 mod support;
 
 use std::path::Path;

@@ -2,8 +2,6 @@
 //! Regenerate after a change of version with `RUST_ORT_REGENERATE=1 cargo test --test golden`; see `golden/README.md`.
 #![allow(clippy::unwrap_used)]
 
-#![allow(clippy::unwrap_used)]
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
