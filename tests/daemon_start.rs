@@ -1,5 +1,4 @@
 //! One daemon a socket, whatever happens around its start and end.
-#![allow(clippy::unwrap_used)]
 
 #![allow(clippy::unwrap_used)]
 
