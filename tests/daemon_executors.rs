@@ -1,6 +1,5 @@
 //! Executors: leased, warm, killed, mourned.
 #![allow(clippy::unwrap_used)]
-#![allow(clippy::unwrap_used)]
 
 mod support;
 
