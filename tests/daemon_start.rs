@@ -1,4 +1,5 @@
 //! One daemon a socket, whatever happens around its start and end.
+#![allow(clippy::unwrap_used)]
 
 mod support;
 
