@@ -1,4 +1,5 @@
 //! Executors: leased, warm, killed, mourned.
+#![allow(clippy::unwrap_used)]
 
 mod support;
 

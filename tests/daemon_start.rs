@@ -1,4 +1,5 @@
 //! One daemon a socket, whatever happens around its start and end.
+#![allow(clippy::unwrap_used)]
 
 mod support;
 
@@ -139,12 +140,22 @@ fn stop_is_refused_while_others_are_connected_unless_forced() {
 }
 
 #[test]
+fn mute_socket_is_named() {
+    let home = Home::empty();
+    rust_ort::daemon::paths::prepare_socket_folder(&home.socket()).unwrap();
+    let _mute = UnixListener::bind(home.socket()).unwrap();
+    let output = home.command().arg("status").output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("nobody answers"), "{output:?}");
+}
+
+#[test]
 fn socket_file_without_the_lock_is_a_leftover() {
     let home = Home::empty();
     let folder = home.socket().parent().unwrap().to_owned();
     rust_ort::daemon::paths::prepare_socket_folder(&home.socket()).unwrap();
-    // Whoever serves holds the lock; nobody does.
-    let _other = UnixListener::bind(home.socket()).unwrap();
+    // Whoever serves holds the lock; nobody does. The listener's file outlives it.
+    drop(UnixListener::bind(home.socket()).unwrap());
     let mut home = home;
     home.start();
     assert!(folder.join("v1.lock").exists());

@@ -1,6 +1,8 @@
 //! The Python shim speaks the wire by `python_shim/rust_ort/rust_ort.binpb`: it must be what `protos/` says.
 //! After a change of the schema: `RUST_ORT_REGENERATE=1 cargo test --test descriptor_set`.
 
+#![allow(clippy::unwrap_used)]
+
 use std::path::Path;
 
 #[test]

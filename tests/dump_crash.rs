@@ -45,7 +45,9 @@ fn this_test(name: &str, folder: &Path) -> Vec<String> {
 fn writes_until_killed() {
     let Some(folder) = std::env::var_os(FOLDER) else { return };
     let run = open(folder.into());
-    (0..).for_each(|step| write_step(&run, step));
+    for step in 0.. {
+        write_step(&run, step);
+    }
 }
 
 /// Every `.pb` file anywhere below reads whole, and every complete step holds what was written.

@@ -88,6 +88,11 @@ impl Client {
 }
 
 impl State {
+    /// Its end would be felt.
+    pub fn holds_something(&self) -> bool {
+        self.executor.is_some() || self.lanes.is_some() || self.dump.is_some() || !self.graphs.is_empty()
+    }
+
     /// Forgets what went with the executor.
     pub fn end_lease(&mut self) {
         self.executor = None;

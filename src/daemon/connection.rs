@@ -7,7 +7,7 @@ use super::client::Client;
 use super::errors::{client as client_error, fault};
 use super::handler::Handler;
 use super::transport::{Transport, TransportError};
-use super::{Daemon, limits, lock};
+use super::{Daemon, Ended, limits, lock};
 use crate::ids::ClientId;
 use crate::protocol::control::{Hello, Reply, Request, Welcome};
 use crate::protocol::frame::{FrameHeader, VERSION};
@@ -92,6 +92,7 @@ fn requests(daemon: &Daemon, client: &Client) -> Served<std::convert::Infallible
         let check = |header: &_| FrameHeader::decode_request(header, limits::BODY_BYTES);
         let frame = client.transport.receive(check, None)?;
         let (id, request) = wire::decode_request(frame.body);
+        let stops = matches!(request, Ok(Request::Stop { .. }));
         let reply = request.map_err(WireError::from).and_then(|request| {
             tracing::debug!(client = client.id.0, request = request.name(), id, "request");
             handler.handle(request, frame.fd)
@@ -100,7 +101,11 @@ fn requests(daemon: &Daemon, client: &Client) -> Served<std::convert::Infallible
             tracing::debug!(client = client.id.0, id, code = ?error.code, %error, "refused");
             Reply::Error(error)
         });
-        answer(&client.transport, id, &reply)?;
+        let sent = answer(&client.transport, id, &reply);
+        if stops && reply == Reply::Done {
+            daemon.end(Ended::Asked);
+        }
+        sent?;
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::client::{Client, Part, State};
 use super::errors::{client as client_error, fault};
 use super::leases::Executor;
-use super::{Daemon, Ended, StepRecord, limits, verdicts};
+use super::{Daemon, StepRecord, limits, verdicts};
 use crate::compare::{self, Tolerance};
 use crate::dump;
 use crate::ids::{GraphId, SegmentId};
@@ -243,9 +243,8 @@ impl Handler<'_> {
             Ok(other) => Err(unexpected("Prepare", &other)),
             Err(mut error) => {
                 state.kept_bytes -= part.kept_bytes();
-                if error.graph.is_empty() {
-                    error.graph = name;
-                }
+                // The executor knows the hash only.
+                error.graph = name;
                 Err(error)
             }
         }
@@ -345,12 +344,15 @@ impl Handler<'_> {
     }
 
     fn stop(&self, force: bool) -> Answer {
-        let others = self.daemon.clients().len() - 1;
+        // Who only looks, as `rust-ort status` does, loses nothing.
+        let clients = self.daemon.clients();
+        let others =
+            clients.iter().filter(|other| other.id != self.client.id && other.state().holds_something()).count();
         if others > 0 && !force {
             let why = format!("stop: {others} other clients are connected; end them or use `rust-ort stop --force`");
             return Err(client_error(ErrorCode::BadState, why));
         }
-        self.daemon.end(Ended::Asked);
+        // The connection ends the daemon once this is sent.
         Ok(Reply::Done)
     }
 }

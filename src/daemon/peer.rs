@@ -9,6 +9,7 @@ use interprocess::local_socket::traits::Stream as _;
 use interprocess::local_socket::{GenericFilePath, Stream, ToFsName as _};
 use thiserror::Error;
 
+use super::limits;
 use super::transport::{Transport, TransportError};
 use crate::protocol::control::{Hello, Notice, Reply, Request, Welcome};
 use crate::protocol::frame::{FrameError, FrameHeader, FrameKind};
@@ -25,6 +26,12 @@ pub enum PeerError {
         socket: String,
         /// Why.
         error: io::Error,
+    },
+    /// Somebody listens and says nothing.
+    #[error("{socket} is open but nobody answers within {} s; end the process that holds it", limits::HANDSHAKE.as_secs())]
+    Mute {
+        /// Its path.
+        socket: String,
     },
     /// The daemon refused.
     #[error(transparent)]
@@ -73,9 +80,14 @@ impl Peer {
             program: program.to_owned(),
             ..Hello::default()
         };
-        match peer.ask(&Request::Hello(hello))? {
-            Reply::Welcome(welcome) => Ok((peer, welcome)),
-            _ => Err(PeerError::Unexpected("Hello")),
+        let deadline = Some(Instant::now() + limits::HANDSHAKE);
+        match peer.ask_until(&Request::Hello(hello), None, deadline) {
+            Ok(Reply::Welcome(welcome)) => Ok((peer, welcome)),
+            Ok(_) => Err(PeerError::Unexpected("Hello")),
+            Err(PeerError::Transport(TransportError::Handshake)) => {
+                Err(PeerError::Mute { socket: socket.display().to_string() })
+            }
+            Err(error) => Err(error),
         }
     }
 
@@ -86,11 +98,20 @@ impl Peer {
 
     /// As [`Peer::ask`], with a descriptor.
     pub fn ask_with(&mut self, request: &Request, fd: Option<BorrowedFd<'_>>) -> Result<Reply, PeerError> {
+        self.ask_until(request, fd, None)
+    }
+
+    fn ask_until(
+        &mut self,
+        request: &Request,
+        fd: Option<BorrowedFd<'_>>,
+        deadline: Option<Instant>,
+    ) -> Result<Reply, PeerError> {
         let id = self.next_id;
         self.next_id += 1;
         self.transport.send(&wire::encode_request(id, request)?, fd)?;
         loop {
-            match self.receive(None)? {
+            match self.receive(deadline)? {
                 Answer::Notice(notice) => self.notices.push(notice),
                 Answer::Reply(got, Reply::Error(error)) if got == id || got == 0 => return Err(error.into()),
                 Answer::Reply(got, reply) if got == id => return Ok(reply),
