@@ -78,7 +78,13 @@ fn observed_call_is_judged_and_dumped() {
     }
     assert_eq!(client.peer.ask(&Request::FlushDump).unwrap(), Reply::Done);
     let part = dumps.join("run/0_0-inference/part_0");
-    for file in ["model.onnx", "provenance.json", "test_data_set_1/actual_0.pb", "test_data_set_1/output_0.pb"] {
+    for file in [
+        "model.onnx",
+        "model.ort.onnx",
+        "provenance.json",
+        "test_data_set_1/actual_0.pb",
+        "test_data_set_1/output_0.pb",
+    ] {
         assert!(part.join(file).exists(), "{file}");
     }
     assert_eq!(client.peer.ask(&Request::CloseDump).unwrap(), Reply::Done);

@@ -216,6 +216,8 @@ run_tests() {
     own_daemon
     RUST_ORT_TEST_ONNXRUNTIME=$(onnxruntime_library)
     export RUST_ORT_TEST_ONNXRUNTIME
+    # `cargo test` builds the examples too.
+    export RUST_ORT_WRITE_DUMP=$ROOT/target/release/examples/write_dump
     step "Rust tests" cargo_tests || status=1
     step "Python tests" python_tests || status=1
     printf '\n'

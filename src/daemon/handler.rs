@@ -216,6 +216,7 @@ impl Handler<'_> {
         let executor = self.leased("PreparePart")?;
         let (graph, index) = (prepare.part.graph, prepare.part.part);
         let part = Arc::new(Part { spec: prepare, inputs: Vec::new(), outputs: Vec::new() });
+        let dumped;
         let name = {
             let mut state = self.client.state();
             let name = state.known(graph)?.name.clone();
@@ -224,13 +225,17 @@ impl Handler<'_> {
                 return Err(client_error(ErrorCode::Limit, format!("{} parts are prepared already", limits::PARTS)));
             }
             state.keep(part.kept_bytes())?;
-            if state.dump.is_some() {
-                state.dump_part(&part)?;
-            }
+            dumped = match state.dump.clone() {
+                Some(run) => Some((run, state.dump_part(&part)?)),
+                None => None,
+            };
             state.preparing = Some(Arc::clone(&part));
             name
         };
         let reply = executor.ask(&LinkRequest::Prepare(part.spec.part.clone()), None);
+        if let (Ok(_), Some((run, folder))) = (&reply, &dumped) {
+            dump_optimized(&executor, run, folder, &part);
+        }
         let mut state = self.client.state();
         state.preparing = None;
         match reply {
@@ -294,7 +299,10 @@ impl Handler<'_> {
             part = state.part(run)?;
             dump = match (run.dump, state.dump.clone()) {
                 (false, _) => None,
-                (true, Some(open)) => Some((open, state.dump_part(&part)?)),
+                (true, Some(open)) => {
+                    let folder = state.dump_part(&part)?;
+                    Some((open, folder))
+                }
                 (true, None) => {
                     let why = "RunObserved.dump: no dump is open; send OpenDump first";
                     return Err(client_error(ErrorCode::BadState, why));
@@ -303,6 +311,9 @@ impl Handler<'_> {
             observed = Observation::new(run, &part, dump.as_ref(), tolerance.as_ref());
             lease = observed.step().lease(&state.segments)?;
             state.observing = Some(run.record.clone());
+        }
+        if let Some((run, folder)) = &dump {
+            dump_optimized(&executor, run, folder, &part);
         }
         let outcome = observed.step().run(&lease, |record| run_on(&executor, record));
         self.client.state().observing = None;
@@ -370,11 +381,11 @@ impl<'a> Observation<'a> {
     fn new(
         run: &'a RunObserved,
         part: &Part,
-        dump: Option<&'a (Arc<dump::Run>, String)>,
+        dump: Option<&'a (Arc<dump::Run>, DumpedPart)>,
         tolerance: Option<&'a Tolerance>,
     ) -> Self {
         let names = |values: &[crate::protocol::message::ValueSpec]| values.iter().map(|v| v.name.clone()).collect();
-        let dump = dump.map(|(open, graph)| (open.as_ref(), graph.as_str()));
+        let dump = dump.map(|(open, folder)| (open.as_ref(), folder.name.as_str()));
         Self { run, input_names: names(&part.inputs), output_names: names(&part.outputs), dump, tolerance }
     }
 
@@ -388,6 +399,24 @@ impl<'a> Observation<'a> {
             references: references.as_deref(),
             tolerance: self.tolerance,
         }
+    }
+}
+
+/// Writes what the runtime made of the part's model, once: a help to the reader that costs neither call nor dump when it
+/// cannot be had.
+fn dump_optimized(executor: &Executor, run: &dump::Run, folder: &DumpedPart, part: &Part) {
+    if !folder.new {
+        return;
+    }
+    let written = match executor.ask(&LinkRequest::Optimize(part.spec.part.clone()), None) {
+        Ok(LinkReply::Optimized(model)) => {
+            run.optimized(&folder.name, part.spec.part.part, &model).map_err(WireError::from)
+        }
+        Ok(other) => Err(unexpected("Optimize", &other)),
+        Err(error) => Err(error),
+    };
+    if let Err(error) = written {
+        tracing::warn!(graph = folder.name, part = part.spec.part.part, %error, "optimized model not dumped");
     }
 }
 
@@ -490,15 +519,23 @@ impl State {
         Ok(folder)
     }
 
-    fn dump_part(&mut self, part: &Part) -> Result<String, WireError> {
+    fn dump_part(&mut self, part: &Part) -> Result<DumpedPart, WireError> {
         let (graph, index) = (part.spec.part.graph, part.spec.part.part);
         let folder = self.dump_graph(graph)?;
         let new = self.dumped.get_mut(&graph).is_some_and(|(_, parts)| parts.insert(index));
         if let Some(run) = self.dump.clone().filter(|_| new) {
             run.part(&folder, index, &part.spec.part.model, &part.spec.provenance_json)?;
         }
-        Ok(folder)
+        Ok(DumpedPart { name: folder, new })
     }
+}
+
+/// Where a part is in the open dump.
+struct DumpedPart {
+    /// The graph's folder.
+    name: String,
+    /// It was written just now.
+    new: bool,
 }
 
 impl RegisterGraph {

@@ -25,6 +25,10 @@ pub trait Executor: Send + Sync {
 
     /// A session of a ModelProto. Errors: BadModel, BadOption, UnknownProvider, UnsupportedValue.
     fn build(&self, model: &[u8], spec: &SessionSpec) -> Result<Arc<dyn Session>, ExecutorError>;
+
+    /// The ModelProto as the runtime's graph optimizer leaves it for `spec`, to be looked at: it may hold operators of
+    /// this runtime and machine alone. Errors: as `build`.
+    fn optimized(&self, model: &[u8], spec: &SessionSpec) -> Result<Vec<u8>, ExecutorError>;
 }
 
 /// A model, ready to run; any number of calls at once.

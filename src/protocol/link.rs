@@ -2,11 +2,12 @@
 //! kept and needs no version.
 //!
 //! A message is a u32 length (little-endian) and that many bytes: a `u64` id and the body. A descriptor travels with the
-//! length's first byte. A reply carries the id of its request; replies come in any order, because `Prepare` and `Run` are
-//! served on threads of their own. End of file means that the other side is gone.
+//! length's first byte. A reply carries the id of its request; replies come in any order, because `Prepare`, `Optimize` and `Run`
+//! are served on threads of their own. End of file means that the other side is gone.
 
 use std::path::PathBuf;
 
+use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -48,6 +49,8 @@ pub enum LinkRequest {
     },
     /// Make a session. Answered by `Prepared`.
     Prepare(PartSpec),
+    /// Tell what the runtime's graph optimizer makes of a part's model, for a dump. Answered by `Optimized`.
+    Optimize(PartSpec),
     /// Forget a handle; its session stays cached. Answered by `Done`.
     Release {
         /// As prepared.
@@ -73,6 +76,8 @@ pub enum LinkReply {
     Done,
     /// To `Prepare`.
     Prepared(Prepared),
+    /// To `Optimize`: a ModelProto.
+    Optimized(Bytes),
     /// To `Run`.
     Ran(RunStats),
     /// The request failed; the link goes on.

@@ -90,6 +90,13 @@ impl Server {
                 });
                 return Ok(None);
             }
+            LinkRequest::Optimize(part) => {
+                loaded.spawn(&self.replies, id, move |runtime, _| {
+                    let model = runtime.executor.optimized(&part.model, &part.session)?;
+                    Ok(LinkReply::Optimized(model.into()))
+                });
+                return Ok(None);
+            }
             LinkRequest::Run(record) => {
                 let run = move |_: &Runtime, tenancy: &Tenancy| observed_run(&record, tenancy).map(LinkReply::Ran);
                 loaded.spawn(&self.replies, id, run);

@@ -109,6 +109,7 @@ def missing_in_dump(run: Path, rows: Sequence[Row]) -> list[str]:
         "fx.txt",
         "parts.json",
         "part_0/model.onnx",
+        "part_0/model.ort.onnx",
         "part_0/test_data_set_0/input_0.pb",
         "part_0/test_data_set_0/output_0.pb",
         "part_0/test_data_set_0/actual_0.pb",

@@ -82,4 +82,8 @@ impl Executor for OrtExecutor {
     fn build(&self, model: &[u8], spec: &SessionSpec) -> Result<Arc<dyn Session>, ExecutorError> {
         Ok(Arc::new(OrtSession::build(self, model, spec)?))
     }
+
+    fn optimized(&self, model: &[u8], spec: &SessionSpec) -> Result<Vec<u8>, ExecutorError> {
+        session::optimized(self, model, spec)
+    }
 }

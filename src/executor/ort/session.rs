@@ -1,6 +1,8 @@
 //! Making sessions.
 
 use std::ffi::CString;
+use std::io::{Read as _, Seek as _};
+use std::os::fd::AsRawFd as _;
 use std::sync::Arc;
 
 use ort::ep::{self, ArbitrarilyConfigurableExecutionProvider as _};
@@ -40,6 +42,22 @@ pub(super) struct OrtSession {
     /// No other provider: tensors can be bound once, since binding copies nothing.
     pub(super) cpu_only: bool,
     pub(super) memory: MemoryInfo,
+}
+
+/// See [`Executor::optimized`](crate::executor::Executor::optimized).
+pub(super) fn optimized(executor: &OrtExecutor, model: &[u8], spec: &SessionSpec) -> Result<Vec<u8>, ExecutorError> {
+    let bad_model = |reason: String| ExecutorError::BadModel { reason };
+    // The runtime writes to a path only; this one is memory, and gone with the descriptor.
+    let file = rustix::fs::memfd_create("rust-ort-optimized", rustix::fs::MemfdFlags::CLOEXEC)
+        .map_err(|error| bad_model(format!("no memory for the optimized model: {error}")))?;
+    let mut builder = options(executor, spec)?
+        .with_optimized_model_path(format!("/proc/self/fd/{}", file.as_raw_fd()))
+        .map_err(|error| bad_model(error.to_string()))?;
+    builder.commit_from_memory(model).map_err(|error| bad_model(error.to_string()))?;
+    let mut bytes = Vec::new();
+    let mut file = std::fs::File::from(file);
+    file.rewind().and_then(|()| file.read_to_end(&mut bytes)).map_err(|error| bad_model(error.to_string()))?;
+    Ok(bytes)
 }
 
 impl OrtSession {
