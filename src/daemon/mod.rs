@@ -9,6 +9,7 @@ mod leases;
 pub mod limits;
 mod link;
 pub mod listener;
+mod old_state;
 pub mod paths;
 pub mod peer;
 mod post_mortem;
