@@ -13,6 +13,7 @@ mod old_state;
 pub mod paths;
 pub mod peer;
 mod post_mortem;
+pub mod process;
 mod quarantine;
 mod status;
 mod transport;
