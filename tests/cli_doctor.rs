@@ -36,7 +36,8 @@ fn a_library_that_cannot_be_loaded_is_the_one_bad_finding() {
     let whole = std::fs::read(library()).unwrap();
     std::fs::write(&cut, &whole[..64 << 10]).unwrap();
     let crashed = "the process that loaded it: killed by signal 7";
-    for (path, expected) in [(&home.folder.path().join("absent.so"), "absent.so"), (&text_file, "text.so"), (&cut, crashed)]
+    for (path, expected) in
+        [(&home.folder.path().join("absent.so"), "absent.so"), (&text_file, "text.so"), (&cut, crashed)]
     {
         let (code, findings) = doctor(&home, path);
         let bad: Vec<_> = findings.iter().filter(|(_, ok, _)| !ok).collect();

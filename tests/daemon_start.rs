@@ -199,7 +199,8 @@ fn another_user_is_told_that_the_daemon_is_not_his() {
     }
     let home = Home::new();
     // Open what keeps others out before the daemon is even asked.
-    for (path, mode) in [(home.folder.path(), 0o755), (&home.folder.path().join("socket"), 0o755), (&home.socket(), 0o777)]
+    for (path, mode) in
+        [(home.folder.path(), 0o755), (&home.folder.path().join("socket"), 0o755), (&home.socket(), 0o777)]
     {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     }
