@@ -140,6 +140,15 @@ fn compare_shows_where_and_by_how_much() {
 }
 
 #[test]
+fn no_progress_is_shown_where_no_terminal_is() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path());
+    for path in [".", &format!("{STEP}0")] {
+        assert_eq!(rust_ort(folder.path(), &["compare", path]).err, "", "{path}");
+    }
+}
+
+#[test]
 fn show_prints_models_tensors_and_data_sets() {
     let folder = tempfile::tempdir().unwrap();
     dump(folder.path());

@@ -12,7 +12,9 @@ use rust_ort::protocol::control::{
     CallsToDump, LeaseSpec, Notice, OpenDump, PairToCompare, Reply, Request, VerdictKind,
 };
 use rust_ort::protocol::message::ErrorCode;
-use support::{Client, Home, code, exists, graph, is_alive, kill, library, refused, tensor, wait_for};
+use rust_ort::tensor::{DType, TensorDesc, TensorRef};
+use support::common::gather;
+use support::{Client, Home, code, exists, graph, is_alive, kill, library, part, refused, tensor, wait_for};
 
 const X: [f32; 4] = [1., -2., 3.5, 0.];
 const Y: [f32; 4] = [-1., 2., -3.5, -0.];
@@ -25,6 +27,11 @@ fn ready(home: &Home) -> (Client, PartHandle) {
     let handle = client.prepare().unwrap().handle;
     client.open_lane(0);
     (client, handle)
+}
+
+/// One element in the data segment.
+fn desc(offset: u64, dtype: DType) -> TensorRef {
+    TensorRef { desc: TensorDesc::new(dtype, [1]).unwrap(), ..tensor(offset) }
 }
 
 fn call(client: &Client, handle: PartHandle) -> [f32; 4] {
@@ -90,6 +97,42 @@ fn observed_call_is_judged_and_dumped() {
     assert_eq!(client.peer.ask(&Request::CloseDump).unwrap(), Reply::Done);
     assert_eq!(code(client.peer.ask(&Request::FlushDump).unwrap_err()), ErrorCode::BadState);
     assert_eq!(home.status()["last_steps"][1]["summary"]["mismatch"], 1);
+}
+
+#[test]
+fn a_run_that_fails_names_graph_and_node_and_the_next_one_is_served() {
+    let home = Home::new();
+    let (mut client, handle) = ready(&home);
+    let mut failing = part();
+    failing.part.part = 1;
+    failing.part.model = gather().into();
+    let gather = client.prepare_part(failing).unwrap().handle;
+    client.data.write(128, &9_i64.to_le_bytes()).unwrap();
+    let mut record = client.record(gather, X);
+    record.inputs.push(desc(128, DType::I64));
+    record.outputs[0] = desc(192, DType::F32);
+    let on_lane = client.lanes.client(0).unwrap().call(&record, || false).unwrap().expect("answered").unwrap_err();
+    let mut run = client.observed(record);
+    run.part = 1;
+    let error = refused(client.observe(run).unwrap_err());
+    let found = (error.code, error.graph.as_str(), error.node.as_str());
+    assert_eq!(found, (ErrorCode::RunFailed, "0_0-inference", "node_y"), "{error:?}");
+    assert!(error.message.contains("'node_y'") && !error.log.is_empty(), "{error:?}");
+    assert_eq!((on_lane.code, &on_lane.message), (error.code.code(), &error.message));
+    assert_eq!(call(&client, handle), Y);
+}
+
+#[test]
+fn a_panic_of_the_executor_costs_its_request_only() {
+    let home = Home::new();
+    let (mut client, handle) = ready(&home);
+    std::fs::write(home.hold(), "panic").unwrap();
+    let run = client.observed(client.record(handle, X));
+    let error = refused(client.observe(run).unwrap_err());
+    assert_eq!((error.code, error.graph.as_str()), (ErrorCode::Internal, "0_0-inference"));
+    std::fs::remove_file(home.hold()).unwrap();
+    assert_eq!(call(&client, handle), Y);
+    assert_eq!(home.status()["executors"].as_array().unwrap().len(), 1);
 }
 
 #[test]

@@ -244,7 +244,8 @@ fn hostile_connections_are_answered_or_closed_and_leave_nothing() {
     lane.call(&record, || false).unwrap().unwrap().unwrap();
     assert!(matches!(client.peer.ask(&Request::GetStatus), Ok(Reply::Status(_))));
 
-    // RunFailed, ExecutorLost, Quarantined and Internal need an executor that fails; Permission another user.
+    // RunFailed, ExecutorLost, Quarantined and Internal need an executor that fails (daemon_executors.rs); Permission
+    // another user (daemon_start.rs).
     use ErrorCode::*;
     let expected = [
         ProtocolVersion,

@@ -5,6 +5,9 @@ mod support;
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::Command;
 
 use rust_ort::daemon::peer::Peer;
 use rust_ort::protocol::control::{Hello, Notice, Reply, Request};
@@ -160,4 +163,52 @@ fn socket_file_without_the_lock_is_a_leftover() {
     home.start();
     assert!(folder.join("v1.lock").exists());
     assert_eq!(home.status()["daemon"]["pid"], home.daemon_pid());
+}
+
+#[test]
+fn a_starting_daemon_keeps_the_newest_logs_of_earlier_ones() {
+    let mut home = Home::empty();
+    let logs = home.state().join("log");
+    std::fs::create_dir_all(&logs).unwrap();
+    // No process has a number that high.
+    (0..30).for_each(|n| std::fs::write(logs.join(format!("daemon-{}.log", (1 << 23) + n)), "").unwrap());
+    std::fs::write(logs.join("notes.txt"), "").unwrap();
+    home.start();
+    assert_eq!(std::fs::read_dir(&logs).unwrap().count(), 20 + 2, "and its own, and what is not a log");
+    assert!(home.log().contains("old state removed"), "{}", home.log());
+}
+
+const AS_OTHER_USER: &str = "RUST_ORT_TEST_OTHER_USER_CONNECTS_TO";
+const NOBODY: u32 = 65_534;
+
+/// Not a test: the other user's process is this binary, asked for this test alone.
+#[test]
+fn the_other_user_itself() {
+    if let Some(socket) = std::env::var_os(AS_OTHER_USER) {
+        let error = refused(Peer::connect(Path::new(&socket), "other user").unwrap_err());
+        assert_eq!(error.code, ErrorCode::Permission, "{error:?}");
+        assert!(error.message.contains("uid 65534") && error.message.contains("start one of your own"), "{error:?}");
+    }
+}
+
+#[test]
+fn another_user_is_told_that_the_daemon_is_not_his() {
+    if !rustix::process::getuid().is_root() {
+        eprintln!("skipped: only root can connect as another user");
+        return;
+    }
+    let home = Home::new();
+    // Open what keeps others out before the daemon is even asked.
+    for (path, mode) in
+        [(home.folder.path(), 0o755), (&home.folder.path().join("socket"), 0o755), (&home.socket(), 0o777)]
+    {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let program = home.folder.path().join("other_user");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let mut other = Command::new(program);
+    other.args(["the_other_user_itself", "--exact"]).env(AS_OTHER_USER, home.socket()).current_dir("/");
+    let output = other.uid(NOBODY).gid(NOBODY).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
 }

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{Memory, add, library, slow};
+use common::{Memory, add, gather, library, slow};
 use rust_ort::executor::link::{self, LinkReceiver, LinkSender};
 use rust_ort::ids::{CallId, GraphId, PartHandle, SegmentId};
 use rust_ort::protocol::link::{LinkReply, LinkRequest};
@@ -228,6 +228,44 @@ fn a_bad_call_is_answered_and_the_next_one_served() {
         worker.call(&good).unwrap();
     }
     assert_eq!(worker.counters.get(Counter::Errors), 2 * cases.len() as u64);
+}
+
+#[test]
+fn a_run_that_fails_names_its_node_and_the_next_one_is_served() {
+    let mut worker = Worker::ready();
+    let handle = worker.prepare(&gather()).unwrap().handle;
+    let call = |index: i64| {
+        let indices = worker.memory.alloc(DType::I64, &[1]);
+        worker.memory.peer.write(indices.offset, &index.to_le_bytes()).unwrap();
+        let values = worker.memory.put(&[4], &[1., 2., 3., 4.]);
+        record(handle, vec![values, indices], vec![worker.memory.alloc(DType::F32, &[1])])
+    };
+    let (good, bad) = (call(3), call(9));
+    let failure = worker.call(&bad).unwrap_err();
+    assert_eq!(failure.code, ErrorCode::RunFailed.code());
+    assert!(failure.message.contains("'node_y'") && failure.message.contains("idx=9"), "{failure:?}");
+    let error = worker.ask(LinkRequest::Run(bad)).unwrap_err();
+    assert_eq!((error.code, error.node.as_str(), error.message), (ErrorCode::RunFailed, "node_y", failure.message));
+    worker.call(&good).unwrap();
+    assert_eq!(worker.memory.get(&good.outputs[0]), [4.]);
+    assert_eq!(worker.counters.get(Counter::Errors), 2);
+}
+
+#[test]
+fn a_panic_costs_its_call_only() {
+    let mut worker = Worker::ready();
+    let handle = worker.prepare(&add()).unwrap().handle;
+    let record = worker.add_record(handle, &[1., 2.]);
+    std::fs::write(worker.hold_file(), "panic").unwrap();
+    let failure = worker.call(&record).unwrap_err();
+    assert_eq!(failure.code, ErrorCode::Internal.code(), "{failure:?}");
+    assert_eq!(worker.ask(LinkRequest::Run(record.clone())).unwrap_err().code, ErrorCode::Internal);
+    assert_eq!(worker.lanes.running(), []);
+    std::fs::remove_file(worker.hold_file()).unwrap();
+    worker.call(&record).unwrap();
+    assert_eq!(worker.memory.get(&record.outputs[0]), [2., 4.]);
+    assert!(matches!(worker.ask(LinkRequest::Run(record)), Ok(LinkReply::Ran(_))));
+    assert_eq!(worker.counters.get(Counter::Errors), 2);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::table::{self, Failure};
-use super::{Exit, Outcome, ls};
+use super::{Exit, Outcome, ls, progress};
 use crate::compare::{Summary, TensorVerdict, Tolerance, Verdict, judge, summary};
 use crate::dump::Role;
 use crate::dump::reader::{self, Completeness, GraphEntry, Place, RunEntry, StepEntry};
@@ -72,7 +72,9 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     // Data sets that eager gave nothing for were never meant to be compared.
     steps.retain(|step| step.n_references > 0);
     let skipped = n_steps - steps.len();
-    let judged: Vec<Judged> = steps.iter().map(|step| judge_step(args, step)).collect::<Result<_, _>>()?;
+    let bar = progress::bar(steps.len(), "data sets");
+    let judged: Vec<Judged> =
+        bar.wrap_iter(steps.iter()).map(|step| judge_step(args, step)).collect::<Result<_, _>>()?;
     let all = judged.iter().flat_map(|judged| judged.verdicts.iter().cloned()).collect::<Vec<_>>();
     let total = summary(&all);
     let text = if args.json {

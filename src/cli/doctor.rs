@@ -1,12 +1,15 @@
 //! `rust-ort doctor`.
 
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
 use super::{Exit, Outcome, SocketArgument};
 use crate::daemon::paths::{self, PathError};
 use crate::daemon::peer::{Peer, PeerError};
+use crate::daemon::{limits, process};
 use crate::executor::Executor as _;
 use crate::executor::ort::{OrtExecutor, ThreadPool};
 use crate::ids::SegmentId;
@@ -22,6 +25,9 @@ pub(super) struct Arguments {
     /// As JSON
     #[arg(long)]
     json: bool,
+    /// Load the library in this process and say what it is: what doctor starts a second process for
+    #[arg(long, hide = true, requires = "library")]
+    probe: bool,
 }
 
 /// One line of the answer.
@@ -34,6 +40,10 @@ struct Finding {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Outcome {
+    if let (true, Some(library)) = (arguments.probe, &arguments.library) {
+        println!("{}", load(library)?);
+        return Ok(Exit::Success);
+    }
     let socket = arguments.socket.path();
     let findings = [
         finding("socket folder", with(&socket, socket_folder)),
@@ -98,8 +108,45 @@ fn library(given: Option<PathBuf>) -> Found {
     let Some(path) = given.or_else(from_environment) else {
         return Ok("not tried; name it with --library (the shim finds it in the onnxruntime wheel)".to_owned());
     };
-    let pool = ThreadPool { threads: 1, allow_spinning: false };
-    let runtime = OrtExecutor::load(&path, pool).map_err(|error| error.to_string())?;
+    probe(&path).map_err(|error| format!("{}: cannot be tried: {error}", path.display()))?
+}
+
+/// Loads the library in a process of its own: one that crashes takes nothing of doctor with it.
+fn probe(path: &Path) -> std::io::Result<Found> {
+    let mut child = Command::new(std::env::current_exe()?)
+        .args(["doctor", "--probe", "--library"])
+        .arg(path)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let deadline = Instant::now() + limits::EXECUTOR_START;
+    while child.try_wait()?.is_none() {
+        if Instant::now() > deadline {
+            child.kill()?;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let output = child.wait_with_output()?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    if output.status.success() {
+        return Ok(Ok(text(&output.stdout)));
+    }
+    let said = text(&output.stderr);
+    if output.status.code() == Some(i32::from(Exit::Error as u8)) {
+        return Ok(Err(said.trim_start_matches("rust-ort: ").to_owned()));
+    }
+    let ended = process::describe(output.status);
+    let message = format!(
+        "{}: the process that loaded it: {ended}; install onnxruntime again, the file is damaged or not for this \
+         machine",
+        path.display()
+    );
+    Ok(Err(if said.is_empty() { message } else { format!("{message}; it said: {said}") }))
+}
+
+fn load(path: &Path) -> Result<String, crate::executor::ExecutorError> {
+    let runtime = OrtExecutor::load(path, ThreadPool { threads: 1, allow_spinning: false })?;
     Ok(format!("{} is version {}, with {}", path.display(), runtime.version(), runtime.providers().join(", ")))
 }
 

@@ -6,6 +6,7 @@ mod doctor;
 mod executor;
 mod gc;
 mod ls;
+mod progress;
 mod serve;
 mod show;
 mod status;

@@ -93,6 +93,11 @@ impl State {
         self.executor.is_some() || self.lanes.is_some() || self.dump.is_some() || !self.graphs.is_empty()
     }
 
+    /// What a request that ended in a panic may have left marked as going on is over.
+    pub fn nothing_runs(&mut self) {
+        (self.preparing, self.observing) = (None, None);
+    }
+
     /// Forgets what went with the executor.
     pub fn end_lease(&mut self) {
         self.executor = None;

@@ -1,5 +1,6 @@
 //! One connection's thread: frames in, replies out, and everything returned at the end, however it comes.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -95,7 +96,11 @@ fn requests(daemon: &Daemon, client: &Client) -> Served<std::convert::Infallible
         let stops = matches!(request, Ok(Request::Stop { .. }));
         let reply = request.map_err(WireError::from).and_then(|request| {
             tracing::debug!(client = client.id.0, request = request.name(), id, "request");
-            handler.handle(request, frame.fd)
+            answer_or_panic(|| handler.handle(request, frame.fd)).inspect_err(|error| {
+                if error.code == ErrorCode::Internal {
+                    client.state().nothing_runs();
+                }
+            })
         });
         let reply = reply.unwrap_or_else(|error| {
             tracing::debug!(client = client.id.0, id, code = ?error.code, %error, "refused");
@@ -107,6 +112,14 @@ fn requests(daemon: &Daemon, client: &Client) -> Served<std::convert::Infallible
         }
         sent?;
     }
+}
+
+/// The handler's answer. A panic costs the request alone: Internal.
+fn answer_or_panic(handle: impl FnOnce() -> Result<Reply, WireError>) -> Result<Reply, WireError> {
+    catch_unwind(AssertUnwindSafe(handle)).unwrap_or_else(|_| {
+        let message = "the daemon panicked in this request; run again, and please report it with the daemon's log";
+        Err(fault(ErrorCode::Internal, message))
+    })
 }
 
 fn answer(transport: &Transport, request_id: u64, reply: &Reply) -> Served<()> {
@@ -139,5 +152,17 @@ impl Drop for Leaving<'_> {
         drop(dump);
         lock(&self.daemon.clients).remove(&client.id);
         tracing::info!(client = client.id.0, "client left");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_becomes_the_answer_of_its_request() {
+        let error = answer_or_panic(|| panic!("in the handler")).unwrap_err();
+        assert!(error.code == ErrorCode::Internal && error.message.contains("report"), "{error:?}");
+        assert_eq!(answer_or_panic(|| Ok(Reply::Done)), Ok(Reply::Done));
     }
 }

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,6 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use super::link::{Link, NoAnswer};
+use super::process::{describe, machine_bytes, resident_bytes};
 use super::{limits, lock};
 use crate::executor::link as sockets;
 use crate::ids::{ClientId, ExecutorId};
@@ -123,13 +123,6 @@ impl Executor {
     pub fn resident_bytes(&self) -> u64 {
         resident_bytes(self.pid)
     }
-}
-
-/// Resident bytes of a process, 0 when there is no such one.
-pub fn resident_bytes(pid: u32) -> u64 {
-    let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
-    let pages: u64 = statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);
-    pages * rustix::param::page_size() as u64
 }
 
 /// Every executor of the daemon.
@@ -452,17 +445,4 @@ fn wait(child: &mut Child) -> std::io::Result<ExitStatus> {
     }
     child.kill()?;
     child.wait()
-}
-
-fn describe(status: ExitStatus) -> String {
-    match (status.signal(), status.code()) {
-        (Some(signal), _) => format!("killed by signal {signal}"),
-        (None, Some(code)) => format!("exited with code {code}"),
-        (None, None) => "ended".to_owned(),
-    }
-}
-
-fn machine_bytes() -> u64 {
-    let info = rustix::system::sysinfo();
-    info.totalram as u64 * u64::from(info.mem_unit)
 }

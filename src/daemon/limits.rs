@@ -45,5 +45,9 @@ pub const EXECUTOR_RESET: Duration = Duration::from_secs(5);
 pub const POST_MORTEM: Duration = Duration::from_secs(60);
 /// Deaths in a row after which a part is refused.
 pub const DEATHS: u32 = 3;
+/// Logs of daemons and executors that are gone, newest first, which a starting daemon leaves in the state folder.
+pub const LOGS: usize = 20;
+/// Quarantine folders, newest first, which a starting daemon leaves in the state folder.
+pub const QUARANTINE_FOLDERS: usize = 20;
 /// Steps that status shows.
 pub const LAST_STEPS: usize = 32;

@@ -18,6 +18,7 @@ use thiserror::Error;
 use tracing_subscriber::EnvFilter;
 
 use super::errors::client as client_error;
+use super::old_state;
 use super::paths::{self, PathError};
 use super::peer::Peer;
 use super::transport::Transport;
@@ -77,6 +78,7 @@ pub fn serve(config: Config) -> Result<Served, ServeError> {
     paths::prepare_socket_folder(&config.socket)?;
     let Some(_held) = take_lock(&config.socket)? else { return Ok(Served::Elsewhere) };
     let log = start_log(&config.state_folder)?;
+    old_state::remove(&config.state_folder);
     let (wake, woken) = UnixStream::pair().map_err(failed("wake pipe"))?;
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
         let wake = wake.try_clone().map_err(failed("wake pipe"))?;
@@ -148,7 +150,7 @@ fn start_log(state_folder: &Path) -> Result<PathBuf, ServeError> {
         .with_env_filter(filter.unwrap_or_else(|| EnvFilter::new("info")));
     // Set already only when a program runs two daemons, as tests may.
     let _ = log.try_init();
-    std::panic::set_hook(Box::new(|panic| tracing::error!(%panic, "a thread panicked; its connection ends")));
+    std::panic::set_hook(Box::new(|panic| tracing::error!(%panic, "a thread panicked")));
     Ok(path)
 }
 

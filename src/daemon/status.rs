@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::leases::resident_bytes;
+use super::process::resident_bytes;
 use super::{Daemon, limits};
 use crate::ids::{ClientId, StepId};
 use crate::protocol::control::RunObserved;

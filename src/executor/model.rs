@@ -1,29 +1,11 @@
-//! What the executor itself needs to know of a model. Decodes the names of the main graph only: weights are skipped, so a
-//! model of 100 MB costs no copy.
+//! What the executor itself needs to know of a model.
 
 use std::collections::{BTreeMap, HashSet};
 
-use prost::Message;
+use bytes::Bytes;
 
 use super::ExecutorError;
-
-#[derive(Clone, PartialEq, Message)]
-struct Model {
-    #[prost(message, optional, tag = "7")]
-    graph: Option<Graph>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Graph {
-    #[prost(message, repeated, tag = "1")]
-    node: Vec<Node>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Node {
-    #[prost(string, repeated, tag = "2")]
-    output: Vec<String>,
-}
+use crate::onnx::{self, OnnxError};
 
 /// Nodes of a model's main graph and what they produce, as exported, before any optimization.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,10 +15,14 @@ pub struct ModelOutline {
 }
 
 impl ModelOutline {
-    /// Reads a ModelProto. Errors: BadModel.
-    pub fn read(model: &[u8]) -> Result<Self, ExecutorError> {
+    /// Reads a ModelProto; its weights are not copied. Errors: BadModel.
+    pub fn read(model: &Bytes) -> Result<Self, ExecutorError> {
         let bad = |reason: String| ExecutorError::BadModel { reason };
-        let model = Model::decode(model).map_err(|error| bad(format!("no ModelProto: {error}")))?;
+        let model = onnx::decode(model.clone()).map_err(|error| match error {
+            // BadModel says "model:" itself.
+            OnnxError::Decode { source, .. } => bad(format!("no ModelProto: {source}")),
+            other => bad(other.to_string()),
+        })?;
         let nodes = model.graph.ok_or_else(|| bad("no ModelProto: it has no graph".to_owned()))?.node;
         let n_nodes = nodes.len() as u32;
         let produced = nodes.into_iter().flat_map(|node| node.output).filter(|name| !name.is_empty()).collect();

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+
 use crate::executor::{Executor, ExecutorError, ModelOutline, Session};
 use crate::protocol::message::SessionSpec;
 
@@ -80,7 +82,7 @@ impl SessionCache {
     }
 
     /// The session of a model, made now if it is not there. Errors: the executor's; nothing is kept then.
-    pub fn get(&self, executor: &dyn Executor, model: &[u8], spec: &SessionSpec) -> Result<Cached, ExecutorError> {
+    pub fn get(&self, executor: &dyn Executor, model: &Bytes, spec: &SessionSpec) -> Result<Cached, ExecutorError> {
         let key = (*blake3::hash(model).as_bytes(), spec.clone());
         let cell = self.cell(&key, model.len());
         let mut slot = cell.lock().unwrap_or_else(PoisonError::into_inner);
@@ -139,7 +141,7 @@ impl SessionCache {
     }
 }
 
-fn build(executor: &dyn Executor, model: &[u8], spec: &SessionSpec) -> Result<Ready, ExecutorError> {
+fn build(executor: &dyn Executor, model: &Bytes, spec: &SessionSpec) -> Result<Ready, ExecutorError> {
     let outline = Arc::new(ModelOutline::read(model)?);
     Ok(Ready { session: executor.build(model, spec)?, outline })
 }
@@ -195,8 +197,8 @@ mod tests {
     }
 
     /// ModelProto whose graph (field 7) has `n` nodes (field 1) without fields.
-    fn model(n: u8) -> Vec<u8> {
-        [vec![0x3a, 2 * n], [0x0a, 0].repeat(n.into())].concat()
+    fn model(n: u8) -> Bytes {
+        [vec![0x3a, 2 * n], [0x0a, 0].repeat(n.into())].concat().into()
     }
 
     #[test]
@@ -214,7 +216,7 @@ mod tests {
     fn a_failed_build_leaves_nothing_behind() {
         let (fake, cache) = (Fake::default(), SessionCache::new(Limits::default()));
         assert!(cache.get(&fake, &model(0), &SessionSpec::default()).is_err());
-        assert!(cache.get(&fake, b"garbage", &SessionSpec::default()).is_err());
+        assert!(cache.get(&fake, &Bytes::from_static(b"garbage"), &SessionSpec::default()).is_err());
         assert!(cache.is_empty());
     }
 

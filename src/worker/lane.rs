@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::tenancy::{Part, Tenancy};
 use crate::executor::{BoundCall, wire_error_of_shm};
 use crate::ids::PartHandle;
-use crate::protocol::message::{ErrorCode, ErrorKind, WireError};
+use crate::protocol::message::WireError;
 use crate::shm::{Counter, ExecutorLane, Failure, RawRecord, Wake};
 
 /// Bound calls kept for each part: a client's allocator goes round among a few blocks.
@@ -21,8 +21,8 @@ pub(super) fn serve(mut lane: ExecutorLane, tenancy: &Tenancy) {
         lane.set_running(false);
         let answer = served.unwrap_or_else(|_| {
             calls.bound.clear();
-            let message = "the executor panicked; please report it with its log";
-            Err(WireError::new(ErrorKind::Fault, ErrorCode::Internal, message))
+            count_error(tenancy);
+            Err(super::panicked())
         });
         lane.answer(&answer.map_err(|error| {
             let WireError { kind, code, message, .. } = error;

@@ -11,6 +11,7 @@ use std::sync::mpsc;
 
 use crate::executor::link;
 use crate::protocol::link::{LinkReply, LinkRequest};
+use crate::protocol::message::{ErrorCode, ErrorKind, WireError};
 
 /// The process's main. `link` is connected to the daemon, which first says `Hello`. Ends by `Exit` with success, by an
 /// unusable link with failure, and at the end of the link (the daemon is gone) at once, whatever is running.
@@ -38,6 +39,12 @@ pub fn main(link: UnixStream) -> ExitCode {
         }
     });
     server::Server::new(sender).serve(to_serve)
+}
+
+/// What a call is told when the code that served it panicked.
+fn panicked() -> WireError {
+    let message = "the executor panicked in this request; run again, and please report it with the executor's log";
+    WireError::new(ErrorKind::Fault, ErrorCode::Internal, message)
 }
 
 /// Ends the process without the runtime's destructors, which may wait for threads that are inside a run.

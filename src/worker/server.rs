@@ -181,8 +181,8 @@ impl Loaded {
         self.tasks.push(std::thread::spawn(move || {
             let task = std::panic::AssertUnwindSafe(|| task(&runtime, &tenancy));
             let outcome = std::panic::catch_unwind(task).unwrap_or_else(|_| {
-                let message = "the executor panicked; please report it with its log";
-                Err(WireError::new(ErrorKind::Fault, ErrorCode::Internal, message))
+                tenancy.counters.add(Counter::Errors, 1);
+                Err(super::panicked())
             });
             replies.send(id, outcome);
         }));

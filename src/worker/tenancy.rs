@@ -78,7 +78,8 @@ impl Tenancy {
         segments.lease(&record.inputs, &record.outputs).map_err(|error| wire_error_of_shm(&error))
     }
 
-    /// Test-only: while the file that `RUST_ORT_TEST_HOLD` names exists, says so beside it and waits.
+    /// Test-only: while the file that `RUST_ORT_TEST_HOLD` names exists, says so beside it and waits; panics when the
+    /// file says `panic`.
     pub(super) fn hold(&self) {
         static FILE: LazyLock<Option<PathBuf>> =
             LazyLock::new(|| std::env::var_os("RUST_ORT_TEST_HOLD").map(PathBuf::from));
@@ -87,6 +88,7 @@ impl Tenancy {
             let mut held = file.clone().into_os_string();
             held.push(".held");
             let _ = std::fs::File::create(held);
+            assert!(!std::fs::read(file).is_ok_and(|text| text == b"panic"), "a test asked for this panic");
             std::thread::sleep(Duration::from_millis(5));
         }
     }

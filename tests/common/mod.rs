@@ -173,6 +173,16 @@ pub fn add() -> Vec<u8> {
         .build()
 }
 
+/// y = x[i] for vectors of any length; an index beyond x fails in node "node_y".
+pub fn gather() -> Vec<u8> {
+    Model::default()
+        .node("Gather", &["x", "i"], &["y"])
+        .input("x", DType::F32, &[Dim::Named("n")])
+        .input("i", DType::I64, &[Dim::Named("m")])
+        .output("y", DType::F32, &[Dim::Named("m")])
+        .build()
+}
+
 /// A chain of `n` square matrix products: about a second for each 100 of size 1024 on two cores.
 pub fn slow(n: usize) -> Vec<u8> {
     let dims = [Dim::Is(1024), Dim::Is(1024)];

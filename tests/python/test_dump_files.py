@@ -1,6 +1,6 @@
 """A dump read with nothing but onnx and the standard library.
 
-The dump is written by examples/write_dump.rs; RUST_ORT_WRITE_DUMP names the built program, else cargo builds it.
+The dump is written by tests/fixtures/write_dump.rs; RUST_ORT_WRITE_DUMP names the built program, else cargo builds it.
 """
 
 from __future__ import annotations

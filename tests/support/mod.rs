@@ -1,6 +1,9 @@
 //! A daemon in a folder of its own, and clients of it. The daemon is the built binary.
 #![allow(dead_code)]
 
+#[path = "../common/mod.rs"]
+pub mod common;
+
 use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -9,6 +12,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+pub use common::library;
+use common::{Dim, Model};
 use rust_ort::daemon::peer::{Peer, PeerError};
 use rust_ort::ids::{CallId, GraphId, PartHandle, SegmentId, StepId};
 use rust_ort::protocol::control::{
@@ -30,18 +35,6 @@ pub fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
         assert!(Instant::now() < watchdog, "never happened: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
-}
-
-/// The library that tests run models on.
-pub fn library() -> PathBuf {
-    let path = std::env::var_os("RUST_ORT_TEST_ONNXRUNTIME").map(PathBuf::from).unwrap_or_default();
-    assert!(
-        path.is_file(),
-        "RUST_ORT_TEST_ONNXRUNTIME: expected the path of libonnxruntime.so.*, got {path:?}; set it to the one in an \
-         onnxruntime wheel: python -c 'import glob, onnxruntime, os; \
-         print(*glob.glob(os.path.dirname(onnxruntime.__file__) + \"/capi/libonnxruntime.so.*\"))'"
-    );
-    path
 }
 
 /// A folder with a daemon; both end on drop.
@@ -172,7 +165,11 @@ impl Client {
     }
 
     pub fn prepare(&mut self) -> Result<Prepared, PeerError> {
-        match self.peer.ask(&Request::PreparePart(Box::new(part())))? {
+        self.prepare_part(part())
+    }
+
+    pub fn prepare_part(&mut self, part: PreparePart) -> Result<Prepared, PeerError> {
+        match self.peer.ask(&Request::PreparePart(Box::new(part)))? {
             Reply::Prepared(prepared) => Ok(prepared),
             other => panic!("{other:?}"),
         }
@@ -246,19 +243,10 @@ pub fn part() -> PreparePart {
     }
 }
 
-/// y = Neg(x), float32 [4], as protobuf by ONNX's field numbers: IR 10, opset 20.
+/// y = Neg(x), float32 [4].
 pub fn neg_model() -> Vec<u8> {
-    fn field(number: u8, body: &[u8]) -> Vec<u8> {
-        [&[number << 3 | 2, u8::try_from(body.len()).unwrap()][..], body].concat()
-    }
-    let value = |name: &str| {
-        let shape = field(1, &[8, 4]); // dim { dim_value: 4 }
-        let tensor = [&[8, 1][..], &field(2, &shape)].concat(); // elem_type: FLOAT, shape
-        [field(1, name.as_bytes()), field(2, &field(1, &tensor))].concat()
-    };
-    let node = [field(1, b"x"), field(2, b"y"), field(3, b"neg"), field(4, b"Neg")].concat();
-    let graph = [field(1, &node), field(2, b"g"), field(11, &value("x")), field(12, &value("y"))].concat();
-    [&[8, 10][..], &field(7, &graph), &field(8, &[16, 20])].concat() // ir_version, graph, opset_import
+    let dims = [Dim::Is(4)];
+    Model::default().node("Neg", &["x"], &["y"]).input("x", DType::F32, &dims).output("y", DType::F32, &dims).build()
 }
 
 pub fn refused(error: PeerError) -> WireError {

@@ -1,0 +1,182 @@
+//! What earlier daemons left in the state folder: the newest logs and quarantine folders stay.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use super::limits;
+use crate::dump;
+
+/// Removes all but the newest [`limits::LOGS`] logs in `log/` and [`limits::QUARANTINE_FOLDERS`] folders in
+/// `quarantine/`, with the tensors that only they held. What is not named as a daemon names it, is a link, or is the log
+/// of a living process stays. What cannot be removed is logged.
+pub fn remove(state_folder: &Path) {
+    let (logs, quarantine) = (state_folder.join("log"), state_folder.join("quarantine"));
+    let n_logs = remove_each(surplus(logs_in(&logs), limits::LOGS), |log| fs::remove_file(log));
+    let folders = surplus(quarantined_in(&quarantine), limits::QUARANTINE_FOLDERS);
+    let n_folders = remove_each(folders, |folder| fs::remove_dir_all(folder));
+    if n_folders > 0
+        && let Err(error) = dump::gc(&quarantine, None)
+    {
+        tracing::warn!(%error, "tensors of old quarantine folders");
+    }
+    if n_logs + n_folders > 0 {
+        tracing::info!(logs = n_logs, quarantine_folders = n_folders, "old state removed");
+    }
+}
+
+/// Those after the `keep` newest; equally new ones by path.
+fn surplus<Age: Ord>(mut found: Vec<(Age, PathBuf)>, keep: usize) -> impl Iterator<Item = PathBuf> {
+    found.sort_by(|one, other| other.cmp(one));
+    found.into_iter().skip(keep).map(|(_, path)| path)
+}
+
+/// Returns how many went.
+fn remove_each(paths: impl Iterator<Item = PathBuf>, remove: impl Fn(&Path) -> io::Result<()>) -> usize {
+    let mut removed = 0;
+    for path in paths {
+        match remove(&path) {
+            Ok(()) => removed += 1,
+            // Two daemons may start at once.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => tracing::warn!(path = %path.display(), %error, "old state stays"),
+        }
+    }
+    removed
+}
+
+/// Logs of processes that are gone, with the time of their last line.
+fn logs_in(folder: &Path) -> Vec<(SystemTime, PathBuf)> {
+    let log = |entry: &fs::DirEntry| {
+        let pid = log_pid(entry.file_name().to_str()?)?;
+        let facts = entry.metadata().ok().filter(fs::Metadata::is_file)?;
+        let gone = !Path::new(&format!("/proc/{pid}")).exists();
+        Some((facts.modified().ok()?, entry.path())).filter(|_| gone)
+    };
+    entries(folder).iter().filter_map(log).collect()
+}
+
+/// Whose log it is: `daemon-<pid>.log`, `executor-<pid>.log`, `executor-<pid of the daemon>-<n>.starting`.
+fn log_pid(name: &str) -> Option<u32> {
+    let pid = match name.strip_suffix(".log") {
+        Some(name) => name.strip_prefix("daemon-").or_else(|| name.strip_prefix("executor-"))?,
+        None => {
+            let (pid, n) = name.strip_suffix(".starting")?.strip_prefix("executor-")?.split_once('-')?;
+            number(n)?;
+            pid
+        }
+    };
+    number(pid).and_then(|pid| pid.try_into().ok())
+}
+
+/// Folders that a post-mortem wrote, with what their names tell of their age.
+fn quarantined_in(folder: &Path) -> Vec<((String, u64), PathBuf)> {
+    let quarantined = |entry: &fs::DirEntry| {
+        let age = death_time(entry.file_name().to_str()?)?;
+        // Not through a link.
+        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        Some((age, entry.path())).filter(|_| is_folder)
+    };
+    entries(folder).iter().filter_map(quarantined).collect()
+}
+
+/// `<date>-<time>-<8 digits of the graph>-<n>` → date and time, n.
+fn death_time(name: &str) -> Option<(String, u64)> {
+    let parts: Vec<&str> = name.split('-').collect();
+    let &[date, time, graph, n] = parts.as_slice() else { return None };
+    let ours = (date.len(), time.len(), graph.len()) == (8, 6, 8) && graph.bytes().all(|c| c.is_ascii_hexdigit());
+    number(date).and(number(time)).filter(|_| ours)?;
+    Some((format!("{date}-{time}"), number(n)?))
+}
+
+/// Decimal digits only.
+fn number(text: &str) -> Option<u64> {
+    text.parse().ok().filter(|_| text.bytes().all(|c| c.is_ascii_digit()))
+}
+
+/// Of a folder that need not be there.
+fn entries(folder: &Path) -> Vec<fs::DirEntry> {
+    fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::os::unix::fs::symlink;
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use super::*;
+
+    /// No process has a number that high.
+    const DEAD: u32 = 1 << 23;
+
+    fn names(folder: &Path) -> BTreeSet<String> {
+        entries(folder).iter().map(|entry| entry.file_name().into_string().unwrap()).collect()
+    }
+
+    fn write(path: PathBuf, age_s: u64) {
+        fs::write(&path, "text").unwrap();
+        let at = UNIX_EPOCH + Duration::from_secs(1_000_000 - age_s);
+        fs::File::options().write(true).open(path).unwrap().set_modified(at).unwrap();
+    }
+
+    #[test]
+    fn newest_logs_stay_and_foreign_files_are_not_touched() {
+        let state = tempfile::tempdir().unwrap();
+        let folder = state.path().join("log");
+        fs::create_dir(&folder).unwrap();
+        let name = |age: u32| match age % 3 {
+            0 => format!("daemon-{}.log", DEAD + age),
+            1 => format!("executor-{}.log", DEAD + age),
+            _ => format!("executor-{}-{age}.starting", DEAD + age),
+        };
+        (0..30).for_each(|age| write(folder.join(name(age)), age.into()));
+        let mut expected: BTreeSet<String> = (0..20).map(name).collect();
+        let alive = format!("daemon-{}.log", std::process::id());
+        for foreign in [&alive, "daemon-.log", "daemon-1e3.log", "executor-+5.log", "x.log", "daemon-8388609.log.1"] {
+            write(folder.join(foreign), 999_999);
+            expected.insert(foreign.to_owned());
+        }
+        fs::create_dir(folder.join("daemon-9000001.log")).unwrap();
+        symlink("/etc/hostname", folder.join("daemon-9000002.log")).unwrap();
+        expected.extend(["daemon-9000001.log".to_owned(), "daemon-9000002.log".to_owned()]);
+        remove(state.path());
+        assert_eq!(names(&folder), expected);
+    }
+
+    #[test]
+    fn newest_quarantine_folders_stay_and_tensors_go_with_the_others() {
+        let state = tempfile::tempdir().unwrap();
+        let folder = state.path().join("quarantine");
+        fs::create_dir_all(folder.join("tensors")).unwrap();
+        // The number, not its text, orders deaths of one second.
+        let name = |n: u32| format!("20260131-235959-0123abcd-{n}");
+        for n in 0..25 {
+            let run = folder.join(name(n));
+            fs::create_dir(&run).unwrap();
+            let tensor = folder.join(format!("tensors/{n}.pb"));
+            fs::write(&tensor, "tensor").unwrap();
+            fs::hard_link(&tensor, run.join("input_0.pb")).unwrap();
+        }
+        let mut expected: BTreeSet<String> = (5..25).map(name).collect();
+        for foreign in ["mine", "20250131-235959-0123abcd", "20250131-235959-0123abcx-1", "20250131-23595-0123abcd-1"] {
+            fs::create_dir(folder.join(foreign)).unwrap();
+            expected.insert(foreign.to_owned());
+        }
+        let link = "20250131-235959-0123abcd-1";
+        symlink(state.path(), folder.join(link)).unwrap();
+        expected.extend([link.to_owned(), "tensors".to_owned()]);
+        remove(state.path());
+        assert_eq!(names(&folder), expected);
+        assert_eq!(names(&folder.join("tensors")), (5..25).map(|n| format!("{n}.pb")).collect());
+    }
+
+    #[test]
+    fn a_state_folder_that_is_empty_or_absent_stays_as_it_is() {
+        let state = tempfile::tempdir().unwrap();
+        remove(state.path());
+        remove(&state.path().join("absent"));
+        assert!(names(state.path()).is_empty());
+    }
+}
