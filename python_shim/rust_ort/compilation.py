@@ -149,6 +149,7 @@ def _plan_and_prepare(
             culprit = _refused_node(error, plan)
             if culprit is None or culprit in refused:
                 if isinstance(error, DaemonFault) and options.on_daemon_error == "eager":
+                    info.unreachable = error
                     return CompiledGraph(info=info, plan=plan, runners=None, options=options, graph=graph)
                 raise
             reason = f"ONNX Runtime refused {culprit}: {error.args[0]}"

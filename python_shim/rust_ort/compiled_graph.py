@@ -145,7 +145,7 @@ class CompiledGraph:
 
     def _references(self, args: list[Any], step: int) -> dict[str, Any] | None:
         if not self._runners:
-            self.info.add_verdicts(step, [_ran_in_eager(self.info)])
+            self.info.add_verdicts(step, [_ran_in_eager(self.info, str(self.info.unreachable or ""))])
             return None
         if self._restride_all is not None:
             self._restride_all(args)
@@ -160,15 +160,16 @@ class CompiledGraph:
         except DaemonFault as fault:
             if kept is None:
                 raise
+            if observation is not None and observation.references is not None:
+                self.info.add_verdicts(observation.step, [_ran_in_eager(self.info, str(fault))])
             return self._in_eager(kept, fault)
 
     def _run(self, args: list[Any], observation: _Observation | None) -> Any:
         if self._outer is None or not self._runners:
-            client = Client.get(self._options)
-            if self._runners is None:
-                raise DaemonFault("no daemon could be reached when this graph was compiled", graph=self.info.name)
+            if self.info.unreachable is not None:
+                raise self.info.unreachable
             if self.info.eager:
-                client.report_eager(self._graph, len(self.info.eager))
+                Client.get(self._options).report_eager(self._graph, len(self.info.eager))
         if self._restride is not None and self.info.eager:
             self._restride(args)
         _observed.now, before = observation, getattr(_observed, "now", None)
@@ -192,8 +193,9 @@ class CompiledGraph:
             return self._module(*args)
 
 
-def _ran_in_eager(info: GraphInfo) -> Any:
-    reasons = "; ".join(sorted({node.reason for node in info.eager})) or "it computes nothing"
+def _ran_in_eager(info: GraphInfo, why: str = "") -> Verdict:
+    """Eager is never compared with eager."""
+    reasons = why or "; ".join(sorted({node.reason for node in info.eager})) or "it computes nothing"
     return Verdict(
         name=info.name,
         kind="not_compared",

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from rust_ort.errors import RustOrtError
 from rust_ort.export.partition import EagerNode
 from rust_ort.options import Tolerance
 
@@ -22,7 +23,8 @@ KEPT_VERDICTS = 10_000
 @dataclass(kw_only=True, eq=False)
 class GraphInfo:
     """What is known about one compiled AOT graph. `verdicts`: (step, verdict) of observed calls, newest last.
-    `seconds`: time by phase of the compilation."""
+    `seconds`: time by phase of the compilation. `unreachable`: why its parts could not be prepared, where
+    on_daemon_error="eager" let the compilation go on."""
 
     name: str
     direction: str
@@ -35,6 +37,7 @@ class GraphInfo:
     verdicts: list[tuple[int, Any]] = field(default_factory=list)
     calls: int = 0
     daemon_fallbacks: int = 0
+    unreachable: RustOrtError | None = None
 
     def add_verdicts(self, step: int, verdicts: Sequence[Any]) -> None:
         self.verdicts.extend((step, verdict) for verdict in verdicts)

@@ -231,3 +231,35 @@ def test_third_death_in_a_row_quarantines_for_good(barrier, daemon) -> None:
             file.unlink()
         with pytest.raises(rust_ort.errors.RustOrtError, match="quarantine"):
             compiled(x)
+
+
+def test_a_daemon_that_cannot_start_leaves_eager_only_when_asked(
+    daemon, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, x = make_model()
+    monkeypatch.setenv("RUST_ORT_BINARY", "/bin/false")
+    with torch.no_grad():
+        with pytest.raises(rust_ort.errors.DaemonFault, match="/bin/false"):
+            torch.compile(model, backend=rust_ort)(x)
+        torch._dynamo.reset()
+        backend = rust_ort.backend(on_daemon_error="eager", compare="outputs")
+        torch.testing.assert_close(torch.compile(model, backend=backend)(x), model(x))
+    (info,) = backend.graphs
+    assert info.daemon_fallbacks == 1
+    assert [verdict.kind for _, verdict in info.verdicts] == ["not_compared"]
+    assert "/bin/false" in caplog.text
+
+
+def test_a_lost_daemon_is_eager_when_asked_and_then_not_compared(daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = make_model()
+    backend = rust_ort.backend(on_daemon_error="eager", compare="outputs")
+    compiled = torch.compile(model, backend=backend)
+    with torch.no_grad():
+        expected = model(x)
+        torch.testing.assert_close(compiled(x), expected)
+        monkeypatch.setenv("RUST_ORT_BINARY", "/bin/false")
+        daemon.stop()
+        torch.testing.assert_close(compiled(x), expected)
+    (info,) = backend.graphs
+    assert info.daemon_fallbacks == 1
+    assert [verdict.kind for _, verdict in info.verdicts] == ["match", "not_compared"]

@@ -243,9 +243,13 @@ class Connection:
         self.ask(request, fd=segment.fd)
 
     def announce(self, segment: Segment) -> None:
-        """The arena's listener: a connection that cannot learn of a new segment is of no more use."""
+        """The arena's listener. A connection found lost here is marked so; its own next call replaces it.
+
+        The segment is grown for whichever client asked: another client's lost daemon is no error of that call.
+        """
         if self.dead is None:
-            self.attach(segment)
+            with contextlib.suppress(DaemonLost, ExecutorLost):
+                self.attach(segment)
 
     def open_lane(self, lane: Lane) -> None:
         request = wire.Request()

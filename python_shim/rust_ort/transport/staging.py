@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +18,13 @@ from rust_ort.transport.segment import LOCATION_BITS, OFFSET_MASK
 from rust_ort.transport.specs import OutputSpec
 
 POOLED_BUFFER_BYTES = 4 << 20
+
+ONE_THREAD_ELEMENTS = 32768  # torch's grain: above it a copy is shared among its threads
+ONE_THREAD_BYTES = 8 << 20
+
+_memcpy = ctypes.CDLL(None).memcpy
+_memcpy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+_memcpy.restype = ctypes.c_void_p
 
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 
@@ -234,14 +242,31 @@ class CallPlan:
                     sources.append(value)
                 elif address or slot.shape.numel():
                     locations[i] = _stage_large(arena, value, address, large, targets, sources, held)
-            if len(targets) == 1:
-                targets[0].copy_(sources[0])
-            elif targets:
-                torch._foreach_copy_(targets, sources)
+            if targets:
+                _copy(targets, sources)
         except BaseException:
             self.buffers.append(buffer)
             raise
         return buffer, locations, held
+
+
+def _copy(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
+    """Copies each source to its target; the targets are dense.
+
+    torch wakes its thread pool for each tensor of more than 32,768 elements, and that pool then spins for milliseconds
+    on the cores where the executor is about to run. Up to a few MiB, one thread is as fast and disturbs nobody.
+    """
+    large = [i for i, source in enumerate(sources) if source.numel() > ONE_THREAD_ELEMENTS]
+    if large and sum(sources[i].nbytes for i in large) <= ONE_THREAD_BYTES:
+        for i in reversed(large):
+            source = sources[i]
+            if source.is_contiguous() and not source.is_neg() and not source.is_conj():
+                _memcpy(targets[i].data_ptr(), source.data_ptr(), source.nbytes)
+                del targets[i], sources[i]
+    if len(targets) == 1:
+        targets[0].copy_(sources[0])
+    elif targets:
+        torch._foreach_copy_(targets, sources)
 
 
 def _stage_large(
