@@ -195,6 +195,7 @@ rust_counts() {
 }
 
 python_counts() {
+    [[ -s build/python-tests.xml ]] || { printf 'Python: no result (see above)\n'; return 1; }
     "$PY" - <<'EOF'
 import xml.etree.ElementTree as ET
 suites = ET.parse("build/python-tests.xml").getroot().iter("testsuite")
