@@ -126,7 +126,11 @@ def _plan_and_prepare(
     options = compilation.options
     refused: dict[str, str] = {}
     while True:
-        plan = make_plan(gm, name=name, refused=refused, opset=options.opset or 18, custom=options.custom_translations)
+        # The same graph under another compile id is the same model, so a warm session serves it.
+        model_name = f"graph_{graph_id[:16]}"
+        plan = make_plan(
+            gm, name=model_name, refused=refused, opset=options.opset or 18, custom=options.custom_translations
+        )
         for phase, spent in plan.seconds.items():
             seconds[phase] = seconds.get(phase, 0.0) + spent
         if plan.cut.eager and options.on_unsupported == "error":

@@ -62,3 +62,17 @@ def test_importing_loads_no_exporter() -> None:
         "assert not loaded, loaded\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, env=dict(os.environ))
+
+
+def test_the_same_graph_compiled_again_meets_its_session(daemon) -> None:
+    def sessions() -> tuple[int, int]:
+        counters = daemon.client().status()["counters"]
+        return counters["sessions_built"], counters["session_hits"]
+
+    x = torch.randn(2, 5)
+    with torch.no_grad():
+        torch.compile(torch.nn.Linear(5, 3), backend="rust_ort")(x)
+        assert sessions() == (1, 0)
+        torch._dynamo.reset()
+        torch.compile(torch.nn.Linear(5, 3), backend="rust_ort")(x)
+        assert sessions() == (1, 1)
