@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use super::errors::{client as client_error, fault};
-use super::leases::Executor;
+use super::executor::Executor;
 use super::transport::Transport;
 use super::{limits, lock};
 use crate::dump;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::client::{Client, Part, State};
 use super::errors::{client as client_error, fault};
-use super::leases::Executor;
+use super::executor::Executor;
 use super::{Daemon, StepRecord, limits, verdicts};
 use crate::compare::{self, Tolerance};
 use crate::dump;
