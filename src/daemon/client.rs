@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
-use super::leases::Executor;
-use super::lock;
+use super::errors::{client as client_error, fault};
+use super::executor::Executor;
 use super::transport::Transport;
+use super::{limits, lock};
 use crate::dump;
 use crate::ids::{ClientId, GraphId, PartHandle};
-use crate::protocol::control::{Hello, Notice, PreparePart, RegisterGraph};
-use crate::protocol::message::ValueSpec;
+use crate::protocol::control::{Hello, Notice, PreparePart, RegisterGraph, RunObserved};
+use crate::protocol::message::{ErrorCode, ValueSpec, WireError};
 use crate::protocol::wire;
 use crate::shm::{Lanes, SegmentTable};
 use crate::tensor::CallRecord;
@@ -104,5 +105,95 @@ impl State {
         self.open_lanes.clear();
         let parts = std::mem::take(&mut self.parts);
         self.kept_bytes -= parts.values().map(|part| part.kept_bytes()).sum::<usize>();
+    }
+
+    /// A registered graph. Errors: UnknownGraph.
+    pub(super) fn known(&self, graph: GraphId) -> Result<&Arc<RegisterGraph>, WireError> {
+        self.graphs.get(&graph).ok_or_else(|| {
+            client_error(ErrorCode::UnknownGraph, format!("graph {graph}: not registered; send RegisterGraph first"))
+        })
+    }
+
+    /// The part that a run names. Errors: UnknownGraph when it is none, or another graph's.
+    pub(super) fn part(&self, run: &RunObserved) -> Result<Arc<Part>, WireError> {
+        let handle = run.record.handle;
+        let unknown = |why: String| client_error(ErrorCode::UnknownGraph, format!("handle {}: {why}", handle.0));
+        let part =
+            self.parts.get(&handle).ok_or_else(|| unknown("not of this lease; send PreparePart first".into()))?;
+        let (graph, index) = (part.spec.part.graph, part.spec.part.part);
+        if (graph, index) != (run.graph, run.part) {
+            let expected = format!("stands for graph {} part {index}", graph.short());
+            return Err(unknown(format!("{expected}, got graph {} part {}", run.graph.short(), run.part)));
+        }
+        Ok(Arc::clone(part))
+    }
+
+    /// Counts bytes that the daemon keeps. Errors: Limit above [`limits::KEPT_BYTES`].
+    pub(super) fn keep(&mut self, bytes: usize) -> Result<(), WireError> {
+        if self.kept_bytes + bytes > limits::KEPT_BYTES {
+            let why = format!("models and texts of this client: expected at most {} bytes in all", limits::KEPT_BYTES);
+            return Err(client_error(ErrorCode::Limit, why));
+        }
+        self.kept_bytes += bytes;
+        Ok(())
+    }
+
+    /// The folder of a graph in the open dump, written when it is not there. A dump may be opened after the graph was
+    /// registered.
+    pub(super) fn dump_graph(&mut self, id: GraphId) -> Result<String, WireError> {
+        if let Some((folder, _)) = self.dumped.get(&id) {
+            return Ok(folder.clone());
+        }
+        let graph = Arc::clone(self.known(id)?);
+        let run = self.dump.clone().ok_or_else(|| fault(ErrorCode::Internal, "no dump is open"))?;
+        let folder = run.graph(&graph.record())?;
+        self.dumped.insert(id, (folder.clone(), Default::default()));
+        Ok(folder)
+    }
+
+    /// The folder of the part's graph in the open dump; part and graph are written when they are not there. Errors: Dump.
+    pub(super) fn dump_part(&mut self, part: &Part) -> Result<DumpedPart, WireError> {
+        let (graph, index) = (part.spec.part.graph, part.spec.part.part);
+        let folder = self.dump_graph(graph)?;
+        let new = self.dumped.get_mut(&graph).is_some_and(|(_, parts)| parts.insert(index));
+        if let Some(run) = self.dump.clone().filter(|_| new) {
+            run.part(&folder, index, &part.spec.part.model, &part.spec.provenance_json)?;
+        }
+        Ok(DumpedPart { name: folder, new })
+    }
+}
+
+/// Where a part is in the open dump.
+pub(super) struct DumpedPart {
+    /// The graph's folder.
+    pub(super) name: String,
+    /// It was written just now.
+    pub(super) new: bool,
+}
+
+impl Part {
+    /// Bytes that the daemon keeps of it.
+    pub(super) fn kept_bytes(&self) -> usize {
+        self.spec.part.model.len() + self.spec.provenance_json.len()
+    }
+}
+
+impl RegisterGraph {
+    /// Bytes that the daemon keeps of it.
+    pub(super) fn kept_bytes(&self) -> usize {
+        self.dynamo_text.len() + self.joint_text.len() + self.fx_text.len() + self.parts_json.len()
+    }
+
+    /// As a dump writes it down.
+    pub(super) fn record(&self) -> dump::GraphRecord<'_> {
+        dump::GraphRecord {
+            graph: self.graph,
+            name: &self.name,
+            direction: self.direction.name(),
+            dynamo_text: &self.dynamo_text,
+            joint_text: &self.joint_text,
+            fx_text: &self.fx_text,
+            parts_json: &self.parts_json,
+        }
     }
 }

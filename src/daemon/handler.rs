@@ -6,9 +6,9 @@
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 
-use super::client::{Client, Part, State};
+use super::client::{Client, DumpedPart, Part, State};
 use super::errors::{client as client_error, fault};
-use super::leases::Executor;
+use super::executor::Executor;
 use super::{Daemon, StepRecord, limits, verdicts};
 use crate::compare::{self, Tolerance};
 use crate::dump;
@@ -462,93 +462,4 @@ fn unexpected(request: &str, reply: &LinkReply) -> WireError {
 fn tolerance(terms: ToleranceTerms) -> Tolerance {
     let ToleranceTerms { atol, rtol, scale, equal_nan } = terms;
     Tolerance { atol, rtol, scale, equal_nan }
-}
-
-impl RegisterGraph {
-    fn kept_bytes(&self) -> usize {
-        self.dynamo_text.len() + self.joint_text.len() + self.fx_text.len() + self.parts_json.len()
-    }
-}
-
-impl Part {
-    /// Bytes that the daemon keeps of it.
-    pub(super) fn kept_bytes(&self) -> usize {
-        self.spec.part.model.len() + self.spec.provenance_json.len()
-    }
-}
-
-impl State {
-    fn known(&self, graph: GraphId) -> Result<&Arc<RegisterGraph>, WireError> {
-        self.graphs.get(&graph).ok_or_else(|| {
-            client_error(ErrorCode::UnknownGraph, format!("graph {graph}: not registered; send RegisterGraph first"))
-        })
-    }
-
-    fn part(&self, run: &RunObserved) -> Result<Arc<Part>, WireError> {
-        let handle = run.record.handle;
-        let unknown = |why: String| client_error(ErrorCode::UnknownGraph, format!("handle {}: {why}", handle.0));
-        let part =
-            self.parts.get(&handle).ok_or_else(|| unknown("not of this lease; send PreparePart first".into()))?;
-        let (graph, index) = (part.spec.part.graph, part.spec.part.part);
-        if (graph, index) != (run.graph, run.part) {
-            let expected = format!("stands for graph {} part {index}", graph.short());
-            return Err(unknown(format!("{expected}, got graph {} part {}", run.graph.short(), run.part)));
-        }
-        Ok(Arc::clone(part))
-    }
-
-    fn keep(&mut self, bytes: usize) -> Result<(), WireError> {
-        if self.kept_bytes + bytes > limits::KEPT_BYTES {
-            let why = format!("models and texts of this client: expected at most {} bytes in all", limits::KEPT_BYTES);
-            return Err(client_error(ErrorCode::Limit, why));
-        }
-        self.kept_bytes += bytes;
-        Ok(())
-    }
-
-    /// The folder of a graph in the open dump, written when it is not there. A dump may be opened after the graph was
-    /// registered.
-    fn dump_graph(&mut self, id: GraphId) -> Result<String, WireError> {
-        if let Some((folder, _)) = self.dumped.get(&id) {
-            return Ok(folder.clone());
-        }
-        let graph = Arc::clone(self.known(id)?);
-        let run = self.dump.clone().ok_or_else(|| fault(ErrorCode::Internal, "no dump is open"))?;
-        let folder = run.graph(&graph.record())?;
-        self.dumped.insert(id, (folder.clone(), Default::default()));
-        Ok(folder)
-    }
-
-    fn dump_part(&mut self, part: &Part) -> Result<DumpedPart, WireError> {
-        let (graph, index) = (part.spec.part.graph, part.spec.part.part);
-        let folder = self.dump_graph(graph)?;
-        let new = self.dumped.get_mut(&graph).is_some_and(|(_, parts)| parts.insert(index));
-        if let Some(run) = self.dump.clone().filter(|_| new) {
-            run.part(&folder, index, &part.spec.part.model, &part.spec.provenance_json)?;
-        }
-        Ok(DumpedPart { name: folder, new })
-    }
-}
-
-/// Where a part is in the open dump.
-struct DumpedPart {
-    /// The graph's folder.
-    name: String,
-    /// It was written just now.
-    new: bool,
-}
-
-impl RegisterGraph {
-    /// As a dump writes it down.
-    pub(super) fn record(&self) -> dump::GraphRecord<'_> {
-        dump::GraphRecord {
-            graph: self.graph,
-            name: &self.name,
-            direction: self.direction.name(),
-            dynamo_text: &self.dynamo_text,
-            joint_text: &self.joint_text,
-            fx_text: &self.fx_text,
-            parts_json: &self.parts_json,
-        }
-    }
 }

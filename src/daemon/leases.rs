@@ -1,134 +1,25 @@
-//! Executor processes: started when asked for, leased by one client at a time, kept warm, buried when they die.
+//! Who holds which executor: started when asked for, leased by one client at a time, kept warm, buried when they die.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use super::link::{Link, NoAnswer};
-use super::process::{describe, machine_bytes, resident_bytes};
+use super::executor::{Executor, Launch, Obituary};
+use super::process::machine_bytes;
 use super::{limits, lock};
-use crate::executor::link as sockets;
 use crate::ids::{ClientId, ExecutorId};
 use crate::protocol::control::LeaseSpec;
 use crate::protocol::link::{LinkReply, LinkRequest};
 use crate::protocol::message::{ErrorCode, ErrorKind, WireError};
-use crate::shm::{Counter, CounterPage};
-
-/// What is known of a dead executor.
-#[derive(Clone, Debug)]
-pub struct Obituary {
-    /// Such as "killed by signal 9".
-    pub cause: String,
-    /// One for each call or preparation that was going on.
-    pub calls: Vec<WireError>,
-}
+use crate::shm::Counter;
 
 /// Called once when an executor died, with its client if it had one; returns an error for each call that was running.
 pub type OnDeath = Box<dyn Fn(&Arc<Executor>, Option<ClientId>, &str) -> Vec<WireError> + Send + Sync>;
 
-/// One executor process.
-#[derive(Debug)]
-pub struct Executor {
-    /// Its name.
-    pub id: ExecutorId,
-    /// Its process.
-    pub pid: u32,
-    /// What it was started with.
-    pub spec: LeaseSpec,
-    /// What it writes to.
-    pub log: PathBuf,
-    /// Such as "1.31.1".
-    pub onnxruntime_version: String,
-    /// What it counts.
-    pub counters: CounterPage,
-    /// Requests to it.
-    pub link: Link,
-    pidfd: OwnedFd,
-    lease: Mutex<Lease>,
-    obituary: Mutex<Option<Obituary>>,
-    buried: Condvar,
-}
-
-#[derive(Debug)]
-struct Lease {
-    client: Option<ClientId>,
-    n_clients: u64,
-    idle_since: Instant,
-    /// We end it, so its death is no loss.
-    dismissed: bool,
-}
-
-impl Executor {
-    /// The client that holds it.
-    pub fn leased_to(&self) -> Option<ClientId> {
-        lock(&self.lease).client
-    }
-
-    /// Asks and waits. Errors: the executor's own, or ExecutorLost with what the post-mortem found.
-    pub fn ask(&self, request: &LinkRequest, fd: Option<std::os::fd::BorrowedFd<'_>>) -> Result<LinkReply, WireError> {
-        match self.link.ask(request, fd, None) {
-            Ok(LinkReply::Failed(mut error)) => {
-                if error.log.is_empty() {
-                    error.log = self.log.display().to_string();
-                }
-                Err(error)
-            }
-            Ok(reply) => Ok(reply),
-            Err(NoAnswer::Lost | NoAnswer::Timeout) => Err(self.lost()),
-        }
-    }
-
-    /// It is dead and its post-mortem is done.
-    pub fn is_buried(&self) -> bool {
-        lock(&self.obituary).is_some()
-    }
-
-    /// It is dead or dying: its link has ended.
-    pub fn is_gone(&self) -> bool {
-        self.link.is_closed()
-    }
-
-    /// Waits for the post-mortem. The error for a call that was not running in the end.
-    pub fn lost(&self) -> WireError {
-        let obituary = lock(&self.obituary);
-        let (obituary, _) = self
-            .buried
-            .wait_timeout_while(obituary, limits::POST_MORTEM, |obituary| obituary.is_none())
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        let cause = obituary.as_ref().map_or("not yet known", |obituary| obituary.cause.as_str());
-        let mut error = WireError::new(
-            ErrorKind::Fault,
-            ErrorCode::ExecutorLost,
-            format!("executor {} (pid {}) died: {cause}; run again, a new one starts by itself", self.id.0, self.pid),
-        );
-        if let Some(running) = obituary.as_ref().and_then(|obituary| obituary.calls.first()) {
-            error = running.clone();
-        }
-        error.log = self.log.display().to_string();
-        error
-    }
-
-    fn kill(&self) {
-        // Fails only when it is dead; a pidfd never names another process.
-        let _ = rustix::process::pidfd_send_signal(&self.pidfd, rustix::process::Signal::KILL);
-    }
-
-    /// Resident bytes, 0 when it is gone.
-    pub fn resident_bytes(&self) -> u64 {
-        resident_bytes(self.pid)
-    }
-}
-
 /// Every executor of the daemon.
 pub struct Pool {
-    program: PathBuf,
-    log_folder: PathBuf,
+    launch: Launch,
     idle_timeout: Duration,
     idle_bytes: u64,
     next_id: AtomicU64,
@@ -139,11 +30,10 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// An empty pool that starts executors as `<program> executor`, with logs in `log_folder`.
-    pub fn new(program: PathBuf, log_folder: PathBuf, idle_timeout: Duration, on_death: OnDeath) -> Self {
+    /// An empty pool.
+    pub fn new(launch: Launch, idle_timeout: Duration, on_death: OnDeath) -> Self {
         Self {
-            program,
-            log_folder,
+            launch,
             idle_timeout,
             idle_bytes: limits::IDLE_BYTES.min(machine_bytes() / 4),
             next_id: AtomicU64::new(1),
@@ -181,14 +71,12 @@ impl Pool {
             let fits = executor.spec == *spec && lease.client.is_none() && !lease.dismissed && !executor.is_buried();
             fits.then(|| {
                 lease.client = Some(client);
-                lease.n_clients += 1;
                 Arc::clone(executor)
             })
         })
     }
 
-    /// The executor's own thread spawns it, reads its link and buries it: PR_SET_PDEATHSIG is bound to the thread that
-    /// spawned, so that thread must live as long as the executor.
+    /// The executor's own thread starts it, serves its link and buries it.
     fn start(self: &Arc<Self>, spec: &LeaseSpec, client: ClientId) -> Result<Arc<Executor>, WireError> {
         let internal = |what: &str, error: &dyn std::fmt::Display| {
             WireError::new(ErrorKind::Fault, ErrorCode::Internal, format!("executor: {what}: {error}"))
@@ -210,85 +98,23 @@ impl Pool {
         client: ClientId,
         ready: &mpsc::SyncSender<Result<Arc<Executor>, WireError>>,
     ) {
-        let spawned = match self.spawn(id) {
-            Ok(spawned) => spawned,
+        let (executor, life) = match Executor::start(&self.launch, id, spec, client) {
+            Ok(started) => started,
             Err(error) => {
-                let why = format!("executor: {error}; see `rust-ort doctor`");
-                let _ = ready.send(Err(WireError::new(ErrorKind::Fault, ErrorCode::Internal, why)));
-                return;
-            }
-        };
-        let Spawned { mut child, stream, counters, log } = spawned;
-        let pid = child.id();
-        let (link, mut receiver, timeouts, pidfd) = match connect(&child, stream) {
-            Ok(connected) => connected,
-            Err(error) => {
-                let _ = child.kill();
-                let _ = child.wait();
-                let _ = ready.send(Err(WireError::new(ErrorKind::Fault, ErrorCode::Internal, error.to_string())));
-                return;
-            }
-        };
-        let lease = Lease { client: Some(client), n_clients: 1, idle_since: Instant::now(), dismissed: false };
-        let mut executor = Executor {
-            id,
-            pid,
-            spec,
-            log,
-            onnxruntime_version: String::new(),
-            counters,
-            link,
-            pidfd,
-            lease: Mutex::new(lease),
-            obituary: Mutex::new(None),
-            buried: Condvar::new(),
-        };
-        match greet(&executor, &mut receiver) {
-            Ok(version) => executor.onnxruntime_version = version,
-            Err(mut error) => {
-                let _ = child.kill();
-                let ended = child.wait().map_or_else(|error| error.to_string(), describe);
-                error.message = format!("{} (executor {ended})", error.message);
-                error.log = executor.log.display().to_string();
+                // Whoever asked waits for one word.
                 let _ = ready.send(Err(error));
                 return;
             }
-        }
-        if let Err(error) = timeouts.set_read_timeout(None) {
-            tracing::warn!(%error, "link timeout");
-        }
+        };
         let executor = Arc::new(executor);
         lock(&self.executors).insert(id, Arc::clone(&executor));
-        tracing::info!(executor = id.0, pid, version = executor.onnxruntime_version, "executor started");
+        tracing::info!(executor = id.0, pid = executor.pid, version = executor.onnxruntime_version, "executor started");
         let _ = ready.send(Ok(Arc::clone(&executor)));
-        if let Err(error) = executor.link.serve(&mut receiver) {
-            tracing::warn!(executor = id.0, %error, "link ended");
-        }
-        drop(receiver);
-        self.bury(&executor, &mut child);
+        self.bury(&executor, life.until_death(&executor));
     }
 
-    fn spawn(&self, id: ExecutorId) -> std::io::Result<Spawned> {
-        let (stream, theirs) = UnixStream::pair()?;
-        let counters = CounterPage::create().map_err(std::io::Error::other)?;
-        let start_log = self.log_folder.join(format!("executor-{}-{}.starting", std::process::id(), id.0));
-        let output = File::create(&start_log)?;
-        let child = Command::new(&self.program)
-            .arg("executor")
-            // The link is its standard input: the one way to hand a descriptor to a child without unsafe code.
-            .stdin(Stdio::from(OwnedFd::from(theirs)))
-            .stdout(output.try_clone()?)
-            .stderr(output)
-            .spawn()?;
-        let log = self.log_folder.join(format!("executor-{}.log", child.id()));
-        let log = if std::fs::rename(&start_log, &log).is_ok() { log } else { start_log };
-        Ok(Spawned { child, stream, counters, log })
-    }
-
-    /// Waits for the process, keeps its counters, lets the daemon look at what was running, wakes all who wait.
-    fn bury(&self, executor: &Arc<Executor>, child: &mut Child) {
-        let ended = wait(child);
-        let cause = ended.map_or_else(|error| error.to_string(), describe);
+    /// Keeps its counters, lets the daemon look at what was running, wakes all who wait.
+    fn bury(&self, executor: &Arc<Executor>, cause: String) {
         lock(&self.executors).remove(&executor.id);
         {
             let mut past = lock(&self.past);
@@ -309,8 +135,7 @@ impl Pool {
             tracing::error!(executor = executor.id.0, pid = executor.pid, cause, "executor lost");
             (self.on_death)(executor, client, &cause)
         };
-        *lock(&executor.obituary) = Some(Obituary { cause, calls });
-        executor.buried.notify_all();
+        executor.bury(Obituary { cause, calls });
     }
 
     /// Takes an executor back from a client that left: warm when it ends the client's calls in time, else killed.
@@ -391,58 +216,4 @@ impl Pool {
         }
         sum
     }
-}
-
-type Connected = (Link, sockets::LinkReceiver<LinkReply>, UnixStream, OwnedFd);
-
-/// The link, a handle to set its timeout by, and the process as a descriptor.
-fn connect(child: &Child, stream: UnixStream) -> std::io::Result<Connected> {
-    let pid = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
-    let pid = pid.ok_or_else(|| std::io::Error::other("pid out of range"))?;
-    let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?;
-    stream.set_read_timeout(Some(limits::EXECUTOR_START))?;
-    let timeouts = stream.try_clone()?;
-    let (sender, receiver) = sockets::split(stream)?;
-    Ok((Link::new(sender), receiver, timeouts, pidfd))
-}
-
-struct Spawned {
-    child: Child,
-    stream: UnixStream,
-    counters: CounterPage,
-    log: PathBuf,
-}
-
-/// Loads the runtime; the receiver is not yet served, so the one answer is read here. Errors: RuntimeMissing.
-fn greet(executor: &Executor, receiver: &mut sockets::LinkReceiver<LinkReply>) -> Result<String, WireError> {
-    let LeaseSpec { onnxruntime_library, threads, allow_spinning } = executor.spec.clone();
-    let library = onnxruntime_library.display().to_string();
-    let missing = |why: String| {
-        let message = format!("onnxruntime library {library}: {why}; install onnxruntime or correct the path");
-        WireError::new(ErrorKind::Client, ErrorCode::RuntimeMissing, message)
-    };
-    let hello = LinkRequest::Hello { library: onnxruntime_library, threads, allow_spinning };
-    executor.link.tell(&hello, Some(executor.counters.fd()));
-    match receiver.recv() {
-        Ok(Some(received)) => match received.body {
-            LinkReply::Ready { onnxruntime_version } => Ok(onnxruntime_version),
-            LinkReply::Failed(error) => Err(error),
-            other => Err(missing(format!("the executor answered {other:?}"))),
-        },
-        Ok(None) => Err(missing("the executor ended while loading it".to_owned())),
-        Err(error) => Err(missing(error.to_string())),
-    }
-}
-
-/// The link has ended, so the process is about to: killed when it is not.
-fn wait(child: &mut Child) -> std::io::Result<ExitStatus> {
-    let deadline = Instant::now() + Duration::from_secs(2);
-    while Instant::now() < deadline {
-        if let Some(status) = child.try_wait()? {
-            return Ok(status);
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    child.kill()?;
-    child.wait()
 }

@@ -4,6 +4,7 @@
 mod client;
 mod connection;
 mod errors;
+mod executor;
 mod handler;
 mod leases;
 pub mod limits;
@@ -93,9 +94,9 @@ impl Daemon {
                 let client = client.and_then(|client| lock(&daemon.clients).get(&client).cloned());
                 client.map_or_else(Vec::new, |client| post_mortem::examine(&daemon, &client, executor, cause))
             });
-            let log_folder = config.state_folder.join("log");
+            let launch = executor::Launch { program, log_folder: config.state_folder.join("log") };
             Self {
-                pool: Arc::new(Pool::new(program, log_folder, config.idle_timeout, on_death)),
+                pool: Arc::new(Pool::new(launch, config.idle_timeout, on_death)),
                 socket: config.socket,
                 state_folder: config.state_folder,
                 log,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::client::{Client, Part};
 use super::errors::fault;
-use super::leases::Executor;
+use super::executor::Executor;
 use super::quarantine::Death;
 use super::{Daemon, stamp};
 use crate::dump::{self, DumpError};

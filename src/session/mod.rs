@@ -180,6 +180,10 @@ mod tests {
                 _ => Ok(Arc::new(FakeSession)),
             }
         }
+
+        fn optimized(&self, model: &[u8], _: &SessionSpec) -> Result<Vec<u8>, ExecutorError> {
+            Ok(model.to_vec())
+        }
     }
 
     impl Session for FakeSession {

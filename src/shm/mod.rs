@@ -6,12 +6,14 @@ mod counters;
 pub mod fds;
 mod lanes;
 mod lease;
+mod record;
 mod segment;
 mod wait;
 
 pub use counters::{Counter, CounterPage};
-pub use lanes::{Answer, ClientLane, ExecutorLane, Failure, Lanes, RawRecord, Wake};
+pub use lanes::{Answer, ClientLane, ExecutorLane, Failure, Lanes, Wake};
 pub use lease::{Lease, RawTensor, SegmentTable};
+pub use record::RawRecord;
 pub use segment::Segment;
 
 use thiserror::Error;

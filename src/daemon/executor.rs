@@ -1,0 +1,282 @@
+//! One executor process: started, asked, mourned.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use super::link::{Link, NoAnswer};
+use super::process::{describe, resident_bytes};
+use super::{limits, lock};
+use crate::executor::link as sockets;
+use crate::ids::{ClientId, ExecutorId};
+use crate::protocol::control::LeaseSpec;
+use crate::protocol::link::{LinkReply, LinkRequest};
+use crate::protocol::message::{ErrorCode, ErrorKind, WireError};
+use crate::shm::CounterPage;
+
+/// What is known of a dead executor.
+#[derive(Clone, Debug)]
+pub struct Obituary {
+    /// Such as "killed by signal 9".
+    pub cause: String,
+    /// One for each call or preparation that was going on.
+    pub calls: Vec<WireError>,
+}
+
+/// How executors are started.
+#[derive(Debug)]
+pub struct Launch {
+    /// Run as `<program> executor`.
+    pub program: PathBuf,
+    /// Folder of their logs.
+    pub log_folder: PathBuf,
+}
+
+/// What the thread of an executor owns of it.
+pub struct Life {
+    child: Child,
+    receiver: sockets::LinkReceiver<LinkReply>,
+}
+
+impl Life {
+    /// Serves the executor's link until it ends, waits for the process, killed when it does not end. Returns the cause.
+    pub fn until_death(mut self, executor: &Executor) -> String {
+        if let Err(error) = executor.link.serve(&mut self.receiver) {
+            tracing::warn!(executor = executor.id.0, %error, "link ended");
+        }
+        drop(self.receiver);
+        wait(&mut self.child).map_or_else(|error| error.to_string(), describe)
+    }
+}
+
+/// One executor process.
+#[derive(Debug)]
+pub struct Executor {
+    /// Its name.
+    pub id: ExecutorId,
+    /// Its process.
+    pub pid: u32,
+    /// What it was started with.
+    pub spec: LeaseSpec,
+    /// What it writes to.
+    pub log: PathBuf,
+    /// Such as "1.31.1".
+    pub onnxruntime_version: String,
+    /// What it counts.
+    pub counters: CounterPage,
+    /// Requests to it.
+    pub link: Link,
+    /// Who holds it.
+    pub(super) lease: Mutex<Lease>,
+    pidfd: OwnedFd,
+    obituary: Mutex<Option<Obituary>>,
+    buried: Condvar,
+}
+
+/// An executor's lease.
+#[derive(Debug)]
+pub struct Lease {
+    /// The holder.
+    pub client: Option<ClientId>,
+    /// Meaningful without a holder.
+    pub idle_since: Instant,
+    /// We end it, so its death is no loss.
+    pub dismissed: bool,
+}
+
+impl Executor {
+    /// Starts a process that has its runtime loaded, leased to `client`. PR_SET_PDEATHSIG is bound to the calling
+    /// thread, which must live as long as the executor. Errors: RuntimeMissing, Internal.
+    pub fn start(
+        launch: &Launch,
+        id: ExecutorId,
+        spec: LeaseSpec,
+        client: ClientId,
+    ) -> Result<(Self, Life), WireError> {
+        let internal = |error: std::io::Error| {
+            let why = format!("executor: {error}; see `rust-ort doctor`");
+            WireError::new(ErrorKind::Fault, ErrorCode::Internal, why)
+        };
+        let counters = CounterPage::create().map_err(std::io::Error::other).map_err(internal)?;
+        let (mut child, stream, log) = launch.spawn(id).map_err(internal)?;
+        let Connected { sender, mut receiver, timeouts, pidfd } = connect(&child, stream).map_err(|error| {
+            end(&mut child);
+            internal(error)
+        })?;
+        let lease = Lease { client: Some(client), idle_since: Instant::now(), dismissed: false };
+        let mut executor = Self {
+            id,
+            pid: child.id(),
+            spec,
+            log,
+            onnxruntime_version: String::new(),
+            counters,
+            link: Link::new(sender),
+            lease: Mutex::new(lease),
+            pidfd,
+            obituary: Mutex::new(None),
+            buried: Condvar::new(),
+        };
+        match greet(&executor, &mut receiver) {
+            Ok(version) => executor.onnxruntime_version = version,
+            Err(mut error) => {
+                error.message = format!("{} (executor {})", error.message, end(&mut child));
+                error.log = executor.log.display().to_string();
+                return Err(error);
+            }
+        }
+        if let Err(error) = timeouts.set_read_timeout(None) {
+            tracing::warn!(%error, "link timeout");
+        }
+        Ok((executor, Life { child, receiver }))
+    }
+
+    /// The post-mortem is done: wakes all who wait for it.
+    pub fn bury(&self, obituary: Obituary) {
+        *lock(&self.obituary) = Some(obituary);
+        self.buried.notify_all();
+    }
+
+    /// The client that holds it.
+    pub fn leased_to(&self) -> Option<ClientId> {
+        lock(&self.lease).client
+    }
+
+    /// Asks and waits. Errors: the executor's own, or ExecutorLost with what the post-mortem found.
+    pub fn ask(&self, request: &LinkRequest, fd: Option<std::os::fd::BorrowedFd<'_>>) -> Result<LinkReply, WireError> {
+        match self.link.ask(request, fd, None) {
+            Ok(LinkReply::Failed(mut error)) => {
+                if error.log.is_empty() {
+                    error.log = self.log.display().to_string();
+                }
+                Err(error)
+            }
+            Ok(reply) => Ok(reply),
+            Err(NoAnswer::Lost | NoAnswer::Timeout) => Err(self.lost()),
+        }
+    }
+
+    /// It is dead and its post-mortem is done.
+    pub fn is_buried(&self) -> bool {
+        lock(&self.obituary).is_some()
+    }
+
+    /// It is dead or dying: its link has ended.
+    pub fn is_gone(&self) -> bool {
+        self.link.is_closed()
+    }
+
+    /// Waits for the post-mortem. The error for a call that was not running in the end.
+    pub fn lost(&self) -> WireError {
+        let obituary = lock(&self.obituary);
+        let (obituary, _) = self
+            .buried
+            .wait_timeout_while(obituary, limits::POST_MORTEM, |obituary| obituary.is_none())
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let cause = obituary.as_ref().map_or("not yet known", |obituary| obituary.cause.as_str());
+        let mut error = WireError::new(
+            ErrorKind::Fault,
+            ErrorCode::ExecutorLost,
+            format!("executor {} (pid {}) died: {cause}; run again, a new one starts by itself", self.id.0, self.pid),
+        );
+        if let Some(running) = obituary.as_ref().and_then(|obituary| obituary.calls.first()) {
+            error = running.clone();
+        }
+        error.log = self.log.display().to_string();
+        error
+    }
+
+    /// Ends it at once, when it lives.
+    pub fn kill(&self) {
+        // Fails only when it is dead; a pidfd never names another process.
+        let _ = rustix::process::pidfd_send_signal(&self.pidfd, rustix::process::Signal::KILL);
+    }
+
+    /// Resident bytes, 0 when it is gone.
+    pub fn resident_bytes(&self) -> u64 {
+        resident_bytes(self.pid)
+    }
+}
+
+impl Launch {
+    /// The process, our end of its link, its log.
+    fn spawn(&self, id: ExecutorId) -> std::io::Result<(Child, UnixStream, PathBuf)> {
+        let (stream, theirs) = UnixStream::pair()?;
+        let start_log = self.log_folder.join(format!("executor-{}-{}.starting", std::process::id(), id.0));
+        let output = File::create(&start_log)?;
+        let child = Command::new(&self.program)
+            .arg("executor")
+            // The link is its standard input: the one way to hand a descriptor to a child without unsafe code.
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .spawn()?;
+        let log = self.log_folder.join(format!("executor-{}.log", child.id()));
+        let log = if std::fs::rename(&start_log, &log).is_ok() { log } else { start_log };
+        Ok((child, stream, log))
+    }
+}
+
+/// Kills it; how it ended.
+fn end(child: &mut Child) -> String {
+    // Fails only when it is dead.
+    let _ = child.kill();
+    child.wait().map_or_else(|error| error.to_string(), describe)
+}
+
+struct Connected {
+    sender: sockets::LinkSender<LinkRequest>,
+    receiver: sockets::LinkReceiver<LinkReply>,
+    /// The same socket, to set its timeout by.
+    timeouts: UnixStream,
+    /// Never names another process.
+    pidfd: OwnedFd,
+}
+
+fn connect(child: &Child, stream: UnixStream) -> std::io::Result<Connected> {
+    let pid = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
+    let pid = pid.ok_or_else(|| std::io::Error::other("pid out of range"))?;
+    let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?;
+    stream.set_read_timeout(Some(limits::EXECUTOR_START))?;
+    let timeouts = stream.try_clone()?;
+    let (sender, receiver) = sockets::split(stream)?;
+    Ok(Connected { sender, receiver, timeouts, pidfd })
+}
+
+/// Loads the runtime; the receiver is not yet served, so the one answer is read here. Errors: RuntimeMissing.
+fn greet(executor: &Executor, receiver: &mut sockets::LinkReceiver<LinkReply>) -> Result<String, WireError> {
+    let LeaseSpec { onnxruntime_library, threads, allow_spinning } = executor.spec.clone();
+    let library = onnxruntime_library.display().to_string();
+    let missing = |why: String| {
+        let message = format!("onnxruntime library {library}: {why}; install onnxruntime or correct the path");
+        WireError::new(ErrorKind::Client, ErrorCode::RuntimeMissing, message)
+    };
+    let hello = LinkRequest::Hello { library: onnxruntime_library, threads, allow_spinning };
+    executor.link.tell(&hello, Some(executor.counters.fd()));
+    match receiver.recv() {
+        Ok(Some(received)) => match received.body {
+            LinkReply::Ready { onnxruntime_version } => Ok(onnxruntime_version),
+            LinkReply::Failed(error) => Err(error),
+            other => Err(missing(format!("the executor answered {other:?}"))),
+        },
+        Ok(None) => Err(missing("the executor ended while loading it".to_owned())),
+        Err(error) => Err(missing(error.to_string())),
+    }
+}
+
+/// The link has ended, so the process is about to: killed when it is not.
+fn wait(child: &mut Child) -> std::io::Result<ExitStatus> {
+    let deadline = Instant::now() + Duration::from_secs(2);
+    while Instant::now() < deadline {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    child.kill()?;
+    child.wait()
+}

@@ -1,0 +1,349 @@
+//! Generated types → domain types. Every field of a peer is checked here.
+
+use std::path::{Path, PathBuf};
+
+use super::super::control::*;
+use super::super::message::{
+    ErrorCode, ErrorKind, Optimization, PartSpec, Prepared, SessionSpec, ValueSpec, WireError,
+};
+use super::{DecodeError, Decoded, MAX_FOLDER_NAME_BYTES, MAX_NAME_BYTES, proto};
+use crate::ids::{CallId, ClientId, ExecutorId, GraphId, PartHandle, SegmentId, StepId};
+use crate::tensor::{CallRecord, DType, TensorDesc, TensorRef};
+
+pub(super) fn missing(field: &'static str) -> DecodeError {
+    DecodeError::Missing { field }
+}
+
+fn bad(field: &'static str, why: impl Into<String>) -> DecodeError {
+    DecodeError::Bad { field, code: ErrorCode::BadMessage, why: why.into() }
+}
+
+fn bad_option(field: &'static str, why: impl Into<String>) -> DecodeError {
+    DecodeError::Bad { field, code: ErrorCode::BadOption, why: why.into() }
+}
+
+fn bad_tensor(field: &'static str, why: impl Into<String>) -> DecodeError {
+    DecodeError::Bad { field, code: ErrorCode::BadTensor, why: why.into() }
+}
+
+pub(super) fn request(body: proto::request::Body) -> Decoded<Request> {
+    use proto::request::Body;
+    Ok(match body {
+        Body::Hello(hello) => Request::Hello(Hello {
+            protocol: hello.protocol,
+            shim_version: name("Hello.shim_version", hello.shim_version)?,
+            pid: hello.pid,
+            python_version: name("Hello.python_version", hello.python_version)?,
+            torch_version: name("Hello.torch_version", hello.torch_version)?,
+            // A long command line is no reason to refuse a client.
+            program: hello.program.chars().take(MAX_NAME_BYTES / 4).collect(),
+        }),
+        Body::AttachSegment(attach) => Request::AttachSegment {
+            segment: segment("AttachSegment.segment", attach.segment)?,
+            len_bytes: attach.len_bytes,
+            lanes: match attach.kind() {
+                proto::SegmentKind::Data => false,
+                proto::SegmentKind::Lanes => true,
+                proto::SegmentKind::Unspecified => {
+                    return Err(bad(
+                        "AttachSegment.kind",
+                        format!("expected 1 (data) or 2 (lanes), got {}", attach.kind),
+                    ));
+                }
+            },
+        },
+        Body::DetachSegment(detach) => Request::DetachSegment(segment("DetachSegment.segment", detach.segment)?),
+        Body::LeaseExecutor(lease) => Request::LeaseExecutor(LeaseSpec {
+            onnxruntime_library: absolute("LeaseExecutor.onnxruntime_library", lease.onnxruntime_library)?,
+            threads: lease.threads,
+            allow_spinning: lease.allow_spinning,
+        }),
+        Body::OpenLane(open) => Request::OpenLane(open.lane),
+        Body::RegisterGraph(graph) => Request::RegisterGraph(Box::new(register_graph(graph)?)),
+        Body::PreparePart(part) => Request::PreparePart(Box::new(prepare_part(part)?)),
+        Body::OpenDump(open) => Request::OpenDump(open_dump(open)?),
+        Body::CloseDump(_) => Request::CloseDump,
+        Body::FlushDump(_) => Request::FlushDump,
+        Body::RunObserved(run) => Request::RunObserved(Box::new(run_observed(run)?)),
+        Body::CompareTensors(compare) => Request::CompareTensors {
+            pairs: compare.pairs.into_iter().map(pair).collect::<Decoded<_>>()?,
+            tolerance: compare.tolerance.map(tolerance),
+        },
+        Body::ReportEager(report) => Request::ReportEager {
+            graph: graph_id("ReportEager.graph_id", &report.graph_id)?,
+            eager_nodes: report.eager_nodes,
+        },
+        Body::GetStatus(_) => Request::GetStatus,
+        Body::Stop(stop) => Request::Stop { force: stop.force },
+    })
+}
+
+fn register_graph(graph: proto::RegisterGraph) -> Decoded<RegisterGraph> {
+    let direction = match graph.direction() {
+        proto::Direction::Forward => Direction::Forward,
+        proto::Direction::Backward => Direction::Backward,
+        proto::Direction::Inference => Direction::Inference,
+        proto::Direction::Unspecified => {
+            return Err(bad("RegisterGraph.direction", format!("expected 1 to 3, got {}", graph.direction)));
+        }
+    };
+    Ok(RegisterGraph {
+        graph: graph_id("RegisterGraph.graph_id", &graph.graph_id)?,
+        name: folder_name("RegisterGraph.name", graph.name)?,
+        direction,
+        dynamo_text: graph.dynamo_text,
+        joint_text: graph.joint_text,
+        fx_text: graph.fx_text,
+        parts_json: graph.parts_json,
+        compute_nodes: graph.compute_nodes,
+        eager_nodes: graph.eager_nodes,
+    })
+}
+
+fn prepare_part(part: proto::PreparePart) -> Decoded<PreparePart> {
+    let session = part.session.ok_or(missing("PreparePart.session"))?;
+    let optimization = Optimization::from_name(&session.optimization).ok_or_else(|| {
+        let known: Vec<_> = Optimization::NAMES.iter().map(|(name, _)| *name).collect();
+        bad_option(
+            "PreparePart.session.optimization",
+            format!("expected one of {}, got {:?}", known.join(", "), clipped(&session.optimization)),
+        )
+    })?;
+    let providers = session.providers.into_iter().map(|provider| {
+        let name = name("PreparePart.session.providers.name", provider.name)?;
+        if name.is_empty() {
+            return Err(bad_option("PreparePart.session.providers.name", "expected a provider's name, got \"\""));
+        }
+        Ok((name, provider.options))
+    });
+    Ok(PreparePart {
+        part: PartSpec {
+            graph: graph_id("PreparePart.graph_id", &part.graph_id)?,
+            part: part.part,
+            model: part.model,
+            session: SessionSpec {
+                providers: providers.collect::<Decoded<_>>()?,
+                optimization,
+                config: session.config,
+                disabled_optimizers: session.disabled_optimizers,
+            },
+            fx_values: part.fx_values,
+        },
+        provenance_json: part.provenance_json,
+    })
+}
+
+fn open_dump(open: proto::OpenDump) -> Decoded<OpenDump> {
+    let calls = match open.calls() {
+        proto::DumpCalls::None => CallsToDump::None,
+        proto::DumpCalls::First => CallsToDump::First,
+        proto::DumpCalls::All => CallsToDump::All,
+        proto::DumpCalls::Unspecified => {
+            return Err(bad("OpenDump.calls", format!("expected 1 to 3, got {}", open.calls)));
+        }
+    };
+    Ok(OpenDump {
+        folder: absolute("OpenDump.folder", open.folder)?,
+        run: folder_name("OpenDump.run", open.run)?,
+        clean: open.clean,
+        calls,
+        run_json: open.run_json,
+    })
+}
+
+fn run_observed(run: proto::RunObserved) -> Decoded<RunObserved> {
+    let record = call(run.call.ok_or(missing("RunObserved.call"))?)?;
+    let references = if run.compare {
+        let references = tensor_refs("RunObserved.references", run.references)?;
+        if references.len() != record.outputs.len() {
+            let (expected, got) = (record.outputs.len(), references.len());
+            return Err(bad(
+                "RunObserved.references",
+                format!("expected one an output, {expected} in all, got {got}; compare needs every reference"),
+            ));
+        }
+        Some(references)
+    } else {
+        None
+    };
+    Ok(RunObserved {
+        record,
+        graph: graph_id("RunObserved.graph_id", &run.graph_id)?,
+        part: run.part,
+        step: StepId(run.step),
+        dump: run.dump,
+        references,
+        tolerance: run.tolerance.map(tolerance),
+    })
+}
+
+fn call(call: proto::Call) -> Decoded<CallRecord> {
+    Ok(CallRecord {
+        call: CallId(call.call_id),
+        handle: PartHandle(call.handle),
+        eager_nodes: call.eager_nodes,
+        inputs: tensor_refs("Call.inputs", call.inputs)?,
+        outputs: tensor_refs("Call.outputs", call.outputs)?,
+    })
+}
+
+fn pair(pair: proto::TensorPair) -> Decoded<(String, PairToCompare)> {
+    let name = name("TensorPair.name", pair.name)?;
+    if !pair.not_compared.is_empty() {
+        return Ok((name, PairToCompare::NotCompared(pair.not_compared)));
+    }
+    let reference = tensor_ref("TensorPair.reference", pair.reference.ok_or(missing("TensorPair.reference"))?)?;
+    let candidate = tensor_ref("TensorPair.candidate", pair.candidate.ok_or(missing("TensorPair.candidate"))?)?;
+    Ok((name, PairToCompare::Pair { reference, candidate }))
+}
+
+fn tensor_refs(field: &'static str, references: Vec<proto::TensorRef>) -> Decoded<Vec<TensorRef>> {
+    if references.len() > CallRecord::MAX_VALUES {
+        let (max, got) = (CallRecord::MAX_VALUES, references.len());
+        return Err(DecodeError::Bad {
+            field,
+            code: ErrorCode::Limit,
+            why: format!("expected at most {max} tensors, got {got}"),
+        });
+    }
+    references.into_iter().map(|reference| tensor_ref(field, reference)).collect()
+}
+
+fn tensor_ref(field: &'static str, reference: proto::TensorRef) -> Decoded<TensorRef> {
+    if reference.offset >= TensorRef::OFFSET_LIMIT {
+        return Err(bad_tensor(field, format!("offset {}: expected below 2^40", reference.offset)));
+    }
+    let dtype = DType::from_onnx(reference.dtype).map_err(|error| bad_tensor(field, error.to_string()))?;
+    let desc = TensorDesc::new(dtype, reference.dims).map_err(|error| bad_tensor(field, error.to_string()))?;
+    Ok(TensorRef { segment: segment(field, reference.segment)?, offset: reference.offset, desc })
+}
+
+fn tolerance(tolerance: proto::Tolerance) -> ToleranceTerms {
+    let proto::Tolerance { atol, rtol, scale, equal_nan } = tolerance;
+    ToleranceTerms { atol, rtol, scale, equal_nan }
+}
+
+fn segment(field: &'static str, segment: u32) -> Decoded<SegmentId> {
+    if segment < SegmentId::LIMIT {
+        Ok(SegmentId(segment))
+    } else {
+        let why = format!("expected a segment below 2^24, got {segment}");
+        Err(DecodeError::Bad { field, code: ErrorCode::BadSegment, why })
+    }
+}
+
+fn graph_id(field: &'static str, text: &str) -> Decoded<GraphId> {
+    text.parse().map_err(|error: crate::ids::BadGraphId| bad(field, error.to_string()))
+}
+
+fn name(field: &'static str, text: String) -> Decoded<String> {
+    if text.len() <= MAX_NAME_BYTES {
+        Ok(text)
+    } else {
+        Err(bad(field, format!("expected at most {MAX_NAME_BYTES} bytes, got {}", text.len())))
+    }
+}
+
+/// One path component of letters, digits, `_`, `-`, `.`, `=`, `+` and spaces inside, not beginning with a dot.
+fn folder_name(field: &'static str, text: String) -> Decoded<String> {
+    let plain = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '=' | '+' | ' ');
+    let fits = !text.is_empty() && text.len() <= MAX_FOLDER_NAME_BYTES && !text.starts_with(['.', ' ']);
+    if fits && text.chars().all(plain) {
+        Ok(text)
+    } else {
+        let got = clipped(&text);
+        Err(bad(
+            field,
+            format!(
+                "expected one folder name of 1 to {MAX_FOLDER_NAME_BYTES} bytes (letters, digits, \"_-.=+ \", not \
+                 beginning with a dot or space), got {got:?}"
+            ),
+        ))
+    }
+}
+
+fn absolute(field: &'static str, text: String) -> Decoded<PathBuf> {
+    if Path::new(&text).is_absolute() && !text.contains('\0') && text.len() <= 4095 {
+        Ok(PathBuf::from(text))
+    } else {
+        Err(bad_option(field, format!("expected an absolute path, got {:?}", clipped(&text))))
+    }
+}
+
+fn clipped(text: &str) -> String {
+    text.chars().take(80).collect()
+}
+
+pub(super) fn reply(body: proto::reply::Body) -> Decoded<Reply> {
+    use proto::reply::Body;
+    Ok(match body {
+        Body::Error(message) => Reply::Error(error(message)),
+        Body::Welcome(welcome) => Reply::Welcome(Welcome {
+            protocol: welcome.protocol,
+            daemon_version: welcome.daemon_version,
+            client: ClientId(welcome.client_id),
+            daemon_pid: welcome.daemon_pid,
+            log: welcome.log,
+        }),
+        Body::Done(_) => Reply::Done,
+        Body::Leased(leased) => Reply::Leased(Leased {
+            executor: ExecutorId(leased.executor_id),
+            pid: leased.pid,
+            warm: leased.warm,
+            onnxruntime_version: leased.onnxruntime_version,
+            log: leased.log,
+        }),
+        Body::Registered(registered) => Reply::Registered { known: registered.known },
+        Body::Prepared(prepared) => Reply::Prepared(Prepared {
+            handle: PartHandle(prepared.handle),
+            built: prepared.built,
+            fx_nodes: prepared.fx_nodes,
+            onnx_nodes: prepared.onnx_nodes,
+            inputs: prepared.inputs.into_iter().map(value_spec).collect::<Decoded<_>>()?,
+            outputs: prepared.outputs.into_iter().map(value_spec).collect::<Decoded<_>>()?,
+            build_us: prepared.build_us,
+        }),
+        Body::DumpOpened(opened) => Reply::DumpOpened { path: opened.path },
+        Body::Observed(observed) => Reply::Observed(Observed {
+            run_us: observed.run_us,
+            verdicts: observed.comparison.map(verdicts).transpose()?,
+            dump: observed.dump,
+        }),
+        Body::Comparison(comparison) => Reply::Comparison(verdicts(comparison)?),
+        Body::Status(status) => Reply::Status(status.json),
+    })
+}
+
+pub(super) fn error(error: proto::Error) -> WireError {
+    WireError {
+        kind: ErrorKind::from_code(error.kind as u32).unwrap_or(ErrorKind::Fault),
+        code: ErrorCode::from_code(error.code as u32).unwrap_or(ErrorCode::Internal),
+        message: error.message,
+        graph: error.graph,
+        node: error.node,
+        dump: error.dump,
+        log: error.log,
+    }
+}
+
+fn value_spec(value: proto::ValueSpec) -> Decoded<ValueSpec> {
+    let dtype = DType::from_onnx(value.dtype).map_err(|error| bad_tensor("ValueSpec.dtype", error.to_string()))?;
+    Ok(ValueSpec { name: value.name, dtype, dims: value.dims })
+}
+
+fn verdicts(comparison: proto::Comparison) -> Decoded<Vec<VerdictSummary>> {
+    let verdict = |verdict: proto::TensorVerdict| {
+        let kind = match verdict.verdict() {
+            proto::VerdictKind::Match => VerdictKind::Match,
+            proto::VerdictKind::Mismatch => VerdictKind::Mismatch,
+            proto::VerdictKind::NotCompared => VerdictKind::NotCompared,
+            proto::VerdictKind::Failed => VerdictKind::Failed,
+            proto::VerdictKind::Unspecified => {
+                return Err(bad("TensorVerdict.verdict", format!("expected 1 to 4, got {}", verdict.verdict)));
+            }
+        };
+        let proto::TensorVerdict { name, reason, metrics_json, max_abs, max_rel_to_max, outside, .. } = verdict;
+        Ok(VerdictSummary { name, kind, reason, metrics_json, max_abs, max_rel_to_max, outside })
+    };
+    comparison.verdicts.into_iter().map(verdict).collect()
+}

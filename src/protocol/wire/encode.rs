@@ -1,0 +1,211 @@
+//! Domain types → generated types.
+
+use super::super::control::*;
+use super::super::message::{PartSpec, ValueSpec, WireError};
+use super::proto;
+use crate::tensor::{CallRecord, TensorRef};
+
+pub(super) fn request_to_proto(request: &Request) -> proto::request::Body {
+    use proto::request::Body;
+    match request {
+        Request::Hello(hello) => Body::Hello(proto::Hello {
+            protocol: hello.protocol,
+            shim_version: hello.shim_version.clone(),
+            pid: hello.pid,
+            python_version: hello.python_version.clone(),
+            torch_version: hello.torch_version.clone(),
+            program: hello.program.clone(),
+        }),
+        Request::AttachSegment { segment, len_bytes, lanes } => Body::AttachSegment(proto::AttachSegment {
+            segment: segment.0,
+            len_bytes: *len_bytes,
+            kind: if *lanes { proto::SegmentKind::Lanes } else { proto::SegmentKind::Data }.into(),
+        }),
+        Request::DetachSegment(segment) => Body::DetachSegment(proto::DetachSegment { segment: segment.0 }),
+        Request::LeaseExecutor(lease) => Body::LeaseExecutor(proto::LeaseExecutor {
+            onnxruntime_library: lease.onnxruntime_library.to_string_lossy().into_owned(),
+            threads: lease.threads,
+            allow_spinning: lease.allow_spinning,
+        }),
+        Request::OpenLane(lane) => Body::OpenLane(proto::OpenLane { lane: *lane }),
+        Request::RegisterGraph(graph) => Body::RegisterGraph(proto::RegisterGraph {
+            graph_id: graph.graph.to_string(),
+            name: graph.name.clone(),
+            direction: match graph.direction {
+                Direction::Forward => proto::Direction::Forward,
+                Direction::Backward => proto::Direction::Backward,
+                Direction::Inference => proto::Direction::Inference,
+            }
+            .into(),
+            dynamo_text: graph.dynamo_text.clone(),
+            joint_text: graph.joint_text.clone(),
+            fx_text: graph.fx_text.clone(),
+            parts_json: graph.parts_json.clone(),
+            compute_nodes: graph.compute_nodes,
+            eager_nodes: graph.eager_nodes,
+        }),
+        Request::PreparePart(prepare) => Body::PreparePart(prepare_part_to_proto(prepare)),
+        Request::OpenDump(open) => Body::OpenDump(proto::OpenDump {
+            folder: open.folder.to_string_lossy().into_owned(),
+            run: open.run.clone(),
+            clean: open.clean,
+            calls: match open.calls {
+                CallsToDump::None => proto::DumpCalls::None,
+                CallsToDump::First => proto::DumpCalls::First,
+                CallsToDump::All => proto::DumpCalls::All,
+            }
+            .into(),
+            run_json: open.run_json.clone(),
+        }),
+        Request::CloseDump => Body::CloseDump(proto::CloseDump {}),
+        Request::FlushDump => Body::FlushDump(proto::FlushDump {}),
+        Request::RunObserved(run) => Body::RunObserved(proto::RunObserved {
+            call: Some(call_to_proto(&run.record)),
+            graph_id: run.graph.to_string(),
+            part: run.part,
+            step: run.step.0,
+            dump: run.dump,
+            compare: run.references.is_some(),
+            references: run.references.iter().flatten().map(tensor_ref_to_proto).collect(),
+            tolerance: run.tolerance.map(tolerance_to_proto),
+        }),
+        Request::CompareTensors { pairs, tolerance } => Body::CompareTensors(proto::CompareTensors {
+            pairs: pairs.iter().map(pair_to_proto).collect(),
+            tolerance: tolerance.map(tolerance_to_proto),
+        }),
+        Request::ReportEager { graph, eager_nodes } => {
+            Body::ReportEager(proto::ReportEager { graph_id: graph.to_string(), eager_nodes: *eager_nodes })
+        }
+        Request::GetStatus => Body::GetStatus(proto::GetStatus {}),
+        Request::Stop { force } => Body::Stop(proto::Stop { force: *force }),
+    }
+}
+
+fn prepare_part_to_proto(prepare: &PreparePart) -> proto::PreparePart {
+    let PartSpec { graph, part, model, session, fx_values } = &prepare.part;
+    proto::PreparePart {
+        graph_id: graph.to_string(),
+        part: *part,
+        model: model.clone(),
+        session: Some(proto::SessionSpec {
+            providers: session
+                .providers
+                .iter()
+                .map(|(name, options)| proto::Provider { name: name.clone(), options: options.clone() })
+                .collect(),
+            optimization: session.optimization.name().to_owned(),
+            config: session.config.clone(),
+            disabled_optimizers: session.disabled_optimizers.clone(),
+        }),
+        provenance_json: prepare.provenance_json.clone(),
+        fx_values: fx_values.clone(),
+    }
+}
+
+fn call_to_proto(record: &CallRecord) -> proto::Call {
+    proto::Call {
+        call_id: record.call.0,
+        handle: record.handle.0,
+        eager_nodes: record.eager_nodes,
+        inputs: record.inputs.iter().map(tensor_ref_to_proto).collect(),
+        outputs: record.outputs.iter().map(tensor_ref_to_proto).collect(),
+    }
+}
+
+fn pair_to_proto((name, pair): &(String, PairToCompare)) -> proto::TensorPair {
+    let name = name.clone();
+    match pair {
+        PairToCompare::Pair { reference, candidate } => proto::TensorPair {
+            name,
+            reference: Some(tensor_ref_to_proto(reference)),
+            candidate: Some(tensor_ref_to_proto(candidate)),
+            not_compared: String::new(),
+        },
+        PairToCompare::NotCompared(reason) => {
+            proto::TensorPair { name, reference: None, candidate: None, not_compared: reason.clone() }
+        }
+    }
+}
+
+fn tensor_ref_to_proto(reference: &TensorRef) -> proto::TensorRef {
+    proto::TensorRef {
+        segment: reference.segment.0,
+        offset: reference.offset,
+        dtype: reference.desc.dtype.onnx_code(),
+        dims: reference.desc.shape.dims().to_vec(),
+    }
+}
+
+fn tolerance_to_proto(tolerance: ToleranceTerms) -> proto::Tolerance {
+    let ToleranceTerms { atol, rtol, scale, equal_nan } = tolerance;
+    proto::Tolerance { atol, rtol, scale, equal_nan }
+}
+
+pub(super) fn reply_to_proto(reply: &Reply) -> proto::reply::Body {
+    use proto::reply::Body;
+    match reply {
+        Reply::Error(error) => Body::Error(error_to_proto(error)),
+        Reply::Welcome(welcome) => Body::Welcome(proto::Welcome {
+            protocol: welcome.protocol,
+            daemon_version: welcome.daemon_version.clone(),
+            client_id: welcome.client.0,
+            daemon_pid: welcome.daemon_pid,
+            log: welcome.log.clone(),
+        }),
+        Reply::Done => Body::Done(proto::Done {}),
+        Reply::Leased(leased) => Body::Leased(proto::Leased {
+            executor_id: leased.executor.0,
+            pid: leased.pid,
+            warm: leased.warm,
+            onnxruntime_version: leased.onnxruntime_version.clone(),
+            log: leased.log.clone(),
+        }),
+        Reply::Registered { known } => Body::Registered(proto::Registered { known: *known }),
+        Reply::Prepared(prepared) => Body::Prepared(proto::Prepared {
+            handle: prepared.handle.0,
+            built: prepared.built,
+            fx_nodes: prepared.fx_nodes,
+            onnx_nodes: prepared.onnx_nodes,
+            inputs: prepared.inputs.iter().map(value_spec_to_proto).collect(),
+            outputs: prepared.outputs.iter().map(value_spec_to_proto).collect(),
+            build_us: prepared.build_us,
+        }),
+        Reply::DumpOpened { path } => Body::DumpOpened(proto::DumpOpened { path: path.clone() }),
+        Reply::Observed(observed) => Body::Observed(proto::Observed {
+            run_us: observed.run_us,
+            comparison: observed.verdicts.as_deref().map(comparison_to_proto),
+            dump: observed.dump.clone(),
+        }),
+        Reply::Comparison(verdicts) => Body::Comparison(comparison_to_proto(verdicts)),
+        Reply::Status(json) => Body::Status(proto::Status { json: json.clone() }),
+    }
+}
+
+pub(super) fn error_to_proto(error: &WireError) -> proto::Error {
+    proto::Error {
+        kind: error.kind.code() as i32,
+        code: error.code.code() as i32,
+        message: error.message.clone(),
+        graph: error.graph.clone(),
+        node: error.node.clone(),
+        dump: error.dump.clone(),
+        log: error.log.clone(),
+    }
+}
+
+fn value_spec_to_proto(value: &ValueSpec) -> proto::ValueSpec {
+    proto::ValueSpec { name: value.name.clone(), dtype: value.dtype.onnx_code(), dims: value.dims.clone() }
+}
+
+fn comparison_to_proto(verdicts: &[VerdictSummary]) -> proto::Comparison {
+    let verdicts = verdicts.iter().map(|verdict| proto::TensorVerdict {
+        name: verdict.name.clone(),
+        verdict: verdict.kind as i32,
+        reason: verdict.reason.clone(),
+        metrics_json: verdict.metrics_json.clone(),
+        max_abs: verdict.max_abs,
+        max_rel_to_max: verdict.max_rel_to_max,
+        outside: verdict.outside,
+    });
+    proto::Comparison { verdicts: verdicts.collect() }
+}
