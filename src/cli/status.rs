@@ -63,7 +63,8 @@ fn text(status: &Value) -> Result<String, std::fmt::Error> {
             executor["pid"],
             plain(&executor["onnxruntime_version"])
         )?;
-        write!(text, ", {} threads, client {}", executor["threads"], executor["leased_to"])?;
+        let tenant = executor["leased_to"].as_u64().map_or("idle".to_owned(), |client| format!("client {client}"));
+        write!(text, ", {} threads, {tenant}", executor["threads"])?;
         let (sessions, runs) = (&executor["sessions"], &executor["runs"]);
         writeln!(text, ", {sessions} sessions, {runs} runs, {}", bytes(&executor["resident_bytes"]))
     })?;
