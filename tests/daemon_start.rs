@@ -3,6 +3,7 @@
 
 mod support;
 
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt as _;
@@ -12,7 +13,8 @@ use std::process::Command;
 use rust_ort::daemon::peer::Peer;
 use rust_ort::protocol::control::{Hello, Notice, Reply, Request};
 use rust_ort::protocol::frame::{FrameHeader, FrameKind};
-use rust_ort::protocol::message::ErrorCode;
+use rust_ort::protocol::message::{ErrorCode, ErrorKind, WireError};
+use rust_ort::protocol::wire;
 use support::{Client, Home, code, refused, wait_for};
 
 #[test]
@@ -176,6 +178,19 @@ fn a_starting_daemon_keeps_the_newest_logs_of_earlier_ones() {
     home.start();
     assert_eq!(std::fs::read_dir(&logs).unwrap().count(), 20 + 2, "and its own, and what is not a log");
     assert!(home.log().contains("old state removed"), "{}", home.log());
+}
+
+#[test]
+fn a_refusal_that_came_before_the_question_is_heard() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("v1.sock");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let mut peer = Peer::connect_raw(&socket).unwrap();
+    let refusal = WireError::new(ErrorKind::Client, ErrorCode::Permission, "not yours");
+    let (mut daemon, _) = listener.accept().unwrap();
+    daemon.write_all(&wire::encode_reply(0, &Reply::Error(refusal)).unwrap()).unwrap();
+    drop(daemon);
+    assert_eq!(code(peer.ask(&Request::GetStatus).unwrap_err()), ErrorCode::Permission);
 }
 
 const AS_OTHER_USER: &str = "RUST_ORT_TEST_OTHER_USER_CONNECTS_TO";

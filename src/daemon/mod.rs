@@ -1,5 +1,5 @@
 //! The daemon: listens, gives each connection a thread, leases executors, and survives everything its clients and
-//! executors do. The way of a request: [`listener`] → [`connection`] → [`handler`].
+//! executors do. The way of a request: [`listener`] → `connection` → `handler`.
 
 mod client;
 mod connection;

@@ -39,7 +39,7 @@ pub enum PeerError {
     /// The answer is of another kind than the question.
     #[error("the daemon answered {0} with something else; install equal versions and run `rust-ort stop`")]
     Unexpected(&'static str),
-    /// See [`TransportError`].
+    /// The connection broke, or its frames did.
     #[error(transparent)]
     Transport(#[from] TransportError),
     /// See [`FrameError`].
@@ -109,13 +109,26 @@ impl Peer {
     ) -> Result<Reply, PeerError> {
         let id = self.next_id;
         self.next_id += 1;
-        self.transport.send(&wire::encode_request(id, request)?, fd)?;
+        match self.transport.send(&wire::encode_request(id, request)?, fd) {
+            Ok(()) => self.reply(id, request.name(), deadline),
+            // A daemon that refuses a connection says why before it is asked, and closes: its word waits here.
+            Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
+                match self.reply(id, request.name(), deadline) {
+                    Err(PeerError::Refused(word)) => Err(word.into()),
+                    _ => Err(error.into()),
+                }
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn reply(&mut self, id: u64, asked: &'static str, deadline: Option<Instant>) -> Result<Reply, PeerError> {
         loop {
             match self.receive(deadline)? {
                 Answer::Notice(notice) => self.notices.push(notice),
                 Answer::Reply(got, Reply::Error(error)) if got == id || got == 0 => return Err(error.into()),
                 Answer::Reply(got, reply) if got == id => return Ok(reply),
-                Answer::Reply(..) => return Err(PeerError::Unexpected(request.name())),
+                Answer::Reply(..) => return Err(PeerError::Unexpected(asked)),
             }
         }
     }
