@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import operator
 import re
@@ -165,6 +166,7 @@ class _Compilation:
     joint_text: str = ""
     started: float = field(default_factory=time.perf_counter)
     collected: list[GraphInfo]
+    made: dict[tuple[str, str], Callable[[list[Any]], Any]] = field(default_factory=dict)
 
 
 def _compile_dynamo_graph(
@@ -221,6 +223,26 @@ def _readable(gm: fx.GraphModule) -> str:
 def _compile_aot_graph(
     compilation: _Compilation, direction: str, gm: fx.GraphModule, example_inputs: Sequence[Any]
 ) -> Callable[[list[Any]], Any]:
+    from torch._dynamo.convert_frame import compile_lock
+
+    if direction == "forward":
+        _keep_saved_tensors()
+    # A first backward compiles outside Dynamo's lock, in several threads at once; FX's metadata is one a process.
+    with compile_lock:
+        return _compiled_once(compilation, direction, gm)
+
+
+def _keep_saved_tensors() -> None:
+    """No backward here writes into its saved tensors: none is donated, and backward(retain_graph=True) is allowed."""
+    from torch._guards import TracingContext
+
+    context = TracingContext.try_get()
+    metadata = context.fw_metadata if context is not None else None
+    if getattr(metadata, "bw_donated_idxs", None):
+        metadata.bw_donated_idxs = []  # type: ignore[union-attr]
+
+
+def _compiled_once(compilation: _Compilation, direction: str, gm: fx.GraphModule) -> Callable[[list[Any]], Any]:
     from rust_ort.export import hash as content
     from rust_ort.export.decompositions import TABLE_VERSION
     from rust_ort.export.translate import TORCHLIB_OPSET
@@ -234,6 +256,9 @@ def _compile_aot_graph(
     extra = [f"opset {TORCHLIB_OPSET}", f"table {TABLE_VERSION}", *map(_cache_key, options.transforms)]
     graph_id = content.graph_hash(gm, extra=extra)
     seconds["hash"] = time.perf_counter() - start
+    made = compilation.made.get((direction, graph_id))
+    if made is not None:  # by another thread, while this one waited for the lock
+        return made
     observe.must_show(graph_id, name)  # preparing it shows it
     with torch._C._DisableAutocast():
         compiled = _plan_and_prepare(compilation, name, direction, gm, graph_id, seconds)
@@ -247,6 +272,7 @@ def _compile_aot_graph(
         return compiled(args)
 
     call._boxed_call = True  # type: ignore[attr-defined]
+    compilation.made[direction, graph_id] = call
     return call
 
 
@@ -519,9 +545,11 @@ class CompiledGraph:
         self._outer = _linked(plan, runners) if runners is not None else None
         self._keep_inputs = options.on_daemon_error == "eager"
         self._warned = False
+        self._steps = itertools.count()
 
     def __call__(self, args: list[Any]) -> Any:
         info = self.info
+        step = next(self._steps)
         info.calls += 1
         if observe.current() is not None and observe.must_show(info.graph_id, info.name):
             self._show()
@@ -529,7 +557,7 @@ class CompiledGraph:
             if self._fast is not None and not self._keep_inputs:
                 return self._fast(args)
             return self._guarded(args, None)
-        return self._observed_call(args)
+        return self._observed_call(args, step)
 
     def _show(self) -> None:
         """Hands graph and models to a dump that was opened after they were compiled."""
@@ -539,23 +567,19 @@ class CompiledGraph:
         for runner in self._runners or ():
             runner.part.prepare(again=True)
 
-    def _observed_call(self, args: list[Any]) -> Any:
+    def _observed_call(self, args: list[Any], step: int) -> Any:
         references = None
-        step = self.info.calls - 1
         if self._compare:
             references = self._references(list(args), step)
-        observation = _Observation(
-            step=observe.next_step(self.info.graph_id, self.info.name, step),
-            dump=observe.dump_wanted(self.info.graph_id, self.info.name),
-            references=references,
-            tolerance=self._options.tolerance,
-            client=client_of(self._options),
-        )
-        try:
+        with observe.data_set(self.info.graph_id, self.info.name) as data_set:
+            observation = _Observation(
+                step=step if data_set is None else data_set,
+                dump=data_set is not None,
+                references=references,
+                tolerance=self._options.tolerance,
+                client=client_of(self._options),
+            )
             return self._guarded(args, observation)
-        finally:
-            if observation.dump:
-                observe.dumped(self.info.graph_id, self.info.name)
 
     def _references(self, args: list[Any], step: int) -> dict[str, Any] | None:
         from rust_ort.reference import run_reference
