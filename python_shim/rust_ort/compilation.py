@@ -41,6 +41,7 @@ class _Compilation:
     joint_text: str = ""
     started: float = field(default_factory=time.perf_counter)
     collected: list[GraphInfo]
+    made: dict[tuple[str, str], Callable[[list[Any]], Any]] = field(default_factory=dict)
 
 
 def compile_dynamo_graph(
@@ -89,6 +90,26 @@ def _readable(gm: fx.GraphModule) -> str:
 def _compile_aot_graph(
     compilation: _Compilation, direction: str, gm: fx.GraphModule, example_inputs: Sequence[Any]
 ) -> Callable[[list[Any]], Any]:
+    from torch._dynamo.convert_frame import compile_lock
+
+    if direction == "forward":
+        _keep_saved_tensors()
+    # A first backward compiles outside Dynamo's lock, in several threads at once; FX's metadata is one a process.
+    with compile_lock:
+        return _compiled_once(compilation, direction, gm)
+
+
+def _keep_saved_tensors() -> None:
+    """No backward here writes into its saved tensors: none is donated, and backward(retain_graph=True) is allowed."""
+    from torch._guards import TracingContext
+
+    context = TracingContext.try_get()
+    metadata = context.fw_metadata if context is not None else None
+    if getattr(metadata, "bw_donated_idxs", None):
+        metadata.bw_donated_idxs = []  # type: ignore[union-attr]
+
+
+def _compiled_once(compilation: _Compilation, direction: str, gm: fx.GraphModule) -> Callable[[list[Any]], Any]:
     options = compilation.options
     name = f"{compilation.name}-{direction}"
     observe.open_from_options(options)
@@ -98,6 +119,9 @@ def _compile_aot_graph(
     extra = [f"opset {TORCHLIB_OPSET}", f"table {decompositions.TABLE_VERSION}", *map(_cache_key, options.transforms)]
     graph_id = content.graph_hash(gm, extra=extra)
     seconds["hash"] = time.perf_counter() - start
+    made = compilation.made.get((direction, graph_id))
+    if made is not None:  # by another thread, while this one waited for the lock
+        return made
     observe.must_show(graph_id, name)  # preparing it shows it
     with torch._C._DisableAutocast():
         compiled = _plan_and_prepare(compilation, name, direction, gm, graph_id, seconds)
@@ -110,6 +134,7 @@ def _compile_aot_graph(
         return compiled(args)
 
     call._boxed_call = True  # type: ignore[attr-defined]
+    compilation.made[direction, graph_id] = call
     return call
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -105,9 +106,11 @@ class CompiledGraph:
         self._outer = _linked(plan, runners) if runners is not None else None
         self._keep_inputs = options.on_daemon_error == "eager"
         self._warned = False
+        self._steps = itertools.count()
 
     def __call__(self, args: list[Any]) -> Any:
         info = self.info
+        step = next(self._steps)
         info.calls += 1
         if observe.current() is not None and observe.must_show(info.graph_id, info.name):
             self._show()
@@ -115,7 +118,7 @@ class CompiledGraph:
             if self._fast is not None and not self._keep_inputs:
                 return self._fast(args)
             return self._guarded(args, None)
-        return self._observed_call(args)
+        return self._observed_call(args, step)
 
     def _show(self) -> None:
         """Hands graph and models to a dump that was opened after they were compiled."""
@@ -125,23 +128,19 @@ class CompiledGraph:
         for runner in self._runners or ():
             runner.part.prepare(again=True)
 
-    def _observed_call(self, args: list[Any]) -> Any:
+    def _observed_call(self, args: list[Any], step: int) -> Any:
         references = None
-        step = self.info.calls - 1
         if self._compare:
             references = self._references(list(args), step)
-        observation = _Observation(
-            step=observe.next_step(self.info.graph_id, self.info.name, step),
-            dump=observe.dump_wanted(self.info.graph_id, self.info.name),
-            references=references,
-            tolerance=self._options.tolerance,
-            client=Client.get(self._options),
-        )
-        try:
+        with observe.data_set(self.info.graph_id, self.info.name) as data_set:
+            observation = _Observation(
+                step=step if data_set is None else data_set,
+                dump=data_set is not None,
+                references=references,
+                tolerance=self._options.tolerance,
+                client=Client.get(self._options),
+            )
             return self._guarded(args, observation)
-        finally:
-            if observation.dump:
-                observe.dumped(self.info.graph_id, self.info.name)
 
     def _references(self, args: list[Any], step: int) -> dict[str, Any] | None:
         if not self._runners:

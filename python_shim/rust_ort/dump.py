@@ -88,6 +88,7 @@ def close(session: observe.DumpSession) -> None:
 
     What could not be written is a RuntimeWarning: a full disk costs the dump, not the run.
     """
+    observe.wait_for_calls(session)
     for client in session.clients:
         for end in (client.flush_dump, client.close_dump):
             try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 @dataclass(kw_only=True, eq=False)
 class DumpSession:
     """An open dump. `clients`: those that were told of it. `dumped`: {(graph id, name): data sets asked for}.
-    `shown`: (graph id, name) of the graphs it has."""
+    `shown`: (graph id, name) of the graphs it has. `in_flight`: calls whose tensors are on their way to it."""
 
     folder: Path
     run: str
@@ -25,10 +27,11 @@ class DumpSession:
     clients: list[Client] = field(default_factory=list)
     dumped: dict[tuple[str, str], int] = field(default_factory=dict)
     shown: set[tuple[str, str]] = field(default_factory=set)
+    in_flight: int = 0
 
 
 _current: DumpSession | None = None
-_lock = threading.Lock()
+_changed = threading.Condition()
 
 
 def current() -> DumpSession | None:
@@ -39,7 +42,7 @@ def current() -> DumpSession | None:
 def set_current(session: DumpSession | None) -> DumpSession | None:
     """Makes `session` the open dump; returns the one before."""
     global _current
-    with _lock:
+    with _changed:
         before, _current = _current, session
     return before
 
@@ -52,26 +55,44 @@ def dump_wanted(graph_id: str, name: str) -> bool:
     return session.calls == "all" or (graph_id, name) not in session.dumped
 
 
+@contextlib.contextmanager
+def data_set(graph_id: str, name: str) -> Iterator[int | None]:
+    """Number of this call's data set, counted from 0 in each dump and given to one call alone; None: no dump of it.
+
+    The dump stays open as long as this is entered.
+    """
+    with _changed:
+        session = _current if dump_wanted(graph_id, name) else None
+        if session is not None:
+            step = session.dumped.get((graph_id, name), 0)
+            session.dumped[graph_id, name] = step + 1
+            session.in_flight += 1
+    if session is None:
+        yield None
+        return
+    try:
+        yield step
+    finally:
+        with _changed:
+            session.in_flight -= 1
+            _changed.notify_all()
+
+
+def wait_for_calls(session: DumpSession) -> None:
+    """Until no call of any thread sends tensors to `session`, which is no longer the open one."""
+    with _changed:
+        _changed.wait_for(lambda: session.in_flight == 0)
+
+
 def must_show(graph_id: str, name: str) -> bool:
     """Whether the graph runs inside a dump for the first time; asked once."""
     session = _current
     if session is None or (graph_id, name) in session.shown:
         return False
-    session.shown.add((graph_id, name))
-    return True
-
-
-def dumped(graph_id: str, name: str) -> None:
-    """One more data set of the graph was asked for."""
-    session = _current
-    if session is not None:
-        session.dumped[graph_id, name] = session.dumped.get((graph_id, name), 0) + 1
-
-
-def next_step(graph_id: str, name: str, step: int) -> int:
-    """Number of the data set: those of one dump count from 0."""
-    session = _current
-    return step if session is None else session.dumped.get((graph_id, name), 0)
+    with _changed:
+        known = len(session.shown)
+        session.shown.add((graph_id, name))
+        return len(session.shown) > known
 
 
 def announce(options: Options) -> None:

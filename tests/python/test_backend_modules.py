@@ -281,6 +281,14 @@ def test_dtypes(client: FakeClient | DaemonClient, dtype: torch.dtype) -> None:
     check(Fn(lambda self, x: (x.clone(), x + x, x.sum(), x.float() * 2, x == x, x.max())), x, client=client, eager=None)
 
 
+def test_a_function_of_torchlib_that_the_runtime_lacks_for_a_dtype_runs_in_eager(
+    client: FakeClient | DaemonClient,
+) -> None:
+    check(nn.GELU(), torch.randn(3, dtype=torch.float64, requires_grad=True), client=client, eager=None)
+    refused = [node.name for info in rust_ort.graphs()[-2:] for node in info.eager]
+    assert refused == ["gelu", "erf"]
+
+
 def test_bool_reductions_are_promoted(client: FakeClient | DaemonClient) -> None:
     check(Fn(lambda self, x: (x > 0).sum(0) + (x > 0).float().mean()), torch.randn(3, 4), client=client)
 

@@ -166,3 +166,25 @@ def test_provenance_joins_values_lines_modules_and_parameters() -> None:
     assert "relu" in spec.dynamo_text
     assert "tangents_1" in spec.joint_text
     assert "primals_1" in spec.fx_text
+
+
+def test_nodes_inlined_from_a_torchlib_function_keep_their_fx_node() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.special.erf(x) + torch.erf(x * 2)
+
+    (gm,) = aot_graphs(function, torch.randn(3))
+    (part,) = make_plan(gm, name="g").parts
+    nodes = {node.name: node.op_type for node in onnx.load_model_from_string(part.translated.model).graph.node}
+    of_erf = {part.translated.onnx_nodes.get(name) for name, op_type in nodes.items() if op_type == "Erf"}
+    assert of_erf == {"erf", "erf_1"}
+
+
+def test_an_exporter_that_is_missing_is_an_error_not_a_reason_for_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    (gm,) = aot_graphs(lambda x: x + 1, torch.randn(3))
+
+    def missing() -> Any:
+        raise translate.ExporterMissing("no exporter")
+
+    monkeypatch.setattr(translate, "_exporter", missing)
+    with pytest.raises(translate.ExporterMissing):
+        make_plan(gm, name="g")

@@ -19,6 +19,7 @@ from rust_ort.export.widen import widen_bfloat16
 
 MODEL_IR_VERSION = 10
 TORCHLIB_OPSET = 18
+_FX_NAME = "rust_ort.fx_name"
 
 
 class ExporterMissing(RuntimeError):
@@ -93,9 +94,10 @@ def onnx_friendly_table() -> dict[Any, Callable[..., Any]]:
 
 
 def why_untranslatable(node: fx.Node, *, opset: int = TORCHLIB_OPSET) -> str | None:
-    """None when torchlib has a function for `node`, else the reason."""
+    """None when torchlib has a function for `node`, else the reason. Errors: ExporterMissing."""
+    exporter, registered = _exporter(), registry(opset)
     try:
-        function, message = _exporter().dispatching.dispatch(node, registry(opset))
+        function, message = exporter.dispatching.dispatch(node, registered)
     except Exception as error:
         # A target the registry cannot look up is simply not registered. Whatever torch raises becomes the node's
         # reason: it is logged with the node, and raised under on_unsupported="error".
@@ -206,6 +208,9 @@ def _inline_functions(ir: Any, model: Any) -> None:
         return
     from onnx_ir.passes.common import InlinePass
 
+    for node in model.graph:
+        if node.op_identifier() in model.functions and node.meta.get("node") is not None:
+            node.metadata_props[_FX_NAME] = _fx_name(node.meta["node"])  # the pass hands it to the nodes of the body
     before = {id(value): value.name for value in model.graph.outputs}
     InlinePass()(model)
     for value in model.graph.outputs:
@@ -233,6 +238,10 @@ def _has_subgraph(node: Any) -> bool:
     return any(attribute.type.name in ("GRAPH", "GRAPHS") for attribute in node.attributes.values())
 
 
+def _fx_name(node: fx.Node) -> str:
+    return str(node.meta.get("fx_name", node.name))
+
+
 def _strip_metadata(model: Any) -> dict[str, str]:
     """{ONNX node: FX node}; the metadata itself, 96 % of the proto, goes."""
     onnx_nodes: dict[str, str] = {}
@@ -242,8 +251,9 @@ def _strip_metadata(model: Any) -> dict[str, str]:
         if not node.name or node.name in names:  # a renamed value renamed its producer too
             node.name = f"{node.name or 'node'}_n{index}"
         names.add(node.name)
-        if fx_node is not None:
-            onnx_nodes[node.name] = fx_node.meta.get("fx_name", fx_node.name)
+        fx_name = _fx_name(fx_node) if fx_node is not None else node.metadata_props.get(_FX_NAME)
+        if fx_name is not None:
+            onnx_nodes[node.name] = fx_name
         node.metadata_props.clear()
         for value in node.outputs:
             value.metadata_props.clear()
