@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import logging
@@ -133,6 +134,7 @@ def _as_itself(error: RustOrtError) -> RustOrtError:
     raised: RustOrtError = through.__new__(through, *error.args)  # __init__ wants Dynamo's arguments
     raised.__dict__.update(error.__dict__)
     raised.first_useful_frame = None  # type: ignore[attr-defined]
+    raised.frame_exec_strategy = None  # type: ignore[attr-defined]
     return raised
 
 
@@ -317,6 +319,8 @@ def _plan_and_prepare(
                 if isinstance(error, DaemonFault) and options.on_daemon_error == "eager":
                     return CompiledGraph(info=info, plan=plan, runners=None, options=options, graph=graph)
                 raise
+            if options.transforms:
+                _raise_if_transforms_did_it(error, compilation, graph, plan)
             reason = f"ONNX Runtime refused {culprit}: {error.args[0]}"
             refused.update((node, reason) for node in _alike(gm, culprit))
             continue
@@ -324,6 +328,21 @@ def _plan_and_prepare(
             seconds["prepare"] = seconds.get("prepare", 0.0) + time.perf_counter() - start
         runners = [PartRunner(part, planned, info) for part, planned in zip(parts, plan.parts, strict=True)]
         return CompiledGraph(info=info, plan=plan, runners=runners, options=options, graph=graph)
+
+
+def _raise_if_transforms_did_it(error: RustOrtError, compilation: _Compilation, graph: GraphSpec, plan: Plan) -> None:
+    """What ONNX cannot express runs in eager; what a transform broke is an error."""
+    plain = dataclasses.replace(compilation, options=dataclasses.replace(compilation.options, transforms=()))
+    try:
+        for part in plan.parts:
+            _prepare(plain, graph, plan, part)
+    except RustOrtError:
+        return
+    raise ClientError(
+        f"the runtime refuses the model that option transforms made, not the one they were given: {error.args[0]}",
+        code="BAD_MODEL",
+        graph=graph.name,
+    ) from error
 
 
 def _refused_node(error: RustOrtError, plan: Plan) -> str | None:
@@ -426,7 +445,10 @@ def _transformed(model: bytes, transforms: Sequence[Callable[..., Any]]) -> byte
 
     proto = onnx.load_model_from_string(model)
     for transform in transforms:
-        proto = transform(proto) or proto
+        made = transform(proto)
+        if made is not None and not isinstance(made, onnx.ModelProto):
+            raise OptionError(f"option transforms: {transform!r} returned {made!r}, expected a ModelProto or None")
+        proto = proto if made is None else made
     serialized: bytes = proto.SerializeToString(deterministic=True)
     return serialized
 
