@@ -86,6 +86,7 @@ def _as_itself(error: RustOrtError) -> RustOrtError:
     raised: RustOrtError = through.__new__(through, *error.args)  # __init__ wants Dynamo's arguments
     raised.__dict__.update(error.__dict__)
     raised.first_useful_frame = None  # type: ignore[attr-defined]
+    raised.frame_exec_strategy = None  # type: ignore[attr-defined]
     return raised
 
 

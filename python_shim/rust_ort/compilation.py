@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 import re
@@ -17,7 +18,7 @@ from torch.utils import _pytree as pytree
 from rust_ort import graph_info, observe
 from rust_ort.client import Client, GraphSpec, OutputSpec, Part, PartSpec
 from rust_ort.compiled_graph import CompiledGraph, PartRunner
-from rust_ort.errors import ClientError, DaemonFault, RustOrtError
+from rust_ort.errors import ClientError, DaemonFault, OptionError, RustOrtError
 from rust_ort.export import decompositions
 from rust_ort.export import hash as content
 from rust_ort.export.partition import EagerNode, lowest_precision
@@ -181,6 +182,8 @@ def _plan_and_prepare(
                     info.unreachable = error
                     return CompiledGraph(info=info, plan=plan, runners=None, options=options, graph=graph)
                 raise
+            if options.transforms:
+                _raise_if_transforms_did_it(error, compilation, graph, plan)
             reason = f"ONNX Runtime refused {culprit}: {error.args[0]}"
             refused.update((node, reason) for node in _alike(gm, culprit))
             continue
@@ -188,6 +191,21 @@ def _plan_and_prepare(
             seconds["prepare"] = seconds.get("prepare", 0.0) + time.perf_counter() - start
         runners = [PartRunner(part, planned, info) for part, planned in zip(parts, plan.parts, strict=True)]
         return CompiledGraph(info=info, plan=plan, runners=runners, options=options, graph=graph)
+
+
+def _raise_if_transforms_did_it(error: RustOrtError, compilation: _Compilation, graph: GraphSpec, plan: Plan) -> None:
+    """What ONNX cannot express runs in eager; what a transform broke is an error."""
+    plain = dataclasses.replace(compilation, options=dataclasses.replace(compilation.options, transforms=()))
+    try:
+        for part in plan.parts:
+            _prepared_part(plain, graph, plan, part)
+    except RustOrtError:
+        return
+    raise ClientError(
+        f"the runtime refuses the model that option transforms made, not the one they were given: {error.args[0]}",
+        code="BAD_MODEL",
+        graph=graph.name,
+    ) from error
 
 
 def _refused_node(error: RustOrtError, plan: Plan) -> str | None:
@@ -277,7 +295,10 @@ def _transformed(model: bytes, transforms: Sequence[Callable[..., Any]]) -> byte
 
     proto = onnx.load_model_from_string(model)
     for transform in transforms:
-        proto = transform(proto) or proto
+        made = transform(proto)
+        if made is not None and not isinstance(made, onnx.ModelProto):
+            raise OptionError(f"option transforms: {transform!r} returned {made!r}, expected a ModelProto or None")
+        proto = proto if made is None else made
     serialized: bytes = proto.SerializeToString(deterministic=True)
     return serialized
 

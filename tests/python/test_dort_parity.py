@@ -202,6 +202,70 @@ def test_a_transform_rewrites_the_model_that_runs() -> None:
     assert [node.op_type for node in model.graph.node] == ["Sigmoid"]
 
 
+def break_first_node(model: onnx.ModelProto) -> None:
+    model.graph.node[0].op_type = "NoSuchOperator"
+
+
+def rename_output(model: onnx.ModelProto) -> None:
+    model.graph.node[-1].output[0] = model.graph.output[0].name = "other"
+
+
+@pytest.mark.parametrize(
+    ("transform", "text"),
+    [
+        (break_first_node, "option transforms made.*NoSuchOperator"),
+        (rename_output, r"inputs and outputs are .*\['other'\], expected"),
+        (lambda model: 3, "returned 3, expected a ModelProto or None"),
+    ],
+    ids=["unknown operator", "renamed output", "no model"],
+)
+def test_a_model_that_a_transform_broke_is_an_error_and_not_run_in_eager(
+    transform: Callable[[onnx.ModelProto], Any], text: str
+) -> None:
+    with pytest.raises(rust_ort.RustOrtError, match=text):
+        torch.compile(torch.relu, backend=rust_ort.backend(transforms=[transform]))(torch.ones(3))
+
+
+def test_a_node_the_runtime_refuses_runs_in_eager_beside_a_transform() -> None:
+    recorded = Recorded(nn.functional.gelu)
+    x = torch.randn(3, dtype=torch.float64)
+    assert_equal(recorded.call(x * 2), nn.functional.gelu(x * 2))
+    assert ["refused" in node.reason for graph in recorded.graphs for node in graph.eager] == [True]
+
+
+def test_suppressed_errors_are_torchs_to_suppress() -> None:
+    compiled = torch.compile(torch.relu, backend="rust_ort", options={"opset": 20})
+    with torch._dynamo.config.patch(suppress_errors=True):
+        assert_equal(compiled(torch.ones(3)), torch.ones(3))
+
+
+UNAVAILABLE: list[dict[str, Any]] = [
+    {"compare": "nodes"},
+    {"compare_every": 2},
+    {"custom_op_libraries": ["ops.so"]},
+    {"custom_translations": {"aten::add": print}},
+    {"share_parameters": True},
+    {"freeze_parameters": True},
+    {"opset": 20},
+]
+
+
+@pytest.mark.parametrize("options", UNAVAILABLE, ids=lambda options: next(iter(options)))
+def test_an_option_of_a_later_version_is_refused_wherever_it_is_given(options: dict[str, Any]) -> None:
+    (name,) = options
+    text = f"option {name}=.* is not available yet"
+    known = len(rust_ort.graphs())
+    with pytest.raises(rust_ort.NotAvailableYet, match=text):
+        torch.compile(torch.relu, backend="rust_ort", options=options)(torch.ones(3))
+    for use in (rust_ort.backend, rust_ort.Options):
+        with pytest.raises(rust_ort.NotAvailableYet, match=text):
+            use(**options)
+    for ask in (rust_ort.compare, rust_ort.explain):
+        with pytest.raises(rust_ort.NotAvailableYet, match=text):
+            ask(torch.relu, torch.ones(3), options=options)
+    assert len(rust_ort.graphs()) == known
+
+
 def test_options_that_are_equal_compile_again_and_run_right() -> None:
     x = torch.randn(3)
     for options in (None, {}, {"providers": ["CPUExecutionProvider"]}, rust_ort.Options(threads=1)):
