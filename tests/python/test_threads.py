@@ -383,6 +383,8 @@ def test_ctrl_c_in_a_call_leaves_a_working_client(barrier: Path, daemon: Daemon,
         barrier.unlink()
         torch.testing.assert_close(gradients(model, compiled, x), expected)
         torch.testing.assert_close(kept, model(x).detach())
+        connection = daemon.client().connection()
+        wait_until(lambda connection=connection: connection.in_flight() == [], "the abandoned call")
 
 
 def test_ctrl_c_while_compiling_leaves_a_working_compiler(barrier: Path, daemon: Daemon) -> None:
