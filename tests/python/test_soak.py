@@ -1,11 +1,13 @@
 """Memory stays flat over changing shapes, dropped backwards, retained outputs and two threads."""
 
 import gc
+import os
 import random
 import threading
 from collections import deque
 from pathlib import Path
 
+import pytest
 import torch
 
 
@@ -49,13 +51,11 @@ def run_calls(model: torch.nn.Module, compiled: torch.nn.Module, n_calls: int, e
         thread.join()
 
 
-def test_two_thousand_calls_leave_memory_flat(daemon) -> None:
+def test_two_thousand_calls_leave_memory_flat(daemon, capsys: pytest.CaptureFixture[str]) -> None:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.GELU(), torch.nn.Linear(64, 16))
     compiled = torch.compile(model, backend="rust_ort", dynamic=True)
     errors: list[str] = []
-    import os
-
     # One call first, alone: two threads compiling the same frame at once is torch's own business.
     compiled(torch.randn(7, 32)).sum().backward()
     run_calls(model, compiled, 400, errors)
@@ -70,7 +70,8 @@ def test_two_thousand_calls_leave_memory_flat(daemon) -> None:
     run_calls(model, compiled, 2000, errors)
     gc.collect()
     after = sizes()
-    print("RSS in KiB, before and after 2,000 calls:", before, after)
+    with capsys.disabled():
+        print("\nRSS in KiB, before and after 2,000 calls:", before, after)
     assert not errors, errors[:5]
     assert before.keys() == after.keys()
     for name in before:
