@@ -15,7 +15,7 @@ from torch import Tensor
 
 aten = torch.ops.aten
 
-TABLE_VERSION = 1
+TABLE_VERSION = 2
 """Part of the content hash. Raise it with every change here that changes a traced graph."""
 
 KEPT_WHOLE = (
@@ -24,6 +24,13 @@ KEPT_WHOLE = (
     "lift.default",
     "alias.default",
     "detach.default",
+    # Decomposed to prims.signbit, whose fake dtype is wrong, and to prims.copy_to, which is not functional.
+    "copysign.Scalar",
+    "copysign.Tensor",
+    "diagonal_scatter.default",
+    # Decomposed, its gradient is wrong where indices repeat.
+    "max_unpool2d.default",
+    "max_unpool3d.default",
 )
 
 TORCHS_OWN = (
@@ -46,6 +53,14 @@ TORCHS_OWN = (
     "nll_loss_backward.default",
     "nll_loss2d_forward.default",
     "nll_loss2d_backward.default",
+    "hardtanh_backward.default",  # torchlib gives hardtanh and relu6 a gradient on their bounds
+    "logaddexp.default",  # torchlib's overflows
+    "logaddexp2.default",
+    "baddbmm.default",  # torchlib's lets NaN through that beta = 0 must ignore
+    "isinf.default",  # torchlib's rounds float64 to float32
+    "isposinf.default",
+    "isneginf.default",
+    "xlogy.Tensor",  # torchlib's is 0 where y is NaN
 )
 
 
@@ -65,6 +80,7 @@ def table() -> dict[Any, Callable[..., Any]]:
     table[aten._scaled_dot_product_flash_attention_for_cpu_backward.default] = attention_backward
     table[aten.convolution_backward.default] = convolution_backward
     table[aten.mv.default] = mv
+    table[aten.sign.default] = sign
     table[aten.full_like.default] = full_like
     table[aten.zeros_like.default] = functools.partial(full_like, fill_value=0)
     table[aten.ones_like.default] = functools.partial(full_like, fill_value=1)
@@ -88,7 +104,7 @@ def _probabilities(
     if attn_mask is None:
         return scores, torch.softmax(scores, -1)
     scores = scores + attn_mask.to(scores.dtype)
-    empty = scores.amax(-1, keepdim=True) == -math.inf
+    empty = attn_mask.amax(-1, keepdim=True) == -math.inf  # of the mask: smaller than the scores
     return scores, torch.where(empty, 0.0, torch.softmax(scores, -1))
 
 
@@ -249,3 +265,10 @@ def mv(matrix: Tensor, vector: Tensor) -> Tensor:
     onnxruntime 1.31.1 on CPU fuses Transpose → MatMul(·, 1-D) into a FusedMatMul that gives wrong values.
     """
     return torch.mm(matrix, vector.unsqueeze(1)).squeeze(1)
+
+
+def sign(tensor: Tensor) -> Any:
+    """0 for NaN, where ONNX's Sign says NaN."""
+    if not tensor.dtype.is_floating_point:
+        return NotImplemented
+    return (tensor > 0).to(tensor.dtype) - (tensor < 0).to(tensor.dtype)

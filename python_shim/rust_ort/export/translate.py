@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from rust_ort.export.corrections import CORRECTED
 from rust_ort.export.widen import widen_bfloat16
 
 MODEL_IR_VERSION = 10
@@ -83,7 +84,10 @@ def registry(opset: int = TORCHLIB_OPSET) -> Any:
     exporter = _exporter()
     logger = logging.getLogger(exporter.registration.__name__)
     logger.setLevel(logging.ERROR)  # it warns of torchvision's operators where torchvision is not installed
-    return exporter.registration.ONNXRegistry.from_torchlib(opset_version=opset)
+    made = exporter.registration.ONNXRegistry.from_torchlib(opset_version=opset)
+    for target, function in CORRECTED.items():
+        made.register_op(target, function)
+    return made
 
 
 def onnx_friendly_table() -> dict[Any, Callable[..., Any]]:
