@@ -23,8 +23,6 @@ ROWS = torch.tensor([[1.0, nan, 2.0], [inf, 1.0, -inf], [-inf, -inf, -inf], [nan
 POWERS = torch.arange(40)
 IMAGE = torch.arange(2 * 3 * 9 * 7, dtype=torch.float32).sin().reshape(2, 3, 9, 7)
 IDS = torch.tensor([1, 2, 2, 0, 3])
-WEIGHT = torch.arange(16.0).reshape(1, 1, 4, 4)
-UNPOOLED = torch.tensor([[[[0, 5], [5, 9]]]])
 
 
 def case(name: str, function: Callable[..., Any], *inputs: Tensor) -> Any:
@@ -83,11 +81,6 @@ RIGHT_ON_ONNXRUNTIME = [
     case("logaddexp2", torch.logaddexp2, torch.tensor([200.0, -200.0]), torch.tensor([200.0, -200.0])),
     case("relu6", functional.relu6, torch.tensor(SPECIAL)),
     case("sign", torch.sign, torch.tensor(SPECIAL)),
-    case(
-        "max_unpool2d",
-        lambda x: functional.max_unpool2d(x, UNPOOLED, 2) * WEIGHT,
-        torch.arange(4.0).reshape(1, 1, 2, 2),
-    ),
     case("xlogy", torch.xlogy, X, Y),
 ]
 

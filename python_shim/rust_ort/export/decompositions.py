@@ -28,7 +28,7 @@ KEPT_WHOLE = (
     "copysign.Scalar",
     "copysign.Tensor",
     "diagonal_scatter.default",
-    # Decomposed, its gradient is wrong where indices repeat.
+    # Where indices repeat, which element is written last is chance: left to torch's own kernel.
     "max_unpool2d.default",
     "max_unpool3d.default",
 )
