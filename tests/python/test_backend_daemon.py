@@ -17,11 +17,10 @@ from torch import nn
 import rust_ort
 from rust_ort.client import Client
 
-pytestmark = pytest.mark.skipif(binary() is None, reason="no rust-ort program: build it and set RUST_ORT_BINARY")
-
 
 @pytest.fixture(scope="module")
 def daemon_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    assert binary() is not None, "no rust-ort program: build it and set RUST_ORT_BINARY"
     folder = tmp_path_factory.mktemp("daemon")
     with serving(folder):
         yield folder

@@ -6,29 +6,13 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from conftest import alive, wait_until
 
 import rust_ort
-
-
-def wait_for(condition: Callable[[], object], what: str) -> None:
-    """A watchdog, not a bound on speed."""
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, f"gave up waiting for {what}"
-        time.sleep(0.01)
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def executor_pids(daemon) -> list[int]:
@@ -48,7 +32,7 @@ def test_daemon_killed_between_calls(daemon) -> None:
     executors = executor_pids(daemon)
     assert executors
     os.kill(daemon.pid(), signal.SIGKILL)
-    wait_for(lambda: not any(alive(pid) for pid in executors), "executors to follow their daemon")
+    wait_until(lambda: not any(alive(pid) for pid in executors), "executors to follow their daemon")
     torch.testing.assert_close(kept, expected)
     kept.sum().backward()  # may or may not be the call that notices: it must be right either way
     torch.testing.assert_close(compiled(x), expected)
@@ -60,7 +44,7 @@ def test_daemon_killed_then_next_forward_works(daemon) -> None:
     with torch.no_grad():
         first = compiled(x)
         os.kill(daemon.pid(), signal.SIGKILL)
-        wait_for(lambda: daemon.pid() is None, "the daemon to die")
+        wait_until(lambda: daemon.pid() is None, "the daemon to die")
         torch.testing.assert_close(compiled(x), model(x))
         torch.testing.assert_close(first, model(x))
 
@@ -119,7 +103,7 @@ def test_executor_killed_in_mid_call(barrier, daemon, tmp_path: Path) -> None:
 
             thread = threading.Thread(target=call)
             thread.start()
-            wait_for(held.exists, "the executor to reach the barrier")
+            wait_until(held.exists, "the executor to reach the barrier")
             os.kill(executor, signal.SIGKILL)
             thread.join(60)
             assert not thread.is_alive()
@@ -162,7 +146,7 @@ def test_client_killed_in_mid_call(barrier, daemon) -> None:
     before = set(os.listdir("/dev/shm"))
     client = subprocess.Popen([sys.executable, "-c", CLIENT_IN_CALL])
     try:
-        wait_for(held.exists, "the executor to reach the barrier")
+        wait_until(held.exists, "the executor to reach the barrier")
         assert len(executor_pids(daemon)) == 1
         client.kill()
         client.wait()
@@ -174,8 +158,8 @@ def test_client_killed_in_mid_call(barrier, daemon) -> None:
                 e["leased_to"] is None for e in status["executors"]
             )
 
-        wait_for(returned, "the lease to come back")
-        wait_for(
+        wait_until(returned, "the lease to come back")
+        wait_until(
             lambda: (
                 not any(
                     "rust-ort-data" in Path(f"/proc/{pid}/maps").read_text()
@@ -198,7 +182,7 @@ def test_outputs_outlive_every_other_process(daemon) -> None:
         executors = executor_pids(daemon)
         os.kill(daemon.pid(), signal.SIGKILL)
         for pid in executors:
-            wait_for(lambda pid=pid: not alive(pid), "executors to die")
+            wait_until(lambda pid=pid: not alive(pid), "executors to die")
         for output in kept:
             torch.testing.assert_close(output, model(x))
             output.add_(1.0)
@@ -223,7 +207,7 @@ def test_third_death_in_a_row_quarantines_for_good(barrier, daemon) -> None:
 
             thread = threading.Thread(target=call)
             thread.start()
-            wait_for(held.exists, "the executor to reach the barrier")
+            wait_until(held.exists, "the executor to reach the barrier")
             for executor in daemon.client().status()["executors"]:
                 os.kill(executor["pid"], signal.SIGKILL)
             thread.join(60)
