@@ -164,9 +164,10 @@ class CompiledGraph:
             return self._in_eager(kept, fault)
 
     def _run(self, args: list[Any], observation: _Observation | None) -> Any:
-        if self._outer is None or not self._runners:
+        if not self._runners:
             if self.info.unreachable is not None:
-                raise self.info.unreachable
+                # Raised at every call: without this each raise would add to its traceback and keep the call's inputs.
+                raise self.info.unreachable.with_traceback(None)
             if self.info.eager:
                 Client.get(self._options).report_eager(self._graph, len(self.info.eager))
         if self._restride is not None and self.info.eager:
