@@ -25,7 +25,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut compiler = protox::Compiler::new([FOLDER])?;
     compiler.include_imports(true).include_source_info(false).open_files(&names)?;
     let mut config = prost_build::Config::new();
-    config.bytes([".onnx.TensorProto.raw_data", ".rust_ort.PreparePart.model"]);
+    config.bytes([
+        ".onnx.TensorProto.raw_data",
+        ".rust_ort.PreparePart.model",
+        ".rust_ort.PutPlan.plan",
+        ".rust_ort.Plan.plan",
+    ]);
     // Maps in key order, so that equal messages are equal bytes.
     config.btree_map(["."]);
     config.compile_fds(compiler.file_descriptor_set())?;

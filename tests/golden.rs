@@ -57,6 +57,7 @@ fn requests() -> Vec<(&'static str, u64, Request)> {
         model: Bytes::from_static(&[8, 10]),
         session,
         fx_values: BTreeMap::from([("mm".into(), "mm".into()), ("relu".into(), "relu_1".into())]),
+        named_values: Vec::new(),
     };
     let run = RunObserved {
         record: CallRecord {

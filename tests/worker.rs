@@ -120,6 +120,7 @@ impl Worker {
             model: model.to_vec().into(),
             session: SessionSpec::default(),
             fx_values: fx_values.map(|(fx, value)| (fx.to_owned(), value.to_owned())).into(),
+            named_values: Vec::new(),
         };
         match self.ask(LinkRequest::Prepare(part))? {
             LinkReply::Prepared(prepared) => Ok(prepared),

@@ -50,6 +50,11 @@ impl Handler<'_> {
             Request::RunObserved(run) => self.run_observed(&run),
             Request::CompareTensors { pairs, tolerance } => self.compare(pairs, tolerance),
             Request::ReportEager { graph, eager_nodes } => self.report_eager(graph, eager_nodes),
+            Request::CompareNodes(_)
+            | Request::SettleNode(_)
+            | Request::FinishNodes(_)
+            | Request::GetPlan(_)
+            | Request::PutPlan { .. } => Err(client_error(ErrorCode::BadState, "not served yet")),
             Request::GetStatus => Ok(Reply::Status(self.daemon.status().to_string())),
             Request::Stop { force } => self.stop(force),
         }

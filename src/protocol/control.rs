@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use crate::ids::{ClientId, ExecutorId, GraphId, SegmentId, StepId};
+use bytes::Bytes;
+
+use crate::ids::{ClientId, ExecutorId, GraphId, PartHandle, SegmentId, StepId, ValueName};
 use crate::tensor::{CallRecord, TensorRef};
 
 use super::message::{PartSpec, Prepared, WireError};
@@ -161,6 +163,110 @@ pub enum PairToCompare {
     NotCompared(String),
 }
 
+/// One part's comparison of nodes in one call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodesOf {
+    /// The graph.
+    pub graph: GraphId,
+    /// Its part.
+    pub part: u32,
+    /// Position among the calls of the graph.
+    pub step: StepId,
+}
+
+/// A value that a batch of nodes may read and that was there before it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeFeed {
+    /// Of the model.
+    pub name: ValueName,
+    /// Eager's.
+    pub reference: TensorRef,
+    /// ONNX Runtime's, as it drifted.
+    pub candidate: TensorRef,
+}
+
+/// A node of a batch, by the value that it makes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodeValue {
+    /// A value to compute.
+    Computed(ComputedNode),
+    /// There is nothing to compare.
+    NotCompared {
+        /// FX name.
+        name: ValueName,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// A value to compute, and its memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ComputedNode {
+    /// Of the part's `named_values`.
+    pub name: ValueName,
+    /// Eager's.
+    pub reference: TensorRef,
+    /// Written: the value as it drifted, from the candidates of the feeds.
+    pub candidate: TensorRef,
+    /// Written: what the node's own kernel makes of the references. None: only computed, because something later
+    /// reads it.
+    pub local: Option<TensorRef>,
+    /// Time in eager.
+    pub reference_ns: u64,
+}
+
+/// Nodes of a part to run and judge, in graph order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CompareNodes {
+    /// Of the lease.
+    pub handle: PartHandle,
+    /// What is compared.
+    pub of: NodesOf,
+    /// What the nodes may read.
+    pub feeds: Vec<NodeFeed>,
+    /// The nodes.
+    pub values: Vec<NodeValue>,
+    /// None: defaults by dtype.
+    pub tolerance: Option<ToleranceTerms>,
+    /// None: as `tolerance`.
+    pub cumulative_tolerance: Option<ToleranceTerms>,
+}
+
+/// A third opinion on a local mismatch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SettleNode {
+    /// What is compared.
+    pub of: NodesOf,
+    /// The node.
+    pub name: ValueName,
+    /// What it gives in float64.
+    pub exact: TensorRef,
+    /// Eager's.
+    pub reference: TensorRef,
+    /// The kernel's.
+    pub local: TensorRef,
+}
+
+/// The end of a comparison of nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FinishNodes {
+    /// What was compared.
+    pub of: NodesOf,
+    /// Write the table to the open dump.
+    pub dump: bool,
+    /// Outputs of the part: the instrumented session's as reference, the plain session's as candidate.
+    pub plain: Vec<(String, PairToCompare)>,
+}
+
+/// A node's two verdicts as they travel.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeVerdictSummary {
+    /// Of its kernel alone.
+    pub local: VerdictSummary,
+    /// Of the value as it drifted.
+    pub cumulative: VerdictSummary,
+}
+
 /// From a client.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
@@ -207,6 +313,21 @@ pub enum Request {
         /// How many.
         eager_nodes: u32,
     },
+    /// Run and judge nodes of a part.
+    CompareNodes(Box<CompareNodes>),
+    /// Judge a node again, by its value in float64.
+    SettleNode(Box<SettleNode>),
+    /// End a comparison of nodes.
+    FinishNodes(FinishNodes),
+    /// Ask for what was exported of a graph.
+    GetPlan(GraphId),
+    /// Keep what was exported of a graph.
+    PutPlan {
+        /// The graph.
+        graph: GraphId,
+        /// For the client alone to read.
+        plan: Bytes,
+    },
     /// Ask for the daemon's state.
     GetStatus,
     /// Ask the daemon to end.
@@ -233,6 +354,11 @@ impl Request {
             Request::RunObserved(_) => "RunObserved",
             Request::CompareTensors { .. } => "CompareTensors",
             Request::ReportEager { .. } => "ReportEager",
+            Request::CompareNodes(_) => "CompareNodes",
+            Request::SettleNode(_) => "SettleNode",
+            Request::FinishNodes(_) => "FinishNodes",
+            Request::GetPlan(_) => "GetPlan",
+            Request::PutPlan { .. } => "PutPlan",
             Request::GetStatus => "GetStatus",
             Request::Stop { .. } => "Stop",
         }
@@ -340,6 +466,10 @@ pub enum Reply {
     Observed(Observed),
     /// To `CompareTensors`.
     Comparison(Vec<VerdictSummary>),
+    /// To `CompareNodes`, `SettleNode`.
+    NodesCompared(Vec<NodeVerdictSummary>),
+    /// To `GetPlan`.
+    Plan(Option<Bytes>),
     /// To `GetStatus`: a JSON object.
     Status(String),
 }

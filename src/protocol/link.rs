@@ -58,6 +58,13 @@ pub enum LinkRequest {
     },
     /// Run a call. Answered by `Ran`.
     Run(CallRecord),
+    /// Build a session beside the cache, run it once and drop it; the record's handle means nothing. Answered by `Ran`.
+    RunOnce {
+        /// The model.
+        part: PartSpec,
+        /// The tensors.
+        record: CallRecord,
+    },
     /// The client is gone: end its calls, forget its segments, lanes and handles; sessions stay. Answered by `Done`.
     Reset,
     /// End the process. Not answered.
@@ -148,6 +155,7 @@ mod tests {
             model: vec![1, 2, 3].into(),
             session: SessionSpec::default(),
             fx_values: [("add".to_owned(), "add".to_owned())].into(),
+            named_values: vec!["add".to_owned()],
         };
         let request = LinkRequest::Prepare(part);
         let message = encode(9, &request).unwrap();

@@ -148,6 +148,9 @@ pub struct PartSpec {
     pub session: SessionSpec,
     /// FX compute nodes that the part stands for: FX name to a value of the model.
     pub fx_values: BTreeMap<String, ValueName>,
+    /// Every value of the model, inputs excluded, that carries an FX node's name: where the model may be cut to look at
+    /// one node, and where a value of low precision is rounded.
+    pub named_values: Vec<ValueName>,
 }
 
 /// An input or output of a model.

@@ -102,6 +102,11 @@ impl Server {
                 loaded.spawn(&self.replies, id, run);
                 return Ok(None);
             }
+            LinkRequest::RunOnce { part, record } => {
+                let run = move |runtime: &Runtime, tenancy: &Tenancy| runtime.run_once(&part, &record, tenancy);
+                loaded.spawn(&self.replies, id, run);
+                return Ok(None);
+            }
             LinkRequest::Hello { .. } | LinkRequest::Exit => unreachable!("served before"),
         }
         Ok(Some(LinkReply::Done))
@@ -227,6 +232,15 @@ impl Runtime {
             outputs,
             build_us: cached.built_in.map_or(0, |time| time.as_micros() as u64),
         })
+    }
+}
+
+impl Runtime {
+    fn run_once(&self, part: &PartSpec, record: &CallRecord, tenancy: &Tenancy) -> Result<LinkReply, WireError> {
+        let session = self.executor.build(&part.model, &part.session)?;
+        let mut call = session.bind(tenancy.lease(record)?, &tenancy.stop)?;
+        tenancy.hold();
+        Ok(LinkReply::Ran(call.run()?))
     }
 }
 

@@ -238,6 +238,7 @@ pub fn part() -> PreparePart {
             model: Bytes::from(neg_model()),
             session: SessionSpec::default(),
             fx_values: BTreeMap::from([("neg".into(), "y".into())]),
+            named_values: Vec::new(),
         },
         provenance_json: "{}".into(),
     }

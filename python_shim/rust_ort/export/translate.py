@@ -41,7 +41,7 @@ class Translated:
 
     `input_names`: the model's inputs, a subset of the part's placeholders in their order. `output_names[i]`: value
     that holds output node i of the part. `fx_values`: {FX compute node: value its ONNX nodes produce}. `onnx_nodes`:
-    {ONNX node name: FX node name}.
+    {ONNX node name: FX node name}. `named_values`: every value, inputs excluded, that carries an FX node's name.
     """
 
     model: bytes
@@ -49,6 +49,7 @@ class Translated:
     output_names: list[str]
     fx_values: dict[str, str]
     onnx_nodes: dict[str, str]
+    named_values: list[str]
 
 
 @functools.cache
@@ -164,6 +165,7 @@ def translate(
         output_names=[str(produced[output].name) for output in wanted],
         fx_values={fx_name: str(value.name) for fx_name, value in produced.items() if fx_name in computed},
         onnx_nodes=onnx_nodes,
+        named_values=[fx_name for fx_name, value in produced.items() if fx_name in computed and value.name == fx_name],
     )
 
 

@@ -81,6 +81,7 @@ class Part:
         message.model = self.spec.model
         message.provenance_json = self.spec.provenance_json
         message.fx_values.update(self.spec.fx_values)
+        message.named_values.extend(self.spec.named_values)
         message.session.optimization = self.options.ort_optimization
         message.session.config.update(self.options.session_options)
         message.session.disabled_optimizers.extend(self.spec.disabled_optimizers)

@@ -49,6 +49,7 @@ class PartSpec:
     model: bytes
     provenance_json: str = "{}"
     fx_values: dict[str, str] = field(default_factory=dict)
+    named_values: list[str] = field(default_factory=list)
     input_names: list[str]
     output_names: list[str]
     outputs: list[OutputSpec] | Callable[[Sequence[object]], list[OutputSpec]]

@@ -73,6 +73,15 @@ pub(super) fn request(body: proto::request::Body) -> Decoded<Request> {
             graph: graph_id("ReportEager.graph_id", &report.graph_id)?,
             eager_nodes: report.eager_nodes,
         },
+        Body::CompareNodes(compare) => Request::CompareNodes(Box::new(compare_nodes(compare)?)),
+        Body::SettleNode(settle) => Request::SettleNode(Box::new(settle_node(settle)?)),
+        Body::FinishNodes(finish) => Request::FinishNodes(FinishNodes {
+            of: nodes_of("FinishNodes.graph_id", &finish.graph_id, finish.part, finish.step)?,
+            dump: finish.dump,
+            plain: finish.plain.into_iter().map(pair).collect::<Decoded<_>>()?,
+        }),
+        Body::GetPlan(get) => Request::GetPlan(graph_id("GetPlan.graph_id", &get.graph_id)?),
+        Body::PutPlan(put) => Request::PutPlan { graph: graph_id("PutPlan.graph_id", &put.graph_id)?, plan: put.plan },
         Body::GetStatus(_) => Request::GetStatus,
         Body::Stop(stop) => Request::Stop { force: stop.force },
     })
@@ -128,6 +137,7 @@ fn prepare_part(part: proto::PreparePart) -> Decoded<PreparePart> {
                 disabled_optimizers: session.disabled_optimizers,
             },
             fx_values: part.fx_values,
+            named_values: part.named_values,
         },
         provenance_json: part.provenance_json,
     })
@@ -177,6 +187,65 @@ fn run_observed(run: proto::RunObserved) -> Decoded<RunObserved> {
     })
 }
 
+fn compare_nodes(compare: proto::CompareNodes) -> Decoded<CompareNodes> {
+    const MAX: usize = CallRecord::MAX_VALUES;
+    for (field, got) in [("CompareNodes.feeds", compare.feeds.len()), ("CompareNodes.values", compare.values.len())] {
+        if got > MAX {
+            let why = format!("expected at most {MAX}, got {got}; send smaller batches");
+            return Err(DecodeError::Bad { field, code: ErrorCode::Limit, why });
+        }
+    }
+    Ok(CompareNodes {
+        handle: PartHandle(compare.handle),
+        of: nodes_of("CompareNodes.graph_id", &compare.graph_id, compare.part, compare.step)?,
+        feeds: compare.feeds.into_iter().map(node_feed).collect::<Decoded<_>>()?,
+        values: compare.values.into_iter().map(node_value).collect::<Decoded<_>>()?,
+        tolerance: compare.tolerance.map(tolerance),
+        cumulative_tolerance: compare.cumulative_tolerance.map(tolerance),
+    })
+}
+
+fn nodes_of(field: &'static str, graph: &str, part: u32, step: u64) -> Decoded<NodesOf> {
+    Ok(NodesOf { graph: graph_id(field, graph)?, part, step: StepId(step) })
+}
+
+fn node_feed(feed: proto::NodeFeed) -> Decoded<NodeFeed> {
+    Ok(NodeFeed {
+        name: name("NodeFeed.name", feed.name)?,
+        reference: required("NodeFeed.reference", feed.reference)?,
+        candidate: required("NodeFeed.candidate", feed.candidate)?,
+    })
+}
+
+fn node_value(value: proto::NodeValue) -> Decoded<NodeValue> {
+    let name = name("NodeValue.name", value.name)?;
+    if !value.not_compared.is_empty() {
+        return Ok(NodeValue::NotCompared { name, reason: value.not_compared });
+    }
+    let local = if value.judge { Some(required("NodeValue.local", value.local)?) } else { None };
+    Ok(NodeValue::Computed(ComputedNode {
+        name,
+        reference: required("NodeValue.reference", value.reference)?,
+        candidate: required("NodeValue.candidate", value.candidate)?,
+        local,
+        reference_ns: value.reference_ns,
+    }))
+}
+
+fn settle_node(settle: proto::SettleNode) -> Decoded<SettleNode> {
+    Ok(SettleNode {
+        of: nodes_of("SettleNode.graph_id", &settle.graph_id, settle.part, settle.step)?,
+        name: name("SettleNode.name", settle.name)?,
+        exact: required("SettleNode.exact", settle.exact)?,
+        reference: required("SettleNode.reference", settle.reference)?,
+        local: required("SettleNode.local", settle.local)?,
+    })
+}
+
+fn required(field: &'static str, reference: Option<proto::TensorRef>) -> Decoded<TensorRef> {
+    tensor_ref(field, reference.ok_or(missing(field))?)
+}
+
 fn call(call: proto::Call) -> Decoded<CallRecord> {
     Ok(CallRecord {
         call: CallId(call.call_id),
@@ -192,8 +261,8 @@ fn pair(pair: proto::TensorPair) -> Decoded<(String, PairToCompare)> {
     if !pair.not_compared.is_empty() {
         return Ok((name, PairToCompare::NotCompared(pair.not_compared)));
     }
-    let reference = tensor_ref("TensorPair.reference", pair.reference.ok_or(missing("TensorPair.reference"))?)?;
-    let candidate = tensor_ref("TensorPair.candidate", pair.candidate.ok_or(missing("TensorPair.candidate"))?)?;
+    let reference = required("TensorPair.reference", pair.reference)?;
+    let candidate = required("TensorPair.candidate", pair.candidate)?;
     Ok((name, PairToCompare::Pair { reference, candidate }))
 }
 
@@ -310,6 +379,10 @@ pub(super) fn reply(body: proto::reply::Body) -> Decoded<Reply> {
             dump: observed.dump,
         }),
         Body::Comparison(comparison) => Reply::Comparison(verdicts(comparison)?),
+        Body::NodesCompared(compared) => {
+            Reply::NodesCompared(compared.verdicts.into_iter().map(node_verdict).collect::<Decoded<_>>()?)
+        }
+        Body::Plan(plan) => Reply::Plan(plan.found.then_some(plan.plan)),
         Body::Status(status) => Reply::Status(status.json),
     })
 }
@@ -331,19 +404,27 @@ fn value_spec(value: proto::ValueSpec) -> Decoded<ValueSpec> {
     Ok(ValueSpec { name: value.name, dtype, dims: value.dims })
 }
 
+fn node_verdict(verdict: proto::NodeVerdict) -> Decoded<NodeVerdictSummary> {
+    Ok(NodeVerdictSummary {
+        local: tensor_verdict(verdict.local.ok_or(missing("NodeVerdict.local"))?)?,
+        cumulative: tensor_verdict(verdict.cumulative.ok_or(missing("NodeVerdict.cumulative"))?)?,
+    })
+}
+
 fn verdicts(comparison: proto::Comparison) -> Decoded<Vec<VerdictSummary>> {
-    let verdict = |verdict: proto::TensorVerdict| {
-        let kind = match verdict.verdict() {
-            proto::VerdictKind::Match => VerdictKind::Match,
-            proto::VerdictKind::Mismatch => VerdictKind::Mismatch,
-            proto::VerdictKind::NotCompared => VerdictKind::NotCompared,
-            proto::VerdictKind::Failed => VerdictKind::Failed,
-            proto::VerdictKind::Unspecified => {
-                return Err(bad("TensorVerdict.verdict", format!("expected 1 to 4, got {}", verdict.verdict)));
-            }
-        };
-        let proto::TensorVerdict { name, reason, metrics_json, max_abs, max_rel_to_max, outside, .. } = verdict;
-        Ok(VerdictSummary { name, kind, reason, metrics_json, max_abs, max_rel_to_max, outside })
+    comparison.verdicts.into_iter().map(tensor_verdict).collect()
+}
+
+fn tensor_verdict(verdict: proto::TensorVerdict) -> Decoded<VerdictSummary> {
+    let kind = match verdict.verdict() {
+        proto::VerdictKind::Match => VerdictKind::Match,
+        proto::VerdictKind::Mismatch => VerdictKind::Mismatch,
+        proto::VerdictKind::NotCompared => VerdictKind::NotCompared,
+        proto::VerdictKind::Failed => VerdictKind::Failed,
+        proto::VerdictKind::Unspecified => {
+            return Err(bad("TensorVerdict.verdict", format!("expected 1 to 4, got {}", verdict.verdict)));
+        }
     };
-    comparison.verdicts.into_iter().map(verdict).collect()
+    let proto::TensorVerdict { name, reason, metrics_json, max_abs, max_rel_to_max, outside, .. } = verdict;
+    Ok(VerdictSummary { name, kind, reason, metrics_json, max_abs, max_rel_to_max, outside })
 }

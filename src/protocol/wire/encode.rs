@@ -76,13 +76,34 @@ pub(super) fn request_to_proto(request: &Request) -> proto::request::Body {
         Request::ReportEager { graph, eager_nodes } => {
             Body::ReportEager(proto::ReportEager { graph_id: graph.to_string(), eager_nodes: *eager_nodes })
         }
+        Request::CompareNodes(compare) => Body::CompareNodes(compare_nodes_to_proto(compare)),
+        Request::SettleNode(settle) => Body::SettleNode(proto::SettleNode {
+            graph_id: settle.of.graph.to_string(),
+            part: settle.of.part,
+            step: settle.of.step.0,
+            name: settle.name.clone(),
+            exact: Some(tensor_ref_to_proto(&settle.exact)),
+            reference: Some(tensor_ref_to_proto(&settle.reference)),
+            local: Some(tensor_ref_to_proto(&settle.local)),
+        }),
+        Request::FinishNodes(finish) => Body::FinishNodes(proto::FinishNodes {
+            graph_id: finish.of.graph.to_string(),
+            part: finish.of.part,
+            step: finish.of.step.0,
+            dump: finish.dump,
+            plain: finish.plain.iter().map(pair_to_proto).collect(),
+        }),
+        Request::GetPlan(graph) => Body::GetPlan(proto::GetPlan { graph_id: graph.to_string() }),
+        Request::PutPlan { graph, plan } => {
+            Body::PutPlan(proto::PutPlan { graph_id: graph.to_string(), plan: plan.clone() })
+        }
         Request::GetStatus => Body::GetStatus(proto::GetStatus {}),
         Request::Stop { force } => Body::Stop(proto::Stop { force: *force }),
     }
 }
 
 fn prepare_part_to_proto(prepare: &PreparePart) -> proto::PreparePart {
-    let PartSpec { graph, part, model, session, fx_values } = &prepare.part;
+    let PartSpec { graph, part, model, session, fx_values, named_values } = &prepare.part;
     proto::PreparePart {
         graph_id: graph.to_string(),
         part: *part,
@@ -99,6 +120,45 @@ fn prepare_part_to_proto(prepare: &PreparePart) -> proto::PreparePart {
         }),
         provenance_json: prepare.provenance_json.clone(),
         fx_values: fx_values.clone(),
+        named_values: named_values.clone(),
+    }
+}
+
+fn compare_nodes_to_proto(compare: &CompareNodes) -> proto::CompareNodes {
+    proto::CompareNodes {
+        handle: compare.handle.0,
+        graph_id: compare.of.graph.to_string(),
+        part: compare.of.part,
+        step: compare.of.step.0,
+        feeds: compare.feeds.iter().map(node_feed_to_proto).collect(),
+        values: compare.values.iter().map(node_value_to_proto).collect(),
+        tolerance: compare.tolerance.map(tolerance_to_proto),
+        cumulative_tolerance: compare.cumulative_tolerance.map(tolerance_to_proto),
+    }
+}
+
+fn node_feed_to_proto(feed: &NodeFeed) -> proto::NodeFeed {
+    proto::NodeFeed {
+        name: feed.name.clone(),
+        reference: Some(tensor_ref_to_proto(&feed.reference)),
+        candidate: Some(tensor_ref_to_proto(&feed.candidate)),
+    }
+}
+
+fn node_value_to_proto(value: &NodeValue) -> proto::NodeValue {
+    match value {
+        NodeValue::Computed(node) => proto::NodeValue {
+            name: node.name.clone(),
+            reference: Some(tensor_ref_to_proto(&node.reference)),
+            candidate: Some(tensor_ref_to_proto(&node.candidate)),
+            local: node.local.as_ref().map(tensor_ref_to_proto),
+            reference_ns: node.reference_ns,
+            not_compared: String::new(),
+            judge: node.local.is_some(),
+        },
+        NodeValue::NotCompared { name, reason } => {
+            proto::NodeValue { name: name.clone(), not_compared: reason.clone(), ..Default::default() }
+        }
     }
 }
 
@@ -177,6 +237,10 @@ pub(super) fn reply_to_proto(reply: &Reply) -> proto::reply::Body {
             dump: observed.dump.clone(),
         }),
         Reply::Comparison(verdicts) => Body::Comparison(comparison_to_proto(verdicts)),
+        Reply::NodesCompared(verdicts) => {
+            Body::NodesCompared(proto::NodesCompared { verdicts: verdicts.iter().map(node_verdict_to_proto).collect() })
+        }
+        Reply::Plan(plan) => Body::Plan(proto::Plan { found: plan.is_some(), plan: plan.clone().unwrap_or_default() }),
         Reply::Status(json) => Body::Status(proto::Status { json: json.clone() }),
     }
 }
@@ -198,7 +262,18 @@ fn value_spec_to_proto(value: &ValueSpec) -> proto::ValueSpec {
 }
 
 fn comparison_to_proto(verdicts: &[VerdictSummary]) -> proto::Comparison {
-    let verdicts = verdicts.iter().map(|verdict| proto::TensorVerdict {
+    proto::Comparison { verdicts: verdicts.iter().map(verdict_to_proto).collect() }
+}
+
+fn node_verdict_to_proto(verdict: &NodeVerdictSummary) -> proto::NodeVerdict {
+    proto::NodeVerdict {
+        local: Some(verdict_to_proto(&verdict.local)),
+        cumulative: Some(verdict_to_proto(&verdict.cumulative)),
+    }
+}
+
+fn verdict_to_proto(verdict: &VerdictSummary) -> proto::TensorVerdict {
+    proto::TensorVerdict {
         name: verdict.name.clone(),
         verdict: verdict.kind as i32,
         reason: verdict.reason.clone(),
@@ -206,6 +281,5 @@ fn comparison_to_proto(verdicts: &[VerdictSummary]) -> proto::Comparison {
         max_abs: verdict.max_abs,
         max_rel_to_max: verdict.max_rel_to_max,
         outside: verdict.outside,
-    });
-    proto::Comparison { verdicts: verdicts.collect() }
+    }
 }

@@ -15,7 +15,8 @@ use crate::ids::ExecutorId;
 use decode::{error, missing, reply, request};
 use encode::{error_to_proto, reply_to_proto, request_to_proto};
 
-#[allow(missing_docs, clippy::all)]
+// ExportPlan is for clients alone.
+#[allow(missing_docs, dead_code, clippy::all)]
 mod proto {
     include!(concat!(env!("OUT_DIR"), "/rust_ort.rs"));
 }
