@@ -252,7 +252,7 @@ impl fmt::Display for Metrics {
 }
 
 /// f64 as a number, or in JSON as "inf", "-inf" or "nan".
-mod number {
+pub(super) mod number {
     use serde::{Deserialize, Deserializer, Serializer, de};
 
     #[derive(Deserialize)]

@@ -5,6 +5,7 @@
 
 mod alignment;
 mod metrics;
+mod opinion;
 mod scalar;
 mod signature;
 #[allow(unsafe_code)]
@@ -16,6 +17,7 @@ mod verdict;
 
 pub use alignment::{Alignment, Dim, Kind, Observed, align, distance};
 pub use metrics::{ABOVE, Counts, Element, MaxDiff, Metrics, Required};
+pub use opinion::Opinion;
 pub use signature::signature;
 pub use tolerance::{BadTolerance, Tolerance};
 pub use verdict::{Summary, TensorVerdict, Verdict, judge, summary};

@@ -6,6 +6,7 @@
 //! power cut. A tensor past 2 GiB is written too, though protobuf's own readers refuse it; [`crate::onnx`] reads it.
 
 mod layout;
+mod nodes;
 pub mod reader;
 mod retention;
 mod store;
@@ -30,6 +31,7 @@ use writer::{Job, Queue, Shared, StepState, lock};
 
 pub use crate::protocol::control::CallsToDump;
 pub use layout::{Comparison, DataSet, FileEntry, Role};
+pub use nodes::{NODES_SCHEMA, NodeRow, NodeTable};
 pub use retention::{Removed, gc};
 pub use writer::FlushReport;
 

@@ -1,0 +1,83 @@
+//! `nodes_<step>.json`: every node of a part against eager.
+
+use serde::{Deserialize, Serialize};
+
+use crate::compare::{Opinion, TensorVerdict, Verdict};
+
+/// Name and version of the format.
+pub const NODES_SCHEMA: &str = "rust_ort/nodes/1";
+
+/// The nodes of a part in one call, in graph order.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodeTable {
+    /// Name and version of this format.
+    pub schema: String,
+    /// The graph's folder.
+    pub graph: String,
+    /// Number of the part.
+    pub part: u32,
+    /// Number of the call.
+    pub step: u64,
+    /// Outputs of the part: the plain session (candidate) against the instrumented one (reference), so what observing
+    /// changed.
+    pub plain: Vec<TensorVerdict>,
+    /// One an FX node.
+    pub nodes: Vec<NodeRow>,
+}
+
+/// One FX node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodeRow {
+    /// Position in the table.
+    pub index: u64,
+    /// FX name, which is the ONNX value's.
+    pub name: String,
+    /// The FX node's operator, such as `aten.mm.default`.
+    pub op: String,
+    /// Operators of the ONNX nodes behind it, in the model's order.
+    pub onnx_ops: Vec<String>,
+    /// Index in the model of the ONNX node that makes the value; −1 when there is none.
+    pub onnx_index: i64,
+    /// Path of the module, such as `model.layers.0.mlp`, or empty.
+    pub module: String,
+    /// Line of the user's code, or empty.
+    pub source: String,
+    /// Of a graph's output: what it is and of what, such as `GradAOTOutput layer.weight`; else empty.
+    pub role: String,
+    /// Number that autograd gave the forward operator; −1 unknown.
+    pub seq_nr: i64,
+    /// Of the reference: torch's name of the element type; empty when there is no reference.
+    pub dtype: String,
+    /// Of the reference.
+    pub dims: Vec<i64>,
+    /// Four letters that stand for the reference's content, or empty.
+    pub reference_signature: String,
+    /// Of the value as it drifted.
+    pub candidate_signature: String,
+    /// Time in eager; 0 unknown.
+    pub reference_ns: u64,
+    /// Time of the node's own kernel in ONNX Runtime; 0 unknown.
+    pub candidate_ns: u64,
+    /// The node's own kernel, fed with the reference's inputs.
+    pub local: TensorVerdict,
+    /// The value as it drifted.
+    pub cumulative: TensorVerdict,
+    /// Of a local mismatch: how far both are from float64.
+    pub float64: Option<Opinion>,
+}
+
+impl NodeTable {
+    /// The first node whose own kernel is wrong, or failed.
+    pub fn first_local_mismatch(&self) -> Option<&NodeRow> {
+        self.nodes.iter().find(|node| is_wrong(&node.local))
+    }
+
+    /// The first node whose value has drifted out of tolerance, or failed.
+    pub fn first_cumulative_mismatch(&self) -> Option<&NodeRow> {
+        self.nodes.iter().find(|node| is_wrong(&node.cumulative))
+    }
+}
+
+fn is_wrong(verdict: &TensorVerdict) -> bool {
+    matches!(verdict.verdict, Verdict::Mismatch | Verdict::Failed(_))
+}
