@@ -127,7 +127,7 @@ class Client:
             if not reason and (reference is None or candidate is None):
                 pair.not_compared = f"there is no {'reference' if reference is None else 'candidate'}"
             request.compare_tensors.pairs.append(pair)
-        set_tolerance(request.compare_tensors, tolerance)
+        set_tolerance(request.compare_tensors.tolerance, tolerance)
         return verdicts_from(connection.ask(request, keep=held))
 
     # --- dumps and counters ---

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from rust_ort._callable import make_callable
 from rust_ort.backend import Backend, client_of
-from rust_ort.graph_info import GraphInfo, half_tolerance
+from rust_ort.graph_info import GraphInfo, NodeVerdict, half_tolerance
 from rust_ort.options import Options
 from rust_ort.reference import rng_kept
 
@@ -33,6 +34,16 @@ class Report:
         """At least one value matched, none is outside tolerance and none failed."""
         kinds = [verdict.kind for verdict in self.verdicts]
         return "match" in kinds and not {"mismatch", "failed"} & set(kinds)
+
+    @property
+    def nodes(self) -> list[tuple[str, NodeVerdict]]:
+        """(graph, verdicts) of every FX node, under the option compare="nodes"."""
+        return [(graph.name, node) for graph in self.graphs for _, node in graph.nodes]
+
+    @property
+    def first_wrong_node(self) -> tuple[str, NodeVerdict] | None:
+        """(graph, node) of the first node whose own kernel differs from eager on eager's inputs, or failed."""
+        return next(((graph, node) for graph, node in self.nodes if node.is_wrong), None)
 
     def to_json(self) -> str:
         return json.dumps(
@@ -79,6 +90,11 @@ class Report:
             ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
             + f"; {len(self.graphs)} graphs, {nodes - eager} nodes on ONNX Runtime, {eager} in eager"
         )
+        if self.nodes:
+            kinds = Counter(node.local.kind for _, node in self.nodes)
+            lines.append("nodes: " + ", ".join(f"{count} {kind}" for kind, count in kinds.items()))
+        if self.first_wrong_node is not None:
+            lines.append("first wrong node: {}: {}".format(*self.first_wrong_node))
         return "\n".join(lines)
 
 

@@ -17,6 +17,7 @@ from rust_ort.errors import DaemonFault
 from rust_ort.export.plan import Plan, PlannedPart, restrides
 from rust_ort.fast_path import fast_path
 from rust_ort.graph_info import GraphInfo, half_tolerance
+from rust_ort.nodes import GraphNodes
 from rust_ort.options import Options, Tolerance
 from rust_ort.reference import run_reference
 
@@ -30,6 +31,7 @@ class PartRunner:
 
     def __init__(self, part: Part, planned: PlannedPart, info: GraphInfo) -> None:
         self.part = part
+        self.planned = planned
         self.index = planned.graph.index
         self.outputs = planned.tensor_outputs
         self._pick = planned.pick
@@ -43,13 +45,13 @@ class PartRunner:
         if observation is None:
             tensors = self.part(inputs, eager_nodes=self._eager_nodes)
         else:
-            tensors = self.observe(inputs, observation)
+            tensors = self.observe(args, inputs, observation)
         return tuple(tensors[result] if isinstance(result, int) else result(args) for result in self._results)
 
-    def observe(self, inputs: list[Any], observation: _Observation) -> list[torch.Tensor]:
-        references: list[torch.Tensor] | None = None
-        if observation.references is not None:
-            references = [observation.references[name] for name in self.outputs]
+    def observe(self, args: Sequence[Any], inputs: list[Any], observation: _Observation) -> list[torch.Tensor]:
+        nodes = observation.nodes.run(self.part, self.planned, args) if observation.nodes is not None else None
+        values = nodes.references if nodes is not None else observation.references
+        references = [values[name] for name in self.outputs] if values is not None else None
         tensors, verdicts, _ = self.part.observed(
             inputs,
             step=observation.step,
@@ -61,6 +63,8 @@ class PartRunner:
         if references is not None and observation.tolerance is None and self._info.lowest_precision is not None:
             verdicts = self._exact_where_exact(references, tensors, verdicts, observation)
         self._info.add_verdicts(observation.step, verdicts)
+        if nodes is not None:
+            nodes.finish(dict(zip(self.outputs, tensors, strict=True)), dump=observation.dump)
         return tensors
 
     def _exact_where_exact(
@@ -81,9 +85,12 @@ class PartRunner:
 
 @dataclass(kw_only=True)
 class _Observation:
+    """What is wanted of a call. references: {FX name: eager's value}; nodes: gives them, node by node."""
+
     step: int
     dump: bool
     references: dict[str, Any] | None
+    nodes: GraphNodes | None
     tolerance: Tolerance | None
     client: Client
 
@@ -97,6 +104,7 @@ class CompiledGraph:
         self.info = info
         self._options = options
         self._graph = graph
+        self._plan = plan
         self._module = plan.cut.module
         self._runners = runners
         self._compare = options.compare != "off"
@@ -114,11 +122,12 @@ class CompiledGraph:
         info.calls += 1
         if observe.current() is not None and observe.must_show(info.graph_id, info.name):
             self._show()
-        if not self._compare and not observe.dump_wanted(info.graph_id, info.name):
+        compare = self._compare and step % self._options.compare_every == 0
+        if not compare and not observe.dump_wanted(info.graph_id, info.name):
             if self._fast is not None and not self._keep_inputs:
                 return self._fast(args)
             return self._guarded(args, None)
-        return self._observed_call(args, step)
+        return self._observed_call(args, step, compare=compare)
 
     def _show(self) -> None:
         """Hands graph and models to a dump that was opened after they were compiled."""
@@ -128,28 +137,38 @@ class CompiledGraph:
         for runner in self._runners or ():
             runner.part.prepare(again=True)
 
-    def _observed_call(self, args: list[Any], step: int) -> Any:
-        references = None
-        if self._compare:
-            references = self._references(list(args), step)
+    def _observed_call(self, args: list[Any], step: int, *, compare: bool) -> Any:
+        if compare and not self._runners:
+            self.info.add_verdicts(step, [_ran_in_eager(self.info, str(self.info.unreachable or ""))])
+            compare = False
+        by_nodes = compare and self._options.compare == "nodes"
+        inputs = self._reference_inputs(args) if compare else []
+        references = self._references(inputs) if compare and not by_nodes else None
         with observe.data_set(self.info.graph_id, self.info.name) as data_set:
+            step = step if data_set is None else data_set
+            nodes = None
+            if by_nodes:
+                nodes = GraphNodes(plan=self._plan, info=self.info, options=self._options, inputs=inputs, step=step)
             observation = _Observation(
-                step=step if data_set is None else data_set,
+                step=step,
                 dump=data_set is not None,
                 references=references,
+                nodes=nodes,
                 tolerance=self._options.tolerance,
                 client=Client.get(self._options),
             )
+            del inputs
             return self._guarded(args, observation)
 
-    def _references(self, args: list[Any], step: int) -> dict[str, Any] | None:
-        if not self._runners:
-            self.info.add_verdicts(step, [_ran_in_eager(self.info, str(self.info.unreachable or ""))])
-            return None
+    def _reference_inputs(self, args: list[Any]) -> list[Any]:
+        inputs = list(args)
         if self._restride_all is not None:
-            self._restride_all(args)
-        names = {name for runner in self._runners for name in runner.outputs}
-        return run_reference(self._module, args, capture=names)[1]
+            self._restride_all(inputs)
+        return inputs
+
+    def _references(self, inputs: list[Any]) -> dict[str, Any]:
+        names = {name for runner in self._runners or () for name in runner.outputs}
+        return run_reference(self._module, inputs, capture=names)[1]
 
     def _guarded(self, args: list[Any], observation: _Observation | None) -> Any:
         """Runs the outer graph; on a lost daemon runs it in eager if the options say so."""
@@ -159,7 +178,7 @@ class CompiledGraph:
         except DaemonFault as fault:
             if kept is None:
                 raise
-            if observation is not None and observation.references is not None:
+            if observation is not None and (observation.references is not None or observation.nodes is not None):
                 self.info.add_verdicts(observation.step, [_ran_in_eager(self.info, str(fault))])
             return self._in_eager(kept, fault)
 

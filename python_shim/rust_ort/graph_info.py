@@ -6,13 +6,13 @@ import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
 from rust_ort.errors import RustOrtError
 from rust_ort.export.partition import EagerNode
 from rust_ort.options import Tolerance
+from rust_ort.transport.specs import Verdict
 
 log = logging.getLogger("rust_ort")
 
@@ -20,11 +20,34 @@ KEPT_VERDICTS = 10_000
 """Of each graph; older ones are dropped."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class NodeVerdict:
+    """One FX node against eager. local: its own kernel on eager's inputs; cumulative: its value as it drifted.
+    source: line of the user's code; module: path of the module; both "" where unknown."""
+
+    part: int
+    name: str
+    op: str
+    module: str
+    source: str
+    local: Verdict
+    cumulative: Verdict
+
+    @property
+    def is_wrong(self) -> bool:
+        """The node's own kernel differs, or failed."""
+        return self.local.kind in ("mismatch", "failed")
+
+    def __str__(self) -> str:
+        where = ", ".join(filter(None, (self.module, self.source)))
+        return f"{self.name} ({self.op}{', ' + where if where else ''}): {self.local.reason or self.local.kind}"
+
+
 @dataclass(kw_only=True, eq=False)
 class GraphInfo:
-    """What is known about one compiled AOT graph. `verdicts`: (step, verdict) of observed calls, newest last.
-    `seconds`: time by phase of the compilation. `unreachable`: why its parts could not be prepared, where
-    on_daemon_error="eager" let the compilation go on."""
+    """What is known about one compiled AOT graph. `verdicts`: (step, verdict) of observed calls, newest last; `nodes`:
+    the same of single nodes under compare="nodes", in graph order. `seconds`: time by phase of the compilation.
+    `unreachable`: why its parts could not be prepared, where on_daemon_error="eager" let the compilation go on."""
 
     name: str
     direction: str
@@ -34,20 +57,42 @@ class GraphInfo:
     eager: list[EagerNode]
     seconds: dict[str, float]
     lowest_precision: torch.dtype | None = None
-    verdicts: list[tuple[int, Any]] = field(default_factory=list)
+    verdicts: list[tuple[int, Verdict]] = field(default_factory=list)
+    nodes: list[tuple[int, NodeVerdict]] = field(default_factory=list)
     calls: int = 0
     daemon_fallbacks: int = 0
     unreachable: RustOrtError | None = None
 
-    def add_verdicts(self, step: int, verdicts: Sequence[Any]) -> None:
+    def add_verdicts(self, step: int, verdicts: Sequence[Verdict]) -> None:
         self.verdicts.extend((step, verdict) for verdict in verdicts)
         del self.verdicts[:-KEPT_VERDICTS]
         for verdict in verdicts:
             if verdict.kind == "mismatch":
                 log.warning("%s, call %d: %s differs from eager: %s", self.name, step, verdict.name, _sentence(verdict))
 
+    def add_nodes(self, step: int, nodes: Sequence[NodeVerdict], changed: Sequence[Verdict]) -> None:
+        """changed: outputs of the plain session against those of the instrumented one."""
+        self.nodes.extend((step, node) for node in nodes)
+        del self.nodes[:-KEPT_VERDICTS]
+        first = next((node for node in nodes if node.is_wrong), None)
+        if first is not None:
+            log.warning("%s, call %d: the first node whose own kernel differs from eager: %s", self.name, step, first)
+        for verdict in changed:
+            if verdict.kind == "mismatch":
+                log.warning(
+                    "%s, call %d: optimizing the model changed %s: %s",
+                    self.name,
+                    step,
+                    verdict.name,
+                    _sentence(verdict),
+                )
 
-def _sentence(verdict: Any) -> str:
+    def first_wrong_node(self) -> NodeVerdict | None:
+        """The first node, over all calls, whose own kernel differs from eager or failed."""
+        return next((node for _, node in self.nodes if node.is_wrong), None)
+
+
+def _sentence(verdict: Verdict) -> str:
     return str(verdict.reason or f"max |candidate - reference| = {verdict.max_abs}")
 
 

@@ -173,6 +173,12 @@ def _paths(name: str, value: Any) -> tuple[str, ...]:
     return tuple(os.fspath(path) for path in value)
 
 
+def _patterns(name: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or not all(isinstance(entry, str) and entry for entry in value):
+        raise _bad(name, 'a sequence of patterns, e.g. ["aten.mm*", "*.self_attn.*"]', value)
+    return tuple(value)
+
+
 def _callables(name: str, value: Any) -> tuple[Callable[..., Any], ...]:
     if not isinstance(value, list | tuple) or not all(callable(entry) for entry in value):
         raise _bad(name, "a sequence of functions ModelProto -> ModelProto or None", value)
@@ -309,15 +315,24 @@ class Options:
     )
     compare: str = _option(
         "off",
-        lambda name, value: _only_not("nodes", _choice("off", "outputs", "nodes")(name, value), name),
+        _choice("off", "outputs", "nodes"),
         _env_text,
-        'compare with eager: "off" or "outputs" ("nodes" is not available yet)',
+        'compare with eager: "off", "outputs" (of each graph) or "nodes" (every FX node)',
     )
     compare_every: int = _option(
-        1,
-        _only(1, _count(1, 2**63 - 1, none=False), "leave it at 1"),
-        _env_int,
-        "compare one call in so many (not available yet: 1)",
+        1, _count(1, 2**63 - 1, none=False), _env_int, "compare one call of each graph in so many, the first among them"
+    )
+    compare_only: tuple[str, ...] = _option(
+        (),
+        _patterns,
+        _env_list,
+        "patterns of nodes to compare: FX name, operator or module path, with * and ?; (): all",
+    )
+    compare_stop: str = _option(
+        "never", _choice("never", "first"), _env_text, 'stop comparing nodes in a call: "never", "first" (mismatch)'
+    )
+    compare_memory: int = _option(
+        2 << 30, _count(1, 2**63 - 1, none=False), _env_int, "bytes that the values of nodes may take at a time"
     )
     tolerance: Tolerance | None = _option(
         None, _tolerance, _env_tolerance, "{atol, rtol, scale, equal_nan}; None: by dtype"

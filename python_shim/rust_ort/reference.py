@@ -38,11 +38,24 @@ def run_reference(
 @contextmanager
 def rng_kept() -> Iterator[None]:
     """Restores the state of every generator on exit, so that what follows draws the same numbers."""
-    cpu = torch.get_rng_state()
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+    before = generators()
     try:
         yield
     finally:
-        torch.set_rng_state(cpu)
-        if cuda is not None:
-            torch.cuda.set_rng_state_all(cuda)
+        set_generators(before)
+
+
+Generators = tuple[torch.Tensor, list[torch.Tensor] | None]
+
+
+def generators() -> Generators:
+    """State of every generator."""
+    return torch.get_rng_state(), torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+
+
+def set_generators(states: Generators) -> None:
+    """Sets the state of every generator."""
+    cpu, cuda = states
+    torch.set_rng_state(cpu)
+    if cuda is not None:
+        torch.cuda.set_rng_state_all(cuda)

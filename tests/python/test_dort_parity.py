@@ -240,8 +240,6 @@ def test_suppressed_errors_are_torchs_to_suppress() -> None:
 
 
 UNAVAILABLE: list[dict[str, Any]] = [
-    {"compare": "nodes"},
-    {"compare_every": 2},
     {"custom_op_libraries": ["ops.so"]},
     {"custom_translations": {"aten::add": print}},
     {"share_parameters": True},

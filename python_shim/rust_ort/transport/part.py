@@ -44,6 +44,11 @@ class Part:
         self._plan: CallPlan | None = None
         _parts.add(self)
 
+    @property
+    def handle(self) -> int:
+        """What the newest preparation is named by, in its lease."""
+        return self._handle
+
     # --- preparation ---
 
     def prepare(self, *, again: bool = False) -> Connection:
@@ -241,7 +246,7 @@ class Part:
             run.dump, run.compare = dump, references is not None
             for name, reference in zip(self.spec.output_names, references or (), strict=references is not None):
                 run.references.append(staged_ref(f"reference of {name!r}", reference, held))
-            set_tolerance(run, tolerance)
+            set_tolerance(run.tolerance, tolerance)
             try:
                 answer = connection.ask(request, keep=(inputs, buffer, held, allocated))
             except (ExecutorLost, DaemonLost) as lost:

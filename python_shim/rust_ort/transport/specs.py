@@ -81,23 +81,25 @@ class DumpSpec:
 
 def verdicts_from(comparison: Any) -> list[Verdict]:
     """The verdicts of a Comparison message."""
-    return [
-        Verdict(
-            name=entry.name,
-            kind=wire.VERDICT_KINDS.get(entry.verdict, "failed"),
-            reason=entry.reason,
-            metrics=json.loads(entry.metrics_json) if entry.metrics_json else None,
-            max_abs=entry.max_abs,
-            max_rel_to_max=entry.max_rel_to_max,
-            outside=entry.outside,
-        )
-        for entry in comparison.verdicts
-    ]
+    return [verdict_from(entry) for entry in comparison.verdicts]
+
+
+def verdict_from(entry: Any) -> Verdict:
+    """The verdict of a TensorVerdict message."""
+    return Verdict(
+        name=entry.name,
+        kind=wire.VERDICT_KINDS.get(entry.verdict, "failed"),
+        reason=entry.reason,
+        metrics=json.loads(entry.metrics_json) if entry.metrics_json else None,
+        max_abs=entry.max_abs,
+        max_rel_to_max=entry.max_rel_to_max,
+        outside=entry.outside,
+    )
 
 
 def set_tolerance(message: Any, tolerance: Tolerance | None) -> None:
-    """Fills a message's field tolerance; None leaves it to each tensor's dtype."""
+    """Fills a Tolerance message; None leaves it absent: by each tensor's dtype."""
     if tolerance is not None:
-        message.tolerance.SetInParent()
+        message.SetInParent()
         for name in ("atol", "rtol", "scale", "equal_nan"):
-            setattr(message.tolerance, name, getattr(tolerance, name))
+            setattr(message, name, getattr(tolerance, name))
