@@ -20,6 +20,7 @@ from rust_ort.graph_info import GraphInfo, half_tolerance
 from rust_ort.nodes import GraphNodes
 from rust_ort.options import Options, Tolerance
 from rust_ort.reference import run_reference
+from rust_ort.transport.specs import not_compared
 
 log = logging.getLogger("rust_ort")
 
@@ -215,15 +216,7 @@ class CompiledGraph:
 def _ran_in_eager(info: GraphInfo, why: str = "") -> Verdict:
     """Eager is never compared with eager."""
     reasons = why or "; ".join(sorted({node.reason for node in info.eager})) or "it computes nothing"
-    return Verdict(
-        name=info.name,
-        kind="not_compared",
-        reason=f"ran in eager: {reasons}",
-        metrics=None,
-        max_abs=0.0,
-        max_rel_to_max=0.0,
-        outside=0,
-    )
+    return not_compared(info.name, f"ran in eager: {reasons}")
 
 
 def _linked(plan: Plan, runners: Sequence[PartRunner]) -> Callable[..., Any]:

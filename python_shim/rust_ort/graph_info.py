@@ -23,9 +23,9 @@ KEPT_VERDICTS = 10_000
 @dataclass(frozen=True, kw_only=True)
 class NodeVerdict:
     """One FX node against eager. local: its own kernel on eager's inputs; cumulative: its value as it drifted.
-    source: line of the user's code; module: path of the module; both "" where unknown."""
+    part: None where it was left to eager. source: line of the user's code; module: path of the module; "" unknown."""
 
-    part: int
+    part: int | None
     name: str
     op: str
     module: str

@@ -21,7 +21,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from rust_ort.client import Part, Verdict
-from rust_ort.export.partition import is_compute, operator_name
+from rust_ort.export.partition import EagerNode, is_compute, operator_name
 from rust_ort.export.plan import Plan, PlannedPart
 from rust_ort.export.provenance import module_path, source_line
 from rust_ort.graph_info import GraphInfo, NodeVerdict, half_tolerance
@@ -30,6 +30,7 @@ from rust_ort.reference import generators, set_generators
 from rust_ort.transport.layout import Layout
 from rust_ort.transport.node_batch import NodeFeed, NodesOf, NodeValue, NotCompared, can_travel
 from rust_ort.transport.process import arena
+from rust_ort.transport.specs import not_compared
 
 log = logging.getLogger("rust_ort")
 
@@ -62,6 +63,7 @@ class GraphNodes:
         self._interpreter.args_iter = iter(inputs)
         self._nodes = iter(plan.cut.outer.graph.nodes)
         self._generators = generators()
+        info.add_nodes(step, [_left_to_eager(node) for node in info.eager], [])
 
     def run(self, part: Part, planned: PlannedPart, candidates: Sequence[Any]) -> PartNodes:
         """Compares every node of the part that is next in the graph. candidates: what the part is called with."""
@@ -256,6 +258,13 @@ class PartNodes:
     def _dead(self, name: str, done: fx.Node) -> bool:
         last = self._last_use.get(name)
         return last is None or not last > done
+
+
+def _left_to_eager(node: EagerNode) -> NodeVerdict:
+    verdict = not_compared(node.name, f"ran in eager: {node.reason}")
+    return NodeVerdict(
+        part=None, name=node.name, op=node.op, module="", source=node.source, local=verdict, cumulative=verdict
+    )
 
 
 def in_float64(node: fx.Node, env: Mapping[fx.Node, Any]) -> torch.Tensor | None:

@@ -69,6 +69,13 @@ class Verdict:
     outside: int
 
 
+def not_compared(name: str, reason: str) -> Verdict:
+    """The verdict where there is nothing to compare."""
+    return Verdict(
+        name=name, kind="not_compared", reason=reason, metrics=None, max_abs=0.0, max_rel_to_max=0.0, outside=0
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class DumpSpec:
     """An open dump, as it is opened again after a loss."""
