@@ -16,6 +16,7 @@ pub mod shm;
 pub mod executor;
 // level 4
 pub mod dump;
+pub mod plans;
 pub mod session;
 // level 5
 pub mod step;

@@ -15,6 +15,7 @@ const LEVELS: &[(&str, u32)] = &[
     ("executor", 3),
     ("blame", 4),
     ("dump", 4),
+    ("plans", 4),
     ("session", 4),
     ("report", 5),
     ("step", 5),

@@ -192,6 +192,20 @@ class Client:
         connection.ask(request)
         connection.graphs.add((graph.graph_id, graph.name))
 
+    def plan(self, key: str) -> bytes | None:
+        """What `put_plan` kept under 64 hex digits, in whatever process; None: nothing."""
+        request = wire.Request()
+        request.get_plan.graph_id = key
+        answer = self.connection().ask(request)
+        return bytes(answer.plan) if answer.found else None
+
+    def put_plan(self, key: str, plan: bytes) -> None:
+        """Keeps what was exported of a graph for later processes. Empty: it is counted as exported, not kept."""
+        request = wire.Request()
+        request.put_plan.graph_id = key
+        request.put_plan.plan = plan
+        self.connection().ask(request)
+
     def report_eager(self, graph: GraphSpec | str, eager_nodes: int) -> None:
         """Counts eager nodes of a graph that ran without any part."""
         request = wire.Request()

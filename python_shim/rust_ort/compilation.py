@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
+import os
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -19,7 +20,7 @@ from rust_ort import graph_info, observe
 from rust_ort.client import Client, GraphSpec, OutputSpec, Part, PartSpec
 from rust_ort.compiled_graph import CompiledGraph, PartRunner
 from rust_ort.errors import ClientError, DaemonFault, OptionError, RustOrtError
-from rust_ort.export import decompositions
+from rust_ort.export import cached
 from rust_ort.export import hash as content
 from rust_ort.export.partition import EagerNode, lowest_precision
 from rust_ort.export.plan import Plan, PlannedPart, make_plan
@@ -68,7 +69,7 @@ def compile_dynamo_graph(
         fw_compiler=functools.partial(_compile_aot_graph, compilation, "forward"),
         bw_compiler=functools.partial(_compile_aot_graph, compilation, "backward"),
         inference_compiler=functools.partial(_compile_aot_graph, compilation, "inference"),
-        decompositions=decompositions.table,
+        decompositions=lambda: cached.decomposition_table(Client.get(options)),
         partition_fn=partition_fn,
     )
     compiled: Callable[..., Any] = compiler(gm, example_inputs)
@@ -117,8 +118,7 @@ def _compiled_once(compilation: _Compilation, direction: str, gm: fx.GraphModule
     observe.announce(options)
     seconds = {}
     start = time.perf_counter()
-    extra = [f"opset {TORCHLIB_OPSET}", f"table {decompositions.TABLE_VERSION}", *map(_cache_key, options.transforms)]
-    graph_id = content.graph_hash(gm, extra=extra)
+    graph_id = content.graph_hash(gm, extra=_decisive(options))
     seconds["hash"] = time.perf_counter() - start
     made = compilation.made.get((direction, graph_id))
     if made is not None:  # by another thread, while this one waited for the lock
@@ -139,23 +139,45 @@ def _compiled_once(compilation: _Compilation, direction: str, gm: fx.GraphModule
     return call
 
 
-def _cache_key(transform: Callable[..., Any]) -> str:
-    """`cache_key` of a transform; one without gets a key that is never met again."""
-    key = getattr(transform, "cache_key", None)
-    key = key() if callable(key) else key
+def _decisive(options: Options) -> list[str]:
+    """What else a plan depends on: it says which nodes the runtime refused, too."""
+    runtime = (options.providers, options.ort_optimization, sorted(options.session_options.items()))
+    library = os.environ.get("RUST_ORT_ONNXRUNTIME", "")
+    return [f"opset {_opset(options)}", f"runtime {runtime} {library}", *map(_transform_text, options.transforms)]
+
+
+def _opset(options: Options) -> int:
+    return options.opset or TORCHLIB_OPSET
+
+
+def _may_be_kept(options: Options) -> bool:
+    """Whether a later process with the same graph wants the same plan."""
+    return not options.custom_translations and None not in map(_cache_key, options.transforms)
+
+
+def _transform_text(transform: Callable[..., Any]) -> str:
+    """A transform without `cache_key` gets a text that is never met again."""
+    key = _cache_key(transform)
     return f"transform {key}" if key is not None else f"transform uncached {id(transform)} {time.time_ns()}"
+
+
+def _cache_key(transform: Callable[..., Any]) -> object:
+    key = getattr(transform, "cache_key", None)
+    return key() if callable(key) else key
 
 
 def _plan_and_prepare(
     compilation: _Compilation, name: str, direction: str, gm: fx.GraphModule, graph_id: str, seconds: dict[str, float]
 ) -> CompiledGraph:
     options = compilation.options
+    client = Client.get(options)
+    kept = cached.load(client, graph_id, gm) if _may_be_kept(options) else None
     refused: dict[str, str] = {}
     while True:
         # The same graph under another compile id is the same model, so a warm session serves it.
         model_name = f"graph_{graph_id[:16]}"
-        plan = make_plan(
-            gm, name=model_name, refused=refused, opset=options.opset or 18, custom=options.custom_translations
+        plan = kept or make_plan(
+            gm, name=model_name, refused=refused, opset=_opset(options), custom=options.custom_translations
         )
         for phase, spent in plan.seconds.items():
             seconds[phase] = seconds.get(phase, 0.0) + spent
@@ -176,6 +198,10 @@ def _plan_and_prepare(
         try:
             parts = [_prepared_part(compilation, graph, plan, part) for part in plan.parts]
         except RustOrtError as error:
+            if kept is not None and isinstance(error, ClientError):
+                log.warning("%s: the plan that was kept does not serve, it is exported again: %s", name, error)
+                kept = None
+                continue
             culprit = _refused_node(error, plan)
             if culprit is None or culprit in refused:
                 if isinstance(error, DaemonFault) and options.on_daemon_error == "eager":
@@ -189,8 +215,17 @@ def _plan_and_prepare(
             continue
         finally:
             seconds["prepare"] = seconds.get("prepare", 0.0) + time.perf_counter() - start
+        if kept is None:
+            _keep(client, graph_id, plan, options)
         runners = [PartRunner(part, planned, info) for part, planned in zip(parts, plan.parts, strict=True)]
         return CompiledGraph(info=info, plan=plan, runners=runners, options=options, graph=graph)
+
+
+def _keep(client: Client, graph_id: str, plan: Plan, options: Options) -> None:
+    if _may_be_kept(options):
+        cached.save(client, graph_id, plan)
+    elif plan.parts:
+        cached.count(client, graph_id)
 
 
 def _raise_if_transforms_did_it(error: RustOrtError, compilation: _Compilation, graph: GraphSpec, plan: Plan) -> None:

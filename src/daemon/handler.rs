@@ -50,11 +50,11 @@ impl Handler<'_> {
             Request::RunObserved(run) => self.run_observed(&run),
             Request::CompareTensors { pairs, tolerance } => self.compare(pairs, tolerance),
             Request::ReportEager { graph, eager_nodes } => self.report_eager(graph, eager_nodes),
-            Request::CompareNodes(_)
-            | Request::SettleNode(_)
-            | Request::FinishNodes(_)
-            | Request::GetPlan(_)
-            | Request::PutPlan { .. } => Err(client_error(ErrorCode::BadState, "not served yet")),
+            Request::CompareNodes(_) | Request::SettleNode(_) | Request::FinishNodes(_) => {
+                Err(client_error(ErrorCode::BadState, "not served yet"))
+            }
+            Request::GetPlan(graph) => Ok(Reply::Plan(self.daemon.plan(graph))),
+            Request::PutPlan { graph, plan } => self.put_plan(graph, &plan),
             Request::GetStatus => Ok(Reply::Status(self.daemon.status().to_string())),
             Request::Stop { force } => self.stop(force),
         }
@@ -356,6 +356,18 @@ impl Handler<'_> {
     fn report_eager(&self, graph: GraphId, eager_nodes: u32) -> Answer {
         self.client.state().known(graph)?;
         self.daemon.count_eager(eager_nodes);
+        Ok(Reply::Done)
+    }
+
+    /// An export counts where it is of a registered graph; what else a client keeps here was not exported.
+    fn put_plan(&self, graph: GraphId, plan: &[u8]) -> Answer {
+        if self.client.state().graphs.contains_key(&graph) {
+            self.daemon.count_export();
+        }
+        // An empty one says that it holds for this process alone.
+        if !plan.is_empty() {
+            self.daemon.plans.put(graph, plan);
+        }
         Ok(Reply::Done)
     }
 

@@ -49,5 +49,9 @@ pub const DEATHS: u32 = 3;
 pub const LOGS: usize = 20;
 /// Quarantine folders, newest first, which a starting daemon leaves in the state folder.
 pub const QUARANTINE_FOLDERS: usize = 20;
+/// Bytes of exported plans in the state folder; above it those go that were used longest ago.
+pub const PLAN_BYTES: u64 = 1 << 30;
+/// Files of exported plans in the state folder.
+pub const PLAN_FILES: usize = 4096;
 /// Steps that status shows.
 pub const LAST_STEPS: usize = 32;

@@ -28,13 +28,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
+use bytes::Bytes;
 use client::Client;
 use leases::Pool;
 use quarantine::Quarantine;
 use status::{StepRecord, stamp};
 
 use crate::ids::{ClientId, GraphId};
+use crate::plans::{Bounds, Plans};
 use crate::protocol::control::Notice;
+use crate::shm::Counter;
 
 /// The lock, also after a thread that held it panicked: each critical section leaves its data whole.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -72,6 +75,7 @@ pub struct Daemon {
     started_at: SystemTime,
     pool: Arc<Pool>,
     quarantine: Quarantine,
+    plans: Plans,
     clients: Mutex<BTreeMap<ClientId, Arc<Client>>>,
     /// Connections, those before `Hello` too, and when the last one went.
     connections: Mutex<(usize, Instant)>,
@@ -79,6 +83,7 @@ pub struct Daemon {
     last_steps: Mutex<VecDeque<StepRecord>>,
     next: AtomicU64,
     exports: AtomicU64,
+    plan_hits: AtomicU64,
     eager_nodes: AtomicU64,
     ended: Mutex<Option<Ended>>,
     /// One byte wakes the listener.
@@ -97,6 +102,10 @@ impl Daemon {
             let launch = executor::Launch { program, log_folder: config.state_folder.join("log") };
             Self {
                 pool: Arc::new(Pool::new(launch, config.idle_timeout, on_death)),
+                plans: Plans::open(
+                    &config.state_folder,
+                    Bounds { bytes: limits::PLAN_BYTES, files: limits::PLAN_FILES },
+                ),
                 socket: config.socket,
                 state_folder: config.state_folder,
                 log,
@@ -110,6 +119,7 @@ impl Daemon {
                 last_steps: Mutex::default(),
                 next: AtomicU64::new(1),
                 exports: AtomicU64::new(0),
+                plan_hits: AtomicU64::new(0),
                 eager_nodes: AtomicU64::new(0),
                 ended: Mutex::default(),
                 wake,
@@ -135,21 +145,33 @@ impl Daemon {
 
     /// Notes a graph; whether it was known.
     fn saw_graph(&self, graph: GraphId) -> bool {
-        let known = !lock(&self.graphs).insert(graph);
-        self.exports.fetch_add(1, Ordering::Relaxed);
-        known
+        !lock(&self.graphs).insert(graph)
     }
 
     fn n_graphs(&self) -> usize {
         lock(&self.graphs).len()
     }
 
+    fn count_export(&self) {
+        self.exports.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The plan of a graph, counted when there is one.
+    fn plan(&self, graph: GraphId) -> Option<Bytes> {
+        let plan = self.plans.get(graph);
+        self.plan_hits.fetch_add(plan.is_some().into(), Ordering::Relaxed);
+        plan
+    }
+
     fn count_eager(&self, nodes: u32) {
         self.eager_nodes.fetch_add(nodes.into(), Ordering::Relaxed);
     }
 
-    fn own_counters(&self) -> (u64, u64) {
-        (self.exports.load(Ordering::Relaxed), self.eager_nodes.load(Ordering::Relaxed))
+    /// What the daemon counts beside its executors.
+    fn own_counters(&self) -> [(&'static str, u64); 3] {
+        let eager = Counter::NodesInEager.name();
+        [("exports", &self.exports), ("plan_hits", &self.plan_hits), (eager, &self.eager_nodes)]
+            .map(|(name, counter)| (name, counter.load(Ordering::Relaxed)))
     }
 
     fn saw_step(&self, step: StepRecord) {

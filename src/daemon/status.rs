@@ -116,11 +116,11 @@ impl Daemon {
     }
 
     fn counters(&self) -> BTreeMap<&'static str, u64> {
-        let (exports, eager) = self.own_counters();
         let mut counters: BTreeMap<&'static str, u64> =
             Counter::ALL.iter().map(|counter| (counter.name(), 0)).chain(self.pool.counters()).collect();
-        *counters.entry(Counter::NodesInEager.name()).or_default() += eager;
-        counters.insert("exports", exports);
+        for (name, n) in self.own_counters() {
+            *counters.entry(name).or_default() += n;
+        }
         counters
     }
 }

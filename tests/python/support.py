@@ -99,6 +99,7 @@ class FakeClient:
         self.eager_graphs: list[str] = []
         self.data_sets: list[tuple[str, int, int]] = []
         self.dumps: list[str] = []
+        self.plans: dict[str, bytes] = {}
         self.fail: Callable[[], None] | None = None
 
     def fail_if_asked(self) -> None:
@@ -108,6 +109,12 @@ class FakeClient:
     def part(self, spec: Any, options: Any) -> FakePart:
         self.parts.append(FakePart(self, spec))
         return self.parts[-1]
+
+    def plan(self, key: str) -> bytes | None:
+        return self.plans.get(key)
+
+    def put_plan(self, key: str, plan: bytes) -> None:
+        self.plans[key] = plan
 
     def report_eager(self, graph_id: str, n: int) -> None:
         self.eager_nodes += n

@@ -15,9 +15,6 @@ from torch import Tensor
 
 aten = torch.ops.aten
 
-TABLE_VERSION = 2
-"""Part of the content hash. Raise it with every change here that changes a traced graph."""
-
 KEPT_WHOLE = (
     # AOTAutograd's functionalization needs to see these: with alias decomposed, `y[:, 0] = 0` fails when traced.
     "lift_fresh.default",
@@ -65,11 +62,15 @@ TORCHS_OWN = (
 
 
 @functools.cache
-def table() -> dict[Any, Callable[..., Any]]:
-    """{operator overload: decomposition}, made once a process. Imports the exporter and onnxscript."""
+def table(translated: frozenset[str] | None = None) -> dict[Any, Callable[..., Any]]:
+    """{operator overload: decomposition}, made once a process.
+
+    translated: names of the operators that torchlib translates, which stay whole. None asks torchlib, which loads the
+    exporter and onnxscript.
+    """
     from rust_ort.export import translate
 
-    table = translate.onnx_friendly_table()
+    table = _onnx_friendly(translate.translated_operators() if translated is None else translated)
     for name in KEPT_WHOLE:
         table.pop(_overload(name), None)
     for name in TORCHS_OWN:
@@ -84,6 +85,16 @@ def table() -> dict[Any, Callable[..., Any]]:
     table[aten.full_like.default] = full_like
     table[aten.zeros_like.default] = functools.partial(full_like, fill_value=0)
     table[aten.ones_like.default] = functools.partial(full_like, fill_value=1)
+    return table
+
+
+def _onnx_friendly(translated: frozenset[str]) -> dict[Any, Callable[..., Any]]:
+    """torch.onnx's create_onnx_friendly_decomposition_table, of names: what is not translated is decomposed."""
+    table: dict[Any, Callable[..., Any]] = {}
+    for known in (torch.export.default_decompositions(), torch._decomp.decomposition_table):
+        for operator, decomposition in known.items():
+            if hasattr(operator, "_schema") and str(operator) not in translated:
+                table.setdefault(operator, decomposition)
     return table
 
 

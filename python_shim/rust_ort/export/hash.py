@@ -11,6 +11,8 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from rust_ort import export
+
 FORMAT = 1
 """Raised when the text below changes its meaning."""
 
@@ -19,12 +21,11 @@ def graph_hash(gm: fx.GraphModule, *, extra: Sequence[str] = ()) -> str:
     """SHA-256 of `gm` as 64 lowercase hex digits.
 
     Part of it: op, name, target, arguments, dtype, shape, stride and device of every value, the bytes of constant
-    tensors, the versions of torch, onnxscript, onnx and onnxruntime, and `extra` (opset, decomposition table, cache
-    keys of transforms). Not part of it: source lines, module paths, parameter names. The same in every process.
+    tensors, the versions of torch, onnxscript, onnx and onnxruntime, the sources of `rust_ort.export`, and `extra`
+    (opset, cache keys of transforms, what decides whether the runtime takes a model). Not part of it: source lines,
+    module paths, parameter names. The same in every process.
     """
-    digest = hashlib.sha256()
-    for text in (f"rust_ort graph {FORMAT}", versions(), *extra):
-        digest.update(text.encode() + b"\0")
+    digest = _digest("graph", extra)
     for name, module in gm.named_modules():
         if isinstance(module, fx.GraphModule):
             digest.update(f"module {name}\n".encode())
@@ -33,11 +34,24 @@ def graph_hash(gm: fx.GraphModule, *, extra: Sequence[str] = ()) -> str:
     return digest.hexdigest()
 
 
+def operators_key() -> str:
+    """Where the names of the operators that torchlib translates are kept: 64 lowercase hex digits."""
+    return _digest("operators", ()).hexdigest()
+
+
+def _digest(what: str, extra: Sequence[str]) -> hashlib._Hash:
+    digest = hashlib.sha256()
+    for text in (f"rust_ort {what} {FORMAT}", versions(), export.SOURCES, *extra):
+        digest.update(text.encode() + b"\0")
+    return digest
+
+
 @functools.cache
 def versions() -> str:
     """Versions that decide what is exported and how it runs, as one line."""
     return " ".join(
-        f"{name}={_version(name)}" for name in ("torch", "onnxscript", "onnx", "onnxruntime", "onnxruntime-gpu")
+        f"{name}={_version(name)}"
+        for name in ("torch", "torchvision", "onnxscript", "onnx", "onnxruntime", "onnxruntime-gpu")
     )
 
 

@@ -193,13 +193,15 @@ class Partition:
     """An AOT graph cut into parts and the nodes between them.
 
     `outer` runs the whole: its call_module nodes are the parts, everything else is eager. `module` is the graph as it
-    was. compute_nodes = the nodes of all parts + eager, each exactly once.
+    was. compute_nodes = the nodes of all parts + eager, each exactly once. `reasons`: {node: why ONNX Runtime may not
+    run it}, of every such node.
     """
 
     module: fx.GraphModule
     outer: fx.GraphModule
     parts: list[PartGraph]
     eager: list[EagerNode] = field(default_factory=list)
+    reasons: dict[str, str] = field(default_factory=dict)
 
     @property
     def compute_nodes(self) -> int:
@@ -333,7 +335,8 @@ def partition(gm: fx.GraphModule, support: Support) -> Partition:
     _give_constants_values(gm)
     outer = fx.GraphModule(gm, _copy(gm.graph))
     computing = [node for node in outer.graph.nodes if node.op == "call_function"]
-    if all(support.reason(node) is None for node in computing):
+    reasons = {node.name: reason for node in computing if (reason := support.reason(node)) is not None}
+    if not reasons:
         proposed = [dict.fromkeys(computing)]
     else:
         partitioner = CapabilityBasedPartitioner(outer, support, allows_single_node_partition=True)  # type: ignore[arg-type]
@@ -355,7 +358,7 @@ def partition(gm: fx.GraphModule, support: Support) -> Partition:
                   compute_nodes=names[index])
         for index in range(len(chosen))
     ]  # fmt: skip
-    return Partition(module=gm, outer=outer, parts=parts, eager=eager)
+    return Partition(module=gm, outer=outer, parts=parts, eager=eager, reasons=reasons)
 
 
 def _copy(graph: fx.Graph) -> fx.Graph:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import fx
@@ -14,6 +15,12 @@ from torch.utils import _pytree as pytree
 
 from rust_ort.export import partition, translate
 from rust_ort.export.shapes import Binder, UnboundSymbol, compile_expression, is_symbolic, plain
+
+
+class Translation(Protocol):
+    """What `translate.translate` does with a part whose outputs are all tensors."""
+
+    def __call__(self, part: fx.GraphModule, *, keep_inputs: frozenset[str]) -> translate.Translated: ...
 
 
 @dataclass(kw_only=True)
@@ -65,27 +72,31 @@ def make_plan(
         known = set(refused)
         parts = []
         for graph in cut.parts:
+            translation = functools.partial(
+                translate.translate, name=f"{name}_{graph.name}", opset=opset, custom_translations=dict(custom or {})
+            )
             try:
-                parts.append(_plan_part(cut, graph, name=name, opset=opset, custom=custom))
+                parts.append(plan_part(cut, graph, translation))
             except translate.TranslationError as error:
                 culprits = [error.node_name] if error.node_name in graph.compute_nodes else graph.compute_nodes
                 refused.update((node, f"its translation failed: {error}") for node in culprits)
-            except _Unbound as error:
+            except Unbound as error:
                 refused[error.node] = str(error)
         seconds["export"] += time.perf_counter() - start
         if set(refused) == known:
             return Plan(cut=cut, parts=parts, seconds=seconds)
 
 
-class _Unbound(ValueError):
+class Unbound(ValueError):
+    """A size of FX node `node` depends on a symbol that no input of its part determines."""
+
     def __init__(self, node: str, cause: UnboundSymbol) -> None:
         super().__init__(str(cause))
         self.node = node
 
 
-def _plan_part(
-    cut: partition.Partition, graph: partition.PartGraph, *, name: str, opset: int, custom: Mapping[Any, Any] | None
-) -> PlannedPart:
+def plan_part(cut: partition.Partition, graph: partition.PartGraph, translation: Translation) -> PlannedPart:
+    """The calling convention of a part's model. Raises TranslationError, Unbound."""
     module = graph.module
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     returned = _returned(module)
@@ -100,21 +111,21 @@ def _plan_part(
                 compile_expression(binder.code(value)) if isinstance(value, torch.SymInt) else tensors.index(node)
             )
         except UnboundSymbol as error:
-            raise _Unbound(_computing(node), error) from error
+            raise Unbound(_computing(node), error) from error
     symbolic = any(is_symbolic(node.meta.get("val")) for node in tensors)
     sizes = frozenset(node.name for node in placeholders if symbolic and isinstance(node.meta["val"], torch.SymInt))
     only_tensors = _returning(module, tensors)
-    translated = _translate(only_tensors, name=name, graph=graph, opset=opset, custom=custom, keep=sizes)
+    translated = translation(only_tensors, keep_inputs=sizes)
     strides = _strides(cut, graph, returned)
     try:
         layout = _layout(placeholders, translated.input_names, tensors, strides)
     except UnboundSymbol:
         everything = frozenset(node.name for node in placeholders)
-        translated = _translate(only_tensors, name=name, graph=graph, opset=opset, custom=custom, keep=everything)
+        translated = translation(only_tensors, keep_inputs=everything)
         try:
             layout = _layout(placeholders, translated.input_names, tensors, strides)
         except UnboundSymbol as error:
-            raise _Unbound(_computing(tensors[0]), error) from error
+            raise Unbound(_computing(tensors[0]), error) from error
     position = {node.name: index for index, node in enumerate(placeholders)}
     return PlannedPart(
         graph=graph,
@@ -123,15 +134,6 @@ def _plan_part(
         tensor_outputs=[node.name for node in tensors],
         results=results,
         layout=layout,
-    )
-
-
-def _translate(
-    module: fx.GraphModule, *, name: str, graph: partition.PartGraph, opset: int, custom: Mapping[Any, Any] | None,
-    keep: frozenset[str],
-) -> translate.Translated:  # fmt: skip
-    return translate.translate(
-        module, name=f"{name}_{graph.name}", opset=opset, custom_translations=dict(custom or {}), keep_inputs=keep
     )
 
 

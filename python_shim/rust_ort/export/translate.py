@@ -91,11 +91,10 @@ def registry(opset: int = TORCHLIB_OPSET) -> Any:
     return made
 
 
-def onnx_friendly_table() -> dict[Any, Callable[..., Any]]:
-    """torch's own decompositions for every operator that torchlib does not translate."""
-    decomp = _exporter().decomp
-    implemented = set(decomp.get_onnx_implemented_overloads(registry()))
-    return dict(decomp.create_onnx_friendly_decomposition_table(implemented))
+def translated_operators() -> frozenset[str]:
+    """Names of the operator overloads that torchlib translates, such as "aten.mm.default"."""
+    overloads = _exporter().decomp.get_onnx_implemented_overloads(registry())
+    return frozenset(str(overload) for overload in overloads if isinstance(overload, torch._ops.OpOverload))
 
 
 def why_untranslatable(node: fx.Node, *, opset: int = TORCHLIB_OPSET) -> str | None:

@@ -39,6 +39,7 @@ Reply: Any = _classes["Reply"]
 Notice: Any = _classes["Notice"]
 TensorRef: Any = _classes["TensorRef"]
 TensorPair: Any = _classes["TensorPair"]
+ExportPlan: Any = _classes["ExportPlan"]
 
 _codes: dict[int, str] = {
     value.number: value.name.removeprefix("ERROR_CODE_")
