@@ -18,6 +18,7 @@ pub mod executor;
 pub mod dump;
 pub mod session;
 // level 5
+pub mod nodes;
 pub mod step;
 pub mod worker;
 // level 6

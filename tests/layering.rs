@@ -16,6 +16,7 @@ const LEVELS: &[(&str, u32)] = &[
     ("blame", 4),
     ("dump", 4),
     ("session", 4),
+    ("nodes", 5),
     ("report", 5),
     ("step", 5),
     ("worker", 5),
