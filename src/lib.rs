@@ -19,6 +19,7 @@ pub mod dump;
 pub mod plans;
 pub mod session;
 // level 5
+pub mod nodes;
 pub mod step;
 pub mod worker;
 // level 6

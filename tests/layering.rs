@@ -17,6 +17,7 @@ const LEVELS: &[(&str, u32)] = &[
     ("dump", 4),
     ("plans", 4),
     ("session", 4),
+    ("nodes", 5),
     ("report", 5),
     ("step", 5),
     ("worker", 5),

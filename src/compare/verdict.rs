@@ -39,8 +39,9 @@ impl TensorVerdict {
         Self { name: name.to_owned(), verdict: Verdict::NotCompared(reason.into()), metrics: None }
     }
 
-    fn failed(name: &str, reason: String) -> Self {
-        Self { name: name.to_owned(), verdict: Verdict::Failed(reason), metrics: None }
+    /// There is nothing of `name` to judge, because what should give it failed; `reason` says how.
+    pub fn failed(name: &str, reason: impl Into<String>) -> Self {
+        Self { name: name.to_owned(), verdict: Verdict::Failed(reason.into()), metrics: None }
     }
 }
 

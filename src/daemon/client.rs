@@ -1,16 +1,18 @@
 //! What the daemon knows of one client. The connection's thread changes it; the burying thread of its executor reads it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::SystemTime;
 
 use super::errors::{client as client_error, fault};
 use super::executor::Executor;
+use super::nodes::NodeTables;
 use super::transport::Transport;
 use super::{limits, lock};
 use crate::dump;
 use crate::ids::{ClientId, GraphId, PartHandle};
-use crate::protocol::control::{Hello, Notice, PreparePart, RegisterGraph, RunObserved};
+use crate::nodes::PartNodes;
+use crate::protocol::control::{Hello, Notice, PreparePart, RegisterGraph};
 use crate::protocol::message::{ErrorCode, ValueSpec, WireError};
 use crate::protocol::wire;
 use crate::shm::{Lanes, SegmentTable};
@@ -38,6 +40,19 @@ pub struct Part {
     pub inputs: Vec<ValueSpec>,
     /// As inputs.
     pub outputs: Vec<ValueSpec>,
+    /// Its model, read when its nodes are first asked for.
+    nodes: OnceLock<Result<PartNodes, String>>,
+}
+
+/// Nodes of a part that are being run.
+#[derive(Clone, Debug)]
+pub struct RunningNodes {
+    /// The node, or the first and the last of several.
+    pub node: String,
+    /// Their model, as a part of their own.
+    pub part: Arc<Part>,
+    /// The call.
+    pub record: CallRecord,
 }
 
 /// The changing part. Locked for moments, never during a call.
@@ -57,6 +72,10 @@ pub struct State {
     pub preparing: Option<Arc<Part>>,
     /// The call that is being observed.
     pub observing: Option<CallRecord>,
+    /// The nodes that are being run, as a part of their own: name, part, call.
+    pub running_nodes: Option<RunningNodes>,
+    /// Comparisons of nodes that go on.
+    pub node_tables: NodeTables,
     /// Bytes of models and texts kept here.
     pub kept_bytes: usize,
     /// The executor, alive or just lost.
@@ -96,13 +115,14 @@ impl State {
 
     /// What a request that ended in a panic may have left marked as going on is over.
     pub fn nothing_runs(&mut self) {
-        (self.preparing, self.observing) = (None, None);
+        (self.preparing, self.observing, self.running_nodes) = (None, None, None);
     }
 
     /// Forgets what went with the executor.
     pub fn end_lease(&mut self) {
         self.executor = None;
         self.open_lanes.clear();
+        self.node_tables = NodeTables::default();
         let parts = std::mem::take(&mut self.parts);
         self.kept_bytes -= parts.values().map(|part| part.kept_bytes()).sum::<usize>();
     }
@@ -114,16 +134,15 @@ impl State {
         })
     }
 
-    /// The part that a run names. Errors: UnknownGraph when it is none, or another graph's.
-    pub(super) fn part(&self, run: &RunObserved) -> Result<Arc<Part>, WireError> {
-        let handle = run.record.handle;
+    /// The part that a request names. Errors: UnknownGraph when it is none, or another graph's.
+    pub(super) fn part(&self, handle: PartHandle, named: (GraphId, u32)) -> Result<Arc<Part>, WireError> {
         let unknown = |why: String| client_error(ErrorCode::UnknownGraph, format!("handle {}: {why}", handle.0));
         let part =
             self.parts.get(&handle).ok_or_else(|| unknown("not of this lease; send PreparePart first".into()))?;
         let (graph, index) = (part.spec.part.graph, part.spec.part.part);
-        if (graph, index) != (run.graph, run.part) {
+        if (graph, index) != named {
             let expected = format!("stands for graph {} part {index}", graph.short());
-            return Err(unknown(format!("{expected}, got graph {} part {}", run.graph.short(), run.part)));
+            return Err(unknown(format!("{expected}, got graph {} part {}", named.0.short(), named.1)));
         }
         Ok(Arc::clone(part))
     }
@@ -172,6 +191,19 @@ pub(super) struct DumpedPart {
 }
 
 impl Part {
+    /// A part and its model's values.
+    pub(super) fn new(spec: PreparePart, inputs: Vec<ValueSpec>, outputs: Vec<ValueSpec>) -> Self {
+        Self { spec, inputs, outputs, nodes: OnceLock::new() }
+    }
+
+    /// Its model, to be cut into nodes. Errors: BadModel.
+    pub(super) fn nodes(&self) -> Result<&PartNodes, WireError> {
+        let PreparePart { part, provenance_json } = &self.spec;
+        let read = || PartNodes::read(&part.model, &part.named_values, provenance_json);
+        let nodes = self.nodes.get_or_init(|| read().map_err(|error| error.to_string()));
+        nodes.as_ref().map_err(|why| client_error(ErrorCode::BadModel, format!("model: {why}")))
+    }
+
     /// Bytes that the daemon keeps of it.
     pub(super) fn kept_bytes(&self) -> usize {
         self.spec.part.model.len() + self.spec.provenance_json.len()

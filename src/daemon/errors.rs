@@ -2,6 +2,7 @@
 
 use crate::dump::DumpError;
 use crate::executor::wire_error_of_shm;
+use crate::nodes::NodesError;
 use crate::protocol::message::{ErrorCode, ErrorKind, WireError};
 use crate::shm::ShmError;
 use crate::step::StepError;
@@ -43,6 +44,18 @@ impl From<StepError<WireError>> for WireError {
                 error
             }
             StepError::Count { .. } => client(ErrorCode::BadTensor, error.to_string()),
+        }
+    }
+}
+
+impl From<NodesError> for WireError {
+    fn from(error: NodesError) -> Self {
+        let message = error.to_string();
+        match error {
+            NodesError::Memory(error) => error.into(),
+            NodesError::Lost(error) => error,
+            NodesError::Unknown { .. } | NodesError::Twice { .. } => client(ErrorCode::BadMessage, message),
+            NodesError::Unlike { .. } => client(ErrorCode::BadTensor, message),
         }
     }
 }

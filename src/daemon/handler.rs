@@ -27,7 +27,7 @@ pub struct Handler<'a> {
     pub client: &'a Client,
 }
 
-type Answer = Result<Reply, WireError>;
+pub(super) type Answer = Result<Reply, WireError>;
 
 impl Handler<'_> {
     /// The reply to a request; `fd` came with it. Errors: what the client is told; nothing has changed then.
@@ -50,9 +50,9 @@ impl Handler<'_> {
             Request::RunObserved(run) => self.run_observed(&run),
             Request::CompareTensors { pairs, tolerance } => self.compare(pairs, tolerance),
             Request::ReportEager { graph, eager_nodes } => self.report_eager(graph, eager_nodes),
-            Request::CompareNodes(_) | Request::SettleNode(_) | Request::FinishNodes(_) => {
-                Err(client_error(ErrorCode::BadState, "not served yet"))
-            }
+            Request::CompareNodes(compare) => self.compare_nodes(&compare),
+            Request::SettleNode(settle) => self.settle_node(&settle),
+            Request::FinishNodes(finish) => self.finish_nodes(finish),
             Request::GetPlan(graph) => Ok(Reply::Plan(self.daemon.plan(graph))),
             Request::PutPlan { graph, plan } => self.put_plan(graph, &plan),
             Request::GetStatus => Ok(Reply::Status(self.daemon.status().to_string())),
@@ -172,7 +172,7 @@ impl Handler<'_> {
         Ok(())
     }
 
-    fn leased(&self, what: &str) -> Result<Arc<Executor>, WireError> {
+    pub(super) fn leased(&self, what: &str) -> Result<Arc<Executor>, WireError> {
         let executor = self.client.state().executor.clone();
         executor
             .ok_or_else(|| client_error(ErrorCode::BadState, format!("{what}: no executor; send LeaseExecutor first")))
@@ -220,7 +220,7 @@ impl Handler<'_> {
     fn prepare(&self, prepare: PreparePart) -> Answer {
         let executor = self.leased("PreparePart")?;
         let (graph, index) = (prepare.part.graph, prepare.part.part);
-        let part = Arc::new(Part { spec: prepare, inputs: Vec::new(), outputs: Vec::new() });
+        let part = Arc::new(Part::new(prepare, Vec::new(), Vec::new()));
         let dumped;
         let name = {
             let mut state = self.client.state();
@@ -247,7 +247,7 @@ impl Handler<'_> {
             Ok(LinkReply::Prepared(prepared)) => {
                 let spec = part.spec.clone();
                 let (inputs, outputs) = (prepared.inputs.clone(), prepared.outputs.clone());
-                state.parts.insert(prepared.handle, Arc::new(Part { spec, inputs, outputs }));
+                state.parts.insert(prepared.handle, Arc::new(Part::new(spec, inputs, outputs)));
                 Ok(Reply::Prepared(prepared))
             }
             Ok(other) => Err(unexpected("Prepare", &other)),
@@ -274,7 +274,7 @@ impl Handler<'_> {
         Ok(Reply::DumpOpened { path })
     }
 
-    fn open_run(&self, what: &str) -> Result<Arc<dump::Run>, WireError> {
+    pub(super) fn open_run(&self, what: &str) -> Result<Arc<dump::Run>, WireError> {
         let run = self.client.state().dump.clone();
         run.ok_or_else(|| client_error(ErrorCode::BadState, format!("{what}: no dump is open; send OpenDump first")))
     }
@@ -301,7 +301,7 @@ impl Handler<'_> {
         {
             let mut state = self.client.state();
             name = state.known(run.graph)?.name.clone();
-            part = state.part(run)?;
+            part = state.part(run.record.handle, (run.graph, run.part))?;
             dump = match (run.dump, state.dump.clone()) {
                 (false, _) => None,
                 (true, Some(open)) => {
@@ -338,7 +338,15 @@ impl Handler<'_> {
     }
 
     fn compare(&self, pairs: Vec<(String, PairToCompare)>, terms: Option<ToleranceTerms>) -> Answer {
-        let tolerance = terms.map(tolerance);
+        let judged = self.judge(pairs, terms.map(tolerance).as_ref())?;
+        Ok(Reply::Comparison(verdicts::summaries(&judged)))
+    }
+
+    pub(super) fn judge(
+        &self,
+        pairs: Vec<(String, PairToCompare)>,
+        tolerance: Option<&Tolerance>,
+    ) -> Result<Vec<compare::TensorVerdict>, WireError> {
         let mut judged = Vec::with_capacity(pairs.len());
         for (name, pair) in pairs {
             judged.push(match pair {
@@ -346,11 +354,11 @@ impl Handler<'_> {
                 PairToCompare::Pair { reference, candidate } => {
                     let lease = self.client.state().segments.lease(&[reference, candidate], &[])?;
                     let tensors = lease.inputs();
-                    compare::judge(&name, &tensors[0], &tensors[1], tolerance.as_ref())
+                    compare::judge(&name, &tensors[0], &tensors[1], tolerance)
                 }
             });
         }
-        Ok(Reply::Comparison(verdicts::summaries(&judged)))
+        Ok(judged)
     }
 
     fn report_eager(&self, graph: GraphId, eager_nodes: u32) -> Answer {
@@ -472,11 +480,11 @@ fn complete(run: &dump::Run, report: &dump::FlushReport) -> Answer {
     Err(error)
 }
 
-fn unexpected(request: &str, reply: &LinkReply) -> WireError {
+pub(super) fn unexpected(request: &str, reply: &LinkReply) -> WireError {
     fault(ErrorCode::Internal, format!("the executor answered {request} with {reply:?}"))
 }
 
-fn tolerance(terms: ToleranceTerms) -> Tolerance {
+pub(super) fn tolerance(terms: ToleranceTerms) -> Tolerance {
     let ToleranceTerms { atol, rtol, scale, equal_nan } = terms;
     Tolerance { atol, rtol, scale, equal_nan }
 }

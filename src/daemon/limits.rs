@@ -28,6 +28,14 @@ pub const GRAPHS: usize = 16_384;
 pub const PARTS: usize = 65_536;
 /// Bytes of models and texts that the daemon keeps for one client.
 pub const KEPT_BYTES: usize = 8 << 30;
+/// Comparisons of nodes that one client has open at a time.
+pub const NODE_TABLES: usize = 64;
+/// Nodes in all open comparisons of one client.
+pub const NODE_ROWS: usize = 65_536;
+/// Models of single nodes that a dumped comparison keeps: those of the first local mismatches.
+pub const NODE_REPRODUCTIONS: usize = 4;
+/// Bytes of those that the daemon holds for one client until they are written.
+pub const NODE_REPRODUCTION_BYTES: usize = 1 << 30;
 /// Executors at a time.
 pub const EXECUTORS: usize = 64;
 /// Executors without a client that are kept warm.

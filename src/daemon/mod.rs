@@ -10,6 +10,7 @@ mod leases;
 pub mod limits;
 mod link;
 pub mod listener;
+mod nodes;
 mod old_state;
 pub mod paths;
 pub mod peer;

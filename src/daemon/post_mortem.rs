@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::client::{Client, Part};
+use super::client::{Client, Part, RunningNodes};
 use super::errors::fault;
 use super::executor::Executor;
 use super::quarantine::Death;
@@ -18,6 +18,8 @@ struct Victim {
     part: Arc<Part>,
     graph: Arc<RegisterGraph>,
     call: Option<CallRecord>,
+    /// When it is a piece of a part: the node, or the first and the last of several. Else empty.
+    node: String,
 }
 
 /// Writes down what `client` was running on `executor`, tells the client, returns an error a call.
@@ -43,21 +45,28 @@ pub fn examine(daemon: &Daemon, client: &Client, executor: &Executor, cause: &st
 fn victims(client: &Client) -> Vec<Victim> {
     let state = client.state();
     let graph_of = |part: &Arc<Part>| state.graphs.get(&part.spec.part.graph).cloned();
+    let nodes = state.running_nodes.clone().into_iter().filter_map(|RunningNodes { node, part, record }| {
+        Some(Victim { graph: graph_of(&part)?, part, call: Some(record), node })
+    });
     let preparing = state.preparing.iter().map(|part| (Arc::clone(part), None));
     let lanes = state.lanes.iter().flat_map(|lanes| lanes.running());
     let on_lanes = lanes.filter(|(lane, _)| state.open_lanes.contains(lane)).map(|(_, record)| record);
     let calls = state.observing.iter().cloned().chain(on_lanes);
     let running = calls.filter_map(|record| Some((Arc::clone(state.parts.get(&record.handle)?), Some(record))));
-    preparing.chain(running).filter_map(|(part, call)| Some(Victim { graph: graph_of(&part)?, part, call })).collect()
+    let whole = preparing
+        .chain(running)
+        .filter_map(|(part, call)| Some(Victim { graph: graph_of(&part)?, part, call, node: String::new() }));
+    nodes.chain(whole).collect()
 }
 
 fn save(daemon: &Daemon, client: &Client, victim: &Victim, cause: &str) -> Result<String, DumpError> {
-    let Victim { part, graph, call } = victim;
+    let Victim { part, graph, call, node } = victim;
     let run_json = serde_json::json!({
         "program": client.hello.program,
         "torch_version": client.hello.torch_version,
         "cause": cause,
         "call": call.as_ref().map(|call| call.call),
+        "node": node,
     });
     let run = dump::Run::open(&dump::RunSpec {
         folder: daemon.state_folder.join("quarantine"),
@@ -104,6 +113,9 @@ fn bury(daemon: &Daemon, executor: &Executor, victim: &Victim, cause: &str, dump
         cause: cause.to_owned(),
     });
     let doing = match &victim.call {
+        Some(_) if !victim.node.is_empty() => {
+            format!("comparing node {} of graph {name}, part {index}, with eager", victim.node)
+        }
         Some(call) => format!("in call {} of graph {name}, part {index}", call.call.0),
         None => format!("while making the session of graph {name}, part {index}"),
     };
@@ -114,6 +126,7 @@ fn bury(daemon: &Daemon, executor: &Executor, victim: &Victim, cause: &str, dump
     );
     tracing::error!(graph = name, part = index, deaths, dump, "quarantined");
     let mut error = fault(ErrorCode::ExecutorLost, message);
+    error.node.clone_from(&victim.node);
     (error.graph, error.dump, error.log) = (name.clone(), dump, executor.log.display().to_string());
     error
 }

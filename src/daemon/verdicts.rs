@@ -8,7 +8,8 @@ pub fn summaries(verdicts: &[TensorVerdict]) -> Vec<VerdictSummary> {
     verdicts.iter().map(summary).collect()
 }
 
-fn summary(verdict: &TensorVerdict) -> VerdictSummary {
+/// A verdict as it travels.
+pub fn summary(verdict: &TensorVerdict) -> VerdictSummary {
     let (kind, reason) = match &verdict.verdict {
         Verdict::Match => (VerdictKind::Match, String::new()),
         Verdict::Mismatch => (VerdictKind::Mismatch, verdict.to_string()),

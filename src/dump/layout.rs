@@ -11,6 +11,7 @@ use crate::tensor::TensorDesc;
 
 pub(super) const RUN_FILE: &str = "run.json";
 pub(super) const PARTS_FILE: &str = "parts.json";
+pub(super) const MODEL_FILE: &str = "model.onnx";
 pub(super) const MANIFEST_FILE: &str = "manifest.json";
 pub(super) const TENSORS_FOLDER: &str = "tensors";
 
@@ -148,6 +149,15 @@ pub(super) fn step_folder(step: u64) -> String {
 
 pub(super) fn comparison_file(step: u64) -> String {
     format!("comparison_{step}.json")
+}
+
+pub(super) fn nodes_file(step: u64) -> String {
+    format!("nodes_{step}.json")
+}
+
+/// Start and end of a reproduction folder's name; the node's name is between them.
+pub(super) fn reproduction_folder(step: u64) -> (&'static str, String) {
+    ("node_", format!("_{step}"))
 }
 
 /// The number in `<prefix><number><suffix>`, only in the form that we write.

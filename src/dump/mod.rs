@@ -31,7 +31,7 @@ use writer::{Job, Queue, Shared, StepState, lock};
 
 pub use crate::protocol::control::CallsToDump;
 pub use layout::{Comparison, DataSet, FileEntry, Role};
-pub use nodes::{NODES_SCHEMA, NodeRow, NodeTable};
+pub use nodes::{NODES_SCHEMA, NodeReproduction, NodeRow, NodeTable};
 pub use retention::{Removed, gc};
 pub use writer::FlushReport;
 
@@ -252,7 +252,7 @@ impl Run {
         let folder = self.part_folder(graph, part)?;
         let provenance = layout::with_facts("provenance.json", provenance_json, &[schema(PROVENANCE_SCHEMA)])?;
         if self.make(&folder) {
-            self.shared.write(&folder.join("model.onnx"), model);
+            self.shared.write(&folder.join(layout::MODEL_FILE), model);
             self.shared.write(&folder.join("provenance.json"), &provenance);
         }
         Ok(())
@@ -332,6 +332,16 @@ impl Run {
         self.shared.queue.push(Job::Comparison { step: Arc::clone(&step.0), verdicts: verdicts.to_vec() });
     }
 
+    /// Hand over the nodes of a part in one call, and models of those that went wrong. Replaces what is there of this
+    /// call. Errors: [`DumpError::BadName`].
+    pub fn nodes(&self, table: NodeTable, reproductions: Vec<NodeReproduction>) -> Result<(), DumpError> {
+        let part_folder = self.part_folder(&table.graph, table.part)?;
+        if self.make(&part_folder) {
+            self.shared.queue.push(Job::Nodes { part_folder, table, reproductions });
+        }
+        Ok(())
+    }
+
     /// Nothing more comes for this data set: its manifest is written after everything handed over for it.
     pub fn finish(&self, step: &StepFolder) {
         self.shared.queue.push(Job::Finish { step: Arc::clone(&step.0) });
@@ -375,6 +385,7 @@ fn empty_step(state: &StepState, step: u64) -> io::Result<()> {
     fs::create_dir_all(&state.folder)?;
     store::remove_if_there(&state.folder.join(layout::MANIFEST_FILE))?;
     store::remove_if_there(&state.part_folder.join(layout::comparison_file(step)))?;
+    nodes::remove_nodes(&state.part_folder, step)?;
     for role in Role::ALL {
         for (_, path) in reader::tensors(&state.folder, role)? {
             store::remove_if_there(&path)?;

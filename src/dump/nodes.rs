@@ -1,8 +1,17 @@
 //! `nodes_<step>.json`: every node of a part against eager.
 
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use super::layout;
+use super::store::remove_if_there;
 use crate::compare::{Opinion, TensorVerdict, Verdict};
+use crate::ids::ValueName;
+use crate::tensor::TensorBuf;
 
 /// Name and version of the format.
 pub const NODES_SCHEMA: &str = "rust_ort/nodes/1";
@@ -66,6 +75,29 @@ pub struct NodeRow {
     pub float64: Option<Opinion>,
 }
 
+/// One node whose kernel gave something else than eager, to be run again by any runtime.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeReproduction {
+    /// FX name.
+    pub node: String,
+    /// ModelProto of the node alone.
+    pub model: Bytes,
+    /// Eager's values, in the model's order.
+    pub inputs: Vec<(ValueName, TensorBuf)>,
+    /// What eager made of them.
+    pub reference: TensorBuf,
+    /// What ONNX Runtime made of them.
+    pub actual: TensorBuf,
+}
+
+impl NodeReproduction {
+    /// Bytes of the model and of all tensors.
+    pub fn n_bytes(&self) -> usize {
+        let tensors = self.inputs.iter().map(|(_, tensor)| tensor).chain([&self.reference, &self.actual]);
+        self.model.len() + tensors.map(|tensor| tensor.desc().len_bytes()).sum::<usize>()
+    }
+}
+
 impl NodeTable {
     /// The first node whose own kernel is wrong, or failed.
     pub fn first_local_mismatch(&self) -> Option<&NodeRow> {
@@ -76,6 +108,24 @@ impl NodeTable {
     pub fn first_cumulative_mismatch(&self) -> Option<&NodeRow> {
         self.nodes.iter().find(|node| is_wrong(&node.cumulative))
     }
+}
+
+/// Removes what is there of the nodes of a call. The table goes last: without one nothing is looked for.
+pub(super) fn remove_nodes(part_folder: &Path, step: u64) -> io::Result<()> {
+    let table = part_folder.join(layout::nodes_file(step));
+    if !table.exists() {
+        return Ok(());
+    }
+    let (prefix, suffix) = layout::reproduction_folder(step);
+    for entry in fs::read_dir(part_folder)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let ours = name.to_str().is_some_and(|name| name.starts_with(prefix) && name.ends_with(&suffix));
+        if ours && entry.file_type()?.is_dir() {
+            fs::remove_dir_all(entry.path())?;
+        }
+    }
+    remove_if_there(&table)
 }
 
 fn is_wrong(verdict: &TensorVerdict) -> bool {

@@ -6,10 +6,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::DumpError;
 use super::layout::{self, COMPARISON_SCHEMA, Comparison, DATA_SET_SCHEMA, DataSet, MANIFEST_FILE, Role};
+use super::nodes::{NODES_SCHEMA, NodeTable};
 use crate::compare::Summary;
 
 /// One run: what one client process dumped.
@@ -215,15 +217,35 @@ pub fn manifest(step: &Path) -> io::Result<DataSet> {
 /// The verdicts that were written for a data set. None when there are none. Errors: InvalidData when they cannot be
 /// read.
 pub fn comparison(step: &Path) -> io::Result<Option<Comparison>> {
-    let name = step.file_name().and_then(OsStr::to_str).unwrap_or_default();
-    let Some((part, number)) = step.parent().zip(layout::number(name, "test_data_set_", "")) else { return Ok(None) };
-    match fs::read(part.join(layout::comparison_file(number))) {
+    let Some(path) = beside(step, layout::comparison_file) else { return Ok(None) };
+    read_versioned(&path, COMPARISON_SCHEMA, |comparison: &Comparison| &comparison.schema)
+}
+
+/// The table of nodes that was written for a data set. None when there is none. Errors: InvalidData when it cannot be
+/// read.
+pub fn nodes(step: &Path) -> io::Result<Option<NodeTable>> {
+    let Some(path) = beside(step, layout::nodes_file) else { return Ok(None) };
+    read_versioned(&path, NODES_SCHEMA, |table: &NodeTable| &table.schema)
+}
+
+/// A file of the part that belongs to a data set.
+fn beside(step: &Path, file: impl Fn(u64) -> String) -> Option<PathBuf> {
+    let name = step.file_name().and_then(OsStr::to_str)?;
+    Some(step.parent()?.join(file(layout::number(name, "test_data_set_", "")?)))
+}
+
+fn read_versioned<T: DeserializeOwned>(
+    path: &Path,
+    expected: &str,
+    schema: impl Fn(&T) -> &String,
+) -> io::Result<Option<T>> {
+    match fs::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
         Ok(bytes) => {
-            let comparison: Comparison = serde_json::from_slice(&bytes)?;
-            versioned(&comparison.schema, COMPARISON_SCHEMA)?;
-            Ok(Some(comparison))
+            let value: T = serde_json::from_slice(&bytes)?;
+            versioned(schema(&value), expected)?;
+            Ok(Some(value))
         }
     }
 }

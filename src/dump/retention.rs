@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::DumpError;
 use super::layout::{self, MANIFEST_FILE, TENSORS_FOLDER};
+use super::nodes::remove_nodes;
 use super::reader::{self, Completeness};
 use super::store::{blob_path, remove_if_there, remove_if_unreferenced};
 use crate::onnx::TEMPORARY_PREFIX;
@@ -108,6 +109,7 @@ pub(super) fn keep_newest(part: &Path, keep: usize) -> io::Result<usize> {
         remove_if_there(&step.path.join(MANIFEST_FILE))?;
         fs::remove_dir_all(&step.path)?;
         remove_if_there(&part.join(layout::comparison_file(step.step)))?;
+        remove_nodes(part, step.step)?;
         // part → graph → run → folder
         if let Some(folder) = part.ancestors().nth(3) {
             let tensors = folder.join(TENSORS_FOLDER);

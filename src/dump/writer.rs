@@ -1,11 +1,14 @@
 //! The thread that writes what nobody waits for, and the queue to it, bounded by bytes.
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::layout::{self, COMPARISON_SCHEMA, Comparison, DataSet, FileEntry, Role};
+use super::nodes::{NodeReproduction, NodeTable, remove_nodes};
 use super::retention;
 use super::store::Store;
 use crate::compare::{TensorVerdict, summary};
@@ -38,6 +41,7 @@ pub(super) struct StepState {
 pub(super) enum Job {
     Tensor { step: Arc<StepState>, role: Role, index: usize, name: ValueName, tensor: TensorBuf },
     Comparison { step: Arc<StepState>, verdicts: Vec<TensorVerdict> },
+    Nodes { part_folder: PathBuf, table: NodeTable, reproductions: Vec<NodeReproduction> },
     Finish { step: Arc<StepState> },
     Flush(Sender<FlushReport>),
 }
@@ -46,6 +50,7 @@ impl Job {
     fn n_bytes(&self) -> usize {
         match self {
             Job::Tensor { tensor, .. } => tensor.view().bytes().len(),
+            Job::Nodes { reproductions, .. } => reproductions.iter().map(NodeReproduction::n_bytes).sum(),
             _ => 0,
         }
     }
@@ -125,7 +130,7 @@ impl Shared {
     }
 
     /// Write a file; what fails is lost and told. Returns whether it is there.
-    pub(super) fn write(&self, path: &std::path::Path, bytes: &[u8]) -> bool {
+    pub(super) fn write(&self, path: &Path, bytes: &[u8]) -> bool {
         match write_whole(path, 0o644, &[bytes]) {
             Ok(()) => {
                 self.count(bytes.len() as u64);
@@ -194,6 +199,35 @@ impl Shared {
         }
     }
 
+    fn nodes(&self, part_folder: &Path, table: &NodeTable, reproductions: &[NodeReproduction]) {
+        if let Err(error) = remove_nodes(part_folder, table.step) {
+            self.lose(format!("{}: {error}", part_folder.display()));
+        }
+        for reproduction in reproductions {
+            if let Err(error) = self.reproduction(part_folder, table.step, reproduction) {
+                self.lose(format!("{}: reproduction of {:?}: {error}", part_folder.display(), reproduction.node));
+            }
+        }
+        self.write(&part_folder.join(layout::nodes_file(table.step)), &layout::to_json(table));
+    }
+
+    /// A folder in ONNX's own test layout; the model goes last, so that a folder with a model is whole.
+    fn reproduction(&self, part_folder: &Path, step: u64, reproduction: &NodeReproduction) -> io::Result<()> {
+        let NodeReproduction { node, model, inputs, reference, actual } = reproduction;
+        layout::check_name("node", node).map_err(io::Error::other)?;
+        let (prefix, suffix) = layout::reproduction_folder(step);
+        let folder = part_folder.join(format!("{prefix}{node}{suffix}"));
+        let data = folder.join(layout::step_folder(0));
+        fs::create_dir_all(&data)?;
+        let results = [(Role::Reference, 0, node, reference), (Role::Actual, 0, node, actual)];
+        let inputs = inputs.iter().enumerate().map(|(index, (name, tensor))| (Role::Input, index, name, tensor));
+        for (role, index, name, tensor) in inputs.chain(results) {
+            self.count(self.store.put(name, &tensor.view(), &data.join(role.file(index)))?.written);
+        }
+        self.write(&folder.join(layout::MODEL_FILE), model);
+        Ok(())
+    }
+
     fn finish(&self, step: &StepState) {
         let json = layout::to_json(&*lock(&step.manifest));
         self.write(&step.folder.join(layout::MANIFEST_FILE), &json);
@@ -213,6 +247,9 @@ impl Shared {
                     self.put(&step, role, index, &name, &tensor.view());
                 }
                 Job::Comparison { step, verdicts } => self.compare(&step, verdicts),
+                Job::Nodes { part_folder, table, reproductions } => {
+                    self.nodes(&part_folder, &table, &reproductions);
+                }
                 Job::Finish { step } => self.finish(&step),
                 // Nobody listens any more: nothing to tell.
                 Job::Flush(reply) => drop(reply.send(self.take_report())),

@@ -155,7 +155,7 @@ pub fn cut<S: AsRef<str>>(model: &ModelProto, inputs: &[S], outputs: &[S]) -> Re
 }
 
 /// The model without its graph, so that cutting a large one copies little.
-fn shell(model: &ModelProto) -> ModelProto {
+pub(super) fn shell(model: &ModelProto) -> ModelProto {
     ModelProto {
         ir_version: model.ir_version,
         producer_name: model.producer_name.clone(),
@@ -180,11 +180,11 @@ pub fn value_info(name: &str, desc: &TensorDesc) -> ValueInfoProto {
 }
 
 /// What the model says of values' types. Initializers that are no inputs are not among them.
-fn types(graph: &GraphProto) -> BTreeMap<&str, &ValueInfoProto> {
+pub(super) fn types(graph: &GraphProto) -> BTreeMap<&str, &ValueInfoProto> {
     graph.value_info.iter().chain(&graph.output).chain(&graph.input).map(|info| (info.name(), info)).collect()
 }
 
-fn sparse_name(sparse: &super::proto::SparseTensorProto) -> &str {
+pub(super) fn sparse_name(sparse: &super::proto::SparseTensorProto) -> &str {
     sparse.values.as_ref().map_or("", |values| values.name())
 }
 
@@ -204,7 +204,7 @@ pub(super) fn outputs(node: &NodeProto) -> impl Iterator<Item = &str> {
 }
 
 /// Names of the values that a node needs, once each: its inputs, and what its subgraphs take from outside.
-fn uses(node: &NodeProto) -> BTreeSet<&str> {
+pub(super) fn uses(node: &NodeProto) -> BTreeSet<&str> {
     let mut names: BTreeSet<&str> = node.input.iter().map(String::as_str).filter(|name| !name.is_empty()).collect();
     for attribute in &node.attribute {
         for graph in attribute.g.iter().chain(&attribute.graphs) {

@@ -6,6 +6,7 @@
 mod graph;
 mod inline;
 mod io;
+mod isolate;
 mod print;
 mod tensor;
 
@@ -16,6 +17,7 @@ use thiserror::Error;
 pub use graph::{count_nodes, cut, expose_intermediates, order, producers, sort, value_info};
 pub use inline::inline_functions;
 pub use io::{TEMPORARY_PREFIX, decode, load, read_external, save, save_with_external, write_whole};
+pub use isolate::{Isolator, Piece};
 pub use print::{model_text, preview, type_text};
 pub use tensor::{NamedTensor, load_tensor, tensor_header, tensor_proto};
 
@@ -82,6 +84,14 @@ pub enum OnnxError {
     /// A value that a node or an output needs and nothing gives.
     #[error("{user} needs value {value:?}, which no node, input or initializer gives")]
     Undefined {
+        /// The node or output.
+        user: String,
+        /// The value's name.
+        value: String,
+    },
+    /// A value that a piece of a model reads and that nobody feeds.
+    #[error("{user} reads value {value:?}, which is not among the feeds; send it as one")]
+    NoFeed {
         /// The node or output.
         user: String,
         /// The value's name.
