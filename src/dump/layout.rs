@@ -150,6 +150,10 @@ pub(super) fn comparison_file(step: u64) -> String {
     format!("comparison_{step}.json")
 }
 
+pub(super) fn nodes_file(step: u64) -> String {
+    format!("nodes_{step}.json")
+}
+
 /// The number in `<prefix><number><suffix>`, only in the form that we write.
 pub(super) fn number(name: &str, prefix: &str, suffix: &str) -> Option<u64> {
     let digits = name.strip_prefix(prefix)?.strip_suffix(suffix)?;

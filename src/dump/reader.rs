@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::DumpError;
 use super::layout::{self, COMPARISON_SCHEMA, Comparison, DATA_SET_SCHEMA, DataSet, MANIFEST_FILE, Role};
+use super::nodes::{NODES_SCHEMA, NodeTable};
 use crate::compare::Summary;
 
 /// One run: what one client process dumped.
@@ -228,6 +229,24 @@ pub fn comparison(step: &Path) -> io::Result<Option<Comparison>> {
     }
 }
 
+/// The table of nodes of one step of a part. None when there is none. Errors: InvalidData when it cannot be read.
+pub fn nodes(part_folder: &Path, step: u64) -> io::Result<Option<NodeTable>> {
+    match fs::read(part_folder.join(layout::nodes_file(step))) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+        Ok(bytes) => {
+            let table: NodeTable = serde_json::from_slice(&bytes)?;
+            versioned(&table.schema, NODES_SCHEMA)?;
+            Ok(Some(table))
+        }
+    }
+}
+
+/// The `nodes_<step>.json` of a part, by step. Read one with [`nodes`].
+pub fn node_files(part_folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
+    numbered_files(part_folder, "nodes_", ".json")
+}
+
 fn versioned(got: &str, expected: &str) -> io::Result<()> {
     if got == expected {
         return Ok(());
@@ -238,11 +257,15 @@ fn versioned(got: &str, expected: &str) -> io::Result<()> {
 
 /// The files of one role in a data set, by index. Read one with [`crate::onnx::load_tensor`].
 pub fn tensors(step: &Path, role: Role) -> io::Result<Vec<(u64, PathBuf)>> {
+    numbered_files(step, role.prefix(), ".pb")
+}
+
+fn numbered_files(folder: &Path, prefix: &str, suffix: &str) -> io::Result<Vec<(u64, PathBuf)>> {
     let mut files = Vec::new();
-    for entry in fs::read_dir(step)? {
+    for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
-        if let Some(index) = layout::number(name, role.prefix(), ".pb") {
+        if let Some(index) = layout::number(name, prefix, suffix) {
             files.push((index, path));
         }
     }
