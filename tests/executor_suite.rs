@@ -6,11 +6,11 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Dim, Memory, Model, add, runtime, slow};
+use common::{Dim, Memory, Model, add, gather, runtime, slow};
 use rust_ort::executor::ort::{OrtExecutor, ThreadPool};
 use rust_ort::executor::{BoundCall, Executor, ExecutorError, Session, StopToken};
 use rust_ort::protocol::message::{ErrorCode, Optimization, SessionSpec, WireError};
-use rust_ort::tensor::{DType, TensorRef};
+use rust_ort::tensor::{DType, TensorBuf, TensorRef};
 
 fn session(model: &[u8]) -> Arc<dyn Session> {
     runtime().build(model, &SessionSpec::default()).unwrap()
@@ -260,6 +260,35 @@ fn a_stopped_run_ends_with_stopped() {
         assert_eq!(call.run().unwrap_err(), ExecutorError::Stopped);
     });
     assert_eq!(call.run().unwrap_err(), ExecutorError::Stopped);
+}
+
+#[test]
+fn fetched_tensors_have_whatever_shape_comes() {
+    let memory = Memory::new(1 << 20);
+    let tensors = [memory.put(&[2], &[1., 2.]), memory.put(&[2], &[10., 20.])];
+    let (outputs, stats) = session(&add()).fetch(&memory.table.lease(&tensors, &[]).unwrap()).unwrap();
+    assert_eq!(outputs, [TensorBuf::from_f32([2], &[11., 22.]).unwrap()]);
+    assert!(stats.run_ns > 0);
+    let empty = [memory.alloc(DType::F32, &[0]), memory.alloc(DType::F32, &[0])];
+    let (outputs, _) = session(&add()).fetch(&memory.table.lease(&empty, &[]).unwrap()).unwrap();
+    assert_eq!(outputs[0].desc().shape.dims(), [0]);
+    // An output that is an input.
+    let dims = [Dim::Is(2)];
+    let same = Model::default().node("Neg", &["x"], &["y"]).input("x", DType::F32, &dims);
+    let same = same.output("y", DType::F32, &dims).output("x", DType::F32, &dims).build();
+    let (outputs, _) = session(&same).fetch(&memory.table.lease(&tensors[..1], &[]).unwrap()).unwrap();
+    assert_eq!(outputs[1], TensorBuf::from_f32([2], &[1., 2.]).unwrap());
+}
+
+#[test]
+fn a_fetch_that_fails_names_its_node() {
+    let memory = Memory::new(1 << 20);
+    let (x, i) = (memory.put(&[2], &[1., 2.]), memory.alloc(DType::I64, &[1]));
+    memory.peer.write(i.offset, &5_i64.to_le_bytes()).unwrap();
+    let error = session(&gather()).fetch(&memory.table.lease(&[x.clone(), i], &[]).unwrap()).unwrap_err();
+    assert!(matches!(&error, ExecutorError::RunFailed { node, .. } if node == "node_y"), "{error}");
+    let error = session(&gather()).fetch(&memory.table.lease(&[x], &[]).unwrap()).unwrap_err();
+    assert!(matches!(error, ExecutorError::ValueCount { expected: 2, got: 1, .. }), "{error}");
 }
 
 #[test]

@@ -19,7 +19,7 @@ import torch
 
 from rust_ort import observe
 from rust_ort._callable import make_callable
-from rust_ort.errors import DaemonFault, OptionError
+from rust_ort.errors import ClientError, DaemonFault, OptionError
 from rust_ort.options import Options
 
 SCHEMA_VERSION = 1
@@ -127,6 +127,7 @@ def run_json(options: Options) -> str:
             "program": sys.argv[0] if sys.argv else "",
             "pid": os.getpid(),
             "python": platform.python_version(),
+            "onnxruntime_library": _library(),
             "versions": dict(pair.split("=", 1) for pair in versions().split(" ")),
             "platform": platform.platform(),
             "devices": ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))],
@@ -134,6 +135,15 @@ def run_json(options: Options) -> str:
         },
         indent=1,
     )
+
+
+def _library() -> str | None:
+    """Path of the onnxruntime library that runs the parts, for `rust-ort replay`."""
+    from rust_ort.transport.daemon import find_onnxruntime
+
+    with contextlib.suppress(ClientError):
+        return find_onnxruntime()
+    return None
 
 
 def _plain(value: Any) -> Any:

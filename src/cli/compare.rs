@@ -84,16 +84,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
         text_of(&judged, &total, skipped, table::width())
     };
     table::put(&text)?;
-    Ok(exit(&total))
-}
-
-fn exit(total: &Summary) -> Exit {
-    match total.exit_code() {
-        0 => Exit::Success,
-        1 => Exit::Mismatch,
-        2 => Exit::Error,
-        _ => Exit::NothingCompared,
-    }
+    Ok(Exit::from(total))
 }
 
 fn run_steps(run: RunEntry) -> impl Iterator<Item = StepEntry> {
@@ -197,7 +188,7 @@ mod tests {
             ([1, 1, 1, 0], Exit::Mismatch),
             ([1, 1, 1, 1], Exit::Error),
         ] {
-            assert_eq!(exit(&Summary { matched, mismatch, not_compared, failed }), expected);
+            assert_eq!(Exit::from(Summary { matched, mismatch, not_compared, failed }), expected);
         }
     }
 }

@@ -93,7 +93,7 @@ fn step_row([run, graph, part]: [&str; 3], step: &StepEntry) -> Vec<String> {
     vec![run.to_owned(), graph.to_owned(), part.to_owned(), number, state, verdicts(step.verdicts)]
 }
 
-fn add(total: &mut Summary, more: &Summary) {
+pub(super) fn add(total: &mut Summary, more: &Summary) {
     total.matched += more.matched;
     total.mismatch += more.mismatch;
     total.not_compared += more.not_compared;

@@ -6,7 +6,10 @@ mod doctor;
 mod executor;
 mod gc;
 mod ls;
+mod nearest;
 mod progress;
+mod replay;
+mod sbs;
 mod serve;
 mod show;
 mod status;
@@ -17,6 +20,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+
+use crate::compare::Summary;
 
 /// How a command ended, as the shell sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +40,17 @@ pub enum Exit {
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
         ExitCode::from(exit as u8)
+    }
+}
+
+impl From<Summary> for Exit {
+    fn from(total: Summary) -> Self {
+        match total.exit_code() {
+            0 => Exit::Success,
+            1 => Exit::Mismatch,
+            2 => Exit::Error,
+            _ => Exit::NothingCompared,
+        }
     }
 }
 
@@ -67,6 +83,17 @@ enum Command {
     ///
     /// Exit code: 0 all match, 1 mismatch, 2 error, 3 nothing was compared, or an output had no counterpart.
     Compare(compare::Arguments),
+    /// Every node of a part against eager, side by side.
+    ///
+    /// `local`: the node's own kernel fed with eager's inputs; `drift`: the value as it came out of the whole part. Marks:
+    /// `=` match, `~` drifted only, `!` the kernel itself differs, `?` not compared, `x` failed. Exit code: 0 all match,
+    /// 1 mismatch, 2 error, 3 nothing was compared, or a node was left out.
+    Sbs(sbs::Arguments),
+    /// Run dumped parts again, without Python, and judge what they give now.
+    ///
+    /// Judged against eager (output_<i>.pb) where it was dumped, else against what ONNX Runtime gave then (actual_<i>.pb).
+    /// Exit code: 0 all match, 1 mismatch, 2 error, 3 there was nothing to judge against.
+    Replay(replay::Arguments),
     /// Remove old data sets, tensors that none holds, and leftovers of killed writers.
     ///
     /// Incomplete data sets stay: they are what a crash left behind.
@@ -103,6 +130,8 @@ pub fn run(arguments: &Arguments) -> Exit {
         Command::Ls(arguments) => ls::run(arguments),
         Command::Show(arguments) => show::run(arguments),
         Command::Compare(arguments) => compare::run(arguments),
+        Command::Sbs(arguments) => sbs::run(arguments),
+        Command::Replay(arguments) => replay::run(arguments),
         Command::Gc(arguments) => gc::run(arguments),
         Command::CudaProbe(arguments) => cuda_probe::run(arguments),
         Command::Executor => executor::run(),

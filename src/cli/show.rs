@@ -35,18 +35,18 @@ pub(super) fn run(args: &Arguments) -> Outcome {
 
 /// Facts of one tensor; the numbers are over its finite elements.
 #[derive(Debug, Serialize)]
-struct Statistics {
-    n: usize,
-    nan: usize,
+pub(super) struct Statistics {
+    pub(super) n: usize,
+    pub(super) nan: usize,
     inf: usize,
-    min: Option<f64>,
-    max: Option<f64>,
-    mean: Option<f64>,
+    pub(super) min: Option<f64>,
+    pub(super) max: Option<f64>,
+    pub(super) mean: Option<f64>,
     std: Option<f64>,
 }
 
 /// None for types without an order or without arithmetic here (complex, 8-bit floats).
-fn statistics(tensor: &TensorView<'_>) -> Option<Statistics> {
+pub(super) fn statistics(tensor: &TensorView<'_>) -> Option<Statistics> {
     let values = tensor.to_f64()?;
     let finite = || values.iter().copied().filter(|value| value.is_finite());
     let n_finite = finite().count();

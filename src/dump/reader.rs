@@ -217,21 +217,17 @@ pub fn manifest(step: &Path) -> io::Result<DataSet> {
 /// The verdicts that were written for a data set. None when there are none. Errors: InvalidData when they cannot be
 /// read.
 pub fn comparison(step: &Path) -> io::Result<Option<Comparison>> {
-    let Some(path) = beside(step, layout::comparison_file) else { return Ok(None) };
+    let name = step.file_name().and_then(OsStr::to_str).unwrap_or_default();
+    let (Some(number), Some(part)) = (layout::number(name, "test_data_set_", ""), step.parent()) else {
+        return Ok(None);
+    };
+    let path = part.join(layout::comparison_file(number));
     read_versioned(&path, COMPARISON_SCHEMA, |comparison: &Comparison| &comparison.schema)
 }
 
-/// The table of nodes that was written for a data set. None when there is none. Errors: InvalidData when it cannot be
-/// read.
-pub fn nodes(step: &Path) -> io::Result<Option<NodeTable>> {
-    let Some(path) = beside(step, layout::nodes_file) else { return Ok(None) };
-    read_versioned(&path, NODES_SCHEMA, |table: &NodeTable| &table.schema)
-}
-
-/// A file of the part that belongs to a data set.
-fn beside(step: &Path, file: impl Fn(u64) -> String) -> Option<PathBuf> {
-    let name = step.file_name().and_then(OsStr::to_str)?;
-    Some(step.parent()?.join(file(layout::number(name, "test_data_set_", "")?)))
+/// The table of nodes of one step of a part. None when there is none. Errors: InvalidData when it cannot be read.
+pub fn nodes(part_folder: &Path, step: u64) -> io::Result<Option<NodeTable>> {
+    read_versioned(&part_folder.join(layout::nodes_file(step)), NODES_SCHEMA, |table: &NodeTable| &table.schema)
 }
 
 fn read_versioned<T: DeserializeOwned>(
@@ -250,6 +246,11 @@ fn read_versioned<T: DeserializeOwned>(
     }
 }
 
+/// The `nodes_<step>.json` of a part, by step. Read one with [`nodes`].
+pub fn node_files(part_folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
+    numbered_files(part_folder, "nodes_", ".json")
+}
+
 fn versioned(got: &str, expected: &str) -> io::Result<()> {
     if got == expected {
         return Ok(());
@@ -260,11 +261,15 @@ fn versioned(got: &str, expected: &str) -> io::Result<()> {
 
 /// The files of one role in a data set, by index. Read one with [`crate::onnx::load_tensor`].
 pub fn tensors(step: &Path, role: Role) -> io::Result<Vec<(u64, PathBuf)>> {
+    numbered_files(step, role.prefix(), ".pb")
+}
+
+fn numbered_files(folder: &Path, prefix: &str, suffix: &str) -> io::Result<Vec<(u64, PathBuf)>> {
     let mut files = Vec::new();
-    for entry in fs::read_dir(step)? {
+    for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
-        if let Some(index) = layout::number(name, role.prefix(), ".pb") {
+        if let Some(index) = layout::number(name, prefix, suffix) {
             files.push((index, path));
         }
     }

@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use crate::protocol::message::{RunStats, SessionSpec, ValueSpec};
 use crate::shm::Lease;
+use crate::tensor::TensorBuf;
 
 /// A runtime: makes sessions of models.
 pub trait Executor: Send + Sync {
@@ -38,6 +39,10 @@ pub trait Session: Send + Sync {
 
     /// In the model's order.
     fn outputs(&self) -> &[ValueSpec];
+
+    /// Runs once on the feeds of a lease; the runtime makes the fetches, of whatever shape, and they are copied: for who
+    /// does not know the shapes before. Errors: ValueCount, BadValue, RunFailed.
+    fn fetch(&self, feeds: &Lease) -> Result<(Vec<TensorBuf>, RunStats), ExecutorError>;
 
     /// Binds the session to the tensors of a lease, to be run any number of times. `stop` ends its runs. Errors:
     /// ValueCount, BadValue when a tensor is not what the model declares.

@@ -154,6 +154,34 @@ pub fn cut<S: AsRef<str>>(model: &ModelProto, inputs: &[S], outputs: &[S]) -> Re
     Ok(ModelProto { graph: Some(graph), training_info: Vec::new(), ..shell(model) })
 }
 
+/// What `value` is computed from, sorted: the nearest values before it that are among `named` or are inputs of the graph
+/// without an initializer. Cutting there gives the nodes behind `value` alone (see [`cut`]). Errors:
+/// [`OnnxError::Duplicate`], [`OnnxError::Undefined`] when nothing gives a value on the way.
+pub fn read_by(graph: &GraphProto, value: &str, named: &HashSet<&str>) -> Result<Vec<String>, OnnxError> {
+    let producers = producers(graph)?;
+    let constants = constants(graph);
+    let inputs: HashSet<&str> = graph.input.iter().map(ValueInfoProto::name).collect();
+    let mut found = BTreeSet::new();
+    let mut seen = HashSet::from([value]);
+    let mut to_visit = vec![("the value to cut at".to_owned(), value)];
+    while let Some((user, at)) = to_visit.pop() {
+        if constants.contains(at) {
+            continue;
+        }
+        if inputs.contains(at) || (at != value && named.contains(at)) {
+            found.insert(at);
+            continue;
+        }
+        let Some(&index) = producers.get(at) else {
+            return Err(OnnxError::Undefined { user, value: at.to_owned() });
+        };
+        let node = &graph.node[index];
+        let reads = uses(node).into_iter().filter(|name| seen.insert(name));
+        to_visit.extend(reads.map(|name| (describe(index, node), name)));
+    }
+    Ok(found.into_iter().map(str::to_owned).collect())
+}
+
 /// The model without its graph, so that cutting a large one copies little.
 pub(super) fn shell(model: &ModelProto) -> ModelProto {
     ModelProto {
@@ -260,6 +288,25 @@ mod tests {
 
     fn names(infos: &[ValueInfoProto]) -> Vec<&str> {
         infos.iter().map(ValueInfoProto::name).collect()
+    }
+
+    #[test]
+    fn a_value_is_read_from_the_nearest_named_ones() {
+        let graph = GraphProto {
+            node: vec![
+                node("Neg", &["x"], &["a"]),
+                node("Mul", &["a", "w"], &["hidden"]),
+                node("Add", &["hidden", "x"], &["b"]),
+            ],
+            input: vec![info("x"), info("unused")],
+            initializer: vec![TensorProto { name: Some("w".into()), ..Default::default() }],
+            ..Default::default()
+        };
+        let named = HashSet::from(["a", "b"]);
+        assert_eq!(read_by(&graph, "b", &named).unwrap(), ["a", "x"]);
+        assert_eq!(read_by(&graph, "a", &named).unwrap(), ["x"]);
+        assert_eq!(read_by(&graph, "hidden", &named).unwrap(), ["a"]);
+        assert!(matches!(read_by(&graph, "c", &named), Err(OnnxError::Undefined { .. })));
     }
 
     #[test]

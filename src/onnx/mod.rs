@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-pub use graph::{count_nodes, cut, expose_intermediates, order, producers, sort, value_info};
+pub use graph::{count_nodes, cut, expose_intermediates, order, producers, read_by, sort, value_info};
 pub use inline::inline_functions;
 pub use io::{TEMPORARY_PREFIX, decode, load, read_external, save, save_with_external, write_whole};
 pub use isolate::{Isolator, Piece};

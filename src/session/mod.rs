@@ -158,8 +158,9 @@ mod tests {
 
     use super::*;
     use crate::executor::{BoundCall, StopToken};
-    use crate::protocol::message::ValueSpec;
+    use crate::protocol::message::{RunStats, ValueSpec};
     use crate::shm::Lease;
+    use crate::tensor::TensorBuf;
 
     #[derive(Default)]
     struct Fake {
@@ -193,6 +194,10 @@ mod tests {
 
         fn outputs(&self) -> &[ValueSpec] {
             &[]
+        }
+
+        fn fetch(&self, _: &Lease) -> Result<(Vec<TensorBuf>, RunStats), ExecutorError> {
+            Err(ExecutorError::Stopped)
         }
 
         fn bind(self: Arc<Self>, _: Lease, _: &StopToken) -> Result<Box<dyn BoundCall>, ExecutorError> {

@@ -1,6 +1,7 @@
 //! Running a session on leased tensors.
 
 use std::ffi::{CString, c_char};
+use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -12,6 +13,7 @@ use super::session::OrtSession;
 use crate::executor::{BoundCall, ExecutorError, StopToken, Terminate};
 use crate::protocol::message::RunStats;
 use crate::shm::{Lease, RawTensor};
+use crate::tensor::TensorBuf;
 
 /// Options of a run, and whether it was told to end.
 struct Control {
@@ -119,23 +121,54 @@ impl OrtCall {
     }
 
     fn run_values(&self, inputs: &[Value], outputs: &[Value]) -> ort::Result<()> {
-        let pointers = |names: &[CString]| names.iter().map(|name| name.as_ptr()).collect::<Vec<*const c_char>>();
-        let (input_names, output_names) = (pointers(&self.session.input_names), pointers(&self.session.output_names));
-        let inputs: Vec<*const sys::OrtValue> = inputs.iter().map(|value| value.ptr().cast_const()).collect();
         let mut outputs: Vec<*mut sys::OrtValue> = outputs.iter().map(Value::ptr).collect();
-        // SAFETY: as in `run_binding`; the arrays have the lengths given. Outputs that are not null are written in place,
-        // and stay ours.
-        check(unsafe {
-            (ort::api().Run)(
-                self.session.session.ptr().cast_mut(),
-                self.control.options.ptr(),
-                input_names.as_ptr(),
-                inputs.as_ptr(),
-                inputs.len(),
-                output_names.as_ptr(),
-                output_names.len(),
-                outputs.as_mut_ptr(),
-            )
-        })
+        run(&self.session, &self.control.options, inputs, &mut outputs)
     }
+}
+
+/// See [`Session::fetch`](crate::executor::Session::fetch).
+pub(super) fn fetch(session: &OrtSession, feeds: &Lease) -> Result<(Vec<TensorBuf>, RunStats), ExecutorError> {
+    let failed = |error: ort::Error| ExecutorError::run_failed(error.to_string());
+    let value = |tensor: RawTensor<'_>| {
+        // SAFETY: the values are dropped at the end of this function, before the lease that it borrows.
+        unsafe { Value::over(&session.memory, tensor) }
+    };
+    let inputs = feeds.raw_inputs().map(value).collect::<ort::Result<Vec<_>>>().map_err(failed)?;
+    let options = RunOptions::new().map_err(failed)?;
+    let mut outputs = vec![ptr::null_mut(); session.output_names.len()];
+    let start = Instant::now();
+    let ran = run(session, &options, &inputs, &mut outputs);
+    let stats = RunStats { run_ns: start.elapsed().as_nanos() as u64 };
+    // Owned before anything can return, so that none is lost.
+    let outputs: Vec<Option<Value>> = outputs.into_iter().map(Value::made).collect();
+    ran.map_err(failed)?;
+    let null = || ExecutorError::run_failed("the runtime gave no tensor for an output".to_owned());
+    let copies = outputs.into_iter().map(|output| output.ok_or_else(null)?.copy());
+    Ok((copies.collect::<Result<_, _>>()?, stats))
+}
+
+/// One run. `outputs`: those that are not null are written in place, the runtime makes the others, on the CPU.
+fn run(
+    session: &OrtSession,
+    options: &RunOptions,
+    inputs: &[Value],
+    outputs: &mut [*mut sys::OrtValue],
+) -> ort::Result<()> {
+    let pointers = |names: &[CString]| names.iter().map(|name| name.as_ptr()).collect::<Vec<*const c_char>>();
+    let (input_names, output_names) = (pointers(&session.input_names), pointers(&session.output_names));
+    let inputs: Vec<*const sys::OrtValue> = inputs.iter().map(|value| value.ptr().cast_const()).collect();
+    // SAFETY: all handles are alive; the runtime allows concurrent runs of one session; whoever made `inputs` and
+    // `outputs` holds their memory; the arrays have the lengths given.
+    check(unsafe {
+        (ort::api().Run)(
+            session.session.ptr().cast_mut(),
+            options.ptr(),
+            input_names.as_ptr(),
+            inputs.as_ptr(),
+            inputs.len(),
+            output_names.as_ptr(),
+            outputs.len(),
+            outputs.as_mut_ptr(),
+        )
+    })
 }

@@ -14,6 +14,8 @@ use std::sync::Arc;
 use ort::environment::{Environment, GlobalThreadPoolOptions};
 use ort::logging::LogLevel;
 
+pub use self::session::WRONG_OPTIMIZERS;
+
 use self::session::OrtSession;
 use super::{Executor, ExecutorError, Session};
 use crate::protocol::message::SessionSpec;

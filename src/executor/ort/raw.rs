@@ -10,8 +10,9 @@ use ort::AsPointer;
 use ort::session::builder::SessionBuilder;
 use ort::sys;
 
-use crate::executor::Terminate;
+use crate::executor::{ExecutorError, Terminate};
 use crate::shm::RawTensor;
+use crate::tensor::{DType, TensorBuf, TensorDesc};
 
 /// Turns a status into a result.
 pub(super) fn check(status: sys::OrtStatusPtr) -> ort::Result<()> {
@@ -156,6 +157,58 @@ impl Value {
                 out,
             )
         })
+    }
+}
+
+handle!(
+    /// Element type and shape of a tensor.
+    TensorInfo, OrtTensorTypeAndShapeInfo, ReleaseTensorTypeAndShapeInfo
+);
+
+impl Value {
+    /// Takes what a run wrote; None for a null pointer.
+    pub(super) fn made(pointer: *mut sys::OrtValue) -> Option<Self> {
+        NonNull::new(pointer).map(Self)
+    }
+
+    /// The tensor, copied. Errors: RunFailed when it is no dense CPU tensor of a type that torch has.
+    pub(super) fn copy(&self) -> Result<TensorBuf, ExecutorError> {
+        let failed = |error: ort::Error| ExecutorError::run_failed(error.to_string());
+        let unusable =
+            |reason: String| ExecutorError::run_failed(format!("an output is no tensor of torch's: {reason}"));
+        let (code, dims) = self.code_and_dims().map_err(failed)?;
+        let dtype = DType::from_onnx(code).map_err(|error| unusable(error.to_string()))?;
+        let desc = TensorDesc::new(dtype, dims).map_err(|error| unusable(error.to_string()))?;
+        let mut bytes = vec![0; desc.len_bytes()];
+        let mut start = ptr::null_mut();
+        // SAFETY: the value is alive and a tensor, which `code_and_dims` has seen; the out-pointer is valid.
+        check(unsafe { (ort::api().GetTensorMutableData)(self.ptr(), &mut start) }).map_err(failed)?;
+        if !bytes.is_empty() {
+            // SAFETY: a tensor of this type and shape has so many bytes, which nobody writes after the run; the target
+            // is a fresh allocation of that size.
+            unsafe { ptr::copy_nonoverlapping(start.cast::<u8>().cast_const(), bytes.as_mut_ptr(), bytes.len()) };
+        }
+        TensorBuf::new(desc, bytes).map_err(|error| unusable(error.to_string()))
+    }
+
+    fn code_and_dims(&self) -> ort::Result<(i32, Vec<i64>)> {
+        let mut is_tensor = 0;
+        // SAFETY: the value is alive, the out-pointer is valid.
+        check(unsafe { (ort::api().IsTensor)(self.ptr(), &mut is_tensor) })?;
+        if is_tensor == 0 {
+            return Err(ort::Error::new("it is a sequence, a map or a sparse tensor"));
+        }
+        // SAFETY: as above.
+        let info = TensorInfo::create(|out| unsafe { (ort::api().GetTensorTypeAndShape)(self.ptr(), out) })?;
+        let (mut code, mut rank) = (sys::ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED, 0);
+        // SAFETY: the info is alive, the out-pointer is valid.
+        check(unsafe { (ort::api().GetTensorElementType)(info.ptr(), &mut code) })?;
+        // SAFETY: as above.
+        check(unsafe { (ort::api().GetDimensionsCount)(info.ptr(), &mut rank) })?;
+        let mut dims = vec![0_i64; rank];
+        // SAFETY: as above; `dims` has room for `rank` numbers.
+        check(unsafe { (ort::api().GetDimensions)(info.ptr(), dims.as_mut_ptr(), rank) })?;
+        Ok((code as i32, dims))
     }
 }
 

@@ -11,15 +11,16 @@ use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
 use ort::value::{Outlet, ValueType};
 
 use super::OrtExecutor;
-use super::call::OrtCall;
+use super::call::{self, OrtCall};
 use super::raw::{self, MemoryInfo};
 use crate::executor::{BoundCall, ExecutorError, Session, StopToken, check_values};
-use crate::protocol::message::{Optimization, Provider, SessionSpec, ValueSpec};
+use crate::protocol::message::{Optimization, Provider, RunStats, SessionSpec, ValueSpec};
 use crate::shm::Lease;
-use crate::tensor::DType;
+use crate::tensor::{DType, TensorBuf};
 
-/// ONNX Runtime 1.31.1 fuses `Transpose → MatMul(·, 1-D)` to a FusedMatMul that gives wrong values on the CPU.
-const WRONG_OPTIMIZERS: &[&str] = &["MatmulTransposeFusion"];
+/// Graph optimizers that stay off whatever is asked: ONNX Runtime 1.31.1 fuses `Transpose → MatMul(·, 1-D)` to a
+/// FusedMatMul that gives wrong values on the CPU.
+pub const WRONG_OPTIMIZERS: &[&str] = &["MatmulTransposeFusion"];
 const DISABLED_OPTIMIZERS: &str = "optimization.disable_specified_optimizers";
 /// With these the runtime keeps pointing into the model's bytes, which are gone after the build.
 const REFUSED_CONFIG: &[&str] =
@@ -90,6 +91,11 @@ impl Session for OrtSession {
 
     fn outputs(&self) -> &[ValueSpec] {
         &self.outputs
+    }
+
+    fn fetch(&self, feeds: &Lease) -> Result<(Vec<TensorBuf>, RunStats), ExecutorError> {
+        check_values("input", &self.inputs, feeds.raw_inputs())?;
+        call::fetch(self, feeds)
     }
 
     fn bind(self: Arc<Self>, mut lease: Lease, stop: &StopToken) -> Result<Box<dyn BoundCall>, ExecutorError> {

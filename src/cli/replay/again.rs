@@ -1,0 +1,136 @@
+//! One data set run again and judged.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::runtime::{Model, Ran, Runtime};
+use super::target::Target;
+use super::{Arguments, nodes};
+use crate::cli::table::Failure;
+use crate::compare::{TensorVerdict, Verdict};
+use crate::dump::Role;
+use crate::executor::Executor as _;
+use crate::onnx::NamedTensor;
+use crate::tensor::TensorBuf;
+
+/// What a data set gave now.
+#[derive(Debug, Serialize)]
+pub(super) struct Again {
+    pub(super) path: PathBuf,
+    /// File name of the model.
+    model: String,
+    optimization: &'static str,
+    /// Version of onnxruntime when it was dumped; empty when that is not known.
+    ran_with: String,
+    version: String,
+    /// Time of each run.
+    run_ms: Vec<f64>,
+    /// Against what eager gave.
+    pub(super) verdicts: Vec<TensorVerdict>,
+    /// Against what ONNX Runtime gave.
+    pub(super) actuals: Vec<Actual>,
+    /// Values of the model, when asked.
+    pub(super) nodes: Vec<nodes::Facts>,
+}
+
+/// An output against what it was when it was dumped.
+#[derive(Debug, Serialize)]
+pub(super) struct Actual {
+    pub(super) same_bits: bool,
+    pub(super) verdict: TensorVerdict,
+}
+
+impl Again {
+    /// The verdicts that count: against eager where there are any.
+    pub(super) fn judged(&self) -> Box<dyn Iterator<Item = &TensorVerdict> + '_> {
+        if self.verdicts.is_empty() {
+            Box::new(self.actuals.iter().map(|actual| &actual.verdict))
+        } else {
+            Box::new(self.verdicts.iter())
+        }
+    }
+
+    /// Model, level, time, and whether another version ran it.
+    pub(super) fn how(&self) -> String {
+        let mut text = format!("{}, optimization {}", self.model, self.optimization);
+        let mut times = self.run_ms.clone();
+        times.sort_by(f64::total_cmp);
+        match times.as_slice() {
+            [] => {}
+            [one] => text += &format!(", {one:.3} ms"),
+            [first, ..] => {
+                text +=
+                    &format!(", {} runs: least {first:.3} ms, median {:.3} ms", times.len(), times[times.len() / 2]);
+            }
+        }
+        if !self.ran_with.is_empty() && self.ran_with != self.version {
+            text += &format!("; it was dumped with onnxruntime {}", self.ran_with);
+        }
+        text
+    }
+}
+
+/// Runs a data set. A run that fails is a verdict. Errors: the dump cannot be read, a node is unknown.
+pub(super) fn replay(args: &Arguments, runtime: &Runtime, target: &Target) -> Result<Again, Failure> {
+    let proto = target.model()?;
+    let config = target.config();
+    let model = Model { proto: &proto, optimization: target.optimization, config: &config };
+    let inputs = target.tensors(Role::Input)?;
+    let feeds: Vec<_> = inputs.iter().map(NamedTensor::view).collect();
+    let mut again = Again {
+        path: target.step.path.clone(),
+        model: target.model_path().file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        optimization: target.optimization.name(),
+        ran_with: ran_with(target),
+        version: runtime.executor.version().to_owned(),
+        run_ms: Vec::new(),
+        verdicts: Vec::new(),
+        actuals: Vec::new(),
+        nodes: Vec::new(),
+    };
+    match runtime.run(&model, &feeds) {
+        Ok(ran) => {
+            let (references, actuals) = (target.tensors(Role::Reference)?, target.tensors(Role::Actual)?);
+            again.verdicts = judged(target, &ran, &references);
+            let bits = |index: usize| ran.outputs.get(index).zip(actuals.get(index)).is_some_and(same_bits);
+            let verdicts = judged(target, &ran, &actuals).into_iter().enumerate();
+            again.actuals = verdicts.map(|(index, verdict)| Actual { same_bits: bits(index), verdict }).collect();
+            again.run_ms = ran.run_ms;
+        }
+        Err(error) => {
+            let verdict = Verdict::Failed(error.to_string());
+            again.verdicts = vec![TensorVerdict { name: "the run".to_owned(), verdict, metrics: None }];
+            return Ok(again);
+        }
+    }
+    if !args.nodes.is_empty() {
+        again.nodes = nodes::look(runtime, target, &model, &feeds, &args.nodes)?;
+    }
+    Ok(again)
+}
+
+fn ran_with(target: &Target) -> String {
+    let versions = &target.run["versions"];
+    let known = |name: &str| versions[name].as_str().filter(|version| *version != "-").map(str::to_owned);
+    known("onnxruntime").or_else(|| known("onnxruntime-gpu")).unwrap_or_default()
+}
+
+/// One verdict an output; none when nothing was dumped to judge by.
+fn judged(target: &Target, ran: &Ran, references: &[NamedTensor]) -> Vec<TensorVerdict> {
+    if references.is_empty() {
+        return Vec::new();
+    }
+    let judge = |(index, (name, output)): (usize, &(String, TensorBuf))| match references.get(index) {
+        None => TensorVerdict::not_compared(name, "no such output was dumped"),
+        Some(reference) if reference.name != *name => {
+            TensorVerdict::not_compared(name, format!("the dumped output is {:?}", reference.name))
+        }
+        Some(reference) => target.judge(name, &reference.view(), &output.view()),
+    };
+    ran.outputs.iter().enumerate().map(judge).collect()
+}
+
+fn same_bits((now, then): (&(String, TensorBuf), &NamedTensor)) -> bool {
+    *now.1.desc() == then.desc && now.1.view().bytes() == then.view().bytes()
+}

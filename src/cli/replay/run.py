@@ -1,0 +1,116 @@
+"""Runs model.onnx beside this file on its data set with ONNX Runtime on the CPU and compares; see README.md.
+
+Exit code: 0 every output is inside tolerance, 1 one is not.
+"""
+
+import ctypes
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import numpy_helper
+
+OPTIMIZATION = "@OPTIMIZATION@"
+SESSION_CONFIG = "@CONFIG@"
+# Inside: |got - expected| <= atol + rtol * |expected| + scale * max|expected|, the maximum over finite elements below
+# fill. Without scale this is numpy.allclose.
+TOLERANCES = "@TOLERANCES@"
+
+LEVELS = {
+    "all": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,
+    "extended": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+    "basic": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    "disable": onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
+}
+HERE = Path(__file__).resolve().parent
+
+
+def load(kind):
+    """[(name, ONNX type, array)] of the data set's <kind>_<i>.pb, in order."""
+    folder = HERE / "test_data_set_0"
+    paths = sorted(folder.glob(f"{kind}_*.pb"), key=lambda path: int(path.stem.rpartition("_")[2]))
+    protos = [onnx.load_tensor(str(path)) for path in paths]
+    return [(proto.name, proto.data_type, np.array(numpy_helper.to_array(proto), order="C")) for proto in protos]
+
+
+def session():
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = LEVELS[OPTIMIZATION]
+    options.log_severity_level = 3
+    for key, value in SESSION_CONFIG.items():
+        options.add_session_config_entry(key, value)
+    return onnxruntime.InferenceSession(str(HERE / "model.onnx"), options, providers=["CPUExecutionProvider"])
+
+
+def pointer(array):
+    # An array without elements may have no memory of its own; no element of it is read.
+    return array.ctypes.data or ctypes.addressof(ctypes.c_char())
+
+
+def run(expected):
+    """The outputs as arrays like the expected ones. Bound by address: numpy has no bfloat16 that onnxruntime takes."""
+    made = session()
+    binding = made.io_binding()
+    inputs = load("input")
+    for (name, dtype, array), declared in zip(inputs, made.get_inputs()):
+        binding.bind_input(declared.name, "cpu", 0, dtype, list(array.shape), pointer(array))
+    outputs = [np.empty_like(array) for _, _, array in expected]
+    if not expected:
+        for declared in made.get_outputs():
+            binding.bind_output(declared.name, "cpu")
+    for (name, dtype, array), output in zip(expected, outputs):
+        binding.bind_output(name, "cpu", 0, dtype, list(array.shape), pointer(output))
+    made.run_with_iobinding(binding)
+    return outputs
+
+
+def wide(array):
+    """In an exact arithmetic type: integers as Python's, which have no end."""
+    if array.dtype.kind in "biu":
+        return array.astype(object) if array.dtype.itemsize == 8 else array.astype(np.int64)
+    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+
+
+def outside(expected, got, *, atol, rtol, scale, fill, equal_nan):
+    """(elements outside tolerance, largest distance)."""
+    if expected.size == 0:
+        return 0, 0.0
+    reference, candidate = wide(expected), wide(got)
+    if reference.dtype == object or reference.dtype == np.int64:
+        distance = np.abs(candidate - reference)
+        return int(np.count_nonzero(distance > atol + rtol * np.abs(reference))), float(distance.max())
+    with np.errstate(invalid="ignore", over="ignore"):
+        size = np.abs(reference)
+        counted = size[np.isfinite(size) & (size < fill)]
+        limit = atol + rtol * size + scale * (counted.max() if counted.size else 0.0)
+        distance = np.abs(candidate - reference)
+    distance = np.where(candidate == reference, 0.0, distance)
+    distance = np.where(np.isnan(distance) | ~np.isfinite(reference) & (distance > 0), np.inf, distance)
+    if equal_nan:
+        distance = np.where(np.isnan(reference) & np.isnan(candidate), 0.0, distance)
+    wrong = (distance > limit) | np.isinf(distance)
+    return int(np.count_nonzero(wrong)), float(distance.max())
+
+
+def main():
+    expected = load("output")
+    outputs = run(expected)
+    if not expected:
+        print("it ran; there are no expected outputs to compare with")
+        return 0
+    failed = False
+    print(f"onnxruntime {onnxruntime.__version__}, optimization {OPTIMIZATION}")
+    print(f"{'name':32} {'type':24} {'outside':>16} {'max|d|':>10}  verdict")
+    for (name, _, array), got in zip(expected, outputs):
+        count, largest = outside(array, got, **TOLERANCES[str(array.dtype)])
+        failed = failed or count > 0
+        kind = f"{array.dtype}{list(array.shape)}"
+        verdict = "MISMATCH" if count else "match"
+        print(f"{name:32} {kind:24} {f'{count}/{array.size}':>16} {largest:10.3e}  {verdict}")
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

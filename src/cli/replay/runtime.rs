@@ -1,0 +1,115 @@
+//! ONNX Runtime in this process.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use prost::Message as _;
+use serde_json::Value;
+
+use super::Arguments;
+use crate::cli::table::Failure;
+use crate::executor::Executor as _;
+use crate::executor::ort::{OrtExecutor, ThreadPool};
+use crate::ids::SegmentId;
+use crate::onnx::proto::ModelProto;
+use crate::protocol::message::{Optimization, SessionSpec};
+use crate::shm::{Lease, Segment, SegmentTable};
+use crate::tensor::{TensorBuf, TensorRef, TensorView};
+
+const ALIGN: u64 = 64;
+
+/// The loaded library, and on what to run.
+pub(super) struct Runtime {
+    pub(super) executor: OrtExecutor,
+    pub(super) library: PathBuf,
+    providers: Vec<String>,
+    repeat: u32,
+}
+
+/// What a model gave.
+pub(super) struct Ran {
+    /// In the model's order, with their names.
+    pub(super) outputs: Vec<(String, TensorBuf)>,
+    /// Time of each run.
+    pub(super) run_ms: Vec<f64>,
+}
+
+impl Runtime {
+    /// `run`: run.json of what is to run. Errors: no library is known, or it does not load.
+    pub(super) fn load(args: &Arguments, run: &Value) -> Result<Self, Failure> {
+        let given = || std::env::var_os("RUST_ORT_ONNXRUNTIME").filter(|path| !path.is_empty()).map(PathBuf::from);
+        let of_run = || run["onnxruntime_library"].as_str().map(PathBuf::from).filter(|path| path.exists());
+        let library = args.onnxruntime.clone().or_else(given).or_else(of_run).ok_or(
+            "no onnxruntime library is known, and that of the run is not here; name one with --onnxruntime (in a wheel \
+             it is onnxruntime/capi/libonnxruntime.so.*)",
+        )?;
+        let library = std::path::absolute(library)?;
+        let ran_with = || run["options"]["threads"].as_u64().and_then(|threads| u32::try_from(threads).ok());
+        let threads = args.threads.or_else(ran_with).unwrap_or_default();
+        let executor = OrtExecutor::load(&library, ThreadPool { threads, allow_spinning: false })?;
+        Ok(Self { executor, library, providers: args.provider.clone(), repeat: args.repeat.get() })
+    }
+
+    fn spec(&self, optimization: Optimization, config: &BTreeMap<String, String>) -> SessionSpec {
+        let providers = self.providers.iter().map(|name| (name.clone(), BTreeMap::new())).collect();
+        SessionSpec { providers, optimization, config: config.clone(), ..SessionSpec::default() }
+    }
+
+    /// Runs the model once more than once, as asked. `feeds`: in the model's order.
+    pub(super) fn run(&self, model: &Model<'_>, feeds: &[TensorView<'_>]) -> Result<Ran, Failure> {
+        self.run_times(model, feeds, self.repeat)
+    }
+
+    /// Runs the model once.
+    pub(super) fn look(&self, model: &Model<'_>, feeds: &[TensorView<'_>]) -> Result<Ran, Failure> {
+        self.run_times(model, feeds, 1)
+    }
+
+    fn run_times(&self, model: &Model<'_>, feeds: &[TensorView<'_>], n: u32) -> Result<Ran, Failure> {
+        let spec = self.spec(model.optimization, model.config);
+        let session = self.executor.build(&model.proto.encode_to_vec(), &spec)?;
+        let lease = lease(feeds)?;
+        let (mut fetched, stats) = session.fetch(&lease)?;
+        let mut run_ms = vec![stats.run_ns as f64 / 1e6];
+        for _ in 1..n {
+            let (again, stats) = session.fetch(&lease)?;
+            fetched = again;
+            run_ms.push(stats.run_ns as f64 / 1e6);
+        }
+        let names = session.outputs().iter().map(|output| output.name.clone());
+        Ok(Ran { outputs: names.zip(fetched).collect(), run_ms })
+    }
+
+    /// The model as the runtime's optimizer leaves it.
+    pub(super) fn optimized(&self, model: &Model<'_>) -> Result<ModelProto, Failure> {
+        let spec = self.spec(model.optimization, model.config);
+        let bytes = self.executor.optimized(&model.proto.encode_to_vec(), &spec)?;
+        Ok(crate::onnx::decode(bytes.into())?)
+    }
+}
+
+/// A model and how to run it.
+pub(super) struct Model<'a> {
+    pub(super) proto: &'a ModelProto,
+    pub(super) optimization: Optimization,
+    pub(super) config: &'a BTreeMap<String, String>,
+}
+
+/// The tensors in memory that a session may be run on.
+fn lease(feeds: &[TensorView<'_>]) -> Result<Lease, Failure> {
+    const ID: SegmentId = SegmentId(0);
+    let mut len_bytes = ALIGN;
+    let place = |feed: &TensorView<'_>| {
+        let offset = len_bytes;
+        len_bytes += (feed.bytes().len() as u64).next_multiple_of(ALIGN);
+        TensorRef { segment: ID, offset, desc: feed.desc() }
+    };
+    let places: Vec<TensorRef> = feeds.iter().map(place).collect();
+    let segment = Segment::create(ID, "rust-ort-replay", len_bytes)?;
+    for (feed, place) in feeds.iter().zip(&places) {
+        segment.write(place.offset, feed.bytes())?;
+    }
+    let mut table = SegmentTable::default();
+    table.attach(segment)?;
+    Ok(table.lease(&places, &[])?)
+}

@@ -1,0 +1,116 @@
+//! What to run: a data set, its model, and how it ran.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::Arguments;
+use crate::cli::table::Failure;
+use crate::compare::{TensorVerdict, Tolerance, judge};
+use crate::dump::Role;
+use crate::dump::reader::{self, GraphEntry, PartEntry, Place, RunEntry, StepEntry};
+use crate::onnx::proto::ModelProto;
+use crate::onnx::{self, NamedTensor};
+use crate::protocol::message::Optimization;
+use crate::tensor::TensorView;
+
+/// A data set to run.
+pub(super) struct Target {
+    pub(super) step: StepEntry,
+    /// The part's folder, absolute.
+    pub(super) part: PathBuf,
+    /// `run.json`; null when there is none.
+    pub(super) run: Value,
+    pub(super) optimization: Optimization,
+}
+
+/// The data sets that were asked for. Errors: there is none, or none of that step.
+pub(super) fn find(args: &Arguments) -> Result<Vec<Target>, Failure> {
+    fn of_graph(graph: GraphEntry) -> impl Iterator<Item = PartEntry> {
+        graph.parts.into_iter()
+    }
+    let of_run = |run: RunEntry| run.graphs.into_iter().flat_map(of_graph).collect::<Vec<_>>();
+    let parts = match reader::find(&args.path)? {
+        Place::Folder(runs) => runs.into_iter().flat_map(of_run).collect(),
+        Place::Run(run) => of_run(run),
+        Place::Graph(graph) => of_graph(graph).collect(),
+        Place::Part(part) => vec![part],
+        Place::Step(step) => return wanted(args, vec![step]),
+        Place::Model(path) | Place::Tensor(path) | Place::Json(path) => {
+            return Err(format!("{}: a file; name a data set, part, graph or run", path.display()).into());
+        }
+    };
+    wanted(args, parts.into_iter().flat_map(|part| part.steps).collect())
+}
+
+fn wanted(args: &Arguments, steps: Vec<StepEntry>) -> Result<Vec<Target>, Failure> {
+    let mut there: Vec<u64> = steps.iter().map(|step| step.step).collect();
+    there.sort_unstable();
+    there.dedup();
+    match args.step {
+        Some(number) if !there.contains(&number) => {
+            let list = there.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+            let list = if list.is_empty() { "there are none".to_owned() } else { format!("there are {list}") };
+            Err(format!("{}: no data set of step {number}; {list}", args.path.display()).into())
+        }
+        asked => {
+            let steps = steps.into_iter().filter(|step| asked.is_none_or(|number| step.step == number));
+            steps.map(|step| Target::new(args, step)).collect()
+        }
+    }
+}
+
+impl Target {
+    fn new(args: &Arguments, step: StepEntry) -> Result<Self, Failure> {
+        let folder = step.path.canonicalize()?;
+        let part = folder.parent().unwrap_or(Path::new("/")).to_owned();
+        let run = part.ancestors().nth(2).map(|run| run.join("run.json"));
+        let run = run.and_then(|path| std::fs::read(path).ok());
+        let run: Value = run.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
+        let ran = run["options"]["ort_optimization"].as_str().and_then(Optimization::from_name);
+        let optimization = args.optimization.or(ran).unwrap_or_default();
+        Ok(Self { step, part, run, optimization })
+    }
+
+    /// The model that ran: the one of the data set's precision where there is one, else the exported one.
+    pub(super) fn model_path(&self) -> PathBuf {
+        let of_precision = self.part.join("model.precision.onnx");
+        if of_precision.exists() { of_precision } else { self.part.join("model.onnx") }
+    }
+
+    pub(super) fn model(&self) -> Result<ModelProto, Failure> {
+        Ok(onnx::load(&self.model_path())?)
+    }
+
+    /// `values` of `provenance.json`: value → {fx, op, module, …}. Null when there is none.
+    pub(super) fn provenance(&self) -> Value {
+        let bytes = std::fs::read(self.part.join("provenance.json")).unwrap_or_default();
+        let mut whole: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+        whole["values"].take()
+    }
+
+    /// The tensors of a role, by index. Errors: a file that cannot be read, a gap.
+    pub(super) fn tensors(&self, role: Role) -> Result<Vec<NamedTensor>, Failure> {
+        let files = reader::tensors(&self.step.path, role)?;
+        if let Some((at, (index, path))) = files.iter().enumerate().find(|(at, (index, _))| *at as u64 != *index) {
+            return Err(format!("{}: tensor {at} is missing before number {index}", path.display()).into());
+        }
+        let load = |path: &Path| onnx::load_tensor(path).map_err(|error| format!("{}: {error}", path.display()).into());
+        files.iter().map(|(_, path)| load(path)).collect()
+    }
+
+    /// The run's tolerance, None: by dtype.
+    pub(super) fn tolerance(&self) -> Option<Tolerance> {
+        serde_json::from_value(self.run["options"]["tolerance"].clone()).ok()
+    }
+
+    /// With the run's tolerance.
+    pub(super) fn judge(&self, name: &str, reference: &TensorView<'_>, candidate: &TensorView<'_>) -> TensorVerdict {
+        judge(name, reference, candidate, self.tolerance().as_ref())
+    }
+
+    /// Session config entries of the run.
+    pub(super) fn config(&self) -> std::collections::BTreeMap<String, String> {
+        serde_json::from_value(self.run["options"]["session_options"].clone()).unwrap_or_default()
+    }
+}

@@ -1,0 +1,237 @@
+//! `rust-ort replay` on a dump, as a shell sees it.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::path::Path;
+use std::process::Command;
+
+use prost::Message as _;
+use rust_ort::dump::{CallsToDump, GraphRecord, Run, RunSpec};
+use rust_ort::ids::{GraphId, StepId};
+use rust_ort::onnx::load_tensor;
+use rust_ort::onnx::proto::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
+use rust_ort::onnx::{load, value_info};
+use rust_ort::tensor::{DType, TensorBuf, TensorDesc};
+use serde_json::{Value, json};
+
+const PART: &str = "run/0_0-forward/part_0";
+
+fn node(op: &str, inputs: &[&str], output: &str) -> NodeProto {
+    let input = inputs.iter().map(|&name| name.to_owned()).collect();
+    NodeProto { op_type: Some(op.into()), input, output: vec![output.into()], ..Default::default() }
+}
+
+/// `add = -x * w + x`; FX knows the values neg (by the name "negated") and add, not the product.
+fn model() -> ModelProto {
+    let info = |name: &str| value_info(name, &TensorDesc::new(DType::F32, [2]).unwrap());
+    let graph = GraphProto {
+        name: Some("g".into()),
+        input: vec![info("x"), info("w")],
+        output: vec![info("add")],
+        node: vec![
+            node("Neg", &["x"], "neg"),
+            node("Mul", &["neg", "w"], "hidden"),
+            node("Add", &["hidden", "x"], "add"),
+        ],
+        ..Default::default()
+    };
+    let opset = OperatorSetIdProto { domain: Some(String::new()), version: Some(18) };
+    ModelProto { ir_version: Some(9), opset_import: vec![opset], graph: Some(graph), ..Default::default() }
+}
+
+/// Steps 0 (eager agrees), 1 (eager differs), 2 (no eager), 3 (it ended in the run), 4 (an input has another shape).
+fn dump(folder: &Path) {
+    let run_json = json!({
+        "onnxruntime_library": common::library(), "versions": { "onnxruntime": "1.0.0" },
+        "options": { "ort_optimization": "basic", "threads": 1 },
+    });
+    let run = Run::open(&RunSpec {
+        folder: folder.to_owned(),
+        run: "run".to_owned(),
+        clean: false,
+        calls: CallsToDump::All,
+        run_json: run_json.to_string(),
+        keep_steps: None,
+    })
+    .unwrap();
+    let graph = GraphRecord {
+        graph: GraphId::from_bytes([1; 32]),
+        name: "0_0-forward",
+        direction: "forward",
+        dynamo_text: "",
+        joint_text: "",
+        fx_text: "fx",
+        parts_json: "",
+    };
+    let graph = run.graph(&graph).unwrap();
+    let provenance =
+        json!({ "values": { "neg": { "fx": "negated", "op": "aten.neg.default" }, "add": { "fx": "add" } } });
+    run.part(&graph, 0, &model().encode_to_vec(), &provenance.to_string()).unwrap();
+    let tensor = |values: &[f32]| TensorBuf::from_f32([values.len() as i64], values).unwrap();
+    let (x, w) = (tensor(&[1., 2.]), tensor(&[3., 4.]));
+    let actual = tensor(&[-2., -6.]);
+    for step in 0..5_u64 {
+        let short = tensor(&[1.]);
+        let x = if step == 4 { &short } else { &x };
+        let set = run.begin_step(&graph, 0, StepId(step), &[("x".into(), x.view()), ("w".into(), w.view())]).unwrap();
+        if step == 3 {
+            continue;
+        }
+        if step != 2 {
+            let eager = tensor(&[-2., if step == 1 { -5. } else { -6. }]);
+            run.references(&set, &[("add".into(), eager.view())]);
+        }
+        run.actuals(&set, &[("add".into(), actual.view())]);
+        run.finish(&set);
+    }
+    assert!(run.flush().lost.is_empty());
+}
+
+struct Said {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+fn replay(folder: &Path, args: &[&str]) -> Said {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rust-ort"));
+    command.arg("replay").args(args).current_dir(folder).env("COLUMNS", "120").env_remove("RUST_ORT_ONNXRUNTIME");
+    let output = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Said { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
+}
+
+fn json(folder: &Path, args: &[&str]) -> Value {
+    serde_json::from_str(&replay(folder, &[args, &["--json"]].concat()).out).unwrap()
+}
+
+fn floats(path: &Path) -> Vec<f32> {
+    let tensor = load_tensor(path).unwrap();
+    tensor.view().bytes().as_chunks().0.iter().map(|chunk| f32::from_le_bytes(*chunk)).collect()
+}
+
+#[test]
+fn each_data_set_is_judged_by_what_was_dumped() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path());
+    for (step, code, text) in [
+        ("0", 0, "same bits"),
+        ("1", 1, "MISMATCH"),
+        ("2", 0, "same bits"),
+        ("3", 3, "nothing to judge against"),
+        ("4", 2, "\"x\": float32[2]: got float32[1]"),
+    ] {
+        let said = replay(folder.path(), &[PART, "--step", step]);
+        assert!(said.code == code && said.out.contains(text), "{step}: {} {}{}", said.code, said.out, said.err);
+    }
+    assert_eq!(replay(folder.path(), &["run"]).code, 2);
+    let said = replay(folder.path(), &[PART, "--step", "0"]);
+    assert!(
+        said.out.contains("optimization basic") && said.out.contains("dumped with onnxruntime 1.0.0"),
+        "{}",
+        said.out
+    );
+    let value = json(folder.path(), &["run", "--step", "1", "--repeat", "3", "--optimization", "all"]);
+    let set = &value["data_sets"][0];
+    assert_eq!((set["run_ms"].as_array().unwrap().len(), &set["optimization"]), (3, &json!("all")));
+    assert_eq!(
+        (&set["actuals"][0]["same_bits"], &set["verdicts"][0]["metrics"]["max_abs"]),
+        (&json!(true), &json!(1.0))
+    );
+}
+
+#[test]
+fn what_is_missing_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path());
+    for (args, text) in [
+        (&["run", "--step", "9"][..], "no data set of step 9; there are 0, 1, 2, 3, 4"),
+        (&["nowhere"], "nowhere: cannot read"),
+        (&[PART, "--step", "0", "--nodes", "negatet"], "no such value; did you mean \"negated\"?"),
+        (&["run", "--onnxruntime", "/nowhere.so"], "/nowhere.so"),
+        (&["run", "--provider", "NoneExecutionProvider", "--step", "0"], "NoneExecutionProvider"),
+        (&["run", "--repro", "out"], "takes one data set, there are 5"),
+        (&[PART, "--step", "0", "--repro", "out", "--nodes", "all"], "takes one node"),
+        (&["run", "--optimization", "none"], "expected one of all, extended, basic, disable"),
+    ] {
+        let said = replay(folder.path(), args);
+        assert!(said.code == 2 && (said.err + &said.out).contains(text), "{args:?}");
+    }
+    let run = folder.path().join("run/run.json");
+    let text = std::fs::read_to_string(&run).unwrap().replace("libonnxruntime", "gone");
+    std::fs::write(&run, text).unwrap();
+    let said = replay(folder.path(), &["run"]);
+    assert!(said.code == 2 && said.err.contains("name one with --onnxruntime"), "{}", said.err);
+    let library = common::library();
+    assert_eq!(replay(folder.path(), &[PART, "--step", "0", "--onnxruntime", library.to_str().unwrap()]).code, 0);
+}
+
+#[test]
+fn nodes_are_looked_at_by_the_names_of_values_and_of_fx() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path());
+    let value = json(folder.path(), &[PART, "--step", "0", "--nodes", "all"]);
+    let nodes = value["data_sets"][0]["nodes"].as_array().unwrap().clone();
+    assert_eq!(nodes.iter().map(|node| node["name"].as_str().unwrap()).collect::<Vec<_>>(), ["neg", "add"]);
+    let neg = &nodes[0];
+    assert_eq!((&neg["fx"], &neg["onnx_op"], &neg["dtype"]), (&json!("negated"), &json!("Neg"), &json!("float32")));
+    assert_eq!((&neg["statistics"]["min"], &neg["statistics"]["max"]), (&json!(-2.0), &json!(-1.0)));
+    assert_eq!((&neg["statistics"]["mean"], &neg["statistics"]["nan"]), (&json!(-1.5), &json!(0)));
+    assert_eq!(nodes[1]["optimized"]["verdict"]["kind"], "match");
+    let value = json(folder.path(), &[PART, "--step", "0", "--nodes", "negated,hidden"]);
+    let nodes = value["data_sets"][0]["nodes"].as_array().unwrap();
+    assert_eq!(nodes.iter().map(|node| node["name"].as_str().unwrap()).collect::<Vec<_>>(), ["neg", "hidden"]);
+    let said = replay(folder.path(), &[PART, "--step", "0", "--nodes", "all"]);
+    assert!(said.out.contains("nodes, and what optimizing changes in them"), "{}", said.out);
+    assert!(said.out.lines().all(|line| line.chars().count() <= 120), "{}", said.out);
+}
+
+#[test]
+fn a_reproduction_holds_the_part_and_what_was_found() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path());
+    let repro = folder.path().join("out");
+    let said = replay(folder.path(), &[PART, "--step", "1", "--repro", "out"]);
+    assert!(said.code == 1 && said.err.contains("wrote out"), "{}", said.err);
+    assert_eq!(load(&repro.join("model.onnx")).unwrap(), model());
+    assert_eq!(floats(&repro.join("test_data_set_0/input_1.pb")), [3., 4.]);
+    assert_eq!(floats(&repro.join("test_data_set_0/output_0.pb")), [-2., -5.]);
+    let readme = std::fs::read_to_string(repro.join("README.md")).unwrap();
+    assert!(readme.contains("Expected outputs: eager's") && readme.contains("**outside tolerance**"), "{readme}");
+    let script = std::fs::read_to_string(repro.join("run.py")).unwrap();
+    assert!(script.contains("OPTIMIZATION = \"basic\"") && !script.contains('@'), "{script}");
+    // Our own folder is written over; another one is not.
+    assert_eq!(replay(folder.path(), &[PART, "--step", "2", "--repro", "out"]).code, 0);
+    let readme = std::fs::read_to_string(repro.join("README.md")).unwrap();
+    assert!(readme.contains("what ONNX Runtime gave when it was dumped"), "{readme}");
+    assert_eq!(floats(&repro.join("test_data_set_0/output_0.pb")), [-2., -6.]);
+    let said = replay(folder.path(), &[PART, "--step", "1", "--repro", "run"]);
+    assert!(said.code == 2 && said.err.contains("no reproduction of ours"), "{}", said.err);
+}
+
+#[test]
+fn a_part_that_ended_in_the_run_has_a_reproduction_too() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path());
+    assert_eq!(replay(folder.path(), &[PART, "--step", "3", "--repro", "out"]).code, 3);
+    let set = folder.path().join("out/test_data_set_0");
+    assert!(set.join("input_0.pb").exists() && !set.join("output_0.pb").exists());
+}
+
+#[test]
+fn a_reproduction_of_one_node_is_cut_at_what_it_reads() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path());
+    let repro = folder.path().join("out");
+    assert_eq!(replay(folder.path(), &[PART, "--step", "0", "--repro", "out", "--nodes", "add"]).code, 0);
+    let graph = load(&repro.join("model.onnx")).unwrap().graph.unwrap();
+    assert_eq!(graph.node.iter().map(|node| node.op_type()).collect::<Vec<_>>(), ["Mul", "Add"]);
+    assert_eq!(graph.input.iter().map(|input| input.name()).collect::<Vec<_>>(), ["neg", "w", "x"]);
+    let set = repro.join("test_data_set_0");
+    assert_eq!([0, 1, 2].map(|i| floats(&set.join(format!("input_{i}.pb")))), [[-1., -2.], [3., 4.], [1., 2.]]);
+    assert_eq!(floats(&set.join("output_0.pb")), [-2., -6.]);
+    let readme = std::fs::read_to_string(repro.join("README.md")).unwrap();
+    assert!(readme.contains("with no optimization"), "{readme}");
+}
