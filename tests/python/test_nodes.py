@@ -144,7 +144,7 @@ PLACEMENTS: list[tuple[str, Plant, str, int]] = [
     ("forward", epsilon, "rsqrt's Add", 0),
     ("forward", epsilon, "rsqrt's Add", 1),
     ("forward", axis, "Softmax", 0),
-    ("forward", axis, "Transpose", 3),
+    ("forward", axis, "Transpose", 0),
     ("forward", through_half, "MatMul", 2),
     ("forward", through_half, "Mul", 0),
     ("forward", swapped, "Concat of floats", 0),
