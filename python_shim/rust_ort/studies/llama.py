@@ -11,11 +11,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import inspect
-import re
+import json
 import shutil
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from rust_ort.compare import Pair
 from rust_ort.studies import llama_models, onnx_helpers, torch_export
 from rust_ort.studies.llama_models import Study
 from rust_ort.studies.main_job import ERROR, MATCH, MISMATCH, NOTHING, PARTS, aligned, cotangent_of, gradients, worst_of
@@ -38,7 +39,6 @@ OPSETS = range(18, 24)
 """Below 18 torch.onnx.export gives 18 in silence; 23 is the largest it names."""
 RUN = "llama"
 GRAPH_LINES = 10
-_NUMBER = re.compile(r"\d+")
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -122,19 +122,10 @@ class Dumped:
     def tensors(self, prefix: str) -> dict[str, Tensor]:
         return onnx_helpers.data_set(self.folder / "test_data_set_0", prefix)
 
-    def label(self, output: str) -> str:
-        """`t_7 (grad of layer.weight)`; the name alone of other outputs."""
+    def outputs(self, role: str) -> dict[str, str]:
+        """{output: what it is of} of the outputs with a role: PlainAOTOutput, GradAOTOutput."""
         entries = onnx_helpers.provenance(self.model)["outputs"]
-        grads = {entry["name"]: entry["of"] for entry in entries if entry["role"] == "GradAOTOutput"}
-        return f"{output} (grad of {grads[output]})" if output in grads else output
-
-    def results(self) -> list[str]:
-        """Its outputs that the module returns, in the module's order; the others are kept for the backward."""
-        outputs = onnx_helpers.provenance(self.model)["outputs"]
-        found = [entry for entry in outputs if entry["role"] == "PlainAOTOutput"]
-        return [
-            entry["name"] for entry in sorted(found, key=lambda entry: list(map(int, _NUMBER.findall(entry["of"]))))
-        ]
+        return {entry["name"]: entry["of"] for entry in entries if entry["role"] == role}
 
 
 # --- eager and compiled ----------------------------------------------------------------------------------------------
@@ -159,7 +150,7 @@ def argument_names(study: Study) -> list[str]:
     return list(inspect.signature(study.module.forward).parameters)[: len(study.inputs)]
 
 
-def describe_run(job: Job, who: str, values: dict[str, Tensor]) -> None:
+def describe_run(who: str, values: dict[str, Tensor]) -> None:
     grads = [tensor for name, tensor in values.items() if name.startswith("grad")]
     if grads:
         print(f"-- {who} worked, {len(grads)} gradients, first one is {tuple(grads[0].shape)}, {grads[0].dtype}")
@@ -167,26 +158,32 @@ def describe_run(job: Job, who: str, values: dict[str, Tensor]) -> None:
         print(results_to_string(values["output"]))
 
 
-def run_compiled(job: Job, study: Study, eager: dict[str, Tensor], rows: list[Row]) -> tuple[Path, list[GraphInfo]]:
-    """Compiles and runs inside a dump and judges against eager. Returns the dump's folder and the graphs."""
+def run_compiled(job: Job, study: Study) -> tuple[dict[str, Tensor], Path, list[GraphInfo]]:
+    """Compiles and runs inside a dump: what run_once gives, the dump's folder, the graphs."""
     import rust_ort
 
     torch._dynamo.reset()
     backend = rust_ort.Backend()
     with rust_ort.dump(RUN, folder=job.folder, clean=True) as path:
         values = run_once(job, study, torch.compile(study.module, backend=backend, fullgraph=True))
-    describe_run(job, "rust_ort backend", values)
-    verdicts = judge([(name, eager[name], values[name], "") for name in eager], half=job.half)
-    print_verdicts(verdicts)
-    rows.append(Row(what="compiled vs eager: output", verdicts=verdicts[:1]))
-    if job.backward:
-        rows.append(Row(what="compiled vs eager: gradients", verdicts=verdicts[1:]))
-    return path, backend.graphs
+    describe_run("rust_ort backend", values)
+    return values, path, backend.graphs
 
 
-def print_verdicts(verdicts: Sequence[Verdict]) -> None:
+def judged(job: Job, what: str, pairs: Sequence[Pair]) -> Row:
+    """Judges and prints; the summary's line."""
+    print(what)
+    verdicts = judge(pairs, half=job.half)
     for verdict in verdicts:
         print(f"  {verdict_line(verdict)}")
+    return Row(what=what, verdicts=verdicts)
+
+
+def against_eager(job: Job, eager: dict[str, Tensor], compiled: dict[str, Tensor]) -> Iterator[Row]:
+    pairs = [(name, eager[name], compiled[name], "") for name in eager]
+    yield judged(job, "compiled vs eager: output", pairs[:1])
+    if job.backward:
+        yield judged(job, "compiled vs eager: gradients", pairs[1:])
 
 
 # --- the dump --------------------------------------------------------------------------------------------------------
@@ -195,9 +192,7 @@ def print_verdicts(verdicts: Sequence[Verdict]) -> None:
 def show_dump(path: Path, models: Sequence[Dumped]) -> None:
     """Models and graph texts with their sizes, then each model's feeds and the first lines of its graph."""
     files = [file for file in sorted(path.rglob("*")) if file.suffix in (".onnx", ".txt")]
-    print(
-        f"exported models: {len([file for file in files if file.suffix == '.onnx'])} models and their graphs in {path}"
-    )
+    print(f"exported models: {sum(file.suffix == '.onnx' for file in files)} models and their graphs in {path}")
     cells = [("file", "bytes"), *((str(file.relative_to(path)), f"{file.stat().st_size}") for file in files)]
     print(aligned(cells))
     for dumped in models:
@@ -208,29 +203,37 @@ def show_dump(path: Path, models: Sequence[Dumped]) -> None:
         print("\n".join((dumped.folder.parent / "fx.txt").read_text().splitlines()[:GRAPH_LINES]))
 
 
-def dumped_models(path: Path, graphs: Sequence[GraphInfo], rows: list[Row]) -> list[Dumped]:
-    """Graphs that are one model; a row for each that is more or none."""
-    found = []
+def dumped_models(path: Path, graphs: Sequence[GraphInfo]) -> list[Dumped]:
+    """Graphs that are one model. A graph that was compiled before in this process keeps its first name in the dump."""
+    folders = {json.loads(file.read_text())["graph_id"]: file.parent for file in path.glob("*/parts.json")}
+    return [
+        Dumped(graph=folder.name, direction=graph.direction, folder=folder / "part_0")
+        for graph in graphs
+        if len(graph.parts) == 1 and (folder := folders[graph.graph_id])
+    ]
+
+
+def in_pieces(graphs: Sequence[GraphInfo]) -> Iterator[Row]:
+    """A row for each graph that is several models or none."""
     for graph in graphs:
-        if len(graph.parts) == 1:
-            folder = path / graph.name / "part_0"
-            found.append(Dumped(graph=graph.name, direction=graph.direction, folder=folder))
-        else:
+        if len(graph.parts) != 1:
             reason = f"{len(graph.parts)} models, because {len(graph.eager)} nodes ran in eager; one is wanted"
-            rows.append(Row(what=f"{graph.name} alone", left_out=reason))
-    return found
+            yield Row(what=f"{graph.name} alone vs compiled", left_out=reason)
 
 
 # --- the other exporter ----------------------------------------------------------------------------------------------
 
 
-def export(job: Job, study: Study, *, float32: bool = False) -> Path:
-    """Writes what torch.onnx.export makes of the module as the study calls it. float32: see `torch_export.export`."""
-    path = job.exported.with_suffix(".precision.onnx") if float32 else job.exported
+def export(job: Job, study: Study) -> Any:
+    """Writes what torch.onnx.export makes of the module as the study calls it; returns the exporter's program."""
+    print("\nThe other exporter")
+    if job.opset != OUR_OPSET:
+        print(f"opset {job.opset} is for torch.onnx.export; rust_ort exports opset {OUR_OPSET}")
+    if job.backward:
+        print("torch.onnx.export has no backward: it is compared with our forward; our backward is run alone")
     module = torch_export.Autocast(study.module, job.device, job.half) if job.half else study.module
-    return torch_export.export(
-        module, study.inputs, path, input_names=argument_names(study), opset=job.opset, float32=float32
-    )
+    names = argument_names(study)
+    return torch_export.export(module, study.inputs, job.exported, input_names=names, opset=job.opset)
 
 
 def show_inputs(model_rust_ort: Path, model_export: Path) -> None:
@@ -256,55 +259,52 @@ def ready(job: Job, path: Path, name: str) -> Path:
     return after
 
 
-def run_dumped(job: Job, dumped: Dumped, rows: list[Row]) -> dict[str, Tensor]:
-    """Runs one of our models on its first call's inputs and judges it against what the compiled run gave."""
+def run_dumped(job: Job, dumped: Dumped) -> tuple[dict[str, Tensor], Row]:
+    """One of our models on its first call's inputs, judged against what the compiled run gave."""
     path = ready(job, dumped.runs, f"llama_rust_ort_{job.part}_{dumped.direction}")
     outputs = onnx_helpers.run_model(path, dumped.tensors("input"), cuda=job.cuda)
     actual = dumped.tensors("actual")
-    pairs = [(dumped.label(name), actual.get(name), value, "") for name, value in outputs.items()]
-    rows.append(judged_row(job, f"{dumped.graph} alone vs compiled", pairs))
-    return outputs
+    labels = {name: f"{name} (grad of {of})" for name, of in dumped.outputs("GradAOTOutput").items()}
+    pairs = [(labels.get(name, name), actual.get(name), value, "") for name, value in outputs.items()]
+    return outputs, judged(job, f"{dumped.graph} alone vs compiled", pairs)
 
 
-def run_exported(job: Job, study: Study, forward: Dumped, path: Path, rows: list[Row]) -> dict[str, Tensor]:
-    """Runs the exporter's model on our model's inputs; where ONNX Runtime refuses bfloat16, its float32 twin."""
+def matching_feeds(job: Job, forward: Dumped) -> dict[str, Tensor]:
     print("build_matching_inputs")
-    feeds = build_matching_inputs(forward.model, forward.tensors("input"), path)
+    feeds = build_matching_inputs(forward.model, forward.tensors("input"), job.exported)
     print("done")
+    return feeds
+
+
+def run_exported(job: Job, study: Study, program: Any, feeds: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[Row]]:
+    """Outputs of the exporter's model, of its float32 twin where ONNX Runtime refuses bfloat16, or none.
+
+    With a row for the model that was refused.
+    """
+    path = job.exported
     try:
-        return onnx_helpers.run_model(ready(job, path, path.stem), feeds, cuda=job.cuda)
+        return onnx_helpers.run_model(ready(job, path, path.stem), feeds, cuda=job.cuda), []
     except Refused as refused:
-        print(f"NotCompared {path}: ONNX Runtime refuses it: {refused}")
-        if job.half is not torch.bfloat16 or job.cuda:
-            raise
-        twin = export(job, study, float32=True)
-        print(f"in its stead: {twin}, the same export with bfloat16 computed in float32 and rounded")
-        rows.append(Row(what=f"{path.name} as exported", left_out=str(refused), stand_in=twin.name))
-    return onnx_helpers.run_model(ready(job, twin, twin.stem), feeds, cuda=job.cuda)
+        reason = str(refused)
+    print(f"ONNX Runtime refuses {path}: {reason}")
+    what = f"{path.name} as exported"
+    if job.half is not torch.bfloat16 or job.cuda:
+        return {}, [Row(what=what, left_out=reason)]
+    twin = path.with_suffix(".precision.onnx")
+    torch_export.export_float32(program, twin, input_names=argument_names(study), opset=job.opset)
+    print(f"in its stead: {twin}, the same export with bfloat16 computed in float32 and rounded")
+    outputs = onnx_helpers.run_model(ready(job, twin, twin.stem), feeds, cuda=job.cuda)
+    return outputs, [Row(what=what, left_out=reason, stand_in=twin.name)]
 
 
 def side_by_side(
-    job: Job, eager: Tensor, forward: Dumped, ours: dict[str, Tensor], theirs: dict[str, Tensor], rows: list[Row]
-) -> None:
-    """Outputs that both models have, each with the other and with eager."""
-    names = forward.results()
-    if len(names) != len(theirs):
-        reason = f"torch.onnx.export's model has {len(theirs)} outputs, ours {len(names)}"
-        rows.append(Row(what="export vs rust_ort", left_out=reason))
-        return
-    together = list(zip(names, theirs, strict=True))
-    print(f"outputs of both models: {', '.join(f'{left} = {right}' for left, right in together)}")
-    rows.append(judged_row(job, "export vs eager", [("output", eager, theirs[together[0][1]], "")]))
-    pairs = [(f"{left} = {right}", ours[left], theirs[right], "") for left, right in together]
-    rows.append(judged_row(job, "export vs rust_ort", pairs))
-
-
-def judged_row(job: Job, what: str, pairs: Sequence[tuple[str, Tensor | None, Tensor | None, str]]) -> Row:
-    """Judges, prints and gives the summary's line."""
-    print(what)
-    verdicts = judge(pairs, half=job.half)
-    print_verdicts(verdicts)
-    return Row(what=what, verdicts=verdicts)
+    job: Job, eager: Tensor, ours: tuple[str, dict[str, Tensor]], theirs: dict[str, Tensor]
+) -> Iterator[Row]:
+    """The output that both models have, with eager and with each other. ours: the output's name, all outputs."""
+    (name, outputs), (other, value) = ours, next(iter(theirs.items()))
+    print(f"outputs of both models: {name} = {other}")
+    yield judged(job, "export vs eager", [(other, eager, value, "")])
+    yield judged(job, "export vs rust_ort", [(f"{name} = {other}", outputs[name], value, "")])
 
 
 # --- all of it -------------------------------------------------------------------------------------------------------
@@ -316,35 +316,38 @@ def exit_code(rows: Sequence[Row]) -> int:
     return next((code for code in (ERROR, MISMATCH, NOTHING) if code in codes), MATCH if codes else NOTHING)
 
 
-def run(job: Job, rows: list[Row]) -> None:
-    """Every step of the study; what was judged goes into `rows`."""
+def run(job: Job) -> Iterator[Row]:
+    """Every step of the study, with the summary's lines as they are known."""
     size = llama_models.SIZES[job.size]
     study = llama_models.build(job.part, size, attention=job.attention, device=job.device)
     print(f"simple run with {len(study.inputs)} inputs")
     eager = run_once(job, study, study.module)
-    describe_run(job, "eager mode", eager)
-    path, graphs = run_compiled(job, study, eager, rows)
-    models = dumped_models(path, graphs, rows)
+    describe_run("eager mode", eager)
+    compiled, path, graphs = run_compiled(job, study)
+    yield from against_eager(job, eager, compiled)
+    yield from in_pieces(graphs)
+    models = dumped_models(path, graphs)
     show_dump(path, models)
-
-    print("\nThe other exporter")
-    if job.opset != OUR_OPSET:
-        print(f"opset {job.opset} is for torch.onnx.export; rust_ort exports opset {OUR_OPSET}")
-    if job.backward:
-        print("torch.onnx.export has no backward: it is compared with our forward; our backward is run alone")
-    exported = export(job, study)
+    program = export(job, study)
     forward = next((dumped for dumped in models if dumped.direction != "backward"), None)
-    print(f"model_rust_ort={forward and forward.model}\nmodel_export={exported}")
-    if forward is not None:
-        show_inputs(forward.model, exported)
-
-    print("\nOptimization and verification" if job.ortopt else "\nVerification")
-    results = {dumped.graph: run_dumped(job, dumped, rows) for dumped in models}
     if forward is None:
-        rows.append(Row(what="export vs rust_ort", left_out="our forward is not one model"))
+        yield Row(what="export vs rust_ort", left_out="our forward is not one model")
         return
-    theirs = run_exported(job, study, forward, exported, rows)
-    side_by_side(job, eager["output"], forward, results[forward.graph], theirs, rows)
+    print(f"model_rust_ort={forward.model}\nmodel_export={job.exported}")
+    show_inputs(forward.model, job.exported)
+    print("\nOptimization and verification" if job.ortopt else "\nVerification")
+    ours = {}
+    for dumped in models:
+        ours[dumped.graph], row = run_dumped(job, dumped)
+        yield row
+    theirs, refused = run_exported(job, study, program, matching_feeds(job, forward))
+    yield from refused
+    names = list(forward.outputs("PlainAOTOutput"))
+    if len(names) == len(theirs) == 1:
+        yield from side_by_side(job, eager["output"], (names[0], ours[forward.graph]), theirs)
+    else:
+        counts = f"torch.onnx.export's model gave {len(theirs)} outputs, ours {len(names)}; one each is wanted"
+        yield Row(what="export vs rust_ort", left_out=counts)
 
 
 def missing_for_cuda() -> list[str]:
@@ -404,7 +407,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ERROR
     rows: list[Row] = []
     try:
-        run(job, rows)
+        for row in run(job):
+            rows.append(row)
         code = exit_code(rows)
     except Exception:  # whatever it was, the trace and what was judged before are printed
         traceback.print_exc()

@@ -15,7 +15,7 @@ from onnx import numpy_helper
 from torch import Tensor
 
 from rust_ort.client import Client, Verdict
-from rust_ort.compare import judged_as_half, named_tensors
+from rust_ort.compare import Pair, judged_as_half, named_tensors
 from rust_ort.options import Options
 
 Model: TypeAlias = onnx.ModelProto | str | os.PathLike[str]
@@ -64,9 +64,7 @@ def assert_all_close(reference: Any, candidate: Any, *, half: torch.dtype | None
     return verdicts
 
 
-def judge(
-    pairs: Sequence[tuple[str, Tensor | None, Tensor | None, str]], *, half: torch.dtype | None = None
-) -> list[Verdict]:
+def judge(pairs: Sequence[Pair], *, half: torch.dtype | None = None) -> list[Verdict]:
     """The daemon's verdicts for (name, reference, candidate, why there is nothing to compare or "")."""
     return judged_as_half(pairs, Client.get(Options.parse({})), half)
 

@@ -29,26 +29,29 @@ class Autocast(nn.Module):
             return self.module(*arguments)
 
 
-def export(
-    module: nn.Module, inputs: tuple[Tensor, ...], path: Path, *, input_names: Sequence[str], opset: int,
-    float32: bool = False,
-) -> Path:  # fmt: skip
-    """Writes the model that torch.onnx.export(..., dynamo=True) makes of `module(*inputs)` to `path`; returns it.
+def export(source: Any, inputs: tuple[Tensor, ...], path: Path, *, input_names: Sequence[str], opset: int) -> Any:
+    """Writes the model that torch.onnx.export(..., dynamo=True) makes of `source(*inputs)` to `path`.
 
-    float32: each bfloat16 node computes in float32 and rounds, for a runtime without bfloat16 arithmetic.
+    source: a module, or an ExportedProgram, for which inputs are (). Returns the exporter's ONNXProgram.
     """
-    source: Any = module
     with _quiet():
-        if float32:
-            source = torch.export.export(module, inputs).run_decompositions({})
-            widen_bfloat16(source.graph)
-            source.graph_module.recompile()
         program = torch.onnx.export(
-            source, () if float32 else inputs, dynamo=True, opset_version=opset, input_names=input_names, verbose=False
+            source, inputs, dynamo=True, opset_version=opset, input_names=input_names, verbose=False
         )
         assert program is not None, "the dynamo exporter returns a program"
         program.save(str(path))
-    return path
+    return program
+
+
+def export_float32(program: Any, path: Path, *, input_names: Sequence[str], opset: int) -> None:
+    """Writes the model of `export` again, each bfloat16 node computing in float32 and rounding its result.
+
+    For a runtime without bfloat16 arithmetic. `program`, what `export` returned, is changed.
+    """
+    source = program.exported_program
+    widen_bfloat16(source.graph)
+    source.graph_module.recompile()
+    export(source, (), path, input_names=input_names, opset=opset)
 
 
 @contextlib.contextmanager
