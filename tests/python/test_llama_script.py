@@ -50,9 +50,15 @@ def first_names(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("daemon", "first_names")
-@pytest.mark.parametrize("mixed", [0, 1])
-@pytest.mark.parametrize("backward", [0, 1])
-@pytest.mark.parametrize("part", ["attention", "decoder", "model"])
+@pytest.mark.parametrize(
+    ("part", "backward", "mixed"),
+    [
+        (part, backward, mixed)
+        for part in ("attention", "decoder", "model")
+        for backward, mixed in ((0, 0), (1, 0), (1, 1))  # (0, 1) is the first half of (1, 1)
+    ]
+    + [("attention", 0, 1)],
+)
 def test_every_part_matches_forward_and_backward_and_mixed(
     part: str, backward: int, mixed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -151,6 +157,20 @@ def verdict(kind: str) -> Verdict:
 )
 def test_worst_row_decides_the_exit_code(rows: list[Row], code: int) -> None:
     assert llama.exit_code(rows) == code
+
+
+def test_refused_model_without_a_twin_is_left_out_with_the_runtimes_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise onnx_helpers.Refused("no kernel for MatMul")
+
+    monkeypatch.setattr(onnx_helpers, "run_model", refuse)
+    job = llama.parse(["--mixed", "1", "--dtype", "float16", "--ortopt", "0", "--folder", str(tmp_path)])
+    study = llama_models.build("attention", llama_models.SIZES["small"])
+    outputs, rows = llama.run_exported(job, study, None, {})
+    assert (outputs, llama.exit_code(rows)) == ({}, 3)
+    assert rows[0].notes() == ["NotCompared llama_export_attention.onnx as exported: no kernel for MatMul"]
 
 
 def test_model_that_ran_is_preferred_to_the_exported_one(tmp_path: Path) -> None:
