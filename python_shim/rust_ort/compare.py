@@ -135,8 +135,15 @@ def _judged(pairs: Sequence[Pair], backend: Backend) -> list[Any]:
     client, tolerance = client_of(backend.options), backend.options.tolerance
     dtypes = {graph.lowest_precision for graph in backend.graphs}
     half = next((dtype for dtype in (torch.bfloat16, torch.float16) if dtype in dtypes), None)
-    if tolerance is not None or half is None:
+    if tolerance is not None:
         return list(client.compare(list(pairs), tolerance))
+    return judged_as_half(pairs, client, half)
+
+
+def judged_as_half(pairs: Sequence[Pair], client: Any, half: torch.dtype | None) -> list[Any]:
+    """Verdicts in the order of `pairs`; floats by the steps of `half`. None: all by their own dtype."""
+    if half is None:
+        return list(client.compare(list(pairs), None))
     wide = [pair[1] is not None and pair[1].dtype.is_floating_point for pair in pairs]
     floats = iter(client.compare([p for p, w in zip(pairs, wide, strict=True) if w], half_tolerance(half)))
     others = iter(client.compare([p for p, w in zip(pairs, wide, strict=True) if not w], None))

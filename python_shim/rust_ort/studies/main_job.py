@@ -95,8 +95,8 @@ def rows_of(part: str, graphs: Sequence[GraphInfo]) -> list[Row]:
                 on_ort=sum(map(len, graph.parts)),
                 in_eager=len(graph.eager),
                 n_compared=len(compared),
-                max_abs=_worst([verdict.max_abs for verdict in compared]),
-                max_rel_to_max=_worst([verdict.max_rel_to_max for verdict in compared]),
+                max_abs=worst_of([verdict.max_abs for verdict in compared]),
+                max_rel_to_max=worst_of([verdict.max_rel_to_max for verdict in compared]),
                 verdicts=tuple(verdict.kind for verdict in verdicts),
             )
         )
@@ -119,7 +119,7 @@ def missing_in_dump(run: Path, rows: Sequence[Row]) -> list[str]:
     return [f"not in the dump: {path}" for path in paths if not path.is_file()]
 
 
-def _worst(values: Sequence[float]) -> float:
+def worst_of(values: Sequence[float]) -> float:
     """The largest; NaN when one is NaN or there is none, so that no limit passes it."""
     if any(math.isnan(value) for value in values):
         return math.nan

@@ -1,0 +1,430 @@
+"""Llama through two exporters: rust_ort and torch.onnx.export.
+
+Runs a part in eager and compiled by rust_ort inside a dump, exports the same module with torch.onnx.export, shows what
+was exported and what its inputs are, feeds both models the same tensors in plain ONNX Runtime, and compares everything
+with eager. Exit code: 0 all match, 1 a mismatch, 2 an error, 3 nothing was compared, or something was left out and
+nothing in its stead was compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import inspect
+import json
+import shutil
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from rust_ort.compare import Pair
+from rust_ort.studies import llama_models, onnx_helpers, torch_export
+from rust_ort.studies.llama_models import Study
+from rust_ort.studies.main_job import ERROR, MATCH, MISMATCH, NOTHING, PARTS, aligned, cotangent_of, gradients, worst_of
+from rust_ort.studies.match_inputs import build_matching_inputs
+from rust_ort.studies.onnx_helpers import WORDS, Refused, judge, results_to_string, verdict_line
+
+if TYPE_CHECKING:
+    from rust_ort.backend import GraphInfo
+    from rust_ort.client import Verdict
+
+OUR_OPSET = 18
+OPSETS = range(18, 24)
+"""Below 18 torch.onnx.export gives 18 in silence; 23 is the largest it names."""
+RUN = "llama"
+GRAPH_LINES = 10
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """The arguments. half: dtype of the autocast, None without mixed precision."""
+
+    part: str
+    backward: bool
+    ortopt: bool
+    cuda: bool
+    opset: int
+    half: torch.dtype | None
+    attention: str
+    size: str
+    folder: Path
+
+    @property
+    def device(self) -> str:
+        return "cuda" if self.cuda else "cpu"
+
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        return torch.autocast(self.device, dtype=self.half) if self.half else contextlib.nullcontext()
+
+    @property
+    def exported(self) -> Path:
+        return self.folder / f"llama_export_{self.part}.onnx"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of the summary. left_out: why there is nothing to compare. stand_in: what was compared in its stead."""
+
+    what: str
+    verdicts: Sequence[Verdict] = ()
+    left_out: str = ""
+    stand_in: str = ""
+
+    @property
+    def worst(self) -> str:
+        """Kind of the worst verdict; "match" only when there is one and every one matches."""
+        kinds = {verdict.kind for verdict in self.verdicts}
+        return next((kind for kind in ("failed", "mismatch", "not_compared", "match") if kind in kinds), "not_compared")
+
+    @property
+    def code(self) -> int:
+        return {"match": MATCH, "mismatch": MISMATCH, "failed": ERROR}.get(self.worst, NOTHING)
+
+    def cells(self) -> tuple[str, ...]:
+        n = sum(verdict.kind == self.worst for verdict in self.verdicts)
+        compared = [verdict for verdict in self.verdicts if verdict.kind in ("match", "mismatch")]
+        numbers = [worst_of([getattr(v, key) for v in compared]) for key in ("max_abs", "max_rel_to_max")]
+        shown = [f"{number:.2e}" if compared else "-" for number in numbers]
+        return (self.what, WORDS[self.worst], *shown, f"{n} of {len(self.verdicts)}" if self.verdicts else "-")
+
+    def notes(self) -> list[str]:
+        """What the table has no room for: reasons."""
+        stead = f"; compared in its stead: {self.stand_in}" if self.stand_in else ""
+        left_out = [f"{WORDS['not_compared']} {self.what}: {self.left_out}{stead}"] if self.left_out else []
+        return left_out + [verdict_line(verdict) for verdict in self.verdicts if verdict.kind != "match"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dumped:
+    """The only model of one graph of the dump, with its first call."""
+
+    graph: str
+    direction: str
+    folder: Path
+
+    @property
+    def model(self) -> Path:
+        return self.folder / "model.onnx"
+
+    @property
+    def runs(self) -> Path:
+        """The model that ran: the one with float32 in place of what the provider lacks, where there is one."""
+        other = self.folder / "model.precision.onnx"
+        return other if other.is_file() else self.model
+
+    def tensors(self, prefix: str) -> dict[str, Tensor]:
+        return onnx_helpers.data_set(self.folder / "test_data_set_0", prefix)
+
+    def outputs(self, role: str) -> dict[str, str]:
+        """{output: what it is of} of the outputs with a role: PlainAOTOutput, GradAOTOutput."""
+        entries = onnx_helpers.provenance(self.model)["outputs"]
+        return {entry["name"]: entry["of"] for entry in entries if entry["role"] == role}
+
+
+# --- eager and compiled ----------------------------------------------------------------------------------------------
+
+
+def run_once(job: Job, study: Study, call: Callable[..., Any]) -> dict[str, Tensor]:
+    """{"output" or "grad of <parameter or argument>": tensor} of `call`, which is the study's module or compiled."""
+    with job.autocast():
+        output = call(*study.inputs)
+    values = {"output": output.detach().clone()}
+    if job.backward:
+        names = [name for name, _ in sorted(study.module.named_parameters())]
+        pairs = zip(argument_names(study), study.inputs, strict=True)
+        names += [name for name, tensor in pairs if tensor.requires_grad]
+        found = gradients(study.module, study.inputs, output, cotangent_of(output))
+        values |= {f"grad of {name}": grad for name, grad in zip(names, found, strict=True)}
+    return values
+
+
+def argument_names(study: Study) -> list[str]:
+    """Names of the arguments that the study gives its module."""
+    return list(inspect.signature(study.module.forward).parameters)[: len(study.inputs)]
+
+
+def describe_run(who: str, values: dict[str, Tensor]) -> None:
+    grads = [tensor for name, tensor in values.items() if name.startswith("grad")]
+    if grads:
+        print(f"-- {who} worked, {len(grads)} gradients, first one is {tuple(grads[0].shape)}, {grads[0].dtype}")
+    else:
+        print(results_to_string(values["output"]))
+
+
+def run_compiled(job: Job, study: Study) -> tuple[dict[str, Tensor], Path, list[GraphInfo]]:
+    """Compiles and runs inside a dump: what run_once gives, the dump's folder, the graphs."""
+    import rust_ort
+
+    torch._dynamo.reset()
+    backend = rust_ort.Backend()
+    with rust_ort.dump(RUN, folder=job.folder, clean=True) as path:
+        values = run_once(job, study, torch.compile(study.module, backend=backend, fullgraph=True))
+    describe_run("rust_ort backend", values)
+    return values, path, backend.graphs
+
+
+def judged(job: Job, what: str, pairs: Sequence[Pair]) -> Row:
+    """Judges and prints; the summary's line."""
+    print(what)
+    verdicts = judge(pairs, half=job.half)
+    for verdict in verdicts:
+        print(f"  {verdict_line(verdict)}")
+    return Row(what=what, verdicts=verdicts)
+
+
+def against_eager(job: Job, eager: dict[str, Tensor], compiled: dict[str, Tensor]) -> Iterator[Row]:
+    pairs = [(name, eager[name], compiled[name], "") for name in eager]
+    yield judged(job, "compiled vs eager: output", pairs[:1])
+    if job.backward:
+        yield judged(job, "compiled vs eager: gradients", pairs[1:])
+
+
+# --- the dump --------------------------------------------------------------------------------------------------------
+
+
+def show_dump(path: Path, models: Sequence[Dumped]) -> None:
+    """Models and graph texts with their sizes, then each model's feeds and the first lines of its graph."""
+    files = [file for file in sorted(path.rglob("*")) if file.suffix in (".onnx", ".txt")]
+    print(f"exported models: {sum(file.suffix == '.onnx' for file in files)} models and their graphs in {path}")
+    cells = [("file", "bytes"), *((str(file.relative_to(path)), f"{file.stat().st_size}") for file in files)]
+    print(aligned(cells))
+    for dumped in models:
+        print(f"\nInputs of the first call of {dumped.graph}")
+        for name, tensor in dumped.tensors("input").items():
+            print(f"-- {name} {str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}")
+        print(f"\nFirst {GRAPH_LINES} lines of its graph module")
+        print("\n".join((dumped.folder.parent / "fx.txt").read_text().splitlines()[:GRAPH_LINES]))
+
+
+def dumped_models(path: Path, graphs: Sequence[GraphInfo]) -> list[Dumped]:
+    """Graphs that are one model. A graph that was compiled before in this process keeps its first name in the dump."""
+    folders = {json.loads(file.read_text())["graph_id"]: file.parent for file in path.glob("*/parts.json")}
+    return [
+        Dumped(graph=folder.name, direction=graph.direction, folder=folder / "part_0")
+        for graph in graphs
+        if len(graph.parts) == 1 and (folder := folders[graph.graph_id])
+    ]
+
+
+def in_pieces(graphs: Sequence[GraphInfo]) -> Iterator[Row]:
+    """A row for each graph that is several models or none."""
+    for graph in graphs:
+        if len(graph.parts) != 1:
+            reason = f"{len(graph.parts)} models, because {len(graph.eager)} nodes ran in eager; one is wanted"
+            yield Row(what=f"{graph.name} alone vs compiled", left_out=reason)
+
+
+# --- the other exporter ----------------------------------------------------------------------------------------------
+
+
+def export(job: Job, study: Study) -> Any:
+    """Writes what torch.onnx.export makes of the module as the study calls it; returns the exporter's program."""
+    print("\nThe other exporter")
+    if job.opset != OUR_OPSET:
+        print(f"opset {job.opset} is for torch.onnx.export; rust_ort exports opset {OUR_OPSET}")
+    if job.backward:
+        print("torch.onnx.export has no backward: it is compared with our forward; our backward is run alone")
+    module = torch_export.Autocast(study.module, job.device, job.half) if job.half else study.module
+    names = argument_names(study)
+    return torch_export.export(module, study.inputs, job.exported, input_names=names, opset=job.opset)
+
+
+def show_inputs(model_rust_ort: Path, model_export: Path) -> None:
+    for init in (False, True):
+        print("\nThe inputs of both models" + (", with initializers" if init else ""))
+        print(f"rust_ort: {onnx_helpers.inputs_from_onnx_model(model_rust_ort, init=init)}")
+        print(f"export: {onnx_helpers.inputs_from_onnx_model(model_export, init=init)}")
+
+
+# --- both models in plain ONNX Runtime -------------------------------------------------------------------------------
+
+
+def ready(job: Job, path: Path, name: str) -> Path:
+    """The model to run: `path`, or with --ortopt 1 what ONNX Runtime's optimizer makes of it. Errors: Refused."""
+    if not job.ortopt:
+        return path
+    before, after = (job.folder / f"{name}{suffix}" for suffix in (".before.opt.onnx", ".opt.onnx"))
+    after.unlink(missing_ok=True)
+    shutil.copyfile(path, before)
+    print(f"run onnxruntime optimization on {path}")
+    n_before, n_after = onnx_helpers.optimize_model(before, after, cuda=job.cuda)
+    print(f"  {before}: {n_before} nodes\n  {after}: {n_after} nodes")
+    return after
+
+
+def run_dumped(job: Job, dumped: Dumped) -> tuple[dict[str, Tensor], Row]:
+    """One of our models on its first call's inputs, judged against what the compiled run gave."""
+    path = ready(job, dumped.runs, f"llama_rust_ort_{job.part}_{dumped.direction}")
+    outputs = onnx_helpers.run_model(path, dumped.tensors("input"), cuda=job.cuda)
+    actual = dumped.tensors("actual")
+    labels = {name: f"{name} (grad of {of})" for name, of in dumped.outputs("GradAOTOutput").items()}
+    pairs = [(labels.get(name, name), actual.get(name), value, "") for name, value in outputs.items()]
+    return outputs, judged(job, f"{dumped.graph} alone vs compiled", pairs)
+
+
+def matching_feeds(job: Job, forward: Dumped) -> dict[str, Tensor]:
+    print("build_matching_inputs")
+    feeds = build_matching_inputs(forward.model, forward.tensors("input"), job.exported)
+    print("done")
+    return feeds
+
+
+def run_exported(job: Job, study: Study, program: Any, feeds: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[Row]]:
+    """Outputs of the exporter's model, of its float32 twin where ONNX Runtime refuses bfloat16, or none.
+
+    With a row for the model that was refused.
+    """
+    path = job.exported
+    try:
+        return onnx_helpers.run_model(ready(job, path, path.stem), feeds, cuda=job.cuda), []
+    except Refused as refused:
+        reason = str(refused)
+    print(f"ONNX Runtime refuses {path}: {reason}")
+    what = f"{path.name} as exported"
+    if job.half is not torch.bfloat16 or job.cuda:
+        return {}, [Row(what=what, left_out=reason)]
+    twin = path.with_suffix(".precision.onnx")
+    torch_export.export_float32(program, twin, input_names=argument_names(study), opset=job.opset)
+    print(f"in its stead: {twin}, the same export with bfloat16 computed in float32 and rounded")
+    outputs = onnx_helpers.run_model(ready(job, twin, twin.stem), feeds, cuda=job.cuda)
+    return outputs, [Row(what=what, left_out=reason, stand_in=twin.name)]
+
+
+def side_by_side(
+    job: Job, eager: Tensor, ours: tuple[str, dict[str, Tensor]], theirs: dict[str, Tensor]
+) -> Iterator[Row]:
+    """The output that both models have, with eager and with each other. ours: the output's name, all outputs."""
+    (name, outputs), (other, value) = ours, next(iter(theirs.items()))
+    print(f"outputs of both models: {name} = {other}")
+    yield judged(job, "export vs eager", [(other, eager, value, "")])
+    yield judged(job, "export vs rust_ort", [(f"{name} = {other}", outputs[name], value, "")])
+
+
+# --- all of it -------------------------------------------------------------------------------------------------------
+
+
+def exit_code(rows: Sequence[Row]) -> int:
+    """The worst row's. A row with a stand-in does not count: the rows of the stand-in do."""
+    codes = [row.code for row in rows if not row.stand_in]
+    return next((code for code in (ERROR, MISMATCH, NOTHING) if code in codes), MATCH if codes else NOTHING)
+
+
+def run(job: Job) -> Iterator[Row]:
+    """Every step of the study, with the summary's lines as they are known."""
+    size = llama_models.SIZES[job.size]
+    study = llama_models.build(job.part, size, attention=job.attention, device=job.device)
+    print(f"simple run with {len(study.inputs)} inputs")
+    eager = run_once(job, study, study.module)
+    describe_run("eager mode", eager)
+    compiled, path, graphs = run_compiled(job, study)
+    yield from against_eager(job, eager, compiled)
+    yield from in_pieces(graphs)
+    models = dumped_models(path, graphs)
+    show_dump(path, models)
+    program = export(job, study)
+    forward = next((dumped for dumped in models if dumped.direction != "backward"), None)
+    if forward is None:
+        yield Row(what="export vs rust_ort", left_out="our forward is not one model")
+        return
+    print(f"model_rust_ort={forward.model}\nmodel_export={job.exported}")
+    show_inputs(forward.model, job.exported)
+    print("\nOptimization and verification" if job.ortopt else "\nVerification")
+    ours = {}
+    for dumped in models:
+        ours[dumped.graph], row = run_dumped(job, dumped)
+        yield row
+    theirs, refused = run_exported(job, study, program, matching_feeds(job, forward))
+    yield from refused
+    names = list(forward.outputs("PlainAOTOutput"))
+    if len(names) == len(theirs) == 1:
+        yield from side_by_side(job, eager["output"], (names[0], ours[forward.graph]), theirs)
+    else:
+        counts = f"torch.onnx.export's model gave {len(theirs)} outputs, ours {len(names)}; one each is wanted"
+        yield Row(what="export vs rust_ort", left_out=counts)
+
+
+def missing_for_cuda() -> list[str]:
+    """What --cuda 1 needs and this machine lacks."""
+    import onnxruntime
+
+    missing = [] if torch.cuda.is_available() else ["a GPU that torch can use"]
+    if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+        missing.append("an onnxruntime with CUDAExecutionProvider (onnxruntime-gpu)")
+    return missing
+
+
+def parse(argv: Sequence[str] | None) -> Job:
+    parser = argparse.ArgumentParser(prog="python -m rust_ort.studies.llama", description=__doc__)
+
+    def switch(name: str, default: int, text: str) -> None:
+        parser.add_argument(name, type=int, choices=(0, 1), default=default, help=f"{text} (default {default})")
+
+    parser.add_argument("--part", default="attention", choices=PARTS, help="of Llama (default attention)")
+    switch("--backward", 0, "gradients too")
+    switch("--mixed", 0, "mixed precision: inside torch.autocast")
+    switch("--ortopt", 1, "optimize both models with ONNX Runtime before they run")
+    switch("--cuda", 0, "on a GPU")
+    parser.add_argument(
+        "--opset", type=int, choices=OPSETS, default=OUR_OPSET, help=f"of torch.onnx.export (default {OUR_OPSET})"
+    )
+    parser.add_argument("--dtype", choices=tuple(DTYPES), help="of --mixed 1 (default bfloat16; float16 on a GPU)")
+    parser.add_argument("--attention", default="eager", choices=("eager", "sdpa"), help="transformers' implementation")
+    parser.add_argument("--size", default="full", choices=sorted(llama_models.SIZES), help="of the Llama configuration")
+    parser.add_argument("--folder", type=Path, default=Path("dump_models"), help="where models and dump go")
+    given = parser.parse_args(argv)
+    if given.dtype and not given.mixed:
+        parser.error(f"--dtype {given.dtype} is the dtype of mixed precision: add --mixed 1")
+    dtype = given.dtype or ("float16" if given.cuda else "bfloat16")
+    return Job(
+        part=given.part,
+        backward=bool(given.backward),
+        ortopt=bool(given.ortopt),
+        cuda=bool(given.cuda),
+        opset=given.opset,
+        half=DTYPES[dtype] if given.mixed else None,
+        attention=given.attention,
+        size=given.size,
+        folder=given.folder,
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the job and prints. Returns the exit code."""
+    job = parse(argv)
+    for name in ("part", "ortopt", "backward", "cuda"):
+        print(f"{name}={getattr(job, name)}")
+    print(f"mixed={job.half is not None}{f' ({job.half})' if job.half else ''}\nopset={job.opset}")
+    missing = missing_for_cuda() if job.cuda else []
+    if missing:
+        print(f"--cuda 1: this machine lacks {' and '.join(missing)}; use --cuda 0", file=sys.stderr)
+        return ERROR
+    rows: list[Row] = []
+    try:
+        for row in run(job):
+            rows.append(row)
+        code = exit_code(rows)
+    except Exception:  # whatever it was, the trace and what was judged before are printed
+        traceback.print_exc()
+        code = ERROR
+    report(rows, code)
+    return code
+
+
+def report(rows: Sequence[Row], code: int) -> None:
+    """Summary table, reasons, exit code."""
+    print("\nSummary")
+    print(aligned([("what", "verdict", "max_abs", "max|Δ|/max|r|", "tensors"), *(row.cells() for row in rows)]))
+    for note in (note for row in rows for note in row.notes()):
+        print(note)
+    print("everything compared matches" if code == MATCH else f"exit {code}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
