@@ -12,7 +12,7 @@ use rust_ort::dump::{CallsToDump, GraphRecord, Run, RunSpec};
 use rust_ort::ids::{GraphId, StepId};
 use rust_ort::onnx::load_tensor;
 use rust_ort::onnx::proto::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
-use rust_ort::onnx::{load, value_info};
+use rust_ort::onnx::{load, save, value_info};
 use rust_ort::tensor::{DType, TensorBuf, TensorDesc};
 use serde_json::{Value, json};
 
@@ -140,6 +140,31 @@ fn each_data_set_is_judged_by_what_was_dumped() {
         (&set["actuals"][0]["same_bits"], &set["verdicts"][0]["metrics"]["max_abs"]),
         (&json!(true), &json!(1.0))
     );
+}
+
+#[test]
+fn the_model_of_its_precision_goes_first() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path());
+    let mut other = model();
+    other.graph.as_mut().unwrap().node[2].op_type = Some("Sub".into());
+    save(&other, &folder.path().join(PART).join("model.precision.onnx")).unwrap();
+    let said = replay(folder.path(), &[PART, "--step", "0"]);
+    assert!(said.code == 1 && said.out.contains("model.precision.onnx, optimization"), "{}", said.out);
+    replay(folder.path(), &[PART, "--step", "0", "--repro", "out"]);
+    assert_eq!(load(&folder.path().join("out/model.onnx")).unwrap(), other);
+}
+
+#[test]
+fn a_node_whose_values_eager_gave_is_reproduced_against_eager() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path());
+    // No value on the way is named: the node reads the inputs, and its value is the output.
+    std::fs::write(folder.path().join(PART).join("provenance.json"), r#"{"values": {"add": {}}}"#).unwrap();
+    replay(folder.path(), &[PART, "--step", "1", "--repro", "out", "--nodes", "add"]);
+    assert_eq!(floats(&folder.path().join("out/test_data_set_0/output_0.pb")), [-2., -5.]);
+    let readme = std::fs::read_to_string(folder.path().join("out/README.md")).unwrap();
+    assert!(readme.contains("eager's, on eager's inputs of the node"), "{readme}");
 }
 
 #[test]

@@ -117,7 +117,8 @@ fn cut(text: &str, width: usize) -> String {
     text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
 }
 
-fn cut_middle(text: &str, width: usize) -> String {
+/// The text without its middle, `…` in its place.
+pub(super) fn cut_middle(text: &str, width: usize) -> String {
     let n = text.chars().count();
     if n <= width {
         return text.to_owned();

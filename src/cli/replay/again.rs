@@ -82,7 +82,7 @@ pub(super) fn replay(args: &Arguments, runtime: &Runtime, target: &Target) -> Re
         path: target.step.path.clone(),
         model: target.model_path().file_name().unwrap_or_default().to_string_lossy().into_owned(),
         optimization: target.optimization.name(),
-        ran_with: ran_with(target),
+        ran_with: target.onnxruntime(),
         version: runtime.executor.version().to_owned(),
         run_ms: Vec::new(),
         verdicts: Vec::new(),
@@ -108,12 +108,6 @@ pub(super) fn replay(args: &Arguments, runtime: &Runtime, target: &Target) -> Re
         again.nodes = nodes::look(runtime, target, &model, &feeds, &args.nodes)?;
     }
     Ok(again)
-}
-
-fn ran_with(target: &Target) -> String {
-    let versions = &target.run["versions"];
-    let known = |name: &str| versions[name].as_str().filter(|version| *version != "-").map(str::to_owned);
-    known("onnxruntime").or_else(|| known("onnxruntime-gpu")).unwrap_or_default()
 }
 
 /// One verdict an output; none when nothing was dumped to judge by.

@@ -93,7 +93,7 @@ impl<'a> Repro<'a> {
             title: format!("part {}, step {}", target.part.display(), target.step.step),
             expected,
             found: found(target, &references, &actuals),
-            onnxruntime: target.run["versions"]["onnxruntime"].as_str().unwrap_or("unknown").to_owned(),
+            onnxruntime: target.onnxruntime(),
         })
     }
 
@@ -186,15 +186,23 @@ impl<'a> Repro<'a> {
         let Content { title, expected, found, onnxruntime, .. } = content;
         let versions = &self.target.run["versions"];
         let version = |name: &str| versions[name].as_str().unwrap_or("unknown").to_owned();
+        let pin =
+            |name: &str, version: Option<&str>| version.map_or(name.to_owned(), |version| format!("{name}=={version}"));
+        let packages = [
+            pin("onnx", versions["onnx"].as_str()),
+            "numpy".to_owned(),
+            pin("onnxruntime", Some(onnxruntime.as_str()).filter(|version| !version.is_empty())),
+        ];
         format!(
             "{MARK}\n# Reproduction of {title}\n\n\
              Run it with only onnx, numpy and onnxruntime installed:\n\n\
-             ```sh\npip install onnx=={onnx} numpy onnxruntime=={onnxruntime}\npython run.py\n```\n\n\
+             ```sh\npip install {packages}\npython run.py\n```\n\n\
              It runs `{MODEL}` on `{DATA_SET}/input_<i>.pb` with the CPU provider and optimization level \"{level}\" and \
              compares with `{DATA_SET}/output_<i>.pb`. Exit code: 0 all inside tolerance, 1 not. The tolerance stands at the \
              head of `run.py`.\n\n\
              Expected outputs: {expected}.\n\n## What was found\n\n{found}\n\n## Versions\n\n\
              rust_ort {own}, onnxruntime {onnxruntime}, onnx {onnx}, torch {torch}, Python {python}.\n",
+            packages = packages.join(" "),
             level = self.target.optimization.name(),
             own = env!("CARGO_PKG_VERSION"),
             onnx = version("onnx"),

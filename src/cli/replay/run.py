@@ -53,14 +53,13 @@ def run(expected):
     """The outputs as arrays like the expected ones. Bound by address: numpy has no bfloat16 that onnxruntime takes."""
     made = session()
     binding = made.io_binding()
-    inputs = load("input")
-    for (name, dtype, array), declared in zip(inputs, made.get_inputs()):
+    for (_, dtype, array), declared in zip(load("input"), made.get_inputs(), strict=True):
         binding.bind_input(declared.name, "cpu", 0, dtype, list(array.shape), pointer(array))
     outputs = [np.empty_like(array) for _, _, array in expected]
     if not expected:
         for declared in made.get_outputs():
             binding.bind_output(declared.name, "cpu")
-    for (name, dtype, array), output in zip(expected, outputs):
+    for (name, dtype, array), output in zip(expected, outputs, strict=True):
         binding.bind_output(name, "cpu", 0, dtype, list(array.shape), pointer(output))
     made.run_with_iobinding(binding)
     return outputs
@@ -103,7 +102,7 @@ def main():
     failed = False
     print(f"onnxruntime {onnxruntime.__version__}, optimization {OPTIMIZATION}")
     print(f"{'name':32} {'type':24} {'outside':>16} {'max|d|':>10}  verdict")
-    for (name, _, array), got in zip(expected, outputs):
+    for (name, _, array), got in zip(expected, outputs, strict=True):
         count, largest = outside(array, got, **TOLERANCES[str(array.dtype)])
         failed = failed or count > 0
         kind = f"{array.dtype}{list(array.shape)}"

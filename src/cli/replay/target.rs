@@ -109,6 +109,13 @@ impl Target {
         judge(name, reference, candidate, self.tolerance().as_ref())
     }
 
+    /// Version of onnxruntime that ran it; empty when that is not known.
+    pub(super) fn onnxruntime(&self) -> String {
+        let known =
+            |name: &str| self.run["versions"][name].as_str().filter(|version| *version != "-").map(str::to_owned);
+        known("onnxruntime").or_else(|| known("onnxruntime-gpu")).unwrap_or_default()
+    }
+
     /// Session config entries of the run.
     pub(super) fn config(&self) -> std::collections::BTreeMap<String, String> {
         serde_json::from_value(self.run["options"]["session_options"].clone()).unwrap_or_default()

@@ -18,6 +18,7 @@ pub(super) enum Cell {
     Text(String),
     Count(Option<i64>),
     Real(Option<f64>),
+    Milliseconds(Option<f64>),
 }
 
 impl Cell {
@@ -26,7 +27,7 @@ impl Cell {
         match self {
             Cell::Text(text) => text.clone(),
             Cell::Count(count) => count.map_or_else(String::new, |count| count.to_string()),
-            Cell::Real(real) => real.map_or_else(String::new, |real| format!("{real:e}")),
+            Cell::Real(real) | Cell::Milliseconds(real) => real.map_or_else(String::new, |real| format!("{real:e}")),
         }
     }
 
@@ -35,8 +36,11 @@ impl Cell {
         match self {
             Cell::Text(text) => text.clone(),
             Cell::Count(count) => count.map_or_else(|| "-".to_owned(), |count| count.to_string()),
+            Cell::Milliseconds(Some(ms)) => format!("{ms:.3}"),
             Cell::Real(Some(0.)) => "0".to_owned(),
-            Cell::Real(real) => real.map_or_else(|| "-".to_owned(), |real| format!("{real:.1e}")),
+            Cell::Real(real) | Cell::Milliseconds(real) => {
+                real.map_or_else(|| "-".to_owned(), |real| format!("{real:.1e}"))
+            }
         }
     }
 }
@@ -109,13 +113,13 @@ pub(super) fn columns() -> Vec<Column> {
         node("fx_op", "op", Room(4), Middle, |line| text(&line.node.op)),
         node("onnx_ops", "onnx ops", Room(5), End, |line| text(&line.node.onnx_ops.join("+"))),
         node("onnx_id_output", "out", Wide, Never, |line| Cell::Count(line.output.map(|output| output as i64))),
-        node("fx_type", "type", Room(6), End, |line| text(&reference_type(line.node))),
+        node("fx_type", "type", Room(6), Never, |line| text(&reference_type(line.node))),
         node("onnx_type", "onnx type", Wide, End, |line| text(&candidate_type(line.node))),
     ];
     columns.extend(verdict_columns());
     columns.extend([
-        node("fx_ms", "eager ms", Room(8), Never, |line| milliseconds(line.node.reference_ns)),
-        node("onnx_ms", "onnx ms", Room(8), Never, |line| milliseconds(line.node.candidate_ns)),
+        node("fx_ms", "eager ms", Room(12), Never, |line| milliseconds(line.node.reference_ns)),
+        node("onnx_ms", "onnx ms", Room(12), Never, |line| milliseconds(line.node.candidate_ns)),
         node("fx_signature", "sign.", Wide, Never, |line| text(&line.node.reference_signature)),
         node("onnx_signature", "onnx sign.", Wide, Never, |line| text(&line.node.candidate_signature)),
         node("comment", "comment", Room(1), End, |line| text(&comment(line.node))),
@@ -177,7 +181,7 @@ fn real(of: &TensorVerdict, value: fn(&Metrics) -> f64) -> Cell {
 }
 
 fn milliseconds(ns: u64) -> Cell {
-    Cell::Real((ns > 0).then_some(ns as f64 / 1e6))
+    Cell::Milliseconds((ns > 0).then_some(ns as f64 / 1e6))
 }
 
 fn word(verdict: &Verdict) -> &'static str {

@@ -22,7 +22,7 @@ pub(super) fn of(found: &Found, args: &Arguments, width: Option<usize>, colours:
         0 => String::new(),
         n => format!("{n} rows more are not shown\n"),
     };
-    heading + &rows + &table::fit(&(hidden + &summary(found)), width)
+    heading + &rows + &table::fit(&(hidden + &summary(found, width)), width)
 }
 
 fn rows(lines: &[Line<'_>], wide: bool, width: Option<usize>) -> String {
@@ -60,27 +60,33 @@ fn coloured(rows: &str, marks: impl Iterator<Item = Mark>) -> String {
     header + &rows.collect::<String>()
 }
 
-fn summary(found: &Found) -> String {
+fn summary(found: &Found, width: Option<usize>) -> String {
     let Found { table, counted, .. } = found;
-    let counts = |counted: Summary| ls::verdicts(Some(counted));
-    let first = |node: Option<&NodeRow>| node.map_or_else(|| "none".to_owned(), described);
-    let lines = [
-        format!("local:                     {}", counts(counted.local)),
-        format!("cumulative:                {}", counts(counted.cumulative)),
-        format!("first local mismatch:      {}", first(table.first_local_mismatch())),
-        format!("first cumulative mismatch: {}", first(table.first_cumulative_mismatch())),
-        format!("what observing changed:    {}", observing(found)),
+    let counts = |counted: Summary| vec![ls::verdicts(Some(counted))];
+    let first = |node: Option<&NodeRow>| node.map_or_else(|| vec!["none".to_owned()], described);
+    let facts = [
+        ("local:", counts(counted.local)),
+        ("cumulative:", counts(counted.cumulative)),
+        ("first local mismatch:", first(table.first_local_mismatch())),
+        ("first cumulative mismatch:", first(table.first_cumulative_mismatch())),
+        ("what observing changed:", vec![observing(found)]),
     ];
-    lines.join("\n") + "\n"
+    let mut text = String::new();
+    for (name, lines) in facts {
+        for (name, line) in std::iter::once(name).chain(std::iter::repeat("")).zip(lines) {
+            // The end of a path is what tells.
+            let line = width.map_or(line.clone(), |width| table::cut_middle(&line, width.saturating_sub(27)));
+            text += &format!("{name:26} {line}\n");
+        }
+    }
+    text
 }
 
-fn described(node: &NodeRow) -> String {
-    let parts = [format!("#{} {}", node.index, node.name), node.op.clone(), node.module.clone(), node.source.clone()];
-    let text = parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ");
-    match comment(node) {
-        comment if comment.is_empty() => text,
-        comment => format!("{text}: {comment}"),
-    }
+/// One line each: which node, where it comes from, what is known.
+fn described(node: &NodeRow) -> Vec<String> {
+    let which = format!("#{} {} ({})", node.index, node.name, node.op);
+    let lines = [which, node.module.clone(), node.source.clone(), node.role.clone(), comment(node)];
+    lines.into_iter().filter(|line| !line.is_empty()).collect()
 }
 
 /// The plain session against the instrumented one.
