@@ -89,13 +89,15 @@ def table(translated: frozenset[str] | None = None) -> dict[Any, Callable[..., A
 
 
 def _onnx_friendly(translated: frozenset[str]) -> dict[Any, Callable[..., Any]]:
-    """torch.onnx's create_onnx_friendly_decomposition_table, of names: what is not translated is decomposed."""
-    table: dict[Any, Callable[..., Any]] = {}
-    for known in (torch.export.default_decompositions(), torch._decomp.decomposition_table):
-        for operator, decomposition in known.items():
-            if hasattr(operator, "_schema") and str(operator) not in translated:
-                table.setdefault(operator, decomposition)
-    return table
+    """torch.onnx's create_onnx_friendly_decomposition_table: what is not translated is decomposed.
+
+    Without operators that are composite by nature: AOTAutograd never gets to see one whole, and listing them is slow.
+    """
+    return {
+        operator: decomposition
+        for operator, decomposition in torch._decomp.decomposition_table.items()
+        if isinstance(operator, torch._ops.OpOverload) and str(operator) not in translated
+    }
 
 
 def _overload(name: str) -> object:
