@@ -56,7 +56,7 @@ def run(kind, sizes, dynamic):
 run(Model, [4], False)
 run(Model, [3, 5, 7], True)
 run(PartlyEager, [4], False)
-exporter = [name for name in ("onnxscript", "onnx", "torch.onnx._internal.exporter") if name in sys.modules]
+exporter = [name for name in ("onnxscript", "onnx", "torch.onnx._internal.exporter._core") if name in sys.modules]
 print(json.dumps({{"exporter": exporter, "graphs": len(rust_ort.graphs()),
                    "eager": sum(len(graph.eager) for graph in rust_ort.graphs())}}))
 """
@@ -202,7 +202,7 @@ def test_the_base_of_the_table_is_torchs_but_for_composite_operators() -> None:
 
 
 def test_importing_rust_ort_loads_no_exporter() -> None:
-    names = ("onnx", "onnxscript", "torch.onnx._internal.exporter")
+    names = ("onnx", "onnxscript", "torch.onnx._internal.exporter._core")
     code = f"import sys, rust_ort; print([name for name in {names} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

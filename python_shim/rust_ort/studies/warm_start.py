@@ -61,7 +61,7 @@ def child(backend: str, size: str) -> dict[str, Any]:
     compiled(*study.inputs).backward()
     seconds = time.perf_counter() - start
     phases = [graph.seconds for graph in made.graphs] if made is not None else []
-    loaded = {"onnxscript", "onnx", "torch.onnx._internal.exporter"} & set(sys.modules)
+    loaded = {"onnxscript", "onnx", "torch.onnx._internal.exporter._core"} & set(sys.modules)
     return {
         "seconds": seconds,
         "own": imported + sum(graph["total"] for graph in phases) if made is not None else None,
