@@ -341,7 +341,8 @@ mod tests {
         plans.put(graph(1), b"one");
         fs::write(plans.folder.join("notes.txt"), "mine").unwrap();
         let (old, fresh) = (plans.folder.join(".tmp-1-0"), plans.folder.join(".tmp-1-1"));
-        (fs::write(&old, "half").unwrap(), fs::write(&fresh, "half").unwrap());
+        fs::write(&old, "half").unwrap();
+        fs::write(&fresh, "half").unwrap();
         File::options().write(true).open(&old).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
         symlink("/etc/hostname", plans.path(graph(5))).unwrap();
         fs::create_dir(plans.path(graph(6))).unwrap();

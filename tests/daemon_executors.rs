@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rust_ort::daemon::peer::{Answer, Peer, PeerError};
-use rust_ort::ids::PartHandle;
+use rust_ort::ids::{GraphId, PartHandle};
 use rust_ort::protocol::control::{
     CallsToDump, LeaseSpec, Notice, OpenDump, PairToCompare, Reply, Request, VerdictKind,
 };
@@ -55,6 +55,28 @@ fn lane_and_observed_call_give_the_same() {
     for (name, value) in expected {
         assert_eq!(counters[name], value, "{name} in {counters}");
     }
+}
+
+#[test]
+fn a_plan_outlives_the_daemon_and_counts_where_its_graph_is_registered() {
+    let mut home = Home::new();
+    let (mut client, _) = ready(&home);
+    let (graph, other) = (graph().graph, GraphId::from_bytes([9; 32]));
+    let get = |client: &mut Client, graph| client.peer.ask(&Request::GetPlan(graph)).unwrap();
+    assert_eq!(get(&mut client, graph), Reply::Plan(None));
+    for (graph, plan) in [(graph, "plan"), (other, "table"), (graph, "")] {
+        assert_eq!(client.peer.ask(&Request::PutPlan { graph, plan: plan.into() }).unwrap(), Reply::Done);
+    }
+    assert_eq!(get(&mut client, other), Reply::Plan(Some("table".into())));
+    let counters = &home.status()["counters"];
+    assert_eq!((&counters["exports"], &counters["plan_hits"]), (&2.into(), &1.into()));
+    drop(client);
+    home.kill_daemon();
+    home.start();
+    let mut client = Client::connect(&home);
+    assert_eq!(get(&mut client, graph), Reply::Plan(Some("plan".into())));
+    let counters = &home.status()["counters"];
+    assert_eq!((&counters["exports"], &counters["plan_hits"]), (&0.into(), &1.into()));
 }
 
 #[test]

@@ -36,6 +36,23 @@ fn tensor(segment: u32, offset: u64, dims: &[i64]) -> TensorRef {
     TensorRef { segment: SegmentId(segment), offset, desc: TensorDesc::new(DType::F32, dims).unwrap() }
 }
 
+/// An ExportPlan, which only clients read: `linalg_solve` in eager; a part with model 08 0a, x → mm.
+fn export_plan() -> Bytes {
+    let field = |number: u8, content: &[u8]| [&[number << 3 | 2, content.len() as u8], content].concat();
+    let entry = |key: &[u8], value: &[u8]| [field(1, key), field(2, value)].concat();
+    let eager = entry(b"linalg_solve", b"no ONNX form");
+    let part = [
+        field(1, &[8, 10]),
+        field(2, b"x"),
+        field(3, b"mm"),
+        field(4, &entry(b"mm", b"mm")),
+        field(5, &entry(b"node_mm", b"mm")),
+        field(6, b"mm"),
+    ]
+    .concat();
+    Bytes::from([field(1, &eager), field(2, &part)].concat())
+}
+
 fn requests() -> Vec<(&'static str, u64, Request)> {
     let hello = Hello {
         protocol: 1,
@@ -87,6 +104,7 @@ fn requests() -> Vec<(&'static str, u64, Request)> {
             Request::PreparePart(Box::new(PreparePart { part, provenance_json: "{}".into() })),
         ),
         ("run_observed_request.bin", 4, Request::RunObserved(Box::new(run))),
+        ("put_plan_request.bin", 5, Request::PutPlan { graph: graph(), plan: export_plan() }),
     ]
 }
 
@@ -122,6 +140,7 @@ fn replies() -> Vec<(&'static str, u64, Reply)> {
         ("welcome_reply.bin", 1, Reply::Welcome(welcome)),
         ("error_reply.bin", 2, Reply::Error(error)),
         ("observed_reply.bin", 4, Reply::Observed(observed)),
+        ("plan_reply.bin", 6, Reply::Plan(Some(export_plan()))),
     ]
 }
 

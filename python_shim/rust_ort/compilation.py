@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import logging
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,11 +40,25 @@ class _Compilation:
     name: str
     options: Options
     sources: list[str]
-    dynamo_text: str
+    dynamo_text: str = ""
     joint_text: str = ""
     started: float = field(default_factory=time.perf_counter)
     collected: list[GraphInfo]
     made: dict[tuple[str, str], Callable[[list[Any]], Any]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Our time outside the AOT graphs, by phase; the first of them reports it."""
+
+    def readable(self, gm: fx.GraphModule) -> str:
+        with self.timed("texts"):
+            return _readable(gm)
+
+    @contextlib.contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
 
 
 def compile_dynamo_graph(
@@ -57,19 +72,23 @@ def compile_dynamo_graph(
         name=_compile_name(),
         options=options,
         sources=input_sources(gm),
-        dynamo_text=_readable(gm),
         collected=collected,
     )
+    compilation.dynamo_text = compilation.readable(gm)
 
     def partition_fn(joint: fx.GraphModule, joint_inputs: Any, **kwargs: Any) -> Any:
-        compilation.joint_text = _readable(joint)
+        compilation.joint_text = compilation.readable(joint)
         return min_cut_rematerialization_partition(joint, joint_inputs, **kwargs)
+
+    def table() -> dict[Any, Callable[..., Any]]:
+        with compilation.timed("table"):
+            return cached.decomposition_table(Client.get(options))
 
     compiler = aot_autograd(
         fw_compiler=functools.partial(_compile_aot_graph, compilation, "forward"),
         bw_compiler=functools.partial(_compile_aot_graph, compilation, "backward"),
         inference_compiler=functools.partial(_compile_aot_graph, compilation, "inference"),
-        decompositions=lambda: cached.decomposition_table(Client.get(options)),
+        decompositions=table,
         partition_fn=partition_fn,
     )
     compiled: Callable[..., Any] = compiler(gm, example_inputs)
@@ -116,8 +135,9 @@ def _compiled_once(compilation: _Compilation, direction: str, gm: fx.GraphModule
     name = f"{compilation.name}-{direction}"
     observe.open_from_options(options)
     observe.announce(options)
-    seconds = {}
     start = time.perf_counter()
+    seconds, compilation.seconds = compilation.seconds, {}
+    outside = sum(seconds.values())
     graph_id = content.graph_hash(gm, extra=_decisive(options))
     seconds["hash"] = time.perf_counter() - start
     made = compilation.made.get((direction, graph_id))
@@ -126,7 +146,7 @@ def _compiled_once(compilation: _Compilation, direction: str, gm: fx.GraphModule
     observe.must_show(graph_id, name)  # preparing it shows it
     with torch._C._DisableAutocast():
         compiled = _plan_and_prepare(compilation, name, direction, gm, graph_id, seconds)
-    seconds["total"] = time.perf_counter() - start
+    seconds["total"] = outside + time.perf_counter() - start
     graph_info.record(compiled.info)
     compilation.collected.append(compiled.info)
     _log_eager(compiled.info)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import fx
 
 from rust_ort import observe
 from rust_ort.client import Client, GraphSpec, Part, Verdict
@@ -198,7 +199,7 @@ class CompiledGraph:
         try:
             with torch._C._DisableAutocast():
                 assert self._outer is not None
-                return self._outer(*inputs)
+                return self._outer.forward(*inputs)
         finally:
             _observed.now = before
 
@@ -219,12 +220,11 @@ def _ran_in_eager(info: GraphInfo, why: str = "") -> Verdict:
     return not_compared(info.name, f"ran in eager: {reasons}")
 
 
-def _linked(plan: Plan, runners: Sequence[PartRunner]) -> Callable[..., Any]:
-    """The outer module's forward with each part replaced by its runner."""
+def _linked(plan: Plan, runners: Sequence[PartRunner]) -> fx.GraphModule:
+    """The outer module with each part replaced by its runner."""
     outer = plan.cut.outer
     for planned, runner in zip(plan.parts, runners, strict=True):
         delattr(outer, planned.graph.name)
         object.__setattr__(outer, planned.graph.name, runner)
     outer.recompile()
-    forward: Callable[..., Any] = outer.forward
-    return forward
+    return outer

@@ -32,7 +32,7 @@ use crate::protocol::wire;
 pub struct Config {
     /// Path of the socket; its folder's rules are those of [`paths::prepare_socket_folder`].
     pub socket: PathBuf,
-    /// Folder of logs and quarantine.
+    /// Folder of logs, quarantine and plans.
     pub state_folder: PathBuf,
     /// Ends the daemon when it had no connection for so long, and an executor that had no client.
     pub idle_timeout: Duration,

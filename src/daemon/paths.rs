@@ -74,7 +74,7 @@ pub fn socket(given: Option<&Path>) -> Result<PathBuf, PathError> {
     }
 }
 
-/// Folder of logs and quarantine: `RUST_ORT_STATE_DIR`, else `$XDG_STATE_HOME/rust-ort`, else
+/// Folder of logs, quarantine and plans: `RUST_ORT_STATE_DIR`, else `$XDG_STATE_HOME/rust-ort`, else
 /// `~/.local/state/rust-ort`. Errors: [`PathError::NoHome`].
 pub fn state() -> Result<PathBuf, PathError> {
     variable("RUST_ORT_STATE_DIR")

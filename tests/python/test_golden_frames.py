@@ -62,11 +62,28 @@ def run_observed() -> Any:
     return request
 
 
+def export_plan() -> Any:
+    plan = wire.ExportPlan(eager={"linalg_solve": "no ONNX form"})
+    plan.parts.add(
+        model=b"\x08\x0a", input_names=["x"], output_names=["mm"], fx_values={"mm": "mm"}, onnx_nodes={"node_mm": "mm"},
+        named_values=["mm"],
+    )  # fmt: skip
+    return plan
+
+
+def put_plan() -> Any:
+    request = wire.Request(request_id=5)
+    request.put_plan.graph_id = GRAPH
+    request.put_plan.plan = export_plan().SerializeToString(deterministic=True)
+    return request
+
+
 REQUESTS = [
     ("hello_request.bin", hello()),
     ("attach_segment_request.bin", attach_segment()),
     ("prepare_part_request.bin", prepare_part()),
     ("run_observed_request.bin", run_observed()),
+    ("put_plan_request.bin", put_plan()),
 ]
 
 
@@ -104,6 +121,12 @@ def test_the_golden_observation_is_read() -> None:
     assert (observed.run_us, observed.dump) == (250, "/dumps/run/0_0-forward/part_2")
     assert (verdict.name, wire.VERDICT_KINDS[verdict.verdict]) == ("mm", "mismatch")
     assert (verdict.max_abs, verdict.max_rel_to_max, verdict.outside) == (0.25, 0.125, 1)
+
+
+def test_the_golden_plan_is_read() -> None:
+    reply = answer("plan_reply.bin", wire.REPLY, wire.Reply)
+    assert (reply.request_id, reply.plan.found) == (6, True)
+    assert wire.ExportPlan.FromString(reply.plan.plan) == export_plan()
 
 
 def test_the_golden_notice_is_read() -> None:

@@ -1,4 +1,4 @@
-"""What was exported once is not exported again: plans, and the names of torchlib's operators, kept by the daemon.
+"""What was exported once is not exported again: plans, and what the decomposition table is made of, kept by the daemon.
 
 A warm process loads neither torch.onnx nor onnxscript. What cannot be had from the daemon is made anew.
 """
@@ -29,16 +29,16 @@ log = logging.getLogger("rust_ort")
 
 def decomposition_table(client: Client) -> dict[Any, Callable[..., Any]]:
     """`decompositions.table()`."""
-    return decompositions.table(_translated_operators(client))
+    return decompositions.table(_whole_operators(client))
 
 
 @functools.cache
-def _translated_operators(client: Client) -> frozenset[str]:
+def _whole_operators(client: Client) -> frozenset[str]:
     key = operators_key()
     known = _get(client, key)
     if known:
         return frozenset(known.decode().splitlines())
-    names = translate.translated_operators()
+    names = translate.whole_operators()
     _put(client, key, "\n".join(sorted(names)).encode())
     return names
 

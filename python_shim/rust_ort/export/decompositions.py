@@ -62,15 +62,14 @@ TORCHS_OWN = (
 
 
 @functools.cache
-def table(translated: frozenset[str] | None = None) -> dict[Any, Callable[..., Any]]:
+def table(whole: frozenset[str] | None = None) -> dict[Any, Callable[..., Any]]:
     """{operator overload: decomposition}, made once a process.
 
-    translated: names of the operators that torchlib translates, which stay whole. None asks torchlib, which loads the
-    exporter and onnxscript.
+    whole: `translate.whole_operators()`. None asks for them, which loads the exporter and onnxscript.
     """
     from rust_ort.export import translate
 
-    table = _onnx_friendly(translate.translated_operators() if translated is None else translated)
+    table = _onnx_friendly(translate.whole_operators() if whole is None else whole)
     for name in KEPT_WHOLE:
         table.pop(_overload(name), None)
     for name in TORCHS_OWN:
@@ -88,14 +87,14 @@ def table(translated: frozenset[str] | None = None) -> dict[Any, Callable[..., A
     return table
 
 
-def _onnx_friendly(translated: frozenset[str]) -> dict[Any, Callable[..., Any]]:
-    """torch.onnx's create_onnx_friendly_decomposition_table, of names: what is not translated is decomposed."""
-    table: dict[Any, Callable[..., Any]] = {}
-    for known in (torch.export.default_decompositions(), torch._decomp.decomposition_table):
-        for operator, decomposition in known.items():
-            if hasattr(operator, "_schema") and str(operator) not in translated:
-                table.setdefault(operator, decomposition)
-    return table
+def _onnx_friendly(whole: frozenset[str]) -> dict[Any, Callable[..., Any]]:
+    """torch.onnx's create_onnx_friendly_decomposition_table, less the composite operators, which it lists slowly and
+    which come apart without it."""
+    return {
+        operator: decomposition
+        for operator, decomposition in torch._decomp.decomposition_table.items()
+        if str(operator) not in whole
+    }
 
 
 def _overload(name: str) -> object:

@@ -329,11 +329,19 @@ SUPPORTED_DTYPES = frozenset(
 
 def partition(gm: fx.GraphModule, support: Support) -> Partition:
     """Cuts `gm`; `gm` is left as it is and becomes the result's `module`."""
+    from torch.fx._lazy_graph_module import _use_lazy_graph_module
+
+    with _use_lazy_graph_module(True):  # the Python code of most modules made here is never run
+        return _partition(gm, support)
+
+
+def _partition(gm: fx.GraphModule, support: Support) -> Partition:
+    from torch.fx._lazy_graph_module import _make_graph_module
     from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
     from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
 
     _give_constants_values(gm)
-    outer = fx.GraphModule(gm, _copy(gm.graph))
+    outer = _make_graph_module(gm, _copy(gm.graph))
     computing = [node for node in outer.graph.nodes if node.op == "call_function"]
     reasons = {node.name: reason for node in computing if (reason := support.reason(node)) is not None}
     if not reasons:

@@ -18,9 +18,9 @@ from rust_ort.export.shapes import Binder, UnboundSymbol, compile_expression, is
 
 
 class Translation(Protocol):
-    """What `translate.translate` does with a part whose outputs are all tensors."""
+    """What `translate.translate` makes of a part whose outputs are all tensors; it need not look at the part."""
 
-    def __call__(self, part: fx.GraphModule, *, keep_inputs: frozenset[str]) -> translate.Translated: ...
+    def __call__(self, part: Callable[[], fx.GraphModule], *, keep_inputs: frozenset[str]) -> translate.Translated: ...
 
 
 @dataclass(kw_only=True)
@@ -72,11 +72,8 @@ def make_plan(
         known = set(refused)
         parts = []
         for graph in cut.parts:
-            translation = functools.partial(
-                translate.translate, name=f"{name}_{graph.name}", opset=opset, custom_translations=dict(custom or {})
-            )
             try:
-                parts.append(plan_part(cut, graph, translation))
+                parts.append(plan_part(cut, graph, _translating(f"{name}_{graph.name}", opset, custom)))
             except translate.TranslationError as error:
                 culprits = [error.node_name] if error.node_name in graph.compute_nodes else graph.compute_nodes
                 refused.update((node, f"its translation failed: {error}") for node in culprits)
@@ -85,6 +82,15 @@ def make_plan(
         seconds["export"] += time.perf_counter() - start
         if set(refused) == known:
             return Plan(cut=cut, parts=parts, seconds=seconds)
+
+
+def _translating(name: str, opset: int, custom: Mapping[Any, Any] | None) -> Translation:
+    def translation(part: Callable[[], fx.GraphModule], *, keep_inputs: frozenset[str]) -> translate.Translated:
+        return translate.translate(
+            part(), name=name, opset=opset, custom_translations=dict(custom or {}), keep_inputs=keep_inputs
+        )
+
+    return translation
 
 
 class Unbound(ValueError):
@@ -114,7 +120,7 @@ def plan_part(cut: partition.Partition, graph: partition.PartGraph, translation:
             raise Unbound(_computing(node), error) from error
     symbolic = any(is_symbolic(node.meta.get("val")) for node in tensors)
     sizes = frozenset(node.name for node in placeholders if symbolic and isinstance(node.meta["val"], torch.SymInt))
-    only_tensors = _returning(module, tensors)
+    only_tensors = functools.partial(_returning, module, tensors)
     translated = translation(only_tensors, keep_inputs=sizes)
     strides = _strides(cut, graph, returned)
     try:

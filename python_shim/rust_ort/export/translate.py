@@ -91,10 +91,13 @@ def registry(opset: int = TORCHLIB_OPSET) -> Any:
     return made
 
 
-def translated_operators() -> frozenset[str]:
-    """Names of the operator overloads that torchlib translates, such as "aten.mm.default"."""
-    overloads = _exporter().decomp.get_onnx_implemented_overloads(registry())
-    return frozenset(str(overload) for overload in overloads if isinstance(overload, torch._ops.OpOverload))
+def whole_operators() -> frozenset[str]:
+    """Names, such as "aten.mm.default", of the operators that torch decomposes in general, but not for ONNX: torchlib
+    translates them, or they are composite and come apart by themselves."""
+    decomp = _exporter().decomp
+    table = decomp.create_onnx_friendly_decomposition_table(set(decomp.get_onnx_implemented_overloads(registry())))
+    general = torch._decomp.decomposition_table
+    return frozenset(str(operator) for operator in general if table.get(operator) is not general[operator])
 
 
 def why_untranslatable(node: fx.Node, *, opset: int = TORCHLIB_OPSET) -> str | None:
