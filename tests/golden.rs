@@ -7,10 +7,7 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use rust_ort::ids::{CallId, ClientId, ExecutorId, GraphId, PartHandle, SegmentId, StepId};
-use rust_ort::protocol::control::{
-    Hello, Notice, Observed, PreparePart, Reply, Request, RunObserved, ToleranceTerms, VerdictKind, VerdictSummary,
-    Welcome,
-};
+use rust_ort::protocol::control::*;
 use rust_ort::protocol::frame::{FrameHeader, FrameKind, HEADER_LEN, MAX_BODY_BYTES};
 use rust_ort::protocol::message::{ErrorCode, ErrorKind, Optimization, PartSpec, SessionSpec, WireError};
 use rust_ort::protocol::wire;
@@ -105,7 +102,53 @@ fn requests() -> Vec<(&'static str, u64, Request)> {
         ),
         ("run_observed_request.bin", 4, Request::RunObserved(Box::new(run))),
         ("put_plan_request.bin", 5, Request::PutPlan { graph: graph(), plan: export_plan() }),
+        ("compare_nodes_request.bin", 5, Request::CompareNodes(Box::new(compare_nodes()))),
+        ("settle_node_request.bin", 6, Request::SettleNode(Box::new(settle_node()))),
+        ("finish_nodes_request.bin", 7, Request::FinishNodes(finish_nodes())),
     ]
+}
+
+fn of() -> NodesOf {
+    NodesOf { graph: graph(), part: 2, step: StepId(5) }
+}
+
+fn compare_nodes() -> CompareNodes {
+    let computed = |name: &str, offset, local| ComputedNode {
+        name: name.into(),
+        reference: tensor(1, offset, &[2]),
+        candidate: tensor(1, offset + 64, &[2]),
+        local,
+        reference_ns: 1500,
+    };
+    CompareNodes {
+        handle: PartHandle(3),
+        of: of(),
+        feeds: vec![NodeFeed { name: "x".into(), reference: tensor(1, 0, &[2, 3]), candidate: tensor(1, 64, &[2, 3]) }],
+        values: vec![
+            NodeValue::Computed(computed("mm", 128, Some(tensor(1, 256, &[2])))),
+            NodeValue::Computed(computed("relu", 320, None)),
+            NodeValue::NotCompared { name: "size".into(), reason: "no tensor".into() },
+        ],
+        tolerance: Some(ToleranceTerms { atol: 1e-6, rtol: 1e-5, scale: 0.5, equal_nan: true }),
+        cumulative_tolerance: Some(ToleranceTerms { atol: 0.25, rtol: 0., scale: 0., equal_nan: false }),
+    }
+}
+
+fn settle_node() -> SettleNode {
+    let f64 = TensorDesc::new(DType::F64, [2]).unwrap();
+    SettleNode {
+        of: of(),
+        name: "mm".into(),
+        exact: TensorRef { desc: f64, ..tensor(1, 512, &[]) },
+        reference: tensor(1, 128, &[2]),
+        local: tensor(1, 256, &[2]),
+    }
+}
+
+fn finish_nodes() -> FinishNodes {
+    let pair = PairToCompare::Pair { reference: tensor(1, 0, &[]), candidate: tensor(1, 64, &[]) };
+    let plain = vec![("mm".into(), pair), ("size".into(), PairToCompare::NotCompared("no tensor".into()))];
+    FinishNodes { of: of(), dump: true, plain }
 }
 
 fn replies() -> Vec<(&'static str, u64, Reply)> {
@@ -134,6 +177,15 @@ fn replies() -> Vec<(&'static str, u64, Reply)> {
         max_rel_to_max: 0.125,
         outside: 1,
     };
+    let matched = VerdictSummary {
+        kind: VerdictKind::Match,
+        reason: String::new(),
+        max_abs: 0.,
+        max_rel_to_max: 0.,
+        outside: 0,
+        ..verdict.clone()
+    };
+    let nodes = vec![NodeVerdictSummary { local: matched, cumulative: verdict.clone() }];
     let observed =
         Observed { run_us: 250, verdicts: Some(vec![verdict]), dump: "/dumps/run/0_0-forward/part_2".into() };
     vec![
@@ -141,6 +193,7 @@ fn replies() -> Vec<(&'static str, u64, Reply)> {
         ("error_reply.bin", 2, Reply::Error(error)),
         ("observed_reply.bin", 4, Reply::Observed(observed)),
         ("plan_reply.bin", 6, Reply::Plan(Some(export_plan()))),
+        ("nodes_compared_reply.bin", 5, Reply::NodesCompared(nodes)),
     ]
 }
 

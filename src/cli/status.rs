@@ -74,7 +74,11 @@ fn text(status: &Value) -> Result<String, std::fmt::Error> {
     }
     section(&mut text, "last observed steps", &status["last_steps"], |text, step| {
         let (graph, part) = (plain(&step["graph"]), &step["part"]);
-        writeln!(text, "{graph} part {part} step {}: {} us {}", step["step"], step["run_us"], step["summary"])
+        writeln!(text, "{graph} part {part} step {}: {} us {}", step["step"], step["run_us"], step["summary"])?;
+        match &step["nodes"] {
+            serde_json::Value::Null => Ok(()),
+            nodes => writeln!(text, "  nodes {nodes}"),
+        }
     })?;
     section(&mut text, "quarantine", &status["quarantine"], |text, death| {
         let (name, part, n) = (plain(&death["name"]), &death["part"], &death["deaths_in_a_row"]);

@@ -7,6 +7,7 @@ use super::client::{Part, RunningNodes};
 use super::errors::client as client_error;
 use super::executor::Executor;
 use super::handler::{Answer, Handler, tolerance, unexpected};
+use super::status::StepRecord;
 use super::{limits, verdicts};
 use crate::compare::{Opinion, Verdict};
 use crate::dump::{NODES_SCHEMA, NodeReproduction, NodeRow, NodeTable};
@@ -200,7 +201,10 @@ impl Handler<'_> {
         let Collected { rows: nodes, reproductions } = collected;
         let schema = NODES_SCHEMA.to_owned();
         let table = NodeTable { schema, graph, part: of.part, step: of.step.0, plain, nodes };
-        if let Some(run) = run.filter(|run| run.wants(&table.graph, of.part, of.step)) {
+        let run = run.filter(|run| run.wants(&table.graph, of.part, of.step));
+        let folder = run.as_ref().map(|run| run.path().display().to_string());
+        self.daemon.saw_step(StepRecord::of_nodes(self.client.id, &table, folder));
+        if let Some(run) = run {
             run.nodes(table, reproductions)?;
         }
         Ok(Reply::Comparison(reply))

@@ -8,6 +8,8 @@ use serde_json::{Value, json};
 
 use super::process::resident_bytes;
 use super::{Daemon, limits};
+use crate::compare::{self, Summary, TensorVerdict};
+use crate::dump::NodeTable;
 use crate::ids::{ClientId, StepId};
 use crate::protocol::control::RunObserved;
 use crate::shm::Counter;
@@ -22,8 +24,11 @@ pub struct StepRecord {
     step: StepId,
     run_us: u64,
     outputs: usize,
+    /// Of the nodes' own kernels, when nodes were compared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    nodes: Option<Summary>,
     /// None: nothing was compared.
-    summary: Option<crate::compare::Summary>,
+    summary: Option<Summary>,
     dump: Option<String>,
 }
 
@@ -37,8 +42,27 @@ impl StepRecord {
             step: run.step,
             run_us: outcome.stats.run_ns / 1000,
             outputs: run.record.outputs.len(),
-            summary: outcome.verdicts.as_deref().map(crate::compare::summary),
+            nodes: None,
+            summary: outcome.verdicts.as_deref().map(compare::summary),
             dump: outcome.dump.as_ref().map(|dump| dump.display().to_string()),
+        }
+    }
+}
+
+impl StepRecord {
+    /// Of a comparison of nodes.
+    pub fn of_nodes(client: ClientId, table: &NodeTable, dump: Option<String>) -> Self {
+        let locals: Vec<TensorVerdict> = table.nodes.iter().map(|node| node.local.clone()).collect();
+        Self {
+            client,
+            graph: table.graph.clone(),
+            part: table.part,
+            step: StepId(table.step),
+            run_us: table.nodes.iter().map(|node| node.candidate_ns).sum::<u64>() / 1000,
+            outputs: table.plain.len(),
+            nodes: Some(compare::summary(&locals)),
+            summary: Some(compare::summary(&table.plain)),
+            dump,
         }
     }
 }

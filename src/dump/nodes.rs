@@ -131,3 +131,25 @@ pub(super) fn remove_nodes(part_folder: &Path, step: u64) -> io::Result<()> {
 fn is_wrong(verdict: &TensorVerdict) -> bool {
     matches!(verdict.verdict, Verdict::Mismatch | Verdict::Failed(_))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_belongs_to_the_call_goes_and_other_calls_stay() {
+        let part = tempfile::tempdir().unwrap();
+        let at = |name: &str| part.path().join(name);
+        let mine = ["nodes_3.json", "node_a_3/test_data_set_0/x", "node_a_1_3/x"];
+        let others = ["nodes_13.json", "node_a_13/x", "comparison_3.json", "test_data_set_3/x"];
+        for name in mine.iter().chain(&others) {
+            fs::create_dir_all(at(name).parent().unwrap()).unwrap();
+            fs::write(at(name), "x").unwrap();
+        }
+        remove_nodes(part.path(), 3).unwrap();
+        assert!(others.iter().all(|name| at(name).exists()));
+        assert!(mine.iter().all(|name| !at(name).exists()));
+        assert!(!at("node_a_3").exists() && !at("node_a_1_3").exists());
+        remove_nodes(part.path(), 3).unwrap();
+    }
+}

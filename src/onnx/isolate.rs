@@ -200,3 +200,150 @@ impl Isolator {
         user.map_or_else(|| "the new output".to_owned(), |at| describe(at, &self.graph.node[at]))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::onnx::proto::{AttributeProto, OperatorSetIdProto, TensorProto};
+    use crate::tensor::DType;
+    use proptest::prelude::*;
+
+    fn node(op: &str, inputs: &[&str], outputs: &[&str]) -> NodeProto {
+        let own = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+        NodeProto { op_type: Some(op.into()), input: own(inputs), output: own(outputs), ..Default::default() }
+    }
+
+    fn desc() -> TensorDesc {
+        TensorDesc::new(DType::F32, [2, 3]).unwrap()
+    }
+
+    fn info(name: &str) -> ValueInfoProto {
+        ValueInfoProto { name: Some(name.into()), ..Default::default() }
+    }
+
+    fn constant(name: &str) -> TensorProto {
+        TensorProto { name: Some(name.into()), ..Default::default() }
+    }
+
+    /// s is an inner value of b; p and q are two outputs of one node; body takes s and w from outside.
+    fn model() -> ModelProto {
+        let body = GraphProto {
+            node: vec![node("Add", &["s", "w"], &["inner"])],
+            output: vec![info("inner")],
+            ..Default::default()
+        };
+        let mut branch = node("If", &["flag"], &["branch"]);
+        branch.attribute = vec![AttributeProto { g: Some(body), ..Default::default() }];
+        let graph = GraphProto {
+            input: vec![info("x"), info("flag")],
+            initializer: vec![constant("w"), constant("v")],
+            node: vec![
+                node("Mul", &["x", "w"], &["a"]),
+                node("Neg", &["a"], &["s"]),
+                node("Add", &["s", "w"], &["b"]),
+                node("Split", &["b"], &["p", "q"]),
+                node("Sub", &["q", "p"], &["c"]),
+                branch,
+                node("Relu", &["branch"], &["d"]),
+            ],
+            output: vec![info("d")],
+            ..Default::default()
+        };
+        let opset = OperatorSetIdProto { version: Some(18), ..Default::default() };
+        ModelProto { graph: Some(graph), opset_import: vec![opset], ..Default::default() }
+    }
+
+    fn isolator() -> Isolator {
+        Isolator::new(model(), &["a", "b", "p", "q", "c", "branch", "d"].map(str::to_owned)).unwrap()
+    }
+
+    fn ops(piece: &Piece) -> Vec<&str> {
+        piece.model.graph.as_ref().unwrap().node.iter().map(NodeProto::op_type).collect()
+    }
+
+    fn constants(piece: &Piece) -> Vec<&str> {
+        piece.model.graph.as_ref().unwrap().initializer.iter().map(|tensor| tensor.name()).collect()
+    }
+
+    const ALL: [&str; 9] = ["x", "flag", "a", "b", "p", "q", "c", "branch", "d"];
+
+    fn local(value: &str) -> Piece {
+        let desc = desc();
+        isolator().local(value, &HashSet::new(), &ALL.map(|name| (name, &desc)).into()).unwrap()
+    }
+
+    #[test]
+    fn a_local_model_reaches_back_to_the_nearest_named_values() {
+        for (value, expected_ops, inputs, initializers) in [
+            ("a", &["Mul"][..], &["x"][..], &["w"][..]),
+            ("b", &["Neg", "Add"], &["a"], &["w"]),
+            ("p", &["Split"], &["b"], &[]),
+            ("q", &["Split"], &["b"], &[]),
+            ("c", &["Sub"], &["p", "q"], &[]),
+            ("branch", &["Neg", "If"], &["flag", "a"], &["w"]),
+            ("d", &["Relu"], &["branch"], &[]),
+        ] {
+            let piece = local(value);
+            assert_eq!((ops(&piece), constants(&piece)), (expected_ops.to_vec(), initializers.to_vec()), "{value}");
+            assert!(piece.inputs.iter().eq(inputs) && piece.outputs == [value], "{value}: {:?}", piece.inputs);
+            let graph = piece.model.graph.as_ref().unwrap();
+            let typed: Vec<_> = inputs.iter().map(|name| value_info(name, &desc())).collect();
+            assert_eq!(graph.input, typed, "{value}");
+            assert_eq!(piece.model.opset_import.len(), 1);
+            order(graph).unwrap();
+        }
+        assert_eq!(local("p").named_values, ["p", "q"]);
+    }
+
+    #[test]
+    fn a_value_that_is_an_input_passes_through() {
+        let piece = local("x");
+        assert_eq!((ops(&piece).len(), piece.inputs, piece.outputs), (0, vec!["x".to_owned()], vec!["x".to_owned()]));
+    }
+
+    #[test]
+    fn a_named_value_without_a_reference_is_walked_through() {
+        let (isolator, desc) = (isolator(), desc());
+        let feeds: Feeds<'_> = [("x", &desc)].into();
+        let piece = isolator.local("b", &["a"].into(), &feeds).unwrap();
+        assert_eq!((ops(&piece), piece.inputs.as_slice()), (vec!["Mul", "Neg", "Add"], &["x".to_owned()][..]));
+        let text = isolator.local("b", &HashSet::new(), &feeds).unwrap_err().to_string();
+        assert_eq!(text, "node 1 (Neg \"s\") reads value \"a\", which is not among the feeds; send it as one");
+    }
+
+    #[test]
+    fn a_segment_reads_the_feeds_that_it_needs() {
+        let (isolator, desc) = (isolator(), desc());
+        let feeds: Feeds<'_> = [("x", &desc), ("a", &desc)].into();
+        let piece = isolator.segment(&["c", "b"], &feeds).unwrap();
+        assert_eq!(ops(&piece), ["Neg", "Add", "Split", "Sub"]);
+        assert_eq!((piece.inputs, piece.outputs), (vec!["a".to_owned()], vec!["c".to_owned(), "b".to_owned()]));
+        let text = isolator.segment(&["d"], &feeds).unwrap_err().to_string();
+        assert!(text.contains("node 5 (If \"branch\") reads value \"flag\""), "{text}");
+        let text = isolator.segment(&["nothing"], &feeds).unwrap_err().to_string();
+        assert!(text.contains("the new output needs value \"nothing\""), "{text}");
+        assert!(matches!(Isolator::new(ModelProto::default(), &[]), Err(OnnxError::NoGraph)));
+    }
+
+    proptest! {
+        /// Running all local models one after the other runs every node that leads to a named value, and reads nothing
+        /// that was not fed or computed before.
+        #[test]
+        fn local_models_cover_a_graph(edges in proptest::collection::vec((0_usize..15, 0_usize..15), 0..40), named in any::<u16>()) {
+            let name = |i: usize| format!("v{i}");
+            let mut nodes: Vec<NodeProto> = (0..15).map(|i| node("Op", &["x"], &[&name(i)])).collect();
+            edges.iter().filter(|(from, to)| from < to).for_each(|&(from, to)| nodes[to].input.push(name(from)));
+            let graph = GraphProto { input: vec![info("x")], node: nodes, ..Default::default() };
+            let names: Vec<String> = (0..15).filter(|i| named >> i & 1 == 1).map(name).collect();
+            let isolator = Isolator::new(ModelProto { graph: Some(graph), ..Default::default() }, &names).unwrap();
+            let desc = desc();
+            let mut feeds: Feeds<'_> = [("x", &desc)].into();
+            for value in &names {
+                let piece = isolator.local(value, &HashSet::new(), &feeds).unwrap();
+                prop_assert_eq!(&piece.named_values, std::slice::from_ref(value));
+                order(piece.model.graph.as_ref().unwrap()).unwrap();
+                feeds.insert(value, &desc);
+            }
+        }
+    }
+}

@@ -78,12 +78,52 @@ def put_plan() -> Any:
     return request
 
 
+def compare_nodes() -> Any:
+    request = wire.Request(request_id=5)
+    compare = request.compare_nodes
+    compare.handle, compare.graph_id, compare.part, compare.step = 3, GRAPH, 2, 5
+    compare.feeds.add(name="x", reference=tensor(1, 0, [2, 3]), candidate=tensor(1, 64, [2, 3]))
+    for name, offset, judge in (("mm", 128, True), ("relu", 320, False)):
+        value = compare.values.add(name=name, reference_ns=1500, judge=judge)
+        value.reference.CopyFrom(tensor(1, offset, [2]))
+        value.candidate.CopyFrom(tensor(1, offset + 64, [2]))
+        if judge:
+            value.local.CopyFrom(tensor(1, 256, [2]))
+    compare.values.add(name="size", not_compared="no tensor")
+    terms = compare.tolerance
+    terms.atol, terms.rtol, terms.scale, terms.equal_nan = 1e-6, 1e-5, 0.5, True
+    compare.cumulative_tolerance.atol = 0.25
+    return request
+
+
+def settle_node() -> Any:
+    request = wire.Request(request_id=6)
+    settle = request.settle_node
+    settle.graph_id, settle.part, settle.step, settle.name = GRAPH, 2, 5, "mm"
+    settle.exact.CopyFrom(wire.TensorRef(segment=1, offset=512, dtype=11, dims=[2]))
+    settle.reference.CopyFrom(tensor(1, 128, [2]))
+    settle.local.CopyFrom(tensor(1, 256, [2]))
+    return request
+
+
+def finish_nodes() -> Any:
+    request = wire.Request(request_id=7)
+    finish = request.finish_nodes
+    finish.graph_id, finish.part, finish.step, finish.dump = GRAPH, 2, 5, True
+    finish.plain.add(name="mm", reference=tensor(1, 0, []), candidate=tensor(1, 64, []))
+    finish.plain.add(name="size", not_compared="no tensor")
+    return request
+
+
 REQUESTS = [
     ("hello_request.bin", hello()),
     ("attach_segment_request.bin", attach_segment()),
     ("prepare_part_request.bin", prepare_part()),
     ("run_observed_request.bin", run_observed()),
     ("put_plan_request.bin", put_plan()),
+    ("compare_nodes_request.bin", compare_nodes()),
+    ("settle_node_request.bin", settle_node()),
+    ("finish_nodes_request.bin", finish_nodes()),
 ]
 
 
@@ -127,6 +167,12 @@ def test_the_golden_plan_is_read() -> None:
     reply = answer("plan_reply.bin", wire.REPLY, wire.Reply)
     assert (reply.request_id, reply.plan.found) == (6, True)
     assert wire.ExportPlan.FromString(reply.plan.plan) == export_plan()
+
+
+def test_the_golden_comparison_of_nodes_is_read() -> None:
+    (node,) = answer("nodes_compared_reply.bin", wire.REPLY, wire.Reply).nodes_compared.verdicts
+    assert (node.local.name, wire.VERDICT_KINDS[node.local.verdict]) == ("mm", "match")
+    assert (wire.VERDICT_KINDS[node.cumulative.verdict], node.cumulative.outside) == ("mismatch", 1)
 
 
 def test_the_golden_notice_is_read() -> None:
