@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import rust_ort
-from rust_ort.studies import llama_models
+from rust_ort.studies import llama_models, mixed_training
 
 pytestmark = pytest.mark.usefixtures("daemon")
 
@@ -130,3 +130,11 @@ def test_a_step_whose_float16_gradients_overflow_is_skipped_as_in_eager() -> Non
     assert {skipped for _, skipped in expected} == {True, False}
     for candidate, reference in zip(model.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(candidate, reference, atol=2e-3, rtol=4e-3)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_training_stays_within_what_autocast_costs_eager(dtype: torch.dtype) -> None:
+    made = mixed_training.row(0, 5, dtype)
+    print(made)
+    assert made.losses[-1] < made.losses[0]
+    assert made.worst <= made.spread

@@ -58,15 +58,8 @@ class Translated:
 def _exporter() -> Any:
     """torch's exporter modules as one namespace. Loads onnxscript."""
     try:
-        from torch.onnx._internal.exporter import (
-            _building,
-            _core,
-            _decomp,
-            _dispatching,
-            _errors,
-            _fx_passes,
-            _registration,
-        )
+        import torch.onnx._internal.exporter._building as _building
+        from torch.onnx._internal.exporter import _core, _decomp, _dispatching, _errors, _fx_passes, _registration
 
         assert callable(_building._get_or_create_constant)
         assert callable(_core._translate_fx_graph)

@@ -160,7 +160,8 @@ impl Pass {
         }
         let results = results(at, &node, &inputs, scope)?;
         if !inputs.iter().chain(&results).any(|&element| element == Some(BFLOAT16)) {
-            return Ok(push(node, &results, scope));
+            push(node, &results, scope);
+            return Ok(());
         }
         let reduces = elements::attribute(&node, "reduction").is_some_and(|mode| mode.s.as_deref() != Some(b"none"));
         let all_narrow = node.input.iter().all(|name| !scope.is_bfloat16(name) || scope.is_narrow(name));
