@@ -237,8 +237,11 @@ impl Handler<'_> {
             state.preparing = Some(Arc::clone(&part));
             name
         };
+        if let Some((run, folder)) = dumped.as_ref().filter(|(_, folder)| folder.new) {
+            part.dump_precision(run, &folder.name);
+        }
         let reply = executor.ask(&LinkRequest::Prepare(part.spec.part.clone()), None);
-        if let (Ok(_), Some((run, folder))) = (&reply, &dumped) {
+        if let (Ok(_), Some((run, folder))) = (&reply, dumped.as_ref().filter(|(_, folder)| folder.new)) {
             dump_optimized(&executor, run, folder, &part);
         }
         let mut state = self.client.state();
@@ -317,7 +320,8 @@ impl Handler<'_> {
             lease = observed.step().lease(&state.segments)?;
             state.observing = Some(run.record.clone());
         }
-        if let Some((run, folder)) = &dump {
+        if let Some((run, folder)) = dump.as_ref().filter(|(_, folder)| folder.new) {
+            part.dump_precision(run, &folder.name);
             dump_optimized(&executor, run, folder, &part);
         }
         let outcome = observed.step().run(&lease, |record| run_on(&executor, record));
@@ -430,9 +434,6 @@ impl<'a> Observation<'a> {
 /// Writes what the runtime made of the part's model, once: a help to the reader that costs neither call nor dump when it
 /// cannot be had.
 fn dump_optimized(executor: &Executor, run: &dump::Run, folder: &DumpedPart, part: &Part) {
-    if !folder.new {
-        return;
-    }
     let written = match executor.ask(&LinkRequest::Optimize(part.spec.part.clone()), None) {
         Ok(LinkReply::Optimized(model)) => {
             run.optimized(&folder.name, part.spec.part.part, &model).map_err(WireError::from)

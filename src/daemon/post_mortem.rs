@@ -81,6 +81,7 @@ fn save(daemon: &Daemon, client: &Client, victim: &Victim, cause: &str) -> Resul
         run.graph(&graph.record()).or_else(|_| run.graph(&dump::GraphRecord { parts_json: "{}", ..graph.record() }))?;
     let (index, model) = (part.spec.part.part, &part.spec.part.model);
     run.part(&folder, index, model, &part.spec.provenance_json).or_else(|_| run.part(&folder, index, model, "{}"))?;
+    part.dump_precision(&run, &folder);
     if let Some(call) = call {
         let lease = client.state().segments.lease(&call.inputs, &[]);
         match lease {

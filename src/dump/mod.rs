@@ -258,11 +258,20 @@ impl Run {
         Ok(())
     }
 
+    /// Write a part's model after the precision pass. As [`Run::part`].
+    pub fn precision(&self, graph: &str, part: u32, model: &[u8]) -> Result<(), DumpError> {
+        self.beside_model(graph, part, "model.precision.onnx", model)
+    }
+
     /// Write a part's model as ONNX Runtime optimized it. As [`Run::part`].
     pub fn optimized(&self, graph: &str, part: u32, model: &[u8]) -> Result<(), DumpError> {
+        self.beside_model(graph, part, "model.ort.onnx", model)
+    }
+
+    fn beside_model(&self, graph: &str, part: u32, file: &str, model: &[u8]) -> Result<(), DumpError> {
         let folder = self.part_folder(graph, part)?;
         if self.make(&folder) {
-            self.shared.write(&folder.join("model.ort.onnx"), model);
+            self.shared.write(&folder.join(file), model);
         }
         Ok(())
     }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use crate::onnx::OnnxError;
 use crate::protocol::message::{ErrorCode, ErrorKind, ValueSpec, WireError};
 use crate::shm::ShmError;
 use crate::tensor::TensorDesc;
@@ -116,6 +117,17 @@ impl ExecutorError {
             Self::ValueCount { .. } | Self::BadValue { .. } => (Client, ErrorCode::BadTensor),
             Self::RunFailed { .. } | Self::Stopped => (Fault, ErrorCode::RunFailed),
         }
+    }
+}
+
+impl From<OnnxError> for ExecutorError {
+    fn from(error: OnnxError) -> Self {
+        let reason = match error {
+            // BadModel says "model:" itself.
+            OnnxError::Decode { source, .. } => format!("no ModelProto: {source}"),
+            other => other.to_string(),
+        };
+        Self::BadModel { reason }
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use bytes::Bytes;
 
 use super::ExecutorError;
-use crate::onnx::{self, OnnxError};
+use crate::onnx;
 
 /// Nodes of a model's main graph and what they produce, as exported, before any optimization.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,13 +17,8 @@ pub struct ModelOutline {
 impl ModelOutline {
     /// Reads a ModelProto; its weights are not copied. Errors: BadModel.
     pub fn read(model: &Bytes) -> Result<Self, ExecutorError> {
-        let bad = |reason: String| ExecutorError::BadModel { reason };
-        let model = onnx::decode(model.clone()).map_err(|error| match error {
-            // BadModel says "model:" itself.
-            OnnxError::Decode { source, .. } => bad(format!("no ModelProto: {source}")),
-            other => bad(other.to_string()),
-        })?;
-        let nodes = model.graph.ok_or_else(|| bad("no ModelProto: it has no graph".to_owned()))?.node;
+        let no_graph = || ExecutorError::BadModel { reason: "no ModelProto: it has no graph".to_owned() };
+        let nodes = onnx::decode(model.clone())?.graph.ok_or_else(no_graph)?.node;
         let n_nodes = nodes.len() as u32;
         let produced = nodes.into_iter().flat_map(|node| node.output).filter(|name| !name.is_empty()).collect();
         Ok(Self { n_nodes, produced })

@@ -7,6 +7,7 @@ mod graph;
 mod inline;
 mod io;
 mod isolate;
+mod precision;
 mod print;
 mod tensor;
 
@@ -18,6 +19,7 @@ pub use graph::{count_nodes, cut, expose_intermediates, order, producers, read_b
 pub use inline::inline_functions;
 pub use io::{TEMPORARY_PREFIX, decode, load, read_external, save, save_with_external, write_whole};
 pub use isolate::{Isolator, Piece};
+pub use precision::widen;
 pub use print::{model_text, preview, type_text};
 pub use tensor::{NamedTensor, load_tensor, tensor_header, tensor_proto};
 
@@ -109,6 +111,15 @@ pub enum OnnxError {
     #[error("the graph has a cycle through {node}")]
     Cycle {
         /// One node of it.
+        node: String,
+    },
+    /// What a node makes of bfloat16 is not known.
+    #[error(
+        "{node} reads bfloat16, and neither its operator nor the model's value_info tells the element types of all its \
+         results; declare them in value_info, or run the model on a provider with bfloat16 arithmetic"
+    )]
+    ElementType {
+        /// The node.
         node: String,
     },
     /// A model-local function that cannot be put in its caller's place.

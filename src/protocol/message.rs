@@ -119,6 +119,9 @@ impl Optimization {
     }
 }
 
+/// ONNX Runtime's provider that is always there, behind all others.
+pub const CPU_PROVIDER: &str = "CPUExecutionProvider";
+
 /// An execution provider: name and options.
 pub type Provider = (String, BTreeMap<String, String>);
 
@@ -133,6 +136,13 @@ pub struct SessionSpec {
     pub config: BTreeMap<String, String>,
     /// Names of graph optimizers that stay off, besides those that are known to give wrong values.
     pub disabled_optimizers: Vec<String>,
+}
+
+impl SessionSpec {
+    /// No other provider than the CPU's.
+    pub fn cpu_only(&self) -> bool {
+        self.providers.iter().all(|(name, _)| name == CPU_PROVIDER)
+    }
 }
 
 /// A part of a graph, to be made ready to run.

@@ -5,9 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use prost::Message as _;
 
 use crate::executor::{Executor, ExecutorError, ModelOutline, Session};
-use crate::protocol::message::SessionSpec;
+use crate::onnx::{self, OnnxError};
+use crate::protocol::message::{PartSpec, SessionSpec};
 
 /// How much a cache keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,16 +83,16 @@ impl SessionCache {
         self.len() == 0
     }
 
-    /// The session of a model, made now if it is not there. Errors: the executor's; nothing is kept then.
-    pub fn get(&self, executor: &dyn Executor, model: &Bytes, spec: &SessionSpec) -> Result<Cached, ExecutorError> {
-        let key = (*blake3::hash(model).as_bytes(), spec.clone());
-        let cell = self.cell(&key, model.len());
+    /// The session of a part's model, made now if it is not there. Errors: the executor's; nothing is kept then.
+    pub fn get(&self, executor: &dyn Executor, part: &PartSpec) -> Result<Cached, ExecutorError> {
+        let key = key(part);
+        let cell = self.cell(&key, part.model.len());
         let mut slot = cell.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(ready) = &*slot {
             return Ok(Cached { ready: ready.clone(), built_in: None });
         }
         let start = Instant::now();
-        match build(executor, model, spec) {
+        match build_with_outline(executor, part) {
             Ok(ready) => {
                 *slot = Some(ready.clone());
                 drop(slot);
@@ -141,9 +143,39 @@ impl SessionCache {
     }
 }
 
-fn build(executor: &dyn Executor, model: &Bytes, spec: &SessionSpec) -> Result<Ready, ExecutorError> {
-    let outline = Arc::new(ModelOutline::read(model)?);
-    Ok(Ready { session: executor.build(model, spec)?, outline })
+/// A session of its own for a part. Errors: the executor's, and BadModel where [`widened`] fails.
+pub fn build(executor: &dyn Executor, part: &PartSpec) -> Result<Arc<dyn Session>, ExecutorError> {
+    executor.build(&runnable(part)?, &part.session)
+}
+
+/// The part's model as the runtime gets it: as exported, or [`widened`]. Errors: BadModel.
+pub fn runnable(part: &PartSpec) -> Result<Bytes, ExecutorError> {
+    Ok(widened(part)?.unwrap_or_else(|| part.model.clone()))
+}
+
+/// The part's model after the precision pass; None where its providers, or the pass, leave it as it is.
+/// Errors: [`OnnxError`].
+pub fn widened(part: &PartSpec) -> Result<Option<Bytes>, OnnxError> {
+    if !part.session.cpu_only() {
+        return Ok(None);
+    }
+    let wide = onnx::widen(&onnx::decode(part.model.clone())?, &part.named_values)?;
+    Ok(wide.map(|model| model.encode_to_vec().into()))
+}
+
+fn build_with_outline(executor: &dyn Executor, part: &PartSpec) -> Result<Ready, ExecutorError> {
+    let outline = Arc::new(ModelOutline::read(&part.model)?);
+    Ok(Ready { session: build(executor, part)?, outline })
+}
+
+/// The model as exported, with the names that say where it rounds.
+fn key(part: &PartSpec) -> Key {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&part.model);
+    for name in &part.named_values {
+        hasher.update(&(name.len() as u64).to_le_bytes()).update(name.as_bytes());
+    }
+    (*hasher.finalize().as_bytes(), part.session.clone())
 }
 
 /// It is made, and only the cache holds it.
@@ -158,6 +190,7 @@ mod tests {
 
     use super::*;
     use crate::executor::{BoundCall, StopToken};
+    use crate::ids::GraphId;
     use crate::protocol::message::{RunStats, ValueSpec};
     use crate::shm::Lease;
     use crate::tensor::TensorBuf;
@@ -205,6 +238,18 @@ mod tests {
         }
     }
 
+    fn part(n: u8, session: &SessionSpec) -> PartSpec {
+        let (fx_values, named_values) = Default::default();
+        PartSpec {
+            graph: GraphId::from_bytes([0; 32]),
+            part: 0,
+            model: model(n),
+            session: session.clone(),
+            fx_values,
+            named_values,
+        }
+    }
+
     /// ModelProto whose graph (field 7) has `n` nodes (field 1) without fields.
     fn model(n: u8) -> Bytes {
         [vec![0x3a, 2 * n], [0x0a, 0].repeat(n.into())].concat().into()
@@ -215,7 +260,7 @@ mod tests {
         let (fake, cache) = (Fake::default(), SessionCache::new(Limits::default()));
         let other = SessionSpec { disabled_optimizers: vec!["GeluFusionL2".to_owned()], ..SessionSpec::default() };
         for (spec, built) in [(SessionSpec::default(), true), (SessionSpec::default(), false), (other, true)] {
-            let cached = cache.get(&fake, &model(3), &spec).unwrap();
+            let cached = cache.get(&fake, &part(3, &spec)).unwrap();
             assert_eq!((cached.built_in.is_some(), cached.ready.outline.n_nodes()), (built, 3));
         }
         assert_eq!((fake.builds.load(Ordering::SeqCst), cache.len()), (2, 2));
@@ -224,8 +269,9 @@ mod tests {
     #[test]
     fn a_failed_build_leaves_nothing_behind() {
         let (fake, cache) = (Fake::default(), SessionCache::new(Limits::default()));
-        assert!(cache.get(&fake, &model(0), &SessionSpec::default()).is_err());
-        assert!(cache.get(&fake, &Bytes::from_static(b"garbage"), &SessionSpec::default()).is_err());
+        assert!(cache.get(&fake, &part(0, &SessionSpec::default())).is_err());
+        let garbage = PartSpec { model: Bytes::from_static(b"garbage"), ..part(0, &SessionSpec::default()) };
+        assert!(cache.get(&fake, &garbage).is_err());
         assert!(cache.is_empty());
     }
 
@@ -233,8 +279,8 @@ mod tests {
     fn the_least_recently_used_idle_session_goes_first() {
         let (fake, spec) = (Fake::default(), SessionSpec::default());
         let cache = SessionCache::new(Limits { max_sessions: 2, ..Limits::default() });
-        let built = |n: u8| cache.get(&fake, &model(n), &spec).unwrap().built_in.is_some();
-        let held = cache.get(&fake, &model(1), &spec).unwrap();
+        let built = |n: u8| cache.get(&fake, &part(n, &spec)).unwrap().built_in.is_some();
+        let held = cache.get(&fake, &part(1, &spec)).unwrap();
         assert!(built(2));
         assert!(built(3));
         // 2 went although 1 is older: 1 is held.
@@ -251,7 +297,7 @@ mod tests {
         let (fake, spec) = (Fake::default(), SessionSpec::default());
         let cache = SessionCache::new(Limits { max_bytes: 3 << 20, ..Limits::default() });
         for n in 1..6 {
-            cache.get(&fake, &model(n), &spec).unwrap();
+            cache.get(&fake, &part(n, &spec)).unwrap();
         }
         assert_eq!(cache.len(), 2);
     }
@@ -261,7 +307,7 @@ mod tests {
         let (fake, cache) = (Fake::default(), SessionCache::new(Limits::default()));
         std::thread::scope(|scope| {
             for _ in 0..4 {
-                scope.spawn(|| cache.get(&fake, &model(1), &SessionSpec::default()).unwrap().built_in);
+                scope.spawn(|| cache.get(&fake, &part(1, &SessionSpec::default())).unwrap().built_in);
             }
         });
         assert_eq!(fake.builds.load(Ordering::SeqCst), 1);

@@ -16,7 +16,7 @@ use crate::executor::{Executor, wire_error_of_shm};
 use crate::ids::SegmentId;
 use crate::protocol::link::{LinkReply, LinkRequest};
 use crate::protocol::message::{ErrorCode, ErrorKind, PartSpec, Prepared, RunStats, WireError};
-use crate::session::{Limits, SessionCache};
+use crate::session::{self, Limits, SessionCache};
 use crate::shm::{Counter, CounterPage, Lanes, Segment};
 use crate::tensor::CallRecord;
 
@@ -92,7 +92,7 @@ impl Server {
             }
             LinkRequest::Optimize(part) => {
                 loaded.spawn(&self.replies, id, move |runtime, _| {
-                    let model = runtime.executor.optimized(&part.model, &part.session)?;
+                    let model = runtime.executor.optimized(&session::runnable(&part)?, &part.session)?;
                     Ok(LinkReply::Optimized(model.into()))
                 });
                 return Ok(None);
@@ -215,8 +215,7 @@ impl Loaded {
 impl Runtime {
     fn prepare(&self, part: &PartSpec, tenancy: &Tenancy) -> Result<Prepared, WireError> {
         let at = |error: WireError| WireError { graph: part.graph.to_string(), ..error };
-        let cached =
-            self.sessions.get(&*self.executor, &part.model, &part.session).map_err(|error| at(error.into()))?;
+        let cached = self.sessions.get(&*self.executor, part).map_err(|error| at(error.into()))?;
         let counter = if cached.built_in.is_some() { Counter::SessionsBuilt } else { Counter::SessionHits };
         self.counters.add(counter, 1);
         self.counters.set(Counter::SessionsLive, self.sessions.len() as u64);
@@ -237,7 +236,7 @@ impl Runtime {
 
 impl Runtime {
     fn run_once(&self, part: &PartSpec, record: &CallRecord, tenancy: &Tenancy) -> Result<LinkReply, WireError> {
-        let session = self.executor.build(&part.model, &part.session)?;
+        let session = session::build(&*self.executor, part)?;
         let mut call = session.bind(tenancy.lease(record)?, &tenancy.stop)?;
         tenancy.hold();
         Ok(LinkReply::Ran(call.run()?))

@@ -239,11 +239,9 @@ def test_options_come_from_torch_compile_an_object_or_the_environment(
         torch.compile(lambda x: x + 3, backend=rust_ort, mode="reduce-overhead")(torch.ones(2))
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_autocast_regions_run(client: FakeClient, dtype: torch.dtype) -> None:
-    report = rust_ort.compare(
-        nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)), torch.randn(3, 8), autocast=dtype
-    )
+def test_autocast_regions_run(client: FakeClient) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
+    report = rust_ort.compare(model, torch.randn(3, 8), autocast=torch.float16)
     assert report.ok, str(report)
     assert not any(graph.eager for graph in report.graphs)
 

@@ -78,6 +78,7 @@ def table(whole: frozenset[str] | None = None) -> dict[Any, Callable[..., Any]]:
             table[overload] = torch._decomp.decomposition_table[overload]
     table[aten._scaled_dot_product_flash_attention_for_cpu.default] = attention_forward
     table[aten._scaled_dot_product_flash_attention_for_cpu_backward.default] = attention_backward
+    table[aten.native_layer_norm.default] = layer_norm
     table[aten.convolution_backward.default] = convolution_backward
     table[aten.mv.default] = mv
     table[aten.sign.default] = sign
@@ -200,6 +201,20 @@ def _fold_heads(grad: Tensor, n_heads: int) -> Tensor:
     if repeated == n_heads:
         return grad
     return grad.reshape(batch, n_heads, repeated // n_heads, length, size).sum(2)
+
+
+def layer_norm(
+    input: Tensor, normalized_shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Any:
+    """(output, mean, 1 / deviation) in float32, rounded once, as torch's CPU kernel makes them of half precision.
+
+    ONNX's LayerNormalization gives the latter two as float32, whatever it is given.
+    """
+    if input.dtype not in (torch.float16, torch.bfloat16) or input.device.type != "cpu":
+        return NotImplemented
+    wide = [None if tensor is None else tensor.to(torch.float32) for tensor in (input, weight, bias)]
+    results = aten.native_layer_norm.default(wide[0], normalized_shape, wide[1], wide[2], eps)
+    return tuple(result.to(input.dtype) for result in results)
 
 
 def convolution_backward(

@@ -5,10 +5,12 @@ The AOT graph is walked once, never traced again: FX names stay ONNX value names
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import logging
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,11 +18,11 @@ import torch
 from torch import fx
 
 from rust_ort.export.corrections import CORRECTED
-from rust_ort.export.widen import widen_bfloat16
 
 MODEL_IR_VERSION = 10
 TORCHLIB_OPSET = 18
 _FX_NAME = "rust_ort.fx_name"
+_PATCHING = threading.Lock()
 
 
 class ExporterMissing(RuntimeError):
@@ -56,8 +58,10 @@ class Translated:
 def _exporter() -> Any:
     """torch's exporter modules as one namespace. Loads onnxscript."""
     try:
+        import torch.onnx._internal.exporter._building as _building
         from torch.onnx._internal.exporter import _core, _decomp, _dispatching, _errors, _fx_passes, _registration
 
+        assert callable(_building._get_or_create_constant)
         assert callable(_core._translate_fx_graph)
         assert callable(_fx_passes.insert_type_promotion_nodes)
         assert callable(_dispatching.dispatch)
@@ -69,6 +73,7 @@ def _exporter() -> Any:
         ) from error
 
     class Exporter:
+        building = _building
         core = _core
         decomp = _decomp
         dispatching = _dispatching
@@ -77,6 +82,41 @@ def _exporter() -> Any:
         registration = _registration
 
     return Exporter
+
+
+@contextlib.contextmanager
+def _unrounded_constants() -> Iterator[None]:
+    """Inside, a Python number beside a bfloat16 tensor is written as float32 and cast.
+
+    torch's kernels take such a number in float32, and the exporter would round it to 8 bits. Whoever computes the node
+    in float32 leaves the cast out.
+    """
+    import onnx_ir as ir
+
+    building = _exporter().building
+
+    def constant(farm: dict[Any, Any], arg: Any, dtype: Any, opset: Any) -> Any:
+        if dtype != ir.DataType.BFLOAT16 or isinstance(arg, complex) or _fits_bfloat16(arg):
+            return rounded(farm, arg, dtype, opset)
+        key = (tuple(arg) if isinstance(arg, list) else arg, dtype)
+        if key not in farm:
+            float32 = rounded(farm, arg, ir.DataType.FLOAT, opset)
+            farm[key] = opset.Cast(float32, to=dtype)
+            farm[key].dtype, farm[key].shape = dtype, float32.shape
+        return farm[key]
+
+    with _PATCHING:
+        rounded = building._get_or_create_constant
+        building._get_or_create_constant = constant
+        try:
+            yield
+        finally:
+            building._get_or_create_constant = rounded
+
+
+def _fits_bfloat16(number: Any) -> bool:
+    exact = torch.as_tensor(number, dtype=torch.float64)
+    return torch.equal(exact.to(torch.bfloat16).to(torch.float64), exact)
 
 
 @functools.cache
@@ -133,16 +173,14 @@ def translate(
         node.meta["nn_module_stack"] = {}
         node.meta.pop("stack_trace", None)
     exporter.passes.insert_type_promotion_nodes(source)
-    widen_bfloat16(source.graph)
-    for node in source.graph.nodes:
-        node.meta.setdefault("nn_module_stack", {})
     graph = ir.Graph([], [], nodes=[], opset_imports={"": opset}, name=name)
     model = ir.Model(graph, ir_version=MODEL_IR_VERSION, producer_name="rust_ort")
     try:
-        values = exporter.core._translate_fx_graph(
-            source.graph, model, graph_like=graph, owned_graphs={}, lower="at_conversion",
-            registry=_with_custom(registry(opset), custom_translations),
-        )  # fmt: skip
+        with _unrounded_constants():
+            values = exporter.core._translate_fx_graph(
+                source.graph, model, graph_like=graph, owned_graphs={}, lower="at_conversion",
+                registry=_with_custom(registry(opset), custom_translations),
+            )  # fmt: skip
     except exporter.errors.ConversionError as error:
         raise TranslationError(_root_message(error), _failing_node(source.graph, str(error))) from error
 
@@ -218,7 +256,7 @@ def _inline_functions(ir: Any, model: Any) -> None:
 
     for node in model.graph:
         if node.op_identifier() in model.functions and node.meta.get("node") is not None:
-            node.metadata_props[_FX_NAME] = _fx_name(node.meta["node"])  # the pass hands it to the nodes of the body
+            node.metadata_props[_FX_NAME] = node.meta["node"].name  # the pass hands it to the nodes of the body
     before = {id(value): value.name for value in model.graph.outputs}
     InlinePass()(model)
     for value in model.graph.outputs:
@@ -246,10 +284,6 @@ def _has_subgraph(node: Any) -> bool:
     return any(attribute.type.name in ("GRAPH", "GRAPHS") for attribute in node.attributes.values())
 
 
-def _fx_name(node: fx.Node) -> str:
-    return str(node.meta.get("fx_name", node.name))
-
-
 def _strip_metadata(model: Any) -> dict[str, str]:
     """{ONNX node: FX node}; the metadata itself, 96 % of the proto, goes."""
     onnx_nodes: dict[str, str] = {}
@@ -259,7 +293,7 @@ def _strip_metadata(model: Any) -> dict[str, str]:
         if not node.name or node.name in names:  # a renamed value renamed its producer too
             node.name = f"{node.name or 'node'}_n{index}"
         names.add(node.name)
-        fx_name = _fx_name(fx_node) if fx_node is not None else node.metadata_props.get(_FX_NAME)
+        fx_name = fx_node.name if fx_node is not None else node.metadata_props.get(_FX_NAME)
         if fx_name is not None:
             onnx_nodes[node.name] = fx_name
         node.metadata_props.clear()

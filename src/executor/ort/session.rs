@@ -14,7 +14,7 @@ use super::OrtExecutor;
 use super::call::{self, OrtCall};
 use super::raw::{self, MemoryInfo};
 use crate::executor::{BoundCall, ExecutorError, Session, StopToken, check_values};
-use crate::protocol::message::{Optimization, Provider, RunStats, SessionSpec, ValueSpec};
+use crate::protocol::message::{CPU_PROVIDER as CPU, Optimization, Provider, RunStats, SessionSpec, ValueSpec};
 use crate::shm::Lease;
 use crate::tensor::{DType, TensorBuf};
 
@@ -27,7 +27,6 @@ const REFUSED_CONFIG: &[&str] =
     &["session.use_ort_model_bytes_directly", "session.use_ort_model_bytes_for_initializers"];
 const SPINNING_CONFIG: &[&str] = &["session.intra_op.allow_spinning", "session.inter_op.allow_spinning"];
 
-const CPU: &str = "CPUExecutionProvider";
 const CUDA: &str = "CUDAExecutionProvider";
 
 /// A session, and what is known of its model's values.
@@ -78,7 +77,7 @@ impl OrtSession {
             inputs,
             outputs,
             passed_through,
-            cpu_only: spec.providers.iter().all(|(name, _)| name == CPU),
+            cpu_only: spec.cpu_only(),
             memory: MemoryInfo::cpu(),
         })
     }
