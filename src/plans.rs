@@ -1,4 +1,4 @@
-//! What was exported of each graph, on disk for every later process: `<state>/plans/v1/<graph>`.
+//! What was exported of each graph, on disk for every later process: `<state>/plans/v1/<hash of program and graph>`.
 //!
 //! A cache: whatever is wrong with a file (torn, flipped, of another graph) removes it, and whatever the file system
 //! refuses is logged and costs an export, never an error. Several daemons of one user may share the folder.
@@ -50,11 +50,13 @@ enum PlanError {
 pub struct Plans {
     folder: PathBuf,
     bounds: Bounds,
+    program: String,
 }
 
 impl Plans {
-    /// The plans below `state_folder`. Discards those of other versions; nothing else is touched yet.
-    pub fn open(state_folder: &Path, bounds: Bounds) -> Self {
+    /// The plans below `state_folder` that `program` may use: a plan also tells what the program's runtime refused, so
+    /// one that another program made is not found. Discards those of other versions; nothing else is touched yet.
+    pub fn open(state_folder: &Path, bounds: Bounds, program: String) -> Self {
         let all = state_folder.join("plans");
         let own = format!("v{VERSION}");
         for (name, path) in entries(&all) {
@@ -64,7 +66,7 @@ impl Plans {
                 warn_of(fs::remove_dir_all(&path), &path);
             }
         }
-        Self { folder: all.join(own), bounds }
+        Self { folder: all.join(own), bounds, program }
     }
 
     /// The plan of a graph; None when there is none that is whole. Marks it as used.
@@ -92,7 +94,9 @@ impl Plans {
     }
 
     fn path(&self, graph: GraphId) -> PathBuf {
-        self.folder.join(graph.to_string())
+        let name =
+            blake3::Hasher::new().update(self.program.as_bytes()).update(graph.to_string().as_bytes()).finalize();
+        self.folder.join(name.to_hex().as_str())
     }
 
     fn read(&self, graph: GraphId) -> Result<Option<Bytes>, PlanError> {
@@ -231,14 +235,16 @@ mod tests {
 
     fn store(bounds: Bounds) -> (tempfile::TempDir, Plans) {
         let state = tempfile::tempdir().unwrap();
-        let plans = Plans::open(state.path(), bounds);
+        let plans = Plans::open(state.path(), bounds, "a".to_owned());
         (state, plans)
     }
 
-    fn names(plans: &Plans) -> Vec<String> {
-        let mut names: Vec<String> = entries(&plans.folder).into_iter().map(|(name, _)| name).collect();
-        names.sort();
-        names
+    /// Which of the graphs below 10 are in the folder; every file is one of them.
+    fn kept(plans: &Plans) -> Vec<u8> {
+        let found: Vec<PathBuf> = entries(&plans.folder).into_iter().map(|(_, path)| path).collect();
+        let kept: Vec<u8> = (0..10).filter(|&n| found.contains(&plans.path(graph(n)))).collect();
+        assert_eq!(found.len(), kept.len(), "{found:?}");
+        kept
     }
 
     fn used(plans: &Plans, n: u8, ago_s: u64) {
@@ -251,10 +257,12 @@ mod tests {
         let (state, plans) = store(ROOMY);
         assert_eq!(plans.get(graph(1)), None);
         assert!(plans.put(graph(1), b"one") && plans.put(graph(1), b"newer") && plans.put(graph(2), b""));
-        let later = Plans::open(state.path(), ROOMY);
+        let later = Plans::open(state.path(), ROOMY, "a".to_owned());
         assert_eq!(later.get(graph(1)).as_deref(), Some(&b"newer"[..]));
         assert_eq!(later.get(graph(2)).as_deref(), Some(&b""[..]));
         assert_eq!(later.get(graph(3)), None);
+        // Another program's runtime may refuse other nodes.
+        assert_eq!(Plans::open(state.path(), ROOMY, "b".to_owned()).get(graph(1)), None);
     }
 
     #[test]
@@ -305,7 +313,7 @@ mod tests {
         (1..=3).for_each(|n| used(&plans, n, 100 * u64::from(n)));
         assert!(plans.get(graph(3)).is_some());
         plans.put(graph(4), b"plan");
-        assert_eq!(names(&plans), [1, 3, 4].map(|n| graph(n).to_string()));
+        assert_eq!(kept(&plans), [1, 3, 4]);
     }
 
     #[test]
@@ -316,9 +324,9 @@ mod tests {
             assert!(plans.put(graph(n), &[n; 100]));
             used(&plans, n, 100 - u64::from(n));
         });
-        assert_eq!(names(&plans), [2, 3].map(|n| graph(n).to_string()));
+        assert_eq!(kept(&plans), [2, 3]);
         assert!(!plans.put(graph(4), &[4; 400]));
-        assert_eq!(names(&plans), [2, 3].map(|n| graph(n).to_string()));
+        assert_eq!(kept(&plans), [2, 3]);
     }
 
     #[test]
@@ -328,7 +336,7 @@ mod tests {
             fs::create_dir_all(state.path().join("plans").join(folder)).unwrap();
             fs::write(state.path().join("plans").join(folder).join("file"), "x").unwrap();
         }
-        let plans = Plans::open(state.path(), ROOMY);
+        let plans = Plans::open(state.path(), ROOMY, "a".to_owned());
         plans.put(graph(1), b"one");
         let mut found: Vec<String> = entries(&state.path().join("plans")).into_iter().map(|(name, _)| name).collect();
         found.sort();
@@ -356,7 +364,7 @@ mod tests {
     fn a_folder_that_cannot_be_made_costs_the_plan_alone() {
         let state = tempfile::tempdir().unwrap();
         fs::write(state.path().join("plans"), "a file where the folder belongs").unwrap();
-        let plans = Plans::open(state.path(), ROOMY);
+        let plans = Plans::open(state.path(), ROOMY, "a".to_owned());
         assert!(!plans.put(graph(1), b"one"));
         assert_eq!(plans.get(graph(1)), None);
     }
@@ -367,7 +375,7 @@ mod tests {
         plans.put(graph(1), &[0; 5000]);
         std::thread::scope(|scope| {
             for n in 0..4_u8 {
-                let other = Plans::open(state.path(), ROOMY);
+                let other = Plans::open(state.path(), ROOMY, "a".to_owned());
                 scope.spawn(move || {
                     for round in 0..100_u8 {
                         assert!(other.put(graph(1), &[n.wrapping_mul(round); 5000]));
@@ -377,6 +385,6 @@ mod tests {
                 });
             }
         });
-        assert_eq!(names(&plans), [graph(1).to_string()]);
+        assert_eq!(kept(&plans), [1]);
     }
 }

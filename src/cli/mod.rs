@@ -15,6 +15,7 @@ mod show;
 mod status;
 mod stop;
 mod table;
+mod widen;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -94,6 +95,10 @@ enum Command {
     /// Judged against eager (output_<i>.pb) where it was dumped, else against what ONNX Runtime gave then (actual_<i>.pb).
     /// Exit code: 0 all match, 1 mismatch, 2 error, 3 there was nothing to judge against.
     Replay(replay::Arguments),
+    /// Write a model (.onnx) whose bfloat16 computes in float32 where ONNX Runtime's CPU provider has no kernel.
+    ///
+    /// Inputs, outputs and what lies between the operators stay bfloat16: each operator rounds its result.
+    Widen(widen::Arguments),
     /// Remove old data sets, tensors that none holds, and leftovers of killed writers.
     ///
     /// Incomplete data sets stay: they are what a crash left behind.
@@ -132,6 +137,7 @@ pub fn run(arguments: &Arguments) -> Exit {
         Command::Compare(arguments) => compare::run(arguments),
         Command::Sbs(arguments) => sbs::run(arguments),
         Command::Replay(arguments) => replay::run(arguments),
+        Command::Widen(arguments) => widen::run(arguments),
         Command::Gc(arguments) => gc::run(arguments),
         Command::CudaProbe(arguments) => cuda_probe::run(arguments),
         Command::Executor => executor::run(),

@@ -106,6 +106,7 @@ impl Daemon {
                 plans: Plans::open(
                     &config.state_folder,
                     Bounds { bytes: limits::PLAN_BYTES, files: limits::PLAN_FILES },
+                    process::own_program(),
                 ),
                 socket: config.socket,
                 state_folder: config.state_folder,

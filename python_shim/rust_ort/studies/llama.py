@@ -13,6 +13,7 @@ import contextlib
 import inspect
 import json
 import shutil
+import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +30,7 @@ from rust_ort.studies.llama_models import Study
 from rust_ort.studies.main_job import ERROR, MATCH, MISMATCH, NOTHING, PARTS, aligned, cotangent_of, gradients, worst_of
 from rust_ort.studies.match_inputs import build_matching_inputs
 from rust_ort.studies.onnx_helpers import WORDS, Refused, judge, results_to_string, verdict_line
+from rust_ort.transport.daemon import find_binary
 
 if TYPE_CHECKING:
     from rust_ort.backend import GraphInfo
@@ -224,8 +226,8 @@ def in_pieces(graphs: Sequence[GraphInfo]) -> Iterator[Row]:
 # --- the other exporter ----------------------------------------------------------------------------------------------
 
 
-def export(job: Job, study: Study) -> Any:
-    """Writes what torch.onnx.export makes of the module as the study calls it; returns the exporter's program."""
+def export(job: Job, study: Study) -> None:
+    """Writes what torch.onnx.export makes of the module as the study calls it."""
     print("\nThe other exporter")
     if job.opset != OUR_OPSET:
         print(f"opset {job.opset} is for torch.onnx.export; rust_ort exports opset {OUR_OPSET}")
@@ -233,7 +235,7 @@ def export(job: Job, study: Study) -> Any:
         print("torch.onnx.export has no backward: it is compared with our forward; our backward is run alone")
     module = torch_export.Autocast(study.module, job.device, job.half) if job.half else study.module
     names = argument_names(study)
-    return torch_export.export(module, study.inputs, job.exported, input_names=names, opset=job.opset)
+    torch_export.export(module, study.inputs, job.exported, input_names=names, opset=job.opset)
 
 
 def show_inputs(model_rust_ort: Path, model_export: Path) -> None:
@@ -276,7 +278,7 @@ def matching_feeds(job: Job, forward: Dumped) -> dict[str, Tensor]:
     return feeds
 
 
-def run_exported(job: Job, study: Study, program: Any, feeds: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[Row]]:
+def run_exported(job: Job, feeds: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[Row]]:
     """Outputs of the exporter's model, of its float32 twin where ONNX Runtime refuses bfloat16, or none.
 
     With a row for the model that was refused.
@@ -291,8 +293,8 @@ def run_exported(job: Job, study: Study, program: Any, feeds: dict[str, Tensor])
     if job.half is not torch.bfloat16 or job.cuda:
         return {}, [Row(what=what, left_out=reason)]
     twin = path.with_suffix(".precision.onnx")
-    torch_export.export_float32(program, twin, input_names=argument_names(study), opset=job.opset)
-    print(f"in its stead: {twin}, the same export with bfloat16 computed in float32 and rounded")
+    subprocess.run([find_binary(), "widen", str(path), str(twin)], check=True, stdout=subprocess.DEVNULL)
+    print(f"in its stead: {twin}, the same model with bfloat16 computed in float32 and rounded (rust-ort widen)")
     outputs = onnx_helpers.run_model(ready(job, twin, twin.stem), feeds, cuda=job.cuda)
     return outputs, [Row(what=what, left_out=reason, stand_in=twin.name)]
 
@@ -328,7 +330,7 @@ def run(job: Job) -> Iterator[Row]:
     yield from in_pieces(graphs)
     models = dumped_models(path, graphs)
     show_dump(path, models)
-    program = export(job, study)
+    export(job, study)
     forward = next((dumped for dumped in models if dumped.direction != "backward"), None)
     if forward is None:
         yield Row(what="export vs rust_ort", left_out="our forward is not one model")
@@ -340,7 +342,7 @@ def run(job: Job) -> Iterator[Row]:
     for dumped in models:
         ours[dumped.graph], row = run_dumped(job, dumped)
         yield row
-    theirs, refused = run_exported(job, study, program, matching_feeds(job, forward))
+    theirs, refused = run_exported(job, matching_feeds(job, forward))
     yield from refused
     names = list(forward.outputs("PlainAOTOutput"))
     if len(names) == len(theirs) == 1:

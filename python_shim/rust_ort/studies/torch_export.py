@@ -12,8 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rust_ort.export.widen import widen_bfloat16
-
 
 class Autocast(nn.Module):
     """A module inside an autocast region, so that the region's casts are exported."""
@@ -29,29 +27,16 @@ class Autocast(nn.Module):
             return self.module(*arguments)
 
 
-def export(source: Any, inputs: tuple[Tensor, ...], path: Path, *, input_names: Sequence[str], opset: int) -> Any:
-    """Writes the model that torch.onnx.export(..., dynamo=True) makes of `source(*inputs)` to `path`.
-
-    source: a module, or an ExportedProgram, for which inputs are (). Returns the exporter's ONNXProgram.
-    """
+def export(
+    module: nn.Module, inputs: tuple[Tensor, ...], path: Path, *, input_names: Sequence[str], opset: int
+) -> None:
+    """Writes the model that torch.onnx.export(..., dynamo=True) makes of `module(*inputs)` to `path`."""
     with _quiet():
         program = torch.onnx.export(
-            source, inputs, dynamo=True, opset_version=opset, input_names=input_names, verbose=False
+            module, inputs, dynamo=True, opset_version=opset, input_names=input_names, verbose=False
         )
         assert program is not None, "the dynamo exporter returns a program"
         program.save(str(path))
-    return program
-
-
-def export_float32(program: Any, path: Path, *, input_names: Sequence[str], opset: int) -> None:
-    """Writes the model of `export` again, each bfloat16 node computing in float32 and rounding its result.
-
-    For a runtime without bfloat16 arithmetic. `program`, what `export` returned, is changed.
-    """
-    source = program.exported_program
-    widen_bfloat16(source.graph)
-    source.graph_module.recompile()
-    export(source, (), path, input_names=input_names, opset=opset)
 
 
 @contextlib.contextmanager

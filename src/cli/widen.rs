@@ -1,0 +1,30 @@
+//! `rust-ort widen`: a bfloat16 model for a runtime without bfloat16 arithmetic.
+
+use std::path::PathBuf;
+
+use super::{Exit, Outcome, table};
+use crate::onnx;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    /// A model (.onnx)
+    model: PathBuf,
+    /// Where the result goes; replaced when it is there
+    output: PathBuf,
+}
+
+pub(super) fn run(args: &Arguments) -> Outcome {
+    let model = onnx::load(&args.model)?;
+    // Without FX names every operator rounds its own result.
+    let nodes = model.graph.iter().flat_map(|graph| &graph.node);
+    let values: Vec<String> = nodes.flat_map(|node| &node.output).filter(|name| !name.is_empty()).cloned().collect();
+    let widened = onnx::widen(&model, &values)?;
+    let output = args.output.display();
+    let text = match &widened {
+        Some(_) => format!("{output}: bfloat16 computes in float32 where ONNX Runtime's CPU provider has no kernel\n"),
+        None => format!("{output}: as it was; no node needs another type\n"),
+    };
+    onnx::save(widened.as_ref().unwrap_or(&model), &args.output)?;
+    table::put(&text)?;
+    Ok(Exit::Success)
+}
