@@ -303,7 +303,7 @@ mod tests {
         let (_state, plans) = store(ROOMY);
         plans.put(graph(1), b"one");
         fs::rename(plans.path(graph(1)), plans.path(graph(2))).unwrap();
-        assert_eq!((plans.get(graph(2)), names(&plans).len()), (None, 0));
+        assert_eq!((plans.get(graph(2)), kept(&plans).len()), (None, 0));
     }
 
     #[test]
