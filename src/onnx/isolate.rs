@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::OnnxError;
-use super::graph::{describe, order, producers, shell, sparse_name, types, uses, value_info};
+use super::graph::{describe, order, outputs, producers, shell, sparse_name, types, uses, value_info};
 use super::proto::{GraphProto, ModelProto, NodeProto, ValueInfoProto};
 use crate::ids::ValueName;
 use crate::tensor::TensorDesc;
@@ -25,6 +25,8 @@ pub struct Isolator {
     /// Input → its place.
     inputs: HashMap<String, usize>,
     named: HashSet<ValueName>,
+    /// Values that depend on no input: nodes that are not related may share them.
+    fixed: HashSet<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,8 +63,9 @@ impl Isolator {
     pub fn new(model: ModelProto, named_values: &[ValueName]) -> Result<Self, OnnxError> {
         let shell = shell(&model);
         let graph = model.graph.ok_or(OnnxError::NoGraph)?;
+        let order = order(&graph)?;
         let mut places = vec![0; graph.node.len()];
-        order(&graph)?.into_iter().enumerate().for_each(|(place, at)| places[at] = place);
+        order.iter().enumerate().for_each(|(place, &at)| places[at] = place);
         let dense = graph.initializer.iter().enumerate().map(|(at, t)| (t.name().to_owned(), Initializer::Dense(at)));
         let sparse = graph
             .sparse_initializer
@@ -77,6 +80,7 @@ impl Isolator {
             initializers: dense.chain(sparse).collect(),
             inputs: graph.input.iter().enumerate().map(|(at, input)| (input.name().to_owned(), at)).collect(),
             named: named_values.iter().cloned().collect(),
+            fixed: fixed(&graph, &order),
             graph,
         })
     }
@@ -96,10 +100,11 @@ impl Isolator {
         self.named.contains(value) || self.inputs.contains_key(value)
     }
 
-    /// The model of one value: the nodes that lead to it from the nearest named values and inputs. Those in `through`
-    /// do not count as named. Errors: [`OnnxError::NoFeed`], [`OnnxError::Undefined`].
+    /// The model of one value: the nodes that lead to it from the nearest named values and inputs. Those in `through`,
+    /// and those that depend on no input and are not fed, do not count as named. Errors: [`OnnxError::NoFeed`],
+    /// [`OnnxError::Undefined`].
     pub fn local(&self, value: &str, through: &HashSet<&str>, feeds: &Feeds<'_>) -> Result<Piece, OnnxError> {
-        let constant = |name: &str| self.initializers.contains_key(name) && !feeds.contains_key(name);
+        let constant = |name: &str| self.fixed.contains(name) && !feeds.contains_key(name);
         self.piece(&[value], feeds, |name| {
             name != value && self.is_cut(name) && !constant(name) && !through.contains(name)
         })
@@ -199,6 +204,21 @@ impl Isolator {
     fn user(&self, user: Option<usize>) -> String {
         user.map_or_else(|| "the new output".to_owned(), |at| describe(at, &self.graph.node[at]))
     }
+}
+
+/// Initializers, and what nodes compute from nothing else. order: of the nodes, topological.
+fn fixed(graph: &GraphProto, order: &[usize]) -> HashSet<String> {
+    let inputs: HashSet<&str> = graph.input.iter().map(ValueInfoProto::name).collect();
+    let dense = graph.initializer.iter().map(|tensor| tensor.name());
+    let initializers = dense.chain(graph.sparse_initializer.iter().map(sparse_name));
+    let mut fixed: HashSet<String> = initializers.filter(|name| !inputs.contains(name)).map(str::to_owned).collect();
+    for &at in order {
+        let node = &graph.node[at];
+        if uses(node).iter().all(|&value| fixed.contains(value)) {
+            fixed.extend(outputs(node).map(str::to_owned));
+        }
+    }
+    fixed
 }
 
 #[cfg(test)]
@@ -309,6 +329,23 @@ mod tests {
         assert_eq!((ops(&piece), piece.inputs.as_slice()), (vec!["Mul", "Neg", "Add"], &["x".to_owned()][..]));
         let text = isolator.local("b", &HashSet::new(), &feeds).unwrap_err().to_string();
         assert_eq!(text, "node 1 (Neg \"s\") reads value \"a\", which is not among the feeds; send it as one");
+    }
+
+    /// The exporter writes equal constants once: a node may use one that carries the name of a node it does not follow.
+    #[test]
+    fn a_constant_under_another_nodes_name_needs_no_feed() {
+        let mut model = model();
+        let graph = model.graph.as_mut().unwrap();
+        graph.node.insert(0, node("Neg", &["w"], &["one"]));
+        graph.node.push(node("Add", &["d", "one"], &["e"]));
+        let isolator = Isolator::new(model, &["d", "one", "e"].map(str::to_owned)).unwrap();
+        let desc = desc();
+        for (feeds, expected) in [(&["d"][..], &["Neg", "Add"][..]), (&["d", "one"], &["Add"])] {
+            let piece =
+                isolator.local("e", &HashSet::new(), &feeds.iter().map(|&name| (name, &desc)).collect()).unwrap();
+            assert_eq!(ops(&piece), expected);
+            assert!(piece.inputs.iter().eq(feeds), "{:?}", piece.inputs);
+        }
     }
 
     #[test]
