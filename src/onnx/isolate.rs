@@ -340,7 +340,7 @@ mod tests {
         graph.node.push(node("Add", &["d", "one"], &["e"]));
         let isolator = Isolator::new(model, &["d", "one", "e"].map(str::to_owned)).unwrap();
         let desc = desc();
-        for (feeds, expected) in [(&["d"][..], &["Neg", "Add"][..]), (&["d", "one"], &["Add"])] {
+        for (feeds, expected) in [(&["d"][..], &["Neg", "Add"][..]), (&["one", "d"], &["Add"])] {
             let piece =
                 isolator.local("e", &HashSet::new(), &feeds.iter().map(|&name| (name, &desc)).collect()).unwrap();
             assert_eq!(ops(&piece), expected);
