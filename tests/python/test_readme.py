@@ -83,7 +83,7 @@ def test_ci_runs_exactly_the_readmes_test_command() -> None:
 
 def test_every_python_block_is_valid_and_names_what_exists() -> None:
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     for block in blocks:
         compile(block, "README.md", "exec")
     names = set(re.findall(r"\brust_ort\.([a-zA-Z_]\w*)", "\n".join(blocks)))
