@@ -4,6 +4,7 @@
 |---|---|
 | specs.py | what a graph and a part are told to the daemon as, and what a comparison says |
 | part.py | one prepared model: its preparation and its calls |
+| node_batch.py | nodes of a part handed over to be compared with eager |
 | staging.py | inputs into shared memory: which may be sent, plans of calls, buffers for small inputs |
 | layout.py | dtypes, strides and sizes of tensors as shared memory holds them |
 | arena.py, segment.py | blocks of shared memory, and the memfds they are cut from |
