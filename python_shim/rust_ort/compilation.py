@@ -82,7 +82,7 @@ def compile_dynamo_graph(
 
     def table() -> dict[Any, Callable[..., Any]]:
         with compilation.timed("table"):
-            return cached.decomposition_table(Client.get(options))
+            return cached.decomposition_table(Client.get(options), daemon_needed=_daemon_needed(options))
 
     compiler = aot_autograd(
         fw_compiler=functools.partial(_compile_aot_graph, compilation, "forward"),
@@ -170,6 +170,11 @@ def _opset(options: Options) -> int:
     return options.opset or TORCHLIB_OPSET
 
 
+def _daemon_needed(options: Options) -> bool:
+    """Whether a compilation without the daemon is an error."""
+    return options.on_daemon_error == "error"
+
+
 def _may_be_kept(options: Options) -> bool:
     """Whether a later process with the same graph wants the same plan."""
     return not options.custom_translations and None not in map(_cache_key, options.transforms)
@@ -191,7 +196,9 @@ def _plan_and_prepare(
 ) -> CompiledGraph:
     options = compilation.options
     client = Client.get(options)
-    kept = cached.load(client, graph_id, gm) if _may_be_kept(options) else None
+    kept = None
+    if _may_be_kept(options):
+        kept = cached.load(client, graph_id, gm, daemon_needed=_daemon_needed(options))
     refused: dict[str, str] = {}
     while True:
         # The same graph under another compile id is the same model, so a warm session serves it.

@@ -128,6 +128,23 @@ impl State {
         self.kept_bytes -= parts.values().map(|part| part.kept_bytes()).sum::<usize>();
     }
 
+    /// Makes a graph known. One that is compiled again goes by its newest name. Errors: Limit.
+    pub(super) fn register(&mut self, graph: RegisterGraph) -> Result<(), WireError> {
+        let old = self.graphs.get(&graph.graph);
+        if old.is_some_and(|old| old.name == graph.name) {
+            return Ok(());
+        }
+        if old.is_none() && self.graphs.len() >= limits::GRAPHS {
+            let why = format!("{} graphs are registered already; connect anew", limits::GRAPHS);
+            return Err(client_error(ErrorCode::Limit, why));
+        }
+        let freed = old.map_or(0, |old| old.kept_bytes());
+        self.kept_bytes -= freed;
+        self.keep(graph.kept_bytes()).inspect_err(|_| self.kept_bytes += freed)?;
+        self.graphs.insert(graph.graph, Arc::new(graph));
+        Ok(())
+    }
+
     /// A registered graph. Errors: UnknownGraph.
     pub(super) fn known(&self, graph: GraphId) -> Result<&Arc<RegisterGraph>, WireError> {
         self.graphs.get(&graph).ok_or_else(|| {

@@ -198,17 +198,9 @@ impl Handler<'_> {
 
     fn register(&self, graph: RegisterGraph) -> Answer {
         let id = graph.graph;
-        let bytes = graph.kept_bytes();
         {
             let mut state = self.client.state();
-            if !state.graphs.contains_key(&id) {
-                if state.graphs.len() >= limits::GRAPHS {
-                    let why = format!("{} graphs are registered already; connect anew", limits::GRAPHS);
-                    return Err(client_error(ErrorCode::Limit, why));
-                }
-                state.keep(bytes)?;
-                state.graphs.insert(id, Arc::new(graph));
-            }
+            state.register(graph)?;
             if state.dump.is_some() {
                 state.dump_graph(id)?;
             }

@@ -109,3 +109,14 @@ def test_llama_causal_lm(attention: str, autocast: torch.dtype | None) -> None:
         report = rust_ort.compare(model, input_ids=ids, labels=ids, use_cache=False, autocast=autocast)
     assert report.ok, str(report)
     assert all(not graph.eager for graph in report.graphs), sys.argv
+
+
+def test_a_graph_compiled_again_is_dumped_under_its_newest_name(tmp_path: Path) -> None:
+    model = torch.nn.Linear(3, 2)
+    for run in ("first", "second"):
+        torch._dynamo.reset()
+        backend = rust_ort.Backend()
+        with torch.no_grad(), rust_ort.dump(run, folder=tmp_path) as path:
+            torch.compile(model, backend=backend)(torch.ones(4, 3))
+        (graph,) = backend.graphs
+        assert (path / graph.name / "part_0" / "test_data_set_0" / "manifest.json").is_file(), run

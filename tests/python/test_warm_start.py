@@ -154,7 +154,7 @@ def test_a_plan_comes_back_as_it_was() -> None:
     client: Any = FakeClient()
     made = make_plan(gm, name="g")
     cached.save(client, "key", made)
-    found = cached.load(client, "key", gm)
+    found = cached.load(client, "key", gm, daemon_needed=True)
     assert found is not None
     assert [part.translated for part in found.parts] == [part.translated for part in made.parts]
     assert [part.graph.compute_nodes for part in found.parts] == [part.graph.compute_nodes for part in made.parts]
@@ -170,19 +170,19 @@ def test_another_graphs_plan_does_not_fit(caplog: pytest.LogCaptureFixture) -> N
     client: Any = FakeClient()
     cached.save(client, "key", make_plan(gm, name="g"))
     other = aot_graphs(lambda x: torch.tanh(x) * 2, torch.randn(3, 3))[0]
-    assert cached.load(client, "key", other) is None
+    assert cached.load(client, "key", other, daemon_needed=True) is None
     client.plans["key"] = b"\x00\xffgarbage"
-    assert cached.load(client, "key", gm) is None
+    assert cached.load(client, "key", gm, daemon_needed=True) is None
     assert caplog.text.count("it is exported again") == 2
 
 
 def test_the_table_from_kept_names_is_the_exporters() -> None:
     client: Any = FakeClient()
-    cached._whole_operators(client)  # made and kept
+    cached.decomposition_table(client, daemon_needed=True)  # made and kept
     kept: Any = FakeClient()
     kept.plans = client.plans
     assert set(kept.plans) == {operators_key()}
-    table = cached.decomposition_table(kept)
+    table = cached.decomposition_table(kept, daemon_needed=True)
     fresh = decompositions.table()
     assert table.keys() == fresh.keys()
     for operator, decomposition in fresh.items():

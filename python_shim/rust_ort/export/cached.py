@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 log = logging.getLogger("rust_ort")
 
 
-def decomposition_table(client: Client) -> dict[Any, Callable[..., Any]]:
+def decomposition_table(client: Client, *, daemon_needed: bool) -> dict[Any, Callable[..., Any]]:
     """`decompositions.table()`."""
-    return decompositions.table(_whole_operators(client))
+    return decompositions.table(_whole_operators(client, daemon_needed))
 
 
 @functools.cache
-def _whole_operators(client: Client) -> frozenset[str]:
+def _whole_operators(client: Client, daemon_needed: bool) -> frozenset[str]:
     key = operators_key()
-    known = _get(client, key)
+    known = _get(client, key, daemon_needed)
     if known:
         return frozenset(known.decode().splitlines())
     names = translate.whole_operators()
@@ -43,10 +43,10 @@ def _whole_operators(client: Client) -> frozenset[str]:
     return names
 
 
-def load(client: Client, graph_id: str, gm: fx.GraphModule) -> Plan | None:
+def load(client: Client, graph_id: str, gm: fx.GraphModule, *, daemon_needed: bool) -> Plan | None:
     """The plan of `gm` as an earlier process made it; None when there is none that fits."""
     start = time.perf_counter()
-    known = _get(client, graph_id)
+    known = _get(client, graph_id, daemon_needed)
     if known is None:
         return None
     loaded = time.perf_counter()
@@ -72,10 +72,12 @@ def count(client: Client, graph_id: str) -> None:
     _put(client, graph_id, b"")
 
 
-def _get(client: Client, key: str) -> bytes | None:
+def _get(client: Client, key: str, daemon_needed: bool) -> bytes | None:
     try:
         return client.plan(key)
-    except DaemonFault as error:  # whoever needs the daemon meets it again
+    except DaemonFault as error:
+        if daemon_needed:
+            raise
         log.debug("no plan: %s", error)
         return None
 
