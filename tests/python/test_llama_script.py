@@ -167,8 +167,7 @@ def test_refused_model_without_a_twin_is_left_out_with_the_runtimes_reason(
 
     monkeypatch.setattr(onnx_helpers, "run_model", refuse)
     job = llama.parse(["--mixed", "1", "--dtype", "float16", "--ortopt", "0", "--folder", str(tmp_path)])
-    study = llama_models.build("attention", llama_models.SIZES["small"])
-    outputs, rows = llama.run_exported(job, study, None, {})
+    outputs, rows = llama.run_exported(job, {})
     assert (outputs, llama.exit_code(rows)) == ({}, 3)
     assert rows[0].notes() == ["NotCompared llama_export_attention.onnx as exported: no kernel for MatMul"]
 
