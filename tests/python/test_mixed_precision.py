@@ -132,9 +132,10 @@ def test_a_step_whose_float16_gradients_overflow_is_skipped_as_in_eager() -> Non
         torch.testing.assert_close(candidate, reference, atol=2e-3, rtol=4e-3)
 
 
-@pytest.mark.parametrize("dtype", HALVES)
-def test_training_stays_within_what_autocast_costs_eager(dtype: torch.dtype) -> None:
-    made = mixed_training.row(0, 5, dtype)
+# float16 is slow in eager: fewer steps, and the spread is there from the first.
+@pytest.mark.parametrize(("dtype", "n_steps"), [(torch.float16, 5), (torch.bfloat16, 20)])
+def test_training_stays_within_what_autocast_costs_eager(dtype: torch.dtype, n_steps: int) -> None:
+    made = mixed_training.row(0, n_steps, dtype)
     print(made)
     assert made.losses[-1] < made.losses[0]
     assert made.worst <= made.spread
