@@ -2,12 +2,13 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod dumping;
+
 use std::path::Path;
 use std::process::Command;
 
 use rust_ort::compare::judge;
-use rust_ort::dump::{CallsToDump, GraphRecord, Run, RunSpec};
-use rust_ort::ids::{GraphId, StepId};
+use rust_ort::ids::StepId;
 use rust_ort::onnx::proto::{GraphProto, ModelProto, NodeProto};
 use rust_ort::onnx::{save, value_info};
 use rust_ort::tensor::{DType, TensorBuf, TensorDesc};
@@ -17,25 +18,7 @@ const STEP: &str = "run/0_0-forward/part_0/test_data_set_";
 
 /// Steps 0 (match), 1 (mismatch by 0.5), 2 (no reference), 3 (incomplete).
 fn dump(folder: &Path) {
-    let run = Run::open(&RunSpec {
-        folder: folder.to_owned(),
-        run: "run".to_owned(),
-        clean: false,
-        calls: CallsToDump::All,
-        run_json: String::new(),
-        keep_steps: None,
-    })
-    .unwrap();
-    let graph = GraphRecord {
-        graph: GraphId::from_bytes([1; 32]),
-        name: "0_0-forward",
-        direction: "forward",
-        dynamo_text: "",
-        joint_text: "",
-        fx_text: "fx",
-        parts_json: "",
-    };
-    let graph = run.graph(&graph).unwrap();
+    let (run, graph) = dumping::one_graph(folder, "");
     run.part(&graph, 0, b"", "").unwrap();
     let info = |name: &str| value_info(name, &TensorDesc::new(DType::F32, [2]).unwrap());
     let node = NodeProto {

@@ -3,13 +3,13 @@
 #![allow(clippy::unwrap_used)]
 
 mod common;
+mod dumping;
 
 use std::path::Path;
 use std::process::Command;
 
 use prost::Message as _;
-use rust_ort::dump::{CallsToDump, GraphRecord, Run, RunSpec};
-use rust_ort::ids::{GraphId, StepId};
+use rust_ort::ids::StepId;
 use rust_ort::onnx::load_tensor;
 use rust_ort::onnx::proto::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
 use rust_ort::onnx::{load, save, value_info};
@@ -47,25 +47,7 @@ fn dump(folder: &Path) {
         "onnxruntime_library": common::library(), "versions": { "onnxruntime": "1.0.0" },
         "options": { "ort_optimization": "basic", "threads": 1 },
     });
-    let run = Run::open(&RunSpec {
-        folder: folder.to_owned(),
-        run: "run".to_owned(),
-        clean: false,
-        calls: CallsToDump::All,
-        run_json: run_json.to_string(),
-        keep_steps: None,
-    })
-    .unwrap();
-    let graph = GraphRecord {
-        graph: GraphId::from_bytes([1; 32]),
-        name: "0_0-forward",
-        direction: "forward",
-        dynamo_text: "",
-        joint_text: "",
-        fx_text: "fx",
-        parts_json: "",
-    };
-    let graph = run.graph(&graph).unwrap();
+    let (run, graph) = dumping::one_graph(folder, &run_json.to_string());
     let provenance =
         json!({ "values": { "neg": { "fx": "negated", "op": "aten.neg.default" }, "add": { "fx": "add" } } });
     run.part(&graph, 0, &model().encode_to_vec(), &provenance.to_string()).unwrap();

@@ -2,13 +2,14 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod dumping;
+
 use std::path::Path;
 use std::process::Command;
 
 use rust_ort::compare::{TensorVerdict, Verdict, judge};
 use rust_ort::dump::reader;
-use rust_ort::dump::{CallsToDump, GraphRecord, Run, RunSpec};
-use rust_ort::ids::{GraphId, StepId};
+use rust_ort::ids::StepId;
 use rust_ort::onnx::proto::{GraphProto, ModelProto, NodeProto};
 use rust_ort::onnx::save;
 use rust_ort::tensor::TensorBuf;
@@ -55,25 +56,7 @@ fn nodes() -> Vec<Value> {
 }
 
 fn dump(folder: &Path, nodes: &[Value], plain: &[TensorVerdict]) {
-    let run = Run::open(&RunSpec {
-        folder: folder.to_owned(),
-        run: "run".to_owned(),
-        clean: false,
-        calls: CallsToDump::All,
-        run_json: String::new(),
-        keep_steps: None,
-    })
-    .unwrap();
-    let graph = GraphRecord {
-        graph: GraphId::from_bytes([1; 32]),
-        name: "0_0-forward",
-        direction: "forward",
-        dynamo_text: "",
-        joint_text: "",
-        fx_text: "fx",
-        parts_json: "",
-    };
-    let graph = run.graph(&graph).unwrap();
+    let (run, graph) = dumping::one_graph(folder, "");
     run.part(&graph, 0, b"", "").unwrap();
     run.finish(&run.begin_step(&graph, 0, StepId(7), &[]).unwrap());
     assert!(run.flush().lost.is_empty());

@@ -161,7 +161,7 @@ fn of() -> NodesOf {
 }
 
 fn table(part: &Path) -> NodeTable {
-    reader::nodes(&part, 3).unwrap().expect("a table")
+    reader::nodes(part, 3).unwrap().expect("a table")
 }
 
 /// (name, local, cumulative).
