@@ -83,9 +83,9 @@ def replay(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 def dumped_part(folder: Path, dtype: torch.dtype) -> Path:
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU(), torch.nn.Linear(8, 2)).to(dtype)
+    model = torch.nn.Sequential(torch.nn.Linear(512, 1024), torch.nn.GELU(), torch.nn.Linear(1024, 2)).to(dtype)
     with rust_ort.dump("run", folder=folder), torch.no_grad():
-        torch.compile(model, backend="rust_ort", options={"compare": "outputs"})(torch.randn(3, 4, dtype=dtype))
+        torch.compile(model, backend="rust_ort", options={"compare": "outputs"})(torch.randn(3, 512, dtype=dtype))
     (part,) = folder.glob("run/*/part_0")
     return part
 

@@ -44,16 +44,20 @@ def session():
     return onnxruntime.InferenceSession(str(HERE / "model.onnx"), options, providers=["CPUExecutionProvider"])
 
 
+NOTHING = ctypes.c_char()
+
+
 def pointer(array):
     # An array without elements may have no memory of its own; no element of it is read.
-    return array.ctypes.data or ctypes.addressof(ctypes.c_char())
+    return array.ctypes.data or ctypes.addressof(NOTHING)
 
 
 def run(expected):
     """The outputs as arrays like the expected ones. Bound by address: numpy has no bfloat16 that onnxruntime takes."""
     made = session()
     binding = made.io_binding()
-    for (_, dtype, array), declared in zip(load("input"), made.get_inputs(), strict=True):
+    inputs = load("input")  # a binding does not keep what it points to
+    for (_, dtype, array), declared in zip(inputs, made.get_inputs(), strict=True):
         binding.bind_input(declared.name, "cpu", 0, dtype, list(array.shape), pointer(array))
     outputs = [np.empty_like(array) for _, _, array in expected]
     if not expected:
@@ -62,6 +66,7 @@ def run(expected):
     for (name, dtype, array), output in zip(expected, outputs, strict=True):
         binding.bind_output(name, "cpu", 0, dtype, list(array.shape), pointer(output))
     made.run_with_iobinding(binding)
+    del inputs
     return outputs
 
 
