@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::OnnxError;
-use super::graph::{describe, order, outputs, producers, shell, sparse_name, types, uses, value_info};
+use super::graph::{describe, order, outputs, producers, shell, sparse_name, uses, value_info};
 use super::proto::{GraphProto, ModelProto, NodeProto, ValueInfoProto};
 use crate::ids::ValueName;
 use crate::tensor::TensorDesc;
@@ -16,7 +16,6 @@ pub type Feeds<'a> = HashMap<&'a str, &'a TensorDesc>;
 pub struct Isolator {
     graph: GraphProto,
     shell: ModelProto,
-    types: HashMap<String, ValueInfoProto>,
     /// Value → the node that gives it.
     producers: HashMap<String, usize>,
     /// Node → its place in topological order.
@@ -74,7 +73,6 @@ impl Isolator {
             .map(|(at, s)| (sparse_name(s).to_owned(), Initializer::Sparse(at)));
         Ok(Self {
             shell,
-            types: types(&graph).into_iter().map(|(name, info)| (name.to_owned(), info.clone())).collect(),
             producers: producers(&graph)?.into_iter().map(|(name, at)| (name.to_owned(), at)).collect(),
             places,
             initializers: dense.chain(sparse).collect(),
@@ -118,8 +116,9 @@ impl Isolator {
     fn piece(&self, wanted: &[&str], feeds: &Feeds<'_>, stops: impl Fn(&str) -> bool) -> Result<Piece, OnnxError> {
         let met = self.walk(wanted, feeds, stops)?;
         let nodes = || met.nodes.iter().map(|&(_, at)| &self.graph.node[at]);
-        let output = |&name: &&str| match self.types.get(name) {
-            Some(info) => info.clone(),
+        // What the model says of values inside it may be wrong: torch 2.13's exporter calls some float16 sums float32.
+        let output = |&name: &&str| match feeds.get(name) {
+            Some(desc) => value_info(name, desc),
             None => ValueInfoProto { name: Some(name.to_owned()), ..Default::default() },
         };
         let mut graph = GraphProto {
