@@ -148,7 +148,7 @@ fn settle_node() -> SettleNode {
 fn finish_nodes() -> FinishNodes {
     let pair = PairToCompare::Pair { reference: tensor(1, 0, &[]), candidate: tensor(1, 64, &[]) };
     let plain = vec![("mm".into(), pair), ("size".into(), PairToCompare::NotCompared("no tensor".into()))];
-    FinishNodes { of: of(), dump: true, plain }
+    FinishNodes { of: of(), dump: true, plain, tolerance: None }
 }
 
 fn replies() -> Vec<(&'static str, u64, Reply)> {

@@ -138,7 +138,11 @@ impl Bench {
     }
 
     fn finish(&mut self, dump: bool, plain: Vec<(String, PairToCompare)>) -> Vec<VerdictSummary> {
-        let reply = self.client.peer.ask(&Request::FinishNodes(FinishNodes { of: of(), dump, plain })).unwrap();
+        let reply = self
+            .client
+            .peer
+            .ask(&Request::FinishNodes(FinishNodes { of: of(), dump, plain, tolerance: None }))
+            .unwrap();
         let Reply::Comparison(verdicts) = reply else { panic!("{reply:?}") };
         if dump {
             assert_eq!(self.client.peer.ask(&Request::FlushDump).unwrap(), Reply::Done);
@@ -405,7 +409,7 @@ fn hostile_requests_are_refused() {
     }
     assert_eq!(code(bench.compare(good.clone()).unwrap_err()), ErrorCode::Limit);
     let of = NodesOf { step: StepId(100), ..of() };
-    let finish = |dump| Request::FinishNodes(FinishNodes { of, dump, plain: Vec::new() });
+    let finish = |dump| Request::FinishNodes(FinishNodes { of, dump, plain: Vec::new(), tolerance: None });
     assert_eq!(code(bench.client.peer.ask(&finish(true)).unwrap_err()), ErrorCode::BadState, "no dump is open");
     assert_eq!(bench.client.peer.ask(&finish(false)).unwrap(), Reply::Comparison(Vec::new()));
     assert_eq!(bench.compare(good).unwrap().len(), 6);

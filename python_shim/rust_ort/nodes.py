@@ -25,7 +25,7 @@ from rust_ort.export.partition import EagerNode, is_compute, operator_name
 from rust_ort.export.plan import Plan, PlannedPart
 from rust_ort.export.provenance import module_path, source_line
 from rust_ort.graph_info import GraphInfo, NodeVerdict, half_tolerance
-from rust_ort.options import Options
+from rust_ort.options import Options, Tolerance
 from rust_ort.reference import generators, set_generators
 from rust_ort.transport.layout import Layout
 from rust_ort.transport.node_batch import NodeFeed, NodesOf, NodeValue, NotCompared, can_travel
@@ -153,8 +153,13 @@ class PartNodes:
         pairs = [
             (name, instrumented, plain[name]) for name, instrumented in self._instrumented.items() if name in plain
         ]
-        changed = self.of.finish(pairs, dump=dump)
+        changed = self.of.finish(pairs, dump=dump, tolerance=self._drift)
         self.info.add_nodes(self.of.step, self.verdicts, changed)
+
+    @property
+    def _drift(self) -> Tolerance | None:
+        """Of values that have drifted."""
+        return self.options.tolerance or half_tolerance(self.info.lowest_precision)
 
     # --- collecting ---
 
@@ -211,7 +216,7 @@ class PartNodes:
             feeds,
             values,
             tolerance=self.options.tolerance,
-            cumulative_tolerance=self.options.tolerance or half_tolerance(self.info.lowest_precision),
+            cumulative_tolerance=self._drift,
         )
         for (node, value), (local, cumulative) in zip(judged, verdicts, strict=True):
             if local.kind == "mismatch" and isinstance(value, NodeValue):

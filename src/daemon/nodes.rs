@@ -187,10 +187,12 @@ impl Handler<'_> {
 
     /// A comparison without nodes is an empty table: everything of a part may have gone to eager.
     pub(super) fn finish_nodes(&self, request: FinishNodes) -> Answer {
-        let FinishNodes { of, dump, plain } = request;
+        let FinishNodes { of, dump, plain, tolerance: terms } = request;
         self.client.state().known(of.graph)?;
         let run = if dump { Some(self.open_run("FinishNodes.dump")?) } else { None };
-        let plain = self.judge(plain, None)?;
+        let (floats, exact): (Vec<_>, Vec<_>) = plain.into_iter().partition(|(_, pair)| is_float(pair));
+        let mut plain = self.judge(floats, terms.map(tolerance).as_ref())?;
+        plain.extend(self.judge(exact, None)?);
         let reply = verdicts::summaries(&plain);
         let (graph, collected);
         {
@@ -209,6 +211,10 @@ impl Handler<'_> {
         }
         Ok(Reply::Comparison(reply))
     }
+}
+
+fn is_float(pair: &PairToCompare) -> bool {
+    matches!(pair, PairToCompare::Pair { reference, .. } if reference.desc.dtype.is_float())
 }
 
 /// Names of the rows that a batch will add.

@@ -373,7 +373,8 @@ impl<'a, R: FnMut(&SubModel) -> Result<RunStats, WireError>> Cumulative<'_, 'a, 
 
     fn run_segment(&mut self, slots: &[Slot<'a>], candidates: &HashMap<&str, &TensorRef>) -> Result<Ran, NodesError> {
         let wanted: Vec<&str> = slots.iter().map(|slot| slot.node.name.as_str()).collect();
-        match self.batch.part.isolator.segment(&wanted, &descs(candidates)) {
+        let results = slots.iter().map(|slot| (slot.node.name.as_str(), &slot.node.candidate.desc)).collect();
+        match self.batch.part.isolator.segment(&wanted, &results, &descs(candidates)) {
             Err(error) => Ok(Err(error.to_string())),
             Ok(piece) => {
                 let outputs = slots.iter().map(|slot| slot.node.candidate.clone()).collect();

@@ -103,21 +103,28 @@ impl Isolator {
     /// [`OnnxError::Undefined`].
     pub fn local(&self, value: &str, through: &HashSet<&str>, feeds: &Feeds<'_>) -> Result<Piece, OnnxError> {
         let constant = |name: &str| self.fixed.contains(name) && !feeds.contains_key(name);
-        self.piece(&[value], feeds, |name| {
+        self.piece(&[value], feeds, feeds, |name| {
             name != value && self.is_cut(name) && !constant(name) && !through.contains(name)
         })
     }
 
-    /// The model that computes `wanted` from the feeds. Errors: as [`Isolator::local`].
-    pub fn segment(&self, wanted: &[&str], feeds: &Feeds<'_>) -> Result<Piece, OnnxError> {
-        self.piece(wanted, feeds, |name| feeds.contains_key(name))
+    /// The model that computes `wanted` from the feeds. `results`: what is known of those wanted. Errors: as
+    /// [`Isolator::local`].
+    pub fn segment(&self, wanted: &[&str], results: &Feeds<'_>, feeds: &Feeds<'_>) -> Result<Piece, OnnxError> {
+        self.piece(wanted, results, feeds, |name| feeds.contains_key(name))
     }
 
-    fn piece(&self, wanted: &[&str], feeds: &Feeds<'_>, stops: impl Fn(&str) -> bool) -> Result<Piece, OnnxError> {
+    fn piece(
+        &self,
+        wanted: &[&str],
+        results: &Feeds<'_>,
+        feeds: &Feeds<'_>,
+        stops: impl Fn(&str) -> bool,
+    ) -> Result<Piece, OnnxError> {
         let met = self.walk(wanted, feeds, stops)?;
         let nodes = || met.nodes.iter().map(|&(_, at)| &self.graph.node[at]);
-        // What the model says of values inside it may be wrong: torch 2.13's exporter calls some float16 sums float32.
-        let output = |&name: &&str| match feeds.get(name) {
+        // Untyped, a value whose shape the runtime cannot infer is told apart from a scalar by nobody.
+        let output = |&name: &&str| match results.get(name) {
             Some(desc) => value_info(name, desc),
             None => ValueInfoProto { name: Some(name.to_owned()), ..Default::default() },
         };
@@ -351,12 +358,12 @@ mod tests {
     fn a_segment_reads_the_feeds_that_it_needs() {
         let (isolator, desc) = (isolator(), desc());
         let feeds: Feeds<'_> = [("x", &desc), ("a", &desc)].into();
-        let piece = isolator.segment(&["c", "b"], &feeds).unwrap();
+        let piece = isolator.segment(&["c", "b"], &feeds, &feeds).unwrap();
         assert_eq!(ops(&piece), ["Neg", "Add", "Split", "Sub"]);
         assert_eq!((piece.inputs, piece.outputs), (vec!["a".to_owned()], vec!["c".to_owned(), "b".to_owned()]));
-        let text = isolator.segment(&["d"], &feeds).unwrap_err().to_string();
+        let text = isolator.segment(&["d"], &feeds, &feeds).unwrap_err().to_string();
         assert!(text.contains("node 5 (If \"branch\") reads value \"flag\""), "{text}");
-        let text = isolator.segment(&["nothing"], &feeds).unwrap_err().to_string();
+        let text = isolator.segment(&["nothing"], &feeds, &feeds).unwrap_err().to_string();
         assert!(text.contains("the new output needs value \"nothing\""), "{text}");
         assert!(matches!(Isolator::new(ModelProto::default(), &[]), Err(OnnxError::NoGraph)));
     }

@@ -248,7 +248,7 @@ pub struct SettleNode {
 }
 
 /// The end of a comparison of nodes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct FinishNodes {
     /// What was compared.
     pub of: NodesOf,
@@ -256,6 +256,8 @@ pub struct FinishNodes {
     pub dump: bool,
     /// Outputs of the part: the instrumented session's as reference, the plain session's as candidate.
     pub plain: Vec<(String, PairToCompare)>,
+    /// Of floating outputs. None: defaults by dtype.
+    pub tolerance: Option<ToleranceTerms>,
 }
 
 /// A node's two verdicts as they travel.

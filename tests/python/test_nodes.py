@@ -198,3 +198,83 @@ def test_the_first_local_mismatch_is_the_planted_node(decoder: Decoder) -> None:
         print(f"{direction} {kind} at {name}: found {wrong}")
         assert (wrong, elsewhere) == ([name], []), (direction, kind, name)
     assert all(not node.is_wrong for nodes in decoder.step().values() for node in nodes)
+
+
+# --- precisions and options ---
+
+
+@pytest.mark.usefixtures("daemon")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_nodes_in_half_precision_match(dtype: torch.dtype) -> None:
+    study = llama_models.build("decoder", llama_models.SIZES["small"])
+    module = study.module.to(dtype)
+    inputs = [tensor.detach().to(dtype).requires_grad_(tensor.requires_grad) for tensor in study.inputs]
+    backend = rust_ort.Backend({"compare": "nodes"})
+    output = torch.compile(module, backend=backend)(*inputs)
+    (output * torch.randn_like(output)).mean().backward()
+    for graph in backend.graphs:
+        assert not graph.eager
+        kinds = {kind for _, node in graph.nodes for kind in (node.local.kind, node.cumulative.kind)}
+        assert kinds == {"match"}, graph.name
+
+
+class Mixed(torch.nn.Module):
+    """Parts on ONNX Runtime around nodes that stay in eager and draw random numbers; sizes that change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.nn.functional.dropout(self.linear(x).relu(), 0.5)
+        first, second = y.split(4, 1)
+        return (first * second.exp()).sum(0) + torch.linalg.inv(y.T @ y + 8 * torch.eye(8))[:4, 0] + x.shape[0]
+
+
+def verdicts_of(calls: int, **options: Any) -> list[tuple[str, int, NodeVerdict]]:
+    """(direction, call, verdict) of every node of training steps on inputs of growing length."""
+    torch.manual_seed(0)
+    backend = rust_ort.Backend({"compare": "nodes", **options})
+    compiled = torch.compile(Mixed(), backend=backend, dynamic=True)
+    for n in range(calls):
+        compiled(torch.randn(5 + n, 8)).sum().backward()
+    return [(graph.direction, step, node) for graph in backend.graphs for step, node in graph.nodes]
+
+
+@pytest.mark.usefixtures("daemon")
+def test_parts_eager_nodes_random_numbers_and_sizes_compare_alike() -> None:
+    found = verdicts_of(2, compare_memory=4096)
+    assert {direction for direction, _, _ in found} == {"forward", "backward"}
+    wrong = [
+        str(node)
+        for _, _, node in found
+        if "match" not in (node.local.kind, node.cumulative.kind) and node.part is not None
+    ]
+    assert not wrong
+    eager = {node.op for _, _, node in found if node.part is None}
+    assert any("dropout" in op for op in eager) and any("linalg_inv" in op for op in eager)
+    assert all("ran in eager" in node.local.reason for _, _, node in found if node.part is None)
+
+
+@pytest.mark.usefixtures("daemon")
+def test_one_call_in_so_many_is_compared_and_only_what_a_pattern_names() -> None:
+    found = verdicts_of(3, compare_every=2, compare_only=["aten.relu*", "exp"])
+    assert {step for _, step, _ in found} == {0, 2}
+    ops = {node.op for _, _, node in found if node.part is not None}
+    assert ops == {"aten.relu.default", "aten.exp.default"}, ops
+
+
+def test_comparing_stops_at_the_first_mismatch(decoder: Decoder) -> None:
+    part = decoder.parts["forward"]
+    model = onnx.load_from_string(part.spec.model)
+    through_half(model.graph, find(model.graph, "MatMul", 0))
+    # Small batches: what is in the batch of the mismatch has been judged with it.
+    object.__setattr__(part.options, "compare_stop", "first")
+    object.__setattr__(part.options, "compare_memory", 1 << 16)
+    part.spec.model = model.SerializeToString()
+    part.prepare(again=True)
+    nodes = decoder.step()["forward"]
+    first = next(index for index, node in enumerate(nodes) if node.is_wrong)
+    left_out = [node for node in nodes[first + 1 :] if node.local.kind == "not_compared"]
+    assert left_out and all(nodes[first].name in node.local.reason for node in left_out)
+    assert sum(node.is_wrong for node in nodes) == 1

@@ -22,6 +22,7 @@ from rust_ort.export.corrections import CORRECTED
 MODEL_IR_VERSION = 10
 TORCHLIB_OPSET = 18
 _FX_NAME = "rust_ort.fx_name"
+PROMOTED_SUFFIX = "__promoted"
 _PATCHING = threading.Lock()
 
 
@@ -173,6 +174,7 @@ def translate(
         node.meta["nn_module_stack"] = {}
         node.meta.pop("stack_trace", None)
     exporter.passes.insert_type_promotion_nodes(source)
+    _keep_names_of_promoted(part.graph, source.graph)
     graph = ir.Graph([], [], nodes=[], opset_imports={"": opset}, name=name)
     model = ir.Model(graph, ir_version=MODEL_IR_VERSION, producer_name="rust_ort")
     try:
@@ -207,6 +209,19 @@ def translate(
         onnx_nodes=onnx_nodes,
         named_values=[fx_name for fx_name, value in produced.items() if fx_name in computed and value.name == fx_name],
     )
+
+
+def _keep_names_of_promoted(graph: fx.Graph, promoted: fx.Graph) -> None:
+    """Where type promotion widened a node and cast its result back, the name goes to what has the node's own dtype."""
+    dtypes = {node.name: getattr(node.meta.get("val"), "dtype", None) for node in graph.nodes}
+    for cast in promoted.nodes:
+        (wide, *others) = cast.all_input_nodes or (None,)
+        if cast.name in dtypes or others or wide is None or wide.name not in dtypes:
+            continue
+        name, own = wide.name, dtypes[wide.name]
+        if getattr(wide.meta.get("val"), "dtype", None) != own and getattr(cast.meta.get("val"), "dtype", None) == own:
+            wide.meta["fx_name"] = cast.meta["fx_name"] = name
+            wide.name, cast.name = name + PROMOTED_SUFFIX, name
 
 
 def _own_names(ir: Any, graph: Any, values: dict[str, Any], source: fx.Graph) -> dict[str, Any]:

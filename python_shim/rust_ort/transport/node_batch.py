@@ -109,7 +109,9 @@ class NodesOf:
             getattr(message, name).CopyFrom(_ref(f"{name} of {value.name!r}", tensor, held))
         return _verdicts(self.part.client.connection().ask(request, keep=held))[0]
 
-    def finish(self, plain: Sequence[tuple[str, torch.Tensor, torch.Tensor]], *, dump: bool) -> list[Verdict]:
+    def finish(
+        self, plain: Sequence[tuple[str, torch.Tensor, torch.Tensor]], *, dump: bool, tolerance: Tolerance | None
+    ) -> list[Verdict]:
         """Ends the comparison; a verdict for each (output, instrumented session's value, plain session's)."""
         request = wire.Request()
         message = request.finish_nodes
@@ -120,6 +122,7 @@ class NodesOf:
             pair = message.plain.add(name=name)
             pair.reference.CopyFrom(_ref(name, instrumented, held))
             pair.candidate.CopyFrom(_ref(name, candidate, held))
+        set_tolerance(message.tolerance, tolerance)
         return verdicts_from(self.part.client.connection().ask(request, keep=held))
 
     def _name(self, message: Any) -> None:

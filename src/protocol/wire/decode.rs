@@ -79,6 +79,7 @@ pub(super) fn request(body: proto::request::Body) -> Decoded<Request> {
             of: nodes_of("FinishNodes.graph_id", &finish.graph_id, finish.part, finish.step)?,
             dump: finish.dump,
             plain: finish.plain.into_iter().map(pair).collect::<Decoded<_>>()?,
+            tolerance: finish.tolerance.map(tolerance),
         }),
         Body::GetPlan(get) => Request::GetPlan(graph_id("GetPlan.graph_id", &get.graph_id)?),
         Body::PutPlan(put) => Request::PutPlan { graph: graph_id("PutPlan.graph_id", &put.graph_id)?, plan: put.plan },

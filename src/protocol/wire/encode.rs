@@ -92,6 +92,7 @@ pub(super) fn request_to_proto(request: &Request) -> proto::request::Body {
             step: finish.of.step.0,
             dump: finish.dump,
             plain: finish.plain.iter().map(pair_to_proto).collect(),
+            tolerance: finish.tolerance.map(tolerance_to_proto),
         }),
         Request::GetPlan(graph) => Body::GetPlan(proto::GetPlan { graph_id: graph.to_string() }),
         Request::PutPlan { graph, plan } => {
