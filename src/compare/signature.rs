@@ -11,29 +11,16 @@ const LENGTH: usize = 4;
 /// Source: onnx-array-api's `make_summary`; sums are bit-identical to NumPy's, because a sum next to an integer decides
 /// its letter.
 pub fn signature(tensor: &TensorView<'_>) -> String {
-    match tensor.to_f64() {
-        Some(values) => of_values(values.as_slice().expect("built in row-major order")),
-        None => "?".repeat(LENGTH),
-    }
-}
-
-fn of_values(values: &[f64]) -> String {
-    let segment_len = if values.len() <= LENGTH { 1 } else { values.len().div_ceil(LENGTH) };
-    (0..LENGTH)
-        .map(|segment| {
-            let from = (segment * segment_len).min(values.len());
-            let to = (from + segment_len).min(values.len());
-            let mut padded;
-            let segment = if to - from == segment_len {
-                &values[from..to]
-            } else {
-                padded = values[from..to].to_vec();
-                padded.resize(segment_len, 0.);
-                &padded
-            };
-            letter(pairwise_sum(segment))
-        })
-        .collect()
+    let n_elements = tensor.shape().n_elements();
+    // A block at a time: a widened copy of a large tensor would cost more than its sum.
+    let padded = |from: usize, len: usize| {
+        let mut values = tensor.flat_f64(from.min(n_elements)..(from + len).min(n_elements))?;
+        values.resize(len, 0.);
+        Some(values)
+    };
+    let segment_len = if n_elements <= LENGTH { 1 } else { n_elements.div_ceil(LENGTH) };
+    let segment = |index| pairwise_sum(index * segment_len, segment_len, &padded).map_or('?', letter);
+    (0..LENGTH).map(segment).collect()
 }
 
 fn letter(sum: f64) -> char {
@@ -41,16 +28,20 @@ fn letter(sum: f64) -> char {
 }
 
 /// Sum in the order of NumPy's `pairwise_sum_DOUBLE`: fewer than 8 elements one after the other (from -0), up to 128 in
-/// eight accumulators, more split in halves of which the first is a multiple of 8.
-fn pairwise_sum(values: &[f64]) -> f64 {
+/// eight accumulators, more split in halves of which the first is a multiple of 8. None when `values` gives none.
+fn pairwise_sum(from: usize, len: usize, values: &impl Fn(usize, usize) -> Option<Vec<f64>>) -> Option<f64> {
     const BLOCK: usize = 128;
+    if len <= BLOCK {
+        return values(from, len).map(|values| block_sum(&values));
+    }
+    let half = len / 2;
+    let head = half - half % 8;
+    Some(pairwise_sum(from, head, values)? + pairwise_sum(from + head, len - head, values)?)
+}
+
+fn block_sum(values: &[f64]) -> f64 {
     if values.len() < 8 {
         return values.iter().fold(-0., |sum, value| sum + value);
-    }
-    if values.len() > BLOCK {
-        let half = values.len() / 2;
-        let (head, tail) = values.split_at(half - half % 8);
-        return pairwise_sum(head) + pairwise_sum(tail);
     }
     let (chunks, rest) = values.as_chunks::<8>();
     let mut sums = chunks[0];
@@ -67,6 +58,11 @@ fn pairwise_sum(values: &[f64]) -> f64 {
 mod tests {
     use super::*;
     use crate::tensor::{DType, TensorBuf, TensorDesc};
+
+    fn of_values(values: &[f64]) -> String {
+        let desc = TensorDesc::new(DType::F64, [values.len() as i64]).unwrap();
+        signature(&TensorBuf::new(desc, values.iter().flat_map(|value| value.to_le_bytes()).collect()).unwrap().view())
+    }
 
     /// A linear congruential generator, so that NumPy can be given the same numbers.
     fn numbers(n: usize) -> Vec<f64> {
@@ -119,7 +115,9 @@ mod tests {
             (4099, 0x401ad107ee758a3a),
             (100_003, 0x4017b25b812f7d88_u64),
         ] {
-            assert_eq!(pairwise_sum(&numbers(n)).to_bits(), bits, "{n}");
+            let values = numbers(n);
+            let sum = pairwise_sum(0, n, &|from, len| Some(values[from..from + len].to_vec())).unwrap();
+            assert_eq!(sum.to_bits(), bits, "{n}");
         }
     }
 

@@ -1,5 +1,7 @@
 //! Dense row-major tensors: borrowed bytes ([`TensorView`]) and owned bytes ([`TensorBuf`]).
 
+use std::ops::Range;
+
 use half::{bf16, f16};
 use ndarray::{ArrayD, IxDyn};
 use serde::{Deserialize, Serialize};
@@ -97,30 +99,37 @@ impl<'a> TensorView<'a> {
         TensorBuf { desc: self.desc(), bytes: self.bytes.to_vec() }
     }
 
-    /// Every element widened to f64 (exact for f16, bf16, f32 and integers up to 2^53; bool is 0 or 1), same shape.
-    /// None for complex and 8-bit float types.
+    /// Every element widened to f64, same shape. As [`TensorView::flat_f64`].
     pub fn to_f64(&self) -> Option<ArrayD<f64>> {
+        let values = self.flat_f64(0..self.bytes.len() / self.dtype.size_bytes())?;
+        let array = ArrayD::from_shape_vec(IxDyn(&self.shape.to_usize()), values);
+        Some(array.expect("the length was checked against the shape"))
+    }
+
+    /// Elements of a range in row-major order, widened to f64 (exact for f16, bf16, f32 and integers up to 2^53; bool is
+    /// 0 or 1). None for complex and 8-bit float types. Panics beyond the elements.
+    pub fn flat_f64(&self, range: Range<usize>) -> Option<Vec<f64>> {
         fn widen<const N: usize>(bytes: &[u8], f: impl Fn([u8; N]) -> f64) -> Vec<f64> {
             bytes.as_chunks::<N>().0.iter().map(|chunk| f(*chunk)).collect()
         }
-        let values = match self.dtype {
-            DType::F32 => widen(self.bytes, |b| f32::from_le_bytes(b).into()),
-            DType::F64 => widen(self.bytes, f64::from_le_bytes),
-            DType::F16 => widen(self.bytes, |b| f16::from_le_bytes(b).to_f64()),
-            DType::BF16 => widen(self.bytes, |b| bf16::from_le_bytes(b).to_f64()),
-            DType::I8 => widen(self.bytes, |b| i8::from_le_bytes(b).into()),
-            DType::U8 => widen(self.bytes, |b| u8::from_le_bytes(b).into()),
-            DType::I16 => widen(self.bytes, |b| i16::from_le_bytes(b).into()),
-            DType::U16 => widen(self.bytes, |b| u16::from_le_bytes(b).into()),
-            DType::I32 => widen(self.bytes, |b| i32::from_le_bytes(b).into()),
-            DType::U32 => widen(self.bytes, |b| u32::from_le_bytes(b).into()),
-            DType::I64 => widen(self.bytes, |b| i64::from_le_bytes(b) as f64),
-            DType::U64 => widen(self.bytes, |b| u64::from_le_bytes(b) as f64),
-            DType::Bool => widen(self.bytes, |[b]| f64::from(u8::from(b != 0))),
+        let size = self.dtype.size_bytes();
+        let bytes = &self.bytes[range.start * size..range.end * size];
+        Some(match self.dtype {
+            DType::F32 => widen(bytes, |b| f32::from_le_bytes(b).into()),
+            DType::F64 => widen(bytes, f64::from_le_bytes),
+            DType::F16 => widen(bytes, |b| f16::from_le_bytes(b).to_f64()),
+            DType::BF16 => widen(bytes, |b| bf16::from_le_bytes(b).to_f64()),
+            DType::I8 => widen(bytes, |b| i8::from_le_bytes(b).into()),
+            DType::U8 => widen(bytes, |b| u8::from_le_bytes(b).into()),
+            DType::I16 => widen(bytes, |b| i16::from_le_bytes(b).into()),
+            DType::U16 => widen(bytes, |b| u16::from_le_bytes(b).into()),
+            DType::I32 => widen(bytes, |b| i32::from_le_bytes(b).into()),
+            DType::U32 => widen(bytes, |b| u32::from_le_bytes(b).into()),
+            DType::I64 => widen(bytes, |b| i64::from_le_bytes(b) as f64),
+            DType::U64 => widen(bytes, |b| u64::from_le_bytes(b) as f64),
+            DType::Bool => widen(bytes, |[b]| f64::from(u8::from(b != 0))),
             _ => return None,
-        };
-        let array = ArrayD::from_shape_vec(IxDyn(&self.shape.to_usize()), values);
-        Some(array.expect("the length was checked against the shape"))
+        })
     }
 }
 
