@@ -206,7 +206,7 @@ def show_dump(path: Path, models: Sequence[Dumped]) -> None:
 
 
 def dumped_models(path: Path, graphs: Sequence[GraphInfo]) -> list[Dumped]:
-    """Graphs that are one model. A graph that was compiled before in this process keeps its first name in the dump."""
+    """Graphs that are one model."""
     folders = {json.loads(file.read_text())["graph_id"]: file.parent for file in path.glob("*/parts.json")}
     return [
         Dumped(graph=folder.name, direction=graph.direction, folder=folder / "part_0")
