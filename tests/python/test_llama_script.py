@@ -98,7 +98,7 @@ def test_opset_is_the_other_exporters_and_ortopt_0_runs_models_as_they_are(
     }
     assert versions == {"llama_export_attention.onnx": [20], "model.onnx": [18]}
     assert not list(tmp_path.glob("*.opt.onnx"))
-    again, text = run(tmp_path, capsys, ortopt=0)  # a graph that was compiled before keeps its first name in the dump
+    again, text = run(tmp_path, capsys, ortopt=0)
     assert again == 0, text
     compiled_again = {name.replace("0_0-", "0_0_1-"): verdict for name, verdict in expected_rows(0, "").items()}
     assert summary(text) == compiled_again
