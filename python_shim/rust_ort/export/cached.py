@@ -29,12 +29,11 @@ log = logging.getLogger("rust_ort")
 
 def decomposition_table(client: Client, *, daemon_needed: bool) -> dict[Any, Callable[..., Any]]:
     """`decompositions.table()`."""
-    return decompositions.table(_whole_operators(client, daemon_needed))
+    return decompositions.table(_whole_operators(client, operators_key(), daemon_needed))
 
 
 @functools.cache
-def _whole_operators(client: Client, daemon_needed: bool) -> frozenset[str]:
-    key = operators_key()
+def _whole_operators(client: Client, key: str, daemon_needed: bool) -> frozenset[str]:
     known = _get(client, key, daemon_needed)
     if known:
         return frozenset(known.decode().splitlines())

@@ -12,6 +12,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from rust_ort import export
+from rust_ort.export import rules
 
 FORMAT = 1
 """Raised when the text below changes its meaning."""
@@ -41,7 +42,8 @@ def operators_key() -> str:
 
 def _digest(what: str, extra: Sequence[str]) -> hashlib._Hash:
     digest = hashlib.sha256()
-    for text in (f"rust_ort {what} {FORMAT}", versions(), export.SOURCES, *extra):
+    without = f"without {sorted(rules.masked())}"
+    for text in (f"rust_ort {what} {FORMAT}", versions(), export.SOURCES, without, *extra):
         digest.update(text.encode() + b"\0")
     return digest
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,120 +13,13 @@ from torch import fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
-from rust_ort.export import translate
+from rust_ort.export import rules, translate
 from rust_ort.export.provenance import source_line
 
 SCHEMA_VERSION = 1
 PART_PREFIX = "part_"
 
 aten = torch.ops.aten
-
-Wrong = Callable[[fx.Node], bool]
-
-
-def _argument(node: fx.Node, name: str) -> Any:
-    """Argument `name` of an ATen node, by its schema; the default when it is not given."""
-    if name in node.kwargs:
-        return node.kwargs[name]
-    for position, argument in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
-        if argument.name == name:
-            return node.args[position] if position < len(node.args) else argument.default_value
-    return None
-
-
-def _dtype(node: fx.Node, argument: str = "self") -> torch.dtype | None:
-    """dtype of the tensor that `argument` is, None when it is no tensor."""
-    value = _argument(node, argument)
-    value = value.meta.get("val") if isinstance(value, fx.Node) else value
-    return value.dtype if isinstance(value, torch.Tensor) else None
-
-
-def _of_rank_0(node: fx.Node) -> bool:
-    return bool(_argument(node, "self").meta["val"].dim() == 0)
-
-
-def _floating(node: fx.Node) -> bool:
-    found = (_dtype(node, name) for name in ("self", "other") if _argument(node, name) is not None)
-    return any(dtype is not None and dtype.is_floating_point for dtype in found)
-
-
-def _integral_result(node: fx.Node) -> bool:
-    value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and not value.dtype.is_floating_point
-
-
-def _always(_: fx.Node) -> bool:
-    return True
-
-
-RANK_0 = (_of_rank_0, "torchlib's ScatterElements takes no rank 0")
-NAN_INDEX = (_floating, "ONNX Runtime's ArgMax and ArgMin pass NaN over")
-NEGATIVE_PAD = (
-    lambda node: any(isinstance(pad, int) and pad < 0 for pad in _argument(node, "padding")),
-    "ONNX Runtime's Pad takes no negative padding in this mode",
-)
-
-WRONG_IN_TORCHLIB: dict[str, tuple[Wrong, str]] = {
-    "aten::_embedding_bag": (_always, "torchlib's embedding_bag gives offsets that make gradients wrong"),
-    "aten::_upsample_bicubic2d_aa": (_always, "torchlib's antialiased upsampling gives wrong values"),
-    "aten::_upsample_bilinear2d_aa": (_always, "torchlib's antialiased upsampling gives wrong values"),
-    "aten::addmm": (
-        lambda node: _argument(node, "beta") != 1 and _argument(node, "mat1").meta["val"].shape[1] == 0,
-        "ONNX Runtime's Gemm ignores beta when nothing is multiplied",
-    ),
-    "aten::angle": (_always, "torchlib's angle of NaN is 0"),
-    "aten::argmax": NAN_INDEX,
-    "aten::argmin": NAN_INDEX,
-    "aten::atan2": (_always, "torchlib's atan2 is wrong at y = 0 and for NaN and infinities"),
-    "aten::avg_pool2d": (
-        lambda node: _argument(node, "divisor_override") is not None,
-        "torchlib ignores divisor_override",
-    ),
-    "aten::avg_pool3d": (_always, "torchlib's avg_pool3d gives wrong values"),
-    "aten::div": (
-        lambda node: _argument(node, "rounding_mode") == "floor" and _floating(node),
-        "torchlib divides, then rounds: wrong next to an integer and for infinities",
-    ),
-    "aten::floor_divide": (_floating, "torchlib divides, then rounds: wrong next to an integer and for infinities"),
-    "aten::heaviside": (_floating, "torchlib's heaviside of NaN is 1"),
-    "aten::logcumsumexp": (_always, "torchlib's logcumsumexp underflows far below the largest element"),
-    "aten::max": NAN_INDEX,
-    "aten::min": NAN_INDEX,
-    "aten::nonzero": (_always, "its output's size is known only at run time"),
-    "aten::pow": (_integral_result, "ONNX Runtime computes integer powers in floating point"),
-    "aten::remainder": (_floating, "torchlib's remainder is wrong for infinities and large quotients"),
-    "aten::replication_pad1d": NEGATIVE_PAD,
-    "aten::replication_pad2d": NEGATIVE_PAD,
-    "aten::replication_pad3d": NEGATIVE_PAD,
-    "aten::scatter": RANK_0,
-    "aten::scatter_add": RANK_0,
-    "aten::scatter_reduce": (
-        lambda node: _argument(node, "reduce") == "mean" or _of_rank_0(node),
-        "torchlib's scatter_reduce(mean) gives wrong values, its ScatterElements takes no rank 0",
-    ),
-    "aten::signbit": (_floating, "torchlib's signbit of -0.0 is False"),
-    "aten::special_erfcx": (_always, "torchlib's erfcx gives wrong values"),
-}
-"""{operator, all its overloads: (when, why)}: wrong in torchlib of onnxscript 0.7.2 or in onnxruntime 1.31.1."""
-
-
-CASTS_SCALARS = frozenset(
-    f"aten::{name}" for name in (
-        "clamp", "clamp_max", "clamp_min", "fill", "full", "full_like", "masked_fill", "new_full", "scalar_tensor"
-    )
-)  # fmt: skip
-
-
-def _loses_float64(node: fx.Node) -> bool:
-    """Whether torchlib writes a float argument of a float64 node as a float32 that differs."""
-    if node.target._schema.name not in CASTS_SCALARS:  # type: ignore[union-attr]
-        return False
-    results = pytree.tree_leaves(node.meta.get("val"))
-    if not any(isinstance(value, torch.Tensor) and value.dtype is torch.float64 for value in results):
-        return False
-    scalars = [value for value in pytree.tree_leaves((node.args, node.kwargs)) if isinstance(value, float)]
-    return any(value == value and torch.tensor(value, dtype=torch.float32).item() != value for value in scalars)
-
 
 BOOKKEEPING = frozenset(
     {
@@ -267,11 +160,9 @@ class Support:
                 return "it draws random numbers; torch's generator is what manual_seed controls"
             if target._schema.is_mutable:
                 return "it writes to its input"
-            when, why = WRONG_IN_TORCHLIB.get(target._schema.name, (None, ""))
-            if when is not None and when(node):
+            why = rules.why_eager(node)
+            if why is not None:
                 return why
-            if _loses_float64(node):
-                return "torchlib writes a float64 scalar as float32"
         if target in BOOKKEEPING and not str(target).startswith("aten.sym_"):
             return "an assertion"
         return translate.why_untranslatable(node, opset=self._opset)

@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from rust_ort.export.corrections import CORRECTED
+from rust_ort.export import rules
+from rust_ort.export.rules import How
 
 MODEL_IR_VERSION = 10
 TORCHLIB_OPSET = 18
@@ -120,15 +121,20 @@ def _fits_bfloat16(number: Any) -> bool:
     return torch.equal(exact.to(torch.bfloat16).to(torch.float64), exact)
 
 
-@functools.cache
 def registry(opset: int = TORCHLIB_OPSET) -> Any:
-    """torchlib's registry for `opset`, made once a process (0.4 to 1.1 s)."""
+    """torchlib's registry for `opset` with the rules' ONNX forms, made once a process (0.4 to 1.1 s)."""
+    return _registry(opset, rules.masked())
+
+
+@functools.cache
+def _registry(opset: int, _: frozenset[str]) -> Any:
     exporter = _exporter()
     logger = logging.getLogger(exporter.registration.__name__)
     logger.setLevel(logging.ERROR)  # it warns of torchvision's operators where torchvision is not installed
     made = exporter.registration.ONNXRegistry.from_torchlib(opset_version=opset)
-    for target, function in CORRECTED.items():
-        made.register_op(target, function)
+    for rule in rules.active(How.TRANSLATED):
+        for target in rule.overloads:
+            made.register_op(target, rule.function)
     return made
 
 

@@ -1,32 +1,39 @@
-"""ONNX forms of our own, put in the place of torchlib's: for operators too frequent to leave to eager."""
+"""Reductions and scans."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import torch
+from rust_ort.export.rules.nodes import floating
+from rust_ort.export.rules.registry import in_eager, op, translated
 
-aten = torch.ops.aten
+in_eager(
+    "aten.argmax",
+    "aten.argmin",
+    "aten.max",
+    "aten.min",
+    why="ONNX Runtime's ArgMax and ArgMin pass NaN over",
+    upstream="onnxruntime",
+    when=floating,
+)
+in_eager("aten.logcumsumexp", why="torchlib's logcumsumexp underflows far below the largest element")
 
 
+@translated("aten.amax.default", why="ReduceMax passes NaN over", upstream="onnxruntime", silent=True)
 def amax(self: Any, dim: Sequence[int] = (), keepdim: bool = False) -> Any:
-    """NaN where a reduced element is NaN; ONNX Runtime's ReduceMax passes NaN over."""
-    from onnxscript import opset18 as op
-
+    """NaN where a reduced element is NaN."""
     return _with_nan(op.ReduceMax, self, dim, keepdim)
 
 
+@translated("aten.amin.default", why="ReduceMin passes NaN over", upstream="onnxruntime", silent=True)
 def amin(self: Any, dim: Sequence[int] = (), keepdim: bool = False) -> Any:
-    """NaN where a reduced element is NaN; ONNX Runtime's ReduceMin passes NaN over."""
-    from onnxscript import opset18 as op
-
+    """NaN where a reduced element is NaN."""
     return _with_nan(op.ReduceMin, self, dim, keepdim)
 
 
 def _with_nan(reduce: Any, self: Any, dim: Sequence[int], keepdim: bool) -> Any:
     from onnxscript import ir
-    from onnxscript import opset18 as op
 
     axes = op.Constant(value=ir.tensor(list(dim), dtype=ir.DataType.INT64))
     plain = reduce(self, axes, keepdims=keepdim)
@@ -35,7 +42,3 @@ def _with_nan(reduce: Any, self: Any, dim: Sequence[int], keepdim: bool) -> Any:
     found = op.ReduceMax(op.Cast(op.IsNaN(self), to=ir.DataType.UINT8), axes, keepdims=keepdim)
     nan = op.Constant(value=ir.tensor(float("nan"), dtype=self.dtype))
     return op.Where(op.Cast(found, to=ir.DataType.BOOL), nan, plain)
-
-
-CORRECTED: dict[Any, Callable[..., Any]] = {aten.amax.default: amax, aten.amin.default: amin}
-"""{operator overload: torchlib function}."""

@@ -1,0 +1,25 @@
+"""Every operator that is not left to torch's decompositions and torchlib, and why: one family a file, one rule a place.
+
+A rule is one line or one decorated function; tests/python/test_rules.py has a case for each. Importing this loads
+neither torch.onnx nor onnxscript. `python -m rust_ort.studies.rules` prints them as a table.
+"""
+
+from rust_ort.export.rules import (
+    attention,
+    convolution,
+    creation,
+    indexing,
+    linear,
+    loss,
+    normalization,
+    pointwise,
+    pooling,
+    reduction,
+    resize,
+)
+from rust_ort.export.rules.registry import RULES, How, Rule, active, masked, why_eager, without
+
+__all__ = [
+    "RULES", "How", "Rule", "active", "attention", "convolution", "creation", "indexing", "linear", "loss", "masked",
+    "normalization", "pointwise", "pooling", "reduction", "resize", "why_eager", "without",
+]  # fmt: skip

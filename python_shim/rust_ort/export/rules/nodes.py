@@ -1,0 +1,42 @@
+"""What a rule's condition asks of an FX node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+
+def argument(node: fx.Node, name: str) -> Any:
+    """Argument `name` of an ATen node, by its schema; the default when it is not given."""
+    if name in node.kwargs:
+        return node.kwargs[name]
+    for position, declared in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
+        if declared.name == name:
+            return node.args[position] if position < len(node.args) else declared.default_value
+    return None
+
+
+def dtype(node: fx.Node, name: str = "self") -> torch.dtype | None:
+    """dtype of the tensor that argument `name` is, None when it is no tensor."""
+    value = argument(node, name)
+    value = value.meta.get("val") if isinstance(value, fx.Node) else value
+    return value.dtype if isinstance(value, torch.Tensor) else None
+
+
+def of_rank_0(node: fx.Node) -> bool:
+    """Whether argument `self` has no dimension."""
+    return bool(argument(node, "self").meta["val"].dim() == 0)
+
+
+def floating(node: fx.Node) -> bool:
+    """Whether `self` or `other` is a floating-point tensor."""
+    found = (dtype(node, name) for name in ("self", "other") if argument(node, name) is not None)
+    return any(found_dtype is not None and found_dtype.is_floating_point for found_dtype in found)
+
+
+def integral_result(node: fx.Node) -> bool:
+    """Whether the result is a tensor of integers or bools."""
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and not value.dtype.is_floating_point

@@ -1,0 +1,48 @@
+"""Batch, group and layer norms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rust_ort.export.rules.registry import decomposed, torchs_own
+
+aten = torch.ops.aten
+
+torchs_own(
+    "aten.native_batch_norm.default",
+    "aten.native_batch_norm_backward.default",
+    "aten.batch_norm_backward.default",
+    "aten._native_batch_norm_legit.default",
+    "aten._native_batch_norm_legit.no_stats",
+    "aten._native_batch_norm_legit_functional.default",
+    "aten._native_batch_norm_legit_no_training.default",
+    "aten._batch_norm_with_update.default",
+    "aten._batch_norm_with_update_functional.default",
+    "aten._batch_norm_no_update.default",
+    "aten.cudnn_batch_norm.default",
+    "aten.cudnn_batch_norm_backward.default",
+    "aten.miopen_batch_norm_backward.default",
+    why="`training` is ignored; in inference the saved statistics are dropped",
+    silent=True,
+)
+
+
+@decomposed(
+    "aten.native_layer_norm.default",
+    why="half precision: mean and 1 / deviation come out as float32",
+)
+def layer_norm(
+    input: Tensor, normalized_shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Any:
+    """(output, mean, 1 / deviation) in float32, rounded once, as torch's CPU kernel makes them of half precision.
+
+    ONNX's LayerNormalization gives the latter two as float32, whatever it is given.
+    """
+    if input.dtype not in (torch.float16, torch.bfloat16) or input.device.type != "cpu":
+        return NotImplemented
+    wide = [None if tensor is None else tensor.to(torch.float32) for tensor in (input, weight, bias)]
+    results = aten.native_layer_norm.default(wide[0], normalized_shape, wide[1], wide[2], eps)
+    return tuple(result.to(input.dtype) for result in results)

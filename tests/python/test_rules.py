@@ -1,0 +1,238 @@
+"""Every rule of rust_ort.export.rules: with it the result is eager's, without it something is worse.
+
+The second half notices the upstream fix that makes a rule superfluous.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from support import FakeClient, use_client
+from torch import Tensor
+from torch.nn import functional
+
+import rust_ort
+from rust_ort.export import rules
+from rust_ort.export.rules import How, Rule
+from rust_ort.studies import rules as document
+
+aten = torch.ops.aten
+nan, inf = math.nan, math.inf
+SPECIAL = [nan, inf, -inf, -0.0, 0.0, 1.0, -1.0, 0.5, 100.0, -100.0, 1e20, 6.0]
+PAIRS = torch.cartesian_prod(torch.tensor(SPECIAL), torch.tensor(SPECIAL))
+X, Y = PAIRS[:, 0], PAIRS[:, 1]
+ROWS = torch.tensor([[1.0, nan, 2.0], [inf, 1.0, -inf], [-inf, -inf, -inf], [nan, nan, nan]])
+IMAGE = torch.arange(2 * 3 * 9 * 7, dtype=torch.float32).sin().reshape(2, 3, 9, 7)
+MATRIX = IMAGE[0, 0]
+CHANNEL = torch.tensor([0.5, 1.0, 2.0])
+LABELS = torch.tensor([0, 2, 1, 2])
+SCORES = torch.arange(12.0).cos().reshape(4, 3)
+HEADS = torch.arange(2 * 4 * 6 * 8, dtype=torch.float32).sin().reshape(2, 4, 6, 8)
+IDS = torch.tensor([1, 2, 2, 0, 3])
+
+
+@dataclass(frozen=True)
+class Case:
+    """A function and inputs that meet a rule; floating inputs get gradients."""
+
+    function: Callable[..., Any]
+    inputs: tuple[Tensor, ...]
+
+
+def case(function: Callable[..., Any], *inputs: Tensor) -> Case:
+    return Case(function, inputs)
+
+
+CASES: dict[str, Case] = {
+    # attention
+    "aten._scaled_dot_product_flash_attention_for_cpu.default": case(
+        lambda q: aten._scaled_dot_product_flash_attention_for_cpu(q, q, q, 0.0, True), HEADS
+    ),
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": case(
+        lambda q: functional.scaled_dot_product_attention(q, q, q), HEADS
+    ),
+    # convolution
+    "aten.convolution_backward.default": case(lambda x, w: functional.conv2d(x, w), IMAGE, IMAGE[:, :, :3, :3]),
+    # creation
+    "aten.full_like.default": case(lambda x: torch.full_like(x.detach(), 2.0), MATRIX),
+    "aten.zeros_like.default": case(lambda x: torch.zeros_like(x.detach()), MATRIX),
+    "aten.ones_like.default": case(lambda x: torch.ones_like(x.detach()), MATRIX),
+    "aten.clamp": case(lambda x: torch.clamp(x, 0.1, 0.2), MATRIX.double()),
+    "aten.clamp_max": case(lambda x: torch.clamp_max(x, 0.1), MATRIX.double()),
+    "aten.clamp_min": case(lambda x: torch.clamp_min(x, 0.1), MATRIX.double()),
+    "aten.fill": case(lambda x: aten.fill(x.detach(), 0.1), MATRIX.double()),
+    "aten.full": case(lambda x: x + torch.full((7,), 0.1, dtype=torch.float64), MATRIX.double()),
+    "aten.full_like": case(lambda x: aten.full_like(x.detach().t(), 0.1), MATRIX.double()),
+    "aten.masked_fill": case(lambda x: torch.masked_fill(x, x > 0, 0.1), MATRIX.double()),
+    "aten.new_full": case(lambda x: x.new_full((3,), 1e300, dtype=torch.float64), torch.ones(3)),
+    "aten.scalar_tensor": case(lambda x: x + aten.scalar_tensor(0.1, dtype=torch.float64), MATRIX.double()),
+    # indexing
+    "aten.lift_fresh.default": case(lambda x: x + torch.tensor([1.0, 2.0, 3.0]), torch.ones(3)),
+    "aten.alias.default": case(lambda x: _written(x), MATRIX),
+    "aten.diagonal_scatter.default": case(torch.diagonal_scatter, torch.ones(3, 3), torch.zeros(3)),
+    "aten._embedding_bag": case(
+        lambda w: functional.embedding_bag(IDS, w, torch.tensor([0, 3]), mode="max"),
+        torch.arange(12.0).reshape(4, 3).cos(),
+    ),
+    "aten.nonzero": case(lambda x: torch.nonzero(x > 0), torch.tensor(1.0)),
+    "aten.scatter": case(lambda x: torch.zeros(()).scatter(0, torch.tensor(0), x), torch.tensor(2.0)),
+    "aten.scatter_add": case(lambda x: torch.zeros(()).scatter_add(0, torch.tensor(0), x), torch.tensor(2.0)),
+    "aten.scatter_reduce": case(lambda x: torch.zeros(4).scatter_reduce(0, IDS, x, "mean"), torch.ones(5)),
+    # linear
+    "aten.addmm": case(lambda c, x: torch.addmm(c, x, x.t(), beta=0.5), torch.ones(2, 2), torch.ones(2, 0)),
+    "aten.baddbmm.default": case(
+        lambda c, x: torch.baddbmm(c, x, x, beta=0), torch.full((2, 3, 3), nan), torch.ones(2, 3, 3)
+    ),
+    "aten.mv.default": case(lambda x, y: torch.mv(x.t(), y), MATRIX, MATRIX[:, 0]),
+    # loss
+    "aten.nll_loss_forward.default": case(lambda x, w: functional.nll_loss(x, LABELS, w.detach()), SCORES, CHANNEL),
+    # normalization
+    "aten.native_layer_norm.default": case(lambda x: aten.native_layer_norm(x, [7], None, None, 1e-5), MATRIX.half()),
+    # pointwise
+    "aten.hardtanh_backward.default": case(functional.hardtanh, torch.tensor(SPECIAL)),
+    "aten.logaddexp.default": case(torch.logaddexp, torch.tensor([100.0, -200.0]), torch.tensor([100.0, -200.0])),
+    "aten.logaddexp2.default": case(torch.logaddexp2, torch.tensor([200.0, -200.0]), torch.tensor([200.0, -200.0])),
+    "aten.isinf.default": case(torch.isinf, torch.tensor([1e300, inf], dtype=torch.float64)),
+    "aten.isneginf.default": case(torch.isneginf, torch.tensor([-1e300, -inf], dtype=torch.float64)),
+    "aten.isposinf.default": case(torch.isposinf, torch.tensor([1e300, inf], dtype=torch.float64)),
+    "aten.xlogy.Tensor": case(torch.xlogy, X, Y),
+    "aten.copysign.Tensor": case(torch.copysign, X, Y),
+    "aten.copysign.Scalar": case(lambda x: torch.copysign(x, -0.0), X),
+    "aten.angle": case(torch.angle, torch.tensor(SPECIAL)),
+    "aten.atan2": case(torch.atan2, X, Y),
+    "aten.div": case(lambda x, y: torch.div(x, y, rounding_mode="floor"), torch.ones(1), torch.tensor([0.1])),
+    "aten.floor_divide": case(lambda x: aten.floor_divide(x.detach(), 0.1), torch.ones(1)),
+    "aten.heaviside": case(lambda x, y: torch.heaviside(x.detach(), y.detach()), X, Y),
+    "aten.pow": case(lambda x: torch.pow(3, x), torch.arange(40)),
+    "aten.remainder": case(torch.remainder, X, Y),
+    "aten.sign.default": case(torch.sign, torch.tensor(SPECIAL)),
+    "aten.signbit": case(torch.signbit, torch.tensor(SPECIAL)),
+    "aten.special_erfcx": case(torch.special.erfcx, torch.tensor([-3.0, 0.0, 30.0])),
+    # pooling
+    "aten.avg_pool2d": case(lambda x: functional.avg_pool2d(x, 2, divisor_override=3), IMAGE),
+    "aten.avg_pool3d": case(lambda x: functional.avg_pool3d(x, 2, ceil_mode=True, padding=1), IMAGE),
+    # reduction
+    "aten.amax.default": case(lambda x: torch.amax(x, 1), ROWS),
+    "aten.amin.default": case(lambda x: torch.amin(x, (0, 1)), ROWS),
+    "aten.argmax": case(lambda x: torch.argmax(x, 1), ROWS),
+    "aten.argmin": case(lambda x: torch.argmin(x, 1), ROWS),
+    "aten.logcumsumexp": case(lambda x: torch.logcumsumexp(x, 0), torch.tensor([-200.0, -201.0, 0.0])),
+    "aten.max": case(lambda x: torch.max(x, 1), ROWS),
+    "aten.min": case(lambda x: torch.min(x, 1), ROWS),
+    # resize
+    "aten.replication_pad2d": case(lambda x: functional.pad(x, (-3, 1, 1, -9), mode="replicate"), IMAGE[:, :, :, :5]),
+    **{
+        f"aten._upsample_{mode}2d_aa": case(
+            lambda x, mode=mode: functional.interpolate(x, (4, 3), mode=mode, antialias=True, align_corners=True),
+            IMAGE,
+        )
+        for mode in ("bilinear", "bicubic")
+    },
+}
+
+WITHOUT_CASE: dict[str, str] = {}
+"""{operator: why no graph on the CPU meets its rule}."""
+
+
+def _written(x: Tensor) -> Tensor:
+    y = x.detach().clone()
+    y[:, 0] = 0
+    return y
+
+
+@pytest.fixture(autouse=True)
+def client(monkeypatch: pytest.MonkeyPatch) -> FakeClient:
+    torch._dynamo.reset()
+    made = FakeClient()
+    use_client(monkeypatch, made)
+    return made
+
+
+def results(function: Callable[..., Any], inputs: tuple[Tensor, ...]) -> list[Tensor]:
+    """Outputs and gradients."""
+    given = [tensor.clone().requires_grad_(tensor.is_floating_point()) for tensor in inputs]
+    made = function(*given)
+    outputs = [out for out in (made if isinstance(made, tuple) else [made]) if isinstance(out, Tensor)]
+    summed = [out for out in outputs if out.requires_grad]
+    if not summed:
+        return outputs
+    wanted = [tensor for tensor in given if tensor.requires_grad]
+    gradients = torch.autograd.grad(summed, wanted, [torch.ones_like(out) for out in summed], allow_unused=True)
+    return [*outputs, *(gradient for gradient in gradients if gradient is not None)]
+
+
+@dataclass(frozen=True, order=True)
+class Outcome:
+    """How bad a compiled call is."""
+
+    refused: bool = False
+    wrong: bool = False
+    eager: int = 0
+    inputs: int = 0
+
+
+def outcome(met: Case) -> tuple[Outcome, list[str]]:
+    """And why nodes ran in eager."""
+    reference = results(met.function, met.inputs)
+    known = len(rust_ort.graphs())
+    client = FakeClient()
+    with pytest.MonkeyPatch.context() as patch:
+        use_client(patch, client)
+        try:
+            candidate = results(torch.compile(met.function, backend="rust_ort", dynamic=False), met.inputs)
+        except Exception:  # whatever torch or the runtime raises
+            return Outcome(refused=True), []
+    graphs = rust_ort.graphs()[known:]
+    try:
+        torch.testing.assert_close(candidate, reference, equal_nan=True)
+        wrong = False
+    except AssertionError:
+        wrong = True
+    made = Outcome(
+        wrong=wrong,
+        eager=sum(len(graph.eager) for graph in graphs),
+        inputs=sum(len(part.spec.input_names) for part in client.parts),
+    )
+    return made, [node.reason for graph in graphs for node in graph.eager]
+
+
+RULES = [pytest.param(rule, id=f"{rule.operator}-{rule.how.name}") for rule in rules.RULES if rule.operator in CASES]
+
+
+def test_every_rule_has_a_case_and_every_case_a_rule() -> None:
+    operators = {rule.operator for rule in rules.RULES}
+    assert operators == set(CASES) | set(WITHOUT_CASE)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_with_the_rule_it_is_right(rule: Rule) -> None:
+    made, reasons = outcome(CASES[rule.operator])
+    assert not made.refused and not made.wrong
+    if rule.how is How.EAGER:
+        assert rule.why in reasons
+    if rule.how is How.TRANSLATED:
+        assert made.eager == 0
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_without_the_rule_it_is_worse(rule: Rule) -> None:
+    met = CASES[rule.operator]
+    better, _ = outcome(met)
+    with rules.without(rule.operator):
+        torch._dynamo.reset()
+        worse, _ = outcome(met)
+    if rule.how is How.EAGER:
+        assert worse.refused or worse.wrong, f"upstream is right about {rule.operator}: the rule can go"
+    else:
+        assert worse > better, f"upstream is right about {rule.operator}: the rule can go"
+    if rule.silent:
+        assert worse.wrong, f"{rule.operator} is not silently wrong without its rule: {worse}"
+
+
+def test_the_document_has_every_rule() -> None:
+    assert document.table() in document.PATH.read_text()
