@@ -19,7 +19,7 @@ pub use graph::{count_nodes, cut, expose_intermediates, order, producers, read_b
 pub use inline::inline_functions;
 pub use io::{TEMPORARY_PREFIX, decode, load, read_external, save, save_with_external, write_whole};
 pub use isolate::{Isolator, Piece};
-pub use precision::widen;
+pub use precision::{mentions, widen};
 pub use print::{model_text, preview, type_text};
 pub use tensor::{NamedTensor, load_tensor, tensor_header, tensor_proto};
 

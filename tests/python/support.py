@@ -18,6 +18,7 @@ import torch
 
 from rust_ort.client import Client, Verdict
 from rust_ort.errors import ClientError
+from rust_ort.studies.onnx_helpers import WRONG_OPTIMIZERS
 
 _get = Client.get  # use_client replaces the attribute
 
@@ -33,7 +34,9 @@ class FakePart:
         self.client = client
         self.spec = spec
         try:
-            self.session = onnxruntime.InferenceSession(spec.model, options, providers=["CPUExecutionProvider"])
+            self.session = onnxruntime.InferenceSession(
+                spec.model, options, providers=["CPUExecutionProvider"], disabled_optimizers=client.disabled_optimizers
+            )
         except Exception as error:  # onnxruntime has one class an error code, with no base of its own
             raise ClientError(str(error), code="BAD_MODEL", graph=spec.graph.name) from error
         self.calls = 0
@@ -100,6 +103,7 @@ class FakeClient:
         self.data_sets: list[tuple[str, int, int]] = []
         self.dumps: list[str] = []
         self.plans: dict[str, bytes] = {}
+        self.disabled_optimizers = list(WRONG_OPTIMIZERS)
         self.fail: Callable[[], None] | None = None
 
     def fail_if_asked(self) -> None:

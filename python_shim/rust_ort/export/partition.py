@@ -21,6 +21,8 @@ PART_PREFIX = "part_"
 
 aten = torch.ops.aten
 
+NO_ELEMENTS = "it reads a tensor without elements"
+
 BOOKKEEPING = frozenset(
     {
         operator.getitem,
@@ -149,7 +151,7 @@ class Support:
             return self.reason(source)
         if isinstance(node.target, torch._ops.HigherOrderOperator):
             return f"higher-order operator {node.target} has no ONNX form"
-        return self._values(node) or self._operator(node)
+        return self._values(node) or self._operator(node) or _reads_nothing(node)
 
     def _operator(self, node: fx.Node) -> str | None:
         target = node.target
@@ -196,6 +198,17 @@ def _values_of(node: fx.Node) -> Iterator[object]:
         if source is not node and isinstance(source.meta.get("val"), (tuple, list)):
             continue  # the getitem nodes between are what is used
         yield from pytree.tree_leaves(source.meta.get("val"))
+
+
+def _reads_nothing(node: fx.Node) -> str | None:
+    """ONNX Runtime's kernels are at their worst without elements: reductions, products, pools and scatters are wrong
+    or fail when they run. Nothing is lost in eager."""
+    if torch.Tag.pointwise in getattr(node.target, "tags", ()) or node.target in BOOKKEEPING:
+        return None
+    for value in pytree.tree_leaves([source.meta.get("val") for source in node.all_input_nodes]):
+        if isinstance(value, torch.Tensor) and any(isinstance(size, int) and size == 0 for size in value.shape):
+            return NO_ELEMENTS
+    return None
 
 
 def _tensor_problem(value: torch.Tensor) -> str | None:

@@ -75,7 +75,7 @@ def make_plan(
             try:
                 parts.append(plan_part(cut, graph, _translating(f"{name}_{graph.name}", opset, custom)))
             except translate.TranslationError as error:
-                culprits = [error.node_name] if error.node_name in graph.compute_nodes else graph.compute_nodes
+                culprits = [name for name in error.node_names if name in graph.compute_nodes] or graph.compute_nodes
                 refused.update((node, f"its translation failed: {error}") for node in culprits)
             except Unbound as error:
                 refused[error.node] = str(error)

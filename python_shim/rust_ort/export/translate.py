@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from rust_ort.export import rules
+from rust_ort.export import rounding, rules
 from rust_ort.export.rules import How
 
 MODEL_IR_VERSION = 10
@@ -32,11 +32,11 @@ class ExporterMissing(RuntimeError):
 
 
 class TranslationError(RuntimeError):
-    """One FX node could not be written as ONNX. `node_name` is its FX name, "" when unknown."""
+    """FX nodes could not be written as ONNX. `node_names`: theirs, empty when unknown."""
 
-    def __init__(self, message: str, node_name: str) -> None:
+    def __init__(self, message: str, *node_names: str) -> None:
         super().__init__(message)
-        self.node_name = node_name
+        self.node_names = node_names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +190,7 @@ def translate(
                 registry=_with_custom(registry(opset), custom_translations),
             )  # fmt: skip
     except exporter.errors.ConversionError as error:
-        raise TranslationError(_root_message(error), _failing_node(source.graph, str(error))) from error
+        raise TranslationError(_root_message(error), *_failing_nodes(source.graph, str(error))) from error
 
     placeholders = [node.name for node in source.graph.nodes if node.op == "placeholder"]
     for value, placeholder in zip(graph.inputs, placeholders, strict=True):
@@ -200,6 +200,7 @@ def translate(
     graph.outputs.clear()
     graph.outputs.extend(produced[output] for output in wanted)
     _inline_functions(ir, model)
+    _refuse_rounded(graph, source.graph)
     used = _drop_dead(ir, graph, {str(value.name) for value in produced.values()})
     onnx_nodes = _strip_metadata(model)
     _import_opsets(model, opset)
@@ -285,6 +286,20 @@ def _inline_functions(ir: Any, model: Any) -> None:
     model.functions.clear()
 
 
+def _refuse_rounded(graph: Any, source: fx.Graph) -> None:
+    by_name = {node.name: node for node in source.nodes}
+    rounded = rounding.rounded(graph, lambda node: by_name.get(_fx_name(node) or ""))
+    if rounded:
+        raise TranslationError("; ".join(dict.fromkeys(rounded.values())), *rounded)
+
+
+def _fx_name(node: Any) -> str | None:
+    """Name of the FX node behind an ONNX node; None of the exporter's own."""
+    fx_node = node.meta.get("node")
+    name: str | None = fx_node.name if fx_node is not None else node.metadata_props.get(_FX_NAME)
+    return name
+
+
 def _drop_dead(ir: Any, graph: Any, fx_names: set[str]) -> set[str]:
     """Removes helper constants nothing uses, keeps every FX value. Returns the names of used values."""
     used = {str(value.name) for value in graph.outputs}
@@ -310,11 +325,10 @@ def _strip_metadata(model: Any) -> dict[str, str]:
     onnx_nodes: dict[str, str] = {}
     names: set[str] = set()
     for index, node in enumerate(model.graph):
-        fx_node = node.meta.get("node")
         if not node.name or node.name in names:  # a renamed value renamed its producer too
             node.name = f"{node.name or 'node'}_n{index}"
         names.add(node.name)
-        fx_name = fx_node.name if fx_node is not None else node.metadata_props.get(_FX_NAME)
+        fx_name = _fx_name(node)
         if fx_name is not None:
             onnx_nodes[node.name] = fx_name
         node.metadata_props.clear()
@@ -346,8 +360,8 @@ def _with_custom(registry: Any, custom: dict[Any, Callable[..., Any]] | None) ->
     return extended
 
 
-def _failing_node(graph: fx.Graph, message: str) -> str:
-    return next((node.name for node in graph.nodes if str(node.format_node()) in message), "")
+def _failing_nodes(graph: fx.Graph, message: str) -> list[str]:
+    return [node.name for node in graph.nodes if str(node.format_node()) in message][:1]
 
 
 def _root_message(error: BaseException) -> str:

@@ -14,7 +14,7 @@ use crate::cli::table::Failure;
 use crate::compare::{Tolerance, Verdict};
 use crate::dump::Role;
 use crate::executor::Executor as _;
-use crate::executor::ort::WRONG_OPTIMIZERS;
+use crate::executor::ort::wrong_optimizers;
 use crate::onnx::proto::ModelProto;
 use crate::onnx::{self, NamedTensor};
 use crate::tensor::{DType, TensorBuf, TensorView};
@@ -218,7 +218,8 @@ impl<'a> Repro<'a> {
         let mut config = self.target.config();
         let disabled = "optimization.disable_specified_optimizers".to_owned();
         let asked = config.remove(&disabled);
-        let all: Vec<&str> = asked.iter().map(String::as_str).chain(WRONG_OPTIMIZERS.iter().copied()).collect();
+        let all: Vec<&str> =
+            asked.iter().map(String::as_str).chain(wrong_optimizers(content.model).iter().copied()).collect();
         config.insert(disabled, all.join(";"));
         Ok(TEMPLATE
             .replace("\"@OPTIMIZATION@\"", &json!(self.target.optimization.name()).to_string())

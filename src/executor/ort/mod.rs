@@ -14,7 +14,7 @@ use std::sync::Arc;
 use ort::environment::{Environment, GlobalThreadPoolOptions};
 use ort::logging::LogLevel;
 
-pub use self::session::WRONG_OPTIMIZERS;
+pub use self::session::wrong_optimizers;
 
 use self::session::OrtSession;
 use super::{Executor, ExecutorError, Session};

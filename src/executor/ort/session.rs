@@ -9,18 +9,25 @@ use ort::ep::{self, ArbitrarilyConfigurableExecutionProvider as _};
 use ort::logging::LogLevel;
 use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
 use ort::value::{Outlet, ValueType};
+use prost::Message as _;
 
 use super::OrtExecutor;
 use super::call::{self, OrtCall};
 use super::raw::{self, MemoryInfo};
 use crate::executor::{BoundCall, ExecutorError, Session, StopToken, check_values};
+use crate::onnx::{self, proto::ModelProto};
 use crate::protocol::message::{CPU_PROVIDER as CPU, Optimization, Provider, RunStats, SessionSpec, ValueSpec};
 use crate::shm::Lease;
 use crate::tensor::{DType, TensorBuf};
 
-/// Graph optimizers that stay off whatever is asked: ONNX Runtime 1.31.1 fuses `Transpose → MatMul(·, 1-D)` to a
-/// FusedMatMul that gives wrong values on the CPU.
-pub const WRONG_OPTIMIZERS: &[&str] = &["MatmulTransposeFusion"];
+/// Graph optimizers that stay off whatever is asked, since ONNX Runtime 1.31.1 on the CPU gives wrong values with them:
+/// MatmulTransposeFusion takes `Transpose → MatMul(·, 1-D)` for a FusedMatMul; MatMulScaleFusion makes a float64 factor
+/// an attribute, which is float32.
+pub fn wrong_optimizers(model: &ModelProto) -> &'static [&'static str] {
+    let all = &["MatmulTransposeFusion", "MatMulScaleFusion"];
+    if onnx::mentions(model, DType::F64) { all } else { &all[..1] }
+}
+
 const DISABLED_OPTIMIZERS: &str = "optimization.disable_specified_optimizers";
 /// With these the runtime keeps pointing into the model's bytes, which are gone after the build.
 const REFUSED_CONFIG: &[&str] =
@@ -50,7 +57,7 @@ pub(super) fn optimized(executor: &OrtExecutor, model: &[u8], spec: &SessionSpec
     // The runtime writes to a path only; this one is memory, and gone with the descriptor.
     let file = rustix::fs::memfd_create("rust-ort-optimized", rustix::fs::MemfdFlags::CLOEXEC)
         .map_err(|error| bad_model(format!("no memory for the optimized model: {error}")))?;
-    let mut builder = options(executor, spec)?
+    let mut builder = options(executor, model, spec)?
         .with_optimized_model_path(format!("/proc/self/fd/{}", file.as_raw_fd()))
         .map_err(|error| bad_model(error.to_string()))?;
     builder.commit_from_memory(model).map_err(|error| bad_model(error.to_string()))?;
@@ -62,7 +69,7 @@ pub(super) fn optimized(executor: &OrtExecutor, model: &[u8], spec: &SessionSpec
 
 impl OrtSession {
     pub(super) fn build(executor: &OrtExecutor, model: &[u8], spec: &SessionSpec) -> Result<Self, ExecutorError> {
-        let mut builder = options(executor, spec)?;
+        let mut builder = options(executor, model, spec)?;
         let bad_model = |error: ort::Error| ExecutorError::BadModel { reason: error.to_string() };
         let session = builder.commit_from_memory(model).map_err(bad_model)?;
         let inputs = values("input", session.inputs())?;
@@ -130,7 +137,7 @@ fn names(values: &[ValueSpec]) -> Result<Vec<CString>, ExecutorError> {
     values.iter().map(name).collect()
 }
 
-fn options(executor: &OrtExecutor, spec: &SessionSpec) -> Result<SessionBuilder, ExecutorError> {
+fn options(executor: &OrtExecutor, model: &[u8], spec: &SessionSpec) -> Result<SessionBuilder, ExecutorError> {
     let bad = |name: &str, reason: String| ExecutorError::BadOption { name: name.to_owned(), reason };
     let level = match spec.optimization {
         Optimization::All => GraphOptimizationLevel::All,
@@ -143,7 +150,7 @@ fn options(executor: &OrtExecutor, spec: &SessionSpec) -> Result<SessionBuilder,
     let mut builder =
         builder.with_optimization_level(level).map_err(|error| bad("ort_optimization", error.to_string()))?;
     builder = builder.with_log_level(LogLevel::Warning).map_err(|error| bad("session", error.to_string()))?;
-    for (key, value) in config(executor, spec)? {
+    for (key, value) in config(executor, model, spec)? {
         builder = builder.with_config_entry(&key, value).map_err(|error| bad(&key, error.to_string()))?;
     }
     for provider in &spec.providers {
@@ -152,15 +159,17 @@ fn options(executor: &OrtExecutor, spec: &SessionSpec) -> Result<SessionBuilder,
     Ok(builder)
 }
 
-fn config(executor: &OrtExecutor, spec: &SessionSpec) -> Result<Vec<(String, String)>, ExecutorError> {
+fn config(executor: &OrtExecutor, model: &[u8], spec: &SessionSpec) -> Result<Vec<(String, String)>, ExecutorError> {
     if let Some(&name) = REFUSED_CONFIG.iter().find(|&&key| spec.config.contains_key(key)) {
         let reason = "models are handed over in memory that does not outlive the build; leave it out".to_owned();
         return Err(ExecutorError::BadOption { name: name.to_owned(), reason });
     }
+    // What cannot be parsed, the runtime refuses by itself.
+    let parsed = ModelProto::decode(model).unwrap_or_default();
     let mut config = spec.config.clone();
     let asked = config.remove(DISABLED_OPTIMIZERS);
     let disabled: Vec<&str> = (spec.disabled_optimizers.iter().chain(&asked).map(String::as_str))
-        .chain(WRONG_OPTIMIZERS.iter().copied())
+        .chain(wrong_optimizers(&parsed).iter().copied())
         .collect();
     config.insert(DISABLED_OPTIMIZERS.to_owned(), disabled.join(";"));
     for &key in SPINNING_CONFIG {

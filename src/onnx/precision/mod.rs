@@ -1,13 +1,16 @@
 //! bfloat16 for a runtime without bfloat16 arithmetic.
 
 mod elements;
+mod mention;
 
 use std::collections::{HashMap, HashSet};
 
 use self::elements::{BFLOAT16, Element, FLOAT};
+pub use self::mention::mentions;
 use super::graph::{describe, outputs};
 use super::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, type_proto};
 use super::{OnnxError, inline_functions, sort};
+use crate::tensor::DType;
 
 /// Operators that move data and whose bfloat16 kernel on the CPU works, in onnxruntime 1.31.1 at opsets 18 and 23.
 /// Those of `ScatterElements` and `ScatterND` do without a reduction only. Compress, DepthToSpace, Equal, Expand, IsNaN
@@ -47,9 +50,10 @@ const CONTROL: &[&str] = &["If", "Loop", "Scan", "SequenceMap"];
 /// their inputs and outputs. Weights are cast by the graph, not here. Model-local functions are put in place.
 /// Errors: those of [`inline_functions`] and [`sort`], [`OnnxError::ElementType`].
 pub fn widen<S: AsRef<str>>(model: &ModelProto, named_values: &[S]) -> Result<Option<ModelProto>, OnnxError> {
-    let graph = model.graph.as_ref().ok_or(OnnxError::NoGraph)?;
-    let in_functions = model.functions.iter().flat_map(|function| &function.node).any(node_mentions);
-    if !in_functions && !mentions(graph) {
+    if model.graph.is_none() {
+        return Err(OnnxError::NoGraph);
+    }
+    if !mentions(model, DType::BF16) {
         return Ok(None);
     }
     let mut wide = model.clone();
@@ -371,26 +375,6 @@ fn declare_float(info: &mut ValueInfoProto) {
     if let Some(type_proto::Value::TensorType(tensor)) = value {
         tensor.elem_type = Some(FLOAT);
     }
-}
-
-/// Anything in the graph may be bfloat16.
-fn mentions(graph: &GraphProto) -> bool {
-    let mut infos = graph.input.iter().chain(&graph.value_info).chain(&graph.output);
-    let sparse = graph.sparse_initializer.iter().filter_map(|sparse| sparse.values.as_ref());
-    graph.initializer.iter().chain(sparse).any(|tensor| tensor.data_type == Some(BFLOAT16))
-        || infos.any(|info| elements::of_type(info.r#type.as_ref()) == Some(BFLOAT16))
-        || graph.node.iter().any(node_mentions)
-}
-
-fn node_mentions(node: &NodeProto) -> bool {
-    let types = |name: &str| name == "to" || elements::TYPE_ATTRIBUTES.contains(&name);
-    node.attribute.iter().any(|attribute| {
-        let sparse = attribute.sparse_tensor.as_ref().and_then(|sparse| sparse.values.as_ref());
-        let mut tensors = attribute.t.iter().chain(sparse);
-        (attribute.i == Some(BFLOAT16.into()) && types(attribute.name()))
-            || tensors.any(|tensor| tensor.data_type == Some(BFLOAT16))
-            || attribute.g.iter().chain(&attribute.graphs).any(mentions)
-    })
 }
 
 fn collect_names(graph: &GraphProto, names: &mut HashSet<String>) {

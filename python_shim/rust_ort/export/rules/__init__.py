@@ -8,6 +8,7 @@ from rust_ort.export.rules import (
     attention,
     convolution,
     creation,
+    float64,
     indexing,
     linear,
     loss,
@@ -20,6 +21,7 @@ from rust_ort.export.rules import (
 from rust_ort.export.rules.registry import RULES, How, Rule, active, masked, why_eager, without
 
 __all__ = [
-    "RULES", "How", "Rule", "active", "attention", "convolution", "creation", "indexing", "linear", "loss", "masked",
+    "RULES", "How", "Rule", "active", "attention", "convolution", "creation", "float64", "indexing", "linear", "loss",
+    "masked",
     "normalization", "pointwise", "pooling", "reduction", "resize", "why_eager", "without",
 ]  # fmt: skip

@@ -7,15 +7,11 @@ from rust_ort.export.rules.registry import in_eager, whole
 
 whole(
     "aten.lift_fresh.default",
-    "aten.lift.default",
-    "aten.alias.default",
-    "aten.detach.default",
-    why="AOTAutograd's functionalization needs to see it: with alias decomposed, `y[:, 0] = 0` fails when traced",
+    why="AOTAutograd's functionalization needs to see it: without, what writes to a new tensor fails when traced",
 )
 whole("aten.diagonal_scatter.default", why="decomposed to prims.copy_to, which is not functional")
 
 in_eager("aten._embedding_bag", why="torchlib's embedding_bag gives offsets that make gradients wrong")
-in_eager("aten.nonzero", why="its output's size is known only at run time", silent=False)
 in_eager(
     "aten.scatter",
     "aten.scatter_add",

@@ -6,9 +6,6 @@ from rust_ort.export.rules.registry import torchs_own
 
 torchs_own(
     "aten.nll_loss_forward.default",
-    "aten.nll_loss_backward.default",
-    "aten.nll_loss2d_forward.default",
-    "aten.nll_loss2d_backward.default",
     why="a wrong `total_weight`, by which gradients are scaled",
     silent=True,
 )

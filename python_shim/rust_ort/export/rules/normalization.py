@@ -13,20 +13,15 @@ aten = torch.ops.aten
 
 torchs_own(
     "aten.native_batch_norm.default",
-    "aten.native_batch_norm_backward.default",
-    "aten.batch_norm_backward.default",
     "aten._native_batch_norm_legit.default",
-    "aten._native_batch_norm_legit.no_stats",
     "aten._native_batch_norm_legit_functional.default",
-    "aten._native_batch_norm_legit_no_training.default",
-    "aten._batch_norm_with_update.default",
-    "aten._batch_norm_with_update_functional.default",
-    "aten._batch_norm_no_update.default",
-    "aten.cudnn_batch_norm.default",
-    "aten.cudnn_batch_norm_backward.default",
-    "aten.miopen_batch_norm_backward.default",
-    why="`training` is ignored; in inference the saved statistics are dropped",
+    why="`training` is ignored",
     silent=True,
+)
+torchs_own(
+    "aten._native_batch_norm_legit.no_stats",
+    "aten._native_batch_norm_legit_no_training.default",
+    why="the saved statistics are dropped, or float32 whatever the input is",
 )
 
 

@@ -1,0 +1,31 @@
+//! Whether a model has values of an element type.
+
+use super::elements::{Element, TYPE_ATTRIBUTES, of_type};
+use crate::onnx::proto::{GraphProto, ModelProto, NodeProto};
+use crate::tensor::DType;
+
+/// False: nothing in the model can be `dtype`. Computed types are not followed; true is the safe answer.
+pub fn mentions(model: &ModelProto, dtype: DType) -> bool {
+    let element = dtype.onnx_code();
+    let mut in_functions = model.functions.iter().flat_map(|function| &function.node);
+    in_functions.any(|node| of_node(node, element)) || model.graph.iter().any(|graph| of_graph(graph, element))
+}
+
+fn of_graph(graph: &GraphProto, element: Element) -> bool {
+    let mut infos = graph.input.iter().chain(&graph.value_info).chain(&graph.output);
+    let sparse = graph.sparse_initializer.iter().filter_map(|sparse| sparse.values.as_ref());
+    graph.initializer.iter().chain(sparse).any(|tensor| tensor.data_type == Some(element))
+        || infos.any(|info| of_type(info.r#type.as_ref()) == Some(element))
+        || graph.node.iter().any(|node| of_node(node, element))
+}
+
+fn of_node(node: &NodeProto, element: Element) -> bool {
+    let types = |name: &str| name == "to" || TYPE_ATTRIBUTES.contains(&name);
+    node.attribute.iter().any(|attribute| {
+        let sparse = attribute.sparse_tensor.as_ref().and_then(|sparse| sparse.values.as_ref());
+        let mut tensors = attribute.t.iter().chain(sparse);
+        (attribute.i == Some(element.into()) && types(attribute.name()))
+            || tensors.any(|tensor| tensor.data_type == Some(element))
+            || attribute.g.iter().chain(&attribute.graphs).any(|graph| of_graph(graph, element))
+    })
+}
