@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rust_ort.studies.coverage_judge import difference
+from rust_ort.studies.coverage_judge import Exact, difference
 
 SEED = 0
 NO_GRAPH = ("no graph", "what Dynamo captured was not compiled")
@@ -72,6 +72,15 @@ class Judged:
     eager: frozenset[tuple[str, str]] = frozenset()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Wide:
+    """A run in float64, of inputs that are off by up to eps, relatively; seed: of these errors."""
+
+    eps: float = 0.0
+    seed: int = 0
+
+
+ROUNDINGS = 4
 Call = Callable[[Any, Sequence[Any], dict[str, Any]], Any]
 Values = Sequence[Tensor | None]
 
@@ -185,29 +194,36 @@ def described(sample: Any) -> str:
     return ", ".join([*map(str, given), *(f"{name}={value}" for name, value in named.items())])[:200]
 
 
-def copied(given: Any, *, dtype: torch.dtype | None = None) -> Any:
-    """The tensors in `given` anew, with their strides and with what they share; dtype: of floating ones, and of dtype
-    arguments."""
+def copied(given: Any, wide: Wide | None = None) -> Any:
+    """The tensors in `given` anew, with their strides and with what they share."""
     storages: dict[int, torch.UntypedStorage] = {}
+    generator = torch.Generator().manual_seed(wide.seed if wide is not None else SEED)
 
     def anew(value: Any) -> Any:
-        if isinstance(value, torch.dtype) and dtype is not None:
-            return _wider(value, dtype)
+        if isinstance(value, torch.dtype) and wide is not None:
+            return _wider(value)
         if not isinstance(value, Tensor):
             return value
         with torch.no_grad():
             made = _same_view(value, storages)
-            if dtype is not None:
-                made = made.to(_wider(value.dtype, dtype))
+            if wide is not None:
+                made = _off(made.to(_wider(value.dtype)), wide, generator)
         return made.requires_grad_(value.requires_grad)
 
     return pytree.tree_map(anew, given)
 
 
-def _wider(given: torch.dtype, wanted: torch.dtype) -> torch.dtype:
+def _off(value: Tensor, wide: Wide, generator: torch.Generator) -> Tensor:
+    """`value` with a rounding error in each element."""
+    if not wide.eps or not (value.is_floating_point() or value.is_complex()) or value.layout is not torch.strided:
+        return value
+    return value * (1 + wide.eps * (2 * torch.rand(value.shape, generator=generator, dtype=torch.float64) - 1))
+
+
+def _wider(given: torch.dtype) -> torch.dtype:
     if given.is_complex:
         return torch.complex128
-    return wanted if given.is_floating_point else given
+    return torch.float64 if given.is_floating_point else given
 
 
 def _same_view(value: Tensor, storages: dict[int, torch.UntypedStorage]) -> Tensor:
@@ -221,9 +237,9 @@ def _same_view(value: Tensor, storages: dict[int, torch.UntypedStorage]) -> Tens
     return torch._neg_view(made) if value.is_neg() else made
 
 
-def run(call: Call, sample: Any, *, backward: bool, dtype: torch.dtype | None = None) -> Ran:
+def run(call: Call, sample: Any, *, backward: bool, wide: Wide | None = None) -> Ran:
     """`call` on copies of the sample's arguments under one seed, and the gradients of what it gives."""
-    given = copied((sample.input, tuple(sample.args), dict(sample.kwargs)), dtype=dtype)
+    given = copied((sample.input, tuple(sample.args), dict(sample.kwargs)), wide)
     if not backward:
         given = pytree.tree_map_only(Tensor, lambda tensor: tensor.detach(), given)
     ran = Ran()
@@ -236,7 +252,7 @@ def run(call: Call, sample: Any, *, backward: bool, dtype: torch.dtype | None = 
         return ran
     if backward:
         try:
-            ran.gradients = _gradients(sample.output_process_fn_grad(outputs), given)
+            ran.gradients = _gradients(sample.output_process_fn_grad(outputs), given, wide or Wide())
         except Exception as error:
             ran.failed = ("backward", _one_line(error))
     return ran
@@ -250,13 +266,14 @@ def _kept(leaf: Any) -> Tensor:
     return leaf.detach().clone() if isinstance(leaf, Tensor) else torch.tensor(leaf)
 
 
-def _gradients(outputs: Any, given: Any) -> list[Tensor | None]:
+def _gradients(outputs: Any, given: Any, wide: Wide) -> list[Tensor | None]:
     wanted = [leaf for leaf in pytree.tree_leaves(given) if isinstance(leaf, Tensor) and leaf.requires_grad]
     summed = [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, Tensor) and leaf.requires_grad]
     if not wanted or not summed:
         return []
     generator = torch.Generator().manual_seed(SEED + 1)
-    tangents = [_tangent(output, generator) for output in summed]
+    noise = torch.Generator().manual_seed(wide.seed)
+    tangents = [_off(_tangent(output, generator), wide, noise) for output in summed]
     return [
         gradient if gradient is None else gradient.detach().clone()
         for gradient in torch.autograd.grad(summed, wanted, tangents, allow_unused=True)
@@ -270,7 +287,9 @@ def _tangent(output: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split())
+    """Without Dynamo's advice and without the names of this run's graph and log."""
+    text = re.sub(r"Set TORCHDYNAMO_VERBOSE=1 [^\n]*|\s(graph|log): \S+", "", str(error))
+    text = " ".join(text.split())
     return f"{type(error).__name__}: {text}"[:500]
 
 
@@ -315,7 +334,7 @@ def _chance(call: Call, sample: Any, reference: Ran, *, backward: bool) -> dict[
     for memory in (filled_memory, ZeroedMemory):
         with memory():
             again = run(call, sample, backward=backward)
-        for way, text in differences(reference, again, lambda: None).items():
+        for way, text in differences(reference, again).items():
             found[way] = found[way] or (text and f"eager differs from eager: {text}")
     return found
 
@@ -343,7 +362,7 @@ def _compiled_verdicts(
     call: Call, sample: Any, reference: Ran, *, backward: bool, backend: str
 ) -> dict[str, Judged]:  # fmt: skip
     candidate, ways = _compiled_run(call, sample, backward=backward, backend=backend)
-    exact = functools.cache(lambda: run(call, sample, backward=backward, dtype=torch.float64))
+    exact = functools.cache(lambda: _exactly(call, sample, backward=backward))
     if candidate.failed is not None and candidate.failed[0] == "forward":
         crashed = Judged(verdict="crashed", detail=candidate.failed[1])
         if not backward:
@@ -362,13 +381,25 @@ def _compiled_verdicts(
     return made
 
 
-def differences(reference: Ran, candidate: Ran, exact: Callable[[], Ran | None]) -> dict[str, str]:
-    """{direction: the first difference in words, "" for none}."""
+def _exactly(call: Call, sample: Any, *, backward: bool) -> list[Ran]:
+    """In float64, then of inputs with rounding errors; what fails is left out."""
+    dtypes = {value.dtype for value in pytree.tree_leaves((sample.input, sample.args, sample.kwargs)) if _rounds(value)}
+    eps = max((torch.finfo(dtype).eps for dtype in dtypes), default=0.0)
+    made = [run(call, sample, backward=backward, wide=Wide())]
+    made += [run(call, sample, backward=backward, wide=Wide(eps=eps, seed=seed)) for seed in range(ROUNDINGS)]
+    return [ran for ran in made if ran.failed is None] if made[0].failed is None else []
 
-    def precise(values: Callable[[Ran], Values], index: int) -> Tensor | None:
-        ran = exact()
-        found = values(ran) if ran is not None else ()
-        return found[index] if index < len(found) else None
+
+def _rounds(value: Any) -> bool:
+    return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
+
+
+def differences(reference: Ran, candidate: Ran, exact: Callable[[], Sequence[Ran]] = tuple) -> dict[str, str]:
+    """{direction: the first difference in words, "" for none}. exact: the runs in float64."""
+
+    def precise(values: Callable[[Ran], Values], index: int) -> list[Tensor]:
+        found = [values(ran)[index] for ran in exact() if index < len(values(ran))]
+        return [value for value in found if value is not None]
 
     def first(values: Callable[[Ran], Values]) -> str:
         expected, got = values(reference), values(candidate)
@@ -383,7 +414,7 @@ def differences(reference: Ran, candidate: Ran, exact: Callable[[], Ran | None])
     return {"forward": first(lambda ran: ran.outputs), "backward": first(lambda ran: ran.gradients or ())}
 
 
-def _difference(reference: Tensor | None, candidate: Tensor | None, exact: Callable[[], Tensor | None]) -> str:
+def _difference(reference: Tensor | None, candidate: Tensor | None, exact: Exact) -> str:
     """A gradient that is None is one of zeros."""
     if reference is None or candidate is None:
         given = candidate if reference is None else reference
