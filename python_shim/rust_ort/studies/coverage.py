@@ -74,13 +74,14 @@ class Worker:
             code = self._process.exitcode
             self.end()
             return f"the process died: exit code {code}"
-        self.end()
+        self.end(hung=True)
         return f"no result within {WATCHDOG_S:.0f} s"
 
-    def end(self) -> None:
+    def end(self, *, hung: bool = False) -> None:
         """Ends the process; the next item has another."""
         if self._connection is not None:
             self._connection.close()
+            self._process.join(0 if hung else WATCHDOG_S)  # it ends by itself when nobody listens
             self._process.kill()
             self._process.join()
         self._connection, self._done = None, 0
