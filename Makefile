@@ -3,12 +3,12 @@ STEPS := tests/make.sh
 # make gpu-check: folder of an onnxruntime-gpu library, and a binary built elsewhere
 ORT_GPU_LIB ?=
 BIN ?=
-# further arguments of demo, bench, gpu-check and pytest, e.g. make demo ARGS="--size small"
+# further arguments of demo, bench, coverage, gpu-check and pytest, e.g. make demo ARGS="--size small"
 ARGS ?=
 export ORT_GPU_LIB BIN ARGS
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test lint fmt fmt-check bench gpu-check clean doctor
+.PHONY: help setup build demo test lint fmt fmt-check bench coverage gpu-check clean doctor
 
 help: ## this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -36,6 +36,9 @@ fmt-check: ## formatting only; changes nothing
 
 bench: ## build; time of compiled calls against eager, inductor and in-process ONNX Runtime, into docs/bench.md
 	@$(STEPS) bench
+
+coverage: ## build; every operator of torch's OpInfo database in every dtype against eager, into docs/coverage.md
+	@$(STEPS) coverage
 
 gpu-check: ## what a GPU machine can do; needs no setup: ORT_GPU_LIB=folder BIN=binary; exits 2 without a GPU
 	@$(STEPS) gpu-check

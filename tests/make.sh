@@ -243,6 +243,14 @@ bench() {
     step "bench" "$PY" -m rust_ort.studies.bench --output "$ROOT/docs/bench.md" ${ARGS:-}
 }
 
+# With ARGS, only what they name is written: part of a sweep is not what docs/coverage.json holds.
+coverage() {
+    build
+    own_daemon
+    # shellcheck disable=SC2086
+    step "coverage" "$PY" -m rust_ort.studies.coverage ${ARGS:---output docs/coverage.md}
+}
+
 # Needs no setup: a GPU machine may be offline, with a binary built elsewhere and a Python that has torch.
 gpu_check() {
     local python=${PYTHON:-} binary=${BIN:-}
@@ -296,7 +304,7 @@ doctor() {
 }
 
 case ${1:-} in
-setup | build | demo | bench | doctor) "$1" ;;
+setup | build | demo | bench | coverage | doctor) "$1" ;;
 test) run_tests ;;
 lint | fmt)
     setup

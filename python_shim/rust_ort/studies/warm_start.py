@@ -7,18 +7,17 @@ that it starts are stopped.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from rust_ort.studies.home import Home, home
 
 COUNTERS = ("exports", "sessions_built")
 SECTIONS = ("inductor cold", "inductor warm", "aot_eager", "rust_ort cold", "rust_ort warm", "rust_ort after stop")
@@ -70,79 +69,34 @@ def child(backend: str, size: str) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Home:
-    """Folder of a socket, plans and inductor's caches."""
-
-    folder: Path
-    size: str
-
-    def environment(self) -> dict[str, str]:
-        return {
-            **os.environ,
-            "RUST_ORT_SOCKET": str(self.folder / "run" / "v1.sock"),
-            "RUST_ORT_STATE_DIR": str(self.folder / "state"),
-            "RUST_ORT_IDLE_TIMEOUT_S": "300",
-            "TORCHINDUCTOR_CACHE_DIR": str(self.folder / "inductor"),
-        }
-
-    def first_call(self, variant: str) -> FirstCall:
-        """Raises CalledProcessError when the process fails."""
-        backend = variant.split()[0]
-        before = self.counters()
-        command = [sys.executable, "-m", __spec__.name, "--child", backend, "--size", self.size]
-        done = subprocess.run(command, env=self.environment(), stdout=subprocess.PIPE, text=True, check=True)
-        said = json.loads(done.stdout.splitlines()[-1])
-        after = self.counters()
-        counted = {name: after.get(name, 0) - before.get(name, 0) for name in COUNTERS}
-        return FirstCall(
-            variant=variant,
-            seconds=said["seconds"],
-            own=said["own"],
-            exporter=said["exporter"],
-            counted=counted if backend == "rust_ort" else {},
-        )
-
-    def counters(self) -> dict[str, int]:
-        """The daemon's; {} when there is none."""
-        done = self._rust_ort("status", "--json")
-        counters: dict[str, int] = json.loads(done.stdout)["counters"] if done.returncode == 0 else {}
-        return counters
-
-    def stop(self) -> None:
-        """Ends the daemon and its executors, if there are any."""
-        self._rust_ort("stop", "--force")
-
-    def _rust_ort(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        from rust_ort.transport.daemon import find_binary
-
-        return subprocess.run(
-            [find_binary(), *arguments], env=self.environment(), capture_output=True, text=True, check=False
-        )
-
-
-@contextlib.contextmanager
-def home(size: str) -> Iterator[Home]:
-    """A home of its own, whose daemon ends with it."""
-    with tempfile.TemporaryDirectory(prefix="rort-") as folder:
-        made = Home(folder=Path(folder), size=size)
-        (made.folder / "run").mkdir(mode=0o700)
-        try:
-            yield made
-        finally:
-            made.stop()
+def first_call(made: Home, variant: str, size: str) -> FirstCall:
+    """The first step of a fresh process of this home. Raises CalledProcessError when the process fails."""
+    backend = variant.split()[0]
+    before = made.counters()
+    command = [sys.executable, "-m", __spec__.name, "--child", backend, "--size", size]
+    done = subprocess.run(command, env=made.environment(), stdout=subprocess.PIPE, text=True, check=True)
+    said = json.loads(done.stdout.splitlines()[-1])
+    after = made.counters()
+    counted = {name: after.get(name, 0) - before.get(name, 0) for name in COUNTERS}
+    return FirstCall(
+        variant=variant,
+        seconds=said["seconds"],
+        own=said["own"],
+        exporter=said["exporter"],
+        counted=counted if backend == "rust_ort" else {},
+    )
 
 
 def measure(variants: Sequence[str], *, size: str, rounds: int) -> list[FirstCall]:
     """Each variant in `rounds` fresh processes, a fresh home a round."""
     calls = []
     for round_ in range(rounds):
-        with home(size) as made:
+        with home() as made:
             for variant in variants:
                 print(f"round {round_ + 1}: {variant} ...", file=sys.stderr, flush=True)
                 if variant.endswith("after stop"):
                     made.stop()
-                calls.append(made.first_call(variant))
+                calls.append(first_call(made, variant, size))
     return calls
 
 

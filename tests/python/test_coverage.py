@@ -1,0 +1,202 @@
+"""The coverage study: its judge, its verdicts, its workers, and a slice of docs/coverage.json held as the floor."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from conftest import Daemon
+from support import FakeClient, FakePart, use_client
+from torch import Tensor
+from torch.testing._internal.opinfo.core import SampleInput
+
+from rust_ort.errors import ClientError
+from rust_ort.studies import coverage, coverage_report
+from rust_ort.studies.coverage_item import Item, Judged, Result, judge_sample, spread
+from rust_ort.studies.coverage_judge import difference
+
+nan, inf = math.nan, math.inf
+half, single = torch.float16, torch.float32
+
+
+def tensor(*values: Any, dtype: torch.dtype = single) -> Tensor:
+    return torch.tensor(values, dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    ("reference", "candidate"),
+    [
+        (tensor(nan, inf, -inf, 0.0), tensor(nan, inf, -inf, -0.0)),
+        (tensor(1.0), tensor(1.000002)),
+        (tensor(1.0, dtype=half), tensor(1.001, dtype=half)),
+        (tensor(2**62 + 1, dtype=torch.int64), tensor(2**62 + 1, dtype=torch.int64)),
+        (torch.tensor(complex(nan, 1)), torch.tensor(complex(nan, 1))),
+        (tensor(), tensor()),
+        (tensor(1.0, 0.0).to_sparse(), tensor(1.0, 0.0).to_sparse()),
+    ],
+)
+def test_what_is_as_good_as_eager(reference: Tensor, candidate: Tensor) -> None:
+    assert difference(reference, candidate) == ""
+
+
+@pytest.mark.parametrize(
+    ("reference", "candidate", "says"),
+    [
+        (tensor(1.0), tensor(1.00002), "1 of 1 elements, worst at (0,): 1.0000200271606445, expected 1.0"),
+        (tensor(1.0, nan), tensor(1.0, 0.0), "1 of 2 elements, worst at (1,): 0.0, expected nan"),
+        (tensor(inf), tensor(-inf), "worst at (0,): -inf, expected inf"),
+        (tensor(0.0), tensor(nan), "worst at (0,): nan, expected 0.0"),
+        (tensor(2**62 + 1, dtype=torch.int64), tensor(2**62, dtype=torch.int64), "1 of 1 elements"),
+        (tensor(True), tensor(False), "1 of 1 elements"),
+        (tensor(1.0), tensor(1.0, dtype=half), "torch.float16, expected torch.float32"),
+        (tensor(1.0), tensor(1.0).reshape(()), "shape (), expected (1,)"),
+    ],
+)
+def test_what_differs(reference: Tensor, candidate: Tensor, says: str) -> None:
+    assert says in difference(reference, candidate)
+
+
+@pytest.mark.parametrize(
+    ("reference", "candidate", "exact", "right"),
+    [
+        (1.0, 1.002, 1.001, True),  # eager is as far away, on the other side
+        (1.0, 1.003, 1.001, True),  # twice as far
+        (1.0, 1.006, 1.001, False),
+        (1.0, 1.004, 1.0, False),  # eager is exact, and this is four steps away
+        (0.0, 1e-3, 0.0, False),  # a step around 0 is the smallest number
+        (inf, 6e4, 7e4, False),  # where eager overflows, nothing is excused
+        (nan, 1.0, 1.0, True),
+        (1.0, nan, nan, False),
+    ],
+)
+def test_the_float64_value_excuses_at_most_twice_eagers_distance(
+    reference: float, candidate: float, exact: float, right: bool
+) -> None:
+    precise = tensor(exact, dtype=torch.float64)
+    text = difference(tensor(reference, dtype=half), tensor(candidate, dtype=half), lambda: [precise])
+    assert (text == "") is right, text
+
+
+@pytest.mark.parametrize(
+    ("candidate", "right"),
+    [
+        ((8.0, 1.0, 0.0), True),
+        ((8.04, 1.0, 0.0), True),  # twice as far as eager
+        ((8.0, 1.01, 0.0), True),  # a rounding of the inputs is as far there
+        ((8.0, 1.1, 0.0), False),  # nearer than that rounding, farther than eager's farthest
+        ((8.0, 1.0, 0.01), False),  # no rounding changes what is 0
+    ],
+)
+def test_a_rounding_of_the_inputs_excuses_at_most_eagers_farthest(candidate: tuple[float, ...], right: bool) -> None:
+    exact = [tensor(8.0, one, 0.0, dtype=torch.float64) for one in (1.0, 1.1)]
+    text = difference(tensor(8.02, 1.0, 0.0, dtype=half), tensor(*candidate, dtype=half), lambda: exact)
+    assert (text == "") is right, text
+
+
+def test_samples_are_the_first_and_some_of_the_rest() -> None:
+    assert [spread(2, 3), spread(10, 1), spread(10, 2), spread(10, 3), spread(10, 6)] == [
+        [0, 1],
+        [0],
+        [0, 9],
+        [0, 1, 9],
+        [0, 1, 2, 4, 6, 9],
+    ]
+
+
+class OffByOne(FakePart):
+    """A backend that is wrong."""
+
+    def __call__(self, inputs: Any, *, eager_nodes: int = 0) -> list[Tensor]:
+        return [output + 1 for output in super().__call__(inputs, eager_nodes=eager_nodes)]
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> FakeClient:
+    made = FakeClient()
+    use_client(monkeypatch, made)
+    return made
+
+
+def judged(function: Callable[..., Any], *inputs: Tensor, backward: bool = True) -> dict[str, Judged]:
+    given = [value.requires_grad_(backward) for value in inputs]
+    return judge_sample(function, SampleInput(given[0], args=tuple(given[1:])), backward=backward)
+
+
+def verdicts(function: Callable[..., Any], *inputs: Tensor, backward: bool = True) -> list[str]:
+    return [found.verdict for found in judged(function, *inputs, backward=backward).values()]
+
+
+X = torch.linspace(0.1, 0.9, 6)
+
+
+def test_translated_and_right(client: FakeClient) -> None:
+    assert verdicts(torch.sin, X.clone()) == ["right", "right"]
+    assert client.parts
+
+
+def test_a_wrong_result_is_wrong(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "part", lambda spec, options: OffByOne(client, spec))
+    assert verdicts(torch.sin, X.clone()) == ["wrong", "wrong"]
+
+
+def test_an_error_of_the_backend_is_a_crash(client: FakeClient) -> None:
+    def fail() -> None:
+        raise ClientError("planted")
+
+    client.fail = fail
+    found = judged(torch.sin, X.clone())
+    assert [one.verdict for one in found.values()] == ["crashed", "crashed"]
+    assert "planted" in found["forward"].detail
+
+
+def test_a_node_left_to_eager_is_not_right(client: FakeClient) -> None:
+    found = judged(lambda x: torch.special.erfcx(x) + 1, X.clone(), backward=False)["forward"]
+    assert (found.verdict, [op for op, _ in found.eager]) == ("eager", ["aten.special_erfcx.default"])
+    assert client.parts, "the addition is translated, and the whole is not right for it"
+
+
+def test_what_a_graph_break_leaves_outside_is_not_right(client: FakeClient) -> None:
+    found = judged(lambda x: torch.nonzero(x.sin()), X.clone(), backward=False)["forward"]
+    assert (found.verdict, [op for op, _ in found.eager]) == ("eager", ["graph break"])
+
+
+def test_a_graph_that_computes_nothing_is_not_right(client: FakeClient) -> None:
+    assert verdicts(lambda x: x, X.clone(), backward=False) == ["nothing"]
+    assert not client.parts
+
+
+def test_what_aot_eager_does_wrong_too_is_not_ours(client: FakeClient) -> None:
+    assert verdicts(lambda x: x + torch.compiler.is_compiling(), X.clone(), backward=False) == ["untraceable"]
+
+
+def test_memory_that_nobody_wrote_is_nondeterministic(client: FakeClient) -> None:
+    for dtype in (torch.float32, torch.bool):
+        assert verdicts(torch.empty_like, torch.ones(9).to(dtype), backward=False) == ["nondeterministic"]
+
+
+def test_a_worker_that_ends_costs_its_item_only(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = coverage.Worker()
+    try:
+        assert worker.run(Item(op="no such operator", dtype="bool", samples=1)) == "the process died: exit code 1"
+        result = worker.run(Item(op="sin", dtype="float32", samples=1))
+        assert isinstance(result, Result)
+        assert (result.forward, result.backward) == ("right", "right")
+        monkeypatch.setattr(coverage, "WATCHDOG_S", 0.0)
+        assert worker.run(Item(op="sin", dtype="float32", samples=1)) == "no result within 0 s"
+    finally:
+        worker.end()
+
+
+def test_the_floor_is_written_and_read_alike() -> None:
+    results = [Result(op=op, dtype="bool", forward="right", backward=None) for op in ("b", "a")]
+    floor = coverage_report.floor(results)
+    assert (
+        json.loads(coverage_report.floor_text(floor)) == floor == {"bool": {"a": ["right", None], "b": ["right", None]}}
+    )
+    worse = Result(op="a", dtype="bool", forward="eager", backward=None)
+    assert coverage_report.worse(floor["bool"]["a"], results[1]) == []
+    assert "eager, recorded right" in coverage_report.worse(floor["bool"]["a"], worse)[0]
