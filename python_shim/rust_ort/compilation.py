@@ -23,7 +23,7 @@ from rust_ort.compiled_graph import CompiledGraph, PartRunner
 from rust_ort.errors import ClientError, DaemonFault, OptionError, RustOrtError
 from rust_ort.export import cached
 from rust_ort.export import hash as content
-from rust_ort.export.partition import EagerNode, lowest_precision
+from rust_ort.export.partition import EagerNode, lowest_precision, operators
 from rust_ort.export.plan import Plan, PlannedPart, make_plan
 from rust_ort.export.provenance import described, input_sources, provenance_json
 from rust_ort.export.translate import TORCHLIB_OPSET
@@ -218,6 +218,7 @@ def _plan_and_prepare(
             parts=[part.graph.compute_nodes for part in plan.parts],
             eager=plan.cut.eager,
             seconds=seconds,
+            operators=operators(gm),
             lowest_precision=lowest_precision(gm),
         )
         start = time.perf_counter()

@@ -51,6 +51,11 @@ def operator_name(node: fx.Node) -> str:
     return str(node.target) + (f"({', '.join(wrapped)})" if wrapped else "")
 
 
+def operators(gm: fx.GraphModule) -> dict[str, str]:
+    """{compute node: operator} in graph order."""
+    return {node.name: operator_name(node) for node in gm.graph.nodes if is_compute(node)}
+
+
 def lowest_precision(gm: fx.GraphModule) -> torch.dtype | None:
     """float16 or bfloat16 when a value of the graph has it, else None. What a difference to eager is measured by."""
     found = {
