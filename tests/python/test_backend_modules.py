@@ -246,6 +246,15 @@ def test_dropout_equals_eager_exactly(client: FakeClient | DaemonClient) -> None
     assert any("random numbers" in reason for reason in reasons)
 
 
+def test_dropouts_that_do_not_depend_on_each_other_draw_in_eagers_order(client: FakeClient | DaemonClient) -> None:
+    def function(self: Any, x: Any, y: Any) -> Any:
+        for _ in range(3):
+            x = F.dropout(x.exp().sum(0, keepdim=True) * x, 0.5)
+        return F.dropout(F.dropout(y * 2, 0.5).relu(), 0.5) @ x
+
+    check(Fn(function), torch.randn(4, 8), torch.randn(4, 4), client=client, eager=None)
+
+
 def test_linalg_solve_runs_in_eager_between_two_parts(client: FakeClient | DaemonClient) -> None:
     module = Fn(lambda self, x, y: torch.relu(torch.linalg.solve(x * 2 + 5 * torch.eye(3), y + 1)))
     check(module, torch.randn(3, 3, requires_grad=True), torch.randn(3, 2), client=client, eager=None, tol=1e-4)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -240,6 +241,8 @@ def _partition(gm: fx.GraphModule, support: Support) -> Partition:
     outer = _make_graph_module(gm, _copy(gm.graph))
     computing = [node for node in outer.graph.nodes if node.op == "call_function"]
     reasons = {node.name: reason for node in computing if (reason := support.reason(node)) is not None}
+    effects = [node for node in computing if node.name in reasons and _has_effect(node)]
+    _chain(effects)
     if not reasons:
         proposed = [dict.fromkeys(computing)]
     else:
@@ -256,6 +259,7 @@ def _partition(gm: fx.GraphModule, support: Support) -> Partition:
     ]
     names = [[node.name for node in sorted(nodes, key=order.__getitem__) if is_compute(node)] for nodes in chosen]
     fuse_by_partitions(outer, [dict.fromkeys(nodes) for nodes in chosen], prefix=PART_PREFIX, always_return_tuple=True)
+    _unchain(outer.graph, {node.name for node in effects[1:]})
     outer.recompile()
     parts = [
         PartGraph(index=index, name=f"{PART_PREFIX}{index}", module=getattr(outer, f"{PART_PREFIX}{index}"),
@@ -263,6 +267,25 @@ def _partition(gm: fx.GraphModule, support: Support) -> Partition:
         for index in range(len(chosen))
     ]  # fmt: skip
     return Partition(module=gm, outer=outer, parts=parts, eager=eager, reasons=reasons)
+
+
+def _has_effect(node: fx.Node) -> bool:
+    """Whether `node` draws random numbers or writes into a tensor, so that its place among the others like it counts."""
+    if isinstance(node.target, torch._ops.OpOverload):
+        return torch.Tag.nondeterministic_seeded in node.target.tags or node.target._schema.is_mutable
+    return isinstance(node.target, torch._ops.HigherOrderOperator)
+
+
+def _chain(nodes: Sequence[fx.Node]) -> None:
+    """Makes each node read the one before: cutting a graph sorts it anew, and by its inputs alone."""
+    for earlier, later in itertools.pairwise(nodes):
+        later.args = (*later.args, earlier)
+
+
+def _unchain(graph: fx.Graph, chained: Collection[str]) -> None:
+    for node in graph.nodes:
+        if node.name in chained:
+            node.args = node.args[:-1]
 
 
 def _copy(graph: fx.Graph) -> fx.Graph:

@@ -49,7 +49,9 @@ class Architecture:
 
         sub = {name: getattr(transformers, cls)(**options) for name, (cls, options) in self.sub.items()}
         config = getattr(transformers, self.config)(**self.options, **sub)
-        config._attn_implementation = {"": attention, "backbone_config": "eager"} if "backbone_config" in sub else attention
+        config._attn_implementation = (
+            {"": attention, "backbone_config": "eager"} if "backbone_config" in sub else attention
+        )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(SEED)
             module = getattr(transformers, self.model)(config).train()
