@@ -47,7 +47,8 @@ class NodeVerdict:
 class GraphInfo:
     """What is known about one compiled AOT graph. `verdicts`: (step, verdict) of observed calls, newest last; `nodes`:
     the same of single nodes under compare="nodes", in graph order. `seconds`: time by phase of the compilation.
-    `operators`: {FX compute node: operator}. `unreachable`: why its parts could not be prepared, where on_daemon_error="eager" let the compilation go on."""
+    `operators`: {compute node: its operator}. `unreachable`: why its parts could not be prepared, where
+    on_daemon_error="eager" let the compilation go on."""
 
     name: str
     direction: str

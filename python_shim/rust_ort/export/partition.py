@@ -270,7 +270,7 @@ def _partition(gm: fx.GraphModule, support: Support) -> Partition:
 
 
 def _has_effect(node: fx.Node) -> bool:
-    """Whether `node` draws random numbers or writes into a tensor, so that its place among the others like it counts."""
+    """Whether `node` draws random numbers or writes into a tensor: its place among the others like it counts."""
     if isinstance(node.target, torch._ops.OpOverload):
         return torch.Tag.nondeterministic_seeded in node.target.tags or node.target._schema.is_mutable
     return isinstance(node.target, torch._ops.HigherOrderOperator)

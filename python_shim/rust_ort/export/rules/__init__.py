@@ -14,6 +14,7 @@ from rust_ort.export.rules import (
     normalization,
     pointwise,
     pooling,
+    random,
     reduction,
     resize,
 )
@@ -21,5 +22,5 @@ from rust_ort.export.rules.registry import RULES, How, Rule, active, masked, why
 
 __all__ = [
     "RULES", "How", "Rule", "active", "attention", "convolution", "creation", "indexing", "linear", "loss", "masked",
-    "normalization", "pointwise", "pooling", "reduction", "resize", "why_eager", "without",
+    "normalization", "pointwise", "pooling", "random", "reduction", "resize", "why_eager", "without",
 ]  # fmt: skip
