@@ -51,8 +51,9 @@ class Graph:
 
 @dataclass(kw_only=True)
 class Run:
-    """One architecture in one mode. max_rel: largest max|Δ|/max|r| of outputs and gradients, `worst` the value it is
-    of; rounding: how many gradients are nothing but rounding; mismatches: {value: by how much}; error: of a run that raised or whose process died."""
+    """One architecture in one mode. max_rel: largest max|Δ|/max|r| of outputs, gradients and buffers, `worst` the value
+    it is of; rounding: how many gradients are nothing but rounding; mismatches: {value: by how much}; error: of a run
+    that raised or whose process died."""
 
     architecture: str
     attention: str
