@@ -136,6 +136,11 @@ CASES: dict[str, Case] = {
     # pooling
     "aten.avg_pool2d": case(lambda x: functional.avg_pool2d(x, 2, divisor_override=3), IMAGE),
     "aten.avg_pool3d": case(lambda x: functional.avg_pool3d(x, 2, ceil_mode=True, padding=1), IMAGE),
+    # random
+    "aten.cauchy.default": case(lambda x: torch.empty_like(x).cauchy_() * x, MATRIX),
+    "aten.exponential.default": case(lambda x: torch.empty_like(x).exponential_() * x, MATRIX),
+    "aten.geometric.default": case(lambda x: torch.empty_like(x).geometric_(0.3) * x, MATRIX),
+    "aten.log_normal.default": case(lambda x: torch.empty_like(x).log_normal_() * x, MATRIX),
     # reduction
     "aten.amax.default": case(lambda x: torch.amax(x, 1), ROWS),
     "aten.amin.default": case(lambda x: torch.amin(x, (0, 1)), ROWS),
@@ -177,6 +182,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> FakeClient:
 def results(function: Callable[..., Any], inputs: tuple[Tensor, ...]) -> list[Tensor]:
     """Outputs and gradients."""
     given = [tensor.clone().requires_grad_(tensor.is_floating_point()) for tensor in inputs]
+    torch.manual_seed(0)
     made = function(*given)
     outputs = [out for out in (made if isinstance(made, tuple) else [made]) if isinstance(out, Tensor)]
     summed = [out for out in outputs if out.requires_grad]
