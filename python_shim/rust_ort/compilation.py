@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import gc
 import logging
 import os
 import re
@@ -56,7 +57,8 @@ class _Compilation:
     def timed(self, phase: str) -> Iterator[None]:
         start = time.perf_counter()
         try:
-            yield
+            with _no_collection():
+                yield
         finally:
             self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
 
@@ -133,8 +135,21 @@ def _compile_aot_graph(
     if direction == "forward":
         _keep_saved_tensors()
     # A first backward compiles outside Dynamo's lock, in several threads at once; FX's metadata is one a process.
-    with compile_lock:
+    with compile_lock, _no_collection():
         return _compiled_once(compilation, direction, gm)
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Inside, Python's cycle collector is off: what is made here lives on, and each search of all torch's objects for
+    garbage costs a tenth of a second or more."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _keep_saved_tensors() -> None:

@@ -131,11 +131,28 @@ def _registry(opset: int, _: frozenset[str]) -> Any:
     exporter = _exporter()
     logger = logging.getLogger(exporter.registration.__name__)
     logger.setLevel(logging.ERROR)  # it warns of torchvision's operators where torchvision is not installed
-    made = exporter.registration.ONNXRegistry.from_torchlib(opset_version=opset)
+    with _signatures_on_demand(exporter.registration):
+        made = exporter.registration.ONNXRegistry.from_torchlib(opset_version=opset)
     for rule in rules.active(How.TRANSLATED):
         for target in rule.overloads:
             made.register_op(target, rule.function)
     return made
+
+
+@contextlib.contextmanager
+def _signatures_on_demand(registration: Any) -> Iterator[None]:
+    """Inside, registered functions get no signature: the exporter makes it when it first writes one of them, and most
+    are never written (0.4 s)."""
+    described = registration.OnnxDecompMeta
+    if "skip_signature_inference" not in described.__dataclass_fields__:
+        yield
+        return
+    with _PATCHING:
+        registration.OnnxDecompMeta = functools.partial(described, skip_signature_inference=True)
+        try:
+            yield
+        finally:
+            registration.OnnxDecompMeta = described
 
 
 def whole_operators() -> frozenset[str]:
