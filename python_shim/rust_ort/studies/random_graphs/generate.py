@@ -186,7 +186,7 @@ class _Growing:
 
 def _dtypes(rng: random.Random) -> list[torch.dtype]:
     """Of new operands: mostly one floating dtype."""
-    main = rng.choices(FLOATS, (55, 15, 15, 15))[0]
+    main = rng.choices(FLOATS, (60, 10, 15, 15))[0]
     made = [main] * 6 + [rng.choice(INTS)]
     return made + [rng.choice(FLOATS)] * 3 if rng.random() < 0.25 else made
 
