@@ -86,7 +86,6 @@ ROWS = {
         torch.clone({any})
         torch.celu({f}, {0.5|1.0})
         torch.threshold({f}, {0.5|1.0}, {-1.0|0.25})
-        torch.polar({f}.abs() + 0.5, {same}).real
     """,
     "activation": """
         F.relu({n})
@@ -342,7 +341,6 @@ ROWS = {
         torch.log_softmax({f}, {dim})
         torch.log_softmax({f1+}, {dim}, dtype=torch.float32)
         F.softmin({f1+}, {dim})
-        F.gumbel_softmax({f1+} * 0, tau=1.0).sum() * 0
     """,
     "norm": """
         F.layer_norm({f1+}, ({x}.shape[-1],), eps={1e-5|1e-2})
@@ -401,8 +399,6 @@ ROWS = {
 }
 
 LESS_OFTEN = {
-    "torch.polar": 0.1,
-    "F.gumbel_softmax": 0.1,
     "torch.renorm": 0.3,
     "torch.kthvalue": 0.3,
     "torch.median": 0.3,
