@@ -13,7 +13,7 @@ import torch
 import torch._dynamo
 
 import rust_ort
-from rust_ort.studies.random_graphs.generate import Generated, generate, wide_default
+from rust_ort.studies.random_graphs.generate import generate, wide_default
 from rust_ort.studies.random_graphs.judge import differences
 from rust_ort.studies.random_graphs.program import Program, Results
 from rust_ort.studies.random_graphs.reduce import reduced
@@ -25,10 +25,10 @@ BAD = ("wrong", "error", "crashed", "hung")
 class Outcome:
     """What came of one function.
 
-    kind: "right", "wrong", "error" (an exception where eager has none), "crashed" (an executor, or this process), "hung";
-    "torch" (backend="aot_eager" is not right either). where: "translated" (every node of every graph ran on ONNX
-    Runtime), "with eager nodes", "nothing to compute". settled: results outside the tolerance that are as near to float64
-    as eager's.
+    kind: "right", "wrong", "error" (an exception where eager has none), "crashed" (an executor, or this process),
+    "hung"; "torch" (backend="aot_eager" is not right either). where: "translated" (every node of every graph ran on
+    ONNX Runtime), "with eager nodes", "nothing to compute". settled: results outside the tolerance that are as near to
+    float64 as eager's.
     """
 
     seed: int

@@ -166,7 +166,7 @@ class Draw:
         return self.rng.choice([*FLOATS, *INTS])
 
     def dim(self, name: str) -> int:
-        """A dimension, from the front or from the back. 0 or −1 of a 0-d tensor."""
+        """A dimension, from the front or from the back. 0 or -1 of a 0-d tensor."""
         rank = max(1, self.t(name).dim())
         return self.rng.randrange(-rank, rank)
 
@@ -196,7 +196,7 @@ class Draw:
     def one_of(self, *choices: object) -> object:
         return self.rng.choice(choices)
 
-    def int(self, low: int, high: int) -> int:
+    def whole(self, low: int, high: int) -> int:
         return self.rng.randint(low, high)
 
     def shape(self, rank: int | None = None, *, least: int = 0, most: int = MAX_RANK) -> list[int]:

@@ -1,31 +1,37 @@
 """A random function from a seed, and nothing else.
 
-Beside eager's values two more are computed with each statement: in float64, and shaken, where every floating value that is
-not exact is moved by a few units in its last place. A statement whose shaken results differ by more than a small multiple
-of that, or in a single integer or bool, makes differences of rounding visible, in whatever implementation: another one is
-drawn in its place. This looks at eager alone, so no error of the candidate is avoided by it.
+Beside eager's values two more are computed with each statement: in float64, and shaken, where every floating value that
+is not exact is moved by a few units in its last place. A statement whose shaken results differ by more than a small
+multiple of that, or in a single integer or bool, makes differences of rounding visible, in whatever implementation:
+another one is drawn in its place. This looks at eager alone, so no error of the candidate is avoided by it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
 from rust_ort.studies.random_graphs.draw import FLOATS, INTS, Draw, NotFitting
+from rust_ort.studies.random_graphs.operator import EXACT, Operator
 from rust_ort.studies.random_graphs.program import Input, Program, Results, Step, Values
-from rust_ort.studies.random_graphs.table import EXACT, Operator, operators
+from rust_ort.studies.random_graphs.table import operators
 
 SHAKE_ULPS = 2
 ALLOWED_ULPS = 64
 """Of the largest value of a tensor: what shaking may move in it."""
 MAX_MAGNITUDE = 1000.0
 MAX_RESULT_ELEMENTS = 1000
-ACCUMULATING = ("reduction", "matmul", "convolution", "norm", "cumulative", "loss", "softmax", "pooling", "pad and resize")
+ACCUMULATING = (
+    "reduction", "matmul", "convolution", "norm", "cumulative", "loss", "softmax", "pooling", "pad and resize",
+)  # fmt: skip
+"""Families whose error is of the size of what they add up, however small the sum."""
 
 
 class Rejected(Exception):
@@ -34,7 +40,7 @@ class Rejected(Exception):
 
 @dataclass(kw_only=True)
 class Generated:
-    """A function, eager's results, and how many draws went before. special: it has NaN, infinities or −0 as inputs."""
+    """A function, eager's results, and how many draws went before. special: some inputs are NaN or infinite."""
 
     seed: int
     program: Program
@@ -50,20 +56,18 @@ def generate(seed: int) -> Generated:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         while True:
-            growing = _Growing(rng=rng, rejected=rejected)
+            growing = Growing(rng=rng, rejected=rejected)
             try:
                 program = growing.grow()
                 expected = _results(program, growing)
             except Rejected as why:
                 rejected[f"functions: {why}"] += 1
                 continue
-            return Generated(
-                seed=seed, program=program, expected=expected, rejected=rejected, special=growing.special
-            )
+            return Generated(seed=seed, program=program, expected=expected, rejected=rejected, special=growing.special)
 
 
 @dataclass(kw_only=True)
-class _Growing:
+class Growing:
     """A function in the making."""
 
     rng: random.Random
@@ -75,26 +79,27 @@ class _Growing:
     shaken: Values = field(default_factory=dict)
     moved: dict[str, torch.Tensor] = field(default_factory=dict)
     """What was added to a value in shaking it."""
-    special: bool = False
+
+    def __post_init__(self) -> None:
+        self.special = self.rng.random() < 0.05
+        self.gradients = self.rng.random() < 0.7
+        self.dtypes = _dtypes(self.rng)
 
     def grow(self) -> Program:
         rng = self.rng
-        self.special = rng.random() < 0.05
-        self.gradients = rng.random() < 0.7
-        self.dtypes = _dtypes(rng)
         wanted = rng.randint(3, 8)
         families = list(operators())
         for _ in range(20 * wanted):
             if len(self.steps) == wanted:
                 break
-            self._attempt(rng.choice(families))
+            choices = operators()[rng.choice(families)]
+            self.attempt(rng.choices(choices, [operator.weight for operator in choices])[0])
         if len(self.steps) < 3:
             raise Rejected("too few statements")
         return self._program()
 
-    def _attempt(self, family: str) -> None:
-        choices = operators()[family]
-        operator = self.rng.choices(choices, [operator.weight for operator in choices])[0]
+    def attempt(self, operator: Operator) -> bool:
+        """Adds a statement with the operator, unless its operands do not fit or it is rejected."""
         self.rejected["drawn"] += 1
         values = dict(self.real)
         draw = Draw(
@@ -104,10 +109,12 @@ class _Growing:
         try:
             step = self._step(operator, draw)
             self._add(step, draw.added)
+            return True
         except NotFitting:
             self.rejected["no operand fits"] += 1
         except Rejected as why:
             self.rejected[str(why)] += 1
+        return False
 
     def _step(self, operator: Operator, draw: Draw) -> Step:
         made = operator.make(draw)
@@ -196,13 +203,13 @@ def _cotangent(output: torch.Tensor, rng: random.Random) -> torch.Tensor:
     return torch.tensor(data, dtype=output.dtype).reshape(output.shape)
 
 
-class wide_default:
+@contextlib.contextmanager
+def wide_default() -> Iterator[None]:
     """Python floats and integer divisions make float64, too."""
-
-    def __enter__(self) -> None:
-        torch.set_default_dtype(torch.float64)
-
-    def __exit__(self, *_: object) -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
         torch.set_default_dtype(torch.float32)
 
 
@@ -239,7 +246,7 @@ def _compare(real: torch.Tensor, shaken: torch.Tensor) -> None:
         raise Rejected("ill-conditioned")
 
 
-def _results(program: Program, growing: _Growing) -> Results:
+def _results(program: Program, growing: Growing) -> Results:
     """Eager's results. Raises Rejected where eager refuses, or where shaking changes a gradient too much."""
     try:
         expected = program.run(program.function())
@@ -256,7 +263,7 @@ def _results(program: Program, growing: _Growing) -> Results:
     return expected
 
 
-def _shaking(program: Program, moved: dict[str, torch.Tensor]) -> object:
+def _shaking(program: Program, moved: dict[str, torch.Tensor]) -> Callable[..., tuple[Any, ...]]:
     """The function with the same shaking as in its making."""
 
     def graph(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -43,7 +43,7 @@ def differences(expected: Results, candidate: Results, wide: Callable[[], Result
 
 
 def _outside(reference: torch.Tensor, candidate: torch.Tensor) -> str:
-    """"kind": another dtype or shape; "values": outside torch.testing's tolerance of the dtype; "": neither."""
+    """ "kind": another dtype or shape; "values": outside torch.testing's tolerance of the dtype; "": neither."""
     if reference.dtype != candidate.dtype or reference.shape != candidate.shape:
         return "kind"
     try:
@@ -71,9 +71,7 @@ def _as_near(reference: torch.Tensor, candidate: torch.Tensor, wide: torch.Tenso
 
 def _sentence(reference: torch.Tensor, candidate: torch.Tensor) -> str:
     if reference.dtype != candidate.dtype or reference.shape != candidate.shape:
-        return (
-            f"expected {_kind(reference)}, got {_kind(candidate)}"
-        )
+        return f"expected {_kind(reference)}, got {_kind(candidate)}"
     same = (reference == candidate) | (reference.isnan() & candidate.isnan())
     apart = (reference.double() - candidate.double()).abs().nan_to_num(torch.inf, torch.inf)
     apart = torch.where(same, torch.zeros_like(apart), apart)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import linecache
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -50,7 +50,7 @@ class Input:
             made = tensor.double()
         else:
             storage = tensor.untyped_storage().clone()
-            made = torch.empty(0, dtype=tensor.dtype).set_(  # type: ignore[call-overload]
+            made = torch.empty(0, dtype=tensor.dtype).set_(
                 storage, tensor.storage_offset(), tensor.size(), tensor.stride()
             )
         return made.requires_grad_(self.requires_grad)
@@ -112,7 +112,7 @@ def widened(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Program:
-    """A function of `inputs` that returns `outputs`. cotangents: of the outputs that have a gradient, by output name."""
+    """A function of `inputs` that returns `outputs`. cotangents: of the outputs that have a gradient, by name."""
 
     inputs: tuple[Input, ...]
     steps: tuple[Step, ...]
@@ -152,7 +152,8 @@ class Program:
             seeds = [value.to(end.dtype) for value, end in zip(self.cotangents.values(), ends, strict=True)]
             gradients = torch.autograd.grad(ends, wanted, seeds, allow_unused=True)
             names = [given.name for given in self.inputs if given.requires_grad]
-            results.update({f"gradient of {name}": g for name, g in zip(names, gradients, strict=True) if g is not None})
+            given = zip(names, gradients, strict=True)
+            results.update({f"gradient of {name}": value for name, value in given if value is not None})
         return results
 
     def used(self) -> Program:
@@ -175,7 +176,3 @@ Results = dict[str, torch.Tensor]
 
 def _flat(tensor: torch.Tensor) -> str:
     return f"torch.tensor({tensor.flatten().tolist()}, dtype={tensor.dtype}).reshape({tuple(tensor.shape)})"
-
-
-def tensors_of(values: Values, names: Sequence[str]) -> list[torch.Tensor]:
-    return [values[name] for name in names]

@@ -1,4 +1,4 @@
-"""A failing function made small: outputs, gradients and statements are taken away as long as it fails in the same way."""
+"""A failing function made small: outputs, gradients and statements go as long as it fails in the same way."""
 
 from __future__ import annotations
 
@@ -78,6 +78,4 @@ def _without(program: Program, position: int, values: Values) -> Program:
             made.append(Input(name=name, tensor=value.detach().clone(), requires_grad=value.requires_grad))
     outputs = tuple(name for name in program.outputs if name not in step.targets)
     cotangents = {name: value for name, value in program.cotangents.items() if name in outputs}
-    return replace(
-        program, inputs=(*program.inputs, *made), steps=steps, outputs=outputs, cotangents=cotangents
-    ).used()
+    return replace(program, inputs=(*program.inputs, *made), steps=steps, outputs=outputs, cotangents=cotangents).used()

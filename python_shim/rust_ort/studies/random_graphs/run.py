@@ -12,8 +12,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import IO, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import IO
 
 from rust_ort.studies.random_graphs.check import Outcome, check
 
@@ -106,9 +106,7 @@ def _readable(stream: IO[str]) -> bool:
         return bool(selector.select(WATCHDOG_S))
 
 
-def run(
-    seeds: Sequence[int], environment: Mapping[str, str], *, workers: int, reduce: bool
-) -> Iterator[Outcome]:
+def run(seeds: Sequence[int], environment: Mapping[str, str], *, workers: int, reduce: bool) -> Iterator[Outcome]:
     """The outcome of every seed, as they come."""
     waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
     done: queue.SimpleQueue[Outcome | BaseException] = queue.SimpleQueue()

@@ -11,7 +11,7 @@ from rust_ort.studies.random_graphs.check import BAD, Outcome
 
 @dataclass(kw_only=True)
 class Summary:
-    """Counts over outcomes. families, dtypes: {name: functions with it}; eager: {operator: functions with such a node}."""
+    """Counts over outcomes. families, dtypes, operators, eager: {what: functions with it}."""
 
     graphs: int = 0
     seconds: float = 0.0
@@ -66,8 +66,8 @@ def markdown(summary: Summary, *, seeds: tuple[int, int], workers: int) -> str:
         "# Random functions",
         "",
         f"Made by `make random-graphs`: seeds {seeds[0]} to {seeds[1]}, {workers} worker(s), {summary.seconds:.0f} s,",
-        f"{summary.core_seconds / count:.2f} s a function. What a seed makes: `--seed N`, which prints it, smaller where it",
-        "fails. What is compared and how: `python_shim/rust_ort/studies/random_graphs/`.",
+        f"{summary.core_seconds / count:.2f} s a function. `--seed N` prints what a seed makes, reduced if it fails.",
+        "What is compared and how: `python_shim/rust_ort/studies/random_graphs/`.",
         "",
         *(f"- {name}: {value}" for name, value in environment().items()),
         "",
@@ -81,8 +81,8 @@ def markdown(summary: Summary, *, seeds: tuple[int, int], workers: int) -> str:
         "",
         *_table(("where it ran", "functions"), summary.where.most_common()),
         "",
-        f"With a backward pass: {summary.backward}. With NaN, infinities or −0: {summary.special}. Of {drawn} operators",
-        f"drawn, {_share(summary, drawn)} were drawn again.",
+        f"With a backward pass: {summary.backward}. With NaN or infinities as inputs: {summary.special}.",
+        f"Of {drawn} operators drawn, {_share(summary, drawn)} were drawn again.",
         "",
         *_table(
             ("family", "functions", "of them wholly translated"),
