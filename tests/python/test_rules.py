@@ -130,6 +130,7 @@ CASES: dict[str, Case] = {
     "aten.heaviside": case(lambda x, y: torch.heaviside(x.detach(), y.detach()), X, Y),
     "aten.pow": case(lambda x: torch.pow(3, x), torch.arange(40)),
     "aten.remainder": case(torch.remainder, X, Y),
+    "aten.rsub.Scalar": case(lambda x: 1.25 - x, torch.arange(6)),
     "aten.sign.default": case(torch.sign, torch.tensor(SPECIAL)),
     "aten.signbit": case(torch.signbit, torch.tensor(SPECIAL)),
     "aten.special_erfcx": case(torch.special.erfcx, torch.tensor([-3.0, 0.0, 30.0])),

@@ -9,6 +9,7 @@ import contextlib
 import copy
 import functools
 import logging
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -196,7 +197,7 @@ def translate(
     for node in source.graph.nodes:  # the exporter would write these into every ONNX node; provenance.json has them
         node.meta["nn_module_stack"] = {}
         node.meta.pop("stack_trace", None)
-    exporter.passes.insert_type_promotion_nodes(source)
+    _promote(source)
     _keep_names_of_promoted(part.graph, source.graph)
     graph = ir.Graph([], [], nodes=[], opset_imports={"": opset}, name=name)
     model = ir.Model(graph, ir_version=MODEL_IR_VERSION, producer_name="rust_ort")
@@ -233,6 +234,17 @@ def translate(
         onnx_nodes=onnx_nodes,
         named_values=[fx_name for fx_name, value in produced.items() if fx_name in computed and value.name == fx_name],
     )
+
+
+def _promote(source: fx.GraphModule) -> None:
+    """Writes type promotion into the graph as casts. Raises TranslationError."""
+    try:
+        _exporter().passes.insert_type_promotion_nodes(source)
+    except Exception as error:  # it calls the operators with fake tensors: they raise what they like
+        node = re.search(r"While executing %(\w+)", str(error))
+        raise TranslationError(
+            f"no type promotion: {_root_message(error)}", *(node.groups() if node else ())
+        ) from error
 
 
 def _keep_names_of_promoted(graph: fx.Graph, promoted: fx.Graph) -> None:
