@@ -19,7 +19,7 @@ MOST_PRODUCTS = 64
 
 @decomposed(
     "aten.convolution.default",
-    why="no float64 kernel, no empty batch; ConvTranspose refuses an output_padding of the stride or more, or one for all",
+    why="no float64 kernel, no empty batch; ConvTranspose refuses an output_padding >= stride, or one for all",
     upstream="onnxruntime",
 )
 def convolution(
@@ -35,9 +35,7 @@ def convolution(
 ) -> Any:
     """In float64 a matrix product; whatever else ONNX Runtime refuses, as a plain convolution or as zeros."""
     spatial = weight.dim() - 2
-    stride, padding, dilation, outer = (
-        _each(sizes, spatial) for sizes in (stride, padding, dilation, output_padding)
-    )
+    stride, padding, dilation, outer = (_each(sizes, spatial) for sizes in (stride, padding, dilation, output_padding))
     if _is_empty(input):
         return input.new_zeros(_output_shape(input, weight, stride, padding, dilation, transposed, outer, groups))
     wide = input.dtype is torch.float64
@@ -114,8 +112,9 @@ def _grad_input(
     missing = [n + 2 * p - d * (k - 1) - 1 - (m - 1) * s for n, m, k, s, p, d in sizes]
     none = [0] * spatial
     if all(isinstance(size, int) for size in missing):
-        return aten.convolution(grad_output, weight, None, stride, padding, dilation, True, missing, groups)
-    whole = aten.convolution(grad_output, weight, None, stride, none, dilation, True, none, groups)
+        exact: Tensor = aten.convolution(grad_output, weight, None, stride, padding, dilation, True, missing, groups)
+        return exact
+    whole: Tensor = aten.convolution(grad_output, weight, None, stride, none, dilation, True, none, groups)
     return _padded(whole, [(-p, size - p) for p, size in zip(padding, missing, strict=True)])
 
 
@@ -139,7 +138,9 @@ def _grad_weight(
     patches = _patches(read, kernel, stride, dilation, produced.shape[2:], dim=1)
     patches = patches.reshape(groups, -1, n_batch * math.prod(produced.shape[2:]))
     gradient = produced.to(dtype).transpose(0, 1).reshape(groups, -1, patches.shape[-1])
-    product = torch.matmul(patches, gradient.transpose(1, 2))  # this way round the patches, the larger, stay as they are
+    product = torch.matmul(
+        patches, gradient.transpose(1, 2)
+    )  # this way round the patches, the larger, stay as they are
     return product.transpose(1, 2).reshape(weight.shape).to(weight.dtype)
 
 
@@ -187,7 +188,7 @@ def _turned(weight: Tensor, groups: int) -> Tensor:
 def _padded(tensor: Tensor, margins: Sequence[tuple[int, int]]) -> Tensor:
     if not any(isinstance(size, torch.SymInt) or size for margin in margins for size in margin):
         return tensor
-    return aten.constant_pad_nd(tensor, [size for margin in reversed(margins) for size in margin])
+    return torch.constant_pad_nd(tensor, [size for margin in reversed(margins) for size in margin])
 
 
 def _cut(tensor: Tensor, shape: Sequence[int]) -> Tensor:
