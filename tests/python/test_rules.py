@@ -123,7 +123,7 @@ CASES: dict[str, Case] = {
     "aten.avg_pool3d.default": case(lambda x: functional.avg_pool3d(x, 2, ceil_mode=True, padding=1), IMAGE),
     "aten.avg_pool2d_backward.default": case(lambda x: functional.avg_pool2d(x, 3, 2, 1), IMAGE),
     "aten.avg_pool3d_backward.default": case(lambda x: functional.avg_pool3d(x, 2, 1), IMAGE),
-    "aten._adaptive_avg_pool2d.default": case(lambda x: functional.adaptive_avg_pool2d(x, (4, 3)), IMAGE[:0]),
+    "aten._adaptive_avg_pool2d.default": case(lambda x: functional.adaptive_avg_pool2d(x, (18, 7)), IMAGE[:0]),
     "aten._adaptive_avg_pool3d.default": case(lambda x: functional.adaptive_avg_pool3d(x, 2), IMAGE),
     "aten._adaptive_avg_pool2d_backward.default": case(lambda x: functional.adaptive_avg_pool2d(x, (4, 3)), IMAGE),
     "aten._adaptive_avg_pool3d_backward.default": case(lambda x: functional.adaptive_avg_pool3d(x, (2, 4, 3)), IMAGE),
