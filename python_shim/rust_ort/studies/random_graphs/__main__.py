@@ -12,10 +12,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from rust_ort.studies.home import home
 from rust_ort.studies.random_graphs import run
 from rust_ort.studies.random_graphs.check import BAD, Outcome
 from rust_ort.studies.random_graphs.summary import Summary, markdown
-from rust_ort.studies.warm_start import home
 
 PROGRESS_EVERY = 100
 
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     seeds = arguments.seed or range(arguments.first, arguments.first + arguments.graphs)
     summary = Summary()
     start = time.perf_counter()
-    with home("small") as made:
+    with home() as made:
         outcomes = run.run(seeds, made.environment(), workers=arguments.workers, reduce=not arguments.no_reduce)
         for outcome in outcomes:
             summary.add(outcome)
