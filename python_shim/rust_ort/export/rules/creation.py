@@ -6,10 +6,9 @@ import functools
 from typing import Any
 
 import torch
-from torch import Tensor, fx
-from torch.utils import _pytree as pytree
+from torch import Tensor
 
-from rust_ort.export.rules.registry import decomposed, in_eager
+from rust_ort.export.rules.registry import decomposed
 
 aten = torch.ops.aten
 
@@ -37,22 +36,14 @@ decomposed("aten.zeros_like.default", why=LIKE)(functools.partial(full_like, fil
 decomposed("aten.ones_like.default", why=LIKE)(functools.partial(full_like, fill_value=1))
 
 
-def _loses_float64(node: fx.Node) -> bool:
-    """Whether a float argument of a float64 node is no float32."""
-    results = pytree.tree_leaves(node.meta.get("val"))
-    if not any(isinstance(value, torch.Tensor) and value.dtype is torch.float64 for value in results):
-        return False
-    scalars = [value for value in pytree.tree_leaves((node.args, node.kwargs)) if isinstance(value, float)]
-    return any(value == value and torch.tensor(value, dtype=torch.float32).item() != value for value in scalars)
-
-
-in_eager(
-    *(
-        f"aten.{name}"
-        for name in (
-            "clamp", "clamp_max", "clamp_min", "fill", "full", "full_like", "masked_fill", "new_full", "scalar_tensor"
-        )
-    ),
-    why="torchlib writes a float64 scalar as float32",
-    when=_loses_float64,
-)  # fmt: skip
+@decomposed("aten._efficientzerotensor.default", why="no ONNX form: the gradient of round, floor and the like")
+def zeros(
+    size: list[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+) -> Any:
+    """Zeros that have memory."""
+    return aten.full(size, 0, dtype=dtype or torch.get_default_dtype(), device=device)
