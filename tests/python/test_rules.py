@@ -33,6 +33,7 @@ CHANNEL = torch.tensor([0.5, 1.0, 2.0])
 LABELS = torch.tensor([0, 2, 1, 2])
 SCORES = torch.arange(12.0).cos().reshape(4, 3)
 HEADS = torch.arange(2 * 4 * 6 * 8, dtype=torch.float32).sin().reshape(2, 4, 6, 8)
+PART_OF_A_STORAGE = torch.arange(20.0)[:10]
 IDS = torch.tensor([1, 2, 2, 0, 3])
 LARGE = torch.tensor([2**31 + 5, -(2**31) - 5, 2**53 + 1, 1, 0]).repeat(8)
 TENTHS = torch.tensor([0.1, 0.3, 0.5]).half().repeat(8)
@@ -71,7 +72,7 @@ CASES: dict[str, Case] = {
     "aten.lift_fresh.default": case(lambda x: x + torch.tensor([1.0, 2.0, 3.0]), torch.ones(3)),
     "aten.alias.default": case(lambda x: _written(x), MATRIX),
     "aten.diagonal_scatter.default": case(torch.diagonal_scatter, torch.ones(3, 3), torch.zeros(3)),
-    "aten.as_strided": case(lambda x: torch.as_strided(x, (3,), (1,)), MATRIX.t()),
+    "aten.as_strided": case(lambda x: x + torch.as_strided(PART_OF_A_STORAGE, (3,), (1,), 10), torch.ones(3)),
     "aten._embedding_bag": case(
         lambda w: functional.embedding_bag(IDS, w, torch.tensor([0, 3]), mode="max"),
         torch.arange(12.0).reshape(4, 3).cos(),
@@ -165,10 +166,10 @@ CASES: dict[str, Case] = {
     "aten.argmin.default": case(lambda x: torch.argmin(x, 1), ROWS),
     "aten.linalg_vector_norm.default": case(lambda x: torch.linalg.vector_norm(x.detach(), inf, 1), ROWS),
     "aten.logsumexp.default": case(lambda x: torch.logsumexp(x, 0), torch.tensor([1e4, 1.0]).half()),
-    "aten.sort": case(lambda x: torch.sort(x)[0], torch.tensor([inf, 1e305, nan, 1.0]).double()),
+    "aten.sort": case(lambda x: torch.sort(x)[0], torch.tensor([inf, 1e305, nan, 1.0], dtype=torch.float64)),
     "aten.sort.default": case(lambda x: tuple(torch.sort(x)), ROWS),
     "aten.sort.stable": case(lambda x: tuple(torch.sort(x, stable=True)), ROWS),
-    "aten.topk": case(lambda x: torch.topk(x, 2)[0], torch.tensor([inf, 1e305, nan, 1.0]).double()),
+    "aten.topk": case(lambda x: torch.topk(x, 2)[0], torch.tensor([inf, 1e305, nan, 1.0], dtype=torch.float64)),
     "aten.topk.default": case(lambda x: torch.topk(x, 2)[0], ROWS[:2]),
     "aten.var.correction": case(lambda x: torch.var(x.detach(), 1, correction=7), MATRIX),
     "aten.logcumsumexp": case(lambda x: torch.logcumsumexp(x, 0), torch.tensor([-200.0, -201.0, 0.0])),

@@ -30,7 +30,12 @@ def _reads_beyond(node: fx.Node) -> bool:
     return tensor.storage_offset() != 0 or (0 not in size and (first not in own or last not in own))
 
 
-in_eager("aten.as_strided", why="torchlib's reads the elements in their logical order", when=_reads_beyond)
+in_eager(
+    "aten.as_strided",
+    why="it reads elements of a storage that its tensor does not show",
+    silent=False,
+    when=_reads_beyond,
+)
 in_eager("aten._embedding_bag", why="torchlib's embedding_bag gives offsets that make gradients wrong")
 in_eager("aten.nonzero", why="its output's size is known only at run time", silent=False)
 in_eager(

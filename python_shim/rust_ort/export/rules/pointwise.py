@@ -48,7 +48,7 @@ in_eager(
 )
 
 
-def _as(value: Tensor | Number, dtype: torch.dtype, like: Tensor) -> Tensor:
+def _as(value: Tensor | Number, dtype: torch.dtype, like: Tensor) -> Any:
     """`value` as a tensor of `dtype`: a number as one of rank 0."""
     if isinstance(value, Tensor):
         return value.to(dtype)
@@ -393,7 +393,7 @@ def _compared(compare: Callable[[Tensor, Number], Tensor], self: Tensor, other: 
 
 def _rounded(number: Number, dtype: torch.dtype) -> Number:
     """As `dtype` has it."""
-    with _disable_current_modes():  # type: ignore[no-untyped-call]
+    with _disable_current_modes():
         return torch.tensor(number, dtype=torch.float64).to(dtype).item()
 
 

@@ -186,7 +186,7 @@ def logsumexp(self: Tensor, dim: Sequence[int], keepdim: bool = False) -> Any:
     """Of half precision in float32."""
     if self.dtype not in (torch.float16, torch.bfloat16):
         return NotImplemented
-    return torch.logsumexp(self.to(torch.float32), dim, keepdim).to(self.dtype)
+    return torch.logsumexp(self.to(torch.float32), list(dim), keepdim).to(self.dtype)
 
 
 @decomposed("aten.var.correction", why="a negative variance when the correction exceeds the number", silent=True)
