@@ -102,7 +102,6 @@ CASES: dict[str, Case] = {
     "aten.copysign.Tensor": case(torch.copysign, X, Y),
     "aten.copysign.Scalar": case(lambda x: torch.copysign(x, -0.0), X),
     "aten.angle.default": case(torch.angle, torch.tensor(SPECIAL)),
-    "aten.atan2": case(torch.atan2, X.double(), Y.double()),
     "aten.atan2.default": case(torch.atan2, X, Y),
     "aten.div": case(lambda x: torch.div(x, 0.3, rounding_mode="trunc"), torch.tensor([3.0, -1.5, 1.0]).half()),
     "aten.div.Tensor_mode": case(

@@ -31,7 +31,6 @@ torchs_own("aten.lerp.Tensor", why="infinity where the difference of opposite in
 
 whole("aten.copysign.Tensor", why="decomposed to prims.signbit, whose fake dtype is wrong")
 
-in_eager("aten.atan2", why="ONNX Runtime has no Atan of float64; torchlib's atan2 is wrong at y = 0 and for NaN")
 in_eager(
     "aten.div",
     why="ONNX Runtime leaves out the quotient's rounding to half precision before it is truncated",
@@ -157,7 +156,10 @@ def fmod(self: Tensor, other: Tensor | Number) -> Any:
 
 @decomposed("aten.atan2.default", why="torchlib's atan2 is wrong at y = 0 and for NaN and infinities", silent=True)
 def atan2(self: Tensor, other: Tensor) -> Any:
-    """The angle in the first quadrant, mirrored: by a factor, as ONNX Runtime's Where loses the sign of zero."""
+    """The angle in the first quadrant, mirrored: by a factor, as ONNX Runtime's Where loses the sign of zero.
+
+    float64 is left: ONNX Runtime has no Atan of it.
+    """
     dtype = torch.result_type(self, other)
     dtype = dtype if dtype.is_floating_point else torch.get_default_dtype()
     wide = torch._prims_common.get_computation_dtype(dtype)
