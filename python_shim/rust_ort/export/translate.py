@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils import _pytree as pytree
 
 from rust_ort.export import rounding, rules
 from rust_ort.export.rules import How
@@ -65,6 +66,8 @@ def _exporter() -> Any:
         from torch.onnx._internal.exporter import _core, _decomp, _dispatching, _errors, _fx_passes, _registration
 
         assert callable(_building._get_or_create_constant)
+        assert callable(_building._determine_input_dtype)
+        assert callable(_core._handle_call_function_node_with_lowering)
         assert callable(_core._translate_fx_graph)
         assert callable(_fx_passes.insert_type_promotion_nodes)
         assert callable(_dispatching.dispatch)
@@ -89,14 +92,15 @@ def _exporter() -> Any:
 
 @contextlib.contextmanager
 def _unrounded_constants() -> Iterator[None]:
-    """Inside, a Python number beside a bfloat16 tensor is written as float32 and cast.
+    """Inside, a Python number is written as the node's kernel takes it, where the exporter would round it.
 
-    torch's kernels take such a number in float32, and the exporter would round it to 8 bits. Whoever computes the node
-    in float32 leaves the cast out.
+    Beside a bfloat16 tensor as float32 and cast: whoever computes the node in float32 leaves the cast out. In a node
+    of float64 as float64, also where no tensor says so.
     """
     import onnx_ir as ir
 
-    building = _exporter().building
+    building, core = _exporter().building, _exporter().core
+    float64 = False
 
     def constant(farm: dict[Any, Any], arg: Any, dtype: Any, opset: Any) -> Any:
         if dtype != ir.DataType.BFLOAT16 or isinstance(arg, complex) or _fits_bfloat16(arg):
@@ -108,13 +112,31 @@ def _unrounded_constants() -> Iterator[None]:
             farm[key].dtype, farm[key].shape = dtype, float32.shape
         return farm[key]
 
+    def lowered(model: Any, node: fx.Node, *args: Any, **kwargs: Any) -> None:
+        nonlocal float64
+        float64 = _has_float64(node)
+        lower(model, node, *args, **kwargs)
+
+    def input_dtype(param: Any, arg: Any, type_binding: Any) -> Any:
+        found = guessed(param, arg, type_binding)
+        unbound = param.type_constraint not in type_binding and len(param.type_constraint.allowed_types) > 1
+        return ir.DataType.DOUBLE if float64 and unbound and isinstance(arg, float) else found
+
     with _PATCHING:
-        rounded = building._get_or_create_constant
-        building._get_or_create_constant = constant
+        rounded, guessed = building._get_or_create_constant, building._determine_input_dtype
+        lower = core._handle_call_function_node_with_lowering
+        building._get_or_create_constant, building._determine_input_dtype = constant, input_dtype
+        core._handle_call_function_node_with_lowering = lowered
         try:
             yield
         finally:
-            building._get_or_create_constant = rounded
+            building._get_or_create_constant, building._determine_input_dtype = rounded, guessed
+            core._handle_call_function_node_with_lowering = lower
+
+
+def _has_float64(node: fx.Node) -> bool:
+    values = pytree.tree_leaves([source.meta.get("val") for source in (node, *node.all_input_nodes)])
+    return any(isinstance(value, torch.Tensor) and value.dtype is torch.float64 for value in values)
 
 
 def _fits_bfloat16(number: Any) -> bool:
