@@ -136,6 +136,11 @@ CASES: dict[str, Case] = {
     # pooling
     "aten.avg_pool2d": case(lambda x: functional.avg_pool2d(x, 2, divisor_override=3), IMAGE),
     "aten.avg_pool3d": case(lambda x: functional.avg_pool3d(x, 2, ceil_mode=True, padding=1), IMAGE),
+    # randomness
+    "aten.cauchy.default": case(lambda x: torch.empty_like(x.detach()).cauchy_(), MATRIX),
+    "aten.exponential.default": case(lambda x: torch.empty_like(x.detach()).exponential_(), MATRIX),
+    "aten.geometric.default": case(lambda x: torch.empty_like(x.detach()).geometric_(0.3), MATRIX),
+    "aten.log_normal.default": case(lambda x: torch.empty_like(x.detach()).log_normal_(), MATRIX),
     # reduction
     "aten.amax.default": case(lambda x: torch.amax(x, 1), ROWS),
     "aten.amin.default": case(lambda x: torch.amin(x, (0, 1)), ROWS),
@@ -176,6 +181,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> FakeClient:
 
 def results(function: Callable[..., Any], inputs: tuple[Tensor, ...]) -> list[Tensor]:
     """Outputs and gradients."""
+    torch.manual_seed(3)
     given = [tensor.clone().requires_grad_(tensor.is_floating_point()) for tensor in inputs]
     made = function(*given)
     outputs = [out for out in (made if isinstance(made, tuple) else [made]) if isinstance(out, Tensor)]
@@ -270,6 +276,24 @@ def test_float64_is_silently_wrong_where_nothing_looks_for_rounded_numbers(monke
         monkeypatch.setattr(rounding, "rounded", lambda *_: {})
         silent, _ = outcome(CASES["aten.log10.default"])
         assert silent.wrong and silent.eager == 0
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        functional.dropout,
+        lambda x: functional.gumbel_softmax(x),
+        lambda x: functional.rrelu(-x, training=True),
+        lambda x: torch.empty_like(x).normal_(),
+        lambda x: torch.empty_like(x).uniform_(),
+        lambda x: torch.empty_like(x).bernoulli_(0.3),
+        lambda x: torch.normal(x, 1.0),
+    ],
+    ids=["dropout", "gumbel_softmax", "rrelu", "normal", "uniform", "bernoulli", "normal_of_a_tensor"],
+)
+def test_a_seed_gives_eagers_numbers(draw: Callable[..., Any]) -> None:
+    made, _ = outcome(case(lambda x: draw(x.detach()), MATRIX))
+    assert not made.refused and not made.wrong
 
 
 WRONG_FUSIONS = {

@@ -15,6 +15,7 @@ from rust_ort.export.rules import (
     normalization,
     pointwise,
     pooling,
+    randomness,
     reduction,
     resize,
 )
@@ -23,5 +24,5 @@ from rust_ort.export.rules.registry import RULES, How, Rule, active, masked, why
 __all__ = [
     "RULES", "How", "Rule", "active", "attention", "convolution", "creation", "float64", "indexing", "linear", "loss",
     "masked",
-    "normalization", "pointwise", "pooling", "reduction", "resize", "why_eager", "without",
+    "normalization", "pointwise", "pooling", "randomness", "reduction", "resize", "why_eager", "without",
 ]  # fmt: skip
