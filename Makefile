@@ -8,10 +8,10 @@ ARGS ?=
 export ORT_GPU_LIB BIN ARGS
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test lint fmt fmt-check bench coverage gpu-check clean doctor
+.PHONY: help setup build demo test lint fmt fmt-check bench coverage random-graphs gpu-check clean doctor
 
 help: ## this list
-	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 setup: ## the virtual environment .venv with the pinned wheels
 	@$(STEPS) setup
@@ -39,6 +39,9 @@ bench: ## build; time of compiled calls against eager, inductor and in-process O
 
 coverage: ## build; every operator of torch's OpInfo database in every dtype against eager, into docs/coverage.md
 	@$(STEPS) coverage
+
+random-graphs: ## build; 5000 random functions against eager, totals into docs/random-graphs.md
+	@$(STEPS) random-graphs
 
 gpu-check: ## what a GPU machine can do; needs no setup: ORT_GPU_LIB=folder BIN=binary; exits 2 without a GPU
 	@$(STEPS) gpu-check

@@ -251,6 +251,13 @@ coverage() {
     step "coverage" "$PY" -m rust_ort.studies.coverage ${ARGS:---output docs/coverage.md}
 }
 
+random_graphs() {
+    build
+    own_daemon
+    # shellcheck disable=SC2086
+    step "random functions" "$PY" -m rust_ort.studies.random_graphs --output "$ROOT/docs/random-graphs.md" ${ARGS:-}
+}
+
 # Needs no setup: a GPU machine may be offline, with a binary built elsewhere and a Python that has torch.
 gpu_check() {
     local python=${PYTHON:-} binary=${BIN:-}
@@ -314,6 +321,7 @@ fmt-check)
     setup
     fmt_check
     ;;
+random-graphs) random_graphs ;;
 gpu-check) gpu_check ;;
 clean) rm -rf target build "$VENV" ;;
 *) fail "no target '${1:-}'; see make help" ;;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import gc
 import logging
 import os
 import re
@@ -23,7 +24,7 @@ from rust_ort.compiled_graph import CompiledGraph, PartRunner
 from rust_ort.errors import ClientError, DaemonFault, OptionError, RustOrtError
 from rust_ort.export import cached
 from rust_ort.export import hash as content
-from rust_ort.export.partition import EagerNode, lowest_precision
+from rust_ort.export.partition import EagerNode, lowest_precision, operators
 from rust_ort.export.plan import Plan, PlannedPart, make_plan
 from rust_ort.export.provenance import described, input_sources, provenance_json
 from rust_ort.export.translate import TORCHLIB_OPSET
@@ -56,7 +57,8 @@ class _Compilation:
     def timed(self, phase: str) -> Iterator[None]:
         start = time.perf_counter()
         try:
-            yield
+            with _no_collection():
+                yield
         finally:
             self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
 
@@ -78,7 +80,8 @@ def compile_dynamo_graph(
 
     def partition_fn(joint: fx.GraphModule, joint_inputs: Any, **kwargs: Any) -> Any:
         compilation.joint_text = compilation.readable(joint)
-        return min_cut_rematerialization_partition(joint, joint_inputs, **kwargs)
+        with _every_draw_kept(joint):
+            return min_cut_rematerialization_partition(joint, joint_inputs, **kwargs)
 
     def table() -> dict[Any, Callable[..., Any]]:
         with compilation.timed("table"):
@@ -93,6 +96,22 @@ def compile_dynamo_graph(
     )
     compiled: Callable[..., Any] = compiler(gm, example_inputs)
     return compiled
+
+
+@contextlib.contextmanager
+def _every_draw_kept(joint: fx.GraphModule) -> Iterator[None]:
+    """Inside, AOTAutograd merges no two operators that draw random numbers; its own list of them is short (torch 2.13:
+    `uniform`, `randn_like` and others lack)."""
+    from torch._functorch import compile_utils
+
+    targets = {node.target for node in joint.graph.nodes if isinstance(node.target, torch._ops.OpOverload)}
+    drawing = {target.overloadpacket for target in targets if torch.Tag.nondeterministic_seeded in target.tags}
+    known = compile_utils.rand_ops
+    compile_utils.rand_ops = [*known, *drawing]
+    try:
+        yield
+    finally:
+        compile_utils.rand_ops = known
 
 
 def _compile_name() -> str:
@@ -116,8 +135,21 @@ def _compile_aot_graph(
     if direction == "forward":
         _keep_saved_tensors()
     # A first backward compiles outside Dynamo's lock, in several threads at once; FX's metadata is one a process.
-    with compile_lock:
+    with compile_lock, _no_collection():
         return _compiled_once(compilation, direction, gm)
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Inside, Python's cycle collector is off: what is made here lives on, and each search of all torch's objects for
+    garbage costs a tenth of a second or more."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _keep_saved_tensors() -> None:
@@ -218,6 +250,7 @@ def _plan_and_prepare(
             parts=[part.graph.compute_nodes for part in plan.parts],
             eager=plan.cut.eager,
             seconds=seconds,
+            operators=operators(gm),
             lowest_precision=lowest_precision(gm),
         )
         start = time.perf_counter()

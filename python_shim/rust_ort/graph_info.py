@@ -47,7 +47,8 @@ class NodeVerdict:
 class GraphInfo:
     """What is known about one compiled AOT graph. `verdicts`: (step, verdict) of observed calls, newest last; `nodes`:
     the same of single nodes under compare="nodes", in graph order. `seconds`: time by phase of the compilation.
-    `unreachable`: why its parts could not be prepared, where on_daemon_error="eager" let the compilation go on."""
+    `operators`: {compute node: its operator}. `unreachable`: why its parts could not be prepared, where
+    on_daemon_error="eager" let the compilation go on."""
 
     name: str
     direction: str
@@ -56,6 +57,7 @@ class GraphInfo:
     parts: list[list[str]]
     eager: list[EagerNode]
     seconds: dict[str, float]
+    operators: dict[str, str] = field(default_factory=dict)
     lowest_precision: torch.dtype | None = None
     verdicts: list[tuple[int, Verdict]] = field(default_factory=list)
     nodes: list[tuple[int, NodeVerdict]] = field(default_factory=list)

@@ -246,6 +246,24 @@ def test_dropout_equals_eager_exactly(client: FakeClient | DaemonClient) -> None
     assert any("random numbers" in reason for reason in reasons)
 
 
+def test_dropouts_that_do_not_depend_on_each_other_draw_in_eagers_order(client: FakeClient | DaemonClient) -> None:
+    def function(self: Any, x: Any, y: Any) -> Any:
+        for _ in range(3):
+            x = F.dropout(x.tanh().sum(0, keepdim=True) * x, 0.5)
+        return F.dropout(F.dropout(y * 2, 0.5).relu(), 0.5) @ x
+
+    check(Fn(function), torch.randn(4, 8), torch.randn(4, 4), client=client, eager=None)
+
+
+@pytest.mark.parametrize("draw", [torch.rand_like, torch.randn_like, lambda x: torch.randint_like(x, 9), F.dropout,
+                                  lambda x: torch.empty_like(x).uniform_(), lambda x: torch.empty_like(x).normal_(),
+                                  lambda x: F.rrelu(x, training=True), F.gumbel_softmax])  # fmt: skip
+def test_two_draws_alike_are_two_draws(draw: Callable[..., Any], client: FakeClient | DaemonClient) -> None:
+    function = Fn(lambda self, x, y: (draw(x) * y, draw(x) * y))
+    out = check(function, torch.randn(4, 5), torch.ones(4, 5, requires_grad=True), client=client, eager=None)
+    assert not torch.equal(*out)
+
+
 def test_linalg_solve_runs_in_eager_between_two_parts(client: FakeClient | DaemonClient) -> None:
     module = Fn(lambda self, x, y: torch.relu(torch.linalg.solve(x * 2 + 5 * torch.eye(3), y + 1)))
     check(module, torch.randn(3, 3, requires_grad=True), torch.randn(3, 2), client=client, eager=None, tol=1e-4)

@@ -9,6 +9,7 @@ import contextlib
 import copy
 import functools
 import logging
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -131,11 +132,28 @@ def _registry(opset: int, _: frozenset[str]) -> Any:
     exporter = _exporter()
     logger = logging.getLogger(exporter.registration.__name__)
     logger.setLevel(logging.ERROR)  # it warns of torchvision's operators where torchvision is not installed
-    made = exporter.registration.ONNXRegistry.from_torchlib(opset_version=opset)
+    with _signatures_on_demand(exporter.registration):
+        made = exporter.registration.ONNXRegistry.from_torchlib(opset_version=opset)
     for rule in rules.active(How.TRANSLATED):
         for target in rule.overloads:
             made.register_op(target, rule.function)
     return made
+
+
+@contextlib.contextmanager
+def _signatures_on_demand(registration: Any) -> Iterator[None]:
+    """Inside, registered functions get no signature: the exporter makes it when it first writes one of them, and most
+    are never written (0.4 s)."""
+    described = registration.OnnxDecompMeta
+    if "skip_signature_inference" not in described.__dataclass_fields__:
+        yield
+        return
+    with _PATCHING:
+        registration.OnnxDecompMeta = functools.partial(described, skip_signature_inference=True)
+        try:
+            yield
+        finally:
+            registration.OnnxDecompMeta = described
 
 
 def whole_operators() -> frozenset[str]:
@@ -179,7 +197,7 @@ def translate(
     for node in source.graph.nodes:  # the exporter would write these into every ONNX node; provenance.json has them
         node.meta["nn_module_stack"] = {}
         node.meta.pop("stack_trace", None)
-    exporter.passes.insert_type_promotion_nodes(source)
+    _promote(source)
     _keep_names_of_promoted(part.graph, source.graph)
     graph = ir.Graph([], [], nodes=[], opset_imports={"": opset}, name=name)
     model = ir.Model(graph, ir_version=MODEL_IR_VERSION, producer_name="rust_ort")
@@ -216,6 +234,17 @@ def translate(
         onnx_nodes=onnx_nodes,
         named_values=[fx_name for fx_name, value in produced.items() if fx_name in computed and value.name == fx_name],
     )
+
+
+def _promote(source: fx.GraphModule) -> None:
+    """Writes type promotion into the graph as casts. Raises TranslationError."""
+    try:
+        _exporter().passes.insert_type_promotion_nodes(source)
+    except Exception as error:  # it calls the operators with fake tensors: they raise what they like
+        node = re.search(r"While executing %(\w+)", str(error))
+        raise TranslationError(
+            f"no type promotion: {_root_message(error)}", *(node.groups() if node else ())
+        ) from error
 
 
 def _keep_names_of_promoted(graph: fx.Graph, promoted: fx.Graph) -> None:

@@ -15,14 +15,26 @@ from rust_ort.export.rules import (
     normalization,
     pointwise,
     pooling,
-    randomness,
+    random,
     reduction,
     resize,
 )
 from rust_ort.export.rules.registry import RULES, How, Rule, active, masked, why_eager, without
 
-__all__ = [
-    "RULES", "How", "Rule", "active", "attention", "convolution", "creation", "float64", "indexing", "linear", "loss",
-    "masked",
-    "normalization", "pointwise", "pooling", "randomness", "reduction", "resize", "why_eager", "without",
-]  # fmt: skip
+FAMILIES = (
+    attention,
+    convolution,
+    creation,
+    float64,
+    indexing,
+    linear,
+    loss,
+    normalization,
+    pointwise,
+    pooling,
+    random,
+    reduction,
+    resize,
+)
+
+__all__ = ["FAMILIES", "RULES", "How", "Rule", "active", "masked", "why_eager", "without"]

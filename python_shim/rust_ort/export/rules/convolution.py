@@ -1,7 +1,9 @@
-"""Convolutions and their gradients."""
+"""Convolutions and their gradients, of 1 to 3 spatial dimensions, grouped or not, transposed or not."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,53 +13,206 @@ from rust_ort.export.rules.registry import decomposed
 
 aten = torch.ops.aten
 
+MOST_PRODUCTS = 64
+"""Kernels of up to so many elements: their gradient is one matrix product, which is faster than a convolution."""
+
+
+@decomposed(
+    "aten.convolution.default",
+    why="no float64 kernel, no empty batch; ConvTranspose refuses an output_padding >= stride, or one for all",
+    upstream="onnxruntime",
+)
+def convolution(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> Any:
+    """In float64 a matrix product; whatever else ONNX Runtime refuses, as a plain convolution or as zeros."""
+    spatial = weight.dim() - 2
+    stride, padding, dilation, outer = (_each(sizes, spatial) for sizes in (stride, padding, dilation, output_padding))
+    if _is_empty(input):
+        return input.new_zeros(_output_shape(input, weight, stride, padding, dilation, transposed, outer, groups))
+    wide = input.dtype is torch.float64
+    refused = transposed and any(size >= step for size, step in zip(outer, stride, strict=True))
+    if not wide and not refused:
+        if not transposed or len(output_padding) == spatial:
+            return NotImplemented
+        return aten.convolution(input, weight, bias, stride, padding, dilation, True, outer, groups)
+    if transposed:
+        margins = [d * (size - 1) - p for d, size, p in zip(dilation, weight.shape[2:], padding, strict=True)]
+        input = _padded(_spread(input, stride), [(m, m + o) for m, o in zip(margins, outer, strict=True)])
+        weight, stride, padding = _turned(weight, groups), [1] * spatial, [0] * spatial
+    if not wide:
+        return aten.convolution(input, weight, bias, stride, padding, dilation, False, [0] * spatial, groups)
+    output = _product(_padded(input, [(p, p) for p in padding]), weight, stride, dilation, groups)
+    return output if bias is None else output + bias.reshape(-1, *[1] * spatial)
+
 
 @decomposed("aten.convolution_backward.default", why="no ONNX form")
 def convolution_backward(
     grad_output: Tensor,
     input: Tensor,
     weight: Tensor,
-    bias_sizes: list[int] | None,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
+    bias_sizes: Sequence[int] | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
     transposed: bool,
-    output_padding: list[int],
+    output_padding: Sequence[int],
     groups: int,
-    output_mask: list[bool],
+    output_mask: Sequence[bool],
 ) -> Any:
-    """Gradients of a plain convolution as convolutions. Grouped, transposed or of symbolic spatial size: left whole.
+    """(grad_input, grad_weight, grad_bias) as convolutions; None where output_mask is False.
 
-    grad_input is the transposed convolution of grad_output; grad_weight the convolution of input with grad_output,
-    batch and channel swapped, stride and dilation swapped, cut to the kernel's size.
+    grad_input is the other convolution, plain or transposed, of grad_output. For grad_weight the transposed
+    convolution changes places: what it spreads its input over is what a plain one reads.
     """
-    spatial = len(stride)
-    sizes = [*input.shape[2:], *grad_output.shape[2:], *weight.shape[2:]]
-    if transposed or groups != 1 or input.dim() != spatial + 2 or not all(isinstance(size, int) for size in sizes):
-        return NotImplemented
-    if any(isinstance(size, int) and size == 0 for size in (*input.shape, *grad_output.shape)):
-        return NotImplemented
-    grad_input = grad_weight = grad_bias = None
-    if output_mask[0]:
-        missing = [
-            input.shape[2 + d]
-            - (
-                (grad_output.shape[2 + d] - 1) * stride[d]
-                - 2 * padding[d]
-                + dilation[d] * (weight.shape[2 + d] - 1)
-                + 1
-            )
-            for d in range(spatial)
-        ]
-        grad_input = aten.convolution(grad_output, weight, None, stride, padding, dilation, True, missing, 1)
-    if output_mask[1]:
-        zeros = [0] * spatial
-        swapped = aten.convolution(
-            input.transpose(0, 1), grad_output.transpose(0, 1), None, dilation, padding, stride, False, zeros, 1
+    spatial = weight.dim() - 2
+    grad_bias = _grad_bias(grad_output) if output_mask[2] else None
+    if _is_empty(input) or _is_empty(grad_output):
+        zeros = [input.new_zeros(tensor.shape) if wanted else None
+                 for tensor, wanted in zip((input, weight), output_mask, strict=False)]  # fmt: skip
+        return *zeros, grad_bias
+    stride, padding, dilation = (_each(sizes, spatial) for sizes in (stride, padding, dilation))
+    grad_input = grad_weight = None
+    if output_mask[0] and transposed:
+        grad_input = aten.convolution(
+            grad_output, weight, None, stride, padding, dilation, False, [0] * spatial, groups
         )
-        for d in range(spatial):
-            swapped = swapped.narrow(2 + d, 0, weight.shape[2 + d])
-        grad_weight = swapped.transpose(0, 1)
-    if output_mask[2]:
-        grad_bias = grad_output.sum([0, *range(2, 2 + spatial)])
+        grad_input = _cut(grad_input, input.shape[2:])
+    elif output_mask[0]:
+        grad_input = _grad_input(grad_output, input, weight, stride, padding, dilation, groups)
+    if output_mask[1]:
+        read, produced = (grad_output, input) if transposed else (input, grad_output)
+        grad_weight = _grad_weight(read, produced, weight, stride, padding, dilation, groups)
     return grad_input, grad_weight, grad_bias
+
+
+def _grad_bias(grad_output: Tensor) -> Tensor:
+    """One axis after the other: ONNX Runtime adds up in a row, and few numbers at a time lose less."""
+    wide = grad_output.to(torch._prims_common.get_computation_dtype(grad_output.dtype))
+    for axis in reversed(range(2, grad_output.dim())):
+        wide = wide.sum(axis)
+    return wide.sum(0).to(grad_output.dtype)
+
+
+def _grad_input(
+    grad_output: Tensor, input: Tensor, weight: Tensor, stride: list[int], padding: list[int], dilation: list[int],
+    groups: int,
+) -> Tensor:  # fmt: skip
+    """Of a plain convolution. What the last window left of the input is padded, by zeros where its size is symbolic."""
+    spatial = len(stride)
+    sizes = zip(input.shape[2:], grad_output.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
+    missing = [n + 2 * p - d * (k - 1) - 1 - (m - 1) * s for n, m, k, s, p, d in sizes]
+    none = [0] * spatial
+    if all(isinstance(size, int) for size in missing):
+        exact: Tensor = aten.convolution(grad_output, weight, None, stride, padding, dilation, True, missing, groups)
+        return exact
+    whole: Tensor = aten.convolution(grad_output, weight, None, stride, none, dilation, True, none, groups)
+    return _padded(whole, [(-p, size - p) for p, size in zip(padding, missing, strict=True)])
+
+
+def _grad_weight(
+    read: Tensor, produced: Tensor, weight: Tensor, stride: list[int], padding: list[int], dilation: list[int],
+    groups: int,
+) -> Tensor:  # fmt: skip
+    """Of the convolution that reads `read` and produces `produced`, from the one's value and the other's gradient."""
+    kernel, n_batch = weight.shape[2:], read.shape[0]
+    if math.prod(kernel) > MOST_PRODUCTS and read.dtype is not torch.float64:
+        # A convolution of one group's channels as a batch, the batch as its channels, stride and dilation swapped.
+        folded = read.reshape(n_batch, groups, -1, *read.shape[2:]).permute(2, 1, 0, *range(3, 3 + len(kernel)))
+        folded = folded.reshape(-1, groups * n_batch, *read.shape[2:])
+        swapped = aten.convolution(
+            folded, produced.transpose(0, 1), None, dilation, padding, stride, False, [0] * len(kernel), groups
+        )
+        return _cut(swapped, kernel).transpose(0, 1)
+    dtype = torch._prims_common.get_computation_dtype(weight.dtype)
+    margins = [(p, p) for p in padding]
+    read = _padded(read.to(dtype).transpose(0, 1), margins)
+    patches = _patches(read, kernel, stride, dilation, produced.shape[2:], dim=1)
+    patches = patches.reshape(groups, -1, n_batch * math.prod(produced.shape[2:]))
+    gradient = produced.to(dtype).transpose(0, 1).reshape(groups, -1, patches.shape[-1])
+    product = torch.matmul(
+        patches, gradient.transpose(1, 2)
+    )  # this way round the patches, the larger, stay as they are
+    return product.transpose(1, 2).reshape(weight.shape).to(weight.dtype)
+
+
+def _product(input: Tensor, weight: Tensor, stride: list[int], dilation: list[int], groups: int) -> Tensor:
+    """A plain convolution without padding as a matrix product."""
+    kernel, n_batch = weight.shape[2:], input.shape[0]
+    sizes = zip(input.shape[2:], kernel, stride, dilation, strict=True)
+    shape = [(n - d * (k - 1) - 1) // s + 1 for n, k, s, d in sizes]
+    patches = _patches(input, kernel, stride, dilation, shape, dim=2)
+    patches = patches.reshape(n_batch, groups, math.prod(weight.shape[1:]), math.prod(shape))
+    output = torch.matmul(weight.reshape(groups, weight.shape[0] // groups, -1), patches)
+    return output.reshape(n_batch, weight.shape[0], *shape)
+
+
+def _patches(
+    input: Tensor, kernel: Sequence[int], stride: list[int], dilation: list[int], shape: Sequence[int], *, dim: int
+) -> Tensor:
+    """What each element of the kernel meets, [*shape] each; the kernel's dimensions come to stand at `dim`."""
+    for axis in reversed(range(len(kernel))):
+        d, s, size = dilation[axis], stride[axis], shape[axis]
+        at = len(kernel) + 1  # for each spatial axis done, from the last on, one of the kernel is in front
+        slices = [aten.slice(input, at, k * d, k * d + (size - 1) * s + 1, s) for k in range(kernel[axis])]
+        input = torch.stack(slices, dim)
+    return input
+
+
+def _spread(input: Tensor, stride: list[int]) -> Tensor:
+    """With stride - 1 zeros between the elements."""
+    for axis, step in enumerate(stride, 2):
+        size = input.shape[axis]
+        if step != 1:
+            between = aten.constant_pad_nd(input.unsqueeze(axis + 1), [0, 0] * (input.dim() - axis - 1) + [0, step - 1])
+            shape = [*input.shape[:axis], size * step, *input.shape[axis + 1 :]]
+            input = between.reshape(shape).narrow(axis, 0, (size - 1) * step + 1)
+    return input
+
+
+def _turned(weight: Tensor, groups: int) -> Tensor:
+    """The plain convolution's weight of a transposed one's."""
+    kernel = weight.shape[2:]
+    grouped = weight.flip(list(range(2, weight.dim()))).reshape(groups, -1, weight.shape[1], *kernel)
+    return grouped.transpose(1, 2).reshape(groups * weight.shape[1], -1, *kernel)
+
+
+def _padded(tensor: Tensor, margins: Sequence[tuple[int, int]]) -> Tensor:
+    if not any(isinstance(size, torch.SymInt) or size for margin in margins for size in margin):
+        return tensor
+    return torch.constant_pad_nd(tensor, [size for margin in reversed(margins) for size in margin])
+
+
+def _cut(tensor: Tensor, shape: Sequence[int]) -> Tensor:
+    """The first elements along each spatial dimension."""
+    for axis, size in enumerate(shape, 2):
+        tensor = tensor.narrow(axis, 0, size)
+    return tensor
+
+
+def _output_shape(
+    input: Tensor, weight: Tensor, stride: list[int], padding: list[int], dilation: list[int], transposed: bool,
+    output_padding: list[int], groups: int,
+) -> list[int]:  # fmt: skip
+    channels = weight.shape[1] * groups if transposed else weight.shape[0]
+    sizes = zip(input.shape[2:], weight.shape[2:], stride, padding, dilation, output_padding, strict=True)
+    if transposed:
+        return [input.shape[0], channels, *((n - 1) * s - 2 * p + d * (k - 1) + o + 1 for n, k, s, p, d, o in sizes)]
+    return [input.shape[0], channels, *((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d, _ in sizes)]
+
+
+def _each(sizes: Sequence[int], spatial: int) -> list[int]:
+    """One a dimension: ATen takes one for all."""
+    return list(sizes) * (spatial if len(sizes) == 1 else 1)
+
+
+def _is_empty(tensor: Tensor) -> bool:
+    return any(isinstance(size, int) and size == 0 for size in tensor.shape)

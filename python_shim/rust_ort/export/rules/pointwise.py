@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from rust_ort.export.rules.nodes import argument, floating, integral_result
@@ -53,3 +54,9 @@ def sign(tensor: Tensor) -> Any:
     if not tensor.dtype.is_floating_point:
         return NotImplemented
     return (tensor > 0).to(tensor.dtype) - (tensor < 0).to(tensor.dtype)
+
+
+@decomposed("aten.rsub.Scalar", why="a number as the first operand of sub has no type promotion", upstream="torch")
+def rsub(tensor: Tensor, number: float, alpha: float = 1) -> Tensor:
+    """number - alpha * tensor: to the digit what negation and addition give."""
+    return torch.add(-tensor if alpha == 1 else tensor * -alpha, number)

@@ -138,9 +138,9 @@ def in_eager(
     _register(operators, how=How.EAGER, why=why, upstream=upstream, silent=silent, when=when)
 
 
-def whole(*operators: str, why: str, upstream: str = "torch") -> None:
+def whole(*operators: str, why: str, upstream: str = "torch", silent: bool = False) -> None:
     """The operator is not decomposed; torchlib translates it, or it stays in eager."""
-    _register(operators, how=How.WHOLE, why=why, upstream=upstream)
+    _register(operators, how=How.WHOLE, why=why, upstream=upstream, silent=silent)
 
 
 def why_eager(node: fx.Node) -> str | None:

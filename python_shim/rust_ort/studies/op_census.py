@@ -1,0 +1,247 @@
+"""Which operators real models reach in their AOT graphs, which of them ONNX Runtime runs, and what keeps the others.
+
+Each architecture of architectures.py is compiled and run in a process of its own: in training, with the training
+switched off but gradients wanted (no dropout, so attention is one kernel), and without gradients. Results and
+gradients are compared with eager's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rust_ort.compare import named_tensors, scalar_loss
+from rust_ort.studies.architectures import SEED, TABLE, Case
+
+TOLERANCE = 1e-4
+"""Of max|Δ|/max|r| of every output, gradient and buffer."""
+ROUNDING = torch.finfo(torch.float32).eps
+"""Times the largest gradient of the model: what a gradient may differ by. One that is zero in exact arithmetic, such as
+that of a key's bias, is nothing but rounding."""
+
+WATCHDOG_S = 900.0
+MODES = ("train", "frozen", "eval")
+"""Training mode with gradients; evaluation mode with gradients; evaluation mode without."""
+
+
+@dataclass(kw_only=True)
+class Graph:
+    """One AOT graph. on_ort: {operator: nodes}; eager: {operator: {reason: nodes}}."""
+
+    name: str
+    direction: str
+    parts: int
+    on_ort: dict[str, int]
+    eager: dict[str, dict[str, int]]
+
+
+@dataclass(kw_only=True)
+class Run:
+    """One architecture in one mode. max_rel: largest max|Δ|/max|r| of outputs, gradients and buffers, `worst` the value
+    it is of; rounding: how many gradients are nothing but rounding; mismatches: {value: by how much}; error: of a run
+    that raised or whose process died."""
+
+    architecture: str
+    attention: str
+    mode: str
+    seconds: float = 0.0
+    breaks: dict[str, int] = field(default_factory=dict)
+    graphs: list[Graph] = field(default_factory=list)
+    compared: int = 0
+    rounding: int = 0
+    max_rel: float = 0.0
+    worst: str = ""
+    mismatches: dict[str, str] = field(default_factory=dict)
+    error: str = ""
+
+    @property
+    def title(self) -> str:
+        return f"{self.architecture}/{self.attention}/{self.mode}"
+
+
+def run(name: str, attention: str, mode: str) -> Run:
+    """Compiles and runs one architecture, compared with a second one, built alike, in eager from the same random
+    state. What it raises is in `error`."""
+    import rust_ort
+
+    made = Run(architecture=name, attention=attention, mode=mode)
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    begin = time.perf_counter()
+    backend = rust_ort.Backend()
+    try:
+        reference = values(TABLE[name].build(attention), mode, lambda module: module)
+        candidate = values(TABLE[name].build(attention), mode, lambda module: torch.compile(module, backend=backend))
+        _judge(made, reference, candidate)
+    except Exception as error:  # a census goes on
+        made.error = f"{type(error).__name__}: {error}"
+    made.seconds = time.perf_counter() - begin
+    made.breaks = dict(torch._dynamo.utils.counters["graph_break"])
+    made.graphs = [_graph(info) for info in backend.graphs]
+    return made
+
+
+def values(case: Case, mode: str, compiled: Callable[[nn.Module], Callable[..., Any]]) -> dict[str, Tensor]:
+    """{name: value} of outputs, gradients and buffers after one call, and one backward where the mode has one."""
+    module = case.module.train(mode == "train")
+    call = compiled(module)
+    torch.manual_seed(SEED)
+    with torch.set_grad_enabled(mode != "eval"):
+        outputs = call(**case.inputs)
+        loss = scalar_loss(outputs, None)
+    if loss is not None and mode != "eval":
+        loss.backward()
+    found = {f"output{path}": tensor for path, tensor in named_tensors(outputs)}
+    found |= {f"grad of {name}": p.grad for name, p in module.named_parameters() if p.grad is not None}
+    return found | {f"buffer {name}": buffer for name, buffer in module.named_buffers()}
+
+
+def _judge(made: Run, reference: dict[str, Tensor], candidate: dict[str, Tensor]) -> None:
+    largest = max((float(value.abs().max()) for name, value in reference.items() if name.startswith("grad")), default=0)
+    for name in sorted(reference.keys() ^ candidate.keys()):
+        made.mismatches[name] = f"only {'eager' if name in reference else 'the backend'} has a value"
+    for name, exact in reference.items():
+        got = candidate.get(name)
+        if got is None:
+            continue
+        if (got.shape, got.dtype) != (exact.shape, exact.dtype):
+            made.mismatches[name] = f"expected {exact.dtype} {list(exact.shape)}, got {got.dtype} {list(got.shape)}"
+            continue
+        made.compared += 1
+        if name.startswith("grad") and float((got - exact).abs().max()) <= ROUNDING * largest:
+            made.rounding += float(exact.abs().max()) <= ROUNDING * largest
+            continue
+        error = relative_error(exact, got)
+        if error > TOLERANCE:
+            made.mismatches[name] = f"max|Δ|/max|r| = {error:.1e}"
+        if not error <= made.max_rel:
+            made.max_rel, made.worst = error, name
+
+
+def relative_error(reference: Tensor, candidate: Tensor) -> float:
+    """max|c - r| / max|r| in float64, of the finite elements; infinite where they differ in what is not finite."""
+    r, c = reference.detach().double(), candidate.detach().double()
+    finite = r.isfinite()
+    if not torch.equal(r[~finite].nan_to_num(), c[~finite].nan_to_num()) or not bool(c[finite].isfinite().all()):
+        return math.inf
+    if not bool(finite.any()):
+        return 0.0
+    return float((c[finite] - r[finite]).abs().max() / (r[finite].abs().max().item() or 1.0))
+
+
+def _graph(info: Any) -> Graph:
+    eager: dict[str, Counter[str]] = defaultdict(Counter)
+    for node in info.eager:
+        eager[node.op][node.reason] += 1
+    names = {name for part in info.parts for name in part}
+    on_ort = Counter(operator for name, operator in info.operators.items() if name in names)
+    return Graph(
+        name=info.name,
+        direction=info.direction,
+        parts=len(info.parts),
+        on_ort=dict(sorted(on_ort.items())),
+        eager={operator: dict(reasons) for operator, reasons in sorted(eager.items())},
+    )
+
+
+# --- Processes -------------------------------------------------------------------------------------------------------
+
+
+def work(name: str, path: Path) -> None:
+    """Every run of one architecture, a line each in `path`."""
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    torch.set_num_threads(1)
+    with path.open("a") as lines:
+        for attention in TABLE[name].attentions:
+            for mode in MODES:
+                print(json.dumps(asdict(run(name, attention, mode))), file=lines, flush=True)
+
+
+def collect(name: str) -> list[Run]:
+    """`work` in a process of its own. Its death or its watchdog's bite is the error of the run it was in."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "runs.jsonl"
+        command = [sys.executable, "-W", "ignore", "-m", __spec__.name, "--one", name, "--output", str(path)]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=WATCHDOG_S, check=False,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )  # fmt: skip
+            error = f"exit code {done.returncode}: {done.stderr[-2000:]}" if done.returncode else ""
+        except subprocess.TimeoutExpired:
+            error = f"no end after {WATCHDOG_S:.0f} s"
+        lines = path.read_text().splitlines() if path.exists() else []
+    runs = [_read(json.loads(line)) for line in lines]
+    if error:
+        runs.append(Run(architecture=name, attention="?", mode=f"after {len(runs)} runs", error=error))
+    return runs
+
+
+def _read(fields: dict[str, Any]) -> Run:
+    return Run(**{**fields, "graphs": [Graph(**graph) for graph in fields["graphs"]]})
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the architectures and writes what was found. Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m rust_ort.studies.op_census", description=__doc__)
+    parser.add_argument("--only", default="", help="architectures, separated by commas; a name stands for its variants")
+    parser.add_argument("--output", type=Path, default=Path("docs/op-census.md"))
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    arguments = parser.parse_args(argv)
+    if arguments.one:
+        work(arguments.one, arguments.output)
+        return 0
+    runs = []
+    with arguments.output.with_suffix(".runs.jsonl").open("a") as lines:
+        for name in chosen(arguments.only):
+            for made in collect(name):
+                runs.append(made)
+                print(json.dumps(asdict(made)), file=lines, flush=True)
+                print(summary(made), flush=True)
+    return 0
+
+
+def chosen(only: str) -> list[str]:
+    """Names of the table. Errors: SystemExit on an unknown name."""
+    wanted = [name for name in only.split(",") if name]
+    names = [name for name in TABLE if not wanted or any(name == w or name.startswith(f"{w}_") for w in wanted)]
+    unknown = [w for w in wanted if not any(name == w or name.startswith(f"{w}_") for name in names)]
+    if unknown:
+        raise SystemExit(f"unknown architecture {', '.join(unknown)}; known: {', '.join(TABLE)}")
+    return names
+
+
+def summary(made: Run) -> str:
+    """One line of a run."""
+    eager = Counter[str]()
+    for graph in made.graphs:
+        for operator, reasons in graph.eager.items():
+            eager[operator] += sum(reasons.values())
+    nodes = sum(sum(graph.on_ort.values()) for graph in made.graphs)
+    left = ", ".join(f"{operator} x{n}" for operator, n in eager.items())
+    text = f"{made.title}: {len(made.graphs)} graphs, {sum(made.breaks.values())} breaks, {nodes} nodes on ONNX Runtime"
+    text += f", {eager.total()} in eager ({left}), {made.compared} compared, max_rel {made.max_rel:.1e} ({made.worst})"
+    text += f", {made.seconds:.1f} s"
+    if made.mismatches:
+        text += f"\n    MISMATCH of {len(made.mismatches)}, such as {list(made.mismatches.items())[:3]}"
+    return text + (f"\n    ERROR {made.error}" if made.error else "")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
