@@ -339,6 +339,24 @@ def test_float64_is_silently_wrong_where_nothing_looks_for_rounded_numbers(monke
         assert silent.wrong and silent.eager == 0
 
 
+@pytest.mark.parametrize(
+    "draw",
+    [
+        functional.dropout,
+        lambda x: functional.gumbel_softmax(x),
+        lambda x: functional.rrelu(-x, training=True),
+        lambda x: torch.empty_like(x).normal_(),
+        lambda x: torch.empty_like(x).uniform_(),
+        lambda x: torch.empty_like(x).bernoulli_(0.3),
+        lambda x: torch.normal(x, 1.0),
+    ],
+    ids=["dropout", "gumbel_softmax", "rrelu", "normal", "uniform", "bernoulli", "normal_of_a_tensor"],
+)
+def test_a_seed_gives_eagers_numbers(draw: Callable[..., Any]) -> None:
+    made, _ = outcome(case(lambda x: draw(x.detach()), MATRIX))
+    assert not made.refused and not made.wrong
+
+
 WRONG_FUSIONS = {
     "MatmulTransposeFusion": case(lambda x, y: torch.mv(x.t(), y), MATRIX, MATRIX[:, 0]),
     "MatMulScaleFusion": case(lambda x: x @ x.t() * 0.3, MATRIX.double()),
