@@ -16,6 +16,9 @@ from .errors import NotAvailableYet, OptionError
 
 ENV_PREFIX = "RUST_ORT_"
 
+# torchlib's functions are written at the lowest; onnxruntime 1.31 implements up to the highest.
+LOWEST_OPSET, HIGHEST_OPSET = 18, 26
+
 # Names that onnxruntime itself registers, to tell a misspelt provider from one that is not supported here.
 KNOWN_PROVIDERS = (
     "CPUExecutionProvider",
@@ -185,14 +188,6 @@ def _callables(name: str, value: Any) -> tuple[Callable[..., Any], ...]:
     return tuple(value)
 
 
-def _opset(name: str, value: Any) -> int | None:
-    if value is None or value == 18:
-        return None if value is None else 18
-    if not isinstance(value, bool) and isinstance(value, int) and 18 < value <= 23:
-        raise _later(name, value, "leave it at None: models are exported at opset 18")
-    raise _bad(name, "an opset from 18 to 23, or None", value)
-
-
 def _tolerance(name: str, value: Any) -> Tolerance | None:
     if value is None or isinstance(value, Tolerance):
         return value
@@ -289,7 +284,12 @@ class Options:
     providers: tuple[tuple[str, dict[str, str]], ...] | None = _option(
         None, _providers, _env_list, "execution providers, names or (name, {options}); None: from the tensors' devices"
     )
-    opset: int | None = _option(None, _opset, _env_int, "ONNX opset of the exported models; None: 18")
+    opset: int | None = _option(
+        None,
+        _count(LOWEST_OPSET, HIGHEST_OPSET, none=True),
+        _env_int,
+        f"ONNX opset of the exported models, {LOWEST_OPSET} to {HIGHEST_OPSET}; None: {LOWEST_OPSET}",
+    )
     ort_optimization: str = _option(
         "all", _choice("all", "extended", "basic", "disable"), _env_text, "level of ONNX Runtime's graph optimizer"
     )

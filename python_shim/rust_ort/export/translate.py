@@ -18,10 +18,12 @@ import torch
 from torch import fx
 
 from rust_ort.export import rules
+from rust_ort.export.opset import OpsetError, keep_versions, raise_nodes
 from rust_ort.export.rules import How
+from rust_ort.options import LOWEST_OPSET
 
 MODEL_IR_VERSION = 10
-TORCHLIB_OPSET = 18
+TORCHLIB_OPSET = LOWEST_OPSET
 _FX_NAME = "rust_ort.fx_name"
 PROMOTED_SUFFIX = "__promoted"
 _PATCHING = threading.Lock()
@@ -121,17 +123,17 @@ def _fits_bfloat16(number: Any) -> bool:
     return torch.equal(exact.to(torch.bfloat16).to(torch.float64), exact)
 
 
-def registry(opset: int = TORCHLIB_OPSET) -> Any:
-    """torchlib's registry for `opset` with the rules' ONNX forms, made once a process (0.4 to 1.1 s)."""
-    return _registry(opset, rules.masked())
+def registry() -> Any:
+    """torchlib's registry with the rules' ONNX forms, made once a process (0.4 to 1.1 s)."""
+    return _registry(rules.masked())
 
 
 @functools.cache
-def _registry(opset: int, _: frozenset[str]) -> Any:
+def _registry(_: frozenset[str]) -> Any:
     exporter = _exporter()
     logger = logging.getLogger(exporter.registration.__name__)
     logger.setLevel(logging.ERROR)  # it warns of torchvision's operators where torchvision is not installed
-    made = exporter.registration.ONNXRegistry.from_torchlib(opset_version=opset)
+    made = exporter.registration.ONNXRegistry.from_torchlib(opset_version=TORCHLIB_OPSET)
     for rule in rules.active(How.TRANSLATED):
         for target in rule.overloads:
             made.register_op(target, rule.function)
@@ -147,9 +149,9 @@ def whole_operators() -> frozenset[str]:
     return frozenset(str(operator) for operator in general if table.get(operator) is not general[operator])
 
 
-def why_untranslatable(node: fx.Node, *, opset: int = TORCHLIB_OPSET) -> str | None:
+def why_untranslatable(node: fx.Node) -> str | None:
     """None when torchlib has a function for `node`, else the reason. Errors: ExporterMissing."""
-    exporter, registered = _exporter(), registry(opset)
+    exporter, registered = _exporter(), registry()
     try:
         function, message = exporter.dispatching.dispatch(node, registered)
     except Exception as error:
@@ -181,13 +183,13 @@ def translate(
         node.meta.pop("stack_trace", None)
     exporter.passes.insert_type_promotion_nodes(source)
     _keep_names_of_promoted(part.graph, source.graph)
-    graph = ir.Graph([], [], nodes=[], opset_imports={"": opset}, name=name)
+    graph = ir.Graph([], [], nodes=[], opset_imports={"": TORCHLIB_OPSET}, name=name)
     model = ir.Model(graph, ir_version=MODEL_IR_VERSION, producer_name="rust_ort")
     try:
         with _unrounded_constants():
             values = exporter.core._translate_fx_graph(
                 source.graph, model, graph_like=graph, owned_graphs={}, lower="at_conversion",
-                registry=_with_custom(registry(opset), custom_translations),
+                registry=_with_custom(registry(), custom_translations),
             )  # fmt: skip
     except exporter.errors.ConversionError as error:
         raise TranslationError(_root_message(error), _failing_node(source.graph, str(error))) from error
@@ -201,6 +203,7 @@ def translate(
     graph.outputs.extend(produced[output] for output in wanted)
     _inline_functions(ir, model)
     used = _drop_dead(ir, graph, {str(value.name) for value in produced.values()})
+    _raise_opset(graph, opset)
     onnx_nodes = _strip_metadata(model)
     _import_opsets(model, opset)
     kept = [value for value in graph.inputs if value.name in used or value.name in keep_inputs]
@@ -275,6 +278,8 @@ def _inline_functions(ir: Any, model: Any) -> None:
         return
     from onnx_ir.passes.common import InlinePass
 
+    keep_versions(model)
+
     for node in model.graph:
         if node.op_identifier() in model.functions and node.meta.get("node") is not None:
             node.metadata_props[_FX_NAME] = node.meta["node"].name  # the pass hands it to the nodes of the body
@@ -305,16 +310,28 @@ def _has_subgraph(node: Any) -> bool:
     return any(attribute.type.name in ("GRAPH", "GRAPHS") for attribute in node.attributes.values())
 
 
+def _raise_opset(graph: Any, opset: int) -> None:
+    try:
+        raise_nodes(graph, opset)
+    except OpsetError as error:
+        raise TranslationError(str(error), _fx_name(error.node) or "") from error
+
+
+def _fx_name(node: Any) -> str | None:
+    """FX node that an ONNX node of the graph was written for."""
+    fx_node = node.meta.get("node")
+    return fx_node.name if fx_node is not None else node.metadata_props.get(_FX_NAME)
+
+
 def _strip_metadata(model: Any) -> dict[str, str]:
     """{ONNX node: FX node}; the metadata itself, 96 % of the proto, goes."""
     onnx_nodes: dict[str, str] = {}
     names: set[str] = set()
     for index, node in enumerate(model.graph):
-        fx_node = node.meta.get("node")
         if not node.name or node.name in names:  # a renamed value renamed its producer too
             node.name = f"{node.name or 'node'}_n{index}"
         names.add(node.name)
-        fx_name = fx_node.name if fx_node is not None else node.metadata_props.get(_FX_NAME)
+        fx_name = _fx_name(node)
         if fx_name is not None:
             onnx_nodes[node.name] = fx_name
         node.metadata_props.clear()
