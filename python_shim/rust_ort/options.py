@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .errors import NotAvailableYet, OptionError
+from .operators import overload_of
 
 ENV_PREFIX = "RUST_ORT_"
 
@@ -164,10 +165,18 @@ def _entries(name: str, value: Any) -> dict[str, str]:
     return kept
 
 
-def _mapping(name: str, value: Any) -> dict[Any, Any]:
+def _translations(name: str, value: Any) -> dict[Any, Callable[..., Any]]:
     if not isinstance(value, Mapping):
-        raise _bad(name, "a dict", value)
-    return dict(value)
+        raise _bad(name, "a dict {torch operator: onnxscript function}", value)
+    kept: dict[Any, Callable[..., Any]] = {}
+    for key, function in value.items():
+        operator = overload_of(name, key)
+        if not callable(function):
+            raise _bad(name, f"an onnxscript function for {operator}", function)
+        if operator in kept:
+            raise OptionError(f"option {name}: two functions for {operator}")
+        kept[operator] = function
+    return kept
 
 
 def _paths(name: str, value: Any) -> tuple[str, ...]:
@@ -256,16 +265,22 @@ def _env_tolerance(name: str, text: str) -> Any:
 
 def _env_functions(name: str, text: str) -> Any:
     """module:function,module:function"""
-    functions = []
-    for entry in _env_list(name, text):
-        module, colon, attribute = entry.partition(":")
-        try:
-            if not colon:
-                raise AttributeError("no colon")
-            functions.append(getattr(importlib.import_module(module), attribute))
-        except (ImportError, AttributeError) as error:
-            raise _bad(name, f"module:function ({error})", entry) from None
-    return functions
+    return [_imported(name, entry) for entry in _env_list(name, text)]
+
+
+def _env_translations(name: str, text: str) -> Any:
+    """operator=module:function,operator=module:function"""
+    return {operator: _imported(name, str(entry)) for operator, entry in _env_pairs(name, text).items()}
+
+
+def _imported(name: str, text: str) -> Any:
+    module, colon, attribute = text.partition(":")
+    try:
+        if not colon:
+            raise AttributeError("no colon")
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise _bad(name, f"module:function ({error})", text) from None
 
 
 def _option(
@@ -300,11 +315,7 @@ class Options:
         (), _only((), _paths, "leave it out"), _env_list, "shared libraries of custom operators (not available yet)"
     )
     custom_translations: dict[Any, Any] = _option(
-        dict,
-        _only({}, _mapping, "leave it out"),
-        _env_pairs,
-        "{torch operator: onnxscript function} (not available yet)",
-        factory=True,
+        dict, _translations, _env_translations, "{torch operator: onnxscript function}", factory=True
     )
     transforms: tuple[Callable[..., Any], ...] = _option(
         (), _callables, _env_functions, "functions ModelProto -> ModelProto or None, run on each exported model"

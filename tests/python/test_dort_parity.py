@@ -241,7 +241,6 @@ def test_suppressed_errors_are_torchs_to_suppress() -> None:
 
 UNAVAILABLE: list[dict[str, Any]] = [
     {"custom_op_libraries": ["ops.so"]},
-    {"custom_translations": {"aten::add": print}},
     {"share_parameters": True},
     {"freeze_parameters": True},
 ]

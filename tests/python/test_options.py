@@ -73,7 +73,6 @@ def test_a_bad_value_is_an_error_saying_expected_and_got(name: str, value: objec
     ("name", "value"),
     [
         ("custom_op_libraries", ["a.so"]),
-        ("custom_translations", {"aten::add": print}),
         ("share_parameters", True),
         ("freeze_parameters", True),
         ("providers", ["CUDAExecutionProvider"]),

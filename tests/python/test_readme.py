@@ -23,7 +23,7 @@ SAMPLES: dict[str, tuple[object, object]] = {
     "ort_optimization": ("disable", None),
     "session_options": ({"session.set_denormal_as_zero": "1"}, None),
     "custom_op_libraries": (None, ["/lib/custom.so"]),
-    "custom_translations": (None, {"aten::relu": len}),
+    "custom_translations": ({"aten::relu": len}, None),
     "transforms": ([len], None),
     "dump": ("dumps/a", None),
     "dump_calls": ("all", None),

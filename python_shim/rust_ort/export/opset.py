@@ -37,7 +37,7 @@ All other revisions in between only add types, inputs and attributes.
 
 
 def keep_versions(model: Any) -> None:
-    """Writes into the nodes of the model's functions what opset they are of: inlined, they lie in a model of another."""
+    """Writes into the nodes of the model's functions what opset they are of: inlined, they may lie in another."""
     import onnx_ir as ir
 
     for function in model.functions.values():

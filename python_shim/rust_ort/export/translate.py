@@ -10,6 +10,7 @@ import copy
 import functools
 import logging
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -63,12 +64,21 @@ def _exporter() -> Any:
     """torch's exporter modules as one namespace. Loads onnxscript."""
     try:
         import torch.onnx._internal.exporter._building as _building
-        from torch.onnx._internal.exporter import _core, _decomp, _dispatching, _errors, _fx_passes, _registration
+        from torch.onnx._internal.exporter import (
+            _core,
+            _decomp,
+            _dispatching,
+            _errors,
+            _fx_passes,
+            _registration,
+            _schemas,
+        )  # fmt: skip
 
         assert callable(_building._get_or_create_constant)
         assert callable(_core._translate_fx_graph)
         assert callable(_fx_passes.insert_type_promotion_nodes)
         assert callable(_dispatching.dispatch)
+        assert callable(_schemas.op_signature_from_function)
     except (ImportError, AttributeError, AssertionError) as error:
         raise ExporterMissing(
             f"torch {torch.__version__} has no torch.onnx._internal.exporter._core._translate_fx_graph as used here "
@@ -84,6 +94,7 @@ def _exporter() -> Any:
         errors = _errors
         passes = _fx_passes
         registration = _registration
+        schemas = _schemas
 
     return Exporter
 
@@ -284,7 +295,10 @@ def _inline_functions(ir: Any, model: Any) -> None:
         if node.op_identifier() in model.functions and node.meta.get("node") is not None:
             node.metadata_props[_FX_NAME] = node.meta["node"].name  # the pass hands it to the nodes of the body
     before = {id(value): value.name for value in model.graph.outputs}
-    InlinePass()(model)
+    try:
+        InlinePass()(model)
+    except (ValueError, ir.passes.PassError) as error:  # functions of a custom translation that do not fit together
+        raise TranslationError(f"its functions cannot be put in place: {error}", "") from error
     for value in model.graph.outputs:
         value.name = before.get(id(value), value.name)
     model.functions.clear()
@@ -320,7 +334,8 @@ def _raise_opset(graph: Any, opset: int) -> None:
 def _fx_name(node: Any) -> str | None:
     """FX node that an ONNX node of the graph was written for."""
     fx_node = node.meta.get("node")
-    return fx_node.name if fx_node is not None else node.metadata_props.get(_FX_NAME)
+    name = fx_node.name if fx_node is not None else node.metadata_props.get(_FX_NAME)
+    return None if name is None else str(name)
 
 
 def _strip_metadata(model: Any) -> dict[str, str]:
@@ -359,8 +374,67 @@ def _with_custom(registry: Any, custom: dict[Any, Callable[..., Any]] | None) ->
     extended = copy.copy(registry)
     extended.functions = dict(registry.functions)
     for target, function in custom.items():
-        extended.register_op(target, function)
+        extended.register_op(target, _told(target, function))
     return extended
+
+
+class _CustomError(RuntimeError):
+    """A custom translation that does not do its work."""
+
+
+def _told(target: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, whose failures say that it is the user's and where in it."""
+    import onnx_ir as ir
+
+    written = getattr(function, "function", function)  # what onnxscript.script was given
+    name = getattr(written, "__qualname__", repr(written))
+    n_results = len(target._schema.returns)
+    _complete_signature(function)
+
+    @functools.wraps(written)
+    def translation(*args: Any, **kwargs: Any) -> Any:
+        try:
+            results = function(*args, **kwargs)
+        except Exception as error:  # whatever the user's function raises
+            raise _CustomError(
+                f"custom translation {name}, {_where(error, written)}: {_root_message(error)}"
+            ) from error
+        n_given = len(results) if isinstance(results, (list, tuple)) else 1
+        if n_given != n_results:
+            raise _CustomError(f"custom translation {name} returned {n_given} value(s), {target} returns {n_results}")
+        for result in results if isinstance(results, (list, tuple)) else [results]:
+            if not isinstance(result, ir.Value):
+                raise _CustomError(f"custom translation {name} returned {result!r}, expected an ONNX value")
+        return results
+
+    return translation
+
+
+def _complete_signature(function: Any) -> None:
+    """Without an annotation of what it returns, the exporter takes a script for one that returns nothing."""
+    import onnx_ir as ir
+
+    body = getattr(function, "function_ir", None)
+    if body is None or function.traceable:
+        return
+    describe = _exporter().schemas.op_signature_from_function
+    signature = describe(function, body.domain, function.name, since_version=function.opset.version)
+    for index in range(len(signature.outputs), len(body.outputs)):
+        anything = ir.schemas.TypeConstraintParam.any_value(f"TReturn{index}")
+        signature.outputs.append(
+            ir.schemas.Parameter(name=anything.name, type_constraint=anything, required=True, variadic=False)
+        )
+    function._pt_onnx_signature = signature
+
+
+def _where(error: BaseException, function: Any) -> str:
+    """Line of the function that the error came through; where the function begins when it only came to be called."""
+    code = getattr(function, "__code__", None)
+    frames = [*traceback.walk_tb(error.__traceback__)]
+    lines = [line for frame, line in frames if code is not None and frame.f_code is code]
+    if code is None:
+        return "source unknown"
+    return f"{code.co_filename}:{lines[-1] if lines else code.co_firstlineno}"
 
 
 def _failing_node(graph: fx.Graph, message: str) -> str:
@@ -368,9 +442,9 @@ def _failing_node(graph: fx.Graph, message: str) -> str:
 
 
 def _root_message(error: BaseException) -> str:
-    while error.__cause__ is not None:
+    while error.__cause__ is not None and not isinstance(error, _CustomError):
         error = error.__cause__
-    return f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, _CustomError) else f"{type(error).__name__}: {error}"
 
 
 __all__ = ["ExporterMissing", "Translated", "TranslationError", "translate", "why_untranslatable"]
