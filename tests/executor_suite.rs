@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::{Dim, Memory, Model, add, gather, runtime, slow};
-use rust_ort::executor::ort::{OrtExecutor, ThreadPool, wrong_optimizers};
+use rust_ort::executor::ort::{OrtExecutor, ThreadPool, custom_op_library, wrong_optimizers};
 use rust_ort::executor::{BoundCall, Executor, ExecutorError, Session, StopToken};
 use rust_ort::onnx;
-use rust_ort::protocol::message::{ErrorCode, Optimization, SessionSpec, WireError};
+use rust_ort::protocol::message::{CustomOpLibrary, ErrorCode, Optimization, SessionSpec, WireError};
 use rust_ort::tensor::{DType, TensorBuf, TensorRef};
 
 fn session(model: &[u8]) -> Arc<dyn Session> {
@@ -214,6 +214,30 @@ fn options_that_mean_nothing_are_refused() {
     assert_eq!(code(build(provider("CPUExecutionProvider", &[("arena", "1")]))), ErrorCode::BadOption);
     let config = [("session.use_ort_model_bytes_directly".to_owned(), "1".to_owned())].into();
     assert_eq!(code(build(SessionSpec { config, ..SessionSpec::default() })), ErrorCode::BadOption);
+}
+
+#[test]
+fn a_library_of_custom_operators_that_is_missing_changed_or_none_is_refused_by_its_path() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("custom.so");
+    let missing = custom_op_library(&path).unwrap_err().to_string();
+    assert!(missing.contains(path.to_str().unwrap()) && missing.contains("no such file"), "{missing}");
+    assert!(custom_op_library(folder.path()).unwrap_err().to_string().contains("it is no file"));
+    std::fs::write(&path, b"no library").unwrap();
+    let library = custom_op_library(&path).unwrap();
+    let build = |library: &CustomOpLibrary| {
+        let spec = SessionSpec { custom_op_libraries: vec![library.clone()], ..SessionSpec::default() };
+        let error = runtime().build(&add(), &spec).err().unwrap();
+        assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
+        let text = error.to_string();
+        assert_eq!(code(error), ErrorCode::BadOption);
+        text
+    };
+    assert!(build(&library).contains("onnxruntime does not take it"));
+    std::fs::write(&path, b"another library").unwrap();
+    assert!(build(&library).contains("changed since the graph was compiled"));
+    std::fs::remove_file(&path).unwrap();
+    assert!(build(&library).contains("no such file"));
 }
 
 #[test]

@@ -64,6 +64,7 @@ fn requests() -> Vec<(&'static str, u64, Request)> {
         optimization: Optimization::Extended,
         config: BTreeMap::from([("session.set_denormal_as_zero".into(), "1".into()), ("a".into(), "b".into())]),
         disabled_optimizers: vec!["ConstantFolding".into()],
+        custom_op_libraries: Vec::new(),
     };
     let part = PartSpec {
         graph: graph(),

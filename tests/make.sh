@@ -219,6 +219,7 @@ run_tests() {
     export RUST_ORT_TEST_ONNXRUNTIME
     # `cargo test` builds the examples too.
     export RUST_ORT_WRITE_DUMP=$ROOT/target/release/examples/write_dump
+    export RUST_ORT_CUSTOM_OPS=$ROOT/target/release/examples/libcustom_ops.so
     step "Rust tests" cargo_tests || status=1
     step "Python tests" python_tests || status=1
     printf '\n'

@@ -19,6 +19,7 @@ from rust_ort.transport.connection import Connection, allow_spinning, bury, thre
 from rust_ort.transport.futex import check_platform
 from rust_ort.transport.part import Part
 from rust_ort.transport.specs import (
+    CustomOpLibrary,
     DumpSpec,
     GraphSpec,
     OutputSpec,
@@ -29,7 +30,7 @@ from rust_ort.transport.specs import (
 )
 from rust_ort.transport.staging import staged_ref
 
-__all__ = ["Client", "GraphSpec", "OutputSpec", "Part", "PartSpec", "Verdict"]
+__all__ = ["Client", "CustomOpLibrary", "GraphSpec", "OutputSpec", "Part", "PartSpec", "Verdict"]
 
 _clients: dict[tuple[str, int, bool], Client] = {}
 _clients_lock = threading.Lock()

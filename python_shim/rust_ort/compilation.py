@@ -19,7 +19,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from rust_ort import graph_info, observe
-from rust_ort.client import Client, GraphSpec, OutputSpec, Part, PartSpec
+from rust_ort.client import Client, CustomOpLibrary, GraphSpec, OutputSpec, Part, PartSpec
 from rust_ort.compiled_graph import CompiledGraph, PartRunner
 from rust_ort.errors import ClientError, DaemonFault, OptionError, RustOrtError
 from rust_ort.export import cached
@@ -41,6 +41,7 @@ class _Compilation:
     name: str
     options: Options
     sources: list[str]
+    libraries: list[CustomOpLibrary]
     dynamo_text: str = ""
     joint_text: str = ""
     started: float = field(default_factory=time.perf_counter)
@@ -74,6 +75,7 @@ def compile_dynamo_graph(
         name=_compile_name(),
         options=options,
         sources=input_sources(gm),
+        libraries=[CustomOpLibrary.at(path) for path in options.custom_op_libraries],
         collected=collected,
     )
     compilation.dynamo_text = compilation.readable(gm)
@@ -171,7 +173,7 @@ def _compiled_once(compilation: _Compilation, direction: str, gm: fx.GraphModule
     start = time.perf_counter()
     seconds, compilation.seconds = compilation.seconds, {}
     outside = sum(seconds.values())
-    graph_id = content.graph_hash(gm, extra=_decisive(options))
+    graph_id = content.graph_hash(gm, extra=_decisive(compilation))
     seconds["hash"] = time.perf_counter() - start
     made = compilation.made.get((direction, graph_id))
     if made is not None:  # by another thread, while this one waited for the lock
@@ -192,9 +194,11 @@ def _compiled_once(compilation: _Compilation, direction: str, gm: fx.GraphModule
     return call
 
 
-def _decisive(options: Options) -> list[str]:
+def _decisive(compilation: _Compilation) -> list[str]:
     """What else a plan depends on: it says which nodes the runtime refused, too."""
-    runtime = (options.providers, options.ort_optimization, sorted(options.session_options.items()))
+    options = compilation.options
+    runtime: tuple[Any, ...] = (options.providers, options.ort_optimization, sorted(options.session_options.items()))
+    runtime += (*compilation.libraries,)
     library = os.environ.get("RUST_ORT_ONNXRUNTIME", "")
     transforms = [_function_text("transform", transform) for transform in options.transforms]
     custom = options.custom_translations.items()
@@ -312,12 +316,23 @@ def _refused_node(error: RustOrtError, plan: Plan) -> str | None:
     if error.code not in ("BAD_MODEL", "ERROR_CODE_BAD_MODEL"):
         return None
     for part in plan.parts:
-        names = [error.node, *re.findall(r"[\w.:]+", str(error.args[0]))]
+        names = [error.node, *re.findall(r"[\w.:]+", str(error.args[0])), *_unregistered(error, part)]
         for onnx_name in names:
             fx_name = part.translated.onnx_nodes.get(onnx_name, "")
             if fx_name in part.graph.compute_nodes:
                 return fx_name
     return None
+
+
+def _unregistered(error: RustOrtError, part: PlannedPart) -> list[str]:
+    """ONNX nodes of an operator that the runtime does not know: it names the operator, not the node."""
+    unknown = re.search(r"([\w.]+):(\w+)\(-?\d+\) is not a registered function/op", str(error.args[0]))
+    if unknown is None:
+        return []
+    import onnx
+
+    nodes = onnx.load_model_from_string(part.translated.model).graph.node
+    return [node.name for node in nodes if (node.domain, node.op_type) == unknown.groups()]
 
 
 def _alike(gm: fx.GraphModule, name: str) -> list[str]:
@@ -378,12 +393,14 @@ def _prepared_part(compilation: _Compilation, graph: GraphSpec, plan: Plan, plan
             fx_values={**translated.fx_values, **{name: name for name in translated.named_values}},
             onnx_nodes=translated.onnx_nodes,
             descriptions=_descriptions(plan.cut.module, compilation.sources),
+            custom_op_libraries=options.custom_op_libraries,
         ),
         fx_values={node: translated.fx_values[node] for node in planned.graph.compute_nodes},
         named_values=translated.named_values,
         input_names=translated.input_names,
         output_names=translated.output_names,
         outputs=specs if layout.symbolic else specs(()),
+        custom_op_libraries=compilation.libraries,
     )
     return Client.get(options).part(spec, options)
 

@@ -179,10 +179,18 @@ def _translations(name: str, value: Any) -> dict[Any, Callable[..., Any]]:
     return kept
 
 
-def _paths(name: str, value: Any) -> tuple[str, ...]:
-    if isinstance(value, str | bytes) or not isinstance(value, list | tuple):
-        raise _bad(name, "a sequence of paths", value)
-    return tuple(os.fspath(path) for path in value)
+def _libraries(name: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple):
+        raise _bad(name, "a sequence of paths of shared libraries", value)
+    kept = []
+    for entry in value:
+        path = _path(name, entry)
+        if path is None:
+            raise _bad(name, "a path", entry)
+        kept.append(os.path.abspath(path))
+        if not os.path.isfile(kept[-1]):
+            raise OptionError(f"option {name}: {kept[-1]}: there is no such file; name the library of the operators")
+    return tuple(kept)
 
 
 def _patterns(name: str, value: Any) -> tuple[str, ...]:
@@ -312,7 +320,7 @@ class Options:
         dict, _entries, _env_pairs, "session config entries of ONNX Runtime", factory=True
     )
     custom_op_libraries: tuple[str, ...] = _option(
-        (), _only((), _paths, "leave it out"), _env_list, "shared libraries of custom operators (not available yet)"
+        (), _libraries, _env_list, "shared libraries of ONNX Runtime custom operators"
     )
     custom_translations: dict[Any, Any] = _option(
         dict, _translations, _env_translations, "{torch operator: onnxscript function}", factory=True

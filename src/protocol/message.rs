@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -136,6 +137,19 @@ pub struct SessionSpec {
     pub config: BTreeMap<String, String>,
     /// Names of graph optimizers that stay off, besides those that are known to give wrong values.
     pub disabled_optimizers: Vec<String>,
+    /// Where the model's custom operators are.
+    pub custom_op_libraries: Vec<CustomOpLibrary>,
+}
+
+/// A shared library of custom operators, as it was when someone looked: another file is another session.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct CustomOpLibrary {
+    /// Absolute.
+    pub path: PathBuf,
+    /// Its size.
+    pub len_bytes: u64,
+    /// When it was last written, in nanoseconds since the epoch.
+    pub modified_ns: i64,
 }
 
 impl SessionSpec {

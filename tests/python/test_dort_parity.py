@@ -240,7 +240,6 @@ def test_suppressed_errors_are_torchs_to_suppress() -> None:
 
 
 UNAVAILABLE: list[dict[str, Any]] = [
-    {"custom_op_libraries": ["ops.so"]},
     {"share_parameters": True},
     {"freeze_parameters": True},
 ]

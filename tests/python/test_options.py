@@ -56,6 +56,9 @@ def test_an_unknown_name_is_an_error_naming_the_nearest() -> None:
         ("providers", ["CPUExecutionProvder"], "did you mean 'CPUExecutionProvider'"),
         ("providers", [("CPUExecutionProvider",)], "a sequence of provider names"),
         ("transforms", [1], "functions ModelProto"),
+        ("custom_op_libraries", "a.so", "a sequence of paths"),
+        ("custom_op_libraries", [None], "a path, got None"),
+        ("custom_op_libraries", ["no/such.so"], "no/such.so: there is no such file"),
         ("tolerance", 1e-3, "None or a dict with atol, rtol, scale, equal_nan"),
         ("tolerance", {"atoll": 1}, "unknown entry 'atoll'; did you mean 'atol'"),
         ("tolerance", {"atol": -1}, "a finite number >= 0, got -1"),
@@ -72,7 +75,6 @@ def test_a_bad_value_is_an_error_saying_expected_and_got(name: str, value: objec
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("custom_op_libraries", ["a.so"]),
         ("share_parameters", True),
         ("freeze_parameters", True),
         ("providers", ["CUDAExecutionProvider"]),
@@ -109,7 +111,7 @@ def test_values_are_kept_in_one_form() -> None:
         ("ort_optimization", "basic", "basic"),
         ("session_options", "a=1, b=x", {"a": "1", "b": "x"}),
         ("session_options", '{"a": 1}', {"a": "1"}),
-        ("custom_op_libraries", "", ()),
+        ("custom_op_libraries", "/bin/sh", ("/bin/sh",)),
         ("custom_translations", "", {}),
         ("transforms", "math:sqrt", None),
         ("dump", "here/run", "here/run"),

@@ -22,7 +22,7 @@ SAMPLES: dict[str, tuple[object, object]] = {
     "opset": (26, None),
     "ort_optimization": ("disable", None),
     "session_options": ({"session.set_denormal_as_zero": "1"}, None),
-    "custom_op_libraries": (None, ["/lib/custom.so"]),
+    "custom_op_libraries": (["/bin/sh"], None),
     "custom_translations": ({"aten::relu": len}, None),
     "transforms": ([len], None),
     "dump": ("dumps/a", None),

@@ -103,11 +103,12 @@ def provenance_json(
     fx_values: Mapping[str, str],
     onnx_nodes: Mapping[str, str],
     descriptions: Mapping[str, Mapping[str, str]],
+    custom_op_libraries: Sequence[str] = (),
 ) -> str:
     """Content of provenance.json of one part.
 
     `tensor_outputs`: FX names of the model's outputs `output_names`. `descriptions`: {FX name: role} of the AOT
-    graph's ends.
+    graph's ends. `custom_op_libraries`: paths of what the part runs with.
     """
     nodes = {node.name: node for node in part.graph.nodes}
     return json.dumps(
@@ -134,6 +135,7 @@ def provenance_json(
                 for fx_name, value in fx_values.items()
             },
             "nodes": dict(onnx_nodes),
+            "custom_op_libraries": list(custom_op_libraries),
         },
         indent=1,
     )  # fmt: skip

@@ -90,6 +90,8 @@ class Part:
         message.session.optimization = self.options.ort_optimization
         message.session.config.update(self.options.session_options)
         message.session.disabled_optimizers.extend(self.spec.disabled_optimizers)
+        for library in self.spec.custom_op_libraries:
+            message.session.custom_op_libraries.add(**vars(library))
         for name, entries in self.options.providers or ():
             message.session.providers.add(name=name).options.update(entries)
         return request

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from rust_ort.errors import ClientError
 from rust_ort.options import Tolerance
 from rust_ort.transport import wire
 
@@ -37,6 +39,24 @@ class GraphSpec:
     eager_nodes: int = 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class CustomOpLibrary:
+    """A shared library of custom operators, as it was when a graph was compiled for it."""
+
+    path: str
+    len_bytes: int
+    modified_ns: int
+
+    @staticmethod
+    def at(path: str) -> CustomOpLibrary:
+        """Errors: ClientError when it cannot be looked at."""
+        try:
+            found = os.stat(path)
+        except OSError as error:
+            raise ClientError(f"custom operator library {path}: {error.strerror}", code="BAD_OPTION") from error
+        return CustomOpLibrary(path=path, len_bytes=found.st_size, modified_ns=found.st_mtime_ns)
+
+
 @dataclass(kw_only=True)
 class PartSpec:
     """One model of a graph, as PreparePart sends it, and the tensors it gives.
@@ -54,6 +74,7 @@ class PartSpec:
     output_names: list[str]
     outputs: list[OutputSpec] | Callable[[Sequence[object]], list[OutputSpec]]
     disabled_optimizers: list[str] = field(default_factory=list)
+    custom_op_libraries: list[CustomOpLibrary] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,6 +40,10 @@ pub(super) struct Arguments {
     /// libonnxruntime.so* to load [default: RUST_ORT_ONNXRUNTIME, else the one of the run]
     #[arg(long, value_name = "LIB")]
     onnxruntime: Option<PathBuf>,
+    /// Library of the model's custom operators; give it several times for several
+    /// [default: as when it ran]
+    #[arg(long, value_name = "LIB")]
+    custom_op_library: Vec<PathBuf>,
     /// Threads of the runtime's pool; 0: one a core [default: as when it ran]
     #[arg(long)]
     threads: Option<u32>,

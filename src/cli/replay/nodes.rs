@@ -122,7 +122,7 @@ pub(super) fn fetch(
     // Only these: what the part itself gives may be large.
     graph_mut(&mut proto)?.output.retain(|output| names.iter().any(|name| name == output.name()));
     expose_intermediates(&mut proto, names)?;
-    let instrumented = Model { proto: &proto, optimization: Optimization::Disable, config: model.config };
+    let instrumented = Model { proto: &proto, optimization: Optimization::Disable, ..*model };
     let mut outputs = runtime.look(&instrumented, feeds)?.outputs;
     outputs.sort_by_key(|(name, _)| names.iter().position(|asked| asked == name));
     Ok(outputs)

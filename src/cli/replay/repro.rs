@@ -155,7 +155,8 @@ impl<'a> Repro<'a> {
         };
         let wanted: Vec<String> = reads.iter().filter(|name| !is_input(name)).chain([value]).cloned().collect();
         let config = self.target.config();
-        let model = Model { proto, optimization: self.target.optimization, config: &config };
+        let optimization = self.target.optimization;
+        let model = Model { proto, optimization, config: &config, libraries: &self.target.libraries };
         Ok(nodes::fetch(runtime, &model, feeds, &wanted)?.into_iter().collect())
     }
 
@@ -224,6 +225,7 @@ impl<'a> Repro<'a> {
         Ok(TEMPLATE
             .replace("\"@OPTIMIZATION@\"", &json!(self.target.optimization.name()).to_string())
             .replace("\"@CONFIG@\"", &serde_json::to_string_pretty(&config)?)
+            .replace("\"@LIBRARIES@\"", &serde_json::to_string(&self.target.libraries)?)
             .replace("\"@TOLERANCES@\"", &serde_json::to_string_pretty(&tolerances)?))
     }
 

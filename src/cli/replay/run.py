@@ -14,6 +14,7 @@ from onnx import numpy_helper
 
 OPTIMIZATION = "@OPTIMIZATION@"
 SESSION_CONFIG = "@CONFIG@"
+CUSTOM_OP_LIBRARIES = "@LIBRARIES@"
 # Inside: |got - expected| <= atol + rtol * |expected| + scale * max|expected|, the maximum over finite elements below
 # fill. Without scale this is numpy.allclose.
 TOLERANCES = "@TOLERANCES@"
@@ -41,6 +42,8 @@ def session():
     options.log_severity_level = 3
     for key, value in SESSION_CONFIG.items():
         options.add_session_config_entry(key, value)
+    for library in CUSTOM_OP_LIBRARIES:
+        options.register_custom_ops_library(library)
     return onnxruntime.InferenceSession(str(HERE / "model.onnx"), options, providers=["CPUExecutionProvider"])
 
 

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::Arguments;
 use crate::cli::table::Failure;
 use crate::executor::Executor as _;
-use crate::executor::ort::{OrtExecutor, ThreadPool};
+use crate::executor::ort::{OrtExecutor, ThreadPool, custom_op_library};
 use crate::ids::SegmentId;
 use crate::onnx::proto::ModelProto;
 use crate::protocol::message::{Optimization, SessionSpec};
@@ -50,9 +50,16 @@ impl Runtime {
         Ok(Self { executor, library, providers: args.provider.clone(), repeat: args.repeat.get() })
     }
 
-    fn spec(&self, optimization: Optimization, config: &BTreeMap<String, String>) -> SessionSpec {
+    fn spec(&self, model: &Model<'_>) -> Result<SessionSpec, Failure> {
         let providers = self.providers.iter().map(|name| (name.clone(), BTreeMap::new())).collect();
-        SessionSpec { providers, optimization, config: config.clone(), ..SessionSpec::default() }
+        let libraries = model.libraries.iter().map(|path| custom_op_library(path)).collect::<Result<_, _>>()?;
+        Ok(SessionSpec {
+            providers,
+            optimization: model.optimization,
+            config: model.config.clone(),
+            custom_op_libraries: libraries,
+            ..SessionSpec::default()
+        })
     }
 
     /// Runs the model once more than once, as asked. `feeds`: in the model's order.
@@ -66,7 +73,7 @@ impl Runtime {
     }
 
     fn run_times(&self, model: &Model<'_>, feeds: &[TensorView<'_>], n: u32) -> Result<Ran, Failure> {
-        let spec = self.spec(model.optimization, model.config);
+        let spec = self.spec(model)?;
         let session = self.executor.build(&model.proto.encode_to_vec(), &spec)?;
         let lease = lease(feeds)?;
         let (mut fetched, stats) = session.fetch(&lease)?;
@@ -82,7 +89,7 @@ impl Runtime {
 
     /// The model as the runtime's optimizer leaves it.
     pub(super) fn optimized(&self, model: &Model<'_>) -> Result<ModelProto, Failure> {
-        let spec = self.spec(model.optimization, model.config);
+        let spec = self.spec(model)?;
         let bytes = self.executor.optimized(&model.proto.encode_to_vec(), &spec)?;
         Ok(crate::onnx::decode(bytes.into())?)
     }
@@ -93,6 +100,8 @@ pub(super) struct Model<'a> {
     pub(super) proto: &'a ModelProto,
     pub(super) optimization: Optimization,
     pub(super) config: &'a BTreeMap<String, String>,
+    /// Of custom operators.
+    pub(super) libraries: &'a [PathBuf],
 }
 
 /// The tensors in memory that a session may be run on.

@@ -22,6 +22,8 @@ pub(super) struct Target {
     /// `run.json`; null when there is none.
     pub(super) run: Value,
     pub(super) optimization: Optimization,
+    /// Of the model's custom operators, absolute.
+    pub(super) libraries: Vec<PathBuf>,
 }
 
 /// The data sets that were asked for. Errors: there is none, or none of that step.
@@ -60,6 +62,31 @@ fn wanted(args: &Arguments, steps: Vec<StepEntry>) -> Result<Vec<Target>, Failur
     }
 }
 
+/// Content of the part's `provenance.json`. Null when there is none.
+fn provenance_json(part: &Path) -> Value {
+    let bytes = std::fs::read(part.join("provenance.json")).unwrap_or_default();
+    serde_json::from_slice(&bytes).unwrap_or_default()
+}
+
+/// Those that were named, else those that the part ran with. Errors: one that it ran with is not here.
+fn libraries(args: &Arguments, part: &Path) -> Result<Vec<PathBuf>, Failure> {
+    if !args.custom_op_library.is_empty() {
+        return Ok(args.custom_op_library.iter().map(std::path::absolute).collect::<Result<_, _>>()?);
+    }
+    let ran_with = provenance_json(part)["custom_op_libraries"].take();
+    let ran_with: Vec<PathBuf> = serde_json::from_value(ran_with).unwrap_or_default();
+    match ran_with.iter().find(|path| !path.exists()) {
+        Some(missing) => Err(format!(
+            "{}: it ran with the custom operators of {}, which is not here; name that library with \
+             --custom-op-library",
+            part.display(),
+            missing.display()
+        )
+        .into()),
+        None => Ok(ran_with),
+    }
+}
+
 impl Target {
     fn new(args: &Arguments, step: StepEntry) -> Result<Self, Failure> {
         let folder = step.path.canonicalize()?;
@@ -69,7 +96,8 @@ impl Target {
         let run: Value = run.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
         let ran = run["options"]["ort_optimization"].as_str().and_then(Optimization::from_name);
         let optimization = args.optimization.or(ran).unwrap_or_default();
-        Ok(Self { step, part, run, optimization })
+        let libraries = libraries(args, &part)?;
+        Ok(Self { step, part, run, optimization, libraries })
     }
 
     /// The model that ran: the one of the data set's precision where there is one, else the exported one.
@@ -84,9 +112,7 @@ impl Target {
 
     /// `values` of `provenance.json`: value → {fx, op, module, …}. Null when there is none.
     pub(super) fn provenance(&self) -> Value {
-        let bytes = std::fs::read(self.part.join("provenance.json")).unwrap_or_default();
-        let mut whole: Value = serde_json::from_slice(&bytes).unwrap_or_default();
-        whole["values"].take()
+        provenance_json(&self.part)["values"].take()
     }
 
     /// The tensors of a role, by index. Errors: a file that cannot be read, a gap.

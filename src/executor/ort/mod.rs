@@ -5,6 +5,7 @@
 //! much for a small model.
 
 mod call;
+mod libraries;
 mod raw;
 mod session;
 
@@ -14,6 +15,7 @@ use std::sync::Arc;
 use ort::environment::{Environment, GlobalThreadPoolOptions};
 use ort::logging::LogLevel;
 
+pub use self::libraries::custom_op_library;
 pub use self::session::wrong_optimizers;
 
 use self::session::OrtSession;
@@ -26,6 +28,7 @@ pub struct OrtExecutor {
     version: String,
     providers: Vec<String>,
     allow_spinning: bool,
+    libraries: libraries::Libraries,
 }
 
 /// How the runtime's threads work.
@@ -57,7 +60,8 @@ impl OrtExecutor {
         environment.set_log_level(LogLevel::Warning);
         let version = raw::version(library).map_err(|error| missing(error.to_string()))?;
         let providers = raw::available_providers();
-        Ok(Self { environment, version, providers, allow_spinning: pool.allow_spinning })
+        let libraries = libraries::Libraries::default();
+        Ok(Self { environment, version, providers, allow_spinning: pool.allow_spinning, libraries })
     }
 
     /// Execution providers that the library has.

@@ -156,7 +156,7 @@ fn options(executor: &OrtExecutor, model: &[u8], spec: &SessionSpec) -> Result<S
     for provider in &spec.providers {
         builder = add_provider(executor, builder, provider)?;
     }
-    Ok(builder)
+    executor.libraries.register(builder, &spec.custom_op_libraries)
 }
 
 fn config(executor: &OrtExecutor, model: &[u8], spec: &SessionSpec) -> Result<Vec<(String, String)>, ExecutorError> {

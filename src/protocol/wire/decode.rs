@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::super::control::*;
 use super::super::message::{
-    ErrorCode, ErrorKind, Optimization, PartSpec, Prepared, SessionSpec, ValueSpec, WireError,
+    CustomOpLibrary, ErrorCode, ErrorKind, Optimization, PartSpec, Prepared, SessionSpec, ValueSpec, WireError,
 };
 use super::{DecodeError, Decoded, MAX_FOLDER_NAME_BYTES, MAX_NAME_BYTES, proto};
 use crate::ids::{CallId, ClientId, ExecutorId, GraphId, PartHandle, SegmentId, StepId};
@@ -126,6 +126,13 @@ fn prepare_part(part: proto::PreparePart) -> Decoded<PreparePart> {
         }
         Ok((name, provider.options))
     });
+    let libraries = session.custom_op_libraries.into_iter().map(|library| {
+        Ok(CustomOpLibrary {
+            path: absolute("PreparePart.session.custom_op_libraries.path", library.path)?,
+            len_bytes: library.len_bytes,
+            modified_ns: library.modified_ns,
+        })
+    });
     Ok(PreparePart {
         part: PartSpec {
             graph: graph_id("PreparePart.graph_id", &part.graph_id)?,
@@ -136,6 +143,7 @@ fn prepare_part(part: proto::PreparePart) -> Decoded<PreparePart> {
                 optimization,
                 config: session.config,
                 disabled_optimizers: session.disabled_optimizers,
+                custom_op_libraries: libraries.collect::<Decoded<_>>()?,
             },
             fx_values: part.fx_values,
             named_values: part.named_values,

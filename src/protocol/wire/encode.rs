@@ -1,7 +1,7 @@
 //! Domain types → generated types.
 
 use super::super::control::*;
-use super::super::message::{PartSpec, ValueSpec, WireError};
+use super::super::message::{CustomOpLibrary, PartSpec, ValueSpec, WireError};
 use super::proto;
 use crate::tensor::{CallRecord, TensorRef};
 
@@ -118,10 +118,19 @@ fn prepare_part_to_proto(prepare: &PreparePart) -> proto::PreparePart {
             optimization: session.optimization.name().to_owned(),
             config: session.config.clone(),
             disabled_optimizers: session.disabled_optimizers.clone(),
+            custom_op_libraries: session.custom_op_libraries.iter().map(custom_op_library_to_proto).collect(),
         }),
         provenance_json: prepare.provenance_json.clone(),
         fx_values: fx_values.clone(),
         named_values: named_values.clone(),
+    }
+}
+
+fn custom_op_library_to_proto(library: &CustomOpLibrary) -> proto::CustomOpLibrary {
+    proto::CustomOpLibrary {
+        path: library.path.to_string_lossy().into_owned(),
+        len_bytes: library.len_bytes,
+        modified_ns: library.modified_ns,
     }
 }
 

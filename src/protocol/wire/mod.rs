@@ -208,6 +208,20 @@ mod tests {
     }
 
     #[test]
+    fn a_library_of_custom_operators_has_an_absolute_path() {
+        let library = proto::CustomOpLibrary { path: "custom.so".into(), ..Default::default() };
+        let session =
+            proto::SessionSpec { optimization: "all".into(), custom_op_libraries: vec![library], ..Default::default() };
+        let part = proto::PreparePart { graph_id: "0".repeat(64), session: Some(session), ..Default::default() };
+        let (code, text) = refused(proto::request::Body::PreparePart(part));
+        assert_eq!(code, ErrorCode::BadOption);
+        assert!(
+            text.contains("custom_op_libraries.path") && text.contains("absolute path, got \"custom.so\""),
+            "{text}"
+        );
+    }
+
+    #[test]
     fn compare_without_a_reference_for_each_output_is_refused() {
         let run = proto::RunObserved {
             call: Some(proto::Call {
