@@ -348,11 +348,16 @@ def _alike(gm: fx.GraphModule, name: str) -> list[str]:
 
 
 def _unsupported(name: str, eager: Sequence[EagerNode]) -> ClientError:
-    lines = [f"{node.name} ({node.op}), {node.source or 'source unknown'}: {node.reason}" for node in eager]
+    def where(node: EagerNode) -> str:
+        found = [node.source, node.module and f"module {node.module}"]
+        return ", ".join(filter(None, found)) or "source unknown"
+
+    lines = [f"{node.name} ({node.op}), {where(node)}: {node.reason}" for node in eager]
     return ClientError(
         f"{len(eager)} node(s) cannot run on ONNX Runtime and on_unsupported is 'error':\n  "
         + "\n  ".join(lines)
-        + "\nUse on_unsupported='eager' to run them in eager, or change the lines named",
+        + "\nUse on_unsupported='eager' to run them in eager, give their operators an ONNX form by "
+        "custom_translations, or change the lines named",
         code="UNSUPPORTED",
         graph=name,
         node=eager[0].name,

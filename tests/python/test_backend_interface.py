@@ -160,6 +160,45 @@ def test_unsupported_nodes_are_named_when_asked(client: FakeClient) -> None:
     assert caught.value.code == "UNSUPPORTED"
 
 
+def test_unsupported_nodes_of_a_backward_are_named_with_the_line_of_their_forward(client: FakeClient) -> None:
+    def model(x: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
+        sampled = nn.functional.grid_sample(x * 2, grid, align_corners=False)
+        return sampled.sin()
+
+    line = model.__code__.co_firstlineno + 1
+    x, grid = torch.randn(1, 2, 4, 4, requires_grad=True), torch.rand(1, 3, 3, 2)
+    known = len(rust_ort.graphs())
+    out = torch.compile(model, backend=rust_ort, options={"on_unsupported": "error"})(x, grid)
+    assert [graph.eager for graph in rust_ort.graphs()[known:]] == [[]]
+    with pytest.raises(ClientError) as caught:
+        out.sum().backward()
+    assert (caught.value.code, caught.value.node) == ("UNSUPPORTED", "grid_sampler_2d_backward")
+    assert caught.value.graph.endswith("-backward")
+    named = (
+        f"grid_sampler_2d_backward (aten.grid_sampler_2d_backward.default), {__file__}:{line} in model: torchlib has"
+    )
+    assert named in str(caught.value) and "custom_translations" in str(caught.value)
+
+
+def test_every_unsupported_node_is_named_with_line_and_module(client: FakeClient) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Dropout(0.5)
+            self.inner = nn.ModuleList([nn.Linear(4, 4), nn.Dropout(0.25)])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.first(x)
+            return self.inner[1](self.inner[0](x))
+
+    line = Model.forward.__code__.co_firstlineno + 1
+    with pytest.raises(ClientError, match=r"2 node\(s\) cannot run") as caught:
+        torch.compile(Model(), backend=rust_ort, options={"on_unsupported": "error"})(torch.randn(2, 4))
+    for name, at, module in (("native_dropout", line, "first"), ("native_dropout_1", line + 1, "inner.1")):
+        named = f"{name} (aten.native_dropout.default), {__file__}:{at} in forward, module {module}: it draws random"
+        assert named in str(caught.value)
+
+
 def test_a_lost_executor_is_an_error_or_eager_if_asked(client: FakeClient, caplog: pytest.LogCaptureFixture) -> None:
     def lost() -> None:
         raise ExecutorLost("killed by signal 9", graph="0_0-inference")

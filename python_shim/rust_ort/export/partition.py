@@ -15,7 +15,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
 from rust_ort.export import rules, translate
-from rust_ort.export.provenance import source_line
+from rust_ort.export.provenance import module_path, source_line
 
 SCHEMA_VERSION = 1
 PART_PREFIX = "part_"
@@ -71,12 +71,13 @@ def lowest_precision(gm: fx.GraphModule) -> torch.dtype | None:
 
 @dataclass(frozen=True, kw_only=True)
 class EagerNode:
-    """A compute node left to eager, and why."""
+    """A compute node left to eager, and why. source, module: whose it is, "" where torch recorded none."""
 
     name: str
     op: str
     reason: str
     source: str
+    module: str = ""
 
 
 @dataclass(kw_only=True)
@@ -117,7 +118,13 @@ class Partition:
                 "eager_nodes": len(self.eager),
                 "parts": [{"part": part.index, "nodes": part.compute_nodes} for part in self.parts],
                 "eager": [
-                    {"node": node.name, "op": node.op, "reason": node.reason, "source": node.source}
+                    {
+                        "node": node.name,
+                        "op": node.op,
+                        "reason": node.reason,
+                        "source": node.source,
+                        "module": node.module,
+                    }
                     for node in self.eager
                 ],
             },
@@ -262,7 +269,13 @@ def _partition(gm: fx.GraphModule, support: Support) -> Partition:
     chosen.sort(key=lambda nodes: min(order[node] for node in nodes))
     in_part = {node for nodes in chosen for node in nodes}
     eager = [
-        EagerNode(name=node.name, op=operator_name(node), reason=support.reason(node) or "", source=source_line(node))
+        EagerNode(
+            name=node.name,
+            op=operator_name(node),
+            reason=support.reason(node) or "",
+            source=source_line(node),
+            module=module_path(node),
+        )
         for node in outer.graph.nodes
         if is_compute(node) and node not in in_part
     ]
