@@ -34,6 +34,7 @@ CHANNEL = torch.tensor([0.5, 1.0, 2.0])
 LABELS = torch.tensor([0, 2, 1, 2])
 SCORES = torch.arange(12.0).cos().reshape(4, 3)
 HEADS = torch.arange(2 * 4 * 6 * 8, dtype=torch.float32).sin().reshape(2, 4, 6, 8)
+LARGE = torch.tensor([[2**62 + 1, 3, 8], [-(2**61) + 5, 4, 2**53 + 1]])
 IDS = torch.tensor([1, 2, 2, 0, 3])
 
 
@@ -172,6 +173,12 @@ CASES: dict[str, Case] = {
     "aten.logcumsumexp": case(lambda x: torch.logcumsumexp(x, 0), torch.tensor([-200.0, -201.0, 0.0])),
     "aten.max": case(lambda x: torch.max(x, 1), ROWS),
     "aten.min": case(lambda x: torch.min(x, 1), ROWS),
+    "aten.cumprod.default": case(lambda x: torch.cumprod(x.detach(), 1), MATRIX),
+    "aten.linalg_vector_norm.default": case(lambda x: torch.linalg.vector_norm(x.detach(), inf, 1), ROWS),
+    "aten.mean.dim": case(lambda x: torch.mean(x, 0, dtype=torch.float32), LARGE),
+    "aten.prod": case(lambda x: torch.prod(x, 0), LARGE),
+    "aten.sum.default": case(torch.sum, LARGE),
+    "aten.sum.dim_IntList": case(lambda x: torch.sum(x, 0), LARGE),
     # resize
     "aten.replication_pad1d": case(lambda x: functional.pad(x, (-7, 1), mode="replicate"), MATRIX),
     "aten.replication_pad3d": case(lambda x: functional.pad(x, (-7, 1, 0, 0, 0, 0), mode="replicate"), IMAGE),
@@ -303,6 +310,25 @@ def test_float64_is_silently_wrong_where_nothing_looks_for_rounded_numbers(monke
         monkeypatch.setattr(rounding, "rounded", lambda *_: {})
         silent, _ = outcome(CASES["aten.log10.default"])
         assert silent.wrong and silent.eager == 0
+
+
+@pytest.mark.parametrize(
+    "reduce",
+    [
+        lambda x: torch.linalg.vector_norm(x, keepdim=True),
+        lambda x: torch.linalg.vector_norm(x * 300, 3, 0),
+        lambda x: torch.linalg.vector_norm(x, -inf, (0, 1)),
+        lambda x: torch.linalg.vector_norm(x.sum(), 2, 0),
+        lambda x: torch.linalg.vector_norm(x, dtype=torch.float64),
+        lambda x: torch.sum((x * 60000).round(), dtype=torch.float64),
+        lambda x: (x > 0).sum(1),
+        lambda x: torch.cumprod(x, -2, dtype=torch.float32),
+    ],
+    ids=["keepdim", "cubes", "least", "rank_0", "norm_in_float64", "sum_in_float64", "count", "cumprod"],
+)
+def test_reductions_are_right_in_half_precision(reduce: Callable[..., Any]) -> None:
+    made, _ = outcome(case(lambda x: reduce(x.detach()), MATRIX.half()))
+    assert not made.refused and not made.wrong and made.eager == 0
 
 
 @pytest.mark.parametrize(
