@@ -85,7 +85,8 @@ def compile_dynamo_graph(
 
     def table() -> dict[Any, Callable[..., Any]]:
         with compilation.timed("table"):
-            return cached.decomposition_table(Client.get(options), daemon_needed=_daemon_needed(options))
+            whole = cached.decomposition_table(Client.get(options), daemon_needed=_daemon_needed(options))
+            return {operator: made for operator, made in whole.items() if operator not in options.custom_translations}
 
     compiler = aot_autograd(
         fw_compiler=functools.partial(_compile_aot_graph, compilation, "forward"),
@@ -195,7 +196,10 @@ def _decisive(options: Options) -> list[str]:
     """What else a plan depends on: it says which nodes the runtime refused, too."""
     runtime = (options.providers, options.ort_optimization, sorted(options.session_options.items()))
     library = os.environ.get("RUST_ORT_ONNXRUNTIME", "")
-    return [f"opset {_opset(options)}", f"runtime {runtime} {library}", *map(_transform_text, options.transforms)]
+    transforms = [_function_text("transform", transform) for transform in options.transforms]
+    custom = options.custom_translations.items()
+    translations = [_function_text(f"translation of {operator}", function) for operator, function in custom]
+    return [f"opset {_opset(options)}", f"runtime {runtime} {library}", *transforms, *sorted(translations)]
 
 
 def _opset(options: Options) -> int:
@@ -209,17 +213,17 @@ def _daemon_needed(options: Options) -> bool:
 
 def _may_be_kept(options: Options) -> bool:
     """Whether a later process with the same graph wants the same plan."""
-    return not options.custom_translations and None not in map(_cache_key, options.transforms)
+    return None not in map(_cache_key, [*options.transforms, *options.custom_translations.values()])
 
 
-def _transform_text(transform: Callable[..., Any]) -> str:
-    """A transform without `cache_key` gets a text that is never met again."""
-    key = _cache_key(transform)
-    return f"transform {key}" if key is not None else f"transform uncached {id(transform)} {time.time_ns()}"
+def _function_text(what: str, function: Callable[..., Any]) -> str:
+    """A function without `cache_key` gets a text that is never met again."""
+    key = _cache_key(function)
+    return f"{what} {key}" if key is not None else f"{what} uncached {id(function)} {time.time_ns()}"
 
 
-def _cache_key(transform: Callable[..., Any]) -> object:
-    key = getattr(transform, "cache_key", None)
+def _cache_key(function: Callable[..., Any]) -> object:
+    key = getattr(function, "cache_key", None)
     return key() if callable(key) else key
 
 

@@ -13,8 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .errors import NotAvailableYet, OptionError
+from .operators import overload_of
 
 ENV_PREFIX = "RUST_ORT_"
+
+# torchlib's functions are written at the lowest; onnxruntime 1.31 implements up to the highest.
+LOWEST_OPSET, HIGHEST_OPSET = 18, 26
 
 # Names that onnxruntime itself registers, to tell a misspelt provider from one that is not supported here.
 KNOWN_PROVIDERS = (
@@ -161,10 +165,18 @@ def _entries(name: str, value: Any) -> dict[str, str]:
     return kept
 
 
-def _mapping(name: str, value: Any) -> dict[Any, Any]:
+def _translations(name: str, value: Any) -> dict[Any, Callable[..., Any]]:
     if not isinstance(value, Mapping):
-        raise _bad(name, "a dict", value)
-    return dict(value)
+        raise _bad(name, "a dict {torch operator: onnxscript function}", value)
+    kept: dict[Any, Callable[..., Any]] = {}
+    for key, function in value.items():
+        operator = overload_of(name, key)
+        if not callable(function):
+            raise _bad(name, f"an onnxscript function for {operator}", function)
+        if operator in kept:
+            raise OptionError(f"option {name}: two functions for {operator}")
+        kept[operator] = function
+    return kept
 
 
 def _paths(name: str, value: Any) -> tuple[str, ...]:
@@ -183,14 +195,6 @@ def _callables(name: str, value: Any) -> tuple[Callable[..., Any], ...]:
     if not isinstance(value, list | tuple) or not all(callable(entry) for entry in value):
         raise _bad(name, "a sequence of functions ModelProto -> ModelProto or None", value)
     return tuple(value)
-
-
-def _opset(name: str, value: Any) -> int | None:
-    if value is None or value == 18:
-        return None if value is None else 18
-    if not isinstance(value, bool) and isinstance(value, int) and 18 < value <= 23:
-        raise _later(name, value, "leave it at None: models are exported at opset 18")
-    raise _bad(name, "an opset from 18 to 23, or None", value)
 
 
 def _tolerance(name: str, value: Any) -> Tolerance | None:
@@ -261,16 +265,22 @@ def _env_tolerance(name: str, text: str) -> Any:
 
 def _env_functions(name: str, text: str) -> Any:
     """module:function,module:function"""
-    functions = []
-    for entry in _env_list(name, text):
-        module, colon, attribute = entry.partition(":")
-        try:
-            if not colon:
-                raise AttributeError("no colon")
-            functions.append(getattr(importlib.import_module(module), attribute))
-        except (ImportError, AttributeError) as error:
-            raise _bad(name, f"module:function ({error})", entry) from None
-    return functions
+    return [_imported(name, entry) for entry in _env_list(name, text)]
+
+
+def _env_translations(name: str, text: str) -> Any:
+    """operator=module:function,operator=module:function"""
+    return {operator: _imported(name, str(entry)) for operator, entry in _env_pairs(name, text).items()}
+
+
+def _imported(name: str, text: str) -> Any:
+    module, colon, attribute = text.partition(":")
+    try:
+        if not colon:
+            raise AttributeError("no colon")
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise _bad(name, f"module:function ({error})", text) from None
 
 
 def _option(
@@ -289,7 +299,12 @@ class Options:
     providers: tuple[tuple[str, dict[str, str]], ...] | None = _option(
         None, _providers, _env_list, "execution providers, names or (name, {options}); None: from the tensors' devices"
     )
-    opset: int | None = _option(None, _opset, _env_int, "ONNX opset of the exported models; None: 18")
+    opset: int | None = _option(
+        None,
+        _count(LOWEST_OPSET, HIGHEST_OPSET, none=True),
+        _env_int,
+        f"ONNX opset of the exported models, {LOWEST_OPSET} to {HIGHEST_OPSET}; None: {LOWEST_OPSET}",
+    )
     ort_optimization: str = _option(
         "all", _choice("all", "extended", "basic", "disable"), _env_text, "level of ONNX Runtime's graph optimizer"
     )
@@ -300,11 +315,7 @@ class Options:
         (), _only((), _paths, "leave it out"), _env_list, "shared libraries of custom operators (not available yet)"
     )
     custom_translations: dict[Any, Any] = _option(
-        dict,
-        _only({}, _mapping, "leave it out"),
-        _env_pairs,
-        "{torch operator: onnxscript function} (not available yet)",
-        factory=True,
+        dict, _translations, _env_translations, "{torch operator: onnxscript function}", factory=True
     )
     transforms: tuple[Callable[..., Any], ...] = _option(
         (), _callables, _env_functions, "functions ModelProto -> ModelProto or None, run on each exported model"

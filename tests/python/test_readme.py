@@ -19,11 +19,11 @@ README = (ROOT / "README.md").read_text()
 # {option: (a value that works, a value of a later version)}; None where there is none.
 SAMPLES: dict[str, tuple[object, object]] = {
     "providers": (["CPUExecutionProvider"], ["CUDAExecutionProvider"]),
-    "opset": (18, 20),
+    "opset": (26, None),
     "ort_optimization": ("disable", None),
     "session_options": ({"session.set_denormal_as_zero": "1"}, None),
     "custom_op_libraries": (None, ["/lib/custom.so"]),
-    "custom_translations": (None, {"aten::relu": len}),
+    "custom_translations": ({"aten::relu": len}, None),
     "transforms": ([len], None),
     "dump": ("dumps/a", None),
     "dump_calls": ("all", None),

@@ -128,11 +128,7 @@ class Partition:
 class Support:
     """Decides for each node. `refused`: {node: reason} of what could not be translated when it was tried."""
 
-    def __init__(
-        self, *, opset: int = translate.TORCHLIB_OPSET, custom: Mapping[Any, object] | None = None,
-        refused: Mapping[str, str] | None = None,
-    ) -> None:  # fmt: skip
-        self._opset = opset
+    def __init__(self, *, custom: Mapping[Any, object] | None = None, refused: Mapping[str, str] | None = None) -> None:
         self._custom = custom or {}
         self._refused = refused or {}
         self._known: dict[fx.Node, str | None] = {}
@@ -173,7 +169,7 @@ class Support:
                 return why
         if target in BOOKKEEPING and not str(target).startswith("aten.sym_"):
             return "an assertion"
-        return translate.why_untranslatable(node, opset=self._opset)
+        return translate.why_untranslatable(node)
 
     def _values(self, node: fx.Node) -> str | None:
         devices = set()

@@ -66,7 +66,7 @@ def make_plan(
     seconds = {"partition": 0.0, "export": 0.0}
     while True:
         start = time.perf_counter()
-        cut = partition.partition(gm, partition.Support(opset=opset, custom=custom, refused=refused))
+        cut = partition.partition(gm, partition.Support(custom=custom, refused=refused))
         seconds["partition"] += time.perf_counter() - start
         start = time.perf_counter()
         known = set(refused)

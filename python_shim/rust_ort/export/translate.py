@@ -17,12 +17,16 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils import _pytree as pytree
 
 from rust_ort.export import rounding, rules
+from rust_ort.export.custom import root_message, told
+from rust_ort.export.opset import OpsetError, keep_versions, raise_nodes
 from rust_ort.export.rules import How
+from rust_ort.options import LOWEST_OPSET
 
 MODEL_IR_VERSION = 10
-TORCHLIB_OPSET = 18
+TORCHLIB_OPSET = LOWEST_OPSET
 _FX_NAME = "rust_ort.fx_name"
 PROMOTED_SUFFIX = "__promoted"
 _PATCHING = threading.Lock()
@@ -62,12 +66,23 @@ def _exporter() -> Any:
     """torch's exporter modules as one namespace. Loads onnxscript."""
     try:
         import torch.onnx._internal.exporter._building as _building
-        from torch.onnx._internal.exporter import _core, _decomp, _dispatching, _errors, _fx_passes, _registration
+        from torch.onnx._internal.exporter import (
+            _core,
+            _decomp,
+            _dispatching,
+            _errors,
+            _fx_passes,
+            _registration,
+            _schemas,
+        )  # fmt: skip
 
         assert callable(_building._get_or_create_constant)
+        assert callable(_building._determine_input_dtype)
+        assert callable(_core._handle_call_function_node_with_lowering)
         assert callable(_core._translate_fx_graph)
         assert callable(_fx_passes.insert_type_promotion_nodes)
         assert callable(_dispatching.dispatch)
+        assert callable(_schemas.op_signature_from_function)
     except (ImportError, AttributeError, AssertionError) as error:
         raise ExporterMissing(
             f"torch {torch.__version__} has no torch.onnx._internal.exporter._core._translate_fx_graph as used here "
@@ -83,20 +98,22 @@ def _exporter() -> Any:
         errors = _errors
         passes = _fx_passes
         registration = _registration
+        schemas = _schemas
 
     return Exporter
 
 
 @contextlib.contextmanager
 def _unrounded_constants() -> Iterator[None]:
-    """Inside, a Python number beside a bfloat16 tensor is written as float32 and cast.
+    """Inside, a Python number is written as the node's kernel takes it, where the exporter would round it.
 
-    torch's kernels take such a number in float32, and the exporter would round it to 8 bits. Whoever computes the node
-    in float32 leaves the cast out.
+    Beside a bfloat16 tensor as float32 and cast: whoever computes the node in float32 leaves the cast out. In a node
+    of float64 as float64, also where no tensor says so.
     """
     import onnx_ir as ir
 
-    building = _exporter().building
+    building, core = _exporter().building, _exporter().core
+    float64 = False
 
     def constant(farm: dict[Any, Any], arg: Any, dtype: Any, opset: Any) -> Any:
         if dtype != ir.DataType.BFLOAT16 or isinstance(arg, complex) or _fits_bfloat16(arg):
@@ -108,13 +125,31 @@ def _unrounded_constants() -> Iterator[None]:
             farm[key].dtype, farm[key].shape = dtype, float32.shape
         return farm[key]
 
+    def lowered(model: Any, node: fx.Node, *args: Any, **kwargs: Any) -> None:
+        nonlocal float64
+        float64 = _has_float64(node)
+        lower(model, node, *args, **kwargs)
+
+    def input_dtype(param: Any, arg: Any, type_binding: Any) -> Any:
+        found = guessed(param, arg, type_binding)
+        unbound = param.type_constraint not in type_binding and len(param.type_constraint.allowed_types) > 1
+        return ir.DataType.DOUBLE if float64 and unbound and isinstance(arg, float) else found
+
     with _PATCHING:
-        rounded = building._get_or_create_constant
-        building._get_or_create_constant = constant
+        rounded, guessed = building._get_or_create_constant, building._determine_input_dtype
+        lower = core._handle_call_function_node_with_lowering
+        building._get_or_create_constant, building._determine_input_dtype = constant, input_dtype
+        core._handle_call_function_node_with_lowering = lowered
         try:
             yield
         finally:
-            building._get_or_create_constant = rounded
+            building._get_or_create_constant, building._determine_input_dtype = rounded, guessed
+            core._handle_call_function_node_with_lowering = lower
+
+
+def _has_float64(node: fx.Node) -> bool:
+    values = pytree.tree_leaves([source.meta.get("val") for source in (node, *node.all_input_nodes)])
+    return any(isinstance(value, torch.Tensor) and value.dtype is torch.float64 for value in values)
 
 
 def _fits_bfloat16(number: Any) -> bool:
@@ -122,18 +157,18 @@ def _fits_bfloat16(number: Any) -> bool:
     return torch.equal(exact.to(torch.bfloat16).to(torch.float64), exact)
 
 
-def registry(opset: int = TORCHLIB_OPSET) -> Any:
-    """torchlib's registry for `opset` with the rules' ONNX forms, made once a process (0.4 to 1.1 s)."""
-    return _registry(opset, rules.masked())
+def registry() -> Any:
+    """torchlib's registry with the rules' ONNX forms, made once a process (0.4 to 1.1 s)."""
+    return _registry(rules.masked())
 
 
 @functools.cache
-def _registry(opset: int, _: frozenset[str]) -> Any:
+def _registry(_: frozenset[str]) -> Any:
     exporter = _exporter()
     logger = logging.getLogger(exporter.registration.__name__)
     logger.setLevel(logging.ERROR)  # it warns of torchvision's operators where torchvision is not installed
     with _signatures_on_demand(exporter.registration):
-        made = exporter.registration.ONNXRegistry.from_torchlib(opset_version=opset)
+        made = exporter.registration.ONNXRegistry.from_torchlib(opset_version=TORCHLIB_OPSET)
     for rule in rules.active(How.TRANSLATED):
         for target in rule.overloads:
             made.register_op(target, rule.function)
@@ -165,9 +200,9 @@ def whole_operators() -> frozenset[str]:
     return frozenset(str(operator) for operator in general if table.get(operator) is not general[operator])
 
 
-def why_untranslatable(node: fx.Node, *, opset: int = TORCHLIB_OPSET) -> str | None:
+def why_untranslatable(node: fx.Node) -> str | None:
     """None when torchlib has a function for `node`, else the reason. Errors: ExporterMissing."""
-    exporter, registered = _exporter(), registry(opset)
+    exporter, registered = _exporter(), registry()
     try:
         function, message = exporter.dispatching.dispatch(node, registered)
     except Exception as error:
@@ -199,16 +234,16 @@ def translate(
         node.meta.pop("stack_trace", None)
     _promote(source)
     _keep_names_of_promoted(part.graph, source.graph)
-    graph = ir.Graph([], [], nodes=[], opset_imports={"": opset}, name=name)
+    graph = ir.Graph([], [], nodes=[], opset_imports={"": TORCHLIB_OPSET}, name=name)
     model = ir.Model(graph, ir_version=MODEL_IR_VERSION, producer_name="rust_ort")
     try:
         with _unrounded_constants():
             values = exporter.core._translate_fx_graph(
                 source.graph, model, graph_like=graph, owned_graphs={}, lower="at_conversion",
-                registry=_with_custom(registry(opset), custom_translations),
+                registry=_with_custom(registry(), custom_translations),
             )  # fmt: skip
     except exporter.errors.ConversionError as error:
-        raise TranslationError(_root_message(error), *_failing_nodes(source.graph, str(error))) from error
+        raise TranslationError(root_message(error), *_failing_nodes(source.graph, str(error))) from error
 
     placeholders = [node.name for node in source.graph.nodes if node.op == "placeholder"]
     for value, placeholder in zip(graph.inputs, placeholders, strict=True):
@@ -220,6 +255,7 @@ def translate(
     _inline_functions(ir, model)
     _refuse_rounded(graph, source.graph)
     used = _drop_dead(ir, graph, {str(value.name) for value in produced.values()})
+    _raise_opset(graph, opset)
     onnx_nodes = _strip_metadata(model)
     _import_opsets(model, opset)
     kept = [value for value in graph.inputs if value.name in used or value.name in keep_inputs]
@@ -242,9 +278,7 @@ def _promote(source: fx.GraphModule) -> None:
         _exporter().passes.insert_type_promotion_nodes(source)
     except Exception as error:  # it calls the operators with fake tensors: they raise what they like
         node = re.search(r"While executing %(\w+)", str(error))
-        raise TranslationError(
-            f"no type promotion: {_root_message(error)}", *(node.groups() if node else ())
-        ) from error
+        raise TranslationError(f"no type promotion: {root_message(error)}", *(node.groups() if node else ())) from error
 
 
 def _keep_names_of_promoted(graph: fx.Graph, promoted: fx.Graph) -> None:
@@ -305,11 +339,16 @@ def _inline_functions(ir: Any, model: Any) -> None:
         return
     from onnx_ir.passes.common import InlinePass
 
+    keep_versions(model)
+
     for node in model.graph:
         if node.op_identifier() in model.functions and node.meta.get("node") is not None:
             node.metadata_props[_FX_NAME] = node.meta["node"].name  # the pass hands it to the nodes of the body
     before = {id(value): value.name for value in model.graph.outputs}
-    InlinePass()(model)
+    try:
+        InlinePass()(model)
+    except (ValueError, ir.passes.PassError) as error:  # functions of a custom translation that do not fit together
+        raise TranslationError(f"its functions cannot be put in place: {error}") from error
     for value in model.graph.outputs:
         value.name = before.get(id(value), value.name)
     model.functions.clear()
@@ -349,6 +388,13 @@ def _has_subgraph(node: Any) -> bool:
     return any(attribute.type.name in ("GRAPH", "GRAPHS") for attribute in node.attributes.values())
 
 
+def _raise_opset(graph: Any, opset: int) -> None:
+    try:
+        raise_nodes(graph, opset)
+    except OpsetError as error:
+        raise TranslationError(str(error), *filter(None, [_fx_name(error.node)])) from error
+
+
 def _strip_metadata(model: Any) -> dict[str, str]:
     """{ONNX node: FX node}; the metadata itself, 96 % of the proto, goes."""
     onnx_nodes: dict[str, str] = {}
@@ -385,18 +431,12 @@ def _with_custom(registry: Any, custom: dict[Any, Callable[..., Any]] | None) ->
     extended = copy.copy(registry)
     extended.functions = dict(registry.functions)
     for target, function in custom.items():
-        extended.register_op(target, function)
+        extended.register_op(target, told(target, function, _exporter().schemas))
     return extended
 
 
 def _failing_nodes(graph: fx.Graph, message: str) -> list[str]:
     return [node.name for node in graph.nodes if str(node.format_node()) in message][:1]
-
-
-def _root_message(error: BaseException) -> str:
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return f"{type(error).__name__}: {error}"
 
 
 __all__ = ["ExporterMissing", "Translated", "TranslationError", "translate", "why_untranslatable"]

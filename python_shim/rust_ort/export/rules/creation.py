@@ -34,3 +34,16 @@ LIKE = "the tensor would be sent for its shape alone"
 decomposed("aten.full_like.default", why=LIKE)(full_like)
 decomposed("aten.zeros_like.default", why=LIKE)(functools.partial(full_like, fill_value=0))
 decomposed("aten.ones_like.default", why=LIKE)(functools.partial(full_like, fill_value=1))
+
+
+@decomposed("aten._efficientzerotensor.default", why="no ONNX form: the gradient of round, floor and the like")
+def zeros(
+    size: list[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+) -> Any:
+    """Zeros that have memory."""
+    return aten.full(size, 0, dtype=dtype or torch.get_default_dtype(), device=device)

@@ -9,20 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rust_ort.export.rules.nodes import floating, integral_result
-from rust_ort.export.rules.registry import decomposed, in_eager, op, translated
+from rust_ort.export.rules.nodes import dtype, integral_result
+from rust_ort.export.rules.registry import decomposed, in_eager, op, torchs_own, translated
 
 aten = torch.ops.aten
 
-in_eager(
-    "aten.argmax",
-    "aten.argmin",
-    "aten.max",
-    "aten.min",
-    why="ONNX Runtime's ArgMax and ArgMin pass NaN over",
-    upstream="onnxruntime",
-    when=floating,
-)
+
+torchs_own("aten.linalg_vector_norm.default", why="passes NaN over when the order is infinite", silent=True)
+
 in_eager(
     "aten.prod",
     why="ONNX Runtime computes products of integers in floating point",
@@ -32,16 +26,40 @@ in_eager(
 in_eager("aten.logcumsumexp", why="torchlib's logcumsumexp underflows far below the largest element")
 
 
-@translated("aten.amax.default", why="ReduceMax passes NaN over", upstream="onnxruntime", silent=True)
+@translated(
+    "aten.amax.default",
+    why="ReduceMax passes NaN over, and is wrong for int64 beyond int32",
+    upstream="onnxruntime",
+    silent=True,
+)
 def amax(self: Any, dim: Sequence[int] = (), keepdim: bool = False) -> Any:
     """NaN where a reduced element is NaN."""
-    return _with_nan(op.ReduceMax, self, dim, keepdim)
+    return _extreme(op.ReduceMax, op.ArgMax, self, dim, keepdim)
 
 
-@translated("aten.amin.default", why="ReduceMin passes NaN over", upstream="onnxruntime", silent=True)
+@translated(
+    "aten.amin.default",
+    why="ReduceMin passes NaN over, and is wrong for int64 beyond int32",
+    upstream="onnxruntime",
+    silent=True,
+)
 def amin(self: Any, dim: Sequence[int] = (), keepdim: bool = False) -> Any:
     """NaN where a reduced element is NaN."""
-    return _with_nan(op.ReduceMin, self, dim, keepdim)
+    return _extreme(op.ReduceMin, op.ArgMin, self, dim, keepdim)
+
+
+def _extreme(reduce: Any, select: Any, self: Any, dim: Sequence[int], keepdim: bool) -> Any:
+    from onnxscript import ir
+
+    if len(self.shape) > 0 and self.dtype == ir.DataType.INT64:
+        return _selected(select, self, list(dim) or list(range(len(self.shape))), keepdim)
+    return _with_nan(reduce, self, dim, keepdim)
+
+
+def _selected(select: Any, self: Any, dims: list[int], keepdim: bool) -> Any:
+    for axis in dims:
+        self = op.GatherElements(self, select(self, axis=axis, keepdims=True), axis=axis)
+    return self if keepdim else op.Squeeze(self, _ints(dims))
 
 
 @decomposed("aten.mean.dim", why="`dtype` comes after the mean: integers are averaged as integers", silent=True)
@@ -50,27 +68,6 @@ def mean(self: Tensor, dim: Sequence[int] | None, keepdim: bool = False, *, dtyp
     if dtype in (None, self.dtype):
         return NotImplemented
     return aten.mean.dim(self.to(dtype), dim, keepdim)
-
-
-@decomposed(
-    "aten.linalg_vector_norm.default",
-    why="`keepdim` without `dim` is ignored, rank 0 refused, NaN passed over by infinite orders, half precision overflows",
-    silent=True,
-)
-def vector_norm(
-    self: Tensor, ord: float = 2, dim: Sequence[int] | None = None, keepdim: bool = False,
-    *, dtype: torch.dtype | None = None,
-) -> Any:  # fmt: skip
-    """Of every dimension by its name, half precision in float32; infinite orders by amax and amin."""
-    result, dims = dtype or self.dtype, list(dim or range(self.dim()))
-    if math.isinf(ord):
-        return (torch.amax if ord > 0 else torch.amin)(self.abs().to(result), dims, keepdim)
-    if self.dim() == 0:
-        return (self != 0 if ord == 0 else self.abs()).to(result)
-    wide = torch.float32 if result in (torch.float16, torch.bfloat16) else result
-    if wide is self.dtype and dim:
-        return NotImplemented
-    return aten.linalg_vector_norm(self.to(wide), ord, dims, keepdim).to(result)
 
 
 @decomposed("aten.cumprod.default", why="decomposed to prims.prod", upstream="torch")
@@ -108,7 +105,7 @@ def sum_over(self: Any, dim: Sequence[int] | int | None = None, keepdim: bool = 
         self = op.Cast(self, to=dtype)
         self.dtype = ir.DataType(dtype)
     dims = [dim] if isinstance(dim, int) else list(dim or ())
-    axes = op.Constant(value=ir.tensor(dims, dtype=ir.DataType.INT64))
+    axes = _ints(dims)
     if self.dtype != ir.DataType.INT64 or narrow.bitwidth < 32:
         return op.ReduceSum(self, axes, keepdims=keepdim)
     half = op.Constant(value=ir.tensor(HALF_AN_INT64, dtype=ir.DataType.INT64))
@@ -129,10 +126,142 @@ def _with_nan(reduce: Any, self: Any, dim: Sequence[int], keepdim: bool) -> Any:
 
     if len(self.shape) == 0:
         return op.Identity(self)
-    axes = op.Constant(value=ir.tensor(list(dim), dtype=ir.DataType.INT64))
+    axes = _ints(dim)
+    if self.dtype == ir.DataType.BOOL:
+        numbers = op.Cast(self, to=ir.DataType.UINT8)
+        return op.Cast(reduce(numbers, axes, keepdims=keepdim), to=ir.DataType.BOOL)
     plain = reduce(self, axes, keepdims=keepdim)
     if not self.dtype.is_floating_point():
         return plain
     found = op.ReduceMax(op.Cast(op.IsNaN(self), to=ir.DataType.UINT8), axes, keepdims=keepdim)
     nan = op.Constant(value=ir.tensor(float("nan"), dtype=self.dtype))
     return op.Where(op.Cast(found, to=ir.DataType.BOOL), nan, plain)
+
+
+def _ints(values: Sequence[int]) -> Any:
+    from onnxscript import ir
+
+    return op.Constant(value=ir.tensor(list(values), dtype=ir.DataType.INT64))
+
+
+ARG = "ArgMax and ArgMin pass NaN over"
+
+
+@translated("aten.argmax.default", why=ARG, upstream="onnxruntime", silent=True)
+def argmax(self: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+    """Where the first NaN is, or the first of the largest."""
+    return _position(op.ArgMax, self, dim, keepdim)
+
+
+@translated("aten.argmin.default", why=ARG, upstream="onnxruntime", silent=True)
+def argmin(self: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+    """Where the first NaN is, or the first of the smallest."""
+    return _position(op.ArgMin, self, dim, keepdim)
+
+
+def _position(select: Any, self: Any, dim: int | None, keepdim: bool) -> Any:
+    rank = len(self.shape)
+    if dim is not None and rank > 0:
+        return _position_along(select, self, self.dtype, dim, keepdim)
+    flat = op.Reshape(self, _ints([-1]))
+    return op.Reshape(_position_along(select, flat, self.dtype, 0, True), _ints([1] * rank if keepdim else []))
+
+
+def _position_along(select: Any, self: Any, dtype: Any, axis: int, keepdims: bool) -> Any:
+    from onnxscript import ir
+
+    if not dtype.is_floating_point():
+        return select(self, axis=axis, keepdims=keepdims)
+    wide = op.Cast(self, to=ir.DataType.FLOAT) if dtype.bitwidth == 16 else self
+    nan = op.Cast(op.IsNaN(self), to=ir.DataType.INT32)
+    found = op.Cast(op.ReduceMax(nan, _ints([axis]), keepdims=keepdims), to=ir.DataType.BOOL)
+    first = op.ArgMax(nan, axis=axis, keepdims=keepdims)
+    return op.Where(found, first, select(wide, axis=axis, keepdims=keepdims))
+
+
+@decomposed("aten.max.dim", why=ARG, upstream="onnxruntime", silent=True)
+def max_dim(self: Tensor, dim: int, keepdim: bool = False) -> Any:
+    """amax and argmax."""
+    where = self.to(torch.uint8) if self.dtype is torch.bool else self
+    return self.amax(dim, keepdim), where.argmax(dim, keepdim)
+
+
+@decomposed("aten.min.dim", why=ARG, upstream="onnxruntime", silent=True)
+def min_dim(self: Tensor, dim: int, keepdim: bool = False) -> Any:
+    """amin and argmin."""
+    where = self.to(torch.uint8) if self.dtype is torch.bool else self
+    return self.amin(dim, keepdim), where.argmin(dim, keepdim)
+
+
+@decomposed("aten.max.default", why="ReduceMax passes NaN over", upstream="onnxruntime", silent=True)
+def max_all(self: Tensor) -> Tensor:
+    """amax of all."""
+    return self.amax()
+
+
+@decomposed("aten.min.default", why="ReduceMin passes NaN over", upstream="onnxruntime", silent=True)
+def min_all(self: Tensor) -> Tensor:
+    """amin of all."""
+    return self.amin()
+
+
+TOPK = "TopK sorts NaN by chance, torch's is the largest number"
+
+
+@translated("aten.sort.default", why=TOPK, upstream="onnxruntime", silent=True)
+def sort(self: Any, dim: int = -1, descending: bool = False) -> Any:
+    """Stable, NaN as the largest number."""
+    return _sorted(self, None, dim, descending)
+
+
+@translated("aten.sort.stable", why="torchlib has no form; " + TOPK, upstream="onnxruntime")
+def stable_sort(self: Any, stable: bool | None = None, dim: int = -1, descending: bool = False) -> Any:
+    """Stable, NaN as the largest number."""
+    return _sorted(self, None, dim, descending)
+
+
+@translated("aten.topk.default", why=TOPK, upstream="onnxruntime", silent=True)
+def topk(self: Any, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    """NaN as the largest number. Of equal elements, the first."""
+    return _sorted(self, k, dim, largest)
+
+
+def _sorted(self: Any, k: Any, dim: int, largest: bool) -> Any:
+    from onnxscript import ir
+
+    if len(self.shape) == 0:
+        return op.Identity(self), op.Constant(value=ir.tensor(0, dtype=ir.DataType.INT64))
+    size = op.Reshape(op.Gather(op.Shape(self), dim, axis=0) if k is None else k, _ints([1]))
+    if not self.dtype.is_floating_point():
+        return op.TopK(self, size, axis=dim, largest=largest, sorted=True)
+    # As float64 there is room for NaN above infinity.
+    infinity, large = (op.Constant(value=ir.tensor(value, dtype=ir.DataType.DOUBLE)) for value in (math.inf, 1e300))
+    wide = op.Cast(self, to=ir.DataType.DOUBLE)
+    key = op.Where(op.IsNaN(wide), infinity, op.Where(op.Equal(wide, infinity), large, wide))
+    _, indices = op.TopK(key, size, axis=dim, largest=largest, sorted=True)
+    return op.GatherElements(self, indices, axis=dim), indices
+
+
+for _name in ("sort", "topk"):
+    in_eager(f"aten.{_name}", why=TOPK, upstream="onnxruntime", when=lambda node: dtype(node) is torch.float64)
+
+
+@decomposed("aten.logsumexp.default", why="overflows in float16", upstream="onnxruntime", silent=True)
+def logsumexp(self: Tensor, dim: Sequence[int], keepdim: bool = False) -> Any:
+    """Of half precision in float32."""
+    if self.dtype not in (torch.float16, torch.bfloat16):
+        return NotImplemented
+    return torch.logsumexp(self.to(torch.float32), list(dim), keepdim).to(self.dtype)
+
+
+@decomposed("aten.var.correction", why="a negative variance when the correction exceeds the number", silent=True)
+def var(
+    self: Tensor, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
+) -> Any:
+    """Infinity or NaN when the correction takes away all there is."""
+    dims = dim if dim else range(self.dim())
+    number = math.prod(self.shape[axis] for axis in dims)
+    if correction is None or not isinstance(number, int) or number > correction:
+        return aten.var_mean.correction(self, dim, correction=correction, keepdim=keepdim)[0]
+    deviation = self - self.mean(list(dims), keepdim=True)
+    return (deviation * deviation).sum(list(dims), keepdim=keepdim) / 0.0
