@@ -206,6 +206,11 @@ CASES: dict[str, Case] = {
     "aten.max.dim": case(lambda x: tuple(torch.max(x, 1)), ROWS),
     "aten.min.default": case(lambda x: torch.min(x.detach()), ROWS),
     "aten.min.dim": case(lambda x: tuple(torch.min(x, 1)), ROWS),
+    "aten.cumprod.default": case(lambda x: torch.cumprod(x.detach(), 1), MATRIX),
+    "aten.mean.dim": case(lambda x: torch.mean(x, 0, dtype=torch.float32), IDS),
+    "aten.prod": case(lambda x: torch.prod(x, 0), LARGE[:3]),
+    "aten.sum.default": case(torch.sum, LARGE**2 + LARGE),
+    "aten.sum.dim_IntList": case(lambda x: torch.sum(x, 0), LARGE**2 + LARGE),
     # resize
     "aten.replication_pad1d": case(lambda x: functional.pad(x, (-7, 1), mode="replicate"), MATRIX),
     "aten.replication_pad3d": case(lambda x: functional.pad(x, (-7, 1, 0, 0, 0, 0), mode="replicate"), IMAGE),
@@ -337,6 +342,25 @@ def test_float64_is_silently_wrong_where_nothing_looks_for_rounded_numbers(monke
         monkeypatch.setattr(rounding, "rounded", lambda *_: {})
         silent, _ = outcome(CASES["aten.softplus.default"])
         assert silent.wrong and silent.eager == 0
+
+
+@pytest.mark.parametrize(
+    "reduce",
+    [
+        lambda x: torch.linalg.vector_norm(x, keepdim=True),
+        lambda x: torch.linalg.vector_norm(x * 300, 3, 0),
+        lambda x: torch.linalg.vector_norm(x, -inf, (0, 1)),
+        lambda x: torch.linalg.vector_norm(x.sum(), 2, 0),
+        lambda x: torch.linalg.vector_norm(x, dtype=torch.float64),
+        lambda x: torch.sum((x * 60000).round(), dtype=torch.float64),
+        lambda x: (x > 0).sum(1),
+        lambda x: torch.cumprod(x, -2, dtype=torch.float32),
+    ],
+    ids=["keepdim", "cubes", "least", "rank_0", "norm_in_float64", "sum_in_float64", "count", "cumprod"],
+)
+def test_reductions_are_right_in_half_precision(reduce: Callable[..., Any]) -> None:
+    made, _ = outcome(case(lambda x: reduce(x.detach()), MATRIX.half()))
+    assert not made.refused and not made.wrong and made.eager == 0
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rust_ort.export.rules.nodes import dtype
+from rust_ort.export.rules.nodes import dtype, integral_result
 from rust_ort.export.rules.registry import decomposed, in_eager, op, torchs_own, translated
 
 aten = torch.ops.aten
@@ -17,6 +17,12 @@ aten = torch.ops.aten
 
 torchs_own("aten.linalg_vector_norm.default", why="passes NaN over when the order is infinite", silent=True)
 
+in_eager(
+    "aten.prod",
+    why="ONNX Runtime computes products of integers in floating point",
+    upstream="onnxruntime",
+    when=integral_result,
+)
 in_eager("aten.logcumsumexp", why="torchlib's logcumsumexp underflows far below the largest element")
 
 
@@ -54,6 +60,65 @@ def _selected(select: Any, self: Any, dims: list[int], keepdim: bool) -> Any:
     for axis in dims:
         self = op.GatherElements(self, select(self, axis=axis, keepdims=True), axis=axis)
     return self if keepdim else op.Squeeze(self, _ints(dims))
+
+
+@decomposed("aten.mean.dim", why="`dtype` comes after the mean: integers are averaged as integers", silent=True)
+def mean(self: Tensor, dim: Sequence[int] | None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:
+    """Converted first, then averaged."""
+    if dtype in (None, self.dtype):
+        return NotImplemented
+    return aten.mean.dim(self.to(dtype), dim, keepdim)
+
+
+@decomposed("aten.cumprod.default", why="decomposed to prims.prod", upstream="torch")
+def cumprod(self: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
+    """Row i of a table holds what product i is of."""
+    self = self if dtype is None else self.to(dtype)
+    if self.dim() == 0:
+        return self.clone()
+    dim = dim % self.dim()
+    length = self.shape[dim]
+    positions = torch.arange(length, device=self.device)
+    wanted = (positions.unsqueeze(1) <= positions).reshape(length, length, *[1] * (self.dim() - dim - 1))
+    return torch.prod(torch.where(wanted, self.unsqueeze(dim + 1), 1), dim)
+
+
+INTEGER_SUMS = "ReduceSum adds int64 in float64"
+HALF_AN_INT64 = 2**31
+
+
+@translated("aten.sum.default", why=INTEGER_SUMS, upstream="onnxruntime", silent=True)
+def sum_of_all(self: Any, dtype: int = -1) -> Any:
+    """The sum over every dimension."""
+    return sum_over(self, None, False, dtype)
+
+
+@translated("aten.sum.dim_IntList", why=INTEGER_SUMS, upstream="onnxruntime", silent=True)
+def sum_over(self: Any, dim: Sequence[int] | int | None = None, keepdim: bool = False, dtype: int = -1) -> Any:
+    """Integers that may be large are added in two halves, each of which float64 holds."""
+    from onnxscript import ir
+
+    if len(self.shape) == 0:
+        return op.Cast(self, to=self.dtype if dtype == -1 else dtype)
+    narrow = self.dtype if dtype != -1 else _before_promotion(self)
+    if dtype != -1 and self.dtype != dtype:
+        self = op.Cast(self, to=dtype)
+        self.dtype = ir.DataType(dtype)
+    dims = [dim] if isinstance(dim, int) else list(dim or ())
+    axes = _ints(dims)
+    if self.dtype != ir.DataType.INT64 or narrow.bitwidth < 32:
+        return op.ReduceSum(self, axes, keepdims=keepdim)
+    half = op.Constant(value=ir.tensor(HALF_AN_INT64, dtype=ir.DataType.INT64))
+    high = op.Div(self, half)
+    low = op.Sub(self, op.Mul(high, half))
+    sums = [op.ReduceSum(part, axes, keepdims=keepdim) for part in (high, low)]
+    return op.Add(op.Mul(sums[0], half), sums[1])
+
+
+def _before_promotion(value: Any) -> Any:
+    """The dtype that a tensor had before it was cast for this node."""
+    cast = value.producer()
+    return cast.inputs[0].dtype if cast is not None and cast.op_type == "Cast" else value.dtype
 
 
 def _with_nan(reduce: Any, self: Any, dim: Sequence[int], keepdim: bool) -> Any:
