@@ -18,6 +18,7 @@ from rust_ort.export.rules import (
     random,
     reduction,
     resize,
+    strided,
 )
 from rust_ort.export.rules.registry import RULES, How, Rule, active, masked, why_eager, without
 
@@ -35,6 +36,7 @@ FAMILIES = (
     random,
     reduction,
     resize,
+    strided,
 )
 
 __all__ = ["FAMILIES", "RULES", "How", "Rule", "active", "masked", "why_eager", "without"]
