@@ -102,6 +102,9 @@ CASES: dict[str, Case] = {
     "aten._native_batch_norm_legit_no_training.default": case(
         lambda x: aten._native_batch_norm_legit_no_training(x, CHANNEL, CHANNEL, CHANNEL, CHANNEL, 0.1, 1e-5), IMAGE
     ),
+    "aten._weight_norm_interface_backward.default": case(
+        lambda v, g: torch._weight_norm(v, g, 2), IMAGE[0] + 2, torch.ones(1, 1, 7)
+    ),
     # pointwise
     "aten.hardtanh_backward.default": case(functional.hardtanh, torch.tensor(SPECIAL)),
     "aten.logaddexp.default": case(torch.logaddexp, torch.tensor([100.0, -200.0]), torch.tensor([100.0, -200.0])),
@@ -222,6 +225,12 @@ CASES: dict[str, Case] = {
         )
         for mode in ("bilinear", "bicubic")
     },
+    # strided
+    "aten.as_strided.default": case(lambda x: (x + 1).t().as_strided((3, 4), (5, 1), 2) + 1, MATRIX),
+    "aten.as_strided": case(lambda x: (x + 1)[:, :3].as_strided((3, 4), (6, 1)) * x[:3, :4], MATRIX),
+    "aten.as_strided_scatter.default": case(
+        lambda x, y: torch.as_strided_scatter((x.detach() + 1).t(), y, (3, 4), (1, 3), 2), MATRIX, MATRIX[:3, :4]
+    ),
 }
 
 WITHOUT_CASE: dict[str, str] = {

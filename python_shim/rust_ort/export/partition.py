@@ -23,6 +23,7 @@ PART_PREFIX = "part_"
 aten = torch.ops.aten
 
 NO_ELEMENTS = "it reads a tensor without elements"
+MEMORY_READ = "as_strided in eager reads the memory behind it"
 
 BOOKKEEPING = frozenset(
     {
@@ -171,12 +172,20 @@ class Support:
                 return "it draws random numbers; torch's generator is what manual_seed controls"
             if target._schema.is_mutable:
                 return "it writes to its input"
+            if target.is_view and any(self._reads_memory(user) for user in node.users):
+                return MEMORY_READ
             why = rules.why_eager(node)
             if why is not None:
                 return why
         if target in BOOKKEEPING and not str(target).startswith("aten.sym_"):
             return "an assertion"
         return translate.why_untranslatable(node)
+
+    def _reads_memory(self, user: fx.Node) -> bool:
+        """Whether `user`, or what is made of it without a copy, is in eager and goes beyond the view it is given."""
+        if user.target in (aten.as_strided.default, aten.as_strided_scatter.default):
+            return self.reason(user) is not None
+        return getattr(user.target, "is_view", False) and self.reason(user) == MEMORY_READ
 
     def _values(self, node: fx.Node) -> str | None:
         devices = set()

@@ -1,4 +1,4 @@
-"""Batch, group and layer norms."""
+"""Batch, group, layer and weight norms."""
 
 from __future__ import annotations
 
@@ -41,3 +41,14 @@ def layer_norm(
     wide = [None if tensor is None else tensor.to(torch.float32) for tensor in (input, weight, bias)]
     results = aten.native_layer_norm.default(wide[0], normalized_shape, wide[1], wide[2], eps)
     return tuple(result.to(input.dtype) for result in results)
+
+
+@decomposed("aten._weight_norm_interface_backward.default", why="no ONNX form")
+def weight_norm_backward(grad: Tensor, direction: Tensor, length: Tensor, norms: Tensor, dim: int) -> Any:
+    """Gradients of direction and length; the weight is length · direction / norms, norms over all but `dim`."""
+    wide = torch._prims_common.get_computation_dtype(direction.dtype)
+    g, v, scale, norm = (tensor.to(wide) for tensor in (grad, direction, length, norms))
+    others = [d for d in range(v.dim()) if d != dim]
+    along = ((g * v).sum(others, keepdim=True) if others else g * v) / norm
+    grad_direction = scale / norm * (g - v * (along / norm))
+    return grad_direction.to(direction.dtype), along.to(length.dtype)

@@ -1,0 +1,84 @@
+"""as_strided and as_strided_scatter: what names elements by their place in memory, which ONNX does not know."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from rust_ort.export.rules.nodes import argument
+from rust_ort.export.rules.registry import decomposed, in_eager
+
+aten = torch.ops.aten
+
+Sizes = list[int]
+BY_LOGICAL_ORDER = "torchlib takes a tensor's elements in logical order, not in that of its memory"
+
+
+def _order(tensor: Tensor) -> Sizes:
+    """The dimensions, the one that is farthest apart in memory first."""
+    return sorted(range(tensor.dim()), key=lambda d: -tensor.stride()[d] if tensor.shape[d] != 1 else 0)
+
+
+def _start(tensor: Tensor, size: Sizes, stride: Sizes, offset: int | None) -> int | None:
+    """Where in the tensor's own elements the strided view begins; None: unknown, or it goes beyond them."""
+    layout = (*tensor.shape, *tensor.stride(), tensor.storage_offset(), *size, *stride, offset or 0)
+    if not all(isinstance(number, int) for number in layout) or min((*size, *tensor.shape), default=1) == 0:
+        return None
+    if not torch._prims_common.is_non_overlapping_and_dense_or_false(tensor):
+        return None
+    start = 0 if offset is None else offset - tensor.storage_offset()
+    last = start + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
+    return int(start) if start >= 0 and last < tensor.numel() else None
+
+
+@decomposed("aten.as_strided.default", why=BY_LOGICAL_ORDER)
+def as_strided(tensor: Tensor, size: Sizes, stride: Sizes, storage_offset: int | None = None) -> Any:
+    """Of the tensor's elements in the order of its memory. A contiguous tensor, and what goes beyond it: left whole."""
+    start = _start(tensor, size, stride, storage_offset)
+    if start is None or (tensor.is_contiguous() and tensor.storage_offset() == 0):
+        return NotImplemented
+    memory = tensor.permute(_order(tensor)).reshape(-1).clone()
+    return aten.as_strided(memory, size, stride, start)
+
+
+@decomposed("aten.as_strided_scatter.default", why="decomposed to a prim without ONNX form", upstream="torch")
+def as_strided_scatter(
+    tensor: Tensor, source: Tensor, size: Sizes, stride: Sizes, storage_offset: int | None = None
+) -> Any:
+    """A scatter into the tensor's elements in the order of its memory. What goes beyond them, or writes one twice: left
+    whole."""
+    start = _start(tensor, size, stride, storage_offset)
+    if start is None or not _distinct(size, stride):
+        return NotImplemented
+    order = _order(tensor)
+    places = torch.full((1,) * len(size), start, device=tensor.device)
+    for d, (length, step) in enumerate(zip(size, stride, strict=True)):
+        along = torch.arange(length, device=tensor.device) * step
+        places = places + along.reshape([-1 if other == d else 1 for other in range(len(size))])
+    memory = tensor.permute(order)
+    filled = memory.reshape(-1).scatter(0, places.reshape(-1), source.reshape(-1))
+    return filled.reshape(memory.shape).permute([order.index(d) for d in range(len(order))])
+
+
+def _distinct(size: Sizes, stride: Sizes) -> bool:
+    """Whether no two elements share their place, as far as the layout shows: each step goes over what is inside it."""
+    reach = 0
+    for step, length in sorted((step, length) for step, length in zip(stride, size, strict=True) if length != 1):
+        if step <= reach:
+            return False
+        reach += step * (length - 1)
+    return True
+
+
+def _not_as_in_memory(node: fx.Node) -> bool:
+    """Whether logical order is not known to be the order of the memory, from its first element on."""
+    value = argument(node, "self").meta["val"]
+    offset = argument(node, "storage_offset")
+    if not torch._prims_common.is_contiguous_or_false(value):
+        return True
+    return offset is not None and not (isinstance(value.storage_offset(), int) and value.storage_offset() == 0)
+
+
+in_eager("aten.as_strided", why=BY_LOGICAL_ORDER, when=_not_as_in_memory)
