@@ -158,10 +158,10 @@ def test_convolution_backward_is_decomposed_where_plain(
 
 
 @pytest.mark.parametrize("make", [lambda: nn.Conv2d(4, 4, 3, groups=2), lambda: nn.ConvTranspose2d(4, 2, 3, stride=2)])
-def test_grouped_and_transposed_convolution_backward_stay_in_eager(
+def test_grouped_and_transposed_convolution_backward_is_decomposed(
     client: FakeClient | DaemonClient, make: Callable[[], nn.Module]
 ) -> None:
-    check(make(), torch.randn(2, 4, 7, 7, requires_grad=True), client=client, eager=1, tol=1e-4)
+    check(make(), torch.randn(2, 4, 7, 7, requires_grad=True), client=client, tol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["plain", "causal", "bool mask", "float mask", "empty row", "grouped", "permuted"])

@@ -34,7 +34,6 @@ CHANNEL = torch.tensor([0.5, 1.0, 2.0])
 LABELS = torch.tensor([0, 2, 1, 2])
 SCORES = torch.arange(12.0).cos().reshape(4, 3)
 HEADS = torch.arange(2 * 4 * 6 * 8, dtype=torch.float32).sin().reshape(2, 4, 6, 8)
-PART_OF_A_STORAGE = torch.arange(20.0)[:10]
 IDS = torch.tensor([1, 2, 2, 0, 3])
 LARGE = torch.tensor([2**31 + 5, -(2**31) - 5, 2**53 + 1, 1, 0]).repeat(8)
 TENTHS = torch.tensor([0.1, 0.3, 0.5]).half().repeat(8)
@@ -76,7 +75,6 @@ CASES: dict[str, Case] = {
     # indexing
     "aten.lift_fresh.default": case(lambda x: x + torch.tensor([1.0, 2.0, 3.0]), torch.ones(3)),
     "aten.diagonal_scatter.default": case(torch.diagonal_scatter, torch.ones(3, 3), torch.zeros(3)),
-    "aten.as_strided": case(lambda x: x + torch.as_strided(PART_OF_A_STORAGE, (3,), (1,), 10), torch.ones(3)),
     "aten._embedding_bag": case(
         lambda w: functional.embedding_bag(IDS, w, torch.tensor([0, 3]), mode="max"),
         torch.arange(12.0).reshape(4, 3).cos(),

@@ -72,13 +72,17 @@ def _distinct(size: Sizes, stride: Sizes) -> bool:
     return True
 
 
-def _not_as_in_memory(node: fx.Node) -> bool:
-    """Whether logical order is not known to be the order of the memory, from its first element on."""
-    value = argument(node, "self").meta["val"]
+def _reads_beyond(node: fx.Node) -> bool:
+    """Whether an as_strided node reads elements of a storage that are not its tensor's, or another layout."""
+    tensor = argument(node, "self").meta["val"]
+    size, stride = argument(node, "size"), argument(node, "stride")
     offset = argument(node, "storage_offset")
-    if not torch._prims_common.is_contiguous_or_false(value):
+    if not tensor.is_contiguous() or not all(isinstance(number, int) for number in (*size, *stride, tensor.numel())):
         return True
-    return offset is not None and not (isinstance(value.storage_offset(), int) and value.storage_offset() == 0)
+    first = tensor.storage_offset() if offset is None else offset
+    last = first + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
+    own = range(tensor.storage_offset(), tensor.storage_offset() + tensor.numel())
+    return tensor.storage_offset() != 0 or (0 not in size and (first not in own or last not in own))
 
 
-in_eager("aten.as_strided", why=BY_LOGICAL_ORDER, when=_not_as_in_memory)
+in_eager("aten.as_strided", why=BY_LOGICAL_ORDER, when=_reads_beyond)
