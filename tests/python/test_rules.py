@@ -99,6 +99,9 @@ CASES: dict[str, Case] = {
             "scatter_reduce.two": lambda x: x.detach().scatter_reduce(0, IDS[:, None], x.detach(), "prod"),
         }.items()
     },
+    "aten.bucketize.Tensor": case(lambda x, y: torch.bucketize(x.detach(), y.detach()), MATRIX[0, 0], CHANNEL),
+    "aten.repeat_interleave.Tensor": case(lambda x: torch.repeat_interleave(x, output_size=8), IDS),
+    "aten.squeeze.dim": case(lambda x: x.squeeze(1) * 2, IMAGE),
     # linear
     "aten.baddbmm.default": case(
         lambda c, x: torch.baddbmm(c, x, x, beta=0), torch.full((2, 3, 3), nan), torch.ones(2, 3, 3)
@@ -276,10 +279,11 @@ def results(function: Callable[..., Any], inputs: tuple[Tensor, ...]) -> list[Te
 
 @dataclass(frozen=True, order=True)
 class Outcome:
-    """How bad a compiled call is."""
+    """How bad a compiled call is. broken: Dynamo fell back, no graph is ours."""
 
     refused: bool = False
     wrong: bool = False
+    broken: bool = False
     eager: int = 0
     inputs: int = 0
 
@@ -310,6 +314,7 @@ def outcome(met: Case, *, without_fusions: list[str] = WRONG_OPTIMIZERS) -> tupl
         wrong = True
     made = Outcome(
         wrong=wrong,
+        broken=not graphs,
         eager=sum(len(graph.eager) for graph in graphs),
         inputs=sum(len(part.spec.input_names) for part in client.parts),
     )

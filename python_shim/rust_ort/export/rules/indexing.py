@@ -146,6 +146,29 @@ def put(self: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -
     return flat.reshape(self.shape)
 
 
+@decomposed("aten.squeeze.dim", why="refused where the dimension is not 1", upstream="torchlib")
+def squeeze(self: Tensor, dim: int) -> Any:
+    """Unchanged where the dimension is known not to be 1."""
+    size = self.shape[dim] if self.dim() else 1
+    return aten.alias.default(self) if isinstance(size, int) and size != 1 else NotImplemented
+
+
+@decomposed("aten.bucketize.Tensor", why="of rank 0 it is decomposed to a value read while compiling", upstream="torch")
+def bucketize(self: Tensor, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Any:
+    """torch's own, of rank 1."""
+    own = torch._decomp.decomposition_table[aten.bucketize.Tensor]
+    return own(self.reshape(-1), boundaries, out_int32=out_int32, right=right).reshape(self.shape)
+
+
+@decomposed("aten.repeat_interleave.Tensor", why="torchlib does not know `output_size`")
+def repeat_interleave(repeats: Tensor, *, output_size: int | None = None) -> Any:
+    """For each position, how many ends of repeats are not after it."""
+    if output_size is None:
+        return NotImplemented
+    positions = torch.arange(output_size, device=repeats.device).unsqueeze(1)
+    return (positions >= repeats.cumsum(0)).sum(1).to(repeats.dtype)
+
+
 def _fits(src: Tensor, index: Tensor) -> bool:
     return tuple(src.shape) == tuple(index.shape)
 
