@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import dataclasses
 import functools
@@ -264,20 +265,22 @@ def _plan_and_prepare(
         start = time.perf_counter()
         graph = _graph_spec(compilation, info, plan)
         try:
-            parts = [_prepared_part(compilation, graph, plan, part) for part in plan.parts]
+            parts = _prepared_parts(compilation, graph, plan)
         except RustOrtError as error:
             if kept is not None and isinstance(error, ClientError):
                 log.warning("%s: the plan that was kept does not serve, it is exported again: %s", name, error)
                 kept = None
                 continue
-            culprit = _refused_node(error, plan)
-            if culprit is None or culprit in refused:
+            if not _is_refusal(error):
                 if isinstance(error, DaemonFault) and options.on_daemon_error == "eager":
                     info.unreachable = error
                     return CompiledGraph(info=info, plan=plan, runners=None, options=options, graph=graph)
                 raise
             if options.transforms:
                 _raise_if_transforms_did_it(error, compilation, graph, plan)
+            culprit = _refused_node(error, plan)
+            if culprit is None or culprit in refused:
+                culprit = _refused_in_trials(compilation, graph, plan)
             reason = f"ONNX Runtime refused {culprit}: {error.args[0]}"
             refused.update((node, reason) for node in _alike(gm, culprit))
             continue
@@ -300,8 +303,7 @@ def _raise_if_transforms_did_it(error: RustOrtError, compilation: _Compilation, 
     """What ONNX cannot express runs in eager; what a transform broke is an error."""
     plain = dataclasses.replace(compilation, options=dataclasses.replace(compilation.options, transforms=()))
     try:
-        for part in plan.parts:
-            _prepared_part(plain, graph, plan, part)
+        _prepared_parts(plain, graph, plan)
     except RustOrtError:
         return
     raise ClientError(
@@ -311,10 +313,12 @@ def _raise_if_transforms_did_it(error: RustOrtError, compilation: _Compilation, 
     ) from error
 
 
+def _is_refusal(error: RustOrtError) -> bool:
+    return error.code in ("BAD_MODEL", "ERROR_CODE_BAD_MODEL")
+
+
 def _refused_node(error: RustOrtError, plan: Plan) -> str | None:
     """FX node behind an ONNX node that the runtime named when it refused a model."""
-    if error.code not in ("BAD_MODEL", "ERROR_CODE_BAD_MODEL"):
-        return None
     for part in plan.parts:
         names = [error.node, *re.findall(r"[\w.:]+", str(error.args[0])), *_unregistered(error, part)]
         for onnx_name in names:
@@ -324,6 +328,7 @@ def _refused_node(error: RustOrtError, plan: Plan) -> str | None:
     return None
 
 
+<<<<<<< HEAD
 def _unregistered(error: RustOrtError, part: PlannedPart) -> list[str]:
     """ONNX nodes of an operator that the runtime does not know: it names the operator, not the node."""
     unknown = re.search(r"([\w.]+):(\w+)\(-?\d+\) is not a registered function/op", str(error.args[0]))
@@ -333,6 +338,28 @@ def _unregistered(error: RustOrtError, part: PlannedPart) -> list[str]:
 
     nodes = onnx.load_model_from_string(part.translated.model).graph.node
     return [node.name for node in nodes if (node.domain, node.op_type) == unknown.groups()]
+=======
+def _refused_in_trials(compilation: _Compilation, graph: GraphSpec, plan: Plan) -> str:
+    """FX node without which, and without what follows it, the runtime takes the plan's parts; it named none itself."""
+    nodes = [node for part in plan.parts for node in part.graph.compute_nodes]
+
+    def refused(count: int) -> bool:
+        left_out = dict.fromkeys(nodes[count:], "left out of a trial")
+        options = compilation.options
+        trial = make_plan(
+            plan.cut.module, name=f"{graph.name}_trial", refused={**plan.cut.reasons, **left_out},
+            opset=_opset(options), custom=options.custom_translations,
+        )  # fmt: skip
+        try:
+            _prepared_parts(compilation, graph, trial)
+        except RustOrtError as error:
+            if not _is_refusal(error):
+                raise
+            return True
+        return False
+
+    return nodes[bisect.bisect_left(range(1, len(nodes)), True, key=refused)]
+>>>>>>> w-coverage
 
 
 def _alike(gm: fx.GraphModule, name: str) -> list[str]:
@@ -376,6 +403,10 @@ def _graph_spec(compilation: _Compilation, info: GraphInfo, plan: Plan) -> Graph
         compute_nodes=info.compute_nodes,
         eager_nodes=len(info.eager),
     )
+
+
+def _prepared_parts(compilation: _Compilation, graph: GraphSpec, plan: Plan) -> list[Part]:
+    return [_prepared_part(compilation, graph, plan, part) for part in plan.parts]
 
 
 def _prepared_part(compilation: _Compilation, graph: GraphSpec, plan: Plan, planned: PlannedPart) -> Part:

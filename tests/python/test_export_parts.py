@@ -9,9 +9,12 @@ import onnx
 import pytest
 import torch
 from functorch.compile import make_boxed_func
+from support import FakeClient, use_client
 from torch import fx, nn
 from torch._dynamo.backends.common import aot_autograd
 
+import rust_ort
+from rust_ort.errors import ClientError
 from rust_ort.export import decompositions, partition, translate
 from rust_ort.export.plan import make_plan
 from rust_ort.export.provenance import parameter_name
@@ -138,9 +141,6 @@ def test_parameter_names_are_read_from_dynamos_sources() -> None:
 
 
 def test_provenance_joins_values_lines_modules_and_parameters() -> None:
-    from support import FakeClient, use_client
-
-    import rust_ort
 
     class Model(nn.Module):
         def __init__(self) -> None:
@@ -188,3 +188,50 @@ def test_an_exporter_that_is_missing_is_an_error_not_a_reason_for_eager(monkeypa
     monkeypatch.setattr(translate, "_exporter", missing)
     with pytest.raises(translate.ExporterMissing):
         make_plan(gm, name="g")
+
+
+class Unnaming(FakeClient):
+    """Refuses models with a Sin, and does not say why."""
+
+    def part(self, spec: Any, options: Any) -> Any:
+        if "Sin" in {node.op_type for node in onnx.load_model_from_string(spec.model).graph.node}:
+            raise ClientError("it is no good", code="BAD_MODEL", graph=spec.graph.name)
+        return super().part(spec, options)
+
+
+def sines(x: torch.Tensor) -> torch.Tensor:
+    y = (x * 2).exp().relu()
+    return (y.sin() + y.cos()).tanh() - y.sin()
+
+
+def test_a_node_that_the_runtime_refuses_without_a_name_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_client(monkeypatch, Unnaming())
+    torch._dynamo.reset()
+    known = len(rust_ort.graphs())
+    x = torch.linspace(-1, 1, 5)
+    torch.testing.assert_close(torch.compile(sines, backend="rust_ort")(x), sines(x))
+    (graph,) = rust_ort.graphs()[known:]
+    assert {node.op for node in graph.eager} == {"aten.sin.default"}
+    assert all("it is no good" in node.reason and "sin" in node.reason for node in graph.eager)
+    assert sum(map(len, graph.parts)) + len(graph.eager) == graph.compute_nodes > len(graph.eager)
+
+
+def test_such_a_node_is_named_where_nothing_may_run_in_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_client(monkeypatch, Unnaming())
+    torch._dynamo.reset()
+    strict = torch.compile(sines, backend="rust_ort", options={"on_unsupported": "error"})
+    with pytest.raises(Exception, match=r"sin \(aten\.sin\.default\).*it is no good"):
+        strict(torch.ones(3))
+
+
+def test_a_determinant_runs_in_eager_and_what_is_around_it_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.det(x * 2) + 1
+
+    use_client(monkeypatch, FakeClient())
+    torch._dynamo.reset()
+    known = len(rust_ort.graphs())
+    x = torch.tensor([[1.0, 2.0], [4.0, 3.0]])
+    torch.testing.assert_close(torch.compile(scaled, backend="rust_ort")(x), scaled(x))
+    (graph,) = rust_ort.graphs()[known:]
+    assert [node.op for node in graph.eager] == ["aten._linalg_det.default"] and graph.parts

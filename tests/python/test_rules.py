@@ -82,6 +82,24 @@ CASES: dict[str, Case] = {
     "aten.scatter": case(lambda x: torch.zeros(()).scatter(0, torch.tensor(0), x), torch.tensor(2.0)),
     "aten.scatter_add": case(lambda x: torch.zeros(()).scatter_add(0, torch.tensor(0), x), torch.tensor(2.0)),
     "aten.scatter_reduce": case(lambda x: torch.zeros(4).scatter_reduce(0, IDS, x, "mean"), torch.ones(5)),
+    **{
+        f"aten.{name}": case(function, MATRIX.half())
+        for name, function in {
+            "index.Tensor": lambda x: x.detach()[IDS.int()],
+            "_unsafe_index.Tensor": lambda x: aten._unsafe_index(x.detach(), [IDS.int()]),
+            "index_put.default": lambda x: x[IDS],
+            "_unsafe_index_put.default": lambda x: aten._unsafe_index_put(x.detach(), [IDS.int()], x[:5].detach()),
+            "put.default": lambda x: torch.put(x.detach(), IDS, x[:5, 0].detach(), accumulate=True),
+            "scatter.src": lambda x: x.detach().scatter(0, IDS[:4].reshape(2, 2), x.detach()),
+            "scatter.reduce": lambda x: x.detach().scatter(0, IDS[:4].reshape(2, 2), x.detach(), reduce="add"),
+            "scatter.value_reduce": lambda x: x.detach().scatter(0, IDS[:, None], 2.0, reduce="multiply"),
+            "scatter_add.default": lambda x: torch.gather(x, 0, IDS[:, None]),
+            "scatter_reduce.two": lambda x: x.detach().scatter_reduce(0, IDS[:, None], x.detach(), "prod"),
+        }.items()
+    },
+    "aten.bucketize.Tensor": case(lambda x, y: torch.bucketize(x.detach(), y.detach()), MATRIX[0, 0], CHANNEL),
+    "aten.repeat_interleave.Tensor": case(lambda x: torch.repeat_interleave(x, output_size=8), IDS),
+    "aten.squeeze.dim": case(lambda x: x.squeeze(1) * 2, IMAGE),
     # linear
     "aten.baddbmm.default": case(
         lambda c, x: torch.baddbmm(c, x, x, beta=0), torch.full((2, 3, 3), nan), torch.ones(2, 3, 3)
@@ -268,10 +286,11 @@ def results(function: Callable[..., Any], inputs: tuple[Tensor, ...]) -> list[Te
 
 @dataclass(frozen=True, order=True)
 class Outcome:
-    """How bad a compiled call is."""
+    """How bad a compiled call is. broken: Dynamo fell back, no graph is ours."""
 
     refused: bool = False
     wrong: bool = False
+    broken: bool = False
     eager: int = 0
     inputs: int = 0
 
@@ -302,6 +321,7 @@ def outcome(met: Case, *, without_fusions: list[str] = WRONG_OPTIMIZERS) -> tupl
         wrong = True
     made = Outcome(
         wrong=wrong,
+        broken=not graphs,
         eager=sum(len(graph.eager) for graph in graphs),
         inputs=sum(len(part.spec.input_names) for part in client.parts),
     )
@@ -368,6 +388,31 @@ def test_float64_is_silently_wrong_where_nothing_looks_for_rounded_numbers(monke
 def test_reductions_are_right_in_half_precision(reduce: Callable[..., Any]) -> None:
     made, _ = outcome(case(lambda x: reduce(x.detach()), MATRIX.half()))
     assert not made.refused and not made.wrong and made.eager == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.float16])
+def test_scatters_are_right_in_every_dtype(dtype: torch.dtype) -> None:
+    x = (MATRIX * 9).to(dtype)
+    index = IDS[:4].reshape(2, 2)
+
+    def scatters(x: Tensor) -> tuple[Tensor, ...]:
+        added = x.index_add(0, IDS, x[:5]), x.scatter_add(0, index, x), x.index_put((IDS,), x[:5], accumulate=True)
+        return (*added, *(x.scatter_reduce(0, index, x, kind) for kind in ("sum", "prod", "amax", "amin")))
+
+    made, _ = outcome(case(lambda x: scatters(x.detach()), x))
+    assert not made.refused and not made.wrong
+
+
+@pytest.mark.parametrize("kind", ["amax", "amin"])
+@pytest.mark.parametrize("include_self", [True, False])
+def test_extremes_that_are_scattered_know_nan_and_infinity(kind: str, include_self: bool) -> None:
+    def scattered(x: Tensor) -> Tensor:
+        return torch.ones(4, 3).scatter_reduce(0, torch.zeros(4, 3).long(), x, kind, include_self=include_self)
+
+    for values in (ROWS, torch.full((4, 3), inf), torch.full((4, 3), -inf)):
+        torch._dynamo.reset()
+        made, _ = outcome(case(lambda x: scattered(x.detach()), values))
+        assert not made.refused and not made.wrong
 
 
 @pytest.mark.parametrize(
