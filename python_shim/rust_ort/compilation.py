@@ -328,7 +328,6 @@ def _refused_node(error: RustOrtError, plan: Plan) -> str | None:
     return None
 
 
-<<<<<<< HEAD
 def _unregistered(error: RustOrtError, part: PlannedPart) -> list[str]:
     """ONNX nodes of an operator that the runtime does not know: it names the operator, not the node."""
     unknown = re.search(r"([\w.]+):(\w+)\(-?\d+\) is not a registered function/op", str(error.args[0]))
@@ -338,7 +337,8 @@ def _unregistered(error: RustOrtError, part: PlannedPart) -> list[str]:
 
     nodes = onnx.load_model_from_string(part.translated.model).graph.node
     return [node.name for node in nodes if (node.domain, node.op_type) == unknown.groups()]
-=======
+
+
 def _refused_in_trials(compilation: _Compilation, graph: GraphSpec, plan: Plan) -> str:
     """FX node without which, and without what follows it, the runtime takes the plan's parts; it named none itself."""
     nodes = [node for part in plan.parts for node in part.graph.compute_nodes]
@@ -359,7 +359,6 @@ def _refused_in_trials(compilation: _Compilation, graph: GraphSpec, plan: Plan) 
         return False
 
     return nodes[bisect.bisect_left(range(1, len(nodes)), True, key=refused)]
->>>>>>> w-coverage
 
 
 def _alike(gm: fx.GraphModule, name: str) -> list[str]:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-<<<<<<< HEAD
-from rust_ort.export.rules.nodes import argument, of_rank_0
-from rust_ort.export.rules.registry import in_eager, whole
-=======
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +12,6 @@ from rust_ort.export.rules.nodes import argument, dtype, floating, of_rank_0
 from rust_ort.export.rules.registry import decomposed, in_eager, whole
 
 aten = torch.ops.aten
->>>>>>> w-coverage
 
 whole(
     "aten.lift_fresh.default",
