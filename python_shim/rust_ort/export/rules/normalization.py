@@ -25,19 +25,35 @@ torchs_own(
 )
 
 
+FLOAT64 = "float64: eps is an attribute, and those are float32"
+GENERAL = torch._decomp.decomposition_table
+
+
 @decomposed(
     "aten.native_layer_norm.default",
-    why="half precision: mean and 1 / deviation come out as float32",
+    why="half precision: mean and 1 / deviation come out as float32; " + FLOAT64,
 )
 def layer_norm(
     input: Tensor, normalized_shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Any:
     """(output, mean, 1 / deviation) in float32, rounded once, as torch's CPU kernel makes them of half precision.
 
-    ONNX's LayerNormalization gives the latter two as float32, whatever it is given.
+    ONNX's LayerNormalization gives the latter two as float32, whatever it is given. float64: torch's own.
     """
+    if input.dtype is torch.float64:
+        return GENERAL[aten.native_layer_norm.default](input, normalized_shape, weight, bias, eps)
     if input.dtype not in (torch.float16, torch.bfloat16) or input.device.type != "cpu":
         return NotImplemented
     wide = [None if tensor is None else tensor.to(torch.float32) for tensor in (input, weight, bias)]
     results = aten.native_layer_norm.default(wide[0], normalized_shape, wide[1], wide[2], eps)
     return tuple(result.to(input.dtype) for result in results)
+
+
+@decomposed("aten.native_group_norm.default", why=FLOAT64)
+def group_norm(
+    input: Tensor, weight: Tensor | None, bias: Tensor | None, N: int, C: int, HxW: int, group: int, eps: float
+) -> Any:
+    """Of float64, torch's own."""
+    if input.dtype is not torch.float64:
+        return NotImplemented
+    return GENERAL[aten.native_group_norm.default](input, weight, bias, N, C, HxW, group, eps)
