@@ -75,6 +75,11 @@ CASES: dict[str, Case] = {
     # indexing
     "aten.lift_fresh.default": case(lambda x: x + torch.tensor([1.0, 2.0, 3.0]), torch.ones(3)),
     "aten.diagonal_scatter.default": case(torch.diagonal_scatter, torch.ones(3, 3), torch.zeros(3)),
+    "aten.masked_scatter_backward.default": case(
+        lambda x, y: x.masked_scatter(x > 0, y), MATRIX, MATRIX[:, :6].flip(0).contiguous()
+    ),
+    "aten._cdist_forward.default": case(lambda x: torch.cdist(x.detach(), x.detach().flip(1)), MATRIX),
+    "aten._cdist_backward.default": case(lambda x, y: torch.cdist(x, y), MATRIX, MATRIX[2:5]),
     "aten._embedding_bag": case(
         lambda w: functional.embedding_bag(IDS, w, torch.tensor([0, 3]), mode="max"),
         torch.arange(12.0).reshape(4, 3).cos(),
@@ -108,6 +113,7 @@ CASES: dict[str, Case] = {
     # loss
     "aten.nll_loss_forward.default": case(lambda x, w: functional.nll_loss(x, LABELS, w.detach()), SCORES, CHANNEL),
     # normalization
+    "aten.native_group_norm.default": case(lambda x: functional.group_norm(x, 1), IMAGE.double()),
     "aten.native_layer_norm.default": case(lambda x: aten.native_layer_norm(x, [7], None, None, 1e-5), MATRIX.half()),
     "aten._native_batch_norm_legit_functional.default": case(
         lambda x: functional.batch_norm(x, CHANNEL.clone(), CHANNEL.clone(), CHANNEL, CHANNEL, True), IMAGE
@@ -431,6 +437,37 @@ def test_extremes_that_are_scattered_know_nan_and_infinity(kind: str, include_se
 def test_a_seed_gives_eagers_numbers(draw: Callable[..., Any]) -> None:
     made, _ = outcome(case(lambda x: draw(x.detach()), MATRIX))
     assert not made.refused and not made.wrong
+
+
+@pytest.mark.parametrize("p, dtype", [(1, torch.float32), (2, torch.float64), (inf, torch.float32)])
+def test_distances_and_their_gradients_are_eagers(p: float, dtype: torch.dtype) -> None:
+    points = torch.stack([MATRIX, MATRIX.flip(0)]).to(dtype)
+    made, _ = outcome(case(lambda x, y: torch.cdist(x, y, p), points, points[:, 2:5]))
+    assert not made.refused and not made.wrong and made.eager == 0
+
+
+@pytest.mark.parametrize(
+    "offset, dims, dtype",
+    [
+        (0, (0, 1), torch.float16),
+        (1, (0, 2), torch.float64),
+        (-1, (-1, 1), torch.int8),
+        (-2, (1, 2), torch.float32),
+        (1, (2, 0), torch.bool),
+    ],
+)
+def test_what_is_written_to_a_diagonal(offset: int, dims: tuple[int, int], dtype: torch.dtype) -> None:
+    into = IMAGE[:, :, :3].mul(9).to(dtype)
+    diagonal = IMAGE.flip(0)[:, :, :3].mul(9).diagonal(offset, *dims).to(dtype)
+    made, _ = outcome(case(lambda x, y: torch.diagonal_scatter(x, y, offset, *dims), into, diagonal.contiguous()))
+    assert not made.refused and not made.wrong and made.eager == 0
+
+
+@pytest.mark.parametrize("affine", [False, True])
+def test_layer_norm_in_float64_is_eagers(affine: bool) -> None:
+    weights = (FLOAT64, FLOAT64.flip(0)) if affine else ()
+    made, _ = outcome(case(lambda x, *given: functional.layer_norm(x, (7,), *given), MATRIX.double(), *weights))
+    assert not made.refused and not made.wrong and made.eager == 0
 
 
 WRONG_FUSIONS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,7 +18,91 @@ whole(
     "aten.lift_fresh.default",
     why="AOTAutograd's functionalization needs to see it: without, what writes to a new tensor fails when traced",
 )
-whole("aten.diagonal_scatter.default", why="decomposed to prims.copy_to, which is not functional")
+
+
+def _strides(shape: Sequence[int]) -> list[int]:
+    """Of a contiguous tensor."""
+    return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+
+
+def _written(self: Tensor, src: Tensor, stride: Sequence[int], offset: int) -> Any:
+    """`self` with `src` at these strides of its elements in their order."""
+    positions = aten.full([1] * src.dim(), offset, dtype=torch.int64, device=self.device)
+    for axis, (length, step) in enumerate(zip(src.shape, stride, strict=True)):
+        line = torch.arange(length, device=self.device) * step
+        positions = positions + line.reshape([length if other == axis else 1 for other in range(src.dim())])
+    flat = aten.scatter.src(self.reshape(-1), 0, positions.reshape(-1), src.reshape(-1))
+    return flat.reshape(self.shape)
+
+
+def _static(*tensors: Tensor) -> bool:
+    return all(isinstance(size, int) and size > 0 for tensor in tensors for size in tensor.shape)
+
+
+@decomposed("aten.diagonal_scatter.default", why="decomposed to prims.copy_to, which is not functional")
+def diagonal_scatter(self: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    """Where the sizes are known."""
+    if not _static(self, src):
+        return NotImplemented
+    strides = _strides(self.shape)
+    rows, columns = strides[dim1], strides[dim2]
+    others = [stride for axis, stride in enumerate(strides) if axis not in (dim1 % self.dim(), dim2 % self.dim())]
+    return _written(self, src, [*others, rows + columns], offset * columns if offset >= 0 else -offset * rows)
+
+
+@decomposed("aten.masked_scatter_backward.default", why="the gradient has no ONNX form")
+def masked_scatter_backward(grad: Tensor, mask: Tensor, sizes: Sequence[int]) -> Any:
+    """Element i of the source went where i elements of the mask were before: the others go to a place beyond."""
+    length = math.prod(sizes)
+    if not isinstance(length, int):
+        return NotImplemented
+    chosen = mask.expand(grad.shape).reshape(-1)
+    places = torch.where(chosen, torch.cumsum(chosen, 0) - 1, length)
+    zeros = aten.full([length + 1], 0, dtype=grad.dtype, device=grad.device)
+    return aten.scatter.src(zeros, 0, places, grad.reshape(-1))[:length].reshape(sizes)
+
+
+MOST_DIFFERENCES = 2**24
+"""Of two sets of points: ONNX Runtime would hold them all."""
+
+
+def _differences(x1: Tensor, x2: Tensor, p: float) -> Tensor | None:
+    """x1[i] - x2[j] along each dimension; None where there are too many, or no form for the norm."""
+    number = x1.numel() * x2.shape[-2]
+    if not _static(x1, x2) or number > MOST_DIFFERENCES or p not in (1, 2, math.inf):
+        return None
+    return x1.unsqueeze(-2) - x2.unsqueeze(-3)
+
+
+CDIST = "no ONNX form"
+
+
+@decomposed("aten._cdist_forward.default", why=CDIST)
+def cdist(x1: Tensor, x2: Tensor, p: float, compute_mode: int | None) -> Any:
+    """From the differences."""
+    differences = _differences(x1, x2, p)
+    if differences is None:
+        return NotImplemented
+    if p == 2:
+        return torch.sqrt((differences * differences).sum(-1))
+    return differences.abs().sum(-1) if p == 1 else differences.abs().amax(-1)
+
+
+@decomposed("aten._cdist_backward.default", why=CDIST)
+def cdist_backward(grad: Tensor, x1: Tensor, x2: Tensor, p: float, cdist: Tensor) -> Any:
+    """0 where points are the same."""
+    differences = _differences(x1, x2, p)
+    if differences is None:
+        return NotImplemented
+    grad, distance = grad.unsqueeze(-1), cdist.unsqueeze(-1)
+    if p == 2:
+        slope = torch.where(distance == 0, 0, differences / torch.where(distance == 0, 1, distance))
+    elif p == 1:
+        slope = torch.sign(differences)
+    else:
+        slope = torch.where(differences.abs() == distance, torch.sign(differences), 0)
+    return (grad * slope).sum(-2)
+
 
 in_eager("aten._embedding_bag", why="torchlib's embedding_bag gives offsets that make gradients wrong")
 in_eager(

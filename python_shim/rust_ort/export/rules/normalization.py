@@ -25,17 +25,23 @@ torchs_own(
 )
 
 
+FLOAT64 = "float64: eps is an attribute, and those are float32"
+GENERAL = torch._decomp.decomposition_table
+
+
 @decomposed(
     "aten.native_layer_norm.default",
-    why="half precision: mean and 1 / deviation come out as float32",
+    why="half precision: mean and 1 / deviation come out as float32; " + FLOAT64,
 )
 def layer_norm(
     input: Tensor, normalized_shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Any:
     """(output, mean, 1 / deviation) in float32, rounded once, as torch's CPU kernel makes them of half precision.
 
-    ONNX's LayerNormalization gives the latter two as float32, whatever it is given.
+    ONNX's LayerNormalization gives the latter two as float32, whatever it is given. float64: torch's own.
     """
+    if input.dtype is torch.float64:
+        return GENERAL[aten.native_layer_norm.default](input, normalized_shape, weight, bias, eps)
     if input.dtype not in (torch.float16, torch.bfloat16) or input.device.type != "cpu":
         return NotImplemented
     wide = [None if tensor is None else tensor.to(torch.float32) for tensor in (input, weight, bias)]
@@ -52,3 +58,13 @@ def weight_norm_backward(grad: Tensor, direction: Tensor, length: Tensor, norms:
     along = ((g * v).sum(others, keepdim=True) if others else g * v) / norm
     grad_direction = scale / norm * (g - v * (along / norm))
     return grad_direction.to(direction.dtype), along.to(length.dtype)
+
+
+@decomposed("aten.native_group_norm.default", why=FLOAT64)
+def group_norm(
+    input: Tensor, weight: Tensor | None, bias: Tensor | None, N: int, C: int, HxW: int, group: int, eps: float
+) -> Any:
+    """Of float64, torch's own."""
+    if input.dtype is not torch.float64:
+        return NotImplemented
+    return GENERAL[aten.native_group_norm.default](input, weight, bias, N, C, HxW, group, eps)
