@@ -25,7 +25,7 @@ MARKS = {
 }
 MEANINGS = {
     "right": "as good as eager, and every node of every graph ran on ONNX Runtime",
-    "eager": "as good as eager, but some of it ran in eager: nodes of a graph (those that read no element at all are not "
+    "eager": "as good as eager, but some of it ran in eager: nodes of a graph (those that read no element are not "
     "counted), or what a graph break left outside",
     "nothing": "as good as eager, but no graph computes anything: its outputs are its inputs or views of them",
     "nondeterministic": "eager differs from eager where memory that nobody wrote has other content",
