@@ -17,6 +17,7 @@ from rust_ort.export.rules import (
     random,
     reduction,
     resize,
+    sampling,
 )
 from rust_ort.export.rules.registry import RULES, How, Rule, active, masked, why_eager, without
 
@@ -33,6 +34,7 @@ FAMILIES = (
     random,
     reduction,
     resize,
+    sampling,
 )
 
 __all__ = ["FAMILIES", "RULES", "How", "Rule", "active", "masked", "why_eager", "without"]
