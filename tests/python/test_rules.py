@@ -211,7 +211,7 @@ CASES: dict[str, Case] = {
     # resize
     **{
         f"aten._upsample_{mode}2d_aa": case(
-            lambda x, mode=mode: functional.interpolate(x, (4, 3), mode=mode, antialias=True),
+            lambda x, mode=mode: functional.interpolate(x, (4, 3), mode=mode, antialias=True, align_corners=True),
             (IMAGE * 100 + 120).byte(),
         )
         for mode in ("bilinear", "bicubic")

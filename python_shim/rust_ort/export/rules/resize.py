@@ -111,7 +111,7 @@ for _mode in FILTERS:
 in_eager(
     "aten._upsample_bicubic2d_aa",
     "aten._upsample_bilinear2d_aa",
-    why="torchlib's antialiased upsampling gives wrong values with align_corners or a scale, and of integers",
+    why="torchlib's antialiased upsampling gives wrong values with align_corners or a scale",
 )
 
 
