@@ -30,6 +30,8 @@ X, Y = PAIRS[:, 0], PAIRS[:, 1]
 ROWS = torch.tensor([[1.0, nan, 2.0], [inf, 1.0, -inf], [-inf, -inf, -inf], [nan, nan, nan]])
 IMAGE = torch.arange(2 * 3 * 9 * 7, dtype=torch.float32).sin().reshape(2, 3, 9, 7)
 MATRIX = IMAGE[0, 0]
+POINTS = torch.arange(2 * 4 * 5 * 2, dtype=torch.float32).cos().reshape(2, 4, 5, 2) * 1.3
+POINTS_3D = torch.arange(2 * 4 * 5 * 3, dtype=torch.float32).cos().reshape(1, 2, 4, 5, 3) * 1.3
 CHANNEL = torch.tensor([0.5, 1.0, 2.0])
 LABELS = torch.tensor([0, 2, 1, 2])
 SCORES = torch.arange(12.0).cos().reshape(4, 3)
@@ -237,16 +239,50 @@ CASES: dict[str, Case] = {
     "aten.sum.default": case(torch.sum, LARGE**2 + LARGE),
     "aten.sum.dim_IntList": case(lambda x: torch.sum(x, 0), LARGE**2 + LARGE),
     # resize
-    "aten.replication_pad1d": case(lambda x: functional.pad(x, (-7, 1), mode="replicate"), MATRIX),
-    "aten.replication_pad3d": case(lambda x: functional.pad(x, (-7, 1, 0, 0, 0, 0), mode="replicate"), IMAGE),
-    "aten.replication_pad2d": case(lambda x: functional.pad(x, (-3, 1, 1, -9), mode="replicate"), IMAGE[:, :, :, :5]),
     **{
         f"aten._upsample_{mode}2d_aa": case(
             lambda x, mode=mode: functional.interpolate(x, (4, 3), mode=mode, antialias=True, align_corners=True),
-            IMAGE,
+            (IMAGE * 100 + 120).byte(),
         )
         for mode in ("bilinear", "bicubic")
     },
+    **{
+        f"aten._upsample_{mode}2d_aa{suffix}.default": case(
+            lambda x, mode=mode: functional.interpolate(x, (4, 23), mode=mode, antialias=True), IMAGE
+        )
+        for mode in ("bilinear", "bicubic", "lanczos")
+        for suffix in ("", "_backward")
+    },
+    **{
+        f"aten.{name}_pad{len(cut) // 2}d.default": case(
+            lambda x, cut=cut, mode=mode: functional.pad(x, cut, mode=mode), IMAGE[0] if len(cut) == 2 else IMAGE
+        )
+        for name, mode, left in (("replication", "replicate", -7), ("reflection", "reflect", -6))
+        for cut in ((left, 1), (left, 1, 1, -8), (left, 1, 1, -8, 0, 1))
+    },
+    **{
+        f"aten.replication_pad{len(margins) // 2}d_backward.default": case(
+            lambda x, margins=margins: functional.pad(x, margins, mode="replicate"),
+            IMAGE[0] if len(margins) == 2 else IMAGE,
+        )
+        for margins in ((2, 1), (2, 1, 0, 3), (2, 1, 0, 3, 1, 1))
+    },
+    "aten.pixel_shuffle.default": case(lambda x: functional.pixel_shuffle(x, 2), torch.arange(64).reshape(8, 2, 4)),
+    "aten.im2col.default": case(lambda x: functional.unfold(x.detach(), 3, 2, 1, 2), IMAGE[0]),
+    "aten.col2im.default": case(lambda x: functional.unfold(x, 3, 1, 1, 2), IMAGE.double()),
+    # sampling
+    "aten.grid_sampler_2d.default": case(
+        lambda x, grid: functional.grid_sample(x, grid, align_corners=False), IMAGE.double(), POINTS.double()
+    ),
+    "aten.grid_sampler_2d_backward.default": case(
+        lambda x, grid: functional.grid_sample(x, grid, align_corners=False), IMAGE, POINTS
+    ),
+    "aten.grid_sampler_3d.default": case(
+        lambda x, grid: functional.grid_sample(x, grid, align_corners=False), IMAGE[None], POINTS_3D
+    ),
+    "aten.grid_sampler_3d_backward.default": case(
+        lambda x, grid: functional.grid_sample(x, grid, align_corners=False), IMAGE[None], POINTS_3D
+    ),
     # strided
     "aten.as_strided.default": case(lambda x: (x + 1).t().as_strided((3, 4), (5, 1), 2) + 1, MATRIX),
     "aten.as_strided": case(lambda x: (x + 1)[:, :3].as_strided((3, 4), (6, 1)) * x[:3, :4], MATRIX),

@@ -17,6 +17,7 @@ from rust_ort.export.rules import (
     random,
     reduction,
     resize,
+    sampling,
     strided,
 )
 from rust_ort.export.rules.registry import RULES, How, Rule, active, masked, why_eager, without
@@ -34,6 +35,7 @@ FAMILIES = (
     random,
     reduction,
     resize,
+    sampling,
     strided,
 )
 

@@ -1,0 +1,195 @@
+"""Images read where a grid says, of 2 and 3 spatial dimensions, and the gradients."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rust_ort.export.rules.registry import decomposed
+from rust_ort.export.rules.taps import widened
+
+BILINEAR, NEAREST, BICUBIC = range(3)
+ZEROS, BORDER, REFLECTION = range(3)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """One input along one dimension for every point: its index, 0 where it is not `inside`, and its weight.
+
+    All [batch, 1, points]. slope: the weight's derivative by the grid's coordinate.
+    """
+
+    index: Tensor
+    inside: Tensor
+    weight: Tensor
+    slope: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class How:
+    """interpolation: BILINEAR, NEAREST, BICUBIC. padding: ZEROS, BORDER, REFLECTION."""
+
+    interpolation: int
+    padding: int
+    align_corners: bool
+
+
+def grid_sampler(input: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool) -> Any:
+    """The weighted sum of the inputs around every point."""
+    if not _full(input, grid):
+        return NotImplemented
+    how = How(interpolation=interpolation_mode, padding=padding_mode, align_corners=align_corners)
+    image = widened(input).flatten(2)
+    total: Any = 0
+    for corner, index in _corners(input, grid, how):
+        total = total + _read(image, corner, index) * _product([reading.weight for reading in corner])
+    return total.reshape(*input.shape[:2], *grid.shape[1:-1]).to(input.dtype)
+
+
+def grid_sampler_backward(
+    grad_output: Tensor,
+    input: Tensor,
+    grid: Tensor,
+    interpolation_mode: int,
+    padding_mode: int,
+    align_corners: bool,
+    output_mask: Sequence[bool],
+) -> Any:
+    """(grad_input, None where output_mask says so; grad_grid)."""
+    if not _full(input, grid):
+        return NotImplemented
+    how = How(interpolation=interpolation_mode, padding=padding_mode, align_corners=align_corners)
+    image, shares = widened(input).flatten(2), widened(grad_output).flatten(2)
+    grad_image = torch.zeros_like(image)
+    slopes: list[Any] = [0] * (input.dim() - 2)
+    for corner, index in _corners(input, grid, how):
+        weights = [reading.weight for reading in corner]
+        if output_mask[0]:
+            inside = _all_inside(corner)
+            share = torch.where(inside, shares * _product(weights), 0)
+            grad_image = grad_image.scatter_add(2, index.expand(share.shape), share)
+        if interpolation_mode != NEAREST:
+            change = (_read(image, corner, index) * shares).sum(1, keepdim=True)
+            for axis, reading in enumerate(corner):
+                others = weights[:axis] + weights[axis + 1 :]
+                slopes[axis] = slopes[axis] + change * _product([reading.slope, *others])
+    grad_input = grad_image.reshape(input.shape).to(input.dtype) if output_mask[0] else None
+    if interpolation_mode == NEAREST:
+        return grad_input, torch.zeros_like(grid)
+    grad_grid = torch.stack([slope.squeeze(1) for slope in reversed(slopes)], -1)
+    return grad_input, grad_grid.reshape(grid.shape).to(grid.dtype)
+
+
+def grid_sampler_2d(
+    input: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool
+) -> Any:
+    """Left to GridSample but in float64."""
+    if input.dtype is not torch.float64:
+        return NotImplemented
+    return grid_sampler(input, grid, interpolation_mode, padding_mode, align_corners)
+
+
+decomposed("aten.grid_sampler_2d.default", why="GridSample has no float64 kernel", upstream="onnxruntime")(
+    grid_sampler_2d
+)
+decomposed("aten.grid_sampler_3d.default", why="no ONNX form")(grid_sampler)
+for _spatial in (2, 3):
+    decomposed(f"aten.grid_sampler_{_spatial}d_backward.default", why="no ONNX form")(grid_sampler_backward)
+
+
+def _full(input: Tensor, grid: Tensor) -> bool:
+    """Whether the image's sizes are known and there is something to read."""
+    known = all(isinstance(size, int) for size in input.shape[2:])
+    return known and not any(isinstance(size, int) and size == 0 for size in (*input.shape, *grid.shape))
+
+
+def _corners(input: Tensor, grid: Tensor, how: How) -> Iterator[tuple[tuple[Reading, ...], Tensor]]:
+    """Every input that is read for a point: how along each dimension, and its index in the flat image."""
+    sizes = input.shape[2:]
+    points = widened(grid).reshape(grid.shape[0], 1, -1, len(sizes))
+    lines = [
+        _readings(points[..., len(sizes) - 1 - axis], size, how) for axis, size in enumerate(sizes)
+    ]  # the grid's first coordinate is of the last dimension
+    for corner in itertools.product(*lines):
+        steps = [math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
+        places = [reading.index * step for reading, step in zip(corner, steps, strict=True)]
+        yield corner, functools.reduce(torch.add, places)
+
+
+def _readings(coordinate: Tensor, size: int, how: How) -> list[Reading]:
+    """Along one dimension. coordinate: of the grid, -1 to 1."""
+    scale = ((size - 1) if how.align_corners else size) / 2
+    place = (coordinate + 1) * scale
+    place = place if how.align_corners else place - 0.5
+    ones = torch.ones_like(place)
+    if how.interpolation == BICUBIC:
+        low = place.floor()
+        weights = _cubic(place - low)
+        return [
+            _reading(_within(low + k, size, how)[0], size, weight, slope * scale)
+            for k, (weight, slope) in enumerate(weights, -1)
+        ]
+    place, turned = _within(place, size, how)
+    if how.interpolation == NEAREST:
+        return [_reading(place.round(), size, ones, torch.zeros_like(place))]
+    low = place.floor()
+    part, slope = place - low, turned * scale
+    return [_reading(low, size, 1 - part, -slope), _reading(low + 1, size, part, slope)]
+
+
+def _reading(place: Tensor, size: int, weight: Tensor, slope: Tensor) -> Reading:
+    inside = (place >= 0) & (place < size)
+    index = torch.where(inside, place, 0).to(torch.int64)
+    return Reading(index=index, inside=inside, weight=weight, slope=slope)
+
+
+def _within(place: Tensor, size: int, how: How) -> tuple[Tensor, Tensor]:
+    """(what the padding makes of it, and the derivative of that)."""
+    turned = torch.ones_like(place)
+    if how.padding == ZEROS:
+        return place, turned
+    if how.padding == REFLECTION:
+        low, span = (0.0, size - 1) if how.align_corners else (-0.5, size)
+        if span == 0:
+            return torch.zeros_like(place), torch.zeros_like(place)
+        away = place - low
+        extra = away.abs() - (away.abs() / (2 * span)).floor() * (2 * span)
+        turned = torch.where((away < 0) ^ (extra > span), -turned, turned)
+        place = torch.minimum(extra, 2 * span - extra) + low
+    inside = (place > 0) & (place < size - 1)
+    return place.clamp(0, size - 1), torch.where(inside, turned, 0)
+
+
+def _cubic(part: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """(weight, slope) of the four inputs around a point that is `part` behind the second."""
+    a = -0.75
+
+    def near(x: Tensor) -> tuple[Tensor, Tensor]:
+        return ((a + 2) * x - (a + 3)) * x * x + 1, (3 * (a + 2) * x - 2 * (a + 3)) * x
+
+    def far(x: Tensor) -> tuple[Tensor, Tensor]:
+        return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a, (3 * a * x - 10 * a) * x + 8 * a
+
+    behind = [near(1 - part), far(2 - part)]
+    return [far(part + 1), near(part), *((weight, -slope) for weight, slope in behind)]
+
+
+def _read(image: Tensor, corner: Sequence[Reading], index: Tensor) -> Tensor:
+    """[batch, channels, points]; 0 where the corner is outside, whatever the image's numbers are."""
+    read = image.gather(2, index.expand(-1, image.shape[1], -1))
+    return torch.where(_all_inside(corner), read, 0)
+
+
+def _all_inside(corner: Sequence[Reading]) -> Tensor:
+    return functools.reduce(torch.logical_and, [reading.inside for reading in corner])
+
+
+def _product(factors: Sequence[Tensor]) -> Tensor:
+    return functools.reduce(torch.mul, factors)
