@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rust_ort.studies.coverage_item import Item, Result
 
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "bool")
-SAMPLES = 3
+SAMPLES = 2
 WATCHDOG_S = 120.0
 ITEMS_A_PROCESS = 400
 """Then a fresh one takes over: what torch.compile leaves behind is not for thousands of graphs."""
