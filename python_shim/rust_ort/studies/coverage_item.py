@@ -101,6 +101,16 @@ def _unseeded(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return function(*args, **kwargs)
 
 
+def _argsort_by_value(values: Any, *args: Any, **kwargs: Any) -> Any:
+    order = torch.argsort(values, *args, **kwargs)
+    dim = kwargs.get("dim", args[0] if args else -1)
+    return torch.take_along_dim(values, order, dim) if values.dim() else order
+
+
+BY_VALUE: dict[str, Callable[..., Any]] = {"argsort": _argsort_by_value}
+"""Operators that promise no order of equal elements, as functions of which the values are compared."""
+
+
 def has_backward(info: Any, dtype: torch.dtype) -> bool:
     """Whether OpInfo says that autograd works for this dtype."""
     return bool(dtype.is_floating_point and info.supports_autograd and dtype in info.backward_dtypes)
@@ -123,7 +133,7 @@ def run_item(item: Item) -> Result:
         if not chosen:
             return _without_samples(result, "OpInfo has no sample")
         for index, sample in chosen:
-            judged = judge_sample(info.op, sample, backward=backward, backend=item.backend)
+            judged = judge_sample(BY_VALUE.get(item.op, info.op), sample, backward=backward, backend=item.backend)
             for direction, verdict in judged.items():
                 _add(result, direction, verdict, index, sample)
     result.samples = len(chosen)

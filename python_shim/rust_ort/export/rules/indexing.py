@@ -50,6 +50,14 @@ def diagonal_scatter(self: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, 
     return _written(self, src, [*others, rows + columns], offset * columns if offset >= 0 else -offset * rows)
 
 
+@decomposed(
+    "aten.take.default", why="an index of rank 0 is taken for a number that is known when tracing", upstream="torch"
+)
+def take(self: Tensor, index: Tensor) -> Any:
+    """By one index of the flat tensor, negative ones too."""
+    return aten.index.Tensor(self.reshape(-1), [index])
+
+
 @decomposed("aten.masked_scatter_backward.default", why="the gradient has no ONNX form")
 def masked_scatter_backward(grad: Tensor, mask: Tensor, sizes: Sequence[int]) -> Any:
     """Element i of the source went where i elements of the mask were before: the others go to a place beyond."""

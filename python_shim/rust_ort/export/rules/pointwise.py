@@ -448,9 +448,12 @@ def hardtanh(self: Tensor, min_val: Number = -1, max_val: Number = 1) -> Any:
 
 
 @decomposed("aten.rsub.Scalar", why="a number as the first operand of sub has no type promotion", upstream="torch")
-def rsub(tensor: Tensor, number: Number, alpha: Number = 1) -> Tensor:
-    """number - alpha * tensor: to the digit what negation and addition give."""
-    return torch.add(-tensor if alpha == 1 else tensor * -alpha, number)
+def rsub(self: Tensor, other: Number, alpha: Number = 1) -> Tensor:
+    """Of integers, by negation and addition: the same to the digit."""
+    if self.dtype.is_floating_point:
+        own: Tensor = torch._decomp.decomposition_table[aten.rsub.Scalar](self, other, alpha)
+        return own
+    return torch.add(-self if alpha == 1 else self * -alpha, other)
 
 
 @decomposed("aten.softplus.default", why="torchlib computes it in float32")

@@ -70,14 +70,19 @@ def mean(self: Tensor, dim: Sequence[int] | None, keepdim: bool = False, *, dtyp
     return aten.mean.dim(self.to(dtype), dim, keepdim)
 
 
+LONGEST_TABLE = 512
+
+
 @decomposed("aten.cumprod.default", why="decomposed to prims.prod", upstream="torch")
-def cumprod(self: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
+def cumprod(self: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
     """Row i of a table holds what product i is of."""
     self = self if dtype is None else self.to(dtype)
     if self.dim() == 0:
         return self.clone()
     dim = dim % self.dim()
     length = self.shape[dim]
+    if not isinstance(length, int) or length > LONGEST_TABLE:
+        return NotImplemented
     positions = torch.arange(length, device=self.device)
     wanted = (positions.unsqueeze(1) <= positions).reshape(length, length, *[1] * (self.dim() - dim - 1))
     return torch.prod(torch.where(wanted, self.unsqueeze(dim + 1), 1), dim)
