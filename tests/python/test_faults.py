@@ -31,8 +31,9 @@ def test_daemon_killed_between_calls(daemon) -> None:
     kept = compiled(x)
     executors = executor_pids(daemon)
     assert executors
-    os.kill(daemon.pid(), signal.SIGKILL)
-    wait_until(lambda: not any(alive(pid) for pid in executors), "executors to follow their daemon")
+    pid = daemon.pid()
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not any(alive(gone) for gone in (pid, *executors)), "executors to follow their daemon")
     torch.testing.assert_close(kept, expected)
     kept.sum().backward()  # may or may not be the call that notices: it must be right either way
     torch.testing.assert_close(compiled(x), expected)
