@@ -259,6 +259,14 @@ random_graphs() {
     step "random functions" "$PY" -m rust_ort.studies.random_graphs --output "$ROOT/docs/random-graphs.md" ${ARGS:-}
 }
 
+# With ARGS, only what they name is written: some architectures are not what docs/op-census.json holds.
+op_census() {
+    build
+    own_daemon
+    # shellcheck disable=SC2086
+    step "census of operators" "$PY" -W ignore -m rust_ort.studies.op_census ${ARGS:---output docs/op-census.md}
+}
+
 # Needs no setup: a GPU machine may be offline, with a binary built elsewhere and a Python that has torch.
 gpu_check() {
     local python=${PYTHON:-} binary=${BIN:-}
@@ -323,6 +331,7 @@ fmt-check)
     fmt_check
     ;;
 random-graphs) random_graphs ;;
+op-census) op_census ;;
 gpu-check) gpu_check ;;
 clean) rm -rf target build "$VENV" ;;
 *) fail "no target '${1:-}'; see make help" ;;

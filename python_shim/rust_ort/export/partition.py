@@ -22,6 +22,9 @@ PART_PREFIX = "part_"
 
 aten = torch.ops.aten
 
+DRAWS_RANDOM_NUMBERS = "it draws random numbers; torch's generator is what manual_seed controls"
+SIZE_AT_RUN_TIME = "a size is known only at run time"
+COMPLEX = "complex numbers have no ONNX form"
 NO_ELEMENTS = "it reads a tensor without elements"
 MEMORY_READ = "as_strided in eager reads the memory behind it"
 
@@ -169,7 +172,7 @@ class Support:
             return None
         if isinstance(target, torch._ops.OpOverload):
             if torch.Tag.nondeterministic_seeded in target.tags:
-                return "it draws random numbers; torch's generator is what manual_seed controls"
+                return DRAWS_RANDOM_NUMBERS
             if target._schema.is_mutable:
                 return "it writes to its input"
             if target.is_view and any(self._reads_memory(user) for user in node.users):
@@ -194,7 +197,7 @@ class Support:
                 return "a symbolic float or bool has no ONNX form here"
             if isinstance(value, torch.SymInt):
                 if free_unbacked_symbols(value):
-                    return "a size is known only at run time"
+                    return SIZE_AT_RUN_TIME
             elif isinstance(value, torch.Tensor):
                 problem = _tensor_problem(value)
                 if problem is not None:
@@ -231,13 +234,13 @@ def _reads_nothing(node: fx.Node) -> str | None:
 
 def _tensor_problem(value: torch.Tensor) -> str | None:
     if value.dtype.is_complex:
-        return "complex numbers have no ONNX form"
+        return COMPLEX
     if value.dtype not in SUPPORTED_DTYPES:
         return f"{value.dtype} has no ONNX form here"
     if value.layout is not torch.strided or value.is_quantized:
         return f"a tensor of layout {value.layout} has no ONNX form"
     if free_unbacked_symbols(value):
-        return "a size is known only at run time"
+        return SIZE_AT_RUN_TIME
     return None
 
 

@@ -1,8 +1,8 @@
 """Which operators real models reach in their AOT graphs, which of them ONNX Runtime runs, and what keeps the others.
 
-Each architecture of architectures.py is compiled and run in a process of its own: in training, with the training
-switched off but gradients wanted (no dropout, so attention is one kernel), and without gradients. Results and
-gradients are compared with eager's.
+Each architecture of architectures.py is compiled and run in a process of its own, forked from one that has imported
+what all need: in training, and with the training switched off but gradients wanted (no dropout, so attention is one
+kernel); with --all also without gradients. Results and gradients are compared with eager's.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import multiprocessing
 import os
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from torch import Tensor, nn
 
 from rust_ort.compare import named_tensors, scalar_loss
 from rust_ort.studies.architectures import SEED, TABLE, Case
+from rust_ort.studies.home import home
 
 TOLERANCE = 1e-4
 """Of max|Δ|/max|r| of every output, gradient and buffer."""
@@ -67,6 +69,14 @@ class Run:
     worst: str = ""
     mismatches: dict[str, str] = field(default_factory=dict)
     error: str = ""
+
+    @property
+    def nodes_on_ort(self) -> int:
+        return sum(sum(graph.on_ort.values()) for graph in self.graphs)
+
+    @property
+    def nodes_in_eager(self) -> int:
+        return sum(sum(reasons.values()) for graph in self.graphs for reasons in graph.eager.values())
 
     @property
     def title(self) -> str:
@@ -160,61 +170,134 @@ def _graph(info: Any) -> Graph:
 
 # --- Processes -------------------------------------------------------------------------------------------------------
 
+Wanted = list[tuple[str, str]]
+"""(attention, mode) of each run of an architecture."""
 
-def work(name: str, path: Path) -> None:
-    """Every run of one architecture, a line each in `path`."""
-    import transformers
+
+def wanted(name: str, *, everything: bool = False) -> Wanted:
+    """Training with one attention implementation and evaluation with gradients with the other, in turn from
+    architecture to architecture; or every mode with every one."""
+    attentions = TABLE[name].attentions
+    if everything:
+        return [(attention, mode) for attention in attentions for mode in MODES]
+    first = list(TABLE).index(name)
+    return [(attentions[(first + i) % len(attentions)], mode) for i, mode in enumerate(("train", "frozen"))]
+
+
+def prepare() -> None:
+    """Imports and makes what every run needs and no run changes. Starts no thread: processes are forked from here."""
+    import torch._dynamo
+    import torch._functorch.aot_autograd
+    import transformers.modeling_utils
+
+    from rust_ort import compilation  # noqa: F401  what a run imports
+    from rust_ort.export import decompositions, translate
 
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)
-    with path.open("a") as lines:
-        for attention in TABLE[name].attentions:
-            for mode in MODES:
-                print(json.dumps(asdict(run(name, attention, mode))), file=lines, flush=True)
+    translate.registry()
+    decompositions.table()
 
 
-def collect(name: str) -> list[Run]:
-    """`work` in a process of its own. Its death or its watchdog's bite is the error of the run it was in."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "runs.jsonl"
-        command = [sys.executable, "-W", "ignore", "-m", __spec__.name, "--one", name, "--output", str(path)]
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=WATCHDOG_S, check=False,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
-            )  # fmt: skip
-            error = f"exit code {done.returncode}: {done.stderr[-2000:]}" if done.returncode else ""
-        except subprocess.TimeoutExpired:
-            error = f"no end after {WATCHDOG_S:.0f} s"
-        lines = path.read_text().splitlines() if path.exists() else []
-    runs = [_read(json.loads(line)) for line in lines]
-    if error:
-        runs.append(Run(architecture=name, attention="?", mode=f"after {len(runs)} runs", error=error))
-    return runs
+def work(name: str, runs: Wanted, folder: Path) -> None:
+    """Runs one architecture, a line of runs.jsonl each; what is printed goes to a file beside it."""
+    with (folder / "output").open("w") as output, (folder / "runs.jsonl").open("w") as lines:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+        for attention, mode in runs:
+            print(json.dumps(asdict(run(name, attention, mode))), file=lines, flush=True)
 
 
-def _read(fields: dict[str, Any]) -> Run:
-    return Run(**{**fields, "graphs": [Graph(**graph) for graph in fields["graphs"]]})
+@dataclass
+class Worker:
+    """A process that runs one architecture."""
+
+    name: str
+    runs: Wanted
+    folder: tempfile.TemporaryDirectory[str] = field(default_factory=tempfile.TemporaryDirectory)
+
+    def __post_init__(self) -> None:
+        arguments = (self.name, self.runs, Path(self.folder.name))
+        self.process = multiprocessing.get_context("fork").Process(target=work, args=arguments)
+        self.process.start()
+        self.begin = time.monotonic()
+
+    def ended(self) -> bool:
+        """Whether it is at its end, by itself or by the watchdog."""
+        if self.process.is_alive() and time.monotonic() - self.begin > WATCHDOG_S:
+            self.process.kill()
+            self.process.join()
+        return not self.process.is_alive()
+
+    def results(self) -> list[Run]:
+        """Of a process that has ended. Its death is the error of the run it was in."""
+        folder = Path(self.folder.name)
+        made = read(folder / "runs.jsonl")
+        if self.process.exitcode:
+            attention, mode = self.runs[min(len(made), len(self.runs) - 1)]
+            error = f"exit code {self.process.exitcode}: {(folder / 'output').read_text()[-2000:]}"
+            made.append(Run(architecture=self.name, attention=attention, mode=mode, error=error))
+        self.folder.cleanup()
+        return made
+
+
+def census(
+    names: Sequence[str], *, everything: bool, workers: int, finished: Callable[[Run], None] = lambda _: None
+) -> list[Run]:
+    """All runs of these architectures, by architecture. finished: called with each as it is known."""
+    prepare()
+    waiting, working, found = list(names), list[Worker](), dict[str, list[Run]]()
+    while waiting or working:
+        while waiting and len(working) < workers:
+            working.append(Worker(waiting[0], wanted(waiting.pop(0), everything=everything)))
+        wait([worker.process.sentinel for worker in working], timeout=1.0)
+        for worker in [worker for worker in working if worker.ended()]:
+            working.remove(worker)
+            found[worker.name] = worker.results()
+            for made in found[worker.name]:
+                finished(made)
+    return [made for name in names for made in found[name]]
+
+
+def read(path: Path) -> list[Run]:
+    """The runs that `work` or --raw wrote."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [
+        Run(**{**fields, "graphs": [Graph(**graph) for graph in fields["graphs"]]}) for fields in map(json.loads, lines)
+    ]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the architectures and writes what was found. Returns the exit code."""
+    """Runs the architectures and writes what was found. Returns the exit code: 1 where a run failed or differs."""
     parser = argparse.ArgumentParser(prog="python -m rust_ort.studies.op_census", description=__doc__)
     parser.add_argument("--only", default="", help="architectures, separated by commas; a name stands for its variants")
-    parser.add_argument("--output", type=Path, default=Path("docs/op-census.md"))
-    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--all", action="store_true", help="every mode with every attention implementation")
+    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--raw", type=Path, help="file for every run as a line of JSON, added as it comes")
+    parser.add_argument("--from-raw", action="store_true", help="run nothing: report what --raw holds")
+    parser.add_argument("--output", type=Path, help="markdown file; the same for tests goes beside it as JSON")
     arguments = parser.parse_args(argv)
-    if arguments.one:
-        work(arguments.one, arguments.output)
-        return 0
-    runs = []
-    with arguments.output.with_suffix(".runs.jsonl").open("a") as lines:
-        for name in chosen(arguments.only):
-            for made in collect(name):
-                runs.append(made)
-                print(json.dumps(asdict(made)), file=lines, flush=True)
-                print(summary(made), flush=True)
-    return 0
+    from rust_ort.studies import op_census_report as report
+
+    def finished(made: Run) -> None:
+        print(summary(made), flush=True)
+        if arguments.raw:
+            with arguments.raw.open("a") as raw:
+                print(json.dumps(asdict(made)), file=raw)
+
+    if arguments.from_raw:
+        runs = read(arguments.raw)
+    else:
+        os.environ["OMP_NUM_THREADS"] = "1"
+        with home() as made_home:
+            os.environ.update(made_home.environment())
+            runs = census(
+                chosen(arguments.only), everything=arguments.all, workers=arguments.workers, finished=finished
+            )
+    if arguments.output:
+        arguments.output.write_text(report.markdown(runs))
+        arguments.output.with_suffix(".json").write_text(report.json_text(runs))
+    return int(any(made.error or made.mismatches for made in runs))
 
 
 def chosen(only: str) -> list[str]:
@@ -233,11 +316,10 @@ def summary(made: Run) -> str:
     for graph in made.graphs:
         for operator, reasons in graph.eager.items():
             eager[operator] += sum(reasons.values())
-    nodes = sum(sum(graph.on_ort.values()) for graph in made.graphs)
     left = ", ".join(f"{operator} x{n}" for operator, n in eager.items())
-    text = f"{made.title}: {len(made.graphs)} graphs, {sum(made.breaks.values())} breaks, {nodes} nodes on ONNX Runtime"
-    text += f", {eager.total()} in eager ({left}), {made.compared} compared, max_rel {made.max_rel:.1e} ({made.worst})"
-    text += f", {made.seconds:.1f} s"
+    text = f"{made.title}: {len(made.graphs)} graphs, {sum(made.breaks.values())} breaks, "
+    text += f"{made.nodes_on_ort} nodes on ONNX Runtime, {made.nodes_in_eager} in eager ({left}), "
+    text += f"{made.compared} compared, max_rel {made.max_rel:.1e} ({made.worst}), {made.seconds:.1f} s"
     if made.mismatches:
         text += f"\n    MISMATCH of {len(made.mismatches)}, such as {list(made.mismatches.items())[:3]}"
     return text + (f"\n    ERROR {made.error}" if made.error else "")

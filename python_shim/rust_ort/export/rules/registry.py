@@ -48,6 +48,11 @@ class Rule:
     function: Function | None = None
     when: Condition = _always
 
+    @property
+    def unconditional(self) -> bool:
+        """Whether it holds for every node of the operator."""
+        return self.when is _always
+
     @functools.cached_property
     def overloads(self) -> list[torch._ops.OpOverload]:
         """Those of `operator` that this torch has."""
