@@ -199,6 +199,9 @@ def test_the_base_of_the_table_is_torchs_but_for_composite_operators() -> None:
     beyond = [operator for operator in torchs if operator not in ours]
     assert len(beyond) > 300
     assert [str(operator) for operator in beyond if not operator._can_decompose()] == []
+    general = torch._decomp.decomposition_table
+    theirs = {str(operator) for operator in general if torchs.get(operator) is not general[operator]}
+    assert translate.whole_operators() == theirs
 
 
 def test_importing_rust_ort_loads_no_exporter() -> None:
