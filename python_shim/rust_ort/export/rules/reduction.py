@@ -76,7 +76,9 @@ LONGEST_TABLE = 512
 @decomposed("aten.cumprod.default", why="decomposed to prims.prod", upstream="torch")
 def cumprod(self: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
     """Row i of a table holds what product i is of."""
-    self = self if dtype is None else self.to(dtype)
+    integral = not self.dtype.is_floating_point and not self.dtype.is_complex
+    dtype = dtype or (torch.int64 if integral else self.dtype)
+    self = self.to(dtype)
     if self.dim() == 0:
         return self.clone()
     dim = dim % self.dim()
@@ -85,7 +87,7 @@ def cumprod(self: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
         return NotImplemented
     positions = torch.arange(length, device=self.device)
     wanted = (positions.unsqueeze(1) <= positions).reshape(length, length, *[1] * (self.dim() - dim - 1))
-    return torch.prod(torch.where(wanted, self.unsqueeze(dim + 1), 1), dim)
+    return torch.prod(torch.where(wanted, self.unsqueeze(dim + 1), 1), dim, dtype=dtype)
 
 
 INTEGER_SUMS = "ReduceSum adds int64 in float64"
