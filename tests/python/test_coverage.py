@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from torch.testing._internal.opinfo.core import SampleInput
 
 from rust_ort.errors import ClientError
 from rust_ort.studies import coverage, coverage_report
-from rust_ort.studies.coverage_item import Item, Judged, Result, judge_sample, spread
+from rust_ort.studies.coverage_item import FAULTS, Item, Judged, Result, judge_sample, run_item, spread
 from rust_ort.studies.coverage_judge import difference
 
 nan, inf = math.nan, math.inf
@@ -200,3 +201,35 @@ def test_the_floor_is_written_and_read_alike() -> None:
     worse = Result(op="a", dtype="bool", forward="eager", backward=None)
     assert coverage_report.worse(floor["bool"]["a"], results[1]) == []
     assert "eager, recorded right" in coverage_report.worse(floor["bool"]["a"], worse)[0]
+
+
+RECORDED: dict[str, dict[str, list[str | None]]] = json.loads(
+    (Path(__file__).parents[2] / "docs" / "coverage.json").read_text()
+)  # fmt: skip
+KNOWN_WRONG = {("float32", "stft", "backward")}
+"""One element of a sum of 260 terms: onnxruntime adds them one after the other, torch in a tree."""
+EVERY = 45
+SLICE = [(dtype, op) for dtype, ops in RECORDED.items() for op in ops][::EVERY]
+
+
+def test_nothing_recorded_is_wrong_or_crashed() -> None:
+    faults = {
+        (dtype, op, direction)
+        for dtype, ops in RECORDED.items()
+        for op, found in ops.items()
+        for direction, verdict in zip(coverage_report.DIRECTIONS, found, strict=True)
+        if verdict in FAULTS
+    }
+    assert faults == KNOWN_WRONG
+
+
+@pytest.mark.usefixtures("daemon")
+@pytest.mark.timeout(900)
+def test_no_operator_of_a_slice_is_worse_than_recorded() -> None:
+    assert len(SLICE) > 50
+    worse = []
+    for dtype, op in SLICE:
+        result = run_item(Item(op=op, dtype=dtype, samples=coverage.SAMPLES))
+        worse += coverage_report.worse(RECORDED[dtype][op], result)
+    print(f"{len(SLICE)} of {sum(map(len, RECORDED.values()))} operators and dtypes")
+    assert not worse
