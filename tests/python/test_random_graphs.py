@@ -18,8 +18,8 @@ from rust_ort.studies.random_graphs.program import Input, Program, Step
 from rust_ort.studies.random_graphs.reduce import reduced
 from rust_ort.studies.random_graphs.table import operators
 
-FIXED = range(50)
-FRESH = 10
+SEEDS = range(60)
+"""The same in every run: `make random-graphs` draws new ones."""
 
 
 @pytest.fixture(autouse=True)
@@ -31,14 +31,13 @@ def _one_thread() -> Iterator[None]:
 
 
 def test_a_slice_of_random_functions_is_right(daemon: Daemon) -> None:
-    fresh = [random.SystemRandom().randrange(10**6, 10**9) for _ in range(FRESH)]
-    print(f"fresh seeds: {fresh}")
-    outcomes = [check(seed) for seed in (*FIXED, *fresh)]
+    print(f"seeds: {SEEDS}")
+    outcomes = [check(seed) for seed in SEEDS]
     where = Counter(outcome.where for outcome in outcomes)
     print(Counter(outcome.kind for outcome in outcomes), where)
     bad = [outcome for outcome in outcomes if outcome.kind in BAD]
     assert not bad, "\n".join(map(told, bad))
-    assert where["translated"] > len(outcomes) / 2
+    assert where["translated"] > 0.65 * len(outcomes)
 
 
 def told(outcome: Outcome) -> str:
