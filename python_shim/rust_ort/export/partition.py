@@ -44,6 +44,8 @@ BOOKKEEPING = frozenset(
     }
 )
 
+RIGHT_WITHOUT_ELEMENTS = BOOKKEEPING | {aten.cat.default, aten.new_zeros.default, aten.new_ones.default}
+
 
 def is_compute(node: fx.Node) -> bool:
     """Whether `node` computes a tensor: not unpacking, not arithmetic on sizes, not an assertion."""
@@ -224,7 +226,7 @@ def _values_of(node: fx.Node) -> Iterator[object]:
 def _reads_nothing(node: fx.Node) -> str | None:
     """ONNX Runtime's kernels are at their worst without elements: reductions, products, pools and scatters are wrong
     or fail when they run. Nothing is lost in eager."""
-    if torch.Tag.pointwise in getattr(node.target, "tags", ()) or node.target in BOOKKEEPING:
+    if torch.Tag.pointwise in getattr(node.target, "tags", ()) or node.target in RIGHT_WITHOUT_ELEMENTS:
         return None
     for value in pytree.tree_leaves([source.meta.get("val") for source in node.all_input_nodes]):
         if isinstance(value, torch.Tensor) and any(isinstance(size, int) and size == 0 for size in value.shape):

@@ -50,6 +50,14 @@ def diagonal_scatter(self: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, 
     return _written(self, src, [*others, rows + columns], offset * columns if offset >= 0 else -offset * rows)
 
 
+@decomposed("aten.slice_scatter.default", why="ScatterND of nothing into something fails", upstream="onnxruntime")
+def slice_scatter(
+    self: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Any:
+    """Of a source without elements: the tensor as it is."""
+    return self.clone() if any(isinstance(size, int) and size == 0 for size in src.shape) else NotImplemented
+
+
 @decomposed(
     "aten.take.default", why="an index of rank 0 is taken for a number that is known when tracing", upstream="torch"
 )
