@@ -253,12 +253,12 @@ def translate(
     _keep_names_of_promoted(part.graph, source.graph)
     graph = ir.Graph([], [], nodes=[], opset_imports={"": TORCHLIB_OPSET}, name=name)
     model = ir.Model(graph, ir_version=MODEL_IR_VERSION, producer_name="rust_ort")
+    functions = _with_custom(registry(), custom_translations)  # made before, as what follows holds the lock it takes
     try:
         with _unrounded_constants():
             values = exporter.core._translate_fx_graph(
-                source.graph, model, graph_like=graph, owned_graphs={}, lower="at_conversion",
-                registry=_with_custom(registry(), custom_translations),
-            )  # fmt: skip
+                source.graph, model, graph_like=graph, owned_graphs={}, lower="at_conversion", registry=functions
+            )
     except exporter.errors.ConversionError as error:
         raise TranslationError(root_message(error), *_failing_nodes(source.graph, str(error))) from error
 

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 from rust_ort.export.rules import RULES, Rule
-
-PATH = Path(__file__).parents[3] / "docs" / "known-wrong-upstream.md"
-"""The document, in a checkout."""
 
 
 def table() -> str:

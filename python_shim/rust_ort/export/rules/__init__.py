@@ -4,39 +4,15 @@ A rule is one line or one decorated function; tests/python/test_rules.py has a c
 neither torch.onnx nor onnxscript. `python -m rust_ort.studies.rules` prints them as a table.
 """
 
-from rust_ort.export.rules import (
-    attention,
-    convolution,
-    creation,
-    indexing,
-    linear,
-    loss,
-    normalization,
-    pointwise,
-    pooling,
-    random,
-    reduction,
-    resize,
-    sampling,
-    strided,
-)
+import importlib
+
 from rust_ort.export.rules.registry import RULES, How, Rule, active, masked, why_eager, without
 
 FAMILIES = (
-    attention,
-    convolution,
-    creation,
-    indexing,
-    linear,
-    loss,
-    normalization,
-    pointwise,
-    pooling,
-    random,
-    reduction,
-    resize,
-    sampling,
-    strided,
-)
+    "attention", "convolution", "creation", "indexing", "linear", "loss", "normalization", "pointwise", "pooling",
+    "random", "reduction", "resize", "sampling", "strided",
+)  # fmt: skip
+for _family in FAMILIES:
+    importlib.import_module(f"{__name__}.{_family}")
 
 __all__ = ["FAMILIES", "RULES", "How", "Rule", "active", "masked", "why_eager", "without"]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rust_ort.export.rules.registry import decomposed
+from rust_ort.export.rules.sizes import each
 
 aten = torch.ops.aten
 
@@ -35,7 +36,7 @@ def convolution(
 ) -> Any:
     """In float64 a matrix product; whatever else ONNX Runtime refuses, as a plain convolution or as zeros."""
     spatial = weight.dim() - 2
-    stride, padding, dilation, outer = (_each(sizes, spatial) for sizes in (stride, padding, dilation, output_padding))
+    stride, padding, dilation, outer = (each(sizes, spatial) for sizes in (stride, padding, dilation, output_padding))
     if _is_empty(input):
         return input.new_zeros(_output_shape(input, weight, stride, padding, dilation, transposed, outer, groups))
     wide = input.dtype is torch.float64
@@ -79,7 +80,7 @@ def convolution_backward(
         zeros = [input.new_zeros(tensor.shape) if wanted else None
                  for tensor, wanted in zip((input, weight), output_mask, strict=False)]  # fmt: skip
         return *zeros, grad_bias
-    stride, padding, dilation = (_each(sizes, spatial) for sizes in (stride, padding, dilation))
+    stride, padding, dilation = (each(sizes, spatial) for sizes in (stride, padding, dilation))
     grad_input = grad_weight = None
     if output_mask[0] and transposed:
         grad_input = aten.convolution(
@@ -207,11 +208,6 @@ def _output_shape(
     if transposed:
         return [input.shape[0], channels, *((n - 1) * s - 2 * p + d * (k - 1) + o + 1 for n, k, s, p, d, o in sizes)]
     return [input.shape[0], channels, *((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d, _ in sizes)]
-
-
-def _each(sizes: Sequence[int], spatial: int) -> list[int]:
-    """One a dimension: ATen takes one for all."""
-    return list(sizes) * (spatial if len(sizes) == 1 else 1)
 
 
 def _is_empty(tensor: Tensor) -> bool:

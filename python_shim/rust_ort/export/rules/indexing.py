@@ -11,6 +11,7 @@ from torch import Tensor, fx
 
 from rust_ort.export.rules.nodes import argument, dtype, floating, of_rank_0
 from rust_ort.export.rules.registry import decomposed, in_eager, whole
+from rust_ort.export.rules.sizes import steps
 
 aten = torch.ops.aten
 
@@ -18,11 +19,6 @@ whole(
     "aten.lift_fresh.default",
     why="AOTAutograd's functionalization needs to see it: without, what writes to a new tensor fails when traced",
 )
-
-
-def _strides(shape: Sequence[int]) -> list[int]:
-    """Of a contiguous tensor."""
-    return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
 
 
 def _written(self: Tensor, src: Tensor, stride: Sequence[int], offset: int) -> Any:
@@ -44,7 +40,7 @@ def diagonal_scatter(self: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, 
     """Where the sizes are known."""
     if not _static(self, src):
         return NotImplemented
-    strides = _strides(self.shape)
+    strides = steps(self.shape)
     rows, columns = strides[dim1], strides[dim2]
     others = [stride for axis, stride in enumerate(strides) if axis not in (dim1 % self.dim(), dim2 % self.dim())]
     return _written(self, src, [*others, rows + columns], offset * columns if offset >= 0 else -offset * rows)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rust_ort.export.rules.nodes import argument
 from rust_ort.export.rules.registry import decomposed, in_eager, op, translated, whole
+from rust_ort.export.rules.sizes import each, known, steps
 from rust_ort.export.rules.taps import Taps, applied, constant, widened
 
 aten = torch.ops.aten
@@ -33,7 +34,7 @@ def avg_pool(
 ) -> Any:
     """Sums of windows over divisors known now; what AveragePool computes as torch does is left to it."""
     sizes = input.shape[-spatial:]
-    if not input.dtype.is_floating_point or not _known(sizes):
+    if not input.dtype.is_floating_point or not known(sizes):
         return NotImplemented
     windows = _windows(sizes, kernel_size, stride, padding, ceil_mode)
     if input.dtype is not torch.float64 and divisor_override is None:
@@ -60,7 +61,7 @@ def avg_pool_backward(
 ) -> Any:
     """To every input the shares of the windows it is in."""
     sizes = input.shape[-spatial:]
-    if not input.dtype.is_floating_point or not _known(sizes):
+    if not input.dtype.is_floating_point or not known(sizes):
         return NotImplemented
     windows = _windows(sizes, kernel_size, stride, padding, ceil_mode)
     shares = _divided(widened(grad_output), windows, sizes, count_include_pad, divisor_override)
@@ -70,7 +71,7 @@ def avg_pool_backward(
 def adaptive_avg_pool(spatial: int, input: Tensor, output_size: Sequence[int]) -> Any:
     """Means of windows of several sizes."""
     sizes = input.shape[-spatial:]
-    if not input.dtype.is_floating_point or not _known(sizes):
+    if not input.dtype.is_floating_point or not known(sizes):
         return NotImplemented
     if 0 in (*input.shape, *output_size):
         return input.new_zeros([*input.shape[:-spatial], *output_size])
@@ -83,7 +84,7 @@ def adaptive_avg_pool(spatial: int, input: Tensor, output_size: Sequence[int]) -
 def adaptive_avg_pool_backward(spatial: int, grad_output: Tensor, input: Tensor) -> Any:
     """To every input the shares of the windows it is in."""
     sizes = input.shape[-spatial:]
-    if not input.dtype.is_floating_point or not _known([*sizes, *grad_output.shape[-spatial:]]):
+    if not input.dtype.is_floating_point or not known([*sizes, *grad_output.shape[-spatial:]]):
         return NotImplemented
     windows = _adaptive(sizes, grad_output.shape[-spatial:])
     shares = _divided(widened(grad_output), windows, sizes, True, None)
@@ -118,7 +119,7 @@ in_eager(
 def adaptive_max_pool(spatial: int, input: Tensor, output_size: Sequence[int]) -> Any:
     """(maxima, indices): windows made as long as the longest by their last input, laid side by side."""
     sizes = input.shape[-spatial:]
-    if not input.dtype.is_floating_point or not _known(sizes):
+    if not input.dtype.is_floating_point or not known(sizes):
         return NotImplemented
     if 0 in (*input.shape, *output_size):
         empty = input.new_zeros([*input.shape[:-spatial], *output_size])
@@ -136,9 +137,7 @@ def adaptive_max_pool(spatial: int, input: Tensor, output_size: Sequence[int]) -
     maxima, found = pool(spread, kernel)
     if spread is input:
         return maxima, found
-    places = [
-        sum(i * step for i, step in zip(index, _steps(sizes), strict=True)) for index in itertools.product(*lines)
-    ]
+    places = [sum(i * step for i, step in zip(index, steps(sizes), strict=True)) for index in itertools.product(*lines)]
     indices = constant(places, torch.int64, input.device).index_select(0, found.flatten()).reshape(found.shape)
     return maxima, indices
 
@@ -201,8 +200,8 @@ def _max_pool(
 ) -> Any:
     from onnxscript import ir
 
-    kernel, pads = _each(kernel_size, spatial), _each(padding, spatial)
-    strides, dilations = _each(stride, spatial) or kernel, _each(dilation, spatial)
+    kernel, pads = each(kernel_size, spatial), each(padding, spatial)
+    strides, dilations = each(stride, spatial) or kernel, each(dilation, spatial)
     how = {
         "kernel_shape": kernel,
         "strides": strides,
@@ -252,7 +251,7 @@ def _maxima(input: Any, how: dict[str, Any]) -> Any:
 
 
 def _fits_float32(sizes: Sequence[Any]) -> bool:
-    return _known(sizes) and math.prod(sizes) <= 2**24
+    return known(sizes) and math.prod(sizes) <= 2**24
 
 
 in_eager(
@@ -261,7 +260,7 @@ in_eager(
     why="ONNX Runtime's ceil_mode makes an output of a window that begins behind the image",
     upstream="onnxruntime",
     silent=False,
-    when=lambda node: argument(node, "ceil_mode") and not _known(argument(node, "self").meta["val"].shape[1:]),
+    when=lambda node: argument(node, "ceil_mode") and not known(argument(node, "self").meta["val"].shape[1:]),
 )
 
 whole(
@@ -271,23 +270,14 @@ whole(
 )
 
 
-def _each(sizes: Sequence[int], spatial: int) -> list[int]:
-    """One a dimension: ATen takes one for all."""
-    return list(sizes) * (spatial if len(sizes) == 1 else 1)
-
-
-def _known(sizes: Sequence[int]) -> bool:
-    return all(isinstance(size, int) for size in sizes)
-
-
 def _windows(
     sizes: Sequence[int], kernel_size: Sequence[int], stride: Sequence[int], padding: Sequence[int], ceil_mode: bool
 ) -> list[list[Window]]:
     """Of each dimension; a window may begin and end in the padding, not behind it."""
     spatial = len(sizes)
-    kernel = _each(kernel_size, spatial)
+    kernel = each(kernel_size, spatial)
     found = []
-    for size, k, s, p in zip(sizes, kernel, _each(stride, spatial) or kernel, _each(padding, spatial), strict=True):
+    for size, k, s, p in zip(sizes, kernel, each(stride, spatial) or kernel, each(padding, spatial), strict=True):
         n_outputs = torch._meta_registrations.pooling_output_shape(size, k, p, s, 1, ceil_mode)
         found.append([(i * s - p, min(i * s - p + k, size + p)) for i in range(n_outputs)])
     return found
@@ -321,8 +311,3 @@ def _divided(
         return tensor / products[0]
     shape = [len(line) for line in lengths]
     return tensor / constant(products, tensor.dtype, tensor.device).reshape(shape)
-
-
-def _steps(sizes: Sequence[int]) -> list[int]:
-    """Of a contiguous tensor of these sizes."""
-    return [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]

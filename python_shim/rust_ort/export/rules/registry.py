@@ -100,9 +100,7 @@ def _register(operators: tuple[str, ...], **rule: Any) -> None:
         RULES.append(made)
 
 
-def decomposed(
-    *operators: str, why: str, upstream: str = "torchlib", silent: bool = False
-) -> Callable[[Function], Function]:
+def decomposed(*operators: str, why: str, upstream: str = "torchlib", silent: bool = False) -> Decorator:
     """The decorated function, in ATen operators, is traced in the place of the operator by AOTAutograd.
 
     It has the operator's signature and may return NotImplemented: then the node stays whole.
@@ -115,9 +113,7 @@ def decomposed(
     return register
 
 
-def translated(
-    *operators: str, why: str, upstream: str = "torchlib", silent: bool = False
-) -> Callable[[Function], Function]:
+def translated(*operators: str, why: str, upstream: str = "torchlib", silent: bool = False) -> Decorator:
     """The decorated function writes the operator in ONNX, by `op`, in the place of torchlib's. Overloads only.
 
     It has the operator's signature. Tensors are symbolic values with dtype and shape; None, numbers and lists of

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from rust_ort.export.rules.registry import decomposed, in_eager
+from rust_ort.export.rules.sizes import known
 from rust_ort.export.rules.taps import Taps, applied, widened
 
 aten = torch.ops.aten
@@ -47,7 +48,7 @@ FILTERS: dict[str, tuple[Filter, float]] = {
 def upsample_aa(mode: str, self: Tensor, output_size: Sequence[int], align_corners: bool, *scales: float | None) -> Any:
     """One dimension after the other, in the dtype torch's kernels compute in."""
     sizes = self.shape[2:]
-    if not self.dtype.is_floating_point or not _known([*sizes, *output_size]):
+    if not self.dtype.is_floating_point or not known([*sizes, *output_size]):
         return NotImplemented
     maps = _antialiased(mode, sizes, output_size, align_corners, scales)
     return applied(maps, widened(self)).to(self.dtype)
@@ -62,7 +63,7 @@ def upsample_aa_backward(
     *scales: float | None,
 ) -> Any:
     """To every input its weighted share of the outputs it is in."""
-    if not _known([*input_size[2:], *output_size]):
+    if not known([*input_size[2:], *output_size]):
         return NotImplemented
     maps = _antialiased(mode, input_size[2:], output_size, align_corners, scales)
     return applied([line.transposed() for line in maps], widened(grad_output)).to(grad_output.dtype)
@@ -132,7 +133,7 @@ def replication_pad_backward(grad_output: Tensor, self: Tensor, padding: Sequenc
     total = widened(grad_output)
     for axis, (before, after) in _sides(self, padding).items():
         size = self.shape[axis]
-        if not isinstance(size, int) or not _known([before, after]):
+        if not isinstance(size, int) or not known([before, after]):
             return NotImplemented
         cut = [max(-before, 0), max(-after, 0)]
         total = torch.constant_pad_nd(total, [0, 0] * (self.dim() - axis - 1) + cut)
@@ -186,7 +187,3 @@ def col2im(self: Tensor, *rest: Any) -> Any:
     if self.dtype is torch.float64:
         return torch._decomp.decompositions.col2im(self, *rest)
     return aten.col2im(self.unsqueeze(0), *rest).squeeze(0) if self.dim() == 2 else NotImplemented
-
-
-def _known(sizes: Sequence[int]) -> bool:
-    return all(isinstance(size, int) for size in sizes)

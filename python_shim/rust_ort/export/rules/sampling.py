@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rust_ort.export.rules.registry import decomposed
+from rust_ort.export.rules.sizes import known, steps
 from rust_ort.export.rules.taps import widened
 
 BILINEAR, NEAREST, BICUBIC = range(3)
@@ -106,8 +106,9 @@ for _spatial in (2, 3):
 
 def _full(input: Tensor, grid: Tensor) -> bool:
     """Whether the image's sizes are known and there is something to read."""
-    known = all(isinstance(size, int) for size in input.shape[2:])
-    return known and not any(isinstance(size, int) and size == 0 for size in (*input.shape, *grid.shape))
+    return known(input.shape[2:]) and not any(
+        isinstance(size, int) and size == 0 for size in (*input.shape, *grid.shape)
+    )
 
 
 def _corners(input: Tensor, grid: Tensor, how: How) -> Iterator[tuple[tuple[Reading, ...], Tensor]]:
@@ -118,8 +119,7 @@ def _corners(input: Tensor, grid: Tensor, how: How) -> Iterator[tuple[tuple[Read
         _readings(points[..., len(sizes) - 1 - axis], size, how) for axis, size in enumerate(sizes)
     ]  # the grid's first coordinate is of the last dimension
     for corner in itertools.product(*lines):
-        steps = [math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
-        places = [reading.index * step for reading, step in zip(corner, steps, strict=True)]
+        places = [reading.index * step for reading, step in zip(corner, steps(sizes), strict=True)]
         yield corner, functools.reduce(torch.add, places)
 
 
