@@ -6,11 +6,13 @@ The second half notices the upstream fix that makes a rule superfluous.
 from __future__ import annotations
 
 import math
+import platform
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import onnxruntime
 import pytest
 import torch
 from support import FakeClient, use_client
@@ -41,6 +43,7 @@ HEADS = torch.arange(2 * 4 * 6 * 8, dtype=torch.float32).sin().reshape(2, 4, 6, 
 IDS = torch.tensor([1, 2, 2, 0, 3])
 LARGE = torch.tensor([2**31 + 5, -(2**31) - 5, 2**53 + 1, 1, 0]).repeat(8)
 TENTHS = torch.tensor([0.1, 0.3, 0.5]).half().repeat(8)
+LONG = 1000 * torch.rand(2**22, generator=torch.Generator().manual_seed(0))
 FLOAT64 = torch.linspace(-1, 1, 7, dtype=torch.float64)
 
 
@@ -64,6 +67,8 @@ CASES: dict[str, Case] = {
     "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": case(
         lambda q: functional.scaled_dot_product_attention(q, q, q), HEADS
     ),
+    # activation
+    "aten.sigmoid.default": case(lambda x: torch.log(torch.sigmoid(x)), torch.linspace(-30, 5, 64)),
     # convolution
     "aten.convolution_backward.default": case(lambda x, w: functional.conv2d(x, w), IMAGE, IMAGE[:, :, :3, :3]),
     "aten.convolution.default": case(
@@ -76,6 +81,7 @@ CASES: dict[str, Case] = {
     "aten.zeros_like.default": case(lambda x: torch.zeros_like(x.detach()), MATRIX),
     "aten.ones_like.default": case(lambda x: torch.ones_like(x.detach()), MATRIX),
     "aten._efficientzerotensor.default": case(torch.sgn, MATRIX),
+    "aten.expand": case(lambda x: (x[:1] + 1).expand(0, 7).sin(), MATRIX),
     # indexing
     "aten.lift_fresh.default": case(lambda x: x + torch.tensor([1.0, 2.0, 3.0]), torch.ones(3)),
     "aten.diagonal_scatter.default": case(torch.diagonal_scatter, torch.ones(3, 3), torch.zeros(3)),
@@ -89,6 +95,19 @@ CASES: dict[str, Case] = {
     "aten._embedding_bag": case(
         lambda w: functional.embedding_bag(IDS, w, torch.tensor([0, 3]), mode="max"),
         torch.arange(12.0).reshape(4, 3).cos(),
+    ),
+    "aten._pdist_forward.default": case(lambda x: torch.pdist(x.detach()), MATRIX),
+    "aten._pdist_backward.default": case(lambda x: torch.pdist(x, p=1), MATRIX),
+    "aten._embedding_bag.default": case(lambda w: functional.embedding_bag(IDS, w, torch.tensor([0, 3])), SCORES),
+    "aten._embedding_bag_backward.default": case(
+        lambda w: functional.embedding_bag(IDS, w, torch.tensor([0, 3, 3]), padding_idx=2), SCORES
+    ),
+    "aten._embedding_bag_per_sample_weights_backward.default": case(
+        lambda w, x: functional.embedding_bag(
+            IDS, w, torch.tensor([0, 3, 5]), mode="sum", per_sample_weights=x, include_last_offset=True
+        ),
+        SCORES,
+        IDS / 7,
     ),
     "aten.scatter": case(lambda x: torch.zeros(()).scatter(0, torch.tensor(0), x), torch.tensor(2.0)),
     "aten.scatter_add": case(lambda x: torch.zeros(()).scatter_add(0, torch.tensor(0), x), torch.tensor(2.0)),
@@ -238,6 +257,7 @@ CASES: dict[str, Case] = {
     "aten.min.default": case(lambda x: torch.min(x.detach()), ROWS),
     "aten.min.dim": case(lambda x: tuple(torch.min(x, 1)), ROWS),
     "aten.cumprod.default": case(lambda x: torch.cumprod(x.detach(), 1), MATRIX),
+    "aten.mean.default": case(torch.mean, LONG[: 2**20]),
     "aten.mean.dim": case(lambda x: torch.mean(x, 0, dtype=torch.float32), IDS),
     "aten.prod": case(lambda x: torch.prod(x, 0), LARGE[:3]),
     "aten.sum.default": case(torch.sum, LARGE**2 + LARGE),
@@ -516,15 +536,36 @@ WRONG_FUSIONS = {
 }
 
 
+@pytest.mark.parametrize("keepdim", [False, True])
+@pytest.mark.parametrize("shape, dims", [
+    ((2**16, 3), 0), ((4, 2**20), 1), ((2, 1024, 16), (0, 1)), ((3, 1024, 2, 16), (1, 3)), ((2, 3, 40, 50), (0, 2, 3)),
+    ((2, 5, 3), (0, -1)), ((1031, 2), 0), ((1, 2048, 0), 1), ((5,), ()),
+])  # fmt: skip
+@pytest.mark.parametrize("reduce", [torch.sum, torch.mean])
+def test_sums_in_two_stages(
+    reduce: Callable[..., Tensor], shape: tuple[int, ...], dims: int | tuple[int, ...], keepdim: bool
+) -> None:
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
+        x = LONG[: math.prod(shape)].reshape(shape).to(dtype)
+        compiled = torch.compile(lambda x: reduce(x, dims, keepdim=keepdim), backend="rust_ort", dynamic=False)
+        torch.testing.assert_close(compiled(x), reduce(x, dims, keepdim=keepdim), equal_nan=True)
+        torch._dynamo.reset()
+
+
+KNOWN_WRONG_IN = "1.31.1"
+
+
 @pytest.mark.parametrize("optimizer", WRONG_OPTIMIZERS)
 def test_an_optimizer_that_is_switched_off_is_still_wrong(optimizer: str) -> None:
-    right, eager = outcome(WRONG_FUSIONS[optimizer])
+    met = WRONG_FUSIONS[optimizer]
+    right, reasons = outcome(met)
+    assert right == Outcome(inputs=right.inputs), f"{right}: {reasons}"
     torch._dynamo.reset()
-    wrong, why = outcome(
-        WRONG_FUSIONS[optimizer], without_fusions=[name for name in WRONG_OPTIMIZERS if name != optimizer]
-    )
-    assert not right.wrong and not right.refused and right.eager == 0, f"{right}: {eager}"
-    assert wrong.wrong, f"onnxruntime is right with {optimizer}: it can be switched on; {wrong}: {why}"
+    switched_on, reasons = outcome(met, without_fusions=[name for name in WRONG_OPTIMIZERS if name != optimizer])
+    assert not switched_on.refused, reasons
+    if not switched_on.wrong and onnxruntime.__version__ == KNOWN_WRONG_IN:
+        pytest.skip(f"onnxruntime {KNOWN_WRONG_IN} is right with {optimizer} on this machine ({platform.processor()})")
+    assert switched_on.wrong, f"onnxruntime {onnxruntime.__version__} is right with {optimizer}: it can be switched on"
 
 
 @pytest.mark.parametrize(

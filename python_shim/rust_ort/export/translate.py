@@ -169,8 +169,9 @@ def registry() -> Any:
 @functools.cache
 def _registry(_: frozenset[str]) -> Any:
     exporter = _exporter()
-    logger = logging.getLogger(exporter.registration.__name__)
-    logger.setLevel(logging.ERROR)  # it warns of torchvision's operators where torchvision is not installed
+    # They warn of torchvision's operators where it is not installed, and of the empty lists that torchlib writes.
+    for noisy in (exporter.registration.__name__, "onnx_ir._convenience"):
+        logging.getLogger(noisy).setLevel(logging.ERROR)
     with _signatures_on_demand(exporter.registration):
         made = exporter.registration.ONNXRegistry.from_torchlib(opset_version=TORCHLIB_OPSET)
     for rule in rules.active(How.TRANSLATED):

@@ -9,8 +9,9 @@ import importlib
 from rust_ort.export.rules.registry import RULES, How, Rule, active, masked, why_eager, without
 
 FAMILIES = (
-    "attention", "convolution", "creation", "indexing", "linear", "loss", "normalization", "pointwise", "pooling",
-    "random", "reduction", "resize", "sampling", "strided",
+    "activation", "attention", "comparison", "convolution", "creation", "distance", "division", "embedding", "indexing",
+    "linear", "loss", "normalization", "pointwise", "pooling", "random", "reduction", "resize", "sampling", "strided",
+    "summation",
 )  # fmt: skip
 for _family in FAMILIES:
     importlib.import_module(f"{__name__}.{_family}")

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rust_ort.export.rules.promotion import kernel_dtype
 from rust_ort.export.rules.registry import decomposed
 
 
@@ -58,7 +59,7 @@ def attention_forward(
     """
     if dropout_p != 0.0 or query.shape[1] % key.shape[1] != 0:
         return NotImplemented
-    wide = torch._prims_common.get_computation_dtype(query.dtype)
+    wide = kernel_dtype(query.dtype)
     q = query.to(wide)
     k, v = (_heads(tensor.to(wide), query.shape[1]) for tensor in (key, value))
     scores, probabilities = _probabilities(q, k, attn_mask, is_causal, _scale(query, scale))
@@ -93,7 +94,7 @@ def attention_backward(
     """
     if dropout_p != 0.0 or query.shape[1] % key.shape[1] != 0:
         return NotImplemented
-    wide = torch._prims_common.get_computation_dtype(query.dtype)
+    wide = kernel_dtype(query.dtype)
     factor = _scale(query, scale)
     q, grad = query.to(wide), grad_out.to(wide)
     k, v = (_heads(tensor.to(wide), query.shape[1]) for tensor in (key, value))

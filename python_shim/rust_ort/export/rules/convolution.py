@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rust_ort.export.rules.promotion import kernel_dtype
 from rust_ort.export.rules.registry import decomposed
 from rust_ort.export.rules.sizes import each
 
@@ -97,7 +98,7 @@ def convolution_backward(
 
 def _grad_bias(grad_output: Tensor) -> Tensor:
     """One axis after the other: ONNX Runtime adds up in a row, and few numbers at a time lose less."""
-    wide = grad_output.to(torch._prims_common.get_computation_dtype(grad_output.dtype))
+    wide = grad_output.to(kernel_dtype(grad_output.dtype))
     for axis in reversed(range(2, grad_output.dim())):
         wide = wide.sum(axis)
     return wide.sum(0).to(grad_output.dtype)
@@ -133,7 +134,7 @@ def _grad_weight(
             folded, produced.transpose(0, 1), None, dilation, padding, stride, False, [0] * len(kernel), groups
         )
         return _cut(swapped, kernel).transpose(0, 1)
-    dtype = torch._prims_common.get_computation_dtype(weight.dtype)
+    dtype = kernel_dtype(weight.dtype)
     margins = [(p, p) for p in padding]
     read = _padded(read.to(dtype).transpose(0, 1), margins)
     patches = _patches(read, kernel, stride, dilation, produced.shape[2:], dim=1)

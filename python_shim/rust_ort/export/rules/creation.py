@@ -1,4 +1,4 @@
-"""Constants."""
+"""Constants, and what is spread."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import functools
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
-from rust_ort.export.rules.registry import decomposed
+from rust_ort.export.rules.registry import decomposed, in_eager
 
 aten = torch.ops.aten
 
@@ -47,3 +47,16 @@ def zeros(
 ) -> Any:
     """Zeros that have memory."""
     return aten.full(size, 0, dtype=dtype or torch.get_default_dtype(), device=device)
+
+
+def _to_nothing(node: fx.Node) -> bool:
+    return any(isinstance(size, int) and size == 0 for size in node.meta["val"].shape)
+
+
+in_eager(
+    "aten.expand",
+    why="ONNX Runtime's ExpandElimination leaves out an Expand to no elements",
+    upstream="onnxruntime",
+    silent=False,
+    when=_to_nothing,
+)

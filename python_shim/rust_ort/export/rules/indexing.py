@@ -74,49 +74,6 @@ def masked_scatter_backward(grad: Tensor, mask: Tensor, sizes: Sequence[int]) ->
     return aten.scatter.src(zeros, 0, places, grad.reshape(-1))[:length].reshape(sizes)
 
 
-MOST_DIFFERENCES = 2**24
-"""Of two sets of points: ONNX Runtime would hold them all."""
-
-
-def _differences(x1: Tensor, x2: Tensor, p: float) -> Tensor | None:
-    """x1[i] - x2[j] along each dimension; None where there are too many, or no form for the norm."""
-    number = x1.numel() * x2.shape[-2]
-    if not _static(x1, x2) or number > MOST_DIFFERENCES or p not in (1, 2, math.inf):
-        return None
-    return x1.unsqueeze(-2) - x2.unsqueeze(-3)
-
-
-CDIST = "no ONNX form"
-
-
-@decomposed("aten._cdist_forward.default", why=CDIST)
-def cdist(x1: Tensor, x2: Tensor, p: float, compute_mode: int | None) -> Any:
-    """From the differences."""
-    differences = _differences(x1, x2, p)
-    if differences is None:
-        return NotImplemented
-    if p == 2:
-        return torch.sqrt((differences * differences).sum(-1))
-    return differences.abs().sum(-1) if p == 1 else differences.abs().amax(-1)
-
-
-@decomposed("aten._cdist_backward.default", why=CDIST)
-def cdist_backward(grad: Tensor, x1: Tensor, x2: Tensor, p: float, cdist: Tensor) -> Any:
-    """0 where points are the same."""
-    differences = _differences(x1, x2, p)
-    if differences is None:
-        return NotImplemented
-    grad, distance = grad.unsqueeze(-1), cdist.unsqueeze(-1)
-    if p == 2:
-        slope = torch.where(distance == 0, 0, differences / torch.where(distance == 0, 1, distance))
-    elif p == 1:
-        slope = torch.sign(differences)
-    else:
-        slope = torch.where(differences.abs() == distance, torch.sign(differences), 0)
-    return (grad * slope).sum(-2)
-
-
-in_eager("aten._embedding_bag", why="torchlib's embedding_bag gives offsets that make gradients wrong")
 in_eager(
     "aten.scatter",
     "aten.scatter_add",

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rust_ort.export.rules.promotion import kernel_dtype
 from rust_ort.export.rules.registry import decomposed, torchs_own
 
 aten = torch.ops.aten
@@ -52,7 +53,7 @@ def layer_norm(
 @decomposed("aten._weight_norm_interface_backward.default", why="no ONNX form")
 def weight_norm_backward(grad: Tensor, direction: Tensor, length: Tensor, norms: Tensor, dim: int) -> Any:
     """Gradients of direction and length; the weight is length · direction / norms, norms over all but `dim`."""
-    wide = torch._prims_common.get_computation_dtype(direction.dtype)
+    wide = kernel_dtype(direction.dtype)
     g, v, scale, norm = (tensor.to(wide) for tensor in (grad, direction, length, norms))
     others = [d for d in range(v.dim()) if d != dim]
     along = ((g * v).sum(others, keepdim=True) if others else g * v) / norm

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from rust_ort.export.rules.nodes import argument
+from rust_ort.export.rules.promotion import widened
 from rust_ort.export.rules.registry import decomposed, in_eager, op, translated, whole
 from rust_ort.export.rules.sizes import each, known, steps
-from rust_ort.export.rules.taps import Taps, applied, constant, widened
+from rust_ort.export.rules.taps import Taps, applied, constant
 
 aten = torch.ops.aten
 

@@ -1,4 +1,4 @@
-"""Reductions and scans."""
+"""Extremes, orders, scans and norms."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rust_ort.export.rules.nodes import dtype, integral_result
-from rust_ort.export.rules.registry import decomposed, in_eager, op, torchs_own, translated
+from rust_ort.export.rules.registry import decomposed, in_eager, ints, op, torchs_own, translated
 
 aten = torch.ops.aten
 
@@ -59,15 +59,7 @@ def _extreme(reduce: Any, select: Any, self: Any, dim: Sequence[int], keepdim: b
 def _selected(select: Any, self: Any, dims: list[int], keepdim: bool) -> Any:
     for axis in dims:
         self = op.GatherElements(self, select(self, axis=axis, keepdims=True), axis=axis)
-    return self if keepdim else op.Squeeze(self, _ints(dims))
-
-
-@decomposed("aten.mean.dim", why="`dtype` comes after the mean: integers are averaged as integers", silent=True)
-def mean(self: Tensor, dim: Sequence[int] | None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:
-    """Converted first, then averaged."""
-    if dtype in (None, self.dtype):
-        return NotImplemented
-    return aten.mean.dim(self.to(dtype), dim, keepdim)
+    return self if keepdim else op.Squeeze(self, ints(dims))
 
 
 LONGEST_TABLE = 512
@@ -90,50 +82,12 @@ def cumprod(self: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
     return torch.prod(torch.where(wanted, self.unsqueeze(dim + 1), 1), dim, dtype=dtype)
 
 
-INTEGER_SUMS = "ReduceSum adds int64 in float64"
-HALF_AN_INT64 = 2**31
-
-
-@translated("aten.sum.default", why=INTEGER_SUMS, upstream="onnxruntime", silent=True)
-def sum_of_all(self: Any, dtype: int = -1) -> Any:
-    """The sum over every dimension."""
-    return sum_over(self, None, False, dtype)
-
-
-@translated("aten.sum.dim_IntList", why=INTEGER_SUMS, upstream="onnxruntime", silent=True)
-def sum_over(self: Any, dim: Sequence[int] | int | None = None, keepdim: bool = False, dtype: int = -1) -> Any:
-    """Integers that may be large are added in two halves, each of which float64 holds."""
-    from onnxscript import ir
-
-    if len(self.shape) == 0:
-        return op.Cast(self, to=self.dtype if dtype == -1 else dtype)
-    narrow = self.dtype if dtype != -1 else _before_promotion(self)
-    if dtype != -1 and self.dtype != dtype:
-        self = op.Cast(self, to=dtype)
-        self.dtype = ir.DataType(dtype)
-    dims = [dim] if isinstance(dim, int) else list(dim or ())
-    axes = _ints(dims)
-    if self.dtype != ir.DataType.INT64 or narrow.bitwidth < 32:
-        return op.ReduceSum(self, axes, keepdims=keepdim)
-    half = op.Constant(value=ir.tensor(HALF_AN_INT64, dtype=ir.DataType.INT64))
-    high = op.Div(self, half)
-    low = op.Sub(self, op.Mul(high, half))
-    sums = [op.ReduceSum(part, axes, keepdims=keepdim) for part in (high, low)]
-    return op.Add(op.Mul(sums[0], half), sums[1])
-
-
-def _before_promotion(value: Any) -> Any:
-    """The dtype that a tensor had before it was cast for this node."""
-    cast = value.producer()
-    return cast.inputs[0].dtype if cast is not None and cast.op_type == "Cast" else value.dtype
-
-
 def _with_nan(reduce: Any, self: Any, dim: Sequence[int], keepdim: bool) -> Any:
     from onnxscript import ir
 
     if len(self.shape) == 0:
         return op.Identity(self)
-    axes = _ints(dim)
+    axes = ints(dim)
     if self.dtype == ir.DataType.BOOL:
         numbers = op.Cast(self, to=ir.DataType.UINT8)
         return op.Cast(reduce(numbers, axes, keepdims=keepdim), to=ir.DataType.BOOL)
@@ -143,12 +97,6 @@ def _with_nan(reduce: Any, self: Any, dim: Sequence[int], keepdim: bool) -> Any:
     found = op.ReduceMax(op.Cast(op.IsNaN(self), to=ir.DataType.UINT8), axes, keepdims=keepdim)
     nan = op.Constant(value=ir.tensor(float("nan"), dtype=self.dtype))
     return op.Where(op.Cast(found, to=ir.DataType.BOOL), nan, plain)
-
-
-def _ints(values: Sequence[int]) -> Any:
-    from onnxscript import ir
-
-    return op.Constant(value=ir.tensor(list(values), dtype=ir.DataType.INT64))
 
 
 ARG = "ArgMax and ArgMin pass NaN over"
@@ -170,8 +118,8 @@ def _position(select: Any, self: Any, dim: int | None, keepdim: bool) -> Any:
     rank = len(self.shape)
     if dim is not None and rank > 0:
         return _position_along(select, self, self.dtype, dim, keepdim)
-    flat = op.Reshape(self, _ints([-1]))
-    return op.Reshape(_position_along(select, flat, self.dtype, 0, True), _ints([1] * rank if keepdim else []))
+    flat = op.Reshape(self, ints([-1]))
+    return op.Reshape(_position_along(select, flat, self.dtype, 0, True), ints([1] * rank if keepdim else []))
 
 
 def _position_along(select: Any, self: Any, dtype: Any, axis: int, keepdims: bool) -> Any:
@@ -181,7 +129,7 @@ def _position_along(select: Any, self: Any, dtype: Any, axis: int, keepdims: boo
         return select(self, axis=axis, keepdims=keepdims)
     wide = op.Cast(self, to=ir.DataType.FLOAT) if dtype.bitwidth == 16 else self
     nan = op.Cast(op.IsNaN(self), to=ir.DataType.INT32)
-    found = op.Cast(op.ReduceMax(nan, _ints([axis]), keepdims=keepdims), to=ir.DataType.BOOL)
+    found = op.Cast(op.ReduceMax(nan, ints([axis]), keepdims=keepdims), to=ir.DataType.BOOL)
     first = op.ArgMax(nan, axis=axis, keepdims=keepdims)
     return op.Where(found, first, select(wide, axis=axis, keepdims=keepdims))
 
@@ -238,7 +186,7 @@ def _sorted(self: Any, k: Any, dim: int, largest: bool) -> Any:
 
     if len(self.shape) == 0:
         return op.Identity(self), op.Constant(value=ir.tensor(0, dtype=ir.DataType.INT64))
-    size = op.Reshape(op.Gather(op.Shape(self), dim, axis=0) if k is None else k, _ints([1]))
+    size = op.Reshape(op.Gather(op.Shape(self), dim, axis=0) if k is None else k, ints([1]))
     if not self.dtype.is_floating_point():
         return op.TopK(self, size, axis=dim, largest=largest, sorted=True)
     # As float64 there is room for NaN above infinity.

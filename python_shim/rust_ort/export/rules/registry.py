@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -171,3 +171,10 @@ class _Opset:
 
 op = _Opset()
 """ONNX operators for the functions of `translated`."""
+
+
+def ints(values: Sequence[int]) -> Any:
+    """A constant for such a function: int64, [len(values)]."""
+    from onnxscript import ir
+
+    return op.Constant(value=ir.tensor(list(values), dtype=ir.DataType.INT64))

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rust_ort.export.rules.promotion import widened
 from rust_ort.export.rules.registry import decomposed, in_eager
 from rust_ort.export.rules.sizes import known
-from rust_ort.export.rules.taps import Taps, applied, widened
+from rust_ort.export.rules.taps import Taps, applied
 
 aten = torch.ops.aten
 

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rust_ort.export.rules.promotion import widened
 from rust_ort.export.rules.registry import decomposed
 from rust_ort.export.rules.sizes import known, steps
-from rust_ort.export.rules.taps import widened
 
 BILINEAR, NEAREST, BICUBIC = range(3)
 ZEROS, BORDER, REFLECTION = range(3)

@@ -77,11 +77,6 @@ def applied(maps: Sequence[Taps], tensor: Tensor) -> Tensor:
     return tensor
 
 
-def widened(tensor: Tensor) -> Tensor:
-    """In the dtype torch's kernels compute in."""
-    return tensor.to(torch._prims_common.get_computation_dtype(tensor.dtype))
-
-
 def constant(numbers: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
     """A constant of the traced graph: torch.tensor would also trace how it makes it, which is not functional."""
     with _disable_current_modes():

@@ -75,8 +75,8 @@ def markdown(summary: Summary, *, seeds: tuple[int, int], workers: int) -> str:
         "",
         *_table(("what came of it", "functions"), [(kind, summary.kinds[kind]) for kind in ("right", "torch", *BAD)]),
         "",
-        f'"torch": `backend="aot_eager"` is not right either (seeds {_listed(summary.torch)}). '
-        f"{summary.settled} results were outside",
+        '"torch": `backend="aot_eager"` is not right either, or eager has our results with its oneDNN kernels off',
+        f"(seeds {_listed(summary.torch)}). {summary.settled} results were outside",
         "the tolerance of torch.testing and no further from float64 than twice eager's own distance and an ulp.",
         "",
         *_table(("where it ran", "functions"), summary.where.most_common()),

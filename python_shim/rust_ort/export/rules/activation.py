@@ -1,0 +1,91 @@
+"""Activation functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rust_ort.export.rules.promotion import Number, is_half
+from rust_ort.export.rules.registry import decomposed, op, torchs_own, translated
+
+aten = torch.ops.aten
+
+torchs_own("aten.hardtanh_backward.default", why="gives hardtanh and relu6 a gradient on their bounds", silent=True)
+
+ATTRIBUTE = "its number is an attribute, and those are float32"
+
+
+@decomposed("aten.threshold_backward.default", why="compares half precision with the threshold rounded to it")
+def threshold_backward(grad_output: Tensor, self: Tensor, threshold: Number) -> Any:
+    """Half precision as float32, where the threshold is what was given."""
+    compared = self.to(torch.float32) if is_half(self) else self
+    return torch.where(compared <= threshold, 0, grad_output)
+
+
+@decomposed("aten.leaky_relu.default", why=ATTRIBUTE)
+def leaky_relu(self: Tensor, negative_slope: Number = 0.01) -> Any:
+    """In float64."""
+    return torch.where(self > 0, self, self * negative_slope) if self.dtype is torch.float64 else NotImplemented
+
+
+@decomposed("aten.elu.default", why=ATTRIBUTE)
+def elu(self: Tensor, alpha: Number = 1, scale: Number = 1, input_scale: Number = 1) -> Any:
+    """In float64."""
+    if self.dtype is not torch.float64:
+        return NotImplemented
+    return torch.where(self > 0, self * scale, torch.expm1(self * input_scale) * (alpha * scale))
+
+
+@decomposed("aten.celu.default", why="torchlib computes it in float32")
+def celu(self: Tensor, alpha: Number = 1.0) -> Any:
+    """In float64."""
+    if self.dtype is not torch.float64:
+        return NotImplemented
+    return torch.where(self > 0, self, torch.expm1(self / alpha) * alpha)
+
+
+@decomposed("aten.hardsigmoid.default", why=ATTRIBUTE)
+def hardsigmoid(self: Tensor) -> Any:
+    """In float64."""
+    return torch.clamp(self + 3, 0, 6) / 6 if self.dtype is torch.float64 else NotImplemented
+
+
+@decomposed("aten.hardswish.default", why=ATTRIBUTE)
+def hardswish(self: Tensor) -> Any:
+    """In float64."""
+    return self * torch.clamp(self + 3, 0, 6) / 6 if self.dtype is torch.float64 else NotImplemented
+
+
+@decomposed("aten.hardtanh.default", why=ATTRIBUTE)
+def hardtanh(self: Tensor, min_val: Number = -1, max_val: Number = 1) -> Any:
+    """In float64, and of integers."""
+    if self.dtype.is_floating_point and self.dtype is not torch.float64:
+        return NotImplemented
+    return torch.clamp(self, min_val, max_val).to(self.dtype)
+
+
+@decomposed("aten.softplus.default", why="torchlib computes it in float32")
+def softplus(self: Tensor, beta: Number = 1, threshold: Number = 20) -> Any:
+    """In float64."""
+    if self.dtype is not torch.float64:
+        return NotImplemented
+    scaled = self * beta
+    return torch.where(scaled > threshold, self, torch.log1p(torch.exp(scaled)) / beta)
+
+
+@translated(
+    "aten.sigmoid.default",
+    why="Sigmoid of float32 is exact to 3e-8 only absolutely: 0.5 % off at -12, 0 from -18",
+    upstream="onnxruntime",
+    silent=True,
+)
+def sigmoid(self: Any) -> Any:
+    """As torch's kernel, half precision in float32."""
+    from onnxscript import ir
+
+    wide = op.Cast(self, to=ir.DataType.FLOAT) if self.dtype.bitwidth == 16 else self
+    one = op.Constant(value=ir.tensor(1, dtype=ir.DataType.DOUBLE if self.dtype.bitwidth == 64 else ir.DataType.FLOAT))
+    made = op.Div(one, op.Add(one, op.Exp(op.Neg(wide))))
+    return op.Cast(made, to=self.dtype) if self.dtype.bitwidth == 16 else made

@@ -1,0 +1,102 @@
+"""Quotients and remainders."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rust_ort.export.rules.nodes import floating_result
+from rust_ort.export.rules.promotion import Number, is_floating, is_half, kernel_dtype, pair
+from rust_ort.export.rules.registry import decomposed, in_eager, op, translated
+
+aten = torch.ops.aten
+
+in_eager(
+    "aten.div",
+    why="ONNX Runtime leaves out the quotient's rounding to half precision before it is truncated",
+    upstream="onnxruntime",
+    when=floating_result,
+)
+
+DIVIDES_THEN_ROUNDS = "torchlib divides, then rounds: wrong next to an integer and for infinities"
+
+
+@decomposed("aten.floor_divide.default", why=DIVIDES_THEN_ROUNDS, silent=True)
+def floor_divide(self: Tensor, other: Tensor | Number) -> Any:
+    """As torch's kernel: from the exact remainder. Integers are left to torchlib, of one dtype."""
+    if is_floating(self, other):
+        return _floor_quotient(self, other)
+    first, second, dtype = pair(self, other, wide=False)
+    if dtype is torch.bool or (isinstance(other, Tensor) and self.dtype is other.dtype):
+        return NotImplemented
+    return aten.floor_divide.default(first, second)
+
+
+def _floor_quotient(self: Tensor, other: Tensor | Number) -> Tensor:
+    dividend, divisor, dtype = pair(self, other)
+    rest = torch.fmod(dividend, divisor)
+    quotient = (dividend - rest) / divisor
+    quotient = torch.where((rest != 0) & ((divisor < 0) != (rest < 0)), quotient - 1, quotient)
+    rounded = torch.floor(quotient)
+    rounded = torch.where(quotient - rounded > 0.5, rounded + 1, rounded)
+    return torch.where(divisor == 0, dividend / divisor, rounded).to(dtype)
+
+
+@decomposed(
+    "aten.div.Tensor_mode",
+    why=DIVIDES_THEN_ROUNDS + "; integers go through float32",
+    silent=True,
+)
+def div(self: Tensor, other: Tensor | Number, *, rounding_mode: str | None) -> Any:
+    """By `floor_divide`, or the quotient in the result's dtype, truncated. Integers: in integers."""
+    if rounding_mode is None:
+        return torch.true_divide(self, other)
+    if rounding_mode == "floor":
+        return torch.floor_divide(self, other)
+    if is_floating(self, other):
+        return NotImplemented if is_half(self, other) else torch.trunc(torch.true_divide(self, other))
+    if isinstance(other, Tensor) and self.dtype is other.dtype:
+        return NotImplemented
+    first, second, _ = pair(self, other, wide=False)
+    return aten.div.Tensor_mode(first, second, rounding_mode=rounding_mode)
+
+
+@translated("aten.div.Tensor_mode", why="integers go through float32", silent=True)
+def truncated_quotient(self: Any, other: Any, rounding_mode: str | None = None) -> Any:
+    """Of integers: all that `div` leaves. ONNX's Div of integers truncates."""
+    return op.Div(self, other)
+
+
+@decomposed(
+    "aten.remainder.Tensor",
+    "aten.remainder.Scalar",
+    "aten.remainder.Scalar_Tensor",
+    why="torchlib's remainder is wrong for infinities and large quotients",
+    silent=True,
+)
+def remainder(self: Tensor | Number, other: Tensor | Number) -> Any:
+    """As torch's kernel: the exact remainder, with the divisor's sign."""
+    if not is_floating(self, other):
+        return NotImplemented
+    dividend, divisor, dtype = pair(self, other, wide=False)  # numbers are rounded to half precision, too
+    wide = kernel_dtype(dtype)
+    dividend, divisor = dividend.to(wide), divisor.to(wide)
+    rest = torch.fmod(dividend, divisor)
+    return torch.where((rest != 0) & ((divisor < 0) != (rest < 0)), rest + divisor, rest).to(dtype)
+
+
+@decomposed(
+    "aten.fmod.Tensor",
+    "aten.fmod.Scalar",
+    why="ONNX Runtime's Mod takes large integers through float64",
+    upstream="onnxruntime",
+    silent=True,
+)
+def fmod(self: Tensor, other: Tensor | Number) -> Any:
+    """Of int64, in int64."""
+    if torch.result_type(self, other) is not torch.int64:
+        return NotImplemented
+    dividend, divisor, _ = pair(self, other)
+    return dividend - torch.div(dividend, divisor, rounding_mode="trunc") * divisor

@@ -1,0 +1,58 @@
+"""In which dtypes torch's kernels compute."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+aten = torch.ops.aten
+Number = float | int | bool
+
+
+def kernel_dtype(dtype: torch.dtype) -> torch.dtype:
+    """float32 for half precision, `dtype` otherwise."""
+    return torch._prims_common.get_computation_dtype(dtype)
+
+
+def widened(tensor: Tensor) -> Tensor:
+    """In `kernel_dtype`."""
+    return tensor.to(kernel_dtype(tensor.dtype))
+
+
+def as_dtype(value: Tensor | Number, dtype: torch.dtype, like: Tensor) -> Any:
+    """`value` as a tensor of `dtype`: a number as one of rank 0."""
+    if isinstance(value, Tensor):
+        return value.to(dtype)
+    return aten.full([], value, dtype=dtype, device=like.device)
+
+
+def pair(first: Tensor | Number, second: Tensor | Number, *, wide: bool = True) -> tuple[Tensor, Tensor, torch.dtype]:
+    """Both as tensors of their common dtype, which is the third; wide: half precision as float32."""
+    dtype = torch.result_type(first, second)
+    computed = kernel_dtype(dtype) if wide else dtype
+    like = first if isinstance(first, Tensor) else second
+    assert isinstance(like, Tensor)
+    return as_dtype(first, computed, like), as_dtype(second, computed, like), dtype
+
+
+def is_half(first: Tensor | Number, second: Tensor | Number = 0) -> bool:
+    return torch.result_type(first, second) in (torch.float16, torch.bfloat16)
+
+
+def is_floating(first: Tensor | Number, second: Tensor | Number) -> bool:
+    return torch.result_type(first, second).is_floating_point
+
+
+def computed(tensor: Tensor) -> tuple[Tensor, torch.dtype]:
+    """As torch's kernels compute it, and the dtype of their result."""
+    dtype = tensor.dtype if tensor.dtype.is_floating_point else torch.get_default_dtype()
+    return tensor.to(kernel_dtype(dtype)), dtype
+
+
+def rounded(number: Number, dtype: torch.dtype) -> Number:
+    """As `dtype` has it."""
+    with _disable_current_modes():
+        return torch.tensor(number, dtype=torch.float64).to(dtype).item()
