@@ -25,10 +25,10 @@ from rust_ort.compiled_graph import CompiledGraph, PartRunner
 from rust_ort.errors import ClientError, DaemonFault, OptionError, RustOrtError
 from rust_ort.export import cached
 from rust_ort.export import hash as content
+from rust_ort.export.exporter import TORCHLIB_OPSET
 from rust_ort.export.partition import EagerNode, lowest_precision, operators
 from rust_ort.export.plan import Plan, PlannedPart, make_plan
 from rust_ort.export.provenance import described, input_sources, provenance_json
-from rust_ort.export.translate import TORCHLIB_OPSET
 from rust_ort.graph_info import GraphInfo
 from rust_ort.options import Options
 

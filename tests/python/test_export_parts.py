@@ -15,7 +15,7 @@ from torch._dynamo.backends.common import aot_autograd
 
 import rust_ort
 from rust_ort.errors import ClientError
-from rust_ort.export import decompositions, partition, translate
+from rust_ort.export import decompositions, exporter, partition, translate
 from rust_ort.export.plan import make_plan
 from rust_ort.export.provenance import parameter_name
 from rust_ort.export.shapes import Binder
@@ -93,12 +93,12 @@ def test_unused_inputs_are_pruned_and_the_graph_is_left_as_it_was() -> None:
 def test_a_missing_exporter_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch.onnx._internal.exporter import _core
 
-    translate._exporter.cache_clear()
+    exporter.private.cache_clear()
     monkeypatch.delattr(_core, "_translate_fx_graph")
-    with pytest.raises(translate.ExporterMissing, match=r"_translate_fx_graph .* torch 2\.11 to 2\.15"):
-        translate._exporter()
+    with pytest.raises(exporter.ExporterMissing, match=r"_translate_fx_graph .* torch 2\.11 to 2\.15"):
+        exporter.private()
     monkeypatch.undo()
-    translate._exporter.cache_clear()
+    exporter.private.cache_clear()
 
 
 def test_a_node_whose_translation_fails_goes_to_eager_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,10 +183,10 @@ def test_an_exporter_that_is_missing_is_an_error_not_a_reason_for_eager(monkeypa
     (gm,) = aot_graphs(lambda x: x + 1, torch.randn(3))
 
     def missing() -> Any:
-        raise translate.ExporterMissing("no exporter")
+        raise exporter.ExporterMissing("no exporter")
 
-    monkeypatch.setattr(translate, "_exporter", missing)
-    with pytest.raises(translate.ExporterMissing):
+    monkeypatch.setattr(exporter, "private", missing)
+    with pytest.raises(exporter.ExporterMissing):
         make_plan(gm, name="g")
 
 

@@ -13,7 +13,7 @@ import torch
 from support import FakeClient
 from test_export_parts import aot_graphs
 
-from rust_ort.export import cached, decompositions, translate
+from rust_ort.export import cached, decompositions, exporter
 from rust_ort.export.hash import operators_key
 from rust_ort.export.plan import make_plan
 
@@ -191,17 +191,17 @@ def test_the_table_from_kept_names_is_the_exporters() -> None:
 
 
 def test_the_base_of_the_table_is_torchs_but_for_composite_operators() -> None:
-    decomp = translate._exporter().decomp
-    overloads = set(decomp.get_onnx_implemented_overloads(translate.registry()))
+    decomp = exporter.private().decomp
+    overloads = set(decomp.get_onnx_implemented_overloads(exporter.registry()))
     torchs = decomp.create_onnx_friendly_decomposition_table(overloads)
-    ours = decompositions._onnx_friendly(translate.whole_operators())
+    ours = decompositions._onnx_friendly(exporter.whole_operators())
     assert all(torchs[operator] is decomposition for operator, decomposition in ours.items())
     beyond = [operator for operator in torchs if operator not in ours]
     assert len(beyond) > 300
     assert [str(operator) for operator in beyond if not operator._can_decompose()] == []
     general = torch._decomp.decomposition_table
     theirs = {str(operator) for operator in general if torchs.get(operator) is not general[operator]}
-    assert translate.whole_operators() == theirs
+    assert exporter.whole_operators() == theirs
 
 
 def test_importing_rust_ort_loads_no_exporter() -> None:

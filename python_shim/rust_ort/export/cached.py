@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from torch import fx
 
 from rust_ort.errors import DaemonFault, RustOrtError
-from rust_ort.export import decompositions, translate
+from rust_ort.export import decompositions, exporter, translate
 from rust_ort.export.hash import operators_key
 from rust_ort.export.partition import PartGraph, Partition, Support, partition
 from rust_ort.export.plan import Plan, PlannedPart, plan_part
@@ -37,7 +37,7 @@ def _whole_operators(client: Client, key: str, daemon_needed: bool) -> frozenset
     known = _get(client, key, daemon_needed)
     if known:
         return frozenset(known.decode().splitlines())
-    names = translate.whole_operators()
+    names = exporter.whole_operators()
     _put(client, key, "\n".join(sorted(names)).encode())
     return names
 

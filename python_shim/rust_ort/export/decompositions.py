@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from rust_ort.export import rules, translate
+from rust_ort.export import exporter, rules
 from rust_ort.export.rules import How
 
 Table = dict[Any, Callable[..., Any]]
@@ -20,9 +20,9 @@ Table = dict[Any, Callable[..., Any]]
 def table(whole: frozenset[str] | None = None) -> Table:
     """{operator overload: decomposition}, made once a process.
 
-    whole: `translate.whole_operators()`. None asks for them, which loads the exporter and onnxscript.
+    whole: `exporter.whole_operators()`. None asks for them, which loads the exporter and onnxscript.
     """
-    return _table(translate.whole_operators() if whole is None else whole, rules.masked())
+    return _table(exporter.whole_operators() if whole is None else whole, rules.masked())
 
 
 @functools.cache

@@ -36,7 +36,7 @@ def graph_hash(gm: fx.GraphModule, *, extra: Sequence[str] = ()) -> str:
 
 
 def operators_key() -> str:
-    """Where the names of `translate.whole_operators` are kept: 64 lowercase hex digits."""
+    """Where the names of `exporter.whole_operators` are kept: 64 lowercase hex digits."""
     return _digest("operators", ()).hexdigest()
 
 

@@ -14,7 +14,7 @@ from torch import fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
-from rust_ort.export import rules, translate
+from rust_ort.export import exporter, rules
 from rust_ort.export.provenance import module_path, source_line
 
 SCHEMA_VERSION = 1
@@ -184,7 +184,7 @@ class Support:
                 return why
         if target in BOOKKEEPING and not str(target).startswith("aten.sym_"):
             return "an assertion"
-        return translate.why_untranslatable(node)
+        return exporter.why_untranslatable(node)
 
     def _reads_memory(self, user: fx.Node) -> bool:
         """Whether `user`, or what is made of it without a copy, is in eager and goes beyond the view it is given."""

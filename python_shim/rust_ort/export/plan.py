@@ -13,7 +13,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from rust_ort.export import partition, translate
+from rust_ort.export import exporter, partition, translate
 from rust_ort.export.shapes import Binder, UnboundSymbol, compile_expression, is_symbolic, plain
 
 
@@ -57,7 +57,7 @@ class Plan:
 
 
 def make_plan(
-    gm: fx.GraphModule, *, name: str, refused: Mapping[str, str] | None = None, opset: int = translate.TORCHLIB_OPSET,
+    gm: fx.GraphModule, *, name: str, refused: Mapping[str, str] | None = None, opset: int = exporter.TORCHLIB_OPSET,
     custom: Mapping[Any, Any] | None = None,
 ) -> Plan:  # fmt: skip
     """Cuts and translates `gm`. A node that turns out untranslatable goes to eager with the reason, and the graph is

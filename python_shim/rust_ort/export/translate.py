@@ -1,39 +1,26 @@
-"""FX graph to ONNX model. The only file that touches torch.onnx's private API.
+"""FX graph to ONNX model.
 
 The AOT graph is walked once, never traced again: FX names stay ONNX value names and parameters stay inputs.
 """
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import functools
-import logging
 import re
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
-from rust_ort.export import rounding, rules
-from rust_ort.export.custom import root_message, told
+from rust_ort.export import exporter, rounding
+from rust_ort.export.custom import root_message
+from rust_ort.export.exporter import TORCHLIB_OPSET
 from rust_ort.export.opset import OpsetError, keep_versions, raise_nodes
-from rust_ort.export.rules import How
-from rust_ort.options import LOWEST_OPSET
 
 MODEL_IR_VERSION = 10
-TORCHLIB_OPSET = LOWEST_OPSET
 _FX_NAME = "rust_ort.fx_name"
 PROMOTED_SUFFIX = "__promoted"
-_PATCHING = threading.Lock()
-
-
-class ExporterMissing(RuntimeError):
-    """The private exporter functions of torch this package needs are not there."""
 
 
 class TranslationError(RuntimeError):
@@ -61,175 +48,6 @@ class Translated:
     named_values: list[str]
 
 
-@functools.cache
-def _exporter() -> Any:
-    """torch's exporter modules as one namespace. Loads onnxscript."""
-    try:
-        import torch.onnx._internal.exporter._building as _building
-        from torch._export.utils import _is_preservable_cia_op
-        from torch.export.decomp_utils import PRESERVED_ATEN_CIA_OPS
-        from torch.onnx._internal.exporter import (
-            _core,
-            _decomp,
-            _dispatching,
-            _errors,
-            _fx_passes,
-            _registration,
-            _schemas,
-        )  # fmt: skip
-
-        assert callable(_building._get_or_create_constant)
-        assert callable(_building._determine_input_dtype)
-        assert callable(_core._handle_call_function_node_with_lowering)
-        assert callable(_core._translate_fx_graph)
-        assert callable(_fx_passes.insert_type_promotion_nodes)
-        assert callable(_dispatching.dispatch)
-        assert callable(_schemas.op_signature_from_function)
-    except (ImportError, AttributeError, AssertionError) as error:
-        raise ExporterMissing(
-            f"torch {torch.__version__} has no torch.onnx._internal.exporter._core._translate_fx_graph as used here "
-            f"({type(error).__name__}: {error}); rust_ort is made for torch 2.11 to 2.15, and needs the packages "
-            "onnx and onnxscript: pip install 'torch>=2.11,<2.16' onnx onnxscript"
-        ) from error
-
-    class Exporter:
-        building = _building
-        core = _core
-        decomp = _decomp
-        dispatching = _dispatching
-        errors = _errors
-        passes = _fx_passes
-        registration = _registration
-        is_composite = staticmethod(_is_preservable_cia_op)
-        preserved = PRESERVED_ATEN_CIA_OPS
-        schemas = _schemas
-
-    return Exporter
-
-
-@contextlib.contextmanager
-def _unrounded_constants() -> Iterator[None]:
-    """Inside, a Python number is written as the node's kernel takes it, where the exporter would round it.
-
-    Beside a bfloat16 tensor as float32 and cast: whoever computes the node in float32 leaves the cast out. In a node
-    of float64 as float64, also where no tensor says so.
-    """
-    import onnx_ir as ir
-
-    building, core = _exporter().building, _exporter().core
-    float64 = False
-
-    def constant(farm: dict[Any, Any], arg: Any, dtype: Any, opset: Any) -> Any:
-        if dtype != ir.DataType.BFLOAT16 or isinstance(arg, complex) or _fits_bfloat16(arg):
-            return rounded(farm, arg, dtype, opset)
-        key = (tuple(arg) if isinstance(arg, list) else arg, dtype)
-        if key not in farm:
-            float32 = rounded(farm, arg, ir.DataType.FLOAT, opset)
-            farm[key] = opset.Cast(float32, to=dtype)
-            farm[key].dtype, farm[key].shape = dtype, float32.shape
-        return farm[key]
-
-    def lowered(model: Any, node: fx.Node, *args: Any, **kwargs: Any) -> None:
-        nonlocal float64
-        float64 = _has_float64(node)
-        lower(model, node, *args, **kwargs)
-
-    def input_dtype(param: Any, arg: Any, type_binding: Any) -> Any:
-        found = guessed(param, arg, type_binding)
-        unbound = param.type_constraint not in type_binding and len(param.type_constraint.allowed_types) > 1
-        return ir.DataType.DOUBLE if float64 and unbound and isinstance(arg, float) else found
-
-    with _PATCHING:
-        rounded, guessed = building._get_or_create_constant, building._determine_input_dtype
-        lower = core._handle_call_function_node_with_lowering
-        building._get_or_create_constant, building._determine_input_dtype = constant, input_dtype
-        core._handle_call_function_node_with_lowering = lowered
-        try:
-            yield
-        finally:
-            building._get_or_create_constant, building._determine_input_dtype = rounded, guessed
-            core._handle_call_function_node_with_lowering = lower
-
-
-def _has_float64(node: fx.Node) -> bool:
-    values = pytree.tree_leaves([source.meta.get("val") for source in (node, *node.all_input_nodes)])
-    return any(isinstance(value, torch.Tensor) and value.dtype is torch.float64 for value in values)
-
-
-def _fits_bfloat16(number: Any) -> bool:
-    exact = torch.as_tensor(number, dtype=torch.float64)
-    return torch.equal(exact.to(torch.bfloat16).to(torch.float64), exact)
-
-
-def registry() -> Any:
-    """torchlib's registry with the rules' ONNX forms, made once a process (0.4 to 1.1 s)."""
-    return _registry(rules.masked())
-
-
-@functools.cache
-def _registry(_: frozenset[str]) -> Any:
-    exporter = _exporter()
-    # They warn of torchvision's operators where it is not installed, and of the empty lists that torchlib writes.
-    for noisy in (exporter.registration.__name__, "onnx_ir._convenience"):
-        logging.getLogger(noisy).setLevel(logging.ERROR)
-    with _signatures_on_demand(exporter.registration):
-        made = exporter.registration.ONNXRegistry.from_torchlib(opset_version=TORCHLIB_OPSET)
-    for rule in rules.active(How.TRANSLATED):
-        for target in rule.overloads:
-            made.register_op(target, rule.function)
-    return made
-
-
-@contextlib.contextmanager
-def _signatures_on_demand(registration: Any) -> Iterator[None]:
-    """Inside, registered functions get no signature: the exporter makes it when it first writes one of them, and most
-    are never written (0.4 s)."""
-    described = registration.OnnxDecompMeta
-    if "skip_signature_inference" not in described.__dataclass_fields__:
-        yield
-        return
-    with _PATCHING:
-        registration.OnnxDecompMeta = functools.partial(described, skip_signature_inference=True)
-        try:
-            yield
-        finally:
-            registration.OnnxDecompMeta = described
-
-
-def whole_operators() -> frozenset[str]:
-    """Names, such as "aten.mm.default", of the operators that torch decomposes in general, but not for ONNX: torchlib
-    translates them, or they are composite and come apart by themselves.
-
-    What torch.onnx's own table leaves out or has otherwise, asked of each operator: making that table takes 0.1 s.
-    """
-    exporter = _exporter()
-    implemented = set(exporter.decomp.get_onnx_implemented_overloads(registry()))
-    core = torch._decomp._core_aten_decompositions_post_autograd()
-    general = torch._decomp.decomposition_table
-
-    def comes_apart(operator: Any) -> bool:
-        if not hasattr(operator, "_schema"):
-            return True
-        if operator in core or operator in exporter.preserved or not exporter.is_composite(operator):
-            return False
-        in_python = operator.py_kernels.get(torch._C.DispatchKey.CompositeImplicitAutograd)
-        return general[operator] is not in_python
-
-    return frozenset(str(operator) for operator in general if operator in implemented or comes_apart(operator))
-
-
-def why_untranslatable(node: fx.Node) -> str | None:
-    """None when torchlib has a function for `node`, else the reason. Errors: ExporterMissing."""
-    exporter, registered = _exporter(), registry()
-    try:
-        function, message = exporter.dispatching.dispatch(node, registered)
-    except Exception as error:
-        # A target the registry cannot look up is simply not registered. Whatever torch raises becomes the node's
-        # reason: it is logged with the node, and raised under on_unsupported="error".
-        return f"torchlib has no function for it ({type(error).__name__}: {error})"
-    return None if function is not None else f"torchlib has no function for it ({message})"
-
-
 def translate(
     part: fx.GraphModule,
     *,
@@ -245,7 +63,6 @@ def translate(
     """
     import onnx_ir as ir
 
-    exporter = _exporter()
     source = fx.GraphModule(part, copy.deepcopy(part.graph))
     for node in source.graph.nodes:  # the exporter would write these into every ONNX node; provenance.json has them
         node.meta["nn_module_stack"] = {}
@@ -254,14 +71,10 @@ def translate(
     _keep_names_of_promoted(part.graph, source.graph)
     graph = ir.Graph([], [], nodes=[], opset_imports={"": TORCHLIB_OPSET}, name=name)
     model = ir.Model(graph, ir_version=MODEL_IR_VERSION, producer_name="rust_ort")
-    functions = _with_custom(registry(), custom_translations)  # made before, as what follows holds the lock it takes
     try:
-        with _unrounded_constants():
-            values = exporter.core._translate_fx_graph(
-                source.graph, model, graph_like=graph, owned_graphs={}, lower="at_conversion", registry=functions
-            )
-    except exporter.errors.ConversionError as error:
-        raise TranslationError(root_message(error), *_failing_nodes(source.graph, str(error))) from error
+        values = exporter.write(source.graph, model, graph, custom_translations)
+    except exporter.ConversionError as error:
+        raise TranslationError(str(error), *_failing_nodes(source.graph, error.whole)) from error
 
     placeholders = [node.name for node in source.graph.nodes if node.op == "placeholder"]
     for value, placeholder in zip(graph.inputs, placeholders, strict=True):
@@ -293,7 +106,7 @@ def translate(
 def _promote(source: fx.GraphModule) -> None:
     """Writes type promotion into the graph as casts. Raises TranslationError."""
     try:
-        _exporter().passes.insert_type_promotion_nodes(source)
+        exporter.promote(source)
     except Exception as error:  # it calls the operators with fake tensors: they raise what they like
         node = re.search(r"While executing %(\w+)", str(error))
         raise TranslationError(f"no type promotion: {root_message(error)}", *(node.groups() if node else ())) from error
@@ -443,18 +256,5 @@ def _import_opsets(model: Any, opset: int) -> None:
             model.graph.opset_imports.setdefault(node.domain, node.version or 1)
 
 
-def _with_custom(registry: Any, custom: dict[Any, Callable[..., Any]] | None) -> Any:
-    if not custom:
-        return registry
-    extended = copy.copy(registry)
-    extended.functions = dict(registry.functions)
-    for target, function in custom.items():
-        extended.register_op(target, told(target, function, _exporter().schemas))
-    return extended
-
-
 def _failing_nodes(graph: fx.Graph, message: str) -> list[str]:
     return [node.name for node in graph.nodes if str(node.format_node()) in message][:1]
-
-
-__all__ = ["ExporterMissing", "Translated", "TranslationError", "translate", "why_untranslatable"]

@@ -191,11 +191,11 @@ def prepare() -> None:
     import transformers.modeling_utils
 
     from rust_ort import compilation  # noqa: F401  what a run imports
-    from rust_ort.export import decompositions, translate
+    from rust_ort.export import decompositions, exporter
 
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)
-    translate.registry()
+    exporter.registry()
     decompositions.table()
 
 

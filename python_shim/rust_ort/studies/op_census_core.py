@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from rust_ort.export import decompositions, rules, translate
+from rust_ort.export import decompositions, exporter, rules
 from rust_ort.export.partition import BOOKKEEPING, DRAWS_RANDOM_NUMBERS, SIZE_AT_RUN_TIME
 from rust_ort.export.rules import How, Rule
 from rust_ort.studies.op_census_exceptions import MISSING, category
@@ -89,7 +89,7 @@ def _rules(how: How, operator: Any) -> list[Rule]:
 
 
 def _has_function(operator: Any) -> bool:
-    return any(not found.is_complex for found in translate.registry().get_decomps(operator))
+    return any(not found.is_complex for found in exporter.registry().get_decomps(operator))
 
 
 __all__ = ["MISSING", "Verdict", "core_operators", "judge", "overload"]

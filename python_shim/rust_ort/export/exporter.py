@@ -1,0 +1,281 @@
+"""torch's own ONNX exporter: the only file that touches its private API."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import logging
+import threading
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from rust_ort.export import rules
+from rust_ort.export.custom import root_message, told
+from rust_ort.export.rules import How
+from rust_ort.options import LOWEST_OPSET
+
+TORCHLIB_OPSET = LOWEST_OPSET
+_PATCHING = threading.Lock()
+_SIGNATURES: dict[tuple[str, str, int], Any] = {}
+"""Of ONNX operators, by domain, name and version."""
+
+
+class ExporterMissing(RuntimeError):
+    """The private exporter functions of torch this package needs are not there."""
+
+
+class ConversionError(RuntimeError):
+    """The exporter could not write a node. `whole`: all that it said, which names the node."""
+
+    def __init__(self, message: str, whole: str) -> None:
+        super().__init__(message)
+        self.whole = whole
+
+
+@functools.cache
+def private() -> Any:
+    """torch's exporter modules as one namespace. Loads onnxscript. Errors: ExporterMissing."""
+    try:
+        import torch.onnx._internal.exporter._building as _building
+        from onnxscript.values import TracedOnnxFunction
+        from torch._export.utils import _is_preservable_cia_op
+        from torch.export.decomp_utils import PRESERVED_ATEN_CIA_OPS
+        from torch.onnx._internal.exporter import (
+            _core,
+            _decomp,
+            _dispatching,
+            _errors,
+            _registration,
+            _schemas,
+        )  # fmt: skip
+        from torch.onnx._internal.fx.passes import type_promotion
+
+        assert callable(_building._get_or_create_constant)
+        assert callable(_building._determine_input_dtype)
+        assert callable(_core._handle_call_function_node_with_lowering)
+        assert callable(_core._translate_fx_graph)
+        assert callable(type_promotion.get_type_promotion_rule)
+        assert callable(type_promotion._TypePromotionInterpreter._maybe_promote_node)
+        assert callable(_dispatching.dispatch)
+        assert callable(_schemas.op_signature_from_function)
+        assert isinstance(TracedOnnxFunction.function_ir, property)
+    except (ImportError, AttributeError, AssertionError) as error:
+        raise ExporterMissing(
+            f"torch {torch.__version__} has no torch.onnx._internal.exporter._core._translate_fx_graph as used here "
+            f"({type(error).__name__}: {error}); rust_ort is made for torch 2.11 to 2.15, and needs the packages "
+            "onnx and onnxscript: pip install 'torch>=2.11,<2.16' onnx onnxscript"
+        ) from error
+
+    class Exporter:
+        building = _building
+        core = _core
+        decomp = _decomp
+        dispatching = _dispatching
+        errors = _errors
+        promotion = type_promotion
+        registration = _registration
+        is_composite = staticmethod(_is_preservable_cia_op)
+        preserved = PRESERVED_ATEN_CIA_OPS
+        schemas = _schemas
+        traced_function = TracedOnnxFunction
+
+    return Exporter
+
+
+@contextlib.contextmanager
+def _as_we_write() -> Iterator[None]:
+    """Inside, a Python number is written as the node's kernel takes it, where the exporter would round it.
+
+    Beside a bfloat16 tensor as float32 and cast: whoever computes the node in float32 leaves the cast out. In a node
+    of float64 as float64, also where no tensor says so. An ONNX operator's signature is read from its schema once a
+    process, not for every node (0.1 ms).
+    """
+    import onnx_ir as ir
+
+    building, core = private().building, private().core
+    float64 = False
+
+    def constant(farm: dict[Any, Any], arg: Any, dtype: Any, opset: Any) -> Any:
+        if dtype != ir.DataType.BFLOAT16 or isinstance(arg, complex) or _fits_bfloat16(arg):
+            return rounded(farm, arg, dtype, opset)
+        key = (tuple(arg) if isinstance(arg, list) else arg, dtype)
+        if key not in farm:
+            float32 = rounded(farm, arg, ir.DataType.FLOAT, opset)
+            farm[key] = opset.Cast(float32, to=dtype)
+            farm[key].dtype, farm[key].shape = dtype, float32.shape
+        return farm[key]
+
+    def lowered(model: Any, node: fx.Node, *args: Any, **kwargs: Any) -> None:
+        nonlocal float64
+        float64 = _has_float64(node)
+        lower(model, node, *args, **kwargs)
+
+    def input_dtype(param: Any, arg: Any, type_binding: Any) -> Any:
+        found = guessed(param, arg, type_binding)
+        unbound = param.type_constraint not in type_binding and len(param.type_constraint.allowed_types) > 1
+        return ir.DataType.DOUBLE if float64 and unbound and isinstance(arg, float) else found
+
+    def signature(cls: type, schema: Any) -> Any:
+        key = (schema.domain, schema.name, schema.since_version)
+        if key not in _SIGNATURES:
+            _SIGNATURES[key] = read.__get__(None, cls)(schema)
+        return _SIGNATURES[key]
+
+    with _PATCHING:
+        rounded, guessed = building._get_or_create_constant, building._determine_input_dtype
+        lower, read = core._handle_call_function_node_with_lowering, ir.schemas.OpSignature.__dict__["from_op_schema"]
+        building._get_or_create_constant, building._determine_input_dtype = constant, input_dtype
+        core._handle_call_function_node_with_lowering = lowered
+        ir.schemas.OpSignature.from_op_schema = classmethod(signature)
+        try:
+            yield
+        finally:
+            building._get_or_create_constant, building._determine_input_dtype = rounded, guessed
+            core._handle_call_function_node_with_lowering = lower
+            ir.schemas.OpSignature.from_op_schema = read
+
+
+def _has_float64(node: fx.Node) -> bool:
+    values = pytree.tree_leaves([source.meta.get("val") for source in (node, *node.all_input_nodes)])
+    return any(isinstance(value, torch.Tensor) and value.dtype is torch.float64 for value in values)
+
+
+def _fits_bfloat16(number: Any) -> bool:
+    exact = torch.as_tensor(number, dtype=torch.float64)
+    return torch.equal(exact.to(torch.bfloat16).to(torch.float64), exact)
+
+
+def registry() -> Any:
+    """torchlib's registry with the rules' ONNX forms, made once a process (0.4 to 1.1 s)."""
+    return _registry(rules.masked())
+
+
+@functools.cache
+def _registry(_: frozenset[str]) -> Any:
+    exporter = private()
+    # They warn of torchvision's operators where it is not installed, and of the empty lists that torchlib writes.
+    for noisy in (exporter.registration.__name__, "onnx_ir._convenience"):
+        logging.getLogger(noisy).setLevel(logging.ERROR)
+    with _signatures_on_demand():
+        made = exporter.registration.ONNXRegistry.from_torchlib(opset_version=TORCHLIB_OPSET)
+    for rule in rules.active(How.TRANSLATED):
+        for target in rule.overloads:
+            made.register_op(target, rule.function)
+    return made
+
+
+@contextlib.contextmanager
+def _signatures_on_demand() -> Iterator[None]:
+    """Inside, registered functions get no signature: the exporter makes it when it first writes one of them, and most
+    are never written (0.4 s). Nor is their source parsed for the domain they are in (0.3 s)."""
+    registration, traced = private().registration, private().traced_function
+    described, parsed = registration.OnnxDecompMeta, traced.function_ir
+    if "skip_signature_inference" not in described.__dataclass_fields__:
+        yield
+        return
+    with _PATCHING:
+        registration.OnnxDecompMeta = functools.partial(described, skip_signature_inference=True)
+        traced.function_ir = property(lambda function: types.SimpleNamespace(domain=function.opset.domain))
+        try:
+            yield
+        finally:
+            registration.OnnxDecompMeta, traced.function_ir = described, parsed
+
+
+def whole_operators() -> frozenset[str]:
+    """Names, such as "aten.mm.default", of the operators that torch decomposes in general, but not for ONNX: torchlib
+    translates them, or they are composite and come apart by themselves.
+
+    What torch.onnx's own table leaves out or has otherwise, asked of each operator: making that table takes 0.1 s.
+    """
+    exporter = private()
+    implemented = set(exporter.decomp.get_onnx_implemented_overloads(registry()))
+    core = torch._decomp._core_aten_decompositions_post_autograd()
+    general = torch._decomp.decomposition_table
+
+    def comes_apart(operator: Any) -> bool:
+        if not hasattr(operator, "_schema"):
+            return True
+        if operator in core or operator in exporter.preserved or not exporter.is_composite(operator):
+            return False
+        in_python = operator.py_kernels.get(torch._C.DispatchKey.CompositeImplicitAutograd)
+        return general[operator] is not in_python
+
+    return frozenset(str(operator) for operator in general if operator in implemented or comes_apart(operator))
+
+
+def why_untranslatable(node: fx.Node) -> str | None:
+    """None when torchlib has a function for `node`, else the reason. Errors: ExporterMissing."""
+    exporter, registered = private(), registry()
+    try:
+        function, message = exporter.dispatching.dispatch(node, registered)
+    except Exception as error:
+        # A target the registry cannot look up is simply not registered. Whatever torch raises becomes the node's
+        # reason: it is logged with the node, and raised under on_unsupported="error".
+        return f"torchlib has no function for it ({type(error).__name__}: {error})"
+    return None if function is not None else f"torchlib has no function for it ({message})"
+
+
+def write(source: fx.Graph, model: Any, graph: Any, custom: dict[Any, Callable[..., Any]] | None) -> dict[str, Any]:
+    """Writes `source` into `graph` of `model`, both onnx_ir's, and returns {FX name: ONNX value or values}.
+
+    custom: ONNX forms of operators, which win over the registry's. Errors: ConversionError.
+    """
+    functions = _with_custom(registry(), custom)  # made before, as what follows holds the lock it takes
+    try:
+        with _as_we_write():
+            values: dict[str, Any] = private().core._translate_fx_graph(
+                source, model, graph_like=graph, owned_graphs={}, lower="at_conversion", registry=functions
+            )
+    except private().errors.ConversionError as error:
+        raise ConversionError(root_message(error), str(error)) from error
+    return values
+
+
+def promote(source: fx.GraphModule) -> None:
+    """Writes type promotion into the graph as casts. Whatever an operator raises for fake tensors comes through."""
+    _promotion()(source)
+
+
+@functools.cache
+def _promotion() -> Callable[[fx.GraphModule], None]:
+    """The exporter's pass, but that it runs a node with fake tensors only where it changed it: the others' values are
+    known, and running them all takes as long as writing them."""
+    promotion = private().promotion
+
+    class Promotion(promotion._TypePromotionInterpreter):  # type: ignore[misc,name-defined]
+        def run_node(self, n: fx.Node) -> Any:
+            if n.op != "call_function" or "val" not in n.meta:
+                return super().run_node(n)
+            rule = promotion.get_type_promotion_rule(n, self.type_promotion_table)
+            if rule is None:
+                return n.meta["val"]
+            before = (n.target, n.args, n.kwargs)
+            with self._set_current_node(n):
+                self._maybe_promote_node(n, rule)
+            return n.meta["val"] if (n.target, n.args, n.kwargs) == before else fx.Interpreter.run_node(self, n)
+
+    table = promotion.TypePromotionTable()
+
+    def run(source: fx.GraphModule) -> None:
+        made = promotion.InsertTypePromotion(source, table)
+        made.interpreter = Promotion(source, table)
+        made.run()
+
+    return run
+
+
+def _with_custom(registry: Any, custom: dict[Any, Callable[..., Any]] | None) -> Any:
+    if not custom:
+        return registry
+    extended = copy.copy(registry)
+    extended.functions = dict(registry.functions)
+    for target, function in custom.items():
+        extended.register_op(target, told(target, function, private().schemas))
+    return extended
