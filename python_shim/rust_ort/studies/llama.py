@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from rust_ort.backend import GraphInfo
     from rust_ort.client import Verdict
 
-OUR_OPSET = 18
 OPSETS = range(18, 24)
 """Below 18 torch.onnx.export gives 18 in silence; 23 is the largest it names."""
 RUN = "llama"
@@ -165,7 +164,7 @@ def run_compiled(job: Job, study: Study) -> tuple[dict[str, Tensor], Path, list[
     import rust_ort
 
     torch._dynamo.reset()
-    backend = rust_ort.Backend()
+    backend = rust_ort.Backend({"opset": job.opset})
     with rust_ort.dump(RUN, folder=job.folder, clean=True) as path:
         values = run_once(job, study, torch.compile(study.module, backend=backend, fullgraph=True))
     describe_run("rust_ort backend", values)
@@ -229,8 +228,6 @@ def in_pieces(graphs: Sequence[GraphInfo]) -> Iterator[Row]:
 def export(job: Job, study: Study) -> None:
     """Writes what torch.onnx.export makes of the module as the study calls it."""
     print("\nThe other exporter")
-    if job.opset != OUR_OPSET:
-        print(f"opset {job.opset} is for torch.onnx.export; rust_ort exports opset {OUR_OPSET}")
     if job.backward:
         print("torch.onnx.export has no backward: it is compared with our forward; our backward is run alone")
     module = torch_export.Autocast(study.module, job.device, job.half) if job.half else study.module
@@ -374,7 +371,7 @@ def parse(argv: Sequence[str] | None) -> Job:
     switch("--ortopt", 1, "optimize both models with ONNX Runtime before they run")
     switch("--cuda", 0, "on a GPU")
     parser.add_argument(
-        "--opset", type=int, choices=OPSETS, default=OUR_OPSET, help=f"of torch.onnx.export (default {OUR_OPSET})"
+        "--opset", type=int, choices=OPSETS, default=OPSETS[0], help=f"of both exporters (default {OPSETS[0]})"
     )
     parser.add_argument("--dtype", choices=tuple(DTYPES), help="of --mixed 1 (default bfloat16; float16 on a GPU)")
     parser.add_argument("--attention", default="eager", choices=("eager", "sdpa"), help="transformers' implementation")

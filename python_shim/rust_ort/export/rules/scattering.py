@@ -1,0 +1,161 @@
+"""Writing to places that an index names, and adding to them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from rust_ort.export.rules.indexing import long_indices
+from rust_ort.export.rules.nodes import argument, dtype, floating, of_rank_0
+from rust_ort.export.rules.registry import decomposed, in_eager
+
+aten = torch.ops.aten
+
+in_eager(
+    "aten.scatter",
+    "aten.scatter_add",
+    why="torchlib's ScatterElements takes no rank 0",
+    silent=False,
+    when=of_rank_0,
+)
+
+
+def _badly_reduced(node: fx.Node) -> bool:
+    reduce = argument(node, "reduce")
+    if reduce in ("amax", "amin"):
+        return of_rank_0(node) or floating(node) or dtype(node) is torch.bool
+    return of_rank_0(node) or reduce == "mean"
+
+
+in_eager(
+    "aten.scatter_reduce",
+    why="torchlib's scatter_reduce is wrong for means and for extremes of NaN and infinities; it takes no rank 0",
+    when=_badly_reduced,
+)
+
+HALVES = (torch.float16, torch.bfloat16)
+UPDATES = "ONNX's updates have the shape of the indices, torch's source may be larger; no kernel adds half precision"
+
+
+@decomposed("aten.scatter.src", why=UPDATES)
+def scatter(self: Tensor, dim: int, index: Tensor, src: Tensor) -> Any:
+    """With as much of the source as there are indices."""
+    return NotImplemented if _fits(src, index) else aten.scatter.src(self, dim, index, _cut(src, index))
+
+
+@decomposed("aten.scatter_add.default", why=UPDATES, upstream="onnxruntime")
+def scatter_add(self: Tensor, dim: int, index: Tensor, src: Tensor) -> Any:
+    """In float32, rounded once, with as much of the source as there are indices."""
+    if self.dtype not in HALVES and _fits(src, index):
+        return NotImplemented
+    total, source = _added_as(self), _added_as(_cut(src, index))
+    return aten.scatter_add.default(total, dim, index, source).to(self.dtype)
+
+
+@decomposed("aten.scatter_reduce.two", why=UPDATES, upstream="onnxruntime")
+def scatter_reduce(
+    self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
+) -> Any:
+    """In float32, rounded once, with as much of the source as there are indices."""
+    if reduce == "mean" or (_fits(src, index) and (self.dtype not in HALVES or reduce in ("amax", "amin"))):
+        return NotImplemented
+    total, source = _added_as(self), _added_as(_cut(src, index))
+    return aten.scatter_reduce.two(total, dim, index, source, reduce, include_self=include_self).to(self.dtype)
+
+
+REDUCTIONS = {"add": "sum", "multiply": "prod"}
+
+
+@decomposed("aten.scatter.reduce", why="torchlib has no form")
+def scatter_by(self: Tensor, dim: int, index: Tensor, src: Tensor, *, reduce: str) -> Any:
+    """Under its newer name."""
+    return aten.scatter_reduce.two(self, dim, index, src, REDUCTIONS[reduce])
+
+
+@decomposed("aten.scatter.value_reduce", why="torchlib has no form")
+def scatter_value_by(self: Tensor, dim: int, index: Tensor, value: float, *, reduce: str) -> Any:
+    """Of a tensor of the number."""
+    source = aten.full(index.shape, value, dtype=self.dtype, device=self.device)
+    return aten.scatter_reduce.two(self, dim, index, source, REDUCTIONS[reduce])
+
+
+def _index_put(operator: Any, *, checked: bool) -> Callable[..., Any]:
+    def function(
+        self: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False, unsafe: bool = False
+    ) -> Any:
+        if accumulate and self.dtype is not torch.bool:
+            return _added(self, indices, values, checked=checked)
+        long = long_indices(indices)
+        return NotImplemented if long is None else operator(self, long, values, accumulate)
+
+    return function
+
+
+def _added(self: Tensor, indices: Sequence[Tensor | None], values: Tensor, *, checked: bool) -> Any:
+    """One element after the other, in float32 for half precision."""
+    named = [index for index in indices if index is not None]
+    if not named or any(index.dtype in (torch.bool, torch.uint8) or 0 in index.shape for index in named):
+        return NotImplemented
+    places = _places(self.shape, indices, checked=checked)
+    source = _added_as(values).expand(places.shape).reshape(-1)
+    total = aten.scatter_add.default(_added_as(self).reshape(-1), 0, places.reshape(-1), source)
+    return total.reshape(self.shape).to(self.dtype)
+
+
+def _places(shape: Sequence[int], indices: Sequence[Tensor | None], *, checked: bool) -> Tensor:
+    """Of the elements that indices name, in the flat tensor; checked: beyond it where an index is out of bounds."""
+    every = [*indices, *[None] * (len(shape) - len(indices))]
+    named = [axis for axis, index in enumerate(every) if index is not None]
+    adjacent = named[-1] - named[0] + 1 == len(named)
+    whole = [axis for axis, index in enumerate(every) if index is None]
+    n_before = sum(axis < named[0] for axis in whole) if adjacent else 0
+    rank = max(index.dim() for index in indices if index is not None)
+    total: Tensor | None = None
+    for axis, (size, index) in enumerate(zip(shape, every, strict=True)):
+        if index is None:
+            at = whole.index(axis)
+            at += rank if at >= n_before else 0
+            device = next(index.device for index in indices if index is not None)
+            line, view = torch.arange(size, device=device), [1] * (rank + len(whole))
+            view[at] = size
+        else:
+            line = index.to(torch.int64)
+            line = torch.where(line < 0, line + size, line)
+            if checked:
+                line = torch.where((line < 0) | (line >= size), math.prod(shape), line)
+            view = [1] * (n_before + rank - index.dim()) + list(index.shape) + [1] * (len(whole) - n_before)
+        step = math.prod(shape[axis + 1 :])
+        part = line.reshape(view) * step
+        total = part if total is None else total + part
+    assert total is not None
+    return total
+
+
+RACE = "ScatterND adds in several threads: where an index comes twice, a summand is lost by chance"
+for _name, _checked in (("index_put", True), ("_unsafe_index_put", False)):
+    decomposed(f"aten.{_name}.default", why=RACE, upstream="onnxruntime", silent=True)(
+        _index_put(getattr(aten, _name).default, checked=_checked)
+    )
+
+
+@decomposed("aten.put.default", why="torchlib has no form")
+def put(self: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Any:
+    """index_put of the flat tensor."""
+    flat = aten.index_put.default(self.reshape(-1), [index.reshape(-1)], source.reshape(-1), accumulate)
+    return flat.reshape(self.shape)
+
+
+def _fits(src: Tensor, index: Tensor) -> bool:
+    return tuple(src.shape) == tuple(index.shape)
+
+
+def _cut(src: Tensor, index: Tensor) -> Tensor:
+    return src[tuple(slice(length) for length in index.shape)]
+
+
+def _added_as(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.float32) if tensor.dtype in HALVES else tensor
