@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
 from rust_ort.export import rules
 from rust_ort.export.custom import root_message, told
 from rust_ort.export.rules import How
+from rust_ort.export.rules.nodes import holds
 from rust_ort.options import LOWEST_OPSET
 
 TORCHLIB_OPSET = LOWEST_OPSET
@@ -113,7 +113,7 @@ def _as_we_write() -> Iterator[None]:
 
     def lowered(model: Any, node: fx.Node, *args: Any, **kwargs: Any) -> None:
         nonlocal float64
-        float64 = _has_float64(node)
+        float64 = holds(torch.float64, node, *node.all_input_nodes)
         lower(model, node, *args, **kwargs)
 
     def input_dtype(param: Any, arg: Any, type_binding: Any) -> Any:
@@ -139,11 +139,6 @@ def _as_we_write() -> Iterator[None]:
             building._get_or_create_constant, building._determine_input_dtype = rounded, guessed
             core._handle_call_function_node_with_lowering = lower
             ir.schemas.OpSignature.from_op_schema = read
-
-
-def _has_float64(node: fx.Node) -> bool:
-    values = pytree.tree_leaves([source.meta.get("val") for source in (node, *node.all_input_nodes)])
-    return any(isinstance(value, torch.Tensor) and value.dtype is torch.float64 for value in values)
 
 
 def _fits_bfloat16(number: Any) -> bool:

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
+
+from rust_ort.export.rules.nodes import holds
 
 SHORT_BITS = 12
 """A float32 number with more significant bits than this is taken for a rounded float64."""
@@ -25,7 +26,7 @@ def rounded(graph: Any, fx_node_of: Callable[[Any], fx.Node | None]) -> dict[str
     constants: set[int] = set()
     for node in graph:
         fx_node = fx_node_of(node)
-        if fx_node is None or fx_node.name in found or not _is_float64(fx_node):
+        if fx_node is None or fx_node.name in found or not holds(torch.float64, fx_node):
             continue
         numbers = list(_numbers(node))
         number = next((number for number in numbers if not _is_short(number)), None)
@@ -36,11 +37,6 @@ def rounded(graph: Any, fx_node_of: Callable[[Any], fx.Node | None]) -> dict[str
         elif node.op_type == "Constant" and numbers:
             constants.add(id(node.outputs[0]))
     return found
-
-
-def _is_float64(fx_node: fx.Node) -> bool:
-    values = pytree.tree_leaves(fx_node.meta.get("val"))
-    return any(isinstance(value, torch.Tensor) and value.dtype is torch.float64 for value in values)
 
 
 def _numbers(node: Any) -> Iterator[float]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils import _pytree as pytree
 
 
 def argument(node: fx.Node, name: str) -> Any:
@@ -23,6 +24,12 @@ def dtype(node: fx.Node, name: str = "self") -> torch.dtype | None:
     value = argument(node, name)
     value = value.meta.get("val") if isinstance(value, fx.Node) else value
     return value.dtype if isinstance(value, torch.Tensor) else None
+
+
+def holds(wanted: torch.dtype, *nodes: fx.Node) -> bool:
+    """Whether a value of one of the nodes is a tensor of this dtype."""
+    values = pytree.tree_leaves([node.meta.get("val") for node in nodes])
+    return any(isinstance(value, torch.Tensor) and value.dtype is wanted for value in values)
 
 
 def of_rank_0(node: fx.Node) -> bool:
