@@ -206,8 +206,6 @@ def test_the_floor_is_written_and_read_alike() -> None:
 RECORDED: dict[str, dict[str, list[str | None]]] = json.loads(
     (Path(__file__).parents[2] / "docs" / "coverage.json").read_text()
 )  # fmt: skip
-KNOWN_WRONG = {("float32", "stft", "backward")}
-"""One element of a sum of 260 terms: onnxruntime adds them one after the other, torch in a tree."""
 EVERY = 45
 SLICE = [(dtype, op) for dtype, ops in RECORDED.items() for op in ops][::EVERY]
 
@@ -220,7 +218,7 @@ def test_nothing_recorded_is_wrong_or_crashed() -> None:
         for direction, verdict in zip(coverage_report.DIRECTIONS, found, strict=True)
         if verdict in FAULTS
     }
-    assert faults == KNOWN_WRONG
+    assert faults == set()
 
 
 @pytest.mark.usefixtures("daemon")

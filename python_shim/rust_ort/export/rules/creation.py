@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 
-from rust_ort.export.rules.registry import decomposed, in_eager
+from rust_ort.export.rules.registry import decomposed
 
 aten = torch.ops.aten
 
@@ -49,14 +50,14 @@ def zeros(
     return aten.full(size, 0, dtype=dtype or torch.get_default_dtype(), device=device)
 
 
-def _to_nothing(node: fx.Node) -> bool:
-    return any(isinstance(size, int) and size == 0 for size in node.meta["val"].shape)
-
-
-in_eager(
-    "aten.expand",
+@decomposed(
+    "aten.expand.default",
     why="ONNX Runtime's ExpandElimination leaves out an Expand to no elements",
     upstream="onnxruntime",
-    silent=False,
-    when=_to_nothing,
 )
+def expand(self: Tensor, size: Sequence[int], *, implicit: bool = False) -> Any:
+    """A constant without elements."""
+    if not any(isinstance(length, int) and length == 0 for length in size):
+        return NotImplemented
+    n_new = len(size) - self.dim()
+    return self.new_zeros([self.shape[i - n_new] if length == -1 else length for i, length in enumerate(size)])

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
+from rust_ort.export.rules.nodes import argument
 from rust_ort.export.rules.promotion import widened
 from rust_ort.export.rules.registry import decomposed, in_eager
 
@@ -18,7 +19,18 @@ NO_FORM = "torchlib's embedding_bag gives offsets that make gradients wrong"
 
 NO_GRADIENT = "the gradient of embedding_bag has no ONNX form"
 
-in_eager("aten._embedding_bag", why=NO_FORM)
+
+def _is_left(mode: int, sparse: bool, *tensors: Tensor) -> bool:
+    """Largest elements, gradients that are sparse, and tensors without elements are not for these rules."""
+    return mode == MAX or sparse or any(0 in tensor.shape for tensor in tensors)
+
+
+def _is_left_node(node: fx.Node) -> bool:
+    tensors = (argument(node, name).meta["val"] for name in ("indices", "offsets", "weight"))
+    return _is_left(argument(node, "mode"), argument(node, "sparse"), *tensors)
+
+
+in_eager("aten._embedding_bag", why=NO_FORM, when=_is_left_node)
 
 
 @decomposed("aten._embedding_bag.default", why=NO_FORM)
@@ -37,7 +49,7 @@ def embedding_bag(
 
     Sums and means of dense gradients; the largest of a bag is left to eager.
     """
-    if mode == MAX or sparse or 0 in (*indices.shape, *offsets.shape, *weight.shape):
+    if _is_left(mode, sparse, indices, offsets, weight):
         return NotImplemented
     n_bags = offsets.shape[0] - include_last_offset
     bag = _bags(indices, offsets)
@@ -91,7 +103,7 @@ def embedding_bag_backward(
     """To every row of the matrix, of sums and means. `scale_grad_by_freq` is left: torch's kernel divides by the
     frequencies of other rows.
     """
-    if mode == MAX or sparse or scale_grad_by_freq or 0 in (*indices.shape, *offsets.shape, *grad.shape):
+    if scale_grad_by_freq or _is_left(mode, sparse, indices, offsets, grad):
         return NotImplemented
     bag = _bags(indices, offsets) if offset2bag.shape[0] == 0 else offset2bag
     rows = widened(grad).index_select(0, bag)
@@ -115,7 +127,7 @@ def per_sample_weights_backward(
     padding_idx: int = -1,
 ) -> Any:
     """To every weight the product of its bag's gradient and its row."""
-    if 0 in (*indices.shape, *offsets.shape, *weight.shape):
+    if _is_left(mode, False, indices, offsets, weight):
         return NotImplemented
     bag = _bags(indices, offsets) if offset2bag.shape[0] == 0 else offset2bag
     products = widened(grad).index_select(0, bag) * widened(weight.index_select(0, indices))
