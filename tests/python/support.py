@@ -20,6 +20,9 @@ from rust_ort.client import Client, Verdict
 from rust_ort.errors import ClientError
 from rust_ort.studies.onnx_helpers import WRONG_OPTIMIZERS
 
+KNOWN_WRONG_IN = "1.31.1"
+"""The onnxruntime whose faults tests show. With it alone, one that a machine does not show is a skip."""
+
 _get = Client.get  # use_client replaces the attribute
 
 

@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy
 import onnxruntime
 import pytest
 import torch
-from onnx import TensorProto, helper, numpy_helper
-from support import FakeClient, use_client
+from support import KNOWN_WRONG_IN, FakeClient, use_client
 from torch import Tensor
 from torch.nn import functional
 
@@ -327,7 +325,7 @@ WITHOUT_CASE: dict[str, str] = {
 }
 """{operator: why no graph meets its rule}."""
 BY_CHANCE = {"aten.index_put.default", "aten._unsafe_index_put.default"}
-"""Without the rule wrong now and then: `test_adding_by_scatter_nd_still_loses_summands`."""
+"""Without the rule wrong now and then: test_scattering.py."""
 
 
 @pytest.fixture(autouse=True)
@@ -568,87 +566,6 @@ def test_bags_of_embeddings(mode: str, padding_idx: int | None, include_last_off
 
     made, reasons = outcome(case(bags, SCORES.to(dtype)))
     assert made == Outcome(inputs=made.inputs), reasons
-
-
-KNOWN_WRONG_IN = "1.31.1"
-TIMES = 300
-
-
-def _sums(reduced: Callable[[Any], Any]) -> tuple[int, int]:
-    """How many of so many runs were wrong: 2048 rows of 512 added to 100. reduced: {inputs} -> result."""
-    random = numpy.random.default_rng(0)
-    places, rows = random.integers(0, 100, 2048), random.integers(0, 5, (2048, 512)).astype(numpy.float32)
-    right = numpy.zeros((100, 512), numpy.float32)
-    numpy.add.at(right, places, rows)
-    wrong = sum(not numpy.array_equal(reduced({"places": places[:, None], "rows": rows}), right) for _ in range(TIMES))
-    return wrong, TIMES
-
-
-def test_adding_by_scatter_nd_still_loses_summands() -> None:
-    node = helper.make_node("ScatterND", ["zeros", "places", "rows"], ["sums"], reduction="add")
-    inputs = [
-        helper.make_tensor_value_info("places", TensorProto.INT64, [2048, 1]),
-        helper.make_tensor_value_info("rows", TensorProto.FLOAT, [2048, 512]),
-    ]
-    zeros = numpy_helper.from_array(numpy.zeros((100, 512), numpy.float32), "zeros")
-    output = helper.make_tensor_value_info("sums", TensorProto.FLOAT, [100, 512])
-    graph = helper.make_graph([node], "g", inputs, [output], [zeros])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 2
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    wrong, times = _sums(lambda feeds: session.run(None, feeds)[0])
-    if not wrong and onnxruntime.__version__ == KNOWN_WRONG_IN:
-        pytest.skip(f"{times} runs were right on this machine: its threads did not meet")
-    assert wrong, f"onnxruntime {onnxruntime.__version__} adds every summand: index_put can be ScatterND"
-
-
-def test_every_summand_of_an_index_that_comes_often_is_added() -> None:
-    compiled = torch.compile(
-        lambda places, rows: torch.zeros(100, 512).index_put((places,), rows, accumulate=True), backend="rust_ort"
-    )
-    wrong, _ = _sums(
-        lambda feeds: compiled(torch.from_numpy(feeds["places"][:, 0]), torch.from_numpy(feeds["rows"])).numpy()
-    )
-    assert wrong == 0
-
-
-def _inputs_of(shape: tuple[int, ...], indices: list[Tensor | None]) -> tuple[Tensor, Tensor]:
-    into = torch.arange(math.prod(shape), dtype=torch.float32).sin().reshape(shape)
-    return into, into[tuple(slice(None) if index is None else index for index in indices)].cos()
-
-
-PLACES = [
-    ((7, 5), [torch.tensor([1, 1, 3, -1])]),
-    ((7, 5), [None, torch.tensor([0, 0, -5, 4])]),
-    ((7, 5), [torch.tensor([1, 1, 3]), torch.tensor([2, 2, 0])]),
-    ((4, 3, 5), [torch.tensor([1, 1]), None, torch.tensor([2, 2])]),
-    ((4, 3, 5), [None, torch.tensor([1, 1]), torch.tensor([2, 2])]),
-    ((4, 3, 5), [torch.tensor([[0], [0]]), torch.tensor([1, 1, 2])]),
-    ((4, 3, 5, 2), [None, torch.tensor([[0], [0]]), torch.tensor([1, 1, 2])]),
-    ((4, 3, 5, 2), [torch.tensor([[0], [0]]), None, torch.tensor([1, 1, 2])]),
-    ((6,), [torch.tensor(2)]),
-    ((4, 3), [torch.tensor(1), None]),
-]
-
-
-@pytest.mark.parametrize(("shape", "indices"), PLACES)
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_index_put_adds_at_the_places_that_torch_means(
-    shape: tuple[int, ...], indices: list[Tensor | None], dynamic: bool
-) -> None:
-    into, values = _inputs_of(shape, indices)
-    known = len(rust_ort.graphs())
-    compiled = torch.compile(lambda x, y: aten.index_put(x, indices, y, True), backend="rust_ort", dynamic=dynamic)
-    torch.testing.assert_close(compiled(into, values), aten.index_put(into, indices, values, True))
-    assert [graph.eager for graph in rust_ort.graphs()[known:]] == [[]]
-
-
-@pytest.mark.parametrize("indices", [[torch.tensor([7])], [torch.tensor([-8])], [None, torch.tensor([5])]])
-def test_index_put_beyond_the_tensor_is_an_error(indices: list[Tensor | None]) -> None:
-    compiled = torch.compile(lambda x, y: aten.index_put(x, indices, y, True), backend="rust_ort", dynamic=False)
-    with pytest.raises(Exception, match="ScatterElements"):
-        compiled(torch.zeros(7, 5), torch.ones(()))
 
 
 @pytest.mark.parametrize("optimizer", WRONG_OPTIMIZERS)

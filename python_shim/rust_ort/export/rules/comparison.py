@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rust_ort.export.rules.promotion import Number, as_dtype, pair, rounded
+from rust_ort.export.rules.promotion import Number, as_dtype, is_half, pair, rounded
 from rust_ort.export.rules.registry import decomposed
 
 aten = torch.ops.aten
@@ -121,7 +121,7 @@ def _but_for_nan(self: Tensor, other: Tensor, choose: Callable[[Tensor, Tensor],
 
 def _compared(compare: Callable[[Tensor, Number], Tensor], self: Tensor, other: Number) -> Any:
     """With the number as the tensor's half precision has it, as torch's kernels compare."""
-    if self.dtype not in (torch.float16, torch.bfloat16) or not math.isfinite(other):
+    if not is_half(self) or not math.isfinite(other):
         return NotImplemented
     value = rounded(other, self.dtype)
     return NotImplemented if value == other else compare(self, value)

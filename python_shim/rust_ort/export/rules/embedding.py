@@ -15,8 +15,6 @@ aten = torch.ops.aten
 
 SUM, MEAN, MAX = range(3)
 NO_FORM = "torchlib's embedding_bag gives offsets that make gradients wrong"
-
-
 NO_GRADIENT = "the gradient of embedding_bag has no ONNX form"
 
 
@@ -56,12 +54,13 @@ def embedding_bag(
     rows = widened(weight.index_select(0, indices))
     if per_sample_weights is not None:
         rows = rows * per_sample_weights.unsqueeze(1)
-    counted = (indices != padding_idx).to(torch.int64)
-    rows = torch.where(counted.unsqueeze(1) != 0, rows, 0) if padding_idx >= 0 else rows
+    counted = indices != padding_idx
+    if padding_idx >= 0:
+        rows = torch.where(counted.unsqueeze(1), rows, 0)
     total = rows.new_zeros([offsets.shape[0], weight.shape[1]]).index_add(0, bag, rows)[:n_bags]
     sizes = offsets.new_zeros([n_bags])
     if mode == MEAN:
-        counts = torch.zeros_like(offsets, dtype=torch.int64).index_add(0, bag, counted)[:n_bags]
+        counts = torch.zeros_like(offsets, dtype=torch.int64).index_add(0, bag, counted.to(torch.int64))[:n_bags]
         total = total / counts.clamp(min=1).unsqueeze(1)
         sizes = counts.to(offsets.dtype)
     fast = mode == SUM and padding_idx < 0 and _is_fast(weight, per_sample_weights)
@@ -69,8 +68,10 @@ def embedding_bag(
     return total.to(weight.dtype), of_index, sizes, sizes.clone()
 
 
-def _bags(indices: Tensor, offsets: Tensor) -> Tensor:
-    """The bag of each index: how many begin up to it, less one."""
+def _bags(indices: Tensor, offsets: Tensor, found: Tensor | None = None) -> Tensor:
+    """The bag of each index: how many begin up to it, less one. found: by the forward, where that needed them."""
+    if found is not None and found.shape[0] > 0:
+        return found
     begins = offsets.new_zeros([indices.shape[0] + 1], dtype=torch.int64)
     begins = begins.index_add(0, offsets, torch.ones_like(offsets, dtype=torch.int64))
     return begins.cumsum(0)[:-1] - 1
@@ -105,7 +106,7 @@ def embedding_bag_backward(
     """
     if scale_grad_by_freq or _is_left(mode, sparse, indices, offsets, grad):
         return NotImplemented
-    bag = _bags(indices, offsets) if offset2bag.shape[0] == 0 else offset2bag
+    bag = _bags(indices, offsets, offset2bag)
     rows = widened(grad).index_select(0, bag)
     if mode == MEAN:
         rows = rows / bag_size.index_select(0, bag).unsqueeze(1)
@@ -129,8 +130,9 @@ def per_sample_weights_backward(
     """To every weight the product of its bag's gradient and its row."""
     if _is_left(mode, False, indices, offsets, weight):
         return NotImplemented
-    bag = _bags(indices, offsets) if offset2bag.shape[0] == 0 else offset2bag
+    bag = _bags(indices, offsets, offset2bag)
     products = widened(grad).index_select(0, bag) * widened(weight.index_select(0, indices))
     summed = products.sum(1)
-    summed = torch.where(indices != padding_idx, summed, 0) if padding_idx >= 0 else summed
+    if padding_idx >= 0:
+        summed = torch.where(indices != padding_idx, summed, 0)
     return summed.to(grad.dtype)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rust_ort.export.rules.nodes import dtype, integral_result
+from rust_ort.export.rules.promotion import is_half
 from rust_ort.export.rules.registry import decomposed, in_eager, ints, op, torchs_own, translated
 
 aten = torch.ops.aten
@@ -204,7 +205,7 @@ for _name in ("sort", "topk"):
 @decomposed("aten.logsumexp.default", why="overflows in float16", upstream="onnxruntime", silent=True)
 def logsumexp(self: Tensor, dim: Sequence[int], keepdim: bool = False) -> Any:
     """Of half precision in float32."""
-    if self.dtype not in (torch.float16, torch.bfloat16):
+    if not is_half(self):
         return NotImplemented
     return torch.logsumexp(self.to(torch.float32), list(dim), keepdim).to(self.dtype)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,7 +12,9 @@ from torch import Tensor, fx
 
 from rust_ort.export.rules.indexing import long_indices
 from rust_ort.export.rules.nodes import argument, dtype, floating, of_rank_0
+from rust_ort.export.rules.promotion import is_half, widened
 from rust_ort.export.rules.registry import decomposed, in_eager
+from rust_ort.export.rules.sizes import steps
 
 aten = torch.ops.aten
 
@@ -37,7 +40,6 @@ in_eager(
     when=_badly_reduced,
 )
 
-HALVES = (torch.float16, torch.bfloat16)
 UPDATES = "ONNX's updates have the shape of the indices, torch's source may be larger; no kernel adds half precision"
 
 
@@ -50,9 +52,9 @@ def scatter(self: Tensor, dim: int, index: Tensor, src: Tensor) -> Any:
 @decomposed("aten.scatter_add.default", why=UPDATES, upstream="onnxruntime")
 def scatter_add(self: Tensor, dim: int, index: Tensor, src: Tensor) -> Any:
     """In float32, rounded once, with as much of the source as there are indices."""
-    if self.dtype not in HALVES and _fits(src, index):
+    if not is_half(self) and _fits(src, index):
         return NotImplemented
-    total, source = _added_as(self), _added_as(_cut(src, index))
+    total, source = widened(self), widened(_cut(src, index))
     return aten.scatter_add.default(total, dim, index, source).to(self.dtype)
 
 
@@ -61,9 +63,9 @@ def scatter_reduce(
     self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
 ) -> Any:
     """In float32, rounded once, with as much of the source as there are indices."""
-    if reduce == "mean" or (_fits(src, index) and (self.dtype not in HALVES or reduce in ("amax", "amin"))):
+    if reduce == "mean" or (_fits(src, index) and (not is_half(self) or reduce in ("amax", "amin"))):
         return NotImplemented
-    total, source = _added_as(self), _added_as(_cut(src, index))
+    total, source = widened(self), widened(_cut(src, index))
     return aten.scatter_reduce.two(total, dim, index, source, reduce, include_self=include_self).to(self.dtype)
 
 
@@ -87,22 +89,30 @@ def _index_put(operator: Any, *, checked: bool) -> Callable[..., Any]:
     def function(
         self: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False, unsafe: bool = False
     ) -> Any:
-        if accumulate and self.dtype is not torch.bool:
+        if accumulate and self.dtype is not torch.bool and _may_repeat(indices):
             return _added(self, indices, values, checked=checked)
         long = long_indices(indices)
-        return NotImplemented if long is None else operator(self, long, values, accumulate)
+        adds_half = accumulate and is_half(self)
+        if long is None and not adds_half:
+            return NotImplemented
+        total, source = (widened(self), widened(values)) if adds_half else (self, values)
+        return operator(total, indices if long is None else long, source, accumulate).to(self.dtype)
 
     return function
 
 
+def _may_repeat(indices: Sequence[Tensor | None]) -> bool:
+    """Whether an element may be named twice: not by a mask, nor by no index at all."""
+    named = [index for index in indices if index is not None]
+    masks = any(index.dtype in (torch.bool, torch.uint8) for index in named)
+    return bool(named) and not masks and not any(0 in index.shape for index in named)
+
+
 def _added(self: Tensor, indices: Sequence[Tensor | None], values: Tensor, *, checked: bool) -> Any:
     """One element after the other, in float32 for half precision."""
-    named = [index for index in indices if index is not None]
-    if not named or any(index.dtype in (torch.bool, torch.uint8) or 0 in index.shape for index in named):
-        return NotImplemented
     places = _places(self.shape, indices, checked=checked)
-    source = _added_as(values).expand(places.shape).reshape(-1)
-    total = aten.scatter_add.default(_added_as(self).reshape(-1), 0, places.reshape(-1), source)
+    source = widened(values).expand(places.shape).reshape(-1)
+    total = aten.scatter_add.default(widened(self).reshape(-1), 0, places.reshape(-1), source)
     return total.reshape(self.shape).to(self.dtype)
 
 
@@ -110,28 +120,25 @@ def _places(shape: Sequence[int], indices: Sequence[Tensor | None], *, checked: 
     """Of the elements that indices name, in the flat tensor; checked: beyond it where an index is out of bounds."""
     every = [*indices, *[None] * (len(shape) - len(indices))]
     named = [axis for axis, index in enumerate(every) if index is not None]
-    adjacent = named[-1] - named[0] + 1 == len(named)
     whole = [axis for axis, index in enumerate(every) if index is None]
+    tensors = [index for index in every if index is not None]
+    rank = max(index.dim() for index in tensors)
+    adjacent = named[-1] - named[0] + 1 == len(named)
     n_before = sum(axis < named[0] for axis in whole) if adjacent else 0
-    rank = max(index.dim() for index in indices if index is not None)
-    total: Tensor | None = None
-    for axis, (size, index) in enumerate(zip(shape, every, strict=True)):
+    parts = []
+    for axis, (size, step, index) in enumerate(zip(shape, steps(shape), every, strict=True)):
         if index is None:
             at = whole.index(axis)
-            at += rank if at >= n_before else 0
-            device = next(index.device for index in indices if index is not None)
-            line, view = torch.arange(size, device=device), [1] * (rank + len(whole))
-            view[at] = size
+            line, view = torch.arange(size, device=tensors[0].device), [1] * (rank + len(whole))
+            view[at if at < n_before else at + rank] = size
         else:
             line = index.to(torch.int64)
             line = torch.where(line < 0, line + size, line)
             if checked:
                 line = torch.where((line < 0) | (line >= size), math.prod(shape), line)
             view = [1] * (n_before + rank - index.dim()) + list(index.shape) + [1] * (len(whole) - n_before)
-        step = math.prod(shape[axis + 1 :])
-        part = line.reshape(view) * step
-        total = part if total is None else total + part
-    assert total is not None
+        parts.append(line.reshape(view) * step)
+    total: Tensor = functools.reduce(torch.add, parts)
     return total
 
 
@@ -155,7 +162,3 @@ def _fits(src: Tensor, index: Tensor) -> bool:
 
 def _cut(src: Tensor, index: Tensor) -> Tensor:
     return src[tuple(slice(length) for length in index.shape)]
-
-
-def _added_as(tensor: Tensor) -> Tensor:
-    return tensor.to(torch.float32) if tensor.dtype in HALVES else tensor

@@ -1,0 +1,108 @@
+"""index_put that adds: ONNX Runtime's ScatterND loses summands, and what stands in its place adds them all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import onnxruntime
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from support import KNOWN_WRONG_IN, FakeClient, use_client
+from torch import Tensor
+
+import rust_ort
+
+aten = torch.ops.aten
+TIMES = 300
+
+
+@pytest.fixture(autouse=True)
+def _client(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch._dynamo.reset()
+    use_client(monkeypatch, FakeClient())
+
+
+def wrong_sums(reduced: Callable[[Any], Any]) -> int:
+    """How many of `TIMES` runs were wrong: 2048 rows of 512 added to 100. reduced: {inputs} -> result."""
+    random = numpy.random.default_rng(0)
+    places, rows = random.integers(0, 100, 2048), random.integers(0, 5, (2048, 512)).astype(numpy.float32)
+    right = numpy.zeros((100, 512), numpy.float32)
+    numpy.add.at(right, places, rows)
+    return sum(not numpy.array_equal(reduced({"places": places[:, None], "rows": rows}), right) for _ in range(TIMES))
+
+
+def test_adding_by_scatter_nd_still_loses_summands() -> None:
+    node = helper.make_node("ScatterND", ["zeros", "places", "rows"], ["sums"], reduction="add")
+    inputs = [
+        helper.make_tensor_value_info("places", TensorProto.INT64, [2048, 1]),
+        helper.make_tensor_value_info("rows", TensorProto.FLOAT, [2048, 512]),
+    ]
+    zeros = numpy_helper.from_array(numpy.zeros((100, 512), numpy.float32), "zeros")
+    output = helper.make_tensor_value_info("sums", TensorProto.FLOAT, [100, 512])
+    graph = helper.make_graph([node], "g", inputs, [output], [zeros])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 2
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    wrong = wrong_sums(lambda feeds: session.run(None, feeds)[0])
+    if not wrong and onnxruntime.__version__ == KNOWN_WRONG_IN:
+        pytest.skip(f"{TIMES} runs were right on this machine: its threads did not meet")
+    assert wrong, f"onnxruntime {onnxruntime.__version__} adds every summand: index_put can be ScatterND"
+
+
+def test_every_summand_of_an_index_that_comes_often_is_added() -> None:
+    compiled = torch.compile(
+        lambda places, rows: torch.zeros(100, 512).index_put((places,), rows, accumulate=True), backend="rust_ort"
+    )
+    wrong = wrong_sums(
+        lambda feeds: compiled(torch.from_numpy(feeds["places"][:, 0]), torch.from_numpy(feeds["rows"])).numpy()
+    )
+    assert wrong == 0
+
+
+PLACES = [
+    ((7, 5), [torch.tensor([1, 1, 3, -1])]),
+    ((7, 5), [None, torch.tensor([0, 0, -5, 4])]),
+    ((7, 5), [torch.tensor([1, 1, 3]), torch.tensor([2, 2, 0])]),
+    ((4, 3, 5), [torch.tensor([1, 1]), None, torch.tensor([2, 2])]),
+    ((4, 3, 5), [None, torch.tensor([1, 1]), torch.tensor([2, 2])]),
+    ((4, 3, 5), [torch.tensor([[0], [0]]), torch.tensor([1, 1, 2])]),
+    ((4, 3, 5, 2), [None, torch.tensor([[0], [0]]), torch.tensor([1, 1, 2])]),
+    ((4, 3, 5, 2), [torch.tensor([[0], [0]]), None, torch.tensor([1, 1, 2])]),
+    ((6,), [torch.tensor(2)]),
+    ((4, 3), [torch.tensor(1), None]),
+]
+
+
+@pytest.mark.parametrize(("shape", "indices"), PLACES)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_index_put_adds_at_the_places_that_torch_means(
+    shape: tuple[int, ...], indices: list[Tensor | None], dynamic: bool
+) -> None:
+    into = torch.arange(math.prod(shape), dtype=torch.float32).sin().reshape(shape)
+    values = into[tuple(slice(None) if index is None else index for index in indices)].cos()
+    known = len(rust_ort.graphs())
+    compiled = torch.compile(lambda x, y: aten.index_put(x, indices, y, True), backend="rust_ort", dynamic=dynamic)
+    torch.testing.assert_close(compiled(into, values), aten.index_put(into, indices, values, True))
+    assert [graph.eager for graph in rust_ort.graphs()[known:]] == [[]]
+
+
+@pytest.mark.parametrize("indices", [[torch.tensor([7])], [torch.tensor([-8])], [None, torch.tensor([5])]])
+def test_index_put_beyond_the_tensor_is_an_error(indices: list[Tensor | None]) -> None:
+    compiled = torch.compile(lambda x, y: aten.index_put(x, indices, y, True), backend="rust_ort", dynamic=False)
+    with pytest.raises(Exception, match="ScatterElements"):
+        compiled(torch.zeros(7, 5), torch.ones(()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_index_put_adds_where_a_mask_says(dtype: torch.dtype) -> None:
+    into = torch.arange(12, dtype=dtype).reshape(4, 3)
+    mask, values = torch.tensor([True, False, True, False]), torch.full((2, 3), 0.5, dtype=dtype)
+    known = len(rust_ort.graphs())
+    compiled = torch.compile(lambda x: aten.index_put(x, [mask], values, True), backend="rust_ort", dynamic=False)
+    torch.testing.assert_close(compiled(into), aten.index_put(into, [mask], values, True))
+    assert [graph.eager for graph in rust_ort.graphs()[known:]] == [[]]
