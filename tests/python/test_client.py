@@ -391,15 +391,11 @@ def test_a_daemon_killed_in_a_call_is_an_error_and_the_next_call_works(daemon: D
 def test_a_daemon_stopped_between_calls_is_started_again(daemon: Daemon) -> None:
     run = add(daemon)
     run([torch.ones(10), torch.ones(10)])
-    executors = children(daemon.pid())
+    executor = executor_pid(daemon)
     daemon.stop()
     # An executor that has not noticed yet may still take a call, and end in it.
-    wait_until(lambda: not any(alive(pid) for pid in executors), "executors to follow their daemon")
+    wait_until(lambda: not alive(executor), "the executor to follow its daemon")
     assert run([torch.ones(10), torch.ones(10)])[0].tolist() == [2.0] * 10
-
-
-def children(pid: int | None) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def test_an_interrupted_call_keeps_its_memory_until_it_is_answered(daemon: Daemon, hold: Path) -> None:
