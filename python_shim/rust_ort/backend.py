@@ -79,14 +79,15 @@ def rust_ort(
 
 def _as_itself(error: RustOrtError) -> RustOrtError:
     """`error` in a form that Dynamo lets through instead of wrapping it in BackendCompilerFailed."""
-    from torch._dynamo.exc import ShortenTraceback
+    from rust_ort.torch_private import lets_through
 
-    kind = type(error)
-    through = type(kind.__name__, (kind, ShortenTraceback), {"__module__": kind.__module__})
-    raised: RustOrtError = through.__new__(through, *error.args)  # __init__ wants Dynamo's arguments
+    kind, base = type(error), lets_through()
+    if base is None:
+        return error
+    through: Any = type(kind.__name__, (kind, base), {"__module__": kind.__module__})
+    raised: RustOrtError = through.__new__(through)
+    base.__init__(raised, *error.args, first_useful_frame=None)  # what Dynamo asks of its errors, in each version
     raised.__dict__.update(error.__dict__)
-    raised.first_useful_frame = None  # type: ignore[attr-defined]
-    raised.frame_exec_strategy = None  # type: ignore[attr-defined]
     return raised
 
 

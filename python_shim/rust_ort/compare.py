@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from rust_ort._callable import make_callable
 from rust_ort.backend import Backend, client_of
 from rust_ort.graph_info import GraphInfo, NodeVerdict, half_tolerance
 from rust_ort.options import Options
 from rust_ort.reference import rng_kept
+from rust_ort.torch_private import pytree
 
 Pair = tuple[str, Tensor | None, Tensor | None, str]
 

@@ -21,6 +21,7 @@ from rust_ort.graph_info import GraphInfo, half_tolerance
 from rust_ort.nodes import GraphNodes
 from rust_ort.options import Options, Tolerance
 from rust_ort.reference import run_reference
+from rust_ort.torch_private import autocast_off
 from rust_ort.transport.specs import not_compared
 
 log = logging.getLogger("rust_ort")
@@ -197,7 +198,7 @@ class CompiledGraph:
         inputs = list(args)
         args.clear()
         try:
-            with torch._C._DisableAutocast():
+            with autocast_off():
                 assert self._outer is not None
                 return self._outer.forward(*inputs)
         finally:
@@ -208,7 +209,7 @@ class CompiledGraph:
         if not self._warned:
             self._warned = True
             log.warning("%s runs in eager because on_daemon_error is 'eager': %s", self.info.name, fault)
-        with torch._C._DisableAutocast():
+        with autocast_off():
             if self._restride_all is not None:
                 self._restride_all(args)
             return self._module(*args)

@@ -17,6 +17,7 @@ from rust_ort.compare import copied, kept_state, scalar_loss
 from rust_ort.export.partition import EagerNode
 from rust_ort.graph_info import GraphInfo
 from rust_ort.options import Options
+from rust_ort.torch_private import compile_counters
 
 
 @dataclass(kw_only=True)
@@ -67,7 +68,7 @@ def explain(
     """
     backend = Backend(options)
     compiled = torch.compile(model, backend=backend)
-    breaks = Counter(torch._dynamo.utils.counters["graph_break"])
+    breaks = Counter(compile_counters()["graph_break"])
 
     def step() -> float:
         start = time.perf_counter()
@@ -81,7 +82,7 @@ def explain(
     with kept_state(model):
         first = step()
         second = step()
-    found = Counter(torch._dynamo.utils.counters["graph_break"]) - breaks
+    found = Counter(compile_counters()["graph_break"]) - breaks
     seconds: dict[str, float] = {}
     for graph in backend.graphs:
         for phase, spent in graph.seconds.items():

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from rust_ort.torch_private import autocast_off
+
 
 class Reference(fx.Interpreter):
     """Eager interpreter of an AOT graph. `capture`: FX names whose values are kept in `values`."""
@@ -30,7 +32,7 @@ def run_reference(
 ) -> tuple[Any, dict[str, Any]]:
     """(outputs, {FX name: value}) of `gm` in eager. The random generators are left as they were found."""
     interpreter = Reference(gm, capture=capture)
-    with rng_kept(), torch.no_grad(), torch._C._DisableAutocast():
+    with rng_kept(), torch.no_grad(), autocast_off():
         outputs = interpreter.run(*inputs)
     return outputs, interpreter.values
 

@@ -75,7 +75,7 @@ def row(seed: int, n_steps: int, dtype: torch.dtype) -> Row:
     """Three runs of a seed: float32, autocast, autocast compiled."""
     float32 = losses(seed, n_steps, autocast=None)
     eager = losses(seed, n_steps, autocast=dtype)
-    torch._dynamo.reset()
+    torch.compiler.reset()
     compiled = losses(
         seed, n_steps, autocast=dtype, wrap=lambda model: torch.compile(model, backend="rust_ort", fullgraph=True)
     )

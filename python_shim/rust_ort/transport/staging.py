@@ -10,10 +10,11 @@ from typing import Any
 import torch
 
 from rust_ort.errors import ClientError
+from rust_ort.torch_private import foreach_copy, is_functorch_wrapped, reinterpret
 from rust_ort.transport import process, wire
 from rust_ort.transport.arena import Arena
 from rust_ort.transport.lanes import descriptor
-from rust_ort.transport.layout import ONNX_CODE, Layout, block_bytes, contiguous_strides, reinterpret
+from rust_ort.transport.layout import ONNX_CODE, Layout, block_bytes, contiguous_strides
 from rust_ort.transport.segment import LOCATION_BITS, OFFSET_MASK
 from rust_ort.transport.specs import OutputSpec
 
@@ -39,7 +40,7 @@ def refusal(what: str, tensor: object) -> ClientError:
         if kind.__name__ == "FakeTensor":
             advice = "a FakeTensor has no data: call the compiled function outside FakeTensorMode"
         return ClientError(f"{what}: {kind.__module__}.{kind.__qualname__} cannot be sent to ONNX Runtime; {advice}")
-    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+    if is_functorch_wrapped(tensor):
         return ClientError(
             f"{what}: a tensor wrapped by torch.func (vmap, grad, jvp, functionalize) has no data of its own; "
             "compile the function that torch.func transforms, not the other way round"
@@ -60,7 +61,7 @@ def check_tensor(what: str, tensor: object) -> torch.Tensor:
     if (
         isinstance(tensor, torch.Tensor)
         and type(tensor) in _PLAIN
-        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        and not is_functorch_wrapped(tensor)
         and tensor.is_cpu
         and tensor.layout is torch.strided
         and tensor.dtype in ONNX_CODE
@@ -180,7 +181,7 @@ class StagingBuffer:
                 flat = torch.frombuffer(
                     self.memory, dtype=slot.dtype, count=max(1, slot.shape.numel()), offset=slot.pooled_at
                 )
-                self.targets[i] = reinterpret(flat, slot.shape, contiguous_strides(slot.shape))
+                self.targets[i] = reinterpret(flat, tuple(slot.shape), contiguous_strides(slot.shape))
                 self.locations[i] = base + slot.pooled_at
 
 
@@ -266,7 +267,7 @@ def _copy(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
     if len(targets) == 1:
         targets[0].copy_(sources[0])
     elif targets:
-        torch._foreach_copy_(targets, sources)
+        foreach_copy(targets, sources)
 
 
 def _stage_large(
