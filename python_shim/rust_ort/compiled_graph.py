@@ -22,6 +22,7 @@ from rust_ort.nodes import GraphNodes
 from rust_ort.options import Options, Tolerance
 from rust_ort.reference import run_reference
 from rust_ort.transport.specs import not_compared
+from rust_ort.transport.staging import as_plain
 
 log = logging.getLogger("rust_ort")
 
@@ -128,7 +129,9 @@ class CompiledGraph:
         if not compare and not observe.dump_wanted(info.graph_id, info.name):
             if self._fast is not None and not self._keep_inputs:
                 return self._fast(args)
+            args[:] = map(as_plain, args)
             return self._guarded(args, None)
+        args[:] = map(as_plain, args)
         return self._observed_call(args, step, compare=compare)
 
     def _show(self) -> None:
