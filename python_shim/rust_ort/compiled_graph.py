@@ -17,7 +17,7 @@ from rust_ort.client import Client, GraphSpec, Part, Verdict
 from rust_ort.errors import DaemonFault
 from rust_ort.export.plan import Plan, PlannedPart, restrides
 from rust_ort.fast_path import fast_path
-from rust_ort.graph_info import GraphInfo, half_tolerance
+from rust_ort.graph_info import GraphInfo, half_tolerance, note_call
 from rust_ort.nodes import GraphNodes
 from rust_ort.options import Options, Tolerance
 from rust_ort.reference import run_reference
@@ -122,6 +122,7 @@ class CompiledGraph:
     def __call__(self, args: list[Any]) -> Any:
         info = self.info
         step = next(self._steps)
+        note_call(info)
         info.calls += 1
         if observe.current() is not None and observe.must_show(info.graph_id, info.name):
             self._show()
