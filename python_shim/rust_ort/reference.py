@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -35,6 +36,32 @@ def run_reference(
     with rng_kept(), torch.no_grad(), autocast_off():
         outputs = interpreter.run(*inputs)
     return outputs, interpreter.values
+
+
+@contextmanager
+def in_eager() -> Iterator[None]:
+    """Inside, nothing compiles and nothing compiled runs, in any thread: no module that `torch.compile` or
+    `model.compile()` made, no function decorated with it further down. The reference is never the backend itself.
+
+    torch has one stance a process: of threads that are inside at once, the last to leave gives it back.
+    """
+    global _inside, _stance
+    with _stance_lock:
+        if _inside == 0:
+            _stance = torch.compiler.set_stance("force_eager")
+        _inside += 1
+    try:
+        yield
+    finally:
+        with _stance_lock:
+            _inside -= 1
+            if _inside == 0:
+                _stance.__exit__(None, None, None)
+
+
+_inside = 0
+_stance: Any = None
+_stance_lock = threading.Lock()
 
 
 @contextmanager

@@ -30,12 +30,26 @@ _memcpy.restype = ctypes.c_void_p
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 
 
+def over_own_memory(kind: type) -> bool:
+    """Whether tensors of this type are memory like a plain tensor: a subclass with operators of its own, as every
+    wrapper and FakeTensor are, is not."""
+    return issubclass(kind, torch.Tensor) and kind.__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl
+
+
+def as_plain(value: Any) -> Any:
+    """A tensor of a subclass over memory of its own as a plain tensor over the same; anything else as it is."""
+    if type(value) in _PLAIN or not over_own_memory(type(value)):
+        return value
+    with torch._C.DisableTorchFunctionSubclass():
+        return value.as_subclass(torch.Tensor)
+
+
 def refusal(what: str, tensor: object) -> ClientError:
     """Why the tensor cannot be sent."""
     kind = type(tensor)
     if not isinstance(tensor, torch.Tensor):
         return ClientError(f"{what}: expected a tensor, an int or a float, got {kind.__module__}.{kind.__qualname__}")
-    if kind not in _PLAIN:
+    if not over_own_memory(kind):
         advice = "call the compiled function with plain tensors"
         if kind.__name__ == "FakeTensor":
             advice = "a FakeTensor has no data: call the compiled function outside FakeTensorMode"
@@ -51,20 +65,28 @@ def refusal(what: str, tensor: object) -> ClientError:
         )
     if tensor.layout is not torch.strided:
         return ClientError(f"{what}: layout {tensor.layout} cannot be sent; call .to_dense() before")
+    if tensor.is_nested:
+        return ClientError(f"{what}: a nested tensor cannot be sent; call .to_padded_tensor() before")
     if tensor.dtype not in ONNX_CODE:
         return ClientError(f"{what}: dtype {tensor.dtype} does not exist in ONNX; cast it or leave the node to eager")
-    return ClientError(f"{what}: a tensor without memory of its own cannot be sent; call .clone() on it before")
+    return ClientError(
+        f"{what}: a tensor without memory (its storage was freed, or never was) cannot be sent; call with one that "
+        "holds its values"
+    )
 
 
 def check_tensor(what: str, tensor: object) -> torch.Tensor:
-    """The tensor, when its memory may be read."""
+    """The tensor as a plain one, when its memory may be read. Errors: ClientError."""
+    tensor = as_plain(tensor)
     if (
         isinstance(tensor, torch.Tensor)
         and type(tensor) in _PLAIN
         and not is_functorch_wrapped(tensor)
         and tensor.is_cpu
         and tensor.layout is torch.strided
+        and not tensor.is_nested
         and tensor.dtype in ONNX_CODE
+        and (tensor.data_ptr() or tensor.numel() == 0 or tensor._is_zerotensor())
     ):
         return tensor
     raise refusal(what, tensor)
@@ -149,6 +171,20 @@ class InputSlot:
         self.itemsize = self.dtype.itemsize
         self.code = ONNX_CODE[self.dtype]
 
+    def plain(self, value: object) -> torch.Tensor:
+        """A tensor of a subclass as a plain one. Errors: ClientError."""
+        value = as_plain(value)
+        if type(value) not in _PLAIN:
+            raise refusal(self.what, value)
+        assert isinstance(value, torch.Tensor)
+        return value
+
+    def filled(self, value: torch.Tensor) -> torch.Tensor:
+        """What stands for elements without an address: autograd's efficient zeros are zeros. Errors: ClientError."""
+        if not value._is_zerotensor():
+            raise refusal(self.what, value)
+        return torch.zeros(self.shape, dtype=self.dtype, device="cpu")
+
     def write_number(self, value: int | float, buffer: StagingBuffer) -> None:
         """Writes a SymInt or a float where the buffer has its place. Errors: PlanMismatch, ClientError."""
         is_float = isinstance(value, float)
@@ -225,16 +261,19 @@ class CallPlan:
         try:
             for i, (slot, value) in enumerate(zip(self.slots, inputs, strict=True)):
                 if type(value) not in _PLAIN:
-                    if not isinstance(value, int | float):
-                        raise refusal(slot.what, value)
-                    slot.write_number(value, buffer)
-                    continue
-                if value.shape != slot.shape or value.dtype is not slot.dtype or not value.is_cpu or slot.is_number:
-                    raise PlanMismatch
+                    if isinstance(value, int | float):
+                        slot.write_number(value, buffer)
+                        continue
+                    value = slot.plain(value)
                 try:
+                    if value.shape != slot.shape or value.dtype is not slot.dtype or not value.is_cpu or slot.is_number:
+                        raise PlanMismatch
                     address = value.data_ptr()
-                except RuntimeError:
+                except RuntimeError:  # it has no storage, or no shape
                     raise refusal(slot.what, value) from None
+                if not address and slot.shape.numel():
+                    value = slot.filled(value)
+                    address = value.data_ptr()
                 target = buffer_targets[i]
                 if low <= address < high and (location := location_in(arena, value, address)):
                     locations[i] = location
