@@ -271,7 +271,8 @@ def _with_custom(registry: Any, custom: dict[Any, Callable[..., Any]] | None) ->
     if not custom:
         return registry
     extended = copy.copy(registry)
-    extended.functions = dict(registry.functions)
+    # `register_op` writes into the lists: they are the registry's of every compilation.
+    extended.functions = {target: list(known) for target, known in registry.functions.items()}
     for target, function in custom.items():
         extended.register_op(target, told(target, function, private().schemas))
     return extended
