@@ -6,18 +6,21 @@ comes out goes through compiled_graph.py, then transport/, to the executor.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
 from rust_ort._callable import make_callable
-from rust_ort.errors import OptionError, RustOrtError
+from rust_ort.arguments import checked_options, shown
+from rust_ort.errors import ClientError, OptionError, RustOrtError
 from rust_ort.graph_info import GraphInfo, graphs
 from rust_ort.options import Options
 
 if TYPE_CHECKING:
     from rust_ort.client import Client
+    from rust_ort.report import Report
 
 __all__ = ["Backend", "GraphInfo", "backend", "client_of", "graphs", "rust_ort"]
 
@@ -30,9 +33,14 @@ def client_of(options: Options) -> Client:
 
 
 class Backend:
-    """A torch.compile backend with its options. Deep-copies as itself and pickles by its options."""
+    """A torch.compile backend with its options. Deep-copies as itself and pickles by its options.
+
+    options: a dict of the names of `rust_ort.Options`, or Options. `graphs`: what it compiled, oldest first;
+    `report()`: what was compared of them. Errors: OptionError.
+    """
 
     def __init__(self, options: Mapping[str, Any] | Options | None = None) -> None:
+        options = checked_options("backend", options)
         self._given = options if isinstance(options, Options) else dict(options or {})
         self.options = options if isinstance(options, Options) else Options.parse(options)
         self.__name__ = "rust_ort"
@@ -47,6 +55,17 @@ class Backend:
             return compile_dynamo_graph(gm, example_inputs, options, self.graphs)
         except RustOrtError as error:
             raise _as_itself(error) from error
+
+    def report(self) -> Report:
+        """What the option compare found in the calls so far: `model(x); backend.report().check()`."""
+        from rust_ort.compare import missing
+        from rust_ort.report import Report
+
+        verdicts = [
+            dataclasses.replace(verdict, name=f"{graph.name}, call {step}: {verdict.name}")
+            for graph in self.graphs for step, verdict in graph.verdicts
+        ]  # fmt: skip
+        return Report(verdicts=verdicts, graphs=list(self.graphs), missing=missing(self.options, self.graphs))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Backend:
         return self
@@ -70,6 +89,12 @@ def rust_ort(
     gm, example_inputs: what Dynamo hands over. options: names of `rust_ort.Options`. Errors: OptionError;
     ClientError under on_unsupported="error"; DaemonFault when no daemon answers.
     """
+    if not isinstance(gm, fx.GraphModule):
+        raise ClientError(
+            f"rust_ort is a backend, which torch.compile calls with a graph; got {shown(gm)}; "
+            "use torch.compile(model, backend=rust_ort)",
+            code="BAD_ARGUMENT",
+        )
     try:
         made = Backend(options)
     except RustOrtError as error:
@@ -78,11 +103,16 @@ def rust_ort(
 
 
 def _as_itself(error: RustOrtError) -> RustOrtError:
-    """`error` in a form that Dynamo lets through instead of wrapping it in BackendCompilerFailed."""
+    """`error` in a form that Dynamo lets through instead of wrapping it in BackendCompilerFailed.
+
+    Dynamo raises it `from None`: an attribute of the class keeps what was wrong in the first place.
+    """
     from torch._dynamo.exc import ShortenTraceback
 
     kind = type(error)
-    through = type(kind.__name__, (kind, ShortenTraceback), {"__module__": kind.__module__})
+    through = type(
+        kind.__name__, (kind, ShortenTraceback), {"__module__": kind.__module__, "__cause__": error.__cause__}
+    )
     raised: RustOrtError = through.__new__(through, *error.args)  # __init__ wants Dynamo's arguments
     raised.__dict__.update(error.__dict__)
     raised.first_useful_frame = None  # type: ignore[attr-defined]
