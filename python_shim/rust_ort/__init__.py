@@ -11,6 +11,7 @@ Ask:
     rust_ort.explain(model, *args, **kwargs)   an Explanation: graphs, nodes left to eager and why, time by phase
     with rust_ort.dump("run"): ...             everything compiled or run inside is written to dumps/run
     rust_ort.graphs()                          what this process compiled
+    rust_ort.status(), rust_ort.shutdown()     the daemon, and the end of this process's connections
 
 Errors are RustOrtError: ClientError (correct the call; OptionError, NotAvailableYet), DaemonFault (see the log;
 DaemonLost, ExecutorLost) and NumericMismatch. Logged on the logger "rust_ort".
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from rust_ort.explain import Explanation
     from rust_ort.explain import explain as explain
     from rust_ort.report import Report
+    from rust_ort.service import shutdown as shutdown
+    from rust_ort.service import status as status
 
 __version__ = "0.1.0"
 
@@ -66,9 +69,11 @@ __all__ = [
     "dump",
     "explain",
     "graphs",
+    "shutdown",
+    "status",
 ]
 
-_LAZY = {"Report": "report", "Explanation": "explain"}
+_LAZY = {"Report": "report", "Explanation": "explain", "shutdown": "service", "status": "service"}
 
 
 def __getattr__(name: str) -> Any:

@@ -92,6 +92,11 @@ ARGUMENTS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (compiled(options=[("compare", 1)]), OptionError, r"backend options: expected a dict"),
     (compiled(options={"threads": "two"}), OptionError, r"option threads: expected an integer from 1 to 4096 or None"),
     (compiled(mode="reduce-overhead"), OptionError, r"mode='reduce-overhead': rust_ort has no modes; use options"),
+    (lambda: rust_ort.status(options="x"), OptionError, r"status options: expected a dict"),
+    (lambda: rust_ort.status(options={"socket": "relative"}), ClientError,
+     r"socket 'relative': expected an absolute path"),
+    (lambda: rust_ort.shutdown(stop_daemon="yes"), OptionError,
+     r"shutdown stop_daemon: expected True or False, got 'yes'"),
 ]  # fmt: skip
 
 
