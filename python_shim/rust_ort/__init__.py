@@ -1,7 +1,21 @@
 """rust_ort: a torch.compile backend that runs forward and backward graphs on ONNX Runtime behind a Rust daemon.
 
-The module itself is a backend: `torch.compile(model, backend=rust_ort)`. Importing it loads neither torch.onnx nor
-onnxscript.
+Compile:
+    torch.compile(model, backend="rust_ort")                    no import needed
+    torch.compile(model, backend=rust_ort)                      the module itself is a backend
+    torch.compile(model, backend=rust_ort.backend(threads=2))   with options, see help(rust_ort.Options)
+
+Ask:
+    rust_ort.compare(model, *args, **kwargs)   a Report: eager against the backend, outputs, loss, every gradient
+    report.check()                             raises NumericMismatch where the two differ
+    rust_ort.explain(model, *args, **kwargs)   an Explanation: graphs, nodes left to eager and why, time by phase
+    with rust_ort.dump("run"): ...             everything compiled or run inside is written to dumps/run
+    rust_ort.graphs()                          what this process compiled
+    rust_ort.status(), rust_ort.shutdown()     the daemon, and the end of this process's connections
+
+Errors are RustOrtError: ClientError (correct the call; OptionError, NotAvailableYet), DaemonFault (see the log;
+DaemonLost, ExecutorLost) and NumericMismatch. Logged on the logger "rust_ort".
+Importing loads neither torch.onnx nor onnxscript.
 """
 
 from __future__ import annotations
@@ -25,11 +39,13 @@ from rust_ort.options import Options
 
 if TYPE_CHECKING:
     from rust_ort.backend import backend as backend
-    from rust_ort.compare import Report
     from rust_ort.compare import compare as compare
     from rust_ort.dump import dump as dump
     from rust_ort.explain import Explanation
     from rust_ort.explain import explain as explain
+    from rust_ort.report import Report
+    from rust_ort.service import shutdown as shutdown
+    from rust_ort.service import status as status
 
 __version__ = "0.1.0"
 
@@ -53,9 +69,11 @@ __all__ = [
     "dump",
     "explain",
     "graphs",
+    "shutdown",
+    "status",
 ]
 
-_LAZY = {"Report": "compare", "Explanation": "explain"}
+_LAZY = {"Report": "report", "Explanation": "explain", "shutdown": "service", "status": "service"}
 
 
 def __getattr__(name: str) -> Any:
@@ -64,6 +82,10 @@ def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 make_callable(__name__, rust_ort)

@@ -6,18 +6,21 @@ comes out goes through compiled_graph.py, then transport/, to the executor.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
 from rust_ort._callable import make_callable
-from rust_ort.errors import OptionError, RustOrtError
+from rust_ort.arguments import checked_options, shown
+from rust_ort.errors import ClientError, OptionError, RustOrtError
 from rust_ort.graph_info import GraphInfo, graphs
 from rust_ort.options import Options
 
 if TYPE_CHECKING:
     from rust_ort.client import Client
+    from rust_ort.report import Report
 
 __all__ = ["Backend", "GraphInfo", "backend", "client_of", "graphs", "rust_ort"]
 
@@ -32,11 +35,13 @@ def client_of(options: Options) -> Client:
 class Backend:
     """A torch.compile backend with its options. Deep-copies as itself and pickles by its options.
 
-    Backends with equal options are equal: code that one compiled serves the other, and Dynamo does not compile it
-    again. `graphs`: those that this object compiled.
+    options: a dict of the names of `rust_ort.Options`, or Options. `graphs`: those that this object compiled, oldest
+    first; `report()`: what was compared of them. Backends with equal options are equal: code that one compiled serves
+    the other, and Dynamo does not compile it again. Errors: OptionError.
     """
 
     def __init__(self, options: Mapping[str, Any] | Options | None = None) -> None:
+        options = checked_options("backend", options)
         self._given = options if isinstance(options, Options) else dict(options or {})
         self.options = options if isinstance(options, Options) else Options.parse(options)
         self.__name__ = "rust_ort"
@@ -61,6 +66,17 @@ class Backend:
         kept = (getattr(self.options, name) for name in self.options.__dataclass_fields__)
         return hash((type(self), *(value for value in kept if isinstance(value, str | int | float))))
 
+    def report(self) -> Report:
+        """What the option compare found in the calls so far: `model(x); backend.report().check()`."""
+        from rust_ort.compare import missing
+        from rust_ort.report import Report
+
+        verdicts = [
+            dataclasses.replace(verdict, name=f"{graph.name}, call {step}: {verdict.name}")
+            for graph in self.graphs for step, verdict in graph.verdicts
+        ]  # fmt: skip
+        return Report(verdicts=verdicts, graphs=list(self.graphs), missing=missing(self.options, self.graphs))
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Backend:
         return self
 
@@ -83,6 +99,12 @@ def rust_ort(
     gm, example_inputs: what Dynamo hands over. options: names of `rust_ort.Options`. Errors: OptionError;
     ClientError under on_unsupported="error"; DaemonFault when no daemon answers.
     """
+    if not isinstance(gm, fx.GraphModule):
+        raise ClientError(
+            f"rust_ort is a backend, which torch.compile calls with a graph; got {shown(gm)}; "
+            "use torch.compile(model, backend=rust_ort)",
+            code="BAD_ARGUMENT",
+        )
     try:
         made = Backend(options)
     except RustOrtError as error:
@@ -91,13 +113,16 @@ def rust_ort(
 
 
 def _as_itself(error: RustOrtError) -> RustOrtError:
-    """`error` in a form that Dynamo lets through instead of wrapping it in BackendCompilerFailed."""
+    """`error` in a form that Dynamo lets through instead of wrapping it in BackendCompilerFailed.
+
+    Dynamo raises it `from None`: an attribute of the class keeps what was wrong in the first place.
+    """
     from rust_ort.torch_private import lets_through
 
     kind, base = type(error), lets_through()
     if base is None:
         return error
-    through: Any = type(kind.__name__, (kind, base), {"__module__": kind.__module__})
+    through: Any = type(kind.__name__, (kind, base), {"__module__": kind.__module__, "__cause__": error.__cause__})
     raised: RustOrtError = through.__new__(through)
     base.__init__(raised, *error.args, first_useful_frame=None)  # what Dynamo asks of its errors, in each version
     raised.__dict__.update(error.__dict__)

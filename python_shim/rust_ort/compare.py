@@ -3,148 +3,127 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import difflib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from rust_ort import arguments
 from rust_ort._callable import make_callable
 from rust_ort.backend import Backend, client_of
-from rust_ort.graph_info import GraphInfo, NodeVerdict, called, half_tolerance
+from rust_ort.errors import ClientError
+from rust_ort.graph_info import GraphInfo, called, fits, half_tolerance
 from rust_ort.options import Options
 from rust_ort.reference import in_eager, rng_kept
-from rust_ort.torch_private import pytree
+from rust_ort.report import Report
+from rust_ort.torch_private import compile_counters, is_optimized_module, pytree
+from rust_ort.transport.specs import Verdict, not_compared
+
+__all__ = ["Report", "compare"]
 
 Pair = tuple[str, Tensor | None, Tensor | None, str]
-
-
-@dataclass(kw_only=True)
-class Report:
-    """Result of `rust_ort.compare`. `verdicts`: one a value compared, or not compared with the reason."""
-
-    verdicts: list[Any] = field(default_factory=list)
-    graphs: list[GraphInfo] = field(default_factory=list)
-
-    @property
-    def ok(self) -> bool:
-        """At least one value matched, none is outside tolerance and none failed."""
-        kinds = [verdict.kind for verdict in self.verdicts]
-        return "match" in kinds and not {"mismatch", "failed"} & set(kinds)
-
-    @property
-    def nodes(self) -> list[tuple[str, NodeVerdict]]:
-        """(graph, verdicts) of every FX node, under the option compare="nodes"."""
-        return [(graph.name, node) for graph in self.graphs for _, node in graph.nodes]
-
-    @property
-    def first_wrong_node(self) -> tuple[str, NodeVerdict] | None:
-        """(graph, node) of the first node whose own kernel differs from eager on eager's inputs, or failed."""
-        return next(((graph, node) for graph, node in self.nodes if node.is_wrong), None)
-
-    def to_json(self) -> str:
-        return json.dumps(
-            {
-                "schema": 1,
-                "ok": self.ok,
-                "verdicts": [
-                    {
-                        "name": verdict.name,
-                        "verdict": verdict.kind,
-                        "reason": verdict.reason,
-                        "max_abs": verdict.max_abs,
-                        "max_rel_to_max": verdict.max_rel_to_max,
-                        "outside": verdict.outside,
-                    }
-                    for verdict in self.verdicts
-                ],
-                "graphs": [
-                    {
-                        "name": graph.name,
-                        "compute_nodes": graph.compute_nodes,
-                        "eager": [{"node": node.name, "reason": node.reason} for node in graph.eager],
-                    }
-                    for graph in self.graphs
-                ],
-            },
-            indent=1,
-        )
-
-    def __str__(self) -> str:
-        width = max([len(verdict.name) for verdict in self.verdicts] + [4])
-        lines = [f"{'name':<{width}}  {'verdict':<12}  {'max |c-r|':>9}  {'/max |r|':>9}  outside"]
-        for verdict in self.verdicts:
-            numbers = (
-                f"{verdict.max_abs:>9.2e}  {verdict.max_rel_to_max:>9.2e}  {verdict.outside}"
-                if verdict.kind in ("match", "mismatch")
-                else str(verdict.reason)
-            )
-            lines.append(f"{verdict.name:<{width}}  {verdict.kind:<12}  {numbers}")
-        nodes = sum(graph.compute_nodes for graph in self.graphs)
-        eager = sum(len(graph.eager) for graph in self.graphs)
-        counts = {kind: sum(v.kind == kind for v in self.verdicts) for kind in _KINDS}
-        lines.append(
-            ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
-            + f"; {len(self.graphs)} graphs, {nodes - eager} nodes on ONNX Runtime, {eager} in eager"
-        )
-        if self.nodes:
-            kinds = Counter(node.local.kind for _, node in self.nodes)
-            lines.append("nodes: " + ", ".join(f"{count} {kind}" for kind, count in kinds.items()))
-        if self.first_wrong_node is not None:
-            lines.append("first wrong node: {}: {}".format(*self.first_wrong_node))
-        return "\n".join(lines)
-
-
-_KINDS = ("match", "mismatch", "not_compared", "failed")
 
 
 def compare(
     model: nn.Module | Callable[..., Any],
     *args: Any,
     backward: bool = True,
-    autocast: torch.dtype | None = None,
+    autocast: torch.dtype | str | None = None,
     loss: Callable[[Any], Tensor] | None = None,
     options: Mapping[str, Any] | Options | None = None,
     **kwargs: Any,
 ) -> Report:
     """Runs `model(*args, **kwargs)` in eager and through the backend from the same state and compares the two.
 
-    backward: also the gradients of every parameter and of inputs that require them. autocast: dtype of an autocast
-    region around the forward. loss: scalar from the outputs; None takes the output's `loss`, else the sum of every
-    floating output's mean with weights cos(i). options: of the backend; None with a model that rust_ort compiled
-    already: that model's own. The reference runs with every compilation off, in all threads.
+    model: a module or a function of tensors, of any dtype and shape; what it returns may be nested.
+    backward: also the gradients of every parameter and of inputs that require them.
+    autocast: dtype of an autocast region around the forward, torch.bfloat16 or torch.float16 or its name.
+    loss: a scalar tensor from the outputs; None takes the output's `loss`, else the sum of every floating output's mean
+    with weights cos(i).
+    options: of the backend, see `rust_ort.Options`; {"compare": "nodes"} names the node to blame; None with a model
+    that rust_ort compiled already: that model's own. The reference runs with every compilation off, in all threads.
+
+    Returns a Report: print it, or `report.check()`. Values are named "output", "loss", "grad of <parameter>",
+    "grad of input[i]", "buffer <name>", and "input[i] afterwards" where the two left it different.
 
     Parameters, buffers, gradients, random state and training mode are afterwards as before; arguments are copied, so
     in-place changes stay inside.
+
+    Errors: OptionError for an argument or option; ClientError for a model that cannot be called, a loss that fails, a
+    transform that fails; DaemonFault. What the model raises comes through, with a note that says on which side.
     """
-    backend = Backend(options)
+    arguments.checked_model("compare", model, kwargs)
+    arguments.checked_flag("compare", "backward", backward)
+    arguments.checked_loss("compare", loss)
+    dtype = arguments.checked_autocast("compare", autocast)
+    backend = Backend(arguments.checked_options("compare", options))
+
+    def run(side: str, call: Callable[..., Any]) -> dict[str, Tensor | None]:
+        return _run(side, call, model, args, kwargs, backward=backward, autocast=dtype, loss=loss)
+
+    breaks = graph_breaks()
     with kept_state(model):
         before = _detached_state(model)
         with in_eager():
-            reference = _run(model, model, args, kwargs, backward=backward, autocast=autocast, loss=loss)
+            reference = run("eager", model)
         _restore(model, before)
         graphs: list[GraphInfo] = []
         if options is None and _is_compiled(model):
             with called() as called_graphs:
-                candidate = _run(model, model, args, kwargs, backward=backward, autocast=autocast, loss=loss)
+                candidate = run("the compiled model", model)
             graphs = called_graphs()
             _restore(model, before)
         if not graphs:
-            compiled = torch.compile(model, backend=backend)
             with called() as called_graphs:
-                candidate = _run(compiled, model, args, kwargs, backward=backward, autocast=autocast, loss=loss)
+                candidate = run("the backend", torch.compile(model, backend=backend))
             graphs = called_graphs()
-    pairs = _pairs(reference, candidate, graphs)
-    return Report(verdicts=_judged(pairs, backend.options, graphs), graphs=graphs)
+    pairs = _pairs(reference, candidate, graphs, graph_breaks() - breaks)
+    verdicts = _judged(pairs, backend.options, graphs)
+    if not verdicts:
+        verdicts = [not_compared("output", "the model gave no tensor, neither as output nor as gradient or buffer")]
+    return Report(verdicts=verdicts, graphs=graphs, missing=missing(backend.options, graphs))
+
+
+def graph_breaks() -> Counter[str]:
+    """Why Dynamo left code to eager in this process, counted: what broke a graph, or kept it from being made."""
+    counters = compile_counters()
+    return Counter(counters["graph_break"]) | Counter(counters["unimplemented"])
+
+
+def missing(options: Options, graphs: Sequence[GraphInfo]) -> list[Verdict]:
+    """A verdict for each pattern of compare_only by which no node was compared."""
+    if options.compare_only and options.compare != "nodes":
+        why = f"no node is compared under compare={options.compare!r}; use compare='nodes'"
+        return [not_compared("option compare_only", why)]
+    found = []
+    nodes = [node for graph in graphs for _, node in graph.nodes]
+    for pattern in options.compare_only:
+        fitting = [node for node in nodes if fits([pattern], (node.name, node.op, node.module))]
+        if not fitting:
+            found.append(not_compared(f"compare_only {pattern!r}", _no_node(pattern, graphs)))
+        elif all(node.local.kind == "not_compared" for node in fitting):
+            why = f"{fitting[0].name}: {fitting[0].local.reason}"
+            found.append(not_compared(f"compare_only {pattern!r}", why))
+    return found
+
+
+def _no_node(pattern: str, graphs: Sequence[GraphInfo]) -> str:
+    names = [name for graph in graphs for named in (graph.operators, graph.modules) for pair in named.items()
+             for name in pair if name]  # fmt: skip
+    known = list(dict.fromkeys(names))
+    close = difflib.get_close_matches(pattern.strip("*?"), known, n=3, cutoff=0.4)
+    operators = list(dict.fromkeys(operator for graph in graphs for operator in graph.operators.values()))
+    hint = f"the nearest: {', '.join(close)}" if close else f"the operators: {', '.join(operators[:10]) or 'none'}"
+    return f"no node matched {pattern!r}; {hint}"
 
 
 def _is_compiled(model: Any) -> bool:
     """Whether `torch.compile` made it, or `model.compile()` was called."""
     return (
-        isinstance(model, torch._dynamo.OptimizedModule)
+        is_optimized_module(model)
         or hasattr(model, "_torchdynamo_orig_callable")
         or getattr(model, "_compiled_call_impl", None) is not None
     )
@@ -171,7 +150,7 @@ def judged_as_half(pairs: Sequence[Pair], client: Any, half: torch.dtype | None)
 
 
 def _run(
-    call: Callable[..., Any], model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], *, backward: bool,
+    side: str, call: Callable[..., Any], model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], *, backward: bool,
     autocast: torch.dtype | None, loss: Callable[[Any], Tensor] | None,
 ) -> dict[str, Tensor | None]:  # fmt: skip
     """{name: value} of one run: outputs, loss, gradients, buffers and changed arguments."""
@@ -180,33 +159,76 @@ def _run(
     device = next((leaf.device.type for leaf in _tensors(args, kwargs)), "cpu")
     with rng_kept(), contextlib.ExitStack() as stack:
         stack.enter_context(torch.enable_grad() if backward else torch.no_grad())
-        with torch.autocast(device, dtype=autocast) if autocast is not None else contextlib.nullcontext():
+        with noted(side), torch.autocast(device, dtype=autocast) if autocast is not None else contextlib.nullcontext():
             outputs = call(*args, **kwargs)
         values |= {f"output{path}": _kept(leaf) for path, leaf in named_tensors(outputs)}
-        if backward:
-            total = scalar_loss(outputs, loss)
+        if backward or loss is not None:
+            total = scalar_loss(outputs, loss, side=side, backward=backward)
             if total is not None:
                 values["loss"] = _kept(total)
-                total.backward()
+            if backward and total is not None:
+                with noted(f"{side}, in the backward"):
+                    total.backward()
     if backward:
         values |= {f"grad of {name}": _kept(p.grad) for name, p in _named(model, "parameters") if p.requires_grad}
-        for path, leaf in named_tensors((args, kwargs)):
+        for name, leaf in _inputs(args, kwargs):
             if leaf.requires_grad:
-                values[f"grad of input{path}"] = _kept(leaf.grad)
+                values[f"grad of {name}"] = _kept(leaf.grad)
     values |= {f"buffer {name}": _kept(buffer) for name, buffer in _named(model, "buffers")}
-    values |= {f"input{path} afterwards": _kept(leaf) for path, leaf in named_tensors((args, kwargs))}
+    values |= {f"{name} afterwards": _kept(leaf) for name, leaf in _inputs(args, kwargs)}
     return values
 
 
-def scalar_loss(outputs: Any, loss: Callable[[Any], Tensor] | None) -> Tensor | None:
-    """`loss` of the outputs, else their own, else a weighted mean of all; None when none needs a gradient."""
+@contextlib.contextmanager
+def noted(side: str) -> Iterator[None]:
+    """What is raised inside says on which side of the comparison it was."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"rust_ort.compare: raised by the model in {side}")
+        raise
+
+
+def _inputs(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, Tensor]]:
+    """(name, tensor) of every tensor among the arguments: input[0], input.mask."""
+    return [(f"input{path}", leaf) for value in (args, kwargs) for path, leaf in named_tensors(value)]
+
+
+def scalar_loss(
+    outputs: Any, loss: Callable[[Any], Tensor] | None, *, side: str = "eager", backward: bool = True
+) -> Tensor | None:
+    """`loss` of the outputs, else their own, else a weighted mean of all; None when none needs a gradient.
+
+    Errors: ClientError when `loss` raises, or gives no scalar tensor that a backward can begin at.
+    """
     if loss is not None:
-        return loss(outputs)
+        return _given_loss(outputs, loss, side, backward=backward)
     own = getattr(outputs, "loss", None)
     if isinstance(own, Tensor) and own.requires_grad and own.numel() == 1:
         return own
     parts = [_weighted_mean(leaf) for _, leaf in named_tensors(outputs) if leaf.requires_grad and leaf.numel() > 0]
     return torch.stack(parts).sum() if parts else None
+
+
+def _given_loss(outputs: Any, loss: Callable[[Any], Tensor], side: str, *, backward: bool) -> Tensor:
+    name = arguments.function_name(loss)
+    given = ", ".join(f"{path or 'it'} {leaf.dtype}{list(leaf.shape)}" for path, leaf in named_tensors(outputs)[:5])
+    about = f"called with the outputs of {side}, a {type(outputs).__name__} ({given or 'no tensor'})"
+    try:
+        total = loss(outputs)
+    except Exception as error:  # whatever the user's function raises
+        raised = arguments.raised_at(error, loss)
+        raise ClientError(f"argument loss: {name} raised {raised}; it was {about}", code="BAD_LOSS") from error
+    if not isinstance(total, Tensor) or total.numel() != 1:
+        got = arguments.shown(total)
+        raise ClientError(f"argument loss: {name} gave {got}, expected a scalar tensor; {about}", code="BAD_LOSS")
+    if backward and not total.requires_grad:
+        raise ClientError(
+            f"argument loss: {name} gave a tensor that requires no gradient, so no backward can begin at it; "
+            "do not detach it, give an input or parameter that requires one, or pass backward=False",
+            code="BAD_LOSS",
+        )
+    return total
 
 
 def _weighted_mean(output: Tensor) -> Tensor:
@@ -216,14 +238,15 @@ def _weighted_mean(output: Tensor) -> Tensor:
 
 
 def _pairs(
-    reference: Mapping[str, Tensor | None], candidate: Mapping[str, Tensor | None], graphs: Sequence[GraphInfo]
-) -> list[Pair]:
+    reference: Mapping[str, Tensor | None], candidate: Mapping[str, Tensor | None], graphs: Sequence[GraphInfo],
+    breaks: Counter[str],
+) -> list[Pair]:  # fmt: skip
     """What to judge. Where nothing ran on ONNX Runtime, eager would be compared with eager: that is no comparison."""
     ran = {graph.direction for graph in graphs if graph.parts}
     idle = ""
     if not ran:
         reasons = "; ".join(sorted({node.reason for graph in graphs for node in graph.eager}))
-        idle = f"ran in eager: {reasons}" if reasons else "no graph was compiled"
+        idle = f"ran in eager: {reasons}" if reasons else _why_nothing(breaks)
     pairs: list[Pair] = []
     for name in [*reference, *(name for name in candidate if name not in reference)]:
         left, right = reference.get(name), candidate.get(name)
@@ -232,13 +255,25 @@ def _pairs(
             why = "both are None"
         elif not why and (left is None or right is None):
             why = ""
-        if name.endswith("afterwards") and left is not None and right is not None and torch.equal(left, right):
+        if name.endswith("afterwards") and left is not None and right is not None and _same(left, right):
             continue
         if why or (left is not None and right is not None):
             pairs.append((name, left, right, why))
         else:
             pairs.append((name, left, right, f"only the {'reference' if right is None else 'candidate'} has a value"))
     return pairs
+
+
+def _why_nothing(breaks: Counter[str]) -> str:
+    reasons = "; ".join(dict.fromkeys(reason.splitlines()[0] for reason in breaks if reason))
+    return f"no graph was compiled: {reasons or 'torch.compile found nothing to compute on tensors'}"
+
+
+def _same(left: Tensor, right: Tensor) -> bool:
+    """Whether both have equal elements, NaN where NaN is."""
+    if left.shape != right.shape or left.dtype != right.dtype:
+        return False
+    return bool(((left == right) | ((left != left) & (right != right))).all())
 
 
 def named_tensors(value: Any) -> list[tuple[str, Tensor]]:

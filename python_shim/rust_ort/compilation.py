@@ -19,17 +19,19 @@ import torch
 from torch import fx
 
 from rust_ort import graph_info, observe, torch_private
+from rust_ort.arguments import function_name, raised_at, shown
 from rust_ort.client import Client, CustomOpLibrary, GraphSpec, OutputSpec, Part, PartSpec
 from rust_ort.compiled_graph import CompiledGraph, PartRunner
 from rust_ort.errors import ClientError, DaemonFault, OptionError, RustOrtError
 from rust_ort.export import cached
 from rust_ort.export import hash as content
 from rust_ort.export.exporter import TORCHLIB_OPSET
-from rust_ort.export.partition import EagerNode, lowest_precision, operators
+from rust_ort.export.partition import EAGER_IS_RIGHT, EagerNode, lowest_precision, modules, operators
 from rust_ort.export.plan import Plan, PlannedPart, make_plan
 from rust_ort.export.provenance import described, input_sources, provenance_json
 from rust_ort.graph_info import GraphInfo
 from rust_ort.options import Options
+from rust_ort.progress import progress, tick
 from rust_ort.torch_private import OpOverload, pytree
 
 log = logging.getLogger("rust_ort")
@@ -231,13 +233,14 @@ def _plan_and_prepare(
     while True:
         # The same graph under another compile id is the same model, so a warm session serves it.
         model_name = f"graph_{graph_id[:16]}"
-        plan = kept or make_plan(
-            gm, name=model_name, refused=refused, opset=_opset(options), custom=options.custom_translations
-        )
+        with progress(f"{name}: writing ONNX", unit="nodes"):
+            plan = kept or make_plan(
+                gm, name=model_name, refused=refused, opset=_opset(options), custom=options.custom_translations
+            )
         for phase, spent in plan.seconds.items():
             seconds[phase] = seconds.get(phase, 0.0) + spent
         if plan.cut.eager and options.on_unsupported == "error":
-            raise _unsupported(name, plan.cut.eager)
+            raise _unsupported(name, plan.cut.eager) from _first_cause(plan)
         info = GraphInfo(
             name=name,
             direction=direction,
@@ -247,6 +250,7 @@ def _plan_and_prepare(
             eager=plan.cut.eager,
             seconds=seconds,
             operators=operators(gm),
+            modules=modules(gm) if options.compare == "nodes" else {},
             lowest_precision=lowest_precision(gm),
         )
         start = time.perf_counter()
@@ -254,7 +258,7 @@ def _plan_and_prepare(
         try:
             parts = _prepared_parts(compilation, graph, plan)
         except RustOrtError as error:
-            if kept is not None and isinstance(error, ClientError):
+            if kept is not None and isinstance(error, ClientError) and not isinstance(error, OptionError):
                 log.warning("%s: the plan that was kept does not serve, it is exported again: %s", name, error)
                 kept = None
                 continue
@@ -293,8 +297,9 @@ def _raise_if_transforms_did_it(error: RustOrtError, compilation: _Compilation, 
         _prepared_parts(plain, graph, plan)
     except RustOrtError:
         return
+    names = ", ".join(map(function_name, compilation.options.transforms))
     raise ClientError(
-        f"the runtime refuses the model that option transforms made, not the one they were given: {error.args[0]}",
+        f"option transforms: the runtime refuses the model that {names} made, not the one given: {error.args[0]}",
         code="BAD_MODEL",
         graph=graph.name,
     ) from error
@@ -349,6 +354,11 @@ def _alike(gm: fx.GraphModule, name: str) -> list[str]:
     return [node.name for node in nodes if kind(node) in wanted]
 
 
+def _first_cause(plan: Plan) -> BaseException | None:
+    """What a custom translation of the user's raised."""
+    return next((plan.causes[node.name] for node in plan.cut.eager if node.name in plan.causes), None)
+
+
 def _unsupported(name: str, eager: Sequence[EagerNode]) -> ClientError:
     def where(node: EagerNode) -> str:
         found = [node.source, node.module and f"module {node.module}"]
@@ -381,7 +391,12 @@ def _graph_spec(compilation: _Compilation, info: GraphInfo, plan: Plan) -> Graph
 
 
 def _prepared_parts(compilation: _Compilation, graph: GraphSpec, plan: Plan) -> list[Part]:
-    return [_prepared_part(compilation, graph, plan, part) for part in plan.parts]
+    parts = []
+    with progress(f"{graph.name}: building sessions", unit="parts", total=len(plan.parts)):
+        for planned in plan.parts:
+            parts.append(_prepared_part(compilation, graph, plan, planned))
+            tick()
+    return parts
 
 
 def _prepared_part(compilation: _Compilation, graph: GraphSpec, plan: Plan, planned: PlannedPart) -> Part:
@@ -395,7 +410,7 @@ def _prepared_part(compilation: _Compilation, graph: GraphSpec, plan: Plan, plan
     spec = PartSpec(
         graph=graph,
         part=planned.graph.index,
-        model=_transformed(translated.model, options.transforms),
+        model=_transformed(translated.model, options.transforms, graph.name),
         provenance_json=provenance_json(
             part=planned.graph.module,
             tensor_outputs=planned.tensor_outputs,
@@ -416,16 +431,29 @@ def _prepared_part(compilation: _Compilation, graph: GraphSpec, plan: Plan, plan
     return Client.get(options).part(spec, options)
 
 
-def _transformed(model: bytes, transforms: Sequence[Callable[..., Any]]) -> bytes:
+def _transformed(model: bytes, transforms: Sequence[Callable[..., Any]], graph: str) -> bytes:
+    """The model after the option transforms. Errors: OptionError that names option, function and graph."""
     if not transforms:
         return model
     import onnx
 
     proto = onnx.load_model_from_string(model)
     for transform in transforms:
-        made = transform(proto)
+        name = function_name(transform)
+        try:
+            made = transform(proto)
+        except Exception as error:  # whatever the user's function raises
+            raised = raised_at(error, transform)
+            raise OptionError(
+                f"option transforms: {name} raised {raised}", code="BAD_TRANSFORM", graph=graph
+            ) from error
         if made is not None and not isinstance(made, onnx.ModelProto):
-            raise OptionError(f"option transforms: {transform!r} returned {made!r}, expected a ModelProto or None")
+            raise OptionError(
+                f"option transforms: {name} returned {shown(made)}, expected a ModelProto, or None where it changed "
+                "the one it was given",
+                code="BAD_TRANSFORM",
+                graph=graph,
+            )
         proto = proto if made is None else made
     serialized: bytes = proto.SerializeToString(deterministic=True)
     return serialized
@@ -446,9 +474,13 @@ def _descriptions(gm: fx.GraphModule, sources: Sequence[str]) -> dict[str, dict[
 
 
 def _log_eager(info: GraphInfo) -> None:
-    if info.eager:
-        reasons = "; ".join(f"{node.name} ({node.op}): {node.reason}" for node in info.eager[:5])
-        more = f"; and {len(info.eager) - 5} more" if len(info.eager) > 5 else ""
-        log.warning(
-            "%s: %d of %d nodes run in eager: %s%s", info.name, len(info.eager), info.compute_nodes, reasons, more
-        )
+    """Once a graph. Where eager is right, as for random numbers, nothing is wrong; what ONNX cannot express is."""
+    for level, nodes in (
+        (logging.WARNING, [node for node in info.eager if node.reason not in EAGER_IS_RIGHT]),
+        (logging.INFO, [node for node in info.eager if node.reason in EAGER_IS_RIGHT]),
+    ):
+        if nodes:
+            reasons = "; ".join(f"{node.name} ({node.op}): {node.reason}" for node in nodes[:5])
+            more = f"; and {len(nodes) - 5} more" if len(nodes) > 5 else ""
+            count = f"{len(nodes)} of {info.compute_nodes} nodes"
+            log.log(level, "%s: %s run in eager: %s%s", info.name, count, reasons, more)

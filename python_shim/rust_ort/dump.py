@@ -17,10 +17,12 @@ from typing import Any
 
 import torch
 
-from rust_ort import observe
+from rust_ort import arguments, observe
 from rust_ort._callable import make_callable
-from rust_ort.errors import ClientError, DaemonFault, OptionError
+from rust_ort.errors import ClientError, DaemonFault
 from rust_ort.options import Options
+
+__all__ = ["dump"]
 
 SCHEMA_VERSION = 1
 
@@ -36,21 +38,21 @@ def dump(
 ) -> Iterator[Path]:
     """Dumps every graph compiled or run inside to `<folder>/<run>`; yields that path.
 
-    clean: remove an earlier dump of that name first. calls: of each graph, dump the tensors of its "first" call, of
-    "all", or "none". On exit everything is on disk, or a
-    RuntimeWarning names what is not. A forked child runs on and dumps nothing, unless it opens a dump itself. Errors:
-    OptionError; RustOrtError when the folder cannot be opened.
+    run: name of the folder that is made in `folder`. clean: remove an earlier dump of that name first. calls: of each
+    graph, dump the tensors of its "first" call, of "all", or "none". options: for the daemon's socket.
+
+    On exit everything is on disk, or a RuntimeWarning names what is not. A forked child runs on and dumps nothing,
+    unless it opens a dump itself.
+
+    Errors: OptionError for an argument; DaemonFault when the folder cannot be written.
     """
     from rust_ort.backend import client_of
 
-    if not run or run in (".", "..") or "/" in run or "\0" in run:
-        raise OptionError(f"dump run {run!r}: expected a folder name; the folder above it is the argument folder")
-    if calls not in ("first", "all", "none"):
-        raise OptionError(f"dump calls={calls!r}: expected 'first', 'all' or 'none'")
-    opened = options if isinstance(options, Options) else Options.parse(options)
-    session = observe.DumpSession(
-        folder=Path(folder).absolute(), run=run, clean=clean, calls=calls, run_json=run_json(opened)
-    )
+    run, path = arguments.checked_run(run), arguments.checked_folder(folder)
+    arguments.checked_flag("dump", "clean", clean)
+    arguments.checked_choice("dump", "calls", calls, ("first", "all", "none"))
+    opened = arguments.parsed_options("dump", options)
+    session = observe.DumpSession(folder=path, run=run, clean=clean, calls=calls, run_json=run_json(opened))
     open_at(session, opened)
     before = observe.set_current(session)
     try:

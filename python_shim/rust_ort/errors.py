@@ -14,6 +14,7 @@ class RustOrtError(Exception):
         self, message: str, *, code: str = "", graph: str = "", node: str = "", dump: str = "", log: str = ""
     ) -> None:
         super().__init__(message)
+        self.message = message  # Dynamo appends advice about itself to args
         self.code = code
         self.graph = graph
         self.node = node
@@ -22,7 +23,7 @@ class RustOrtError(Exception):
 
     def __str__(self) -> str:
         where = [("graph", self.graph), ("node", self.node), ("reproduction", self.dump), ("log", self.log)]
-        return super().__str__() + "".join(f"\n  {name}: {value}" for name, value in where if value)
+        return self.message + "".join(f"\n  {name}: {value}" for name, value in where if value)
 
 
 class ClientError(RustOrtError):
@@ -50,4 +51,4 @@ class ExecutorLost(DaemonFault):
 
 
 class NumericMismatch(RustOrtError):
-    """ONNX Runtime's result is outside tolerance of eager's."""
+    """ONNX Runtime's result is outside tolerance of eager's: raised by `Report.check()`."""

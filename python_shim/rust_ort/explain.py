@@ -11,13 +11,16 @@ from typing import Any
 import torch
 from torch import nn
 
+from rust_ort import arguments
 from rust_ort._callable import make_callable
 from rust_ort.backend import Backend
-from rust_ort.compare import copied, kept_state, scalar_loss
+from rust_ort.compare import copied, graph_breaks, kept_state, scalar_loss
 from rust_ort.export.partition import EagerNode
-from rust_ort.graph_info import GraphInfo, called
+from rust_ort.graph_info import GraphInfo, called, in_order
 from rust_ort.options import Options
-from rust_ort.torch_private import compile_counters
+from rust_ort.report import html_lines, html_table
+
+__all__ = ["Explanation", "explain"]
 
 
 @dataclass(kw_only=True)
@@ -37,6 +40,24 @@ class Explanation:
         """Nodes left to eager, of all graphs."""
         return [node for graph in self.graphs for node in graph.eager]
 
+    def _repr_html_(self) -> str:
+        """For notebooks: the graphs, the nodes left to eager and why, breaks and times."""
+        graphs = [
+            (graph.name, graph.compute_nodes, sum(map(len, graph.parts)), len(graph.parts), len(graph.eager))
+            for graph in self.graphs
+        ]
+        made = html_table(("graph", "nodes", "on ONNX Runtime", "parts", "in eager"), graphs)
+        if self.eager:
+            eager = [(node.name, node.op, node.reason, node.module, node.source) for node in self.eager]
+            made += html_table(("in eager", "operator", "why", "module", "source"), eager)
+        breaks = [
+            f"break ({count}): {reason.splitlines()[0] if reason else '?'}" for reason, count in self.breaks.items()
+        ]
+        return made + html_lines([*breaks, self._time()])
+
+    def _time(self) -> str:
+        return "time: " + ", ".join(f"{phase} {spent * 1e3:.0f} ms" for phase, spent in self.seconds.items())
+
     def __str__(self) -> str:
         lines = [f"{len(self.graphs)} graphs, {sum(self.breaks.values())} graph breaks"]
         for graph in self.graphs:
@@ -51,8 +72,7 @@ class Explanation:
                     lines.append(f"      {node.source}")
         for reason, count in self.breaks.items():
             lines.append(f"  break ({count}): {reason.splitlines()[0] if reason else '?'}")
-        lines.append("time: " + ", ".join(f"{phase} {spent * 1e3:.0f} ms" for phase, spent in self.seconds.items()))
-        return "\n".join(lines)
+        return "\n".join([*lines, self._time()])
 
 
 class _Explaining(Backend):
@@ -68,11 +88,18 @@ def explain(
 ) -> Explanation:
     """Compiles and runs `model(*args, **kwargs)` once, and a second time for the time of a call.
 
-    backward: also the backward of the loss (see `rust_ort.compare`). The model's state is afterwards as before.
+    model: a module or a function of tensors. backward: also the backward of the loss (see `rust_ort.compare`).
+    options: of the backend, see `rust_ort.Options`.
+
+    Returns an Explanation: print it. The model's state is afterwards as before.
+
+    Errors: OptionError for an argument or option; ClientError; DaemonFault; what the model raises.
     """
-    backend = _Explaining(options)
+    arguments.checked_model("explain", model, kwargs)
+    arguments.checked_flag("explain", "backward", backward)
+    backend = _Explaining(arguments.checked_options("explain", options))
     compiled = torch.compile(model, backend=backend)
-    breaks = Counter(compile_counters()["graph_break"])
+    breaks = graph_breaks()
 
     def step() -> float:
         start = time.perf_counter()
@@ -87,7 +114,7 @@ def explain(
         first = step()
         second = step()
     graphs = called_graphs()
-    found = Counter(compile_counters()["graph_break"]) - breaks
+    found = graph_breaks() - breaks
     if backend.graphs:
         backend.graphs[0].breaks = dict(found)
     else:  # compiled when it was explained before
@@ -103,7 +130,7 @@ def explain(
         "first call": first,
         "a call": second,
     }
-    return Explanation(graphs=graphs, breaks=dict(found), seconds=seconds)
+    return Explanation(graphs=in_order(graphs), breaks=dict(found), seconds=seconds)
 
 
 make_callable(__name__, explain)

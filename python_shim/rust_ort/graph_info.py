@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fnmatch
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -49,9 +50,10 @@ class NodeVerdict:
 class GraphInfo:
     """What is known about one compiled AOT graph. `verdicts`: (step, verdict) of observed calls, newest last; `nodes`:
     the same of single nodes under compare="nodes", in graph order. `seconds`: time by phase of the compilation.
-    `operators`: {compute node: its operator}. `unreachable`: why its parts could not be prepared, where
-    on_daemon_error="eager" let the compilation go on. `breaks`: {reason: count} of the graph breaks that
-    `rust_ort.explain` met when this was the first graph compiled. `counted`: verdicts and node verdicts so far."""
+    `operators`: {compute node: its operator}; `modules`: {compute node: path of its module}, under compare="nodes".
+    `unreachable`: why its parts could not be prepared, where on_daemon_error="eager" let the compilation go on.
+    `breaks`: {reason: count} of the graph breaks that `rust_ort.explain` met when this was the first graph compiled.
+    `counted`: verdicts and node verdicts so far."""
 
     name: str
     direction: str
@@ -61,6 +63,7 @@ class GraphInfo:
     eager: list[EagerNode]
     seconds: dict[str, float]
     operators: dict[str, str] = field(default_factory=dict)
+    modules: dict[str, str] = field(default_factory=dict)
     lowest_precision: torch.dtype | None = None
     verdicts: list[tuple[int, Verdict]] = field(default_factory=list)
     nodes: list[tuple[int, NodeVerdict]] = field(default_factory=list)
@@ -126,6 +129,14 @@ def graphs() -> list[GraphInfo]:
     return list(_graphs)
 
 
+def in_order(infos: Iterable[GraphInfo]) -> list[GraphInfo]:
+    """By compilation, oldest first; of one compilation the backward after the forward, whichever came first."""
+    infos = list(infos)
+    names = list(dict.fromkeys(info.name.removesuffix(f"-{info.direction}") for info in infos))
+    position = {name: index for index, name in enumerate(names)}
+    return sorted(infos, key=lambda i: (position[i.name.removesuffix(f"-{i.direction}")], i.direction == "backward"))
+
+
 def record(info: GraphInfo) -> None:
     """Adds a graph to graphs()."""
     with _lock:
@@ -164,6 +175,11 @@ def unique_name(wanted: str) -> str:
             name = f"{wanted}_{count}"
         _names.add(name)
     return name
+
+
+def fits(patterns: Sequence[str], names: Iterable[str]) -> bool:
+    """Whether one of a node's names, its FX name, operator or module path, is what a pattern says; no pattern: yes."""
+    return not patterns or any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 
 def half_tolerance(dtype: torch.dtype | None) -> Tolerance | None:

@@ -8,7 +8,6 @@ later nodes read of the batches before.
 from __future__ import annotations
 
 import contextlib
-import fnmatch
 import logging
 import operator
 import time
@@ -23,8 +22,9 @@ from rust_ort.client import Part, Verdict
 from rust_ort.export.partition import EagerNode, is_compute, operator_name
 from rust_ort.export.plan import Plan, PlannedPart
 from rust_ort.export.provenance import module_path, source_line
-from rust_ort.graph_info import GraphInfo, NodeVerdict, half_tolerance
+from rust_ort.graph_info import GraphInfo, NodeVerdict, fits, half_tolerance
 from rust_ort.options import Options, Tolerance
+from rust_ort.progress import progress, tick
 from rust_ort.reference import generators, set_generators
 from rust_ort.torch_private import autocast_off, pytree
 from rust_ort.transport.layout import Layout
@@ -63,7 +63,8 @@ class GraphNodes:
         self._interpreter.args_iter = iter(inputs)
         self._nodes = iter(plan.cut.outer.graph.nodes)
         self._generators = generators()
-        info.add_nodes(step, [_left_to_eager(node) for node in info.eager], [])
+        left = [n for n in info.eager if fits(options.compare_only, (n.name, n.op, n.module))]
+        info.add_nodes(step, [_left_to_eager(node) for node in left], [])
 
     def run(self, part: Part, planned: PlannedPart, candidates: Sequence[Any]) -> PartNodes:
         """Compares every node of the part that is next in the graph. candidates: what the part is called with."""
@@ -132,7 +133,16 @@ class PartNodes:
             self._know(node, reference, candidate)
         interpreter = fx.Interpreter(self.planned.graph.module, garbage_collect_values=False)
         interpreter.args_iter = iter(references)
-        for node in graph.nodes:
+        with progress(f"{self.info.name}: comparing with eager", unit="nodes", total=len(graph.nodes)):
+            self._compare(interpreter)
+        returned = interpreter.fetch_args_kwargs_from_env(graph.output_node())[0][0]
+        nodes = pytree.tree_leaves(graph.output_node().args[0])
+        self.references = dict(zip((node.name for node in nodes), pytree.tree_leaves(returned), strict=True))
+        return tuple(pytree.tree_leaves(returned))
+
+    def _compare(self, interpreter: fx.Interpreter) -> None:
+        """Runs the part in eager and has its nodes judged, batch by batch."""
+        for node in self.planned.graph.module.graph.nodes:
             if node.op == "output":
                 break
             start = time.perf_counter_ns()
@@ -142,11 +152,8 @@ class PartNodes:
             full = len(self._batch) >= BATCH_NODES
             if full or self._batch_bytes + self._kept_bytes > self.options.compare_memory:
                 self._judge(interpreter.env)
+            tick()
         self._judge(interpreter.env)
-        returned = interpreter.fetch_args_kwargs_from_env(graph.output_node())[0][0]
-        nodes = pytree.tree_leaves(graph.output_node().args[0])
-        self.references = dict(zip((node.name for node in nodes), pytree.tree_leaves(returned), strict=True))
-        return tuple(pytree.tree_leaves(returned))
 
     def finish(self, plain: Mapping[str, torch.Tensor], *, dump: bool) -> None:
         """Judges what observing changed, and hands the verdicts to the graph's record."""
@@ -268,7 +275,7 @@ class PartNodes:
 def _left_to_eager(node: EagerNode) -> NodeVerdict:
     verdict = not_compared(node.name, f"ran in eager: {node.reason}")
     return NodeVerdict(
-        part=None, name=node.name, op=node.op, module="", source=node.source, local=verdict, cumulative=verdict
+        part=None, name=node.name, op=node.op, module=node.module, source=node.source, local=verdict, cumulative=verdict
     )
 
 
@@ -335,5 +342,4 @@ def _selected(node: fx.Node, patterns: Sequence[str]) -> bool:
         return False
     source = node.args[0] if node.target is operator.getitem else node
     assert isinstance(source, fx.Node)
-    names = (node.name, operator_name(source), module_path(source))
-    return not patterns or any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in patterns)
+    return fits(patterns, (node.name, operator_name(source), module_path(source)))

@@ -302,7 +302,10 @@ def _option(
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How a graph is exported, run, compared and dumped. Errors: OptionError, NotAvailableYet."""
+    """How a graph is exported, run, compared and dumped. `Options.table()` says what each option means.
+
+    `Options.parse` takes what is left out from the environment, RUST_ORT_<NAME>. Errors: OptionError, NotAvailableYet.
+    """
 
     providers: tuple[tuple[str, dict[str, str]], ...] | None = _option(
         None, _providers, _env_list, "execution providers, names or (name, {options}); None: from the tensors' devices"

@@ -21,6 +21,7 @@ from rust_ort.errors import ClientError
 SUPPORTED = ">=2.11,<2.16"
 
 USED: dict[str, str | None] = {
+    "torch._C.DisableTorchFunctionSubclass": "a subclass's own __torch_function__ sees that it is sent",
     "torch._C._DisableAutocast": "torch.autocast(enabled=False) of each device",
     "torch._C._dispatch_get_all_op_names": "no name is suggested for a misspelt operator",
     "torch._C._dispatch_has_kernel": "every overload counts as registered",
@@ -30,6 +31,7 @@ USED: dict[str, str | None] = {
     "torch._C._jit_get_all_schemas": None,
     "torch._C._set_grad_enabled": "torch.set_grad_enabled",
     "torch._decomp.decomposition_table": None,
+    "torch._dynamo.OptimizedModule": "no module counts as compiled already, but by model.compile()",
     "torch._dynamo.backends.common.aot_autograd": None,
     "torch._dynamo.convert_frame.compile_lock": "a lock of our own",
     "torch._dynamo.exc.ShortenTraceback": "torch wraps our errors in its BackendCompilerFailed",
@@ -197,6 +199,19 @@ def lets_through() -> Any | None:
     """The base of the errors that Dynamo raises as they are; None: it wraps what a backend raises."""
     found: Any | None = find_or("torch._dynamo.exc.ShortenTraceback", None)
     return found
+
+
+def is_optimized_module(model: object) -> bool:
+    """Whether torch.compile made the module of another."""
+    return isinstance(model, find_or("torch._dynamo.OptimizedModule", ()))
+
+
+def no_torch_function() -> contextlib.AbstractContextManager[Any]:
+    """A context in which the __torch_function__ of no subclass is asked."""
+    context: contextlib.AbstractContextManager[Any] = find_or(
+        "torch._C.DisableTorchFunctionSubclass", contextlib.nullcontext
+    )()
+    return context
 
 
 def compile_counters() -> dict[str, Any]:

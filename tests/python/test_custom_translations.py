@@ -175,6 +175,14 @@ def test_without_its_translation_the_operator_runs_in_eager(client: FakeClient) 
         assert ["no function for it" in node.reason for node in graph.eager] == [True]
 
 
+def test_it_holds_for_the_compilation_that_names_it_alone(client: FakeClient) -> None:
+    compiled(torch.relu, custom_translations={"aten::relu": failing})(X)
+    assert [node.op for node in rust_ort.graphs()[-1].eager] == ["aten.relu.default"]
+    torch._dynamo.reset()
+    torch.testing.assert_close(compiled(torch.relu)(X), torch.relu(X))
+    assert rust_ort.graphs()[-1].eager == []
+
+
 @pytest.mark.parametrize(
     ("function", "text"),
     [

@@ -257,7 +257,7 @@ def test_a_function_compiles_with_the_stand_in(path: str, without: Callable[[str
 def test_an_error_is_still_told_where_dynamo_wraps_it(without: Callable[[str], list[str]]) -> None:
     missed = without("torch._dynamo.exc.ShortenTraceback")
     compiled = torch.compile(torch.relu, backend=rust_ort.backend(on_unsupported="error", transforms=[lambda _: 3]))
-    with pytest.raises(Exception, match="expected a ModelProto or None"):
+    with pytest.raises(Exception, match="expected a ModelProto, or None"):
         compiled(torch.rand(3))
     assert missed
 

@@ -71,3 +71,13 @@ def root_message(error: BaseException) -> str:
     while error.__cause__ is not None and not isinstance(error, CustomError):
         error = error.__cause__
     return str(error) if isinstance(error, CustomError) else f"{type(error).__name__}: {error}"
+
+
+def custom_error(error: BaseException) -> CustomError | None:
+    """The failure of a custom translation behind `error`, where there is one; what it raised keeps no frames."""
+    behind: BaseException | None = error
+    while behind is not None and not isinstance(behind, CustomError):
+        behind = behind.__cause__
+    if behind is not None and behind.__cause__ is not None:
+        behind.__cause__.with_traceback(None)
+    return behind

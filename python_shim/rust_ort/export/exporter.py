@@ -19,9 +19,11 @@ from rust_ort.export.custom import root_message, told
 from rust_ort.export.rules import How
 from rust_ort.export.rules.nodes import holds
 from rust_ort.options import LOWEST_OPSET
+from rust_ort.progress import tick
 
 TORCHLIB_OPSET = LOWEST_OPSET
 _PATCHING = threading.Lock()
+_LEVELS = threading.Lock()
 _SIGNATURES: dict[tuple[str, str, int], Any] = {}
 """Of ONNX operators, by domain, name and version."""
 
@@ -114,6 +116,7 @@ def _as_we_write() -> Iterator[None]:
     def lowered(model: Any, node: fx.Node, *args: Any, **kwargs: Any) -> None:
         nonlocal float64
         float64 = holds(torch.float64, node, *node.all_input_nodes)
+        tick()
         lower(model, node, *args, **kwargs)
 
     def input_dtype(param: Any, arg: Any, type_binding: Any) -> Any:
@@ -155,15 +158,28 @@ def registry() -> Any:
 @functools.cache
 def _registry(_: frozenset[str]) -> Any:
     exporter = private()
-    # They warn of torchvision's operators where it is not installed, and of the empty lists that torchlib writes.
-    for noisy in (exporter.registration.__name__, "onnx_ir._convenience"):
-        logging.getLogger(noisy).setLevel(logging.ERROR)
-    with _signatures_on_demand():
+    with _quiet(), _signatures_on_demand():
         made = exporter.registration.ONNXRegistry.from_torchlib(opset_version=TORCHLIB_OPSET)
     for rule in rules.active(How.TRANSLATED):
         for target in rule.overloads:
             made.register_op(target, rule.function)
     return made
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Inside, the exporter does not warn of torchvision's operators where it is not installed, nor of the empty lists
+    that torchlib writes. The loggers are its user's too: they come out as they went in."""
+    loggers = [logging.getLogger(name) for name in (private().registration.__name__, "onnx_ir._convenience")]
+    with _LEVELS:
+        levels = [logger.level for logger in loggers]
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
 
 
 @contextlib.contextmanager
@@ -225,7 +241,7 @@ def write(source: fx.Graph, model: Any, graph: Any, custom: dict[Any, Callable[.
     """
     functions = _with_custom(registry(), custom)  # made before, as what follows holds the lock it takes
     try:
-        with _as_we_write():
+        with _quiet(), _as_we_write():
             values: dict[str, Any] = private().core._translate_fx_graph(
                 source, model, graph_like=graph, owned_graphs={}, lower="at_conversion", registry=functions
             )
@@ -271,7 +287,8 @@ def _with_custom(registry: Any, custom: dict[Any, Callable[..., Any]] | None) ->
     if not custom:
         return registry
     extended = copy.copy(registry)
-    extended.functions = dict(registry.functions)
+    # `register_op` writes into the lists: they are the registry's of every compilation.
+    extended.functions = {target: list(known) for target, known in registry.functions.items()}
     for target, function in custom.items():
         extended.register_op(target, told(target, function, private().schemas))
     return extended

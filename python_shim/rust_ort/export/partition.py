@@ -28,6 +28,9 @@ COMPLEX = "complex numbers have no ONNX form"
 NO_ELEMENTS = "it reads a tensor without elements"
 MEMORY_READ = "as_strided in eager reads the memory behind it"
 
+EAGER_IS_RIGHT = frozenset({DRAWS_RANDOM_NUMBERS, NO_ELEMENTS, MEMORY_READ})
+"""Reasons for which eager is the right place; all others are something that ONNX lacks."""
+
 BOOKKEEPING = frozenset(
     {
         operator.getitem,
@@ -63,6 +66,11 @@ def operator_name(node: fx.Node) -> str:
 def operators(gm: fx.GraphModule) -> dict[str, str]:
     """{compute node: operator} in graph order."""
     return {node.name: operator_name(node) for node in gm.graph.nodes if is_compute(node)}
+
+
+def modules(gm: fx.GraphModule) -> dict[str, str]:
+    """{compute node: path of its module} of those whose module is known."""
+    return {node.name: path for node in gm.graph.nodes if is_compute(node) and (path := module_path(node))}
 
 
 def lowest_precision(gm: fx.GraphModule) -> torch.dtype | None:

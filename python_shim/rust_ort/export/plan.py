@@ -12,7 +12,9 @@ from typing import Any, Protocol
 import torch
 from torch import fx
 
+from rust_ort import progress
 from rust_ort.export import exporter, partition, translate
+from rust_ort.export.custom import custom_error
 from rust_ort.export.shapes import Binder, UnboundSymbol, compile_expression, is_symbolic, plain
 from rust_ort.torch_private import pytree
 
@@ -49,10 +51,11 @@ class PlannedPart:
 
 @dataclass(kw_only=True)
 class Plan:
-    """An AOT graph, cut and translated. Times in seconds."""
+    """An AOT graph, cut and translated. Times in seconds. `causes`: {FX node: what its custom translation raised}."""
 
     cut: partition.Partition
     parts: list[PlannedPart]
+    causes: dict[str, BaseException] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -64,6 +67,7 @@ def make_plan(
     cut again. `refused`: {FX node: reason} known before."""
     refused = dict(refused or {})
     seconds = {"partition": 0.0, "export": 0.0}
+    causes: dict[str, BaseException] = {}
     while True:
         start = time.perf_counter()
         cut = partition.partition(gm, partition.Support(custom=custom, refused=refused))
@@ -71,17 +75,22 @@ def make_plan(
         start = time.perf_counter()
         known = set(refused)
         parts = []
+        progress.begin(sum(len(graph.compute_nodes) for graph in cut.parts))
         for graph in cut.parts:
             try:
                 parts.append(plan_part(cut, graph, _translating(f"{name}_{graph.name}", opset, custom)))
             except translate.TranslationError as error:
                 culprits = [name for name in error.node_names if name in graph.compute_nodes] or graph.compute_nodes
-                refused.update((node, f"its translation failed: {error}") for node in culprits)
+                given = custom_error(error)
+                whose = " (option custom_translations)" if given is not None else ""
+                refused.update((node, f"its translation{whose} failed: {error}") for node in culprits)
+                if given is not None and given.__cause__ is not None:
+                    causes.update(dict.fromkeys(culprits, given.__cause__))
             except Unbound as error:
                 refused[error.node] = str(error)
         seconds["export"] += time.perf_counter() - start
         if set(refused) == known:
-            return Plan(cut=cut, parts=parts, seconds=seconds)
+            return Plan(cut=cut, parts=parts, causes=causes, seconds=seconds)
 
 
 def _translating(name: str, opset: int, custom: Mapping[Any, Any] | None) -> Translation:

@@ -83,9 +83,11 @@ class Outcome:
 
 
 def rows_of(part: str, graphs: Sequence[GraphInfo]) -> list[Row]:
-    """One row a compiled graph: all its parts and compared calls together."""
+    """One row a compiled graph, forward before backward: all its parts and compared calls together."""
+    from rust_ort.graph_info import in_order
+
     rows = []
-    for graph in graphs:
+    for graph in in_order(graphs):
         verdicts = [verdict for _, verdict in graph.verdicts]
         compared = [verdict for verdict in verdicts if verdict.kind in ("match", "mismatch")]
         rows.append(

@@ -94,6 +94,14 @@ def connect(path: str) -> socket.socket:
     raise DaemonLost(f"the daemon was started but does not answer on {path}{said}", log=_newest_log())
 
 
+def answers(path: str) -> bool:
+    """Whether a daemon listens on the socket; none is started. Errors: ClientError when it is not this user's."""
+    connection = _try_connect(path)
+    if connection is not None:
+        connection.close()
+    return connection is not None
+
+
 def _try_connect(path: str) -> socket.socket | None:
     folder = os.path.dirname(path)
     try:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.autograd import profiler
 
 from rust_ort.errors import ClientError, DaemonLost, ExecutorLost, RustOrtError
 from rust_ort.options import Options, Tolerance
@@ -105,6 +106,16 @@ class Part:
         Errors: ClientError for an input that cannot be sent, DaemonFault, ExecutorLost, DaemonLost; after a loss the
         next call works. A peer that was lost before it began with this call is replaced within it.
         """
+        if profiler._is_profiler_enabled:
+            with self._profiled():
+                return self._called(inputs, eager_nodes)
+        return self._called(inputs, eager_nodes)
+
+    def _profiled(self) -> profiler.record_function:
+        """The range by which torch's profiler shows the part."""
+        return profiler.record_function(f"rust_ort: {self.spec.graph.name} part {self.spec.part}")
+
+    def _called(self, inputs: Sequence[torch.Tensor | int | float], eager_nodes: int) -> list[torch.Tensor]:
         try:
             return self._call(inputs, eager_nodes)
         except _NotBegun:
@@ -251,7 +262,8 @@ class Part:
                 run.references.append(staged_ref(f"reference of {name!r}", reference, held))
             set_tolerance(run.tolerance, tolerance)
             try:
-                answer = connection.ask(request, keep=(inputs, buffer, held, allocated))
+                with self._profiled():
+                    answer = connection.ask(request, keep=(inputs, buffer, held, allocated))
             except (ExecutorLost, DaemonLost) as lost:
                 connection.hold((inputs, buffer, held, allocated))
                 raise connection.loss(lost, self.spec.graph.name) from None

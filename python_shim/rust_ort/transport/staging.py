@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from rust_ort.errors import ClientError
-from rust_ort.torch_private import foreach_copy, is_functorch_wrapped, reinterpret
+from rust_ort.torch_private import foreach_copy, is_functorch_wrapped, no_torch_function, reinterpret
 from rust_ort.transport import process, wire
 from rust_ort.transport.arena import Arena
 from rust_ort.transport.lanes import descriptor
@@ -33,14 +33,14 @@ _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 def over_own_memory(kind: type) -> bool:
     """Whether tensors of this type are memory like a plain tensor: a subclass with operators of its own, as every
     wrapper and FakeTensor are, is not."""
-    return issubclass(kind, torch.Tensor) and kind.__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl
+    return issubclass(kind, torch.Tensor) and kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
 
 
 def as_plain(value: Any) -> Any:
     """A tensor of a subclass over memory of its own as a plain tensor over the same; anything else as it is."""
     if type(value) in _PLAIN or not over_own_memory(type(value)):
         return value
-    with torch._C.DisableTorchFunctionSubclass():
+    with no_torch_function():
         return value.as_subclass(torch.Tensor)
 
 

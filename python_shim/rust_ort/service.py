@@ -1,0 +1,116 @@
+"""The daemon as the user's process sees it: what it does, and the end of this process's connections."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import time
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from rust_ort import arguments
+from rust_ort import client as clients
+from rust_ort.client import Client
+from rust_ort.errors import ClientError, DaemonFault
+from rust_ort.options import Options
+from rust_ort.transport import daemon
+from rust_ort.transport.connection import Connection
+from rust_ort.transport.wire import Request
+
+STOP_TIMEOUT_S = 30.0
+POLL_S = 0.02
+
+
+def status(*, options: Mapping[str, Any] | Options | None = None) -> dict[str, Any]:
+    """What the daemon knows, as `rust-ort status --json` prints it, with "running": True; it is not started for this.
+
+    {"running": False, "socket": its path} when none runs. Keys of a running one: daemon, clients, executors, graphs,
+    memory, counters, quarantine, … options: for `socket`. Errors: OptionError; ClientError for a socket that is not
+    this user's; DaemonFault.
+    """
+    path = daemon.socket_path(arguments.parsed_options("status", options).socket)
+    if not daemon.answers(path):
+        return {"running": False, "socket": path}
+    connection = Connection(path)
+    try:
+        known = _status(connection)
+    finally:
+        connection.close()
+    # Who asks is not news.
+    known["clients"] = [client for client in known["clients"] if client["id"] != connection.client_id]
+    return {"running": True, **known}
+
+
+def shutdown(*, stop_daemon: bool = False, options: Mapping[str, Any] | Options | None = None) -> None:
+    """Closes this process's connections; its executors go to other clients. The next compiled call connects again.
+
+    What an open dump was handed is on disk first. Tensors stay valid. A call that another thread has under way raises
+    DaemonLost. stop_daemon: also stops the daemons, which `options` or the closed connections name; one that does not
+    run is no error. Errors: OptionError; ClientError when other processes are connected to a daemon that is to stop.
+    """
+    arguments.checked_flag("shutdown", "stop_daemon", stop_daemon)
+    asked = arguments.parsed_options("shutdown", options)
+    known = list(clients._clients.values())
+    for client in known:
+        _close(client)
+    if not stop_daemon:
+        return
+    paths = {client.path for client in known} if options is None else set()
+    for path in sorted(paths or {daemon.socket_path(asked.socket)}):
+        if daemon.answers(path):
+            _stop(path)
+
+
+def _close(client: Client) -> None:
+    connection = client._connection
+    if connection is not None and connection.dead is None:
+        try:
+            client.flush_dump()
+        except DaemonFault as fault:
+            warnings.warn(f"the open dump is incomplete: {fault}", RuntimeWarning, stacklevel=3)
+    client.close()
+
+
+def _status(connection: Connection) -> dict[str, Any]:
+    request = Request()
+    request.get_status.SetInParent()
+    known: dict[str, Any] = json.loads(connection.ask(request).json)
+    return known
+
+
+def _stop(path: str) -> None:
+    """Stops the daemon and waits for its end."""
+    connection = Connection(path)
+    try:
+        process = os.pidfd_open(connection.daemon_pid)
+    except ProcessLookupError:
+        return
+    try:
+        _forget_this_process(connection)
+        request = Request()
+        request.stop.force = False
+        connection.ask(request)
+        poll = select.poll()
+        poll.register(process, select.POLLIN)
+        if not poll.poll(STOP_TIMEOUT_S * 1e3):
+            raise DaemonFault(
+                f"the daemon on {path} did not end in {STOP_TIMEOUT_S:.0f} s; run `rust-ort stop --force`",
+                log=connection.log,
+            )
+    finally:
+        os.close(process)
+        connection.close()
+
+
+def _forget_this_process(connection: Connection) -> None:
+    """Waits until the daemon has seen that this process's other connections are closed."""
+    end = time.monotonic() + STOP_TIMEOUT_S
+    while any(
+        client["pid"] == os.getpid() and client["id"] != connection.client_id
+        for client in _status(connection)["clients"]
+    ):
+        if time.monotonic() > end:
+            raise ClientError("a connection of this process is still open; end its calls, then call shutdown again")
+        time.sleep(POLL_S)

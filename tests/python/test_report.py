@@ -1,0 +1,225 @@
+"""What a comparison says: as text, rows, JSON, HTML and exception, and when it is ok."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import rust_ort
+from rust_ort.errors import ClientError, NumericMismatch
+from rust_ort.graph_info import GraphInfo, in_order
+from rust_ort.studies.main_job import rows_of
+
+pytestmark = pytest.mark.usefixtures("daemon")
+
+X = torch.arange(8, dtype=torch.float32).reshape(2, 4) / 7
+
+
+def add_is_sub(proto: Any) -> None:
+    """The planted wrong kernel."""
+    for node in proto.graph.node:
+        if node.op_type == "Add":
+            node.op_type = "Sub"
+
+
+def named_outputs(x: Tensor) -> dict[str, Tensor]:
+    return {"right": x * 2, "<b>wrong": x + 1}
+
+
+PLANTED = {"transforms": [add_is_sub]}
+
+
+def test_a_report_that_is_ok_passes_its_check() -> None:
+    report = rust_ort.compare(nn.Linear(4, 4), X)
+    assert report.check() is report
+
+
+def test_a_mismatch_is_raised_with_the_worst_value_and_what_to_do() -> None:
+    report = rust_ort.compare(named_outputs, X, options=PLANTED)
+    with pytest.raises(NumericMismatch) as caught:
+        report.check()
+    message = str(caught.value)
+    assert message.startswith("1 of 2 values differ from eager's:\n") and '"output.<b>wrong"' in message
+    assert "8 of 8 outside" in message and "would pass" in message and "'compare': 'nodes'" in message
+    assert caught.value.code == "MISMATCH"
+
+
+def test_a_mismatch_names_the_first_wrong_node() -> None:
+    report = rust_ort.compare(named_outputs, X, options={**PLANTED, "compare": "nodes"})
+    with pytest.raises(NumericMismatch, match=r"first wrong node: .*-inference: add \(aten.add.Tensor") as caught:
+        report.check()
+    assert caught.value.node == "add" and caught.value.graph.endswith("-inference")
+
+
+def test_a_node_whose_own_kernel_is_wrong_is_not_ok_where_no_value_shows_it() -> None:
+    report = rust_ort.compare(lambda x: (x + 1) * 0, X, options={**PLANTED, "compare": "nodes"})
+    assert [verdict.kind for verdict in report.verdicts] == ["match"]
+    assert not report.ok
+    with pytest.raises(NumericMismatch, match="first wrong node"):
+        report.check()
+
+
+@pytest.mark.parametrize(
+    ("model", "text"),
+    [
+        (nn.Dropout(0.5), "ran in eager: it draws random numbers"),
+        (lambda x: x, "no graph was compiled: torch.compile found nothing to compute on tensors"),
+        (lambda x: None, "the model gave no tensor"),
+        (lambda x: 3.0, "the model gave no tensor"),
+    ],
+    ids=["dropout", "identity", "none", "number"],
+)
+def test_where_nothing_is_compared_nothing_passes(model: Any, text: str) -> None:
+    report = rust_ort.compare(model, X)
+    assert not report.ok and text in str(report)
+    with pytest.raises(ClientError, match="nothing was compared with eager") as caught:
+        report.check()
+    assert text in str(caught.value) and caught.value.code == "NOT_COMPARED"
+
+
+def test_values_that_cannot_be_compared_are_raised_too() -> None:
+    def model(x: Tensor) -> Tensor:
+        return (x + 1)[:1] if torch.compiler.is_compiling() else x + 1
+
+    with pytest.raises(NumericMismatch, match=r"output: shapes differ: expected float32\[2, 4\]"):
+        rust_ort.compare(model, X).check()
+
+
+@pytest.mark.parametrize(
+    ("patterns", "missing"),
+    [
+        (["nosuch"], ["no node matched 'nosuch'; the operators: aten.t.default, aten.addmm.default"]),
+        (["aten.adm*"], ["no node matched 'aten.adm*'; the nearest: aten.addmm.default"]),
+        (["aten.addmm*", "nosuch"], ["no node matched 'nosuch'; the operators"]),
+        (["aten.native_dropout*"], ["native_dropout: ran in eager: it draws random numbers"]),
+        (["aten.addmm*"], []),
+        (["*.0"], []),
+    ],
+)
+def test_a_pattern_that_compares_nothing_is_not_ok(patterns: list[str], missing: list[str]) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
+    report = rust_ort.compare(model, X, options={"compare": "nodes", "compare_only": patterns})
+    reasons = [verdict.reason for verdict in report.missing]
+    assert report.ok == (not missing) and len(reasons) == len(missing)
+    for reason, text in zip(reasons, missing, strict=True):
+        assert text in reason
+    if missing:
+        assert missing[0] in str(report)
+        with pytest.raises(ClientError, match="not all that was asked for was compared"):
+            report.check()
+    else:
+        assert report.nodes and report.check() is report
+
+
+def test_compare_only_without_nodes_says_what_it_lacks() -> None:
+    report = rust_ort.compare(nn.Linear(4, 4), X, options={"compare_only": ["aten.mm*"]})
+    assert not report.ok and "use compare='nodes'" in report.missing[0].reason
+
+
+def test_json_has_nodes_and_every_metric() -> None:
+    report = rust_ort.compare(named_outputs, X, options={**PLANTED, "compare": "nodes"})
+    plain = json.loads(report.to_json(), parse_constant=pytest.fail)
+    assert plain["schema"] == 2 and plain["ok"] is False and plain["missing"] == []
+    (wrong,) = (entry for entry in plain["verdicts"] if entry["verdict"] == "mismatch")
+    assert wrong["name"] == "output.<b>wrong"
+    assert {"cosine", "rmse", "max_ulp", "above", "worst", "required", "tolerance", "max_diff"} <= set(wrong["metrics"])
+    (graph,) = plain["graphs"]
+    assert [(node["name"], node["local"]["verdict"]) for node in graph["nodes"]] == [
+        ("mul", "match"),
+        ("add", "mismatch"),
+    ]
+    assert graph["nodes"][1]["local"]["metrics"]["worst"]["reference"] == pytest.approx(1.0, abs=1.0)
+
+
+def test_json_and_rows_hold_numbers_that_are_not_finite() -> None:
+    report = rust_ort.compare(lambda x: x / 0 * 0, X, options={"compare": "nodes"})
+    (entry,) = json.loads(report.to_json(), parse_constant=pytest.fail)["verdicts"]
+    assert entry["max_abs"] == "inf" and entry["metrics"]["max_abs"] == "inf"
+    assert report.rows()[0]["max_abs"] == math.inf
+    assert "set equal_nan to accept them" in str(report)
+
+
+def test_rows_are_flat_and_have_the_same_keys() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
+    rows = rust_ort.compare(model, X, options={"compare": "nodes"}).rows()
+    assert len({tuple(row) for row in rows}) == 1
+    assert all(value is None or isinstance(value, str | int | float | bool) for row in rows for value in row.values())
+    assert {row["judged"] for row in rows} == {"value", "local", "cumulative"}
+    (weight,) = (row for row in rows if row["name"] == "grad of 0.weight")
+    assert weight["verdict"] == "match" and weight["shape"] == "[4, 4]" and weight["graph"] is None
+    (addmm,) = (row for row in rows if row["name"] == "addmm" and row["judged"] == "local")
+    assert addmm["op"] == "aten.addmm.default" and addmm["module"].endswith(".0") and addmm["tolerance_rtol"] > 0
+    (dropout,) = (row for row in rows if row["op"] == "aten.native_dropout.default" and row["judged"] == "local")
+    assert dropout["verdict"] == "not_compared" and dropout["max_abs"] is None
+
+
+def test_html_is_escaped() -> None:
+    text = rust_ort.compare(named_outputs, X, options={**PLANTED, "compare": "nodes"})._repr_html_()
+    assert "output.&lt;b&gt;wrong" in text and "<b>" not in text
+    assert "aten.add.Tensor" in text and "first wrong node" in text
+    explained = rust_ort.explain(nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)), X)._repr_html_()
+    assert "torch&#x27;s generator" in explained and "aten.native_dropout.default" in explained
+
+
+def test_the_option_compare_has_a_report_too() -> None:
+    backend = rust_ort.backend(compare="outputs")
+    model = torch.compile(nn.Linear(4, 4), backend=backend)
+    with pytest.raises(ClientError, match="no call was compared; call the model"):
+        backend.report().check()
+    model(X).sum().backward()
+    report = backend.report().check()
+    assert {verdict.kind for verdict in report.verdicts} == {"match"}
+    assert any("-backward, call 0: " in verdict.name for verdict in report.verdicts)
+    planted = rust_ort.backend(compare="outputs", **PLANTED)
+    torch.compile(named_outputs, backend=planted)(X)
+    with pytest.raises(NumericMismatch, match="-inference, call 0: add"):
+        planted.report().check()
+
+
+def test_backward_is_listed_after_its_forward() -> None:
+    def info(name: str) -> GraphInfo:
+        direction = name.rpartition("-")[2]
+        return GraphInfo(name=name, direction=direction, graph_id=name, compute_nodes=0, parts=[], eager=[], seconds={})
+
+    made = ["0_0-backward", "0_0-forward", "1_0-forward", "2_0-inference", "1_0-backward"]
+    listed = ["0_0-forward", "0_0-backward", "1_0-forward", "1_0-backward", "2_0-inference"]
+    assert [graph.name for graph in in_order(map(info, made))] == listed
+    assert [row.graph for row in rows_of("model", [info(name) for name in made])] == listed
+
+
+def test_explain_lists_the_forward_before_its_backward() -> None:
+    def model(x: Tensor) -> Tensor:
+        y = (x * 2).exp()
+        torch._dynamo.graph_break()
+        return (y + 1).sin()
+
+    explained = rust_ort.explain(model, X.clone().requires_grad_())
+    assert [graph.direction for graph in explained.graphs] == ["forward", "backward"] * 2
+    assert len({graph.name.rpartition("-")[0] for graph in explained.graphs[:2]}) == 1
+
+
+def test_arguments_are_named_as_they_were_given() -> None:
+    def model(x: Tensor, *, scale: Tensor) -> Tensor:
+        x.add_(1)
+        return x * scale
+
+    report = rust_ort.compare(model, X.clone(), scale=torch.tensor(2.0, requires_grad=True))
+    # Both sides wrote the same into x.
+    assert [verdict.name for verdict in report.check().verdicts] == ["output", "loss", "grad of input.scale"]
+
+
+def test_an_argument_that_the_sides_left_different_is_named() -> None:
+    report = rust_ort.compare(lambda x: x.add_(1).mul(0), X.clone(), options=PLANTED)
+    kinds = {verdict.name: verdict.kind for verdict in report.verdicts}
+    assert kinds == {"output": "match", "input[0] afterwards": "mismatch"}
+
+
+def test_an_argument_with_nan_that_nobody_wrote_into_is_no_mismatch() -> None:
+    x = torch.tensor([3.0, math.nan, 1.0])
+    report = rust_ort.compare(lambda x: torch.where(x.isnan(), 0.0, x) * 2, x)
+    assert [verdict.name for verdict in report.check().verdicts] == ["output"]
