@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from rust_ort._callable import make_callable
+from rust_ort._version import __version__
 from rust_ort.backend import Backend, GraphInfo, graphs, rust_ort
 from rust_ort.errors import (
     ClientError,
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from rust_ort.dump import dump as dump
     from rust_ort.explain import Explanation
     from rust_ort.explain import explain as explain
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Backend",
