@@ -6,6 +6,7 @@ mod connection;
 mod errors;
 mod executor;
 mod handler;
+mod identity;
 mod leases;
 pub mod limits;
 mod link;
@@ -17,6 +18,7 @@ pub mod peer;
 mod post_mortem;
 pub mod process;
 mod quarantine;
+pub mod socket;
 mod status;
 mod transport;
 mod verdicts;
@@ -54,6 +56,8 @@ pub enum Ended {
     Signal,
     /// No client came for the idle timeout.
     Idle,
+    /// An upgrade put another program in its place, and its last client has left.
+    Replaced,
 }
 
 impl Ended {
@@ -62,6 +66,7 @@ impl Ended {
             Ended::Asked => "rust-ort stop",
             Ended::Signal => "the daemon was told to end by a signal",
             Ended::Idle => "no client came for the idle timeout",
+            Ended::Replaced => "its program was replaced, and no client is connected",
         }
     }
 }
@@ -74,6 +79,7 @@ pub struct Daemon {
     idle_timeout: Duration,
     started: Instant,
     started_at: SystemTime,
+    program: process::Program,
     pool: Arc<Pool>,
     quarantine: Quarantine,
     plans: Plans,
@@ -92,7 +98,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    fn new(config: listener::Config, log: PathBuf, program: PathBuf, wake: UnixStream) -> Arc<Self> {
+    fn new(config: listener::Config, log: PathBuf, wake: UnixStream) -> Arc<Self> {
         Arc::new_cyclic(|daemon: &Weak<Daemon>| {
             let daemon = daemon.clone();
             let on_death: leases::OnDeath = Box::new(move |executor, client, cause| {
@@ -100,7 +106,7 @@ impl Daemon {
                 let client = client.and_then(|client| lock(&daemon.clients).get(&client).cloned());
                 client.map_or_else(Vec::new, |client| post_mortem::examine(&daemon, &client, executor, cause))
             });
-            let launch = executor::Launch { program, log_folder: config.state_folder.join("log") };
+            let launch = executor::Launch { log_folder: config.state_folder.join("log") };
             Self {
                 pool: Arc::new(Pool::new(launch, config.idle_timeout, on_death)),
                 plans: Plans::open(
@@ -114,6 +120,7 @@ impl Daemon {
                 idle_timeout: config.idle_timeout,
                 started: Instant::now(),
                 started_at: SystemTime::now(),
+                program: process::Program::own(),
                 quarantine: Quarantine::default(),
                 clients: Mutex::default(),
                 connections: Mutex::new((0, Instant::now())),

@@ -101,10 +101,10 @@ impl Daemon {
                 json!({
                     "id": executor.id,
                     "pid": executor.pid,
-                    "library": executor.spec.onnxruntime_library.display().to_string(),
+                    "library": executor.terms.spec.onnxruntime_library.display().to_string(),
                     "onnxruntime_version": executor.onnxruntime_version,
-                    "threads": executor.spec.threads,
-                    "allow_spinning": executor.spec.allow_spinning,
+                    "threads": executor.terms.spec.threads,
+                    "allow_spinning": executor.terms.spec.allow_spinning,
                     "leased_to": executor.leased_to(),
                     "sessions": executor.counters.get(Counter::SessionsLive),
                     "runs": executor.counters.get(Counter::Runs),
