@@ -19,11 +19,11 @@ mod post_mortem;
 pub mod process;
 mod quarantine;
 pub mod socket;
-mod status;
+pub mod status;
 mod transport;
 mod verdicts;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -35,7 +35,7 @@ use bytes::Bytes;
 use client::Client;
 use leases::Pool;
 use quarantine::Quarantine;
-use status::{StepRecord, stamp};
+use status::{LastSteps, stamp};
 
 use crate::ids::{ClientId, GraphId};
 use crate::plans::{Bounds, Plans};
@@ -87,7 +87,7 @@ pub struct Daemon {
     /// Connections, those before `Hello` too, and when the last one went.
     connections: Mutex<(usize, Instant)>,
     graphs: Mutex<BTreeSet<GraphId>>,
-    last_steps: Mutex<VecDeque<StepRecord>>,
+    last_steps: LastSteps,
     next: AtomicU64,
     exports: AtomicU64,
     plan_hits: AtomicU64,
@@ -125,7 +125,7 @@ impl Daemon {
                 clients: Mutex::default(),
                 connections: Mutex::new((0, Instant::now())),
                 graphs: Mutex::default(),
-                last_steps: Mutex::default(),
+                last_steps: LastSteps::default(),
                 next: AtomicU64::new(1),
                 exports: AtomicU64::new(0),
                 plan_hits: AtomicU64::new(0),
@@ -181,18 +181,6 @@ impl Daemon {
         let eager = Counter::NodesInEager.name();
         [("exports", &self.exports), ("plan_hits", &self.plan_hits), (eager, &self.eager_nodes)]
             .map(|(name, counter)| (name, counter.load(Ordering::Relaxed)))
-    }
-
-    fn saw_step(&self, step: StepRecord) {
-        let mut steps = lock(&self.last_steps);
-        if steps.len() == limits::LAST_STEPS {
-            steps.pop_front();
-        }
-        steps.push_back(step);
-    }
-
-    fn last_steps(&self) -> Vec<StepRecord> {
-        lock(&self.last_steps).iter().cloned().collect()
     }
 
     /// Tells every client and ends its connection; ends every executor.
