@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from rust_ort._callable import make_callable
 from rust_ort.backend import Backend, client_of
-from rust_ort.graph_info import GraphInfo, NodeVerdict, half_tolerance
+from rust_ort.graph_info import GraphInfo, NodeVerdict, called, half_tolerance
 from rust_ort.options import Options
-from rust_ort.reference import rng_kept
+from rust_ort.reference import in_eager, rng_kept
+from rust_ort.torch_private import pytree
 
 Pair = tuple[str, Tensor | None, Tensor | None, str]
 
@@ -114,26 +114,46 @@ def compare(
 
     backward: also the gradients of every parameter and of inputs that require them. autocast: dtype of an autocast
     region around the forward. loss: scalar from the outputs; None takes the output's `loss`, else the sum of every
-    floating output's mean with weights cos(i). options: of the backend.
+    floating output's mean with weights cos(i). options: of the backend; None with a model that rust_ort compiled
+    already: that model's own. The reference runs with every compilation off, in all threads.
 
     Parameters, buffers, gradients, random state and training mode are afterwards as before; arguments are copied, so
     in-place changes stay inside.
     """
     backend = Backend(options)
-    compiled = torch.compile(model, backend=backend)
     with kept_state(model):
         before = _detached_state(model)
-        reference = _run(model, model, args, kwargs, backward=backward, autocast=autocast, loss=loss)
+        with in_eager():
+            reference = _run(model, model, args, kwargs, backward=backward, autocast=autocast, loss=loss)
         _restore(model, before)
-        candidate = _run(compiled, model, args, kwargs, backward=backward, autocast=autocast, loss=loss)
-    pairs = _pairs(reference, candidate, backend.graphs)
-    return Report(verdicts=_judged(pairs, backend), graphs=list(backend.graphs))
+        graphs: list[GraphInfo] = []
+        if options is None and _is_compiled(model):
+            with called() as called_graphs:
+                candidate = _run(model, model, args, kwargs, backward=backward, autocast=autocast, loss=loss)
+            graphs = called_graphs()
+            _restore(model, before)
+        if not graphs:
+            compiled = torch.compile(model, backend=backend)
+            with called() as called_graphs:
+                candidate = _run(compiled, model, args, kwargs, backward=backward, autocast=autocast, loss=loss)
+            graphs = called_graphs()
+    pairs = _pairs(reference, candidate, graphs)
+    return Report(verdicts=_judged(pairs, backend.options, graphs), graphs=graphs)
 
 
-def _judged(pairs: Sequence[Pair], backend: Backend) -> list[Any]:
+def _is_compiled(model: Any) -> bool:
+    """Whether `torch.compile` made it, or `model.compile()` was called."""
+    return (
+        isinstance(model, torch._dynamo.OptimizedModule)
+        or hasattr(model, "_torchdynamo_orig_callable")
+        or getattr(model, "_compiled_call_impl", None) is not None
+    )
+
+
+def _judged(pairs: Sequence[Pair], options: Options, graphs: Sequence[GraphInfo]) -> list[Any]:
     """Verdicts in the order of `pairs`. Where half precision took part, floats are judged by its steps."""
-    client, tolerance = client_of(backend.options), backend.options.tolerance
-    dtypes = {graph.lowest_precision for graph in backend.graphs}
+    client, tolerance = client_of(options), options.tolerance
+    dtypes = {graph.lowest_precision for graph in graphs}
     half = next((dtype for dtype in (torch.bfloat16, torch.float16) if dtype in dtypes), None)
     if tolerance is not None:
         return list(client.compare(list(pairs), tolerance))

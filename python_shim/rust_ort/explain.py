@@ -15,8 +15,9 @@ from rust_ort._callable import make_callable
 from rust_ort.backend import Backend
 from rust_ort.compare import copied, kept_state, scalar_loss
 from rust_ort.export.partition import EagerNode
-from rust_ort.graph_info import GraphInfo
+from rust_ort.graph_info import GraphInfo, called
 from rust_ort.options import Options
+from rust_ort.torch_private import compile_counters
 
 
 @dataclass(kw_only=True)
@@ -54,6 +55,10 @@ class Explanation:
         return "\n".join(lines)
 
 
+class _Explaining(Backend):
+    """Equal to its like alone: what is explained again was compiled by an explanation, which counted its breaks."""
+
+
 def explain(
     model: nn.Module | Callable[..., Any],
     *args: Any,
@@ -65,9 +70,9 @@ def explain(
 
     backward: also the backward of the loss (see `rust_ort.compare`). The model's state is afterwards as before.
     """
-    backend = Backend(options)
+    backend = _Explaining(options)
     compiled = torch.compile(model, backend=backend)
-    breaks = Counter(torch._dynamo.utils.counters["graph_break"])
+    breaks = Counter(compile_counters()["graph_break"])
 
     def step() -> float:
         start = time.perf_counter()
@@ -78,10 +83,15 @@ def explain(
                 loss.backward()
         return time.perf_counter() - start
 
-    with kept_state(model):
+    with kept_state(model), called() as called_graphs:
         first = step()
         second = step()
-    found = Counter(torch._dynamo.utils.counters["graph_break"]) - breaks
+    graphs = called_graphs()
+    found = Counter(compile_counters()["graph_break"]) - breaks
+    if backend.graphs:
+        backend.graphs[0].breaks = dict(found)
+    else:  # compiled when it was explained before
+        found = sum((Counter(graph.breaks) for graph in graphs), found)
     seconds: dict[str, float] = {}
     for graph in backend.graphs:
         for phase, spent in graph.seconds.items():
@@ -93,7 +103,7 @@ def explain(
         "first call": first,
         "a call": second,
     }
-    return Explanation(graphs=list(backend.graphs), breaks=dict(found), seconds=seconds)
+    return Explanation(graphs=graphs, breaks=dict(found), seconds=seconds)
 
 
 make_callable(__name__, explain)

@@ -132,10 +132,22 @@ def test_a_step_whose_float16_gradients_overflow_is_skipped_as_in_eager() -> Non
         torch.testing.assert_close(candidate, reference, atol=2e-3, rtol=4e-3)
 
 
-# float16 is slow in eager: fewer steps, and the spread is there from the first.
-@pytest.mark.parametrize(("dtype", "n_steps"), [(torch.float16, 5), (torch.bfloat16, 20)])
-def test_training_stays_within_what_autocast_costs_eager(dtype: torch.dtype, n_steps: int) -> None:
+# float16 is slow in eager on many CPUs: fewer steps.
+@pytest.mark.parametrize(("dtype", "n_steps"), [(torch.float16, 3), (torch.bfloat16, 10)])
+def test_training_under_autocast_is_as_close_to_float32_as_eager_is(dtype: torch.dtype, n_steps: int) -> None:
     made = mixed_training.row(0, n_steps, dtype)
     print(made)
-    assert made.losses[-1] < made.losses[0]
-    assert made.worst <= made.spread
+    assert made.losses["compiled"][-1] < made.losses["compiled"][0]
+    assert made.ok, f"{made.compiled:.2e} from float32, eager {made.eager:.2e}"
+
+
+def test_a_wrong_epsilon_is_further_from_float32_than_noise() -> None:
+    def planted(model: nn.Module) -> nn.Module:
+        for module in model.modules():
+            if hasattr(module, "variance_epsilon"):
+                module.variance_epsilon *= 100
+        return model
+
+    made = mixed_training.row(0, 3, torch.bfloat16, wrap=planted)
+    print(made)
+    assert not made.ok, f"{made.compiled:.2e} from float32, eager {made.eager:.2e}"

@@ -1,7 +1,6 @@
 """Training a causal language model equals eager, step by step."""
 
 import pytest
-import torch
 
 from rust_ort.studies import mixed_training
 
@@ -9,10 +8,8 @@ pytestmark = pytest.mark.usefixtures("daemon")
 
 
 def test_five_adam_steps_of_llama_equal_eager() -> None:
-    expected = mixed_training.losses(0, 5, autocast=None)
-    got = mixed_training.losses(
-        0, 5, autocast=None, wrap=lambda model: torch.compile(model, backend="rust_ort", fullgraph=True)
-    )
+    expected = mixed_training.train(0, 5, autocast=None).losses
+    got = mixed_training.train(0, 5, autocast=None, wrap=mixed_training.compiled).losses
     print("eager:", expected, "rust_ort:", got)
     assert expected[-1] < expected[0]
     for step, (candidate, reference) in enumerate(zip(got, expected, strict=True)):

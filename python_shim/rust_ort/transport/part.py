@@ -11,6 +11,7 @@ import torch
 
 from rust_ort.errors import ClientError, DaemonLost, ExecutorLost, RustOrtError
 from rust_ort.options import Options, Tolerance
+from rust_ort.torch_private import set_grad_enabled
 from rust_ort.transport import process, wire
 from rust_ort.transport.arena import Arena
 from rust_ort.transport.connection import Connection
@@ -120,7 +121,7 @@ class Part:
         handle = self._handle
         grad = torch.is_grad_enabled()
         if grad:
-            torch._C._set_grad_enabled(False)
+            set_grad_enabled(False)
         try:
             plan = self._plan
             if plan is None:
@@ -148,7 +149,7 @@ class Part:
             return outputs
         finally:
             if grad:
-                torch._C._set_grad_enabled(True)
+                set_grad_enabled(True)
 
     def _exchange(
         self, connection: Connection, handle: int, plan: CallPlan, locations: list[int], eager_nodes: int, holds: object
