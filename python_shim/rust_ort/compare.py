@@ -224,6 +224,7 @@ def _given_loss(outputs: Any, loss: Callable[[Any], Tensor], side: str, *, backw
 
 def _weighted_mean(output: Tensor) -> Tensor:
     """Mean with weights cos(i). Of equal weights or squares the gradient through a normalization is zero: noise."""
+    output = _plain(output)
     weights = torch.arange(output.numel(), dtype=torch.float32, device=output.device).cos().reshape(output.shape)
     return (output.float() * weights).mean()
 
@@ -315,7 +316,15 @@ def _named(model: Any, kind: str) -> list[tuple[str, Tensor]]:
 
 
 def _kept(value: Tensor | None) -> Tensor | None:
-    return None if value is None else value.detach().clone()
+    """A copy that can be judged."""
+    return None if value is None else _plain(value.detach()).clone()
+
+
+def _plain(value: Tensor) -> Tensor:
+    """A strided tensor with the elements of any: a jagged one's values, a sparse one dense."""
+    if value.layout is torch.strided:
+        return value
+    return value.values() if value.layout is torch.jagged else value.to_dense()
 
 
 def _detached_state(model: Any) -> dict[str, Tensor]:

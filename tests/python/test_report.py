@@ -222,6 +222,19 @@ def test_explain_says_why_there_is_no_graph() -> None:
     assert text in str(explained) and text in explained._repr_html_()
 
 
+def test_of_jagged_tensors_the_values_are_judged() -> None:
+    jagged = torch.nested.nested_tensor([X, X[:1] + 1], layout=torch.jagged, requires_grad=True)
+    report = rust_ort.compare(lambda x: x * 2, jagged).check()
+    assert [verdict.name for verdict in report.verdicts] == ["output", "loss", "grad of input[0]"]
+    assert {verdict.metrics["n"] for verdict in report.verdicts if verdict.metrics} == {12, 1}
+
+
+def test_sparse_tensors_are_no_graph_of_torch_compiles() -> None:
+    report = rust_ort.compare(lambda s: s * 2, X.to_sparse())
+    with pytest.raises(ClientError, match="output: no graph was compiled: Attempted to wrap sparse Tensor"):
+        report.check()
+
+
 def test_arguments_are_named_as_they_were_given() -> None:
     def model(x: Tensor, *, scale: Tensor) -> Tensor:
         x.add_(1)
