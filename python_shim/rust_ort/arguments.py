@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import inspect
 import os
 from collections.abc import Callable, Mapping
@@ -29,9 +30,17 @@ def shown(value: object) -> str:
     return f"{text if len(text) <= 80 else text[:77] + '...'} of type {type(value).__name__}"
 
 
+def _written(function: object) -> Any:
+    """What a user wrote: the function behind a decorator or a partial, the __call__ of an object."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    written = inspect.unwrap(function) if callable(function) else function
+    return written if hasattr(written, "__qualname__") or not callable(written) else type(written).__call__
+
+
 def function_name(function: object) -> str:
     """How a user knows a function: its name and where it is written."""
-    written = inspect.unwrap(function) if callable(function) else function
+    written = _written(function)
     code = getattr(written, "__code__", None)
     name = getattr(written, "__qualname__", None) or repr(written)
     return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code is not None else str(name)
@@ -39,7 +48,7 @@ def function_name(function: object) -> str:
 
 def raised_at(error: BaseException, function: object) -> str:
     """`KeyError: 'foo' at file:line`, the line being the function's own that the error came through."""
-    code = getattr(inspect.unwrap(function) if callable(function) else function, "__code__", None)
+    code = getattr(_written(function), "__code__", None)
     step, line = error.__traceback__, None
     while step is not None:
         if step.tb_frame.f_code is code:

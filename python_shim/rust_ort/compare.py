@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import difflib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from rust_ort import arguments
 from rust_ort._callable import make_callable
 from rust_ort.backend import Backend, client_of
-from rust_ort.errors import ClientError
+from rust_ort.errors import ClientError, RustOrtError
 from rust_ort.graph_info import GraphInfo, called, fits, half_tolerance
 from rust_ort.options import Options
 from rust_ort.reference import in_eager, rng_kept
@@ -25,6 +26,9 @@ from rust_ort.transport.specs import Verdict, not_compared
 __all__ = ["Report", "compare"]
 
 Pair = tuple[str, Tensor | None, Tensor | None, str]
+"""(name, reference, candidate, why there is nothing to compare or "")."""
+
+ONE_SIDED = "a value comes from one side alone: "
 
 
 def compare(
@@ -50,7 +54,7 @@ def compare(
     "grad of input[i]", "buffer <name>", and "input[i] afterwards" where the two left it different.
 
     Parameters, buffers, gradients, random state and training mode are afterwards as before; arguments are copied, so
-    in-place changes stay inside.
+    in-place changes stay inside. Of a function, what it closes over is not: it runs twice.
 
     Errors: OptionError for an argument or option; ClientError for a model that cannot be called, a loss that fails, a
     transform that fails; DaemonFault. What the model raises comes through, with a note that says on which side.
@@ -130,13 +134,21 @@ def _is_compiled(model: Any) -> bool:
 
 
 def _judged(pairs: Sequence[Pair], options: Options, graphs: Sequence[GraphInfo]) -> list[Any]:
-    """Verdicts in the order of `pairs`. Where half precision took part, floats are judged by its steps."""
+    """Verdicts in the order of `pairs`. Where half precision took part, floats are judged by its steps.
+
+    What the other side lacks has failed: it is not a value that nobody could compare.
+    """
     client, tolerance = client_of(options), options.tolerance
     dtypes = {graph.lowest_precision for graph in graphs}
     half = next((dtype for dtype in (torch.bfloat16, torch.float16) if dtype in dtypes), None)
     if tolerance is not None:
-        return list(client.compare(list(pairs), tolerance))
-    return judged_as_half(pairs, client, half)
+        verdicts = list(client.compare(list(pairs), tolerance))
+    else:
+        verdicts = judged_as_half(pairs, client, half)
+    return [
+        dataclasses.replace(verdict, kind="failed") if why.startswith(ONE_SIDED) else verdict
+        for (_, _, _, why), verdict in zip(pairs, verdicts, strict=True)
+    ]
 
 
 def judged_as_half(pairs: Sequence[Pair], client: Any, half: torch.dtype | None) -> list[Any]:
@@ -184,6 +196,8 @@ def noted(side: str) -> Iterator[None]:
     """What is raised inside says on which side of the comparison it was."""
     try:
         yield
+    except RustOrtError:  # not the model's
+        raise
     except Exception as error:
         error.add_note(f"rust_ort.compare: raised by the model in {side}")
         raise
@@ -233,6 +247,7 @@ def _given_loss(outputs: Any, loss: Callable[[Any], Tensor], side: str, *, backw
 
 def _weighted_mean(output: Tensor) -> Tensor:
     """Mean with weights cos(i). Of equal weights or squares the gradient through a normalization is zero: noise."""
+    output = _plain(output)
     weights = torch.arange(output.numel(), dtype=torch.float32, device=output.device).cos().reshape(output.shape)
     return (output.float() * weights).mean()
 
@@ -246,25 +261,24 @@ def _pairs(
     idle = ""
     if not ran:
         reasons = "; ".join(sorted({node.reason for graph in graphs for node in graph.eager}))
-        idle = f"ran in eager: {reasons}" if reasons else _why_nothing(breaks)
+        idle = f"ran in eager: {reasons}" if reasons else why_nothing(breaks)
     pairs: list[Pair] = []
     for name in [*reference, *(name for name in candidate if name not in reference)]:
         left, right = reference.get(name), candidate.get(name)
         why = idle
         if not why and left is None and right is None:
             why = "both are None"
-        elif not why and (left is None or right is None):
-            why = ""
         if name.endswith("afterwards") and left is not None and right is not None and _same(left, right):
             continue
         if why or (left is not None and right is not None):
             pairs.append((name, left, right, why))
         else:
-            pairs.append((name, left, right, f"only the {'reference' if right is None else 'candidate'} has a value"))
+            pairs.append((name, left, right, ONE_SIDED + ("eager" if right is None else "the backend")))
     return pairs
 
 
-def _why_nothing(breaks: Counter[str]) -> str:
+def why_nothing(breaks: Mapping[str, int]) -> str:
+    """Why the backend was given no graph. breaks: as of `graph_breaks`."""
     reasons = "; ".join(dict.fromkeys(reason.splitlines()[0] for reason in breaks if reason))
     return f"no graph was compiled: {reasons or 'torch.compile found nothing to compute on tensors'}"
 
@@ -308,7 +322,8 @@ def copied(value: Any) -> Any:
     def clone(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor) or isinstance(leaf, nn.Parameter):
             return leaf
-        copy = leaf.detach().clone(memory_format=torch.preserve_format)
+        strided = leaf.layout is torch.strided
+        copy = leaf.detach().clone(memory_format=torch.preserve_format) if strided else leaf.detach().clone()
         return copy.requires_grad_(leaf.requires_grad)
 
     return pytree.tree_map(clone, value)
@@ -324,7 +339,15 @@ def _named(model: Any, kind: str) -> list[tuple[str, Tensor]]:
 
 
 def _kept(value: Tensor | None) -> Tensor | None:
-    return None if value is None else value.detach().clone()
+    """A copy that can be judged."""
+    return None if value is None else _plain(value.detach()).clone()
+
+
+def _plain(value: Tensor) -> Tensor:
+    """A strided tensor with the elements of any: a jagged one's values, a sparse one dense."""
+    if value.layout is torch.strided:
+        return value
+    return value.values() if value.layout is torch.jagged else value.to_dense()
 
 
 def _detached_state(model: Any) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from torch import nn
 from rust_ort import arguments
 from rust_ort._callable import make_callable
 from rust_ort.backend import Backend
-from rust_ort.compare import copied, graph_breaks, kept_state, scalar_loss
+from rust_ort.compare import copied, graph_breaks, kept_state, scalar_loss, why_nothing
 from rust_ort.export.partition import EagerNode
 from rust_ort.graph_info import GraphInfo, called, in_order
 from rust_ort.options import Options
@@ -53,13 +53,17 @@ class Explanation:
         breaks = [
             f"break ({count}): {reason.splitlines()[0] if reason else '?'}" for reason, count in self.breaks.items()
         ]
-        return made + html_lines([*breaks, self._time()])
+        return made + html_lines([self._count(), *breaks, self._time()])
+
+    def _count(self) -> str:
+        count = f"{len(self.graphs)} graphs, {sum(self.breaks.values())} graph breaks"
+        return count if self.graphs else f"{count}; {why_nothing(self.breaks)}"
 
     def _time(self) -> str:
         return "time: " + ", ".join(f"{phase} {spent * 1e3:.0f} ms" for phase, spent in self.seconds.items())
 
     def __str__(self) -> str:
-        lines = [f"{len(self.graphs)} graphs, {sum(self.breaks.values())} graph breaks"]
+        lines = [self._count()]
         for graph in self.graphs:
             on_ort = sum(map(len, graph.parts))
             lines.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -236,6 +237,27 @@ def test_a_transform_that_fails_is_named(transform: Any, kind: type[Exception], 
         assert isinstance(caught.value.__cause__, KeyError)
     else:
         assert "KeyError" not in str(caught.value)
+
+
+class Transform:
+    def __call__(self, proto: Any) -> None:
+        raise KeyError("foo")
+
+
+@pytest.mark.usefixtures("daemon")
+@pytest.mark.parametrize(
+    ("transform", "name"),
+    [
+        (Transform(), "Transform.__call__"),
+        (functools.partial(lambda key, proto: {}[key], "foo"), "<lambda>"),
+    ],
+    ids=["object", "partial"],
+)
+def test_a_transform_that_is_no_plain_function_is_named_too(transform: Any, name: str) -> None:
+    where = rf"{name} \({__file__}:\d+\) raised KeyError: 'foo' at {__file__}:\d+"
+    with pytest.raises(OptionError, match=where) as caught:
+        rust_ort.compare(LINEAR, X, options={"transforms": [transform]})
+    assert not hasattr(caught.value, "__notes__"), "the model did not raise it"
 
 
 @pytest.mark.usefixtures("daemon")

@@ -90,6 +90,19 @@ def test_values_that_cannot_be_compared_are_raised_too() -> None:
         rust_ort.compare(model, X).check()
 
 
+def test_a_value_of_one_side_alone_is_never_a_pass() -> None:
+    def model(x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        return (x * 2, x * 3) if torch.compiler.is_compiling() else (x * 2,)
+
+    report = rust_ort.compare(model, X)
+    assert [(verdict.name, verdict.kind) for verdict in report.verdicts] == [
+        ("output[0]", "match"),
+        ("output[1]", "failed"),
+    ]
+    with pytest.raises(NumericMismatch, match=r"output\[1\]: a value comes from one side alone: the backend"):
+        report.check()
+
+
 @pytest.mark.parametrize(
     ("patterns", "missing"),
     [
@@ -201,6 +214,25 @@ def test_explain_lists_the_forward_before_its_backward() -> None:
     explained = rust_ort.explain(model, X.clone().requires_grad_())
     assert [graph.direction for graph in explained.graphs] == ["forward", "backward"] * 2
     assert len({graph.name.rpartition("-")[0] for graph in explained.graphs[:2]}) == 1
+
+
+def test_explain_says_why_there_is_no_graph() -> None:
+    explained = rust_ort.explain(lambda x: x, X)
+    text = "0 graphs, 0 graph breaks; no graph was compiled: torch.compile found nothing to compute on tensors"
+    assert text in str(explained) and text in explained._repr_html_()
+
+
+def test_of_jagged_tensors_the_values_are_judged() -> None:
+    jagged = torch.nested.nested_tensor([X, X[:1] + 1], layout=torch.jagged, requires_grad=True)
+    report = rust_ort.compare(lambda x: x * 2, jagged).check()
+    assert [verdict.name for verdict in report.verdicts] == ["output", "loss", "grad of input[0]"]
+    assert {verdict.metrics["n"] for verdict in report.verdicts if verdict.metrics} == {12, 1}
+
+
+def test_sparse_tensors_are_no_graph_of_torch_compiles() -> None:
+    report = rust_ort.compare(lambda s: s * 2, X.to_sparse())
+    with pytest.raises(ClientError, match="output: no graph was compiled: Attempted to wrap sparse Tensor"):
+        report.check()
 
 
 def test_arguments_are_named_as_they_were_given() -> None:
