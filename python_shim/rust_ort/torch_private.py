@@ -53,6 +53,7 @@ USED: dict[str, str | None] = {
     "torch.cuda._sleep": None,
     "torch.fx._lazy_graph_module._make_graph_module": "fx.GraphModule",
     "torch.fx._lazy_graph_module._use_lazy_graph_module": "every graph's code is made at once",
+    "torch.fx.experimental.proxy_tensor.disable_proxy_modes_tracing": None,
     "torch.fx.experimental.symbolic_shapes.free_unbacked_symbols": None,
     "torch.ops.aten.add.Tensor._schema": None,
     "torch.testing._internal.common_methods_invocations": None,
@@ -265,6 +266,14 @@ def detect_fake_mode(values: Sequence[object]) -> Any | None:
 def outside_fake_mode() -> contextlib.AbstractContextManager[Any]:
     """A context in which tensors are real, whatever is being traced."""
     context: contextlib.AbstractContextManager[Any] = find("torch._subclasses.fake_tensor.unset_fake_temporarily")()
+    return context
+
+
+def outside_tracing() -> contextlib.AbstractContextManager[Any]:
+    """A context in which operators run, and no graph records them."""
+    context: contextlib.AbstractContextManager[Any] = find(
+        "torch.fx.experimental.proxy_tensor.disable_proxy_modes_tracing"
+    )()
     return context
 
 
