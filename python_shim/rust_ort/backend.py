@@ -35,8 +35,9 @@ def client_of(options: Options) -> Client:
 class Backend:
     """A torch.compile backend with its options. Deep-copies as itself and pickles by its options.
 
-    options: a dict of the names of `rust_ort.Options`, or Options. `graphs`: what it compiled, oldest first;
-    `report()`: what was compared of them. Errors: OptionError.
+    options: a dict of the names of `rust_ort.Options`, or Options. `graphs`: those that this object compiled, oldest
+    first; `report()`: what was compared of them. Backends with equal options are equal: code that one compiled serves
+    the other, and Dynamo does not compile it again. Errors: OptionError.
     """
 
     def __init__(self, options: Mapping[str, Any] | Options | None = None) -> None:
@@ -56,6 +57,15 @@ class Backend:
         except RustOrtError as error:
             raise _as_itself(error) from error
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Backend):
+            return NotImplemented
+        return type(self) is type(other) and self.options == other.options
+
+    def __hash__(self) -> int:
+        kept = (getattr(self.options, name) for name in self.options.__dataclass_fields__)
+        return hash((type(self), *(value for value in kept if isinstance(value, str | int | float))))
+
     def report(self) -> Report:
         """What the option compare found in the calls so far: `model(x); backend.report().check()`."""
         from rust_ort.compare import missing
@@ -71,7 +81,7 @@ class Backend:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (Backend, (self._given,))
+        return (type(self), (self._given,))
 
     def __repr__(self) -> str:
         return f"rust_ort.backend({self._given!r})"
@@ -107,16 +117,15 @@ def _as_itself(error: RustOrtError) -> RustOrtError:
 
     Dynamo raises it `from None`: an attribute of the class keeps what was wrong in the first place.
     """
-    from torch._dynamo.exc import ShortenTraceback
+    from rust_ort.torch_private import lets_through
 
-    kind = type(error)
-    through = type(
-        kind.__name__, (kind, ShortenTraceback), {"__module__": kind.__module__, "__cause__": error.__cause__}
-    )
-    raised: RustOrtError = through.__new__(through, *error.args)  # __init__ wants Dynamo's arguments
+    kind, base = type(error), lets_through()
+    if base is None:
+        return error
+    through: Any = type(kind.__name__, (kind, base), {"__module__": kind.__module__, "__cause__": error.__cause__})
+    raised: RustOrtError = through.__new__(through)
+    base.__init__(raised, *error.args, first_useful_frame=None)  # what Dynamo asks of its errors, in each version
     raised.__dict__.update(error.__dict__)
-    raised.first_useful_frame = None  # type: ignore[attr-defined]
-    raised.frame_exec_strategy = None  # type: ignore[attr-defined]
     return raised
 
 

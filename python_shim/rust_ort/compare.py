@@ -11,16 +11,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from rust_ort import arguments
 from rust_ort._callable import make_callable
 from rust_ort.backend import Backend, client_of
 from rust_ort.errors import ClientError, RustOrtError
-from rust_ort.graph_info import GraphInfo, fits, half_tolerance
+from rust_ort.graph_info import GraphInfo, called, fits, half_tolerance
 from rust_ort.options import Options
-from rust_ort.reference import rng_kept
+from rust_ort.reference import in_eager, rng_kept
 from rust_ort.report import Report
+from rust_ort.torch_private import compile_counters, is_optimized_module, pytree
 from rust_ort.transport.specs import Verdict, not_compared
 
 __all__ = ["Report", "compare"]
@@ -47,7 +47,8 @@ def compare(
     autocast: dtype of an autocast region around the forward, torch.bfloat16 or torch.float16 or its name.
     loss: a scalar tensor from the outputs; None takes the output's `loss`, else the sum of every floating output's mean
     with weights cos(i).
-    options: of the backend, see `rust_ort.Options`; {"compare": "nodes"} names the node to blame.
+    options: of the backend, see `rust_ort.Options`; {"compare": "nodes"} names the node to blame; None with a model
+    that rust_ort compiled already: that model's own. The reference runs with every compilation off, in all threads.
 
     Returns a Report: print it, or `report.check()`. Values are named "output", "loss", "grad of <parameter>",
     "grad of input[i]", "buffer <name>", and "input[i] afterwards" where the two left it different.
@@ -63,23 +64,36 @@ def compare(
     arguments.checked_loss("compare", loss)
     dtype = arguments.checked_autocast("compare", autocast)
     backend = Backend(arguments.checked_options("compare", options))
-    compiled = torch.compile(model, backend=backend)
+
+    def run(side: str, call: Callable[..., Any]) -> dict[str, Tensor | None]:
+        return _run(side, call, model, args, kwargs, backward=backward, autocast=dtype, loss=loss)
+
     breaks = graph_breaks()
     with kept_state(model):
         before = _detached_state(model)
-        reference = _run("eager", model, model, args, kwargs, backward=backward, autocast=dtype, loss=loss)
+        with in_eager():
+            reference = run("eager", model)
         _restore(model, before)
-        candidate = _run("the backend", compiled, model, args, kwargs, backward=backward, autocast=dtype, loss=loss)
-    pairs = _pairs(reference, candidate, backend.graphs, graph_breaks() - breaks)
-    verdicts = _judged(pairs, backend)
+        graphs: list[GraphInfo] = []
+        if options is None and _is_compiled(model):
+            with called() as called_graphs:
+                candidate = run("the compiled model", model)
+            graphs = called_graphs()
+            _restore(model, before)
+        if not graphs:
+            with called() as called_graphs:
+                candidate = run("the backend", torch.compile(model, backend=backend))
+            graphs = called_graphs()
+    pairs = _pairs(reference, candidate, graphs, graph_breaks() - breaks)
+    verdicts = _judged(pairs, backend.options, graphs)
     if not verdicts:
         verdicts = [not_compared("output", "the model gave no tensor, neither as output nor as gradient or buffer")]
-    return Report(verdicts=verdicts, graphs=list(backend.graphs), missing=missing(backend.options, backend.graphs))
+    return Report(verdicts=verdicts, graphs=graphs, missing=missing(backend.options, graphs))
 
 
 def graph_breaks() -> Counter[str]:
     """Why Dynamo left code to eager in this process, counted: what broke a graph, or kept it from being made."""
-    counters = torch._dynamo.utils.counters
+    counters = compile_counters()
     return Counter(counters["graph_break"]) | Counter(counters["unimplemented"])
 
 
@@ -110,13 +124,22 @@ def _no_node(pattern: str, graphs: Sequence[GraphInfo]) -> str:
     return f"no node matched {pattern!r}; {hint}"
 
 
-def _judged(pairs: Sequence[Pair], backend: Backend) -> list[Any]:
+def _is_compiled(model: Any) -> bool:
+    """Whether `torch.compile` made it, or `model.compile()` was called."""
+    return (
+        is_optimized_module(model)
+        or hasattr(model, "_torchdynamo_orig_callable")
+        or getattr(model, "_compiled_call_impl", None) is not None
+    )
+
+
+def _judged(pairs: Sequence[Pair], options: Options, graphs: Sequence[GraphInfo]) -> list[Any]:
     """Verdicts in the order of `pairs`. Where half precision took part, floats are judged by its steps.
 
     What the other side lacks has failed: it is not a value that nobody could compare.
     """
-    client, tolerance = client_of(backend.options), backend.options.tolerance
-    dtypes = {graph.lowest_precision for graph in backend.graphs}
+    client, tolerance = client_of(options), options.tolerance
+    dtypes = {graph.lowest_precision for graph in graphs}
     half = next((dtype for dtype in (torch.bfloat16, torch.float16) if dtype in dtypes), None)
     if tolerance is not None:
         verdicts = list(client.compare(list(pairs), tolerance))

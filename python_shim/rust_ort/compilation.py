@@ -17,9 +17,8 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
-from rust_ort import graph_info, observe
+from rust_ort import graph_info, observe, torch_private
 from rust_ort.arguments import function_name, raised_at, shown
 from rust_ort.client import Client, CustomOpLibrary, GraphSpec, OutputSpec, Part, PartSpec
 from rust_ort.compiled_graph import CompiledGraph, PartRunner
@@ -33,6 +32,7 @@ from rust_ort.export.provenance import described, input_sources, provenance_json
 from rust_ort.graph_info import GraphInfo
 from rust_ort.options import Options
 from rust_ort.progress import progress, tick
+from rust_ort.torch_private import OpOverload, pytree
 
 log = logging.getLogger("rust_ort")
 
@@ -72,7 +72,6 @@ def compile_dynamo_graph(
 ) -> Callable[..., Any]:
     """The callable for a Dynamo graph; each of its AOT graphs is added to collected. Errors: RustOrtError."""
     from functorch.compile import min_cut_rematerialization_partition
-    from torch._dynamo.backends.common import aot_autograd
 
     compilation = _Compilation(
         name=_compile_name(),
@@ -93,7 +92,7 @@ def compile_dynamo_graph(
             whole = cached.decomposition_table(Client.get(options), daemon_needed=_daemon_needed(options))
             return {operator: made for operator, made in whole.items() if operator not in options.custom_translations}
 
-    compiler = aot_autograd(
+    compiler = torch_private.aot_autograd(
         fw_compiler=functools.partial(_compile_aot_graph, compilation, "forward"),
         bw_compiler=functools.partial(_compile_aot_graph, compilation, "backward"),
         inference_compiler=functools.partial(_compile_aot_graph, compilation, "inference"),
@@ -108,23 +107,15 @@ def compile_dynamo_graph(
 def _every_draw_kept(joint: fx.GraphModule) -> Iterator[None]:
     """Inside, AOTAutograd merges no two operators that draw random numbers; its own list of them is short (torch 2.13:
     `uniform`, `randn_like` and others lack)."""
-    from torch._functorch import compile_utils
-
-    targets = {node.target for node in joint.graph.nodes if isinstance(node.target, torch._ops.OpOverload)}
+    targets = {node.target for node in joint.graph.nodes if isinstance(node.target, OpOverload)}
     drawing = {target.overloadpacket for target in targets if torch.Tag.nondeterministic_seeded in target.tags}
-    known = compile_utils.rand_ops
-    compile_utils.rand_ops = [*known, *drawing]
-    try:
+    with torch_private.drawing_operators(drawing):
         yield
-    finally:
-        compile_utils.rand_ops = known
 
 
 def _compile_name() -> str:
     """`0_0` of torch's compile id 0/0; `0_0_1` for the second graph of that id in this process."""
-    from torch._guards import CompileContext
-
-    compile_id = CompileContext.current_compile_id()
+    compile_id = torch_private.compile_id()
     wanted = re.sub(r"[^0-9A-Za-z]+", "_", str(compile_id)).strip("_") if compile_id is not None else "0_0"
     return graph_info.unique_name(wanted)
 
@@ -136,12 +127,10 @@ def _readable(gm: fx.GraphModule) -> str:
 def _compile_aot_graph(
     compilation: _Compilation, direction: str, gm: fx.GraphModule, example_inputs: Sequence[Any]
 ) -> Callable[[list[Any]], Any]:
-    from torch._dynamo.convert_frame import compile_lock
-
     if direction == "forward":
         _keep_saved_tensors()
     # A first backward compiles outside Dynamo's lock, in several threads at once; FX's metadata is one a process.
-    with compile_lock, _no_collection():
+    with torch_private.compile_lock(), _no_collection():
         return _compiled_once(compilation, direction, gm)
 
 
@@ -160,12 +149,10 @@ def _no_collection() -> Iterator[None]:
 
 def _keep_saved_tensors() -> None:
     """No backward here writes into its saved tensors: none is donated, and backward(retain_graph=True) is allowed."""
-    from torch._guards import TracingContext
-
-    context = TracingContext.try_get()
+    context = torch_private.tracing_context()
     metadata = context.fw_metadata if context is not None else None
-    if getattr(metadata, "bw_donated_idxs", None):
-        metadata.bw_donated_idxs = []  # type: ignore[union-attr]
+    if metadata is not None and getattr(metadata, "bw_donated_idxs", None):
+        metadata.bw_donated_idxs = []
 
 
 def _compiled_once(compilation: _Compilation, direction: str, gm: fx.GraphModule) -> Callable[[list[Any]], Any]:
@@ -182,7 +169,7 @@ def _compiled_once(compilation: _Compilation, direction: str, gm: fx.GraphModule
     if made is not None:  # by another thread, while this one waited for the lock
         return made
     observe.must_show(graph_id, name)  # preparing it shows it
-    with torch._C._DisableAutocast():
+    with torch_private.autocast_off():
         compiled = _plan_and_prepare(compilation, name, direction, gm, graph_id, seconds)
     seconds["total"] = outside + time.perf_counter() - start
     graph_info.record(compiled.info)

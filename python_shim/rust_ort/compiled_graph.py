@@ -17,11 +17,13 @@ from rust_ort.client import Client, GraphSpec, Part, Verdict
 from rust_ort.errors import DaemonFault
 from rust_ort.export.plan import Plan, PlannedPart, restrides
 from rust_ort.fast_path import fast_path
-from rust_ort.graph_info import GraphInfo, half_tolerance
+from rust_ort.graph_info import GraphInfo, half_tolerance, note_call
 from rust_ort.nodes import GraphNodes
 from rust_ort.options import Options, Tolerance
 from rust_ort.reference import run_reference
+from rust_ort.torch_private import autocast_off
 from rust_ort.transport.specs import not_compared
+from rust_ort.transport.staging import as_plain
 
 log = logging.getLogger("rust_ort")
 
@@ -121,6 +123,7 @@ class CompiledGraph:
     def __call__(self, args: list[Any]) -> Any:
         info = self.info
         step = next(self._steps)
+        note_call(info)
         info.calls += 1
         if observe.current() is not None and observe.must_show(info.graph_id, info.name):
             self._show()
@@ -128,7 +131,9 @@ class CompiledGraph:
         if not compare and not observe.dump_wanted(info.graph_id, info.name):
             if self._fast is not None and not self._keep_inputs:
                 return self._fast(args)
+            args[:] = map(as_plain, args)
             return self._guarded(args, None)
+        args[:] = map(as_plain, args)
         return self._observed_call(args, step, compare=compare)
 
     def _show(self) -> None:
@@ -197,7 +202,7 @@ class CompiledGraph:
         inputs = list(args)
         args.clear()
         try:
-            with torch._C._DisableAutocast():
+            with autocast_off():
                 assert self._outer is not None
                 return self._outer.forward(*inputs)
         finally:
@@ -208,7 +213,7 @@ class CompiledGraph:
         if not self._warned:
             self._warned = True
             log.warning("%s runs in eager because on_daemon_error is 'eager': %s", self.info.name, fault)
-        with torch._C._DisableAutocast():
+        with autocast_off():
             if self._restride_all is not None:
                 self._restride_all(args)
             return self._module(*args)

@@ -41,7 +41,8 @@ def dump(
     run: name of the folder that is made in `folder`. clean: remove an earlier dump of that name first. calls: of each
     graph, dump the tensors of its "first" call, of "all", or "none". options: for the daemon's socket.
 
-    On exit everything is on disk, or a RuntimeWarning names what is not.
+    On exit everything is on disk, or a RuntimeWarning names what is not. A forked child runs on and dumps nothing,
+    unless it opens a dump itself.
 
     Errors: OptionError for an argument; DaemonFault when the folder cannot be written.
     """
@@ -59,7 +60,7 @@ def dump(
     finally:
         observe.set_current(before)
         close(session)
-        if before is not None:
+        if before is not None and before.is_ours:
             _reopen(before, client_of(opened))
 
 
@@ -88,8 +89,10 @@ def _reopen(session: observe.DumpSession, client: Any) -> None:
 def close(session: observe.DumpSession) -> None:
     """Waits until everything handed over is on disk, then closes the dump at every daemon that has it.
 
-    What could not be written is a RuntimeWarning: a full disk costs the dump, not the run.
+    What could not be written is a RuntimeWarning: a full disk costs the dump, not the run. In a forked child: nothing.
     """
+    if not session.is_ours:
+        return
     observe.wait_for_calls(session)
     for client in session.clients:
         for end in (client.flush_dump, client.close_dump):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import fnmatch
 import logging
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -49,7 +51,9 @@ class GraphInfo:
     """What is known about one compiled AOT graph. `verdicts`: (step, verdict) of observed calls, newest last; `nodes`:
     the same of single nodes under compare="nodes", in graph order. `seconds`: time by phase of the compilation.
     `operators`: {compute node: its operator}; `modules`: {compute node: path of its module}, under compare="nodes".
-    `unreachable`: why its parts could not be prepared, where on_daemon_error="eager" let the compilation go on."""
+    `unreachable`: why its parts could not be prepared, where on_daemon_error="eager" let the compilation go on.
+    `breaks`: {reason: count} of the graph breaks that `rust_ort.explain` met when this was the first graph compiled.
+    `counted`: verdicts and node verdicts so far."""
 
     name: str
     direction: str
@@ -66,9 +70,23 @@ class GraphInfo:
     calls: int = 0
     daemon_fallbacks: int = 0
     unreachable: RustOrtError | None = None
+    breaks: dict[str, int] = field(default_factory=dict)
+    counted: tuple[int, int] = (0, 0)
+
+    def since(self, before: GraphInfo) -> GraphInfo:
+        """What was added since `before`, a copy of this then: the graph with the verdicts and calls of one run."""
+        verdicts, nodes = (now - then for now, then in zip(self.counted, before.counted, strict=True))
+        return dataclasses.replace(
+            self,
+            verdicts=self.verdicts[max(len(self.verdicts) - verdicts, 0) :],
+            nodes=self.nodes[max(len(self.nodes) - nodes, 0) :],
+            calls=self.calls - before.calls,
+            daemon_fallbacks=self.daemon_fallbacks - before.daemon_fallbacks,
+        )
 
     def add_verdicts(self, step: int, verdicts: Sequence[Verdict]) -> None:
         self.verdicts.extend((step, verdict) for verdict in verdicts)
+        self.counted = self.counted[0] + len(verdicts), self.counted[1]
         del self.verdicts[:-KEPT_VERDICTS]
         for verdict in verdicts:
             if verdict.kind == "mismatch":
@@ -77,6 +95,7 @@ class GraphInfo:
     def add_nodes(self, step: int, nodes: Sequence[NodeVerdict], changed: Sequence[Verdict]) -> None:
         """changed: outputs of the plain session against those of the instrumented one."""
         self.nodes.extend((step, node) for node in nodes)
+        self.counted = self.counted[0], self.counted[1] + len(nodes)
         del self.nodes[:-KEPT_VERDICTS]
         first = next((node for node in nodes if node.is_wrong), None)
         if first is not None:
@@ -122,6 +141,29 @@ def record(info: GraphInfo) -> None:
     """Adds a graph to graphs()."""
     with _lock:
         _graphs.append(info)
+
+
+_watching = threading.local()
+
+
+@contextlib.contextmanager
+def called() -> Iterator[Callable[[], list[GraphInfo]]]:
+    """Inside, this thread's calls of compiled graphs are watched; what is yielded gives those graphs in the order of
+    their first call, each with what the calls inside added. A graph compiled long before counts like a new one."""
+    seen: dict[int, tuple[GraphInfo, GraphInfo]] = {}
+    outer: dict[int, tuple[GraphInfo, GraphInfo]] | None = getattr(_watching, "seen", None)
+    _watching.seen = seen
+    try:
+        yield lambda: [info.since(before) for info, before in seen.values()]
+    finally:
+        _watching.seen = outer
+
+
+def note_call(info: GraphInfo) -> None:
+    """A call of the graph begins in this thread."""
+    seen = getattr(_watching, "seen", None)
+    if seen is not None and id(info) not in seen:
+        seen[id(info)] = info, dataclasses.replace(info)
 
 
 def unique_name(wanted: str) -> str:

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
 from rust_ort.client import Part, Verdict
 from rust_ort.export.partition import EagerNode, is_compute, operator_name
@@ -27,6 +26,7 @@ from rust_ort.graph_info import GraphInfo, NodeVerdict, fits, half_tolerance
 from rust_ort.options import Options, Tolerance
 from rust_ort.progress import progress, tick
 from rust_ort.reference import generators, set_generators
+from rust_ort.torch_private import autocast_off, pytree
 from rust_ort.transport.layout import Layout
 from rust_ort.transport.node_batch import NodeFeed, NodesOf, NodeValue, NotCompared, can_travel
 from rust_ort.transport.process import arena
@@ -98,7 +98,7 @@ class GraphNodes:
         candidates = generators()
         set_generators(self._generators)
         try:
-            with torch.no_grad(), torch._C._DisableAutocast():
+            with torch.no_grad(), autocast_off():
                 yield
         finally:
             self._generators = generators()

@@ -1,13 +1,19 @@
-"""Which calls are dumped: one dump at a time in a process, opened by `rust_ort.dump` or the option `dump`."""
+"""Which calls are dumped: one dump at a time in a process, opened by `rust_ort.dump` or the option `dump`.
+
+A dump belongs to the process that opened it. In a forked child nothing is dumped until it opens a dump of its own.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from rust_ort.transport import process
 
 if TYPE_CHECKING:
     from rust_ort.client import Client
@@ -17,7 +23,8 @@ if TYPE_CHECKING:
 @dataclass(kw_only=True, eq=False)
 class DumpSession:
     """An open dump. `clients`: those that were told of it. `dumped`: {(graph id, name): data sets asked for}.
-    `shown`: (graph id, name) of the graphs it has. `in_flight`: calls whose tensors are on their way to it."""
+    `shown`: (graph id, name) of the graphs it has. `in_flight`: calls whose tensors are on their way to it. `pid`: of
+    the process whose it is."""
 
     folder: Path
     run: str
@@ -28,6 +35,12 @@ class DumpSession:
     dumped: dict[tuple[str, str], int] = field(default_factory=dict)
     shown: set[tuple[str, str]] = field(default_factory=set)
     in_flight: int = 0
+    pid: int = field(default_factory=os.getpid)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process opened it, not one that it was forked from."""
+        return self.pid == os.getpid()
 
 
 _current: DumpSession | None = None
@@ -40,10 +53,10 @@ def current() -> DumpSession | None:
 
 
 def set_current(session: DumpSession | None) -> DumpSession | None:
-    """Makes `session` the open dump; returns the one before."""
+    """Makes `session` the open dump, unless it is another process's; returns the one before."""
     global _current
     with _changed:
-        before, _current = _current, session
+        before, _current = _current, session if session is None or session.is_ours else None
     return before
 
 
@@ -110,3 +123,11 @@ def open_from_options(options: Options) -> None:
         from rust_ort.dump import open_until_exit
 
         open_until_exit(Path(options.dump), options)
+
+
+def _after_fork_in_child() -> None:
+    global _current, _changed
+    _current, _changed = None, threading.Condition()
+
+
+process.after_fork_in_child.append(_after_fork_in_child)

@@ -14,20 +14,20 @@ def overload_of(option: str, key: object) -> Any:
 
     Errors: OptionError for what is no operator, and for one that never reaches a backend as a node.
     """
-    import torch
+    from rust_ort import torch_private
 
     if isinstance(key, str):
         key = _named(option, key)
     key = getattr(key, "_opoverload", key)
-    if isinstance(key, torch._ops.OpOverloadPacket):
+    if isinstance(key, torch_private.OpOverloadPacket):
         key = _default(option, key)
-    if not isinstance(key, torch._ops.OpOverload):
+    if not isinstance(key, torch_private.OpOverload):
         raise OptionError(
             f'option {option}: expected an operator, such as torch.ops.aten.gelu.default or "mylib::op", got {key!r}'
         )
     if key._schema.is_mutable:
         raise OptionError(f"option {option}: {key} writes to its inputs, which ONNX has no form for; map one without")
-    if torch._C._dispatch_has_kernel_for_dispatch_key(key.name(), "CompositeImplicitAutograd"):
+    if torch_private.is_composite(key):
         raise OptionError(
             f"option {option}: {key} is composite: torch takes it apart before a graph is there; map the operators it "
             "is made of, or call a torch.library.custom_op in its place"
@@ -38,13 +38,15 @@ def overload_of(option: str, key: object) -> Any:
 def _named(option: str, name: str) -> Any:
     import torch
 
+    from rust_ort import torch_private
+
     namespace, colons, rest = name.partition("::")
     packet_name, dot, overload = rest.partition(".")
     if not colons or not packet_name:
         raise OptionError(f'option {option}: expected "namespace::name" or "namespace::name.overload", got {name!r}')
     packet = getattr(getattr(torch.ops, namespace), packet_name, None)
     if packet is None:
-        registered = {str(known).partition(".")[0] for known in torch._C._dispatch_get_all_op_names()}
+        registered = {known.partition(".")[0] for known in torch_private.operator_names()}
         close = difflib.get_close_matches(name, sorted(registered), n=1)
         hint = f"; did you mean {close[0]!r}" if close else "; import the module that registers it first"
         raise OptionError(f"option {option}: no operator {namespace}::{packet_name} is registered{hint}")
@@ -67,7 +69,7 @@ def _overloads(packet: Any) -> str:
 
 def _registered(packet: Any) -> list[str]:
     """Names of its overloads, less those that only TorchScript has."""
-    import torch
+    from rust_ort import torch_private
 
     names = packet.overloads()
-    return [name for name in names if torch._C._dispatch_has_kernel(getattr(packet, name).name())]
+    return [name for name in names if torch_private.is_registered(getattr(packet, name))]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import fx
+
+from rust_ort.torch_private import autocast_off
 
 
 class Reference(fx.Interpreter):
@@ -30,9 +33,35 @@ def run_reference(
 ) -> tuple[Any, dict[str, Any]]:
     """(outputs, {FX name: value}) of `gm` in eager. The random generators are left as they were found."""
     interpreter = Reference(gm, capture=capture)
-    with rng_kept(), torch.no_grad(), torch._C._DisableAutocast():
+    with rng_kept(), torch.no_grad(), autocast_off():
         outputs = interpreter.run(*inputs)
     return outputs, interpreter.values
+
+
+@contextmanager
+def in_eager() -> Iterator[None]:
+    """Inside, nothing compiles and nothing compiled runs, in any thread: no module that `torch.compile` or
+    `model.compile()` made, no function decorated with it further down. The reference is never the backend itself.
+
+    torch has one stance a process: of threads that are inside at once, the last to leave gives it back.
+    """
+    global _inside, _stance
+    with _stance_lock:
+        if _inside == 0:
+            _stance = torch.compiler.set_stance("force_eager")
+        _inside += 1
+    try:
+        yield
+    finally:
+        with _stance_lock:
+            _inside -= 1
+            if _inside == 0:
+                _stance.__exit__(None, None, None)
+
+
+_inside = 0
+_stance: Any = None
+_stance_lock = threading.Lock()
 
 
 @contextmanager

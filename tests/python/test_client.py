@@ -214,6 +214,7 @@ def test_an_input_that_cannot_be_sent_is_named(daemon: Daemon) -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     class Special(torch.Tensor):
+        __torch_dispatch__ = classmethod(lambda *args: None)  # a wrapper in the making
         pass
 
     with FakeTensorMode() as mode:

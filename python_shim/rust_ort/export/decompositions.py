@@ -9,10 +9,9 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from rust_ort.export import exporter, rules
 from rust_ort.export.rules import How
+from rust_ort.torch_private import torchs_decompositions
 
 Table = dict[Any, Callable[..., Any]]
 
@@ -28,9 +27,9 @@ def table(whole: frozenset[str] | None = None) -> Table:
 @functools.cache
 def _table(whole: frozenset[str], _: frozenset[str]) -> Table:
     table = _onnx_friendly(whole)
-    general = torch._decomp.decomposition_table
     for operator in _overloads(How.WHOLE):
         table.pop(operator, None)
+    general = torchs_decompositions()
     for operator in _overloads(How.TORCHS_OWN):
         if operator in general:
             table[operator] = general[operator]
@@ -49,6 +48,6 @@ def _onnx_friendly(whole: frozenset[str]) -> Table:
     which come apart without it."""
     return {
         operator: decomposition
-        for operator, decomposition in torch._decomp.decomposition_table.items()
+        for operator, decomposition in torchs_decompositions().items()
         if str(operator) not in whole
     }

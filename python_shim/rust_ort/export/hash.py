@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
 from rust_ort import export
 from rust_ort.export import rules
+from rust_ort.torch_private import OperatorBase, outside_fake_mode, pytree
 
 FORMAT = 1
 """Raised when the text below changes its meaning."""
@@ -84,9 +84,7 @@ def attribute(gm: fx.GraphModule, target: str) -> object:
 
 def tensor_bytes(tensor: torch.Tensor) -> bytes:
     """Elements of `tensor` in row-major order."""
-    from torch._subclasses.fake_tensor import unset_fake_temporarily
-
-    with unset_fake_temporarily():  # compilers are called under the tracer's fake mode
+    with outside_fake_mode():  # compilers are called under the tracer's fake mode
         dense = tensor.detach().cpu().contiguous().reshape(-1)
         return bytes(dense.view(torch.uint8).numpy()) if dense.numel() else b""
 
@@ -95,7 +93,7 @@ def _target(node: fx.Node) -> str:
     target = node.target
     if isinstance(target, str):
         return target
-    if isinstance(target, torch._ops.OperatorBase):
+    if isinstance(target, OperatorBase):
         return str(target)
     return f"{getattr(target, '__module__', '')}.{getattr(target, '__qualname__', type(target).__qualname__)}"
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
-from torch.utils import _pytree as pytree
 
+from rust_ort import torch_private
 from rust_ort.export import exporter, rules
 from rust_ort.export.provenance import module_path, source_line
+from rust_ort.torch_private import HigherOrderOperator, OperatorBase, OpOverload, free_unbacked_symbols, pytree
 
 SCHEMA_VERSION = 1
 PART_PREFIX = "part_"
@@ -59,7 +59,7 @@ def is_compute(node: fx.Node) -> bool:
 
 def operator_name(node: fx.Node) -> str:
     """`aten.mm.default`; of a higher-order operator also what it wraps."""
-    wrapped = [str(arg) for arg in node.args if isinstance(arg, torch._ops.OperatorBase)]
+    wrapped = [str(arg) for arg in node.args if isinstance(arg, OperatorBase)]
     return str(node.target) + (f"({', '.join(wrapped)})" if wrapped else "")
 
 
@@ -172,7 +172,7 @@ class Support:
             if not isinstance(source, fx.Node) or source.op != "call_function":
                 return "it unpacks a value that is not in the part"
             return self.reason(source)
-        if isinstance(node.target, torch._ops.HigherOrderOperator):
+        if isinstance(node.target, HigherOrderOperator):
             return f"higher-order operator {node.target} has no ONNX form"
         return self._values(node) or self._operator(node) or _reads_nothing(node)
 
@@ -180,7 +180,7 @@ class Support:
         target = node.target
         if target in self._custom:
             return None
-        if isinstance(target, torch._ops.OpOverload):
+        if isinstance(target, OpOverload):
             if torch.Tag.nondeterministic_seeded in target.tags:
                 return DRAWS_RANDOM_NUMBERS
             if target._schema.is_mutable:
@@ -264,19 +264,16 @@ SUPPORTED_DTYPES = frozenset(
 
 def partition(gm: fx.GraphModule, support: Support) -> Partition:
     """Cuts `gm`; `gm` is left as it is and becomes the result's `module`."""
-    from torch.fx._lazy_graph_module import _use_lazy_graph_module
-
-    with _use_lazy_graph_module(True):  # the Python code of most modules made here is never run
+    with torch_private.lazy_graph_modules():  # the Python code of most modules made here is never run
         return _partition(gm, support)
 
 
 def _partition(gm: fx.GraphModule, support: Support) -> Partition:
-    from torch.fx._lazy_graph_module import _make_graph_module
     from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
     from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
 
     _give_constants_values(gm)
-    outer = _make_graph_module(gm, _copy(gm.graph))
+    outer = torch_private.make_graph_module(gm, _copy(gm.graph))
     computing = [node for node in outer.graph.nodes if node.op == "call_function"]
     reasons = {node.name: reason for node in computing if (reason := support.reason(node)) is not None}
     effects = [node for node in computing if node.name in reasons and _has_effect(node)]
@@ -320,8 +317,6 @@ def _partition(gm: fx.GraphModule, support: Support) -> Partition:
 def _fuse_all(outer: fx.GraphModule, nodes: Sequence[fx.Node]) -> None:
     """What fuse_by_partitions makes of one partition of all nodes, without its sorting and checks: a third of the time
     that a graph costs whose model is known."""
-    from torch.fx._lazy_graph_module import _make_graph_module
-
     inside, part, copies = set(nodes), fx.Graph(), dict[fx.Node, fx.Node]()
     given = dict.fromkeys(source for node in nodes for source in node.all_input_nodes if source not in inside)
     for source in given:
@@ -331,7 +326,7 @@ def _fuse_all(outer: fx.GraphModule, nodes: Sequence[fx.Node]) -> None:
         copies[node] = part.node_copy(node, copies.__getitem__)
     wanted = [node for node in nodes if any(user not in inside for user in node.users)]
     part.output(tuple(copies[node] for node in wanted))
-    outer.add_submodule(f"{PART_PREFIX}0", _make_graph_module(outer, part, f"{PART_PREFIX}0"))
+    outer.add_submodule(f"{PART_PREFIX}0", torch_private.make_graph_module(outer, part, f"{PART_PREFIX}0"))
     with outer.graph.inserting_before(outer.graph.output_node()):
         call = outer.graph.call_module(f"{PART_PREFIX}0", tuple(given))
         call.meta["val"] = tuple(node.meta.get("val") for node in wanted)
@@ -344,9 +339,9 @@ def _fuse_all(outer: fx.GraphModule, nodes: Sequence[fx.Node]) -> None:
 
 def _has_effect(node: fx.Node) -> bool:
     """Whether `node` draws random numbers or writes into a tensor: its place among the others like it counts."""
-    if isinstance(node.target, torch._ops.OpOverload):
+    if isinstance(node.target, OpOverload):
         return torch.Tag.nondeterministic_seeded in node.target.tags or node.target._schema.is_mutable
-    return isinstance(node.target, torch._ops.HigherOrderOperator)
+    return isinstance(node.target, HigherOrderOperator)
 
 
 def _chain(nodes: Sequence[fx.Node]) -> None:
@@ -375,11 +370,11 @@ def _copy(graph: fx.Graph) -> fx.Graph:
 
 def _give_constants_values(gm: fx.GraphModule) -> None:
     """get_attr nodes of tensors carry no fake value; the exporter and the hash want one."""
-    from torch._guards import detect_fake_mode
-
     from rust_ort.export.hash import attribute
 
-    fake_mode = detect_fake_mode([node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"])
+    fake_mode = torch_private.detect_fake_mode(
+        [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
+    )
     for node in gm.graph.nodes:
         if node.op == "get_attr" and "val" not in node.meta:
             constant = attribute(gm, str(node.target))

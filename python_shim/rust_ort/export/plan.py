@@ -11,12 +11,12 @@ from typing import Any, Protocol
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
 from rust_ort import progress
 from rust_ort.export import exporter, partition, translate
 from rust_ort.export.custom import custom_error
 from rust_ort.export.shapes import Binder, UnboundSymbol, compile_expression, is_symbolic, plain
+from rust_ort.torch_private import pytree
 
 
 class Translation(Protocol):

@@ -78,11 +78,11 @@ class Binder:
         unbound = sorted(str(symbol) for symbol in expr.free_symbols if symbol not in self._known)
         if unbound:
             raise UnboundSymbol(f"size {expr} depends on {', '.join(unbound)}, which no input of the part determines")
-        from torch.utils._sympy.printers import PythonPrinter
+        from rust_ort.torch_private import python_printer
 
         binder = self
 
-        class Printer(PythonPrinter):
+        class Printer(python_printer()):  # type: ignore[misc]
             def _print_Symbol(self, symbol: sympy.Symbol) -> str:
                 return binder._known[symbol]
 

@@ -32,9 +32,8 @@ class InProcess:
         self.spinning = spinning
 
     def __call__(self, gm: fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Any]:
-        from torch._dynamo.backends.common import aot_autograd
-
         from rust_ort.export import decompositions
+        from rust_ort.torch_private import aot_autograd
 
         backend = aot_autograd(fw_compiler=self._compile, decompositions=decompositions.table())
         compiled: Callable[..., Any] = backend(gm, inputs)
@@ -141,7 +140,7 @@ class Timing:
 
 def measure(case: Case, variants: Sequence[str], *, rounds: int, spinning: bool) -> list[Timing]:
     """Each variant's time, in alternating rounds. Raises AssertionError when a result differs from eager's."""
-    torch._dynamo.reset()
+    torch.compiler.reset()
     expected = case.function(*case.inputs)
     calls, counts = {}, {}
     for variant in variants:

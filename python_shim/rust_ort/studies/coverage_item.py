@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from rust_ort import torch_private
 from rust_ort.export.partition import NO_ELEMENTS
 from rust_ort.studies.coverage_judge import Exact, difference
+from rust_ort.torch_private import TorchDispatchMode, pytree
 
 SEED = 0
 NO_GRAPH = ("no graph", "what Dynamo captured was not compiled")
@@ -91,7 +91,7 @@ def op_infos() -> dict[str, Any]:
     """{full name: OpInfo}, sorted. Their functions draw from the generator as it is: `run` seeds it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        from torch.testing._internal import common_methods_invocations as invocations
+        invocations = torch_private.method_invocations()
     # Dynamo cannot trace what theirs does to the generator.
     setattr(invocations, "wrapper_set_seed", _unseeded)  # noqa: B010
     return {info.full_name: info for info in sorted(invocations.op_db, key=lambda info: str(info.full_name))}
@@ -255,7 +255,7 @@ def _same_view(value: Tensor, storages: dict[int, torch.UntypedStorage]) -> Tens
     kept = storages.setdefault(storage._cdata, storage.clone())
     made = torch.empty(0, dtype=value.dtype).set_(kept, value.storage_offset(), value.shape, value.stride())
     made = made.conj() if value.is_conj() else made
-    return torch._neg_view(made) if value.is_neg() else made
+    return torch_private.neg_view(made) if value.is_neg() else made
 
 
 def run(call: Call, sample: Any, *, backward: bool, wide: Wide | None = None) -> Ran:
@@ -449,8 +449,8 @@ def _compiled_run(
     """The run under torch.compile, and where each direction of it ran."""
     import rust_ort
 
-    torch._dynamo.reset()
-    counters = torch._dynamo.utils.counters
+    torch.compiler.reset()
+    counters = torch_private.compile_counters()
     counters.clear()
     made = rust_ort.Backend() if backend == "rust_ort" else None
     compiled = torch.compile(call, backend=made or backend, dynamic=False)

@@ -211,10 +211,12 @@ def ipc_probe(binary: str, library: str) -> list[str]:
 def _rust_reads(probe: Probe, tensor: Any, stream: Any, ready: Any) -> str:
     import torch
 
+    from rust_ort import torch_private
+
     source = pattern(5, PROBE_BYTES, "cuda")
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):
-        torch.cuda._sleep(SLEEP_CYCLES)  # without order between the streams, Rust would read the zeros
+        torch_private.gpu_sleep(SLEEP_CYCLES)  # without order between the streams, Rust would read the zeros
         tensor.copy_(source)
         ready.record(stream)
     early = not ready.query()

@@ -163,7 +163,7 @@ def run_compiled(job: Job, study: Study) -> tuple[dict[str, Tensor], Path, list[
     """Compiles and runs inside a dump: what run_once gives, the dump's folder, the graphs."""
     import rust_ort
 
-    torch._dynamo.reset()
+    torch.compiler.reset()
     backend = rust_ort.Backend({"opset": job.opset})
     with rust_ort.dump(RUN, folder=job.folder, clean=True) as path:
         values = run_once(job, study, torch.compile(study.module, backend=backend, fullgraph=True))

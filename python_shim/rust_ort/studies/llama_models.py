@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from rust_ort.torch_private import TorchDispatchMode
 
 SEED = 20
 

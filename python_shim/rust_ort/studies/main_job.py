@@ -199,7 +199,7 @@ def run_part(name: str, arguments: argparse.Namespace) -> Outcome:
     study = llama_models.build(name, size, attention=arguments.attention, device=arguments.device)
     exact = run_float64(study)
     eager = run_once(study.module, study.module, study)
-    torch._dynamo.reset()
+    torch.compiler.reset()
     run = f"main_job-{name}"
     backend = rust_ort.Backend({"compare": "outputs"})
     with rust_ort.dump(run, folder=arguments.folder, clean=True):
@@ -210,7 +210,7 @@ def run_part(name: str, arguments: argparse.Namespace) -> Outcome:
         outcome.errors.append(
             (name, direction, error_to(exact[index], candidate[index]), error_to(exact[index], eager[index]))
         )
-    torch._dynamo.reset()
+    torch.compiler.reset()
     plain = torch.compile(study.module, backend=rust_ort.Backend(), fullgraph=True)
     outcome.times_ms = time_rounds(plain, study)
     return outcome

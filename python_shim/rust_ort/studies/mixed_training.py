@@ -103,7 +103,7 @@ def row(seed: int, n_steps: int, dtype: torch.dtype, *, wrap: Callable[[nn.Modul
     """Three runs of a seed: float32, autocast, autocast through `wrap`."""
     reference = train(seed, n_steps, autocast=None)
     eager = train(seed, n_steps, autocast=dtype)
-    torch._dynamo.reset()
+    torch.compiler.reset()
     candidate = train(seed, n_steps, autocast=dtype, wrap=wrap)
     return Row(
         seed=seed,

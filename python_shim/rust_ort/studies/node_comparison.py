@@ -137,9 +137,9 @@ def run(name: str, arguments: argparse.Namespace) -> Outcome:
             return statistics.median(step(call, module, parameters) for _ in range(arguments.rounds))
 
         outcome.eager_s = median(study.module)
-        torch._dynamo.reset()
+        torch.compiler.reset()
         outcome.compiled_s = median(torch.compile(study.module, backend=rust_ort.Backend(), fullgraph=True))
-        torch._dynamo.reset()
+        torch.compiler.reset()
         backend = rust_ort.Backend({"compare": "nodes", "compare_memory": arguments.memory})
         compared = torch.compile(study.module, backend=backend, fullgraph=True)
         dumped = f"nodes-{arguments.part}-{name}"

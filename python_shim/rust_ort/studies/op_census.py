@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from rust_ort.compare import named_tensors, scalar_loss
 from rust_ort.studies.architectures import SEED, TABLE, Case
 from rust_ort.studies.home import home
+from rust_ort.torch_private import compile_counters, load_compiler
 
 TOLERANCE = 1e-4
 """Of max|Δ|/max|r| of every output, gradient and buffer."""
@@ -89,8 +90,8 @@ def run(name: str, attention: str, mode: str) -> Run:
     import rust_ort
 
     made = Run(architecture=name, attention=attention, mode=mode)
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
+    torch.compiler.reset()
+    compile_counters().clear()
     begin = time.perf_counter()
     backend = rust_ort.Backend()
     try:
@@ -100,7 +101,7 @@ def run(name: str, attention: str, mode: str) -> Run:
     except Exception as error:  # a census goes on
         made.error = f"{type(error).__name__}: {error}"
     made.seconds = time.perf_counter() - begin
-    made.breaks = dict(torch._dynamo.utils.counters["graph_break"])
+    made.breaks = dict(compile_counters()["graph_break"])
     made.graphs = [_graph(info) for info in backend.graphs]
     return made
 
@@ -186,13 +187,12 @@ def wanted(name: str, *, everything: bool = False) -> Wanted:
 
 def prepare() -> None:
     """Imports and makes what every run needs and no run changes. Starts no thread: processes are forked from here."""
-    import torch._dynamo
-    import torch._functorch.aot_autograd
     import transformers.modeling_utils
 
     from rust_ort import compilation  # noqa: F401  what a run imports
     from rust_ort.export import decompositions, exporter
 
+    load_compiler()
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)
     exporter.registry()

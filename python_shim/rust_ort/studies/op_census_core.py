@@ -12,6 +12,7 @@ from rust_ort.export import decompositions, exporter, rules
 from rust_ort.export.partition import BOOKKEEPING, DRAWS_RANDOM_NUMBERS, SIZE_AT_RUN_TIME
 from rust_ort.export.rules import How, Rule
 from rust_ort.studies.op_census_exceptions import MISSING, category
+from rust_ort.torch_private import OpOverload, operator_schemas
 
 NO_FORM = "torchlib has no function for it"
 
@@ -27,9 +28,9 @@ class Verdict:
 
 
 @functools.cache
-def core_operators() -> tuple[torch._ops.OpOverload, ...]:
+def core_operators() -> tuple[OpOverload, ...]:
     """Every overload of Core ATen, sorted; without those that write to an argument."""
-    schemas = (schema for schema in torch._C._jit_get_all_schemas() if schema.name.startswith("aten::"))
+    schemas = (schema for schema in operator_schemas() if schema.name.startswith("aten::"))
     names = {f"{schema.name.replace('::', '.')}.{schema.overload_name or 'default'}" for schema in schemas}
     overloads = filter(None, map(overload, sorted(names)))
     return tuple(found for found in overloads if torch.Tag.core in found.tags and not found._schema.is_mutable)

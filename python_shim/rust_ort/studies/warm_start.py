@@ -45,7 +45,6 @@ class FirstCall:
 def child(backend: str, size: str) -> dict[str, Any]:
     """The first step in this process. `exporter`: onnxscript, onnx or torch's exporter was loaded."""
     import torch
-    import torch._dynamo
 
     import rust_ort
     from rust_ort.studies import llama_models

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from rust_ort.transport.layout import Layout, contiguous_strides, reinterpret
+from rust_ort.torch_private import reinterpret
+from rust_ort.transport.layout import Layout, contiguous_strides
 from rust_ort.transport.segment import LOCATION_BITS, OFFSET_MASK, Segment
 
 FIRST_SEGMENT_BYTES = 64 << 20

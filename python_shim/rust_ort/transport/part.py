@@ -12,6 +12,7 @@ from torch.autograd import profiler
 
 from rust_ort.errors import ClientError, DaemonLost, ExecutorLost, RustOrtError
 from rust_ort.options import Options, Tolerance
+from rust_ort.torch_private import set_grad_enabled
 from rust_ort.transport import process, wire
 from rust_ort.transport.arena import Arena
 from rust_ort.transport.connection import Connection
@@ -131,7 +132,7 @@ class Part:
         handle = self._handle
         grad = torch.is_grad_enabled()
         if grad:
-            torch._C._set_grad_enabled(False)
+            set_grad_enabled(False)
         try:
             plan = self._plan
             if plan is None:
@@ -159,7 +160,7 @@ class Part:
             return outputs
         finally:
             if grad:
-                torch._C._set_grad_enabled(True)
+                set_grad_enabled(True)
 
     def _exchange(
         self, connection: Connection, handle: int, plan: CallPlan, locations: list[int], eager_nodes: int, holds: object

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 
 from rust_ort.errors import ClientError
+from rust_ort.torch_private import foreach_copy, is_functorch_wrapped, no_torch_function, reinterpret
 from rust_ort.transport import process, wire
 from rust_ort.transport.arena import Arena
 from rust_ort.transport.lanes import descriptor
-from rust_ort.transport.layout import ONNX_CODE, Layout, block_bytes, contiguous_strides, reinterpret
+from rust_ort.transport.layout import ONNX_CODE, Layout, block_bytes, contiguous_strides
 from rust_ort.transport.segment import LOCATION_BITS, OFFSET_MASK
 from rust_ort.transport.specs import OutputSpec
 
@@ -29,17 +30,31 @@ _memcpy.restype = ctypes.c_void_p
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 
 
+def over_own_memory(kind: type) -> bool:
+    """Whether tensors of this type are memory like a plain tensor: a subclass with operators of its own, as every
+    wrapper and FakeTensor are, is not."""
+    return issubclass(kind, torch.Tensor) and kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+
+
+def as_plain(value: Any) -> Any:
+    """A tensor of a subclass over memory of its own as a plain tensor over the same; anything else as it is."""
+    if type(value) in _PLAIN or not over_own_memory(type(value)):
+        return value
+    with no_torch_function():
+        return value.as_subclass(torch.Tensor)
+
+
 def refusal(what: str, tensor: object) -> ClientError:
     """Why the tensor cannot be sent."""
     kind = type(tensor)
     if not isinstance(tensor, torch.Tensor):
         return ClientError(f"{what}: expected a tensor, an int or a float, got {kind.__module__}.{kind.__qualname__}")
-    if kind not in _PLAIN:
+    if not over_own_memory(kind):
         advice = "call the compiled function with plain tensors"
         if kind.__name__ == "FakeTensor":
             advice = "a FakeTensor has no data: call the compiled function outside FakeTensorMode"
         return ClientError(f"{what}: {kind.__module__}.{kind.__qualname__} cannot be sent to ONNX Runtime; {advice}")
-    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+    if is_functorch_wrapped(tensor):
         return ClientError(
             f"{what}: a tensor wrapped by torch.func (vmap, grad, jvp, functionalize) has no data of its own; "
             "compile the function that torch.func transforms, not the other way round"
@@ -50,20 +65,28 @@ def refusal(what: str, tensor: object) -> ClientError:
         )
     if tensor.layout is not torch.strided:
         return ClientError(f"{what}: layout {tensor.layout} cannot be sent; call .to_dense() before")
+    if tensor.is_nested:
+        return ClientError(f"{what}: a nested tensor cannot be sent; call .to_padded_tensor() before")
     if tensor.dtype not in ONNX_CODE:
         return ClientError(f"{what}: dtype {tensor.dtype} does not exist in ONNX; cast it or leave the node to eager")
-    return ClientError(f"{what}: a tensor without memory of its own cannot be sent; call .clone() on it before")
+    return ClientError(
+        f"{what}: a tensor without memory (its storage was freed, or never was) cannot be sent; call with one that "
+        "holds its values"
+    )
 
 
 def check_tensor(what: str, tensor: object) -> torch.Tensor:
-    """The tensor, when its memory may be read."""
+    """The tensor as a plain one, when its memory may be read. Errors: ClientError."""
+    tensor = as_plain(tensor)
     if (
         isinstance(tensor, torch.Tensor)
         and type(tensor) in _PLAIN
-        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        and not is_functorch_wrapped(tensor)
         and tensor.is_cpu
         and tensor.layout is torch.strided
+        and not tensor.is_nested
         and tensor.dtype in ONNX_CODE
+        and (tensor.data_ptr() or tensor.numel() == 0 or tensor._is_zerotensor())
     ):
         return tensor
     raise refusal(what, tensor)
@@ -148,6 +171,20 @@ class InputSlot:
         self.itemsize = self.dtype.itemsize
         self.code = ONNX_CODE[self.dtype]
 
+    def plain(self, value: object) -> torch.Tensor:
+        """A tensor of a subclass as a plain one. Errors: ClientError."""
+        value = as_plain(value)
+        if type(value) not in _PLAIN:
+            raise refusal(self.what, value)
+        assert isinstance(value, torch.Tensor)
+        return value
+
+    def filled(self, value: torch.Tensor) -> torch.Tensor:
+        """What stands for elements without an address: autograd's efficient zeros are zeros. Errors: ClientError."""
+        if not value._is_zerotensor():
+            raise refusal(self.what, value)
+        return torch.zeros(self.shape, dtype=self.dtype, device="cpu")
+
     def write_number(self, value: int | float, buffer: StagingBuffer) -> None:
         """Writes a SymInt or a float where the buffer has its place. Errors: PlanMismatch, ClientError."""
         is_float = isinstance(value, float)
@@ -180,7 +217,7 @@ class StagingBuffer:
                 flat = torch.frombuffer(
                     self.memory, dtype=slot.dtype, count=max(1, slot.shape.numel()), offset=slot.pooled_at
                 )
-                self.targets[i] = reinterpret(flat, slot.shape, contiguous_strides(slot.shape))
+                self.targets[i] = reinterpret(flat, tuple(slot.shape), contiguous_strides(slot.shape))
                 self.locations[i] = base + slot.pooled_at
 
 
@@ -224,16 +261,19 @@ class CallPlan:
         try:
             for i, (slot, value) in enumerate(zip(self.slots, inputs, strict=True)):
                 if type(value) not in _PLAIN:
-                    if not isinstance(value, int | float):
-                        raise refusal(slot.what, value)
-                    slot.write_number(value, buffer)
-                    continue
-                if value.shape != slot.shape or value.dtype is not slot.dtype or not value.is_cpu or slot.is_number:
-                    raise PlanMismatch
+                    if isinstance(value, int | float):
+                        slot.write_number(value, buffer)
+                        continue
+                    value = slot.plain(value)
                 try:
+                    if value.shape != slot.shape or value.dtype is not slot.dtype or not value.is_cpu or slot.is_number:
+                        raise PlanMismatch
                     address = value.data_ptr()
-                except RuntimeError:
+                except RuntimeError:  # it has no storage, or no shape
                     raise refusal(slot.what, value) from None
+                if not address and slot.shape.numel():
+                    value = slot.filled(value)
+                    address = value.data_ptr()
                 target = buffer_targets[i]
                 if low <= address < high and (location := location_in(arena, value, address)):
                     locations[i] = location
@@ -266,7 +306,7 @@ def _copy(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
     if len(targets) == 1:
         targets[0].copy_(sources[0])
     elif targets:
-        torch._foreach_copy_(targets, sources)
+        foreach_copy(targets, sources)
 
 
 def _stage_large(

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rust_ort.export.rules.registry import decomposed, whole
 from rust_ort.export.rules.sizes import steps
+from rust_ort.torch_private import torchs_decompositions
 
 aten = torch.ops.aten
 
@@ -97,7 +98,7 @@ def squeeze(self: Tensor, dim: int) -> Any:
 @decomposed("aten.bucketize.Tensor", why="of rank 0 it is decomposed to a value read while compiling", upstream="torch")
 def bucketize(self: Tensor, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Any:
     """torch's own, of rank 1."""
-    own = torch._decomp.decomposition_table[aten.bucketize.Tensor]
+    own = torchs_decompositions()[aten.bucketize.Tensor]
     return own(self.reshape(-1), boundaries, out_int32=out_int32, right=right).reshape(self.shape)
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
+
+from rust_ort.torch_private import pytree
 
 
 def argument(node: fx.Node, name: str) -> Any:

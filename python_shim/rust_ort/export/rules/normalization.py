@@ -9,6 +9,7 @@ from torch import Tensor
 
 from rust_ort.export.rules.promotion import kernel_dtype
 from rust_ort.export.rules.registry import decomposed, torchs_own
+from rust_ort.torch_private import torchs_decompositions
 
 aten = torch.ops.aten
 
@@ -27,7 +28,6 @@ torchs_own(
 
 
 FLOAT64 = "float64: eps is an attribute, and those are float32"
-GENERAL = torch._decomp.decomposition_table
 
 
 @decomposed(
@@ -42,7 +42,7 @@ def layer_norm(
     ONNX's LayerNormalization gives the latter two as float32, whatever it is given. float64: torch's own.
     """
     if input.dtype is torch.float64:
-        return GENERAL[aten.native_layer_norm.default](input, normalized_shape, weight, bias, eps)
+        return torchs_decompositions()[aten.native_layer_norm.default](input, normalized_shape, weight, bias, eps)
     if input.dtype not in (torch.float16, torch.bfloat16) or input.device.type != "cpu":
         return NotImplemented
     wide = [None if tensor is None else tensor.to(torch.float32) for tensor in (input, weight, bias)]
@@ -68,4 +68,4 @@ def group_norm(
     """Of float64, torch's own."""
     if input.dtype is not torch.float64:
         return NotImplemented
-    return GENERAL[aten.native_group_norm.default](input, weight, bias, N, C, HxW, group, eps)
+    return torchs_decompositions()[aten.native_group_norm.default](input, weight, bias, N, C, HxW, group, eps)

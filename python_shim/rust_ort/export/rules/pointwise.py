@@ -12,6 +12,7 @@ from rust_ort.export.rules.activation import ATTRIBUTE
 from rust_ort.export.rules.nodes import floating, integral_result
 from rust_ort.export.rules.promotion import Number, computed, kernel_dtype, rounded
 from rust_ort.export.rules.registry import decomposed, in_eager, torchs_own, whole
+from rust_ort.torch_private import torchs_decompositions
 
 aten = torch.ops.aten
 
@@ -156,6 +157,6 @@ def _integer_power(base: Tensor, exponent: int) -> Tensor:
 def rsub(self: Tensor, other: Number, alpha: Number = 1) -> Tensor:
     """Of integers, by negation and addition: the same to the digit."""
     if self.dtype.is_floating_point:
-        own: Tensor = torch._decomp.decomposition_table[aten.rsub.Scalar](self, other, alpha)
+        own: Tensor = torchs_decompositions()[aten.rsub.Scalar](self, other, alpha)
         return own
     return torch.add(-self if alpha == 1 else self * -alpha, other)

@@ -228,7 +228,7 @@ def _max_pool(
         indices = op.Where(found, op.Cast(last_nan, to=ir.DataType.INT64), indices)
     if ceil_mode:
         made = zip(self.shape[-spatial:], kernel, pads, strides, dilations, strict=True)
-        shape = [torch._meta_registrations.pooling_output_shape(*each, ceil_mode=True) for each in made]
+        shape = [_n_windows(*each, ceil_mode=True) for each in made]
         maxima, indices = _first(maxima, shape), _first(indices, shape)
     return (maxima, indices) if batched else (op.Squeeze(maxima, front), op.Squeeze(indices, front))
 
@@ -279,9 +279,16 @@ def _windows(
     kernel = each(kernel_size, spatial)
     found = []
     for size, k, s, p in zip(sizes, kernel, each(stride, spatial) or kernel, each(padding, spatial), strict=True):
-        n_outputs = torch._meta_registrations.pooling_output_shape(size, k, p, s, 1, ceil_mode)
+        n_outputs = _n_windows(size, k, p, s, 1, ceil_mode)
         found.append([(i * s - p, min(i * s - p + k, size + p)) for i in range(n_outputs)])
     return found
+
+
+def _n_windows(size: int, kernel: int, padding: int, stride: int, dilation: int, ceil_mode: bool) -> int:
+    """Of one dimension, as torch counts them: none begins in the padding behind the image."""
+    rest = size + 2 * padding - dilation * (kernel - 1) - 1
+    count = (rest + (stride - 1 if ceil_mode else 0)) // stride + 1
+    return count - 1 if ceil_mode and (count - 1) * stride >= size + padding else count
 
 
 def _adaptive(sizes: Sequence[int], output_size: Sequence[int]) -> list[list[Window]]:

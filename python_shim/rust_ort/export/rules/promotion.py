@@ -6,15 +6,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
+
+from rust_ort.torch_private import no_modes
 
 aten = torch.ops.aten
 Number = float | int | bool
+WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
 
 
 def kernel_dtype(dtype: torch.dtype) -> torch.dtype:
     """float32 for half precision, `dtype` otherwise."""
-    return torch._prims_common.get_computation_dtype(dtype)
+    return WIDER.get(dtype, dtype)
 
 
 def widened(tensor: Tensor) -> Tensor:
@@ -54,5 +56,5 @@ def computed(tensor: Tensor) -> tuple[Tensor, torch.dtype]:
 
 def rounded(number: Number, dtype: torch.dtype) -> Number:
     """As `dtype` has it."""
-    with _disable_current_modes():
+    with no_modes():
         return torch.tensor(number, dtype=torch.float64).to(dtype).item()

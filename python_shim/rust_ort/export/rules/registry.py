@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from rust_ort.torch_private import OpOverload
+
 Function = Callable[..., Any]
 Decorator = Callable[[Function], Function]
 Condition = Callable[[fx.Node], bool]
@@ -54,7 +56,7 @@ class Rule:
         return self.when is _always
 
     @functools.cached_property
-    def overloads(self) -> list[torch._ops.OpOverload]:
+    def overloads(self) -> list[OpOverload]:
         """Those of `operator` that this torch has."""
         packet_name, _, overload = self.operator.removeprefix("aten.").partition(".")
         packet = getattr(torch.ops.aten, packet_name, None)

@@ -14,6 +14,7 @@ from rust_ort.export.rules.promotion import widened
 from rust_ort.export.rules.registry import decomposed, in_eager
 from rust_ort.export.rules.sizes import known
 from rust_ort.export.rules.taps import Taps, applied
+from rust_ort.torch_private import torchs_decompositions
 
 aten = torch.ops.aten
 
@@ -76,15 +77,16 @@ def _antialiased(
     weight, reach = FILTERS[mode]
     steps = zip(sizes, output_size, [*scales, None, None], strict=False)
     return [
-        _filtered(
-            weight,
-            reach,
-            size,
-            n_outputs,
-            torch._decomp.decompositions._compute_scale(size, n_outputs, align_corners, scale),
-        )
+        _filtered(weight, reach, size, n_outputs, _step(size, n_outputs, align_corners, scale))
         for size, n_outputs, scale in steps
     ]
+
+
+def _step(size: int, n_outputs: int, align_corners: bool, scale: float | None) -> float:
+    """Inputs from one output's centre to the next one's."""
+    if align_corners:
+        return (size - 1) / (n_outputs - 1) if n_outputs > 1 else 0.0
+    return 1.0 / scale if scale is not None and scale > 0 else size / n_outputs
 
 
 def _filtered(weight: Filter, reach: float, size: int, n_outputs: int, step: float) -> Taps:
@@ -186,5 +188,5 @@ def im2col(self: Tensor, *rest: Any) -> Any:
 def col2im(self: Tensor, *rest: Any) -> Any:
     """torch's own in float64, else as a batch of one."""
     if self.dtype is torch.float64:
-        return torch._decomp.decompositions.col2im(self, *rest)
+        return torchs_decompositions()[aten.col2im.default](self, *rest)
     return aten.col2im(self.unsqueeze(0), *rest).squeeze(0) if self.dim() == 2 else NotImplemented

@@ -21,12 +21,22 @@ def _order(tensor: Tensor) -> Sizes:
     return sorted(range(tensor.dim()), key=lambda d: -tensor.stride()[d] if tensor.shape[d] != 1 else 0)
 
 
+def _fills_its_memory(tensor: Tensor) -> bool:
+    """Whether some order of its dimensions is row-major. Sizes and strides: known."""
+    step = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and stride != step:
+            return False
+        step *= max(size, 1)
+    return True
+
+
 def _start(tensor: Tensor, size: Sizes, stride: Sizes, offset: int | None) -> int | None:
     """Where in the tensor's own elements the strided view begins; None: unknown, or it goes beyond them."""
     layout = (*tensor.shape, *tensor.stride(), tensor.storage_offset(), *size, *stride, offset or 0)
     if not all(isinstance(number, int) for number in layout) or min((*size, *tensor.shape), default=1) == 0:
         return None
-    if not torch._prims_common.is_non_overlapping_and_dense_or_false(tensor):
+    if not _fills_its_memory(tensor):
         return None
     start = 0 if offset is None else offset - tensor.storage_offset()
     last = start + sum((length - 1) * step for length, step in zip(size, stride, strict=True))

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
+
+from rust_ort.torch_private import no_modes
 
 MOST_SUMMANDS = 8
 """More weighted inputs an output are gathered at once, fewer one after the other."""
@@ -79,7 +80,7 @@ def applied(maps: Sequence[Taps], tensor: Tensor) -> Tensor:
 
 def constant(numbers: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
     """A constant of the traced graph: torch.tensor would also trace how it makes it, which is not functional."""
-    with _disable_current_modes():
+    with no_modes():
         made = torch.tensor(numbers, dtype=dtype, device=device)
     lifted: Tensor = torch.ops.aten.lift_fresh_copy(made)
     return lifted

@@ -10,13 +10,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
-import torch._dynamo
 
 import rust_ort
 from rust_ort.studies.random_graphs.generate import generate, wide_default
 from rust_ort.studies.random_graphs.judge import differences
 from rust_ort.studies.random_graphs.program import Program, Results
 from rust_ort.studies.random_graphs.reduce import reduced
+from rust_ort.torch_private import reset_code_caches
 
 BAD = ("wrong", "error", "crashed", "hung")
 
@@ -93,7 +93,7 @@ def examine(program: Program, expected: Results, *, seed: int) -> Outcome:
 
 def _judged(program: Program, expected: Results, backend: Any, seed: int) -> tuple[str, str, int]:
     """(kind, why, settled) of a backend."""
-    torch._dynamo.reset_code_caches()
+    reset_code_caches()
     function = torch.compile(program.function(name=f"seed {seed}"), backend=backend, fullgraph=True, dynamic=False)
     try:
         candidate = program.run(function)

@@ -26,7 +26,6 @@ RESET_EVERY = 20
 def child() -> None:
     """Reads seeds from standard input, writes one JSON line for each to standard output."""
     import torch
-    import torch._dynamo
 
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -37,7 +36,7 @@ def child() -> None:
         outcome = check(asked["seed"], reduce=asked["reduce"])
         print(json.dumps(outcome.as_json()), file=answers, flush=True)
         if count % RESET_EVERY == 0:
-            torch._dynamo.reset()
+            torch.compiler.reset()
 
 
 class Worker:

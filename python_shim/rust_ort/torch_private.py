@@ -1,0 +1,335 @@
+"""The private names of torch that this package uses, each with what stands in for it where it is gone.
+
+The only file that touches them, but for export/exporter.py, which has the private API of torch's ONNX exporter.
+Where nothing public does the same, using the name raises a ClientError that says what is gone and from which torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from rust_ort.errors import ClientError
+
+SUPPORTED = ">=2.11,<2.16"
+
+USED: dict[str, str | None] = {
+    "torch._C.DisableTorchFunctionSubclass": "a subclass's own __torch_function__ sees that it is sent",
+    "torch._C._DisableAutocast": "torch.autocast(enabled=False) of each device",
+    "torch._C._dispatch_get_all_op_names": "no name is suggested for a misspelt operator",
+    "torch._C._dispatch_has_kernel": "every overload counts as registered",
+    "torch._C._dispatch_has_kernel_for_dispatch_key": None,
+    "torch._C._dynamo.guards._reinterpret_tensor": "Tensor.set_",
+    "torch._C._functorch.is_functorch_wrapped_tensor": "whether the tensor has a storage",
+    "torch._C._jit_get_all_schemas": None,
+    "torch._C._set_grad_enabled": "torch.set_grad_enabled",
+    "torch._decomp.decomposition_table": None,
+    "torch._dynamo.OptimizedModule": "no module counts as compiled already, but by model.compile()",
+    "torch._dynamo.backends.common.aot_autograd": None,
+    "torch._dynamo.convert_frame.compile_lock": "a lock of our own",
+    "torch._dynamo.exc.ShortenTraceback": "torch wraps our errors in its BackendCompilerFailed",
+    "torch._dynamo.reset_code_caches": "torch.compiler.reset",
+    "torch._dynamo.utils.counters": None,
+    "torch._foreach_copy_": "Tensor.copy_, one after the other",
+    "torch._functorch.compile_utils": None,
+    "torch._functorch.compile_utils.rand_ops": None,
+    "torch._functorch.aot_autograd": None,
+    "torch._guards.CompileContext": "every graph's name begins with 0_0",
+    "torch._guards.TracingContext": None,
+    "torch._guards.detect_fake_mode": "the fake_mode of the first value that has one",
+    "torch._neg_view": None,
+    "torch._ops.HigherOrderOperator": None,
+    "torch._ops.OpOverload": "the type of torch.ops.aten.add.Tensor",
+    "torch._ops.OpOverloadPacket": "the type of torch.ops.aten.add",
+    "torch._ops.OperatorBase": None,
+    "torch._subclasses.fake_tensor.unset_fake_temporarily": None,
+    "torch.cuda._sleep": None,
+    "torch.fx._lazy_graph_module._make_graph_module": "fx.GraphModule",
+    "torch.fx._lazy_graph_module._use_lazy_graph_module": "every graph's code is made at once",
+    "torch.fx.experimental.symbolic_shapes.free_unbacked_symbols": None,
+    "torch.ops.aten.add.Tensor._schema": None,
+    "torch.testing._internal.common_methods_invocations": None,
+    "torch.utils._python_dispatch.TorchDispatchMode": None,
+    "torch.utils._python_dispatch._disable_current_modes": None,
+    "torch.utils._pytree": None,
+    "torch.utils._sympy.printers.PythonPrinter": None,
+}
+"""{name: what stands in for it}. None: nothing does, and using it is an error."""
+
+
+def gone(path: str) -> ClientError:
+    """The error for a name that the installed torch does not have."""
+    return ClientError(
+        f"torch {torch.__version__} has no {path}, which rust_ort needs; it is made for torch{SUPPORTED}: "
+        f"pip install 'torch{SUPPORTED}', or a rust_ort made for this torch",
+        code="TORCH_UNSUPPORTED",
+    )
+
+
+@functools.cache
+def find(path: str) -> Any:
+    """What the name stands for; its module is imported. Errors: ClientError where it is gone."""
+    steps = path.split(".")
+    found: Any = importlib.import_module(steps[0])
+    for count, step in enumerate(steps[1:], 2):
+        if not hasattr(found, step):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(".".join(steps[:count]))
+        if not hasattr(found, step):
+            raise gone(path)
+        found = getattr(found, step)
+    return found
+
+
+def find_or(path: str, stand_in: Any) -> Any:
+    """What the name stands for, or `stand_in` where it is gone."""
+    try:
+        return find(path)
+    except ClientError:
+        return stand_in
+
+
+def set_over(tensor: torch.Tensor, shape: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:
+    """What reinterpret does, by public functions alone."""
+    empty = torch.empty(0, dtype=tensor.dtype, device="cpu")
+    return empty.set_(tensor.untyped_storage(), tensor.storage_offset(), shape, stride)
+
+
+# A tensor over the same storage that autograd does not take for a view: a view made in no-grad mode may not be written
+# in place by the user. The private function is what torch's own generated code uses, four times as fast as set_.
+# From torch 2.15 on it takes tuples only: a torch.Size, which is a subclass, is refused.
+reinterpret: Callable[[torch.Tensor, tuple[int, ...], tuple[int, ...]], torch.Tensor] = find_or(
+    "torch._C._dynamo.guards._reinterpret_tensor", set_over
+)
+
+set_grad_enabled: Callable[[bool], Any] = find_or("torch._C._set_grad_enabled", torch.set_grad_enabled)
+
+
+def has_no_storage(tensor: torch.Tensor) -> bool:
+    """Whether `tensor` is a wrapper of torch.func's, which have no storage, by public functions alone."""
+    try:
+        tensor.untyped_storage()
+    except (NotImplementedError, RuntimeError):
+        return True
+    return False
+
+
+is_functorch_wrapped: Callable[[torch.Tensor], bool] = find_or(
+    "torch._C._functorch.is_functorch_wrapped_tensor", has_no_storage
+)
+
+
+def copy_each(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+    """What foreach_copy does, by public functions alone."""
+    for target, source in zip(targets, sources, strict=True):
+        target.copy_(source)
+
+
+foreach_copy: Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], Any] = find_or(
+    "torch._foreach_copy_", copy_each
+)
+
+
+@contextlib.contextmanager
+def autocast_disabled() -> Any:
+    """What autocast_off gives, by public functions alone."""
+    with contextlib.ExitStack() as stack:
+        for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
+            stack.enter_context(torch.autocast(device, enabled=False))
+        yield
+
+
+autocast_off: Callable[[], contextlib.AbstractContextManager[Any]] = find_or(
+    "torch._C._DisableAutocast", autocast_disabled
+)
+"""A context in which autocast changes nothing, whatever the caller has on."""
+
+if TYPE_CHECKING:
+    from torch._ops import HigherOrderOperator as HigherOrderOperator
+    from torch._ops import OperatorBase as OperatorBase
+    from torch._ops import OpOverload as OpOverload
+    from torch._ops import OpOverloadPacket as OpOverloadPacket
+    from torch.utils import _pytree
+
+    pytree = _pytree
+    from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+    from torch.utils._python_dispatch import _disable_current_modes
+else:
+    HigherOrderOperator = find("torch._ops.HigherOrderOperator")
+    OperatorBase = find("torch._ops.OperatorBase")
+    OpOverload = find_or("torch._ops.OpOverload", type(torch.ops.aten.add.Tensor))
+    OpOverloadPacket = find_or("torch._ops.OpOverloadPacket", type(torch.ops.aten.add))
+    TorchDispatchMode = find("torch.utils._python_dispatch.TorchDispatchMode")
+    _disable_current_modes = find("torch.utils._python_dispatch._disable_current_modes")
+    pytree = find("torch.utils._pytree")
+
+no_modes: Callable[[], contextlib.AbstractContextManager[Any]] = _disable_current_modes
+"""A context without fake tensors and other dispatch modes."""
+
+
+def torchs_decompositions() -> dict[Any, Callable[..., Any]]:
+    """torch's own, {operator overload: function}."""
+    table: dict[Any, Callable[..., Any]] = find("torch._decomp.decomposition_table")
+    return table
+
+
+_compile_lock = threading.RLock()
+
+
+def compile_lock() -> contextlib.AbstractContextManager[Any]:
+    """The lock under which Dynamo compiles."""
+    lock: contextlib.AbstractContextManager[Any] = find_or("torch._dynamo.convert_frame.compile_lock", _compile_lock)
+    return lock
+
+
+def aot_autograd(**kwargs: Any) -> Callable[..., Any]:
+    """A Dynamo backend that runs AOTAutograd with these compilers."""
+    made: Callable[..., Any] = find("torch._dynamo.backends.common.aot_autograd")(**kwargs)
+    return made
+
+
+def lets_through() -> Any | None:
+    """The base of the errors that Dynamo raises as they are; None: it wraps what a backend raises."""
+    found: Any | None = find_or("torch._dynamo.exc.ShortenTraceback", None)
+    return found
+
+
+def is_optimized_module(model: object) -> bool:
+    """Whether torch.compile made the module of another."""
+    return isinstance(model, find_or("torch._dynamo.OptimizedModule", ()))
+
+
+def no_torch_function() -> contextlib.AbstractContextManager[Any]:
+    """A context in which the __torch_function__ of no subclass is asked."""
+    context: contextlib.AbstractContextManager[Any] = find_or(
+        "torch._C.DisableTorchFunctionSubclass", contextlib.nullcontext
+    )()
+    return context
+
+
+def compile_counters() -> dict[str, Any]:
+    """Dynamo's counters by kind; "graph_break" is {reason: count}."""
+    counters: dict[str, Any] = find("torch._dynamo.utils.counters")
+    return counters
+
+
+def reset_code_caches() -> None:
+    """Forgets what was compiled, not how often."""
+    find_or("torch._dynamo.reset_code_caches", torch.compiler.reset)()
+
+
+@contextlib.contextmanager
+def drawing_operators(more: Iterable[Any]) -> Any:
+    """Inside, `more` are among the operator packets that AOTAutograd takes for random draws: it merges no two of
+    them."""
+    find("torch._functorch.compile_utils.rand_ops")
+    utils: Any = find("torch._functorch.compile_utils")
+    known = utils.rand_ops
+    utils.rand_ops = [*known, *more]
+    try:
+        yield
+    finally:
+        utils.rand_ops = known
+
+
+def compile_id() -> object | None:
+    """torch's id of the graph that is being compiled, such as 0/0; None outside a compilation."""
+    context = find_or("torch._guards.CompileContext", None)
+    found: object | None = context.current_compile_id() if context is not None else None
+    return found
+
+
+def tracing_context() -> Any | None:
+    """What AOTAutograd knows of the graph that is being compiled; None outside a compilation."""
+    return find("torch._guards.TracingContext").try_get()
+
+
+def fake_mode_of(values: Iterable[object]) -> Any | None:
+    """What detect_fake_mode says, by public names alone."""
+    modes = (getattr(value, "fake_mode", None) for value in values)
+    return next((mode for mode in modes if mode is not None), None)
+
+
+def detect_fake_mode(values: Sequence[object]) -> Any | None:
+    """The FakeTensorMode that the values, or the compilation they belong to, are of."""
+    return find_or("torch._guards.detect_fake_mode", fake_mode_of)(values)
+
+
+def outside_fake_mode() -> contextlib.AbstractContextManager[Any]:
+    """A context in which tensors are real, whatever is being traced."""
+    context: contextlib.AbstractContextManager[Any] = find("torch._subclasses.fake_tensor.unset_fake_temporarily")()
+    return context
+
+
+def lazy_graph_modules() -> contextlib.AbstractContextManager[Any]:
+    """Inside, a graph module's Python code is made when it is first run."""
+    use: Callable[[bool], contextlib.AbstractContextManager[Any]] = find_or(
+        "torch.fx._lazy_graph_module._use_lazy_graph_module", contextlib.nullcontext
+    )
+    return use(True)
+
+
+def make_graph_module(*args: Any) -> fx.GraphModule:
+    """fx.GraphModule(*args), lazy inside lazy_graph_modules."""
+    made: fx.GraphModule = find_or("torch.fx._lazy_graph_module._make_graph_module", fx.GraphModule)(*args)
+    return made
+
+
+def free_unbacked_symbols(value: object) -> Any:
+    """The symbols in sizes of `value` that are known only at run time."""
+    return find("torch.fx.experimental.symbolic_shapes.free_unbacked_symbols")(value)
+
+
+def python_printer() -> Any:
+    """The class that prints torch's size expressions as Python code."""
+    return find("torch.utils._sympy.printers.PythonPrinter")
+
+
+def is_composite(operator: OpOverload) -> bool:
+    """Whether torch takes the operator apart before a graph is there."""
+    has_kernel = find("torch._C._dispatch_has_kernel_for_dispatch_key")
+    return bool(has_kernel(operator.name(), "CompositeImplicitAutograd"))
+
+
+def is_registered(operator: OpOverload) -> bool:
+    """Whether the dispatcher knows the overload; some are TorchScript's alone."""
+    return bool(find_or("torch._C._dispatch_has_kernel", lambda _: True)(operator.name()))
+
+
+def operator_names() -> list[str]:
+    """Every registered name, "namespace::name.overload"."""
+    return [str(name) for name in find_or("torch._C._dispatch_get_all_op_names", list)()]
+
+
+def operator_schemas() -> list[Any]:
+    """The schema of every registered operator."""
+    return list(find("torch._C._jit_get_all_schemas")())
+
+
+def neg_view(tensor: torch.Tensor) -> torch.Tensor:
+    """A view of -tensor: the same memory with the negative bit."""
+    made: torch.Tensor = find("torch._neg_view")(tensor)
+    return made
+
+
+def method_invocations() -> Any:
+    """torch's own samples of its operators: the module of OpInfo."""
+    return find("torch.testing._internal.common_methods_invocations")
+
+
+def gpu_sleep(cycles: int) -> None:
+    """Keeps the current CUDA stream busy for so many cycles."""
+    find("torch.cuda._sleep")(cycles)
+
+
+def load_compiler() -> None:
+    """Imports what a compilation imports of torch."""
+    find("torch._dynamo.utils.counters")
+    find("torch._functorch.aot_autograd")

@@ -1,0 +1,110 @@
+"""What eager is compared with is eager: nothing compiled runs in the reference, however it was compiled."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from support import FakeClient, use_client
+from torch import nn
+
+import rust_ort
+
+
+def minus(proto: Any) -> None:
+    """The planted wrong kernel: every addition subtracts."""
+    for node in proto.graph.node:
+        if node.op_type == "Add":
+            node.op_type = "Sub"
+
+
+minus.cache_key = "minus"  # type: ignore[attr-defined]
+WRONG: dict[str, Any] = {"transforms": [minus]}
+
+
+@pytest.fixture(autouse=True)
+def client(monkeypatch: pytest.MonkeyPatch) -> FakeClient:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    fake = FakeClient()
+    use_client(monkeypatch, fake)
+    return fake
+
+
+class Adds(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2 + 1
+
+
+def compiled_module() -> Callable[..., Any]:
+    return torch.compile(Adds(), backend="rust_ort", options=WRONG)
+
+
+def compiled_in_place() -> Callable[..., Any]:
+    model = Adds()
+    model.compile(backend="rust_ort", options=WRONG)
+    return model
+
+
+def compiled_function() -> Callable[..., Any]:
+    return torch.compile(lambda x: x * 2 + 1, backend="rust_ort", options=WRONG)
+
+
+def nested_module() -> Callable[..., Any]:
+    return nn.Sequential(torch.compile(Adds(), backend="rust_ort", options=WRONG), nn.Tanh())
+
+
+def nested_in_place() -> Callable[..., Any]:
+    model = nn.Sequential(Adds(), nn.Tanh())
+    model[0].compile(backend="rust_ort", options=WRONG)
+    return model
+
+
+def decorated_further_down() -> Callable[..., Any]:
+    inner = torch.compile(lambda x: x * 2 + 1, backend="rust_ort", options=WRONG)
+
+    @torch._dynamo.disable
+    def hidden(x: torch.Tensor) -> torch.Tensor:
+        return inner(x)
+
+    return lambda x: hidden(x).tanh() + 0
+
+
+@pytest.mark.parametrize(
+    "make",
+    [compiled_module, compiled_in_place, compiled_function, nested_module, nested_in_place, decorated_further_down],
+)
+def test_a_compiled_model_is_compared_with_eager_not_with_itself(make: Callable[[], Callable[..., Any]]) -> None:
+    report = rust_ort.compare(make(), torch.randn(3, 4), options=WRONG)
+    assert not report.ok
+    assert "mismatch" in {verdict.kind for verdict in report.verdicts}, str(report)
+    assert torch.compiler.is_compiling() is False
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(torch.compile(Adds(), backend="eager")(x), x * 2 + 1)
+
+
+@pytest.mark.parametrize("make", [compiled_module, compiled_in_place, compiled_function])
+def test_the_options_of_a_compiled_model_are_not_taken_for_the_references(
+    make: Callable[[], Callable[..., Any]],
+) -> None:
+    model = make()
+    model(torch.randn(3, 4))  # already compiled, and warm
+    report = rust_ort.compare(model, torch.randn(3, 4))
+    assert not report.ok, str(report)
+
+
+def test_compilation_goes_on_after_comparisons_in_threads() -> None:
+    def work() -> None:
+        rust_ort.compare(lambda x: x + 1, torch.ones(3), backward=False)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    known = len(rust_ort.graphs())
+    torch.compile(lambda x: x * 3, backend=rust_ort)(torch.ones(3))
+    assert len(rust_ort.graphs()) == known + 1
