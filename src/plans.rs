@@ -62,8 +62,7 @@ impl Plans {
         for (name, path) in entries(&all) {
             let version = name.strip_prefix('v').is_some_and(|n| n.parse::<u32>().is_ok());
             if version && name != own {
-                tracing::info!(path = %path.display(), "plans of another version discarded");
-                warn_of(fs::remove_dir_all(&path), &path);
+                discard(&path);
             }
         }
         Self { folder: all.join(own), bounds, program }
@@ -174,6 +173,24 @@ impl Plans {
             (bytes, files) = (bytes - len_bytes, files - 1);
         }
     }
+}
+
+/// Removes the plans of a folder, and the folder when nothing else is in it: `plans/v2` may be anybody's name.
+fn discard(folder: &Path) {
+    if !fs::symlink_metadata(folder).is_ok_and(|facts| facts.is_dir()) {
+        return;
+    }
+    for (name, path) in entries(folder) {
+        let ours = name.parse::<GraphId>().is_ok() || name.starts_with(TEMPORARY_PREFIX);
+        if ours && fs::symlink_metadata(&path).is_ok_and(|facts| facts.is_file()) {
+            warn_of(fs::remove_file(&path), &path);
+        }
+    }
+    match fs::remove_dir(folder) {
+        Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {}
+        removed => warn_of(removed, folder),
+    }
+    tracing::info!(path = %folder.display(), "plans of another version discarded");
 }
 
 fn header(graph: GraphId, plan: &[u8]) -> [u8; HEADER_LEN] {
@@ -299,6 +316,22 @@ mod tests {
     }
 
     #[test]
+    fn plans_of_another_version_go_and_what_is_no_plan_stays() {
+        let state = tempfile::tempdir().unwrap();
+        let (old, mixed) = (state.path().join("plans/v0"), state.path().join("plans/v7"));
+        for folder in [&old, &mixed] {
+            fs::create_dir_all(folder).unwrap();
+            fs::write(folder.join(graph(1).to_string()), "plan").unwrap();
+            fs::write(folder.join(format!("{TEMPORARY_PREFIX}1")), "half a plan").unwrap();
+        }
+        fs::create_dir(mixed.join("2026")).unwrap();
+        fs::write(mixed.join("house.dwg"), "drawing").unwrap();
+        Plans::open(state.path(), ROOMY, "a".to_owned());
+        let left: Vec<String> = entries(&mixed).into_iter().map(|(name, _)| name).collect();
+        assert!(!old.exists() && left.len() == 2 && left.contains(&"house.dwg".to_owned()), "{left:?}");
+    }
+
+    #[test]
     fn a_plan_under_another_graphs_name_is_not_taken() {
         let (_state, plans) = store(ROOMY);
         plans.put(graph(1), b"one");
@@ -334,7 +367,8 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         for folder in ["v0", "v2", "vx", "mine"] {
             fs::create_dir_all(state.path().join("plans").join(folder)).unwrap();
-            fs::write(state.path().join("plans").join(folder).join("file"), "x").unwrap();
+            let plan = state.path().join("plans").join(folder).join(graph(1).to_string());
+            fs::write(plan, "plan").unwrap();
         }
         let plans = Plans::open(state.path(), ROOMY, "a".to_owned());
         plans.put(graph(1), b"one");

@@ -3,6 +3,8 @@
 
 mod support;
 
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -406,4 +408,93 @@ fn library_that_is_none_is_named() {
     }
     let spec = LeaseSpec { onnxruntime_library: library(), threads: 1, allow_spinning: false };
     assert!(matches!(peer.ask(&Request::LeaseExecutor(spec)), Ok(Reply::Leased(_))));
+}
+
+#[test]
+fn a_library_that_was_rebuilt_at_its_path_is_loaded_anew() {
+    let home = Home::new();
+    let path = home.folder.path().join("libonnxruntime.so");
+    fs::copy(library(), &path).unwrap();
+    let spec = LeaseSpec { onnxruntime_library: path.clone(), threads: 1, allow_spinning: false };
+    let lease = || {
+        let (mut peer, _) = Peer::connect(&home.socket(), "test").unwrap();
+        let Reply::Leased(leased) = peer.ask(&Request::LeaseExecutor(spec.clone())).unwrap() else {
+            panic!("no lease")
+        };
+        drop(peer);
+        wait_for("the lease comes back", || {
+            let status = home.status();
+            let executors = status["executors"].as_array().unwrap();
+            executors.iter().all(|executor| executor["leased_to"].is_null()).then_some(())
+        });
+        leased
+    };
+    let cold = lease();
+    let warm = lease();
+    assert_eq!((warm.pid, warm.warm), (cold.pid, true));
+
+    // Another file of the same length and time in its place.
+    let modified = fs::metadata(&path).unwrap().modified().unwrap();
+    let rebuilt = home.folder.path().join("rebuilt");
+    fs::copy(library(), &rebuilt).unwrap();
+    fs::File::options().write(true).open(&rebuilt).unwrap().set_modified(modified).unwrap();
+    fs::rename(&rebuilt, &path).unwrap();
+    let other_file = lease();
+    assert!(!other_file.warm && other_file.executor != cold.executor, "{other_file:?}");
+    wait_for("the old one ends", || (!is_alive(cold.pid)).then_some(()));
+
+    // The same file, written again.
+    let later = modified + Duration::from_secs(1);
+    fs::File::options().write(true).open(&path).unwrap().set_modified(later).unwrap();
+    let other_time = lease();
+    assert!(!other_time.warm && other_time.executor != other_file.executor, "{other_time:?}");
+    wait_for("the old one ends", || (!is_alive(other_file.pid)).then_some(()));
+    assert!(lease().warm);
+}
+
+/// A daemon of a copy of the program, which tests may replace.
+fn daemon_of_a_copy() -> Home {
+    let mut home = Home::empty();
+    let program = home.folder.path().join("rust-ort");
+    fs::copy(&home.program, &program).unwrap();
+    home.program = program;
+    home.start();
+    home
+}
+
+/// As `pip install --upgrade` does: another file, then renamed over it.
+fn replace(program: &Path) {
+    let upgrade = program.with_extension("new");
+    fs::copy("/bin/false", &upgrade).unwrap();
+    fs::rename(&upgrade, program).unwrap();
+}
+
+#[test]
+fn executors_are_of_the_daemons_build_after_its_program_was_replaced() {
+    let home = daemon_of_a_copy();
+    let program = |pid: u32| {
+        let facts = fs::metadata(format!("/proc/{pid}/exe")).unwrap();
+        (facts.dev(), facts.ino())
+    };
+    let (mut first, mut second) = (Client::connect(&home), Client::connect(&home));
+    replace(&home.program);
+    assert_eq!(program(first.lease().unwrap().pid), program(home.daemon_pid()));
+    fs::remove_file(&home.program).unwrap();
+    let leased = second.lease().unwrap();
+    assert_eq!(program(leased.pid), program(home.daemon_pid()));
+    let name = fs::read_to_string(format!("/proc/{}/comm", leased.pid)).unwrap();
+    assert_eq!(name.trim(), "rust-ort");
+}
+
+#[test]
+fn a_daemon_whose_program_was_replaced_ends_when_its_last_client_has_left() {
+    let mut home = daemon_of_a_copy();
+    let mut client = Client::connect(&home);
+    replace(&home.program);
+    client.lease().unwrap();
+    let log = home.log();
+    drop(client);
+    assert!(home.wait_daemon().success());
+    assert!(!log.contains("ending"), "{log}");
+    assert!(!home.socket().exists());
 }

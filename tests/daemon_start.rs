@@ -50,6 +50,66 @@ fn background_returns_when_the_daemon_answers_and_stop_when_it_is_gone() {
 }
 
 #[test]
+fn serve_beside_a_running_daemon_says_who_serves() {
+    let home = Home::new();
+    for arguments in [&["serve"][..], &["serve", "--background"]] {
+        let output = home.command().args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(text, format!("daemon {} serves {} already\n", home.daemon_pid(), home.socket().display()));
+    }
+    let other = home.folder.path().join("socket/v2.sock");
+    let output = home.command().args(["serve", "--background", "--socket"]).arg(&other).output().unwrap();
+    let pid = Peer::connect(&other, "test").unwrap().1.daemon_pid;
+    assert_eq!(String::from_utf8_lossy(&output.stdout), format!("daemon {pid} serves {}\n", other.display()));
+    assert!(home.command().args(["stop", "--socket"]).arg(&other).status().unwrap().success());
+}
+
+/// Soft and hard limit of open files.
+fn descriptors(pid: u32) -> (String, String) {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+    let mut words = line.split_whitespace().map(str::to_owned);
+    (words.next().unwrap(), words.next().unwrap())
+}
+
+#[test]
+fn daemon_and_executors_may_open_as_many_files_as_the_hard_limit_says() {
+    let mut home = Home::empty();
+    home.ulimit = Some("-Sn 64");
+    home.start();
+    let mut client = Client::connect(&home);
+    for pid in [home.daemon_pid(), client.lease().unwrap().pid] {
+        let (soft, hard) = descriptors(pid);
+        assert!(soft == hard && hard != "64", "{soft} of {hard}");
+    }
+}
+
+#[test]
+fn a_daemon_out_of_descriptors_says_so_and_serves_on() {
+    let mut home = Home::empty();
+    home.ulimit = Some("-n 40");
+    home.start();
+    let mut held = Vec::new();
+    let refusal = loop {
+        match Peer::connect(&home.socket(), "test") {
+            Ok((peer, _)) => held.push(peer),
+            Err(error) => break refused(error),
+        }
+        assert!(held.len() < 40, "more connections than descriptors");
+    };
+    assert_eq!(refusal.code, ErrorCode::Limit);
+    assert!(refusal.message.contains("descriptors") && refusal.message.contains("ulimit -n"), "{refusal}");
+    for _ in 0..20 {
+        assert_eq!(code(Peer::connect(&home.socket(), "test").unwrap_err()), ErrorCode::Limit);
+    }
+    assert!(matches!(held[0].ask(&Request::GetStatus), Ok(Reply::Status(_))), "those that are connected are served");
+    assert_eq!(home.log().matches("out of descriptors").count(), 1, "{}", home.log());
+    held.truncate(held.len() - 2);
+    wait_for("a place is free again", || Peer::connect(&home.socket(), "test").ok());
+}
+
+#[test]
 fn socket_of_a_killed_daemon_is_replaced() {
     let mut home = Home::new();
     home.kill_daemon();
@@ -165,6 +225,103 @@ fn socket_file_without_the_lock_is_a_leftover() {
     home.start();
     assert!(folder.join("v1.lock").exists());
     assert_eq!(home.status()["daemon"]["pid"], home.daemon_pid());
+}
+
+/// What `rust-ort serve` says to this socket, which it must refuse.
+fn refused_to_serve(home: &Home, socket: &Path) -> String {
+    for arguments in [&["serve", "--idle-timeout-s", "0.2"][..], &["serve", "--background", "--idle-timeout-s", "0.2"]]
+    {
+        let output = home.command().args(arguments).arg("--socket").arg(socket).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {text}");
+        assert!(text.contains(socket.to_str().unwrap()) && text.contains("RUST_ORT_SOCKET"), "{arguments:?}: {text}");
+    }
+    let output = home.command().arg("serve").arg("--socket").arg(socket).output().unwrap();
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The names in a folder, sorted.
+fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> =
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn what_is_no_socket_is_refused_and_stays() {
+    let home = Home::empty();
+    let folder = rust_ort::daemon::paths::prepare_socket_folder(&home.socket()).unwrap();
+    let place = |name: &str| folder.join(name);
+    std::fs::write(place("thesis.txt"), "years of work").unwrap();
+    std::fs::create_dir(place("folder")).unwrap();
+    std::fs::write(place("folder/inside"), "kept").unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, place("fifo"), rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).unwrap();
+    drop(UnixListener::bind(place("leftover")).unwrap());
+    std::os::unix::fs::symlink(place("leftover"), place("link")).unwrap();
+    std::os::unix::fs::symlink(place("nowhere"), place("dangling")).unwrap();
+    let before = names(&folder);
+    for (name, kind) in [
+        ("thesis.txt", "a file"),
+        ("folder", "a folder"),
+        ("fifo", "a FIFO"),
+        ("link", "a link"),
+        ("dangling", "a link"),
+    ] {
+        let said = refused_to_serve(&home, &place(name));
+        assert!(said.contains(kind), "{name}: {said}");
+    }
+    assert_eq!(names(&folder), before, "nothing came and nothing went");
+    assert_eq!(std::fs::read_to_string(place("thesis.txt")).unwrap(), "years of work");
+    assert_eq!(std::fs::read_to_string(place("folder/inside")).unwrap(), "kept");
+}
+
+#[test]
+fn a_socket_that_another_program_serves_is_refused_and_stays() {
+    let home = Home::empty();
+    rust_ort::daemon::paths::prepare_socket_folder(&home.socket()).unwrap();
+    let other = UnixListener::bind(home.socket()).unwrap();
+    other.set_nonblocking(true).unwrap();
+    let output = home.command().args(["serve", "--idle-timeout-s", "0.2"]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("another program") && text.contains("RUST_ORT_SOCKET"), "{text}");
+    std::os::unix::net::UnixStream::connect(home.socket()).unwrap();
+}
+
+#[test]
+fn a_lock_file_that_is_not_ours_is_refused_and_stays() {
+    let home = Home::empty();
+    let folder = rust_ort::daemon::paths::prepare_socket_folder(&home.socket()).unwrap();
+    let place = |name: &str| folder.join(name);
+    std::fs::write(place("cargo.lock"), "version = 4").unwrap();
+    std::fs::create_dir(place("folder.lock")).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, place("fifo.lock"), rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).unwrap();
+    std::os::unix::fs::symlink(place("nowhere"), place("link.lock")).unwrap();
+    let before = names(&folder);
+    for (socket, what) in [
+        ("cargo.sock", "cargo.lock"),
+        ("folder.sock", "folder.lock"),
+        ("fifo.sock", "fifo.lock"),
+        ("link.sock", "link.lock"),
+        ("own.lock", "own.lock"),
+    ] {
+        let said = refused_to_serve(&home, &place(socket));
+        assert!(said.contains(what), "{socket}: {said}");
+    }
+    assert_eq!(names(&folder), before, "nothing came and nothing went");
+    assert_eq!(std::fs::read_to_string(place("cargo.lock")).unwrap(), "version = 4");
+}
+
+#[test]
+fn a_file_put_in_the_sockets_place_outlives_the_daemon() {
+    let mut home = Home::new();
+    std::fs::remove_file(home.socket()).unwrap();
+    std::fs::write(home.socket(), "mine").unwrap();
+    let pid = rustix::process::Pid::from_raw(home.daemon_pid() as i32).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert!(home.wait_daemon().success());
+    assert_eq!(std::fs::read_to_string(home.socket()).unwrap(), "mine");
 }
 
 #[test]

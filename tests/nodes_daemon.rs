@@ -9,11 +9,11 @@ use rust_ort::compare::Verdict;
 use rust_ort::daemon::limits;
 use rust_ort::daemon::peer::PeerError;
 use rust_ort::dump::{NodeTable, reader};
-use rust_ort::ids::{PartHandle, SegmentId, StepId};
+use rust_ort::ids::{CallId, PartHandle, SegmentId, StepId};
 use rust_ort::onnx;
 use rust_ort::protocol::control::*;
 use rust_ort::protocol::message::ErrorCode;
-use rust_ort::tensor::{DType, TensorDesc, TensorRef};
+use rust_ort::tensor::{CallRecord, DType, TensorDesc, TensorRef};
 use support::common::{Dim, Model};
 use support::{Client, Home, code, exists, graph, kill, part, refused, wait_for};
 
@@ -210,6 +210,41 @@ fn nodes_that_agree_match_alone_and_together() {
         assert_eq!(bench.client.floats(node.local.as_ref().unwrap().offset), expected, "{name}");
     }
     assert_eq!(home.status()["executors"][0]["sessions"], 1, "pieces are not cached");
+}
+
+#[test]
+fn a_step_that_was_observed_and_compared_node_by_node_is_one_step_of_the_status() {
+    let home = Home::new();
+    let mut bench = Bench::new(&home);
+    let [x, y, h] = [X, Y, [0.; 4]].map(|values| bench.floats(values));
+    let i = bench.tensor(DType::I64, &[4]);
+    let record = CallRecord {
+        call: CallId(1),
+        handle: bench.handle,
+        eager_nodes: 0,
+        inputs: vec![x, y, i],
+        outputs: vec![h.clone()],
+    };
+    let mut run = bench.client.observed(record);
+    (run.step, run.references) = (StepId(3), Some(vec![bench.floats([0.; 4])]));
+    bench.client.observe(run).unwrap();
+    bench.batch(1, &other());
+    bench.finish(false, vec![("h".to_owned(), PairToCompare::Pair { reference: h.clone(), candidate: h })]);
+    let status = home.status();
+    let steps = status["last_steps"].as_array().unwrap();
+    assert_eq!(steps.len(), 1, "{steps:?}");
+    let count = |what: &str| steps[0][what]["match"].as_u64().unwrap() + steps[0][what]["mismatch"].as_u64().unwrap();
+    assert_eq!([count("summary"), count("nodes"), count("observing")], [1, 4, 1], "{steps:?}");
+
+    let output = home.command().arg("status").env("COLUMNS", "200").output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let line = text.lines().find(|line| line.contains("0_0-inference")).unwrap();
+    assert_eq!(text.matches("0_0-inference").count(), 1, "{text}");
+    assert!(line.contains("3 match, 1 mismatch"), "{text}");
+    assert!(!text.contains(['{', '}', '"']), "{text}");
+    for heading in ["clients", "executors", "counters", "last observed steps", "quarantine: none"] {
+        assert!(text.contains(heading), "{heading} not in {text}");
+    }
 }
 
 #[test]

@@ -24,6 +24,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from rust_ort._callable import make_callable
+from rust_ort._version import __version__
 from rust_ort.backend import Backend, GraphInfo, graphs, rust_ort
 from rust_ort.errors import (
     ClientError,
@@ -46,8 +47,6 @@ if TYPE_CHECKING:
     from rust_ort.report import Report
     from rust_ort.service import shutdown as shutdown
     from rust_ort.service import status as status
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Backend",

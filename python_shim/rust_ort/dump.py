@@ -19,6 +19,7 @@ import torch
 
 from rust_ort import arguments, observe
 from rust_ort._callable import make_callable
+from rust_ort._version import __version__
 from rust_ort.errors import ClientError, DaemonFault
 from rust_ort.options import Options
 
@@ -133,7 +134,7 @@ def run_json(options: Options) -> str:
             "pid": os.getpid(),
             "python": platform.python_version(),
             "onnxruntime_library": _library(),
-            "versions": dict(pair.split("=", 1) for pair in versions().split(" ")),
+            "versions": {"rust_ort": __version__} | dict(pair.split("=", 1) for pair in versions().split(" ")),
             "platform": platform.platform(),
             "devices": ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))],
             "options": {entry.name: _plain(getattr(options, entry.name)) for entry in dataclasses.fields(options)},

@@ -71,9 +71,8 @@ class Explanation:
                 f"{len(graph.eager)} in eager"
             )
             for node in graph.eager:
-                lines.append(f"    {node.name} ({node.op}): {node.reason}")
-                if node.source:
-                    lines.append(f"      {node.source}")
+                if not node.inside:
+                    lines += _left_to_eager(node, [other for other in graph.eager if other.inside == node.name])
         for reason, count in self.breaks.items():
             lines.append(f"  break ({count}): {reason.splitlines()[0] if reason else '?'}")
         return "\n".join([*lines, self._time()])
@@ -81,6 +80,18 @@ class Explanation:
 
 class _Explaining(Backend):
     """Equal to its like alone: what is explained again was compiled by an explanation, which counted its breaks."""
+
+
+def _left_to_eager(node: EagerNode, inside: list[EagerNode]) -> list[str]:
+    """Lines on a node and on what its bodies hold."""
+    lines = [f"    {node.name} ({node.op}): {node.reason}"]
+    if node.source:
+        lines.append(f"      {node.source}")
+    if inside:
+        held = Counter(other.op for other in inside).most_common()
+        listed = ", ".join(f"{count} {op}" if count > 1 else op for op, count in held)
+        lines.append(f"      its bodies hold {len(inside)} nodes: {listed}")
+    return lines
 
 
 def explain(

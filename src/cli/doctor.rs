@@ -1,7 +1,7 @@
 //! `rust-ort doctor`.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -113,7 +113,7 @@ fn library(given: Option<PathBuf>) -> Found {
 
 /// Loads the library in a process of its own: one that crashes takes nothing of doctor with it.
 fn probe(path: &Path) -> std::io::Result<Found> {
-    let mut child = Command::new(std::env::current_exe()?)
+    let mut child = process::own_command()
         .args(["doctor", "--probe", "--library"])
         .arg(path)
         .stdin(Stdio::null())

@@ -127,6 +127,8 @@ impl SocketArgument {
 
 /// Runs the subcommand.
 pub fn run(arguments: &Arguments) -> Exit {
+    // What we started ourselves, by way of /proc/self/exe, would be called "exe". The name is for people alone.
+    let _ = rustix::thread::set_name(c"rust-ort");
     let outcome = match &arguments.command {
         Command::Serve(arguments) => serve::run(arguments),
         Command::Status(arguments) => status::run(arguments),

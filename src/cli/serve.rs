@@ -1,13 +1,14 @@
 //! `rust-ort serve`.
 
 use std::io::Read as _;
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use super::{Exit, Outcome, SocketArgument};
-use crate::daemon::listener::{self, Config};
-use crate::daemon::paths;
+use crate::daemon::listener::{self, Config, Served};
 use crate::daemon::peer::Peer;
+use crate::daemon::{paths, process};
 
 const START: Duration = Duration::from_secs(30);
 
@@ -38,8 +39,15 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
         // Away from the terminal of whoever started it. Fails only for a group's leader, which has no need of it.
         let _ = rustix::process::setsid();
     }
-    listener::serve(config)?;
+    let socket = config.socket.clone();
+    if let Served::Elsewhere { pid } = listener::serve(config)? {
+        println!("{}", serves_already(pid, &socket));
+    }
     Ok(Exit::Success)
+}
+
+fn serves_already(pid: u32, socket: &Path) -> String {
+    format!("daemon {pid} serves {} already", socket.display())
 }
 
 fn idle_timeout(given: Option<f64>) -> Result<Duration, Box<dyn std::error::Error>> {
@@ -57,14 +65,16 @@ fn idle_timeout(given: Option<f64>) -> Result<Duration, Box<dyn std::error::Erro
 }
 
 fn start(config: &Config) -> Outcome {
-    if Peer::connect(&config.socket, "rust-ort serve").is_ok() {
+    let socket = &config.socket;
+    if let Ok((_, welcome)) = Peer::connect(socket, "rust-ort serve") {
+        println!("{}", serves_already(welcome.daemon_pid, socket));
         return Ok(Exit::Success);
     }
-    let mut child = Command::new(std::env::current_exe()?)
+    let mut child = process::own_command()
         .args(["serve", "--detached", "--idle-timeout-s"])
         .arg(config.idle_timeout.as_secs_f64().to_string())
         .arg("--socket")
-        .arg(&config.socket)
+        .arg(socket)
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -73,8 +83,17 @@ fn start(config: &Config) -> Outcome {
     let deadline = Instant::now() + START;
     loop {
         // Its own daemon or that of whoever was faster.
-        let answer = Peer::connect(&config.socket, "rust-ort serve");
-        let Err(error) = answer else { return Ok(Exit::Success) };
+        let error = match Peer::connect(socket, "rust-ort serve") {
+            Ok((_, welcome)) if welcome.daemon_pid == child.id() => {
+                println!("daemon {} serves {}", child.id(), socket.display());
+                return Ok(Exit::Success);
+            }
+            Ok((_, welcome)) => {
+                println!("{}", serves_already(welcome.daemon_pid, socket));
+                return Ok(Exit::Success);
+            }
+            Err(error) => error,
+        };
         if let Some(status) = child.try_wait()?.filter(|status| !status.success()) {
             return Err(format!("the daemon did not start ({status}): {}", last_words(&mut child)).into());
         }

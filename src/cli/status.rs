@@ -1,11 +1,10 @@
 //! `rust-ort status`.
 
-use std::fmt::Write as _;
-
 use serde_json::Value;
 
-use super::{Exit, Outcome, SocketArgument, mebibytes};
+use super::{Exit, Outcome, SocketArgument, ls, mebibytes, table};
 use crate::daemon::peer::{Peer, PeerError};
+use crate::daemon::status::{ClientStatus, DaemonStatus, Death, ExecutorStatus, Status, StepRecord};
 use crate::protocol::control::{Reply, Request};
 
 #[derive(Debug, clap::Args)]
@@ -27,83 +26,136 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
     if let Some(clients) = status["clients"].as_array_mut() {
         clients.retain(|client| client["id"] != welcome.client.0);
     }
-    if arguments.json {
-        println!("{}", serde_json::to_string_pretty(&status)?);
+    let text = if arguments.json {
+        serde_json::to_string_pretty(&status)? + "\n"
     } else {
-        print!("{}", text(&status)?);
-    }
+        text(&serde_json::from_value(status)?, table::width())
+    };
+    table::put(&text)?;
     Ok(Exit::Success)
 }
 
-fn text(status: &Value) -> Result<String, std::fmt::Error> {
-    let mut text = String::new();
-    let daemon = &status["daemon"];
-    writeln!(text, "daemon {} version {}, up {} s", daemon["pid"], plain(&daemon["version"]), daemon["uptime_s"])?;
-    writeln!(text, "  socket {}", plain(&daemon["socket"]))?;
-    writeln!(text, "  log    {}", plain(&daemon["log"]))?;
-    let bytes = |value: &Value| mebibytes(value.as_u64().unwrap_or(0));
-    let memory = &status["memory"];
-    writeln!(
-        text,
-        "  memory {} daemon, {} executors; {} graphs known",
-        bytes(&memory["daemon_bytes"]),
-        bytes(&memory["executor_bytes"]),
-        status["graphs"]
-    )?;
-    section(&mut text, "clients", &status["clients"], |text, client| {
-        let (id, pid, program) = (&client["id"], &client["pid"], plain(&client["program"]));
-        write!(text, "{id}: pid {pid} {program}, torch {}", plain(&client["torch_version"]))?;
-        writeln!(text, ", executor {}, {} graphs, {} parts", client["executor"], client["graphs"], client["parts"])
-    })?;
-    section(&mut text, "executors", &status["executors"], |text, executor| {
-        write!(
-            text,
-            "{}: pid {}, onnxruntime {}",
-            executor["id"],
-            executor["pid"],
-            plain(&executor["onnxruntime_version"])
-        )?;
-        let tenant = executor["leased_to"].as_u64().map_or("idle".to_owned(), |client| format!("client {client}"));
-        write!(text, ", {} threads, {tenant}", executor["threads"])?;
-        let (sessions, runs) = (&executor["sessions"], &executor["runs"]);
-        writeln!(text, ", {sessions} sessions, {runs} runs, {}", bytes(&executor["resident_bytes"]))
-    })?;
-    writeln!(text, "counters")?;
-    for (name, value) in status["counters"].as_object().into_iter().flatten() {
-        writeln!(text, "  {name} {value}")?;
+fn text(status: &Status, width: Option<usize>) -> String {
+    let counters = status.counters.iter().map(|(name, n)| vec![name.clone(), n.to_string()]).collect();
+    let sections = [
+        section("clients", &CLIENT, status.clients.iter().map(client).collect(), width),
+        section("executors", &EXECUTOR, status.executors.iter().map(executor).collect(), width),
+        section("counters", &["since the start", ""], counters, width),
+        section("last observed steps", &STEP, status.last_steps.iter().map(step).collect(), width),
+        section("quarantine", &DEATH, status.quarantine.iter().map(death).collect(), width),
+    ];
+    daemon(status) + &sections.concat()
+}
+
+fn daemon(status: &Status) -> String {
+    let DaemonStatus { pid, version, socket, log, uptime_s, idle_timeout_s, .. } = &status.daemon;
+    let (own, executors) = (status.memory.daemon_bytes, status.memory.executor_bytes);
+    let replaced = match status.daemon.program_replaced {
+        true => "  its program was replaced since: it ends when its last client leaves\n",
+        false => "",
+    };
+    format!(
+        "daemon {pid}, version {version}, up {}, ends after {} without a client\n{replaced}  socket  {socket}\n  \
+         log     {log}\n  memory  {} daemon, {} executors\n  graphs  {} known\n",
+        duration(*uptime_s),
+        duration(*idle_timeout_s),
+        mebibytes(own),
+        mebibytes(executors),
+        status.graphs,
+    )
+}
+
+const CLIENT: [&str; 10] =
+    ["client", "pid", "program", "torch", "executor", "graphs", "parts", "shared", "kept", "dump"];
+
+fn client(client: &ClientStatus) -> Vec<String> {
+    vec![
+        client.id.0.to_string(),
+        client.pid.to_string(),
+        some(&client.program),
+        some(&client.torch_version),
+        client.executor.map_or_else(none, |executor| executor.0.to_string()),
+        client.graphs.to_string(),
+        client.parts.to_string(),
+        mebibytes(client.segment_bytes),
+        mebibytes(client.kept_bytes as u64),
+        client.dump.clone().unwrap_or_else(none),
+    ]
+}
+
+const EXECUTOR: [&str; 8] = ["executor", "pid", "onnxruntime", "threads", "client", "sessions", "runs", "memory"];
+
+fn executor(executor: &ExecutorStatus) -> Vec<String> {
+    vec![
+        executor.id.0.to_string(),
+        executor.pid.to_string(),
+        executor.onnxruntime_version.clone(),
+        if executor.threads == 0 { "all cores".to_owned() } else { executor.threads.to_string() },
+        executor.leased_to.map_or_else(|| "none (warm)".to_owned(), |client| client.0.to_string()),
+        executor.sessions.to_string(),
+        executor.runs.to_string(),
+        mebibytes(executor.resident_bytes),
+    ]
+}
+
+const STEP: [&str; 9] = ["client", "graph", "part", "step", "run", "outputs", "nodes", "observing changed", "dump"];
+
+fn step(step: &StepRecord) -> Vec<String> {
+    vec![
+        step.client.0.to_string(),
+        step.graph.clone(),
+        step.part.to_string(),
+        step.step.0.to_string(),
+        format!("{:.3} ms", step.run_us as f64 / 1000.),
+        ls::verdicts(step.summary),
+        ls::verdicts(step.nodes),
+        ls::verdicts(step.observing),
+        step.dump.clone().unwrap_or_else(none),
+    ]
+}
+
+const DEATH: [&str; 5] = ["graph", "part", "deaths in a row", "cause", "dump"];
+
+fn death(death: &Death) -> Vec<String> {
+    vec![
+        death.name.clone(),
+        death.part.to_string(),
+        death.deaths_in_a_row.to_string(),
+        death.cause.clone(),
+        some(&death.dump),
+    ]
+}
+
+/// A title and its rows, two columns in.
+fn section(title: &str, header: &[&str], rows: Vec<Vec<String>>, width: Option<usize>) -> String {
+    if rows.is_empty() {
+        return format!("{title}: none\n");
     }
-    section(&mut text, "last observed steps", &status["last_steps"], |text, step| {
-        let (graph, part) = (plain(&step["graph"]), &step["part"]);
-        writeln!(text, "{graph} part {part} step {}: {} us {}", step["step"], step["run_us"], step["summary"])?;
-        match &step["nodes"] {
-            serde_json::Value::Null => Ok(()),
-            nodes => writeln!(text, "  nodes {nodes}"),
+    let table = table::table(header, &rows, width.map(|width| width.saturating_sub(2)));
+    let lines: String = table.lines().map(|line| format!("  {line}\n")).collect();
+    format!("{title}\n{lines}")
+}
+
+fn none() -> String {
+    "-".to_owned()
+}
+
+fn some(text: &str) -> String {
+    if text.is_empty() { none() } else { text.to_owned() }
+}
+
+/// "45 s", "12 min 5 s", "3 h 2 min", "4 d 1 h".
+fn duration(seconds: u64) -> String {
+    let units = [(86_400, "d"), (3600, "h"), (60, "min"), (1, "s")];
+    let first = units.iter().position(|(unit, _)| seconds >= *unit).unwrap_or(units.len() - 1);
+    let (mut left, mut words) = (seconds, Vec::new());
+    for (unit, name) in units.iter().skip(first).take(2) {
+        if left >= *unit || words.is_empty() {
+            words.push(format!("{} {name}", left / unit));
         }
-    })?;
-    section(&mut text, "quarantine", &status["quarantine"], |text, death| {
-        let (name, part, n) = (plain(&death["name"]), &death["part"], &death["deaths_in_a_row"]);
-        writeln!(text, "{name} part {part}: {n} deaths, {}: {}", plain(&death["cause"]), plain(&death["dump"]))
-    })?;
-    Ok(text)
-}
-
-fn section(
-    text: &mut String,
-    title: &str,
-    entries: &Value,
-    line: impl Fn(&mut String, &Value) -> std::fmt::Result,
-) -> std::fmt::Result {
-    let entries = entries.as_array().map_or(&[][..], Vec::as_slice);
-    writeln!(text, "{title}{}", if entries.is_empty() { ": none" } else { "" })?;
-    for entry in entries {
-        text.push_str("  ");
-        line(text, entry)?;
+        left %= unit;
     }
-    Ok(())
-}
-
-fn plain(value: &Value) -> &str {
-    value.as_str().unwrap_or("?")
+    words.join(" ")
 }
 
 #[cfg(test)]
@@ -111,12 +163,58 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    fn read(status: Value) -> Status {
+        serde_json::from_value(status).unwrap()
+    }
+
     #[test]
     fn every_section_says_none_when_it_is_empty() {
         let status = json!({ "daemon": { "pid": 7, "version": "0.1.0" }, "counters": { "runs": 3 } });
-        let text = text(&status).unwrap();
-        for line in ["daemon 7 version 0.1.0", "clients: none", "executors: none", "  runs 3", "quarantine: none"] {
+        let text = text(&read(status), None);
+        for line in ["daemon 7, version 0.1.0, up 0 s", "clients: none", "executors: none", "quarantine: none"] {
             assert!(text.contains(line), "{line} not in\n{text}");
         }
+        assert!(text.contains("\n  runs             3\n"), "{text}");
+    }
+
+    #[test]
+    fn a_row_says_what_each_number_is() {
+        let status = read(json!({
+            "daemon": { "uptime_s": 3725, "program_replaced": true },
+            "executors": [{
+                "id": 3, "pid": 11, "library": "/l.so", "onnxruntime_version": "1.31.1", "threads": 0,
+                "allow_spinning": false, "leased_to": null, "sessions": 2, "runs": 9, "resident_bytes": 1 << 20,
+                "log": "/x.log",
+            }],
+            "last_steps": [{
+                "client": 5, "graph": "0_0-forward", "part": 1, "step": 4, "run_us": 1500, "outputs": 2,
+                "nodes": { "match": 7, "mismatch": 1, "not_compared": 0, "failed": 0 },
+                "summary": { "match": 2, "mismatch": 0, "not_compared": 0, "failed": 0 }, "dump": null,
+            }],
+        }));
+        let text = text(&status, None);
+        let words = |start: &str| {
+            let line = text.lines().find(|line| line.trim_start().starts_with(start)).unwrap();
+            line.split("  ").map(str::trim).filter(|word| !word.is_empty()).collect::<Vec<_>>().join("|")
+        };
+        assert_eq!(words("3 "), "3|11|1.31.1|all cores|none (warm)|2|9|1.0 MiB");
+        assert_eq!(words("5 "), "5|0_0-forward|1|4|1.500 ms|2 match|7 match, 1 mismatch|-|-");
+        assert!(text.contains("up 1 h 2 min") && text.contains("was replaced"), "{text}");
+    }
+
+    #[test]
+    fn lines_fit_the_terminal() {
+        let death = json!({
+            "graph": "0".repeat(64), "name": "0_0-forward", "part": 0, "deaths_in_a_row": 1, "dump": "/x".repeat(90),
+            "cause": "killed by signal 9",
+        });
+        let text = text(&read(json!({ "quarantine": [death] })), Some(80));
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    }
+
+    #[test]
+    fn durations_have_two_units() {
+        let text: Vec<String> = [0, 59, 60, 725, 3600, 86_400 + 7200].map(duration).to_vec();
+        assert_eq!(text, ["0 s", "59 s", "1 min", "12 min 5 s", "1 h", "1 d 2 h"]);
     }
 }

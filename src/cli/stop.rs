@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use super::{Exit, Outcome, SocketArgument};
-use crate::daemon::listener;
 use crate::daemon::peer::{Peer, PeerError};
+use crate::daemon::socket;
 use crate::protocol::control::Request;
 
 #[derive(Debug, clap::Args)]
@@ -17,18 +17,18 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Outcome {
-    let socket = arguments.socket.path()?;
-    let (mut peer, welcome) = match Peer::connect(&socket, "rust-ort stop") {
+    let path = arguments.socket.path()?;
+    let (mut peer, welcome) = match Peer::connect(&path, "rust-ort stop") {
         Ok(connected) => connected,
         Err(PeerError::Absent { .. }) => {
-            println!("no daemon answers on {}", socket.display());
+            println!("no daemon answers on {}", path.display());
             return Ok(Exit::Success);
         }
         Err(error) => return Err(error.into()),
     };
     peer.ask(&Request::Stop { force: arguments.force })?;
     let deadline = Instant::now() + Duration::from_secs(20);
-    while socket.exists() || listener::is_held(&socket) {
+    while path.exists() || socket::is_held(&path) {
         if Instant::now() > deadline {
             return Err(
                 format!("daemon {} was told to end but has not yet; see {}", welcome.daemon_pid, welcome.log).into()

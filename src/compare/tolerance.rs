@@ -10,6 +10,16 @@ use crate::tensor::DType;
 ///
 /// A NaN or an infinity against any other value is outside whatever the tolerance; equal infinities are inside; NaN
 /// against NaN is inside with `equal_nan`. With `scale` 0 this is `numpy.allclose(candidate, reference)`.
+///
+/// ```
+/// use rust_ort::compare::Tolerance;
+/// use rust_ort::tensor::DType;
+///
+/// assert_eq!(Tolerance::for_dtype(DType::I32), Tolerance::EXACT);
+/// assert!(Tolerance::for_dtype(DType::F16).rtol > Tolerance::for_dtype(DType::F32).rtol);
+/// let wrong = Tolerance { atol: -1., ..Tolerance::EXACT };
+/// assert_eq!(wrong.check().unwrap_err().term, "atol");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Tolerance {
     /// Absolute term, in the tensor's unit.

@@ -63,6 +63,25 @@ impl fmt::Display for TensorVerdict {
 /// The candidate against the reference, with the given tolerance or the dtype's own. Both: any dtype, any rank.
 /// `Failed` when dtypes or shapes differ or the tolerance is bad; `Match` when there are no elements.
 /// bool is compared exactly whatever the tolerance.
+///
+/// ```
+/// use rust_ort::compare::{Tolerance, Verdict, judge};
+/// use rust_ort::tensor::{BadTensor, DType, Shape, TensorView};
+///
+/// let shape = Shape::new([3])?;
+/// let [eager, ort] = [[1_f32, 2., 4.], [1., 2., 4.5]].map(|values| values.map(f32::to_le_bytes));
+/// let reference = TensorView::new(DType::F32, &shape, eager.as_flattened())?;
+/// let candidate = TensorView::new(DType::F32, &shape, ort.as_flattened())?;
+///
+/// let judged = judge("y", &reference, &candidate, None);
+/// assert_eq!(judged.verdict, Verdict::Mismatch);
+/// let metrics = judged.metrics.expect("there was a pair");
+/// assert_eq!((metrics.outside, metrics.max_abs), (1, 0.5));
+///
+/// let loose = Tolerance { rtol: 0.125, ..Tolerance::EXACT };
+/// assert_eq!(judge("y", &reference, &candidate, Some(&loose)).verdict, Verdict::Match);
+/// # Ok::<(), BadTensor>(())
+/// ```
 pub fn judge(
     name: &str,
     reference: &TensorView<'_>,

@@ -2,14 +2,16 @@
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
+use super::identity::Identity;
 use super::link::{Link, NoAnswer};
-use super::process::{describe, resident_bytes};
+use super::process::{describe, own_command, resident_bytes};
 use super::{limits, lock};
 use crate::executor::link as sockets;
 use crate::ids::{ClientId, ExecutorId};
@@ -30,10 +32,17 @@ pub struct Obituary {
 /// How executors are started.
 #[derive(Debug)]
 pub struct Launch {
-    /// Run as `<program> executor`.
-    pub program: PathBuf,
     /// Folder of their logs.
     pub log_folder: PathBuf,
+}
+
+/// What an executor holds. Who wants the same is served by a warm one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// As asked for.
+    pub spec: LeaseSpec,
+    /// The library's file then: one that was built anew at the same path is another.
+    pub library: Identity,
 }
 
 /// What the thread of an executor owns of it.
@@ -61,7 +70,7 @@ pub struct Executor {
     /// Its process.
     pub pid: u32,
     /// What it was started with.
-    pub spec: LeaseSpec,
+    pub terms: Terms,
     /// What it writes to.
     pub log: PathBuf,
     /// Such as "1.31.1".
@@ -91,12 +100,7 @@ pub struct Lease {
 impl Executor {
     /// Starts a process that has its runtime loaded, leased to `client`. PR_SET_PDEATHSIG is bound to the calling
     /// thread, which must live as long as the executor. Errors: RuntimeMissing, Internal.
-    pub fn start(
-        launch: &Launch,
-        id: ExecutorId,
-        spec: LeaseSpec,
-        client: ClientId,
-    ) -> Result<(Self, Life), WireError> {
+    pub fn start(launch: &Launch, id: ExecutorId, terms: Terms, client: ClientId) -> Result<(Self, Life), WireError> {
         let internal = |error: std::io::Error| {
             let why = format!("executor: {error}; see `rust-ort doctor`");
             WireError::new(ErrorKind::Fault, ErrorCode::Internal, why)
@@ -111,7 +115,7 @@ impl Executor {
         let mut executor = Self {
             id,
             pid: child.id(),
-            spec,
+            terms,
             log,
             onnxruntime_version: String::new(),
             counters,
@@ -207,8 +211,8 @@ impl Launch {
     fn spawn(&self, id: ExecutorId) -> std::io::Result<(Child, UnixStream, PathBuf)> {
         let (stream, theirs) = UnixStream::pair()?;
         let start_log = self.log_folder.join(format!("executor-{}-{}.starting", std::process::id(), id.0));
-        let output = File::create(&start_log)?;
-        let child = Command::new(&self.program)
+        let output = File::options().create(true).write(true).truncate(true).mode(0o600).open(&start_log)?;
+        let child = own_command()
             .arg("executor")
             // The link is its standard input: the one way to hand a descriptor to a child without unsafe code.
             .stdin(Stdio::from(OwnedFd::from(theirs)))
@@ -249,7 +253,7 @@ fn connect(child: &Child, stream: UnixStream) -> std::io::Result<Connected> {
 
 /// Loads the runtime; the receiver is not yet served, so the one answer is read here. Errors: RuntimeMissing.
 fn greet(executor: &Executor, receiver: &mut sockets::LinkReceiver<LinkReply>) -> Result<String, WireError> {
-    let LeaseSpec { onnxruntime_library, threads, allow_spinning } = executor.spec.clone();
+    let LeaseSpec { onnxruntime_library, threads, allow_spinning } = executor.terms.spec.clone();
     let library = onnxruntime_library.display().to_string();
     let missing = |why: String| {
         let message = format!("onnxruntime library {library}: {why}; install onnxruntime or correct the path");

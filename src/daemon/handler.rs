@@ -9,7 +9,8 @@ use std::sync::Arc;
 use super::client::{Client, DumpedPart, Part, State};
 use super::errors::{client as client_error, fault};
 use super::executor::Executor;
-use super::{Daemon, StepRecord, limits, verdicts};
+use super::status::StepRecord;
+use super::{Daemon, limits, verdicts};
 use crate::compare::{self, Tolerance};
 use crate::dump;
 use crate::ids::{GraphId, SegmentId};
@@ -55,7 +56,7 @@ impl Handler<'_> {
             Request::FinishNodes(finish) => self.finish_nodes(finish),
             Request::GetPlan(graph) => Ok(Reply::Plan(self.daemon.plan(graph))),
             Request::PutPlan { graph, plan } => self.put_plan(graph, &plan),
-            Request::GetStatus => Ok(Reply::Status(self.daemon.status().to_string())),
+            Request::GetStatus => Ok(Reply::Status(self.daemon.status_json())),
             Request::Stop { force } => self.stop(force),
         }
     }
@@ -325,7 +326,7 @@ impl Handler<'_> {
         })?;
         self.daemon.quarantine.survived(run.graph, run.part);
         let verdicts = outcome.verdicts.as_deref().map(verdicts::summaries);
-        self.daemon.saw_step(StepRecord::new(self.client.id, &name, run, &outcome));
+        self.daemon.last_steps.add(StepRecord::new(self.client.id, &name, run, &outcome));
         Ok(Reply::Observed(Observed {
             run_us: outcome.stats.run_ns / 1000,
             verdicts,

@@ -1,11 +1,13 @@
 //! Who holds which executor: started when asked for, leased by one client at a time, kept warm, buried when they die.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use super::executor::{Executor, Launch, Obituary};
+use super::executor::{Executor, Launch, Obituary, Terms};
+use super::identity::Identity;
 use super::process::machine_bytes;
 use super::{limits, lock};
 use crate::ids::{ClientId, ExecutorId};
@@ -29,6 +31,16 @@ pub struct Pool {
     on_death: OnDeath,
 }
 
+/// The file at a library's path. Errors: RuntimeMissing.
+fn library(path: &Path) -> Result<Identity, WireError> {
+    let facts = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file);
+    facts.map(|facts| Identity::of(&facts)).ok_or_else(|| {
+        let path = path.display();
+        let why = format!("onnxruntime library {path}: no such file; install onnxruntime or correct the path");
+        WireError::new(ErrorKind::Client, ErrorCode::RuntimeMissing, why)
+    })
+}
+
 impl Pool {
     /// An empty pool.
     pub fn new(launch: Launch, idle_timeout: Duration, on_death: OnDeath) -> Self {
@@ -49,26 +61,23 @@ impl Pool {
             let why = format!("threads: expected at most {}, got {}", limits::THREADS, spec.threads);
             return Err(WireError::new(ErrorKind::Client, ErrorCode::BadOption, why));
         }
-        if !spec.onnxruntime_library.is_file() {
-            let library = spec.onnxruntime_library.display();
-            let why = format!("onnxruntime library {library}: no such file; install onnxruntime or correct the path");
-            return Err(WireError::new(ErrorKind::Client, ErrorCode::RuntimeMissing, why));
-        }
-        if let Some(executor) = self.take_warm(spec, client) {
+        let terms = Terms { spec: spec.clone(), library: library(&spec.onnxruntime_library)? };
+        self.dismiss_outdated(&terms);
+        if let Some(executor) = self.take_warm(&terms, client) {
             return Ok((executor, true));
         }
         if lock(&self.executors).len() >= limits::EXECUTORS {
             let why = format!("{} executors run already; end a client or run `rust-ort stop`", limits::EXECUTORS);
             return Err(WireError::new(ErrorKind::Client, ErrorCode::Limit, why));
         }
-        Ok((self.start(spec, client)?, false))
+        Ok((self.start(terms, client)?, false))
     }
 
-    fn take_warm(&self, spec: &LeaseSpec, client: ClientId) -> Option<Arc<Executor>> {
+    fn take_warm(&self, terms: &Terms, client: ClientId) -> Option<Arc<Executor>> {
         let executors = lock(&self.executors);
         executors.values().find_map(|executor| {
             let mut lease = lock(&executor.lease);
-            let fits = executor.spec == *spec && lease.client.is_none() && !lease.dismissed && !executor.is_buried();
+            let fits = executor.terms == *terms && lease.client.is_none() && !lease.dismissed && !executor.is_buried();
             fits.then(|| {
                 lease.client = Some(client);
                 Arc::clone(executor)
@@ -77,16 +86,16 @@ impl Pool {
     }
 
     /// The executor's own thread starts it, serves its link and buries it.
-    fn start(self: &Arc<Self>, spec: &LeaseSpec, client: ClientId) -> Result<Arc<Executor>, WireError> {
+    fn start(self: &Arc<Self>, terms: Terms, client: ClientId) -> Result<Arc<Executor>, WireError> {
         let internal = |what: &str, error: &dyn std::fmt::Display| {
             WireError::new(ErrorKind::Fault, ErrorCode::Internal, format!("executor: {what}: {error}"))
         };
         let id = ExecutorId(self.next_id.fetch_add(1, Ordering::Relaxed));
         let (ready_to, ready) = mpsc::sync_channel(1);
-        let (pool, spec) = (Arc::clone(self), spec.clone());
+        let pool = Arc::clone(self);
         std::thread::Builder::new()
             .name(format!("executor-{}", id.0))
-            .spawn(move || pool.live(id, spec, client, &ready_to))
+            .spawn(move || pool.live(id, terms, client, &ready_to))
             .map_err(|error| internal("no thread", &error))?;
         ready.recv().map_err(|error| internal("its thread ended", &error))?
     }
@@ -94,11 +103,11 @@ impl Pool {
     fn live(
         self: &Arc<Self>,
         id: ExecutorId,
-        spec: LeaseSpec,
+        terms: Terms,
         client: ClientId,
         ready: &mpsc::SyncSender<Result<Arc<Executor>, WireError>>,
     ) {
-        let (executor, life) = match Executor::start(&self.launch, id, spec, client) {
+        let (executor, life) = match Executor::start(&self.launch, id, terms, client) {
             Ok(started) => started,
             Err(error) => {
                 // Whoever asked waits for one word.
@@ -169,6 +178,16 @@ impl Pool {
         for (n, (since, executor)) in idle.into_iter().enumerate() {
             bytes += executor.resident_bytes();
             if n >= limits::IDLE_EXECUTORS || bytes > self.idle_bytes || since.elapsed() >= self.idle_timeout {
+                self.dismiss(&executor);
+            }
+        }
+    }
+
+    /// Ends idle executors whose library is no longer the file that they loaded.
+    fn dismiss_outdated(&self, now: &Terms) {
+        for executor in self.list() {
+            let Terms { spec, library } = &executor.terms;
+            if spec.onnxruntime_library == now.spec.onnxruntime_library && *library != now.library {
                 self.dismiss(&executor);
             }
         }

@@ -1,36 +1,32 @@
-//! The socket: one daemon a path, whoever starts how many; then a thread a connection until the daemon ends.
+//! Serving: a thread a connection until the daemon ends.
 
-use std::fs::File;
+use std::fs::{DirBuilder, File};
 use std::io::{self, Read as _};
 use std::os::fd::AsFd as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use interprocess::local_socket::traits::Listener as _;
-use interprocess::local_socket::{
-    GenericFilePath, Listener, ListenerNonblockingMode, ListenerOptions, Stream, ToFsName as _,
-};
+use interprocess::local_socket::{Listener, Stream};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{FlockOperation, flock};
 use thiserror::Error;
 use tracing_subscriber::EnvFilter;
 
 use super::errors::client as client_error;
-use super::old_state;
-use super::paths::{self, PathError};
-use super::peer::Peer;
+use super::socket::{self, Claim, SocketError};
 use super::transport::Transport;
-use super::{Daemon, Ended, connection, limits, lock};
+use super::{Daemon, Ended, connection, limits, lock, old_state, process};
 use crate::protocol::control::Reply;
-use crate::protocol::message::ErrorCode;
+use crate::protocol::message::{ErrorCode, WireError};
 use crate::protocol::wire;
 
 /// How a daemon runs.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Path of the socket; its folder's rules are those of [`paths::prepare_socket_folder`].
+    /// Path of the socket; its rules are those of [`socket::claim`].
     pub socket: PathBuf,
     /// Folder of logs, quarantine and plans.
     pub state_folder: PathBuf,
@@ -41,27 +37,29 @@ pub struct Config {
 /// Why no daemon runs.
 #[derive(Debug, Error)]
 pub enum ServeError {
-    /// See [`PathError`].
+    /// See [`SocketError`].
     #[error(transparent)]
-    Path(#[from] PathError),
-    /// A daemon holds the lock but does not answer.
-    #[error("{lock}: another daemon holds it but does not answer on its socket; see its log, or end it")]
-    Mute {
-        /// The lock file.
-        lock: PathBuf,
+    Socket(#[from] SocketError),
+    /// Nothing can be written there.
+    #[error("state folder: {path}: {error}; set RUST_ORT_STATE_DIR to a folder that can be written")]
+    State {
+        /// Where.
+        path: PathBuf,
+        /// What.
+        error: io::Error,
     },
     /// The system refused.
     #[error("{what}: {error}")]
     Io {
         /// What was tried.
-        what: String,
+        what: &'static str,
         /// Why not.
         error: io::Error,
     },
 }
 
-fn failed(what: impl std::fmt::Display) -> impl FnOnce(io::Error) -> ServeError {
-    move |error| ServeError::Io { what: what.to_string(), error }
+fn failed(what: &'static str) -> impl FnOnce(io::Error) -> ServeError {
+    move |error| ServeError::Io { what, error }
 }
 
 /// How `serve` went.
@@ -70,14 +68,20 @@ pub enum Served {
     /// It served until then.
     Until(Ended),
     /// Another daemon serves this socket.
-    Elsewhere,
+    Elsewhere {
+        /// Its process.
+        pid: u32,
+    },
 }
 
 /// Serves until told to end. Errors: [`ServeError`]; the socket is gone then.
 pub fn serve(config: Config) -> Result<Served, ServeError> {
-    paths::prepare_socket_folder(&config.socket)?;
-    let Some(_held) = take_lock(&config.socket)? else { return Ok(Served::Elsewhere) };
+    let _held = match socket::claim(&config.socket)? {
+        Claim::Ours(lock) => lock,
+        Claim::Elsewhere { pid } => return Ok(Served::Elsewhere { pid }),
+    };
     let log = start_log(&config.state_folder)?;
+    process::raise_descriptor_limit();
     old_state::remove(&config.state_folder);
     let (wake, woken) = UnixStream::pair().map_err(failed("wake pipe"))?;
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
@@ -85,64 +89,26 @@ pub fn serve(config: Config) -> Result<Served, ServeError> {
         // A signal says 1, a request says 0.
         signal_hook::low_level::pipe::register(signal, wake).map_err(failed("signal handler"))?;
     }
-    let program = std::env::current_exe().map_err(failed("path of this program"))?;
-    let socket = config.socket.clone();
-    let listener = bind(&socket).map_err(failed(socket.display()))?;
-    let daemon = Daemon::new(config, log, program, wake);
-    tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %socket.display(), "serving");
-    let ended = accept(&daemon, &listener, &woken);
+    let reserve = Reserve::new().map_err(failed("descriptor in reserve"))?;
+    let bound = socket::bind(&config.socket)?;
+    let daemon = Daemon::new(config, log, wake);
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %daemon.socket.display(), "serving");
+    let ended = accept(&daemon, &bound.listener, &woken, reserve);
     tracing::info!(reason = ended.reason(), "ending");
-    drop(listener);
-    // Gone before the lock is, so that no newer daemon's socket is removed.
-    let _ = std::fs::remove_file(&socket);
+    bound.close();
     daemon.shut_down(ended);
     Ok(Served::Until(ended))
 }
 
-/// Whether a daemon of this socket lives: it holds its lock until its process has ended.
-pub fn is_held(socket: &Path) -> bool {
-    File::open(lock_path(socket)).is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared).is_err())
-}
-
-fn lock_path(socket: &Path) -> PathBuf {
-    socket.with_extension("lock")
-}
-
-/// The lock beside the socket, held as long as the file is open; None when a daemon that holds it answers.
-fn take_lock(socket: &Path) -> Result<Option<File>, ServeError> {
-    let path = lock_path(socket);
-    let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(failed(path.display()))?;
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-        if Peer::connect(socket, "rust-ort serve").is_ok() {
-            return Ok(None);
-        }
-        if Instant::now() > deadline {
-            return Err(ServeError::Mute { lock: path });
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    Ok(Some(file))
-}
-
-/// A socket file that is there under our lock is left from a daemon that was killed.
-fn bind(socket: &Path) -> io::Result<Listener> {
-    match std::fs::remove_file(socket) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    ListenerOptions::new()
-        .name(socket.to_fs_name::<GenericFilePath>()?)
-        .reclaim_name(false)
-        .nonblocking(ListenerNonblockingMode::Accept)
-        .create_sync()
-}
-
 fn start_log(state_folder: &Path) -> Result<PathBuf, ServeError> {
     let folder = state_folder.join("log");
-    std::fs::create_dir_all(&folder).map_err(failed(folder.display()))?;
+    let state = |path: &Path| {
+        let path = path.to_owned();
+        move |error| ServeError::State { path, error }
+    };
+    DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(state(&folder))?;
     let path = folder.join(format!("daemon-{}.log", std::process::id()));
-    let file = File::options().create(true).append(true).open(&path).map_err(failed(path.display()))?;
+    let file = File::options().create(true).append(true).mode(0o600).open(&path).map_err(state(&path))?;
     let filter = std::env::var("RUST_ORT_LOG").ok().and_then(|filter| EnvFilter::try_new(filter).ok());
     let log = tracing_subscriber::fmt()
         .with_writer(file)
@@ -155,7 +121,7 @@ fn start_log(state_folder: &Path) -> Result<PathBuf, ServeError> {
 }
 
 /// Until the daemon ends: new connections, signals, and every so often the idle ones.
-fn accept(daemon: &Arc<Daemon>, listener: &Listener, woken: &UnixStream) -> Ended {
+fn accept(daemon: &Arc<Daemon>, listener: &Listener, woken: &UnixStream, mut reserve: Reserve) -> Ended {
     let turn = (daemon.idle_timeout / 8).clamp(Duration::from_millis(20), Duration::from_secs(5));
     let turn = Timespec::try_from(turn).expect("at most 5 s");
     loop {
@@ -171,56 +137,101 @@ fn accept(daemon: &Arc<Daemon>, listener: &Listener, woken: &UnixStream) -> Ende
             return *lock(&daemon.ended).get_or_insert(Ended::Signal);
         }
         if connecting {
-            take_connections(daemon, listener);
+            take_connections(daemon, listener, &mut reserve);
         }
         daemon.pool.dismiss_surplus();
         let (n, since) = *lock(&daemon.connections);
         if n == 0 && since.elapsed() >= daemon.idle_timeout {
             return *lock(&daemon.ended).get_or_insert(Ended::Idle);
         }
+        if n == 0 && daemon.program.is_replaced() {
+            return *lock(&daemon.ended).get_or_insert(Ended::Replaced);
+        }
     }
 }
 
-fn take_connections(daemon: &Arc<Daemon>, listener: &Listener) {
+fn take_connections(daemon: &Arc<Daemon>, listener: &Listener, reserve: &mut Reserve) {
     loop {
         match listener.accept() {
             Ok(stream) => {
+                reserve.refills = true;
                 if let Err(error) = take(daemon, stream) {
                     tracing::warn!(%error, "connection not served");
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             Err(error) => {
-                // Out of descriptors, most likely: the next turn tries again.
-                tracing::warn!(%error, "accept");
-                std::thread::sleep(Duration::from_millis(20));
-                return;
+                reserve.note(&error);
+                if !reserve.turn_away(listener, &error) {
+                    // The next turn tries again.
+                    std::thread::sleep(Duration::from_millis(20));
+                    return;
+                }
             }
         }
     }
 }
 
+/// A descriptor that is given up to tell whoever connects that there are no others. Without it a connection that cannot
+/// be taken stays in the queue, unanswered, and wakes the listener again and again.
+struct Reserve {
+    file: Option<File>,
+    /// Connections are taken: the next failure is a new one, to be logged.
+    refills: bool,
+}
+
+impl Reserve {
+    fn new() -> io::Result<Self> {
+        Ok(Self { file: Some(Self::open()?), refills: true })
+    }
+
+    fn open() -> io::Result<File> {
+        File::open("/dev/null")
+    }
+
+    /// Logs the first of a row of failures.
+    fn note(&mut self, error: &io::Error) {
+        if std::mem::take(&mut self.refills) {
+            tracing::warn!(%error, limit = process::descriptor_limit(), "connections are refused: out of descriptors?");
+        }
+    }
+
+    /// Takes one connection in the reserve's place and refuses it. Whether there was one.
+    fn turn_away(&mut self, listener: &Listener, error: &io::Error) -> bool {
+        self.file = None;
+        let refused = listener.accept().and_then(|stream| {
+            let limit = process::descriptor_limit();
+            let why = format!(
+                "the daemon cannot take another connection: {error}; of descriptors it may have {limit} (ulimit -n): \
+                 close a connection, or raise the limit and run `rust-ort stop`"
+            );
+            refuse(&Transport::new(stream)?, client_error(ErrorCode::Limit, why))
+        });
+        self.file = Self::open().ok();
+        refused.is_ok()
+    }
+}
+
+/// Says why, and ends the connection.
+fn refuse(transport: &Transport, error: WireError) -> io::Result<()> {
+    let frame = wire::encode_reply(0, &Reply::Error(error)).map_err(io::Error::other)?;
+    // Fits every socket's buffer: does not block.
+    transport.send(&frame, None)?;
+    transport.shut_down();
+    Ok(())
+}
+
 fn take(daemon: &Arc<Daemon>, stream: Stream) -> io::Result<()> {
     let transport = Transport::new(stream)?;
     let (peer, own) = (transport.peer_uid()?, rustix::process::getuid().as_raw());
-    let refused = if peer != own {
+    if peer != own {
         let why = format!("uid {peer}: this daemon serves uid {own} only; start one of your own");
-        Some(client_error(ErrorCode::Permission, why))
-    } else {
-        None
-    };
-    let counted = Counted::new(daemon);
-    let refused = refused.or_else(|| {
-        let why = || format!("{} connections are open already; close one", limits::CONNECTIONS);
-        counted.is_none().then(|| client_error(ErrorCode::Limit, why()))
-    });
-    if let Some(error) = refused {
-        let frame = wire::encode_reply(0, &Reply::Error(error)).map_err(io::Error::other)?;
-        // Fits every socket's buffer: does not block.
-        transport.send(&frame, None)?;
-        transport.shut_down();
-        return Ok(());
+        return refuse(&transport, client_error(ErrorCode::Permission, why));
     }
+    let Some(counted) = Counted::new(daemon) else {
+        let why = format!("{} connections are open already; close one", limits::CONNECTIONS);
+        return refuse(&transport, client_error(ErrorCode::Limit, why));
+    };
     let daemon = Arc::clone(daemon);
     std::thread::Builder::new().name("connection".to_owned()).spawn(move || {
         let _counted = counted;

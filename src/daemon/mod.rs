@@ -6,6 +6,7 @@ mod connection;
 mod errors;
 mod executor;
 mod handler;
+mod identity;
 mod leases;
 pub mod limits;
 mod link;
@@ -17,11 +18,12 @@ pub mod peer;
 mod post_mortem;
 pub mod process;
 mod quarantine;
-mod status;
+pub mod socket;
+pub mod status;
 mod transport;
 mod verdicts;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -33,7 +35,7 @@ use bytes::Bytes;
 use client::Client;
 use leases::Pool;
 use quarantine::Quarantine;
-use status::{StepRecord, stamp};
+use status::{LastSteps, stamp};
 
 use crate::ids::{ClientId, GraphId};
 use crate::plans::{Bounds, Plans};
@@ -54,6 +56,8 @@ pub enum Ended {
     Signal,
     /// No client came for the idle timeout.
     Idle,
+    /// An upgrade put another program in its place, and its last client has left.
+    Replaced,
 }
 
 impl Ended {
@@ -62,6 +66,7 @@ impl Ended {
             Ended::Asked => "rust-ort stop",
             Ended::Signal => "the daemon was told to end by a signal",
             Ended::Idle => "no client came for the idle timeout",
+            Ended::Replaced => "its program was replaced, and no client is connected",
         }
     }
 }
@@ -74,6 +79,7 @@ pub struct Daemon {
     idle_timeout: Duration,
     started: Instant,
     started_at: SystemTime,
+    program: process::Program,
     pool: Arc<Pool>,
     quarantine: Quarantine,
     plans: Plans,
@@ -81,7 +87,7 @@ pub struct Daemon {
     /// Connections, those before `Hello` too, and when the last one went.
     connections: Mutex<(usize, Instant)>,
     graphs: Mutex<BTreeSet<GraphId>>,
-    last_steps: Mutex<VecDeque<StepRecord>>,
+    last_steps: LastSteps,
     next: AtomicU64,
     exports: AtomicU64,
     plan_hits: AtomicU64,
@@ -92,7 +98,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    fn new(config: listener::Config, log: PathBuf, program: PathBuf, wake: UnixStream) -> Arc<Self> {
+    fn new(config: listener::Config, log: PathBuf, wake: UnixStream) -> Arc<Self> {
         Arc::new_cyclic(|daemon: &Weak<Daemon>| {
             let daemon = daemon.clone();
             let on_death: leases::OnDeath = Box::new(move |executor, client, cause| {
@@ -100,7 +106,7 @@ impl Daemon {
                 let client = client.and_then(|client| lock(&daemon.clients).get(&client).cloned());
                 client.map_or_else(Vec::new, |client| post_mortem::examine(&daemon, &client, executor, cause))
             });
-            let launch = executor::Launch { program, log_folder: config.state_folder.join("log") };
+            let launch = executor::Launch { log_folder: config.state_folder.join("log") };
             Self {
                 pool: Arc::new(Pool::new(launch, config.idle_timeout, on_death)),
                 plans: Plans::open(
@@ -114,11 +120,12 @@ impl Daemon {
                 idle_timeout: config.idle_timeout,
                 started: Instant::now(),
                 started_at: SystemTime::now(),
+                program: process::Program::own(),
                 quarantine: Quarantine::default(),
                 clients: Mutex::default(),
                 connections: Mutex::new((0, Instant::now())),
                 graphs: Mutex::default(),
-                last_steps: Mutex::default(),
+                last_steps: LastSteps::default(),
                 next: AtomicU64::new(1),
                 exports: AtomicU64::new(0),
                 plan_hits: AtomicU64::new(0),
@@ -174,18 +181,6 @@ impl Daemon {
         let eager = Counter::NodesInEager.name();
         [("exports", &self.exports), ("plan_hits", &self.plan_hits), (eager, &self.eager_nodes)]
             .map(|(name, counter)| (name, counter.load(Ordering::Relaxed)))
-    }
-
-    fn saw_step(&self, step: StepRecord) {
-        let mut steps = lock(&self.last_steps);
-        if steps.len() == limits::LAST_STEPS {
-            steps.pop_front();
-        }
-        steps.push_back(step);
-    }
-
-    fn last_steps(&self) -> Vec<StepRecord> {
-        lock(&self.last_steps).iter().cloned().collect()
     }
 
     /// Tells every client and ends its connection; ends every executor.

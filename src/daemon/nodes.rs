@@ -205,7 +205,7 @@ impl Handler<'_> {
         let table = NodeTable { schema, graph, part: of.part, step: of.step.0, plain, nodes };
         let run = run.filter(|run| run.wants(&table.graph, of.part, of.step));
         let folder = run.as_ref().map(|run| run.path().display().to_string());
-        self.daemon.saw_step(StepRecord::of_nodes(self.client.id, &table, folder));
+        self.daemon.last_steps.add(StepRecord::of_nodes(self.client.id, &table, folder));
         if let Some(run) = run {
             run.nodes(table, reproductions)?;
         }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -9,8 +10,9 @@ use super::limits;
 use crate::dump;
 
 /// Removes all but the newest [`limits::LOGS`] logs in `log/` and [`limits::QUARANTINE_FOLDERS`] folders in
-/// `quarantine/`, with the tensors that only they held. What is not named as a daemon names it, is a link, or is the log
-/// of a living process stays. What cannot be removed is logged.
+/// `quarantine/`, with the tensors that only they held. What is not named as a daemon names it, is a link or another
+/// user's, is a folder but no dump of ours, or is the log of a living process stays: the state folder may be any folder
+/// that the user named. What cannot be removed is logged.
 pub fn remove(state_folder: &Path) {
     let (logs, quarantine) = (state_folder.join("log"), state_folder.join("quarantine"));
     let n_logs = remove_each(surplus(logs_in(&logs), limits::LOGS), |log| fs::remove_file(log));
@@ -50,7 +52,7 @@ fn remove_each(paths: impl Iterator<Item = PathBuf>, remove: impl Fn(&Path) -> i
 fn logs_in(folder: &Path) -> Vec<(SystemTime, PathBuf)> {
     let log = |entry: &fs::DirEntry| {
         let pid = log_pid(entry.file_name().to_str()?)?;
-        let facts = entry.metadata().ok().filter(fs::Metadata::is_file)?;
+        let facts = entry.metadata().ok().filter(|facts| facts.is_file() && is_own(facts))?;
         let gone = !Path::new(&format!("/proc/{pid}")).exists();
         Some((facts.modified().ok()?, entry.path())).filter(|_| gone)
     };
@@ -74,9 +76,9 @@ fn log_pid(name: &str) -> Option<u32> {
 fn quarantined_in(folder: &Path) -> Vec<((String, u64), PathBuf)> {
     let quarantined = |entry: &fs::DirEntry| {
         let age = death_time(entry.file_name().to_str()?)?;
-        // Not through a link.
-        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-        Some((age, entry.path())).filter(|_| is_folder)
+        // Not through a link: the entry's own facts.
+        let is_folder = entry.metadata().is_ok_and(|facts| facts.is_dir() && is_own(&facts));
+        Some((age, entry.path())).filter(|(_, path)| is_folder && dump::is_ours(path))
     };
     entries(folder).iter().filter_map(quarantined).collect()
 }
@@ -95,9 +97,15 @@ fn number(text: &str) -> Option<u64> {
     text.parse().ok().filter(|_| text.bytes().all(|c| c.is_ascii_digit()))
 }
 
-/// Of a folder that need not be there.
+fn is_own(facts: &fs::Metadata) -> bool {
+    facts.uid() == rustix::process::getuid().as_raw()
+}
+
+/// Of a folder that need not be there. Not through a link: what it leads to was not made by a daemon.
 fn entries(folder: &Path) -> Vec<fs::DirEntry> {
-    fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok).collect()
+    let is_folder = fs::symlink_metadata(folder).is_ok_and(|facts| facts.is_dir() && is_own(&facts));
+    let found = is_folder.then(|| fs::read_dir(folder).ok()).flatten();
+    found.into_iter().flatten().filter_map(Result::ok).collect()
 }
 
 #[cfg(test)]
@@ -155,6 +163,7 @@ mod tests {
         for n in 0..25 {
             let run = folder.join(name(n));
             fs::create_dir(&run).unwrap();
+            fs::write(run.join("run.json"), r#"{"schema": "rust_ort/run/1"}"#).unwrap();
             let tensor = folder.join(format!("tensors/{n}.pb"));
             fs::write(&tensor, "tensor").unwrap();
             fs::hard_link(&tensor, run.join("input_0.pb")).unwrap();
@@ -170,6 +179,28 @@ mod tests {
         remove(state.path());
         assert_eq!(names(&folder), expected);
         assert_eq!(names(&folder.join("tensors")), (5..25).map(|n| format!("{n}.pb")).collect());
+    }
+
+    #[test]
+    fn a_folder_that_is_named_like_a_death_but_is_no_dump_stays() {
+        let state = tempfile::tempdir().unwrap();
+        let folder = state.path().join("quarantine");
+        for n in 0..30 {
+            let album = folder.join(format!("20250131-235959-0123abcd-{n}"));
+            fs::create_dir_all(&album).unwrap();
+            fs::write(album.join("wedding.jpg"), "photo").unwrap();
+        }
+        remove(state.path());
+        assert_eq!(names(&folder).len(), 30);
+    }
+
+    #[test]
+    fn folders_that_are_links_are_not_entered() {
+        let (state, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        (0..30).for_each(|n| write(elsewhere.path().join(format!("daemon-{}.log", DEAD + n)), n.into()));
+        symlink(elsewhere.path(), state.path().join("log")).unwrap();
+        remove(state.path());
+        assert_eq!(names(elsewhere.path()).len(), 30);
     }
 
     #[test]

@@ -6,12 +6,20 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+/// The extension of the lock beside a socket.
+pub(super) const LOCK: &str = "lock";
+
 /// Why a folder cannot hold the socket, or a place cannot be named.
 #[derive(Debug, Error)]
 pub enum PathError {
     /// The path of the socket has no folder or is relative.
     #[error("socket {0}: expected an absolute path of a file; set RUST_ORT_SOCKET or --socket to one")]
     NotAbsolute(PathBuf),
+    /// It would be its own lock.
+    #[error(
+        "socket {0}: its name must not end in .{LOCK}, which is its lock's; set RUST_ORT_SOCKET or --socket to another"
+    )]
+    LockName(PathBuf),
     /// The path does not fit a socket address.
     #[error("socket {path}: {len} bytes: expected at most 107; set RUST_ORT_SOCKET to a shorter path")]
     TooLong {
@@ -57,7 +65,7 @@ pub enum PathError {
 }
 
 /// Socket of the daemon: as given, else `RUST_ORT_SOCKET`, else `$XDG_RUNTIME_DIR/rust-ort/v1.sock`, else
-/// `/tmp/rust-ort-<uid>/v1.sock`. Errors: not absolute, too long.
+/// `/tmp/rust-ort-<uid>/v1.sock`. Errors: not absolute, too long, a lock's name.
 pub fn socket(given: Option<&Path>) -> Result<PathBuf, PathError> {
     let path = given
         .map(Path::to_owned)
@@ -67,6 +75,8 @@ pub fn socket(given: Option<&Path>) -> Result<PathBuf, PathError> {
     let len = path.as_os_str().len();
     if !path.is_absolute() || path.file_name().is_none() {
         Err(PathError::NotAbsolute(path))
+    } else if path.extension().is_some_and(|extension| extension == LOCK) {
+        Err(PathError::LockName(path))
     } else if len > 107 {
         Err(PathError::TooLong { path, len })
     } else {

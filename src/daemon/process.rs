@@ -1,8 +1,13 @@
 //! Processes as the system shows them.
 
-use std::os::unix::process::ExitStatusExt as _;
-use std::process::ExitStatus;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus};
 use std::time::UNIX_EPOCH;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use super::identity::Identity;
 
 /// How a process ended: "killed by signal 9", "exited with code 2".
 pub fn describe(status: ExitStatus) -> String {
@@ -33,4 +38,48 @@ pub fn own_program() -> String {
 pub fn machine_bytes() -> u64 {
     let info = rustix::system::sysinfo();
     info.totalram as u64 * u64::from(info.mem_unit)
+}
+
+/// A command that runs this very program, also when an upgrade put another file in its place since: a child is then of
+/// the same build as its parent.
+pub fn own_command() -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("rust-ort");
+    command
+}
+
+/// The file that this program was started from.
+#[derive(Debug)]
+pub struct Program {
+    /// None when it was replaced even before.
+    started: Option<(PathBuf, Identity)>,
+}
+
+impl Program {
+    /// As it is now.
+    pub fn own() -> Self {
+        let path = std::env::current_exe().ok();
+        Self { started: path.and_then(|path| Identity::at(&path).ok().map(|identity| (path, identity))) }
+    }
+
+    /// Whether another file is in its place by now, or none.
+    pub fn is_replaced(&self) -> bool {
+        self.started.as_ref().is_some_and(|(path, started)| Identity::at(path).ok().as_ref() != Some(started))
+    }
+}
+
+/// Lets this process and those that it starts have as many descriptors as the hard limit says: a client's segments take
+/// one each here and in its executor. Nothing that we start is a user's program, which might `select` on small numbers.
+pub fn raise_descriptor_limit() {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current != maximum
+        && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
+    {
+        tracing::warn!(%error, "the limit of descriptors stays");
+    }
+}
+
+/// How many descriptors this process may have, in words.
+pub fn descriptor_limit() -> String {
+    getrlimit(Resource::Nofile).current.map_or_else(|| "any number".to_owned(), |limit| limit.to_string())
 }

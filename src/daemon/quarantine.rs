@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{limits, lock};
 use crate::ids::GraphId;
 use crate::protocol::message::{ErrorCode, ErrorKind, WireError};
 
 /// What status shows of one part.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Death {
     /// Content hash of the graph.
     pub graph: GraphId,

@@ -1,35 +1,169 @@
-//! What `rust-ort status` shows, as JSON.
+//! What `rust-ort status` shows: made by the daemon, read by the command line.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Mutex;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use serde::Serialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 
+use super::client::Client;
+use super::executor::Executor;
 use super::process::resident_bytes;
-use super::{Daemon, limits};
+pub use super::quarantine::Death;
+use super::{Daemon, limits, lock};
 use crate::compare::{self, Summary, TensorVerdict};
 use crate::dump::NodeTable;
-use crate::ids::{ClientId, StepId};
+use crate::ids::{ClientId, ExecutorId, StepId};
 use crate::protocol::control::RunObserved;
 use crate::shm::Counter;
 use crate::step;
 
-/// One of the last observed steps.
-#[derive(Clone, Debug, Serialize)]
+/// Names the fields below; another number is another meaning of one of them.
+pub const STATUS_SCHEMA: &str = "rust_ort/status/1";
+
+/// Everything, as of one moment. What a daemon of another build leaves out is empty.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Status {
+    /// [`STATUS_SCHEMA`].
+    pub schema: String,
+    /// Itself.
+    pub daemon: DaemonStatus,
+    /// Connections after `Hello`, by age.
+    pub clients: Vec<ClientStatus>,
+    /// By age.
+    pub executors: Vec<ExecutorStatus>,
+    /// Graphs that were registered since it started.
+    pub graphs: usize,
+    /// Of the daemon and its executors.
+    pub memory: MemoryStatus,
+    /// By name, since it started.
+    pub counters: BTreeMap<String, u64>,
+    /// Observed or compared node by node, the newest last.
+    pub last_steps: Vec<StepRecord>,
+    /// Parts that were running when an executor died.
+    pub quarantine: Vec<Death>,
+}
+
+/// The daemon.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DaemonStatus {
+    /// Of the package.
+    pub version: String,
+    /// Its process.
+    pub pid: u32,
+    /// Where it listens.
+    pub socket: String,
+    /// Where it logs.
+    pub log: String,
+    /// When it started.
+    pub started_unix_s: u64,
+    /// Since it started.
+    pub uptime_s: u64,
+    /// It ends without a client for so long.
+    pub idle_timeout_s: u64,
+    /// Another program is in its file's place, or none: it ends when its last client leaves.
+    pub program_replaced: bool,
+}
+
+/// A client.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ClientStatus {
+    /// Its name.
+    pub id: ClientId,
+    /// Its process.
+    pub pid: u32,
+    /// What it says it runs.
+    pub program: String,
+    /// Of its package.
+    pub shim_version: String,
+    /// Of its interpreter.
+    pub python_version: String,
+    /// Of its torch.
+    pub torch_version: String,
+    /// When it came.
+    pub since_unix_s: u64,
+    /// What it holds.
+    pub executor: Option<ExecutorId>,
+    /// Graphs that it registered.
+    pub graphs: usize,
+    /// Parts that it prepared.
+    pub parts: usize,
+    /// Segments that it shares.
+    pub segments: usize,
+    /// Their bytes together.
+    pub segment_bytes: u64,
+    /// Bytes of models and texts that the daemon keeps for it.
+    pub kept_bytes: usize,
+    /// Folder of its open dump.
+    pub dump: Option<String>,
+}
+
+/// An executor.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ExecutorStatus {
+    /// Its name.
+    pub id: ExecutorId,
+    /// Its process.
+    pub pid: u32,
+    /// The onnxruntime library that it loaded.
+    pub library: String,
+    /// Of that library.
+    pub onnxruntime_version: String,
+    /// Of its pool; 0 = one a core.
+    pub threads: u32,
+    /// They spin between operators.
+    pub allow_spinning: bool,
+    /// Its holder; None: warm.
+    pub leased_to: Option<ClientId>,
+    /// Sessions that it has.
+    pub sessions: u64,
+    /// Calls that it ran.
+    pub runs: u64,
+    /// Its memory.
+    pub resident_bytes: u64,
+    /// Where it logs.
+    pub log: String,
+}
+
+/// Resident bytes.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MemoryStatus {
+    /// Of the daemon.
+    pub daemon_bytes: u64,
+    /// Of all executors.
+    pub executor_bytes: u64,
+    /// Idle executors above it end.
+    pub idle_limit_bytes: u64,
+}
+
+/// One of the last steps that were looked at.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StepRecord {
-    client: ClientId,
-    graph: String,
-    part: u32,
-    step: StepId,
-    run_us: u64,
-    outputs: usize,
-    /// Of the nodes' own kernels, when nodes were compared.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    nodes: Option<Summary>,
-    /// None: nothing was compared.
-    summary: Option<Summary>,
-    dump: Option<String>,
+    /// Whose.
+    pub client: ClientId,
+    /// Its name, such as "0_0-forward".
+    pub graph: String,
+    /// Of the graph.
+    pub part: u32,
+    /// Of the graph.
+    pub step: StepId,
+    /// In the runtime.
+    pub run_us: u64,
+    /// How many there are.
+    pub outputs: usize,
+    /// Of the nodes' own kernels; None: nodes were not compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<Summary>,
+    /// Of the outputs with nothing fused against those of the session that is used: what observing changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observing: Option<Summary>,
+    /// Of the outputs against eager's; None: they were not compared.
+    pub summary: Option<Summary>,
+    /// Folder of its data set, or of its run.
+    pub dump: Option<String>,
 }
 
 impl StepRecord {
@@ -43,13 +177,12 @@ impl StepRecord {
             run_us: outcome.stats.run_ns / 1000,
             outputs: run.record.outputs.len(),
             nodes: None,
+            observing: None,
             summary: outcome.verdicts.as_deref().map(compare::summary),
             dump: outcome.dump.as_ref().map(|dump| dump.display().to_string()),
         }
     }
-}
 
-impl StepRecord {
     /// Of a comparison of nodes.
     pub fn of_nodes(client: ClientId, table: &NodeTable, dump: Option<String>) -> Self {
         let locals: Vec<TensorVerdict> = table.nodes.iter().map(|node| node.local.clone()).collect();
@@ -61,92 +194,136 @@ impl StepRecord {
             run_us: table.nodes.iter().map(|node| node.candidate_ns).sum::<u64>() / 1000,
             outputs: table.plain.len(),
             nodes: Some(compare::summary(&locals)),
-            summary: Some(compare::summary(&table.plain)),
+            observing: Some(compare::summary(&table.plain)),
+            summary: None,
             dump,
         }
+    }
+
+    fn is_of(&self, other: &Self) -> bool {
+        (self.client, &self.graph, self.part, self.step) == (other.client, &other.graph, other.part, other.step)
+    }
+}
+
+/// The newest steps; a step that ran and whose nodes were compared then is one.
+#[derive(Debug, Default)]
+pub struct LastSteps(Mutex<VecDeque<StepRecord>>);
+
+impl LastSteps {
+    /// Above [`limits::LAST_STEPS`] the oldest goes.
+    pub fn add(&self, step: StepRecord) {
+        let mut steps = lock(&self.0);
+        let ran = steps.iter_mut().rev().find(|known| known.is_of(&step)).filter(|known| known.nodes.is_none());
+        if let (Some(ran), Some(_)) = (ran, step.nodes) {
+            (ran.nodes, ran.observing) = (step.nodes, step.observing);
+            ran.dump = ran.dump.take().or(step.dump);
+            return;
+        }
+        if steps.len() == limits::LAST_STEPS {
+            steps.pop_front();
+        }
+        steps.push_back(step);
+    }
+
+    /// The oldest first.
+    pub fn list(&self) -> Vec<StepRecord> {
+        lock(&self.0).iter().cloned().collect()
     }
 }
 
 impl Daemon {
     /// Everything, as of now.
-    pub fn status(&self) -> Value {
-        let clients: Vec<Value> = self
-            .clients()
-            .iter()
-            .map(|client| {
-                let state = client.state();
-                json!({
-                    "id": client.id,
-                    "pid": client.hello.pid,
-                    "program": client.hello.program,
-                    "shim_version": client.hello.shim_version,
-                    "python_version": client.hello.python_version,
-                    "torch_version": client.hello.torch_version,
-                    "since_unix_s": client.since.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
-                    "executor": state.executor.as_ref().map(|executor| executor.id),
-                    "graphs": state.graphs.len(),
-                    "parts": state.parts.len(),
-                    "segments": state.segments.segments().len(),
-                    "segment_bytes": state.segments.segments().iter().map(|&(_, len_bytes)| len_bytes).sum::<u64>(),
-                    "kept_bytes": state.kept_bytes,
-                    "dump": state.dump.as_ref().map(|run| run.path().display().to_string()),
-                })
-            })
-            .collect();
-        let executors: Vec<Value> = self
-            .pool
-            .list()
-            .iter()
-            .map(|executor| {
-                json!({
-                    "id": executor.id,
-                    "pid": executor.pid,
-                    "library": executor.spec.onnxruntime_library.display().to_string(),
-                    "onnxruntime_version": executor.onnxruntime_version,
-                    "threads": executor.spec.threads,
-                    "allow_spinning": executor.spec.allow_spinning,
-                    "leased_to": executor.leased_to(),
-                    "sessions": executor.counters.get(Counter::SessionsLive),
-                    "runs": executor.counters.get(Counter::Runs),
-                    "resident_bytes": executor.resident_bytes(),
-                    "log": executor.log.display().to_string(),
-                })
-            })
-            .collect();
-        let executor_bytes: u64 = executors.iter().filter_map(|executor| executor["resident_bytes"].as_u64()).sum();
-        let own_bytes = resident_bytes(std::process::id());
-        json!({
-            "daemon": {
-                "version": env!("CARGO_PKG_VERSION"),
-                "pid": std::process::id(),
-                "socket": self.socket.display().to_string(),
-                "log": self.log.display().to_string(),
-                "started_unix_s": self.started_at.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
-                "uptime_s": self.started.elapsed().as_secs(),
-                "idle_timeout_s": self.idle_timeout.as_secs(),
+    fn status(&self) -> Status {
+        let executors: Vec<_> = self.pool.list().iter().map(|executor| ExecutorStatus::of(executor)).collect();
+        Status {
+            schema: STATUS_SCHEMA.to_owned(),
+            daemon: self.own_status(),
+            clients: self.clients().iter().map(|client| ClientStatus::of(client)).collect(),
+            graphs: self.n_graphs(),
+            memory: MemoryStatus {
+                daemon_bytes: resident_bytes(std::process::id()),
+                executor_bytes: executors.iter().map(|executor| executor.resident_bytes).sum(),
+                idle_limit_bytes: limits::IDLE_BYTES,
             },
-            "clients": clients,
-            "executors": executors,
-            "graphs": self.n_graphs(),
-            "memory": {
-                "daemon_bytes": own_bytes,
-                "executor_bytes": executor_bytes,
-                "idle_limit_bytes": limits::IDLE_BYTES,
-            },
-            "counters": self.counters(),
-            "last_steps": self.last_steps(),
-            "quarantine": self.quarantine.list(),
-        })
+            executors,
+            counters: self.counters(),
+            last_steps: self.last_steps.list(),
+            quarantine: self.quarantine.list(),
+        }
     }
 
-    fn counters(&self) -> BTreeMap<&'static str, u64> {
+    /// The same, on the wire.
+    pub fn status_json(&self) -> String {
+        serde_json::to_string(&self.status()).expect("our types have string keys and write to memory")
+    }
+
+    fn own_status(&self) -> DaemonStatus {
+        DaemonStatus {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            socket: self.socket.display().to_string(),
+            log: self.log.display().to_string(),
+            started_unix_s: unix_s(self.started_at),
+            uptime_s: self.started.elapsed().as_secs(),
+            idle_timeout_s: self.idle_timeout.as_secs(),
+            program_replaced: self.program.is_replaced(),
+        }
+    }
+
+    fn counters(&self) -> BTreeMap<String, u64> {
         let mut counters: BTreeMap<&'static str, u64> =
             Counter::ALL.iter().map(|counter| (counter.name(), 0)).chain(self.pool.counters()).collect();
         for (name, n) in self.own_counters() {
             *counters.entry(name).or_default() += n;
         }
-        counters
+        counters.into_iter().map(|(name, n)| (name.to_owned(), n)).collect()
     }
+}
+
+impl ClientStatus {
+    fn of(client: &Client) -> Self {
+        let state = client.state();
+        let segments = state.segments.segments();
+        Self {
+            id: client.id,
+            pid: client.hello.pid,
+            program: client.hello.program.clone(),
+            shim_version: client.hello.shim_version.clone(),
+            python_version: client.hello.python_version.clone(),
+            torch_version: client.hello.torch_version.clone(),
+            since_unix_s: unix_s(client.since),
+            executor: state.executor.as_ref().map(|executor| executor.id),
+            graphs: state.graphs.len(),
+            parts: state.parts.len(),
+            segments: segments.len(),
+            segment_bytes: segments.iter().map(|&(_, len_bytes)| len_bytes).sum(),
+            kept_bytes: state.kept_bytes,
+            dump: state.dump.as_ref().map(|run| run.path().display().to_string()),
+        }
+    }
+}
+
+impl ExecutorStatus {
+    fn of(executor: &Executor) -> Self {
+        let spec = &executor.terms.spec;
+        Self {
+            id: executor.id,
+            pid: executor.pid,
+            library: spec.onnxruntime_library.display().to_string(),
+            onnxruntime_version: executor.onnxruntime_version.clone(),
+            threads: spec.threads,
+            allow_spinning: spec.allow_spinning,
+            leased_to: executor.leased_to(),
+            sessions: executor.counters.get(Counter::SessionsLive),
+            runs: executor.counters.get(Counter::Runs),
+            resident_bytes: executor.resident_bytes(),
+            log: executor.log.display().to_string(),
+        }
+    }
+}
+
+fn unix_s(at: SystemTime) -> u64 {
+    at.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// Now, for folder names: "20260131-235959", UTC.
@@ -172,6 +349,49 @@ fn civil(days: u64) -> (u64, u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn step(client: u64, nodes: Option<usize>) -> StepRecord {
+        let count = |matched| Summary { matched, ..Summary::default() };
+        let summary = nodes.is_none().then(|| count(1));
+        StepRecord {
+            client: ClientId(client),
+            graph: "0_0-forward".into(),
+            part: 0,
+            step: StepId(3),
+            run_us: 7,
+            outputs: 1,
+            nodes: nodes.map(count),
+            observing: None,
+            summary,
+            dump: None,
+        }
+    }
+
+    #[test]
+    fn nodes_join_the_newest_step_that_they_are_of() {
+        let steps = LastSteps::default();
+        for (client, nodes) in [(1, None), (1, None), (2, None), (1, Some(4)), (3, Some(5))] {
+            steps.add(step(client, nodes));
+        }
+        let nodes: Vec<_> = steps.list().iter().map(|step| step.nodes.map(|nodes| nodes.matched)).collect();
+        assert_eq!(nodes, [None, Some(4), None, Some(5)]);
+        assert_eq!(steps.list()[1].summary.unwrap().matched, 1);
+        assert_eq!(steps.list()[3].summary, None);
+    }
+
+    #[test]
+    fn the_oldest_step_goes_first() {
+        let steps = LastSteps::default();
+        (0..=limits::LAST_STEPS as u64).for_each(|client| steps.add(step(client, None)));
+        let clients: Vec<u64> = steps.list().iter().map(|step| step.client.0).collect();
+        assert_eq!(clients, (1..=limits::LAST_STEPS as u64).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_status_of_another_build_reads_as_far_as_it_goes() {
+        let status: Status = serde_json::from_str(r#"{"daemon": {"pid": 7}, "graphs": 3, "later": true}"#).unwrap();
+        assert_eq!((status.daemon.pid, status.graphs, status.clients.len()), (7, 3, 0));
+    }
 
     #[test]
     fn days_become_dates() {

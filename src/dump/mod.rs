@@ -417,6 +417,11 @@ fn hold(folder: &Path) -> Result<File, DumpError> {
     Ok(held)
 }
 
+/// Whether a folder is a dump of ours, of whatever version.
+pub fn is_ours(folder: &Path) -> bool {
+    layout::run_schema(folder).is_some()
+}
+
 /// A dump of ours, or an empty folder.
 fn check_ours(folder: &Path, this_version: bool) -> Result<(), DumpError> {
     let path = folder.to_owned();

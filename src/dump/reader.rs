@@ -102,6 +102,44 @@ pub enum Place {
 }
 
 /// What stands at a path. Errors: [`DumpError::NoDump`] with what would be one, [`DumpError::Io`].
+///
+/// ```
+/// use rust_ort::dump::reader::{Completeness, Place, find};
+/// use rust_ort::dump::{CallsToDump, DumpError, GraphRecord, Run, RunSpec};
+/// use rust_ort::ids::{GraphId, StepId};
+/// use rust_ort::tensor::{DType, Shape, TensorView};
+///
+/// # let folder = tempfile::tempdir().expect("a folder");
+/// let run = Run::open(&RunSpec {
+///     folder: folder.path().to_owned(),
+///     run: "mine".into(),
+///     clean: false,
+///     calls: CallsToDump::All,
+///     run_json: "{}".into(),
+///     keep_steps: None,
+/// })?;
+/// let graph = GraphRecord {
+///     graph: GraphId::from_bytes([7; 32]),
+///     name: "0_0-forward",
+///     direction: "forward",
+///     dynamo_text: "",
+///     joint_text: "",
+///     fx_text: "",
+///     parts_json: "{}",
+/// };
+/// let name = run.graph(&graph)?;
+/// run.part(&name, 0, b"", "{}")?;
+/// let shape = Shape::new([1]).expect("a small shape");
+/// let x = TensorView::new(DType::U8, &shape, &[5]).expect("one byte");
+/// run.begin_step(&name, 0, StepId(0), &[("x".to_owned(), x)])?;
+/// run.flush();
+///
+/// let Place::Run(found) = find(run.path())? else { panic!("a run") };
+/// let step = &found.graphs[0].parts[0].steps[0];
+/// assert_eq!((step.step, step.n_inputs), (0, 1));
+/// assert!(matches!(step.state, Completeness::Incomplete(_)), "nothing has run yet");
+/// # Ok::<(), DumpError>(())
+/// ```
 pub fn find(path: &Path) -> Result<Place, DumpError> {
     let facts = fs::metadata(path).map_err(DumpError::io(path, "read"))?;
     let name = path.canonicalize().map_err(DumpError::io(path, "read"))?;

@@ -33,6 +33,35 @@ pub fn decode(bytes: Bytes) -> Result<ModelProto, OnnxError> {
 }
 
 /// A model from a file, external data included: every tensor holds its elements. Errors: [`OnnxError`].
+///
+/// ```
+/// use rust_ort::onnx::proto::{GraphProto, ModelProto, NodeProto};
+/// use rust_ort::onnx::{OnnxError, load, model_text, save, value_info};
+/// use rust_ort::tensor::{DType, TensorDesc};
+///
+/// let desc = TensorDesc::new(DType::F32, [2]).expect("a small shape");
+/// let node = NodeProto {
+///     op_type: Some("Relu".into()),
+///     input: vec!["x".into()],
+///     output: vec!["y".into()],
+///     ..Default::default()
+/// };
+/// let graph = GraphProto {
+///     input: vec![value_info("x", &desc)],
+///     output: vec![value_info("y", &desc)],
+///     node: vec![node],
+///     ..Default::default()
+/// };
+/// let model = ModelProto { graph: Some(graph), ..Default::default() };
+///
+/// let folder = tempfile::tempdir().expect("a folder");
+/// let path = folder.path().join("model.onnx");
+/// save(&model, &path)?;
+/// let text = model_text(&load(&path)?)?;
+/// assert!(text.contains("input x: float32[2]") && text.contains("Relu"), "{text}");
+/// assert!(load(&folder.path().join("absent.onnx")).is_err());
+/// # Ok::<(), OnnxError>(())
+/// ```
 pub fn load(path: &Path) -> Result<ModelProto, OnnxError> {
     let mut model = decode(read(path)?).map_err(|error| match error {
         OnnxError::Decode { expected, n_bytes, source, .. } => {

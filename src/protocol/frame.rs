@@ -26,6 +26,19 @@ pub enum FrameKind {
 }
 
 /// A checked header.
+///
+/// ```
+/// use rust_ort::protocol::frame::{self, FrameError, FrameHeader, FrameKind, HEADER_LEN};
+///
+/// let frame = frame::encode(FrameKind::Request, b"body")?;
+/// let (header, body) = frame.split_first_chunk::<HEADER_LEN>().expect("a header is there");
+/// let header = FrameHeader::decode_request(header, 1024)?;
+/// assert_eq!((header.kind, header.body_bytes as usize), (FrameKind::Request, body.len()));
+///
+/// let too_long = FrameHeader { body_bytes: 1025, ..header }.encode();
+/// assert!(matches!(FrameHeader::decode_request(&too_long, 1024), Err(FrameError::Length { .. })));
+/// # Ok::<(), FrameError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
     /// What follows.

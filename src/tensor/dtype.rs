@@ -8,6 +8,15 @@ use thiserror::Error;
 macro_rules! dtypes {
     ($($variant:ident = $onnx:literal, $size:literal, $align:literal, $torch:literal;)*) => {
         /// Element type of a tensor: those that ONNX Runtime and torch share.
+        ///
+        /// ```
+        /// use rust_ort::tensor::DType;
+        ///
+        /// let dtype = DType::from_onnx(16)?;
+        /// assert_eq!((dtype, dtype.torch_name(), dtype.size_bytes()), (DType::BF16, "bfloat16", 2));
+        /// assert!(DType::from_onnx(8).is_err(), "strings are no tensors here");
+        /// # Ok::<(), rust_ort::tensor::UnknownDType>(())
+        /// ```
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         #[repr(u8)]
         pub enum DType {

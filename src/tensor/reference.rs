@@ -5,7 +5,19 @@ use serde::{Deserialize, Serialize};
 use super::TensorDesc;
 use crate::ids::{CallId, PartHandle, SegmentId};
 
-/// A dense row-major tensor in a segment: a claim, proven by `shm::SegmentTable::lease`.
+/// A dense row-major tensor in a segment: a claim, proven by `shm::SegmentTable::lease`. What travels is the offset,
+/// never an address.
+///
+/// ```
+/// use rust_ort::ids::SegmentId;
+/// use rust_ort::tensor::{BadShape, DType, TensorDesc, TensorRef};
+///
+/// let desc = TensorDesc::new(DType::I64, [4])?;
+/// let tensor = TensorRef { segment: SegmentId(3), offset: 128, desc };
+/// assert_eq!(tensor.location(), 0x300_0000_0080);
+/// assert_eq!(TensorRef::split_location(tensor.location()), (SegmentId(3), 128));
+/// # Ok::<(), BadShape>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TensorRef {
     /// Segment of the client.

@@ -8,6 +8,16 @@ use thiserror::Error;
 use super::DType;
 
 /// Dimensions of a dense tensor: each at least 0, at most [`Shape::MAX_RANK`] of them, product within `usize`.
+///
+/// ```
+/// use rust_ort::tensor::{BadShape, DType, Shape};
+///
+/// let shape = Shape::new([2, 3])?;
+/// assert_eq!((shape.rank(), shape.n_elements(), shape.len_bytes(DType::F16)), (2, 6, 12));
+/// assert_eq!(Shape::new([])?.n_elements(), 1, "a scalar");
+/// assert!(matches!(Shape::new([2, -1]), Err(BadShape::Negative { axis: 1, .. })));
+/// # Ok::<(), BadShape>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(try_from = "Vec<i64>", into = "Vec<i64>")]
 pub struct Shape {

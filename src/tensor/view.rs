@@ -56,6 +56,19 @@ pub enum BadTensor {
 }
 
 /// A dense row-major tensor over borrowed bytes. The bytes may have any alignment.
+///
+/// ```
+/// use rust_ort::tensor::{BadTensor, DType, Shape, TensorView};
+///
+/// let (shape, bytes) = (Shape::new([2])?, [1.5_f32, -2.].map(f32::to_le_bytes));
+/// let view = TensorView::new(DType::F32, &shape, bytes.as_flattened())?;
+/// assert_eq!(view.flat_f64(0..2), Some(vec![1.5, -2.]));
+/// assert_eq!(view.desc().to_string(), "float32[2]");
+///
+/// let short = TensorView::new(DType::F32, &shape, &[0; 7]);
+/// assert!(matches!(short, Err(BadTensor::Length { expected: 8, got: 7, .. })));
+/// # Ok::<(), BadTensor>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct TensorView<'a> {
     dtype: DType,

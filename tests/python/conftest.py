@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support import serving
 
 from rust_ort import client as client_module
 from rust_ort.client import Client
@@ -103,6 +104,14 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
             for key in [key for key in client_module._clients if key[0] == str(isolated.socket)]:
                 client_module._clients.pop(key).close()
             isolated.stop()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One daemon for a file of tests; its folder."""
+    folder = tmp_path_factory.mktemp("daemon")
+    with serving(folder):
+        yield folder
 
 
 @pytest.fixture

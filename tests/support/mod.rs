@@ -41,13 +41,18 @@ pub fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
 pub struct Home {
     pub folder: tempfile::TempDir,
     pub idle_timeout_s: f64,
+    /// The program that is run.
+    pub program: PathBuf,
+    /// Arguments of the shell's `ulimit`, for the daemon.
+    pub ulimit: Option<&'static str>,
     daemon: Option<Child>,
 }
 
 impl Home {
     /// Without a daemon yet.
     pub fn empty() -> Self {
-        Self { folder: tempfile::tempdir().unwrap(), idle_timeout_s: 600., daemon: None }
+        let program = PathBuf::from(env!("CARGO_BIN_EXE_rust-ort"));
+        Self { folder: tempfile::tempdir().unwrap(), idle_timeout_s: 600., program, ulimit: None, daemon: None }
     }
 
     /// With a daemon that answers.
@@ -71,7 +76,10 @@ impl Home {
     }
 
     pub fn command(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_rust-ort"));
+        self.with_environment(Command::new(&self.program))
+    }
+
+    fn with_environment(&self, mut command: Command) -> Command {
         command
             .env("RUST_ORT_SOCKET", self.socket())
             .env("RUST_ORT_STATE_DIR", self.state())
@@ -82,7 +90,15 @@ impl Home {
 
     /// A `rust-ort serve` that is not waited for.
     pub fn spawn_daemon(&self) -> Child {
-        self.command().arg("serve").stdin(Stdio::null()).process_group(0).spawn().unwrap()
+        let mut command = match self.ulimit {
+            None => self.command(),
+            Some(arguments) => {
+                let mut shell = self.with_environment(Command::new("sh"));
+                shell.arg("-c").arg(format!("ulimit {arguments} && exec \"$0\" \"$@\"")).arg(&self.program);
+                shell
+            }
+        };
+        command.arg("serve").stdin(Stdio::null()).process_group(0).spawn().unwrap()
     }
 
     pub fn start(&mut self) {

@@ -73,11 +73,26 @@ def modules(gm: fx.GraphModule) -> dict[str, str]:
     return {node.name: path for node in gm.graph.nodes if is_compute(node) and (path := module_path(node))}
 
 
+def body_nodes(gm: fx.GraphModule, node: fx.Node) -> Iterator[tuple[str, fx.Node]]:
+    """(`cond.true_graph_0.sin`, the FX node) of all that a higher-order operator's bodies hold, those inside other
+    bodies too. node: of `gm`. Other operators have none."""
+    for source in node.all_input_nodes:
+        body = operator.attrgetter(str(source.target))(gm) if source.op == "get_attr" else None
+        if not isinstance(body, fx.GraphModule):
+            continue
+        for inner in body.graph.nodes:
+            yield f"{node.name}.{source.target}.{inner.name}", inner
+            for name, deeper in body_nodes(body, inner):
+                yield f"{node.name}.{source.target}.{name}", deeper
+
+
 def lowest_precision(gm: fx.GraphModule) -> torch.dtype | None:
-    """float16 or bfloat16 when a value of the graph has it, else None. What a difference to eager is measured by."""
+    """float16 or bfloat16 when a value of the graph or of a body has it, else None. What a difference to eager is
+    measured by."""
+    graphs = [module.graph for module in gm.modules() if isinstance(module, fx.GraphModule)]
     found = {
         value.dtype
-        for node in gm.graph.nodes for value in pytree.tree_leaves(node.meta.get("val"))
+        for graph in graphs for node in graph.nodes for value in pytree.tree_leaves(node.meta.get("val"))
         if isinstance(value, torch.Tensor)
     }  # fmt: skip
     return next((dtype for dtype in (torch.bfloat16, torch.float16) if dtype in found), None)
@@ -85,13 +100,15 @@ def lowest_precision(gm: fx.GraphModule) -> torch.dtype | None:
 
 @dataclass(frozen=True, kw_only=True)
 class EagerNode:
-    """A compute node left to eager, and why. source, module: whose it is, "" where torch recorded none."""
+    """A compute node left to eager, and why. source, module: whose it is, "" where torch recorded none. inside: the
+    node of the higher-order operator whose body holds it, "" of the graph's own nodes."""
 
     name: str
     op: str
     reason: str
     source: str
     module: str = ""
+    inside: str = ""
 
 
 @dataclass(kw_only=True)
@@ -109,8 +126,8 @@ class Partition:
     """An AOT graph cut into parts and the nodes between them.
 
     `outer` runs the whole: its call_module nodes are the parts, everything else is eager. `module` is the graph as it
-    was. compute_nodes = the nodes of all parts + eager, each exactly once. `reasons`: {node: why ONNX Runtime may not
-    run it}, of every such node.
+    was. compute_nodes = the nodes of all parts + eager, each exactly once, those in bodies left to eager among them.
+    `reasons`: {node: why ONNX Runtime may not run it}, of every such node.
     """
 
     module: fx.GraphModule
@@ -138,6 +155,7 @@ class Partition:
                         "reason": node.reason,
                         "source": node.source,
                         "module": node.module,
+                        "inside": node.inside,
                     }
                     for node in self.eager
                 ],
@@ -287,17 +305,8 @@ def _partition(gm: fx.GraphModule, support: Support) -> Partition:
     order = {node: position for position, node in enumerate(outer.graph.nodes)}
     chosen.sort(key=lambda nodes: min(order[node] for node in nodes))
     in_part = {node for nodes in chosen for node in nodes}
-    eager = [
-        EagerNode(
-            name=node.name,
-            op=operator_name(node),
-            reason=support.reason(node) or "",
-            source=source_line(node),
-            module=module_path(node),
-        )
-        for node in outer.graph.nodes
-        if is_compute(node) and node not in in_part
-    ]
+    left = [node for node in outer.graph.nodes if is_compute(node) and node not in in_part]
+    eager = [found for node in left for found in _left_to_eager(gm, node, support.reason(node) or "")]
     names = [[node.name for node in sorted(nodes, key=order.__getitem__) if is_compute(node)] for nodes in chosen]
     if not reasons and chosen:
         _fuse_all(outer, list(chosen[0]))
@@ -312,6 +321,26 @@ def _partition(gm: fx.GraphModule, support: Support) -> Partition:
         for index in range(len(chosen))
     ]  # fmt: skip
     return Partition(module=gm, outer=outer, parts=parts, eager=eager, reasons=reasons)
+
+
+def _left_to_eager(gm: fx.GraphModule, node: fx.Node, reason: str) -> Iterator[EagerNode]:
+    """The node, and what its bodies hold."""
+    yield _eager_node(node, name=node.name, reason=reason)
+    why = f"in a body of {operator_name(node)}: {reason}"
+    for name, inner in body_nodes(gm, node):
+        if is_compute(inner):
+            yield _eager_node(inner, name=name, reason=why, inside=node.name)
+
+
+def _eager_node(node: fx.Node, *, name: str, reason: str, inside: str = "") -> EagerNode:
+    return EagerNode(
+        name=name,
+        op=operator_name(node),
+        reason=reason,
+        source=source_line(node),
+        module=module_path(node),
+        inside=inside,
+    )
 
 
 def _fuse_all(outer: fx.GraphModule, nodes: Sequence[fx.Node]) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import itertools
+import logging
 import os
 import select
 import socket
@@ -15,12 +15,15 @@ from typing import Any
 
 import torch
 
+from rust_ort._version import __version__
 from rust_ort.errors import DaemonFault, DaemonLost, ExecutorLost, RustOrtError
 from rust_ort.options import Options
 from rust_ort.transport import daemon, process, wire
 from rust_ort.transport.lanes import Lane, Lanes
 from rust_ort.transport.segment import Segment
 from rust_ort.transport.specs import DumpSpec
+
+log = logging.getLogger("rust_ort")
 
 HANDSHAKE_TIMEOUT_S = 30.0
 EXECUTOR_EXIT_WAIT_MS = 2000
@@ -53,7 +56,7 @@ class Connection:
     def _hello(self, path: str) -> None:
         request = wire.Request()
         request.hello.protocol = wire.PROTOCOL
-        request.hello.shim_version = shim_version()
+        request.hello.shim_version = __version__
         request.hello.pid = os.getpid()
         request.hello.python_version = sys.version.split()[0]
         request.hello.torch_version = str(torch.__version__)
@@ -76,6 +79,7 @@ class Connection:
                 code="PROTOCOL_VERSION",
                 log=self.log,
             )
+        _tell_of_other_version(str(welcome.daemon_version), self.daemon_pid)
 
     def ask(self, request: Any, *, fd: int | None = None, keep: object = None) -> Any:
         """The answer's message. keep: what must live until the answer is here. Errors: the daemon's, DaemonLost."""
@@ -319,12 +323,21 @@ def allow_spinning(options: Options) -> bool:
     return options.session_options.get("session.intra_op.allow_spinning", "0") == "1"
 
 
-def shim_version() -> str:
-    """Version of this package, "0" when it runs from a source tree."""
-    try:
-        return importlib.metadata.version("rust-ort")
-    except importlib.metadata.PackageNotFoundError:
-        return "0"
+_other_versions: set[str] = set()
+
+
+def _tell_of_other_version(daemon_version: str, pid: int) -> None:
+    """One protocol is one contract, so it serves; but what this package mends in the daemon is not mended there."""
+    if daemon_version in (__version__, *_other_versions) or __version__ == "0":
+        return
+    _other_versions.add(daemon_version)
+    log.warning(
+        "rust_ort %s talks to a daemon of version %s (pid %d), which speaks the same protocol; for one of this version "
+        "run `rust-ort stop` when its clients are done: the next client starts it",
+        __version__,
+        daemon_version,
+        pid,
+    )
 
 
 def _after_fork_in_child() -> None:
