@@ -50,6 +50,7 @@ USED: dict[str, str | None] = {
     "torch._ops.OpOverloadPacket": "the type of torch.ops.aten.add",
     "torch._ops.OperatorBase": None,
     "torch._subclasses.fake_tensor.unset_fake_temporarily": None,
+    "torch.autograd._profiler_enabled": "torch's profiler shows no range of ours",
     "torch.cuda._sleep": None,
     "torch.fx._lazy_graph_module._make_graph_module": "fx.GraphModule",
     "torch.fx._lazy_graph_module._use_lazy_graph_module": "every graph's code is made at once",
@@ -111,6 +112,9 @@ reinterpret: Callable[[torch.Tensor, tuple[int, ...], tuple[int, ...]], torch.Te
 )
 
 set_grad_enabled: Callable[[bool], Any] = find_or("torch._C._set_grad_enabled", torch.set_grad_enabled)
+
+
+profiler_runs: Callable[[], bool] = find_or("torch.autograd._profiler_enabled", lambda: False)
 
 
 def has_no_storage(tensor: torch.Tensor) -> bool:
