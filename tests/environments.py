@@ -114,6 +114,7 @@ class Environment:
         code = self.run(
             "-m", "pytest", "-c", PROJECT, "--rootdir", ROOT, f"--junitxml={junit}", "-q", *tests,
             cwd=ROOT, log=log,
+            RUST_ORT_BINARY=str(self.folder / "bin/rust-ort"),
             RUST_ORT_TEST_ONNXRUNTIME=str(self.library()),
             RUST_ORT_WRITE_DUMP=str(examples / "write_dump"),
             RUST_ORT_CUSTOM_OPS=str(examples / "libcustom_ops.so"),
@@ -131,7 +132,6 @@ def own_daemon(environment: Environment) -> Iterator[dict[str, str]]:
     with tempfile.TemporaryDirectory(prefix="rort-") as folder:
         environ["RUST_ORT_SOCKET"] = f"{folder}/v1.sock"
         environ["RUST_ORT_STATE_DIR"] = f"{folder}/state"
-        environ["RUST_ORT_BINARY"] = str(binary)
         try:
             yield environ
         finally:
