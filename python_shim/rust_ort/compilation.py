@@ -25,6 +25,7 @@ from rust_ort.compiled_graph import CompiledGraph, PartRunner
 from rust_ort.errors import ClientError, DaemonFault, OptionError, RustOrtError
 from rust_ort.export import cached
 from rust_ort.export import hash as content
+from rust_ort.export.aliases import DIRECTION, SHARES_MEMORY, hidden_outputs
 from rust_ort.export.exporter import TORCHLIB_OPSET
 from rust_ort.export.partition import EagerNode, lowest_precision, operators
 from rust_ort.export.plan import Plan, PlannedPart, make_plan
@@ -174,7 +175,9 @@ def _compiled_once(compilation: _Compilation, direction: str, gm: fx.GraphModule
     start = time.perf_counter()
     seconds, compilation.seconds = compilation.seconds, {}
     outside = sum(seconds.values())
-    graph_id = content.graph_hash(gm, extra=_decisive(compilation))
+    gm.meta[DIRECTION] = direction
+    hidden = sorted(hidden_outputs(gm.graph.output_node()))
+    graph_id = content.graph_hash(gm, extra=[*_decisive(compilation), f"{direction} hidden {hidden}"])
     seconds["hash"] = time.perf_counter() - start
     made = compilation.made.get((direction, graph_id))
     if made is not None:  # by another thread, while this one waited for the lock
@@ -249,8 +252,9 @@ def _plan_and_prepare(
         )
         for phase, spent in plan.seconds.items():
             seconds[phase] = seconds.get(phase, 0.0) + spent
-        if plan.cut.eager and options.on_unsupported == "error":
-            raise _unsupported(name, plan.cut.eager)
+        unsupported = _left_out(plan.cut.eager)
+        if unsupported and options.on_unsupported == "error":
+            raise _unsupported(name, unsupported)
         info = GraphInfo(
             name=name,
             direction=direction,
@@ -362,6 +366,11 @@ def _alike(gm: fx.GraphModule, name: str) -> list[str]:
     return [node.name for node in nodes if kind(node) in wanted]
 
 
+def _left_out(eager: Sequence[EagerNode]) -> list[EagerNode]:
+    """Nodes that ONNX Runtime might have computed: not views that share memory, which compute nothing."""
+    return [node for node in eager if node.reason != SHARES_MEMORY]
+
+
 def _unsupported(name: str, eager: Sequence[EagerNode]) -> ClientError:
     def where(node: EagerNode) -> str:
         found = [node.source, node.module and f"module {node.module}"]
@@ -459,9 +468,8 @@ def _descriptions(gm: fx.GraphModule, sources: Sequence[str]) -> dict[str, dict[
 
 
 def _log_eager(info: GraphInfo) -> None:
-    if info.eager:
-        reasons = "; ".join(f"{node.name} ({node.op}): {node.reason}" for node in info.eager[:5])
-        more = f"; and {len(info.eager) - 5} more" if len(info.eager) > 5 else ""
-        log.warning(
-            "%s: %d of %d nodes run in eager: %s%s", info.name, len(info.eager), info.compute_nodes, reasons, more
-        )
+    eager = _left_out(info.eager)
+    if eager:
+        reasons = "; ".join(f"{node.name} ({node.op}): {node.reason}" for node in eager[:5])
+        more = f"; and {len(eager) - 5} more" if len(eager) > 5 else ""
+        log.warning("%s: %d of %d nodes run in eager: %s%s", info.name, len(eager), info.compute_nodes, reasons, more)

@@ -6,7 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.fx.experimental import proxy_tensor
 
+from rust_ort.export.aliases import root_of
 from rust_ort.export.rules.nodes import argument
 from rust_ort.export.rules.registry import decomposed, in_eager
 
@@ -33,10 +35,18 @@ def _start(tensor: Tensor, size: Sizes, stride: Sizes, offset: int | None) -> in
     return int(start) if start >= 0 and last < tensor.numel() else None
 
 
+def _of_an_input(tensor: Tensor) -> bool:
+    """Whether the tensor being traced is an input's memory: where that begins in its storage, each call says."""
+    mode = proxy_tensor.get_proxy_mode()
+    slot = proxy_tensor.get_proxy_slot(tensor, mode.tracer, None) if mode is not None else None
+    return slot is not None and root_of(slot.proxy.node).op == "placeholder"
+
+
 @decomposed("aten.as_strided.default", why=BY_LOGICAL_ORDER)
 def as_strided(tensor: Tensor, size: Sizes, stride: Sizes, storage_offset: int | None = None) -> Any:
-    """Of the tensor's elements in the order of its memory. A contiguous tensor, and what goes beyond it: left whole."""
-    start = _start(tensor, size, stride, storage_offset)
+    """Of the tensor's elements in the order of its memory. A contiguous tensor, an input's memory, and what goes beyond
+    the tensor: left whole."""
+    start = None if _of_an_input(tensor) else _start(tensor, size, stride, storage_offset)
     if start is None or (tensor.is_contiguous() and tensor.storage_offset() == 0):
         return NotImplemented
     memory = tensor.permute(_order(tensor)).reshape(-1).clone()
@@ -47,9 +57,9 @@ def as_strided(tensor: Tensor, size: Sizes, stride: Sizes, storage_offset: int |
 def as_strided_scatter(
     tensor: Tensor, source: Tensor, size: Sizes, stride: Sizes, storage_offset: int | None = None
 ) -> Any:
-    """A scatter into the tensor's elements in the order of its memory. What goes beyond them, or writes one twice: left
-    whole."""
-    start = _start(tensor, size, stride, storage_offset)
+    """A scatter into the tensor's elements in the order of its memory. What goes beyond them, or writes one twice, and
+    an input's memory: left whole."""
+    start = None if _of_an_input(tensor) else _start(tensor, size, stride, storage_offset)
     if start is None or not _distinct(size, stride):
         return NotImplemented
     order = _order(tensor)
