@@ -32,6 +32,7 @@ from rust_ort.export.plan import Plan, PlannedPart, make_plan
 from rust_ort.export.provenance import described, input_sources, provenance_json
 from rust_ort.graph_info import GraphInfo
 from rust_ort.options import Options
+from rust_ort.transport.daemon import find_onnxruntime
 
 log = logging.getLogger("rust_ort")
 
@@ -203,11 +204,18 @@ def _decisive(compilation: _Compilation) -> list[str]:
     options = compilation.options
     runtime: tuple[Any, ...] = (options.providers, options.ort_optimization, sorted(options.session_options.items()))
     runtime += (*compilation.libraries,)
-    library = os.environ.get("RUST_ORT_ONNXRUNTIME", "")
+    runtime += (f"daemon {Client.get(options).build()}",)
+    with contextlib.suppress(ClientError):  # without a library no part is prepared, which says why
+        runtime += (_identity(find_onnxruntime()),)
     transforms = [_function_text("transform", transform) for transform in options.transforms]
     custom = options.custom_translations.items()
     translations = [_function_text(f"translation of {operator}", function) for operator, function in custom]
-    return [f"opset {_opset(options)}", f"runtime {runtime} {library}", *transforms, *sorted(translations)]
+    return [f"opset {_opset(options)}", f"runtime {runtime}", *transforms, *sorted(translations)]
+
+
+def _identity(path: str) -> tuple[str, int, int]:
+    found = os.stat(path)
+    return path, found.st_size, found.st_mtime_ns
 
 
 def _opset(options: Options) -> int:
@@ -268,8 +276,9 @@ def _plan_and_prepare(
         )
         start = time.perf_counter()
         graph = _graph_spec(compilation, info, plan)
+        prepare = functools.partial(_runners, compilation, graph, plan, info)
         try:
-            parts = _prepared_parts(compilation, graph, plan)
+            runners = prepare()
         except RustOrtError as error:
             if kept is not None and isinstance(error, ClientError):
                 log.warning("%s: the plan that was kept does not serve, it is exported again: %s", name, error)
@@ -278,7 +287,9 @@ def _plan_and_prepare(
             if not _is_refusal(error):
                 if isinstance(error, DaemonFault) and options.on_daemon_error == "eager":
                     info.unreachable = error
-                    return CompiledGraph(info=info, plan=plan, runners=None, options=options, graph=graph)
+                    return CompiledGraph(
+                        info=info, plan=plan, runners=None, options=options, graph=graph, prepare=prepare
+                    )
                 raise
             if options.transforms:
                 _raise_if_transforms_did_it(error, compilation, graph, plan)
@@ -292,8 +303,12 @@ def _plan_and_prepare(
             seconds["prepare"] = seconds.get("prepare", 0.0) + time.perf_counter() - start
         if kept is None:
             _keep(client, graph_id, plan, options)
-        runners = [PartRunner(part, planned, info) for part, planned in zip(parts, plan.parts, strict=True)]
-        return CompiledGraph(info=info, plan=plan, runners=runners, options=options, graph=graph)
+        return CompiledGraph(info=info, plan=plan, runners=runners, options=options, graph=graph, prepare=prepare)
+
+
+def _runners(compilation: _Compilation, graph: GraphSpec, plan: Plan, info: GraphInfo) -> list[PartRunner]:
+    parts = _prepared_parts(compilation, graph, plan)
+    return [PartRunner(part, planned, info) for part, planned in zip(parts, plan.parts, strict=True)]
 
 
 def _keep(client: Client, graph_id: str, plan: Plan, options: Options) -> None:
