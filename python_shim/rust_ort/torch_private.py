@@ -55,6 +55,8 @@ USED: dict[str, str | None] = {
     "torch.fx._lazy_graph_module._make_graph_module": "fx.GraphModule",
     "torch.fx._lazy_graph_module._use_lazy_graph_module": "every graph's code is made at once",
     "torch.fx.experimental.proxy_tensor.disable_proxy_modes_tracing": None,
+    "torch.fx.experimental.proxy_tensor.get_proxy_mode": None,
+    "torch.fx.experimental.proxy_tensor.get_proxy_slot": None,
     "torch.fx.experimental.symbolic_shapes.free_unbacked_symbols": None,
     "torch.ops.aten.add.Tensor._schema": None,
     "torch.testing._internal.common_methods_invocations": None,
@@ -279,6 +281,16 @@ def outside_tracing() -> contextlib.AbstractContextManager[Any]:
         "torch.fx.experimental.proxy_tensor.disable_proxy_modes_tracing"
     )()
     return context
+
+
+def traced_node(tensor: torch.Tensor) -> fx.Node | None:
+    """The node that a tensor is of in the graph that is being traced; None: of none, or nothing is traced."""
+    mode = find("torch.fx.experimental.proxy_tensor.get_proxy_mode")()
+    if mode is None:
+        return None
+    slot = find("torch.fx.experimental.proxy_tensor.get_proxy_slot")(tensor, mode.tracer, None)
+    node: fx.Node | None = slot.proxy.node if slot is not None else None
+    return node
 
 
 def lazy_graph_modules() -> contextlib.AbstractContextManager[Any]:
