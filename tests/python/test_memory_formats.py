@@ -33,6 +33,7 @@ MODULES: dict[int, dict[str, Callable[[Tensor], Any]]] = {
         "by group": nn.GroupNorm(2, 4),
         "by instance": nn.InstanceNorm2d(4),
         "softmax": nn.Softmax2d(),
+        "normalized over the batch": lambda x: F.batch_norm(x, None, None, training=True),
         "hardswish": nn.Hardswish(),
         "prelu": nn.PReLU(4),
         "gated": lambda x: F.glu(x, 1),

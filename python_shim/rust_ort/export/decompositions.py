@@ -52,8 +52,9 @@ def _keeping_format(operator: Any, function: Callable[..., Any]) -> Callable[...
         if made is NotImplemented or not any(map(_has_channels_last, pytree.tree_leaves((args, kwargs)))):
             return made
         with outside_tracing():
-            eager = operator(*args, **kwargs)
-        return pytree.tree_map(_laid_out, made, eager)
+            eager = pytree.tree_leaves(operator(*args, **kwargs))  # a named tuple where `made` may be another sequence
+        results, sequence = pytree.tree_flatten(made)
+        return pytree.tree_unflatten(map(_laid_out, results, eager), sequence)
 
     return keeping
 
