@@ -2,9 +2,8 @@
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
 use rust_ort::cli;
 
 fn main() -> ExitCode {
-    cli::run(&cli::Arguments::parse()).into()
+    cli::main().into()
 }

@@ -11,7 +11,8 @@ use support::{Home, library};
 /// The exit code and the findings: what → (ok, text).
 fn doctor(home: &Home, library: &Path) -> (i32, Vec<(String, bool, String)>) {
     let output = home.command().args(["doctor", "--json", "--library"]).arg(library).output().unwrap();
-    let findings: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let findings = answer["findings"].as_array().unwrap();
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let finding = |value: &Value| (text(&value["what"]), value["ok"].as_bool().unwrap(), text(&value["text"]));
     (output.status.code().unwrap(), findings.iter().map(finding).collect())

@@ -6,8 +6,8 @@ mod common;
 mod dumping;
 
 use std::path::Path;
-use std::process::Command;
 
+use dumping::{Said, piped};
 use prost::Message as _;
 use rust_ort::ids::StepId;
 use rust_ort::onnx::load_tensor;
@@ -71,22 +71,12 @@ fn dump(folder: &Path) {
     assert!(run.flush().lost.is_empty());
 }
 
-struct Said {
-    code: i32,
-    out: String,
-    err: String,
-}
-
 fn replay(folder: &Path, args: &[&str]) -> Said {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_rust-ort"));
-    command.arg("replay").args(args).current_dir(folder).env("COLUMNS", "120").env_remove("RUST_ORT_ONNXRUNTIME");
-    let output = command.output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    Said { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
+    piped(folder, &[&["replay"], args].concat())
 }
 
 fn json(folder: &Path, args: &[&str]) -> Value {
-    serde_json::from_str(&replay(folder, &[args, &["--json"]].concat()).out).unwrap()
+    dumping::json(folder, &[&["replay"], args].concat())
 }
 
 fn floats(path: &Path) -> Vec<f32> {
@@ -154,7 +144,8 @@ fn what_is_missing_is_named() {
     let folder = tempfile::tempdir().unwrap();
     dump(folder.path());
     for (args, text) in [
-        (&["run", "--step", "9"][..], "no data set of step 9; there are 0, 1, 2, 3, 4"),
+        (&["run", "--step", "9"][..], "no data set of step 9; its steps are 0, 1, 2, 3, 4"),
+        (&["run/0_0-forward/part_0/test_data_set_2", "--step", "7"], "no data set of step 7; its only step is 2"),
         (&["nowhere"], "nowhere: cannot read"),
         (&[PART, "--step", "0", "--nodes", "negatet"], "no such value; did you mean \"negated\"?"),
         (&["run", "--onnxruntime", "/nowhere.so"], "/nowhere.so"),
@@ -232,7 +223,7 @@ fn a_reproduction_of_one_node_is_cut_at_what_it_reads() {
     let folder = tempfile::tempdir().unwrap();
     dump(folder.path());
     let repro = folder.path().join("out");
-    assert_eq!(replay(folder.path(), &[PART, "--step", "0", "--repro", "out", "--nodes", "add"]).code, 0);
+    assert_eq!(replay(folder.path(), &[PART, "--step", "0", "--repro", "out", "--nodes", "add"]).code, 3);
     let graph = load(&repro.join("model.onnx")).unwrap().graph.unwrap();
     assert_eq!(graph.node.iter().map(|node| node.op_type()).collect::<Vec<_>>(), ["Mul", "Add"]);
     assert_eq!(graph.input.iter().map(|input| input.name()).collect::<Vec<_>>(), ["neg", "w", "x"]);
@@ -241,4 +232,88 @@ fn a_reproduction_of_one_node_is_cut_at_what_it_reads() {
     assert_eq!(floats(&set.join("output_0.pb")), [-2., -6.]);
     let readme = std::fs::read_to_string(repro.join("README.md")).unwrap();
     assert!(readme.contains("with no optimization"), "{readme}");
+}
+
+/// Beside the data sets of [`dump`]: eager made something else of the last node than ONNX Runtime did, in step 0.
+fn accused(folder: &Path) {
+    dump(folder);
+    let run = dumping::open(folder, &std::fs::read_to_string(folder.join("run/run.json")).unwrap());
+    let tensor = |values: &[f32]| TensorBuf::from_f32([2], values).unwrap();
+    let [neg, w, x] = [[-1., -2.], [3., 4.], [1., 2.]].map(|values| tensor(&values));
+    let mut alone = model();
+    let graph = alone.graph.as_mut().unwrap();
+    graph.node.remove(0);
+    graph.input.insert(0, value_info("neg", &TensorDesc::new(DType::F32, [2]).unwrap()));
+    let inputs = [("neg", &neg), ("w", &w), ("x", &x)];
+    let node =
+        dumping::reproduction("add", alone.encode_to_vec(), &inputs, [&tensor(&[-2., -5.]), &tensor(&[-2., -6.])]);
+    run.nodes(dumping::no_nodes("0_0-forward", 0), vec![node]).unwrap();
+    assert!(run.flush().lost.is_empty());
+}
+
+#[test]
+fn an_accused_node_is_judged_by_eagers_values() {
+    let folder = tempfile::tempdir().unwrap();
+    accused(folder.path());
+    let said = replay(folder.path(), &[PART, "--step", "0", "--repro", "out", "--nodes", "add"]);
+    assert_eq!(said.code, 1, "{}{}", said.out, said.err);
+    assert!(said.out.contains("against eager's, from node_add_0") && said.out.contains("MISMATCH"), "{}", said.out);
+    let out = folder.path().join("out");
+    assert_eq!(floats(&out.join("test_data_set_0/output_0.pb")), [-2., -5.]);
+    let readme = std::fs::read_to_string(out.join("README.md")).unwrap();
+    assert!(readme.contains("Expected outputs: eager's, from node_add_0"), "{readme}");
+    assert!(readme.contains("**outside tolerance**"), "{readme}");
+    let value = json(folder.path(), &[PART, "--step", "0", "--repro", "out", "--nodes", "add"]);
+    let node = &value["data_sets"][0]["node"];
+    assert_eq!((&node["verdict"]["verdict"]["kind"], &node["name"]), (&json!("mismatch"), &json!("add")));
+    assert!(node["reference"].as_str().unwrap().contains("node_add_0"), "{node}");
+}
+
+#[test]
+fn a_node_without_eagers_values_is_never_a_match() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path());
+    let said = replay(folder.path(), &[PART, "--step", "0", "--repro", "out", "--nodes", "add"]);
+    assert!(said.code == 3 && said.out.contains("not compared"), "{}{}", said.out, said.err);
+    let out = folder.path().join("out");
+    let readme = std::fs::read_to_string(out.join("README.md")).unwrap();
+    assert!(readme.contains("eager's were not dumped") && readme.contains("compare=\"nodes\""), "{readme}");
+    let script = std::fs::read_to_string(out.join("run.py")).unwrap();
+    assert!(script.contains("BY_EAGER = False"), "{script}");
+}
+
+#[test]
+fn the_folder_of_a_node_is_run_compared_and_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    accused(folder.path());
+    let node = format!("{PART}/node_add_0");
+    for place in [node.clone(), format!("{node}/test_data_set_0")] {
+        for command in ["replay", "compare", "show", "ls"] {
+            let said = piped(folder.path(), &[command, &place]);
+            let code = i32::from(command == "replay" || command == "compare");
+            assert!(said.code == code, "{command} {place}: {} {}{}", said.code, said.out, said.err);
+            assert!(!said.out.contains("incomplete") && !said.out.contains("not compared"), "{command}: {}", said.out);
+            assert!(command == "ls" || said.out.contains("add"), "{command}: {}", said.out);
+        }
+    }
+    // The model goes last: without it the rest is a leftover.
+    std::fs::remove_file(folder.path().join(&node).join("model.onnx")).unwrap();
+    let said = piped(folder.path(), &["ls", &format!("{node}/test_data_set_0")]);
+    assert!(said.out.contains("incomplete"), "{}", said.out);
+}
+
+#[test]
+fn the_options_of_the_graph_win_over_those_of_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path());
+    let path = folder.path().join("run/0_0-forward/parts.json");
+    let mut parts: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    parts["options"] = json!({ "ort_optimization": "disable", "tolerance": { "atol": 9.0, "rtol": 0.0, "scale": 0.0,
+                               "equal_nan": false } });
+    std::fs::write(&path, parts.to_string()).unwrap();
+    let value = json(folder.path(), &[PART, "--step", "1"]);
+    assert_eq!(value["data_sets"][0]["optimization"], "disable");
+    assert_eq!(value["data_sets"][0]["verdicts"][0]["verdict"]["kind"], "match");
+    let value = dumping::json(folder.path(), &["compare", &format!("{PART}/test_data_set_1")]);
+    assert_eq!(value["summary"]["mismatch"], 1, "compare judges by its own tolerance: {value}");
 }

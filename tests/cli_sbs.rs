@@ -5,8 +5,8 @@
 mod dumping;
 
 use std::path::Path;
-use std::process::Command;
 
+use dumping::{Said, piped, wide};
 use rust_ort::compare::{TensorVerdict, Verdict, judge};
 use rust_ort::dump::reader;
 use rust_ort::ids::StepId;
@@ -70,17 +70,8 @@ fn dump(folder: &Path, nodes: &[Value], plain: &[TensorVerdict]) {
     save(&ModelProto { graph: Some(proto), ..Default::default() }, &folder.join(PART).join("model.onnx")).unwrap();
 }
 
-struct Said {
-    code: i32,
-    out: String,
-    err: String,
-}
-
 fn sbs(folder: &Path, columns: &str, args: &[&str]) -> Said {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_rust-ort"));
-    let output = command.arg("sbs").args(args).current_dir(folder).env("COLUMNS", columns).output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    Said { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
+    wide(folder, columns.parse().unwrap(), &[&["sbs"], args].concat())
 }
 
 #[test]
@@ -112,7 +103,7 @@ fn every_mark_is_shown_and_counted() {
         "cumulative:                2 match, 2 mismatch, 1 failed",
         &format!("first local mismatch:      #2 {LONG} (aten.mul.Tensor)\n"),
         "\n                           layer, the \"first\"\n                           model.py:12 in forward\n",
-        "\n                           ONNX Runtime is off: from float64 eager is 1.0e-7, ONNX Runtime 5.0e-1; local worst at",
+        "\n                           ONNX Runtime is off: from float64 eager is 1.00e-7, ONNX Runtime 5.00e-1; local worst at",
         "first cumulative mismatch: #1 drifted (aten.mul.Tensor)\n",
         "what observing changed:    nothing: the plain session gave the same 2 outputs",
     ] {
@@ -126,7 +117,7 @@ fn what_observing_changed_is_told_and_judged() {
     let folder = tempfile::tempdir().unwrap();
     dump(folder.path(), &nodes()[..1], &[off("y", 0.), off("z", 0.5)]);
     let said = sbs(folder.path(), "200", &["run"]);
-    assert!(said.out.contains("1 of 2 outputs, at most max|Δ|/max|r| 2.5e-1 (1 match, 1 mismatch)"), "{}", said.out);
+    assert!(said.out.contains("1 of 2 outputs, at most max|Δ|/max|r| 2.50e-1 (1 match, 1 mismatch)"), "{}", said.out);
     assert_eq!(said.code, 1);
 }
 
@@ -182,7 +173,7 @@ fn rows_are_chosen_and_sorted() {
 fn no_row_is_wider_than_the_terminal_and_numbers_stay_whole() {
     let folder = tempfile::tempdir().unwrap();
     dump(folder.path(), &nodes(), &[]);
-    for columns in ["20", "50", "80", "120", "200", "400"] {
+    for columns in ["40", "50", "80", "120", "200", "400"] {
         for args in [&["run"][..], &["run", "--wide"]] {
             let said = sbs(folder.path(), columns, args);
             let width: usize = columns.parse().unwrap();
@@ -193,7 +184,7 @@ fn no_row_is_wider_than_the_terminal_and_numbers_stay_whole() {
     }
     let narrow = sbs(folder.path(), "60", &["run"]).out;
     let row = narrow.lines().find(|line| line.starts_with('!')).unwrap();
-    assert!(row.contains("model_") && row.contains("…") && row.contains("2.5e-1"), "{row}");
+    assert!(row.contains("model_") && row.contains("…") && row.contains("2.50e-1"), "{row}");
     let [narrow, wide] = ["60", "200"].map(|columns| {
         let out = sbs(folder.path(), columns, &["run"]).out;
         out.lines().nth(1).unwrap().split_whitespace().count()
@@ -222,4 +213,54 @@ fn csv_holds_everything_and_quotes_what_must_be() {
     );
     assert!(lines[3].contains(",mismatch,5e-1,2.5e-1,2.5e-1,0,1,1,1,2,") && lines[3].ends_with(",1e-7,5e-1"));
     assert_eq!((lines.len(), lines[6]), (7, ""));
+}
+
+#[test]
+fn all_columns_are_shown_one_record_a_block_where_a_row_does_not_fit() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path(), &nodes(), &[]);
+    let all = sbs(folder.path(), "100", &["run", "--wide"]).out;
+    let names = piped(folder.path(), &["sbs", "run", "--csv"]).out;
+    let unknown = ["onnx_ms", "role", "seq_nr"];
+    for name in names.lines().next().unwrap().split(',').filter(|name| !unknown.contains(name)) {
+        assert!(all.lines().any(|line| line.split_whitespace().next() == Some(name)), "{name} not in\n{all}");
+    }
+    assert!(all.lines().any(|line| line.ends_with(LONG)) && all.contains("2.50e-1"), "{all}");
+    assert!(all.lines().all(|line| line.chars().count() <= 100), "{all}");
+    let table = sbs(folder.path(), "900", &["run", "--wide"]).out;
+    assert_eq!(table.lines().filter(|line| line.starts_with("0_0-forward")).count(), 5, "{table}");
+}
+
+#[test]
+fn a_piped_table_is_as_wide_as_120_columns() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path(), &nodes(), &[]);
+    for args in [&["sbs", "run"][..], &["sbs", "run", "--wide"]] {
+        let said = piped(folder.path(), args);
+        assert!(said.out.lines().all(|line| line.chars().count() <= 120), "{}", said.out);
+    }
+}
+
+#[test]
+fn a_table_of_nodes_is_shown_as_what_is_wrong_in_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let same = off("v", 0.);
+    let mut many: Vec<Value> = (0..300).map(|i| node(i, &format!("same_{i}"), &same, &same)).collect();
+    many.push(node(300, "guilty", &off("v", 0.5), &off("v", 0.5)));
+    dump(folder.path(), &many, &[]);
+    let said = piped(folder.path(), &["show", &format!("{PART}/nodes_7.json")]);
+    assert!(said.code == 0 && said.out.lines().count() < 40, "{}", said.out);
+    assert!(said.out.contains("guilty") && said.out.contains("300 match, 1 mismatch"), "{}", said.out);
+    assert!(said.out.contains("rust-ort sbs"), "{}", said.out);
+}
+
+#[test]
+fn the_reproduction_of_the_first_wrong_node_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path(), &nodes(), &[]);
+    let reproduction = format!("{PART}/node_{LONG}_7");
+    std::fs::create_dir_all(folder.path().join(&reproduction)).unwrap();
+    assert!(!sbs(folder.path(), "200", &["run"]).out.contains(&reproduction));
+    std::fs::write(folder.path().join(&reproduction).join("model.onnx"), "").unwrap();
+    assert!(sbs(folder.path(), "200", &["run"]).out.contains(&reproduction));
 }

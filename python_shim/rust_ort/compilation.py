@@ -22,6 +22,7 @@ from rust_ort import graph_info, observe, torch_private
 from rust_ort.arguments import function_name, raised_at, shown
 from rust_ort.client import Client, CustomOpLibrary, GraphSpec, OutputSpec, Part, PartSpec
 from rust_ort.compiled_graph import CompiledGraph, PartRunner
+from rust_ort.dump import described_options
 from rust_ort.errors import ClientError, DaemonFault, OptionError, RustOrtError
 from rust_ort.export import cached
 from rust_ort.export import hash as content
@@ -408,7 +409,7 @@ def _graph_spec(compilation: _Compilation, info: GraphInfo, plan: Plan) -> Graph
         dynamo_text=compilation.dynamo_text,
         joint_text=compilation.joint_text,
         fx_text=_readable(plan.cut.module),
-        parts_json=plan.cut.parts_json(),
+        parts_json=plan.cut.parts_json(described_options(compilation.options)),
         compute_nodes=info.compute_nodes,
         eager_nodes=len(info.eager),
     )

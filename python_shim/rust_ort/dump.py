@@ -53,7 +53,7 @@ def dump(
     arguments.checked_flag("dump", "clean", clean)
     arguments.checked_choice("dump", "calls", calls, ("first", "all", "none"))
     opened = arguments.parsed_options("dump", options)
-    session = observe.DumpSession(folder=path, run=run, clean=clean, calls=calls, run_json=run_json(opened))
+    session = observe.DumpSession(folder=path, run=run, clean=clean, calls=calls, run_json=run_json())
     open_at(session, opened)
     before = observe.set_current(session)
     try:
@@ -110,7 +110,7 @@ def open_until_exit(path: Path, options: Options) -> None:
     """The option `dump`: a dump that stays open until the process ends."""
     path = path.absolute()
     session = observe.DumpSession(
-        folder=path.parent, run=path.name, clean=False, calls=options.dump_calls, run_json=run_json(options)
+        folder=path.parent, run=path.name, clean=False, calls=options.dump_calls, run_json=run_json()
     )
     open_at(session, options)
     observe.set_current(session)
@@ -122,8 +122,8 @@ def _close_quietly(session: observe.DumpSession) -> None:
         close(session)
 
 
-def run_json(options: Options) -> str:
-    """Content of run.json: versions, devices, options, start."""
+def run_json() -> str:
+    """Content of run.json: versions, devices, start. Options are those of each graph, in its parts.json."""
     from rust_ort.export.hash import versions
 
     return json.dumps(
@@ -137,7 +137,6 @@ def run_json(options: Options) -> str:
             "versions": {"rust_ort": __version__} | dict(pair.split("=", 1) for pair in versions().split(" ")),
             "platform": platform.platform(),
             "devices": ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))],
-            "options": {entry.name: _plain(getattr(options, entry.name)) for entry in dataclasses.fields(options)},
         },
         indent=1,
     )
@@ -152,6 +151,11 @@ def _library() -> str | None:
     return None
 
 
+def described_options(options: Options) -> dict[str, Any]:
+    """Every option by name, as JSON tells it. Functions are told by their names."""
+    return {entry.name: _plain(getattr(options, entry.name)) for entry in dataclasses.fields(options)}
+
+
 def _plain(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
@@ -161,6 +165,8 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
+    if hasattr(value, "__qualname__"):
+        return f"{value.__module__}.{value.__qualname__}"
     return repr(value)
 
 

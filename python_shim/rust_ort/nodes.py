@@ -19,9 +19,9 @@ import torch
 from torch import fx
 
 from rust_ort.client import Part, Verdict
-from rust_ort.export.partition import EagerNode, is_compute, operator_name
+from rust_ort.export.partition import EagerNode, is_compute
 from rust_ort.export.plan import Plan, PlannedPart
-from rust_ort.export.provenance import module_path, source_line
+from rust_ort.export.provenance import module_path, operator_name, source_line
 from rust_ort.graph_info import GraphInfo, NodeVerdict, fits, half_tolerance
 from rust_ort.options import Options, Tolerance
 from rust_ort.progress import progress, tick

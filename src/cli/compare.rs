@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::json;
 
-use super::table::{self, Failure};
-use super::{Exit, Outcome, ls, progress};
-use crate::compare::{Summary, TensorVerdict, Tolerance, Verdict, judge, summary};
+use super::table::{self, Failure, Give};
+use super::{Exit, Outcome, json_text, ls, progress};
+use crate::compare::{Summary, TensorVerdict, Tolerance, Verdict, distance_text, elements, judge, summary};
 use crate::dump::Role;
 use crate::dump::reader::{self, Completeness, GraphEntry, Place, RunEntry, StepEntry};
 use crate::onnx::load_tensor;
@@ -16,7 +16,7 @@ use crate::tensor::DType;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
-    /// A folder of dumps, a run, a graph, a part or a data set
+    /// A folder of dumps, a run, a graph, a part, a data set or the folder of a node
     path: PathBuf,
     /// Absolute tolerance [default: by element type]
     #[arg(long)]
@@ -63,6 +63,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
         Place::Run(run) => steps.extend(run_steps(run)),
         Place::Graph(graph) => steps.extend(graph_steps(graph)),
         Place::Part(part) => steps.extend(part.steps),
+        Place::Case(case) => steps.extend(case.steps),
         Place::Step(step) => steps.push(step),
         Place::Model(path) | Place::Tensor(path) | Place::Json(path) => {
             return Err(format!("{}: a file; name a data set, part, graph or run", path.display()).into());
@@ -79,7 +80,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     let total = summary(&all);
     let text = if args.json {
         let value = json!({ "summary": total, "without_reference": skipped, "data_sets": judged });
-        serde_json::to_string_pretty(&value)? + "\n"
+        json_text("compare", value)?
     } else {
         text_of(&judged, &total, skipped, table::width())
     };
@@ -98,7 +99,8 @@ fn graph_steps(graph: GraphEntry) -> impl Iterator<Item = StepEntry> {
 fn judge_step(args: &Arguments, step: &StepEntry) -> Result<Judged, Failure> {
     let mut pairs: BTreeMap<u64, [Option<PathBuf>; 2]> = BTreeMap::new();
     for (side, role) in [Role::Reference, Role::Actual].into_iter().enumerate() {
-        for (index, path) in reader::tensors(&step.path, role)? {
+        let files = reader::tensors(&step.path, role).map_err(|error| format!("{}: {error}", step.path.display()))?;
+        for (index, path) in files {
             pairs.entry(index).or_default()[side] = Some(path);
         }
     }
@@ -131,7 +133,7 @@ fn judge_files(args: &Arguments, reference: &Path, actual: &Path) -> TensorVerdi
     judge(&actual.name, &reference.view(), &actual.view(), Some(&args.tolerance(reference.desc.dtype)))
 }
 
-fn text_of(judged: &[Judged], total: &Summary, skipped: usize, width: Option<usize>) -> String {
+fn text_of(judged: &[Judged], total: &Summary, skipped: usize, width: usize) -> String {
     let mut text = String::new();
     for Judged { path, verdicts } in judged {
         text += &format!("{}\n{}\n", path.display(), verdict_table(verdicts, width));
@@ -145,7 +147,7 @@ fn text_of(judged: &[Judged], total: &Summary, skipped: usize, width: Option<usi
 }
 
 /// One row a tensor: verdict, distance, what would pass, where it is worst.
-pub(super) fn verdict_table(verdicts: &[TensorVerdict], width: Option<usize>) -> String {
+pub(super) fn verdict_table(verdicts: &[TensorVerdict], width: usize) -> String {
     let row = |verdict: &TensorVerdict| {
         let (word, reason) = match &verdict.verdict {
             Verdict::Match => ("match", ""),
@@ -158,13 +160,14 @@ pub(super) fn verdict_table(verdicts: &[TensorVerdict], width: Option<usize>) ->
             None => row.extend(["-", "-", "-", "-", reason].map(str::to_owned)),
             Some(metrics) => {
                 let worst = metrics.worst.as_ref().map_or_else(String::new, |worst| {
-                    format!("{:?}: {} for {}", worst.at, worst.candidate, worst.reference)
+                    let [reference, candidate] = elements(worst.reference, worst.candidate);
+                    format!("{:?}: {candidate} for {reference}", worst.at)
                 });
                 row.extend([
                     format!("{}/{}", metrics.outside, metrics.n),
-                    format!("{:.3e}", metrics.max_abs),
-                    format!("{:.3e}", metrics.max_rel_to_max),
-                    format!("{:.3e}", metrics.required.atol),
+                    distance_text(metrics.max_abs),
+                    distance_text(metrics.max_rel_to_max),
+                    distance_text(metrics.required.atol),
                     worst,
                 ]);
             }
@@ -172,7 +175,9 @@ pub(super) fn verdict_table(verdicts: &[TensorVerdict], width: Option<usize>) ->
         row
     };
     let rows: Vec<_> = verdicts.iter().map(row).collect();
-    table::table(&["name", "verdict", "outside", "max|Δ|", "/max|r|", "atol to pass", "worst, or why"], &rows, width)
+    let header = ["name", "verdict", "outside", "max|Δ|", "/max|r|", "atol to pass", "worst, or why"];
+    use Give::{End, Middle, Never};
+    table::aligned(&header, &rows, &[Middle, Never, Never, Never, Never, Never, End], width)
 }
 
 #[cfg(test)]

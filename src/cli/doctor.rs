@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::{Exit, Outcome, SocketArgument};
+use super::{Exit, Outcome, SocketArgument, json_text, table};
 use crate::daemon::paths::{self, PathError};
 use crate::daemon::peer::{Peer, PeerError};
 use crate::daemon::{limits, process};
@@ -41,7 +41,7 @@ struct Finding {
 
 pub(super) fn run(arguments: &Arguments) -> Outcome {
     if let (true, Some(library)) = (arguments.probe, &arguments.library) {
-        println!("{}", load(library)?);
+        table::put(&format!("{}\n", load(library)?))?;
         return Ok(Exit::Success);
     }
     let socket = arguments.socket.path();
@@ -53,13 +53,12 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
         finding("shared memory", shared_memory()),
         finding("futex", futex()),
     ];
-    if arguments.json {
-        println!("{}", serde_json::to_string_pretty(&findings)?);
-    } else {
-        for Finding { what, ok, text } in &findings {
-            println!("{:3}  {what}: {text}", if *ok { "ok" } else { "bad" });
-        }
-    }
+    let line = |Finding { what, ok, text }: &Finding| format!("{:3}  {what}: {text}\n", if *ok { "ok" } else { "bad" });
+    let text = match arguments.json {
+        true => json_text("doctor", serde_json::json!({ "findings": findings }))?,
+        false => findings.iter().map(line).collect(),
+    };
+    table::put(&text)?;
     Ok(if findings.iter().all(|finding| finding.ok) { Exit::Success } else { Exit::Error })
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{Exit, Outcome, table};
+use super::{Exit, Outcome, json_text, mebibytes, table};
 use crate::dump;
 
 #[derive(Debug, clap::Args)]
@@ -19,12 +19,15 @@ pub(super) struct Arguments {
 
 pub(super) fn run(args: &Arguments) -> Outcome {
     let removed = dump::gc(&args.folder, args.keep)?;
-    let text = if args.json {
-        serde_json::to_string_pretty(&removed)? + "\n"
-    } else {
-        let dump::Removed { steps, tensors, leftovers, bytes } = removed;
-        format!("removed {steps} data sets, {tensors} tensors and {leftovers} leftovers: {bytes} bytes\n")
-    };
+    let text = if args.json { json_text("gc", serde_json::to_value(&removed)?)? } else { text_of(&removed) };
     table::put(&text)?;
     Ok(Exit::Success)
+}
+
+fn text_of(removed: &dump::Removed) -> String {
+    let dump::Removed { steps, tensors, leftovers, bytes, kept } = removed;
+    let size = mebibytes(*bytes);
+    let kept = kept.iter().map(|kept| format!("{} stays: {}\n", kept.path.display(), kept.reason));
+    format!("removed {steps} data sets, {tensors} tensors and {leftovers} leftovers: {size} ({bytes} bytes)\n")
+        + &kept.collect::<String>()
 }

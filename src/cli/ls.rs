@@ -4,14 +4,14 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use super::table::{self, Failure};
-use super::{Exit, Outcome};
+use super::table::{self, Failure, Give};
+use super::{Exit, Outcome, json_text};
 use crate::compare::Summary;
 use crate::dump::reader::{self, Completeness, GraphEntry, PartEntry, Place, RunEntry, StepEntry};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
-    /// A folder of dumps, a run, a graph or a part
+    /// A folder of dumps, a run, a graph, a part, a data set or the folder of a node
     #[arg(default_value = "dumps")]
     folder: PathBuf,
     /// One line a step
@@ -35,24 +35,27 @@ fn json_of(place: &Place) -> Result<String, Failure> {
         Place::Run(run) => json!(run),
         Place::Graph(graph) => json!(graph),
         Place::Part(part) => json!(part),
+        Place::Case(case) => json!(case),
         Place::Step(step) => json!(step),
         Place::Model(path) | Place::Tensor(path) | Place::Json(path) => json!({ "file": path }),
     };
-    Ok(serde_json::to_string_pretty(&value)? + "\n")
+    Ok(json_text("ls", value)?)
 }
 
 /// The place as a table: one row a part, or one a step.
-pub(super) fn text_of(place: &Place, steps: bool, width: Option<usize>) -> String {
+pub(super) fn text_of(place: &Place, steps: bool, width: usize) -> String {
     let mut rows = Vec::new();
     match place {
         Place::Folder(runs) => runs.iter().for_each(|run| run_rows(&mut rows, run, steps)),
         Place::Run(run) => run_rows(&mut rows, run, steps),
         Place::Graph(graph) => graph_rows(&mut rows, "", graph, steps),
         Place::Part(part) => part_rows(&mut rows, ["", ""], part, true),
+        Place::Case(case) => rows.extend(case.steps.iter().map(|step| step_row(["", "", ""], step))),
         Place::Step(step) => rows.push(step_row(["", "", ""], step)),
         Place::Model(path) | Place::Tensor(path) | Place::Json(path) => return format!("{}\n", path.display()),
     }
-    table::table(&["run", "graph", "part", "steps", "state", "verdicts"], &rows, width)
+    let gives = [Give::Middle, Give::Middle, Give::Never, Give::Never, Give::End, Give::End];
+    table::aligned(&["run", "graph", "part", "steps", "state", "verdicts"], &rows, &gives, width)
 }
 
 fn run_rows(rows: &mut Vec<Vec<String>>, run: &RunEntry, steps: bool) {

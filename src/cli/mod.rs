@@ -5,6 +5,7 @@ mod cuda_probe;
 mod doctor;
 mod executor;
 mod gc;
+mod later;
 mod ls;
 mod nearest;
 mod progress;
@@ -21,6 +22,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+
+use serde_json::Value;
 
 use crate::compare::Summary;
 
@@ -77,8 +80,13 @@ enum Command {
     /// Check this machine and say what to do about what is wrong.
     Doctor(doctor::Arguments),
     /// List runs, graphs, parts and steps of dumps with their verdicts.
+    ///
+    /// Exit code: 0 listed, 2 error.
     Ls(ls::Arguments),
-    /// Show a run, graph, part, data set, model (.onnx), tensor (.pb) or JSON file.
+    /// Show a run, graph, part, data set, folder of a node, model (.onnx), tensor (.pb) or JSON file.
+    ///
+    /// Of a nodes_<step>.json what does not match in it; `rust-ort sbs` shows all of it, `--json` the file. Exit code: 0
+    /// shown, 2 error.
     Show(show::Arguments),
     /// Judge what ONNX Runtime gave against eager, again, from a dump.
     ///
@@ -93,15 +101,18 @@ enum Command {
     /// Run dumped parts again, without Python, and judge what they give now.
     ///
     /// Judged against eager (output_<i>.pb) where it was dumped, else against what ONNX Runtime gave then (actual_<i>.pb).
-    /// Exit code: 0 all match, 1 mismatch, 2 error, 3 there was nothing to judge against.
+    /// A node reproduced alone (--nodes NAME --repro FOLDER) is judged against eager only. Exit code: 0 all match, 1
+    /// mismatch, 2 error, 3 there was nothing to judge against.
     Replay(replay::Arguments),
     /// Write a model (.onnx) whose bfloat16 computes in float32 where ONNX Runtime's CPU provider has no kernel.
     ///
-    /// Inputs, outputs and what lies between the operators stay bfloat16: each operator rounds its result.
+    /// Inputs, outputs and what lies between the operators stay bfloat16: each operator rounds its result. Exit code: 0
+    /// written, 2 error.
     Widen(widen::Arguments),
     /// Remove old data sets, tensors that none holds, and leftovers of killed writers.
     ///
-    /// Incomplete data sets stay: they are what a crash left behind.
+    /// Incomplete data sets stay: they are what a crash left behind. So do runs that are being written, and data sets in
+    /// which something is not ours. Exit code: 0 done, 2 error.
     Gc(gc::Arguments),
     /// Read and write a CUDA tensor of another process, for `make gpu-check`.
     #[command(hide = true)]
@@ -122,6 +133,20 @@ struct SocketArgument {
 impl SocketArgument {
     fn path(&self) -> Result<PathBuf, crate::daemon::paths::PathError> {
         crate::daemon::paths::socket(self.socket.as_deref())
+    }
+}
+
+/// Runs what the command line says.
+pub fn main() -> Exit {
+    match Arguments::try_parse() {
+        Ok(arguments) => run(&arguments),
+        Err(error) => match later::answer(&error) {
+            Some(answer) => {
+                eprintln!("rust-ort: {answer}");
+                Exit::Error
+            }
+            None => error.exit(),
+        },
     }
 }
 
@@ -148,6 +173,12 @@ pub fn run(arguments: &Arguments) -> Exit {
         eprintln!("rust-ort: {error}");
         Exit::Error
     })
+}
+
+/// An answer as JSON, with the name and version of its form.
+fn json_text(command: &str, mut answer: Value) -> Result<String, serde_json::Error> {
+    answer["schema"] = format!("rust_ort/cli/{command}/1").into();
+    Ok(serde_json::to_string_pretty(&answer)? + "\n")
 }
 
 /// "1.5 MiB".

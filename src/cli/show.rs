@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
+use serde::{Deserialize as _, Serialize};
 use serde_json::{Value, json};
 
-use super::table::{self, Failure};
-use super::{Exit, Outcome, compare, ls};
+use super::table::{self, Failure, Give};
+use super::{Exit, Outcome, compare, json_text, ls, sbs};
+use crate::compare::significant;
 use crate::dump::reader::{self, Place, StepEntry};
-use crate::dump::{Comparison, Role};
+use crate::dump::{Comparison, NodeTable, Role};
 use crate::onnx::{self, NamedTensor};
 use crate::tensor::TensorView;
 
@@ -25,7 +26,11 @@ pub(super) struct Arguments {
 pub(super) fn run(args: &Arguments) -> Outcome {
     let place = reader::find(&args.path)?;
     let text = if args.json {
-        serde_json::to_string_pretty(&json_of(&place)?)? + "\n"
+        match &place {
+            // It says what it is itself.
+            Place::Json(path) => serde_json::to_string_pretty(&reader::any_json(path)?)? + "\n",
+            place => json_text("show", json_of(place)?)?,
+        }
     } else {
         text_of(&place, table::width())?
     };
@@ -72,7 +77,7 @@ fn tensor_row(path: &Path) -> Vec<String> {
         // The file's name stands in its own column.
         Err(error) => [vec![file, error.to_string()], vec![String::new(); TENSOR_HEADER.len() - 2]].concat(),
         Ok(tensor) => {
-            let number = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.4e}"));
+            let number = |value: Option<f64>| value.map_or("-".to_owned(), |value| significant(value, 5));
             let mut row = vec![file, tensor.name.clone(), tensor.desc.to_string()];
             match statistics(&tensor.view()) {
                 None => row.extend(vec!["-".to_owned(); 5]),
@@ -95,7 +100,7 @@ fn step_files(step: &StepEntry) -> std::io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-fn text_of(place: &Place, width: Option<usize>) -> Result<String, Failure> {
+fn text_of(place: &Place, width: usize) -> Result<String, Failure> {
     let listing = |info: &Value| -> Result<String, Failure> {
         Ok(format!("{}\n\n{}", serde_json::to_string_pretty(info)?, ls::text_of(place, false, width)))
     };
@@ -105,36 +110,68 @@ fn text_of(place: &Place, width: Option<usize>) -> Result<String, Failure> {
         Place::Graph(graph) => listing(&graph.info),
         Place::Part(part) => {
             let model = part.path.join("model.onnx");
-            let model = if model.exists() { model_text(&model, width) } else { Ok("no model.onnx\n".to_owned()) };
+            let model = if model.exists() { model_text(&model) } else { Ok("no model.onnx\n".to_owned()) };
             Ok(format!("{}\n{}", model?, ls::text_of(place, true, width)))
         }
         Place::Step(step) => {
-            let rows: Vec<_> = step_files(step)?.iter().map(|path| tensor_row(path)).collect();
-            let mut text = ls::text_of(place, true, width) + "\n" + &table::table(&TENSOR_HEADER, &rows, width);
-            if let Some(comparison) = reader::comparison(&step.path)? {
+            let mut text = ls::text_of(place, true, width) + "\n" + &tensor_table(step, width)?;
+            let comparison = reader::comparison(&step.path);
+            if let Some(comparison) = comparison.map_err(|error| format!("{}: {error}", step.path.display()))? {
                 text = text + "\n" + &compare::verdict_table(&comparison.verdicts, width);
             }
             Ok(text)
         }
-        Place::Model(path) => model_text(path, width),
+        Place::Case(case) => {
+            let mut text = model_text(&case.path.join("model.onnx"))?;
+            for step in &case.steps {
+                text += &format!("\n{}\n{}", step.path.display(), tensor_table(step, width)?);
+            }
+            Ok(text)
+        }
+        Place::Model(path) => model_text(path),
         Place::Tensor(path) => {
-            onnx::load_tensor(path)?;
+            load_tensor(path)?;
             let row = tensor_row(path);
             let lines = TENSOR_HEADER.iter().zip(&row).map(|(name, value)| format!("{name:9} {value}\n"));
-            Ok(table::fit(&lines.collect::<String>(), width))
+            Ok(table::fit(&lines.collect::<String>(), table::terminal()))
         }
         Place::Json(path) => {
-            let text = std::fs::read_to_string(path)?;
-            match serde_json::from_str::<Comparison>(&text) {
-                Ok(comparison) => Ok(compare::verdict_table(&comparison.verdicts, width)),
-                Err(_) => Ok(serde_json::to_string_pretty(&serde_json::from_str::<Value>(&text)?)? + "\n"),
+            let value = reader::any_json(path)?;
+            if let Ok(comparison) = Comparison::deserialize(&value) {
+                return Ok(compare::verdict_table(&comparison.verdicts, width));
+            }
+            match NodeTable::deserialize(&value) {
+                Ok(table) => Ok(sbs::unmatched(path, table)),
+                Err(_) => Ok(serde_json::to_string_pretty(&value)? + "\n"),
             }
         }
     }
 }
 
-fn model_text(path: &Path, width: Option<usize>) -> Result<String, Failure> {
-    Ok(table::fit(&onnx::model_text(&onnx::load(path)?)?, width))
+/// Whole when it is piped: lines of a model are no table.
+fn model_text(path: &Path) -> Result<String, Failure> {
+    let text = onnx::load(path).and_then(|model| onnx::model_text(&model));
+    Ok(table::fit(&text.map_err(at(path))?, table::terminal()))
+}
+
+fn tensor_table(step: &StepEntry, width: usize) -> Result<String, Failure> {
+    use Give::{End, Middle, Never};
+    let files = step_files(step).map_err(|error| format!("{}: {error}", step.path.display()))?;
+    let rows: Vec<_> = files.iter().map(|path| tensor_row(path)).collect();
+    let gives = [Middle, Middle, End, Never, Never, Never, Never, Never, End];
+    Ok(table::aligned(&TENSOR_HEADER, &rows, &gives, width))
+}
+
+fn load_tensor(path: &Path) -> Result<NamedTensor, Failure> {
+    Ok(onnx::load_tensor(path).map_err(at(path))?)
+}
+
+/// The file before what is wrong with it, once.
+fn at(path: &Path) -> impl Fn(onnx::OnnxError) -> String {
+    move |error| {
+        let (path, text) = (path.display().to_string(), error.to_string());
+        if text.contains(&path) { text } else { format!("{path}: {text}") }
+    }
 }
 
 fn json_of(place: &Place) -> Result<Value, Failure> {
@@ -143,17 +180,26 @@ fn json_of(place: &Place) -> Result<Value, Failure> {
         Place::Run(run) => json!(run),
         Place::Graph(graph) => json!(graph),
         Place::Part(part) => json!(part),
-        Place::Step(step) => {
-            let tensors = step_files(step)?.into_iter().map(|path| tensor_json(&path)).collect::<Vec<_>>();
-            json!({ "step": step, "tensors": tensors, "comparison": reader::comparison(&step.path)? })
+        Place::Case(case) => {
+            let model = model_json(&case.path.join("model.onnx"))?;
+            let steps = case.steps.iter().map(step_json).collect::<Result<Vec<_>, _>>()?;
+            json!({ "name": case.name, "path": case.path, "model": model, "data_sets": steps })
         }
+        Place::Step(step) => step_json(step)?,
         Place::Model(path) => model_json(path)?,
         Place::Tensor(path) => {
-            onnx::load_tensor(path)?;
+            load_tensor(path)?;
             tensor_json(path)
         }
-        Place::Json(path) => serde_json::from_slice(&std::fs::read(path)?)?,
+        Place::Json(path) => reader::any_json(path)?,
     })
+}
+
+fn step_json(step: &StepEntry) -> Result<Value, Failure> {
+    let told = |error: std::io::Error| format!("{}: {error}", step.path.display());
+    let tensors = step_files(step).map_err(told)?.into_iter().map(|path| tensor_json(&path)).collect::<Vec<_>>();
+    let comparison = reader::comparison(&step.path).map_err(told)?;
+    Ok(json!({ "step": step, "tensors": tensors, "comparison": comparison }))
 }
 
 fn tensor_json(path: &Path) -> Value {
@@ -170,7 +216,7 @@ fn tensor_json(path: &Path) -> Value {
 }
 
 fn model_json(path: &Path) -> Result<Value, Failure> {
-    let model = onnx::load(path)?;
+    let model = onnx::load(path).map_err(at(path))?;
     let graph = model.graph.as_ref().ok_or(onnx::OnnxError::NoGraph)?;
     let mut ops: BTreeMap<&str, usize> = BTreeMap::new();
     graph.node.iter().for_each(|node| *ops.entry(node.op_type()).or_default() += 1);

@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use super::{Exit, Outcome, SocketArgument, ls, mebibytes, table};
+use super::table::{self, Give};
+use super::{Exit, Outcome, SocketArgument, json_text, ls, mebibytes};
 use crate::daemon::peer::{Peer, PeerError};
 use crate::daemon::status::{ClientStatus, DaemonStatus, Death, ExecutorStatus, Status, StepRecord};
 use crate::protocol::control::{Reply, Request};
@@ -27,7 +28,7 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
         clients.retain(|client| client["id"] != welcome.client.0);
     }
     let text = if arguments.json {
-        serde_json::to_string_pretty(&status)? + "\n"
+        json_text("status", status)?
     } else {
         text(&serde_json::from_value(status)?, table::width())
     };
@@ -35,7 +36,7 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
     Ok(Exit::Success)
 }
 
-fn text(status: &Status, width: Option<usize>) -> String {
+fn text(status: &Status, width: usize) -> String {
     let counters = status.counters.iter().map(|(name, n)| vec![name.clone(), n.to_string()]).collect();
     let sections = [
         section("clients", &CLIENT, status.clients.iter().map(client).collect(), width),
@@ -127,11 +128,11 @@ fn death(death: &Death) -> Vec<String> {
 }
 
 /// A title and its rows, two columns in.
-fn section(title: &str, header: &[&str], rows: Vec<Vec<String>>, width: Option<usize>) -> String {
+fn section(title: &str, header: &[&str], rows: Vec<Vec<String>>, width: usize) -> String {
     if rows.is_empty() {
         return format!("{title}: none\n");
     }
-    let table = table::table(header, &rows, width.map(|width| width.saturating_sub(2)));
+    let table = table::aligned(header, &rows, &vec![Give::End; header.len()], width.saturating_sub(2));
     let lines: String = table.lines().map(|line| format!("  {line}\n")).collect();
     format!("{title}\n{lines}")
 }
@@ -170,7 +171,7 @@ mod tests {
     #[test]
     fn every_section_says_none_when_it_is_empty() {
         let status = json!({ "daemon": { "pid": 7, "version": "0.1.0" }, "counters": { "runs": 3 } });
-        let text = text(&read(status), None);
+        let text = text(&read(status), 120);
         for line in ["daemon 7, version 0.1.0, up 0 s", "clients: none", "executors: none", "quarantine: none"] {
             assert!(text.contains(line), "{line} not in\n{text}");
         }
@@ -192,7 +193,7 @@ mod tests {
                 "summary": { "match": 2, "mismatch": 0, "not_compared": 0, "failed": 0 }, "dump": null,
             }],
         }));
-        let text = text(&status, None);
+        let text = text(&status, 200);
         let words = |start: &str| {
             let line = text.lines().find(|line| line.trim_start().starts_with(start)).unwrap();
             line.split("  ").map(str::trim).filter(|word| !word.is_empty()).collect::<Vec<_>>().join("|")
@@ -208,7 +209,7 @@ mod tests {
             "graph": "0".repeat(64), "name": "0_0-forward", "part": 0, "deaths_in_a_row": 1, "dump": "/x".repeat(90),
             "cause": "killed by signal 9",
         });
-        let text = text(&read(json!({ "quarantine": [death] })), Some(80));
+        let text = text(&read(json!({ "quarantine": [death] })), 80);
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Exit, Outcome, SocketArgument};
+use super::{Exit, Outcome, SocketArgument, table};
 use crate::daemon::peer::{Peer, PeerError};
 use crate::daemon::socket;
 use crate::protocol::control::Request;
@@ -21,7 +21,7 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
     let (mut peer, welcome) = match Peer::connect(&path, "rust-ort stop") {
         Ok(connected) => connected,
         Err(PeerError::Absent { .. }) => {
-            println!("no daemon answers on {}", path.display());
+            table::put(&format!("no daemon answers on {}\n", path.display()))?;
             return Ok(Exit::Success);
         }
         Err(error) => return Err(error.into()),
@@ -36,6 +36,6 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    println!("daemon {} ended", welcome.daemon_pid);
+    table::put(&format!("daemon {} ended\n", welcome.daemon_pid))?;
     Ok(Exit::Success)
 }

@@ -8,16 +8,26 @@ use rustix::termios::tcgetwinsize;
 /// What keeps a subcommand from doing its work.
 pub(super) type Failure = Box<dyn Error>;
 
-/// Columns of the terminal that standard output is; else those that `COLUMNS` tells; else None: no line is cut.
-pub(super) fn width() -> Option<usize> {
+/// Columns of a table that is piped. A program reads `--json`.
+const PIPED: usize = 120;
+/// Below this nothing is cut any further.
+const NARROWEST: usize = 40;
+
+/// Columns of the terminal that standard output is; else those that `COLUMNS` tells.
+pub(super) fn terminal() -> Option<usize> {
     let stdout = io::stdout();
     if stdout.is_terminal()
         && let Ok(size) = tcgetwinsize(&stdout)
         && size.ws_col > 0
     {
-        return Some(size.ws_col.into());
+        return Some(usize::from(size.ws_col).max(NARROWEST));
     }
-    std::env::var("COLUMNS").ok()?.parse().ok()
+    std::env::var("COLUMNS").ok()?.parse().ok().map(|columns: usize| columns.max(NARROWEST))
+}
+
+/// Columns that a table may take: the terminal's, else [`PIPED`].
+pub(super) fn width() -> usize {
+    terminal().unwrap_or(PIPED)
 }
 
 /// Write to standard output. A reader that has gone (`| head`) is no error.
@@ -37,7 +47,7 @@ pub(super) fn fit(text: &str, width: Option<usize>) -> String {
 /// How the cells of a column give way when a row does not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Give {
-    /// Not at all: half a number is a wrong number.
+    /// Not at all: half a number is a wrong number. A row that does not fit for that becomes a block.
     Never,
     /// They lose their end.
     End,
@@ -49,37 +59,64 @@ const GAP: usize = 2;
 /// Columns are not cut below this.
 const LEAST: usize = 6;
 
-/// Rows below a header, columns aligned, the widest columns cut until a row fits the width. Control characters are
-/// escaped.
-pub(super) fn table(header: &[&str], rows: &[Vec<String>], width: Option<usize>) -> String {
-    aligned(header, rows, &vec![Give::End; header.len()], width)
+/// A table in pieces.
+pub(super) struct Pieces {
+    /// The heads of the columns; None where each record is a block that names its fields.
+    pub(super) header: Option<String>,
+    /// One a row: a line, or a block of several.
+    pub(super) records: Vec<String>,
 }
 
-/// As [`table`], each column giving way in its own manner. When none can any more, rows are wider than the width.
-pub(super) fn aligned(header: &[&str], rows: &[Vec<String>], gives: &[Give], width: Option<usize>) -> String {
-    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|cell| escape(cell)).collect()).collect();
-    let mut widths = natural_widths(header, &rows);
-    if let Some(limit) = width {
-        while row_width(&widths) > limit {
-            let giving = widths.iter_mut().zip(gives).filter(|(width, give)| **give != Give::Never && **width > LEAST);
-            match giving.map(|(width, _)| width).max() {
-                Some(widest) => *widest -= 1,
-                None => break,
-            }
+impl Pieces {
+    /// The pieces under each other, blocks apart.
+    pub(super) fn text(&self) -> String {
+        match &self.header {
+            Some(header) => std::iter::once(header).chain(&self.records).map(|line| line.clone() + "\n").collect(),
+            None => self.records.iter().map(|block| block.clone() + "\n").collect::<Vec<_>>().join("\n"),
         }
     }
-    let header = header.iter().map(|cell| (*cell).to_owned()).collect();
-    let mut text = String::new();
-    for row in std::iter::once(&header).chain(&rows) {
-        let cells = row.iter().zip(&widths).zip(gives).map(|((cell, &width), give)| {
+}
+
+/// Rows below a header, columns aligned, the widest columns giving way until a row fits the width. Where they cannot,
+/// one block a row. Control characters are escaped.
+pub(super) fn aligned(header: &[&str], rows: &[Vec<String>], gives: &[Give], width: usize) -> String {
+    pieces(header, rows, gives, width).text()
+}
+
+/// As [`aligned`], in pieces.
+pub(super) fn pieces(header: &[&str], rows: &[Vec<String>], gives: &[Give], width: usize) -> Pieces {
+    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|cell| escape(cell)).collect()).collect();
+    let mut widths = natural_widths(header, &rows);
+    while row_width(&widths) > width {
+        let giving = widths.iter_mut().zip(gives).filter(|(width, give)| **give != Give::Never && **width > LEAST);
+        match giving.map(|(width, _)| width).max() {
+            Some(widest) => *widest -= 1,
+            None => return blocks(header, &rows, width),
+        }
+    }
+    let line = |cells: Vec<&str>| {
+        let cells = cells.into_iter().zip(&widths).zip(gives).map(|((cell, &width), give)| {
             let cell = if *give == Give::Middle { cut_middle(cell, width) } else { cut(cell, width) };
             format!("{cell:width$}")
         });
-        let line = cells.collect::<Vec<_>>().join(&" ".repeat(GAP));
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    text
+        cells.collect::<Vec<_>>().join(&" ".repeat(GAP)).trim_end().to_owned()
+    };
+    let records = rows.iter().map(|row| line(row.iter().map(String::as_str).collect())).collect();
+    Pieces { header: Some(line(header.to_vec())), records }
+}
+
+/// One block a row, whatever its width.
+pub(super) fn blocks(header: &[&str], rows: &[Vec<String>], width: usize) -> Pieces {
+    let escaped = |row: &Vec<String>| row.iter().map(|cell| escape(cell)).collect::<Vec<_>>();
+    Pieces { header: None, records: rows.iter().map(|row| block(header, &escaped(row), width)).collect() }
+}
+
+/// A row as lines of name and value, without what is not known.
+fn block(header: &[&str], row: &[String], width: usize) -> String {
+    let names = header.iter().map(|name| name.chars().count()).max().unwrap_or_default();
+    let room = width.saturating_sub(names + GAP).max(LEAST);
+    let known = header.iter().zip(row).filter(|(_, cell)| !matches!(cell.as_str(), "" | "-"));
+    known.map(|(name, cell)| format!("{name:names$}  {}", cut_middle(cell, room))).collect::<Vec<_>>().join("\n")
 }
 
 /// Width of a row when every column has given way as far as it can.
@@ -108,6 +145,18 @@ fn row_width(widths: &[usize]) -> usize {
 pub(super) fn colours() -> bool {
     let variable = |name| std::env::var_os(name).unwrap_or_default();
     io::stdout().is_terminal() && variable("NO_COLOR").is_empty() && variable("TERM") != "dumb"
+}
+
+/// The text in lines of at most so many columns, broken at spaces; a longer word loses its middle.
+pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ').map(|word| cut_middle(word, width)) {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => *line += &format!(" {word}"),
+            _ => lines.push(word),
+        }
+    }
+    lines
 }
 
 fn cut(text: &str, width: usize) -> String {
@@ -146,19 +195,35 @@ mod tests {
     #[test]
     fn a_table_fits_the_width_by_cutting_its_widest_column() {
         let rows = vec![vec!["a".repeat(40), "1".to_owned()], vec!["b\u{1b}[0m".to_owned(), "200".to_owned()]];
-        let text = table(&["name", "n"], &rows, Some(20));
+        let gives = [Give::End, Give::Never];
+        let text = aligned(&["name", "n"], &rows, &gives, 20);
         let cut = "a".repeat(14) + "…";
         assert_eq!(text, format!("{:17}n\n{cut}  1\n{:17}200\n", "name", "b\\u{1b}[0m"));
-        assert!(table(&["name", "n"], &rows, None).contains(&"a".repeat(40)));
+        assert!(aligned(&["name", "n"], &rows, &gives, 200).contains(&"a".repeat(40)));
     }
 
     #[test]
     fn names_lose_their_middle_and_numbers_nothing() {
         let rows = vec![vec!["model_layers_0_mlp_weight".to_owned(), "1.234e-7".to_owned()]];
         let gives = [Give::Middle, Give::Never];
-        assert_eq!(aligned(&["name", "n"], &rows, &gives, Some(20)), "name        n\nmodel…ight  1.234e-7\n");
+        assert_eq!(aligned(&["name", "n"], &rows, &gives, 20), "name        n\nmodel…ight  1.234e-7\n");
         assert_eq!(least_width(&["name", "n"], &rows, &gives), 6 + 2 + 8);
-        assert!(aligned(&["name", "n"], &rows, &gives, Some(3)).contains("1.234e-7"));
+    }
+
+    #[test]
+    fn a_row_that_cannot_fit_is_a_block_of_what_is_known() {
+        let row = |name: &str, why: &str| [name, "1.234e-7", "-", why].map(str::to_owned).to_vec();
+        let rows = [row("model_layers_0_mlp_weight", ""), row("b", "x")];
+        let gives = [Give::Never; 4];
+        let text = aligned(&["name", "n", "m", "why"], &rows, &gives, 20);
+        assert_eq!(text, "name  model_l…weight\nn     1.234e-7\n\nname  b\nn     1.234e-7\nwhy   x\n");
+    }
+
+    #[test]
+    fn text_is_wrapped_at_spaces() {
+        assert_eq!(wrapped("one two three", 8), ["one two", "three"]);
+        assert_eq!(wrapped("a/very/long/path and", 9), ["a/ve…path", "and"]);
+        assert_eq!(wrapped("", 9), [""]);
     }
 
     #[test]

@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use super::{Exit, Outcome, table};
+use serde_json::json;
+
+use super::{Exit, Outcome, json_text, table};
 use crate::onnx;
 
 #[derive(Debug, clap::Args)]
@@ -11,6 +13,9 @@ pub(super) struct Arguments {
     model: PathBuf,
     /// Where the result goes; replaced when it is there
     output: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
 pub(super) fn run(args: &Arguments) -> Outcome {
@@ -21,6 +26,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     let widened = onnx::widen(&model, &values)?;
     let output = args.output.display();
     let text = match &widened {
+        _ if args.json => json_text("widen", json!({ "output": args.output, "widened": widened.is_some() }))?,
         Some(_) => format!("{output}: bfloat16 computes in float32 where ONNX Runtime's CPU provider has no kernel\n"),
         None => format!("{output}: as it was; no node needs another type\n"),
     };

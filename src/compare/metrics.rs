@@ -8,6 +8,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::digits::elements;
 use super::scalar::{self, Bounds, Outside, Pair, Stats};
 use super::simd;
 use super::tolerance::Tolerance;
@@ -202,7 +203,8 @@ fn locate(pair: &Pair<'_>, shape: &Shape, number: u64) -> Element {
 impl fmt::Display for Element {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let part = if self.imaginary { " (imaginary part)" } else { "" };
-        write!(f, "{:?}{part}: expected {}, got {}", self.at, self.reference, self.candidate)
+        let [reference, candidate] = elements(self.reference, self.candidate);
+        write!(f, "{:?}{part}: expected {reference}, got {candidate}", self.at)
     }
 }
 

@@ -4,6 +4,7 @@
 //! facts out. The rule and the reasons for its numbers are in `docs/decisions/0002-tolerance.md`.
 
 mod alignment;
+mod digits;
 mod metrics;
 mod opinion;
 mod scalar;
@@ -16,6 +17,7 @@ mod tolerance;
 mod verdict;
 
 pub use alignment::{Alignment, Dim, Kind, Observed, align, distance};
+pub use digits::{distance as distance_text, elements, significant};
 pub use metrics::{ABOVE, Counts, Element, MaxDiff, Metrics, Required};
 pub use opinion::Opinion;
 pub use signature::signature;

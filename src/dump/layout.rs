@@ -1,5 +1,7 @@
 //! Names of files and folders, and the JSON in them.
 
+use std::fs;
+use std::io;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -11,6 +13,7 @@ use crate::tensor::TensorDesc;
 
 pub(super) const RUN_FILE: &str = "run.json";
 pub(super) const PARTS_FILE: &str = "parts.json";
+pub(super) const PROVENANCE_FILE: &str = "provenance.json";
 pub(super) const MODEL_FILE: &str = "model.onnx";
 pub(super) const MANIFEST_FILE: &str = "manifest.json";
 pub(super) const TENSORS_FOLDER: &str = "tensors";
@@ -22,6 +25,9 @@ pub(super) const PARTS_SCHEMA: &str = "rust_ort/parts/1";
 pub(super) const PROVENANCE_SCHEMA: &str = "rust_ort/provenance/1";
 pub(super) const DATA_SET_SCHEMA: &str = "rust_ort/data_set/1";
 pub(super) const COMPARISON_SCHEMA: &str = "rust_ort/comparison/1";
+
+/// Largest JSON file that is read: the nodes of the largest graphs take some hundred MB.
+const MAX_JSON_BYTES: u64 = 1 << 30;
 
 /// Longest folder name: file systems allow 255 bytes, and suffixes are added.
 const MAX_NAME_BYTES: usize = 200;
@@ -160,6 +166,11 @@ pub(super) fn reproduction_folder(step: u64) -> (&'static str, String) {
     ("node_", format!("_{step}"))
 }
 
+/// Whether the name is one that we give to a file of a data set.
+pub(super) fn is_data_set_file(name: &str) -> bool {
+    name == MANIFEST_FILE || Role::ALL.iter().any(|role| number(name, role.prefix(), ".pb").is_some())
+}
+
 /// The number in `<prefix><number><suffix>`, only in the form that we write.
 pub(super) fn number(name: &str, prefix: &str, suffix: &str) -> Option<u64> {
     let digits = name.strip_prefix(prefix)?.strip_suffix(suffix)?;
@@ -194,10 +205,23 @@ pub(super) fn to_json(value: &impl Serialize) -> Vec<u8> {
 
 /// The schema in `run.json` of a folder; None when it is no dump of ours, whatever its version.
 pub(super) fn run_schema(folder: &Path) -> Option<String> {
-    let text = std::fs::read(folder.join(RUN_FILE)).ok()?;
-    let value: Value = serde_json::from_slice(&text).ok()?;
+    let value: Value = serde_json::from_slice(&read_json(&folder.join(RUN_FILE)).ok()?).ok()?;
     let schema = value.get(SCHEMA_KEY)?.as_str()?;
     schema.starts_with(RUN_FAMILY).then(|| schema.to_owned())
+}
+
+/// Content of a JSON file of a dump, which may come from anywhere. Errors: what `fs::read` has, InvalidInput for what
+/// is no regular file (a pipe would never end), FileTooLarge above [`MAX_JSON_BYTES`].
+pub(super) fn read_json(path: &Path) -> io::Result<Vec<u8>> {
+    let facts = fs::metadata(path)?;
+    if !facts.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+    }
+    if facts.len() > MAX_JSON_BYTES {
+        let text = format!("{} bytes; expected at most {MAX_JSON_BYTES} of JSON", facts.len());
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
+    }
+    fs::read(path)
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ use writer::{Job, Queue, Shared, StepState, lock};
 pub use crate::protocol::control::CallsToDump;
 pub use layout::{Comparison, DataSet, FileEntry, Role};
 pub use nodes::{NODES_SCHEMA, NodeReproduction, NodeRow, NodeTable};
-pub use retention::{Removed, gc};
+pub use retention::{Kept, Removed, gc};
 pub use writer::FlushReport;
 
 /// Copies of tensors that may wait for the disk; whoever hands over more waits.
@@ -90,9 +90,16 @@ pub enum DumpError {
         /// The run's folder.
         path: PathBuf,
     },
+    /// A folder without runs.
+    #[error("{}: not a folder of dumps: neither runs nor tensors of ours are in it; name the folder that holds the runs", path.display())]
+    NoRuns {
+        /// The folder.
+        path: PathBuf,
+    },
     /// A path that is nothing of a dump.
     #[error(
-        "{}: neither a folder of dumps, a run, a graph, a part, a data set, nor a .onnx, .pb or .json file; name one",
+        "{}: neither a folder of dumps, a run, a graph, a part, a data set, a folder of a node, nor a .onnx, .pb or .json \
+         file; name one",
         path.display()
     )]
     NoDump {

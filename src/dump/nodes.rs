@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -116,16 +116,25 @@ pub(super) fn remove_nodes(part_folder: &Path, step: u64) -> io::Result<()> {
     if !table.exists() {
         return Ok(());
     }
+    for folder in reproductions(part_folder, step)? {
+        fs::remove_dir_all(folder)?;
+    }
+    remove_if_there(&table)
+}
+
+/// The folders `node_<name>_<step>` of a call.
+pub(super) fn reproductions(part_folder: &Path, step: u64) -> io::Result<Vec<PathBuf>> {
     let (prefix, suffix) = layout::reproduction_folder(step);
+    let mut folders = Vec::new();
     for entry in fs::read_dir(part_folder)? {
         let entry = entry?;
         let name = entry.file_name();
         let ours = name.to_str().is_some_and(|name| name.starts_with(prefix) && name.ends_with(&suffix));
         if ours && entry.file_type()?.is_dir() {
-            fs::remove_dir_all(entry.path())?;
+            folders.push(entry.path());
         }
     }
-    remove_if_there(&table)
+    Ok(folders)
 }
 
 fn is_wrong(verdict: &TensorVerdict) -> bool {

@@ -23,7 +23,7 @@ pub struct RunEntry {
     pub path: PathBuf,
     /// `run.json`.
     pub info: Value,
-    /// By name.
+    /// In the order of compilation.
     pub graphs: Vec<GraphEntry>,
 }
 
@@ -45,6 +45,18 @@ pub struct GraphEntry {
 pub struct PartEntry {
     /// Number.
     pub part: u32,
+    /// Folder.
+    pub path: PathBuf,
+    /// By number.
+    pub steps: Vec<StepEntry>,
+}
+
+/// A model and its data sets in ONNX's own test layout, outside a part: `node_<name>_<step>`, what `replay --repro`
+/// wrote, or what another tool did.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CaseEntry {
+    /// Folder name.
+    pub name: String,
     /// Folder.
     pub path: PathBuf,
     /// By number.
@@ -91,6 +103,8 @@ pub enum Place {
     Graph(GraphEntry),
     /// A part of a graph.
     Part(PartEntry),
+    /// A model with data sets, outside a part.
+    Case(CaseEntry),
     /// A data set.
     Step(StepEntry),
     /// A file that ends in `.onnx`.
@@ -158,15 +172,29 @@ pub fn find(path: &Path) -> Result<Place, DumpError> {
     if let Some(part) = layout::number(&name, "part_", "").and_then(|part| u32::try_from(part).ok()) {
         return part_entry(path.to_owned(), part).map(Place::Part).map_err(DumpError::io(path, "list"));
     }
-    if layout::run_schema(path).is_some() {
+    if is_run(path)? {
         return run_entry(path.to_owned(), name).map(Place::Run);
     }
     if path.join(layout::PARTS_FILE).exists() {
         return graph_entry(path.to_owned(), name).map(Place::Graph).map_err(DumpError::io(path, "list"));
     }
+    if path.join(layout::MODEL_FILE).is_file() {
+        let steps = steps(path).map_err(DumpError::io(path, "list"))?;
+        return Ok(Place::Case(CaseEntry { name, path: path.to_owned(), steps }));
+    }
     match runs(path)? {
         list if list.is_empty() => Err(DumpError::NoDump { path: path.to_owned() }),
         list => Ok(Place::Folder(list)),
+    }
+}
+
+/// Errors: there is a run.json that cannot be read, or is no JSON.
+fn is_run(folder: &Path) -> Result<bool, DumpError> {
+    let path = folder.join(layout::RUN_FILE);
+    match layout::read_json(&path).and_then(|bytes| Ok(serde_json::from_slice::<Value>(&bytes)?)) {
+        Ok(_) => Ok(layout::run_schema(folder).is_some()),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(false),
+        Err(error) => Err(DumpError::io(&path, "read")(error)),
     }
 }
 
@@ -183,10 +211,21 @@ fn run_entry(path: PathBuf, name: String) -> Result<RunEntry, DumpError> {
         let mut graphs =
             folders.into_iter().map(|(name, path)| graph_entry(path, name)).collect::<io::Result<Vec<_>>>()?;
         graphs.retain(|graph| graph.info != Value::Null || !graph.parts.is_empty());
+        graphs.sort_by_cached_key(|graph| compile_order(&graph.name));
         Ok(graphs)
     };
     let graphs = list().map_err(DumpError::io(&path, "list"))?;
     Ok(RunEntry { info: json(&path.join(layout::RUN_FILE)), name, path, graphs })
+}
+
+/// The numbers of torch's compile id, forward before backward. Graphs of other names come last.
+fn compile_order(name: &str) -> (Vec<u64>, usize, String) {
+    let parsed = name.split_once('-').and_then(|(id, rest)| {
+        let id = id.split('_').map(|number| number.parse().ok()).collect::<Option<Vec<u64>>>()?;
+        let direction = ["forward", "backward", "inference"].iter().position(|known| rest.starts_with(known))?;
+        Some((id, direction, rest.to_owned()))
+    });
+    parsed.unwrap_or_else(|| (vec![u64::MAX], 0, name.to_owned()))
 }
 
 fn graph_entry(path: PathBuf, name: String) -> io::Result<GraphEntry> {
@@ -231,9 +270,7 @@ fn state(path: &Path) -> Completeness {
     let incomplete = |reason: String| Completeness::Incomplete(reason);
     let manifest = match manifest(path) {
         Ok(manifest) => manifest,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return incomplete("no manifest: the run ended before the step was whole".to_owned());
-        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return without_manifest(path),
         Err(error) => return incomplete(format!("{MANIFEST_FILE}: {error}")),
     };
     if let Some(first) = manifest.lost.first() {
@@ -244,9 +281,54 @@ fn state(path: &Path) -> Completeness {
     missing.map_or(Completeness::Complete, |entry| incomplete(format!("{} is missing", entry.file)))
 }
 
+/// Outside a part a data set has no manifest: there the model goes last.
+fn without_manifest(path: &Path) -> Completeness {
+    let absolute = path.canonicalize().unwrap_or_default();
+    let folder = absolute.parent().unwrap_or(Path::new("/"));
+    let name = folder.file_name().and_then(OsStr::to_str).unwrap_or_default();
+    let of_part = layout::number(name, "part_", "").is_some() || folder.join(layout::PROVENANCE_FILE).exists();
+    let reason = match (of_part, folder.join(layout::MODEL_FILE).is_file()) {
+        (false, true) => return Completeness::Complete,
+        (false, false) => "no manifest, and no model beside it: its writer ended before it was whole",
+        (true, _) => "no manifest: the run ended before the step was whole",
+    };
+    Completeness::Incomplete(reason.to_owned())
+}
+
+/// The folder `node_<name>_<step>` of a part, where it is whole.
+pub fn reproduction(part: &Path, node: &str, step: u64) -> Option<PathBuf> {
+    let (prefix, suffix) = layout::reproduction_folder(step);
+    let folder = part.join(format!("{prefix}{node}{suffix}"));
+    (layout::check_name("node", node).is_ok() && folder.join(layout::MODEL_FILE).is_file()).then_some(folder)
+}
+
+/// The folder of the part that a data set or a reproduction in it belongs to: the nearest `part_<k>` above, else the
+/// folder that the data set is in.
+pub fn part_of(data_set: &Path) -> &Path {
+    let is_part = |path: &&Path| {
+        let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        layout::number(name, "part_", "").is_some()
+    };
+    let above = data_set.parent().unwrap_or(Path::new("/"));
+    data_set.ancestors().skip(1).take(2).find(is_part).unwrap_or(above)
+}
+
+/// What ran a graph, as `parts.json` says; of older dumps as `run.json` does. Null when neither does.
+pub fn options(graph: &Path) -> Value {
+    let of = |path: PathBuf| json(&path).get("options").cloned();
+    let of_run = || of(graph.parent()?.join(layout::RUN_FILE));
+    of(graph.join(layout::PARTS_FILE)).or_else(of_run).unwrap_or_default()
+}
+
+/// Any JSON file of a dump. Errors: it cannot be read, is too large, is no JSON.
+pub fn any_json(path: &Path) -> Result<Value, DumpError> {
+    let value = layout::read_json(path).and_then(|bytes| Ok(serde_json::from_slice(&bytes)?));
+    value.map_err(DumpError::io(path, "read"))
+}
+
 /// A data set's manifest. Errors: NotFound when there is none, InvalidData when it is not one of this version.
 pub fn manifest(step: &Path) -> io::Result<DataSet> {
-    let bytes = fs::read(step.join(MANIFEST_FILE))?;
+    let bytes = layout::read_json(&step.join(MANIFEST_FILE))?;
     let manifest: DataSet = serde_json::from_slice(&bytes)?;
     versioned(&manifest.schema, DATA_SET_SCHEMA)?;
     Ok(manifest)
@@ -273,7 +355,7 @@ fn read_versioned<T: DeserializeOwned>(
     expected: &str,
     schema: impl Fn(&T) -> &String,
 ) -> io::Result<Option<T>> {
-    match fs::read(path) {
+    match layout::read_json(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
         Ok(bytes) => {
@@ -331,5 +413,5 @@ fn folders(folder: &Path) -> io::Result<Vec<(String, PathBuf)>> {
 }
 
 fn json(path: &Path) -> Value {
-    fs::read(path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or(Value::Null)
+    layout::read_json(path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or(Value::Null)
 }

@@ -4,20 +4,21 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::DumpError;
-use super::layout::{self, MANIFEST_FILE, TENSORS_FOLDER};
-use super::nodes::remove_nodes;
-use super::reader::{self, Completeness};
+use super::layout::{self, MANIFEST_FILE, MODEL_FILE, TENSORS_FOLDER};
+use super::nodes::{remove_nodes, reproductions};
+use super::reader::{self, Completeness, RunEntry, StepEntry};
 use super::store::{blob_path, remove_if_there, remove_if_unreferenced};
 use crate::onnx::TEMPORARY_PREFIX;
 
 /// A temporary file younger than this may belong to a process that is not visible from here.
 const LEFTOVER_AGE: Duration = Duration::from_secs(60);
 
-/// What a clean-up removed.
+/// What a clean-up removed, and what it left.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Removed {
     /// Data sets.
@@ -26,48 +27,94 @@ pub struct Removed {
     pub tensors: usize,
     /// Temporary files of processes that are gone.
     pub leftovers: usize,
-    /// Bytes of tensors and leftovers.
+    /// Bytes of all that went.
     pub bytes: u64,
+    /// What would have gone.
+    pub kept: Vec<Kept>,
+}
+
+/// Something that a clean-up left where it is.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Kept {
+    /// The run or the data set.
+    pub path: PathBuf,
+    /// Why.
+    pub reason: String,
+}
+
+impl Removed {
+    fn keep(&mut self, path: &Path, reason: impl Into<String>) {
+        self.kept.push(Kept { path: path.to_owned(), reason: reason.into() });
+    }
+
+    fn blob(&mut self, bytes: u64) {
+        self.bytes += bytes;
+        self.tensors += usize::from(bytes > 0);
+    }
 }
 
 /// Below a folder of dumps: with `keep`, all but the newest `keep` complete steps of each part go; tensors that no data
-/// set holds and leftovers go. Incomplete steps stay: they are what a crash left behind.
+/// set holds and leftovers go. Incomplete steps stay: they are what a crash left behind. So do runs that are being
+/// written, and data sets that hold something that is not ours. Links are not followed. Errors: [`DumpError::NoRuns`],
+/// [`DumpError::Io`].
 pub fn gc(folder: &Path, keep: Option<usize>) -> Result<Removed, DumpError> {
     let mut removed = Removed::default();
-    for run in reader::runs(folder)? {
-        leftovers(&run.path, &mut removed)?;
-        for graph in run.graphs {
-            leftovers(&graph.path, &mut removed)?;
-            for part in graph.parts {
-                if let Some(keep) = keep {
-                    let n = keep_newest(&part.path, keep).map_err(DumpError::io(&part.path, "remove old steps of"))?;
-                    removed.steps += n;
-                }
-                leftovers(&part.path, &mut removed)?;
-                for step in part.steps.iter().filter(|step| step.path.exists()) {
-                    leftovers(&step.path, &mut removed)?;
-                }
-            }
+    let runs = reader::runs(folder)?;
+    let tensors = folder.join(TENSORS_FOLDER);
+    if runs.is_empty() && blobs(&tensors)?.is_empty() {
+        return Err(DumpError::NoRuns { path: folder.to_owned() });
+    }
+    for run in runs {
+        match super::hold(&run.path) {
+            Ok(_held) => gc_run(run, keep, &mut removed)?,
+            Err(DumpError::Busy { path }) => removed.keep(&path, "it is being written"),
+            Err(error) => return Err(error),
         }
     }
-    let tensors = folder.join(TENSORS_FOLDER);
-    if tensors.is_dir() {
+    if is_folder(&tensors) {
         leftovers(&tensors, &mut removed)?;
         unreferenced(&tensors, &mut removed)?;
     }
     Ok(removed)
 }
 
-/// Remove blobs that no data set holds.
-pub(super) fn unreferenced(tensors: &Path, removed: &mut Removed) -> Result<(), DumpError> {
-    for path in entries(tensors)? {
-        if path.extension() == Some(OsStr::new("pb")) {
-            let bytes = remove_if_unreferenced(&path).map_err(DumpError::io(&path, "remove"))?;
-            removed.bytes += bytes;
-            removed.tensors += usize::from(bytes > 0);
+fn gc_run(run: RunEntry, keep: Option<usize>, removed: &mut Removed) -> Result<(), DumpError> {
+    leftovers(&run.path, removed)?;
+    for graph in run.graphs {
+        leftovers(&graph.path, removed)?;
+        for part in graph.parts {
+            if let Some(keep) = keep {
+                old_steps(&part.path, keep, removed).map_err(DumpError::io(&part.path, "remove old steps of"))?;
+            }
+            leftovers(&part.path, removed)?;
+            for step in part.steps.iter().filter(|step| step.path.exists()) {
+                leftovers(&step.path, removed)?;
+            }
         }
     }
     Ok(())
+}
+
+/// Remove blobs that no data set holds.
+pub(super) fn unreferenced(tensors: &Path, removed: &mut Removed) -> Result<(), DumpError> {
+    for path in blobs(tensors)? {
+        removed.blob(remove_if_unreferenced(&path).map_err(DumpError::io(&path, "remove"))?);
+    }
+    Ok(())
+}
+
+/// Files below `tensors` with the names that we give. None when it is a link: it may lead anywhere.
+fn blobs(tensors: &Path) -> Result<Vec<PathBuf>, DumpError> {
+    let is_blob = |path: &PathBuf| {
+        let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        name.strip_suffix(".pb").is_some_and(|hash| hash.len() == 64 && hash.bytes().all(|b| b.is_ascii_hexdigit()))
+    };
+    let list = if is_folder(tensors) { entries(tensors)? } else { Vec::new() };
+    Ok(list.into_iter().filter(is_blob).collect())
+}
+
+fn is_folder(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|facts| facts.is_dir())
 }
 
 fn leftovers(folder: &Path, removed: &mut Removed) -> Result<(), DumpError> {
@@ -96,27 +143,78 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>, DumpError> {
 }
 
 /// All but the newest `keep` complete steps of a part go, with their verdicts and the tensors that only they held.
-/// Returns how many went.
-pub(super) fn keep_newest(part: &Path, keep: usize) -> io::Result<usize> {
+pub(super) fn keep_newest(part: &Path, keep: usize) -> io::Result<()> {
+    old_steps(part, keep, &mut Removed::default())
+}
+
+fn old_steps(part: &Path, keep: usize, removed: &mut Removed) -> io::Result<()> {
     let mut complete: Vec<_> =
         reader::steps(part)?.into_iter().filter(|step| step.state == Completeness::Complete).collect();
     complete.truncate(complete.len().saturating_sub(keep));
     for step in &complete {
-        let hashes: BTreeSet<String> = reader::manifest(&step.path)
-            .map(|manifest| manifest.entries().map(|entry| entry.hash.clone()).collect())
-            .unwrap_or_default();
-        // Manifest first: what is half removed must not read as whole.
-        remove_if_there(&step.path.join(MANIFEST_FILE))?;
-        fs::remove_dir_all(&step.path)?;
-        remove_if_there(&part.join(layout::comparison_file(step.step)))?;
-        remove_nodes(part, step.step)?;
-        // part → graph → run → folder
-        if let Some(folder) = part.ancestors().nth(3) {
-            let tensors = folder.join(TENSORS_FOLDER);
-            for hash in hashes.iter().filter(|hash| hash.bytes().all(|byte| byte.is_ascii_hexdigit())) {
-                remove_if_unreferenced(&blob_path(&tensors, hash))?;
+        match stranger(part, step)? {
+            Some(path) => removed.keep(&step.path, format!("{} is not ours", path.display())),
+            None => remove_step(part, step, removed)?,
+        }
+    }
+    Ok(())
+}
+
+/// The first thing, in the data set and the reproductions of its nodes, that we did not write.
+fn stranger(part: &Path, step: &StepEntry) -> io::Result<Option<PathBuf>> {
+    let is_ours = |path: &Path, folder: &Path| {
+        let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        let is_model = name == MODEL_FILE && path.parent() == Some(folder) && folder != step.path;
+        is_model || layout::is_data_set_file(name) || name.starts_with(TEMPORARY_PREFIX)
+    };
+    for folder in std::iter::once(step.path.clone()).chain(reproductions(part, step.step)?) {
+        for path in below(&folder)? {
+            if !is_ours(&path, &folder) || !path.symlink_metadata()?.is_file() {
+                return Ok(Some(path));
             }
         }
     }
-    Ok(complete.len())
+    Ok(None)
+}
+
+fn remove_step(part: &Path, step: &StepEntry, removed: &mut Removed) -> io::Result<()> {
+    let hashes: BTreeSet<String> = reader::manifest(&step.path)
+        .map(|manifest| manifest.entries().map(|entry| entry.hash.clone()).collect())
+        .unwrap_or_default();
+    let mut files = below(&step.path)?;
+    for folder in reproductions(part, step.step)? {
+        files.extend(below(&folder)?);
+    }
+    files.extend([layout::comparison_file(step.step), layout::nodes_file(step.step)].map(|name| part.join(name)));
+    let facts = files.iter().filter_map(|path| path.symlink_metadata().ok());
+    // What has other names, the blob's among them, goes with the last of them.
+    let bytes: u64 = facts.filter(|facts| facts.nlink() == 1).map(|facts| facts.len()).sum();
+    // Manifest first: what is half removed must not read as whole.
+    remove_if_there(&step.path.join(MANIFEST_FILE))?;
+    fs::remove_dir_all(&step.path)?;
+    remove_if_there(&part.join(layout::comparison_file(step.step)))?;
+    remove_nodes(part, step.step)?;
+    removed.steps += 1;
+    removed.bytes += bytes;
+    // part → graph → run → folder
+    if let Some(folder) = part.ancestors().nth(3) {
+        let tensors = folder.join(TENSORS_FOLDER);
+        for hash in hashes.iter().filter(|hash| hash.bytes().all(|byte| byte.is_ascii_hexdigit())) {
+            removed.blob(remove_if_unreferenced(&blob_path(&tensors, hash))?);
+        }
+    }
+    Ok(())
+}
+
+/// Everything below a folder that is no folder.
+fn below(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        match entry.file_type()?.is_dir() {
+            true => files.extend(below(&entry.path())?),
+            false => files.push(entry.path()),
+        }
+    }
+    Ok(files)
 }

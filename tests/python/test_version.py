@@ -12,7 +12,6 @@ import pytest
 
 import rust_ort
 from rust_ort.dump import run_json
-from rust_ort.options import Options
 from rust_ort.transport import connection
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +21,7 @@ DECLARED: str = tomllib.loads((ROOT / "Cargo.toml").read_text())["package"]["ver
 def test_whoever_tells_a_version_tells_that_of_cargo_toml(daemon: Any, run_cli: Any) -> None:
     assert rust_ort.__version__ == DECLARED
     assert run_cli("--version").stdout.split() == ["rust-ort", DECLARED]
-    assert json.loads(run_json(Options()))["versions"]["rust_ort"] == DECLARED
+    assert json.loads(run_json())["versions"]["rust_ort"] == DECLARED
     daemon.client().connection()
     status = json.loads(run_cli("status", "--json").stdout)
     assert status["daemon"]["version"] == DECLARED

@@ -14,8 +14,8 @@ from torch import fx
 
 from rust_ort import torch_private
 from rust_ort.export import aliases, exporter, rules
-from rust_ort.export.provenance import module_path, source_line
-from rust_ort.torch_private import HigherOrderOperator, OperatorBase, OpOverload, free_unbacked_symbols, pytree
+from rust_ort.export.provenance import module_path, operator_name, source_line
+from rust_ort.torch_private import HigherOrderOperator, OpOverload, free_unbacked_symbols, pytree
 
 SCHEMA_VERSION = 1
 PART_PREFIX = "part_"
@@ -57,12 +57,6 @@ def is_compute(node: fx.Node) -> bool:
     if node.op != "call_function" or node.target in BOOKKEEPING:
         return False
     return not isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool))
-
-
-def operator_name(node: fx.Node) -> str:
-    """`aten.mm.default`; of a higher-order operator also what it wraps."""
-    wrapped = [str(arg) for arg in node.args if isinstance(arg, OperatorBase)]
-    return str(node.target) + (f"({', '.join(wrapped)})" if wrapped else "")
 
 
 def operators(gm: fx.GraphModule) -> dict[str, str]:
@@ -142,11 +136,12 @@ class Partition:
     def compute_nodes(self) -> int:
         return sum(len(part.compute_nodes) for part in self.parts) + len(self.eager)
 
-    def parts_json(self) -> str:
-        """Content of parts.json."""
+    def parts_json(self, options: Mapping[str, Any] | None = None) -> str:
+        """Content of parts.json. options: those that the graph was compiled with."""
         return json.dumps(
             {
                 "schema": SCHEMA_VERSION,
+                "options": dict(options or {}),
                 "compute_nodes": self.compute_nodes,
                 "eager_nodes": len(self.eager),
                 "parts": [{"part": part.index, "nodes": part.compute_nodes} for part in self.parts],

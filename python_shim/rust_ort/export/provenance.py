@@ -10,10 +10,25 @@ from typing import Any
 import torch
 from torch import fx
 
+from rust_ort.torch_private import OperatorBase
+
 SCHEMA_VERSION = 1
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 _STEP = re.compile(r"\._(?:modules|parameters|buffers)\['([^']+)'\]|\.(\w+)|\['([^']+)'\]|\[(\d+)\]")
+
+
+def operator_name(node: fx.Node) -> str:
+    """`aten.mm.default`, `operator.getitem`; of a higher-order operator also what it wraps."""
+    target = node.target
+    if isinstance(target, (str, OperatorBase)):
+        name = str(target)
+    else:
+        # The builtins of `operator` call their module `_operator`.
+        module = (getattr(target, "__module__", None) or "builtins").removeprefix("_")
+        name = f"{module}.{getattr(target, '__qualname__', None) or type(target).__qualname__}"
+    wrapped = [str(arg) for arg in node.args if isinstance(arg, OperatorBase)]
+    return name + (f"({', '.join(wrapped)})" if wrapped else "")
 
 
 def source_line(node: fx.Node) -> str:
@@ -127,7 +142,7 @@ def provenance_json(
             "values": {
                 value: {
                     "fx": fx_name,
-                    "op": str(nodes[fx_name].target),
+                    "op": operator_name(nodes[fx_name]),
                     "source": source_line(nodes[fx_name]),
                     "module": module_path(nodes[fx_name]),
                     "seq_nr": nodes[fx_name].meta.get("seq_nr", -1),

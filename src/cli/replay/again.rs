@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use super::repro::Alone;
 use super::runtime::{Model, Ran, Runtime};
 use super::target::Target;
 use super::{Arguments, nodes};
@@ -32,6 +33,8 @@ pub(super) struct Again {
     pub(super) actuals: Vec<Actual>,
     /// Values of the model, when asked.
     pub(super) nodes: Vec<nodes::Facts>,
+    /// The node that is reproduced alone.
+    pub(super) node: Option<Alone>,
 }
 
 /// An output against what it was when it was dumped.
@@ -42,13 +45,11 @@ pub(super) struct Actual {
 }
 
 impl Again {
-    /// The verdicts that count: against eager where there are any.
-    pub(super) fn judged(&self) -> Box<dyn Iterator<Item = &TensorVerdict> + '_> {
-        if self.verdicts.is_empty() {
-            Box::new(self.actuals.iter().map(|actual| &actual.verdict))
-        } else {
-            Box::new(self.verdicts.iter())
-        }
+    /// The verdicts that count: of the outputs against eager where there are any, and of the node alone.
+    pub(super) fn judged(&self) -> impl Iterator<Item = &TensorVerdict> {
+        let actuals = if self.verdicts.is_empty() { self.actuals.as_slice() } else { &[] };
+        let actuals = actuals.iter().map(|actual| &actual.verdict);
+        self.node.iter().map(|node| &node.verdict).chain(&self.verdicts).chain(actuals)
     }
 
     /// Model, level, time, and whether another version ran it.
@@ -89,6 +90,7 @@ pub(super) fn replay(args: &Arguments, runtime: &Runtime, target: &Target) -> Re
         verdicts: Vec::new(),
         actuals: Vec::new(),
         nodes: Vec::new(),
+        node: None,
     };
     match runtime.run(&model, &feeds) {
         Ok(ran) => {

@@ -12,17 +12,17 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use self::again::Again;
-use self::repro::Repro;
+use self::repro::{Alone, Repro};
 use self::runtime::Runtime;
-use super::table::{self, Failure};
-use super::{Exit, Outcome, compare, ls};
-use crate::compare::{Summary, TensorVerdict, Verdict, summary};
+use super::table::{self, Failure, Give};
+use super::{Exit, Outcome, compare, json_text, ls};
+use crate::compare::{Summary, TensorVerdict, Verdict, distance_text, summary};
 use crate::executor::Executor as _;
 use crate::protocol::message::Optimization;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
-    /// A folder of dumps, a run, a graph, a part or a data set
+    /// A folder of dumps, a run, a graph, a part, a data set or the folder of a node
     path: PathBuf,
     /// The data sets of this call only
     #[arg(long)]
@@ -51,7 +51,7 @@ pub(super) struct Arguments {
     #[arg(long, default_value = "1")]
     repeat: NonZeroU32,
     /// Write a folder that shows the same with only onnx, numpy and onnxruntime: of the part, or with --nodes NAME of
-    /// that node alone
+    /// that node alone, judged by eager's values where they were dumped
     #[arg(long, value_name = "FOLDER")]
     repro: Option<PathBuf>,
     /// Print JSON
@@ -67,15 +67,23 @@ fn optimization(name: &str) -> Result<Optimization, String> {
 pub(super) fn run(args: &Arguments) -> Outcome {
     let targets = target::find(args)?;
     let Some(first) = targets.first() else {
-        println!("{}: no data sets", args.path.display());
+        eprintln!("rust-ort: {}: no data sets", args.path.display());
+        if args.json {
+            table::put(&json_text("replay", json!({ "summary": Summary::default(), "data_sets": [] }))?)?;
+        }
         return Ok(Exit::NothingCompared);
     };
     let repro = args.repro.as_deref().map(|folder| Repro::new(folder, &targets, &args.nodes)).transpose()?;
     // Before anything runs: a part that kills the process leaves its reproduction all the same.
     repro.iter().try_for_each(Repro::write_part)?;
-    let runtime = Runtime::load(args, &first.run)?;
-    repro.iter().try_for_each(|repro| repro.write_node(&runtime))?;
-    let again = targets.iter().map(|target| again::replay(args, &runtime, target)).collect::<Result<Vec<_>, _>>()?;
+    let runtime = Runtime::load(args, first)?;
+    let mut node = match &repro {
+        Some(repro) => repro.write_node(&runtime)?,
+        None => None,
+    };
+    let mut again =
+        targets.iter().map(|target| again::replay(args, &runtime, target)).collect::<Result<Vec<_>, _>>()?;
+    again.iter_mut().for_each(|again| again.node = node.take());
     let total = summary(&again.iter().flat_map(Again::judged).cloned().collect::<Vec<_>>());
     let text = if args.json { json_of(&runtime, &again, total)? } else { text_of(&runtime, &again, total) };
     table::put(&text)?;
@@ -90,14 +98,18 @@ fn json_of(runtime: &Runtime, again: &[Again], total: Summary) -> Result<String,
         "onnxruntime": { "version": runtime.executor.version(), "library": runtime.library },
         "summary": total, "data_sets": again,
     });
-    Ok(serde_json::to_string_pretty(&value)? + "\n")
+    Ok(json_text("replay", value)?)
 }
 
 fn text_of(runtime: &Runtime, again: &[Again], total: Summary) -> String {
     let width = table::width();
     let mut text = format!("onnxruntime {} from {}\n", runtime.executor.version(), runtime.library.display());
     for again in again {
-        text += &format!("\n{}\n{}\n", again.path.display(), again.how());
+        text += &table::fit(&format!("\n{}\n{}\n", again.path.display(), again.how()), table::terminal());
+        if let Some(Alone { name, reference, verdict }) = &again.node {
+            text += &format!("node {name} alone, against {reference}:\n");
+            text += &compare::verdict_table(std::slice::from_ref(verdict), width);
+        }
         if !again.verdicts.is_empty() {
             text += &format!("against eager:\n{}", compare::verdict_table(&again.verdicts, width));
         }
@@ -112,17 +124,18 @@ fn text_of(runtime: &Runtime, again: &[Again], total: Summary) -> String {
         none if none == "-" => "there was nothing to judge against".to_owned(),
         counts => counts,
     };
-    table::fit(&text, width) + "\n" + &counts + "\n"
+    text + "\n" + &counts + "\n"
 }
 
-fn actuals_table(again: &Again, width: Option<usize>) -> String {
+fn actuals_table(again: &Again, width: usize) -> String {
     let row = |actual: &again::Actual| {
         let verdict = &actual.verdict;
-        let distance = verdict.metrics.as_ref().map_or("-".to_owned(), |metrics| format!("{:.3e}", metrics.max_abs));
+        let distance = verdict.metrics.as_ref().map_or("-".to_owned(), |metrics| distance_text(metrics.max_abs));
         let said = if actual.same_bits { "same bits".to_owned() } else { said(verdict) };
         vec![verdict.name.clone(), said, distance]
     };
-    table::table(&["name", "now", "max|Δ|"], &again.actuals.iter().map(row).collect::<Vec<_>>(), width)
+    let gives = [Give::Middle, Give::End, Give::Never];
+    table::aligned(&["name", "now", "max|Δ|"], &again.actuals.iter().map(row).collect::<Vec<_>>(), &gives, width)
 }
 
 /// A verdict in a cell.

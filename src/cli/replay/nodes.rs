@@ -11,7 +11,7 @@ use super::target::Target;
 use crate::cli::nearest;
 use crate::cli::show::{Statistics, statistics};
 use crate::cli::table::{self as text, Failure};
-use crate::compare::{TensorVerdict, Verdict, signature};
+use crate::compare::{TensorVerdict, Verdict, distance_text, signature, significant};
 use crate::onnx::proto::{GraphProto, ModelProto};
 use crate::onnx::{OnnxError, expose_intermediates};
 use crate::protocol::message::Optimization;
@@ -44,7 +44,7 @@ pub(super) fn look(
     feeds: &[TensorView<'_>],
     asked: &[String],
 ) -> Result<Vec<Facts>, Failure> {
-    let provenance = target.provenance();
+    let provenance = target.provenance()?;
     let names = resolve(graph(model.proto)?, &provenance, asked)?;
     let optimized = runtime.optimized(model);
     let mut facts = Vec::new();
@@ -167,14 +167,14 @@ fn produced(graph: &GraphProto) -> HashSet<&str> {
 }
 
 /// One row a value.
-pub(super) fn table(facts: &[Facts], width: Option<usize>) -> String {
-    let number = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.3e}"));
+pub(super) fn table(facts: &[Facts], width: usize) -> String {
+    let number = |value: Option<f64>| value.map_or("-".to_owned(), |value| significant(value, 4));
     let row = |facts: &Facts| {
         let statistics = facts.statistics.as_ref();
         let nan = statistics.map_or("-".to_owned(), |statistics| statistics.nan.to_string());
         let changed = match (&facts.optimized.verdict, &facts.optimized.metrics) {
             (Verdict::Match, Some(metrics)) if metrics.max_abs == 0. => "nothing".to_owned(),
-            (_, Some(metrics)) => format!("{:.1e} {}", metrics.max_abs, said(&facts.optimized)),
+            (_, Some(metrics)) => format!("{} {}", distance_text(metrics.max_abs), said(&facts.optimized)),
             _ => said(&facts.optimized),
         };
         vec![
@@ -193,5 +193,5 @@ pub(super) fn table(facts: &[Facts], width: Option<usize>) -> String {
     let header = ["name", "op", "onnx", "type", "min", "max", "mean", "nan", "sign.", "optimized: max|Δ|"];
     use text::Give::{End, Middle, Never};
     let gives = [Middle, Middle, End, End, Never, Never, Never, Never, Never, End];
-    text::fit(&text::aligned(&header, &facts.iter().map(row).collect::<Vec<_>>(), &gives, width), width)
+    text::aligned(&header, &facts.iter().map(row).collect::<Vec<_>>(), &gives, width)
 }

@@ -5,14 +5,15 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::nodes;
 use super::runtime::{Model, Runtime};
-use super::target::Target;
+use super::target::{Target, tensors};
 use crate::cli::table::Failure;
-use crate::compare::{Tolerance, Verdict};
-use crate::dump::Role;
+use crate::compare::{TensorVerdict, Tolerance, Verdict};
+use crate::dump::{Role, reader};
 use crate::executor::Executor as _;
 use crate::executor::ort::wrong_optimizers;
 use crate::onnx::proto::ModelProto;
@@ -37,6 +38,40 @@ pub(super) struct Repro<'a> {
 
 type Values<'a> = BTreeMap<&'a str, TensorView<'a>>;
 
+/// Whose outputs a folder holds.
+enum Expected {
+    /// Eager's, and how they came there.
+    Eager(String),
+    /// Somebody else's: nothing that agrees with them is thereby right.
+    NotEager(&'static str),
+}
+
+impl Expected {
+    fn text(&self) -> &str {
+        match self {
+            Expected::Eager(text) => text,
+            Expected::NotEager(text) => text,
+        }
+    }
+}
+
+/// A node run alone.
+#[derive(Debug, Serialize)]
+pub(super) struct Alone {
+    pub(super) name: String,
+    /// What its value was held against.
+    pub(super) reference: String,
+    pub(super) verdict: TensorVerdict,
+}
+
+/// A node with values for its ends.
+struct CutOut {
+    model: ModelProto,
+    inputs: Vec<(String, TensorBuf)>,
+    output: (String, TensorBuf),
+    expected: Expected,
+}
+
 /// What goes into the folder.
 struct Content<'a> {
     model: &'a ModelProto,
@@ -45,7 +80,7 @@ struct Content<'a> {
     outputs: Vec<(String, TensorView<'a>)>,
     /// Of what, whose outputs these are, what was found.
     title: String,
-    expected: &'static str,
+    expected: &'a Expected,
     found: String,
     /// Version of onnxruntime that ran it.
     onnxruntime: String,
@@ -82,40 +117,92 @@ impl<'a> Repro<'a> {
             [Role::Input, Role::Reference, Role::Actual].map(|role| target.tensors(role));
         let (inputs, references, actuals) = (inputs?, references?, actuals?);
         let (outputs, expected) = match (references.is_empty(), actuals.is_empty()) {
-            (false, _) => (&references, "eager's"),
-            (true, false) => (&actuals, "what ONNX Runtime gave when it was dumped; eager's were not dumped"),
-            (true, true) => (&actuals, "not known: neither eager's nor ONNX Runtime's were dumped"),
+            (false, _) => (&references, Expected::Eager("eager's".to_owned())),
+            (true, false) => {
+                let expected = "what ONNX Runtime gave when it was dumped; eager's were not dumped";
+                (&actuals, Expected::NotEager(expected))
+            }
+            (true, true) => (&actuals, Expected::NotEager("not known: neither eager's nor ONNX Runtime's were dumped")),
         };
         self.write(&Content {
             model: &model,
             inputs: named(&inputs),
             outputs: named(outputs),
             title: format!("part {}, step {}", target.part.display(), target.step.step),
-            expected,
+            expected: &expected,
             found: found(target, &references, &actuals),
             onnxruntime: target.onnxruntime(),
         })
     }
 
-    /// The node, when one was asked for: the model cut to it, its inputs and output as they are when nothing is
-    /// optimized.
-    pub(super) fn write_node(&self, runtime: &Runtime) -> Result<(), Failure> {
-        let (Some(node), target) = (self.node, self.target) else { return Ok(()) };
+    /// The node, when one was asked for, and how it does alone. It is on disk before it runs.
+    pub(super) fn write_node(&self, runtime: &Runtime) -> Result<Option<Alone>, Failure> {
+        let (Some(node), target) = (self.node, self.target) else { return Ok(None) };
         let proto = target.model()?;
-        let graph = nodes::graph(&proto)?;
-        let provenance = target.provenance();
-        let value = nodes::resolve(graph, &provenance, &[node.to_owned()])?.remove(0);
+        let provenance = target.provenance()?;
+        let value = nodes::resolve(nodes::graph(&proto)?, &provenance, &[node.to_owned()])?.remove(0);
+        let of = |key: &str| provenance[&value][key].as_str().unwrap_or_default().to_owned();
+        let cut_out = match self.dumped([&value, &of("fx")])? {
+            Some(dumped) => dumped,
+            None => self.cut_out(runtime, &proto, &value, &provenance)?,
+        };
+        let (part, step) = (target.part.display(), target.step.step);
+        let mut content = Content {
+            model: &cut_out.model,
+            inputs: views(&cut_out.inputs),
+            outputs: views(std::slice::from_ref(&cut_out.output)),
+            title: format!("node {value} ({}, {}) of {part}, step {step}", of("op"), of("source")),
+            expected: &cut_out.expected,
+            found: "Not judged: run it.".to_owned(),
+            onnxruntime: runtime.executor.version().to_owned(),
+        };
+        self.write(&content)?;
+        let alone = self.run_alone(runtime, value, &cut_out);
+        content.found = line(&alone.verdict);
+        self.write(&content)?;
+        Ok(Some(alone))
+    }
+
+    /// The node as it was dumped beside the part because it was wrong, by one of its names: eager's values, and the model
+    /// that ran on them.
+    fn dumped(&self, names: [&str; 2]) -> Result<Option<CutOut>, Failure> {
+        let (part, step) = (&self.target.part, self.target.step.step);
+        let Some(folder) = names.iter().find_map(|name| reader::reproduction(part, name, step)) else {
+            return Ok(None);
+        };
+        let data_set = folder.join(DATA_SET);
+        let owned = |tensor: &NamedTensor| (tensor.name.clone(), tensor.view().to_owned());
+        let Some(output) = tensors(&data_set, Role::Reference)?.first().map(owned) else { return Ok(None) };
+        let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let path = folder.join(MODEL);
+        Ok(Some(CutOut {
+            model: onnx::load(&path).map_err(|error| format!("{}: {error}", path.display()))?,
+            inputs: tensors(&data_set, Role::Input)?.iter().map(owned).collect(),
+            output,
+            expected: Expected::Eager(format!("eager's, from {name}")),
+        }))
+    }
+
+    /// The model cut to the node. Its values are eager's where the ends of the part give them, else those of ONNX Runtime
+    /// when nothing is optimized.
+    fn cut_out(
+        &self,
+        runtime: &Runtime,
+        proto: &ModelProto,
+        value: &String,
+        provenance: &Value,
+    ) -> Result<CutOut, Failure> {
+        let (target, graph) = (self.target, nodes::graph(proto)?);
         let named: HashSet<&str> =
             provenance.as_object().into_iter().flatten().map(|(name, _)| name.as_str()).collect();
-        let reads = onnx::read_by(graph, &value, &named)?;
-
+        let reads = onnx::read_by(graph, value, &named)?;
         let (inputs, references) = (target.tensors(Role::Input)?, target.tensors(Role::Reference)?);
         let feeds: Vec<_> = inputs.iter().map(NamedTensor::view).collect();
         let given: Values<'_> = graph.input.iter().map(|input| input.name()).zip(feeds.iter().copied()).collect();
         let eager: Values<'_> = references.iter().map(|tensor| (tensor.name.as_str(), tensor.view())).collect();
         let has_eager =
-            reads.iter().chain([&value]).all(|name| [&given, &eager].iter().any(|of| of.contains_key(name.as_str())));
-        let fetched = if has_eager { BTreeMap::new() } else { self.fetch(runtime, &proto, &feeds, &reads, &value)? };
+            reads.iter().chain([value]).all(|name| [&given, &eager].iter().any(|of| of.contains_key(name.as_str())));
+        let fetched = if has_eager { BTreeMap::new() } else { self.fetch(runtime, proto, &feeds, &reads, value)? };
         let tensor = |name: &String| {
             let computed =
                 || if has_eager { eager.get(name.as_str()).copied() } else { fetched.get(name).map(TensorBuf::view) };
@@ -123,22 +210,38 @@ impl<'a> Repro<'a> {
             view.map(|view| (name.clone(), view)).ok_or_else(|| format!("value {name:?} was not given by the run"))
         };
         let inputs = reads.iter().map(tensor).collect::<Result<Vec<_>, _>>()?;
-        let outputs = vec![tensor(&value)?];
-        let cut = cut(&proto, &inputs, &outputs)?;
-        let of = |key: &str| provenance[&value][key].as_str().unwrap_or_default().to_owned();
-        self.write(&Content {
-            model: &cut,
-            inputs,
-            outputs,
-            title: format!("node {value} ({}, {}) of {}, step {}", of("op"), of("source"), target.part.display(), target.step.step),
-            expected: if has_eager {
-                "eager's, on eager's inputs of the node"
-            } else {
-                "what ONNX Runtime gives in the whole part with no optimization, on these same inputs; eager's were not dumped"
+        let (name, output) = tensor(value)?;
+        let model = cut(proto, &inputs, &[(name.clone(), output)])?;
+        let expected = match has_eager {
+            true => Expected::Eager("eager's, on eager's inputs of the node".to_owned()),
+            false => Expected::NotEager(
+                "what ONNX Runtime gives in the whole part with no optimization, on these same inputs, so they tell nothing \
+                 of right and wrong; eager's were not dumped (compare=\"nodes\" dumps those of the first wrong nodes)",
+            ),
+        };
+        let inputs = inputs.into_iter().map(|(name, view)| (name, view.to_owned())).collect();
+        Ok(CutOut { model, inputs, output: (name, output.to_owned()), expected })
+    }
+
+    /// Judged by eager's value; NotCompared where there is none.
+    fn run_alone(&self, runtime: &Runtime, name: String, cut_out: &CutOut) -> Alone {
+        let CutOut { model, inputs, output: (_, reference), expected } = cut_out;
+        let Expected::Eager(expected) = expected else {
+            let verdict = TensorVerdict::not_compared(&name, "eager's values of this node were not dumped");
+            return Alone { name, reference: "nothing: eager's values were not dumped".to_owned(), verdict };
+        };
+        let feeds: Vec<_> = inputs.iter().map(|(_, tensor)| tensor.view()).collect();
+        let (config, target) = (self.target.config(), self.target);
+        let model =
+            Model { proto: model, optimization: target.optimization, config: &config, libraries: &target.libraries };
+        let verdict = match runtime.look(&model, &feeds).map(|ran| ran.outputs) {
+            Err(error) => TensorVerdict::failed(&name, error.to_string()),
+            Ok(outputs) => match outputs.first() {
+                None => TensorVerdict::failed(&name, "the model has no output"),
+                Some((_, value)) => target.judge(&name, &reference.view(), &value.view()),
             },
-            found: "Not judged: run it.".to_owned(),
-            onnxruntime: runtime.executor.version().to_owned(),
-        })
+        };
+        Alone { name, reference: expected.clone(), verdict }
     }
 
     /// The value and what it reads that is no input of the part, when nothing is optimized.
@@ -184,7 +287,8 @@ impl<'a> Repro<'a> {
     }
 
     fn readme(&self, content: &Content<'_>) -> String {
-        let Content { title, expected, found, onnxruntime, .. } = content;
+        let Content { title, found, onnxruntime, .. } = content;
+        let expected = content.expected.text();
         let versions = &self.target.run["versions"];
         let version = |name: &str| versions[name].as_str().unwrap_or("unknown").to_owned();
         let pin =
@@ -199,8 +303,8 @@ impl<'a> Repro<'a> {
              Run it with only onnx, numpy and onnxruntime installed:\n\n\
              ```sh\npip install {packages}\npython run.py\n```\n\n\
              It runs `{MODEL}` on `{DATA_SET}/input_<i>.pb` with the CPU provider and optimization level \"{level}\" and \
-             compares with `{DATA_SET}/output_<i>.pb`. Exit code: 0 all inside tolerance, 1 not. The tolerance stands at the \
-             head of `run.py`.\n\n\
+             compares with `{DATA_SET}/output_<i>.pb`. Exit code: 0 all inside tolerance, 1 not, 3 inside but the expected \
+             values are not eager's, or there are none. The tolerance stands at the head of `run.py`.\n\n\
              Expected outputs: {expected}.\n\n## What was found\n\n{found}\n\n## Versions\n\n\
              rust_ort {own}, onnxruntime {onnxruntime}, onnx {onnx}, torch {torch}, Python {python}.\n",
             packages = packages.join(" "),
@@ -224,6 +328,7 @@ impl<'a> Repro<'a> {
         config.insert(disabled, all.join(";"));
         Ok(TEMPLATE
             .replace("\"@OPTIMIZATION@\"", &json!(self.target.optimization.name()).to_string())
+            .replace("\"@BY_EAGER@\"", if matches!(content.expected, Expected::Eager(_)) { "True" } else { "False" })
             .replace("\"@CONFIG@\"", &serde_json::to_string_pretty(&config)?)
             .replace("\"@LIBRARIES@\"", &serde_json::to_string(&self.target.libraries)?)
             .replace("\"@TOLERANCES@\"", &serde_json::to_string_pretty(&tolerances)?))
@@ -271,6 +376,10 @@ fn named(tensors: &[NamedTensor]) -> Vec<(String, TensorView<'_>)> {
     tensors.iter().map(|tensor| (tensor.name.clone(), tensor.view())).collect()
 }
 
+fn views(tensors: &[(String, TensorBuf)]) -> Vec<(String, TensorView<'_>)> {
+    tensors.iter().map(|(name, tensor)| (name.clone(), tensor.view())).collect()
+}
+
 /// The model between the tensors, with their types.
 fn cut(
     model: &ModelProto,
@@ -293,11 +402,19 @@ fn found(target: &Target, references: &[NamedTensor], actuals: &[NamedTensor]) -
     if actuals.is_empty() {
         return "No result was dumped: the run ended before it was whole.".to_owned();
     }
-    let line = |(reference, actual): (&NamedTensor, &NamedTensor)| {
-        let verdict = target.judge(&actual.name, &reference.view(), &actual.view());
-        let word = if verdict.verdict == Verdict::Match { "inside tolerance" } else { "**outside tolerance**" };
-        format!("- {word}: {verdict}")
+    let judge = |(reference, actual): (&NamedTensor, &NamedTensor)| {
+        line(&target.judge(&actual.name, &reference.view(), &actual.view()))
     };
-    let lines: Vec<_> = references.iter().zip(actuals).map(line).collect();
+    let lines: Vec<_> = references.iter().zip(actuals).map(judge).collect();
     if lines.is_empty() { "Not judged: eager's outputs were not dumped.".to_owned() } else { lines.join("\n") }
+}
+
+fn line(verdict: &TensorVerdict) -> String {
+    let word = match verdict.verdict {
+        Verdict::Match => "inside tolerance",
+        Verdict::Mismatch => "**outside tolerance**",
+        Verdict::NotCompared(_) => "not judged",
+        Verdict::Failed(_) => "**failed**",
+    };
+    format!("- {word}: {verdict}")
 }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use prost::Message as _;
-use serde_json::Value;
 
 use super::Arguments;
+use super::target::Target;
 use crate::cli::table::Failure;
 use crate::executor::Executor as _;
 use crate::executor::ort::{OrtExecutor, ThreadPool, custom_op_library};
@@ -35,17 +35,16 @@ pub(super) struct Ran {
 }
 
 impl Runtime {
-    /// `run`: run.json of what is to run. Errors: no library is known, or it does not load.
-    pub(super) fn load(args: &Arguments, run: &Value) -> Result<Self, Failure> {
+    /// For what is to run. Errors: no library is known, or it does not load.
+    pub(super) fn load(args: &Arguments, target: &Target) -> Result<Self, Failure> {
         let given = || std::env::var_os("RUST_ORT_ONNXRUNTIME").filter(|path| !path.is_empty()).map(PathBuf::from);
-        let of_run = || run["onnxruntime_library"].as_str().map(PathBuf::from).filter(|path| path.exists());
+        let of_run = || target.run["onnxruntime_library"].as_str().map(PathBuf::from).filter(|path| path.exists());
         let library = args.onnxruntime.clone().or_else(given).or_else(of_run).ok_or(
             "no onnxruntime library is known, and that of the run is not here; name one with --onnxruntime (in a wheel \
              it is onnxruntime/capi/libonnxruntime.so.*)",
         )?;
         let library = std::path::absolute(library)?;
-        let ran_with = || run["options"]["threads"].as_u64().and_then(|threads| u32::try_from(threads).ok());
-        let threads = args.threads.or_else(ran_with).unwrap_or_default();
+        let threads = args.threads.or_else(|| target.threads()).unwrap_or_default();
         let executor = OrtExecutor::load(&library, ThreadPool { threads, allow_spinning: false })?;
         Ok(Self { executor, library, providers: args.provider.clone(), repeat: args.repeat.get() })
     }

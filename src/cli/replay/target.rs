@@ -17,8 +17,12 @@ use crate::tensor::TensorView;
 /// A data set to run.
 pub(super) struct Target {
     pub(super) step: StepEntry,
-    /// The part's folder, absolute.
+    /// The folder of the model, absolute: a part, or one beside which a data set stands.
     pub(super) part: PathBuf,
+    /// The part that it belongs to, absolute; the same where it belongs to none.
+    home: PathBuf,
+    /// What the graph was compiled with; null when that is not known.
+    options: Value,
     /// `run.json`; null when there is none.
     pub(super) run: Value,
     pub(super) optimization: Optimization,
@@ -37,6 +41,7 @@ pub(super) fn find(args: &Arguments) -> Result<Vec<Target>, Failure> {
         Place::Run(run) => of_run(run),
         Place::Graph(graph) => of_graph(graph).collect(),
         Place::Part(part) => vec![part],
+        Place::Case(case) => return wanted(args, case.steps),
         Place::Step(step) => return wanted(args, vec![step]),
         Place::Model(path) | Place::Tensor(path) | Place::Json(path) => {
             return Err(format!("{}: a file; name a data set, part, graph or run", path.display()).into());
@@ -51,8 +56,13 @@ fn wanted(args: &Arguments, steps: Vec<StepEntry>) -> Result<Vec<Target>, Failur
     there.dedup();
     match args.step {
         Some(number) if !there.contains(&number) => {
-            let list = there.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
-            let list = if list.is_empty() { "there are none".to_owned() } else { format!("there are {list}") };
+            let list = match there.as_slice() {
+                [] => "it has none".to_owned(),
+                [one] => format!("its only step is {one}"),
+                several => {
+                    format!("its steps are {}", several.iter().map(u64::to_string).collect::<Vec<_>>().join(", "))
+                }
+            };
             Err(format!("{}: no data set of step {number}; {list}", args.path.display()).into())
         }
         asked => {
@@ -62,10 +72,10 @@ fn wanted(args: &Arguments, steps: Vec<StepEntry>) -> Result<Vec<Target>, Failur
     }
 }
 
-/// Content of the part's `provenance.json`. Null when there is none.
-fn provenance_json(part: &Path) -> Value {
-    let bytes = std::fs::read(part.join("provenance.json")).unwrap_or_default();
-    serde_json::from_slice(&bytes).unwrap_or_default()
+/// Content of the part's `provenance.json`. Null when there is none. Errors: it cannot be read.
+fn provenance_json(part: &Path) -> Result<Value, Failure> {
+    let path = part.join("provenance.json");
+    if path.symlink_metadata().is_err() { Ok(Value::Null) } else { Ok(reader::any_json(&path)?) }
 }
 
 /// Those that were named, else those that the part ran with. Errors: one that it ran with is not here.
@@ -73,7 +83,7 @@ fn libraries(args: &Arguments, part: &Path) -> Result<Vec<PathBuf>, Failure> {
     if !args.custom_op_library.is_empty() {
         return Ok(args.custom_op_library.iter().map(std::path::absolute).collect::<Result<_, _>>()?);
     }
-    let ran_with = provenance_json(part)["custom_op_libraries"].take();
+    let ran_with = provenance_json(part)?.get("custom_op_libraries").cloned().unwrap_or_default();
     let ran_with: Vec<PathBuf> = serde_json::from_value(ran_with).unwrap_or_default();
     match ran_with.iter().find(|path| !path.exists()) {
         Some(missing) => Err(format!(
@@ -87,17 +97,28 @@ fn libraries(args: &Arguments, part: &Path) -> Result<Vec<PathBuf>, Failure> {
     }
 }
 
+/// The tensors of a role in a data set, by index. Errors: a file that cannot be read, a gap.
+pub(super) fn tensors(data_set: &Path, role: Role) -> Result<Vec<NamedTensor>, Failure> {
+    let files = reader::tensors(data_set, role).map_err(|error| format!("{}: {error}", data_set.display()))?;
+    if let Some((at, (index, path))) = files.iter().enumerate().find(|(at, (index, _))| *at as u64 != *index) {
+        return Err(format!("{}: tensor {at} is missing before number {index}", path.display()).into());
+    }
+    let load = |path: &Path| onnx::load_tensor(path).map_err(|error| format!("{}: {error}", path.display()).into());
+    files.iter().map(|(_, path)| load(path)).collect()
+}
+
 impl Target {
     fn new(args: &Arguments, step: StepEntry) -> Result<Self, Failure> {
         let folder = step.path.canonicalize()?;
         let part = folder.parent().unwrap_or(Path::new("/")).to_owned();
-        let run = part.ancestors().nth(2).map(|run| run.join("run.json"));
-        let run = run.and_then(|path| std::fs::read(path).ok());
-        let run: Value = run.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
-        let ran = run["options"]["ort_optimization"].as_str().and_then(Optimization::from_name);
+        let home = reader::part_of(&folder).to_owned();
+        let run = home.ancestors().nth(2).map(|run| run.join("run.json"));
+        let run = run.and_then(|path| reader::any_json(&path).ok()).unwrap_or_default();
+        let options = home.parent().map(reader::options).unwrap_or_default();
+        let ran = options["ort_optimization"].as_str().and_then(Optimization::from_name);
         let optimization = args.optimization.or(ran).unwrap_or_default();
-        let libraries = libraries(args, &part)?;
-        Ok(Self { step, part, run, optimization, libraries })
+        let libraries = libraries(args, &home)?;
+        Ok(Self { step, part, home, options, run, optimization, libraries })
     }
 
     /// The model that ran: the one of the data set's precision where there is one, else the exported one.
@@ -107,27 +128,28 @@ impl Target {
     }
 
     pub(super) fn model(&self) -> Result<ModelProto, Failure> {
-        Ok(onnx::load(&self.model_path())?)
+        let path = self.model_path();
+        onnx::load(&path).map_err(|error| format!("{}: {error}", path.display()).into())
     }
 
     /// `values` of `provenance.json`: value → {fx, op, module, …}. Null when there is none.
-    pub(super) fn provenance(&self) -> Value {
-        provenance_json(&self.part)["values"].take()
+    pub(super) fn provenance(&self) -> Result<Value, Failure> {
+        Ok(provenance_json(&self.home)?.get("values").cloned().unwrap_or_default())
+    }
+
+    /// Threads of the runtime's pool that it ran with.
+    pub(super) fn threads(&self) -> Option<u32> {
+        self.options["threads"].as_u64().and_then(|threads| u32::try_from(threads).ok())
     }
 
     /// The tensors of a role, by index. Errors: a file that cannot be read, a gap.
     pub(super) fn tensors(&self, role: Role) -> Result<Vec<NamedTensor>, Failure> {
-        let files = reader::tensors(&self.step.path, role)?;
-        if let Some((at, (index, path))) = files.iter().enumerate().find(|(at, (index, _))| *at as u64 != *index) {
-            return Err(format!("{}: tensor {at} is missing before number {index}", path.display()).into());
-        }
-        let load = |path: &Path| onnx::load_tensor(path).map_err(|error| format!("{}: {error}", path.display()).into());
-        files.iter().map(|(_, path)| load(path)).collect()
+        tensors(&self.step.path, role)
     }
 
     /// The run's tolerance, None: by dtype.
     pub(super) fn tolerance(&self) -> Option<Tolerance> {
-        serde_json::from_value(self.run["options"]["tolerance"].clone()).ok()
+        serde_json::from_value(self.options["tolerance"].clone()).ok()
     }
 
     /// With the run's tolerance.
@@ -144,6 +166,6 @@ impl Target {
 
     /// Session config entries of the run.
     pub(super) fn config(&self) -> std::collections::BTreeMap<String, String> {
-        serde_json::from_value(self.run["options"]["session_options"].clone()).unwrap_or_default()
+        serde_json::from_value(self.options["session_options"].clone()).unwrap_or_default()
     }
 }

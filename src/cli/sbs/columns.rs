@@ -2,7 +2,7 @@
 
 use super::Mark;
 use crate::cli::table::Give;
-use crate::compare::{Metrics, TensorVerdict, Verdict};
+use crate::compare::{Metrics, TensorVerdict, Verdict, distance_text};
 use crate::dump::{NodeRow, NodeTable};
 
 /// A node in its table.
@@ -37,10 +37,7 @@ impl Cell {
             Cell::Text(text) => text.clone(),
             Cell::Count(count) => count.map_or_else(|| "-".to_owned(), |count| count.to_string()),
             Cell::Milliseconds(Some(ms)) => format!("{ms:.3}"),
-            Cell::Real(Some(0.)) => "0".to_owned(),
-            Cell::Real(real) | Cell::Milliseconds(real) => {
-                real.map_or_else(|| "-".to_owned(), |real| format!("{real:.1e}"))
-            }
+            Cell::Real(real) | Cell::Milliseconds(real) => real.map_or_else(|| "-".to_owned(), distance_text),
         }
     }
 }
@@ -66,8 +63,8 @@ pub(super) enum Shown {
 
 /// One column.
 pub(super) struct Column {
-    /// In CSV.
-    name: String,
+    /// In CSV, and where all columns are shown.
+    pub(super) name: String,
     /// On a terminal.
     pub(super) head: &'static str,
     pub(super) shown: Shown,
@@ -219,8 +216,9 @@ pub(super) fn comment(node: &NodeRow) -> String {
     if let Some(opinion) = &node.float64 {
         let judged = if opinion.is_rounding() { "rounding" } else { "ONNX Runtime is off" };
         let text = format!(
-            "{judged}: from float64 eager is {:.1e}, ONNX Runtime {:.1e}",
-            opinion.reference_error, opinion.candidate_error
+            "{judged}: from float64 eager is {}, ONNX Runtime {}",
+            distance_text(opinion.reference_error),
+            distance_text(opinion.candidate_error)
         );
         said.insert(0, text);
     }
@@ -257,7 +255,7 @@ mod tests {
     fn numbers_are_exact_or_short() {
         assert_eq!(
             (Cell::Real(Some(1.25e-7)).exact(), Cell::Real(Some(1.25e-7)).short()),
-            ("1.25e-7".into(), "1.2e-7".into())
+            ("1.25e-7".into(), "1.25e-7".into())
         );
         assert_eq!((Cell::Real(None).exact(), Cell::Real(None).short()), (String::new(), "-".into()));
         assert_eq!(Cell::Real(Some(f64::INFINITY)).exact(), "inf");

@@ -13,9 +13,9 @@ use serde_json::json;
 
 use self::columns::{Line, csv};
 use super::table::{self, Failure};
-use super::{Exit, Outcome};
+use super::{Exit, Outcome, json_text};
 use crate::compare::{Summary, TensorVerdict, Verdict, summary};
-use crate::dump::reader::{self, GraphEntry, Place, RunEntry};
+use crate::dump::reader::{self, CaseEntry, GraphEntry, Place, RunEntry};
 use crate::dump::{NodeRow, NodeTable};
 use crate::onnx;
 
@@ -32,7 +32,7 @@ pub(super) struct Arguments {
     /// So many rows of each table
     #[arg(long)]
     limit: Option<usize>,
-    /// All columns, cut at the terminal's width; to see all of them pipe it to `less -S`
+    /// All columns, under their names in CSV; where a row does not fit, one block a node
     #[arg(long)]
     wide: bool,
     /// Print JSON
@@ -48,6 +48,8 @@ pub(super) struct Arguments {
 #[value(rename_all = "snake_case")]
 enum Only {
     All,
+    /// Those that do not match, for whatever reason
+    Unmatched,
     Match,
     Mismatch,
     NotCompared,
@@ -99,6 +101,7 @@ impl Only {
         let any = |is: fn(&Verdict) -> bool| is(&node.local.verdict) || is(&node.cumulative.verdict);
         match self {
             Only::All => true,
+            Only::Unmatched => Mark::of(node) != Mark::Match,
             Only::Match => Mark::of(node) == Mark::Match,
             Only::Mismatch => any(|verdict| matches!(verdict, Verdict::Mismatch)),
             Only::NotCompared => any(|verdict| matches!(verdict, Verdict::NotCompared(_))),
@@ -173,9 +176,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     let mut total = Summary::default();
     found.iter().for_each(|found| super::ls::add(&mut total, &found.counted.total()));
     let text = if args.json {
-        serde_json::to_string_pretty(
-            &json!({ "tables": found.iter().map(|found| json_of(found, args)).collect::<Vec<_>>() }),
-        )? + "\n"
+        json_text("sbs", json!({ "tables": found.iter().map(|found| json_of(found, args)).collect::<Vec<_>>() }))?
     } else if args.csv {
         csv(found.iter().flat_map(|found| found.lines(args)))
     } else {
@@ -218,7 +219,7 @@ fn files(path: &Path) -> Result<Vec<(u64, PathBuf)>, Failure> {
             }
             return Ok(files);
         }
-        Place::Model(path) | Place::Tensor(path) => {
+        Place::Case(CaseEntry { path, .. }) | Place::Model(path) | Place::Tensor(path) => {
             return Err(format!("{}: expected a nodes_<step>.json, or a folder of a dump", path.display()).into());
         }
     };
@@ -230,8 +231,28 @@ fn read((step, path): (u64, PathBuf)) -> Result<Found, Failure> {
     let part = path.parent().unwrap_or(Path::new("."));
     let table = reader::nodes(part, step).map_err(|error| format!("{}: {error}", path.display()))?;
     let table = table.ok_or_else(|| format!("{}: it is gone", path.display()))?;
-    let (counted, outputs) = (Counted::of(&table), outputs(&part.join("model.onnx")));
-    Ok(Found { path, table, counted, outputs })
+    let outputs = outputs(&part.join("model.onnx"));
+    Ok(Found { counted: Counted::of(&table), path, table, outputs })
+}
+
+/// Rows of [`unmatched`].
+const MOST_UNMATCHED: usize = 20;
+
+/// The nodes of a table that do not match, the first of them, and how many there are of each kind.
+pub(super) fn unmatched(path: &Path, table: NodeTable) -> String {
+    let counted = Counted::of(&table);
+    let found = Found { counted, path: path.to_owned(), table, outputs: HashMap::new() };
+    let args = Arguments {
+        path: path.to_owned(),
+        only: Only::Unmatched,
+        sort: Sort::Order,
+        limit: Some(MOST_UNMATCHED),
+        wide: false,
+        json: false,
+        csv: false,
+    };
+    text::of(&found, &args, table::width(), table::colours())
+        + &format!("`rust-ort sbs {}` shows all {} nodes\n", path.display(), found.table.nodes.len())
 }
 
 /// Empty when the model cannot be read: the table says enough without it.

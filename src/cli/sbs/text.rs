@@ -1,34 +1,43 @@
 //! The table for people.
 
+use std::path::Path;
+
 use super::columns::{Column, Line, Shown, columns, comment};
 use super::{Arguments, Found, Mark};
 use crate::cli::ls;
-use crate::cli::table::{self, Give};
-use crate::compare::{Summary, Verdict};
-use crate::dump::NodeRow;
+use crate::cli::table::{self, Give, Pieces};
+use crate::compare::{Summary, Verdict, distance_text};
+use crate::dump::{NodeRow, reader};
 
 /// Width that a column whose cells lose their middle should have beyond the least.
 const ROOM_FOR_A_NAME: usize = 10;
 
+/// Column where the second half of the summary's lines begins.
+const SUMMARY: usize = 27;
+
 /// Heading, rows, summary.
-pub(super) fn of(found: &Found, args: &Arguments, width: Option<usize>, colours: bool) -> String {
+pub(super) fn of(found: &Found, args: &Arguments, width: usize, colours: bool) -> String {
     let lines = found.lines(args);
     let shown = lines.len();
-    let rows = rows(&lines, args.wide, width);
-    let marks = lines.iter().map(|line| Mark::of(line.node));
-    let rows = if colours { coloured(&rows, marks) } else { rows };
-    let heading = table::fit(&format!("{}\n", found.path.display()), width);
+    let mut rows = pieces(&lines, args.wide, width);
+    if colours {
+        colour(&mut rows, lines.iter().map(|line| Mark::of(line.node)));
+    }
+    let heading = table::fit(&format!("{}\n", found.path.display()), table::terminal());
+    let rows = if shown == 0 { String::new() } else { rows.text() };
     let hidden = match found.table.nodes.len() - shown {
         0 => String::new(),
         n => format!("{n} rows more are not shown\n"),
     };
-    heading + &rows + &table::fit(&(hidden + &summary(found, width)), width)
+    heading + &rows + &hidden + &summary(found, width)
 }
 
-fn rows(lines: &[Line<'_>], wide: bool, width: Option<usize>) -> String {
+fn pieces(lines: &[Line<'_>], wide: bool, width: usize) -> Pieces {
     let mut columns: Vec<Column> = columns().into_iter().filter(|column| wide || column.shown < Shown::Wide).collect();
     loop {
-        let header: Vec<&str> = columns.iter().map(|column| column.head).collect();
+        let head = |column: &'_ Column| if wide { column.name.clone() } else { column.head.to_owned() };
+        let header: Vec<String> = columns.iter().map(head).collect();
+        let header: Vec<&str> = header.iter().map(String::as_str).collect();
         let gives: Vec<Give> = columns.iter().map(|column| column.give).collect();
         let row = |line: &Line<'_>| columns.iter().map(|column| column.cell(line).short()).collect::<Vec<_>>();
         let rows: Vec<_> = lines.iter().map(row).collect();
@@ -36,34 +45,36 @@ fn rows(lines: &[Line<'_>], wide: bool, width: Option<usize>) -> String {
         let least = table::least_width(&header, &rows, &gives) + names * ROOM_FOR_A_NAME;
         // Of equal ones the last goes.
         let widest = (columns.iter().enumerate()).max_by_key(|(_, column)| column.shown).map(|(at, _)| at);
-        match (width, widest) {
-            (Some(width), Some(at)) if !wide && least > width && columns[at].shown > Shown::Always => {
+        match widest {
+            Some(at) if !wide && least > width && columns[at].shown > Shown::Always => {
                 columns.remove(at);
             }
-            _ => return table::fit(&table::aligned(&header, &rows, &gives, width), width),
+            // With all columns a row that fits only by cutting every name to pieces is no row to read.
+            _ if wide && least > width => return table::blocks(&header, &rows, width),
+            _ => return table::pieces(&header, &rows, &gives, width),
         }
     }
 }
 
-/// The rows below the header in the colours of their marks.
-fn coloured(rows: &str, marks: impl Iterator<Item = Mark>) -> String {
-    let colour = |mark: Mark| match mark {
+/// The rows in the colours of their marks.
+fn colour(rows: &mut Pieces, marks: impl Iterator<Item = Mark>) {
+    let code = |mark: Mark| match mark {
         Mark::Match => "32",
         Mark::Drifted => "33",
         Mark::Mismatch => "31",
         Mark::NotCompared => "2",
         Mark::Failed => "1;31",
     };
-    let mut lines = rows.lines();
-    let header = lines.next().map(|header| format!("\u{1b}[1m{header}\u{1b}[0m\n")).unwrap_or_default();
-    let rows = lines.zip(marks).map(|(line, mark)| format!("\u{1b}[{}m{line}\u{1b}[0m\n", colour(mark)));
-    header + &rows.collect::<String>()
+    for (record, mark) in rows.records.iter_mut().zip(marks) {
+        *record = format!("\u{1b}[{}m{record}\u{1b}[0m", code(mark));
+    }
+    rows.header = rows.header.take().map(|header| format!("\u{1b}[1m{header}\u{1b}[0m"));
 }
 
-fn summary(found: &Found, width: Option<usize>) -> String {
+fn summary(found: &Found, width: usize) -> String {
     let Found { table, counted, .. } = found;
     let counts = |counted: Summary| vec![ls::verdicts(Some(counted))];
-    let first = |node: Option<&NodeRow>| node.map_or_else(|| vec!["none".to_owned()], described);
+    let first = |node: Option<&NodeRow>| node.map_or_else(|| vec!["none".to_owned()], |node| described(found, node));
     let facts = [
         ("local:", counts(counted.local)),
         ("cumulative:", counts(counted.cumulative)),
@@ -73,9 +84,8 @@ fn summary(found: &Found, width: Option<usize>) -> String {
     ];
     let mut text = String::new();
     for (name, lines) in facts {
+        let lines = lines.iter().flat_map(|line| table::wrapped(line, width.saturating_sub(SUMMARY)));
         for (name, line) in std::iter::once(name).chain(std::iter::repeat("")).zip(lines) {
-            // The end of a path is what tells.
-            let line = width.map_or(line.clone(), |width| table::cut_middle(&line, width.saturating_sub(27)));
             text += &format!("{name:26} {line}\n");
         }
     }
@@ -83,9 +93,12 @@ fn summary(found: &Found, width: Option<usize>) -> String {
 }
 
 /// One line each: which node, where it comes from, what is known.
-fn described(node: &NodeRow) -> Vec<String> {
+fn described(found: &Found, node: &NodeRow) -> Vec<String> {
+    let part = found.path.parent().unwrap_or(Path::new(""));
+    let reproduction = reader::reproduction(part, &node.name, found.table.step);
+    let reproduction = reproduction.map_or_else(String::new, |path| format!("reproduction: {}", path.display()));
     let which = format!("#{} {} ({})", node.index, node.name, node.op);
-    let lines = [which, node.module.clone(), node.source.clone(), node.role.clone(), comment(node)];
+    let lines = [which, node.module.clone(), node.source.clone(), node.role.clone(), comment(node), reproduction];
     lines.into_iter().filter(|line| !line.is_empty()).collect()
 }
 
@@ -103,7 +116,11 @@ fn observing(found: &Found) -> String {
             let metrics = plain.iter().filter_map(|verdict| verdict.metrics.as_ref());
             let largest = metrics.map(|metrics| metrics.max_rel_to_max).fold(0., f64::max);
             let counts = ls::verdicts(Some(found.counted.plain));
-            format!("{n_changed} of {} outputs, at most max|Δ|/max|r| {largest:.1e} ({counts})", plain.len())
+            format!(
+                "{n_changed} of {} outputs, at most max|Δ|/max|r| {} ({counts})",
+                plain.len(),
+                distance_text(largest)
+            )
         }
     }
 }
@@ -114,7 +131,10 @@ mod tests {
 
     #[test]
     fn each_row_has_the_colour_of_its_mark() {
-        let text = coloured("  name\n=  a\n!  b\n", [Mark::Match, Mark::Mismatch].into_iter());
-        assert_eq!(text, "\u{1b}[1m  name\u{1b}[0m\n\u{1b}[32m=  a\u{1b}[0m\n\u{1b}[31m!  b\u{1b}[0m\n");
+        let (header, records) = (Some("  name".to_owned()), vec!["=  a".to_owned(), "!  b".to_owned()]);
+        let mut rows = Pieces { header, records };
+        colour(&mut rows, [Mark::Match, Mark::Mismatch].into_iter());
+        let text = "\u{1b}[1m  name\u{1b}[0m\n\u{1b}[32m=  a\u{1b}[0m\n\u{1b}[31m!  b\u{1b}[0m\n";
+        assert_eq!(rows.text(), text);
     }
 }

@@ -1,0 +1,32 @@
+//! Commands of a later version, and what serves until then.
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+/// (command, what to use instead). The README lists them as not available yet.
+const LATER: &[(&str, &str)] = &[
+    ("print", "`rust-ort show <model.onnx>` prints a model"),
+    ("dot", "`rust-ort show <model.onnx>` prints a model, and any viewer of ONNX draws it"),
+    ("align", "`rust-ort sbs <dump>` shows the nodes of a part beside eager's, matched by name"),
+    (
+        "blame",
+        "`rust-ort sbs <dump>` names the first wrong node of a dump made with compare=\"nodes\", and `rust-ort replay \
+         <part> --nodes NAME --repro FOLDER` reproduces it",
+    ),
+    ("prove", "`rust-ort replay <part> --repro FOLDER` writes a folder that shows it without rust_ort"),
+    ("capture", "dump from Python: `with rust_ort.dump(\"name\"): ...`, or RUST_ORT_DUMP=<folder>"),
+    ("diff", "`rust-ort compare <dump>` judges a dump's outputs against eager's"),
+    ("study", "`python -m rust_ort.studies.<name>`, such as llama or node_comparison"),
+    ("report", "`rust_ort.compare(...)` prints one, and `rust-ort sbs <dump> --csv` writes a table"),
+    ("bench", "`make bench` in the repository"),
+];
+
+/// What to say to a command line that names one of them.
+pub(super) fn answer(error: &clap::Error) -> Option<String> {
+    let (ErrorKind::InvalidSubcommand, Some(ContextValue::String(name))) =
+        (error.kind(), error.get(ContextKind::InvalidSubcommand))
+    else {
+        return None;
+    };
+    let (_, instead) = LATER.iter().find(|(later, _)| later == name)?;
+    Some(format!("{name} is not available yet; until then: {instead}"))
+}
