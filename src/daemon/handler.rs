@@ -230,7 +230,7 @@ impl Handler<'_> {
             name
         };
         if let Some((run, folder)) = dumped.as_ref().filter(|(_, folder)| folder.new) {
-            part.dump_precision(run, &folder.name);
+            dump_precision(&executor, run, folder, &part);
         }
         let reply = executor.ask(&LinkRequest::Prepare(part.spec.part.clone()), None);
         if let (Ok(_), Some((run, folder))) = (&reply, dumped.as_ref().filter(|(_, folder)| folder.new)) {
@@ -313,7 +313,7 @@ impl Handler<'_> {
             state.observing = Some(run.record.clone());
         }
         if let Some((run, folder)) = dump.as_ref().filter(|(_, folder)| folder.new) {
-            part.dump_precision(run, &folder.name);
+            dump_precision(&executor, run, folder, &part);
             dump_optimized(&executor, run, folder, &part);
         }
         let outcome = observed.step().run(&lease, |record| run_on(&executor, record));
@@ -420,6 +420,24 @@ impl<'a> Observation<'a> {
             references: references.as_deref(),
             tolerance: self.tolerance,
         }
+    }
+}
+
+/// Writes the part's model after the precision pass, where the pass changes it. The executor runs the pass: a model comes
+/// from anywhere, and what it breaks there is one client's. What fails is logged: the session that is made of the same
+/// model fails too, and tells.
+fn dump_precision(executor: &Executor, run: &dump::Run, folder: &DumpedPart, part: &Part) {
+    let written = match executor.ask(&LinkRequest::Widen(part.spec.part.clone()), None) {
+        Ok(LinkReply::Widened(None)) => Ok(()),
+        Ok(LinkReply::Widened(Some(model))) => {
+            run.precision(&folder.name, part.spec.part.part, &model).map_err(WireError::from)
+        }
+        Ok(other) => Err(unexpected("Widen", &other)),
+        Err(error) => Err(error),
+    };
+    if let Err(error) = written {
+        let (graph, part) = (&folder.name, part.spec.part.part);
+        tracing::warn!(graph, part, %error, "model after the precision pass not dumped");
     }
 }
 
