@@ -29,9 +29,9 @@ fn open(folder: PathBuf) -> Run {
 
 fn write_step(run: &Run, step: u64) {
     let (weight, input, output) = (tensor(-1.), tensor(step as f32), tensor(step as f32 + 0.5));
-    let inputs = [("w".to_owned(), weight.view()), ("x".to_owned(), input.view())];
+    let inputs = [("w".to_owned(), weight.shared()), ("x".to_owned(), input.shared())];
     let folder = run.begin_step("g", 0, StepId(step), &inputs).unwrap();
-    run.actuals(&folder, &[("y".to_owned(), output.view())]);
+    run.actuals(&folder, &[("y".to_owned(), output.shared())]);
     run.finish(&folder);
 }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::metrics::{Metrics, measure};
 use super::tolerance::Tolerance;
-use crate::tensor::{DType, TensorView};
+use crate::tensor::{DType, SharedTensor};
 
 /// What a comparison came to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,10 +63,22 @@ impl fmt::Display for TensorVerdict {
 /// The candidate against the reference, with the given tolerance or the dtype's own. Both: any dtype, any rank.
 /// `Failed` when dtypes or shapes differ or the tolerance is bad; `Match` when there are no elements.
 /// bool is compared exactly whatever the tolerance.
-pub fn judge(
+///
+/// Takes private tensors and shared ones, which a client may write meanwhile: then the metrics are of whatever was read,
+/// and two passes may have read different values; nothing else depends on them.
+pub fn judge<'a>(
     name: &str,
-    reference: &TensorView<'_>,
-    candidate: &TensorView<'_>,
+    reference: impl Into<SharedTensor<'a>>,
+    candidate: impl Into<SharedTensor<'a>>,
+    tolerance: Option<&Tolerance>,
+) -> TensorVerdict {
+    judge_shared(name, &reference.into(), &candidate.into(), tolerance)
+}
+
+fn judge_shared(
+    name: &str,
+    reference: &SharedTensor<'_>,
+    candidate: &SharedTensor<'_>,
     tolerance: Option<&Tolerance>,
 ) -> TensorVerdict {
     let dtype = reference.dtype();

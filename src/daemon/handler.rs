@@ -350,7 +350,7 @@ impl Handler<'_> {
                 PairToCompare::Pair { reference, candidate } => {
                     let lease = self.client.state().segments.lease(&[reference, candidate], &[])?;
                     let tensors = lease.inputs();
-                    compare::judge(&name, &tensors[0], &tensors[1], tolerance)
+                    compare::judge(&name, tensors[0], tensors[1], tolerance)
                 }
             });
         }

@@ -11,7 +11,7 @@ use crate::dump::{self, DumpError};
 use crate::ids::{StepId, ValueName};
 use crate::protocol::control::{CallsToDump, Notice, RegisterGraph};
 use crate::protocol::message::{ErrorCode, WireError};
-use crate::tensor::{CallRecord, TensorView};
+use crate::tensor::{CallRecord, SharedTensor};
 
 /// A part that was being prepared (no call) or run.
 struct Victim {
@@ -89,7 +89,7 @@ fn save(daemon: &Daemon, client: &Client, victim: &Victim, cause: &str) -> Resul
                 let views = lease.inputs();
                 let names = (0..views.len())
                     .map(|i| part.inputs.get(i).map_or_else(|| format!("input_{i}"), |v| v.name.clone()));
-                let inputs: Vec<(ValueName, TensorView<'_>)> = names.zip(views.iter().copied()).collect();
+                let inputs: Vec<(ValueName, SharedTensor<'_>)> = names.zip(views.iter().copied()).collect();
                 let step = run.begin_step(&folder, index, StepId(0), &inputs)?;
                 run.finish(&step);
             }

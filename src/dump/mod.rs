@@ -25,7 +25,7 @@ use thiserror::Error;
 
 use crate::compare::TensorVerdict;
 use crate::ids::{GraphId, StepId, ValueName};
-use crate::tensor::TensorView;
+use crate::tensor::SharedTensor;
 use layout::{DATA_SET_SCHEMA, PARTS_SCHEMA, PROVENANCE_SCHEMA, RUN_SCHEMA, TENSORS_FOLDER, check_name, schema};
 use writer::{Job, Queue, Shared, StepState, lock};
 
@@ -293,7 +293,7 @@ impl Run {
         graph: &str,
         part: u32,
         step: StepId,
-        inputs: &[(ValueName, TensorView<'_>)],
+        inputs: &[(ValueName, SharedTensor<'_>)],
     ) -> Result<StepFolder, DumpError> {
         let part_folder = self.part_folder(graph, part)?;
         lock(&self.first).entry((graph.to_owned(), part)).or_insert(step);
@@ -320,16 +320,16 @@ impl Run {
     }
 
     /// Hand over what eager gave, in the model's order. Copies; waits only when the queue is full.
-    pub fn references(&self, step: &StepFolder, outputs: &[(ValueName, TensorView<'_>)]) {
+    pub fn references(&self, step: &StepFolder, outputs: &[(ValueName, SharedTensor<'_>)]) {
         self.tensors(step, Role::Reference, outputs);
     }
 
     /// Hand over what ONNX Runtime gave, in the model's order. Copies; waits only when the queue is full.
-    pub fn actuals(&self, step: &StepFolder, outputs: &[(ValueName, TensorView<'_>)]) {
+    pub fn actuals(&self, step: &StepFolder, outputs: &[(ValueName, SharedTensor<'_>)]) {
         self.tensors(step, Role::Actual, outputs);
     }
 
-    fn tensors(&self, step: &StepFolder, role: Role, tensors: &[(ValueName, TensorView<'_>)]) {
+    fn tensors(&self, step: &StepFolder, role: Role, tensors: &[(ValueName, SharedTensor<'_>)]) {
         for (index, (name, tensor)) in tensors.iter().enumerate() {
             let (step, name, tensor) = (Arc::clone(&step.0), name.clone(), tensor.to_owned());
             self.shared.queue.push(Job::Tensor { step, role, index, name, tensor });

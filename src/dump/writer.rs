@@ -14,7 +14,7 @@ use super::store::Store;
 use crate::compare::{TensorVerdict, summary};
 use crate::ids::ValueName;
 use crate::onnx::write_whole;
-use crate::tensor::{TensorBuf, TensorView};
+use crate::tensor::{SharedTensor, TensorBuf};
 
 /// Losses told one by one; more are only counted.
 const MAX_TOLD: usize = 1000;
@@ -150,7 +150,7 @@ impl Shared {
     }
 
     /// Put a tensor into a data set and its manifest; what fails is lost and told.
-    pub(super) fn put(&self, step: &StepState, role: Role, index: usize, name: &str, tensor: &TensorView<'_>) {
+    pub(super) fn put(&self, step: &StepState, role: Role, index: usize, name: &str, tensor: &SharedTensor<'_>) {
         let file = role.file(index);
         let path = step.folder.join(&file);
         match self.store.put(name, tensor, &path) {
@@ -222,7 +222,7 @@ impl Shared {
         let results = [(Role::Reference, 0, node, reference), (Role::Actual, 0, node, actual)];
         let inputs = inputs.iter().enumerate().map(|(index, (name, tensor))| (Role::Input, index, name, tensor));
         for (role, index, name, tensor) in inputs.chain(results) {
-            self.count(self.store.put(name, &tensor.view(), &data.join(role.file(index)))?.written);
+            self.count(self.store.put(name, &tensor.shared(), &data.join(role.file(index)))?.written);
         }
         self.write(&folder.join(layout::MODEL_FILE), model);
         Ok(())
@@ -244,7 +244,7 @@ impl Shared {
         while let Some((job, n_bytes)) = self.queue.pop(done_bytes) {
             match job {
                 Job::Tensor { step, role, index, name, tensor } => {
-                    self.put(&step, role, index, &name, &tensor.view());
+                    self.put(&step, role, index, &name, &tensor.shared());
                 }
                 Job::Comparison { step, verdicts } => self.compare(&step, verdicts),
                 Job::Nodes { part_folder, table, reproductions } => {

@@ -92,14 +92,14 @@ impl BoundCall for OrtCall {
         if !self.session.passed_through.is_empty() {
             let (inputs, mut outputs) = self.lease.split_mut();
             for &(output, input) in &self.session.passed_through {
-                let (source, target) = (inputs[input].bytes(), &mut *outputs[output].bytes);
-                if source.len() != target.len() {
+                let (source, target) = (inputs[input].bytes(), &mut outputs[output].bytes);
+                if source.len() != target.as_shared().len() {
                     let (output, input) = (outputs[output].shape, inputs[input].shape());
                     return Err(ExecutorError::run_failed(format!(
                         "an output is the input {input}: its memory is {output}"
                     )));
                 }
-                target.copy_from_slice(source);
+                target.copy_from(source);
             }
         }
         Ok(RunStats { run_ns: start.elapsed().as_nanos() as u64 })
