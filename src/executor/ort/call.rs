@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use ort::{AsPointer, sys};
+use ort::sys;
 
 use super::raw::{Binding, RunOptions, Value, check};
 use super::session::OrtSession;
@@ -115,7 +115,7 @@ impl OrtCall {
         // SAFETY: all handles are alive; the runtime allows concurrent runs of one session; the tensors of the binding lie
         // in the lease, which `&mut self` of `run` makes ours alone.
         check(unsafe {
-            let session = self.session.session.ptr().cast_mut();
+            let session = self.session.session.ptr();
             (ort::api().RunWithBinding)(session, self.control.options.ptr(), binding.ptr())
         })
     }
@@ -161,7 +161,7 @@ fn run(
     // `outputs` holds their memory; the arrays have the lengths given.
     check(unsafe {
         (ort::api().Run)(
-            session.session.ptr().cast_mut(),
+            session.session.ptr(),
             options.ptr(),
             input_names.as_ptr(),
             inputs.as_ptr(),
