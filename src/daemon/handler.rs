@@ -4,6 +4,7 @@
 //! parts and observed runs need a lease. Handles and open lanes belong to the lease and go with it.
 
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::client::{Client, DumpedPart, Part, State};
@@ -385,7 +386,10 @@ impl Handler<'_> {
             return Err(client_error(ErrorCode::BadState, why));
         }
         // The connection ends the daemon once this is sent.
-        Ok(Reply::Done)
+        match self.daemon.end_dumps().as_slice() {
+            [] => Ok(Reply::Done),
+            incomplete => Err(incomplete_dumps(incomplete)),
+        }
     }
 }
 
@@ -489,6 +493,18 @@ fn complete(run: &dump::Run, report: &dump::FlushReport) -> Answer {
     );
     error.dump = run.path().display().to_string();
     Err(error)
+}
+
+fn incomplete_dumps(dumps: &[(PathBuf, usize)]) -> WireError {
+    let each: Vec<String> = dumps.iter().map(|(run, n)| format!("{} ({n} files)", run.display())).collect();
+    let within = limits::STOP_DUMPS.as_secs();
+    let message = format!(
+        "stop: not written within {within} s, see incomplete.json there: {}; the daemon ends all the same",
+        each.join(", ")
+    );
+    let mut error = fault(ErrorCode::Dump, message);
+    error.dump = dumps.first().map(|(run, _)| run.display().to_string()).unwrap_or_default();
+    error
 }
 
 pub(super) fn unexpected(request: &str, reply: &LinkReply) -> WireError {

@@ -1,6 +1,6 @@
 //! Names of files and folders, and the JSON in them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -13,6 +13,8 @@ pub(super) const RUN_FILE: &str = "run.json";
 pub(super) const PARTS_FILE: &str = "parts.json";
 pub(super) const MODEL_FILE: &str = "model.onnx";
 pub(super) const MANIFEST_FILE: &str = "manifest.json";
+/// Of a run that ended before everything was written.
+pub(super) const INCOMPLETE_FILE: &str = "incomplete.json";
 pub(super) const TENSORS_FOLDER: &str = "tensors";
 
 const SCHEMA_KEY: &str = "schema";
@@ -21,6 +23,7 @@ pub(super) const RUN_SCHEMA: &str = "rust_ort/run/1";
 pub(super) const PARTS_SCHEMA: &str = "rust_ort/parts/1";
 pub(super) const PROVENANCE_SCHEMA: &str = "rust_ort/provenance/1";
 pub(super) const DATA_SET_SCHEMA: &str = "rust_ort/data_set/1";
+pub(super) const INCOMPLETE_SCHEMA: &str = "rust_ort/incomplete/1";
 pub(super) const COMPARISON_SCHEMA: &str = "rust_ort/comparison/1";
 
 /// Longest folder name: file systems allow 255 bytes, and suffixes are added.
@@ -109,6 +112,21 @@ impl DataSet {
 
     pub(super) fn entries(&self) -> impl Iterator<Item = &FileEntry> {
         self.inputs.iter().chain(&self.references).chain(&self.actuals)
+    }
+}
+
+/// `incomplete.json` of a run: it was ended before everything was on disk.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Incomplete {
+    /// Name and version of this format.
+    pub schema: String,
+    /// Files that were handed over and not written, below the run's folder; the first may have been written after all.
+    pub missing: Vec<PathBuf>,
+}
+
+impl Incomplete {
+    pub(super) fn new(missing: Vec<PathBuf>) -> Self {
+        Self { schema: INCOMPLETE_SCHEMA.to_owned(), missing }
     }
 }
 
