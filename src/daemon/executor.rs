@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -207,7 +208,7 @@ impl Launch {
     fn spawn(&self, id: ExecutorId) -> std::io::Result<(Child, UnixStream, PathBuf)> {
         let (stream, theirs) = UnixStream::pair()?;
         let start_log = self.log_folder.join(format!("executor-{}-{}.starting", std::process::id(), id.0));
-        let output = File::create(&start_log)?;
+        let output = File::options().create(true).write(true).truncate(true).mode(0o600).open(&start_log)?;
         let child = Command::new(&self.program)
             .arg("executor")
             // The link is its standard input: the one way to hand a descriptor to a child without unsafe code.

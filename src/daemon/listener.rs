@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::fd::AsFd as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -140,9 +141,9 @@ fn bind(socket: &Path) -> io::Result<Listener> {
 
 fn start_log(state_folder: &Path) -> Result<PathBuf, ServeError> {
     let folder = state_folder.join("log");
-    std::fs::create_dir_all(&folder).map_err(failed(folder.display()))?;
+    paths::make_private(&folder).map_err(failed(folder.display()))?;
     let path = folder.join(format!("daemon-{}.log", std::process::id()));
-    let file = File::options().create(true).append(true).open(&path).map_err(failed(path.display()))?;
+    let file = File::options().create(true).append(true).mode(0o600).open(&path).map_err(failed(path.display()))?;
     let filter = std::env::var("RUST_ORT_LOG").ok().and_then(|filter| EnvFilter::try_new(filter).ok());
     let log = tracing_subscriber::fmt()
         .with_writer(file)
