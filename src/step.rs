@@ -9,7 +9,7 @@ use crate::dump::{self, DumpError};
 use crate::ids::{StepId, ValueName};
 use crate::protocol::message::RunStats;
 use crate::shm::{Lease, SegmentTable, ShmError};
-use crate::tensor::{CallRecord, TensorRef, TensorView};
+use crate::tensor::{CallRecord, SharedTensor, TensorRef};
 
 /// What to run and how to watch it.
 #[derive(Clone, Copy)]
@@ -125,9 +125,9 @@ impl Step<'_> {
         Ok(Outcome { stats, verdicts, dump })
     }
 
-    fn judge(&self, references: &[TensorView<'_>], outputs: &[TensorView<'_>]) -> Vec<TensorVerdict> {
+    fn judge(&self, references: &[SharedTensor<'_>], outputs: &[SharedTensor<'_>]) -> Vec<TensorVerdict> {
         let pairs = references.iter().zip(outputs).zip(self.output_names);
-        pairs.map(|((reference, output), name)| compare::judge(name, reference, output, self.tolerance)).collect()
+        pairs.map(|((reference, output), name)| compare::judge(name, *reference, *output, self.tolerance)).collect()
     }
 }
 
@@ -135,6 +135,6 @@ fn same_count<E: std::error::Error>(what: &'static str, expected: usize, got: us
     if expected == got { Ok(()) } else { Err(StepError::Count { what, expected, got }) }
 }
 
-fn named<'a>(names: &[ValueName], tensors: &[TensorView<'a>]) -> Vec<(ValueName, TensorView<'a>)> {
+fn named<'a>(names: &[ValueName], tensors: &[SharedTensor<'a>]) -> Vec<(ValueName, SharedTensor<'a>)> {
     names.iter().cloned().zip(tensors.iter().copied()).collect()
 }

@@ -33,12 +33,12 @@ fn dump(folder: &Path) {
     let reference = tensor(2.);
     for step in 0..4_u64 {
         let actual = tensor(if step == 1 { 2.5 } else { 2. });
-        let data_set = run.begin_step(&graph, 0, StepId(step), &[("x".into(), reference.view())]).unwrap();
+        let data_set = run.begin_step(&graph, 0, StepId(step), &[("x".into(), reference.shared())]).unwrap();
         if step != 2 {
-            run.references(&data_set, &[("y".into(), reference.view())]);
+            run.references(&data_set, &[("y".into(), reference.shared())]);
             run.comparison(&data_set, &[judge("y", &reference.view(), &actual.view(), None)]);
         }
-        run.actuals(&data_set, &[("y".into(), actual.view())]);
+        run.actuals(&data_set, &[("y".into(), actual.shared())]);
         if step != 3 {
             run.finish(&data_set);
         }

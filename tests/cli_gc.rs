@@ -27,10 +27,10 @@ fn dump(folder: &Path) -> Run {
     let common = tensor(9.);
     for step in 0..3_u8 {
         let [x, y] = [f32::from(step), f32::from(step) + 10.].map(tensor);
-        let inputs = [("x".into(), x.view()), ("w".into(), common.view())];
+        let inputs = [("x".into(), x.shared()), ("w".into(), common.shared())];
         let set = run.begin_step(&graph, 0, StepId(step.into()), &inputs).unwrap();
-        run.references(&set, &[("y".into(), y.view())]);
-        run.actuals(&set, &[("y".into(), y.view())]);
+        run.references(&set, &[("y".into(), y.shared())]);
+        run.actuals(&set, &[("y".into(), y.shared())]);
         run.finish(&set);
         let wrong = tensor(f32::from(step) + 20.);
         let node = dumping::reproduction("tanh", b"m".to_vec(), &[("x", &x)], [&y, &wrong]);

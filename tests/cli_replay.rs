@@ -57,15 +57,16 @@ fn dump(folder: &Path) {
     for step in 0..5_u64 {
         let short = tensor(&[1.]);
         let x = if step == 4 { &short } else { &x };
-        let set = run.begin_step(&graph, 0, StepId(step), &[("x".into(), x.view()), ("w".into(), w.view())]).unwrap();
+        let set =
+            run.begin_step(&graph, 0, StepId(step), &[("x".into(), x.shared()), ("w".into(), w.shared())]).unwrap();
         if step == 3 {
             continue;
         }
         if step != 2 {
             let eager = tensor(&[-2., if step == 1 { -5. } else { -6. }]);
-            run.references(&set, &[("add".into(), eager.view())]);
+            run.references(&set, &[("add".into(), eager.shared())]);
         }
-        run.actuals(&set, &[("add".into(), actual.view())]);
+        run.actuals(&set, &[("add".into(), actual.shared())]);
         run.finish(&set);
     }
     assert!(run.flush().lost.is_empty());

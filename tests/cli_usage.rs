@@ -34,9 +34,9 @@ fn dump(folder: &Path) {
         run.part(&graph, 0, &model, "").unwrap();
         let [x, y] = [[1., -1.406_297_1e-7], [2., -2.812_594_2e-7]].map(|v| TensorBuf::from_f32([2], &v).unwrap());
         let off = TensorBuf::from_f32([2], &[2., -2.5e-1]).unwrap();
-        let set = run.begin_step(&graph, 0, StepId(0), &[("x".into(), x.view())]).unwrap();
-        run.references(&set, &[(LONG.into(), y.view())]);
-        run.actuals(&set, &[(LONG.into(), off.view())]);
+        let set = run.begin_step(&graph, 0, StepId(0), &[("x".into(), x.shared())]).unwrap();
+        run.references(&set, &[(LONG.into(), y.shared())]);
+        run.actuals(&set, &[(LONG.into(), off.shared())]);
         run.comparison(&set, &[judge(LONG, &y.view(), &off.view(), None)]);
         run.finish(&set);
         run.nodes(dumping::no_nodes(&graph, 0), Vec::new()).unwrap();

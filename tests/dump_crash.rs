@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rust_ort::dump::reader::{self, Completeness};
-use rust_ort::dump::{CallsToDump, Role, Run, RunSpec};
+use rust_ort::dump::{CallsToDump, Incomplete, Role, Run, RunSpec};
 use rust_ort::ids::StepId;
 use rust_ort::onnx::load_tensor;
 use rust_ort::tensor::TensorBuf;
@@ -29,9 +29,9 @@ fn open(folder: PathBuf) -> Run {
 
 fn write_step(run: &Run, step: u64) {
     let (weight, input, output) = (tensor(-1.), tensor(step as f32), tensor(step as f32 + 0.5));
-    let inputs = [("w".to_owned(), weight.view()), ("x".to_owned(), input.view())];
+    let inputs = [("w".to_owned(), weight.shared()), ("x".to_owned(), input.shared())];
     let folder = run.begin_step("g", 0, StepId(step), &inputs).unwrap();
-    run.actuals(&folder, &[("y".to_owned(), output.view())]);
+    run.actuals(&folder, &[("y".to_owned(), output.shared())]);
     run.finish(&folder);
 }
 
@@ -137,6 +137,32 @@ fn a_full_disk_is_told_and_never_stops_the_run() {
     }
     // Not eprintln!: a skip is shown of a passing test, too.
     let _ = std::io::Write::write_all(&mut std::io::stderr(), b"skipped: no file system can be mounted here\n");
+}
+
+#[test]
+fn a_dump_that_is_ended_early_names_what_is_missing() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = open(folder.path().to_owned());
+    let step = run.begin_step("g", 0, StepId(0), &[]).unwrap();
+    let outputs: Vec<_> = (0..200).map(|n| (format!("y{n}"), tensor(n as f32))).collect();
+    let outputs: Vec<_> = outputs.iter().map(|(name, tensor)| (name.clone(), tensor.shared())).collect();
+    run.actuals(&step, &outputs);
+    run.finish(&step);
+    let left = run.end_within(Duration::ZERO);
+    assert_eq!(left.last().unwrap(), &step.path().join("manifest.json"));
+    let told: Incomplete =
+        serde_json::from_slice(&fs::read(folder.path().join("run/incomplete.json")).unwrap()).unwrap();
+    assert_eq!(told.schema, "rust_ort/incomplete/1");
+    let below: Vec<_> = left.iter().map(|path| path.strip_prefix(run.path()).unwrap().to_owned()).collect();
+    assert_eq!(told.missing, below);
+    // Later words are lost, and said to be; nobody waits.
+    run.actuals(&step, &outputs[..1]);
+    let lost = run.flush().lost;
+    assert!(lost.len() == 2 && lost.iter().all(|lost| lost.contains("the dump has ended")), "{lost:?}");
+    assert!(run.end_within(Duration::MAX).is_empty());
+    drop(run);
+    let steps = reader::steps(&folder.path().join("run/g/part_0")).unwrap();
+    assert!(matches!(steps[0].state, Completeness::Incomplete(_)), "{steps:?}");
 }
 
 #[test]

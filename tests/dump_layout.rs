@@ -11,7 +11,7 @@ use rust_ort::dump::reader::{self, Completeness, Place};
 use rust_ort::dump::{CallsToDump, DumpError, GraphRecord, Run, RunSpec, gc};
 use rust_ort::ids::{GraphId, StepId};
 use rust_ort::onnx::load_tensor;
-use rust_ort::tensor::{DType, Shape, TensorBuf, TensorDesc, TensorView};
+use rust_ort::tensor::{DType, Shape, SharedTensor, TensorBuf, TensorDesc};
 use serde_json::{Value, json};
 
 fn spec(folder: &Path) -> RunSpec {
@@ -45,11 +45,11 @@ fn write_step(run: &Run, graph: &str, step: u64) {
     let (weight, input) = (tensor(7.), tensor(step as f32));
     let named = |name: &str, tensor: &'_ TensorBuf| (name.to_owned(), tensor.clone());
     let inputs = [named("w", &weight), named("x", &input)];
-    let views: Vec<_> = inputs.iter().map(|(name, tensor)| (name.clone(), tensor.view())).collect();
+    let views: Vec<_> = inputs.iter().map(|(name, tensor)| (name.clone(), tensor.shared())).collect();
     let folder = run.begin_step(graph, 0, StepId(step), &views).unwrap();
     let (reference, candidate) = (tensor(1.), tensor(2.));
-    run.references(&folder, &[("y".to_owned(), reference.view())]);
-    run.actuals(&folder, &[("y".to_owned(), candidate.view())]);
+    run.references(&folder, &[("y".to_owned(), reference.shared())]);
+    run.actuals(&folder, &[("y".to_owned(), candidate.shared())]);
     run.comparison(&folder, &[judge("y", &reference.view(), &candidate.view(), None)]);
     run.finish(&folder);
 }
@@ -164,7 +164,7 @@ fn every_dtype_and_the_empty_shapes_read_back() {
             tensors.push((format!("{dtype}-{shape}"), TensorBuf::new(desc, bytes).unwrap()));
         }
     }
-    let views: Vec<(String, TensorView<'_>)> = tensors.iter().map(|(name, t)| (name.clone(), t.view())).collect();
+    let views: Vec<(String, SharedTensor<'_>)> = tensors.iter().map(|(name, t)| (name.clone(), t.shared())).collect();
     let step = run.begin_step("g", 0, StepId(0), &views).unwrap();
     for (index, (name, expected)) in tensors.iter().enumerate() {
         let read = load_tensor(&step.path().join(format!("input_{index}.pb"))).unwrap();
@@ -178,7 +178,7 @@ fn inputs_are_on_disk_before_the_run_and_the_set_is_incomplete_until_it_is_finis
     let folder = tempfile::tempdir().unwrap();
     let run = Run::open(&spec(folder.path())).unwrap();
     let input = tensor(1.);
-    let step = run.begin_step("g", 0, StepId(3), &[("x".to_owned(), input.view())]).unwrap();
+    let step = run.begin_step("g", 0, StepId(3), &[("x".to_owned(), input.shared())]).unwrap();
     assert!(step.path().join("input_0.pb").is_file());
     let part = folder.path().join("llama/g/part_0");
     let state = |part: &Path| reader::steps(part).unwrap().remove(0).state;
@@ -285,7 +285,7 @@ fn a_step_written_again_holds_nothing_of_the_old_one() {
     write_step(&run, "g", 0);
     run.flush();
     let input = tensor(5.);
-    let step = run.begin_step("g", 0, StepId(0), &[("x".to_owned(), input.view())]).unwrap();
+    let step = run.begin_step("g", 0, StepId(0), &[("x".to_owned(), input.shared())]).unwrap();
     run.finish(&step);
     run.flush();
     let part = folder.path().join("llama/g/part_0");

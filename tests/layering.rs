@@ -26,7 +26,7 @@ const LEVELS: &[(&str, u32)] = &[
 ];
 
 /// Modules, or files, that may hold unsafe code.
-const UNSAFE: &[&str] = &["shm/", "executor/", "compare/simd.rs"];
+const UNSAFE: &[&str] = &["shm/", "executor/", "compare/simd.rs", "tensor/shared.rs"];
 
 fn source() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")

@@ -6,6 +6,7 @@ use super::{Exit, Outcome, SocketArgument, table};
 use crate::daemon::peer::{Peer, PeerError};
 use crate::daemon::socket;
 use crate::protocol::control::Request;
+use crate::protocol::message::ErrorCode;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
@@ -26,7 +27,12 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
         }
         Err(error) => return Err(error.into()),
     };
-    peer.ask(&Request::Stop { force: arguments.force })?;
+    let incomplete = match peer.ask(&Request::Stop { force: arguments.force }) {
+        Ok(_) => None,
+        // It ends all the same.
+        Err(PeerError::Refused(error)) if error.code == ErrorCode::Dump => Some(error),
+        Err(error) => return Err(error.into()),
+    };
     let deadline = Instant::now() + Duration::from_secs(20);
     while path.exists() || socket::is_held(&path) {
         if Instant::now() > deadline {
@@ -37,5 +43,8 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
         std::thread::sleep(Duration::from_millis(5));
     }
     table::put(&format!("daemon {} ended\n", welcome.daemon_pid))?;
-    Ok(Exit::Success)
+    match incomplete {
+        None => Ok(Exit::Success),
+        Some(error) => Err(error.into()),
+    }
 }

@@ -12,7 +12,7 @@ use super::digits::elements;
 use super::scalar::{self, Bounds, Outside, Pair, Stats};
 use super::simd;
 use super::tolerance::Tolerance;
-use crate::tensor::{DType, Shape, TensorView};
+use crate::tensor::{DType, Shape, SharedTensor};
 
 /// Thresholds of [`Counts`].
 pub const ABOVE: [f64; 8] = [0., 1e-4, 1e-3, 1e-2, 0.1, 1., 10., 100.];
@@ -132,7 +132,7 @@ pub struct Metrics {
 }
 
 /// Measures the candidate against the reference. Both: same dtype and shape (the caller checked).
-pub(super) fn measure(reference: &TensorView<'_>, candidate: &TensorView<'_>, tolerance: &Tolerance) -> Metrics {
+pub(super) fn measure(reference: &SharedTensor<'_>, candidate: &SharedTensor<'_>, tolerance: &Tolerance) -> Metrics {
     let pair = Pair { dtype: reference.dtype(), reference: reference.bytes(), candidate: candidate.bytes() };
     let spans = simd::spans(&pair, tolerance);
     let mut stats = Stats::default();

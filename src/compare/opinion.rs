@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::metrics::number;
-use crate::tensor::TensorView;
+use crate::tensor::SharedTensor;
 
 /// How far reference and candidate are from the same computation in float64.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -20,16 +20,16 @@ impl Opinion {
     /// Measures both against `exact`. All of one shape; any dtypes that widen to f64. A NaN or an infinity counts as no
     /// error against itself and as an infinite one against any other number. None for complex and 8-bit float types,
     /// and for tensors of different shapes.
-    pub fn measure(reference: &TensorView<'_>, candidate: &TensorView<'_>, exact: &TensorView<'_>) -> Option<Self> {
+    pub fn measure<'a>(
+        reference: impl Into<SharedTensor<'a>>,
+        candidate: impl Into<SharedTensor<'a>>,
+        exact: impl Into<SharedTensor<'a>>,
+    ) -> Option<Self> {
+        let (reference, candidate, exact) = (reference.into(), candidate.into(), exact.into());
         if reference.shape() != exact.shape() || candidate.shape() != exact.shape() {
             return None;
         }
-        let exact = exact.to_f64()?;
-        let error = |tensor: &TensorView<'_>| {
-            let values = tensor.to_f64()?;
-            Some(values.iter().zip(&exact).map(|(&value, &exact)| distance(value, exact)).fold(0., f64::max))
-        };
-        Some(Self { reference_error: error(reference)?, candidate_error: error(candidate)? })
+        Some(Self { reference_error: error(&reference, &exact)?, candidate_error: error(&candidate, &exact)? })
     }
 
     /// Errors of the candidate up to so many of the reference's are rounding.
@@ -39,6 +39,20 @@ impl Opinion {
     pub fn is_rounding(&self) -> bool {
         self.candidate_error <= Self::FACTOR * self.reference_error && self.reference_error.is_finite()
     }
+}
+
+/// max |tensor − exact|, a block at a time.
+fn error(tensor: &SharedTensor<'_>, exact: &SharedTensor<'_>) -> Option<f64> {
+    const BLOCK: usize = 4096;
+    let n = exact.shape().n_elements();
+    let mut largest = 0_f64;
+    // A tensor without elements still tells whether its dtype widens.
+    for from in (0..n.max(1)).step_by(BLOCK) {
+        let range = from..(from + BLOCK).min(n);
+        let (values, exact) = (tensor.flat_f64(range.clone())?, exact.flat_f64(range)?);
+        largest = values.iter().zip(&exact).map(|(&value, &exact)| distance(value, exact)).fold(largest, f64::max);
+    }
+    Some(largest)
 }
 
 fn distance(value: f64, exact: f64) -> f64 {

@@ -4,12 +4,22 @@ use half::{bf16, f16};
 
 use super::metrics::{ABOVE, Required};
 use super::tolerance::Tolerance;
-use crate::tensor::DType;
+use crate::tensor::{DType, SharedBytes};
 
-/// Two tensors of one dtype and length, as bytes of any alignment.
+/// Two tensors of one dtype and length, whose bytes may change meanwhile: each pass copies what it judges, once.
 #[derive(Clone, Copy)]
 pub(super) struct Pair<'a> {
     pub dtype: DType,
+    pub reference: SharedBytes<'a>,
+    pub candidate: SharedBytes<'a>,
+}
+
+/// Private numbers of both, those of a tensor from `base` on, as bytes of any alignment.
+#[derive(Clone, Copy)]
+pub(super) struct Numbers<'a> {
+    /// Of the numbers: a part of a complex type.
+    pub dtype: DType,
+    pub base: usize,
     pub reference: &'a [u8],
     pub candidate: &'a [u8],
 }
@@ -34,8 +44,23 @@ impl Pair<'_> {
 
     /// Reference and candidate at a position, widened.
     pub fn number(&self, index: usize) -> (f64, f64) {
-        let dtype = self.part_dtype();
-        (widen(dtype, bits_at(self.reference, dtype, index)), widen(dtype, bits_at(self.candidate, dtype, index)))
+        let (dtype, size) = (self.part_dtype(), self.part_dtype().size_bytes());
+        let [reference, candidate] = [self.reference, self.candidate].map(|bytes| {
+            let mut number = [0; 8];
+            bytes.slice(index * size..(index + 1) * size).copy_out(&mut number[..size]);
+            widen(dtype, u64::from_le_bytes(number))
+        });
+        (reference, candidate)
+    }
+}
+
+impl Numbers<'_> {
+    /// Position and bits of reference and candidate, in order.
+    fn bits(&self) -> impl Iterator<Item = (u64, u64, u64)> {
+        (0..self.reference.len() / self.dtype.size_bytes()).map(move |index| {
+            let bits = |bytes| bits_at(bytes, self.dtype, index);
+            ((self.base + index) as u64, bits(self.reference), bits(self.candidate))
+        })
     }
 }
 
@@ -189,12 +214,11 @@ impl Stats {
     }
 }
 
-/// Adds the numbers of a range, in order.
-pub(super) fn add(pair: &Pair<'_>, range: std::ops::Range<usize>, tolerance: &Tolerance, stats: &mut Stats) {
-    let dtype = pair.part_dtype();
+/// Adds numbers, in order.
+pub(super) fn add(numbers: &Numbers<'_>, tolerance: &Tolerance, stats: &mut Stats) {
+    let dtype = numbers.dtype;
     let (with_ulp, fill_limit) = (has_ulp(dtype), Tolerance::fill_limit(dtype));
-    for index in range {
-        let (r_bits, c_bits) = (bits_at(pair.reference, dtype, index), bits_at(pair.candidate, dtype, index));
+    for (index, r_bits, c_bits) in numbers.bits() {
         let (r, c) = (widen(dtype, r_bits), widen(dtype, c_bits));
         if r.abs() < fill_limit {
             stats.max_reference = stats.max_reference.max(r.abs());
@@ -231,14 +255,14 @@ pub(super) fn add(pair: &Pair<'_>, range: std::ops::Range<usize>, tolerance: &To
             }
         };
         if apart > stats.max_abs {
-            (stats.max_abs, stats.argmax_abs) = (apart, Some(index as u64));
+            (stats.max_abs, stats.argmax_abs) = (apart, Some(index));
         }
         for (count, threshold) in stats.above.iter_mut().zip(ABOVE) {
             *count += u64::from(apart > threshold);
         }
         add_filled(
             stats,
-            index as u64,
+            index,
             fill(r),
             if c.is_finite() && r.is_finite() { apart } else { (fill(c) - fill(r)).abs() },
         );
@@ -328,11 +352,10 @@ impl Outside {
     }
 }
 
-/// Adds the numbers of a range, in order.
-pub(super) fn add_outside(pair: &Pair<'_>, range: std::ops::Range<usize>, bounds: &Bounds, outside: &mut Outside) {
-    let dtype = pair.part_dtype();
-    for index in range {
-        let (r_bits, c_bits) = (bits_at(pair.reference, dtype, index), bits_at(pair.candidate, dtype, index));
+/// Adds numbers, in order.
+pub(super) fn add_outside(numbers: &Numbers<'_>, bounds: &Bounds, outside: &mut Outside) {
+    let dtype = numbers.dtype;
+    for (index, r_bits, c_bits) in numbers.bits() {
         let needs = match kind(dtype, r_bits, c_bits) {
             Kind::Finite(apart) => bounds.needs(apart, widen(dtype, r_bits).abs()),
             Kind::EqualInfinities => continue,
@@ -343,9 +366,9 @@ pub(super) fn add_outside(pair: &Pair<'_>, range: std::ops::Range<usize>, bounds
         outside.required.rtol = outside.required.rtol.max(needs.rtol);
         if needs.excess > 0. {
             outside.count += 1;
-            outside.first = outside.first.or(Some(index as u64));
+            outside.first = outside.first.or(Some(index));
             if needs.excess > outside.worst_excess {
-                (outside.worst, outside.worst_excess) = (Some(index as u64), needs.excess);
+                (outside.worst, outside.worst_excess) = (Some(index), needs.excess);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Four letters that say roughly what a tensor holds, so that two lists of results can be aligned without names.
 
-use crate::tensor::TensorView;
+use crate::tensor::SharedTensor;
 
 /// Number of letters.
 const LENGTH: usize = 4;
@@ -10,7 +10,8 @@ const LENGTH: usize = 4;
 /// magnitudes of 1e10 and more. Up to four elements are taken as they are. "????" for complex and 8-bit float types.
 /// Source: onnx-array-api's `make_summary`; sums are bit-identical to NumPy's, because a sum next to an integer decides
 /// its letter.
-pub fn signature(tensor: &TensorView<'_>) -> String {
+pub fn signature<'a>(tensor: impl Into<SharedTensor<'a>>) -> String {
+    let tensor = tensor.into();
     let n_elements = tensor.shape().n_elements();
     // A block at a time: a widened copy of a large tensor would cost more than its sum.
     let padded = |from: usize, len: usize| {

@@ -5,7 +5,8 @@
 //! agree with `scalar` in everything but the order of the sums: here eight running sums per block of [`BLOCK`] numbers,
 //! added as ((0+4)+(2+6)) + ((1+5)+(3+7)); blocks are added to their span of [`SPAN`] in order, spans in order. The
 //! order depends on the length alone, not on the number of threads. A block with a NaN, an infinity or an integer beyond
-//! 2^53 goes to `scalar`, and so do 8-bit floats.
+//! 2^53 goes to `scalar`, and so do 8-bit floats. Both read one private copy of the block: the tensors may lie in memory
+//! that a client writes meanwhile.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +16,7 @@ use half::f16;
 use half::slice::HalfFloatSliceExt;
 
 use super::metrics::ABOVE;
-use super::scalar::{self, Bounds, Outside, Pair, Stats};
+use super::scalar::{self, Bounds, Numbers, Outside, Pair, Stats};
 use super::tolerance::Tolerance;
 use crate::tensor::DType;
 
@@ -26,6 +27,8 @@ pub(super) const SPAN: usize = 128 * BLOCK;
 /// Below so many bytes of reference one thread does it.
 const PARALLEL_BYTES: usize = 4 << 20;
 const MAX_THREADS: usize = 8;
+/// Bytes of the largest number.
+const MAX_SIZE: usize = 8;
 const LANES: usize = 8;
 
 /// Statistics of each span, in order.
@@ -51,7 +54,7 @@ trait Pass: Sync {
     /// The first `n` numbers of `block`, which are those from `base` on; false, and nothing done, when one is not finite.
     fn block(&self, block: &mut Block, n: usize, base: usize, found: &mut Self::Found) -> bool;
 
-    fn scalar(&self, pair: &Pair<'_>, range: Range<usize>, found: &mut Self::Found);
+    fn scalar(&self, numbers: &Numbers<'_>, found: &mut Self::Found);
 }
 
 struct First<'a> {
@@ -67,8 +70,8 @@ impl Pass for First<'_> {
         measure(block, n, base, self.fill_limit, found)
     }
 
-    fn scalar(&self, pair: &Pair<'_>, range: Range<usize>, found: &mut Stats) {
-        scalar::add(pair, range, self.tolerance, found);
+    fn scalar(&self, numbers: &Numbers<'_>, found: &mut Stats) {
+        scalar::add(numbers, self.tolerance, found);
     }
 }
 
@@ -84,8 +87,8 @@ impl Pass for Second<'_> {
         measure_outside(block, n, base, self.bounds, found)
     }
 
-    fn scalar(&self, pair: &Pair<'_>, range: Range<usize>, found: &mut Outside) {
-        scalar::add_outside(pair, range, self.bounds, found);
+    fn scalar(&self, numbers: &Numbers<'_>, found: &mut Outside) {
+        scalar::add_outside(numbers, self.bounds, found);
     }
 }
 
@@ -141,13 +144,18 @@ fn span_avx2<P: Pass>(pair: &Pair<'_>, range: Range<usize>, pass: &P, found: &mu
 
 #[inline(always)]
 fn span_portable<P: Pass>(pair: &Pair<'_>, range: Range<usize>, pass: &P, found: &mut P::Found) {
-    let size = pair.part_dtype().size_bytes();
+    let (dtype, size) = (pair.part_dtype(), pair.part_dtype().size_bytes());
     let mut block = Block { reference: [0.; BLOCK], candidate: [0.; BLOCK], max_ulp: 0 };
+    let mut copies = [[0; BLOCK * MAX_SIZE]; 2];
     let mut from = range.start;
     while from < range.end {
         let to = (from + BLOCK).min(range.end);
-        let (reference, candidate) = (&pair.reference[from * size..to * size], &pair.candidate[from * size..to * size]);
-        let widened = match pair.part_dtype() {
+        let [reference, candidate] = &mut copies;
+        let (reference, candidate) = (&mut reference[..(to - from) * size], &mut candidate[..(to - from) * size]);
+        pair.reference.slice(from * size..to * size).copy_out(reference);
+        pair.candidate.slice(from * size..to * size).copy_out(candidate);
+        let (reference, candidate): (&[u8], &[u8]) = (reference, candidate);
+        let widened = match dtype {
             DType::F32 => widen_f32(reference, candidate, &mut block),
             DType::F64 => widen_f64(reference, candidate, &mut block),
             DType::F16 => widen_f16(reference, candidate, &mut block),
@@ -168,7 +176,7 @@ fn span_portable<P: Pass>(pair: &Pair<'_>, range: Range<usize>, pass: &P, found:
             _ => false,
         };
         if !(widened && pass.block(&mut block, to - from, from, found)) {
-            pass.scalar(pair, from..to, found);
+            pass.scalar(&Numbers { dtype, base: from, reference, candidate }, found);
         }
         from = to;
     }
@@ -503,10 +511,12 @@ mod tests {
             std::iter::repeat_n(0, misalign).chain(elements).collect::<Vec<u8>>()
         };
         let (reference, candidate) = (bytes(|pair| pair.0), bytes(|pair| pair.1));
-        let pair = Pair { dtype, reference: &reference[misalign..], candidate: &candidate[misalign..] };
+        let (reference, candidate) = (&reference[misalign..], &candidate[misalign..]);
+        let pair = Pair { dtype, reference: reference.into(), candidate: candidate.into() };
+        let numbers = Numbers { dtype, base: 0, reference, candidate };
         let tolerance = Tolerance { equal_nan, ..Tolerance::EXACT };
         let mut slow = Stats::default();
-        scalar::add(&pair, 0..words.len(), &tolerance, &mut slow);
+        scalar::add(&numbers, &tolerance, &mut slow);
         let mut portable = Stats::default();
         let first = First { tolerance: &tolerance, fill_limit: Tolerance::fill_limit(dtype) };
         span_portable(&pair, 0..words.len(), &first, &mut portable);
@@ -514,7 +524,7 @@ mod tests {
         for (atol, rtol, scale) in [(0., 0., 0.), (1e-4, 1e-5, 0.), (0., 1e-3, 1e-6)] {
             let bounds = Bounds::new(&Tolerance { atol, rtol, scale, equal_nan }, slow.max_reference);
             let (mut fast_outside, mut slow_outside) = (Outside::default(), Outside::default());
-            scalar::add_outside(&pair, 0..words.len(), &bounds, &mut slow_outside);
+            scalar::add_outside(&numbers, &bounds, &mut slow_outside);
             span_portable(&pair, 0..words.len(), &Second { bounds: &bounds }, &mut fast_outside);
             assert_eq!(fast_outside, slow_outside);
             if words.len() <= SPAN {
@@ -554,7 +564,7 @@ mod tests {
     fn threads_do_not_change_the_sums() {
         let values: Vec<u8> = (0..3 << 20).flat_map(|i: u32| (i as f32).sin().to_le_bytes()).collect();
         let others: Vec<u8> = (0..3 << 20).flat_map(|i: u32| ((i as f32).sin() * 1.000_001).to_le_bytes()).collect();
-        let pair = Pair { dtype: DType::F32, reference: &values, candidate: &others };
+        let pair = Pair { dtype: DType::F32, reference: values.as_slice().into(), candidate: others.as_slice().into() };
         let tolerance = Tolerance::EXACT;
         let together = spans(&pair, &tolerance);
         let first = First { tolerance: &tolerance, fill_limit: Tolerance::fill_limit(DType::F32) };

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::metrics::{Metrics, measure};
 use super::tolerance::Tolerance;
-use crate::tensor::{DType, TensorView};
+use crate::tensor::{DType, SharedTensor};
 
 /// What a comparison came to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,6 +64,9 @@ impl fmt::Display for TensorVerdict {
 /// `Failed` when dtypes or shapes differ or the tolerance is bad; `Match` when there are no elements.
 /// bool is compared exactly whatever the tolerance.
 ///
+/// Takes private tensors and shared ones, which a client may write meanwhile: then the metrics are of whatever was read,
+/// and two passes may have read different values; nothing else depends on them.
+///
 /// ```
 /// use rust_ort::compare::{Tolerance, Verdict, judge};
 /// use rust_ort::tensor::{BadTensor, DType, Shape, TensorView};
@@ -82,10 +85,19 @@ impl fmt::Display for TensorVerdict {
 /// assert_eq!(judge("y", &reference, &candidate, Some(&loose)).verdict, Verdict::Match);
 /// # Ok::<(), BadTensor>(())
 /// ```
-pub fn judge(
+pub fn judge<'a>(
     name: &str,
-    reference: &TensorView<'_>,
-    candidate: &TensorView<'_>,
+    reference: impl Into<SharedTensor<'a>>,
+    candidate: impl Into<SharedTensor<'a>>,
+    tolerance: Option<&Tolerance>,
+) -> TensorVerdict {
+    judge_shared(name, &reference.into(), &candidate.into(), tolerance)
+}
+
+fn judge_shared(
+    name: &str,
+    reference: &SharedTensor<'_>,
+    candidate: &SharedTensor<'_>,
     tolerance: Option<&Tolerance>,
 ) -> TensorVerdict {
     let dtype = reference.dtype();

@@ -15,7 +15,6 @@ use crate::nodes::PartNodes;
 use crate::protocol::control::{Hello, Notice, PreparePart, RegisterGraph};
 use crate::protocol::message::{ErrorCode, ValueSpec, WireError};
 use crate::protocol::wire;
-use crate::session;
 use crate::shm::{Lanes, SegmentTable};
 use crate::tensor::CallRecord;
 
@@ -225,20 +224,6 @@ impl Part {
     /// Bytes that the daemon keeps of it.
     pub(super) fn kept_bytes(&self) -> usize {
         self.spec.part.model.len() + self.spec.provenance_json.len()
-    }
-
-    /// Writes the model after the precision pass, where the pass changes it. What fails is logged: the session that is
-    /// made of the same model fails too, and tells.
-    pub(super) fn dump_precision(&self, run: &dump::Run, folder: &str) {
-        let part = &self.spec.part;
-        let written = match session::widened(part) {
-            Ok(Some(model)) => run.precision(folder, part.part, &model).map_err(|error| error.to_string()),
-            Ok(None) => Ok(()),
-            Err(error) => Err(error.to_string()),
-        };
-        if let Err(error) = written {
-            tracing::warn!(graph = folder, part = part.part, error, "model after the precision pass not dumped");
-        }
     }
 }
 

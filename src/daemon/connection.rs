@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::client::Client;
 use super::errors::{client as client_error, fault};
@@ -107,7 +107,8 @@ fn requests(daemon: &Daemon, client: &Client) -> Served<std::convert::Infallible
             Reply::Error(error)
         });
         let sent = answer(&client.transport, id, &reply);
-        if stops && reply == Reply::Done {
+        // It ends also where a dump is told to be incomplete: that is all that could be done.
+        if stops && (reply == Reply::Done || matches!(&reply, Reply::Error(error) if error.code == ErrorCode::Dump)) {
             daemon.end(Ended::Asked);
         }
         sent?;
@@ -137,10 +138,11 @@ struct Leaving<'a> {
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
         let client = &self.client;
+        // The dump stays where a daemon that ends finds it, until it is written.
         let (executor, parts, dump) = {
             let mut state = client.state();
             let parts: Vec<_> = state.parts.values().map(|part| (part.spec.part.graph, part.spec.part.part)).collect();
-            (state.executor.take(), parts, state.dump.take())
+            (state.executor.take(), parts, state.dump.clone())
         };
         if let Some(executor) = executor.filter(|executor| !executor.is_gone()) {
             self.daemon.pool.give_back(&executor);
@@ -148,8 +150,10 @@ impl Drop for Leaving<'_> {
                 parts.into_iter().for_each(|(graph, part)| self.daemon.quarantine.survived(graph, part));
             }
         }
-        // Waits for its writer.
-        drop(dump);
+        if let Some(dump) = dump {
+            dump.end_within(Duration::MAX);
+            client.state().dump = None;
+        }
         lock(&self.daemon.clients).remove(&client.id);
         tracing::info!(client = client.id.0, "client left");
     }

@@ -4,6 +4,7 @@
 //! parts and observed runs need a lease. Handles and open lanes belong to the lease and go with it.
 
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::client::{Client, DumpedPart, Part, State};
@@ -231,7 +232,7 @@ impl Handler<'_> {
             name
         };
         if let Some((run, folder)) = dumped.as_ref().filter(|(_, folder)| folder.new) {
-            part.dump_precision(run, &folder.name);
+            dump_precision(&executor, run, folder, &part);
         }
         let reply = executor.ask(&LinkRequest::Prepare(part.spec.part.clone()), None);
         if let (Ok(_), Some((run, folder))) = (&reply, dumped.as_ref().filter(|(_, folder)| folder.new)) {
@@ -314,7 +315,7 @@ impl Handler<'_> {
             state.observing = Some(run.record.clone());
         }
         if let Some((run, folder)) = dump.as_ref().filter(|(_, folder)| folder.new) {
-            part.dump_precision(run, &folder.name);
+            dump_precision(&executor, run, folder, &part);
             dump_optimized(&executor, run, folder, &part);
         }
         let outcome = observed.step().run(&lease, |record| run_on(&executor, record));
@@ -351,7 +352,7 @@ impl Handler<'_> {
                 PairToCompare::Pair { reference, candidate } => {
                     let lease = self.client.state().segments.lease(&[reference, candidate], &[])?;
                     let tensors = lease.inputs();
-                    compare::judge(&name, &tensors[0], &tensors[1], tolerance)
+                    compare::judge(&name, tensors[0], tensors[1], tolerance)
                 }
             });
         }
@@ -386,7 +387,10 @@ impl Handler<'_> {
             return Err(client_error(ErrorCode::BadState, why));
         }
         // The connection ends the daemon once this is sent.
-        Ok(Reply::Done)
+        match self.daemon.end_dumps().as_slice() {
+            [] => Ok(Reply::Done),
+            incomplete => Err(incomplete_dumps(incomplete)),
+        }
     }
 }
 
@@ -421,6 +425,24 @@ impl<'a> Observation<'a> {
             references: references.as_deref(),
             tolerance: self.tolerance,
         }
+    }
+}
+
+/// Writes the part's model after the precision pass, where the pass changes it. The executor runs the pass: a model comes
+/// from anywhere, and what it breaks there is one client's. What fails is logged: the session that is made of the same
+/// model fails too, and tells.
+fn dump_precision(executor: &Executor, run: &dump::Run, folder: &DumpedPart, part: &Part) {
+    let written = match executor.ask(&LinkRequest::Widen(part.spec.part.clone()), None) {
+        Ok(LinkReply::Widened(None)) => Ok(()),
+        Ok(LinkReply::Widened(Some(model))) => {
+            run.precision(&folder.name, part.spec.part.part, &model).map_err(WireError::from)
+        }
+        Ok(other) => Err(unexpected("Widen", &other)),
+        Err(error) => Err(error),
+    };
+    if let Err(error) = written {
+        let (graph, part) = (&folder.name, part.spec.part.part);
+        tracing::warn!(graph, part, %error, "model after the precision pass not dumped");
     }
 }
 
@@ -472,6 +494,18 @@ fn complete(run: &dump::Run, report: &dump::FlushReport) -> Answer {
     );
     error.dump = run.path().display().to_string();
     Err(error)
+}
+
+fn incomplete_dumps(dumps: &[(PathBuf, usize)]) -> WireError {
+    let each: Vec<String> = dumps.iter().map(|(run, n)| format!("{} ({n} files)", run.display())).collect();
+    let within = limits::STOP_DUMPS.as_secs();
+    let message = format!(
+        "stop: not written within {within} s, see incomplete.json there: {}; the daemon ends all the same",
+        each.join(", ")
+    );
+    let mut error = fault(ErrorCode::Dump, message);
+    error.dump = dumps.first().map(|(run, _)| run.display().to_string()).unwrap_or_default();
+    error
 }
 
 pub(super) fn unexpected(request: &str, reply: &LinkReply) -> WireError {

@@ -61,5 +61,11 @@ pub const QUARANTINE_FOLDERS: usize = 20;
 pub const PLAN_BYTES: u64 = 1 << 30;
 /// Files of exported plans in the state folder.
 pub const PLAN_FILES: usize = 4096;
+/// Time for open dumps to be written when the daemon ends; what is not by then is told.
+pub const STOP_DUMPS: Duration = Duration::from_secs(30);
+/// Bytes of inputs that a post-mortem writes down; of a call with more, the model alone.
+pub const REPRODUCTION_BYTES: u64 = 16 << 30;
+/// Bytes that a post-mortem leaves free on the disk.
+pub const DISK_LEFT_BYTES: u64 = 1 << 30;
 /// Steps that status shows.
 pub const LAST_STEPS: usize = 32;

@@ -1,9 +1,9 @@
 //! Serving: a thread a connection until the daemon ends.
 
-use std::fs::{DirBuilder, File};
+use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::fd::AsFd as _;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use tracing_subscriber::EnvFilter;
 use super::errors::client as client_error;
 use super::socket::{self, Claim, SocketError};
 use super::transport::Transport;
-use super::{Daemon, Ended, connection, limits, lock, old_state, process};
+use super::{Daemon, Ended, connection, limits, lock, old_state, paths, process};
 use crate::protocol::control::Reply;
 use crate::protocol::message::{ErrorCode, WireError};
 use crate::protocol::wire;
@@ -106,7 +106,7 @@ fn start_log(state_folder: &Path) -> Result<PathBuf, ServeError> {
         let path = path.to_owned();
         move |error| ServeError::State { path, error }
     };
-    DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(state(&folder))?;
+    paths::make_private(&folder).map_err(state(&folder))?;
     let path = folder.join(format!("daemon-{}.log", std::process::id()));
     let file = File::options().create(true).append(true).mode(0o600).open(&path).map_err(state(&path))?;
     let filter = std::env::var("RUST_ORT_LOG").ok().and_then(|filter| EnvFilter::try_new(filter).ok());

@@ -183,12 +183,25 @@ impl Daemon {
             .map(|(name, counter)| (name, counter.load(Ordering::Relaxed)))
     }
 
-    /// Tells every client and ends its connection; ends every executor.
+    /// Ends every open dump once it is written, all within [`limits::STOP_DUMPS`]. Returns those that miss something, with
+    /// how many files.
+    fn end_dumps(&self) -> Vec<(PathBuf, usize)> {
+        let deadline = Instant::now() + limits::STOP_DUMPS;
+        let runs: Vec<_> = self.clients().iter().filter_map(|client| client.state().dump.clone()).collect();
+        let ended = runs.iter().map(|run| {
+            let left = run.end_within(deadline.saturating_duration_since(Instant::now()));
+            (run.path().to_owned(), left.len())
+        });
+        ended.filter(|(_, n_missing)| *n_missing > 0).collect()
+    }
+
+    /// Tells every client and ends its connection; writes open dumps to the end; ends every executor.
     fn shut_down(&self, why: Ended) {
         for client in self.clients() {
             client.notify(&Notice::ShuttingDown { reason: why.reason().to_owned() });
             client.transport.shut_down();
         }
+        self.end_dumps();
         self.pool.shut_down();
     }
 }

@@ -180,7 +180,7 @@ impl Handler<'_> {
             state.segments.lease(&[reference.clone(), local.clone(), exact.clone()], &[])?
         };
         let tensors = lease.inputs();
-        let opinion = Opinion::measure(&tensors[0], &tensors[1], &tensors[2]);
+        let opinion = Opinion::measure(tensors[0], tensors[1], tensors[2]);
         let verdicts = self.client.state().node_tables.settle(of, name, opinion)?;
         Ok(Reply::NodesCompared(vec![verdicts]))
     }

@@ -16,16 +16,23 @@ use crate::dump;
 pub fn remove(state_folder: &Path) {
     let (logs, quarantine) = (state_folder.join("log"), state_folder.join("quarantine"));
     let n_logs = remove_each(surplus(logs_in(&logs), limits::LOGS), |log| fs::remove_file(log));
-    let folders = surplus(quarantined_in(&quarantine), limits::QUARANTINE_FOLDERS);
-    let n_folders = remove_each(folders, |folder| fs::remove_dir_all(folder));
-    if n_folders > 0
-        && let Err(error) = dump::gc(&quarantine, None)
-    {
-        tracing::warn!(%error, "tensors of old quarantine folders");
-    }
+    let n_folders = remove_surplus_quarantine(&quarantine);
     if n_logs + n_folders > 0 {
         tracing::info!(logs = n_logs, quarantine_folders = n_folders, "old state removed");
     }
+}
+
+/// Removes all but the newest [`limits::QUARANTINE_FOLDERS`] folders of `quarantine`, with the tensors that only they
+/// held. Returns how many went. Also after each death: a daemon may live for months.
+pub fn remove_surplus_quarantine(quarantine: &Path) -> usize {
+    let folders = surplus(quarantined_in(quarantine), limits::QUARANTINE_FOLDERS);
+    let n_folders = remove_each(folders, |folder| fs::remove_dir_all(folder));
+    if n_folders > 0
+        && let Err(error) = dump::gc(quarantine, None)
+    {
+        tracing::warn!(%error, "tensors of old quarantine folders");
+    }
+    n_folders
 }
 
 /// Those after the `keep` newest; equally new ones by path.

@@ -1,7 +1,7 @@
 //! Where the daemon lives in the file system, and the rules for the socket's folder.
 
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
@@ -97,6 +97,14 @@ fn variable(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
+/// A folder in the state folder that only we can enter: logs name files and models, quarantine holds weights and inputs.
+/// Made when absent, with the folders above it; one that an earlier version left open to others is closed. The state
+/// folder itself, when it is there, stays as its owner made it.
+pub fn make_private(folder: &Path) -> io::Result<()> {
+    std::fs::DirBuilder::new().mode(0o700).recursive(true).create(folder)?;
+    std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700))
+}
+
 /// The folder of a socket, made when absent. Errors: it is a link, another user's, or open to others.
 pub fn prepare_socket_folder(socket: &Path) -> Result<PathBuf, PathError> {
     let folder = socket.parent().ok_or_else(|| PathError::NotAbsolute(socket.to_owned()))?.to_owned();
@@ -132,7 +140,7 @@ pub fn check_socket_folder(folder: &Path) -> Result<(), PathError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::fs::symlink;
 
     #[test]
     fn folder_open_to_others_or_a_link_is_refused() {

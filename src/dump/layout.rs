@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -16,6 +16,8 @@ pub(super) const PARTS_FILE: &str = "parts.json";
 pub(super) const PROVENANCE_FILE: &str = "provenance.json";
 pub(super) const MODEL_FILE: &str = "model.onnx";
 pub(super) const MANIFEST_FILE: &str = "manifest.json";
+/// Of a run that ended before everything was written.
+pub(super) const INCOMPLETE_FILE: &str = "incomplete.json";
 pub(super) const TENSORS_FOLDER: &str = "tensors";
 
 const SCHEMA_KEY: &str = "schema";
@@ -24,6 +26,7 @@ pub(super) const RUN_SCHEMA: &str = "rust_ort/run/1";
 pub(super) const PARTS_SCHEMA: &str = "rust_ort/parts/1";
 pub(super) const PROVENANCE_SCHEMA: &str = "rust_ort/provenance/1";
 pub(super) const DATA_SET_SCHEMA: &str = "rust_ort/data_set/1";
+pub(super) const INCOMPLETE_SCHEMA: &str = "rust_ort/incomplete/1";
 pub(super) const COMPARISON_SCHEMA: &str = "rust_ort/comparison/1";
 
 /// Largest JSON file that is read: the nodes of the largest graphs take some hundred MB.
@@ -115,6 +118,21 @@ impl DataSet {
 
     pub(super) fn entries(&self) -> impl Iterator<Item = &FileEntry> {
         self.inputs.iter().chain(&self.references).chain(&self.actuals)
+    }
+}
+
+/// `incomplete.json` of a run: it was ended before everything was on disk.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Incomplete {
+    /// Name and version of this format.
+    pub schema: String,
+    /// Files that were handed over and not written, below the run's folder; the first may have been written after all.
+    pub missing: Vec<PathBuf>,
+}
+
+impl Incomplete {
+    pub(super) fn new(missing: Vec<PathBuf>) -> Self {
+        Self { schema: INCOMPLETE_SCHEMA.to_owned(), missing }
     }
 }
 

@@ -18,6 +18,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
@@ -25,18 +26,21 @@ use thiserror::Error;
 
 use crate::compare::TensorVerdict;
 use crate::ids::{GraphId, StepId, ValueName};
-use crate::tensor::TensorView;
+use crate::tensor::SharedTensor;
 use layout::{DATA_SET_SCHEMA, PARTS_SCHEMA, PROVENANCE_SCHEMA, RUN_SCHEMA, TENSORS_FOLDER, check_name, schema};
-use writer::{Job, Queue, Shared, StepState, lock};
+use writer::{GONE, Job, Queue, Shared, StepState, lock};
 
 pub use crate::protocol::control::CallsToDump;
-pub use layout::{Comparison, DataSet, FileEntry, Role};
+pub use layout::{Comparison, DataSet, FileEntry, Incomplete, Role};
 pub use nodes::{NODES_SCHEMA, NodeReproduction, NodeRow, NodeTable};
 pub use retention::{Kept, Removed, gc};
 pub use writer::FlushReport;
 
 /// Copies of tensors that may wait for the disk; whoever hands over more waits.
 const QUEUE_BYTES: usize = 1 << 30;
+
+/// Time for writing down that a dump is incomplete.
+const TELL: Duration = Duration::from_secs(2);
 
 /// Why a dump cannot be opened, or why what the client sent cannot be part of one.
 #[derive(Debug, Error)]
@@ -300,7 +304,7 @@ impl Run {
         graph: &str,
         part: u32,
         step: StepId,
-        inputs: &[(ValueName, TensorView<'_>)],
+        inputs: &[(ValueName, SharedTensor<'_>)],
     ) -> Result<StepFolder, DumpError> {
         let part_folder = self.part_folder(graph, part)?;
         lock(&self.first).entry((graph.to_owned(), part)).or_insert(step);
@@ -327,25 +331,25 @@ impl Run {
     }
 
     /// Hand over what eager gave, in the model's order. Copies; waits only when the queue is full.
-    pub fn references(&self, step: &StepFolder, outputs: &[(ValueName, TensorView<'_>)]) {
+    pub fn references(&self, step: &StepFolder, outputs: &[(ValueName, SharedTensor<'_>)]) {
         self.tensors(step, Role::Reference, outputs);
     }
 
     /// Hand over what ONNX Runtime gave, in the model's order. Copies; waits only when the queue is full.
-    pub fn actuals(&self, step: &StepFolder, outputs: &[(ValueName, TensorView<'_>)]) {
+    pub fn actuals(&self, step: &StepFolder, outputs: &[(ValueName, SharedTensor<'_>)]) {
         self.tensors(step, Role::Actual, outputs);
     }
 
-    fn tensors(&self, step: &StepFolder, role: Role, tensors: &[(ValueName, TensorView<'_>)]) {
+    fn tensors(&self, step: &StepFolder, role: Role, tensors: &[(ValueName, SharedTensor<'_>)]) {
         for (index, (name, tensor)) in tensors.iter().enumerate() {
             let (step, name, tensor) = (Arc::clone(&step.0), name.clone(), tensor.to_owned());
-            self.shared.queue.push(Job::Tensor { step, role, index, name, tensor });
+            self.shared.hand_over(Job::Tensor { step, role, index, name, tensor });
         }
     }
 
     /// Hand over the verdicts of a call.
     pub fn comparison(&self, step: &StepFolder, verdicts: &[TensorVerdict]) {
-        self.shared.queue.push(Job::Comparison { step: Arc::clone(&step.0), verdicts: verdicts.to_vec() });
+        self.shared.hand_over(Job::Comparison { step: Arc::clone(&step.0), verdicts: verdicts.to_vec() });
     }
 
     /// Hand over the nodes of a part in one call, and models of those that went wrong. Replaces what is there of this
@@ -353,24 +357,56 @@ impl Run {
     pub fn nodes(&self, table: NodeTable, reproductions: Vec<NodeReproduction>) -> Result<(), DumpError> {
         let part_folder = self.part_folder(&table.graph, table.part)?;
         if self.make(&part_folder) {
-            self.shared.queue.push(Job::Nodes { part_folder, table, reproductions });
+            self.shared.hand_over(Job::Nodes { part_folder, table, reproductions });
         }
         Ok(())
     }
 
     /// Nothing more comes for this data set: its manifest is written after everything handed over for it.
     pub fn finish(&self, step: &StepFolder) {
-        self.shared.queue.push(Job::Finish { step: Arc::clone(&step.0) });
+        self.shared.hand_over(Job::Finish { step: Arc::clone(&step.0) });
     }
 
-    /// Wait until everything handed over so far is on disk or lost, and tell.
+    /// Wait until everything handed over so far is on disk or lost, and tell. Of a dump that has ended, or whose writer
+    /// thread has, that is told as a loss, every time.
     pub fn flush(&self) -> FlushReport {
         let (reply, answer) = mpsc::channel();
-        self.shared.queue.push(Job::Flush(reply));
-        answer.recv().unwrap_or_else(|_| FlushReport {
-            lost: vec!["the dump's writer thread has ended; what it had is lost".to_owned()],
-            ..FlushReport::default()
+        // One that is not taken is dropped, and so answered.
+        drop(self.shared.queue.push(Job::Flush(reply)));
+        answer.recv().unwrap_or_else(|_| {
+            let mut report = self.shared.take_report();
+            report.lost.push(format!("{}: {GONE}", self.folder.display()));
+            report
         })
+    }
+
+    /// Ends the dump: what was handed over is written within `limit`. Returns the files that are not, which are then
+    /// told in the log and in `incomplete.json`, too; what is handed over later is lost. A second time returns nothing.
+    pub fn end_within(&self, limit: Duration) -> Vec<PathBuf> {
+        let left = self.shared.queue.end_within(limit);
+        if let Some(first) = left.first() {
+            let (n, run) = (left.len(), self.folder.display().to_string());
+            tracing::error!(run, n, first = %first.display(), "dump: ended before everything was written");
+            self.tell_incomplete(&left);
+        }
+        left
+    }
+
+    /// On a thread of its own: a disk that did not take the rest in time may not take this either.
+    fn tell_incomplete(&self, left: &[PathBuf]) {
+        let missing = left.iter().map(|path| path.strip_prefix(&self.folder).unwrap_or(path).to_owned()).collect();
+        let json = layout::to_json(&Incomplete::new(missing));
+        let path = self.folder.join(layout::INCOMPLETE_FILE);
+        let (done, waiting) = mpsc::channel();
+        let write = move || drop(done.send(crate::onnx::write_whole(&path, 0o644, &[&json])));
+        let started = std::thread::Builder::new().name("dump-incomplete".to_owned()).spawn(write);
+        let written = started.map_err(|error| error.to_string()).and_then(|_| {
+            let told = waiting.recv_timeout(TELL).map_err(|_| "the disk does not answer".to_owned())?;
+            told.map_err(|error| error.to_string())
+        });
+        if let Err(error) = written {
+            tracing::error!(run = %self.folder.display(), error, "dump: that it is incomplete could not be written there");
+        }
     }
 
     fn part_folder(&self, graph: &str, part: u32) -> Result<PathBuf, DumpError> {

@@ -1,24 +1,37 @@
 //! Tensors by content: equal ones stand once below `tensors/` and are hard links everywhere else.
+//!
+//! A tensor may lie in memory that its client writes meanwhile, so a file's name is the hash of the bytes that were
+//! written, taken as they were written; the hash of the memory only says whether there is such a file already. A file
+//! that is there already is linked once its content was seen to have that hash: it was written by this run, or read by
+//! it, and its identity (inode, length, time of the last change) is that of then. Reading costs each file once a run; a
+//! disk that lost a block, a copy that was torn or an editor would otherwise give every later data set wrong values.
 
-use std::fs;
-use std::io::{self, ErrorKind};
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::onnx::{tensor_header, write_whole};
-use crate::tensor::TensorView;
+use super::writer::lock;
+use crate::onnx::{tensor_header, write_whole_as};
+use crate::tensor::SharedTensor;
 
 /// Read-only: whoever writes into one of the links in place would change every data set that holds the tensor.
 const SHARED_MODE: u32 = 0o444;
 /// How often another process's clean-up may get between two of our system calls.
 const MAX_TRIES: usize = 16;
+/// Files whose content is remembered as seen; above it, all are looked at once more.
+const MAX_SEEN: usize = 1 << 16;
 
 #[derive(Debug)]
 pub(super) struct Store {
     folder: PathBuf,
     /// False once the file system refused a link: from then on each file is written in its place.
     links: AtomicBool,
+    /// Files whose content has the hash of their name.
+    seen: Mutex<HashMap<blake3::Hash, Identity>>,
 }
 
 /// A tensor put in its place.
@@ -29,45 +42,88 @@ pub(super) struct Stored {
     pub written: u64,
 }
 
+/// What changes when a file is replaced or written to. Not its links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Identity {
+    device: u64,
+    inode: u64,
+    len_bytes: u64,
+    modified: (i64, i64),
+}
+
+impl Identity {
+    fn of(facts: &fs::Metadata) -> Self {
+        let modified = (facts.mtime(), facts.mtime_nsec());
+        Self { device: facts.dev(), inode: facts.ino(), len_bytes: facts.len(), modified }
+    }
+}
+
+/// A TensorProto: what stands before the elements, and these.
+struct Message<'a> {
+    header: Vec<u8>,
+    tensor: SharedTensor<'a>,
+}
+
+impl Message<'_> {
+    fn n_bytes(&self) -> u64 {
+        (self.header.len() + self.tensor.bytes().len()) as u64
+    }
+
+    /// Hands over private copies, piece by piece.
+    fn read(&self, mut visit: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+        visit(&self.header)?;
+        self.tensor.bytes().for_each_block(visit)
+    }
+
+    fn hash(&self) -> io::Result<blake3::Hash> {
+        let mut hasher = blake3::Hasher::new();
+        self.read(|piece| {
+            hasher.update(piece);
+            Ok(())
+        })?;
+        Ok(hasher.finalize())
+    }
+
+    /// Returns the hash of what was written.
+    fn write(&self, file: &mut File) -> io::Result<blake3::Hash> {
+        let mut hasher = blake3::Hasher::new();
+        self.read(|piece| {
+            hasher.update(piece);
+            file.write_all(piece)
+        })?;
+        Ok(hasher.finalize())
+    }
+}
+
 impl Store {
     pub(super) fn new(folder: PathBuf) -> Self {
-        Self { folder, links: AtomicBool::new(true) }
+        Self { folder, links: AtomicBool::new(true), seen: Mutex::default() }
     }
 
     /// Put the tensor at `path` as an ONNX TensorProto, replacing what is there.
-    pub(super) fn put(&self, name: &str, tensor: &TensorView<'_>, path: &Path) -> io::Result<Stored> {
-        let header = tensor_header(name, tensor);
-        let pieces = [header.as_slice(), tensor.bytes()];
-        let n_bytes = (header.len() + tensor.bytes().len()) as u64;
-        let mut hasher = blake3::Hasher::new();
-        pieces.iter().for_each(|piece| {
-            hasher.update(piece);
-        });
-        let hash = hasher.finalize().to_hex().to_string();
-        let blob = blob_path(&self.folder, &hash);
+    pub(super) fn put(&self, name: &str, tensor: &SharedTensor<'_>, path: &Path) -> io::Result<Stored> {
+        let message = Message { header: tensor_header(name, *tensor), tensor: *tensor };
         remove_if_there(path)?;
         let mut written = 0;
+        let mut hash = message.hash()?;
         for _ in 0..MAX_TRIES {
             if !self.links.load(Ordering::Relaxed) {
                 break;
             }
+            let blob = blob_path(&self.folder, &hash.to_hex());
             match fs::hard_link(&blob, path) {
-                Ok(()) if fs::metadata(path)?.len() == n_bytes => return Ok(Stored { hash, written }),
-                // Cut short by something other than us: a lost disk, a copy that failed.
+                Ok(()) if self.holds(path, hash)? => return Ok(Stored { hash: hash.to_hex().to_string(), written }),
+                // Changed by something other than us: a lost disk, a copy that failed.
                 Ok(()) => {
+                    tracing::warn!(blob = %blob.display(), "dump: not the content of its name; written again");
                     fs::remove_file(path)?;
                     remove_if_there(&blob)?;
                 }
                 Err(error) => match error.kind() {
-                    ErrorKind::NotFound => {
-                        fs::create_dir_all(&self.folder)?;
-                        write_whole(&blob, SHARED_MODE, &pieces)?;
-                        written += n_bytes;
-                    }
                     // Linked as often as the file system can (ext4: 65000): a fresh copy takes over.
-                    ErrorKind::TooManyLinks => {
-                        write_whole(&blob, SHARED_MODE, &pieces)?;
-                        written += n_bytes;
+                    ErrorKind::NotFound | ErrorKind::TooManyLinks => {
+                        hash = self.write_blob(&message)?;
+                        written += message.n_bytes();
                     }
                     ErrorKind::AlreadyExists => remove_if_there(path)?,
                     ErrorKind::CrossesDevices | ErrorKind::Unsupported | ErrorKind::PermissionDenied => {
@@ -78,8 +134,44 @@ impl Store {
                 },
             }
         }
-        write_whole(path, SHARED_MODE, &pieces)?;
-        Ok(Stored { hash, written: written + n_bytes })
+        let hash = write_whole_as(path, SHARED_MODE, |file| Ok((path.to_owned(), message.write(file)?)))?;
+        Ok(Stored { hash: hash.to_hex().to_string(), written: written + message.n_bytes() })
+    }
+
+    /// Writes a file under the hash of what is in it, which the tensor may no longer have.
+    fn write_blob(&self, message: &Message<'_>) -> io::Result<blake3::Hash> {
+        fs::create_dir_all(&self.folder)?;
+        let (hash, identity) = write_whole_as(&self.folder.join("new"), SHARED_MODE, |file| {
+            let hash = message.write(file)?;
+            let identity = Identity::of(&file.metadata()?);
+            Ok((blob_path(&self.folder, &hash.to_hex()), (hash, identity)))
+        })?;
+        self.saw(hash, identity);
+        Ok(hash)
+    }
+
+    /// Whether the file has this content: as seen before, or read now.
+    fn holds(&self, path: &Path, hash: blake3::Hash) -> io::Result<bool> {
+        let mut file = File::open(path)?;
+        let identity = Identity::of(&file.metadata()?);
+        if lock(&self.seen).get(&hash) == Some(&identity) {
+            return Ok(true);
+        }
+        let mut hasher = blake3::Hasher::new();
+        hasher.update_reader(&mut file)?;
+        let holds = hasher.finalize() == hash;
+        if holds {
+            self.saw(hash, identity);
+        }
+        Ok(holds)
+    }
+
+    fn saw(&self, hash: blake3::Hash, identity: Identity) {
+        let mut seen = lock(&self.seen);
+        if seen.len() >= MAX_SEEN {
+            seen.clear();
+        }
+        seen.insert(hash, identity);
     }
 }
 
@@ -110,8 +202,10 @@ pub(super) fn remove_if_unreferenced(blob: &Path) -> io::Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::SegmentId;
     use crate::onnx::load_tensor;
-    use crate::tensor::TensorBuf;
+    use crate::shm::{Segment, SegmentTable};
+    use crate::tensor::{DType, TensorBuf, TensorDesc, TensorRef};
 
     fn tensor() -> TensorBuf {
         TensorBuf::from_f32([2], &[1., 2.]).unwrap()
@@ -122,9 +216,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::new(folder.path().join("tensors"));
         let at = |name: &str| folder.path().join(name);
-        let first = store.put("w", &tensor().view(), &at("a.pb")).unwrap();
-        let second = store.put("w", &tensor().view(), &at("b.pb")).unwrap();
-        let other = store.put("v", &tensor().view(), &at("c.pb")).unwrap();
+        let first = store.put("w", &tensor().shared(), &at("a.pb")).unwrap();
+        let second = store.put("w", &tensor().shared(), &at("b.pb")).unwrap();
+        let other = store.put("v", &tensor().shared(), &at("c.pb")).unwrap();
         assert_eq!((first.hash == second.hash, second.written), (true, 0));
         assert_ne!(first.hash, other.hash);
         assert_eq!(fs::metadata(at("a.pb")).unwrap().nlink(), 3);
@@ -136,12 +230,65 @@ mod tests {
     fn a_blob_cut_short_is_written_again() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::new(folder.path().join("tensors"));
-        let stored = store.put("w", &tensor().view(), &folder.path().join("a.pb")).unwrap();
+        let stored = store.put("w", &tensor().shared(), &folder.path().join("a.pb")).unwrap();
         let blob = blob_path(&folder.path().join("tensors"), &stored.hash);
         fs::remove_file(&blob).unwrap();
         fs::write(&blob, b"half").unwrap();
-        let again = store.put("w", &tensor().view(), &folder.path().join("b.pb")).unwrap();
+        let again = store.put("w", &tensor().shared(), &folder.path().join("b.pb")).unwrap();
         assert!(again.written > 0 && load_tensor(&folder.path().join("b.pb")).is_ok());
+    }
+
+    /// A run reads what another one left before it links to it, once; what it wrote itself it need not read.
+    #[test]
+    fn a_blob_of_the_right_length_and_other_content_is_written_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let new_run = || Store::new(at("tensors"));
+        let stored = new_run().put("w", &tensor().shared(), &at("a.pb")).unwrap();
+        let blob = blob_path(&at("tensors"), &stored.hash);
+        let mut bytes = fs::read(&blob).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        fs::remove_file(&blob).unwrap();
+        fs::write(&blob, bytes).unwrap();
+        let store = new_run();
+        let again = store.put("w", &tensor().shared(), &at("b.pb")).unwrap();
+        assert_eq!(load_tensor(&at("b.pb")).unwrap().view().bytes(), tensor().view().bytes());
+        assert!(again.written > 0 && again.hash == stored.hash);
+        assert_eq!(store.put("w", &tensor().shared(), &at("c.pb")).unwrap().written, 0);
+        assert_eq!(new_run().put("w", &tensor().shared(), &at("d.pb")).unwrap().written, 0);
+    }
+
+    /// A client that writes its tensor while it is dumped: whatever was caught, the file's name and the hash that is told
+    /// are of the file's content.
+    #[test]
+    fn a_tensor_that_changes_meanwhile_is_stored_under_the_hash_of_what_is_on_disk() {
+        const N: i64 = 1 << 18;
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::new(folder.path().join("tensors"));
+        let mut table = SegmentTable::default();
+        let ours = Segment::create(SegmentId(1), "test", 4 * N as u64).unwrap();
+        let client = Segment::map(SegmentId(2), ours.try_clone_fd().unwrap(), 4 * N as u64).unwrap();
+        table.attach(ours).unwrap();
+        let desc = TensorDesc::new(DType::F32, [N]).unwrap();
+        let lease = table.lease(&[TensorRef { segment: SegmentId(1), offset: 0, desc }], &[]).unwrap();
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut n = 0_u64;
+                while !done.load(Ordering::Relaxed) {
+                    n += 1;
+                    client.write((n * 4099 * 8) % (4 * N as u64 - 8), &n.to_le_bytes()).unwrap();
+                }
+            });
+            for n in 0..20 {
+                let path = folder.path().join(format!("{n}.pb"));
+                let stored = store.put("w", &lease.inputs()[0], &path).unwrap();
+                let bytes = fs::read(&path).unwrap();
+                assert_eq!(blake3::hash(&bytes).to_hex().as_str(), stored.hash);
+                assert!(blob_path(&folder.path().join("tensors"), &stored.hash).exists());
+            }
+            done.store(true, Ordering::Relaxed);
+        });
     }
 
     #[test]
@@ -151,7 +298,7 @@ mod tests {
         store.links.store(false, Ordering::Relaxed);
         let path = folder.path().join("a.pb");
         for _ in 0..2 {
-            assert!(store.put("w", &tensor().view(), &path).unwrap().written > 0);
+            assert!(store.put("w", &tensor().shared(), &path).unwrap().written > 0);
         }
         assert_eq!(fs::metadata(&path).unwrap().nlink(), 1);
         assert!(!folder.path().join("tensors").exists());
@@ -168,7 +315,7 @@ mod tests {
         }
         let store = Store::new(here.path().join("tensors"));
         let path = there.path().join("a.pb");
-        store.put("w", &tensor().view(), &path).unwrap();
+        store.put("w", &tensor().shared(), &path).unwrap();
         assert_eq!(load_tensor(&path).unwrap().view().bytes(), tensor().view().bytes());
         assert_eq!(fs::read_dir(here.path().join("tensors")).unwrap().count(), 0);
     }

@@ -1,4 +1,5 @@
-//! The thread that writes what nobody waits for, and the queue to it, bounded by bytes.
+//! The thread that writes what nobody waits for, and the queue to it, bounded by bytes. When the thread is gone, whatever
+//! way, or the dump was ended, the queue takes nothing more: what would be handed over is lost and told.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -6,6 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::layout::{self, COMPARISON_SCHEMA, Comparison, DataSet, FileEntry, Role};
 use super::nodes::{NodeReproduction, NodeTable, remove_nodes};
@@ -14,7 +16,7 @@ use super::store::Store;
 use crate::compare::{TensorVerdict, summary};
 use crate::ids::ValueName;
 use crate::onnx::write_whole;
-use crate::tensor::{TensorBuf, TensorView};
+use crate::tensor::{SharedTensor, TensorBuf};
 
 /// Losses told one by one; more are only counted.
 const MAX_TOLD: usize = 1000;
@@ -38,12 +40,30 @@ pub(super) struct StepState {
     pub manifest: Mutex<DataSet>,
 }
 
+#[derive(Debug)]
 pub(super) enum Job {
-    Tensor { step: Arc<StepState>, role: Role, index: usize, name: ValueName, tensor: TensorBuf },
-    Comparison { step: Arc<StepState>, verdicts: Vec<TensorVerdict> },
-    Nodes { part_folder: PathBuf, table: NodeTable, reproductions: Vec<NodeReproduction> },
-    Finish { step: Arc<StepState> },
+    Tensor {
+        step: Arc<StepState>,
+        role: Role,
+        index: usize,
+        name: ValueName,
+        tensor: TensorBuf,
+    },
+    Comparison {
+        step: Arc<StepState>,
+        verdicts: Vec<TensorVerdict>,
+    },
+    Nodes {
+        part_folder: PathBuf,
+        table: NodeTable,
+        reproductions: Vec<NodeReproduction>,
+    },
+    Finish {
+        step: Arc<StepState>,
+    },
     Flush(Sender<FlushReport>),
+    #[cfg(test)]
+    Panic,
 }
 
 impl Job {
@@ -54,20 +74,51 @@ impl Job {
             _ => 0,
         }
     }
+
+    /// The file that it writes; None: none.
+    fn file(&self) -> Option<PathBuf> {
+        let comparison = |step: &StepState| layout::comparison_file(lock(&step.manifest).step);
+        match self {
+            Job::Tensor { step, role, index, .. } => Some(step.folder.join(role.file(*index))),
+            Job::Comparison { step, .. } => Some(step.part_folder.join(comparison(step))),
+            Job::Nodes { part_folder, table, .. } => Some(part_folder.join(layout::nodes_file(table.step))),
+            Job::Finish { step } => Some(step.folder.join(layout::MANIFEST_FILE)),
+            Job::Flush(_) => None,
+            #[cfg(test)]
+            Job::Panic => None,
+        }
+    }
 }
 
 /// First in, first out; [`Queue::push`] waits while more than `limit_bytes` are inside.
+#[derive(Debug)]
 pub(super) struct Queue {
     state: Mutex<State>,
     limit_bytes: usize,
     changed: Condvar,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct State {
     jobs: VecDeque<Job>,
+    /// The file that is being written.
+    writing: Option<PathBuf>,
+    /// A job is being done.
+    busy: bool,
     n_bytes: usize,
+    /// Nothing more comes; what is there is still written.
     closed: bool,
+    /// Nothing more is written.
+    ended: bool,
+}
+
+impl State {
+    /// Ends it. Returns the files that were not written, in their order; one that is being written may still appear.
+    fn end(&mut self) -> Vec<PathBuf> {
+        self.ended = true;
+        let waiting = std::mem::take(&mut self.jobs);
+        self.writing.take().into_iter().chain(waiting.iter().filter_map(Job::file)).collect()
+    }
 }
 
 impl Queue {
@@ -75,25 +126,33 @@ impl Queue {
         Self { state: Mutex::default(), limit_bytes, changed: Condvar::new() }
     }
 
-    /// Waits for room; a job that is larger than the limit goes in alone.
-    pub(super) fn push(&self, job: Job) {
+    /// Waits for room; a job that is larger than the limit goes in alone. Errors: the job, when nobody takes it any more.
+    pub(super) fn push(&self, job: Job) -> Result<(), Box<Job>> {
         let n_bytes = job.n_bytes();
-        let full = |state: &mut State| state.n_bytes > 0 && state.n_bytes.saturating_add(n_bytes) > self.limit_bytes;
+        let full = |state: &mut State| {
+            !state.ended && state.n_bytes > 0 && state.n_bytes.saturating_add(n_bytes) > self.limit_bytes
+        };
         let state = self.changed.wait_while(lock(&self.state), full);
         let mut state = state.unwrap_or_else(PoisonError::into_inner);
+        if state.ended {
+            return Err(Box::new(job));
+        }
         state.n_bytes += n_bytes;
         state.jobs.push_back(job);
         self.changed.notify_all();
+        Ok(())
     }
 
     /// The next job; None when the queue is closed and empty. Its bytes count until the job after it is asked for.
     fn pop(&self, done_bytes: usize) -> Option<(Job, usize)> {
         let mut state = lock(&self.state);
         state.n_bytes -= done_bytes;
+        (state.busy, state.writing) = (false, None);
         self.changed.notify_all();
-        let idle = |state: &mut State| state.jobs.is_empty() && !state.closed;
+        let idle = |state: &mut State| state.jobs.is_empty() && !state.closed && !state.ended;
         let mut state = self.changed.wait_while(state, idle).unwrap_or_else(PoisonError::into_inner);
         let job = state.jobs.pop_front()?;
+        (state.busy, state.writing) = (true, job.file());
         let n_bytes = job.n_bytes();
         Some((job, n_bytes))
     }
@@ -101,6 +160,16 @@ impl Queue {
     pub(super) fn close(&self) {
         lock(&self.state).closed = true;
         self.changed.notify_all();
+    }
+
+    /// Ends it once everything is written, or after `limit`. Returns the files that were not.
+    pub(super) fn end_within(&self, limit: Duration) -> Vec<PathBuf> {
+        let working = |state: &mut State| !state.ended && (state.busy || !state.jobs.is_empty());
+        let waited = self.changed.wait_timeout_while(lock(&self.state), limit, working);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let left = state.end();
+        self.changed.notify_all();
+        left
     }
 }
 
@@ -150,7 +219,7 @@ impl Shared {
     }
 
     /// Put a tensor into a data set and its manifest; what fails is lost and told.
-    pub(super) fn put(&self, step: &StepState, role: Role, index: usize, name: &str, tensor: &TensorView<'_>) {
+    pub(super) fn put(&self, step: &StepState, role: Role, index: usize, name: &str, tensor: &SharedTensor<'_>) {
         let file = role.file(index);
         let path = step.folder.join(&file);
         match self.store.put(name, tensor, &path) {
@@ -168,7 +237,16 @@ impl Shared {
         self.lose(what);
     }
 
-    fn take_report(&self) -> FlushReport {
+    /// Hands over a job; what nobody takes is lost and told.
+    pub(super) fn hand_over(&self, job: Job) {
+        if let Err(job) = self.queue.push(job)
+            && let Some(file) = job.file()
+        {
+            self.lose(format!("{}: {GONE}", file.display()));
+        }
+    }
+
+    pub(super) fn take_report(&self) -> FlushReport {
         let mut progress = lock(&self.report);
         let mut lost = std::mem::take(&mut progress.report.lost);
         match std::mem::take(&mut progress.untold) {
@@ -222,7 +300,7 @@ impl Shared {
         let results = [(Role::Reference, 0, node, reference), (Role::Actual, 0, node, actual)];
         let inputs = inputs.iter().enumerate().map(|(index, (name, tensor))| (Role::Input, index, name, tensor));
         for (role, index, name, tensor) in inputs.chain(results) {
-            self.count(self.store.put(name, &tensor.view(), &data.join(role.file(index)))?.written);
+            self.count(self.store.put(name, &tensor.shared(), &data.join(role.file(index)))?.written);
         }
         self.write(&folder.join(layout::MODEL_FILE), model);
         Ok(())
@@ -238,23 +316,40 @@ impl Shared {
         }
     }
 
-    /// The thread's life: until the queue is closed and empty.
+    /// The thread's life: until the queue is closed and empty, or ended. However it ends, nobody waits for it any more.
     pub(super) fn work(&self) {
+        let _gone = Gone(self);
         let mut done_bytes = 0;
         while let Some((job, n_bytes)) = self.queue.pop(done_bytes) {
             match job {
                 Job::Tensor { step, role, index, name, tensor } => {
-                    self.put(&step, role, index, &name, &tensor.view());
+                    self.put(&step, role, index, &name, &tensor.shared());
                 }
                 Job::Comparison { step, verdicts } => self.compare(&step, verdicts),
                 Job::Nodes { part_folder, table, reproductions } => {
                     self.nodes(&part_folder, &table, &reproductions);
                 }
                 Job::Finish { step } => self.finish(&step),
+                #[cfg(test)]
+                Job::Panic => panic!("a test asked for this panic"),
                 // Nobody listens any more: nothing to tell.
                 Job::Flush(reply) => drop(reply.send(self.take_report())),
             }
             done_bytes = n_bytes;
+        }
+    }
+}
+
+/// Why what is handed over late is lost.
+pub(super) const GONE: &str = "the dump has ended, or its writer thread has; see the daemon's log";
+
+/// The writer thread is gone, by a panic too: tells what it leaves, and wakes all who wait for it.
+struct Gone<'a>(&'a Shared);
+
+impl Drop for Gone<'_> {
+    fn drop(&mut self) {
+        for file in self.0.queue.end_within(Duration::ZERO) {
+            self.0.lose(format!("{}: {GONE}", file.display()));
         }
     }
 }
@@ -269,7 +364,6 @@ mod tests {
     use super::*;
     use crate::tensor::{DType, TensorDesc};
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::time::Duration;
 
     fn job(n_bytes: i64) -> Job {
         let manifest = DataSet {
@@ -291,12 +385,12 @@ mod tests {
     #[test]
     fn a_full_queue_waits_and_a_job_larger_than_it_goes_in_alone() {
         let queue = Queue::new(100);
-        queue.push(job(1000));
+        queue.push(job(1000)).unwrap();
         let pushed = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for _ in 0..3 {
-                    queue.push(job(60));
+                    queue.push(job(60)).unwrap();
                     pushed.fetch_add(1, Ordering::SeqCst);
                 }
             });
@@ -309,6 +403,41 @@ mod tests {
             queue.pop(done_and_close(&queue, done)).is_none().then_some(()).unwrap();
         });
         assert_eq!(pushed.load(Ordering::SeqCst), 3);
+    }
+
+    fn shared(limit_bytes: usize) -> Shared {
+        let store = Store::new(PathBuf::from("/nonexistent"));
+        Shared { queue: Queue::new(limit_bytes), store, keep_steps: None, report: Mutex::default() }
+    }
+
+    #[test]
+    fn who_waits_for_a_writer_that_panics_is_told_what_is_lost() {
+        let shared = shared(100);
+        shared.queue.push(Job::Panic).unwrap();
+        shared.queue.push(job(100)).unwrap();
+        let (reply, answer) = std::sync::mpsc::channel();
+        shared.queue.push(Job::Flush(reply)).unwrap();
+        std::thread::scope(|scope| {
+            // Full: waits until the writer is gone.
+            scope.spawn(|| shared.hand_over(job(1)));
+            let writer = scope.spawn(|| shared.work());
+            assert!(answer.recv().is_err());
+            assert!(writer.join().is_err());
+        });
+        shared.hand_over(job(1));
+        let lost = shared.take_report().lost;
+        assert_eq!(lost.len(), 3, "{lost:?}");
+        assert!(lost.iter().all(|lost| lost == &format!("actual_0.pb: {GONE}")), "{lost:?}");
+    }
+
+    #[test]
+    fn what_is_not_written_in_time_is_named() {
+        let shared = shared(1000);
+        shared.queue.push(job(1)).unwrap();
+        assert_eq!(shared.queue.end_within(Duration::ZERO), [PathBuf::from("actual_0.pb")]);
+        assert!(shared.queue.push(job(1)).is_err());
+        assert!(shared.queue.pop(0).is_none());
+        assert!(shared.queue.end_within(Duration::ZERO).is_empty());
     }
 
     fn done_and_close(queue: &Queue, done: usize) -> usize {

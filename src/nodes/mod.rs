@@ -16,7 +16,7 @@ use crate::onnx::{OnnxError, Piece};
 use crate::protocol::control::{CompareNodes, ComputedNode, NodeFeed, NodeValue};
 use crate::protocol::message::{ErrorCode, RunStats, WireError};
 use crate::shm::{Lease, SegmentTable, ShmError};
-use crate::tensor::{CallRecord, TensorDesc, TensorRef, TensorView};
+use crate::tensor::{CallRecord, SharedTensor, TensorDesc, TensorRef};
 
 pub use part::PartNodes;
 
@@ -243,15 +243,15 @@ impl<'a> Batch<'a> {
         &self,
         slot: &Slot<'a>,
         (local, cumulative): (&Ran, &Result<(), String>),
-        read: &[TensorView<'_>],
-        written: &[TensorView<'_>],
+        read: &[SharedTensor<'_>],
+        written: &[SharedTensor<'_>],
     ) -> NodeRow {
         let name = &slot.node.name;
-        let (reference, candidate) = (&read[slot.reference], &written[slot.candidate]);
+        let (reference, candidate) = (read[slot.reference], written[slot.candidate]);
         // Drift is a matter of rounding: what is exact stays exact.
         let Tolerances { local: local_tolerance, cumulative: cumulative_tolerance } = self.tolerances;
         let cumulative_tolerance = if reference.dtype().is_float() { cumulative_tolerance } else { local_tolerance };
-        let against = |candidate: &TensorView<'_>, tolerance: Option<&Tolerance>| {
+        let against = |candidate: SharedTensor<'_>, tolerance: Option<&Tolerance>| {
             compare::judge(name, reference, candidate, tolerance)
         };
         NodeRow {
@@ -262,7 +262,7 @@ impl<'a> Batch<'a> {
             reference_ns: slot.node.reference_ns,
             candidate_ns: local.as_ref().map_or(0, |stats| stats.run_ns),
             local: match (local, slot.local) {
-                (Ok(_), Some(at)) => against(&written[at], local_tolerance.as_ref()),
+                (Ok(_), Some(at)) => against(written[at], local_tolerance.as_ref()),
                 (Ok(_), None) => TensorVerdict::not_compared(name, "not asked for"),
                 (Err(reason), _) => TensorVerdict::failed(name, reason),
             },
@@ -304,8 +304,8 @@ impl<'a> Batch<'a> {
         &self,
         slot: &Slot<'a>,
         references: &HashMap<&str, &TensorRef>,
-        read: &[TensorView<'_>],
-        written: &[TensorView<'_>],
+        read: &[SharedTensor<'_>],
+        written: &[SharedTensor<'_>],
     ) -> Option<NodeReproduction> {
         let piece = self.local_piece(slot, references).ok()?;
         let feeds = self.request.feeds.iter().enumerate().map(|(at, feed)| (feed.name.as_str(), 2 * at));
@@ -385,7 +385,7 @@ impl<'a, R: FnMut(&SubModel) -> Result<RunStats, WireError>> Cumulative<'_, 'a, 
 
     fn replace(&mut self, slot: &Slot<'_>) {
         let (read, mut written) = self.lease.split_mut();
-        written[slot.candidate].bytes.copy_from_slice(read[slot.reference].bytes());
+        written[slot.candidate].bytes.copy_from(read[slot.reference].bytes());
     }
 }
 

@@ -2,25 +2,36 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use prost::Message as _;
+
 use super::OnnxError;
 use super::graph::outputs;
 use super::proto::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
 
-/// A model may not grow past this many nodes: functions that call functions grow exponentially.
+/// A model may not grow past this many nodes, nor by more calls: functions that call functions grow exponentially.
 const MAX_NODES: usize = 1_000_000;
+/// Nor by more bytes: what protobuf readers accept.
+const MAX_BYTES: usize = i32::MAX as usize;
+/// Calls inside calls. Every level is one of recursion, here.
+const MAX_CALL_DEPTH: usize = 64;
+/// Bodies (of If, Loop, …) inside bodies, which calls may add to. Every level is one of recursion wherever a graph is
+/// walked, and three of the hundred that protobuf readers accept.
+const MAX_BODY_DEPTH: usize = 30;
 
 /// Replace every call of a model-local function by the function's nodes, subgraphs included, until none is left; the
 /// functions themselves are dropped. Values given by a call keep their names; the values inside a function get a prefix
 /// that no name of the model starts with. Names of the nodes get it too.
-/// Errors: [`OnnxError::Inline`] for recursion, opset versions that differ, calls with too many inputs or outputs, or a
-/// result of more than a million nodes; [`OnnxError::NoGraph`]. The model is unchanged after an error.
+/// Errors: [`OnnxError::Inline`] for recursion, calls nested more than 64 deep, bodies more than 30, opset versions that
+/// differ, calls with too many inputs or outputs, or a result of more than a million nodes or 2 GiB;
+/// [`OnnxError::NoGraph`]. The model is unchanged after an error.
 pub fn inline_functions(model: &mut ModelProto) -> Result<(), OnnxError> {
     let Some(graph) = &model.graph else { return Err(OnnxError::NoGraph) };
     if model.functions.is_empty() {
         return Ok(());
     }
     let functions = model.functions.iter().map(|function| (key_of_function(function), function)).collect();
-    let mut inliner = Inliner { functions, base: free_prefix(graph), n_calls: 0, n_nodes: 0, used: BTreeSet::new() };
+    let (base, used) = (free_prefix(graph), BTreeSet::new());
+    let mut inliner = Inliner { functions, base, n_calls: 0, n_nodes: 0, n_bytes: 0, body_depth: 0, used };
     let mut inlined = graph.clone();
     inliner.graph(&mut inlined, &mut Vec::new())?;
     let opsets = merged_opsets(model, &inliner.used)?;
@@ -37,6 +48,9 @@ struct Inliner<'a> {
     base: String,
     n_calls: usize,
     n_nodes: usize,
+    /// Of the functions put in place so far.
+    n_bytes: usize,
+    body_depth: usize,
     used: BTreeSet<Key>,
 }
 
@@ -51,9 +65,7 @@ impl Inliner<'_> {
         for mut node in nodes {
             let key = key_of_call(&node);
             if let Some(&function) = self.functions.get(&key) {
-                if stack.contains(&key) {
-                    return Err(fail(&key, "it calls itself; ONNX functions may not"));
-                }
+                self.check_call(&key, stack)?;
                 let body = self.expand(function, &node)?;
                 self.used.insert(key.clone());
                 stack.push(key);
@@ -66,13 +78,41 @@ impl Inliner<'_> {
                 return Err(fail(&key, &format!("the model grows past {MAX_NODES} nodes; keep its functions")));
             }
             for attribute in &mut node.attribute {
-                for graph in attribute.g.iter_mut().chain(&mut attribute.graphs) {
-                    self.graph(graph, stack)?;
+                for body in attribute.g.iter_mut().chain(&mut attribute.graphs) {
+                    self.body(body, &key, stack)?;
                 }
             }
             result.push(node);
         }
         Ok(result)
+    }
+
+    fn check_call(&self, key: &Key, stack: &[Key]) -> Result<(), OnnxError> {
+        if stack.contains(key) {
+            return Err(fail(key, "it calls itself; ONNX functions may not"));
+        }
+        let depth = stack.len() + 1;
+        if depth > MAX_CALL_DEPTH {
+            let why =
+                format!("calls nest {depth} deep here: at most {MAX_CALL_DEPTH} are put in place; export flatter");
+            return Err(fail(key, &why));
+        }
+        if self.n_calls >= MAX_NODES {
+            return Err(fail(key, &format!("the model grows by more than {MAX_NODES} calls; keep its functions")));
+        }
+        Ok(())
+    }
+
+    fn body(&mut self, body: &mut GraphProto, key: &Key, stack: &mut Vec<Key>) -> Result<(), OnnxError> {
+        self.body_depth += 1;
+        let depth = self.body_depth;
+        if depth > MAX_BODY_DEPTH {
+            let why = format!("bodies nest {depth} deep here: at most {MAX_BODY_DEPTH} are run; export flatter");
+            return Err(fail(key, &why));
+        }
+        self.graph(body, stack)?;
+        self.body_depth -= 1;
+        Ok(())
     }
 
     /// The function's nodes in the words of the call.
@@ -115,6 +155,10 @@ impl Inliner<'_> {
             return Err(fail(&key, &format!("the model grows past {MAX_NODES} nodes; keep its functions")));
         }
         body.extend(copies);
+        self.n_bytes = body.iter().map(NodeProto::encoded_len).fold(self.n_bytes, usize::saturating_add);
+        if self.n_bytes > MAX_BYTES {
+            return Err(fail(&key, &format!("the model grows past {MAX_BYTES} bytes; keep its functions")));
+        }
         Ok(body)
     }
 }
@@ -338,6 +382,20 @@ mod tests {
         };
         let mut bomb = model(vec![node("local", "F0", &["x"], &["y"])], (0..10).map(level).collect());
         assert!(inline_functions(&mut bomb).unwrap_err().to_string().contains("grows past"));
+    }
+
+    #[test]
+    fn a_model_that_grows_past_what_readers_accept_is_refused() {
+        let body = function("F", &["a"], &["b"], vec![node("", "Neg", &["a"], &["b"])]);
+        let call = node("local", "F", &["x"], &["y"]);
+        for (n_bytes, fits) in [(0, true), (MAX_BYTES - 10, false)] {
+            let (functions, base, used) =
+                (HashMap::from([(key_of_function(&body), &body)]), String::new(), BTreeSet::new());
+            let mut inliner = Inliner { functions, base, n_calls: 0, n_nodes: 0, n_bytes, body_depth: 0, used };
+            let inlined = inliner.nodes(vec![call.clone()], &mut Vec::new()).map_err(|error| error.to_string());
+            assert_eq!(inlined.is_ok(), fits);
+            assert!(inlined.err().is_none_or(|text| text.contains("grows past 2147483647 bytes")));
+        }
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! ONNX models: read, write, order, look into, cut.
 //!
 //! A model may come from anywhere: nothing here panics on a hostile one, and nothing allocates by a number that the
-//! model merely claims.
+//! model merely claims. What recurses (walks over bodies, types, encoding, dropping) recurses as deep as messages nest:
+//! decoding refuses more than 100 levels, and functions put in place may not add more (see [`inline_functions`]).
 
 mod graph;
 mod inline;
@@ -17,7 +18,7 @@ use thiserror::Error;
 
 pub use graph::{count_nodes, cut, expose_intermediates, order, producers, read_by, sort, value_info};
 pub use inline::inline_functions;
-pub use io::{TEMPORARY_PREFIX, decode, load, read_external, save, save_with_external, write_whole};
+pub use io::{TEMPORARY_PREFIX, decode, load, read_external, save, save_with_external, write_whole, write_whole_as};
 pub use isolate::{Isolator, Piece};
 pub use precision::{mentions, widen};
 pub use print::{model_text, preview, type_text};
@@ -121,6 +122,16 @@ pub enum OnnxError {
     ElementType {
         /// The node.
         node: String,
+    },
+    /// A cast that does not cast one value.
+    #[error("{node} has {n_inputs} inputs and {n_outputs} outputs: a cast takes one and gives one; export it again")]
+    Arity {
+        /// The node.
+        node: String,
+        /// Its inputs.
+        n_inputs: usize,
+        /// Its outputs.
+        n_outputs: usize,
     },
     /// A model-local function that cannot be put in its caller's place.
     #[error("function {function:?}: {reason}")]

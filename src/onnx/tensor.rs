@@ -7,7 +7,7 @@ use prost::Message;
 
 use super::proto::{TensorProto, tensor_proto::DataLocation};
 use super::{OnnxError, io};
-use crate::tensor::{BadTensor, DType, TensorBuf, TensorDesc, TensorView};
+use crate::tensor::{BadTensor, DType, Shape, SharedTensor, TensorBuf, TensorDesc, TensorView};
 
 /// A TensorProto's name, description and elements. The elements share memory with the message when they stand in its
 /// `raw_data`.
@@ -59,24 +59,26 @@ impl NamedTensor {
 
 /// The tensor as a message: name, dims, dtype and `raw_data` (one copy of the elements).
 pub fn tensor_proto(name: &str, tensor: &TensorView<'_>) -> TensorProto {
-    TensorProto { raw_data: Some(Bytes::copy_from_slice(tensor.bytes())), ..described(name, tensor) }
+    let raw_data = Some(Bytes::copy_from_slice(tensor.bytes()));
+    TensorProto { raw_data, ..described(name, tensor.dtype(), tensor.shape()) }
 }
 
 /// The bytes that stand before the elements in a TensorProto: `header ++ elements` is the whole encoded message, so a
 /// writer needs no copy of the elements.
-pub fn tensor_header(name: &str, tensor: &TensorView<'_>) -> Vec<u8> {
+pub fn tensor_header<'a>(name: &str, tensor: impl Into<SharedTensor<'a>>) -> Vec<u8> {
     const RAW_DATA_KEY: u8 = 9 << 3 | 2;
-    let mut header = described(name, tensor).encode_to_vec();
+    let tensor = tensor.into();
+    let mut header = described(name, tensor.dtype(), tensor.shape()).encode_to_vec();
     header.push(RAW_DATA_KEY);
     prost::encoding::encode_varint(tensor.bytes().len() as u64, &mut header);
     header
 }
 
-fn described(name: &str, tensor: &TensorView<'_>) -> TensorProto {
+fn described(name: &str, dtype: DType, shape: &Shape) -> TensorProto {
     TensorProto {
         name: Some(name.to_owned()),
-        dims: tensor.shape().dims().to_vec(),
-        data_type: Some(tensor.dtype().onnx_code()),
+        dims: shape.dims().to_vec(),
+        data_type: Some(dtype.onnx_code()),
         ..TensorProto::default()
     }
 }
@@ -139,7 +141,6 @@ fn typed_bytes(proto: &TensorProto, dtype: DType) -> Result<Vec<u8>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tensor::Shape;
     use proptest::prelude::*;
 
     fn typed(dtype: DType, fill: impl Fn(&mut TensorProto)) -> Vec<u8> {

@@ -2,8 +2,8 @@
 //! kept and needs no version.
 //!
 //! A message is a u32 length (little-endian) and that many bytes: a `u64` id and the body. A descriptor travels with the
-//! length's first byte. A reply carries the id of its request; replies come in any order, because `Prepare`, `Optimize` and `Run`
-//! are served on threads of their own. End of file means that the other side is gone.
+//! length's first byte. A reply carries the id of its request; replies come in any order, because `Prepare`, `Widen`, `Optimize`
+//! and `Run` are served on threads of their own. End of file means that the other side is gone.
 
 use std::path::PathBuf;
 
@@ -49,6 +49,8 @@ pub enum LinkRequest {
     },
     /// Make a session. Answered by `Prepared`.
     Prepare(PartSpec),
+    /// Tell what the precision pass makes of a part's model, for a dump. Answered by `Widened`.
+    Widen(PartSpec),
     /// Tell what the runtime's graph optimizer makes of a part's model, for a dump. Answered by `Optimized`.
     Optimize(PartSpec),
     /// Forget a handle; its session stays cached. Answered by `Done`.
@@ -83,6 +85,8 @@ pub enum LinkReply {
     Done,
     /// To `Prepare`.
     Prepared(Prepared),
+    /// To `Widen`: a ModelProto; None where the pass changes nothing.
+    Widened(Option<Bytes>),
     /// To `Optimize`: a ModelProto.
     Optimized(Bytes),
     /// To `Run`.

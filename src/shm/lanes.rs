@@ -162,9 +162,8 @@ impl Place {
     }
 
     fn copy_out(&self, offset: u64, bytes: &mut [u8]) {
-        let at = self.lanes.segment.range(self.start + offset, bytes.len()).expect("callers stay in the lane");
-        // SAFETY: the source lies in the mapping, the target is Rust memory.
-        unsafe { std::ptr::copy_nonoverlapping(at.as_ptr(), bytes.as_mut_ptr(), bytes.len()) };
+        let shared = self.lanes.segment.bytes(self.start + offset, bytes.len()).expect("callers stay in the lane");
+        shared.copy_out(bytes);
     }
 
     fn read_record(&self, record: &mut RawRecord) -> Result<(), ShmError> {

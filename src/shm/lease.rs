@@ -1,4 +1,14 @@
 //! Proof that the tensors of a call lie where they claim to.
+//!
+//! # When to use
+//! Before anything reads or writes a tensor that a client placed: the table proves range, alignment and overlap once, and
+//! the [`Lease`] keeps the memory mapped for as long as it lives. Daemon and executor each lease the same call, in their
+//! own mapping.
+//!
+//! # When not
+//! A lease is no lock. The same bytes may be leased twice, by another call or in another process, and the client may
+//! write them at any time. Nothing here gives a reference to them: views copy out and in ([`crate::tensor::shared`]),
+//! runtimes get raw pointers.
 
 use std::collections::HashMap;
 use std::ptr::NonNull;
@@ -6,7 +16,7 @@ use std::sync::Arc;
 
 use super::{Segment, ShmError};
 use crate::ids::SegmentId;
-use crate::tensor::{Shape, TensorDesc, TensorRef, TensorView, TensorViewMut};
+use crate::tensor::{SharedBytes, SharedBytesMut, SharedTensor, SharedTensorMut, TensorDesc, TensorRef};
 
 /// The data segments of one client.
 #[derive(Debug, Default)]
@@ -147,23 +157,21 @@ unsafe impl Send for Placed {}
 unsafe impl Sync for Placed {}
 
 impl Placed {
-    fn view(&self) -> TensorView<'_> {
-        // SAFETY: `place` proved that these bytes lie in the mapping, which `segment` keeps for the borrow's length. The
-        // client may write them meanwhile, against the protocol: the views are only ever copied from or computed with,
-        // never trusted.
-        let bytes = unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.desc.len_bytes()) };
-        TensorView::new(self.desc.dtype, &self.desc.shape, bytes).expect("the length is the description's")
+    fn view(&self) -> SharedTensor<'_> {
+        // SAFETY: `place` proved that these bytes lie in the mapping, which `segment` keeps for the borrow's length (there
+        // are none without a segment). No Rust reference covers a mapping.
+        let bytes = unsafe { SharedBytes::new(self.start, self.desc.len_bytes()) };
+        SharedTensor::new(self.desc.dtype, &self.desc.shape, bytes).expect("the length is the description's")
     }
 
-    fn view_mut(&mut self) -> TensorViewMut<'_> {
-        // SAFETY: as in `view`, and the lease proved that no other tensor of the call shares a byte.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.desc.len_bytes()) };
-        TensorViewMut { dtype: self.desc.dtype, shape: &self.desc.shape, bytes }
+    fn view_mut(&mut self) -> SharedTensorMut<'_> {
+        // SAFETY: as in `view`; mappings are writable.
+        let bytes = unsafe { SharedBytesMut::new(self.start, self.desc.len_bytes()) };
+        SharedTensorMut { dtype: self.desc.dtype, shape: &self.desc.shape, bytes }
     }
 }
 
-/// The tensors of one call, proven. Not Clone: a byte that a runtime writes has one lease. Views cannot outlive it; what
-/// must is copied by `TensorView::to_owned`.
+/// The tensors of one call, proven. Views cannot outlive it; what must is copied by [`SharedTensor::to_owned`].
 #[derive(Debug)]
 pub struct Lease {
     values: Vec<Placed>,
@@ -181,17 +189,17 @@ pub struct RawTensor<'a> {
 
 impl Lease {
     /// The feeds.
-    pub fn inputs(&self) -> Vec<TensorView<'_>> {
+    pub fn inputs(&self) -> Vec<SharedTensor<'_>> {
         self.values[..self.n_inputs].iter().map(Placed::view).collect()
     }
 
     /// The fetches, after the run.
-    pub fn outputs(&self) -> Vec<TensorView<'_>> {
+    pub fn outputs(&self) -> Vec<SharedTensor<'_>> {
         self.values[self.n_inputs..].iter().map(Placed::view).collect()
     }
 
     /// Feeds and writable fetches.
-    pub fn split_mut(&mut self) -> (Vec<TensorView<'_>>, Vec<TensorViewMut<'_>>) {
+    pub fn split_mut(&mut self) -> (Vec<SharedTensor<'_>>, Vec<SharedTensorMut<'_>>) {
         let (inputs, outputs) = self.values.split_at_mut(self.n_inputs);
         (inputs.iter().map(Placed::view).collect(), outputs.iter_mut().map(Placed::view_mut).collect())
     }
@@ -204,11 +212,6 @@ impl Lease {
     /// Fetches, for a runtime that takes raw pointers and writes to them.
     pub fn raw_outputs(&mut self) -> impl ExactSizeIterator<Item = RawTensor<'_>> {
         self.values[self.n_inputs..].iter().map(|value| RawTensor { start: value.start, desc: &value.desc })
-    }
-
-    /// Shapes of the fetches.
-    pub fn output_shapes(&self) -> impl Iterator<Item = &Shape> {
-        self.values[self.n_inputs..].iter().map(|value| &value.desc.shape)
     }
 }
 
@@ -253,7 +256,7 @@ mod tests {
         let empty = tensor(9, u64::MAX, DType::F64, &[3, 0]);
         let mut lease = table().lease(std::slice::from_ref(&empty), &[empty.clone(), empty.clone()]).unwrap();
         assert_eq!(lease.raw_inputs().next().unwrap().start.as_ptr() as usize % 16, 0);
-        assert!(lease.split_mut().1.iter().all(|output| output.bytes.is_empty()));
+        assert!(lease.split_mut().1.iter().all(|output| output.bytes.as_shared().is_empty()));
     }
 
     #[test]
@@ -264,9 +267,20 @@ mod tests {
         let watcher = Arc::clone(&table.segments[&SegmentId(2)]);
         table.detach(SegmentId(2)).unwrap();
         assert!(table.detach(SegmentId(2)).is_err());
-        lease.split_mut().1[0].bytes.copy_from_slice(&[1, 2, 3]);
-        assert_eq!((watcher.read(0, 3).unwrap(), lease.outputs()[0].bytes()), (vec![1, 2, 3], &[1, 2, 3][..]));
+        lease.split_mut().1[0].bytes.copy_in(&[1, 2, 3]);
+        assert_eq!((watcher.read(0, 3).unwrap(), lease.outputs()[0].bytes().to_vec()), (vec![1, 2, 3], vec![1, 2, 3]));
         assert_eq!(lease.inputs().len(), 2);
+    }
+
+    #[test]
+    fn bytes_that_are_leased_twice_give_copies_and_no_references() {
+        let table = table();
+        let y = tensor(1, 0, DType::U8, &[3]);
+        let [mut one, mut other] = [(); 2].map(|()| table.lease(&[], std::slice::from_ref(&y)).unwrap());
+        let (mut first, mut second) = (one.split_mut().1, other.split_mut().1);
+        first[0].bytes.copy_in(&[1, 2, 3]);
+        second[0].bytes.copy_in(&[4, 5, 6]);
+        assert_eq!(first[0].bytes.as_shared().to_vec(), [4, 5, 6]);
     }
 
     #[test]
@@ -316,10 +330,11 @@ mod tests {
             let lease = table().lease(&inputs, &outputs);
             prop_assert_eq!(lease.is_ok(), holds(&inputs, &outputs), "{:?}", lease.err());
             if let Ok(mut lease) = lease {
-                for output in lease.split_mut().1 {
-                    output.bytes.fill(1);
+                for mut output in lease.split_mut().1 {
+                    let ones = vec![1; output.bytes.as_shared().len()];
+                    output.bytes.copy_in(&ones);
                 }
-                prop_assert!(lease.inputs().iter().all(|input| input.bytes().iter().all(|&byte| byte == 0)));
+                prop_assert!(lease.inputs().iter().all(|input| input.bytes().to_vec().iter().all(|&byte| byte == 0)));
             }
         }
     }

@@ -9,7 +9,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::ShmError;
 use crate::ids::SegmentId;
-use crate::tensor::TensorRef;
+use crate::tensor::{SharedBytes, SharedBytesMut, TensorRef};
 
 /// A memfd mapped whole, shared, readable and writable; unmapped on drop. It cannot shrink, so that no access inside it
 /// can fault. Other processes may write it at any time: its bytes are read as plain bytes, and nothing that Rust trusts
@@ -89,22 +89,21 @@ impl Segment {
     /// Copies `bytes` to `offset`. Errors: [`ShmError::OutOfRange`].
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), ShmError> {
         let at = self.range(offset, bytes.len())?;
-        // SAFETY: `range` proved that the target lies in the mapping; `bytes` is Rust memory, so they do not overlap.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at.as_ptr(), bytes.len()) };
+        // SAFETY: `range` proved that the target lies in the mapping, which self keeps; no Rust reference covers it.
+        unsafe { SharedBytesMut::new(at, bytes.len()) }.copy_in(bytes);
         Ok(())
     }
 
     /// Copies `len_bytes` from `offset`. Errors: [`ShmError::OutOfRange`].
     pub fn read(&self, offset: u64, len_bytes: usize) -> Result<Vec<u8>, ShmError> {
+        Ok(self.bytes(offset, len_bytes)?.to_vec())
+    }
+
+    /// `len_bytes` from `offset`, to be copied out. Errors: [`ShmError::OutOfRange`].
+    pub(super) fn bytes(&self, offset: u64, len_bytes: usize) -> Result<SharedBytes<'_>, ShmError> {
         let at = self.range(offset, len_bytes)?;
-        let mut bytes = Vec::with_capacity(len_bytes);
-        // SAFETY: `range` proved that the source lies in the mapping; the target is a fresh allocation of that size,
-        // whole after the copy.
-        unsafe {
-            std::ptr::copy_nonoverlapping(at.as_ptr(), bytes.as_mut_ptr(), len_bytes);
-            bytes.set_len(len_bytes);
-        }
-        Ok(bytes)
+        // SAFETY: `range` proved that the bytes lie in the mapping, which self keeps; no Rust reference covers it.
+        Ok(unsafe { SharedBytes::new(at, len_bytes) })
     }
 
     /// Address of `offset`, when `len_bytes` from there lie in the mapping. Errors: [`ShmError::OutOfRange`].

@@ -7,7 +7,7 @@ use ndarray::{ArrayD, IxDyn};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::{BadShape, DType, Shape};
+use super::{BadShape, DType, Shape, SharedTensor};
 use crate::ids::ValueName;
 
 /// dtype and shape.
@@ -122,39 +122,9 @@ impl<'a> TensorView<'a> {
     /// Elements of a range in row-major order, widened to f64 (exact for f16, bf16, f32 and integers up to 2^53; bool is
     /// 0 or 1). None for complex and 8-bit float types. Panics beyond the elements.
     pub fn flat_f64(&self, range: Range<usize>) -> Option<Vec<f64>> {
-        fn widen<const N: usize>(bytes: &[u8], f: impl Fn([u8; N]) -> f64) -> Vec<f64> {
-            bytes.as_chunks::<N>().0.iter().map(|chunk| f(*chunk)).collect()
-        }
         let size = self.dtype.size_bytes();
-        let bytes = &self.bytes[range.start * size..range.end * size];
-        Some(match self.dtype {
-            DType::F32 => widen(bytes, |b| f32::from_le_bytes(b).into()),
-            DType::F64 => widen(bytes, f64::from_le_bytes),
-            DType::F16 => widen(bytes, |b| f16::from_le_bytes(b).to_f64()),
-            DType::BF16 => widen(bytes, |b| bf16::from_le_bytes(b).to_f64()),
-            DType::I8 => widen(bytes, |b| i8::from_le_bytes(b).into()),
-            DType::U8 => widen(bytes, |b| u8::from_le_bytes(b).into()),
-            DType::I16 => widen(bytes, |b| i16::from_le_bytes(b).into()),
-            DType::U16 => widen(bytes, |b| u16::from_le_bytes(b).into()),
-            DType::I32 => widen(bytes, |b| i32::from_le_bytes(b).into()),
-            DType::U32 => widen(bytes, |b| u32::from_le_bytes(b).into()),
-            DType::I64 => widen(bytes, |b| i64::from_le_bytes(b) as f64),
-            DType::U64 => widen(bytes, |b| u64::from_le_bytes(b) as f64),
-            DType::Bool => widen(bytes, |[b]| f64::from(u8::from(b != 0))),
-            _ => return None,
-        })
+        widen(self.dtype, &self.bytes[range.start * size..range.end * size])
     }
-}
-
-/// A dense row-major tensor over bytes that a runtime may write.
-#[derive(Debug)]
-pub struct TensorViewMut<'a> {
-    /// Element type.
-    pub dtype: DType,
-    /// Dimensions.
-    pub shape: &'a Shape,
-    /// Exactly `shape.len_bytes(dtype)` bytes.
-    pub bytes: &'a mut [u8],
 }
 
 /// An owned dense tensor.
@@ -188,19 +158,42 @@ impl TensorBuf {
         &self.desc
     }
 
+    /// Borrowed, as what may lie in shared memory.
+    pub fn shared(&self) -> SharedTensor<'_> {
+        SharedTensor::from(&self.view())
+    }
+
     /// Borrowed.
     pub fn view(&self) -> TensorView<'_> {
         TensorView { dtype: self.desc.dtype, shape: &self.desc.shape, bytes: &self.bytes }
-    }
-
-    /// Borrowed for writing.
-    pub fn view_mut(&mut self) -> TensorViewMut<'_> {
-        TensorViewMut { dtype: self.desc.dtype, shape: &self.desc.shape, bytes: &mut self.bytes }
     }
 }
 
 /// Named inputs of one run, in the model's order.
 pub type Feeds<'a> = [(ValueName, TensorView<'a>)];
+
+/// See [`TensorView::flat_f64`].
+pub(super) fn widen(dtype: DType, bytes: &[u8]) -> Option<Vec<f64>> {
+    fn each<const N: usize>(bytes: &[u8], f: impl Fn([u8; N]) -> f64) -> Vec<f64> {
+        bytes.as_chunks::<N>().0.iter().map(|chunk| f(*chunk)).collect()
+    }
+    Some(match dtype {
+        DType::F32 => each(bytes, |b| f32::from_le_bytes(b).into()),
+        DType::F64 => each(bytes, f64::from_le_bytes),
+        DType::F16 => each(bytes, |b| f16::from_le_bytes(b).to_f64()),
+        DType::BF16 => each(bytes, |b| bf16::from_le_bytes(b).to_f64()),
+        DType::I8 => each(bytes, |b| i8::from_le_bytes(b).into()),
+        DType::U8 => each(bytes, |b| u8::from_le_bytes(b).into()),
+        DType::I16 => each(bytes, |b| i16::from_le_bytes(b).into()),
+        DType::U16 => each(bytes, |b| u16::from_le_bytes(b).into()),
+        DType::I32 => each(bytes, |b| i32::from_le_bytes(b).into()),
+        DType::U32 => each(bytes, |b| u32::from_le_bytes(b).into()),
+        DType::I64 => each(bytes, |b| i64::from_le_bytes(b) as f64),
+        DType::U64 => each(bytes, |b| u64::from_le_bytes(b) as f64),
+        DType::Bool => each(bytes, |[b]| f64::from(u8::from(b != 0))),
+        _ => return None,
+    })
+}
 
 #[cfg(test)]
 mod tests {

@@ -12,7 +12,7 @@ use super::lane;
 use super::tenancy::{Part, Tenancy};
 use crate::executor::link::{LinkSender, Received};
 use crate::executor::ort::{OrtExecutor, ThreadPool};
-use crate::executor::{Executor, wire_error_of_shm};
+use crate::executor::{Executor, ExecutorError, wire_error_of_shm};
 use crate::ids::SegmentId;
 use crate::protocol::link::{LinkReply, LinkRequest};
 use crate::protocol::message::{ErrorCode, ErrorKind, PartSpec, Prepared, RunStats, WireError};
@@ -87,6 +87,13 @@ impl Server {
             LinkRequest::Prepare(part) => {
                 loaded.spawn(&self.replies, id, move |runtime, tenancy| {
                     runtime.prepare(&part, tenancy).map(LinkReply::Prepared)
+                });
+                return Ok(None);
+            }
+            LinkRequest::Widen(part) => {
+                loaded.spawn(&self.replies, id, move |_, _| {
+                    let wide = session::widened(&part).map_err(ExecutorError::from)?;
+                    Ok(LinkReply::Widened(wide))
                 });
                 return Ok(None);
             }

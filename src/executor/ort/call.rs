@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use ort::{AsPointer, sys};
+use ort::sys;
 
 use super::raw::{Binding, RunOptions, Value, check};
 use super::session::OrtSession;
@@ -92,14 +92,14 @@ impl BoundCall for OrtCall {
         if !self.session.passed_through.is_empty() {
             let (inputs, mut outputs) = self.lease.split_mut();
             for &(output, input) in &self.session.passed_through {
-                let (source, target) = (inputs[input].bytes(), &mut *outputs[output].bytes);
-                if source.len() != target.len() {
+                let (source, target) = (inputs[input].bytes(), &mut outputs[output].bytes);
+                if source.len() != target.as_shared().len() {
                     let (output, input) = (outputs[output].shape, inputs[input].shape());
                     return Err(ExecutorError::run_failed(format!(
                         "an output is the input {input}: its memory is {output}"
                     )));
                 }
-                target.copy_from_slice(source);
+                target.copy_from(source);
             }
         }
         Ok(RunStats { run_ns: start.elapsed().as_nanos() as u64 })
@@ -115,7 +115,7 @@ impl OrtCall {
         // SAFETY: all handles are alive; the runtime allows concurrent runs of one session; the tensors of the binding lie
         // in the lease, which `&mut self` of `run` makes ours alone.
         check(unsafe {
-            let session = self.session.session.ptr().cast_mut();
+            let session = self.session.session.ptr();
             (ort::api().RunWithBinding)(session, self.control.options.ptr(), binding.ptr())
         })
     }
@@ -161,7 +161,7 @@ fn run(
     // `outputs` holds their memory; the arrays have the lengths given.
     check(unsafe {
         (ort::api().Run)(
-            session.session.ptr().cast_mut(),
+            session.session.ptr(),
             options.ptr(),
             input_names.as_ptr(),
             inputs.as_ptr(),

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::ptr::{self, NonNull};
 
 use ort::AsPointer;
+use ort::environment::Environment;
 use ort::session::builder::SessionBuilder;
 use ort::sys;
 
@@ -191,7 +192,7 @@ impl Value {
         TensorBuf::new(desc, bytes).map_err(|error| unusable(error.to_string()))
     }
 
-    fn code_and_dims(&self) -> ort::Result<(i32, Vec<i64>)> {
+    fn code_and_dims(&self) -> ort::Result<CodeAndDims> {
         let mut is_tensor = 0;
         // SAFETY: the value is alive, the out-pointer is valid.
         check(unsafe { (ort::api().IsTensor)(self.ptr(), &mut is_tensor) })?;
@@ -200,22 +201,131 @@ impl Value {
         }
         // SAFETY: as above.
         let info = TensorInfo::create(|out| unsafe { (ort::api().GetTensorTypeAndShape)(self.ptr(), out) })?;
-        let (mut code, mut rank) = (sys::ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED, 0);
-        // SAFETY: the info is alive, the out-pointer is valid.
-        check(unsafe { (ort::api().GetTensorElementType)(info.ptr(), &mut code) })?;
-        // SAFETY: as above.
-        check(unsafe { (ort::api().GetDimensionsCount)(info.ptr(), &mut rank) })?;
-        let mut dims = vec![0_i64; rank];
-        // SAFETY: as above; `dims` has room for `rank` numbers.
-        check(unsafe { (ort::api().GetDimensions)(info.ptr(), dims.as_mut_ptr(), rank) })?;
-        Ok((code as i32, dims))
+        // SAFETY: the info is alive.
+        unsafe { code_and_dims(info.ptr()) }
+    }
+}
+
+/// Number of an element type, and dimensions.
+type CodeAndDims = (i32, Vec<i64>);
+
+/// Number of the element type and dimensions, −1 where they are symbolic. The number is read as one: a newer runtime has
+/// types that the header of `ort` does not, and an enum of another value would be undefined behaviour.
+///
+/// # Safety
+/// The info is alive.
+unsafe fn code_and_dims(info: *const sys::OrtTensorTypeAndShapeInfo) -> ort::Result<CodeAndDims> {
+    let (mut code, mut rank) = (0_i32, 0);
+    // SAFETY: the caller's promise; the out-pointer is valid, and the C enum is an i32 (`repr(i32)` in `sys`).
+    check(unsafe { (ort::api().GetTensorElementType)(info, (&raw mut code).cast()) })?;
+    // SAFETY: the caller's promise; the out-pointer is valid.
+    check(unsafe { (ort::api().GetDimensionsCount)(info, &mut rank) })?;
+    let mut dims = vec![0_i64; rank];
+    // SAFETY: as above; `dims` has room for `rank` numbers.
+    check(unsafe { (ort::api().GetDimensions)(info, dims.as_mut_ptr(), rank) })?;
+    Ok((code, dims))
+}
+
+handle!(
+    /// A model, ready to run.
+    Session, OrtSession, ReleaseSession
+);
+handle!(
+    /// What an input or output is.
+    TypeInfo, OrtTypeInfo, ReleaseTypeInfo
+);
+
+/// An input or output as the runtime tells it.
+#[derive(Debug)]
+pub(super) struct Declared {
+    pub(super) name: String,
+    /// Number of its kind of value (ONNXType).
+    pub(super) kind: i32,
+    /// Of a tensor: number of its element type, and dimensions, −1 where they are symbolic.
+    pub(super) tensor: Option<CodeAndDims>,
+}
+
+type CountOf = unsafe extern "system" fn(*const sys::OrtSession, *mut usize) -> sys::OrtStatusPtr;
+type NameOf = unsafe extern "system" fn(
+    *const sys::OrtSession,
+    usize,
+    *mut sys::OrtAllocator,
+    *mut *mut c_char,
+) -> sys::OrtStatusPtr;
+type TypeOf = unsafe extern "system" fn(*const sys::OrtSession, usize, *mut *mut sys::OrtTypeInfo) -> sys::OrtStatusPtr;
+
+impl Session {
+    /// Not by `ort`, which reads the types of inputs and outputs into enums; see [`code_and_dims`]. The environment must
+    /// outlive the session. Errors: the runtime's.
+    pub(super) fn of_model(environment: &Environment, builder: &mut SessionBuilder, model: &[u8]) -> ort::Result<Self> {
+        // SAFETY: the options belong to the builder. The environment has the one thread pool.
+        check(unsafe { (ort::api().DisablePerSessionThreads)(builder.ptr_mut()) })?;
+        // SAFETY: all handles are alive; the runtime keeps no pointer into the model's bytes (the options that would make
+        // it do so are refused).
+        Self::create(|out| unsafe {
+            let (start, len) = (model.as_ptr().cast(), model.len());
+            (ort::api().CreateSessionFromArray)(environment.ptr(), start, len, builder.ptr(), out)
+        })
+    }
+
+    pub(super) fn inputs(&self) -> ort::Result<Vec<Declared>> {
+        let api = ort::api();
+        self.declared(api.SessionGetInputCount, api.SessionGetInputName, api.SessionGetInputTypeInfo)
+    }
+
+    pub(super) fn outputs(&self) -> ort::Result<Vec<Declared>> {
+        let api = ort::api();
+        self.declared(api.SessionGetOutputCount, api.SessionGetOutputName, api.SessionGetOutputTypeInfo)
+    }
+
+    fn declared(&self, count: CountOf, name: NameOf, info: TypeOf) -> ort::Result<Vec<Declared>> {
+        let mut n = 0;
+        // SAFETY: the session is alive, the out-pointer is valid.
+        check(unsafe { count(self.ptr(), &mut n) })?;
+        let declared = |index| {
+            let name = self.name(name, index)?;
+            // SAFETY: as above; the index is below the count.
+            let info = TypeInfo::create(|out| unsafe { info(self.ptr(), index, out) })?;
+            let (kind, tensor) = info.kind_and_tensor()?;
+            Ok(Declared { name, kind, tensor })
+        };
+        (0..n).map(declared).collect()
+    }
+
+    fn name(&self, name: NameOf, index: usize) -> ort::Result<String> {
+        let (mut allocator, mut text) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: the out-pointer is valid; the default allocator belongs to the runtime for good.
+        check(unsafe { (ort::api().GetAllocatorWithDefaultOptions)(&mut allocator) })?;
+        // SAFETY: handles are alive, the index is below the count, the out-pointer is valid.
+        check(unsafe { name(self.ptr(), index, allocator, &mut text) })?;
+        // SAFETY: a NUL-terminated string, alive until it is freed below.
+        let owned = unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
+        // SAFETY: what the allocator gave, once. It cannot fail for it.
+        let _ = check(unsafe { (ort::api().AllocatorFree)(allocator, text.cast()) });
+        Ok(owned)
+    }
+}
+
+impl TypeInfo {
+    fn kind_and_tensor(&self) -> ort::Result<(i32, Option<CodeAndDims>)> {
+        let mut kind = 0_i32;
+        // SAFETY: the info is alive, the out-pointer is valid, and the C enum is an i32 (`repr(i32)` in `sys`).
+        check(unsafe { (ort::api().GetOnnxTypeFromTypeInfo)(self.ptr(), (&raw mut kind).cast()) })?;
+        if kind != sys::ONNXType::ONNX_TYPE_TENSOR as i32 {
+            return Ok((kind, None));
+        }
+        let mut tensor = ptr::null();
+        // SAFETY: as above; what is given belongs to the info.
+        check(unsafe { (ort::api().CastTypeInfoToTensorInfo)(self.ptr(), &mut tensor) })?;
+        // SAFETY: it is a tensor's, and lives as long as the info does.
+        Ok((kind, Some(unsafe { code_and_dims(tensor) }?)))
     }
 }
 
 impl Binding {
-    pub(super) fn new(session: &ort::session::Session) -> ort::Result<Self> {
+    pub(super) fn new(session: &Session) -> ort::Result<Self> {
         // SAFETY: the session is alive; binding does not change it.
-        Self::create(|out| unsafe { (ort::api().CreateIoBinding)(session.ptr().cast_mut(), out) })
+        Self::create(|out| unsafe { (ort::api().CreateIoBinding)(session.ptr(), out) })
     }
 
     pub(super) fn bind_input(&mut self, name: &CStr, value: &Value) -> ort::Result<()> {

@@ -5,15 +5,15 @@ use std::io::{Read as _, Seek as _};
 use std::os::fd::AsRawFd as _;
 use std::sync::Arc;
 
+use ort::environment::Environment;
 use ort::ep::{self, ArbitrarilyConfigurableExecutionProvider as _};
 use ort::logging::LogLevel;
 use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
-use ort::value::{Outlet, ValueType};
 use prost::Message as _;
 
 use super::OrtExecutor;
 use super::call::{self, OrtCall};
-use super::raw::{self, MemoryInfo};
+use super::raw::{self, Declared, MemoryInfo};
 use crate::executor::{BoundCall, ExecutorError, Session, StopToken, check_values};
 use crate::onnx::{self, proto::ModelProto};
 use crate::protocol::message::{CPU_PROVIDER as CPU, Optimization, Provider, RunStats, SessionSpec, ValueSpec};
@@ -38,7 +38,9 @@ const CUDA: &str = "CUDAExecutionProvider";
 
 /// A session, and what is known of its model's values.
 pub(super) struct OrtSession {
-    pub(super) session: ort::session::Session,
+    /// Goes before its environment.
+    pub(super) session: raw::Session,
+    _environment: Environment,
     pub(super) inputs: Vec<ValueSpec>,
     pub(super) outputs: Vec<ValueSpec>,
     pub(super) input_names: Vec<CString>,
@@ -60,7 +62,7 @@ pub(super) fn optimized(executor: &OrtExecutor, model: &[u8], spec: &SessionSpec
     let mut builder = options(executor, model, spec)?
         .with_optimized_model_path(format!("/proc/self/fd/{}", file.as_raw_fd()))
         .map_err(|error| bad_model(error.to_string()))?;
-    builder.commit_from_memory(model).map_err(|error| bad_model(error.to_string()))?;
+    raw::Session::of_model(&executor.environment, &mut builder, model).map_err(|error| bad_model(error.to_string()))?;
     let mut bytes = Vec::new();
     let mut file = std::fs::File::from(file);
     file.rewind().and_then(|()| file.read_to_end(&mut bytes)).map_err(|error| bad_model(error.to_string()))?;
@@ -71,9 +73,9 @@ impl OrtSession {
     pub(super) fn build(executor: &OrtExecutor, model: &[u8], spec: &SessionSpec) -> Result<Self, ExecutorError> {
         let mut builder = options(executor, model, spec)?;
         let bad_model = |error: ort::Error| ExecutorError::BadModel { reason: error.to_string() };
-        let session = builder.commit_from_memory(model).map_err(bad_model)?;
-        let inputs = values("input", session.inputs())?;
-        let outputs = values("output", session.outputs())?;
+        let session = raw::Session::of_model(&executor.environment, &mut builder, model).map_err(bad_model)?;
+        let inputs = values("input", session.inputs().map_err(bad_model)?)?;
+        let outputs = values("output", session.outputs().map_err(bad_model)?)?;
         let passed_through = (outputs.iter().enumerate())
             .filter_map(|(output, spec)| Some((output, inputs.iter().position(|input| input.name == spec.name)?)))
             .collect();
@@ -81,6 +83,7 @@ impl OrtSession {
             input_names: names(&inputs)?,
             output_names: names(&outputs)?,
             session,
+            _environment: executor.environment.clone(),
             inputs,
             outputs,
             passed_through,
@@ -111,22 +114,21 @@ impl Session for OrtSession {
     }
 }
 
-fn values(kind: &'static str, outlets: &[Outlet]) -> Result<Vec<ValueSpec>, ExecutorError> {
-    let value = |outlet: &Outlet| {
-        let name = outlet.name().to_owned();
-        let dtype_and_dims = match outlet.dtype() {
-            ValueType::Tensor { ty, shape, .. } => {
-                let code = ort::sys::ONNXTensorElementDataType::from(*ty) as i32;
-                DType::from_onnx(code).ok().map(|dtype| (dtype, shape.to_vec()))
-            }
-            _ => None,
-        };
-        match dtype_and_dims {
-            Some((dtype, dims)) => Ok(ValueSpec { name, dtype, dims }),
-            None => Err(ExecutorError::UnsupportedValue { kind, name, declared: outlet.dtype().to_string() }),
+fn values(kind: &'static str, declared: Vec<Declared>) -> Result<Vec<ValueSpec>, ExecutorError> {
+    let value = |Declared { name, kind: number, tensor }| match tensor {
+        None => {
+            let declared = format!("no tensor (ONNX Runtime's kind of value {number})");
+            Err(ExecutorError::UnsupportedValue { kind, name, declared })
         }
+        Some((code, dims)) => match DType::from_onnx(code) {
+            Ok(dtype) => Ok(ValueSpec { name, dtype, dims }),
+            Err(_) => {
+                let declared = format!("a tensor of ONNX Runtime's element type {code}");
+                Err(ExecutorError::UnsupportedValue { kind, name, declared })
+            }
+        },
     };
-    outlets.iter().map(value).collect()
+    declared.into_iter().map(value).collect()
 }
 
 fn names(values: &[ValueSpec]) -> Result<Vec<CString>, ExecutorError> {
@@ -203,5 +205,23 @@ fn add_provider(
             raw::append_provider(&mut builder, name, options).map_err(|error| bad(error.to_string()))?;
             Ok(builder)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_that_torch_has_no_type_for_is_an_error_with_its_number() {
+        let declared = |kind, tensor| vec![Declared { name: "x".to_owned(), kind, tensor }];
+        // string, uint4, and what no runtime has yet.
+        for code in [0, 8, 21, 26, 27, 1000, -1] {
+            let text = values("input", declared(1, Some((code, vec![2])))).unwrap_err().to_string();
+            assert!(text.contains("input \"x\"") && text.contains(&format!("element type {code}:")), "{text}");
+        }
+        let text = values("output", declared(7, None)).unwrap_err().to_string();
+        assert!(text.contains("no tensor (ONNX Runtime's kind of value 7)"), "{text}");
+        assert_eq!(values("input", declared(1, Some((16, vec![-1])))).unwrap()[0].dtype, DType::BF16);
     }
 }

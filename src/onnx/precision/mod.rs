@@ -48,7 +48,7 @@ const CONTROL: &[&str] = &["If", "Loop", "Scan", "SequenceMap"];
 /// Graph inputs, graph outputs and `named_values` keep name and element type: torch rounds once, when an operator is
 /// done. What lies between two of them is float32 and is not rounded. Bodies of If, Loop and Scan likewise, but for
 /// their inputs and outputs. Weights are cast by the graph, not here. Model-local functions are put in place.
-/// Errors: those of [`inline_functions`] and [`sort`], [`OnnxError::ElementType`].
+/// Errors: those of [`inline_functions`] and [`sort`], [`OnnxError::ElementType`], [`OnnxError::Arity`].
 pub fn widen<S: AsRef<str>>(model: &ModelProto, named_values: &[S]) -> Result<Option<ModelProto>, OnnxError> {
     if model.graph.is_none() {
         return Err(OnnxError::NoGraph);
@@ -170,7 +170,9 @@ impl Pass {
         let reduces = elements::attribute(&node, "reduction").is_some_and(|mode| mode.s.as_deref() != Some(b"none"));
         let all_narrow = node.input.iter().all(|name| !scope.is_bfloat16(name) || scope.is_narrow(name));
         match op {
-            "Cast" | "CastLike" if results[0] == Some(BFLOAT16) => self.cast_to_bfloat16(node, scope),
+            "Cast" | "CastLike" if results.first() == Some(&Some(BFLOAT16)) => {
+                self.cast_to_bfloat16(at, node, scope)?
+            }
             // A cast from bfloat16 reads what there is.
             "Cast" | "CastLike" => push(node, &results, scope),
             "BitCast" => {
@@ -214,16 +216,27 @@ impl Pass {
     }
 
     /// A cast to bfloat16 rounds where the result stays bfloat16, and is one to float32 elsewhere.
-    fn cast_to_bfloat16(&mut self, node: NodeProto, scope: &mut Scope<'_>) {
-        let (from, to) = (node.input[0].clone(), node.output[0].clone());
+    /// Errors: [`OnnxError::Arity`].
+    fn cast_to_bfloat16(&mut self, at: usize, node: NodeProto, scope: &mut Scope<'_>) -> Result<(), OnnxError> {
+        let (Some(from), [to]) = (node.input.first().cloned(), node.output.as_slice()) else {
+            let (n_inputs, n_outputs) = (node.input.len(), node.output.len());
+            return Err(OnnxError::Arity { node: describe(at, &node), n_inputs, n_outputs });
+        };
+        let to = to.clone();
         let kept = scope.kept.contains(&to);
         if kept && node.op_type() == "Cast" {
-            return push(node, &[Some(BFLOAT16)], scope);
+            push(node, &[Some(BFLOAT16)], scope);
+            return Ok(());
         }
         let element = if kept { BFLOAT16 } else { FLOAT };
         self.changed = true;
         scope.nodes.push(NodeProto { name: node.name.clone(), ..self.cast(&from, &to, element) });
-        if kept { scope.add(&to, Some(BFLOAT16)) } else { scope.add_wide(&to) }
+        if kept {
+            scope.add(&to, Some(BFLOAT16))
+        } else {
+            scope.add_wide(&to)
+        }
+        Ok(())
     }
 
     fn control(&mut self, node: NodeProto, inputs: &[Option<Element>], scope: &mut Scope<'_>) -> Result<(), OnnxError> {

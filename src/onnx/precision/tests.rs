@@ -286,3 +286,21 @@ fn a_model_without_bfloat16_is_not_touched() {
     (graph.input, graph.output) = (vec![info("i", DType::I64)], vec![info("y", DType::F16)]);
     assert_eq!(widened(&model, &NONE), None);
 }
+
+#[test]
+fn a_cast_without_input_or_output_is_an_error_or_left_alone() {
+    for (inputs, outputs) in [(&[][..], &["y"][..]), (&[], &["y", "z"]), (&["x"], &["y", "z"])] {
+        let mut model = model(vec![int(node("Cast", inputs, outputs), "to", 16)]);
+        model.graph.as_mut().unwrap().output.clear();
+        let (n, m) = (inputs.len(), outputs.len());
+        let expected = format!("has {n} inputs and {m} outputs: a cast takes one and gives one");
+        let text = widen(&model, &NONE).unwrap_err().to_string();
+        assert!(text.contains(&expected), "{text}");
+    }
+    // The runtime refuses these.
+    for op in ["Cast", "CastLike"] {
+        let mut model = model(vec![int(node(op, &["x"], &[]), "to", 16)]);
+        model.graph.as_mut().unwrap().output.clear();
+        assert_eq!(widened(&model, &NONE), None, "{op}");
+    }
+}
