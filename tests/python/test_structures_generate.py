@@ -1,0 +1,76 @@
+"""transformers' generate through compiled models, token for token as with aot_eager."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from structures import Compile, check
+
+transformers = pytest.importorskip("transformers")
+
+pytestmark = pytest.mark.usefixtures("served")
+
+CONFIG = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 64,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": None,
+}
+
+
+def llama() -> Any:
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**CONFIG)).eval()
+
+
+def prompt() -> dict[str, torch.Tensor]:
+    ids = torch.randint(2, 64, (2, 5))
+    mask = torch.ones_like(ids)
+    ids[0, :2] = mask[0, :2] = 0
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+@pytest.mark.parametrize(
+    ("cache", "strategy"), [("dynamic", "greedy"), ("dynamic", "sampled"), ("static", "greedy"), ("static", "beams")]
+)
+def test_generate_gives_the_same_tokens(cache: str, strategy: str) -> None:
+    how = {"greedy": {"do_sample": False}, "sampled": {"do_sample": True, "top_k": 8, "temperature": 0.7}}
+    how |= {"beams": {"do_sample": False, "num_beams": 2}}
+
+    def program(compiled: Compile) -> Any:
+        model = llama()
+        model.forward = compiled(model.forward)
+        options = {**how[strategy], "max_new_tokens": 6, "disable_compile": True}
+        if cache == "static":
+            options["cache_implementation"] = "static"
+        found = model.generate(**prompt(), **options, output_logits=True, return_dict_in_generate=True)
+        return found.sequences, list(found.logits)
+
+    check(program, tol=1e-4)
+
+
+def test_a_cache_that_the_program_holds() -> None:
+    """Prefill, then token by token with a StaticCache, whose buffers every call writes to."""
+
+    def program(compiled: Compile) -> Any:
+        model = llama()
+        call = compiled(model)
+        given = prompt()["input_ids"]
+        cache = transformers.StaticCache(config=model.config, max_cache_len=16)
+        found = []
+        with torch.no_grad():
+            ids, position = given, torch.arange(5)
+            for _ in range(4):
+                logits = call(ids, past_key_values=cache, cache_position=position, use_cache=True).logits
+                ids, position = logits[:, -1:].argmax(-1), position[-1:] + 1
+                found += [logits, ids]
+        return found, [(layer.keys, layer.values) for layer in cache.layers]
+
+    check(program, tol=1e-4)
