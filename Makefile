@@ -3,12 +3,12 @@ STEPS := tests/make.sh
 # make gpu-check: folder of an onnxruntime-gpu library, and a binary built elsewhere
 ORT_GPU_LIB ?=
 BIN ?=
-# further arguments of demo, bench, coverage, op-census, gpu-check and pytest, e.g. make demo ARGS="--size small"
+# further arguments of demo, bench, coverage, op-census, matrix, gpu-check and pytest, e.g. make demo ARGS="--size small"
 ARGS ?=
 export ORT_GPU_LIB BIN ARGS
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test lint fmt fmt-check bench coverage random-graphs op-census gpu-check clean doctor
+.PHONY: help setup build demo test lint fmt fmt-check bench coverage random-graphs op-census matrix gpu-check clean doctor
 
 help: ## this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -45,6 +45,9 @@ random-graphs: ## build; 5000 random functions against eager, totals into docs/r
 
 op-census: ## build; which operators transformers' architectures reach and where they run, into docs/op-census.md
 	@$(STEPS) op-census
+
+matrix: ## every declared version of torch and onnxruntime: installed, main job and Python tests, into docs/versions.md
+	@$(STEPS) matrix
 
 gpu-check: ## what a GPU machine can do; needs no setup: ORT_GPU_LIB=folder BIN=binary; exits 2 without a GPU
 	@$(STEPS) gpu-check

@@ -158,7 +158,7 @@ end_own_processes() {
 # A daemon of this run's own, whatever else serves the user, and no setting of the user's shell.
 own_daemon() {
     local name
-    for name in $(compgen -e RUST_ORT_ || true); do unset "$name"; done
+    for name in $(compgen -e RUST_ORT_ || true); do [[ $name == RUST_ORT_MATRIX_HOME ]] || unset "$name"; done
     SOCKET_HOME=$(mktemp -d "${TMPDIR:-/tmp}/rust-ort-make.XXXXXX")
     RUN_ID=$(basename "$SOCKET_HOME")
     trap end_own_processes EXIT
@@ -189,6 +189,15 @@ python_tests() {
     "$PY" -m pytest -c python_shim/pyproject.toml --rootdir . --junitxml build/python-tests.xml tests/python ${ARGS:-}
 }
 
+# `cargo build` was before, with the same target folder: pip's own build takes seconds.
+fresh_install() {
+    "$PY" tests/fresh.py
+}
+
+fresh_counts() {
+    cat build/fresh-counts 2>/dev/null || { printf 'Fresh install: no result (see above)\n'; return 1; }
+}
+
 rust_counts() {
     awk '/^test result:/ {passed += $4; failed += $6; ignored += $8}
          END {printf "Rust:   %d passed, %d failed, %d ignored\n", passed, failed, ignored}' build/rust-tests.log
@@ -212,7 +221,7 @@ run_tests() {
     local begin=$SECONDS status=0
     build
     mkdir -p build
-    rm -f build/rust-tests.log build/python-tests.xml
+    rm -f build/rust-tests.log build/python-tests.xml build/fresh-counts
     step "lint" lint || status=1
     own_daemon
     RUST_ORT_TEST_ONNXRUNTIME=$(onnxruntime_library)
@@ -222,9 +231,11 @@ run_tests() {
     export RUST_ORT_CUSTOM_OPS=$ROOT/target/release/examples/libcustom_ops.so
     step "Rust tests" cargo_tests || status=1
     step "Python tests" python_tests || status=1
+    step "fresh install" fresh_install || status=1
     printf '\n'
     rust_counts || status=1
     python_counts || status=1
+    fresh_counts || status=1
     printf 'Time:   %d s, setup and build included\n' $((SECONDS - begin))
     if ((status)); then printf 'FAILED (see above; logs in build/)\n'; else printf 'all passed\n'; fi
     return "$status"
@@ -265,6 +276,18 @@ op_census() {
     own_daemon
     # shellcheck disable=SC2086
     step "census of operators" "$PY" -W ignore -m rust_ort.studies.op_census ${ARGS:---output docs/op-census.md}
+}
+
+# Environments of its own, see tests/matrix.py; `cargo build` first, so that pip builds the same binary in seconds.
+matrix() {
+    local python
+    need_cc
+    need_rust
+    python=$(find_python)
+    step "release binary and what the tests run" cargo build --release --locked --bin rust-ort --examples
+    own_daemon
+    eval "set -- ${ARGS:-}"
+    step "matrix of versions" "$python" tests/matrix.py "$@"
 }
 
 # Needs no setup: a GPU machine may be offline, with a binary built elsewhere and a Python that has torch.
@@ -320,7 +343,7 @@ doctor() {
 }
 
 case ${1:-} in
-setup | build | demo | bench | coverage | doctor) "$1" ;;
+setup | build | demo | bench | coverage | matrix | doctor) "$1" ;;
 test) run_tests ;;
 lint | fmt)
     setup

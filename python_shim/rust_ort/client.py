@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from rust_ort.errors import DaemonLost, ExecutorLost
+from rust_ort.errors import DaemonFault, DaemonLost, ExecutorLost
 from rust_ort.options import Options, Tolerance
 from rust_ort.transport import daemon, process, wire
 from rust_ort.transport.connection import Connection, allow_spinning, bury, threads
@@ -84,6 +84,12 @@ class Client:
                 self._open(fresh, self._dump, clean=False)
             self._connection = fresh
             return fresh
+
+    def build(self) -> str:
+        """Which build of the daemon answers; "" when none does."""
+        with contextlib.suppress(DaemonFault):
+            return self.connection().daemon_build
+        return ""
 
     def leased(self) -> Connection:
         """A connection with an executor."""

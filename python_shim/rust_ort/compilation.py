@@ -26,6 +26,7 @@ from rust_ort.dump import described_options
 from rust_ort.errors import ClientError, DaemonFault, OptionError, RustOrtError
 from rust_ort.export import cached
 from rust_ort.export import hash as content
+from rust_ort.export.aliases import DIRECTION, SHARES_MEMORY, hidden_outputs
 from rust_ort.export.exporter import TORCHLIB_OPSET
 from rust_ort.export.partition import EAGER_IS_RIGHT, EagerNode, lowest_precision, modules, operators
 from rust_ort.export.plan import Plan, PlannedPart, make_plan
@@ -34,6 +35,7 @@ from rust_ort.graph_info import GraphInfo
 from rust_ort.options import Options
 from rust_ort.progress import progress, tick
 from rust_ort.torch_private import OpOverload, pytree
+from rust_ort.transport.daemon import find_onnxruntime
 
 log = logging.getLogger("rust_ort")
 
@@ -164,7 +166,9 @@ def _compiled_once(compilation: _Compilation, direction: str, gm: fx.GraphModule
     start = time.perf_counter()
     seconds, compilation.seconds = compilation.seconds, {}
     outside = sum(seconds.values())
-    graph_id = content.graph_hash(gm, extra=_decisive(compilation))
+    gm.meta[DIRECTION] = direction
+    hidden = sorted(hidden_outputs(gm.graph.output_node()))
+    graph_id = content.graph_hash(gm, extra=[*_decisive(compilation), f"{direction} hidden {hidden}"])
     seconds["hash"] = time.perf_counter() - start
     made = compilation.made.get((direction, graph_id))
     if made is not None:  # by another thread, while this one waited for the lock
@@ -190,11 +194,18 @@ def _decisive(compilation: _Compilation) -> list[str]:
     options = compilation.options
     runtime: tuple[Any, ...] = (options.providers, options.ort_optimization, sorted(options.session_options.items()))
     runtime += (*compilation.libraries,)
-    library = os.environ.get("RUST_ORT_ONNXRUNTIME", "")
+    runtime += (f"daemon {Client.get(options).build()}",)
+    with contextlib.suppress(ClientError):  # without a library no part is prepared, which says why
+        runtime += (_identity(find_onnxruntime()),)
     transforms = [_function_text("transform", transform) for transform in options.transforms]
     custom = options.custom_translations.items()
     translations = [_function_text(f"translation of {operator}", function) for operator, function in custom]
-    return [f"opset {_opset(options)}", f"runtime {runtime} {library}", *transforms, *sorted(translations)]
+    return [f"opset {_opset(options)}", f"runtime {runtime}", *transforms, *sorted(translations)]
+
+
+def _identity(path: str) -> tuple[str, int, int]:
+    found = os.stat(path)
+    return path, found.st_size, found.st_mtime_ns
 
 
 def _opset(options: Options) -> int:
@@ -240,8 +251,9 @@ def _plan_and_prepare(
             )
         for phase, spent in plan.seconds.items():
             seconds[phase] = seconds.get(phase, 0.0) + spent
-        if plan.cut.eager and options.on_unsupported == "error":
-            raise _unsupported(name, plan.cut.eager) from _first_cause(plan)
+        unsupported = _left_out(plan.cut.eager)
+        if unsupported and options.on_unsupported == "error":
+            raise _unsupported(name, unsupported) from _first_cause(plan)
         info = GraphInfo(
             name=name,
             direction=direction,
@@ -256,8 +268,9 @@ def _plan_and_prepare(
         )
         start = time.perf_counter()
         graph = _graph_spec(compilation, info, plan)
+        prepare = functools.partial(_runners, compilation, graph, plan, info)
         try:
-            parts = _prepared_parts(compilation, graph, plan)
+            runners = prepare()
         except RustOrtError as error:
             if kept is not None and isinstance(error, ClientError) and not isinstance(error, OptionError):
                 log.warning("%s: the plan that was kept does not serve, it is exported again: %s", name, error)
@@ -266,7 +279,9 @@ def _plan_and_prepare(
             if not _is_refusal(error):
                 if isinstance(error, DaemonFault) and options.on_daemon_error == "eager":
                     info.unreachable = error
-                    return CompiledGraph(info=info, plan=plan, runners=None, options=options, graph=graph)
+                    return CompiledGraph(
+                        info=info, plan=plan, runners=None, options=options, graph=graph, prepare=prepare
+                    )
                 raise
             if options.transforms:
                 _raise_if_transforms_did_it(error, compilation, graph, plan)
@@ -280,8 +295,12 @@ def _plan_and_prepare(
             seconds["prepare"] = seconds.get("prepare", 0.0) + time.perf_counter() - start
         if kept is None:
             _keep(client, graph_id, plan, options)
-        runners = [PartRunner(part, planned, info) for part, planned in zip(parts, plan.parts, strict=True)]
-        return CompiledGraph(info=info, plan=plan, runners=runners, options=options, graph=graph)
+        return CompiledGraph(info=info, plan=plan, runners=runners, options=options, graph=graph, prepare=prepare)
+
+
+def _runners(compilation: _Compilation, graph: GraphSpec, plan: Plan, info: GraphInfo) -> list[PartRunner]:
+    parts = _prepared_parts(compilation, graph, plan)
+    return [PartRunner(part, planned, info) for part, planned in zip(parts, plan.parts, strict=True)]
 
 
 def _keep(client: Client, graph_id: str, plan: Plan, options: Options) -> None:
@@ -353,6 +372,11 @@ def _alike(gm: fx.GraphModule, name: str) -> list[str]:
     nodes = [node for node in gm.graph.nodes if node.op == "call_function"]
     wanted = {kind(node) for node in nodes if node.name == name}
     return [node.name for node in nodes if kind(node) in wanted]
+
+
+def _left_out(eager: Sequence[EagerNode]) -> list[EagerNode]:
+    """Nodes that ONNX Runtime might have computed: not views that share memory, which compute nothing."""
+    return [node for node in eager if node.reason != SHARES_MEMORY]
 
 
 def _first_cause(plan: Plan) -> BaseException | None:
@@ -476,9 +500,10 @@ def _descriptions(gm: fx.GraphModule, sources: Sequence[str]) -> dict[str, dict[
 
 def _log_eager(info: GraphInfo) -> None:
     """Once a graph. Where eager is right, as for random numbers, nothing is wrong; what ONNX cannot express is."""
+    left = _left_out(info.eager)
     for level, nodes in (
-        (logging.WARNING, [node for node in info.eager if node.reason not in EAGER_IS_RIGHT]),
-        (logging.INFO, [node for node in info.eager if node.reason in EAGER_IS_RIGHT]),
+        (logging.WARNING, [node for node in left if node.reason not in EAGER_IS_RIGHT]),
+        (logging.INFO, [node for node in left if node.reason in EAGER_IS_RIGHT]),
     ):
         if nodes:
             reasons = "; ".join(f"{node.name} ({node.op}): {node.reason}" for node in nodes[:5])

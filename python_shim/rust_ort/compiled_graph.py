@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,12 +21,15 @@ from rust_ort.fast_path import fast_path
 from rust_ort.graph_info import GraphInfo, half_tolerance, note_call
 from rust_ort.nodes import GraphNodes
 from rust_ort.options import Options, Tolerance
-from rust_ort.reference import run_reference
+from rust_ort.reference import generators, run_reference, set_generators
 from rust_ort.torch_private import autocast_off
 from rust_ort.transport.specs import not_compared
 from rust_ort.transport.staging import as_plain
 
 log = logging.getLogger("rust_ort")
+
+RETRY_AFTER_S = 10.0
+"""How long a graph compiled without a daemon waits, under on_daemon_error="eager", before it looks for one again."""
 
 _observed = threading.local()
 
@@ -103,19 +107,25 @@ class CompiledGraph:
     """A compiled AOT graph. Called with a list of its inputs (boxed: the list is emptied); returns its outputs."""
 
     def __init__(
-        self, *, info: GraphInfo, plan: Plan, runners: list[PartRunner] | None, options: Options, graph: GraphSpec
-    ) -> None:
+        self, *, info: GraphInfo, plan: Plan, runners: list[PartRunner] | None, options: Options, graph: GraphSpec,
+        prepare: Callable[[], list[PartRunner]],
+    ) -> None:  # fmt: skip
         self.info = info
         self._options = options
         self._graph = graph
         self._plan = plan
         self._module = plan.cut.module
-        self._runners = runners
+        self._prepare = prepare
+        self._preparing = threading.Lock()
+        self._tried_at = time.monotonic()
         self._compare = options.compare != "off"
         self._restride_all = restrides(plan.cut.module)
         self._restride = restrides(plan.cut.outer)
-        self._fast = fast_path(plan, [runner.part for runner in runners]) if runners is not None else None
-        self._outer = _linked(plan, runners) if runners is not None else None
+        self._runners: list[PartRunner] | None = None
+        self._fast: Callable[[list[Any]], Any] | None = None
+        self._outer: fx.GraphModule | None = None
+        if runners is not None:
+            self._link(runners)
         self._keep_inputs = options.on_daemon_error == "eager"
         self._warned = False
         self._steps = itertools.count()
@@ -123,6 +133,8 @@ class CompiledGraph:
     def __call__(self, args: list[Any]) -> Any:
         info = self.info
         step = next(self._steps)
+        if info.unreachable is not None:
+            self._try_again()
         note_call(info)
         info.calls += 1
         if observe.current() is not None and observe.must_show(info.graph_id, info.name):
@@ -135,6 +147,26 @@ class CompiledGraph:
             return self._guarded(args, None)
         args[:] = map(as_plain, args)
         return self._observed_call(args, step, compare=compare)
+
+    def _link(self, runners: list[PartRunner]) -> None:
+        self._fast = fast_path(self._plan, [runner.part for runner in runners])
+        self._outer = _linked(self._plan, runners)
+        self._runners = runners
+
+    def _try_again(self) -> None:
+        """Prepares the parts that no daemon was there for when the graph was compiled; at most every few seconds."""
+        if time.monotonic() - self._tried_at < RETRY_AFTER_S or not self._preparing.acquire(blocking=False):
+            return
+        try:
+            if self.info.unreachable is not None:
+                self._link(self._prepare())
+                self.info.unreachable = None
+                log.info("%s: the daemon is there now, its parts run on ONNX Runtime", self.info.name)
+        except DaemonFault as fault:
+            self.info.unreachable = fault
+        finally:
+            self._tried_at = time.monotonic()
+            self._preparing.release()
 
     def _show(self) -> None:
         """Hands graph and models to a dump that was opened after they were compiled."""
@@ -180,6 +212,7 @@ class CompiledGraph:
     def _guarded(self, args: list[Any], observation: _Observation | None) -> Any:
         """Runs the outer graph; on a lost daemon runs it in eager if the options say so."""
         kept = list(args) if self._keep_inputs else None
+        drawn = generators() if self._keep_inputs and self.info.eager else None
         try:
             return self._run(args, observation)
         except DaemonFault as fault:
@@ -187,6 +220,8 @@ class CompiledGraph:
                 raise
             if observation is not None and (observation.references is not None or observation.nodes is not None):
                 self.info.add_verdicts(observation.step, [_ran_in_eager(self.info, str(fault))])
+            if drawn is not None:  # eager nodes before the loss may have drawn: the rerun draws the same
+                set_generators(drawn)
             return self._in_eager(kept, fault)
 
     def _run(self, args: list[Any], observation: _Observation | None) -> Any:

@@ -17,6 +17,10 @@ from rust_ort.transport.specs import Verdict
 SCHEMA_VERSION = 2
 """Of Report.to_json. 2: metrics, nodes, what is missing."""
 
+NO_CALL = (
+    "no call was compared; call the model under compare='outputs' or 'nodes' first (what an equal backend compiled "
+    "before is in that one's report)"
+)
 SHOWN_WRONG = 5
 SHOWN_NODES = 20
 _KINDS = ("match", "mismatch", "not_compared", "failed")
@@ -70,7 +74,7 @@ class Report:
             f"{verdict.name}: {verdict.reason}" for verdict in self.missing or self.verdicts if verdict.reason
         )
         what = "not all that was asked for was compared" if self.missing else "nothing was compared with eager"
-        lines = list(reasons) or ["no call was compared; call the model under compare='outputs' or 'nodes' first"]
+        lines = list(reasons) or [NO_CALL]
         raise ClientError("\n  ".join([f"{what}, so nothing is known to match:", *lines]), code="NOT_COMPARED")
 
     def _mismatch_message(self) -> str:

@@ -50,9 +50,13 @@ USED: dict[str, str | None] = {
     "torch._ops.OpOverloadPacket": "the type of torch.ops.aten.add",
     "torch._ops.OperatorBase": None,
     "torch._subclasses.fake_tensor.unset_fake_temporarily": None,
+    "torch.autograd._profiler_enabled": "torch's profiler shows no range of ours",
     "torch.cuda._sleep": None,
     "torch.fx._lazy_graph_module._make_graph_module": "fx.GraphModule",
     "torch.fx._lazy_graph_module._use_lazy_graph_module": "every graph's code is made at once",
+    "torch.fx.experimental.proxy_tensor.disable_proxy_modes_tracing": None,
+    "torch.fx.experimental.proxy_tensor.get_proxy_mode": None,
+    "torch.fx.experimental.proxy_tensor.get_proxy_slot": None,
     "torch.fx.experimental.symbolic_shapes.free_unbacked_symbols": None,
     "torch.ops.aten.add.Tensor._schema": None,
     "torch.testing._internal.common_methods_invocations": None,
@@ -110,6 +114,9 @@ reinterpret: Callable[[torch.Tensor, tuple[int, ...], tuple[int, ...]], torch.Te
 )
 
 set_grad_enabled: Callable[[bool], Any] = find_or("torch._C._set_grad_enabled", torch.set_grad_enabled)
+
+
+profiler_runs: Callable[[], bool] = find_or("torch.autograd._profiler_enabled", lambda: False)
 
 
 def has_no_storage(tensor: torch.Tensor) -> bool:
@@ -266,6 +273,24 @@ def outside_fake_mode() -> contextlib.AbstractContextManager[Any]:
     """A context in which tensors are real, whatever is being traced."""
     context: contextlib.AbstractContextManager[Any] = find("torch._subclasses.fake_tensor.unset_fake_temporarily")()
     return context
+
+
+def outside_tracing() -> contextlib.AbstractContextManager[Any]:
+    """A context in which operators run, and no graph records them."""
+    context: contextlib.AbstractContextManager[Any] = find(
+        "torch.fx.experimental.proxy_tensor.disable_proxy_modes_tracing"
+    )()
+    return context
+
+
+def traced_node(tensor: torch.Tensor) -> fx.Node | None:
+    """The node that a tensor is of in the graph that is being traced; None: of none, or nothing is traced."""
+    mode = find("torch.fx.experimental.proxy_tensor.get_proxy_mode")()
+    if mode is None:
+        return None
+    slot = find("torch.fx.experimental.proxy_tensor.get_proxy_slot")(tensor, mode.tracer, None)
+    node: fx.Node | None = slot.proxy.node if slot is not None else None
+    return node
 
 
 def lazy_graph_modules() -> contextlib.AbstractContextManager[Any]:

@@ -113,6 +113,9 @@ class FakeClient:
         if self.fail is not None:
             self.fail()
 
+    def build(self) -> str:
+        return "in this process"
+
     def part(self, spec: Any, options: Any) -> FakePart:
         self.parts.append(FakePart(self, spec))
         return self.parts[-1]

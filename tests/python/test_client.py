@@ -570,3 +570,8 @@ def test_a_slow_call_lets_other_threads_run(daemon: Daemon, hold: Path) -> None:
     hold.unlink()
     thread.join()
     assert done == [20.0]
+
+
+def test_the_daemons_build_is_the_program_that_answers(daemon: Daemon) -> None:
+    found = os.stat(os.environ["RUST_ORT_BINARY"])
+    assert f"{found.st_size} {found.st_mtime_ns}" in daemon.client().build()

@@ -248,3 +248,48 @@ def test_a_lost_daemon_is_eager_when_asked_and_then_not_compared(daemon, monkeyp
     (info,) = backend.graphs
     assert info.daemon_fallbacks == 1
     assert [verdict.kind for _, verdict in info.verdicts] == ["match", "not_compared"]
+
+
+def test_a_graph_compiled_without_a_daemon_finds_one_later(daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = make_model()
+    binary = os.environ["RUST_ORT_BINARY"]
+    monkeypatch.setattr(rust_ort.compiled_graph, "RETRY_AFTER_S", 0.0)
+    monkeypatch.setenv("RUST_ORT_BINARY", "/bin/false")
+    backend = rust_ort.backend(on_daemon_error="eager")
+    compiled = torch.compile(model, backend=backend)
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x), model(x))
+        (info,) = backend.graphs
+        assert info.daemon_fallbacks == 2
+        monkeypatch.setenv("RUST_ORT_BINARY", binary)
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x), model(x))
+    assert info.daemon_fallbacks == 2
+    assert info.unreachable is None
+
+
+def test_a_rerun_in_eager_draws_what_an_undisturbed_run_draws(daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = torch.nn.functional.dropout(x * 2, 0.5)
+        return torch.nn.functional.dropout(torch.tanh(y) + 1, 0.5)
+
+    x = torch.randn(50, 50)
+    backend = rust_ort.backend(on_daemon_error="eager")
+    compiled = torch.compile(function, backend=backend)
+    torch.manual_seed(3)
+    expected, after = compiled(x), torch.get_rng_state()
+    (info,) = backend.graphs
+    assert len(info.parts) > 1
+    original = rust_ort.client.Part.__call__
+
+    def lost_in_the_last_part(self, *args, **kwargs):
+        if self.spec.part == len(info.parts) - 1:
+            raise rust_ort.errors.ExecutorLost("planted")
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(rust_ort.client.Part, "__call__", lost_in_the_last_part)
+    torch.manual_seed(3)
+    torch.testing.assert_close(compiled(x), expected)
+    assert torch.equal(torch.get_rng_state(), after)
+    assert info.daemon_fallbacks == 1

@@ -25,7 +25,7 @@ def test_whoever_tells_a_version_tells_that_of_cargo_toml(daemon: Any, run_cli: 
     daemon.client().connection()
     status = json.loads(run_cli("status", "--json").stdout)
     assert status["daemon"]["version"] == DECLARED
-    assert [client["shim_version"] for client in status["clients"]] == [DECLARED]
+    assert {client["shim_version"] for client in status["clients"]} == {DECLARED}
 
 
 def test_no_source_of_the_package_has_a_version_of_its_own() -> None:

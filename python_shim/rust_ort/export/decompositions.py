@@ -9,9 +9,11 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from rust_ort.export import exporter, rules
 from rust_ort.export.rules import How
-from rust_ort.torch_private import torchs_decompositions
+from rust_ort.torch_private import outside_tracing, pytree, torchs_decompositions
 
 Table = dict[Any, Callable[..., Any]]
 
@@ -36,7 +38,44 @@ def _table(whole: frozenset[str], _: frozenset[str]) -> Table:
     for rule in rules.active(How.DECOMPOSED):
         assert rule.function is not None, f"{rule.operator}: a decomposition is a function"
         table.update(dict.fromkeys(rule.overloads, rule.function))
-    return table
+    return {operator: _keeping_format(operator, function) for operator, function in table.items()}
+
+
+def _keeping_format(operator: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The decomposition, whose results have channels last where the operator's own have: users see strides."""
+    if getattr(operator, "is_view", False) or operator._schema.is_mutable:
+        return function
+
+    @functools.wraps(function)
+    def keeping(*args: Any, **kwargs: Any) -> Any:
+        made = function(*args, **kwargs)
+        if made is NotImplemented or not any(map(_has_channels_last, pytree.tree_leaves((args, kwargs)))):
+            return made
+        with outside_tracing():
+            eager = pytree.tree_leaves(operator(*args, **kwargs))  # a named tuple where `made` may be another sequence
+        results, sequence = pytree.tree_flatten(made)
+        return pytree.tree_unflatten(map(_laid_out, results, eager), sequence)
+
+    return keeping
+
+
+def _has_channels_last(value: object) -> bool:
+    return _format(value) is not torch.contiguous_format
+
+
+def _format(value: object) -> torch.memory_format:
+    """Of an image that has one and is not contiguous as well."""
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}
+    if isinstance(value, torch.Tensor) and value.layout is torch.strided and value.dim() in last:
+        wanted = last[value.dim()]
+        if value.is_contiguous(memory_format=wanted) and not value.is_contiguous():
+            return wanted
+    return torch.contiguous_format
+
+
+def _laid_out(made: Any, eager: Any) -> Any:
+    wanted = _format(eager)
+    return made if wanted is torch.contiguous_format else made.contiguous(memory_format=wanted)
 
 
 def _overloads(how: How) -> list[Any]:

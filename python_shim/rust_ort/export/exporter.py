@@ -20,6 +20,7 @@ from rust_ort.export.rules import How
 from rust_ort.export.rules.nodes import holds
 from rust_ort.options import LOWEST_OPSET
 from rust_ort.progress import tick
+from rust_ort.torch_private import SUPPORTED
 
 TORCHLIB_OPSET = LOWEST_OPSET
 _PATCHING = threading.Lock()
@@ -70,8 +71,8 @@ def private() -> Any:
     except (ImportError, AttributeError, AssertionError) as error:
         raise ExporterMissing(
             f"torch {torch.__version__} has no torch.onnx._internal.exporter._core._translate_fx_graph as used here "
-            f"({type(error).__name__}: {error}); rust_ort is made for torch 2.11 to 2.15, and needs the packages "
-            "onnx and onnxscript: pip install 'torch>=2.11,<2.16' onnx onnxscript"
+            f"({type(error).__name__}: {error}); rust_ort is made for torch{SUPPORTED}, and needs the packages "
+            f"onnx and onnxscript: pip install 'torch{SUPPORTED}' onnx onnxscript"
         ) from error
 
     class Exporter:

@@ -22,9 +22,9 @@ def graph_hash(gm: fx.GraphModule, *, extra: Sequence[str] = ()) -> str:
     """SHA-256 of `gm` as 64 lowercase hex digits.
 
     Part of it: op, name, target, arguments, dtype, shape, stride and device of every value, the bytes of constant
-    tensors, the versions of torch, onnxscript, onnx and onnxruntime, the sources of `rust_ort.export`, and `extra`
-    (opset, cache keys of transforms, what decides whether the runtime takes a model). Not part of it: source lines,
-    module paths, parameter names. The same in every process.
+    tensors, the versions of torch, onnxscript, onnx-ir, onnx, onnxruntime and this package, the sources of
+    `rust_ort.export`, and `extra` (opset, cache keys of transforms, what decides whether the runtime takes a model).
+    Not part of it: source lines, module paths, parameter names. The same in every process.
     """
     digest = _digest("graph", extra)
     for name, module in gm.named_modules():
@@ -53,7 +53,16 @@ def versions() -> str:
     """Versions that decide what is exported and how it runs, as one line."""
     return " ".join(
         f"{name}={_version(name)}"
-        for name in ("torch", "torchvision", "onnxscript", "onnx", "onnxruntime", "onnxruntime-gpu")
+        for name in (
+            "torch",
+            "torchvision",
+            "onnxscript",
+            "onnx-ir",
+            "onnx",
+            "onnxruntime",
+            "onnxruntime-gpu",
+            "rust-ort",
+        )
     )
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from rust_ort import torch_private
-from rust_ort.export import exporter, rules
+from rust_ort.export import aliases, exporter, rules
 from rust_ort.export.provenance import module_path, operator_name, source_line
 from rust_ort.torch_private import HigherOrderOperator, OpOverload, free_unbacked_symbols, pytree
 
@@ -46,6 +46,8 @@ BOOKKEEPING = frozenset(
         aten._assert_tensor_metadata.default,
     }
 )
+
+STRIDED = (aten.as_strided.default, aten.as_strided_scatter.default)
 
 RIGHT_WITHOUT_ELEMENTS = BOOKKEEPING | {aten.cat.default, aten.new_zeros.default, aten.new_ones.default}
 
@@ -167,6 +169,10 @@ class Support:
         self._refused = refused or {}
         self._known: dict[fx.Node, str | None] = {}
 
+    def refuse(self, reasons: Mapping[str, str]) -> None:
+        """Leaves more nodes to eager, before any is asked for."""
+        self._refused = {**self._refused, **reasons}
+
     def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: fx.Node) -> bool:
         """What CapabilityBasedPartitioner asks."""
         return node.op == "call_function" and self.reason(node) is None
@@ -200,6 +206,8 @@ class Support:
                 return "it writes to its input"
             if target.is_view and any(self._reads_memory(user) for user in node.users):
                 return MEMORY_READ
+            if target in STRIDED and aliases.root_of(node).op == "placeholder":
+                return MEMORY_READ
             why = rules.why_eager(node)
             if why is not None:
                 return why
@@ -209,7 +217,7 @@ class Support:
 
     def _reads_memory(self, user: fx.Node) -> bool:
         """Whether `user`, or what is made of it without a copy, is in eager and goes beyond the view it is given."""
-        if user.target in (aten.as_strided.default, aten.as_strided_scatter.default):
+        if user.target in STRIDED:
             return self.reason(user) is not None
         return getattr(user.target, "is_view", False) and self.reason(user) == MEMORY_READ
 
@@ -286,7 +294,9 @@ def _partition(gm: fx.GraphModule, support: Support) -> Partition:
     from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
 
     _give_constants_values(gm)
-    outer = torch_private.make_graph_module(gm, _copy(gm.graph))
+    graph = _copy(gm.graph)
+    support.refuse(aliases.keep_shared(gm, graph))
+    outer = torch_private.make_graph_module(gm, graph)
     computing = [node for node in outer.graph.nodes if node.op == "call_function"]
     reasons = {node.name: reason for node in computing if (reason := support.reason(node)) is not None}
     effects = [node for node in computing if node.name in reasons and _has_effect(node)]
@@ -300,7 +310,10 @@ def _partition(gm: fx.GraphModule, support: Support) -> Partition:
     order = {node: position for position, node in enumerate(outer.graph.nodes)}
     chosen.sort(key=lambda nodes: min(order[node] for node in nodes))
     in_part = {node for nodes in chosen for node in nodes}
-    left = [node for node in outer.graph.nodes if is_compute(node) and node not in in_part]
+    left = [
+        node for node in outer.graph.nodes
+        if is_compute(node) and node not in in_part and aliases.COPY not in node.meta
+    ]  # fmt: skip
     eager = [found for node in left for found in _left_to_eager(gm, node, support.reason(node) or "")]
     names = [[node.name for node in sorted(nodes, key=order.__getitem__) if is_compute(node)] for nodes in chosen]
     if not reasons and chosen:

@@ -14,9 +14,9 @@ from torch import fx
 
 from rust_ort import progress
 from rust_ort.export import exporter, partition, translate
+from rust_ort.export.aliases import hidden_outputs
 from rust_ort.export.custom import custom_error
 from rust_ort.export.shapes import Binder, UnboundSymbol, compile_expression, is_symbolic, plain
-from rust_ort.torch_private import pytree
 
 
 class Translation(Protocol):
@@ -208,7 +208,7 @@ def _strides(
     `expand` makes, cannot be written to and become contiguous.
     """
     outer_call = next(node for node in cut.outer.graph.nodes if node.op == "call_module" and node.target == graph.name)
-    hidden = _hidden_outputs(cut.outer.graph.output_node())
+    hidden = hidden_outputs(cut.outer.graph.output_node())
     found: dict[str, tuple[int | torch.SymInt, ...]] = {}
     for unpack in outer_call.users:
         node = returned[unpack.args[1]]
@@ -224,15 +224,6 @@ def _sees_strides(user: fx.Node, value: fx.Node, hidden: frozenset[int]) -> bool
     if user.op != "output":
         return user.op != "call_module"
     return any(item is value and index not in hidden for index, item in enumerate(user.args[0]))  # type: ignore[arg-type]
-
-
-def _hidden_outputs(output: fx.Node) -> frozenset[int]:
-    descs = output.meta.get("desc") or ()
-    return frozenset(
-        index
-        for index, desc in enumerate(pytree.tree_leaves(descs, is_leaf=lambda x: x is None))
-        if type(desc).__name__.startswith(("SavedForBackwards", "GradAOTOutput"))
-    )
 
 
 def _is_contiguous(value: torch.Tensor) -> bool:

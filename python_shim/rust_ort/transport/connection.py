@@ -72,6 +72,7 @@ class Connection:
         self.log = str(welcome.log)
         self.daemon_pid = int(welcome.daemon_pid)
         self.client_id = int(welcome.client_id)
+        self.daemon_build = f"{welcome.daemon_version} {_program_of(self.daemon_pid)}"
         if welcome.protocol != wire.PROTOCOL:
             raise DaemonFault(
                 f"the daemon {welcome.daemon_version} speaks protocol {welcome.protocol}, this package "
@@ -311,6 +312,15 @@ def bury(connection: Connection) -> None:
         _condemned.append(connection)
     else:
         connection.close()
+
+
+def _program_of(pid: int) -> str:
+    """Size and time of the program that a process runs, also when its file was replaced since; "" where unknown."""
+    try:
+        found = os.stat(f"/proc/{pid}/exe")
+    except OSError:
+        return ""
+    return f"{found.st_size} {found.st_mtime_ns}"
 
 
 def threads(options: Options) -> int:

@@ -42,7 +42,13 @@ def wake(address: int) -> None:
 
 
 def check_platform() -> None:
-    """Errors: ClientError where no futex number is known or the system is not Linux."""
+    """Errors: ClientError where no futex number is known, the system is not Linux, or Python runs without the GIL: the
+    arena takes no lock where the GIL makes an operation atomic."""
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        raise ClientError(
+            "rust_ort needs Python's global interpreter lock, which this free-threaded Python runs without; set "
+            "PYTHON_GIL=1 or use a standard build"
+        )
     if not sys.platform.startswith("linux") or _futex_number is None:
         raise ClientError(
             f"rust_ort runs on Linux on x86-64 and aarch64; this is {sys.platform} on {platform.machine()}"

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.autograd import profiler
+from torch.profiler import record_function
 
 from rust_ort.errors import ClientError, DaemonLost, ExecutorLost, RustOrtError
 from rust_ort.options import Options, Tolerance
-from rust_ort.torch_private import set_grad_enabled
+from rust_ort.torch_private import profiler_runs, set_grad_enabled
 from rust_ort.transport import process, wire
 from rust_ort.transport.arena import Arena
 from rust_ort.transport.connection import Connection
@@ -106,14 +106,14 @@ class Part:
         Errors: ClientError for an input that cannot be sent, DaemonFault, ExecutorLost, DaemonLost; after a loss the
         next call works. A peer that was lost before it began with this call is replaced within it.
         """
-        if profiler._is_profiler_enabled:
+        if profiler_runs():
             with self._profiled():
                 return self._called(inputs, eager_nodes)
         return self._called(inputs, eager_nodes)
 
-    def _profiled(self) -> profiler.record_function:
+    def _profiled(self) -> record_function:
         """The range by which torch's profiler shows the part."""
-        return profiler.record_function(f"rust_ort: {self.spec.graph.name} part {self.spec.part}")
+        return record_function(f"rust_ort: {self.spec.graph.name} part {self.spec.part}")
 
     def _called(self, inputs: Sequence[torch.Tensor | int | float], eager_nodes: int) -> list[torch.Tensor]:
         try:

@@ -7,8 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from rust_ort.export.aliases import root_of
 from rust_ort.export.rules.nodes import argument
 from rust_ort.export.rules.registry import decomposed, in_eager
+from rust_ort.torch_private import traced_node
 
 aten = torch.ops.aten
 
@@ -43,10 +45,17 @@ def _start(tensor: Tensor, size: Sizes, stride: Sizes, offset: int | None) -> in
     return int(start) if start >= 0 and last < tensor.numel() else None
 
 
+def _of_an_input(tensor: Tensor) -> bool:
+    """Whether the tensor being traced is an input's memory: where that begins in its storage, each call says."""
+    node = traced_node(tensor)
+    return node is not None and root_of(node).op == "placeholder"
+
+
 @decomposed("aten.as_strided.default", why=BY_LOGICAL_ORDER)
 def as_strided(tensor: Tensor, size: Sizes, stride: Sizes, storage_offset: int | None = None) -> Any:
-    """Of the tensor's elements in the order of its memory. A contiguous tensor, and what goes beyond it: left whole."""
-    start = _start(tensor, size, stride, storage_offset)
+    """Of the tensor's elements in the order of its memory. A contiguous tensor, an input's memory, and what goes beyond
+    the tensor: left whole."""
+    start = None if _of_an_input(tensor) else _start(tensor, size, stride, storage_offset)
     if start is None or (tensor.is_contiguous() and tensor.storage_offset() == 0):
         return NotImplemented
     memory = tensor.permute(_order(tensor)).reshape(-1).clone()
@@ -57,9 +66,9 @@ def as_strided(tensor: Tensor, size: Sizes, stride: Sizes, storage_offset: int |
 def as_strided_scatter(
     tensor: Tensor, source: Tensor, size: Sizes, stride: Sizes, storage_offset: int | None = None
 ) -> Any:
-    """A scatter into the tensor's elements in the order of its memory. What goes beyond them, or writes one twice: left
-    whole."""
-    start = _start(tensor, size, stride, storage_offset)
+    """A scatter into the tensor's elements in the order of its memory. What goes beyond them, or writes one twice, and
+    an input's memory: left whole."""
+    start = None if _of_an_input(tensor) else _start(tensor, size, stride, storage_offset)
     if start is None or not _distinct(size, stride):
         return NotImplemented
     order = _order(tensor)

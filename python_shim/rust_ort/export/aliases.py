@@ -1,0 +1,113 @@
+"""Outputs that share memory: with each other or with an input, as views in eager do. ONNX knows values, not memory, so
+what ties such outputs together stays in torch, where it moves no data."""
+
+from __future__ import annotations
+
+import operator
+from collections import defaultdict
+from collections.abc import Iterator
+
+import torch
+from torch import fx
+
+from rust_ort.export.shapes import is_symbolic
+from rust_ort.torch_private import OpOverload, pytree
+
+aten = torch.ops.aten
+
+SHARES_MEMORY = "a view that shares its memory with another output or an input: it computes nothing"
+
+DIRECTION = "rust_ort direction"
+"""Key of a graph module's meta: "forward", "backward" or "inference"."""
+
+COPY = "rust_ort view of an output"
+"""Key of a node's meta: it is made here, for the output alone; the node that it repeats is counted."""
+
+
+def hidden_outputs(output: fx.Node) -> frozenset[int]:
+    """Positions of the outputs that no user sees: saved for backward, and gradients, which autograd lays out itself."""
+    descs = output.meta.get("desc") or ()
+    return frozenset(
+        index
+        for index, desc in enumerate(pytree.tree_leaves(descs, is_leaf=lambda x: x is None))
+        if type(desc).__name__.startswith(("SavedForBackwards", "GradAOTOutput"))
+    )
+
+
+def base_of(node: fx.Node) -> fx.Node | None:
+    """Whose memory `node` gives another view of; None when its memory is its own."""
+    target = node.target
+    if node.op != "call_function" or not node.args or not isinstance(node.args[0], fx.Node):
+        return None
+    if target is operator.getitem:
+        return node.args[0] if base_of(node.args[0]) is not None else None
+    if isinstance(target, OpOverload) and (target.is_view or target is aten._unsafe_view.default):
+        return node.args[0]
+    return None
+
+
+def root_of(node: fx.Node) -> fx.Node:
+    """The node or input whose memory `node` is a view of, through views of views; itself when it is no view."""
+    while (base := base_of(node)) is not None:
+        node = base
+    return node
+
+
+def keep_shared(gm: fx.GraphModule, graph: fx.Graph) -> dict[str, str]:
+    """{node: why it stays in eager} of `graph`, a copy of gm's that is changed: the views between an output and the
+    memory it shares. One that something else reads as well may go to ONNX Runtime for that; the output gets its own."""
+    output = graph.output_node()
+    sizes = any(_has_symbols(node.meta.get("val")) for node in graph.nodes if node.op == "placeholder")
+    shared = _sharing(output, inputs_too=sizes or gm.meta.get(DIRECTION) == "forward")
+    chains = {node for member in shared for node in _chain(member)}
+    elsewhere: set[fx.Node] = set()
+    for node in reversed(graph.nodes):
+        if node in chains and any(user in elsewhere or user not in {*chains, output} for user in node.users):
+            elsewhere.add(node)
+    own: dict[fx.Node, fx.Node] = {}
+    for node in [node for node in graph.nodes if node in elsewhere]:
+        with graph.inserting_after(node):
+            own[node] = graph.node_copy(node, lambda source: own.get(source, source))
+        own[node].name = f"{node.name}_of_output"
+        own[node].meta = {**node.meta, COPY: True}
+    moved = chains - elsewhere
+    for reader in (*moved, output):
+        reader.args = fx.map_arg(reader.args, lambda source: own.get(source, source))
+    return {node.name: SHARES_MEMORY for node in (*moved, *own.values())}
+
+
+def _sharing(output: fx.Node, *, inputs_too: bool) -> list[fx.Node]:
+    """Outputs that must be views of the very memory of another output, or of an input.
+
+    What is a view of an input AOTAutograd makes anew from that input and the graph's output's own place in its storage;
+    it does without the latter where no size is symbolic. In a forward graph it leaves some to the graph altogether.
+    """
+    hidden = hidden_outputs(output)
+    descs = pytree.tree_leaves(output.meta.get("desc") or (), is_leaf=lambda x: x is None)
+    groups: dict[fx.Node, list[fx.Node]] = defaultdict(list)
+    layouts = set()
+    for index, node in enumerate(pytree.tree_leaves(output.args[0], is_leaf=lambda x: x is None)):
+        if not isinstance(node, fx.Node) or index in hidden or not isinstance(node.meta.get("val"), torch.Tensor):
+            continue
+        if node not in groups[root_of(node)]:
+            groups[root_of(node)].append(node)
+        if index < len(descs) and type(descs[index]).__name__ == "MetadataMutationAOTOutput":
+            layouts.add(node)
+    found = []
+    for root, members in groups.items():
+        if root.op == "call_function":
+            found += [member for member in members if member is not root and len(members) > 1]
+        else:
+            found += [member for member in members if member is not root and (inputs_too or member in layouts)]
+    return found
+
+
+def _has_symbols(value: object) -> bool:
+    return isinstance(value, torch.SymInt) or (isinstance(value, torch.Tensor) and is_symbolic(value))
+
+
+def _chain(node: fx.Node) -> Iterator[fx.Node]:
+    """The views from `node` to the memory it shares."""
+    while (base := base_of(node)) is not None:
+        yield node
+        node = base

@@ -1,0 +1,104 @@
+"""What a new user gets today: `pip install ./python_shim` into an empty environment, README's blocks, some tests.
+
+pip resolves what the day offers, so a dependency's new release that breaks the package is seen here: the output names
+what is newer than the versions that development is pinned to. A step of `make test`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import sys
+import time
+from pathlib import Path
+
+from environments import ROOT, SHOWN, Counts, Environment, InstallFailed, tested
+
+TESTS = ("test_entry.py", "test_torch_private.py", "test_threads.py", "test_planted.py", "test_opset.py")
+TEST_ONLY = ("pytest", "pytest-timeout")
+LOGS = ROOT / "build/fresh-logs"
+
+
+def readme_blocks() -> list[str]:
+    """The README's Python, each block a program of its own."""
+    return re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+
+
+def run_blocks(environment: Environment, folder: Path) -> Counts:
+    """Each block in a process of its own, in an empty folder."""
+    made = Counts()
+    for number, block in enumerate(readme_blocks(), 1):
+        here = folder / f"block_{number}"
+        here.mkdir(parents=True)
+        (here / "block.py").write_text(block)
+        log = LOGS / f"readme-{number}.log"
+        code = environment.run("block.py", cwd=here, log=log)
+        if code == 0:
+            made.passed += 1
+        else:
+            made.failed += 1
+            last = log.read_text(errors="replace").strip().splitlines()[-1:]
+            made.failures[f"README block {number}"] = f"exit code {code}: {' '.join(last)}"
+    if not made.passed and not made.failed:
+        made.failed, made.failures = 1, {"README": "has no Python block"}
+    return made
+
+
+def other_than_tested(installed: dict[str, str]) -> list[str]:
+    """`torch 2.15.0 (tested with 2.13.0)` of each dependency that is not at the pinned version."""
+    pinned = tested()
+    return [
+        f"{name} {installed[name]} (tested with {pinned[name]})" for name in SHOWN if installed[name] != pinned[name]
+    ]
+
+
+def check(environment: Environment, scratch: Path) -> Counts:
+    """Installs, prints what was resolved, runs blocks and tests. Errors: InstallFailed."""
+    begin = time.monotonic()
+    environment.install("./python_shim")
+    installed = environment.versions()
+    print(f"    installed in {time.monotonic() - begin:.0f} s: " + ", ".join(f"{n} {installed[n]}" for n in SHOWN))
+    begin = time.monotonic()
+    made = run_blocks(environment, scratch)
+    print(f"    README's blocks: {made}; {time.monotonic() - begin:.0f} s", flush=True)
+    begin = time.monotonic()
+    pins = tested()
+    environment.install(*(f"{name}=={pins[name]}" for name in TEST_ONLY), versions=installed)
+    tests = environment.tests([str(ROOT / "tests/python" / name) for name in TESTS], log=LOGS / "tests.log")
+    print(f"    tests: {tests}; {time.monotonic() - begin:.0f} s", flush=True)
+    made.passed += tests.passed
+    made.failed += tests.failed
+    made.skipped += tests.skipped
+    made.failures.update(tests.failures)
+    if made.failed:
+        print("    other than the versions that are tested: " + (", ".join(other_than_tested(installed)) or "none"))
+    return made
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, default=ROOT / "build/fresh-venv", help="made anew, removed at the end")
+    parser.add_argument("--counts", type=Path, default=ROOT / "build/fresh-counts", help="where the counts line goes")
+    arguments = parser.parse_args()
+    arguments.counts.unlink(missing_ok=True)
+    shutil.rmtree(LOGS, ignore_errors=True)
+    LOGS.mkdir(parents=True)
+    folder = arguments.folder.resolve()
+    shutil.rmtree(folder, ignore_errors=True)
+    environment = Environment(folder=folder / "venv")
+    try:
+        environment.make()
+        made = check(environment, folder / "readme")
+    except InstallFailed as error:
+        made = Counts(failed=1, failures={"pip install ./python_shim": str(error)})
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    for test, said in made.failures.items():
+        print(f"    FAILED {test}: {said}")
+    arguments.counts.write_text(f"Fresh install: {made}\n")
+    return 1 if made.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""Images with channels last go through decomposed operators and keep the strides that eager gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from structures import Compile, check
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+pytestmark = pytest.mark.usefixtures("served")
+
+# Not `roll`, `channel_shuffle`, ReplicationPad3d: torch's own fake tensors (2.13) have other strides than eager's.
+MODULES: dict[int, dict[str, Callable[[Tensor], Any]]] = {
+    4: {
+        "adaptive means": nn.AdaptiveAvgPool2d(2),
+        "adaptive means of windows that differ": nn.AdaptiveAvgPool2d(3),
+        "the mean of all": nn.AdaptiveAvgPool2d(1),
+        "adaptive maxima": nn.AdaptiveMaxPool2d(3, return_indices=True),
+        "means": nn.AvgPool2d(3, ceil_mode=True, divisor_override=2),
+        "maxima": nn.MaxPool2d(3, ceil_mode=True, return_indices=True),
+        "shuffled pixels": nn.PixelShuffle(2),
+        "reflected": nn.ReflectionPad2d(1),
+        "replicated": nn.ReplicationPad2d(1),
+        "bilinear": nn.Upsample(scale_factor=2, mode="bilinear"),
+        "bicubic": nn.Upsample(scale_factor=2, mode="bicubic"),
+        "nearest": nn.Upsample(scale_factor=2),
+        "antialiased": lambda x: F.interpolate(x, size=5, mode="bilinear", antialias=True),
+        "normalized": nn.LocalResponseNorm(2),
+        "by group": nn.GroupNorm(2, 4),
+        "by instance": nn.InstanceNorm2d(4),
+        "softmax": nn.Softmax2d(),
+        "normalized over the batch": lambda x: F.batch_norm(x, None, None, training=True),
+        "hardswish": nn.Hardswish(),
+        "prelu": nn.PReLU(4),
+        "gated": lambda x: F.glu(x, 1),
+        "flipped": lambda x: x.flip(3),
+        "rounded": lambda x: x.round(decimals=1).cumsum(1),
+    },
+    5: {
+        "adaptive means": nn.AdaptiveAvgPool3d(2),
+        "adaptive maxima": nn.AdaptiveMaxPool3d(2),
+        "means": nn.AvgPool3d(2, ceil_mode=True),
+        "maxima": nn.MaxPool3d(2, ceil_mode=True),
+        "trilinear": nn.Upsample(scale_factor=2, mode="trilinear"),
+    },
+}
+FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+@pytest.mark.parametrize("rank", FORMATS)
+def test_the_memory_format_is_eagers(rank: int) -> None:
+    """All operators in one graph, each of the same image."""
+
+    def program(compiled: Compile) -> Any:
+        shape = (2, 4, 7, 6) if rank == 4 else (2, 4, 4, 5, 6)
+        given = {"channels last": torch.randn(shape).to(memory_format=FORMATS[rank]), "contiguous": torch.randn(shape)}
+
+        def every(x: Tensor) -> dict[str, Any]:
+            return {name: module(x) for name, module in MODULES[rank].items()}
+
+        call = compiled(every)
+        with torch.no_grad():
+            return {kind: call(x) for kind, x in given.items()}
+
+    check(program, tol=1e-4)
