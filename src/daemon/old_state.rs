@@ -171,7 +171,7 @@ mod tests {
             let run = folder.join(name(n));
             fs::create_dir(&run).unwrap();
             fs::write(run.join("run.json"), r#"{"schema": "rust_ort/run/1"}"#).unwrap();
-            let tensor = folder.join(format!("tensors/{n}.pb"));
+            let tensor = folder.join(format!("tensors/{n:064x}.pb"));
             fs::write(&tensor, "tensor").unwrap();
             fs::hard_link(&tensor, run.join("input_0.pb")).unwrap();
         }
@@ -185,7 +185,7 @@ mod tests {
         expected.extend([link.to_owned(), "tensors".to_owned()]);
         remove(state.path());
         assert_eq!(names(&folder), expected);
-        assert_eq!(names(&folder.join("tensors")), (5..25).map(|n| format!("{n}.pb")).collect());
+        assert_eq!(names(&folder.join("tensors")), (5..25).map(|n| format!("{n:064x}.pb")).collect());
     }
 
     #[test]
