@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from rust_ort import torch_private
+from rust_ort.export.aliases import SHARES_MEMORY
 from rust_ort.export.partition import NO_ELEMENTS
 from rust_ort.studies.coverage_judge import Exact, difference
 from rust_ort.torch_private import TorchDispatchMode, pytree
@@ -478,9 +479,11 @@ def _outside(counters: Any) -> list[tuple[str, str]]:
 def where_it_ran(graphs: Sequence[Any], outside: Sequence[tuple[str, str]]) -> Judged:
     """graphs: GraphInfo of one direction. outside: what ran in eager without being in a graph.
 
-    Where a sample has no elements there is nothing that could be translated: a node that reads none is not counted.
+    Where a sample has no elements there is nothing that could be translated: a node that reads none is not counted, nor
+    is a view that shares an output's memory.
     """
-    eager = {(node.op, node.reason) for graph in graphs for node in graph.eager if node.reason != NO_ELEMENTS}
+    uncounted = (NO_ELEMENTS, SHARES_MEMORY)
+    eager = {(node.op, node.reason) for graph in graphs for node in graph.eager if node.reason not in uncounted}
     eager |= set(outside)
     translated = any(graph.parts and graph.calls and not graph.daemon_fallbacks for graph in graphs)
     if eager:
