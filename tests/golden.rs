@@ -106,6 +106,11 @@ fn requests() -> Vec<(&'static str, u64, Request)> {
         ("compare_nodes_request.bin", 5, Request::CompareNodes(Box::new(compare_nodes()))),
         ("settle_node_request.bin", 6, Request::SettleNode(Box::new(settle_node()))),
         ("finish_nodes_request.bin", 7, Request::FinishNodes(finish_nodes())),
+        (
+            "release_request.bin",
+            8,
+            Request::Release(Release { handles: vec![PartHandle(3), PartHandle(200)], graphs: vec![graph()] }),
+        ),
     ]
 }
 

@@ -286,7 +286,7 @@ fn requests_at_the_wrong_time_are_refused_and_the_link_goes_on() {
     let no_fd = LinkRequest::Attach { segment: SegmentId(9), len_bytes: 4096, lanes: false };
     assert_eq!(code(worker.ask(no_fd)), ErrorCode::BadState);
     assert_eq!(worker.prepare(b"garbage").unwrap_err().code, ErrorCode::BadModel);
-    assert_eq!(code(worker.ask(LinkRequest::Release { handle: PartHandle(9) })), ErrorCode::UnknownGraph);
+    assert_eq!(code(worker.ask(LinkRequest::Release { handles: vec![PartHandle(9)] })), ErrorCode::UnknownGraph);
     worker.send(LinkRequest::Exit, None);
     assert!(worker.process.wait().unwrap().success());
 }
@@ -303,7 +303,7 @@ fn what_was_detached_or_released_cannot_be_called_again() {
     let attach = LinkRequest::Attach { segment: Memory::ID, len_bytes: 64 << 20, lanes: false };
     assert_eq!(worker.ask_with(attach, Some(fd.as_fd())), Ok(LinkReply::Done));
     worker.call(&record).unwrap();
-    assert_eq!(worker.ask(LinkRequest::Release { handle }), Ok(LinkReply::Done));
+    assert_eq!(worker.ask(LinkRequest::Release { handles: vec![handle] }), Ok(LinkReply::Done));
     assert_eq!(worker.call(&record).unwrap_err().code, ErrorCode::UnknownGraph.code());
 }
 

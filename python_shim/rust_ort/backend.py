@@ -15,7 +15,7 @@ from torch import fx
 from rust_ort._callable import make_callable
 from rust_ort.arguments import checked_options, shown
 from rust_ort.errors import ClientError, OptionError, RustOrtError
-from rust_ort.graph_info import GraphInfo, graphs
+from rust_ort.graph_info import GraphInfo, GraphLog, graphs
 from rust_ort.options import Options
 
 if TYPE_CHECKING:
@@ -45,7 +45,12 @@ class Backend:
         self._given = options if isinstance(options, Options) else dict(options or {})
         self.options = options if isinstance(options, Options) else Options.parse(options)
         self.__name__ = "rust_ort"
-        self.graphs: list[GraphInfo] = []
+        self._graphs = GraphLog()
+
+    @property
+    def graphs(self) -> list[GraphInfo]:
+        """Those that were compiled through this object, as in `rust_ort.graphs()`."""
+        return self._graphs.list()
 
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:
         try:
@@ -53,7 +58,7 @@ class Backend:
             # Not before a graph is there: importing rust_ort loads neither the export nor the client.
             from rust_ort.compilation import compile_dynamo_graph
 
-            return compile_dynamo_graph(gm, example_inputs, options, self.graphs)
+            return compile_dynamo_graph(gm, example_inputs, options, self._graphs)
         except RustOrtError as error:
             raise _as_itself(error) from error
 

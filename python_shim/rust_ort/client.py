@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import json
+import logging
 import os
 import threading
 from collections.abc import Sequence
@@ -12,12 +13,13 @@ from typing import Any
 
 import torch
 
-from rust_ort.errors import DaemonFault, DaemonLost, ExecutorLost
+from rust_ort.errors import DaemonFault, DaemonLost, ExecutorLost, RustOrtError
 from rust_ort.options import Options, Tolerance
 from rust_ort.transport import daemon, process, wire
 from rust_ort.transport.connection import Connection, allow_spinning, bury, threads
 from rust_ort.transport.futex import check_platform
 from rust_ort.transport.part import Part
+from rust_ort.transport.releases import Releases
 from rust_ort.transport.specs import (
     CustomOpLibrary,
     DumpSpec,
@@ -31,6 +33,8 @@ from rust_ort.transport.specs import (
 from rust_ort.transport.staging import staged_ref
 
 __all__ = ["Client", "CustomOpLibrary", "GraphSpec", "OutputSpec", "Part", "PartSpec", "Verdict"]
+
+log = logging.getLogger("rust_ort")
 
 _clients: dict[tuple[str, int, bool], Client] = {}
 _clients_lock = threading.Lock()
@@ -54,6 +58,7 @@ class Client:
         self.path = path
         self.options = options
         self.lock = threading.RLock()
+        self.releases = Releases()
         self._connection: Connection | None = None
         self._dump: DumpSpec | None = None
 
@@ -115,6 +120,20 @@ class Client:
         part = Part(self, spec, options)
         part.prepare()
         return part
+
+    def release_dead(self) -> None:
+        """Tells the daemon which graphs died; when another thread prepares something, a later request does. What fails
+        is told by whatever is asked next."""
+        connection = self._connection
+        if not self.releases.dead or connection is None or not self.lock.acquire(blocking=False):
+            return
+        try:
+            if connection is self._connection and connection.dead is None:
+                self.releases.tell(connection)
+        except RustOrtError as error:
+            log.debug("graphs could not be released: %s", error)
+        finally:
+            self.lock.release()
 
     def compare(
         self,
@@ -187,8 +206,10 @@ class Client:
         """Tells the daemon of a graph; for graphs without any part. Parts do it by themselves."""
         self.register_on(self.connection(), graph)
 
-    @staticmethod
-    def register_on(connection: Connection, graph: GraphSpec) -> None:
+    def register_on(self, connection: Connection, graph: GraphSpec) -> None:
+        """As `register`, on this connection. An open dump gets the graph and those of its parts that are prepared."""
+        if graph.watched is None:
+            graph.watched = self.releases.watch(graph, graph.graph_id)
         request = wire.Request()
         message = request.register_graph
         message.graph_id = graph.graph_id
@@ -215,6 +236,7 @@ class Client:
 
     def report_eager(self, graph: GraphSpec | str, eager_nodes: int) -> None:
         """Counts eager nodes of a graph that ran without any part."""
+        self.release_dead()
         request = wire.Request()
         request.report_eager.graph_id = graph if isinstance(graph, str) else graph.graph_id
         request.report_eager.eager_nodes = eager_nodes
@@ -225,6 +247,7 @@ class Client:
 
     def status(self) -> dict[str, Any]:
         """What `rust-ort status --json` prints."""
+        self.release_dead()
         request = wire.Request()
         request.get_status.SetInParent()
         status: dict[str, Any] = json.loads(self.connection().ask(request).json)

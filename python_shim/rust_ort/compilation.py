@@ -31,7 +31,7 @@ from rust_ort.export.exporter import TORCHLIB_OPSET
 from rust_ort.export.partition import EAGER_IS_RIGHT, EagerNode, lowest_precision, modules, operators
 from rust_ort.export.plan import Plan, PlannedPart, make_plan
 from rust_ort.export.provenance import described, input_sources, provenance_json
-from rust_ort.graph_info import GraphInfo
+from rust_ort.graph_info import GraphInfo, GraphLog
 from rust_ort.options import Options
 from rust_ort.progress import progress, tick
 from rust_ort.torch_private import OpOverload, pytree
@@ -51,7 +51,7 @@ class _Compilation:
     dynamo_text: str = ""
     joint_text: str = ""
     started: float = field(default_factory=time.perf_counter)
-    collected: list[GraphInfo]
+    collected: GraphLog
     made: dict[tuple[str, str], Callable[[list[Any]], Any]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     """Our time outside the AOT graphs, by phase; the first of them reports it."""
@@ -71,7 +71,7 @@ class _Compilation:
 
 
 def compile_dynamo_graph(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], options: Options, collected: list[GraphInfo]
+    gm: fx.GraphModule, example_inputs: Sequence[Any], options: Options, collected: GraphLog
 ) -> Callable[..., Any]:
     """The callable for a Dynamo graph; each of its AOT graphs is added to collected. Errors: RustOrtError."""
     from functorch.compile import min_cut_rematerialization_partition
@@ -178,7 +178,7 @@ def _compiled_once(compilation: _Compilation, direction: str, gm: fx.GraphModule
         compiled = _plan_and_prepare(compilation, name, direction, gm, graph_id, seconds)
     seconds["total"] = outside + time.perf_counter() - start
     graph_info.record(compiled.info)
-    compilation.collected.append(compiled.info)
+    compilation.collected.add(compiled.info)
     _log_eager(compiled.info)
 
     def call(args: list[Any]) -> Any:

@@ -6,6 +6,7 @@ import itertools
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -111,6 +112,7 @@ class CompiledGraph:
         prepare: Callable[[], list[PartRunner]],
     ) -> None:  # fmt: skip
         self.info = info
+        info.code = weakref.ref(self)
         self._options = options
         self._graph = graph
         self._plan = plan

@@ -22,6 +22,17 @@ log = logging.getLogger("rust_ort")
 KEPT_VERDICTS = 10_000
 """Of each graph; older ones are dropped."""
 
+KEPT_GRAPHS = 1000
+KEPT_NODES = 100_000
+"""Of graphs whose compiled code is gone."""
+
+KEPT_NAMES = 65_536
+"""Names given that are not given again."""
+
+
+def _gone() -> None:
+    return None
+
 
 @dataclass(frozen=True, kw_only=True)
 class NodeVerdict:
@@ -53,7 +64,7 @@ class GraphInfo:
     `operators`: {compute node: its operator}; `modules`: {compute node: path of its module}, under compare="nodes".
     `unreachable`: why its parts could not be prepared, where on_daemon_error="eager" let the compilation go on.
     `breaks`: {reason: count} of the graph breaks that `rust_ort.explain` met when this was the first graph compiled.
-    `counted`: verdicts and node verdicts so far."""
+    `counted`: verdicts and node verdicts so far. `code`: gives the compiled code as long as it lives."""
 
     name: str
     direction: str
@@ -72,6 +83,11 @@ class GraphInfo:
     unreachable: RustOrtError | None = None
     breaks: dict[str, int] = field(default_factory=dict)
     counted: tuple[int, int] = (0, 0)
+    code: Callable[[], object] = field(default=_gone, repr=False)
+
+    def __getstate__(self) -> dict[str, object]:
+        """A copy or another process has no code."""
+        return {**self.__dict__, "code": _gone}
 
     def since(self, before: GraphInfo) -> GraphInfo:
         """What was added since `before`, a copy of this then: the graph with the verdicts and calls of one run."""
@@ -119,14 +135,44 @@ def _sentence(verdict: Verdict) -> str:
     return str(verdict.reason or f"max |candidate - reference| = {verdict.max_abs}")
 
 
-_graphs: list[GraphInfo] = []
-_names: set[str] = set()
+class GraphLog:
+    """Graphs in the order of their compilation: all whose compiled code lives, and of the others the newest, as many as
+    KEPT_GRAPHS and KEPT_NODES allow. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._graphs: list[GraphInfo] = []
+        self._lock = threading.Lock()
+
+    def add(self, info: GraphInfo) -> None:
+        with self._lock:
+            self._graphs.append(info)
+            dead = [graph for graph in self._graphs if graph.code() is None]
+            nodes = sum(graph.compute_nodes for graph in dead)
+            # By twice the bound, so that not every graph has to look.
+            if len(dead) <= 2 * KEPT_GRAPHS and nodes <= 2 * KEPT_NODES:
+                return
+            dropped = set()
+            for count, graph in zip(range(len(dead), 0, -1), dead, strict=True):
+                if count <= KEPT_GRAPHS and nodes <= KEPT_NODES:
+                    break
+                dropped.add(id(graph))
+                nodes -= graph.compute_nodes
+            self._graphs = [graph for graph in self._graphs if id(graph) not in dropped]
+
+    def list(self) -> list[GraphInfo]:
+        with self._lock:
+            return self._graphs[:]
+
+
+_graphs = GraphLog()
+_names: dict[str, int] = {}  # each name given, and the number last put behind it
 _lock = threading.Lock()
 
 
 def graphs() -> list[GraphInfo]:
-    """Every AOT graph this process compiled, oldest first."""
-    return list(_graphs)
+    """The AOT graphs this process compiled, oldest first: all whose compiled code lives, and of those whose code is
+    gone (`torch._dynamo.reset()`, a deleted model) the newest thousand or so."""
+    return _graphs.list()
 
 
 def in_order(infos: Iterable[GraphInfo]) -> list[GraphInfo]:
@@ -139,8 +185,7 @@ def in_order(infos: Iterable[GraphInfo]) -> list[GraphInfo]:
 
 def record(info: GraphInfo) -> None:
     """Adds a graph to graphs()."""
-    with _lock:
-        _graphs.append(info)
+    _graphs.add(info)
 
 
 _watching = threading.local()
@@ -169,11 +214,14 @@ def note_call(info: GraphInfo) -> None:
 def unique_name(wanted: str) -> str:
     """The name, with a number behind it where this process gave it away before."""
     with _lock:
-        name, count = wanted, 0
+        name, count = wanted, _names.get(wanted, 0)
         while name in _names:
             count += 1
             name = f"{wanted}_{count}"
-        _names.add(name)
+        _names[wanted] = count
+        _names.setdefault(name, 0)
+        while len(_names) > KEPT_NAMES:
+            del _names[next(iter(_names))]
     return name
 
 

@@ -31,6 +31,7 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
         socket: arguments.socket.path()?,
         state_folder: paths::state()?,
         idle_timeout: idle_timeout(arguments.idle_timeout_s)?,
+        memory_bytes: memory_bytes()?,
     };
     if arguments.background {
         return start(&config);
@@ -62,6 +63,13 @@ fn idle_timeout(given: Option<f64>) -> Result<Duration, Box<dyn std::error::Erro
         .ok()
         .filter(|timeout| !timeout.is_zero())
         .ok_or_else(|| format!("idle timeout: expected a number of seconds above 0, got {seconds}").into())
+}
+
+/// A daemon that this process starts reads the variable by itself.
+fn memory_bytes() -> Result<Option<u64>, Box<dyn std::error::Error>> {
+    let Some(text) = std::env::var("RUST_ORT_MEMORY_MB").ok().filter(|text| !text.is_empty()) else { return Ok(None) };
+    let bytes = text.parse::<u64>().ok().filter(|&mb| mb > 0).and_then(|mb| mb.checked_mul(1 << 20));
+    bytes.map(Some).ok_or_else(|| format!("RUST_ORT_MEMORY_MB: expected a whole number above 0, got {text:?}").into())
 }
 
 fn start(config: &Config) -> Outcome {

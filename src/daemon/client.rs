@@ -1,16 +1,18 @@
-//! What the daemon knows of one client. The connection's thread changes it; the burying thread of its executor reads it.
+//! What the daemon knows of one client. Its connection's two threads change it; the burying thread of its executor, and
+//! whoever asks for status or stop, reads it. Nobody holds its lock while a file system or an executor works.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::SystemTime;
 
-use super::errors::{client as client_error, fault};
+use super::errors::client as client_error;
 use super::executor::Executor;
+use super::ledger::{Account, Held};
 use super::nodes::NodeTables;
 use super::transport::Transport;
-use super::{limits, lock};
+use super::{Ledgers, limits, lock};
 use crate::dump;
-use crate::ids::{ClientId, GraphId, PartHandle};
+use crate::ids::{ClientId, GraphId, PartHandle, SegmentId};
 use crate::nodes::PartNodes;
 use crate::protocol::control::{Hello, Notice, PreparePart, RegisterGraph};
 use crate::protocol::message::{ErrorCode, ValueSpec, WireError};
@@ -28,7 +30,24 @@ pub struct Client {
     pub since: SystemTime,
     /// What it may be told unasked.
     pub transport: Arc<Transport>,
+    /// Bytes that the daemon keeps for it.
+    pub memory: Arc<Account>,
+    /// Segments of its.
+    pub segments: Arc<Account>,
+    /// Bytes of its segments.
+    pub segment_bytes: Arc<Account>,
+    /// Held while segments are shown to an executor: a lease and a new segment come one after the other.
+    pub showing: Mutex<()>,
     state: Mutex<State>,
+}
+
+/// A registered graph.
+#[derive(Debug)]
+pub struct Known {
+    /// As sent.
+    pub graph: Arc<RegisterGraph>,
+    /// Its texts.
+    _held: Held,
 }
 
 /// A prepared part, kept so that a crash can be written down.
@@ -42,6 +61,10 @@ pub struct Part {
     pub outputs: Vec<ValueSpec>,
     /// Its model, read when its nodes are first asked for.
     nodes: OnceLock<Result<PartNodes, String>>,
+    /// Its model; None of a piece of another part.
+    _held: Option<Held>,
+    /// Its nodes, once they are read.
+    nodes_held: OnceLock<Held>,
 }
 
 /// Nodes of a part that are being run.
@@ -58,14 +81,18 @@ pub struct RunningNodes {
 /// The changing part. Locked for moments, never during a call.
 #[derive(Default)]
 pub struct State {
+    /// It has left: what a request of its still gets is given back.
+    pub gone: bool,
     /// Data segments.
     pub segments: SegmentTable,
+    /// What they count for, the lanes' too.
+    pub segments_held: BTreeMap<SegmentId, [Held; 2]>,
     /// Lanes segment.
     pub lanes: Option<Arc<Lanes>>,
     /// Lanes that the leased executor serves.
     pub open_lanes: BTreeSet<u32>,
     /// Registered graphs.
-    pub graphs: HashMap<GraphId, Arc<RegisterGraph>>,
+    pub graphs: HashMap<GraphId, Known>,
     /// Parts of the lease.
     pub parts: BTreeMap<PartHandle, Arc<Part>>,
     /// The part that is being prepared.
@@ -76,8 +103,6 @@ pub struct State {
     pub running_nodes: Option<RunningNodes>,
     /// Comparisons of nodes that go on.
     pub node_tables: NodeTables,
-    /// Bytes of models and texts kept here.
-    pub kept_bytes: usize,
     /// The executor, alive or just lost.
     pub executor: Option<Arc<Executor>>,
     /// The open dump.
@@ -88,13 +113,38 @@ pub struct State {
 
 impl Client {
     /// A client that has nothing yet.
-    pub fn new(id: ClientId, hello: Hello, transport: Arc<Transport>) -> Self {
-        Self { id, hello, since: SystemTime::now(), transport, state: Mutex::default() }
+    pub fn new(id: ClientId, hello: Hello, transport: Arc<Transport>, ledgers: &Ledgers) -> Self {
+        Self {
+            id,
+            hello,
+            since: SystemTime::now(),
+            transport,
+            memory: ledgers.memory.account(),
+            segments: ledgers.segments.account(),
+            segment_bytes: ledgers.segment_bytes.account(),
+            showing: Mutex::default(),
+            state: Mutex::default(),
+        }
     }
 
     /// Its state, for a moment.
     pub fn state(&self) -> std::sync::MutexGuard<'_, State> {
         lock(&self.state)
+    }
+
+    /// Errors: BadState when it has left: nobody waits for what is computed.
+    pub(super) fn is_there(&self) -> Result<(), WireError> {
+        if self.state().gone {
+            return Err(client_error(ErrorCode::BadState, format!("client {} has left", self.id.0)));
+        }
+        Ok(())
+    }
+
+    /// Forgets everything of a client that has left, so that nothing waits for the request that may still be served.
+    /// Returns what to give back, and to end without a lock.
+    pub(super) fn leave(&self) -> State {
+        let gone = State { gone: true, ..State::default() };
+        std::mem::replace(&mut *self.state(), gone)
     }
 
     /// Sends a notice; a client that is gone misses nothing.
@@ -123,30 +173,33 @@ impl State {
         self.executor = None;
         self.open_lanes.clear();
         self.node_tables = NodeTables::default();
-        let parts = std::mem::take(&mut self.parts);
-        self.kept_bytes -= parts.values().map(|part| part.kept_bytes()).sum::<usize>();
+        self.parts.clear();
     }
 
-    /// Makes a graph known. One that is compiled again goes by its newest name. Errors: Limit.
-    pub(super) fn register(&mut self, graph: RegisterGraph) -> Result<(), WireError> {
-        let old = self.graphs.get(&graph.graph);
-        if old.is_some_and(|old| old.name == graph.name) {
-            return Ok(());
-        }
-        if old.is_none() && self.graphs.len() >= limits::GRAPHS {
-            let why = format!("{} graphs are registered already; connect anew", limits::GRAPHS);
+    /// Makes a graph known; `held` counts its texts. One that is compiled again goes by its newest name. Returns what
+    /// was known before, for [`State::unregister`]. Errors: Limit.
+    pub(super) fn register(&mut self, graph: RegisterGraph, held: Held) -> Result<Option<Known>, WireError> {
+        if !self.graphs.contains_key(&graph.graph) && self.graphs.len() >= limits::GRAPHS {
+            let why = format!(
+                "{} graphs are registered already; drop compiled functions (torch._dynamo.reset())",
+                limits::GRAPHS
+            );
             return Err(client_error(ErrorCode::Limit, why));
         }
-        let freed = old.map_or(0, |old| old.kept_bytes());
-        self.kept_bytes -= freed;
-        self.keep(graph.kept_bytes()).inspect_err(|_| self.kept_bytes += freed)?;
-        self.graphs.insert(graph.graph, Arc::new(graph));
-        Ok(())
+        Ok(self.graphs.insert(graph.graph, Known { graph: Arc::new(graph), _held: held }))
+    }
+
+    /// As it was before.
+    pub(super) fn unregister(&mut self, graph: GraphId, before: Option<Known>) {
+        match before {
+            Some(before) => self.graphs.insert(graph, before),
+            None => self.graphs.remove(&graph),
+        };
     }
 
     /// A registered graph. Errors: UnknownGraph.
     pub(super) fn known(&self, graph: GraphId) -> Result<&Arc<RegisterGraph>, WireError> {
-        self.graphs.get(&graph).ok_or_else(|| {
+        self.graphs.get(&graph).map(|known| &known.graph).ok_or_else(|| {
             client_error(ErrorCode::UnknownGraph, format!("graph {graph}: not registered; send RegisterGraph first"))
         })
     }
@@ -164,38 +217,9 @@ impl State {
         Ok(Arc::clone(part))
     }
 
-    /// Counts bytes that the daemon keeps. Errors: Limit above [`limits::KEPT_BYTES`].
-    pub(super) fn keep(&mut self, bytes: usize) -> Result<(), WireError> {
-        if self.kept_bytes + bytes > limits::KEPT_BYTES {
-            let why = format!("models and texts of this client: expected at most {} bytes in all", limits::KEPT_BYTES);
-            return Err(client_error(ErrorCode::Limit, why));
-        }
-        self.kept_bytes += bytes;
-        Ok(())
-    }
-
-    /// The folder of a graph in the open dump, written when it is not there. A dump may be opened after the graph was
-    /// registered.
-    pub(super) fn dump_graph(&mut self, id: GraphId) -> Result<String, WireError> {
-        if let Some((folder, _)) = self.dumped.get(&id) {
-            return Ok(folder.clone());
-        }
-        let graph = Arc::clone(self.known(id)?);
-        let run = self.dump.clone().ok_or_else(|| fault(ErrorCode::Internal, "no dump is open"))?;
-        let folder = run.graph(&graph.record())?;
-        self.dumped.insert(id, (folder.clone(), Default::default()));
-        Ok(folder)
-    }
-
-    /// The folder of the part's graph in the open dump; part and graph are written when they are not there. Errors: Dump.
-    pub(super) fn dump_part(&mut self, part: &Part) -> Result<DumpedPart, WireError> {
-        let (graph, index) = (part.spec.part.graph, part.spec.part.part);
-        let folder = self.dump_graph(graph)?;
-        let new = self.dumped.get_mut(&graph).is_some_and(|(_, parts)| parts.insert(index));
-        if let Some(run) = self.dump.clone().filter(|_| new) {
-            run.part(&folder, index, &part.spec.part.model, &part.spec.provenance_json)?;
-        }
-        Ok(DumpedPart { name: folder, new })
+    /// Parts of a graph.
+    pub(super) fn parts_of(&self, graph: GraphId) -> Vec<Arc<Part>> {
+        self.parts.values().filter(|part| part.spec.part.graph == graph).cloned().collect()
     }
 }
 
@@ -209,8 +233,18 @@ pub(super) struct DumpedPart {
 
 impl Part {
     /// A part and its model's values.
-    pub(super) fn new(spec: PreparePart, inputs: Vec<ValueSpec>, outputs: Vec<ValueSpec>) -> Self {
-        Self { spec, inputs, outputs, nodes: OnceLock::new() }
+    pub(super) fn new(spec: PreparePart, inputs: Vec<ValueSpec>, outputs: Vec<ValueSpec>, held: Option<Held>) -> Self {
+        Self { spec, inputs, outputs, nodes: OnceLock::new(), _held: held, nodes_held: OnceLock::new() }
+    }
+
+    /// Counts its nodes, which take about as much as its model, before they are read. Errors: Limit.
+    pub(super) fn hold_nodes(&self, memory: &Arc<Account>) -> Result<(), WireError> {
+        if self.nodes_held.get().is_none() {
+            let held = memory.hold("nodes of a part's model", self.spec.part.model.len())?;
+            // One of two that came at once goes.
+            let _ = self.nodes_held.set(held);
+        }
+        Ok(())
     }
 
     /// Its model, to be cut into nodes. Errors: BadModel.

@@ -1,13 +1,21 @@
-//! One connection's thread: frames in, replies out, and everything returned at the end, however it comes.
+//! One connection's threads: frames in, replies out, and everything returned at the end, however it comes.
+//!
+//! One thread reads and answers what is quick. What takes long goes to the other, one request at a time: so the end of a
+//! client is seen, and a segment of its attached, while it waits for a run or for a session.
 
+use std::cell::Cell;
+use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::client::Client;
 use super::errors::{client as client_error, fault};
-use super::handler::Handler;
-use super::transport::{Transport, TransportError};
+use super::handler::{Handler, takes_long};
+use super::ledger::Held;
+use super::transport::{Head, Transport, TransportError};
 use super::{Daemon, Ended, limits, lock};
 use crate::ids::ClientId;
 use crate::protocol::control::{Hello, Reply, Request, Welcome};
@@ -18,8 +26,8 @@ use crate::protocol::wire;
 /// Serves a connection until either side ends it.
 pub fn serve(daemon: &Arc<Daemon>, transport: Arc<Transport>) {
     let ended = greet(daemon, &transport).and_then(|client| {
-        let leaving = Leaving { daemon, client };
-        requests(daemon, &leaving.client)
+        let leaving = Leaving::new(daemon, client)?;
+        requests(daemon, &leaving)
     });
     let Err(error) = ended;
     match error.last_word() {
@@ -74,7 +82,7 @@ fn other_version(hello: &Hello) -> WireError {
 fn welcome(daemon: &Daemon, transport: &Arc<Transport>, request_id: u64, hello: Hello) -> Served<Arc<Client>> {
     let id = ClientId(daemon.next_number());
     tracing::info!(client = id.0, pid = hello.pid, program = hello.program, "client");
-    let client = Arc::new(Client::new(id, hello, Arc::clone(transport)));
+    let client = Arc::new(Client::new(id, hello, Arc::clone(transport), &daemon.ledgers));
     let reply = Welcome {
         protocol: VERSION.into(),
         daemon_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -87,31 +95,98 @@ fn welcome(daemon: &Daemon, transport: &Arc<Transport>, request_id: u64, hello: 
     Ok(client)
 }
 
-fn requests(daemon: &Daemon, client: &Client) -> Served<std::convert::Infallible> {
-    let handler = Handler { daemon, client };
+/// A request on its way to its answer.
+struct Pending {
+    id: u64,
+    request: Request,
+    fd: Option<OwnedFd>,
+    /// What its bytes count for.
+    body: Option<Held>,
+}
+
+fn requests(daemon: &Daemon, leaving: &Leaving<'_>) -> Served<std::convert::Infallible> {
+    let client = &leaving.client;
     loop {
-        let check = |header: &_| FrameHeader::decode_request(header, limits::BODY_BYTES);
-        let frame = client.transport.receive(check, None)?;
-        let (id, request) = wire::decode_request(frame.body);
-        let stops = matches!(request, Ok(Request::Stop { .. }));
-        let reply = request.map_err(WireError::from).and_then(|request| {
-            tracing::debug!(client = client.id.0, request = request.name(), id, "request");
-            answer_or_panic(|| handler.handle(request, frame.fd)).inspect_err(|error| {
-                if error.code == ErrorCode::Internal {
-                    client.state().nothing_runs();
+        let head =
+            client.transport.receive_head(|header| FrameHeader::decode_request(header, limits::BODY_BYTES), None)?;
+        let Some(Body { id, request, held: body }) = read(client, &head)? else { continue };
+        match request {
+            Err(error) => refuse(client, id, error)?,
+            Ok(request) => {
+                tracing::debug!(client = client.id.0, request = request.name(), id, "request");
+                let pending = Pending { id, fd: head.fd, body, request };
+                if takes_long(&pending.request) {
+                    leaving.queue(pending)?
+                } else {
+                    answer_one(daemon, client, pending)?
                 }
-            })
-        });
-        let reply = reply.unwrap_or_else(|error| {
-            tracing::debug!(client = client.id.0, id, code = ?error.code, %error, "refused");
-            Reply::Error(error)
-        });
-        let sent = answer(&client.transport, id, &reply);
-        // It ends also where a dump is told to be incomplete: that is all that could be done.
-        if stops && (reply == Reply::Done || matches!(&reply, Reply::Error(error) if error.code == ErrorCode::Dump)) {
-            daemon.end(Ended::Asked);
+            }
         }
-        sent?;
+    }
+}
+
+/// A request as it came.
+struct Body {
+    id: u64,
+    request: Result<Request, WireError>,
+    held: Option<Held>,
+}
+
+/// A request with its id; None when there is no room for it, which the client was told.
+fn read(client: &Client, head: &Head) -> Served<Option<Body>> {
+    let len_bytes = head.header.body_bytes;
+    let mut held = None;
+    if len_bytes > limits::SMALL_BODY_BYTES {
+        match client.memory.hold("request", len_bytes as usize) {
+            Ok(counted) => held = Some(counted),
+            Err(error) => {
+                let start = client.transport.skip_body(head)?;
+                refuse(client, wire::request_id(&start), error)?;
+                return Ok(None);
+            }
+        }
+    }
+    let (id, request) = wire::decode_request(client.transport.receive_body(head, None)?);
+    Ok(Some(Body { id, request: request.map_err(WireError::from), held }))
+}
+
+fn refuse(client: &Client, id: u64, error: WireError) -> Served<()> {
+    tracing::debug!(client = client.id.0, id, code = ?error.code, %error, "refused");
+    answer(&client.transport, id, &Reply::Error(error))
+}
+
+fn answer_one(daemon: &Daemon, client: &Client, pending: Pending) -> Served<()> {
+    let Pending { id, request, fd, body } = pending;
+    let (stops, long) = (matches!(request, Request::Stop { .. }), takes_long(&request));
+    let handler = Handler { daemon, client, body: Cell::new(body) };
+    let reply = answer_or_panic(|| handler.handle(request, fd));
+    let reply = reply.unwrap_or_else(|error| {
+        if long && error.code == ErrorCode::Internal {
+            client.state().nothing_runs();
+        }
+        tracing::debug!(client = client.id.0, id, code = ?error.code, %error, "refused");
+        Reply::Error(error)
+    });
+    let sent = answer(&client.transport, id, &reply);
+    // It ends also where a dump is told to be incomplete: that is all that could be done.
+    if stops && (reply == Reply::Done || matches!(&reply, Reply::Error(error) if error.code == ErrorCode::Dump)) {
+        daemon.end(Ended::Asked);
+    }
+    sent
+}
+
+/// What takes long, until the client leaves.
+fn serve_queue(daemon: &Daemon, client: &Client, queue: &Receiver<Box<Pending>>) {
+    for pending in queue {
+        if client.is_there().is_err() {
+            return;
+        }
+        if let Err(error) = answer_one(daemon, client, *pending) {
+            tracing::debug!(client = client.id.0, %error, "reply not sent");
+            // The reading thread wakes up and ends the connection.
+            client.transport.shut_down();
+            return;
+        }
     }
 }
 
@@ -129,30 +204,64 @@ fn answer(transport: &Transport, request_id: u64, reply: &Reply) -> Served<()> {
     Ok(transport.send(&frame, None)?)
 }
 
-/// Returns what the client held, also when its thread panics.
+/// A client and the thread that serves its long requests; returns what it held, also when a thread panics.
 struct Leaving<'a> {
-    daemon: &'a Daemon,
+    daemon: &'a Arc<Daemon>,
     client: Arc<Client>,
+    /// None when it is leaving.
+    queue: Option<SyncSender<Box<Pending>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl<'a> Leaving<'a> {
+    fn new(daemon: &'a Arc<Daemon>, client: Arc<Client>) -> Served<Self> {
+        let (queue, queued) = sync_channel(limits::WAITING_REQUESTS);
+        let mut leaving = Self { daemon, client, queue: Some(queue), thread: None };
+        let (daemon, client) = (Arc::clone(leaving.daemon), Arc::clone(&leaving.client));
+        let thread = std::thread::Builder::new().name("requests".to_owned());
+        leaving.thread = Some(thread.spawn(move || serve_queue(&daemon, &client, &queued))?);
+        Ok(leaving)
+    }
+
+    fn queue(&self, pending: Pending) -> Served<()> {
+        match self.queue.as_ref().map(|queue| queue.try_send(Box::new(pending))) {
+            Some(Err(TrySendError::Full(pending))) => {
+                let why = format!(
+                    "{}: {} requests of this client wait already; wait for their answers",
+                    pending.request.name(),
+                    limits::WAITING_REQUESTS
+                );
+                refuse(&self.client, pending.id, client_error(ErrorCode::Limit, why))
+            }
+            Some(Ok(())) => Ok(()),
+            // Its thread ended, since nothing can be sent.
+            Some(Err(TrySendError::Disconnected(_))) | None => Err(TransportError::Closed),
+        }
+    }
 }
 
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
         let client = &self.client;
+        let held = client.leave();
         // The dump stays where a daemon that ends finds it, until it is written.
-        let (executor, parts, dump) = {
-            let mut state = client.state();
-            let parts: Vec<_> = state.parts.values().map(|part| (part.spec.part.graph, part.spec.part.part)).collect();
-            (state.executor.take(), parts, state.dump.clone())
-        };
-        if let Some(executor) = executor.filter(|executor| !executor.is_gone()) {
-            self.daemon.pool.give_back(&executor);
+        client.state().dump.clone_from(&held.dump);
+        if let Some(executor) = held.executor.as_ref().filter(|executor| !executor.is_gone()) {
+            // Ends the run that the other thread may wait for, too.
+            self.daemon.pool.give_back(executor);
             if !executor.is_gone() {
-                parts.into_iter().for_each(|(graph, part)| self.daemon.quarantine.survived(graph, part));
+                let parts = held.parts.values().map(|part| &part.spec.part);
+                parts.for_each(|part| self.daemon.quarantine.survived(part.graph, part.part));
             }
         }
-        if let Some(dump) = dump {
+        if let Some(dump) = &held.dump {
             dump.end_within(Duration::MAX);
             client.state().dump = None;
+        }
+        drop(held);
+        drop(self.queue.take());
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!(client = client.id.0, "the thread of its requests panicked");
         }
         lock(&self.daemon.clients).remove(&client.id);
         tracing::info!(client = client.id.0, "client left");

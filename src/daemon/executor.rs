@@ -91,6 +91,8 @@ pub struct Executor {
 pub struct Lease {
     /// The holder.
     pub client: Option<ClientId>,
+    /// The holder has left: what is its is being ended, and it may ask for nothing more.
+    pub ending: bool,
     /// Meaningful without a holder.
     pub idle_since: Instant,
     /// We end it, so its death is no loss.
@@ -111,7 +113,7 @@ impl Executor {
             end(&mut child);
             internal(error)
         })?;
-        let lease = Lease { client: Some(client), idle_since: Instant::now(), dismissed: false };
+        let lease = Lease { client: Some(client), ending: false, idle_since: Instant::now(), dismissed: false };
         let mut executor = Self {
             id,
             pid: child.id(),
@@ -150,9 +152,21 @@ impl Executor {
         lock(&self.lease).client
     }
 
-    /// Asks and waits. Errors: the executor's own, or ExecutorLost with what the post-mortem found.
-    pub fn ask(&self, request: &LinkRequest, fd: Option<std::os::fd::BorrowedFd<'_>>) -> Result<LinkReply, WireError> {
-        match self.link.ask(request, fd, None) {
+    /// It is leased to `client`, which has not left.
+    fn serves(&self, client: ClientId) -> bool {
+        let lease = lock(&self.lease);
+        lease.client == Some(client) && !lease.ending
+    }
+
+    /// Asks for its client and waits. Errors: the executor's own, ExecutorLost with what the post-mortem found, or
+    /// BadState when the client has left.
+    pub fn ask(
+        &self,
+        client: ClientId,
+        request: &LinkRequest,
+        fd: Option<std::os::fd::BorrowedFd<'_>>,
+    ) -> Result<LinkReply, WireError> {
+        match self.link.ask_if(|| self.serves(client), request, fd, None) {
             Ok(LinkReply::Failed(mut error)) => {
                 if error.log.is_empty() {
                     error.log = self.log.display().to_string();
@@ -161,6 +175,10 @@ impl Executor {
             }
             Ok(reply) => Ok(reply),
             Err(NoAnswer::Lost | NoAnswer::Timeout) => Err(self.lost()),
+            Err(NoAnswer::NotAllowed) => {
+                let why = format!("client {} has left; its executor works for it no more", client.0);
+                Err(WireError::new(ErrorKind::Client, ErrorCode::BadState, why))
+            }
         }
     }
 

@@ -1,25 +1,30 @@
 //! One function a request: what it needs, what it changes, what it answers. No transport.
 //!
 //! Legal states: a client has nothing; it may attach segments, register graphs and open a dump at any time; lanes,
-//! parts and observed runs need a lease. Handles and open lanes belong to the lease and go with it.
+//! parts and observed runs need a lease. Handles and open lanes belong to the lease and go with it. Requests that take
+//! long ([`takes_long`]) come one at a time; the others also while one of those is served.
 
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::client::{Client, DumpedPart, Part, State};
+use super::client::{Client, Part, State};
 use super::errors::{client as client_error, fault};
 use super::executor::Executor;
+use super::ledger::Held;
 use super::status::StepRecord;
-use super::{Daemon, limits, verdicts};
+use super::{Daemon, limits, lock, verdicts};
 use crate::compare::{self, Tolerance};
 use crate::dump;
-use crate::ids::{GraphId, SegmentId};
+use crate::ids::{GraphId, PartHandle, SegmentId};
 use crate::protocol::control::*;
 use crate::protocol::link::{LinkReply, LinkRequest};
 use crate::protocol::message::{ErrorCode, RunStats, WireError};
 use crate::shm::{Lanes, Segment};
 use crate::step::{DumpAt, Step};
+use crate::tensor::CallRecord;
 
 /// Answers one client's requests.
 pub struct Handler<'a> {
@@ -27,9 +32,39 @@ pub struct Handler<'a> {
     pub daemon: &'a Daemon,
     /// Who asks.
     pub client: &'a Client,
+    /// What the request's own bytes count for, until its answer; who keeps them takes it.
+    pub body: Cell<Option<Held>>,
 }
 
 pub(super) type Answer = Result<Reply, WireError>;
+
+/// Whether a request may wait for a disk or a runtime, or compute: it is then served one at a time, in the order of
+/// coming. The others are answered at once, also while such a one is served.
+pub fn takes_long(request: &Request) -> bool {
+    match request {
+        Request::Hello(_)
+        | Request::AttachSegment { .. }
+        | Request::DetachSegment(_)
+        | Request::OpenLane(_)
+        | Request::ReportEager { .. }
+        | Request::Release(_)
+        | Request::GetStatus
+        | Request::Stop { .. } => false,
+        Request::LeaseExecutor(_)
+        | Request::RegisterGraph(_)
+        | Request::PreparePart(_)
+        | Request::OpenDump(_)
+        | Request::CloseDump
+        | Request::FlushDump
+        | Request::RunObserved(_)
+        | Request::CompareTensors { .. }
+        | Request::CompareNodes(_)
+        | Request::SettleNode(_)
+        | Request::FinishNodes(_)
+        | Request::GetPlan(_)
+        | Request::PutPlan { .. } => true,
+    }
+}
 
 impl Handler<'_> {
     /// The reply to a request; `fd` came with it. Errors: what the client is told; nothing has changed then.
@@ -55,8 +90,9 @@ impl Handler<'_> {
             Request::CompareNodes(compare) => self.compare_nodes(&compare),
             Request::SettleNode(settle) => self.settle_node(&settle),
             Request::FinishNodes(finish) => self.finish_nodes(finish),
-            Request::GetPlan(graph) => Ok(Reply::Plan(self.daemon.plan(graph))),
+            Request::GetPlan(graph) => self.get_plan(graph),
             Request::PutPlan { graph, plan } => self.put_plan(graph, &plan),
+            Request::Release(release) => self.release(&release),
             Request::GetStatus => Ok(Reply::Status(self.daemon.status_json())),
             Request::Stop { force } => self.stop(force),
         }
@@ -70,14 +106,15 @@ impl Handler<'_> {
             let why = format!("segment {}: {len_bytes} bytes: expected at most {}", id.0, limits::SEGMENT_BYTES);
             return Err(client_error(ErrorCode::Limit, why));
         }
+        let held = [
+            self.client.segments.hold("segment", 1)?,
+            self.client.segment_bytes.hold("segment", usize::try_from(len_bytes).unwrap_or(usize::MAX))?,
+        ];
         let for_executor = fd.try_clone().map_err(|error| fault(ErrorCode::Internal, error.to_string()))?;
         let segment = Segment::map(id, fd, len_bytes)?;
+        let _in_turn = lock(&self.client.showing);
         let executor = {
             let mut state = self.client.state();
-            if state.segments.segments().len() >= limits::SEGMENTS {
-                let why = format!("{} segments are attached already; detach one first", limits::SEGMENTS);
-                return Err(client_error(ErrorCode::Limit, why));
-            }
             let lanes_id = state.lanes.as_ref().map(|lanes| lanes.segment().id());
             if lanes_id == Some(id) {
                 return Err(bad("attached already; choose another id".into()));
@@ -87,12 +124,13 @@ impl Handler<'_> {
             } else {
                 state.segments.attach(segment)?;
             }
+            state.segments_held.insert(id, held);
             state.executor.clone()
         };
         if let Some(executor) = executor {
             let attach = LinkRequest::Attach { segment: id, len_bytes, lanes };
             // Of a dead executor the next lease attaches all segments anew.
-            match executor.ask(&attach, Some(for_executor.as_fd())) {
+            match self.ask(&executor, &attach, Some(for_executor.as_fd())) {
                 Err(error) if !executor.is_gone() => {
                     self.forget(id, lanes);
                     return Err(error);
@@ -103,6 +141,16 @@ impl Handler<'_> {
         Ok(Reply::Done)
     }
 
+    /// Asks the client's executor.
+    pub(super) fn ask(
+        &self,
+        executor: &Executor,
+        request: &LinkRequest,
+        fd: Option<BorrowedFd<'_>>,
+    ) -> Result<LinkReply, WireError> {
+        executor.ask(self.client.id, request, fd)
+    }
+
     fn forget(&self, id: SegmentId, lanes: bool) {
         let mut state = self.client.state();
         if lanes {
@@ -111,6 +159,7 @@ impl Handler<'_> {
             // It was attached a moment ago.
             let _ = state.segments.detach(id);
         }
+        state.segments_held.remove(&id);
     }
 
     fn detach(&self, id: SegmentId) -> Answer {
@@ -121,10 +170,11 @@ impl Handler<'_> {
                 return Err(client_error(ErrorCode::BadState, why));
             }
             state.segments.detach(id)?;
+            state.segments_held.remove(&id);
             state.executor.clone()
         };
         if let Some(executor) = executor.filter(|executor| !executor.is_gone()) {
-            executor.ask(&LinkRequest::Detach { segment: id }, None)?;
+            self.ask(&executor, &LinkRequest::Detach { segment: id }, None)?;
         }
         Ok(Reply::Done)
     }
@@ -141,11 +191,10 @@ impl Handler<'_> {
             self.client.state().end_lease();
         }
         let (executor, warm) = self.daemon.pool.lease(spec, self.client.id)?;
-        if let Err(error) = self.hand_segments(&executor) {
+        if let Err(error) = self.take(&executor) {
             self.daemon.pool.give_back(&executor);
             return Err(error);
         }
-        self.client.state().executor = Some(Arc::clone(&executor));
         Ok(Reply::Leased(Leased {
             executor: executor.id,
             pid: executor.pid,
@@ -153,6 +202,18 @@ impl Handler<'_> {
             onnxruntime_version: executor.onnxruntime_version.clone(),
             log: executor.log.display().to_string(),
         }))
+    }
+
+    /// Shows the client's segments to its new executor. Errors: the executor's; BadState when the client left meanwhile.
+    fn take(&self, executor: &Arc<Executor>) -> Result<(), WireError> {
+        let _in_turn = lock(&self.client.showing);
+        self.hand_segments(executor)?;
+        let mut state = self.client.state();
+        if state.gone {
+            return Err(client_error(ErrorCode::BadState, "the client has left"));
+        }
+        state.executor = Some(Arc::clone(executor));
+        Ok(())
     }
 
     fn hand_segments(&self, executor: &Executor) -> Result<(), WireError> {
@@ -169,7 +230,7 @@ impl Handler<'_> {
             }
         }
         for (segment, len_bytes, lanes, fd) in segments {
-            executor.ask(&LinkRequest::Attach { segment, len_bytes, lanes }, Some(fd.as_fd()))?;
+            self.ask(executor, &LinkRequest::Attach { segment, len_bytes, lanes }, Some(fd.as_fd()))?;
         }
         Ok(())
     }
@@ -194,132 +255,129 @@ impl Handler<'_> {
             }
             state.open_lanes.insert(lane);
         }
-        executor.ask(&LinkRequest::OpenLane { lane }, None)?;
+        self.ask(&executor, &LinkRequest::OpenLane { lane }, None)?;
         Ok(Reply::Done)
     }
 
     fn register(&self, graph: RegisterGraph) -> Answer {
         let id = graph.graph;
-        {
-            let mut state = self.client.state();
-            state.register(graph)?;
-            if state.dump.is_some() {
-                state.dump_graph(id)?;
-            }
+        let again = self.client.state().known(id).is_ok_and(|known| known.name == graph.name);
+        let mut before = None;
+        if !again {
+            let held = self.hold(format_args!("texts of graph {}", graph.name), graph.kept_bytes())?;
+            before = self.client.state().register(graph, held)?;
+        }
+        if let Some(run) = self.run() {
+            self.dump_known(&run, id).inspect_err(|_| {
+                if !again {
+                    self.client.state().unregister(id, before);
+                }
+            })?;
         }
         let known = self.daemon.saw_graph(id);
         Ok(Reply::Registered { known })
     }
 
+    /// Counts bytes that are kept of a request, in the place of the request's own.
+    fn hold(&self, what: std::fmt::Arguments<'_>, len_bytes: usize) -> Result<Held, WireError> {
+        drop(self.body.take());
+        self.client.memory.hold(&what.to_string(), len_bytes)
+    }
+
     fn prepare(&self, prepare: PreparePart) -> Answer {
         let executor = self.leased("PreparePart")?;
-        let (graph, index) = (prepare.part.graph, prepare.part.part);
-        let part = Arc::new(Part::new(prepare, Vec::new(), Vec::new()));
-        let dumped;
-        let name = {
-            let mut state = self.client.state();
-            let name = state.known(graph)?.name.clone();
-            self.daemon.quarantine.check(graph, index)?;
-            if state.parts.len() >= limits::PARTS {
-                return Err(client_error(ErrorCode::Limit, format!("{} parts are prepared already", limits::PARTS)));
-            }
-            state.keep(part.kept_bytes())?;
-            dumped = match state.dump.clone() {
-                Some(run) => Some((run, state.dump_part(&part)?)),
-                None => None,
-            };
-            state.preparing = Some(Arc::clone(&part));
-            name
+        let part = Arc::new(Part::new(prepare, Vec::new(), Vec::new(), None));
+        let name = self.may_prepare(&part)?;
+        let what = format_args!("model of graph {name}, part {}", part.spec.part.part).to_string();
+        let held = self.hold(format_args!("{what}"), part.kept_bytes())?;
+        let dumped = match self.run() {
+            Some(run) => Some((self.dump_part(&run, &part)?, run)),
+            None => None,
         };
-        if let Some((run, folder)) = dumped.as_ref().filter(|(_, folder)| folder.new) {
-            dump_precision(&executor, run, folder, &part);
+        self.client.state().preparing = Some(Arc::clone(&part));
+        if let Some((folder, run)) = dumped.as_ref().filter(|(folder, _)| folder.new) {
+            self.dump_precision(&executor, run, folder, &part);
         }
-        let reply = executor.ask(&LinkRequest::Prepare(part.spec.part.clone()), None);
-        if let (Ok(_), Some((run, folder))) = (&reply, dumped.as_ref().filter(|(_, folder)| folder.new)) {
-            dump_optimized(&executor, run, folder, &part);
-        }
-        let mut state = self.client.state();
-        state.preparing = None;
-        match reply {
-            Ok(LinkReply::Prepared(prepared)) => {
-                let spec = part.spec.clone();
-                let (inputs, outputs) = (prepared.inputs.clone(), prepared.outputs.clone());
-                state.parts.insert(prepared.handle, Arc::new(Part::new(spec, inputs, outputs)));
-                Ok(Reply::Prepared(prepared))
-            }
+        let reply = self.ask(&executor, &LinkRequest::Prepare(part.spec.part.clone()), None);
+        self.client.state().preparing = None;
+        let prepared = match reply {
+            Ok(LinkReply::Prepared(prepared)) => Ok(prepared),
             Ok(other) => Err(unexpected("Prepare", &other)),
-            Err(mut error) => {
-                state.kept_bytes -= part.kept_bytes();
-                // The executor knows the hash only.
-                error.graph = name;
-                Err(error)
+            // The executor knows the hash only.
+            Err(error) => Err(WireError { graph: name, ..error }),
+        };
+        // Another model may come in this one's place.
+        let prepared = prepared.inspect_err(|_| self.forget_dumped(&part))?;
+        if let Some((folder, run)) = dumped.filter(|(folder, _)| folder.new) {
+            self.dump_optimized(&executor, &run, &folder, &part);
+        }
+        let (inputs, outputs) = (prepared.inputs.clone(), prepared.outputs.clone());
+        let part = Part::new(part.spec.clone(), inputs, outputs, Some(held));
+        self.client.state().parts.insert(prepared.handle, Arc::new(part));
+        Ok(Reply::Prepared(prepared))
+    }
+
+    /// The name of the part's graph. Errors: UnknownGraph, Quarantined, Limit.
+    fn may_prepare(&self, part: &Part) -> Result<String, WireError> {
+        let (graph, index) = (part.spec.part.graph, part.spec.part.part);
+        let state = self.client.state();
+        let name = state.known(graph)?.name.clone();
+        self.daemon.quarantine.check(graph, index)?;
+        if state.parts.len() >= limits::PARTS {
+            let why = format!(
+                "{} parts are prepared already; drop compiled functions (torch._dynamo.reset())",
+                limits::PARTS
+            );
+            return Err(client_error(ErrorCode::Limit, why));
+        }
+        Ok(name)
+    }
+
+    /// Forgets graphs and parts of the client's; the executor ends the sessions that nothing else uses.
+    fn release(&self, release: &Release) -> Answer {
+        let (executor, gone) = {
+            let mut state = self.client.state();
+            may_release(&state, release)?;
+            let gone = take_released(&mut state, release);
+            (state.executor.clone(), gone)
+        };
+        drop(gone);
+        let handles = release.handles.clone();
+        if let Some(executor) = executor.filter(|executor| !executor.is_gone() && !handles.is_empty()) {
+            match self.ask(&executor, &LinkRequest::Release { handles }, None) {
+                Err(error) if !executor.is_gone() => return Err(error),
+                _ => {}
             }
         }
-    }
-
-    fn open_dump(&self, open: OpenDump) -> Answer {
-        let mut state = self.client.state();
-        if let Some(run) = &state.dump {
-            let why = format!("dump {} is open already; close it first", run.path().display());
-            return Err(client_error(ErrorCode::BadState, why));
-        }
-        let OpenDump { folder, run, clean, calls, run_json } = open;
-        let run = dump::Run::open(&dump::RunSpec { folder, run, clean, calls, run_json, keep_steps: None })?;
-        let path = run.path().display().to_string();
-        state.dump = Some(Arc::new(run));
-        state.dumped.clear();
-        Ok(Reply::DumpOpened { path })
-    }
-
-    pub(super) fn open_run(&self, what: &str) -> Result<Arc<dump::Run>, WireError> {
-        let run = self.client.state().dump.clone();
-        run.ok_or_else(|| client_error(ErrorCode::BadState, format!("{what}: no dump is open; send OpenDump first")))
-    }
-
-    fn close_dump(&self) -> Answer {
-        let run = self.open_run("CloseDump")?;
-        let report = run.flush();
-        let mut state = self.client.state();
-        state.dump = None;
-        state.dumped.clear();
-        drop(state);
-        complete(&run, &report)
-    }
-
-    fn flush_dump(&self) -> Answer {
-        let run = self.open_run("FlushDump")?;
-        complete(&run, &run.flush())
+        Ok(Reply::Done)
     }
 
     fn run_observed(&self, run: &RunObserved) -> Answer {
         let executor = self.leased("RunObserved")?;
         let tolerance = run.tolerance.map(tolerance);
-        let (lease, part, name, dump, observed);
-        {
-            let mut state = self.client.state();
-            name = state.known(run.graph)?.name.clone();
-            part = state.part(run.record.handle, (run.graph, run.part))?;
-            dump = match (run.dump, state.dump.clone()) {
-                (false, _) => None,
-                (true, Some(open)) => {
-                    let folder = state.dump_part(&part)?;
-                    Some((open, folder))
-                }
-                (true, None) => {
-                    let why = "RunObserved.dump: no dump is open; send OpenDump first";
-                    return Err(client_error(ErrorCode::BadState, why));
-                }
-            };
-            observed = Observation::new(run, &part, dump.as_ref(), tolerance.as_ref());
-            lease = observed.step().lease(&state.segments)?;
-            state.observing = Some(run.record.clone());
-        }
-        if let Some((run, folder)) = dump.as_ref().filter(|(_, folder)| folder.new) {
-            dump_precision(&executor, run, folder, &part);
-            dump_optimized(&executor, run, folder, &part);
-        }
-        let outcome = observed.step().run(&lease, |record| run_on(&executor, record));
+        let (part, name) = {
+            let state = self.client.state();
+            (state.part(run.record.handle, (run.graph, run.part))?, state.known(run.graph)?.name.clone())
+        };
+        let dump = if run.dump {
+            let open = self.open_run("RunObserved.dump")?;
+            let folder = self.dump_part(&open, &part)?;
+            if folder.new {
+                self.dump_passes(&executor, &open, &folder, &part);
+            }
+            Some((open, folder.name))
+        } else {
+            None
+        };
+        let observed = Observation::new(run, &part, dump.as_ref(), tolerance.as_ref());
+        let lease = observed.step().lease(&self.client.state().segments)?;
+        let copied = dump.as_ref().map(|(open, _)| self.hold_for_dump(open, copied_bytes(run))).transpose()?;
+        self.client.state().observing = Some(run.record.clone());
+        let outcome = observed.step().run(&lease, |record| self.run_on(&executor, record));
         self.client.state().observing = None;
+        if let (Some((open, _)), Some(copied)) = (&dump, copied) {
+            open.keep_until_written(copied);
+        }
         let outcome = outcome.map_err(|error| {
             let mut error = WireError::from(error);
             error.graph.clone_from(&name);
@@ -335,6 +393,13 @@ impl Handler<'_> {
         }))
     }
 
+    fn run_on(&self, executor: &Executor, record: &CallRecord) -> Result<RunStats, WireError> {
+        match self.ask(executor, &LinkRequest::Run(record.clone()), None)? {
+            LinkReply::Ran(stats) => Ok(stats),
+            other => Err(unexpected("Run", &other)),
+        }
+    }
+
     fn compare(&self, pairs: Vec<(String, PairToCompare)>, terms: Option<ToleranceTerms>) -> Answer {
         let judged = self.judge(pairs, terms.map(tolerance).as_ref())?;
         Ok(Reply::Comparison(verdicts::summaries(&judged)))
@@ -347,6 +412,7 @@ impl Handler<'_> {
     ) -> Result<Vec<compare::TensorVerdict>, WireError> {
         let mut judged = Vec::with_capacity(pairs.len());
         for (name, pair) in pairs {
+            self.client.is_there()?;
             judged.push(match pair {
                 PairToCompare::NotCompared(reason) => compare::TensorVerdict::not_compared(&name, reason),
                 PairToCompare::Pair { reference, candidate } => {
@@ -363,6 +429,14 @@ impl Handler<'_> {
         self.client.state().known(graph)?;
         self.daemon.count_eager(eager_nodes);
         Ok(Reply::Done)
+    }
+
+    fn get_plan(&self, graph: GraphId) -> Answer {
+        let plan = self.daemon.plan(graph);
+        // Held until it is sent.
+        let held = self.hold(format_args!("plan of graph {graph}"), plan.as_ref().map_or(0, bytes::Bytes::len))?;
+        self.body.set(Some(held));
+        Ok(Reply::Plan(plan))
     }
 
     /// An export counts where it is of a registered graph; what else a client keeps here was not exported.
@@ -407,11 +481,11 @@ impl<'a> Observation<'a> {
     fn new(
         run: &'a RunObserved,
         part: &Part,
-        dump: Option<&'a (Arc<dump::Run>, DumpedPart)>,
+        dump: Option<&'a (Arc<dump::Run>, String)>,
         tolerance: Option<&'a Tolerance>,
     ) -> Self {
         let names = |values: &[crate::protocol::message::ValueSpec]| values.iter().map(|v| v.name.clone()).collect();
-        let dump = dump.map(|(open, folder)| (open.as_ref(), folder.name.as_str()));
+        let dump = dump.map(|(open, folder)| (open.as_ref(), folder.as_str()));
         Self { run, input_names: names(&part.inputs), output_names: names(&part.outputs), dump, tolerance }
     }
 
@@ -428,46 +502,6 @@ impl<'a> Observation<'a> {
     }
 }
 
-/// Writes the part's model after the precision pass, where the pass changes it. The executor runs the pass: a model comes
-/// from anywhere, and what it breaks there is one client's. What fails is logged: the session that is made of the same
-/// model fails too, and tells.
-fn dump_precision(executor: &Executor, run: &dump::Run, folder: &DumpedPart, part: &Part) {
-    let written = match executor.ask(&LinkRequest::Widen(part.spec.part.clone()), None) {
-        Ok(LinkReply::Widened(None)) => Ok(()),
-        Ok(LinkReply::Widened(Some(model))) => {
-            run.precision(&folder.name, part.spec.part.part, &model).map_err(WireError::from)
-        }
-        Ok(other) => Err(unexpected("Widen", &other)),
-        Err(error) => Err(error),
-    };
-    if let Err(error) = written {
-        let (graph, part) = (&folder.name, part.spec.part.part);
-        tracing::warn!(graph, part, %error, "model after the precision pass not dumped");
-    }
-}
-
-/// Writes what the runtime made of the part's model, once: a help to the reader that costs neither call nor dump when it
-/// cannot be had.
-fn dump_optimized(executor: &Executor, run: &dump::Run, folder: &DumpedPart, part: &Part) {
-    let written = match executor.ask(&LinkRequest::Optimize(part.spec.part.clone()), None) {
-        Ok(LinkReply::Optimized(model)) => {
-            run.optimized(&folder.name, part.spec.part.part, &model).map_err(WireError::from)
-        }
-        Ok(other) => Err(unexpected("Optimize", &other)),
-        Err(error) => Err(error),
-    };
-    if let Err(error) = written {
-        tracing::warn!(graph = folder.name, part = part.spec.part.part, %error, "optimized model not dumped");
-    }
-}
-
-fn run_on(executor: &Executor, record: &crate::tensor::CallRecord) -> Result<RunStats, WireError> {
-    match executor.ask(&LinkRequest::Run(record.clone()), None)? {
-        LinkReply::Ran(stats) => Ok(stats),
-        other => Err(unexpected("Run", &other)),
-    }
-}
-
 fn attach_lanes(state: &mut State, segment: Segment) -> Result<(), WireError> {
     let id = segment.id();
     let taken = state.segments.segments().iter().any(|&(taken, _)| taken == id);
@@ -480,20 +514,40 @@ fn attach_lanes(state: &mut State, segment: Segment) -> Result<(), WireError> {
     Ok(())
 }
 
-fn complete(run: &dump::Run, report: &dump::FlushReport) -> Answer {
-    if report.lost.is_empty() {
-        return Ok(Reply::Done);
+/// Bytes of a call that wait in memory for the dump's writer: inputs are written at once.
+fn copied_bytes(run: &RunObserved) -> usize {
+    let tensors = run.record.outputs.iter().chain(run.references.iter().flatten());
+    tensors.map(|tensor| tensor.desc.len_bytes()).fold(0, usize::saturating_add)
+}
+
+/// Errors: UnknownGraph for what is not there, BadState for a graph that is in use.
+fn may_release(state: &State, release: &Release) -> Result<(), WireError> {
+    let going: BTreeSet<PartHandle> = release.handles.iter().copied().collect();
+    if let Some(unknown) = going.iter().find(|handle| !state.parts.contains_key(handle)) {
+        let why = format!("Release: handle {}: not of this lease; release what was prepared in it", unknown.0);
+        return Err(client_error(ErrorCode::UnknownGraph, why));
     }
-    let (n, first) = (report.lost.len(), &report.lost[0]);
-    let mut error = fault(
-        ErrorCode::Dump,
-        format!(
-            "dump {}: {n} files could not be written, first {first}; free disk space and run again",
-            run.path().display()
-        ),
-    );
-    error.dump = run.path().display().to_string();
-    Err(error)
+    for &graph in &release.graphs {
+        let name = &state.known(graph)?.name;
+        let of_graph = |part: &Part| part.spec.part.graph == graph;
+        let stays = state.parts.iter().any(|(handle, part)| of_graph(part) && !going.contains(handle));
+        if stays || state.preparing.as_deref().is_some_and(of_graph) {
+            let why = format!("Release: graph {name} has parts that stay; release their handles with it");
+            return Err(client_error(ErrorCode::BadState, why));
+        }
+    }
+    Ok(())
+}
+
+/// Takes out what [`may_release`] allowed: its end may take its time, which the lock shall not.
+fn take_released(state: &mut State, release: &Release) -> impl Sized + use<> {
+    let parts: Vec<_> = release.handles.iter().filter_map(|handle| state.parts.remove(handle)).collect();
+    let graphs: Vec<_> = release.graphs.iter().filter_map(|graph| state.graphs.remove(graph)).collect();
+    for graph in &release.graphs {
+        state.dumped.remove(graph);
+        state.node_tables.forget(*graph);
+    }
+    (parts, graphs)
 }
 
 fn incomplete_dumps(dumps: &[(PathBuf, usize)]) -> WireError {

@@ -148,12 +148,15 @@ impl Pool {
     }
 
     /// Takes an executor back from a client that left: warm when it ends the client's calls in time, else killed.
+    /// Whoever still waits for an answer to one of them gets it.
     pub fn give_back(&self, executor: &Arc<Executor>) {
+        lock(&executor.lease).ending = true;
         let reset = executor.link.ask(&LinkRequest::Reset, None, Some(limits::EXECUTOR_RESET));
         let warm = matches!(reset, Ok(LinkReply::Done));
         {
             let mut lease = lock(&executor.lease);
             lease.client = None;
+            lease.ending = false;
             lease.idle_since = Instant::now();
             lease.dismissed |= !warm;
         }

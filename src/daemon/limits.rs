@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::process::machine_bytes;
 use crate::protocol::frame;
 
 /// Connections at a time, the command line's included.
@@ -16,18 +17,30 @@ pub const HELLO_BYTES: u32 = frame::MAX_HELLO_BYTES;
 pub const BODY_BYTES: u32 = frame::MAX_BODY_BYTES;
 /// A body is read in steps of this size, so that memory follows the bytes that came, not those announced.
 pub const BODY_STEP_BYTES: usize = 1 << 20;
-/// Segments of one client.
-pub const SEGMENTS: usize = 4096;
+/// Requests of one client that wait for the one that is served.
+pub const WAITING_REQUESTS: usize = 64;
+/// Segments of one client; the daemon has a descriptor for each.
+pub const SEGMENTS: u64 = 4096;
+/// Segments of all clients.
+pub const ALL_SEGMENTS: u64 = 32_768;
 /// Bytes of one segment.
 pub const SEGMENT_BYTES: u64 = 1 << 40;
+/// Bytes of one client's segments: addresses, of which a process has 2^47.
+pub const CLIENT_SEGMENT_BYTES: u64 = 1 << 43;
+/// Bytes of all clients' segments.
+pub const ALL_SEGMENT_BYTES: u64 = 1 << 46;
 /// Lanes of one client.
 pub const LANES: u32 = 64;
 /// Graphs of one client.
 pub const GRAPHS: usize = 16_384;
 /// Parts prepared in one lease.
 pub const PARTS: usize = 65_536;
-/// Bytes of models and texts that the daemon keeps for one client.
-pub const KEPT_BYTES: usize = 8 << 30;
+/// Bytes that the daemon keeps for one client: models, texts, node tables, plans and requests on their way.
+pub const KEPT_BYTES: u64 = 8 << 30;
+/// The same of all clients, where the operator sets nothing else; a quarter of the machine's memory when that is less.
+pub const ALL_KEPT_BYTES: u64 = 32 << 30;
+/// A request up to this size is taken whatever is kept: it may be the one that gives back.
+pub const SMALL_BODY_BYTES: u32 = HELLO_BYTES;
 /// Comparisons of nodes that one client has open at a time.
 pub const NODE_TABLES: usize = 64;
 /// Nodes in all open comparisons of one client.
@@ -69,3 +82,8 @@ pub const REPRODUCTION_BYTES: u64 = 16 << 30;
 pub const DISK_LEFT_BYTES: u64 = 1 << 30;
 /// Steps that status shows.
 pub const LAST_STEPS: usize = 32;
+
+/// What may be kept for all clients where nothing else is set.
+pub fn all_kept_bytes() -> u64 {
+    ALL_KEPT_BYTES.min(machine_bytes() / 4)
+}

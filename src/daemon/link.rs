@@ -17,6 +17,8 @@ pub enum NoAnswer {
     Lost,
     /// The time is over; the answer, should it come, is thrown away.
     Timeout,
+    /// It was not sent: who asked may not ask any more.
+    NotAllowed,
 }
 
 /// The daemon's end of a link.
@@ -47,6 +49,18 @@ impl Link {
         fd: Option<BorrowedFd<'_>>,
         timeout: Option<Duration>,
     ) -> Result<LinkReply, NoAnswer> {
+        self.ask_if(|| true, request, fd, timeout)
+    }
+
+    /// As [`Link::ask`], but sent only if `allowed` says so when its turn has come: what is sent before a `Reset` is
+    /// ended by it, and nothing of the same client follows. Errors: [`NoAnswer`].
+    pub fn ask_if(
+        &self,
+        allowed: impl FnOnce() -> bool,
+        request: &LinkRequest,
+        fd: Option<BorrowedFd<'_>>,
+        timeout: Option<Duration>,
+    ) -> Result<LinkReply, NoAnswer> {
         let (reply_to, reply) = mpsc::channel();
         let id = {
             let mut waiting = lock(&self.waiting);
@@ -58,10 +72,9 @@ impl Link {
             waiting.replies.insert(id, reply_to);
             id
         };
-        if let Err(error) = lock(&self.sender).send(id, request, fd) {
-            tracing::debug!(%error, "link: send");
+        if let Err(why) = self.send_if(allowed, id, request, fd) {
             lock(&self.waiting).replies.remove(&id);
-            return Err(NoAnswer::Lost);
+            return Err(why);
         }
         let Some(timeout) = timeout else { return reply.recv().map_err(|_| NoAnswer::Lost) };
         reply.recv_timeout(timeout).map_err(|error| {
@@ -70,6 +83,23 @@ impl Link {
                 RecvTimeoutError::Timeout => NoAnswer::Timeout,
                 RecvTimeoutError::Disconnected => NoAnswer::Lost,
             }
+        })
+    }
+
+    fn send_if(
+        &self,
+        allowed: impl FnOnce() -> bool,
+        id: u64,
+        request: &LinkRequest,
+        fd: Option<BorrowedFd<'_>>,
+    ) -> Result<(), NoAnswer> {
+        let mut sender = lock(&self.sender);
+        if !allowed() {
+            return Err(NoAnswer::NotAllowed);
+        }
+        sender.send(id, request, fd).map_err(|error| {
+            tracing::debug!(%error, "link: send");
+            NoAnswer::Lost
         })
     }
 

@@ -32,6 +32,8 @@ pub struct Config {
     pub state_folder: PathBuf,
     /// Ends the daemon when it had no connection for so long, and an executor that had no client.
     pub idle_timeout: Duration,
+    /// What may be kept for all clients together; None: [`limits::all_kept_bytes`].
+    pub memory_bytes: Option<u64>,
 }
 
 /// Why no daemon runs.

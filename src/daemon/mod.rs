@@ -3,11 +3,13 @@
 
 mod client;
 mod connection;
+mod dumps;
 mod errors;
 mod executor;
 mod handler;
 mod identity;
 mod leases;
+mod ledger;
 pub mod limits;
 mod link;
 pub mod listener;
@@ -34,6 +36,7 @@ use std::time::{Duration, Instant, SystemTime};
 use bytes::Bytes;
 use client::Client;
 use leases::Pool;
+use ledger::{Ledger, Unit};
 use quarantine::Quarantine;
 use status::{LastSteps, stamp};
 
@@ -71,6 +74,32 @@ impl Ended {
     }
 }
 
+/// What all clients hold.
+pub struct Ledgers {
+    memory: Arc<Ledger>,
+    segments: Arc<Ledger>,
+    segment_bytes: Arc<Ledger>,
+}
+
+impl Ledgers {
+    /// Empty. `memory_bytes`: what may be kept for all clients together.
+    fn new(memory_bytes: u64) -> Self {
+        let unit = |name, advice| Unit { name, advice };
+        let bytes = "drop compiled functions (torch._dynamo.reset()), close a dump, end a client, or start the daemon with \
+                     a larger RUST_ORT_MEMORY_MB";
+        let segments = "end a client; each keeps the segments it has allocated";
+        Self {
+            memory: Ledger::new(unit("bytes", bytes), memory_bytes, limits::KEPT_BYTES),
+            segments: Ledger::new(unit("segments", segments), limits::ALL_SEGMENTS, limits::SEGMENTS),
+            segment_bytes: Ledger::new(
+                unit("bytes of segments", segments),
+                limits::ALL_SEGMENT_BYTES,
+                limits::CLIENT_SEGMENT_BYTES,
+            ),
+        }
+    }
+}
+
 /// Everything that connections share.
 pub struct Daemon {
     socket: PathBuf,
@@ -83,6 +112,7 @@ pub struct Daemon {
     pool: Arc<Pool>,
     quarantine: Quarantine,
     plans: Plans,
+    ledgers: Ledgers,
     clients: Mutex<BTreeMap<ClientId, Arc<Client>>>,
     /// Connections, those before `Hello` too, and when the last one went.
     connections: Mutex<(usize, Instant)>,
@@ -114,6 +144,7 @@ impl Daemon {
                     Bounds { bytes: limits::PLAN_BYTES, files: limits::PLAN_FILES },
                     process::own_program(),
                 ),
+                ledgers: Ledgers::new(config.memory_bytes.unwrap_or_else(limits::all_kept_bytes)),
                 socket: config.socket,
                 state_folder: config.state_folder,
                 log,

@@ -7,10 +7,12 @@ use super::client::{Part, RunningNodes};
 use super::errors::client as client_error;
 use super::executor::Executor;
 use super::handler::{Answer, Handler, tolerance, unexpected};
+use super::ledger::{Account, Held};
 use super::status::StepRecord;
 use super::{limits, verdicts};
 use crate::compare::{Opinion, Verdict};
 use crate::dump::{NODES_SCHEMA, NodeReproduction, NodeRow, NodeTable};
+use crate::ids::GraphId;
 use crate::nodes::{Batch, Outcome, SubModel, Tolerances};
 use crate::protocol::control::*;
 use crate::protocol::link::{LinkReply, LinkRequest};
@@ -26,7 +28,12 @@ pub struct NodeTables(BTreeMap<NodesOf, Collected>);
 struct Collected {
     rows: Vec<NodeRow>,
     reproductions: Vec<NodeReproduction>,
+    /// What both count for.
+    held: Vec<Held>,
 }
+
+/// What a row takes, about: two verdicts with their metrics, and names.
+const ROW_BYTES: usize = 4 << 10;
 
 impl NodeTables {
     /// Room for `n_new` rows, none of which is there. Errors: Limit, BadState.
@@ -68,21 +75,30 @@ impl NodeTables {
         limits::NODE_REPRODUCTIONS - self.0.get(of).map_or(0, |open| open.reproductions.len())
     }
 
-    fn add(&mut self, of: NodesOf, outcome: Outcome) {
+    /// `rows_held` counts the rows. A reproduction that finds no room is left out.
+    fn add(&mut self, of: NodesOf, outcome: Outcome, rows_held: Held, memory: &Arc<Account>) {
         let mut held: usize = self.0.values().flat_map(|open| &open.reproductions).map(NodeReproduction::n_bytes).sum();
         let open = self.0.entry(of).or_default();
+        open.held.push(rows_held);
         for mut row in outcome.rows {
             row.index = open.rows.len() as u64;
             open.rows.push(row);
         }
         for reproduction in outcome.reproductions {
             held += reproduction.n_bytes();
-            if held > limits::NODE_REPRODUCTION_BYTES {
+            let counted = memory.hold("reproduction of a node", reproduction.n_bytes());
+            let (Ok(counted), true) = (counted, held <= limits::NODE_REPRODUCTION_BYTES) else {
                 tracing::warn!(node = reproduction.node, "nodes: reproduction left out, too many bytes wait already");
                 break;
-            }
+            };
+            open.held.push(counted);
             open.reproductions.push(reproduction);
         }
+    }
+
+    /// Drops the comparisons of a graph.
+    pub(super) fn forget(&mut self, graph: GraphId) {
+        self.0.retain(|of, _| of.graph != graph);
     }
 
     /// A row. Errors: BadState when there is none.
@@ -127,6 +143,8 @@ impl Handler<'_> {
         let local = request.tolerance.map(tolerance);
         let tolerances = Tolerances { local, cumulative: request.cumulative_tolerance.map(tolerance).or(local) };
         let at = |error: WireError| WireError { graph: name.clone(), ..error };
+        part.hold_nodes(&self.client.memory).map_err(at)?;
+        let held = self.client.memory.hold("rows of compared nodes", judged_names(request).len() * ROW_BYTES)?;
         let nodes = part.nodes().map_err(at)?;
         let batch = Batch::new(request, nodes, tolerances, earlier.iter().map(String::as_str));
         let batch = batch.map_err(|error| at(error.into()))?;
@@ -134,7 +152,7 @@ impl Handler<'_> {
         let outcome = batch.run(&mut lease, room, |model| self.run_nodes(&executor, &part, model));
         let outcome = outcome.map_err(|error| at(error.into()))?;
         let reply = outcome.rows.iter().map(row_verdicts).collect();
-        self.client.state().node_tables.add(of, outcome);
+        self.client.state().node_tables.add(of, outcome, held, &self.client.memory);
         Ok(Reply::NodesCompared(reply))
     }
 
@@ -143,7 +161,7 @@ impl Handler<'_> {
         let spec = part.spec.part.clone();
         let running = RunningNodes { node: model.node.clone(), part, record: model.record.clone() };
         self.client.state().running_nodes = Some(running);
-        let reply = executor.ask(&LinkRequest::RunOnce { part: spec, record: model.record.clone() }, None);
+        let reply = self.ask(executor, &LinkRequest::RunOnce { part: spec, record: model.record.clone() }, None);
         self.client.state().running_nodes = None;
         match reply? {
             LinkReply::Ran(stats) => Ok(stats),
@@ -194,13 +212,12 @@ impl Handler<'_> {
         let mut plain = self.judge(floats, terms.map(tolerance).as_ref())?;
         plain.extend(self.judge(exact, None)?);
         let reply = verdicts::summaries(&plain);
-        let (graph, collected);
-        {
-            let mut state = self.client.state();
-            graph = if dump { state.dump_graph(of.graph)? } else { state.known(of.graph)?.name.clone() };
-            collected = state.node_tables.0.remove(&of).unwrap_or_default();
-        }
-        let Collected { rows: nodes, reproductions } = collected;
+        let graph = match &run {
+            Some(run) => self.dump_graph(run, of.graph)?,
+            None => self.client.state().known(of.graph)?.name.clone(),
+        };
+        let collected = self.client.state().node_tables.0.remove(&of).unwrap_or_default();
+        let Collected { rows: nodes, reproductions, held } = collected;
         let schema = NODES_SCHEMA.to_owned();
         let table = NodeTable { schema, graph, part: of.part, step: of.step.0, plain, nodes };
         let run = run.filter(|run| run.wants(&table.graph, of.part, of.step));
@@ -208,6 +225,7 @@ impl Handler<'_> {
         self.daemon.last_steps.add(StepRecord::of_nodes(self.client.id, &table, folder));
         if let Some(run) = run {
             run.nodes(table, reproductions)?;
+            run.keep_until_written(held);
         }
         Ok(Reply::Comparison(reply))
     }
@@ -248,5 +266,5 @@ fn piece(whole: &Part, model: &SubModel) -> Part {
         dtype: tensor.desc.dtype,
         dims: tensor.desc.shape.dims().to_vec(),
     });
-    Part::new(PreparePart { part: spec, provenance_json: String::new() }, values.collect(), Vec::new())
+    Part::new(PreparePart { part: spec, provenance_json: String::new() }, values.collect(), Vec::new(), None)
 }

@@ -43,7 +43,7 @@ pub fn examine(daemon: &Daemon, client: &Client, executor: &Executor, cause: &st
 /// The call that the connection waits for comes first.
 fn victims(client: &Client) -> Vec<Victim> {
     let state = client.state();
-    let graph_of = |part: &Arc<Part>| state.graphs.get(&part.spec.part.graph).cloned();
+    let graph_of = |part: &Arc<Part>| state.graphs.get(&part.spec.part.graph).map(|known| Arc::clone(&known.graph));
     let nodes = state.running_nodes.clone().into_iter().filter_map(|RunningNodes { node, part, record }| {
         Some(Victim { graph: graph_of(&part)?, part, call: Some(record), node })
     });

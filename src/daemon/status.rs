@@ -95,7 +95,7 @@ pub struct ClientStatus {
     /// Their bytes together.
     pub segment_bytes: u64,
     /// Bytes of models and texts that the daemon keeps for it.
-    pub kept_bytes: usize,
+    pub kept_bytes: u64,
     /// Folder of its open dump.
     pub dump: Option<String>,
 }
@@ -133,6 +133,10 @@ pub struct ExecutorStatus {
 pub struct MemoryStatus {
     /// Of the daemon.
     pub daemon_bytes: u64,
+    /// Of clients' models, texts and tensors that the daemon keeps.
+    pub kept_bytes: u64,
+    /// Above it the daemon takes nothing more.
+    pub kept_limit_bytes: u64,
     /// Of all executors.
     pub executor_bytes: u64,
     /// Idle executors above it end.
@@ -242,6 +246,8 @@ impl Daemon {
             graphs: self.n_graphs(),
             memory: MemoryStatus {
                 daemon_bytes: resident_bytes(std::process::id()),
+                kept_bytes: self.ledgers.memory.held(),
+                kept_limit_bytes: self.ledgers.memory.limit(),
                 executor_bytes: executors.iter().map(|executor| executor.resident_bytes).sum(),
                 idle_limit_bytes: limits::IDLE_BYTES,
             },
@@ -297,7 +303,7 @@ impl ClientStatus {
             parts: state.parts.len(),
             segments: segments.len(),
             segment_bytes: segments.iter().map(|&(_, len_bytes)| len_bytes).sum(),
-            kept_bytes: state.kept_bytes,
+            kept_bytes: client.memory.held(),
             dump: state.dump.as_ref().map(|run| run.path().display().to_string()),
         }
     }

@@ -48,6 +48,13 @@ pub struct Frame {
     pub header: FrameHeader,
     /// Protobuf.
     pub body: Bytes,
+}
+
+/// A frame of which the body is still to come.
+#[derive(Debug)]
+pub struct Head {
+    /// Checked.
+    pub header: FrameHeader,
     /// The descriptor that came with its first byte.
     pub fd: Option<OwnedFd>,
 }
@@ -86,6 +93,17 @@ impl Transport {
         check: impl Fn(&[u8; HEADER_LEN]) -> Result<FrameHeader, FrameError>,
         deadline: Option<Instant>,
     ) -> Result<Frame, TransportError> {
+        let head = self.receive_head(check, deadline)?;
+        let body = self.receive_body(&head, deadline)?;
+        Ok(Frame { header: head.header, body })
+    }
+
+    /// As [`Transport::receive`], without the body: [`Transport::receive_body`] or [`Transport::skip_body`] comes next.
+    pub fn receive_head(
+        &self,
+        check: impl Fn(&[u8; HEADER_LEN]) -> Result<FrameHeader, FrameError>,
+        deadline: Option<Instant>,
+    ) -> Result<Head, TransportError> {
         let mut header = [0; HEADER_LEN];
         self.wait_until(deadline)?;
         let (got, mut fds) = match fds::recv(self.as_fd(), &mut header, 1) {
@@ -95,9 +113,28 @@ impl Transport {
             Ok(received) => received,
         };
         self.read_exact(&mut header[got..], deadline)?;
-        let header = check(&header)?;
-        let body = self.read_body(header.body_bytes as usize, deadline)?;
-        Ok(Frame { header, body: Bytes::from(body), fd: fds.pop() })
+        Ok(Head { header: check(&header)?, fd: fds.pop() })
+    }
+
+    /// The body that follows a head. Errors: see [`TransportError`].
+    pub fn receive_body(&self, head: &Head, deadline: Option<Instant>) -> Result<Bytes, TransportError> {
+        Ok(Bytes::from(self.read_body(head.header.body_bytes as usize, deadline)?))
+    }
+
+    /// Reads a body and keeps its start alone. Errors: see [`TransportError`].
+    pub fn skip_body(&self, head: &Head) -> Result<Vec<u8>, TransportError> {
+        let mut left = head.header.body_bytes as usize;
+        let mut step = vec![0; left.min(limits::BODY_STEP_BYTES)];
+        let mut start = Vec::new();
+        while left > 0 {
+            let len = left.min(step.len());
+            self.read_exact(&mut step[..len], None)?;
+            if start.is_empty() {
+                start.extend_from_slice(&step[..len.min(16)]);
+            }
+            left -= len;
+        }
+        Ok(start)
     }
 
     /// Ends the connection for both sides; the reading thread wakes up.

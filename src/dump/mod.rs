@@ -12,6 +12,7 @@ mod retention;
 mod store;
 mod writer;
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io;
@@ -365,6 +366,19 @@ impl Run {
     /// Nothing more comes for this data set: its manifest is written after everything handed over for it.
     pub fn finish(&self, step: &StepFolder) {
         self.shared.hand_over(Job::Finish { step: Arc::clone(&step.0) });
+    }
+
+    /// Drops `kept` when everything handed over so far is on disk or lost: what counts its bytes, say.
+    pub fn keep_until_written(&self, kept: impl Any + Send) {
+        self.shared.hand_over(Job::Kept(Box::new(kept)));
+    }
+
+    /// Waits until everything handed over so far is on disk or lost; [`Run::flush`] tells what was lost.
+    pub fn wait(&self) {
+        let (until, written) = mpsc::channel::<()>();
+        self.keep_until_written(until);
+        // It ends with the other side.
+        let _ = written.recv();
     }
 
     /// Wait until everything handed over so far is on disk or lost, and tell. Of a dump that has ended, or whose writer

@@ -1,6 +1,7 @@
 //! The thread that writes what nobody waits for, and the queue to it, bounded by bytes. When the thread is gone, whatever
 //! way, or the dump was ended, the queue takes nothing more: what would be handed over is lost and told.
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::fs;
 use std::io;
@@ -64,6 +65,8 @@ pub(super) enum Job {
     Flush(Sender<FlushReport>),
     #[cfg(test)]
     Panic,
+    /// Dropped when everything before it is done.
+    Kept(Box<dyn Any + Send>),
 }
 
 impl Job {
@@ -83,7 +86,7 @@ impl Job {
             Job::Comparison { step, .. } => Some(step.part_folder.join(comparison(step))),
             Job::Nodes { part_folder, table, .. } => Some(part_folder.join(layout::nodes_file(table.step))),
             Job::Finish { step } => Some(step.folder.join(layout::MANIFEST_FILE)),
-            Job::Flush(_) => None,
+            Job::Flush(_) | Job::Kept(_) => None,
             #[cfg(test)]
             Job::Panic => None,
         }
@@ -334,6 +337,7 @@ impl Shared {
                 Job::Panic => panic!("a test asked for this panic"),
                 // Nobody listens any more: nothing to tell.
                 Job::Flush(reply) => drop(reply.send(self.take_report())),
+                Job::Kept(kept) => drop(kept),
             }
             done_bytes = n_bytes;
         }

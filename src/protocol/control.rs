@@ -149,6 +149,15 @@ pub struct RunObserved {
     pub tolerance: Option<ToleranceTerms>,
 }
 
+/// What a client will name no more.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Release {
+    /// Parts of the lease.
+    pub handles: Vec<PartHandle>,
+    /// Registered graphs, of which no other part is prepared.
+    pub graphs: Vec<GraphId>,
+}
+
 /// Two tensors to judge, or the reason why there are not two.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PairToCompare {
@@ -330,6 +339,8 @@ pub enum Request {
         /// For the client alone to read.
         plan: Bytes,
     },
+    /// Forget graphs and parts.
+    Release(Release),
     /// Ask for the daemon's state.
     GetStatus,
     /// Ask the daemon to end.
@@ -361,6 +372,7 @@ impl Request {
             Request::FinishNodes(_) => "FinishNodes",
             Request::GetPlan(_) => "GetPlan",
             Request::PutPlan { .. } => "PutPlan",
+            Request::Release(_) => "Release",
             Request::GetStatus => "GetStatus",
             Request::Stop { .. } => "Stop",
         }

@@ -2,8 +2,8 @@
 //! kept and needs no version.
 //!
 //! A message is a u32 length (little-endian) and that many bytes: a `u64` id and the body. A descriptor travels with the
-//! length's first byte. A reply carries the id of its request; replies come in any order, because `Prepare`, `Widen`, `Optimize`
-//! and `Run` are served on threads of their own. End of file means that the other side is gone.
+//! length's first byte. A reply carries the id of its request; replies come in any order, because `Prepare`, `Widen`, `Optimize`,
+//! `Run` and `Release` are served on threads of their own. End of file means that the other side is gone.
 
 use std::path::PathBuf;
 
@@ -53,10 +53,10 @@ pub enum LinkRequest {
     Widen(PartSpec),
     /// Tell what the runtime's graph optimizer makes of a part's model, for a dump. Answered by `Optimized`.
     Optimize(PartSpec),
-    /// Forget a handle; its session stays cached. Answered by `Done`.
+    /// Forget handles and end the sessions that no other handle uses. Answered by `Done` when they are gone.
     Release {
         /// As prepared.
-        handle: PartHandle,
+        handles: Vec<PartHandle>,
     },
     /// Run a call. Answered by `Ran`.
     Run(CallRecord),

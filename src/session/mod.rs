@@ -48,6 +48,8 @@ struct Entry {
     cell: Cell,
     bytes: u64,
     used: u64,
+    /// Whoever used it has released it: it goes as soon as nobody holds it.
+    unwanted: bool,
 }
 
 /// A session and the outline of its model.
@@ -96,6 +98,7 @@ impl SessionCache {
             Ok(ready) => {
                 *slot = Some(ready.clone());
                 drop(slot);
+                self.drop_unwanted();
                 self.evict();
                 Ok(Cached { ready, built_in: Some(start.elapsed()) })
             }
@@ -116,10 +119,31 @@ impl SessionCache {
         let used = state.clock;
         let entry = state.entries.entry(key.clone()).or_insert_with(|| {
             // The runtime keeps the initializers and, prepacked, most of them a second time.
-            Entry { cell: Cell::default(), bytes: 2 * model_len as u64 + (1 << 20), used }
+            Entry { cell: Cell::default(), bytes: 2 * model_len as u64 + (1 << 20), used, unwanted: false }
         });
         entry.used = used;
+        entry.unwanted = false;
         Arc::clone(&entry.cell)
+    }
+
+    /// Notes that a session will not be asked for again: see [`SessionCache::drop_unwanted`].
+    pub fn unwanted(&self, session: Arc<dyn Session>) {
+        let mut state = self.lock();
+        for entry in state.entries.values_mut() {
+            let of_it = |ready: &Ready| Arc::ptr_eq(&ready.session, &session);
+            // A cell that is locked is being built, or was asked for just now.
+            if entry.cell.try_lock().is_ok_and(|slot| slot.as_ref().is_some_and(of_it)) {
+                entry.unwanted = true;
+            }
+        }
+    }
+
+    /// Ends the unwanted sessions that nobody holds.
+    pub fn drop_unwanted(&self) {
+        let dropped: Vec<_> =
+            self.lock().entries.extract_if(|_, entry| entry.unwanted && is_idle(&entry.cell)).collect();
+        // Ends sessions, which takes its time: not under the lock.
+        drop(dropped);
     }
 
     fn evict(&self) {
@@ -290,6 +314,25 @@ mod tests {
         drop(held);
         assert!(built(4));
         assert!(built(1));
+    }
+
+    #[test]
+    fn an_unwanted_session_goes_once_nobody_holds_it_and_is_wanted_again_when_asked_for() {
+        let (fake, spec) = (Fake::default(), SessionSpec::default());
+        let cache = SessionCache::new(Limits::default());
+        let built = |n: u8| cache.get(&fake, &part(n, &spec)).unwrap().built_in.is_some();
+        let held = cache.get(&fake, &part(1, &spec)).unwrap().ready.session;
+        assert!(built(2) && built(3));
+        let two = cache.get(&fake, &part(2, &spec)).unwrap().ready.session;
+        cache.unwanted(Arc::clone(&held));
+        cache.unwanted(two);
+        cache.drop_unwanted();
+        // 1 is held, 3 was not released.
+        assert_eq!((cache.len(), built(1), built(3)), (2, false, false));
+        drop(held);
+        cache.drop_unwanted();
+        assert!(!built(1), "asked for again, so it stays");
+        assert!(built(2));
     }
 
     #[test]

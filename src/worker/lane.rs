@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::tenancy::{Part, Tenancy};
 use crate::executor::{BoundCall, wire_error_of_shm};
@@ -14,13 +14,13 @@ use crate::shm::{Counter, ExecutorLane, Failure, RawRecord, Wake};
 const BOUND_CALLS: usize = 4;
 
 /// Serves a lane until its tenancy ends.
-pub(super) fn serve(mut lane: ExecutorLane, tenancy: &Tenancy) {
-    let mut calls = Calls { generation: tenancy.generation(), bound: HashMap::new(), record: RawRecord::default() };
+pub(super) fn serve(mut lane: ExecutorLane, tenancy: &Tenancy, calls: &Calls) {
+    calls.lock().generation = tenancy.generation();
     while lane.next(tenancy.stop.flag()) == Wake::Request {
-        let served = catch_unwind(AssertUnwindSafe(|| calls.serve(&lane, tenancy)));
+        let served = catch_unwind(AssertUnwindSafe(|| calls.lock().serve(&lane, tenancy)));
         lane.set_running(false);
         let answer = served.unwrap_or_else(|_| {
-            calls.bound.clear();
+            calls.lock().bound.clear();
             count_error(tenancy);
             Err(super::panicked())
         });
@@ -29,11 +29,30 @@ pub(super) fn serve(mut lane: ExecutorLane, tenancy: &Tenancy) {
             Failure { kind: kind.code(), code: code.code(), message }
         }));
         // After the answer: what a client detached is unmapped now rather than at the next call.
-        calls.forget_old(tenancy);
+        calls.lock().forget_old(tenancy);
     }
 }
 
-struct Calls {
+/// What one lane has bound. Its own thread holds the lock while it serves a call.
+#[derive(Default)]
+pub(super) struct Calls(Mutex<Bindings>);
+
+impl Calls {
+    fn lock(&self) -> MutexGuard<'_, Bindings> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets go of what is bound, unless a call is being served: then the lane's thread does after it, since the
+    /// generation has changed.
+    pub(super) fn forget_idle(&self) {
+        if let Ok(mut bindings) = self.0.try_lock() {
+            bindings.bound.clear();
+        }
+    }
+}
+
+#[derive(Default)]
+struct Bindings {
     generation: u64,
     /// Most recently used first.
     bound: HashMap<PartHandle, Vec<Bound>>,
@@ -46,7 +65,7 @@ struct Bound {
     call: Box<dyn BoundCall>,
 }
 
-impl Calls {
+impl Bindings {
     fn serve(&mut self, lane: &ExecutorLane, tenancy: &Tenancy) -> Result<u64, WireError> {
         self.forget_old(tenancy);
         lane.read(&mut self.record).map_err(|error| wire_error_of_shm(&error)).inspect_err(|_| count_error(tenancy))?;

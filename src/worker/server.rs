@@ -49,6 +49,7 @@ struct Runtime {
 
 struct LaneThread {
     thread: JoinHandle<()>,
+    calls: Arc<lane::Calls>,
     wake: Box<dyn Fn() + Send>,
 }
 
@@ -82,7 +83,12 @@ impl Server {
             LinkRequest::Attach { segment, len_bytes, lanes } => loaded.attach(segment, len_bytes, lanes, fd)?,
             LinkRequest::Detach { segment } => loaded.detach(segment)?,
             LinkRequest::OpenLane { lane } => loaded.open_lane(lane)?,
-            LinkRequest::Release { handle } => loaded.tenancy.release(handle)?,
+            LinkRequest::Release { handles } => {
+                let parts = loaded.tenancy.release(&handles)?;
+                loaded.lane_threads.iter().for_each(|lane| lane.calls.forget_idle());
+                loaded.spawn(&self.replies, id, move |runtime, tenancy| runtime.release(parts, tenancy));
+                return Ok(None);
+            }
             LinkRequest::Reset => loaded.reset(),
             LinkRequest::Prepare(part) => {
                 loaded.spawn(&self.replies, id, move |runtime, tenancy| {
@@ -173,11 +179,13 @@ impl Loaded {
         let lanes = self.lanes.as_ref().ok_or_else(|| state("attach the lanes segment before opening a lane"))?;
         let end = lanes.serve(lane).map_err(|error| wire_error_of_shm(&error))?;
         let (wake, tenancy) = (Box::new(end.waker()), Arc::clone(&self.tenancy));
+        let calls = Arc::new(lane::Calls::default());
+        let served = Arc::clone(&calls);
         let thread = std::thread::Builder::new()
             .name(format!("lane-{lane}"))
-            .spawn(move || lane::serve(end, &tenancy))
+            .spawn(move || lane::serve(end, &tenancy, &served))
             .map_err(|error| WireError::new(ErrorKind::Fault, ErrorCode::Limit, format!("lane {lane}: {error}")))?;
-        self.lane_threads.push(LaneThread { thread, wake });
+        self.lane_threads.push(LaneThread { thread, calls, wake });
         Ok(())
     }
 
@@ -203,7 +211,7 @@ impl Loaded {
     /// Ends everything of the client and starts anew. Returns when nothing of it runs any more.
     fn reset(&mut self) {
         self.tenancy.stop.stop();
-        for LaneThread { thread, wake } in self.lane_threads.drain(..) {
+        for LaneThread { thread, wake, .. } in self.lane_threads.drain(..) {
             // Again and again: a wake between the thread's last look and its sleep is lost.
             while !thread.is_finished() {
                 wake();
@@ -242,6 +250,18 @@ impl Runtime {
 }
 
 impl Runtime {
+    /// Ends the sessions of parts that were released, where no other part has them.
+    fn release(&self, parts: Vec<Arc<Part>>, tenancy: &Tenancy) -> Result<LinkReply, WireError> {
+        let sessions: Vec<_> = parts.iter().map(|part| Arc::clone(&part.session)).collect();
+        drop(parts);
+        for session in sessions.into_iter().filter(|session| !tenancy.uses(session)) {
+            self.sessions.unwanted(session);
+        }
+        self.sessions.drop_unwanted();
+        self.counters.set(Counter::SessionsLive, self.sessions.len() as u64);
+        Ok(LinkReply::Done)
+    }
+
     fn run_once(&self, part: &PartSpec, record: &CallRecord, tenancy: &Tenancy) -> Result<LinkReply, WireError> {
         let session = session::build(&*self.executor, part)?;
         let mut call = session.bind(tenancy.lease(record)?, &tenancy.stop)?;

@@ -61,11 +61,21 @@ impl Tenancy {
         handle
     }
 
-    pub(super) fn release(&self, handle: PartHandle) -> Result<(), WireError> {
+    /// Takes parts out. Errors: UnknownGraph; nothing is taken then.
+    pub(super) fn release(&self, handles: &[PartHandle]) -> Result<Vec<Arc<Part>>, WireError> {
         let mut parts = self.parts.write().unwrap_or_else(PoisonError::into_inner);
-        parts.remove(&handle).map(drop).ok_or_else(|| unknown(handle))?;
+        if let Some(&absent) = handles.iter().find(|handle| !parts.contains_key(handle)) {
+            return Err(unknown(absent));
+        }
+        let released = handles.iter().filter_map(|handle| parts.remove(handle)).collect();
         self.generation.fetch_add(1, Ordering::SeqCst);
-        Ok(())
+        Ok(released)
+    }
+
+    /// A part has this session.
+    pub(super) fn uses(&self, session: &Arc<dyn Session>) -> bool {
+        let parts = self.parts.read().unwrap_or_else(PoisonError::into_inner);
+        parts.values().any(|part| Arc::ptr_eq(&part.session, session))
     }
 
     pub(super) fn part(&self, handle: PartHandle) -> Result<Arc<Part>, WireError> {

@@ -106,6 +106,13 @@ def settle_node() -> Any:
     return request
 
 
+def release() -> Any:
+    request = wire.Request(request_id=8)
+    request.release.handles.extend([3, 200])
+    request.release.graph_ids.append(GRAPH)
+    return request
+
+
 def finish_nodes() -> Any:
     request = wire.Request(request_id=7)
     finish = request.finish_nodes
@@ -124,6 +131,7 @@ REQUESTS = [
     ("compare_nodes_request.bin", compare_nodes()),
     ("settle_node_request.bin", settle_node()),
     ("finish_nodes_request.bin", finish_nodes()),
+    ("release_request.bin", release()),
 ]
 
 

@@ -45,6 +45,8 @@ pub struct Home {
     pub program: PathBuf,
     /// Arguments of the shell's `ulimit`, for the daemon.
     pub ulimit: Option<&'static str>,
+    pub log_filter: &'static str,
+    pub memory_mb: Option<u64>,
     daemon: Option<Child>,
 }
 
@@ -52,7 +54,8 @@ impl Home {
     /// Without a daemon yet.
     pub fn empty() -> Self {
         let program = PathBuf::from(env!("CARGO_BIN_EXE_rust-ort"));
-        Self { folder: tempfile::tempdir().unwrap(), idle_timeout_s: 600., program, ulimit: None, daemon: None }
+        let folder = tempfile::tempdir().unwrap();
+        Self { folder, idle_timeout_s: 600., program, ulimit: None, log_filter: "info", memory_mb: None, daemon: None }
     }
 
     /// With a daemon that answers.
@@ -84,6 +87,8 @@ impl Home {
             .env("RUST_ORT_SOCKET", self.socket())
             .env("RUST_ORT_STATE_DIR", self.state())
             .env("RUST_ORT_TEST_HOLD", self.hold())
+            .env("RUST_ORT_LOG", self.log_filter)
+            .env("RUST_ORT_MEMORY_MB", self.memory_mb.map(|mb| mb.to_string()).unwrap_or_default())
             .env("RUST_ORT_IDLE_TIMEOUT_S", self.idle_timeout_s.to_string());
         command
     }

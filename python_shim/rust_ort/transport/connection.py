@@ -10,7 +10,6 @@ import select
 import socket
 import sys
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -41,7 +40,11 @@ class Connection:
         self.executor_log = ""
         self._lost_calls: list[Any] = []
         self._shutting_down = ""
-        self._lock = threading.Lock()
+        # Guards what follows; whoever waits for a reply waits here, while one of them reads for all.
+        self._changed = threading.Condition()
+        self._sending = threading.Lock()
+        self._reader: int | None = None  # the thread that reads
+        self._awaited: dict[int, Any] = {}  # request -> its reply, None as long as there is none
         self._buffer = bytearray()
         self._ids = itertools.count(1)
         self._kept: dict[int, object] = {}  # request -> what an interrupted one may still read and write
@@ -83,11 +86,15 @@ class Connection:
         _tell_of_other_version(str(welcome.daemon_version), self.daemon_pid)
 
     def ask(self, request: Any, *, fd: int | None = None, keep: object = None) -> Any:
-        """The answer's message. keep: what must live until the answer is here. Errors: the daemon's, DaemonLost."""
-        with self._lock:
-            if self.dead is not None:
-                raise self.error()
-            number = request.request_id = next(self._ids)
+        """The answer's message. keep: what must live until the answer is here. Errors: the daemon's, DaemonLost.
+
+        Several threads may ask at once: the daemon answers what is quick, such as a new segment, while it still works
+        on another thread's session.
+        """
+        number = next(self._ids)
+        request.request_id = number
+        self._awaited[number] = None
+        try:
             self._send(wire.encode_frame(wire.REQUEST, request.SerializeToString()), fd)
             try:
                 reply = self._await(number)
@@ -95,6 +102,11 @@ class Connection:
                 if keep is not None:
                     self._kept[number] = keep
                 raise
+        finally:
+            with self._changed:
+                self._stop_reading()
+                if self._awaited.pop(number, None) is not None:
+                    self._kept.pop(number, None)
         if reply.WhichOneof("body") == "error":
             error = wire.error_from(reply.error)
             if isinstance(error, ExecutorLost):
@@ -103,48 +115,75 @@ class Connection:
         return getattr(reply, reply.WhichOneof("body"))
 
     def _send(self, frame: bytes, fd: int | None) -> None:
-        try:
-            sent = 0 if fd is None else socket.send_fds(self._socket, [frame], [fd])
-            self._socket.sendall(memoryview(frame)[sent:])
-        except OSError:
-            # It may have said why before it closed.
-            with contextlib.suppress(OSError, RustOrtError):
-                self._receive_ready()
-            self._lose("the daemon closed the connection")
-            raise self.error() from None
-        except BaseException:
-            self._lose("a request was interrupted halfway")
-            raise
+        with self._sending:
+            if self.dead is not None:
+                raise self.error()
+            try:
+                sent = 0 if fd is None else socket.send_fds(self._socket, [frame], [fd])
+                self._socket.sendall(memoryview(frame)[sent:])
+                return
+            except OSError:
+                # It may have said why before it closed.
+                with contextlib.suppress(OSError, RustOrtError):
+                    self._receive_ready()
+                self._lose("the daemon closed the connection")
+                raise self.error() from None
+            except BaseException:
+                self._lose("a request was interrupted halfway")
+                raise
 
     def _await(self, number: int) -> Any:
         while True:
-            for reply in self._frames():
-                if reply.request_id == number:
+            with self._changed:
+                while (reply := self._awaited[number]) is None and self._may_wait() and self._reader is not None:
+                    self._changed.wait()
+                if reply is not None:
                     return reply
-                self._kept.pop(reply.request_id, None)
-                if reply.request_id == 0 and reply.WhichOneof("body") == "error":
-                    self._lose(reply.error.message)
-            if self.dead is not None and not isinstance(self.dead, ExecutorLost):
-                raise self.error()
-            try:
-                data = self._socket.recv(1 << 20)
-            except ConnectionError:
-                data = b""
-            if not data:
-                self._lose("the daemon is gone")
-                raise self.error()
-            self._buffer += data
+                if not self._may_wait():
+                    raise self.error()
+                self._reader = threading.get_ident()
+            self._read()
 
-    def _frames(self) -> Iterator[Any]:
-        """Replies in the buffer; notices are handled on the way."""
+    def _may_wait(self) -> bool:
+        """Replies may still come: those of a lost executor do."""
+        return self.dead is None or isinstance(self.dead, ExecutorLost)
+
+    def _read(self, flags: int = 0) -> None:
+        """Reads once, for all who wait; this thread is `_reader`. Errors: BlockingIOError, TimeoutError."""
+        try:
+            try:
+                data = self._socket.recv(1 << 20, flags)
+            except (BlockingIOError, TimeoutError):
+                raise
+            except OSError:
+                data = b""
+            with self._changed:
+                if data:
+                    self._buffer += data
+                    self._take_frames()
+                else:
+                    self._lose("the daemon is gone")
+        finally:
+            self._stop_reading()
+
+    def _stop_reading(self) -> None:
+        """Lets another thread read. Also where an interrupt came before this one did."""
+        with self._changed:
+            if self._reader == threading.get_ident():
+                self._reader = None
+                if not self._may_wait():
+                    self._socket.close()
+                self._changed.notify_all()
+
+    def _take_frames(self) -> None:
+        """Hands the replies in the buffer to those who wait."""
         size = wire.HEADER.size
         while len(self._buffer) >= size:
             try:
                 kind, len_bytes = wire.decode_header(bytes(self._buffer[:size]))
             except DaemonFault as error:
                 self.dead = self.dead or error
-                self._socket.close()
-                raise
+                return
             if len(self._buffer) < size + len_bytes:
                 return
             body = bytes(memoryview(self._buffer)[size : size + len_bytes])
@@ -152,7 +191,16 @@ class Connection:
             if kind == wire.NOTICE:
                 self._notice(wire.Notice.FromString(body))
             else:
-                yield wire.Reply.FromString(body)
+                self._take_reply(wire.Reply.FromString(body))
+
+    def _take_reply(self, reply: Any) -> None:
+        number = reply.request_id
+        if number in self._awaited:
+            self._awaited[number] = reply
+        else:  # whoever asked was interrupted
+            self._kept.pop(number, None)
+        if number == 0 and reply.WhichOneof("body") == "error":
+            self._lose(reply.error.message)
 
     def _notice(self, notice: Any) -> None:
         if notice.WhichOneof("body") == "executor_lost":
@@ -167,37 +215,41 @@ class Connection:
             self._shutting_down = f" ({notice.shutting_down.reason})"
 
     def _receive_ready(self) -> None:
-        while True:
+        """Takes what has come, without waiting; nothing when another thread reads."""
+        while self.dead is None:
+            with self._changed:
+                if self._reader is not None:
+                    return
+                self._reader = threading.get_ident()
             try:
-                data = self._socket.recv(1 << 16, socket.MSG_DONTWAIT)
+                self._read(socket.MSG_DONTWAIT)
             except BlockingIOError:
-                break
-            except OSError:
-                data = b""
-            self._buffer += data
-            for reply in self._frames():
-                self._kept.pop(reply.request_id, None)
-            if not data:
-                self._lose("the daemon is gone")
-                break
+                return
 
     def _lose(self, why: str) -> None:
-        if self.dead is None:
-            self.dead = DaemonLost(
-                f"{why}{self._shutting_down}; call again: a daemon is started by itself",
-                log=getattr(self, "log", ""),
-            )
-        self._socket.close()
+        with self._changed:
+            if self.dead is None:
+                self.dead = DaemonLost(
+                    f"{why}{self._shutting_down}; call again: a daemon is started by itself",
+                    log=getattr(self, "log", ""),
+                )
+            # Whoever reads wakes up, and closes the socket: its number may be another's before that thread looks.
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+            if self._reader is None:
+                self._socket.close()
+            self._changed.notify_all()
 
     def check(self) -> None:
         """Looks for notices without waiting. Errors: ExecutorLost, DaemonLost."""
-        if self.dead is None and self._lock.acquire(blocking=False):
-            try:
-                self._receive_ready()
-            finally:
-                self._lock.release()
+        self._receive_ready()
         if self.dead is not None:
             raise self.error()
+
+    def lives(self) -> bool:
+        """Whether nothing is known of a loss, neither that of the daemon nor that of the executor."""
+        self._receive_ready()
+        return self.dead is None
 
     def error(self, graph: str = "") -> RustOrtError:
         """Why the connection is dead, for one caller; with the post-mortem of a call of graph when there is one."""
@@ -289,7 +341,7 @@ class Connection:
 
     def forget(self) -> None:
         """In a forked child: closes this process's copies without a word to the daemon."""
-        self._lock = threading.Lock()
+        self._changed, self._sending, self._reader = threading.Condition(), threading.Lock(), None
         self.dead = DaemonLost("this connection belongs to the process that forked; call again")
         with contextlib.suppress(OSError):
             self._socket.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -43,7 +44,10 @@ class Part:
         self._connection: Connection | None = None
         self._arena: Arena | None = None
         self._plans: dict[object, CallPlan] = {}
+        self._plans_lock = threading.Lock()
         self._plan: CallPlan | None = None
+        self._held = client.releases.watch(self, spec.graph.graph_id)
+        self._dead = client.releases.dead
         _parts.add(self)
 
     @property
@@ -54,7 +58,11 @@ class Part:
     # --- preparation ---
 
     def prepare(self, *, again: bool = False) -> Connection:
-        """Sends graph and model to the current connection, unless it has them."""
+        """Sends graph and model to the current connection, unless it has them. again: a dump was opened since, which
+        is to have them."""
+        connection = self._connection
+        if connection is not None and connection.lives() and not again:
+            return connection
         with self.client.lock:
             connection = self.client.leased()
             if connection is self._connection and not again:
@@ -62,7 +70,11 @@ class Part:
             if (self.spec.graph.graph_id, self.spec.graph.name) not in connection.graphs or again:
                 self.client.register_on(connection, self.spec.graph)
             epoch = connection.dump_epoch
+            if connection is self._connection:
+                self._dump_epoch = epoch
+                return connection
             prepared = connection.ask(self._prepare_request())
+            self._held.add(connection, prepared.handle)
             got = [value.name for value in prepared.inputs], [value.name for value in prepared.outputs]
             if got != (self.spec.input_names, self.spec.output_names):
                 raise ClientError(
@@ -106,6 +118,8 @@ class Part:
         Errors: ClientError for an input that cannot be sent, DaemonFault, ExecutorLost, DaemonLost; after a loss the
         next call works. A peer that was lost before it began with this call is replaced within it.
         """
+        if self._dead:
+            self.client.release_dead()
         if profiler_runs():
             with self._profiled():
                 return self._called(inputs, eager_nodes)
@@ -215,7 +229,7 @@ class Part:
             if len(specs) != len(self.spec.output_names):
                 raise ClientError(f"expected {len(self.spec.output_names)} output specs, got {len(specs)}")
             plan = CallPlan(slots, specs)
-            with self.client.lock:
+            with self._plans_lock:  # not the client's: another thread may hold that while a session is built
                 while len(self._plans) >= MAX_PLANS:
                     self._plans.pop(next(iter(self._plans)))
                 self._plans[key] = plan
@@ -284,6 +298,7 @@ class _NotBegun(Exception):
 
 def _after_fork_in_child() -> None:
     for part in list(_parts):
+        part._plans_lock = threading.Lock()
         part._connection = None
         part._plans = {}
         part._plan = None

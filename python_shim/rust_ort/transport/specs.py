@@ -37,6 +37,8 @@ class GraphSpec:
     parts_json: str = ""
     compute_nodes: int = 0
     eager_nodes: int = 0
+    watched: object = field(default=None, init=False, repr=False, compare=False)
+    """By whoever tells the daemon when it is gone."""
 
 
 @dataclass(frozen=True, kw_only=True)

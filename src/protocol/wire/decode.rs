@@ -83,6 +83,10 @@ pub(super) fn request(body: proto::request::Body) -> Decoded<Request> {
         }),
         Body::GetPlan(get) => Request::GetPlan(graph_id("GetPlan.graph_id", &get.graph_id)?),
         Body::PutPlan(put) => Request::PutPlan { graph: graph_id("PutPlan.graph_id", &put.graph_id)?, plan: put.plan },
+        Body::Release(release) => Request::Release(Release {
+            handles: release.handles.into_iter().map(PartHandle).collect(),
+            graphs: (release.graph_ids.iter().map(|id| graph_id("Release.graph_ids", id))).collect::<Decoded<_>>()?,
+        }),
         Body::GetStatus(_) => Request::GetStatus,
         Body::Stop(stop) => Request::Stop { force: stop.force },
     })

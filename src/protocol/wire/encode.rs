@@ -98,6 +98,10 @@ pub(super) fn request_to_proto(request: &Request) -> proto::request::Body {
         Request::PutPlan { graph, plan } => {
             Body::PutPlan(proto::PutPlan { graph_id: graph.to_string(), plan: plan.clone() })
         }
+        Request::Release(release) => Body::Release(proto::Release {
+            handles: release.handles.iter().map(|handle| handle.0).collect(),
+            graph_ids: release.graphs.iter().map(ToString::to_string).collect(),
+        }),
         Request::GetStatus => Body::GetStatus(proto::GetStatus {}),
         Request::Stop { force } => Body::Stop(proto::Stop { force: *force }),
     }

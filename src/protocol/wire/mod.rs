@@ -70,16 +70,17 @@ type Decoded<T> = Result<T, DecodeError>;
 
 /// A request as it came: its id, which is known even when the rest is refused, and the rest.
 pub fn decode_request(body: Bytes) -> (u64, Decoded<Request>) {
-    let guess = leading_id(&body);
+    let guess = request_id(&body);
     match proto::Request::decode(body) {
         Ok(message) => (message.request_id, message.body.ok_or(missing("Request.body")).and_then(request)),
         Err(error) => (guess, Err(DecodeError::Protobuf(error.to_string()))),
     }
 }
 
-/// The request id of a body that is otherwise broken, when it stands first as every known encoder writes it; else 0.
-fn leading_id(body: &[u8]) -> u64 {
-    match body {
+/// The request id of a body that is otherwise broken or not read to its end, when it stands first as every known encoder
+/// writes it; else 0.
+pub fn request_id(body_start: &[u8]) -> u64 {
+    match body_start {
         [0x08, rest @ ..] => prost::encoding::decode_varint(&mut &rest[..]).unwrap_or(0),
         _ => 0,
     }

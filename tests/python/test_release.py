@@ -1,0 +1,256 @@
+"""What a process no longer has goes in the daemon, too: graphs, parts, models and sessions."""
+
+import gc
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Daemon, wait_until
+from torch._C._dynamo.eval_frame import reset_code
+
+import rust_ort
+from rust_ort import graph_info
+from rust_ort.graph_info import GraphInfo, GraphLog
+from rust_ort.transport.part import _parts
+from rust_ort.transport.releases import Releases
+
+N_GRAPHS = 200
+
+
+def compiled(scale: float, **options: Any) -> Any:
+    """A function that is a graph of its own for each scale."""
+    names: dict[str, Any] = {"torch": torch}
+    exec(f"def scaled(x):\n    return torch.tanh(x) * {scale}", names)
+    return torch.compile(names["scaled"], backend=rust_ort.backend(**options))
+
+
+def drop(function: Any) -> None:
+    """What Dynamo compiled of the function is gone, as after `torch._dynamo.reset()` of everything: torch 2.13 keeps it
+    longer than the function."""
+    reset_code(function._torchdynamo_orig_callable.__code__)
+
+
+def held(daemon: Daemon) -> dict[str, int]:
+    """What the daemon and the executor have of this process."""
+    gc.collect()
+    status = daemon.client().status()
+    (client,) = [client for client in status["clients"] if client["pid"] == os.getpid()]
+    sessions = sum(executor["sessions"] for executor in status["executors"])
+    return {"graphs": client["graphs"], "parts": client["parts"], "kept": client["kept_bytes"], "sessions": sessions}
+
+
+def resident_mb(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/statm").read_text().split()
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def executor_pid(daemon: Daemon) -> int:
+    (executor,) = daemon.client().status()["executors"]
+    return int(executor["pid"])
+
+
+def test_two_hundred_graphs_compiled_and_dropped_leave_nothing(daemon: Daemon) -> None:
+    x = torch.randn(8, 8)
+    most, parts, early = {}, 0, {}
+    for n in range(N_GRAPHS):
+        assert torch.allclose(compiled(n + 0.5)(x), torch.tanh(x) * (n + 0.5), atol=1e-4)
+        torch._dynamo.reset()
+        if n % 20 == 19:
+            found = held(daemon)
+            most = {name: max(found[name], most.get(name, 0)) for name in found}
+            parts = max(parts, len(_parts))
+            pids = {"client": os.getpid(), "executor": executor_pid(daemon)}
+            if not early:
+                early = {name: resident_mb(pid) for name, pid in pids.items()}
+    assert (most["graphs"], most["parts"], most["sessions"], parts) == (0, 0, 0, 0)
+    assert most["kept"] == 0
+    late = {name: resident_mb(pid) for name, pid in pids.items()}
+    # One such session takes a megabyte and more: a hundred and eighty that stayed would show.
+    assert all(late[name] - early[name] < 100 for name in late), (early, late)
+
+
+def test_what_is_dropped_goes_and_the_rest_stays(daemon: Daemon) -> None:
+    x = torch.randn(4)
+    one, two = compiled(2.0), compiled(3.0)
+    one(x), two(x)
+    both = held(daemon)
+    assert (both["graphs"], both["parts"], both["sessions"]) == (2, 2, 2)
+    drop(one)
+    only = held(daemon)
+    assert (only["graphs"], only["parts"], only["sessions"]) == (1, 1, 1)
+    assert 0 < only["kept"] < both["kept"]
+    built = daemon.client().status()["counters"]["sessions_built"]
+    assert torch.allclose(two(x), torch.tanh(x) * 3)
+    assert daemon.client().status()["counters"]["sessions_built"] == built, "the other was not built again"
+
+
+def test_a_call_of_another_graph_tells_what_died(daemon: Daemon) -> None:
+    x = torch.randn(4)
+    one, two = compiled(2.0), compiled(3.0)
+    one(x), two(x)
+    drop(one)
+    gc.collect()
+    assert len(daemon.client().releases.dead) > 0, "a deleter talks to nobody"
+    two(x)
+    assert len(daemon.client().releases.dead) == 0
+
+
+def test_equal_graphs_share_what_the_last_of_them_releases(daemon: Daemon) -> None:
+    x = torch.randn(4)
+    one, two = compiled(2.0), compiled(2.0, compare_every=7)
+    one(x), two(x)
+    both = held(daemon)
+    assert (both["graphs"], both["parts"], both["sessions"]) == (1, 2, 1)
+    drop(one)
+    only = held(daemon)
+    assert (only["graphs"], only["parts"], only["sessions"]) == (1, 1, 1)
+    assert torch.allclose(two(x), torch.tanh(x) * 2)
+    drop(two)
+    assert held(daemon) == {"graphs": 0, "parts": 0, "kept": 0, "sessions": 0}
+
+
+def test_a_pending_backward_keeps_its_graph(daemon: Daemon) -> None:
+    layer = torch.nn.Linear(4, 4)
+    model = torch.compile(layer, backend=rust_ort.backend())
+    loss = model(torch.randn(2, 4)).square().sum()
+    loss.backward(retain_graph=True)
+    assert held(daemon)["graphs"] == 2
+    expected = layer.weight.grad.clone()
+    layer.weight.grad = None
+    del model
+    torch._dynamo.reset()
+    assert held(daemon)["graphs"] >= 1
+    loss.backward()
+    assert torch.equal(layer.weight.grad, expected)
+    del loss
+    assert held(daemon)["graphs"] == 0
+
+
+def test_a_graph_that_is_wholly_eager_is_released(daemon: Daemon) -> None:
+    f = torch.compile(lambda x: torch.linalg.eigvals(x).abs().clone(), backend=rust_ort.backend())
+    f(torch.randn(3, 3))
+    assert held(daemon)["graphs"] >= 1
+    del f
+    torch._dynamo.reset()
+    assert held(daemon)["graphs"] == 0
+
+
+def test_dumps_that_come_and_go_prepare_nothing_again(daemon: Daemon, tmp_path: Path) -> None:
+    x = torch.randn(4)
+    f = compiled(2.0)
+    f(x)
+    before = held(daemon)
+    for n in range(5):
+        with rust_ort.dump(f"run_{n}", folder=tmp_path, clean=True) as path:
+            f(x)
+        (graph,) = [folder for folder in Path(path).iterdir() if folder.is_dir()]
+        assert (graph / "part_0" / "model.onnx").exists() and (graph / "part_0" / "model.ort.onnx").exists()
+        assert (graph / "part_0" / "test_data_set_0" / "input_0.pb").exists()
+    assert held(daemon) == before
+
+
+def test_graphs_that_die_at_exit_or_on_other_threads_are_silent(daemon: Daemon) -> None:
+    program = """
+        import gc, threading, torch, rust_ort
+        def f(x):
+            return torch.tanh(x) * 2
+        class Scaled(torch.nn.Module):
+            def forward(self, x):
+                return torch.tanh(x) * 3
+        x = torch.randn(4)
+        kept = torch.compile(f, backend="rust_ort")
+        kept(x)
+        module = torch.compile(Scaled(), backend="rust_ort")
+        module(x)
+        def drop():
+            global module
+            del module
+            gc.collect()
+        thread = threading.Thread(target=drop)
+        thread.start()
+        thread.join()
+        assert torch.allclose(kept(x), torch.tanh(x) * 2)
+        torch._dynamo.reset()
+        del kept, f
+    """
+    ran = subprocess.run(
+        [sys.executable, "-W", "error::ResourceWarning", "-c", textwrap.dedent(program)], capture_output=True, text=True
+    )
+    assert (ran.returncode, ran.stderr) == (0, ""), ran.stderr
+    wait_until(lambda: not daemon.client().status()["clients"][1:], "the process is gone from the daemon")
+
+
+def info(nodes: int = 1) -> GraphInfo:
+    return GraphInfo(
+        name="g", direction="inference", graph_id="0" * 64, compute_nodes=nodes, parts=[], eager=[], seconds={}
+    )
+
+
+def test_the_log_keeps_what_lives_and_the_newest_of_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph_info, "KEPT_GRAPHS", 3)
+    monkeypatch.setattr(graph_info, "KEPT_NODES", 100)
+    log = GraphLog()
+    living = info()
+    living.code = lambda: log
+    log.add(living)
+    dead = [info() for _ in range(7)]
+    for graph in dead[:6]:
+        log.add(graph)
+    assert log.list() == [living, *dead[:6]]
+    log.add(dead[6])
+    assert log.list() == [living, *dead[4:]]
+    large = [info(90), info(90), info(30)]
+    for graph in large:
+        log.add(graph)
+    assert log.list() == [living, large[2]]
+
+
+def test_names_are_unique_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph_info, "KEPT_NAMES", 10)
+    monkeypatch.setattr(graph_info, "_names", {})
+    names = [graph_info.unique_name("0_0") for _ in range(4)]
+    assert names == ["0_0", "0_0_1", "0_0_2", "0_0_3"]
+    assert graph_info.unique_name("0_0_2") == "0_0_2_1"
+    for n in range(100):
+        graph_info.unique_name(f"{n}_7")
+    assert len(graph_info._names) == 10
+
+
+class Connection:
+    """Takes requests."""
+
+    def __init__(self) -> None:
+        self.graphs = {("a" * 64, "0_0"), ("a" * 64, "0_0_1"), ("b" * 64, "1_0")}
+        self.asked: list[Any] = []
+
+    def ask(self, request: Any) -> None:
+        self.asked.append(request)
+
+
+class User:
+    pass
+
+
+def test_a_graph_goes_with_the_last_of_its_users_and_only_this_connections_handles() -> None:
+    releases, connection, lost = Releases(), Connection(), Connection()
+    users = [User(), User(), User()]
+    for user, graph, on, handle in zip(users, "aab", (connection, connection, lost), (1, 2, 3), strict=True):
+        releases.watch(user, graph * 64).add(on, handle)  # type: ignore[arg-type]
+    del users[0]
+    releases.tell(connection)  # type: ignore[arg-type]
+    assert [list(request.release.handles) for request in connection.asked] == [[1]]
+    assert not connection.asked[0].release.graph_ids
+    users.clear()
+    del user
+    gc.collect()
+    releases.tell(connection)  # type: ignore[arg-type]
+    last = connection.asked[1].release
+    assert (list(last.handles), list(last.graph_ids)) == ([2], ["a" * 64, "b" * 64])
+    assert connection.graphs == set()
+    releases.tell(connection)  # type: ignore[arg-type]
+    assert len(connection.asked) == 2, "nothing died, nothing is asked"

@@ -1,0 +1,168 @@
+"""Requests of several threads side by side, and clients that die inside one."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import WATCHDOG_S, Daemon, wait_until
+from test_client import add, binary_model, out, part
+
+from rust_ort.client import GraphSpec, Part, PartSpec
+from rust_ort.errors import DaemonLost
+from rust_ort.transport import process
+from rust_ort.transport.arena import Arena
+
+
+@pytest.fixture
+def hung(daemon: Daemon, tmp_path: Path) -> Iterator[tuple[PartSpec, Path]]:
+    """A part whose preparation waits for a disk, until somebody opens the file."""
+    graph = GraphSpec(graph_id="f" * 64, name="slow", direction="inference", compute_nodes=1)
+    spec = PartSpec(
+        graph=graph, part=0, model=binary_model("Mul", (3,)), fx_values={"z": "z"}, input_names=["x", "y"],
+        output_names=["z"], outputs=[out((3,))],
+    )  # fmt: skip
+    file = tmp_path / "run" / "slow" / "parts.json"
+    yield spec, file
+
+
+def let_go(file: Path) -> None:
+    """The reader finds an empty file."""
+    os.close(os.open(file, os.O_WRONLY))
+
+
+class Preparing:
+    """A thread that prepares a part."""
+
+    def __init__(self, daemon: Daemon, spec: PartSpec) -> None:
+        self.made: list[Any] = []
+        self.thread = threading.Thread(target=self._run, args=(daemon, spec), daemon=True)
+        self.thread.start()
+
+    def _run(self, daemon: Daemon, spec: PartSpec) -> None:
+        try:
+            self.made.append(daemon.client().part(spec, daemon.options()))
+        except BaseException as error:
+            self.made.append(error)
+
+    def join(self) -> Any:
+        self.thread.join(WATCHDOG_S)
+        assert not self.thread.is_alive()
+        return self.made[0]
+
+
+def test_calls_that_need_a_segment_do_not_wait_for_another_threads_preparation(
+    monkeypatch: pytest.MonkeyPatch, daemon: Daemon, hung: tuple[PartSpec, Path], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(process, "_arena", Arena())
+    spec, file = hung
+    sizes = lambda inputs: [out(tuple(inputs[0].shape))]  # noqa: E731
+    run = part(daemon.client(), daemon, binary_model("Add", ("n",)), sizes)
+    run([torch.ones(10), torch.ones(10)])
+    daemon.client().open_dump(folder=str(tmp_path), run="run")
+    file.parent.mkdir()
+    os.mkfifo(file)
+    preparing = Preparing(daemon, spec)
+    connection = daemon.client()._connection
+    assert connection is not None
+    wait_until(lambda: len(connection._awaited) == 1, "the preparation is with the daemon")
+    segments = len(process.arena().segments)
+    large = torch.ones(40 << 20)  # 160 MB: twice what is there
+    done: list[Any] = []
+    caller = threading.Thread(target=lambda: done.append(run([large, large])), daemon=True)
+    caller.start()
+    caller.join(WATCHDOG_S)
+    try:
+        assert not caller.is_alive(), "the call waits for the other thread's preparation"
+        assert preparing.thread.is_alive(), "the preparation is over: nothing was shown"
+        assert len(process.arena().segments) > segments
+        assert done[0][0][-1] == 2
+    finally:
+        let_go(file)
+    assert isinstance(preparing.join(), Part)
+
+
+def test_a_lost_daemon_wakes_every_thread_that_waits(
+    daemon: Daemon, hung: tuple[PartSpec, Path], tmp_path: Path
+) -> None:
+    spec, file = hung
+    client = daemon.client()
+    client.open_dump(folder=str(tmp_path), run="run")
+    file.parent.mkdir()
+    os.mkfifo(file)
+    first = Preparing(daemon, spec)
+    connection = client._connection
+    assert connection is not None
+    wait_until(lambda: len(connection._awaited) == 1, "the first waits")
+    errors: list[BaseException] = []
+
+    def flush() -> None:
+        try:
+            client.flush_dump()
+        except DaemonLost as error:
+            errors.append(error)
+
+    others = [threading.Thread(target=flush, daemon=True) for _ in range(3)]
+    for thread in others:
+        thread.start()
+    wait_until(lambda: len(connection._awaited) == 4, "all wait")
+    daemon.stop()
+    for thread in others:
+        thread.join(WATCHDOG_S)
+        assert not thread.is_alive()
+    assert len(errors) == 3
+    assert isinstance(first.join(), DaemonLost)
+
+
+PROGRAM = """
+    import torch, rust_ort
+    def f(x):
+        return torch.tanh(x)
+    options = {"compare": "outputs", "compare_every": 2}
+    compiled = torch.compile(f, backend=rust_ort.backend(**options))
+    compiled(torch.randn(4))
+    print("ready", flush=True)
+    input()
+    compiled(torch.randn(4))
+    compiled(torch.randn(4))
+"""
+
+
+def test_a_client_killed_in_an_observed_call_frees_everything_at_once(
+    monkeypatch: pytest.MonkeyPatch, daemon: Daemon, tmp_path: Path
+) -> None:
+    hold, held = tmp_path / "hold", tmp_path / "hold.held"
+    monkeypatch.setenv("RUST_ORT_TEST_HOLD", str(hold))
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(PROGRAM)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        held.unlink(missing_ok=True)
+        hold.touch()
+        process.stdin.write("\n")
+        process.stdin.flush()
+        wait_until(held.exists, "the call is inside")
+        if not status_of(daemon, process.pid):
+            pytest.fail("the client is not there")
+        process.send_signal(signal.SIGKILL)
+    wait_until(lambda: not status_of(daemon, process.pid), "the daemon sees that the client is gone")
+    (executor,) = daemon.client().status()["executors"]
+    assert executor["leased_to"] is None
+    hold.unlink()
+    run = add(daemon)
+    assert run([torch.ones(10), torch.ones(10)])[0].tolist() == [2.0] * 10
+    assert run.client._connection is not None
+    assert run.client._connection.executor_pid == executor["pid"], "the same, warm"
+
+
+def status_of(daemon: Daemon, pid: int) -> list[Any]:
+    return [client for client in daemon.client().status()["clients"] if client["pid"] == pid]
