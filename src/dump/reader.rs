@@ -145,7 +145,7 @@ pub enum Place {
 /// run.part(&name, 0, b"", "{}")?;
 /// let shape = Shape::new([1]).expect("a small shape");
 /// let x = TensorView::new(DType::U8, &shape, &[5]).expect("one byte");
-/// run.begin_step(&name, 0, StepId(0), &[("x".to_owned(), x)])?;
+/// run.begin_step(&name, 0, StepId(0), &[("x".to_owned(), (&x).into())])?;
 /// run.flush();
 ///
 /// let Place::Run(found) = find(run.path())? else { panic!("a run") };
