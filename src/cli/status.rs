@@ -79,7 +79,7 @@ fn client(client: &ClientStatus) -> Vec<String> {
         client.graphs.to_string(),
         client.parts.to_string(),
         mebibytes(client.segment_bytes),
-        mebibytes(client.kept_bytes as u64),
+        mebibytes(client.kept_bytes),
         client.dump.clone().unwrap_or_else(none),
     ]
 }

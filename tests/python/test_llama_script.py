@@ -46,7 +46,7 @@ def expected_rows(backward: int, refused: str) -> dict[str, str]:
 @pytest.fixture
 def first_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """Graph names as in a process of its own."""
-    monkeypatch.setattr("rust_ort.graph_info._names", set())
+    monkeypatch.setattr("rust_ort.graph_info._names", {})
 
 
 @pytest.mark.usefixtures("daemon", "first_names")

@@ -137,6 +137,13 @@ def wrap(graph: onnx.GraphProto, node: onnx.NodeProto, rest: Callable[[str, str]
         graph.node.insert(at + 1 + offset, extra)
 
 
+def send(part: Any, model: bytes) -> None:
+    """Makes the daemon's model of the part another: what is prepared already is not sent a second time."""
+    part.spec.model = model
+    part._connection = None
+    part.prepare()
+
+
 Plant = Callable[[onnx.GraphProto, onnx.NodeProto], None]
 
 # (direction, what is wrong, ONNX operator, which of them)
@@ -186,11 +193,9 @@ def test_the_first_local_mismatch_is_the_planted_node(decoder: Decoder) -> None:
         name = node.output[0]
         assert name in part.spec.named_values, f"{what} {index} makes {name}, which is no FX value: choose another"
         plant(model.graph, node)
-        part.spec.model = model.SerializeToString()
-        part.prepare(again=True)
+        send(part, model.SerializeToString())
         seen = decoder.step()
-        part.spec.model = right[direction]
-        part.prepare(again=True)
+        send(part, right[direction])
         other = "backward" if direction == "forward" else "forward"
         wrong = [node.name for node in seen[direction] if node.is_wrong]
         outcome.append((direction, plant.__name__, name, wrong, [n.name for n in seen[other] if n.is_wrong]))
@@ -271,8 +276,7 @@ def test_comparing_stops_at_the_first_mismatch(decoder: Decoder) -> None:
     # Small batches: what is in the batch of the mismatch has been judged with it.
     object.__setattr__(part.options, "compare_stop", "first")
     object.__setattr__(part.options, "compare_memory", 1 << 16)
-    part.spec.model = model.SerializeToString()
-    part.prepare(again=True)
+    send(part, model.SerializeToString())
     nodes = decoder.step()["forward"]
     first = next(index for index, node in enumerate(nodes) if node.is_wrong)
     left_out = [node for node in nodes[first + 1 :] if node.local.kind == "not_compared"]
