@@ -51,7 +51,8 @@ def rearrange(x: Tensor) -> list[Tensor]:
     folded = x.permute(0, 2, 3, 1).flatten(1, 2).unsqueeze(1).squeeze(1)
     repeated = x.expand(3, *x.shape).clone()
     triangle = x.new_zeros(x.shape) + x.tril() + torch.eye(9, 7)
-    return [first, second, folded, repeated, triangle, *x.chunk(3, 3), x.reshape(4, -1).t(), x.roll(2, 1), *x.unbind()]
+    views = [first, second, folded, *x.chunk(3, 3), x.reshape(4, -1).t(), *x.unbind()]  # as outputs they stay in torch
+    return [*(view * 1.5 for view in views), repeated, triangle, x.roll(2, 1)]
 
 
 def convert(x: Tensor) -> list[Tensor]:
