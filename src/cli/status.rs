@@ -57,11 +57,13 @@ fn daemon(status: &Status) -> String {
     };
     format!(
         "daemon {pid}, version {version}, up {}, ends after {} without a client\n{replaced}  socket  {socket}\n  \
-         log     {log}\n  memory  {} daemon, {} executors\n  graphs  {} known\n",
+         log     {log}\n  memory  {} daemon, {} executors\n  kept    {} for clients, of at most {}\n  graphs  {} known\n",
         duration(*uptime_s),
         duration(*idle_timeout_s),
         mebibytes(own),
         mebibytes(executors),
+        mebibytes(status.memory.kept_bytes),
+        mebibytes(status.memory.kept_limit_bytes),
         status.graphs,
     )
 }

@@ -140,11 +140,12 @@ impl Client {
         Ok(())
     }
 
-    /// Forgets everything of a client that has left, so that nothing waits for the request that may still be served.
-    /// Returns what to give back, and to end without a lock.
+    /// Forgets everything of a client that has left, so that nothing waits for the request that may still be served; but
+    /// for its dump, which stays where a daemon that ends finds it. Returns what to give back, and to end without a lock.
     pub(super) fn leave(&self) -> State {
-        let gone = State { gone: true, ..State::default() };
-        std::mem::replace(&mut *self.state(), gone)
+        let mut state = self.state();
+        let gone = State { gone: true, dump: state.dump.clone(), ..State::default() };
+        std::mem::replace(&mut *state, gone)
     }
 
     /// Sends a notice; a client that is gone misses nothing.

@@ -244,8 +244,6 @@ impl Drop for Leaving<'_> {
     fn drop(&mut self) {
         let client = &self.client;
         let held = client.leave();
-        // The dump stays where a daemon that ends finds it, until it is written.
-        client.state().dump.clone_from(&held.dump);
         if let Some(executor) = held.executor.as_ref().filter(|executor| !executor.is_gone()) {
             // Ends the run that the other thread may wait for, too.
             self.daemon.pool.give_back(executor);
@@ -254,14 +252,15 @@ impl Drop for Leaving<'_> {
                 parts.for_each(|part| self.daemon.quarantine.survived(part.graph, part.part));
             }
         }
-        if let Some(dump) = &held.dump {
-            dump.end_within(Duration::MAX);
-            client.state().dump = None;
-        }
         drop(held);
         drop(self.queue.take());
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
             tracing::error!(client = client.id.0, "the thread of its requests panicked");
+        }
+        let dump = client.state().dump.clone();
+        if let Some(dump) = dump {
+            dump.end_within(Duration::MAX);
+            client.state().dump = None;
         }
         lock(&self.daemon.clients).remove(&client.id);
         tracing::info!(client = client.id.0, "client left");
