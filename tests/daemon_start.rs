@@ -8,13 +8,14 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use rust_ort::daemon::peer::Peer;
 use rust_ort::protocol::control::{Hello, Notice, Reply, Request};
 use rust_ort::protocol::frame::{FrameHeader, FrameKind};
 use rust_ort::protocol::message::{ErrorCode, ErrorKind, WireError};
 use rust_ort::protocol::wire;
+use serde_json::json;
 use support::{Client, Home, code, refused, wait_for};
 
 #[test]
@@ -58,11 +59,33 @@ fn serve_beside_a_running_daemon_says_who_serves() {
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert_eq!(text, format!("daemon {} serves {} already\n", home.daemon_pid(), home.socket().display()));
     }
+    let json = |arguments: &[&str]| -> serde_json::Value {
+        serde_json::from_slice(&home.command().args(arguments).arg("--json").output().unwrap().stdout).unwrap()
+    };
+    let (daemon_pid, socket) = (home.daemon_pid(), home.socket());
+    for arguments in [&["serve"][..], &["serve", "--background"]] {
+        let expected =
+            json!({"schema": "rust_ort/cli/serve/1", "daemon_pid": daemon_pid, "socket": socket, "already": true});
+        assert_eq!(json(arguments), expected);
+    }
     let other = home.folder.path().join("socket/v2.sock");
     let output = home.command().args(["serve", "--background", "--socket"]).arg(&other).output().unwrap();
     let pid = Peer::connect(&other, "test").unwrap().1.daemon_pid;
     assert_eq!(String::from_utf8_lossy(&output.stdout), format!("daemon {pid} serves {}\n", other.display()));
     assert!(home.command().args(["stop", "--socket"]).arg(&other).status().unwrap().success());
+    let ended = json!({"schema": "rust_ort/cli/stop/1", "daemon_pid": daemon_pid, "socket": socket});
+    assert_eq!(json(&["stop"]), ended);
+}
+
+/// A reader that has gone is no error: the daemon serves all the same.
+#[test]
+fn background_without_a_reader_serves() {
+    let home = Home::empty();
+    let mut child = home.command().args(["serve", "--background"]).stdout(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert!(child.wait().unwrap().success());
+    Peer::connect(&home.socket(), "test").unwrap();
+    assert!(home.command().arg("stop").status().unwrap().success());
 }
 
 /// Soft and hard limit of open files.

@@ -22,8 +22,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = ROOT / "python_shim/pyproject.toml"
 REQUIREMENTS = ROOT / "python_shim/requirements-dev.txt"
+PARALLEL = ROOT / "tests/python/parallel.args"
+"""pytest's arguments for several processes."""
 SHOWN = ("torch", "onnxruntime", "onnx", "onnxscript", "onnx-ir", "numpy", "protobuf")
 """Whose versions a result names: what the package depends on."""
+TEST_ONLY = ("transformers", "huggingface_hub", "tokenizers", "safetensors", "pytest", "pytest-timeout", "pytest-xdist",
+             "expecttest", "hypothesis")  # fmt: skip
+"""What the tests need beside it."""
 PIP = ("--disable-pip-version-check", "--progress-bar", "off", "--quiet")
 WATCHDOG_S = 3 * 3600
 
@@ -112,7 +117,7 @@ class Environment:
         junit.unlink(missing_ok=True)
         examples = ROOT / "target/release/examples"
         code = self.run(
-            "-m", "pytest", "-c", PROJECT, "--rootdir", ROOT, f"--junitxml={junit}", "-q", *tests,
+            "-m", "pytest", "-c", PROJECT, "--rootdir", ROOT, f"--junitxml={junit}", "-q", f"@{PARALLEL}", *tests,
             cwd=ROOT, log=log,
             RUST_ORT_BINARY=str(self.folder / "bin/rust-ort"),
             RUST_ORT_TEST_ONNXRUNTIME=str(self.library()),

@@ -13,10 +13,9 @@ import sys
 import time
 from pathlib import Path
 
-from environments import ROOT, SHOWN, Counts, Environment, InstallFailed, tested
+from environments import ROOT, SHOWN, TEST_ONLY, Counts, Environment, InstallFailed, tested
 
 TESTS = ("test_entry.py", "test_torch_private.py", "test_threads.py", "test_planted.py", "test_opset.py")
-TEST_ONLY = ("pytest", "pytest-timeout")
 LOGS = ROOT / "build/fresh-logs"
 
 

@@ -186,7 +186,8 @@ cargo_tests() {
 
 python_tests() {
     # shellcheck disable=SC2086  # ARGS is a list
-    "$PY" -m pytest -c python_shim/pyproject.toml --rootdir . --junitxml build/python-tests.xml tests/python ${ARGS:-}
+    "$PY" -m pytest -c python_shim/pyproject.toml --rootdir . --junitxml build/python-tests.xml \
+        @tests/python/parallel.args tests/python ${ARGS:-}
 }
 
 # `cargo build` was before, with the same target folder: pip's own build takes seconds.

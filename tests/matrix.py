@@ -19,14 +19,19 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from environments import ROOT, SHOWN, Counts, Environment, InstallFailed, cpu, lowest, tested
+from environments import ROOT, SHOWN, TEST_ONLY, Counts, Environment, InstallFailed, cpu, lowest, tested
 
 TORCH = ("2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0")
-TEST_ONLY = ("transformers", "huggingface_hub", "tokenizers", "safetensors", "pytest", "pytest-timeout", "expecttest",
-             "hypothesis")  # fmt: skip
 HOME = Path(os.environ.get("RUST_ORT_MATRIX_HOME") or ROOT / "build/matrix")
 STORE = ROOT / "docs/versions.json"
 REPORT = ROOT / "docs/versions.md"
+SLICE = (
+    "aliases", "backend_interface", "backend_modules", "custom_translations", "entry", "equal_backends", "export_parts",
+    "fork", "memory_formats", "mistakes", "nodes", "opset", "planted", "readme", "reference", "release",
+    "structures_autograd", "structures_counts", "structures_tensors", "tensor_kinds", "threads", "torch_private",
+    "training",
+)  # fmt: skip
+"""The files whose tests reach torch's tracing, the exporter, or a kernel of ONNX Runtime: with --slice these alone."""
 EXIT_WORDS = {0: "matches", 1: "mismatch", 2: "error", 3: "nothing compared"}
 
 
@@ -45,10 +50,11 @@ class Cell:
 
 @dataclass(kw_only=True)
 class Result:
-    """What a cell gave. main_job: exit code in words; error: why there is no more."""
+    """What a cell gave. main_job: exit code in words; extent: which tests ran; error: why there is no more."""
 
     versions: dict[str, str] = field(default_factory=dict)
     main_job: str = "not run"
+    extent: str = "all"
     tests: Counts | None = None
     error: str = ""
     seconds: float = 0.0
@@ -124,18 +130,19 @@ def report(known: dict[str, Any]) -> str:
         "# Versions",
         "",
         "Each row: the package installed by pip with these versions, the main job (small), and the Python tests. Made",
-        "by `make matrix`; one cell again: `make matrix ARGS=\"--torch 2.15.0 --onnxruntime 1.31.1\"`. The ranges in",
-        "`python_shim/pyproject.toml` are what is green here.",
+        "by `make matrix`; one cell again: `make matrix ARGS=\"--torch 2.15.0 --onnxruntime 1.31.1\"`. Tests: all, or,",
+        f"with `--slice`, the {len(SLICE)} files that reach torch's tracing, the exporter or a kernel of ONNX Runtime",
+        "(`SLICE` in `tests/matrix.py`). The ranges in `python_shim/pyproject.toml` are what is green here.",
         "",
-        f"| {' | '.join(SHOWN)} | main job | passed | failed | skipped |",
-        f"|{'---|' * (len(SHOWN) + 4)}",
+        f"| {' | '.join(SHOWN)} | main job | tests | passed | failed | skipped |",
+        f"|{'---|' * (len(SHOWN) + 5)}",
     ]  # fmt: skip
     for cell in cells():
         result = known.get(cell.name)
         versions = (result or {}).get("versions") or cell.versions
         row = [versions.get(name, "") for name in SHOWN]
         tests = (result or {}).get("tests") or {}
-        row.append(result["main_job"] if result else "not run yet")
+        row += [result["main_job"], result["extent"]] if result else ["not run yet", ""]
         row += [str(tests.get(key, "")) for key in ("passed", "failed", "skipped")]
         lines.append(f"| {' | '.join(row)} |")
     lines += ["", *machines(known), "", "## Failures", "", *failures(known)]
@@ -183,6 +190,7 @@ def main() -> int:
     parser.add_argument("--torch", nargs="*", help="only these versions of torch")
     parser.add_argument("--onnxruntime", nargs="*", help="only these versions of onnxruntime, declared or not")
     parser.add_argument("--lowest", action="store_true", help="only the cell with everything at its lowest")
+    parser.add_argument("--slice", action="store_true", help="only the test files that versions matter to")
     parser.add_argument("--tests", default="", help="only these test files or pytest arguments; prints, saves nothing")
     parser.add_argument("--report", action="store_true", help="write the table from docs/versions.json; run nothing")
     arguments = parser.parse_args()
@@ -192,6 +200,8 @@ def main() -> int:
     folder = ROOT / "tests/python"
     parts = shlex.split(arguments.tests)
     tests = [str(folder / part) if part.startswith("test_") else part for part in parts] or [str(folder)]
+    if arguments.slice:
+        tests = [str(folder / f"test_{name}.py") for name in SLICE]
     chosen = wanted(arguments)
     if not chosen:
         parser.error(f"no such cell; there are: {'; '.join(cell.name for cell in cells())}")
@@ -199,6 +209,7 @@ def main() -> int:
     for cell in chosen:
         print(f"{cell.name} …", flush=True)
         result = run(cell, tests)
+        result.extent = "slice" if arguments.slice else "all"
         green = green and result.green
         if not parts and cell in cells():
             save(cell, result)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import fx
 
 from rust_ort import observe
 from rust_ort.client import Client, GraphSpec, Part, Verdict
@@ -23,7 +22,7 @@ from rust_ort.graph_info import GraphInfo, half_tolerance, note_call
 from rust_ort.nodes import GraphNodes
 from rust_ort.options import Options, Tolerance
 from rust_ort.reference import generators, run_reference, set_generators
-from rust_ort.torch_private import autocast_off
+from rust_ort.torch_private import autocast_off, boxed
 from rust_ort.transport.specs import not_compared
 from rust_ort.transport.staging import as_plain
 
@@ -123,9 +122,11 @@ class CompiledGraph:
         self._compare = options.compare != "off"
         self._restride_all = restrides(plan.cut.module)
         self._restride = restrides(plan.cut.outer)
+        placeholders = (node for node in plan.cut.outer.graph.nodes if node.op == "placeholder")
+        self._unused = [position for position, node in enumerate(placeholders) if not node.users]
         self._runners: list[PartRunner] | None = None
         self._fast: Callable[[list[Any]], Any] | None = None
-        self._outer: fx.GraphModule | None = None
+        self._outer: Callable[[list[Any]], Any] | None = None
         if runners is not None:
             self._link(runners)
         self._keep_inputs = options.on_daemon_error == "eager"
@@ -236,12 +237,12 @@ class CompiledGraph:
         if self._restride is not None and self.info.eager:
             self._restride(args)
         _observed.now, before = observation, getattr(_observed, "now", None)
-        inputs = list(args)
-        args.clear()
+        for position in self._unused:
+            args[position] = None
         try:
             with autocast_off():
                 assert self._outer is not None
-                return self._outer.forward(*inputs)
+                return self._outer(args)
         finally:
             _observed.now = before
 
@@ -262,11 +263,10 @@ def _ran_in_eager(info: GraphInfo, why: str = "") -> Verdict:
     return not_compared(info.name, f"ran in eager: {reasons}")
 
 
-def _linked(plan: Plan, runners: Sequence[PartRunner]) -> fx.GraphModule:
-    """The outer module with each part replaced by its runner."""
+def _linked(plan: Plan, runners: Sequence[PartRunner]) -> Callable[[list[Any]], Any]:
+    """The outer module with each part replaced by its runner, as a boxed call."""
     outer = plan.cut.outer
     for planned, runner in zip(plan.parts, runners, strict=True):
         delattr(outer, planned.graph.name)
         object.__setattr__(outer, planned.graph.name, runner)
-    outer.recompile()
-    return outer
+    return boxed(outer)

@@ -58,6 +58,7 @@ USED: dict[str, str | None] = {
     "torch.fx.experimental.proxy_tensor.get_proxy_mode": None,
     "torch.fx.experimental.proxy_tensor.get_proxy_slot": None,
     "torch.fx.experimental.symbolic_shapes.free_unbacked_symbols": None,
+    "torch.fx.graph._BoxedCodeGen": "fx.Interpreter.boxed_run, slower",
     "torch.ops.aten.add.Tensor._schema": None,
     "torch.testing._internal.common_methods_invocations": None,
     "torch.utils._python_dispatch.TorchDispatchMode": None,
@@ -305,6 +306,22 @@ def make_graph_module(*args: Any) -> fx.GraphModule:
     """fx.GraphModule(*args), lazy inside lazy_graph_modules."""
     made: fx.GraphModule = find_or("torch.fx._lazy_graph_module._make_graph_module", fx.GraphModule)(*args)
     return made
+
+
+def interpreted(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
+    """What boxed gives, by public functions alone."""
+    return lambda args: fx.Interpreter(module).boxed_run(args)
+
+
+def boxed(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
+    """module(*args) as a call that empties the list of its arguments and lets go of each after its last use."""
+    code = find_or("torch.fx.graph._BoxedCodeGen", None)
+    if code is None:
+        return interpreted(module)
+    module.graph.set_codegen(code())
+    module.recompile()
+    # Not the bound method: a lazy module exchanges its forward when it is first run.
+    return lambda args: module.forward(args)
 
 
 def free_unbacked_symbols(value: object) -> Any:

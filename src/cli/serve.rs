@@ -5,7 +5,9 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use super::{Exit, Outcome, SocketArgument};
+use serde_json::json;
+
+use super::{Exit, Outcome, SocketArgument, json_text, table};
 use crate::daemon::listener::{self, Config, Served};
 use crate::daemon::peer::Peer;
 use crate::daemon::{paths, process};
@@ -22,6 +24,9 @@ pub(super) struct Arguments {
     /// Start a detached daemon and return when it answers
     #[arg(long)]
     background: bool,
+    /// Print which daemon serves as JSON
+    #[arg(long)]
+    json: bool,
     #[arg(long, hide = true)]
     detached: bool,
 }
@@ -34,7 +39,7 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
         memory_bytes: memory_bytes()?,
     };
     if arguments.background {
-        return start(&config);
+        return start(&config, arguments.json);
     }
     if arguments.detached {
         // Away from the terminal of whoever started it. Fails only for a group's leader, which has no need of it.
@@ -42,13 +47,20 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
     }
     let socket = config.socket.clone();
     if let Served::Elsewhere { pid } = listener::serve(config)? {
-        println!("{}", serves_already(pid, &socket));
+        return tell(pid, &socket, true, arguments.json);
     }
     Ok(Exit::Success)
 }
 
-fn serves_already(pid: u32, socket: &Path) -> String {
-    format!("daemon {pid} serves {} already", socket.display())
+/// Says which daemon serves. already: it was there before.
+fn tell(pid: u32, socket: &Path, already: bool, as_json: bool) -> Outcome {
+    let text = if as_json {
+        json_text("serve", json!({ "daemon_pid": pid, "socket": socket, "already": already }))?
+    } else {
+        format!("daemon {pid} serves {}{}\n", socket.display(), if already { " already" } else { "" })
+    };
+    table::put(&text)?;
+    Ok(Exit::Success)
 }
 
 fn idle_timeout(given: Option<f64>) -> Result<Duration, Box<dyn std::error::Error>> {
@@ -72,11 +84,10 @@ fn memory_bytes() -> Result<Option<u64>, Box<dyn std::error::Error>> {
     bytes.map(Some).ok_or_else(|| format!("RUST_ORT_MEMORY_MB: expected a whole number above 0, got {text:?}").into())
 }
 
-fn start(config: &Config) -> Outcome {
+fn start(config: &Config, as_json: bool) -> Outcome {
     let socket = &config.socket;
     if let Ok((_, welcome)) = Peer::connect(socket, "rust-ort serve") {
-        println!("{}", serves_already(welcome.daemon_pid, socket));
-        return Ok(Exit::Success);
+        return tell(welcome.daemon_pid, socket, true, as_json);
     }
     let mut child = process::own_command()
         .args(["serve", "--detached", "--idle-timeout-s"])
@@ -92,13 +103,8 @@ fn start(config: &Config) -> Outcome {
     loop {
         // Its own daemon or that of whoever was faster.
         let error = match Peer::connect(socket, "rust-ort serve") {
-            Ok((_, welcome)) if welcome.daemon_pid == child.id() => {
-                println!("daemon {} serves {}", child.id(), socket.display());
-                return Ok(Exit::Success);
-            }
             Ok((_, welcome)) => {
-                println!("{}", serves_already(welcome.daemon_pid, socket));
-                return Ok(Exit::Success);
+                return tell(welcome.daemon_pid, socket, welcome.daemon_pid != child.id(), as_json);
             }
             Err(error) => error,
         };

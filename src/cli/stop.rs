@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Exit, Outcome, SocketArgument, table};
+use serde_json::json;
+
+use super::{Exit, Outcome, SocketArgument, json_text, table};
 use crate::daemon::peer::{Peer, PeerError};
 use crate::daemon::socket;
 use crate::protocol::control::Request;
@@ -15,6 +17,9 @@ pub(super) struct Arguments {
     /// Also while clients are connected; their next call starts a daemon again
     #[arg(long)]
     force: bool,
+    /// Print which daemon ended as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Outcome {
@@ -22,7 +27,12 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
     let (mut peer, welcome) = match Peer::connect(&path, "rust-ort stop") {
         Ok(connected) => connected,
         Err(PeerError::Absent { .. }) => {
-            table::put(&format!("no daemon answers on {}\n", path.display()))?;
+            let text = if arguments.json {
+                json_text("stop", json!({ "daemon_pid": null, "socket": path }))?
+            } else {
+                format!("no daemon answers on {}\n", path.display())
+            };
+            table::put(&text)?;
             return Ok(Exit::Success);
         }
         Err(error) => return Err(error.into()),
@@ -42,7 +52,12 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    table::put(&format!("daemon {} ended\n", welcome.daemon_pid))?;
+    let text = if arguments.json {
+        json_text("stop", json!({ "daemon_pid": welcome.daemon_pid, "socket": path }))?
+    } else {
+        format!("daemon {} ended\n", welcome.daemon_pid)
+    };
+    table::put(&text)?;
     match incomplete {
         None => Ok(Exit::Success),
         Some(error) => Err(error.into()),

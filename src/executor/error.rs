@@ -17,7 +17,7 @@ pub const NO_ERROR_CODE: u32 = 0;
 pub enum ExecutorError {
     /// The library is absent, too old, or not loadable.
     #[error(
-        "onnxruntime library {}: {reason}; install onnxruntime 1.17 or later in the program's environment \
+        "onnxruntime library {}: {reason}; install onnxruntime 1.25.1 or later in the program's environment \
          (`pip install onnxruntime`) and check that the file exists", library.display()
     )]
     RuntimeMissing {

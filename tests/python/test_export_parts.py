@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import random
 from typing import Any
 
 import onnx
@@ -12,6 +14,7 @@ from functorch.compile import make_boxed_func
 from support import FakeClient, use_client
 from torch import fx, nn
 from torch._dynamo.backends.common import aot_autograd
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import rust_ort
 from rust_ort.errors import ClientError
@@ -37,6 +40,43 @@ def aot_graphs(function: Any, *args: Any, dynamic: bool = False) -> list[fx.Grap
     if isinstance(out, torch.Tensor) and out.requires_grad:
         out.sum().backward()
     return found
+
+
+@torch.library.custom_op("rust_ort_test::marked", mutates_args=())
+def marked(x: torch.Tensor, place: int) -> torch.Tensor:
+    return x.clone()
+
+
+@marked.register_fake
+def _(x: torch.Tensor, place: int) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_custom_operators_run_in_the_order_of_the_program(seed: int) -> None:
+    """They may do more than their schema says; a collective waits for the one that the other ranks begin."""
+    rng = random.Random(seed)
+    places = itertools.count()
+
+    def function(x: torch.Tensor) -> list[torch.Tensor]:
+        values = [x]
+        for _ in range(14):
+            value = rng.choice(values)
+            if rng.random() < 0.4:
+                values.append(marked(value, next(places)))
+            else:
+                values.append(torch.cos(value) + rng.choice(values))
+        return values[-6:]
+
+    gm = make_fx(function, tracing_mode="fake")(torch.randn(3))
+    gm.graph.eliminate_dead_code()
+
+    def order(graph: fx.Graph) -> list[Any]:
+        return [node.args for node in graph.nodes if node.target is torch.ops.rust_ort_test.marked.default]
+
+    expected = [args[1] for args in order(gm.graph)]
+    outer = partition.partition(gm, partition.Support()).outer.graph
+    assert [args[1] for args in order(outer)] == expected and all(len(args) == 2 for args in order(outer))
 
 
 def test_every_compute_node_is_in_one_part_or_in_eager_with_a_reason() -> None:

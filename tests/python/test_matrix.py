@@ -44,6 +44,11 @@ def test_every_dependency_is_at_its_lowest_once() -> None:
     assert set(cell.versions) == set(driver("environments").SHOWN)
 
 
+def test_the_slice_names_files() -> None:
+    matrix = driver("matrix")
+    assert all((ROOT / f"tests/python/test_{name}.py").exists() for name in matrix.SLICE)
+
+
 JUNIT = """<testsuites><testsuite>
 <testcase classname="tests.python.test_a" name="fine"/>
 <testcase classname="tests.python.test_a" name="wrong[1]">

@@ -15,9 +15,10 @@ from conftest import Daemon, wait_until
 from onnx import helper, numpy_helper
 from test_client import value
 from torch._C._dynamo.eval_frame import reset_code
+from torch.multiprocessing.reductions import StorageWeakRef
 
 import rust_ort
-from rust_ort import graph_info
+from rust_ort import compiled_graph, graph_info, torch_private
 from rust_ort.client import GraphSpec, OutputSpec, Part, PartSpec
 from rust_ort.graph_info import GraphInfo, GraphLog
 from rust_ort.transport.part import _parts
@@ -94,12 +95,14 @@ def test_two_hundred_graphs_made_and_dropped_leave_nothing(daemon: Daemon) -> No
 
 def test_graphs_that_are_compiled_again_and_again_leave_nothing(daemon: Daemon) -> None:
     x = torch.randn(8, 8)
+    gc.collect()
+    others = set(_parts)
     for n in range(5):
         assert torch.allclose(compiled(n + 0.5)(x), torch.tanh(x) * (n + 0.5), atol=1e-4)
         assert held(daemon)["parts"] == 1
         torch._dynamo.reset()
         assert held(daemon) == {"graphs": 0, "parts": 0, "kept": 0, "sessions": 0}
-        assert not _parts
+        assert set(_parts) <= others
 
 
 def test_what_is_dropped_goes_and_the_rest_stays(daemon: Daemon) -> None:
@@ -157,6 +160,57 @@ def test_a_pending_backward_keeps_its_graph(daemon: Daemon) -> None:
     assert torch.equal(layer.weight.grad, expected)
     del loss
     assert held(daemon)["graphs"] == 0
+
+
+def test_a_backward_may_run_twice_over_saved_intermediates(daemon: Daemon) -> None:
+    """AOTAutograd gives intermediates to the first backward to write into, and then refuses a second."""
+
+    def several(x: torch.Tensor) -> torch.Tensor:
+        return (torch.tanh(x).sin().exp() * torch.sigmoid(x)).cos()
+
+    x = torch.randn(64, 64, requires_grad=True)
+    (expected,) = torch.autograd.grad(several(x).sum(), x)
+    loss = torch.compile(several, backend=rust_ort.backend())(x).sum()
+    for _ in range(3):
+        (grad,) = torch.autograd.grad(loss, x, retain_graph=True)
+        torch.testing.assert_close(grad, expected)
+
+
+def test_inputs_of_a_backward_of_several_parts_go_with_their_last_use(daemon: Daemon) -> None:
+    """Six stages, each with a node in eager between two parts: the values saved for a stage are gone when the backward
+    has passed it."""
+    saved: list[StorageWeakRef] = []
+    left: list[int] = []
+
+    @torch.library.custom_op("rust_ort_test::passed", mutates_args=())
+    def passed(x: torch.Tensor) -> torch.Tensor:
+        made = x.clone()
+        saved.append(StorageWeakRef(made.untyped_storage()))
+        return made
+
+    @torch.library.custom_op("rust_ort_test::passed_back", mutates_args=())
+    def passed_back(grad: torch.Tensor) -> torch.Tensor:
+        left.append(sum(not storage.expired() for storage in saved))
+        return grad.clone()
+
+    passed.register_fake(torch.empty_like)
+    passed_back.register_fake(torch.empty_like)
+    passed.register_autograd(lambda ctx, grad: passed_back(grad))
+
+    def staged(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(6):
+            x = passed(x * 1.5).sin()
+        return x
+
+    function = torch.compile(staged, backend=rust_ort.backend(on_unsupported="eager"))
+    for way in (torch_private.boxed, torch_private.interpreted):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(compiled_graph, "boxed", way)
+            torch._dynamo.reset()
+            saved.clear(), left.clear()
+            x = torch.randn(8, 8, requires_grad=True)
+            function(x).sum().backward()
+            assert left == [5, 4, 3, 2, 1, 0], way
 
 
 def test_a_graph_that_is_wholly_eager_is_released(daemon: Daemon) -> None:

@@ -78,7 +78,7 @@ def test_another_processes_daemon_is_not_stopped(daemon: Any) -> None:
     try:
         assert other.stdout is not None and other.stdout.readline() == "up\n"
         with pytest.raises(ClientError, match="1 other clients are connected"):
-            rust_ort.shutdown(stop_daemon=True)
+            rust_ort.shutdown(stop_daemon=True, options={"socket": str(daemon.socket)})
         assert rust_ort.status()["running"] is True
     finally:
         other.communicate(timeout=60)

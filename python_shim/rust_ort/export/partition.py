@@ -161,6 +161,10 @@ class Partition:
         )
 
 
+PURE_NAMESPACES = ("aten", "prims")
+"""Operators that do what their schemas say and no more."""
+
+
 class Support:
     """Decides for each node. `refused`: {node: reason} of what could not be translated when it was tried."""
 
@@ -375,8 +379,11 @@ def _fuse_all(outer: fx.GraphModule, nodes: Sequence[fx.Node]) -> None:
 
 
 def _has_effect(node: fx.Node) -> bool:
-    """Whether `node` draws random numbers or writes into a tensor: its place among the others like it counts."""
+    """Whether the place of `node` among the others like it counts: it draws random numbers, writes into a tensor, or
+    may do what its schema does not say (a collective that other ranks wait for, a custom operator that counts)."""
     if isinstance(node.target, OpOverload):
+        if node.target.namespace not in PURE_NAMESPACES:
+            return True
         return torch.Tag.nondeterministic_seeded in node.target.tags or node.target._schema.is_mutable
     return isinstance(node.target, HigherOrderOperator)
 

@@ -93,13 +93,17 @@ def translate(
     graph.inputs.clear()
     graph.inputs.extend(kept)
     computed = {node.name for node in part.graph.nodes if node.op == "call_function"}
+    # No ONNX sequence, which no node can be fed with alone: what unpacks it begins where it begins.
+    several = {node.name for node in part.graph.nodes if isinstance(node.meta.get("val"), tuple | list)}
     return Translated(
         model=ir.serde.serialize_model(model).SerializeToString(deterministic=True),
         input_names=[str(value.name) for value in kept],
         output_names=[str(produced[output].name) for output in wanted],
         fx_values={fx_name: str(value.name) for fx_name, value in produced.items() if fx_name in computed},
         onnx_nodes=onnx_nodes,
-        named_values=[fx_name for fx_name, value in produced.items() if fx_name in computed and value.name == fx_name],
+        named_values=[
+            fx_name for fx_name, value in produced.items() if fx_name in computed - several and value.name == fx_name
+        ],
     )
 
 
