@@ -84,11 +84,13 @@ def compare(
             with called() as called_graphs:
                 candidate = run("the backend", torch.compile(model, backend=backend))
             graphs = called_graphs()
+    # A model that rust_ort compiled already is judged by what it was compiled with.
+    used = next((graph.options for graph in graphs if graph.options is not None), backend.options)
     pairs = _pairs(reference, candidate, graphs, graph_breaks() - breaks)
-    verdicts = _judged(pairs, backend.options, graphs)
+    verdicts = _judged(pairs, used, graphs)
     if not verdicts:
         verdicts = [not_compared("output", "the model gave no tensor, neither as output nor as gradient or buffer")]
-    return Report(verdicts=verdicts, graphs=graphs, missing=missing(backend.options, graphs))
+    return Report(verdicts=verdicts, graphs=graphs, missing=missing(used, graphs))
 
 
 def graph_breaks() -> Counter[str]:

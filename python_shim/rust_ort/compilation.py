@@ -265,6 +265,7 @@ def _plan_and_prepare(
             operators=operators(gm),
             modules=modules(gm) if options.compare == "nodes" else {},
             lowest_precision=lowest_precision(gm),
+            options=options,
         )
         start = time.perf_counter()
         graph = _graph_spec(compilation, info, plan)

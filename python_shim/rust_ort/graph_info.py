@@ -14,7 +14,7 @@ import torch
 
 from rust_ort.errors import RustOrtError
 from rust_ort.export.partition import EagerNode
-from rust_ort.options import Tolerance
+from rust_ort.options import Options, Tolerance
 from rust_ort.transport.specs import Verdict
 
 log = logging.getLogger("rust_ort")
@@ -64,7 +64,8 @@ class GraphInfo:
     `operators`: {compute node: its operator}; `modules`: {compute node: path of its module}, under compare="nodes".
     `unreachable`: why its parts could not be prepared, where on_daemon_error="eager" let the compilation go on.
     `breaks`: {reason: count} of the graph breaks that `rust_ort.explain` met when this was the first graph compiled.
-    `counted`: verdicts and node verdicts so far. `code`: gives the compiled code as long as it lives."""
+    `counted`: verdicts and node verdicts so far. `code`: gives the compiled code as long as it lives. `options`: what
+    it was compiled with; None of a copy in another process."""
 
     name: str
     direction: str
@@ -84,10 +85,11 @@ class GraphInfo:
     breaks: dict[str, int] = field(default_factory=dict)
     counted: tuple[int, int] = (0, 0)
     code: Callable[[], object] = field(default=_gone, repr=False)
+    options: Options | None = field(default=None, repr=False)
 
     def __getstate__(self) -> dict[str, object]:
-        """A copy or another process has no code."""
-        return {**self.__dict__, "code": _gone}
+        """A copy or another process has no code, and options hold functions that may not travel."""
+        return {**self.__dict__, "code": _gone, "options": None}
 
     def since(self, before: GraphInfo) -> GraphInfo:
         """What was added since `before`, a copy of this then: the graph with the verdicts and calls of one run."""

@@ -96,6 +96,17 @@ def test_the_options_of_a_compiled_model_are_not_taken_for_the_references(
     assert not report.ok, str(report)
 
 
+@pytest.mark.parametrize("atol", [1e-3, 10.0])
+def test_a_compiled_model_is_judged_by_its_own_tolerance(atol: float) -> None:
+    """The planted kernel is off by 2."""
+    options = {**WRONG, "tolerance": {"atol": atol}, "compare_only": ["nosuch"]}
+    model = torch.compile(Adds(), backend="rust_ort", options=options)
+    report = rust_ort.compare(model, torch.randn(3, 4))
+    (output,) = report.verdicts
+    assert output.kind == ("match" if atol == 10.0 else "mismatch"), str(report)
+    assert [verdict.name for verdict in report.missing] == ["option compare_only"]
+
+
 def test_compilation_goes_on_after_comparisons_in_threads() -> None:
     def work() -> None:
         rust_ort.compare(lambda x: x + 1, torch.ones(3), backward=False)
