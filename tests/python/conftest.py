@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import serving
+from support import FakeClient, serving, use_client
 
 from rust_ort import client as client_module
 from rust_ort.client import Client
@@ -104,6 +104,16 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
             for key in [key for key in client_module._clients if key[0] == str(isolated.socket)]:
                 client_module._clients.pop(key).close()
             isolated.stop()
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> FakeClient:
+    """In the daemon's place: runs models in this process. Nothing compiled before is left."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    fake = FakeClient()
+    use_client(monkeypatch, fake)
+    return fake
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from support import FakeClient, use_client
 
 import rust_ort
 from rust_ort.export.aliases import SHARES_MEMORY
@@ -16,13 +15,7 @@ from rust_ort.export.aliases import SHARES_MEMORY
 Program = Callable[[torch.Tensor], Any]
 
 
-@pytest.fixture(autouse=True)
-def client(monkeypatch: pytest.MonkeyPatch) -> FakeClient:
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    fake = FakeClient()
-    use_client(monkeypatch, fake)
-    return fake
+pytestmark = pytest.mark.usefixtures("client")
 
 
 def doubled_and_flat(x: torch.Tensor) -> Any:

@@ -10,27 +10,17 @@ import pydoc
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from support import FakeClient, use_client
+from support import FakeClient
 from torch import nn
 from torch.nn import functional as F
 
 import rust_ort
 from rust_ort.errors import ClientError, ExecutorLost, OptionError
-
-
-@pytest.fixture
-def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeClient]:
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    fake = FakeClient()
-    use_client(monkeypatch, fake)
-    return fake
 
 
 class Norm(nn.Module):

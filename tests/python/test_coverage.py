@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Daemon
-from support import FakeClient, FakePart, use_client
+from support import FakeClient, FakePart
 from torch import Tensor
 from torch.testing._internal.opinfo.core import SampleInput
 
@@ -113,13 +113,6 @@ class OffByOne(FakePart):
 
     def __call__(self, inputs: Any, *, eager_nodes: int = 0) -> list[Tensor]:
         return [output + 1 for output in super().__call__(inputs, eager_nodes=eager_nodes)]
-
-
-@pytest.fixture
-def client(monkeypatch: pytest.MonkeyPatch) -> FakeClient:
-    made = FakeClient()
-    use_client(monkeypatch, made)
-    return made
 
 
 def judged(function: Callable[..., Any], *inputs: Tensor, backward: bool = True) -> dict[str, Judged]:

@@ -11,7 +11,7 @@ import onnxscript
 import pytest
 import torch
 from onnxscript import opset18, opset23
-from support import FakeClient, use_client
+from support import FakeClient
 from torch import Tensor
 from torch.nn import functional
 
@@ -90,14 +90,6 @@ def of_opset_23(x: Any, scale: float) -> Any:
 
 
 BOTH = {scaled_sine: onnx_sine, scaled_sine_backward: onnx_sine_backward}
-
-
-@pytest.fixture
-def client(monkeypatch: pytest.MonkeyPatch) -> FakeClient:
-    torch._dynamo.reset()
-    made = FakeClient()
-    use_client(monkeypatch, made)
-    return made
 
 
 def results(function: Callable[[Tensor], Tensor], given: Tensor = X) -> list[Tensor]:

@@ -8,21 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from support import FakeClient, use_client
 from torch import nn
 
 import rust_ort
 from rust_ort import graph_info
 from rust_ort.options import Options
 
-
-@pytest.fixture(autouse=True)
-def client(monkeypatch: pytest.MonkeyPatch) -> FakeClient:
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    fake = FakeClient()
-    use_client(monkeypatch, fake)
-    return fake
+pytestmark = pytest.mark.usefixtures("client")
 
 
 def transform(proto: Any) -> None:

@@ -6,12 +6,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from support import FakeClient, use_client
+from support import FakeClient
 from torch import Tensor, nn
 
 from rust_ort import progress as progress_module
@@ -19,14 +18,6 @@ from rust_ort.export import plan as plan_module
 from rust_ort.progress import begin, progress, tick
 
 X = torch.arange(8, dtype=torch.float32).reshape(2, 4) / 7
-
-
-@pytest.fixture
-def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeClient]:
-    torch._dynamo.reset()
-    fake = FakeClient()
-    use_client(monkeypatch, fake)
-    return fake
 
 
 def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:

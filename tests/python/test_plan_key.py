@@ -9,19 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import FakeClient, use_client
+from support import FakeClient
 
 import rust_ort
 from rust_ort.errors import ClientError
 from rust_ort.export import hash as content
 from rust_ort.transport.daemon import find_onnxruntime
 
-
-@pytest.fixture(autouse=True)
-def client(monkeypatch: pytest.MonkeyPatch) -> FakeClient:
-    fake = FakeClient()
-    use_client(monkeypatch, fake)
-    return fake
+pytestmark = pytest.mark.usefixtures("client")
 
 
 def key() -> str:

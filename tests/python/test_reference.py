@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from support import FakeClient, use_client
 from torch import nn
 
 import rust_ort
@@ -25,13 +24,7 @@ minus.cache_key = "minus"  # type: ignore[attr-defined]
 WRONG: dict[str, Any] = {"transforms": [minus]}
 
 
-@pytest.fixture(autouse=True)
-def client(monkeypatch: pytest.MonkeyPatch) -> FakeClient:
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    fake = FakeClient()
-    use_client(monkeypatch, fake)
-    return fake
+pytestmark = pytest.mark.usefixtures("client")
 
 
 class Adds(nn.Module):

@@ -328,12 +328,7 @@ BY_CHANCE = {"aten.index_put.default", "aten._unsafe_index_put.default"}
 """Without the rule wrong now and then: test_scattering.py."""
 
 
-@pytest.fixture(autouse=True)
-def client(monkeypatch: pytest.MonkeyPatch) -> FakeClient:
-    torch._dynamo.reset()
-    made = FakeClient()
-    use_client(monkeypatch, made)
-    return made
+pytestmark = pytest.mark.usefixtures("client")
 
 
 def results(function: Callable[..., Any], inputs: tuple[Tensor, ...]) -> list[Tensor]:
