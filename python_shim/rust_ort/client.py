@@ -16,7 +16,7 @@ import torch
 from rust_ort.errors import DaemonFault, DaemonLost, ExecutorLost, RustOrtError
 from rust_ort.options import Options, Tolerance
 from rust_ort.transport import daemon, process, wire
-from rust_ort.transport.connection import Connection, allow_spinning, bury, threads
+from rust_ort.transport.connection import Connection, allow_spinning, bury, connected, threads
 from rust_ort.transport.futex import check_platform
 from rust_ort.transport.part import Part
 from rust_ort.transport.releases import Releases
@@ -80,7 +80,7 @@ class Client:
                 if old.announce in arena.listeners:
                     arena.listeners.remove(old.announce)
                 bury(old)
-            fresh = Connection(self.path)
+            fresh = connected(self.path)
             with arena.lock:
                 for segment in list(arena.segments.values()):
                     fresh.attach(segment)

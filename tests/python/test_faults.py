@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -13,6 +14,7 @@ import torch
 from conftest import alive, wait_until
 
 import rust_ort
+from rust_ort.errors import DaemonLost
 
 
 def executor_pids(daemon) -> list[int]:
@@ -233,6 +235,34 @@ def test_a_daemon_that_cannot_start_leaves_eager_only_when_asked(
     assert info.daemon_fallbacks == 1
     assert [verdict.kind for _, verdict in info.verdicts] == ["not_compared"]
     assert "/bin/false" in caplog.text
+
+
+@pytest.mark.parametrize("endings", [1, 2])
+def test_a_daemon_that_ends_while_a_client_comes_is_followed_by_another(daemon, endings: int) -> None:
+    """An idle daemon takes the connection and ends before it answers."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(daemon.socket))
+    listener.listen()
+
+    def ending() -> None:
+        for left in reversed(range(endings)):
+            taken = listener.accept()[0]
+            if not left:
+                daemon.socket.unlink()
+                listener.close()
+            taken.close()
+
+    thread = threading.Thread(target=ending)
+    thread.start()
+    model, x = make_model()
+    try:
+        if endings == 1:
+            torch.testing.assert_close(torch.compile(model, backend="rust_ort")(x), model(x))
+        else:  # it is no daemon
+            with pytest.raises(DaemonLost):
+                daemon.client().connection()
+    finally:
+        thread.join()
 
 
 def test_a_lost_daemon_is_eager_when_asked_and_then_not_compared(daemon, monkeypatch: pytest.MonkeyPatch) -> None:

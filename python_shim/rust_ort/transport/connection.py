@@ -26,6 +26,7 @@ log = logging.getLogger("rust_ort")
 
 HANDSHAKE_TIMEOUT_S = 30.0
 EXECUTOR_EXIT_WAIT_MS = 2000
+ENDED_AT_HELLO = "ENDED_AT_HELLO"
 
 
 class Connection:
@@ -71,6 +72,9 @@ class Connection:
             raise DaemonLost(
                 f"the daemon on {path} did not answer in {HANDSHAKE_TIMEOUT_S:.0f} s; run `rust-ort doctor`"
             ) from None
+        except DaemonLost as lost:
+            lost.code = ENDED_AT_HELLO
+            raise
         self._socket.settimeout(None)
         self.log = str(welcome.log)
         self.daemon_pid = int(welcome.daemon_pid)
@@ -352,6 +356,19 @@ class Connection:
 
 # Dead connections whose executor may still write into what abandoned calls hold.
 _condemned: list[Connection] = []
+
+
+def connected(path: str) -> Connection:
+    """A connection; where the daemon that took it was about to end (idle, replaced, stopped), to the one that follows.
+
+    Errors: ClientError, DaemonLost, DaemonFault.
+    """
+    try:
+        return Connection(path)
+    except DaemonLost as lost:
+        if lost.code != ENDED_AT_HELLO:
+            raise
+        return Connection(path)
 
 
 def bury(connection: Connection) -> None:
