@@ -20,7 +20,7 @@ import rust_ort
 from rust_ort.errors import ClientError
 from rust_ort.export import decompositions, exporter, partition, translate
 from rust_ort.export.plan import make_plan
-from rust_ort.export.provenance import parameter_name
+from rust_ort.export.provenance import module_path, parameter_name
 from rust_ort.export.shapes import Binder
 
 
@@ -178,6 +178,30 @@ def test_parameter_names_are_read_from_dynamos_sources() -> None:
     assert parameter_name("L['self'].lin.weight") == "lin.weight"
     assert parameter_name("L['x']") == "x"
     assert parameter_name("L['batch']['ids']") == "batch.ids"
+    assert parameter_name("L['fn']._modules['0']._parameters['weight']") == "0.weight"
+    assert parameter_name("L['fn']") == "fn"
+
+
+class Named(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fn = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fn(x)
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [(nn.Linear(4, 4), {""}), (nn.Sequential(nn.Linear(4, 4), nn.Tanh()), {"0", "1"}), (Named(), {"fn.0", "fn.1"})],
+)
+def test_modules_are_named_from_the_model_on(model: nn.Module, expected: set[str], client: FakeClient) -> None:
+    """torch wraps its own modules in a function, whose argument `fn` they are."""
+    backend = rust_ort.backend()
+    torch.compile(model, backend=backend)(torch.randn(2, 4)).sum().backward()
+    for graph in backend.graphs:
+        paths = {module_path(node) for node in graph.code()._plan.cut.module.graph.nodes if partition.is_compute(node)}
+        assert expected - {""} <= paths and not any(path.startswith("fn") for path in paths - expected), paths
 
 
 def test_provenance_joins_values_lines_modules_and_parameters() -> None:

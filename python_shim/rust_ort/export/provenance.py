@@ -15,6 +15,9 @@ from rust_ort.torch_private import OperatorBase
 SCHEMA_VERSION = 1
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
+_WRAPPED = "L['fn']"
+"""The model where torch wraps it in a function of its own: nn.Sequential and the other modules of torch."""
+
 _STEP = re.compile(r"\._(?:modules|parameters|buffers)\['([^']+)'\]|\.(\w+)|\['([^']+)'\]|\[(\d+)\]")
 
 
@@ -46,7 +49,7 @@ def module_path(node: fx.Node) -> str:
     if not stack:
         return ""
     path, _ = list(stack.values())[-1]
-    return parameter_name(path)
+    return parameter_name(path.replace(_WRAPPED, "L['self']", 1) if path.startswith(_WRAPPED) else path)
 
 
 def parameter_name(source: str) -> str:
@@ -56,7 +59,8 @@ def parameter_name(source: str) -> str:
         return source
     rest = source[head.end() :]
     steps = ["".join(groups) for groups in _STEP.findall(rest)]
-    return ".".join(steps) if head[1] == "self" else ".".join([head[1], *steps])
+    wrapped = head[0] == _WRAPPED and rest.startswith(("._modules", "._parameters", "._buffers"))
+    return ".".join(steps) if wrapped or head[1] == "self" else ".".join([head[1], *steps])
 
 
 def input_sources(dynamo: fx.GraphModule | None) -> list[str]:
