@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +23,10 @@ from rust_ort.options import Options
 from rust_ort.transport.daemon import find_binary
 
 WATCHDOG_S = 60.0
+
+# A shell's background job ignores SIGINT, and so does what it starts: tests that interrupt would wait for ever.
+if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @dataclass
