@@ -125,7 +125,9 @@ class Client:
         """Tells the daemon which graphs died; when another thread prepares something, a later request does. What fails
         is told by whatever is asked next."""
         connection = self._connection
-        if not self.releases.dead or connection is None or not self.lock.acquire(blocking=False):
+        if connection is None or not (self.releases.dead or connection.orphans):
+            return
+        if not self.lock.acquire(blocking=False):
             return
         try:
             if connection is self._connection and connection.dead is None:

@@ -2,9 +2,13 @@
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 import textwrap
+import threading
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +25,7 @@ import rust_ort
 from rust_ort import compiled_graph, graph_info, torch_private
 from rust_ort.client import GraphSpec, OutputSpec, Part, PartSpec
 from rust_ort.graph_info import GraphInfo, GraphLog
+from rust_ort.transport import connection as connection_module
 from rust_ort.transport.part import _parts
 from rust_ort.transport.releases import Releases
 
@@ -309,6 +314,7 @@ class Connection:
     def __init__(self) -> None:
         self.graphs = {("a" * 64, "0_0"), ("a" * 64, "0_0_1"), ("b" * 64, "1_0")}
         self.asked: list[Any] = []
+        self.orphans: deque[int] = deque()
 
     def ask(self, request: Any) -> None:
         self.asked.append(request)
@@ -336,3 +342,113 @@ def test_a_graph_goes_with_the_last_of_its_users_and_only_this_connections_handl
     assert connection.graphs == set()
     releases.tell(connection)  # type: ignore[arg-type]
     assert len(connection.asked) == 2, "nothing died, nothing is asked"
+
+
+def test_users_come_in_one_thread_while_another_tells() -> None:
+    releases, connection, users = Releases(), Connection(), []
+
+    def come() -> None:
+        for n in range(20_000):
+            users.append(User())
+            releases.watch(users[-1], "c" * 64)
+            connection.graphs.add(("c" * 64, str(n)))
+
+    thread = threading.Thread(target=come)
+    thread.start()
+    while thread.is_alive():
+        user = User()
+        releases.watch(user, "d" * 64).add(connection, 1)  # type: ignore[arg-type]
+        del user
+        releases.tell(connection)  # type: ignore[arg-type]
+    thread.join()
+    assert len(connection.asked) > 1 and len(connection.graphs) > 20_000
+
+
+def test_what_an_interrupted_request_would_have_told_is_told_later() -> None:
+    releases, connection = Releases(), Connection()
+    user = User()
+    releases.watch(user, "a" * 64).add(connection, 1)  # type: ignore[arg-type]
+    connection.orphans.append(9)
+    del user
+
+    def interrupted(request: Any) -> None:
+        raise KeyboardInterrupt
+
+    connection.ask, ask = interrupted, connection.ask  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        releases.tell(connection)  # type: ignore[arg-type]
+    connection.ask = ask  # type: ignore[method-assign]
+    releases.tell(connection)  # type: ignore[arg-type]
+    (request,) = connection.asked
+    assert (list(request.release.handles), list(request.release.graph_ids)) == ([9, 1], ["a" * 64])
+
+
+@pytest.mark.parametrize("when", ["before the reply", "after the reply"])
+def test_a_part_whose_preparation_was_interrupted_is_released(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    x = torch.randn(4)
+    one, two = compiled(2.0), compiled(3.0)
+    two(x)
+    real_await = connection_module.Connection._await
+
+    def interrupting(self: Any, number: int) -> Any:
+        kinds = [request.WhichOneof("body") for request in asked]
+        if kinds[-1:] == ["prepare_part"]:
+            monkeypatch.setattr(connection_module.Connection, "_await", real_await)
+            if when == "after the reply":
+                real_await(self, number)
+            raise KeyboardInterrupt
+        return real_await(self, number)
+
+    asked: list[Any] = []
+    real_ask = connection_module.Connection.ask
+
+    def ask(self: Any, request: Any, **kwargs: Any) -> Any:
+        asked.append(request)
+        return real_ask(self, request, **kwargs)
+
+    monkeypatch.setattr(connection_module.Connection, "ask", ask)
+    monkeypatch.setattr(connection_module.Connection, "_await", interrupting)
+    with pytest.raises(KeyboardInterrupt):
+        one(x)
+    monkeypatch.undo()
+    assert torch.allclose(one(x), torch.tanh(x) * 2)
+    assert torch.allclose(two(x), torch.tanh(x) * 3)
+    drop(one), drop(two)
+    wait_until(lambda: held(daemon) == {"graphs": 0, "parts": 0, "kept": 0, "sessions": 0}, "everything to be released")
+
+
+def test_an_interrupted_look_for_notices_leaves_a_connection_that_reads(daemon: Daemon) -> None:
+    compiled(2.0)(torch.randn(4))
+    connection = daemon.client().connection()
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    interrupted, others = 0, []
+    pool = ThreadPoolExecutor(4)
+    try:
+        for n in range(150):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 5e-5 + n * 1e-6)
+                while True:
+                    connection.check()
+            except KeyboardInterrupt:
+                interrupted += 1
+            assert not connection._reading.locked()
+            if n % 30 == 0:
+                others.append(pool.submit(daemon.client().status))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert interrupted == 150
+    # Whatever the interrupts left: nobody waits for a thread that does not read.
+    connection._reader = 1
+    others.append(pool.submit(daemon.client().status))
+    assert all(other.result(30)["clients"] for other in others)
+    pool.shutdown()
+    connection._reader = 1
+    os.kill(executor_pid(daemon), signal.SIGKILL)
+    wait_until(lambda: not connection.lives(), "the notice of the executor's end")

@@ -10,6 +10,8 @@ import select
 import socket
 import sys
 import threading
+import time
+from collections import deque
 from typing import Any
 
 import torch
@@ -27,6 +29,8 @@ log = logging.getLogger("rust_ort")
 HANDSHAKE_TIMEOUT_S = 30.0
 EXECUTOR_EXIT_WAIT_MS = 2000
 ENDED_AT_HELLO = "ENDED_AT_HELLO"
+INTERRUPTED_READER_S = 0.1
+"""After so long a thread that said it reads, and does not, was interrupted in between."""
 
 
 class Connection:
@@ -39,14 +43,25 @@ class Connection:
         self.dump_epoch = 0
         self.dump_spec: DumpSpec | None = None
         self.executor_log = ""
+        self.orphans: deque[int] = deque()
+        """Handles of parts that no object here has."""
         self._lost_calls: list[Any] = []
         self._shutting_down = ""
         # Guards what follows; whoever waits for a reply waits here, while one of them reads for all.
-        self._changed = threading.Condition()
+        # `with` on a lock is never interrupted halfway; on a Condition, which is Python, it may be.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._sending = threading.Lock()
-        self._reader: int | None = None  # the thread that reads
+        self._reader: int | None = (
+            None  # the thread that reads, or was interrupted before it could say that it does not
+        )
+        self._claimed_at = 0.0
+        self._reading = (
+            threading.Lock()
+        )  # held by a thread that does read: no interrupt comes between it and its release
         self._awaited: dict[int, Any] = {}  # request -> its reply, None as long as there is none
-        self._buffer = bytearray()
+        self._chunks: deque[bytes] = deque()  # received, and not yet taken apart
+        self._wanted = wire.HEADER.size
         self._ids = itertools.count(1)
         self._kept: dict[int, object] = {}  # request -> what an interrupted one may still read and write
         self._pidfd = -1
@@ -98,19 +113,22 @@ class Connection:
         number = next(self._ids)
         request.request_id = number
         self._awaited[number] = None
+        reply = None
         try:
             self._send(wire.encode_frame(wire.REQUEST, request.SerializeToString()), fd)
             try:
                 reply = self._await(number)
             except BaseException:
-                if keep is not None:
-                    self._kept[number] = keep
+                self._kept[number] = keep
                 raise
         finally:
-            with self._changed:
+            with self._lock:
                 self._stop_reading()
-                if self._awaited.pop(number, None) is not None:
+                came = self._awaited.pop(number, None)
+                if came is not None:
                     self._kept.pop(number, None)
+                    if reply is None:
+                        self._nobody_takes(came)
         if reply.WhichOneof("body") == "error":
             error = wire.error_from(reply.error)
             if isinstance(error, ExecutorLost):
@@ -138,41 +156,51 @@ class Connection:
 
     def _await(self, number: int) -> Any:
         while True:
-            with self._changed:
-                while (reply := self._awaited[number]) is None and self._may_wait() and self._reader is not None:
-                    self._changed.wait()
-                if reply is not None:
-                    return reply
-                if not self._may_wait():
-                    raise self.error()
-                self._reader = threading.get_ident()
-            self._read()
+            try:
+                with self._lock:
+                    while (reply := self._awaited[number]) is None and self._may_wait() and self._another_reads():
+                        self._changed.wait(INTERRUPTED_READER_S)
+                    if reply is not None:
+                        return reply
+                    if not self._may_wait():
+                        raise self.error()
+                    self._claim()
+                with self._reading:
+                    self._take_frames()  # what an interrupted reader left
+                    if self._awaited[number] is None and self._may_wait():
+                        self._read()
+            finally:
+                self._stop_reading()
+
+    def _claim(self) -> None:
+        """This thread is the reader from now on."""
+        self._reader = threading.get_ident()
+        self._claimed_at = time.monotonic()
+
+    def _another_reads(self) -> bool:
+        """Whether another thread is to read, and does."""
+        if self._reader in (None, threading.get_ident()):
+            return False
+        return self._reading.locked() or time.monotonic() - self._claimed_at < INTERRUPTED_READER_S
 
     def _may_wait(self) -> bool:
         """Replies may still come: those of a lost executor do."""
         return self.dead is None or isinstance(self.dead, ExecutorLost)
 
     def _read(self, flags: int = 0) -> None:
-        """Reads once, for all who wait; this thread is `_reader`. Errors: BlockingIOError, TimeoutError."""
+        """Reads once, for all who wait; this thread holds `_reading`. Errors: BlockingIOError, TimeoutError."""
         try:
-            try:
-                data = self._socket.recv(1 << 20, flags)
-            except (BlockingIOError, TimeoutError):
-                raise
-            except OSError:
-                data = b""
-            with self._changed:
-                if data:
-                    self._buffer += data
-                    self._take_frames()
-                else:
-                    self._lose("the daemon is gone")
-        finally:
-            self._stop_reading()
+            # In one go, without Python in between: what was received before an interrupt is kept.
+            self._chunks.extend(map(self._socket.recv, (1 << 20,), (flags,)))
+        except (BlockingIOError, TimeoutError):
+            raise
+        except OSError:
+            self._chunks.append(b"")
+        self._take_frames()
 
     def _stop_reading(self) -> None:
         """Lets another thread read. Also where an interrupt came before this one did."""
-        with self._changed:
+        with self._lock:
             if self._reader == threading.get_ident():
                 self._reader = None
                 if not self._may_wait():
@@ -180,18 +208,34 @@ class Connection:
                 self._changed.notify_all()
 
     def _take_frames(self) -> None:
-        """Hands the replies in the buffer to those who wait."""
-        size = wire.HEADER.size
-        while len(self._buffer) >= size:
+        """Hands the replies that were received to those who wait; this thread holds `_reading`. After an interrupt it
+        hands over again what it had begun with, which does no harm."""
+        with self._lock:
+            ended = b"" in self._chunks
+            if sum(map(len, self._chunks)) >= self._wanted:
+                data = memoryview(b"".join(self._chunks))
+                done = self._hand_over(data)
+                self._chunks = deque((bytes(data[done:]),) if done < len(data) else ())
+            if ended:
+                self._lose("the daemon is gone")
+
+    def _hand_over(self, data: memoryview) -> int:
+        """Takes whole frames; how many bytes they are."""
+        size, done = wire.HEADER.size, 0
+        while True:
+            self._wanted = size
+            if len(data) - done < size:
+                return done
             try:
-                kind, len_bytes = wire.decode_header(bytes(self._buffer[:size]))
+                kind, len_bytes = wire.decode_header(bytes(data[done : done + size]))
             except DaemonFault as error:
                 self.dead = self.dead or error
-                return
-            if len(self._buffer) < size + len_bytes:
-                return
-            body = bytes(memoryview(self._buffer)[size : size + len_bytes])
-            del self._buffer[: size + len_bytes]
+                return done
+            self._wanted += len_bytes
+            if len(data) - done < self._wanted:
+                return done
+            body = bytes(data[done + size : done + self._wanted])
+            done += self._wanted
             if kind == wire.NOTICE:
                 self._notice(wire.Notice.FromString(body))
             else:
@@ -201,10 +245,16 @@ class Connection:
         number = reply.request_id
         if number in self._awaited:
             self._awaited[number] = reply
-        else:  # whoever asked was interrupted
-            self._kept.pop(number, None)
+        elif number in self._kept:
+            del self._kept[number]
+            self._nobody_takes(reply)
         if number == 0 and reply.WhichOneof("body") == "error":
             self._lose(reply.error.message)
+
+    def _nobody_takes(self, reply: Any) -> None:
+        """Whoever asked was interrupted: what the daemon prepared for them is for nobody."""
+        if reply.WhichOneof("body") == "prepared":
+            self.orphans.append(reply.prepared.handle)
 
     def _notice(self, notice: Any) -> None:
         if notice.WhichOneof("body") == "executor_lost":
@@ -221,17 +271,20 @@ class Connection:
     def _receive_ready(self) -> None:
         """Takes what has come, without waiting; nothing when another thread reads."""
         while self.dead is None:
-            with self._changed:
-                if self._reader is not None:
-                    return
-                self._reader = threading.get_ident()
             try:
-                self._read(socket.MSG_DONTWAIT)
+                with self._lock:
+                    if self._another_reads():
+                        return
+                    self._claim()
+                with self._reading:
+                    self._read(socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return
+            finally:
+                self._stop_reading()
 
     def _lose(self, why: str) -> None:
-        with self._changed:
+        with self._lock:
             if self.dead is None:
                 self.dead = DaemonLost(
                     f"{why}{self._shutting_down}; call again: a daemon is started by itself",
@@ -334,7 +387,7 @@ class Connection:
 
     def in_flight(self) -> list[object]:
         held = self.lanes.in_flight() if self.lanes is not None else []
-        return held + list(self._kept.values())
+        return held + [kept for kept in self._kept.values() if kept is not None]
 
     def close(self) -> None:
         """Ends the connection; what was not handed over is lost, tensors are not."""
@@ -345,7 +398,13 @@ class Connection:
 
     def forget(self) -> None:
         """In a forked child: closes this process's copies without a word to the daemon."""
-        self._changed, self._sending, self._reader = threading.Condition(), threading.Lock(), None
+        self._lock, self._reading, self._sending, self._reader = (
+            threading.RLock(),
+            threading.Lock(),
+            threading.Lock(),
+            None,
+        )
+        self._changed = threading.Condition(self._lock)
         self.dead = DaemonLost("this connection belongs to the process that forked; call again")
         with contextlib.suppress(OSError):
             self._socket.close()

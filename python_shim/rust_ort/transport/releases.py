@@ -6,6 +6,7 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from rust_ort.errors import RustOrtError
 from rust_ort.transport import wire
 
 if TYPE_CHECKING:
@@ -55,14 +56,26 @@ class Releases:
         while self.dead:
             dead.append(self.dead.popleft())
         self._watched.difference_update(dead)
-        used = {watched.graph_id for watched in self._watched}
+        # Copies: other threads add meanwhile.
+        used = {watched.graph_id for watched in list(self._watched)}
         unused = {watched.graph_id for watched in dead} - used
-        gone = {entry for entry in connection.graphs if entry[0] in unused}
+        gone = {entry for entry in list(connection.graphs) if entry[0] in unused}
         connection.graphs -= gone
+        orphans = [connection.orphans.popleft() for _ in range(len(connection.orphans))]
         request = wire.Request()
         request.release.graph_ids.extend(sorted({graph_id for graph_id, _ in gone}))
+        request.release.handles.extend(orphans)
         for watched in dead:
             if watched.connection is connection:
                 request.release.handles.extend(watched.handles)
-        if request.release.graph_ids or request.release.handles:
+        if not request.release.graph_ids and not request.release.handles:
+            return
+        try:
             connection.ask(request)
+        except RustOrtError:  # asked again it would say the same
+            raise
+        except BaseException:
+            connection.graphs |= gone
+            connection.orphans.extend(orphans)
+            self.dead.extend(dead)
+            raise
