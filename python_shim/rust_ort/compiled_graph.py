@@ -16,6 +16,7 @@ import torch
 from rust_ort import observe
 from rust_ort.client import Client, GraphSpec, Part, Verdict
 from rust_ort.errors import DaemonFault
+from rust_ort.export.partition import may_do_more
 from rust_ort.export.plan import Plan, PlannedPart, restrides
 from rust_ort.fast_path import fast_path
 from rust_ort.graph_info import GraphInfo, half_tolerance, note_call
@@ -50,10 +51,14 @@ class PartRunner:
     def __call__(self, *args: Any) -> tuple[Any, ...]:
         inputs = [args[position] for position in self._pick]
         observation = getattr(_observed, "now", None)
-        if observation is None:
-            tensors = self.part(inputs, eager_nodes=self._eager_nodes)
-        else:
-            tensors = self.observe(args, inputs, observation)
+        try:
+            if observation is None:
+                tensors = self.part(inputs, eager_nodes=self._eager_nodes)
+            else:
+                tensors = self.observe(args, inputs, observation)
+        except DaemonFault as fault:
+            fault.part = self.index
+            raise
         return tuple(tensors[result] if isinstance(result, int) else result(args) for result in self._results)
 
     def observe(self, args: Sequence[Any], inputs: list[Any], observation: _Observation) -> list[torch.Tensor]:
@@ -213,7 +218,8 @@ class CompiledGraph:
         return run_reference(self._module, inputs, capture=names)[1]
 
     def _guarded(self, args: list[Any], observation: _Observation | None) -> Any:
-        """Runs the outer graph; on a lost daemon runs it in eager if the options say so."""
+        """Runs the outer graph; on a lost daemon runs it in eager if the options say so, and nothing has run that a
+        second run would do twice."""
         kept = list(args) if self._keep_inputs else None
         drawn = generators() if self._keep_inputs and self.info.eager else None
         try:
@@ -221,11 +227,25 @@ class CompiledGraph:
         except DaemonFault as fault:
             if kept is None:
                 raise
+            done = self._done_before(fault.part)
+            if done:
+                fault.add_note(f"not run again in eager: {', '.join(done)} ran already and may do more than it returns")
+                raise
             if observation is not None and (observation.references is not None or observation.nodes is not None):
                 self.info.add_verdicts(observation.step, [_ran_in_eager(self.info, str(fault))])
             if drawn is not None:  # eager nodes before the loss may have drawn: the rerun draws the same
                 set_generators(drawn)
             return self._in_eager(kept, fault)
+
+    def _done_before(self, part: int | None) -> list[str]:
+        """Names of the custom operators and collectives that run before a part of the graph."""
+        done: list[str] = []
+        for node in self._plan.cut.outer.graph.nodes:
+            if part is None or node.target == self._plan.parts[part].graph.name:
+                break
+            if may_do_more(node):
+                done.append(node.name)
+        return done
 
     def _run(self, args: list[Any], observation: _Observation | None) -> Any:
         if not self._runners:

@@ -7,8 +7,10 @@ class RustOrtError(Exception):
     """Base of every error raised here.
 
     code: stable name for programs, e.g. "BAD_MODEL". graph: e.g. "0_0-forward". node: FX node. dump: folder that holds
-    the reproduction. log: file that tells more. Each is "" where it does not apply.
+    the reproduction. log: file that tells more. Each is "" where it does not apply. part: number of the graph's part.
     """
+
+    part: int | None = None
 
     def __init__(
         self, message: str, *, code: str = "", graph: str = "", node: str = "", dump: str = "", log: str = ""

@@ -44,7 +44,12 @@ class DumpSession:
 
 
 _current: DumpSession | None = None
-_changed = threading.Condition()
+_opened_by: dict[str, int] = {}
+"""{option `dump`: the process that opened it}."""
+
+# `with` on a lock is never interrupted halfway; on a Condition, which is Python, it may be.
+_lock = threading.RLock()
+_changed = threading.Condition(_lock)
 
 
 def current() -> DumpSession | None:
@@ -55,7 +60,7 @@ def current() -> DumpSession | None:
 def set_current(session: DumpSession | None) -> DumpSession | None:
     """Makes `session` the open dump, unless it is another process's; returns the one before."""
     global _current
-    with _changed:
+    with _lock:
         before, _current = _current, session if session is None or session.is_ours else None
     return before
 
@@ -74,7 +79,7 @@ def data_set(graph_id: str, name: str) -> Iterator[int | None]:
 
     The dump stays open as long as this is entered.
     """
-    with _changed:
+    with _lock:
         session = _current if dump_wanted(graph_id, name) else None
         if session is not None:
             step = session.dumped.get((graph_id, name), 0)
@@ -86,14 +91,14 @@ def data_set(graph_id: str, name: str) -> Iterator[int | None]:
     try:
         yield step
     finally:
-        with _changed:
+        with _lock:
             session.in_flight -= 1
             _changed.notify_all()
 
 
 def wait_for_calls(session: DumpSession) -> None:
     """Until no call of any thread sends tensors to `session`, which is no longer the open one."""
-    with _changed:
+    with _lock:
         _changed.wait_for(lambda: session.in_flight == 0)
 
 
@@ -102,7 +107,7 @@ def must_show(graph_id: str, name: str) -> bool:
     session = _current
     if session is None or (graph_id, name) in session.shown:
         return False
-    with _changed:
+    with _lock:
         known = len(session.shown)
         session.shown.add((graph_id, name))
         return len(session.shown) > known
@@ -118,16 +123,20 @@ def announce(options: Options) -> None:
 
 
 def open_from_options(options: Options) -> None:
-    """The option `dump` opens a dump that stays open; a dump that is already open is kept."""
+    """The option `dump` opens a dump that stays open; a dump that is already open is kept. In a child of the process
+    that opened it none is: the parent writes there."""
     if _current is None and options.dump is not None:
         from rust_ort.dump import open_until_exit
 
+        if _opened_by.setdefault(options.dump, os.getpid()) != os.getpid():
+            return
         open_until_exit(Path(options.dump), options)
 
 
 def _after_fork_in_child() -> None:
-    global _current, _changed
-    _current, _changed = None, threading.Condition()
+    global _current, _lock, _changed
+    _current, _lock = None, threading.RLock()
+    _changed = threading.Condition(_lock)
 
 
 process.after_fork_in_child.append(_after_fork_in_child)

@@ -323,3 +323,36 @@ def test_a_rerun_in_eager_draws_what_an_undisturbed_run_draws(daemon, monkeypatc
     torch.testing.assert_close(compiled(x), expected)
     assert torch.equal(torch.get_rng_state(), after)
     assert info.daemon_fallbacks == 1
+
+
+def test_a_custom_operator_that_has_run_is_not_run_again(daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[int] = []
+
+    @torch.library.custom_op("rust_ort_test::counted", mutates_args=())
+    def counted(x: torch.Tensor) -> torch.Tensor:
+        ran.append(1)
+        return x.clone()
+
+    counted.register_fake(torch.empty_like)
+    x = torch.randn(4)
+    backend = rust_ort.backend(on_daemon_error="eager")
+    compiled = torch.compile(lambda x: counted(x * 2).exp(), backend=backend)
+    torch.testing.assert_close(compiled(x), (x * 2).exp())
+    (info,) = backend.graphs
+    original = rust_ort.client.Part.__call__
+    lost_in = 1
+
+    def lost(self, *args, **kwargs):
+        if self.spec.part == lost_in:
+            raise rust_ort.errors.ExecutorLost("planted")
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(rust_ort.client.Part, "__call__", lost)
+    ran.clear()
+    with pytest.raises(rust_ort.errors.ExecutorLost, match="planted") as raised:
+        compiled(x)
+    assert len(ran) == 1 and info.daemon_fallbacks == 0
+    assert "counted" in " ".join(raised.value.__notes__)
+    lost_in = 0  # before it
+    torch.testing.assert_close(compiled(x), (x * 2).exp())
+    assert len(ran) == 2 and info.daemon_fallbacks == 1

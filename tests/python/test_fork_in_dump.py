@@ -70,6 +70,8 @@ def test_a_forked_child_runs_under_the_option_dump(tmp_path: Path) -> None:
     call(torch.ones(3))
     try:
         assert in_child(lambda: call(torch.ones(3)).tolist()) == "[3.0, 3.0, 3.0]"
+        fresh = compiled_double(dump=str(tmp_path / "run"), dump_calls="all")  # compiled in the child
+        assert in_child(lambda: fresh(torch.ones(2)).tolist()) == "[3.0, 3.0]"
         call(torch.ones(3))
     finally:
         session = rust_ort.observe.set_current(None)

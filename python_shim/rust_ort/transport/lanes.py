@@ -166,7 +166,9 @@ class Lanes:
         self.lanes = [Lane(self.segment, index) for index in range(N_LANES)]
         self._free = self.lanes[::-1]
         self._abandoned: list[tuple[Lane, object]] = []
-        self._changed = threading.Condition()
+        # `with` on a lock is never interrupted halfway; on a Condition, which is Python, it may be.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._waiters = 0
 
     def take(self, peer: Peer) -> Lane:
@@ -177,7 +179,7 @@ class Lanes:
             return self._free.pop()
         except IndexError:
             pass
-        with self._changed:
+        with self._lock:
             self._waiters += 1
             try:
                 while True:
@@ -194,7 +196,7 @@ class Lanes:
         """Returns a lane whose call was answered or never published."""
         self._free.append(lane)
         if self._waiters:
-            with self._changed:
+            with self._lock:
                 self._changed.notify()
 
     def abandon(self, lane: Lane, holds: object) -> None:
