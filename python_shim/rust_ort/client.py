@@ -81,12 +81,18 @@ class Client:
                     arena.listeners.remove(old.announce)
                 bury(old)
             fresh = connected(self.path)
-            with arena.lock:
-                for segment in list(arena.segments.values()):
-                    fresh.attach(segment)
-                arena.listeners.append(fresh.announce)
-            if self._dump is not None:
-                self._open(fresh, self._dump, clean=False)
+            try:
+                with arena.lock:
+                    for segment in list(arena.segments.values()):
+                        fresh.attach(segment)
+                    arena.listeners.append(fresh.announce)
+                if self._dump is not None:
+                    self._open(fresh, self._dump, clean=False)
+            except BaseException:
+                with contextlib.suppress(ValueError):
+                    arena.listeners.remove(fresh.announce)
+                fresh.close()
+                raise
             self._connection = fresh
             return fresh
 

@@ -14,7 +14,8 @@ import torch
 from conftest import alive, wait_until
 
 import rust_ort
-from rust_ort.errors import DaemonLost
+from rust_ort.errors import ClientError, DaemonLost
+from rust_ort.transport import process
 
 
 def executor_pids(daemon) -> list[int]:
@@ -235,6 +236,27 @@ def test_a_daemon_that_cannot_start_leaves_eager_only_when_asked(
     assert info.daemon_fallbacks == 1
     assert [verdict.kind for _, verdict in info.verdicts] == ["not_compared"]
     assert "/bin/false" in caplog.text
+
+
+def test_a_connection_that_cannot_carry_on_the_dump_is_closed(daemon, tmp_path: Path) -> None:
+    client = daemon.client()
+    listeners = process.arena().listeners
+    with rust_ort.dump("run", folder=tmp_path, options={"socket": str(daemon.socket)}):
+        torch.compile(lambda x: x * 2, backend="rust_ort")(torch.ones(3))
+        before = len(listeners)
+        client.connection()._lose("planted")
+
+        def refused(*_: object, **__: object) -> None:
+            raise ClientError("another client is writing this dump", code="DUMP")
+
+        opening = client._open
+        client._open = refused
+        for _ in range(3):
+            with pytest.raises(ClientError):
+                client.connection()
+        assert len(listeners) == before - 1
+        client._open = opening
+        wait_until(lambda: len(client.status()["clients"]) == 1, "the others to be gone")
 
 
 @pytest.mark.parametrize("endings", [1, 2])
