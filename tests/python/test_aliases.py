@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional
 
 import rust_ort
 from rust_ort.export.aliases import SHARES_MEMORY
@@ -96,10 +97,25 @@ def bits(x: torch.Tensor) -> Any:
     return y, y.view(torch.int32)
 
 
+def shuffled_in_one_group(x: torch.Tensor) -> Any:
+    y = x.exp().reshape(1, 4, 3, 1)
+    return y, functional.channel_shuffle(y, 1), functional.channel_shuffle(y, 4)
+
+
+def shuffled_by_one_pixel(x: torch.Tensor) -> Any:
+    y = x.exp().reshape(1, 4, 3, 1)
+    return y, functional.pixel_shuffle(y, 1), functional.pixel_unshuffle(y, 1)
+
+
+def input_shuffled(x: torch.Tensor) -> Any:
+    y = x.view(1, 4, 3, 1)
+    return functional.pixel_shuffle(y, 1), functional.channel_shuffle(y, 1)
+
+
 PROGRAMS = [
     doubled_and_flat, flat_alone, views_of_views, views_without_their_base, pieces, pieces_of_the_input,
     rows_of_the_input, the_input_itself, read_on, written_inside, input_written_inside, equal_but_apart, detached,
-    products, complex_parts, bits,
+    products, complex_parts, bits, shuffled_in_one_group, shuffled_by_one_pixel, input_shuffled,
 ]  # fmt: skip
 
 

@@ -24,6 +24,17 @@ COPY = "rust_ort view of an output"
 """Key of a node's meta: it is made here, for the output alone; the node that it repeats is counted."""
 
 
+UNDECLARED_VIEWS = frozenset(
+    {
+        aten._unsafe_view.default,
+        aten.unsafe_chunk.default,
+        aten.unsafe_split.Tensor,
+        aten.unsafe_split_with_sizes.default,
+    }
+)
+"""Operators whose results are views of their first argument, though their schemas declare them apart from it."""
+
+
 def hidden_outputs(output: fx.Node) -> frozenset[int]:
     """Positions of the outputs that no user sees: saved for backward, and gradients, which autograd lays out itself."""
     descs = output.meta.get("desc") or ()
@@ -41,7 +52,7 @@ def base_of(node: fx.Node) -> fx.Node | None:
         return None
     if target is operator.getitem:
         return node.args[0] if base_of(node.args[0]) is not None else None
-    if isinstance(target, OpOverload) and (target.is_view or target is aten._unsafe_view.default):
+    if isinstance(target, OpOverload) and (target.is_view or target in UNDECLARED_VIEWS):
         return node.args[0]
     return None
 
