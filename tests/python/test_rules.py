@@ -82,6 +82,7 @@ CASES: dict[str, Case] = {
     "aten.zeros_like.default": case(lambda x: torch.zeros_like(x.detach()), MATRIX),
     "aten.ones_like.default": case(lambda x: torch.ones_like(x.detach()), MATRIX),
     "aten._efficientzerotensor.default": case(torch.sgn, MATRIX),
+    "aten.copy.default": case(lambda x: (x * 2).copy_(x[0]).view(-1).cumsum(0)[-1], MATRIX),
     "aten.expand.default": case(lambda x: (x[:1] + 1).expand(0, 7).sin(), MATRIX),
     # indexing
     "aten.lift_fresh.default": case(lambda x: x + torch.tensor([1.0, 2.0, 3.0]), torch.ones(3)),
