@@ -112,10 +112,36 @@ def input_shuffled(x: torch.Tensor) -> Any:
     return functional.pixel_shuffle(y, 1), functional.channel_shuffle(y, 1)
 
 
+def strided_from_a_row(x: torch.Tensor) -> Any:
+    y = x.exp()
+    return y, y[1:].as_strided((2,), (1,))
+
+
+def strided_across(x: torch.Tensor) -> Any:
+    y = x.exp()
+    v = y.t().as_strided((3, 2), (2, 1))
+    return y, v, v.sin(), y.t()
+
+
+def split_unsafely(x: torch.Tensor) -> Any:
+    y = x.exp()
+    return y, torch.unsafe_split(y, 2, 1)[0], *torch.unsafe_chunk(y, 2, 0), *y.unsafe_split_with_sizes([1, 3], 1)
+
+
+def undeclared_view(x: torch.Tensor) -> Any:
+    y = x.exp()
+    return y, torch.ops.aten._unsafe_view(y, (4, 3))
+
+
+def undeclared_view_of_the_input(x: torch.Tensor) -> Any:
+    return torch.ops.aten._unsafe_view(x, (4, 3)), x * 2, torch.unsafe_split(x, 2, 1)[1]
+
+
 PROGRAMS = [
     doubled_and_flat, flat_alone, views_of_views, views_without_their_base, pieces, pieces_of_the_input,
     rows_of_the_input, the_input_itself, read_on, written_inside, input_written_inside, equal_but_apart, detached,
     products, complex_parts, bits, shuffled_in_one_group, shuffled_by_one_pixel, input_shuffled,
+    strided_from_a_row, strided_across, split_unsafely, undeclared_view, undeclared_view_of_the_input,
 ]  # fmt: skip
 
 

@@ -109,8 +109,16 @@ def _sharing(output: fx.Node, *, inputs_too: bool) -> list[fx.Node]:
         if root.op == "call_function":
             found += [member for member in members if member is not root and len(members) > 1]
         else:
-            found += [member for member in members if member is not root and (inputs_too or member in layouts)]
+            found += [
+                member for member in members
+                if member is not root and (inputs_too or member in layouts or _is_undeclared(member))
+            ]  # fmt: skip
     return found
+
+
+def _is_undeclared(view: fx.Node) -> bool:
+    """Whether AOTAutograd takes `view`, of an input, for a tensor of its own."""
+    return any(node.target in UNDECLARED_VIEWS for node in _chain(view))
 
 
 def _has_symbols(value: object) -> bool:
