@@ -257,6 +257,39 @@ def test_what_is_read_on_stays_on_onnxruntime() -> None:
     assert info.compute_nodes == sum(map(len, info.parts)) + len(info.eager)
 
 
+@pytest.mark.parametrize("grad", [False, True], ids=["no_grad", "training"])
+def test_an_input_whose_data_is_set_is_refused_with_its_line_and_a_way_out(grad: bool) -> None:
+    def exchanged(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        x.data = x.exp()
+        return x * w
+
+    x, w = torch.zeros(3), torch.ones(3, requires_grad=grad)
+    with pytest.raises(rust_ort.ClientError, match=r"test_aliases.py:\d+ in exchanged.*data\.copy_") as raised:
+        torch.compile(exchanged, backend=rust_ort)(x, w)
+    assert raised.value.code == "UNSUPPORTED"
+    assert x.sum() == 0
+
+
+def test_an_input_whose_data_is_copied_into_is_eagers() -> None:
+    def copied(x: torch.Tensor) -> torch.Tensor:
+        x.data.copy_(x.exp())
+        return x * 2
+
+    ours, eagers = torch.zeros(3), torch.zeros(3)
+    torch.testing.assert_close(torch.compile(copied, backend=rust_ort)(ours), copied(eagers))
+    torch.testing.assert_close(ours, eagers)
+
+
+def test_a_value_whose_data_is_set_is_eagers() -> None:
+    def exchanged(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        y.data = x.exp()
+        return y + x
+
+    x = torch.rand(3)
+    torch.testing.assert_close(torch.compile(exchanged, backend=rust_ort)(x), exchanged(x))
+
+
 def strided(x: torch.Tensor) -> torch.Tensor:
     return x.as_strided((2,), (1,), 3) * 1.0
 
