@@ -137,11 +137,21 @@ def undeclared_view_of_the_input(x: torch.Tensor) -> Any:
     return torch.ops.aten._unsafe_view(x, (4, 3)), x * 2, torch.unsafe_split(x, 2, 1)[1]
 
 
+def spread(x: torch.Tensor) -> Any:
+    return (x[:1] * 2).expand(5, 4)
+
+
+def spread_and_read(x: torch.Tensor) -> Any:
+    y = x.sum(0, keepdim=True).expand_as(x)
+    return x - y, y, x.exp().expand(2, 3, 4).unsqueeze(1)
+
+
 PROGRAMS = [
     doubled_and_flat, flat_alone, views_of_views, views_without_their_base, pieces, pieces_of_the_input,
     rows_of_the_input, the_input_itself, read_on, written_inside, input_written_inside, equal_but_apart, detached,
     products, complex_parts, bits, shuffled_in_one_group, shuffled_by_one_pixel, input_shuffled,
-    strided_from_a_row, strided_across, split_unsafely, undeclared_view, undeclared_view_of_the_input,
+    strided_from_a_row, strided_across, split_unsafely, undeclared_view, undeclared_view_of_the_input, spread,
+    spread_and_read,
 ]  # fmt: skip
 
 
