@@ -30,7 +30,7 @@ from rust_ort.export.aliases import DIRECTION, SHARES_MEMORY, hidden_outputs
 from rust_ort.export.exporter import TORCHLIB_OPSET
 from rust_ort.export.partition import EAGER_IS_RIGHT, EagerNode, lowest_precision, modules, operators
 from rust_ort.export.plan import Plan, PlannedPart, make_plan
-from rust_ort.export.provenance import described, input_sources, provenance_json
+from rust_ort.export.provenance import described, input_sources, provenance_json, source_line
 from rust_ort.graph_info import GraphInfo, GraphLog
 from rust_ort.options import Options
 from rust_ort.progress import progress, tick
@@ -102,8 +102,29 @@ def compile_dynamo_graph(
         decompositions=table,
         partition_fn=partition_fn,
     )
-    compiled: Callable[..., Any] = compiler(gm, example_inputs)
+    try:
+        compiled: Callable[..., Any] = compiler(gm, example_inputs)
+    except AssertionError as error:
+        setting = next((node for node in gm.graph.nodes if _sets_an_input(node)), None)
+        if setting is None:
+            raise
+        raise ClientError(
+            f"{source_line(setting) or 'source unknown'}: the data of an input is set, which AOTAutograd refuses where "
+            "graphs write into no input; write `.data.copy_(...)` in the place of `.data = ...`, or take the line out "
+            "of what is compiled (torch.compiler.disable)",
+            code="UNSUPPORTED",
+            graph=compilation.name,
+            node=setting.name,
+        ) from error
     return compiled
+
+
+def _sets_an_input(node: fx.Node) -> bool:
+    """Whether a Dynamo node is `input.data = ...`."""
+    source = node.args[0] if node.args else None
+    if not isinstance(source, fx.Node) or source.op != "placeholder":
+        return False
+    return "set_" in (node.target, getattr(node.target, "__name__", ""))
 
 
 @contextlib.contextmanager

@@ -28,6 +28,7 @@ USED: dict[str, str | None] = {
     "torch._C._dispatch_has_kernel_for_dispatch_key": None,
     "torch._C._dynamo.guards._reinterpret_tensor": "Tensor.set_",
     "torch._C._functorch.is_functorch_wrapped_tensor": "whether the tensor has a storage",
+    "torch._C._is_alias_of": None,
     "torch._C._jit_get_all_schemas": None,
     "torch._C._set_grad_enabled": "torch.set_grad_enabled",
     "torch._decomp.decomposition_table": None,
@@ -292,6 +293,12 @@ def traced_node(tensor: torch.Tensor) -> fx.Node | None:
     slot = find("torch.fx.experimental.proxy_tensor.get_proxy_slot")(tensor, mode.tracer, None)
     node: fx.Node | None = slot.proxy.node if slot is not None else None
     return node
+
+
+def shares_memory(tensor: torch.Tensor, other: object) -> bool:
+    """Whether `other` is a tensor of the same storage; fake ones have theirs."""
+    same: Callable[..., bool] = find("torch._C._is_alias_of")
+    return isinstance(other, torch.Tensor) and same(tensor, other)
 
 
 def lazy_graph_modules() -> contextlib.AbstractContextManager[Any]:

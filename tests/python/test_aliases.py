@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional
 
 import rust_ort
 from rust_ort.export.aliases import SHARES_MEMORY
@@ -96,10 +97,61 @@ def bits(x: torch.Tensor) -> Any:
     return y, y.view(torch.int32)
 
 
+def shuffled_in_one_group(x: torch.Tensor) -> Any:
+    y = x.exp().reshape(1, 4, 3, 1)
+    return y, functional.channel_shuffle(y, 1), functional.channel_shuffle(y, 4)
+
+
+def shuffled_by_one_pixel(x: torch.Tensor) -> Any:
+    y = x.exp().reshape(1, 4, 3, 1)
+    return y, functional.pixel_shuffle(y, 1), functional.pixel_unshuffle(y, 1)
+
+
+def input_shuffled(x: torch.Tensor) -> Any:
+    y = x.view(1, 4, 3, 1)
+    return functional.pixel_shuffle(y, 1), functional.channel_shuffle(y, 1)
+
+
+def strided_from_a_row(x: torch.Tensor) -> Any:
+    y = x.exp()
+    return y, y[1:].as_strided((2,), (1,))
+
+
+def strided_across(x: torch.Tensor) -> Any:
+    y = x.exp()
+    v = y.t().as_strided((3, 2), (2, 1))
+    return y, v, v.sin(), y.t()
+
+
+def split_unsafely(x: torch.Tensor) -> Any:
+    y = x.exp()
+    return y, torch.unsafe_split(y, 2, 1)[0], *torch.unsafe_chunk(y, 2, 0), *y.unsafe_split_with_sizes([1, 3], 1)
+
+
+def undeclared_view(x: torch.Tensor) -> Any:
+    y = x.exp()
+    return y, torch.ops.aten._unsafe_view(y, (4, 3))
+
+
+def undeclared_view_of_the_input(x: torch.Tensor) -> Any:
+    return torch.ops.aten._unsafe_view(x, (4, 3)), x * 2, torch.unsafe_split(x, 2, 1)[1]
+
+
+def spread(x: torch.Tensor) -> Any:
+    return (x[:1] * 2).expand(5, 4)
+
+
+def spread_and_read(x: torch.Tensor) -> Any:
+    y = x.sum(0, keepdim=True).expand_as(x)
+    return x - y, y, x.exp().expand(2, 3, 4).unsqueeze(1)
+
+
 PROGRAMS = [
     doubled_and_flat, flat_alone, views_of_views, views_without_their_base, pieces, pieces_of_the_input,
     rows_of_the_input, the_input_itself, read_on, written_inside, input_written_inside, equal_but_apart, detached,
-    products, complex_parts, bits,
+    products, complex_parts, bits, shuffled_in_one_group, shuffled_by_one_pixel, input_shuffled,
+    strided_from_a_row, strided_across, split_unsafely, undeclared_view, undeclared_view_of_the_input, spread,
+    spread_and_read,
 ]  # fmt: skip
 
 
@@ -213,6 +265,39 @@ def test_what_is_read_on_stays_on_onnxruntime() -> None:
     assert len(info.parts) == 1
     assert {node.reason for node in info.eager} <= {SHARES_MEMORY}
     assert info.compute_nodes == sum(map(len, info.parts)) + len(info.eager)
+
+
+@pytest.mark.parametrize("grad", [False, True], ids=["no_grad", "training"])
+def test_an_input_whose_data_is_set_is_refused_with_its_line_and_a_way_out(grad: bool) -> None:
+    def exchanged(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        x.data = x.exp()
+        return x * w
+
+    x, w = torch.zeros(3), torch.ones(3, requires_grad=grad)
+    with pytest.raises(rust_ort.ClientError, match=r"test_aliases.py:\d+ in exchanged.*data\.copy_") as raised:
+        torch.compile(exchanged, backend=rust_ort)(x, w)
+    assert raised.value.code == "UNSUPPORTED"
+    assert x.sum() == 0
+
+
+def test_an_input_whose_data_is_copied_into_is_eagers() -> None:
+    def copied(x: torch.Tensor) -> torch.Tensor:
+        x.data.copy_(x.exp())
+        return x * 2
+
+    ours, eagers = torch.zeros(3), torch.zeros(3)
+    torch.testing.assert_close(torch.compile(copied, backend=rust_ort)(ours), copied(eagers))
+    torch.testing.assert_close(ours, eagers)
+
+
+def test_a_value_whose_data_is_set_is_eagers() -> None:
+    def exchanged(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        y.data = x.exp()
+        return y + x
+
+    x = torch.rand(3)
+    torch.testing.assert_close(torch.compile(exchanged, backend=rust_ort)(x), exchanged(x))
 
 
 def strided(x: torch.Tensor) -> torch.Tensor:

@@ -138,16 +138,37 @@ def test_training_under_autocast_is_as_close_to_float32_as_eager_is(dtype: torch
     made = mixed_training.row(0, n_steps, dtype)
     print(made)
     assert made.losses["compiled"][-1] < made.losses["compiled"][0]
-    assert made.ok, f"{made.compiled:.2e} from float32, eager {made.eager:.2e}"
+    assert made.ok, made.problem
 
 
-def test_a_wrong_epsilon_is_further_from_float32_than_noise() -> None:
-    def planted(model: nn.Module) -> nn.Module:
-        for module in model.modules():
-            if hasattr(module, "variance_epsilon"):
-                module.variance_epsilon *= 100
-        return model
+def wrong_epsilon(model: nn.Module) -> nn.Module:
+    for module in model.modules():
+        if hasattr(module, "variance_epsilon"):
+            module.variance_epsilon *= 100
+    return mixed_training.compiled(model)
 
+
+def not_compiled(model: nn.Module) -> nn.Module:
+    return model
+
+
+def without_autocast(model: nn.Module) -> nn.Module:
+    model.forward = torch.autocast("cpu", enabled=False)(model.forward)
+    return mixed_training.compiled(model)
+
+
+@pytest.mark.parametrize(
+    ("planted", "seen"),
+    [
+        (wrong_epsilon, "further from float32"),
+        (not_compiled, "forward: 0 of 3 steps"),
+        (without_autocast, "forward: 0 of 3 steps"),
+    ],
+)
+def test_a_run_that_is_wrong_or_not_ours_or_not_in_half_precision_fails(
+    planted: Callable[[nn.Module], nn.Module], seen: str
+) -> None:
     made = mixed_training.row(0, 3, torch.bfloat16, wrap=planted)
     print(made)
-    assert not made.ok, f"{made.compiled:.2e} from float32, eager {made.eager:.2e}"
+    assert not made.ok
+    assert seen in made.problem

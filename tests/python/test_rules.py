@@ -82,6 +82,7 @@ CASES: dict[str, Case] = {
     "aten.zeros_like.default": case(lambda x: torch.zeros_like(x.detach()), MATRIX),
     "aten.ones_like.default": case(lambda x: torch.ones_like(x.detach()), MATRIX),
     "aten._efficientzerotensor.default": case(torch.sgn, MATRIX),
+    "aten.copy.default": case(lambda x: (x * 2).copy_(x[0]).view(-1).cumsum(0)[-1], MATRIX),
     "aten.expand.default": case(lambda x: (x[:1] + 1).expand(0, 7).sin(), MATRIX),
     # indexing
     "aten.lift_fresh.default": case(lambda x: x + torch.tensor([1.0, 2.0, 3.0]), torch.ones(3)),
@@ -305,7 +306,6 @@ CASES: dict[str, Case] = {
         lambda x, grid: functional.grid_sample(x, grid, align_corners=False), IMAGE[None], POINTS_3D
     ),
     # strided
-    "aten.as_strided.default": case(lambda x: (x + 1).t().as_strided((3, 4), (5, 1), 2) + 1, MATRIX),
     "aten.as_strided": case(lambda x: (x + 1)[:, :3].as_strided((3, 4), (6, 1)) * x[:3, :4], MATRIX),
     "aten.as_strided_scatter.default": case(
         lambda x, y: torch.as_strided_scatter((x.detach() + 1).t(), y, (3, 4), (1, 3), 2), MATRIX, MATRIX[:3, :4]
@@ -430,6 +430,20 @@ def test_float64_is_silently_wrong_where_nothing_looks_for_rounded_numbers(monke
         monkeypatch.setattr(rounding, "rounded", lambda *_: {})
         silent, _ = outcome(CASES["aten.softplus.default"])
         assert silent.wrong and silent.eager == 0
+
+
+@pytest.mark.parametrize("offset", [None, 1, 16])
+@pytest.mark.parametrize(
+    "view", [lambda y: y.t(), lambda y: y[2:], lambda y: y[2:].t(), lambda y: y.view(9, 7, 1).permute(2, 1, 0)]
+)
+def test_as_strided_of_a_view_takes_elements_in_the_order_of_memory(view: Any, offset: int | None) -> None:
+    def strided(x: Tensor) -> Tensor:
+        return view(x + 1).as_strided((3, 4), (5, 1), offset) + 1
+
+    made, reasons = outcome(case(strided, MATRIX))
+    assert not made.refused and not made.wrong
+    before_the_view = offset == 1 and view(MATRIX).storage_offset() > MATRIX.storage_offset() + 1
+    assert (made.eager == 0) == (not before_the_view), reasons
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
-"""Outputs that share memory: with each other or with an input, as views in eager do. ONNX knows values, not memory, so
-what ties such outputs together stays in torch, where it moves no data."""
+"""Outputs that share memory, with each other, with an input or among their own elements, as views in eager do. ONNX
+knows values, not memory, so what ties them together stays in torch, where it moves no data."""
 
 from __future__ import annotations
 
@@ -15,13 +15,24 @@ from rust_ort.torch_private import OpOverload, pytree
 
 aten = torch.ops.aten
 
-SHARES_MEMORY = "a view that shares its memory with another output or an input: it computes nothing"
+SHARES_MEMORY = "an output's view of memory shared with another output, an input or itself: it computes nothing"
 
 DIRECTION = "rust_ort direction"
 """Key of a graph module's meta: "forward", "backward" or "inference"."""
 
 COPY = "rust_ort view of an output"
 """Key of a node's meta: it is made here, for the output alone; the node that it repeats is counted."""
+
+
+UNDECLARED_VIEWS = frozenset(
+    {
+        aten._unsafe_view.default,
+        aten.unsafe_chunk.default,
+        aten.unsafe_split.Tensor,
+        aten.unsafe_split_with_sizes.default,
+    }
+)
+"""Operators whose results are views of their first argument, though their schemas declare them apart from it."""
 
 
 def hidden_outputs(output: fx.Node) -> frozenset[int]:
@@ -41,7 +52,7 @@ def base_of(node: fx.Node) -> fx.Node | None:
         return None
     if target is operator.getitem:
         return node.args[0] if base_of(node.args[0]) is not None else None
-    if isinstance(target, OpOverload) and (target.is_view or target is aten._unsafe_view.default):
+    if isinstance(target, OpOverload) and (target.is_view or target in UNDECLARED_VIEWS):
         return node.args[0]
     return None
 
@@ -77,7 +88,7 @@ def keep_shared(gm: fx.GraphModule, graph: fx.Graph) -> dict[str, str]:
 
 
 def _sharing(output: fx.Node, *, inputs_too: bool) -> list[fx.Node]:
-    """Outputs that must be views of the very memory of another output, or of an input.
+    """Outputs that must be views of the very memory of another output, of an input, or of a value they are spread from.
 
     What is a view of an input AOTAutograd makes anew from that input and the graph's output's own place in its storage;
     it does without the latter where no size is symbolic. In a forward graph it leaves some to the graph altogether.
@@ -96,10 +107,30 @@ def _sharing(output: fx.Node, *, inputs_too: bool) -> list[fx.Node]:
     found = []
     for root, members in groups.items():
         if root.op == "call_function":
-            found += [member for member in members if member is not root and len(members) > 1]
+            found += [member for member in members if member is not root and (len(members) > 1 or _overlaps(member))]
         else:
-            found += [member for member in members if member is not root and (inputs_too or member in layouts)]
+            found += [
+                member for member in members
+                if member is not root and (inputs_too or member in layouts or _is_undeclared(member))
+            ]  # fmt: skip
     return found
+
+
+def _overlaps(view: fx.Node) -> bool:
+    """Whether elements of `view` share one place, as an expanded tensor's do: nothing may write into it."""
+    value = view.meta["val"]
+    layout = zip(value.shape, value.stride(), strict=True)
+    return any(isinstance(stride, int) and stride == 0 and not _is_one(size) for size, stride in layout)
+
+
+def _is_one(size: object) -> bool:
+    """A symbolic size counts as more."""
+    return isinstance(size, int) and size == 1
+
+
+def _is_undeclared(view: fx.Node) -> bool:
+    """Whether AOTAutograd takes `view`, of an input, for a tensor of its own."""
+    return any(node.target in UNDECLARED_VIEWS for node in _chain(view))
 
 
 def _has_symbols(value: object) -> bool:

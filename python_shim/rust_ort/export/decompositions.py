@@ -6,14 +6,15 @@ torch's ONNX-friendly table is the base; `rules` say where it differs and why.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from rust_ort.export import exporter, rules
+from rust_ort.export.aliases import UNDECLARED_VIEWS
 from rust_ort.export.rules import How
-from rust_ort.torch_private import outside_tracing, pytree, torchs_decompositions
+from rust_ort.torch_private import outside_tracing, pytree, shares_memory, torchs_decompositions
 
 Table = dict[Any, Callable[..., Any]]
 
@@ -38,25 +39,38 @@ def _table(whole: frozenset[str], _: frozenset[str]) -> Table:
     for rule in rules.active(How.DECOMPOSED):
         assert rule.function is not None, f"{rule.operator}: a decomposition is a function"
         table.update(dict.fromkeys(rule.overloads, rule.function))
-    return {operator: _keeping_format(operator, function) for operator, function in table.items()}
+    return {operator: _as_declared(operator, function) for operator, function in table.items()}
 
 
-def _keeping_format(operator: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The decomposition, whose results have channels last where the operator's own have: users see strides."""
+def _as_declared(operator: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The decomposition, whose results are apart from its arguments in memory, as the operator's schema says, and have
+    channels last where the operator's own have: users see both."""
     if getattr(operator, "is_view", False) or operator._schema.is_mutable:
         return function
 
     @functools.wraps(function)
     def keeping(*args: Any, **kwargs: Any) -> Any:
         made = function(*args, **kwargs)
-        if made is NotImplemented or not any(map(_has_channels_last, pytree.tree_leaves((args, kwargs)))):
+        if made is NotImplemented:
             return made
-        with outside_tracing():
-            eager = pytree.tree_leaves(operator(*args, **kwargs))  # a named tuple where `made` may be another sequence
         results, sequence = pytree.tree_flatten(made)
-        return pytree.tree_unflatten(map(_laid_out, results, eager), sequence)
+        given = pytree.tree_leaves((args, kwargs))
+        if operator not in UNDECLARED_VIEWS:
+            results = [_apart(result, given) for result in results]
+        if any(map(_has_channels_last, given)):
+            with outside_tracing():
+                eager = pytree.tree_leaves(operator(*args, **kwargs))  # a named tuple where `made` may be otherwise
+            results = [_laid_out(result, own) for result, own in zip(results, eager, strict=False)]
+        return pytree.tree_unflatten(results, sequence)
 
     return keeping
+
+
+def _apart(made: Any, given: Sequence[Any]) -> Any:
+    """A copy of a result that is a view of an argument."""
+    if isinstance(made, torch.Tensor) and any(shares_memory(made, other) for other in given):
+        return made.clone()
+    return made
 
 
 def _has_channels_last(value: object) -> bool:

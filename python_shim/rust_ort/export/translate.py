@@ -17,6 +17,7 @@ from rust_ort.export import exporter, rounding
 from rust_ort.export.custom import root_message
 from rust_ort.export.exporter import TORCHLIB_OPSET
 from rust_ort.export.opset import OpsetError, keep_versions, raise_nodes
+from rust_ort.export.rules.strided import by_memory
 
 MODEL_IR_VERSION = 10
 _FX_NAME = "rust_ort.fx_name"
@@ -67,6 +68,7 @@ def translate(
     for node in source.graph.nodes:  # the exporter would write these into every ONNX node; provenance.json has them
         node.meta["nn_module_stack"] = {}
         node.meta.pop("stack_trace", None)
+    by_memory(source.graph)
     _promote(source)
     _keep_names_of_promoted(part.graph, source.graph)
     graph = ir.Graph([], [], nodes=[], opset_imports={"": TORCHLIB_OPSET}, name=name)

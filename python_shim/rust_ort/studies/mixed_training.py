@@ -5,20 +5,25 @@ two runs under autocast are each judged by their distance from the float32 run, 
 that depends on the order in which this CPU's kernels sum, and after a few steps of Adam on chance. The distance is of
 all trained weights, |weights - float32's| relative to the way that float32 training went, |float32's - start|, both
 2-norms: millions of roundings average out in it, so it is a figure of the dtype, not of the CPU or the seed. The
-compiled run may be at most `NOISE` times as far from float32 as eager is. Losses are shown, not judged: one number of a
-run is chance.
+compiled run may be at most `NOISE` times as far from float32 as eager is, and each of its steps must have run
+forward and backward on ONNX Runtime, in graphs that hold the dtype. Losses are shown, not judged: one number of a run
+is chance.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
+
+from rust_ort import graph_info
+from rust_ort.graph_info import GraphInfo
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -38,17 +43,33 @@ class Run:
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """One seed. `eager`, `compiled`: distance of the weights trained under autocast from those trained in float32,
-    relative to the way from the start. `losses`: of the three runs, by step."""
+    relative to the way from the start. `losses`: of the three runs, by step. `on_onnxruntime`: {direction: calls of the
+    compiled run's graphs that have parts on ONNX Runtime and hold `dtype`}."""
 
     seed: int
+    n_steps: int
+    dtype: torch.dtype
     eager: float
     compiled: float
     losses: dict[str, list[float]]
+    on_onnxruntime: dict[str, int]
+
+    @property
+    def problem(self) -> str:
+        """Why this is no run under autocast as good as eager's, "" when it is one."""
+        for direction in ("forward", "backward"):
+            n_calls = self.on_onnxruntime.get(direction, 0)
+            if n_calls < self.n_steps:
+                return f"{direction}: {n_calls} of {self.n_steps} steps on ONNX Runtime in {self.dtype}"
+        if not self.eager > 0:
+            return "eager trained nothing in lower precision"
+        if not self.compiled <= NOISE * self.eager:
+            return f"further from float32 than eager: {self.compiled:.2e}, eager {self.eager:.2e}"
+        return ""
 
     @property
     def ok(self) -> bool:
-        """Something was trained, and the compiled run is no further from float32 than `NOISE` times eager."""
-        return self.eager > 0 and self.compiled <= NOISE * self.eager
+        return not self.problem
 
 
 def llama(seed: int) -> nn.Module:
@@ -104,13 +125,27 @@ def row(seed: int, n_steps: int, dtype: torch.dtype, *, wrap: Callable[[nn.Modul
     reference = train(seed, n_steps, autocast=None)
     eager = train(seed, n_steps, autocast=dtype)
     torch.compiler.reset()
-    candidate = train(seed, n_steps, autocast=dtype, wrap=wrap)
+    with graph_info.called() as called:
+        candidate = train(seed, n_steps, autocast=dtype, wrap=wrap)
+        graphs = called()
     return Row(
         seed=seed,
+        n_steps=n_steps,
+        dtype=dtype,
         eager=_distance(eager, reference),
         compiled=_distance(candidate, reference),
         losses={"float32": reference.losses, "eager": eager.losses, "compiled": candidate.losses},
+        on_onnxruntime=_calls(graphs, dtype),
     )
+
+
+def _calls(graphs: Iterable[GraphInfo], dtype: torch.dtype) -> dict[str, int]:
+    """{direction: calls} of graphs with parts that ran on ONNX Runtime and values of `dtype`."""
+    found: Counter[str] = Counter()
+    for info in graphs:
+        if info.parts and info.unreachable is None and info.lowest_precision is dtype:
+            found[info.direction] += info.calls - info.daemon_fallbacks
+    return dict(found)
 
 
 def _distance(run: Run, reference: Run) -> float:
@@ -135,7 +170,7 @@ def main(arguments: list[str] | None = None) -> int:
             last = [made.losses[run][-1] for run in ("float32", "eager", "compiled")]
             numbers = f"{made.losses['float32'][0]:10.4f} {last[0]:11.5f} {last[1]:11.5f} {last[2]:11.5f}"
             judged = f"{made.eager:9.2e} {made.compiled:9.2e} {made.compiled / made.eager:6.2f}"
-            print(f"{seed:4}  {numbers} {judged}  {'noise' if made.ok else 'FURTHER'}", flush=True)
+            print(f"{seed:4}  {numbers} {judged}  {made.problem.upper() or 'noise'}", flush=True)
             ok = ok and made.ok
     return 0 if ok else 1
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rust_ort.export.rules.registry import decomposed
+from rust_ort.torch_private import free_unbacked_symbols
 
 aten = torch.ops.aten
 
@@ -61,3 +62,19 @@ def expand(self: Tensor, size: Sequence[int], *, implicit: bool = False) -> Any:
         return NotImplemented
     n_new = len(size) - self.dim()
     return self.new_zeros([self.shape[i - n_new] if length == -1 else length for i, length in enumerate(size)])
+
+
+@decomposed(
+    "aten.copy.default",
+    why="torchlib gives the source alone: a smaller one is not spread over what it is copied into",
+    silent=True,
+)
+def copy(self: Tensor, src: Tensor, non_blocking: bool = False) -> Any:
+    """The source's values in the dtype, shape and strides of `self`."""
+    if free_unbacked_symbols(self):
+        return NotImplemented
+    spread = src.to(device=self.device, dtype=self.dtype).expand(self.shape)
+    if self.is_contiguous():
+        return spread.contiguous()
+    order = sorted(range(self.dim()), key=self.stride().__getitem__, reverse=True)
+    return spread.permute(order).contiguous().permute([order.index(axis) for axis in range(self.dim())])

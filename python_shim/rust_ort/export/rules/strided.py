@@ -51,15 +51,26 @@ def _of_an_input(tensor: Tensor) -> bool:
     return node is not None and root_of(node).op == "placeholder"
 
 
-@decomposed("aten.as_strided.default", why=BY_LOGICAL_ORDER)
-def as_strided(tensor: Tensor, size: Sizes, stride: Sizes, storage_offset: int | None = None) -> Any:
-    """Of the tensor's elements in the order of its memory. A contiguous tensor, an input's memory, and what goes beyond
-    the tensor: left whole."""
-    start = None if _of_an_input(tensor) else _start(tensor, size, stride, storage_offset)
-    if start is None or (tensor.is_contiguous() and tensor.storage_offset() == 0):
-        return NotImplemented
-    memory = tensor.permute(_order(tensor)).reshape(-1).clone()
-    return aten.as_strided(memory, size, stride, start)
+def by_memory(graph: fx.Graph) -> None:
+    """Makes each as_strided that ONNX may compute read its tensor's elements in the order of their memory, as one row,
+    which torchlib takes them for. Not before: as a view of that tensor it may be left to eager."""
+    for node in graph.find_nodes(op="call_function", target=aten.as_strided.default):
+        source, size, stride = (argument(node, name) for name in ("self", "size", "stride"))
+        tensor = source.meta["val"]
+        start = _start(tensor, size, stride, argument(node, "storage_offset"))
+        if start is None or _begins_its_memory(tensor):
+            continue
+        with graph.inserting_before(node):
+            ordered = graph.call_function(aten.permute.default, (source, _order(tensor)))
+            ordered.meta["val"] = tensor.permute(_order(tensor))
+            row = graph.call_function(aten.reshape.default, (ordered, [-1]))
+            row.meta["val"] = ordered.meta["val"].reshape(-1)
+        node.args, node.kwargs = (row, size, stride, start), {}
+
+
+def _begins_its_memory(tensor: Tensor) -> bool:
+    """Whether its elements are in logical order from the start of its storage."""
+    return tensor.is_contiguous() and tensor.storage_offset() == 0
 
 
 @decomposed("aten.as_strided_scatter.default", why="decomposed to a prim without ONNX form", upstream="torch")
@@ -92,16 +103,10 @@ def _distinct(size: Sizes, stride: Sizes) -> bool:
 
 
 def _reads_beyond(node: fx.Node) -> bool:
-    """Whether an as_strided node reads elements of a storage that are not its tensor's, or another layout."""
+    """Whether an as_strided node reads elements of a storage that are not its tensor's, or a layout not known."""
     tensor = argument(node, "self").meta["val"]
     size, stride = argument(node, "size"), argument(node, "stride")
-    offset = argument(node, "storage_offset")
-    if not tensor.is_contiguous() or not all(isinstance(number, int) for number in (*size, *stride, tensor.numel())):
-        return True
-    first = tensor.storage_offset() if offset is None else offset
-    last = first + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
-    own = range(tensor.storage_offset(), tensor.storage_offset() + tensor.numel())
-    return tensor.storage_offset() != 0 or (0 not in size and (first not in own or last not in own))
+    return _start(tensor, size, stride, argument(node, "storage_offset")) is None
 
 
 in_eager("aten.as_strided", why=BY_LOGICAL_ORDER, when=_reads_beyond)
