@@ -122,6 +122,7 @@ impl Handler<'_> {
             if lanes {
                 attach_lanes(&mut state, segment)?;
             } else {
+                segment.apart_from(state.lanes.iter().map(|lanes| lanes.segment()))?;
                 state.segments.attach(segment)?;
             }
             state.segments_held.insert(id, held);
@@ -518,6 +519,7 @@ fn attach_lanes(state: &mut State, segment: Segment) -> Result<(), WireError> {
 fn copied_bytes(run: &RunObserved) -> usize {
     let tensors = run.record.outputs.iter().chain(run.references.iter().flatten());
     tensors.map(|tensor| tensor.desc.len_bytes()).fold(0, usize::saturating_add)
+    segment.apart_from(state.segments.iter())?;
 }
 
 /// Errors: UnknownGraph for what is not there, BadState for a graph that is in use.
