@@ -77,6 +77,8 @@ pub const PLAN_FILES: usize = 4096;
 /// Time for open dumps to be written when the daemon ends; what is not by then is told.
 pub const STOP_DUMPS: Duration = Duration::from_secs(30);
 /// Bytes of inputs that a post-mortem writes down; of a call with more, the model alone.
+/// Time for which a quarantine folder stays however many are newer: its client has yet to be told of it, and to look.
+pub const QUARANTINE_AGE: Duration = Duration::from_secs(60);
 pub const REPRODUCTION_BYTES: u64 = 16 << 30;
 /// Bytes that a post-mortem leaves free on the disk.
 pub const DISK_LEFT_BYTES: u64 = 1 << 30;

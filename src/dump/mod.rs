@@ -479,6 +479,11 @@ pub fn is_ours(folder: &Path) -> bool {
     layout::run_schema(folder).is_some()
 }
 
+/// Whether somebody has the dump open.
+pub fn is_being_written(folder: &Path) -> bool {
+    matches!(hold(folder), Err(DumpError::Busy { .. }))
+}
+
 /// A dump of ours, or an empty folder.
 fn check_ours(folder: &Path, this_version: bool) -> Result<(), DumpError> {
     let path = folder.to_owned();
