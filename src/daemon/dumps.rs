@@ -129,7 +129,7 @@ impl Handler<'_> {
     /// comes from anywhere, and what it breaks there is one client's. What fails is logged: the session that is made of
     /// the same model fails too, and tells.
     pub(super) fn dump_precision(&self, executor: &Executor, run: &dump::Run, folder: &DumpedPart, part: &Part) {
-        let written = match self.ask(executor, &LinkRequest::Widen(part.spec.part.clone()), None) {
+        let written = match self.ask(executor, &LinkRequest::Widen(part.spec.part.clone())) {
             Ok(LinkReply::Widened(None)) => Ok(()),
             Ok(LinkReply::Widened(Some(model))) => {
                 run.precision(&folder.name, part.spec.part.part, &model).map_err(WireError::from)
@@ -145,7 +145,7 @@ impl Handler<'_> {
     /// Writes what the runtime made of the part's model, once: a help to the reader that costs neither call nor dump when
     /// it cannot be had.
     pub(super) fn dump_optimized(&self, executor: &Executor, run: &dump::Run, folder: &DumpedPart, part: &Part) {
-        let written = match self.ask(executor, &LinkRequest::Optimize(part.spec.part.clone()), None) {
+        let written = match self.ask(executor, &LinkRequest::Optimize(part.spec.part.clone())) {
             Ok(LinkReply::Optimized(model)) => {
                 run.optimized(&folder.name, part.spec.part.part, &model).map_err(WireError::from)
             }
