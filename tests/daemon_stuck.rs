@@ -16,7 +16,7 @@ use rust_ort::protocol::message::ErrorCode;
 use rust_ort::protocol::wire;
 use rust_ort::shm::Segment;
 use rustix::process::{Pid, Signal, kill_process};
-use support::{Client, Home, is_alive, part, wait_for};
+use support::{Client, Home, is_alive, part, refused, wait_for};
 
 fn signal(pid: u32, signal: Signal) {
     kill_process(Pid::from_raw(pid as i32).unwrap(), signal).unwrap();
@@ -128,4 +128,26 @@ fn what_is_announced_and_not_sent_takes_no_room_and_ends_its_connection() {
     let mut answers = Vec::new();
     idle.read_to_end(&mut answers).unwrap();
     assert!(String::from_utf8_lossy(&answers).contains("no byte of a request's body for 30 s"));
+}
+
+#[test]
+fn a_dump_that_a_former_connection_of_the_process_still_ends_is_waited_for() {
+    let home = Home::new();
+    let open = Request::OpenDump(OpenDump {
+        folder: home.folder.path().join("dumps"),
+        run: "run".into(),
+        clean: false,
+        calls: CallsToDump::All,
+        run_json: "{}".into(),
+    });
+    let mut former = Client::connect(&home);
+    let executor = former.lease().unwrap().pid;
+    assert!(matches!(former.peer.ask(&open), Ok(Reply::DumpOpened { .. })));
+    let mut client = Client::connect(&home);
+    let busy = refused(client.peer.ask(&open).unwrap_err());
+    assert!(busy.message.contains("another client is writing this dump"), "{busy}");
+    // Its end waits for the executor's.
+    signal(executor, Signal::STOP);
+    drop(former);
+    assert!(matches!(client.peer.ask(&open), Ok(Reply::DumpOpened { .. })));
 }
