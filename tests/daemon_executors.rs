@@ -9,11 +9,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use rust_ort::daemon::peer::{Answer, Peer, PeerError};
-use rust_ort::ids::{GraphId, PartHandle};
+use rust_ort::ids::{GraphId, PartHandle, SegmentId};
 use rust_ort::protocol::control::{
     CallsToDump, LeaseSpec, Notice, OpenDump, PairToCompare, Reply, Request, VerdictKind,
 };
 use rust_ort::protocol::message::ErrorCode;
+use rust_ort::shm::Lanes;
 use rust_ort::tensor::{DType, TensorDesc, TensorRef};
 use support::common::gather;
 use support::{Client, Home, code, exists, graph, is_alive, kill, library, part, refused, tensor, wait_for};
@@ -392,6 +393,23 @@ fn what_needs_a_lease_says_so() {
     let report = Request::ReportEager { graph: graph().graph, eager_nodes: 3 };
     assert_eq!(client.peer.ask(&report).unwrap(), Reply::Done);
     assert_eq!(home.status()["counters"]["nodes_in_eager"], 3);
+}
+
+#[test]
+fn one_memfd_is_lanes_or_data_and_not_both() {
+    let home = Home::new();
+    let lanes = Lanes::create(SegmentId(5), 1, 64 << 10).unwrap();
+    let attach = |segment, lanes| Request::AttachSegment { segment: SegmentId(segment), len_bytes: LEN, lanes };
+    const LEN: u64 = (64 << 10) + 4096;
+    assert_eq!(lanes.segment().len_bytes(), LEN);
+    for lanes_first in [true, false] {
+        let (mut peer, _) = Peer::connect(&home.socket(), "test").unwrap();
+        let mut attach = |segment, is_lanes| peer.ask_with(&attach(segment, is_lanes), Some(lanes.segment().fd()));
+        assert_eq!(attach(5, lanes_first).unwrap(), Reply::Done);
+        let error = refused(attach(6, !lanes_first).unwrap_err());
+        assert_eq!(error.code, ErrorCode::BadSegment);
+        assert!(error.message.contains("the same memory is attached as segment 5"), "{error}");
+    }
 }
 
 #[test]

@@ -194,9 +194,7 @@ fn storm(home: &Home, random: &mut Random, n: u64, codes: &mut BTreeMap<u32, u64
             let fds = [segment.fd(), segment.fd()];
             let n_fds = if attack.fd { 1 + random.below(2) } else { 0 };
             // The daemon may have closed by now.
-            if let Ok(sent) = rust_ort::shm::fds::send(stream.as_fd(), frame, &fds[..n_fds]) {
-                let _ = stream.write_all(&frame[sent..]);
-            }
+            let _ = rust_ort::shm::fds::send(stream.as_fd(), frame, &fds[..n_fds], None);
         }
         let _ = stream.shutdown(std::net::Shutdown::Write);
         answers(&mut stream, codes);

@@ -17,7 +17,7 @@ use rust_ort::shm::Segment;
 use rust_ort::tensor::DType;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use support::common::{Dim, Model};
-use support::{Client, Home, code, exists, graph, part, tensor, wait_for};
+use support::{Client, Home, code, exists, graph, part, refused, tensor, wait_for};
 
 const X: [f32; 4] = [1., -2., 3.5, 0.];
 const Y: [f32; 4] = [-1., 2., -3.5, -0.];
@@ -324,10 +324,10 @@ fn what_is_released_goes_with_its_sessions_and_the_rest_stays() {
     assert_eq!((call(&client, one_part), call(&client, two_part), known(&home)), (1., 2., [2, 3, 2]));
     let before = kept(&home).0;
 
-    assert_eq!(code(release(&mut client, &[one_part], &[one]).unwrap_err()), ErrorCode::BadState, "the twin stays");
-    let absent = PartHandle(999);
-    assert_eq!(code(release(&mut client, &[one_part, absent], &[]).unwrap_err()), ErrorCode::UnknownGraph);
-    assert_eq!(code(release(&mut client, &[], &[GraphId::from_bytes([9; 32])]).unwrap_err()), ErrorCode::UnknownGraph);
+    let (absent, nowhere) = (PartHandle(999), GraphId::from_bytes([9; 32]));
+    assert_eq!(code(release(&mut client, &[absent], &[]).unwrap_err()), ErrorCode::UnknownGraph);
+    assert_eq!(code(release(&mut client, &[], &[nowhere]).unwrap_err()), ErrorCode::UnknownGraph);
+    assert_eq!(code(release(&mut client, &[], &[one]).unwrap_err()), ErrorCode::BadState);
     assert_eq!((known(&home), kept(&home).0), ([2, 3, 2], before), "what is refused changes nothing");
 
     assert_eq!(release(&mut client, &[one_part], &[]).unwrap(), Reply::Done);
@@ -343,6 +343,24 @@ fn what_is_released_goes_with_its_sessions_and_the_rest_stays() {
     assert_eq!((call(&client, again), call(&client, two_part), known(&home)), (1., 2., [2, 2, 2]));
     assert_eq!(release(&mut client, &[two_part, again], &[one, two]).unwrap(), Reply::Done);
     assert_eq!((known(&home), kept(&home).0), ([0, 0, 0], 0));
+}
+
+#[test]
+fn a_part_that_the_client_cannot_name_keeps_its_graph_and_nothing_else() {
+    let home = Home::new();
+    let mut client = Client::connect(&home);
+    client.lease().unwrap();
+    let (one, one_part) = compile(&mut client, 1);
+    let (two, two_part) = compile(&mut client, 2);
+    // As one of a PreparePart that was interrupted: its handle was never read.
+    let nameless = client.prepare_part(numbered(1).1).unwrap().handle;
+    assert_eq!(known(&home), [2, 3, 2]);
+    let error = refused(release(&mut client, &[one_part, PartHandle(999), two_part], &[one, two]).unwrap_err());
+    let nameless_is = format!("graph 1_0-inference has parts that stay (handle {})", nameless.0);
+    assert!(error.message.contains(&nameless_is) && error.message.contains("handle 999: not of this lease"), "{error}");
+    assert_eq!(known(&home), [1, 1, 1], "the rest has gone");
+    assert_eq!(release(&mut client, &[nameless], &[one]).unwrap(), Reply::Done);
+    assert_eq!(known(&home), [0, 0, 0]);
 }
 
 #[test]

@@ -246,7 +246,7 @@ fn socket_file_without_the_lock_is_a_leftover() {
     drop(UnixListener::bind(home.socket()).unwrap());
     let mut home = home;
     home.start();
-    assert!(folder.join("v1.lock").exists());
+    assert!(folder.join("v1.sock.lock").exists());
     assert_eq!(home.status()["daemon"]["pid"], home.daemon_pid());
 }
 
@@ -317,23 +317,40 @@ fn a_lock_file_that_is_not_ours_is_refused_and_stays() {
     let home = Home::empty();
     let folder = rust_ort::daemon::paths::prepare_socket_folder(&home.socket()).unwrap();
     let place = |name: &str| folder.join(name);
-    std::fs::write(place("cargo.lock"), "version = 4").unwrap();
-    std::fs::create_dir(place("folder.lock")).unwrap();
-    rustix::fs::mkfifoat(rustix::fs::CWD, place("fifo.lock"), rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).unwrap();
-    std::os::unix::fs::symlink(place("nowhere"), place("link.lock")).unwrap();
+    std::fs::write(place("cargo.sock.lock"), "version = 4").unwrap();
+    std::fs::create_dir(place("folder.sock.lock")).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, place("fifo.sock.lock"), rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)
+        .unwrap();
+    std::os::unix::fs::symlink(place("nowhere"), place("link.sock.lock")).unwrap();
     let before = names(&folder);
     for (socket, what) in [
-        ("cargo.sock", "cargo.lock"),
-        ("folder.sock", "folder.lock"),
-        ("fifo.sock", "fifo.lock"),
-        ("link.sock", "link.lock"),
+        ("cargo.sock", "cargo.sock.lock"),
+        ("folder.sock", "folder.sock.lock"),
+        ("fifo.sock", "fifo.sock.lock"),
+        ("link.sock", "link.sock.lock"),
         ("own.lock", "own.lock"),
     ] {
         let said = refused_to_serve(&home, &place(socket));
         assert!(said.contains(what), "{socket}: {said}");
     }
     assert_eq!(names(&folder), before, "nothing came and nothing went");
-    assert_eq!(std::fs::read_to_string(place("cargo.lock")).unwrap(), "version = 4");
+    assert_eq!(std::fs::read_to_string(place("cargo.sock.lock")).unwrap(), "version = 4");
+}
+
+#[test]
+fn sockets_that_differ_in_the_extension_alone_have_a_daemon_each() {
+    let mut home = Home::empty();
+    home.idle_timeout_s = 20.;
+    let folder = rust_ort::daemon::paths::prepare_socket_folder(&home.socket()).unwrap();
+    let sockets = ["rank.0", "rank.1"].map(|name| folder.join(name));
+    let run = |arguments: &[&str], socket: &Path| {
+        let output = home.command().args(arguments).arg("--socket").arg(socket).output().unwrap();
+        assert!(output.status.success(), "{arguments:?} {}: {output:?}", socket.display());
+    };
+    sockets.iter().for_each(|socket| run(&["serve", "--background"], socket));
+    let pids = sockets.each_ref().map(|socket| Peer::connect(socket, "test").unwrap().1.daemon_pid);
+    assert_ne!(pids[0], pids[1]);
+    sockets.iter().for_each(|socket| run(&["stop"], socket));
 }
 
 #[test]

@@ -238,8 +238,43 @@ fn clean_removes_a_dump_of_ours_and_nothing_else() {
 
     fs::write(theirs.join("run.json"), r#"{"schema": "rust_ort/run/99"}"#).unwrap();
     assert!(matches!(Run::open(&spec(folder.path())), Err(DumpError::OtherVersion { .. })));
+    let error = Run::open(&clean).err().unwrap();
+    assert!(
+        matches!(&error, DumpError::Stranger { stranger, .. } if *stranger == theirs.join("thesis.txt")),
+        "{error}"
+    );
+    fs::remove_file(theirs.join("thesis.txt")).unwrap();
     drop(Run::open(&clean).unwrap());
-    assert!(!theirs.join("thesis.txt").exists());
+    assert_eq!(listing(folder.path()), ["llama/run.json"]);
+}
+
+#[test]
+fn clean_removes_nothing_where_one_thing_is_not_ours() {
+    let folder = tempfile::tempdir().unwrap();
+    written(folder.path(), 2);
+    let clean = RunSpec { clean: true, ..spec(folder.path()) };
+    let run = folder.path().join("llama");
+    let part = run.join("0_0-forward/part_0");
+    fs::write(part.join(".tmp-4194305-7"), "half").unwrap();
+    let strangers = [
+        run.join("notes.txt"),
+        run.join(".tmp-99999999-draft"),
+        run.join("0_0-forward/part_x"),
+        part.join("model.onnx.bak"),
+        part.join("test_data_set_0/input_0.npy"),
+        part.join("test_data_set_0/mine"),
+    ];
+    for stranger in strangers {
+        let is_folder = stranger.extension().is_none() && !stranger.ends_with(".tmp-99999999-draft");
+        if is_folder { fs::create_dir(&stranger) } else { fs::write(&stranger, "mine") }.unwrap();
+        let before = listing(folder.path());
+        let error = Run::open(&clean).err().unwrap();
+        assert!(matches!(&error, DumpError::Stranger { stranger: named, .. } if *named == stranger), "{error}");
+        assert_eq!(listing(folder.path()), before);
+        if is_folder { fs::remove_dir(&stranger) } else { fs::remove_file(&stranger) }.unwrap();
+    }
+    drop(Run::open(&clean).unwrap());
+    assert_eq!(listing(folder.path()), ["llama/run.json"]);
 }
 
 #[test]
@@ -318,13 +353,15 @@ fn gc_removes_old_steps_unheld_tensors_and_leftovers_but_no_incomplete_step() {
     fs::File::create(&leftover).unwrap().set_modified(old).unwrap();
     let fresh = folder.path().join("tensors/.tmp-4194305-1");
     fs::write(&fresh, "").unwrap();
+    let draft = folder.path().join("llama/.tmp-4194305-draft");
+    fs::File::create(&draft).unwrap().set_modified(old).unwrap();
     fs::remove_dir_all(part.join("test_data_set_3")).unwrap();
     let removed = gc(folder.path(), Some(1)).unwrap();
     // Step 1 goes, its tensor with it; so does step 3's, which nothing holds any more.
     assert_eq!((removed.steps, removed.tensors, removed.leftovers), (1, 2, 1));
     let steps: Vec<_> = reader::steps(&part).unwrap().iter().map(|step| step.step).collect();
     assert_eq!(steps, [0, 2]);
-    assert!(!leftover.exists() && fresh.exists());
+    assert!(!leftover.exists() && fresh.exists() && draft.exists());
     assert_eq!(gc(folder.path(), None).unwrap(), Default::default());
 }
 

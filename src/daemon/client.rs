@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use super::errors::client as client_error;
 use super::executor::Executor;
@@ -150,8 +150,13 @@ impl Client {
 
     /// Sends a notice; a client that is gone misses nothing.
     pub fn notify(&self, notice: &Notice) {
+        self.notify_by(notice, Instant::now() + limits::SEND);
+    }
+
+    /// As [`Client::notify`], by `deadline`; a client that has not taken it by then is disconnected.
+    pub fn notify_by(&self, notice: &Notice, deadline: Instant) {
         let sent = wire::encode_notice(notice).map_err(std::io::Error::other);
-        if let Err(error) = sent.and_then(|frame| self.transport.send(&frame, None)) {
+        if let Err(error) = sent.and_then(|frame| self.transport.send_by(&frame, None, deadline)) {
             tracing::debug!(client = self.id.0, %error, "notice not sent");
             self.transport.shut_down();
         }

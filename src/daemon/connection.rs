@@ -15,7 +15,7 @@ use super::client::Client;
 use super::errors::{client as client_error, fault};
 use super::handler::{Handler, takes_long};
 use super::ledger::Held;
-use super::transport::{Head, Transport, TransportError};
+use super::transport::{Counted, Head, Transport, TransportError};
 use super::{Daemon, Ended, limits, lock};
 use crate::ids::ClientId;
 use crate::protocol::control::{Hello, Reply, Request, Welcome};
@@ -135,18 +135,31 @@ struct Body {
 /// A request with its id; None when there is no room for it, which the client was told.
 fn read(client: &Client, head: &Head) -> Served<Option<Body>> {
     let len_bytes = head.header.body_bytes;
-    let mut held = None;
-    if len_bytes > limits::SMALL_BODY_BYTES {
-        match client.memory.hold("request", len_bytes as usize) {
-            Ok(counted) => held = Some(counted),
-            Err(error) => {
-                let start = client.transport.skip_body(head)?;
-                refuse(client, wire::request_id(&start), error)?;
-                return Ok(None);
+    let mut held: Option<Held> = None;
+    let hold = |len_bytes: usize| client.memory.hold("request", len_bytes);
+    let received = client.transport.receive_body(head, |step_bytes| {
+        if len_bytes <= limits::SMALL_BODY_BYTES {
+            return Ok(());
+        }
+        match &mut held {
+            Some(held) => held.add(hold(step_bytes)?),
+            None => {
+                // Refused at once where there is no room for all of it now. What is announced alone holds nothing.
+                drop(hold(len_bytes as usize)?);
+                held = Some(hold(step_bytes)?);
             }
         }
-    }
-    let (id, request) = wire::decode_request(client.transport.receive_body(head, None)?);
+        Ok(())
+    })?;
+    let body = match received {
+        Counted::Whole(body) => body,
+        Counted::Refused { start, why } => {
+            drop(held);
+            refuse(client, wire::request_id(&start), why)?;
+            return Ok(None);
+        }
+    };
+    let (id, request) = wire::decode_request(body);
     Ok(Some(Body { id, request: request.map_err(WireError::from), held }))
 }
 

@@ -2,13 +2,15 @@
 //! status or stop never waits for a disk. One thread of a client opens, fills and closes dumps, one request at a time.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use super::client::{DumpedPart, Part};
+use super::client::{Client, DumpedPart, Part};
 use super::errors::{client as client_error, fault};
 use super::executor::Executor;
 use super::handler::{Answer, Handler, unexpected};
 use super::ledger::Held;
-use crate::dump;
+use super::limits;
+use crate::dump::{self, DumpError};
 use crate::ids::GraphId;
 use crate::protocol::control::{OpenDump, Reply};
 use crate::protocol::link::{LinkReply, LinkRequest};
@@ -21,12 +23,34 @@ impl Handler<'_> {
             return Err(client_error(ErrorCode::BadState, why));
         }
         let OpenDump { folder, run, clean, calls, run_json } = open;
-        let run = dump::Run::open(&dump::RunSpec { folder, run, clean, calls, run_json, keep_steps: None })?;
+        let run = self.open_after_former(&dump::RunSpec { folder, run, clean, calls, run_json, keep_steps: None })?;
         let path = run.path().display().to_string();
         let mut state = self.client.state();
         state.dump = Some(Arc::new(run));
         state.dumped.clear();
         Ok(Reply::DumpOpened { path })
+    }
+
+    /// Opens a dump; one that an earlier connection of the same process still writes to its end is waited for: who lost
+    /// its executor connects anew and carries on. Errors: Dump; BadState when the client leaves meanwhile.
+    fn open_after_former(&self, spec: &dump::RunSpec) -> Result<dump::Run, WireError> {
+        let deadline = Instant::now() + limits::STOP_DUMPS;
+        loop {
+            // Before the attempt: what has ended since is no reason to give up.
+            let waits = self.former_is_ending() && Instant::now() < deadline;
+            match dump::Run::open(spec) {
+                Err(DumpError::Busy { .. }) if waits => std::thread::sleep(Duration::from_millis(10)),
+                opened => return Ok(opened?),
+            }
+            self.client.is_there()?;
+        }
+    }
+
+    /// An earlier connection of this client's process has been closed and has not yet ended.
+    fn former_is_ending(&self) -> bool {
+        let former = |other: &Client| other.id < self.client.id && other.hello.pid == self.client.hello.pid;
+        let ends = |other: &Client| other.transport.peer_left() || other.is_there().is_err();
+        self.daemon.clients().iter().any(|other| former(other) && ends(other))
     }
 
     /// The open dump.
@@ -129,7 +153,7 @@ impl Handler<'_> {
     /// comes from anywhere, and what it breaks there is one client's. What fails is logged: the session that is made of
     /// the same model fails too, and tells.
     pub(super) fn dump_precision(&self, executor: &Executor, run: &dump::Run, folder: &DumpedPart, part: &Part) {
-        let written = match self.ask(executor, &LinkRequest::Widen(part.spec.part.clone()), None) {
+        let written = match self.ask(executor, &LinkRequest::Widen(part.spec.part.clone())) {
             Ok(LinkReply::Widened(None)) => Ok(()),
             Ok(LinkReply::Widened(Some(model))) => {
                 run.precision(&folder.name, part.spec.part.part, &model).map_err(WireError::from)
@@ -145,7 +169,7 @@ impl Handler<'_> {
     /// Writes what the runtime made of the part's model, once: a help to the reader that costs neither call nor dump when
     /// it cannot be had.
     pub(super) fn dump_optimized(&self, executor: &Executor, run: &dump::Run, folder: &DumpedPart, part: &Part) {
-        let written = match self.ask(executor, &LinkRequest::Optimize(part.spec.part.clone()), None) {
+        let written = match self.ask(executor, &LinkRequest::Optimize(part.spec.part.clone())) {
             Ok(LinkReply::Optimized(model)) => {
                 run.optimized(&folder.name, part.spec.part.part, &model).map_err(WireError::from)
             }

@@ -69,7 +69,7 @@ impl TransportError {
             TransportError::Frame(FrameError::Version { .. }) => ErrorCode::ProtocolVersion,
             TransportError::Frame(FrameError::Length { .. }) => ErrorCode::Limit,
             TransportError::Frame(_) | TransportError::Descriptors(_) => ErrorCode::BadFrame,
-            TransportError::Handshake => ErrorCode::BadState,
+            TransportError::Handshake | TransportError::Stalled => ErrorCode::BadState,
         };
         Some(client(code, self.to_string()))
     }

@@ -1,7 +1,7 @@
 //! One executor process: started, asked, mourned.
 
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use super::identity::Identity;
-use super::link::{Link, NoAnswer};
+use super::link::{Link, NoAnswer, Patience};
 use super::process::{describe, own_command, resident_bytes};
 use super::{limits, lock};
 use crate::executor::link as sockets;
@@ -158,15 +158,38 @@ impl Executor {
         lease.client == Some(client) && !lease.ending
     }
 
-    /// Asks for its client and waits. Errors: the executor's own, ExecutorLost with what the post-mortem found, or
-    /// BadState when the client has left.
-    pub fn ask(
+    /// Asks for its client and waits for as long as the executor lives. Errors: the executor's own, ExecutorLost with
+    /// what the post-mortem found, or BadState when the client has left.
+    pub fn ask(&self, client: ClientId, request: &LinkRequest) -> Result<LinkReply, WireError> {
+        self.answer(self.link.ask_if(|| self.serves(client), request, None, &Patience::ENDLESS), client)
+    }
+
+    /// As [`Executor::ask`], of what a sound executor answers at once, `what` in words: one that has not within
+    /// [`limits::EXECUTOR_ANSWER`] is killed, so that whatever waits for it ends. `wanted` is looked at meanwhile: BadState
+    /// when it says no.
+    pub fn ask_quickly(
         &self,
         client: ClientId,
-        request: &LinkRequest,
-        fd: Option<std::os::fd::BorrowedFd<'_>>,
+        (what, request): (&str, &LinkRequest),
+        fd: Option<BorrowedFd<'_>>,
+        wanted: &dyn Fn() -> bool,
     ) -> Result<LinkReply, WireError> {
-        match self.link.ask_if(|| self.serves(client), request, fd, None) {
+        let patience = Patience { deadline: Some(Instant::now() + limits::EXECUTOR_ANSWER), wanted };
+        let reply = self.link.ask_if(|| self.serves(client), request, fd, &patience);
+        if reply == Err(NoAnswer::Timeout) {
+            let within_s = limits::EXECUTOR_ANSWER.as_secs();
+            tracing::error!(executor = self.id.0, pid = self.pid, what, within_s, "executor does not answer: killed");
+            self.kill();
+            let mut error = self.lost();
+            error.message =
+                format!("{}; it was killed since it did not answer {what} within {within_s} s", error.message);
+            return Err(error);
+        }
+        self.answer(reply, client)
+    }
+
+    fn answer(&self, reply: Result<LinkReply, NoAnswer>, client: ClientId) -> Result<LinkReply, WireError> {
+        match reply {
             Ok(LinkReply::Failed(mut error)) => {
                 if error.log.is_empty() {
                     error.log = self.log.display().to_string();
@@ -278,7 +301,9 @@ fn greet(executor: &Executor, receiver: &mut sockets::LinkReceiver<LinkReply>) -
         WireError::new(ErrorKind::Client, ErrorCode::RuntimeMissing, message)
     };
     let hello = LinkRequest::Hello { library: onnxruntime_library, threads, allow_spinning };
-    executor.link.tell(&hello, Some(executor.counters.fd()));
+    if !executor.link.tell(&hello, Some(executor.counters.fd()), Instant::now() + limits::EXECUTOR_START) {
+        return Err(missing("the executor ended before it was asked to load it".to_owned()));
+    }
     match receiver.recv() {
         Ok(Some(received)) => match received.body {
             LinkReply::Ready { onnxruntime_version } => Ok(onnxruntime_version),

@@ -122,6 +122,7 @@ impl Handler<'_> {
             if lanes {
                 attach_lanes(&mut state, segment)?;
             } else {
+                segment.apart_from(state.lanes.iter().map(|lanes| lanes.segment()))?;
                 state.segments.attach(segment)?;
             }
             state.segments_held.insert(id, held);
@@ -130,7 +131,7 @@ impl Handler<'_> {
         if let Some(executor) = executor {
             let attach = LinkRequest::Attach { segment: id, len_bytes, lanes };
             // Of a dead executor the next lease attaches all segments anew.
-            match self.ask(&executor, &attach, Some(for_executor.as_fd())) {
+            match self.ask_quickly(&executor, ("AttachSegment", &attach), Some(for_executor.as_fd())) {
                 Err(error) if !executor.is_gone() => {
                     self.forget(id, lanes);
                     return Err(error);
@@ -141,14 +142,19 @@ impl Handler<'_> {
         Ok(Reply::Done)
     }
 
-    /// Asks the client's executor.
-    pub(super) fn ask(
+    /// Asks the client's executor, for as long as it takes: on the thread of what takes long.
+    pub(super) fn ask(&self, executor: &Executor, request: &LinkRequest) -> Result<LinkReply, WireError> {
+        executor.ask(self.client.id, request)
+    }
+
+    /// Asks the client's executor what it answers at once, while the client is there.
+    fn ask_quickly(
         &self,
         executor: &Executor,
-        request: &LinkRequest,
+        asked: (&str, &LinkRequest),
         fd: Option<BorrowedFd<'_>>,
     ) -> Result<LinkReply, WireError> {
-        executor.ask(self.client.id, request, fd)
+        executor.ask_quickly(self.client.id, asked, fd, &|| !self.client.transport.peer_left())
     }
 
     fn forget(&self, id: SegmentId, lanes: bool) {
@@ -174,7 +180,7 @@ impl Handler<'_> {
             state.executor.clone()
         };
         if let Some(executor) = executor.filter(|executor| !executor.is_gone()) {
-            self.ask(&executor, &LinkRequest::Detach { segment: id }, None)?;
+            self.ask_quickly(&executor, ("DetachSegment", &LinkRequest::Detach { segment: id }), None)?;
         }
         Ok(Reply::Done)
     }
@@ -230,7 +236,8 @@ impl Handler<'_> {
             }
         }
         for (segment, len_bytes, lanes, fd) in segments {
-            self.ask(executor, &LinkRequest::Attach { segment, len_bytes, lanes }, Some(fd.as_fd()))?;
+            let attach = LinkRequest::Attach { segment, len_bytes, lanes };
+            self.ask_quickly(executor, ("a segment", &attach), Some(fd.as_fd()))?;
         }
         Ok(())
     }
@@ -255,7 +262,7 @@ impl Handler<'_> {
             }
             state.open_lanes.insert(lane);
         }
-        self.ask(&executor, &LinkRequest::OpenLane { lane }, None)?;
+        self.ask_quickly(&executor, ("OpenLane", &LinkRequest::OpenLane { lane }), None)?;
         Ok(Reply::Done)
     }
 
@@ -298,7 +305,7 @@ impl Handler<'_> {
         if let Some((folder, run)) = dumped.as_ref().filter(|(folder, _)| folder.new) {
             self.dump_precision(&executor, run, folder, &part);
         }
-        let reply = self.ask(&executor, &LinkRequest::Prepare(part.spec.part.clone()), None);
+        let reply = self.ask(&executor, &LinkRequest::Prepare(part.spec.part.clone()));
         self.client.state().preparing = None;
         let prepared = match reply {
             Ok(LinkReply::Prepared(prepared)) => Ok(prepared),
@@ -333,23 +340,25 @@ impl Handler<'_> {
         Ok(name)
     }
 
-    /// Forgets graphs and parts of the client's; the executor ends the sessions that nothing else uses.
+    /// Forgets graphs and parts of the client's; the executor ends the sessions that nothing else uses. What cannot go
+    /// keeps nothing else: it is named in the error. Errors: UnknownGraph for what is not there, BadState for a graph that
+    /// is in use.
     fn release(&self, release: &Release) -> Answer {
-        let (executor, gone) = {
+        let (executor, gone, released, refused) = {
             let mut state = self.client.state();
-            may_release(&state, release)?;
-            let gone = take_released(&mut state, release);
-            (state.executor.clone(), gone)
+            let (released, refused) = releasable(&state, release);
+            let gone = take_released(&mut state, &released);
+            (state.executor.clone(), gone, released, refused)
         };
         drop(gone);
-        let handles = release.handles.clone();
+        let handles = released.handles;
         if let Some(executor) = executor.filter(|executor| !executor.is_gone() && !handles.is_empty()) {
-            match self.ask(&executor, &LinkRequest::Release { handles }, None) {
+            match self.ask_quickly(&executor, ("Release", &LinkRequest::Release { handles }), None) {
                 Err(error) if !executor.is_gone() => return Err(error),
                 _ => {}
             }
         }
-        Ok(Reply::Done)
+        refused.map_or(Ok(Reply::Done), Err)
     }
 
     fn run_observed(&self, run: &RunObserved) -> Answer {
@@ -394,7 +403,7 @@ impl Handler<'_> {
     }
 
     fn run_on(&self, executor: &Executor, record: &CallRecord) -> Result<RunStats, WireError> {
-        match self.ask(executor, &LinkRequest::Run(record.clone()), None)? {
+        match self.ask(executor, &LinkRequest::Run(record.clone()))? {
             LinkReply::Ran(stats) => Ok(stats),
             other => Err(unexpected("Run", &other)),
         }
@@ -510,6 +519,7 @@ fn attach_lanes(state: &mut State, segment: Segment) -> Result<(), WireError> {
             format!("segment {}: its id is taken, or lanes are attached already; one lanes segment a client", id.0);
         return Err(client_error(ErrorCode::BadSegment, why));
     }
+    segment.apart_from(state.segments.iter())?;
     state.lanes = Some(Lanes::map(segment)?);
     Ok(())
 }
@@ -520,26 +530,45 @@ fn copied_bytes(run: &RunObserved) -> usize {
     tensors.map(|tensor| tensor.desc.len_bytes()).fold(0, usize::saturating_add)
 }
 
-/// Errors: UnknownGraph for what is not there, BadState for a graph that is in use.
-fn may_release(state: &State, release: &Release) -> Result<(), WireError> {
-    let going: BTreeSet<PartHandle> = release.handles.iter().copied().collect();
-    if let Some(unknown) = going.iter().find(|handle| !state.parts.contains_key(handle)) {
-        let why = format!("Release: handle {}: not of this lease; release what was prepared in it", unknown.0);
-        return Err(client_error(ErrorCode::UnknownGraph, why));
-    }
+/// What of it can go, each once, and the error that names the rest.
+fn releasable(state: &State, release: &Release) -> (Release, Option<WireError>) {
+    let asked: BTreeSet<PartHandle> = release.handles.iter().copied().collect();
+    let (known, unknown) = asked.into_iter().partition(|handle| state.parts.contains_key(handle));
+    let mut going = Release { handles: known, graphs: Vec::new() };
+    let unknown: Vec<PartHandle> = unknown;
+    let unknown = unknown.iter().map(|handle| {
+        let why = format!("handle {}: not of this lease; release what was prepared in it", handle.0);
+        client_error(ErrorCode::UnknownGraph, why)
+    });
+    let mut refused: Vec<WireError> = unknown.collect();
     for &graph in &release.graphs {
-        let name = &state.known(graph)?.name;
-        let of_graph = |part: &Part| part.spec.part.graph == graph;
-        let stays = state.parts.iter().any(|(handle, part)| of_graph(part) && !going.contains(handle));
-        if stays || state.preparing.as_deref().is_some_and(of_graph) {
-            let why = format!("Release: graph {name} has parts that stay; release their handles with it");
-            return Err(client_error(ErrorCode::BadState, why));
+        match may_release(state, graph, &going.handles) {
+            Ok(()) => going.graphs.push(graph),
+            Err(error) => refused.push(error),
         }
     }
-    Ok(())
+    let why: Vec<&str> = refused.iter().map(|error| error.message.as_str()).collect();
+    let message = format!("Release: {}; whatever else it names is released", why.join("; "));
+    (going, refused.into_iter().next().map(|first| WireError { message, ..first }))
 }
 
-/// Takes out what [`may_release`] allowed: its end may take its time, which the lock shall not.
+/// Errors: UnknownGraph, BadState for a graph that is in use.
+fn may_release(state: &State, graph: GraphId, going: &[PartHandle]) -> Result<(), WireError> {
+    let name = &state.known(graph)?.name;
+    let of_graph = |part: &Part| part.spec.part.graph == graph;
+    let stay = state.parts.iter().filter(|(handle, part)| of_graph(part) && !going.contains(handle));
+    let mut stay: Vec<String> = stay.map(|(handle, _)| format!("handle {}", handle.0)).collect();
+    if state.preparing.as_deref().is_some_and(of_graph) {
+        stay.push("one that is being prepared".to_owned());
+    }
+    if stay.is_empty() {
+        return Ok(());
+    }
+    let why = format!("graph {name} has parts that stay ({}); release their handles with it", stay.join(", "));
+    Err(WireError { graph: name.clone(), ..client_error(ErrorCode::BadState, why) })
+}
+
+/// Takes out what [`releasable`] allowed: its end may take its time, which the lock shall not.
 fn take_released(state: &mut State, release: &Release) -> impl Sized + use<> {
     let parts: Vec<_> = release.handles.iter().filter_map(|handle| state.parts.remove(handle)).collect();
     let graphs: Vec<_> = release.graphs.iter().filter_map(|graph| state.graphs.remove(graph)).collect();

@@ -151,7 +151,7 @@ impl Pool {
     /// Whoever still waits for an answer to one of them gets it.
     pub fn give_back(&self, executor: &Arc<Executor>) {
         lock(&executor.lease).ending = true;
-        let reset = executor.link.ask(&LinkRequest::Reset, None, Some(limits::EXECUTOR_RESET));
+        let reset = executor.link.ask(&LinkRequest::Reset, limits::EXECUTOR_RESET);
         let warm = matches!(reset, Ok(LinkReply::Done));
         {
             let mut lease = lock(&executor.lease);
@@ -204,7 +204,14 @@ impl Pool {
             }
             lease.dismissed = true;
         }
-        executor.link.tell(&LinkRequest::Exit, None);
+        Self::tell_to_end(executor);
+    }
+
+    /// Without waiting: one that takes no word, as a stopped process, is killed.
+    fn tell_to_end(executor: &Executor) {
+        if !executor.link.tell(&LinkRequest::Exit, None, Instant::now()) {
+            executor.kill();
+        }
     }
 
     /// Ends every executor, waiting a little, then killing.
@@ -212,7 +219,7 @@ impl Pool {
         let executors: Vec<_> = lock(&self.executors).values().cloned().collect();
         for executor in &executors {
             lock(&executor.lease).dismissed = true;
-            executor.link.tell(&LinkRequest::Exit, None);
+            Self::tell_to_end(executor);
         }
         let deadline = Instant::now() + Duration::from_secs(2);
         while !lock(&self.executors).is_empty() && Instant::now() < deadline {

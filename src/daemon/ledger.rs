@@ -96,6 +96,14 @@ impl Account {
     }
 }
 
+impl Held {
+    /// One thing with `more` of the same account.
+    pub fn add(&mut self, mut more: Held) {
+        debug_assert!(Arc::ptr_eq(&self.account, &more.account), "one client's");
+        self.amount += std::mem::take(&mut more.amount);
+    }
+}
+
 impl Drop for Held {
     fn drop(&mut self) {
         sub(&self.account.held, self.amount);
@@ -127,6 +135,11 @@ mod tests {
         assert_eq!((one.held(), two.held(), ledger.held()), (60, 40, 100));
         drop(first);
         assert_eq!((one.held(), two.held(), ledger.held()), (0, 40, 40));
+        let mut both = one.hold("c", 10).unwrap();
+        both.add(one.hold("c", 20).unwrap());
+        assert_eq!(one.held(), 30);
+        drop(both);
+        assert_eq!((one.held(), ledger.held()), (0, 40));
         drop(second);
         assert_eq!(ledger.held(), 0);
     }

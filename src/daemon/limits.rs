@@ -9,14 +9,18 @@ use crate::protocol::frame;
 pub const CONNECTIONS: usize = 256;
 /// Time from connecting to a complete `Hello`.
 pub const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Time that a client may leave its socket full before it is disconnected.
+/// Time for a client to take a frame whole, after which it is disconnected.
 pub const SEND: Duration = Duration::from_secs(30);
+/// Time for all clients together to be told that the daemon ends; after it each that has room is told.
+pub const LAST_NOTICE: Duration = Duration::from_millis(200);
 /// Largest body before `Hello` is answered.
 pub const HELLO_BYTES: u32 = frame::MAX_HELLO_BYTES;
 /// Largest body after it.
 pub const BODY_BYTES: u32 = frame::MAX_BODY_BYTES;
 /// A body is read in steps of this size, so that memory follows the bytes that came, not those announced.
 pub const BODY_STEP_BYTES: usize = 1 << 20;
+/// Time without a byte of a body that was announced, after which its connection ends: what came of it counts.
+pub const BODY_STALL: Duration = Duration::from_secs(30);
 /// Requests of one client that wait for the one that is served.
 pub const WAITING_REQUESTS: usize = 64;
 /// Segments of one client; the daemon has a descriptor for each.
@@ -62,6 +66,9 @@ pub const THREADS: u32 = 1024;
 pub const EXECUTOR_START: Duration = Duration::from_secs(120);
 /// Time for an executor to end a departed client's calls, after which it is killed.
 pub const EXECUTOR_RESET: Duration = Duration::from_secs(5);
+/// Time for an executor to answer what takes it no time (a segment, a lane, a release), after which it is killed: the
+/// thread that reads the client's requests waits for it.
+pub const EXECUTOR_ANSWER: Duration = Duration::from_secs(30);
 /// Time for a lost executor's post-mortem, which its client waits for.
 pub const POST_MORTEM: Duration = Duration::from_secs(60);
 /// Deaths in a row after which a part is refused.
@@ -70,6 +77,8 @@ pub const DEATHS: u32 = 3;
 pub const LOGS: usize = 20;
 /// Quarantine folders, newest first, which a starting daemon leaves in the state folder.
 pub const QUARANTINE_FOLDERS: usize = 20;
+/// Time for which a quarantine folder stays however many are newer: its client has yet to be told of it, and to look.
+pub const QUARANTINE_AGE: Duration = Duration::from_secs(60);
 /// Bytes of exported plans in the state folder; above it those go that were used longest ago.
 pub const PLAN_BYTES: u64 = 1 << 30;
 /// Files of exported plans in the state folder.

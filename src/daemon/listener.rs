@@ -207,7 +207,7 @@ impl Reserve {
                 "the daemon cannot take another connection: {error}; of descriptors it may have {limit} (ulimit -n): \
                  close a connection, or raise the limit and run `rust-ort stop`"
             );
-            refuse(&Transport::new(stream)?, client_error(ErrorCode::Limit, why))
+            refuse(&Transport::new(stream), client_error(ErrorCode::Limit, why))
         });
         self.file = Self::open().ok();
         refused.is_ok()
@@ -224,7 +224,7 @@ fn refuse(transport: &Transport, error: WireError) -> io::Result<()> {
 }
 
 fn take(daemon: &Arc<Daemon>, stream: Stream) -> io::Result<()> {
-    let transport = Transport::new(stream)?;
+    let transport = Transport::new(stream);
     let (peer, own) = (transport.peer_uid()?, rustix::process::getuid().as_raw());
     if peer != own {
         let why = format!("uid {peer}: this daemon serves uid {own} only; start one of your own");

@@ -30,7 +30,7 @@ use std::io::Write as _;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
@@ -48,6 +48,25 @@ use crate::shm::Counter;
 /// The lock, also after a thread that held it panicked: each critical section leaves its data whole.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// As [`lock`], but given up once `wanted` says no; it is asked when another thread has the lock.
+fn lock_while<T>(mutex: &Mutex<T>, wanted: impl Fn() -> bool) -> Option<MutexGuard<'_, T>> {
+    let mut pause = Duration::from_micros(50);
+    loop {
+        match mutex.try_lock() {
+            Ok(guard) => return Some(guard),
+            Err(TryLockError::Poisoned(guard)) => return Some(guard.into_inner()),
+            Err(TryLockError::WouldBlock) if !wanted() => return None,
+            Err(TryLockError::WouldBlock) => std::thread::sleep(pause),
+        }
+        pause = (2 * pause).min(Duration::from_millis(5));
+    }
+}
+
+/// As [`lock`], but given up at `deadline`.
+fn lock_by<T>(mutex: &Mutex<T>, deadline: Instant) -> Option<MutexGuard<'_, T>> {
+    lock_while(mutex, || Instant::now() < deadline)
 }
 
 /// Why the daemon ends.
@@ -226,10 +245,13 @@ impl Daemon {
         ended.filter(|(_, n_missing)| *n_missing > 0).collect()
     }
 
-    /// Tells every client and ends its connection; writes open dumps to the end; ends every executor.
+    /// Tells every client that reads and ends its connection; writes open dumps to the end; ends every executor. The
+    /// socket's file is gone by now and the lock is held: a client that does not read must not keep the next daemon out.
     fn shut_down(&self, why: Ended) {
+        let notice = Notice::ShuttingDown { reason: why.reason().to_owned() };
+        let deadline = Instant::now() + limits::LAST_NOTICE;
         for client in self.clients() {
-            client.notify(&Notice::ShuttingDown { reason: why.reason().to_owned() });
+            client.notify_by(&notice, deadline);
             client.transport.shut_down();
         }
         self.end_dumps();

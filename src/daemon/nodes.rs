@@ -161,7 +161,7 @@ impl Handler<'_> {
         let spec = part.spec.part.clone();
         let running = RunningNodes { node: model.node.clone(), part, record: model.record.clone() };
         self.client.state().running_nodes = Some(running);
-        let reply = self.ask(executor, &LinkRequest::RunOnce { part: spec, record: model.record.clone() }, None);
+        let reply = self.ask(executor, &LinkRequest::RunOnce { part: spec, record: model.record.clone() });
         self.client.state().running_nodes = None;
         match reply? {
             LinkReply::Ran(stats) => Ok(stats),

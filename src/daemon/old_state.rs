@@ -23,9 +23,11 @@ pub fn remove(state_folder: &Path) {
 }
 
 /// Removes all but the newest [`limits::QUARANTINE_FOLDERS`] folders of `quarantine`, with the tensors that only they
-/// held. Returns how many went. Also after each death: a daemon may live for months.
+/// held; those younger than [`limits::QUARANTINE_AGE`] or still being written stay, too. Returns how many went. Also after
+/// each death: a daemon may live for months.
 pub fn remove_surplus_quarantine(quarantine: &Path) -> usize {
-    let folders = surplus(quarantined_in(quarantine), limits::QUARANTINE_FOLDERS);
+    let surplus = surplus(quarantined_in(quarantine), limits::QUARANTINE_FOLDERS);
+    let folders = surplus.filter(|folder| is_done(folder));
     let n_folders = remove_each(folders, |folder| fs::remove_dir_all(folder));
     if n_folders > 0
         && let Err(error) = dump::gc(quarantine, None)
@@ -77,6 +79,14 @@ fn log_pid(name: &str) -> Option<u32> {
         }
     };
     number(pid).and_then(|pid| pid.try_into().ok())
+}
+
+/// Old enough to go, and nobody writes it: of many executors that die at once each client is told a folder that is there.
+fn is_done(quarantined: &Path) -> bool {
+    let modified = fs::symlink_metadata(quarantined).and_then(|facts| facts.modified());
+    // A time to come tells nothing of the age.
+    let age = modified.ok().and_then(|modified| modified.elapsed().ok());
+    age.is_some_and(|age| age >= limits::QUARANTINE_AGE) && !dump::is_being_written(quarantined)
 }
 
 /// Folders that a post-mortem wrote, with what their names tell of their age.
@@ -174,8 +184,17 @@ mod tests {
             let tensor = folder.join(format!("tensors/{n:064x}.pb"));
             fs::write(&tensor, "tensor").unwrap();
             fs::hard_link(&tensor, run.join("input_0.pb")).unwrap();
+            // The oldest of all was written a moment ago.
+            if n > 0 {
+                let hour = SystemTime::now() - Duration::from_secs(3600);
+                fs::File::open(&run).unwrap().set_modified(hour).unwrap();
+            }
         }
-        let mut expected: BTreeSet<String> = (5..25).map(name).collect();
+        // One that goes by its age is being written.
+        let written = fs::File::open(folder.join(name(1))).unwrap();
+        rustix::fs::flock(&written, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        let stay = || (0..2).chain(5..25);
+        let mut expected: BTreeSet<String> = stay().map(name).collect();
         for foreign in ["mine", "20250131-235959-0123abcd", "20250131-235959-0123abcx-1", "20250131-23595-0123abcd-1"] {
             fs::create_dir(folder.join(foreign)).unwrap();
             expected.insert(foreign.to_owned());
@@ -185,7 +204,7 @@ mod tests {
         expected.extend([link.to_owned(), "tensors".to_owned()]);
         remove(state.path());
         assert_eq!(names(&folder), expected);
-        assert_eq!(names(&folder.join("tensors")), (5..25).map(|n| format!("{n:064x}.pb")).collect());
+        assert_eq!(names(&folder.join("tensors")), stay().map(|n| format!("{n:064x}.pb")).collect());
     }
 
     #[test]

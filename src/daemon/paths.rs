@@ -1,9 +1,10 @@
 //! Where the daemon lives in the file system, and the rules for the socket's folder.
 
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Mode, OFlags};
 use thiserror::Error;
 
 /// The extension of the lock beside a socket.
@@ -99,10 +100,27 @@ fn variable(name: &str) -> Option<PathBuf> {
 
 /// A folder in the state folder that only we can enter: logs name files and models, quarantine holds weights and inputs.
 /// Made when absent, with the folders above it; one that an earlier version left open to others is closed. The state
-/// folder itself, when it is there, stays as its owner made it.
+/// folder itself, when it is there, stays as its owner made it. Errors: the file system's; it is a link, no folder or
+/// another user's, which stays as it is.
 pub fn make_private(folder: &Path) -> io::Result<()> {
-    std::fs::DirBuilder::new().mode(0o700).recursive(true).create(folder)?;
-    std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700))
+    match std::fs::DirBuilder::new().mode(0o700).recursive(true).create(folder) {
+        // What is there is looked at below.
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let facts = std::fs::symlink_metadata(folder)?;
+    let (expected, got) = (rustix::process::getuid().as_raw(), facts.uid());
+    if !facts.is_dir() {
+        let found = if facts.is_symlink() { "a link" } else { "no folder" };
+        return Err(io::Error::other(format!("expected a folder of ours, got {found}; remove it")));
+    }
+    if got != expected {
+        return Err(io::Error::other(format!("expected owner uid {expected}, got {got}; remove it")));
+    }
+    // Not by its path, which may have become a link meanwhile.
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(folder, flags, Mode::empty())?;
+    Ok(rustix::fs::fchmod(&opened, Mode::RWXU)?)
 }
 
 /// The folder of a socket, made when absent. Errors: it is a link, another user's, or open to others.
@@ -140,7 +158,7 @@ pub fn check_socket_folder(folder: &Path) -> Result<(), PathError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
 
     #[test]
     fn folder_open_to_others_or_a_link_is_refused() {
@@ -156,6 +174,33 @@ mod tests {
         let link = temporary.path().join("link");
         symlink(&folder, &link).unwrap();
         assert!(matches!(prepare_socket_folder(&link.join("v1.sock")), Err(PathError::NotAFolder(_))));
+    }
+
+    #[test]
+    fn a_private_folder_is_made_or_closed_and_what_is_not_ours_stays_as_it_is() {
+        let temporary = tempfile::tempdir().unwrap();
+        let open = |name: &str| {
+            let folder = temporary.path().join(name);
+            std::fs::create_dir(&folder).unwrap();
+            std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o755)).unwrap();
+            folder
+        };
+        let mode = |folder: &Path| std::fs::metadata(folder).unwrap().mode() & 0o7777;
+        for folder in [open("ours"), temporary.path().join("not/there")] {
+            make_private(&folder).unwrap();
+            assert_eq!(mode(&folder), 0o700);
+        }
+        let (elsewhere, link, file) = (open("elsewhere"), temporary.path().join("link"), temporary.path().join("file"));
+        symlink(&elsewhere, &link).unwrap();
+        std::fs::write(&file, "").unwrap();
+        assert!(make_private(&link).unwrap_err().to_string().contains("got a link"));
+        assert!(make_private(&file).unwrap_err().to_string().contains("got no folder"));
+        assert_eq!(mode(&elsewhere), 0o755);
+        if rustix::process::getuid().is_root() {
+            std::os::unix::fs::chown(&elsewhere, Some(65_534), None).unwrap();
+            assert!(make_private(&elsewhere).unwrap_err().to_string().contains("got 65534"));
+            assert_eq!(mode(&elsewhere), 0o755);
+        }
     }
 
     #[test]

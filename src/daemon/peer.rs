@@ -67,7 +67,7 @@ impl Peer {
     pub fn connect_raw(socket: &Path) -> Result<Self, PeerError> {
         let absent = |error| PeerError::Absent { socket: socket.display().to_string(), error };
         let stream = socket.to_fs_name::<GenericFilePath>().and_then(Stream::connect).map_err(absent)?;
-        Ok(Self { transport: Transport::new(stream)?, next_id: 1, notices: Vec::new() })
+        Ok(Self { transport: Transport::new(stream), next_id: 1, notices: Vec::new() })
     }
 
     /// Connects and says who we are. Errors: [`PeerError`].

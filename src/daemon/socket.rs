@@ -176,8 +176,12 @@ fn is_listened_to(socket: &Path) -> io::Result<bool> {
     Ok(!matches!(answer, Err(Errno::CONNREFUSED | Errno::NOENT)))
 }
 
+/// Beside the socket, named after the whole of its name: sockets that differ in the extension alone are two.
 fn lock_path(socket: &Path) -> PathBuf {
-    socket.with_extension(paths::LOCK)
+    let mut path = socket.as_os_str().to_owned();
+    path.push(".");
+    path.push(paths::LOCK);
+    path.into()
 }
 
 /// The lock beside the socket, held as long as the file is open.

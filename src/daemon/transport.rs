@@ -1,6 +1,6 @@
 //! One connection's bytes: whole frames in, whole frames out. Knows nothing of what they mean.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use interprocess::local_socket::Stream;
 use interprocess::local_socket::traits::Stream as _;
 use thiserror::Error;
 
-use super::{limits, lock};
+use super::{limits, lock_by};
 use crate::protocol::frame::{FrameError, FrameHeader, HEADER_LEN};
 use crate::shm::fds;
 
@@ -29,6 +29,9 @@ pub enum TransportError {
     /// `Hello` did not come in time.
     #[error("no complete Hello within {} s of connecting", limits::HANDSHAKE.as_secs())]
     Handshake,
+    /// A body stopped in the middle.
+    #[error("no byte of a request's body for {} s; send a request whole once its header is sent", limits::BODY_STALL.as_secs())]
+    Stalled,
     /// The socket failed, or the peer left inside a frame.
     #[error("socket: {0}")]
     Io(#[from] io::Error),
@@ -50,6 +53,37 @@ pub struct Frame {
     pub body: Bytes,
 }
 
+/// A body that was counted as it came.
+#[derive(Debug)]
+pub enum Counted<E> {
+    /// All of it.
+    Whole(Bytes),
+    /// There was no room for all of it; it was read and thrown away.
+    Refused {
+        /// Its first bytes.
+        start: Vec<u8>,
+        /// As whoever counts said.
+        why: E,
+    },
+}
+
+/// How long a read waits.
+#[derive(Clone, Copy)]
+enum Wait {
+    /// As long as the connection lives.
+    Ever,
+    /// Whatever comes before.
+    Until(Instant),
+    /// For each byte anew.
+    Progress,
+}
+
+impl From<Option<Instant>> for Wait {
+    fn from(deadline: Option<Instant>) -> Self {
+        deadline.map_or(Self::Ever, Self::Until)
+    }
+}
+
 /// A frame of which the body is still to come.
 #[derive(Debug)]
 pub struct Head {
@@ -67,10 +101,9 @@ impl AsFd for Transport {
 }
 
 impl Transport {
-    /// Errors: the socket's.
-    pub fn new(stream: Stream) -> io::Result<Self> {
-        stream.set_send_timeout(Some(limits::SEND))?;
-        Ok(Self { stream, sending: Mutex::new(()) })
+    /// Over a connected socket.
+    pub fn new(stream: Stream) -> Self {
+        Self { stream, sending: Mutex::new(()) }
     }
 
     /// Uid of the peer, as the kernel knows it.
@@ -78,12 +111,22 @@ impl Transport {
         Ok(rustix::net::sockopt::socket_peercred(self.as_fd())?.uid.as_raw())
     }
 
-    /// Sends one frame whole, never inside another. Errors: the socket's; a timed-out frame is half sent, so the caller
-    /// ends the connection.
+    /// Sends one frame whole, never inside another, within [`limits::SEND`]. Errors: the socket's; a timed-out frame is
+    /// half sent, so the caller ends the connection.
     pub fn send(&self, frame: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
-        let _alone = lock(&self.sending);
-        let sent = fds::send(self.as_fd(), frame, fd.as_slice())?;
-        (&self.stream).write_all(&frame[sent..])
+        self.send_by(frame, fd, Instant::now() + limits::SEND)
+    }
+
+    /// As [`Transport::send`], by `deadline`, which bounds the wait for another thread's frame, too. One that is past
+    /// means: now or not at all.
+    pub fn send_by(&self, frame: &[u8], fd: Option<BorrowedFd<'_>>, deadline: Instant) -> io::Result<()> {
+        let _alone = lock_by(&self.sending, deadline).ok_or_else(|| io::Error::from(io::ErrorKind::TimedOut))?;
+        fds::send(self.as_fd(), frame, fd.as_slice(), Some(deadline))
+    }
+
+    /// The peer has closed its side, or we have: nobody waits for an answer.
+    pub fn peer_left(&self) -> bool {
+        fds::peer_left(self.as_fd())
     }
 
     /// The next frame. `check` reads the header (which kinds, which length); `deadline` ends the wait. Errors: see
@@ -94,41 +137,55 @@ impl Transport {
         deadline: Option<Instant>,
     ) -> Result<Frame, TransportError> {
         let head = self.receive_head(check, deadline)?;
-        let body = self.receive_body(&head, deadline)?;
+        let body = self.read_body(head.header.body_bytes as usize, deadline.into())?;
         Ok(Frame { header: head.header, body })
     }
 
-    /// As [`Transport::receive`], without the body: [`Transport::receive_body`] or [`Transport::skip_body`] comes next.
+    /// As [`Transport::receive`], without the body: [`Transport::receive_body`] comes next.
     pub fn receive_head(
         &self,
         check: impl Fn(&[u8; HEADER_LEN]) -> Result<FrameHeader, FrameError>,
         deadline: Option<Instant>,
     ) -> Result<Head, TransportError> {
-        let mut header = [0; HEADER_LEN];
-        self.wait_until(deadline)?;
+        let (mut header, wait) = ([0; HEADER_LEN], Wait::from(deadline));
+        self.bound(wait)?;
         let (got, mut fds) = match fds::recv(self.as_fd(), &mut header, 1) {
             Err(error) if error.kind() == io::ErrorKind::InvalidData => return Err(TransportError::Descriptors(error)),
-            Err(error) => return Err(self.timed(error)),
+            Err(error) => return Err(wait.failed(error)),
             Ok((0, _)) => return Err(TransportError::Closed),
             Ok(received) => received,
         };
-        self.read_exact(&mut header[got..], deadline)?;
+        self.read_exact(&mut header[got..], wait)?;
         Ok(Head { header: check(&header)?, fd: fds.pop() })
     }
 
-    /// The body that follows a head. Errors: see [`TransportError`].
-    pub fn receive_body(&self, head: &Head, deadline: Option<Instant>) -> Result<Bytes, TransportError> {
-        Ok(Bytes::from(self.read_body(head.header.body_bytes as usize, deadline)?))
+    /// The body that follows a head. `count` is asked before each step is read, for the bytes of the step: so memory, and
+    /// what is counted, follow the bytes that came, not those announced. Errors: see [`TransportError`]; Stalled when none
+    /// comes for [`limits::BODY_STALL`].
+    pub fn receive_body<E>(
+        &self,
+        head: &Head,
+        mut count: impl FnMut(usize) -> Result<(), E>,
+    ) -> Result<Counted<E>, TransportError> {
+        let len = head.header.body_bytes as usize;
+        let mut body = Vec::new();
+        while body.len() < len {
+            if let Err(why) = count(next_step(&body, len)) {
+                return Ok(Counted::Refused { start: self.skip(body, len)?, why });
+            }
+            self.read_step(&mut body, len, Wait::Progress)?;
+        }
+        Ok(Counted::Whole(Bytes::from(body)))
     }
 
-    /// Reads a body and keeps its start alone. Errors: see [`TransportError`].
-    pub fn skip_body(&self, head: &Head) -> Result<Vec<u8>, TransportError> {
-        let mut left = head.header.body_bytes as usize;
+    /// Reads the rest of a body of which `read` came, and keeps its start alone.
+    fn skip(&self, read: Vec<u8>, len: usize) -> Result<Vec<u8>, TransportError> {
+        let (mut left, mut start) = (len - read.len(), read[..read.len().min(16)].to_vec());
+        drop(read);
         let mut step = vec![0; left.min(limits::BODY_STEP_BYTES)];
-        let mut start = Vec::new();
         while left > 0 {
             let len = left.min(step.len());
-            self.read_exact(&mut step[..len], None)?;
+            self.read_exact(&mut step[..len], Wait::Progress)?;
             if start.is_empty() {
                 start.extend_from_slice(&step[..len.min(16)]);
             }
@@ -143,45 +200,59 @@ impl Transport {
         let _ = rustix::net::shutdown(self.as_fd(), rustix::net::Shutdown::Both);
     }
 
-    fn read_body(&self, len: usize, deadline: Option<Instant>) -> Result<Vec<u8>, TransportError> {
+    fn read_body(&self, len: usize, wait: Wait) -> Result<Bytes, TransportError> {
         let mut body = Vec::new();
         while body.len() < len {
-            let start = body.len();
-            body.resize(len.min(start + limits::BODY_STEP_BYTES.max(start)), 0);
-            self.read_exact(&mut body[start..], deadline)?;
+            self.read_step(&mut body, len, wait)?;
         }
-        Ok(body)
+        Ok(Bytes::from(body))
     }
 
-    fn read_exact(&self, mut buf: &mut [u8], deadline: Option<Instant>) -> Result<(), TransportError> {
+    fn read_step(&self, body: &mut Vec<u8>, len: usize, wait: Wait) -> Result<(), TransportError> {
+        let start = body.len();
+        body.resize(start + next_step(body, len), 0);
+        self.read_exact(&mut body[start..], wait)
+    }
+
+    fn read_exact(&self, mut buf: &mut [u8], wait: Wait) -> Result<(), TransportError> {
         while !buf.is_empty() {
-            self.wait_until(deadline)?;
+            self.bound(wait)?;
             match (&self.stream).read(buf) {
                 Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
                 Ok(got) => buf = &mut buf[got..],
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.timed(error)),
+                Err(error) => return Err(wait.failed(error)),
             }
         }
         Ok(())
     }
 
-    /// Bounds the next read. Every read waits for what is left, so that a peer that drips bytes gains nothing.
-    fn wait_until(&self, deadline: Option<Instant>) -> Result<(), TransportError> {
-        let left = match deadline {
-            None => None,
-            Some(deadline) => match deadline.saturating_duration_since(Instant::now()) {
+    /// Bounds the next read. With a deadline every read waits for what is left, so that a peer that drips bytes gains
+    /// nothing.
+    fn bound(&self, wait: Wait) -> Result<(), TransportError> {
+        let left = match wait {
+            Wait::Ever => None,
+            Wait::Progress => Some(limits::BODY_STALL),
+            Wait::Until(deadline) => match deadline.saturating_duration_since(Instant::now()) {
                 Duration::ZERO => return Err(TransportError::Handshake),
                 left => Some(left.max(Duration::from_millis(1))),
             },
         };
         Ok(self.stream.set_recv_timeout(left)?)
     }
+}
 
-    fn timed(&self, error: io::Error) -> TransportError {
-        match error.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => TransportError::Handshake,
+impl Wait {
+    fn failed(self, error: io::Error) -> TransportError {
+        match (error.kind(), self) {
+            (io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut, Wait::Progress) => TransportError::Stalled,
+            (io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut, _) => TransportError::Handshake,
             _ => TransportError::Io(error),
         }
     }
+}
+
+/// Bytes to read next of a body of `len`.
+fn next_step(body: &[u8], len: usize) -> usize {
+    (len - body.len()).min(limits::BODY_STEP_BYTES.max(body.len()))
 }

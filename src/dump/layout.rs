@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use super::DumpError;
 use crate::compare::{Summary, TensorVerdict};
+use crate::onnx::TEMPORARY_PREFIX;
 use crate::tensor::TensorDesc;
 
 pub(super) const RUN_FILE: &str = "run.json";
@@ -187,6 +188,57 @@ pub(super) fn reproduction_folder(step: u64) -> (&'static str, String) {
 /// Whether the name is one that we give to a file of a data set.
 pub(super) fn is_data_set_file(name: &str) -> bool {
     name == MANIFEST_FILE || Role::ALL.iter().any(|role| number(name, role.prefix(), ".pb").is_some())
+}
+
+/// The process that a temporary file's name says wrote it; None when the name is not in the form that we give.
+pub(super) fn temporary_writer(name: &str) -> Option<u32> {
+    let (pid, n) = name.strip_prefix(TEMPORARY_PREFIX)?.split_once('-')?;
+    number(n, "", "")?;
+    number(pid, "", "")?.try_into().ok()
+}
+
+/// A kind of folder in a dump; what may be in it.
+#[derive(Clone, Copy)]
+pub(super) enum Kind {
+    Run,
+    Graph,
+    Part,
+    Reproduction,
+    DataSet,
+}
+
+impl Kind {
+    /// Whether the name is one that we give to a file in a folder of this kind.
+    pub(super) fn has_file(self, name: &str) -> bool {
+        let ours = match self {
+            Kind::Run => matches!(name, RUN_FILE | INCOMPLETE_FILE),
+            Kind::Graph => matches!(name, "dynamo.txt" | "joint.txt" | "fx.txt" | PARTS_FILE),
+            Kind::Part => {
+                let models = [MODEL_FILE, "model.precision.onnx", "model.ort.onnx", PROVENANCE_FILE];
+                let of_step = |prefix| number(name, prefix, ".json").is_some();
+                models.contains(&name) || of_step("comparison_") || of_step("nodes_")
+            }
+            Kind::Reproduction => name == MODEL_FILE,
+            Kind::DataSet => is_data_set_file(name),
+        };
+        ours || temporary_writer(name).is_some()
+    }
+
+    /// The kind of a folder with this name in one of this kind; None when we make none of that name.
+    pub(super) fn below(self, name: &str) -> Option<Self> {
+        let numbered = |prefix| number(name, prefix, "").is_some();
+        match self {
+            Kind::Run => check_name("graph", name).is_ok().then_some(Kind::Graph),
+            Kind::Graph => numbered("part_").then_some(Kind::Part),
+            Kind::Part if numbered("test_data_set_") => Some(Kind::DataSet),
+            Kind::Part => {
+                let (_, step) = name.strip_prefix(reproduction_folder(0).0)?.rsplit_once('_')?;
+                number(step, "", "").map(|_| Kind::Reproduction)
+            }
+            Kind::Reproduction => (name == step_folder(0)).then_some(Kind::DataSet),
+            Kind::DataSet => None,
+        }
+    }
 }
 
 /// The number in `<prefix><number><suffix>`, only in the form that we write.

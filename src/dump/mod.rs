@@ -81,6 +81,18 @@ pub enum DumpError {
         /// The run's folder.
         path: PathBuf,
     },
+    /// The run's folder holds something that no dump has.
+    #[error(
+        "{}: {} in it is not ours, so that nothing is removed; move it elsewhere, or choose another run",
+        path.display(),
+        stranger.display()
+    )]
+    Stranger {
+        /// The run's folder.
+        path: PathBuf,
+        /// What is there.
+        stranger: PathBuf,
+    },
     /// The run's folder holds a dump of another version.
     #[error("{}: a dump of version {found:?}, expected {RUN_SCHEMA:?}; open it with clean, or choose another run", path.display())]
     OtherVersion {
@@ -127,7 +139,7 @@ pub struct RunSpec {
     pub folder: PathBuf,
     /// Folder name below it.
     pub run: String,
-    /// Remove `<folder>/<run>` first, if it is a dump of ours. Without it a dump of ours is carried on.
+    /// Remove `<folder>/<run>` first, if it is a dump of ours and nothing else is in it. Without it a dump of ours is carried on.
     pub clean: bool,
     /// Which calls.
     pub calls: CallsToDump,
@@ -479,6 +491,11 @@ pub fn is_ours(folder: &Path) -> bool {
     layout::run_schema(folder).is_some()
 }
 
+/// Whether somebody has the dump open.
+pub fn is_being_written(folder: &Path) -> bool {
+    matches!(hold(folder), Err(DumpError::Busy { .. }))
+}
+
 /// A dump of ours, or an empty folder.
 fn check_ours(folder: &Path, this_version: bool) -> Result<(), DumpError> {
     let path = folder.to_owned();
@@ -499,5 +516,8 @@ fn remove_run(folder: &Path) -> Result<(), DumpError> {
     }
     let _held = hold(folder)?;
     check_ours(folder, false)?;
+    if let Some(stranger) = retention::stranger_in(folder).map_err(DumpError::io(folder, "list"))? {
+        return Err(DumpError::Stranger { path: folder.to_owned(), stranger });
+    }
     fs::remove_dir_all(folder).map_err(DumpError::io(folder, "remove"))
 }

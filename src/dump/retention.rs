@@ -9,11 +9,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::DumpError;
-use super::layout::{self, MANIFEST_FILE, MODEL_FILE, TENSORS_FOLDER};
+use super::layout::{self, Kind, MANIFEST_FILE, MODEL_FILE, TENSORS_FOLDER};
 use super::nodes::{remove_nodes, reproductions};
 use super::reader::{self, Completeness, RunEntry, StepEntry};
 use super::store::{blob_path, remove_if_there, remove_if_unreferenced};
-use crate::onnx::TEMPORARY_PREFIX;
 
 /// A temporary file younger than this may belong to a process that is not visible from here.
 const LEFTOVER_AGE: Duration = Duration::from_secs(60);
@@ -120,10 +119,9 @@ fn is_folder(path: &Path) -> bool {
 fn leftovers(folder: &Path, removed: &mut Removed) -> Result<(), DumpError> {
     for path in entries(folder)? {
         let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
-        let Some(rest) = name.strip_prefix(TEMPORARY_PREFIX) else { continue };
-        let writer = rest.split('-').next().and_then(|pid| pid.parse::<u32>().ok());
-        let alive = writer.is_none_or(|pid| Path::new(&format!("/proc/{pid}")).exists());
-        let Ok(facts) = fs::metadata(&path) else { continue };
+        let Some(writer) = layout::temporary_writer(name) else { continue };
+        let alive = Path::new(&format!("/proc/{writer}")).exists();
+        let Ok(facts) = fs::symlink_metadata(&path) else { continue };
         let old = facts.modified().is_ok_and(|at| at.elapsed().is_ok_and(|age| age > LEFTOVER_AGE));
         if !alive && old && facts.is_file() {
             remove_if_there(&path).map_err(DumpError::io(&path, "remove"))?;
@@ -165,13 +163,37 @@ fn stranger(part: &Path, step: &StepEntry) -> io::Result<Option<PathBuf>> {
     let is_ours = |path: &Path, folder: &Path| {
         let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
         let is_model = name == MODEL_FILE && path.parent() == Some(folder) && folder != step.path;
-        is_model || layout::is_data_set_file(name) || name.starts_with(TEMPORARY_PREFIX)
+        is_model || layout::is_data_set_file(name) || layout::temporary_writer(name).is_some()
     };
     for folder in std::iter::once(step.path.clone()).chain(reproductions(part, step.step)?) {
         for path in below(&folder)? {
             if !is_ours(&path, &folder) || !path.symlink_metadata()?.is_file() {
                 return Ok(Some(path));
             }
+        }
+    }
+    Ok(None)
+}
+
+/// The first thing in a run that we did not write.
+pub(super) fn stranger_in(run: &Path) -> io::Result<Option<PathBuf>> {
+    stranger_below(run, Kind::Run)
+}
+
+fn stranger_below(folder: &Path, kind: Kind) -> io::Result<Option<PathBuf>> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let (path, name, facts) = (entry.path(), entry.file_name(), entry.metadata()?);
+        let name = name.to_str().unwrap_or_default();
+        let below = if facts.is_dir() { kind.below(name) } else { None };
+        match below {
+            Some(kind) => {
+                if let Some(stranger) = stranger_below(&path, kind)? {
+                    return Ok(Some(stranger));
+                }
+            }
+            None if facts.is_file() && kind.has_file(name) => {}
+            None => return Ok(Some(path)),
         }
     }
     Ok(None)

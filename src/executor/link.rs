@@ -1,9 +1,10 @@
 //! The sockets of the private link between daemon and executor; the messages are `protocol::link`'s.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::marker::PhantomData;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::time::Instant;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -57,10 +58,18 @@ pub fn split<S: Serialize, R: DeserializeOwned>(stream: UnixStream) -> io::Resul
 impl<T: Serialize> LinkSender<T> {
     /// Sends one message whole; blocks while the socket is full. Errors: [`LinkError`].
     pub fn send(&mut self, id: u64, body: &T, fd: Option<BorrowedFd<'_>>) -> Result<(), LinkError> {
-        let message = link::encode(id, body)?;
-        let sent = fds::send(&self.stream, &message, fd.as_slice())?;
-        self.stream.write_all(&message[sent..])?;
-        Ok(())
+        Ok(self.send_encoded(&link::encode(id, body)?, fd, None)?)
+    }
+
+    /// Sends an encoded message whole, by `deadline`. Errors: the socket's; TimedOut, and the link is of no further use:
+    /// a part may be out.
+    pub fn send_encoded(
+        &mut self,
+        message: &[u8],
+        fd: Option<BorrowedFd<'_>>,
+        deadline: Option<Instant>,
+    ) -> io::Result<()> {
+        fds::send(&self.stream, message, fd.as_slice(), deadline)
     }
 }
 

@@ -149,6 +149,10 @@ impl Inliner<'_> {
         let defaults = function.attribute_proto.iter().map(|attribute| (attribute.name(), attribute));
         let given = call.attribute.iter().map(|attribute| (attribute.name(), attribute));
         let scope = Scope { prefix, names, attributes: defaults.chain(given).collect() };
+        let grown = scope.len_bytes(&function.node).saturating_add(self.n_bytes);
+        if grown > MAX_BYTES {
+            return Err(fail(&key, &format!("the model grows past {MAX_BYTES} bytes; keep its functions")));
+        }
         let mut body: Vec<NodeProto> = function.node.clone();
         body.iter_mut().for_each(|node| scope.node(node));
         if body.len() > MAX_NODES - self.n_nodes.min(MAX_NODES) {
@@ -179,6 +183,13 @@ impl Scope<'_> {
         }
     }
 
+    /// Bytes of a function's nodes in this call, but for the longer names; to be known before anything is cloned: a call's
+    /// attribute may be large, and referred to often.
+    fn len_bytes(&self, nodes: &[NodeProto]) -> usize {
+        let given = self.attributes.iter().map(|(&name, attribute)| (name, attribute.encoded_len())).collect();
+        nodes.iter().map(|node| node.encoded_len() + referred_bytes(node, &given)).fold(0, usize::saturating_add)
+    }
+
     fn optional_name(&self, name: &mut Option<String>) {
         name.iter_mut().for_each(|name| self.name(name));
     }
@@ -190,17 +201,15 @@ impl Scope<'_> {
         }
         // A reference to an attribute that the call leaves out, without a default, is an attribute left out.
         node.attribute.retain_mut(|attribute| {
-            let reference = attribute.ref_attr_name().to_owned();
-            if reference.is_empty() {
+            if attribute.ref_attr_name().is_empty() {
+                attribute.g.iter_mut().chain(&mut attribute.graphs).for_each(|graph| self.graph(graph));
                 return true;
             }
-            let Some(actual) = self.attributes.get(reference.as_str()) else { return false };
+            let Some(actual) = self.attributes.get(attribute.ref_attr_name()) else { return false };
+            // Its bodies, if any, are in the caller's words already.
             *attribute = AttributeProto { name: attribute.name.take(), ..(*actual).clone() };
             true
         });
-        for attribute in &mut node.attribute {
-            attribute.g.iter_mut().chain(&mut attribute.graphs).for_each(|graph| self.graph(graph));
-        }
     }
 
     fn graph(&self, graph: &mut GraphProto) {
@@ -213,6 +222,19 @@ impl Scope<'_> {
         }
         graph.node.iter_mut().for_each(|node| self.node(node));
     }
+}
+
+/// Bytes that a node's references to attributes stand for, those inside its bodies included.
+fn referred_bytes(node: &NodeProto, given: &HashMap<&str, usize>) -> usize {
+    let of = |attribute: &AttributeProto| match attribute.ref_attr_name() {
+        "" => {
+            let bodies = attribute.g.iter().chain(&attribute.graphs);
+            let nodes = bodies.flat_map(|body| &body.node).map(|node| referred_bytes(node, given));
+            nodes.fold(0, usize::saturating_add)
+        }
+        name => given.get(name).copied().unwrap_or(0),
+    };
+    node.attribute.iter().map(of).fold(0, usize::saturating_add)
 }
 
 fn key_of_call(node: &NodeProto) -> Key {
@@ -396,6 +418,44 @@ mod tests {
             assert_eq!(inlined.is_ok(), fits);
             assert!(inlined.err().is_none_or(|text| text.contains("grows past 2147483647 bytes")));
         }
+    }
+
+    fn reference(name: &str, to: &str) -> AttributeProto {
+        AttributeProto { name: Some(name.into()), ref_attr_name: Some(to.into()), ..Default::default() }
+    }
+
+    #[test]
+    fn references_to_a_large_attribute_are_added_up_before_any_is_cloned() {
+        let given = AttributeProto { name: Some("v".into()), s: Some(vec![0; 1 << 20]), ..Default::default() };
+        let mut inner = node("", "Constant", &[], &["c"]);
+        inner.attribute = vec![reference("value", "v")];
+        let mut outer = node("", "If", &["a"], &["b"]);
+        let body = GraphProto { node: vec![inner.clone()], ..Default::default() };
+        outer.attribute =
+            vec![AttributeProto { name: Some("then_branch".into()), g: Some(body), ..Default::default() }];
+        let scope = Scope { prefix: String::new(), names: HashMap::new(), attributes: HashMap::from([("v", &given)]) };
+        let nodes: Vec<NodeProto> = (0..1500).flat_map(|_| [inner.clone(), outer.clone()]).collect();
+        let n_bytes = scope.len_bytes(&nodes);
+        assert!(n_bytes > 3000 << 20 && n_bytes < 3001 << 20, "{n_bytes}");
+        let mut call = node("local", "F", &["x"], &["y"]);
+        call.attribute = vec![given];
+        let mut model = model(vec![call], vec![function("F", &["a"], &["b"], nodes)]);
+        assert!(inline_functions(&mut model).unwrap_err().to_string().contains("grows past 2147483647 bytes"));
+    }
+
+    #[test]
+    fn a_body_that_a_call_gives_keeps_its_callers_names_and_references() {
+        let mut then = node("", "Neg", &["x"], &["t"]);
+        then.attribute = vec![reference("again", "body")];
+        let body = GraphProto { node: vec![then], ..Default::default() };
+        let mut call = node("local", "F", &["x"], &["y"]);
+        call.attribute =
+            vec![AttributeProto { name: Some("body".into()), g: Some(body.clone()), ..Default::default() }];
+        let mut inner = node("", "If", &["a"], &["b"]);
+        inner.attribute = vec![reference("then_branch", "body")];
+        let mut model = model(vec![call], vec![function("F", &["a"], &["b"], vec![inner])]);
+        inline_functions(&mut model).unwrap();
+        assert_eq!(model.graph.unwrap().node[0].attribute[0].g, Some(body));
     }
 
     #[test]

@@ -25,16 +25,13 @@ pub struct SegmentTable {
 }
 
 impl SegmentTable {
-    /// Adds a segment. Errors: its id is taken, or its file is attached under another id (then two locations would name
-    /// one byte, and the proof that outputs overlap nothing would not hold).
+    /// Adds a segment. Errors: its id is taken, or its file is attached under another id ([`Segment::apart_from`]).
     pub fn attach(&mut self, segment: Segment) -> Result<(), ShmError> {
         let bad = |reason: String| Err(ShmError::BadSegment { segment: segment.id(), reason });
         if self.segments.contains_key(&segment.id()) {
             return bad("attached already; choose another id".to_owned());
         }
-        if let Some(other) = self.segments.values().find(|other| other.same_file(&segment)) {
-            return bad(format!("the same memory is attached as segment {}", other.id().0));
-        }
+        segment.apart_from(self.iter())?;
         self.segments.insert(segment.id(), Arc::new(segment));
         Ok(())
     }

@@ -122,9 +122,16 @@ impl Segment {
         }
     }
 
-    /// Both map the same file.
-    pub(super) fn same_file(&self, other: &Segment) -> bool {
-        self.file == other.file
+    /// Errors: [`ShmError::BadSegment`] when one of the others maps the same file. Two locations would name one byte then,
+    /// and neither the proof that outputs overlap nothing would hold, nor that no call writes into lanes.
+    pub fn apart_from<'a>(&self, others: impl IntoIterator<Item = &'a Segment>) -> Result<(), ShmError> {
+        match others.into_iter().find(|other| other.file == self.file) {
+            None => Ok(()),
+            Some(other) => {
+                let reason = format!("the same memory is attached as segment {}; send another memfd", other.id.0);
+                Err(ShmError::BadSegment { segment: self.id, reason })
+            }
+        }
     }
 }
 
@@ -154,7 +161,7 @@ mod tests {
         let theirs = Segment::map(SegmentId(4), ours.try_clone_fd().unwrap(), 8192).unwrap();
         ours.write(8184, &[1, 2, 3, 4, 5, 6, 7, 8]).unwrap();
         assert_eq!(theirs.read(8184, 8).unwrap(), [1, 2, 3, 4, 5, 6, 7, 8]);
-        assert!(ours.same_file(&theirs));
+        assert!(ours.apart_from([&theirs]).is_err());
         assert!(ours.write(8185, &[0; 8]).is_err());
         assert!(ours.read(u64::MAX, 2).is_err());
     }

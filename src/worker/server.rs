@@ -157,8 +157,10 @@ impl Loaded {
         let fd = fd.ok_or_else(|| state("Attach carries the segment's descriptor"))?;
         let attached = Segment::map(id, fd, len_bytes).and_then(|segment| {
             if lanes {
+                self.tenancy.apart(&segment)?;
                 return Lanes::map(segment).map(Some);
             }
+            segment.apart_from(self.lanes.iter().map(|lanes| lanes.segment()))?;
             self.tenancy.attach(segment).map(|()| None)
         });
         match attached.map_err(|error| wire_error_of_shm(&error))? {

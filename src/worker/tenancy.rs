@@ -49,6 +49,11 @@ impl Tenancy {
         self.segments.write().unwrap_or_else(PoisonError::into_inner).attach(segment)
     }
 
+    /// Errors: a data segment maps the same file.
+    pub(super) fn apart(&self, lanes: &Segment) -> Result<(), ShmError> {
+        lanes.apart_from(self.segments.read().unwrap_or_else(PoisonError::into_inner).iter())
+    }
+
     pub(super) fn detach(&self, segment: SegmentId) -> Result<(), ShmError> {
         self.segments.write().unwrap_or_else(PoisonError::into_inner).detach(segment)?;
         self.generation.fetch_add(1, Ordering::SeqCst);
