@@ -36,7 +36,7 @@ USED: dict[str, str | None] = {
     "torch._dynamo.OptimizedModule": "no module counts as compiled already, but by model.compile()",
     "torch._dynamo.backends.common.aot_autograd": None,
     "torch._dynamo.convert_frame.compile_lock": "a lock of our own",
-    "torch._dynamo.eval_frame._callback_from_stance": "in the reference, bodies of higher-order operators are not lifted",
+    "torch._dynamo.eval_frame._callback_from_stance": "in the reference, higher-order operators lift no closure",
     "torch._dynamo.exc.ShortenTraceback": "torch wraps our errors in its BackendCompilerFailed",
     "torch._dynamo.reset_code_caches": "torch.compiler.reset",
     "torch._dynamo.utils.counters": None,
@@ -231,8 +231,8 @@ TORCHS_COMPILES = ("torch._higher_order_ops.", "torch.nn.attention.flex_attentio
 
 @contextlib.contextmanager
 def torchs_own_compiles() -> Iterator[None]:
-    """Inside, the stance "force_eager" leaves on what torch compiles itself where nobody asked for it: `torch.cond`, `map`,
-    `scan` and their like are not what they are in eager without, as their bodies' closures are lifted by it.
+    """Inside, the stance "force_eager" leaves on what torch compiles unasked: by that `torch.cond`, `map`, `scan` and
+    their like lift what their bodies close over, in eager too.
 
     One thread enters at a time.
     """
