@@ -89,10 +89,14 @@ def compare(
     that rust_ort compiled already: that model's own. The reference runs with every compilation off, in all threads.
 
     Returns a Report: print it, or `report.check()`. Values are named "output", "loss", "grad of <parameter>",
-    "grad of input[i]", "buffer <name>", and "input[i] afterwards" where the two left it different.
+    "grad of input[i]", "buffer <name>", and "input[i] afterwards" or "parameter <name> afterwards" where the two left
+    it different. Attributes of objects are looked into; numbers and their like are named where they differ. A buffer
+    that nobody wrote into, what has no elements, an argument given back and what ran in eager is "not_compared".
 
-    Parameters, buffers, gradients, random state and training mode are afterwards as before; arguments are copied, so
-    in-place changes stay inside. Of a function, what it closes over is not: it runs twice.
+    Parameters, buffers, gradients, training mode and the random state of torch, Python and numpy are afterwards as
+    before. Arguments are copied, with the memory they share, so in-place changes stay inside; one that cannot be copied
+    is said to be shared. Of a function, what it closes over is not kept: it runs twice. Comparisons of a process run
+    one at a time.
 
     Errors: OptionError for an argument or option; ClientError for a model that cannot be called, a loss that fails, a
     transform that fails; DaemonFault. What the model raises comes through, with a note that says on which side.
@@ -121,16 +125,31 @@ def compare(
             with called() as called_graphs:
                 candidate = run("the backend", torch.compile(model, backend=backend))
             graphs = called_graphs()
+        breaks = graph_breaks() - breaks
+    for name, parameter in _named(model, "parameters"):
+        _fill((reference, candidate), f"parameter {name} afterwards", parameter)
     # A model that rust_ort compiled already is judged by what it was compiled with.
     used = next((graph.options for graph in graphs if graph.options is not None), backend.options)
-    verdicts = _judged(_pairs(reference, candidate, graphs, graph_breaks() - breaks), used, graphs)
+    verdicts = _judged(_pairs(reference, candidate, graphs, breaks), used, graphs)
     if not verdicts:
         verdicts = [not_compared("output", "the model gave no tensor, neither as output nor as gradient or buffer")]
-    asked = [not_compared(graph.name, graph.fallen_back) for graph in graphs if graph.fallen_back]
+    return Report(verdicts=verdicts, graphs=graphs, missing=[*missing(used, graphs), *_unmet(graphs, backward)])
+
+
+def _fill(sides: tuple[Run, Run], name: str, unwritten: Tensor) -> None:
+    """Where one side alone wrote into a parameter, gives the other what it has."""
+    if any(name in side.values for side in sides):
+        for side in sides:
+            side.values.setdefault(name, kept(unwritten))
+
+
+def _unmet(graphs: Sequence[GraphInfo], backward: bool) -> list[Verdict]:
+    """A verdict for each graph that was to run on ONNX Runtime and did not, and for gradients that cannot be had."""
+    unmet = [not_compared(graph.name, graph.fallen_back) for graph in graphs if graph.fallen_back]
     if backward and torch.is_inference_mode_enabled():
         why = "torch.inference_mode() is on, in which there are none; leave it, or pass backward=False"
-        asked.append(not_compared("gradients", why))
-    return Report(verdicts=verdicts, graphs=graphs, missing=[*missing(used, graphs), *asked])
+        unmet.append(not_compared("gradients", why))
+    return unmet
 
 
 def graph_breaks() -> Counter[str]:
@@ -228,10 +247,12 @@ def _run(
         values |= {f"grad of {name}": kept(leaf.grad) for name, leaf in given if leaf.requires_grad and leaf.is_leaf}
     buffers = _named(model, "buffers")
     values |= {f"buffer {name}": kept(buffer) for name, buffer in buffers}
-    values |= {f"parameter {name} afterwards": kept(parameter) for name, parameter in named}
+    written = [(name, parameter) for name, parameter in named if not state.unchanged(parameter)]
+    values |= {f"parameter {name} afterwards": kept(parameter) for name, parameter in written}
     values |= {f"{name} afterwards": kept(leaf) for name, leaf in _inputs(args, kwargs)}
     run.idle = {f"buffer {name}": "neither side wrote into it" for name, buffer in buffers if state.unchanged(buffer)}
-    run.idle |= _passed_through(found, given, copies, [entry for entry in named if state.unchanged(entry[1])])
+    untouched = [entry for entry in named if f"parameter {entry[0]} afterwards" not in values]
+    run.idle |= _passed_through(found, given, copies, untouched)
     return run
 
 

@@ -103,14 +103,14 @@ class GraphInfo:
         """How many calls ran in eager for a daemon's fault, and which fault; "" for none."""
         if not self.daemon_fallbacks and self.unreachable is None:
             return ""
-        why = self.fault or str(self.unreachable)
+        why = self.fault or str(self.unreachable).partition("\n")[0]
         return f"{self.daemon_fallbacks} of {self.calls} calls ran in eager: {why}"
 
     def note_fallback(self, fault: Exception) -> None:
         """A call runs in eager for a daemon's fault."""
         for info in self._with_run():
             info.daemon_fallbacks += 1
-            info.fault = str(fault)
+            info.fault = str(fault).partition("\n")[0]
 
     def _with_run(self) -> list[GraphInfo]:
         """This, and what `called` keeps of it for a run that goes on in this thread."""

@@ -41,7 +41,7 @@ class State:
         tensors = {id(tensor): tensor for tensor in held}
         self.tensors = list(tensors.values())
         self._memory: dict[tuple[object, ...], Bytes] = {}
-        self._saved = [self._save(tensor) for tensor in self.tensors]
+        self._saved = {id(tensor): self._save(tensor) for tensor in self.tensors}
         self._grads = [(tensor, tensor.grad) for tensor in self.tensors if tensor.is_leaf]
         self._python = random.getstate()
         self._numpy = _numpy_random().get_state() if _numpy_random() is not None else None
@@ -75,7 +75,7 @@ class State:
             if module.training is not training:
                 module.training = training
         with torch.no_grad():
-            for tensor, before, memory in self._saved:
+            for tensor, before, memory in self._saved.values():
                 _put_back(tensor, before, memory)
         for tensor, _ in self._grads:
             tensor.grad = None
@@ -91,10 +91,10 @@ class State:
 
     def unchanged(self, tensor: Tensor) -> bool:
         """Whether a parameter or buffer is the one that was registered, and holds what it held."""
-        for known, before, memory in self._saved:
-            if known is tensor:
-                return memory is not None and before is not None and _is_over(tensor, before) and torch.equal(*memory)
-        return False
+        _, before, memory = self._saved.get(id(tensor), (None, None, None))
+        if before is None:
+            return False
+        return same(tensor, before) if memory is None else _is_over(tensor, before) and torch.equal(*memory)
 
 
 def _held(modules: Iterable[nn.Module]) -> Iterator[Tensor]:

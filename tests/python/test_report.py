@@ -159,6 +159,17 @@ def test_json_and_rows_hold_numbers_that_are_not_finite() -> None:
     assert "set equal_nan to accept them" in str(report)
 
 
+@pytest.mark.parametrize("equal_nan", [False, True])
+def test_nan_is_judged_in_nodes_as_in_values(equal_nan: bool) -> None:
+    model = nn.Linear(4, 4)
+    nn.init.constant_(model.weight, math.nan)
+    options = {"compare": "nodes", "tolerance": {"atol": 1e-6, "equal_nan": equal_nan}}
+    report = rust_ort.compare(model, X, backward=False, options=options)
+    assert report.ok == equal_nan
+    kind = "match" if equal_nan else "mismatch"
+    assert {verdict.kind for verdict in report.verdicts} == {node.local.kind for _, node in report.nodes} == {kind}
+
+
 def test_rows_are_flat_and_have_the_same_keys() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
     rows = rust_ort.compare(model, X, options={"compare": "nodes"}).rows()
