@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -20,8 +22,11 @@ from rust_ort.graph_info import GraphInfo, called, fits, half_tolerance
 from rust_ort.options import Options
 from rust_ort.reference import in_eager, rng_kept
 from rust_ort.report import Report
-from rust_ort.torch_private import compile_counters, is_optimized_module, pytree
+from rust_ort.state import Copies, State, is_plain, kept_state
+from rust_ort.torch_private import compile_counters, is_optimized_module
+from rust_ort.transport import process
 from rust_ort.transport.specs import Verdict, not_compared
+from rust_ort.values import NotWalked, kept, named_tensors, named_values, plain, ragged, same
 
 __all__ = ["Report", "compare"]
 
@@ -29,6 +34,39 @@ Pair = tuple[str, Tensor | None, Tensor | None, str]
 """(name, reference, candidate, why there is nothing to compare or "")."""
 
 ONE_SIDED = "a value comes from one side alone: "
+
+
+class _Absent:
+    """In the place of a value that a side has not."""
+
+
+ABSENT = _Absent()
+
+
+@dataclass(kw_only=True)
+class Run:
+    """What a run gave. values: {name: tensor or other leaf}. idle: {name: why the run has no part in the value}.
+    shared: {name: why an argument is no copy}."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    idle: dict[str, str] = field(default_factory=dict)
+    shared: dict[str, str] = field(default_factory=dict)
+
+
+_one_at_a_time = threading.RLock()
+
+
+def one_at_a_time() -> contextlib.AbstractContextManager[Any]:
+    """The lock of comparisons and explanations: while one has its reference, nothing compiled runs in this process."""
+    return _one_at_a_time
+
+
+def _after_fork_in_child() -> None:
+    global _one_at_a_time
+    _one_at_a_time = threading.RLock()
+
+
+process.after_fork_in_child.append(_after_fork_in_child)
 
 
 def compare(
@@ -51,10 +89,14 @@ def compare(
     that rust_ort compiled already: that model's own. The reference runs with every compilation off, in all threads.
 
     Returns a Report: print it, or `report.check()`. Values are named "output", "loss", "grad of <parameter>",
-    "grad of input[i]", "buffer <name>", and "input[i] afterwards" where the two left it different.
+    "grad of input[i]", "buffer <name>", and "input[i] afterwards" or "parameter <name> afterwards" where the two left
+    it different. Attributes of objects are looked into; numbers and their like are named where they differ. A buffer
+    that nobody wrote into, what has no elements, an argument given back and what ran in eager is "not_compared".
 
-    Parameters, buffers, gradients, random state and training mode are afterwards as before; arguments are copied, so
-    in-place changes stay inside. Of a function, what it closes over is not: it runs twice.
+    Parameters, buffers, gradients, training mode and the random state of torch, Python and numpy are afterwards as
+    before. Arguments are copied, with the memory they share, so in-place changes stay inside; one that cannot be copied
+    is said to be shared. Of a function, what it closes over is not kept: it runs twice. Comparisons of a process run
+    one at a time.
 
     Errors: OptionError for an argument or option; ClientError for a model that cannot be called, a loss that fails, a
     transform that fails; DaemonFault. What the model raises comes through, with a note that says on which side.
@@ -65,32 +107,49 @@ def compare(
     dtype = arguments.checked_autocast("compare", autocast)
     backend = Backend(arguments.checked_options("compare", options))
 
-    def run(side: str, call: Callable[..., Any]) -> dict[str, Tensor | None]:
-        return _run(side, call, model, args, kwargs, backward=backward, autocast=dtype, loss=loss)
+    def run(side: str, call: Callable[..., Any]) -> Run:
+        return _run(side, call, model, args, kwargs, state, backward=backward, autocast=dtype, loss=loss)
 
-    breaks = graph_breaks()
-    with kept_state(model):
-        before = _detached_state(model)
+    with one_at_a_time(), kept_state(model) as state:
         with in_eager():
             reference = run("eager", model)
-        _restore(model, before)
+        state.restore()
+        breaks = graph_breaks()
         graphs: list[GraphInfo] = []
         if options is None and _is_compiled(model):
             with called() as called_graphs:
                 candidate = run("the compiled model", model)
             graphs = called_graphs()
-            _restore(model, before)
+            state.restore()
         if not graphs:
             with called() as called_graphs:
                 candidate = run("the backend", torch.compile(model, backend=backend))
             graphs = called_graphs()
+        breaks = graph_breaks() - breaks
+    for name, parameter in _named(model, "parameters"):
+        _fill((reference, candidate), f"parameter {name} afterwards", parameter)
     # A model that rust_ort compiled already is judged by what it was compiled with.
     used = next((graph.options for graph in graphs if graph.options is not None), backend.options)
-    pairs = _pairs(reference, candidate, graphs, graph_breaks() - breaks)
-    verdicts = _judged(pairs, used, graphs)
+    verdicts = _judged(_pairs(reference, candidate, graphs, breaks), used, graphs)
     if not verdicts:
         verdicts = [not_compared("output", "the model gave no tensor, neither as output nor as gradient or buffer")]
-    return Report(verdicts=verdicts, graphs=graphs, missing=missing(used, graphs))
+    return Report(verdicts=verdicts, graphs=graphs, missing=[*missing(used, graphs), *_unmet(graphs, backward)])
+
+
+def _fill(sides: tuple[Run, Run], name: str, unwritten: Tensor) -> None:
+    """Where one side alone wrote into a parameter, gives the other what it has."""
+    if any(name in side.values for side in sides):
+        for side in sides:
+            side.values.setdefault(name, kept(unwritten))
+
+
+def _unmet(graphs: Sequence[GraphInfo], backward: bool) -> list[Verdict]:
+    """A verdict for each graph that was to run on ONNX Runtime and did not, and for gradients that cannot be had."""
+    unmet = [not_compared(graph.name, graph.fallen_back) for graph in graphs if graph.fallen_back]
+    if backward and torch.is_inference_mode_enabled():
+        why = "torch.inference_mode() is on, in which there are none; leave it, or pass backward=False"
+        unmet.append(not_compared("gradients", why))
+    return unmet
 
 
 def graph_breaks() -> Counter[str]:
@@ -135,22 +194,15 @@ def _is_compiled(model: Any) -> bool:
     )
 
 
-def _judged(pairs: Sequence[Pair], options: Options, graphs: Sequence[GraphInfo]) -> list[Any]:
-    """Verdicts in the order of `pairs`. Where half precision took part, floats are judged by its steps.
-
-    What the other side lacks has failed: it is not a value that nobody could compare.
-    """
+def _judged(entries: Sequence[Pair | Verdict], options: Options, graphs: Sequence[GraphInfo]) -> list[Verdict]:
+    """Verdicts in the order of `entries`. Where half precision took part, floats are judged by its steps."""
+    pairs = [entry for entry in entries if isinstance(entry, tuple)]
     client, tolerance = client_of(options), options.tolerance
     dtypes = {graph.lowest_precision for graph in graphs}
     half = next((dtype for dtype in (torch.bfloat16, torch.float16) if dtype in dtypes), None)
-    if tolerance is not None:
-        verdicts = list(client.compare(list(pairs), tolerance))
-    else:
-        verdicts = judged_as_half(pairs, client, half)
-    return [
-        dataclasses.replace(verdict, kind="failed") if why.startswith(ONE_SIDED) else verdict
-        for (_, _, _, why), verdict in zip(pairs, verdicts, strict=True)
-    ]
+    judged = client.compare(pairs, tolerance) if tolerance is not None else judged_as_half(pairs, client, half)
+    verdicts = iter(judged)
+    return [next(verdicts) if isinstance(entry, tuple) else entry for entry in entries]
 
 
 def judged_as_half(pairs: Sequence[Pair], client: Any, half: torch.dtype | None) -> list[Any]:
@@ -164,33 +216,65 @@ def judged_as_half(pairs: Sequence[Pair], client: Any, half: torch.dtype | None)
 
 
 def _run(
-    side: str, call: Callable[..., Any], model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], *, backward: bool,
-    autocast: torch.dtype | None, loss: Callable[[Any], Tensor] | None,
-) -> dict[str, Tensor | None]:  # fmt: skip
-    """{name: value} of one run: outputs, loss, gradients, buffers and changed arguments."""
-    args, kwargs = copied(args), copied(dict(kwargs))
-    values: dict[str, Tensor | None] = {}
-    device = next((leaf.device.type for leaf in _tensors(args, kwargs)), "cpu")
+    side: str, call: Callable[..., Any], model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], state: State, *,
+    backward: bool, autocast: torch.dtype | None, loss: Callable[[Any], Tensor] | None,
+) -> Run:  # fmt: skip
+    """One run on copies of the arguments: outputs, loss, gradients, buffers, and what became of the arguments."""
+    copies = Copies(model)
+    args = tuple(copies.of(arg, f"input[{index}]") for index, arg in enumerate(args))
+    kwargs = {name: copies.of(arg, f"input.{name}") for name, arg in kwargs.items()}
+    given = _inputs(args, kwargs)
+    run = Run(shared=copies.shared)
+    values = run.values
+    device = next((leaf.device.type for _, leaf in given), "cpu")
     with rng_kept(), contextlib.ExitStack() as stack:
         stack.enter_context(torch.enable_grad() if backward else torch.no_grad())
         with noted(side), torch.autocast(device, dtype=autocast) if autocast is not None else contextlib.nullcontext():
             outputs = call(*args, **kwargs)
-        values |= {f"output{path}": _kept(leaf) for path, leaf in named_tensors(outputs)}
+        found = [(f"output{path}", leaf) for path, leaf in named_values(outputs)]
+        values |= {name: kept(leaf) for name, leaf in found}
+        values |= {f"{name} {part}": entry for name, leaf in found for part, entry in ragged(leaf).items()}
         if backward or loss is not None:
             total = scalar_loss(outputs, loss, side=side, backward=backward)
             if total is not None:
-                values["loss"] = _kept(total)
+                values["loss"] = kept(total)
             if backward and total is not None:
                 with noted(f"{side}, in the backward"):
                     total.backward()
+    named = _named(model, "parameters")
     if backward:
-        values |= {f"grad of {name}": _kept(p.grad) for name, p in _named(model, "parameters") if p.requires_grad}
-        for name, leaf in _inputs(args, kwargs):
-            if leaf.requires_grad:
-                values[f"grad of {name}"] = _kept(leaf.grad)
-    values |= {f"buffer {name}": _kept(buffer) for name, buffer in _named(model, "buffers")}
-    values |= {f"{name} afterwards": _kept(leaf) for name, leaf in _inputs(args, kwargs)}
-    return values
+        values |= {f"grad of {name}": kept(parameter.grad) for name, parameter in named if parameter.requires_grad}
+        values |= {f"grad of {name}": kept(leaf.grad) for name, leaf in given if leaf.requires_grad and leaf.is_leaf}
+    buffers = _named(model, "buffers")
+    values |= {f"buffer {name}": kept(buffer) for name, buffer in buffers}
+    written = [(name, parameter) for name, parameter in named if not state.unchanged(parameter)]
+    values |= {f"parameter {name} afterwards": kept(parameter) for name, parameter in written}
+    values |= {f"{name} afterwards": kept(leaf) for name, leaf in _inputs(args, kwargs)}
+    run.idle = {f"buffer {name}": "neither side wrote into it" for name, buffer in buffers if state.unchanged(buffer)}
+    untouched = [entry for entry in named if f"parameter {entry[0]} afterwards" not in values]
+    run.idle |= _passed_through(found, given, copies, untouched)
+    return run
+
+
+def _passed_through(
+    found: Sequence[tuple[str, Any]], given: Sequence[tuple[str, Tensor]], copies: Copies,
+    parameters: Sequence[tuple[str, Tensor]],
+) -> dict[str, str]:  # fmt: skip
+    """{output: why} of outputs over the memory of an argument or a parameter that nobody wrote into."""
+    names = {id(leaf): name for name, leaf in given}
+    written = {_memory(made) for value, made in copies.tensors if not same(value, made)}
+    owners = {_memory(made): names.get(id(made), "an argument") for _, made in copies.tensors}
+    owners |= {_memory(parameter): name for name, parameter in parameters}
+    over = {name: _memory(leaf) for name, leaf in found if isinstance(leaf, Tensor)}
+    return {
+        name: f"it is {owners[memory]} as it was given"
+        for name, memory in over.items() if memory is not None and memory in owners and memory not in written
+    }  # fmt: skip
+
+
+def _memory(tensor: Tensor) -> int | None:
+    """Where the memory begins that a tensor lies in; None for one without."""
+    return (tensor.untyped_storage().data_ptr() or None) if is_plain(tensor) else None
 
 
 @contextlib.contextmanager
@@ -207,7 +291,8 @@ def noted(side: str) -> Iterator[None]:
 
 def _inputs(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, Tensor]]:
     """(name, tensor) of every tensor among the arguments: input[0], input.mask."""
-    return [(f"input{path}", leaf) for value in (args, kwargs) for path, leaf in named_tensors(value)]
+    named = [*named_values(args), *named_values(kwargs)]
+    return [(f"input{path}", leaf) for path, leaf in named if isinstance(leaf, Tensor)]
 
 
 def scalar_loss(
@@ -249,34 +334,69 @@ def _given_loss(outputs: Any, loss: Callable[[Any], Tensor], side: str, *, backw
 
 def _weighted_mean(output: Tensor) -> Tensor:
     """Mean with weights cos(i). Of equal weights or squares the gradient through a normalization is zero: noise."""
-    output = _plain(output)
+    output = plain(output)
     weights = torch.arange(output.numel(), dtype=torch.float32, device=output.device).cos().reshape(output.shape)
     return (output.float() * weights).mean()
 
 
 def _pairs(
-    reference: Mapping[str, Tensor | None], candidate: Mapping[str, Tensor | None], graphs: Sequence[GraphInfo],
-    breaks: Counter[str],
-) -> list[Pair]:  # fmt: skip
-    """What to judge. Where nothing ran on ONNX Runtime, eager would be compared with eager: that is no comparison."""
+    reference: Run, candidate: Run, graphs: Sequence[GraphInfo], breaks: Counter[str]
+) -> list[Pair | Verdict]:  # fmt: skip
+    """What to judge, and what is known already. Where nothing ran on ONNX Runtime, eager would be compared with eager:
+    that is no comparison."""
+    forward, gradients = why_eager(graphs, breaks)
+    entries: list[Pair | Verdict] = []
+    for name in dict.fromkeys([*reference.values, *candidate.values]):
+        left, right = reference.values.get(name, ABSENT), candidate.values.get(name, ABSENT)
+        idle = gradients if name.startswith("grad of ") else forward
+        if not idle and name in reference.idle and name in candidate.idle and same(left, right):
+            idle = candidate.idle[name]
+        entry = _entry(name, left, right, idle)
+        if entry is not None:
+            entries.append(entry)
+    entries += [not_compared(name, f"{why}: both runs had the same") for name, why in candidate.shared.items()]
+    return entries
+
+
+def why_eager(graphs: Sequence[GraphInfo], breaks: Mapping[str, int]) -> tuple[str, str]:
+    """Why there is no comparison of (values of the forward, gradients); "" where there is one.
+
+    A value cannot be told to be of one graph, so what one graph of several computed after a daemon's fault is in all.
+    """
+    fallen = [graph for graph in graphs if graph.fallen_back]
+    lost = "; ".join(f"{graph.name}: {graph.fallen_back}" for graph in fallen)
+    reasons = "; ".join(sorted({node.reason for graph in graphs for node in graph.eager}))
+    idle = f"ran in eager: {reasons}" if reasons else why_nothing(breaks)
     ran = {graph.direction for graph in graphs if graph.parts}
-    idle = ""
-    if not ran:
-        reasons = "; ".join(sorted({node.reason for graph in graphs for node in graph.eager}))
-        idle = f"ran in eager: {reasons}" if reasons else why_nothing(breaks)
-    pairs: list[Pair] = []
-    for name in [*reference, *(name for name in candidate if name not in reference)]:
-        left, right = reference.get(name), candidate.get(name)
-        why = idle
-        if not why and left is None and right is None:
-            why = "both are None"
-        if name.endswith("afterwards") and left is not None and right is not None and _same(left, right):
-            continue
-        if why or (left is not None and right is not None):
-            pairs.append((name, left, right, why))
-        else:
-            pairs.append((name, left, right, ONE_SIDED + ("eager" if right is None else "the backend")))
-    return pairs
+    forward = lost if any(graph.direction != "backward" for graph in fallen) else "" if ran - {"backward"} else idle
+    return forward, lost or ("" if ran else idle)
+
+
+def _entry(name: str, left: Any, right: Any, idle: str) -> Pair | Verdict | None:
+    """What is to be judged of a value: a pair for the daemon, a verdict, None where both sides' need no mention."""
+    tensors = isinstance(left, Tensor), isinstance(right, Tensor)
+    if all(tensors):
+        if name.endswith((" afterwards", " offsets", " lengths")) and same(left, right):
+            return None
+        if not idle and left.numel() == 0 and (left.shape, left.dtype) == (right.shape, right.dtype):
+            idle = "it has no elements"
+        return name, left, right, idle
+    if left is None and right is None:
+        return not_compared(name, idle or "both are None") if name.startswith("grad of ") else None
+    if isinstance(left, NotWalked) and left == right:
+        return not_compared(name, f"a {left.what} is not looked into")
+    if not any(tensors) and same(left, right):
+        return None
+    if idle:
+        return not_compared(name, idle)
+    for one, other, side in ((left, right, "eager"), (right, left, "the backend")):
+        if other is ABSENT or (isinstance(one, Tensor) and other is None):
+            return dataclasses.replace(not_compared(name, ONE_SIDED + side), kind="failed")
+    if isinstance(left, (float, complex)) and type(left) is type(right) and not any(tensors):
+        dtype = torch.float32 if isinstance(left, float) else torch.complex64
+        return name, torch.tensor(left, dtype=dtype), torch.tensor(right, dtype=dtype), ""
+    why = f"eager gave {arguments.shown(left)}, the backend {arguments.shown(right)}"
+    return dataclasses.replace(not_compared(name, why), kind="failed")
 
 
 def why_nothing(breaks: Mapping[str, int]) -> str:
@@ -285,109 +405,10 @@ def why_nothing(breaks: Mapping[str, int]) -> str:
     return f"no graph was compiled: {reasons or 'torch.compile found nothing to compute on tensors'}"
 
 
-def _same(left: Tensor, right: Tensor) -> bool:
-    """Whether both have equal elements, NaN where NaN is."""
-    if left.shape != right.shape or left.dtype != right.dtype:
-        return False
-    return bool(((left == right) | ((left != left) & (right != right))).all())
-
-
-def named_tensors(value: Any) -> list[tuple[str, Tensor]]:
-    """(path, tensor) of every tensor in nested containers and dataclasses such as transformers' ModelOutput."""
-    found: list[tuple[str, Tensor]] = []
-    _walk(value, "", found)
-    return found
-
-
-def _walk(value: Any, path: str, found: list[tuple[str, Tensor]]) -> None:
-    if isinstance(value, Tensor):
-        found.append((path, value))
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            _walk(item, f"{path}.{key}" if isinstance(key, str) else f"{path}[{key!r}]", found)
-    elif isinstance(value, (list, tuple)):
-        for index, item in enumerate(value):
-            _walk(item, f"{path}[{index}]", found)
-    elif hasattr(value, "__dataclass_fields__") and not isinstance(value, type):
-        for name in value.__dataclass_fields__:
-            _walk(getattr(value, name), f"{path}.{name}", found)
-    else:
-        leaves, spec = pytree.tree_flatten(value)
-        if not spec.is_leaf():
-            for index, item in enumerate(leaves):
-                _walk(item, f"{path}[{index}]", found)
-
-
-def copied(value: Any) -> Any:
-    """Arguments with their tensors cloned; other objects as they are."""
-
-    def clone(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor) or isinstance(leaf, nn.Parameter):
-            return leaf
-        strided = leaf.layout is torch.strided
-        copy = leaf.detach().clone(memory_format=torch.preserve_format) if strided else leaf.detach().clone()
-        return copy.requires_grad_(leaf.requires_grad)
-
-    return pytree.tree_map(clone, value)
-
-
-def _tensors(*values: Any) -> Iterator[Tensor]:
-    for value in values:
-        yield from (leaf for _, leaf in named_tensors(value))
-
-
 def _named(model: Any, kind: str) -> list[tuple[str, Tensor]]:
-    return list(getattr(model, f"named_{kind}")()) if isinstance(model, nn.Module) else []
-
-
-def _kept(value: Tensor | None) -> Tensor | None:
-    """A copy that can be judged."""
-    return None if value is None else _plain(value.detach()).clone()
-
-
-def _plain(value: Tensor) -> Tensor:
-    """A strided tensor with the elements of any: a jagged one's values, a sparse one dense."""
-    if value.layout is torch.strided:
-        return value
-    return value.values() if value.layout is torch.jagged else value.to_dense()
-
-
-def _detached_state(model: Any) -> dict[str, Tensor]:
-    return {
-        f"{kind} {name}": value.detach().clone()
-        for kind in ("parameters", "buffers") for name, value in _named(model, kind)
-    }  # fmt: skip
-
-
-def _restore(model: Any, state: Mapping[str, Tensor]) -> None:
-    """Parameters and buffers as in `state`, gradients None."""
-    with torch.no_grad():
-        for kind in ("parameters", "buffers"):
-            for name, value in _named(model, kind):
-                saved = state.get(f"{kind} {name}")
-                if saved is not None:
-                    value.copy_(saved)
-    for _, parameter in _named(model, "parameters"):
-        parameter.grad = None
-
-
-@contextlib.contextmanager
-def kept_state(model: Any) -> Iterator[None]:
-    """Restores parameters, buffers, gradients, training mode and random state; gradients are None inside."""
-    state = _detached_state(model)
-    grads = {name: parameter.grad for name, parameter in _named(model, "parameters")}
-    modes = {module: module.training for module in model.modules()} if isinstance(model, nn.Module) else {}
-    for _, parameter in _named(model, "parameters"):
-        parameter.grad = None
-    try:
-        with rng_kept():
-            yield
-    finally:
-        _restore(model, state)
-        for name, parameter in _named(model, "parameters"):
-            parameter.grad = grads.get(name)
-        for module, training in modes.items():
-            module.training = training
+    """Parameters or buffers as a user knows them: without the names of what `torch.compile` wraps around modules."""
+    named = getattr(model, f"named_{kind}")() if isinstance(model, nn.Module) else ()
+    return [(".".join(step for step in name.split(".") if step != "_orig_mod"), tensor) for name, tensor in named]
 
 
 make_callable(__name__, compare)

@@ -144,7 +144,6 @@ class CompiledGraph:
         if info.unreachable is not None:
             self._try_again()
         note_call(info)
-        info.calls += 1
         if observe.current() is not None and observe.must_show(info.graph_id, info.name):
             self._show()
         compare = self._compare and step % self._options.compare_every == 0
@@ -267,7 +266,7 @@ class CompiledGraph:
             _observed.now = before
 
     def _in_eager(self, args: list[Any], fault: DaemonFault) -> Any:
-        self.info.daemon_fallbacks += 1
+        self.info.note_fallback(fault)
         if not self._warned:
             self._warned = True
             log.warning("%s runs in eager because on_daemon_error is 'eager': %s", self.info.name, fault)

@@ -14,11 +14,12 @@ from torch import nn
 from rust_ort import arguments
 from rust_ort._callable import make_callable
 from rust_ort.backend import Backend
-from rust_ort.compare import copied, graph_breaks, kept_state, scalar_loss, why_nothing
+from rust_ort.compare import graph_breaks, one_at_a_time, scalar_loss, why_nothing
 from rust_ort.export.partition import EagerNode
 from rust_ort.graph_info import GraphInfo, called, in_order
 from rust_ort.options import Options
 from rust_ort.report import html_lines, html_table
+from rust_ort.state import Copies, kept_state
 
 __all__ = ["Explanation", "explain"]
 
@@ -33,7 +34,7 @@ class Explanation:
 
     @property
     def nodes_on_onnxruntime(self) -> int:
-        return sum(len(part) for graph in self.graphs for part in graph.parts)
+        return sum(graph.compute_nodes - graph.eager_nodes for graph in self.graphs)
 
     @property
     def eager(self) -> list[EagerNode]:
@@ -43,8 +44,7 @@ class Explanation:
     def _repr_html_(self) -> str:
         """For notebooks: the graphs, the nodes left to eager and why, breaks and times."""
         graphs = [
-            (graph.name, graph.compute_nodes, sum(map(len, graph.parts)), len(graph.parts), len(graph.eager))
-            for graph in self.graphs
+            (g.name, g.compute_nodes, g.compute_nodes - g.eager_nodes, len(g.parts), g.eager_nodes) for g in self.graphs
         ]
         made = html_table(("graph", "nodes", "on ONNX Runtime", "parts", "in eager"), graphs)
         if self.eager:
@@ -53,7 +53,8 @@ class Explanation:
         breaks = [
             f"break ({count}): {reason.splitlines()[0] if reason else '?'}" for reason, count in self.breaks.items()
         ]
-        return made + html_lines([self._count(), *breaks, self._time()])
+        fallen = [f"{graph.name}: {graph.fallen_back}" for graph in self.graphs if graph.fallen_back]
+        return made + html_lines([self._count(), *fallen, *breaks, self._time()])
 
     def _count(self) -> str:
         count = f"{len(self.graphs)} graphs, {sum(self.breaks.values())} graph breaks"
@@ -65,11 +66,13 @@ class Explanation:
     def __str__(self) -> str:
         lines = [self._count()]
         for graph in self.graphs:
-            on_ort = sum(map(len, graph.parts))
+            on_ort = graph.compute_nodes - graph.eager_nodes
             lines.append(
                 f"  {graph.name}: {graph.compute_nodes} nodes, {on_ort} on ONNX Runtime in {len(graph.parts)} part(s), "
-                f"{len(graph.eager)} in eager"
+                f"{graph.eager_nodes} in eager"
             )
+            if graph.fallen_back:
+                lines.append(f"    {graph.fallen_back}")
             for node in graph.eager:
                 if not node.inside:
                     lines += _left_to_eager(node, [other for other in graph.eager if other.inside == node.name])
@@ -114,22 +117,24 @@ def explain(
     arguments.checked_flag("explain", "backward", backward)
     backend = _Explaining(arguments.checked_options("explain", options))
     compiled = torch.compile(model, backend=backend)
-    breaks = graph_breaks()
 
     def step() -> float:
+        copied_args, copied_kwargs = Copies(model).of((args, kwargs))
         start = time.perf_counter()
         with torch.enable_grad() if backward else torch.no_grad():
-            outputs = compiled(*copied(args), **copied(dict(kwargs)))
+            outputs = compiled(*copied_args, **copied_kwargs)
             loss = scalar_loss(outputs, None) if backward else None
             if loss is not None:
                 loss.backward()
         return time.perf_counter() - start
 
-    with kept_state(model), called() as called_graphs:
+    with one_at_a_time(), kept_state(model) as state, called() as called_graphs:
+        breaks = graph_breaks()
         first = step()
+        state.restore()
         second = step()
+        found = graph_breaks() - breaks
     graphs = called_graphs()
-    found = graph_breaks() - breaks
     if backend.graphs:
         backend.graphs[0].breaks = dict(found)
     else:  # compiled when it was explained before

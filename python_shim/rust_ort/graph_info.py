@@ -9,6 +9,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -63,8 +64,9 @@ class GraphInfo:
     the same of single nodes under compare="nodes", in graph order. `seconds`: time by phase of the compilation.
     `operators`: {compute node: its operator}; `modules`: {compute node: path of its module}, under compare="nodes".
     `unreachable`: why its parts could not be prepared, where on_daemon_error="eager" let the compilation go on.
+    `daemon_fallbacks`: calls that ran in eager for a daemon's fault; `fault`: the last of these.
     `breaks`: {reason: count} of the graph breaks that `rust_ort.explain` met when this was the first graph compiled.
-    `counted`: verdicts and node verdicts so far. `code`: gives the compiled code as long as it lives. `options`: what
+    `code`: gives the compiled code as long as it lives. `options`: what
     it was compiled with; None of a copy in another process."""
 
     name: str
@@ -81,9 +83,9 @@ class GraphInfo:
     nodes: list[tuple[int, NodeVerdict]] = field(default_factory=list)
     calls: int = 0
     daemon_fallbacks: int = 0
+    fault: str = ""
     unreachable: RustOrtError | None = None
     breaks: dict[str, int] = field(default_factory=dict)
-    counted: tuple[int, int] = (0, 0)
     code: Callable[[], object] = field(default=_gone, repr=False)
     options: Options | None = field(default=None, repr=False)
 
@@ -91,30 +93,43 @@ class GraphInfo:
         """A copy or another process has no code, and options hold functions that may not travel."""
         return {**self.__dict__, "code": _gone, "options": None}
 
-    def since(self, before: GraphInfo) -> GraphInfo:
-        """What was added since `before`, a copy of this then: the graph with the verdicts and calls of one run."""
-        verdicts, nodes = (now - then for now, then in zip(self.counted, before.counted, strict=True))
-        return dataclasses.replace(
-            self,
-            verdicts=self.verdicts[max(len(self.verdicts) - verdicts, 0) :],
-            nodes=self.nodes[max(len(self.nodes) - nodes, 0) :],
-            calls=self.calls - before.calls,
-            daemon_fallbacks=self.daemon_fallbacks - before.daemon_fallbacks,
-        )
+    @property
+    def eager_nodes(self) -> int:
+        """Compute nodes that ran in eager; of a graph with a call that fell back for a fault, all."""
+        return self.compute_nodes if self.fallen_back else len(self.eager)
+
+    @property
+    def fallen_back(self) -> str:
+        """How many calls ran in eager for a daemon's fault, and which fault; "" for none."""
+        if not self.daemon_fallbacks and self.unreachable is None:
+            return ""
+        why = self.fault or str(self.unreachable).partition("\n")[0]
+        return f"{self.daemon_fallbacks} of {self.calls} calls ran in eager: {why}"
+
+    def note_fallback(self, fault: Exception) -> None:
+        """A call runs in eager for a daemon's fault."""
+        for info in self._with_run():
+            info.daemon_fallbacks += 1
+            info.fault = str(fault).partition("\n")[0]
+
+    def _with_run(self) -> list[GraphInfo]:
+        """This, and what `called` keeps of it for a run that goes on in this thread."""
+        entry = (getattr(_watching, "seen", None) or {}).get(id(self))
+        return [self] if entry is None else [self, entry[1]]
 
     def add_verdicts(self, step: int, verdicts: Sequence[Verdict]) -> None:
-        self.verdicts.extend((step, verdict) for verdict in verdicts)
-        self.counted = self.counted[0] + len(verdicts), self.counted[1]
-        del self.verdicts[:-KEPT_VERDICTS]
+        for info in self._with_run():
+            info.verdicts.extend((step, verdict) for verdict in verdicts)
+            del info.verdicts[:-KEPT_VERDICTS]
         for verdict in verdicts:
             if verdict.kind == "mismatch":
                 log.warning("%s, call %d: %s differs from eager: %s", self.name, step, verdict.name, _sentence(verdict))
 
     def add_nodes(self, step: int, nodes: Sequence[NodeVerdict], changed: Sequence[Verdict]) -> None:
         """changed: outputs of the plain session against those of the instrumented one."""
-        self.nodes.extend((step, node) for node in nodes)
-        self.counted = self.counted[0], self.counted[1] + len(nodes)
-        del self.nodes[:-KEPT_VERDICTS]
+        for info in self._with_run():
+            info.nodes.extend((step, node) for node in nodes)
+            del info.nodes[:-KEPT_VERDICTS]
         first = next((node for node in nodes if node.is_wrong), None)
         if first is not None:
             log.warning("%s, call %d: the first node whose own kernel differs from eager: %s", self.name, step, first)
@@ -196,21 +211,27 @@ _watching = threading.local()
 @contextlib.contextmanager
 def called() -> Iterator[Callable[[], list[GraphInfo]]]:
     """Inside, this thread's calls of compiled graphs are watched; what is yielded gives those graphs in the order of
-    their first call, each with what the calls inside added. A graph compiled long before counts like a new one."""
+    their first call, each a copy with what the calls inside added, and those of no other thread. A graph compiled long
+    before counts like a new one."""
     seen: dict[int, tuple[GraphInfo, GraphInfo]] = {}
     outer: dict[int, tuple[GraphInfo, GraphInfo]] | None = getattr(_watching, "seen", None)
     _watching.seen = seen
     try:
-        yield lambda: [info.since(before) for info, before in seen.values()]
+        yield lambda: [run for _, run in seen.values()]
     finally:
         _watching.seen = outer
 
 
 def note_call(info: GraphInfo) -> None:
     """A call of the graph begins in this thread."""
+    info.calls += 1
     seen = getattr(_watching, "seen", None)
-    if seen is not None and id(info) not in seen:
-        seen[id(info)] = info, dataclasses.replace(info)
+    if seen is None:
+        return
+    if id(info) not in seen:
+        empty: Any = {"verdicts": [], "nodes": [], "calls": 0, "daemon_fallbacks": 0, "fault": "", "unreachable": None}
+        seen[id(info)] = info, dataclasses.replace(info, **empty)
+    seen[id(info)][1].calls += 1
 
 
 def unique_name(wanted: str) -> str:

@@ -226,7 +226,9 @@ class PartNodes:
             cumulative_tolerance=self._drift,
         )
         for (node, value), (local, cumulative) in zip(judged, verdicts, strict=True):
-            if local.kind == "mismatch" and isinstance(value, NodeValue):
+            # Where float64 is NaN too, NaN is no rounding: it equals NaN only under equal_nan.
+            nan = bool((local.metrics or {}).get("both_nan"))
+            if local.kind == "mismatch" and isinstance(value, NodeValue) and not nan:
                 local, cumulative = self._settled(node, value, (local, cumulative), env)
             self._keep(node, local, cumulative)
         for node, value in batch:

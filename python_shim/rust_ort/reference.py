@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import fx
 
-from rust_ort.torch_private import autocast_off
+from rust_ort.torch_private import autocast_off, torchs_own_compiles
 
 
 class Reference(fx.Interpreter):
@@ -42,13 +42,17 @@ def run_reference(
 def in_eager() -> Iterator[None]:
     """Inside, nothing compiles and nothing compiled runs, in any thread: no module that `torch.compile` or
     `model.compile()` made, no function decorated with it further down. The reference is never the backend itself.
+    Only what torch's higher-order operators compile to run in eager, they compile as ever.
 
     torch has one stance a process: of threads that are inside at once, the last to leave gives it back.
     """
     global _inside, _stance
     with _stance_lock:
         if _inside == 0:
-            _stance = torch.compiler.set_stance("force_eager")
+            with ExitStack() as stack:
+                stack.enter_context(torchs_own_compiles())
+                stack.callback(torch.compiler.set_stance("force_eager").__exit__, None, None, None)
+                _stance = stack.pop_all()
         _inside += 1
     try:
         yield
@@ -56,11 +60,11 @@ def in_eager() -> Iterator[None]:
         with _stance_lock:
             _inside -= 1
             if _inside == 0:
-                _stance.__exit__(None, None, None)
+                _stance.close()
 
 
 _inside = 0
-_stance: Any = None
+_stance = ExitStack()
 _stance_lock = threading.Lock()
 
 

@@ -117,6 +117,7 @@ class Report:
                     "name": graph.name,
                     "direction": graph.direction,
                     "compute_nodes": graph.compute_nodes,
+                    "fallen_back": graph.fallen_back,
                     "eager": [{"node": node.name, "op": node.op, "reason": node.reason} for node in graph.eager],
                     "nodes": [_plain_node(step, node) for step, node in graph.nodes],
                 }
@@ -144,10 +145,11 @@ class Report:
     def _summary(self) -> list[str]:
         """Counts, and the first wrong node."""
         nodes = sum(graph.compute_nodes for graph in self.graphs)
-        eager = sum(len(graph.eager) for graph in self.graphs)
+        eager = sum(graph.eager_nodes for graph in self.graphs)
         counts = Counter(verdict.kind for verdict in [*self.verdicts, *self.missing])
         found = ", ".join(f"{counts[kind]} {kind}" for kind in _KINDS if counts[kind]) or "nothing compared"
         lines = [f"{found}; {len(self.graphs)} graphs, {nodes - eager} nodes on ONNX Runtime, {eager} in eager"]
+        lines += [f"{graph.name}: {graph.fallen_back}" for graph in self.graphs if graph.fallen_back]
         if self.nodes:
             kinds = Counter(node.local.kind for _, node in self.nodes)
             lines.append("nodes: " + ", ".join(f"{count} {kind}" for kind, count in kinds.items()))

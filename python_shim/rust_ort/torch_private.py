@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,6 +37,7 @@ USED: dict[str, str | None] = {
     "torch._dynamo.OptimizedModule": "no module counts as compiled already, but by model.compile()",
     "torch._dynamo.backends.common.aot_autograd": None,
     "torch._dynamo.convert_frame.compile_lock": "a lock of our own",
+    "torch._dynamo.eval_frame._callback_from_stance": "in the reference, higher-order operators lift no closure",
     "torch._dynamo.exc.ShortenTraceback": "torch wraps our errors in its BackendCompilerFailed",
     "torch._dynamo.reset_code_caches": "torch.compiler.reset",
     "torch._dynamo.utils.counters": None,
@@ -221,6 +224,49 @@ def no_torch_function() -> contextlib.AbstractContextManager[Any]:
         "torch._C.DisableTorchFunctionSubclass", contextlib.nullcontext
     )()
     return context
+
+
+TORCHS_COMPILES = ("torch._higher_order_ops.", "torch.nn.attention.flex_attention")
+"""Modules whose functions compile what they are given, with the backend "eager", to run it in eager."""
+
+
+@contextlib.contextmanager
+def torchs_own_compiles() -> Iterator[None]:
+    """Inside, the stance "force_eager" leaves on what torch compiles unasked: by that `torch.cond`, `map`, `scan` and
+    their like lift what their bodies close over, in eager too.
+
+    One thread enters at a time.
+    """
+    by_stance = find_or("torch._dynamo.eval_frame._callback_from_stance", None)
+    if by_stance is None:
+        yield
+        return
+    eval_frame = sys.modules["torch._dynamo.eval_frame"]
+
+    def callback_of(callback: Any) -> Any:
+        return callback if _is_torchs_own(callback, sys._getframe(1)) else by_stance(callback)
+
+    setattr(eval_frame, by_stance.__name__, callback_of)
+    try:
+        yield
+    finally:
+        setattr(eval_frame, by_stance.__name__, by_stance)
+
+
+def _is_torchs_own(callback: Any, frame: FrameType | None) -> bool:
+    """Whether a higher-order operator calls what it compiled for eager; a user's function called there is not that."""
+    if callback in (None, False):
+        return False
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("torch._dynamo."):
+        frame = frame.f_back
+    if frame is None or not frame.f_globals.get("__name__", "").startswith(TORCHS_COMPILES):
+        return False
+    while hasattr(callback, "_torchdynamo_orig_backend"):
+        callback = callback._torchdynamo_orig_backend
+    backend = getattr(callback, "compiler_fn", callback)
+    name = getattr(backend, "__qualname__", "")
+    where = getattr(backend, "__module__", "")
+    return where == "torch._dynamo.backends.debugging" and name.startswith(("eager", "make_eager_backend"))
 
 
 def compile_counters() -> dict[str, Any]:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import rust_ort
+from rust_ort.reference import in_eager
 
 
 def minus(proto: Any) -> None:
@@ -112,3 +113,47 @@ def test_compilation_goes_on_after_comparisons_in_threads() -> None:
     known = len(rust_ort.graphs())
     torch.compile(lambda x: x * 3, backend=rust_ort)(torch.ones(3))
     assert len(rust_ort.graphs()) == known + 1
+
+
+class Chooses(nn.Module):
+    """Both branches close over a layer."""
+
+    def __init__(self, compiled: bool = False) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.adds = torch.compile(Adds(), backend="rust_ort", options=WRONG) if compiled else Adds()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        chosen = torch.cond(x.sum() > 0, lambda x: self.adds(self.one(x)).sin(), lambda x: self.other(x).cos(), (x,))
+        return chosen + x.exp()
+
+
+def test_the_gradients_of_what_a_branch_closes_over_are_eagers() -> None:
+    model, x = Chooses(), torch.rand(2, 3)
+    report = rust_ort.compare(model, x).check()
+    assert {f"grad of {name}" for name, _ in model.named_parameters()} <= {entry.name for entry in report.verdicts}
+    assert not report.first_wrong_node and report.graphs
+
+
+def test_a_branch_takes_inputs_that_require_a_gradient() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,)) + x.exp()
+
+    report = rust_ort.compare(model, torch.rand(2, 3, requires_grad=True)).check()
+    assert [entry.name for entry in report.verdicts] == ["output", "loss", "grad of input[0]"]
+
+
+def test_what_a_branch_calls_compiled_is_off_in_the_reference() -> None:
+    """Every addition of the compiled layer subtracts, also where a higher-order operator calls it."""
+    with in_eager():
+        model = Chooses(compiled=True)
+        x = torch.rand(2, 3)
+        known = len(rust_ort.graphs())
+        torch.testing.assert_close(model(x), (model.one(x) * 2 + 1).sin() + x.exp())
+        assert len(rust_ort.graphs()) == known
+
+
+def test_a_function_that_a_user_compiled_for_eager_is_off_too() -> None:
+    compiled = torch.compile(lambda x: x + torch.compiler.is_compiling(), backend="eager")
+    with in_eager():
+        assert compiled(torch.zeros(1)).item() == 0

@@ -15,8 +15,9 @@ from onnx import numpy_helper
 from torch import Tensor
 
 from rust_ort.client import Client, Verdict
-from rust_ort.compare import Pair, judged_as_half, named_tensors
+from rust_ort.compare import Pair, judged_as_half
 from rust_ort.options import Options
+from rust_ort.values import named_tensors
 
 Model: TypeAlias = onnx.ModelProto | str | os.PathLike[str]
 Shape = tuple[int | str, ...]

@@ -25,10 +25,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rust_ort.compare import named_tensors, scalar_loss
+from rust_ort.compare import scalar_loss
 from rust_ort.studies.architectures import SEED, TABLE, Case
 from rust_ort.studies.home import home
 from rust_ort.torch_private import compile_counters, load_compiler
+from rust_ort.values import named_tensors
 
 TOLERANCE = 1e-4
 """Of max|Δ|/max|r| of every output, gradient and buffer."""
