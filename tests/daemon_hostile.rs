@@ -245,6 +245,7 @@ fn hostile_connections_are_answered_or_closed_and_leave_nothing() {
     lane.call(&record, || false).unwrap().unwrap().unwrap();
     assert!(matches!(client.peer.ask(&Request::GetStatus), Ok(Reply::Status(_))));
 
+    // RuntimeMissing is seldom: what waits for an executor goes with its client, and these hang up at once.
     // RunFailed, ExecutorLost, Quarantined and Internal need an executor that fails (daemon_executors.rs); Permission
     // another user (daemon_start.rs).
     use ErrorCode::*;
@@ -258,7 +259,6 @@ fn hostile_connections_are_answered_or_closed_and_leave_nothing() {
         BadTensor,
         BadOption,
         UnknownGraph,
-        RuntimeMissing,
         Dump,
     ];
     for code in expected {
