@@ -26,6 +26,7 @@ from rust_ort import compiled_graph, graph_info, torch_private
 from rust_ort.client import GraphSpec, OutputSpec, Part, PartSpec
 from rust_ort.graph_info import GraphInfo, GraphLog
 from rust_ort.transport import connection as connection_module
+from rust_ort.transport import wire
 from rust_ort.transport.part import _parts
 from rust_ort.transport.releases import Releases
 
@@ -417,6 +418,15 @@ def test_a_part_whose_preparation_was_interrupted_is_released(
     assert torch.allclose(two(x), torch.tanh(x) * 3)
     drop(one), drop(two)
     wait_until(lambda: held(daemon) == {"graphs": 0, "parts": 0, "kept": 0, "sessions": 0}, "everything to be released")
+
+
+def test_what_an_interrupted_reader_left_is_taken_by_a_look_for_notices(daemon: Daemon) -> None:
+    """Received and not yet taken apart: nothing more may come that would wake a reader."""
+    connection = daemon.client().connection()
+    notice = wire.Notice()
+    notice.executor_lost.cause = "planted"
+    connection._chunks.append(wire.encode_frame(wire.NOTICE, notice.SerializeToString()))
+    assert not connection.lives()
 
 
 def test_an_interrupted_look_for_notices_leaves_a_connection_that_reads(daemon: Daemon) -> None:

@@ -47,18 +47,7 @@ class Connection:
         """Handles of parts that no object here has."""
         self._lost_calls: list[Any] = []
         self._shutting_down = ""
-        # Guards what follows; whoever waits for a reply waits here, while one of them reads for all.
-        # `with` on a lock is never interrupted halfway; on a Condition, which is Python, it may be.
-        self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
-        self._sending = threading.Lock()
-        self._reader: int | None = (
-            None  # the thread that reads, or was interrupted before it could say that it does not
-        )
-        self._claimed_at = 0.0
-        self._reading = (
-            threading.Lock()
-        )  # held by a thread that does read: no interrupt comes between it and its release
+        self._make_locks()
         self._awaited: dict[int, Any] = {}  # request -> its reply, None as long as there is none
         self._chunks: deque[bytes] = deque()  # received, and not yet taken apart
         self._wanted = wire.HEADER.size
@@ -71,6 +60,18 @@ class Connection:
         except BaseException:
             self._socket.close()
             raise
+
+    def _make_locks(self) -> None:
+        # The lock guards replies and reader; who waits for a reply waits for a change, while one of them reads for all.
+        # `with` on a lock is never interrupted halfway; on a Condition, which is Python, it may be.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._sending = threading.Lock()
+        self._reading = threading.Lock()
+        """Held by the thread that does read."""
+        self._reader: int | None = None
+        """The thread that reads, or was interrupted before it could take itself back."""
+        self._claimed_at = 0.0
 
     def _hello(self, path: str) -> None:
         request = wire.Request()
@@ -210,6 +211,8 @@ class Connection:
     def _take_frames(self) -> None:
         """Hands the replies that were received to those who wait; this thread holds `_reading`. After an interrupt it
         hands over again what it had begun with, which does no harm."""
+        if not self._chunks:
+            return
         with self._lock:
             ended = b"" in self._chunks
             if sum(map(len, self._chunks)) >= self._wanted:
@@ -277,6 +280,7 @@ class Connection:
                         return
                     self._claim()
                 with self._reading:
+                    self._take_frames()  # what an interrupted reader left
                     self._read(socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return
@@ -398,13 +402,7 @@ class Connection:
 
     def forget(self) -> None:
         """In a forked child: closes this process's copies without a word to the daemon."""
-        self._lock, self._reading, self._sending, self._reader = (
-            threading.RLock(),
-            threading.Lock(),
-            threading.Lock(),
-            None,
-        )
-        self._changed = threading.Condition(self._lock)
+        self._make_locks()
         self.dead = DaemonLost("this connection belongs to the process that forked; call again")
         with contextlib.suppress(OSError):
             self._socket.close()
