@@ -238,13 +238,11 @@ class CompiledGraph:
 
     def _done_before(self, part: int | None) -> list[str]:
         """Names of the custom operators and collectives that run before a part of the graph."""
-        done: list[str] = []
-        for node in self._plan.cut.outer.graph.nodes:
-            if part is None or node.target == self._plan.parts[part].graph.name:
-                break
-            if may_do_more(node):
-                done.append(node.name)
-        return done
+        if part is None:
+            return []
+        name = self._plan.parts[part].graph.name
+        before = itertools.takewhile(lambda node: node.target != name, self._plan.cut.outer.graph.nodes)
+        return [node.name for node in before if may_do_more(node)]
 
     def _run(self, args: list[Any], observation: _Observation | None) -> Any:
         if not self._runners:

@@ -66,8 +66,8 @@ class GraphInfo:
     `unreachable`: why its parts could not be prepared, where on_daemon_error="eager" let the compilation go on.
     `daemon_fallbacks`: calls that ran in eager for a daemon's fault; `fault`: the last of these.
     `breaks`: {reason: count} of the graph breaks that `rust_ort.explain` met when this was the first graph compiled.
-    `code`: gives the compiled code as long as it lives. `options`: what
-    it was compiled with; None of a copy in another process."""
+    `code`: gives the compiled code as long as it lives. `options`: what it was compiled with; None of a copy in another
+    process."""
 
     name: str
     direction: str
