@@ -120,11 +120,11 @@ def compile_dynamo_graph(
 
 
 def _sets_an_input(node: fx.Node) -> bool:
-    """Whether a Dynamo node is `input.data = ...`."""
+    """Whether a Dynamo node is `input.data = ...`: set_, since torch 2.14 aten.shallow_copy_data_."""
     source = node.args[0] if node.args else None
     if not isinstance(source, fx.Node) or source.op != "placeholder":
         return False
-    return "set_" in (node.target, getattr(node.target, "__name__", ""))
+    return not {"set_", "shallow_copy_data_"}.isdisjoint((node.target, getattr(node.target, "__name__", "")))
 
 
 @contextlib.contextmanager

@@ -60,6 +60,34 @@ def case(function: Callable[..., Any], *inputs: Tensor) -> Case:
     return Case(function, inputs)
 
 
+def in_a_list(name: str, *more: Any) -> Callable[..., tuple[Tensor, ...]]:
+    """Of both inputs, called once for each of `more`; there LIST stands for tensors, SCALARS for numbers."""
+    operator = getattr(torch, name)
+
+    def function(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        made = []
+        for each in more or [()]:
+            places = {LIST: [y + 0.5, x.abs() + 1], SCALARS: [0.5, 3]}
+            given = [places.get(one, one) if isinstance(one, str) else one for one in each]
+            made += operator([x.abs() + 0.1, y], *given)
+        return tuple(made)
+
+    return function
+
+
+LIST, SCALARS = "a list of tensors", "a list of numbers"
+NUMBERS_TOO = ("add", "clamp_max", "clamp_min", "div", "maximum", "minimum", "mul", "pow", "sub")
+LISTS: dict[str, list[tuple[Any, ...]]] = {
+    **{name: [] for name in ("abs", "exp", "neg", "reciprocal", "rsqrt", "sign", "sqrt")},
+    **{name: [(LIST,), (0.3,), (SCALARS,)] for name in NUMBERS_TOO},
+    "lerp": [(LIST, LIST), (LIST, 0.3)],
+    "addcdiv": [(LIST, LIST, 0.3), (LIST, LIST, SCALARS)],
+    "addcmul": [(LIST, LIST, 0.3), (LIST, LIST, SCALARS)],
+    "norm": [(), (1,), (math.inf,)],
+}
+"""{name after _foreach_: what it is called with, beside its list}."""
+
+
 CASES: dict[str, Case] = {
     # attention
     "aten._scaled_dot_product_flash_attention_for_cpu.default": case(
@@ -133,6 +161,18 @@ CASES: dict[str, Case] = {
         lambda c, x: torch.baddbmm(c, x, x, beta=0), torch.full((2, 3, 3), nan), torch.ones(2, 3, 3)
     ),
     "aten.addmm.default": case(lambda x: torch.addmm(x, x, x[:7], alpha=0.3), MATRIX.double()),
+    # lists
+    **{
+        f"aten._foreach_{name}": case(in_a_list(f"_foreach_{name}", *more), MATRIX, IMAGE[1, 0] + 2)
+        for name, more in LISTS.items()
+    },
+    "aten._foreach_copy": case(
+        lambda x, y: tuple(aten._foreach_copy([x.detach(), y.detach()], [y.detach() * 2, x.detach()])),
+        MATRIX,
+        MATRIX.double(),
+    ),
+    "aten._foreach_zero": case(lambda x, y: tuple(aten._foreach_zero([x.detach() + 1, y.detach()])), MATRIX, MATRIX),
+    "aten._foreach_clone": case(lambda x, y: tuple(aten._foreach_clone([x, y])), MATRIX, MATRIX),
     # loss
     "aten.nll_loss_forward.default": case(lambda x, w: functional.nll_loss(x, LABELS, w.detach()), SCORES, CHANNEL),
     # normalization

@@ -10,7 +10,7 @@ from rust_ort.export.rules.registry import RULES, How, Rule, active, masked, why
 
 FAMILIES = (
     "activation", "attention", "comparison", "convolution", "creation", "distance", "division", "embedding", "indexing",
-    "linear", "loss", "normalization", "pointwise", "pooling", "random", "reduction", "resize", "sampling",
+    "linear", "lists", "loss", "normalization", "pointwise", "pooling", "random", "reduction", "resize", "sampling",
     "scattering", "strided", "summation",
 )  # fmt: skip
 for _family in FAMILIES:
