@@ -32,8 +32,8 @@ if threading.current_thread() is threading.main_thread() and signal.getsignal(si
 
 
 def spare_torchs_own_measuring() -> None:
-    """A sixth of the tests' time: pytest hangs its handlers on every logger, and torch traces each compilation for whoever
-    listens to this one; and it flushes the processor's caches to time the guards of each graph."""
+    """A sixth of the tests' time: pytest hangs its handlers on every logger, and torch traces each compilation for
+    whoever listens to this one; and it flushes the processor's caches to time the guards of each graph."""
     logging.getLogger("torch.__trace").addHandler = lambda handler: None  # type: ignore[method-assign]
     if hasattr(guards, "profile_guard_manager"):
         guards.profile_guard_manager = lambda *_: 0.0
