@@ -117,13 +117,26 @@ install_package() {
 }
 
 build() {
-    setup
-    local want
+    local want wheels
+    need_cc
+    need_rust
+    # Wheels come over the network while cargo builds: in a process group of their own, which an end here takes along.
+    set -m
+    setup &
+    wheels=$!
+    set +m
+    trap 'kill -- "-$wheels" 2>/dev/null || true' EXIT
+    trap 'exit 130' INT
+    trap 'exit 143' TERM
     want=$(sources_hash)
+    if [[ "$(cat "$VENV/.package" 2>/dev/null)" != "$want" ]]; then
+        step "release binary" cargo build --release --locked --bin rust-ort
+    fi
+    wait "$wheels" || exit 2
+    trap - EXIT INT TERM
     if [[ -x $VENV/bin/rust-ort && "$(cat "$VENV/.package" 2>/dev/null)" == "$want" ]]; then
         return
     fi
-    step "release binary" cargo build --release --locked --bin rust-ort
     step "package and binary into .venv" install_package
     printf '%s\n' "$want" >"$VENV/.package"
 }
