@@ -9,11 +9,11 @@ import pytest
 import torch
 from structures import Compile, check
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 pytestmark = pytest.mark.usefixtures("served")
 
-# Not `roll`, `channel_shuffle`, ReplicationPad3d: torch's own fake tensors (2.13) have other strides than eager's.
 MODULES: dict[int, dict[str, Callable[[Tensor], Any]]] = {
     4: {
         "adaptive means": nn.AdaptiveAvgPool2d(2),
@@ -51,16 +51,31 @@ MODULES: dict[int, dict[str, Callable[[Tensor], Any]]] = {
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
+def strides(made: Any) -> list[tuple[int, ...]]:
+    return [tensor.stride() for tensor in (made if isinstance(made, tuple) else (made,))]
+
+
+def has_eagers_strides(module: Callable[[Tensor], Any], x: Tensor) -> bool:
+    """Whether torch's fake tensors have: a graph is compiled for theirs. Of each release a few have not: in 2.12
+    ReflectionPad2d, in 2.14 GroupNorm, in all of them `roll`."""
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        fake = module(mode.from_tensor(x))
+    return strides(fake) == strides(module(x))
+
+
 @pytest.mark.parametrize("rank", FORMATS)
 def test_the_memory_format_is_eagers(rank: int) -> None:
     """All operators in one graph, each of the same image."""
+    shape = (2, 4, 7, 6) if rank == 4 else (2, 4, 4, 5, 6)
+    image = torch.zeros(shape).to(memory_format=FORMATS[rank])
+    modules = {name: module for name, module in MODULES[rank].items() if has_eagers_strides(module, image)}
+    assert len(modules) >= len(MODULES[rank]) - 2, f"left: {list(modules)}"
 
     def program(compiled: Compile) -> Any:
-        shape = (2, 4, 7, 6) if rank == 4 else (2, 4, 4, 5, 6)
         given = {"channels last": torch.randn(shape).to(memory_format=FORMATS[rank]), "contiguous": torch.randn(shape)}
 
         def every(x: Tensor) -> dict[str, Any]:
-            return {name: module(x) for name, module in MODULES[rank].items()}
+            return {name: module(x) for name, module in modules.items()}
 
         call = compiled(every)
         with torch.no_grad():

@@ -66,6 +66,9 @@ def gradients(module: nn.Module, call: Callable[[torch.Tensor], torch.Tensor], x
     return list(torch.autograd.grad(call(x).square().sum(), list(module.parameters())))
 
 
+@pytest.mark.skipif(
+    torch.__version__ < "2.13", reason="before torch 2.13 a trace in one thread refuses compiled calls in all"
+)
 @pytest.mark.parametrize("compiled_before", [True, False])
 def test_threads_share_a_compiled_module(daemon: Daemon, compiled_before: bool) -> None:
     model = make_model()
