@@ -241,8 +241,9 @@ class CompiledGraph:
         if part is None:
             return []
         name = self._plan.parts[part].graph.name
-        before = itertools.takewhile(lambda node: node.target != name, self._plan.cut.outer.graph.nodes)
-        return [node.name for node in before if may_do_more(node)]
+        outer = self._plan.cut.outer
+        before = itertools.takewhile(lambda node: node.target != name, outer.graph.nodes)
+        return [node.name for node in before if may_do_more(outer, node)]
 
     def _run(self, args: list[Any], observation: _Observation | None) -> Any:
         if not self._runners:

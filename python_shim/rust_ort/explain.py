@@ -34,7 +34,7 @@ class Explanation:
 
     @property
     def nodes_on_onnxruntime(self) -> int:
-        return sum(graph.compute_nodes - graph.eager_nodes for graph in self.graphs)
+        return sum(graph.onnxruntime_nodes for graph in self.graphs)
 
     @property
     def eager(self) -> list[EagerNode]:
@@ -43,9 +43,7 @@ class Explanation:
 
     def _repr_html_(self) -> str:
         """For notebooks: the graphs, the nodes left to eager and why, breaks and times."""
-        graphs = [
-            (g.name, g.compute_nodes, g.compute_nodes - g.eager_nodes, len(g.parts), g.eager_nodes) for g in self.graphs
-        ]
+        graphs = [(g.name, g.compute_nodes, g.onnxruntime_nodes, len(g.parts), g.eager_nodes) for g in self.graphs]
         made = html_table(("graph", "nodes", "on ONNX Runtime", "parts", "in eager"), graphs)
         if self.eager:
             eager = [(node.name, node.op, node.reason, node.module, node.source) for node in self.eager]
@@ -66,10 +64,9 @@ class Explanation:
     def __str__(self) -> str:
         lines = [self._count()]
         for graph in self.graphs:
-            on_ort = graph.compute_nodes - graph.eager_nodes
             lines.append(
-                f"  {graph.name}: {graph.compute_nodes} nodes, {on_ort} on ONNX Runtime in {len(graph.parts)} part(s), "
-                f"{graph.eager_nodes} in eager"
+                f"  {graph.name}: {graph.compute_nodes} nodes, {graph.onnxruntime_nodes} on ONNX Runtime in "
+                f"{len(graph.parts)} part(s), {graph.eager_nodes} in eager"
             )
             if graph.fallen_back:
                 lines.append(f"    {graph.fallen_back}")

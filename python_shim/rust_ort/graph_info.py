@@ -99,6 +99,11 @@ class GraphInfo:
         return self.compute_nodes if self.fallen_back else len(self.eager)
 
     @property
+    def onnxruntime_nodes(self) -> int:
+        """Compute nodes that ran on ONNX Runtime."""
+        return self.compute_nodes - self.eager_nodes
+
+    @property
     def fallen_back(self) -> str:
         """How many calls ran in eager for a daemon's fault, and which fault; "" for none."""
         if not self.daemon_fallbacks and self.unreachable is None:

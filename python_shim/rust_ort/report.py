@@ -144,11 +144,11 @@ class Report:
 
     def _summary(self) -> list[str]:
         """Counts, and the first wrong node."""
-        nodes = sum(graph.compute_nodes for graph in self.graphs)
+        nodes = sum(graph.onnxruntime_nodes for graph in self.graphs)
         eager = sum(graph.eager_nodes for graph in self.graphs)
         counts = Counter(verdict.kind for verdict in [*self.verdicts, *self.missing])
         found = ", ".join(f"{counts[kind]} {kind}" for kind in _KINDS if counts[kind]) or "nothing compared"
-        lines = [f"{found}; {len(self.graphs)} graphs, {nodes - eager} nodes on ONNX Runtime, {eager} in eager"]
+        lines = [f"{found}; {len(self.graphs)} graphs, {nodes} nodes on ONNX Runtime, {eager} in eager"]
         lines += [f"{graph.name}: {graph.fallen_back}" for graph in self.graphs if graph.fallen_back]
         if self.nodes:
             kinds = Counter(node.local.kind for _, node in self.nodes)

@@ -347,7 +347,8 @@ def test_a_rerun_in_eager_draws_what_an_undisturbed_run_draws(daemon, monkeypatc
     assert info.daemon_fallbacks == 1
 
 
-def test_a_custom_operator_that_has_run_is_not_run_again(daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("branch", [False, True], ids=["alone", "in a branch"])
+def test_a_custom_operator_that_has_run_is_not_run_again(daemon, monkeypatch: pytest.MonkeyPatch, branch: bool) -> None:
     ran: list[int] = []
 
     @torch.library.custom_op("rust_ort_test::counted", mutates_args=())
@@ -358,7 +359,14 @@ def test_a_custom_operator_that_has_run_is_not_run_again(daemon, monkeypatch: py
     counted.register_fake(torch.empty_like)
     x = torch.randn(4)
     backend = rust_ort.backend(on_daemon_error="eager")
-    compiled = torch.compile(lambda x: counted(x * 2).exp(), backend=backend)
+
+    def alone(x: torch.Tensor) -> torch.Tensor:
+        return counted(x * 2).exp()
+
+    def in_a_branch(x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() < 1e9, lambda y: counted(y * 2), lambda y: y * 3, (x,)).exp()
+
+    compiled = torch.compile(in_a_branch if branch else alone, backend=backend)
     torch.testing.assert_close(compiled(x), (x * 2).exp())
     (info,) = backend.graphs
     original = rust_ort.client.Part.__call__
@@ -374,7 +382,7 @@ def test_a_custom_operator_that_has_run_is_not_run_again(daemon, monkeypatch: py
     with pytest.raises(rust_ort.errors.ExecutorLost, match="planted") as raised:
         compiled(x)
     assert len(ran) == 1 and info.daemon_fallbacks == 0
-    assert "counted" in " ".join(raised.value.__notes__)
+    assert ("cond" if branch else "counted") in " ".join(raised.value.__notes__)
     lost_in = 0  # before it
     torch.testing.assert_close(compiled(x), (x * 2).exp())
     assert len(ran) == 2 and info.daemon_fallbacks == 1

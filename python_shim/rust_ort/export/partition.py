@@ -378,17 +378,19 @@ def _fuse_all(outer: fx.GraphModule, nodes: Sequence[fx.Node]) -> None:
         outer.graph.erase_node(node)
 
 
-def may_do_more(node: fx.Node) -> bool:
-    """Whether an operator is nobody's that keeps to its schema: a second run may be one too many."""
-    return isinstance(node.target, OpOverload) and node.target.namespace not in PURE_NAMESPACES
+def may_do_more(gm: fx.GraphModule, node: fx.Node) -> bool:
+    """Whether an operator is nobody's that keeps to its schema, or its bodies hold one: a second run may be one too
+    many. node: of `gm`."""
+    held = itertools.chain([node], (inner for _, inner in body_nodes(gm, node)))
+    return any(isinstance(one.target, OpOverload) and one.target.namespace not in PURE_NAMESPACES for one in held)
 
 
 def _has_effect(node: fx.Node) -> bool:
     """Whether the place of `node` among the others like it counts: it draws random numbers, writes into a tensor, or
     may do what its schema does not say (a collective that other ranks wait for, a custom operator that counts)."""
-    if may_do_more(node):
-        return True
     if isinstance(node.target, OpOverload):
+        if node.target.namespace not in PURE_NAMESPACES:
+            return True
         return torch.Tag.nondeterministic_seeded in node.target.tags or node.target._schema.is_mutable
     return isinstance(node.target, HigherOrderOperator)
 
