@@ -18,11 +18,11 @@ import torch
 from support import FakeClient, serving, use_client
 from torch._dynamo import guards
 
-from rust_ort import client as client_module
-from rust_ort.client import Client
+from rust_ort.call import client as client_module
+from rust_ort.call.client import Client
 from rust_ort.errors import ClientError
+from rust_ort.link.daemon import find_binary
 from rust_ort.options import Options
-from rust_ort.transport.daemon import find_binary
 
 WATCHDOG_S = 60.0
 

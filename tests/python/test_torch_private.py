@@ -14,9 +14,10 @@ from torch import fx
 
 import rust_ort
 from rust_ort import ClientError, torch_private
+from rust_ort.call import staging
 from rust_ort.export import exporter
-from rust_ort.operators import overload_of
-from rust_ort.transport import arena, staging
+from rust_ort.memory import arena
+from rust_ort.options.operators import overload_of
 
 PACKAGE = Path(rust_ort.__file__).parent
 FENCES = {"torch_private.py", "export/exporter.py"}

@@ -39,7 +39,7 @@ class Home:
         self._rust_ort("stop", "--force")
 
     def _rust_ort(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        from rust_ort.transport.daemon import find_binary
+        from rust_ort.link.daemon import find_binary
 
         return subprocess.run(
             [find_binary(), *arguments], env=self.environment(), capture_output=True, text=True, check=False

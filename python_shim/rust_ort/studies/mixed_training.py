@@ -22,8 +22,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from rust_ort import graph_info
-from rust_ort.graph_info import GraphInfo
+from rust_ort.observe import graph_info
+from rust_ort.observe.graph_info import GraphInfo
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 

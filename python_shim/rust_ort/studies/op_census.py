@@ -25,11 +25,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rust_ort.compare import scalar_loss
+from rust_ort.observe.sides import scalar_loss
+from rust_ort.observe.values import named_tensors
 from rust_ort.studies.architectures import SEED, TABLE, Case
 from rust_ort.studies.home import home
 from rust_ort.torch_private import compile_counters, load_compiler
-from rust_ort.values import named_tensors
 
 TOLERANCE = 1e-4
 """Of max|Δ|/max|r| of every output, gradient and buffer."""
@@ -190,7 +190,6 @@ def prepare() -> None:
     """Imports and makes what every run needs and no run changes. Starts no thread: processes are forked from here."""
     import transformers.modeling_utils
 
-    from rust_ort import compilation  # noqa: F401  what a run imports
     from rust_ort.export import decompositions, exporter
 
     load_compiler()

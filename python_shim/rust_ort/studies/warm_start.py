@@ -54,7 +54,7 @@ def child(backend: str, size: str) -> dict[str, Any]:
     compiled = torch.compile(study.module, backend=made or backend)
     start = time.perf_counter()
     if made is not None:
-        import rust_ort.compilation  # ours too
+        import rust_ort.runtime.compilation  # ours too
     imported = time.perf_counter() - start
     compiled(*study.inputs).backward()
     seconds = time.perf_counter() - start
