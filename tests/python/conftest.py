@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -25,6 +26,8 @@ from rust_ort.link.daemon import find_binary
 from rust_ort.options import Options
 
 WATCHDOG_S = 60.0
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package `measure`
 
 # A shell's background job ignores SIGINT, and so does what it starts: tests that interrupt would wait for ever.
 if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -215,7 +215,7 @@ def test_importing_rust_ort_loads_no_exporter() -> None:
 
 
 def test_the_study_says_what_a_warm_process_does(capfd: pytest.CaptureFixture[str]) -> None:
-    from rust_ort.studies import warm_start
+    from measure import warm_start
 
     variants = "rust_ort cold,rust_ort warm,rust_ort after stop"
     assert warm_start.main(["--size", "small", "--rounds", "1", "--variants", variants]) == 0

@@ -6,8 +6,8 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from rust_ort.studies.random_graphs.draw import Draw
-from rust_ort.studies.random_graphs.operator import Operator
+from measure.random_graphs.draw import Draw
+from measure.random_graphs.operator import Operator
 
 _PLACE = re.compile(r"\{([^{}]+)\}")
 _VALUE = re.compile(r"(f|i|b|n|any)(\d)?(\+)?")

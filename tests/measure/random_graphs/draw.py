@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from rust_ort.studies.random_graphs.program import Input, Values
+from measure.random_graphs.program import Input, Values
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 INTS = (torch.int64, torch.int32)

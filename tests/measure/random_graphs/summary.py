@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from rust_ort.studies.random_graphs.check import BAD, Outcome
+from measure.random_graphs.check import BAD, Outcome
 
 
 @dataclass(kw_only=True)
@@ -58,7 +58,7 @@ class Summary:
 
 def markdown(summary: Summary, *, seeds: tuple[int, int], workers: int) -> str:
     """docs/random-graphs.md."""
-    from rust_ort.studies.bench import environment
+    from measure.bench import environment
 
     count = max(1, summary.graphs)
     drawn = max(1, summary.rejected["drawn"])
@@ -67,7 +67,7 @@ def markdown(summary: Summary, *, seeds: tuple[int, int], workers: int) -> str:
         "",
         f"Made by `make random-graphs`: seeds {seeds[0]} to {seeds[1]}, {workers} worker(s), {summary.seconds:.0f} s,",
         f"{summary.core_seconds / count:.2f} s a function. `--seed N` prints what a seed makes, reduced if it fails.",
-        "What is compared and how: `python_shim/rust_ort/studies/random_graphs/`.",
+        "What is compared and how: `tests/measure/random_graphs/`.",
         "",
         *(f"- {name}: {value}" for name, value in environment().items()),
         "",

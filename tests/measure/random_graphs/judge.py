@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from rust_ort.studies.random_graphs.program import Results
+from measure.random_graphs.program import Results
 
 EAGER_DISTANCES = 2.0
 """A candidate is right within so many of eager's own distances from float64, and one unit in the last place."""

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import functools
 
-from rust_ort.studies.random_graphs.functions import FUNCTIONS
-from rust_ort.studies.random_graphs.operator import Operator
-from rust_ort.studies.random_graphs.rows import of_row
+from measure.random_graphs.functions import FUNCTIONS
+from measure.random_graphs.operator import Operator
+from measure.random_graphs.rows import of_row
 
 ROWS = {
     "pointwise unary": """

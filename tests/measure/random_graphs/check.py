@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 import rust_ort
-from rust_ort.studies.random_graphs.generate import generate, wide_default
-from rust_ort.studies.random_graphs.judge import differences
-from rust_ort.studies.random_graphs.program import Program, Results
-from rust_ort.studies.random_graphs.reduce import reduced
+from measure.random_graphs.generate import generate, wide_default
+from measure.random_graphs.judge import differences
+from measure.random_graphs.program import Program, Results
+from measure.random_graphs.reduce import reduced
 from rust_ort.torch_private import reset_code_caches
 
 BAD = ("wrong", "error", "crashed", "hung")

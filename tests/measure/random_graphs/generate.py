@@ -18,10 +18,10 @@ from typing import Any
 
 import torch
 
-from rust_ort.studies.random_graphs.draw import FLOATS, INTS, Draw, NotFitting
-from rust_ort.studies.random_graphs.operator import EXACT, Operator
-from rust_ort.studies.random_graphs.program import Input, Program, Results, Step, Values
-from rust_ort.studies.random_graphs.table import operators
+from measure.random_graphs.draw import FLOATS, INTS, Draw, NotFitting
+from measure.random_graphs.operator import EXACT, Operator
+from measure.random_graphs.program import Input, Program, Results, Step, Values
+from measure.random_graphs.table import operators
 
 SHAKE_ULPS = 2
 ALLOWED_ULPS = 64

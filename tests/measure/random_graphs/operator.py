@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rust_ort.studies.random_graphs.draw import Draw
+from measure.random_graphs.draw import Draw
 
 Made = str | list[str]
 EXACT = ("view", "join", "index", "sort", "creation", "comparison", "in place")

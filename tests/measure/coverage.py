@@ -20,12 +20,12 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rust_ort.studies.home import home
+from measure.home import home
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-    from rust_ort.studies.coverage_item import Item, Result
+    from measure.coverage_item import Item, Result
 
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "bool")
 SAMPLES = 2
@@ -38,7 +38,7 @@ def items(ops: Sequence[str] = ("*",), dtypes: Sequence[str] = DTYPES, *, sample
     """Every (operator, dtype) that OpInfo has, of operators that match a pattern; sorted by operator."""
     import torch
 
-    from rust_ort.studies.coverage_item import Item, op_infos
+    from measure.coverage_item import Item, op_infos
 
     return [
         Item(op=name, dtype=dtype, samples=samples)
@@ -96,7 +96,7 @@ class Worker:
 
 def serve(connection: Connection) -> None:
     """What a worker process does: items in, results out, until the other side closes."""
-    from rust_ort.studies.coverage_item import run_item
+    from measure.coverage_item import run_item
 
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
@@ -149,7 +149,7 @@ def _result(worker: Worker, item: Item) -> Result:
 def _ended(item: Item, verdict: str, why: str) -> Result:
     import torch
 
-    from rust_ort.studies.coverage_item import Result, has_backward, op_infos
+    from measure.coverage_item import Result, has_backward, op_infos
 
     backward = has_backward(op_infos()[item.op], getattr(torch, item.dtype))
     return Result(
@@ -181,7 +181,7 @@ def _progress(total: int, raw: Any) -> Callable[[Result], None]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Sweep, print the totals, write the tables. Returns the exit code: 1 where a result is wrong or crashed."""
-    parser = argparse.ArgumentParser(prog="python -m rust_ort.studies.coverage", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m measure.coverage", description=__doc__)
     parser.add_argument("--ops", default="*", help="comma separated patterns of OpInfo's names")
     parser.add_argument("--dtypes", default=",".join(DTYPES), help="comma separated")
     parser.add_argument("--samples", type=int, default=SAMPLES, help="of each operator and dtype")
@@ -189,8 +189,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--raw", type=Path, help="file for every result as a line of JSON, as it comes")
     parser.add_argument("--output", type=Path, help="markdown file; the floor goes beside it as JSON")
     arguments = parser.parse_args(argv)
-    from rust_ort.studies import coverage_report as report
-    from rust_ort.studies.coverage_item import FAULTS
+    from measure import coverage_report as report
+    from measure.coverage_item import FAULTS
 
     dtypes = tuple(arguments.dtypes.split(","))
     unknown = set(dtypes) - set(DTYPES)

@@ -12,16 +12,16 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from rust_ort.studies.home import home
-from rust_ort.studies.random_graphs import run
-from rust_ort.studies.random_graphs.check import BAD, Outcome
-from rust_ort.studies.random_graphs.summary import Summary, markdown
+from measure.home import home
+from measure.random_graphs import run
+from measure.random_graphs.check import BAD, Outcome
+from measure.random_graphs.summary import Summary, markdown
 
 PROGRESS_EVERY = 100
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m rust_ort.studies.random_graphs", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m measure.random_graphs", description=__doc__)
     parser.add_argument("--graphs", type=int, default=5000, help="how many functions")
     parser.add_argument("--first", type=int, default=0, help="the first seed; each function has the next one")
     parser.add_argument("--seed", type=int, nargs="*", help="these seeds alone")

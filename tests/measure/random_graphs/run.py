@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO
 
-from rust_ort.studies.random_graphs.check import Outcome, check
+from measure.random_graphs.check import Outcome, check
 
 WATCHDOG_S = 300.0
 GRAPHS_A_PROCESS = 400
@@ -79,7 +79,7 @@ class Worker:
             return self._process
         self.close()
         self._served = 0
-        command = [sys.executable, "-m", "rust_ort.studies.random_graphs", "--child"]
+        command = [sys.executable, "-m", "measure.random_graphs", "--child"]
         self._process = subprocess.Popen(
             command,
             env=self._environment,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from rust_ort.studies.random_graphs.program import Input, Program, Values
+from measure.random_graphs.program import Input, Program, Values
 
 MAX_TRIES = 80
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rust_ort.studies.home import Home, home
+from measure.home import Home, home
 
 COUNTERS = ("exports", "sessions_built")
 SECTIONS = ("inductor cold", "inductor warm", "aot_eager", "rust_ort cold", "rust_ort warm", "rust_ort after stop")
@@ -101,7 +101,7 @@ def measure(variants: Sequence[str], *, size: str, rounds: int) -> list[FirstCal
 
 def markdown(calls: Sequence[FirstCall], *, command: str, size: str) -> str:
     """docs/warm-start.md."""
-    from rust_ort.studies.bench import environment
+    from measure.bench import environment
 
     lines = [
         "# First call in a fresh process",
@@ -129,7 +129,7 @@ def markdown(calls: Sequence[FirstCall], *, command: str, size: str) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print the table, write it. Returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m rust_ort.studies.warm_start", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m measure.warm_start", description=__doc__)
     parser.add_argument("--size", choices=("full", "small"), default="full")
     parser.add_argument("--rounds", type=int, default=3, help="fresh processes of each variant")
     parser.add_argument("--variants", default=",".join(SECTIONS), help="comma separated, in the order of their runs")
@@ -144,7 +144,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown or arguments.rounds < 1:
         parser.error(f"unknown variants {sorted(unknown)}; known: {', '.join(SECTIONS)}; rounds must be at least 1")
     calls = measure(variants, size=arguments.size, rounds=arguments.rounds)
-    text = markdown(calls, command="python -m rust_ort.studies.warm_start", size=arguments.size)
+    text = markdown(calls, command="PYTHONPATH=tests python -m measure.warm_start", size=arguments.size)
     print(text)
     if arguments.output:
         arguments.output.write_text(text)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import torch
 
-from rust_ort.studies.random_graphs.draw import Draw, NotFitting
-from rust_ort.studies.random_graphs.operator import Made, Operator
+from measure.random_graphs.draw import Draw, NotFitting
+from measure.random_graphs.operator import Made, Operator
 
 FUNCTIONS: list[Operator] = []
 

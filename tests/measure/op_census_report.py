@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from rust_ort.studies.coverage_report import short
-from rust_ort.studies.op_census import Run
-from rust_ort.studies.op_census_core import MISSING, Verdict, core_operators, judge
-from rust_ort.studies.op_census_exceptions import CATEGORIES, category
+from measure.coverage_report import short
+from measure.op_census_core import MISSING, Verdict, core_operators, judge
+from measure.op_census_exceptions import CATEGORIES, category
+from measure.op_census_runs import Run
 
 ON_ORT = "onnxruntime"
 SHOWN = 6
@@ -136,7 +136,7 @@ def markdown(runs: Sequence[Run]) -> str:
 def _versions() -> dict[str, str]:
     import transformers
 
-    from rust_ort.studies.bench import environment
+    from measure.bench import environment
 
     found = environment()
     return {name: found[name] for name in ("python", "torch", "onnxruntime")} | {

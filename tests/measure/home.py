@@ -1,4 +1,4 @@
-"""A daemon of a study's own: its socket, its state and inductor's cache in a temporary folder, its end."""
+"""A daemon of a tool's own: its socket, its state and inductor's cache in a temporary folder, its end."""
 
 from __future__ import annotations
 
@@ -11,6 +11,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from rust_ort.link.daemon import find_binary
+
+TESTS = Path(__file__).resolve().parents[1]
+
+
+def with_tools() -> dict[str, str]:
+    """This process's, in which a subprocess finds these tools."""
+    path = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Home:
@@ -19,9 +29,9 @@ class Home:
     folder: Path
 
     def environment(self) -> dict[str, str]:
-        """What a process of the study has in its environment: this one's, with the home's folders."""
+        """What a process of the tool has in its environment: this one's, with the home's folders."""
         return {
-            **os.environ,
+            **with_tools(),
             "RUST_ORT_SOCKET": str(self.folder / "run" / "v1.sock"),
             "RUST_ORT_STATE_DIR": str(self.folder / "state"),
             "RUST_ORT_IDLE_TIMEOUT_S": "300",
@@ -39,8 +49,6 @@ class Home:
         self._rust_ort("stop", "--force")
 
     def _rust_ort(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        from rust_ort.link.daemon import find_binary
-
         return subprocess.run(
             [find_binary(), *arguments], env=self.environment(), capture_output=True, text=True, check=False
         )

@@ -227,7 +227,7 @@ def _lines(path: str) -> list[str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print the table, write it. Returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m rust_ort.studies.bench", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m measure.bench", description=__doc__)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--variants", default=",".join(VARIANTS), help="comma separated")
     parser.add_argument("--cases", default="", help="only cases whose name contains this")

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rust_ort.studies.coverage_item import FAULTS, VERDICTS, Result
+from measure.coverage_item import FAULTS, VERDICTS, Result
 
 Floor = dict[str, dict[str, list[str | None]]]
 """{dtype: {operator: [forward, backward]}}; backward None where OpInfo has none."""
@@ -105,7 +105,7 @@ def markdown(results: Sequence[Result], *, command: str, samples: int) -> str:
 
 
 def _versions() -> dict[str, str]:
-    from rust_ort.studies.bench import environment
+    from measure.bench import environment
 
     found = environment()
     return {name: found[name] for name in ("python", "torch", "onnxruntime")}

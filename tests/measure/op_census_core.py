@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
+from measure.op_census_exceptions import MISSING, category
 from rust_ort.export import decompositions, exporter, rules
 from rust_ort.export.partition import BOOKKEEPING, DRAWS_RANDOM_NUMBERS, SIZE_AT_RUN_TIME
 from rust_ort.export.rules import How, Rule
-from rust_ort.studies.op_census_exceptions import MISSING, category
 from rust_ort.torch_private import OpOverload, operator_schemas
 
 NO_FORM = "torchlib has no function for it"

@@ -157,7 +157,7 @@ HEAD = "seed  first loss  last: f32       eager    compiled     eager  compiled 
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m rust_ort.studies.mixed_training", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m measure.mixed_training", description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--dtype", choices=[*DTYPES, "both"], default="both")

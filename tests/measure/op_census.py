@@ -25,10 +25,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+import rust_ort
+from measure import op_census_report as report
+from measure.architectures import SEED, TABLE, Case
+from measure.home import home
+from measure.op_census_runs import Graph, Run, read
+from rust_ort.export import decompositions, exporter
 from rust_ort.observe.sides import scalar_loss
 from rust_ort.observe.values import named_tensors
-from rust_ort.studies.architectures import SEED, TABLE, Case
-from rust_ort.studies.home import home
 from rust_ort.torch_private import compile_counters, load_compiler
 
 TOLERANCE = 1e-4
@@ -42,54 +46,9 @@ MODES = ("train", "frozen", "eval")
 """Training mode with gradients; evaluation mode with gradients; evaluation mode without."""
 
 
-@dataclass(kw_only=True)
-class Graph:
-    """One AOT graph. on_ort: {operator: nodes}; eager: {operator: {reason: nodes}}."""
-
-    name: str
-    direction: str
-    parts: int
-    on_ort: dict[str, int]
-    eager: dict[str, dict[str, int]]
-
-
-@dataclass(kw_only=True)
-class Run:
-    """One architecture in one mode. max_rel: largest max|Δ|/max|r| of outputs, gradients and buffers, `worst` the value
-    it is of; rounding: how many gradients are nothing but rounding; mismatches: {value: by how much}; error: of a run
-    that raised or whose process died."""
-
-    architecture: str
-    attention: str
-    mode: str
-    seconds: float = 0.0
-    breaks: dict[str, int] = field(default_factory=dict)
-    graphs: list[Graph] = field(default_factory=list)
-    compared: int = 0
-    rounding: int = 0
-    max_rel: float = 0.0
-    worst: str = ""
-    mismatches: dict[str, str] = field(default_factory=dict)
-    error: str = ""
-
-    @property
-    def nodes_on_ort(self) -> int:
-        return sum(sum(graph.on_ort.values()) for graph in self.graphs)
-
-    @property
-    def nodes_in_eager(self) -> int:
-        return sum(sum(reasons.values()) for graph in self.graphs for reasons in graph.eager.values())
-
-    @property
-    def title(self) -> str:
-        return f"{self.architecture}/{self.attention}/{self.mode}"
-
-
 def run(name: str, attention: str, mode: str) -> Run:
     """Compiles and runs one architecture, compared with a second one, built alike, in eager from the same random
     state. What it raises is in `error`."""
-    import rust_ort
-
     made = Run(architecture=name, attention=attention, mode=mode)
     torch.compiler.reset()
     compile_counters().clear()
@@ -190,8 +149,6 @@ def prepare() -> None:
     """Imports and makes what every run needs and no run changes. Starts no thread: processes are forked from here."""
     import transformers.modeling_utils
 
-    from rust_ort.export import decompositions, exporter
-
     load_compiler()
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)
@@ -259,17 +216,9 @@ def census(
     return [made for name in names for made in found[name]]
 
 
-def read(path: Path) -> list[Run]:
-    """The runs that `work` or --raw wrote."""
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [
-        Run(**{**fields, "graphs": [Graph(**graph) for graph in fields["graphs"]]}) for fields in map(json.loads, lines)
-    ]
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the architectures and writes what was found. Returns the exit code: 1 where a run failed or differs."""
-    parser = argparse.ArgumentParser(prog="python -m rust_ort.studies.op_census", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m measure.op_census", description=__doc__)
     parser.add_argument("--only", default="", help="architectures, separated by commas; a name stands for its variants")
     parser.add_argument("--all", action="store_true", help="every mode with every attention implementation")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
@@ -277,7 +226,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--from-raw", action="store_true", help="run nothing: report what --raw holds")
     parser.add_argument("--output", type=Path, help="markdown file; the same for tests goes beside it as JSON")
     arguments = parser.parse_args(argv)
-    from rust_ort.studies import op_census_report as report
 
     def finished(made: Run) -> None:
         print(summary(made), flush=True)
