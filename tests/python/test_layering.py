@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +15,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-MEASURE = ROOT / "tests" / "measure"
 PACKAGE = "rust_ort"
+FOLDER = ROOT / "python_shim" / PACKAGE
+MEASURE = ROOT / "tests" / "measure"
 
 ROOMS: dict[str, tuple[str, ...]] = {
     "base": ("errors", "progress", "_callable", "_version"),
@@ -176,8 +178,7 @@ def packages_of(folder: Path) -> set[str]:
 
 @functools.cache
 def of_package() -> list[Use]:
-    folder = ROOT / "python_shim" / PACKAGE
-    return uses(modules(folder), packages_of(folder))
+    return uses(modules(FOLDER), packages_of(FOLDER))
 
 
 def test_a_room_uses_rooms_further_up_the_list_only() -> None:
@@ -209,17 +210,27 @@ def test_every_exception_is_needed() -> None:
 
 
 def test_every_file_is_in_a_room_and_every_room_has_files() -> None:
-    names = modules(ROOT / "python_shim" / PACKAGE)
+    names = modules(FOLDER)
     assert [name for name in names if room_of(name) is None] == []
     assert {room_of(name) for name in names} == set(ROOMS)
 
 
 def test_the_measuring_tools_have_no_circle_and_nothing_installed_uses_them() -> None:
-    sources = modules(ROOT / "python_shim" / PACKAGE) | modules(MEASURE)
-    found = uses(sources, packages_of(ROOT / "python_shim" / PACKAGE) | packages_of(MEASURE))
+    sources = modules(FOLDER) | modules(MEASURE)
+    found = uses(sources, packages_of(FOLDER) | packages_of(MEASURE))
     assert any(use.file.startswith("measure.") and use.used.startswith(PACKAGE) for use in found)
     assert circles(needs_of(found)) == []
     assert [str(use) for use in found if use.file.startswith(PACKAGE) and use.used.startswith("measure")] == []
+
+
+def test_the_picture_in_the_docs_is_this_one() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text().split("## Python: ")[1]
+    rows = re.findall(r"^\| (`[^|]*) \|", text.split("## The walk")[0], re.MULTILINE)
+    drawn = [tuple(re.findall(r"`(\w+)(?:\.py|/)`", row)) for row in rows]
+    assert drawn == [tuple(name or "__init__" for name in entries) for entries in ROOMS.values()]
+    named = set(re.findall(r"`([\w/]+\.py)`", text)) - {"__init__.py", "tests/python/test_layering.py"}
+    files = {path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*.py")}
+    assert {name for name in named if name not in files and f"export/{name}" not in files} == set()
 
 
 def planted(**texts: str) -> list[Use]:
