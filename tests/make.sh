@@ -266,7 +266,7 @@ bench() {
     build
     own_daemon
     # shellcheck disable=SC2086
-    step "bench" "$PY" -m rust_ort.studies.bench --output "$ROOT/docs/bench.md" ${ARGS:-}
+    step "bench" env PYTHONPATH="$ROOT/tests" "$PY" -m measure.bench --output "$ROOT/docs/bench.md" ${ARGS:-}
 }
 
 # With ARGS, only what they name is written: part of a sweep is not what docs/coverage.json holds.
@@ -274,14 +274,14 @@ coverage() {
     build
     own_daemon
     # shellcheck disable=SC2086
-    step "coverage" "$PY" -m rust_ort.studies.coverage ${ARGS:---output docs/coverage.md}
+    step "coverage" env PYTHONPATH="$ROOT/tests" "$PY" -m measure.coverage ${ARGS:---output docs/coverage.md}
 }
 
 random_graphs() {
     build
     own_daemon
     # shellcheck disable=SC2086
-    step "random functions" "$PY" -m rust_ort.studies.random_graphs --output "$ROOT/docs/random-graphs.md" ${ARGS:-}
+    step "random functions" env PYTHONPATH="$ROOT/tests" "$PY" -m measure.random_graphs --output "$ROOT/docs/random-graphs.md" ${ARGS:-}
 }
 
 # With ARGS, only what they name is written: some architectures are not what docs/op-census.json holds.
@@ -289,7 +289,7 @@ op_census() {
     build
     own_daemon
     # shellcheck disable=SC2086
-    step "census of operators" "$PY" -W ignore -m rust_ort.studies.op_census ${ARGS:---output docs/op-census.md}
+    step "census of operators" env PYTHONPATH="$ROOT/tests" "$PY" -W ignore -m measure.op_census ${ARGS:---output docs/op-census.md}
 }
 
 # Environments of its own, see tests/matrix.py; `cargo build` first, so that pip builds the same binary in seconds.
@@ -333,7 +333,7 @@ lint() {
     fmt_check || status=1
     step "clippy" cargo clippy --release --locked --all-targets -- -D warnings || status=1
     step "ruff" "$VENV/bin/ruff" check --config python_shim/pyproject.toml python_shim tests || status=1
-    step "mypy" bash -c "cd python_shim && '$VENV/bin/mypy' --strict rust_ort" || status=1
+    step "mypy" bash -c "cd python_shim && '$VENV/bin/mypy' --strict rust_ort ../tests/measure" || status=1
     return "$status"
 }
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from rust_ort.dump import dump as dump
     from rust_ort.explain import Explanation
     from rust_ort.explain import explain as explain
-    from rust_ort.report import Report
+    from rust_ort.observe.report import Report
     from rust_ort.service import shutdown as shutdown
     from rust_ort.service import status as status
 
@@ -72,7 +72,7 @@ __all__ = [
     "status",
 ]
 
-_LAZY = {"Report": "report", "Explanation": "explain", "shutdown": "service", "status": "service"}
+_LAZY = {"Report": "observe.report", "Explanation": "explain", "shutdown": "service", "status": "service"}
 
 
 def __getattr__(name: str) -> Any:

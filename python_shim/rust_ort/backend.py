@@ -1,35 +1,27 @@
 """The torch.compile backend: what Dynamo calls with a graph, and the options of that call.
 
-A graph goes through compilation.py: AOTAutograd, then export/, then client.py, which prepares its parts. A call of what
-comes out goes through compiled_graph.py, then transport/, to the executor.
+A graph goes through runtime/compilation.py: AOTAutograd, then export/, then call/client.py, which prepares its parts. A
+call of what comes out goes through runtime/compiled_graph.py, then call/, to the executor.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import fx
 
 from rust_ort._callable import make_callable
-from rust_ort.arguments import checked_options, shown
 from rust_ort.errors import ClientError, OptionError, RustOrtError
-from rust_ort.graph_info import GraphInfo, GraphLog, graphs
+from rust_ort.observe.graph_info import GraphInfo, GraphLog, graphs
+from rust_ort.observe.report import Report
+from rust_ort.observe.verdicts import missing
 from rust_ort.options import Options
+from rust_ort.options.arguments import checked_options, shown
+from rust_ort.torch_private import lets_through
 
-if TYPE_CHECKING:
-    from rust_ort.client import Client
-    from rust_ort.report import Report
-
-__all__ = ["Backend", "GraphInfo", "backend", "client_of", "graphs", "rust_ort"]
-
-
-def client_of(options: Options) -> Client:
-    """The process's client for the daemon that `options` names."""
-    from rust_ort.client import Client
-
-    return Client.get(options)
+__all__ = ["Backend", "GraphInfo", "backend", "graphs", "rust_ort"]
 
 
 class Backend:
@@ -55,8 +47,8 @@ class Backend:
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:
         try:
             options = _merged(self._given, self.options, kwargs)
-            # Not before a graph is there: importing rust_ort loads neither the export nor the client.
-            from rust_ort.compilation import compile_dynamo_graph
+            # Not before a graph is there: importing rust_ort connects nothing and loads no compiler.
+            from rust_ort.runtime.compilation import compile_dynamo_graph
 
             return compile_dynamo_graph(gm, example_inputs, options, self._graphs)
         except RustOrtError as error:
@@ -73,9 +65,6 @@ class Backend:
 
     def report(self) -> Report:
         """What the option compare found in the calls so far: `model(x); backend.report().check()`."""
-        from rust_ort.compare import missing
-        from rust_ort.report import Report
-
         verdicts = [
             dataclasses.replace(verdict, name=f"{graph.name}, call {step}: {verdict.name}")
             for graph in self.graphs for step, verdict in graph.verdicts
@@ -122,8 +111,6 @@ def _as_itself(error: RustOrtError) -> RustOrtError:
 
     Dynamo raises it `from None`: an attribute of the class keeps what was wrong in the first place.
     """
-    from rust_ort.torch_private import lets_through
-
     kind, base = type(error), lets_through()
     if base is None:
         return error

@@ -11,15 +11,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from rust_ort import arguments
 from rust_ort._callable import make_callable
 from rust_ort.backend import Backend
-from rust_ort.compare import graph_breaks, one_at_a_time, scalar_loss, why_nothing
 from rust_ort.export.partition import EagerNode
-from rust_ort.graph_info import GraphInfo, called, in_order
-from rust_ort.options import Options
-from rust_ort.report import html_lines, html_table
-from rust_ort.state import Copies, kept_state
+from rust_ort.observe.graph_info import GraphInfo, called, in_order
+from rust_ort.observe.reference import one_at_a_time
+from rust_ort.observe.report import html_lines, html_table
+from rust_ort.observe.sides import scalar_loss
+from rust_ort.observe.state import Copies, kept_state
+from rust_ort.observe.verdicts import graph_breaks, why_nothing
+from rust_ort.options import Options, arguments
 
 __all__ = ["Explanation", "explain"]
 

@@ -10,14 +10,13 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from rust_ort import arguments
-from rust_ort import client as clients
-from rust_ort.client import Client
+from rust_ort.call import client as clients
+from rust_ort.call.client import Client
 from rust_ort.errors import ClientError, DaemonFault
-from rust_ort.options import Options
-from rust_ort.transport import daemon
-from rust_ort.transport.connection import Connection
-from rust_ort.transport.wire import Request
+from rust_ort.link import daemon
+from rust_ort.link.connection import Connection
+from rust_ort.link.wire import Request
+from rust_ort.options import Options, arguments
 
 STOP_TIMEOUT_S = 30.0
 POLL_S = 0.02

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -18,13 +19,15 @@ import torch
 from support import FakeClient, serving, use_client
 from torch._dynamo import guards
 
-from rust_ort import client as client_module
-from rust_ort.client import Client
+from rust_ort.call import client as client_module
+from rust_ort.call.client import Client
 from rust_ort.errors import ClientError
+from rust_ort.link.daemon import find_binary
 from rust_ort.options import Options
-from rust_ort.transport.daemon import find_binary
 
 WATCHDOG_S = 60.0
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package `measure`
 
 # A shell's background job ignores SIGINT, and so does what it starts: tests that interrupt would wait for ever.
 if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

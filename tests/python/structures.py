@@ -9,7 +9,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 import rust_ort
-from rust_ort.graph_info import GraphInfo
+from rust_ort.observe.graph_info import GraphInfo
 
 Compile = Callable[[Any], Any]
 Program = Callable[[Compile], Any]

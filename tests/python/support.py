@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 import torch
 
-from rust_ort.client import Client, Verdict
+from rust_ort.call.client import Client
 from rust_ort.errors import ClientError
-from rust_ort.studies.onnx_helpers import WRONG_OPTIMIZERS
+from rust_ort.link.specs import Verdict
+from rust_ort.onnx_tools.helpers import WRONG_OPTIMIZERS
 
 KNOWN_WRONG_IN = "1.31.1"
 """The onnxruntime whose faults tests show. With it alone, one that a machine does not show is a skip."""
@@ -97,7 +98,7 @@ class FakePart:
 
 
 class FakeClient:
-    """What rust_ort.client.Client does, in this process."""
+    """What rust_ort.call.client.Client does, in this process."""
 
     def __init__(self) -> None:
         self.parts: list[FakePart] = []

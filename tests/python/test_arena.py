@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rust_ort.errors import ClientError
+from rust_ort.memory import arena as arena_module
+from rust_ort.memory.arena import Arena
+from rust_ort.memory.layout import ONNX_CODE, Layout, block_bytes, contiguous_strides
+from rust_ort.memory.segment import LOCATION_BITS, Segment
 from rust_ort.torch_private import set_over
-from rust_ort.transport import arena as arena_module
-from rust_ort.transport.arena import Arena
-from rust_ort.transport.layout import ONNX_CODE, Layout, block_bytes, contiguous_strides
-from rust_ort.transport.segment import LOCATION_BITS, Segment
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from test_backend_interface import Norm, wrong_epsilon, wrong_subtraction
 from torch import nn
 
 import rust_ort
-from rust_ort.client import Client
+from rust_ort.call.client import Client
 
 
 @pytest.fixture(scope="module")

@@ -15,11 +15,13 @@ import torch
 from conftest import Daemon, alive, wait_until
 from onnx import TensorProto, helper
 
-from rust_ort.client import Client, GraphSpec, OutputSpec, Part, PartSpec
+from rust_ort.call.client import Client
+from rust_ort.call.part import Part
 from rust_ort.errors import ClientError, DaemonLost, ExecutorLost
+from rust_ort.link.specs import GraphSpec, OutputSpec, PartSpec
+from rust_ort.memory import process
+from rust_ort.memory.layout import Layout
 from rust_ort.options import Tolerance
-from rust_ort.transport import process
-from rust_ort.transport.layout import Layout
 
 ELEMENT = {torch.float32: TensorProto.FLOAT, torch.int64: TensorProto.INT64, torch.float64: TensorProto.DOUBLE}
 
@@ -502,7 +504,7 @@ def test_status_counts_runs(daemon: Daemon) -> None:
 
 def test_two_processes_at_once_start_one_daemon(daemon: Daemon) -> None:
     code = (
-        "from rust_ort.client import Client; from rust_ort.options import Options;"
+        "from rust_ort.call.client import Client; from rust_ort.options import Options;"
         "print(Client.get(Options.parse({})).connection().daemon_pid)"
     )
     processes = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(3)]
@@ -535,7 +537,7 @@ def test_a_missing_onnxruntime_says_what_to_install(daemon: Daemon, monkeypatch:
 
 def test_onnxruntime_is_not_imported(daemon: Daemon) -> None:
     code = (
-        "import sys; from rust_ort.client import Client; from rust_ort.options import Options;"
+        "import sys; from rust_ort.call.client import Client; from rust_ort.options import Options;"
         "Client.get(Options.parse({})).leased(); print('onnxruntime' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"False\n"

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import rust_ort
 from rust_ort.errors import ClientError, DaemonFault, ExecutorLost
-from rust_ort.report import Report
+from rust_ort.observe.report import Report
 
 pytestmark = pytest.mark.usefixtures("client")
 

@@ -15,10 +15,10 @@ from support import FakeClient, FakePart
 from torch import Tensor
 from torch.testing._internal.opinfo.core import SampleInput
 
+from measure import coverage, coverage_report
+from measure.coverage_item import FAULTS, Item, Judged, Result, judge_sample, run_item, spread
+from measure.coverage_judge import difference
 from rust_ort.errors import ClientError
-from rust_ort.studies import coverage, coverage_report
-from rust_ort.studies.coverage_item import FAULTS, Item, Judged, Result, judge_sample, run_item, spread
-from rust_ort.studies.coverage_judge import difference
 
 nan, inf = math.nan, math.inf
 half, single = torch.float16, torch.float32

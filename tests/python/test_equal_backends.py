@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import rust_ort
-from rust_ort import graph_info
+from rust_ort.observe import graph_info
 from rust_ort.options import Options
 
 pytestmark = pytest.mark.usefixtures("client")

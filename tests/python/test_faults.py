@@ -15,7 +15,7 @@ from conftest import alive, wait_until
 
 import rust_ort
 from rust_ort.errors import ClientError, DaemonLost
-from rust_ort.transport import process
+from rust_ort.memory import process
 
 
 def executor_pids(daemon) -> list[int]:
@@ -305,7 +305,7 @@ def test_a_lost_daemon_is_eager_when_asked_and_then_not_compared(daemon, monkeyp
 def test_a_graph_compiled_without_a_daemon_finds_one_later(daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = make_model()
     binary = os.environ["RUST_ORT_BINARY"]
-    monkeypatch.setattr(rust_ort.compiled_graph, "RETRY_AFTER_S", 0.0)
+    monkeypatch.setattr(rust_ort.runtime.compiled_graph, "RETRY_AFTER_S", 0.0)
     monkeypatch.setenv("RUST_ORT_BINARY", "/bin/false")
     backend = rust_ort.backend(on_daemon_error="eager")
     compiled = torch.compile(model, backend=backend)
@@ -333,14 +333,14 @@ def test_a_rerun_in_eager_draws_what_an_undisturbed_run_draws(daemon, monkeypatc
     expected, after = compiled(x), torch.get_rng_state()
     (info,) = backend.graphs
     assert len(info.parts) > 1
-    original = rust_ort.client.Part.__call__
+    original = rust_ort.call.part.Part.__call__
 
     def lost_in_the_last_part(self, *args, **kwargs):
         if self.spec.part == len(info.parts) - 1:
             raise rust_ort.errors.ExecutorLost("planted")
         return original(self, *args, **kwargs)
 
-    monkeypatch.setattr(rust_ort.client.Part, "__call__", lost_in_the_last_part)
+    monkeypatch.setattr(rust_ort.call.part.Part, "__call__", lost_in_the_last_part)
     torch.manual_seed(3)
     torch.testing.assert_close(compiled(x), expected)
     assert torch.equal(torch.get_rng_state(), after)
@@ -369,7 +369,7 @@ def test_a_custom_operator_that_has_run_is_not_run_again(daemon, monkeypatch: py
     compiled = torch.compile(in_a_branch if branch else alone, backend=backend)
     torch.testing.assert_close(compiled(x), (x * 2).exp())
     (info,) = backend.graphs
-    original = rust_ort.client.Part.__call__
+    original = rust_ort.call.part.Part.__call__
     lost_in = 1
 
     def lost(self, *args, **kwargs):
@@ -377,7 +377,7 @@ def test_a_custom_operator_that_has_run_is_not_run_again(daemon, monkeypatch: py
             raise rust_ort.errors.ExecutorLost("planted")
         return original(self, *args, **kwargs)
 
-    monkeypatch.setattr(rust_ort.client.Part, "__call__", lost)
+    monkeypatch.setattr(rust_ort.call.part.Part, "__call__", lost)
     ran.clear()
     with pytest.raises(rust_ort.errors.ExecutorLost, match="planted") as raised:
         compiled(x)

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from rust_ort.transport import process
-from rust_ort.transport.arena import Arena
-from rust_ort.transport.layout import Layout
+from rust_ort.memory import process
+from rust_ort.memory.arena import Arena
+from rust_ort.memory.layout import Layout
 
 
 def in_child(work: Callable[[], object]) -> str:

@@ -74,7 +74,7 @@ def test_a_forked_child_runs_under_the_option_dump(tmp_path: Path) -> None:
         assert in_child(lambda: fresh(torch.ones(2)).tolist()) == "[3.0, 3.0]"
         call(torch.ones(3))
     finally:
-        session = rust_ort.observe.set_current(None)
+        session = rust_ort.observe.session.set_current(None)
         assert session is not None
         rust_ort.dump.close(session)
     assert len(data_sets(tmp_path / "run")) == 2

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from rust_ort.errors import ClientError, DaemonFault, ExecutorLost
-from rust_ort.transport import wire
-from rust_ort.transport.lanes import Lanes, descriptor
+from rust_ort.link import wire
+from rust_ort.link.lanes import Lanes, descriptor
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 GRAPH = bytes(range(32)).hex()

@@ -9,8 +9,8 @@ import pytest
 from conftest import wait_until
 
 from rust_ort.errors import ClientError, ExecutorLost
-from rust_ort.transport import futex
-from rust_ort.transport.lanes import (
+from rust_ort.link import futex
+from rust_ort.link.lanes import (
     CLIENT_WAITING,
     ERROR_KIND,
     ERROR_LEN,

@@ -12,11 +12,12 @@ import test_planted
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from rust_ort.client import Verdict
 from rust_ort.errors import ClientError
-from rust_ort.studies import llama, llama_models, onnx_helpers
+from rust_ort.link.specs import Verdict
+from rust_ort.onnx_tools import helpers
+from rust_ort.onnx_tools.match_inputs import build_matching_inputs
+from rust_ort.studies import llama, llama_models
 from rust_ort.studies.llama import Row
-from rust_ort.studies.match_inputs import build_matching_inputs
 
 # --- the script ------------------------------------------------------------------------------------------------------
 
@@ -46,7 +47,7 @@ def expected_rows(backward: int, refused: str) -> dict[str, str]:
 @pytest.fixture
 def first_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """Graph names as in a process of its own."""
-    monkeypatch.setattr("rust_ort.graph_info._names", {})
+    monkeypatch.setattr("rust_ort.observe.graph_info._names", {})
 
 
 @pytest.mark.usefixtures("daemon", "first_names")
@@ -75,7 +76,7 @@ def test_every_part_matches_forward_and_backward_and_mixed(
     for name in [f"llama_rust_ort_{part}_{d}" for d in directions] + [f"llama_export_{part}{'.precision' * mixed}"]:
         before, after = (tmp_path / f"{name}{suffix}" for suffix in (".before.opt.onnx", ".opt.onnx"))
         for path in (before, after):
-            assert f"{path}: {onnx_helpers.node_count(path)} nodes" in text
+            assert f"{path}: {helpers.node_count(path)} nodes" in text
 
 
 @pytest.mark.usefixtures("daemon", "first_names")
@@ -163,9 +164,9 @@ def test_refused_model_without_a_twin_is_left_out_with_the_runtimes_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
-        raise onnx_helpers.Refused("no kernel for MatMul")
+        raise helpers.Refused("no kernel for MatMul")
 
-    monkeypatch.setattr(onnx_helpers, "run_model", refuse)
+    monkeypatch.setattr(helpers, "run_model", refuse)
     job = llama.parse(["--mixed", "1", "--dtype", "float16", "--ortopt", "0", "--folder", str(tmp_path)])
     outputs, rows = llama.run_exported(job, {})
     assert (outputs, llama.exit_code(rows)) == ({}, 3)
@@ -269,13 +270,13 @@ def test_missing_value_and_missing_feed_are_named() -> None:
 
 def test_inputs_are_listed_as_tuples_with_initializers_on_request() -> None:
     made = model({"x": (2, "n")}, w=C)
-    assert onnx_helpers.inputs_from_onnx_model(made) == [("INPUT", "x", 1, (2, "n"))]
-    assert onnx_helpers.inputs_from_onnx_model(made, init=True)[1:] == [("INIT", "w", 1, (4,))]
+    assert helpers.inputs_from_onnx_model(made) == [("INPUT", "x", 1, (2, "n"))]
+    assert helpers.inputs_from_onnx_model(made, init=True)[1:] == [("INIT", "w", 1, (4,))]
 
 
 def test_results_read_as_dtype_shape_and_sum() -> None:
-    assert onnx_helpers.results_to_string(A) == "torch.float32 (2, 3) [sum=6]"
-    text = onnx_helpers.results_to_string((A.bfloat16(), [C]))
+    assert helpers.results_to_string(A) == "torch.float32 (2, 3) [sum=6]"
+    text = helpers.results_to_string((A.bfloat16(), [C]))
     assert text.splitlines() == [
         "2 results",
         "  [0]: torch.bfloat16 (2, 3) [sum=6]",
@@ -285,16 +286,16 @@ def test_results_read_as_dtype_shape_and_sum() -> None:
 
 @pytest.mark.usefixtures("daemon")
 def test_all_close_judges_each_tensor_and_names_what_differs() -> None:
-    verdicts = onnx_helpers.assert_all_close([A, B], [A, B])
+    verdicts = helpers.assert_all_close([A, B], [A, B])
     assert [verdict.kind for verdict in verdicts] == ["match", "match"]
     with pytest.raises(AssertionError, match=r"^Mismatch \[1\]: max\|Δ\| 1.00e-03") as raised:
-        onnx_helpers.assert_all_close([A, B], [A, B + 1e-3])
+        helpers.assert_all_close([A, B], [A, B + 1e-3])
     assert len(str(raised.value).splitlines()) == 1
-    onnx_helpers.assert_all_close([A, B], [A, B + 1e-3], half=torch.float16)
+    helpers.assert_all_close([A, B], [A, B + 1e-3], half=torch.float16)
     with pytest.raises(AssertionError, match=r"NotCompared \[1\]: there is no candidate"):
-        onnx_helpers.assert_all_close([A, B], [A])
+        helpers.assert_all_close([A, B], [A])
     with pytest.raises(AssertionError, match="no tensor to compare"):
-        onnx_helpers.assert_all_close([], [])
+        helpers.assert_all_close([], [])
 
 
 def test_tensors_of_every_dtype_of_a_dump_are_read(tmp_path: Path) -> None:
@@ -304,7 +305,7 @@ def test_tensors_of_every_dtype_of_a_dump_are_read(tmp_path: Path) -> None:
         proto = numpy_helper.from_array(bits.numpy(), name)
         proto.data_type = TensorProto.BFLOAT16 if name == "bf16" else proto.data_type
         onnx.save_tensor(proto, tmp_path / f"input_{index}.pb")
-    got = onnx_helpers.data_set(tmp_path, "input")
+    got = helpers.data_set(tmp_path, "input")
     assert list(got) == list(written)
     for name, tensor in written.items():
         assert got[name].dtype is tensor.dtype

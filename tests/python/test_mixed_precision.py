@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 import rust_ort
-from rust_ort.studies import llama_models, mixed_training
+from measure import mixed_training
+from rust_ort.studies import llama_models
 
 pytestmark = pytest.mark.usefixtures("daemon")
 

@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 from support import DaemonClient, use_client
 
 import rust_ort
-from rust_ort.graph_info import GraphInfo, NodeVerdict
+from rust_ort.observe.graph_info import GraphInfo, NodeVerdict
 from rust_ort.studies import llama_models
 
 # float32's tolerance at the largest element is 4.6e-5 of it (docs/decisions/0002-tolerance.md).

@@ -15,8 +15,9 @@ from conftest import Daemon
 from onnx import TensorProto
 from onnx.backend.test.case.test_case import TestCase as NodeCase
 
-from rust_ort.client import Client, GraphSpec, OutputSpec, PartSpec
-from rust_ort.transport.layout import ONNX_CODE
+from rust_ort.call.client import Client
+from rust_ort.link.specs import GraphSpec, OutputSpec, PartSpec
+from rust_ort.memory.layout import ONNX_CODE
 
 TORCH_DTYPE = {code: dtype for dtype, code in ONNX_CODE.items()}
 VIEWED = {np.dtype(getattr(ml_dtypes, name)): getattr(torch, name) for name in (

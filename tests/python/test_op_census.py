@@ -10,13 +10,13 @@ import pytest
 import torch
 from conftest import Daemon
 
+from measure import op_census, op_census_report
+from measure.architectures import TABLE
+from measure.op_census_core import judge, overload
+from measure.op_census_exceptions import CATEGORIES, MISSING, category
+from measure.op_census_runs import Graph, Run
 from rust_ort.export import rules
 from rust_ort.export.partition import COMPLEX, DRAWS_RANDOM_NUMBERS, SIZE_AT_RUN_TIME
-from rust_ort.studies import op_census, op_census_report
-from rust_ort.studies.architectures import TABLE
-from rust_ort.studies.op_census import Graph, Run
-from rust_ort.studies.op_census_core import judge, overload
-from rust_ort.studies.op_census_exceptions import CATEGORIES, MISSING, category
 
 aten = torch.ops.aten
 RECORDED: dict[str, dict[str, Any]] = json.loads(

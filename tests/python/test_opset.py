@@ -17,11 +17,11 @@ from torch import Tensor, fx
 from torch.nn import functional
 
 import rust_ort
-from rust_ort import compilation
 from rust_ort.export.opset import CHANGED, OpsetError, raise_nodes
 from rust_ort.export.plan import make_plan
-from rust_ort.graph_info import GraphInfo, GraphLog
+from rust_ort.observe.graph_info import GraphInfo, GraphLog
 from rust_ort.options import HIGHEST_OPSET, LOWEST_OPSET
+from rust_ort.runtime import compilation
 from rust_ort.studies import llama_models
 
 HIGHER = range(LOWEST_OPSET + 1, HIGHEST_OPSET + 1)

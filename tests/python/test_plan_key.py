@@ -14,7 +14,7 @@ from support import FakeClient
 import rust_ort
 from rust_ort.errors import ClientError
 from rust_ort.export import hash as content
-from rust_ort.transport.daemon import find_onnxruntime
+from rust_ort.link.daemon import find_onnxruntime
 
 pytestmark = pytest.mark.usefixtures("client")
 
@@ -56,7 +56,7 @@ def test_a_plans_key_holds_the_daemons_build(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_python_without_the_gil_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rust_ort.transport.futex import check_platform
+    from rust_ort.link.futex import check_platform
 
     check_platform()
     monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)

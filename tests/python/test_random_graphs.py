@@ -1,6 +1,5 @@
 """Random functions: the same seed makes the same function, and a slice of them through rust_ort is right."""
 
-import os
 import random
 import subprocess
 import sys
@@ -11,12 +10,13 @@ import pytest
 import torch
 from conftest import Daemon
 
-from rust_ort.studies.random_graphs.check import BAD, Outcome, check
-from rust_ort.studies.random_graphs.generate import Growing, generate
-from rust_ort.studies.random_graphs.judge import differences
-from rust_ort.studies.random_graphs.program import Input, Program, Step
-from rust_ort.studies.random_graphs.reduce import reduced
-from rust_ort.studies.random_graphs.table import operators
+from measure.home import with_tools
+from measure.random_graphs.check import BAD, Outcome, check
+from measure.random_graphs.generate import Growing, generate
+from measure.random_graphs.judge import differences
+from measure.random_graphs.program import Input, Program, Step
+from measure.random_graphs.reduce import reduced
+from measure.random_graphs.table import operators
 
 SEEDS = range(60)
 """The same in every run: `make random-graphs` draws new ones."""
@@ -41,16 +41,16 @@ def test_a_slice_of_random_functions_is_right(daemon: Daemon) -> None:
 
 
 def told(outcome: Outcome) -> str:
-    command = f"python -m rust_ort.studies.random_graphs --seed {outcome.seed}"
+    command = f"PYTHONPATH=tests python -m measure.random_graphs --seed {outcome.seed}"
     return f"{command}: {outcome.kind}\n{outcome.why}\n{outcome.source}\n{outcome.reduced}"
 
 
 def test_a_seed_makes_the_same_function_in_every_process() -> None:
-    text = "from rust_ort.studies.random_graphs.generate import generate\n"
+    text = "from measure.random_graphs.generate import generate\n"
     text += "for seed in range(5): print(generate(seed).program.script())"
     done = subprocess.run(
         [sys.executable, "-c", text],
-        env={**os.environ, "PYTHONHASHSEED": "7"},
+        env={**with_tools(), "PYTHONHASHSEED": "7"},
         stdout=subprocess.PIPE,
         text=True,
         check=True,

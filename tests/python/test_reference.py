@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import rust_ort
-from rust_ort.reference import in_eager
+from rust_ort.observe.reference import in_eager
 
 
 def minus(proto: Any) -> None:

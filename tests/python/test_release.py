@@ -22,13 +22,15 @@ from torch._C._dynamo.eval_frame import reset_code
 from torch.multiprocessing.reductions import StorageWeakRef
 
 import rust_ort
-from rust_ort import compiled_graph, graph_info, torch_private
-from rust_ort.client import GraphSpec, OutputSpec, Part, PartSpec
-from rust_ort.graph_info import GraphInfo, GraphLog
-from rust_ort.transport import connection as connection_module
-from rust_ort.transport import wire
-from rust_ort.transport.part import _parts
-from rust_ort.transport.releases import Releases
+from rust_ort import torch_private
+from rust_ort.call.part import Part, _parts
+from rust_ort.link import connection as connection_module
+from rust_ort.link import wire
+from rust_ort.link.releases import Releases
+from rust_ort.link.specs import GraphSpec, OutputSpec, PartSpec
+from rust_ort.observe import graph_info
+from rust_ort.observe.graph_info import GraphInfo, GraphLog
+from rust_ort.runtime import compiled_graph
 
 N_GRAPHS = 200
 

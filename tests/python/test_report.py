@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 import rust_ort
 from rust_ort.errors import ClientError, NumericMismatch
-from rust_ort.graph_info import GraphInfo, in_order
-from rust_ort.report import Report
+from rust_ort.observe.graph_info import GraphInfo, in_order
+from rust_ort.observe.report import Report
 from rust_ort.studies.main_job import rows_of
 
 pytestmark = pytest.mark.usefixtures("daemon")

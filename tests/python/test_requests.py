@@ -15,10 +15,11 @@ import torch
 from conftest import WATCHDOG_S, Daemon, wait_until
 from test_client import add, binary_model, out, part
 
-from rust_ort.client import GraphSpec, Part, PartSpec
+from rust_ort.call.part import Part
 from rust_ort.errors import DaemonLost
-from rust_ort.transport import process
-from rust_ort.transport.arena import Arena
+from rust_ort.link.specs import GraphSpec, PartSpec
+from rust_ort.memory import process
+from rust_ort.memory.arena import Arena
 
 
 @pytest.fixture

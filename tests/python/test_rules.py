@@ -21,10 +21,10 @@ from torch import Tensor
 from torch.nn import functional
 
 import rust_ort
+from measure import rules as document
 from rust_ort.export import rounding, rules
 from rust_ort.export.rules import How, Rule
-from rust_ort.studies import rules as document
-from rust_ort.studies.onnx_helpers import WRONG_OPTIMIZERS
+from rust_ort.onnx_tools.helpers import WRONG_OPTIMIZERS
 
 aten = torch.ops.aten
 DOCUMENT = Path(__file__).parents[2] / "docs" / "known-wrong-upstream.md"

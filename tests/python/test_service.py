@@ -15,8 +15,8 @@ from conftest import alive
 from torch import nn
 
 import rust_ort
+from rust_ort.call.part import Part
 from rust_ort.errors import ClientError
-from rust_ort.transport.part import Part
 
 X = torch.arange(8, dtype=torch.float32).reshape(2, 4) / 7
 

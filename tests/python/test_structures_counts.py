@@ -12,7 +12,7 @@ from test_structures_control import branches
 from torch import Tensor
 
 import rust_ort
-from rust_ort.client import Client
+from rust_ort.call.client import Client
 from rust_ort.options import Options
 
 pytestmark = pytest.mark.usefixtures("served")

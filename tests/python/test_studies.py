@@ -15,9 +15,10 @@ import pytest
 import torch
 from torch import nn
 
+from measure import bench
 from rust_ort.backend import GraphInfo
 from rust_ort.export.partition import EagerNode
-from rust_ort.studies import bench, gpu_check, llama_models, main_job
+from rust_ort.studies import gpu_check, llama_models, main_job
 
 ROOT = Path(__file__).resolve().parents[2]
 

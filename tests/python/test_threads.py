@@ -298,7 +298,7 @@ def test_a_compiled_module_dies_with_its_last_user(daemon: Daemon) -> None:
 
 
 def test_parts_of_dead_modules_are_forgotten(daemon: Daemon) -> None:
-    from rust_ort.transport import part
+    from rust_ort.call import part
 
     gc.collect()
     before = len(part._parts)

@@ -14,11 +14,13 @@ from torch import fx
 
 import rust_ort
 from rust_ort import ClientError, torch_private
+from rust_ort.call import staging
 from rust_ort.export import exporter
-from rust_ort.operators import overload_of
-from rust_ort.transport import arena, staging
+from rust_ort.memory import arena
+from rust_ort.options.operators import overload_of
 
 PACKAGE = Path(rust_ort.__file__).parent
+MEASURE = Path(__file__).resolve().parents[1] / "measure"
 FENCES = {"torch_private.py", "export/exporter.py"}
 
 
@@ -57,8 +59,9 @@ def private_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def sources() -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted(PACKAGE.rglob("*.py")):
-        yield path.relative_to(PACKAGE).as_posix(), ast.parse(path.read_text())
+    for folder in (PACKAGE, MEASURE):
+        for path in sorted(folder.rglob("*.py")):
+            yield path.relative_to(folder).as_posix(), ast.parse(path.read_text())
 
 
 def test_no_private_name_is_used_elsewhere() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rust_ort.studies import mixed_training
+from measure import mixed_training
 
 pytestmark = pytest.mark.usefixtures("daemon")
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import rust_ort
-from rust_ort.dump import run_json
-from rust_ort.transport import connection
+from rust_ort.link import connection
+from rust_ort.observe.session import run_json
 
 ROOT = Path(__file__).parents[2]
 DECLARED: str = tomllib.loads((ROOT / "Cargo.toml").read_text())["package"]["version"]

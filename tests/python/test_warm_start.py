@@ -13,9 +13,10 @@ import torch
 from support import FakeClient
 from test_export_parts import aot_graphs
 
-from rust_ort.export import cached, decompositions, exporter
+from rust_ort.export import decompositions, exporter
 from rust_ort.export.hash import operators_key
 from rust_ort.export.plan import make_plan
+from rust_ort.runtime import kept_plans
 
 PROCESS = """
 import json, sys
@@ -132,12 +133,12 @@ def test_a_plan_that_the_runtime_refuses_is_exported_again(daemon: Any, run_cli:
     run_process()
     exports = counted(run_cli)["exports"]
     broken = run_process("""
-        from rust_ort.export import cached
-        part = cached._part
+        from rust_ort.export import messages
+        part = messages._part
         def another_model(cut, graph, exported):
             exported.model = exported.model[:-40]
             return part(cut, graph, exported)
-        cached._part = another_model
+        messages._part = another_model
     """)
     assert "does not serve, it is exported again" in broken["stderr"]
     assert counted(run_cli)["exports"] == 2 * exports
@@ -155,8 +156,8 @@ def test_a_plan_comes_back_as_it_was() -> None:
     gm = graph()
     client: Any = FakeClient()
     made = make_plan(gm, name="g")
-    cached.save(client, "key", made)
-    found = cached.load(client, "key", gm, daemon_needed=True)
+    kept_plans.save(client, "key", made)
+    found = kept_plans.load(client, "key", gm, daemon_needed=True)
     assert found is not None
     assert [part.translated for part in found.parts] == [part.translated for part in made.parts]
     assert [part.graph.compute_nodes for part in found.parts] == [part.graph.compute_nodes for part in made.parts]
@@ -170,21 +171,21 @@ def test_a_plan_comes_back_as_it_was() -> None:
 def test_another_graphs_plan_does_not_fit(caplog: pytest.LogCaptureFixture) -> None:
     gm = graph()
     client: Any = FakeClient()
-    cached.save(client, "key", make_plan(gm, name="g"))
+    kept_plans.save(client, "key", make_plan(gm, name="g"))
     other = aot_graphs(lambda x: torch.tanh(x) * 2, torch.randn(3, 3))[0]
-    assert cached.load(client, "key", other, daemon_needed=True) is None
+    assert kept_plans.load(client, "key", other, daemon_needed=True) is None
     client.plans["key"] = b"\x00\xffgarbage"
-    assert cached.load(client, "key", gm, daemon_needed=True) is None
+    assert kept_plans.load(client, "key", gm, daemon_needed=True) is None
     assert caplog.text.count("it is exported again") == 2
 
 
 def test_the_table_from_kept_names_is_the_exporters() -> None:
     client: Any = FakeClient()
-    cached.decomposition_table(client, daemon_needed=True)  # made and kept
+    kept_plans.decomposition_table(client, daemon_needed=True)  # made and kept
     kept: Any = FakeClient()
     kept.plans = client.plans
     assert set(kept.plans) == {operators_key()}
-    table = cached.decomposition_table(kept, daemon_needed=True)
+    table = kept_plans.decomposition_table(kept, daemon_needed=True)
     fresh = decompositions.table()
     assert table.keys() == fresh.keys()
     for operator, decomposition in fresh.items():
@@ -214,7 +215,7 @@ def test_importing_rust_ort_loads_no_exporter() -> None:
 
 
 def test_the_study_says_what_a_warm_process_does(capfd: pytest.CaptureFixture[str]) -> None:
-    from rust_ort.studies import warm_start
+    from measure import warm_start
 
     variants = "rust_ort cold,rust_ort warm,rust_ort after stop"
     assert warm_start.main(["--size", "small", "--rounds", "1", "--variants", variants]) == 0

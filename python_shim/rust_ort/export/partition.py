@@ -14,6 +14,7 @@ from torch import fx
 
 from rust_ort import torch_private
 from rust_ort.export import aliases, exporter, rules
+from rust_ort.export.hash import attribute
 from rust_ort.export.provenance import module_path, operator_name, source_line
 from rust_ort.torch_private import HigherOrderOperator, OpOverload, free_unbacked_symbols, pytree
 
@@ -421,8 +422,6 @@ def _copy(graph: fx.Graph) -> fx.Graph:
 
 def _give_constants_values(gm: fx.GraphModule) -> None:
     """get_attr nodes of tensors carry no fake value; the exporter and the hash want one."""
-    from rust_ort.export.hash import attribute
-
     fake_mode = torch_private.detect_fake_mode(
         [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
     )

@@ -7,7 +7,8 @@ from typing import Any
 
 import sympy
 import torch
-from torch import fx
+
+from rust_ort.torch_private import python_printer
 
 Size = int | torch.SymInt
 
@@ -78,8 +79,6 @@ class Binder:
         unbound = sorted(str(symbol) for symbol in expr.free_symbols if symbol not in self._known)
         if unbound:
             raise UnboundSymbol(f"size {expr} depends on {', '.join(unbound)}, which no input of the part determines")
-        from rust_ort.torch_private import python_printer
-
         binder = self
 
         class Printer(python_printer()):  # type: ignore[misc]
@@ -100,8 +99,3 @@ def compile_expression(code: str, names: dict[str, Any] | None = None) -> Callab
         f"lambda a: {code}", {"math": math, "torch": torch, **(names or {})}
     )
     return function
-
-
-def value_of(node: fx.Node) -> object:
-    """The fake value of `node`."""
-    return node.meta.get("val")

@@ -19,22 +19,22 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from rust_ort.compare import Pair
-from rust_ort.studies import llama_models, onnx_helpers, torch_export
+import rust_ort
+from rust_ort.link.daemon import find_binary
+from rust_ort.link.specs import Verdict
+from rust_ort.observe.graph_info import GraphInfo
+from rust_ort.observe.verdicts import Pair
+from rust_ort.onnx_tools import helpers
+from rust_ort.onnx_tools.helpers import WORDS, Refused, judge, results_to_string, verdict_line
+from rust_ort.onnx_tools.match_inputs import build_matching_inputs
+from rust_ort.studies import llama_models, torch_export
 from rust_ort.studies.llama_models import Study
 from rust_ort.studies.main_job import ERROR, MATCH, MISMATCH, NOTHING, PARTS, aligned, cotangent_of, gradients, worst_of
-from rust_ort.studies.match_inputs import build_matching_inputs
-from rust_ort.studies.onnx_helpers import WORDS, Refused, judge, results_to_string, verdict_line
-from rust_ort.transport.daemon import find_binary
-
-if TYPE_CHECKING:
-    from rust_ort.backend import GraphInfo
-    from rust_ort.client import Verdict
 
 OPSETS = range(18, 24)
 """Below 18 torch.onnx.export gives 18 in silence; 23 is the largest it names."""
@@ -121,11 +121,11 @@ class Dumped:
         return other if other.is_file() else self.model
 
     def tensors(self, prefix: str) -> dict[str, Tensor]:
-        return onnx_helpers.data_set(self.folder / "test_data_set_0", prefix)
+        return helpers.data_set(self.folder / "test_data_set_0", prefix)
 
     def outputs(self, role: str) -> dict[str, str]:
         """{output: what it is of} of the outputs with a role: PlainAOTOutput, GradAOTOutput."""
-        entries = onnx_helpers.provenance(self.model)["outputs"]
+        entries = helpers.provenance(self.model)["outputs"]
         return {entry["name"]: entry["of"] for entry in entries if entry["role"] == role}
 
 
@@ -161,8 +161,6 @@ def describe_run(who: str, values: dict[str, Tensor]) -> None:
 
 def run_compiled(job: Job, study: Study) -> tuple[dict[str, Tensor], Path, list[GraphInfo]]:
     """Compiles and runs inside a dump: what run_once gives, the dump's folder, the graphs."""
-    import rust_ort
-
     torch.compiler.reset()
     backend = rust_ort.Backend({"opset": job.opset})
     with rust_ort.dump(RUN, folder=job.folder, clean=True) as path:
@@ -238,8 +236,8 @@ def export(job: Job, study: Study) -> None:
 def show_inputs(model_rust_ort: Path, model_export: Path) -> None:
     for init in (False, True):
         print("\nThe inputs of both models" + (", with initializers" if init else ""))
-        print(f"rust_ort: {onnx_helpers.inputs_from_onnx_model(model_rust_ort, init=init)}")
-        print(f"export: {onnx_helpers.inputs_from_onnx_model(model_export, init=init)}")
+        print(f"rust_ort: {helpers.inputs_from_onnx_model(model_rust_ort, init=init)}")
+        print(f"export: {helpers.inputs_from_onnx_model(model_export, init=init)}")
 
 
 # --- both models in plain ONNX Runtime -------------------------------------------------------------------------------
@@ -253,7 +251,7 @@ def ready(job: Job, path: Path, name: str) -> Path:
     after.unlink(missing_ok=True)
     shutil.copyfile(path, before)
     print(f"run onnxruntime optimization on {path}")
-    n_before, n_after = onnx_helpers.optimize_model(before, after, cuda=job.cuda)
+    n_before, n_after = helpers.optimize_model(before, after, cuda=job.cuda)
     print(f"  {before}: {n_before} nodes\n  {after}: {n_after} nodes")
     return after
 
@@ -261,7 +259,7 @@ def ready(job: Job, path: Path, name: str) -> Path:
 def run_dumped(job: Job, dumped: Dumped) -> tuple[dict[str, Tensor], Row]:
     """One of our models on its first call's inputs, judged against what the compiled run gave."""
     path = ready(job, dumped.runs, f"llama_rust_ort_{job.part}_{dumped.direction}")
-    outputs = onnx_helpers.run_model(path, dumped.tensors("input"), cuda=job.cuda)
+    outputs = helpers.run_model(path, dumped.tensors("input"), cuda=job.cuda)
     actual = dumped.tensors("actual")
     labels = {name: f"{name} (grad of {of})" for name, of in dumped.outputs("GradAOTOutput").items()}
     pairs = [(labels.get(name, name), actual.get(name), value, "") for name, value in outputs.items()]
@@ -282,7 +280,7 @@ def run_exported(job: Job, feeds: dict[str, Tensor]) -> tuple[dict[str, Tensor],
     """
     path = job.exported
     try:
-        return onnx_helpers.run_model(ready(job, path, path.stem), feeds, cuda=job.cuda), []
+        return helpers.run_model(ready(job, path, path.stem), feeds, cuda=job.cuda), []
     except Refused as refused:
         reason = str(refused)
     print(f"ONNX Runtime refuses {path}: {reason}")
@@ -292,7 +290,7 @@ def run_exported(job: Job, feeds: dict[str, Tensor]) -> tuple[dict[str, Tensor],
     twin = path.with_suffix(".precision.onnx")
     subprocess.run([find_binary(), "widen", str(path), str(twin)], check=True, stdout=subprocess.DEVNULL)
     print(f"in its stead: {twin}, the same model with bfloat16 computed in float32 and rounded (rust-ort widen)")
-    outputs = onnx_helpers.run_model(ready(job, twin, twin.stem), feeds, cuda=job.cuda)
+    outputs = helpers.run_model(ready(job, twin, twin.stem), feeds, cuda=job.cuda)
     return outputs, [Row(what=what, left_out=reason, stand_in=twin.name)]
 
 

@@ -17,16 +17,17 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+import rust_ort
+from rust_ort.call.client import Client
+from rust_ort.observe.graph_info import GraphInfo, in_order
+from rust_ort.options import Options
 from rust_ort.studies import llama_models
 from rust_ort.studies.llama_models import Study
-
-if TYPE_CHECKING:
-    from rust_ort.backend import GraphInfo
 
 PARTS = ("attention", "decoder", "model")
 MAX_REL_TO_MAX = 1e-4
@@ -84,8 +85,6 @@ class Outcome:
 
 def rows_of(part: str, graphs: Sequence[GraphInfo]) -> list[Row]:
     """One row a compiled graph, forward before backward: all its parts and compared calls together."""
-    from rust_ort.graph_info import in_order
-
     rows = []
     for graph in in_order(graphs):
         verdicts = [verdict for _, verdict in graph.verdicts]
@@ -192,8 +191,6 @@ def _now(study: Study) -> float:
 
 def run_part(name: str, arguments: argparse.Namespace) -> Outcome:
     """Run, dump, compare and time one part."""
-    import rust_ort
-
     outcome = Outcome()
     size = llama_models.SIZES[arguments.size]
     study = llama_models.build(name, size, attention=arguments.attention, device=arguments.device)
@@ -218,9 +215,6 @@ def run_part(name: str, arguments: argparse.Namespace) -> Outcome:
 
 def counted_nodes() -> tuple[int, int]:
     """(nodes on ONNX Runtime, nodes in eager) that the executors counted, all runs together."""
-    from rust_ort.client import Client
-    from rust_ort.options import Options
-
     counters = Client.get(Options.parse({})).status()["counters"]
     return int(counters["nodes_on_ort"]), int(counters["nodes_in_eager"])
 

@@ -21,7 +21,10 @@ from typing import Any
 
 import torch
 
-from rust_ort.graph_info import GraphInfo, NodeVerdict
+import rust_ort
+from rust_ort.call.client import Client
+from rust_ort.observe.graph_info import GraphInfo, NodeVerdict
+from rust_ort.options import Options
 from rust_ort.studies import llama_models
 from rust_ort.studies.main_job import aligned, cotangent_of
 
@@ -88,9 +91,6 @@ class PeakMemory:
 
 def processes() -> list[int]:
     """This process, its daemon, the daemon's executors."""
-    from rust_ort.client import Client
-    from rust_ort.options import Options
-
     status = Client.get(Options.parse({})).status()
     return [os.getpid(), status["daemon"]["pid"], *(executor["pid"] for executor in status["executors"])]
 
@@ -125,8 +125,6 @@ def step(call: Callable[[Any], torch.Tensor], module: Any, parameters: Sequence[
 
 def run(name: str, arguments: argparse.Namespace) -> Outcome:
     """Everything about one precision."""
-    import rust_ort
-
     study = llama_models.build(arguments.part, llama_models.SIZES[arguments.size], attention=arguments.attention)
     outcome = Outcome(precision=name)
     with precision(study, name) as call:

@@ -1,0 +1,86 @@
+"""The clients of this process: a link to a daemon, and what tensors travel over it for."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from collections.abc import Sequence
+
+import torch
+
+from rust_ort.call.part import Part
+from rust_ort.call.staging import staged_ref
+from rust_ort.link import daemon, wire
+from rust_ort.link.connection import allow_spinning, threads
+from rust_ort.link.futex import check_platform
+from rust_ort.link.link import Link
+from rust_ort.link.specs import PartSpec, Verdict, set_tolerance, verdicts_from
+from rust_ort.memory import process
+from rust_ort.options import Options, Tolerance
+
+_clients: dict[tuple[str, int, bool], Client] = {}
+_clients_lock = threading.Lock()
+
+
+class Client(Link):
+    """A link that prepares parts and compares tensors."""
+
+    @staticmethod
+    def get(options: Options) -> Client:
+        """The client of this socket and these lease settings; nothing is connected yet."""
+        check_platform()
+        key = (daemon.socket_path(options.socket), threads(options), allow_spinning(options))
+        with _clients_lock:
+            client = _clients.get(key)
+            if client is None:
+                client = _clients[key] = Client(key[0], options)
+            return client
+
+    def part(self, spec: PartSpec, options: Options) -> Part:
+        """A prepared part. Errors: ClientError for a model the runtime refuses, DaemonFault."""
+        part = Part(self, spec, options)
+        part.prepare()
+        return part
+
+    def compare(
+        self,
+        pairs: Sequence[tuple[str, torch.Tensor | None, torch.Tensor | None, str]],
+        tolerance: Tolerance | None = None,
+    ) -> list[Verdict]:
+        """A verdict for each (name, reference, candidate, why there is nothing to compare or "")."""
+        connection = self.connection()
+        request = wire.Request()
+        request.compare_tensors.SetInParent()
+        held: list[object] = []
+        for name, reference, candidate, reason in pairs:
+            pair = wire.TensorPair(name=name, not_compared=reason)
+            for side, tensor in (("reference", reference), ("candidate", candidate)):
+                if tensor is not None and not reason:
+                    getattr(pair, side).CopyFrom(staged_ref(f"{side} of {name!r}", tensor, held))
+            if not reason and (reference is None or candidate is None):
+                pair.not_compared = f"there is no {'reference' if reference is None else 'candidate'}"
+            request.compare_tensors.pairs.append(pair)
+        set_tolerance(request.compare_tensors.tolerance, tolerance)
+        return verdicts_from(connection.ask(request, keep=held))
+
+
+def _after_fork_in_child() -> None:
+    global _clients_lock
+    _clients_lock = threading.Lock()
+    for client in _clients.values():
+        client.lock = threading.RLock()
+        connection, client._connection = client._connection, None
+        client._dump = None  # it goes on in the process that opened it
+        if connection is not None:
+            connection.forget()
+
+
+process.after_fork_in_child.append(_after_fork_in_child)
+
+
+@atexit.register
+def _close_all() -> None:
+    for client in list(_clients.values()):
+        connection = client._connection
+        if connection is not None:
+            connection.close()

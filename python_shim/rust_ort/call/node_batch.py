@@ -1,0 +1,147 @@
+"""Requests that compare nodes of a part: values in, two verdicts a node out. Judging is the daemon's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from rust_ort.call.part import Part
+from rust_ort.call.staging import staged_ref
+from rust_ort.link import wire
+from rust_ort.link.specs import Verdict, set_tolerance, verdict_from, verdicts_from
+from rust_ort.memory import process
+from rust_ort.memory.layout import ONNX_CODE, Layout
+from rust_ort.options import Tolerance
+
+Value = torch.Tensor | int | float
+
+
+@dataclass(kw_only=True)
+class NodeFeed:
+    """A value that nodes read. candidate: as it drifted; the reference itself where nothing could drift."""
+
+    name: str
+    reference: Value
+    candidate: Value
+
+
+@dataclass(kw_only=True)
+class NodeValue:
+    """A node to run. `candidate` and `local` are made here and written by the executor; local None: not judged."""
+
+    name: str
+    reference: torch.Tensor
+    reference_ns: int = 0
+    candidate: torch.Tensor = field(init=False)
+    local: torch.Tensor | None = field(init=False, default=None)
+    judge: bool = True
+
+    def __post_init__(self) -> None:
+        self.candidate = self._like_reference()
+        if self.judge:
+            self.local = self._like_reference()
+
+    def _like_reference(self) -> torch.Tensor:
+        return process.arena().empty(Layout(self.reference.dtype, self.reference.shape, None))[0]
+
+
+@dataclass(kw_only=True)
+class NotCompared:
+    """A node without anything to compare, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodesOf:
+    """One part's comparison of nodes in one call."""
+
+    part: Part
+    step: int
+
+    def compare(
+        self,
+        feeds: Sequence[NodeFeed],
+        values: Sequence[NodeValue | NotCompared],
+        *,
+        tolerance: Tolerance | None,
+        cumulative_tolerance: Tolerance | None,
+    ) -> list[tuple[Verdict, Verdict]]:
+        """(local, cumulative) of each value that is judged or not compared, in order. Fills candidates and locals."""
+        connection = self.part.prepare()
+        request = wire.Request()
+        message = request.compare_nodes
+        message.handle = self.part.handle
+        self._name(message)
+        held: list[object] = []
+        for feed in feeds:
+            entry = message.feeds.add(name=feed.name)
+            entry.reference.CopyFrom(_ref(f"reference of {feed.name!r}", feed.reference, held))
+            same = feed.candidate is feed.reference
+            entry.candidate.CopyFrom(
+                entry.reference if same else _ref(f"candidate of {feed.name!r}", feed.candidate, held)
+            )
+        for value in values:
+            entry = message.values.add(name=value.name)
+            if isinstance(value, NotCompared):
+                entry.not_compared = value.reason
+                continue
+            entry.reference_ns, entry.judge = value.reference_ns, value.judge
+            entry.reference.CopyFrom(_ref(f"reference of {value.name!r}", value.reference, held))
+            entry.candidate.CopyFrom(_ref(value.name, value.candidate, held))
+            if value.local is not None:
+                entry.local.CopyFrom(_ref(value.name, value.local, held))
+        set_tolerance(message.tolerance, tolerance)
+        set_tolerance(message.cumulative_tolerance, cumulative_tolerance)
+        return _verdicts(connection.ask(request, keep=held))
+
+    def settle(self, value: NodeValue, exact: torch.Tensor) -> tuple[Verdict, Verdict]:
+        """The verdicts of a local mismatch when its value in float64 is known."""
+        request = wire.Request()
+        message = request.settle_node
+        self._name(message)
+        message.name = value.name
+        held: list[object] = []
+        for name, tensor in (("exact", exact), ("reference", value.reference), ("local", value.local)):
+            getattr(message, name).CopyFrom(_ref(f"{name} of {value.name!r}", tensor, held))
+        return _verdicts(self.part.client.connection().ask(request, keep=held))[0]
+
+    def finish(
+        self, plain: Sequence[tuple[str, torch.Tensor, torch.Tensor]], *, dump: bool, tolerance: Tolerance | None
+    ) -> list[Verdict]:
+        """Ends the comparison; a verdict for each (output, instrumented session's value, plain session's)."""
+        request = wire.Request()
+        message = request.finish_nodes
+        self._name(message)
+        message.dump = dump
+        held: list[object] = []
+        for name, instrumented, candidate in plain:
+            pair = message.plain.add(name=name)
+            pair.reference.CopyFrom(_ref(name, instrumented, held))
+            pair.candidate.CopyFrom(_ref(name, candidate, held))
+        set_tolerance(message.tolerance, tolerance)
+        return verdicts_from(self.part.client.connection().ask(request, keep=held))
+
+    def _name(self, message: Any) -> None:
+        message.graph_id, message.part, message.step = self.part.spec.graph.graph_id, self.part.spec.part, self.step
+
+
+def _ref(what: str, value: Any, held: list[object]) -> Any:
+    if isinstance(value, int | float):
+        value = torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else torch.int64)
+    return staged_ref(what, value, held)
+
+
+def _verdicts(compared: Any) -> list[tuple[Verdict, Verdict]]:
+    return [(verdict_from(entry.local), verdict_from(entry.cumulative)) for entry in compared.verdicts]
+
+
+def can_travel(value: object) -> bool:
+    """Whether a value of eager may be a feed or a reference."""
+    if isinstance(value, torch.Tensor):
+        return value.is_cpu and value.layout is torch.strided and value.dtype in ONNX_CODE
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,305 @@
+"""One prepared model: its preparation, its calls over a lane, and its observed calls through the daemon."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.profiler import record_function
+
+from rust_ort.call.staging import CallPlan, InputSlot, PlanMismatch, restrided, staged_ref, tensor_ref
+from rust_ort.errors import ClientError, DaemonLost, ExecutorLost, RustOrtError
+from rust_ort.link import wire
+from rust_ort.link.connection import Connection
+from rust_ort.link.lanes import RUNNING
+from rust_ort.link.link import Link
+from rust_ort.link.specs import PartSpec, Verdict, set_tolerance, verdicts_from
+from rust_ort.memory import process
+from rust_ort.memory.arena import Arena
+from rust_ort.options import Options, Tolerance
+from rust_ort.torch_private import profiler_runs, set_grad_enabled
+
+MAX_PLANS = 32
+
+_call_ids = itertools.count(1)
+_parts: weakref.WeakSet[Part] = weakref.WeakSet()
+
+
+class Part:
+    """A prepared model. Calls from several threads run side by side."""
+
+    def __init__(self, client: Link, spec: PartSpec, options: Options) -> None:
+        self.client = client
+        self.spec = spec
+        self.options = options
+        self.prepared: Any = None  # the Prepared message of the newest preparation
+        self._inputs = [f"input {i} {name!r} of {spec.graph.name}" for i, name in enumerate(spec.input_names)]
+        self._handle = 0
+        self._dump_epoch = 0
+        self._connection: Connection | None = None
+        self._arena: Arena | None = None
+        self._plans: dict[object, CallPlan] = {}
+        self._plans_lock = threading.Lock()
+        self._plan: CallPlan | None = None
+        self._held = client.releases.watch(self, spec.graph.graph_id)
+        self._dead = client.releases.dead
+        _parts.add(self)
+
+    @property
+    def handle(self) -> int:
+        """What the newest preparation is named by, in its lease."""
+        return self._handle
+
+    # --- preparation ---
+
+    def prepare(self, *, again: bool = False) -> Connection:
+        """Sends graph and model to the current connection, unless it has them. again: a dump was opened since, which
+        is to have them."""
+        connection = self._connection
+        if connection is not None and connection.lives() and not again:
+            return connection
+        with self.client.lock:
+            connection = self.client.leased()
+            if connection is self._connection and not again:
+                return connection
+            if (self.spec.graph.graph_id, self.spec.graph.name) not in connection.graphs or again:
+                self.client.register_on(connection, self.spec.graph)
+            epoch = connection.dump_epoch
+            if connection is self._connection:
+                self._dump_epoch = epoch
+                return connection
+            prepared = connection.ask(self._prepare_request())
+            self._held.add(connection, prepared.handle)
+            got = [value.name for value in prepared.inputs], [value.name for value in prepared.outputs]
+            if got != (self.spec.input_names, self.spec.output_names):
+                raise ClientError(
+                    f"the model's inputs and outputs are {got[0]} and {got[1]}, "
+                    f"expected {self.spec.input_names} and {self.spec.output_names}",
+                    graph=self.spec.graph.name,
+                )
+            if self._arena is not process.arena():
+                self._plans.clear()
+                self._plan = None
+                self._arena = process.arena()
+            self.prepared = prepared
+            self._handle = prepared.handle
+            self._dump_epoch = epoch
+            self._connection = connection
+            return connection
+
+    def _prepare_request(self) -> Any:
+        request = wire.Request()
+        message = request.prepare_part
+        message.graph_id = self.spec.graph.graph_id
+        message.part = self.spec.part
+        message.model = self.spec.model
+        message.provenance_json = self.spec.provenance_json
+        message.fx_values.update(self.spec.fx_values)
+        message.named_values.extend(self.spec.named_values)
+        message.session.optimization = self.options.ort_optimization
+        message.session.config.update(self.options.session_options)
+        for library in self.spec.custom_op_libraries:
+            message.session.custom_op_libraries.add(**vars(library))
+        for name, entries in self.options.providers or ():
+            message.session.providers.add(name=name).options.update(entries)
+        return request
+
+    # --- the call ---
+
+    def __call__(self, inputs: Sequence[torch.Tensor | int | float], *, eager_nodes: int = 0) -> list[torch.Tensor]:
+        """The outputs. eager_nodes: eager compute nodes that ran beside this part since the graph's last call.
+
+        Errors: ClientError for an input that cannot be sent, DaemonFault, ExecutorLost, DaemonLost; after a loss the
+        next call works. A peer that was lost before it began with this call is replaced within it.
+        """
+        if self._dead:
+            self.client.release_dead()
+        if profiler_runs():
+            with self._profiled():
+                return self._called(inputs, eager_nodes)
+        return self._called(inputs, eager_nodes)
+
+    def _profiled(self) -> record_function:
+        """The range by which torch's profiler shows the part."""
+        return record_function(f"rust_ort: {self.spec.graph.name} part {self.spec.part}")
+
+    def _called(self, inputs: Sequence[torch.Tensor | int | float], eager_nodes: int) -> list[torch.Tensor]:
+        try:
+            return self._call(inputs, eager_nodes)
+        except _NotBegun:
+            pass
+        try:
+            return self._call(inputs, eager_nodes)
+        except _NotBegun as lost:
+            raise lost.error from None
+
+    def _call(self, inputs: Sequence[torch.Tensor | int | float], eager_nodes: int) -> list[torch.Tensor]:
+        connection = self._connection
+        if connection is None or connection.dead is not None:
+            connection = self.prepare()
+        handle = self._handle
+        grad = torch.is_grad_enabled()
+        if grad:
+            set_grad_enabled(False)
+        try:
+            plan = self._plan
+            if plan is None:
+                plan = self._planned(inputs)
+            arena = self._arena
+            assert arena is not None
+            try:
+                buffer, locations, held = plan.gather(arena, inputs)
+            except PlanMismatch:
+                plan = self._planned(inputs)
+                buffer, locations, held = plan.gather(arena, inputs)
+            outputs = []
+            for layout in plan.outputs:
+                tensor, location = arena.empty(layout)
+                outputs.append(tensor)
+                locations.append(location)
+            if connection.dead is not None:
+                # Announcing a new segment found the peer lost.
+                raise _NotBegun(connection.error(self.spec.graph.name))
+            self._exchange(connection, handle, plan, locations, eager_nodes, (inputs, buffer, held, outputs))
+            plan.buffers.append(buffer)
+            if plan.fixups:
+                for i, layout in plan.fixups:
+                    outputs[i] = restrided(outputs[i], layout.stride)
+            return outputs
+        finally:
+            if grad:
+                set_grad_enabled(True)
+
+    def _exchange(
+        self, connection: Connection, handle: int, plan: CallPlan, locations: list[int], eager_nodes: int, holds: object
+    ) -> None:
+        """One call over a lane. holds: everything the executor reads and writes."""
+        lanes = connection.lanes
+        assert lanes is not None
+        try:
+            lane = lanes.take(connection)
+            try:
+                if not lane.open:
+                    connection.open_lane(lane)
+                n_outputs = len(plan.outputs)
+                record = (next(_call_ids), handle, plan.n_inputs, n_outputs, eager_nodes, len(plan.descriptors), 0)
+                lane.write(plan, plan.descriptors, plan.pack, locations, record)
+            except BaseException:
+                lanes.give(lane)
+                raise
+        except (ExecutorLost, DaemonLost) as error:
+            raise _NotBegun(error) from None
+        try:
+            lane.publish()
+            lane.wait(connection)
+        except BaseException as error:
+            lanes.abandon(lane, holds)
+            if isinstance(error, ExecutorLost | DaemonLost):
+                if not lane.words[RUNNING]:
+                    raise _NotBegun(error) from None
+                raise connection.error(self.spec.graph.name) from None
+            raise
+        status = lane.status()
+        if status == 0:
+            lanes.give(lane)
+            return
+        kind, code, text = lane.error()
+        lanes.give(lane)
+        raise wire.make_error(
+            kind=kind, code=code, message=text, graph=self.spec.graph.name, log=connection.executor_log
+        )
+
+    def _planned(self, inputs: Sequence[object]) -> CallPlan:
+        names = self.spec.input_names
+        if len(inputs) != len(names):
+            raise ClientError(f"expected {len(names)} inputs ({', '.join(names)}), got {len(inputs)}")
+        dynamic = callable(self.spec.outputs)
+        slots = [InputSlot(what, value, keep_value=dynamic) for what, value in zip(self._inputs, inputs, strict=True)]
+        key = tuple((slot.dtype, slot.shape, slot.is_number, slot.value) for slot in slots)
+        plan = self._plans.get(key)
+        if plan is None:
+            outputs = self.spec.outputs
+            specs = outputs(inputs) if callable(outputs) else outputs
+            if len(specs) != len(self.spec.output_names):
+                raise ClientError(f"expected {len(self.spec.output_names)} output specs, got {len(specs)}")
+            plan = CallPlan(slots, specs)
+            with self._plans_lock:  # not the client's: another thread may hold that while a session is built
+                while len(self._plans) >= MAX_PLANS:
+                    self._plans.pop(next(iter(self._plans)))
+                self._plans[key] = plan
+        self._plan = plan
+        return plan
+
+    # --- the observed call ---
+
+    def observed(
+        self,
+        inputs: Sequence[torch.Tensor | int | float],
+        *,
+        step: int,
+        dump: bool,
+        references: Sequence[torch.Tensor] | None,
+        tolerance: Tolerance | None = None,
+        eager_nodes: int = 0,
+    ) -> tuple[list[torch.Tensor], list[Verdict], str]:
+        """One call through the daemon: (outputs, a verdict for each output, the folder of the data set or "").
+
+        references: eager's outputs; None compares nothing and gives no verdicts. Errors: as of a call.
+        """
+        connection = self.prepare()
+        if dump and self._dump_epoch != connection.dump_epoch:
+            # The dump was opened since: it has neither graph nor model yet.
+            connection = self.prepare(again=True)
+        with torch.no_grad():
+            plan = self._planned(inputs)
+            arena = process.arena()
+            buffer, locations, held = plan.gather(arena, inputs)
+            allocated = [arena.empty(layout) for layout in plan.outputs]
+            request = wire.Request()
+            run = request.run_observed
+            run.call.call_id = next(_call_ids)
+            run.call.handle = self._handle
+            run.call.eager_nodes = eager_nodes
+            for location, slot in zip(locations, plan.slots, strict=True):
+                run.call.inputs.append(tensor_ref(location, slot.code, slot.shape))
+            for (_, location), layout in zip(allocated, plan.outputs, strict=True):
+                run.call.outputs.append(tensor_ref(location, layout.code, layout.shape))
+            run.graph_id, run.part, run.step = self.spec.graph.graph_id, self.spec.part, step
+            run.dump, run.compare = dump, references is not None
+            for name, reference in zip(self.spec.output_names, references or (), strict=references is not None):
+                run.references.append(staged_ref(f"reference of {name!r}", reference, held))
+            set_tolerance(run.tolerance, tolerance)
+            try:
+                with self._profiled():
+                    answer = connection.ask(request, keep=(inputs, buffer, held, allocated))
+            except (ExecutorLost, DaemonLost) as lost:
+                connection.hold((inputs, buffer, held, allocated))
+                raise connection.loss(lost, self.spec.graph.name) from None
+            plan.buffers.append(buffer)
+            outputs = [tensor for tensor, _ in allocated]
+            for i, layout in plan.fixups:
+                outputs[i] = restrided(outputs[i], layout.stride)
+            return outputs, verdicts_from(answer.comparison), str(answer.dump)
+
+
+class _NotBegun(Exception):
+    """The peer was lost before it looked at the call."""
+
+    def __init__(self, error: RustOrtError) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+def _after_fork_in_child() -> None:
+    for part in list(_parts):
+        part._plans_lock = threading.Lock()
+        part._connection = None
+        part._plans = {}
+        part._plan = None
+
+
+process.after_fork_in_child.append(_after_fork_in_child)

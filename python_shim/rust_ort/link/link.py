@@ -1,0 +1,204 @@
+"""The process's way to a daemon: a connection that is made anew after a loss, and what is asked of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import threading
+from typing import Any
+
+from rust_ort.errors import DaemonFault, DaemonLost, ExecutorLost, RustOrtError
+from rust_ort.link import wire
+from rust_ort.link.connection import Connection, bury, connected
+from rust_ort.link.releases import Releases
+from rust_ort.link.specs import DumpSpec, GraphSpec
+from rust_ort.memory import process
+from rust_ort.options import Options
+
+log = logging.getLogger("rust_ort")
+
+
+class Link:
+    """A process's way to one daemon. Thread-safe; after a loss or a fork the next use connects anew."""
+
+    def __init__(self, path: str, options: Options) -> None:
+        self.path = path
+        self.options = options
+        self.lock = threading.RLock()
+        self.releases = Releases()
+        self._connection: Connection | None = None
+        self._dump: DumpSpec | None = None
+
+    def connection(self) -> Connection:
+        """The live connection, made when there is none. Errors: ClientError, DaemonLost, DaemonFault."""
+        connection = self._connection
+        if connection is not None:
+            # A loss may wait unread on the socket: what is asked now shall not fail for it.
+            with contextlib.suppress(DaemonLost, ExecutorLost):
+                connection.check()
+                return connection
+        with self.lock:
+            old = self._connection
+            if old is not None and old.dead is None:
+                return old
+            self._connection = None
+            arena = process.arena()
+            if old is not None:
+                if old.announce in arena.listeners:
+                    arena.listeners.remove(old.announce)
+                bury(old)
+            fresh = connected(self.path)
+            try:
+                with arena.lock:
+                    for segment in list(arena.segments.values()):
+                        fresh.attach(segment)
+                    arena.listeners.append(fresh.announce)
+                if self._dump is not None:
+                    self._open(fresh, self._dump, clean=False)
+            except BaseException:
+                with contextlib.suppress(ValueError):
+                    arena.listeners.remove(fresh.announce)
+                fresh.close()
+                raise
+            self._connection = fresh
+            return fresh
+
+    def build(self) -> str:
+        """Which build of the daemon answers; "" when none does."""
+        with contextlib.suppress(DaemonFault):
+            return self.connection().daemon_build
+        return ""
+
+    def leased(self) -> Connection:
+        """A connection with an executor."""
+        connection = self.connection()
+        if connection.lanes is None:
+            with self.lock:
+                connection = self.connection()
+                connection.lease(self.options)
+        return connection
+
+    def close(self) -> None:
+        """Disconnects; the next use connects anew."""
+        with self.lock:
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                listeners = process.arena().listeners
+                if connection.announce in listeners:
+                    listeners.remove(connection.announce)
+                connection.close()
+
+    def release_dead(self) -> None:
+        """Tells the daemon which graphs died; when another thread prepares something, a later request does. What fails
+        is told by whatever is asked next."""
+        connection = self._connection
+        if connection is None or not (self.releases.dead or connection.orphans):
+            return
+        if not self.lock.acquire(blocking=False):
+            return
+        try:
+            if connection is self._connection and connection.dead is None:
+                self.releases.tell(connection)
+        except RustOrtError as error:
+            log.debug("graphs could not be released: %s", error)
+        finally:
+            self.lock.release()
+
+    # --- dumps and counters ---
+
+    def open_dump(
+        self, *, folder: str, run: str, clean: bool = False, calls: str = "first", run_json: str = "{}"
+    ) -> str:
+        """Opens a dump of everything that follows; its path. calls: "none", "first" or "all"."""
+        spec = DumpSpec(folder=os.path.abspath(folder), run=run, calls=calls, run_json=run_json)
+        with self.lock:
+            path = self._open(self.connection(), spec, clean=clean)
+            self._dump = spec
+        return path
+
+    @staticmethod
+    def _open(connection: Connection, spec: DumpSpec, *, clean: bool) -> str:
+        request = wire.Request()
+        request.open_dump.folder = spec.folder
+        request.open_dump.run = spec.run
+        request.open_dump.clean = clean
+        request.open_dump.calls = wire.DUMP_CALLS[spec.calls]
+        request.open_dump.run_json = spec.run_json
+        path = str(connection.ask(request).path)
+        connection.dump_epoch += 1
+        connection.dump_spec = spec
+        return path
+
+    def close_dump(self) -> None:
+        """Ends the dump; everything handed over is on disk or reported lost when this returns."""
+        with self.lock:
+            spec, self._dump = self._dump, None
+            connection = self._connection
+            # After a loss there is nothing open: the daemon that had it wrote what it was given.
+            if spec is not None and connection is not None and connection.dead is None:
+                connection.dump_spec = None
+                self._empty("close_dump", connection)
+
+    def flush_dump(self) -> None:
+        """Returns when everything handed over so far is on disk. Errors: DaemonFault saying what was lost."""
+        if self._dump is not None:
+            self._empty("flush_dump", self.connection())
+
+    @staticmethod
+    def _empty(name: str, connection: Connection) -> None:
+        request = wire.Request()
+        getattr(request, name).SetInParent()
+        connection.ask(request)
+
+    def register(self, graph: GraphSpec) -> None:
+        """Tells the daemon of a graph; for graphs without any part. Parts do it by themselves."""
+        self.register_on(self.connection(), graph)
+
+    def register_on(self, connection: Connection, graph: GraphSpec) -> None:
+        """As `register`, on this connection. An open dump gets the graph and those of its parts that are prepared."""
+        if graph.watched is None:
+            graph.watched = self.releases.watch(graph, graph.graph_id)
+        request = wire.Request()
+        message = request.register_graph
+        message.graph_id = graph.graph_id
+        message.name = graph.name
+        message.direction = wire.DIRECTIONS[graph.direction]
+        for name in ("dynamo_text", "joint_text", "fx_text", "parts_json", "compute_nodes", "eager_nodes"):
+            setattr(message, name, getattr(graph, name))
+        connection.ask(request)
+        connection.graphs.add((graph.graph_id, graph.name))
+
+    def plan(self, key: str) -> bytes | None:
+        """What `put_plan` kept under 64 hex digits, in whatever process; None: nothing."""
+        request = wire.Request()
+        request.get_plan.graph_id = key
+        answer = self.connection().ask(request)
+        return bytes(answer.plan) if answer.found else None
+
+    def put_plan(self, key: str, plan: bytes) -> None:
+        """Keeps what was exported of a graph for later processes. Empty: it is counted as exported, not kept."""
+        request = wire.Request()
+        request.put_plan.graph_id = key
+        request.put_plan.plan = plan
+        self.connection().ask(request)
+
+    def report_eager(self, graph: GraphSpec | str, eager_nodes: int) -> None:
+        """Counts eager nodes of a graph that ran without any part."""
+        self.release_dead()
+        request = wire.Request()
+        request.report_eager.graph_id = graph if isinstance(graph, str) else graph.graph_id
+        request.report_eager.eager_nodes = eager_nodes
+        connection = self.connection()
+        if isinstance(graph, GraphSpec) and (graph.graph_id, graph.name) not in connection.graphs:
+            self.register_on(connection, graph)
+        connection.ask(request)
+
+    def status(self) -> dict[str, Any]:
+        """What `rust-ort status --json` prints."""
+        self.release_dead()
+        request = wire.Request()
+        request.get_status.SetInParent()
+        status: dict[str, Any] = json.loads(self.connection().ask(request).json)
+        return status

@@ -1,0 +1,134 @@
+"""What the daemon is told of graphs, parts and dumps, and the verdicts it gives."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from rust_ort.errors import ClientError
+from rust_ort.link import wire
+from rust_ort.options import Tolerance
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputSpec:
+    """An output's tensor. stride: None for row-major, else the strides that eager gives."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int, ...] | None = None
+
+
+@dataclass(kw_only=True)
+class GraphSpec:
+    """One AOT graph, as RegisterGraph sends it. direction: "forward", "backward" or "inference"."""
+
+    graph_id: str
+    name: str
+    direction: str
+    dynamo_text: str = ""
+    joint_text: str = ""
+    fx_text: str = ""
+    parts_json: str = ""
+    compute_nodes: int = 0
+    eager_nodes: int = 0
+    watched: object = field(default=None, init=False, repr=False, compare=False)
+    """By whoever tells the daemon when it is gone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CustomOpLibrary:
+    """A shared library of custom operators, as it was when a graph was compiled for it."""
+
+    path: str
+    len_bytes: int
+    modified_ns: int
+
+    @staticmethod
+    def at(path: str) -> CustomOpLibrary:
+        """Errors: ClientError when it cannot be looked at."""
+        try:
+            found = os.stat(path)
+        except OSError as error:
+            raise ClientError(f"custom operator library {path}: {error.strerror}", code="BAD_OPTION") from error
+        return CustomOpLibrary(path=path, len_bytes=found.st_size, modified_ns=found.st_mtime_ns)
+
+
+@dataclass(kw_only=True)
+class PartSpec:
+    """One model of a graph, as PreparePart sends it, and the tensors it gives.
+
+    outputs: one spec an output, or a function of the inputs of a call (SymInts are plain ints) that returns them.
+    """
+
+    graph: GraphSpec
+    part: int
+    model: bytes
+    provenance_json: str = "{}"
+    fx_values: dict[str, str] = field(default_factory=dict)
+    named_values: list[str] = field(default_factory=list)
+    input_names: list[str]
+    output_names: list[str]
+    outputs: list[OutputSpec] | Callable[[Sequence[object]], list[OutputSpec]]
+    custom_op_libraries: list[CustomOpLibrary] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What a comparison found. kind: "match", "mismatch", "not_compared" or "failed"."""
+
+    name: str
+    kind: str
+    reason: str
+    metrics: dict[str, Any] | None
+    max_abs: float
+    max_rel_to_max: float
+    outside: int
+
+
+def not_compared(name: str, reason: str) -> Verdict:
+    """The verdict where there is nothing to compare."""
+    return Verdict(
+        name=name, kind="not_compared", reason=reason, metrics=None, max_abs=0.0, max_rel_to_max=0.0, outside=0
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DumpSpec:
+    """An open dump, as it is opened again after a loss."""
+
+    folder: str
+    run: str
+    calls: str
+    run_json: str
+
+
+def verdicts_from(comparison: Any) -> list[Verdict]:
+    """The verdicts of a Comparison message."""
+    return [verdict_from(entry) for entry in comparison.verdicts]
+
+
+def verdict_from(entry: Any) -> Verdict:
+    """The verdict of a TensorVerdict message."""
+    return Verdict(
+        name=entry.name,
+        kind=wire.VERDICT_KINDS.get(entry.verdict, "failed"),
+        reason=entry.reason,
+        metrics=json.loads(entry.metrics_json) if entry.metrics_json else None,
+        max_abs=entry.max_abs,
+        max_rel_to_max=entry.max_rel_to_max,
+        outside=entry.outside,
+    )
+
+
+def set_tolerance(message: Any, tolerance: Tolerance | None) -> None:
+    """Fills a Tolerance message; None leaves it absent: by each tensor's dtype."""
+    if tolerance is not None:
+        message.SetInParent()
+        for name in ("atol", "rtol", "scale", "equal_nan"):
+            setattr(message, name, getattr(tolerance, name))

@@ -1,0 +1,12 @@
+"""What is kept of graphs and their calls: dumps, eager's values beside the candidate's, and what comparing gave.
+
+| file | what it does |
+|---|---|
+| graph_info.py | what is known of each graph that this process compiled |
+| session.py | dumps, and which calls are in them |
+| reference.py | eager's values of a graph |
+| nodes.py | eager node by node beside the candidate, under compare="nodes" |
+| values.py, state.py | the named values in what a model takes and gives; what a comparison puts back and copies |
+| sides.py | the two runs of a comparison, and the pairs that they come to |
+| verdicts.py, report.py | by which tolerance, and why something is not compared; what it all came to |
+"""

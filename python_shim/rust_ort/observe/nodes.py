@@ -1,0 +1,348 @@
+"""compare="nodes": eager runs an AOT graph node by node, and hands each node's value over to be compared.
+
+The reference walks beside the candidate, part by part, and draws the same random numbers. Of a part, nodes go over in
+batches, so that what is alive at a time stays under a bound: references, candidates and locals of the batch, and what
+later nodes read of the batches before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import operator
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from rust_ort.call.node_batch import NodeFeed, NodesOf, NodeValue, NotCompared, can_travel
+from rust_ort.call.part import Part
+from rust_ort.export.partition import EagerNode, is_compute
+from rust_ort.export.plan import Plan, PlannedPart
+from rust_ort.export.provenance import module_path, operator_name, source_line
+from rust_ort.link.specs import Verdict, not_compared
+from rust_ort.memory.layout import Layout
+from rust_ort.memory.process import arena
+from rust_ort.observe.graph_info import GraphInfo, NodeVerdict
+from rust_ort.observe.reference import generators, set_generators
+from rust_ort.observe.verdicts import fits, half_tolerance
+from rust_ort.options import Options, Tolerance
+from rust_ort.progress import progress, tick
+from rust_ort.torch_private import autocast_off, pytree
+
+log = logging.getLogger("rust_ort")
+
+COPIES = 4
+"""Of a node's value while its batch is judged: eager's, its copy in shared memory, the candidate, the local one."""
+
+KEPT_COPIES = 3
+"""Of a value that a later batch reads: the local one is gone."""
+
+BATCH_NODES = 256
+
+
+@dataclass(kw_only=True)
+class _Known:
+    """A value that later nodes may read. reference: in shared memory; candidate: ONNX Runtime's."""
+
+    reference: torch.Tensor | int | float
+    candidate: torch.Tensor | int | float
+
+
+class GraphNodes:
+    """The comparison of one call of a graph. `at(part)` takes the reference up to that part."""
+
+    def __init__(self, *, plan: Plan, info: GraphInfo, options: Options, inputs: Sequence[Any], step: int) -> None:
+        self._plan = plan
+        self._info = info
+        self._options = options
+        self._step = step
+        self._interpreter = fx.Interpreter(plan.cut.outer)
+        self._interpreter.args_iter = iter(inputs)
+        self._nodes = iter(plan.cut.outer.graph.nodes)
+        self._generators = generators()
+        left = [n for n in info.eager if fits(options.compare_only, (n.name, n.op, n.module))]
+        info.add_nodes(step, [_left_to_eager(node) for node in left], [])
+
+    def run(self, part: Part, planned: PlannedPart, candidates: Sequence[Any]) -> PartNodes:
+        """Compares every node of the part that is next in the graph. candidates: what the part is called with."""
+        with self._as_reference():
+            call = self._next_part()
+            interpreter = self._interpreter
+            references = interpreter.fetch_args_kwargs_from_env(call)[0]
+            nodes = PartNodes(
+                of=NodesOf(part=part, step=self._step), planned=planned, info=self._info, options=self._options
+            )
+            interpreter.env[call] = nodes.run(references, candidates)
+            self._forget(call)
+        return nodes
+
+    def _next_part(self) -> fx.Node:
+        node: fx.Node
+        for node in self._nodes:
+            if node.op == "call_module":
+                return node
+            self._interpreter.env[node] = self._interpreter.run_node(node)
+            self._forget(node)
+        raise AssertionError("a part was called that the graph does not have")
+
+    def _forget(self, node: fx.Node) -> None:
+        for last in self._interpreter.user_to_last_uses.get(node, ()):
+            del self._interpreter.env[last]
+
+    @contextlib.contextmanager
+    def _as_reference(self) -> Iterator[None]:
+        """The reference's generators go on where it left them; the candidate's are untouched."""
+        candidates = generators()
+        set_generators(self._generators)
+        try:
+            with torch.no_grad(), autocast_off():
+                yield
+        finally:
+            self._generators = generators()
+            set_generators(candidates)
+
+
+@dataclass(kw_only=True)
+class PartNodes:
+    """One part's nodes in one call. `references`: {FX name: eager's value} of the part's outputs."""
+
+    of: NodesOf
+    planned: PlannedPart
+    info: GraphInfo
+    options: Options
+    references: dict[str, Any] = field(default_factory=dict)
+    verdicts: list[NodeVerdict] = field(default_factory=list)
+    _known: dict[str, _Known] = field(default_factory=dict)
+    _instrumented: dict[str, torch.Tensor] = field(default_factory=dict)
+    _batch: list[tuple[fx.Node, NodeValue | NotCompared]] = field(default_factory=list)
+    _batch_bytes: int = 0
+    _kept_bytes: int = 0
+    _stopped_by: str = ""
+
+    def run(self, references: Sequence[Any], candidates: Sequence[Any]) -> tuple[Any, ...]:
+        """Eager's values of what the part returns. candidates: in the order of the part's placeholders."""
+        graph = self.planned.graph.module.graph
+        self._named = frozenset(self.planned.translated.named_values)
+        self._outputs = {node.name for node in pytree.tree_leaves(graph.output_node().args[0])}
+        self._last_use = _last_uses(graph)
+        placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+        for node, reference, candidate in zip(placeholders, references, candidates, strict=True):
+            self._know(node, reference, candidate)
+        interpreter = fx.Interpreter(self.planned.graph.module, garbage_collect_values=False)
+        interpreter.args_iter = iter(references)
+        with progress(f"{self.info.name}: comparing with eager", unit="nodes", total=len(graph.nodes)):
+            self._compare(interpreter)
+        returned = interpreter.fetch_args_kwargs_from_env(graph.output_node())[0][0]
+        nodes = pytree.tree_leaves(graph.output_node().args[0])
+        self.references = dict(zip((node.name for node in nodes), pytree.tree_leaves(returned), strict=True))
+        return tuple(pytree.tree_leaves(returned))
+
+    def _compare(self, interpreter: fx.Interpreter) -> None:
+        """Runs the part in eager and has its nodes judged, batch by batch."""
+        for node in self.planned.graph.module.graph.nodes:
+            if node.op == "output":
+                break
+            start = time.perf_counter_ns()
+            value = interpreter.env[node] = interpreter.run_node(node)
+            if node.op == "call_function":
+                self._take(node, value, time.perf_counter_ns() - start)
+            full = len(self._batch) >= BATCH_NODES
+            if full or self._batch_bytes + self._kept_bytes > self.options.compare_memory:
+                self._judge(interpreter.env)
+            tick()
+        self._judge(interpreter.env)
+
+    def finish(self, plain: Mapping[str, torch.Tensor], *, dump: bool) -> None:
+        """Judges what observing changed, and hands the verdicts to the graph's record."""
+        pairs = [
+            (name, instrumented, plain[name]) for name, instrumented in self._instrumented.items() if name in plain
+        ]
+        changed = self.of.finish(pairs, dump=dump, tolerance=self._drift)
+        self.info.add_nodes(self.of.step, self.verdicts, changed)
+
+    @property
+    def _drift(self) -> Tolerance | None:
+        """Of values that have drifted."""
+        return self.options.tolerance or half_tolerance(self.info.lowest_precision)
+
+    # --- collecting ---
+
+    def _know(self, node: fx.Node, reference: Any, candidate: Any) -> None:
+        if node.name in self._last_use and can_travel(reference) and can_travel(candidate):
+            self._known[node.name] = _Known(reference=reference, candidate=candidate)
+
+    def _take(self, node: fx.Node, value: Any, nanoseconds: int) -> None:
+        if isinstance(value, torch.Tensor):
+            entry = self._entry(node, value, nanoseconds)
+            if isinstance(entry, NodeValue):
+                self._batch_bytes += COPIES * value.nbytes
+            elif not _selected(node, self.options.compare_only):
+                return
+            self._batch.append((node, entry))
+        elif isinstance(value, int | float):  # a size: exact by definition, and not judged
+            if node.name in self._named and can_travel(value):
+                self._known[node.name] = _Known(reference=value, candidate=value)
+        elif not any(user.target is operator.getitem and user.name in self._named for user in node.users):
+            self._batch.append((node, NotCompared(name=node.name, reason="none of its results is used")))
+
+    def _entry(self, node: fx.Node, value: torch.Tensor, nanoseconds: int) -> NodeValue | NotCompared:
+        if node.name not in self._named:
+            return NotCompared(name=node.name, reason="the ONNX model has no value of its own for it")
+        if not can_travel(value):
+            return NotCompared(name=node.name, reason=f"{value.dtype} on {value.device} cannot be compared")
+        if self._stopped_by:
+            return NotCompared(
+                name=node.name, reason=f"after the first mismatch, {self._stopped_by} (option compare_stop)"
+            )
+        return NodeValue(
+            name=node.name,
+            reference=_shared(value),
+            reference_ns=nanoseconds,
+            judge=_selected(node, self.options.compare_only),
+        )
+
+    # --- judging ---
+
+    def _judge(self, env: dict[fx.Node, Any]) -> None:
+        """Sends the batch, keeps its verdicts, forgets what no later node reads."""
+        batch, self._batch, self._batch_bytes = self._batch, [], 0
+        if not batch:
+            return
+        values = [value for _, value in batch]
+        computed = {value.name for value in values if isinstance(value, NodeValue)}
+        feeds = [
+            NodeFeed(name=name, reference=known.reference, candidate=known.candidate)
+            for name in _read_by([node for node, _ in batch], computed)
+            if (known := self._known.get(name)) is not None
+        ]
+        judged = [(node, value) for node, value in batch if isinstance(value, NotCompared) or value.judge]
+        verdicts = self.of.compare(
+            feeds,
+            values,
+            tolerance=self.options.tolerance,
+            cumulative_tolerance=self._drift,
+        )
+        for (node, value), (local, cumulative) in zip(judged, verdicts, strict=True):
+            # Where float64 is NaN too, NaN is no rounding: it equals NaN only under equal_nan.
+            nan = bool((local.metrics or {}).get("both_nan"))
+            if local.kind == "mismatch" and isinstance(value, NodeValue) and not nan:
+                local, cumulative = self._settled(node, value, (local, cumulative), env)
+            self._keep(node, local, cumulative)
+        for node, value in batch:
+            if isinstance(value, NodeValue):
+                self._known[node.name] = _Known(reference=value.reference, candidate=value.candidate)
+                if node.name in self._outputs:
+                    self._instrumented[node.name] = value.candidate
+        self._forget(batch[-1][0], env)
+
+    def _settled(
+        self, node: fx.Node, value: NodeValue, verdicts: tuple[Verdict, Verdict], env: Mapping[fx.Node, Any]
+    ) -> tuple[Verdict, Verdict]:
+        exact = in_float64(node, env)
+        return verdicts if exact is None else self.of.settle(value, exact)
+
+    def _keep(self, node: fx.Node, local: Verdict, cumulative: Verdict) -> None:
+        source = node.args[0] if node.target is operator.getitem else node
+        assert isinstance(source, fx.Node)
+        verdict = NodeVerdict(
+            part=self.planned.graph.index,
+            name=node.name,
+            op=operator_name(source),
+            module=module_path(source),
+            source=source_line(source),
+            local=local,
+            cumulative=cumulative,
+        )
+        self.verdicts.append(verdict)
+        if verdict.is_wrong and not self._stopped_by and self.options.compare_stop == "first":
+            self._stopped_by = node.name
+
+    def _forget(self, done: fx.Node, env: dict[fx.Node, Any]) -> None:
+        """Drops every value whose last reader has been judged. Outputs stay until the part returns."""
+        for name in [name for name in self._known if self._dead(name, done)]:
+            del self._known[name]
+        for node in [node for node in env if self._dead(node.name, done) and node.name not in self._outputs]:
+            del env[node]
+        made = (known.reference for name, known in self._known.items() if name in self._named)
+        self._kept_bytes = KEPT_COPIES * sum(value.nbytes for value in made if isinstance(value, torch.Tensor))
+
+    def _dead(self, name: str, done: fx.Node) -> bool:
+        last = self._last_use.get(name)
+        return last is None or not last > done
+
+
+def _left_to_eager(node: EagerNode) -> NodeVerdict:
+    verdict = not_compared(node.name, f"ran in eager: {node.reason}")
+    return NodeVerdict(
+        part=None, name=node.name, op=node.op, module=node.module, source=node.source, local=verdict, cumulative=verdict
+    )
+
+
+def in_float64(node: fx.Node, env: Mapping[fx.Node, Any]) -> torch.Tensor | None:
+    """What `node` makes of eager's values in float64; None where the operator cannot."""
+    if node.target is operator.getitem:
+        source, index = node.args
+        assert isinstance(source, fx.Node) and isinstance(index, int)
+        made = _called_in_float64(source, env)
+        exact = made[index] if isinstance(made, tuple | list) else None
+    else:
+        exact = _called_in_float64(node, env)
+    return exact if isinstance(exact, torch.Tensor) and exact.dtype is torch.float64 else None
+
+
+def _called_in_float64(node: fx.Node, env: Mapping[fx.Node, Any]) -> Any:
+    def wide(value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.dtype.is_floating_point:
+            return value.double()
+        return torch.float64 if isinstance(value, torch.dtype) and value.is_floating_point else value
+
+    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: env[n])
+    args, kwargs = pytree.tree_map(wide, (args, kwargs))
+    assert callable(node.target)
+    try:
+        return node.target(*args, **kwargs)
+    except (RuntimeError, TypeError, ValueError) as error:
+        log.debug("%s has no float64 opinion: %s", node.name, error)
+        return None
+
+
+def _shared(value: torch.Tensor) -> torch.Tensor:
+    """A row-major copy in shared memory."""
+    return arena().empty(Layout(value.dtype, value.shape, None))[0].copy_(value.detach())
+
+
+def _last_uses(graph: fx.Graph) -> dict[str, fx.Node]:
+    """{FX name: the last node that reads its value, through nodes without a value of their own too}."""
+    last: dict[str, fx.Node] = {}
+    for node in graph.nodes:
+        for source in _sources(node):
+            last[source.name] = node
+    return last
+
+
+def _sources(node: fx.Node) -> Iterator[fx.Node]:
+    """What a node reads; of a node that unpacks, also what the unpacked one reads."""
+    for source in node.all_input_nodes:
+        yield source
+        if node.target is operator.getitem:
+            yield from source.all_input_nodes
+
+
+def _read_by(nodes: Sequence[fx.Node], computed: set[str]) -> list[str]:
+    """Names of values that nodes read and that are not made among them, in the order of first use."""
+    return list(
+        dict.fromkeys(source.name for node in nodes for source in _sources(node) if source.name not in computed)
+    )
+
+
+def _selected(node: fx.Node, patterns: Sequence[str]) -> bool:
+    """Whether a pattern is the node's name, operator or module."""
+    if not is_compute(node) and node.target is not operator.getitem:
+        return False
+    source = node.args[0] if node.target is operator.getitem else node
+    assert isinstance(source, fx.Node)
+    return fits(patterns, (node.name, operator_name(source), module_path(source)))

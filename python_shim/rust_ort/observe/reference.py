@@ -1,0 +1,111 @@
+"""The reference: an FX graph run node by node in eager, with the values that are asked for by name."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import fx
+
+from rust_ort.memory import process
+from rust_ort.torch_private import autocast_off, torchs_own_compiles
+
+
+class Reference(fx.Interpreter):
+    """Eager interpreter of an AOT graph. `capture`: FX names whose values are kept in `values`."""
+
+    def __init__(self, gm: fx.GraphModule, *, capture: Collection[str]) -> None:
+        super().__init__(gm)
+        self._capture = frozenset(capture)
+        self.values: dict[str, Any] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        value = super().run_node(n)
+        if n.name in self._capture:
+            self.values[n.name] = value
+        return value
+
+
+def run_reference(
+    gm: fx.GraphModule, inputs: Sequence[object], *, capture: Collection[str]
+) -> tuple[Any, dict[str, Any]]:
+    """(outputs, {FX name: value}) of `gm` in eager. The random generators are left as they were found."""
+    interpreter = Reference(gm, capture=capture)
+    with rng_kept(), torch.no_grad(), autocast_off():
+        outputs = interpreter.run(*inputs)
+    return outputs, interpreter.values
+
+
+@contextmanager
+def in_eager() -> Iterator[None]:
+    """Inside, nothing compiles and nothing compiled runs, in any thread: no module that `torch.compile` or
+    `model.compile()` made, no function decorated with it further down. The reference is never the backend itself.
+    Only what torch's higher-order operators compile to run in eager, they compile as ever.
+
+    torch has one stance a process: of threads that are inside at once, the last to leave gives it back.
+    """
+    global _inside, _stance
+    with _stance_lock:
+        if _inside == 0:
+            with ExitStack() as stack:
+                stack.enter_context(torchs_own_compiles())
+                stack.callback(torch.compiler.set_stance("force_eager").__exit__, None, None, None)
+                _stance = stack.pop_all()
+        _inside += 1
+    try:
+        yield
+    finally:
+        with _stance_lock:
+            _inside -= 1
+            if _inside == 0:
+                _stance.close()
+
+
+_inside = 0
+_stance = ExitStack()
+_stance_lock = threading.Lock()
+
+
+@contextmanager
+def rng_kept() -> Iterator[None]:
+    """Restores the state of every generator on exit, so that what follows draws the same numbers."""
+    before = generators()
+    try:
+        yield
+    finally:
+        set_generators(before)
+
+
+Generators = tuple[torch.Tensor, list[torch.Tensor] | None]
+
+
+def generators() -> Generators:
+    """State of every generator."""
+    return torch.get_rng_state(), torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+
+
+def set_generators(states: Generators) -> None:
+    """Sets the state of every generator."""
+    cpu, cuda = states
+    torch.set_rng_state(cpu)
+    if cuda is not None:
+        torch.cuda.set_rng_state_all(cuda)
+
+
+_one_at_a_time = threading.RLock()
+
+
+def one_at_a_time() -> AbstractContextManager[Any]:
+    """The lock of comparisons and explanations: while one has its reference, nothing compiled runs in this process."""
+    return _one_at_a_time
+
+
+def _after_fork_in_child() -> None:
+    global _one_at_a_time
+    _one_at_a_time = threading.RLock()
+
+
+process.after_fork_in_child.append(_after_fork_in_child)

@@ -1,0 +1,253 @@
+"""What a comparison came to: as text, as rows, as JSON, as an exception."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rust_ort.errors import ClientError, NumericMismatch
+from rust_ort.link.specs import Verdict
+from rust_ort.observe.graph_info import GraphInfo, NodeVerdict
+
+SCHEMA_VERSION = 2
+"""Of Report.to_json. 2: metrics, nodes, what is missing."""
+
+NO_CALL = (
+    "no call was compared; call the model under compare='outputs' or 'nodes' first (what an equal backend compiled "
+    "before is in that one's report)"
+)
+SHOWN_WRONG = 5
+SHOWN_NODES = 20
+_KINDS = ("match", "mismatch", "not_compared", "failed")
+
+
+@dataclass(kw_only=True)
+class Report:
+    """Eager against the backend. `verdicts`: one a value compared, or not compared with the reason. `missing`: what
+    was asked for by name and is not there; with any the report is not ok. `graphs`: what the backend compiled."""
+
+    verdicts: list[Verdict] = field(default_factory=list)
+    graphs: list[GraphInfo] = field(default_factory=list)
+    missing: list[Verdict] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """At least one value matched; no value and no node's own kernel is outside tolerance or failed; all that was
+        asked for by name was compared."""
+        matched = any(verdict.kind == "match" for verdict in self.verdicts)
+        return matched and not self._wrong and self.first_wrong_node is None and not self.missing
+
+    @property
+    def nodes(self) -> list[tuple[str, NodeVerdict]]:
+        """(graph, verdicts) of every FX node, under the option compare="nodes"."""
+        return [(graph.name, node) for graph in self.graphs for _, node in graph.nodes]
+
+    @property
+    def first_wrong_node(self) -> tuple[str, NodeVerdict] | None:
+        """(graph, node) of the first node whose own kernel differs from eager on eager's inputs, or failed."""
+        return next(((graph, node) for graph, node in self.nodes if node.is_wrong), None)
+
+    @property
+    def _wrong(self) -> list[Verdict]:
+        """Values outside tolerance or without a comparable counterpart, the worst first."""
+        wrong = [verdict for verdict in self.verdicts if verdict.kind in ("mismatch", "failed")]
+        return sorted(wrong, key=_badness, reverse=True)
+
+    def check(self) -> Report:
+        """This report, when it is ok.
+
+        Errors: NumericMismatch that names the worst values and the first wrong node; ClientError when nothing was
+        compared, or not all that was asked for by name.
+        """
+        if self.ok:
+            return self
+        blamed = self.first_wrong_node
+        if self._wrong or blamed is not None:
+            graph, node = (blamed[0], blamed[1].name) if blamed is not None else ("", "")
+            raise NumericMismatch(self._mismatch_message(), code="MISMATCH", graph=graph, node=node)
+        reasons = dict.fromkeys(
+            f"{verdict.name}: {verdict.reason}" for verdict in self.missing or self.verdicts if verdict.reason
+        )
+        what = "not all that was asked for was compared" if self.missing else "nothing was compared with eager"
+        lines = list(reasons) or [NO_CALL]
+        raise ClientError("\n  ".join([f"{what}, so nothing is known to match:", *lines]), code="NOT_COMPARED")
+
+    def _mismatch_message(self) -> str:
+        wrong = self._wrong
+        lines = [f"{len(wrong)} of {len(self.verdicts)} values differ from eager's:"]
+        lines += [f"  {_sentence(verdict)}" for verdict in wrong[:SHOWN_WRONG]]
+        if len(wrong) > SHOWN_WRONG:
+            lines.append(f"  and {len(wrong) - SHOWN_WRONG} more")
+        if self.first_wrong_node is not None:
+            lines.append("first wrong node: {}: {}".format(*self.first_wrong_node))
+        elif not self.nodes:
+            lines.append("options={'compare': 'nodes'} names the node to blame")
+        return "\n".join(lines)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One flat dict a verdict, all with the same keys: `pandas.DataFrame(report.rows())`.
+
+        judged: "value" (an output, a gradient, a buffer), or of a node "local" and "cumulative". Numbers are the
+        daemon's metrics, nested ones joined by "_", e.g. worst_reference; None where there are none.
+        """
+        rows = [_row(verdict, judged="value") for verdict in [*self.verdicts, *self.missing]]
+        for graph in self.graphs:
+            for step, node in graph.nodes:
+                where = {"graph": graph.name, "step": step, "part": node.part, "op": node.op, "module": node.module,
+                         "source": node.source}  # fmt: skip
+                rows.append(_row(node.local, judged="local", **where))
+                rows.append(_row(node.cumulative, judged="cumulative", **where))
+        keys = dict.fromkeys(key for row in rows for key in row)
+        return [dict.fromkeys(keys) | row for row in rows]
+
+    def to_json(self) -> str:
+        """The report as JSON; a number that JSON lacks is "nan", "inf" or "-inf"."""
+        plain = {
+            "schema": SCHEMA_VERSION,
+            "ok": self.ok,
+            "verdicts": [_plain(verdict) for verdict in self.verdicts],
+            "missing": [_plain(verdict) for verdict in self.missing],
+            "graphs": [
+                {
+                    "name": graph.name,
+                    "direction": graph.direction,
+                    "compute_nodes": graph.compute_nodes,
+                    "fallen_back": graph.fallen_back,
+                    "eager": [{"node": node.name, "op": node.op, "reason": node.reason} for node in graph.eager],
+                    "nodes": [_plain_node(step, node) for step, node in graph.nodes],
+                }
+                for graph in self.graphs
+            ],
+        }
+        return json.dumps(plain, indent=1, allow_nan=False)
+
+    def __str__(self) -> str:
+        shown = [*self.verdicts, *self.missing]
+        width = max([len(verdict.name) for verdict in shown] + [4])
+        lines = [f"{'name':<{width}}  {'verdict':<12}  {'max |c-r|':>9}  {'/max |r|':>9}  outside"]
+        for verdict in shown:
+            numbers = (
+                f"{verdict.max_abs:>9.2e}  {verdict.max_rel_to_max:>9.2e}  {verdict.outside}"
+                if verdict.kind in ("match", "mismatch")
+                else str(verdict.reason)
+            )
+            lines.append(f"{verdict.name:<{width}}  {verdict.kind:<12}  {numbers}")
+        worst = next((verdict for verdict in self._wrong if verdict.kind == "mismatch"), None)
+        if worst is not None:
+            lines.append(f"worst: {_sentence(worst)}")
+        return "\n".join([*lines, *self._summary()])
+
+    def _summary(self) -> list[str]:
+        """Counts, and the first wrong node."""
+        nodes = sum(graph.onnxruntime_nodes for graph in self.graphs)
+        eager = sum(graph.eager_nodes for graph in self.graphs)
+        counts = Counter(verdict.kind for verdict in [*self.verdicts, *self.missing])
+        found = ", ".join(f"{counts[kind]} {kind}" for kind in _KINDS if counts[kind]) or "nothing compared"
+        lines = [f"{found}; {len(self.graphs)} graphs, {nodes} nodes on ONNX Runtime, {eager} in eager"]
+        lines += [f"{graph.name}: {graph.fallen_back}" for graph in self.graphs if graph.fallen_back]
+        if self.nodes:
+            kinds = Counter(node.local.kind for _, node in self.nodes)
+            lines.append("nodes: " + ", ".join(f"{count} {kind}" for kind, count in kinds.items()))
+        if self.first_wrong_node is not None:
+            lines.append("first wrong node: {}: {}".format(*self.first_wrong_node))
+        return lines
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the verdicts, and the nodes whose own kernel does not match."""
+        values = [
+            (v.name, v.kind, f"{v.max_abs:.2e}", f"{v.max_rel_to_max:.2e}", v.outside, v.reason)
+            for v in [*self.verdicts, *self.missing]
+        ]
+        made = html_table(("name", "verdict", "max |c-r|", "/max |r|", "outside", "reason"), values)
+        wrong = [(graph, node) for graph, node in self.nodes if node.is_wrong]
+        if wrong:
+            nodes = [(graph, n.name, n.op, n.module, n.source, n.local.reason) for graph, n in wrong[:SHOWN_NODES]]
+            made += html_table(("graph", "wrong node", "operator", "module", "source", "its own kernel"), nodes)
+        return made + html_lines(self._summary())
+
+
+def html_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """An HTML table; every cell is escaped."""
+
+    def line(tag: str, cells: Sequence[object]) -> str:
+        return "<tr>" + "".join(f"<{tag}>{html.escape(str(cell))}</{tag}>" for cell in cells) + "</tr>"
+
+    return "<table>" + line("th", header) + "".join(line("td", row) for row in rows) + "</table>"
+
+
+def html_lines(lines: Iterable[str]) -> str:
+    """Lines of text as HTML, escaped."""
+    return "<p>" + "<br>".join(html.escape(line) for line in lines) + "</p>"
+
+
+def _badness(verdict: Verdict) -> float:
+    """What cannot be compared at all is worst, then what differs most of its size."""
+    if verdict.kind == "failed" or math.isnan(verdict.max_rel_to_max):
+        return math.inf
+    return verdict.max_rel_to_max
+
+
+def _sentence(verdict: Verdict) -> str:
+    """The daemon's own, which begins with the name; else what is known."""
+    known = verdict.reason or f"max |candidate - reference| {verdict.max_abs:.3e}, {verdict.outside} outside"
+    return known if verdict.name in known else f"{verdict.name}: {known}"
+
+
+def _number(value: float) -> float | str:
+    if math.isfinite(value):
+        return value
+    return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
+
+
+def _plain(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "name": verdict.name,
+        "verdict": verdict.kind,
+        "reason": verdict.reason,
+        "max_abs": _number(verdict.max_abs),
+        "max_rel_to_max": _number(verdict.max_rel_to_max),
+        "outside": verdict.outside,
+        "metrics": verdict.metrics,
+    }
+
+
+def _plain_node(step: int, node: NodeVerdict) -> dict[str, Any]:
+    return {
+        "step": step,
+        "part": node.part,
+        "name": node.name,
+        "op": node.op,
+        "module": node.module,
+        "source": node.source,
+        "local": _plain(node.local),
+        "cumulative": _plain(node.cumulative),
+    }
+
+
+def _row(verdict: Verdict, *, judged: str, **where: Any) -> dict[str, Any]:
+    numbers = _flat(verdict.metrics or {})
+    if not numbers and verdict.kind in ("match", "mismatch"):
+        numbers = {"max_abs": verdict.max_abs, "max_rel_to_max": verdict.max_rel_to_max, "outside": verdict.outside}
+    named = {"name": verdict.name, "judged": judged, "verdict": verdict.kind, "reason": verdict.reason}
+    return named | dict.fromkeys(("graph", "step", "part", "op", "module", "source")) | where | numbers
+
+
+_NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+def _flat(metrics: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Nested metrics with joined names; lists, such as shapes, as text."""
+    flat: dict[str, Any] = {}
+    for key, value in metrics.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{before}{key}_")
+        elif isinstance(value, list):
+            flat[before + key] = str(value)
+        else:
+            flat[before + key] = _NOT_FINITE.get(value, value) if isinstance(value, str) else value
+    return flat

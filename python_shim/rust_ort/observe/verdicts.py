@@ -1,0 +1,96 @@
+"""What is compared by which tolerance, and why something is not: ran in eager, never compiled, named by no node."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rust_ort.link.specs import Verdict, not_compared
+from rust_ort.observe.graph_info import GraphInfo
+from rust_ort.options import Options, Tolerance
+from rust_ort.torch_private import compile_counters
+
+Pair = tuple[str, Tensor | None, Tensor | None, str]
+"""(name, reference, candidate, why there is nothing to compare or "")."""
+
+
+def fits(patterns: Sequence[str], names: Iterable[str]) -> bool:
+    """Whether one of a node's names, its FX name, operator or module path, is what a pattern says; no pattern: yes."""
+    return not patterns or any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in patterns)
+
+
+def half_tolerance(dtype: torch.dtype | None) -> Tolerance | None:
+    """Tolerance of float32 values that were computed through `dtype`; None: by each tensor's own dtype."""
+    if dtype is None:
+        return None
+    steps = 4 * torch.finfo(dtype).eps
+    return Tolerance(atol=6e-8, rtol=steps, scale=steps)
+
+
+def judged_as_half(pairs: Sequence[Pair], client: Any, half: torch.dtype | None) -> list[Any]:
+    """Verdicts in the order of `pairs`; floats by the steps of `half`. None: all by their own dtype."""
+    if half is None:
+        return list(client.compare(list(pairs), None))
+    wide = [pair[1] is not None and pair[1].dtype.is_floating_point for pair in pairs]
+    floats = iter(client.compare([p for p, w in zip(pairs, wide, strict=True) if w], half_tolerance(half)))
+    others = iter(client.compare([p for p, w in zip(pairs, wide, strict=True) if not w], None))
+    return [next(floats if w else others) for w in wide]
+
+
+def missing(options: Options, graphs: Sequence[GraphInfo]) -> list[Verdict]:
+    """A verdict for each pattern of compare_only by which no node was compared."""
+    if options.compare_only and options.compare != "nodes":
+        why = f"no node is compared under compare={options.compare!r}; use compare='nodes'"
+        return [not_compared("option compare_only", why)]
+    found = []
+    nodes = [node for graph in graphs for _, node in graph.nodes]
+    for pattern in options.compare_only:
+        fitting = [node for node in nodes if fits([pattern], (node.name, node.op, node.module))]
+        if not fitting:
+            found.append(not_compared(f"compare_only {pattern!r}", _no_node(pattern, graphs)))
+        elif all(node.local.kind == "not_compared" for node in fitting):
+            why = f"{fitting[0].name}: {fitting[0].local.reason}"
+            found.append(not_compared(f"compare_only {pattern!r}", why))
+    return found
+
+
+def _no_node(pattern: str, graphs: Sequence[GraphInfo]) -> str:
+    names = [name for graph in graphs for named in (graph.operators, graph.modules) for pair in named.items()
+             for name in pair if name]  # fmt: skip
+    known = list(dict.fromkeys(names))
+    close = difflib.get_close_matches(pattern.strip("*?"), known, n=3, cutoff=0.4)
+    operators = list(dict.fromkeys(operator for graph in graphs for operator in graph.operators.values()))
+    hint = f"the nearest: {', '.join(close)}" if close else f"the operators: {', '.join(operators[:10]) or 'none'}"
+    return f"no node matched {pattern!r}; {hint}"
+
+
+def graph_breaks() -> Counter[str]:
+    """Why Dynamo left code to eager in this process, counted: what broke a graph, or kept it from being made."""
+    counters = compile_counters()
+    return Counter(counters["graph_break"]) | Counter(counters["unimplemented"])
+
+
+def why_eager(graphs: Sequence[GraphInfo], breaks: Mapping[str, int]) -> tuple[str, str]:
+    """Why there is no comparison of (values of the forward, gradients); "" where there is one.
+
+    A value cannot be told to be of one graph, so what one graph of several computed after a daemon's fault is in all.
+    """
+    fallen = [graph for graph in graphs if graph.fallen_back]
+    lost = "; ".join(f"{graph.name}: {graph.fallen_back}" for graph in fallen)
+    reasons = "; ".join(sorted({node.reason for graph in graphs for node in graph.eager}))
+    idle = f"ran in eager: {reasons}" if reasons else why_nothing(breaks)
+    ran = {graph.direction for graph in graphs if graph.parts}
+    forward = lost if any(graph.direction != "backward" for graph in fallen) else "" if ran - {"backward"} else idle
+    return forward, lost or ("" if ran else idle)
+
+
+def why_nothing(breaks: Mapping[str, int]) -> str:
+    """Why the backend was given no graph. breaks: as of `graph_breaks`."""
+    reasons = "; ".join(dict.fromkeys(reason.splitlines()[0] for reason in breaks if reason))
+    return f"no graph was compiled: {reasons or 'torch.compile found nothing to compute on tensors'}"

@@ -1,0 +1,156 @@
+"""Checks of what users hand to compare, explain, dump and the backend: each error names argument, expected and got."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rust_ort.errors import ClientError, OptionError
+from rust_ort.options.table import Options
+
+AUTOCAST = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def shown(value: object) -> str:
+    """A value as an error quotes it: short, of tensors and modules only what they are."""
+    if isinstance(value, Tensor):
+        return f"a tensor {value.dtype}{list(value.shape)}"
+    if isinstance(value, nn.Module):
+        return f"a {type(value).__name__} module"
+    text = repr(value)
+    return f"{text if len(text) <= 80 else text[:77] + '...'} of type {type(value).__name__}"
+
+
+def _written(function: object) -> Any:
+    """What a user wrote: the function behind a decorator or a partial, the __call__ of an object."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    written = inspect.unwrap(function) if callable(function) else function
+    return written if hasattr(written, "__qualname__") or not callable(written) else type(written).__call__
+
+
+def function_name(function: object) -> str:
+    """How a user knows a function: its name and where it is written."""
+    written = _written(function)
+    code = getattr(written, "__code__", None)
+    name = getattr(written, "__qualname__", None) or repr(written)
+    return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code is not None else str(name)
+
+
+def raised_at(error: BaseException, function: object) -> str:
+    """`KeyError: 'foo' at file:line`, the line being the function's own that the error came through."""
+    code = getattr(_written(function), "__code__", None)
+    step, line = error.__traceback__, None
+    while step is not None:
+        if step.tb_frame.f_code is code:
+            line = step.tb_lineno
+        step = step.tb_next
+    where = f" at {code.co_filename}:{line}" if code is not None and line is not None else ""
+    return f"{type(error).__name__}: {error}{where}"
+
+
+def checked_model(function: str, model: object, kwargs: Mapping[str, Any]) -> None:
+    """Errors: ClientError for what cannot be called; OptionError for an option among the model's arguments."""
+    if isinstance(model, type) or not callable(model):
+        got = f"the class {model.__name__}; make one first" if isinstance(model, type) else shown(model)
+        raise ClientError(f"{function} model: expected a module or a function, got {got}", code="BAD_ARGUMENT")
+    known = [entry.name for entry in dataclasses.fields(Options)]
+    for name in kwargs:
+        if name in known and not _takes(model, name):
+            raise OptionError(
+                f"{function} {name}=...: the model takes no argument of that name; an option of the backend goes into "
+                f"options={{{name!r}: ...}}"
+            )
+
+
+def _takes(model: Callable[..., Any], name: str) -> bool:
+    try:
+        parameters = inspect.signature(model.forward if isinstance(model, nn.Module) else model).parameters
+    except (TypeError, ValueError):
+        return True
+    return name in parameters or any(entry.kind is entry.VAR_KEYWORD for entry in parameters.values())
+
+
+def checked_flag(function: str, name: str, value: object) -> bool:
+    """Errors: OptionError."""
+    if not isinstance(value, bool):
+        raise OptionError(f"{function} {name}: expected True or False, got {shown(value)}")
+    return value
+
+
+def checked_choice(function: str, name: str, value: object, choices: tuple[str, ...]) -> str:
+    """Errors: OptionError that names the nearest."""
+    if not isinstance(value, str) or value not in choices:
+        close = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.4)
+        hint = f"; did you mean {close[0]!r}" if close else ""
+        raise OptionError(
+            f"{function} {name}: expected one of {', '.join(map(repr, choices))}, got {shown(value)}{hint}"
+        )
+    return value
+
+
+def checked_autocast(function: str, value: object) -> torch.dtype | None:
+    """The dtype of an autocast region, also by its name. Errors: OptionError for one that autocast has not."""
+    if value is None:
+        return None
+    dtype = AUTOCAST.get(value.removeprefix("torch."), value) if isinstance(value, str) else value
+    if dtype not in AUTOCAST.values() or not isinstance(dtype, torch.dtype):
+        raise OptionError(
+            f"{function} autocast: expected torch.bfloat16, torch.float16, their names, or None for no autocast, got "
+            f"{shown(value)}"
+        )
+    return dtype
+
+
+def checked_loss(function: str, loss: object) -> None:
+    """Errors: OptionError for what is no function of the outputs."""
+    if loss is not None and not callable(loss):
+        raise OptionError(
+            f"{function} loss: expected a function from the model's outputs to a scalar tensor, or None, "
+            f"got {shown(loss)}"
+        )
+
+
+def checked_options(what: str, options: object) -> Mapping[str, Any] | Options | None:
+    """`options` when it is a form that options may have. Errors: OptionError."""
+    if options is None or isinstance(options, Mapping | Options):
+        return options
+    raise OptionError(
+        f"{what} options: expected a dict such as {{'compare': 'nodes'}}, rust_ort.Options or None, "
+        f"got {shown(options)}"
+    )
+
+
+def parsed_options(what: str, options: object) -> Options:
+    """Errors: OptionError, NotAvailableYet."""
+    given = checked_options(what, options)
+    return given if isinstance(given, Options) else Options.parse(given)
+
+
+def checked_run(run: object) -> str:
+    """The name of a dump. Errors: OptionError."""
+    if not isinstance(run, str) or not run or run in (".", "..") or "/" in run or "\0" in run:
+        raise OptionError(
+            f"dump run: expected the name of a folder, got {shown(run)}; the folder above it is the argument folder"
+        )
+    return run
+
+
+def checked_folder(folder: object) -> Path:
+    """The absolute path of a folder that is there or can come to be. Errors: OptionError."""
+    if not isinstance(folder, str | os.PathLike) or not isinstance(os.fspath(folder), str) or not os.fspath(folder):
+        raise OptionError(f"dump folder: expected a path, got {shown(folder)}")
+    path = Path(folder).absolute()
+    existing = next(parent for parent in (path, *path.parents) if os.path.lexists(parent))
+    if not existing.is_dir():
+        raise OptionError(f"dump folder {str(path)!r}: expected a folder, but {existing} is none; name another")
+    return path

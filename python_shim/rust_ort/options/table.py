@@ -1,0 +1,197 @@
+"""Every option in one table: its name, default, check and environment twin."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rust_ort.errors import NotAvailableYet, OptionError
+from rust_ort.options import checks, environment
+from rust_ort.options.environment import ENV_PREFIX
+from rust_ort.options.tolerance import Tolerance
+
+# torchlib's functions are written at the lowest; onnxruntime 1.31 implements up to the highest.
+LOWEST_OPSET, HIGHEST_OPSET = 18, 26
+
+
+def _option(
+    default: Any, check: Callable[[str, Any], Any], env: Callable[[str, str], Any], doc: str, *, factory: bool = False
+) -> Any:
+    metadata = {"check": check, "env": env, "doc": doc}
+    if factory:
+        return field(default_factory=default, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How a graph is exported, run, compared and dumped. `Options.table()` says what each option means.
+
+    `Options.parse` takes what is left out from the environment, RUST_ORT_<NAME>. Errors: OptionError, NotAvailableYet.
+    """
+
+    providers: tuple[tuple[str, dict[str, str]], ...] | None = _option(
+        None,
+        checks.providers,
+        environment.names,
+        "execution providers, names or (name, {options}); None: from the tensors' devices",
+    )
+    opset: int | None = _option(
+        None,
+        checks.count(LOWEST_OPSET, HIGHEST_OPSET, none=True),
+        environment.integer,
+        f"ONNX opset of the exported models, {LOWEST_OPSET} to {HIGHEST_OPSET}; None: {LOWEST_OPSET}",
+    )
+    ort_optimization: str = _option(
+        "all",
+        checks.choice("all", "extended", "basic", "disable"),
+        environment.plain,
+        "level of ONNX Runtime's graph optimizer",
+    )
+    session_options: dict[str, str] = _option(
+        dict, checks.entries, environment.pairs, "session config entries of ONNX Runtime", factory=True
+    )
+    custom_op_libraries: tuple[str, ...] = _option(
+        (), checks.libraries, environment.names, "shared libraries of ONNX Runtime custom operators"
+    )
+    custom_translations: dict[Any, Any] = _option(
+        dict, checks.translations, environment.translations, "{torch operator: onnxscript function}", factory=True
+    )
+    transforms: tuple[Callable[..., Any], ...] = _option(
+        (),
+        checks.callables,
+        environment.functions,
+        "functions ModelProto -> ModelProto or None, run on each exported model",
+    )
+    dump: str | None = _option(None, checks.path, environment.plain, "folder of the run to dump to; None: no dump")
+    dump_calls: str = _option(
+        "first",
+        checks.choice("first", "all", "none"),
+        environment.plain,
+        "calls of each graph to dump with their tensors",
+    )
+    compare: str = _option(
+        "off",
+        checks.choice("off", "outputs", "nodes"),
+        environment.plain,
+        'compare with eager: "off", "outputs" (of each graph) or "nodes" (every FX node)',
+    )
+    compare_every: int = _option(
+        1,
+        checks.count(1, 2**63 - 1, none=False),
+        environment.integer,
+        "compare one call of each graph in so many, the first among them",
+    )
+    compare_only: tuple[str, ...] = _option(
+        (),
+        checks.patterns,
+        environment.names,
+        "patterns of nodes to compare: FX name, operator or module path, with * and ?; (): all",
+    )
+    compare_stop: str = _option(
+        "never",
+        checks.choice("never", "first"),
+        environment.plain,
+        'stop comparing nodes in a call: "never", "first" (mismatch)',
+    )
+    compare_memory: int = _option(
+        2 << 30,
+        checks.count(1, 2**63 - 1, none=False),
+        environment.integer,
+        "bytes that the values of nodes may take at a time",
+    )
+    tolerance: Tolerance | None = _option(
+        None, checks.tolerance, environment.tolerance, "{atol, rtol, scale, equal_nan}; None: by dtype"
+    )
+    on_unsupported: str = _option(
+        "eager", checks.choice("eager", "error"), environment.plain, "what becomes of nodes that ONNX cannot express"
+    )
+    on_daemon_error: str = _option(
+        "error",
+        checks.choice("error", "eager"),
+        environment.plain,
+        "what becomes of a call whose daemon or executor is lost",
+    )
+    share_parameters: bool = _option(
+        False,
+        checks.only(False, checks.flag, "parameters are copied in each call"),
+        environment.flag,
+        "keep parameters in shared memory (not available yet)",
+    )
+    freeze_parameters: bool = _option(
+        False,
+        checks.only(False, checks.flag, "parameters are inputs of the model"),
+        environment.flag,
+        "parameters as constants, for inference (not available yet)",
+    )
+    threads: int | None = _option(
+        None,
+        checks.count(1, 4096, none=True),
+        environment.integer,
+        "threads of the executor's pool; None: one a usable core",
+    )
+    socket: str | None = _option(
+        None, checks.path, environment.plain, "path of the daemon's socket; None: in $XDG_RUNTIME_DIR or /tmp"
+    )
+
+    def __post_init__(self) -> None:
+        for entry in dataclasses.fields(self):
+            kept = entry.metadata["check"](entry.name, getattr(self, entry.name))
+            object.__setattr__(self, entry.name, kept)
+
+    @staticmethod
+    def table() -> list[tuple[str, object, str]]:
+        """(name, default, what it means) of each option, in order."""
+        rows = []
+        for entry in dataclasses.fields(Options):
+            factory = entry.default_factory
+            default = entry.default if factory is dataclasses.MISSING else factory()
+            rows.append((entry.name, default, str(entry.metadata["doc"])))
+        return rows
+
+    @staticmethod
+    def parse(given: Mapping[str, Any] | None = None) -> Options:
+        """Options from a mapping; what it leaves out comes from the environment, then the defaults.
+
+        Errors: OptionError for an unknown name (with the nearest known one) or a bad value.
+        """
+        known = {entry.name: entry for entry in dataclasses.fields(Options)}
+        given = dict(given or {})
+        for name in given:
+            if name not in known:
+                raise OptionError(
+                    f"unknown option {name!r}{checks.nearest(str(name), list(known))}. Known: {', '.join(known)}"
+                )
+        for name, entry in known.items():
+            text = os.environ.get(ENV_PREFIX + name.upper())
+            if name in given or not text:
+                continue
+            try:
+                given[name] = entry.metadata["check"](name, entry.metadata["env"](name, text))
+            except OptionError as error:
+                raise OptionError(f"environment variable {ENV_PREFIX}{name.upper()}: {error}") from None
+            except NotAvailableYet as error:
+                raise NotAvailableYet(f"environment variable {ENV_PREFIX}{name.upper()}: {error}") from None
+        return Options(**given)
+
+
+def described_options(options: Options) -> dict[str, Any]:
+    """Every option by name, as JSON tells it. Functions are told by their names."""
+    return {entry.name: _plain(getattr(options, entry.name)) for entry in dataclasses.fields(options)}
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if hasattr(value, "__qualname__"):
+        return f"{value.__module__}.{value.__qualname__}"
+    return repr(value)

@@ -1,0 +1,292 @@
+"""A compiled AOT graph and how it is called: at once through its only part, or node by node with its parts in place."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from rust_ort.call.client import Client
+from rust_ort.call.part import Part
+from rust_ort.call.staging import as_plain
+from rust_ort.errors import DaemonFault
+from rust_ort.export.partition import may_do_more
+from rust_ort.export.plan import Plan, PlannedPart, restrides
+from rust_ort.link.specs import GraphSpec, Verdict, not_compared
+from rust_ort.observe import session
+from rust_ort.observe.graph_info import GraphInfo, note_call
+from rust_ort.observe.nodes import GraphNodes
+from rust_ort.observe.reference import generators, run_reference, set_generators
+from rust_ort.observe.verdicts import half_tolerance
+from rust_ort.options import Options, Tolerance
+from rust_ort.runtime.fast_path import fast_path
+from rust_ort.torch_private import autocast_off, boxed
+
+log = logging.getLogger("rust_ort")
+
+RETRY_AFTER_S = 10.0
+"""How long a graph compiled without a daemon waits, under on_daemon_error="eager", before it looks for one again."""
+
+_observed = threading.local()
+
+
+class PartRunner:
+    """A part inside the outer graph: takes the part's arguments, returns its values."""
+
+    def __init__(self, part: Part, planned: PlannedPart, info: GraphInfo) -> None:
+        self.part = part
+        self.planned = planned
+        self.index = planned.graph.index
+        self.outputs = planned.tensor_outputs
+        self._pick = planned.pick
+        self._results = planned.results
+        self._info = info
+        self._eager_nodes = len(info.eager) if planned.graph.index == 0 else 0
+
+    def __call__(self, *args: Any) -> tuple[Any, ...]:
+        inputs = [args[position] for position in self._pick]
+        observation = getattr(_observed, "now", None)
+        try:
+            if observation is None:
+                tensors = self.part(inputs, eager_nodes=self._eager_nodes)
+            else:
+                tensors = self.observe(args, inputs, observation)
+        except DaemonFault as fault:
+            fault.part = self.index
+            raise
+        return tuple(tensors[result] if isinstance(result, int) else result(args) for result in self._results)
+
+    def observe(self, args: Sequence[Any], inputs: list[Any], observation: _Observation) -> list[torch.Tensor]:
+        nodes = observation.nodes.run(self.part, self.planned, args) if observation.nodes is not None else None
+        values = nodes.references if nodes is not None else observation.references
+        references = [values[name] for name in self.outputs] if values is not None else None
+        tensors, verdicts, _ = self.part.observed(
+            inputs,
+            step=observation.step,
+            dump=observation.dump,
+            references=references,
+            tolerance=observation.tolerance or half_tolerance(self._info.lowest_precision),
+            eager_nodes=self._eager_nodes,
+        )
+        if references is not None and observation.tolerance is None and self._info.lowest_precision is not None:
+            verdicts = self._exact_where_exact(references, tensors, verdicts, observation)
+        self._info.add_verdicts(observation.step, verdicts)
+        if nodes is not None:
+            nodes.finish(dict(zip(self.outputs, tensors, strict=True)), dump=observation.dump)
+        return tensors
+
+    def _exact_where_exact(
+        self, references: list[torch.Tensor], candidates: list[torch.Tensor], verdicts: Sequence[Any],
+        observation: _Observation,
+    ) -> list[Any]:  # fmt: skip
+        """The wider tolerance of half precision is not for integers and bools: these are judged again."""
+        pairs = [
+            (verdict.name, reference, candidate, "")
+            for verdict, reference, candidate in zip(verdicts, references, candidates, strict=True)
+            if not reference.dtype.is_floating_point
+        ]
+        if not pairs:
+            return list(verdicts)
+        exact = {verdict.name: verdict for verdict in observation.client.compare(pairs, None)}
+        return [exact.get(verdict.name, verdict) for verdict in verdicts]
+
+
+@dataclass(kw_only=True)
+class _Observation:
+    """What is wanted of a call. references: {FX name: eager's value}; nodes: gives them, node by node."""
+
+    step: int
+    dump: bool
+    references: dict[str, Any] | None
+    nodes: GraphNodes | None
+    tolerance: Tolerance | None
+    client: Client
+
+
+class CompiledGraph:
+    """A compiled AOT graph. Called with a list of its inputs (boxed: the list is emptied); returns its outputs."""
+
+    def __init__(
+        self, *, info: GraphInfo, plan: Plan, runners: list[PartRunner] | None, options: Options, graph: GraphSpec,
+        prepare: Callable[[], list[PartRunner]],
+    ) -> None:  # fmt: skip
+        self.info = info
+        info.code = weakref.ref(self)
+        self._options = options
+        self._graph = graph
+        self._plan = plan
+        self._module = plan.cut.module
+        self._prepare = prepare
+        self._preparing = threading.Lock()
+        self._tried_at = time.monotonic()
+        self._compare = options.compare != "off"
+        self._restride_all = restrides(plan.cut.module)
+        self._restride = restrides(plan.cut.outer)
+        placeholders = (node for node in plan.cut.outer.graph.nodes if node.op == "placeholder")
+        self._unused = [position for position, node in enumerate(placeholders) if not node.users]
+        self._runners: list[PartRunner] | None = None
+        self._fast: Callable[[list[Any]], Any] | None = None
+        self._outer: Callable[[list[Any]], Any] | None = None
+        if runners is not None:
+            self._link(runners)
+        self._keep_inputs = options.on_daemon_error == "eager"
+        self._warned = False
+        self._steps = itertools.count()
+
+    def __call__(self, args: list[Any]) -> Any:
+        info = self.info
+        step = next(self._steps)
+        if info.unreachable is not None:
+            self._try_again()
+        note_call(info)
+        if session.current() is not None and session.must_show(info.graph_id, info.name):
+            self._show()
+        compare = self._compare and step % self._options.compare_every == 0
+        if not compare and not session.dump_wanted(info.graph_id, info.name):
+            if self._fast is not None and not self._keep_inputs:
+                return self._fast(args)
+            args[:] = map(as_plain, args)
+            return self._guarded(args, None)
+        args[:] = map(as_plain, args)
+        return self._observed_call(args, step, compare=compare)
+
+    def _link(self, runners: list[PartRunner]) -> None:
+        self._fast = fast_path(self._plan, [runner.part for runner in runners])
+        self._outer = _linked(self._plan, runners)
+        self._runners = runners
+
+    def _try_again(self) -> None:
+        """Prepares the parts that no daemon was there for when the graph was compiled; at most every few seconds."""
+        if time.monotonic() - self._tried_at < RETRY_AFTER_S or not self._preparing.acquire(blocking=False):
+            return
+        try:
+            if self.info.unreachable is not None:
+                self._link(self._prepare())
+                self.info.unreachable = None
+                log.info("%s: the daemon is there now, its parts run on ONNX Runtime", self.info.name)
+        except DaemonFault as fault:
+            self.info.unreachable = fault
+        finally:
+            self._tried_at = time.monotonic()
+            self._preparing.release()
+
+    def _show(self) -> None:
+        """Hands graph and models to a dump that was opened after they were compiled."""
+        session.announce(self._options)
+        if not self._runners:
+            Client.get(self._options).register(self._graph)
+        for runner in self._runners or ():
+            runner.part.prepare(again=True)
+
+    def _observed_call(self, args: list[Any], step: int, *, compare: bool) -> Any:
+        if compare and not self._runners:
+            self.info.add_verdicts(step, [_ran_in_eager(self.info, str(self.info.unreachable or ""))])
+            compare = False
+        by_nodes = compare and self._options.compare == "nodes"
+        inputs = self._reference_inputs(args) if compare else []
+        references = self._references(inputs) if compare and not by_nodes else None
+        with session.data_set(self.info.graph_id, self.info.name) as data_set:
+            step = step if data_set is None else data_set
+            nodes = None
+            if by_nodes:
+                nodes = GraphNodes(plan=self._plan, info=self.info, options=self._options, inputs=inputs, step=step)
+            observation = _Observation(
+                step=step,
+                dump=data_set is not None,
+                references=references,
+                nodes=nodes,
+                tolerance=self._options.tolerance,
+                client=Client.get(self._options),
+            )
+            del inputs
+            return self._guarded(args, observation)
+
+    def _reference_inputs(self, args: list[Any]) -> list[Any]:
+        inputs = list(args)
+        if self._restride_all is not None:
+            self._restride_all(inputs)
+        return inputs
+
+    def _references(self, inputs: list[Any]) -> dict[str, Any]:
+        names = {name for runner in self._runners or () for name in runner.outputs}
+        return run_reference(self._module, inputs, capture=names)[1]
+
+    def _guarded(self, args: list[Any], observation: _Observation | None) -> Any:
+        """Runs the outer graph; on a lost daemon runs it in eager if the options say so, and nothing has run that a
+        second run would do twice."""
+        kept = list(args) if self._keep_inputs else None
+        drawn = generators() if self._keep_inputs and self.info.eager else None
+        try:
+            return self._run(args, observation)
+        except DaemonFault as fault:
+            if kept is None:
+                raise
+            done = self._done_before(fault.part)
+            if done:
+                fault.add_note(f"not run again in eager: {', '.join(done)} ran already and may do more than it returns")
+                raise
+            if observation is not None and (observation.references is not None or observation.nodes is not None):
+                self.info.add_verdicts(observation.step, [_ran_in_eager(self.info, str(fault))])
+            if drawn is not None:  # eager nodes before the loss may have drawn: the rerun draws the same
+                set_generators(drawn)
+            return self._in_eager(kept, fault)
+
+    def _done_before(self, part: int | None) -> list[str]:
+        """Names of the custom operators and collectives that run before a part of the graph."""
+        if part is None:
+            return []
+        name = self._plan.parts[part].graph.name
+        outer = self._plan.cut.outer
+        before = itertools.takewhile(lambda node: node.target != name, outer.graph.nodes)
+        return [node.name for node in before if may_do_more(outer, node)]
+
+    def _run(self, args: list[Any], observation: _Observation | None) -> Any:
+        if not self._runners:
+            if self.info.unreachable is not None:
+                # Raised at every call: without this each raise would add to its traceback and keep the call's inputs.
+                raise self.info.unreachable.with_traceback(None)
+            if self.info.eager:
+                Client.get(self._options).report_eager(self._graph, len(self.info.eager))
+        if self._restride is not None and self.info.eager:
+            self._restride(args)
+        _observed.now, before = observation, getattr(_observed, "now", None)
+        for position in self._unused:
+            args[position] = None
+        try:
+            with autocast_off():
+                assert self._outer is not None
+                return self._outer(args)
+        finally:
+            _observed.now = before
+
+    def _in_eager(self, args: list[Any], fault: DaemonFault) -> Any:
+        self.info.note_fallback(fault)
+        if not self._warned:
+            self._warned = True
+            log.warning("%s runs in eager because on_daemon_error is 'eager': %s", self.info.name, fault)
+        with autocast_off():
+            if self._restride_all is not None:
+                self._restride_all(args)
+            return self._module(*args)
+
+
+def _ran_in_eager(info: GraphInfo, why: str = "") -> Verdict:
+    """Eager is never compared with eager."""
+    reasons = why or "; ".join(sorted({node.reason for node in info.eager})) or "it computes nothing"
+    return not_compared(info.name, f"ran in eager: {reasons}")
+
+
+def _linked(plan: Plan, runners: Sequence[PartRunner]) -> Callable[[list[Any]], Any]:
+    """The outer module with each part replaced by its runner, as a boxed call."""
+    outer = plan.cut.outer
+    for planned, runner in zip(plan.parts, runners, strict=True):
+        delattr(outer, planned.graph.name)
+        object.__setattr__(outer, planned.graph.name, runner)
+    return boxed(outer)

@@ -1,0 +1,471 @@
+"""The operators whose operands need more than a row of the table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from measure.random_graphs.draw import Draw, NotFitting
+from measure.random_graphs.operator import Made, Operator
+
+FUNCTIONS: list[Operator] = []
+
+
+def function(family: str, *, weight: float = 1.0) -> Callable[[Callable[[Draw], Made]], Callable[[Draw], Made]]:
+    """Adds an operator that needs more than a row."""
+
+    def add(make: Callable[[Draw], Made]) -> Callable[[Draw], Made]:
+        FUNCTIONS.append(Operator(name=make.__name__, family=family, make=make, weight=weight))
+        return make
+
+    return add
+
+
+def several(draw: Draw, count: int, text: str) -> str:
+    draw.n_targets = count
+    return text
+
+
+# --- matmul ---
+
+
+@function("matmul", weight=3)
+def matmul(d: Draw) -> str:
+    x = d.f(least=1)
+    inner, *batch = d.size(x, -1), *d.t(x).shape[:-2]
+    kind = d.whole(0, 3)
+    shape = [[inner], [inner, d.whole(1, 4)], [*batch, inner, d.whole(1, 4)], [1, inner, 2]][kind]
+    return f"torch.matmul({x}, {d.sized(shape, d.t(x).dtype)})"
+
+
+@function("matmul", weight=2)
+def mm(d: Draw) -> str:
+    x = d.f(2)
+    return f"torch.mm({x}, {d.sized([d.size(x, 1), d.whole(1, 5)], d.t(x).dtype)})"
+
+
+@function("matmul", weight=2)
+def bmm(d: Draw) -> str:
+    x = d.f(3)
+    return f"torch.bmm({x}, {d.sized([d.size(x, 0), d.size(x, 2), d.whole(1, 4)], d.t(x).dtype)})"
+
+
+@function("matmul")
+def mv(d: Draw) -> str:
+    x = d.f(2)
+    return f"torch.mv({x}, {d.sized([d.size(x, 1)], d.t(x).dtype)})"
+
+
+@function("matmul", weight=2)
+def addmm(d: Draw) -> str:
+    x, columns = d.f(2), d.whole(1, 4)
+    dtype = d.t(x).dtype
+    y = d.sized([d.size(x, 1), columns], dtype)
+    z = d.sized(d.rng.choice([[columns], [d.size(x, 0), columns], [1, columns], []]), dtype)
+    return f"torch.addmm({z}, {x}, {y}, beta={d.one_of(1, 0, 0.5)}, alpha={d.one_of(1, 2)})"
+
+
+@function("matmul")
+def baddbmm(d: Draw) -> str:
+    x, columns = d.f(3), d.whole(1, 4)
+    batch, rows, inner = d.t(x).shape
+    y = d.sized([batch, inner, columns], d.t(x).dtype)
+    z = d.sized(d.rng.choice([[batch, rows, columns], [columns], [1, 1, 1]]), d.t(x).dtype)
+    return f"torch.baddbmm({z}, {x}, {y}, beta={d.one_of(1, 0.5)}, alpha={d.one_of(1, 2)})"
+
+
+@function("matmul")
+def addmv(d: Draw) -> str:
+    x = d.f(2)
+    added, vector = (d.sized([d.size(x, dim)], d.t(x).dtype) for dim in (0, 1))
+    return f"torch.addmv({added}, {x}, {vector}, alpha={d.one_of(1, 2)})"
+
+
+@function("matmul", weight=2)
+def linear(d: Draw) -> str:
+    x, features = d.f(least=1), d.whole(1, 5)
+    dtype = d.t(x).dtype
+    bias = d.sized([features], dtype) if d.flag() else "None"
+    return f"F.linear({x}, {d.sized([features, d.size(x, -1)], dtype)}, {bias})"
+
+
+@function("matmul")
+def attention(d: Draw) -> str:
+    batch, heads, queries, size = (d.whole(1, 2), d.whole(1, 2), d.whole(1, 4), d.whole(1, 4))
+    dtype = d.t(d.f()).dtype
+    q = d.sized([batch, heads, queries, size], dtype)
+    k, v = (d.sized([batch, heads, queries, size], dtype) for _ in range(2))
+    return f"F.scaled_dot_product_attention({q}, {k}, {v}, is_causal={d.flag()})"
+
+
+# --- convolution ---
+
+
+def _convolution(d: Draw, rank: int, *, transposed: bool) -> str:
+    x = d.f(rank + 2)
+    if 0 in d.t(x).shape:
+        raise NotFitting
+    channels = d.size(x, 1)
+    groups = d.rng.choice([g for g in (1, 1, 1, channels) if channels % g == 0])
+    made = d.whole(1, 2)
+    kernel = [d.whole(1, min(3, size + 2)) for size in d.t(x).shape[2:]]
+    shape = [channels, made, *kernel] if transposed else [made * groups, channels // groups, *kernel]
+    dtype = d.t(x).dtype
+    weight = d.sized(shape, dtype)
+    bias = d.sized([made * groups], dtype) if d.flag() else "None"
+    name = f"F.conv_transpose{rank}d" if transposed else f"F.conv{rank}d"
+    return f"{name}({x}, {weight}, {bias}, stride={d.one_of(1, 1, 2)}, padding={d.one_of(0, 1)}, groups={groups})"
+
+
+@function("convolution", weight=2)
+def conv1d(d: Draw) -> str:
+    return _convolution(d, 1, transposed=False)
+
+
+@function("convolution", weight=3)
+def conv2d(d: Draw) -> str:
+    return _convolution(d, 2, transposed=False)
+
+
+@function("convolution", weight=0.7)
+def conv_transpose1d(d: Draw) -> str:
+    return _convolution(d, 1, transposed=True)
+
+
+@function("convolution", weight=0.7)
+def conv_transpose2d(d: Draw) -> str:
+    return _convolution(d, 2, transposed=True)
+
+
+# --- splitting ---
+
+
+@function("join", weight=2)
+def split(d: Draw) -> str:
+    x = d.any(least=1)
+    dim, size = d.dim(x), d.whole(1, 3)
+    return several(d, max(1, -(-d.size(x, dim) // size)), f"torch.split({x}, {size}, {dim})")
+
+
+@function("join", weight=2)
+def split_sizes(d: Draw) -> str:
+    x = d.any(least=1)
+    dim = d.dim(x)
+    first = d.whole(0, d.size(x, dim))
+    return several(d, 2, f"torch.split({x}, [{first}, {d.size(x, dim) - first}], {dim})")
+
+
+@function("join", weight=2)
+def chunk(d: Draw) -> str:
+    x = d.any(least=1)
+    dim, count = d.dim(x), d.whole(1, 3)
+    return several(d, len(d.t(x).chunk(count, dim)), f"torch.chunk({x}, {count}, {dim})")
+
+
+@function("join")
+def tensor_split(d: Draw) -> str:
+    x = d.any(least=1)
+    return several(d, 3, f"torch.tensor_split({x}, 3, {d.dim(x)})")
+
+
+@function("join")
+def unbind(d: Draw) -> str:
+    x = d.any(least=1)
+    dim = d.dim(x)
+    if not 1 <= d.size(x, dim) <= 4:
+        raise NotFitting
+    return several(d, d.size(x, dim), f"torch.unbind({x}, {dim})")
+
+
+@function("join", weight=2)
+def cat_of_dtypes(d: Draw) -> str:
+    x = d.any(least=1)
+    dim = d.dim(x)
+    shape = list(d.t(x).shape)
+    shape[dim] = d.whole(0, 3)
+    return f"torch.cat([{x}, {d.sized(shape, d.dtype())}], {dim})"
+
+
+# --- index ---
+
+
+@function("index", weight=2)
+def index_select(d: Draw) -> str:
+    x = d.any(least=1)
+    dim = d.dim(x)
+    return f"torch.index_select({x}, {dim}, {d.index([d.whole(0, 4)], d.size(x, dim))})"
+
+
+@function("index", weight=2)
+def gather(d: Draw) -> str:
+    x = d.any(least=1)
+    dim = d.dim(x)
+    shape = [d.whole(1, size) if size else 0 for size in d.t(x).shape]
+    shape[dim] = d.whole(1, 4)
+    return f"torch.gather({x}, {dim}, {d.index(shape, d.size(x, dim))})"
+
+
+@function("index")
+def take(d: Draw) -> str:
+    x = d.any(least=1)
+    return f"torch.take({x}, {d.index(d.shape(most=2), d.t(x).numel(), negative=True)})"
+
+
+@function("index")
+def take_along_dim(d: Draw) -> str:
+    x = d.any(least=1)
+    dim = d.dim(x)
+    shape = list(d.t(x).shape)
+    shape[dim] = d.whole(1, 3)
+    return f"torch.take_along_dim({x}, {d.index(shape, d.size(x, dim))}, {dim})"
+
+
+@function("index", weight=2)
+def advanced(d: Draw) -> str:
+    x = d.any(least=1)
+    first = d.index(d.shape(least=1, most=2), d.size(x, 0), negative=True)
+    return f"{x}[{first}]"
+
+
+@function("index", weight=2)
+def advanced_of_two(d: Draw) -> str:
+    x = d.any(least=2)
+    rank, count = d.t(x).dim(), d.whole(1, 3)
+    first, second = d.index([count], d.size(x, 0), negative=True), d.index([count], d.size(x, -1), negative=True)
+    middle = ", :" * (rank - 2)
+    return f"{x}[{first}{middle}, {second}]"
+
+
+@function("index")
+def advanced_and_slice(d: Draw) -> str:
+    x = d.any(least=2)
+    return f"{x}[1:, {d.index([2], d.size(x, 1))}]"
+
+
+@function("index")
+def embedding(d: Draw) -> str:
+    x = d.f(2)
+    padding = d.one_of("None", 0) if d.size(x, 0) else "None"
+    return f"F.embedding({d.index(d.shape(most=2), d.size(x, 0))}, {x}, padding_idx={padding})"
+
+
+def _scattering(d: Draw, *, repeated: bool) -> tuple[str, int, str, str]:
+    """Target, dimension, index, source."""
+    x = d.n(least=1)
+    dim = d.dim(x)
+    shape = [d.whole(1, size) if size else 0 for size in d.t(x).shape]
+    if 0 in shape:
+        raise NotFitting
+    index = d.index(shape, d.size(x, dim)) if repeated else d.permutations(shape, dim % len(shape), d.size(x, dim))
+    return x, dim, index, d.sized(shape, d.t(x).dtype)
+
+
+@function("index", weight=2)
+def scatter(d: Draw) -> str:
+    x, dim, index, source = _scattering(d, repeated=False)
+    return f"torch.scatter({x}, {dim}, {index}, {d.one_of(source, d.one_of(2, -1))})"
+
+
+@function("index", weight=2)
+def scatter_add(d: Draw) -> str:
+    x, dim, index, source = _scattering(d, repeated=True)
+    return f"torch.scatter_add({x}, {dim}, {index}, {source})"
+
+
+@function("index")
+def scatter_reduce(d: Draw) -> str:
+    x, dim, index, source = _scattering(d, repeated=True)
+    how = d.one_of("'sum'", "'amax'", "'amin'", "'prod'", "'mean'")
+    return f"torch.scatter_reduce({x}, {dim}, {index}, {source}, {how}, include_self={d.flag()})"
+
+
+def _rows(d: Draw, *, repeated: bool) -> tuple[str, int, str, list[int]]:
+    """Target, dimension, 1-D index, shape of what goes there."""
+    x = d.n(least=1)
+    dim = d.dim(x)
+    size = d.size(x, dim)
+    count = d.whole(1, 3)
+    index = d.index([count], size) if repeated else d.permutation(size, count)
+    shape = list(d.t(x).shape)
+    shape[dim] = count
+    return x, dim, index, shape
+
+
+@function("index", weight=2)
+def index_add(d: Draw) -> str:
+    x, dim, index, shape = _rows(d, repeated=True)
+    return f"torch.index_add({x}, {dim}, {index}, {d.sized(shape, d.t(x).dtype)}, alpha={d.one_of(1, 2)})"
+
+
+@function("index")
+def index_copy(d: Draw) -> str:
+    x, dim, index, shape = _rows(d, repeated=False)
+    return f"torch.index_copy({x}, {dim}, {index}, {d.sized(shape, d.t(x).dtype)})"
+
+
+@function("index")
+def index_fill(d: Draw) -> str:
+    x, dim, index, _ = _rows(d, repeated=False)
+    return f"torch.index_fill({x}, {dim}, {index}, {d.one_of(2, -1)})"
+
+
+@function("index", weight=2)
+def index_put(d: Draw) -> str:
+    accumulate = d.flag()
+    x = d.n(least=1)
+    count = d.whole(1, 3)
+    index = d.index([count], d.size(x, 0)) if accumulate else d.permutation(d.size(x, 0), count)
+    values = d.sized([count, *d.t(x).shape[1:]], d.t(x).dtype)
+    return f"torch.index_put({x}, ({index},), {values}, accumulate={accumulate})"
+
+
+@function("index")
+def masked_scatter(d: Draw) -> str:
+    x = d.n(least=1)
+    mask = d.sized(d.t(x).shape, torch.bool)
+    return f"torch.masked_scatter({x}, {mask}, {d.sized(d.t(x).shape, d.t(x).dtype)})"
+
+
+@function("index")
+def bucketize(d: Draw) -> str:
+    return f"torch.bucketize({d.f()}, torch.tensor([-1.5, 0.25, 1.0]), right={d.flag()})"
+
+
+@function("index")
+def select_scatter(d: Draw) -> str:
+    x = d.n(least=1)
+    dim = d.dim(x)
+    if d.size(x, dim) == 0:
+        raise NotFitting
+    shape = list(d.t(x).shape)
+    del shape[dim]
+    return f"torch.select_scatter({x}, {d.sized(shape, d.t(x).dtype)}, {dim}, {d.one_of(0, -1)})"
+
+
+@function("index")
+def slice_scatter(d: Draw) -> str:
+    x = d.n(least=1)
+    dim = d.dim(x)
+    shape = list(d.t(x).shape)
+    shape[dim] = len(range(1, shape[dim], 2))
+    return f"torch.slice_scatter({x}, {d.sized(shape, d.t(x).dtype)}, {dim}, 1, None, 2)"
+
+
+# --- losses with classes ---
+
+
+@function("loss", weight=2)
+def cross_entropy(d: Draw) -> str:
+    x = d.f(d.rng.choice((2, 2, 3)))
+    shape = [d.size(x, 0), *d.t(x).shape[2:]]
+    target = d.index(shape, d.size(x, 1))
+    how = d.one_of("'mean'", "'sum'", "'none'")
+    return f"F.cross_entropy({x}, {target}, reduction={how}, label_smoothing={d.one_of(0.0, 0.25)})"
+
+
+@function("loss", weight=2)
+def nll_loss(d: Draw) -> str:
+    x = d.f(2)
+    weight = d.sized([d.size(x, 1)], d.t(x).dtype)
+    target = d.index([d.size(x, 0)], d.size(x, 1))
+    return f"F.nll_loss({x}.log_softmax(1), {target}, {weight}.detach().abs() + 0.5, ignore_index={d.one_of(-100, 0)})"
+
+
+# --- norms with parameters ---
+
+
+@function("norm", weight=2)
+def layer_norm(d: Draw) -> str:
+    x = d.f(least=1)
+    size, dtype = d.size(x, -1), d.t(x).dtype
+    return f"F.layer_norm({x}, ({size},), {d.sized([size], dtype)}, {d.sized([size], dtype)})"
+
+
+@function("norm", weight=2)
+def batch_norm(d: Draw) -> list[str]:
+    x = d.f(d.rng.choice((2, 3, 4)))
+    size = d.size(x, 1)
+    dtype = d.t(x).dtype
+    weight, bias = d.sized([size], dtype), d.sized([size], dtype)
+    mean, variance = (f"torch.{made}({size}, dtype={dtype})" for made in ("zeros", "ones"))
+    return [f"@ = F.batch_norm({x}, {mean}, {variance}, {weight}, {bias}, training={d.flag()}, eps=1e-3)"]
+
+
+@function("norm")
+def group_norm(d: Draw) -> str:
+    if d.special:  # eager multiplies scale and mean out first: an infinite weight makes NaN, not infinity
+        raise NotFitting
+    x = d.f(d.rng.choice((3, 4)))
+    channels, dtype = d.size(x, 1), d.t(x).dtype
+    groups = d.rng.choice([g for g in (1, 2, channels) if g and channels % g == 0])
+    return f"F.group_norm({x}, {groups}, {d.sized([channels], dtype)}, {d.sized([channels], dtype)}, eps=1e-3)"
+
+
+# --- written in place, into a clone ---
+
+
+@function("in place", weight=2)
+def add_in_place(d: Draw) -> list[str]:
+    x = d.f()
+    return [f"@ = {x}.clone()", f"@.{d.one_of('add_', 'mul_', 'sub_')}({d.other(x, same=True)})"]
+
+
+@function("in place")
+def scalar_in_place(d: Draw) -> list[str]:
+    return [f"@ = {d.n()}.clone()", f"@.{d.one_of('add_', 'mul_', 'fill_', 'clamp_min_')}({d.one_of(2, -1, 3)})"]
+
+
+@function("in place", weight=2)
+def slice_assigned(d: Draw) -> list[str]:
+    x = d.n(least=1)
+    kept = len(range(1, d.size(x, 0), 2))
+    value = d.sized([kept, *d.t(x).shape[1:]], d.t(x).dtype) if d.flag() else d.one_of(2, -1)
+    return [f"@ = {x}.clone()", f"@[1::2] = {value}"]
+
+
+@function("in place")
+def column_written(d: Draw) -> list[str]:
+    x = d.n(least=2)
+    return [f"@ = {x}.clone()", f"@[..., 0].{d.one_of('add_', 'mul_')}({d.one_of(2, 3)})"]
+
+
+@function("in place")
+def select_copied(d: Draw) -> list[str]:
+    x = d.n(least=1)
+    dim = d.dim(x)
+    if d.size(x, dim) == 0:
+        raise NotFitting
+    shape = list(d.t(x).shape)
+    del shape[dim]
+    return [f"@ = {x}.clone()", f"@.select({dim}, {d.one_of(0, -1)}).copy_({d.sized(shape, d.dtype())})"]
+
+
+@function("in place")
+def masked_in_place(d: Draw) -> list[str]:
+    x = d.n()
+    return [f"@ = {x}.clone()", f"@.masked_fill_({d.sized(d.t(x).shape, torch.bool)}, {d.one_of(2, -1)})"]
+
+
+@function("in place")
+def mask_assigned(d: Draw) -> list[str]:
+    x = d.n(least=1)
+    return [f"@ = {x}.clone()", f"@[{d.sized(d.t(x).shape, torch.bool)}] = {d.one_of(2, -1)}"]
+
+
+@function("in place")
+def index_assigned(d: Draw) -> list[str]:
+    x = d.n(least=1)
+    return [f"@ = {x}.clone()", f"@[{d.permutation(d.size(x, 0), 1)}] = {d.one_of(2, -1)}"]
+
+
+@function("in place")
+def index_added_in_place(d: Draw) -> list[str]:
+    x, dim, index, shape = _rows(d, repeated=True)
+    return [f"@ = {x}.clone()", f"@.index_add_({dim}, {index}, {d.sized(shape, d.t(x).dtype)})"]
+
+
+@function("in place")
+def transposed_written(d: Draw) -> list[str]:
+    x = d.f(2)
+    return [f"@ = {x}.clone()", f"@.t().mul_({d.sized([d.size(x, 1), 1], d.t(x).dtype)})"]
