@@ -20,6 +20,7 @@ pub mod peer;
 mod post_mortem;
 pub mod process;
 mod quarantine;
+mod releases;
 pub mod socket;
 pub mod status;
 mod transport;
