@@ -27,12 +27,17 @@ pub const WAITING_REQUESTS: usize = 64;
 pub const SEGMENTS: u64 = 4096;
 /// Segments of all clients.
 pub const ALL_SEGMENTS: u64 = 32_768;
+/// Segments that a client may have whatever the others have; what is left of all is common.
+pub const SHARE_OF_SEGMENTS: u64 = ALL_SEGMENTS / 2 / CONNECTIONS as u64;
 /// Bytes of one segment.
 pub const SEGMENT_BYTES: u64 = 1 << 40;
 /// Bytes of one client's segments: addresses, of which a process has 2^47.
 pub const CLIENT_SEGMENT_BYTES: u64 = 1 << 43;
 /// Bytes of all clients' segments.
 pub const ALL_SEGMENT_BYTES: u64 = 1 << 46;
+/// Bytes of segments that a client may have whatever the others have; what is left of all is common. By length, not by
+/// what is in memory: the daemon maps a segment whole, and a sparse one takes as many addresses as a full one.
+pub const SHARE_OF_SEGMENT_BYTES: u64 = ALL_SEGMENT_BYTES / 2 / CONNECTIONS as u64;
 /// Lanes of one client.
 pub const LANES: u32 = 64;
 /// Graphs of one client.
