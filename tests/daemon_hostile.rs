@@ -11,6 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use bytes::Bytes;
+use rust_ort::daemon::peer::Peer;
 use rust_ort::ids::{CallId, GraphId, PartHandle, SegmentId, StepId};
 use rust_ort::protocol::control::*;
 use rust_ort::protocol::frame::{self, FrameHeader, FrameKind, HEADER_LEN};
@@ -286,16 +287,51 @@ fn model_that_is_none_costs_its_request_only() {
     assert!(client.prepare().is_ok());
 }
 
+fn peer(home: &Home) -> Peer {
+    Peer::connect(&home.socket(), "test").unwrap().0
+}
+
 #[test]
-fn connections_over_the_limit_are_told_so() {
+fn clients_over_the_limit_are_told_so() {
     let home = Home::new();
-    let open: Vec<UnixStream> = (0..256).map(|_| UnixStream::connect(home.socket()).unwrap()).collect();
+    let clients: Vec<Peer> = (0..256).map(|_| peer(&home)).collect();
     let mut one_more = UnixStream::connect(home.socket()).unwrap();
     let mut codes = BTreeMap::new();
     assert_eq!(answers(&mut one_more, &mut codes), 1);
     assert_eq!(codes, BTreeMap::from([(ErrorCode::Limit.code(), 1)]));
-    drop(open);
-    wait_for("room again", || rust_ort::daemon::peer::Peer::connect(&home.socket(), "test").ok());
+    drop(clients);
+    wait_for("room again", || Peer::connect(&home.socket(), "test").ok());
+}
+
+#[test]
+fn connections_that_say_nothing_keep_neither_status_nor_clients_out() {
+    let mut home = Home::new();
+    let mut client = Client::connect(&home);
+    client.lease().unwrap();
+    client.register();
+    let handle = client.prepare().unwrap().handle;
+    client.open_lane(0);
+    let mut silent: Vec<UnixStream> = (0..256).map(|_| UnixStream::connect(home.socket()).unwrap()).collect();
+    let status = home.status();
+    assert_eq!(status["clients"][0]["pid"], std::process::id());
+    let record = client.record(handle, [1., 2., 3., 4.]);
+    client.lanes.client(0).unwrap().call(&record, || false).unwrap().unwrap().unwrap();
+    assert_eq!(client.floats(64), [-1., -2., -3., -4.], "a real client beside");
+    let mut another = peer(&home);
+    assert!(matches!(another.ask(&Request::GetStatus), Ok(Reply::Status(_))));
+
+    // Whoever has been silent longest made room, and was told so.
+    let mut codes = BTreeMap::new();
+    assert_eq!((answers(&mut silent[0], &mut codes), codes), (1, BTreeMap::from([(ErrorCode::Limit.code(), 1)])));
+    let mut newest = silent.pop().unwrap();
+    newest.write_all(&hello()).unwrap();
+    newest.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
+    newest.read_exact(&mut [0; HEADER_LEN]).unwrap();
+
+    let stopped = home.command().args(["stop", "--force"]).output().unwrap();
+    assert!(stopped.status.success(), "{stopped:?}");
+    home.wait_daemon();
+    drop(silent);
 }
 
 #[test]

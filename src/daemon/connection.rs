@@ -15,6 +15,7 @@ use super::client::Client;
 use super::errors::{client as client_error, fault};
 use super::handler::{Handler, takes_long};
 use super::ledger::Held;
+use super::places::Place;
 use super::transport::{Counted, Head, Transport, TransportError};
 use super::{Daemon, Ended, limits, lock};
 use crate::ids::ClientId;
@@ -23,9 +24,9 @@ use crate::protocol::frame::{FrameHeader, VERSION};
 use crate::protocol::message::{ErrorCode, WireError};
 use crate::protocol::wire;
 
-/// Serves a connection until either side ends it.
-pub fn serve(daemon: &Arc<Daemon>, transport: Arc<Transport>) {
-    let ended = greet(daemon, &transport).and_then(|client| {
+/// Serves a connection until either side ends it, or, as long as it is silent, until its place is wanted.
+pub fn serve(daemon: &Arc<Daemon>, transport: Arc<Transport>, mut place: Place) {
+    let ended = greet(daemon, &transport, &mut place).and_then(|client| {
         let leaving = Leaving::new(daemon, client)?;
         requests(daemon, &leaving)
     });
@@ -45,7 +46,7 @@ pub fn serve(daemon: &Arc<Daemon>, transport: Arc<Transport>) {
 type Served<T> = Result<T, TransportError>;
 
 /// Reads requests until one is a good `Hello`.
-fn greet(daemon: &Arc<Daemon>, transport: &Arc<Transport>) -> Served<Arc<Client>> {
+fn greet(daemon: &Arc<Daemon>, transport: &Arc<Transport>, place: &mut Place) -> Served<Arc<Client>> {
     let deadline = Instant::now() + limits::HANDSHAKE;
     loop {
         let check = |header: &_| FrameHeader::decode_request(header, limits::HELLO_BYTES);
@@ -53,6 +54,9 @@ fn greet(daemon: &Arc<Daemon>, transport: &Arc<Transport>) -> Served<Arc<Client>
         let (id, request) = wire::decode_request(frame.body);
         let refused: WireError = match request {
             Ok(Request::Hello(hello)) if hello.protocol == u32::from(VERSION) => {
+                if !place.greet() {
+                    return Err(TransportError::Closed);
+                }
                 return welcome(daemon, transport, id, hello);
             }
             Ok(Request::Hello(hello)) => {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::process::machine_bytes;
 use crate::protocol::frame;
 
-/// Connections at a time, the command line's included.
+/// Connections at a time, the command line's included; those without `Hello` make room for newer ones.
 pub const CONNECTIONS: usize = 256;
 /// Time from connecting to a complete `Hello`.
 pub const HANDSHAKE: Duration = Duration::from_secs(10);

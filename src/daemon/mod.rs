@@ -17,6 +17,7 @@ mod nodes;
 mod old_state;
 pub mod paths;
 pub mod peer;
+mod places;
 mod post_mortem;
 pub mod process;
 mod quarantine;
@@ -38,6 +39,7 @@ use bytes::Bytes;
 use client::Client;
 use leases::Pool;
 use ledger::{Bounds, Ledger, Unit};
+use places::Places;
 use quarantine::Quarantine;
 use status::{LastSteps, stamp};
 
@@ -139,8 +141,7 @@ pub struct Daemon {
     plans: Plans,
     ledgers: Ledgers,
     clients: Mutex<BTreeMap<ClientId, Arc<Client>>>,
-    /// Connections, those before `Hello` too, and when the last one went.
-    connections: Mutex<(usize, Instant)>,
+    places: Arc<Places>,
     graphs: Mutex<BTreeSet<GraphId>>,
     last_steps: LastSteps,
     next: AtomicU64,
@@ -179,7 +180,7 @@ impl Daemon {
                 program: process::Program::own(),
                 quarantine: Quarantine::default(),
                 clients: Mutex::default(),
-                connections: Mutex::new((0, Instant::now())),
+                places: Places::new(),
                 graphs: Mutex::default(),
                 last_steps: LastSteps::default(),
                 next: AtomicU64::new(1),
