@@ -18,6 +18,7 @@ use super::ledger::Held;
 use super::places::Place;
 use super::transport::{Counted, Head, Transport, TransportError};
 use super::{Daemon, Ended, limits, lock};
+use crate::footprint::Footprint;
 use crate::ids::ClientId;
 use crate::protocol::control::{Hello, Reply, Request, Welcome};
 use crate::protocol::frame::{FrameHeader, VERSION};
@@ -51,6 +52,10 @@ fn greet(daemon: &Arc<Daemon>, transport: &Arc<Transport>, place: &mut Place) ->
     loop {
         let check = |header: &_| FrameHeader::decode_request(header, limits::HELLO_BYTES);
         let frame = transport.receive(check, Some(deadline))?;
+        if let Some(refused) = too_much_for_hello(&frame.body) {
+            answer(transport, wire::request_id(&frame.body), &Reply::Error(refused))?;
+            continue;
+        }
         let (id, request) = wire::decode_request(frame.body);
         let refused: WireError = match request {
             Ok(Request::Hello(hello)) if hello.protocol == u32::from(VERSION) => {
@@ -68,6 +73,19 @@ fn greet(daemon: &Arc<Daemon>, transport: &Arc<Transport>, place: &mut Place) ->
         };
         answer(transport, id, &Reply::Error(refused))?;
     }
+}
+
+/// Why a frame before `Hello` is not decoded: nothing is counted for who has not said who it is.
+fn too_much_for_hello(body: &[u8]) -> Option<WireError> {
+    let Footprint { n_elements, n_bytes, .. } = wire::footprint(body);
+    (n_bytes > limits::SMALL_DECODED_BYTES).then(|| {
+        let why = format!(
+            "request before Hello: {n_elements} elements, which decode to {n_bytes} bytes: expected at most {}; send \
+             Hello first",
+            limits::SMALL_DECODED_BYTES
+        );
+        client_error(ErrorCode::Limit, why)
+    })
 }
 
 fn other_version(hello: &Hello) -> WireError {
@@ -104,7 +122,7 @@ struct Pending {
     id: u64,
     request: Request,
     fd: Option<OwnedFd>,
-    /// What its bytes count for.
+    /// What its bytes, and what they decoded to, count for.
     body: Option<Held>,
 }
 
@@ -163,8 +181,31 @@ fn read(client: &Client, head: &Head) -> Served<Option<Body>> {
             return Ok(None);
         }
     };
+    match hold_decoded(client, &body) {
+        Err(why) => {
+            drop(held);
+            refuse(client, wire::request_id(&body), why)?;
+            return Ok(None);
+        }
+        Ok(None) => {}
+        Ok(Some(decoded)) => match &mut held {
+            Some(held) => held.add(decoded),
+            None => held = Some(decoded),
+        },
+    }
     let (id, request) = wire::decode_request(body);
     Ok(Some(Body { id, request: request.map_err(WireError::from), held }))
+}
+
+/// Counts what a request decodes to, before it is decoded: a few bytes of it may be an element of hundreds. None: so
+/// little that it is not counted. Errors: Limit.
+fn hold_decoded(client: &Client, body: &[u8]) -> Result<Option<Held>, WireError> {
+    let Footprint { n_elements, n_bytes, .. } = wire::footprint(body);
+    if body.len() <= limits::SMALL_BODY_BYTES as usize && n_bytes <= limits::SMALL_DECODED_BYTES {
+        return Ok(None);
+    }
+    let what = format!("request of {} bytes, decoded: {n_elements} elements", body.len());
+    client.memory.hold(&what, n_bytes).map(Some)
 }
 
 fn refuse(client: &Client, id: u64, error: WireError) -> Served<()> {

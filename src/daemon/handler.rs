@@ -31,7 +31,7 @@ pub struct Handler<'a> {
     pub daemon: &'a Daemon,
     /// Who asks.
     pub client: &'a Client,
-    /// What the request's own bytes count for, until its answer; who keeps them takes it.
+    /// What the request, its own bytes and decoded, counts for, until its answer; who keeps them takes it.
     pub body: Cell<Option<Held>>,
 }
 

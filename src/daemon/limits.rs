@@ -50,6 +50,8 @@ pub const KEPT_BYTES: u64 = 8 << 30;
 pub const ALL_KEPT_BYTES: u64 = 32 << 30;
 /// A request up to this size is taken whatever is kept: it may be the one that gives back.
 pub const SMALL_BODY_BYTES: u32 = HELLO_BYTES;
+/// What a request may decode to whatever is kept, beside its own bytes: as much as the handles of such a small one take.
+pub const SMALL_DECODED_BYTES: usize = 2 << 20;
 /// Comparisons of nodes that one client has open at a time.
 pub const NODE_TABLES: usize = 64;
 /// Nodes in all open comparisons of one client.
