@@ -4,6 +4,7 @@
 //! smaller level only (the list below goes from level 0 upwards); `tests/layering.rs` holds that.
 
 // level 0
+pub mod footprint;
 pub mod ids;
 // level 1
 pub mod tensor;

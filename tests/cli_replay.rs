@@ -224,7 +224,7 @@ fn a_reproduction_of_one_node_is_cut_at_what_it_reads() {
     let folder = tempfile::tempdir().unwrap();
     dump(folder.path());
     let repro = folder.path().join("out");
-    assert_eq!(replay(folder.path(), &[PART, "--step", "0", "--repro", "out", "--nodes", "add"]).code, 3);
+    assert_eq!(replay(folder.path(), &[PART, "--step", "0", "--repro", "out", "--nodes", "add"]).code, 0);
     let graph = load(&repro.join("model.onnx")).unwrap().graph.unwrap();
     assert_eq!(graph.node.iter().map(|node| node.op_type()).collect::<Vec<_>>(), ["Mul", "Add"]);
     assert_eq!(graph.input.iter().map(|input| input.name()).collect::<Vec<_>>(), ["neg", "w", "x"]);
@@ -270,11 +270,47 @@ fn an_accused_node_is_judged_by_eagers_values() {
     assert!(node["reference"].as_str().unwrap().contains("node_add_0"), "{node}");
 }
 
+/// Eager's value of the last node was dumped; that of the named one which it reads was not.
+#[test]
+fn a_node_that_reads_a_named_value_is_judged_by_its_own_value() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path());
+    let out = folder.path().join("out");
+    for (step, code, expected) in [("0", 0, [-2., -6.]), ("1", 1, [-2., -5.])] {
+        let said = replay(folder.path(), &[PART, "--step", step, "--repro", "out", "--nodes", "add"]);
+        assert_eq!(said.code, code, "{step}: {}{}", said.out, said.err);
+        assert!(!said.out.contains("not compared"), "{}", said.out);
+        let set = out.join("test_data_set_0");
+        assert_eq!(floats(&set.join("input_0.pb")), [-1., -2.], "computed by the replay");
+        assert_eq!(floats(&set.join("output_0.pb")), expected, "eager's");
+        let readme = std::fs::read_to_string(out.join("README.md")).unwrap();
+        assert!(readme.contains("eager's, on inputs of which ONNX Runtime computed neg in"), "{readme}");
+    }
+}
+
+/// A value that a second FX node shares is dumped by that one's name, an Identity of it.
+#[test]
+fn a_value_that_was_dumped_by_another_name_is_eagers_all_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path());
+    let mut renamed = model();
+    let graph = renamed.graph.as_mut().unwrap();
+    graph.node[2].output = vec!["sum".into()];
+    graph.node.push(node("Identity", &["sum"], "add"));
+    let part = folder.path().join(PART);
+    save(&renamed, &part.join("model.onnx")).unwrap();
+    std::fs::write(part.join("provenance.json"), r#"{"values": {"sum": {}, "add": {}}}"#).unwrap();
+    let said = replay(folder.path(), &[PART, "--step", "1", "--repro", "out", "--nodes", "sum"]);
+    assert!(said.code == 1 && said.out.contains("MISMATCH"), "{}{}", said.out, said.err);
+    let readme = std::fs::read_to_string(folder.path().join("out/README.md")).unwrap();
+    assert!(readme.contains("eager's, on eager's inputs of the node"), "{readme}");
+}
+
 #[test]
 fn a_node_without_eagers_values_is_never_a_match() {
     let folder = tempfile::tempdir().unwrap();
     dump(folder.path());
-    let said = replay(folder.path(), &[PART, "--step", "0", "--repro", "out", "--nodes", "add"]);
+    let said = replay(folder.path(), &[PART, "--step", "0", "--repro", "out", "--nodes", "negated"]);
     assert!(said.code == 3 && said.out.contains("not compared"), "{}{}", said.out, said.err);
     let out = folder.path().join("out");
     let readme = std::fs::read_to_string(out.join("README.md")).unwrap();

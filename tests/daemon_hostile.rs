@@ -11,10 +11,11 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use bytes::Bytes;
+use rust_ort::daemon::peer::{Answer, Peer};
 use rust_ort::ids::{CallId, GraphId, PartHandle, SegmentId, StepId};
 use rust_ort::protocol::control::*;
 use rust_ort::protocol::frame::{self, FrameHeader, FrameKind, HEADER_LEN};
-use rust_ort::protocol::message::ErrorCode;
+use rust_ort::protocol::message::{ErrorCode, WireError};
 use rust_ort::protocol::wire;
 use rust_ort::shm::Segment;
 use rust_ort::tensor::CallRecord;
@@ -173,8 +174,17 @@ fn n_fds(pid: u32) -> usize {
 }
 
 fn resident_kb(pid: u32) -> u64 {
+    memory_kb(pid, "VmRSS:")
+}
+
+/// The most that was resident so far.
+fn peak_kb(pid: u32) -> u64 {
+    memory_kb(pid, "VmHWM:")
+}
+
+fn memory_kb(pid: u32, key: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(key)).unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
@@ -286,16 +296,136 @@ fn model_that_is_none_costs_its_request_only() {
     assert!(client.prepare().is_ok());
 }
 
+fn peer(home: &Home) -> Peer {
+    Peer::connect(&home.socket(), "test").unwrap().0
+}
+
 #[test]
-fn connections_over_the_limit_are_told_so() {
+fn clients_over_the_limit_are_told_so() {
     let home = Home::new();
-    let open: Vec<UnixStream> = (0..256).map(|_| UnixStream::connect(home.socket()).unwrap()).collect();
+    let clients: Vec<Peer> = (0..256).map(|_| peer(&home)).collect();
     let mut one_more = UnixStream::connect(home.socket()).unwrap();
     let mut codes = BTreeMap::new();
     assert_eq!(answers(&mut one_more, &mut codes), 1);
     assert_eq!(codes, BTreeMap::from([(ErrorCode::Limit.code(), 1)]));
-    drop(open);
-    wait_for("room again", || rust_ort::daemon::peer::Peer::connect(&home.socket(), "test").ok());
+    drop(clients);
+    wait_for("room again", || Peer::connect(&home.socket(), "test").ok());
+}
+
+#[test]
+fn connections_that_say_nothing_keep_neither_status_nor_clients_out() {
+    let mut home = Home::new();
+    let mut client = Client::connect(&home);
+    client.lease().unwrap();
+    client.register();
+    let handle = client.prepare().unwrap().handle;
+    client.open_lane(0);
+    let mut silent: Vec<UnixStream> = (0..256).map(|_| UnixStream::connect(home.socket()).unwrap()).collect();
+    let status = home.status();
+    assert_eq!(status["clients"][0]["pid"], std::process::id());
+    let record = client.record(handle, [1., 2., 3., 4.]);
+    client.lanes.client(0).unwrap().call(&record, || false).unwrap().unwrap().unwrap();
+    assert_eq!(client.floats(64), [-1., -2., -3., -4.], "a real client beside");
+    let mut another = peer(&home);
+    assert!(matches!(another.ask(&Request::GetStatus), Ok(Reply::Status(_))));
+
+    // Whoever has been silent longest made room, and was told so.
+    let mut codes = BTreeMap::new();
+    assert_eq!((answers(&mut silent[0], &mut codes), codes), (1, BTreeMap::from([(ErrorCode::Limit.code(), 1)])));
+    let mut newest = silent.pop().unwrap();
+    newest.write_all(&hello()).unwrap();
+    newest.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
+    newest.read_exact(&mut [0; HEADER_LEN]).unwrap();
+
+    let stopped = home.command().args(["stop", "--force"]).output().unwrap();
+    assert!(stopped.status.success(), "{stopped:?}");
+    home.wait_daemon();
+    drop(silent);
+}
+
+fn varint(mut value: usize, out: &mut Vec<u8>) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// A request of this id whose body, a message of this field, is these bytes.
+fn request_of(id: u8, field: u8, content: &[u8]) -> Vec<u8> {
+    let mut body = vec![0x08, id];
+    varint(usize::from(field) << 3 | 2, &mut body);
+    varint(content.len(), &mut body);
+    body.extend_from_slice(content);
+    frame::encode(FrameKind::Request, &body).unwrap()
+}
+
+fn refusal(peer: &mut Peer) -> (u64, WireError) {
+    match peer.next_answer(Duration::from_secs(120)).unwrap() {
+        Some(Answer::Reply(id, Reply::Error(error))) => (id, error),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_a_request_decodes_to_counts_before_it_is_decoded() {
+    let mut home = Home::empty();
+    home.memory_mb = Some(64);
+    home.start();
+    let mut client = peer(&home);
+    let before_kb = resident_kb(home.daemon_pid());
+    // Ten million empty pairs of CompareTensors, providers of PreparePart, and names of values.
+    let providers = request_of(2, 8, &[&[0x22, 0x80, 0xda, 0xc4, 0x09][..], &[0x0a, 0].repeat(10_000_000)].concat());
+    for (id, frame) in [
+        (1, request_of(1, 12, &[0x0a, 0].repeat(10_000_000))),
+        (2, providers),
+        (3, request_of(3, 8, &[0x3a, 0].repeat(10_000_000))),
+    ] {
+        let (answered, error) = std::thread::scope(|scope| {
+            let asking = scope.spawn(|| {
+                client.send_raw(&frame, None).unwrap();
+                refusal(&mut client)
+            });
+            while !asking.is_finished() {
+                // Another is served meanwhile.
+                home.status();
+            }
+            asking.join().unwrap()
+        });
+        assert_eq!((answered, error.code), (id, ErrorCode::Limit), "{error}");
+        assert!(error.message.contains("decoded: 1000000") && error.message.contains("at most 67108864"), "{error}");
+    }
+    let peak_kb = peak_kb(home.daemon_pid());
+    assert!(peak_kb < before_kb + 128 * 1024, "resident memory grew from {before_kb} to {peak_kb} kB");
+    assert!(matches!(client.ask(&Request::GetStatus), Ok(Reply::Status(_))), "the connection goes on");
+    assert_eq!(home.status()["memory"]["kept_bytes"], 0);
+
+    // Before Hello little is decoded; a request of few elements has its answer.
+    let mut early = Peer::connect_raw(&home.socket()).unwrap();
+    early.send_raw(&request_of(7, 12, &[0x0a, 0].repeat(20_000)), None).unwrap();
+    let (answered, error) = refusal(&mut early);
+    assert!(answered == 7 && error.code == ErrorCode::Limit && error.message.contains("before Hello"), "{error}");
+}
+
+#[test]
+fn what_a_model_decodes_to_counts_before_its_nodes_are_read() {
+    let mut home = Home::empty();
+    home.memory_mb = Some(64);
+    home.start();
+    let mut client = Client::connect(&home);
+    client.lease().unwrap();
+    client.register();
+    let mut part = part();
+    // 200,000 empty training_info, which a runtime does not look into.
+    part.part.model = [support::neg_model(), [0xa2, 0x01, 0].repeat(200_000)].concat().into();
+    part.part.named_values = vec!["y".into()];
+    let handle = client.prepare_part(part).unwrap().handle;
+    let of = NodesOf { graph: graph().graph, part: 0, step: StepId(0) };
+    let compare =
+        CompareNodes { handle, of, feeds: Vec::new(), values: Vec::new(), tolerance: None, cumulative_tolerance: None };
+    let error = support::refused(client.peer.ask(&Request::CompareNodes(Box::new(compare))).unwrap_err());
+    assert_eq!(error.code, ErrorCode::Limit);
+    assert!(error.message.starts_with("nodes of a part's model: "), "{error}");
 }
 
 #[test]

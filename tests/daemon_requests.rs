@@ -15,7 +15,7 @@ use rust_ort::protocol::message::ErrorCode;
 use rust_ort::protocol::wire;
 use rust_ort::shm::Segment;
 use rust_ort::tensor::DType;
-use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::fs::{CWD, FileType, MemfdFlags, Mode, SealFlags, fcntl_add_seals, ftruncate, memfd_create, mknodat};
 use support::common::{Dim, Model};
 use support::{Client, Home, code, exists, graph, part, refused, tensor, wait_for};
 
@@ -254,7 +254,9 @@ fn a_preparation_that_fails_half_way_gives_back_what_it_kept_and_can_be_tried_ag
     let part = part();
     let len_bytes = (part.part.model.len() + part.provenance_json.len()) as u64;
     client.prepare_part(part).unwrap();
-    assert_eq!(kept(&home), (before.0 + len_bytes, 1));
+    let (after, parts) = kept(&home);
+    // Beside them a few names.
+    assert!((len_bytes..len_bytes + 1024).contains(&(after - before.0)) && parts == 1, "{after} after {before:?}");
     assert_eq!(client.peer.ask(&Request::FlushDump).unwrap(), Reply::Done);
     let folder = dumps(&home).join("run/0_0-inference/part_0");
     assert_eq!(std::fs::read(folder.join("model.onnx")).unwrap(), support::neg_model(), "the last one's");
@@ -442,4 +444,41 @@ fn what_waits_for_a_dumps_disk_counts_and_is_waited_for() {
     }
     assert_eq!(client.peer.ask(&Request::FlushDump).unwrap(), Reply::Done);
     assert_eq!(kept(&home).0, before);
+}
+
+/// Attaches a sparse segment without mapping it here.
+fn attach_sparse(peer: &mut Peer, segment: u32, len_bytes: u64) -> Result<Reply, PeerError> {
+    let fd = memfd_create("test-sparse", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    ftruncate(&fd, len_bytes).unwrap();
+    fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).unwrap();
+    let attach = Request::AttachSegment { segment: SegmentId(segment), len_bytes, lanes: false };
+    peer.ask_with(&attach, Some(fd.as_fd()))
+}
+
+#[test]
+fn huge_sparse_segments_of_some_clients_leave_every_other_its_share() {
+    let home = Home::new();
+    let connect = || Peer::connect(&home.socket(), "test").unwrap().0;
+    // Together far more than there is.
+    let mut greedy: Vec<Peer> = (0..12).map(|_| connect()).collect();
+    let attached: Vec<usize> = (greedy.iter_mut())
+        .map(|peer| (0..9).take_while(|&segment| attach_sparse(peer, segment, 1 << 40).is_ok()).count())
+        .collect();
+    assert!(attached.iter().sum::<usize>() >= 30 && attached[11] == 0, "{attached:?}");
+
+    let mut other = connect();
+    let share = rust_ort::daemon::limits::SHARE_OF_SEGMENT_BYTES;
+    assert_eq!(attach_sparse(&mut other, 1, share / 2).unwrap(), Reply::Done);
+    assert_eq!(attach_sparse(&mut other, 2, share / 2).unwrap(), Reply::Done);
+    let error = refused(attach_sparse(&mut other, 3, 1 << 40).unwrap_err());
+    assert_eq!(error.code, ErrorCode::Limit);
+    let facts = format!("this client holds {share} of at most");
+    assert!(error.message.contains(&facts) && error.message.contains("`rust-ort status`"), "{error}");
+    let status = home.status();
+    let shared: Vec<u64> = (status["clients"].as_array().unwrap().iter())
+        .map(|client| client["segment_bytes"].as_u64().unwrap())
+        .collect();
+    assert_eq!((shared[0], shared[12]), (attached[0] as u64 * (1 << 40), share), "who holds how much");
+    drop(greedy);
+    wait_for("what is common is free again", || attach_sparse(&mut other, 3, 1 << 40).ok());
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// Level of each top-level module. A module may use modules of a smaller level, and itself.
 const LEVELS: &[(&str, u32)] = &[
+    ("footprint", 0),
     ("ids", 0),
     ("tensor", 1),
     ("compare", 2),

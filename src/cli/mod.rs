@@ -181,6 +181,16 @@ fn json_text(command: &str, mut answer: Value) -> Result<String, serde_json::Err
     Ok(serde_json::to_string_pretty(&answer)? + "\n")
 }
 
+/// Prints what a command did: `answer` as JSON, or in words.
+fn tell(command: &str, as_json: bool, answer: Value, words: &str) -> Outcome {
+    if as_json {
+        table::put(&json_text(command, answer)?)?
+    } else {
+        table::put(words)?
+    }
+    Ok(Exit::Success)
+}
+
 /// "1.5 MiB".
 fn mebibytes(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::{Exit, Outcome, SocketArgument, json_text, table};
+use super::{Exit, Outcome, SocketArgument, tell};
 use crate::daemon::listener::{self, Config, Served};
 use crate::daemon::peer::Peer;
 use crate::daemon::{paths, process};
@@ -47,20 +47,16 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
     }
     let socket = config.socket.clone();
     if let Served::Elsewhere { pid } = listener::serve(config)? {
-        return tell(pid, &socket, true, arguments.json);
+        return says(pid, &socket, true, arguments.json);
     }
     Ok(Exit::Success)
 }
 
 /// Says which daemon serves. already: it was there before.
-fn tell(pid: u32, socket: &Path, already: bool, as_json: bool) -> Outcome {
-    let text = if as_json {
-        json_text("serve", json!({ "daemon_pid": pid, "socket": socket, "already": already }))?
-    } else {
-        format!("daemon {pid} serves {}{}\n", socket.display(), if already { " already" } else { "" })
-    };
-    table::put(&text)?;
-    Ok(Exit::Success)
+fn says(pid: u32, socket: &Path, already: bool, as_json: bool) -> Outcome {
+    let answer = json!({ "daemon_pid": pid, "socket": socket, "already": already });
+    let words = format!("daemon {pid} serves {}{}\n", socket.display(), if already { " already" } else { "" });
+    tell("serve", as_json, answer, &words)
 }
 
 fn idle_timeout(given: Option<f64>) -> Result<Duration, Box<dyn std::error::Error>> {
@@ -87,7 +83,7 @@ fn memory_bytes() -> Result<Option<u64>, Box<dyn std::error::Error>> {
 fn start(config: &Config, as_json: bool) -> Outcome {
     let socket = &config.socket;
     if let Ok((_, welcome)) = Peer::connect(socket, "rust-ort serve") {
-        return tell(welcome.daemon_pid, socket, true, as_json);
+        return says(welcome.daemon_pid, socket, true, as_json);
     }
     let mut child = process::own_command()
         .args(["serve", "--detached", "--idle-timeout-s"])
@@ -104,7 +100,7 @@ fn start(config: &Config, as_json: bool) -> Outcome {
         // Its own daemon or that of whoever was faster.
         let error = match Peer::connect(socket, "rust-ort serve") {
             Ok((_, welcome)) => {
-                return tell(welcome.daemon_pid, socket, welcome.daemon_pid != child.id(), as_json);
+                return says(welcome.daemon_pid, socket, welcome.daemon_pid != child.id(), as_json);
             }
             Err(error) => error,
         };

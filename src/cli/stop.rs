@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::{Exit, Outcome, SocketArgument, json_text, table};
+use super::{Outcome, SocketArgument, tell};
 use crate::daemon::peer::{Peer, PeerError};
 use crate::daemon::socket;
 use crate::protocol::control::Request;
@@ -27,13 +27,8 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
     let (mut peer, welcome) = match Peer::connect(&path, "rust-ort stop") {
         Ok(connected) => connected,
         Err(PeerError::Absent { .. }) => {
-            let text = if arguments.json {
-                json_text("stop", json!({ "daemon_pid": null, "socket": path }))?
-            } else {
-                format!("no daemon answers on {}\n", path.display())
-            };
-            table::put(&text)?;
-            return Ok(Exit::Success);
+            let words = format!("no daemon answers on {}\n", path.display());
+            return tell("stop", arguments.json, json!({ "daemon_pid": null, "socket": path }), &words);
         }
         Err(error) => return Err(error.into()),
     };
@@ -52,14 +47,7 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    let text = if arguments.json {
-        json_text("stop", json!({ "daemon_pid": welcome.daemon_pid, "socket": path }))?
-    } else {
-        format!("daemon {} ended\n", welcome.daemon_pid)
-    };
-    table::put(&text)?;
-    match incomplete {
-        None => Ok(Exit::Success),
-        Some(error) => Err(error.into()),
-    }
+    let words = format!("daemon {} ended\n", welcome.daemon_pid);
+    let ended = tell("stop", arguments.json, json!({ "daemon_pid": welcome.daemon_pid, "socket": path }), &words)?;
+    incomplete.map_or(Ok(ended), |error| Err(error.into()))
 }

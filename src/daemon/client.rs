@@ -12,7 +12,7 @@ use super::nodes::NodeTables;
 use super::transport::Transport;
 use super::{Ledgers, limits, lock};
 use crate::dump;
-use crate::ids::{ClientId, GraphId, PartHandle, SegmentId};
+use crate::ids::{ClientId, GraphId, PartHandle, SegmentId, ValueName};
 use crate::nodes::PartNodes;
 use crate::protocol::control::{Hello, Notice, PreparePart, RegisterGraph};
 use crate::protocol::message::{ErrorCode, ValueSpec, WireError};
@@ -243,10 +243,13 @@ impl Part {
         Self { spec, inputs, outputs, nodes: OnceLock::new(), _held: held, nodes_held: OnceLock::new() }
     }
 
-    /// Counts its nodes, which take about as much as its model, before they are read. Errors: Limit.
+    /// Counts its nodes before they are read: the decoded model, and pieces of it, which may have all its tensors. Errors:
+    /// Limit.
     pub(super) fn hold_nodes(&self, memory: &Arc<Account>) -> Result<(), WireError> {
         if self.nodes_held.get().is_none() {
-            let held = memory.hold("nodes of a part's model", self.spec.part.model.len())?;
+            let PreparePart { part, provenance_json } = &self.spec;
+            let nodes = PartNodes::footprint(&part.model, &part.named_values, provenance_json);
+            let held = memory.hold("nodes of a part's model", part.model.len().saturating_add(nodes))?;
             // One of two that came at once goes.
             let _ = self.nodes_held.set(held);
         }
@@ -263,8 +266,24 @@ impl Part {
 
     /// Bytes that the daemon keeps of it.
     pub(super) fn kept_bytes(&self) -> usize {
-        self.spec.part.model.len() + self.spec.provenance_json.len()
+        let PreparePart { part, provenance_json } = &self.spec;
+        let texts = part.named_values.iter().chain(part.fx_values.iter().flat_map(|(fx, value)| [fx, value]));
+        let texts = texts.chain(&part.session.disabled_optimizers).map(|text| text.capacity() + ALLOCATION);
+        let options = part.session.providers.iter().map(|(_, options)| options).chain([&part.session.config]);
+        let options = options.map(|options| size_of_val(options) + options.iter().map(option_bytes).sum::<usize>());
+        let named = part.named_values.capacity() * size_of::<ValueName>();
+        let all = [part.model.len(), provenance_json.len(), named, part.fx_values.len() * MAP_ENTRY];
+        all.into_iter().chain(texts).chain(options).sum()
     }
+}
+
+/// What the allocator takes for a short text, about.
+const ALLOCATION: usize = 16;
+/// What an entry of a map takes beside its texts, about.
+const MAP_ENTRY: usize = 4 * size_of::<String>();
+
+fn option_bytes((name, value): (&String, &String)) -> usize {
+    name.capacity() + value.capacity() + MAP_ENTRY + 2 * ALLOCATION
 }
 
 impl RegisterGraph {

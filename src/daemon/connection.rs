@@ -15,17 +15,19 @@ use super::client::Client;
 use super::errors::{client as client_error, fault};
 use super::handler::{Handler, takes_long};
 use super::ledger::Held;
+use super::places::Place;
 use super::transport::{Counted, Head, Transport, TransportError};
 use super::{Daemon, Ended, limits, lock};
+use crate::footprint::Footprint;
 use crate::ids::ClientId;
 use crate::protocol::control::{Hello, Reply, Request, Welcome};
 use crate::protocol::frame::{FrameHeader, VERSION};
 use crate::protocol::message::{ErrorCode, WireError};
 use crate::protocol::wire;
 
-/// Serves a connection until either side ends it.
-pub fn serve(daemon: &Arc<Daemon>, transport: Arc<Transport>) {
-    let ended = greet(daemon, &transport).and_then(|client| {
+/// Serves a connection until either side ends it, or, as long as it is silent, until its place is wanted.
+pub fn serve(daemon: &Arc<Daemon>, transport: Arc<Transport>, mut place: Place) {
+    let ended = greet(daemon, &transport, &mut place).and_then(|client| {
         let leaving = Leaving::new(daemon, client)?;
         requests(daemon, &leaving)
     });
@@ -45,14 +47,21 @@ pub fn serve(daemon: &Arc<Daemon>, transport: Arc<Transport>) {
 type Served<T> = Result<T, TransportError>;
 
 /// Reads requests until one is a good `Hello`.
-fn greet(daemon: &Arc<Daemon>, transport: &Arc<Transport>) -> Served<Arc<Client>> {
+fn greet(daemon: &Arc<Daemon>, transport: &Arc<Transport>, place: &mut Place) -> Served<Arc<Client>> {
     let deadline = Instant::now() + limits::HANDSHAKE;
     loop {
         let check = |header: &_| FrameHeader::decode_request(header, limits::HELLO_BYTES);
         let frame = transport.receive(check, Some(deadline))?;
+        if let Some(refused) = too_much_for_hello(&frame.body) {
+            answer(transport, wire::request_id(&frame.body), &Reply::Error(refused))?;
+            continue;
+        }
         let (id, request) = wire::decode_request(frame.body);
         let refused: WireError = match request {
             Ok(Request::Hello(hello)) if hello.protocol == u32::from(VERSION) => {
+                if !place.greet() {
+                    return Err(TransportError::Closed);
+                }
                 return welcome(daemon, transport, id, hello);
             }
             Ok(Request::Hello(hello)) => {
@@ -64,6 +73,19 @@ fn greet(daemon: &Arc<Daemon>, transport: &Arc<Transport>) -> Served<Arc<Client>
         };
         answer(transport, id, &Reply::Error(refused))?;
     }
+}
+
+/// Why a frame before `Hello` is not decoded: nothing is counted for who has not said who it is.
+fn too_much_for_hello(body: &[u8]) -> Option<WireError> {
+    let Footprint { n_elements, n_bytes, .. } = wire::footprint(body);
+    (n_bytes > limits::SMALL_DECODED_BYTES).then(|| {
+        let why = format!(
+            "request before Hello: {n_elements} elements, which decode to {n_bytes} bytes: expected at most {}; send \
+             Hello first",
+            limits::SMALL_DECODED_BYTES
+        );
+        client_error(ErrorCode::Limit, why)
+    })
 }
 
 fn other_version(hello: &Hello) -> WireError {
@@ -100,7 +122,7 @@ struct Pending {
     id: u64,
     request: Request,
     fd: Option<OwnedFd>,
-    /// What its bytes count for.
+    /// What its bytes, and what they decoded to, count for.
     body: Option<Held>,
 }
 
@@ -159,8 +181,31 @@ fn read(client: &Client, head: &Head) -> Served<Option<Body>> {
             return Ok(None);
         }
     };
+    match hold_decoded(client, &body) {
+        Err(why) => {
+            drop(held);
+            refuse(client, wire::request_id(&body), why)?;
+            return Ok(None);
+        }
+        Ok(None) => {}
+        Ok(Some(decoded)) => match &mut held {
+            Some(held) => held.add(decoded),
+            None => held = Some(decoded),
+        },
+    }
     let (id, request) = wire::decode_request(body);
     Ok(Some(Body { id, request: request.map_err(WireError::from), held }))
+}
+
+/// Counts what a request decodes to, before it is decoded: a few bytes of it may be an element of hundreds. None: so
+/// little that it is not counted. Errors: Limit.
+fn hold_decoded(client: &Client, body: &[u8]) -> Result<Option<Held>, WireError> {
+    let Footprint { n_elements, n_bytes, .. } = wire::footprint(body);
+    if body.len() <= limits::SMALL_BODY_BYTES as usize && n_bytes <= limits::SMALL_DECODED_BYTES {
+        return Ok(None);
+    }
+    let what = format!("request of {} bytes, decoded: {n_elements} elements", body.len());
+    client.memory.hold(&what, n_bytes).map(Some)
 }
 
 fn refuse(client: &Client, id: u64, error: WireError) -> Served<()> {

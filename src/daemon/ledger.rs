@@ -1,10 +1,11 @@
 //! What is held for clients, counted: each client has a bound, and so have all together. What holds something owns a
 //! [`Held`]; its end gives back, whichever way it comes.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use super::errors::client as client_error;
+use super::{limits, lock};
 use crate::protocol::message::{ErrorCode, WireError};
 
 /// What a ledger counts, for its errors.
@@ -16,14 +17,32 @@ pub struct Unit {
     pub advice: &'static str,
 }
 
+/// How much may be held.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// By all clients together.
+    pub all: u64,
+    /// By one client; above `all` it means nothing more than that.
+    pub client: u64,
+    /// By a client whatever the others hold: `all` keeps it free for each that may connect.
+    pub share: u64,
+}
+
 /// What all clients hold together.
 #[derive(Debug)]
 pub struct Ledger {
     unit: Unit,
-    limit: u64,
-    /// Of one client.
-    account_limit: u64,
-    held: AtomicU64,
+    bounds: Bounds,
+    sums: Mutex<Sums>,
+}
+
+/// Changed together with what an account holds.
+#[derive(Debug, Default)]
+struct Sums {
+    /// By all clients.
+    held: u64,
+    /// Of that, above the clients' shares.
+    common: u64,
 }
 
 /// What one client holds.
@@ -41,9 +60,10 @@ pub struct Held {
 }
 
 impl Ledger {
-    /// Empty. An account's limit above the limit of all means nothing more than that.
-    pub fn new(unit: Unit, limit: u64, account_limit: u64) -> Arc<Self> {
-        Arc::new(Self { unit, limit, account_limit: account_limit.min(limit), held: AtomicU64::new(0) })
+    /// Empty.
+    pub fn new(unit: Unit, bounds: Bounds) -> Arc<Self> {
+        let bounds = Bounds { client: bounds.client.min(bounds.all), ..bounds };
+        Arc::new(Self { unit, bounds, sums: Mutex::default() })
     }
 
     /// A new client's.
@@ -53,12 +73,22 @@ impl Ledger {
 
     /// Held by all.
     pub fn held(&self) -> u64 {
-        self.held.load(Ordering::Relaxed)
+        lock(&self.sums).held
     }
 
     /// What all may hold.
     pub fn limit(&self) -> u64 {
-        self.limit
+        self.bounds.all
+    }
+
+    /// What all may hold above their shares.
+    fn common_limit(&self) -> u64 {
+        self.bounds.all.saturating_sub(self.bounds.share.saturating_mul(limits::CONNECTIONS as u64))
+    }
+
+    /// What a client that holds `held` takes of what is common.
+    fn above_share(&self, held: u64) -> u64 {
+        held.saturating_sub(self.bounds.share)
     }
 }
 
@@ -71,28 +101,49 @@ impl Account {
     /// Counts `amount` of `what`. Errors: Limit, of this client or of all; nothing is counted then.
     pub fn hold(self: &Arc<Self>, what: &str, amount: usize) -> Result<Held, WireError> {
         let (ledger, amount) = (&self.ledger, amount as u64);
-        if !add(&self.held, amount, ledger.account_limit) {
-            return Err(self.refuse(what, amount));
+        if self.add(amount) {
+            return Ok(Held { account: Arc::clone(self), amount });
         }
-        // From here on what is dropped gives back.
-        let mut held = Held { account: Arc::clone(self), amount };
-        if !add(&ledger.held, amount, ledger.limit) {
-            held.amount = 0;
-            sub(&self.held, amount);
-            return Err(self.refuse(what, amount));
-        }
-        Ok(held)
+        let Ledger { unit, bounds, .. } = ledger.as_ref();
+        let share = match bounds.share {
+            0 => String::new(),
+            share => format!(" ({share} each whatever the others hold, {} in common)", ledger.common_limit()),
+        };
+        let why = format!(
+            "{what}: {amount} {} more: this client holds {} of at most {}, all clients hold {} of at most {}{share}; {}",
+            unit.name,
+            self.held(),
+            bounds.client,
+            ledger.held(),
+            bounds.all,
+            unit.advice
+        );
+        Err(client_error(ErrorCode::Limit, why))
     }
 
-    fn refuse(&self, what: &str, amount: u64) -> WireError {
-        let Ledger { unit, limit, account_limit, .. } = *self.ledger;
-        let (own, all) = (self.held(), self.ledger.held());
-        let why = format!(
-            "{what}: {amount} {} more: this client holds {own} of at most {account_limit}, all clients hold {all} of at \
-             most {limit}; {}",
-            unit.name, unit.advice
-        );
-        client_error(ErrorCode::Limit, why)
+    /// Whether it fits; it is counted then.
+    fn add(&self, amount: u64) -> bool {
+        let ledger = &self.ledger;
+        let mut sums = lock(&ledger.sums);
+        let own = self.held();
+        let (Some(held), Some(all)) = (own.checked_add(amount), sums.held.checked_add(amount)) else { return false };
+        let common = sums.common + (ledger.above_share(held) - ledger.above_share(own));
+        if held > ledger.bounds.client || all > ledger.bounds.all || common > ledger.common_limit() {
+            return false;
+        }
+        *sums = Sums { held: all, common };
+        self.held.store(held, Ordering::Relaxed);
+        true
+    }
+
+    fn sub(&self, amount: u64) {
+        let ledger = &self.ledger;
+        let mut sums = lock(&ledger.sums);
+        let own = self.held();
+        let held = own - amount;
+        sums.held -= amount;
+        sums.common -= ledger.above_share(own) - ledger.above_share(held);
+        self.held.store(held, Ordering::Relaxed);
     }
 }
 
@@ -106,19 +157,8 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        sub(&self.account.held, self.amount);
-        sub(&self.account.ledger.held, self.amount);
+        self.account.sub(self.amount);
     }
-}
-
-/// Whether it fits below the limit; it is added then.
-fn add(sum: &AtomicU64, amount: u64, limit: u64) -> bool {
-    let fits = |held: u64| held.checked_add(amount).filter(|&sum| sum <= limit);
-    sum.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
-}
-
-fn sub(sum: &AtomicU64, amount: u64) {
-    sum.fetch_sub(amount, Ordering::Relaxed);
 }
 
 #[cfg(test)]
@@ -126,10 +166,11 @@ mod tests {
     use super::*;
 
     const UNIT: Unit = Unit { name: "bytes", advice: "drop something" };
+    const BOUNDS: Bounds = Bounds { all: 100, client: 60, share: 0 };
 
     #[test]
     fn what_is_dropped_is_given_back_to_the_client_and_to_all() {
-        let ledger = Ledger::new(UNIT, 100, 60);
+        let ledger = Ledger::new(UNIT, BOUNDS);
         let (one, two) = (ledger.account(), ledger.account());
         let (first, second) = (one.hold("a", 60).unwrap(), two.hold("b", 40).unwrap());
         assert_eq!((one.held(), two.held(), ledger.held()), (60, 40, 100));
@@ -146,7 +187,7 @@ mod tests {
 
     #[test]
     fn both_bounds_refuse_and_count_nothing() {
-        let ledger = Ledger::new(UNIT, 100, 60);
+        let ledger = Ledger::new(UNIT, BOUNDS);
         let (one, two) = (ledger.account(), ledger.account());
         let _first = one.hold("a", 60).unwrap();
         for (account, amount, held) in [(&one, 1, 60), (&two, 41, 0), (&two, usize::MAX, 0)] {
@@ -156,5 +197,26 @@ mod tests {
             assert!(error.message.contains("60 of at most 100; drop something"), "{error}");
         }
         assert!(two.hold("b", 40).is_ok());
+    }
+
+    #[test]
+    fn what_is_common_goes_to_who_comes_first_and_a_share_stays_for_each() {
+        let clients = limits::CONNECTIONS as u64;
+        let ledger = Ledger::new(UNIT, Bounds { all: 10 * clients + 100, client: 70, share: 10 });
+        let (one, two, three) = (ledger.account(), ledger.account(), ledger.account());
+        let _most = one.hold("a", 70).unwrap();
+        let second = two.hold("b", 50).unwrap();
+        for (account, amount) in [(&one, 1), (&two, 1), (&three, 11)] {
+            let error = account.hold("c", amount).unwrap_err();
+            assert!(error.message.contains("(10 each whatever the others hold, 100 in common)"), "{error}");
+        }
+        let share = three.hold("c", 10).unwrap();
+        assert!(three.hold("c", 1).is_err());
+        drop(second);
+        let more = three.hold("c", 40).unwrap();
+        assert!(two.hold("b", 11).is_err() && two.hold("b", 10).is_ok());
+        drop((share, more));
+        assert_eq!((three.held(), ledger.held()), (0, 70));
+        assert!(two.hold("b", 50).is_ok(), "all that is common is back");
     }
 }

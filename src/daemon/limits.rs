@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::process::machine_bytes;
 use crate::protocol::frame;
 
-/// Connections at a time, the command line's included.
+/// Connections at a time, the command line's included; those without `Hello` make room for newer ones.
 pub const CONNECTIONS: usize = 256;
 /// Time from connecting to a complete `Hello`.
 pub const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -27,12 +27,17 @@ pub const WAITING_REQUESTS: usize = 64;
 pub const SEGMENTS: u64 = 4096;
 /// Segments of all clients.
 pub const ALL_SEGMENTS: u64 = 32_768;
+/// Segments that a client may have whatever the others have; what is left of all is common.
+pub const SHARE_OF_SEGMENTS: u64 = ALL_SEGMENTS / 2 / CONNECTIONS as u64;
 /// Bytes of one segment.
 pub const SEGMENT_BYTES: u64 = 1 << 40;
 /// Bytes of one client's segments: addresses, of which a process has 2^47.
 pub const CLIENT_SEGMENT_BYTES: u64 = 1 << 43;
 /// Bytes of all clients' segments.
 pub const ALL_SEGMENT_BYTES: u64 = 1 << 46;
+/// Bytes of segments that a client may have whatever the others have; what is left of all is common. By length, not by
+/// what is in memory: the daemon maps a segment whole, and a sparse one takes as many addresses as a full one.
+pub const SHARE_OF_SEGMENT_BYTES: u64 = ALL_SEGMENT_BYTES / 2 / CONNECTIONS as u64;
 /// Lanes of one client.
 pub const LANES: u32 = 64;
 /// Graphs of one client.
@@ -45,6 +50,8 @@ pub const KEPT_BYTES: u64 = 8 << 30;
 pub const ALL_KEPT_BYTES: u64 = 32 << 30;
 /// A request up to this size is taken whatever is kept: it may be the one that gives back.
 pub const SMALL_BODY_BYTES: u32 = HELLO_BYTES;
+/// What a request may decode to whatever is kept, beside its own bytes: as much as the handles of such a small one take.
+pub const SMALL_DECODED_BYTES: usize = 2 << 20;
 /// Comparisons of nodes that one client has open at a time.
 pub const NODE_TABLES: usize = 64;
 /// Nodes in all open comparisons of one client.

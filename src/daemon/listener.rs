@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use interprocess::local_socket::traits::Listener as _;
 use interprocess::local_socket::{Listener, Stream};
@@ -142,11 +142,11 @@ fn accept(daemon: &Arc<Daemon>, listener: &Listener, woken: &UnixStream, mut res
             take_connections(daemon, listener, &mut reserve);
         }
         daemon.pool.dismiss_surplus();
-        let (n, since) = *lock(&daemon.connections);
-        if n == 0 && since.elapsed() >= daemon.idle_timeout {
+        let Some(empty_for) = daemon.places.empty_for() else { continue };
+        if empty_for >= daemon.idle_timeout {
             return *lock(&daemon.ended).get_or_insert(Ended::Idle);
         }
-        if n == 0 && daemon.program.is_replaced() {
+        if daemon.program.is_replaced() {
             return *lock(&daemon.ended).get_or_insert(Ended::Replaced);
         }
     }
@@ -230,35 +230,13 @@ fn take(daemon: &Arc<Daemon>, stream: Stream) -> io::Result<()> {
         let why = format!("uid {peer}: this daemon serves uid {own} only; start one of your own");
         return refuse(&transport, client_error(ErrorCode::Permission, why));
     }
-    let Some(counted) = Counted::new(daemon) else {
-        let why = format!("{} connections are open already; close one", limits::CONNECTIONS);
+    let transport = Arc::new(transport);
+    let Some(place) = daemon.places.take(&transport) else {
+        let why = format!("{} clients are connected already; end one", limits::CONNECTIONS);
         return refuse(&transport, client_error(ErrorCode::Limit, why));
     };
     let daemon = Arc::clone(daemon);
-    std::thread::Builder::new().name("connection".to_owned()).spawn(move || {
-        let _counted = counted;
-        connection::serve(&daemon, Arc::new(transport));
-    })?;
+    let connection = std::thread::Builder::new().name("connection".to_owned());
+    connection.spawn(move || connection::serve(&daemon, transport, place))?;
     Ok(())
-}
-
-/// A place among the connections.
-struct Counted(Arc<Daemon>);
-
-impl Counted {
-    fn new(daemon: &Arc<Daemon>) -> Option<Self> {
-        let mut connections = lock(&daemon.connections);
-        let free = connections.0 < limits::CONNECTIONS;
-        free.then(|| {
-            connections.0 += 1;
-            Self(Arc::clone(daemon))
-        })
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        let mut connections = lock(&self.0.connections);
-        *connections = (connections.0 - 1, Instant::now());
-    }
 }

@@ -17,9 +17,11 @@ mod nodes;
 mod old_state;
 pub mod paths;
 pub mod peer;
+mod places;
 mod post_mortem;
 pub mod process;
 mod quarantine;
+mod releases;
 pub mod socket;
 pub mod status;
 mod transport;
@@ -36,12 +38,13 @@ use std::time::{Duration, Instant, SystemTime};
 use bytes::Bytes;
 use client::Client;
 use leases::Pool;
-use ledger::{Ledger, Unit};
+use ledger::{Bounds, Ledger, Unit};
+use places::Places;
 use quarantine::Quarantine;
 use status::{LastSteps, stamp};
 
 use crate::ids::{ClientId, GraphId};
-use crate::plans::{Bounds, Plans};
+use crate::plans::{self, Plans};
 use crate::protocol::control::Notice;
 use crate::shm::Counter;
 
@@ -106,15 +109,20 @@ impl Ledgers {
         let unit = |name, advice| Unit { name, advice };
         let bytes = "drop compiled functions (torch._dynamo.reset()), close a dump, end a client, or start the daemon with \
                      a larger RUST_ORT_MEMORY_MB";
-        let segments = "end a client; each keeps the segments it has allocated";
+        let segments =
+            "end a client (`rust-ort status` shows what each shares); each keeps the segments it has allocated";
+        let kept = Bounds { all: memory_bytes, client: limits::KEPT_BYTES, share: 0 };
+        let n_segments =
+            Bounds { all: limits::ALL_SEGMENTS, client: limits::SEGMENTS, share: limits::SHARE_OF_SEGMENTS };
+        let segment_bytes = Bounds {
+            all: limits::ALL_SEGMENT_BYTES,
+            client: limits::CLIENT_SEGMENT_BYTES,
+            share: limits::SHARE_OF_SEGMENT_BYTES,
+        };
         Self {
-            memory: Ledger::new(unit("bytes", bytes), memory_bytes, limits::KEPT_BYTES),
-            segments: Ledger::new(unit("segments", segments), limits::ALL_SEGMENTS, limits::SEGMENTS),
-            segment_bytes: Ledger::new(
-                unit("bytes of segments", segments),
-                limits::ALL_SEGMENT_BYTES,
-                limits::CLIENT_SEGMENT_BYTES,
-            ),
+            memory: Ledger::new(unit("bytes", bytes), kept),
+            segments: Ledger::new(unit("segments", segments), n_segments),
+            segment_bytes: Ledger::new(unit("bytes of segments", segments), segment_bytes),
         }
     }
 }
@@ -133,8 +141,7 @@ pub struct Daemon {
     plans: Plans,
     ledgers: Ledgers,
     clients: Mutex<BTreeMap<ClientId, Arc<Client>>>,
-    /// Connections, those before `Hello` too, and when the last one went.
-    connections: Mutex<(usize, Instant)>,
+    places: Arc<Places>,
     graphs: Mutex<BTreeSet<GraphId>>,
     last_steps: LastSteps,
     next: AtomicU64,
@@ -160,7 +167,7 @@ impl Daemon {
                 pool: Arc::new(Pool::new(launch, config.idle_timeout, on_death)),
                 plans: Plans::open(
                     &config.state_folder,
-                    Bounds { bytes: limits::PLAN_BYTES, files: limits::PLAN_FILES },
+                    plans::Bounds { bytes: limits::PLAN_BYTES, files: limits::PLAN_FILES },
                     process::own_program(),
                 ),
                 ledgers: Ledgers::new(config.memory_bytes.unwrap_or_else(limits::all_kept_bytes)),
@@ -173,7 +180,7 @@ impl Daemon {
                 program: process::Program::own(),
                 quarantine: Quarantine::default(),
                 clients: Mutex::default(),
-                connections: Mutex::new((0, Instant::now())),
+                places: Places::new(),
                 graphs: Mutex::default(),
                 last_steps: LastSteps::default(),
                 next: AtomicU64::new(1),

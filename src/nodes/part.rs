@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use bytes::Bytes;
 use serde::Deserialize;
 
+use crate::footprint::Footprint;
 use crate::ids::ValueName;
 use crate::onnx::{self, Isolator, OnnxError};
 
@@ -14,6 +15,13 @@ pub struct PartNodes {
     pub(super) isolator: Isolator,
     origins: HashMap<ValueName, Origin>,
 }
+
+/// What a named value takes in the tables of names and origins, about.
+const NAMED_BYTES: usize = 1 << 10;
+/// What an object in provenance.json takes, about.
+const OBJECT_BYTES: usize = 512;
+/// The same of a name and its value.
+const ENTRY_BYTES: usize = 256;
 
 /// Where a value comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +80,17 @@ impl PartNodes {
         });
         let origins = provenance.origins(&isolator, named_values);
         Ok(Self { isolator, origins })
+    }
+
+    /// What [`PartNodes::read`] of these takes beside the model's own bytes, at most: told before anything is decoded.
+    pub fn footprint(model: &[u8], named_values: &[ValueName], provenance_json: &str) -> usize {
+        // The isolator keeps the decoded model and knows each name of it by up to three tables.
+        let Footprint { text_bytes, n_bytes, .. } = onnx::footprint(model);
+        let decoded = text_bytes.saturating_add(n_bytes).saturating_mul(3);
+        let named = named_values.iter().map(|name| 4 * name.len() + NAMED_BYTES).sum::<usize>();
+        let count = |byte| provenance_json.bytes().filter(|&other| other == byte).count();
+        let provenance = 2 * provenance_json.len() + OBJECT_BYTES * count(b'{') + ENTRY_BYTES * count(b':');
+        decoded.saturating_add(named).saturating_add(provenance)
     }
 
     pub(super) fn origin(&self, value: &str) -> Origin {

@@ -15,6 +15,13 @@ use super::proto::{
     GraphProto, ModelProto, NodeProto, SparseTensorProto, StringStringEntryProto, TensorProto,
     tensor_proto::DataLocation,
 };
+use crate::footprint::{self, Footprint};
+
+mod shapes {
+    use crate::footprint::{Field, Shape};
+    use crate::onnx::proto;
+    include!(concat!(env!("OUT_DIR"), "/onnx_shapes.rs"));
+}
 
 /// What protobuf's C++ and Python readers accept in one message.
 const PROTOBUF_LIMIT: usize = i32::MAX as usize;
@@ -30,6 +37,12 @@ pub fn decode(bytes: Bytes) -> Result<ModelProto, OnnxError> {
         n_bytes,
         source,
     })
+}
+
+/// What decoding a model takes: beside its tensors, which share its bytes. Of bytes that are no model, what decoding takes
+/// until that is found.
+pub fn footprint(model: &[u8]) -> Footprint {
+    footprint::of(model, shapes::SHAPES, shapes::ROOT)
 }
 
 /// A model from a file, external data included: every tensor holds its elements. Errors: [`OnnxError`].

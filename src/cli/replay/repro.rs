@@ -16,7 +16,7 @@ use crate::compare::{TensorVerdict, Tolerance, Verdict};
 use crate::dump::{Role, reader};
 use crate::executor::Executor as _;
 use crate::executor::ort::wrong_optimizers;
-use crate::onnx::proto::ModelProto;
+use crate::onnx::proto::{GraphProto, ModelProto};
 use crate::onnx::{self, NamedTensor};
 use crate::tensor::{DType, TensorBuf, TensorView};
 
@@ -183,8 +183,9 @@ impl<'a> Repro<'a> {
         }))
     }
 
-    /// The model cut to the node. Its values are eager's where the ends of the part give them, else those of ONNX Runtime
-    /// when nothing is optimized.
+    /// The model cut to the node. Where eager's value of the node is known it is judged by it, on eager's inputs where
+    /// they are known and on what ONNX Runtime computes when nothing is optimized where they are not. Else all its values
+    /// are ONNX Runtime's.
     fn cut_out(
         &self,
         runtime: &Runtime,
@@ -199,22 +200,28 @@ impl<'a> Repro<'a> {
         let (inputs, references) = (target.tensors(Role::Input)?, target.tensors(Role::Reference)?);
         let feeds: Vec<_> = inputs.iter().map(NamedTensor::view).collect();
         let given: Values<'_> = graph.input.iter().map(|input| input.name()).zip(feeds.iter().copied()).collect();
-        let eager: Values<'_> = references.iter().map(|tensor| (tensor.name.as_str(), tensor.view())).collect();
-        let has_eager =
-            reads.iter().chain([value]).all(|name| [&given, &eager].iter().any(|of| of.contains_key(name.as_str())));
-        let fetched = if has_eager { BTreeMap::new() } else { self.fetch(runtime, proto, &feeds, &reads, value)? };
+        let eager = eager_values(graph, &given, &references);
+        let judged = eager.contains_key(value.as_str());
+        let known = if judged { &eager } else { &given };
+        let wanted = reads.iter().chain([value]).filter(|name| !known.contains_key(name.as_str()));
+        let wanted: Vec<String> = wanted.cloned().collect();
+        let fetched = self.fetch(runtime, proto, &feeds, &wanted)?;
         let tensor = |name: &String| {
-            let computed =
-                || if has_eager { eager.get(name.as_str()).copied() } else { fetched.get(name).map(TensorBuf::view) };
-            let view = given.get(name.as_str()).copied().or_else(computed);
+            let view = known.get(name.as_str()).copied().or_else(|| fetched.get(name).map(TensorBuf::view));
             view.map(|view| (name.clone(), view)).ok_or_else(|| format!("value {name:?} was not given by the run"))
         };
         let inputs = reads.iter().map(tensor).collect::<Result<Vec<_>, _>>()?;
         let (name, output) = tensor(value)?;
         let model = cut(proto, &inputs, &[(name.clone(), output)])?;
-        let expected = match has_eager {
-            true => Expected::Eager("eager's, on eager's inputs of the node".to_owned()),
-            false => Expected::NotEager(
+        let expected = match (judged, wanted.as_slice()) {
+            (true, []) => Expected::Eager("eager's, on eager's inputs of the node".to_owned()),
+            (true, computed) => Expected::Eager(format!(
+                "eager's, on inputs of which ONNX Runtime computed {} in the whole part with no optimization, for eager's \
+                 were not dumped: what differs may come from the nodes before (compare=\"nodes\" dumps the first wrong \
+                 nodes with eager's inputs)",
+                computed.join(", ")
+            )),
+            (false, _) => Expected::NotEager(
                 "what ONNX Runtime gives in the whole part with no optimization, on these same inputs, so they tell nothing \
                  of right and wrong; eager's were not dumped (compare=\"nodes\" dumps those of the first wrong nodes)",
             ),
@@ -244,23 +251,18 @@ impl<'a> Repro<'a> {
         Alone { name, reference: expected.clone(), verdict }
     }
 
-    /// The value and what it reads that is no input of the part, when nothing is optimized.
+    /// These values of the part when nothing is optimized.
     fn fetch(
         &self,
         runtime: &Runtime,
         proto: &ModelProto,
         feeds: &[TensorView<'_>],
-        reads: &[String],
-        value: &String,
+        wanted: &[String],
     ) -> Result<BTreeMap<String, TensorBuf>, Failure> {
-        let is_input = |name: &&String| {
-            nodes::graph(proto).is_ok_and(|graph| graph.input.iter().any(|input| input.name() == *name))
-        };
-        let wanted: Vec<String> = reads.iter().filter(|name| !is_input(name)).chain([value]).cloned().collect();
         let config = self.target.config();
         let optimization = self.target.optimization;
         let model = Model { proto, optimization, config: &config, libraries: &self.target.libraries };
-        Ok(nodes::fetch(runtime, &model, feeds, &wanted)?.into_iter().collect())
+        Ok(nodes::fetch(runtime, &model, feeds, wanted)?.into_iter().collect())
     }
 
     fn write(&self, content: &Content<'_>) -> Result<(), Failure> {
@@ -345,6 +347,32 @@ impl<'a> Repro<'a> {
         let fill = if fill.is_finite() { fill } else { f64::MAX };
         json!({ "atol": atol, "rtol": rtol, "scale": scale, "fill": fill, "equal_nan": u8::from(equal_nan) })
     }
+}
+
+/// What eager gave, by every name that the value has: the inputs and outputs of the part, and what an Identity only names
+/// anew, as the exporter does where two FX nodes share a value.
+fn eager_values<'a>(graph: &'a GraphProto, given: &Values<'a>, references: &'a [NamedTensor]) -> Values<'a> {
+    let mut values = given.clone();
+    values.extend(references.iter().map(|tensor| (tensor.name.as_str(), tensor.view())));
+    let renames = graph.node.iter().filter(|node| node.op_type() == "Identity" && node.domain().is_empty());
+    let renames: Vec<(&str, &str)> = renames
+        .filter_map(|node| match (node.input.as_slice(), node.output.as_slice()) {
+            ([from], [to]) => Some((from.as_str(), to.as_str())),
+            _ => None,
+        })
+        .collect();
+    // Nodes are in topological order: back to the first name of each value, then on to all others.
+    for &(from, to) in renames.iter().rev() {
+        if let Some(&view) = values.get(to) {
+            values.entry(from).or_insert(view);
+        }
+    }
+    for (from, to) in renames {
+        if let Some(&view) = values.get(from) {
+            values.entry(to).or_insert(view);
+        }
+    }
+    values
 }
 
 /// The folder is missing, empty, or a reproduction that we wrote.

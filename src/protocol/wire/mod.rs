@@ -11,6 +11,7 @@ use thiserror::Error;
 use super::control::*;
 use super::frame::{self, FrameKind};
 use super::message::{ErrorCode, ErrorKind, WireError};
+use crate::footprint::{self, Footprint};
 use crate::ids::ExecutorId;
 use decode::{error, missing, reply, request};
 use encode::{error_to_proto, reply_to_proto, request_to_proto};
@@ -19,6 +20,12 @@ use encode::{error_to_proto, reply_to_proto, request_to_proto};
 #[allow(missing_docs, dead_code, clippy::all)]
 mod proto {
     include!(concat!(env!("OUT_DIR"), "/rust_ort.rs"));
+}
+
+mod shapes {
+    use super::proto;
+    use crate::footprint::{Field, Shape};
+    include!(concat!(env!("OUT_DIR"), "/rust_ort_shapes.rs"));
 }
 
 /// Longest name of a graph, run, value or file in a message, in bytes.
@@ -75,6 +82,12 @@ pub fn decode_request(body: Bytes) -> (u64, Decoded<Request>) {
         Ok(message) => (message.request_id, message.body.ok_or(missing("Request.body")).and_then(request)),
         Err(error) => (guess, Err(DecodeError::Protobuf(error.to_string()))),
     }
+}
+
+/// What [`decode_request`] takes beside the body's own bytes, at most: the generated message and, made of it, ours.
+pub fn footprint(body: &[u8]) -> Footprint {
+    let Footprint { n_elements, text_bytes, n_bytes } = footprint::of(body, shapes::SHAPES, shapes::ROOT);
+    Footprint { n_elements, text_bytes, n_bytes: n_bytes.saturating_mul(2) }
 }
 
 /// The request id of a body that is otherwise broken or not read to its end, when it stands first as every known encoder
