@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import alive
+from conftest import alive, wait_until
 from torch import nn
 
 import rust_ort
@@ -42,7 +42,7 @@ def test_after_a_shutdown_the_next_call_works_and_tensors_are_valid(daemon: Any)
     compiled = torch.compile(model, backend="rust_ort")
     before = compiled(X)
     rust_ort.shutdown()
-    assert rust_ort.status()["clients"] == []
+    wait_until(lambda: rust_ort.status()["clients"] == [], "the daemon to see the connection's end")
     torch.testing.assert_close(before, model(X))
     torch.testing.assert_close(compiled(X), model(X))
     before.sum().backward()
