@@ -347,8 +347,12 @@ def test_a_rerun_in_eager_draws_what_an_undisturbed_run_draws(daemon, monkeypatc
     assert info.daemon_fallbacks == 1
 
 
-@pytest.mark.parametrize("branch", [False, True], ids=["alone", "in a branch"])
-def test_a_custom_operator_that_has_run_is_not_run_again(daemon, monkeypatch: pytest.MonkeyPatch, branch: bool) -> None:
+@pytest.mark.parametrize(
+    ("kind", "node"), [("alone", "counted"), ("in a branch", "cond"), ("that writes", "auto_functionalized")]
+)
+def test_a_custom_operator_that_has_run_is_not_run_again(
+    daemon, monkeypatch: pytest.MonkeyPatch, kind: str, node: str
+) -> None:
     ran: list[int] = []
 
     @torch.library.custom_op("rust_ort_test::counted", mutates_args=())
@@ -356,9 +360,19 @@ def test_a_custom_operator_that_has_run_is_not_run_again(daemon, monkeypatch: py
         ran.append(1)
         return x.clone()
 
+    @torch.library.custom_op("rust_ort_test::counted_", mutates_args=("x",))
+    def counted_(x: torch.Tensor) -> None:
+        ran.append(1)
+
     counted.register_fake(torch.empty_like)
+    counted_.register_fake(lambda x: None)
     x = torch.randn(4)
     backend = rust_ort.backend(on_daemon_error="eager")
+
+    def that_writes(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        counted_(y)
+        return y.exp()
 
     def alone(x: torch.Tensor) -> torch.Tensor:
         return counted(x * 2).exp()
@@ -366,7 +380,8 @@ def test_a_custom_operator_that_has_run_is_not_run_again(daemon, monkeypatch: py
     def in_a_branch(x: torch.Tensor) -> torch.Tensor:
         return torch.cond(x.sum() < 1e9, lambda y: counted(y * 2), lambda y: y * 3, (x,)).exp()
 
-    compiled = torch.compile(in_a_branch if branch else alone, backend=backend)
+    programs = {"alone": alone, "in a branch": in_a_branch, "that writes": that_writes}
+    compiled = torch.compile(programs[kind], backend=backend)
     torch.testing.assert_close(compiled(x), (x * 2).exp())
     (info,) = backend.graphs
     original = rust_ort.call.part.Part.__call__
@@ -382,7 +397,7 @@ def test_a_custom_operator_that_has_run_is_not_run_again(daemon, monkeypatch: py
     with pytest.raises(rust_ort.errors.ExecutorLost, match="planted") as raised:
         compiled(x)
     assert len(ran) == 1 and info.daemon_fallbacks == 0
-    assert ("cond" if branch else "counted") in " ".join(raised.value.__notes__)
+    assert node in " ".join(raised.value.__notes__)
     lost_in = 0  # before it
     torch.testing.assert_close(compiled(x), (x * 2).exp())
     assert len(ran) == 2 and info.daemon_fallbacks == 1

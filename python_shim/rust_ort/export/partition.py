@@ -380,10 +380,11 @@ def _fuse_all(outer: fx.GraphModule, nodes: Sequence[fx.Node]) -> None:
 
 
 def may_do_more(gm: fx.GraphModule, node: fx.Node) -> bool:
-    """Whether an operator is nobody's that keeps to its schema, or its bodies hold one: a second run may be one too
-    many. node: of `gm`."""
+    """Whether an operator is nobody's that keeps to its schema, or its bodies hold one, or it calls one
+    (auto_functionalized, with_effects): a second run may be one too many. node: of `gm`."""
     held = itertools.chain([node], (inner for _, inner in body_nodes(gm, node)))
-    return any(isinstance(one.target, OpOverload) and one.target.namespace not in PURE_NAMESPACES for one in held)
+    called = (operator for one in held for operator in (one.target, *one.args) if isinstance(operator, OpOverload))
+    return any(operator.namespace not in PURE_NAMESPACES for operator in called)
 
 
 def _has_effect(node: fx.Node) -> bool:
