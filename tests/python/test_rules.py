@@ -439,6 +439,8 @@ def test_every_rule_has_a_case_and_every_case_a_rule() -> None:
 
 @pytest.mark.parametrize("rule", RULES)
 def test_with_the_rule_it_is_right_and_without_it_worse(rule: Rule) -> None:
+    if not rule.overloads:
+        pytest.skip(f"torch {torch.__version__} has no {rule.operator}")
     met = CASES[rule.operator]
     made, reasons = outcome(met)
     assert not made.refused and not made.wrong
