@@ -383,16 +383,20 @@ def may_do_more(gm: fx.GraphModule, node: fx.Node) -> bool:
     """Whether an operator is nobody's that keeps to its schema, or its bodies hold one, or it calls one
     (auto_functionalized, with_effects): a second run may be one too many. node: of `gm`."""
     held = itertools.chain([node], (inner for _, inner in body_nodes(gm, node)))
-    called = (operator for one in held for operator in (one.target, *one.args) if isinstance(operator, OpOverload))
-    return any(operator.namespace not in PURE_NAMESPACES for operator in called)
+    return any(_is_strangers(operator) for one in held for operator in (one.target, *one.args))
+
+
+def _is_strangers(operator: object) -> bool:
+    """An operator that may do more than its schema says."""
+    return isinstance(operator, OpOverload) and operator.namespace not in PURE_NAMESPACES
 
 
 def _has_effect(node: fx.Node) -> bool:
     """Whether the place of `node` among the others like it counts: it draws random numbers, writes into a tensor, or
     may do what its schema does not say (a collective that other ranks wait for, a custom operator that counts)."""
+    if _is_strangers(node.target):
+        return True
     if isinstance(node.target, OpOverload):
-        if node.target.namespace not in PURE_NAMESPACES:
-            return True
         return torch.Tag.nondeterministic_seeded in node.target.tags or node.target._schema.is_mutable
     return isinstance(node.target, HigherOrderOperator)
 
