@@ -1,5 +1,5 @@
 //! Compiles `protos/` to Rust and writes the wire's descriptor set beside it (`$OUT_DIR/rust_ort.binpb`), which the Python
-//! shim ships, and for each package the table that `src/footprint.rs` walks by (`$OUT_DIR/<package>_shapes.rs`).
+//! shim ships, and for each package the table that `src/base/footprint.rs` walks by (`$OUT_DIR/<package>_shapes.rs`).
 
 use std::error::Error;
 use std::fmt::Write as _;

@@ -1,29 +1,33 @@
 //! Run PyTorch graphs on ONNX Runtime behind a daemon, dump them and compare them with eager.
 //!
-//! The data's way: connection → protocol → session → executor → compare → dump → report. A module may use modules of a
-//! smaller level only (the list below goes from level 0 upwards); `tests/layering.rs` holds that.
+//! The data's way: link → daemon → executor → runtime → compare → dump. A room uses rooms further up this list, and
+//! itself; no two files need each other. `tests/layering.rs` holds that, docs/architecture.md draws it.
 
-// level 0
-pub mod footprint;
-pub mod ids;
-// level 1
+// names, files, locks, limits
+pub mod base;
+// dtypes, shapes, tensors
 pub mod tensor;
-// level 2
-pub mod compare;
+// models
 pub mod onnx;
+// frames and messages
 pub mod protocol;
+// metrics and verdicts
+pub mod compare;
+// memory shared between processes
 pub mod shm;
-// level 3
+// the way between two processes
+pub mod link;
+// what computes
+pub mod runtime;
+// the process that holds a runtime
 pub mod executor;
-// level 4
+// graphs and tensors on disk
 pub mod dump;
-pub mod plans;
-pub mod session;
-// level 5
-pub mod nodes;
-pub mod step;
-pub mod worker;
-// level 6
+// dumping and comparing while it runs
+pub mod observe;
+// a client of the daemon, for the command line
+pub mod client;
+// the service
 pub mod daemon;
-// level 7
+// subcommands
 pub mod cli;

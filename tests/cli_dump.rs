@@ -7,8 +7,8 @@ mod dumping;
 use std::path::Path;
 
 use dumping::{Said, json, wide};
+use rust_ort::base::ids::StepId;
 use rust_ort::compare::judge;
-use rust_ort::ids::StepId;
 use rust_ort::onnx::proto::{GraphProto, ModelProto, NodeProto};
 use rust_ort::onnx::{save, value_info};
 use rust_ort::tensor::{DType, TensorBuf, TensorDesc};

@@ -10,8 +10,8 @@ use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 use dumping::{json, piped};
+use rust_ort::base::ids::StepId;
 use rust_ort::dump::Run;
-use rust_ort::ids::StepId;
 use rust_ort::tensor::TensorBuf;
 
 const PART: &str = "run/0_0-forward/part_0";

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use dumping::{Said, piped};
 use prost::Message as _;
-use rust_ort::ids::StepId;
+use rust_ort::base::ids::StepId;
 use rust_ort::onnx::load_tensor;
 use rust_ort::onnx::proto::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
 use rust_ort::onnx::{load, save, value_info};

@@ -7,9 +7,9 @@ mod dumping;
 use std::path::Path;
 
 use dumping::{Said, piped, wide};
+use rust_ort::base::ids::StepId;
 use rust_ort::compare::{TensorVerdict, Verdict, judge};
 use rust_ort::dump::reader;
-use rust_ort::ids::StepId;
 use rust_ort::onnx::proto::{GraphProto, ModelProto, NodeProto};
 use rust_ort::onnx::save;
 use rust_ort::tensor::TensorBuf;

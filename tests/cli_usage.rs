@@ -11,8 +11,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use dumping::{graph, json, piped, program, wide};
+use rust_ort::base::ids::StepId;
 use rust_ort::compare::judge;
-use rust_ort::ids::StepId;
 use rust_ort::tensor::TensorBuf;
 use serde_json::{Value, json};
 

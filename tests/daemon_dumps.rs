@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use prost::Message as _;
+use rust_ort::base::ids::{CallId, SegmentId, StepId};
 use rust_ort::dump::reader::{self, Completeness};
-use rust_ort::ids::{CallId, SegmentId, StepId};
 use rust_ort::onnx::proto::{FunctionProto, GraphProto, ModelProto, NodeProto};
 use rust_ort::onnx::value_info;
 use rust_ort::protocol::control::{CallsToDump, OpenDump, PreparePart, Reply, Request, RunObserved};

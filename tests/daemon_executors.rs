@@ -8,8 +8,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use rust_ort::daemon::peer::{Answer, Peer, PeerError};
-use rust_ort::ids::{GraphId, PartHandle, SegmentId};
+use rust_ort::base::ids::{GraphId, PartHandle, SegmentId};
+use rust_ort::client::{Answer, Peer, PeerError};
 use rust_ort::protocol::control::{
     CallsToDump, LeaseSpec, Notice, OpenDump, PairToCompare, Reply, Request, VerdictKind,
 };

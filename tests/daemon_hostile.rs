@@ -11,8 +11,8 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use bytes::Bytes;
-use rust_ort::daemon::peer::{Answer, Peer};
-use rust_ort::ids::{CallId, GraphId, PartHandle, SegmentId, StepId};
+use rust_ort::base::ids::{CallId, GraphId, PartHandle, SegmentId, StepId};
+use rust_ort::client::{Answer, Peer};
 use rust_ort::protocol::control::*;
 use rust_ort::protocol::frame::{self, FrameHeader, FrameKind, HEADER_LEN};
 use rust_ort::protocol::message::{ErrorCode, WireError};

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use rust_ort::daemon::peer::{Answer, Peer, PeerError};
-use rust_ort::ids::{GraphId, PartHandle, SegmentId, StepId};
+use rust_ort::base::ids::{GraphId, PartHandle, SegmentId, StepId};
+use rust_ort::client::{Answer, Peer, PeerError};
 use rust_ort::protocol::control::*;
 use rust_ort::protocol::message::ErrorCode;
 use rust_ort::protocol::wire;
@@ -119,7 +119,7 @@ fn long_requests_are_answered_in_their_order_and_too_many_are_refused() {
     let home = Home::new();
     let (mut client, handle) = ready(&home);
     std::fs::write(home.hold(), b"").unwrap();
-    let waiting = rust_ort::daemon::limits::WAITING_REQUESTS as u64;
+    let waiting = rust_ort::base::limits::WAITING_REQUESTS as u64;
     send(&client, 100, &observed(&client, handle));
     wait_for("the call is inside", || exists(&home.hold().with_extension("held")));
     for id in 101..=101 + waiting {
@@ -467,7 +467,7 @@ fn huge_sparse_segments_of_some_clients_leave_every_other_its_share() {
     assert!(attached.iter().sum::<usize>() >= 30 && attached[11] == 0, "{attached:?}");
 
     let mut other = connect();
-    let share = rust_ort::daemon::limits::SHARE_OF_SEGMENT_BYTES;
+    let share = rust_ort::base::limits::SHARE_OF_SEGMENT_BYTES;
     assert_eq!(attach_sparse(&mut other, 1, share / 2).unwrap(), Reply::Done);
     assert_eq!(attach_sparse(&mut other, 2, share / 2).unwrap(), Reply::Done);
     let error = refused(attach_sparse(&mut other, 3, 1 << 40).unwrap_err());

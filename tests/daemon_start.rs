@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use rust_ort::daemon::peer::Peer;
+use rust_ort::client::Peer;
 use rust_ort::protocol::control::{Hello, Notice, Reply, Request};
 use rust_ort::protocol::frame::{FrameHeader, FrameKind};
 use rust_ort::protocol::message::{ErrorCode, ErrorKind, WireError};
@@ -163,7 +163,7 @@ fn sigterm_ends_the_daemon_and_tells_its_clients() {
     let pid = rustix::process::Pid::from_raw(home.daemon_pid() as i32).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     let answer = client.peer.next_answer(std::time::Duration::from_secs(60)).unwrap();
-    assert!(matches!(&answer, Some(rust_ort::daemon::peer::Answer::Notice(Notice::ShuttingDown { .. }))), "{answer:?}");
+    assert!(matches!(&answer, Some(rust_ort::client::Answer::Notice(Notice::ShuttingDown { .. }))), "{answer:?}");
     assert!(home.wait_daemon().success());
     assert!(!home.socket().exists());
 }

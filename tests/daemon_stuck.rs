@@ -8,8 +8,8 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use rust_ort::daemon::peer::Answer;
-use rust_ort::ids::SegmentId;
+use rust_ort::base::ids::SegmentId;
+use rust_ort::client::Answer;
 use rust_ort::protocol::control::*;
 use rust_ort::protocol::frame::{self, FrameHeader, FrameKind};
 use rust_ort::protocol::message::ErrorCode;

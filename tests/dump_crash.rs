@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rust_ort::base::ids::StepId;
 use rust_ort::dump::reader::{self, Completeness};
 use rust_ort::dump::{CallsToDump, Incomplete, Role, Run, RunSpec};
-use rust_ort::ids::StepId;
 use rust_ort::onnx::load_tensor;
 use rust_ort::tensor::TensorBuf;
 

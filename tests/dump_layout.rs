@@ -6,10 +6,10 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use rust_ort::base::ids::{GraphId, StepId};
 use rust_ort::compare::judge;
 use rust_ort::dump::reader::{self, Completeness, Place};
 use rust_ort::dump::{CallsToDump, DumpError, GraphRecord, Run, RunSpec, gc};
-use rust_ort::ids::{GraphId, StepId};
 use rust_ort::onnx::load_tensor;
 use rust_ort::tensor::{DType, Shape, SharedTensor, TensorBuf, TensorDesc};
 use serde_json::{Value, json};

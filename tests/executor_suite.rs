@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::{Dim, Memory, Model, add, gather, runtime, slow};
-use rust_ort::executor::ort::{OrtExecutor, ThreadPool, custom_op_library, wrong_optimizers};
-use rust_ort::executor::{BoundCall, Executor, ExecutorError, Session, StopToken};
 use rust_ort::onnx;
 use rust_ort::protocol::message::{CustomOpLibrary, ErrorCode, Optimization, SessionSpec, WireError};
+use rust_ort::runtime::ort::{OrtExecutor, ThreadPool, custom_op_library, wrong_optimizers};
+use rust_ort::runtime::{BoundCall, Executor, ExecutorError, Session, StopToken};
 use rust_ort::tensor::{DType, TensorBuf, TensorRef};
 
 fn session(model: &[u8]) -> Arc<dyn Session> {

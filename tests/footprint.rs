@@ -6,8 +6,8 @@ use std::cell::Cell;
 
 use bytes::Bytes;
 use proptest::prelude::*;
-use rust_ort::footprint::Footprint;
-use rust_ort::nodes::PartNodes;
+use rust_ort::base::footprint::Footprint;
+use rust_ort::observe::nodes::PartNodes;
 use rust_ort::{onnx, protocol::wire};
 
 /// Bytes that this thread holds, and the most that it held.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use rust_ort::ids::{CallId, ClientId, ExecutorId, GraphId, PartHandle, SegmentId, StepId};
+use rust_ort::base::ids::{CallId, ClientId, ExecutorId, GraphId, PartHandle, SegmentId, StepId};
 use rust_ort::protocol::control::*;
 use rust_ort::protocol::frame::{FrameHeader, FrameKind, HEADER_LEN, MAX_BODY_BYTES};
 use rust_ort::protocol::message::{ErrorCode, ErrorKind, Optimization, PartSpec, SessionSpec, WireError};

@@ -1,174 +1,226 @@
-//! The rules of the source: who may use whom, where unsafe code is, no `unwrap` outside tests.
+//! The rooms of the source: who may use whom, where unsafe code is, no `unwrap` outside tests. The twin of
+//! tests/python/test_layering.py; docs/architecture.md draws them.
+//!
+//! With `--nocapture` it prints the rooms with their floors, and every circle.
 #![allow(clippy::unwrap_used)]
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
-/// Level of each top-level module. A module may use modules of a smaller level, and itself.
-const LEVELS: &[(&str, u32)] = &[
-    ("footprint", 0),
-    ("ids", 0),
-    ("tensor", 1),
-    ("compare", 2),
-    ("onnx", 2),
-    ("protocol", 2),
-    ("shm", 2),
-    ("executor", 3),
-    ("blame", 4),
-    ("dump", 4),
-    ("plans", 4),
-    ("session", 4),
-    ("nodes", 5),
-    ("report", 5),
-    ("step", 5),
-    ("worker", 5),
-    ("daemon", 6),
-    ("cli", 7),
+#[path = "layering/source.rs"]
+mod source;
+
+use source::{Files, Use, circles, files, lines_with, uses};
+
+/// The rooms. One uses rooms further up this list, and itself.
+const ROOMS: &[&str] = &[
+    "base", "tensor", "onnx", "protocol", "compare", "shm", "link", "runtime", "executor", "dump", "observe", "client",
+    "daemon", "cli",
 ];
 
-/// Modules, or files, that may hold unsafe code.
-const UNSAFE: &[&str] = &["shm/", "executor/", "compare/simd.rs", "tensor/shared.rs"];
+/// Rooms, folders or files that may hold unsafe code.
+const UNSAFE: &[&str] = &["shm/", "runtime/ort/", "compare/simd.rs", "tensor/shared.rs", "cli/cuda_probe/ipc.rs"];
 
-fn source() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Path below src/ → text, but for files that hold tests only.
-fn files() -> BTreeMap<String, String> {
-    let mut files = BTreeMap::new();
-    let mut folders = vec![source()];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let name = path.strip_prefix(source()).unwrap().to_str().unwrap().to_owned();
-                if name.ends_with("/tests.rs") {
-                    continue;
-                }
-                files.insert(name, std::fs::read_to_string(path).unwrap());
-            }
-        }
-    }
-    files
+fn of_library() -> Files {
+    files(&root().join("src"))
 }
 
-/// Lines of code with their numbers from 1: no comments, and nothing from the file's test module on.
-fn code(text: &str) -> Vec<(usize, String)> {
-    let tests = text.find("#[cfg(test)]\nmod ").unwrap_or(text.len());
-    let strip = |line: &str| line.split("//").next().unwrap_or("").to_owned();
-    text[..tests].lines().enumerate().map(|(n, line)| (n + 1, strip(line))).collect()
+fn room_of(file: &str) -> &str {
+    file.split('/').next().unwrap().trim_end_matches(".rs")
 }
 
-fn level(module: &str) -> Option<u32> {
-    LEVELS.iter().find(|(name, _)| *name == module).map(|&(_, level)| level)
-}
-
-/// Modules named by `crate::a`, `crate::{a, b::c}`.
-fn used(text: &str) -> Vec<String> {
-    let mut modules = Vec::new();
-    for (at, _) in text.match_indices("crate::") {
-        let rest = &text[at + "crate::".len()..];
-        let name = |text: &str| text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>();
-        match rest.strip_prefix('{') {
-            None => modules.push(name(rest)),
-            Some(group) => {
-                let mut depth = 0;
-                let mut start = true;
-                for (at, c) in group.char_indices() {
-                    match c {
-                        '{' => depth += 1,
-                        '}' if depth == 0 => break,
-                        '}' => depth -= 1,
-                        ',' if depth == 0 => start = true,
-                        c if start && !c.is_whitespace() => {
-                            modules.push(name(&group[at..]));
-                            start = false;
-                        }
-                        _ => {}
-                    }
-                }
-            }
-        }
-    }
-    modules
-}
-
-#[test]
-fn modules_use_smaller_levels_only() {
+/// What uses a room that stands after its own in the list, or stands in no room.
+fn upward(uses: &BTreeSet<Use>) -> Vec<String> {
+    let place = |file: &str| ROOMS.iter().position(|room| *room == room_of(file));
     let mut wrong = Vec::new();
-    for (file, text) in files() {
-        if file == "lib.rs" || file == "main.rs" || file.starts_with("bin/") {
-            continue;
-        }
-        let module = file.split('/').next().unwrap().trim_end_matches(".rs").to_owned();
-        let Some(own) = level(&module) else {
-            wrong.push(format!("{file}: module {module} has no level: add it to LEVELS"));
-            continue;
-        };
-        let code: String = code(&text).into_iter().map(|(_, line)| line + "\n").collect();
-        for used in used(&code).into_iter().filter(|used| *used != module) {
-            match level(&used) {
-                Some(level) if level < own => {}
-                Some(level) => wrong.push(format!("{file} (level {own}) uses {used} (level {level})")),
-                None => wrong.push(format!("{file} uses {used}, which has no level")),
+    for Use { file, used, .. } in uses {
+        let (own, other) = (room_of(file), room_of(used));
+        match (place(file), place(used)) {
+            (Some(after), Some(before)) if after >= before => {}
+            (Some(_), Some(_)) => {
+                wrong.push(format!("{file} uses {used}: {own} may not use {other}, which stands after it"));
             }
+            (None, _) => wrong.push(format!("{file} uses {used}: {own} is in no room: add it to ROOMS")),
+            (_, None) => wrong.push(format!("{file} uses {used}: {other} is in no room: add it to ROOMS")),
         }
     }
-    assert!(wrong.is_empty(), "{wrong:#?}");
+    wrong
+}
+
+/// Room → its floor: 0 for one that uses no other, else one above the highest that it uses.
+fn floors(uses: &BTreeSet<Use>) -> BTreeMap<&'static str, usize> {
+    let mut floors = BTreeMap::new();
+    for room in ROOMS {
+        let needed = uses.iter().filter(|needed| room_of(&needed.file) == *room && room_of(&needed.used) != *room);
+        let highest = needed.filter_map(|needed| floors.get(room_of(&needed.used))).max();
+        floors.insert(*room, highest.map_or(0, |floor| floor + 1));
+    }
+    floors
 }
 
 #[test]
-fn levels_are_those_of_lib_rs_in_its_order() {
-    let text = std::fs::read_to_string(source().join("lib.rs")).unwrap();
-    let mut last = 0;
-    for module in text.lines().filter_map(|line| line.strip_prefix("pub mod ")) {
-        let module = module.trim_end_matches(';');
-        let level = level(module).unwrap_or_else(|| panic!("{module} has no level"));
-        assert!(level >= last, "{module} (level {level}) stands after level {last}");
-        last = level;
+fn a_room_uses_rooms_further_up_the_list_only() {
+    let found = uses(&of_library());
+    let floors = floors(&found);
+    for room in ROOMS {
+        let needed: BTreeSet<_> =
+            found.iter().filter(|needed| room_of(&needed.file) == *room).map(|needed| room_of(&needed.used)).collect();
+        let needed: Vec<_> = ROOMS.iter().copied().filter(|other| other != room && needed.contains(other)).collect();
+        println!("floor {:<2} {room:<10} {}", floors[room], needed.join(", "));
     }
+    assert_eq!(upward(&found), [""; 0]);
+}
+
+#[test]
+fn no_two_files_need_each_other() {
+    let found = circles(&uses(&of_library()));
+    println!("circles: {found:#?}");
+    assert!(found.is_empty(), "{found:#?}");
+}
+
+#[test]
+fn every_file_is_in_a_room_and_every_room_has_files() {
+    let text = std::fs::read_to_string(root().join("src/lib.rs")).unwrap();
+    let in_order: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';')).collect();
+    assert_eq!(in_order, ROOMS, "lib.rs lists the rooms in their order");
+    let files = of_library();
+    let found: BTreeSet<_> = files.keys().map(|file| room_of(file)).collect();
+    let expected: BTreeSet<_> = ROOMS.iter().copied().chain(["lib", "main"]).collect();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn the_picture_in_the_docs_is_this_one() {
+    let text = std::fs::read_to_string(root().join("docs/architecture.md")).unwrap();
+    let rust = text.split("## Rust: ").nth(1).unwrap().split("## Python: ").next().unwrap();
+    let cells = rust.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    let drawn: Vec<_> = cells.map(|cell| cell.trim_end_matches('/').trim_end_matches(".rs")).collect();
+    assert_eq!(drawn, ROOMS);
+    let files = of_library();
+    let named = text.split('`').skip(1).step_by(2).filter(|name| name.ends_with(".rs") && !name.starts_with("tests/"));
+    let unknown: Vec<_> = named.filter(|name| !files.contains_key(*name)).collect();
+    assert_eq!(unknown, [""; 0]);
 }
 
 #[test]
 fn unsafe_code_is_where_it_may_be_and_says_why_it_holds() {
     let mut wrong = Vec::new();
-    for (file, text) in files() {
+    for (file, text) in of_library() {
         let lines: Vec<&str> = text.lines().collect();
-        for (n, line) in code(&text) {
-            let mut words = line.split(|c: char| !(c.is_alphanumeric() || c == '_'));
-            if !words.any(|word| word == "unsafe") {
-                continue;
-            }
+        for n in lines_with(&text, "unsafe") {
             if !UNSAFE.iter().any(|place| file.starts_with(place)) {
                 wrong.push(format!("{file}:{n}: unsafe code"));
             }
+            let line = lines[n - 1];
             let block = line.contains("unsafe {") || line.contains("unsafe impl");
-            let reasons = lines[n.saturating_sub(12)..n].iter().any(|line| line.contains("SAFETY:"));
-            if block && !reasons {
+            if block && !lines[n.saturating_sub(12)..n].iter().any(|line| line.contains("SAFETY:")) {
                 wrong.push(format!("{file}:{n}: unsafe without SAFETY"));
             }
         }
     }
-    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert_eq!(wrong, [""; 0]);
 }
 
 #[test]
 fn nothing_unwraps_outside_tests() {
     let mut wrong = Vec::new();
-    for (file, text) in files() {
-        for (n, line) in code(&text) {
-            if line.contains(".unwrap()") {
-                wrong.push(format!("{file}:{n}: .unwrap(): return an error, or expect(\"why it holds\")"));
-            }
-        }
+    for (file, text) in of_library().into_iter().filter(|(file, _)| !file.ends_with("tests.rs")) {
+        let found = lines_with(&text, "unwrap").into_iter();
+        wrong.extend(found.map(|n| format!("{file}:{n}: unwrap: return an error, or expect(\"why it holds\")")));
     }
-    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert_eq!(wrong, [""; 0]);
 }
 
 #[test]
 fn main_is_a_table_of_contents() {
-    let text = std::fs::read_to_string(source().join("main.rs")).unwrap();
+    let text = std::fs::read_to_string(root().join("src/main.rs")).unwrap();
     assert!(text.lines().count() < 60, "main.rs has {} lines", text.lines().count());
+}
+
+/// What is found among files with these texts; a folder's mod.rs is empty if it is not among them.
+fn planted(texts: &[(&str, &str)]) -> BTreeSet<Use> {
+    let faces =
+        texts.iter().filter_map(|(file, _)| Some((format!("{}/mod.rs", file.split_once('/')?.0), String::new())));
+    let mut files: Files = faces.collect();
+    files.extend(texts.iter().map(|&(file, text)| (file.to_owned(), text.to_owned())));
+    uses(&files)
+}
+
+#[test]
+fn an_arrow_upward_is_seen() {
+    for text in [
+        "use crate::daemon::Pool;",
+        "use crate::daemon;",
+        "use crate::{base::ids, daemon::{Pool, Client as Other}};",
+        "pub use crate::daemon::*;",
+        "pub(crate) use crate::daemon::Pool as Other;",
+        "use super::super::daemon::Pool;",
+        "fn f(pool: &crate::daemon::Pool) {}",
+        "fn f() { use crate::daemon::Pool; }",
+        "mod inner { fn f() { super::super::super::daemon::start() } }",
+        "fn f() { tracing::info!(pool = crate::daemon::count(), \"x\"); }",
+        "#[derive(Debug)] struct A { #[cfg(unix)] pool: Vec<crate::daemon::Pool> }",
+    ] {
+        let found = planted(&[("link/socket.rs", text), ("link/mod.rs", ""), ("daemon/mod.rs", "")]);
+        let wrong = upward(&found);
+        assert!(wrong.len() == 1 && wrong[0].contains("link may not use daemon"), "{text}: {wrong:?}");
+    }
+    for text in [
+        "// use crate::daemon::Pool;",
+        "/// See [`crate::daemon::Pool`].\nfn f() {}",
+        "const A: &str = \"crate::daemon::Pool\";",
+        "#[cfg(test)]\nmod tests { use crate::daemon::Pool; }",
+        "#[cfg(test)]\nuse crate::daemon::Pool;",
+        "use other::daemon::Pool;",
+    ] {
+        assert_eq!(planted(&[("link/socket.rs", text), ("daemon/mod.rs", "")]), BTreeSet::new(), "{text}");
+    }
+    assert_eq!(upward(&planted(&[("link/mod.rs", ""), ("daemon/mod.rs", "use crate::link;")])), [""; 0]);
+}
+
+#[test]
+fn what_a_face_shows_is_needed_where_it_stands() {
+    let texts = [
+        ("shm/mod.rs", "mod lease; mod table; pub use lease::Lease; pub use self::table::{SegmentTable as Table};"),
+        ("shm/lease.rs", "use super::Table;"),
+        ("shm/table.rs", ""),
+        ("link/mod.rs", "use crate::shm; fn f() { shm::Lease::new() }"),
+    ];
+    let found: Vec<_> =
+        planted(&texts).into_iter().filter(|found| !found.shown).map(|found| (found.file, found.used)).collect();
+    let expected = [("link/mod.rs", "shm/lease.rs"), ("link/mod.rs", "shm/mod.rs"), ("shm/lease.rs", "shm/table.rs")];
+    assert_eq!(found, expected.map(|(file, used)| (file.to_owned(), used.to_owned())));
+}
+
+#[test]
+fn a_circle_is_seen_within_a_room_and_through_others() {
+    let circle = |texts: &[(&str, &str)]| circles(&planted(texts));
+    let two = [("shm/a.rs", "use super::b::B;"), ("shm/b.rs", "fn f() { crate::shm::a::g() }")];
+    assert_eq!(upward(&planted(&two)), [""; 0]);
+    assert_eq!(circle(&two), [["shm/a.rs", "shm/b.rs"]]);
+    let face = [("shm/mod.rs", "mod a; struct S; fn f() { a::g() }"), ("shm/a.rs", "use super::S;")];
+    assert_eq!(circle(&face), [["shm/a.rs", "shm/mod.rs"]]);
+    let three = [("shm/a.rs", "use super::b::B;"), ("shm/b.rs", "use super::c::C;"), ("shm/c.rs", "use super::a::A;")];
+    assert_eq!(circle(&three), [["shm/a.rs", "shm/b.rs", "shm/c.rs"]]);
+    let shown = [("shm/mod.rs", "mod a; pub use a::A; struct S;"), ("shm/a.rs", "use super::S;")];
+    assert_eq!(circle(&shown), [[""; 0]; 0]);
+    let none = [("shm/a.rs", "use super::b::B;"), ("shm/b.rs", "use super::c::C;"), ("shm/c.rs", "")];
+    assert_eq!(circle(&none), [[""; 0]; 0]);
+}
+
+#[test]
+fn a_file_in_no_room_is_seen() {
+    let found = planted(&[("attic.rs", ""), ("base/ids.rs", "use crate::attic::Chest;")]);
+    assert!(upward(&found)[0].contains("attic is in no room"), "{found:?}");
+}
+
+#[test]
+fn words_of_code_are_found_and_words_of_comments_texts_and_tests_are_not() {
+    let text = "fn f() { x.unwrap();\n y!(a.unwrap()) }\n// unwrap\nconst A: &str = \"unwrap\";\n#[cfg(test)]\nmod tests { \
+                fn g() { x.unwrap() } }\nfn h() { unwrap() }";
+    assert_eq!(lines_with(text, "unwrap"), [1, 2, 7]);
 }

@@ -5,11 +5,11 @@ mod support;
 
 use std::path::{Path, PathBuf};
 
+use rust_ort::base::ids::{CallId, PartHandle, SegmentId, StepId};
+use rust_ort::base::limits;
+use rust_ort::client::PeerError;
 use rust_ort::compare::Verdict;
-use rust_ort::daemon::limits;
-use rust_ort::daemon::peer::PeerError;
 use rust_ort::dump::{NodeTable, reader};
-use rust_ort::ids::{CallId, PartHandle, SegmentId, StepId};
 use rust_ort::onnx;
 use rust_ort::protocol::control::*;
 use rust_ort::protocol::message::ErrorCode;

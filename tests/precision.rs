@@ -8,11 +8,11 @@ use std::sync::Arc;
 use common::{Memory, runtime};
 use proptest::prelude::*;
 use prost::Message as _;
-use rust_ort::executor::{Executor, StopToken};
 use rust_ort::onnx::proto::attribute_proto::AttributeType;
 use rust_ort::onnx::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto};
 use rust_ort::onnx::{producers, value_info, widen};
 use rust_ort::protocol::message::{Optimization, SessionSpec};
+use rust_ort::runtime::{Executor, StopToken};
 use rust_ort::tensor::{DType, TensorDesc};
 
 const SIDE: i64 = 3;

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use super::{Exit, Outcome, SocketArgument, json_text, table};
+use crate::base::ids::SegmentId;
+use crate::base::{limits, process};
+use crate::client::{Peer, PeerError};
 use crate::daemon::paths::{self, PathError};
-use crate::daemon::peer::{Peer, PeerError};
-use crate::daemon::{limits, process};
-use crate::executor::Executor as _;
-use crate::executor::ort::{OrtExecutor, ThreadPool};
-use crate::ids::SegmentId;
+use crate::runtime::Executor as _;
+use crate::runtime::ort::{OrtExecutor, ThreadPool};
 use crate::shm::Segment;
 
 #[derive(Debug, clap::Args)]
@@ -144,7 +144,7 @@ fn probe(path: &Path) -> std::io::Result<Found> {
     Ok(Err(if said.is_empty() { message } else { format!("{message}; it said: {said}") }))
 }
 
-fn load(path: &Path) -> Result<String, crate::executor::ExecutorError> {
+fn load(path: &Path) -> Result<String, crate::runtime::ExecutorError> {
     let runtime = OrtExecutor::load(path, ThreadPool { threads: 1, allow_spinning: false })?;
     Ok(format!("{} is version {}, with {}", path.display(), runtime.version(), runtime.providers().join(", ")))
 }

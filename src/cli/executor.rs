@@ -19,6 +19,6 @@ pub(super) fn run() -> Outcome {
         .with_env_filter(tracing_subscriber::EnvFilter::try_new(filter).unwrap_or_else(|_| "info".into()))
         .init();
     let link = UnixStream::from(stdin.as_fd().try_clone_to_owned()?);
-    let ended = crate::worker::main(link);
+    let ended = crate::executor::main(link);
     Ok(if ended == ExitCode::SUCCESS { Exit::Success } else { Exit::Error })
 }

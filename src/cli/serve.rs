@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use super::{Exit, Outcome, SocketArgument, tell};
-use crate::daemon::listener::{self, Config, Served};
-use crate::daemon::peer::Peer;
-use crate::daemon::{paths, process};
+use crate::base::process;
+use crate::client::Peer;
+use crate::daemon::paths;
+use crate::daemon::{self, Config, Served};
 
 const START: Duration = Duration::from_secs(30);
 
@@ -46,7 +47,7 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
         let _ = rustix::process::setsid();
     }
     let socket = config.socket.clone();
-    if let Served::Elsewhere { pid } = listener::serve(config)? {
+    if let Served::Elsewhere { pid } = daemon::serve(config)? {
         return says(pid, &socket, true, arguments.json);
     }
     Ok(Exit::Success)

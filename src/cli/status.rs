@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::table::{self, Give};
 use super::{Exit, Outcome, SocketArgument, json_text, ls, mebibytes};
-use crate::daemon::peer::{Peer, PeerError};
+use crate::client::{Peer, PeerError};
 use crate::daemon::status::{ClientStatus, DaemonStatus, Death, ExecutorStatus, Status, StepRecord};
 use crate::protocol::control::{Reply, Request};
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use super::{Outcome, SocketArgument, tell};
-use crate::daemon::peer::{Peer, PeerError};
+use crate::client::{Peer, PeerError};
 use crate::daemon::socket;
 use crate::protocol::control::Request;
 use crate::protocol::message::ErrorCode;

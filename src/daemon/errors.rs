@@ -1,13 +1,13 @@
 //! What a peer is told of each error: the one place that gives them kinds and codes.
 
 use crate::dump::DumpError;
-use crate::executor::wire_error_of_shm;
-use crate::nodes::NodesError;
+use crate::observe::call::StepError;
+use crate::observe::nodes::NodesError;
 use crate::protocol::message::{ErrorCode, ErrorKind, WireError};
+use crate::runtime::wire_error_of_shm;
 use crate::shm::ShmError;
-use crate::step::StepError;
 
-use super::transport::TransportError;
+use crate::link::transport::TransportError;
 
 /// The caller's mistake.
 pub fn client(code: ErrorCode, message: impl Into<String>) -> WireError {

@@ -4,8 +4,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::errors::client as client_error;
-use super::{limits, lock};
+use crate::base::limits;
+use crate::base::sync::lock;
+use crate::daemon::errors::client as client_error;
 use crate::protocol::message::{ErrorCode, WireError};
 
 /// What a ledger counts, for its errors.
@@ -158,6 +159,37 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         self.account.sub(self.amount);
+    }
+}
+
+/// What all clients hold.
+pub struct Ledgers {
+    pub memory: Arc<Ledger>,
+    pub segments: Arc<Ledger>,
+    pub segment_bytes: Arc<Ledger>,
+}
+
+impl Ledgers {
+    /// Empty. `memory_bytes`: what may be kept for all clients together.
+    pub fn new(memory_bytes: u64) -> Self {
+        let unit = |name, advice| Unit { name, advice };
+        let bytes = "drop compiled functions (torch._dynamo.reset()), close a dump, end a client, or start the daemon with \
+                     a larger RUST_ORT_MEMORY_MB";
+        let segments =
+            "end a client (`rust-ort status` shows what each shares); each keeps the segments it has allocated";
+        let kept = Bounds { all: memory_bytes, client: limits::KEPT_BYTES, share: 0 };
+        let n_segments =
+            Bounds { all: limits::ALL_SEGMENTS, client: limits::SEGMENTS, share: limits::SHARE_OF_SEGMENTS };
+        let segment_bytes = Bounds {
+            all: limits::ALL_SEGMENT_BYTES,
+            client: limits::CLIENT_SEGMENT_BYTES,
+            share: limits::SHARE_OF_SEGMENT_BYTES,
+        };
+        Self {
+            memory: Ledger::new(unit("bytes", bytes), kept),
+            segments: Ledger::new(unit("segments", segments), n_segments),
+            segment_bytes: Ledger::new(unit("bytes of segments", segments), segment_bytes),
+        }
     }
 }
 

@@ -15,26 +15,20 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use thiserror::Error;
 use tracing_subscriber::EnvFilter;
 
-use super::errors::client as client_error;
-use super::socket::{self, Claim, SocketError};
-use super::transport::Transport;
-use super::{Daemon, Ended, connection, limits, lock, old_state, paths, process};
+use crate::base::limits;
+use crate::base::process;
+use crate::base::sync::lock;
+use crate::daemon::connection;
+use crate::daemon::errors::client as client_error;
+use crate::daemon::old_state;
+use crate::daemon::paths;
+use crate::daemon::shared::Ended;
+use crate::daemon::shared::{Config, Daemon};
+use crate::daemon::socket::{self, Claim, SocketError};
+use crate::link::transport::Transport;
 use crate::protocol::control::Reply;
 use crate::protocol::message::{ErrorCode, WireError};
 use crate::protocol::wire;
-
-/// How a daemon runs.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// Path of the socket; its rules are those of [`socket::claim`].
-    pub socket: PathBuf,
-    /// Folder of logs, quarantine and plans.
-    pub state_folder: PathBuf,
-    /// Ends the daemon when it had no connection for so long, and an executor that had no client.
-    pub idle_timeout: Duration,
-    /// What may be kept for all clients together; None: [`limits::all_kept_bytes`].
-    pub memory_bytes: Option<u64>,
-}
 
 /// Why no daemon runs.
 #[derive(Debug, Error)]

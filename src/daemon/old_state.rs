@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use super::limits;
+use crate::base::limits;
 use crate::dump;
 
 /// Removes all but the newest [`limits::LOGS`] logs in `log/` and [`limits::QUARANTINE_FOLDERS`] folders in

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use super::errors::client as client_error;
-use super::transport::Transport;
-use super::{limits, lock};
+use crate::base::limits;
+use crate::base::sync::lock;
+use crate::daemon::errors::client as client_error;
+use crate::link::transport::Transport;
 use crate::protocol::control::Reply;
 use crate::protocol::message::ErrorCode;
 use crate::protocol::wire;

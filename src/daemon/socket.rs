@@ -12,9 +12,9 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use thiserror::Error;
 
-use super::identity::Identity;
-use super::paths::{self, PathError};
-use super::peer::Peer;
+use crate::base::identity::Identity;
+use crate::client::Peer;
+use crate::daemon::paths::{self, PathError};
 
 /// What helps against most of these.
 const ELSEWHERE: &str = "set RUST_ORT_SOCKET or --socket to another path";

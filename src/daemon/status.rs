@@ -6,17 +6,18 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use super::client::Client;
-use super::executor::Executor;
-use super::process::resident_bytes;
-pub use super::quarantine::Death;
-use super::{Daemon, limits, lock};
+use crate::base::ids::{ClientId, ExecutorId, StepId};
+use crate::base::limits;
+use crate::base::process::resident_bytes;
+use crate::base::sync::lock;
 use crate::compare::{self, Summary, TensorVerdict};
+use crate::daemon::client::Client;
+pub use crate::daemon::executors::Death;
+use crate::daemon::executors::Executor;
+use crate::daemon::shared::Daemon;
 use crate::dump::NodeTable;
-use crate::ids::{ClientId, ExecutorId, StepId};
 use crate::protocol::control::RunObserved;
 use crate::shm::Counter;
-use crate::step;
 
 /// Names the fields below; another number is another meaning of one of them.
 pub const STATUS_SCHEMA: &str = "rust_ort/status/1";
@@ -172,7 +173,7 @@ pub struct StepRecord {
 
 impl StepRecord {
     /// Of a step that ran.
-    pub fn new(client: ClientId, graph: &str, run: &RunObserved, outcome: &step::Outcome) -> Self {
+    pub fn new(client: ClientId, graph: &str, run: &RunObserved, outcome: &crate::observe::call::Outcome) -> Self {
         Self {
             client,
             graph: graph.to_owned(),

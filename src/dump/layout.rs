@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::DumpError;
+use crate::base::files::TEMPORARY_PREFIX;
 use crate::compare::{Summary, TensorVerdict};
-use crate::onnx::TEMPORARY_PREFIX;
 use crate::tensor::TensorDesc;
 
 pub(super) const RUN_FILE: &str = "run.json";

@@ -25,8 +25,8 @@ use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
 use thiserror::Error;
 
+use crate::base::ids::{GraphId, StepId, ValueName};
 use crate::compare::TensorVerdict;
-use crate::ids::{GraphId, StepId, ValueName};
 use crate::tensor::SharedTensor;
 use layout::{DATA_SET_SCHEMA, PARTS_SCHEMA, PROVENANCE_SCHEMA, RUN_SCHEMA, TENSORS_FOLDER, check_name, schema};
 use writer::{GONE, Job, Queue, Shared, StepState, lock};
@@ -211,7 +211,7 @@ impl Run {
         let held = hold(&folder)?;
         check_ours(&folder, true)?;
         let run_file = folder.join(layout::RUN_FILE);
-        crate::onnx::write_whole(&run_file, 0o644, &[&run_json]).map_err(DumpError::io(&run_file, "write"))?;
+        crate::base::files::write_whole(&run_file, 0o644, &[&run_json]).map_err(DumpError::io(&run_file, "write"))?;
 
         let shared = Arc::new(Shared {
             queue: Queue::new(QUEUE_BYTES),
@@ -424,7 +424,7 @@ impl Run {
         let json = layout::to_json(&Incomplete::new(missing));
         let path = self.folder.join(layout::INCOMPLETE_FILE);
         let (done, waiting) = mpsc::channel();
-        let write = move || drop(done.send(crate::onnx::write_whole(&path, 0o644, &[&json])));
+        let write = move || drop(done.send(crate::base::files::write_whole(&path, 0o644, &[&json])));
         let started = std::thread::Builder::new().name("dump-incomplete".to_owned()).spawn(write);
         let written = started.map_err(|error| error.to_string()).and_then(|_| {
             let told = waiting.recv_timeout(TELL).map_err(|_| "the disk does not answer".to_owned())?;

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::layout;
 use super::store::remove_if_there;
+use crate::base::ids::ValueName;
 use crate::compare::{Opinion, TensorVerdict, Verdict};
-use crate::ids::ValueName;
 use crate::tensor::TensorBuf;
 
 /// Name and version of the format.

@@ -120,7 +120,7 @@ pub enum Place {
 /// ```
 /// use rust_ort::dump::reader::{Completeness, Place, find};
 /// use rust_ort::dump::{CallsToDump, DumpError, GraphRecord, Run, RunSpec};
-/// use rust_ort::ids::{GraphId, StepId};
+/// use rust_ort::base::ids::{GraphId, StepId};
 /// use rust_ort::tensor::{DType, Shape, TensorView};
 ///
 /// # let folder = tempfile::tempdir().expect("a folder");

@@ -15,7 +15,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::writer::lock;
-use crate::onnx::{tensor_header, write_whole_as};
+use crate::base::files::write_whole_as;
+use crate::onnx::tensor_header;
 use crate::tensor::SharedTensor;
 
 /// Read-only: whoever writes into one of the links in place would change every data set that holds the tensor.
@@ -202,7 +203,7 @@ pub(super) fn remove_if_unreferenced(blob: &Path) -> io::Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::SegmentId;
+    use crate::base::ids::SegmentId;
     use crate::onnx::load_tensor;
     use crate::shm::{Segment, SegmentTable};
     use crate::tensor::{DType, TensorBuf, TensorDesc, TensorRef};

@@ -14,9 +14,9 @@ use super::layout::{self, COMPARISON_SCHEMA, Comparison, DataSet, FileEntry, Rol
 use super::nodes::{NodeReproduction, NodeTable, remove_nodes};
 use super::retention;
 use super::store::Store;
+use crate::base::files::write_whole;
+use crate::base::ids::ValueName;
 use crate::compare::{TensorVerdict, summary};
-use crate::ids::ValueName;
-use crate::onnx::write_whole;
 use crate::tensor::{SharedTensor, TensorBuf};
 
 /// Losses told one by one; more are only counted.

@@ -1,81 +1,56 @@
-//! Running models: what a runtime is to the rest ([`Executor`], [`Session`], [`BoundCall`]), ONNX Runtime ([`ort`]), and
-//! the sockets of the link to the process that holds a runtime ([`link`]).
-#![allow(unsafe_code)]
+//! The executor process: holds the runtime and its sessions, serves the link to the daemon and the lanes of one client at
+//! a time.
 
-pub mod cuda_ipc;
-mod error;
-pub mod link;
-mod model;
-pub mod ort;
-mod stop;
+mod lane;
+mod server;
+pub mod session_cache;
+mod tenant;
 
-pub use error::{ExecutorError, NO_ERROR_CODE, wire_error_of_shm};
-pub use model::ModelOutline;
-pub use stop::{StopToken, Terminate};
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+use std::sync::mpsc;
 
-use std::sync::Arc;
+use crate::link::message::{LinkReply, LinkRequest};
+use crate::link::socket;
+use crate::protocol::message::{ErrorCode, ErrorKind, WireError};
 
-use crate::protocol::message::{RunStats, SessionSpec, ValueSpec};
-use crate::shm::Lease;
-use crate::tensor::TensorBuf;
-
-/// A runtime: makes sessions of models.
-pub trait Executor: Send + Sync {
-    /// Its version, such as "1.31.1".
-    fn version(&self) -> &str;
-
-    /// A session of a ModelProto. Errors: BadModel, BadOption, UnknownProvider, UnsupportedValue.
-    fn build(&self, model: &[u8], spec: &SessionSpec) -> Result<Arc<dyn Session>, ExecutorError>;
-
-    /// The ModelProto as the runtime's graph optimizer leaves it for `spec`, to be looked at: it may hold operators of
-    /// this runtime and machine alone. Errors: as `build`.
-    fn optimized(&self, model: &[u8], spec: &SessionSpec) -> Result<Vec<u8>, ExecutorError>;
-}
-
-/// A model, ready to run; any number of calls at once.
-pub trait Session: Send + Sync {
-    /// In the model's order.
-    fn inputs(&self) -> &[ValueSpec];
-
-    /// In the model's order.
-    fn outputs(&self) -> &[ValueSpec];
-
-    /// Runs once on the feeds of a lease; the runtime makes the fetches, of whatever shape, and they are copied: for who
-    /// does not know the shapes before. Errors: ValueCount, BadValue, RunFailed.
-    fn fetch(&self, feeds: &Lease) -> Result<(Vec<TensorBuf>, RunStats), ExecutorError>;
-
-    /// Binds the session to the tensors of a lease, to be run any number of times. `stop` ends its runs. Errors:
-    /// ValueCount, BadValue when a tensor is not what the model declares.
-    fn bind(self: Arc<Self>, lease: Lease, stop: &StopToken) -> Result<Box<dyn BoundCall>, ExecutorError>;
-}
-
-/// A session bound to leased tensors.
-pub trait BoundCall: Send {
-    /// Reads the inputs, computes, writes the outputs; no copies on the CPU. Errors: RunFailed, Stopped; outputs are then
-    /// undefined.
-    fn run(&mut self) -> Result<RunStats, ExecutorError>;
-
-    /// The tensors.
-    fn lease(&self) -> &Lease;
-}
-
-/// Checks that tensors are what a model declares: number, dtype, rank, and every dimension that is not symbolic.
-/// `kind` is "input" or "output". Errors: ValueCount, BadValue.
-fn check_values<'a>(
-    kind: &'static str,
-    specs: &[ValueSpec],
-    values: impl ExactSizeIterator<Item = crate::shm::RawTensor<'a>>,
-) -> Result<(), ExecutorError> {
-    if specs.len() != values.len() {
-        return Err(ExecutorError::ValueCount { kind, expected: specs.len(), got: values.len() });
-    }
-    for (spec, value) in specs.iter().zip(values) {
-        let dims = value.desc.shape.dims();
-        let fits = spec.dims.len() == dims.len()
-            && spec.dims.iter().zip(dims).all(|(&declared, &dim)| declared < 0 || declared == dim);
-        if spec.dtype != value.desc.dtype || !fits {
-            return Err(ExecutorError::BadValue { kind, expected: spec.clone(), got: value.desc.clone() });
+/// The process's main. `link` is connected to the daemon, which first says `Hello`. Ends by `Exit` with success, by an
+/// unusable link with failure, and at the end of the link (the daemon is gone) at once, whatever is running.
+pub fn main(link: UnixStream) -> ExitCode {
+    let (sender, mut receiver) = match socket::split::<LinkReply, LinkRequest>(link) {
+        Ok(halves) => halves,
+        Err(error) => {
+            tracing::error!(%error, "no link to the daemon");
+            return ExitCode::FAILURE;
         }
-    }
-    Ok(())
+    };
+    // A thread of its own, so that the daemon's end is seen while a request is being served.
+    let (requests, to_serve) = mpsc::channel();
+    std::thread::spawn(move || {
+        loop {
+            match receiver.recv() {
+                Ok(Some(request)) => {
+                    if requests.send(request).is_err() {
+                        return;
+                    }
+                }
+                Ok(None) => end_now("the daemon is gone"),
+                Err(error) => end_now(&error.to_string()),
+            }
+        }
+    });
+    server::Server::new(sender).serve(to_serve)
+}
+
+/// What a call is told when the code that served it panicked.
+fn panicked() -> WireError {
+    let message = "the executor panicked in this request; run again, and please report it with the executor's log";
+    WireError::new(ErrorKind::Fault, ErrorCode::Internal, message)
+}
+
+/// Ends the process without the runtime's destructors, which may wait for threads that are inside a run.
+fn end_now(reason: &str) -> ! {
+    tracing::info!(reason, "executor ends");
+    let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+    std::process::abort()
 }

@@ -1,11 +1,9 @@
 //! Models and tensors from and to files.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Component, Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::fs;
+use std::io;
+use std::path::{Component, Path};
 
 use bytes::Bytes;
 use prost::Message;
@@ -15,10 +13,11 @@ use super::proto::{
     GraphProto, ModelProto, NodeProto, SparseTensorProto, StringStringEntryProto, TensorProto,
     tensor_proto::DataLocation,
 };
-use crate::footprint::{self, Footprint};
+use crate::base::files::write_whole;
+use crate::base::footprint::{self, Footprint};
 
 mod shapes {
-    use crate::footprint::{Field, Shape};
+    use crate::base::footprint::{Field, Shape};
     use crate::onnx::proto;
     include!(concat!(env!("OUT_DIR"), "/onnx_shapes.rs"));
 }
@@ -193,41 +192,6 @@ pub(super) fn read(path: &Path) -> Result<Bytes, OnnxError> {
 
 fn io_error(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> OnnxError {
     move |source| OnnxError::Io { path: path.to_owned(), action, source }
-}
-
-/// How the names of temporary files start; the number of the process that writes them follows.
-pub const TEMPORARY_PREFIX: &str = ".tmp-";
-
-/// Write a file whole or not at all: a temporary file beside it, then a rename. A kill leaves at most a temporary file,
-/// whose name starts with [`TEMPORARY_PREFIX`]; an error leaves none. Not synced: it outlives the process, not a power cut.
-pub fn write_whole(path: &Path, mode: u32, pieces: &[&[u8]]) -> io::Result<()> {
-    write_whole_as(path, mode, |file| {
-        pieces.iter().try_for_each(|piece| file.write_all(piece))?;
-        Ok((path.to_owned(), ()))
-    })
-}
-
-/// As [`write_whole`], of what `write` puts into the file; it returns the path, which is in the folder of `beside`, and
-/// whatever else is to be known.
-pub fn write_whole_as<T>(
-    beside: &Path,
-    mode: u32,
-    write: impl FnOnce(&mut File) -> io::Result<(PathBuf, T)>,
-) -> io::Result<T> {
-    static COUNTER: AtomicU64 = AtomicU64::new(0);
-    let n = COUNTER.fetch_add(1, Ordering::Relaxed);
-    let temporary = beside.with_file_name(format!("{TEMPORARY_PREFIX}{}-{n}", std::process::id()));
-    let written = (|| {
-        let mut file = File::options().write(true).create_new(true).mode(mode).open(&temporary)?;
-        let (path, known) = write(&mut file)?;
-        fs::rename(&temporary, path)?;
-        Ok(known)
-    })();
-    if written.is_err() {
-        // The first error is the one to tell.
-        let _ = fs::remove_file(&temporary);
-    }
-    written
 }
 
 type Visit<'a> = dyn FnMut(&mut TensorProto) -> Result<(), OnnxError> + 'a;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use super::OnnxError;
 use super::graph::{describe, order, outputs, producers, shell, sparse_name, uses, value_info};
 use super::proto::{GraphProto, ModelProto, NodeProto, ValueInfoProto};
-use crate::ids::ValueName;
+use crate::base::ids::ValueName;
 use crate::tensor::TensorDesc;
 
 /// Values that stand ready, with what they are.

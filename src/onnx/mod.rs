@@ -18,9 +18,7 @@ use thiserror::Error;
 
 pub use graph::{count_nodes, cut, expose_intermediates, order, producers, read_by, sort, value_info};
 pub use inline::inline_functions;
-pub use io::{
-    TEMPORARY_PREFIX, decode, footprint, load, read_external, save, save_with_external, write_whole, write_whole_as,
-};
+pub use io::{decode, footprint, load, read_external, save, save_with_external};
 pub use isolate::{Isolator, Piece};
 pub use precision::{mentions, widen};
 pub use print::{model_text, preview, type_text};

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 
-use crate::ids::{ClientId, ExecutorId, GraphId, PartHandle, SegmentId, StepId, ValueName};
+use crate::base::ids::{ClientId, ExecutorId, GraphId, PartHandle, SegmentId, StepId, ValueName};
 use crate::tensor::{CallRecord, TensorRef};
 
 use super::message::{PartSpec, Prepared, WireError};

@@ -2,14 +2,14 @@
 
 use thiserror::Error;
 
+use crate::base::limits;
+
 /// Bytes of a header.
 pub const HEADER_LEN: usize = 16;
 /// Version of frames and messages this build speaks.
 pub const VERSION: u16 = 1;
 /// Largest body once `Hello` is answered.
-pub const MAX_BODY_BYTES: u32 = 1 << 30;
-/// Largest body before `Hello` is answered.
-pub const MAX_HELLO_BYTES: u32 = 64 << 10;
+pub const MAX_BODY_BYTES: u32 = limits::BODY_BYTES;
 
 const MAGIC: [u8; 4] = *b"RORT";
 

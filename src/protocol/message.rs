@@ -8,7 +8,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::ids::{GraphId, PartHandle, ValueName};
+use crate::base::ids::{GraphId, PartHandle, ValueName};
 use crate::tensor::DType;
 
 macro_rules! codes {

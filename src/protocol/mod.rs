@@ -3,6 +3,5 @@
 
 pub mod control;
 pub mod frame;
-pub mod link;
 pub mod message;
 pub mod wire;

@@ -4,7 +4,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Segment, ShmError};
-use crate::ids::SegmentId;
+use crate::base::ids::SegmentId;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::record::{RECORD_HEAD_LEN, RawRecord, bad_record, u32_at};
 use super::wait::{Doorbell, wake};
 use super::{Segment, ShmError};
-use crate::ids::SegmentId;
+use crate::base::ids::SegmentId;
 use crate::tensor::CallRecord;
 
 const MAGIC: [u8; 8] = *b"RORTLANE";
@@ -316,7 +316,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::ids::{CallId, PartHandle};
+    use crate::base::ids::{CallId, PartHandle};
     use crate::tensor::{DType, TensorDesc, TensorRef};
 
     const LANE_LEN: u32 = 64 << 10;

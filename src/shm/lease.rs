@@ -15,7 +15,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::{Segment, ShmError};
-use crate::ids::SegmentId;
+use crate::base::ids::SegmentId;
 use crate::tensor::{SharedBytes, SharedBytesMut, SharedTensor, SharedTensorMut, TensorDesc, TensorRef};
 
 /// The data segments of one client.

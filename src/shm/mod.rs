@@ -18,7 +18,7 @@ pub use segment::Segment;
 
 use thiserror::Error;
 
-use crate::ids::SegmentId;
+use crate::base::ids::SegmentId;
 use crate::tensor::{BadShape, TensorDesc, UnknownDType};
 
 /// Why shared memory cannot be used as asked.

@@ -1,7 +1,7 @@
 //! The record of a call as it lies in a lane: docs/protocol.md. Bytes only; what they name is not looked at here.
 
 use super::ShmError;
-use crate::ids::{CallId, PartHandle};
+use crate::base::ids::{CallId, PartHandle};
 use crate::tensor::{CallRecord, DType, TensorDesc, TensorRef};
 
 /// Bytes before the locations.

@@ -8,7 +8,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat,
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::ShmError;
-use crate::ids::SegmentId;
+use crate::base::ids::SegmentId;
 use crate::tensor::{SharedBytes, SharedBytesMut, TensorRef};
 
 /// A memfd mapped whole, shared, readable and writable; unmapped on drop. It cannot shrink, so that no access inside it

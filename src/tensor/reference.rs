@@ -3,13 +3,13 @@
 use serde::{Deserialize, Serialize};
 
 use super::TensorDesc;
-use crate::ids::{CallId, PartHandle, SegmentId};
+use crate::base::ids::{CallId, PartHandle, SegmentId};
 
 /// A dense row-major tensor in a segment: a claim, proven by `shm::SegmentTable::lease`. What travels is the offset,
 /// never an address.
 ///
 /// ```
-/// use rust_ort::ids::SegmentId;
+/// use rust_ort::base::ids::SegmentId;
 /// use rust_ort::tensor::{BadShape, DType, TensorDesc, TensorRef};
 ///
 /// let desc = TensorDesc::new(DType::I64, [4])?;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::{BadShape, DType, Shape, SharedTensor};
-use crate::ids::ValueName;
+use crate::base::ids::ValueName;
 
 /// dtype and shape.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rust_ort::executor::ort::{OrtExecutor, ThreadPool};
-use rust_ort::ids::SegmentId;
+use rust_ort::base::ids::SegmentId;
+use rust_ort::runtime::ort::{OrtExecutor, ThreadPool};
 use rust_ort::shm::{Segment, SegmentTable};
 use rust_ort::tensor::{DType, TensorDesc, TensorRef};
 

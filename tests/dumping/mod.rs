@@ -4,9 +4,9 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+use rust_ort::base::ids::GraphId;
 use rust_ort::compare::TensorVerdict;
 use rust_ort::dump::{CallsToDump, GraphRecord, NODES_SCHEMA, NodeReproduction, NodeTable, Run, RunSpec};
-use rust_ort::ids::GraphId;
 use rust_ort::tensor::TensorBuf;
 use serde_json::Value;
 

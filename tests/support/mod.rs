@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 pub use common::library;
 use common::{Dim, Model};
-use rust_ort::daemon::peer::{Peer, PeerError};
-use rust_ort::ids::{CallId, GraphId, PartHandle, SegmentId, StepId};
+use rust_ort::base::ids::{CallId, GraphId, PartHandle, SegmentId, StepId};
+use rust_ort::client::{Peer, PeerError};
 use rust_ort::protocol::control::{
     Direction, LeaseSpec, Leased, PreparePart, RegisterGraph, Reply, Request, RunObserved,
 };

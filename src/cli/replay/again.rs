@@ -11,8 +11,8 @@ use super::{Arguments, nodes};
 use crate::cli::table::Failure;
 use crate::compare::{TensorVerdict, Verdict};
 use crate::dump::Role;
-use crate::executor::Executor as _;
 use crate::onnx::NamedTensor;
+use crate::runtime::Executor as _;
 use crate::tensor::TensorBuf;
 
 /// What a data set gave now.

@@ -17,8 +17,8 @@ use self::runtime::Runtime;
 use super::table::{self, Failure, Give};
 use super::{Exit, Outcome, compare, json_text, ls};
 use crate::compare::{Summary, TensorVerdict, Verdict, distance_text, summary};
-use crate::executor::Executor as _;
 use crate::protocol::message::Optimization;
+use crate::runtime::Executor as _;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {

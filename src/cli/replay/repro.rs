@@ -14,10 +14,10 @@ use super::target::{Target, tensors};
 use crate::cli::table::Failure;
 use crate::compare::{TensorVerdict, Tolerance, Verdict};
 use crate::dump::{Role, reader};
-use crate::executor::Executor as _;
-use crate::executor::ort::wrong_optimizers;
 use crate::onnx::proto::{GraphProto, ModelProto};
 use crate::onnx::{self, NamedTensor};
+use crate::runtime::Executor as _;
+use crate::runtime::ort::wrong_optimizers;
 use crate::tensor::{DType, TensorBuf, TensorView};
 
 /// First line of the README of a folder that we may write over.
@@ -274,7 +274,8 @@ impl<'a> Repro<'a> {
         };
         fs::create_dir_all(&data).map_err(io(&data))?;
         clear(&data)?;
-        let put = |path: &Path, pieces: &[&[u8]]| onnx::write_whole(path, 0o644, pieces).map_err(io(path));
+        let put =
+            |path: &Path, pieces: &[&[u8]]| crate::base::files::write_whole(path, 0o644, pieces).map_err(io(path));
         // The mark first: a half-written folder is ours to write over.
         put(&folder.join(README), &[self.readme(content).as_bytes()])?;
         for (prefix, tensors) in [("input", &content.inputs), ("output", &content.outputs)] {

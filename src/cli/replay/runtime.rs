@@ -7,12 +7,12 @@ use prost::Message as _;
 
 use super::Arguments;
 use super::target::Target;
+use crate::base::ids::SegmentId;
 use crate::cli::table::Failure;
-use crate::executor::Executor as _;
-use crate::executor::ort::{OrtExecutor, ThreadPool, custom_op_library};
-use crate::ids::SegmentId;
 use crate::onnx::proto::ModelProto;
 use crate::protocol::message::{Optimization, SessionSpec};
+use crate::runtime::Executor as _;
+use crate::runtime::ort::{OrtExecutor, ThreadPool, custom_op_library};
 use crate::shm::{Lease, Segment, SegmentTable};
 use crate::tensor::{TensorBuf, TensorRef, TensorView};
 

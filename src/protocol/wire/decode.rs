@@ -7,7 +7,7 @@ use super::super::message::{
     CustomOpLibrary, ErrorCode, ErrorKind, Optimization, PartSpec, Prepared, SessionSpec, ValueSpec, WireError,
 };
 use super::{DecodeError, Decoded, MAX_FOLDER_NAME_BYTES, MAX_NAME_BYTES, proto};
-use crate::ids::{CallId, ClientId, ExecutorId, GraphId, PartHandle, SegmentId, StepId};
+use crate::base::ids::{CallId, ClientId, ExecutorId, GraphId, PartHandle, SegmentId, StepId};
 use crate::tensor::{CallRecord, DType, TensorDesc, TensorRef};
 
 pub(super) fn missing(field: &'static str) -> DecodeError {
@@ -315,7 +315,7 @@ fn segment(field: &'static str, segment: u32) -> Decoded<SegmentId> {
 }
 
 fn graph_id(field: &'static str, text: &str) -> Decoded<GraphId> {
-    text.parse().map_err(|error: crate::ids::BadGraphId| bad(field, error.to_string()))
+    text.parse().map_err(|error: crate::base::ids::BadGraphId| bad(field, error.to_string()))
 }
 
 fn name(field: &'static str, text: String) -> Decoded<String> {

@@ -11,8 +11,8 @@ use thiserror::Error;
 use super::control::*;
 use super::frame::{self, FrameKind};
 use super::message::{ErrorCode, ErrorKind, WireError};
-use crate::footprint::{self, Footprint};
-use crate::ids::ExecutorId;
+use crate::base::footprint::{self, Footprint};
+use crate::base::ids::ExecutorId;
 use decode::{error, missing, reply, request};
 use encode::{error_to_proto, reply_to_proto, request_to_proto};
 
@@ -24,7 +24,7 @@ mod proto {
 
 mod shapes {
     use super::proto;
-    use crate::footprint::{Field, Shape};
+    use crate::base::footprint::{Field, Shape};
     include!(concat!(env!("OUT_DIR"), "/rust_ort_shapes.rs"));
 }
 

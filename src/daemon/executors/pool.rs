@@ -1,0 +1,249 @@
+//! Who holds which executor: started when asked for, leased by one client at a time, kept warm, buried when they die.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
+
+use crate::base::identity::Identity;
+use crate::base::ids::{ClientId, ExecutorId};
+use crate::base::limits;
+use crate::base::process::machine_bytes;
+use crate::base::sync::lock;
+use crate::daemon::executors::process::{Executor, Launch, Obituary, Terms};
+use crate::link::message::{LinkReply, LinkRequest};
+use crate::protocol::control::LeaseSpec;
+use crate::protocol::message::{ErrorCode, ErrorKind, WireError};
+use crate::shm::Counter;
+
+/// Called once when an executor died, with its client if it had one; returns an error for each call that was running.
+pub type OnDeath = Box<dyn Fn(&Arc<Executor>, Option<ClientId>, &str) -> Vec<WireError> + Send + Sync>;
+
+/// Every executor of the daemon.
+pub struct Pool {
+    launch: Launch,
+    idle_timeout: Duration,
+    idle_bytes: u64,
+    next_id: AtomicU64,
+    executors: Mutex<BTreeMap<ExecutorId, Arc<Executor>>>,
+    /// Counters of executors that are gone.
+    past: Mutex<BTreeMap<&'static str, u64>>,
+    on_death: OnDeath,
+}
+
+/// The file at a library's path. Errors: RuntimeMissing.
+fn library(path: &Path) -> Result<Identity, WireError> {
+    let facts = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file);
+    facts.map(|facts| Identity::of(&facts)).ok_or_else(|| {
+        let path = path.display();
+        let why = format!("onnxruntime library {path}: no such file; install onnxruntime or correct the path");
+        WireError::new(ErrorKind::Client, ErrorCode::RuntimeMissing, why)
+    })
+}
+
+impl Pool {
+    /// An empty pool.
+    pub fn new(launch: Launch, idle_timeout: Duration, on_death: OnDeath) -> Self {
+        Self {
+            launch,
+            idle_timeout,
+            idle_bytes: limits::IDLE_BYTES.min(machine_bytes() / 4),
+            next_id: AtomicU64::new(1),
+            executors: Mutex::default(),
+            past: Mutex::default(),
+            on_death,
+        }
+    }
+
+    /// An executor for `client`, and whether it is warm. Errors: Limit, RuntimeMissing, Internal.
+    pub fn lease(self: &Arc<Self>, spec: &LeaseSpec, client: ClientId) -> Result<(Arc<Executor>, bool), WireError> {
+        if spec.threads > limits::THREADS {
+            let why = format!("threads: expected at most {}, got {}", limits::THREADS, spec.threads);
+            return Err(WireError::new(ErrorKind::Client, ErrorCode::BadOption, why));
+        }
+        let terms = Terms { spec: spec.clone(), library: library(&spec.onnxruntime_library)? };
+        self.dismiss_outdated(&terms);
+        if let Some(executor) = self.take_warm(&terms, client) {
+            return Ok((executor, true));
+        }
+        if lock(&self.executors).len() >= limits::EXECUTORS {
+            let why = format!("{} executors run already; end a client or run `rust-ort stop`", limits::EXECUTORS);
+            return Err(WireError::new(ErrorKind::Client, ErrorCode::Limit, why));
+        }
+        Ok((self.start(terms, client)?, false))
+    }
+
+    fn take_warm(&self, terms: &Terms, client: ClientId) -> Option<Arc<Executor>> {
+        let executors = lock(&self.executors);
+        executors.values().find_map(|executor| {
+            let mut lease = lock(&executor.lease);
+            let fits = executor.terms == *terms && lease.client.is_none() && !lease.dismissed && !executor.is_buried();
+            fits.then(|| {
+                lease.client = Some(client);
+                Arc::clone(executor)
+            })
+        })
+    }
+
+    /// The executor's own thread starts it, serves its link and buries it.
+    fn start(self: &Arc<Self>, terms: Terms, client: ClientId) -> Result<Arc<Executor>, WireError> {
+        let internal = |what: &str, error: &dyn std::fmt::Display| {
+            WireError::new(ErrorKind::Fault, ErrorCode::Internal, format!("executor: {what}: {error}"))
+        };
+        let id = ExecutorId(self.next_id.fetch_add(1, Ordering::Relaxed));
+        let (ready_to, ready) = mpsc::sync_channel(1);
+        let pool = Arc::clone(self);
+        std::thread::Builder::new()
+            .name(format!("executor-{}", id.0))
+            .spawn(move || pool.live(id, terms, client, &ready_to))
+            .map_err(|error| internal("no thread", &error))?;
+        ready.recv().map_err(|error| internal("its thread ended", &error))?
+    }
+
+    fn live(
+        self: &Arc<Self>,
+        id: ExecutorId,
+        terms: Terms,
+        client: ClientId,
+        ready: &mpsc::SyncSender<Result<Arc<Executor>, WireError>>,
+    ) {
+        let (executor, life) = match Executor::start(&self.launch, id, terms, client) {
+            Ok(started) => started,
+            Err(error) => {
+                // Whoever asked waits for one word.
+                let _ = ready.send(Err(error));
+                return;
+            }
+        };
+        let executor = Arc::new(executor);
+        lock(&self.executors).insert(id, Arc::clone(&executor));
+        tracing::info!(executor = id.0, pid = executor.pid, version = executor.onnxruntime_version, "executor started");
+        let _ = ready.send(Ok(Arc::clone(&executor)));
+        self.bury(&executor, life.until_death(&executor));
+    }
+
+    /// Keeps its counters, lets the daemon look at what was running, wakes all who wait.
+    fn bury(&self, executor: &Arc<Executor>, cause: String) {
+        lock(&self.executors).remove(&executor.id);
+        {
+            let mut past = lock(&self.past);
+            for (name, value) in executor.counters.snapshot() {
+                if name != Counter::SessionsLive.name() {
+                    *past.entry(name).or_default() += value;
+                }
+            }
+        }
+        let (client, dismissed) = {
+            let lease = lock(&executor.lease);
+            (lease.client, lease.dismissed)
+        };
+        let calls = if dismissed {
+            tracing::info!(executor = executor.id.0, cause, "executor ended");
+            Vec::new()
+        } else {
+            tracing::error!(executor = executor.id.0, pid = executor.pid, cause, "executor lost");
+            (self.on_death)(executor, client, &cause)
+        };
+        executor.bury(Obituary { cause, calls });
+    }
+
+    /// Takes an executor back from a client that left: warm when it ends the client's calls in time, else killed.
+    /// Whoever still waits for an answer to one of them gets it.
+    pub fn give_back(&self, executor: &Arc<Executor>) {
+        lock(&executor.lease).ending = true;
+        let reset = executor.link.ask(&LinkRequest::Reset, limits::EXECUTOR_RESET);
+        let warm = matches!(reset, Ok(LinkReply::Done));
+        {
+            let mut lease = lock(&executor.lease);
+            lease.client = None;
+            lease.ending = false;
+            lease.idle_since = Instant::now();
+            lease.dismissed |= !warm;
+        }
+        if !warm {
+            tracing::warn!(executor = executor.id.0, ?reset, "executor did not let go of its client: killed");
+            executor.kill();
+        }
+        self.dismiss_surplus();
+    }
+
+    /// Ends idle executors: those over the time, over the number, over the memory; the longest idle first.
+    pub fn dismiss_surplus(&self) {
+        let mut idle: Vec<(Instant, Arc<Executor>)> = lock(&self.executors)
+            .values()
+            .filter_map(|executor| {
+                let lease = lock(&executor.lease);
+                (lease.client.is_none() && !lease.dismissed).then(|| (lease.idle_since, Arc::clone(executor)))
+            })
+            .collect();
+        idle.sort_by_key(|(since, executor)| (std::cmp::Reverse(*since), executor.id));
+        let mut bytes = 0;
+        for (n, (since, executor)) in idle.into_iter().enumerate() {
+            bytes += executor.resident_bytes();
+            if n >= limits::IDLE_EXECUTORS || bytes > self.idle_bytes || since.elapsed() >= self.idle_timeout {
+                self.dismiss(&executor);
+            }
+        }
+    }
+
+    /// Ends idle executors whose library is no longer the file that they loaded.
+    fn dismiss_outdated(&self, now: &Terms) {
+        for executor in self.list() {
+            let Terms { spec, library } = &executor.terms;
+            if spec.onnxruntime_library == now.spec.onnxruntime_library && *library != now.library {
+                self.dismiss(&executor);
+            }
+        }
+    }
+
+    fn dismiss(&self, executor: &Executor) {
+        {
+            let mut lease = lock(&executor.lease);
+            if lease.client.is_some() {
+                return;
+            }
+            lease.dismissed = true;
+        }
+        Self::tell_to_end(executor);
+    }
+
+    /// Without waiting: one that takes no word, as a stopped process, is killed.
+    fn tell_to_end(executor: &Executor) {
+        if !executor.link.tell(&LinkRequest::Exit, None, Instant::now()) {
+            executor.kill();
+        }
+    }
+
+    /// Ends every executor, waiting a little, then killing.
+    pub fn shut_down(&self) {
+        let executors: Vec<_> = lock(&self.executors).values().cloned().collect();
+        for executor in &executors {
+            lock(&executor.lease).dismissed = true;
+            Self::tell_to_end(executor);
+        }
+        let deadline = Instant::now() + Duration::from_secs(2);
+        while !lock(&self.executors).is_empty() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        for executor in &executors {
+            executor.kill();
+        }
+    }
+
+    /// Living executors, by name.
+    pub fn list(&self) -> Vec<Arc<Executor>> {
+        lock(&self.executors).values().cloned().collect()
+    }
+
+    /// Counters of all executors, the dead included.
+    pub fn counters(&self) -> BTreeMap<&'static str, u64> {
+        let mut sum = lock(&self.past).clone();
+        for executor in self.list() {
+            for (name, value) in executor.counters.snapshot() {
+                *sum.entry(name).or_default() += value;
+            }
+        }
+        sum
+    }
+}

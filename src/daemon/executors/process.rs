@@ -1,0 +1,330 @@
+//! One executor process: started, asked, mourned.
+
+use std::fs::File;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, ExitStatus, Stdio};
+use std::sync::{Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::base::identity::Identity;
+use crate::base::ids::{ClientId, ExecutorId};
+use crate::base::limits;
+use crate::base::process::{describe, own_command, resident_bytes};
+use crate::base::sync::lock;
+use crate::daemon::executors::requests::{Link, NoAnswer, Patience};
+use crate::link::message::{LinkReply, LinkRequest};
+use crate::link::socket as sockets;
+use crate::protocol::control::LeaseSpec;
+use crate::protocol::message::{ErrorCode, ErrorKind, WireError};
+use crate::shm::CounterPage;
+
+/// What is known of a dead executor.
+#[derive(Clone, Debug)]
+pub struct Obituary {
+    /// Such as "killed by signal 9".
+    pub cause: String,
+    /// One for each call or preparation that was going on.
+    pub calls: Vec<WireError>,
+}
+
+/// How executors are started.
+#[derive(Debug)]
+pub struct Launch {
+    /// Folder of their logs.
+    pub log_folder: PathBuf,
+}
+
+/// What an executor holds. Who wants the same is served by a warm one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// As asked for.
+    pub spec: LeaseSpec,
+    /// The library's file then: one that was built anew at the same path is another.
+    pub library: Identity,
+}
+
+/// What the thread of an executor owns of it.
+pub struct Life {
+    child: Child,
+    receiver: sockets::LinkReceiver<LinkReply>,
+}
+
+impl Life {
+    /// Serves the executor's link until it ends, waits for the process, killed when it does not end. Returns the cause.
+    pub fn until_death(mut self, executor: &Executor) -> String {
+        if let Err(error) = executor.link.serve(&mut self.receiver) {
+            tracing::warn!(executor = executor.id.0, %error, "link ended");
+        }
+        drop(self.receiver);
+        wait(&mut self.child).map_or_else(|error| error.to_string(), describe)
+    }
+}
+
+/// One executor process.
+#[derive(Debug)]
+pub struct Executor {
+    /// Its name.
+    pub id: ExecutorId,
+    /// Its process.
+    pub pid: u32,
+    /// What it was started with.
+    pub terms: Terms,
+    /// What it writes to.
+    pub log: PathBuf,
+    /// Such as "1.31.1".
+    pub onnxruntime_version: String,
+    /// What it counts.
+    pub counters: CounterPage,
+    /// Requests to it.
+    pub link: Link,
+    /// Who holds it.
+    pub(super) lease: Mutex<Lease>,
+    pidfd: OwnedFd,
+    obituary: Mutex<Option<Obituary>>,
+    buried: Condvar,
+}
+
+/// An executor's lease.
+#[derive(Debug)]
+pub struct Lease {
+    /// The holder.
+    pub client: Option<ClientId>,
+    /// The holder has left: what is its is being ended, and it may ask for nothing more.
+    pub ending: bool,
+    /// Meaningful without a holder.
+    pub idle_since: Instant,
+    /// We end it, so its death is no loss.
+    pub dismissed: bool,
+}
+
+impl Executor {
+    /// Starts a process that has its runtime loaded, leased to `client`. PR_SET_PDEATHSIG is bound to the calling
+    /// thread, which must live as long as the executor. Errors: RuntimeMissing, Internal.
+    pub fn start(launch: &Launch, id: ExecutorId, terms: Terms, client: ClientId) -> Result<(Self, Life), WireError> {
+        let internal = |error: std::io::Error| {
+            let why = format!("executor: {error}; see `rust-ort doctor`");
+            WireError::new(ErrorKind::Fault, ErrorCode::Internal, why)
+        };
+        let counters = CounterPage::create().map_err(std::io::Error::other).map_err(internal)?;
+        let (mut child, stream, log) = launch.spawn(id).map_err(internal)?;
+        let Connected { sender, mut receiver, timeouts, pidfd } = connect(&child, stream).map_err(|error| {
+            end(&mut child);
+            internal(error)
+        })?;
+        let lease = Lease { client: Some(client), ending: false, idle_since: Instant::now(), dismissed: false };
+        let mut executor = Self {
+            id,
+            pid: child.id(),
+            terms,
+            log,
+            onnxruntime_version: String::new(),
+            counters,
+            link: Link::new(sender),
+            lease: Mutex::new(lease),
+            pidfd,
+            obituary: Mutex::new(None),
+            buried: Condvar::new(),
+        };
+        match greet(&executor, &mut receiver) {
+            Ok(version) => executor.onnxruntime_version = version,
+            Err(mut error) => {
+                error.message = format!("{} (executor {})", error.message, end(&mut child));
+                error.log = executor.log.display().to_string();
+                return Err(error);
+            }
+        }
+        if let Err(error) = timeouts.set_read_timeout(None) {
+            tracing::warn!(%error, "link timeout");
+        }
+        Ok((executor, Life { child, receiver }))
+    }
+
+    /// The post-mortem is done: wakes all who wait for it.
+    pub fn bury(&self, obituary: Obituary) {
+        *lock(&self.obituary) = Some(obituary);
+        self.buried.notify_all();
+    }
+
+    /// The client that holds it.
+    pub fn leased_to(&self) -> Option<ClientId> {
+        lock(&self.lease).client
+    }
+
+    /// It is leased to `client`, which has not left.
+    fn serves(&self, client: ClientId) -> bool {
+        let lease = lock(&self.lease);
+        lease.client == Some(client) && !lease.ending
+    }
+
+    /// Asks for its client and waits for as long as the executor lives. Errors: the executor's own, ExecutorLost with
+    /// what the post-mortem found, or BadState when the client has left.
+    pub fn ask(&self, client: ClientId, request: &LinkRequest) -> Result<LinkReply, WireError> {
+        self.answer(self.link.ask_if(|| self.serves(client), request, None, &Patience::ENDLESS), client)
+    }
+
+    /// As [`Executor::ask`], of what a sound executor answers at once, `what` in words: one that has not within
+    /// [`limits::EXECUTOR_ANSWER`] is killed, so that whatever waits for it ends. `wanted` is looked at meanwhile: BadState
+    /// when it says no.
+    pub fn ask_quickly(
+        &self,
+        client: ClientId,
+        (what, request): (&str, &LinkRequest),
+        fd: Option<BorrowedFd<'_>>,
+        wanted: &dyn Fn() -> bool,
+    ) -> Result<LinkReply, WireError> {
+        let patience = Patience { deadline: Some(Instant::now() + limits::EXECUTOR_ANSWER), wanted };
+        let reply = self.link.ask_if(|| self.serves(client), request, fd, &patience);
+        if reply == Err(NoAnswer::Timeout) {
+            let within_s = limits::EXECUTOR_ANSWER.as_secs();
+            tracing::error!(executor = self.id.0, pid = self.pid, what, within_s, "executor does not answer: killed");
+            self.kill();
+            let mut error = self.lost();
+            error.message =
+                format!("{}; it was killed since it did not answer {what} within {within_s} s", error.message);
+            return Err(error);
+        }
+        self.answer(reply, client)
+    }
+
+    fn answer(&self, reply: Result<LinkReply, NoAnswer>, client: ClientId) -> Result<LinkReply, WireError> {
+        match reply {
+            Ok(LinkReply::Failed(mut error)) => {
+                if error.log.is_empty() {
+                    error.log = self.log.display().to_string();
+                }
+                Err(error)
+            }
+            Ok(reply) => Ok(reply),
+            Err(NoAnswer::Lost | NoAnswer::Timeout) => Err(self.lost()),
+            Err(NoAnswer::NotAllowed) => {
+                let why = format!("client {} has left; its executor works for it no more", client.0);
+                Err(WireError::new(ErrorKind::Client, ErrorCode::BadState, why))
+            }
+        }
+    }
+
+    /// It is dead and its post-mortem is done.
+    pub fn is_buried(&self) -> bool {
+        lock(&self.obituary).is_some()
+    }
+
+    /// It is dead or dying: its link has ended.
+    pub fn is_gone(&self) -> bool {
+        self.link.is_closed()
+    }
+
+    /// Waits for the post-mortem. The error for a call that was not running in the end.
+    pub fn lost(&self) -> WireError {
+        let obituary = lock(&self.obituary);
+        let (obituary, _) = self
+            .buried
+            .wait_timeout_while(obituary, limits::POST_MORTEM, |obituary| obituary.is_none())
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let cause = obituary.as_ref().map_or("not yet known", |obituary| obituary.cause.as_str());
+        let mut error = WireError::new(
+            ErrorKind::Fault,
+            ErrorCode::ExecutorLost,
+            format!("executor {} (pid {}) died: {cause}; run again, a new one starts by itself", self.id.0, self.pid),
+        );
+        if let Some(running) = obituary.as_ref().and_then(|obituary| obituary.calls.first()) {
+            error = running.clone();
+        }
+        error.log = self.log.display().to_string();
+        error
+    }
+
+    /// Ends it at once, when it lives.
+    pub fn kill(&self) {
+        // Fails only when it is dead; a pidfd never names another process.
+        let _ = rustix::process::pidfd_send_signal(&self.pidfd, rustix::process::Signal::KILL);
+    }
+
+    /// Resident bytes, 0 when it is gone.
+    pub fn resident_bytes(&self) -> u64 {
+        resident_bytes(self.pid)
+    }
+}
+
+impl Launch {
+    /// The process, our end of its link, its log.
+    fn spawn(&self, id: ExecutorId) -> std::io::Result<(Child, UnixStream, PathBuf)> {
+        let (stream, theirs) = UnixStream::pair()?;
+        let start_log = self.log_folder.join(format!("executor-{}-{}.starting", std::process::id(), id.0));
+        let output = File::options().create(true).write(true).truncate(true).mode(0o600).open(&start_log)?;
+        let child = own_command()
+            .arg("executor")
+            // The link is its standard input: the one way to hand a descriptor to a child without unsafe code.
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .spawn()?;
+        let log = self.log_folder.join(format!("executor-{}.log", child.id()));
+        let log = if std::fs::rename(&start_log, &log).is_ok() { log } else { start_log };
+        Ok((child, stream, log))
+    }
+}
+
+/// Kills it; how it ended.
+fn end(child: &mut Child) -> String {
+    // Fails only when it is dead.
+    let _ = child.kill();
+    child.wait().map_or_else(|error| error.to_string(), describe)
+}
+
+struct Connected {
+    sender: sockets::LinkSender<LinkRequest>,
+    receiver: sockets::LinkReceiver<LinkReply>,
+    /// The same socket, to set its timeout by.
+    timeouts: UnixStream,
+    /// Never names another process.
+    pidfd: OwnedFd,
+}
+
+fn connect(child: &Child, stream: UnixStream) -> std::io::Result<Connected> {
+    let pid = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
+    let pid = pid.ok_or_else(|| std::io::Error::other("pid out of range"))?;
+    let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?;
+    stream.set_read_timeout(Some(limits::EXECUTOR_START))?;
+    let timeouts = stream.try_clone()?;
+    let (sender, receiver) = sockets::split(stream)?;
+    Ok(Connected { sender, receiver, timeouts, pidfd })
+}
+
+/// Loads the runtime; the receiver is not yet served, so the one answer is read here. Errors: RuntimeMissing.
+fn greet(executor: &Executor, receiver: &mut sockets::LinkReceiver<LinkReply>) -> Result<String, WireError> {
+    let LeaseSpec { onnxruntime_library, threads, allow_spinning } = executor.terms.spec.clone();
+    let library = onnxruntime_library.display().to_string();
+    let missing = |why: String| {
+        let message = format!("onnxruntime library {library}: {why}; install onnxruntime or correct the path");
+        WireError::new(ErrorKind::Client, ErrorCode::RuntimeMissing, message)
+    };
+    let hello = LinkRequest::Hello { library: onnxruntime_library, threads, allow_spinning };
+    if !executor.link.tell(&hello, Some(executor.counters.fd()), Instant::now() + limits::EXECUTOR_START) {
+        return Err(missing("the executor ended before it was asked to load it".to_owned()));
+    }
+    match receiver.recv() {
+        Ok(Some(received)) => match received.body {
+            LinkReply::Ready { onnxruntime_version } => Ok(onnxruntime_version),
+            LinkReply::Failed(error) => Err(error),
+            other => Err(missing(format!("the executor answered {other:?}"))),
+        },
+        Ok(None) => Err(missing("the executor ended while loading it".to_owned())),
+        Err(error) => Err(missing(error.to_string())),
+    }
+}
+
+/// The link has ended, so the process is about to: killed when it is not.
+fn wait(child: &mut Child) -> std::io::Result<ExitStatus> {
+    let deadline = Instant::now() + Duration::from_secs(2);
+    while Instant::now() < deadline {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    child.kill()?;
+    child.wait()
+}

@@ -1,0 +1,199 @@
+//! What a daemon's connections share.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write as _;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant, SystemTime};
+
+use bytes::Bytes;
+
+use super::client::Client;
+use super::executors::{Launch, OnDeath, Pool, Quarantine, examine};
+use super::ledger::Ledgers;
+use super::places::Places;
+use super::plans::{self, Plans};
+use super::status::LastSteps;
+use crate::base::ids::{ClientId, GraphId};
+use crate::base::sync::lock;
+use crate::base::{limits, process};
+use crate::protocol::control::Notice;
+use crate::shm::Counter;
+
+/// How a daemon runs.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Path of the socket; its rules are those of [`socket::claim`].
+    pub socket: PathBuf,
+    /// Folder of logs, quarantine and plans.
+    pub state_folder: PathBuf,
+    /// Ends the daemon when it had no connection for so long, and an executor that had no client.
+    pub idle_timeout: Duration,
+    /// What may be kept for all clients together; None: [`limits::all_kept_bytes`].
+    pub memory_bytes: Option<u64>,
+}
+
+/// Why the daemon ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// By a `Stop` request.
+    Asked,
+    /// By SIGTERM or SIGINT.
+    Signal,
+    /// No client came for the idle timeout.
+    Idle,
+    /// An upgrade put another program in its place, and its last client has left.
+    Replaced,
+}
+
+impl Ended {
+    pub(super) fn reason(self) -> &'static str {
+        match self {
+            Ended::Asked => "rust-ort stop",
+            Ended::Signal => "the daemon was told to end by a signal",
+            Ended::Idle => "no client came for the idle timeout",
+            Ended::Replaced => "its program was replaced, and no client is connected",
+        }
+    }
+}
+
+/// Everything that connections share.
+pub struct Daemon {
+    pub(super) socket: PathBuf,
+    pub(super) state_folder: PathBuf,
+    pub(super) log: PathBuf,
+    pub(super) idle_timeout: Duration,
+    pub(super) started: Instant,
+    pub(super) started_at: SystemTime,
+    pub(super) program: process::Program,
+    pub(super) pool: Arc<Pool>,
+    pub(super) quarantine: Quarantine,
+    pub(super) plans: Plans,
+    pub(super) ledgers: Ledgers,
+    pub(super) clients: Mutex<BTreeMap<ClientId, Arc<Client>>>,
+    pub(super) places: Arc<Places>,
+    pub(super) graphs: Mutex<BTreeSet<GraphId>>,
+    pub(super) last_steps: LastSteps,
+    pub(super) next: AtomicU64,
+    pub(super) exports: AtomicU64,
+    pub(super) plan_hits: AtomicU64,
+    pub(super) eager_nodes: AtomicU64,
+    pub(super) ended: Mutex<Option<Ended>>,
+    /// One byte wakes the listener.
+    pub(super) wake: UnixStream,
+}
+
+impl Daemon {
+    pub(super) fn new(config: Config, log: PathBuf, wake: UnixStream) -> Arc<Self> {
+        Arc::new_cyclic(|daemon: &Weak<Daemon>| {
+            let daemon = daemon.clone();
+            let on_death: OnDeath = Box::new(move |executor, client, cause| {
+                let Some(daemon) = daemon.upgrade() else { return Vec::new() };
+                let client = client.and_then(|client| lock(&daemon.clients).get(&client).cloned());
+                client.map_or_else(Vec::new, |client| examine(&daemon, &client, executor, cause))
+            });
+            let launch = Launch { log_folder: config.state_folder.join("log") };
+            Self {
+                pool: Arc::new(Pool::new(launch, config.idle_timeout, on_death)),
+                plans: Plans::open(
+                    &config.state_folder,
+                    plans::Bounds { bytes: limits::PLAN_BYTES, files: limits::PLAN_FILES },
+                    process::own_program(),
+                ),
+                ledgers: Ledgers::new(config.memory_bytes.unwrap_or_else(limits::all_kept_bytes)),
+                socket: config.socket,
+                state_folder: config.state_folder,
+                log,
+                idle_timeout: config.idle_timeout,
+                started: Instant::now(),
+                started_at: SystemTime::now(),
+                program: process::Program::own(),
+                quarantine: Quarantine::default(),
+                clients: Mutex::default(),
+                places: Places::new(),
+                graphs: Mutex::default(),
+                last_steps: LastSteps::default(),
+                next: AtomicU64::new(1),
+                exports: AtomicU64::new(0),
+                plan_hits: AtomicU64::new(0),
+                eager_nodes: AtomicU64::new(0),
+                ended: Mutex::default(),
+                wake,
+            }
+        })
+    }
+
+    /// A number that was not given before.
+    pub(super) fn next_number(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(super) fn clients(&self) -> Vec<Arc<Client>> {
+        lock(&self.clients).values().cloned().collect()
+    }
+
+    /// Ends the daemon, soon. The first reason stays.
+    pub(super) fn end(&self, why: Ended) {
+        lock(&self.ended).get_or_insert(why);
+        // The listener looks by itself before long if this byte does not arrive.
+        let _ = (&self.wake).write(&[0]);
+    }
+
+    /// Notes a graph; whether it was known.
+    pub(super) fn saw_graph(&self, graph: GraphId) -> bool {
+        !lock(&self.graphs).insert(graph)
+    }
+
+    pub(super) fn n_graphs(&self) -> usize {
+        lock(&self.graphs).len()
+    }
+
+    pub(super) fn count_export(&self) {
+        self.exports.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The plan of a graph, counted when there is one.
+    pub(super) fn plan(&self, graph: GraphId) -> Option<Bytes> {
+        let plan = self.plans.get(graph);
+        self.plan_hits.fetch_add(plan.is_some().into(), Ordering::Relaxed);
+        plan
+    }
+
+    pub(super) fn count_eager(&self, nodes: u32) {
+        self.eager_nodes.fetch_add(nodes.into(), Ordering::Relaxed);
+    }
+
+    /// What the daemon counts beside its executors.
+    pub(super) fn own_counters(&self) -> [(&'static str, u64); 3] {
+        let eager = Counter::NodesInEager.name();
+        [("exports", &self.exports), ("plan_hits", &self.plan_hits), (eager, &self.eager_nodes)]
+            .map(|(name, counter)| (name, counter.load(Ordering::Relaxed)))
+    }
+
+    /// Ends every open dump once it is written, all within [`limits::STOP_DUMPS`]. Returns those that miss something, with
+    /// how many files.
+    pub(super) fn end_dumps(&self) -> Vec<(PathBuf, usize)> {
+        let deadline = Instant::now() + limits::STOP_DUMPS;
+        let runs: Vec<_> = self.clients().iter().filter_map(|client| client.state().dump.clone()).collect();
+        let ended = runs.iter().map(|run| {
+            let left = run.end_within(deadline.saturating_duration_since(Instant::now()));
+            (run.path().to_owned(), left.len())
+        });
+        ended.filter(|(_, n_missing)| *n_missing > 0).collect()
+    }
+
+    /// Tells every client that reads and ends its connection; writes open dumps to the end; ends every executor. The
+    /// socket's file is gone by now and the lock is held: a client that does not read must not keep the next daemon out.
+    pub(super) fn shut_down(&self, why: Ended) {
+        let notice = Notice::ShuttingDown { reason: why.reason().to_owned() };
+        let deadline = Instant::now() + limits::LAST_NOTICE;
+        for client in self.clients() {
+            client.notify_by(&notice, deadline);
+            client.transport.shut_down();
+        }
+        self.end_dumps();
+        self.pool.shut_down();
+    }
+}

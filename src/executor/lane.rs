@@ -1,0 +1,112 @@
+//! The thread that serves one lane.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::tenant::{Part, Tenancy};
+use crate::base::ids::PartHandle;
+use crate::protocol::message::WireError;
+use crate::runtime::{BoundCall, wire_error_of_shm};
+use crate::shm::{Counter, ExecutorLane, Failure, RawRecord, Wake};
+
+/// Bound calls kept for each part: a client's allocator goes round among a few blocks.
+const BOUND_CALLS: usize = 4;
+
+/// Serves a lane until its tenancy ends.
+pub(super) fn serve(mut lane: ExecutorLane, tenancy: &Tenancy, calls: &Calls) {
+    calls.lock().generation = tenancy.generation();
+    while lane.next(tenancy.stop.flag()) == Wake::Request {
+        let served = catch_unwind(AssertUnwindSafe(|| calls.lock().serve(&lane, tenancy)));
+        lane.set_running(false);
+        let answer = served.unwrap_or_else(|_| {
+            calls.lock().bound.clear();
+            count_error(tenancy);
+            Err(super::panicked())
+        });
+        lane.answer(&answer.map_err(|error| {
+            let WireError { kind, code, message, .. } = error;
+            Failure { kind: kind.code(), code: code.code(), message }
+        }));
+        // After the answer: what a client detached is unmapped now rather than at the next call.
+        calls.lock().forget_old(tenancy);
+    }
+}
+
+/// What one lane has bound. Its own thread holds the lock while it serves a call.
+#[derive(Default)]
+pub(super) struct Calls(Mutex<Bindings>);
+
+impl Calls {
+    fn lock(&self) -> MutexGuard<'_, Bindings> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets go of what is bound, unless a call is being served: then the lane's thread does after it, since the
+    /// generation has changed.
+    pub(super) fn forget_idle(&self) {
+        if let Ok(mut bindings) = self.0.try_lock() {
+            bindings.bound.clear();
+        }
+    }
+}
+
+#[derive(Default)]
+struct Bindings {
+    generation: u64,
+    /// Most recently used first.
+    bound: HashMap<PartHandle, Vec<Bound>>,
+    record: RawRecord,
+}
+
+struct Bound {
+    record: RawRecord,
+    part: Arc<Part>,
+    call: Box<dyn BoundCall>,
+}
+
+impl Bindings {
+    fn serve(&mut self, lane: &ExecutorLane, tenancy: &Tenancy) -> Result<u64, WireError> {
+        self.forget_old(tenancy);
+        lane.read(&mut self.record).map_err(|error| wire_error_of_shm(&error)).inspect_err(|_| count_error(tenancy))?;
+        tenancy.counters.add(Counter::NodesInEager, self.record.eager_nodes.into());
+        let bound = Self::bound(&mut self.bound, &self.record, tenancy).inspect_err(|_| count_error(tenancy))?;
+        lane.set_running(true);
+        tenancy.hold();
+        let outcome = bound.call.run();
+        tenancy.count(&bound.part, &outcome);
+        Ok(outcome?.run_ns)
+    }
+
+    /// The call of this record, bound before or now.
+    fn bound<'a>(
+        bound: &'a mut HashMap<PartHandle, Vec<Bound>>,
+        record: &RawRecord,
+        tenancy: &Tenancy,
+    ) -> Result<&'a mut Bound, WireError> {
+        let calls = bound.entry(record.handle).or_default();
+        match calls.iter().position(|bound| bound.record.same_run(record)) {
+            Some(index) => calls[..=index].rotate_right(1),
+            None => {
+                let parsed = record.parse().map_err(|error| wire_error_of_shm(&error))?;
+                let part = tenancy.part(record.handle)?;
+                let call = Arc::clone(&part.session).bind(tenancy.lease(&parsed)?, &tenancy.stop)?;
+                calls.truncate(BOUND_CALLS - 1);
+                calls.insert(0, Bound { record: record.clone(), part, call });
+            }
+        }
+        Ok(&mut calls[0])
+    }
+
+    fn forget_old(&mut self, tenancy: &Tenancy) {
+        let generation = tenancy.generation();
+        if self.generation != generation {
+            self.bound.clear();
+            self.generation = generation;
+        }
+    }
+}
+
+fn count_error(tenancy: &Tenancy) {
+    tenancy.counters.add(Counter::Errors, 1);
+}

@@ -1,0 +1,293 @@
+//! Serves the link.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::lane;
+use super::session_cache::{self, Limits, SessionCache};
+use super::tenant::{Part, Tenancy};
+use crate::base::ids::SegmentId;
+use crate::link::message::{LinkReply, LinkRequest};
+use crate::link::socket::{LinkSender, Received};
+use crate::protocol::message::{ErrorCode, ErrorKind, PartSpec, Prepared, RunStats, WireError};
+use crate::runtime::ort::{OrtExecutor, ThreadPool};
+use crate::runtime::{Executor, ExecutorError, wire_error_of_shm};
+use crate::shm::{Counter, CounterPage, Lanes, Segment};
+use crate::tensor::CallRecord;
+
+/// Everything the process owns.
+pub(super) struct Server {
+    replies: Arc<Replies>,
+    loaded: Option<Loaded>,
+}
+
+struct Replies {
+    sender: Mutex<LinkSender<LinkReply>>,
+}
+
+/// After Hello.
+struct Loaded {
+    runtime: Arc<Runtime>,
+    tenancy: Arc<Tenancy>,
+    lanes: Option<Arc<Lanes>>,
+    lane_threads: Vec<LaneThread>,
+    /// Prepare and Run.
+    tasks: Vec<JoinHandle<()>>,
+}
+
+/// What outlives clients.
+struct Runtime {
+    executor: Box<dyn Executor>,
+    sessions: SessionCache,
+    counters: Arc<CounterPage>,
+}
+
+struct LaneThread {
+    thread: JoinHandle<()>,
+    calls: Arc<lane::Calls>,
+    wake: Box<dyn Fn() + Send>,
+}
+
+impl Server {
+    pub(super) fn new(sender: LinkSender<LinkReply>) -> Self {
+        Self { replies: Arc::new(Replies { sender: Mutex::new(sender) }), loaded: None }
+    }
+
+    pub(super) fn serve(mut self, requests: Receiver<Received<LinkRequest>>) -> ExitCode {
+        for Received { id, body, fd } in requests {
+            if body == LinkRequest::Exit {
+                if let Some(loaded) = &mut self.loaded {
+                    loaded.reset();
+                }
+                return ExitCode::SUCCESS;
+            }
+            if let Some(outcome) = self.handle(id, body, fd).transpose() {
+                self.replies.send(id, outcome);
+            }
+        }
+        ExitCode::FAILURE
+    }
+
+    /// None when a thread of its own answers.
+    fn handle(&mut self, id: u64, body: LinkRequest, fd: Option<OwnedFd>) -> Result<Option<LinkReply>, WireError> {
+        if let LinkRequest::Hello { library, threads, allow_spinning } = body {
+            return self.hello(&library, ThreadPool { threads, allow_spinning }, fd).map(Some);
+        }
+        let loaded = self.loaded.as_mut().ok_or_else(|| state("the first request is Hello"))?;
+        match body {
+            LinkRequest::Attach { segment, len_bytes, lanes } => loaded.attach(segment, len_bytes, lanes, fd)?,
+            LinkRequest::Detach { segment } => loaded.detach(segment)?,
+            LinkRequest::OpenLane { lane } => loaded.open_lane(lane)?,
+            LinkRequest::Release { handles } => {
+                let parts = loaded.tenancy.release(&handles)?;
+                loaded.lane_threads.iter().for_each(|lane| lane.calls.forget_idle());
+                loaded.spawn(&self.replies, id, move |runtime, tenancy| runtime.release(parts, tenancy));
+                return Ok(None);
+            }
+            LinkRequest::Reset => loaded.reset(),
+            LinkRequest::Prepare(part) => {
+                loaded.spawn(&self.replies, id, move |runtime, tenancy| {
+                    runtime.prepare(&part, tenancy).map(LinkReply::Prepared)
+                });
+                return Ok(None);
+            }
+            LinkRequest::Widen(part) => {
+                loaded.spawn(&self.replies, id, move |_, _| {
+                    let wide = session_cache::widened(&part).map_err(ExecutorError::from)?;
+                    Ok(LinkReply::Widened(wide))
+                });
+                return Ok(None);
+            }
+            LinkRequest::Optimize(part) => {
+                loaded.spawn(&self.replies, id, move |runtime, _| {
+                    let model = runtime.executor.optimized(&session_cache::runnable(&part)?, &part.session)?;
+                    Ok(LinkReply::Optimized(model.into()))
+                });
+                return Ok(None);
+            }
+            LinkRequest::Run(record) => {
+                let run = move |_: &Runtime, tenancy: &Tenancy| observed_run(&record, tenancy).map(LinkReply::Ran);
+                loaded.spawn(&self.replies, id, run);
+                return Ok(None);
+            }
+            LinkRequest::RunOnce { part, record } => {
+                let run = move |runtime: &Runtime, tenancy: &Tenancy| runtime.run_once(&part, &record, tenancy);
+                loaded.spawn(&self.replies, id, run);
+                return Ok(None);
+            }
+            LinkRequest::Hello { .. } | LinkRequest::Exit => unreachable!("served before"),
+        }
+        Ok(Some(LinkReply::Done))
+    }
+
+    fn hello(&mut self, library: &Path, pool: ThreadPool, fd: Option<OwnedFd>) -> Result<LinkReply, WireError> {
+        if self.loaded.is_some() {
+            return Err(state("the runtime is loaded already"));
+        }
+        let fd = fd.ok_or_else(|| state("Hello carries the counter page"))?;
+        let counters = Arc::new(CounterPage::map(fd).map_err(|error| wire_error_of_shm(&error))?);
+        let executor = OrtExecutor::load(library, pool)?;
+        let onnxruntime_version = executor.version().to_owned();
+        tracing::info!(library = %library.display(), version = onnxruntime_version, "onnxruntime loaded");
+        let tenancy = Arc::new(Tenancy::new(Arc::clone(&counters)));
+        let sessions = SessionCache::new(Limits::default());
+        let runtime = Arc::new(Runtime { executor: Box::new(executor), sessions, counters });
+        self.loaded = Some(Loaded { runtime, tenancy, lanes: None, lane_threads: Vec::new(), tasks: Vec::new() });
+        Ok(LinkReply::Ready { onnxruntime_version })
+    }
+}
+
+impl Replies {
+    fn send(&self, id: u64, outcome: Result<LinkReply, WireError>) {
+        let reply = outcome.unwrap_or_else(LinkReply::Failed);
+        let mut sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = sender.send(id, &reply, None) {
+            super::end_now(&error.to_string());
+        }
+    }
+}
+
+impl Loaded {
+    fn attach(&mut self, id: SegmentId, len_bytes: u64, lanes: bool, fd: Option<OwnedFd>) -> Result<(), WireError> {
+        let fd = fd.ok_or_else(|| state("Attach carries the segment's descriptor"))?;
+        let attached = Segment::map(id, fd, len_bytes).and_then(|segment| {
+            if lanes {
+                self.tenancy.apart(&segment)?;
+                return Lanes::map(segment).map(Some);
+            }
+            segment.apart_from(self.lanes.iter().map(|lanes| lanes.segment()))?;
+            self.tenancy.attach(segment).map(|()| None)
+        });
+        match attached.map_err(|error| wire_error_of_shm(&error))? {
+            Some(_) if self.lanes.is_some() => Err(state("a client has one lanes segment")),
+            Some(lanes) => {
+                self.lanes = Some(lanes);
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn detach(&mut self, segment: SegmentId) -> Result<(), WireError> {
+        self.tenancy.detach(segment).map_err(|error| wire_error_of_shm(&error))
+    }
+
+    fn open_lane(&mut self, lane: u32) -> Result<(), WireError> {
+        let lanes = self.lanes.as_ref().ok_or_else(|| state("attach the lanes segment before opening a lane"))?;
+        let end = lanes.serve(lane).map_err(|error| wire_error_of_shm(&error))?;
+        let (wake, tenancy) = (Box::new(end.waker()), Arc::clone(&self.tenancy));
+        let calls = Arc::new(lane::Calls::default());
+        let served = Arc::clone(&calls);
+        let thread = std::thread::Builder::new()
+            .name(format!("lane-{lane}"))
+            .spawn(move || lane::serve(end, &tenancy, &served))
+            .map_err(|error| WireError::new(ErrorKind::Fault, ErrorCode::Limit, format!("lane {lane}: {error}")))?;
+        self.lane_threads.push(LaneThread { thread, calls, wake });
+        Ok(())
+    }
+
+    /// Serves a request on a thread of its own; a panic becomes an error.
+    fn spawn(
+        &mut self,
+        replies: &Arc<Replies>,
+        id: u64,
+        task: impl FnOnce(&Runtime, &Tenancy) -> Result<LinkReply, WireError> + Send + 'static,
+    ) {
+        self.tasks.retain(|task| !task.is_finished());
+        let (runtime, tenancy, replies) = (Arc::clone(&self.runtime), Arc::clone(&self.tenancy), Arc::clone(replies));
+        self.tasks.push(std::thread::spawn(move || {
+            let task = std::panic::AssertUnwindSafe(|| task(&runtime, &tenancy));
+            let outcome = std::panic::catch_unwind(task).unwrap_or_else(|_| {
+                tenancy.counters.add(Counter::Errors, 1);
+                Err(super::panicked())
+            });
+            replies.send(id, outcome);
+        }));
+    }
+
+    /// Ends everything of the client and starts anew. Returns when nothing of it runs any more.
+    fn reset(&mut self) {
+        self.tenancy.stop.stop();
+        for LaneThread { thread, wake, .. } in self.lane_threads.drain(..) {
+            // Again and again: a wake between the thread's last look and its sleep is lost.
+            while !thread.is_finished() {
+                wake();
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            let _ = thread.join();
+        }
+        for task in self.tasks.drain(..) {
+            let _ = task.join();
+        }
+        self.lanes = None;
+        self.tenancy = Arc::new(Tenancy::new(Arc::clone(&self.runtime.counters)));
+    }
+}
+
+impl Runtime {
+    fn prepare(&self, part: &PartSpec, tenancy: &Tenancy) -> Result<Prepared, WireError> {
+        let at = |error: WireError| WireError { graph: part.graph.to_string(), ..error };
+        let cached = self.sessions.get(&*self.executor, part).map_err(|error| at(error.into()))?;
+        let counter = if cached.built_in.is_some() { Counter::SessionsBuilt } else { Counter::SessionHits };
+        self.counters.add(counter, 1);
+        self.counters.set(Counter::SessionsLive, self.sessions.len() as u64);
+        let (session, outline) = (cached.ready.session, cached.ready.outline);
+        let fx_nodes = outline.count_fx_nodes(&part.fx_values);
+        let (inputs, outputs) = (session.inputs().to_vec(), session.outputs().to_vec());
+        Ok(Prepared {
+            handle: tenancy.add(Part { session, fx_nodes }),
+            built: cached.built_in.is_some(),
+            fx_nodes,
+            onnx_nodes: outline.n_nodes(),
+            inputs,
+            outputs,
+            build_us: cached.built_in.map_or(0, |time| time.as_micros() as u64),
+        })
+    }
+}
+
+impl Runtime {
+    /// Ends the sessions of parts that were released, where no other part has them.
+    fn release(&self, parts: Vec<Arc<Part>>, tenancy: &Tenancy) -> Result<LinkReply, WireError> {
+        let sessions: Vec<_> = parts.iter().map(|part| Arc::clone(&part.session)).collect();
+        drop(parts);
+        for session in sessions.into_iter().filter(|session| !tenancy.uses(session)) {
+            self.sessions.unwanted(session);
+        }
+        self.sessions.drop_unwanted();
+        self.counters.set(Counter::SessionsLive, self.sessions.len() as u64);
+        Ok(LinkReply::Done)
+    }
+
+    fn run_once(&self, part: &PartSpec, record: &CallRecord, tenancy: &Tenancy) -> Result<LinkReply, WireError> {
+        let session = session_cache::build(&*self.executor, part)?;
+        let mut call = session.bind(tenancy.lease(record)?, &tenancy.stop)?;
+        tenancy.hold();
+        Ok(LinkReply::Ran(call.run()?))
+    }
+}
+
+fn observed_run(record: &CallRecord, tenancy: &Tenancy) -> Result<RunStats, WireError> {
+    let count = |_: &WireError| tenancy.counters.add(Counter::Errors, 1);
+    tenancy.counters.add(Counter::NodesInEager, record.eager_nodes.into());
+    let part = tenancy.part(record.handle).inspect_err(count)?;
+    let lease = tenancy.lease(record).inspect_err(count)?;
+    let bound = Arc::clone(&part.session).bind(lease, &tenancy.stop).map_err(WireError::from);
+    let mut call = bound.inspect_err(count)?;
+    tenancy.hold();
+    let outcome = call.run();
+    tenancy.count(&part, &outcome);
+    if outcome.is_ok() {
+        tenancy.counters.add(Counter::ObservedRuns, 1);
+    }
+    Ok(outcome?)
+}
+
+fn state(message: &str) -> WireError {
+    WireError::new(ErrorKind::Client, ErrorCode::BadState, message)
+}

@@ -1,0 +1,126 @@
+//! What belongs to the client that the executor is leased to now.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, PoisonError, RwLock};
+use std::time::Duration;
+
+use crate::base::ids::{PartHandle, SegmentId};
+use crate::protocol::message::{ErrorCode, ErrorKind, RunStats, WireError};
+use crate::runtime::{ExecutorError, Session, StopToken, wire_error_of_shm};
+use crate::shm::{Counter, CounterPage, Lease, Segment, SegmentTable, ShmError};
+use crate::tensor::CallRecord;
+
+/// One client's segments and parts. Ends with the lease; sessions do not.
+pub(super) struct Tenancy {
+    pub(super) stop: StopToken,
+    pub(super) counters: Arc<CounterPage>,
+    segments: RwLock<SegmentTable>,
+    parts: RwLock<HashMap<PartHandle, Arc<Part>>>,
+    next_handle: AtomicU32,
+    /// Changes whenever a segment or a part goes: what was bound before may name what is gone.
+    generation: AtomicU64,
+}
+
+/// A part that is ready to run.
+pub(super) struct Part {
+    pub(super) session: Arc<dyn Session>,
+    pub(super) fx_nodes: u32,
+}
+
+impl Tenancy {
+    pub(super) fn new(counters: Arc<CounterPage>) -> Self {
+        Self {
+            stop: StopToken::default(),
+            counters,
+            segments: RwLock::default(),
+            parts: RwLock::default(),
+            next_handle: AtomicU32::new(1),
+            generation: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn attach(&self, segment: Segment) -> Result<(), ShmError> {
+        self.segments.write().unwrap_or_else(PoisonError::into_inner).attach(segment)
+    }
+
+    /// Errors: a data segment maps the same file.
+    pub(super) fn apart(&self, lanes: &Segment) -> Result<(), ShmError> {
+        lanes.apart_from(self.segments.read().unwrap_or_else(PoisonError::into_inner).iter())
+    }
+
+    pub(super) fn detach(&self, segment: SegmentId) -> Result<(), ShmError> {
+        self.segments.write().unwrap_or_else(PoisonError::into_inner).detach(segment)?;
+        self.generation.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+
+    pub(super) fn add(&self, part: Part) -> PartHandle {
+        let handle = PartHandle(self.next_handle.fetch_add(1, Ordering::Relaxed));
+        self.parts.write().unwrap_or_else(PoisonError::into_inner).insert(handle, Arc::new(part));
+        handle
+    }
+
+    /// Takes parts out. Errors: UnknownGraph; nothing is taken then.
+    pub(super) fn release(&self, handles: &[PartHandle]) -> Result<Vec<Arc<Part>>, WireError> {
+        let mut parts = self.parts.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(&absent) = handles.iter().find(|handle| !parts.contains_key(handle)) {
+            return Err(unknown(absent));
+        }
+        let released = handles.iter().filter_map(|handle| parts.remove(handle)).collect();
+        self.generation.fetch_add(1, Ordering::SeqCst);
+        Ok(released)
+    }
+
+    /// A part has this session.
+    pub(super) fn uses(&self, session: &Arc<dyn Session>) -> bool {
+        let parts = self.parts.read().unwrap_or_else(PoisonError::into_inner);
+        parts.values().any(|part| Arc::ptr_eq(&part.session, session))
+    }
+
+    pub(super) fn part(&self, handle: PartHandle) -> Result<Arc<Part>, WireError> {
+        let parts = self.parts.read().unwrap_or_else(PoisonError::into_inner);
+        parts.get(&handle).cloned().ok_or_else(|| unknown(handle))
+    }
+
+    pub(super) fn lease(&self, record: &CallRecord) -> Result<Lease, WireError> {
+        let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
+        segments.lease(&record.inputs, &record.outputs).map_err(|error| wire_error_of_shm(&error))
+    }
+
+    /// Test-only: while the file that `RUST_ORT_TEST_HOLD` names exists, says so beside it and waits; panics when the
+    /// file says `panic`.
+    pub(super) fn hold(&self) {
+        static FILE: LazyLock<Option<PathBuf>> =
+            LazyLock::new(|| std::env::var_os("RUST_ORT_TEST_HOLD").map(PathBuf::from));
+        let Some(file) = &*FILE else { return };
+        while file.exists() && !self.stop.is_stopped() {
+            let mut held = file.clone().into_os_string();
+            held.push(".held");
+            let _ = std::fs::File::create(held);
+            assert!(!std::fs::read(file).is_ok_and(|text| text == b"panic"), "a test asked for this panic");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    pub(super) fn count(&self, part: &Part, outcome: &Result<RunStats, ExecutorError>) {
+        match outcome {
+            Ok(stats) => {
+                self.counters.add(Counter::Runs, 1);
+                self.counters.add(Counter::NodesOnOrt, part.fx_nodes.into());
+                self.counters.add(Counter::RunNs, stats.run_ns);
+            }
+            Err(_) => self.counters.add(Counter::Errors, 1),
+        }
+    }
+}
+
+fn unknown(handle: PartHandle) -> WireError {
+    let message = format!("handle {}: no part of this lease; prepare the part again", handle.0);
+    WireError::new(ErrorKind::Client, ErrorCode::UnknownGraph, message)
+}

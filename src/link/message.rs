@@ -1,0 +1,175 @@
+//! The private link between the daemon and its executor: two processes of one build, so the encoding (bincode) is never
+//! kept and needs no version.
+//!
+//! A message is a u32 length (little-endian) and that many bytes: a `u64` id and the body. A descriptor travels with the
+//! length's first byte. A reply carries the id of its request; replies come in any order, because `Prepare`, `Widen`, `Optimize`,
+//! `Run` and `Release` are served on threads of their own. End of file means that the other side is gone.
+
+use std::path::PathBuf;
+
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::base::ids::{PartHandle, SegmentId};
+use crate::protocol::message::{PartSpec, Prepared, RunStats, WireError};
+use crate::tensor::CallRecord;
+
+/// From the daemon to the executor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LinkRequest {
+    /// Load the runtime; carries the descriptor of the counter page. Answered by [`LinkReply::Ready`]; the first request.
+    Hello {
+        /// Absolute path of libonnxruntime.so*.
+        library: PathBuf,
+        /// Intra-op threads of the global pool; 0 = one a core.
+        threads: u32,
+        /// Let the pool's threads spin.
+        allow_spinning: bool,
+    },
+    /// Map a segment of the client; carries its descriptor. Answered by `Done`.
+    Attach {
+        /// Chosen by the client.
+        segment: SegmentId,
+        /// Its length.
+        len_bytes: u64,
+        /// It holds lanes, not data.
+        lanes: bool,
+    },
+    /// Forget a segment. Answered by `Done`.
+    Detach {
+        /// As attached.
+        segment: SegmentId,
+    },
+    /// Serve a lane with a thread of its own. Answered by `Done`.
+    OpenLane {
+        /// Index in the lanes segment.
+        lane: u32,
+    },
+    /// Make a session. Answered by `Prepared`.
+    Prepare(PartSpec),
+    /// Tell what the precision pass makes of a part's model, for a dump. Answered by `Widened`.
+    Widen(PartSpec),
+    /// Tell what the runtime's graph optimizer makes of a part's model, for a dump. Answered by `Optimized`.
+    Optimize(PartSpec),
+    /// Forget handles and end the sessions that no other handle uses. Answered by `Done` when they are gone.
+    Release {
+        /// As prepared.
+        handles: Vec<PartHandle>,
+    },
+    /// Run a call. Answered by `Ran`.
+    Run(CallRecord),
+    /// Build a session beside the cache, run it once and drop it; the record's handle means nothing. Answered by `Ran`.
+    RunOnce {
+        /// The model.
+        part: PartSpec,
+        /// The tensors.
+        record: CallRecord,
+    },
+    /// The client is gone: end its calls, forget its segments, lanes and handles; sessions stay. Answered by `Done`.
+    Reset,
+    /// End the process. Not answered.
+    Exit,
+}
+
+/// From the executor to the daemon.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LinkReply {
+    /// The runtime is loaded.
+    Ready {
+        /// Such as "1.31.1".
+        onnxruntime_version: String,
+    },
+    /// The request is done.
+    Done,
+    /// To `Prepare`.
+    Prepared(Prepared),
+    /// To `Widen`: a ModelProto; None where the pass changes nothing.
+    Widened(Option<Bytes>),
+    /// To `Optimize`: a ModelProto.
+    Optimized(Bytes),
+    /// To `Run`.
+    Ran(RunStats),
+    /// The request failed; the link goes on.
+    Failed(WireError),
+}
+
+/// Why bytes are no message, or a message has no bytes.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum BadLinkMessage {
+    /// A message is longer than the limit.
+    #[error("link: message of {len_bytes} bytes: expected at most {MAX_LEN_BYTES}; make the model smaller")]
+    TooLong {
+        /// Its length.
+        len_bytes: u64,
+    },
+    /// The bytes are no message: the two sides are not of one build.
+    #[error("link: undecodable message: {0}; daemon and executor must be the same binary")]
+    Encoding(String),
+}
+
+/// Longest message: a model of 1 GiB and what goes with it.
+pub const MAX_LEN_BYTES: u64 = (1 << 30) + (64 << 20);
+
+/// Bytes of the length in front of a message.
+pub const HEADER_LEN: usize = 4;
+
+/// The whole message, length included. Errors: [`BadLinkMessage`].
+pub fn encode<T: Serialize>(id: u64, body: &T) -> Result<Vec<u8>, BadLinkMessage> {
+    let mut message = vec![0; HEADER_LEN];
+    bincode::serde::encode_into_std_write((id, body), &mut message, bincode::config::standard())
+        .map_err(|error| BadLinkMessage::Encoding(error.to_string()))?;
+    let len_bytes = check_len((message.len() - HEADER_LEN) as u64)?;
+    message[..HEADER_LEN].copy_from_slice(&(len_bytes as u32).to_le_bytes());
+    Ok(message)
+}
+
+/// Bytes that follow this header. Errors: [`BadLinkMessage::TooLong`].
+pub fn body_len(header: [u8; HEADER_LEN]) -> Result<usize, BadLinkMessage> {
+    check_len(u32::from_le_bytes(header).into()).map(|len_bytes| len_bytes as usize)
+}
+
+/// Id and body of a message without its length. Errors: [`BadLinkMessage::Encoding`].
+pub fn decode<T: DeserializeOwned>(message: &[u8]) -> Result<(u64, T), BadLinkMessage> {
+    let config = bincode::config::standard().with_limit::<{ 2 * MAX_LEN_BYTES as usize }>();
+    let (id_and_body, read) = bincode::serde::decode_from_slice(message, config)
+        .map_err(|error| BadLinkMessage::Encoding(error.to_string()))?;
+    match message.len() - read {
+        0 => Ok(id_and_body),
+        left => Err(BadLinkMessage::Encoding(format!("{left} bytes left over"))),
+    }
+}
+
+fn check_len(len_bytes: u64) -> Result<u64, BadLinkMessage> {
+    if len_bytes > MAX_LEN_BYTES { Err(BadLinkMessage::TooLong { len_bytes }) } else { Ok(len_bytes) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::ids::GraphId;
+    use crate::protocol::message::SessionSpec;
+
+    #[test]
+    fn a_message_reads_as_it_was_written_and_cut_or_longer_ones_are_refused() {
+        let part = PartSpec {
+            graph: GraphId::from_bytes([7; 32]),
+            part: 1,
+            model: vec![1, 2, 3].into(),
+            session: SessionSpec::default(),
+            fx_values: [("add".to_owned(), "add".to_owned())].into(),
+            named_values: vec!["add".to_owned()],
+        };
+        let request = LinkRequest::Prepare(part);
+        let message = encode(9, &request).unwrap();
+        let (header, body) = message.split_first_chunk().unwrap();
+        assert_eq!(body_len(*header), Ok(body.len()));
+        assert_eq!(decode(body), Ok((9, request)));
+        for len in 0..body.len() {
+            assert!(decode::<LinkRequest>(&body[..len]).is_err(), "{len}");
+        }
+        assert!(decode::<LinkRequest>(&[body, &[0]].concat()).is_err());
+        assert_eq!(body_len([255; 4]), Err(BadLinkMessage::TooLong { len_bytes: u32::MAX.into() }));
+    }
+}

@@ -1,0 +1,174 @@
+//! Running a session on leased tensors.
+
+use std::ffi::{CString, c_char};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use ort::sys;
+
+use super::raw::{Binding, RunOptions, Value, check};
+use super::session::OrtSession;
+use crate::protocol::message::RunStats;
+use crate::runtime::{BoundCall, ExecutorError, StopToken, Terminate};
+use crate::shm::{Lease, RawTensor};
+use crate::tensor::TensorBuf;
+
+/// Options of a run, and whether it was told to end.
+struct Control {
+    options: RunOptions,
+    terminated: AtomicBool,
+}
+
+impl Terminate for Control {
+    fn terminate(&self) {
+        self.terminated.store(true, Ordering::SeqCst);
+        self.options.terminate();
+    }
+}
+
+/// A session bound to leased tensors. Fields drop in this order: what points before what is pointed at.
+pub(super) struct OrtCall {
+    control: Arc<Control>,
+    target: Target,
+    session: Arc<OrtSession>,
+    lease: Lease,
+}
+
+enum Target {
+    /// Bound once: on the CPU binding copies nothing, so later changes of the inputs are seen.
+    Binding { binding: Binding, _values: Vec<Value> },
+    /// Handed over with every run: other providers copy inputs to their device when they are bound.
+    Values { inputs: Vec<Value>, outputs: Vec<Value> },
+}
+
+impl OrtCall {
+    pub(super) fn bind(session: Arc<OrtSession>, mut lease: Lease, stop: &StopToken) -> Result<Self, ExecutorError> {
+        let failed = |error: ort::Error| ExecutorError::run_failed(error.to_string());
+        let target = Target::bind(&session, &mut lease).map_err(failed)?;
+        let options = RunOptions::new().map_err(failed)?;
+        let control = Arc::new(Control { options, terminated: AtomicBool::new(false) });
+        let weak: Weak<Control> = Arc::downgrade(&control);
+        stop.register(weak);
+        Ok(Self { control, target, session, lease })
+    }
+}
+
+impl Target {
+    fn bind(session: &OrtSession, lease: &mut Lease) -> ort::Result<Self> {
+        fn value(session: &OrtSession, tensor: RawTensor<'_>) -> ort::Result<Value> {
+            // SAFETY: the values are kept beside the lease and dropped before it, so the leased memory outlives them.
+            unsafe { Value::over(&session.memory, tensor) }
+        }
+        let inputs = lease.raw_inputs().map(|tensor| value(session, tensor)).collect::<ort::Result<Vec<_>>>()?;
+        let outputs = lease.raw_outputs().map(|tensor| value(session, tensor)).collect::<ort::Result<Vec<_>>>()?;
+        if !session.cpu_only {
+            return Ok(Self::Values { inputs, outputs });
+        }
+        let mut binding = Binding::new(&session.session)?;
+        for (name, value) in session.input_names.iter().zip(&inputs) {
+            binding.bind_input(name, value)?;
+        }
+        for (name, value) in session.output_names.iter().zip(&outputs) {
+            binding.bind_output(name, value)?;
+        }
+        Ok(Self::Binding { binding, _values: inputs.into_iter().chain(outputs).collect() })
+    }
+}
+
+impl BoundCall for OrtCall {
+    fn run(&mut self) -> Result<RunStats, ExecutorError> {
+        let start = Instant::now();
+        let outcome = match &self.target {
+            Target::Binding { binding, .. } => self.run_binding(binding),
+            Target::Values { inputs, outputs } => self.run_values(inputs, outputs),
+        };
+        if let Err(error) = outcome {
+            let stopped = self.control.terminated.load(Ordering::SeqCst);
+            let failed = || ExecutorError::run_failed(error.to_string());
+            return Err(if stopped { ExecutorError::Stopped } else { failed() });
+        }
+        if !self.session.passed_through.is_empty() {
+            let (inputs, mut outputs) = self.lease.split_mut();
+            for &(output, input) in &self.session.passed_through {
+                let (source, target) = (inputs[input].bytes(), &mut outputs[output].bytes);
+                if source.len() != target.as_shared().len() {
+                    let (output, input) = (outputs[output].shape, inputs[input].shape());
+                    return Err(ExecutorError::run_failed(format!(
+                        "an output is the input {input}: its memory is {output}"
+                    )));
+                }
+                target.copy_from(source);
+            }
+        }
+        Ok(RunStats { run_ns: start.elapsed().as_nanos() as u64 })
+    }
+
+    fn lease(&self) -> &Lease {
+        &self.lease
+    }
+}
+
+impl OrtCall {
+    fn run_binding(&self, binding: &Binding) -> ort::Result<()> {
+        // SAFETY: all handles are alive; the runtime allows concurrent runs of one session; the tensors of the binding lie
+        // in the lease, which `&mut self` of `run` makes ours alone.
+        check(unsafe {
+            let session = self.session.session.ptr();
+            (ort::api().RunWithBinding)(session, self.control.options.ptr(), binding.ptr())
+        })
+    }
+
+    fn run_values(&self, inputs: &[Value], outputs: &[Value]) -> ort::Result<()> {
+        let mut outputs: Vec<*mut sys::OrtValue> = outputs.iter().map(Value::ptr).collect();
+        run(&self.session, &self.control.options, inputs, &mut outputs)
+    }
+}
+
+/// See [`Session::fetch`](crate::runtime::Session::fetch).
+pub(super) fn fetch(session: &OrtSession, feeds: &Lease) -> Result<(Vec<TensorBuf>, RunStats), ExecutorError> {
+    let failed = |error: ort::Error| ExecutorError::run_failed(error.to_string());
+    let value = |tensor: RawTensor<'_>| {
+        // SAFETY: the values are dropped at the end of this function, before the lease that it borrows.
+        unsafe { Value::over(&session.memory, tensor) }
+    };
+    let inputs = feeds.raw_inputs().map(value).collect::<ort::Result<Vec<_>>>().map_err(failed)?;
+    let options = RunOptions::new().map_err(failed)?;
+    let mut outputs = vec![ptr::null_mut(); session.output_names.len()];
+    let start = Instant::now();
+    let ran = run(session, &options, &inputs, &mut outputs);
+    let stats = RunStats { run_ns: start.elapsed().as_nanos() as u64 };
+    // Owned before anything can return, so that none is lost.
+    let outputs: Vec<Option<Value>> = outputs.into_iter().map(Value::made).collect();
+    ran.map_err(failed)?;
+    let null = || ExecutorError::run_failed("the runtime gave no tensor for an output".to_owned());
+    let copies = outputs.into_iter().map(|output| output.ok_or_else(null)?.copy());
+    Ok((copies.collect::<Result<_, _>>()?, stats))
+}
+
+/// One run. `outputs`: those that are not null are written in place, the runtime makes the others, on the CPU.
+fn run(
+    session: &OrtSession,
+    options: &RunOptions,
+    inputs: &[Value],
+    outputs: &mut [*mut sys::OrtValue],
+) -> ort::Result<()> {
+    let pointers = |names: &[CString]| names.iter().map(|name| name.as_ptr()).collect::<Vec<*const c_char>>();
+    let (input_names, output_names) = (pointers(&session.input_names), pointers(&session.output_names));
+    let inputs: Vec<*const sys::OrtValue> = inputs.iter().map(|value| value.ptr().cast_const()).collect();
+    // SAFETY: all handles are alive; the runtime allows concurrent runs of one session; whoever made `inputs` and
+    // `outputs` holds their memory; the arrays have the lengths given.
+    check(unsafe {
+        (ort::api().Run)(
+            session.session.ptr(),
+            options.ptr(),
+            input_names.as_ptr(),
+            inputs.as_ptr(),
+            inputs.len(),
+            output_names.as_ptr(),
+            outputs.len(),
+            outputs.as_mut_ptr(),
+        )
+    })
+}

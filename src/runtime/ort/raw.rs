@@ -1,0 +1,354 @@
+//! Owned handles over ONNX Runtime's C API. Every function here is called after [`super::OrtExecutor::load`] succeeded,
+//! so `ort::api()` does not look for a library of its own.
+
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString, c_char};
+use std::path::Path;
+use std::ptr::{self, NonNull};
+
+use ort::AsPointer;
+use ort::environment::Environment;
+use ort::session::builder::SessionBuilder;
+use ort::sys;
+
+use crate::runtime::{ExecutorError, Terminate};
+use crate::shm::RawTensor;
+use crate::tensor::{DType, TensorBuf, TensorDesc};
+
+/// Turns a status into a result.
+pub(super) fn check(status: sys::OrtStatusPtr) -> ort::Result<()> {
+    // SAFETY: the status comes from a call of the C API and is consumed here, once.
+    unsafe { ort::Error::result_from_status(status) }
+}
+
+/// Version of the library, such as "1.31.1". `ort` reads it too but keeps it to itself. Errors: the loader's.
+pub(super) fn version(library: &Path) -> Result<String, libloading::Error> {
+    // SAFETY: the library is loaded already, so nothing of it is initialized here; the symbol's type is the C header's;
+    // base and string are static in the library, which `ort` never unloads.
+    unsafe {
+        let library = libloading::Library::new(library)?;
+        let base: libloading::Symbol<'_, unsafe extern "C" fn() -> *const sys::OrtApiBase> =
+            library.get(b"OrtGetApiBase")?;
+        let version = CStr::from_ptr(((*base()).GetVersionString)());
+        Ok(version.to_string_lossy().into_owned())
+    }
+}
+
+/// Execution providers that the library was built with.
+pub(super) fn available_providers() -> Vec<String> {
+    let (mut names, mut len) = (ptr::null_mut(), 0);
+    // SAFETY: out-pointers are valid; the answer is `len` C strings, given back below.
+    if check(unsafe { (ort::api().GetAvailableProviders)(&mut names, &mut len) }).is_err() {
+        return Vec::new();
+    }
+    let name = |index: usize| {
+        // SAFETY: `index` is below `len`, each entry is a NUL-terminated string, alive until the release below.
+        unsafe { CStr::from_ptr(*names.add(index)) }.to_string_lossy().into_owned()
+    };
+    let providers = (0..len as usize).map(name).collect();
+    // SAFETY: what GetAvailableProviders gave, once. It cannot fail for it.
+    let _ = check(unsafe { (ort::api().ReleaseAvailableProviders)(names, len) });
+    providers
+}
+
+/// Adds a provider by the generic function, which knows it by its name without "ExecutionProvider".
+pub(super) fn append_provider(
+    builder: &mut SessionBuilder,
+    name: &str,
+    options: &BTreeMap<String, String>,
+) -> ort::Result<()> {
+    let text = |text: &str| CString::new(text).map_err(ort::Error::wrap);
+    let name = text(name.strip_suffix("ExecutionProvider").unwrap_or(name))?;
+    let keys = options.keys().map(|key| text(key)).collect::<ort::Result<Vec<_>>>()?;
+    let values = options.values().map(|value| text(value)).collect::<ort::Result<Vec<_>>>()?;
+    let pointers = |texts: &[CString]| texts.iter().map(|text| text.as_ptr()).collect::<Vec<*const c_char>>();
+    let (keys, values) = (pointers(&keys), pointers(&values));
+    // SAFETY: the options belong to the builder; the arrays hold `keys.len()` strings each, alive for the call.
+    check(unsafe {
+        (ort::api().SessionOptionsAppendExecutionProvider)(
+            builder.ptr_mut(),
+            name.as_ptr(),
+            keys.as_ptr(),
+            values.as_ptr(),
+            keys.len(),
+        )
+    })
+}
+
+macro_rules! handle {
+    ($(#[$doc:meta])* $name:ident, $sys:ident, $release:ident) => {
+        $(#[$doc])*
+        pub(super) struct $name(NonNull<sys::$sys>);
+
+        // SAFETY: the C API ties this object to no thread.
+        unsafe impl Send for $name {}
+        // SAFETY: through a shared reference it is only read by the C API, or, for RunOptions, told to terminate, which
+        // the API allows from any thread.
+        unsafe impl Sync for $name {}
+
+        impl $name {
+            pub(super) fn ptr(&self) -> *mut sys::$sys {
+                self.0.as_ptr()
+            }
+
+            /// Takes what a creating function of the C API wrote.
+            fn create(create: impl FnOnce(*mut *mut sys::$sys) -> sys::OrtStatusPtr) -> ort::Result<Self> {
+                let mut created = ptr::null_mut();
+                check(create(&mut created))?;
+                NonNull::new(created)
+                    .map(Self)
+                    .ok_or_else(|| ort::Error::new(concat!("onnxruntime gave a null ", stringify!($sys))))
+            }
+        }
+
+        impl Drop for $name {
+            fn drop(&mut self) {
+                // SAFETY: created by the C API, owned here, released once.
+                unsafe { (ort::api().$release)(self.0.as_ptr()) };
+            }
+        }
+    };
+}
+
+handle!(
+    /// Where memory lives.
+    MemoryInfo, OrtMemoryInfo, ReleaseMemoryInfo
+);
+handle!(
+    /// A tensor over memory that someone else owns.
+    Value, OrtValue, ReleaseValue
+);
+handle!(
+    /// Names bound to tensors.
+    Binding, OrtIoBinding, ReleaseIoBinding
+);
+handle!(
+    /// Options of a run, among them its end.
+    RunOptions, OrtRunOptions, ReleaseRunOptions
+);
+
+impl MemoryInfo {
+    pub(super) fn cpu() -> Self {
+        // SAFETY: the out-pointer is valid.
+        Self::create(|out| unsafe {
+            let (allocator, memory) = (sys::OrtAllocatorType::OrtDeviceAllocator, sys::OrtMemType::OrtMemTypeDefault);
+            (ort::api().CreateCpuMemoryInfo)(allocator, memory, out)
+        })
+        .expect("describing CPU memory allocates a few bytes and does nothing else")
+    }
+}
+
+impl Value {
+    /// # Safety
+    /// The memory of `tensor` must outlive the value.
+    pub(super) unsafe fn over(memory: &MemoryInfo, tensor: RawTensor<'_>) -> ort::Result<Self> {
+        let dims = tensor.desc.shape.dims();
+        // SAFETY: every DType is a variant of the C enum with the same number, which is repr(i32).
+        let dtype: sys::ONNXTensorElementDataType = unsafe { std::mem::transmute(tensor.desc.dtype.onnx_code()) };
+        // SAFETY: `start` is valid for `len_bytes`; the shape is copied; the caller keeps the memory.
+        Self::create(|out| unsafe {
+            let (start, len_bytes) = (tensor.start.as_ptr().cast(), tensor.desc.len_bytes());
+            (ort::api().CreateTensorWithDataAsOrtValue)(
+                memory.ptr(),
+                start,
+                len_bytes,
+                dims.as_ptr(),
+                dims.len(),
+                dtype,
+                out,
+            )
+        })
+    }
+}
+
+handle!(
+    /// Element type and shape of a tensor.
+    TensorInfo, OrtTensorTypeAndShapeInfo, ReleaseTensorTypeAndShapeInfo
+);
+
+impl Value {
+    /// Takes what a run wrote; None for a null pointer.
+    pub(super) fn made(pointer: *mut sys::OrtValue) -> Option<Self> {
+        NonNull::new(pointer).map(Self)
+    }
+
+    /// The tensor, copied. Errors: RunFailed when it is no dense CPU tensor of a type that torch has.
+    pub(super) fn copy(&self) -> Result<TensorBuf, ExecutorError> {
+        let failed = |error: ort::Error| ExecutorError::run_failed(error.to_string());
+        let unusable =
+            |reason: String| ExecutorError::run_failed(format!("an output is no tensor of torch's: {reason}"));
+        let (code, dims) = self.code_and_dims().map_err(failed)?;
+        let dtype = DType::from_onnx(code).map_err(|error| unusable(error.to_string()))?;
+        let desc = TensorDesc::new(dtype, dims).map_err(|error| unusable(error.to_string()))?;
+        let mut bytes = vec![0; desc.len_bytes()];
+        let mut start = ptr::null_mut();
+        // SAFETY: the value is alive and a tensor, which `code_and_dims` has seen; the out-pointer is valid.
+        check(unsafe { (ort::api().GetTensorMutableData)(self.ptr(), &mut start) }).map_err(failed)?;
+        if !bytes.is_empty() {
+            // SAFETY: a tensor of this type and shape has so many bytes, which nobody writes after the run; the target
+            // is a fresh allocation of that size.
+            unsafe { ptr::copy_nonoverlapping(start.cast::<u8>().cast_const(), bytes.as_mut_ptr(), bytes.len()) };
+        }
+        TensorBuf::new(desc, bytes).map_err(|error| unusable(error.to_string()))
+    }
+
+    fn code_and_dims(&self) -> ort::Result<CodeAndDims> {
+        let mut is_tensor = 0;
+        // SAFETY: the value is alive, the out-pointer is valid.
+        check(unsafe { (ort::api().IsTensor)(self.ptr(), &mut is_tensor) })?;
+        if is_tensor == 0 {
+            return Err(ort::Error::new("it is a sequence, a map or a sparse tensor"));
+        }
+        // SAFETY: as above.
+        let info = TensorInfo::create(|out| unsafe { (ort::api().GetTensorTypeAndShape)(self.ptr(), out) })?;
+        // SAFETY: the info is alive.
+        unsafe { code_and_dims(info.ptr()) }
+    }
+}
+
+/// Number of an element type, and dimensions.
+type CodeAndDims = (i32, Vec<i64>);
+
+/// Number of the element type and dimensions, −1 where they are symbolic. The number is read as one: a newer runtime has
+/// types that the header of `ort` does not, and an enum of another value would be undefined behaviour.
+///
+/// # Safety
+/// The info is alive.
+unsafe fn code_and_dims(info: *const sys::OrtTensorTypeAndShapeInfo) -> ort::Result<CodeAndDims> {
+    let (mut code, mut rank) = (0_i32, 0);
+    // SAFETY: the caller's promise; the out-pointer is valid, and the C enum is an i32 (`repr(i32)` in `sys`).
+    check(unsafe { (ort::api().GetTensorElementType)(info, (&raw mut code).cast()) })?;
+    // SAFETY: the caller's promise; the out-pointer is valid.
+    check(unsafe { (ort::api().GetDimensionsCount)(info, &mut rank) })?;
+    let mut dims = vec![0_i64; rank];
+    // SAFETY: as above; `dims` has room for `rank` numbers.
+    check(unsafe { (ort::api().GetDimensions)(info, dims.as_mut_ptr(), rank) })?;
+    Ok((code, dims))
+}
+
+handle!(
+    /// A model, ready to run.
+    Session, OrtSession, ReleaseSession
+);
+handle!(
+    /// What an input or output is.
+    TypeInfo, OrtTypeInfo, ReleaseTypeInfo
+);
+
+/// An input or output as the runtime tells it.
+#[derive(Debug)]
+pub(super) struct Declared {
+    pub(super) name: String,
+    /// Number of its kind of value (ONNXType).
+    pub(super) kind: i32,
+    /// Of a tensor: number of its element type, and dimensions, −1 where they are symbolic.
+    pub(super) tensor: Option<CodeAndDims>,
+}
+
+type CountOf = unsafe extern "system" fn(*const sys::OrtSession, *mut usize) -> sys::OrtStatusPtr;
+type NameOf = unsafe extern "system" fn(
+    *const sys::OrtSession,
+    usize,
+    *mut sys::OrtAllocator,
+    *mut *mut c_char,
+) -> sys::OrtStatusPtr;
+type TypeOf = unsafe extern "system" fn(*const sys::OrtSession, usize, *mut *mut sys::OrtTypeInfo) -> sys::OrtStatusPtr;
+
+impl Session {
+    /// Not by `ort`, which reads the types of inputs and outputs into enums; see [`code_and_dims`]. The environment must
+    /// outlive the session. Errors: the runtime's.
+    pub(super) fn of_model(environment: &Environment, builder: &mut SessionBuilder, model: &[u8]) -> ort::Result<Self> {
+        // SAFETY: the options belong to the builder. The environment has the one thread pool.
+        check(unsafe { (ort::api().DisablePerSessionThreads)(builder.ptr_mut()) })?;
+        // SAFETY: all handles are alive; the runtime keeps no pointer into the model's bytes (the options that would make
+        // it do so are refused).
+        Self::create(|out| unsafe {
+            let (start, len) = (model.as_ptr().cast(), model.len());
+            (ort::api().CreateSessionFromArray)(environment.ptr(), start, len, builder.ptr(), out)
+        })
+    }
+
+    pub(super) fn inputs(&self) -> ort::Result<Vec<Declared>> {
+        let api = ort::api();
+        self.declared(api.SessionGetInputCount, api.SessionGetInputName, api.SessionGetInputTypeInfo)
+    }
+
+    pub(super) fn outputs(&self) -> ort::Result<Vec<Declared>> {
+        let api = ort::api();
+        self.declared(api.SessionGetOutputCount, api.SessionGetOutputName, api.SessionGetOutputTypeInfo)
+    }
+
+    fn declared(&self, count: CountOf, name: NameOf, info: TypeOf) -> ort::Result<Vec<Declared>> {
+        let mut n = 0;
+        // SAFETY: the session is alive, the out-pointer is valid.
+        check(unsafe { count(self.ptr(), &mut n) })?;
+        let declared = |index| {
+            let name = self.name(name, index)?;
+            // SAFETY: as above; the index is below the count.
+            let info = TypeInfo::create(|out| unsafe { info(self.ptr(), index, out) })?;
+            let (kind, tensor) = info.kind_and_tensor()?;
+            Ok(Declared { name, kind, tensor })
+        };
+        (0..n).map(declared).collect()
+    }
+
+    fn name(&self, name: NameOf, index: usize) -> ort::Result<String> {
+        let (mut allocator, mut text) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: the out-pointer is valid; the default allocator belongs to the runtime for good.
+        check(unsafe { (ort::api().GetAllocatorWithDefaultOptions)(&mut allocator) })?;
+        // SAFETY: handles are alive, the index is below the count, the out-pointer is valid.
+        check(unsafe { name(self.ptr(), index, allocator, &mut text) })?;
+        // SAFETY: a NUL-terminated string, alive until it is freed below.
+        let owned = unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
+        // SAFETY: what the allocator gave, once. It cannot fail for it.
+        let _ = check(unsafe { (ort::api().AllocatorFree)(allocator, text.cast()) });
+        Ok(owned)
+    }
+}
+
+impl TypeInfo {
+    fn kind_and_tensor(&self) -> ort::Result<(i32, Option<CodeAndDims>)> {
+        let mut kind = 0_i32;
+        // SAFETY: the info is alive, the out-pointer is valid, and the C enum is an i32 (`repr(i32)` in `sys`).
+        check(unsafe { (ort::api().GetOnnxTypeFromTypeInfo)(self.ptr(), (&raw mut kind).cast()) })?;
+        if kind != sys::ONNXType::ONNX_TYPE_TENSOR as i32 {
+            return Ok((kind, None));
+        }
+        let mut tensor = ptr::null();
+        // SAFETY: as above; what is given belongs to the info.
+        check(unsafe { (ort::api().CastTypeInfoToTensorInfo)(self.ptr(), &mut tensor) })?;
+        // SAFETY: it is a tensor's, and lives as long as the info does.
+        Ok((kind, Some(unsafe { code_and_dims(tensor) }?)))
+    }
+}
+
+impl Binding {
+    pub(super) fn new(session: &Session) -> ort::Result<Self> {
+        // SAFETY: the session is alive; binding does not change it.
+        Self::create(|out| unsafe { (ort::api().CreateIoBinding)(session.ptr(), out) })
+    }
+
+    pub(super) fn bind_input(&mut self, name: &CStr, value: &Value) -> ort::Result<()> {
+        // SAFETY: handles are alive; the binding shares ownership of the value's descriptor, not of its memory.
+        check(unsafe { (ort::api().BindInput)(self.ptr(), name.as_ptr(), value.ptr()) })
+    }
+
+    pub(super) fn bind_output(&mut self, name: &CStr, value: &Value) -> ort::Result<()> {
+        // SAFETY: as in `bind_input`.
+        check(unsafe { (ort::api().BindOutput)(self.ptr(), name.as_ptr(), value.ptr()) })
+    }
+}
+
+impl RunOptions {
+    pub(super) fn new() -> ort::Result<Self> {
+        // SAFETY: the out-pointer is valid.
+        Self::create(|out| unsafe { (ort::api().CreateRunOptions)(out) })
+    }
+}
+
+impl Terminate for RunOptions {
+    fn terminate(&self) {
+        // SAFETY: the handle is alive; the C API documents this call for use while a run is going on.
+        let _ = check(unsafe { (ort::api().RunOptionsSetTerminate)(self.ptr()) });
+    }
+}
