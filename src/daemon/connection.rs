@@ -12,14 +12,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::base::footprint::Footprint;
-use crate::base::ids::ClientId;
 use crate::base::limits;
 use crate::base::sync::lock;
 use crate::daemon::client::Client;
-use crate::daemon::errors::{client as client_error, fault};
+use crate::daemon::errors::{client as client_error, fault, last_word};
 use crate::daemon::ledger::Held;
 use crate::daemon::places::Place;
-use crate::daemon::requests::{Handler, takes_long};
+use crate::daemon::requests::{self, Connected, takes_long};
 use crate::daemon::shared::Daemon;
 use crate::daemon::shared::Ended;
 use crate::link::transport::{Counted, Head, Transport, TransportError};
@@ -32,10 +31,10 @@ use crate::protocol::wire;
 pub fn serve(daemon: &Arc<Daemon>, transport: Arc<Transport>, mut place: Place) {
     let ended = greet(daemon, &transport, &mut place).and_then(|client| {
         let leaving = Leaving::new(daemon, client)?;
-        requests(daemon, &leaving)
+        read_requests(daemon, &leaving)
     });
     let Err(error) = ended;
-    match error.last_word() {
+    match last_word(&error) {
         None => tracing::debug!(%error, "connection ended"),
         Some(word) => {
             tracing::warn!(%error, "connection refused");
@@ -105,7 +104,7 @@ fn other_version(hello: &Hello) -> WireError {
 }
 
 fn welcome(daemon: &Daemon, transport: &Arc<Transport>, request_id: u64, hello: Hello) -> Served<Arc<Client>> {
-    let id = ClientId(daemon.next_number());
+    let id = daemon.next_client();
     tracing::info!(client = id.0, pid = hello.pid, program = hello.program, "client");
     let client = Arc::new(Client::new(id, hello, Arc::clone(transport), &daemon.ledgers));
     let reply = Welcome {
@@ -129,7 +128,7 @@ struct Pending {
     body: Option<Held>,
 }
 
-fn requests(daemon: &Daemon, leaving: &Leaving<'_>) -> Served<std::convert::Infallible> {
+fn read_requests(daemon: &Daemon, leaving: &Leaving<'_>) -> Served<std::convert::Infallible> {
     let client = &leaving.client;
     loop {
         let head =
@@ -219,8 +218,8 @@ fn refuse(client: &Client, id: u64, error: WireError) -> Served<()> {
 fn answer_one(daemon: &Daemon, client: &Client, pending: Pending) -> Served<()> {
     let Pending { id, request, fd, body } = pending;
     let (stops, long) = (matches!(request, Request::Stop { .. }), takes_long(&request));
-    let handler = Handler { daemon, client, body: Cell::new(body) };
-    let reply = answer_or_panic(|| handler.handle(request, fd));
+    let at = Connected { daemon, client, asked: request.name(), body: Cell::new(body) };
+    let reply = answer_or_panic(|| requests::answer(&at, request, fd));
     let reply = reply.unwrap_or_else(|error| {
         if long && error.code == ErrorCode::Internal {
             client.state().nothing_runs();
@@ -310,7 +309,7 @@ impl Drop for Leaving<'_> {
             self.daemon.pool.give_back(executor);
             if !executor.is_gone() {
                 let parts = held.parts.values().map(|part| &part.spec.part);
-                parts.for_each(|part| self.daemon.quarantine.survived(part.graph, part.part));
+                parts.for_each(|part| self.daemon.post_mortem.quarantine.survived(part.graph, part.part));
             }
         }
         drop(held);

@@ -3,6 +3,7 @@
 use crate::dump::DumpError;
 use crate::observe::call::StepError;
 use crate::observe::nodes::NodesError;
+use crate::protocol::frame::FrameError;
 use crate::protocol::message::{ErrorCode, ErrorKind, WireError};
 use crate::runtime::wire_error_of_shm;
 use crate::shm::ShmError;
@@ -60,17 +61,14 @@ impl From<NodesError> for WireError {
     }
 }
 
-impl TransportError {
-    /// What the peer is told before the connection ends; None when nobody listens any more.
-    pub fn last_word(&self) -> Option<WireError> {
-        use crate::protocol::frame::FrameError;
-        let code = match self {
-            TransportError::Closed | TransportError::Io(_) => return None,
-            TransportError::Frame(FrameError::Version { .. }) => ErrorCode::ProtocolVersion,
-            TransportError::Frame(FrameError::Length { .. }) => ErrorCode::Limit,
-            TransportError::Frame(_) | TransportError::Descriptors(_) => ErrorCode::BadFrame,
-            TransportError::Handshake | TransportError::Stalled => ErrorCode::BadState,
-        };
-        Some(client(code, self.to_string()))
-    }
+/// What the peer is told before the connection ends; None when nobody listens any more.
+pub fn last_word(error: &TransportError) -> Option<WireError> {
+    let code = match error {
+        TransportError::Closed | TransportError::Io(_) => return None,
+        TransportError::Frame(FrameError::Version { .. }) => ErrorCode::ProtocolVersion,
+        TransportError::Frame(FrameError::Length { .. }) => ErrorCode::Limit,
+        TransportError::Frame(_) | TransportError::Descriptors(_) => ErrorCode::BadFrame,
+        TransportError::Handshake | TransportError::Stalled => ErrorCode::BadState,
+    };
+    Some(client(code, error.to_string()))
 }

@@ -5,6 +5,7 @@ mod client;
 mod connection;
 mod errors;
 mod executors;
+mod last_steps;
 mod ledger;
 mod listener;
 mod old_state;

@@ -5,17 +5,17 @@ use std::io::Write as _;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 
 use super::client::Client;
-use super::executors::{Launch, OnDeath, Pool, Quarantine, examine};
+use super::executors::{Launch, OnDeath, Pool, PostMortem};
+use super::last_steps::LastSteps;
 use super::ledger::Ledgers;
 use super::places::Places;
 use super::plans::{self, Plans};
-use super::status::LastSteps;
 use crate::base::ids::{ClientId, GraphId};
 use crate::base::sync::lock;
 use crate::base::{limits, process};
@@ -59,24 +59,35 @@ impl Ended {
     }
 }
 
+/// Connections after `Hello`.
+pub type Clients = Mutex<BTreeMap<ClientId, Arc<Client>>>;
+
+/// What is done when an executor died: its client's calls are looked at.
+fn on_death(clients: &Arc<Clients>, post_mortem: &Arc<PostMortem>) -> OnDeath {
+    let (clients, post_mortem) = (Arc::clone(clients), Arc::clone(post_mortem));
+    Box::new(move |executor, client, cause| {
+        let client = client.and_then(|client| lock(&clients).get(&client).cloned());
+        client.map_or_else(Vec::new, |client| post_mortem.examine(&client, executor, cause))
+    })
+}
+
 /// Everything that connections share.
 pub struct Daemon {
     pub(super) socket: PathBuf,
-    pub(super) state_folder: PathBuf,
     pub(super) log: PathBuf,
     pub(super) idle_timeout: Duration,
     pub(super) started: Instant,
     pub(super) started_at: SystemTime,
     pub(super) program: process::Program,
     pub(super) pool: Arc<Pool>,
-    pub(super) quarantine: Quarantine,
+    pub(super) post_mortem: Arc<PostMortem>,
     pub(super) plans: Plans,
     pub(super) ledgers: Ledgers,
-    pub(super) clients: Mutex<BTreeMap<ClientId, Arc<Client>>>,
+    pub(super) clients: Arc<Clients>,
     pub(super) places: Arc<Places>,
     pub(super) graphs: Mutex<BTreeSet<GraphId>>,
     pub(super) last_steps: LastSteps,
-    pub(super) next: AtomicU64,
+    next_client: AtomicU64,
     pub(super) exports: AtomicU64,
     pub(super) plan_hits: AtomicU64,
     pub(super) eager_nodes: AtomicU64,
@@ -87,47 +98,41 @@ pub struct Daemon {
 
 impl Daemon {
     pub(super) fn new(config: Config, log: PathBuf, wake: UnixStream) -> Arc<Self> {
-        Arc::new_cyclic(|daemon: &Weak<Daemon>| {
-            let daemon = daemon.clone();
-            let on_death: OnDeath = Box::new(move |executor, client, cause| {
-                let Some(daemon) = daemon.upgrade() else { return Vec::new() };
-                let client = client.and_then(|client| lock(&daemon.clients).get(&client).cloned());
-                client.map_or_else(Vec::new, |client| examine(&daemon, &client, executor, cause))
-            });
-            let launch = Launch { log_folder: config.state_folder.join("log") };
-            Self {
-                pool: Arc::new(Pool::new(launch, config.idle_timeout, on_death)),
-                plans: Plans::open(
-                    &config.state_folder,
-                    plans::Bounds { bytes: limits::PLAN_BYTES, files: limits::PLAN_FILES },
-                    process::own_program(),
-                ),
-                ledgers: Ledgers::new(config.memory_bytes.unwrap_or_else(limits::all_kept_bytes)),
-                socket: config.socket,
-                state_folder: config.state_folder,
-                log,
-                idle_timeout: config.idle_timeout,
-                started: Instant::now(),
-                started_at: SystemTime::now(),
-                program: process::Program::own(),
-                quarantine: Quarantine::default(),
-                clients: Mutex::default(),
-                places: Places::new(),
-                graphs: Mutex::default(),
-                last_steps: LastSteps::default(),
-                next: AtomicU64::new(1),
-                exports: AtomicU64::new(0),
-                plan_hits: AtomicU64::new(0),
-                eager_nodes: AtomicU64::new(0),
-                ended: Mutex::default(),
-                wake,
-            }
+        let clients: Arc<Clients> = Arc::default();
+        let post_mortem = Arc::new(PostMortem::new(config.state_folder.clone()));
+        let launch = Launch { log_folder: config.state_folder.join("log") };
+        let plans = Plans::open(
+            &config.state_folder,
+            plans::Bounds { bytes: limits::PLAN_BYTES, files: limits::PLAN_FILES },
+            process::own_program(),
+        );
+        Arc::new(Self {
+            pool: Arc::new(Pool::new(launch, config.idle_timeout, on_death(&clients, &post_mortem))),
+            plans,
+            ledgers: Ledgers::new(config.memory_bytes.unwrap_or_else(limits::all_kept_bytes)),
+            socket: config.socket,
+            log,
+            idle_timeout: config.idle_timeout,
+            started: Instant::now(),
+            started_at: SystemTime::now(),
+            program: process::Program::own(),
+            post_mortem,
+            clients,
+            places: Places::new(),
+            graphs: Mutex::default(),
+            last_steps: LastSteps::default(),
+            next_client: AtomicU64::new(1),
+            exports: AtomicU64::new(0),
+            plan_hits: AtomicU64::new(0),
+            eager_nodes: AtomicU64::new(0),
+            ended: Mutex::default(),
+            wake,
         })
     }
 
-    /// A number that was not given before.
-    pub(super) fn next_number(&self) -> u64 {
-        self.next.fetch_add(1, Ordering::Relaxed)
+    /// A name that was not given before.
+    pub(super) fn next_client(&self) -> ClientId {
+        ClientId(self.next_client.fetch_add(1, Ordering::Relaxed))
     }
 
     pub(super) fn clients(&self) -> Vec<Arc<Client>> {

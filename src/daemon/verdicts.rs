@@ -1,7 +1,8 @@
-//! Verdicts as they travel.
+//! Verdicts and tolerances as they travel.
 
-use crate::compare::{TensorVerdict, Verdict};
-use crate::protocol::control::{VerdictKind, VerdictSummary};
+use crate::compare::{TensorVerdict, Tolerance, Verdict};
+use crate::dump::NodeRow;
+use crate::protocol::control::{NodeVerdictSummary, ToleranceTerms, VerdictKind, VerdictSummary};
 
 /// One summary a verdict.
 pub fn summaries(verdicts: &[TensorVerdict]) -> Vec<VerdictSummary> {
@@ -27,4 +28,15 @@ pub fn summary(verdict: &TensorVerdict) -> VerdictSummary {
         max_rel_to_max: metrics.map_or(0., |metrics| metrics.max_rel_to_max),
         outside: metrics.map_or(0, |metrics| metrics.outside),
     }
+}
+
+/// Both verdicts of a node.
+pub fn of_row(row: &NodeRow) -> NodeVerdictSummary {
+    NodeVerdictSummary { local: summary(&row.local), cumulative: summary(&row.cumulative) }
+}
+
+/// A tolerance that came.
+pub fn tolerance(terms: ToleranceTerms) -> Tolerance {
+    let ToleranceTerms { atol, rtol, scale, equal_nan } = terms;
+    Tolerance { atol, rtol, scale, equal_nan }
 }

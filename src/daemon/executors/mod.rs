@@ -7,6 +7,5 @@ mod quarantine;
 mod requests;
 
 pub use pool::{OnDeath, Pool};
-pub use post_mortem::examine;
+pub use post_mortem::PostMortem;
 pub use process::{Executor, Launch};
-pub use quarantine::{Death, Quarantine};

@@ -1,23 +1,35 @@
 //! After an executor died: what was it doing? Written down before anyone is told.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::base::ids::{StepId, ValueName};
 use crate::base::limits;
 use crate::daemon::client::{Client, Part, RunningNodes};
 use crate::daemon::errors::fault;
 use crate::daemon::executors::process::Executor;
-use crate::daemon::executors::quarantine::Death;
+use crate::daemon::executors::quarantine::Quarantine;
 use crate::daemon::old_state;
 use crate::daemon::paths;
-use crate::daemon::shared::Daemon;
-use crate::daemon::status::stamp;
+use crate::daemon::status::Death;
 use crate::dump::{self, DumpError};
 use crate::protocol::control::{CallsToDump, Notice, RegisterGraph};
 use crate::protocol::message::{ErrorCode, WireError};
 use crate::tensor::{CallRecord, SharedTensor};
+
+/// What is written down of a death, and counted.
+#[derive(Debug)]
+pub struct PostMortem {
+    /// Of the daemon; the folder `quarantine` is in it.
+    state_folder: PathBuf,
+    /// Deaths by part.
+    pub quarantine: Quarantine,
+    /// Folders so far.
+    n_folders: AtomicU64,
+}
 
 /// A part that was being prepared (no call) or run.
 struct Victim {
@@ -28,20 +40,107 @@ struct Victim {
     node: String,
 }
 
-/// Writes down what `client` was running on `executor`, tells the client, returns an error a call.
-pub fn examine(daemon: &Daemon, client: &Client, executor: &Executor, cause: &str) -> Vec<WireError> {
-    let calls: Vec<WireError> = victims(client)
-        .into_iter()
-        .map(|victim| {
-            let saved = save(daemon, client, &victim, cause).unwrap_or_else(|error| {
-                tracing::error!(graph = victim.graph.name, %error, "quarantine: could not be written");
-                Saved { folder: String::new(), inputs_left_out: None }
-            });
-            bury(daemon, executor, &victim, cause, saved)
-        })
-        .collect();
-    client.notify(&Notice::ExecutorLost { executor: executor.id, calls: calls.clone(), cause: cause.to_owned() });
-    calls
+impl PostMortem {
+    /// No death so far.
+    pub fn new(state_folder: PathBuf) -> Self {
+        Self { state_folder, quarantine: Quarantine::default(), n_folders: AtomicU64::new(0) }
+    }
+
+    /// Writes down what `client` was running on `executor`, tells the client, returns an error a call.
+    pub fn examine(&self, client: &Client, executor: &Executor, cause: &str) -> Vec<WireError> {
+        let calls: Vec<WireError> = victims(client)
+            .into_iter()
+            .map(|victim| {
+                let saved = self.save(client, &victim, cause).unwrap_or_else(|error| {
+                    tracing::error!(graph = victim.graph.name, %error, "quarantine: could not be written");
+                    Saved { folder: String::new(), inputs_left_out: None }
+                });
+                self.bury(executor, &victim, cause, saved)
+            })
+            .collect();
+        client.notify(&Notice::ExecutorLost { executor: executor.id, calls: calls.clone(), cause: cause.to_owned() });
+        calls
+    }
+
+    fn save(&self, client: &Client, victim: &Victim, cause: &str) -> Result<Saved, DumpError> {
+        let Victim { part, graph, call, node } = victim;
+        let inputs_left_out =
+            call.as_ref().and_then(|call| too_large(&self.state_folder, call, part.spec.part.model.len()));
+        let run_json = serde_json::json!({
+            "program": client.hello.program,
+            "torch_version": client.hello.torch_version,
+            "cause": cause,
+            "call": call.as_ref().map(|call| call.call),
+            "node": node,
+            "inputs_left_out": inputs_left_out,
+        });
+        let run = self.open(graph, run_json.to_string())?;
+        // The client's own texts may be no JSON: what they say is then less important than the model.
+        let folder = run
+            .graph(&graph.record())
+            .or_else(|_| run.graph(&dump::GraphRecord { parts_json: "{}", ..graph.record() }))?;
+        let (index, model) = (part.spec.part.part, &part.spec.part.model);
+        run.part(&folder, index, model, &part.spec.provenance_json)
+            .or_else(|_| run.part(&folder, index, model, "{}"))?;
+        // As exported and nothing else: no pass runs here over a model that has just killed a process.
+        match (call, &inputs_left_out) {
+            (_, Some(why)) => tracing::warn!(graph = graph.name, why, "quarantine: inputs left out"),
+            (Some(call), None) => inputs(client, part, call, &run, &folder)?,
+            (None, None) => {}
+        }
+        let report = run.flush();
+        if let Some(lost) = report.lost.first() {
+            tracing::warn!(lost, n = report.lost.len(), "quarantine: incomplete");
+        }
+        Ok(Saved { folder: run.path().display().to_string(), inputs_left_out })
+    }
+
+    /// A run of its own in `quarantine/`, both open to nobody else.
+    fn open(&self, graph: &RegisterGraph, run_json: String) -> Result<dump::Run, DumpError> {
+        let quarantine = self.state_folder.join("quarantine");
+        let name = format!("{}-{}-{}", stamp(), graph.graph.short(), self.n_folders.fetch_add(1, Ordering::Relaxed));
+        let folder = quarantine.join(&name);
+        for private in [&quarantine, &folder] {
+            paths::make_private(private).map_err(|source| io_error(private, source))?;
+        }
+        old_state::remove_surplus_quarantine(&quarantine);
+        let (clean, calls, keep_steps) = (false, CallsToDump::All, None);
+        dump::Run::open(&dump::RunSpec { folder: quarantine, run: name, clean, calls, run_json, keep_steps })
+    }
+
+    fn bury(&self, executor: &Executor, victim: &Victim, cause: &str, saved: Saved) -> WireError {
+        let Saved { folder: dump, inputs_left_out } = saved;
+        let (name, index) = (&victim.graph.name, victim.part.spec.part.part);
+        let deaths = self.quarantine.record(Death {
+            graph: victim.graph.graph,
+            name: name.clone(),
+            part: index,
+            deaths_in_a_row: 0,
+            dump: dump.clone(),
+            cause: cause.to_owned(),
+        });
+        let doing = match &victim.call {
+            Some(_) if !victim.node.is_empty() => {
+                format!("comparing node {} of graph {name}, part {index}, with eager", victim.node)
+            }
+            Some(call) => format!("in call {} of graph {name}, part {index}", call.call.0),
+            None => format!("while making the session of graph {name}, part {index}"),
+        };
+        let what = match inputs_left_out {
+            None => "model and inputs are".to_owned(),
+            Some(why) => format!("the model, without its inputs ({why}), is"),
+        };
+        let message = format!(
+            "executor {} (pid {}) died {doing}: {cause} (death {deaths} in a row of this part); {what} in {dump}; run again, \
+             a new executor starts by itself",
+            executor.id.0, executor.pid
+        );
+        tracing::error!(graph = name, part = index, deaths, dump, "quarantined");
+        let mut error = fault(ErrorCode::ExecutorLost, message);
+        error.node.clone_from(&victim.node);
+        (error.graph, error.dump, error.log) = (name.clone(), dump, executor.log.display().to_string());
+        error
+    }
 }
 
 /// The call that the connection waits for comes first.
@@ -68,50 +167,6 @@ struct Saved {
     folder: String,
     /// Why the inputs are not there.
     inputs_left_out: Option<String>,
-}
-
-fn save(daemon: &Daemon, client: &Client, victim: &Victim, cause: &str) -> Result<Saved, DumpError> {
-    let Victim { part, graph, call, node } = victim;
-    let inputs_left_out =
-        call.as_ref().and_then(|call| too_large(&daemon.state_folder, call, part.spec.part.model.len()));
-    let run_json = serde_json::json!({
-        "program": client.hello.program,
-        "torch_version": client.hello.torch_version,
-        "cause": cause,
-        "call": call.as_ref().map(|call| call.call),
-        "node": node,
-        "inputs_left_out": inputs_left_out,
-    });
-    let run = open(daemon, graph, run_json.to_string())?;
-    // The client's own texts may be no JSON: what they say is then less important than the model.
-    let folder =
-        run.graph(&graph.record()).or_else(|_| run.graph(&dump::GraphRecord { parts_json: "{}", ..graph.record() }))?;
-    let (index, model) = (part.spec.part.part, &part.spec.part.model);
-    run.part(&folder, index, model, &part.spec.provenance_json).or_else(|_| run.part(&folder, index, model, "{}"))?;
-    // As exported and nothing else: no pass runs here over a model that has just killed a process.
-    match (call, &inputs_left_out) {
-        (_, Some(why)) => tracing::warn!(graph = graph.name, why, "quarantine: inputs left out"),
-        (Some(call), None) => inputs(client, part, call, &run, &folder)?,
-        (None, None) => {}
-    }
-    let report = run.flush();
-    if let Some(lost) = report.lost.first() {
-        tracing::warn!(lost, n = report.lost.len(), "quarantine: incomplete");
-    }
-    Ok(Saved { folder: run.path().display().to_string(), inputs_left_out })
-}
-
-/// A run of its own in `quarantine/`, both open to nobody else.
-fn open(daemon: &Daemon, graph: &RegisterGraph, run_json: String) -> Result<dump::Run, DumpError> {
-    let quarantine = daemon.state_folder.join("quarantine");
-    let name = format!("{}-{}-{}", stamp(), graph.graph.short(), daemon.next_number());
-    let folder = quarantine.join(&name);
-    for private in [&quarantine, &folder] {
-        paths::make_private(private).map_err(|source| io_error(private, source))?;
-    }
-    old_state::remove_surplus_quarantine(&quarantine);
-    let (clean, calls, keep_steps) = (false, CallsToDump::All, None);
-    dump::Run::open(&dump::RunSpec { folder: quarantine, run: name, clean, calls, run_json, keep_steps })
 }
 
 fn inputs(client: &Client, part: &Part, call: &CallRecord, run: &dump::Run, folder: &str) -> Result<(), DumpError> {
@@ -149,36 +204,34 @@ fn io_error(path: &Path, source: io::Error) -> DumpError {
     DumpError::Io { path: path.to_owned(), action: "make private", source }
 }
 
-fn bury(daemon: &Daemon, executor: &Executor, victim: &Victim, cause: &str, saved: Saved) -> WireError {
-    let Saved { folder: dump, inputs_left_out } = saved;
-    let (name, index) = (&victim.graph.name, victim.part.spec.part.part);
-    let deaths = daemon.quarantine.record(Death {
-        graph: victim.graph.graph,
-        name: name.clone(),
-        part: index,
-        deaths_in_a_row: 0,
-        dump: dump.clone(),
-        cause: cause.to_owned(),
-    });
-    let doing = match &victim.call {
-        Some(_) if !victim.node.is_empty() => {
-            format!("comparing node {} of graph {name}, part {index}, with eager", victim.node)
+/// Now, for folder names: "20260131-235959", UTC.
+fn stamp() -> String {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let (year, month, day) = civil(seconds / 86_400);
+    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+    format!("{year:04}{month:02}{day:02}-{hour:02}{minute:02}{second:02}")
+}
+
+/// Gregorian date of a day since 1970. Source: Howard Hinnant, chrono-compatible low-level date algorithms.
+fn civil(days: u64) -> (u64, u64, u64) {
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    (year_of_era + era * 400 + u64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_become_dates() {
+        for (days, date) in [(0, (1970, 1, 1)), (59, (1970, 3, 1)), (11_016, (2000, 2, 29)), (20_454, (2026, 1, 1))] {
+            assert_eq!(civil(days), date);
         }
-        Some(call) => format!("in call {} of graph {name}, part {index}", call.call.0),
-        None => format!("while making the session of graph {name}, part {index}"),
-    };
-    let what = match inputs_left_out {
-        None => "model and inputs are".to_owned(),
-        Some(why) => format!("the model, without its inputs ({why}), is"),
-    };
-    let message = format!(
-        "executor {} (pid {}) died {doing}: {cause} (death {deaths} in a row of this part); {what} in {dump}; run again, \
-         a new executor starts by itself",
-        executor.id.0, executor.pid
-    );
-    tracing::error!(graph = name, part = index, deaths, dump, "quarantined");
-    let mut error = fault(ErrorCode::ExecutorLost, message);
-    error.node.clone_from(&victim.node);
-    (error.graph, error.dump, error.log) = (name.clone(), dump, executor.log.display().to_string());
-    error
+    }
 }

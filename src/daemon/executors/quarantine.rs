@@ -3,29 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use serde::{Deserialize, Serialize};
-
 use crate::base::ids::GraphId;
 use crate::base::limits;
 use crate::base::sync::lock;
+use crate::daemon::status::Death;
 use crate::protocol::message::{ErrorCode, ErrorKind, WireError};
-
-/// What status shows of one part.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Death {
-    /// Content hash of the graph.
-    pub graph: GraphId,
-    /// Its name, such as "0_0-forward".
-    pub name: String,
-    /// Its part.
-    pub part: u32,
-    /// Deaths without a lease in between that used the part and ended well.
-    pub deaths_in_a_row: u32,
-    /// Folder of the newest death: model and inputs.
-    pub dump: String,
-    /// Of the newest death, such as "killed by signal 9".
-    pub cause: String,
-}
 
 /// Deaths by part, until the daemon ends.
 #[derive(Debug, Default)]

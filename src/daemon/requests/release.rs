@@ -2,37 +2,34 @@
 
 use std::collections::BTreeSet;
 
+use super::state::{Answer, Connected};
 use crate::base::ids::{GraphId, PartHandle};
 use crate::daemon::client::{Part, State};
 use crate::daemon::errors::client as client_error;
-use crate::daemon::requests::{Answer, Handler};
 use crate::link::message::LinkRequest;
 use crate::protocol::control::{Release, Reply};
 use crate::protocol::message::{ErrorCode, WireError};
 
-impl Handler<'_> {
-    /// Forgets graphs and parts of the client's; the executor ends the sessions that nothing else uses. What cannot go
-    /// keeps nothing else: it is named in the error. Errors: UnknownGraph for what is not there, BadState for a graph that
-    /// is in use.
-    pub(super) fn release(&self, release: &Release) -> Answer {
-        let (executor, gone, released, refused) = {
-            let mut state = self.client.state();
-            let (released, refused) = releasable(&state, release);
-            let gone = take_released(&mut state, &released);
-            (state.executor.clone(), gone, released, refused)
-        };
-        drop(gone);
-        let handles = released.handles;
-        if let Some(executor) = executor.filter(|executor| !executor.is_gone() && !handles.is_empty()) {
-            match self.ask_quickly(&executor, ("Release", &LinkRequest::Release { handles }), None) {
-                Err(error) if !executor.is_gone() => return Err(error),
-                _ => {}
-            }
+/// Forgets graphs and parts of the client's; the executor ends the sessions that nothing else uses. What cannot go
+/// keeps nothing else: it is named in the error. Errors: UnknownGraph for what is not there, BadState for a graph that
+/// is in use.
+pub fn release(at: &Connected<'_>, release: &Release) -> Answer {
+    let (executor, gone, released, refused) = {
+        let mut state = at.client.state();
+        let (released, refused) = releasable(&state, release);
+        let gone = take_released(&mut state, &released);
+        (state.executor.clone(), gone, released, refused)
+    };
+    drop(gone);
+    let handles = released.handles;
+    if let Some(executor) = executor.filter(|executor| !executor.is_gone() && !handles.is_empty()) {
+        match at.ask_quickly(&executor, ("Release", &LinkRequest::Release { handles }), None) {
+            Err(error) if !executor.is_gone() => return Err(error),
+            _ => {}
         }
-        refused.map_or(Ok(Reply::Done), Err)
     }
+    refused.map_or(Ok(Reply::Done), Err)
 }
-
 /// What of it can go, each once, and the error that names the rest.
 fn releasable(state: &State, release: &Release) -> (Release, Option<WireError>) {
     let asked: BTreeSet<PartHandle> = release.handles.iter().copied().collect();

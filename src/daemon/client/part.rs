@@ -1,0 +1,76 @@
+//! A prepared part.
+
+use std::sync::{Arc, OnceLock};
+
+use crate::base::ids::ValueName;
+use crate::daemon::errors::client as client_error;
+use crate::daemon::ledger::{Account, Held};
+use crate::observe::nodes::PartNodes;
+use crate::protocol::control::PreparePart;
+use crate::protocol::message::{ErrorCode, ValueSpec, WireError};
+
+/// A prepared part, kept so that a crash can be written down.
+#[derive(Debug)]
+pub struct Part {
+    /// As sent.
+    pub spec: PreparePart,
+    /// Of the model, in its order; empty while it is being prepared.
+    pub inputs: Vec<ValueSpec>,
+    /// As inputs.
+    pub outputs: Vec<ValueSpec>,
+    /// Its model, read when its nodes are first asked for.
+    nodes: OnceLock<Result<PartNodes, String>>,
+    /// Its model; None of a piece of another part.
+    _held: Option<Held>,
+    /// Its nodes, once they are read.
+    nodes_held: OnceLock<Held>,
+}
+
+impl Part {
+    /// A part and its model's values.
+    pub fn new(spec: PreparePart, inputs: Vec<ValueSpec>, outputs: Vec<ValueSpec>, held: Option<Held>) -> Self {
+        Self { spec, inputs, outputs, nodes: OnceLock::new(), _held: held, nodes_held: OnceLock::new() }
+    }
+
+    /// Counts its nodes before they are read: the decoded model, and pieces of it, which may have all its tensors. Errors:
+    /// Limit.
+    pub fn hold_nodes(&self, memory: &Arc<Account>) -> Result<(), WireError> {
+        if self.nodes_held.get().is_none() {
+            let PreparePart { part, provenance_json } = &self.spec;
+            let nodes = PartNodes::footprint(&part.model, &part.named_values, provenance_json);
+            let held = memory.hold("nodes of a part's model", part.model.len().saturating_add(nodes))?;
+            // One of two that came at once goes.
+            let _ = self.nodes_held.set(held);
+        }
+        Ok(())
+    }
+
+    /// Its model, to be cut into nodes. Errors: BadModel.
+    pub fn nodes(&self) -> Result<&PartNodes, WireError> {
+        let PreparePart { part, provenance_json } = &self.spec;
+        let read = || PartNodes::read(&part.model, &part.named_values, provenance_json);
+        let nodes = self.nodes.get_or_init(|| read().map_err(|error| error.to_string()));
+        nodes.as_ref().map_err(|why| client_error(ErrorCode::BadModel, format!("model: {why}")))
+    }
+
+    /// Bytes that the daemon keeps of it.
+    pub fn kept_bytes(&self) -> usize {
+        let PreparePart { part, provenance_json } = &self.spec;
+        let texts = part.named_values.iter().chain(part.fx_values.iter().flat_map(|(fx, value)| [fx, value]));
+        let texts = texts.chain(&part.session.disabled_optimizers).map(|text| text.capacity() + ALLOCATION);
+        let options = part.session.providers.iter().map(|(_, options)| options).chain([&part.session.config]);
+        let options = options.map(|options| size_of_val(options) + options.iter().map(option_bytes).sum::<usize>());
+        let named = part.named_values.capacity() * size_of::<ValueName>();
+        let all = [part.model.len(), provenance_json.len(), named, part.fx_values.len() * MAP_ENTRY];
+        all.into_iter().chain(texts).chain(options).sum()
+    }
+}
+
+/// What the allocator takes for a short text, about.
+const ALLOCATION: usize = 16;
+/// What an entry of a map takes beside its texts, about.
+const MAP_ENTRY: usize = 4 * size_of::<String>();
+
+fn option_bytes((name, value): (&String, &String)) -> usize {
+    name.capacity() + value.capacity() + MAP_ENTRY + 2 * ALLOCATION
+}

@@ -1,0 +1,100 @@
+//! Calls that are dumped or compared with eager.
+
+use super::state::{Answer, Dumping, Leased, unexpected};
+use crate::compare::Tolerance;
+use crate::daemon::client::Part;
+use crate::daemon::status::StepRecord;
+use crate::daemon::verdicts::{self, tolerance};
+use crate::link::message::{LinkReply, LinkRequest};
+use crate::observe::call::{DumpAt, Step};
+use crate::protocol::control::{Observed, Reply, RunObserved};
+use crate::protocol::message::{RunStats, ValueSpec, WireError};
+use crate::tensor::CallRecord;
+
+/// Runs a call; its inputs are written down before it, its outputs judged and written down after.
+pub fn run_observed(leased: &Leased<'_>, run: &RunObserved) -> Answer {
+    let at = leased.at;
+    let tolerance = run.tolerance.map(tolerance);
+    let (part, name) = {
+        let state = at.client.state();
+        (state.part(run.record.handle, (run.graph, run.part))?, state.known(run.graph)?.name.clone())
+    };
+    let dump = if run.dump {
+        let dumping = at.must_dump(".dump")?;
+        let folder = dumping.part(&part)?;
+        if folder.new {
+            dumping.passes(leased, &folder, &part);
+        }
+        Some((dumping, folder.name))
+    } else {
+        None
+    };
+    let observed = Observation::new(run, &part, dump.as_ref(), tolerance.as_ref());
+    let lease = observed.step().lease(&at.client.state().segments)?;
+    let copied = dump.as_ref().map(|(dumping, _)| dumping.hold(copied_bytes(run))).transpose()?;
+    at.client.state().observing = Some(run.record.clone());
+    let outcome = observed.step().run(&lease, |record| run_on(leased, record));
+    at.client.state().observing = None;
+    if let (Some((dumping, _)), Some(copied)) = (&dump, copied) {
+        dumping.run.keep_until_written(copied);
+    }
+    let outcome = outcome.map_err(|error| {
+        let mut error = WireError::from(error);
+        error.graph.clone_from(&name);
+        error
+    })?;
+    at.daemon.post_mortem.quarantine.survived(run.graph, run.part);
+    let verdicts = outcome.verdicts.as_deref().map(verdicts::summaries);
+    at.daemon.last_steps.add(StepRecord::new(at.client.id, &name, run, &outcome));
+    Ok(Reply::Observed(Observed {
+        run_us: outcome.stats.run_ns / 1000,
+        verdicts,
+        dump: outcome.dump.map(|dump| dump.display().to_string()).unwrap_or_default(),
+    }))
+}
+
+fn run_on(leased: &Leased<'_>, record: &CallRecord) -> Result<RunStats, WireError> {
+    match leased.ask(&LinkRequest::Run(record.clone()))? {
+        LinkReply::Ran(stats) => Ok(stats),
+        other => Err(unexpected("Run", &other)),
+    }
+}
+
+/// What an observed run needs for as long as it lasts.
+struct Observation<'a> {
+    run: &'a RunObserved,
+    input_names: Vec<String>,
+    output_names: Vec<String>,
+    dump: Option<&'a (Dumping<'a>, String)>,
+    tolerance: Option<&'a Tolerance>,
+}
+
+impl<'a> Observation<'a> {
+    fn new(
+        run: &'a RunObserved,
+        part: &Part,
+        dump: Option<&'a (Dumping<'a>, String)>,
+        tolerance: Option<&'a Tolerance>,
+    ) -> Self {
+        let names = |values: &[ValueSpec]| values.iter().map(|v| v.name.clone()).collect();
+        Self { run, input_names: names(&part.inputs), output_names: names(&part.outputs), dump, tolerance }
+    }
+
+    fn step(&self) -> Step<'_> {
+        let RunObserved { record, part, step, references, .. } = self.run;
+        Step {
+            record,
+            input_names: &self.input_names,
+            output_names: &self.output_names,
+            dump: self.dump.map(|(dumping, graph)| DumpAt { run: &dumping.run, graph, part: *part, step: *step }),
+            references: references.as_deref(),
+            tolerance: self.tolerance,
+        }
+    }
+}
+
+/// Bytes of a call that wait in memory for the dump's writer: inputs are written at once.
+fn copied_bytes(run: &RunObserved) -> usize {
+    let tensors = run.record.outputs.iter().chain(run.references.iter().flatten());
+    tensors.map(|tensor| tensor.desc.len_bytes()).fold(0, usize::saturating_add)
+}

@@ -1,0 +1,58 @@
+//! Parts of graphs: a session each, in the client's executor.
+
+use std::sync::Arc;
+
+use super::state::{Answer, Connected, Leased, unexpected};
+use crate::base::limits;
+use crate::daemon::client::Part;
+use crate::daemon::errors::client as client_error;
+use crate::link::message::{LinkReply, LinkRequest};
+use crate::protocol::control::{PreparePart, Reply};
+use crate::protocol::message::{ErrorCode, WireError};
+
+/// Makes a part's session; a part that is dumped is written down before, and what became of it after.
+pub fn prepare(leased: &Leased<'_>, prepare: PreparePart) -> Answer {
+    let at = leased.at;
+    let part = Arc::new(Part::new(prepare, Vec::new(), Vec::new(), None));
+    let name = may_prepare(at, &part)?;
+    let what = format_args!("model of graph {name}, part {}", part.spec.part.part).to_string();
+    let held = at.hold(format_args!("{what}"), part.kept_bytes())?;
+    let dumping = at.dumping();
+    let folder = dumping.as_ref().map(|dumping| dumping.part(&part)).transpose()?;
+    let new = dumping.as_ref().zip(folder.as_ref()).filter(|(_, folder)| folder.new);
+    at.client.state().preparing = Some(Arc::clone(&part));
+    if let Some((dumping, folder)) = new {
+        dumping.precision(leased, folder, &part);
+    }
+    let reply = leased.ask(&LinkRequest::Prepare(part.spec.part.clone()));
+    at.client.state().preparing = None;
+    let prepared = match reply {
+        Ok(LinkReply::Prepared(prepared)) => Ok(prepared),
+        Ok(other) => Err(unexpected("Prepare", &other)),
+        // The executor knows the hash only.
+        Err(error) => Err(WireError { graph: name, ..error }),
+    };
+    // Another model may come in this one's place.
+    let prepared = prepared.inspect_err(|_| dumping.iter().for_each(|dumping| dumping.forget(&part)))?;
+    if let Some((dumping, folder)) = new {
+        dumping.optimized(leased, folder, &part);
+    }
+    let (inputs, outputs) = (prepared.inputs.clone(), prepared.outputs.clone());
+    let part = Part::new(part.spec.clone(), inputs, outputs, Some(held));
+    at.client.state().parts.insert(prepared.handle, Arc::new(part));
+    Ok(Reply::Prepared(prepared))
+}
+
+/// The name of the part's graph. Errors: UnknownGraph, Quarantined, Limit.
+fn may_prepare(at: &Connected<'_>, part: &Part) -> Result<String, WireError> {
+    let (graph, index) = (part.spec.part.graph, part.spec.part.part);
+    let state = at.client.state();
+    let name = state.known(graph)?.name.clone();
+    at.daemon.post_mortem.quarantine.check(graph, index)?;
+    if state.parts.len() >= limits::PARTS {
+        let why =
+            format!("{} parts are prepared already; drop compiled functions (torch._dynamo.reset())", limits::PARTS);
+        return Err(client_error(ErrorCode::Limit, why));
+    }
+    Ok(name)
+}

@@ -1,0 +1,37 @@
+//! The end of the daemon.
+
+use std::path::PathBuf;
+
+use super::state::{Answer, Connected};
+use crate::base::limits;
+use crate::daemon::errors::{client as client_error, fault};
+use crate::protocol::control::Reply;
+use crate::protocol::message::{ErrorCode, WireError};
+
+/// Ends open dumps; refused while other clients hold something, unless `force`.
+pub fn stop(at: &Connected<'_>, force: bool) -> Answer {
+    // Who only looks, as `rust-ort status` does, loses nothing.
+    let clients = at.daemon.clients();
+    let others = clients.iter().filter(|other| other.id != at.client.id && other.state().holds_something()).count();
+    if others > 0 && !force {
+        let why = format!("stop: {others} other clients are connected; end them or use `rust-ort stop --force`");
+        return Err(client_error(ErrorCode::BadState, why));
+    }
+    // The connection ends the daemon once this is sent.
+    match at.daemon.end_dumps().as_slice() {
+        [] => Ok(Reply::Done),
+        incomplete => Err(incomplete_dumps(incomplete)),
+    }
+}
+
+fn incomplete_dumps(dumps: &[(PathBuf, usize)]) -> WireError {
+    let each: Vec<String> = dumps.iter().map(|(run, n)| format!("{} ({n} files)", run.display())).collect();
+    let within = limits::STOP_DUMPS.as_secs();
+    let message = format!(
+        "stop: not written within {within} s, see incomplete.json there: {}; the daemon ends all the same",
+        each.join(", ")
+    );
+    let mut error = fault(ErrorCode::Dump, message);
+    error.dump = dumps.first().map(|(run, _)| run.display().to_string()).unwrap_or_default();
+    error
+}
