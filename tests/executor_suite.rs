@@ -6,15 +6,14 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Dim, Memory, Model, add, gather, runtime, slow};
-use rust_ort::onnx;
+use common::{Dim, Memory, Model, add, built, gather, slow};
 use rust_ort::protocol::message::{CustomOpLibrary, ErrorCode, Optimization, SessionSpec, WireError};
 use rust_ort::runtime::ort::{OrtExecutor, ThreadPool, custom_op_library, wrong_optimizers};
-use rust_ort::runtime::{BoundCall, Executor, ExecutorError, Session, StopToken};
+use rust_ort::runtime::{self, BoundCall, ExecutorError, Session, StopToken};
 use rust_ort::tensor::{DType, TensorBuf, TensorRef};
 
 fn session(model: &[u8]) -> Arc<dyn Session> {
-    runtime().build(model, &SessionSpec::default()).unwrap()
+    built(model, &SessionSpec::default()).unwrap()
 }
 
 fn bind(
@@ -80,7 +79,9 @@ fn float64_models_run_without_the_fusion_that_rounds() {
     let dims = [Dim::Is(1), Dim::Is(1)];
     let model = ["x", "y", "factor"].iter().fold(Model::default(), |model, name| model.input(name, DType::F64, &dims));
     let model = model.node("MatMul", &["x", "y"], &["product"]).node("Mul", &["product", "factor"], &["z"]);
-    let off = |model: Vec<u8>| wrong_optimizers(&onnx::decode(model.into()).unwrap()).contains(&"MatMulScaleFusion");
+    let off = |model: Vec<u8>| {
+        wrong_optimizers(runtime::Model::read(model.into()).unwrap().has_float64).contains(&"MatMulScaleFusion")
+    };
     assert!(off(model.output("z", DType::F64, &dims).build()));
     assert!(!off(add()));
 }
@@ -196,14 +197,14 @@ fn what_is_no_model_is_refused() {
         .build();
     let cut = &add()[..add().len() - 3];
     for model in [&b""[..], b"garbage", &[0xff; 100], &unknown_op, cut] {
-        let error = runtime().build(model, &SessionSpec::default()).err().unwrap();
+        let error = built(model, &SessionSpec::default()).err().unwrap();
         assert_eq!(code(error), ErrorCode::BadModel);
     }
 }
 
 #[test]
 fn options_that_mean_nothing_are_refused() {
-    let build = |spec: SessionSpec| runtime().build(&add(), &spec).err().unwrap();
+    let build = |spec: SessionSpec| built(&add(), &spec).err().unwrap();
     let provider = |name: &str, options: &[(&str, &str)]| SessionSpec {
         providers: vec![(name.to_owned(), options.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect())],
         ..SessionSpec::default()
@@ -227,7 +228,7 @@ fn a_library_of_custom_operators_that_is_missing_changed_or_none_is_refused_by_i
     let library = custom_op_library(&path).unwrap();
     let build = |library: &CustomOpLibrary| {
         let spec = SessionSpec { custom_op_libraries: vec![library.clone()], ..SessionSpec::default() };
-        let error = runtime().build(&add(), &spec).err().unwrap();
+        let error = built(&add(), &spec).err().unwrap();
         assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
         let text = error.to_string();
         assert_eq!(code(error), ErrorCode::BadOption);
@@ -252,7 +253,7 @@ fn every_optimization_level_computes_a_transposed_product_with_a_vector() {
     let memory = Memory::new(1 << 20);
     let (a, v) = (memory.put(&[3, 2], &[1., 2., 3., 4., 5., 6.]), memory.put(&[3], &[1., 10., 100.]));
     for &(_, optimization) in Optimization::NAMES {
-        let session = runtime().build(&model, &SessionSpec { optimization, ..SessionSpec::default() }).unwrap();
+        let session = built(&model, &SessionSpec { optimization, ..SessionSpec::default() }).unwrap();
         let y = memory.put(&[2], &[0.; 2]);
         bind(&session, &memory, &[a.clone(), v.clone()], std::slice::from_ref(&y)).unwrap().run().unwrap();
         assert_eq!(memory.get(&y), [531., 642.], "{optimization:?}");
@@ -332,7 +333,7 @@ fn a_library_that_is_missing_is_named() {
     let error = OrtExecutor::load("libonnxruntime.so".as_ref(), ThreadPool::default()).err().unwrap();
     assert!(error.to_string().contains("libonnxruntime.so: the path must be absolute"), "{error}");
     assert_eq!(code(error), ErrorCode::RuntimeMissing);
-    runtime();
+    common::runtime();
     let error = OrtExecutor::load(&common::library(), ThreadPool::default()).err().unwrap();
     assert!(matches!(error, ExecutorError::LoadedAlready { .. }), "{error}");
 }

@@ -5,14 +5,14 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{Memory, runtime};
+use common::{Memory, built};
 use proptest::prelude::*;
 use prost::Message as _;
 use rust_ort::onnx::proto::attribute_proto::AttributeType;
 use rust_ort::onnx::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto};
 use rust_ort::onnx::{producers, value_info, widen};
 use rust_ort::protocol::message::{Optimization, SessionSpec};
-use rust_ort::runtime::{Executor, StopToken};
+use rust_ort::runtime::StopToken;
 use rust_ort::tensor::{DType, TensorDesc};
 
 const SIDE: i64 = 3;
@@ -85,7 +85,7 @@ fn operation(kind: usize, a: &str, b: &str, output: &str) -> Vec<NodeProto> {
 
 fn elements(model: &[u8], inputs: [f32; 2], n_outputs: usize, spec: &SessionSpec) -> Vec<Vec<f32>> {
     let memory = Memory::new(1 << 20);
-    let session = runtime().build(model, spec).unwrap();
+    let session = built(model, spec).unwrap();
     let tensors = |n: usize| (0..n).map(|_| memory.alloc(DType::BF16, &[SIDE, SIDE])).collect::<Vec<_>>();
     let (given, outputs) = (tensors(2), tensors(n_outputs));
     for (tensor, start) in given.iter().zip(inputs) {

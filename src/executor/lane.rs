@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::tenant::{Part, Tenancy};
+use super::failure::panicked;
+use super::tenant::{Part, Tenant};
 use crate::base::ids::PartHandle;
 use crate::protocol::message::WireError;
 use crate::runtime::{BoundCall, wire_error_of_shm};
@@ -13,23 +14,23 @@ use crate::shm::{Counter, ExecutorLane, Failure, RawRecord, Wake};
 /// Bound calls kept for each part: a client's allocator goes round among a few blocks.
 const BOUND_CALLS: usize = 4;
 
-/// Serves a lane until its tenancy ends.
-pub(super) fn serve(mut lane: ExecutorLane, tenancy: &Tenancy, calls: &Calls) {
-    calls.lock().generation = tenancy.generation();
-    while lane.next(tenancy.stop.flag()) == Wake::Request {
-        let served = catch_unwind(AssertUnwindSafe(|| calls.lock().serve(&lane, tenancy)));
+/// Serves a lane until its tenant ends.
+pub(super) fn serve(mut lane: ExecutorLane, tenant: &Tenant, calls: &Calls) {
+    calls.lock().generation = tenant.generation();
+    while lane.next(tenant.stop.flag()) == Wake::Request {
+        let served = catch_unwind(AssertUnwindSafe(|| calls.lock().serve(&lane, tenant)));
         lane.set_running(false);
         let answer = served.unwrap_or_else(|_| {
             calls.lock().bound.clear();
-            count_error(tenancy);
-            Err(super::panicked())
+            count_error(tenant);
+            Err(panicked())
         });
         lane.answer(&answer.map_err(|error| {
             let WireError { kind, code, message, .. } = error;
             Failure { kind: kind.code(), code: code.code(), message }
         }));
         // After the answer: what a client detached is unmapped now rather than at the next call.
-        calls.lock().forget_old(tenancy);
+        calls.lock().forget_old(tenant);
     }
 }
 
@@ -66,15 +67,15 @@ struct Bound {
 }
 
 impl Bindings {
-    fn serve(&mut self, lane: &ExecutorLane, tenancy: &Tenancy) -> Result<u64, WireError> {
-        self.forget_old(tenancy);
-        lane.read(&mut self.record).map_err(|error| wire_error_of_shm(&error)).inspect_err(|_| count_error(tenancy))?;
-        tenancy.counters.add(Counter::NodesInEager, self.record.eager_nodes.into());
-        let bound = Self::bound(&mut self.bound, &self.record, tenancy).inspect_err(|_| count_error(tenancy))?;
+    fn serve(&mut self, lane: &ExecutorLane, tenant: &Tenant) -> Result<u64, WireError> {
+        self.forget_old(tenant);
+        lane.read(&mut self.record).map_err(|error| wire_error_of_shm(&error)).inspect_err(|_| count_error(tenant))?;
+        tenant.counters.add(Counter::NodesInEager, self.record.eager_nodes.into());
+        let bound = Self::bound(&mut self.bound, &self.record, tenant).inspect_err(|_| count_error(tenant))?;
         lane.set_running(true);
-        tenancy.hold();
+        tenant.hold();
         let outcome = bound.call.run();
-        tenancy.count(&bound.part, &outcome);
+        tenant.count(&bound.part, &outcome);
         Ok(outcome?.run_ns)
     }
 
@@ -82,15 +83,15 @@ impl Bindings {
     fn bound<'a>(
         bound: &'a mut HashMap<PartHandle, Vec<Bound>>,
         record: &RawRecord,
-        tenancy: &Tenancy,
+        tenant: &Tenant,
     ) -> Result<&'a mut Bound, WireError> {
         let calls = bound.entry(record.handle).or_default();
         match calls.iter().position(|bound| bound.record.same_run(record)) {
             Some(index) => calls[..=index].rotate_right(1),
             None => {
                 let parsed = record.parse().map_err(|error| wire_error_of_shm(&error))?;
-                let part = tenancy.part(record.handle)?;
-                let call = Arc::clone(&part.session).bind(tenancy.lease(&parsed)?, &tenancy.stop)?;
+                let part = tenant.part(record.handle)?;
+                let call = Arc::clone(&part.session).bind(tenant.lease(&parsed)?, &tenant.stop)?;
                 calls.truncate(BOUND_CALLS - 1);
                 calls.insert(0, Bound { record: record.clone(), part, call });
             }
@@ -98,8 +99,8 @@ impl Bindings {
         Ok(&mut calls[0])
     }
 
-    fn forget_old(&mut self, tenancy: &Tenancy) {
-        let generation = tenancy.generation();
+    fn forget_old(&mut self, tenant: &Tenant) {
+        let generation = tenant.generation();
         if self.generation != generation {
             self.bound.clear();
             self.generation = generation;
@@ -107,6 +108,6 @@ impl Bindings {
     }
 }
 
-fn count_error(tenancy: &Tenancy) {
-    tenancy.counters.add(Counter::Errors, 1);
+fn count_error(tenant: &Tenant) {
+    tenant.counters.add(Counter::Errors, 1);
 }

@@ -8,15 +8,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::lane;
-use super::session_cache::{self, Limits, SessionCache};
-use super::tenant::{Part, Tenancy};
+use prost::Message as _;
+
+use super::session_cache::{Limits, SessionCache};
+use super::tenant::{Part, Tenant};
+use super::{failure, lane};
 use crate::base::ids::SegmentId;
 use crate::link::message::{LinkReply, LinkRequest};
 use crate::link::socket::{LinkSender, Received};
+use crate::onnx;
+use crate::onnx::proto::ModelProto;
 use crate::protocol::message::{ErrorCode, ErrorKind, PartSpec, Prepared, RunStats, WireError};
 use crate::runtime::ort::{OrtExecutor, ThreadPool};
-use crate::runtime::{Executor, ExecutorError, wire_error_of_shm};
+use crate::runtime::{Executor, ExecutorError, precision, wire_error_of_shm};
 use crate::shm::{Counter, CounterPage, Lanes, Segment};
 use crate::tensor::CallRecord;
 
@@ -33,7 +37,7 @@ struct Replies {
 /// After Hello.
 struct Loaded {
     runtime: Arc<Runtime>,
-    tenancy: Arc<Tenancy>,
+    tenant: Arc<Tenant>,
     lanes: Option<Arc<Lanes>>,
     lane_threads: Vec<LaneThread>,
     /// Prepare and Run.
@@ -84,39 +88,40 @@ impl Server {
             LinkRequest::Detach { segment } => loaded.detach(segment)?,
             LinkRequest::OpenLane { lane } => loaded.open_lane(lane)?,
             LinkRequest::Release { handles } => {
-                let parts = loaded.tenancy.release(&handles)?;
+                let parts = loaded.tenant.release(&handles)?;
                 loaded.lane_threads.iter().for_each(|lane| lane.calls.forget_idle());
-                loaded.spawn(&self.replies, id, move |runtime, tenancy| runtime.release(parts, tenancy));
+                loaded.spawn(&self.replies, id, move |runtime, tenant| runtime.release(parts, tenant));
                 return Ok(None);
             }
             LinkRequest::Reset => loaded.reset(),
             LinkRequest::Prepare(part) => {
-                loaded.spawn(&self.replies, id, move |runtime, tenancy| {
-                    runtime.prepare(&part, tenancy).map(LinkReply::Prepared)
+                loaded.spawn(&self.replies, id, move |runtime, tenant| {
+                    runtime.prepare(&part, tenant).map(LinkReply::Prepared)
                 });
                 return Ok(None);
             }
             LinkRequest::Widen(part) => {
                 loaded.spawn(&self.replies, id, move |_, _| {
-                    let wide = session_cache::widened(&part).map_err(ExecutorError::from)?;
-                    Ok(LinkReply::Widened(wide))
+                    let exported = decode(&part)?;
+                    let wide = precision::widened(&part, &exported).map_err(ExecutorError::from)?;
+                    Ok(LinkReply::Widened(wide.map(|model| model.encode_to_vec().into())))
                 });
                 return Ok(None);
             }
             LinkRequest::Optimize(part) => {
                 loaded.spawn(&self.replies, id, move |runtime, _| {
-                    let model = runtime.executor.optimized(&session_cache::runnable(&part)?, &part.session)?;
-                    Ok(LinkReply::Optimized(model.into()))
+                    let runnable = precision::runnable(&part, &decode(&part)?)?;
+                    Ok(LinkReply::Optimized(runtime.executor.optimized(&runnable, &part.session)?.into()))
                 });
                 return Ok(None);
             }
             LinkRequest::Run(record) => {
-                let run = move |_: &Runtime, tenancy: &Tenancy| observed_run(&record, tenancy).map(LinkReply::Ran);
+                let run = move |_: &Runtime, tenant: &Tenant| observed_run(&record, tenant).map(LinkReply::Ran);
                 loaded.spawn(&self.replies, id, run);
                 return Ok(None);
             }
             LinkRequest::RunOnce { part, record } => {
-                let run = move |runtime: &Runtime, tenancy: &Tenancy| runtime.run_once(&part, &record, tenancy);
+                let run = move |runtime: &Runtime, tenant: &Tenant| runtime.run_once(&part, &record, tenant);
                 loaded.spawn(&self.replies, id, run);
                 return Ok(None);
             }
@@ -134,10 +139,10 @@ impl Server {
         let executor = OrtExecutor::load(library, pool)?;
         let onnxruntime_version = executor.version().to_owned();
         tracing::info!(library = %library.display(), version = onnxruntime_version, "onnxruntime loaded");
-        let tenancy = Arc::new(Tenancy::new(Arc::clone(&counters)));
+        let tenant = Arc::new(Tenant::new(Arc::clone(&counters)));
         let sessions = SessionCache::new(Limits::default());
         let runtime = Arc::new(Runtime { executor: Box::new(executor), sessions, counters });
-        self.loaded = Some(Loaded { runtime, tenancy, lanes: None, lane_threads: Vec::new(), tasks: Vec::new() });
+        self.loaded = Some(Loaded { runtime, tenant, lanes: None, lane_threads: Vec::new(), tasks: Vec::new() });
         Ok(LinkReply::Ready { onnxruntime_version })
     }
 }
@@ -147,7 +152,7 @@ impl Replies {
         let reply = outcome.unwrap_or_else(LinkReply::Failed);
         let mut sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
         if let Err(error) = sender.send(id, &reply, None) {
-            super::end_now(&error.to_string());
+            failure::end_now(&error.to_string());
         }
     }
 }
@@ -157,11 +162,11 @@ impl Loaded {
         let fd = fd.ok_or_else(|| state("Attach carries the segment's descriptor"))?;
         let attached = Segment::map(id, fd, len_bytes).and_then(|segment| {
             if lanes {
-                self.tenancy.apart(&segment)?;
+                self.tenant.apart(&segment)?;
                 return Lanes::map(segment).map(Some);
             }
             segment.apart_from(self.lanes.iter().map(|lanes| lanes.segment()))?;
-            self.tenancy.attach(segment).map(|()| None)
+            self.tenant.attach(segment).map(|()| None)
         });
         match attached.map_err(|error| wire_error_of_shm(&error))? {
             Some(_) if self.lanes.is_some() => Err(state("a client has one lanes segment")),
@@ -174,18 +179,18 @@ impl Loaded {
     }
 
     fn detach(&mut self, segment: SegmentId) -> Result<(), WireError> {
-        self.tenancy.detach(segment).map_err(|error| wire_error_of_shm(&error))
+        self.tenant.detach(segment).map_err(|error| wire_error_of_shm(&error))
     }
 
     fn open_lane(&mut self, lane: u32) -> Result<(), WireError> {
         let lanes = self.lanes.as_ref().ok_or_else(|| state("attach the lanes segment before opening a lane"))?;
         let end = lanes.serve(lane).map_err(|error| wire_error_of_shm(&error))?;
-        let (wake, tenancy) = (Box::new(end.waker()), Arc::clone(&self.tenancy));
+        let (wake, tenant) = (Box::new(end.waker()), Arc::clone(&self.tenant));
         let calls = Arc::new(lane::Calls::default());
         let served = Arc::clone(&calls);
         let thread = std::thread::Builder::new()
             .name(format!("lane-{lane}"))
-            .spawn(move || lane::serve(end, &tenancy, &served))
+            .spawn(move || lane::serve(end, &tenant, &served))
             .map_err(|error| WireError::new(ErrorKind::Fault, ErrorCode::Limit, format!("lane {lane}: {error}")))?;
         self.lane_threads.push(LaneThread { thread, calls, wake });
         Ok(())
@@ -196,15 +201,15 @@ impl Loaded {
         &mut self,
         replies: &Arc<Replies>,
         id: u64,
-        task: impl FnOnce(&Runtime, &Tenancy) -> Result<LinkReply, WireError> + Send + 'static,
+        task: impl FnOnce(&Runtime, &Tenant) -> Result<LinkReply, WireError> + Send + 'static,
     ) {
         self.tasks.retain(|task| !task.is_finished());
-        let (runtime, tenancy, replies) = (Arc::clone(&self.runtime), Arc::clone(&self.tenancy), Arc::clone(replies));
+        let (runtime, tenant, replies) = (Arc::clone(&self.runtime), Arc::clone(&self.tenant), Arc::clone(replies));
         self.tasks.push(std::thread::spawn(move || {
-            let task = std::panic::AssertUnwindSafe(|| task(&runtime, &tenancy));
+            let task = std::panic::AssertUnwindSafe(|| task(&runtime, &tenant));
             let outcome = std::panic::catch_unwind(task).unwrap_or_else(|_| {
-                tenancy.counters.add(Counter::Errors, 1);
-                Err(super::panicked())
+                tenant.counters.add(Counter::Errors, 1);
+                Err(failure::panicked())
             });
             replies.send(id, outcome);
         }));
@@ -212,7 +217,7 @@ impl Loaded {
 
     /// Ends everything of the client and starts anew. Returns when nothing of it runs any more.
     fn reset(&mut self) {
-        self.tenancy.stop.stop();
+        self.tenant.stop.stop();
         for LaneThread { thread, wake, .. } in self.lane_threads.drain(..) {
             // Again and again: a wake between the thread's last look and its sleep is lost.
             while !thread.is_finished() {
@@ -225,12 +230,12 @@ impl Loaded {
             let _ = task.join();
         }
         self.lanes = None;
-        self.tenancy = Arc::new(Tenancy::new(Arc::clone(&self.runtime.counters)));
+        self.tenant = Arc::new(Tenant::new(Arc::clone(&self.runtime.counters)));
     }
 }
 
 impl Runtime {
-    fn prepare(&self, part: &PartSpec, tenancy: &Tenancy) -> Result<Prepared, WireError> {
+    fn prepare(&self, part: &PartSpec, tenant: &Tenant) -> Result<Prepared, WireError> {
         let at = |error: WireError| WireError { graph: part.graph.to_string(), ..error };
         let cached = self.sessions.get(&*self.executor, part).map_err(|error| at(error.into()))?;
         let counter = if cached.built_in.is_some() { Counter::SessionsBuilt } else { Counter::SessionHits };
@@ -240,7 +245,7 @@ impl Runtime {
         let fx_nodes = outline.count_fx_nodes(&part.fx_values);
         let (inputs, outputs) = (session.inputs().to_vec(), session.outputs().to_vec());
         Ok(Prepared {
-            handle: tenancy.add(Part { session, fx_nodes }),
+            handle: tenant.add(Part { session, fx_nodes }),
             built: cached.built_in.is_some(),
             fx_nodes,
             onnx_nodes: outline.n_nodes(),
@@ -253,10 +258,10 @@ impl Runtime {
 
 impl Runtime {
     /// Ends the sessions of parts that were released, where no other part has them.
-    fn release(&self, parts: Vec<Arc<Part>>, tenancy: &Tenancy) -> Result<LinkReply, WireError> {
+    fn release(&self, parts: Vec<Arc<Part>>, tenant: &Tenant) -> Result<LinkReply, WireError> {
         let sessions: Vec<_> = parts.iter().map(|part| Arc::clone(&part.session)).collect();
         drop(parts);
-        for session in sessions.into_iter().filter(|session| !tenancy.uses(session)) {
+        for session in sessions.into_iter().filter(|session| !tenant.uses(session)) {
             self.sessions.unwanted(session);
         }
         self.sessions.drop_unwanted();
@@ -264,30 +269,34 @@ impl Runtime {
         Ok(LinkReply::Done)
     }
 
-    fn run_once(&self, part: &PartSpec, record: &CallRecord, tenancy: &Tenancy) -> Result<LinkReply, WireError> {
-        let session = session_cache::build(&*self.executor, part)?;
-        let mut call = session.bind(tenancy.lease(record)?, &tenancy.stop)?;
-        tenancy.hold();
+    fn run_once(&self, part: &PartSpec, record: &CallRecord, tenant: &Tenant) -> Result<LinkReply, WireError> {
+        let session = precision::build(&*self.executor, part)?;
+        let mut call = session.bind(tenant.lease(record)?, &tenant.stop)?;
+        tenant.hold();
         Ok(LinkReply::Ran(call.run()?))
     }
 }
 
-fn observed_run(record: &CallRecord, tenancy: &Tenancy) -> Result<RunStats, WireError> {
-    let count = |_: &WireError| tenancy.counters.add(Counter::Errors, 1);
-    tenancy.counters.add(Counter::NodesInEager, record.eager_nodes.into());
-    let part = tenancy.part(record.handle).inspect_err(count)?;
-    let lease = tenancy.lease(record).inspect_err(count)?;
-    let bound = Arc::clone(&part.session).bind(lease, &tenancy.stop).map_err(WireError::from);
+fn observed_run(record: &CallRecord, tenant: &Tenant) -> Result<RunStats, WireError> {
+    let count = |_: &WireError| tenant.counters.add(Counter::Errors, 1);
+    tenant.counters.add(Counter::NodesInEager, record.eager_nodes.into());
+    let part = tenant.part(record.handle).inspect_err(count)?;
+    let lease = tenant.lease(record).inspect_err(count)?;
+    let bound = Arc::clone(&part.session).bind(lease, &tenant.stop).map_err(WireError::from);
     let mut call = bound.inspect_err(count)?;
-    tenancy.hold();
+    tenant.hold();
     let outcome = call.run();
-    tenancy.count(&part, &outcome);
+    tenant.count(&part, &outcome);
     if outcome.is_ok() {
-        tenancy.counters.add(Counter::ObservedRuns, 1);
+        tenant.counters.add(Counter::ObservedRuns, 1);
     }
     Ok(outcome?)
 }
 
 fn state(message: &str) -> WireError {
     WireError::new(ErrorKind::Client, ErrorCode::BadState, message)
+}
+
+fn decode(part: &PartSpec) -> Result<ModelProto, ExecutorError> {
+    Ok(onnx::decode(part.model.clone())?)
 }

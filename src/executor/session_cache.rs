@@ -4,12 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use prost::Message as _;
-
-use crate::onnx::{self, OnnxError};
+use crate::onnx;
 use crate::protocol::message::{PartSpec, SessionSpec};
-use crate::runtime::{Executor, ExecutorError, ModelOutline, Session};
+use crate::runtime::{Executor, ExecutorError, ModelOutline, Session, precision};
 
 /// How much a cache keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,29 +164,12 @@ impl SessionCache {
     }
 }
 
-/// A session of its own for a part. Errors: the executor's, and BadModel where [`widened`] fails.
-pub fn build(executor: &dyn Executor, part: &PartSpec) -> Result<Arc<dyn Session>, ExecutorError> {
-    executor.build(&runnable(part)?, &part.session)
-}
-
-/// The part's model as the runtime gets it: as exported, or [`widened`]. Errors: BadModel.
-pub fn runnable(part: &PartSpec) -> Result<Bytes, ExecutorError> {
-    Ok(widened(part)?.unwrap_or_else(|| part.model.clone()))
-}
-
-/// The part's model after the precision pass; None where its providers, or the pass, leave it as it is.
-/// Errors: [`OnnxError`].
-pub fn widened(part: &PartSpec) -> Result<Option<Bytes>, OnnxError> {
-    if !part.session.cpu_only() {
-        return Ok(None);
-    }
-    let wide = onnx::widen(&onnx::decode(part.model.clone())?, &part.named_values)?;
-    Ok(wide.map(|model| model.encode_to_vec().into()))
-}
-
 fn build_with_outline(executor: &dyn Executor, part: &PartSpec) -> Result<Ready, ExecutorError> {
-    let outline = Arc::new(ModelOutline::read(&part.model)?);
-    Ok(Ready { session: build(executor, part)?, outline })
+    let exported = onnx::decode(part.model.clone())?;
+    let outline = Arc::new(ModelOutline::of(&exported)?);
+    let runnable = precision::runnable(part, &exported)?;
+    drop(exported);
+    Ok(Ready { session: executor.build(&runnable, &part.session)?, outline })
 }
 
 /// The model as exported, with the names that say where it rounds.
@@ -212,10 +192,12 @@ fn is_idle(cell: &Cell) -> bool {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use bytes::Bytes;
+
     use super::*;
     use crate::base::ids::GraphId;
     use crate::protocol::message::{RunStats, ValueSpec};
-    use crate::runtime::{BoundCall, StopToken};
+    use crate::runtime::{BoundCall, Model, StopToken};
     use crate::shm::Lease;
     use crate::tensor::TensorBuf;
 
@@ -231,16 +213,16 @@ mod tests {
             "0"
         }
 
-        fn build(&self, model: &[u8], _: &SessionSpec) -> Result<Arc<dyn Session>, ExecutorError> {
+        fn build(&self, model: &Model, _: &SessionSpec) -> Result<Arc<dyn Session>, ExecutorError> {
             self.builds.fetch_add(1, Ordering::SeqCst);
-            match model.len() {
+            match model.bytes.len() {
                 2 => Err(ExecutorError::BadModel { reason: "empty graph".to_owned() }),
                 _ => Ok(Arc::new(FakeSession)),
             }
         }
 
-        fn optimized(&self, model: &[u8], _: &SessionSpec) -> Result<Vec<u8>, ExecutorError> {
-            Ok(model.to_vec())
+        fn optimized(&self, model: &Model, _: &SessionSpec) -> Result<Vec<u8>, ExecutorError> {
+            Ok(model.bytes.to_vec())
         }
     }
 

@@ -13,7 +13,7 @@ use crate::shm::{Counter, CounterPage, Lease, Segment, SegmentTable, ShmError};
 use crate::tensor::CallRecord;
 
 /// One client's segments and parts. Ends with the lease; sessions do not.
-pub(super) struct Tenancy {
+pub(super) struct Tenant {
     pub(super) stop: StopToken,
     pub(super) counters: Arc<CounterPage>,
     segments: RwLock<SegmentTable>,
@@ -29,7 +29,7 @@ pub(super) struct Part {
     pub(super) fx_nodes: u32,
 }
 
-impl Tenancy {
+impl Tenant {
     pub(super) fn new(counters: Arc<CounterPage>) -> Self {
         Self {
             stop: StopToken::default(),

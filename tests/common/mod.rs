@@ -2,11 +2,14 @@
 #![allow(dead_code, clippy::unwrap_used)]
 
 use std::path::PathBuf;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
+use bytes::Bytes;
 use rust_ort::base::ids::SegmentId;
+use rust_ort::protocol::message::SessionSpec;
 use rust_ort::runtime::ort::{OrtExecutor, ThreadPool};
+use rust_ort::runtime::{self, Executor as _, ExecutorError, Session};
 use rust_ort::shm::{Segment, SegmentTable};
 use rust_ort::tensor::{DType, TensorDesc, TensorRef};
 
@@ -25,6 +28,11 @@ pub fn runtime() -> &'static OrtExecutor {
     static RUNTIME: OnceLock<OrtExecutor> = OnceLock::new();
     let pool = ThreadPool { threads: 2, allow_spinning: false };
     RUNTIME.get_or_init(|| OrtExecutor::load(&library(), pool).unwrap())
+}
+
+/// A session of a model's bytes.
+pub fn built(model: &[u8], spec: &SessionSpec) -> Result<Arc<dyn Session>, ExecutorError> {
+    runtime().build(&runtime::Model::read(Bytes::copy_from_slice(model))?, spec)
 }
 
 /// A segment and its table; memory is handed out once and never again.

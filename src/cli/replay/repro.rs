@@ -326,8 +326,11 @@ impl<'a> Repro<'a> {
         let mut config = self.target.config();
         let disabled = "optimization.disable_specified_optimizers".to_owned();
         let asked = config.remove(&disabled);
-        let all: Vec<&str> =
-            asked.iter().map(String::as_str).chain(wrong_optimizers(content.model).iter().copied()).collect();
+        let all: Vec<&str> = asked
+            .iter()
+            .map(String::as_str)
+            .chain(wrong_optimizers(onnx::mentions(content.model, DType::F64)).iter().copied())
+            .collect();
         config.insert(disabled, all.join(";"));
         Ok(TEMPLATE
             .replace("\"@OPTIMIZATION@\"", &json!(self.target.optimization.name()).to_string())

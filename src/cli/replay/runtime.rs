@@ -3,16 +3,14 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use prost::Message as _;
-
 use super::Arguments;
 use super::target::Target;
 use crate::base::ids::SegmentId;
 use crate::cli::table::Failure;
 use crate::onnx::proto::ModelProto;
 use crate::protocol::message::{Optimization, SessionSpec};
-use crate::runtime::Executor as _;
 use crate::runtime::ort::{OrtExecutor, ThreadPool, custom_op_library};
+use crate::runtime::{self, Executor as _};
 use crate::shm::{Lease, Segment, SegmentTable};
 use crate::tensor::{TensorBuf, TensorRef, TensorView};
 
@@ -73,7 +71,7 @@ impl Runtime {
 
     fn run_times(&self, model: &Model<'_>, feeds: &[TensorView<'_>], n: u32) -> Result<Ran, Failure> {
         let spec = self.spec(model)?;
-        let session = self.executor.build(&model.proto.encode_to_vec(), &spec)?;
+        let session = self.executor.build(&runtime::Model::encode(model.proto), &spec)?;
         let lease = lease(feeds)?;
         let (mut fetched, stats) = session.fetch(&lease)?;
         let mut run_ms = vec![stats.run_ns as f64 / 1e6];
@@ -89,7 +87,7 @@ impl Runtime {
     /// The model as the runtime's optimizer leaves it.
     pub(super) fn optimized(&self, model: &Model<'_>) -> Result<ModelProto, Failure> {
         let spec = self.spec(model)?;
-        let bytes = self.executor.optimized(&model.proto.encode_to_vec(), &spec)?;
+        let bytes = self.executor.optimized(&runtime::Model::encode(model.proto), &spec)?;
         Ok(crate::onnx::decode(bytes.into())?)
     }
 }

@@ -1,4 +1,4 @@
-//! Running a session on leased tensors.
+//! Running a session on leased tensors: bound once and run often, or fetched once.
 
 use std::ffi::{CString, c_char};
 use std::ptr;
@@ -10,10 +10,31 @@ use ort::sys;
 
 use super::raw::{Binding, RunOptions, Value, check};
 use super::session::OrtSession;
-use crate::protocol::message::RunStats;
-use crate::runtime::{BoundCall, ExecutorError, StopToken, Terminate};
+use crate::protocol::message::{RunStats, ValueSpec};
+use crate::runtime::{BoundCall, ExecutorError, Session, StopToken, Terminate, check_values};
 use crate::shm::{Lease, RawTensor};
 use crate::tensor::TensorBuf;
+
+impl Session for OrtSession {
+    fn inputs(&self) -> &[ValueSpec] {
+        &self.inputs
+    }
+
+    fn outputs(&self) -> &[ValueSpec] {
+        &self.outputs
+    }
+
+    fn fetch(&self, feeds: &Lease) -> Result<(Vec<TensorBuf>, RunStats), ExecutorError> {
+        check_values("input", &self.inputs, feeds.raw_inputs())?;
+        fetch(self, feeds)
+    }
+
+    fn bind(self: Arc<Self>, mut lease: Lease, stop: &StopToken) -> Result<Box<dyn BoundCall>, ExecutorError> {
+        check_values("input", &self.inputs, lease.raw_inputs())?;
+        check_values("output", &self.outputs, lease.raw_outputs())?;
+        Ok(Box::new(OrtCall::bind(self, lease, stop)?))
+    }
+}
 
 /// Options of a run, and whether it was told to end.
 struct Control {

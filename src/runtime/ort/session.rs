@@ -3,38 +3,14 @@
 use std::ffi::CString;
 use std::io::{Read as _, Seek as _};
 use std::os::fd::AsRawFd as _;
-use std::sync::Arc;
 
 use ort::environment::Environment;
-use ort::ep::{self, ArbitrarilyConfigurableExecutionProvider as _};
-use ort::logging::LogLevel;
-use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
-use prost::Message as _;
 
-use super::OrtExecutor;
-use super::call::{self, OrtCall};
+use super::options::{Loaded, options};
 use super::raw::{self, Declared, MemoryInfo};
-use crate::onnx::{self, proto::ModelProto};
-use crate::protocol::message::{CPU_PROVIDER as CPU, Optimization, Provider, RunStats, SessionSpec, ValueSpec};
-use crate::runtime::{BoundCall, ExecutorError, Session, StopToken, check_values};
-use crate::shm::Lease;
-use crate::tensor::{DType, TensorBuf};
-
-/// Graph optimizers that stay off whatever is asked, since ONNX Runtime 1.31.1 on the CPU gives wrong values with them:
-/// MatmulTransposeFusion takes `Transpose → MatMul(·, 1-D)` for a FusedMatMul; MatMulScaleFusion makes a float64 factor
-/// an attribute, which is float32.
-pub fn wrong_optimizers(model: &ModelProto) -> &'static [&'static str] {
-    let all = &["MatmulTransposeFusion", "MatMulScaleFusion"];
-    if onnx::mentions(model, DType::F64) { all } else { &all[..1] }
-}
-
-const DISABLED_OPTIMIZERS: &str = "optimization.disable_specified_optimizers";
-/// With these the runtime keeps pointing into the model's bytes, which are gone after the build.
-const REFUSED_CONFIG: &[&str] =
-    &["session.use_ort_model_bytes_directly", "session.use_ort_model_bytes_for_initializers"];
-const SPINNING_CONFIG: &[&str] = &["session.intra_op.allow_spinning", "session.inter_op.allow_spinning"];
-
-const CUDA: &str = "CUDAExecutionProvider";
+use crate::protocol::message::{SessionSpec, ValueSpec};
+use crate::runtime::{ExecutorError, Model};
+use crate::tensor::DType;
 
 /// A session, and what is known of its model's values.
 pub(super) struct OrtSession {
@@ -54,15 +30,16 @@ pub(super) struct OrtSession {
 }
 
 /// See [`Executor::optimized`](crate::runtime::Executor::optimized).
-pub(super) fn optimized(executor: &OrtExecutor, model: &[u8], spec: &SessionSpec) -> Result<Vec<u8>, ExecutorError> {
+pub(super) fn optimized(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Result<Vec<u8>, ExecutorError> {
     let bad_model = |reason: String| ExecutorError::BadModel { reason };
     // The runtime writes to a path only; this one is memory, and gone with the descriptor.
     let file = rustix::fs::memfd_create("rust-ort-optimized", rustix::fs::MemfdFlags::CLOEXEC)
         .map_err(|error| bad_model(format!("no memory for the optimized model: {error}")))?;
-    let mut builder = options(executor, model, spec)?
+    let mut builder = options(loaded, model, spec)?
         .with_optimized_model_path(format!("/proc/self/fd/{}", file.as_raw_fd()))
         .map_err(|error| bad_model(error.to_string()))?;
-    raw::Session::of_model(&executor.environment, &mut builder, model).map_err(|error| bad_model(error.to_string()))?;
+    raw::Session::of_model(&loaded.environment, &mut builder, &model.bytes)
+        .map_err(|error| bad_model(error.to_string()))?;
     let mut bytes = Vec::new();
     let mut file = std::fs::File::from(file);
     file.rewind().and_then(|()| file.read_to_end(&mut bytes)).map_err(|error| bad_model(error.to_string()))?;
@@ -70,10 +47,10 @@ pub(super) fn optimized(executor: &OrtExecutor, model: &[u8], spec: &SessionSpec
 }
 
 impl OrtSession {
-    pub(super) fn build(executor: &OrtExecutor, model: &[u8], spec: &SessionSpec) -> Result<Self, ExecutorError> {
-        let mut builder = options(executor, model, spec)?;
+    pub(super) fn build(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Result<Self, ExecutorError> {
+        let mut builder = options(loaded, model, spec)?;
         let bad_model = |error: ort::Error| ExecutorError::BadModel { reason: error.to_string() };
-        let session = raw::Session::of_model(&executor.environment, &mut builder, model).map_err(bad_model)?;
+        let session = raw::Session::of_model(&loaded.environment, &mut builder, &model.bytes).map_err(bad_model)?;
         let inputs = values("input", session.inputs().map_err(bad_model)?)?;
         let outputs = values("output", session.outputs().map_err(bad_model)?)?;
         let passed_through = (outputs.iter().enumerate())
@@ -83,34 +60,13 @@ impl OrtSession {
             input_names: names(&inputs)?,
             output_names: names(&outputs)?,
             session,
-            _environment: executor.environment.clone(),
+            _environment: loaded.environment.clone(),
             inputs,
             outputs,
             passed_through,
             cpu_only: spec.cpu_only(),
             memory: MemoryInfo::cpu(),
         })
-    }
-}
-
-impl Session for OrtSession {
-    fn inputs(&self) -> &[ValueSpec] {
-        &self.inputs
-    }
-
-    fn outputs(&self) -> &[ValueSpec] {
-        &self.outputs
-    }
-
-    fn fetch(&self, feeds: &Lease) -> Result<(Vec<TensorBuf>, RunStats), ExecutorError> {
-        check_values("input", &self.inputs, feeds.raw_inputs())?;
-        call::fetch(self, feeds)
-    }
-
-    fn bind(self: Arc<Self>, mut lease: Lease, stop: &StopToken) -> Result<Box<dyn BoundCall>, ExecutorError> {
-        check_values("input", &self.inputs, lease.raw_inputs())?;
-        check_values("output", &self.outputs, lease.raw_outputs())?;
-        Ok(Box::new(OrtCall::bind(self, lease, stop)?))
     }
 }
 
@@ -137,75 +93,6 @@ fn names(values: &[ValueSpec]) -> Result<Vec<CString>, ExecutorError> {
         CString::new(value.name.as_str()).map_err(|_| ExecutorError::BadModel { reason: reason() })
     };
     values.iter().map(name).collect()
-}
-
-fn options(executor: &OrtExecutor, model: &[u8], spec: &SessionSpec) -> Result<SessionBuilder, ExecutorError> {
-    let bad = |name: &str, reason: String| ExecutorError::BadOption { name: name.to_owned(), reason };
-    let level = match spec.optimization {
-        Optimization::All => GraphOptimizationLevel::All,
-        Optimization::Extended => GraphOptimizationLevel::Level2,
-        Optimization::Basic => GraphOptimizationLevel::Level1,
-        Optimization::Disable => GraphOptimizationLevel::Disable,
-    };
-    let builder =
-        ort::session::Session::builder(&executor.environment).map_err(|error| bad("session", error.to_string()))?;
-    let mut builder =
-        builder.with_optimization_level(level).map_err(|error| bad("ort_optimization", error.to_string()))?;
-    builder = builder.with_log_level(LogLevel::Warning).map_err(|error| bad("session", error.to_string()))?;
-    for (key, value) in config(executor, model, spec)? {
-        builder = builder.with_config_entry(&key, value).map_err(|error| bad(&key, error.to_string()))?;
-    }
-    for provider in &spec.providers {
-        builder = add_provider(executor, builder, provider)?;
-    }
-    executor.libraries.register(builder, &spec.custom_op_libraries)
-}
-
-fn config(executor: &OrtExecutor, model: &[u8], spec: &SessionSpec) -> Result<Vec<(String, String)>, ExecutorError> {
-    if let Some(&name) = REFUSED_CONFIG.iter().find(|&&key| spec.config.contains_key(key)) {
-        let reason = "models are handed over in memory that does not outlive the build; leave it out".to_owned();
-        return Err(ExecutorError::BadOption { name: name.to_owned(), reason });
-    }
-    // What cannot be parsed, the runtime refuses by itself.
-    let parsed = ModelProto::decode(model).unwrap_or_default();
-    let mut config = spec.config.clone();
-    let asked = config.remove(DISABLED_OPTIMIZERS);
-    let disabled: Vec<&str> = (spec.disabled_optimizers.iter().chain(&asked).map(String::as_str))
-        .chain(wrong_optimizers(&parsed).iter().copied())
-        .collect();
-    config.insert(DISABLED_OPTIMIZERS.to_owned(), disabled.join(";"));
-    for &key in SPINNING_CONFIG {
-        let allowed = if executor.allow_spinning { "1" } else { "0" };
-        config.entry(key.to_owned()).or_insert_with(|| allowed.to_owned());
-    }
-    Ok(config.into_iter().collect())
-}
-
-fn add_provider(
-    executor: &OrtExecutor,
-    builder: SessionBuilder,
-    (name, options): &Provider,
-) -> Result<SessionBuilder, ExecutorError> {
-    let bad = |reason: String| ExecutorError::BadOption { name: name.clone(), reason };
-    if !executor.providers.contains(name) {
-        let available = executor.providers.clone();
-        return Err(ExecutorError::UnknownProvider { name: name.clone(), available });
-    }
-    match name.as_str() {
-        // Always there, behind all others.
-        CPU if options.is_empty() => Ok(builder),
-        CPU => Err(bad("it takes no options".to_owned())),
-        CUDA => {
-            let with_option = |cuda: ep::CUDA, (key, value): (&String, &String)| cuda.with_arbitrary_config(key, value);
-            let cuda = options.iter().fold(ep::CUDA::default(), with_option);
-            builder.with_execution_providers([cuda.build().error_on_failure()]).map_err(|error| bad(error.to_string()))
-        }
-        _ => {
-            let mut builder = builder;
-            raw::append_provider(&mut builder, name, options).map_err(|error| bad(error.to_string()))?;
-            Ok(builder)
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,38 @@
+//! The process.
+
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+use std::sync::mpsc;
+
+use super::failure::end_now;
+use super::server::Server;
+use crate::link::message::{LinkReply, LinkRequest};
+use crate::link::socket;
+
+/// The process's main. `link` is connected to the daemon, which first says `Hello`. Ends by `Exit` with success, by an
+/// unusable link with failure, and at the end of the link (the daemon is gone) at once, whatever is running.
+pub fn main(link: UnixStream) -> ExitCode {
+    let (sender, mut receiver) = match socket::split::<LinkReply, LinkRequest>(link) {
+        Ok(halves) => halves,
+        Err(error) => {
+            tracing::error!(%error, "no link to the daemon");
+            return ExitCode::FAILURE;
+        }
+    };
+    // A thread of its own, so that the daemon's end is seen while a request is being served.
+    let (requests, to_serve) = mpsc::channel();
+    std::thread::spawn(move || {
+        loop {
+            match receiver.recv() {
+                Ok(Some(request)) => {
+                    if requests.send(request).is_err() {
+                        return;
+                    }
+                }
+                Ok(None) => end_now("the daemon is gone"),
+                Err(error) => end_now(&error.to_string()),
+            }
+        }
+    });
+    Server::new(sender).serve(to_serve)
+}

@@ -1,0 +1,65 @@
+//! What a runtime, and the executor itself, need to know of a model.
+
+use std::collections::{BTreeMap, HashSet};
+
+use bytes::Bytes;
+use prost::Message as _;
+
+use super::error::ExecutorError;
+use crate::onnx::proto::ModelProto;
+use crate::onnx::{self, OnnxError};
+use crate::tensor::DType;
+
+/// A model as a runtime gets it: its bytes, and what was seen of them when they were decoded, once.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// A ModelProto.
+    pub bytes: Bytes,
+    /// A type, tensor or attribute in it is of float64.
+    pub has_float64: bool,
+}
+
+impl Model {
+    /// The model in `bytes`, which `proto` was decoded from.
+    pub fn new(bytes: Bytes, proto: &ModelProto) -> Self {
+        Self { bytes, has_float64: onnx::mentions(proto, DType::F64) }
+    }
+
+    /// A model, encoded.
+    pub fn encode(proto: &ModelProto) -> Self {
+        Self::new(proto.encode_to_vec().into(), proto)
+    }
+
+    /// The model in `bytes`; its weights are not copied. Errors: [`OnnxError::Decode`].
+    pub fn read(bytes: Bytes) -> Result<Self, OnnxError> {
+        let proto = onnx::decode(bytes.clone())?;
+        Ok(Self::new(bytes, &proto))
+    }
+}
+
+/// Nodes of a model's main graph and what they produce, as exported, before any optimization.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ModelOutline {
+    n_nodes: u32,
+    produced: HashSet<String>,
+}
+
+impl ModelOutline {
+    /// Of a model. Errors: BadModel without a graph.
+    pub fn of(model: &ModelProto) -> Result<Self, ExecutorError> {
+        let no_graph = || ExecutorError::BadModel { reason: "no ModelProto: it has no graph".to_owned() };
+        let nodes = &model.graph.as_ref().ok_or_else(no_graph)?.node;
+        let produced = nodes.iter().flat_map(|node| &node.output).filter(|name| !name.is_empty()).cloned().collect();
+        Ok(Self { n_nodes: nodes.len() as u32, produced })
+    }
+
+    /// Nodes of the main graph.
+    pub fn n_nodes(&self) -> u32 {
+        self.n_nodes
+    }
+
+    /// Those FX nodes whose value a node of the model produces.
+    pub fn count_fx_nodes(&self, fx_values: &BTreeMap<String, String>) -> u32 {
+        fx_values.values().filter(|&value| self.produced.contains(value)).count() as u32
+    }
+}

@@ -1,0 +1,150 @@
+//! The loaded library, and the options of the sessions that it makes.
+
+use std::path::Path;
+
+use ort::environment::{Environment, GlobalThreadPoolOptions};
+use ort::ep::{self, ArbitrarilyConfigurableExecutionProvider as _};
+use ort::logging::LogLevel;
+use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
+
+use super::libraries::Libraries;
+use super::raw;
+use crate::protocol::message::{CPU_PROVIDER as CPU, Optimization, Provider, SessionSpec};
+use crate::runtime::{ExecutorError, Model};
+
+/// Graph optimizers that stay off whatever is asked, since ONNX Runtime 1.31.1 on the CPU gives wrong values with them:
+/// MatmulTransposeFusion takes `Transpose → MatMul(·, 1-D)` for a FusedMatMul; MatMulScaleFusion makes a float64 factor
+/// an attribute, which is float32.
+pub fn wrong_optimizers(has_float64: bool) -> &'static [&'static str] {
+    let all = &["MatmulTransposeFusion", "MatMulScaleFusion"];
+    if has_float64 { all } else { &all[..1] }
+}
+
+const DISABLED_OPTIMIZERS: &str = "optimization.disable_specified_optimizers";
+/// With these the runtime keeps pointing into the model's bytes, which are gone after the build.
+const REFUSED_CONFIG: &[&str] =
+    &["session.use_ort_model_bytes_directly", "session.use_ort_model_bytes_for_initializers"];
+const SPINNING_CONFIG: &[&str] = &["session.intra_op.allow_spinning", "session.inter_op.allow_spinning"];
+
+const CUDA: &str = "CUDAExecutionProvider";
+
+/// The process's one ONNX Runtime.
+pub(super) struct Loaded {
+    pub(super) environment: Environment,
+    pub(super) version: String,
+    pub(super) providers: Vec<String>,
+    allow_spinning: bool,
+    libraries: Libraries,
+}
+
+/// How the runtime's threads work.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ThreadPool {
+    /// Intra-op threads of the one pool that all sessions share; 0 = one a core.
+    pub threads: u32,
+    /// Idle threads of the pool spin: faster in a tight loop, but they starve everything else on the machine.
+    pub allow_spinning: bool,
+}
+
+impl Loaded {
+    /// Loads the library at this path; once a process. Errors: RuntimeMissing, LoadedAlready.
+    pub(super) fn load(library: &Path, pool: ThreadPool) -> Result<Self, ExecutorError> {
+        let missing = |reason: String| ExecutorError::RuntimeMissing { library: library.to_owned(), reason };
+        // A relative path would be looked for beside the executable and on the system's library path.
+        if !library.is_absolute() {
+            return Err(missing("the path must be absolute".to_owned()));
+        }
+        let builder = ort::init_from(library).map_err(|error| missing(error.to_string()))?;
+        let options = thread_pool(pool).map_err(|error| missing(error.to_string()))?;
+        let environment = builder
+            .with_name("rust-ort")
+            .with_telemetry(false)
+            .with_global_thread_pool(options)
+            .build()
+            .map_err(|_| ExecutorError::LoadedAlready { library: library.to_owned() })?;
+        // `ort` asks for everything and filters afterwards; below Warning the runtime logs on every run.
+        environment.set_log_level(LogLevel::Warning);
+        let version = raw::version(library).map_err(|error| missing(error.to_string()))?;
+        let providers = raw::available_providers();
+        let libraries = Libraries::default();
+        Ok(Self { environment, version, providers, allow_spinning: pool.allow_spinning, libraries })
+    }
+}
+
+fn thread_pool(ThreadPool { threads, allow_spinning }: ThreadPool) -> ort::Result<GlobalThreadPoolOptions> {
+    // The runtime's own default also pins its threads to cores, which hurts next to other busy processes.
+    let one_a_core = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let threads = if threads == 0 { one_a_core() } else { threads as usize };
+    GlobalThreadPoolOptions::default()
+        .with_intra_threads(threads)?
+        .with_inter_threads(1)?
+        .with_spin_control(allow_spinning)
+}
+
+/// A builder with all that a session is asked to be. Errors: BadOption, UnknownProvider.
+pub(super) fn options(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Result<SessionBuilder, ExecutorError> {
+    let bad = |name: &str, reason: String| ExecutorError::BadOption { name: name.to_owned(), reason };
+    let level = match spec.optimization {
+        Optimization::All => GraphOptimizationLevel::All,
+        Optimization::Extended => GraphOptimizationLevel::Level2,
+        Optimization::Basic => GraphOptimizationLevel::Level1,
+        Optimization::Disable => GraphOptimizationLevel::Disable,
+    };
+    let builder =
+        ort::session::Session::builder(&loaded.environment).map_err(|error| bad("session", error.to_string()))?;
+    let mut builder =
+        builder.with_optimization_level(level).map_err(|error| bad("ort_optimization", error.to_string()))?;
+    builder = builder.with_log_level(LogLevel::Warning).map_err(|error| bad("session", error.to_string()))?;
+    for (key, value) in config(loaded, model, spec)? {
+        builder = builder.with_config_entry(&key, value).map_err(|error| bad(&key, error.to_string()))?;
+    }
+    for provider in &spec.providers {
+        builder = add_provider(loaded, builder, provider)?;
+    }
+    loaded.libraries.register(builder, &spec.custom_op_libraries)
+}
+
+fn config(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Result<Vec<(String, String)>, ExecutorError> {
+    if let Some(&name) = REFUSED_CONFIG.iter().find(|&&key| spec.config.contains_key(key)) {
+        let reason = "models are handed over in memory that does not outlive the build; leave it out".to_owned();
+        return Err(ExecutorError::BadOption { name: name.to_owned(), reason });
+    }
+    let mut config = spec.config.clone();
+    let asked = config.remove(DISABLED_OPTIMIZERS);
+    let disabled: Vec<&str> = (spec.disabled_optimizers.iter().chain(&asked).map(String::as_str))
+        .chain(wrong_optimizers(model.has_float64).iter().copied())
+        .collect();
+    config.insert(DISABLED_OPTIMIZERS.to_owned(), disabled.join(";"));
+    for &key in SPINNING_CONFIG {
+        let allowed = if loaded.allow_spinning { "1" } else { "0" };
+        config.entry(key.to_owned()).or_insert_with(|| allowed.to_owned());
+    }
+    Ok(config.into_iter().collect())
+}
+
+fn add_provider(
+    loaded: &Loaded,
+    builder: SessionBuilder,
+    (name, options): &Provider,
+) -> Result<SessionBuilder, ExecutorError> {
+    let bad = |reason: String| ExecutorError::BadOption { name: name.clone(), reason };
+    if !loaded.providers.contains(name) {
+        let available = loaded.providers.clone();
+        return Err(ExecutorError::UnknownProvider { name: name.clone(), available });
+    }
+    match name.as_str() {
+        // Always there, behind all others.
+        CPU if options.is_empty() => Ok(builder),
+        CPU => Err(bad("it takes no options".to_owned())),
+        CUDA => {
+            let with_option = |cuda: ep::CUDA, (key, value): (&String, &String)| cuda.with_arbitrary_config(key, value);
+            let cuda = options.iter().fold(ep::CUDA::default(), with_option);
+            builder.with_execution_providers([cuda.build().error_on_failure()]).map_err(|error| bad(error.to_string()))
+        }
+        _ => {
+            let mut builder = builder;
+            raw::append_provider(&mut builder, name, options).map_err(|error| bad(error.to_string()))?;
+            Ok(builder)
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! ONNX Runtime as a runtime.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::options::{Loaded, ThreadPool};
+use super::session::{self, OrtSession};
+use crate::protocol::message::SessionSpec;
+use crate::runtime::{Executor, ExecutorError, Model, Session};
+
+/// The process's one ONNX Runtime.
+pub struct OrtExecutor(Loaded);
+
+impl OrtExecutor {
+    /// Loads the library at this path; once a process. Errors: RuntimeMissing, LoadedAlready.
+    pub fn load(library: &Path, pool: ThreadPool) -> Result<Self, ExecutorError> {
+        Loaded::load(library, pool).map(Self)
+    }
+
+    /// Execution providers that the library has.
+    pub fn providers(&self) -> &[String] {
+        &self.0.providers
+    }
+}
+
+impl Executor for OrtExecutor {
+    fn version(&self) -> &str {
+        &self.0.version
+    }
+
+    fn build(&self, model: &Model, spec: &SessionSpec) -> Result<Arc<dyn Session>, ExecutorError> {
+        Ok(Arc::new(OrtSession::build(&self.0, model, spec)?))
+    }
+
+    fn optimized(&self, model: &Model, spec: &SessionSpec) -> Result<Vec<u8>, ExecutorError> {
+        session::optimized(&self.0, model, spec)
+    }
+}

@@ -1,0 +1,31 @@
+//! Which model a part's session is made of: as exported, or with its bfloat16 computed in float32.
+
+use std::sync::Arc;
+
+use super::error::ExecutorError;
+use super::model::Model;
+use super::traits::{Executor, Session};
+use crate::onnx::proto::ModelProto;
+use crate::onnx::{self, OnnxError};
+use crate::protocol::message::PartSpec;
+
+/// A session of its own for a part. Errors: the executor's, and BadModel where [`widened`] fails.
+pub fn build(executor: &dyn Executor, part: &PartSpec) -> Result<Arc<dyn Session>, ExecutorError> {
+    executor.build(&runnable(part, &onnx::decode(part.model.clone())?)?, &part.session)
+}
+
+/// The part's model as the runtime gets it: as exported, which `exported` was decoded from, or [`widened`]. Errors:
+/// BadModel.
+pub fn runnable(part: &PartSpec, exported: &ModelProto) -> Result<Model, ExecutorError> {
+    let wide = widened(part, exported)?;
+    Ok(wide.map_or_else(|| Model::new(part.model.clone(), exported), |wide| Model::encode(&wide)))
+}
+
+/// The part's model after the precision pass; None where its providers, or the pass, leave it as it is.
+/// Errors: [`OnnxError`].
+pub fn widened(part: &PartSpec, exported: &ModelProto) -> Result<Option<ModelProto>, OnnxError> {
+    if !part.session.cpu_only() {
+        return Ok(None);
+    }
+    onnx::widen(exported, &part.named_values)
+}
