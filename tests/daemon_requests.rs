@@ -279,6 +279,16 @@ fn release(client: &mut Client, handles: &[PartHandle], graphs: &[GraphId]) -> R
     client.peer.ask(&Request::Release(Release { handles: handles.to_vec(), graphs: graphs.to_vec() }))
 }
 
+#[test]
+fn a_release_of_many_unknown_handles_names_the_first_and_counts_the_others() {
+    let home = Home::new();
+    let mut client = Client::connect(&home);
+    let handles: Vec<PartHandle> = (0..100_000).rev().map(PartHandle).collect();
+    let error = release(&mut client, &handles, &[]).unwrap_err().to_string();
+    assert!(error.contains("handle 0: not of this lease") && error.contains("handle 9:"), "{error}");
+    assert!(error.contains("and 99990 more") && error.len() < 2000, "{error}");
+}
+
 /// y = x + n: a model, a graph and a session of its own for each n.
 fn numbered(n: u8) -> (RegisterGraph, PreparePart) {
     let dims = [Dim::Is(4)];

@@ -123,6 +123,7 @@ fn welcome(daemon: &Daemon, transport: &Arc<Transport>, request_id: u64, hello: 
 struct Pending {
     id: u64,
     request: Request,
+    len_bytes: usize,
     fd: Option<OwnedFd>,
     /// What its bytes, and what they decoded to, count for.
     body: Option<Held>,
@@ -138,7 +139,8 @@ fn read_requests(daemon: &Daemon, leaving: &Leaving<'_>) -> Served<std::convert:
             Err(error) => refuse(client, id, error)?,
             Ok(request) => {
                 tracing::debug!(client = client.id.0, request = request.name(), id, "request");
-                let pending = Pending { id, fd: head.fd, body, request };
+                let len_bytes = head.header.body_bytes as usize;
+                let pending = Pending { id, fd: head.fd, body, request, len_bytes };
                 if takes_long(&pending.request) {
                     leaving.queue(pending)?
                 } else {
@@ -216,9 +218,9 @@ fn refuse(client: &Client, id: u64, error: WireError) -> Served<()> {
 }
 
 fn answer_one(daemon: &Daemon, client: &Client, pending: Pending) -> Served<()> {
-    let Pending { id, request, fd, body } = pending;
+    let Pending { id, request, len_bytes, fd, body } = pending;
     let (stops, long) = (matches!(request, Request::Stop { .. }), takes_long(&request));
-    let at = Connected { daemon, client, asked: request.name(), body: Cell::new(body) };
+    let at = Connected { daemon, client, asked: request.name(), len_bytes, body: Cell::new(body) };
     let reply = answer_or_panic(|| requests::answer(&at, request, fd));
     let reply = reply.unwrap_or_else(|error| {
         if long && error.code == ErrorCode::Internal {

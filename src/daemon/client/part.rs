@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, OnceLock};
 
-use crate::base::ids::ValueName;
 use crate::daemon::errors::client as client_error;
 use crate::daemon::ledger::{Account, Held};
 use crate::observe::nodes::PartNodes;
@@ -58,11 +57,16 @@ impl Part {
         let PreparePart { part, provenance_json } = &self.spec;
         let texts = part.named_values.iter().chain(part.fx_values.iter().flat_map(|(fx, value)| [fx, value]));
         let texts = texts.chain(&part.session.disabled_optimizers).map(|text| text.capacity() + ALLOCATION);
+        let libraries = part.session.custom_op_libraries.iter().map(|library| library.path.capacity() + ALLOCATION);
+        let providers = part.session.providers.iter().map(|(name, _)| name.capacity() + ALLOCATION);
         let options = part.session.providers.iter().map(|(_, options)| options).chain([&part.session.config]);
         let options = options.map(|options| size_of_val(options) + options.iter().map(option_bytes).sum::<usize>());
-        let named = part.named_values.capacity() * size_of::<ValueName>();
-        let all = [part.model.len(), provenance_json.len(), named, part.fx_values.len() * MAP_ENTRY];
-        all.into_iter().chain(texts).chain(options).sum()
+        let slots = slots_bytes(&part.named_values)
+            + slots_bytes(&part.session.disabled_optimizers)
+            + slots_bytes(&part.session.providers)
+            + slots_bytes(&part.session.custom_op_libraries);
+        let all = [part.model.len(), provenance_json.len(), slots, part.fx_values.len() * MAP_ENTRY];
+        all.into_iter().chain(texts).chain(options).chain(libraries).chain(providers).sum()
     }
 }
 
@@ -70,6 +74,10 @@ impl Part {
 const ALLOCATION: usize = 16;
 /// What an entry of a map takes beside its texts, about.
 const MAP_ENTRY: usize = 4 * size_of::<String>();
+
+fn slots_bytes<T>(of: &Vec<T>) -> usize {
+    of.capacity() * size_of::<T>()
+}
 
 fn option_bytes((name, value): (&String, &String)) -> usize {
     name.capacity() + value.capacity() + MAP_ENTRY + 2 * ALLOCATION

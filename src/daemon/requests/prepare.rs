@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::state::{Answer, Connected, Leased, unexpected};
 use crate::base::limits;
 use crate::daemon::client::Part;
@@ -11,8 +13,9 @@ use crate::protocol::control::{PreparePart, Reply};
 use crate::protocol::message::{ErrorCode, WireError};
 
 /// Makes a part's session; a part that is dumped is written down before, and what became of it after.
-pub fn prepare(leased: &Leased<'_>, prepare: PreparePart) -> Answer {
+pub fn prepare(leased: &Leased<'_>, mut prepare: PreparePart) -> Answer {
     let at = leased.at;
+    keep_alone(&mut prepare, at.len_bytes);
     let part = Arc::new(Part::new(prepare, Vec::new(), Vec::new(), None));
     let name = may_prepare(at, &part)?;
     let what = format_args!("model of graph {name}, part {}", part.spec.part.part).to_string();
@@ -41,6 +44,16 @@ pub fn prepare(leased: &Leased<'_>, prepare: PreparePart) -> Answer {
     let part = Part::new(part.spec.clone(), inputs, outputs, Some(held));
     at.client.state().parts.insert(prepared.handle, Arc::new(part));
     Ok(Reply::Prepared(prepared))
+}
+
+/// The model is a part of its request's bytes, which would all stay with it: copied where that is much more. A text that
+/// came twice has room for the longer one.
+fn keep_alone(prepare: &mut PreparePart, request_bytes: usize) {
+    let model = &mut prepare.part.model;
+    if request_bytes > model.len() + model.len() / 8 {
+        *model = Bytes::copy_from_slice(model);
+    }
+    prepare.provenance_json.shrink_to_fit();
 }
 
 /// The name of the part's graph. Errors: UnknownGraph, Quarantined, Limit.

@@ -30,34 +30,42 @@ pub fn release(at: &Connected<'_>, release: &Release) -> Answer {
     }
     refused.map_or(Ok(Reply::Done), Err)
 }
+/// Handles that an error names; it counts the others. Of graphs as many again.
+const NAMED: usize = 10;
+
 /// What of it can go, each once, and the error that names the rest.
 fn releasable(state: &State, release: &Release) -> (Release, Option<WireError>) {
     let asked: BTreeSet<PartHandle> = release.handles.iter().copied().collect();
     let (known, unknown) = asked.into_iter().partition(|handle| state.parts.contains_key(handle));
     let mut going = Release { handles: known, graphs: Vec::new() };
     let unknown: Vec<PartHandle> = unknown;
-    let unknown = unknown.iter().map(|handle| {
+    let named = unknown.iter().take(NAMED).map(|handle| {
         let why = format!("handle {}: not of this lease; release what was prepared in it", handle.0);
         client_error(ErrorCode::UnknownGraph, why)
     });
-    let mut refused: Vec<WireError> = unknown.collect();
+    let mut refused: Vec<WireError> = named.collect();
+    let mut n_left_out = unknown.len() - refused.len();
     for &graph in &release.graphs {
         match may_release(state, graph, &going.handles) {
             Ok(()) => going.graphs.push(graph),
-            Err(error) => refused.push(error),
+            Err(error) if refused.len() < 2 * NAMED => refused.push(error),
+            Err(_) => n_left_out += 1,
         }
     }
-    let why: Vec<&str> = refused.iter().map(|error| error.message.as_str()).collect();
+    let mut why: Vec<String> = refused.iter().map(|error| error.message.clone()).collect();
+    if n_left_out > 0 {
+        why.push(format!("and {n_left_out} more"));
+    }
     let message = format!("Release: {}; whatever else it names is released", why.join("; "));
     (going, refused.into_iter().next().map(|first| WireError { message, ..first }))
 }
 
-/// Errors: UnknownGraph, BadState for a graph that is in use.
+/// `going`: in order. Errors: UnknownGraph, BadState for a graph that is in use.
 fn may_release(state: &State, graph: GraphId, going: &[PartHandle]) -> Result<(), WireError> {
     let name = &state.known(graph)?.name;
     let of_graph = |part: &Part| part.spec.part.graph == graph;
-    let stay = state.parts.iter().filter(|(handle, part)| of_graph(part) && !going.contains(handle));
-    let mut stay: Vec<String> = stay.map(|(handle, _)| format!("handle {}", handle.0)).collect();
+    let stay = state.parts.iter().filter(|(handle, part)| of_graph(part) && going.binary_search(handle).is_err());
+    let mut stay: Vec<String> = stay.take(NAMED).map(|(handle, _)| format!("handle {}", handle.0)).collect();
     if state.preparing.as_deref().is_some_and(of_graph) {
         stay.push("one that is being prepared".to_owned());
     }

@@ -28,6 +28,8 @@ pub struct Connected<'a> {
     pub client: &'a Client,
     /// The request's name.
     pub asked: &'static str,
+    /// Of the request, as it came.
+    pub len_bytes: usize,
     /// What the request, its own bytes and decoded, counts for, until its answer; who keeps them takes it.
     pub body: Cell<Option<Held>>,
 }
