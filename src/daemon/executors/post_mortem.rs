@@ -110,8 +110,8 @@ fn open(daemon: &Daemon, graph: &RegisterGraph, run_json: String) -> Result<dump
         paths::make_private(private).map_err(|source| io_error(private, source))?;
     }
     old_state::remove_surplus_quarantine(&quarantine);
-    let (clean, calls, keep_steps) = (false, CallsToDump::All, None);
-    dump::Run::open(&dump::RunSpec { folder: quarantine, run: name, clean, calls, run_json, keep_steps })
+    let (clean, calls) = (false, CallsToDump::All);
+    dump::Run::open(&dump::RunSpec { folder: quarantine, run: name, clean, calls, run_json })
 }
 
 fn inputs(client: &Client, part: &Part, call: &CallRecord, run: &dump::Run, folder: &str) -> Result<(), DumpError> {

@@ -23,7 +23,7 @@ impl Handler<'_> {
             return Err(client_error(ErrorCode::BadState, why));
         }
         let OpenDump { folder, run, clean, calls, run_json } = open;
-        let run = self.open_after_former(&dump::RunSpec { folder, run, clean, calls, run_json, keep_steps: None })?;
+        let run = self.open_after_former(&dump::RunSpec { folder, run, clean, calls, run_json })?;
         let path = run.path().display().to_string();
         let mut state = self.client.state();
         state.dump = Some(Arc::new(run));
