@@ -24,7 +24,7 @@ fn tensor(value: f32) -> TensorBuf {
 
 fn open(folder: PathBuf) -> Run {
     let (run, run_json) = ("run".to_owned(), String::new());
-    Run::open(&RunSpec { folder, run, clean: false, calls: CallsToDump::All, run_json, keep_steps: None }).unwrap()
+    Run::open(&RunSpec { folder, run, clean: false, calls: CallsToDump::All, run_json }).unwrap()
 }
 
 fn write_step(run: &Run, step: u64) {

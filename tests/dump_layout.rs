@@ -21,7 +21,6 @@ fn spec(folder: &Path) -> RunSpec {
         clean: false,
         calls: CallsToDump::All,
         run_json: r#"{"torch": "2.13.0"}"#.to_owned(),
-        keep_steps: None,
     }
 }
 
@@ -330,9 +329,10 @@ fn a_step_written_again_holds_nothing_of_the_old_one() {
 #[test]
 fn only_the_newest_steps_stay_when_asked_and_their_tensors_go_too() {
     let folder = tempfile::tempdir().unwrap();
-    let run = Run::open(&RunSpec { keep_steps: Some(2), ..spec(folder.path()) }).unwrap();
+    let run = Run::open(&spec(folder.path())).unwrap();
     (0..6).for_each(|step| write_step(&run, "g", step));
-    run.flush();
+    drop(run);
+    assert_eq!(gc(folder.path(), Some(2)).unwrap().steps, 4);
     let steps = |folder: &Path| {
         let steps = reader::steps(&folder.join("llama/g/part_0")).unwrap();
         steps.into_iter().map(|step| step.step).collect::<Vec<_>>()

@@ -9,17 +9,11 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::digits::elements;
-use super::scalar::{self, Bounds, Outside, Pair, Stats};
-use super::simd;
-use super::tolerance::Tolerance;
+use super::element::{self, Pair};
+use super::stats::{Counts, Outside, Required, Stats};
+use super::tolerance::{Bounds, Tolerance};
+use super::{number, simd};
 use crate::tensor::{DType, Shape, SharedTensor};
-
-/// Thresholds of [`Counts`].
-pub const ABOVE: [f64; 8] = [0., 1e-4, 1e-3, 1e-2, 0.1, 1., 10., 100.];
-
-/// For each threshold of [`ABOVE`], how many distances are larger. In JSON a map: `{">0": 3, ">0.0001": 1, …}`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts(pub [u64; ABOVE.len()]);
 
 /// Where candidate and reference are told apart.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -36,18 +30,6 @@ pub struct Element {
     /// Likewise.
     #[serde(with = "number")]
     pub candidate: f64,
-}
-
-/// The tolerance that would pass: each the smallest, up to rounding, with the other terms as given. 0 when none is
-/// needed, +∞ when none suffices.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Required {
-    /// With rtol and scale as given.
-    #[serde(with = "number")]
-    pub atol: f64,
-    /// With atol and scale as given.
-    #[serde(with = "number")]
-    pub rtol: f64,
 }
 
 /// The numbers of onnx-diagnostic's `max_diff`: NaN is replaced by 1e10 and ±∞ by ±1.797e308 (`numpy.nan_to_num`) on
@@ -75,6 +57,22 @@ pub struct MaxDiff {
 
 /// All there is to say about one pair of tensors. In JSON, numbers that are not finite are the strings "inf", "-inf"
 /// and "nan", which Python's `float` reads.
+///
+/// ```
+/// use rust_ort::compare::judge;
+/// use rust_ort::tensor::{BadTensor, DType, Shape, TensorView};
+///
+/// let shape = Shape::new([2, 2])?;
+/// let [eager, ort] = [[1_f32, 2., 3., 4.], [1., 2., 3., 4.5]].map(|values| values.map(f32::to_le_bytes));
+/// let reference = TensorView::new(DType::F32, &shape, eager.as_flattened())?;
+/// let candidate = TensorView::new(DType::F32, &shape, ort.as_flattened())?;
+///
+/// let metrics = judge("y", &reference, &candidate, None).metrics.expect("there was a pair");
+/// assert_eq!((metrics.max_abs, metrics.max_rel, metrics.mean_abs), (0.5, 0.125, 0.125));
+/// let worst = metrics.worst.expect("they differ");
+/// assert_eq!((worst.at, worst.reference, worst.candidate), (vec![1, 1], 4., 4.5));
+/// # Ok::<(), BadTensor>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Metrics {
     /// Element type of both.
@@ -156,7 +154,7 @@ fn finish(pair: &Pair<'_>, shape: &Shape, tolerance: &Tolerance, stats: &Stats, 
         cosine: cosine(stats),
         max_reference: stats.max_reference,
         max_rel_to_max: if stats.max_abs == 0. { 0. } else { stats.max_abs / stats.max_reference },
-        max_ulp: scalar::has_ulp(pair.dtype).then_some(stats.max_ulp),
+        max_ulp: element::has_ulp(pair.dtype).then_some(stats.max_ulp),
         above: Counts(stats.above),
         nan_disagreements: stats.nan_disagreements,
         inf_disagreements: stats.inf_disagreements,
@@ -250,61 +248,5 @@ impl fmt::Display for Metrics {
             write!(f, "; rtol {rtol:e} or atol {atol:e} would pass")?;
         }
         Ok(())
-    }
-}
-
-/// f64 as a number, or in JSON as "inf", "-inf" or "nan".
-pub(super) mod number {
-    use serde::{Deserialize, Deserializer, Serializer, de};
-
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Text {
-        Number(f64),
-        Name(String),
-    }
-
-    pub fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
-        if value.is_finite() || !serializer.is_human_readable() {
-            return serializer.serialize_f64(*value);
-        }
-        serializer.serialize_str(match value {
-            value if value.is_nan() => "nan",
-            value if *value > 0. => "inf",
-            _ => "-inf",
-        })
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-        if !deserializer.is_human_readable() {
-            return f64::deserialize(deserializer);
-        }
-        match Text::deserialize(deserializer)? {
-            Text::Number(value) => Ok(value),
-            Text::Name(name) => match name.as_str() {
-                "nan" => Ok(f64::NAN),
-                "inf" => Ok(f64::INFINITY),
-                "-inf" => Ok(f64::NEG_INFINITY),
-                _ => Err(de::Error::custom(format_args!("{name:?}: expected a number, \"inf\", \"-inf\" or \"nan\""))),
-            },
-        }
-    }
-}
-
-impl Serialize for Counts {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(ABOVE.iter().zip(self.0).map(|(threshold, count)| (format!(">{threshold}"), count)))
-    }
-}
-
-impl<'de> Deserialize<'de> for Counts {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let map = std::collections::BTreeMap::<String, u64>::deserialize(deserializer)?;
-        let mut counts = [0; ABOVE.len()];
-        for (count, threshold) in counts.iter_mut().zip(ABOVE) {
-            let key = format!(">{threshold}");
-            *count = *map.get(&key).ok_or_else(|| serde::de::Error::custom(format_args!("counts: no {key:?}")))?;
-        }
-        Ok(Self(counts))
     }
 }

@@ -5,12 +5,15 @@
 
 mod alignment;
 mod digits;
+mod element;
 mod metrics;
+mod number;
 mod opinion;
 mod scalar;
 mod signature;
 #[allow(unsafe_code)]
 mod simd;
+mod stats;
 #[cfg(test)]
 mod tests;
 mod tolerance;
@@ -18,8 +21,9 @@ mod verdict;
 
 pub use alignment::{Alignment, Dim, Kind, Observed, align, distance};
 pub use digits::{distance as distance_text, elements, significant};
-pub use metrics::{ABOVE, Counts, Element, MaxDiff, Metrics, Required};
+pub use metrics::{Element, MaxDiff, Metrics};
 pub use opinion::Opinion;
 pub use signature::signature;
+pub use stats::{ABOVE, Counts, Required};
 pub use tolerance::{BadTolerance, Tolerance};
 pub use verdict::{Summary, TensorVerdict, Verdict, judge, summary};

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::metrics::number;
+use super::number;
 use crate::tensor::SharedTensor;
 
 /// How far reference and candidate are from the same computation in float64.

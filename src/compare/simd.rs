@@ -15,9 +15,10 @@ use std::thread;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
-use super::metrics::ABOVE;
-use super::scalar::{self, Bounds, Numbers, Outside, Pair, Stats};
-use super::tolerance::Tolerance;
+use super::element::{Numbers, Pair};
+use super::scalar;
+use super::stats::{ABOVE, Outside, Stats};
+use super::tolerance::{Bounds, Tolerance};
 use crate::tensor::DType;
 
 /// Numbers in a block: six buffers of them fit the first-level cache.
@@ -155,26 +156,7 @@ fn span_portable<P: Pass>(pair: &Pair<'_>, range: Range<usize>, pass: &P, found:
         pair.reference.slice(from * size..to * size).copy_out(reference);
         pair.candidate.slice(from * size..to * size).copy_out(candidate);
         let (reference, candidate): (&[u8], &[u8]) = (reference, candidate);
-        let widened = match dtype {
-            DType::F32 => widen_f32(reference, candidate, &mut block),
-            DType::F64 => widen_f64(reference, candidate, &mut block),
-            DType::F16 => widen_f16(reference, candidate, &mut block),
-            DType::BF16 => widen_bf16(reference, candidate, &mut block),
-            DType::I8 => widen_exact(reference, candidate, &mut block, |[b]: [u8; 1]| Some((b as i8).into())),
-            DType::U8 => widen_exact(reference, candidate, &mut block, |[b]: [u8; 1]| Some(b.into())),
-            DType::Bool => {
-                widen_exact(reference, candidate, &mut block, |[b]: [u8; 1]| Some(f64::from(u8::from(b != 0))))
-            }
-            DType::I16 => widen_exact(reference, candidate, &mut block, |b| Some(i16::from_le_bytes(b).into())),
-            DType::U16 => widen_exact(reference, candidate, &mut block, |b| Some(u16::from_le_bytes(b).into())),
-            DType::I32 => widen_exact(reference, candidate, &mut block, |b| Some(i32::from_le_bytes(b).into())),
-            DType::U32 => widen_exact(reference, candidate, &mut block, |b| Some(u32::from_le_bytes(b).into())),
-            DType::I64 => widen_exact(reference, candidate, &mut block, |b| exact_i64(i64::from_le_bytes(b))),
-            DType::U64 => {
-                widen_exact(reference, candidate, &mut block, |b| exact_i64(u64::from_le_bytes(b).try_into().ok()?))
-            }
-            _ => false,
-        };
+        let widened = widen(dtype, reference, candidate, &mut block);
         if !(widened && pass.block(&mut block, to - from, from, found)) {
             pass.scalar(&Numbers { dtype, base: from, reference, candidate }, found);
         }
@@ -188,7 +170,28 @@ struct Block {
     max_ulp: u64,
 }
 
-/// Steps between two 32-bit floats; see `scalar::ulp`.
+/// Fills the block; false when the fast way does not apply to this dtype or to one of these numbers.
+#[inline(always)]
+fn widen(dtype: DType, reference: &[u8], candidate: &[u8], block: &mut Block) -> bool {
+    match dtype {
+        DType::F32 => widen_f32(reference, candidate, block),
+        DType::F64 => widen_f64(reference, candidate, block),
+        DType::F16 => widen_f16(reference, candidate, block),
+        DType::BF16 => widen_bf16(reference, candidate, block),
+        DType::I8 => widen_exact(reference, candidate, block, |[b]: [u8; 1]| Some((b as i8).into())),
+        DType::U8 => widen_exact(reference, candidate, block, |[b]: [u8; 1]| Some(b.into())),
+        DType::Bool => widen_exact(reference, candidate, block, |[b]: [u8; 1]| Some(f64::from(u8::from(b != 0)))),
+        DType::I16 => widen_exact(reference, candidate, block, |b| Some(i16::from_le_bytes(b).into())),
+        DType::U16 => widen_exact(reference, candidate, block, |b| Some(u16::from_le_bytes(b).into())),
+        DType::I32 => widen_exact(reference, candidate, block, |b| Some(i32::from_le_bytes(b).into())),
+        DType::U32 => widen_exact(reference, candidate, block, |b| Some(u32::from_le_bytes(b).into())),
+        DType::I64 => widen_exact(reference, candidate, block, |b| exact_i64(i64::from_le_bytes(b))),
+        DType::U64 => widen_exact(reference, candidate, block, |b| exact_i64(u64::from_le_bytes(b).try_into().ok()?)),
+        _ => false,
+    }
+}
+
+/// Steps between two 32-bit floats; see `element::ulp`.
 #[inline(always)]
 fn ulp_32(reference: u32, candidate: u32) -> u32 {
     let on_line = |bits: u32| {
@@ -324,8 +327,7 @@ fn measure(block: &mut Block, n: usize, base: usize, fill_limit: f64, stats: &mu
     let candidates = block.candidate[..padded].as_chunks::<LANES>().0;
 
     let mut sums = [[0_f64; LANES]; 5];
-    let (mut max_apart, mut max_reference, mut max_rel, mut max_filled_rel) =
-        ([0_f64; LANES], [0_f64; LANES], [0_f64; LANES], [0_f64; LANES]);
+    let (mut max_apart, mut max_reference) = ([0_f64; LANES], [0_f64; LANES]);
     // 0·x is 0 for finite x, NaN for others.
     let mut finite = [0_f64; LANES];
     for (reference, candidate) in references.iter().zip(candidates) {
@@ -355,9 +357,19 @@ fn measure(block: &mut Block, n: usize, base: usize, fill_limit: f64, stats: &mu
     stats.filled_sum += add_up(sums[0]);
     stats.max_reference = max(max_reference.into_iter().fold(0., max), stats.max_reference);
     stats.max_ulp = stats.max_ulp.max(block.max_ulp);
-    if max_apart == 0. {
-        return true;
+    if max_apart > 0. {
+        measure_apart(block, n, base, max_apart, stats);
     }
+    true
+}
+
+/// Adds what depends on distances, of a block whose numbers are finite, padded, and at most `max_apart` from each other.
+#[inline(always)]
+fn measure_apart(block: &Block, n: usize, base: usize, max_apart: f64, stats: &mut Stats) {
+    let padded = n.next_multiple_of(LANES);
+    let references = block.reference[..padded].as_chunks::<LANES>().0;
+    let candidates = block.candidate[..padded].as_chunks::<LANES>().0;
+    let (mut max_rel, mut max_filled_rel) = ([0_f64; LANES], [0_f64; LANES]);
     for (reference, candidate) in references.iter().zip(candidates) {
         for lane in 0..LANES {
             let (apart, size) = ((candidate[lane] - reference[lane]).abs(), reference[lane].abs());
@@ -380,7 +392,6 @@ fn measure(block: &mut Block, n: usize, base: usize, fill_limit: f64, stats: &mu
             (stats.filled_max_abs, stats.filled_argmax) = (max_apart, at);
         }
     }
-    true
 }
 
 /// Adds what is outside among the first `n` numbers of a block; false, and nothing done, when one is not finite.

@@ -1,5 +1,6 @@
 //! What counts as equal: one formula, one table.
 
+use displaydoc::Display;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -32,9 +33,8 @@ pub struct Tolerance {
     pub equal_nan: bool,
 }
 
-/// A tolerance that no comparison can use.
-#[derive(Clone, Debug, Error, PartialEq)]
-#[error("tolerance: {term} is {value}; expected a finite number that is at least 0")]
+/// tolerance: {term} is {value}; expected a finite number that is at least 0
+#[derive(Clone, Debug, PartialEq, Display, Error)]
 pub struct BadTolerance {
     /// "atol", "rtol" or "scale".
     pub term: &'static str,
@@ -79,5 +79,47 @@ impl Tolerance {
             }
         }
         Ok(())
+    }
+}
+
+/// A tolerance whose max|r| is known.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    atol: f64,
+    rtol: f64,
+    /// scale·max|r|.
+    pub floor: f64,
+    pub equal_nan: bool,
+}
+
+/// What it takes for one element to be inside.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Needs {
+    /// Distance beyond what is allowed; above 0 exactly when the element is outside.
+    pub excess: f64,
+    /// That term alone, see [`Required`](super::Required); 0 when none is needed.
+    pub atol: f64,
+    pub rtol: f64,
+}
+
+impl Bounds {
+    pub fn new(tolerance: &Tolerance, max_reference: f64) -> Self {
+        let Tolerance { atol, rtol, scale, equal_nan } = *tolerance;
+        Self { atol, rtol, floor: scale * max_reference, equal_nan }
+    }
+
+    /// For finite numbers `apart` from each other, the reference of this `size`.
+    #[inline(always)]
+    pub fn needs(&self, apart: f64, size: f64) -> Needs {
+        let excess = apart - (self.atol + self.rtol * size + self.floor);
+        let over_floor = apart - self.floor;
+        // Rounded up, so that what is reported does pass.
+        let slack = 4. * f64::EPSILON * apart;
+        let (atol, rtol) = (over_floor - self.rtol * size, over_floor - self.atol);
+        Needs {
+            excess,
+            atol: if atol > 0. { atol + slack } else { 0. },
+            rtol: if rtol > 0. { (rtol + slack) / size } else { 0. },
+        }
     }
 }

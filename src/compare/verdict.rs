@@ -23,6 +23,14 @@ pub enum Verdict {
 }
 
 /// A verdict and the facts behind it.
+///
+/// ```
+/// use rust_ort::compare::{TensorVerdict, summary};
+///
+/// let verdicts = [TensorVerdict::not_compared("h", "an integer list"), TensorVerdict::failed("y", "the kernel is missing")];
+/// assert_eq!(verdicts[0].to_string(), "\"h\": not compared: an integer list");
+/// assert_eq!(summary(&verdicts).exit_code(), 2);
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TensorVerdict {
     /// Name of the value.
@@ -64,8 +72,25 @@ impl fmt::Display for TensorVerdict {
 /// `Failed` when dtypes or shapes differ or the tolerance is bad; `Match` when there are no elements.
 /// bool is compared exactly whatever the tolerance.
 ///
-/// Takes private tensors and shared ones, which a client may write meanwhile: then the metrics are of whatever was read,
-/// and two passes may have read different values; nothing else depends on them.
+/// # What it compares
+/// Elements, position by position, both widened to f64, by the formula of [`Tolerance`]; a complex number is two
+/// numbers, an integer beyond 2^53 is subtracted before it is widened. One element outside is a `Mismatch`. What was
+/// found on the way is told whatever the verdict: how far, where first and where worst, and which tolerance would pass
+/// ([`Metrics`]). Two passes, the second over what the first could not rule out; large tensors on several threads, with
+/// sums that have the same bits on any number of them.
+///
+/// # When to use
+/// For every pair of values of which one is held to be right: outputs of a call against eager's, a node's kernel on
+/// eager's inputs, a dumped data set run again. Always give the reference first: the tolerance is relative to it.
+/// Takes private tensors and shared ones, which a client may write meanwhile: then the metrics are of whatever was
+/// read, and two passes may have read different values; nothing else depends on them.
+///
+/// # When not
+/// - A value that has no counterpart is [`TensorVerdict::not_compared`], one that could not be computed
+///   [`TensorVerdict::failed`]: neither is ever a pass.
+/// - Of two results that are both rounded, neither right, [`Opinion`](super::Opinion) tells which is nearer to float64.
+/// - Lists of results whose names do not say what belongs together are paired by [`align`](super::align()) first.
+/// - Nothing is cast: tensors of two dtypes fail, and so does a shape that could be broadcast.
 ///
 /// ```
 /// use rust_ort::compare::{Tolerance, Verdict, judge};

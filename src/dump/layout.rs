@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::DumpError;
+use super::error::DumpError;
 use crate::base::files::TEMPORARY_PREFIX;
 use crate::compare::{Summary, TensorVerdict};
 use crate::tensor::TensorDesc;
@@ -268,9 +268,15 @@ pub(super) fn schema(name: &str) -> (&'static str, Value) {
 }
 
 pub(super) fn to_json(value: &impl Serialize) -> Vec<u8> {
-    let mut bytes = serde_json::to_vec_pretty(value).expect("our types have string keys and write to memory");
-    bytes.push(b'\n');
+    let mut bytes = Vec::new();
+    write_json(value, &mut bytes).expect("our types have string keys, and memory takes all");
     bytes
+}
+
+/// As [`to_json`], without the whole text in memory.
+pub(super) fn write_json(value: &impl Serialize, mut out: impl io::Write) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut out, value)?;
+    out.write_all(b"\n")
 }
 
 /// The schema in `run.json` of a folder; None when it is no dump of ours, whatever its version.

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -43,8 +44,9 @@ pub struct NodeRow {
     pub name: String,
     /// The FX node's operator, such as `aten.mm.default`.
     pub op: String,
-    /// Operators of the ONNX nodes behind it, in the model's order.
-    pub onnx_ops: Vec<String>,
+    /// Operators of the ONNX nodes behind it, in the model's order. Rows of one FX node share the list.
+    #[serde(with = "operators")]
+    pub onnx_ops: Arc<[String]>,
     /// Index in the model of the ONNX node that makes the value; −1 when there is none.
     pub onnx_index: i64,
     /// Path of the module, such as `model.layers.0.mlp`, or empty.
@@ -73,6 +75,21 @@ pub struct NodeRow {
     pub cumulative: TensorVerdict,
     /// Of a local mismatch: how far both are from float64.
     pub float64: Option<Opinion>,
+}
+
+/// A shared list in JSON: as any other list.
+mod operators {
+    use std::sync::Arc;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(list: &Arc<[String]>, serializer: S) -> Result<S::Ok, S::Error> {
+        list.as_ref().serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<[String]>, D::Error> {
+        Vec::deserialize(deserializer).map(Arc::from)
+    }
 }
 
 /// One node whose kernel gave something else than eager, to be run again by any runtime.

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::DumpError;
+use super::error::DumpError;
 use super::layout::{self, COMPARISON_SCHEMA, Comparison, DATA_SET_SCHEMA, DataSet, MANIFEST_FILE, Role};
 use super::nodes::{NODES_SCHEMA, NodeTable};
 use crate::compare::Summary;
@@ -130,7 +130,6 @@ pub enum Place {
 ///     clean: false,
 ///     calls: CallsToDump::All,
 ///     run_json: "{}".into(),
-///     keep_steps: None,
 /// })?;
 /// let graph = GraphRecord {
 ///     graph: GraphId::from_bytes([7; 32]),

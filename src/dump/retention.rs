@@ -8,9 +8,10 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::DumpError;
+use super::error::DumpError;
 use super::layout::{self, Kind, MANIFEST_FILE, MODEL_FILE, TENSORS_FOLDER};
 use super::nodes::{remove_nodes, reproductions};
+use super::owner::{check_ours, hold};
 use super::reader::{self, Completeness, RunEntry, StepEntry};
 use super::store::{blob_path, remove_if_there, remove_if_unreferenced};
 
@@ -64,7 +65,7 @@ pub fn gc(folder: &Path, keep: Option<usize>) -> Result<Removed, DumpError> {
         return Err(DumpError::NoRuns { path: folder.to_owned() });
     }
     for run in runs {
-        match super::hold(&run.path) {
+        match hold(&run.path) {
             Ok(_held) => gc_run(run, keep, &mut removed)?,
             Err(DumpError::Busy { path }) => removed.keep(&path, "it is being written"),
             Err(error) => return Err(error),
@@ -92,6 +93,21 @@ fn gc_run(run: RunEntry, keep: Option<usize>, removed: &mut Removed) -> Result<(
         }
     }
     Ok(())
+}
+
+/// Removes a dump of ours, of whatever version, that nobody writes and that holds nothing else. Errors:
+/// [`DumpError::NotOurs`], [`DumpError::Busy`], [`DumpError::Stranger`], [`DumpError::Io`].
+pub(super) fn remove_run(folder: &Path) -> Result<(), DumpError> {
+    let facts = folder.symlink_metadata().map_err(DumpError::io(folder, "read"))?;
+    if !facts.is_dir() {
+        return Err(DumpError::NotOurs { path: folder.to_owned() });
+    }
+    let _held = hold(folder)?;
+    check_ours(folder, false)?;
+    if let Some(stranger) = stranger_below(folder, Kind::Run).map_err(DumpError::io(folder, "list"))? {
+        return Err(DumpError::Stranger { path: folder.to_owned(), stranger });
+    }
+    fs::remove_dir_all(folder).map_err(DumpError::io(folder, "remove"))
 }
 
 /// Remove blobs that no data set holds.
@@ -141,10 +157,6 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>, DumpError> {
 }
 
 /// All but the newest `keep` complete steps of a part go, with their verdicts and the tensors that only they held.
-pub(super) fn keep_newest(part: &Path, keep: usize) -> io::Result<()> {
-    old_steps(part, keep, &mut Removed::default())
-}
-
 fn old_steps(part: &Path, keep: usize, removed: &mut Removed) -> io::Result<()> {
     let mut complete: Vec<_> =
         reader::steps(part)?.into_iter().filter(|step| step.state == Completeness::Complete).collect();
@@ -175,11 +187,7 @@ fn stranger(part: &Path, step: &StepEntry) -> io::Result<Option<PathBuf>> {
     Ok(None)
 }
 
-/// The first thing in a run that we did not write.
-pub(super) fn stranger_in(run: &Path) -> io::Result<Option<PathBuf>> {
-    stranger_below(run, Kind::Run)
-}
-
+/// The first thing in a folder of this kind that we did not write.
 fn stranger_below(folder: &Path, kind: Kind) -> io::Result<Option<PathBuf>> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;

@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::writer::lock;
 use crate::base::files::write_whole_as;
+use crate::base::sync::lock;
 use crate::onnx::tensor_header;
 use crate::tensor::SharedTensor;
 

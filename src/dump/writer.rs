@@ -4,18 +4,18 @@
 use std::any::Any;
 use std::collections::VecDeque;
 use std::fs;
-use std::io;
+use std::io::{self, BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::layout::{self, COMPARISON_SCHEMA, Comparison, DataSet, FileEntry, Role};
 use super::nodes::{NodeReproduction, NodeTable, remove_nodes};
-use super::retention;
 use super::store::Store;
-use crate::base::files::write_whole;
+use crate::base::files::{write_whole, write_whole_as};
 use crate::base::ids::ValueName;
+use crate::base::sync::lock;
 use crate::compare::{TensorVerdict, summary};
 use crate::tensor::{SharedTensor, TensorBuf};
 
@@ -180,7 +180,6 @@ impl Queue {
 pub(super) struct Shared {
     pub queue: Queue,
     pub store: Store,
-    pub keep_steps: Option<usize>,
     pub report: Mutex<Progress>,
 }
 
@@ -203,9 +202,25 @@ impl Shared {
 
     /// Write a file; what fails is lost and told. Returns whether it is there.
     pub(super) fn write(&self, path: &Path, bytes: &[u8]) -> bool {
-        match write_whole(path, 0o644, &[bytes]) {
-            Ok(()) => {
-                self.count(bytes.len() as u64);
+        self.written(path, write_whole(path, 0o644, &[bytes]).map(|()| bytes.len() as u64))
+    }
+
+    /// The same of a table whose text may be much larger than the table: lists that its rows share stand there in full.
+    fn write_table(&self, path: &Path, table: &NodeTable) -> bool {
+        let written = write_whole_as(path, 0o644, |file| {
+            let mut out = BufWriter::new(&mut *file);
+            layout::write_json(table, &mut out)?;
+            out.flush()?;
+            drop(out);
+            Ok((path.to_owned(), file.metadata()?.len()))
+        });
+        self.written(path, written)
+    }
+
+    fn written(&self, path: &Path, n_bytes: io::Result<u64>) -> bool {
+        match n_bytes {
+            Ok(n_bytes) => {
+                self.count(n_bytes);
                 true
             }
             Err(error) => {
@@ -289,7 +304,7 @@ impl Shared {
                 self.lose(format!("{}: reproduction of {:?}: {error}", part_folder.display(), reproduction.node));
             }
         }
-        self.write(&part_folder.join(layout::nodes_file(table.step)), &layout::to_json(table));
+        self.write_table(&part_folder.join(layout::nodes_file(table.step)), table);
     }
 
     /// A folder in ONNX's own test layout; the model goes last, so that a folder with a model is whole.
@@ -312,11 +327,6 @@ impl Shared {
     fn finish(&self, step: &StepState) {
         let json = layout::to_json(&*lock(&step.manifest));
         self.write(&step.folder.join(layout::MANIFEST_FILE), &json);
-        if let Some(keep) = self.keep_steps
-            && let Err(error) = retention::keep_newest(&step.part_folder, keep)
-        {
-            tracing::warn!(%error, "dump: old steps stay");
-        }
     }
 
     /// The thread's life: until the queue is closed and empty, or ended. However it ends, nobody waits for it any more.
@@ -356,11 +366,6 @@ impl Drop for Gone<'_> {
             self.0.lose(format!("{}: {GONE}", file.display()));
         }
     }
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Every change of the state is complete before anything that could panic.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -411,7 +416,7 @@ mod tests {
 
     fn shared(limit_bytes: usize) -> Shared {
         let store = Store::new(PathBuf::from("/nonexistent"));
-        Shared { queue: Queue::new(limit_bytes), store, keep_steps: None, report: Mutex::default() }
+        Shared { queue: Queue::new(limit_bytes), store, report: Mutex::default() }
     }
 
     #[test]

@@ -18,7 +18,6 @@ pub fn open(folder: &Path, run_json: &str) -> Run {
         clean: false,
         calls: CallsToDump::All,
         run_json: run_json.to_owned(),
-        keep_steps: None,
     })
     .unwrap()
 }

@@ -104,8 +104,8 @@ impl PostMortem {
             paths::make_private(private).map_err(|source| io_error(private, source))?;
         }
         old_state::remove_surplus_quarantine(&quarantine);
-        let (clean, calls, keep_steps) = (false, CallsToDump::All, None);
-        dump::Run::open(&dump::RunSpec { folder: quarantine, run: name, clean, calls, run_json, keep_steps })
+        let (clean, calls) = (false, CallsToDump::All);
+        dump::Run::open(&dump::RunSpec { folder: quarantine, run: name, clean, calls, run_json })
     }
 
     fn bury(&self, executor: &Executor, victim: &Victim, cause: &str, saved: Saved) -> WireError {

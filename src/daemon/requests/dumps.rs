@@ -18,7 +18,7 @@ pub fn open(at: &Connected<'_>, open: OpenDump) -> Answer {
         return Err(client_error(ErrorCode::BadState, why));
     }
     let OpenDump { folder, run, clean, calls, run_json } = open;
-    let run = open_after_former(at, &dump::RunSpec { folder, run, clean, calls, run_json, keep_steps: None })?;
+    let run = open_after_former(at, &dump::RunSpec { folder, run, clean, calls, run_json })?;
     let path = run.path().display().to_string();
     let mut state = at.client.state();
     state.dump = Some(Arc::new(run));

@@ -282,7 +282,7 @@ impl<'a> Batch<'a> {
             index: 0,
             name: name.to_owned(),
             op: origin.op,
-            onnx_ops: origin.onnx_ops,
+            onnx_ops: origin.onnx_ops.into(),
             onnx_index: origin.onnx_index,
             module: origin.module,
             source: origin.source,

@@ -1,0 +1,128 @@
+//! What the two passes over a pair of tensors find: sums, maxima and counts, to be merged span by span.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use super::number;
+
+/// Thresholds of [`Counts`].
+pub const ABOVE: [f64; 8] = [0., 1e-4, 1e-3, 1e-2, 0.1, 1., 10., 100.];
+
+/// For each threshold of [`ABOVE`], how many distances are larger. In JSON a map: `{">0": 3, ">0.0001": 1, …}`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts(pub [u64; ABOVE.len()]);
+
+/// The tolerance that would pass: each the smallest, up to rounding, with the other terms as given. 0 when none is
+/// needed, +∞ when none suffices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Required {
+    /// With rtol and scale as given.
+    #[serde(with = "number")]
+    pub atol: f64,
+    /// With atol and scale as given.
+    #[serde(with = "number")]
+    pub rtol: f64,
+}
+
+/// What one pass finds. "filled": after NaN and ±∞ were replaced as [`MaxDiff`](super::MaxDiff) says.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Stats {
+    pub measured: u64,
+    pub max_abs: f64,
+    pub argmax_abs: Option<u64>,
+    pub max_rel: f64,
+    pub max_reference: f64,
+    pub max_ulp: u64,
+    pub sum_abs: f64,
+    pub sum_squares: f64,
+    pub sum_reference: f64,
+    pub sum_candidate: f64,
+    pub sum_product: f64,
+    pub above: [u64; ABOVE.len()],
+    pub nan_disagreements: u64,
+    pub inf_disagreements: u64,
+    pub both_nan: u64,
+    pub filled_max_abs: f64,
+    pub filled_argmax: Option<u64>,
+    pub filled_max_rel: f64,
+    pub filled_sum: f64,
+    pub filled_above: [u64; ABOVE.len()],
+}
+
+impl Stats {
+    /// Adds what was found further on.
+    pub fn merge(&mut self, later: &Stats) {
+        if later.max_abs > self.max_abs {
+            (self.max_abs, self.argmax_abs) = (later.max_abs, later.argmax_abs);
+        }
+        if later.filled_max_abs > self.filled_max_abs {
+            (self.filled_max_abs, self.filled_argmax) = (later.filled_max_abs, later.filled_argmax);
+        }
+        for (mine, theirs) in [
+            (&mut self.max_rel, later.max_rel),
+            (&mut self.max_reference, later.max_reference),
+            (&mut self.filled_max_rel, later.filled_max_rel),
+        ] {
+            *mine = mine.max(theirs);
+        }
+        self.max_ulp = self.max_ulp.max(later.max_ulp);
+        for (mine, theirs) in [
+            (&mut self.sum_abs, later.sum_abs),
+            (&mut self.sum_squares, later.sum_squares),
+            (&mut self.sum_reference, later.sum_reference),
+            (&mut self.sum_candidate, later.sum_candidate),
+            (&mut self.sum_product, later.sum_product),
+            (&mut self.filled_sum, later.filled_sum),
+        ] {
+            *mine += theirs;
+        }
+        self.measured += later.measured;
+        self.nan_disagreements += later.nan_disagreements;
+        self.inf_disagreements += later.inf_disagreements;
+        self.both_nan += later.both_nan;
+        let counts = self.above.iter_mut().chain(&mut self.filled_above);
+        counts.zip(later.above.into_iter().chain(later.filled_above)).for_each(|(mine, theirs)| *mine += theirs);
+    }
+}
+
+/// What the second pass finds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Outside {
+    pub count: u64,
+    pub first: Option<u64>,
+    pub worst: Option<u64>,
+    pub worst_excess: f64,
+    pub required: Required,
+}
+
+impl Outside {
+    /// Adds what was found further on.
+    pub fn merge(&mut self, later: &Outside) {
+        self.count += later.count;
+        self.first = self.first.or(later.first);
+        self.required.atol = self.required.atol.max(later.required.atol);
+        self.required.rtol = self.required.rtol.max(later.required.rtol);
+        if later.worst_excess > self.worst_excess {
+            (self.worst, self.worst_excess) = (later.worst, later.worst_excess);
+        }
+    }
+}
+
+impl Serialize for Counts {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(ABOVE.iter().zip(self.0).map(|(threshold, count)| (format!(">{threshold}"), count)))
+    }
+}
+
+impl<'de> Deserialize<'de> for Counts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let map = BTreeMap::<String, u64>::deserialize(deserializer)?;
+        let mut counts = [0; ABOVE.len()];
+        for (count, threshold) in counts.iter_mut().zip(ABOVE) {
+            let key = format!(">{threshold}");
+            *count = *map.get(&key).ok_or_else(|| de::Error::custom(format_args!("counts: no {key:?}")))?;
+        }
+        Ok(Self(counts))
+    }
+}

@@ -1,0 +1,401 @@
+//! One client's dump, open: what it hands over, on disk at once or by the writer's thread.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::error::DumpError;
+use super::layout::{
+    self, DATA_SET_SCHEMA, DataSet, Incomplete, PARTS_SCHEMA, PROVENANCE_SCHEMA, RUN_SCHEMA, Role, TENSORS_FOLDER,
+    check_name, schema,
+};
+use super::nodes::{NodeReproduction, NodeTable, remove_nodes};
+use super::owner::{check_ours, hold};
+use super::reader;
+use super::retention::{Removed, remove_run, unreferenced};
+use super::store::{Store, remove_if_there};
+use super::writer::{FlushReport, GONE, Job, Queue, Shared, StepState};
+use crate::base::files::write_whole;
+use crate::base::ids::{GraphId, StepId, ValueName};
+use crate::base::sync::lock;
+use crate::compare::TensorVerdict;
+use crate::protocol::control::CallsToDump;
+use crate::tensor::SharedTensor;
+
+/// Copies of tensors that may wait for the disk; whoever hands over more waits.
+const QUEUE_BYTES: usize = 1 << 30;
+
+/// Time for writing down that a dump is incomplete.
+const TELL: Duration = Duration::from_secs(2);
+
+/// Where a dump goes and what it keeps.
+#[derive(Clone, Debug)]
+pub struct RunSpec {
+    /// Folder of dumps; created when missing.
+    pub folder: PathBuf,
+    /// Folder name below it.
+    pub run: String,
+    /// Remove `<folder>/<run>` first, if it is a dump of ours and nothing else is in it. Without it a dump of ours is carried on.
+    pub clean: bool,
+    /// Which calls.
+    pub calls: CallsToDump,
+    /// Versions, devices, options, start: a JSON object.
+    pub run_json: String,
+}
+
+/// One AOT graph on its way to disk.
+#[derive(Clone, Debug)]
+pub struct GraphRecord<'a> {
+    /// Content hash.
+    pub graph: GraphId,
+    /// torch's name of it, e.g. "0_0-forward".
+    pub name: &'a str,
+    /// "forward", "backward" or "inference".
+    pub direction: &'a str,
+    /// As Dynamo captured it.
+    pub dynamo_text: &'a str,
+    /// Forward and backward together; "" where there is none.
+    pub joint_text: &'a str,
+    /// What was compiled.
+    pub fx_text: &'a str,
+    /// The partition.
+    pub parts_json: &'a str,
+}
+
+/// One client's dump. Methods may be called from several threads. Dropping it waits for the writer thread.
+///
+/// ```
+/// use rust_ort::base::ids::StepId;
+/// use rust_ort::dump::reader::{Completeness, steps};
+/// use rust_ort::dump::{CallsToDump, DumpError, Run, RunSpec};
+/// use rust_ort::tensor::TensorBuf;
+///
+/// # let folder = tempfile::tempdir().expect("a folder");
+/// let (folder, run_json) = (folder.path().to_owned(), String::new());
+/// let run = Run::open(&RunSpec { folder, run: "mine".into(), clean: false, calls: CallsToDump::All, run_json })?;
+///
+/// let x = TensorBuf::from_f32([2], &[1., 2.]).expect("two elements");
+/// let step = run.begin_step("0_0-forward", 0, StepId(3), &[("x".to_owned(), x.shared())])?;
+/// // Here the call runs: what it read is on disk, should it never end.
+/// run.actuals(&step, &[("y".to_owned(), x.shared())]);
+/// run.finish(&step);
+/// assert!(run.flush().lost.is_empty());
+///
+/// let part = step.path().parent().expect("part_0");
+/// let found = &steps(part).expect("a folder")[0];
+/// assert_eq!((found.step, found.n_inputs, found.n_actuals, &found.state), (3, 1, 1, &Completeness::Complete));
+/// # Ok::<(), DumpError>(())
+/// ```
+pub struct Run {
+    folder: PathBuf,
+    calls: CallsToDump,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    /// Folder name → the graph in it.
+    graphs: Mutex<HashMap<String, GraphId>>,
+    /// (folder name, part) → first step begun.
+    first: Mutex<HashMap<(String, u32), StepId>>,
+    /// Its lock says that this dump is being written.
+    _lock: File,
+}
+
+/// A data set being written. It stays incomplete until [`Run::finish`].
+#[derive(Clone, Debug)]
+pub struct StepFolder(Arc<StepState>);
+
+impl StepFolder {
+    /// `…/test_data_set_<step>`.
+    pub fn path(&self) -> &Path {
+        &self.0.folder
+    }
+}
+
+impl Run {
+    /// Create or carry on `<folder>/<run>` and start its writer thread. Errors: [`DumpError`].
+    pub fn open(spec: &RunSpec) -> Result<Run, DumpError> {
+        check_name("run", &spec.run)?;
+        let run_json = layout::with_facts("run.json", &spec.run_json, &[schema(RUN_SCHEMA)])?;
+        let parent = std::path::absolute(&spec.folder).map_err(DumpError::io(&spec.folder, "find"))?;
+        let folder = parent.join(&spec.run);
+        if spec.clean && folder.symlink_metadata().is_ok() {
+            remove_run(&folder)?;
+            let tensors = parent.join(TENSORS_FOLDER);
+            if tensors.is_dir() {
+                unreferenced(&tensors, &mut Removed::default())?;
+            }
+        }
+        fs::create_dir_all(&folder).map_err(DumpError::io(&folder, "create"))?;
+        let held = hold(&folder)?;
+        check_ours(&folder, true)?;
+        let run_file = folder.join(layout::RUN_FILE);
+        write_whole(&run_file, 0o644, &[&run_json]).map_err(DumpError::io(&run_file, "write"))?;
+
+        let shared = Arc::new(Shared {
+            queue: Queue::new(QUEUE_BYTES),
+            store: Store::new(parent.join(TENSORS_FOLDER)),
+            report: Mutex::default(),
+        });
+        let worker = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name("dump-writer".to_owned()).spawn(move || worker.work());
+        let thread = Some(thread.map_err(DumpError::io(&folder, "start the writer thread of"))?);
+        let (graphs, first) = Default::default();
+        Ok(Run { folder, calls: spec.calls, shared, thread, graphs, first, _lock: held })
+    }
+
+    /// `<folder>/<run>`, absolute.
+    pub fn path(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Write the graph's texts and partition; on disk on return, or lost and told. Returns the graph's folder name:
+    /// its own, or with `.2`, `.3` … when another graph has it (torch counts from 0 again after a reset). A graph that
+    /// is there already keeps its folder. Errors: [`DumpError::BadName`], [`DumpError::BadJson`].
+    pub fn graph(&self, record: &GraphRecord<'_>) -> Result<String, DumpError> {
+        check_name("graph", record.name)?;
+        let name = self.folder_of(record);
+        let facts = [
+            schema(PARTS_SCHEMA),
+            ("graph_id", Value::from(record.graph.to_string())),
+            ("name", Value::from(record.name)),
+            ("direction", Value::from(record.direction)),
+        ];
+        let parts = layout::with_facts(layout::PARTS_FILE, record.parts_json, &facts)?;
+        let folder = self.folder.join(&name);
+        if self.make(&folder) {
+            let texts =
+                [("dynamo.txt", record.dynamo_text), ("joint.txt", record.joint_text), ("fx.txt", record.fx_text)];
+            for (file, text) in texts.into_iter().filter(|(_, text)| !text.is_empty()) {
+                self.shared.write(&folder.join(file), text.as_bytes());
+            }
+            self.shared.write(&folder.join(layout::PARTS_FILE), &parts);
+        }
+        Ok(name)
+    }
+
+    fn folder_of(&self, record: &GraphRecord<'_>) -> String {
+        let mut graphs = lock(&self.graphs);
+        let mut name = record.name.to_owned();
+        for n in 2_u64.. {
+            let holder = graphs.get(&name).copied().or_else(|| graph_on_disk(&self.folder.join(&name)));
+            if holder.is_none_or(|holder| holder == record.graph) {
+                break;
+            }
+            name = format!("{}.{n}", record.name);
+        }
+        graphs.insert(name.clone(), record.graph);
+        name
+    }
+
+    /// Write a part's model and provenance; on disk on return, or lost and told. `graph`: a folder name that
+    /// [`Run::graph`] gave. Errors: [`DumpError::BadName`], [`DumpError::BadJson`].
+    pub fn part(&self, graph: &str, part: u32, model: &[u8], provenance_json: &str) -> Result<(), DumpError> {
+        let folder = self.part_folder(graph, part)?;
+        let provenance = layout::with_facts("provenance.json", provenance_json, &[schema(PROVENANCE_SCHEMA)])?;
+        if self.make(&folder) {
+            self.shared.write(&folder.join(layout::MODEL_FILE), model);
+            self.shared.write(&folder.join("provenance.json"), &provenance);
+        }
+        Ok(())
+    }
+
+    /// Write a part's model after the precision pass. As [`Run::part`].
+    pub fn precision(&self, graph: &str, part: u32, model: &[u8]) -> Result<(), DumpError> {
+        self.beside_model(graph, part, "model.precision.onnx", model)
+    }
+
+    /// Write a part's model as ONNX Runtime optimized it. As [`Run::part`].
+    pub fn optimized(&self, graph: &str, part: u32, model: &[u8]) -> Result<(), DumpError> {
+        self.beside_model(graph, part, "model.ort.onnx", model)
+    }
+
+    fn beside_model(&self, graph: &str, part: u32, file: &str, model: &[u8]) -> Result<(), DumpError> {
+        let folder = self.part_folder(graph, part)?;
+        if self.make(&folder) {
+            self.shared.write(&folder.join(file), model);
+        }
+        Ok(())
+    }
+
+    /// Whether this call is one of those to dump. The first call is the first that was begun: a dump may be opened
+    /// after a graph has run.
+    pub fn wants(&self, graph: &str, part: u32, step: StepId) -> bool {
+        match self.calls {
+            CallsToDump::None => false,
+            CallsToDump::All => true,
+            CallsToDump::First => lock(&self.first).get(&(graph.to_owned(), part)).is_none_or(|&first| first == step),
+        }
+    }
+
+    /// Write the inputs of a call, in the model's order; on disk on return, or lost and told. A data set that is there
+    /// already is replaced. Errors: [`DumpError::BadName`].
+    pub fn begin_step(
+        &self,
+        graph: &str,
+        part: u32,
+        step: StepId,
+        inputs: &[(ValueName, SharedTensor<'_>)],
+    ) -> Result<StepFolder, DumpError> {
+        let part_folder = self.part_folder(graph, part)?;
+        lock(&self.first).entry((graph.to_owned(), part)).or_insert(step);
+        let manifest = DataSet {
+            schema: DATA_SET_SCHEMA.to_owned(),
+            graph: graph.to_owned(),
+            part,
+            step: step.0,
+            inputs: Vec::new(),
+            references: Vec::new(),
+            actuals: Vec::new(),
+            comparison: None,
+            lost: Vec::new(),
+        };
+        let folder = part_folder.join(layout::step_folder(step.0));
+        let state = StepState { folder, part_folder, manifest: Mutex::new(manifest) };
+        if let Err(error) = empty_step(&state, step.0) {
+            self.shared.lose_of(&state, format!("{}: {error}", state.folder.display()));
+        }
+        for (index, (name, tensor)) in inputs.iter().enumerate() {
+            self.shared.put(&state, Role::Input, index, name, tensor);
+        }
+        Ok(StepFolder(Arc::new(state)))
+    }
+
+    /// Hand over what eager gave, in the model's order. Copies; waits only when the queue is full.
+    pub fn references(&self, step: &StepFolder, outputs: &[(ValueName, SharedTensor<'_>)]) {
+        self.tensors(step, Role::Reference, outputs);
+    }
+
+    /// Hand over what ONNX Runtime gave, in the model's order. Copies; waits only when the queue is full.
+    pub fn actuals(&self, step: &StepFolder, outputs: &[(ValueName, SharedTensor<'_>)]) {
+        self.tensors(step, Role::Actual, outputs);
+    }
+
+    fn tensors(&self, step: &StepFolder, role: Role, tensors: &[(ValueName, SharedTensor<'_>)]) {
+        for (index, (name, tensor)) in tensors.iter().enumerate() {
+            let (step, name, tensor) = (Arc::clone(&step.0), name.clone(), tensor.to_owned());
+            self.shared.hand_over(Job::Tensor { step, role, index, name, tensor });
+        }
+    }
+
+    /// Hand over the verdicts of a call.
+    pub fn comparison(&self, step: &StepFolder, verdicts: &[TensorVerdict]) {
+        self.shared.hand_over(Job::Comparison { step: Arc::clone(&step.0), verdicts: verdicts.to_vec() });
+    }
+
+    /// Hand over the nodes of a part in one call, and models of those that went wrong. Replaces what is there of this
+    /// call. Errors: [`DumpError::BadName`].
+    pub fn nodes(&self, table: NodeTable, reproductions: Vec<NodeReproduction>) -> Result<(), DumpError> {
+        let part_folder = self.part_folder(&table.graph, table.part)?;
+        if self.make(&part_folder) {
+            self.shared.hand_over(Job::Nodes { part_folder, table, reproductions });
+        }
+        Ok(())
+    }
+
+    /// Nothing more comes for this data set: its manifest is written after everything handed over for it.
+    pub fn finish(&self, step: &StepFolder) {
+        self.shared.hand_over(Job::Finish { step: Arc::clone(&step.0) });
+    }
+
+    /// Drops `kept` when everything handed over so far is on disk or lost: what counts its bytes, say.
+    pub fn keep_until_written(&self, kept: impl Any + Send) {
+        self.shared.hand_over(Job::Kept(Box::new(kept)));
+    }
+
+    /// Waits until everything handed over so far is on disk or lost; [`Run::flush`] tells what was lost.
+    pub fn wait(&self) {
+        let (until, written) = mpsc::channel::<()>();
+        self.keep_until_written(until);
+        // It ends with the other side.
+        let _ = written.recv();
+    }
+
+    /// Wait until everything handed over so far is on disk or lost, and tell. Of a dump that has ended, or whose writer
+    /// thread has, that is told as a loss, every time.
+    pub fn flush(&self) -> FlushReport {
+        let (reply, answer) = mpsc::channel();
+        // One that is not taken is dropped, and so answered.
+        drop(self.shared.queue.push(Job::Flush(reply)));
+        answer.recv().unwrap_or_else(|_| {
+            let mut report = self.shared.take_report();
+            report.lost.push(format!("{}: {GONE}", self.folder.display()));
+            report
+        })
+    }
+
+    /// Ends the dump: what was handed over is written within `limit`. Returns the files that are not, which are then
+    /// told in the log and in `incomplete.json`, too; what is handed over later is lost. A second time returns nothing.
+    pub fn end_within(&self, limit: Duration) -> Vec<PathBuf> {
+        let left = self.shared.queue.end_within(limit);
+        if let Some(first) = left.first() {
+            let (n, run) = (left.len(), self.folder.display().to_string());
+            tracing::error!(run, n, first = %first.display(), "dump: ended before everything was written");
+            self.tell_incomplete(&left);
+        }
+        left
+    }
+
+    /// On a thread of its own: a disk that did not take the rest in time may not take this either.
+    fn tell_incomplete(&self, left: &[PathBuf]) {
+        let missing = left.iter().map(|path| path.strip_prefix(&self.folder).unwrap_or(path).to_owned()).collect();
+        let json = layout::to_json(&Incomplete::new(missing));
+        let path = self.folder.join(layout::INCOMPLETE_FILE);
+        let (done, waiting) = mpsc::channel();
+        let write = move || drop(done.send(write_whole(&path, 0o644, &[&json])));
+        let started = std::thread::Builder::new().name("dump-incomplete".to_owned()).spawn(write);
+        let written = started.map_err(|error| error.to_string()).and_then(|_| {
+            let told = waiting.recv_timeout(TELL).map_err(|_| "the disk does not answer".to_owned())?;
+            told.map_err(|error| error.to_string())
+        });
+        if let Err(error) = written {
+            tracing::error!(run = %self.folder.display(), error, "dump: that it is incomplete could not be written there");
+        }
+    }
+
+    fn part_folder(&self, graph: &str, part: u32) -> Result<PathBuf, DumpError> {
+        check_name("graph", graph)?;
+        Ok(self.folder.join(graph).join(layout::part_folder(part)))
+    }
+
+    fn make(&self, folder: &Path) -> bool {
+        let made = fs::create_dir_all(folder);
+        if let Err(error) = &made {
+            self.shared.lose(format!("{}: {error}", folder.display()));
+        }
+        made.is_ok()
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.shared.queue.close();
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!(run = %self.folder.display(), "dump: the writer thread panicked; what it had is lost");
+        }
+    }
+}
+
+/// An empty folder for the data set; a manifest goes first, so that the rest does not read as whole.
+fn empty_step(state: &StepState, step: u64) -> io::Result<()> {
+    fs::create_dir_all(&state.folder)?;
+    remove_if_there(&state.folder.join(layout::MANIFEST_FILE))?;
+    remove_if_there(&state.part_folder.join(layout::comparison_file(step)))?;
+    remove_nodes(&state.part_folder, step)?;
+    for role in Role::ALL {
+        for (_, path) in reader::tensors(&state.folder, role)? {
+            remove_if_there(&path)?;
+        }
+    }
+    Ok(())
+}
+
+fn graph_on_disk(folder: &Path) -> Option<GraphId> {
+    let parts: Value = serde_json::from_slice(&fs::read(folder.join(layout::PARTS_FILE)).ok()?).ok()?;
+    parts.get("graph_id")?.as_str()?.parse().ok()
+}
