@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::tenant::{Part, Tenancy};
 use crate::base::ids::PartHandle;
 use crate::protocol::message::WireError;
-use crate::runtime::{BoundCall, wire_error_of_shm};
+use crate::runtime::BoundCall;
 use crate::shm::{Counter, ExecutorLane, Failure, RawRecord, Wake};
 
 /// Bound calls kept for each part: a client's allocator goes round among a few blocks.
@@ -68,7 +68,7 @@ struct Bound {
 impl Bindings {
     fn serve(&mut self, lane: &ExecutorLane, tenancy: &Tenancy) -> Result<u64, WireError> {
         self.forget_old(tenancy);
-        lane.read(&mut self.record).map_err(|error| wire_error_of_shm(&error)).inspect_err(|_| count_error(tenancy))?;
+        lane.read(&mut self.record).map_err(WireError::from).inspect_err(|_| count_error(tenancy))?;
         tenancy.counters.add(Counter::NodesInEager, self.record.eager_nodes.into());
         let bound = Self::bound(&mut self.bound, &self.record, tenancy).inspect_err(|_| count_error(tenancy))?;
         lane.set_running(true);
@@ -88,7 +88,7 @@ impl Bindings {
         match calls.iter().position(|bound| bound.record.same_run(record)) {
             Some(index) => calls[..=index].rotate_right(1),
             None => {
-                let parsed = record.parse().map_err(|error| wire_error_of_shm(&error))?;
+                let parsed = record.parse()?;
                 let part = tenancy.part(record.handle)?;
                 let call = Arc::clone(&part.session).bind(tenancy.lease(&parsed)?, &tenancy.stop)?;
                 calls.truncate(BOUND_CALLS - 1);

@@ -6,7 +6,7 @@ pub mod ort;
 mod outline;
 mod stop;
 
-pub use error::{ExecutorError, NO_ERROR_CODE, wire_error_of_shm};
+pub use error::{ExecutorError, NO_ERROR_CODE};
 pub use outline::ModelOutline;
 pub use stop::{StopToken, Terminate};
 

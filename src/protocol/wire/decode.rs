@@ -8,7 +8,7 @@ use super::super::message::{
 };
 use super::{DecodeError, Decoded, MAX_FOLDER_NAME_BYTES, MAX_NAME_BYTES, proto};
 use crate::base::ids::{CallId, ClientId, ExecutorId, GraphId, PartHandle, SegmentId, StepId};
-use crate::tensor::{CallRecord, DType, TensorDesc, TensorRef};
+use crate::tensor::{BadLocation, CallRecord, DType, Location, TensorDesc, TensorRef};
 
 pub(super) fn missing(field: &'static str) -> DecodeError {
     DecodeError::Missing { field }
@@ -292,12 +292,10 @@ fn tensor_refs(field: &'static str, references: Vec<proto::TensorRef>) -> Decode
 }
 
 fn tensor_ref(field: &'static str, reference: proto::TensorRef) -> Decoded<TensorRef> {
-    if reference.offset >= TensorRef::OFFSET_LIMIT {
-        return Err(bad_tensor(field, format!("offset {}: expected below 2^40", reference.offset)));
-    }
+    let location = location(field, SegmentId(reference.segment), reference.offset)?;
     let dtype = DType::from_onnx(reference.dtype).map_err(|error| bad_tensor(field, error.to_string()))?;
     let desc = TensorDesc::new(dtype, reference.dims).map_err(|error| bad_tensor(field, error.to_string()))?;
-    Ok(TensorRef { segment: segment(field, reference.segment)?, offset: reference.offset, desc })
+    Ok(TensorRef { location, desc })
 }
 
 fn tolerance(tolerance: proto::Tolerance) -> ToleranceTerms {
@@ -306,12 +304,17 @@ fn tolerance(tolerance: proto::Tolerance) -> ToleranceTerms {
 }
 
 fn segment(field: &'static str, segment: u32) -> Decoded<SegmentId> {
-    if segment < SegmentId::LIMIT {
-        Ok(SegmentId(segment))
-    } else {
-        let why = format!("expected a segment below 2^24, got {segment}");
-        Err(DecodeError::Bad { field, code: ErrorCode::BadSegment, why })
-    }
+    Ok(location(field, SegmentId(segment), 0)?.segment())
+}
+
+fn location(field: &'static str, segment: SegmentId, offset: u64) -> Decoded<Location> {
+    Location::new(segment, offset).map_err(|error| {
+        let code = match error {
+            BadLocation::Segment(_) => ErrorCode::BadSegment,
+            BadLocation::Offset(_) => ErrorCode::BadTensor,
+        };
+        DecodeError::Bad { field, code, why: error.to_string() }
+    })
 }
 
 fn graph_id(field: &'static str, text: &str) -> Decoded<GraphId> {

@@ -203,8 +203,8 @@ fn pair_to_proto((name, pair): &(String, PairToCompare)) -> proto::TensorPair {
 
 fn tensor_ref_to_proto(reference: &TensorRef) -> proto::TensorRef {
     proto::TensorRef {
-        segment: reference.segment.0,
-        offset: reference.offset,
+        segment: reference.location.segment().0,
+        offset: reference.location.offset(),
         dtype: reference.desc.dtype.onnx_code(),
         dims: reference.desc.shape.dims().to_vec(),
     }
