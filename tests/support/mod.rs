@@ -247,8 +247,6 @@ pub fn graph() -> RegisterGraph {
         joint_text: String::new(),
         fx_text: "fx".into(),
         parts_json: "{}".into(),
-        compute_nodes: 1,
-        eager_nodes: 0,
     }
 }
 
