@@ -15,7 +15,7 @@ use rust_ort::onnx::value_info;
 use rust_ort::protocol::control::{CallsToDump, OpenDump, PreparePart, Reply, Request, RunObserved};
 use rust_ort::protocol::message::ErrorCode;
 use rust_ort::shm::Segment;
-use rust_ort::tensor::{CallRecord, DType, TensorDesc, TensorRef};
+use rust_ort::tensor::{CallRecord, DType, Location, TensorDesc, TensorRef};
 use support::common::{Dim, Model};
 use support::{Client, Home, exists, graph, is_alive, kill, part, refused, wait_for};
 
@@ -47,7 +47,8 @@ fn attach_big(client: &mut Client, n: i64) -> (Segment, TensorRef, TensorRef) {
     let segment = Segment::create(BIG, "big", len_bytes).unwrap();
     let request = Request::AttachSegment { segment: BIG, len_bytes, lanes: false };
     assert_eq!(client.peer.ask_with(&request, Some(segment.fd())).unwrap(), Reply::Done);
-    let at = |offset| TensorRef { segment: BIG, offset, desc: TensorDesc::new(DType::F32, [n]).unwrap() };
+    let desc = TensorDesc::new(DType::F32, [n]).unwrap();
+    let at = |offset| TensorRef { location: Location::new(BIG, offset).unwrap(), desc: desc.clone() };
     (segment, at(0), at(len_bytes / 2))
 }
 

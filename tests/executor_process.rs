@@ -16,7 +16,7 @@ use rust_ort::link::message::{LinkReply, LinkRequest};
 use rust_ort::link::socket::{self, LinkReceiver, LinkSender};
 use rust_ort::protocol::message::{ErrorCode, PartSpec, Prepared, SessionSpec, WireError};
 use rust_ort::shm::{Counter, CounterPage, Failure, Lanes};
-use rust_ort::tensor::{CallRecord, DType, TensorRef};
+use rust_ort::tensor::{CallRecord, DType, Location, TensorRef};
 
 const IS_WORKER: &str = "RUST_ORT_TEST_IS_WORKER";
 const LANES: SegmentId = SegmentId(1);
@@ -215,8 +215,16 @@ fn a_bad_call_is_answered_and_the_next_one_served() {
     };
     let cases = [
         (bad(|record| record.handle = PartHandle(999)), ErrorCode::UnknownGraph, "prepare"),
-        (bad(|record| record.inputs[0].segment = SegmentId(55)), ErrorCode::BadSegment, "55"),
-        (bad(|record| record.inputs[0].offset = 64 << 20), ErrorCode::BadTensor, "do not fit"),
+        (
+            bad(|record| record.inputs[0].location = Location::new(SegmentId(55), 0).unwrap()),
+            ErrorCode::BadSegment,
+            "55",
+        ),
+        (
+            bad(|record| record.inputs[0].location = Location::new(Memory::ID, 64 << 20).unwrap()),
+            ErrorCode::BadTensor,
+            "do not fit",
+        ),
         (bad(|record| record.outputs[0] = record.inputs[1].clone()), ErrorCode::BadTensor, "output 0 overlaps input 1"),
         (bad(|record| record.inputs.truncate(1)), ErrorCode::BadTensor, "1 inputs"),
         (bad(|record| record.inputs[0].desc.dtype = DType::I32), ErrorCode::BadTensor, "\"x\""),
@@ -237,7 +245,7 @@ fn a_run_that_fails_names_its_node_and_the_next_one_is_served() {
     let handle = worker.prepare(&gather()).unwrap().handle;
     let call = |index: i64| {
         let indices = worker.memory.alloc(DType::I64, &[1]);
-        worker.memory.peer.write(indices.offset, &index.to_le_bytes()).unwrap();
+        worker.memory.peer.write(indices.location.offset(), &index.to_le_bytes()).unwrap();
         let values = worker.memory.put(&[4], &[1., 2., 3., 4.]);
         record(handle, vec![values, indices], vec![worker.memory.alloc(DType::F32, &[1])])
     };

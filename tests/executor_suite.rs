@@ -321,7 +321,7 @@ fn fetched_tensors_have_whatever_shape_comes() {
 fn a_fetch_that_fails_names_its_node() {
     let memory = Memory::new(1 << 20);
     let (x, i) = (memory.put(&[2], &[1., 2.]), memory.alloc(DType::I64, &[1]));
-    memory.peer.write(i.offset, &5_i64.to_le_bytes()).unwrap();
+    memory.peer.write(i.location.offset(), &5_i64.to_le_bytes()).unwrap();
     let error = session(&gather()).fetch(&memory.table.lease(&[x.clone(), i], &[]).unwrap()).unwrap_err();
     assert!(matches!(&error, ExecutorError::RunFailed { node, .. } if node == "node_y"), "{error}");
     let error = session(&gather()).fetch(&memory.table.lease(&[x], &[]).unwrap()).unwrap_err();

@@ -11,7 +11,7 @@ use rust_ort::protocol::control::*;
 use rust_ort::protocol::frame::{FrameHeader, FrameKind, HEADER_LEN, MAX_BODY_BYTES};
 use rust_ort::protocol::message::{ErrorCode, ErrorKind, Optimization, PartSpec, SessionSpec, WireError};
 use rust_ort::protocol::wire;
-use rust_ort::tensor::{CallRecord, DType, TensorDesc, TensorRef};
+use rust_ort::tensor::{CallRecord, DType, Location, TensorDesc, TensorRef};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
@@ -30,7 +30,8 @@ fn graph() -> GraphId {
 }
 
 fn tensor(segment: u32, offset: u64, dims: &[i64]) -> TensorRef {
-    TensorRef { segment: SegmentId(segment), offset, desc: TensorDesc::new(DType::F32, dims).unwrap() }
+    let location = Location::new(SegmentId(segment), offset).unwrap();
+    TensorRef { location, desc: TensorDesc::new(DType::F32, dims).unwrap() }
 }
 
 /// An ExportPlan, which only clients read: `linalg_solve` in eager; a part with model 08 0a, x → mm.

@@ -13,7 +13,7 @@ use rust_ort::dump::{NodeTable, reader};
 use rust_ort::onnx;
 use rust_ort::protocol::control::*;
 use rust_ort::protocol::message::ErrorCode;
-use rust_ort::tensor::{CallRecord, DType, TensorDesc, TensorRef};
+use rust_ort::tensor::{CallRecord, DType, Location, TensorDesc, TensorRef};
 use support::common::{Dim, Model};
 use support::{Client, Home, code, exists, graph, kill, part, refused, wait_for};
 
@@ -75,27 +75,27 @@ impl Bench {
     }
 
     fn tensor(&mut self, dtype: DType, dims: &[i64]) -> TensorRef {
-        let offset = self.next;
+        let location = Location::new(SegmentId(1), self.next).unwrap();
         self.next += 64;
-        TensorRef { segment: SegmentId(1), offset, desc: TensorDesc::new(dtype, dims).unwrap() }
+        TensorRef { location, desc: TensorDesc::new(dtype, dims).unwrap() }
     }
 
     fn floats(&mut self, values: [f32; 4]) -> TensorRef {
         let tensor = self.tensor(DType::F32, &[4]);
-        self.client.data.write(tensor.offset, values.map(f32::to_le_bytes).as_flattened()).unwrap();
+        self.client.data.write(tensor.location.offset(), values.map(f32::to_le_bytes).as_flattened()).unwrap();
         tensor
     }
 
     fn doubles(&mut self, values: [f64; 4]) -> TensorRef {
         let tensor = self.tensor(DType::F64, &[4]);
-        self.client.data.write(tensor.offset, values.map(f64::to_le_bytes).as_flattened()).unwrap();
+        self.client.data.write(tensor.location.offset(), values.map(f64::to_le_bytes).as_flattened()).unwrap();
         tensor
     }
 
     /// x, y and the index, equal on both sides.
     fn feeds(&mut self, index: i64) -> Vec<NodeFeed> {
         let i = self.tensor(DType::I64, &[4]);
-        self.client.data.write(i.offset, [index; 4].map(i64::to_le_bytes).as_flattened()).unwrap();
+        self.client.data.write(i.location.offset(), [index; 4].map(i64::to_le_bytes).as_flattened()).unwrap();
         let (x, y) = (self.floats(X), self.floats(Y));
         [("x", x), ("y", y), ("i", i)]
             .map(|(name, tensor)| NodeFeed { name: name.into(), reference: tensor.clone(), candidate: tensor })
@@ -206,8 +206,8 @@ fn nodes_that_agree_match_alone_and_together() {
     assert_eq!(kinds(&verdicts), ["a", "b", "c", "d", "g", "h"].map(|name| (name, MATCH, MATCH)));
     for (value, (name, expected)) in request.values.iter().zip(right()) {
         let NodeValue::Computed(node) = value else { panic!() };
-        assert_eq!(bench.client.floats(node.candidate.offset), expected, "{name}");
-        assert_eq!(bench.client.floats(node.local.as_ref().unwrap().offset), expected, "{name}");
+        assert_eq!(bench.client.floats(node.candidate.location.offset()), expected, "{name}");
+        assert_eq!(bench.client.floats(node.local.as_ref().unwrap().location.offset()), expected, "{name}");
     }
     assert_eq!(home.status()["executors"][0]["sessions"], 1, "pieces are not cached");
 }
@@ -415,6 +415,7 @@ fn hostile_requests_are_refused() {
     };
     let skipped = |name: String| NodeValue::NotCompared { name, reason: "why".into() };
     let three = TensorDesc::new(DType::F32, [3]).unwrap();
+    let outside = Location::new(SegmentId(1), 1 << 30).unwrap();
     for (expected, request) in [
         (ErrorCode::UnknownGraph, with(&|request| request.handle.0 += 99)),
         (ErrorCode::UnknownGraph, with(&|request| request.of.part = 1)),
@@ -426,7 +427,7 @@ fn hostile_requests_are_refused() {
         (ErrorCode::BadTensor, with(&|request| node(request, &|node| node.reference.desc = three.clone()))),
         (ErrorCode::BadTensor, with(&|request| node(request, &|node| node.candidate = node.reference.clone()))),
         (ErrorCode::BadTensor, with(&|request| node(request, &|node| node.local = Some(node.candidate.clone())))),
-        (ErrorCode::BadTensor, with(&|request| node(request, &|node| node.local.as_mut().unwrap().offset = 1 << 30))),
+        (ErrorCode::BadTensor, with(&|request| node(request, &|node| node.local.as_mut().unwrap().location = outside))),
         (
             ErrorCode::Limit,
             with(&|request| {

@@ -91,13 +91,13 @@ fn elements(model: &[u8], inputs: [f32; 2], n_outputs: usize, spec: &SessionSpec
     for (tensor, start) in given.iter().zip(inputs) {
         let values = (0..SIDE * SIDE).map(|i| start + i as f32 / 16.);
         let bytes: Vec<u8> = values.flat_map(|value| ((value.to_bits() >> 16) as u16).to_le_bytes()).collect();
-        memory.peer.write(tensor.offset, &bytes).unwrap();
+        memory.peer.write(tensor.location.offset(), &bytes).unwrap();
     }
     let lease = memory.table.lease(&given, &outputs).unwrap();
     Arc::clone(&session).bind(lease, &StopToken::default()).unwrap().run().unwrap();
     let widen = |half: &[u8; 2]| f32::from_bits(u32::from(u16::from_le_bytes(*half)) << 16);
     let read = |tensor: &rust_ort::tensor::TensorRef| {
-        let bytes = memory.peer.read(tensor.offset, tensor.desc.len_bytes()).unwrap();
+        let bytes = memory.peer.read(tensor.location.offset(), tensor.desc.len_bytes()).unwrap();
         bytes.as_chunks().0.iter().map(widen).collect()
     };
     outputs.iter().map(read).collect()

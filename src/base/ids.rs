@@ -4,7 +4,6 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
 
 /// A connection, for the daemon's lifetime. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -30,6 +29,12 @@ pub struct PartHandle(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SegmentId(pub u32);
 
+impl fmt::Display for SegmentId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 impl SegmentId {
     /// Exclusive upper bound: a location keeps 24 bits for the segment.
     pub const LIMIT: u32 = 1 << 24;
@@ -42,9 +47,8 @@ pub type ValueName = String;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GraphId([u8; 32]);
 
-/// Why a text is no [`GraphId`].
-#[derive(Debug, Error, PartialEq, Eq)]
-#[error("graph id {0:?}: expected 64 lowercase hexadecimal digits; send the hash the shim computed")]
+/// graph id {0:?}: expected 64 lowercase hexadecimal digits; send the hash the shim computed
+#[derive(Debug, displaydoc::Display, thiserror::Error, PartialEq, Eq)]
 pub struct BadGraphId(pub String);
 
 impl GraphId {

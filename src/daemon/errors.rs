@@ -1,12 +1,10 @@
-//! What a peer is told of each error: the one place that gives them kinds and codes.
+//! What a peer is told of each error: the one place that gives them kinds and codes, but for those of shared memory.
 
 use crate::dump::DumpError;
 use crate::observe::call::StepError;
 use crate::observe::nodes::NodesError;
 use crate::protocol::frame::FrameError;
 use crate::protocol::message::{ErrorCode, ErrorKind, WireError};
-use crate::runtime::wire_error_of_shm;
-use crate::shm::ShmError;
 
 use crate::link::transport::TransportError;
 
@@ -18,12 +16,6 @@ pub fn client(code: ErrorCode, message: impl Into<String>) -> WireError {
 /// Ours.
 pub fn fault(code: ErrorCode, message: impl Into<String>) -> WireError {
     WireError::new(ErrorKind::Fault, code, message)
-}
-
-impl From<ShmError> for WireError {
-    fn from(error: ShmError) -> Self {
-        wire_error_of_shm(&error)
-    }
 }
 
 impl From<DumpError> for WireError {

@@ -206,7 +206,7 @@ mod tests {
     use crate::base::ids::SegmentId;
     use crate::onnx::load_tensor;
     use crate::shm::{Segment, SegmentTable};
-    use crate::tensor::{DType, TensorBuf, TensorDesc, TensorRef};
+    use crate::tensor::{DType, Location, TensorBuf, TensorDesc, TensorRef};
 
     fn tensor() -> TensorBuf {
         TensorBuf::from_f32([2], &[1., 2.]).unwrap()
@@ -271,7 +271,7 @@ mod tests {
         let client = Segment::map(SegmentId(2), ours.try_clone_fd().unwrap(), 4 * N as u64).unwrap();
         table.attach(ours).unwrap();
         let desc = TensorDesc::new(DType::F32, [N]).unwrap();
-        let lease = table.lease(&[TensorRef { segment: SegmentId(1), offset: 0, desc }], &[]).unwrap();
+        let lease = table.lease(&[TensorRef { location: Location::new(SegmentId(1), 0).unwrap(), desc }], &[]).unwrap();
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {

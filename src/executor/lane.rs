@@ -8,7 +8,7 @@ use super::failure::panicked;
 use super::tenant::{Part, Tenant};
 use crate::base::ids::PartHandle;
 use crate::protocol::message::WireError;
-use crate::runtime::{BoundCall, wire_error_of_shm};
+use crate::runtime::BoundCall;
 use crate::shm::{Counter, ExecutorLane, Failure, RawRecord, Wake};
 
 /// Bound calls kept for each part: a client's allocator goes round among a few blocks.
@@ -69,7 +69,7 @@ struct Bound {
 impl Bindings {
     fn serve(&mut self, lane: &ExecutorLane, tenant: &Tenant) -> Result<u64, WireError> {
         self.forget_old(tenant);
-        lane.read(&mut self.record).map_err(|error| wire_error_of_shm(&error)).inspect_err(|_| count_error(tenant))?;
+        lane.read(&mut self.record).map_err(WireError::from).inspect_err(|_| count_error(tenant))?;
         tenant.counters.add(Counter::NodesInEager, self.record.eager_nodes.into());
         let bound = Self::bound(&mut self.bound, &self.record, tenant).inspect_err(|_| count_error(tenant))?;
         lane.set_running(true);
@@ -89,7 +89,7 @@ impl Bindings {
         match calls.iter().position(|bound| bound.record.same_run(record)) {
             Some(index) => calls[..=index].rotate_right(1),
             None => {
-                let parsed = record.parse().map_err(|error| wire_error_of_shm(&error))?;
+                let parsed = record.parse()?;
                 let part = tenant.part(record.handle)?;
                 let call = Arc::clone(&part.session).bind(tenant.lease(&parsed)?, &tenant.stop)?;
                 calls.truncate(BOUND_CALLS - 1);

@@ -20,7 +20,7 @@ use crate::onnx;
 use crate::onnx::proto::ModelProto;
 use crate::protocol::message::{ErrorCode, ErrorKind, PartSpec, Prepared, RunStats, WireError};
 use crate::runtime::ort::{OrtExecutor, ThreadPool};
-use crate::runtime::{Executor, ExecutorError, precision, wire_error_of_shm};
+use crate::runtime::{Executor, ExecutorError, precision};
 use crate::shm::{Counter, CounterPage, Lanes, Segment};
 use crate::tensor::CallRecord;
 
@@ -135,7 +135,7 @@ impl Server {
             return Err(state("the runtime is loaded already"));
         }
         let fd = fd.ok_or_else(|| state("Hello carries the counter page"))?;
-        let counters = Arc::new(CounterPage::map(fd).map_err(|error| wire_error_of_shm(&error))?);
+        let counters = Arc::new(CounterPage::map(fd)?);
         let executor = OrtExecutor::load(library, pool)?;
         let onnxruntime_version = executor.version().to_owned();
         tracing::info!(library = %library.display(), version = onnxruntime_version, "onnxruntime loaded");
@@ -160,31 +160,27 @@ impl Replies {
 impl Loaded {
     fn attach(&mut self, id: SegmentId, len_bytes: u64, lanes: bool, fd: Option<OwnedFd>) -> Result<(), WireError> {
         let fd = fd.ok_or_else(|| state("Attach carries the segment's descriptor"))?;
-        let attached = Segment::map(id, fd, len_bytes).and_then(|segment| {
-            if lanes {
-                self.tenant.apart(&segment)?;
-                return Lanes::map(segment).map(Some);
-            }
+        let segment = Segment::map(id, fd, len_bytes)?;
+        if !lanes {
             segment.apart_from(self.lanes.iter().map(|lanes| lanes.segment()))?;
-            self.tenant.attach(segment).map(|()| None)
-        });
-        match attached.map_err(|error| wire_error_of_shm(&error))? {
-            Some(_) if self.lanes.is_some() => Err(state("a client has one lanes segment")),
-            Some(lanes) => {
-                self.lanes = Some(lanes);
-                Ok(())
-            }
-            None => Ok(()),
+            return Ok(self.tenant.attach(segment)?);
         }
+        self.tenant.apart(&segment)?;
+        let lanes = Lanes::map(segment)?;
+        if self.lanes.is_some() {
+            return Err(state("a client has one lanes segment"));
+        }
+        self.lanes = Some(lanes);
+        Ok(())
     }
 
     fn detach(&mut self, segment: SegmentId) -> Result<(), WireError> {
-        self.tenant.detach(segment).map_err(|error| wire_error_of_shm(&error))
+        Ok(self.tenant.detach(segment)?)
     }
 
     fn open_lane(&mut self, lane: u32) -> Result<(), WireError> {
         let lanes = self.lanes.as_ref().ok_or_else(|| state("attach the lanes segment before opening a lane"))?;
-        let end = lanes.serve(lane).map_err(|error| wire_error_of_shm(&error))?;
+        let end = lanes.serve(lane)?;
         let (wake, tenant) = (Box::new(end.waker()), Arc::clone(&self.tenant));
         let calls = Arc::new(lane::Calls::default());
         let served = Arc::clone(&calls);

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use crate::base::ids::{PartHandle, SegmentId};
 use crate::protocol::message::{ErrorCode, ErrorKind, RunStats, WireError};
-use crate::runtime::{ExecutorError, Session, StopToken, wire_error_of_shm};
-use crate::shm::{Counter, CounterPage, Lease, Segment, SegmentTable, ShmError};
+use crate::runtime::{ExecutorError, Session, StopToken};
+use crate::shm::{BadSegment, Counter, CounterPage, Lease, Segment, SegmentTable, UnknownSegment};
 use crate::tensor::CallRecord;
 
 /// One client's segments and parts. Ends with the lease; sessions do not.
@@ -45,16 +45,16 @@ impl Tenant {
         self.generation.load(Ordering::SeqCst)
     }
 
-    pub(super) fn attach(&self, segment: Segment) -> Result<(), ShmError> {
+    pub(super) fn attach(&self, segment: Segment) -> Result<(), BadSegment> {
         self.segments.write().unwrap_or_else(PoisonError::into_inner).attach(segment)
     }
 
     /// Errors: a data segment maps the same file.
-    pub(super) fn apart(&self, lanes: &Segment) -> Result<(), ShmError> {
+    pub(super) fn apart(&self, lanes: &Segment) -> Result<(), BadSegment> {
         lanes.apart_from(self.segments.read().unwrap_or_else(PoisonError::into_inner).iter())
     }
 
-    pub(super) fn detach(&self, segment: SegmentId) -> Result<(), ShmError> {
+    pub(super) fn detach(&self, segment: SegmentId) -> Result<(), UnknownSegment> {
         self.segments.write().unwrap_or_else(PoisonError::into_inner).detach(segment)?;
         self.generation.fetch_add(1, Ordering::SeqCst);
         Ok(())
@@ -90,7 +90,7 @@ impl Tenant {
 
     pub(super) fn lease(&self, record: &CallRecord) -> Result<Lease, WireError> {
         let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
-        segments.lease(&record.inputs, &record.outputs).map_err(|error| wire_error_of_shm(&error))
+        Ok(segments.lease(&record.inputs, &record.outputs)?)
     }
 
     /// Test-only: while the file that `RUST_ORT_TEST_HOLD` names exists, says so beside it and waits; panics when the

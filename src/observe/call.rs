@@ -8,7 +8,7 @@ use crate::base::ids::{StepId, ValueName};
 use crate::compare::{self, TensorVerdict, Tolerance};
 use crate::dump::{self, DumpError};
 use crate::protocol::message::RunStats;
-use crate::shm::{Lease, SegmentTable, ShmError};
+use crate::shm::{Lease, LeaseError, SegmentTable};
 use crate::tensor::{CallRecord, SharedTensor, TensorRef};
 
 /// What to run and how to watch it.
@@ -57,7 +57,7 @@ pub struct Outcome {
 pub enum StepError<E: std::error::Error> {
     /// A tensor is not where it should be.
     #[error(transparent)]
-    Memory(#[from] ShmError),
+    Memory(#[from] LeaseError),
     /// The numbers of tensors and of the model's values differ.
     #[error("{what}: expected {expected} (the model's), got {got}")]
     Count {
@@ -82,8 +82,8 @@ pub enum StepError<E: std::error::Error> {
 }
 
 impl Step<'_> {
-    /// The step's tensors, proven: references count as inputs, so no output may overlap them. Errors: [`ShmError`].
-    pub fn lease(&self, segments: &SegmentTable) -> Result<Lease, ShmError> {
+    /// The step's tensors, proven: references count as inputs, so no output may overlap them. Errors: [`LeaseError`].
+    pub fn lease(&self, segments: &SegmentTable) -> Result<Lease, LeaseError> {
         let mut read = self.record.inputs.clone();
         read.extend_from_slice(self.references.unwrap_or_default());
         segments.lease(&read, &self.record.outputs)

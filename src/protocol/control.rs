@@ -76,10 +76,6 @@ pub struct RegisterGraph {
     pub fx_text: String,
     /// Which nodes run where and why.
     pub parts_json: String,
-    /// FX nodes that compute something.
-    pub compute_nodes: u32,
-    /// Of those, left to eager.
-    pub eager_nodes: u32,
 }
 
 /// A part to make ready, with what a dump says about it.

@@ -6,7 +6,6 @@ use thiserror::Error;
 
 use crate::onnx::OnnxError;
 use crate::protocol::message::{ErrorCode, ErrorKind, ValueSpec, WireError};
-use crate::shm::ShmError;
 use crate::tensor::TensorDesc;
 
 /// What a lane's status says when nothing went wrong.
@@ -138,17 +137,4 @@ impl From<ExecutorError> for WireError {
         let node = if let ExecutorError::RunFailed { node, .. } = error { node } else { String::new() };
         WireError { node, ..WireError::new(kind, code, message) }
     }
-}
-
-/// An error of shared memory as it travels: always the client's, who allocates it.
-pub fn wire_error_of_shm(error: &ShmError) -> WireError {
-    let code = match error {
-        ShmError::BadSegment { .. } | ShmError::UnknownSegment { .. } | ShmError::BadLanes { .. } => {
-            ErrorCode::BadSegment
-        }
-        ShmError::BadLane { .. } => ErrorCode::BadState,
-        ShmError::BadRecord { .. } => ErrorCode::BadMessage,
-        _ => ErrorCode::BadTensor,
-    };
-    WireError::new(ErrorKind::Client, code, error.to_string())
 }

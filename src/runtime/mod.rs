@@ -7,7 +7,7 @@ pub mod precision;
 mod stop;
 mod traits;
 
-pub use error::{ExecutorError, NO_ERROR_CODE, wire_error_of_shm};
+pub use error::{ExecutorError, NO_ERROR_CODE};
 pub use model::{Model, ModelOutline};
 pub use stop::{StopToken, Terminate};
 use traits::check_values;

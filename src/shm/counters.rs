@@ -3,7 +3,7 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Segment, ShmError};
+use super::segment::{BadSegment, Segment};
 use crate::base::ids::SegmentId;
 
 macro_rules! counters {
@@ -58,12 +58,12 @@ impl CounterPage {
     const ID: SegmentId = SegmentId(0);
 
     /// All zero. Errors: the kernel's.
-    pub fn create() -> Result<Self, ShmError> {
+    pub fn create() -> Result<Self, BadSegment> {
         Ok(Self { segment: Segment::create(Self::ID, "rust-ort-counters", Self::LEN_BYTES)? })
     }
 
     /// The page that another process created. Errors: as of [`Segment::map`].
-    pub fn map(fd: OwnedFd) -> Result<Self, ShmError> {
+    pub fn map(fd: OwnedFd) -> Result<Self, BadSegment> {
         Ok(Self { segment: Segment::map(Self::ID, fd, Self::LEN_BYTES)? })
     }
 
@@ -93,10 +93,7 @@ impl CounterPage {
     }
 
     fn cell(&self, counter: Counter) -> &AtomicU64 {
-        let at = self.segment.range(counter as u64 * 8, 8).expect("the counters fit a page");
-        // SAFETY: 8 bytes inside the mapping, which lives as long as self; pages are aligned, so multiples of 8 are; both
-        // processes use atomics only.
-        unsafe { AtomicU64::from_ptr(at.as_ptr().cast()) }
+        self.segment.word64(counter as u64 * 8)
     }
 }
 

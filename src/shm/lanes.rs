@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::record::{RECORD_HEAD_LEN, RawRecord, bad_record, u32_at};
+use super::record::{RECORD_HEAD_LEN, RawRecord, RecordError, u32_at};
+use super::segment::{BadSegment, OutOfRange, Segment};
 use super::wait::{Doorbell, wake};
-use super::{Segment, ShmError};
 use crate::base::ids::SegmentId;
 use crate::tensor::CallRecord;
 
@@ -29,7 +29,56 @@ const RUN_NS: u64 = 144;
 const RECORD: u64 = 256;
 const ERROR_AREA_LEN: u64 = 4096;
 
-/// The lanes segment of one client, mapped.
+/// The calls of one client, in a segment that it shares with its executor: each lane carries one call at a time, and its
+/// answer.
+///
+/// # What it proves
+/// [`Lanes::map`] checks the header once, so that every lane lies inside the mapping; later changes to the header are not
+/// looked at. What a lane holds proves nothing: a record is copied out and checked ([`RawRecord::parse`]), and the tensors
+/// that it names are claims until [`SegmentTable::lease`] proved them.
+///
+/// # When to use
+/// For calls, which must not cost a system call: each side polls the other's word for a short while before it sleeps. A
+/// thread of the client takes a lane for the length of a call; one thread of the executor serves each open lane. The
+/// daemon maps the same segment and looks only after the executor died, for what it was doing ([`Lanes::running`]).
+///
+/// # When not
+/// Not for whatever has an error worth more than a line, takes descriptors or is observed: that goes over a link or a
+/// socket. Not for two threads on one lane: [`ClientLane`] and [`ExecutorLane`] are used through `&mut`, and a lane is
+/// served once at a time, but nothing keeps two clients' ends apart.
+///
+/// # What outlives what
+/// Both ends keep the mapping. A request that an executor left is not served by the next one: [`Lanes::serve`] passes over
+/// it, since its client was told. A client that gives up leaves its request: whoever serves the lane may still run it and
+/// write the outputs, so that the tensors must stay until the lane is served anew.
+///
+/// ```
+/// use std::sync::atomic::AtomicBool;
+/// use std::thread;
+///
+/// use rust_ort::base::ids::{CallId, PartHandle, SegmentId};
+/// use rust_ort::shm::{Lanes, RawRecord, Wake};
+/// use rust_ort::tensor::CallRecord;
+///
+/// let lanes = Lanes::create(SegmentId(1), 1, 64 << 10)?;
+/// let (mut executor, mut client) = (lanes.serve(0)?, lanes.client(0)?);
+/// let record =
+///     CallRecord { call: CallId(7), handle: PartHandle(2), eager_nodes: 0, inputs: vec![], outputs: vec![] };
+///
+/// let answer = thread::scope(|scope| {
+///     scope.spawn(|| {
+///         let mut raw = RawRecord::default();
+///         assert_eq!(executor.next(&AtomicBool::new(false)), Wake::Request);
+///         executor.read(&mut raw).expect("the client's record is good");
+///         executor.answer(&Ok(raw.call.0 * 100));
+///     });
+///     client.call(&record, || false)
+/// })?;
+/// assert_eq!(answer, Some(Ok(700)), "nanoseconds inside the runtime");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// [`SegmentTable::lease`]: super::SegmentTable::lease
 #[derive(Debug)]
 pub struct Lanes {
     segment: Segment,
@@ -38,9 +87,44 @@ pub struct Lanes {
     served: Mutex<HashSet<u32>>,
 }
 
+/// Why a segment holds no lanes.
+#[derive(Clone, Debug, displaydoc::Display, thiserror::Error, PartialEq, Eq)]
+pub enum LanesError {
+    /// {0}
+    Segment(#[from] BadSegment),
+    /// {0}
+    OutOfRange(#[from] OutOfRange),
+    /// lanes segment: {field} is {got}: expected {expected}
+    Header {
+        /// Field of the header.
+        field: &'static str,
+        /// Its value.
+        got: u32,
+        /// What it may be.
+        expected: &'static str,
+    },
+}
+
+/// Why a lane cannot be taken.
+#[derive(Clone, Copy, Debug, displaydoc::Display, thiserror::Error, PartialEq, Eq)]
+pub enum LaneError {
+    /// lane {lane}: the segment has {n_lanes} lanes
+    Absent {
+        /// As asked for.
+        lane: u32,
+        /// Lanes there are.
+        n_lanes: u32,
+    },
+    /// lane {lane}: open already
+    Open {
+        /// As asked for.
+        lane: u32,
+    },
+}
+
 impl Lanes {
     /// Makes a segment of lanes; for clients written in Rust and for tests. Errors: as of [`Lanes::map`].
-    pub fn create(id: SegmentId, n_lanes: u32, lane_len: u32) -> Result<Arc<Self>, ShmError> {
+    pub fn create(id: SegmentId, n_lanes: u32, lane_len: u32) -> Result<Arc<Self>, LanesError> {
         let segment = Segment::create(id, "rust-ort-lanes", PAGE + u64::from(n_lanes) * u64::from(lane_len))?;
         segment.write(0, &MAGIC)?;
         for (index, field) in [VERSION, n_lanes, lane_len, 0].into_iter().enumerate() {
@@ -49,10 +133,10 @@ impl Lanes {
         Self::map(segment)
     }
 
-    /// Checks the header, once: later changes to it are not looked at. Errors: BadLanes, OutOfRange.
-    pub fn map(segment: Segment) -> Result<Arc<Self>, ShmError> {
+    /// Checks the header, once: later changes to it are not looked at. Errors: Header, OutOfRange.
+    pub fn map(segment: Segment) -> Result<Arc<Self>, LanesError> {
         let head = segment.read(0, 24)?;
-        let bad = |field, got: u32, expected| Err(ShmError::BadLanes { field, got: got.into(), expected });
+        let bad = |field, got, expected| Err(LanesError::Header { field, got, expected });
         let field = |index: usize| u32_at(&head, 8 + 4 * index);
         if head[..8] != MAGIC {
             return bad("magic", u32_at(&head, 0), "the eight bytes RORTLANE");
@@ -85,11 +169,11 @@ impl Lanes {
     }
 
     /// The executor's end of a lane. A request that is there already is not served: its client was told that its executor
-    /// died. Errors: BadLane when there is no such lane or it is served already.
-    pub fn serve(self: &Arc<Self>, lane: u32) -> Result<ExecutorLane, ShmError> {
+    /// died. Errors: [`LaneError`].
+    pub fn serve(self: &Arc<Self>, lane: u32) -> Result<ExecutorLane, LaneError> {
         let place = self.place(lane)?;
         if !self.served.lock().unwrap_or_else(PoisonError::into_inner).insert(lane) {
-            return Err(ShmError::BadLane { lane, reason: "open already".to_owned() });
+            return Err(LaneError::Open { lane });
         }
         let seen = place.word(REQUEST).load(Ordering::Acquire);
         place.word(RUNNING).store(0, Ordering::Relaxed);
@@ -98,8 +182,8 @@ impl Lanes {
         Ok(ExecutorLane { place, seen })
     }
 
-    /// The client's end of a lane: one call at a time. Errors: BadLane.
-    pub fn client(self: &Arc<Self>, lane: u32) -> Result<ClientLane, ShmError> {
+    /// The client's end of a lane: one call at a time. Errors: Absent.
+    pub fn client(self: &Arc<Self>, lane: u32) -> Result<ClientLane, LaneError> {
         Ok(ClientLane { place: self.place(lane)? })
     }
 
@@ -114,9 +198,9 @@ impl Lanes {
         (0..self.n_lanes).filter_map(|lane| Some((lane, running(lane)?))).collect()
     }
 
-    fn place(self: &Arc<Self>, lane: u32) -> Result<Place, ShmError> {
+    fn place(self: &Arc<Self>, lane: u32) -> Result<Place, LaneError> {
         if lane >= self.n_lanes {
-            return Err(ShmError::BadLane { lane, reason: format!("the segment has {} lanes", self.n_lanes) });
+            return Err(LaneError::Absent { lane, n_lanes: self.n_lanes });
         }
         Ok(Place { start: PAGE + u64::from(lane) * u64::from(self.lane_len), lanes: Arc::clone(self), lane })
     }
@@ -132,16 +216,11 @@ struct Place {
 
 impl Place {
     fn word(&self, offset: u64) -> &AtomicU32 {
-        let at = self.lanes.segment.range(self.start + offset, 4).expect("`map` checked that every lane fits");
-        // SAFETY: 4 bytes inside the mapping, kept by `lanes`; lanes start at pages and `offset` is a constant multiple of
-        // 4. The other side writes this word whole.
-        unsafe { AtomicU32::from_ptr(at.as_ptr().cast()) }
+        self.lanes.segment.word(self.start + offset)
     }
 
     fn word64(&self, offset: u64) -> &AtomicU64 {
-        let at = self.lanes.segment.range(self.start + offset, 8).expect("`map` checked that every lane fits");
-        // SAFETY: as in `word`, for a constant multiple of 8.
-        unsafe { AtomicU64::from_ptr(at.as_ptr().cast()) }
+        self.lanes.segment.word64(self.start + offset)
     }
 
     fn requests(&self) -> Doorbell<'_> {
@@ -153,7 +232,7 @@ impl Place {
     }
 
     fn error_area(&self) -> u64 {
-        self.start + u64::from(self.lanes.lane_len) - ERROR_AREA_LEN
+        u64::from(self.lanes.lane_len) - ERROR_AREA_LEN
     }
 
     /// Bytes for locations and descriptors.
@@ -166,7 +245,11 @@ impl Place {
         shared.copy_out(bytes);
     }
 
-    fn read_record(&self, record: &mut RawRecord) -> Result<(), ShmError> {
+    fn copy_in(&self, offset: u64, bytes: &[u8]) {
+        self.lanes.segment.write(self.start + offset, bytes).expect("callers stay in the lane");
+    }
+
+    fn read_record(&self, record: &mut RawRecord) -> Result<(), RecordError> {
         let mut head = [0; RECORD_HEAD_LEN];
         self.copy_out(RECORD, &mut head);
         let body_len = record.set_head(&head, self.body_capacity())?;
@@ -217,8 +300,8 @@ impl ExecutorLane {
         }
     }
 
-    /// Copies the record out. Errors: BadRecord.
-    pub fn read(&self, record: &mut RawRecord) -> Result<(), ShmError> {
+    /// Copies the record out. Errors: [`RecordError`].
+    pub fn read(&self, record: &mut RawRecord) -> Result<(), RecordError> {
         self.place.read_record(record)
     }
 
@@ -238,7 +321,7 @@ impl ExecutorLane {
             }
             Err(failure) => {
                 let text = &failure.message[..failure.message.floor_char_boundary(ERROR_AREA_LEN as usize)];
-                place.lanes.segment.write(place.error_area(), text.as_bytes()).expect("the error area is in the lane");
+                place.copy_in(place.error_area(), text.as_bytes());
                 store(ERROR_LEN, text.len() as u32);
                 store(ERROR_KIND, failure.kind);
                 store(STATUS, failure.code);
@@ -274,16 +357,14 @@ pub type Answer = Result<u64, Failure>;
 impl ClientLane {
     /// Posts a call and waits for the answer; asks `give_up` every 100 ms. None when it gave up. Errors: the record does
     /// not fit the lane.
-    pub fn call(&mut self, record: &CallRecord, give_up: impl FnMut() -> bool) -> Result<Option<Answer>, ShmError> {
+    pub fn call(&mut self, record: &CallRecord, give_up: impl FnMut() -> bool) -> Result<Option<Answer>, RecordError> {
         let (head, body) = RawRecord::write(record)?;
-        let capacity = self.place.body_capacity();
-        if body.len() > capacity {
-            let expected = format!("at most {capacity} bytes together with the locations; take longer lanes");
-            return Err(bad_record("descriptors_len", body.len() as u64, expected));
+        let (got, capacity) = (body.len(), self.place.body_capacity());
+        if got > capacity {
+            return Err(RecordError::TooLong { got, capacity });
         }
-        let Place { lanes, start, .. } = &self.place;
-        lanes.segment.write(start + RECORD, &head)?;
-        lanes.segment.write(start + RECORD + RECORD_HEAD_LEN as u64, &body)?;
+        self.place.copy_in(RECORD, &head);
+        self.place.copy_in(RECORD + RECORD_HEAD_LEN as u64, &body);
         Ok(self.post().wait(give_up))
     }
 
@@ -303,7 +384,7 @@ impl ClientLane {
             0 => Ok(place.word64(RUN_NS).load(Ordering::Relaxed)),
             code => {
                 let mut text = vec![0; load(ERROR_LEN).min(ERROR_AREA_LEN as u32) as usize];
-                place.copy_out(place.error_area() - place.start, &mut text);
+                place.copy_out(place.error_area(), &mut text);
                 let message = String::from_utf8_lossy(&text).into_owned();
                 Err(Failure { kind: load(ERROR_KIND), code, message })
             }
@@ -317,7 +398,7 @@ mod tests {
 
     use super::*;
     use crate::base::ids::{CallId, PartHandle};
-    use crate::tensor::{DType, TensorDesc, TensorRef};
+    use crate::tensor::{DType, Location, TensorDesc, TensorRef};
 
     const LANE_LEN: u32 = 64 << 10;
 
@@ -326,9 +407,9 @@ mod tests {
     }
 
     fn record() -> CallRecord {
-        let tensor = |location: u64, dtype, dims: &[i64]| {
-            let (segment, offset) = TensorRef::split_location(location);
-            TensorRef { segment, offset, desc: TensorDesc::new(dtype, dims).unwrap() }
+        let tensor = |location, dtype, dims: &[i64]| {
+            let desc = TensorDesc::new(dtype, dims).unwrap();
+            TensorRef { location: Location::from_bits(location), desc }
         };
         CallRecord {
             call: CallId(0x0102_0304_0506_0708),
@@ -346,9 +427,9 @@ mod tests {
         lanes.segment.write(start + RECORD_HEAD_LEN as u64, body).unwrap();
     }
 
-    fn read(lanes: &Arc<Lanes>) -> Result<CallRecord, ShmError> {
+    fn read(lanes: &Arc<Lanes>) -> Result<CallRecord, RecordError> {
         let mut raw = RawRecord::default();
-        lanes.place(0)?.read_record(&mut raw)?;
+        lanes.place(0).unwrap().read_record(&mut raw)?;
         raw.parse()
     }
 
@@ -502,7 +583,7 @@ mod tests {
     fn calls_are_answered_one_by_one_polling_or_asleep() {
         let (lanes, stop) = (lanes(), AtomicBool::new(false));
         let executor = lanes.serve(1).unwrap();
-        assert!(matches!(lanes.serve(1), Err(ShmError::BadLane { lane: 1, .. })));
+        assert!(matches!(lanes.serve(1), Err(LaneError::Open { lane: 1 })));
         assert!(lanes.serve(2).is_err() && lanes.client(2).is_err());
         let wake = executor.waker();
         std::thread::scope(|scope| {
@@ -550,6 +631,6 @@ mod tests {
     fn a_record_longer_than_the_lane_is_refused_by_the_client() {
         let lanes = lanes();
         let record = CallRecord { inputs: vec![record().inputs[0].clone(); 2000], ..record() };
-        assert!(matches!(lanes.client(0).unwrap().call(&record, || true), Err(ShmError::BadRecord { .. })));
+        assert!(matches!(lanes.client(0).unwrap().call(&record, || true), Err(RecordError::TooLong { .. })));
     }
 }

@@ -1,11 +1,57 @@
 //! The record of a call as it lies in a lane: docs/protocol.md. Bytes only; what they name is not looked at here.
 
-use super::ShmError;
 use crate::base::ids::{CallId, PartHandle};
-use crate::tensor::{CallRecord, DType, TensorDesc, TensorRef};
+use crate::tensor::{BadShape, CallRecord, DType, Location, TensorDesc, TensorRef, UnknownDType};
 
 /// Bytes before the locations.
 pub(super) const RECORD_HEAD_LEN: usize = 32;
+
+/// Why bytes are no record of a call, or a call does not fit a lane.
+#[derive(Clone, Debug, displaydoc::Display, thiserror::Error, PartialEq, Eq)]
+pub enum RecordError {
+    /// call record: {field} is {got}: expected at most {limit}
+    TooMany {
+        /// Field of the record.
+        field: &'static str,
+        /// Its value.
+        got: usize,
+        /// [`CallRecord::MAX_VALUES`].
+        limit: usize,
+    },
+    /// call record: descriptors_len is {got}: expected at most {capacity} bytes together with the locations; take longer
+    /// lanes
+    TooLong {
+        /// As the client wrote it.
+        got: usize,
+        /// What the lane has room for.
+        capacity: usize,
+    },
+    /// call record: descriptors_len is {got}: expected {left} bytes fewer for {n_values} descriptors
+    LeftOver {
+        /// As the client wrote it.
+        got: usize,
+        /// Bytes behind the last descriptor.
+        left: usize,
+        /// Tensors of the call.
+        n_values: usize,
+    },
+    /// call record: descriptors_len is {left}: expected bytes for every descriptor
+    CutShort {
+        /// Bytes where a descriptor, or its dims, should be.
+        left: usize,
+    },
+    /// call record: {field} is {got}: expected 0
+    NotZero {
+        /// Field of the record.
+        field: &'static str,
+        /// Its value.
+        got: u64,
+    },
+    /// call record: {0}
+    DType(#[from] UnknownDType),
+    /// call record: {0}
+    Shape(#[from] BadShape),
+}
 
 /// A call's record, copied out of shared memory but not yet understood.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,57 +75,49 @@ impl RawRecord {
             && self.body == other.body
     }
 
-    /// Errors: BadRecord, DType, Shape.
-    pub fn parse(&self) -> Result<CallRecord, ShmError> {
+    /// Errors: [`RecordError`].
+    pub fn parse(&self) -> Result<CallRecord, RecordError> {
         let n_values = self.n_inputs + self.n_outputs;
         let (locations, mut descriptors) = self.body.split_at(8 * n_values);
         let mut values = Vec::with_capacity(n_values);
         for location in locations.as_chunks::<8>().0 {
-            let (segment, offset) = TensorRef::split_location(u64::from_le_bytes(*location));
-            values.push(TensorRef { segment, offset, desc: read_descriptor(&mut descriptors)? });
+            let location = Location::from_bits(u64::from_le_bytes(*location));
+            values.push(TensorRef { location, desc: read_descriptor(&mut descriptors)? });
         }
         if !descriptors.is_empty() {
-            let expected = format!("{} bytes fewer for {n_values} descriptors", descriptors.len());
-            return Err(bad_record("descriptors_len", (self.body.len() - 8 * n_values) as u64, expected));
+            let (got, left) = (self.body.len() - 8 * n_values, descriptors.len());
+            return Err(RecordError::LeftOver { got, left, n_values });
         }
         let outputs = values.split_off(self.n_inputs);
         let Self { call, handle, eager_nodes, .. } = *self;
         Ok(CallRecord { call, handle, eager_nodes, inputs: values, outputs })
     }
 
-    /// Takes over the fixed part; how many bytes of body follow it. Errors: BadRecord.
-    pub(super) fn set_head(&mut self, head: &[u8; RECORD_HEAD_LEN], capacity: usize) -> Result<usize, ShmError> {
-        let count = |field: &'static str, at: usize| match u32_at(head, at) as usize {
-            count if count <= CallRecord::MAX_VALUES => Ok(count),
-            count => Err(bad_record(field, count as u64, format!("at most {}", CallRecord::MAX_VALUES))),
-        };
+    /// Takes over the fixed part; how many bytes of body follow it. Errors: TooMany, TooLong, NotZero.
+    pub(super) fn set_head(&mut self, head: &[u8; RECORD_HEAD_LEN], capacity: usize) -> Result<usize, RecordError> {
+        let count = |field, at| counted(field, u32_at(head, at) as usize);
         self.call = CallId(u64::from_le_bytes(*head.first_chunk().expect("the head has 32 bytes")));
         self.handle = PartHandle(u32_at(head, 8));
         self.n_inputs = count("n_inputs", 12)?;
         self.n_outputs = count("n_outputs", 16)?;
         self.eager_nodes = u32_at(head, 20);
-        let descriptors_len = u32_at(head, 24);
-        let body_len = 8 * (self.n_inputs + self.n_outputs) + descriptors_len as usize;
+        let got = u32_at(head, 24) as usize;
+        let body_len = 8 * (self.n_inputs + self.n_outputs) + got;
         if body_len > capacity {
-            let expected = format!("at most {capacity} bytes together with the locations; take longer lanes");
-            return Err(bad_record("descriptors_len", descriptors_len.into(), expected));
+            return Err(RecordError::TooLong { got, capacity });
         }
         match u32_at(head, 28) {
             0 => Ok(body_len),
-            reserved => Err(bad_record("reserved", reserved.into(), "0".to_owned())),
+            reserved => Err(RecordError::NotZero { field: "reserved", got: reserved.into() }),
         }
     }
 
-    /// Head and body of a call. Errors: BadRecord when it has too many tensors.
-    pub(super) fn write(record: &CallRecord) -> Result<([u8; RECORD_HEAD_LEN], Vec<u8>), ShmError> {
-        for (field, values) in [("n_inputs", &record.inputs), ("n_outputs", &record.outputs)] {
-            if values.len() > CallRecord::MAX_VALUES {
-                let expected = format!("at most {}", CallRecord::MAX_VALUES);
-                return Err(bad_record(field, values.len() as u64, expected));
-            }
-        }
+    /// Head and body of a call. Errors: TooMany.
+    pub(super) fn write(record: &CallRecord) -> Result<([u8; RECORD_HEAD_LEN], Vec<u8>), RecordError> {
+        counted("n_inputs", record.inputs.len())?;
+        counted("n_outputs", record.outputs.len())?;
         let values = || record.inputs.iter().chain(&record.outputs);
-        let mut body: Vec<u8> = values().flat_map(|value| value.location().to_le_bytes()).collect();
+        let mut body: Vec<u8> = values().flat_map(|value| value.location.bits().to_le_bytes()).collect();
         let descriptors_at = body.len();
         for TensorDesc { dtype, shape } in values().map(|value| &value.desc) {
             body.extend([dtype.onnx_code() as u8, shape.rank() as u8, 0, 0, 0, 0, 0, 0]);
@@ -97,22 +135,22 @@ impl RawRecord {
     }
 }
 
-fn read_descriptor(bytes: &mut &[u8]) -> Result<TensorDesc, ShmError> {
-    let cut = |left: usize| bad_record("descriptors_len", left as u64, "bytes for every descriptor".to_owned());
+fn counted(field: &'static str, got: usize) -> Result<usize, RecordError> {
+    let limit = CallRecord::MAX_VALUES;
+    if got <= limit { Ok(got) } else { Err(RecordError::TooMany { field, got, limit }) }
+}
+
+fn read_descriptor(bytes: &mut &[u8]) -> Result<TensorDesc, RecordError> {
+    let cut = |left: usize| RecordError::CutShort { left };
     let (head, rest) = bytes.split_first_chunk::<8>().ok_or_else(|| cut(bytes.len()))?;
     let [dtype, rank, padding @ ..] = *head;
     if padding != [0; 6] {
-        let got = u64::from_le_bytes(*head) >> 16;
-        return Err(bad_record("descriptor padding", got, "0".to_owned()));
+        return Err(RecordError::NotZero { field: "descriptor padding", got: u64::from_le_bytes(*head) >> 16 });
     }
     let (dims, rest) = rest.split_at_checked(8 * usize::from(rank)).ok_or_else(|| cut(rest.len()))?;
     let dims: Vec<i64> = dims.as_chunks().0.iter().map(|dim| i64::from_le_bytes(*dim)).collect();
     *bytes = rest;
     Ok(TensorDesc::new(DType::from_onnx(dtype.into())?, dims)?)
-}
-
-pub(super) fn bad_record(field: &'static str, got: u64, expected: String) -> ShmError {
-    ShmError::BadRecord { field, got, expected }
 }
 
 /// The little-endian number at a place inside a fixed-size header.

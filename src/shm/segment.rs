@@ -1,15 +1,17 @@
-//! A mapped memfd.
+//! A mapped memfd: the one place of this room with unsafe code.
+#![allow(unsafe_code)]
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
+use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::io::Errno;
 
-use super::ShmError;
 use crate::base::ids::SegmentId;
-use crate::tensor::{SharedBytes, SharedBytesMut, TensorRef};
+use crate::tensor::{Location, SharedBytes, SharedBytesMut};
 
 /// A memfd mapped whole, shared, readable and writable; unmapped on drop. It cannot shrink, so that no access inside it
 /// can fault. Other processes may write it at any time: its bytes are read as plain bytes, and nothing that Rust trusts
@@ -17,49 +19,117 @@ use crate::tensor::{SharedBytes, SharedBytesMut, TensorRef};
 pub struct Segment {
     id: SegmentId,
     fd: OwnedFd,
-    start: NonNull<u8>,
-    len_bytes: usize,
+    memory: MmapRaw,
     file: (u64, u64),
 }
 
-// SAFETY: the mapping belongs to the process, not to a thread, and lives until drop.
-unsafe impl Send for Segment {}
-// SAFETY: through `&Segment` one gets only raw pointers and atomics.
-unsafe impl Sync for Segment {}
+/// segment {segment}: {fault}
+#[derive(Clone, Debug, displaydoc::Display, thiserror::Error, PartialEq, Eq)]
+pub struct BadSegment {
+    /// As announced.
+    pub segment: SegmentId,
+    /// What is wrong with it.
+    pub fault: SegmentFault,
+}
+
+/// Why a segment cannot be made, mapped or attached.
+#[derive(Clone, Debug, displaydoc::Display, PartialEq, Eq)]
+pub enum SegmentFault {
+    /// ids are below {limit}
+    Id {
+        /// [`SegmentId::LIMIT`].
+        limit: u32,
+    },
+    /// {len_bytes} bytes: expected 1 to {limit}
+    Length {
+        /// As announced.
+        len_bytes: u64,
+        /// [`Location::OFFSET_LIMIT`].
+        limit: u64,
+    },
+    /// no memfd ({0}); make it by memfd_create
+    NoMemfd(Errno),
+    /// not sealed against shrinking; add F_SEAL_SHRINK before sending it
+    Unsealed,
+    /// {announced} bytes announced, {in_file} in the file
+    OtherLength {
+        /// By the peer.
+        announced: u64,
+        /// What there is.
+        in_file: u64,
+    },
+    /// mmap of {len_bytes} bytes: {errno}
+    Unmappable {
+        /// As announced.
+        len_bytes: u64,
+        /// What the system said.
+        errno: Errno,
+    },
+    /// {0}
+    System(Errno),
+    /// attached already; choose another id
+    Attached,
+    /// the same memory is attached as segment {other}; send another memfd
+    SameMemory {
+        /// The segment that is there.
+        other: SegmentId,
+    },
+}
+
+/// segment {segment} is not attached; attach it before naming it
+#[derive(Clone, Copy, Debug, displaydoc::Display, thiserror::Error, PartialEq, Eq)]
+pub struct UnknownSegment {
+    /// As named.
+    pub segment: SegmentId,
+}
+
+/// segment {segment} has {len_bytes} bytes: {needed} bytes from offset {offset} do not fit
+#[derive(Clone, Copy, Debug, displaydoc::Display, thiserror::Error, PartialEq, Eq)]
+pub struct OutOfRange {
+    /// The segment.
+    pub segment: SegmentId,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes wanted.
+    pub needed: u64,
+    /// Bytes there are.
+    pub len_bytes: u64,
+}
 
 impl Segment {
-    /// Maps a segment that a peer made. Errors: the id or the length is out of range, the descriptor is no memfd, is not
-    /// sealed against shrinking, or has another length.
-    pub fn map(id: SegmentId, fd: OwnedFd, len_bytes: u64) -> Result<Self, ShmError> {
-        let bad = |reason: String| ShmError::BadSegment { segment: id, reason };
+    /// Maps a segment that a peer made. Errors: [`BadSegment`] when the id or the length is out of range, the descriptor is
+    /// no memfd, is not sealed against shrinking, or has another length.
+    pub fn map(id: SegmentId, fd: OwnedFd, len_bytes: u64) -> Result<Self, BadSegment> {
+        Self::checked(id, fd, len_bytes).map_err(|fault| BadSegment { segment: id, fault })
+    }
+
+    fn checked(id: SegmentId, fd: OwnedFd, len_bytes: u64) -> Result<Self, SegmentFault> {
         if id.0 >= SegmentId::LIMIT {
-            return Err(bad(format!("ids are below {}", SegmentId::LIMIT)));
+            return Err(SegmentFault::Id { limit: SegmentId::LIMIT });
         }
-        if len_bytes == 0 || len_bytes > TensorRef::OFFSET_LIMIT {
-            return Err(bad(format!("{len_bytes} bytes: expected 1 to {}", TensorRef::OFFSET_LIMIT)));
+        if len_bytes == 0 || len_bytes > Location::OFFSET_LIMIT {
+            return Err(SegmentFault::Length { len_bytes, limit: Location::OFFSET_LIMIT });
         }
-        let seals =
-            fcntl_get_seals(&fd).map_err(|error| bad(format!("no memfd ({error}); make it by memfd_create")))?;
+        let seals = fcntl_get_seals(&fd).map_err(SegmentFault::NoMemfd)?;
         if !seals.contains(SealFlags::SHRINK) {
-            return Err(bad("not sealed against shrinking; add F_SEAL_SHRINK before sending it".to_owned()));
+            return Err(SegmentFault::Unsealed);
         }
-        let stat = fstat(&fd).map_err(|error| bad(error.to_string()))?;
-        if stat.st_size as u64 != len_bytes {
-            return Err(bad(format!("{len_bytes} bytes announced, {} in the file", stat.st_size)));
+        let stat = fstat(&fd).map_err(SegmentFault::System)?;
+        let in_file = stat.st_size as u64;
+        if in_file != len_bytes {
+            return Err(SegmentFault::OtherLength { announced: len_bytes, in_file });
         }
-        let len = len_bytes as usize;
-        // SAFETY: a fresh shared mapping at an address the kernel chooses touches no existing memory; the file has
-        // `len` bytes and, sealed, keeps them.
-        let start =
-            unsafe { mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &fd, 0) }
-                .map_err(|error| bad(format!("mmap of {len_bytes} bytes: {error}")))?;
-        let start = NonNull::new(start.cast()).expect("mmap never returns null without MAP_FIXED");
-        Ok(Self { id, fd, start, len_bytes: len, file: (stat.st_dev, stat.st_ino) })
+        // All of the file and nothing beyond it, which it keeps, sealed.
+        let memory = MmapOptions::new().len(len_bytes as usize).map_raw(&fd).map_err(|error| {
+            let errno = Errno::from_io_error(&error).unwrap_or(Errno::INVAL);
+            SegmentFault::Unmappable { len_bytes, errno }
+        })?;
+        Ok(Self { id, fd, memory, file: (stat.st_dev, stat.st_ino) })
     }
 
     /// Makes a sealed, zeroed segment. For clients written in Rust and for tests. Errors: the kernel's.
-    pub fn create(id: SegmentId, name: &str, len_bytes: u64) -> Result<Self, ShmError> {
-        let failed = |error: rustix::io::Errno| ShmError::BadSegment { segment: id, reason: error.to_string() };
+    pub fn create(id: SegmentId, name: &str, len_bytes: u64) -> Result<Self, BadSegment> {
+        let failed = |errno| BadSegment { segment: id, fault: SegmentFault::System(errno) };
         let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(failed)?;
         ftruncate(&fd, len_bytes).map_err(failed)?;
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).map_err(failed)?;
@@ -73,7 +143,7 @@ impl Segment {
 
     /// Length of the mapping.
     pub fn len_bytes(&self) -> u64 {
-        self.len_bytes as u64
+        self.memory.len() as u64
     }
 
     /// The memfd.
@@ -86,66 +156,80 @@ impl Segment {
         self.fd.try_clone()
     }
 
-    /// Copies `bytes` to `offset`. Errors: [`ShmError::OutOfRange`].
-    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), ShmError> {
-        let at = self.range(offset, bytes.len())?;
-        // SAFETY: `range` proved that the target lies in the mapping, which self keeps; no Rust reference covers it.
-        unsafe { SharedBytesMut::new(at, bytes.len()) }.copy_in(bytes);
+    /// Copies `bytes` to `offset`. Errors: [`OutOfRange`].
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), OutOfRange> {
+        self.bytes_mut(offset, bytes.len())?.copy_in(bytes);
         Ok(())
     }
 
-    /// Copies `len_bytes` from `offset`. Errors: [`ShmError::OutOfRange`].
-    pub fn read(&self, offset: u64, len_bytes: usize) -> Result<Vec<u8>, ShmError> {
+    /// Copies `len_bytes` from `offset`. Errors: [`OutOfRange`].
+    pub fn read(&self, offset: u64, len_bytes: usize) -> Result<Vec<u8>, OutOfRange> {
         Ok(self.bytes(offset, len_bytes)?.to_vec())
     }
 
-    /// `len_bytes` from `offset`, to be copied out. Errors: [`ShmError::OutOfRange`].
-    pub(super) fn bytes(&self, offset: u64, len_bytes: usize) -> Result<SharedBytes<'_>, ShmError> {
+    /// `len_bytes` from `offset`, to be copied out. Errors: [`OutOfRange`].
+    pub(super) fn bytes(&self, offset: u64, len_bytes: usize) -> Result<SharedBytes<'_>, OutOfRange> {
         let at = self.range(offset, len_bytes)?;
         // SAFETY: `range` proved that the bytes lie in the mapping, which self keeps; no Rust reference covers it.
         Ok(unsafe { SharedBytes::new(at, len_bytes) })
     }
 
-    /// Address of `offset`, when `len_bytes` from there lie in the mapping. Errors: [`ShmError::OutOfRange`].
-    pub(super) fn range(&self, offset: u64, len_bytes: usize) -> Result<NonNull<u8>, ShmError> {
-        match offset.checked_add(len_bytes as u64) {
-            Some(end) if end <= self.len_bytes as u64 => {
-                // SAFETY: offset ≤ end ≤ length of the mapping.
-                Ok(unsafe { self.start.add(offset as usize) })
-            }
-            _ => Err(ShmError::OutOfRange {
-                segment: self.id,
-                offset,
-                needed: len_bytes as u64,
-                len_bytes: self.len_bytes as u64,
-            }),
-        }
+    /// `len_bytes` from `offset`, to be copied in. Errors: [`OutOfRange`].
+    pub(super) fn bytes_mut(&self, offset: u64, len_bytes: usize) -> Result<SharedBytesMut<'_>, OutOfRange> {
+        let at = self.range(offset, len_bytes)?;
+        // SAFETY: as in `bytes`; the mapping is writable.
+        Ok(unsafe { SharedBytesMut::new(at, len_bytes) })
     }
 
-    /// Errors: [`ShmError::BadSegment`] when one of the others maps the same file. Two locations would name one byte then,
-    /// and neither the proof that outputs overlap nothing would hold, nor that no call writes into lanes.
-    pub fn apart_from<'a>(&self, others: impl IntoIterator<Item = &'a Segment>) -> Result<(), ShmError> {
+    /// The word at `offset`, a multiple of 4, for both sides to synchronize by. Panics where there is none.
+    pub(super) fn word(&self, offset: u64) -> &AtomicU32 {
+        let at = self.aligned::<AtomicU32>(offset);
+        // SAFETY: `aligned` proved that the word lies in the mapping, which self keeps, and is aligned. Both sides access it
+        // whole; nothing else in this process covers it while it is a word.
+        unsafe { AtomicU32::from_ptr(at.as_ptr().cast()) }
+    }
+
+    /// The double word at `offset`, a multiple of 8. As [`Segment::word`].
+    pub(super) fn word64(&self, offset: u64) -> &AtomicU64 {
+        let at = self.aligned::<AtomicU64>(offset);
+        // SAFETY: as in `word`.
+        unsafe { AtomicU64::from_ptr(at.as_ptr().cast()) }
+    }
+
+    fn aligned<T>(&self, offset: u64) -> NonNull<u8> {
+        let at = self.range(offset, size_of::<T>()).expect("callers name words inside the segment");
+        assert!(at.cast::<T>().is_aligned(), "a word at offset {offset}");
+        at
+    }
+
+    /// Address of `offset`, when `len_bytes` from there lie in the mapping. Errors: [`OutOfRange`].
+    pub(super) fn range(&self, offset: u64, len_bytes: usize) -> Result<NonNull<u8>, OutOfRange> {
+        let (segment, needed) = (self.id, len_bytes as u64);
+        if offset.checked_add(needed).is_none_or(|end| end > self.len_bytes()) {
+            return Err(OutOfRange { segment, offset, needed, len_bytes: self.len_bytes() });
+        }
+        let at = self.memory.as_mut_ptr().wrapping_add(offset as usize);
+        Ok(NonNull::new(at).expect("mmap never maps at 0 unless asked to"))
+    }
+
+    /// Errors: [`SegmentFault::SameMemory`] when one of the others maps the same file. Two locations would name one byte
+    /// then, and neither the proof that outputs overlap nothing would hold, nor that no call writes into lanes.
+    pub fn apart_from<'a>(&self, others: impl IntoIterator<Item = &'a Segment>) -> Result<(), BadSegment> {
         match others.into_iter().find(|other| other.file == self.file) {
             None => Ok(()),
-            Some(other) => {
-                let reason = format!("the same memory is attached as segment {}; send another memfd", other.id.0);
-                Err(ShmError::BadSegment { segment: self.id, reason })
-            }
+            Some(other) => Err(self.refused(SegmentFault::SameMemory { other: other.id })),
         }
     }
-}
 
-impl Drop for Segment {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is ours alone; every pointer into it is used only while an Arc of this segment is held.
-        let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.len_bytes) };
-        debug_assert!(unmapped.is_ok(), "start and length are those of mmap");
+    pub(super) fn refused(&self, fault: SegmentFault) -> BadSegment {
+        BadSegment { segment: self.id, fault }
     }
 }
 
 impl fmt::Debug for Segment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Segment").field("id", &self.id).field("len_bytes", &self.len_bytes).finish_non_exhaustive()
+        let mut shown = f.debug_struct("Segment");
+        shown.field("id", &self.id).field("len_bytes", &self.len_bytes()).finish_non_exhaustive()
     }
 }
 
@@ -170,7 +254,7 @@ mod tests {
     fn what_is_no_sealed_memfd_of_that_length_is_refused() {
         let unsealed = memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&unsealed, 4096).unwrap();
-        let text = |result: Result<Segment, ShmError>| result.unwrap_err().to_string();
+        let text = |result: Result<Segment, BadSegment>| result.unwrap_err().to_string();
         assert!(text(Segment::map(ID, unsealed, 4096)).contains("F_SEAL_SHRINK"));
         let file = tempfile::tempfile().unwrap();
         file.set_len(4096).unwrap();

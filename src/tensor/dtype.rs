@@ -3,7 +3,6 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
 
 macro_rules! dtypes {
     ($($variant:ident = $onnx:literal, $size:literal, $align:literal, $torch:literal;)*) => {
@@ -96,12 +95,9 @@ impl fmt::Display for DType {
     }
 }
 
-/// An ONNX dtype code that is none of [`DType::ALL`].
-#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-#[error(
-    "dtype code {0}: expected an ONNX TensorProto.DataType that torch has too (1 to 20, not 8); \
-     cast the tensor before sending"
-)]
+/// dtype code {0}: expected an ONNX TensorProto.DataType that torch has too (1 to 20, not 8); cast the tensor before
+/// sending
+#[derive(Clone, Copy, Debug, displaydoc::Display, thiserror::Error, PartialEq, Eq)]
 pub struct UnknownDType(pub i32);
 
 #[cfg(test)]

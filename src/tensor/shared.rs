@@ -1,25 +1,4 @@
 //! Bytes that another process may be writing, and tensors over them.
-//!
-//! # When to use
-//! For every byte of a segment that a client and the daemon, or the executor, both map. A client may write there at any
-//! time, against the protocol or by an accident of its own, so a `&[u8]` over such memory would be a lie to the compiler:
-//! it may read a byte twice and get two values, after a check of the first. [`SharedBytes`] gives no reference. What is
-//! read is copied out ([`SharedBytes::copy_out`]) and then judged, hashed or written from the copy, so that all of them
-//! see one value. A peer that writes meanwhile gets a nonsensical verdict, and costs nobody else anything.
-//!
-//! Large tensors are read block by block into a buffer that stays in the first-level cache ([`BLOCK_BYTES`]): comparing
-//! widens such a block to float64, the store hashes and writes it. [`SharedTensor::to_owned`] is the one copy that
-//! outlives the call.
-//!
-//! # When not
-//! Not for words that both sides synchronize by (the doorbells of lanes, counters): those are atomics, in `shm`. Not
-//! where ONNX Runtime computes: it gets raw pointers, for no Rust code reads those bytes at that time. Private memory
-//! needs none of this, but is taken where shared memory is (`From<&TensorView>`): there is one code for both.
-//!
-//! # Why this is sound
-//! The memory is a mapping that no Rust allocation and no Rust reference ever covered; it is accessed by volatile reads
-//! and writes of plain integers alone, for which every bit pattern is a value. What a race leaves in a copy is a mixture
-//! of old and new bytes, nothing worse. As in firecracker's `vm-memory`.
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -41,7 +20,28 @@ type Wide = u64;
 
 const WIDE: usize = size_of::<Wide>();
 
-/// Bytes that another process may be writing; read by copying out. See the module.
+/// Bytes that another process may be writing; read by copying out.
+///
+/// # When to use
+/// For every byte of a segment that a client and the daemon, or the executor, both map. A client may write there at any
+/// time, against the protocol or by an accident of its own, so a `&[u8]` over such memory would be a lie to the compiler:
+/// it may read a byte twice and get two values, after a check of the first. This gives no reference. What is read is
+/// copied out ([`SharedBytes::copy_out`]) and then judged, hashed or written from the copy, so that all of them see one
+/// value. A peer that writes meanwhile gets a nonsensical verdict, and costs nobody else anything.
+///
+/// Large tensors are read block by block into a buffer that stays in the first-level cache ([`BLOCK_BYTES`]): comparing
+/// widens such a block to float64, the store hashes and writes it. [`SharedTensor::to_owned`] is the one copy that
+/// outlives the call.
+///
+/// # When not
+/// Not for words that both sides synchronize by (the doorbells of lanes, counters): those are atomics, in `shm`. Not
+/// where ONNX Runtime computes: it gets raw pointers, for no Rust code reads those bytes at that time. Private memory
+/// needs none of this, but is taken where shared memory is (`From<&TensorView>`): there is one code for both.
+///
+/// # Why this is sound
+/// The memory is a mapping that no Rust allocation and no Rust reference ever covered; it is accessed by volatile reads
+/// and writes of plain integers alone, for which every bit pattern is a value. What a race leaves in a copy is a mixture
+/// of old and new bytes, nothing worse. As in firecracker's `vm-memory`.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedBytes<'a> {
     start: NonNull<u8>,
@@ -114,7 +114,14 @@ impl<'a> From<&'a [u8]> for SharedBytes<'a> {
     }
 }
 
-/// Bytes that another process may be reading or writing; written by copying in. See the module.
+impl<'a> From<&'a mut [u8]> for SharedBytesMut<'a> {
+    /// Private bytes, which nobody else reads or writes.
+    fn from(bytes: &'a mut [u8]) -> Self {
+        Self(SharedBytes { len: bytes.len(), start: NonNull::from(bytes).cast(), memory: PhantomData })
+    }
+}
+
+/// Bytes that another process may be reading or writing; written by copying in. See [`SharedBytes`].
 #[derive(Debug)]
 pub struct SharedBytesMut<'a>(SharedBytes<'a>);
 
@@ -141,13 +148,11 @@ impl<'a> SharedBytesMut<'a> {
     /// Copies from other shared bytes, block by block. Panics when they have another length.
     pub fn copy_from(&mut self, source: SharedBytes<'_>) {
         assert_eq!(self.0.len, source.len(), "the source's length");
-        let mut at = 0;
+        let mut from = 0;
         let Ok(()) = source.for_each_block(|block| {
-            // SAFETY: the blocks are `source.len()` bytes together.
-            let start = unsafe { self.0.start.add(at) };
-            at += block.len();
-            // SAFETY: part of the bytes that `new` was promised.
-            unsafe { Self::new(start, block.len()) }.copy_in(block);
+            let to = from + block.len();
+            Self(self.0.slice(from..to)).copy_in(block);
+            from = to;
             Ok::<(), std::convert::Infallible>(())
         });
     }
@@ -264,6 +269,13 @@ impl<'a> From<&TensorView<'a>> for SharedTensor<'a> {
     }
 }
 
+impl TensorBuf {
+    /// Borrowed, as what may lie in shared memory.
+    pub fn shared(&self) -> SharedTensor<'_> {
+        SharedTensor::from(&self.view())
+    }
+}
+
 /// A dense row-major tensor over shared bytes that are to be written.
 #[derive(Debug)]
 pub struct SharedTensorMut<'a> {
@@ -287,9 +299,7 @@ mod tests {
                 let shared = SharedBytes::from(source.as_slice()).slice(from..to);
                 assert_eq!(shared.to_vec(), source[from..to]);
                 let mut memory = vec![255; 240];
-                let start = NonNull::new(memory[from..].as_mut_ptr()).unwrap();
-                // SAFETY: inside `memory`, which is used through this alone until it is read below.
-                unsafe { SharedBytesMut::new(start, to - from) }.copy_in(&source[from..to]);
+                SharedBytesMut::from(&mut memory[from..to]).copy_in(&source[from..to]);
                 assert_eq!(memory[from..to], source[from..to]);
                 assert!(memory[..from].iter().chain(&memory[to..]).all(|&byte| byte == 255));
             }
@@ -309,8 +319,7 @@ mod tests {
             shared.for_each_block(collect).unwrap();
             assert_eq!(seen, source);
             let mut memory = vec![0; len];
-            // SAFETY: all of `memory`, which is used through this alone until it is read below.
-            unsafe { SharedBytesMut::new(NonNull::from(memory.as_mut_slice()).cast(), len) }.copy_from(shared);
+            SharedBytesMut::from(memory.as_mut_slice()).copy_from(shared);
             assert_eq!(memory, source);
         }
         let failed = SharedBytes::from(&[0_u8; 3 * BLOCK_BYTES][..]).for_each_block(|block| Err(block.len()));

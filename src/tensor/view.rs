@@ -5,55 +5,8 @@ use std::ops::Range;
 use half::{bf16, f16};
 use ndarray::{ArrayD, IxDyn};
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
 
-use super::{BadShape, DType, Shape, SharedTensor};
-use crate::base::ids::ValueName;
-
-/// dtype and shape.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct TensorDesc {
-    /// Element type.
-    pub dtype: DType,
-    /// Dimensions.
-    pub shape: Shape,
-}
-
-impl TensorDesc {
-    /// Checked description. Errors: [`BadShape`].
-    pub fn new(dtype: DType, dims: impl Into<Vec<i64>>) -> Result<Self, BadShape> {
-        Ok(Self { dtype, shape: Shape::new(dims)? })
-    }
-
-    /// Bytes of the dense tensor.
-    pub fn len_bytes(&self) -> usize {
-        self.shape.len_bytes(self.dtype)
-    }
-}
-
-impl std::fmt::Display for TensorDesc {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}{}", self.dtype, self.shape)
-    }
-}
-
-/// Why bytes are no tensor.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
-pub enum BadTensor {
-    /// The byte count does not fit dtype and shape.
-    #[error("tensor {desc}: needs {expected} bytes, got {got}; make it contiguous before sending")]
-    Length {
-        /// What the tensor should be.
-        desc: TensorDesc,
-        /// `desc.len_bytes()`.
-        expected: usize,
-        /// Bytes given.
-        got: usize,
-    },
-    /// See [`BadShape`].
-    #[error(transparent)]
-    Shape(#[from] BadShape),
-}
+use super::{BadTensor, DType, Shape, TensorDesc};
 
 /// A dense row-major tensor over borrowed bytes. The bytes may have any alignment.
 ///
@@ -158,19 +111,11 @@ impl TensorBuf {
         &self.desc
     }
 
-    /// Borrowed, as what may lie in shared memory.
-    pub fn shared(&self) -> SharedTensor<'_> {
-        SharedTensor::from(&self.view())
-    }
-
     /// Borrowed.
     pub fn view(&self) -> TensorView<'_> {
         TensorView { dtype: self.desc.dtype, shape: &self.desc.shape, bytes: &self.bytes }
     }
 }
-
-/// Named inputs of one run, in the model's order.
-pub type Feeds<'a> = [(ValueName, TensorView<'a>)];
 
 /// See [`TensorView::flat_f64`].
 pub(super) fn widen(dtype: DType, bytes: &[u8]) -> Option<Vec<f64>> {

@@ -11,7 +11,7 @@ use rust_ort::protocol::message::SessionSpec;
 use rust_ort::runtime::ort::{OrtExecutor, ThreadPool};
 use rust_ort::runtime::{self, Executor as _, ExecutorError, Session};
 use rust_ort::shm::{Segment, SegmentTable};
-use rust_ort::tensor::{DType, TensorDesc, TensorRef};
+use rust_ort::tensor::{DType, Location, TensorDesc, TensorRef};
 
 /// The library that the tests run on.
 pub fn library() -> PathBuf {
@@ -57,7 +57,7 @@ impl Memory {
         let desc = TensorDesc::new(dtype, dims).unwrap();
         let len_bytes = (desc.len_bytes() as u64).next_multiple_of(64) + 64;
         let offset = self.next.fetch_add(len_bytes, Ordering::Relaxed);
-        TensorRef { segment: Self::ID, offset, desc }
+        TensorRef { location: Location::new(Self::ID, offset).unwrap(), desc }
     }
 
     pub fn put(&self, dims: &[i64], values: &[f32]) -> TensorRef {
@@ -69,11 +69,11 @@ impl Memory {
     pub fn set(&self, tensor: &TensorRef, values: &[f32]) {
         assert_eq!(tensor.desc.shape.n_elements(), values.len());
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        self.peer.write(tensor.offset, &bytes).unwrap();
+        self.peer.write(tensor.location.offset(), &bytes).unwrap();
     }
 
     pub fn get(&self, tensor: &TensorRef) -> Vec<f32> {
-        let bytes = self.peer.read(tensor.offset, tensor.desc.len_bytes()).unwrap();
+        let bytes = self.peer.read(tensor.location.offset(), tensor.desc.len_bytes()).unwrap();
         bytes.as_chunks().0.iter().map(|chunk| f32::from_le_bytes(*chunk)).collect()
     }
 }

@@ -43,7 +43,7 @@ def binary_model(op: str, shape: Sequence[int | str], dtype: torch.dtype = torch
 
 
 def graph_spec(mark: int = 1) -> GraphSpec:
-    return GraphSpec(graph_id=f"{mark:064x}", name="0_0-inference", direction="inference", compute_nodes=1)
+    return GraphSpec(graph_id=f"{mark:064x}", name="0_0-inference", direction="inference")
 
 
 def part(

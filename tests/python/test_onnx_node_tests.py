@@ -231,7 +231,7 @@ def executed(
     initialized = {initializer.name for initializer in graph.initializer}
     names = [value.name for value in graph.output]
     spec = PartSpec(
-        graph=GraphSpec(graph_id=f"{number:064x}", name=case.name, direction="inference", compute_nodes=1),
+        graph=GraphSpec(graph_id=f"{number:064x}", name=case.name, direction="inference"),
         part=0,
         model=case.model.SerializeToString(),
         fx_values={name: name for name in names},

@@ -25,7 +25,7 @@ from rust_ort.memory.arena import Arena
 @pytest.fixture
 def hung(daemon: Daemon, tmp_path: Path) -> Iterator[tuple[PartSpec, Path]]:
     """A part whose preparation waits for a disk, until somebody opens the file."""
-    graph = GraphSpec(graph_id="f" * 64, name="slow", direction="inference", compute_nodes=1)
+    graph = GraphSpec(graph_id="f" * 64, name="slow", direction="inference")
     spec = PartSpec(
         graph=graph, part=0, model=binary_model("Mul", (3,)), fx_values={"z": "z"}, input_names=["x", "y"],
         output_names=["z"], outputs=[out((3,))],

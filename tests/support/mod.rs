@@ -21,7 +21,7 @@ use rust_ort::protocol::control::{
 };
 use rust_ort::protocol::message::{ErrorCode, PartSpec, Prepared, SessionSpec, WireError};
 use rust_ort::shm::{Lanes, Segment};
-use rust_ort::tensor::{CallRecord, DType, TensorDesc, TensorRef};
+use rust_ort::tensor::{CallRecord, DType, Location, TensorDesc, TensorRef};
 use serde_json::Value;
 
 /// Waits for a condition; fails after a watchdog's time, which says nothing about speed.
@@ -234,7 +234,8 @@ impl Client {
 
 /// float32 [4] in the data segment.
 pub fn tensor(offset: u64) -> TensorRef {
-    TensorRef { segment: SegmentId(1), offset, desc: TensorDesc::new(DType::F32, [4]).unwrap() }
+    let location = Location::new(SegmentId(1), offset).unwrap();
+    TensorRef { location, desc: TensorDesc::new(DType::F32, [4]).unwrap() }
 }
 
 pub fn graph() -> RegisterGraph {
@@ -246,8 +247,6 @@ pub fn graph() -> RegisterGraph {
         joint_text: String::new(),
         fx_text: "fx".into(),
         parts_json: "{}".into(),
-        compute_nodes: 1,
-        eager_nodes: 0,
     }
 }
 

@@ -165,7 +165,7 @@ class Link:
         message.graph_id = graph.graph_id
         message.name = graph.name
         message.direction = wire.DIRECTIONS[graph.direction]
-        for name in ("dynamo_text", "joint_text", "fx_text", "parts_json", "compute_nodes", "eager_nodes"):
+        for name in ("dynamo_text", "joint_text", "fx_text", "parts_json"):
             setattr(message, name, getattr(graph, name))
         connection.ask(request)
         connection.graphs.add((graph.graph_id, graph.name))

@@ -35,8 +35,6 @@ class GraphSpec:
     joint_text: str = ""
     fx_text: str = ""
     parts_json: str = ""
-    compute_nodes: int = 0
-    eager_nodes: int = 0
     watched: object = field(default=None, init=False, repr=False, compare=False)
     """By whoever tells the daemon when it is gone."""
 

@@ -435,8 +435,6 @@ def _graph_spec(compilation: _Compilation, info: GraphInfo, plan: Plan) -> Graph
         joint_text=compilation.joint_text,
         fx_text=_readable(plan.cut.module),
         parts_json=plan.cut.parts_json(described_options(compilation.options)),
-        compute_nodes=info.compute_nodes,
-        eager_nodes=len(info.eager),
     )
 
 

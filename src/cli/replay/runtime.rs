@@ -12,7 +12,7 @@ use crate::protocol::message::{Optimization, SessionSpec};
 use crate::runtime::ort::{OrtExecutor, ThreadPool, custom_op_library};
 use crate::runtime::{self, Executor as _};
 use crate::shm::{Lease, Segment, SegmentTable};
-use crate::tensor::{TensorBuf, TensorRef, TensorView};
+use crate::tensor::{BadLocation, Location, TensorBuf, TensorRef, TensorView};
 
 const ALIGN: u64 = 64;
 
@@ -106,14 +106,14 @@ fn lease(feeds: &[TensorView<'_>]) -> Result<Lease, Failure> {
     const ID: SegmentId = SegmentId(0);
     let mut len_bytes = ALIGN;
     let place = |feed: &TensorView<'_>| {
-        let offset = len_bytes;
+        let location = Location::new(ID, len_bytes)?;
         len_bytes += (feed.bytes().len() as u64).next_multiple_of(ALIGN);
-        TensorRef { segment: ID, offset, desc: feed.desc() }
+        Ok(TensorRef { location, desc: feed.desc() })
     };
-    let places: Vec<TensorRef> = feeds.iter().map(place).collect();
+    let places = feeds.iter().map(place).collect::<Result<Vec<_>, BadLocation>>()?;
     let segment = Segment::create(ID, "rust-ort-replay", len_bytes)?;
     for (feed, place) in feeds.iter().zip(&places) {
-        segment.write(place.offset, feed.bytes())?;
+        segment.write(place.location.offset(), feed.bytes())?;
     }
     let mut table = SegmentTable::default();
     table.attach(segment)?;

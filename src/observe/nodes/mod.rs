@@ -15,7 +15,7 @@ use crate::dump::{NodeReproduction, NodeRow};
 use crate::onnx::{OnnxError, Piece};
 use crate::protocol::control::{CompareNodes, ComputedNode, NodeFeed, NodeValue};
 use crate::protocol::message::{ErrorCode, RunStats, WireError};
-use crate::shm::{Lease, SegmentTable, ShmError};
+use crate::shm::{Lease, LeaseError, SegmentTable};
 use crate::tensor::{CallRecord, SharedTensor, TensorDesc, TensorRef};
 
 pub use part::PartNodes;
@@ -49,7 +49,7 @@ pub struct Outcome {
 pub enum NodesError {
     /// A tensor is not where it should be.
     #[error(transparent)]
-    Memory(#[from] ShmError),
+    Memory(#[from] LeaseError),
     /// A value that the model does not have, or that is no place to cut it.
     #[error("{what} {name:?}: no named value or input of the part; name one of those given with PreparePart")]
     Unknown {
@@ -154,8 +154,8 @@ impl<'a> Batch<'a> {
         Ok(Self { request, part, tolerances, through, computed })
     }
 
-    /// The batch's tensors, proven: what is written overlaps nothing. Errors: [`ShmError`].
-    pub fn lease(&self, segments: &SegmentTable) -> Result<Lease, ShmError> {
+    /// The batch's tensors, proven: what is written overlaps nothing. Errors: [`LeaseError`].
+    pub fn lease(&self, segments: &SegmentTable) -> Result<Lease, LeaseError> {
         let feeds = self.request.feeds.iter().flat_map(|feed| [&feed.reference, &feed.candidate]);
         let references = self.computed.iter().map(|slot| &slot.node.reference);
         let read: Vec<TensorRef> = feeds.chain(references).cloned().collect();

@@ -2,15 +2,99 @@
 
 use std::path::{Path, PathBuf};
 
+use bytes::Bytes;
+use prost::Message as _;
+
 use super::super::control::*;
 use super::super::message::{
     CustomOpLibrary, ErrorCode, ErrorKind, Optimization, PartSpec, Prepared, SessionSpec, ValueSpec, WireError,
 };
-use super::{DecodeError, Decoded, MAX_FOLDER_NAME_BYTES, MAX_NAME_BYTES, proto};
+use super::proto;
 use crate::base::ids::{CallId, ClientId, ExecutorId, GraphId, PartHandle, SegmentId, StepId};
-use crate::tensor::{CallRecord, DType, TensorDesc, TensorRef};
+use crate::tensor::{BadLocation, CallRecord, DType, Location, TensorDesc, TensorRef};
 
-pub(super) fn missing(field: &'static str) -> DecodeError {
+/// Longest name of a graph, run, value or file in a message, in bytes.
+pub const MAX_NAME_BYTES: usize = 1024;
+/// Longest folder name (graph, run) in bytes: what file systems take, less our own endings.
+pub const MAX_FOLDER_NAME_BYTES: usize = 200;
+
+/// Why a body is no message.
+#[derive(Clone, Debug, displaydoc::Display, thiserror::Error, PartialEq, Eq)]
+pub enum DecodeError {
+    /// body: {0}; the peer was built from another protos/rust_ort.proto
+    Protobuf(String),
+    /// {field}: missing; send it
+    Missing {
+        /// Its path in the schema.
+        field: &'static str,
+    },
+    /// {field}: {why}
+    Bad {
+        /// Its path in the schema.
+        field: &'static str,
+        /// What the peer is told.
+        code: ErrorCode,
+        /// Expected and got.
+        why: String,
+    },
+}
+
+impl DecodeError {
+    /// What the peer is told.
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            DecodeError::Protobuf(_) | DecodeError::Missing { .. } => ErrorCode::BadMessage,
+            DecodeError::Bad { code, .. } => *code,
+        }
+    }
+}
+
+impl From<DecodeError> for WireError {
+    fn from(error: DecodeError) -> Self {
+        WireError::new(ErrorKind::Client, error.code(), error.to_string())
+    }
+}
+
+pub(super) type Decoded<T> = Result<T, DecodeError>;
+
+/// A request as it came: its id, which is known even when the rest is refused, and the rest.
+pub fn decode_request(body: Bytes) -> (u64, Decoded<Request>) {
+    let guess = request_id(&body);
+    match proto::Request::decode(body) {
+        Ok(message) => (message.request_id, message.body.ok_or(missing("Request.body")).and_then(request)),
+        Err(error) => (guess, Err(DecodeError::Protobuf(error.to_string()))),
+    }
+}
+
+/// The request id of a body that is otherwise broken or not read to its end, when it stands first as every known encoder
+/// writes it; else 0.
+pub fn request_id(body_start: &[u8]) -> u64 {
+    match body_start {
+        [0x08, rest @ ..] => prost::encoding::decode_varint(&mut &rest[..]).unwrap_or(0),
+        _ => 0,
+    }
+}
+
+/// The reply in a body, for clients written in Rust. Errors: [`DecodeError`].
+pub fn decode_reply(body: Bytes) -> Decoded<(u64, Reply)> {
+    let message = proto::Reply::decode(body).map_err(|error| DecodeError::Protobuf(error.to_string()))?;
+    Ok((message.request_id, reply(message.body.ok_or(missing("Reply.body"))?)?))
+}
+
+/// The notice in a body, for clients written in Rust. Errors: [`DecodeError`].
+pub fn decode_notice(body: Bytes) -> Decoded<Notice> {
+    let message = proto::Notice::decode(body).map_err(|error| DecodeError::Protobuf(error.to_string()))?;
+    match message.body.ok_or(missing("Notice.body"))? {
+        proto::notice::Body::ExecutorLost(lost) => Ok(Notice::ExecutorLost {
+            executor: ExecutorId(lost.executor_id),
+            calls: lost.calls.into_iter().map(error).collect(),
+            cause: lost.cause,
+        }),
+        proto::notice::Body::ShuttingDown(notice) => Ok(Notice::ShuttingDown { reason: notice.reason }),
+    }
+}
+
+fn missing(field: &'static str) -> DecodeError {
     DecodeError::Missing { field }
 }
 
@@ -26,7 +110,7 @@ fn bad_tensor(field: &'static str, why: impl Into<String>) -> DecodeError {
     DecodeError::Bad { field, code: ErrorCode::BadTensor, why: why.into() }
 }
 
-pub(super) fn request(body: proto::request::Body) -> Decoded<Request> {
+fn request(body: proto::request::Body) -> Decoded<Request> {
     use proto::request::Body;
     Ok(match body {
         Body::Hello(hello) => Request::Hello(Hello {
@@ -109,8 +193,6 @@ fn register_graph(graph: proto::RegisterGraph) -> Decoded<RegisterGraph> {
         joint_text: graph.joint_text,
         fx_text: graph.fx_text,
         parts_json: graph.parts_json,
-        compute_nodes: graph.compute_nodes,
-        eager_nodes: graph.eager_nodes,
     })
 }
 
@@ -292,12 +374,10 @@ fn tensor_refs(field: &'static str, references: Vec<proto::TensorRef>) -> Decode
 }
 
 fn tensor_ref(field: &'static str, reference: proto::TensorRef) -> Decoded<TensorRef> {
-    if reference.offset >= TensorRef::OFFSET_LIMIT {
-        return Err(bad_tensor(field, format!("offset {}: expected below 2^40", reference.offset)));
-    }
+    let location = location(field, SegmentId(reference.segment), reference.offset)?;
     let dtype = DType::from_onnx(reference.dtype).map_err(|error| bad_tensor(field, error.to_string()))?;
     let desc = TensorDesc::new(dtype, reference.dims).map_err(|error| bad_tensor(field, error.to_string()))?;
-    Ok(TensorRef { segment: segment(field, reference.segment)?, offset: reference.offset, desc })
+    Ok(TensorRef { location, desc })
 }
 
 fn tolerance(tolerance: proto::Tolerance) -> ToleranceTerms {
@@ -306,12 +386,17 @@ fn tolerance(tolerance: proto::Tolerance) -> ToleranceTerms {
 }
 
 fn segment(field: &'static str, segment: u32) -> Decoded<SegmentId> {
-    if segment < SegmentId::LIMIT {
-        Ok(SegmentId(segment))
-    } else {
-        let why = format!("expected a segment below 2^24, got {segment}");
-        Err(DecodeError::Bad { field, code: ErrorCode::BadSegment, why })
-    }
+    Ok(location(field, SegmentId(segment), 0)?.segment())
+}
+
+fn location(field: &'static str, segment: SegmentId, offset: u64) -> Decoded<Location> {
+    Location::new(segment, offset).map_err(|error| {
+        let code = match error {
+            BadLocation::Segment(_) => ErrorCode::BadSegment,
+            BadLocation::Offset(_) => ErrorCode::BadTensor,
+        };
+        DecodeError::Bad { field, code, why: error.to_string() }
+    })
 }
 
 fn graph_id(field: &'static str, text: &str) -> Decoded<GraphId> {
@@ -356,7 +441,7 @@ fn clipped(text: &str) -> String {
     text.chars().take(80).collect()
 }
 
-pub(super) fn reply(body: proto::reply::Body) -> Decoded<Reply> {
+fn reply(body: proto::reply::Body) -> Decoded<Reply> {
     use proto::reply::Body;
     Ok(match body {
         Body::Error(message) => Reply::Error(error(message)),
@@ -400,7 +485,7 @@ pub(super) fn reply(body: proto::reply::Body) -> Decoded<Reply> {
     })
 }
 
-pub(super) fn error(error: proto::Error) -> WireError {
+fn error(error: proto::Error) -> WireError {
     WireError {
         kind: ErrorKind::from_code(error.kind as u32).unwrap_or(ErrorKind::Fault),
         code: ErrorCode::from_code(error.code as u32).unwrap_or(ErrorCode::Internal),

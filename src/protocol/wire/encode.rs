@@ -1,11 +1,41 @@
 //! Domain types → generated types.
 
+use prost::Message as _;
+
 use super::super::control::*;
+use super::super::frame::{self, FrameKind};
 use super::super::message::{CustomOpLibrary, PartSpec, ValueSpec, WireError};
 use super::proto;
 use crate::tensor::{CallRecord, TensorRef};
 
-pub(super) fn request_to_proto(request: &Request) -> proto::request::Body {
+/// A whole frame. Errors: [`frame::FrameError::Length`].
+pub fn encode_request(request_id: u64, request: &Request) -> Result<Vec<u8>, frame::FrameError> {
+    let message = proto::Request { request_id, body: Some(request_to_proto(request)) };
+    frame::encode(FrameKind::Request, &message.encode_to_vec())
+}
+
+/// A whole frame. Errors: [`frame::FrameError::Length`].
+pub fn encode_reply(request_id: u64, reply: &Reply) -> Result<Vec<u8>, frame::FrameError> {
+    let message = proto::Reply { request_id, body: Some(reply_to_proto(reply)) };
+    frame::encode(FrameKind::Reply, &message.encode_to_vec())
+}
+
+/// A whole frame. Errors: [`frame::FrameError::Length`].
+pub fn encode_notice(notice: &Notice) -> Result<Vec<u8>, frame::FrameError> {
+    let body = match notice {
+        Notice::ExecutorLost { executor, calls, cause } => proto::notice::Body::ExecutorLost(proto::ExecutorLost {
+            executor_id: executor.0,
+            calls: calls.iter().map(error_to_proto).collect(),
+            cause: cause.clone(),
+        }),
+        Notice::ShuttingDown { reason } => {
+            proto::notice::Body::ShuttingDown(proto::ShuttingDown { reason: reason.clone() })
+        }
+    };
+    frame::encode(FrameKind::Notice, &proto::Notice { body: Some(body) }.encode_to_vec())
+}
+
+fn request_to_proto(request: &Request) -> proto::request::Body {
     use proto::request::Body;
     match request {
         Request::Hello(hello) => Body::Hello(proto::Hello {
@@ -41,8 +71,6 @@ pub(super) fn request_to_proto(request: &Request) -> proto::request::Body {
             joint_text: graph.joint_text.clone(),
             fx_text: graph.fx_text.clone(),
             parts_json: graph.parts_json.clone(),
-            compute_nodes: graph.compute_nodes,
-            eager_nodes: graph.eager_nodes,
         }),
         Request::PreparePart(prepare) => Body::PreparePart(prepare_part_to_proto(prepare)),
         Request::OpenDump(open) => Body::OpenDump(proto::OpenDump {
@@ -203,8 +231,8 @@ fn pair_to_proto((name, pair): &(String, PairToCompare)) -> proto::TensorPair {
 
 fn tensor_ref_to_proto(reference: &TensorRef) -> proto::TensorRef {
     proto::TensorRef {
-        segment: reference.segment.0,
-        offset: reference.offset,
+        segment: reference.location.segment().0,
+        offset: reference.location.offset(),
         dtype: reference.desc.dtype.onnx_code(),
         dims: reference.desc.shape.dims().to_vec(),
     }
@@ -215,7 +243,7 @@ fn tolerance_to_proto(tolerance: ToleranceTerms) -> proto::Tolerance {
     proto::Tolerance { atol, rtol, scale, equal_nan }
 }
 
-pub(super) fn reply_to_proto(reply: &Reply) -> proto::reply::Body {
+fn reply_to_proto(reply: &Reply) -> proto::reply::Body {
     use proto::reply::Body;
     match reply {
         Reply::Error(error) => Body::Error(error_to_proto(error)),
@@ -259,7 +287,7 @@ pub(super) fn reply_to_proto(reply: &Reply) -> proto::reply::Body {
     }
 }
 
-pub(super) fn error_to_proto(error: &WireError) -> proto::Error {
+fn error_to_proto(error: &WireError) -> proto::Error {
     proto::Error {
         kind: error.kind.code() as i32,
         code: error.code.code() as i32,
