@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::{Exit, Outcome, SocketArgument, json_text, table};
+use super::answer::{put, tell};
+use super::exit::{Exit, Outcome};
+use super::socket_argument::SocketArgument;
 use crate::base::ids::SegmentId;
 use crate::base::{limits, process};
 use crate::client::{Peer, PeerError};
@@ -41,7 +43,7 @@ struct Finding {
 
 pub(super) fn run(arguments: &Arguments) -> Outcome {
     if let (true, Some(library)) = (arguments.probe, &arguments.library) {
-        table::put(&format!("{}\n", load(library)?))?;
+        put(&format!("{}\n", load(library)?))?;
         return Ok(Exit::Success);
     }
     let socket = arguments.socket.path();
@@ -54,11 +56,8 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
         finding("futex", futex()),
     ];
     let line = |Finding { what, ok, text }: &Finding| format!("{:3}  {what}: {text}\n", if *ok { "ok" } else { "bad" });
-    let text = match arguments.json {
-        true => json_text("doctor", serde_json::json!({ "findings": findings }))?,
-        false => findings.iter().map(line).collect(),
-    };
-    table::put(&text)?;
+    let words: String = findings.iter().map(line).collect();
+    tell("doctor", arguments.json, serde_json::json!({ "findings": findings }), &words)?;
     Ok(if findings.iter().all(|finding| finding.ok) { Exit::Success } else { Exit::Error })
 }
 

@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::{Outcome, SocketArgument, tell};
+use super::answer::tell;
+use super::exit::Outcome;
+use super::socket_argument::SocketArgument;
 use crate::client::{Peer, PeerError};
 use crate::daemon::socket;
 use crate::protocol::control::Request;

@@ -1,12 +1,8 @@
 //! Text that fits the terminal.
 
-use std::error::Error;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal as _};
 
 use rustix::termios::tcgetwinsize;
-
-/// What keeps a subcommand from doing its work.
-pub(super) type Failure = Box<dyn Error>;
 
 /// Columns of a table that is piped. A program reads `--json`.
 const PIPED: usize = 120;
@@ -28,14 +24,6 @@ pub(super) fn terminal() -> Option<usize> {
 /// Columns that a table may take: the terminal's, else [`PIPED`].
 pub(super) fn width() -> usize {
     terminal().unwrap_or(PIPED)
-}
-
-/// Write to standard output. A reader that has gone (`| head`) is no error.
-pub(super) fn put(text: &str) -> Result<(), Failure> {
-    match io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(()),
-    }
 }
 
 /// Each line cut to the width, with `…` in the place of what is missing.

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 use prost::Message as _;
 
-use super::Arguments;
+use super::arguments::Arguments;
 use super::target::Target;
 use crate::base::ids::SegmentId;
-use crate::cli::table::Failure;
+use crate::cli::exit::Failure;
 use crate::onnx::proto::ModelProto;
 use crate::protocol::message::{Optimization, SessionSpec};
 use crate::runtime::Executor as _;

@@ -3,11 +3,13 @@
 use std::path::Path;
 
 use super::columns::{Column, Line, Shown, columns, comment};
-use super::{Arguments, Found, Mark};
-use crate::cli::ls;
+use super::found::Found;
+use super::mark::Mark;
+use super::rows::{Only, Rows, Sort};
 use crate::cli::table::{self, Give, Pieces};
-use crate::compare::{Summary, Verdict, distance_text};
-use crate::dump::{NodeRow, reader};
+use crate::cli::verdicts;
+use crate::compare::{Summary, TensorVerdict, Verdict, distance_text};
+use crate::dump::{NodeRow, NodeTable, reader};
 
 /// Width that a column whose cells lose their middle should have beyond the least.
 const ROOM_FOR_A_NAME: usize = 10;
@@ -15,12 +17,24 @@ const ROOM_FOR_A_NAME: usize = 10;
 /// Column where the second half of the summary's lines begins.
 const SUMMARY: usize = 27;
 
-/// Heading, rows, summary.
-pub(super) fn of(found: &Found, args: &Arguments, width: usize, colours: bool) -> String {
-    let lines = found.lines(args);
+/// Rows of [`unmatched`].
+const MOST_UNMATCHED: usize = 20;
+
+/// The nodes of a table that do not match, the first of them, and how many there are of each kind.
+pub(crate) fn unmatched(path: &Path, table: NodeTable) -> String {
+    let found = Found::alone(path.to_owned(), table);
+    let rows = Rows { only: Only::Unmatched, sort: Sort::Order, limit: Some(MOST_UNMATCHED) };
+    text_of(&found, &rows, false)
+        + &format!("`rust-ort sbs {}` shows all {} nodes\n", path.display(), found.table.nodes.len())
+}
+
+/// Heading, rows, summary, as wide as the terminal and in its colours. wide: with every column.
+pub(crate) fn text_of(found: &Found, rows: &Rows, wide: bool) -> String {
+    let width = table::width();
+    let lines = found.lines(rows);
     let shown = lines.len();
-    let mut rows = pieces(&lines, args.wide, width);
-    if colours {
+    let mut rows = pieces(&lines, wide, width);
+    if table::colours() {
         colour(&mut rows, lines.iter().map(|line| Mark::of(line.node)));
     }
     let heading = table::fit(&format!("{}\n", found.path.display()), table::terminal());
@@ -73,7 +87,7 @@ fn colour(rows: &mut Pieces, marks: impl Iterator<Item = Mark>) {
 
 fn summary(found: &Found, width: usize) -> String {
     let Found { table, counted, .. } = found;
-    let counts = |counted: Summary| vec![ls::verdicts(Some(counted))];
+    let counts = |counted: Summary| vec![verdicts::cell(Some(counted))];
     let first = |node: Option<&NodeRow>| node.map_or_else(|| vec!["none".to_owned()], |node| described(found, node));
     let facts = [
         ("local:", counts(counted.local)),
@@ -105,7 +119,7 @@ fn described(found: &Found, node: &NodeRow) -> Vec<String> {
 /// The plain session against the instrumented one.
 fn observing(found: &Found) -> String {
     let plain = &found.table.plain;
-    let changed = |verdict: &&crate::compare::TensorVerdict| {
+    let changed = |verdict: &&TensorVerdict| {
         verdict.verdict != Verdict::Match || verdict.metrics.as_ref().is_some_and(|metrics| metrics.max_abs > 0.)
     };
     let n_changed = plain.iter().filter(changed).count();
@@ -115,7 +129,7 @@ fn observing(found: &Found) -> String {
         _ => {
             let metrics = plain.iter().filter_map(|verdict| verdict.metrics.as_ref());
             let largest = metrics.map(|metrics| metrics.max_rel_to_max).fold(0., f64::max);
-            let counts = ls::verdicts(Some(found.counted.plain));
+            let counts = verdicts::cell(Some(found.counted.plain));
             format!(
                 "{n_changed} of {} outputs, at most max|Δ|/max|r| {} ({counts})",
                 plain.len(),

@@ -1,12 +1,12 @@
 //! What a row tells, and CSV of it.
 
-use super::Mark;
+use super::mark::Mark;
 use crate::cli::table::Give;
 use crate::compare::{Metrics, TensorVerdict, Verdict, distance_text};
 use crate::dump::{NodeRow, NodeTable};
 
 /// A node in its table.
-pub(super) struct Line<'a> {
+pub(crate) struct Line<'a> {
     pub(super) table: &'a NodeTable,
     pub(super) node: &'a NodeRow,
     /// Position among the outputs of the ONNX node that makes the value.
@@ -226,7 +226,7 @@ pub(super) fn comment(node: &NodeRow) -> String {
 }
 
 /// Every column of every line, after RFC 4180.
-pub(super) fn csv<'a>(lines: impl Iterator<Item = Line<'a>>) -> String {
+pub(crate) fn csv<'a>(lines: impl Iterator<Item = Line<'a>>) -> String {
     let columns = columns();
     let row = |cells: Vec<String>| cells.iter().map(|cell| quoted(cell)).collect::<Vec<_>>().join(",") + "\r\n";
     let header = row(columns.iter().map(|column| column.name.clone()).collect());
