@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::answer::{put, tell};
 use super::exit::{Exit, Outcome};
+use super::library;
 use super::socket_argument::SocketArgument;
 use crate::base::ids::SegmentId;
 use crate::base::{limits, process};
@@ -50,7 +51,7 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
     let findings = [
         finding("socket folder", with(&socket, socket_folder)),
         finding("daemon", with(&socket, daemon)),
-        finding("onnxruntime", library(arguments.library.clone())),
+        finding("onnxruntime", onnxruntime(arguments.library.clone())),
         finding("state folder", state_folder()),
         finding("shared memory", shared_memory()),
         finding("futex", futex()),
@@ -100,10 +101,8 @@ fn daemon(socket: &Path) -> Found {
     }
 }
 
-fn library(given: Option<PathBuf>) -> Found {
-    let from_environment =
-        || std::env::var_os("RUST_ORT_ONNXRUNTIME").filter(|path| !path.is_empty()).map(PathBuf::from);
-    let Some(path) = given.or_else(from_environment) else {
+fn onnxruntime(given: Option<PathBuf>) -> Found {
+    let Some(path) = given.or_else(library::of_environment) else {
         return Ok("not tried; name it with --library (the shim finds it in the onnxruntime wheel)".to_owned());
     };
     probe(&path).map_err(|error| format!("{}: cannot be tried: {error}", path.display()))?

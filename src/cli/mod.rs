@@ -8,6 +8,7 @@ mod executor;
 mod exit;
 mod gc;
 mod later;
+mod library;
 mod listing;
 mod ls;
 mod nearest;

@@ -15,6 +15,7 @@ use crate::client::Peer;
 use crate::daemon::paths;
 use crate::daemon::{self, Config, Served};
 
+/// How long a daemon may take until it answers.
 const START: Duration = Duration::from_secs(30);
 
 #[derive(Debug, clap::Args)]

@@ -12,6 +12,9 @@ use crate::daemon::socket;
 use crate::protocol::control::Request;
 use crate::protocol::message::ErrorCode;
 
+/// How long a daemon may take until it has ended.
+const END: Duration = Duration::from_secs(20);
+
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
@@ -40,7 +43,7 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
         Err(PeerError::Refused(error)) if error.code == ErrorCode::Dump => Some(error),
         Err(error) => return Err(error.into()),
     };
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + END;
     while path.exists() || socket::is_held(&path) {
         if Instant::now() > deadline {
             return Err(
