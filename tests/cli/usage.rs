@@ -1,16 +1,12 @@
 //! What every command shares: names, exit codes, JSON, widths, readers that go away, folders that somebody damaged.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-mod dumping;
-
+use crate::common;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use dumping::{graph, json, piped, program, wide};
+use crate::dumping::{self, graph, json, piped, program, wide};
 use rust_ort::base::ids::StepId;
 use rust_ort::compare::judge;
 use rust_ort::tensor::TensorBuf;

@@ -1,11 +1,10 @@
 //! What is on disk when a daemon ends or an executor dies, and who may read it.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use crate::common::{Dim, Model};
+use crate::support::{self, Client, Home, exists, graph, is_alive, kill, part, refused, wait_for};
 use bytes::Bytes;
 use prost::Message as _;
 use rust_ort::base::ids::{CallId, SegmentId, StepId};
@@ -16,8 +15,6 @@ use rust_ort::protocol::control::{CallsToDump, OpenDump, PreparePart, Reply, Req
 use rust_ort::protocol::message::ErrorCode;
 use rust_ort::shm::Segment;
 use rust_ort::tensor::{CallRecord, DType, TensorDesc, TensorRef};
-use support::common::{Dim, Model};
-use support::{Client, Home, exists, graph, is_alive, kill, part, refused, wait_for};
 
 const BIG: SegmentId = SegmentId(9);
 

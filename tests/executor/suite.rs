@@ -1,12 +1,9 @@
 //! What every executor must do, held against ONNX Runtime.
-#![allow(clippy::unwrap_used)] // clippy knows test functions, not their helpers
-
-mod common;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Dim, Memory, Model, add, gather, runtime, slow};
+use crate::common::{self, Dim, Memory, Model, add, gather, runtime, slow};
 use rust_ort::onnx;
 use rust_ort::protocol::message::{CustomOpLibrary, ErrorCode, Optimization, SessionSpec, WireError};
 use rust_ort::runtime::ort::{OrtExecutor, ThreadPool, custom_op_library, wrong_optimizers};

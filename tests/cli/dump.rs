@@ -1,12 +1,8 @@
 //! `ls`, `show`, `compare` and `gc` on a dump, as a shell sees them.
 
-#![allow(clippy::unwrap_used)]
-
-mod dumping;
-
 use std::path::Path;
 
-use dumping::{Said, json, wide};
+use crate::dumping::{self, Said, json, wide};
 use rust_ort::base::ids::StepId;
 use rust_ort::compare::judge;
 use rust_ort::onnx::proto::{GraphProto, ModelProto, NodeProto};

@@ -1,7 +1,5 @@
 //! Models with flipped, dropped and repeated bytes: errors, never panics, whatever is done with them.
 
-#![allow(clippy::unwrap_used)]
-
 use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;

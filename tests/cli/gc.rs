@@ -1,15 +1,11 @@
 //! `gc` on a folder of dumps: what goes, what stays, what it says.
 
-#![allow(clippy::unwrap_used)]
-
-mod dumping;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
 
-use dumping::{json, piped};
+use crate::dumping::{self, json, piped};
 use rust_ort::base::ids::StepId;
 use rust_ort::dump::Run;
 use rust_ort::tensor::TensorBuf;

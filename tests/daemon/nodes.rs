@@ -1,10 +1,9 @@
 //! Nodes of a part against eager, through a daemon and its executor.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::path::{Path, PathBuf};
 
+use crate::common::{Dim, Model};
+use crate::support::{Client, Home, code, exists, graph, kill, part, refused, wait_for};
 use rust_ort::base::ids::{CallId, PartHandle, SegmentId, StepId};
 use rust_ort::base::limits;
 use rust_ort::client::PeerError;
@@ -14,8 +13,6 @@ use rust_ort::onnx;
 use rust_ort::protocol::control::*;
 use rust_ort::protocol::message::ErrorCode;
 use rust_ort::tensor::{CallRecord, DType, TensorDesc, TensorRef};
-use support::common::{Dim, Model};
-use support::{Client, Home, code, exists, graph, kill, part, refused, wait_for};
 
 const X: [f32; 4] = [1., -2., 3.5, 0.25];
 const Y: [f32; 4] = [10., 20., -30., 40.];

@@ -1,7 +1,4 @@
 //! The executor process, driven as the daemon and a client drive it: over the link and the lanes.
-#![allow(clippy::unwrap_used)] // clippy knows test functions, not their helpers
-
-mod common;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{Memory, add, gather, library, slow};
+use crate::common::{Memory, add, gather, library, slow};
 use rust_ort::base::ids::{CallId, GraphId, PartHandle, SegmentId};
 use rust_ort::link::message::{LinkReply, LinkRequest};
 use rust_ort::link::socket::{self, LinkReceiver, LinkSender};
@@ -48,7 +45,7 @@ impl Worker {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let hold = tempfile::tempdir().unwrap();
         let process = Command::new(std::env::current_exe().unwrap())
-            .args(["the_worker_process_itself", "--exact", "--nocapture"])
+            .args(["process::the_worker_process_itself", "--exact", "--nocapture"])
             .env(IS_WORKER, "1")
             .env("RUST_ORT_TEST_HOLD", hold.path().join("hold"))
             .stdin(std::os::fd::OwnedFd::from(theirs))
@@ -381,7 +378,7 @@ fn an_idle_worker_uses_no_cpu() {
     assert!(used < Duration::from_millis(3), "{used:?}");
 }
 
-/// Prints times; asserts results only. `cargo test --release --test worker -- --ignored --nocapture bench`.
+/// Prints times; asserts results only. `cargo test --release --test executor -- --ignored --nocapture bench`.
 #[test]
 #[ignore = "a measurement"]
 fn bench_a_lane_round_trip() {

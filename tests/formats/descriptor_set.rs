@@ -1,7 +1,5 @@
 //! The Python shim speaks the wire by `python_shim/rust_ort/rust_ort.binpb`: it must be what `protos/` says.
-//! After a change of the schema: `RUST_ORT_REGENERATE=1 cargo test --test descriptor_set`.
-
-#![allow(clippy::unwrap_used)]
+//! After a change of the schema: `RUST_ORT_REGENERATE=1 cargo test --test formats descriptor_set`.
 
 use std::path::Path;
 
@@ -15,7 +13,7 @@ fn shipped_descriptor_set_is_the_schema() {
     let shipped = std::fs::read(&path).unwrap();
     assert!(
         shipped == compiled,
-        "{} is stale: run RUST_ORT_REGENERATE=1 cargo test --test descriptor_set",
+        "{} is stale: run RUST_ORT_REGENERATE=1 cargo test --test formats descriptor_set",
         path.display()
     );
 }

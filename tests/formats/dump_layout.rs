@@ -1,7 +1,5 @@
 //! What a dump holds, byte for byte where it matters, and what happens to one that is there already.
 
-#![allow(clippy::unwrap_used)]
-
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;

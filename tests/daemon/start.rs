@@ -1,7 +1,4 @@
 //! One daemon a socket, whatever happens around its start and end.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,13 +7,13 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::support::{Client, Home, code, refused, wait_for};
 use rust_ort::client::Peer;
 use rust_ort::protocol::control::{Hello, Notice, Reply, Request};
 use rust_ort::protocol::frame::{FrameHeader, FrameKind};
 use rust_ort::protocol::message::{ErrorCode, ErrorKind, WireError};
 use rust_ort::protocol::wire;
 use serde_json::json;
-use support::{Client, Home, code, refused, wait_for};
 
 #[test]
 fn ten_processes_starting_at_once_leave_one_daemon() {
@@ -420,7 +417,7 @@ fn another_user_is_told_that_the_daemon_is_not_his() {
     let program = home.folder.path().join("other_user");
     std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     let mut other = Command::new(program);
-    other.args(["the_other_user_itself", "--exact"]).env(AS_OTHER_USER, home.socket()).current_dir("/");
+    other.args(["start::the_other_user_itself", "--exact"]).env(AS_OTHER_USER, home.socket()).current_dir("/");
     let output = other.uid(NOBODY).gid(NOBODY).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && said.contains("1 passed"), "{said}");

@@ -1,11 +1,8 @@
 //! The model after the precision pass, run on ONNX Runtime.
-#![allow(clippy::unwrap_used)] // clippy knows test functions, not their helpers
-
-mod common;
 
 use std::sync::Arc;
 
-use common::{Memory, runtime};
+use crate::common::{Memory, runtime};
 use proptest::prelude::*;
 use prost::Message as _;
 use rust_ort::onnx::proto::attribute_proto::AttributeType;

@@ -1,12 +1,10 @@
 //! Peers that stop in the middle: clients that do not read or do not write on, executors that do not answer.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use crate::support::{self, Client, Home, is_alive, part, refused, wait_for};
 use bytes::Bytes;
 use rust_ort::base::ids::SegmentId;
 use rust_ort::client::Answer;
@@ -16,7 +14,6 @@ use rust_ort::protocol::message::ErrorCode;
 use rust_ort::protocol::wire;
 use rust_ort::shm::Segment;
 use rustix::process::{Pid, Signal, kill_process};
-use support::{Client, Home, is_alive, part, refused, wait_for};
 
 fn signal(pid: u32, signal: Signal) {
     kill_process(Pid::from_raw(pid as i32).unwrap(), signal).unwrap();

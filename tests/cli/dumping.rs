@@ -1,5 +1,4 @@
 //! A dump of one graph, for tests of the commands that read one, and the program run on it.
-#![allow(dead_code, clippy::unwrap_used)]
 
 use std::path::Path;
 use std::process::{Command, Output};

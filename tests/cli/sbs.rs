@@ -1,12 +1,8 @@
 //! `rust-ort sbs` on tables of nodes, as a shell sees it.
 
-#![allow(clippy::unwrap_used)]
-
-mod dumping;
-
 use std::path::Path;
 
-use dumping::{Said, piped, wide};
+use crate::dumping::{self, Said, piped, wide};
 use rust_ort::base::ids::StepId;
 use rust_ort::compare::{TensorVerdict, Verdict, judge};
 use rust_ort::dump::reader;

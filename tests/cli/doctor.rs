@@ -1,12 +1,9 @@
 //! `rust-ort doctor`, as a shell sees it.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::path::Path;
 
+use crate::support::{Home, library};
 use serde_json::Value;
-use support::{Home, library};
 
 /// The exit code and the findings: what → (ok, text).
 fn doctor(home: &Home, library: &Path) -> (i32, Vec<(String, bool, String)>) {

@@ -1,13 +1,14 @@
 //! Executors: leased, warm, killed, mourned.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::common::gather;
+use crate::support::{
+    self, Client, Home, code, exists, graph, is_alive, kill, library, part, refused, tensor, wait_for,
+};
 use rust_ort::base::ids::{GraphId, PartHandle, SegmentId};
 use rust_ort::client::{Answer, Peer, PeerError};
 use rust_ort::protocol::control::{
@@ -16,8 +17,6 @@ use rust_ort::protocol::control::{
 use rust_ort::protocol::message::ErrorCode;
 use rust_ort::shm::Lanes;
 use rust_ort::tensor::{DType, TensorDesc, TensorRef};
-use support::common::gather;
-use support::{Client, Home, code, exists, graph, is_alive, kill, library, part, refused, tensor, wait_for};
 
 const X: [f32; 4] = [1., -2., 3.5, 0.];
 const Y: [f32; 4] = [-1., 2., -3.5, -0.];

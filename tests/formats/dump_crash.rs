@@ -2,8 +2,6 @@
 //!
 //! The writer is this test program itself, started again with `RUST_ORT_TEST_FOLDER` set.
 
-#![allow(clippy::unwrap_used)]
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -38,7 +36,8 @@ fn write_step(run: &Run, step: u64) {
 fn this_test(name: &str, folder: &Path) -> Vec<String> {
     let program = std::env::current_exe().unwrap().to_str().unwrap().to_owned();
     let folder = format!("{FOLDER}={}", folder.display());
-    ["env".to_owned(), folder, program].into_iter().chain([name, "--exact", "--nocapture"].map(str::to_owned)).collect()
+    let name = format!("dump_crash::{name}");
+    ["env", &folder, &program, &name, "--exact", "--nocapture"].map(str::to_owned).to_vec()
 }
 
 #[test]

@@ -1,8 +1,5 @@
 //! Ten thousand connections that mean harm: each is answered or closed, and the daemon and its real client are as before.
 //! `RUST_ORT_TEST_HOSTILE=<n>` changes the number, `RUST_ORT_TEST_SEED=<n>` the seed.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -10,6 +7,7 @@ use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use crate::support::{self, Client, Home, graph, library, part, tensor, wait_for};
 use bytes::Bytes;
 use rust_ort::base::ids::{CallId, GraphId, PartHandle, SegmentId, StepId};
 use rust_ort::client::{Answer, Peer};
@@ -19,7 +17,6 @@ use rust_ort::protocol::message::{ErrorCode, WireError};
 use rust_ort::protocol::wire;
 use rust_ort::shm::Segment;
 use rust_ort::tensor::CallRecord;
-use support::{Client, Home, graph, library, part, tensor, wait_for};
 
 /// xorshift64*: the same connections for the same seed.
 struct Random(u64);
@@ -256,9 +253,9 @@ fn hostile_connections_are_answered_or_closed_and_leave_nothing() {
     assert!(matches!(client.peer.ask(&Request::GetStatus), Ok(Reply::Status(_))));
 
     // RuntimeMissing and Dump are seldom: what waits for an executor or a disk goes with its client, and these hang up at
-    // once (daemon_executors.rs and daemon_requests.rs).
-    // RunFailed, ExecutorLost, Quarantined and Internal need an executor that fails (daemon_executors.rs); Permission
-    // another user (daemon_start.rs).
+    // once (executors.rs and requests.rs).
+    // RunFailed, ExecutorLost, Quarantined and Internal need an executor that fails (executors.rs); Permission
+    // another user (start.rs).
     use ErrorCode::*;
     let expected =
         [ProtocolVersion, BadFrame, BadMessage, BadState, Limit, BadSegment, BadTensor, BadOption, UnknownGraph];

@@ -1,13 +1,9 @@
 //! `rust-ort replay` on a dump, as a shell sees it.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-mod dumping;
-
+use crate::common;
 use std::path::Path;
 
-use dumping::{Said, piped};
+use crate::dumping::{self, Said, piped};
 use prost::Message as _;
 use rust_ort::base::ids::StepId;
 use rust_ort::onnx::load_tensor;

@@ -1,6 +1,6 @@
 //! Golden frames: the bytes of version 1 of the wire, read by this test and by the Python shim's.
-//! Regenerate after a change of version with `RUST_ORT_REGENERATE=1 cargo test --test golden`; see `golden/README.md`.
-#![allow(clippy::unwrap_used)]
+//! Regenerate after a change of version with `RUST_ORT_REGENERATE=1 cargo test --test formats golden`; see
+//! `tests/golden/README.md`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,5 @@
 //! The CUDA IPC probe against a CUDA runtime without a GPU (fixtures/fake_cudart.c), built here with cc.
 
-#![allow(clippy::unwrap_used)]
-
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -1,13 +1,12 @@
 //! Requests of one client side by side, clients that die in the middle of one, and file systems that do not answer.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use crate::common::{Dim, Model};
+use crate::support::{self, Client, Home, code, exists, graph, part, refused, tensor, wait_for};
 use rust_ort::base::ids::{GraphId, PartHandle, SegmentId, StepId};
 use rust_ort::client::{Answer, Peer, PeerError};
 use rust_ort::protocol::control::*;
@@ -16,8 +15,6 @@ use rust_ort::protocol::wire;
 use rust_ort::shm::Segment;
 use rust_ort::tensor::DType;
 use rustix::fs::{CWD, FileType, MemfdFlags, Mode, SealFlags, fcntl_add_seals, ftruncate, memfd_create, mknodat};
-use support::common::{Dim, Model};
-use support::{Client, Home, code, exists, graph, part, refused, tensor, wait_for};
 
 const X: [f32; 4] = [1., -2., 3.5, 0.];
 const Y: [f32; 4] = [-1., 2., -3.5, -0.];
