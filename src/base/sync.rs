@@ -26,3 +26,37 @@ pub fn lock_while<T>(mutex: &Mutex<T>, wanted: impl Fn() -> bool) -> Option<Mute
 pub fn lock_by<T>(mutex: &Mutex<T>, deadline: Instant) -> Option<MutexGuard<'_, T>> {
     lock_while(mutex, || Instant::now() < deadline)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_is_taken_after_its_holder_panicked() {
+        let mutex = Mutex::new(7);
+        let holder = std::thread::scope(|scope| {
+            let holder = scope.spawn(|| {
+                let _held = lock(&mutex);
+                panic!("on purpose");
+            });
+            holder.join()
+        });
+        assert!(holder.is_err() && mutex.is_poisoned());
+        assert_eq!(*lock(&mutex), 7);
+        assert_eq!(lock_while(&mutex, || false).as_deref(), Some(&7));
+    }
+
+    #[test]
+    fn a_lock_that_another_holds_is_given_up() {
+        let mutex = Mutex::new(());
+        let _held = lock(&mutex);
+        let asks = std::cell::Cell::new(0);
+        let wanted = || {
+            asks.set(asks.get() + 1);
+            asks.get() < 3
+        };
+        assert!(lock_while(&mutex, wanted).is_none());
+        assert_eq!(asks.get(), 3);
+        assert!(lock_by(&mutex, Instant::now()).is_none());
+    }
+}

@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::json;
 
-use super::table::{self, Failure, Give};
-use super::{Exit, Outcome, json_text, ls, progress};
-use crate::compare::{Summary, TensorVerdict, Tolerance, Verdict, distance_text, elements, judge, summary};
+use super::answer::{json_text, put};
+use super::exit::{Exit, Failure, Outcome};
+use super::{places, progress, table, verdicts};
+use crate::compare::{Summary, TensorVerdict, Tolerance, Verdict, judge, summary};
 use crate::dump::Role;
-use crate::dump::reader::{self, Completeness, GraphEntry, Place, RunEntry, StepEntry};
+use crate::dump::reader::{self, Completeness, StepEntry};
 use crate::onnx::load_tensor;
 use crate::tensor::DType;
 
@@ -56,19 +57,7 @@ struct Judged {
 }
 
 pub(super) fn run(args: &Arguments) -> Outcome {
-    let place = reader::find(&args.path)?;
-    let mut steps = Vec::new();
-    match place {
-        Place::Folder(runs) => runs.into_iter().for_each(|run| steps.extend(run_steps(run))),
-        Place::Run(run) => steps.extend(run_steps(run)),
-        Place::Graph(graph) => steps.extend(graph_steps(graph)),
-        Place::Part(part) => steps.extend(part.steps),
-        Place::Case(case) => steps.extend(case.steps),
-        Place::Step(step) => steps.push(step),
-        Place::Model(path) | Place::Tensor(path) | Place::Json(path) => {
-            return Err(format!("{}: a file; name a data set, part, graph or run", path.display()).into());
-        }
-    }
+    let mut steps = places::steps(reader::find(&args.path)?)?;
     let n_steps = steps.len();
     // Data sets that eager gave nothing for were never meant to be compared.
     steps.retain(|step| step.n_references > 0);
@@ -84,16 +73,8 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     } else {
         text_of(&judged, &total, skipped, table::width())
     };
-    table::put(&text)?;
+    put(&text)?;
     Ok(Exit::from(total))
-}
-
-fn run_steps(run: RunEntry) -> impl Iterator<Item = StepEntry> {
-    run.graphs.into_iter().flat_map(graph_steps)
-}
-
-fn graph_steps(graph: GraphEntry) -> impl Iterator<Item = StepEntry> {
-    graph.parts.into_iter().flat_map(|part| part.steps)
 }
 
 fn judge_step(args: &Arguments, step: &StepEntry) -> Result<Judged, Failure> {
@@ -136,64 +117,9 @@ fn judge_files(args: &Arguments, reference: &Path, actual: &Path) -> TensorVerdi
 fn text_of(judged: &[Judged], total: &Summary, skipped: usize, width: usize) -> String {
     let mut text = String::new();
     for Judged { path, verdicts } in judged {
-        text += &format!("{}\n{}\n", path.display(), verdict_table(verdicts, width));
+        text += &format!("{}\n{}\n", path.display(), verdicts::table(verdicts, width));
     }
     let without = if skipped > 0 { format!("data sets without reference: {skipped}\n") } else { String::new() };
-    let counts = match ls::verdicts(Some(*total)) {
-        none if none == "-" => "nothing was compared".to_owned(),
-        counts => counts,
-    };
+    let counts = verdicts::counts(*total).unwrap_or_else(|| "nothing was compared".to_owned());
     text + &counts + "\n" + &without
-}
-
-/// One row a tensor: verdict, distance, what would pass, where it is worst.
-pub(super) fn verdict_table(verdicts: &[TensorVerdict], width: usize) -> String {
-    let row = |verdict: &TensorVerdict| {
-        let (word, reason) = match &verdict.verdict {
-            Verdict::Match => ("match", ""),
-            Verdict::Mismatch => ("MISMATCH", ""),
-            Verdict::NotCompared(reason) => ("not compared", reason.as_str()),
-            Verdict::Failed(reason) => ("FAILED", reason.as_str()),
-        };
-        let mut row = vec![verdict.name.clone(), word.to_owned()];
-        match &verdict.metrics {
-            None => row.extend(["-", "-", "-", "-", reason].map(str::to_owned)),
-            Some(metrics) => {
-                let worst = metrics.worst.as_ref().map_or_else(String::new, |worst| {
-                    let [reference, candidate] = elements(worst.reference, worst.candidate);
-                    format!("{:?}: {candidate} for {reference}", worst.at)
-                });
-                row.extend([
-                    format!("{}/{}", metrics.outside, metrics.n),
-                    distance_text(metrics.max_abs),
-                    distance_text(metrics.max_rel_to_max),
-                    distance_text(metrics.required.atol),
-                    worst,
-                ]);
-            }
-        }
-        row
-    };
-    let rows: Vec<_> = verdicts.iter().map(row).collect();
-    let header = ["name", "verdict", "outside", "max|Δ|", "/max|r|", "atol to pass", "worst, or why"];
-    use Give::{End, Middle, Never};
-    table::aligned(&header, &rows, &[Middle, Never, Never, Never, Never, Never, End], width)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_output_without_counterpart_is_no_pass() {
-        for ([matched, mismatch, not_compared, failed], expected) in [
-            ([0, 0, 0, 0], Exit::NothingCompared),
-            ([1, 0, 0, 0], Exit::Success),
-            ([1, 0, 1, 0], Exit::NothingCompared),
-            ([1, 1, 1, 0], Exit::Mismatch),
-            ([1, 1, 1, 1], Exit::Error),
-        ] {
-            assert_eq!(Exit::from(Summary { matched, mismatch, not_compared, failed }), expected);
-        }
-    }
 }

@@ -6,7 +6,10 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::{Exit, Outcome, SocketArgument, json_text, table};
+use super::answer::{put, tell};
+use super::exit::{Exit, Outcome};
+use super::library;
+use super::socket_argument::SocketArgument;
 use crate::base::ids::SegmentId;
 use crate::base::{limits, process};
 use crate::client::{Peer, PeerError};
@@ -41,24 +44,21 @@ struct Finding {
 
 pub(super) fn run(arguments: &Arguments) -> Outcome {
     if let (true, Some(library)) = (arguments.probe, &arguments.library) {
-        table::put(&format!("{}\n", load(library)?))?;
+        put(&format!("{}\n", load(library)?))?;
         return Ok(Exit::Success);
     }
     let socket = arguments.socket.path();
     let findings = [
         finding("socket folder", with(&socket, socket_folder)),
         finding("daemon", with(&socket, daemon)),
-        finding("onnxruntime", library(arguments.library.clone())),
+        finding("onnxruntime", onnxruntime(arguments.library.clone())),
         finding("state folder", state_folder()),
         finding("shared memory", shared_memory()),
         finding("futex", futex()),
     ];
     let line = |Finding { what, ok, text }: &Finding| format!("{:3}  {what}: {text}\n", if *ok { "ok" } else { "bad" });
-    let text = match arguments.json {
-        true => json_text("doctor", serde_json::json!({ "findings": findings }))?,
-        false => findings.iter().map(line).collect(),
-    };
-    table::put(&text)?;
+    let words: String = findings.iter().map(line).collect();
+    tell("doctor", arguments.json, serde_json::json!({ "findings": findings }), &words)?;
     Ok(if findings.iter().all(|finding| finding.ok) { Exit::Success } else { Exit::Error })
 }
 
@@ -101,10 +101,8 @@ fn daemon(socket: &Path) -> Found {
     }
 }
 
-fn library(given: Option<PathBuf>) -> Found {
-    let from_environment =
-        || std::env::var_os("RUST_ORT_ONNXRUNTIME").filter(|path| !path.is_empty()).map(PathBuf::from);
-    let Some(path) = given.or_else(from_environment) else {
+fn onnxruntime(given: Option<PathBuf>) -> Found {
+    let Some(path) = given.or_else(library::of_environment) else {
         return Ok("not tried; name it with --library (the shim finds it in the onnxruntime wheel)".to_owned());
     };
     probe(&path).map_err(|error| format!("{}: cannot be tried: {error}", path.display()))?

@@ -5,7 +5,7 @@ use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
-use super::{Exit, Outcome};
+use super::exit::{Exit, Outcome};
 
 pub(super) fn run() -> Outcome {
     let stdin = std::io::stdin();

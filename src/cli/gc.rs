@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use super::{Exit, Outcome, json_text, mebibytes, table};
+use super::answer::{mebibytes, tell};
+use super::exit::Outcome;
 use crate::dump;
 
 #[derive(Debug, clap::Args)]
@@ -19,9 +20,7 @@ pub(super) struct Arguments {
 
 pub(super) fn run(args: &Arguments) -> Outcome {
     let removed = dump::gc(&args.folder, args.keep)?;
-    let text = if args.json { json_text("gc", serde_json::to_value(&removed)?)? } else { text_of(&removed) };
-    table::put(&text)?;
-    Ok(Exit::Success)
+    tell("gc", args.json, serde_json::to_value(&removed)?, &text_of(&removed))
 }
 
 fn text_of(removed: &dump::Removed) -> String {

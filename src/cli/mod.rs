@@ -1,65 +1,35 @@
 //! The command line. One file a subcommand; each returns its exit code.
 
+mod answer;
 mod compare;
 mod cuda_probe;
 mod doctor;
 mod executor;
+mod exit;
 mod gc;
 mod later;
+mod library;
+mod listing;
 mod ls;
 mod nearest;
+mod node_table;
+mod places;
 mod progress;
 mod replay;
 mod sbs;
 mod serve;
 mod show;
+mod socket_argument;
+mod statistics;
 mod status;
 mod stop;
 mod table;
+mod verdicts;
 mod widen;
 
-use std::path::PathBuf;
-use std::process::ExitCode;
+pub use exit::Exit;
 
 use clap::{Parser, Subcommand};
-
-use serde_json::Value;
-
-use crate::compare::Summary;
-
-/// How a command ended, as the shell sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Exit {
-    /// Done; all match.
-    Success = 0,
-    /// Something differs.
-    Mismatch = 1,
-    /// An error.
-    Error = 2,
-    /// Nothing was compared.
-    NothingCompared = 3,
-}
-
-impl From<Exit> for ExitCode {
-    fn from(exit: Exit) -> Self {
-        ExitCode::from(exit as u8)
-    }
-}
-
-impl From<Summary> for Exit {
-    fn from(total: Summary) -> Self {
-        match total.exit_code() {
-            0 => Exit::Success,
-            1 => Exit::Mismatch,
-            2 => Exit::Error,
-            _ => Exit::NothingCompared,
-        }
-    }
-}
-
-/// What a subcommand returns: errors are printed by [`run`], once.
-pub type Outcome = Result<Exit, Box<dyn std::error::Error>>;
 
 /// PyTorch graphs on ONNX Runtime: the daemon and its tools.
 #[derive(Debug, Parser)]
@@ -122,20 +92,6 @@ enum Command {
     Executor,
 }
 
-/// The socket, for every subcommand that talks to the daemon.
-#[derive(Debug, clap::Args)]
-struct SocketArgument {
-    /// Path of the daemon's socket [default: RUST_ORT_SOCKET, else v1.sock in a folder of yours]
-    #[arg(long)]
-    socket: Option<PathBuf>,
-}
-
-impl SocketArgument {
-    fn path(&self) -> Result<PathBuf, crate::daemon::paths::PathError> {
-        crate::daemon::paths::socket(self.socket.as_deref())
-    }
-}
-
 /// Runs what the command line says.
 pub fn main() -> Exit {
     match Arguments::try_parse() {
@@ -173,25 +129,4 @@ pub fn run(arguments: &Arguments) -> Exit {
         eprintln!("rust-ort: {error}");
         Exit::Error
     })
-}
-
-/// An answer as JSON, with the name and version of its form.
-fn json_text(command: &str, mut answer: Value) -> Result<String, serde_json::Error> {
-    answer["schema"] = format!("rust_ort/cli/{command}/1").into();
-    Ok(serde_json::to_string_pretty(&answer)? + "\n")
-}
-
-/// Prints what a command did: `answer` as JSON, or in words.
-fn tell(command: &str, as_json: bool, answer: Value, words: &str) -> Outcome {
-    if as_json {
-        table::put(&json_text(command, answer)?)?
-    } else {
-        table::put(words)?
-    }
-    Ok(Exit::Success)
-}
-
-/// "1.5 MiB".
-fn mebibytes(bytes: u64) -> String {
-    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }

@@ -7,12 +7,15 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::{Exit, Outcome, SocketArgument, tell};
+use super::answer::tell;
+use super::exit::{Exit, Failure, Outcome};
+use super::socket_argument::SocketArgument;
 use crate::base::process;
 use crate::client::Peer;
 use crate::daemon::paths;
 use crate::daemon::{self, Config, Served};
 
+/// How long a daemon may take until it answers.
 const START: Duration = Duration::from_secs(30);
 
 #[derive(Debug, clap::Args)]
@@ -60,7 +63,7 @@ fn says(pid: u32, socket: &Path, already: bool, as_json: bool) -> Outcome {
     tell("serve", as_json, answer, &words)
 }
 
-fn idle_timeout(given: Option<f64>) -> Result<Duration, Box<dyn std::error::Error>> {
+fn idle_timeout(given: Option<f64>) -> Result<Duration, Failure> {
     let seconds = match (given, std::env::var("RUST_ORT_IDLE_TIMEOUT_S")) {
         (Some(seconds), _) => seconds,
         (None, Ok(text)) if !text.is_empty() => {
@@ -75,7 +78,7 @@ fn idle_timeout(given: Option<f64>) -> Result<Duration, Box<dyn std::error::Erro
 }
 
 /// A daemon that this process starts reads the variable by itself.
-fn memory_bytes() -> Result<Option<u64>, Box<dyn std::error::Error>> {
+fn memory_bytes() -> Result<Option<u64>, Failure> {
     let Some(text) = std::env::var("RUST_ORT_MEMORY_MB").ok().filter(|text| !text.is_empty()) else { return Ok(None) };
     let bytes = text.parse::<u64>().ok().filter(|&mb| mb > 0).and_then(|mb| mb.checked_mul(1 << 20));
     bytes.map(Some).ok_or_else(|| format!("RUST_ORT_MEMORY_MB: expected a whole number above 0, got {text:?}").into())

@@ -3,16 +3,18 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize as _, Serialize};
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 
-use super::table::{self, Failure, Give};
-use super::{Exit, Outcome, compare, json_text, ls, sbs};
+use super::answer::{json_text, put};
+use super::exit::{Exit, Failure, Outcome};
+use super::statistics::statistics;
+use super::table::{self, Give};
+use super::{listing, node_table, verdicts};
 use crate::compare::significant;
 use crate::dump::reader::{self, Place, StepEntry};
 use crate::dump::{Comparison, NodeTable, Role};
 use crate::onnx::{self, NamedTensor};
-use crate::tensor::TensorView;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
@@ -34,39 +36,8 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     } else {
         text_of(&place, table::width())?
     };
-    table::put(&text)?;
+    put(&text)?;
     Ok(Exit::Success)
-}
-
-/// Facts of one tensor; the numbers are over its finite elements.
-#[derive(Debug, Serialize)]
-pub(super) struct Statistics {
-    pub(super) n: usize,
-    pub(super) nan: usize,
-    inf: usize,
-    pub(super) min: Option<f64>,
-    pub(super) max: Option<f64>,
-    pub(super) mean: Option<f64>,
-    std: Option<f64>,
-}
-
-/// None for types without an order or without arithmetic here (complex, 8-bit floats).
-pub(super) fn statistics(tensor: &TensorView<'_>) -> Option<Statistics> {
-    let values = tensor.to_f64()?;
-    let finite = || values.iter().copied().filter(|value| value.is_finite());
-    let n_finite = finite().count();
-    let some = |value: f64| (n_finite > 0).then_some(value);
-    let mean = finite().sum::<f64>() / n_finite as f64;
-    let variance = finite().map(|value| (value - mean).powi(2)).sum::<f64>() / n_finite as f64;
-    Some(Statistics {
-        n: values.len(),
-        nan: values.iter().filter(|value| value.is_nan()).count(),
-        inf: values.iter().filter(|value| value.is_infinite()).count(),
-        min: some(finite().fold(f64::INFINITY, f64::min)),
-        max: some(finite().fold(f64::NEG_INFINITY, f64::max)),
-        mean: some(mean),
-        std: some(variance.sqrt()),
-    })
 }
 
 const TENSOR_HEADER: [&str; 9] = ["file", "name", "type", "min", "max", "mean", "std", "nan/inf", "elements"];
@@ -102,22 +73,22 @@ fn step_files(step: &StepEntry) -> std::io::Result<Vec<PathBuf>> {
 
 fn text_of(place: &Place, width: usize) -> Result<String, Failure> {
     let listing = |info: &Value| -> Result<String, Failure> {
-        Ok(format!("{}\n\n{}", serde_json::to_string_pretty(info)?, ls::text_of(place, false, width)))
+        Ok(format!("{}\n\n{}", serde_json::to_string_pretty(info)?, listing::text_of(place, false, width)))
     };
     match place {
-        Place::Folder(_) => Ok(ls::text_of(place, false, width)),
+        Place::Folder(_) => Ok(listing::text_of(place, false, width)),
         Place::Run(run) => listing(&run.info),
         Place::Graph(graph) => listing(&graph.info),
         Place::Part(part) => {
             let model = part.path.join("model.onnx");
             let model = if model.exists() { model_text(&model) } else { Ok("no model.onnx\n".to_owned()) };
-            Ok(format!("{}\n{}", model?, ls::text_of(place, true, width)))
+            Ok(format!("{}\n{}", model?, listing::text_of(place, true, width)))
         }
         Place::Step(step) => {
-            let mut text = ls::text_of(place, true, width) + "\n" + &tensor_table(step, width)?;
+            let mut text = listing::text_of(place, true, width) + "\n" + &tensor_table(step, width)?;
             let comparison = reader::comparison(&step.path);
             if let Some(comparison) = comparison.map_err(|error| format!("{}: {error}", step.path.display()))? {
-                text = text + "\n" + &compare::verdict_table(&comparison.verdicts, width);
+                text = text + "\n" + &verdicts::table(&comparison.verdicts, width);
             }
             Ok(text)
         }
@@ -138,10 +109,10 @@ fn text_of(place: &Place, width: usize) -> Result<String, Failure> {
         Place::Json(path) => {
             let value = reader::any_json(path)?;
             if let Ok(comparison) = Comparison::deserialize(&value) {
-                return Ok(compare::verdict_table(&comparison.verdicts, width));
+                return Ok(verdicts::table(&comparison.verdicts, width));
             }
             match NodeTable::deserialize(&value) {
-                Ok(table) => Ok(sbs::unmatched(path, table)),
+                Ok(table) => Ok(node_table::unmatched(path, table)),
                 Err(_) => Ok(serde_json::to_string_pretty(&value)? + "\n"),
             }
         }
@@ -229,20 +200,4 @@ fn model_json(path: &Path) -> Result<Value, Failure> {
         "ops": ops, "inputs": values(&graph.input), "outputs": values(&graph.output),
         "initializers": graph.initializer.iter().map(|tensor| tensor.name()).collect::<Vec<_>>(),
     }))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::tensor::TensorBuf;
-
-    #[test]
-    fn statistics_are_over_finite_elements() {
-        let tensor = TensorBuf::from_f32([5], &[1., 3., f32::NAN, f32::INFINITY, f32::NEG_INFINITY]).unwrap();
-        let facts = statistics(&tensor.view()).unwrap();
-        assert_eq!((facts.n, facts.nan, facts.inf), (5, 1, 2));
-        assert_eq!((facts.min, facts.max, facts.mean, facts.std), (Some(1.), Some(3.), Some(2.), Some(1.)));
-        let empty = TensorBuf::from_f32([0], &[]).unwrap();
-        assert_eq!(statistics(&empty.view()).unwrap().mean, None);
-    }
 }

@@ -2,8 +2,11 @@
 
 use serde_json::Value;
 
+use super::answer::{json_text, mebibytes, put};
+use super::exit::{Exit, Outcome};
+use super::socket_argument::SocketArgument;
 use super::table::{self, Give};
-use super::{Exit, Outcome, SocketArgument, json_text, ls, mebibytes};
+use super::verdicts;
 use crate::client::{Peer, PeerError};
 use crate::daemon::status::{ClientStatus, DaemonStatus, Death, ExecutorStatus, Status, StepRecord};
 use crate::protocol::control::{Reply, Request};
@@ -32,7 +35,7 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
     } else {
         text(&serde_json::from_value(status)?, table::width())
     };
-    table::put(&text)?;
+    put(&text)?;
     Ok(Exit::Success)
 }
 
@@ -110,9 +113,9 @@ fn step(step: &StepRecord) -> Vec<String> {
         step.part.to_string(),
         step.step.0.to_string(),
         format!("{:.3} ms", step.run_us as f64 / 1000.),
-        ls::verdicts(step.summary),
-        ls::verdicts(step.nodes),
-        ls::verdicts(step.observing),
+        verdicts::cell(step.summary),
+        verdicts::cell(step.nodes),
+        verdicts::cell(step.observing),
         step.dump.clone().unwrap_or_else(none),
     ]
 }

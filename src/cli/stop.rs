@@ -4,11 +4,16 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::{Outcome, SocketArgument, tell};
+use super::answer::tell;
+use super::exit::Outcome;
+use super::socket_argument::SocketArgument;
 use crate::client::{Peer, PeerError};
 use crate::daemon::socket;
 use crate::protocol::control::Request;
 use crate::protocol::message::ErrorCode;
+
+/// How long a daemon may take until it has ended.
+const END: Duration = Duration::from_secs(20);
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
@@ -38,7 +43,7 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
         Err(PeerError::Refused(error)) if error.code == ErrorCode::Dump => Some(error),
         Err(error) => return Err(error.into()),
     };
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + END;
     while path.exists() || socket::is_held(&path) {
         if Instant::now() > deadline {
             return Err(

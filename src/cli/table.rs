@@ -1,12 +1,9 @@
 //! Text that fits the terminal.
 
-use std::error::Error;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal as _};
 
 use rustix::termios::tcgetwinsize;
-
-/// What keeps a subcommand from doing its work.
-pub(super) type Failure = Box<dyn Error>;
+use unicode_width::UnicodeWidthChar as _;
 
 /// Columns of a table that is piped. A program reads `--json`.
 const PIPED: usize = 120;
@@ -28,14 +25,6 @@ pub(super) fn terminal() -> Option<usize> {
 /// Columns that a table may take: the terminal's, else [`PIPED`].
 pub(super) fn width() -> usize {
     terminal().unwrap_or(PIPED)
-}
-
-/// Write to standard output. A reader that has gone (`| head`) is no error.
-pub(super) fn put(text: &str) -> Result<(), Failure> {
-    match io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(()),
-    }
 }
 
 /// Each line cut to the width, with `…` in the place of what is missing.
@@ -97,7 +86,7 @@ pub(super) fn pieces(header: &[&str], rows: &[Vec<String>], gives: &[Give], widt
     let line = |cells: Vec<&str>| {
         let cells = cells.into_iter().zip(&widths).zip(gives).map(|((cell, &width), give)| {
             let cell = if *give == Give::Middle { cut_middle(cell, width) } else { cut(cell, width) };
-            format!("{cell:width$}")
+            padded(&cell, width)
         });
         cells.collect::<Vec<_>>().join(&" ".repeat(GAP)).trim_end().to_owned()
     };
@@ -113,10 +102,13 @@ pub(super) fn blocks(header: &[&str], rows: &[Vec<String>], width: usize) -> Pie
 
 /// A row as lines of name and value, without what is not known.
 fn block(header: &[&str], row: &[String], width: usize) -> String {
-    let names = header.iter().map(|name| name.chars().count()).max().unwrap_or_default();
+    let names = header.iter().map(|name| columns(name)).max().unwrap_or_default();
     let room = width.saturating_sub(names + GAP).max(LEAST);
     let known = header.iter().zip(row).filter(|(_, cell)| !matches!(cell.as_str(), "" | "-"));
-    known.map(|(name, cell)| format!("{name:names$}  {}", cut_middle(cell, room))).collect::<Vec<_>>().join("\n")
+    known
+        .map(|(name, cell)| format!("{}  {}", padded(name, names), cut_middle(cell, room)))
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 /// Width of a row when every column has given way as far as it can.
@@ -128,10 +120,10 @@ pub(super) fn least_width(header: &[&str], rows: &[Vec<String>], gives: &[Give])
 }
 
 fn natural_widths(header: &[&str], rows: &[Vec<String>]) -> Vec<usize> {
-    let mut widths: Vec<usize> = header.iter().map(|cell| cell.chars().count()).collect();
+    let mut widths: Vec<usize> = header.iter().map(|cell| columns(cell)).collect();
     for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
+            *width = (*width).max(columns(cell));
         }
     }
     widths
@@ -152,29 +144,52 @@ pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split(' ').map(|word| cut_middle(word, width)) {
         match lines.last_mut() {
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => *line += &format!(" {word}"),
+            Some(line) if columns(line) + 1 + columns(&word) <= width => *line += &format!(" {word}"),
             _ => lines.push(word),
         }
     }
     lines
 }
 
+/// Columns that a character takes: 2 a wide one, none a mark that combines with the one before, 1 a control character.
+fn column(c: char) -> usize {
+    c.width().unwrap_or(1)
+}
+
+fn columns(text: &str) -> usize {
+    text.chars().map(column).sum()
+}
+
+fn padded(text: &str, width: usize) -> String {
+    text.to_owned() + &" ".repeat(width.saturating_sub(columns(text)))
+}
+
+/// As many of the characters as so many columns hold.
+fn within(chars: impl Iterator<Item = char>, width: usize) -> impl Iterator<Item = char> {
+    let mut used = 0;
+    chars.take_while(move |&c| {
+        used += column(c);
+        used <= width
+    })
+}
+
 fn cut(text: &str, width: usize) -> String {
-    if text.chars().count() <= width {
+    if columns(text) <= width {
         return text.to_owned();
     }
-    text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
+    within(text.chars(), width.saturating_sub(1)).chain(['…']).collect()
 }
 
 /// The text without its middle, `…` in its place.
-pub(super) fn cut_middle(text: &str, width: usize) -> String {
-    let n = text.chars().count();
-    if n <= width {
+fn cut_middle(text: &str, width: usize) -> String {
+    if columns(text) <= width {
         return text.to_owned();
     }
     let kept = width.saturating_sub(1);
-    let tail = kept / 2;
-    text.chars().take(kept - tail).chain(['…']).chain(text.chars().skip(n - tail)).collect()
+    let tail: Vec<char> = within(text.chars().rev(), kept / 2).collect();
+    // A mark whose letter is cut away has nothing to combine with.
+    let tail = tail.into_iter().rev().skip_while(|&c| column(c) == 0);
+    within(text.chars(), kept - kept / 2).chain(['…']).chain(tail).collect()
 }
 
 fn escape(text: &str) -> String {
@@ -217,6 +232,27 @@ mod tests {
         let gives = [Give::Never; 4];
         let text = aligned(&["name", "n", "m", "why"], &rows, &gives, 20);
         assert_eq!(text, "name  model_l…weight\nn     1.234e-7\n\nname  b\nn     1.234e-7\nwhy   x\n");
+    }
+
+    #[test]
+    fn wide_characters_take_two_columns() {
+        let rows = [["重み", "1"], ["w", "200"]].map(|row| row.map(str::to_owned).to_vec());
+        let gives = [Give::End, Give::Never];
+        assert_eq!(aligned(&["name", "n"], &rows, &gives, 80), "name  n\n重み  1\nw     200\n");
+        assert_eq!(fit("重み重み\n", Some(6)), "重み…\n");
+        assert_eq!(cut_middle("重み重み重み", 8), "重み…み");
+    }
+
+    #[test]
+    fn combining_marks_take_none_and_stay_with_their_letter() {
+        let rows = [["e\u{301}te\u{301}", "1"], ["w", "200"]].map(|row| row.map(str::to_owned).to_vec());
+        let gives = [Give::End, Give::Never];
+        assert_eq!(aligned(&["n", "n"], &rows, &gives, 80), "n    n\ne\u{301}te\u{301}  1\nw    200\n");
+        assert_eq!(fit("abce\u{301}\n", Some(4)), "abce\u{301}\n");
+        assert_eq!(fit("e\u{301}e\u{301}e\u{301}\n", Some(2)), "e\u{301}…\n");
+        assert_eq!(cut_middle("abcde\u{301}f", 4), "ab…f");
+        assert_eq!(cut_middle("abcdefe\u{301}", 4), "ab…e\u{301}");
+        assert_eq!(cut_middle("重重重重\u{301}", 4), "重…");
     }
 
     #[test]

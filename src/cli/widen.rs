@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use super::{Exit, Outcome, json_text, table};
+use super::answer::tell;
+use super::exit::Outcome;
 use crate::onnx;
 
 #[derive(Debug, clap::Args)]
@@ -25,12 +26,10 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     let values: Vec<String> = nodes.flat_map(|node| &node.output).filter(|name| !name.is_empty()).cloned().collect();
     let widened = onnx::widen(&model, &values)?;
     let output = args.output.display();
-    let text = match &widened {
-        _ if args.json => json_text("widen", json!({ "output": args.output, "widened": widened.is_some() }))?,
+    let words = match &widened {
         Some(_) => format!("{output}: bfloat16 computes in float32 where ONNX Runtime's CPU provider has no kernel\n"),
         None => format!("{output}: as it was; no node needs another type\n"),
     };
     onnx::save(widened.as_ref().unwrap_or(&model), &args.output)?;
-    table::put(&text)?;
-    Ok(Exit::Success)
+    tell("widen", args.json, json!({ "output": args.output, "widened": widened.is_some() }), &words)
 }

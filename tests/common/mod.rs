@@ -1,5 +1,5 @@
 //! Small models made by hand, memory to run them on, and the runtime under test.
-#![allow(dead_code, clippy::unwrap_used)]
+#![allow(dead_code)]
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-"""The same bytes that tests/golden.rs reads and writes; tests/golden/README.md says what each holds."""
+"""The same bytes that tests/formats/golden.rs reads and writes; tests/golden/README.md says what each holds."""
 
 import struct
 from pathlib import Path

@@ -1,9 +1,6 @@
 //! A daemon in a folder of its own, and clients of it. The daemon is the built binary.
 #![allow(dead_code)]
 
-#[path = "../common/mod.rs"]
-pub mod common;
-
 use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -12,8 +9,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-pub use common::library;
-use common::{Dim, Model};
 use rust_ort::base::ids::{CallId, GraphId, PartHandle, SegmentId, StepId};
 use rust_ort::client::{Peer, PeerError};
 use rust_ort::protocol::control::{
@@ -23,6 +18,9 @@ use rust_ort::protocol::message::{ErrorCode, PartSpec, Prepared, SessionSpec, Wi
 use rust_ort::shm::{Lanes, Segment};
 use rust_ort::tensor::{CallRecord, DType, Location, TensorDesc, TensorRef};
 use serde_json::Value;
+
+pub use crate::common::library;
+use crate::common::{Dim, Model};
 
 /// Waits for a condition; fails after a watchdog's time, which says nothing about speed.
 #[track_caller]

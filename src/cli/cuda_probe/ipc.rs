@@ -10,21 +10,18 @@ use std::path::{Path, PathBuf};
 use std::ptr;
 
 use libloading::Library;
-use thiserror::Error;
 
 /// Why CUDA IPC did not work.
-#[derive(Debug, Error)]
+#[derive(Debug, displaydoc::Display, thiserror::Error)]
 pub enum CudaError {
-    /// The library is missing, or is none.
-    #[error("CUDA runtime {path}: {reason}; name the libcudart.so that torch loaded (nvidia/cu13/lib beside torch)")]
+    /// CUDA runtime {path}: {reason}; name the libcudart.so that torch loaded (nvidia/cu13/lib beside torch)
     Library {
         /// As asked for.
         path: PathBuf,
         /// The loader's text.
         reason: String,
     },
-    /// A CUDA function answered with an error.
-    #[error("{function} failed with {code} ({name}): {text}")]
+    /// {function} failed with {code} ({name}): {text}
     Call {
         /// Name of the CUDA function.
         function: &'static str,
@@ -35,16 +32,14 @@ pub enum CudaError {
         /// CUDA's own explanation.
         text: String,
     },
-    /// The bytes are no handle that can be opened.
-    #[error("CUDA IPC {what}: {reason}")]
+    /// CUDA IPC {what}: {reason}
     Handle {
         /// Memory handle or event handle.
         what: &'static str,
         /// What is wrong with it and what to change.
         reason: String,
     },
-    /// Offset and length do not fit into the address space, or a copy goes past the tensor.
-    #[error("{len_bytes} bytes at offset {offset} of a CUDA block: outside the {limit} bytes that were shared")]
+    /// {len_bytes} bytes at offset {offset} of a CUDA block: outside the {limit} bytes that were shared
     Range {
         /// In bytes, from the start.
         offset: u64,

@@ -11,8 +11,8 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Exit, Outcome};
-use ipc::{Cuda, CudaError, Event, IpcHandle, Mapping, Stream};
+use self::ipc::{Cuda, CudaError, Event, IpcHandle, Mapping, Stream};
+use super::exit::{Exit, Outcome};
 
 /// Largest tensor that the probe takes.
 const LIMIT_BYTES: u64 = 1 << 30;

@@ -4,11 +4,12 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use super::arguments::Arguments;
+use super::nodes;
 use super::repro::Alone;
 use super::runtime::{Model, Ran, Runtime};
 use super::target::Target;
-use super::{Arguments, nodes};
-use crate::cli::table::Failure;
+use crate::cli::exit::Failure;
 use crate::compare::{TensorVerdict, Verdict};
 use crate::dump::Role;
 use crate::onnx::NamedTensor;

@@ -1,75 +1,31 @@
 //! `rust-ort replay`: dumped parts run again, without Python.
 
 mod again;
+mod arguments;
 mod nodes;
 mod repro;
 mod runtime;
 mod target;
 
-use std::num::NonZeroU32;
-use std::path::PathBuf;
-
 use serde_json::json;
 
 use self::again::Again;
+pub(super) use self::arguments::Arguments;
 use self::repro::{Alone, Repro};
 use self::runtime::Runtime;
-use super::table::{self, Failure, Give};
-use super::{Exit, Outcome, compare, json_text, ls};
-use crate::compare::{Summary, TensorVerdict, Verdict, distance_text, summary};
-use crate::protocol::message::Optimization;
+use super::answer::{json_text, put};
+use super::exit::{Exit, Failure, Outcome};
+use super::table::{self, Give};
+use super::verdicts;
+use crate::compare::{Summary, distance_text, summary};
 use crate::runtime::Executor as _;
-
-#[derive(Debug, clap::Args)]
-pub(super) struct Arguments {
-    /// A folder of dumps, a run, a graph, a part, a data set or the folder of a node
-    path: PathBuf,
-    /// The data sets of this call only
-    #[arg(long)]
-    step: Option<u64>,
-    /// Execution provider; give it several times for several, the preferred one first
-    /// [default: the CPU's]
-    #[arg(long)]
-    provider: Vec<String>,
-    /// Level of ONNX Runtime's graph optimizer: all, extended, basic or disable [default: as when it ran]
-    #[arg(long, value_parser = optimization)]
-    optimization: Option<Optimization>,
-    /// Look at these values of the model: all, or names of values or FX nodes
-    #[arg(long, value_delimiter = ',', value_name = "NAME")]
-    nodes: Vec<String>,
-    /// libonnxruntime.so* to load [default: RUST_ORT_ONNXRUNTIME, else the one of the run]
-    #[arg(long, value_name = "LIB")]
-    onnxruntime: Option<PathBuf>,
-    /// Library of the model's custom operators; give it several times for several
-    /// [default: as when it ran]
-    #[arg(long, value_name = "LIB")]
-    custom_op_library: Vec<PathBuf>,
-    /// Threads of the runtime's pool; 0: one a core [default: as when it ran]
-    #[arg(long)]
-    threads: Option<u32>,
-    /// Run each data set so many times
-    #[arg(long, default_value = "1")]
-    repeat: NonZeroU32,
-    /// Write a folder that shows the same with only onnx, numpy and onnxruntime: of the part, or with --nodes NAME of
-    /// that node alone, judged by eager's values where they were dumped
-    #[arg(long, value_name = "FOLDER")]
-    repro: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
-
-fn optimization(name: &str) -> Result<Optimization, String> {
-    let known = || Optimization::NAMES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-    Optimization::from_name(name).ok_or_else(|| format!("expected one of {}", known()))
-}
 
 pub(super) fn run(args: &Arguments) -> Outcome {
     let targets = target::find(args)?;
     let Some(first) = targets.first() else {
         eprintln!("rust-ort: {}: no data sets", args.path.display());
         if args.json {
-            table::put(&json_text("replay", json!({ "summary": Summary::default(), "data_sets": [] }))?)?;
+            put(&json_text("replay", json!({ "summary": Summary::default(), "data_sets": [] }))?)?;
         }
         return Ok(Exit::NothingCompared);
     };
@@ -86,7 +42,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     again.iter_mut().for_each(|again| again.node = node.take());
     let total = summary(&again.iter().flat_map(Again::judged).cloned().collect::<Vec<_>>());
     let text = if args.json { json_of(&runtime, &again, total)? } else { text_of(&runtime, &again, total) };
-    table::put(&text)?;
+    put(&text)?;
     if let Some(folder) = &args.repro {
         eprintln!("rust-ort: wrote {}; run it by `python {}`", folder.display(), folder.join("run.py").display());
     }
@@ -108,10 +64,10 @@ fn text_of(runtime: &Runtime, again: &[Again], total: Summary) -> String {
         text += &table::fit(&format!("\n{}\n{}\n", again.path.display(), again.how()), table::terminal());
         if let Some(Alone { name, reference, verdict }) = &again.node {
             text += &format!("node {name} alone, against {reference}:\n");
-            text += &compare::verdict_table(std::slice::from_ref(verdict), width);
+            text += &verdicts::table(std::slice::from_ref(verdict), width);
         }
         if !again.verdicts.is_empty() {
-            text += &format!("against eager:\n{}", compare::verdict_table(&again.verdicts, width));
+            text += &format!("against eager:\n{}", verdicts::table(&again.verdicts, width));
         }
         if !again.actuals.is_empty() {
             text += &format!("against what ONNX Runtime gave then:\n{}", actuals_table(again, width));
@@ -120,10 +76,7 @@ fn text_of(runtime: &Runtime, again: &[Again], total: Summary) -> String {
             text += &format!("nodes, and what optimizing changes in them:\n{}", nodes::table(&again.nodes, width));
         }
     }
-    let counts = match ls::verdicts(Some(total)) {
-        none if none == "-" => "there was nothing to judge against".to_owned(),
-        counts => counts,
-    };
+    let counts = verdicts::counts(total).unwrap_or_else(|| "there was nothing to judge against".to_owned());
     text + "\n" + &counts + "\n"
 }
 
@@ -131,19 +84,9 @@ fn actuals_table(again: &Again, width: usize) -> String {
     let row = |actual: &again::Actual| {
         let verdict = &actual.verdict;
         let distance = verdict.metrics.as_ref().map_or("-".to_owned(), |metrics| distance_text(metrics.max_abs));
-        let said = if actual.same_bits { "same bits".to_owned() } else { said(verdict) };
+        let said = if actual.same_bits { "same bits".to_owned() } else { verdicts::said(&verdict.verdict) };
         vec![verdict.name.clone(), said, distance]
     };
     let gives = [Give::Middle, Give::End, Give::Never];
     table::aligned(&["name", "now", "max|Δ|"], &again.actuals.iter().map(row).collect::<Vec<_>>(), &gives, width)
-}
-
-/// A verdict in a cell.
-fn said(verdict: &TensorVerdict) -> String {
-    match &verdict.verdict {
-        Verdict::Match => "match".to_owned(),
-        Verdict::Mismatch => "MISMATCH".to_owned(),
-        Verdict::NotCompared(reason) => format!("not compared: {reason}"),
-        Verdict::Failed(reason) => format!("FAILED: {reason}"),
-    }
 }

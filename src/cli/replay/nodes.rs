@@ -6,11 +6,12 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::runtime::{Model, Runtime};
-use super::said;
 use super::target::Target;
+use crate::cli::exit::Failure;
 use crate::cli::nearest;
-use crate::cli::show::{Statistics, statistics};
-use crate::cli::table::{self as text, Failure};
+use crate::cli::statistics::{Statistics, statistics};
+use crate::cli::table::{Give, aligned};
+use crate::cli::verdicts::said;
 use crate::compare::{TensorVerdict, Verdict, distance_text, signature, significant};
 use crate::onnx::proto::{GraphProto, ModelProto};
 use crate::onnx::{OnnxError, expose_intermediates};
@@ -174,8 +175,8 @@ pub(super) fn table(facts: &[Facts], width: usize) -> String {
         let nan = statistics.map_or("-".to_owned(), |statistics| statistics.nan.to_string());
         let changed = match (&facts.optimized.verdict, &facts.optimized.metrics) {
             (Verdict::Match, Some(metrics)) if metrics.max_abs == 0. => "nothing".to_owned(),
-            (_, Some(metrics)) => format!("{} {}", distance_text(metrics.max_abs), said(&facts.optimized)),
-            _ => said(&facts.optimized),
+            (_, Some(metrics)) => format!("{} {}", distance_text(metrics.max_abs), said(&facts.optimized.verdict)),
+            _ => said(&facts.optimized.verdict),
         };
         vec![
             facts.name.clone(),
@@ -191,7 +192,7 @@ pub(super) fn table(facts: &[Facts], width: usize) -> String {
         ]
     };
     let header = ["name", "op", "onnx", "type", "min", "max", "mean", "nan", "sign.", "optimized: max|Δ|"];
-    use text::Give::{End, Middle, Never};
+    use Give::{End, Middle, Never};
     let gives = [Middle, Middle, End, End, Never, Never, Never, Never, Never, End];
-    text::aligned(&header, &facts.iter().map(row).collect::<Vec<_>>(), &gives, width)
+    aligned(&header, &facts.iter().map(row).collect::<Vec<_>>(), &gives, width)
 }

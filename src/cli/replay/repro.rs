@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::nodes;
 use super::runtime::{Model, Runtime};
 use super::target::{Target, tensors};
-use crate::cli::table::Failure;
+use crate::cli::exit::Failure;
 use crate::compare::{TensorVerdict, Tolerance, Verdict};
 use crate::dump::{Role, reader};
 use crate::onnx::proto::{GraphProto, ModelProto};

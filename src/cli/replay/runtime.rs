@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::Arguments;
+use super::arguments::Arguments;
 use super::target::Target;
 use crate::base::ids::SegmentId;
-use crate::cli::table::Failure;
+use crate::cli::exit::Failure;
+use crate::cli::library;
 use crate::onnx::proto::ModelProto;
 use crate::protocol::message::{Optimization, SessionSpec};
 use crate::runtime::ort::{OrtExecutor, ThreadPool, custom_op_library};
@@ -35,9 +36,8 @@ pub(super) struct Ran {
 impl Runtime {
     /// For what is to run. Errors: no library is known, or it does not load.
     pub(super) fn load(args: &Arguments, target: &Target) -> Result<Self, Failure> {
-        let given = || std::env::var_os("RUST_ORT_ONNXRUNTIME").filter(|path| !path.is_empty()).map(PathBuf::from);
         let of_run = || target.run["onnxruntime_library"].as_str().map(PathBuf::from).filter(|path| path.exists());
-        let library = args.onnxruntime.clone().or_else(given).or_else(of_run).ok_or(
+        let library = args.onnxruntime.clone().or_else(library::of_environment).or_else(of_run).ok_or(
             "no onnxruntime library is known, and that of the run is not here; name one with --onnxruntime (in a wheel \
              it is onnxruntime/capi/libonnxruntime.so.*)",
         )?;

@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::Arguments;
-use crate::cli::table::Failure;
+use super::arguments::Arguments;
+use crate::cli::exit::Failure;
+use crate::cli::places;
 use crate::compare::{TensorVerdict, Tolerance, judge};
 use crate::dump::Role;
-use crate::dump::reader::{self, GraphEntry, PartEntry, Place, RunEntry, StepEntry};
+use crate::dump::reader::{self, StepEntry};
 use crate::onnx::proto::ModelProto;
 use crate::onnx::{self, NamedTensor};
 use crate::protocol::message::Optimization;
@@ -32,22 +33,7 @@ pub(super) struct Target {
 
 /// The data sets that were asked for. Errors: there is none, or none of that step.
 pub(super) fn find(args: &Arguments) -> Result<Vec<Target>, Failure> {
-    fn of_graph(graph: GraphEntry) -> impl Iterator<Item = PartEntry> {
-        graph.parts.into_iter()
-    }
-    let of_run = |run: RunEntry| run.graphs.into_iter().flat_map(of_graph).collect::<Vec<_>>();
-    let parts = match reader::find(&args.path)? {
-        Place::Folder(runs) => runs.into_iter().flat_map(of_run).collect(),
-        Place::Run(run) => of_run(run),
-        Place::Graph(graph) => of_graph(graph).collect(),
-        Place::Part(part) => vec![part],
-        Place::Case(case) => return wanted(args, case.steps),
-        Place::Step(step) => return wanted(args, vec![step]),
-        Place::Model(path) | Place::Tensor(path) | Place::Json(path) => {
-            return Err(format!("{}: a file; name a data set, part, graph or run", path.display()).into());
-        }
-    };
-    wanted(args, parts.into_iter().flat_map(|part| part.steps).collect())
+    wanted(args, places::steps(reader::find(&args.path)?)?)
 }
 
 fn wanted(args: &Arguments, steps: Vec<StepEntry>) -> Result<Vec<Target>, Failure> {

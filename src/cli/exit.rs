@@ -1,0 +1,61 @@
+//! How a subcommand ends.
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use crate::compare::Summary;
+
+/// How a command ended, as the shell sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// Done; all match.
+    Success = 0,
+    /// Something differs.
+    Mismatch = 1,
+    /// An error.
+    Error = 2,
+    /// Nothing was compared.
+    NothingCompared = 3,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        ExitCode::from(exit as u8)
+    }
+}
+
+impl From<Summary> for Exit {
+    fn from(total: Summary) -> Self {
+        match total.exit_code() {
+            0 => Exit::Success,
+            1 => Exit::Mismatch,
+            2 => Exit::Error,
+            _ => Exit::NothingCompared,
+        }
+    }
+}
+
+/// What keeps a subcommand from doing its work.
+pub(super) type Failure = Box<dyn Error>;
+
+/// What a subcommand returns: failures are printed by the caller, once.
+pub(super) type Outcome = Result<Exit, Failure>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_output_without_counterpart_is_no_pass() {
+        for ([matched, mismatch, not_compared, failed], expected) in [
+            ([0, 0, 0, 0], Exit::NothingCompared),
+            ([1, 0, 0, 0], Exit::Success),
+            ([1, 0, 1, 0], Exit::NothingCompared),
+            ([1, 1, 1, 0], Exit::Mismatch),
+            ([1, 1, 1, 1], Exit::Error),
+        ] {
+            assert_eq!(Exit::from(Summary { matched, mismatch, not_compared, failed }), expected);
+        }
+    }
+}

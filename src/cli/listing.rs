@@ -1,0 +1,56 @@
+//! A place of a dump as a table.
+
+use super::table::{self, Give};
+use super::verdicts;
+use crate::dump::reader::{Completeness, GraphEntry, PartEntry, Place, RunEntry, StepEntry};
+
+/// One row a part, or one a step.
+pub(super) fn text_of(place: &Place, steps: bool, width: usize) -> String {
+    let mut rows = Vec::new();
+    match place {
+        Place::Folder(runs) => runs.iter().for_each(|run| run_rows(&mut rows, run, steps)),
+        Place::Run(run) => run_rows(&mut rows, run, steps),
+        Place::Graph(graph) => graph_rows(&mut rows, "", graph, steps),
+        Place::Part(part) => part_rows(&mut rows, ["", ""], part, true),
+        Place::Case(case) => rows.extend(case.steps.iter().map(|step| step_row(["", "", ""], step))),
+        Place::Step(step) => rows.push(step_row(["", "", ""], step)),
+        Place::Model(path) | Place::Tensor(path) | Place::Json(path) => return format!("{}\n", path.display()),
+    }
+    let gives = [Give::Middle, Give::Middle, Give::Never, Give::Never, Give::End, Give::End];
+    table::aligned(&["run", "graph", "part", "steps", "state", "verdicts"], &rows, &gives, width)
+}
+
+fn run_rows(rows: &mut Vec<Vec<String>>, run: &RunEntry, steps: bool) {
+    if run.graphs.is_empty() {
+        rows.push([run.name.as_str(), "-", "-", "0", "", "-"].map(str::to_owned).to_vec());
+    }
+    run.graphs.iter().for_each(|graph| graph_rows(rows, &run.name, graph, steps));
+}
+
+fn graph_rows(rows: &mut Vec<Vec<String>>, run: &str, graph: &GraphEntry, steps: bool) {
+    if graph.parts.is_empty() {
+        rows.push([run, graph.name.as_str(), "-", "0", "", "-"].map(str::to_owned).to_vec());
+    }
+    graph.parts.iter().for_each(|part| part_rows(rows, [run, &graph.name], part, steps));
+}
+
+fn part_rows(rows: &mut Vec<Vec<String>>, [run, graph]: [&str; 2], part: &PartEntry, steps: bool) {
+    let number = part.part.to_string();
+    if steps {
+        rows.extend(part.steps.iter().map(|step| step_row([run, graph, &number], step)));
+        return;
+    }
+    let incomplete = part.steps.iter().filter(|step| step.state != Completeness::Complete).count();
+    let state = if incomplete == 0 { "complete".to_owned() } else { format!("{incomplete} incomplete") };
+    let verdicts = verdicts::cell(verdicts::sum(part.steps.iter().filter_map(|step| step.verdicts)));
+    rows.push(vec![run.to_owned(), graph.to_owned(), number, part.steps.len().to_string(), state, verdicts]);
+}
+
+fn step_row([run, graph, part]: [&str; 3], step: &StepEntry) -> Vec<String> {
+    let state = match &step.state {
+        Completeness::Complete => "complete".to_owned(),
+        Completeness::Incomplete(reason) => format!("incomplete: {reason}"),
+    };
+    let number = format!("#{}", step.step);
+    vec![run.to_owned(), graph.to_owned(), part.to_owned(), number, state, verdicts::cell(step.verdicts)]
+}

@@ -1,0 +1,264 @@
+//! What a row tells, and CSV of it.
+
+use super::mark::Mark;
+use crate::cli::table::Give;
+use crate::compare::{Metrics, TensorVerdict, Verdict, distance_text};
+use crate::dump::{NodeRow, NodeTable};
+
+/// A node in its table.
+pub(crate) struct Line<'a> {
+    pub(super) table: &'a NodeTable,
+    pub(super) node: &'a NodeRow,
+    /// Position among the outputs of the ONNX node that makes the value.
+    pub(super) output: Option<usize>,
+}
+
+/// What stands in a column.
+pub(super) enum Cell {
+    Text(String),
+    Count(Option<i64>),
+    Real(Option<f64>),
+    Milliseconds(Option<f64>),
+}
+
+impl Cell {
+    /// In full; what is not known is empty.
+    fn exact(&self) -> String {
+        match self {
+            Cell::Text(text) => text.clone(),
+            Cell::Count(count) => count.map_or_else(String::new, |count| count.to_string()),
+            Cell::Real(real) | Cell::Milliseconds(real) => real.map_or_else(String::new, |real| format!("{real:e}")),
+        }
+    }
+
+    /// For people; what is not known is `-`.
+    pub(super) fn short(&self) -> String {
+        match self {
+            Cell::Text(text) => text.clone(),
+            Cell::Count(count) => count.map_or_else(|| "-".to_owned(), |count| count.to_string()),
+            Cell::Milliseconds(Some(ms)) => format!("{ms:.3}"),
+            Cell::Real(real) | Cell::Milliseconds(real) => real.map_or_else(|| "-".to_owned(), distance_text),
+        }
+    }
+}
+
+type OfNode = fn(&Line<'_>) -> Cell;
+type OfVerdict = fn(&TensorVerdict) -> Cell;
+
+enum Source {
+    Node(OfNode),
+    Local(OfVerdict),
+    Cumulative(OfVerdict),
+}
+
+/// When a terminal shows a column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Shown {
+    Always,
+    /// Where there is room; the highest numbers go first.
+    Room(u8),
+    /// With `--wide`.
+    Wide,
+}
+
+/// One column.
+pub(super) struct Column {
+    /// In CSV, and where all columns are shown.
+    pub(super) name: String,
+    /// On a terminal.
+    pub(super) head: &'static str,
+    pub(super) shown: Shown,
+    pub(super) give: Give,
+    source: Source,
+}
+
+impl Column {
+    pub(super) fn cell(&self, line: &Line<'_>) -> Cell {
+        match self.source {
+            Source::Node(cell) => cell(line),
+            Source::Local(cell) => cell(&line.node.local),
+            Source::Cumulative(cell) => cell(&line.node.cumulative),
+        }
+    }
+}
+
+/// Every column, in the order of CSV. Names and order are stable; new ones come last.
+pub(super) fn columns() -> Vec<Column> {
+    use Give::{End, Middle, Never};
+    use Shown::{Always, Room, Wide};
+    let node = |name: &str, head, shown, give, cell: OfNode| Column {
+        name: name.to_owned(),
+        head,
+        shown,
+        give,
+        source: Source::Node(cell),
+    };
+    let mut columns = vec![
+        node("graph", "graph", Wide, Middle, |line| text(&line.table.graph)),
+        node("part", "part", Wide, Never, |line| Cell::Count(Some(line.table.part.into()))),
+        node("step", "step", Wide, Never, |line| count(line.table.step)),
+        node("mark", "", Always, Never, |line| text(Mark::of(line.node).sign())),
+        node("id_node", "#", Always, Never, |line| count(line.node.index)),
+        node("onnx_id_node", "onnx#", Room(7), Never, |line| {
+            Cell::Count((line.node.onnx_index >= 0).then_some(line.node.onnx_index))
+        }),
+        node("fx_name", "name", Always, Middle, |line| text(&line.node.name)),
+        // The value carries the node's name, so a terminal shows it once.
+        node("onnx_name", "onnx name", Wide, Middle, |line| {
+            text(if line.node.onnx_index >= 0 { &line.node.name } else { "" })
+        }),
+        node("fx_op", "op", Room(4), Middle, |line| text(&line.node.op)),
+        node("onnx_ops", "onnx ops", Room(5), End, |line| text(&line.node.onnx_ops.join("+"))),
+        node("onnx_id_output", "out", Wide, Never, |line| Cell::Count(line.output.map(|output| output as i64))),
+        node("fx_type", "type", Room(6), Never, |line| text(&reference_type(line.node))),
+        node("onnx_type", "onnx type", Wide, End, |line| text(&candidate_type(line.node))),
+    ];
+    columns.extend(verdict_columns());
+    columns.extend([
+        node("fx_ms", "eager ms", Room(12), Never, |line| milliseconds(line.node.reference_ns)),
+        node("onnx_ms", "onnx ms", Room(12), Never, |line| milliseconds(line.node.candidate_ns)),
+        node("fx_signature", "sign.", Wide, Never, |line| text(&line.node.reference_signature)),
+        node("onnx_signature", "onnx sign.", Wide, Never, |line| text(&line.node.candidate_signature)),
+        node("comment", "comment", Room(1), End, |line| text(&comment(line.node))),
+        node("module", "module", Room(3), Middle, |line| text(&line.node.module)),
+        node("source", "source", Wide, Middle, |line| text(&line.node.source)),
+        node("role", "role", Wide, Middle, |line| text(&line.node.role)),
+        node("seq_nr", "seq_nr", Wide, Never, |line| Cell::Count((line.node.seq_nr >= 0).then_some(line.node.seq_nr))),
+        node("float64_fx_err", "f64 eager", Wide, Never, |line| {
+            Cell::Real(line.node.float64.map(|opinion| opinion.reference_error))
+        }),
+        node("float64_onnx_err", "f64 onnx", Wide, Never, |line| {
+            Cell::Real(line.node.float64.map(|opinion| opinion.candidate_error))
+        }),
+    ]);
+    columns
+}
+
+/// The same numbers of the local run and of the drifted value.
+fn verdict_columns() -> Vec<Column> {
+    use Shown::{Always, Room, Wide};
+    // (CSV, terminal: local, drifted, local shown, drifted shown, cell)
+    let table: [(&str, [&'static str; 2], [Shown; 2], OfVerdict); 9] = [
+        ("verdict", ["local?", "drift?"], [Wide, Wide], |of| text(word(&of.verdict))),
+        ("err_abs", ["local|Δ|", "drift|Δ|"], [Room(9), Room(9)], |of| real(of, |m| m.max_abs)),
+        ("err_rel", ["local rel", "drift rel"], [Wide, Wide], |of| real(of, |m| m.max_rel)),
+        ("err_rel_to_max", ["local", "drift"], [Always, Always], |of| real(of, |m| m.max_rel_to_max)),
+        ("err_nan", ["nan", "nan drift"], [Room(10), Wide], |of| metric(of, |m| m.nan_disagreements)),
+        ("err_h01", [">0.1", ">0.1 drift"], [Room(10), Wide], |of| metric(of, |m| m.above.0[4])),
+        ("err_h001", [">0.01", ">0.01 drift"], [Room(10), Wide], |of| metric(of, |m| m.above.0[3])),
+        ("outside", ["outside", "outside drift"], [Room(11), Wide], |of| metric(of, |m| m.outside)),
+        ("n", ["n", "n drift"], [Wide, Wide], |of| metric(of, |m| m.n)),
+    ];
+    let side = |index: usize, side: &str, source: fn(OfVerdict) -> Source| {
+        table.map(|(name, head, shown, cell)| Column {
+            name: format!("{side}_{name}"),
+            head: head[index],
+            shown: shown[index],
+            give: Give::Never,
+            source: source(cell),
+        })
+    };
+    side(0, "local", Source::Local).into_iter().chain(side(1, "cumulative", Source::Cumulative)).collect()
+}
+
+fn text(text: &str) -> Cell {
+    Cell::Text(text.to_owned())
+}
+
+fn count(count: u64) -> Cell {
+    Cell::Count(i64::try_from(count).ok())
+}
+
+fn metric(of: &TensorVerdict, value: fn(&Metrics) -> u64) -> Cell {
+    of.metrics.as_ref().map_or(Cell::Count(None), |metrics| count(value(metrics)))
+}
+
+fn real(of: &TensorVerdict, value: fn(&Metrics) -> f64) -> Cell {
+    Cell::Real(of.metrics.as_ref().map(value))
+}
+
+fn milliseconds(ns: u64) -> Cell {
+    Cell::Milliseconds((ns > 0).then_some(ns as f64 / 1e6))
+}
+
+fn word(verdict: &Verdict) -> &'static str {
+    match verdict {
+        Verdict::Match => "match",
+        Verdict::Mismatch => "mismatch",
+        Verdict::NotCompared(_) => "not_compared",
+        Verdict::Failed(_) => "failed",
+    }
+}
+
+fn reference_type(node: &NodeRow) -> String {
+    if node.dtype.is_empty() { String::new() } else { format!("{}{:?}", node.dtype, node.dims) }
+}
+
+/// Values are measured only when their types are equal; of others the reason tells both.
+fn candidate_type(node: &NodeRow) -> String {
+    let metrics = node.cumulative.metrics.as_ref().or(node.local.metrics.as_ref());
+    metrics.map_or_else(String::new, |metrics| format!("{}{}", metrics.dtype, metrics.shape))
+}
+
+/// Why it was not compared or failed, what float64 says, where it is worst.
+pub(super) fn comment(node: &NodeRow) -> String {
+    let mut said: Vec<String> = Vec::new();
+    for (side, verdict) in [("local", &node.local), ("drift", &node.cumulative)] {
+        let new = match (&verdict.verdict, &verdict.metrics) {
+            (Verdict::NotCompared(reason) | Verdict::Failed(reason), _) => reason.clone(),
+            (Verdict::Mismatch, Some(Metrics { worst: Some(worst), .. })) => format!("{side} worst at {worst}"),
+            _ => continue,
+        };
+        if !said.contains(&new) {
+            said.push(new);
+        }
+    }
+    if let Some(opinion) = &node.float64 {
+        let judged = if opinion.is_rounding() { "rounding" } else { "ONNX Runtime is off" };
+        let text = format!(
+            "{judged}: from float64 eager is {}, ONNX Runtime {}",
+            distance_text(opinion.reference_error),
+            distance_text(opinion.candidate_error)
+        );
+        said.insert(0, text);
+    }
+    said.join("; ")
+}
+
+/// Every column of every line, after RFC 4180.
+pub(crate) fn csv<'a>(lines: impl Iterator<Item = Line<'a>>) -> String {
+    let columns = columns();
+    let row = |cells: Vec<String>| cells.iter().map(|cell| quoted(cell)).collect::<Vec<_>>().join(",") + "\r\n";
+    let header = row(columns.iter().map(|column| column.name.clone()).collect());
+    let rows = lines.map(|line| row(columns.iter().map(|column| column.cell(&line).exact()).collect()));
+    std::iter::once(header).chain(rows).collect()
+}
+
+fn quoted(cell: &str) -> String {
+    if cell.contains([',', '"', '\r', '\n']) { format!("\"{}\"", cell.replace('"', "\"\"")) } else { cell.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_cells_that_need_it_are_quoted() {
+        for (cell, expected) in
+            [("a b", "a b"), ("a,b", "\"a,b\""), ("say \"x\"", "\"say \"\"x\"\"\""), ("a\nb", "\"a\nb\""), ("", "")]
+        {
+            assert_eq!(quoted(cell), expected);
+        }
+    }
+
+    #[test]
+    fn numbers_are_exact_or_short() {
+        assert_eq!(
+            (Cell::Real(Some(1.25e-7)).exact(), Cell::Real(Some(1.25e-7)).short()),
+            ("1.25e-7".into(), "1.25e-7".into())
+        );
+        assert_eq!((Cell::Real(None).exact(), Cell::Real(None).short()), (String::new(), "-".into()));
+        assert_eq!(Cell::Real(Some(f64::INFINITY)).exact(), "inf");
+        assert_eq!(Cell::Real(Some(0.)).short(), "0");
+    }
+}

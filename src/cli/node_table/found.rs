@@ -1,0 +1,102 @@
+//! A table of nodes as it was found in a dump.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::columns::Line;
+use super::mark::Mark;
+use super::rows::Rows;
+use crate::cli::exit::Failure;
+use crate::cli::verdicts;
+use crate::compare::{Summary, TensorVerdict, summary};
+use crate::dump::{NodeRow, NodeTable, reader};
+use crate::onnx;
+
+/// Verdicts of a table, counted.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Counted {
+    pub(super) local: Summary,
+    pub(super) cumulative: Summary,
+    pub(super) plain: Summary,
+}
+
+impl Counted {
+    fn of(table: &NodeTable) -> Self {
+        let count = |verdict: fn(&NodeRow) -> &TensorVerdict| {
+            summary(&table.nodes.iter().map(|node| verdict(node).clone()).collect::<Vec<_>>())
+        };
+        Self {
+            local: count(|node| &node.local),
+            cumulative: count(|node| &node.cumulative),
+            plain: summary(&table.plain),
+        }
+    }
+}
+
+/// One table, and where it stands.
+pub(crate) struct Found {
+    pub(super) path: PathBuf,
+    pub(super) table: NodeTable,
+    pub(super) counted: Counted,
+    /// Position of each value among the outputs of the ONNX node that makes it.
+    outputs: HashMap<String, usize>,
+}
+
+impl Found {
+    /// A table and the model beside it. Errors: it is gone, or cannot be read.
+    pub(crate) fn read(step: u64, path: PathBuf) -> Result<Self, Failure> {
+        let part = path.parent().unwrap_or(Path::new("."));
+        let table = reader::nodes(part, step).map_err(|error| format!("{}: {error}", path.display()))?;
+        let table = table.ok_or_else(|| format!("{}: it is gone", path.display()))?;
+        let outputs = outputs(&part.join("model.onnx"));
+        Ok(Self { outputs, ..Self::alone(path, table) })
+    }
+
+    /// A table without its model.
+    pub(super) fn alone(path: PathBuf, table: NodeTable) -> Self {
+        Self { counted: Counted::of(&table), path, table, outputs: HashMap::new() }
+    }
+
+    /// The rows to show.
+    pub(crate) fn lines(&self, rows: &Rows) -> Vec<Line<'_>> {
+        let line = |node: &'_ NodeRow| self.outputs.get(&node.name).copied();
+        rows.of(&self.table.nodes)
+            .into_iter()
+            .map(|node| Line { table: &self.table, node, output: line(node) })
+            .collect()
+    }
+
+    /// The table as JSON, with these rows.
+    pub(crate) fn json(&self, rows: &Rows) -> Value {
+        let Self { path, table, counted, .. } = self;
+        let node = |line: Line<'_>| {
+            let mut value = json!(line.node);
+            value["mark"] = Mark::of(line.node).sign().into();
+            value["onnx_output"] = line.output.into();
+            value
+        };
+        let name = |node: Option<&NodeRow>| node.map(|node| node.name.clone());
+        json!({
+            "path": path, "graph": table.graph, "part": table.part, "step": table.step, "summary": counted,
+            "first_local_mismatch": name(table.first_local_mismatch()),
+            "first_cumulative_mismatch": name(table.first_cumulative_mismatch()),
+            "plain": table.plain, "nodes": self.lines(rows).into_iter().map(node).collect::<Vec<_>>(),
+        })
+    }
+
+    /// Of every verdict in it.
+    pub(crate) fn total(&self) -> Summary {
+        let Counted { local, cumulative, plain } = self.counted;
+        verdicts::sum([local, cumulative, plain]).unwrap_or_default()
+    }
+}
+
+/// Empty when the model cannot be read: the table says enough without it.
+fn outputs(model: &Path) -> HashMap<String, usize> {
+    let graph = onnx::load(model).ok().and_then(|model| model.graph);
+    let nodes = graph.into_iter().flat_map(|graph| graph.node);
+    nodes.flat_map(|node| node.output.into_iter().enumerate().map(|(index, name)| (name, index))).collect()
+}

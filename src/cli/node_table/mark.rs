@@ -1,0 +1,36 @@
+//! A row's verdicts in one sign.
+
+use crate::compare::Verdict;
+use crate::dump::NodeRow;
+
+/// What a row's two verdicts come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mark {
+    Match,
+    Drifted,
+    Mismatch,
+    NotCompared,
+    Failed,
+}
+
+impl Mark {
+    pub(super) fn of(node: &NodeRow) -> Self {
+        match (&node.local.verdict, &node.cumulative.verdict) {
+            (Verdict::Failed(_), _) | (_, Verdict::Failed(_)) => Mark::Failed,
+            (Verdict::Mismatch, _) => Mark::Mismatch,
+            (_, Verdict::Mismatch) => Mark::Drifted,
+            (Verdict::NotCompared(_), _) | (_, Verdict::NotCompared(_)) => Mark::NotCompared,
+            (Verdict::Match, Verdict::Match) => Mark::Match,
+        }
+    }
+
+    pub(super) fn sign(self) -> &'static str {
+        match self {
+            Mark::Match => "=",
+            Mark::Drifted => "~",
+            Mark::Mismatch => "!",
+            Mark::NotCompared => "?",
+            Mark::Failed => "x",
+        }
+    }
+}

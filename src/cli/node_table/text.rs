@@ -1,0 +1,154 @@
+//! The table for people.
+
+use std::path::Path;
+
+use super::columns::{Column, Line, Shown, columns, comment};
+use super::found::Found;
+use super::mark::Mark;
+use super::rows::{Only, Rows, Sort};
+use crate::cli::table::{self, Give, Pieces};
+use crate::cli::verdicts;
+use crate::compare::{Summary, TensorVerdict, Verdict, distance_text};
+use crate::dump::{NodeRow, NodeTable, reader};
+
+/// Width that a column whose cells lose their middle should have beyond the least.
+const ROOM_FOR_A_NAME: usize = 10;
+
+/// Column where the second half of the summary's lines begins.
+const SUMMARY: usize = 27;
+
+/// Rows of [`unmatched`].
+const MOST_UNMATCHED: usize = 20;
+
+/// The nodes of a table that do not match, the first of them, and how many there are of each kind.
+pub(crate) fn unmatched(path: &Path, table: NodeTable) -> String {
+    let found = Found::alone(path.to_owned(), table);
+    let rows = Rows { only: Only::Unmatched, sort: Sort::Order, limit: Some(MOST_UNMATCHED) };
+    text_of(&found, &rows, false)
+        + &format!("`rust-ort sbs {}` shows all {} nodes\n", path.display(), found.table.nodes.len())
+}
+
+/// Heading, rows, summary, as wide as the terminal and in its colours. wide: with every column.
+pub(crate) fn text_of(found: &Found, rows: &Rows, wide: bool) -> String {
+    let width = table::width();
+    let lines = found.lines(rows);
+    let shown = lines.len();
+    let mut rows = pieces(&lines, wide, width);
+    if table::colours() {
+        colour(&mut rows, lines.iter().map(|line| Mark::of(line.node)));
+    }
+    let heading = table::fit(&format!("{}\n", found.path.display()), table::terminal());
+    let rows = if shown == 0 { String::new() } else { rows.text() };
+    let hidden = match found.table.nodes.len() - shown {
+        0 => String::new(),
+        n => format!("{n} rows more are not shown\n"),
+    };
+    heading + &rows + &hidden + &summary(found, width)
+}
+
+fn pieces(lines: &[Line<'_>], wide: bool, width: usize) -> Pieces {
+    let mut columns: Vec<Column> = columns().into_iter().filter(|column| wide || column.shown < Shown::Wide).collect();
+    loop {
+        let head = |column: &'_ Column| if wide { column.name.clone() } else { column.head.to_owned() };
+        let header: Vec<String> = columns.iter().map(head).collect();
+        let header: Vec<&str> = header.iter().map(String::as_str).collect();
+        let gives: Vec<Give> = columns.iter().map(|column| column.give).collect();
+        let row = |line: &Line<'_>| columns.iter().map(|column| column.cell(line).short()).collect::<Vec<_>>();
+        let rows: Vec<_> = lines.iter().map(row).collect();
+        let names = gives.iter().filter(|give| **give == Give::Middle).count();
+        let least = table::least_width(&header, &rows, &gives) + names * ROOM_FOR_A_NAME;
+        // Of equal ones the last goes.
+        let widest = (columns.iter().enumerate()).max_by_key(|(_, column)| column.shown).map(|(at, _)| at);
+        match widest {
+            Some(at) if !wide && least > width && columns[at].shown > Shown::Always => {
+                columns.remove(at);
+            }
+            // With all columns a row that fits only by cutting every name to pieces is no row to read.
+            _ if wide && least > width => return table::blocks(&header, &rows, width),
+            _ => return table::pieces(&header, &rows, &gives, width),
+        }
+    }
+}
+
+/// The rows in the colours of their marks.
+fn colour(rows: &mut Pieces, marks: impl Iterator<Item = Mark>) {
+    let code = |mark: Mark| match mark {
+        Mark::Match => "32",
+        Mark::Drifted => "33",
+        Mark::Mismatch => "31",
+        Mark::NotCompared => "2",
+        Mark::Failed => "1;31",
+    };
+    for (record, mark) in rows.records.iter_mut().zip(marks) {
+        *record = format!("\u{1b}[{}m{record}\u{1b}[0m", code(mark));
+    }
+    rows.header = rows.header.take().map(|header| format!("\u{1b}[1m{header}\u{1b}[0m"));
+}
+
+fn summary(found: &Found, width: usize) -> String {
+    let Found { table, counted, .. } = found;
+    let counts = |counted: Summary| vec![verdicts::cell(Some(counted))];
+    let first = |node: Option<&NodeRow>| node.map_or_else(|| vec!["none".to_owned()], |node| described(found, node));
+    let facts = [
+        ("local:", counts(counted.local)),
+        ("cumulative:", counts(counted.cumulative)),
+        ("first local mismatch:", first(table.first_local_mismatch())),
+        ("first cumulative mismatch:", first(table.first_cumulative_mismatch())),
+        ("what observing changed:", vec![observing(found)]),
+    ];
+    let mut text = String::new();
+    for (name, lines) in facts {
+        let lines = lines.iter().flat_map(|line| table::wrapped(line, width.saturating_sub(SUMMARY)));
+        for (name, line) in std::iter::once(name).chain(std::iter::repeat("")).zip(lines) {
+            text += &format!("{name:26} {line}\n");
+        }
+    }
+    text
+}
+
+/// One line each: which node, where it comes from, what is known.
+fn described(found: &Found, node: &NodeRow) -> Vec<String> {
+    let part = found.path.parent().unwrap_or(Path::new(""));
+    let reproduction = reader::reproduction(part, &node.name, found.table.step);
+    let reproduction = reproduction.map_or_else(String::new, |path| format!("reproduction: {}", path.display()));
+    let which = format!("#{} {} ({})", node.index, node.name, node.op);
+    let lines = [which, node.module.clone(), node.source.clone(), node.role.clone(), comment(node), reproduction];
+    lines.into_iter().filter(|line| !line.is_empty()).collect()
+}
+
+/// The plain session against the instrumented one.
+fn observing(found: &Found) -> String {
+    let plain = &found.table.plain;
+    let changed = |verdict: &&TensorVerdict| {
+        verdict.verdict != Verdict::Match || verdict.metrics.as_ref().is_some_and(|metrics| metrics.max_abs > 0.)
+    };
+    let n_changed = plain.iter().filter(changed).count();
+    match (plain.is_empty(), n_changed) {
+        (true, _) => "not known".to_owned(),
+        (_, 0) => format!("nothing: the plain session gave the same {} outputs", plain.len()),
+        _ => {
+            let metrics = plain.iter().filter_map(|verdict| verdict.metrics.as_ref());
+            let largest = metrics.map(|metrics| metrics.max_rel_to_max).fold(0., f64::max);
+            let counts = verdicts::cell(Some(found.counted.plain));
+            format!(
+                "{n_changed} of {} outputs, at most max|Δ|/max|r| {} ({counts})",
+                plain.len(),
+                distance_text(largest)
+            )
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_row_has_the_colour_of_its_mark() {
+        let (header, records) = (Some("  name".to_owned()), vec!["=  a".to_owned(), "!  b".to_owned()]);
+        let mut rows = Pieces { header, records };
+        colour(&mut rows, [Mark::Match, Mark::Mismatch].into_iter());
+        let text = "\u{1b}[1m  name\u{1b}[0m\n\u{1b}[32m=  a\u{1b}[0m\n\u{1b}[31m!  b\u{1b}[0m\n";
+        assert_eq!(rows.text(), text);
+    }
+}

@@ -1,0 +1,157 @@
+//! `ls`, `show`, `compare` and `gc` on a dump, as a shell sees them.
+
+use std::path::Path;
+
+use crate::dumping::{self, Said, json, wide};
+use rust_ort::base::ids::StepId;
+use rust_ort::compare::judge;
+use rust_ort::onnx::proto::{GraphProto, ModelProto, NodeProto};
+use rust_ort::onnx::{save, value_info};
+use rust_ort::tensor::{DType, TensorBuf, TensorDesc};
+
+const STEP: &str = "run/0_0-forward/part_0/test_data_set_";
+
+/// Steps 0 (match), 1 (mismatch by 0.5), 2 (no reference), 3 (incomplete).
+fn dump(folder: &Path) {
+    let (run, graph) = dumping::one_graph(folder, "");
+    run.part(&graph, 0, b"", "").unwrap();
+    let info = |name: &str| value_info(name, &TensorDesc::new(DType::F32, [2]).unwrap());
+    let node = NodeProto {
+        op_type: Some("Neg".into()),
+        input: vec!["x".into()],
+        output: vec!["y".into()],
+        ..Default::default()
+    };
+    let proto = GraphProto { node: vec![node], input: vec![info("x")], output: vec![info("y")], ..Default::default() };
+    let model = ModelProto { graph: Some(proto), ..Default::default() };
+    save(&model, &folder.join("run/0_0-forward/part_0/model.onnx")).unwrap();
+    let tensor = |value: f32| TensorBuf::from_f32([2], &[1., value]).unwrap();
+    let reference = tensor(2.);
+    for step in 0..4_u64 {
+        let actual = tensor(if step == 1 { 2.5 } else { 2. });
+        let data_set = run.begin_step(&graph, 0, StepId(step), &[("x".into(), reference.shared())]).unwrap();
+        if step != 2 {
+            run.references(&data_set, &[("y".into(), reference.shared())]);
+            run.comparison(&data_set, &[judge("y", &reference.view(), &actual.view(), None)]);
+        }
+        run.actuals(&data_set, &[("y".into(), actual.shared())]);
+        if step != 3 {
+            run.finish(&data_set);
+        }
+    }
+    assert!(run.flush().lost.is_empty());
+}
+
+fn rust_ort(folder: &Path, args: &[&str]) -> Said {
+    wide(folder, 100, args)
+}
+
+#[test]
+fn ls_tells_parts_steps_and_verdicts() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path());
+    let said = rust_ort(folder.path(), &["ls", "."]);
+    assert_eq!(
+        said.out,
+        "run  graph        part  steps  state         verdicts\n\
+         run  0_0-forward  0     4      1 incomplete  2 match, 1 mismatch\n"
+    );
+    let said = rust_ort(folder.path(), &["ls", "run/0_0-forward/part_0"]);
+    assert!(said.out.contains("#1     complete") && said.out.contains("no manifest"), "{}", said.out);
+    let value = json(folder.path(), &["ls", "."]);
+    assert_eq!(value["runs"][0]["graphs"][0]["parts"][0]["steps"][1]["verdicts"]["mismatch"], 1);
+    let said = rust_ort(folder.path(), &["ls", "nowhere"]);
+    assert!(said.code == 2 && said.err.contains("nowhere: cannot read"), "{}", said.err);
+}
+
+#[test]
+fn compare_tells_by_its_exit_code() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path());
+    let code = |args: &[&str]| rust_ort(folder.path(), &[&["compare"], args].concat()).code;
+    let step = |n: u32| format!("{STEP}{n}");
+    assert_eq!(code(&[&step(0)]), 0);
+    assert_eq!(code(&[&step(1)]), 1);
+    assert_eq!(code(&[&step(2)]), 3);
+    assert_eq!(code(&[&step(3)]), 3);
+    assert_eq!(code(&["."]), 1);
+    assert_eq!(code(&[&step(1), "--atol", "0.5"]), 0);
+    assert_eq!(code(&[&step(1), "--atol", "nan"]), 2);
+    assert_eq!(code(&["run/run.json"]), 2);
+    assert_eq!(code(&["nowhere"]), 2);
+    std::fs::remove_file(folder.path().join(step(0)).join("actual_0.pb")).unwrap();
+    assert_eq!(code(&[&step(0)]), 3);
+    let damaged = folder.path().join(step(1)).join("actual_0.pb");
+    std::fs::remove_file(&damaged).unwrap();
+    std::fs::write(&damaged, [255; 9]).unwrap();
+    assert_eq!(code(&[&step(1)]), 2);
+}
+
+#[test]
+fn compare_shows_where_and_by_how_much() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path());
+    let said = rust_ort(folder.path(), &["compare", "run"]);
+    assert!(said.out.contains("y     MISMATCH  1/2      5.00e-1  2.50e-1"), "{}", said.out);
+    assert!(said.out.contains("[1]: 2.5 for 2"), "{}", said.out);
+    assert!(
+        said.out.ends_with("2 match, 1 mismatch, 1 not compared\ndata sets without reference: 1\n"),
+        "{}",
+        said.out
+    );
+    let value = json(folder.path(), &["compare", "run"]);
+    assert_eq!((&value["summary"]["mismatch"], &value["without_reference"]), (&1.into(), &1.into()));
+    assert_eq!(value["data_sets"][1]["verdicts"][0]["metrics"]["max_abs"], 0.5);
+}
+
+#[test]
+fn no_progress_is_shown_where_no_terminal_is() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path());
+    for path in [".", &format!("{STEP}0")] {
+        assert_eq!(rust_ort(folder.path(), &["compare", path]).err, "", "{path}");
+    }
+}
+
+#[test]
+fn show_prints_models_tensors_and_data_sets() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path());
+    let show = |path: &str| rust_ort(folder.path(), &["show", path]);
+    let said = show("run/0_0-forward/part_0/model.onnx");
+    assert!(said.out.contains("y = Neg(x)") && said.out.contains("input x: float32[2]"), "{}", said.out);
+    let said = show(&format!("{STEP}1/actual_0.pb"));
+    assert!(said.out.contains("max       2.5\n") && said.out.contains("[1.0, 2.5]"), "{}", said.out);
+    let said = show(&format!("{STEP}1"));
+    assert!(said.out.contains("input_0.pb") && said.out.contains("MISMATCH"), "{}", said.out);
+    for path in ["run", "run/0_0-forward", "run/0_0-forward/part_0", "run/0_0-forward/part_0/comparison_1.json", "."] {
+        assert_eq!((show(path).code, show(path).err), (0, String::new()), "{path}");
+    }
+    assert_eq!(json(folder.path(), &["show", "run/0_0-forward/part_0/model.onnx"])["ops"]["Neg"], 1);
+    let value = json(folder.path(), &["show", &format!("{STEP}0/input_0.pb")]);
+    assert_eq!(value["statistics"]["mean"], 1.5);
+    assert_eq!(show("tensors").code, 2);
+}
+
+#[test]
+fn no_line_of_a_table_is_wider_than_the_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path());
+    for args in [&["ls", ".", "--steps"][..], &["compare", "."], &["show", "run/0_0-forward/part_0"]] {
+        for columns in [40, 60, 80] {
+            for line in wide(folder.path(), columns, args).out.lines() {
+                assert!(line.chars().count() <= columns, "{columns} {args:?}: {line}");
+            }
+        }
+    }
+}
+
+#[test]
+fn gc_keeps_the_newest_and_says_what_went() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path());
+    let said = rust_ort(folder.path(), &["gc", ".", "--keep", "1"]);
+    assert!(said.code == 0 && said.out.starts_with("removed 2 data sets, "), "{}{}", said.out, said.err);
+    assert_eq!(json(folder.path(), &["gc", "."])["steps"], 0);
+    assert_eq!(rust_ort(folder.path(), &["gc", "nowhere"]).code, 2);
+}

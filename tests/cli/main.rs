@@ -1,0 +1,15 @@
+//! The subcommands, as a shell sees them.
+#![allow(clippy::unwrap_used)] // clippy knows test functions, not their helpers
+
+#[path = "../common/mod.rs"]
+mod common;
+mod cuda_probe;
+mod doctor;
+mod dump;
+mod dumping;
+mod gc;
+mod replay;
+mod sbs;
+#[path = "../support/mod.rs"]
+mod support;
+mod usage;

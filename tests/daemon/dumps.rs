@@ -1,0 +1,235 @@
+//! What is on disk when a daemon ends or an executor dies, and who may read it.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use crate::common::{Dim, Model};
+use crate::support::{self, Client, Home, exists, graph, is_alive, kill, part, refused, wait_for};
+use bytes::Bytes;
+use prost::Message as _;
+use rust_ort::base::ids::{CallId, SegmentId, StepId};
+use rust_ort::dump::reader::{self, Completeness};
+use rust_ort::onnx::proto::{FunctionProto, GraphProto, ModelProto, NodeProto};
+use rust_ort::onnx::value_info;
+use rust_ort::protocol::control::{CallsToDump, OpenDump, PreparePart, Reply, Request, RunObserved};
+use rust_ort::protocol::message::ErrorCode;
+use rust_ort::shm::Segment;
+use rust_ort::tensor::{CallRecord, DType, Location, TensorDesc, TensorRef};
+
+const BIG: SegmentId = SegmentId(9);
+
+/// y = −x on vectors of any length.
+fn any_length() -> PreparePart {
+    let dims = [Dim::Named("n")];
+    let model = Model::default().node("Neg", &["x"], &["y"]);
+    let mut part = part();
+    part.part.model = model.input("x", DType::F32, &dims).output("y", DType::F32, &dims).build().into();
+    part
+}
+
+fn open_dump(client: &mut Client, folder: &Path) {
+    let open = OpenDump {
+        folder: folder.to_owned(),
+        run: "run".into(),
+        clean: true,
+        calls: CallsToDump::All,
+        run_json: "{}".into(),
+    };
+    assert!(matches!(client.peer.ask(&Request::OpenDump(open)), Ok(Reply::DumpOpened { .. })));
+}
+
+/// A segment of `2 · n` floats more, and x and y in it.
+fn attach_big(client: &mut Client, n: i64) -> (Segment, TensorRef, TensorRef) {
+    let len_bytes = 2 * (4 * n as u64).next_multiple_of(4096);
+    let segment = Segment::create(BIG, "big", len_bytes).unwrap();
+    let request = Request::AttachSegment { segment: BIG, len_bytes, lanes: false };
+    assert_eq!(client.peer.ask_with(&request, Some(segment.fd())).unwrap(), Reply::Done);
+    let desc = TensorDesc::new(DType::F32, [n]).unwrap();
+    let at = |offset| TensorRef { location: Location::new(BIG, offset).unwrap(), desc: desc.clone() };
+    (segment, at(0), at(len_bytes / 2))
+}
+
+/// Three dumped calls of 100 MB, none of which the client waited for to be on disk.
+fn three_dumped_calls(home: &Home) -> (Client, PathBuf) {
+    let folder = home.folder.path().join("dumps");
+    let mut client = Client::connect(home);
+    client.lease().unwrap();
+    client.register();
+    open_dump(&mut client, &folder);
+    let handle = client.prepare_part(any_length()).unwrap().handle;
+    let (segment, x, y) = attach_big(&mut client, 25_000_000);
+    for step in 0..3 {
+        segment.write(0, &(step as f32).to_le_bytes()).unwrap();
+        let (inputs, outputs) = (vec![x.clone()], vec![y.clone()]);
+        let record = CallRecord { call: CallId(step), handle, eager_nodes: 0, inputs, outputs };
+        let run = RunObserved { dump: true, step: StepId(step), ..client.observed(record) };
+        client.observe(run).unwrap();
+    }
+    (client, folder)
+}
+
+#[track_caller]
+fn assert_complete(folder: &Path) {
+    let steps = reader::steps(&folder.join("run/0_0-inference/part_0")).unwrap();
+    let states: Vec<_> = steps.iter().map(|step| (step.step, step.n_actuals, &step.state)).collect();
+    assert_eq!(states, [0, 1, 2].map(|step| (step, 1, &Completeness::Complete)));
+    assert!(!folder.join("run/incomplete.json").exists());
+}
+
+#[test]
+fn a_daemon_that_is_told_to_end_by_a_signal_writes_its_dumps_first() {
+    let mut home = Home::new();
+    let (_client, folder) = three_dumped_calls(&home);
+    let pid = rustix::process::Pid::from_raw(home.daemon_pid() as i32).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert!(home.wait_daemon().success());
+    assert_complete(&folder);
+}
+
+#[test]
+fn a_forced_stop_writes_dumps_first() {
+    let mut home = Home::new();
+    let (_client, folder) = three_dumped_calls(&home);
+    assert!(home.command().args(["stop", "--force"]).status().unwrap().success());
+    assert!(home.wait_daemon().success());
+    assert_complete(&folder);
+}
+
+/// Functions that call one another, one in the other, with a bfloat16 input: the precision pass puts them in place.
+fn nested_functions(depth: usize) -> Bytes {
+    let call = |op: String, domain: &str, input: &str, output: &str| NodeProto {
+        op_type: Some(op),
+        domain: Some(domain.to_owned()),
+        input: vec![input.to_owned()],
+        output: vec![output.to_owned()],
+        ..Default::default()
+    };
+    let function = |n: usize| FunctionProto {
+        name: Some(format!("F{n}")),
+        domain: Some("local".to_owned()),
+        input: vec!["a".to_owned()],
+        output: vec!["b".to_owned()],
+        node: vec![match n + 1 == depth {
+            true => call("Neg".to_owned(), "", "a", "b"),
+            false => call(format!("F{}", n + 1), "local", "a", "b"),
+        }],
+        ..Default::default()
+    };
+    let info = |name: &str| value_info(name, &TensorDesc::new(DType::BF16, [4]).unwrap());
+    let graph = GraphProto {
+        input: vec![info("x")],
+        output: vec![info("y")],
+        node: vec![call("F0".to_owned(), "local", "x", "y")],
+        ..Default::default()
+    };
+    let functions = (0..depth).map(function).collect();
+    ModelProto { graph: Some(graph), functions, ..Default::default() }.encode_to_vec().into()
+}
+
+#[test]
+fn a_model_of_60000_nested_functions_is_refused_and_the_daemon_lives() {
+    for dumped in [false, true] {
+        let home = Home::new();
+        let mut other = Client::connect(&home);
+        let mut client = Client::connect(&home);
+        client.lease().unwrap();
+        client.register();
+        if dumped {
+            open_dump(&mut client, &home.folder.path().join("dumps"));
+        }
+        let mut part = part();
+        part.part.model = nested_functions(60_000);
+        let error = refused(client.prepare_part(part).unwrap_err());
+        assert_eq!(error.code, ErrorCode::BadModel, "{error}");
+        assert!(error.message.contains("calls nest 65 deep here: at most 64"), "{error}");
+        assert!(matches!(other.peer.ask(&Request::GetStatus), Ok(Reply::Status(_))));
+        assert!(is_alive(home.daemon_pid()) && client.prepare().is_ok());
+    }
+}
+
+/// Kills the executor in a call on x, and returns what the daemon says of it.
+fn die_in_a_call(home: &Home, part: PreparePart, n: i64) -> rust_ort::protocol::message::WireError {
+    let mut client = Client::connect(home);
+    let pid = client.lease().unwrap().pid;
+    client.register();
+    let handle = client.prepare_part(part).unwrap().handle;
+    let (_segment, x, y) = attach_big(&mut client, n);
+    let record = CallRecord { call: CallId(1), handle, eager_nodes: 0, inputs: vec![x], outputs: vec![y] };
+    std::fs::write(home.hold(), "").unwrap();
+    let held = home.hold().with_file_name("hold.held");
+    let run = client.observed(record);
+    let error = std::thread::scope(|scope| {
+        let observed = scope.spawn(|| client.observe(run).unwrap_err());
+        wait_for("the call is in the executor", || exists(&held));
+        kill(pid);
+        observed.join().unwrap()
+    });
+    refused(error)
+}
+
+fn mode(path: &Path) -> u32 {
+    std::fs::metadata(path).unwrap().mode() & 0o7777
+}
+
+#[test]
+fn quarantine_and_logs_are_open_to_nobody_else() {
+    let home = Home::empty();
+    // As an earlier version left them.
+    for folder in ["log", "quarantine"] {
+        std::fs::create_dir_all(home.state().join(folder)).unwrap();
+    }
+    let mut home = home;
+    home.start();
+    let error = die_in_a_call(&home, any_length(), 4);
+    assert!(error.message.contains("model and inputs are in"), "{error}");
+    let folder = PathBuf::from(error.dump);
+    assert!(folder.join("0_0-inference/part_0/test_data_set_0/input_0.pb").exists(), "{}", folder.display());
+    for folder in [&folder, &home.state().join("quarantine"), &home.state().join("log")] {
+        assert_eq!(mode(folder), 0o700, "{}", folder.display());
+    }
+    let logs: Vec<_> = std::fs::read_dir(home.state().join("log")).unwrap().map(|log| log.unwrap().path()).collect();
+    assert!(logs.len() >= 2 && logs.iter().all(|log| mode(log) == 0o600), "{logs:?}");
+}
+
+/// 20 GB of zeros that nobody wrote: a copy would be real.
+#[test]
+fn inputs_too_large_to_be_copied_are_left_out_and_said_to_be() {
+    let home = Home::new();
+    let error = die_in_a_call(&home, any_length(), 5_000_000_000);
+    assert!(error.message.contains("the model, without its inputs (20000000000 bytes: at most"), "{error}");
+    let part = PathBuf::from(&error.dump).join("0_0-inference/part_0");
+    assert!(part.join("model.onnx").exists() && !part.join("test_data_set_0").exists(), "{}", part.display());
+    let run = std::fs::read_to_string(PathBuf::from(&error.dump).join("run.json")).unwrap();
+    assert!(run.contains("\"inputs_left_out\": \"20000000000 bytes"), "{run}");
+    assert!(!PathBuf::from(&error.dump).parent().unwrap().join("tensors").exists());
+}
+
+/// A pass over a model that has just killed a process would run in the process that all clients need.
+#[test]
+fn no_pass_runs_over_a_model_that_was_running_when_its_executor_died() {
+    let home = Home::new();
+    let dims = [Dim::Is(4)];
+    let mut part = part();
+    part.part.model = Model::default()
+        .node("Mul", &["x", "x"], &["y"])
+        .input("x", DType::BF16, &dims)
+        .output("y", DType::BF16, &dims)
+        .build()
+        .into();
+    let mut client = Client::connect(&home);
+    let pid = client.lease().unwrap().pid;
+    client.register();
+    let handle = client.prepare_part(part).unwrap().handle;
+    let at = |offset| TensorRef { desc: TensorDesc::new(DType::BF16, [4]).unwrap(), ..support::tensor(offset) };
+    let record = CallRecord { call: CallId(1), handle, eager_nodes: 0, inputs: vec![at(0)], outputs: vec![at(64)] };
+    std::fs::write(home.hold(), "").unwrap();
+    let run = client.observed(record);
+    let error = std::thread::scope(|scope| {
+        let observed = scope.spawn(|| client.observe(run).unwrap_err());
+        wait_for("the call is in the executor", || exists(&home.hold().with_file_name("hold.held")));
+        kill(pid);
+        refused(observed.join().unwrap())
+    });
+    let part = PathBuf::from(&error.dump).join(&graph().name).join("part_0");
+    assert!(part.join("model.onnx").exists() && !part.join("model.precision.onnx").exists(), "{}", part.display());
+}

@@ -1,0 +1,411 @@
+//! The executor process, driven as the daemon and a client drive it: over the link and the lanes.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::common::{Memory, add, gather, library, slow};
+use rust_ort::base::ids::{CallId, GraphId, PartHandle, SegmentId};
+use rust_ort::link::message::{LinkReply, LinkRequest};
+use rust_ort::link::socket::{self, LinkReceiver, LinkSender};
+use rust_ort::protocol::message::{ErrorCode, PartSpec, Prepared, SessionSpec, WireError};
+use rust_ort::shm::{Counter, CounterPage, Failure, Lanes};
+use rust_ort::tensor::{CallRecord, DType, Location, TensorRef};
+
+const IS_WORKER: &str = "RUST_ORT_TEST_IS_WORKER";
+const LANES: SegmentId = SegmentId(1);
+
+/// Not a test: the executor process of the other tests is this binary, asked for this test alone, its link on stdin.
+#[test]
+fn the_worker_process_itself() {
+    if std::env::var_os(IS_WORKER).is_some() {
+        let link = UnixStream::from(io::stdin().as_fd().try_clone_to_owned().unwrap());
+        let code = rust_ort::executor::main(link);
+        assert_eq!(code, std::process::ExitCode::SUCCESS);
+    }
+}
+
+/// A worker process and what its daemon and client hold.
+struct Worker {
+    process: Child,
+    sender: LinkSender<LinkRequest>,
+    receiver: LinkReceiver<LinkReply>,
+    counters: CounterPage,
+    memory: Memory,
+    lanes: Arc<Lanes>,
+    next_id: u64,
+    hold: tempfile::TempDir,
+}
+
+impl Worker {
+    fn spawn() -> Self {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let hold = tempfile::tempdir().unwrap();
+        let process = Command::new(std::env::current_exe().unwrap())
+            .args(["process::the_worker_process_itself", "--exact", "--nocapture"])
+            .env(IS_WORKER, "1")
+            .env("RUST_ORT_TEST_HOLD", hold.path().join("hold"))
+            .stdin(std::os::fd::OwnedFd::from(theirs))
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let (sender, receiver) = socket::split(ours).unwrap();
+        let (counters, memory) = (CounterPage::create().unwrap(), Memory::new(64 << 20));
+        let lanes = Lanes::create(LANES, 4, 64 << 10).unwrap();
+        Self { process, sender, receiver, counters, memory, lanes, next_id: 0, hold }
+    }
+
+    /// Loaded, with memory attached and lane 0 open.
+    fn ready() -> Self {
+        let mut worker = Self::spawn();
+        let reply = worker.hello(&library()).unwrap();
+        assert!(matches!(&reply, LinkReply::Ready { onnxruntime_version } if onnxruntime_version.starts_with("1.")));
+        worker.attach();
+        worker
+    }
+
+    fn hello(&mut self, library: &std::path::Path) -> Result<LinkReply, WireError> {
+        let hello = LinkRequest::Hello { library: library.to_owned(), threads: 2, allow_spinning: false };
+        let fd = self.counters.fd().try_clone_to_owned().unwrap();
+        self.ask_with(hello, Some(fd.as_fd()))
+    }
+
+    fn attach(&mut self) {
+        let (data, lanes) = (self.memory.peer.try_clone_fd().unwrap(), self.lanes.segment().try_clone_fd().unwrap());
+        for (segment, fd, len_bytes, lanes) in [
+            (Memory::ID, data, self.memory.peer.len_bytes(), false),
+            (LANES, lanes, self.lanes.segment().len_bytes(), true),
+        ] {
+            let attach = LinkRequest::Attach { segment, len_bytes, lanes };
+            assert_eq!(self.ask_with(attach, Some(fd.as_fd())), Ok(LinkReply::Done));
+        }
+        assert_eq!(self.ask(LinkRequest::OpenLane { lane: 0 }), Ok(LinkReply::Done));
+    }
+
+    fn ask(&mut self, request: LinkRequest) -> Result<LinkReply, WireError> {
+        self.ask_with(request, None)
+    }
+
+    fn ask_with(&mut self, request: LinkRequest, fd: Option<BorrowedFd<'_>>) -> Result<LinkReply, WireError> {
+        let id = self.send(request, fd);
+        self.reply(id)
+    }
+
+    fn send(&mut self, request: LinkRequest, fd: Option<BorrowedFd<'_>>) -> u64 {
+        self.next_id += 1;
+        self.sender.send(self.next_id, &request, fd).unwrap();
+        self.next_id
+    }
+
+    fn reply(&mut self, id: u64) -> Result<LinkReply, WireError> {
+        let reply = self.receiver.recv().unwrap().expect("the worker lives");
+        assert_eq!(reply.id, id);
+        match reply.body {
+            LinkReply::Failed(error) => Err(error),
+            reply => Ok(reply),
+        }
+    }
+
+    fn prepare(&mut self, model: &[u8]) -> Result<Prepared, WireError> {
+        let fx_values = [("add", "z"), ("input", "x"), ("gone", "no_such_value")];
+        let part = PartSpec {
+            graph: GraphId::from_bytes([1; 32]),
+            part: 0,
+            model: model.to_vec().into(),
+            session: SessionSpec::default(),
+            fx_values: fx_values.map(|(fx, value)| (fx.to_owned(), value.to_owned())).into(),
+            named_values: Vec::new(),
+        };
+        match self.ask(LinkRequest::Prepare(part))? {
+            LinkReply::Prepared(prepared) => Ok(prepared),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn add_record(&self, handle: PartHandle, values: &[f32]) -> CallRecord {
+        let dims = [values.len() as i64];
+        let (x, y) = (self.memory.put(&dims, values), self.memory.put(&dims, values));
+        record(handle, vec![x, y], vec![self.memory.alloc(DType::F32, &dims)])
+    }
+
+    fn call(&self, record: &CallRecord) -> Result<u64, Failure> {
+        self.lanes.client(0).unwrap().call(record, || false).unwrap().unwrap()
+    }
+
+    fn hold_file(&self) -> std::path::PathBuf {
+        self.hold.path().join("hold")
+    }
+
+    /// CPU time of all its threads.
+    fn cpu(&self) -> Duration {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.process.id())).unwrap();
+        let nanos = |task: io::Result<std::fs::DirEntry>| {
+            let text = std::fs::read_to_string(task.unwrap().path().join("schedstat")).unwrap();
+            text.split_whitespace().next().unwrap().parse::<u64>().unwrap()
+        };
+        Duration::from_nanos(tasks.map(nanos).sum())
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn record(handle: PartHandle, inputs: Vec<TensorRef>, outputs: Vec<TensorRef>) -> CallRecord {
+    CallRecord { call: CallId(1), handle, eager_nodes: 3, inputs, outputs }
+}
+
+/// Waits for a condition; the watchdog fails the test.
+fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(60), "still waiting for {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn a_call_over_a_lane_and_one_over_the_link_compute_and_are_counted() {
+    let mut worker = Worker::ready();
+    let prepared = worker.prepare(&add()).unwrap();
+    assert_eq!((prepared.built, prepared.fx_nodes, prepared.onnx_nodes), (true, 1, 1));
+    let names: Vec<&str> = prepared.inputs.iter().chain(&prepared.outputs).map(|value| value.name.as_str()).collect();
+    assert_eq!(names, ["x", "y", "z"]);
+    let again = worker.prepare(&add()).unwrap();
+    assert!(!again.built && again.handle != prepared.handle);
+
+    for handle in [prepared.handle, again.handle] {
+        let record = worker.add_record(handle, &[1., 2., 3.]);
+        // The second call finds the first one's binding; the inputs have changed.
+        for factor in [1., 2.] {
+            worker.memory.set(&record.inputs[0], &[factor, factor, factor]);
+            worker.call(&record).unwrap();
+            assert_eq!(worker.memory.get(&record.outputs[0]), [factor + 1., factor + 2., factor + 3.]);
+        }
+    }
+    let record = worker.add_record(prepared.handle, &[4.]);
+    assert!(matches!(worker.ask(LinkRequest::Run(record.clone())), Ok(LinkReply::Ran(_))));
+    assert_eq!(worker.memory.get(&record.outputs[0]), [8.]);
+
+    let count = |counter| worker.counters.get(counter);
+    assert_eq!([Counter::Runs, Counter::NodesOnOrt, Counter::NodesInEager].map(count), [5, 5, 15]);
+    assert_eq!([Counter::SessionsBuilt, Counter::SessionHits, Counter::SessionsLive].map(count), [1, 1, 1]);
+    assert_eq!([Counter::ObservedRuns, Counter::Errors].map(count), [1, 0]);
+    assert!(count(Counter::RunNs) > 0);
+}
+
+#[test]
+fn a_bad_call_is_answered_and_the_next_one_served() {
+    let mut worker = Worker::ready();
+    let handle = worker.prepare(&add()).unwrap().handle;
+    let good = worker.add_record(handle, &[1., 2.]);
+    let bad = |change: fn(&mut CallRecord)| {
+        let mut record = good.clone();
+        change(&mut record);
+        record
+    };
+    let cases = [
+        (bad(|record| record.handle = PartHandle(999)), ErrorCode::UnknownGraph, "prepare"),
+        (
+            bad(|record| record.inputs[0].location = Location::new(SegmentId(55), 0).unwrap()),
+            ErrorCode::BadSegment,
+            "55",
+        ),
+        (
+            bad(|record| record.inputs[0].location = Location::new(Memory::ID, 64 << 20).unwrap()),
+            ErrorCode::BadTensor,
+            "do not fit",
+        ),
+        (bad(|record| record.outputs[0] = record.inputs[1].clone()), ErrorCode::BadTensor, "output 0 overlaps input 1"),
+        (bad(|record| record.inputs.truncate(1)), ErrorCode::BadTensor, "1 inputs"),
+        (bad(|record| record.inputs[0].desc.dtype = DType::I32), ErrorCode::BadTensor, "\"x\""),
+    ];
+    for (record, code, text) in &cases {
+        let failure = worker.call(record).unwrap_err();
+        assert!(failure.code == code.code() && failure.message.contains(text), "{failure:?}");
+        let error = worker.ask(LinkRequest::Run(record.clone())).unwrap_err();
+        assert_eq!((error.code, error.message), (*code, failure.message));
+        worker.call(&good).unwrap();
+    }
+    assert_eq!(worker.counters.get(Counter::Errors), 2 * cases.len() as u64);
+}
+
+#[test]
+fn a_run_that_fails_names_its_node_and_the_next_one_is_served() {
+    let mut worker = Worker::ready();
+    let handle = worker.prepare(&gather()).unwrap().handle;
+    let call = |index: i64| {
+        let indices = worker.memory.alloc(DType::I64, &[1]);
+        worker.memory.peer.write(indices.location.offset(), &index.to_le_bytes()).unwrap();
+        let values = worker.memory.put(&[4], &[1., 2., 3., 4.]);
+        record(handle, vec![values, indices], vec![worker.memory.alloc(DType::F32, &[1])])
+    };
+    let (good, bad) = (call(3), call(9));
+    let failure = worker.call(&bad).unwrap_err();
+    assert_eq!(failure.code, ErrorCode::RunFailed.code());
+    assert!(failure.message.contains("'node_y'") && failure.message.contains("idx=9"), "{failure:?}");
+    let error = worker.ask(LinkRequest::Run(bad)).unwrap_err();
+    assert_eq!((error.code, error.node.as_str(), error.message), (ErrorCode::RunFailed, "node_y", failure.message));
+    worker.call(&good).unwrap();
+    assert_eq!(worker.memory.get(&good.outputs[0]), [4.]);
+    assert_eq!(worker.counters.get(Counter::Errors), 2);
+}
+
+#[test]
+fn a_panic_costs_its_call_only() {
+    let mut worker = Worker::ready();
+    let handle = worker.prepare(&add()).unwrap().handle;
+    let record = worker.add_record(handle, &[1., 2.]);
+    std::fs::write(worker.hold_file(), "panic").unwrap();
+    let failure = worker.call(&record).unwrap_err();
+    assert_eq!(failure.code, ErrorCode::Internal.code(), "{failure:?}");
+    assert_eq!(worker.ask(LinkRequest::Run(record.clone())).unwrap_err().code, ErrorCode::Internal);
+    assert_eq!(worker.lanes.running(), []);
+    std::fs::remove_file(worker.hold_file()).unwrap();
+    worker.call(&record).unwrap();
+    assert_eq!(worker.memory.get(&record.outputs[0]), [2., 4.]);
+    assert!(matches!(worker.ask(LinkRequest::Run(record)), Ok(LinkReply::Ran(_))));
+    assert_eq!(worker.counters.get(Counter::Errors), 2);
+}
+
+#[test]
+fn requests_at_the_wrong_time_are_refused_and_the_link_goes_on() {
+    let mut worker = Worker::spawn();
+    let code = |reply: Result<LinkReply, WireError>| reply.unwrap_err().code;
+    assert_eq!(code(worker.ask(LinkRequest::OpenLane { lane: 0 })), ErrorCode::BadState);
+    let error = worker.hello("/no/such/libonnxruntime.so".as_ref()).unwrap_err();
+    assert!(error.code == ErrorCode::RuntimeMissing && error.message.contains("/no/such/"), "{error}");
+    assert!(worker.hello(&library()).is_ok());
+    assert_eq!(code(worker.hello(&library())), ErrorCode::BadState);
+    assert_eq!(code(worker.ask(LinkRequest::OpenLane { lane: 0 })), ErrorCode::BadState);
+    worker.attach();
+    assert_eq!(code(worker.ask(LinkRequest::OpenLane { lane: 0 })), ErrorCode::BadState);
+    assert_eq!(code(worker.ask(LinkRequest::OpenLane { lane: 4 })), ErrorCode::BadState);
+    assert_eq!(code(worker.ask(LinkRequest::Detach { segment: SegmentId(9) })), ErrorCode::BadSegment);
+    let no_fd = LinkRequest::Attach { segment: SegmentId(9), len_bytes: 4096, lanes: false };
+    assert_eq!(code(worker.ask(no_fd)), ErrorCode::BadState);
+    assert_eq!(worker.prepare(b"garbage").unwrap_err().code, ErrorCode::BadModel);
+    assert_eq!(code(worker.ask(LinkRequest::Release { handles: vec![PartHandle(9)] })), ErrorCode::UnknownGraph);
+    worker.send(LinkRequest::Exit, None);
+    assert!(worker.process.wait().unwrap().success());
+}
+
+#[test]
+fn what_was_detached_or_released_cannot_be_called_again() {
+    let mut worker = Worker::ready();
+    let handle = worker.prepare(&add()).unwrap().handle;
+    let record = worker.add_record(handle, &[1.]);
+    worker.call(&record).unwrap();
+    assert_eq!(worker.ask(LinkRequest::Detach { segment: Memory::ID }), Ok(LinkReply::Done));
+    assert_eq!(worker.call(&record).unwrap_err().code, ErrorCode::BadSegment.code());
+    let fd = worker.memory.peer.try_clone_fd().unwrap();
+    let attach = LinkRequest::Attach { segment: Memory::ID, len_bytes: 64 << 20, lanes: false };
+    assert_eq!(worker.ask_with(attach, Some(fd.as_fd())), Ok(LinkReply::Done));
+    worker.call(&record).unwrap();
+    assert_eq!(worker.ask(LinkRequest::Release { handles: vec![handle] }), Ok(LinkReply::Done));
+    assert_eq!(worker.call(&record).unwrap_err().code, ErrorCode::UnknownGraph.code());
+}
+
+#[test]
+fn reset_ends_running_calls_and_the_next_client_finds_warm_sessions() {
+    let mut worker = Worker::ready();
+    let handle = worker.prepare(&slow(2000)).unwrap().handle;
+    let dims = [1024, 1024];
+    let tensor = || worker.memory.alloc(DType::F32, &dims);
+    let (on_lane, on_link) =
+        (record(handle, vec![tensor()], vec![tensor()]), record(handle, vec![tensor()], vec![tensor()]));
+    let lanes = Arc::clone(&worker.lanes);
+    let client = std::thread::spawn(move || lanes.client(0).unwrap().call(&on_lane, || false).unwrap().unwrap());
+    let run = worker.send(LinkRequest::Run(on_link), None);
+    let lanes = Arc::clone(&worker.lanes);
+    wait_for("the call to run", || !lanes.running().is_empty());
+    let reset = worker.send(LinkRequest::Reset, None);
+    assert_eq!(worker.reply(run).unwrap_err().code, ErrorCode::RunFailed);
+    assert_eq!(worker.reply(reset), Ok(LinkReply::Done));
+    assert_eq!(client.join().unwrap().unwrap_err().code, ErrorCode::RunFailed.code());
+
+    worker.attach();
+    let prepared = worker.prepare(&add()).unwrap();
+    assert!(prepared.built);
+    assert!(!worker.prepare(&slow(2000)).unwrap().built);
+    worker.call(&worker.add_record(prepared.handle, &[1.])).unwrap();
+}
+
+#[test]
+fn a_killed_worker_leaves_the_record_of_what_it_was_running() {
+    let mut worker = Worker::ready();
+    let handle = worker.prepare(&add()).unwrap().handle;
+    let record = worker.add_record(handle, &[1., 2.]);
+    worker.call(&record).unwrap();
+    assert_eq!(worker.lanes.running(), []);
+    std::fs::write(worker.hold_file(), "").unwrap();
+    let (lanes, ours) = (Arc::clone(&worker.lanes), record.clone());
+    let (given_up, gives_up) =
+        (Arc::new(std::sync::atomic::AtomicBool::new(false)), std::sync::atomic::Ordering::SeqCst);
+    let flag = Arc::clone(&given_up);
+    let client = std::thread::spawn(move || lanes.client(0).unwrap().call(&ours, || flag.load(gives_up)).unwrap());
+    wait_for("the call to be held", || worker.hold_file().with_extension("held").exists());
+    worker.process.kill().unwrap();
+    worker.process.wait().unwrap();
+    assert_eq!(worker.lanes.running(), [(0, record)]);
+    given_up.store(true, gives_up);
+    assert_eq!(client.join().unwrap(), None);
+}
+
+#[test]
+fn the_end_of_the_link_ends_the_worker_in_mid_call() {
+    let mut worker = Worker::ready();
+    let handle = worker.prepare(&add()).unwrap().handle;
+    std::fs::write(worker.hold_file(), "").unwrap();
+    let record = worker.add_record(handle, &[1.]);
+    worker.send(LinkRequest::Run(record), None);
+    wait_for("the call to be held", || worker.hold_file().with_extension("held").exists());
+    let (sender, receiver) = socket::split(UnixStream::pair().unwrap().0).unwrap();
+    drop((std::mem::replace(&mut worker.sender, sender), std::mem::replace(&mut worker.receiver, receiver)));
+    wait_for("the worker to end", || worker.process.try_wait().unwrap().is_some());
+}
+
+#[test]
+fn an_idle_worker_uses_no_cpu() {
+    let mut worker = Worker::ready();
+    for lane in 1..4 {
+        assert_eq!(worker.ask(LinkRequest::OpenLane { lane }), Ok(LinkReply::Done));
+    }
+    let handle = worker.prepare(&add()).unwrap().handle;
+    worker.call(&worker.add_record(handle, &[1.; 10])).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    let before = worker.cpu();
+    std::thread::sleep(Duration::from_millis(300));
+    let used = worker.cpu() - before;
+    assert!(used < Duration::from_millis(3), "{used:?}");
+}
+
+/// Prints times; asserts results only. `cargo test --release --test executor -- --ignored --nocapture bench`.
+#[test]
+#[ignore = "a measurement"]
+fn bench_a_lane_round_trip() {
+    let mut worker = Worker::ready();
+    let handle = worker.prepare(&add()).unwrap().handle;
+    let mut lane = worker.lanes.client(0).unwrap();
+    let records: Vec<CallRecord> = (0..64).map(|_| worker.add_record(handle, &[1.; 10])).collect();
+    for (name, n_records) in [("one record", 1), ("four in turn", 4), ("64 in turn, bound anew", 64)] {
+        let mut times: Vec<(u64, u64)> = Vec::new();
+        for i in 0..20_000 {
+            let start = Instant::now();
+            let run_ns = lane.call(&records[i % n_records], || false).unwrap().unwrap().unwrap();
+            times.push((start.elapsed().as_nanos() as u64, run_ns));
+        }
+        let median = |mut values: Vec<u64>| {
+            values.sort_unstable();
+            (values[values.len() / 10], values[values.len() / 2], values[values.len() * 9 / 10])
+        };
+        let (round_trip, inside) = times.into_iter().unzip();
+        println!("{name}: p10, median, p90 in ns: round trip {:?}, inside {:?}", median(round_trip), median(inside));
+    }
+}

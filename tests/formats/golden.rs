@@ -1,0 +1,280 @@
+//! Golden frames: the bytes of version 1 of the wire, read by this test and by the Python shim's.
+//! Regenerate after a change of version with `RUST_ORT_REGENERATE=1 cargo test --test formats golden`; see
+//! `tests/golden/README.md`.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use rust_ort::base::ids::{CallId, ClientId, ExecutorId, GraphId, PartHandle, SegmentId, StepId};
+use rust_ort::protocol::control::*;
+use rust_ort::protocol::frame::{FrameHeader, FrameKind, HEADER_LEN, MAX_BODY_BYTES};
+use rust_ort::protocol::message::{ErrorCode, ErrorKind, Optimization, PartSpec, SessionSpec, WireError};
+use rust_ort::protocol::wire;
+use rust_ort::tensor::{CallRecord, DType, Location, TensorDesc, TensorRef};
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
+}
+
+fn golden(name: &str, current: &[u8]) -> Vec<u8> {
+    let path = folder().join(name);
+    if std::env::var_os("RUST_ORT_REGENERATE").is_some() {
+        std::fs::write(&path, current).unwrap();
+    }
+    std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn graph() -> GraphId {
+    GraphId::from_bytes(std::array::from_fn(|i| i as u8))
+}
+
+fn tensor(segment: u32, offset: u64, dims: &[i64]) -> TensorRef {
+    let location = Location::new(SegmentId(segment), offset).unwrap();
+    TensorRef { location, desc: TensorDesc::new(DType::F32, dims).unwrap() }
+}
+
+/// An ExportPlan, which only clients read: `linalg_solve` in eager; a part with model 08 0a, x → mm.
+fn export_plan() -> Bytes {
+    let field = |number: u8, content: &[u8]| [&[number << 3 | 2, content.len() as u8], content].concat();
+    let entry = |key: &[u8], value: &[u8]| [field(1, key), field(2, value)].concat();
+    let eager = entry(b"linalg_solve", b"no ONNX form");
+    let part = [
+        field(1, &[8, 10]),
+        field(2, b"x"),
+        field(3, b"mm"),
+        field(4, &entry(b"mm", b"mm")),
+        field(5, &entry(b"node_mm", b"mm")),
+        field(6, b"mm"),
+    ]
+    .concat();
+    Bytes::from([field(1, &eager), field(2, &part)].concat())
+}
+
+fn requests() -> Vec<(&'static str, u64, Request)> {
+    let hello = Hello {
+        protocol: 1,
+        shim_version: "0.1.0".into(),
+        pid: 4321,
+        python_version: "3.11.9".into(),
+        torch_version: "2.13.0".into(),
+        program: "train.py".into(),
+    };
+    let session = SessionSpec {
+        providers: vec![("CPUExecutionProvider".into(), BTreeMap::from([("use_arena".into(), "1".into())]))],
+        optimization: Optimization::Extended,
+        config: BTreeMap::from([("session.set_denormal_as_zero".into(), "1".into()), ("a".into(), "b".into())]),
+        disabled_optimizers: vec!["ConstantFolding".into()],
+        custom_op_libraries: Vec::new(),
+    };
+    let part = PartSpec {
+        graph: graph(),
+        part: 2,
+        model: Bytes::from_static(&[8, 10]),
+        session,
+        fx_values: BTreeMap::from([("mm".into(), "mm".into()), ("relu".into(), "relu_1".into())]),
+        named_values: Vec::new(),
+    };
+    let run = RunObserved {
+        record: CallRecord {
+            call: CallId(7),
+            handle: PartHandle(3),
+            eager_nodes: 1,
+            inputs: vec![tensor(1, 0, &[2, 3])],
+            outputs: vec![tensor(1, 64, &[])],
+        },
+        graph: graph(),
+        part: 2,
+        step: StepId(5),
+        dump: true,
+        references: Some(vec![tensor(1, 128, &[])]),
+        tolerance: Some(ToleranceTerms { atol: 1e-6, rtol: 1e-5, scale: 0.5, equal_nan: true }),
+    };
+    vec![
+        ("hello_request.bin", 1, Request::Hello(hello)),
+        (
+            "attach_segment_request.bin",
+            2,
+            Request::AttachSegment { segment: SegmentId(1), len_bytes: 1 << 20, lanes: true },
+        ),
+        (
+            "prepare_part_request.bin",
+            3,
+            Request::PreparePart(Box::new(PreparePart { part, provenance_json: "{}".into() })),
+        ),
+        ("run_observed_request.bin", 4, Request::RunObserved(Box::new(run))),
+        ("put_plan_request.bin", 5, Request::PutPlan { graph: graph(), plan: export_plan() }),
+        ("compare_nodes_request.bin", 5, Request::CompareNodes(Box::new(compare_nodes()))),
+        ("settle_node_request.bin", 6, Request::SettleNode(Box::new(settle_node()))),
+        ("finish_nodes_request.bin", 7, Request::FinishNodes(finish_nodes())),
+        (
+            "release_request.bin",
+            8,
+            Request::Release(Release { handles: vec![PartHandle(3), PartHandle(200)], graphs: vec![graph()] }),
+        ),
+    ]
+}
+
+fn of() -> NodesOf {
+    NodesOf { graph: graph(), part: 2, step: StepId(5) }
+}
+
+fn compare_nodes() -> CompareNodes {
+    let computed = |name: &str, offset, local| ComputedNode {
+        name: name.into(),
+        reference: tensor(1, offset, &[2]),
+        candidate: tensor(1, offset + 64, &[2]),
+        local,
+        reference_ns: 1500,
+    };
+    CompareNodes {
+        handle: PartHandle(3),
+        of: of(),
+        feeds: vec![NodeFeed { name: "x".into(), reference: tensor(1, 0, &[2, 3]), candidate: tensor(1, 64, &[2, 3]) }],
+        values: vec![
+            NodeValue::Computed(computed("mm", 128, Some(tensor(1, 256, &[2])))),
+            NodeValue::Computed(computed("relu", 320, None)),
+            NodeValue::NotCompared { name: "size".into(), reason: "no tensor".into() },
+        ],
+        tolerance: Some(ToleranceTerms { atol: 1e-6, rtol: 1e-5, scale: 0.5, equal_nan: true }),
+        cumulative_tolerance: Some(ToleranceTerms { atol: 0.25, rtol: 0., scale: 0., equal_nan: false }),
+    }
+}
+
+fn settle_node() -> SettleNode {
+    let f64 = TensorDesc::new(DType::F64, [2]).unwrap();
+    SettleNode {
+        of: of(),
+        name: "mm".into(),
+        exact: TensorRef { desc: f64, ..tensor(1, 512, &[]) },
+        reference: tensor(1, 128, &[2]),
+        local: tensor(1, 256, &[2]),
+    }
+}
+
+fn finish_nodes() -> FinishNodes {
+    let pair = PairToCompare::Pair { reference: tensor(1, 0, &[]), candidate: tensor(1, 64, &[]) };
+    let plain = vec![("mm".into(), pair), ("size".into(), PairToCompare::NotCompared("no tensor".into()))];
+    FinishNodes { of: of(), dump: true, plain, tolerance: None }
+}
+
+fn replies() -> Vec<(&'static str, u64, Reply)> {
+    let welcome = Welcome {
+        protocol: 1,
+        daemon_version: "0.1.0".into(),
+        client: ClientId(12),
+        daemon_pid: 99,
+        log: "/state/log/daemon-99.log".into(),
+    };
+    let error = WireError {
+        kind: ErrorKind::Client,
+        code: ErrorCode::BadTensor,
+        message: "feed \"x\": expected float32[2, 3], got float64[2, 3]; cast it".into(),
+        graph: "0_0-forward".into(),
+        node: "mm".into(),
+        dump: "/dumps/run/0_0-forward".into(),
+        log: "/state/log/executor-7.log".into(),
+    };
+    let verdict = VerdictSummary {
+        name: "mm".into(),
+        kind: VerdictKind::Mismatch,
+        reason: "1 of 6 elements outside tolerance".into(),
+        metrics_json: "{\"max_abs\":0.25}".into(),
+        max_abs: 0.25,
+        max_rel_to_max: 0.125,
+        outside: 1,
+    };
+    let matched = VerdictSummary {
+        kind: VerdictKind::Match,
+        reason: String::new(),
+        max_abs: 0.,
+        max_rel_to_max: 0.,
+        outside: 0,
+        ..verdict.clone()
+    };
+    let nodes = vec![NodeVerdictSummary { local: matched, cumulative: verdict.clone() }];
+    let observed =
+        Observed { run_us: 250, verdicts: Some(vec![verdict]), dump: "/dumps/run/0_0-forward/part_2".into() };
+    vec![
+        ("welcome_reply.bin", 1, Reply::Welcome(welcome)),
+        ("error_reply.bin", 2, Reply::Error(error)),
+        ("observed_reply.bin", 4, Reply::Observed(observed)),
+        ("plan_reply.bin", 6, Reply::Plan(Some(export_plan()))),
+        ("nodes_compared_reply.bin", 5, Reply::NodesCompared(nodes)),
+    ]
+}
+
+fn executor_lost() -> Notice {
+    let mut call = WireError::new(ErrorKind::Fault, ErrorCode::ExecutorLost, "the executor died in call 7");
+    call.graph = "0_0-forward".into();
+    call.dump = "/state/quarantine/x".into();
+    Notice::ExecutorLost { executor: ExecutorId(5), calls: vec![call], cause: "killed by signal 9".into() }
+}
+
+/// The record of one call as a lane carries it, from offset 256 of the lane, by docs/protocol.md alone.
+fn lane_record() -> Vec<u8> {
+    let mut bytes = Vec::new();
+    bytes.extend(7_u64.to_le_bytes()); // call_id
+    for word in [3_u32, 2, 1, 4, 40, 0] {
+        bytes.extend(word.to_le_bytes()); // handle, n_inputs, n_outputs, eager_nodes, descriptors_len, reserved
+    }
+    for (segment, offset) in [(1_u64, 0_u64), (1, 4096), (2, 64)] {
+        bytes.extend((segment << 40 | offset).to_le_bytes());
+    }
+    // float32 [2, 3]; int64 []; float32 []
+    for (dtype, dims) in [(1_u8, &[2_i64, 3][..]), (7, &[]), (1, &[])] {
+        bytes.extend([dtype, dims.len() as u8, 0, 0, 0, 0, 0, 0]);
+        bytes.extend(dims.iter().flat_map(|dim| dim.to_le_bytes()));
+    }
+    bytes
+}
+
+#[test]
+fn golden_requests_read_and_write_alike() {
+    for (name, id, request) in requests() {
+        let frame = golden(name, &wire::encode_request(id, &request).unwrap());
+        let header = FrameHeader::decode_request(frame.first_chunk::<HEADER_LEN>().unwrap(), MAX_BODY_BYTES).unwrap();
+        assert_eq!(header.body_bytes as usize, frame.len() - HEADER_LEN, "{name}");
+        assert_eq!(
+            wire::decode_request(Bytes::from(frame[HEADER_LEN..].to_vec())),
+            (id, Ok(request.clone())),
+            "{name}"
+        );
+        assert_eq!(wire::encode_request(id, &request).unwrap(), frame, "{name}");
+    }
+}
+
+#[test]
+fn golden_answers_read_and_write_alike() {
+    for (name, id, reply) in replies() {
+        let frame = golden(name, &wire::encode_reply(id, &reply).unwrap());
+        assert_eq!(wire::decode_reply(Bytes::from(frame[HEADER_LEN..].to_vec())), Ok((id, reply.clone())), "{name}");
+        assert_eq!(wire::encode_reply(id, &reply).unwrap(), frame, "{name}");
+    }
+    let notice = executor_lost();
+    let frame = golden("executor_lost_notice.bin", &wire::encode_notice(&notice).unwrap());
+    let header = FrameHeader::decode_answer(frame.first_chunk::<HEADER_LEN>().unwrap()).unwrap();
+    assert_eq!(header.kind, FrameKind::Notice);
+    assert_eq!(wire::decode_notice(Bytes::from(frame[HEADER_LEN..].to_vec())), Ok(notice));
+}
+
+#[test]
+fn golden_lane_record_is_the_documented_layout() {
+    let record = lane_record();
+    assert_eq!(golden("lane_record.bin", &record), record);
+}
+
+#[test]
+fn every_golden_file_is_checked() {
+    let mut files: Vec<String> = std::fs::read_dir(folder())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.ends_with(".bin"))
+        .collect();
+    files.sort();
+    let mut checked: Vec<String> = requests().iter().map(|(name, ..)| (*name).to_owned()).collect();
+    checked.extend(replies().iter().map(|(name, ..)| (*name).to_owned()));
+    checked.extend(["executor_lost_notice.bin".to_owned(), "lane_record.bin".to_owned()]);
+    checked.sort();
+    assert_eq!(files, checked);
+}
