@@ -26,7 +26,7 @@ use crate::daemon::status::StepRecord;
 use crate::daemon::verdicts;
 use crate::dump;
 use crate::link::message::{LinkReply, LinkRequest};
-use crate::observe::call::{DumpAt, Step};
+use crate::observe::call::{DumpAt, ObservedCall};
 use crate::protocol::control::*;
 use crate::protocol::message::{ErrorCode, RunStats, WireError};
 use crate::shm::{Lanes, Segment};
@@ -364,10 +364,10 @@ impl Handler<'_> {
             None
         };
         let observed = Observation::new(run, &part, dump.as_ref(), tolerance.as_ref());
-        let lease = observed.step().lease(&self.client.state().segments)?;
+        let lease = observed.call().lease(&self.client.state().segments)?;
         let copied = dump.as_ref().map(|(open, _)| self.hold_for_dump(open, copied_bytes(run))).transpose()?;
         self.client.state().observing = Some(run.record.clone());
-        let outcome = observed.step().run(&lease, |record| self.run_on(&executor, record));
+        let outcome = observed.call().run(&lease, |record| self.run_on(&executor, record));
         self.client.state().observing = None;
         if let (Some((open, _)), Some(copied)) = (&dump, copied) {
             open.keep_until_written(copied);
@@ -483,9 +483,9 @@ impl<'a> Observation<'a> {
         Self { run, input_names: names(&part.inputs), output_names: names(&part.outputs), dump, tolerance }
     }
 
-    fn step(&self) -> Step<'_> {
+    fn call(&self) -> ObservedCall<'_> {
         let RunObserved { record, part, step, references, .. } = self.run;
-        Step {
+        ObservedCall {
             record,
             input_names: &self.input_names,
             output_names: &self.output_names,

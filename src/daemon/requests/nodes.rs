@@ -15,7 +15,7 @@ use crate::daemon::status::StepRecord;
 use crate::daemon::verdicts;
 use crate::dump::{NODES_SCHEMA, NodeReproduction, NodeRow, NodeTable};
 use crate::link::message::{LinkReply, LinkRequest};
-use crate::observe::nodes::{Batch, Outcome, SubModel, Tolerances};
+use crate::observe::nodes::{Batch, Judged, SubModel, Tolerances};
 use crate::protocol::control::*;
 use crate::protocol::message::{ErrorCode, Optimization, PartSpec, RunStats, SessionSpec, ValueSpec, WireError};
 use crate::tensor::DType;
@@ -77,7 +77,7 @@ impl NodeTables {
     }
 
     /// `rows_held` counts the rows. A reproduction that finds no room is left out.
-    fn add(&mut self, of: NodesOf, outcome: Outcome, rows_held: Held, memory: &Arc<Account>) {
+    fn add(&mut self, of: NodesOf, outcome: Judged, rows_held: Held, memory: &Arc<Account>) {
         let mut held: usize = self.0.values().flat_map(|open| &open.reproductions).map(NodeReproduction::n_bytes).sum();
         let open = self.0.entry(of).or_default();
         open.held.push(rows_held);
