@@ -142,17 +142,32 @@ fn maps_take_no_more_than_was_told() {
     }
 }
 
+/// A chain of `n` nodes: node_k makes value_k+1 of value_k.
+fn chain(n: usize) -> Bytes {
+    let node = |n: usize| {
+        let fields = [field(1, name(n).as_bytes()), field(2, name(n + 1).as_bytes()), field(4, b"Neg")];
+        field(1, &[field(3, format!("node_{n}").as_bytes()), fields.concat()].concat())
+    };
+    let input = field(11, &field(1, name(0).as_bytes()));
+    let graph = [(0..n).flat_map(node).collect(), input].concat();
+    field(7, &graph).into()
+}
+
+fn name(n: usize) -> String {
+    format!("value_{n}")
+}
+
+#[track_caller]
+fn check_part(model: &Bytes, named: &[String], provenance: &str) {
+    PartNodes::read(model, named, provenance).unwrap();
+    let limit = PartNodes::footprint(model, named, provenance) + WORDS;
+    let nodes = most(|| PartNodes::read(model, named, provenance));
+    assert!(nodes <= limit, "{} values: {nodes} bytes, told at most {limit}", named.len());
+}
+
 #[test]
 fn what_is_read_of_a_part_takes_no_more_than_was_told() {
     for n in [1, 3, 100, 3000] {
-        let name = |n: usize| format!("value_{n}");
-        let node = |n: usize| {
-            let fields = [field(1, name(n).as_bytes()), field(2, name(n + 1).as_bytes()), field(4, b"Neg")];
-            field(1, &[field(3, format!("node_{n}").as_bytes()), fields.concat()].concat())
-        };
-        let input = field(11, &field(1, name(0).as_bytes()));
-        let graph = [(0..n).flat_map(node).collect(), input].concat();
-        let model = Bytes::from(field(7, &graph));
         let named: Vec<String> = (1..=n).map(name).collect();
         let facts: Vec<String> = (1..=n).map(|n| format!("\"value_{n}\":{{\"fx\":\"value_{n}\"}}")).collect();
         let nodes: Vec<String> = (0..n).map(|n| format!("\"node_{n}\":\"value_{}\"", n + 1)).collect();
@@ -165,10 +180,42 @@ fn what_is_read_of_a_part_takes_no_more_than_was_told() {
         );
         for (named, provenance) in [(&named[..], provenance.as_str()), (&[], "{}"), (&named, "{}"), (&[], &provenance)]
         {
-            PartNodes::read(&model, named, provenance).unwrap();
-            let limit = PartNodes::footprint(&model, named, provenance) + WORDS;
-            let nodes = most(|| PartNodes::read(&model, named, provenance));
-            assert!(nodes <= limit, "{n}: {nodes} bytes, told at most {limit}");
+            check_part(&chain(n), named, provenance);
+        }
+    }
+}
+
+#[test]
+fn values_of_one_fx_node_take_no_more_than_was_told() {
+    for n in [1, 100, 3000] {
+        let named: Vec<String> = (1..=n).map(name).collect();
+        let facts: Vec<String> = (1..=n).map(|n| format!("\"value_{n}\":{{\"fx\":\"mm\"}}")).collect();
+        let nodes: Vec<String> = (0..n).map(|n| format!("\"node_{n}\":\"mm\"")).collect();
+        let provenance = format!("{{\"values\":{{{}}},\"nodes\":{{{}}}}}", facts.join(","), nodes.join(","));
+        check_part(&chain(n), &named, &provenance);
+    }
+}
+
+#[test]
+fn values_of_one_onnx_node_take_no_more_than_was_told() {
+    let named: Vec<String> = (1..=1000).map(name).collect();
+    let outputs: Vec<u8> = named.iter().flat_map(|name| field(2, name.as_bytes())).collect();
+    let node = field(1, &[outputs, field(4, "Split".repeat(10_000).as_bytes())].concat());
+    check_part(&field(7, &node).into(), &named, "{}");
+}
+
+#[test]
+fn long_texts_of_a_provenance_take_no_more_than_was_told() {
+    let long = "x".repeat(1 << 20);
+    let escaped = format!("{long}\\n");
+    for (text, of) in [(&long, ""), (&long, "y"), (&escaped, "")].map(|(text, of)| (text.as_str(), of)) {
+        for provenance in [
+            format!("{{\"outputs\":[{{\"name\":\"value_1\",\"role\":\"{text}\",\"of\":\"{of}\"}}]}}"),
+            format!("{{\"values\":{{\"value_1\":{{\"fx\":\"{text}\"}}}}}}"),
+            format!("{{\"values\":{{\"value_1\":{{\"source\":\"{text}\"}}}}}}"),
+            format!("{{\"nodes\":{{\"node_0\":\"{text}\"}}}}"),
+        ] {
+            check_part(&chain(1), &[name(1)], &provenance);
         }
     }
 }

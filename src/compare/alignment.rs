@@ -32,7 +32,7 @@ pub enum Dim {
 
 /// One result of a run, as far as alignment looks at it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Observed {
+pub struct RunResult {
     /// What it is to its model.
     pub kind: Kind,
     /// Element type, when known.
@@ -66,7 +66,7 @@ const SIGNATURE_LENGTH_COST: f64 = 1e6;
 const MIN_BAND: usize = 50;
 
 /// How unlike two results are; 0 when nothing tells them apart. Source: onnx-array-api's `DistanceExecution`.
-pub fn distance(first: &Observed, second: &Observed) -> f64 {
+pub fn distance(first: &RunResult, second: &RunResult) -> f64 {
     let mut cost = 0.;
     if first.kind != second.kind {
         cost += KIND_COST;
@@ -137,7 +137,7 @@ impl Row {
 /// The cheapest way through both lists: a pair costs its [`distance`], a result left alone 1000; among equals a pair
 /// wins, then one of the first list. Only cells within max(50, difference of lengths + 1) of the diagonal are looked
 /// at. As in onnx-array-api the way starts at (-1, -1) alone, so the two first results are always paired.
-pub fn align(first: &[Observed], second: &[Observed]) -> Alignment {
+pub fn align(first: &[RunResult], second: &[RunResult]) -> Alignment {
     if first.is_empty() || second.is_empty() {
         let alone_first = (0..first.len()).map(|i| (Some(i), None));
         let alone_second = (0..second.len()).map(|j| (None, Some(j)));
@@ -191,8 +191,8 @@ fn trace_back(rows: &[Row], second_len: usize) -> Alignment {
 mod tests {
     use super::*;
 
-    fn result(dtype: DType, dims: &[i64], signature: &str, op_type: &str) -> Observed {
-        Observed {
+    fn result(dtype: DType, dims: &[i64], signature: &str, op_type: &str) -> RunResult {
+        RunResult {
             kind: Kind::Result,
             dtype: Some(dtype),
             shape: Some(dims.iter().map(|&dim| Dim::Known(dim)).collect()),
@@ -205,10 +205,11 @@ mod tests {
     #[test]
     fn distances_are_those_of_the_table() {
         let base = result(DType::F32, &[2, 3], "CEIO", "Abs");
-        let kind = Observed { kind: Kind::Output, ..base.clone() };
-        let name = Observed { name: "y".to_owned(), ..base.clone() };
-        let no_shape = Observed { shape: None, ..base.clone() };
-        let symbolic = Observed { shape: Some(vec![Dim::Symbolic("batch".to_owned()), Dim::Known(5)]), ..base.clone() };
+        let kind = RunResult { kind: Kind::Output, ..base.clone() };
+        let name = RunResult { name: "y".to_owned(), ..base.clone() };
+        let no_shape = RunResult { shape: None, ..base.clone() };
+        let symbolic =
+            RunResult { shape: Some(vec![Dim::Symbolic("batch".to_owned()), Dim::Known(5)]), ..base.clone() };
         for (other, cost) in [
             (base.clone(), 0.),
             (name, 0.),

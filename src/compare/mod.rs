@@ -19,7 +19,7 @@ mod tests;
 mod tolerance;
 mod verdict;
 
-pub use alignment::{Alignment, Dim, Kind, Observed, align, distance};
+pub use alignment::{Alignment, Dim, Kind, RunResult, align, distance};
 pub use digits::{distance as distance_text, elements, significant};
 pub use metrics::{Element, MaxDiff, Metrics};
 pub use opinion::Opinion;

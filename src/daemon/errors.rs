@@ -1,7 +1,7 @@
 //! What a peer is told of each error: the one place that gives them kinds and codes, but for those of shared memory.
 
 use crate::dump::DumpError;
-use crate::observe::call::StepError;
+use crate::observe::call::CallError;
 use crate::observe::nodes::NodesError;
 use crate::protocol::frame::FrameError;
 use crate::protocol::message::{ErrorCode, ErrorKind, WireError};
@@ -25,18 +25,18 @@ impl From<DumpError> for WireError {
     }
 }
 
-impl From<StepError<WireError>> for WireError {
-    fn from(error: StepError<WireError>) -> Self {
+impl From<CallError<WireError>> for WireError {
+    fn from(error: CallError<WireError>) -> Self {
         match error {
-            StepError::Memory(error) => error.into(),
-            StepError::Dump(error) => error.into(),
-            StepError::Run { mut error, dump } => {
+            CallError::Memory(error) => error.into(),
+            CallError::Dump(error) => error.into(),
+            CallError::Run { mut error, dump } => {
                 if error.dump.is_empty() {
                     error.dump = dump.map(|dump| dump.display().to_string()).unwrap_or_default();
                 }
                 error
             }
-            StepError::Count { .. } => client(ErrorCode::BadTensor, error.to_string()),
+            CallError::Count { .. } => client(ErrorCode::BadTensor, error.to_string()),
         }
     }
 }

@@ -1,7 +1,8 @@
-//! One observed step: inputs on disk → run → judge → outputs and verdicts on disk.
+//! One observed call: inputs on disk → run → judge → outputs and verdicts on disk.
 
 use std::path::PathBuf;
 
+use displaydoc::Display;
 use thiserror::Error;
 
 use crate::base::ids::{StepId, ValueName};
@@ -13,7 +14,7 @@ use crate::tensor::{CallRecord, SharedTensor, TensorRef};
 
 /// What to run and how to watch it.
 #[derive(Clone, Copy)]
-pub struct Step<'a> {
+pub struct ObservedCall<'a> {
     /// The call.
     pub record: &'a CallRecord,
     /// Of the model, one an input.
@@ -41,7 +42,7 @@ pub struct DumpAt<'a> {
     pub step: StepId,
 }
 
-/// What came of a step.
+/// What came of a call.
 #[derive(Debug)]
 pub struct Outcome {
     /// Of the run.
@@ -52,14 +53,13 @@ pub struct Outcome {
     pub dump: Option<PathBuf>,
 }
 
-/// Why a step failed. `E`: why the run itself did.
-#[derive(Debug, Error)]
-pub enum StepError<E: std::error::Error> {
+/// Why a call failed. `E`: why the run itself did.
+#[derive(Debug, Display, Error)]
+pub enum CallError<E: std::error::Error> {
     /// A tensor is not where it should be.
-    #[error(transparent)]
+    #[displaydoc("{0}")]
     Memory(#[from] LeaseError),
-    /// The numbers of tensors and of the model's values differ.
-    #[error("{what}: expected {expected} (the model's), got {got}")]
+    /// {what}: expected {expected} (the model's), got {got}
     Count {
         /// "inputs" or "outputs".
         what: &'static str,
@@ -69,10 +69,10 @@ pub enum StepError<E: std::error::Error> {
         got: usize,
     },
     /// The inputs could not be written, so nothing ran.
-    #[error(transparent)]
+    #[displaydoc("{0}")]
     Dump(#[from] DumpError),
     /// The run failed; its inputs are in the folder when one was open.
-    #[error("{error}")]
+    #[displaydoc("{error}")]
     Run {
         /// Why.
         error: E,
@@ -81,20 +81,20 @@ pub enum StepError<E: std::error::Error> {
     },
 }
 
-impl Step<'_> {
-    /// The step's tensors, proven: references count as inputs, so no output may overlap them. Errors: [`LeaseError`].
+impl ObservedCall<'_> {
+    /// The call's tensors, proven: references count as inputs, so no output may overlap them. Errors: [`LeaseError`].
     pub fn lease(&self, segments: &SegmentTable) -> Result<Lease, LeaseError> {
         let mut read = self.record.inputs.clone();
         read.extend_from_slice(self.references.unwrap_or_default());
         segments.lease(&read, &self.record.outputs)
     }
 
-    /// Runs the step by `run`, over a lease of [`Step::lease`]. Errors: [`StepError`].
+    /// Runs the call by `run`, over a lease of [`ObservedCall::lease`]. Errors: [`CallError`].
     pub fn run<E: std::error::Error>(
         &self,
         lease: &Lease,
         run: impl FnOnce(&CallRecord) -> Result<RunStats, E>,
-    ) -> Result<Outcome, StepError<E>> {
+    ) -> Result<Outcome, CallError<E>> {
         same_count("inputs", self.input_names.len(), self.record.inputs.len())?;
         same_count("outputs", self.output_names.len(), self.record.outputs.len())?;
         let read = lease.inputs();
@@ -108,7 +108,7 @@ impl Step<'_> {
         let dump = folder.as_ref().map(|(_, folder)| folder.path().to_owned());
         let stats = match run(self.record) {
             Ok(stats) => stats,
-            Err(error) => return Err(StepError::Run { error, dump }),
+            Err(error) => return Err(CallError::Run { error, dump }),
         };
         let outputs = lease.outputs();
         let verdicts = self.references.map(|_| self.judge(references, &outputs));
@@ -131,8 +131,8 @@ impl Step<'_> {
     }
 }
 
-fn same_count<E: std::error::Error>(what: &'static str, expected: usize, got: usize) -> Result<(), StepError<E>> {
-    if expected == got { Ok(()) } else { Err(StepError::Count { what, expected, got }) }
+fn same_count<E: std::error::Error>(what: &'static str, expected: usize, got: usize) -> Result<(), CallError<E>> {
+    if expected == got { Ok(()) } else { Err(CallError::Count { what, expected, got }) }
 }
 
 fn named<'a>(names: &[ValueName], tensors: &[SharedTensor<'a>]) -> Vec<(ValueName, SharedTensor<'a>)> {

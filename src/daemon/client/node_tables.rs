@@ -11,7 +11,7 @@ use crate::daemon::errors::client as client_error;
 use crate::daemon::ledger::{Account, Held};
 use crate::daemon::verdicts;
 use crate::dump::{NodeReproduction, NodeRow};
-use crate::observe::nodes::Outcome;
+use crate::observe::nodes::Judged;
 use crate::protocol::control::{NodeVerdictSummary, NodesOf};
 use crate::protocol::message::{ErrorCode, WireError};
 
@@ -74,7 +74,7 @@ impl NodeTables {
     }
 
     /// `rows_held` counts the rows. A reproduction that finds no room is left out.
-    pub fn add(&mut self, of: NodesOf, outcome: Outcome, rows_held: Held, memory: &Arc<Account>) {
+    pub fn add(&mut self, of: NodesOf, outcome: Judged, rows_held: Held, memory: &Arc<Account>) {
         let mut held: usize = self.0.values().flat_map(|open| &open.reproductions).map(NodeReproduction::n_bytes).sum();
         let open = self.0.entry(of).or_default();
         open.held.push(rows_held);

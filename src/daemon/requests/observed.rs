@@ -6,7 +6,7 @@ use crate::daemon::client::Part;
 use crate::daemon::status::StepRecord;
 use crate::daemon::verdicts::{self, tolerance};
 use crate::link::message::{LinkReply, LinkRequest};
-use crate::observe::call::{DumpAt, Step};
+use crate::observe::call::{DumpAt, ObservedCall};
 use crate::protocol::control::{Observed, Reply, RunObserved};
 use crate::protocol::message::{RunStats, ValueSpec, WireError};
 use crate::tensor::CallRecord;
@@ -30,10 +30,10 @@ pub fn run_observed(leased: &Leased<'_>, run: &RunObserved) -> Answer {
         None
     };
     let observed = Observation::new(run, &part, dump.as_ref(), tolerance.as_ref());
-    let lease = observed.step().lease(&at.client.state().segments)?;
+    let lease = observed.call().lease(&at.client.state().segments)?;
     let copied = dump.as_ref().map(|(dumping, _)| dumping.hold(copied_bytes(run))).transpose()?;
     at.client.state().observing = Some(run.record.clone());
-    let outcome = observed.step().run(&lease, |record| run_on(leased, record));
+    let outcome = observed.call().run(&lease, |record| run_on(leased, record));
     at.client.state().observing = None;
     if let (Some((dumping, _)), Some(copied)) = (&dump, copied) {
         dumping.run.keep_until_written(copied);
@@ -80,9 +80,9 @@ impl<'a> Observation<'a> {
         Self { run, input_names: names(&part.inputs), output_names: names(&part.outputs), dump, tolerance }
     }
 
-    fn step(&self) -> Step<'_> {
+    fn call(&self) -> ObservedCall<'_> {
         let RunObserved { record, part, step, references, .. } = self.run;
-        Step {
+        ObservedCall {
             record,
             input_names: &self.input_names,
             output_names: &self.output_names,

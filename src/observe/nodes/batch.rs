@@ -1,0 +1,210 @@
+//! A batch of nodes, checked, run and judged.
+
+use std::collections::{HashMap, HashSet};
+
+use super::drift::Drift;
+use super::error::NodesError;
+use super::judge::{Judge, Local, Tolerances};
+use super::part::PartNodes;
+use super::piece::{Ready, Runner, SubModel};
+use super::slots::{Computed, Read, Slots, Tensors, Written};
+use crate::base::ids::{PartHandle, ValueName};
+use crate::compare::Verdict;
+use crate::dump::{NodeReproduction, NodeRow};
+use crate::onnx::{OnnxError, Piece};
+use crate::protocol::control::{CompareNodes, ComputedNode, NodeFeed, NodeValue};
+use crate::protocol::message::{RunStats, WireError};
+use crate::shm::{Lease, LeaseError, SegmentTable};
+use crate::tensor::TensorRef;
+
+/// What came of a batch.
+#[derive(Debug, Default)]
+pub struct Judged {
+    /// One for each value that is judged or says why not, in their order. Their indices count from 0.
+    pub rows: Vec<NodeRow>,
+    /// Of the first local mismatches.
+    pub reproductions: Vec<NodeReproduction>,
+}
+
+/// A batch and the tensors that it names.
+pub struct Batch<'a> {
+    part: &'a PartNodes,
+    handle: PartHandle,
+    tolerances: Tolerances,
+    /// Names of earlier batches that have no reference, and of this one.
+    through: HashSet<&'a str>,
+    values: Vec<Value<'a>>,
+    slots: Slots<'a>,
+    /// Eager's, of feeds and values.
+    references: Ready<'a>,
+    /// Where these are.
+    reference_slots: HashMap<&'a str, Read<'a>>,
+    /// ONNX Runtime's, of the feeds.
+    candidates: Ready<'a>,
+}
+
+enum Value<'a> {
+    Computed(Computed<'a>),
+    NotCompared { name: &'a str, reason: &'a str },
+}
+
+impl<'a> Batch<'a> {
+    /// The batch, checked. `not_compared`: names of earlier batches that have no reference, so that no model can be cut
+    /// there. Errors: [`NodesError::Unknown`], [`NodesError::Twice`], [`NodesError::Unlike`].
+    pub fn new(
+        request: &'a CompareNodes,
+        part: &'a PartNodes,
+        tolerances: Tolerances,
+        not_compared: impl Iterator<Item = &'a str>,
+    ) -> Result<Self, NodesError> {
+        let mut seen = HashSet::new();
+        let mut once = |name: &'a ValueName| {
+            if seen.insert(name.as_str()) { Ok(()) } else { Err(NodesError::Twice { name: name.clone() }) }
+        };
+        let mut batch = Self {
+            part,
+            handle: request.handle,
+            tolerances,
+            through: not_compared.collect(),
+            values: Vec::with_capacity(request.values.len()),
+            slots: Slots::default(),
+            references: Ready::default(),
+            reference_slots: HashMap::new(),
+            candidates: Ready::default(),
+        };
+        for feed in &request.feeds {
+            once(&feed.name)?;
+            batch.feed(feed)?;
+        }
+        for value in &request.values {
+            match value {
+                NodeValue::Computed(node) => {
+                    once(&node.name)?;
+                    batch.computed(node)?;
+                }
+                NodeValue::NotCompared { name, reason } => {
+                    once(name)?;
+                    batch.through.insert(name);
+                    batch.values.push(Value::NotCompared { name, reason });
+                }
+            }
+        }
+        Ok(batch)
+    }
+
+    fn feed(&mut self, feed: &'a NodeFeed) -> Result<(), NodesError> {
+        let NodeFeed { name, reference, candidate } = feed;
+        self.check_cut("feed", name)?;
+        check_alike(name, "candidate", reference, candidate)?;
+        let slot = self.slots.read(reference);
+        self.reference(name, slot);
+        self.slots.read(candidate);
+        self.candidates.insert(name, candidate);
+        Ok(())
+    }
+
+    fn computed(&mut self, node: &'a ComputedNode) -> Result<(), NodesError> {
+        let ComputedNode { name, reference, candidate, local, .. } = node;
+        self.check_cut("value", name)?;
+        check_alike(name, "candidate", reference, candidate)?;
+        if let Some(local) = local {
+            check_alike(name, "local", reference, local)?;
+        }
+        let value = Computed::new(node, &mut self.slots);
+        self.reference(name, value.reference);
+        self.values.push(Value::Computed(value));
+        Ok(())
+    }
+
+    fn reference(&mut self, name: &'a str, slot: Read<'a>) {
+        self.references.insert(name, slot.tensor);
+        self.reference_slots.insert(name, slot);
+    }
+
+    fn check_cut(&self, what: &'static str, name: &ValueName) -> Result<(), NodesError> {
+        if self.part.isolator.is_cut(name) { Ok(()) } else { Err(NodesError::Unknown { what, name: name.clone() }) }
+    }
+
+    /// The batch's tensors, proven: what is written overlaps nothing. Errors: [`LeaseError`].
+    pub fn lease(&self, segments: &SegmentTable) -> Result<Lease, LeaseError> {
+        self.slots.lease(segments)
+    }
+
+    /// Runs and judges, by `run`, over a lease of [`Batch::lease`]; up to `n_reproductions` local mismatches are copied.
+    /// A node that fails costs its own verdict only. Errors: [`NodesError::Lost`].
+    pub fn run(
+        &self,
+        lease: &mut Lease,
+        n_reproductions: usize,
+        mut run: impl FnMut(&SubModel) -> Result<RunStats, WireError>,
+    ) -> Result<Judged, NodesError> {
+        let mut runner = Runner { handle: self.handle, run: &mut run };
+        let values: Vec<&Computed<'a>> = self.values.iter().filter_map(Value::computed).collect();
+        let mut locals = HashMap::new();
+        for value in &values {
+            if let Some(slot) = value.local {
+                locals.insert(value.name, self.run_local(value, slot, &mut runner)?);
+            }
+        }
+        let candidates = self.candidates.clone();
+        let failed = Drift::new(&self.part.isolator, lease, &mut runner, candidates).run(&values)?;
+        let judge = Judge { part: self.part, tolerances: self.tolerances, tensors: Tensors::of(lease) };
+        let mut judged = Judged::default();
+        for value in &self.values {
+            let row = match value {
+                Value::NotCompared { name, reason } => judge.not_compared(name, reason),
+                Value::Computed(value) => {
+                    let Some(local) = locals.get(value.name) else { continue };
+                    let row = judge.row(value, local, failed.get(value.name.as_str()));
+                    if row.local.verdict == Verdict::Mismatch && judged.reproductions.len() < n_reproductions {
+                        judged.reproductions.extend(self.reproduction(value, local, &judge));
+                    }
+                    row
+                }
+            };
+            judged.rows.push(NodeRow { index: judged.rows.len() as u64, ..row });
+        }
+        Ok(judged)
+    }
+
+    fn run_local(
+        &self,
+        value: &Computed<'a>,
+        slot: Written<'a>,
+        runner: &mut Runner<'_>,
+    ) -> Result<Local<'a>, NodesError> {
+        let ran = runner.run(self.local_piece(value), &self.references, vec![slot.tensor.clone()])?;
+        Ok(Local { slot, ran })
+    }
+
+    fn local_piece(&self, value: &Computed<'a>) -> Result<Piece, OnnxError> {
+        self.part.isolator.local(value.name, &self.through, &self.references.descs)
+    }
+
+    fn reproduction(&self, value: &Computed<'a>, local: &Local<'_>, judge: &Judge<'_>) -> Option<NodeReproduction> {
+        let piece = self.local_piece(value).ok()?;
+        Some(judge.reproduction(value, local, piece, |name| self.reference_slots[name]))
+    }
+}
+
+impl<'a> Value<'a> {
+    fn computed(&self) -> Option<&Computed<'a>> {
+        match self {
+            Value::Computed(value) => Some(value),
+            Value::NotCompared { .. } => None,
+        }
+    }
+}
+
+fn check_alike(
+    name: &ValueName,
+    what: &'static str,
+    reference: &TensorRef,
+    tensor: &TensorRef,
+) -> Result<(), NodesError> {
+    let (expected, got) = (&reference.desc, &tensor.desc);
+    if expected == got {
+        return Ok(());
+    }
+    Err(NodesError::Unlike { name: name.clone(), what, expected: expected.clone(), got: got.clone() })
+}

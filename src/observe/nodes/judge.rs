@@ -1,0 +1,112 @@
+//! Rows of a table of nodes, from what was run.
+
+use prost::Message as _;
+
+use super::part::PartNodes;
+use super::piece::Ran;
+use super::slots::{Computed, Read, Tensors, Written};
+use crate::base::ids::ValueName;
+use crate::compare::{self, TensorVerdict, Tolerance};
+use crate::dump::{NodeReproduction, NodeRow};
+use crate::onnx::Piece;
+use crate::tensor::SharedTensor;
+
+/// None: defaults by dtype.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tolerances {
+    /// Of a node's own kernel.
+    pub local: Option<Tolerance>,
+    /// Of a value as it drifted.
+    pub cumulative: Option<Tolerance>,
+}
+
+/// A node's own kernel on the reference's inputs.
+pub(super) struct Local<'a> {
+    pub slot: Written<'a>,
+    pub ran: Ran,
+}
+
+/// Judges what a batch ran, over its lease.
+pub(super) struct Judge<'j> {
+    pub part: &'j PartNodes,
+    pub tolerances: Tolerances,
+    pub tensors: Tensors<'j>,
+}
+
+impl Judge<'_> {
+    /// `failed`: why there is no value as it drifted.
+    pub fn row(&self, value: &Computed<'_>, local: &Local<'_>, failed: Option<&String>) -> NodeRow {
+        let name = value.name;
+        let (reference, candidate) = (self.tensors.read(value.reference), self.tensors.written(value.candidate));
+        // Drift is a matter of rounding: what is exact stays exact.
+        let drift = if reference.dtype().is_float() { self.tolerances.cumulative } else { self.tolerances.local };
+        let against = |candidate: SharedTensor<'_>, tolerance: Option<Tolerance>| {
+            compare::judge(name, reference, candidate, tolerance.as_ref())
+        };
+        let (candidate_ns, own) = match &local.ran {
+            Ran::Done(stats) => (stats.run_ns, against(self.tensors.written(local.slot), self.tolerances.local)),
+            Ran::Failed(reason) => (0, TensorVerdict::failed(name, reason)),
+        };
+        NodeRow {
+            dtype: reference.dtype().to_string(),
+            dims: reference.shape().dims().to_vec(),
+            reference_signature: compare::signature(reference),
+            candidate_signature: compare::signature(candidate),
+            reference_ns: value.reference_ns,
+            candidate_ns,
+            local: own,
+            cumulative: match failed {
+                None => against(candidate, drift),
+                Some(reason) => TensorVerdict::failed(name, reason),
+            },
+            ..self.not_compared(name, "")
+        }
+    }
+
+    /// A row of nothing but the node's origin, and why there is nothing more.
+    pub fn not_compared(&self, name: &str, reason: &str) -> NodeRow {
+        let origin = self.part.origin(name);
+        let verdict = || TensorVerdict::not_compared(name, reason);
+        NodeRow {
+            index: 0,
+            name: name.to_owned(),
+            op: origin.op,
+            onnx_ops: origin.onnx_ops,
+            onnx_index: origin.onnx_index,
+            module: origin.module,
+            source: origin.source,
+            role: origin.role,
+            seq_nr: origin.seq_nr,
+            dtype: String::new(),
+            dims: Vec::new(),
+            reference_signature: String::new(),
+            candidate_signature: String::new(),
+            reference_ns: 0,
+            candidate_ns: 0,
+            local: verdict(),
+            cumulative: verdict(),
+            float64: None,
+        }
+    }
+
+    /// The node's own `piece`, with copies of its tensors. `reference`: where eager's value of a name is.
+    pub fn reproduction<'a>(
+        &self,
+        value: &Computed<'_>,
+        local: &Local<'_>,
+        piece: Piece,
+        reference: impl Fn(&str) -> Read<'a>,
+    ) -> NodeReproduction {
+        let input = |name: ValueName| {
+            let tensor = self.tensors.read(reference(&name)).to_owned();
+            (name, tensor)
+        };
+        NodeReproduction {
+            node: value.name.clone(),
+            model: piece.model.encode_to_vec().into(),
+            inputs: piece.inputs.into_iter().map(input).collect(),
+            reference: self.tensors.read(value.reference).to_owned(),
+            actual: self.tensors.written(local.slot).to_owned(),
+        }
+    }
+}
