@@ -14,8 +14,8 @@ use crate::base::ids::SegmentId;
 use crate::base::{limits, process};
 use crate::client::{Peer, PeerError};
 use crate::daemon::paths::{self, PathError};
-use crate::runtime::Executor as _;
-use crate::runtime::ort::{OrtExecutor, ThreadPool};
+use crate::runtime::Runtime as _;
+use crate::runtime::ort::{OrtRuntime, ThreadPool};
 use crate::shm::Segment;
 
 #[derive(Debug, clap::Args)]
@@ -142,8 +142,8 @@ fn probe(path: &Path) -> std::io::Result<Found> {
     Ok(Err(if said.is_empty() { message } else { format!("{message}; it said: {said}") }))
 }
 
-fn load(path: &Path) -> Result<String, crate::runtime::ExecutorError> {
-    let runtime = OrtExecutor::load(path, ThreadPool { threads: 1, allow_spinning: false })?;
+fn load(path: &Path) -> Result<String, crate::runtime::RuntimeError> {
+    let runtime = OrtRuntime::load(path, ThreadPool { threads: 1, allow_spinning: false })?;
     Ok(format!("{} is version {}, with {}", path.display(), runtime.version(), runtime.providers().join(", ")))
 }
 

@@ -19,8 +19,8 @@ use crate::link::socket::{LinkSender, Received};
 use crate::onnx;
 use crate::onnx::proto::ModelProto;
 use crate::protocol::message::{ErrorCode, ErrorKind, PartSpec, Prepared, RunStats, WireError};
-use crate::runtime::ort::{OrtExecutor, ThreadPool};
-use crate::runtime::{Executor, ExecutorError, precision};
+use crate::runtime::ort::{OrtRuntime, ThreadPool};
+use crate::runtime::{Runtime, RuntimeError, precision};
 use crate::shm::{Counter, CounterPage, Lanes, Segment};
 use crate::tensor::CallRecord;
 
@@ -36,7 +36,7 @@ struct Replies {
 
 /// After Hello.
 struct Loaded {
-    runtime: Arc<Runtime>,
+    resident: Arc<Resident>,
     tenant: Arc<Tenant>,
     lanes: Option<Arc<Lanes>>,
     lane_threads: Vec<LaneThread>,
@@ -45,8 +45,8 @@ struct Loaded {
 }
 
 /// What outlives clients.
-struct Runtime {
-    executor: Box<dyn Executor>,
+struct Resident {
+    runtime: Box<dyn Runtime>,
     sessions: SessionCache,
     counters: Arc<CounterPage>,
 }
@@ -90,38 +90,38 @@ impl Server {
             LinkRequest::Release { handles } => {
                 let parts = loaded.tenant.release(&handles)?;
                 loaded.lane_threads.iter().for_each(|lane| lane.calls.forget_idle());
-                loaded.spawn(&self.replies, id, move |runtime, tenant| runtime.release(parts, tenant));
+                loaded.spawn(&self.replies, id, move |resident, tenant| resident.release(parts, tenant));
                 return Ok(None);
             }
             LinkRequest::Reset => loaded.reset(),
             LinkRequest::Prepare(part) => {
-                loaded.spawn(&self.replies, id, move |runtime, tenant| {
-                    runtime.prepare(&part, tenant).map(LinkReply::Prepared)
+                loaded.spawn(&self.replies, id, move |resident, tenant| {
+                    resident.prepare(&part, tenant).map(LinkReply::Prepared)
                 });
                 return Ok(None);
             }
             LinkRequest::Widen(part) => {
                 loaded.spawn(&self.replies, id, move |_, _| {
                     let exported = decode(&part)?;
-                    let wide = precision::widened(&part, &exported).map_err(ExecutorError::from)?;
+                    let wide = precision::widened(&part, &exported).map_err(RuntimeError::from)?;
                     Ok(LinkReply::Widened(wide.map(|model| model.encode_to_vec().into())))
                 });
                 return Ok(None);
             }
             LinkRequest::Optimize(part) => {
-                loaded.spawn(&self.replies, id, move |runtime, _| {
+                loaded.spawn(&self.replies, id, move |resident, _| {
                     let runnable = precision::runnable(&part, &decode(&part)?)?;
-                    Ok(LinkReply::Optimized(runtime.executor.optimized(&runnable, &part.session)?.into()))
+                    Ok(LinkReply::Optimized(resident.runtime.optimized(&runnable, &part.session)?.into()))
                 });
                 return Ok(None);
             }
             LinkRequest::Run(record) => {
-                let run = move |_: &Runtime, tenant: &Tenant| observed_run(&record, tenant).map(LinkReply::Ran);
+                let run = move |_: &Resident, tenant: &Tenant| observed_run(&record, tenant).map(LinkReply::Ran);
                 loaded.spawn(&self.replies, id, run);
                 return Ok(None);
             }
             LinkRequest::RunOnce { part, record } => {
-                let run = move |runtime: &Runtime, tenant: &Tenant| runtime.run_once(&part, &record, tenant);
+                let run = move |resident: &Resident, tenant: &Tenant| resident.run_once(&part, &record, tenant);
                 loaded.spawn(&self.replies, id, run);
                 return Ok(None);
             }
@@ -132,17 +132,17 @@ impl Server {
 
     fn hello(&mut self, library: &Path, pool: ThreadPool, fd: Option<OwnedFd>) -> Result<LinkReply, WireError> {
         if self.loaded.is_some() {
-            return Err(state("the runtime is loaded already"));
+            return Err(state("the resident is loaded already"));
         }
         let fd = fd.ok_or_else(|| state("Hello carries the counter page"))?;
         let counters = Arc::new(CounterPage::map(fd)?);
-        let executor = OrtExecutor::load(library, pool)?;
-        let onnxruntime_version = executor.version().to_owned();
+        let runtime = OrtRuntime::load(library, pool)?;
+        let onnxruntime_version = runtime.version().to_owned();
         tracing::info!(library = %library.display(), version = onnxruntime_version, "onnxruntime loaded");
         let tenant = Arc::new(Tenant::new(Arc::clone(&counters)));
         let sessions = SessionCache::new(Limits::default());
-        let runtime = Arc::new(Runtime { executor: Box::new(executor), sessions, counters });
-        self.loaded = Some(Loaded { runtime, tenant, lanes: None, lane_threads: Vec::new(), tasks: Vec::new() });
+        let resident = Arc::new(Resident { runtime: Box::new(runtime), sessions, counters });
+        self.loaded = Some(Loaded { resident, tenant, lanes: None, lane_threads: Vec::new(), tasks: Vec::new() });
         Ok(LinkReply::Ready { onnxruntime_version })
     }
 }
@@ -197,12 +197,12 @@ impl Loaded {
         &mut self,
         replies: &Arc<Replies>,
         id: u64,
-        task: impl FnOnce(&Runtime, &Tenant) -> Result<LinkReply, WireError> + Send + 'static,
+        task: impl FnOnce(&Resident, &Tenant) -> Result<LinkReply, WireError> + Send + 'static,
     ) {
         self.tasks.retain(|task| !task.is_finished());
-        let (runtime, tenant, replies) = (Arc::clone(&self.runtime), Arc::clone(&self.tenant), Arc::clone(replies));
+        let (resident, tenant, replies) = (Arc::clone(&self.resident), Arc::clone(&self.tenant), Arc::clone(replies));
         self.tasks.push(std::thread::spawn(move || {
-            let task = std::panic::AssertUnwindSafe(|| task(&runtime, &tenant));
+            let task = std::panic::AssertUnwindSafe(|| task(&resident, &tenant));
             let outcome = std::panic::catch_unwind(task).unwrap_or_else(|_| {
                 tenant.counters.add(Counter::Errors, 1);
                 Err(failure::panicked())
@@ -226,14 +226,14 @@ impl Loaded {
             let _ = task.join();
         }
         self.lanes = None;
-        self.tenant = Arc::new(Tenant::new(Arc::clone(&self.runtime.counters)));
+        self.tenant = Arc::new(Tenant::new(Arc::clone(&self.resident.counters)));
     }
 }
 
-impl Runtime {
+impl Resident {
     fn prepare(&self, part: &PartSpec, tenant: &Tenant) -> Result<Prepared, WireError> {
         let at = |error: WireError| WireError { graph: part.graph.to_string(), ..error };
-        let cached = self.sessions.get(&*self.executor, part).map_err(|error| at(error.into()))?;
+        let cached = self.sessions.get(&*self.runtime, part).map_err(|error| at(error.into()))?;
         let counter = if cached.built_in.is_some() { Counter::SessionsBuilt } else { Counter::SessionHits };
         self.counters.add(counter, 1);
         self.counters.set(Counter::SessionsLive, self.sessions.len() as u64);
@@ -252,7 +252,7 @@ impl Runtime {
     }
 }
 
-impl Runtime {
+impl Resident {
     /// Ends the sessions of parts that were released, where no other part has them.
     fn release(&self, parts: Vec<Arc<Part>>, tenant: &Tenant) -> Result<LinkReply, WireError> {
         let sessions: Vec<_> = parts.iter().map(|part| Arc::clone(&part.session)).collect();
@@ -266,7 +266,7 @@ impl Runtime {
     }
 
     fn run_once(&self, part: &PartSpec, record: &CallRecord, tenant: &Tenant) -> Result<LinkReply, WireError> {
-        let session = precision::build(&*self.executor, part)?;
+        let session = precision::build(&*self.runtime, part)?;
         let mut call = session.bind(tenant.lease(record)?, &tenant.stop)?;
         tenant.hold();
         Ok(LinkReply::Ran(call.run()?))
@@ -293,6 +293,6 @@ fn state(message: &str) -> WireError {
     WireError::new(ErrorKind::Client, ErrorCode::BadState, message)
 }
 
-fn decode(part: &PartSpec) -> Result<ModelProto, ExecutorError> {
+fn decode(part: &PartSpec) -> Result<ModelProto, RuntimeError> {
     Ok(onnx::decode(part.model.clone())?)
 }

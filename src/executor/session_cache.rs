@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::onnx;
 use crate::protocol::message::{PartSpec, SessionSpec};
-use crate::runtime::{Executor, ExecutorError, ModelOutline, Session, precision};
+use crate::runtime::{ModelOutline, Runtime, RuntimeError, Session, precision};
 
 /// How much a cache keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,8 +82,8 @@ impl SessionCache {
         self.len() == 0
     }
 
-    /// The session of a part's model, made now if it is not there. Errors: the executor's; nothing is kept then.
-    pub fn get(&self, executor: &dyn Executor, part: &PartSpec) -> Result<Cached, ExecutorError> {
+    /// The session of a part's model, made now if it is not there. Errors: the runtime's; nothing is kept then.
+    pub fn get(&self, runtime: &dyn Runtime, part: &PartSpec) -> Result<Cached, RuntimeError> {
         let key = key(part);
         let cell = self.cell(&key, part.model.len());
         let mut slot = cell.lock().unwrap_or_else(PoisonError::into_inner);
@@ -91,7 +91,7 @@ impl SessionCache {
             return Ok(Cached { ready: ready.clone(), built_in: None });
         }
         let start = Instant::now();
-        match build_with_outline(executor, part) {
+        match build_with_outline(runtime, part) {
             Ok(ready) => {
                 *slot = Some(ready.clone());
                 drop(slot);
@@ -164,12 +164,12 @@ impl SessionCache {
     }
 }
 
-fn build_with_outline(executor: &dyn Executor, part: &PartSpec) -> Result<Ready, ExecutorError> {
+fn build_with_outline(runtime: &dyn Runtime, part: &PartSpec) -> Result<Ready, RuntimeError> {
     let exported = onnx::decode(part.model.clone())?;
     let outline = Arc::new(ModelOutline::of(&exported)?);
     let runnable = precision::runnable(part, &exported)?;
     drop(exported);
-    Ok(Ready { session: executor.build(&runnable, &part.session)?, outline })
+    Ok(Ready { session: runtime.build(&runnable, &part.session)?, outline })
 }
 
 /// The model as exported, with the names that say where it rounds.
@@ -208,20 +208,20 @@ mod tests {
 
     struct FakeSession;
 
-    impl Executor for Fake {
+    impl Runtime for Fake {
         fn version(&self) -> &str {
             "0"
         }
 
-        fn build(&self, model: &Model, _: &SessionSpec) -> Result<Arc<dyn Session>, ExecutorError> {
+        fn build(&self, model: &Model, _: &SessionSpec) -> Result<Arc<dyn Session>, RuntimeError> {
             self.builds.fetch_add(1, Ordering::SeqCst);
             match model.bytes.len() {
-                2 => Err(ExecutorError::BadModel { reason: "empty graph".to_owned() }),
+                2 => Err(RuntimeError::BadModel { reason: "empty graph".to_owned() }),
                 _ => Ok(Arc::new(FakeSession)),
             }
         }
 
-        fn optimized(&self, model: &Model, _: &SessionSpec) -> Result<Vec<u8>, ExecutorError> {
+        fn optimized(&self, model: &Model, _: &SessionSpec) -> Result<Vec<u8>, RuntimeError> {
             Ok(model.bytes.to_vec())
         }
     }
@@ -235,12 +235,12 @@ mod tests {
             &[]
         }
 
-        fn fetch(&self, _: &Lease) -> Result<(Vec<TensorBuf>, RunStats), ExecutorError> {
-            Err(ExecutorError::Stopped)
+        fn fetch(&self, _: &Lease) -> Result<(Vec<TensorBuf>, RunStats), RuntimeError> {
+            Err(RuntimeError::Stopped)
         }
 
-        fn bind(self: Arc<Self>, _: Lease, _: &StopToken) -> Result<Box<dyn BoundCall>, ExecutorError> {
-            Err(ExecutorError::Stopped)
+        fn bind(self: Arc<Self>, _: Lease, _: &StopToken) -> Result<Box<dyn BoundCall>, RuntimeError> {
+            Err(RuntimeError::Stopped)
         }
     }
 

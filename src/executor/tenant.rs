@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::base::ids::{PartHandle, SegmentId};
 use crate::protocol::message::{ErrorCode, ErrorKind, RunStats, WireError};
-use crate::runtime::{ExecutorError, Session, StopToken};
+use crate::runtime::{RuntimeError, Session, StopToken};
 use crate::shm::{BadSegment, Counter, CounterPage, Lease, Segment, SegmentTable, UnknownSegment};
 use crate::tensor::CallRecord;
 
@@ -108,7 +108,7 @@ impl Tenant {
         }
     }
 
-    pub(super) fn count(&self, part: &Part, outcome: &Result<RunStats, ExecutorError>) {
+    pub(super) fn count(&self, part: &Part, outcome: &Result<RunStats, RuntimeError>) {
         match outcome {
             Ok(stats) => {
                 self.counters.add(Counter::Runs, 1);

@@ -13,7 +13,7 @@ pub const NO_ERROR_CODE: u32 = 0;
 
 /// Why a runtime could not do as asked.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-pub enum ExecutorError {
+pub enum RuntimeError {
     /// The library is absent, too old, or not loadable.
     #[error(
         "onnxruntime library {}: {reason}; install onnxruntime 1.25.1 or later in the program's environment \
@@ -98,7 +98,7 @@ pub enum ExecutorError {
     Stopped,
 }
 
-impl ExecutorError {
+impl RuntimeError {
     /// A failed run; finds the node's name in the runtime's text.
     pub(super) fn run_failed(reason: String) -> Self {
         // "Non-zero status code returned while running Add node. Name:'add_1' Status Message: ..."
@@ -119,7 +119,7 @@ impl ExecutorError {
     }
 }
 
-impl From<OnnxError> for ExecutorError {
+impl From<OnnxError> for RuntimeError {
     fn from(error: OnnxError) -> Self {
         let reason = match error {
             // BadModel says "model:" itself.
@@ -130,11 +130,11 @@ impl From<OnnxError> for ExecutorError {
     }
 }
 
-impl From<ExecutorError> for WireError {
-    fn from(error: ExecutorError) -> Self {
+impl From<RuntimeError> for WireError {
+    fn from(error: RuntimeError) -> Self {
         let (kind, code) = error.kind_and_code();
         let message = error.to_string();
-        let node = if let ExecutorError::RunFailed { node, .. } = error { node } else { String::new() };
+        let node = if let RuntimeError::RunFailed { node, .. } = error { node } else { String::new() };
         WireError { node, ..WireError::new(kind, code, message) }
     }
 }

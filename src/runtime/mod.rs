@@ -1,4 +1,4 @@
-//! What computes: a runtime, to the rest ([`Executor`], [`Session`], [`BoundCall`]), and ONNX Runtime behind it ([`ort`]).
+//! What computes: a runtime, to the rest ([`Runtime`], [`Session`], [`BoundCall`]), and ONNX Runtime behind it ([`ort`]).
 
 mod error;
 mod model;
@@ -7,8 +7,8 @@ pub mod precision;
 mod stop;
 mod traits;
 
-pub use error::{ExecutorError, NO_ERROR_CODE};
+pub use error::{NO_ERROR_CODE, RuntimeError};
 pub use model::{Model, ModelOutline};
 pub use stop::{StopToken, Terminate};
 use traits::check_values;
-pub use traits::{BoundCall, Executor, Session};
+pub use traits::{BoundCall, Runtime, Session};

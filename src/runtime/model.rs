@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use bytes::Bytes;
 use prost::Message as _;
 
-use super::error::ExecutorError;
+use super::error::RuntimeError;
 use crate::onnx::proto::ModelProto;
 use crate::onnx::{self, OnnxError};
 use crate::tensor::DType;
@@ -46,8 +46,8 @@ pub struct ModelOutline {
 
 impl ModelOutline {
     /// Of a model. Errors: BadModel without a graph.
-    pub fn of(model: &ModelProto) -> Result<Self, ExecutorError> {
-        let no_graph = || ExecutorError::BadModel { reason: "no ModelProto: it has no graph".to_owned() };
+    pub fn of(model: &ModelProto) -> Result<Self, RuntimeError> {
+        let no_graph = || RuntimeError::BadModel { reason: "no ModelProto: it has no graph".to_owned() };
         let nodes = &model.graph.as_ref().ok_or_else(no_graph)?.node;
         let produced = nodes.iter().flat_map(|node| &node.output).filter(|name| !name.is_empty()).cloned().collect();
         Ok(Self { n_nodes: nodes.len() as u32, produced })

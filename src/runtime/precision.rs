@@ -2,21 +2,21 @@
 
 use std::sync::Arc;
 
-use super::error::ExecutorError;
+use super::error::RuntimeError;
 use super::model::Model;
-use super::traits::{Executor, Session};
+use super::traits::{Runtime, Session};
 use crate::onnx::proto::ModelProto;
 use crate::onnx::{self, OnnxError};
 use crate::protocol::message::PartSpec;
 
-/// A session of its own for a part. Errors: the executor's, and BadModel where [`widened`] fails.
-pub fn build(executor: &dyn Executor, part: &PartSpec) -> Result<Arc<dyn Session>, ExecutorError> {
-    executor.build(&runnable(part, &onnx::decode(part.model.clone())?)?, &part.session)
+/// A session of its own for a part. Errors: the runtime's, and BadModel where [`widened`] fails.
+pub fn build(runtime: &dyn Runtime, part: &PartSpec) -> Result<Arc<dyn Session>, RuntimeError> {
+    runtime.build(&runnable(part, &onnx::decode(part.model.clone())?)?, &part.session)
 }
 
 /// The part's model as the runtime gets it: as exported, which `exported` was decoded from, or [`widened`]. Errors:
 /// BadModel.
-pub fn runnable(part: &PartSpec, exported: &ModelProto) -> Result<Model, ExecutorError> {
+pub fn runnable(part: &PartSpec, exported: &ModelProto) -> Result<Model, RuntimeError> {
     let wide = widened(part, exported)?;
     Ok(wide.map_or_else(|| Model::new(part.model.clone(), exported), |wide| Model::encode(&wide)))
 }

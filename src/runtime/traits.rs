@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::error::ExecutorError;
+use super::error::RuntimeError;
 use super::model::Model;
 use super::stop::StopToken;
 use crate::protocol::message::{RunStats, SessionSpec, ValueSpec};
@@ -10,16 +10,16 @@ use crate::shm::{Lease, RawTensor};
 use crate::tensor::TensorBuf;
 
 /// A runtime: makes sessions of models.
-pub trait Executor: Send + Sync {
+pub trait Runtime: Send + Sync {
     /// Its version, such as "1.31.1".
     fn version(&self) -> &str;
 
     /// A session of a model. Errors: BadModel, BadOption, UnknownProvider, UnsupportedValue.
-    fn build(&self, model: &Model, spec: &SessionSpec) -> Result<Arc<dyn Session>, ExecutorError>;
+    fn build(&self, model: &Model, spec: &SessionSpec) -> Result<Arc<dyn Session>, RuntimeError>;
 
     /// The ModelProto as the runtime's graph optimizer leaves it for `spec`, to be looked at: it may hold operators of
     /// this runtime and machine alone. Errors: as `build`.
-    fn optimized(&self, model: &Model, spec: &SessionSpec) -> Result<Vec<u8>, ExecutorError>;
+    fn optimized(&self, model: &Model, spec: &SessionSpec) -> Result<Vec<u8>, RuntimeError>;
 }
 
 /// A model, ready to run; any number of calls at once.
@@ -32,18 +32,18 @@ pub trait Session: Send + Sync {
 
     /// Runs once on the feeds of a lease; the runtime makes the fetches, of whatever shape, and they are copied: for who
     /// does not know the shapes before. Errors: ValueCount, BadValue, RunFailed.
-    fn fetch(&self, feeds: &Lease) -> Result<(Vec<TensorBuf>, RunStats), ExecutorError>;
+    fn fetch(&self, feeds: &Lease) -> Result<(Vec<TensorBuf>, RunStats), RuntimeError>;
 
     /// Binds the session to the tensors of a lease, to be run any number of times. `stop` ends its runs. Errors:
     /// ValueCount, BadValue when a tensor is not what the model declares.
-    fn bind(self: Arc<Self>, lease: Lease, stop: &StopToken) -> Result<Box<dyn BoundCall>, ExecutorError>;
+    fn bind(self: Arc<Self>, lease: Lease, stop: &StopToken) -> Result<Box<dyn BoundCall>, RuntimeError>;
 }
 
 /// A session bound to leased tensors.
 pub trait BoundCall: Send {
     /// Reads the inputs, computes, writes the outputs; no copies on the CPU. Errors: RunFailed, Stopped; outputs are then
     /// undefined.
-    fn run(&mut self) -> Result<RunStats, ExecutorError>;
+    fn run(&mut self) -> Result<RunStats, RuntimeError>;
 
     /// The tensors.
     fn lease(&self) -> &Lease;
@@ -55,16 +55,16 @@ pub(super) fn check_values<'a>(
     kind: &'static str,
     specs: &[ValueSpec],
     values: impl ExactSizeIterator<Item = RawTensor<'a>>,
-) -> Result<(), ExecutorError> {
+) -> Result<(), RuntimeError> {
     if specs.len() != values.len() {
-        return Err(ExecutorError::ValueCount { kind, expected: specs.len(), got: values.len() });
+        return Err(RuntimeError::ValueCount { kind, expected: specs.len(), got: values.len() });
     }
     for (spec, value) in specs.iter().zip(values) {
         let dims = value.desc.shape.dims();
         let fits = spec.dims.len() == dims.len()
             && spec.dims.iter().zip(dims).all(|(&declared, &dim)| declared < 0 || declared == dim);
         if spec.dtype != value.desc.dtype || !fits {
-            return Err(ExecutorError::BadValue { kind, expected: spec.clone(), got: value.desc.clone() });
+            return Err(RuntimeError::BadValue { kind, expected: spec.clone(), got: value.desc.clone() });
         }
     }
     Ok(())

@@ -8,8 +8,8 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use rust_ort::base::ids::SegmentId;
 use rust_ort::protocol::message::SessionSpec;
-use rust_ort::runtime::ort::{OrtExecutor, ThreadPool};
-use rust_ort::runtime::{self, Executor as _, ExecutorError, Session};
+use rust_ort::runtime::ort::{OrtRuntime, ThreadPool};
+use rust_ort::runtime::{self, Runtime as _, RuntimeError, Session};
 use rust_ort::shm::{Segment, SegmentTable};
 use rust_ort::tensor::{DType, Location, TensorDesc, TensorRef};
 
@@ -24,14 +24,14 @@ pub fn library() -> PathBuf {
 }
 
 /// The process's one runtime.
-pub fn runtime() -> &'static OrtExecutor {
-    static RUNTIME: OnceLock<OrtExecutor> = OnceLock::new();
+pub fn runtime() -> &'static OrtRuntime {
+    static RUNTIME: OnceLock<OrtRuntime> = OnceLock::new();
     let pool = ThreadPool { threads: 2, allow_spinning: false };
-    RUNTIME.get_or_init(|| OrtExecutor::load(&library(), pool).unwrap())
+    RUNTIME.get_or_init(|| OrtRuntime::load(&library(), pool).unwrap())
 }
 
 /// A session of a model's bytes.
-pub fn built(model: &[u8], spec: &SessionSpec) -> Result<Arc<dyn Session>, ExecutorError> {
+pub fn built(model: &[u8], spec: &SessionSpec) -> Result<Arc<dyn Session>, RuntimeError> {
     runtime().build(&runtime::Model::read(Bytes::copy_from_slice(model))?, spec)
 }
 

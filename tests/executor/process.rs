@@ -28,8 +28,8 @@ fn the_worker_process_itself() {
     }
 }
 
-/// A worker process and what its daemon and client hold.
-struct Worker {
+/// A executor process and what its daemon and client hold.
+struct Executor {
     process: Child,
     sender: LinkSender<LinkRequest>,
     receiver: LinkReceiver<LinkReply>,
@@ -40,7 +40,7 @@ struct Worker {
     hold: tempfile::TempDir,
 }
 
-impl Worker {
+impl Executor {
     fn spawn() -> Self {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let hold = tempfile::tempdir().unwrap();
@@ -60,11 +60,11 @@ impl Worker {
 
     /// Loaded, with memory attached and lane 0 open.
     fn ready() -> Self {
-        let mut worker = Self::spawn();
-        let reply = worker.hello(&library()).unwrap();
+        let mut executor = Self::spawn();
+        let reply = executor.hello(&library()).unwrap();
         assert!(matches!(&reply, LinkReply::Ready { onnxruntime_version } if onnxruntime_version.starts_with("1.")));
-        worker.attach();
-        worker
+        executor.attach();
+        executor
     }
 
     fn hello(&mut self, library: &std::path::Path) -> Result<LinkReply, WireError> {
@@ -101,7 +101,7 @@ impl Worker {
     }
 
     fn reply(&mut self, id: u64) -> Result<LinkReply, WireError> {
-        let reply = self.receiver.recv().unwrap().expect("the worker lives");
+        let reply = self.receiver.recv().unwrap().expect("the executor lives");
         assert_eq!(reply.id, id);
         match reply.body {
             LinkReply::Failed(error) => Err(error),
@@ -150,7 +150,7 @@ impl Worker {
     }
 }
 
-impl Drop for Worker {
+impl Drop for Executor {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
@@ -172,28 +172,28 @@ fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
 
 #[test]
 fn a_call_over_a_lane_and_one_over_the_link_compute_and_are_counted() {
-    let mut worker = Worker::ready();
-    let prepared = worker.prepare(&add()).unwrap();
+    let mut executor = Executor::ready();
+    let prepared = executor.prepare(&add()).unwrap();
     assert_eq!((prepared.built, prepared.fx_nodes, prepared.onnx_nodes), (true, 1, 1));
     let names: Vec<&str> = prepared.inputs.iter().chain(&prepared.outputs).map(|value| value.name.as_str()).collect();
     assert_eq!(names, ["x", "y", "z"]);
-    let again = worker.prepare(&add()).unwrap();
+    let again = executor.prepare(&add()).unwrap();
     assert!(!again.built && again.handle != prepared.handle);
 
     for handle in [prepared.handle, again.handle] {
-        let record = worker.add_record(handle, &[1., 2., 3.]);
+        let record = executor.add_record(handle, &[1., 2., 3.]);
         // The second call finds the first one's binding; the inputs have changed.
         for factor in [1., 2.] {
-            worker.memory.set(&record.inputs[0], &[factor, factor, factor]);
-            worker.call(&record).unwrap();
-            assert_eq!(worker.memory.get(&record.outputs[0]), [factor + 1., factor + 2., factor + 3.]);
+            executor.memory.set(&record.inputs[0], &[factor, factor, factor]);
+            executor.call(&record).unwrap();
+            assert_eq!(executor.memory.get(&record.outputs[0]), [factor + 1., factor + 2., factor + 3.]);
         }
     }
-    let record = worker.add_record(prepared.handle, &[4.]);
-    assert!(matches!(worker.ask(LinkRequest::Run(record.clone())), Ok(LinkReply::Ran(_))));
-    assert_eq!(worker.memory.get(&record.outputs[0]), [8.]);
+    let record = executor.add_record(prepared.handle, &[4.]);
+    assert!(matches!(executor.ask(LinkRequest::Run(record.clone())), Ok(LinkReply::Ran(_))));
+    assert_eq!(executor.memory.get(&record.outputs[0]), [8.]);
 
-    let count = |counter| worker.counters.get(counter);
+    let count = |counter| executor.counters.get(counter);
     assert_eq!([Counter::Runs, Counter::NodesOnOrt, Counter::NodesInEager].map(count), [5, 5, 15]);
     assert_eq!([Counter::SessionsBuilt, Counter::SessionHits, Counter::SessionsLive].map(count), [1, 1, 1]);
     assert_eq!([Counter::ObservedRuns, Counter::Errors].map(count), [1, 0]);
@@ -202,9 +202,9 @@ fn a_call_over_a_lane_and_one_over_the_link_compute_and_are_counted() {
 
 #[test]
 fn a_bad_call_is_answered_and_the_next_one_served() {
-    let mut worker = Worker::ready();
-    let handle = worker.prepare(&add()).unwrap().handle;
-    let good = worker.add_record(handle, &[1., 2.]);
+    let mut executor = Executor::ready();
+    let handle = executor.prepare(&add()).unwrap().handle;
+    let good = executor.add_record(handle, &[1., 2.]);
     let bad = |change: fn(&mut CallRecord)| {
         let mut record = good.clone();
         change(&mut record);
@@ -227,162 +227,162 @@ fn a_bad_call_is_answered_and_the_next_one_served() {
         (bad(|record| record.inputs[0].desc.dtype = DType::I32), ErrorCode::BadTensor, "\"x\""),
     ];
     for (record, code, text) in &cases {
-        let failure = worker.call(record).unwrap_err();
+        let failure = executor.call(record).unwrap_err();
         assert!(failure.code == code.code() && failure.message.contains(text), "{failure:?}");
-        let error = worker.ask(LinkRequest::Run(record.clone())).unwrap_err();
+        let error = executor.ask(LinkRequest::Run(record.clone())).unwrap_err();
         assert_eq!((error.code, error.message), (*code, failure.message));
-        worker.call(&good).unwrap();
+        executor.call(&good).unwrap();
     }
-    assert_eq!(worker.counters.get(Counter::Errors), 2 * cases.len() as u64);
+    assert_eq!(executor.counters.get(Counter::Errors), 2 * cases.len() as u64);
 }
 
 #[test]
 fn a_run_that_fails_names_its_node_and_the_next_one_is_served() {
-    let mut worker = Worker::ready();
-    let handle = worker.prepare(&gather()).unwrap().handle;
+    let mut executor = Executor::ready();
+    let handle = executor.prepare(&gather()).unwrap().handle;
     let call = |index: i64| {
-        let indices = worker.memory.alloc(DType::I64, &[1]);
-        worker.memory.peer.write(indices.location.offset(), &index.to_le_bytes()).unwrap();
-        let values = worker.memory.put(&[4], &[1., 2., 3., 4.]);
-        record(handle, vec![values, indices], vec![worker.memory.alloc(DType::F32, &[1])])
+        let indices = executor.memory.alloc(DType::I64, &[1]);
+        executor.memory.peer.write(indices.location.offset(), &index.to_le_bytes()).unwrap();
+        let values = executor.memory.put(&[4], &[1., 2., 3., 4.]);
+        record(handle, vec![values, indices], vec![executor.memory.alloc(DType::F32, &[1])])
     };
     let (good, bad) = (call(3), call(9));
-    let failure = worker.call(&bad).unwrap_err();
+    let failure = executor.call(&bad).unwrap_err();
     assert_eq!(failure.code, ErrorCode::RunFailed.code());
     assert!(failure.message.contains("'node_y'") && failure.message.contains("idx=9"), "{failure:?}");
-    let error = worker.ask(LinkRequest::Run(bad)).unwrap_err();
+    let error = executor.ask(LinkRequest::Run(bad)).unwrap_err();
     assert_eq!((error.code, error.node.as_str(), error.message), (ErrorCode::RunFailed, "node_y", failure.message));
-    worker.call(&good).unwrap();
-    assert_eq!(worker.memory.get(&good.outputs[0]), [4.]);
-    assert_eq!(worker.counters.get(Counter::Errors), 2);
+    executor.call(&good).unwrap();
+    assert_eq!(executor.memory.get(&good.outputs[0]), [4.]);
+    assert_eq!(executor.counters.get(Counter::Errors), 2);
 }
 
 #[test]
 fn a_panic_costs_its_call_only() {
-    let mut worker = Worker::ready();
-    let handle = worker.prepare(&add()).unwrap().handle;
-    let record = worker.add_record(handle, &[1., 2.]);
-    std::fs::write(worker.hold_file(), "panic").unwrap();
-    let failure = worker.call(&record).unwrap_err();
+    let mut executor = Executor::ready();
+    let handle = executor.prepare(&add()).unwrap().handle;
+    let record = executor.add_record(handle, &[1., 2.]);
+    std::fs::write(executor.hold_file(), "panic").unwrap();
+    let failure = executor.call(&record).unwrap_err();
     assert_eq!(failure.code, ErrorCode::Internal.code(), "{failure:?}");
-    assert_eq!(worker.ask(LinkRequest::Run(record.clone())).unwrap_err().code, ErrorCode::Internal);
-    assert_eq!(worker.lanes.running(), []);
-    std::fs::remove_file(worker.hold_file()).unwrap();
-    worker.call(&record).unwrap();
-    assert_eq!(worker.memory.get(&record.outputs[0]), [2., 4.]);
-    assert!(matches!(worker.ask(LinkRequest::Run(record)), Ok(LinkReply::Ran(_))));
-    assert_eq!(worker.counters.get(Counter::Errors), 2);
+    assert_eq!(executor.ask(LinkRequest::Run(record.clone())).unwrap_err().code, ErrorCode::Internal);
+    assert_eq!(executor.lanes.running(), []);
+    std::fs::remove_file(executor.hold_file()).unwrap();
+    executor.call(&record).unwrap();
+    assert_eq!(executor.memory.get(&record.outputs[0]), [2., 4.]);
+    assert!(matches!(executor.ask(LinkRequest::Run(record)), Ok(LinkReply::Ran(_))));
+    assert_eq!(executor.counters.get(Counter::Errors), 2);
 }
 
 #[test]
 fn requests_at_the_wrong_time_are_refused_and_the_link_goes_on() {
-    let mut worker = Worker::spawn();
+    let mut executor = Executor::spawn();
     let code = |reply: Result<LinkReply, WireError>| reply.unwrap_err().code;
-    assert_eq!(code(worker.ask(LinkRequest::OpenLane { lane: 0 })), ErrorCode::BadState);
-    let error = worker.hello("/no/such/libonnxruntime.so".as_ref()).unwrap_err();
+    assert_eq!(code(executor.ask(LinkRequest::OpenLane { lane: 0 })), ErrorCode::BadState);
+    let error = executor.hello("/no/such/libonnxruntime.so".as_ref()).unwrap_err();
     assert!(error.code == ErrorCode::RuntimeMissing && error.message.contains("/no/such/"), "{error}");
-    assert!(worker.hello(&library()).is_ok());
-    assert_eq!(code(worker.hello(&library())), ErrorCode::BadState);
-    assert_eq!(code(worker.ask(LinkRequest::OpenLane { lane: 0 })), ErrorCode::BadState);
-    worker.attach();
-    assert_eq!(code(worker.ask(LinkRequest::OpenLane { lane: 0 })), ErrorCode::BadState);
-    assert_eq!(code(worker.ask(LinkRequest::OpenLane { lane: 4 })), ErrorCode::BadState);
-    assert_eq!(code(worker.ask(LinkRequest::Detach { segment: SegmentId(9) })), ErrorCode::BadSegment);
+    assert!(executor.hello(&library()).is_ok());
+    assert_eq!(code(executor.hello(&library())), ErrorCode::BadState);
+    assert_eq!(code(executor.ask(LinkRequest::OpenLane { lane: 0 })), ErrorCode::BadState);
+    executor.attach();
+    assert_eq!(code(executor.ask(LinkRequest::OpenLane { lane: 0 })), ErrorCode::BadState);
+    assert_eq!(code(executor.ask(LinkRequest::OpenLane { lane: 4 })), ErrorCode::BadState);
+    assert_eq!(code(executor.ask(LinkRequest::Detach { segment: SegmentId(9) })), ErrorCode::BadSegment);
     let no_fd = LinkRequest::Attach { segment: SegmentId(9), len_bytes: 4096, lanes: false };
-    assert_eq!(code(worker.ask(no_fd)), ErrorCode::BadState);
-    assert_eq!(worker.prepare(b"garbage").unwrap_err().code, ErrorCode::BadModel);
-    assert_eq!(code(worker.ask(LinkRequest::Release { handles: vec![PartHandle(9)] })), ErrorCode::UnknownGraph);
-    worker.send(LinkRequest::Exit, None);
-    assert!(worker.process.wait().unwrap().success());
+    assert_eq!(code(executor.ask(no_fd)), ErrorCode::BadState);
+    assert_eq!(executor.prepare(b"garbage").unwrap_err().code, ErrorCode::BadModel);
+    assert_eq!(code(executor.ask(LinkRequest::Release { handles: vec![PartHandle(9)] })), ErrorCode::UnknownGraph);
+    executor.send(LinkRequest::Exit, None);
+    assert!(executor.process.wait().unwrap().success());
 }
 
 #[test]
 fn what_was_detached_or_released_cannot_be_called_again() {
-    let mut worker = Worker::ready();
-    let handle = worker.prepare(&add()).unwrap().handle;
-    let record = worker.add_record(handle, &[1.]);
-    worker.call(&record).unwrap();
-    assert_eq!(worker.ask(LinkRequest::Detach { segment: Memory::ID }), Ok(LinkReply::Done));
-    assert_eq!(worker.call(&record).unwrap_err().code, ErrorCode::BadSegment.code());
-    let fd = worker.memory.peer.try_clone_fd().unwrap();
+    let mut executor = Executor::ready();
+    let handle = executor.prepare(&add()).unwrap().handle;
+    let record = executor.add_record(handle, &[1.]);
+    executor.call(&record).unwrap();
+    assert_eq!(executor.ask(LinkRequest::Detach { segment: Memory::ID }), Ok(LinkReply::Done));
+    assert_eq!(executor.call(&record).unwrap_err().code, ErrorCode::BadSegment.code());
+    let fd = executor.memory.peer.try_clone_fd().unwrap();
     let attach = LinkRequest::Attach { segment: Memory::ID, len_bytes: 64 << 20, lanes: false };
-    assert_eq!(worker.ask_with(attach, Some(fd.as_fd())), Ok(LinkReply::Done));
-    worker.call(&record).unwrap();
-    assert_eq!(worker.ask(LinkRequest::Release { handles: vec![handle] }), Ok(LinkReply::Done));
-    assert_eq!(worker.call(&record).unwrap_err().code, ErrorCode::UnknownGraph.code());
+    assert_eq!(executor.ask_with(attach, Some(fd.as_fd())), Ok(LinkReply::Done));
+    executor.call(&record).unwrap();
+    assert_eq!(executor.ask(LinkRequest::Release { handles: vec![handle] }), Ok(LinkReply::Done));
+    assert_eq!(executor.call(&record).unwrap_err().code, ErrorCode::UnknownGraph.code());
 }
 
 #[test]
 fn reset_ends_running_calls_and_the_next_client_finds_warm_sessions() {
-    let mut worker = Worker::ready();
-    let handle = worker.prepare(&slow(2000)).unwrap().handle;
+    let mut executor = Executor::ready();
+    let handle = executor.prepare(&slow(2000)).unwrap().handle;
     let dims = [1024, 1024];
-    let tensor = || worker.memory.alloc(DType::F32, &dims);
+    let tensor = || executor.memory.alloc(DType::F32, &dims);
     let (on_lane, on_link) =
         (record(handle, vec![tensor()], vec![tensor()]), record(handle, vec![tensor()], vec![tensor()]));
-    let lanes = Arc::clone(&worker.lanes);
+    let lanes = Arc::clone(&executor.lanes);
     let client = std::thread::spawn(move || lanes.client(0).unwrap().call(&on_lane, || false).unwrap().unwrap());
-    let run = worker.send(LinkRequest::Run(on_link), None);
-    let lanes = Arc::clone(&worker.lanes);
+    let run = executor.send(LinkRequest::Run(on_link), None);
+    let lanes = Arc::clone(&executor.lanes);
     wait_for("the call to run", || !lanes.running().is_empty());
-    let reset = worker.send(LinkRequest::Reset, None);
-    assert_eq!(worker.reply(run).unwrap_err().code, ErrorCode::RunFailed);
-    assert_eq!(worker.reply(reset), Ok(LinkReply::Done));
+    let reset = executor.send(LinkRequest::Reset, None);
+    assert_eq!(executor.reply(run).unwrap_err().code, ErrorCode::RunFailed);
+    assert_eq!(executor.reply(reset), Ok(LinkReply::Done));
     assert_eq!(client.join().unwrap().unwrap_err().code, ErrorCode::RunFailed.code());
 
-    worker.attach();
-    let prepared = worker.prepare(&add()).unwrap();
+    executor.attach();
+    let prepared = executor.prepare(&add()).unwrap();
     assert!(prepared.built);
-    assert!(!worker.prepare(&slow(2000)).unwrap().built);
-    worker.call(&worker.add_record(prepared.handle, &[1.])).unwrap();
+    assert!(!executor.prepare(&slow(2000)).unwrap().built);
+    executor.call(&executor.add_record(prepared.handle, &[1.])).unwrap();
 }
 
 #[test]
 fn a_killed_worker_leaves_the_record_of_what_it_was_running() {
-    let mut worker = Worker::ready();
-    let handle = worker.prepare(&add()).unwrap().handle;
-    let record = worker.add_record(handle, &[1., 2.]);
-    worker.call(&record).unwrap();
-    assert_eq!(worker.lanes.running(), []);
-    std::fs::write(worker.hold_file(), "").unwrap();
-    let (lanes, ours) = (Arc::clone(&worker.lanes), record.clone());
+    let mut executor = Executor::ready();
+    let handle = executor.prepare(&add()).unwrap().handle;
+    let record = executor.add_record(handle, &[1., 2.]);
+    executor.call(&record).unwrap();
+    assert_eq!(executor.lanes.running(), []);
+    std::fs::write(executor.hold_file(), "").unwrap();
+    let (lanes, ours) = (Arc::clone(&executor.lanes), record.clone());
     let (given_up, gives_up) =
         (Arc::new(std::sync::atomic::AtomicBool::new(false)), std::sync::atomic::Ordering::SeqCst);
     let flag = Arc::clone(&given_up);
     let client = std::thread::spawn(move || lanes.client(0).unwrap().call(&ours, || flag.load(gives_up)).unwrap());
-    wait_for("the call to be held", || worker.hold_file().with_extension("held").exists());
-    worker.process.kill().unwrap();
-    worker.process.wait().unwrap();
-    assert_eq!(worker.lanes.running(), [(0, record)]);
+    wait_for("the call to be held", || executor.hold_file().with_extension("held").exists());
+    executor.process.kill().unwrap();
+    executor.process.wait().unwrap();
+    assert_eq!(executor.lanes.running(), [(0, record)]);
     given_up.store(true, gives_up);
     assert_eq!(client.join().unwrap(), None);
 }
 
 #[test]
 fn the_end_of_the_link_ends_the_worker_in_mid_call() {
-    let mut worker = Worker::ready();
-    let handle = worker.prepare(&add()).unwrap().handle;
-    std::fs::write(worker.hold_file(), "").unwrap();
-    let record = worker.add_record(handle, &[1.]);
-    worker.send(LinkRequest::Run(record), None);
-    wait_for("the call to be held", || worker.hold_file().with_extension("held").exists());
+    let mut executor = Executor::ready();
+    let handle = executor.prepare(&add()).unwrap().handle;
+    std::fs::write(executor.hold_file(), "").unwrap();
+    let record = executor.add_record(handle, &[1.]);
+    executor.send(LinkRequest::Run(record), None);
+    wait_for("the call to be held", || executor.hold_file().with_extension("held").exists());
     let (sender, receiver) = socket::split(UnixStream::pair().unwrap().0).unwrap();
-    drop((std::mem::replace(&mut worker.sender, sender), std::mem::replace(&mut worker.receiver, receiver)));
-    wait_for("the worker to end", || worker.process.try_wait().unwrap().is_some());
+    drop((std::mem::replace(&mut executor.sender, sender), std::mem::replace(&mut executor.receiver, receiver)));
+    wait_for("the executor to end", || executor.process.try_wait().unwrap().is_some());
 }
 
 #[test]
 fn an_idle_worker_uses_no_cpu() {
-    let mut worker = Worker::ready();
+    let mut executor = Executor::ready();
     for lane in 1..4 {
-        assert_eq!(worker.ask(LinkRequest::OpenLane { lane }), Ok(LinkReply::Done));
+        assert_eq!(executor.ask(LinkRequest::OpenLane { lane }), Ok(LinkReply::Done));
     }
-    let handle = worker.prepare(&add()).unwrap().handle;
-    worker.call(&worker.add_record(handle, &[1.; 10])).unwrap();
+    let handle = executor.prepare(&add()).unwrap().handle;
+    executor.call(&executor.add_record(handle, &[1.; 10])).unwrap();
     std::thread::sleep(Duration::from_millis(50));
-    let before = worker.cpu();
+    let before = executor.cpu();
     std::thread::sleep(Duration::from_millis(300));
-    let used = worker.cpu() - before;
+    let used = executor.cpu() - before;
     assert!(used < Duration::from_millis(3), "{used:?}");
 }
 
@@ -390,10 +390,10 @@ fn an_idle_worker_uses_no_cpu() {
 #[test]
 #[ignore = "a measurement"]
 fn bench_a_lane_round_trip() {
-    let mut worker = Worker::ready();
-    let handle = worker.prepare(&add()).unwrap().handle;
-    let mut lane = worker.lanes.client(0).unwrap();
-    let records: Vec<CallRecord> = (0..64).map(|_| worker.add_record(handle, &[1.; 10])).collect();
+    let mut executor = Executor::ready();
+    let handle = executor.prepare(&add()).unwrap().handle;
+    let mut lane = executor.lanes.client(0).unwrap();
+    let records: Vec<CallRecord> = (0..64).map(|_| executor.add_record(handle, &[1.; 10])).collect();
     for (name, n_records) in [("one record", 1), ("four in turn", 4), ("64 in turn, bound anew", 64)] {
         let mut times: Vec<(u64, u64)> = Vec::new();
         for i in 0..20_000 {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::common::{self, Dim, Memory, Model, add, built, gather, slow};
 use rust_ort::protocol::message::{CustomOpLibrary, ErrorCode, Optimization, SessionSpec, WireError};
-use rust_ort::runtime::ort::{OrtExecutor, ThreadPool, custom_op_library, wrong_optimizers};
-use rust_ort::runtime::{self, BoundCall, ExecutorError, Session, StopToken};
+use rust_ort::runtime::ort::{OrtRuntime, ThreadPool, custom_op_library, wrong_optimizers};
+use rust_ort::runtime::{self, BoundCall, RuntimeError, Session, StopToken};
 use rust_ort::tensor::{DType, TensorBuf, TensorRef};
 
 fn session(model: &[u8]) -> Arc<dyn Session> {
@@ -18,15 +18,15 @@ fn bind(
     memory: &Memory,
     inputs: &[TensorRef],
     outputs: &[TensorRef],
-) -> Result<Box<dyn BoundCall>, ExecutorError> {
+) -> Result<Box<dyn BoundCall>, RuntimeError> {
     Arc::clone(session).bind(memory.table.lease(inputs, outputs).unwrap(), &StopToken::default())
 }
 
-fn run(model: &[u8], memory: &Memory, inputs: &[TensorRef], outputs: &[TensorRef]) -> Result<(), ExecutorError> {
+fn run(model: &[u8], memory: &Memory, inputs: &[TensorRef], outputs: &[TensorRef]) -> Result<(), RuntimeError> {
     bind(&session(model), memory, inputs, outputs)?.run().map(drop)
 }
 
-fn code(error: ExecutorError) -> ErrorCode {
+fn code(error: RuntimeError) -> ErrorCode {
     WireError::from(error).code
 }
 
@@ -127,7 +127,7 @@ fn a_tensor_that_is_not_what_the_model_declares_is_refused_by_name() {
         assert_eq!(code(error), ErrorCode::BadTensor);
     }
     let error = bind(&session, &memory, &[good(), good()], &[good()]).err().unwrap();
-    assert_eq!(error, ExecutorError::ValueCount { kind: "input", expected: 1, got: 2 });
+    assert_eq!(error, RuntimeError::ValueCount { kind: "input", expected: 1, got: 2 });
 }
 
 #[test]
@@ -291,9 +291,9 @@ fn a_stopped_run_ends_with_stopped() {
             std::thread::sleep(Duration::from_millis(50));
             stop.stop();
         });
-        assert_eq!(call.run().unwrap_err(), ExecutorError::Stopped);
+        assert_eq!(call.run().unwrap_err(), RuntimeError::Stopped);
     });
-    assert_eq!(call.run().unwrap_err(), ExecutorError::Stopped);
+    assert_eq!(call.run().unwrap_err(), RuntimeError::Stopped);
 }
 
 #[test]
@@ -320,17 +320,17 @@ fn a_fetch_that_fails_names_its_node() {
     let (x, i) = (memory.put(&[2], &[1., 2.]), memory.alloc(DType::I64, &[1]));
     memory.peer.write(i.location.offset(), &5_i64.to_le_bytes()).unwrap();
     let error = session(&gather()).fetch(&memory.table.lease(&[x.clone(), i], &[]).unwrap()).unwrap_err();
-    assert!(matches!(&error, ExecutorError::RunFailed { node, .. } if node == "node_y"), "{error}");
+    assert!(matches!(&error, RuntimeError::RunFailed { node, .. } if node == "node_y"), "{error}");
     let error = session(&gather()).fetch(&memory.table.lease(&[x], &[]).unwrap()).unwrap_err();
-    assert!(matches!(error, ExecutorError::ValueCount { expected: 2, got: 1, .. }), "{error}");
+    assert!(matches!(error, RuntimeError::ValueCount { expected: 2, got: 1, .. }), "{error}");
 }
 
 #[test]
 fn a_library_that_is_missing_is_named() {
-    let error = OrtExecutor::load("libonnxruntime.so".as_ref(), ThreadPool::default()).err().unwrap();
+    let error = OrtRuntime::load("libonnxruntime.so".as_ref(), ThreadPool::default()).err().unwrap();
     assert!(error.to_string().contains("libonnxruntime.so: the path must be absolute"), "{error}");
     assert_eq!(code(error), ErrorCode::RuntimeMissing);
     common::runtime();
-    let error = OrtExecutor::load(&common::library(), ThreadPool::default()).err().unwrap();
-    assert!(matches!(error, ExecutorError::LoadedAlready { .. }), "{error}");
+    let error = OrtRuntime::load(&common::library(), ThreadPool::default()).err().unwrap();
+    assert!(matches!(error, RuntimeError::LoadedAlready { .. }), "{error}");
 }

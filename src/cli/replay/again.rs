@@ -13,7 +13,7 @@ use crate::cli::exit::Failure;
 use crate::compare::{TensorVerdict, Verdict};
 use crate::dump::Role;
 use crate::onnx::NamedTensor;
-use crate::runtime::Executor as _;
+use crate::runtime::Runtime as _;
 use crate::tensor::TensorBuf;
 
 /// What a data set gave now.

@@ -18,7 +18,7 @@ use super::exit::{Exit, Failure, Outcome};
 use super::table::{self, Give};
 use super::verdicts;
 use crate::compare::{Summary, distance_text, summary};
-use crate::runtime::Executor as _;
+use crate::runtime::Runtime as _;
 
 pub(super) fn run(args: &Arguments) -> Outcome {
     let targets = target::find(args)?;

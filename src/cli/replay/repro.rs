@@ -16,7 +16,7 @@ use crate::compare::{TensorVerdict, Tolerance, Verdict};
 use crate::dump::{Role, reader};
 use crate::onnx::proto::{GraphProto, ModelProto};
 use crate::onnx::{self, NamedTensor};
-use crate::runtime::Executor as _;
+use crate::runtime::Runtime as _;
 use crate::runtime::ort::wrong_optimizers;
 use crate::tensor::{DType, TensorBuf, TensorView};
 

@@ -10,8 +10,8 @@ use crate::cli::exit::Failure;
 use crate::cli::library;
 use crate::onnx::proto::ModelProto;
 use crate::protocol::message::{Optimization, SessionSpec};
-use crate::runtime::ort::{OrtExecutor, ThreadPool, custom_op_library};
-use crate::runtime::{self, Executor as _};
+use crate::runtime::ort::{OrtRuntime, ThreadPool, custom_op_library};
+use crate::runtime::{self, Runtime as _};
 use crate::shm::{Lease, Segment, SegmentTable};
 use crate::tensor::{BadLocation, Location, TensorBuf, TensorRef, TensorView};
 
@@ -19,7 +19,7 @@ const ALIGN: u64 = 64;
 
 /// The loaded library, and on what to run.
 pub(super) struct Runtime {
-    pub(super) executor: OrtExecutor,
+    pub(super) executor: OrtRuntime,
     pub(super) library: PathBuf,
     providers: Vec<String>,
     repeat: u32,
@@ -43,7 +43,7 @@ impl Runtime {
         )?;
         let library = std::path::absolute(library)?;
         let threads = args.threads.or_else(|| target.threads()).unwrap_or_default();
-        let executor = OrtExecutor::load(&library, ThreadPool { threads, allow_spinning: false })?;
+        let executor = OrtRuntime::load(&library, ThreadPool { threads, allow_spinning: false })?;
         Ok(Self { executor, library, providers: args.provider.clone(), repeat: args.repeat.get() })
     }
 

@@ -11,7 +11,7 @@ use ort::sys;
 use super::raw::{Binding, RunOptions, Value, check};
 use super::session::OrtSession;
 use crate::protocol::message::{RunStats, ValueSpec};
-use crate::runtime::{BoundCall, ExecutorError, Session, StopToken, Terminate, check_values};
+use crate::runtime::{BoundCall, RuntimeError, Session, StopToken, Terminate, check_values};
 use crate::shm::{Lease, RawTensor};
 use crate::tensor::TensorBuf;
 
@@ -24,12 +24,12 @@ impl Session for OrtSession {
         &self.outputs
     }
 
-    fn fetch(&self, feeds: &Lease) -> Result<(Vec<TensorBuf>, RunStats), ExecutorError> {
+    fn fetch(&self, feeds: &Lease) -> Result<(Vec<TensorBuf>, RunStats), RuntimeError> {
         check_values("input", &self.inputs, feeds.raw_inputs())?;
         fetch(self, feeds)
     }
 
-    fn bind(self: Arc<Self>, mut lease: Lease, stop: &StopToken) -> Result<Box<dyn BoundCall>, ExecutorError> {
+    fn bind(self: Arc<Self>, mut lease: Lease, stop: &StopToken) -> Result<Box<dyn BoundCall>, RuntimeError> {
         check_values("input", &self.inputs, lease.raw_inputs())?;
         check_values("output", &self.outputs, lease.raw_outputs())?;
         Ok(Box::new(OrtCall::bind(self, lease, stop)?))
@@ -65,8 +65,8 @@ enum Target {
 }
 
 impl OrtCall {
-    pub(super) fn bind(session: Arc<OrtSession>, mut lease: Lease, stop: &StopToken) -> Result<Self, ExecutorError> {
-        let failed = |error: ort::Error| ExecutorError::run_failed(error.to_string());
+    pub(super) fn bind(session: Arc<OrtSession>, mut lease: Lease, stop: &StopToken) -> Result<Self, RuntimeError> {
+        let failed = |error: ort::Error| RuntimeError::run_failed(error.to_string());
         let target = Target::bind(&session, &mut lease).map_err(failed)?;
         let options = RunOptions::new().map_err(failed)?;
         let control = Arc::new(Control { options, terminated: AtomicBool::new(false) });
@@ -99,7 +99,7 @@ impl Target {
 }
 
 impl BoundCall for OrtCall {
-    fn run(&mut self) -> Result<RunStats, ExecutorError> {
+    fn run(&mut self) -> Result<RunStats, RuntimeError> {
         let start = Instant::now();
         let outcome = match &self.target {
             Target::Binding { binding, .. } => self.run_binding(binding),
@@ -107,8 +107,8 @@ impl BoundCall for OrtCall {
         };
         if let Err(error) = outcome {
             let stopped = self.control.terminated.load(Ordering::SeqCst);
-            let failed = || ExecutorError::run_failed(error.to_string());
-            return Err(if stopped { ExecutorError::Stopped } else { failed() });
+            let failed = || RuntimeError::run_failed(error.to_string());
+            return Err(if stopped { RuntimeError::Stopped } else { failed() });
         }
         if !self.session.passed_through.is_empty() {
             let (inputs, mut outputs) = self.lease.split_mut();
@@ -116,7 +116,7 @@ impl BoundCall for OrtCall {
                 let (source, target) = (inputs[input].bytes(), &mut outputs[output].bytes);
                 if source.len() != target.as_shared().len() {
                     let (output, input) = (outputs[output].shape, inputs[input].shape());
-                    return Err(ExecutorError::run_failed(format!(
+                    return Err(RuntimeError::run_failed(format!(
                         "an output is the input {input}: its memory is {output}"
                     )));
                 }
@@ -148,8 +148,8 @@ impl OrtCall {
 }
 
 /// See [`Session::fetch`](crate::runtime::Session::fetch).
-pub(super) fn fetch(session: &OrtSession, feeds: &Lease) -> Result<(Vec<TensorBuf>, RunStats), ExecutorError> {
-    let failed = |error: ort::Error| ExecutorError::run_failed(error.to_string());
+pub(super) fn fetch(session: &OrtSession, feeds: &Lease) -> Result<(Vec<TensorBuf>, RunStats), RuntimeError> {
+    let failed = |error: ort::Error| RuntimeError::run_failed(error.to_string());
     let value = |tensor: RawTensor<'_>| {
         // SAFETY: the values are dropped at the end of this function, before the lease that it borrows.
         unsafe { Value::over(&session.memory, tensor) }
@@ -163,7 +163,7 @@ pub(super) fn fetch(session: &OrtSession, feeds: &Lease) -> Result<(Vec<TensorBu
     // Owned before anything can return, so that none is lost.
     let outputs: Vec<Option<Value>> = outputs.into_iter().map(Value::made).collect();
     ran.map_err(failed)?;
-    let null = || ExecutorError::run_failed("the runtime gave no tensor for an output".to_owned());
+    let null = || RuntimeError::run_failed("the runtime gave no tensor for an output".to_owned());
     let copies = outputs.into_iter().map(|output| output.ok_or_else(null)?.copy());
     Ok((copies.collect::<Result<_, _>>()?, stats))
 }

@@ -10,14 +10,14 @@ use std::sync::{Mutex, PoisonError};
 use ort::session::builder::SessionBuilder;
 
 use crate::protocol::message::CustomOpLibrary;
-use crate::runtime::ExecutorError;
+use crate::runtime::RuntimeError;
 
 /// What the process loaded. The system loads a path once: another file in its place would not be seen.
 #[derive(Default)]
 pub(super) struct Libraries(Mutex<BTreeMap<PathBuf, CustomOpLibrary>>);
 
 /// The library at this path as it is now. Errors: BadOption, with the path.
-pub fn custom_op_library(path: &Path) -> Result<CustomOpLibrary, ExecutorError> {
+pub fn custom_op_library(path: &Path) -> Result<CustomOpLibrary, RuntimeError> {
     let absolute = std::path::absolute(path).map_err(|error| bad(path, &error.to_string()))?;
     let metadata = fs::metadata(&absolute).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => bad(&absolute, "there is no such file; name the library of the custom operators"),
@@ -36,7 +36,7 @@ impl Libraries {
         &self,
         mut builder: SessionBuilder,
         libraries: &[CustomOpLibrary],
-    ) -> Result<SessionBuilder, ExecutorError> {
+    ) -> Result<SessionBuilder, RuntimeError> {
         for library in libraries {
             if custom_op_library(&library.path)? != *library {
                 return Err(bad(&library.path, "it changed since the graph was compiled; compile it again"));
@@ -56,7 +56,7 @@ impl Libraries {
     }
 }
 
-fn bad(path: &Path, reason: &str) -> ExecutorError {
+fn bad(path: &Path, reason: &str) -> RuntimeError {
     let reason = format!("{}: {reason}", path.display());
-    ExecutorError::BadOption { name: "custom_op_libraries".to_owned(), reason }
+    RuntimeError::BadOption { name: "custom_op_libraries".to_owned(), reason }
 }

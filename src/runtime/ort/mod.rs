@@ -14,4 +14,4 @@ mod session;
 
 pub use libraries::custom_op_library;
 pub use options::{ThreadPool, wrong_optimizers};
-pub use runtime::OrtExecutor;
+pub use runtime::OrtRuntime;

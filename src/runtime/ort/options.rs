@@ -10,7 +10,7 @@ use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
 use super::libraries::Libraries;
 use super::raw;
 use crate::protocol::message::{CPU_PROVIDER as CPU, Optimization, Provider, SessionSpec};
-use crate::runtime::{ExecutorError, Model};
+use crate::runtime::{Model, RuntimeError};
 
 /// Graph optimizers that stay off whatever is asked, since ONNX Runtime 1.31.1 on the CPU gives wrong values with them:
 /// MatmulTransposeFusion takes `Transpose → MatMul(·, 1-D)` for a FusedMatMul; MatMulScaleFusion makes a float64 factor
@@ -48,8 +48,8 @@ pub struct ThreadPool {
 
 impl Loaded {
     /// Loads the library at this path; once a process. Errors: RuntimeMissing, LoadedAlready.
-    pub(super) fn load(library: &Path, pool: ThreadPool) -> Result<Self, ExecutorError> {
-        let missing = |reason: String| ExecutorError::RuntimeMissing { library: library.to_owned(), reason };
+    pub(super) fn load(library: &Path, pool: ThreadPool) -> Result<Self, RuntimeError> {
+        let missing = |reason: String| RuntimeError::RuntimeMissing { library: library.to_owned(), reason };
         // A relative path would be looked for beside the executable and on the system's library path.
         if !library.is_absolute() {
             return Err(missing("the path must be absolute".to_owned()));
@@ -61,7 +61,7 @@ impl Loaded {
             .with_telemetry(false)
             .with_global_thread_pool(options)
             .build()
-            .map_err(|_| ExecutorError::LoadedAlready { library: library.to_owned() })?;
+            .map_err(|_| RuntimeError::LoadedAlready { library: library.to_owned() })?;
         // `ort` asks for everything and filters afterwards; below Warning the runtime logs on every run.
         environment.set_log_level(LogLevel::Warning);
         let version = raw::version(library).map_err(|error| missing(error.to_string()))?;
@@ -82,8 +82,8 @@ fn thread_pool(ThreadPool { threads, allow_spinning }: ThreadPool) -> ort::Resul
 }
 
 /// A builder with all that a session is asked to be. Errors: BadOption, UnknownProvider.
-pub(super) fn options(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Result<SessionBuilder, ExecutorError> {
-    let bad = |name: &str, reason: String| ExecutorError::BadOption { name: name.to_owned(), reason };
+pub(super) fn options(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Result<SessionBuilder, RuntimeError> {
+    let bad = |name: &str, reason: String| RuntimeError::BadOption { name: name.to_owned(), reason };
     let level = match spec.optimization {
         Optimization::All => GraphOptimizationLevel::All,
         Optimization::Extended => GraphOptimizationLevel::Level2,
@@ -104,10 +104,10 @@ pub(super) fn options(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Res
     loaded.libraries.register(builder, &spec.custom_op_libraries)
 }
 
-fn config(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Result<Vec<(String, String)>, ExecutorError> {
+fn config(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Result<Vec<(String, String)>, RuntimeError> {
     if let Some(&name) = REFUSED_CONFIG.iter().find(|&&key| spec.config.contains_key(key)) {
         let reason = "models are handed over in memory that does not outlive the build; leave it out".to_owned();
-        return Err(ExecutorError::BadOption { name: name.to_owned(), reason });
+        return Err(RuntimeError::BadOption { name: name.to_owned(), reason });
     }
     let mut config = spec.config.clone();
     let asked = config.remove(DISABLED_OPTIMIZERS);
@@ -126,11 +126,11 @@ fn add_provider(
     loaded: &Loaded,
     builder: SessionBuilder,
     (name, options): &Provider,
-) -> Result<SessionBuilder, ExecutorError> {
-    let bad = |reason: String| ExecutorError::BadOption { name: name.clone(), reason };
+) -> Result<SessionBuilder, RuntimeError> {
+    let bad = |reason: String| RuntimeError::BadOption { name: name.clone(), reason };
     if !loaded.providers.contains(name) {
         let available = loaded.providers.clone();
-        return Err(ExecutorError::UnknownProvider { name: name.clone(), available });
+        return Err(RuntimeError::UnknownProvider { name: name.clone(), available });
     }
     match name.as_str() {
         // Always there, behind all others.

@@ -1,4 +1,4 @@
-//! Owned handles over ONNX Runtime's C API. Every function here is called after [`super::OrtExecutor::load`] succeeded,
+//! Owned handles over ONNX Runtime's C API. Every function here is called after [`super::OrtRuntime::load`] succeeded,
 //! so `ort::api()` does not look for a library of its own.
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use ort::environment::Environment;
 use ort::session::builder::SessionBuilder;
 use ort::sys;
 
-use crate::runtime::{ExecutorError, Terminate};
+use crate::runtime::{RuntimeError, Terminate};
 use crate::shm::RawTensor;
 use crate::tensor::{DType, TensorBuf, TensorDesc};
 
@@ -173,10 +173,10 @@ impl Value {
     }
 
     /// The tensor, copied. Errors: RunFailed when it is no dense CPU tensor of a type that torch has.
-    pub(super) fn copy(&self) -> Result<TensorBuf, ExecutorError> {
-        let failed = |error: ort::Error| ExecutorError::run_failed(error.to_string());
+    pub(super) fn copy(&self) -> Result<TensorBuf, RuntimeError> {
+        let failed = |error: ort::Error| RuntimeError::run_failed(error.to_string());
         let unusable =
-            |reason: String| ExecutorError::run_failed(format!("an output is no tensor of torch's: {reason}"));
+            |reason: String| RuntimeError::run_failed(format!("an output is no tensor of torch's: {reason}"));
         let (code, dims) = self.code_and_dims().map_err(failed)?;
         let dtype = DType::from_onnx(code).map_err(|error| unusable(error.to_string()))?;
         let desc = TensorDesc::new(dtype, dims).map_err(|error| unusable(error.to_string()))?;

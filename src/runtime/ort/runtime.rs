@@ -6,14 +6,14 @@ use std::sync::Arc;
 use super::options::{Loaded, ThreadPool};
 use super::session::{self, OrtSession};
 use crate::protocol::message::SessionSpec;
-use crate::runtime::{Executor, ExecutorError, Model, Session};
+use crate::runtime::{Model, Runtime, RuntimeError, Session};
 
 /// The process's one ONNX Runtime.
-pub struct OrtExecutor(Loaded);
+pub struct OrtRuntime(Loaded);
 
-impl OrtExecutor {
+impl OrtRuntime {
     /// Loads the library at this path; once a process. Errors: RuntimeMissing, LoadedAlready.
-    pub fn load(library: &Path, pool: ThreadPool) -> Result<Self, ExecutorError> {
+    pub fn load(library: &Path, pool: ThreadPool) -> Result<Self, RuntimeError> {
         Loaded::load(library, pool).map(Self)
     }
 
@@ -23,16 +23,16 @@ impl OrtExecutor {
     }
 }
 
-impl Executor for OrtExecutor {
+impl Runtime for OrtRuntime {
     fn version(&self) -> &str {
         &self.0.version
     }
 
-    fn build(&self, model: &Model, spec: &SessionSpec) -> Result<Arc<dyn Session>, ExecutorError> {
+    fn build(&self, model: &Model, spec: &SessionSpec) -> Result<Arc<dyn Session>, RuntimeError> {
         Ok(Arc::new(OrtSession::build(&self.0, model, spec)?))
     }
 
-    fn optimized(&self, model: &Model, spec: &SessionSpec) -> Result<Vec<u8>, ExecutorError> {
+    fn optimized(&self, model: &Model, spec: &SessionSpec) -> Result<Vec<u8>, RuntimeError> {
         session::optimized(&self.0, model, spec)
     }
 }

@@ -9,7 +9,7 @@ use ort::environment::Environment;
 use super::options::{Loaded, options};
 use super::raw::{self, Declared, MemoryInfo};
 use crate::protocol::message::{SessionSpec, ValueSpec};
-use crate::runtime::{ExecutorError, Model};
+use crate::runtime::{Model, RuntimeError};
 use crate::tensor::DType;
 
 /// A session, and what is known of its model's values.
@@ -29,9 +29,9 @@ pub(super) struct OrtSession {
     pub(super) memory: MemoryInfo,
 }
 
-/// See [`Executor::optimized`](crate::runtime::Executor::optimized).
-pub(super) fn optimized(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Result<Vec<u8>, ExecutorError> {
-    let bad_model = |reason: String| ExecutorError::BadModel { reason };
+/// See [`Executor::optimized`](crate::runtime::Runtime::optimized).
+pub(super) fn optimized(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Result<Vec<u8>, RuntimeError> {
+    let bad_model = |reason: String| RuntimeError::BadModel { reason };
     // The runtime writes to a path only; this one is memory, and gone with the descriptor.
     let file = rustix::fs::memfd_create("rust-ort-optimized", rustix::fs::MemfdFlags::CLOEXEC)
         .map_err(|error| bad_model(format!("no memory for the optimized model: {error}")))?;
@@ -47,9 +47,9 @@ pub(super) fn optimized(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> R
 }
 
 impl OrtSession {
-    pub(super) fn build(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Result<Self, ExecutorError> {
+    pub(super) fn build(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Result<Self, RuntimeError> {
         let mut builder = options(loaded, model, spec)?;
-        let bad_model = |error: ort::Error| ExecutorError::BadModel { reason: error.to_string() };
+        let bad_model = |error: ort::Error| RuntimeError::BadModel { reason: error.to_string() };
         let session = raw::Session::of_model(&loaded.environment, &mut builder, &model.bytes).map_err(bad_model)?;
         let inputs = values("input", session.inputs().map_err(bad_model)?)?;
         let outputs = values("output", session.outputs().map_err(bad_model)?)?;
@@ -70,27 +70,27 @@ impl OrtSession {
     }
 }
 
-fn values(kind: &'static str, declared: Vec<Declared>) -> Result<Vec<ValueSpec>, ExecutorError> {
+fn values(kind: &'static str, declared: Vec<Declared>) -> Result<Vec<ValueSpec>, RuntimeError> {
     let value = |Declared { name, kind: number, tensor }| match tensor {
         None => {
             let declared = format!("no tensor (ONNX Runtime's kind of value {number})");
-            Err(ExecutorError::UnsupportedValue { kind, name, declared })
+            Err(RuntimeError::UnsupportedValue { kind, name, declared })
         }
         Some((code, dims)) => match DType::from_onnx(code) {
             Ok(dtype) => Ok(ValueSpec { name, dtype, dims }),
             Err(_) => {
                 let declared = format!("a tensor of ONNX Runtime's element type {code}");
-                Err(ExecutorError::UnsupportedValue { kind, name, declared })
+                Err(RuntimeError::UnsupportedValue { kind, name, declared })
             }
         },
     };
     declared.into_iter().map(value).collect()
 }
 
-fn names(values: &[ValueSpec]) -> Result<Vec<CString>, ExecutorError> {
+fn names(values: &[ValueSpec]) -> Result<Vec<CString>, RuntimeError> {
     let name = |value: &ValueSpec| {
         let reason = || format!("the name {:?} holds a NUL", value.name);
-        CString::new(value.name.as_str()).map_err(|_| ExecutorError::BadModel { reason: reason() })
+        CString::new(value.name.as_str()).map_err(|_| RuntimeError::BadModel { reason: reason() })
     };
     values.iter().map(name).collect()
 }
