@@ -8,8 +8,8 @@ mod lease;
 mod record;
 mod segment;
 mod table;
-mod told;
 mod wait;
+mod wire_error;
 
 pub use counters::{Counter, CounterPage};
 pub use lanes::{Answer, ClientLane, ExecutorLane, Failure, LaneError, Lanes, LanesError, Wake};
