@@ -58,7 +58,7 @@ fn check(folder: &Path) -> usize {
     for step in &steps {
         let value = |role: Role, index: usize| {
             let (_, path) = &reader::tensors(&step.path, role).unwrap()[index];
-            load_tensor(path).unwrap().into_buf().unwrap()
+            load_tensor(path).unwrap().view().to_owned()
         };
         for role in [Role::Input, Role::Reference, Role::Actual] {
             for (_, path) in reader::tensors(&step.path, role).unwrap() {

@@ -1,4 +1,4 @@
-//! The order of nodes, who produces what, and parts of a graph.
+//! The order of nodes, who produces what, and what they need.
 
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, HashSet};
 
@@ -7,6 +7,7 @@ use std::cmp::Reverse;
 use super::OnnxError;
 use super::proto::{GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, tensor_shape_proto, type_proto};
 use super::proto::{TensorShapeProto, tensor_shape_proto::Dimension};
+use super::walk::bodies;
 use crate::tensor::TensorDesc;
 
 /// Nodes of the main graph, subgraphs and functions not counted.
@@ -104,84 +105,6 @@ pub fn expose_intermediates<S: AsRef<str>>(model: &mut ModelProto, names: &[S]) 
     Ok(appended)
 }
 
-/// The model that computes `outputs` from `inputs`: the nodes between them in topological order, with the initializers,
-/// opsets and functions they need. An input that was an initializer becomes an input. Types of the new inputs and
-/// outputs come from the model where it tells them; a runtime needs those of inputs (see [`value_info`]).
-/// Errors: [`OnnxError::NoGraph`], those of [`order`], [`OnnxError::Undefined`] when an output is unknown or needs a
-/// graph input that is not among `inputs`.
-pub fn cut<S: AsRef<str>>(model: &ModelProto, inputs: &[S], outputs: &[S]) -> Result<ModelProto, OnnxError> {
-    let graph = model.graph.as_ref().ok_or(OnnxError::NoGraph)?;
-    let order = order(graph)?;
-    let producers = producers(graph)?;
-    let names = |names: &[S]| names.iter().map(|name| name.as_ref().to_owned()).collect::<Vec<_>>();
-    let (inputs, outputs) = (names(inputs), names(outputs));
-    let stops: HashSet<&str> = inputs.iter().map(String::as_str).collect();
-    let constants = constants(graph);
-
-    let mut kept = BTreeSet::new();
-    let mut needed = BTreeSet::new();
-    let mut to_visit: Vec<(String, &str)> =
-        outputs.iter().map(|name| ("the new output".to_owned(), name.as_str())).collect();
-    while let Some((user, value)) = to_visit.pop() {
-        if stops.contains(value) || !needed.insert(value) || constants.contains(value) {
-            continue;
-        }
-        let Some(&at) = producers.get(value) else {
-            return Err(OnnxError::Undefined { user, value: value.to_owned() });
-        };
-        if kept.insert(at) {
-            let node = &graph.node[at];
-            to_visit.extend(uses(node).into_iter().map(|value| (describe(at, node), value)));
-        }
-    }
-
-    let types = types(graph);
-    let info = |name: &String| match types.get(name.as_str()) {
-        Some(info) => (*info).clone(),
-        None => ValueInfoProto { name: Some(name.clone()), ..Default::default() },
-    };
-    let wanted = |name: &str| needed.contains(name) && !stops.contains(name);
-    let graph = GraphProto {
-        name: graph.name.clone(),
-        node: order.into_iter().filter(|at| kept.contains(at)).map(|at| graph.node[at].clone()).collect(),
-        initializer: graph.initializer.iter().filter(|tensor| wanted(tensor.name())).cloned().collect(),
-        sparse_initializer: graph.sparse_initializer.iter().filter(|s| wanted(sparse_name(s))).cloned().collect(),
-        input: inputs.iter().map(info).collect(),
-        output: outputs.iter().map(info).collect(),
-        value_info: graph.value_info.iter().filter(|info| wanted(info.name())).cloned().collect(),
-        ..GraphProto::default()
-    };
-    Ok(ModelProto { graph: Some(graph), training_info: Vec::new(), ..shell(model) })
-}
-
-/// What `value` is computed from, sorted: the nearest values before it that are among `named` or are inputs of the graph
-/// without an initializer. Cutting there gives the nodes behind `value` alone (see [`cut`]). Errors:
-/// [`OnnxError::Duplicate`], [`OnnxError::Undefined`] when nothing gives a value on the way.
-pub fn read_by(graph: &GraphProto, value: &str, named: &HashSet<&str>) -> Result<Vec<String>, OnnxError> {
-    let producers = producers(graph)?;
-    let constants = constants(graph);
-    let inputs: HashSet<&str> = graph.input.iter().map(ValueInfoProto::name).collect();
-    let mut found = BTreeSet::new();
-    let mut seen = HashSet::from([value]);
-    let mut to_visit = vec![("the value to cut at".to_owned(), value)];
-    while let Some((user, at)) = to_visit.pop() {
-        if constants.contains(at) {
-            continue;
-        }
-        if inputs.contains(at) || (at != value && named.contains(at)) {
-            found.insert(at);
-            continue;
-        }
-        let Some(&index) = producers.get(at) else {
-            return Err(OnnxError::Undefined { user, value: at.to_owned() });
-        };
-        let node = &graph.node[index];
-        let reads = uses(node).into_iter().filter(|name| seen.insert(name));
-        to_visit.extend(reads.map(|name| (describe(index, node), name)));
-    }
-    Ok(found.into_iter().map(str::to_owned).collect())
-}
-
 /// The model without its graph, so that cutting a large one copies little.
 pub(super) fn shell(model: &ModelProto) -> ModelProto {
     ModelProto {
@@ -216,7 +139,7 @@ pub(super) fn sparse_name(sparse: &super::proto::SparseTensorProto) -> &str {
     sparse.values.as_ref().map_or("", |values| values.name())
 }
 
-fn constants(graph: &GraphProto) -> HashSet<&str> {
+pub(super) fn constants(graph: &GraphProto) -> HashSet<&str> {
     let dense = graph.initializer.iter().map(|tensor| tensor.name());
     dense.chain(graph.sparse_initializer.iter().map(sparse_name)).collect()
 }
@@ -234,12 +157,10 @@ pub(super) fn outputs(node: &NodeProto) -> impl Iterator<Item = &str> {
 /// Names of the values that a node needs, once each: its inputs, and what its subgraphs take from outside.
 pub(super) fn uses(node: &NodeProto) -> BTreeSet<&str> {
     let mut names: BTreeSet<&str> = node.input.iter().map(String::as_str).filter(|name| !name.is_empty()).collect();
-    for attribute in &node.attribute {
-        for graph in attribute.g.iter().chain(&attribute.graphs) {
-            let inside: HashSet<&str> = given(graph).into_iter().chain(graph.node.iter().flat_map(outputs)).collect();
-            let used = graph.node.iter().flat_map(uses).chain(graph.output.iter().map(ValueInfoProto::name));
-            names.extend(used.filter(|name| !inside.contains(name)));
-        }
+    for body in bodies(node) {
+        let inside: HashSet<&str> = given(body).into_iter().chain(body.node.iter().flat_map(outputs)).collect();
+        let used = body.node.iter().flat_map(uses).chain(body.output.iter().map(ValueInfoProto::name));
+        names.extend(used.filter(|name| !inside.contains(name)));
     }
     names
 }
@@ -250,7 +171,7 @@ pub(super) fn describe(at: usize, node: &NodeProto) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::onnx::proto::{AttributeProto, TensorProto};
     use crate::tensor::DType;
@@ -265,7 +186,7 @@ mod tests {
         value_info(name, &TensorDesc::new(DType::F32, [2]).unwrap())
     }
 
-    fn chain() -> ModelProto {
+    pub(in crate::onnx) fn chain() -> ModelProto {
         let graph = GraphProto {
             name: Some("g".into()),
             input: vec![info("x")],
@@ -286,27 +207,8 @@ mod tests {
         ModelProto { graph: Some(graph), ..Default::default() }
     }
 
-    fn names(infos: &[ValueInfoProto]) -> Vec<&str> {
+    pub(in crate::onnx) fn names(infos: &[ValueInfoProto]) -> Vec<&str> {
         infos.iter().map(ValueInfoProto::name).collect()
-    }
-
-    #[test]
-    fn a_value_is_read_from_the_nearest_named_ones() {
-        let graph = GraphProto {
-            node: vec![
-                node("Neg", &["x"], &["a"]),
-                node("Mul", &["a", "w"], &["hidden"]),
-                node("Add", &["hidden", "x"], &["b"]),
-            ],
-            input: vec![info("x"), info("unused")],
-            initializer: vec![TensorProto { name: Some("w".into()), ..Default::default() }],
-            ..Default::default()
-        };
-        let named = HashSet::from(["a", "b"]);
-        assert_eq!(read_by(&graph, "b", &named).unwrap(), ["a", "x"]);
-        assert_eq!(read_by(&graph, "a", &named).unwrap(), ["x"]);
-        assert_eq!(read_by(&graph, "hidden", &named).unwrap(), ["a"]);
-        assert!(matches!(read_by(&graph, "c", &named), Err(OnnxError::Undefined { .. })));
     }
 
     #[test]
@@ -364,20 +266,6 @@ mod tests {
         let before = model.clone();
         assert!(matches!(expose_intermediates(&mut model, &["x"]), Err(OnnxError::Undefined { .. })));
         assert_eq!(model, before);
-    }
-
-    #[test]
-    fn cutting_keeps_what_lies_between() {
-        let part = cut(&chain(), &["a", "x"], &["c"]).unwrap().graph.unwrap();
-        assert_eq!(part.node.iter().map(NodeProto::op_type).collect::<Vec<_>>(), ["Relu", "Add"]);
-        assert_eq!((names(&part.input), names(&part.output)), (vec!["a", "x"], vec!["c"]));
-        assert!(part.input[0].r#type.is_some() && part.initializer.is_empty());
-        let part = cut(&chain(), &["x"], &["d"]).unwrap().graph.unwrap();
-        assert_eq!(part.initializer.iter().map(|tensor| tensor.name()).collect::<Vec<_>>(), ["w"]);
-        let text = cut(&chain(), &["a"], &["c"]).unwrap_err().to_string();
-        assert!(text.contains("node 2 (Add \"c\") needs value \"x\""), "{text}");
-        assert!(cut(&chain(), &["x"], &["nothing"]).is_err());
-        assert!(matches!(cut(&ModelProto::default(), &["x"], &["y"]), Err(OnnxError::NoGraph)));
     }
 
     proptest! {

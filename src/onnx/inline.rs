@@ -5,8 +5,8 @@ use std::collections::{BTreeSet, HashMap};
 use prost::Message as _;
 
 use super::OnnxError;
-use super::graph::outputs;
 use super::proto::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
+use super::walk;
 
 /// A model may not grow past this many nodes, nor by more calls: functions that call functions grow exponentially.
 const MAX_NODES: usize = 1_000_000;
@@ -77,11 +77,7 @@ impl Inliner<'_> {
             if self.n_nodes > MAX_NODES {
                 return Err(fail(&key, &format!("the model grows past {MAX_NODES} nodes; keep its functions")));
             }
-            for attribute in &mut node.attribute {
-                for body in attribute.g.iter_mut().chain(&mut attribute.graphs) {
-                    self.body(body, &key, stack)?;
-                }
-            }
+            walk::bodies_mut(&mut node).try_for_each(|body| self.body(body, &key, stack))?;
             result.push(node);
         }
         Ok(result)
@@ -226,15 +222,10 @@ impl Scope<'_> {
 
 /// Bytes that a node's references to attributes stand for, those inside its bodies included.
 fn referred_bytes(node: &NodeProto, given: &HashMap<&str, usize>) -> usize {
-    let of = |attribute: &AttributeProto| match attribute.ref_attr_name() {
-        "" => {
-            let bodies = attribute.g.iter().chain(&attribute.graphs);
-            let nodes = bodies.flat_map(|body| &body.node).map(|node| referred_bytes(node, given));
-            nodes.fold(0, usize::saturating_add)
-        }
-        name => given.get(name).copied().unwrap_or(0),
-    };
-    node.attribute.iter().map(of).fold(0, usize::saturating_add)
+    let inside = walk::graphs(walk::bodies(node)).flat_map(|body| &body.node);
+    let attributes = inside.chain([node]).flat_map(|node| &node.attribute);
+    let referred = attributes.map(AttributeProto::ref_attr_name).filter(|name| !name.is_empty());
+    referred.filter_map(|name| given.get(name)).fold(0, |sum, &n_bytes| sum.saturating_add(n_bytes))
 }
 
 fn key_of_call(node: &NodeProto) -> Key {
@@ -255,17 +246,7 @@ fn fail(key: &Key, reason: &str) -> OnnxError {
 
 /// A prefix that no value, node or initializer of the graph starts with.
 fn free_prefix(graph: &GraphProto) -> String {
-    fn collect<'a>(graph: &'a GraphProto, names: &mut BTreeSet<&'a str>) {
-        names.extend(graph.input.iter().chain(&graph.output).map(|info| info.name()));
-        names.extend(graph.initializer.iter().map(|tensor| tensor.name()));
-        for node in &graph.node {
-            names.extend(outputs(node).chain(node.input.iter().map(String::as_str)).chain([node.name()]));
-            let attributes = node.attribute.iter();
-            attributes.flat_map(|a| a.g.iter().chain(&a.graphs)).for_each(|graph| collect(graph, names));
-        }
-    }
-    let mut names = BTreeSet::new();
-    collect(graph, &mut names);
+    let names = walk::names(graph);
     let mut prefix = "fn".to_owned();
     while names.iter().any(|name| name.starts_with(&prefix)) {
         prefix.push('_');

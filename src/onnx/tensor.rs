@@ -6,8 +6,8 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::proto::{TensorProto, tensor_proto::DataLocation};
-use super::{OnnxError, io};
-use crate::tensor::{BadTensor, DType, Shape, SharedTensor, TensorBuf, TensorDesc, TensorView};
+use super::{OnnxError, load};
+use crate::tensor::{DType, Shape, SharedTensor, TensorDesc, TensorView};
 
 /// A TensorProto's name, description and elements. The elements share memory with the message when they stand in its
 /// `raw_data`.
@@ -50,11 +50,6 @@ impl NamedTensor {
     pub fn view(&self) -> TensorView<'_> {
         TensorView::new(self.desc.dtype, &self.desc.shape, &self.bytes).expect("from_proto checked the length")
     }
-
-    /// Owned. Copies the elements unless nothing else holds them.
-    pub fn into_buf(self) -> Result<TensorBuf, BadTensor> {
-        TensorBuf::new(self.desc, self.bytes.into())
-    }
 }
 
 /// The tensor as a message: name, dims, dtype and `raw_data` (one copy of the elements).
@@ -85,10 +80,10 @@ fn described(name: &str, dtype: DType, shape: &Shape) -> TensorProto {
 
 /// A tensor from a `.pb` file. Errors: [`OnnxError::Io`], [`OnnxError::Decode`], [`OnnxError::Tensor`].
 pub fn load_tensor(path: &Path) -> Result<NamedTensor, OnnxError> {
-    let bytes = io::read(path)?;
+    let bytes = load::read(path)?;
     let n_bytes = bytes.len();
     let proto = TensorProto::decode(bytes).map_err(|source| OnnxError::Decode {
-        path: Some(path.to_owned()),
+        place: path.display().to_string(),
         expected: "TensorProto",
         n_bytes,
         source,
@@ -217,7 +212,7 @@ mod tests {
             prop_assert_eq!(&TensorProto::decode(&encoded[..]).unwrap(), &proto);
             let read = NamedTensor::from_proto(&proto).unwrap();
             prop_assert_eq!(&read.name, &name);
-            prop_assert_eq!(read.into_buf().unwrap(), view.to_owned());
+            prop_assert_eq!(read.view().to_owned(), view.to_owned());
         }
 
         #[test]

@@ -2,15 +2,18 @@
 
 use super::elements::{Element, TYPE_ATTRIBUTES, of_type};
 use crate::onnx::proto::{GraphProto, ModelProto, NodeProto};
+use crate::onnx::walk::{bodies, graphs};
 use crate::tensor::DType;
 
 /// False: nothing in the model can be `dtype`. Computed types are not followed; true is the safe answer.
 pub fn mentions(model: &ModelProto, dtype: DType) -> bool {
     let element = dtype.onnx_code();
-    let mut in_functions = model.functions.iter().flat_map(|function| &function.node);
-    in_functions.any(|node| of_node(node, element)) || model.graph.iter().any(|graph| of_graph(graph, element))
+    let of_functions = || model.functions.iter().flat_map(|function| &function.node);
+    of_functions().any(|node| of_node(node, element))
+        || graphs(model.graph.iter().chain(of_functions().flat_map(bodies))).any(|graph| of_graph(graph, element))
 }
 
+/// Its bodies left aside.
 fn of_graph(graph: &GraphProto, element: Element) -> bool {
     let mut infos = graph.input.iter().chain(&graph.value_info).chain(&graph.output);
     let sparse = graph.sparse_initializer.iter().filter_map(|sparse| sparse.values.as_ref());
@@ -19,6 +22,7 @@ fn of_graph(graph: &GraphProto, element: Element) -> bool {
         || graph.node.iter().any(|node| of_node(node, element))
 }
 
+/// Its bodies left aside.
 fn of_node(node: &NodeProto, element: Element) -> bool {
     let types = |name: &str| name == "to" || TYPE_ATTRIBUTES.contains(&name);
     node.attribute.iter().any(|attribute| {
@@ -26,6 +30,5 @@ fn of_node(node: &NodeProto, element: Element) -> bool {
         let mut tensors = attribute.t.iter().chain(sparse);
         (attribute.i == Some(element.into()) && types(attribute.name()))
             || tensors.any(|tensor| tensor.data_type == Some(element))
-            || attribute.g.iter().chain(&attribute.graphs).any(|graph| of_graph(graph, element))
     })
 }

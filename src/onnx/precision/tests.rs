@@ -1,5 +1,8 @@
+use super::elements::BFLOAT16;
 use super::*;
-use crate::onnx::proto::{FunctionProto, TensorProto};
+use crate::onnx::proto::{
+    AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto,
+};
 use crate::onnx::value_info;
 use crate::tensor::{DType, TensorDesc};
 

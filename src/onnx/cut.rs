@@ -1,9 +1,9 @@
-//! Small models out of a large one: one node's, or those of many in a row.
+//! Models cut out of a model: between given values, one node's, or those of many in a row.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::OnnxError;
-use super::graph::{describe, order, outputs, producers, shell, sparse_name, uses, value_info};
+use super::graph::{constants, describe, order, outputs, producers, shell, sparse_name, types, uses, value_info};
 use super::proto::{GraphProto, ModelProto, NodeProto, ValueInfoProto};
 use crate::base::ids::ValueName;
 use crate::tensor::TensorDesc;
@@ -34,6 +34,13 @@ enum Initializer {
     Sparse(usize),
 }
 
+/// Where a value comes from.
+enum Source {
+    Node(usize),
+    Initializer(Initializer),
+    Feed,
+}
+
 /// A piece of a model, a model itself.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Piece {
@@ -47,13 +54,72 @@ pub struct Piece {
     pub named_values: Vec<ValueName>,
 }
 
+/// Where a walk back from the outputs ends.
+struct Ends<'a> {
+    /// What it starts from, in errors.
+    start: &'static str,
+    /// Not beyond these values; nor beyond the model's inputs.
+    stops: &'a dyn Fn(&str) -> bool,
+    /// It may end at these.
+    fed: &'a dyn Fn(&str) -> bool,
+    /// What is said where it ends at another: who reads which value.
+    missing: fn(String, String) -> OnnxError,
+}
+
 /// What a walk back from the outputs met.
 #[derive(Default)]
 struct Met<'a> {
+    /// By their places.
     nodes: BTreeSet<(usize, usize)>,
     initializers: BTreeSet<Initializer>,
-    /// By place and name.
-    feeds: BTreeMap<(usize, usize, &'a str), &'a TensorDesc>,
+    /// Where it ended, by place.
+    feeds: BTreeSet<(usize, usize, &'a str)>,
+    /// What nodes and initializers give.
+    inside: HashSet<&'a str>,
+}
+
+/// The model that computes `outputs` from `inputs`: the nodes between them in topological order, with the initializers,
+/// opsets and functions they need. An input that was an initializer becomes an input. Types of the new inputs and
+/// outputs come from the model where it tells them; a runtime needs those of inputs (see [`value_info`]).
+/// Errors: [`OnnxError::NoGraph`], those of [`order`], [`OnnxError::Undefined`] when an output is unknown or needs a
+/// graph input that is not among `inputs`.
+pub fn cut<S: AsRef<str>>(model: &ModelProto, inputs: &[S], outputs: &[S]) -> Result<ModelProto, OnnxError> {
+    let isolator = Isolator::new(model.clone(), &[])?;
+    let inputs: Vec<&str> = inputs.iter().map(AsRef::as_ref).collect();
+    let outputs: Vec<&str> = outputs.iter().map(AsRef::as_ref).collect();
+    let stops: HashSet<&str> = inputs.iter().copied().collect();
+    let given = |name: &str| stops.contains(name);
+    let missing = |user, value| OnnxError::Undefined { user, value };
+    let met = isolator.walk(&outputs, &Ends { start: "the new output", stops: &given, fed: &given, missing })?;
+    let types = types(&isolator.graph);
+    let info = |name: &&str| types.get(name).map_or_else(|| untyped(name), |&info| info.clone());
+    let declared = isolator.graph.value_info.iter().filter(|info| met.inside.contains(info.name()));
+    let frame = GraphProto {
+        input: inputs.iter().map(info).collect(),
+        output: outputs.iter().map(info).collect(),
+        value_info: declared.cloned().collect(),
+        ..GraphProto::default()
+    };
+    Ok(isolator.model(&met, frame))
+}
+
+/// What `value` is computed from, sorted: the nearest values before it that are among `named` or are inputs of the graph
+/// without an initializer. Cutting there gives the nodes behind `value` alone (see [`cut`]). Errors: those of [`order`],
+/// [`OnnxError::Undefined`] when there is no such value.
+pub fn read_by(graph: &GraphProto, value: &str, named: &HashSet<&str>) -> Result<Vec<String>, OnnxError> {
+    let isolator = Isolator::new(ModelProto { graph: Some(graph.clone()), ..ModelProto::default() }, &[])?;
+    let stops = |name: &str| name != value && named.contains(name) && !isolator.initializers.contains_key(name);
+    let missing = |user, value| OnnxError::Undefined { user, value };
+    let ends = Ends { start: "the value to cut at", stops: &stops, fed: &|_| true, missing };
+    let met = isolator.walk(&[value], &ends)?;
+    let mut found: Vec<String> = met.feeds.iter().map(|&(_, _, name)| name.to_owned()).collect();
+    found.sort();
+    Ok(found)
+}
+
+/// By name only: runtimes infer the type.
+fn untyped(name: &str) -> ValueInfoProto {
+    ValueInfoProto { name: Some(name.to_owned()), ..ValueInfoProto::default() }
 }
 
 impl Isolator {
@@ -121,78 +187,76 @@ impl Isolator {
         feeds: &Feeds<'_>,
         stops: impl Fn(&str) -> bool,
     ) -> Result<Piece, OnnxError> {
-        let met = self.walk(wanted, feeds, stops)?;
-        let nodes = || met.nodes.iter().map(|&(_, at)| &self.graph.node[at]);
+        let missing = |user, value| OnnxError::NoFeed { user, value };
+        let fed = |name: &str| feeds.contains_key(name);
+        let met = self.walk(wanted, &Ends { start: "the new output", stops: &stops, fed: &fed, missing })?;
         // Untyped, a value whose shape the runtime cannot infer is told apart from a scalar by nobody.
-        let output = |&name: &&str| match results.get(name) {
-            Some(desc) => value_info(name, desc),
-            None => ValueInfoProto { name: Some(name.to_owned()), ..Default::default() },
-        };
-        let mut graph = GraphProto {
-            name: self.graph.name.clone(),
-            node: nodes().cloned().collect(),
-            input: met.feeds.iter().map(|(&(_, _, name), desc)| value_info(name, desc)).collect(),
+        let output = |&name: &&str| results.get(name).map_or_else(|| untyped(name), |desc| value_info(name, desc));
+        let inputs: Vec<&str> = met.feeds.iter().map(|&(_, _, name)| name).collect();
+        let frame = GraphProto {
+            input: inputs.iter().filter_map(|&name| Some(value_info(name, feeds.get(name)?))).collect(),
             output: wanted.iter().map(output).collect(),
             ..GraphProto::default()
         };
+        let produced = met.nodes.iter().flat_map(|&(_, at)| &self.graph.node[at].output);
+        Ok(Piece {
+            model: self.model(&met, frame),
+            named_values: produced.filter(|&name| self.named.contains(name)).cloned().collect(),
+            inputs: inputs.into_iter().map(str::to_owned).collect(),
+            outputs: wanted.iter().map(|&name| name.to_owned()).collect(),
+        })
+    }
+
+    /// The model of what a walk met. frame: its inputs and outputs, and what is known of other values.
+    fn model(&self, met: &Met<'_>, frame: GraphProto) -> ModelProto {
+        let node = met.nodes.iter().map(|&(_, at)| self.graph.node[at].clone()).collect();
+        let mut graph = GraphProto { name: self.graph.name.clone(), node, ..frame };
         for &initializer in &met.initializers {
             match initializer {
                 Initializer::Dense(at) => graph.initializer.push(self.graph.initializer[at].clone()),
                 Initializer::Sparse(at) => graph.sparse_initializer.push(self.graph.sparse_initializer[at].clone()),
             }
         }
-        let produced = nodes().flat_map(|node| &node.output);
-        Ok(Piece {
-            named_values: produced.filter(|&name| self.named.contains(name)).cloned().collect(),
-            inputs: met.feeds.keys().map(|&(_, _, name)| name.to_owned()).collect(),
-            outputs: wanted.iter().map(|&name| name.to_owned()).collect(),
-            model: ModelProto { graph: Some(graph), ..self.shell.clone() },
-        })
+        ModelProto { graph: Some(graph), ..self.shell.clone() }
     }
 
-    fn walk<'a>(
-        &'a self,
-        wanted: &[&'a str],
-        feeds: &Feeds<'a>,
-        stops: impl Fn(&str) -> bool,
-    ) -> Result<Met<'a>, OnnxError> {
+    fn walk<'a>(&'a self, wanted: &[&'a str], ends: &Ends<'_>) -> Result<Met<'a>, OnnxError> {
+        let user =
+            |user: Option<usize>| user.map_or_else(|| ends.start.to_owned(), |at| describe(at, &self.graph.node[at]));
         let mut met = Met::default();
         let mut seen = HashSet::new();
         let mut to_visit: Vec<(Option<usize>, &'a str)> = wanted.iter().map(|&name| (None, name)).collect();
-        while let Some((user, value)) = to_visit.pop() {
+        while let Some((reader, value)) = to_visit.pop() {
             if !seen.insert(value) {
                 continue;
             }
-            if stops(value) {
-                self.feed(&mut met, user, value, feeds)?;
-            } else if let Some(&at) = self.producers.get(value) {
-                if met.nodes.insert((self.places[at], at)) {
-                    to_visit.extend(uses(&self.graph.node[at]).into_iter().map(|value| (Some(at), value)));
+            let source = if (ends.stops)(value) { Some(Source::Feed) } else { self.source(value) };
+            match source {
+                Some(Source::Node(at)) => {
+                    met.inside.insert(value);
+                    if met.nodes.insert((self.places[at], at)) {
+                        to_visit.extend(uses(&self.graph.node[at]).into_iter().map(|value| (Some(at), value)));
+                    }
                 }
-            } else if let Some(&initializer) = self.initializers.get(value) {
-                met.initializers.insert(initializer);
-            } else if self.inputs.contains_key(value) {
-                self.feed(&mut met, user, value, feeds)?;
-            } else {
-                return Err(OnnxError::Undefined { user: self.user(user), value: value.to_owned() });
+                Some(Source::Initializer(initializer)) => {
+                    met.inside.insert(value);
+                    met.initializers.insert(initializer);
+                }
+                Some(Source::Feed) if (ends.fed)(value) => {
+                    let (place, output) = self.place(value);
+                    met.feeds.insert((place, output, value));
+                }
+                Some(Source::Feed) => return Err((ends.missing)(user(reader), value.to_owned())),
+                None => return Err(OnnxError::Undefined { user: user(reader), value: value.to_owned() }),
             }
         }
         Ok(met)
     }
 
-    fn feed<'a>(
-        &self,
-        met: &mut Met<'a>,
-        user: Option<usize>,
-        value: &'a str,
-        feeds: &Feeds<'a>,
-    ) -> Result<(), OnnxError> {
-        let Some(&desc) = feeds.get(value) else {
-            return Err(OnnxError::NoFeed { user: self.user(user), value: value.to_owned() });
-        };
-        let (place, output) = self.place(value);
-        met.feeds.insert((place, output, value), desc);
-        Ok(())
+    fn source(&self, value: &str) -> Option<Source> {
+        let node = self.producers.get(value).map(|&at| Source::Node(at));
+        let initializer = || self.initializers.get(value).map(|&initializer| Source::Initializer(initializer));
+        node.or_else(initializer).or_else(|| self.inputs.contains_key(value).then_some(Source::Feed))
     }
 
     /// Position among all that a piece may read: inputs, then what nodes give, then initializers.
@@ -206,18 +270,13 @@ impl Isolator {
             (None, None) => (usize::MAX, 0),
         }
     }
-
-    fn user(&self, user: Option<usize>) -> String {
-        user.map_or_else(|| "the new output".to_owned(), |at| describe(at, &self.graph.node[at]))
-    }
 }
 
 /// Initializers, and what nodes compute from nothing else. order: of the nodes, topological.
 fn fixed(graph: &GraphProto, order: &[usize]) -> HashSet<String> {
     let inputs: HashSet<&str> = graph.input.iter().map(ValueInfoProto::name).collect();
-    let dense = graph.initializer.iter().map(|tensor| tensor.name());
-    let initializers = dense.chain(graph.sparse_initializer.iter().map(sparse_name));
-    let mut fixed: HashSet<String> = initializers.filter(|name| !inputs.contains(name)).map(str::to_owned).collect();
+    let initializers = constants(graph).into_iter().filter(|name| !inputs.contains(name));
+    let mut fixed: HashSet<String> = initializers.map(str::to_owned).collect();
     for &at in order {
         let node = &graph.node[at];
         if uses(node).iter().all(|&value| fixed.contains(value)) {
@@ -230,6 +289,7 @@ fn fixed(graph: &GraphProto, order: &[usize]) -> HashSet<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::onnx::graph::tests::{chain, names};
     use crate::onnx::proto::{AttributeProto, OperatorSetIdProto, TensorProto};
     use crate::tensor::DType;
     use proptest::prelude::*;
@@ -245,6 +305,10 @@ mod tests {
 
     fn info(name: &str) -> ValueInfoProto {
         ValueInfoProto { name: Some(name.into()), ..Default::default() }
+    }
+
+    fn typed(name: &str) -> ValueInfoProto {
+        value_info(name, &TensorDesc::new(DType::F32, [2]).unwrap())
     }
 
     fn constant(name: &str) -> TensorProto {
@@ -366,6 +430,39 @@ mod tests {
         let text = isolator.segment(&["nothing"], &feeds, &feeds).unwrap_err().to_string();
         assert!(text.contains("the new output needs value \"nothing\""), "{text}");
         assert!(matches!(Isolator::new(ModelProto::default(), &[]), Err(OnnxError::NoGraph)));
+    }
+
+    #[test]
+    fn a_value_is_read_from_the_nearest_named_ones() {
+        let graph = GraphProto {
+            node: vec![
+                node("Neg", &["x"], &["a"]),
+                node("Mul", &["a", "w"], &["hidden"]),
+                node("Add", &["hidden", "x"], &["b"]),
+            ],
+            input: vec![typed("x"), typed("unused")],
+            initializer: vec![TensorProto { name: Some("w".into()), ..Default::default() }],
+            ..Default::default()
+        };
+        let named = HashSet::from(["a", "b"]);
+        assert_eq!(read_by(&graph, "b", &named).unwrap(), ["a", "x"]);
+        assert_eq!(read_by(&graph, "a", &named).unwrap(), ["x"]);
+        assert_eq!(read_by(&graph, "hidden", &named).unwrap(), ["a"]);
+        assert!(matches!(read_by(&graph, "c", &named), Err(OnnxError::Undefined { .. })));
+    }
+
+    #[test]
+    fn cutting_keeps_what_lies_between() {
+        let part = cut(&chain(), &["a", "x"], &["c"]).unwrap().graph.unwrap();
+        assert_eq!(part.node.iter().map(NodeProto::op_type).collect::<Vec<_>>(), ["Relu", "Add"]);
+        assert_eq!((names(&part.input), names(&part.output)), (vec!["a", "x"], vec!["c"]));
+        assert!(part.input[0].r#type.is_some() && part.initializer.is_empty());
+        let part = cut(&chain(), &["x"], &["d"]).unwrap().graph.unwrap();
+        assert_eq!(part.initializer.iter().map(|tensor| tensor.name()).collect::<Vec<_>>(), ["w"]);
+        let text = cut(&chain(), &["a"], &["c"]).unwrap_err().to_string();
+        assert!(text.contains("node 2 (Add \"c\") needs value \"x\""), "{text}");
+        assert!(cut(&chain(), &["x"], &["nothing"]).is_err());
+        assert!(matches!(cut(&ModelProto::default(), &["x"], &["y"]), Err(OnnxError::NoGraph)));
     }
 
     proptest! {

@@ -1,47 +1,24 @@
-//! Models and tensors from and to files.
+//! Models from bytes and files.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
 use std::path::{Component, Path};
+use std::{fs, io};
 
 use bytes::Bytes;
-use prost::Message;
+use prost::Message as _;
 
 use super::OnnxError;
-use super::proto::{
-    GraphProto, ModelProto, NodeProto, SparseTensorProto, StringStringEntryProto, TensorProto,
-    tensor_proto::DataLocation,
-};
-use crate::base::files::write_whole;
-use crate::base::footprint::{self, Footprint};
-
-mod shapes {
-    use crate::base::footprint::{Field, Shape};
-    use crate::onnx::proto;
-    include!(concat!(env!("OUT_DIR"), "/onnx_shapes.rs"));
-}
-
-/// What protobuf's C++ and Python readers accept in one message.
-const PROTOBUF_LIMIT: usize = i32::MAX as usize;
-/// What runtimes need to map a tensor of another file straight into memory.
-const EXTERNAL_ALIGN: usize = 4096;
+use super::proto::{ModelProto, TensorProto, tensor_proto::DataLocation};
+use super::walk::tensors_mut;
 
 /// A model from bytes; tensors share them. External data stays where it is. Errors: [`OnnxError::Decode`].
 pub fn decode(bytes: Bytes) -> Result<ModelProto, OnnxError> {
-    let n_bytes = bytes.len();
-    ModelProto::decode(bytes).map_err(|source| OnnxError::Decode {
-        path: None,
-        expected: "ModelProto",
-        n_bytes,
-        source,
-    })
+    decode_from(bytes, "model".to_owned())
 }
 
-/// What decoding a model takes: beside its tensors, which share its bytes. Of bytes that are no model, what decoding takes
-/// until that is found.
-pub fn footprint(model: &[u8]) -> Footprint {
-    footprint::of(model, shapes::SHAPES, shapes::ROOT)
+fn decode_from(bytes: Bytes, place: String) -> Result<ModelProto, OnnxError> {
+    let n_bytes = bytes.len();
+    ModelProto::decode(bytes).map_err(|source| OnnxError::Decode { place, expected: "ModelProto", n_bytes, source })
 }
 
 /// A model from a file, external data included: every tensor holds its elements. Errors: [`OnnxError`].
@@ -75,55 +52,9 @@ pub fn footprint(model: &[u8]) -> Footprint {
 /// # Ok::<(), OnnxError>(())
 /// ```
 pub fn load(path: &Path) -> Result<ModelProto, OnnxError> {
-    let mut model = decode(read(path)?).map_err(|error| match error {
-        OnnxError::Decode { expected, n_bytes, source, .. } => {
-            OnnxError::Decode { path: Some(path.to_owned()), expected, n_bytes, source }
-        }
-        other => other,
-    })?;
+    let mut model = decode_from(read(path)?, path.display().to_string())?;
     read_external(&mut model, path.parent().unwrap_or(Path::new(".")))?;
     Ok(model)
-}
-
-/// Write the model to one file: whole or not at all. Errors: [`OnnxError::TooBig`], [`OnnxError::Io`].
-pub fn save(model: &ModelProto, path: &Path) -> Result<(), OnnxError> {
-    let n_bytes = model.encoded_len();
-    if n_bytes > PROTOBUF_LIMIT {
-        return Err(OnnxError::TooBig { n_bytes, limit: PROTOBUF_LIMIT });
-    }
-    write_whole(path, 0o644, &[&model.encode_to_vec()]).map_err(io_error(path, "write"))
-}
-
-/// Write the model with every tensor of at least `min_bytes` of raw data in `<path>.data` beside it, each at a multiple
-/// of 4096. Takes the model, for the tensors leave it. Errors: as [`save`].
-pub fn save_with_external(mut model: ModelProto, path: &Path, min_bytes: usize) -> Result<(), OnnxError> {
-    let file_name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let location = format!("{file_name}.data");
-    let mut pieces: Vec<Bytes> = Vec::new();
-    let mut offset = 0;
-    visit_tensors(&mut model, &mut |tensor| {
-        let big = tensor.raw_data.as_ref().is_some_and(|raw| !raw.is_empty() && raw.len() >= min_bytes);
-        if let Some(raw) = tensor.raw_data.take_if(|_| big) {
-            let entry = |key: &str, value: String| StringStringEntryProto { key: Some(key.into()), value: Some(value) };
-            tensor.external_data = vec![
-                entry("location", location.clone()),
-                entry("offset", offset.to_string()),
-                entry("length", raw.len().to_string()),
-            ];
-            tensor.data_location = Some(DataLocation::External as i32);
-            let padding = raw.len().next_multiple_of(EXTERNAL_ALIGN) - raw.len();
-            offset += raw.len() + padding;
-            pieces.push(raw);
-            pieces.push(Bytes::from(vec![0; padding]));
-        }
-        Ok(())
-    })?;
-    if !pieces.is_empty() {
-        let data = path.with_file_name(&location);
-        let pieces: Vec<&[u8]> = pieces.iter().map(AsRef::as_ref).collect();
-        write_whole(&data, 0o644, &pieces).map_err(io_error(&data, "write"))?;
-    }
-    save(&model, path)
 }
 
 /// Read the elements of every tensor that stands in another file below `folder` into its `raw_data`. A location that is
@@ -131,40 +62,38 @@ pub fn save_with_external(mut model: ModelProto, path: &Path, min_bytes: usize) 
 /// Errors: [`OnnxError::External`].
 pub fn read_external(model: &mut ModelProto, folder: &Path) -> Result<(), OnnxError> {
     let mut files: BTreeMap<String, Bytes> = BTreeMap::new();
-    visit_tensors(model, &mut |tensor| {
-        if tensor.data_location() != DataLocation::External {
-            return Ok(());
-        }
-        let entry = |key: &str| {
-            tensor.external_data.iter().find(|entry| entry.key() == key).map(|entry| entry.value().to_owned())
-        };
-        let location = entry("location").unwrap_or_default();
-        let fail =
-            |reason: String| OnnxError::External { name: tensor.name().to_owned(), location: location.clone(), reason };
-        if !files.contains_key(&location) {
-            let bytes = read_below(folder, &location).map_err(fail)?;
-            files.insert(location.clone(), bytes);
-        }
-        let file = &files[&location];
-        let number = |key: &str, default: usize| match entry(key) {
-            None => Ok(default),
-            Some(text) => text.parse::<usize>().map_err(|_| fail(format!("{key} {text:?} is no number of bytes"))),
-        };
-        let offset = number("offset", 0)?;
-        let length = number("length", file.len().saturating_sub(offset))?;
-        let end = offset.checked_add(length).filter(|&end| end <= file.len());
-        let Some(end) = end else {
-            let n_bytes = file.len();
-            return Err(fail(format!(
-                "bytes {offset} to {offset}+{length} are asked of a file of {n_bytes}; copy the whole file again"
-            )));
-        };
-        let raw = file.slice(offset..end);
-        tensor.raw_data = Some(raw);
-        tensor.external_data.clear();
-        tensor.data_location = None;
-        Ok(())
-    })
+    let external = |tensor: &&mut TensorProto| tensor.data_location() == DataLocation::External;
+    tensors_mut(model).into_iter().filter(external).try_for_each(|tensor| read_one(tensor, folder, &mut files))
+}
+
+/// files: those read so far, by location.
+fn read_one(tensor: &mut TensorProto, folder: &Path, files: &mut BTreeMap<String, Bytes>) -> Result<(), OnnxError> {
+    let entry =
+        |key: &str| tensor.external_data.iter().find(|entry| entry.key() == key).map(|entry| entry.value().to_owned());
+    let location = entry("location").unwrap_or_default();
+    let fail =
+        |reason: String| OnnxError::External { name: tensor.name().to_owned(), location: location.clone(), reason };
+    if !files.contains_key(&location) {
+        let bytes = read_below(folder, &location).map_err(fail)?;
+        files.insert(location.clone(), bytes);
+    }
+    let file = &files[&location];
+    let number = |key: &str, default: usize| match entry(key) {
+        None => Ok(default),
+        Some(text) => text.parse::<usize>().map_err(|_| fail(format!("{key} {text:?} is no number of bytes"))),
+    };
+    let offset = number("offset", 0)?;
+    let length = number("length", file.len().saturating_sub(offset))?;
+    let Some(end) = offset.checked_add(length).filter(|&end| end <= file.len()) else {
+        let n_bytes = file.len();
+        return Err(fail(format!(
+            "bytes {offset} to {offset}+{length} are asked of a file of {n_bytes}; copy the whole file again"
+        )));
+    };
+    tensor.raw_data = Some(file.slice(offset..end));
+    tensor.external_data.clear();
+    tensor.data_location = None;
+    Ok(())
 }
 
 fn read_below(folder: &Path, location: &str) -> Result<Bytes, String> {
@@ -187,53 +116,16 @@ fn read_below(folder: &Path, location: &str) -> Result<Bytes, String> {
 }
 
 pub(super) fn read(path: &Path) -> Result<Bytes, OnnxError> {
-    fs::read(path).map(Bytes::from).map_err(io_error(path, "read"))
-}
-
-fn io_error(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> OnnxError {
-    move |source| OnnxError::Io { path: path.to_owned(), action, source }
-}
-
-type Visit<'a> = dyn FnMut(&mut TensorProto) -> Result<(), OnnxError> + 'a;
-
-/// Every tensor of the model, those in attributes, subgraphs, functions and training graphs included.
-fn visit_tensors(model: &mut ModelProto, visit: &mut Visit<'_>) -> Result<(), OnnxError> {
-    for graph in model.graph.iter_mut() {
-        visit_graph(graph, visit)?;
-    }
-    for training in &mut model.training_info {
-        for graph in training.initialization.iter_mut().chain(&mut training.algorithm) {
-            visit_graph(graph, visit)?;
-        }
-    }
-    model.functions.iter_mut().flat_map(|function| &mut function.node).try_for_each(|node| visit_node(node, visit))
-}
-
-fn visit_graph(graph: &mut GraphProto, visit: &mut Visit<'_>) -> Result<(), OnnxError> {
-    graph.initializer.iter_mut().try_for_each(&mut *visit)?;
-    graph.sparse_initializer.iter_mut().try_for_each(|sparse| visit_sparse(sparse, visit))?;
-    graph.node.iter_mut().try_for_each(|node| visit_node(node, visit))
-}
-
-fn visit_sparse(sparse: &mut SparseTensorProto, visit: &mut Visit<'_>) -> Result<(), OnnxError> {
-    sparse.values.iter_mut().chain(&mut sparse.indices).try_for_each(visit)
-}
-
-fn visit_node(node: &mut NodeProto, visit: &mut Visit<'_>) -> Result<(), OnnxError> {
-    for attribute in &mut node.attribute {
-        attribute.t.iter_mut().chain(&mut attribute.tensors).try_for_each(&mut *visit)?;
-        let mut sparse = attribute.sparse_tensor.iter_mut().chain(&mut attribute.sparse_tensors);
-        sparse.try_for_each(|sparse| visit_sparse(sparse, visit))?;
-        attribute.g.iter_mut().chain(&mut attribute.graphs).try_for_each(|graph| visit_graph(graph, visit))?;
-    }
-    Ok(())
+    fs::read(path).map(Bytes::from).map_err(OnnxError::io(path, "read"))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::onnx::NamedTensor;
     use proptest::prelude::*;
+
+    use super::*;
+    use crate::onnx::proto::{GraphProto, StringStringEntryProto};
+    use crate::onnx::{NamedTensor, save};
 
     fn tensor(name: &str, raw: &[u8]) -> TensorProto {
         TensorProto {
@@ -249,15 +141,19 @@ mod tests {
         ModelProto { graph: Some(GraphProto { initializer, ..Default::default() }), ..Default::default() }
     }
 
-    fn external(pairs: &[(&str, &str)]) -> ModelProto {
+    fn entries(pairs: &[(&str, &str)]) -> Vec<StringStringEntryProto> {
         let entry =
             |&(key, value): &(&str, &str)| StringStringEntryProto { key: Some(key.into()), value: Some(value.into()) };
+        pairs.iter().map(entry).collect()
+    }
+
+    fn external(pairs: &[(&str, &str)]) -> ModelProto {
         model_of(vec![TensorProto {
             name: Some("w".into()),
             dims: vec![4],
             data_type: Some(2),
             data_location: Some(1),
-            external_data: pairs.iter().map(entry).collect(),
+            external_data: entries(pairs),
             ..Default::default()
         }])
     }
@@ -269,11 +165,18 @@ mod tests {
         let path = folder.path().join("model.onnx");
         save(&model, &path).unwrap();
         assert_eq!(load(&path).unwrap(), model);
-        save_with_external(model.clone(), &path, 100).unwrap();
+        let (mut outside, mut data) = (model.clone(), Vec::new());
+        for tensor in outside.graph.as_mut().unwrap().initializer.iter_mut().skip(1) {
+            let raw = tensor.raw_data.take().unwrap();
+            let (offset, length) = (data.len().to_string(), raw.len().to_string());
+            tensor.data_location = Some(1);
+            tensor.external_data = entries(&[("location", "data"), ("offset", &offset), ("length", &length)]);
+            data.extend(raw);
+        }
+        fs::write(folder.path().join("data"), data).unwrap();
+        save(&outside, &path).unwrap();
         assert!(fs::metadata(&path).unwrap().len() < 400);
-        assert_eq!(fs::metadata(folder.path().join("model.onnx.data")).unwrap().len(), 8192 + 12288);
         assert_eq!(load(&path).unwrap(), model);
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
     }
 
     #[test]
