@@ -8,14 +8,25 @@ use rustix::fs::{FlockOperation, flock};
 use super::error::DumpError;
 use super::layout::{RUN_SCHEMA, run_schema};
 
+/// A folder's lock, until it is dropped.
+pub(super) struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing alone would not do: a process that is being started just now has a copy of the descriptor until it is
+        // another program.
+        let _ = flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
 /// The folder, locked for whoever writes into it or removes it. Errors: [`DumpError::Busy`], [`DumpError::Io`].
-pub(super) fn hold(folder: &Path) -> Result<File, DumpError> {
+pub(super) fn hold(folder: &Path) -> Result<Lock, DumpError> {
     let held = File::open(folder).map_err(DumpError::io(folder, "open"))?;
     flock(&held, FlockOperation::NonBlockingLockExclusive).map_err(|error| match error {
         rustix::io::Errno::WOULDBLOCK => DumpError::Busy { path: folder.to_owned() },
         other => DumpError::io(folder, "lock")(other.into()),
     })?;
-    Ok(held)
+    Ok(Lock(held))
 }
 
 /// Whether a folder is a dump of ours, of whatever version.

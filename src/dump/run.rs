@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::collections::HashMap;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, mpsc};
@@ -17,7 +17,7 @@ use super::layout::{
     check_name, schema,
 };
 use super::nodes::{NodeReproduction, NodeTable, remove_nodes};
-use super::owner::{check_ours, hold};
+use super::owner::{Lock, check_ours, hold};
 use super::reader;
 use super::retention::{Removed, remove_run, unreferenced};
 use super::store::{Store, remove_if_there};
@@ -103,7 +103,7 @@ pub struct Run {
     /// (folder name, part) → first step begun.
     first: Mutex<HashMap<(String, u32), StepId>>,
     /// Its lock says that this dump is being written.
-    _lock: File,
+    _lock: Lock,
 }
 
 /// A data set being written. It stays incomplete until [`Run::finish`].

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)] // clippy knows test functions, not their helpers
 
 mod descriptor_set;
+mod dump_crash;
 mod dump_layout;
 mod golden;
 mod onnx_hostile;

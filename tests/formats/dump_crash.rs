@@ -1,9 +1,6 @@
 //! A writer that is killed, or whose disk is full, leaves whole files only.
 //!
-//! The writer is this test program itself, started again with `RUST_ORT_TEST_FOLDER` set. What is started has, until
-//! it is another program, a copy of every lock that this one holds: no test that opens a dump again stands beside it.
-
-#![allow(clippy::unwrap_used)]
+//! The writer is this test program itself, started again with `RUST_ORT_TEST_FOLDER` set.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -39,7 +36,10 @@ fn write_step(run: &Run, step: u64) {
 fn this_test(name: &str, folder: &Path) -> Vec<String> {
     let program = std::env::current_exe().unwrap().to_str().unwrap().to_owned();
     let folder = format!("{FOLDER}={}", folder.display());
-    ["env".to_owned(), folder, program].into_iter().chain([name, "--exact", "--nocapture"].map(str::to_owned)).collect()
+    ["env".to_owned(), folder, program]
+        .into_iter()
+        .chain([&format!("dump_crash::{name}"), "--exact", "--nocapture"].map(|word: &str| word.to_owned()))
+        .collect()
 }
 
 #[test]
