@@ -43,14 +43,13 @@ const ERROR_AREA_LEN: u64 = 4096;
 /// daemon maps the same segment and looks only after the executor died, for what it was doing ([`Lanes::running`]).
 ///
 /// # When not
-/// Not for whatever has an error worth more than a line, takes descriptors or is observed: that goes over a link or a
-/// socket. Not for two threads on one lane: [`ClientLane`] and [`ExecutorLane`] are used through `&mut`, and a lane is
-/// served once at a time, but nothing keeps two clients' ends apart.
+/// Not for what takes descriptors, has no preallocated outputs or is observed: that goes over a link or the socket. Not for
+/// two threads on one lane: a lane is served once at a time, but nothing keeps two of its [`ClientLane`]s apart.
 ///
 /// # What outlives what
 /// Both ends keep the mapping. A request that an executor left is not served by the next one: [`Lanes::serve`] passes over
-/// it, since its client was told. A client that gives up leaves its request: whoever serves the lane may still run it and
-/// write the outputs, so that the tensors must stay until the lane is served anew.
+/// it, since its client was told. A client that gives up leaves its request: the executor may still run it and write the
+/// outputs, so that nothing else may take the tensors' memory while that executor lives.
 ///
 /// ```
 /// use std::sync::atomic::AtomicBool;
