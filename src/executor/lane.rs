@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::failure::panicked;
 use super::tenant::{Part, Tenant};
 use crate::base::ids::PartHandle;
+use crate::base::sync::lock;
 use crate::protocol::message::WireError;
 use crate::runtime::BoundCall;
 use crate::shm::{Counter, ExecutorLane, Failure, RawRecord, Wake};
@@ -40,7 +41,7 @@ pub(super) struct Calls(Mutex<Bindings>);
 
 impl Calls {
     fn lock(&self) -> MutexGuard<'_, Bindings> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Lets go of what is bound, unless a call is being served: then the lane's thread does after it, since the

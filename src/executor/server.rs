@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::mpsc::Receiver;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use super::session_cache::{Limits, SessionCache};
 use super::tenant::{Part, Tenant};
 use super::{failure, lane};
 use crate::base::ids::SegmentId;
+use crate::base::sync::lock;
 use crate::link::message::{LinkReply, LinkRequest};
 use crate::link::socket::{LinkSender, Received};
 use crate::onnx;
@@ -150,7 +151,7 @@ impl Server {
 impl Replies {
     fn send(&self, id: u64, outcome: Result<LinkReply, WireError>) {
         let reply = outcome.unwrap_or_else(LinkReply::Failed);
-        let mut sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sender = lock(&self.sender);
         if let Err(error) = sender.send(id, &reply, None) {
             failure::end_now(&error.to_string());
         }

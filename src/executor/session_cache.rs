@@ -1,9 +1,10 @@
 //! Sessions that outlive the calls and clients they were made for.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use crate::base::sync::lock;
 use crate::onnx;
 use crate::protocol::message::{PartSpec, SessionSpec};
 use crate::runtime::{ModelOutline, Runtime, RuntimeError, Session, precision};
@@ -86,7 +87,7 @@ impl SessionCache {
     pub fn get(&self, runtime: &dyn Runtime, part: &PartSpec) -> Result<Cached, RuntimeError> {
         let key = key(part);
         let cell = self.cell(&key, part.model.len());
-        let mut slot = cell.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = lock(&cell);
         if let Some(ready) = &*slot {
             return Ok(Cached { ready: ready.clone(), built_in: None });
         }
@@ -160,7 +161,7 @@ impl SessionCache {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

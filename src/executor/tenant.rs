@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, PoisonError, RwLock};
+use std::sync::{Arc, LazyLock, RwLock};
 use std::time::Duration;
 
 use crate::base::ids::{PartHandle, SegmentId};
+use crate::base::sync::{read, write};
 use crate::protocol::message::{ErrorCode, ErrorKind, RunStats, WireError};
 use crate::runtime::{RuntimeError, Session, StopToken};
 use crate::shm::{BadSegment, Counter, CounterPage, Lease, Segment, SegmentTable, UnknownSegment};
@@ -46,29 +47,29 @@ impl Tenant {
     }
 
     pub(super) fn attach(&self, segment: Segment) -> Result<(), BadSegment> {
-        self.segments.write().unwrap_or_else(PoisonError::into_inner).attach(segment)
+        write(&self.segments).attach(segment)
     }
 
     /// Errors: a data segment maps the same file.
     pub(super) fn apart(&self, lanes: &Segment) -> Result<(), BadSegment> {
-        lanes.apart_from(self.segments.read().unwrap_or_else(PoisonError::into_inner).iter())
+        lanes.apart_from(read(&self.segments).iter())
     }
 
     pub(super) fn detach(&self, segment: SegmentId) -> Result<(), UnknownSegment> {
-        self.segments.write().unwrap_or_else(PoisonError::into_inner).detach(segment)?;
+        write(&self.segments).detach(segment)?;
         self.generation.fetch_add(1, Ordering::SeqCst);
         Ok(())
     }
 
     pub(super) fn add(&self, part: Part) -> PartHandle {
         let handle = PartHandle(self.next_handle.fetch_add(1, Ordering::Relaxed));
-        self.parts.write().unwrap_or_else(PoisonError::into_inner).insert(handle, Arc::new(part));
+        write(&self.parts).insert(handle, Arc::new(part));
         handle
     }
 
     /// Takes parts out. Errors: UnknownGraph; nothing is taken then.
     pub(super) fn release(&self, handles: &[PartHandle]) -> Result<Vec<Arc<Part>>, WireError> {
-        let mut parts = self.parts.write().unwrap_or_else(PoisonError::into_inner);
+        let mut parts = write(&self.parts);
         if let Some(&absent) = handles.iter().find(|handle| !parts.contains_key(handle)) {
             return Err(unknown(absent));
         }
@@ -79,17 +80,17 @@ impl Tenant {
 
     /// A part has this session.
     pub(super) fn uses(&self, session: &Arc<dyn Session>) -> bool {
-        let parts = self.parts.read().unwrap_or_else(PoisonError::into_inner);
+        let parts = read(&self.parts);
         parts.values().any(|part| Arc::ptr_eq(&part.session, session))
     }
 
     pub(super) fn part(&self, handle: PartHandle) -> Result<Arc<Part>, WireError> {
-        let parts = self.parts.read().unwrap_or_else(PoisonError::into_inner);
+        let parts = read(&self.parts);
         parts.get(&handle).cloned().ok_or_else(|| unknown(handle))
     }
 
     pub(super) fn lease(&self, record: &CallRecord) -> Result<Lease, WireError> {
-        let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
+        let segments = read(&self.segments);
         Ok(segments.lease(&record.inputs, &record.outputs)?)
     }
 

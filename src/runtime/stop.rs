@@ -1,7 +1,9 @@
 //! Ending the calls of a client that is gone.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError, Weak};
+use std::sync::{Mutex, Weak};
+
+use crate::base::sync::lock;
 
 /// A call that can be told to end, from any thread, also while it runs.
 pub trait Terminate: Send + Sync {
@@ -20,7 +22,7 @@ impl StopToken {
     /// Ends the calls. Returns at once; a run looks between two nodes.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::SeqCst);
-        for call in self.calls.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade) {
+        for call in lock(&self.calls).iter().filter_map(Weak::upgrade) {
             call.terminate();
         }
     }
@@ -37,7 +39,7 @@ impl StopToken {
 
     /// Adds a call.
     pub fn register(&self, call: Weak<dyn Terminate>) {
-        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut calls = lock(&self.calls);
         if calls.len() == calls.capacity() {
             // Instead of growing: most calls of the past are gone.
             calls.retain(|call| call.strong_count() > 0);

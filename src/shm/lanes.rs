@@ -2,13 +2,14 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::record::{RECORD_HEAD_LEN, RawRecord, RecordError, u32_at};
 use super::segment::{BadSegment, OutOfRange, Segment};
 use super::wait::{Doorbell, wake};
 use crate::base::ids::SegmentId;
+use crate::base::sync::lock;
 use crate::tensor::CallRecord;
 
 const MAGIC: [u8; 8] = *b"RORTLANE";
@@ -171,7 +172,7 @@ impl Lanes {
     /// died. Errors: [`LaneError`].
     pub fn serve(self: &Arc<Self>, lane: u32) -> Result<ExecutorLane, LaneError> {
         let place = self.place(lane)?;
-        if !self.served.lock().unwrap_or_else(PoisonError::into_inner).insert(lane) {
+        if !lock(&self.served).insert(lane) {
             return Err(LaneError::Open { lane });
         }
         let seen = place.word(REQUEST).load(Ordering::Acquire);
@@ -340,7 +341,7 @@ impl ExecutorLane {
 impl Drop for ExecutorLane {
     fn drop(&mut self) {
         let Place { lanes, lane, .. } = &self.place;
-        lanes.served.lock().unwrap_or_else(PoisonError::into_inner).remove(lane);
+        lock(&lanes.served).remove(lane);
     }
 }
 

@@ -5,10 +5,11 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use ort::session::builder::SessionBuilder;
 
+use crate::base::sync::lock;
 use crate::protocol::message::CustomOpLibrary;
 use crate::runtime::RuntimeError;
 
@@ -41,7 +42,7 @@ impl Libraries {
             if custom_op_library(&library.path)? != *library {
                 return Err(bad(&library.path, "it changed since the graph was compiled; compile it again"));
             }
-            let mut loaded = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut loaded = lock(&self.0);
             if loaded.get(&library.path).is_some_and(|known| known != library) {
                 let why = "it changed since this executor loaded it, and a process loads it once; run rust-ort stop, \
                            or give it another name";
