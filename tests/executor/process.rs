@@ -20,7 +20,7 @@ const LANES: SegmentId = SegmentId(1);
 
 /// Not a test: the executor process of the other tests is this binary, asked for this test alone, its link on stdin.
 #[test]
-fn the_worker_process_itself() {
+fn the_executor_process_itself() {
     if std::env::var_os(IS_WORKER).is_some() {
         let link = UnixStream::from(io::stdin().as_fd().try_clone_to_owned().unwrap());
         let code = rust_ort::executor::main(link);
@@ -45,7 +45,7 @@ impl Executor {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let hold = tempfile::tempdir().unwrap();
         let process = Command::new(std::env::current_exe().unwrap())
-            .args(["process::the_worker_process_itself", "--exact", "--nocapture"])
+            .args(["process::the_executor_process_itself", "--exact", "--nocapture"])
             .env(IS_WORKER, "1")
             .env("RUST_ORT_TEST_HOLD", hold.path().join("hold"))
             .stdin(std::os::fd::OwnedFd::from(theirs))
@@ -338,7 +338,7 @@ fn reset_ends_running_calls_and_the_next_client_finds_warm_sessions() {
 }
 
 #[test]
-fn a_killed_worker_leaves_the_record_of_what_it_was_running() {
+fn a_killed_executor_leaves_the_record_of_what_it_was_running() {
     let mut executor = Executor::ready();
     let handle = executor.prepare(&add()).unwrap().handle;
     let record = executor.add_record(handle, &[1., 2.]);
@@ -359,7 +359,7 @@ fn a_killed_worker_leaves_the_record_of_what_it_was_running() {
 }
 
 #[test]
-fn the_end_of_the_link_ends_the_worker_in_mid_call() {
+fn the_end_of_the_link_ends_the_executor_in_mid_call() {
     let mut executor = Executor::ready();
     let handle = executor.prepare(&add()).unwrap().handle;
     std::fs::write(executor.hold_file(), "").unwrap();
@@ -372,7 +372,7 @@ fn the_end_of_the_link_ends_the_worker_in_mid_call() {
 }
 
 #[test]
-fn an_idle_worker_uses_no_cpu() {
+fn an_idle_executor_uses_no_cpu() {
     let mut executor = Executor::ready();
     for lane in 1..4 {
         assert_eq!(executor.ask(LinkRequest::OpenLane { lane }), Ok(LinkReply::Done));
