@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::answer::{json_text, put};
 use super::exit::{Exit, Failure, Outcome};
-use super::{places, progress, table, verdicts};
+use super::{data_sets, progress, table, verdicts};
 use crate::compare::{Summary, TensorVerdict, Tolerance, Verdict, judge, summary};
 use crate::dump::Role;
 use crate::dump::reader::{self, Completeness, StepEntry};
@@ -57,7 +57,7 @@ struct Judged {
 }
 
 pub(super) fn run(args: &Arguments) -> Outcome {
-    let mut steps = places::steps(reader::find(&args.path)?)?;
+    let mut steps = data_sets::steps(reader::find(&args.path)?)?;
     let n_steps = steps.len();
     // Data sets that eager gave nothing for were never meant to be compared.
     steps.retain(|step| step.n_references > 0);

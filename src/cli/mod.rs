@@ -3,6 +3,7 @@
 mod answer;
 mod compare;
 mod cuda_probe;
+mod data_sets;
 mod doctor;
 mod executor;
 mod exit;
@@ -13,7 +14,6 @@ mod listing;
 mod ls;
 mod nearest;
 mod node_table;
-mod places;
 mod progress;
 mod replay;
 mod sbs;

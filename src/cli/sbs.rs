@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use super::answer::{json_text, put};
+use super::data_sets::run_parts;
 use super::exit::{Exit, Failure, Outcome};
 use super::node_table::{self, Found, Rows};
-use super::places::run_parts;
 use super::verdicts;
 use crate::dump::reader::{self, CaseEntry, PartEntry, Place};
 

@@ -252,7 +252,7 @@ fn serve_queue(daemon: &Daemon, client: &Client, queue: &Receiver<Box<Pending>>)
     }
 }
 
-/// The handler's answer. A panic costs the request alone: Internal.
+/// The request's answer. A panic costs the request alone: Internal.
 fn answer_or_panic(handle: impl FnOnce() -> Result<Reply, WireError>) -> Result<Reply, WireError> {
     catch_unwind(AssertUnwindSafe(handle)).unwrap_or_else(|_| {
         let message = "the daemon panicked in this request; run again, and please report it with the daemon's log";
@@ -335,7 +335,7 @@ mod tests {
 
     #[test]
     fn a_panic_becomes_the_answer_of_its_request() {
-        let error = answer_or_panic(|| panic!("in the handler")).unwrap_err();
+        let error = answer_or_panic(|| panic!("in a request")).unwrap_err();
         assert!(error.code == ErrorCode::Internal && error.message.contains("report"), "{error:?}");
         assert_eq!(answer_or_panic(|| Ok(Reply::Done)), Ok(Reply::Done));
     }

@@ -1,4 +1,5 @@
-//! What a peer is told of each error: the one place that gives them kinds and codes, but for those of shared memory.
+//! What a client is told of errors that come from further down and know nothing of clients. Those of shared memory
+//! (`shm/peer_errors.rs`) and of a runtime (`runtime/error.rs`) have their kinds and codes already.
 
 use crate::dump::DumpError;
 use crate::observe::call::CallError;

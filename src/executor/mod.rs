@@ -5,7 +5,7 @@ mod failure;
 mod lane;
 mod main;
 mod server;
-pub mod session_cache;
+mod session_cache;
 mod tenant;
 
 pub use main::main;

@@ -41,7 +41,7 @@ struct Loaded {
     tenant: Arc<Tenant>,
     lanes: Option<Arc<Lanes>>,
     lane_threads: Vec<LaneThread>,
-    /// Prepare and Run.
+    /// Requests that are served on threads of their own.
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -133,7 +133,7 @@ impl Server {
 
     fn hello(&mut self, library: &Path, pool: ThreadPool, fd: Option<OwnedFd>) -> Result<LinkReply, WireError> {
         if self.loaded.is_some() {
-            return Err(state("the resident is loaded already"));
+            return Err(state("the runtime is loaded already"));
         }
         let fd = fd.ok_or_else(|| state("Hello carries the counter page"))?;
         let counters = Arc::new(CounterPage::map(fd)?);
@@ -251,9 +251,7 @@ impl Resident {
             build_us: cached.built_in.map_or(0, |time| time.as_micros() as u64),
         })
     }
-}
 
-impl Resident {
     /// Ends the sessions of parts that were released, where no other part has them.
     fn release(&self, parts: Vec<Arc<Part>>, tenant: &Tenant) -> Result<LinkReply, WireError> {
         let sessions: Vec<_> = parts.iter().map(|part| Arc::clone(&part.session)).collect();

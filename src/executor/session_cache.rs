@@ -78,11 +78,6 @@ impl SessionCache {
         self.lock().entries.len()
     }
 
-    /// No session is in the cache.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// The session of a part's model, made now if it is not there. Errors: the runtime's; nothing is kept then.
     pub fn get(&self, runtime: &dyn Runtime, part: &PartSpec) -> Result<Cached, RuntimeError> {
         let key = key(part);
@@ -279,7 +274,7 @@ mod tests {
         assert!(cache.get(&fake, &part(0, &SessionSpec::default())).is_err());
         let garbage = PartSpec { model: Bytes::from_static(b"garbage"), ..part(0, &SessionSpec::default()) };
         assert!(cache.get(&fake, &garbage).is_err());
-        assert!(cache.is_empty());
+        assert!(cache.len() == 0);
     }
 
     #[test]

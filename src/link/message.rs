@@ -3,7 +3,7 @@
 //!
 //! A message is a u32 length (little-endian) and that many bytes: a `u64` id and the body. A descriptor travels with the
 //! length's first byte. A reply carries the id of its request; replies come in any order, because `Prepare`, `Widen`, `Optimize`,
-//! `Run` and `Release` are served on threads of their own. End of file means that the other side is gone.
+//! `Run`, `RunOnce` and `Release` are served on threads of their own. End of file means that the other side is gone.
 
 use std::path::PathBuf;
 

@@ -8,9 +8,6 @@ use crate::onnx::OnnxError;
 use crate::protocol::message::{ErrorCode, ErrorKind, ValueSpec, WireError};
 use crate::tensor::TensorDesc;
 
-/// What a lane's status says when nothing went wrong.
-pub const NO_ERROR_CODE: u32 = 0;
-
 /// Why a runtime could not do as asked.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum RuntimeError {

@@ -7,7 +7,7 @@ pub mod precision;
 mod stop;
 mod traits;
 
-pub use error::{NO_ERROR_CODE, RuntimeError};
+pub use error::RuntimeError;
 pub use model::{Model, ModelOutline};
 pub use stop::{StopToken, Terminate};
 use traits::check_values;

@@ -44,9 +44,6 @@ pub trait BoundCall: Send {
     /// Reads the inputs, computes, writes the outputs; no copies on the CPU. Errors: RunFailed, Stopped; outputs are then
     /// undefined.
     fn run(&mut self) -> Result<RunStats, RuntimeError>;
-
-    /// The tensors.
-    fn lease(&self) -> &Lease;
 }
 
 /// Checks that tensors are what a model declares: number, dtype, rank, and every dimension that is not symbolic.

@@ -5,11 +5,11 @@ mod counters;
 pub mod fds;
 mod lanes;
 mod lease;
+mod peer_errors;
 mod record;
 mod segment;
 mod table;
 mod wait;
-mod wire_error;
 
 pub use counters::{Counter, CounterPage};
 pub use lanes::{Answer, ClientLane, ExecutorLane, Failure, LaneError, Lanes, LanesError, Wake};

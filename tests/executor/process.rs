@@ -28,7 +28,7 @@ fn the_executor_process_itself() {
     }
 }
 
-/// A executor process and what its daemon and client hold.
+/// An executor process and what its daemon and client hold.
 struct Executor {
     process: Child,
     sender: LinkSender<LinkRequest>,

@@ -1,4 +1,4 @@
-//! What every executor must do, held against ONNX Runtime.
+//! What every runtime must do, held against ONNX Runtime.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,1 +1,2 @@
-"""Programs that show what the backend does: the main job, Llama through two exporters, the bench, the GPU check."""
+"""Programs that show what the backend does: the main job, Llama through two exporters, every node of Llama, the
+GPU check."""

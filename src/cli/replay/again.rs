@@ -86,7 +86,7 @@ pub(super) fn replay(args: &Arguments, runtime: &Runtime, target: &Target) -> Re
         model: target.model_path().file_name().unwrap_or_default().to_string_lossy().into_owned(),
         optimization: target.optimization.name(),
         ran_with: target.onnxruntime(),
-        version: runtime.executor.version().to_owned(),
+        version: runtime.onnxruntime.version().to_owned(),
         run_ms: Vec::new(),
         verdicts: Vec::new(),
         actuals: Vec::new(),

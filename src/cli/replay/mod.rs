@@ -51,7 +51,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
 
 fn json_of(runtime: &Runtime, again: &[Again], total: Summary) -> Result<String, Failure> {
     let value = json!({
-        "onnxruntime": { "version": runtime.executor.version(), "library": runtime.library },
+        "onnxruntime": { "version": runtime.onnxruntime.version(), "library": runtime.library },
         "summary": total, "data_sets": again,
     });
     Ok(json_text("replay", value)?)
@@ -59,7 +59,7 @@ fn json_of(runtime: &Runtime, again: &[Again], total: Summary) -> Result<String,
 
 fn text_of(runtime: &Runtime, again: &[Again], total: Summary) -> String {
     let width = table::width();
-    let mut text = format!("onnxruntime {} from {}\n", runtime.executor.version(), runtime.library.display());
+    let mut text = format!("onnxruntime {} from {}\n", runtime.onnxruntime.version(), runtime.library.display());
     for again in again {
         text += &table::fit(&format!("\n{}\n{}\n", again.path.display(), again.how()), table::terminal());
         if let Some(Alone { name, reference, verdict }) = &again.node {

@@ -154,7 +154,7 @@ impl<'a> Repro<'a> {
             title: format!("node {value} ({}, {}) of {part}, step {step}", of("op"), of("source")),
             expected: &cut_out.expected,
             found: "Not judged: run it.".to_owned(),
-            onnxruntime: runtime.executor.version().to_owned(),
+            onnxruntime: runtime.onnxruntime.version().to_owned(),
         };
         self.write(&content)?;
         let alone = self.run_alone(runtime, value, &cut_out);

@@ -19,7 +19,7 @@ const ALIGN: u64 = 64;
 
 /// The loaded library, and on what to run.
 pub(super) struct Runtime {
-    pub(super) executor: OrtRuntime,
+    pub(super) onnxruntime: OrtRuntime,
     pub(super) library: PathBuf,
     providers: Vec<String>,
     repeat: u32,
@@ -43,8 +43,8 @@ impl Runtime {
         )?;
         let library = std::path::absolute(library)?;
         let threads = args.threads.or_else(|| target.threads()).unwrap_or_default();
-        let executor = OrtRuntime::load(&library, ThreadPool { threads, allow_spinning: false })?;
-        Ok(Self { executor, library, providers: args.provider.clone(), repeat: args.repeat.get() })
+        let onnxruntime = OrtRuntime::load(&library, ThreadPool { threads, allow_spinning: false })?;
+        Ok(Self { onnxruntime, library, providers: args.provider.clone(), repeat: args.repeat.get() })
     }
 
     fn spec(&self, model: &Model<'_>) -> Result<SessionSpec, Failure> {
@@ -71,7 +71,7 @@ impl Runtime {
 
     fn run_times(&self, model: &Model<'_>, feeds: &[TensorView<'_>], n: u32) -> Result<Ran, Failure> {
         let spec = self.spec(model)?;
-        let session = self.executor.build(&runtime::Model::encode(model.proto), &spec)?;
+        let session = self.onnxruntime.build(&runtime::Model::encode(model.proto), &spec)?;
         let lease = lease(feeds)?;
         let (mut fetched, stats) = session.fetch(&lease)?;
         let mut run_ms = vec![stats.run_ns as f64 / 1e6];
@@ -87,7 +87,7 @@ impl Runtime {
     /// The model as the runtime's optimizer leaves it.
     pub(super) fn optimized(&self, model: &Model<'_>) -> Result<ModelProto, Failure> {
         let spec = self.spec(model)?;
-        let bytes = self.executor.optimized(&runtime::Model::encode(model.proto), &spec)?;
+        let bytes = self.onnxruntime.optimized(&runtime::Model::encode(model.proto), &spec)?;
         Ok(crate::onnx::decode(bytes.into())?)
     }
 }

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::arguments::Arguments;
+use crate::cli::data_sets;
 use crate::cli::exit::Failure;
-use crate::cli::places;
 use crate::compare::{TensorVerdict, Tolerance, judge};
 use crate::dump::Role;
 use crate::dump::reader::{self, StepEntry};
@@ -33,7 +33,7 @@ pub(super) struct Target {
 
 /// The data sets that were asked for. Errors: there is none, or none of that step.
 pub(super) fn find(args: &Arguments) -> Result<Vec<Target>, Failure> {
-    wanted(args, places::steps(reader::find(&args.path)?)?)
+    wanted(args, data_sets::steps(reader::find(&args.path)?)?)
 }
 
 fn wanted(args: &Arguments, steps: Vec<StepEntry>) -> Result<Vec<Target>, Failure> {

@@ -1,10 +1,10 @@
 //! Executors: started, asked, lent to clients, buried when they die.
 
+mod link;
 mod pool;
 mod post_mortem;
 mod process;
 mod quarantine;
-mod requests;
 
 pub use pool::{OnDeath, Pool};
 pub use post_mortem::PostMortem;

@@ -14,9 +14,9 @@ use crate::base::ids::{ClientId, ExecutorId};
 use crate::base::limits;
 use crate::base::process::{describe, own_command, resident_bytes};
 use crate::base::sync::lock;
-use crate::daemon::executors::requests::{Link, NoAnswer, Patience};
+use crate::daemon::executors::link::{Link, NoAnswer, Patience};
 use crate::link::message::{LinkReply, LinkRequest};
-use crate::link::socket as sockets;
+use crate::link::socket;
 use crate::protocol::control::LeaseSpec;
 use crate::protocol::message::{ErrorCode, ErrorKind, WireError};
 use crate::shm::CounterPage;
@@ -49,7 +49,7 @@ pub struct Terms {
 /// What the thread of an executor owns of it.
 pub struct Life {
     child: Child,
-    receiver: sockets::LinkReceiver<LinkReply>,
+    receiver: socket::LinkReceiver<LinkReply>,
 }
 
 impl Life {
@@ -81,7 +81,7 @@ pub struct Executor {
     /// Requests to it.
     pub link: Link,
     /// Who holds it.
-    pub(super) lease: Mutex<Lease>,
+    pub(super) lease: Mutex<Holder>,
     pidfd: OwnedFd,
     obituary: Mutex<Option<Obituary>>,
     buried: Condvar,
@@ -89,7 +89,7 @@ pub struct Executor {
 
 /// An executor's lease.
 #[derive(Debug)]
-pub struct Lease {
+pub struct Holder {
     /// The holder.
     pub client: Option<ClientId>,
     /// The holder has left: what is its is being ended, and it may ask for nothing more.
@@ -110,11 +110,11 @@ impl Executor {
         };
         let counters = CounterPage::create().map_err(std::io::Error::other).map_err(internal)?;
         let (mut child, stream, log) = launch.spawn(id).map_err(internal)?;
-        let Connected { sender, mut receiver, timeouts, pidfd } = connect(&child, stream).map_err(|error| {
+        let Ends { sender, mut receiver, timeouts, pidfd } = connect(&child, stream).map_err(|error| {
             end(&mut child);
             internal(error)
         })?;
-        let lease = Lease { client: Some(client), ending: false, idle_since: Instant::now(), dismissed: false };
+        let lease = Holder { client: Some(client), ending: false, idle_since: Instant::now(), dismissed: false };
         let mut executor = Self {
             id,
             pid: child.id(),
@@ -274,27 +274,27 @@ fn end(child: &mut Child) -> String {
     child.wait().map_or_else(|error| error.to_string(), describe)
 }
 
-struct Connected {
-    sender: sockets::LinkSender<LinkRequest>,
-    receiver: sockets::LinkReceiver<LinkReply>,
+struct Ends {
+    sender: socket::LinkSender<LinkRequest>,
+    receiver: socket::LinkReceiver<LinkReply>,
     /// The same socket, to set its timeout by.
     timeouts: UnixStream,
     /// Never names another process.
     pidfd: OwnedFd,
 }
 
-fn connect(child: &Child, stream: UnixStream) -> std::io::Result<Connected> {
+fn connect(child: &Child, stream: UnixStream) -> std::io::Result<Ends> {
     let pid = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
     let pid = pid.ok_or_else(|| std::io::Error::other("pid out of range"))?;
     let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?;
     stream.set_read_timeout(Some(limits::EXECUTOR_START))?;
     let timeouts = stream.try_clone()?;
-    let (sender, receiver) = sockets::split(stream)?;
-    Ok(Connected { sender, receiver, timeouts, pidfd })
+    let (sender, receiver) = socket::split(stream)?;
+    Ok(Ends { sender, receiver, timeouts, pidfd })
 }
 
 /// Loads the runtime; the receiver is not yet served, so the one answer is read here. Errors: RuntimeMissing.
-fn greet(executor: &Executor, receiver: &mut sockets::LinkReceiver<LinkReply>) -> Result<String, WireError> {
+fn greet(executor: &Executor, receiver: &mut socket::LinkReceiver<LinkReply>) -> Result<String, WireError> {
     let LeaseSpec { onnxruntime_library, threads, allow_spinning } = executor.terms.spec.clone();
     let library = onnxruntime_library.display().to_string();
     let missing = |why: String| {

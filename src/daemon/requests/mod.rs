@@ -4,8 +4,9 @@
 //! served.
 
 mod compare;
-mod dumping;
+mod dump_contents;
 mod dumps;
+mod get_status;
 mod graphs;
 mod lease;
 mod nodes;
@@ -15,7 +16,6 @@ mod prepare;
 mod release;
 mod segments;
 mod state;
-mod status;
 mod stop;
 
 use std::os::fd::OwnedFd;
@@ -80,7 +80,7 @@ pub fn answer(at: &Connected<'_>, request: Request, fd: Option<OwnedFd>) -> Answ
         Request::GetPlan(graph) => plans::get_plan(at, graph),
         Request::PutPlan { graph, plan } => plans::put_plan(at, graph, &plan),
         Request::Release(release) => release::release(at, &release),
-        Request::GetStatus => Ok(Reply::Status(status::json(at.daemon))),
+        Request::GetStatus => Ok(Reply::Status(get_status::json(at.daemon))),
         Request::Stop { force } => stop::stop(at, force),
     }
 }

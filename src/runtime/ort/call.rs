@@ -125,10 +125,6 @@ impl BoundCall for OrtCall {
         }
         Ok(RunStats { run_ns: start.elapsed().as_nanos() as u64 })
     }
-
-    fn lease(&self) -> &Lease {
-        &self.lease
-    }
 }
 
 impl OrtCall {

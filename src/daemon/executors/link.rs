@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::base::sync::lock;
 use crate::base::sync::lock_by;
 use crate::base::sync::lock_while;
-use crate::link::message::{self as protocol, LinkReply, LinkRequest};
+use crate::link::message::{self, LinkReply, LinkRequest};
 use crate::link::socket::{LinkError, LinkReceiver, LinkSender};
 
 /// Why a request has no answer.
@@ -62,7 +62,7 @@ impl Patience<'_> {
 }
 
 fn encode(id: u64, request: &LinkRequest) -> Result<Vec<u8>, NoAnswer> {
-    protocol::encode(id, request).map_err(|error| {
+    message::encode(id, request).map_err(|error| {
         tracing::debug!(%error, "link: encode");
         NoAnswer::Lost
     })
