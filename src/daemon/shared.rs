@@ -25,7 +25,7 @@ use crate::shm::Counter;
 /// How a daemon runs.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Path of the socket; its rules are those of [`socket::claim`].
+    /// Path of the socket; its rules are those of [`claim`](super::socket::claim).
     pub socket: PathBuf,
     /// Folder of logs, quarantine and plans.
     pub state_folder: PathBuf,

@@ -11,7 +11,9 @@ use crate::protocol::message::PartSpec;
 
 /// A session of its own for a part. Errors: the runtime's, and BadModel where [`widened`] fails.
 pub fn build(runtime: &dyn Runtime, part: &PartSpec) -> Result<Arc<dyn Session>, RuntimeError> {
-    runtime.build(&runnable(part, &onnx::decode(part.model.clone())?)?, &part.session)
+    // What was decoded goes before the build, which takes memory of its own.
+    let runnable = runnable(part, &onnx::decode(part.model.clone())?)?;
+    runtime.build(&runnable, &part.session)
 }
 
 /// The part's model as the runtime gets it: as exported, which `exported` was decoded from, or [`widened`]. Errors:

@@ -6,6 +6,7 @@ mod common;
 mod dumps;
 mod executors;
 mod hostile;
+mod kept;
 mod nodes;
 mod requests;
 mod start;

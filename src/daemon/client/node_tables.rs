@@ -30,8 +30,22 @@ pub struct Collected {
     pub held: Vec<Held>,
 }
 
-/// What a row takes, about: two verdicts with their metrics, and names.
-pub const ROW_BYTES: usize = 4 << 10;
+/// What a row takes beside its texts, about: two verdicts with their metrics.
+const ROW_BYTES: usize = 4 << 10;
+
+/// What rows take, but for the operators that rows of one FX node share.
+pub fn rows_bytes(rows: &[NodeRow]) -> usize {
+    let reason = |verdict: &Verdict| match verdict {
+        Verdict::NotCompared(reason) | Verdict::Failed(reason) => reason.capacity(),
+        Verdict::Match | Verdict::Mismatch => 0,
+    };
+    let row = |row: &NodeRow| {
+        let texts = [&row.name, &row.op, &row.module, &row.source, &row.role, &row.local.name, &row.cumulative.name];
+        let reasons = reason(&row.local.verdict) + reason(&row.cumulative.verdict);
+        ROW_BYTES + texts.map(String::capacity).iter().sum::<usize>() + reasons
+    };
+    rows.iter().map(row).fold(0, usize::saturating_add)
+}
 
 impl NodeTables {
     /// Room for `n_new` rows, none of which is there. Errors: Limit, BadState.

@@ -216,7 +216,10 @@ impl State {
 impl RegisterGraph {
     /// Bytes that the daemon keeps of it.
     pub fn kept_bytes(&self) -> usize {
-        self.dynamo_text.len() + self.joint_text.len() + self.fx_text.len() + self.parts_json.len()
+        [&self.name, &self.dynamo_text, &self.joint_text, &self.fx_text, &self.parts_json]
+            .map(String::capacity)
+            .iter()
+            .sum()
     }
 
     /// As a dump writes it down.

@@ -27,7 +27,7 @@ pub struct PostMortem {
     state_folder: PathBuf,
     /// Deaths by part.
     pub quarantine: Quarantine,
-    /// Folders so far.
+    /// Number of the next folder. Daemons on other sockets may share the state folder: each has numbers of its own.
     n_folders: AtomicU64,
 }
 
@@ -43,7 +43,11 @@ struct Victim {
 impl PostMortem {
     /// No death so far.
     pub fn new(state_folder: PathBuf) -> Self {
-        Self { state_folder, quarantine: Quarantine::default(), n_folders: AtomicU64::new(0) }
+        Self {
+            state_folder,
+            quarantine: Quarantine::default(),
+            n_folders: AtomicU64::new(u64::from(std::process::id()) << 20),
+        }
     }
 
     /// Writes down what `client` was running on `executor`, tells the client, returns an error a call.

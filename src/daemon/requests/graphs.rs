@@ -8,8 +8,8 @@ use crate::protocol::control::{RegisterGraph, Reply};
 pub fn register(at: &Connected<'_>, mut graph: RegisterGraph) -> Answer {
     let id = graph.graph;
     // One that came twice has room for the longer one.
-    let RegisterGraph { dynamo_text, joint_text, fx_text, parts_json, .. } = &mut graph;
-    [dynamo_text, joint_text, fx_text, parts_json].into_iter().for_each(String::shrink_to_fit);
+    let RegisterGraph { name, dynamo_text, joint_text, fx_text, parts_json, .. } = &mut graph;
+    [name, dynamo_text, joint_text, fx_text, parts_json].into_iter().for_each(String::shrink_to_fit);
     let again = at.client.state().known(id).is_ok_and(|known| known.name == graph.name);
     let mut before = None;
     if !again {

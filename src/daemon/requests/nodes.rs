@@ -7,7 +7,7 @@ use super::compare::judge;
 use super::state::{Answer, Connected, Leased, unexpected};
 
 use crate::compare::{Opinion, Verdict};
-use crate::daemon::client::{Collected, Part, ROW_BYTES, RunningNodes};
+use crate::daemon::client::{Collected, Part, RunningNodes, rows_bytes};
 use crate::daemon::errors::client as client_error;
 use crate::daemon::status::StepRecord;
 use crate::daemon::verdicts::{self, tolerance};
@@ -35,13 +35,13 @@ pub fn compare_nodes(leased: &Leased<'_>, request: &CompareNodes) -> Answer {
     let tolerances = Tolerances { local, cumulative: request.cumulative_tolerance.map(tolerance).or(local) };
     let named = |error: WireError| WireError { graph: name.clone(), ..error };
     part.hold_nodes(&at.client.memory).map_err(named)?;
-    let held = at.client.memory.hold("rows of compared nodes", judged_names(request).len() * ROW_BYTES)?;
     let nodes = part.nodes().map_err(named)?;
     let batch = Batch::new(request, nodes, tolerances, earlier.iter().map(String::as_str));
     let batch = batch.map_err(|error| named(error.into()))?;
     let mut lease = batch.lease(&at.client.state().segments)?;
     let outcome = batch.run(&mut lease, room, |model| run_nodes(leased, &part, model));
     let outcome = outcome.map_err(|error| named(error.into()))?;
+    let held = at.client.memory.hold("rows of compared nodes", rows_bytes(&outcome.rows))?;
     let reply = outcome.rows.iter().map(verdicts::of_row).collect();
     at.client.state().node_tables.add(of, outcome, held, &at.client.memory);
     Ok(Reply::NodesCompared(reply))

@@ -15,9 +15,9 @@ use crate::protocol::message::{ErrorCode, WireError};
 /// Makes a part's session; a part that is dumped is written down before, and what became of it after.
 pub fn prepare(leased: &Leased<'_>, mut prepare: PreparePart) -> Answer {
     let at = leased.at;
+    let name = may_prepare(at, &prepare)?;
     keep_alone(&mut prepare, at.len_bytes);
     let part = Arc::new(Part::new(prepare, Vec::new(), Vec::new(), None));
-    let name = may_prepare(at, &part)?;
     let what = format_args!("model of graph {name}, part {}", part.spec.part.part).to_string();
     let held = at.hold(format_args!("{what}"), part.kept_bytes())?;
     let dumping = at.dumping();
@@ -57,8 +57,8 @@ fn keep_alone(prepare: &mut PreparePart, request_bytes: usize) {
 }
 
 /// The name of the part's graph. Errors: UnknownGraph, Quarantined, Limit.
-fn may_prepare(at: &Connected<'_>, part: &Part) -> Result<String, WireError> {
-    let (graph, index) = (part.spec.part.graph, part.spec.part.part);
+fn may_prepare(at: &Connected<'_>, prepare: &PreparePart) -> Result<String, WireError> {
+    let (graph, index) = (prepare.part.graph, prepare.part.part);
     let state = at.client.state();
     let name = state.known(graph)?.name.clone();
     at.daemon.post_mortem.quarantine.check(graph, index)?;

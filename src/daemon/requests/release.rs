@@ -30,7 +30,7 @@ pub fn release(at: &Connected<'_>, release: &Release) -> Answer {
     }
     refused.map_or(Ok(Reply::Done), Err)
 }
-/// Handles that an error names; it counts the others. Of graphs as many again.
+/// Handles that an error names, and what it names in all is twice that; it counts the others.
 const NAMED: usize = 10;
 
 /// What of it can go, each once, and the error that names the rest.
@@ -65,7 +65,12 @@ fn may_release(state: &State, graph: GraphId, going: &[PartHandle]) -> Result<()
     let name = &state.known(graph)?.name;
     let of_graph = |part: &Part| part.spec.part.graph == graph;
     let stay = state.parts.iter().filter(|(handle, part)| of_graph(part) && going.binary_search(handle).is_err());
-    let mut stay: Vec<String> = stay.take(NAMED).map(|(handle, _)| format!("handle {}", handle.0)).collect();
+    let stay: Vec<PartHandle> = stay.map(|(handle, _)| *handle).collect();
+    let n_left_out = stay.len().saturating_sub(NAMED);
+    let mut stay: Vec<String> = stay.iter().take(NAMED).map(|handle| format!("handle {}", handle.0)).collect();
+    if n_left_out > 0 {
+        stay.push(format!("{n_left_out} more"));
+    }
     if state.preparing.as_deref().is_some_and(of_graph) {
         stay.push("one that is being prepared".to_owned());
     }

@@ -29,7 +29,7 @@ pub(super) struct OrtSession {
     pub(super) memory: MemoryInfo,
 }
 
-/// See [`Executor::optimized`](crate::runtime::Runtime::optimized).
+/// See [`Runtime::optimized`](crate::runtime::Runtime::optimized).
 pub(super) fn optimized(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Result<Vec<u8>, RuntimeError> {
     let bad_model = |reason: String| RuntimeError::BadModel { reason };
     // The runtime writes to a path only; this one is memory, and gone with the descriptor.
