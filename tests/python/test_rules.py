@@ -54,6 +54,7 @@ class Case:
 
     function: Callable[..., Any]
     inputs: tuple[Tensor, ...]
+    dynamic: bool = False
 
 
 def case(function: Callable[..., Any], *inputs: Tensor) -> Case:
@@ -111,6 +112,8 @@ CASES: dict[str, Case] = {
     "aten.ones_like.default": case(lambda x: torch.ones_like(x.detach()), MATRIX),
     "aten._efficientzerotensor.default": case(torch.sgn, MATRIX),
     "aten.copy.default": case(lambda x: (x * 2).copy_(x[0]).view(-1).cumsum(0)[-1], MATRIX),
+    "aten.arange.start": case(lambda x: x + torch.arange(2**53, 2**53 + 3), torch.arange(3)),
+    "aten.arange.start_step": case(lambda x: x + torch.arange(0, 0.7, 0.1, dtype=torch.float64), FLOAT64),
     "aten.expand.default": case(lambda x: (x[:1] + 1).expand(0, 7).sin(), MATRIX),
     # indexing
     "aten.lift_fresh.default": case(lambda x: x + torch.tensor([1.0, 2.0, 3.0]), torch.ones(3)),
@@ -209,11 +212,14 @@ CASES: dict[str, Case] = {
         torch.tensor([0.1]),
         torch.tensor([-3, 2**40 + 1]),
     ),
+    "operator.floordiv": Case(lambda x: x + (-x.shape[0] // 2), (torch.arange(9.0),), dynamic=True),
     "aten.floor_divide.default": case(lambda x, y: x.detach() // y.detach(), torch.ones(1), torch.tensor([0.1])),
     "aten.fmod.Scalar": case(lambda x: torch.fmod(x, 3), LARGE),
     "aten.fmod.Tensor": case(torch.fmod, LARGE, torch.full_like(LARGE, 3)),
     "aten.heaviside.default": case(lambda x, y: torch.heaviside(x.detach(), y.detach()), X, Y),
     "aten.pow": case(lambda x: torch.pow(3, x), torch.arange(40)),
+    "aten.div.Tensor": case(lambda x: x / 65536.0, 1000 * TENTHS),
+    "aten.mul.Tensor": case(lambda x: x * 65536.0, TENTHS),
     "aten.rsub.Scalar": case(lambda x: 1.25 - x, torch.arange(6)),
     "aten.pow.Tensor_Scalar": case(lambda x: x**0.5, torch.tensor(SPECIAL)),
     "aten.remainder.Scalar": case(lambda x: x % -2.5, X),
@@ -410,7 +416,7 @@ def outcome(met: Case, *, without_fusions: list[str] = WRONG_OPTIMIZERS) -> tupl
     with pytest.MonkeyPatch.context() as patch:
         use_client(patch, client)
         try:
-            candidate = results(torch.compile(met.function, backend="rust_ort", dynamic=False), met.inputs)
+            candidate = results(torch.compile(met.function, backend="rust_ort", dynamic=met.dynamic), met.inputs)
         except Exception as error:  # whatever torch or the runtime raises
             return Outcome(refused=True), [repr(error)]
     graphs = rust_ort.graphs()[known:]
@@ -646,6 +652,52 @@ def test_a_number_in_float64_is_not_rounded(function: Callable[[Tensor], Tensor]
     candidate = torch.compile(function, backend="rust_ort", dynamic=False)(FLOAT64)
     assert [graph.eager for graph in rust_ort.graphs()[known:]] == [[]]
     torch.testing.assert_close(candidate, function(FLOAT64), rtol=1e-14, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("number", [1e-4, 1 / 3, 65537.0])
+@pytest.mark.parametrize("operator", [torch.add, torch.sub, torch.rsub, torch.mul, torch.div])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_number_beside_half_precision_is_what_torch_takes(
+    dtype: torch.dtype, operator: Callable[..., Tensor], number: float
+) -> None:
+    """torch rounds it in sums and differences, and keeps it in products and quotients."""
+    x = torch.linspace(-3, 3, 4001).to(dtype)
+    compiled = torch.compile(operator, backend="rust_ort", dynamic=False)
+    torch.testing.assert_close(compiled(x, number), operator(x, number), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int64])
+@pytest.mark.parametrize("number", [1.0, 5])
+def test_a_number_less_an_integer_is_in_the_dtype_of_the_result(dtype: torch.dtype, number: float) -> None:
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        return number - x, torch.rsub(x, number, alpha=2)
+
+    x = torch.tensor([0, 3, 100], dtype=dtype)
+    candidate = torch.compile(function, backend="rust_ort", dynamic=False)(x)
+    torch.testing.assert_close(candidate, function(x), rtol=0, atol=0)
+
+
+def test_sizes_are_divided_as_python_divides_them() -> None:
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        n = x.shape[0]
+        return x + (-n // 2), x + (n // -2), x + (-7 // n), x + (-n % 4), x[-n // 2 :] * 2
+
+    compiled = torch.compile(function, backend="rust_ort", dynamic=True)
+    for n in (9, 8, 5):
+        x = torch.arange(float(n))
+        torch.testing.assert_close(compiled(x), function(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, None])
+@pytest.mark.parametrize("bounds", [(0, 1, 0.1), (5, -5, -0.3), (0, 3e5, 1.0), (2**40, 2**40 - 9, -4), (0.5, 0.5, 1)])
+def test_ranges_are_eagers(bounds: tuple[float, float, float], dtype: torch.dtype | None) -> None:
+    def function() -> Tensor:
+        return torch.arange(*bounds, dtype=dtype) + 0
+
+    reference = function()
+    candidate = torch.compile(function, backend="rust_ort", dynamic=False)()
+    eps = torch.finfo(reference.dtype).eps if reference.is_floating_point() else 0
+    torch.testing.assert_close(candidate, reference, rtol=eps, atol=eps)
 
 
 def test_the_document_has_every_rule() -> None:

@@ -23,6 +23,8 @@ from rust_ort.progress import tick
 from rust_ort.torch_private import SUPPORTED
 
 TORCHLIB_OPSET = LOWEST_OPSET
+SUMS = (torch.ops.aten.add.Tensor, torch.ops.aten.sub.Tensor)
+"""torch rounds a number beside half precision to it; elsewhere it takes it in float32."""
 _PATCHING = threading.Lock()
 _LEVELS = threading.Lock()
 _SIGNATURES: dict[tuple[str, str, int], Any] = {}
@@ -95,19 +97,19 @@ def private() -> Any:
 def _as_we_write() -> Iterator[None]:
     """Inside, a Python number is written as the node's kernel takes it, where the exporter would round it.
 
-    Beside a bfloat16 tensor as float32 and cast: whoever computes the node in float32 leaves the cast out. In a node
-    of float64 as float64, also where no tensor says so. An ONNX operator's signature is read from its schema once a
-    process, not for every node (0.1 ms).
+    Beside a bfloat16 tensor as float32 and cast: whoever computes the node in float32 leaves the cast out; but not in a
+    sum, where torch rounds it. In a node of float64 as float64, also where no tensor says so. An ONNX operator's
+    signature is read from its schema once a process, not for every node (0.1 ms).
     """
     import onnx_ir as ir
 
     building, core = private().building, private().core
-    float64 = False
+    float64 = sums = False
 
     def constant(farm: dict[Any, Any], arg: Any, dtype: Any, opset: Any) -> Any:
-        if dtype != ir.DataType.BFLOAT16 or isinstance(arg, complex) or _fits_bfloat16(arg):
+        if dtype != ir.DataType.BFLOAT16 or sums or isinstance(arg, complex) or _fits_bfloat16(arg):
             return rounded(farm, arg, dtype, opset)
-        key = (tuple(arg) if isinstance(arg, list) else arg, dtype)
+        key = (tuple(arg) if isinstance(arg, list) else arg, dtype, "as it is")
         if key not in farm:
             float32 = rounded(farm, arg, ir.DataType.FLOAT, opset)
             farm[key] = opset.Cast(float32, to=dtype)
@@ -115,7 +117,8 @@ def _as_we_write() -> Iterator[None]:
         return farm[key]
 
     def lowered(model: Any, node: fx.Node, *args: Any, **kwargs: Any) -> None:
-        nonlocal float64
+        nonlocal float64, sums
+        sums = node.target in SUMS and not node.kwargs
         float64 = holds(torch.float64, node, *node.all_input_nodes)
         tick()
         lower(model, node, *args, **kwargs)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from rust_ort.export.rules.promotion import Number
 from rust_ort.export.rules.registry import decomposed
 from rust_ort.torch_private import free_unbacked_symbols
 
 aten = torch.ops.aten
+EXACT_IN_FLOAT32 = 2**24
 
 
 def full_like(
@@ -49,6 +52,43 @@ def zeros(
 ) -> Any:
     """Zeros that have memory."""
     return aten.full(size, 0, dtype=dtype or torch.get_default_dtype(), device=device)
+
+
+ROUNDS_NUMBERS = "torchlib rounds start, end and step to float32, and Range adds up steps"
+
+
+@decomposed("aten.arange.start_step", why=ROUNDS_NUMBERS, silent=True)
+def arange(
+    start: Number,
+    end: Number,
+    step: Number = 1,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+) -> Any:
+    """start + step * i in float64 as torch computes it, or in int64; numbers below 2**24 as they are."""
+    whole = all(isinstance(number, int | torch.SymInt) for number in (start, end, step))
+    made = dtype or (torch.int64 if whole else torch.get_default_dtype())
+    if whole and made.is_floating_point:
+        return aten.arange.start_step(start, end, step, dtype=torch.int64, device=device).to(made)
+    if not all(isinstance(number, int | float) for number in (start, end, step)):
+        return NotImplemented
+    counts = whole and (start, step) == (0, 1)
+    if counts or (whole and max(abs(start), abs(end), abs(step)) < EXACT_IN_FLOAT32):
+        return NotImplemented
+    if not whole and not made.is_floating_point:
+        return NotImplemented
+    n = math.ceil((end - start) / step) if not whole else -((start - end) // step)
+    index = aten.arange.start_step(0, n, 1, dtype=torch.int64, device=device)
+    return (index if whole else index.to(torch.float64)).mul(step).add(start).to(made)
+
+
+@decomposed("aten.arange.start", why="torchlib takes large integers through float32, and declares another length")
+def arange_from(start: Number, end: Number, **options: Any) -> Any:
+    """By 1."""
+    return arange(start, end, **options)
 
 
 @decomposed(

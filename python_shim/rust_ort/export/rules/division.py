@@ -34,6 +34,12 @@ def floor_divide(self: Tensor, other: Tensor | Number) -> Any:
     return aten.floor_divide.default(first, second)
 
 
+@translated("operator.floordiv", why="torchlib truncates the quotient of sizes: `-n // 2`", silent=True)
+def size_quotient(self: Any, other: Any) -> Any:
+    """Of int64, rounded down as Python does: ONNX's Mod has the divisor's sign, as Python's."""
+    return op.Div(op.Sub(self, op.Mod(self, other)), other)
+
+
 def _floor_quotient(self: Tensor, other: Tensor | Number) -> Tensor:
     dividend, divisor, dtype = pair(self, other)
     rest = torch.fmod(dividend, divisor)
@@ -95,7 +101,10 @@ def remainder(self: Tensor | Number, other: Tensor | Number) -> Any:
     silent=True,
 )
 def fmod(self: Tensor, other: Tensor | Number) -> Any:
-    """Of int64, in int64."""
+    """Of int64, in int64. Of half precision, a number is rounded to it, too."""
+    if is_half(self, other) and not isinstance(other, Tensor):
+        dividend, divisor, dtype = pair(self, other, wide=False)
+        return torch.fmod(dividend.to(torch.float32), divisor.to(torch.float32)).to(dtype)
     if torch.result_type(self, other) is not torch.int64:
         return NotImplemented
     dividend, divisor, _ = pair(self, other)

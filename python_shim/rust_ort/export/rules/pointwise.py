@@ -155,8 +155,37 @@ def _integer_power(base: Tensor, exponent: int) -> Tensor:
 
 @decomposed("aten.rsub.Scalar", why="a number as the first operand of sub has no type promotion", upstream="torch")
 def rsub(self: Tensor, other: Number, alpha: Number = 1) -> Tensor:
-    """Of integers, by negation and addition: the same to the digit."""
-    if self.dtype.is_floating_point:
+    """Of integers, by negation and addition in the result's dtype: the same to the digit."""
+    if self.dtype.is_floating_point or self.dtype is torch.bool:
         own: Tensor = torchs_decompositions()[aten.rsub.Scalar](self, other, alpha)
         return own
-    return torch.add(-self if alpha == 1 else self * -alpha, other)
+    negated = self.to(torch.result_type(self, other))
+    return torch.add(-negated if alpha == 1 else negated * -alpha, other)
+
+
+@decomposed(
+    "aten.div.Tensor",
+    why="a number beside float16 is rounded to it first; torch computes in float32",
+    silent=True,
+)
+def div(self: Tensor, other: Tensor | Number) -> Any:
+    """By the number as it is."""
+    return _by_number(aten.div.Tensor, self, other)
+
+
+@decomposed(
+    "aten.mul.Tensor",
+    why="a number beside float16 is rounded to it first; torch computes in float32",
+    silent=True,
+)
+def mul(self: Tensor, other: Tensor | Number) -> Any:
+    """By the number as it is. (torch's add and sub do round it.)"""
+    return _by_number(aten.mul.Tensor, self, other)
+
+
+def _by_number(operator: Any, self: Tensor, other: Tensor | Number) -> Any:
+    if self.dtype is not torch.float16 or isinstance(other, bool) or not isinstance(other, int | float):
+        return NotImplemented
+    if rounded(other, torch.float16) == other:
+        return NotImplemented
+    return operator(self.to(torch.float32), other).to(torch.float16)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import enum
 import functools
+import operator as python_operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
-
-from rust_ort.torch_private import OpOverload
 
 Function = Callable[..., Any]
 Decorator = Callable[[Function], Function]
@@ -37,7 +36,8 @@ def _always(_: fx.Node) -> bool:
 class Rule:
     """What is done with an operator in the place of what torch and torchlib would do.
 
-    operator: an overload, "aten.mv.default", or all of them, "aten.angle". why: what is wrong or missing otherwise, in
+    operator: an overload, "aten.mv.default", or all of them, "aten.angle", or what Python does with sizes,
+    "operator.floordiv". why: what is wrong or missing otherwise, in
     `upstream`: "torch", "torchlib" (of onnxscript) or "onnxruntime". silent: without the rule a result would be wrong
     and nothing would say so. function: the decomposition or ONNX form. when: which nodes are left to eager.
     """
@@ -56,8 +56,11 @@ class Rule:
         return self.when is _always
 
     @functools.cached_property
-    def overloads(self) -> list[OpOverload]:
-        """Those of `operator` that this torch has."""
+    def overloads(self) -> list[Any]:
+        """Those of `operator` that this torch has: what nodes have as their target."""
+        of_python = self.operator.removeprefix("operator.")
+        if of_python != self.operator:
+            return [getattr(python_operator, of_python)]
         packet_name, _, overload = self.operator.removeprefix("aten.").partition(".")
         packet = getattr(torch.ops.aten, packet_name, None)
         if packet is None:
