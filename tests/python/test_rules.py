@@ -696,8 +696,9 @@ def test_ranges_are_eagers(bounds: tuple[float, float, float], dtype: torch.dtyp
 
     reference = function()
     candidate = torch.compile(function, backend="rust_ort", dynamic=False)()
+    # One rounding of the largest number: a machine may multiply and add in one step or two.
     eps = torch.finfo(reference.dtype).eps if reference.is_floating_point() else 0
-    torch.testing.assert_close(candidate, reference, rtol=eps, atol=eps)
+    torch.testing.assert_close(candidate, reference, rtol=eps, atol=eps * max(map(abs, bounds)))
 
 
 def test_the_document_has_every_rule() -> None:
