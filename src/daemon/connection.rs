@@ -15,7 +15,7 @@ use crate::base::footprint::Footprint;
 use crate::base::limits;
 use crate::base::sync::lock;
 use crate::daemon::client::Client;
-use crate::daemon::errors::{client as client_error, fault, last_word};
+use crate::daemon::errors::last_word;
 use crate::daemon::ledger::Held;
 use crate::daemon::places::Place;
 use crate::daemon::requests::{self, Connected, takes_long};
@@ -70,7 +70,9 @@ fn greet(daemon: &Arc<Daemon>, transport: &Arc<Transport>, place: &mut Place) ->
                 answer(transport, id, &Reply::Error(other_version(&hello)))?;
                 return Err(TransportError::Closed);
             }
-            Ok(other) => client_error(ErrorCode::BadState, format!("{} before Hello; send Hello first", other.name())),
+            Ok(other) => {
+                WireError::client(ErrorCode::BadState, format!("{} before Hello; send Hello first", other.name()))
+            }
             Err(error) => error.into(),
         };
         answer(transport, id, &Reply::Error(refused))?;
@@ -86,12 +88,12 @@ fn too_much_for_hello(body: &[u8]) -> Option<WireError> {
              Hello first",
             limits::SMALL_DECODED_BYTES
         );
-        client_error(ErrorCode::Limit, why)
+        WireError::client(ErrorCode::Limit, why)
     })
 }
 
 fn other_version(hello: &Hello) -> WireError {
-    client_error(
+    WireError::client(
         ErrorCode::ProtocolVersion,
         format!(
             "protocol version: this daemon (rust-ort {}) speaks {VERSION}, the client (rust_ort {:?}) speaks {}; install \
@@ -256,13 +258,14 @@ fn serve_queue(daemon: &Daemon, client: &Client, queue: &Receiver<Box<Pending>>)
 fn answer_or_panic(handle: impl FnOnce() -> Result<Reply, WireError>) -> Result<Reply, WireError> {
     catch_unwind(AssertUnwindSafe(handle)).unwrap_or_else(|_| {
         let message = "the daemon panicked in this request; run again, and please report it with the daemon's log";
-        Err(fault(ErrorCode::Internal, message))
+        Err(WireError::fault(ErrorCode::Internal, message))
     })
 }
 
 fn answer(transport: &Transport, request_id: u64, reply: &Reply) -> Served<()> {
-    let frame = wire::encode_reply(request_id, reply)
-        .or_else(|error| wire::encode_reply(request_id, &Reply::Error(fault(ErrorCode::Limit, error.to_string()))))?;
+    let frame = wire::encode_reply(request_id, reply).or_else(|error| {
+        wire::encode_reply(request_id, &Reply::Error(WireError::fault(ErrorCode::Limit, error.to_string())))
+    })?;
     Ok(transport.send(&frame, None)?)
 }
 
@@ -293,7 +296,7 @@ impl<'a> Leaving<'a> {
                     pending.request.name(),
                     limits::WAITING_REQUESTS
                 );
-                refuse(&self.client, pending.id, client_error(ErrorCode::Limit, why))
+                refuse(&self.client, pending.id, WireError::client(ErrorCode::Limit, why))
             }
             Some(Ok(())) => Ok(()),
             // Its thread ended, since nothing can be sent.

@@ -9,16 +9,6 @@ use crate::protocol::message::{ErrorCode, ErrorKind, WireError};
 
 use crate::link::transport::TransportError;
 
-/// The caller's mistake.
-pub fn client(code: ErrorCode, message: impl Into<String>) -> WireError {
-    WireError::new(ErrorKind::Client, code, message)
-}
-
-/// Ours.
-pub fn fault(code: ErrorCode, message: impl Into<String>) -> WireError {
-    WireError::new(ErrorKind::Fault, code, message)
-}
-
 impl From<DumpError> for WireError {
     fn from(error: DumpError) -> Self {
         let kind = if matches!(error, DumpError::Io { .. }) { ErrorKind::Fault } else { ErrorKind::Client };
@@ -37,7 +27,7 @@ impl From<CallError<WireError>> for WireError {
                 }
                 error
             }
-            CallError::Count { .. } => client(ErrorCode::BadTensor, error.to_string()),
+            CallError::Count { .. } => WireError::client(ErrorCode::BadTensor, error.to_string()),
         }
     }
 }
@@ -48,8 +38,8 @@ impl From<NodesError> for WireError {
         match error {
             NodesError::Memory(error) => error.into(),
             NodesError::Lost(error) => error,
-            NodesError::Unknown { .. } | NodesError::Twice { .. } => client(ErrorCode::BadMessage, message),
-            NodesError::Unlike { .. } => client(ErrorCode::BadTensor, message),
+            NodesError::Unknown { .. } | NodesError::Twice { .. } => WireError::client(ErrorCode::BadMessage, message),
+            NodesError::Unlike { .. } => WireError::client(ErrorCode::BadTensor, message),
         }
     }
 }
@@ -63,5 +53,5 @@ pub fn last_word(error: &TransportError) -> Option<WireError> {
         TransportError::Frame(_) | TransportError::Descriptors(_) => ErrorCode::BadFrame,
         TransportError::Handshake | TransportError::Stalled => ErrorCode::BadState,
     };
-    Some(client(code, error.to_string()))
+    Some(WireError::client(code, error.to_string()))
 }

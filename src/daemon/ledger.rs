@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex};
 
 use crate::base::limits;
 use crate::base::sync::lock;
-use crate::daemon::errors::client as client_error;
 use crate::protocol::message::{ErrorCode, WireError};
 
 /// What a ledger counts, for its errors.
@@ -119,7 +118,7 @@ impl Account {
             bounds.all,
             unit.advice
         );
-        Err(client_error(ErrorCode::Limit, why))
+        Err(WireError::client(ErrorCode::Limit, why))
     }
 
     /// Whether it fits; it is counted then.

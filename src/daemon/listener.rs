@@ -19,7 +19,6 @@ use crate::base::limits;
 use crate::base::process;
 use crate::base::sync::lock;
 use crate::daemon::connection;
-use crate::daemon::errors::client as client_error;
 use crate::daemon::old_state;
 use crate::daemon::paths;
 use crate::daemon::shared::Ended;
@@ -201,7 +200,7 @@ impl Reserve {
                 "the daemon cannot take another connection: {error}; of descriptors it may have {limit} (ulimit -n): \
                  close a connection, or raise the limit and run `rust-ort stop`"
             );
-            refuse(&Transport::new(stream), client_error(ErrorCode::Limit, why))
+            refuse(&Transport::new(stream), WireError::client(ErrorCode::Limit, why))
         });
         self.file = Self::open().ok();
         refused.is_ok()
@@ -222,12 +221,12 @@ fn take(daemon: &Arc<Daemon>, stream: Stream) -> io::Result<()> {
     let (peer, own) = (transport.peer_uid()?, rustix::process::getuid().as_raw());
     if peer != own {
         let why = format!("uid {peer}: this daemon serves uid {own} only; start one of your own");
-        return refuse(&transport, client_error(ErrorCode::Permission, why));
+        return refuse(&transport, WireError::client(ErrorCode::Permission, why));
     }
     let transport = Arc::new(transport);
     let Some(place) = daemon.places.take(&transport) else {
         let why = format!("{} clients are connected already; end one", limits::CONNECTIONS);
-        return refuse(&transport, client_error(ErrorCode::Limit, why));
+        return refuse(&transport, WireError::client(ErrorCode::Limit, why));
     };
     let daemon = Arc::clone(daemon);
     let connection = std::thread::Builder::new().name("connection".to_owned());

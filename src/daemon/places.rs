@@ -7,10 +7,9 @@ use std::time::{Duration, Instant};
 
 use crate::base::limits;
 use crate::base::sync::lock;
-use crate::daemon::errors::client as client_error;
 use crate::link::transport::Transport;
 use crate::protocol::control::Reply;
-use crate::protocol::message::ErrorCode;
+use crate::protocol::message::{ErrorCode, WireError};
 use crate::protocol::wire;
 
 /// All places.
@@ -96,7 +95,7 @@ fn oust(transport: &Transport) {
         limits::CONNECTIONS
     );
     tracing::debug!("a silent connection made room for a newer one");
-    if let Ok(frame) = wire::encode_reply(0, &Reply::Error(client_error(ErrorCode::Limit, why))) {
+    if let Ok(frame) = wire::encode_reply(0, &Reply::Error(WireError::client(ErrorCode::Limit, why))) {
         // It may have left already.
         let _ = transport.send_by(&frame, None, Instant::now());
     }

@@ -1,11 +1,11 @@
 //! What cannot be served any more.
 
-use crate::protocol::message::{ErrorCode, ErrorKind, WireError};
+use crate::protocol::message::{ErrorCode, WireError};
 
 /// What a call is told when the code that served it panicked.
 pub(super) fn panicked() -> WireError {
     let message = "the executor panicked in this request; run again, and please report it with the executor's log";
-    WireError::new(ErrorKind::Fault, ErrorCode::Internal, message)
+    WireError::fault(ErrorCode::Internal, message)
 }
 
 /// Ends the process without the runtime's destructors, which may wait for threads that are inside a run.

@@ -19,7 +19,7 @@ use crate::link::message::{LinkReply, LinkRequest};
 use crate::link::socket::{LinkSender, Received};
 use crate::onnx;
 use crate::onnx::proto::ModelProto;
-use crate::protocol::message::{ErrorCode, ErrorKind, PartSpec, Prepared, RunStats, WireError};
+use crate::protocol::message::{ErrorCode, PartSpec, Prepared, RunStats, WireError};
 use crate::runtime::ort::{OrtRuntime, ThreadPool};
 use crate::runtime::{Runtime, RuntimeError, precision};
 use crate::shm::{Counter, CounterPage, Lanes, Segment};
@@ -188,7 +188,7 @@ impl Loaded {
         let thread = std::thread::Builder::new()
             .name(format!("lane-{lane}"))
             .spawn(move || lane::serve(end, &tenant, &served))
-            .map_err(|error| WireError::new(ErrorKind::Fault, ErrorCode::Limit, format!("lane {lane}: {error}")))?;
+            .map_err(|error| WireError::fault(ErrorCode::Limit, format!("lane {lane}: {error}")))?;
         self.lane_threads.push(LaneThread { thread, calls, wake });
         Ok(())
     }
@@ -289,7 +289,7 @@ fn observed_run(record: &CallRecord, tenant: &Tenant) -> Result<RunStats, WireEr
 }
 
 fn state(message: &str) -> WireError {
-    WireError::new(ErrorKind::Client, ErrorCode::BadState, message)
+    WireError::client(ErrorCode::BadState, message)
 }
 
 fn decode(part: &PartSpec) -> Result<ModelProto, RuntimeError> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::base::ids::{PartHandle, SegmentId};
 use crate::base::sync::{read, write};
-use crate::protocol::message::{ErrorCode, ErrorKind, RunStats, WireError};
+use crate::protocol::message::{ErrorCode, RunStats, WireError};
 use crate::runtime::{RuntimeError, Session, StopToken};
 use crate::shm::{BadSegment, Counter, CounterPage, Lease, Segment, SegmentTable, UnknownSegment};
 use crate::tensor::CallRecord;
@@ -123,5 +123,5 @@ impl Tenant {
 
 fn unknown(handle: PartHandle) -> WireError {
     let message = format!("handle {}: no part of this lease; prepare the part again", handle.0);
-    WireError::new(ErrorKind::Client, ErrorCode::UnknownGraph, message)
+    WireError::client(ErrorCode::UnknownGraph, message)
 }

@@ -246,6 +246,16 @@ impl WireError {
         let nowhere = String::new;
         Self { kind, code, message: message.into(), graph: nowhere(), node: nowhere(), dump: nowhere(), log: nowhere() }
     }
+
+    /// The caller's mistake, without a place.
+    pub fn client(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Client, code, message)
+    }
+
+    /// Ours, without a place.
+    pub fn fault(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Fault, code, message)
+    }
 }
 
 #[cfg(test)]

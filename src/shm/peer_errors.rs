@@ -1,22 +1,17 @@
 //! What a peer is told of each error of shared memory: always the client's, who allocates it.
 
 use super::{BadSegment, LaneError, LanesError, LeaseError, RecordError, UnknownSegment};
-use crate::protocol::message::{ErrorCode, ErrorKind, WireError};
-
-/// The error, as whoever allocates the memory is told of it.
-fn client(code: ErrorCode, error: &impl std::error::Error) -> WireError {
-    WireError::new(ErrorKind::Client, code, error.to_string())
-}
+use crate::protocol::message::{ErrorCode, WireError};
 
 impl From<BadSegment> for WireError {
     fn from(error: BadSegment) -> Self {
-        client(ErrorCode::BadSegment, &error)
+        WireError::client(ErrorCode::BadSegment, error.to_string())
     }
 }
 
 impl From<UnknownSegment> for WireError {
     fn from(error: UnknownSegment) -> Self {
-        client(ErrorCode::BadSegment, &error)
+        WireError::client(ErrorCode::BadSegment, error.to_string())
     }
 }
 
@@ -28,7 +23,7 @@ impl From<LeaseError> for WireError {
                 ErrorCode::BadTensor
             }
         };
-        client(code, &error)
+        WireError::client(code, error.to_string())
     }
 }
 
@@ -38,13 +33,13 @@ impl From<LanesError> for WireError {
             LanesError::Segment(_) | LanesError::Header { .. } => ErrorCode::BadSegment,
             LanesError::OutOfRange(_) => ErrorCode::BadTensor,
         };
-        client(code, &error)
+        WireError::client(code, error.to_string())
     }
 }
 
 impl From<LaneError> for WireError {
     fn from(error: LaneError) -> Self {
-        client(ErrorCode::BadState, &error)
+        WireError::client(ErrorCode::BadState, error.to_string())
     }
 }
 
@@ -54,7 +49,7 @@ impl From<RecordError> for WireError {
             RecordError::DType(_) | RecordError::Shape(_) => ErrorCode::BadTensor,
             _ => ErrorCode::BadMessage,
         };
-        client(code, &error)
+        WireError::client(code, error.to_string())
     }
 }
 
@@ -71,7 +66,7 @@ mod tests {
 
     #[track_caller]
     fn told(error: impl Into<WireError>, code: ErrorCode, text: &str) {
-        assert_eq!(error.into(), WireError::new(ErrorKind::Client, code, text));
+        assert_eq!(error.into(), WireError::client(code, text));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::common::gather;
 use crate::support::{
-    self, Client, Home, code, exists, graph, is_alive, kill, library, part, refused, tensor, wait_for,
+    self, Client, Home, X, Y, code, exists, graph, is_alive, kill, library, part, refused, tensor, wait_for,
 };
 use rust_ort::base::ids::{GraphId, PartHandle, SegmentId};
 use rust_ort::client::{Answer, Peer, PeerError};
@@ -17,9 +17,6 @@ use rust_ort::protocol::control::{
 use rust_ort::protocol::message::ErrorCode;
 use rust_ort::shm::Lanes;
 use rust_ort::tensor::{DType, TensorDesc, TensorRef};
-
-const X: [f32; 4] = [1., -2., 3.5, 0.];
-const Y: [f32; 4] = [-1., 2., -3.5, -0.];
 
 /// A client with a lease, the part and lane 0.
 fn ready(home: &Home) -> (Client, PartHandle) {

@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use crate::common::{Dim, Model};
-use crate::support::{self, Client, Home, code, exists, graph, part, refused, tensor, wait_for};
+use crate::support::{self, Client, Home, X, Y, code, exists, graph, part, refused, tensor, wait_for};
 use rust_ort::base::ids::{GraphId, PartHandle, SegmentId, StepId};
 use rust_ort::client::{Answer, Peer, PeerError};
 use rust_ort::protocol::control::*;
@@ -15,9 +15,6 @@ use rust_ort::protocol::wire;
 use rust_ort::shm::Segment;
 use rust_ort::tensor::DType;
 use rustix::fs::{CWD, FileType, MemfdFlags, Mode, SealFlags, fcntl_add_seals, ftruncate, memfd_create, mknodat};
-
-const X: [f32; 4] = [1., -2., 3.5, 0.];
-const Y: [f32; 4] = [-1., 2., -3.5, -0.];
 
 fn ready(home: &Home) -> (Client, PartHandle) {
     let mut client = Client::connect(home);

@@ -262,6 +262,11 @@ pub fn part() -> PreparePart {
     }
 }
 
+/// For [`neg_model`].
+pub const X: [f32; 4] = [1., -2., 3.5, 0.];
+/// What it gives.
+pub const Y: [f32; 4] = [-1., 2., -3.5, -0.];
+
 /// y = Neg(x), float32 [4].
 pub fn neg_model() -> Vec<u8> {
     let dims = [Dim::Is(4)];

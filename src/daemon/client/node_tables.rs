@@ -7,7 +7,6 @@ use std::sync::Arc;
 use crate::base::ids::GraphId;
 use crate::base::limits;
 use crate::compare::{Opinion, Verdict};
-use crate::daemon::errors::client as client_error;
 use crate::daemon::ledger::{Account, Held};
 use crate::daemon::verdicts;
 use crate::dump::{NodeReproduction, NodeRow};
@@ -31,10 +30,10 @@ pub struct Collected {
 }
 
 /// What a row takes beside its texts, about: two verdicts with their metrics.
-const ROW_BYTES: usize = 4 << 10;
+pub const ROW_BYTES: usize = 4 << 10;
 
-/// What rows take, but for the operators that rows of one FX node share.
-pub fn rows_bytes(rows: &[NodeRow]) -> usize {
+/// What the texts of rows take, but for the operators that rows of one FX node share.
+pub fn texts_bytes(rows: &[NodeRow]) -> usize {
     let reason = |verdict: &Verdict| match verdict {
         Verdict::NotCompared(reason) | Verdict::Failed(reason) => reason.capacity(),
         Verdict::Match | Verdict::Mismatch => 0,
@@ -42,7 +41,7 @@ pub fn rows_bytes(rows: &[NodeRow]) -> usize {
     let row = |row: &NodeRow| {
         let texts = [&row.name, &row.op, &row.module, &row.source, &row.role, &row.local.name, &row.cumulative.name];
         let reasons = reason(&row.local.verdict) + reason(&row.cumulative.verdict);
-        ROW_BYTES + texts.map(String::capacity).iter().sum::<usize>() + reasons
+        texts.map(String::capacity).iter().sum::<usize>() + reasons
     };
     rows.iter().map(row).fold(0, usize::saturating_add)
 }
@@ -57,20 +56,20 @@ impl NodeTables {
                 names.len(),
                 limits::NODE_ROWS
             );
-            return Err(client_error(ErrorCode::Limit, why));
+            return Err(WireError::client(ErrorCode::Limit, why));
         }
         let Some(open) = self.0.get(of) else {
             if self.0.len() < limits::NODE_TABLES {
                 return Ok(());
             }
             let why = format!("{} comparisons of nodes are open already; send FinishNodes first", limits::NODE_TABLES);
-            return Err(client_error(ErrorCode::Limit, why));
+            return Err(WireError::client(ErrorCode::Limit, why));
         };
         let known: HashSet<&str> = open.rows.iter().map(|row| row.name.as_str()).collect();
         match names.iter().find(|&&name| known.contains(name)) {
             Some(name) => {
                 let why = format!("node {name:?} was compared in this step already; send each node once");
-                Err(client_error(ErrorCode::BadState, why))
+                Err(WireError::client(ErrorCode::BadState, why))
             }
             None => Ok(()),
         }
@@ -124,7 +123,7 @@ impl NodeTables {
         row.ok_or_else(|| {
             let place = format!("graph {} part {} step {}", of.graph.short(), of.part, of.step.0);
             let why = format!("SettleNode: no node {name:?} was compared in {place}; send CompareNodes first");
-            client_error(ErrorCode::BadState, why)
+            WireError::client(ErrorCode::BadState, why)
         })
     }
 

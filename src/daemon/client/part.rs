@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, OnceLock};
 
-use crate::daemon::errors::client as client_error;
 use crate::daemon::ledger::{Account, Held};
 use crate::observe::nodes::PartNodes;
 use crate::protocol::control::PreparePart;
@@ -49,7 +48,7 @@ impl Part {
         let PreparePart { part, provenance_json } = &self.spec;
         let read = || PartNodes::read(&part.model, &part.named_values, provenance_json);
         let nodes = self.nodes.get_or_init(|| read().map_err(|error| error.to_string()));
-        nodes.as_ref().map_err(|why| client_error(ErrorCode::BadModel, format!("model: {why}")))
+        nodes.as_ref().map_err(|why| WireError::client(ErrorCode::BadModel, format!("model: {why}")))
     }
 
     /// Bytes that the daemon keeps of it.

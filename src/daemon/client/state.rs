@@ -10,7 +10,6 @@ use super::part::Part;
 use crate::base::ids::{ClientId, GraphId, PartHandle, SegmentId};
 use crate::base::limits;
 use crate::base::sync::lock;
-use crate::daemon::errors::client as client_error;
 use crate::daemon::executors::Executor;
 use crate::daemon::ledger::{Account, Held, Ledgers};
 use crate::dump;
@@ -119,7 +118,7 @@ impl Client {
     /// Errors: BadState when it has left: nobody waits for what is computed.
     pub fn is_there(&self) -> Result<(), WireError> {
         if self.state().gone {
-            return Err(client_error(ErrorCode::BadState, format!("client {} has left", self.id.0)));
+            return Err(WireError::client(ErrorCode::BadState, format!("client {} has left", self.id.0)));
         }
         Ok(())
     }
@@ -174,7 +173,7 @@ impl State {
                 "{} graphs are registered already; drop compiled functions (torch._dynamo.reset())",
                 limits::GRAPHS
             );
-            return Err(client_error(ErrorCode::Limit, why));
+            return Err(WireError::client(ErrorCode::Limit, why));
         }
         Ok(self.graphs.insert(graph.graph, Known { graph: Arc::new(graph), _held: held }))
     }
@@ -190,13 +189,16 @@ impl State {
     /// A registered graph. Errors: UnknownGraph.
     pub fn known(&self, graph: GraphId) -> Result<&Arc<RegisterGraph>, WireError> {
         self.graphs.get(&graph).map(|known| &known.graph).ok_or_else(|| {
-            client_error(ErrorCode::UnknownGraph, format!("graph {graph}: not registered; send RegisterGraph first"))
+            WireError::client(
+                ErrorCode::UnknownGraph,
+                format!("graph {graph}: not registered; send RegisterGraph first"),
+            )
         })
     }
 
     /// The part that a request names. Errors: UnknownGraph when it is none, or another graph's.
     pub fn part(&self, handle: PartHandle, named: (GraphId, u32)) -> Result<Arc<Part>, WireError> {
-        let unknown = |why: String| client_error(ErrorCode::UnknownGraph, format!("handle {}: {why}", handle.0));
+        let unknown = |why: String| WireError::client(ErrorCode::UnknownGraph, format!("handle {}: {why}", handle.0));
         let part =
             self.parts.get(&handle).ok_or_else(|| unknown("not of this lease; send PreparePart first".into()))?;
         let (graph, index) = (part.spec.part.graph, part.spec.part.part);

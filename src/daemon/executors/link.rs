@@ -7,9 +7,7 @@ use std::sync::Mutex;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use crate::base::sync::lock;
-use crate::base::sync::lock_by;
-use crate::base::sync::lock_while;
+use crate::base::sync::{lock, lock_by, lock_while};
 use crate::link::message::{self, LinkReply, LinkRequest};
 use crate::link::socket::{LinkError, LinkReceiver, LinkSender};
 

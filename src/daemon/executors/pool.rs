@@ -14,7 +14,7 @@ use crate::base::sync::lock;
 use crate::daemon::executors::process::{Executor, Launch, Obituary, Terms};
 use crate::link::message::{LinkReply, LinkRequest};
 use crate::protocol::control::LeaseSpec;
-use crate::protocol::message::{ErrorCode, ErrorKind, WireError};
+use crate::protocol::message::{ErrorCode, WireError};
 use crate::shm::Counter;
 
 /// Called once when an executor died, with its client if it had one; returns an error for each call that was running.
@@ -38,7 +38,7 @@ fn library(path: &Path) -> Result<Identity, WireError> {
     facts.map(|facts| Identity::of(&facts)).ok_or_else(|| {
         let path = path.display();
         let why = format!("onnxruntime library {path}: no such file; install onnxruntime or correct the path");
-        WireError::new(ErrorKind::Client, ErrorCode::RuntimeMissing, why)
+        WireError::client(ErrorCode::RuntimeMissing, why)
     })
 }
 
@@ -60,7 +60,7 @@ impl Pool {
     pub fn lease(self: &Arc<Self>, spec: &LeaseSpec, client: ClientId) -> Result<(Arc<Executor>, bool), WireError> {
         if spec.threads > limits::THREADS {
             let why = format!("threads: expected at most {}, got {}", limits::THREADS, spec.threads);
-            return Err(WireError::new(ErrorKind::Client, ErrorCode::BadOption, why));
+            return Err(WireError::client(ErrorCode::BadOption, why));
         }
         let terms = Terms { spec: spec.clone(), library: library(&spec.onnxruntime_library)? };
         self.dismiss_outdated(&terms);
@@ -69,7 +69,7 @@ impl Pool {
         }
         if lock(&self.executors).len() >= limits::EXECUTORS {
             let why = format!("{} executors run already; end a client or run `rust-ort stop`", limits::EXECUTORS);
-            return Err(WireError::new(ErrorKind::Client, ErrorCode::Limit, why));
+            return Err(WireError::client(ErrorCode::Limit, why));
         }
         Ok((self.start(terms, client)?, false))
     }
@@ -89,7 +89,7 @@ impl Pool {
     /// The executor's own thread starts it, serves its link and buries it.
     fn start(self: &Arc<Self>, terms: Terms, client: ClientId) -> Result<Arc<Executor>, WireError> {
         let internal = |what: &str, error: &dyn std::fmt::Display| {
-            WireError::new(ErrorKind::Fault, ErrorCode::Internal, format!("executor: {what}: {error}"))
+            WireError::fault(ErrorCode::Internal, format!("executor: {what}: {error}"))
         };
         let id = ExecutorId(self.next_id.fetch_add(1, Ordering::Relaxed));
         let (ready_to, ready) = mpsc::sync_channel(1);

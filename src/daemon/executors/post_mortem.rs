@@ -9,7 +9,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::base::ids::{StepId, ValueName};
 use crate::base::limits;
 use crate::daemon::client::{Client, Part, RunningNodes};
-use crate::daemon::errors::fault;
 use crate::daemon::executors::process::Executor;
 use crate::daemon::executors::quarantine::Quarantine;
 use crate::daemon::old_state;
@@ -140,7 +139,7 @@ impl PostMortem {
             executor.id.0, executor.pid
         );
         tracing::error!(graph = name, part = index, deaths, dump, "quarantined");
-        let mut error = fault(ErrorCode::ExecutorLost, message);
+        let mut error = WireError::fault(ErrorCode::ExecutorLost, message);
         error.node.clone_from(&victim.node);
         (error.graph, error.dump, error.log) = (name.clone(), dump, executor.log.display().to_string());
         error

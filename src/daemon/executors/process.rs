@@ -106,7 +106,7 @@ impl Executor {
     pub fn start(launch: &Launch, id: ExecutorId, terms: Terms, client: ClientId) -> Result<(Self, Life), WireError> {
         let internal = |error: std::io::Error| {
             let why = format!("executor: {error}; see `rust-ort doctor`");
-            WireError::new(ErrorKind::Fault, ErrorCode::Internal, why)
+            WireError::fault(ErrorCode::Internal, why)
         };
         let counters = CounterPage::create().map_err(std::io::Error::other).map_err(internal)?;
         let (mut child, stream, log) = launch.spawn(id).map_err(internal)?;
@@ -201,7 +201,7 @@ impl Executor {
             Err(NoAnswer::Lost | NoAnswer::Timeout) => Err(self.lost()),
             Err(NoAnswer::NotAllowed) => {
                 let why = format!("client {} has left; its executor works for it no more", client.0);
-                Err(WireError::new(ErrorKind::Client, ErrorCode::BadState, why))
+                Err(WireError::client(ErrorCode::BadState, why))
             }
         }
     }
@@ -299,7 +299,7 @@ fn greet(executor: &Executor, receiver: &mut socket::LinkReceiver<LinkReply>) ->
     let library = onnxruntime_library.display().to_string();
     let missing = |why: String| {
         let message = format!("onnxruntime library {library}: {why}; install onnxruntime or correct the path");
-        WireError::new(ErrorKind::Client, ErrorCode::RuntimeMissing, message)
+        WireError::client(ErrorCode::RuntimeMissing, message)
     };
     let hello = LinkRequest::Hello { library: onnxruntime_library, threads, allow_spinning };
     if !executor.link.tell(&hello, Some(executor.counters.fd()), Instant::now() + limits::EXECUTOR_START) {

@@ -7,7 +7,7 @@ use crate::base::ids::GraphId;
 use crate::base::limits;
 use crate::base::sync::lock;
 use crate::daemon::status::Death;
-use crate::protocol::message::{ErrorCode, ErrorKind, WireError};
+use crate::protocol::message::{ErrorCode, WireError};
 
 /// Deaths by part, until the daemon ends.
 #[derive(Debug, Default)]
@@ -45,7 +45,7 @@ impl Quarantine {
                     "graph {name}, part {part}: its last {deaths_in_a_row} executors died in it ({cause}); model and \
                      inputs are in {dump}; to try again run `rust-ort stop`"
                 );
-                let mut error = WireError::new(ErrorKind::Fault, ErrorCode::Quarantined, message);
+                let mut error = WireError::fault(ErrorCode::Quarantined, message);
                 (error.graph, error.dump) = (name.clone(), dump.clone());
                 Err(error)
             }

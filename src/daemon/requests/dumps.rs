@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use super::state::{Answer, Connected};
 use crate::base::limits;
 use crate::daemon::client::Client;
-use crate::daemon::errors::{client as client_error, fault};
 use crate::dump::{self, DumpError};
 use crate::protocol::control::{OpenDump, Reply};
 use crate::protocol::message::{ErrorCode, WireError};
@@ -15,7 +14,7 @@ use crate::protocol::message::{ErrorCode, WireError};
 pub fn open(at: &Connected<'_>, open: OpenDump) -> Answer {
     if let Some(dumping) = at.dumping() {
         let why = format!("dump {} is open already; close it first", dumping.run.path().display());
-        return Err(client_error(ErrorCode::BadState, why));
+        return Err(WireError::client(ErrorCode::BadState, why));
     }
     let OpenDump { folder, run, clean, calls, run_json } = open;
     let run = open_after_former(at, &dump::RunSpec { folder, run, clean, calls, run_json })?;
@@ -71,7 +70,7 @@ fn complete(run: &dump::Run, report: &dump::FlushReport) -> Answer {
         return Ok(Reply::Done);
     }
     let (n, first) = (report.lost.len(), &report.lost[0]);
-    let mut error = fault(
+    let mut error = WireError::fault(
         ErrorCode::Dump,
         format!(
             "dump {}: {n} files could not be written, first {first}; free disk space and run again",

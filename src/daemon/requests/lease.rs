@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use super::state::{Answer, Connected};
 use crate::base::sync::lock;
-use crate::daemon::errors::{client as client_error, fault};
 use crate::daemon::executors::Executor;
 use crate::link::message::LinkRequest;
 use crate::protocol::control::{LeaseSpec, Leased, Reply};
@@ -17,7 +16,7 @@ pub fn lease(at: &Connected<'_>, spec: &LeaseSpec) -> Answer {
     if let Some(held) = held {
         if !held.is_gone() {
             let why = format!("executor {} is leased already; one connection holds one executor", held.id.0);
-            return Err(client_error(ErrorCode::BadState, why));
+            return Err(WireError::client(ErrorCode::BadState, why));
         }
         // Its post-mortem reads this client's calls: it must be over before the next executor serves them.
         held.lost();
@@ -43,7 +42,7 @@ fn take(at: &Connected<'_>, executor: &Arc<Executor>) -> Result<(), WireError> {
     hand_segments(at, executor)?;
     let mut state = at.client.state();
     if state.gone {
-        return Err(client_error(ErrorCode::BadState, "the client has left"));
+        return Err(WireError::client(ErrorCode::BadState, "the client has left"));
     }
     state.executor = Some(Arc::clone(executor));
     Ok(())
@@ -53,7 +52,7 @@ fn hand_segments(at: &Connected<'_>, executor: &Executor) -> Result<(), WireErro
     let mut segments = Vec::new();
     {
         let state = at.client.state();
-        let out_of_fds = |error: std::io::Error| fault(ErrorCode::Internal, error.to_string());
+        let out_of_fds = |error: std::io::Error| WireError::fault(ErrorCode::Internal, error.to_string());
         if let Some(lanes) = &state.lanes {
             let segment = lanes.segment();
             segments.push((segment.id(), segment.len_bytes(), true, segment.try_clone_fd().map_err(out_of_fds)?));

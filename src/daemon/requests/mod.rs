@@ -22,9 +22,8 @@ use std::os::fd::OwnedFd;
 
 pub use state::{Answer, Connected};
 
-use crate::daemon::errors::client as client_error;
 use crate::protocol::control::{Reply, Request};
-use crate::protocol::message::ErrorCode;
+use crate::protocol::message::{ErrorCode, WireError};
 
 /// Whether a request may wait for a disk or a runtime, or compute: it is then served one at a time, in the order of
 /// coming. The others are answered at once, also while such a one is served.
@@ -58,7 +57,7 @@ pub fn takes_long(request: &Request) -> bool {
 pub fn answer(at: &Connected<'_>, request: Request, fd: Option<OwnedFd>) -> Answer {
     if fd.is_some() && !matches!(request, Request::AttachSegment { .. }) {
         let why = format!("{} came with a descriptor; send one with AttachSegment only", request.name());
-        return Err(client_error(ErrorCode::BadMessage, why));
+        return Err(WireError::client(ErrorCode::BadMessage, why));
     }
     match request {
         Request::Hello(_) => Err(at.bad_state("answered already; send it once")),

@@ -7,8 +7,7 @@ use super::compare::judge;
 use super::state::{Answer, Connected, Leased, unexpected};
 
 use crate::compare::{Opinion, Verdict};
-use crate::daemon::client::{Collected, Part, RunningNodes, rows_bytes};
-use crate::daemon::errors::client as client_error;
+use crate::daemon::client::{Collected, Part, ROW_BYTES, RunningNodes, texts_bytes};
 use crate::daemon::status::StepRecord;
 use crate::daemon::verdicts::{self, tolerance};
 use crate::dump::{NODES_SCHEMA, NodeTable};
@@ -34,14 +33,17 @@ pub fn compare_nodes(leased: &Leased<'_>, request: &CompareNodes) -> Answer {
     let local = request.tolerance.map(tolerance);
     let tolerances = Tolerances { local, cumulative: request.cumulative_tolerance.map(tolerance).or(local) };
     let named = |error: WireError| WireError { graph: name.clone(), ..error };
+    let hold_rows = |len_bytes| at.client.memory.hold("rows of compared nodes", len_bytes);
     part.hold_nodes(&at.client.memory).map_err(named)?;
+    // Before the batch runs; their texts are known after it.
+    let mut held = hold_rows(judged_names(request).len() * ROW_BYTES)?;
     let nodes = part.nodes().map_err(named)?;
     let batch = Batch::new(request, nodes, tolerances, earlier.iter().map(String::as_str));
     let batch = batch.map_err(|error| named(error.into()))?;
     let mut lease = batch.lease(&at.client.state().segments)?;
     let outcome = batch.run(&mut lease, room, |model| run_nodes(leased, &part, model));
     let outcome = outcome.map_err(|error| named(error.into()))?;
-    let held = at.client.memory.hold("rows of compared nodes", rows_bytes(&outcome.rows))?;
+    held.add(hold_rows(texts_bytes(&outcome.rows))?);
     let reply = outcome.rows.iter().map(verdicts::of_row).collect();
     at.client.state().node_tables.add(of, outcome, held, &at.client.memory);
     Ok(Reply::NodesCompared(reply))
@@ -64,7 +66,7 @@ fn run_nodes(leased: &Leased<'_>, whole: &Part, model: &SubModel) -> Result<RunS
 /// Notes the third opinion, in float64, of a local mismatch.
 pub fn settle_node(at: &Connected<'_>, request: &SettleNode) -> Answer {
     let SettleNode { of, name, exact, reference, local } = request;
-    let refuse = |code, why: String| Err(client_error(code, format!("SettleNode {name:?}: {why}")));
+    let refuse = |code, why: String| Err(WireError::client(code, format!("SettleNode {name:?}: {why}")));
     if exact.desc.dtype != DType::F64 || !reference.desc.dtype.is_float() {
         let why = format!("expected a float64 value of a floating dtype, got {} of {}", exact.desc, reference.desc);
         return refuse(ErrorCode::BadTensor, why);

@@ -7,7 +7,6 @@ use bytes::Bytes;
 use super::state::{Answer, Connected, Leased, unexpected};
 use crate::base::limits;
 use crate::daemon::client::Part;
-use crate::daemon::errors::client as client_error;
 use crate::link::message::{LinkReply, LinkRequest};
 use crate::protocol::control::{PreparePart, Reply};
 use crate::protocol::message::{ErrorCode, WireError};
@@ -65,7 +64,7 @@ fn may_prepare(at: &Connected<'_>, prepare: &PreparePart) -> Result<String, Wire
     if state.parts.len() >= limits::PARTS {
         let why =
             format!("{} parts are prepared already; drop compiled functions (torch._dynamo.reset())", limits::PARTS);
-        return Err(client_error(ErrorCode::Limit, why));
+        return Err(WireError::client(ErrorCode::Limit, why));
     }
     Ok(name)
 }

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use super::state::{Answer, Connected};
 use crate::base::ids::{GraphId, PartHandle};
 use crate::daemon::client::{Part, State};
-use crate::daemon::errors::client as client_error;
 use crate::link::message::LinkRequest;
 use crate::protocol::control::{Release, Reply};
 use crate::protocol::message::{ErrorCode, WireError};
@@ -23,7 +22,7 @@ pub fn release(at: &Connected<'_>, release: &Release) -> Answer {
     drop(gone);
     let handles = released.handles;
     if let Some(executor) = executor.filter(|executor| !executor.is_gone() && !handles.is_empty()) {
-        match at.ask_quickly(&executor, ("Release", &LinkRequest::Release { handles }), None) {
+        match at.ask_quickly(&executor, (at.asked, &LinkRequest::Release { handles }), None) {
             Err(error) if !executor.is_gone() => return Err(error),
             _ => {}
         }
@@ -41,7 +40,7 @@ fn releasable(state: &State, release: &Release) -> (Release, Option<WireError>) 
     let unknown: Vec<PartHandle> = unknown;
     let named = unknown.iter().take(NAMED).map(|handle| {
         let why = format!("handle {}: not of this lease; release what was prepared in it", handle.0);
-        client_error(ErrorCode::UnknownGraph, why)
+        WireError::client(ErrorCode::UnknownGraph, why)
     });
     let mut refused: Vec<WireError> = named.collect();
     let mut n_left_out = unknown.len() - refused.len();
@@ -78,7 +77,7 @@ fn may_release(state: &State, graph: GraphId, going: &[PartHandle]) -> Result<()
         return Ok(());
     }
     let why = format!("graph {name} has parts that stay ({}); release their handles with it", stay.join(", "));
-    Err(WireError { graph: name.clone(), ..client_error(ErrorCode::BadState, why) })
+    Err(WireError { graph: name.clone(), ..WireError::client(ErrorCode::BadState, why) })
 }
 
 /// Takes out what [`releasable`] allowed: its end may take its time, which the lock shall not.

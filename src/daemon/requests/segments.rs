@@ -7,7 +7,6 @@ use crate::base::ids::SegmentId;
 use crate::base::limits;
 use crate::base::sync::lock;
 use crate::daemon::client::State;
-use crate::daemon::errors::{client as client_error, fault};
 use crate::link::message::LinkRequest;
 use crate::protocol::control::Reply;
 use crate::protocol::message::{ErrorCode, WireError};
@@ -15,17 +14,17 @@ use crate::shm::{Lanes, Segment};
 
 /// Maps a segment, here and in the executor.
 pub fn attach(at: &Connected<'_>, (id, len_bytes, lanes): (SegmentId, u64, bool), fd: Option<OwnedFd>) -> Answer {
-    let bad = |why: String| client_error(ErrorCode::BadSegment, format!("segment {}: {why}", id.0));
+    let bad = |why: String| WireError::client(ErrorCode::BadSegment, format!("segment {}: {why}", id.0));
     let fd = fd.ok_or_else(|| bad("no descriptor came with AttachSegment; send the memfd with the frame".into()))?;
     if len_bytes > limits::SEGMENT_BYTES {
         let why = format!("segment {}: {len_bytes} bytes: expected at most {}", id.0, limits::SEGMENT_BYTES);
-        return Err(client_error(ErrorCode::Limit, why));
+        return Err(WireError::client(ErrorCode::Limit, why));
     }
     let held = [
         at.client.segments.hold("segment", 1)?,
         at.client.segment_bytes.hold("segment", usize::try_from(len_bytes).unwrap_or(usize::MAX))?,
     ];
-    let for_executor = fd.try_clone().map_err(|error| fault(ErrorCode::Internal, error.to_string()))?;
+    let for_executor = fd.try_clone().map_err(|error| WireError::fault(ErrorCode::Internal, error.to_string()))?;
     let segment = Segment::map(id, fd, len_bytes)?;
     let _in_turn = lock(&at.client.showing);
     let executor = {
@@ -46,7 +45,7 @@ pub fn attach(at: &Connected<'_>, (id, len_bytes, lanes): (SegmentId, u64, bool)
     if let Some(executor) = executor {
         let attach = LinkRequest::Attach { segment: id, len_bytes, lanes };
         // Of a dead executor the next lease attaches all segments anew.
-        match at.ask_quickly(&executor, ("AttachSegment", &attach), Some(for_executor.as_fd())) {
+        match at.ask_quickly(&executor, (at.asked, &attach), Some(for_executor.as_fd())) {
             Err(error) if !executor.is_gone() => {
                 forget(at, id, lanes);
                 return Err(error);
@@ -74,14 +73,14 @@ pub fn detach(at: &Connected<'_>, id: SegmentId) -> Answer {
         let mut state = at.client.state();
         if state.lanes.as_ref().is_some_and(|lanes| lanes.segment().id() == id) {
             let why = format!("segment {}: lanes stay attached until the connection ends", id.0);
-            return Err(client_error(ErrorCode::BadState, why));
+            return Err(WireError::client(ErrorCode::BadState, why));
         }
         state.segments.detach(id)?;
         state.segments_held.remove(&id);
         state.executor.clone()
     };
     if let Some(executor) = executor.filter(|executor| !executor.is_gone()) {
-        at.ask_quickly(&executor, ("DetachSegment", &LinkRequest::Detach { segment: id }), None)?;
+        at.ask_quickly(&executor, (at.asked, &LinkRequest::Detach { segment: id }), None)?;
     }
     Ok(Reply::Done)
 }
@@ -95,11 +94,11 @@ pub fn open_lane(leased: &Leased<'_>, lane: u32) -> Answer {
         let n_lanes = n_lanes.ok_or_else(|| at.bad_state("no lanes segment; attach one of kind lanes first"))?;
         if lane >= n_lanes.min(limits::LANES) {
             let why = format!("lane {lane}: expected below {}", n_lanes.min(limits::LANES));
-            return Err(client_error(ErrorCode::Limit, why));
+            return Err(WireError::client(ErrorCode::Limit, why));
         }
         state.open_lanes.insert(lane);
     }
-    at.ask_quickly(executor, ("OpenLane", &LinkRequest::OpenLane { lane }), None)?;
+    at.ask_quickly(executor, (at.asked, &LinkRequest::OpenLane { lane }), None)?;
     Ok(Reply::Done)
 }
 
@@ -109,7 +108,7 @@ fn attach_lanes(state: &mut State, segment: Segment) -> Result<(), WireError> {
     if taken || state.lanes.is_some() {
         let why =
             format!("segment {}: its id is taken, or lanes are attached already; one lanes segment a client", id.0);
-        return Err(client_error(ErrorCode::BadSegment, why));
+        return Err(WireError::client(ErrorCode::BadSegment, why));
     }
     segment.apart_from(state.segments.iter())?;
     state.lanes = Some(Lanes::map(segment)?);

@@ -8,7 +8,6 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use crate::daemon::client::Client;
-use crate::daemon::errors::{client as client_error, fault};
 use crate::daemon::executors::Executor;
 use crate::daemon::ledger::Held;
 use crate::daemon::shared::Daemon;
@@ -69,13 +68,13 @@ impl<'a> Connected<'a> {
     pub fn must_dump(&'a self, field: &str) -> Result<Dumping<'a>, WireError> {
         self.dumping().ok_or_else(|| {
             let why = format!("{}{field}: no dump is open; send OpenDump first", self.asked);
-            client_error(ErrorCode::BadState, why)
+            WireError::client(ErrorCode::BadState, why)
         })
     }
 
     /// The error of a request that is not legal now.
     pub fn bad_state(&self, why: &str) -> WireError {
-        client_error(ErrorCode::BadState, format!("{}: {why}", self.asked))
+        WireError::client(ErrorCode::BadState, format!("{}: {why}", self.asked))
     }
 
     /// Counts bytes that are kept of a request, in the place of the request's own. Errors: Limit.
@@ -104,5 +103,5 @@ impl Leased<'_> {
 
 /// An answer of the executor that is none to `request`.
 pub fn unexpected(request: &str, reply: &LinkReply) -> WireError {
-    fault(ErrorCode::Internal, format!("the executor answered {request} with {reply:?}"))
+    WireError::fault(ErrorCode::Internal, format!("the executor answered {request} with {reply:?}"))
 }

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use super::state::{Answer, Connected};
 use crate::base::limits;
-use crate::daemon::errors::{client as client_error, fault};
 use crate::protocol::control::Reply;
 use crate::protocol::message::{ErrorCode, WireError};
 
@@ -15,7 +14,7 @@ pub fn stop(at: &Connected<'_>, force: bool) -> Answer {
     let others = clients.iter().filter(|other| other.id != at.client.id && other.state().holds_something()).count();
     if others > 0 && !force {
         let why = format!("stop: {others} other clients are connected; end them or use `rust-ort stop --force`");
-        return Err(client_error(ErrorCode::BadState, why));
+        return Err(WireError::client(ErrorCode::BadState, why));
     }
     // The connection ends the daemon once this is sent.
     match at.daemon.end_dumps().as_slice() {
@@ -31,7 +30,7 @@ fn incomplete_dumps(dumps: &[(PathBuf, usize)]) -> WireError {
         "stop: not written within {within} s, see incomplete.json there: {}; the daemon ends all the same",
         each.join(", ")
     );
-    let mut error = fault(ErrorCode::Dump, message);
+    let mut error = WireError::fault(ErrorCode::Dump, message);
     error.dump = dumps.first().map(|(run, _)| run.display().to_string()).unwrap_or_default();
     error
 }

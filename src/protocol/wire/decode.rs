@@ -51,7 +51,7 @@ impl DecodeError {
 
 impl From<DecodeError> for WireError {
     fn from(error: DecodeError) -> Self {
-        WireError::new(ErrorKind::Client, error.code(), error.to_string())
+        WireError::client(error.code(), error.to_string())
     }
 }
 

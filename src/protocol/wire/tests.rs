@@ -6,7 +6,7 @@ use prost::Message as _;
 
 use super::super::control::*;
 use super::super::frame;
-use super::super::message::{ErrorCode, ErrorKind, WireError};
+use super::super::message::{ErrorCode, WireError};
 use super::decode::Decoded;
 use super::*;
 
@@ -132,7 +132,7 @@ proptest! {
 
     #[test]
     fn replies_read_what_was_written(id: u64, text in ".{0,40}", n: u64, x in -1e300_f64..1e300) {
-        let error = WireError::new(ErrorKind::Fault, ErrorCode::RunFailed, text.clone());
+        let error = WireError::fault(ErrorCode::RunFailed, text.clone());
         let verdict = VerdictSummary {
             name: text.clone(), kind: VerdictKind::Mismatch, reason: text.clone(), metrics_json: "{}".into(),
             max_abs: x, max_rel_to_max: -x, outside: n,

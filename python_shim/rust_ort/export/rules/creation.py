@@ -73,14 +73,12 @@ def arange(
     made = dtype or (torch.int64 if whole else torch.get_default_dtype())
     if whole and made.is_floating_point:
         return aten.arange.start_step(start, end, step, dtype=torch.int64, device=device).to(made)
-    if not all(isinstance(number, int | float) for number in (start, end, step)):
+    static = all(isinstance(number, int | float) for number in (start, end, step))
+    if not static or not (whole or made.is_floating_point):
         return NotImplemented
-    counts = whole and (start, step) == (0, 1)
-    if counts or (whole and max(abs(start), abs(end), abs(step)) < EXACT_IN_FLOAT32):
+    if whole and ((start, step) == (0, 1) or max(abs(start), abs(end), abs(step)) < EXACT_IN_FLOAT32):
         return NotImplemented
-    if not whole and not made.is_floating_point:
-        return NotImplemented
-    n = math.ceil((end - start) / step) if not whole else -((start - end) // step)
+    n = -((start - end) // step) if whole else math.ceil((end - start) / step)
     index = aten.arange.start_step(0, n, 1, dtype=torch.int64, device=device)
     return (index if whole else index.to(torch.float64)).mul(step).add(start).to(made)
 

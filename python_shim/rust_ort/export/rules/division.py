@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rust_ort.export.rules.nodes import floating_result
-from rust_ort.export.rules.promotion import Number, is_floating, is_half, kernel_dtype, pair
+from rust_ort.export.rules.promotion import Number, is_floating, is_half, pair, widened
 from rust_ort.export.rules.registry import decomposed, in_eager, op, translated
 
 aten = torch.ops.aten
@@ -75,6 +75,12 @@ def truncated_quotient(self: Any, other: Any, rounding_mode: str | None = None) 
     return op.Div(self, other)
 
 
+def _rounded_pair(self: Tensor | Number, other: Tensor | Number) -> tuple[Tensor, Tensor, torch.dtype]:
+    """As `pair`, of numbers that torch rounds to half precision, too, before it computes in float32."""
+    dividend, divisor, dtype = pair(self, other, wide=False)
+    return widened(dividend), widened(divisor), dtype
+
+
 @decomposed(
     "aten.remainder.Tensor",
     "aten.remainder.Scalar",
@@ -86,9 +92,7 @@ def remainder(self: Tensor | Number, other: Tensor | Number) -> Any:
     """As torch's kernel: the exact remainder, with the divisor's sign."""
     if not is_floating(self, other):
         return NotImplemented
-    dividend, divisor, dtype = pair(self, other, wide=False)  # numbers are rounded to half precision, too
-    wide = kernel_dtype(dtype)
-    dividend, divisor = dividend.to(wide), divisor.to(wide)
+    dividend, divisor, dtype = _rounded_pair(self, other)
     rest = torch.fmod(dividend, divisor)
     return torch.where((rest != 0) & ((divisor < 0) != (rest < 0)), rest + divisor, rest).to(dtype)
 
@@ -103,8 +107,8 @@ def remainder(self: Tensor | Number, other: Tensor | Number) -> Any:
 def fmod(self: Tensor, other: Tensor | Number) -> Any:
     """Of int64, in int64. Of half precision, a number is rounded to it, too."""
     if is_half(self, other) and not isinstance(other, Tensor):
-        dividend, divisor, dtype = pair(self, other, wide=False)
-        return torch.fmod(dividend.to(torch.float32), divisor.to(torch.float32)).to(dtype)
+        dividend, divisor, dtype = _rounded_pair(self, other)
+        return torch.fmod(dividend, divisor).to(dtype)
     if torch.result_type(self, other) is not torch.int64:
         return NotImplemented
     dividend, divisor, _ = pair(self, other)

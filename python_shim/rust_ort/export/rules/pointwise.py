@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -163,29 +164,15 @@ def rsub(self: Tensor, other: Number, alpha: Number = 1) -> Tensor:
     return torch.add(-negated if alpha == 1 else negated * -alpha, other)
 
 
-@decomposed(
-    "aten.div.Tensor",
-    why="a number beside float16 is rounded to it first; torch computes in float32",
-    silent=True,
-)
-def div(self: Tensor, other: Tensor | Number) -> Any:
-    """By the number as it is."""
-    return _by_number(aten.div.Tensor, self, other)
-
-
-@decomposed(
-    "aten.mul.Tensor",
-    why="a number beside float16 is rounded to it first; torch computes in float32",
-    silent=True,
-)
-def mul(self: Tensor, other: Tensor | Number) -> Any:
-    """By the number as it is. (torch's add and sub do round it.)"""
-    return _by_number(aten.mul.Tensor, self, other)
-
-
-def _by_number(operator: Any, self: Tensor, other: Tensor | Number) -> Any:
+def by_number(operator: Any, self: Tensor, other: Tensor | Number) -> Any:
+    """A product or quotient by the number as it is. (torch's add and sub do round it.)"""
     if self.dtype is not torch.float16 or isinstance(other, bool) or not isinstance(other, int | float):
         return NotImplemented
     if rounded(other, torch.float16) == other:
         return NotImplemented
     return operator(self.to(torch.float32), other).to(torch.float16)
+
+
+ROUNDED = "a number beside float16 is rounded to it first; torch computes in float32"
+decomposed("aten.div.Tensor", why=ROUNDED, silent=True)(functools.partial(by_number, aten.div.Tensor))
+decomposed("aten.mul.Tensor", why=ROUNDED, silent=True)(functools.partial(by_number, aten.mul.Tensor))
