@@ -24,6 +24,7 @@ import rust_ort
 from measure import rules as document
 from rust_ort.export import rounding, rules
 from rust_ort.export.rules import How, Rule
+from rust_ort.export.rules.indexing import NEGATIVE
 from rust_ort.onnx_tools.helpers import WRONG_OPTIMIZERS
 
 aten = torch.ops.aten
@@ -98,6 +99,11 @@ CASES: dict[str, Case] = {
         lambda q: functional.scaled_dot_product_attention(q, q, q), HEADS
     ),
     # activation
+    "aten.cumsum.default": case(lambda x: x.detach().cumsum(0), torch.full((2**17,), 0.1)),
+    **{
+        f"aten.{name}_window": case(lambda x, name=name: x - getattr(torch, f"{name}_window")(1), torch.ones(1))
+        for name in ("hann", "hamming", "blackman")
+    },
     "aten.sigmoid.default": case(lambda x: torch.log(torch.sigmoid(x)), torch.linspace(-30, 5, 64)),
     # convolution
     "aten.convolution_backward.default": case(lambda x, w: functional.conv2d(x, w), IMAGE, IMAGE[:, :, :3, :3]),
@@ -205,7 +211,6 @@ CASES: dict[str, Case] = {
     "aten.copysign.Scalar": case(lambda x: torch.copysign(x, -0.0), X),
     "aten.angle.default": case(torch.angle, torch.tensor(SPECIAL)),
     "aten.atan2.default": case(torch.atan2, X, Y),
-    "aten.div": case(lambda x: torch.div(x, 0.3, rounding_mode="trunc"), torch.tensor([3.0, -1.5, 1.0]).half()),
     "aten.div.Tensor_mode": case(
         lambda x, y, i: (torch.div(x, y, rounding_mode="floor"), torch.div(i, i[:1], rounding_mode="trunc")),
         torch.ones(1),
@@ -218,8 +223,6 @@ CASES: dict[str, Case] = {
     "aten.fmod.Tensor": case(torch.fmod, LARGE, torch.full_like(LARGE, 3)),
     "aten.heaviside.default": case(lambda x, y: torch.heaviside(x.detach(), y.detach()), X, Y),
     "aten.pow": case(lambda x: torch.pow(3, x), torch.arange(40)),
-    "aten.div.Tensor": case(lambda x: x / 65536.0, 1000 * TENTHS),
-    "aten.mul.Tensor": case(lambda x: x * 65536.0, TENTHS),
     "aten.rsub.Scalar": case(lambda x: 1.25 - x, torch.arange(6)),
     "aten.pow.Tensor_Scalar": case(lambda x: x**0.5, torch.tensor(SPECIAL)),
     "aten.remainder.Scalar": case(lambda x: x % -2.5, X),
@@ -228,6 +231,8 @@ CASES: dict[str, Case] = {
     "aten.lerp.Tensor": case(torch.lerp, X, Y, Y.flip(0)),
     "aten.log1p.default": case(lambda x: x / torch.log1p(x), torch.tensor([1e-10, 0.1, 7.0])),
     "aten.expm1.default": case(lambda x: x / torch.expm1(x), torch.tensor([1e-10, 0.1, 7.0])),
+    "aten.erfc.default": case(lambda x: torch.log(torch.erfc(x)), torch.linspace(-3, 9, 32)),
+    "aten.logit_backward.default": case(torch.logit, torch.tensor([-0.0, 0.5, 0.0, 1.0])),
     "aten.logit.default": case(lambda x: torch.logit(x.detach(), 0.01), torch.tensor(SPECIAL)),
     "aten.relu.default": case(torch.relu, LARGE),
     "aten.maximum.default": case(torch.maximum, LARGE, torch.zeros_like(LARGE)),
@@ -246,8 +251,10 @@ CASES: dict[str, Case] = {
     "aten.ge.Scalar": case(lambda x: x >= 0.1, TENTHS),
     "aten.threshold_backward.default": case(lambda x: functional.threshold(x, 0.3, 0.1), TENTHS),
     "aten.addcmul.default": case(lambda x: torch.addcmul(x, x, x, value=0.1), MATRIX.double()),
-    "aten.celu.default": case(lambda x: functional.celu(x, 0.3), MATRIX.double()),
-    "aten.elu.default": case(lambda x: functional.elu(x, 0.1), MATRIX.double()),
+    "aten.celu.default": case(lambda x: functional.celu(x, 1e5), 0.01 * MATRIX),
+    "aten.elu.default": case(lambda x: functional.elu(x, 1e5), 0.01 * MATRIX),
+    "aten.mish.default": case(lambda x: torch.log(-functional.mish(x)), 60 * (FLOAT64 - 1.1)),
+    "aten.silu.default": case(lambda x: torch.log(-functional.silu(x)), torch.linspace(-30, -1, 64)),
     "aten.hardsigmoid.default": case(lambda x: functional.hardsigmoid(x.detach()), MATRIX.double()),
     "aten.hardswish.default": case(functional.hardswish, MATRIX.double()),
     "aten.hardtanh.default": case(lambda x: functional.hardtanh(x, -0.1, 0.3), MATRIX.double()),
@@ -363,6 +370,21 @@ WITHOUT_CASE: dict[str, str] = {
     "aten._native_batch_norm_legit.default": "functionalization makes it _native_batch_norm_legit_functional first",
     "aten.max_unpool2d.default": "where indices repeat the result is chance: there is nothing to compare with",
     "aten.max_unpool3d.default": "where indices repeat the result is chance: there is nothing to compare with",
+    "aten._embedding_bag_forward_only.default": "without it onnxruntime, and this process, dies of it",
+    "aten.trunc.default": "the sign of zero: test_extremes.py",
+    "aten.frac.default": "the sign of zero: test_extremes.py",
+    "aten.lerp.Scalar": "how half precision is rounded: test_extremes.py",
+    **dict.fromkeys(
+        [
+            "aten.gather.default",
+            "aten.index_select.default",
+            "aten.embedding.default",
+            "aten.scatter.value",
+            "aten.index_add.default",
+            "aten.index_copy.default",
+        ],
+        "what is refused: test_indices.py",
+    ),
     "aten._embedding_bag.default": "without it torchlib's offsets have another length, and this process dies of it",
     "aten.avg_pool2d": "with sizes that are known it is decomposed",
     "aten.avg_pool3d": "with sizes that are known it is decomposed",
@@ -461,7 +483,7 @@ def test_with_the_rule_it_is_right_and_without_it_worse(rule: Rule) -> None:
         assert worse.refused or worse.wrong, f"upstream is right about {rule.operator}: the rule can go"
     else:
         assert worse > made, f"upstream is right about {rule.operator}: the rule can go"
-    if rule.silent and rule.operator not in BY_CHANCE:
+    if rule.silent and rule.operator not in BY_CHANCE and rule.why != NEGATIVE:
         assert worse.wrong, f"{rule.operator} is not silently wrong without its rule: {worse}"
 
 
@@ -584,6 +606,7 @@ def test_layer_norm_in_float64_is_eagers(affine: bool) -> None:
 
 WRONG_FUSIONS = {
     "MatmulTransposeFusion": case(lambda x, y: torch.mv(x.t(), y), MATRIX, MATRIX[:, 0]),
+    "NoopElimination": case(lambda x: 1 / (x.detach() * 0 + 0), torch.tensor([-1.0, 1.0])),
     "MatMulScaleFusion": case(lambda x: x @ x.t() * 0.3, MATRIX.double()),
 }
 
@@ -652,18 +675,6 @@ def test_a_number_in_float64_is_not_rounded(function: Callable[[Tensor], Tensor]
     candidate = torch.compile(function, backend="rust_ort", dynamic=False)(FLOAT64)
     assert [graph.eager for graph in rust_ort.graphs()[known:]] == [[]]
     torch.testing.assert_close(candidate, function(FLOAT64), rtol=1e-14, atol=0, equal_nan=True)
-
-
-@pytest.mark.parametrize("number", [1e-4, 1 / 3, 65537.0])
-@pytest.mark.parametrize("operator", [torch.add, torch.sub, torch.rsub, torch.mul, torch.div])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_a_number_beside_half_precision_is_what_torch_takes(
-    dtype: torch.dtype, operator: Callable[..., Tensor], number: float
-) -> None:
-    """torch rounds it in sums and differences, and keeps it in products and quotients."""
-    x = torch.linspace(-3, 3, 4001).to(dtype)
-    compiled = torch.compile(operator, backend="rust_ort", dynamic=False)
-    torch.testing.assert_close(compiled(x, number), operator(x, number), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int64])

@@ -31,6 +31,7 @@ def _is_left_node(node: fx.Node) -> bool:
 in_eager("aten._embedding_bag", why=NO_FORM, when=_is_left_node)
 
 
+@decomposed("aten._embedding_bag_forward_only.default", why="ONNX Runtime crashes on torchlib's form")
 @decomposed("aten._embedding_bag.default", why=NO_FORM)
 def embedding_bag(
     weight: Tensor,
