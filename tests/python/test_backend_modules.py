@@ -388,3 +388,15 @@ def test_bfloat16_data_movement_and_several_outputs(on_daemon: DaemonClient) -> 
         return first.expand(3, 2, 4) * 1, torch.cat([first, second]), values, indices, torch.full_like(x, 0.1), x > 0
 
     check(Fn(function), torch.randn(4, 4, dtype=torch.bfloat16), client=on_daemon, tol=0)
+
+
+def test_pools_of_a_graph_whose_last_windows_begin_behind_their_images(client: FakeClient | DaemonClient) -> None:
+    """ONNX Runtime took one's memory for the other's, whose shape it had inferred alike."""
+
+    def pooled(_: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+        return (
+            F.max_pool1d(x, 2, 2, 1, ceil_mode=True), F.max_pool1d(y, 2, 3, 1, ceil_mode=True),
+            F.max_pool2d(x, 3, 2, 1, 2, ceil_mode=True, return_indices=True), F.max_pool1d(x, 3, 3, ceil_mode=True),
+        )  # fmt: skip
+
+    check(Fn(pooled), torch.randn(2, 3, 7), torch.randn(2, 3, 8), client=client)

@@ -34,6 +34,7 @@ PAIRS = torch.cartesian_prod(torch.tensor(SPECIAL), torch.tensor(SPECIAL))
 X, Y = PAIRS[:, 0], PAIRS[:, 1]
 ROWS = torch.tensor([[1.0, nan, 2.0], [inf, 1.0, -inf], [-inf, -inf, -inf], [nan, nan, nan]])
 IMAGE = torch.arange(2 * 3 * 9 * 7, dtype=torch.float32).sin().reshape(2, 3, 9, 7)
+CHANNELS_LAST = IMAGE.to(memory_format=torch.channels_last)
 MATRIX = IMAGE[0, 0]
 POINTS = torch.arange(2 * 4 * 5 * 2, dtype=torch.float32).cos().reshape(2, 4, 5, 2) * 1.3
 POINTS_3D = torch.arange(2 * 4 * 5 * 3, dtype=torch.float32).cos().reshape(1, 2, 4, 5, 3) * 1.3
@@ -50,11 +51,12 @@ FLOAT64 = torch.linspace(-1, 1, 7, dtype=torch.float64)
 
 @dataclass(frozen=True)
 class Case:
-    """A function and inputs that meet a rule; floating inputs get gradients."""
+    """A function and inputs that meet a rule; floating inputs get gradients. strides: they are what the rule is for."""
 
     function: Callable[..., Any]
     inputs: tuple[Tensor, ...]
     dynamic: bool = False
+    strides: bool = False
 
 
 def case(function: Callable[..., Any], *inputs: Tensor) -> Case:
@@ -128,6 +130,9 @@ CASES: dict[str, Case] = {
     "aten._pdist_forward.default": case(lambda x: torch.pdist(x.detach()), MATRIX),
     "aten._pdist_backward.default": case(lambda x: torch.pdist(x, p=1), MATRIX),
     "aten._embedding_bag": case(lambda w: aten._embedding_bag(w.detach(), IDS, torch.tensor([0, 3]), False, 2), SCORES),
+    "aten._embedding_bag_forward_only": case(
+        lambda w: aten._embedding_bag_forward_only(w.detach(), IDS, torch.tensor([0, 3]), False, 2), SCORES
+    ),
     "aten._embedding_bag_backward.default": case(
         lambda w: functional.embedding_bag(IDS, w, torch.tensor([0, 3, 3]), padding_idx=2), SCORES
     ),
@@ -352,6 +357,9 @@ CASES: dict[str, Case] = {
         lambda x, grid: functional.grid_sample(x, grid, align_corners=False), IMAGE[None], POINTS_3D
     ),
     # strided
+    "aten.roll.default": Case(lambda x: x.detach().roll(2, 3), (CHANNELS_LAST,), strides=True),
+    "aten.all.dims": case(lambda x: torch.all(x, ()), ROWS[:2]),
+    "aten.any.dims": case(lambda x: torch.any(x, (), keepdim=True), MATRIX[:, :1] - MATRIX[0, 0]),
     "aten.as_strided": case(lambda x: (x + 1)[:, :3].as_strided((3, 4), (6, 1)) * x[:3, :4], MATRIX),
     "aten.as_strided_scatter.default": case(
         lambda x, y: torch.as_strided_scatter((x.detach() + 1).t(), y, (3, 4), (1, 3), 2), MATRIX, MATRIX[:3, :4]
@@ -364,6 +372,7 @@ WITHOUT_CASE: dict[str, str] = {
     "aten.max_unpool2d.default": "where indices repeat the result is chance: there is nothing to compare with",
     "aten.max_unpool3d.default": "where indices repeat the result is chance: there is nothing to compare with",
     "aten._embedding_bag.default": "without it torchlib's offsets have another length, and this process dies of it",
+    "aten._embedding_bag_forward_only.default": "as of _embedding_bag",
     "aten.avg_pool2d": "with sizes that are known it is decomposed",
     "aten.avg_pool3d": "with sizes that are known it is decomposed",
     "aten.max_pool2d_with_indices": "only where sizes are symbolic",
@@ -422,7 +431,9 @@ def outcome(met: Case, *, without_fusions: list[str] = WRONG_OPTIMIZERS) -> tupl
     graphs = rust_ort.graphs()[known:]
     try:
         for ours, eagers in zip(candidate, reference, strict=True):
-            torch.testing.assert_close(ours, eagers, equal_nan=True, **_tolerance(eagers.dtype))
+            torch.testing.assert_close(
+                ours, eagers, equal_nan=True, check_stride=met.strides, **_tolerance(eagers.dtype)
+            )
         wrong = False
     except AssertionError:
         wrong = True
