@@ -15,8 +15,14 @@ from torch import Tensor
 from rust_ort.export import exporter, rules
 from rust_ort.export.aliases import UNDECLARED_VIEWS
 from rust_ort.export.rules import How
-from rust_ort.export.shapes import Size, expression, fills_its_storage, hint
-from rust_ort.torch_private import outside_tracing, pytree, shares_memory, torchs_decompositions
+from rust_ort.export.shapes import Size, expression, fills_its_storage, hint, is_symbolic
+from rust_ort.torch_private import (
+    free_unbacked_symbols,
+    outside_tracing,
+    pytree,
+    shares_memory,
+    torchs_decompositions,
+)
 
 aten = torch.ops.aten
 
@@ -54,17 +60,17 @@ def _table(whole: frozenset[str], _: frozenset[str]) -> Table:
 
 def _as_declared(operator: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     """The decomposition, whose results are apart from its arguments in memory, as the operator's schema says, and have
-    the layouts of the operator's own: users see both."""
+    the layouts of the operator's own: users see both. Where sizes are known only at run time, none."""
     if getattr(operator, "is_view", False) or operator._schema.is_mutable:
         return function
 
     @functools.wraps(function)
     def keeping(*args: Any, **kwargs: Any) -> Any:
-        made = function(*args, **kwargs)
+        given = pytree.tree_leaves((args, kwargs))
+        made = NotImplemented if any(map(_known_at_run_time, given)) else function(*args, **kwargs)
         if made is NotImplemented:
             return made
         results, sequence = pytree.tree_flatten(made)
-        given = pytree.tree_leaves((args, kwargs))
         if operator not in UNDECLARED_VIEWS:
             results = [_apart(result, given) for result in results]
         if not (UNKNOWN_SIZES & {*operator.tags} or all(map(_is_plain, (*results, *given)))):
@@ -74,6 +80,11 @@ def _as_declared(operator: Any, function: Callable[..., Any]) -> Callable[..., A
         return pytree.tree_unflatten(results, sequence)
 
     return keeping
+
+
+def _known_at_run_time(value: Any) -> bool:
+    """Whether a size is: what reads such a tensor runs in eager, and a decomposition might ask for the size."""
+    return is_symbolic(value) and bool(free_unbacked_symbols(value))
 
 
 def _apart(made: Any, given: Sequence[Any]) -> Any:
