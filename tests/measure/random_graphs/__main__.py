@@ -62,11 +62,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _show(outcome: Outcome, *, alone: bool) -> None:
     if outcome.kind in BAD or outcome.kind == "torch" or alone:
-        print(f"\n--- seed {outcome.seed}: {outcome.kind}, {outcome.where}\n{outcome.why}\n{outcome.source}")
+        print(f"\n--- seed {outcome.seed}: {outcome.kind}, {outcome.where}\n{outcome.why}")
+        if not outcome.reduced:
+            print(outcome.source)
         for op, reason in outcome.eager:
             print(f"eager: {op}: {reason}")
     if outcome.reduced:
-        print(f"reduced:\n{outcome.reduced}", flush=True)
+        print(f"reduced: {outcome.reduced_why}\n{outcome.reduced}", flush=True)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from measure.random_graphs.check import BAD, Outcome
+from measure.random_graphs.reach import Reach
 
 
 @dataclass(kw_only=True)
@@ -21,11 +22,16 @@ class Summary:
     families: Counter[str] = field(default_factory=Counter)
     translated: Counter[str] = field(default_factory=Counter)
     dtypes: Counter[str] = field(default_factory=Counter)
-    operators: Counter[str] = field(default_factory=Counter)
+    differs: Counter[str] = field(default_factory=Counter)
+    features: Counter[str] = field(default_factory=Counter)
+    reach: Reach = field(default_factory=Reach)
+    calls: int = 0
+    refused: int = 0
+    nodes: int = 0
+    eager_nodes: int = 0
     eager: Counter[str] = field(default_factory=Counter)
     rejected: Counter[str] = field(default_factory=Counter)
     backward: int = 0
-    special: int = 0
     settled: int = 0
     bad: list[Outcome] = field(default_factory=list)
     torch: list[int] = field(default_factory=list)
@@ -39,11 +45,17 @@ class Summary:
         if outcome.where == "translated":
             self.translated.update(outcome.families)
         self.dtypes.update(outcome.dtypes)
-        self.operators.update(set(outcome.operators))
+        self.reach.add(outcome)
+        self.calls += outcome.calls
+        self.refused += outcome.refused
+        self.nodes += outcome.nodes
+        self.eager_nodes += outcome.eager_nodes
+        self.features.update(_features(outcome))
+        if outcome.kind in BAD:
+            self.differs.update(outcome.differs)
         self.eager.update({f"`{op}`: {reason}" for op, reason in outcome.eager})
         self.rejected.update(outcome.rejected)
         self.backward += outcome.backward
-        self.special += outcome.special
         self.settled += outcome.settled
         if outcome.kind in BAD:
             self.bad.append(outcome)
@@ -52,8 +64,8 @@ class Summary:
 
     def line(self) -> str:
         kinds = ", ".join(f"{count} {kind}" for kind, count in self.kinds.most_common())
-        share = self.where["translated"] / max(1, self.graphs - self.where["nothing to compute"])
-        return f"{self.graphs} functions: {kinds}; {share:.1%} wholly translated"
+        share = 1 - self.eager_nodes / max(1, self.nodes)
+        return f"{self.graphs} functions, {self.calls} calls: {kinds}; {share:.1%} of nodes on ONNX Runtime"
 
 
 def markdown(summary: Summary, *, seeds: tuple[int, int], workers: int) -> str:
@@ -81,7 +93,8 @@ def markdown(summary: Summary, *, seeds: tuple[int, int], workers: int) -> str:
         "",
         *_table(("where it ran", "functions"), summary.where.most_common()),
         "",
-        f"With a backward pass: {summary.backward}. With NaN or infinities as inputs: {summary.special}.",
+        f"With a backward pass: {summary.backward}. Calls that eager refuses, where an error is expected:",
+        f"{summary.refused} of {summary.calls}.",
         f"Of {drawn} operators drawn, {_share(summary, drawn)} were drawn again.",
         "",
         *_table(
@@ -91,11 +104,21 @@ def markdown(summary: Summary, *, seeds: tuple[int, int], workers: int) -> str:
         "",
         *_table(("dtype among inputs and results", "functions"), summary.dtypes.most_common()),
         "",
-        f"{len(summary.operators)} different operators. Left to eager, functions with it:",
+        *_table(("the function has", "functions"), sorted(summary.features.items())),
+        "",
+        *summary.reach.markdown(),
+        "",
+        "Left to eager, functions with it:",
         "",
         *_table(("what", "functions"), summary.eager.most_common(40)),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _features(outcome: Outcome) -> list[str]:
+    found = [name for name, value in outcome.features.items() if value is True]
+    values = outcome.features.get("values", "plain")
+    return found if values == "plain" else [*found, f"values: {values}"]
 
 
 def _share(summary: Summary, drawn: int) -> str:
