@@ -1,14 +1,16 @@
 """Whether rounding decides a result: eager's values are shaken by a few units in their last place.
 
-Every floating value that is not exact is moved. A statement whose shaken results differ by more than a small multiple of
-that, or in a single integer or bool, makes differences of rounding visible, in whatever implementation: another one is
-drawn in its place. This looks at eager alone, so no error of the candidate is avoided by it.
+Every floating value that is not exact is moved. A statement whose shaken results differ by more than a small multiple
+of that, or in a single integer or bool, makes differences of rounding visible, in whatever implementation: another one
+is drawn in its place. This looks at eager alone, so no error of the candidate is avoided by it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import random
+import re
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -21,6 +23,9 @@ ACCUMULATING = (
     "autocast",
 )  # fmt: skip
 """Families whose error is of the size of what they add up, however small the sum."""
+
+
+_ADDING = re.compile(r"sum|mean|prod|var|std|norm|dot|@ |vander")
 
 
 class Rejected(Exception):
@@ -38,20 +43,34 @@ def wide_default() -> Iterator[None]:
 
 
 def shaking(
-    value: torch.Tensor, wide: torch.Tensor, sources: Sequence[torch.Tensor], family: str, rng: random.Random
+    value: torch.Tensor, wide: torch.Tensor, added: Sequence[torch.Tensor], rng: random.Random
 ) -> torch.Tensor | None:
-    """What to add to a value: some ulps where it is not exact, as float64 says; None where it is everywhere."""
+    """What to add to a value: some ulps where it is not exact, as float64 says; None where it is everywhere. added:
+    what it is a sum of, if it is one."""
     if not value.is_floating_point() or not value.numel() or wide.shape != value.shape:
         return None
     inexact = value.isfinite() & ~_exact(value, wide)
     if not bool(inexact.any()):
         return None
     scale = value.abs()
-    if family in ACCUMULATING:
-        scale = torch.full_like(value, max(largest(tensor) for tensor in [value, *sources]))
+    if added:
+        scale = torch.full_like(value, max(largest(tensor) for tensor in [value, *added]))
     signs = torch.tensor([rng.choice((-1, 1)) for _ in range(value.numel())], dtype=value.dtype).reshape(value.shape)
     delta = SHAKE_ULPS * torch.finfo(value.dtype).eps * scale * signs
     return torch.where(inexact & delta.isfinite(), delta, torch.zeros_like(value))
+
+
+def accumulates(family: str, text: str) -> bool:
+    """Whether a statement adds up elements."""
+    return family in ACCUMULATING or _ADDING.search(text) is not None
+
+
+def may_overflow(source: torch.Tensor) -> bool:
+    """Whether a sum or product over a tensor may overflow on its way, in some order of its terms and not in another.
+    Sums of float16 are made in float32."""
+    if not source.is_floating_point() or source.dtype == torch.float16:
+        return False
+    return largest(source) > math.sqrt(torch.finfo(source.dtype).max) / 64
 
 
 def _exact(value: torch.Tensor, wide: torch.Tensor) -> torch.Tensor:

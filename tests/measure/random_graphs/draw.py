@@ -128,7 +128,7 @@ class Draw:
     def index(self, shape: Sequence[int], size: int, *, negative: bool = False) -> str:
         """A new int64 input with values below `size`, or, where errors are wanted, now and then not. Raises NotFitting
         when there are none."""
-        if size == 0 and math.prod(shape) and not self.features.errors:
+        if size == 0 and 0 not in shape and not self.features.errors:
             raise NotFitting
         beyond = self.features.errors and self.rng.random() < 0.4
         below = self.features.errors and self.rng.random() < 0.3
@@ -255,8 +255,11 @@ class Draw:
 
     def integer(self, *names: str) -> str:
         """Arithmetic on sizes of the named values, integer arguments and constants."""
-        atoms = [f"{name}.shape[{k - (self.t(name).dim() if self.rng.random() < 0.3 else 0)}]"
-                 for name in names for k in range(self.t(name).dim())]
+        atoms = [
+            f"{name}.shape[{k - (self.t(name).dim() if self.rng.random() < 0.3 else 0)}]"
+            for name in names
+            for k in range(self.t(name).dim())
+        ]
         atoms += [self.rng.choice((f"{name}.numel()", f"len({name})")) for name in names if self.t(name).dim()]
         atoms += [name for name, value in self.calls[0].items() if isinstance(value, int) and name[0] == "v"]
         if self.features.dynamic and self.rng.random() < 0.6:

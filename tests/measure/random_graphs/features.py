@@ -9,6 +9,7 @@ from dataclasses import replace
 import torch
 
 from measure.random_graphs.draw import Features
+from measure.random_graphs.layouts import overlaps
 from measure.random_graphs.program import Program, Values
 from measure.random_graphs.table import ROWS
 from measure.random_graphs.values import CLASSES, FLOATS, INTS, SMALL_INTS
@@ -50,7 +51,7 @@ def families(features: Features) -> dict[str, float]:
     if features.views:
         weights |= {"memory": 9.0, "output view": 6.0, "view": 3.0, "in place": 2.0}
     if features.errors:
-        weights["index"] = 6.0
+        weights["index"] = 25.0
     if features.data:
         weights["data-dependent"] = 15.0
     if features.autocast:
@@ -67,9 +68,7 @@ def dtypes(rng: random.Random, features: Features) -> Sequence[torch.dtype]:
     return made + [rng.choice(FLOATS)] * 3 if rng.random() < 0.25 else made
 
 
-def options(
-    rng: random.Random, program: Program, features: Features, values: Values, first: Sequence[int]
-) -> Program:
+def options(rng: random.Random, program: Program, features: Features, values: Values, first: Sequence[int]) -> Program:
     """How the function is compiled, called, and what is done with its outputs. values: of the first call; first: its
     sizes."""
     program = replace(program, backward=features.gradients)
@@ -88,8 +87,9 @@ def options(
 
 def _marks(rng: random.Random, program: Program, values: Values, first: Sequence[int]) -> tuple[str, ...]:
     """Dimensions that are said to be dynamic."""
+    how = rng.choice(("mark_dynamic", "maybe_mark_dynamic", "maybe_mark_dynamic"))
     found = [
-        f"torch._dynamo.mark_dynamic({given.name}, {dim})"
+        f"torch._dynamo.{how}({given.name}, {dim})"
         for given in program.inputs
         if given.memory
         for dim, size in enumerate(values[given.name].shape)
@@ -108,7 +108,7 @@ def _viewing(rng: random.Random, program: Program, values: Values) -> Program:
     after = []
     for position, name in enumerate(outputs):
         value = values.get(name)
-        if isinstance(value, torch.Tensor) and rng.random() < 0.7:
+        if isinstance(value, torch.Tensor) and not overlaps(value) and rng.random() < 0.7:
             write = "logical_not_()" if value.dtype == torch.bool else rng.choice(("add_(1)", "mul_(2)", "zero_()"))
             after.append(f"o{position}.{write}")
     return replace(program, outputs=outputs, after=tuple(after))

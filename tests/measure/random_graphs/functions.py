@@ -394,7 +394,9 @@ def batch_norm(d: Draw) -> list[str]:
 
 @function("norm")
 def group_norm(d: Draw) -> str:
-    if d.features.values != "plain":  # eager multiplies scale and mean out first: an infinite weight makes NaN, not infinity
+    if (
+        d.features.values != "plain"
+    ):  # eager multiplies scale and mean out first: an infinite weight makes NaN, not infinity
         raise NotFitting
     x = d.f(d.rng.choice((3, 4)))
     channels, dtype = d.size(x, 1), d.t(x).dtype

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -43,7 +44,7 @@ def differences(
     found: list[Difference] = []
     settled = 0
     for call, (one, other) in enumerate(zip(expected, candidate, strict=True)):
-        wrong, near = _of_call(one, other, lambda call=call: wide(call), exact=exact)  # type: ignore[misc]
+        wrong, near = _of_call(one, other, functools.partial(wide, call), exact=exact)
         found += [Difference(name=f"call {call}: {d.name}", kind=d.kind, why=d.why) for d in wrong]
         settled += near
     return found, settled
@@ -63,7 +64,8 @@ def _of_call(one: Seen, other: Seen, wide: Callable[[], Seen], *, exact: bool) -
             found.append(Difference(name=name, kind="results", why=why))
             continue
         reference, candidate = one.values[name], other.values[name]
-        kind, near = _values(reference, candidate, lambda name=name: wide().values.get(name), exact=exact and "grad" not in name)  # type: ignore[misc]  # noqa: E501
+        third = functools.partial(_named, wide, name)
+        kind, near = _values(reference, candidate, third, exact=exact and not name.startswith("gradient"))
         settled += near
         if kind:
             where = "memory" if kind == "values" and name[0] in "bx" else kind
@@ -75,6 +77,10 @@ def _of_call(one: Seen, other: Seen, wide: Callable[[], Seen], *, exact: bool) -
             why = f"expected {one.groups}, got {other.groups}"
             found.append(Difference(name="outputs", kind="aliasing", why=why))
     return found, settled
+
+
+def _named(wide: Callable[[], Seen], name: str) -> Any:
+    return wide().values.get(name)
 
 
 def _layouts(one: dict[str, Layout], other: dict[str, Layout]) -> list[Difference]:

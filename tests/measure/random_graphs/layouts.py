@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
 
 Layout = Callable[[Sequence[int]], tuple[list[int], str]]
 """From the argument's shape: the shape of the memory, and the expression of the view, in which `@` is the memory."""
@@ -37,6 +40,19 @@ def of_same_memory(rng: random.Random, rank: int) -> str:
     if rank >= 2:
         choices += ["@.mT", "@[:, 1:]", "@.transpose(0, -1)"]
     return rng.choice(choices)
+
+
+def overlaps(value: Any) -> bool:
+    """Whether elements of a tensor may share memory: what is written there is the last of them, whichever that is."""
+    if not isinstance(value, torch.Tensor) or not value.numel():
+        return False
+    pairs = [(stride, size) for stride, size in zip(value.stride(), value.shape, strict=True) if size > 1]
+    reach = 0
+    for stride, size in sorted(pairs):
+        if stride <= reach:
+            return True
+        reach += stride * (size - 1)
+    return False
 
 
 def _stepped(shape: Sequence[int]) -> tuple[list[int], str]:

@@ -43,9 +43,10 @@ def function_of(text: Text, *, wide: bool = False) -> Callable[..., tuple[Any, .
     source = widened(text.graph) if wide else text.graph
     filename = f"<random {next(_NUMBER)}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-    namespace = dict(NAMESPACE)
+    namespace: dict[str, Any] = dict(NAMESPACE)
     exec(compile(source, filename, "exec"), namespace)
-    return namespace["graph"]  # type: ignore[no-any-return]
+    made: Callable[..., tuple[Any, ...]] = namespace["graph"]
+    return made
 
 
 def observe(text: Text, function: Callable[..., tuple[Any, ...]], call: int, *, wide: bool = False) -> Seen:
@@ -105,7 +106,7 @@ def _kept(value: Any) -> Any:
 def _layout(tensor: torch.Tensor) -> Layout:
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     strides = tuple(stride for size, stride in pairs if size > 1) if tensor.numel() else ()
-    return Layout(strides=strides, offset=tensor.storage_offset(), requires_grad=tensor.requires_grad)
+    return Layout(strides=strides, offset=int(tensor.storage_offset()), requires_grad=tensor.requires_grad)
 
 
 def _groups(tensors: dict[str, torch.Tensor]) -> list[list[str]]:

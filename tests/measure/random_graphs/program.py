@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,12 +21,22 @@ import torch.nn.functional as F
 from math import inf, nan"""
 TAIL = """
 
+def shown(value):
+    return (value, value.stride(), value.storage_offset()) if isinstance(value, torch.Tensor) else value
+
+
 def run(function):
-    results = []
     for call in calls:
         try:
-            outputs = function(*call())
-            print(*outputs, *(x.stride() for x in outputs if isinstance(x, torch.Tensor)), sep="\\n")
+            arguments, leaves = call()
+            with {mode}:
+                outputs = function(*arguments)
+            print(*map(shown, outputs), sep="\\n")
+            {gradients}
+            with {mode}:
+                {names}, = outputs
+                {after}
+            print("arguments:", *map(shown, arguments), sep="\\n")
         except Exception as error:
             print(type(error).__name__, str(error)[:300])
 
@@ -34,8 +44,15 @@ def run(function):
 print("eager")
 run(graph)
 print("rust_ort")
+{capture}
 run(torch.compile(graph, backend="rust_ort", fullgraph={fullgraph}, dynamic={dynamic}))
 """
+GRADIENTS = """ends = [x for x in outputs if isinstance(x, torch.Tensor) and x.requires_grad]
+            cotangents = [(torch.arange(x.numel()) * 7 + 3) % 17 / 8 - 1 for x in ends]
+            cotangents = [c.to(x.dtype).reshape(x.shape) for c, x in zip(cotangents, ends)]
+            print(*(torch.autograd.grad(ends, leaves, cotangents, allow_unused=True) if ends and leaves else ()))"""
+CAPTURE = "torch._dynamo.config.capture_scalar_outputs = torch._dynamo.config.capture_dynamic_output_shape_ops = True"
+MODES = {"grad": "torch.enable_grad()", "no_grad": "torch.no_grad()", "inference_mode": "torch.inference_mode()"}
 Values = dict[str, Any]
 
 
@@ -60,20 +77,21 @@ class Text:
     def script(self) -> str:
         """A whole script that shows what rust_ort and eager make of it."""
         defined = [HEAD, "", self.graph]
-        if self.mode != "grad":
-            defined.append(f"torch.{'_C._set_grad_enabled(False)' if self.mode == 'no_grad' else 'inference_mode(True)'}")
         for position, call in enumerate(self.calls):
-            lines = [f"    {line}" for line in call.splitlines()]
+            made = [line.partition(" =")[0] for line in call.splitlines() if line[0] in "bx"]
+            leaves = "[x for x in ({},) if x.is_leaf and x.requires_grad]".format(", ".join(dict.fromkeys(made)))
             given = ", ".join(self.arguments)
-            defined += [f"\ndef call_{position}():", *lines, f"    return [{given}]\n"]
+            lines = [f"    {line}" for line in call.splitlines()]
+            defined += [f"\ndef call_{position}():", *lines, f"    return [{given}], {leaves if made else []}\n"]
         defined.append(f"calls = [{', '.join(f'call_{position}' for position in range(len(self.calls)))}]")
-        notes = [f"# afterwards: {line}" for line in self.after] + ["# and its backward pass"] * self.backward
-        tail = TAIL.format(fullgraph=self.fullgraph, dynamic=self.dynamic)
-        if self.capture:
-            tail = "\ntorch._dynamo.config.capture_scalar_outputs = True\n" + (
-                "torch._dynamo.config.capture_dynamic_output_shape_ops = True\n" + tail
-            )
-        return "\n".join([*defined, *notes, tail])
+        outputs = self.graph.rstrip().rstrip(",").rpartition("return ")[2].split(", ")
+        tail = TAIL.format(
+            mode=MODES[self.mode], gradients=GRADIENTS if self.backward else "",
+            capture=CAPTURE if self.capture else "",
+            names=", ".join(f"o{k}" for k in range(len(outputs))), after="; ".join(self.after) or "pass",
+            fullgraph=self.fullgraph, dynamic=self.dynamic,
+        )  # fmt: skip
+        return "\n".join([*defined, tail])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +101,9 @@ class Memory:
     name: str
     made: tuple[str, ...]
 
+    def line(self, call: int) -> str:
+        return f"{self.name} = {self.made[call]}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Input:
@@ -91,6 +112,9 @@ class Input:
     name: str
     made: tuple[str, ...]
     memory: str = ""
+
+    def line(self, call: int) -> str:
+        return f"{self.name} = {self.made[call]}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +199,8 @@ class Program:
 
     def call(self, position: int) -> str:
         """The statements that make the arguments of a call."""
-        lines = [f"{made.name} = {made.made[position]}" for made in (*self.memories, *self.inputs)]
+        lines = [each.line(position) for each in self.memories]
+        lines += [each.line(position) for each in self.inputs]
         return "\n".join([*lines, *(self.marks if position == 0 else ())])
 
     def used(self) -> Program:

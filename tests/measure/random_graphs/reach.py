@@ -1,4 +1,4 @@
-"""What the generator reaches: operators × dtypes × {static, dynamic} × {view, contiguous} × classes of values."""
+"""What the generator reaches: operators, dtypes, static or dynamic, view or contiguous, classes of values."""
 
 from __future__ import annotations
 
@@ -36,9 +36,10 @@ class Reach:
         columns = ("static", "dynamic", "contiguous", "view", *CLASSES)
         reached = {(name, *cell) for name, cells in self.cells.items() for cell in cells}
         lines = [
-            f"{len(names)} operators; {len(reached)} cells of operator × dtype of its first operand × "
-            "{static, dynamic} × {contiguous, view} × class of values were reached, of an operator on average "
-            f"{len(reached) / max(1, len(names)):.0f} of {len(NAMES) * 4 * len(CLASSES)}. In a row: cells with this dtype.",
+            f"{len(names)} operators. A cell is an operator, the dtype of its first operand, whether sizes are static, "
+            "whether an operand is a view that is not row-major, and the class of values. Cells reached: "
+            f"{len(reached)}, {len(reached) / max(1, len(names)):.0f} an operator of {len(NAMES) * 4 * len(CLASSES)}. "
+            "In a row, cells with this dtype.",
             "",
             f"| dtype | {' | '.join(columns)} |",
             "|---" * (len(columns) + 1) + "|",
@@ -59,9 +60,9 @@ class Reach:
             if name in self.cells:
                 had = {cell[0] for cell in self.cells[name]}
                 by_dtypes[tuple(dtype for dtype in NAMES if dtype not in had)].append(name)
-        for lacking, found in sorted(by_dtypes.items(), key=lambda pair: (len(pair[0]), pair[0])):
-            if lacking:
-                lines.append(f"- no {', '.join(lacking)}: {_listed(found)}")
+        for missing, found in sorted(by_dtypes.items(), key=lambda pair: (len(pair[0]), pair[0])):
+            if missing:
+                lines.append(f"- no {', '.join(missing)}: {_listed(found)}")
         return lines
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable, Sequence
 
@@ -9,6 +10,7 @@ POOL = (0, 1, 1, 2, 2, 3, 3, 4, 6, 8, 9, 16, 17, 31, 64, 127, 257)
 FIRST = ((5, 7, 11), (7, 5, 13), (11, 7, 5), (7, 9, 5), (5, 8, 11))
 """Of the first call: by its value there a size says which of the function's it is, or what was made of them."""
 CONSTANT = (1, 2, 3, 4)
+Made = Callable[[Sequence[int]], int]
 
 
 class Sizes:
@@ -16,7 +18,7 @@ class Sizes:
 
     def __init__(self, calls: Sequence[Sequence[int]]) -> None:
         self.calls = calls
-        self._known: dict[int, Callable[[Sequence[int]], int]] = {}
+        self._known: dict[int, Made] = {}
         if len(calls) > 1:
             self._learn(calls[0])
 
@@ -33,18 +35,28 @@ class Sizes:
         return (*self.calls[0], *self.calls[0], *CONSTANT) if len(self.calls) > 1 else ()
 
     def _learn(self, first: Sequence[int]) -> None:
-        makers: list[Callable[[Sequence[int]], int]] = [lambda s, i=i: s[i] for i in range(len(first))]  # type: ignore[misc]
-        for i in range(len(first)):
-            makers += [
-                lambda s, i=i: 2 * s[i], lambda s, i=i: s[i] - 1, lambda s, i=i: s[i] + 1, lambda s, i=i: s[i] // 2,
-                lambda s, i=i: (s[i] + 1) // 2, lambda s, i=i: s[i] - 2, lambda s, i=i: 3 * s[i],
-            ]  # type: ignore[misc]  # fmt: skip
-            for j in range(i):
-                makers += [lambda s, i=i, j=j: s[i] * s[j], lambda s, i=i, j=j: s[i] + s[j]]  # type: ignore[misc]
-        for make in makers:
-            value = make(first)
-            if value not in CONSTANT:
-                self._known.setdefault(value, make)
+        for make in [*_of_one(0), *_of_one(1), *_of_one(2), *_of_two(0, 1), *_of_two(0, 2), *_of_two(1, 2)]:
+            with contextlib.suppress(IndexError):  # a function with fewer sizes
+                value = make(first)
+                if value not in CONSTANT:
+                    self._known.setdefault(value, make)
+
+
+def _of_one(i: int) -> list[Made]:
+    return [
+        lambda s: s[i],
+        lambda s: 2 * s[i],
+        lambda s: s[i] - 1,
+        lambda s: s[i] + 1,
+        lambda s: s[i] // 2,
+        lambda s: (s[i] + 1) // 2,
+        lambda s: s[i] - 2,
+        lambda s: 3 * s[i],
+    ]
+
+
+def _of_two(i: int, j: int) -> list[Made]:
+    return [lambda s: s[i] * s[j], lambda s: s[i] + s[j]]
 
 
 def drawn(rng: random.Random, *, dynamic: bool) -> Sizes:

@@ -49,10 +49,10 @@ MEMORY_ROWS = {
         with torch.no_grad(): @ = {n}.mul(2)
         with torch.no_grad(): @ = {n1+}[1:]
         with torch.enable_grad(): @ = {f} * 2
-        @ = {any2}.t_()
-        @ = {any}.unsqueeze_(0)
-        @ = {any}.squeeze_()
-        @ = {any2+}.transpose_(0, 1)
+        @ = {any2}.clone().t_()
+        @ = {any}.clone().unsqueeze_(0)
+        @ = {any}.clone().squeeze_()
+        @ = {any2+}.clone().transpose_(0, 1)
         @ = {n1+}.index_add_(0, torch.tensor([0]), {x}[:1].clone())
         @ = {n1+}.scatter_(0, torch.zeros_like({x}[:1], dtype=torch.int64), {number})
         @ = {n1+}.index_fill_(0, torch.tensor([0]), {number})
