@@ -97,7 +97,6 @@ def test_the_printed_script_runs_with_both(capsys: pytest.CaptureFixture[str]) -
         exec(script, {})
         eager, _, compiled = capsys.readouterr().out.partition("rust_ort\n")
         assert eager.count("arguments:") == compiled.count("arguments:"), script
-        assert eager.count("Error") == compiled.count("Error"), script
 
 
 def planted(last: str) -> Program:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 import rust_ort
+from measure.random_graphs import corpus
 from measure.random_graphs.generate import generate
 from measure.random_graphs.judge import Difference, differences
 from measure.random_graphs.observe import Seen, function_of, observe
@@ -57,6 +58,8 @@ class Outcome:
     reduced: str = ""
     """A script that fails in the same way, of as few statements as were found."""
     reduced_why: str = ""
+    entry: dict[str, Any] = field(default_factory=dict)
+    """The same as an entry of the corpus."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -80,6 +83,7 @@ def check(seed: int, *, reduce: bool = True) -> Outcome:
     if reduce and outcome.kind in ("wrong", "error"):
         smallest = reduced(made.program, functools.partial(_fails_alike, differs=frozenset(outcome.differs))).text()
         outcome.reduced = smallest.script()
+        outcome.entry = corpus.entry(smallest)
         outcome.reduced_why = examine(smallest, eagerly(smallest), seed=seed).why
     outcome.seconds = time.perf_counter() - start
     return outcome
