@@ -16,6 +16,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO
 
+from measure.home import spare_torchs_own_measuring
 from measure.random_graphs.check import Outcome, check
 
 WATCHDOG_S = 300.0
@@ -32,7 +33,8 @@ def child() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
-    _spare_what_is_not_ours()
+    spare_torchs_own_measuring()
+    _spare_the_collector()
     for count, line in enumerate(sys.stdin, 1):
         asked = json.loads(line)
         outcome = check(asked["seed"], reduce=asked["reduce"])
@@ -41,13 +43,8 @@ def child() -> None:
             torch.compiler.reset()
 
 
-def _spare_what_is_not_ours() -> None:
-    """Half of the time: torch flushes the processor's caches to time the guards of each graph, and Python's collector
-    walks all that torch has loaded."""
-    from torch._dynamo import guards
-
-    if hasattr(guards, "profile_guard_manager"):
-        guards.profile_guard_manager = lambda *_: 0.0
+def _spare_the_collector() -> None:
+    """It need not walk all that torch has loaded, again and again."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
