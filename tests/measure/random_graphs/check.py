@@ -58,6 +58,8 @@ class Outcome:
     reduced: str = ""
     """A script that fails in the same way, of as few statements as were found."""
     reduced_why: str = ""
+    inductor: str = ""
+    """What torch's own compiler makes of the reduced function, as information."""
     entry: dict[str, Any] = field(default_factory=dict)
     """The same as an entry of the corpus."""
 
@@ -84,7 +86,10 @@ def check(seed: int, *, reduce: bool = True) -> Outcome:
         smallest = reduced(made.program, functools.partial(_fails_alike, differs=frozenset(outcome.differs))).text()
         outcome.reduced = smallest.script()
         outcome.entry = corpus.entry(smallest)
-        outcome.reduced_why = examine(smallest, eagerly(smallest), seed=seed).why
+        expected = eagerly(smallest)
+        outcome.reduced_why = examine(smallest, expected, seed=seed).why
+        theirs = {difference.kind for difference in compiled_differences(smallest, expected, "inductor")[0]}
+        outcome.inductor = ", ".join(sorted(theirs)) or "right"
     outcome.seconds = time.perf_counter() - start
     return outcome
 
@@ -111,8 +116,10 @@ def examine(text: Text, expected: Sequence[Seen], *, seed: int) -> Outcome:
     kind = "right" if not found else "torch" if not ours else _kind(ours)
     found = ours or found
     if kind == "wrong" and {d.kind for d in found} <= {"values", "nan", "sign of zero"}:
-        with torch.backends.mkldnn.flags(enabled=False):
-            other = eagerly(text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with torch.backends.mkldnn.flags(enabled=False):
+                other = eagerly(text)
         if not compiled_differences(text, other, rust_ort.Backend())[0]:
             kind = "torch"
     where, eager = _where(backend)

@@ -49,7 +49,7 @@ def _text(given: dict[str, Any]) -> Text:
     return Text(
         graph="\n".join(given["graph"]) + "\n",
         calls=tuple("\n".join(lines) for lines in given["calls"]),
-        arguments=tuple(given["arguments"]),
+        arguments=tuple(given.get("arguments", ())),
         after=tuple(given.get("after", ())),
         **{name: given[name] for name in known if name in given},
     )
