@@ -20,7 +20,7 @@ ALLOWED_ULPS = 64
 """Of the largest value of a tensor: what shaking may move in it."""
 ACCUMULATING = (
     "reduction", "matmul", "convolution", "norm", "cumulative", "loss", "softmax", "pooling", "pad and resize",
-    "autocast",
+    "autocast", "sample",
 )  # fmt: skip
 """Families whose error is of the size of what they add up, however small the sum."""
 

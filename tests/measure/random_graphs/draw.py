@@ -182,6 +182,13 @@ class Draw:
             made = [f"{text}.clone()" for text in made]  # no leaf: it may be written to
         return self._add(made, viewed)
 
+    def given(self, text: str, dtype: torch.dtype, rank: int) -> str:
+        """A new input of this value in every call, where views are wanted now and then transposed."""
+        grad = dtype.is_floating_point and self.features.gradients and self.rng.random() < 0.7
+        moved = self.features.views and rank >= 2 and self.rng.random() < 0.4
+        view = ("@.mT.contiguous().mT" if moved else "@") + (".requires_grad_()" if grad else "")
+        return self._add([text] * len(self.calls), [view] * len(self.calls))
+
     def t(self, name: str) -> torch.Tensor:
         """The value behind a name."""
         value: torch.Tensor = self.values[name]

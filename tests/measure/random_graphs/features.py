@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import torch
 
+from measure.random_graphs import samples
 from measure.random_graphs.draw import Features
 from measure.random_graphs.layouts import overlaps
 from measure.random_graphs.program import Program, Values
@@ -48,6 +49,7 @@ def families(features: Features) -> dict[str, float]:
     weights = {family: SLOW.get(family, 1.0) for family in BASE}
     weights |= {"scalar": 1.5 if features.wide else 0.5, "factory": 1.0 if features.wide else 0.5}
     weights["size arithmetic"] = 12.0 if features.dynamic else 0.5
+    weights[samples.FAMILY] = 2.0
     if features.views:
         weights |= {"memory": 9.0, "output view": 6.0, "view": 3.0, "in place": 2.0}
     if features.errors:

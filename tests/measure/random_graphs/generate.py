@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from measure.random_graphs import conditioning, features, sizes
+from measure.random_graphs import conditioning, features, samples, sizes
 from measure.random_graphs.conditioning import Rejected, wide_default
 from measure.random_graphs.draw import Draw, Features, NotFitting
 from measure.random_graphs.layouts import overlaps
@@ -132,7 +132,8 @@ class Growing:
         for _ in range(20 * wanted):
             if len(self.steps) == wanted or any(call.refused for call in self.calls[:1]):
                 break
-            choices = operators()[rng.choices(families, weights)[0]]
+            family = rng.choices(families, weights)[0]
+            choices = samples.leaves() if family == samples.FAMILY else operators()[family]
             self.attempt(rng.choices(choices, [operator.weight for operator in choices])[0])
         if not self.steps:
             raise Rejected("too few statements")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
+from measure.random_graphs import samples
 from measure.random_graphs.check import Outcome
 from measure.random_graphs.table import operators
 from measure.random_graphs.values import CLASSES, DTYPES
@@ -46,6 +47,9 @@ class Reach:
         ]
         for dtype in NAMES:
             lines.append(f"| {dtype} | {' | '.join(str(counts[dtype, column]) for column in columns)} |")
+        leaves = {operator.name for operator in samples.leaves()}
+        met = f"Beside the table, {len(leaves)} operators of OpInfo are drawn with its samples, and "
+        lines += ["", met + f"{len(leaves & set(self.cells))} of them came up."]
         return [*lines, "", *self._holes(names)]
 
     def _holes(self, names: list[str]) -> list[str]:
