@@ -252,8 +252,16 @@ class Draw:
         return f"({self.rng.choice(SCALARS)})"
 
     def argument(self) -> str:
+        """A number as an argument of the function, of one kind in every call."""
+        kind = self.rng.choice(("float", "float", "bool", "int"))
+        if kind == "int":
+            return self.size_argument()
+        choices = ("True", "False") if kind == "bool" else ("0.5", "-1.5", "0.1", "2.0", "0.0", "-0.0", "inf", "nan")
+        return self._input([self.rng.choice(choices) for _ in self.calls], "")
+
+    def size_argument(self) -> str:
         """An integer argument of the function."""
-        known = [given.name for given in self.inputs if not given.memory]
+        known = [given.name for given in self.inputs if not given.memory and type(self.calls[0][given.name]) is int]
         if known and self.rng.random() < 0.7:
             return self._read(self.rng.choice(known))
         values = [str(self.rng.choice((0, 1, 2, 3, 5, -1, -2, 7, 13, 31))) for _ in self.calls]
@@ -270,7 +278,7 @@ class Draw:
         atoms += [self.rng.choice((f"{name}.numel()", f"len({name})")) for name in names if self.t(name).dim()]
         atoms += [name for name, value in self.calls[0].items() if isinstance(value, int) and name[0] == "v"]
         if self.features.dynamic and self.rng.random() < 0.6:
-            atoms.append(self.argument())
+            atoms.append(self.size_argument())
         text = sizes.expression(self.rng, atoms)
         self.reads += [atom for atom in atoms if atom[0] == "v" and atom.isalnum() and atom in text]
         return text

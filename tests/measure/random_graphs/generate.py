@@ -200,7 +200,7 @@ class Growing:
             raise Rejected("eager refuses it") from error
         for name in step.targets:
             value = call.real[name]
-            if isinstance(value, int) and step.family == "size arithmetic":
+            if isinstance(value, (int, float)) and step.family == "size arithmetic":
                 continue
             self._check(step, call, name, first=first)
             sources = [call.real[read] for read in step.reads if _is_float(call.real[read])]

@@ -20,7 +20,7 @@ _NUMBER = itertools.count()
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """strides: of the dimensions of more than one element, () of an empty tensor. offset: in its storage."""
+    """strides: of the dimensions of more than one element. offset: in its storage. Both nothing of an empty tensor."""
 
     strides: tuple[int, ...]
     offset: int
@@ -106,7 +106,8 @@ def _kept(value: Any) -> Any:
 def _layout(tensor: torch.Tensor) -> Layout:
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     strides = tuple(stride for size, stride in pairs if size > 1) if tensor.numel() else ()
-    return Layout(strides=strides, offset=int(tensor.storage_offset()), requires_grad=tensor.requires_grad)
+    offset = int(tensor.storage_offset()) if tensor.numel() else 0
+    return Layout(strides=strides, offset=offset, requires_grad=tensor.requires_grad)
 
 
 def _groups(tensors: dict[str, torch.Tensor]) -> list[list[str]]:

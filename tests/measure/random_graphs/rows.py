@@ -61,7 +61,7 @@ def _of_first(what: str, draw: Draw, first: str) -> str:
 def _plain(what: str, draw: Draw) -> str:
     if what == "flag":
         return str(draw.flag())
-    if what in ("number", "scalar"):
+    if what in ("number", "scalar", "argument"):
         return str(getattr(draw, what)())
     if what == "dtype":
         return str(draw.dtype())

@@ -6,7 +6,7 @@ import contextlib
 import random
 from collections.abc import Callable, Sequence
 
-POOL = (0, 1, 1, 2, 2, 3, 3, 4, 6, 8, 9, 16, 17, 31, 64, 127, 257)
+POOL = (0, 1, 1, 2, 2, 3, 3, 4, 6, 8, 9, 16, 17, 31, 64, 127, 257, 1031)
 FIRST = ((5, 7, 11), (7, 5, 13), (11, 7, 5), (7, 9, 5), (5, 8, 11))
 """Of the first call: by its value there a size says which of the function's it is, or what was made of them."""
 CONSTANT = (1, 2, 3, 4)

@@ -44,7 +44,7 @@ MEMORY_ROWS = {
         {any1+}[0] = {number};; @ = {x}.clone()
         {any1+}[..., -1] = {number};; @ = {x} * 1
         {n}.add_(1);; @ = {x}.view({x}.shape)
-        @ = torch.mul({n}, 2, out=torch.empty_like({x}))
+        @ = torch.mul({n}, 2, out=torch.empty({x}.shape, dtype={x}.dtype))
         with torch.no_grad(): @ = {n}.add_(1)
         with torch.no_grad(): @ = {n}.mul(2)
         with torch.no_grad(): @ = {n1+}[1:]
@@ -83,7 +83,7 @@ MEMORY_ROWS = {
         2: torch.split({any1+}, [1, {x}.shape[0] - 1])
         2: {any1+}.tensor_split(2)
         {any2+}.unbind(0)[0]
-        {any}.as_strided({x}.shape, {x}.stride(), {x}.storage_offset())
+        {any1+}.contiguous().as_strided(({x}.numel() // 2,), (1,))
         {any1+}.swapaxes(0, -1)
         {any}.squeeze()
         {any4}.contiguous(memory_format=torch.channels_last)

@@ -81,8 +81,21 @@ SIZE_ROWS = {
         {integer}
         {integer}
         {any1+}.shape[0] * {x}.numel() - {integer}
+        {n} * {argument} + {x}.shape.numel()
+        torch.full(({count},), {argument})
+        {argument} * 2
     """,
     "scalar": """
+        {any} + {argument}
+        {argument} - {n}
+        {n} * {argument}
+        {n} / {argument}
+        {n} ** {argument}
+        {any} > {argument}
+        torch.where({b}, {argument}, {argument})
+        torch.full((2,), {argument})
+        torch.clamp({n}, {argument}, {argument})
+        {any}.masked_fill({b}, {argument})
         {any} + {scalar}
         {scalar} + {any}
         {n} - {scalar}
@@ -189,7 +202,6 @@ SIZE_ROWS = {
         torch.hann_window({1|4|5})
         torch.bartlett_window({4|5}, periodic={flag})
         torch.vander(torch.arange(3.0), {2|3})
-        torch.combinations(torch.arange(4), 2)
         torch.as_tensor({scalar}) * {any}
         torch.asarray([{number}, {number}])
     """,
