@@ -38,7 +38,7 @@ def _one_thread() -> Iterator[None]:
 
 def test_a_slice_of_random_functions_is_right(daemon: Daemon) -> None:
     print(f"seeds: {SEEDS}")
-    outcomes = [check(seed) for seed in SEEDS]
+    outcomes = [check(seed, reduce=seed not in OPEN) for seed in SEEDS]
     print(Counter(outcome.kind for outcome in outcomes), Counter(outcome.where for outcome in outcomes))
     bad = [outcome for outcome in outcomes if outcome.kind in BAD]
     assert {outcome.seed for outcome in bad} == OPEN, "\n".join(told(o) for o in bad if o.seed not in OPEN)
@@ -66,7 +66,7 @@ def test_a_seed_makes_the_same_function_in_every_process() -> None:
 
 
 def test_a_few_hundred_functions_have_every_feature() -> None:
-    made = [generate(seed) for seed in range(300)]
+    made = [generate(seed) for seed in range(200)]
     found = [one.features for one in made]
     for name in ("dynamic", "views", "wide", "errors", "autocast", "data", "gradients"):
         assert any(getattr(one, name) for one in found), name
