@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 
+from measure.random_graphs import functions_index
 from measure.random_graphs.functions import FUNCTIONS
 from measure.random_graphs.operator import Operator
 from measure.random_graphs.rows import of_row
@@ -403,6 +404,6 @@ def operators() -> dict[str, list[Operator]]:
     table: dict[str, list[Operator]] = {}
     for family, rows in {**ROWS, **SIZE_ROWS, **MEMORY_ROWS}.items():
         table[family] = [of_row(family, row.strip(), LESS_OFTEN) for row in rows.strip().splitlines()]
-    for operator in FUNCTIONS:
+    for operator in (*FUNCTIONS, *functions_index.FUNCTIONS):
         table.setdefault(operator.family, []).append(operator)
     return table
