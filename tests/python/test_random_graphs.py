@@ -118,6 +118,7 @@ def test_a_failing_function_is_reduced_to_the_call_and_the_statement_that_fail()
     smallest = reduced(program, lambda text: "torch.cos" in text.graph).text()
     assert smallest.graph.splitlines()[1:-1] == ["    v2 = torch.cos(v1)", "    v3 = v2 * 2"]
     assert (len(smallest.calls), smallest.dynamic) == (1, False)
+    assert smallest.calls[0].splitlines()[0].endswith(".reshape((1, 1))"), "of one element"
 
 
 Values = dict[str, Any]

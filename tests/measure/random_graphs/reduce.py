@@ -10,7 +10,7 @@ import torch
 
 from measure.random_graphs.program import Input, Memory, Program, Text, Values, execute, literal
 
-MAX_TRIES = 60
+MAX_TRIES = 80
 
 
 def reduced(program: Program, fails: Callable[[Text], bool]) -> Program:
@@ -63,6 +63,8 @@ def _smaller(program: Program) -> Iterator[Program]:
                 with contextlib.suppress(KeyError):  # eager refuses a call before it
                     yield _without(program, position, values)
     yield from _plainer(program)
+    if program.n_calls == 1:
+        yield from _of_fewer_elements(program)
 
 
 def _plainer(program: Program) -> Iterator[Program]:
@@ -83,6 +85,26 @@ def _plainer(program: Program) -> Iterator[Program]:
         yield replace(
             program, memories=(*program.memories[:position], plainer, *program.memories[position + 1 :])
         )  # fmt: skip
+
+
+def _of_fewer_elements(program: Program) -> Iterator[Program]:
+    """Every size that occurs in the arguments, made smaller wherever it occurs."""
+    values = _arguments(program, 0)
+    tensors = {given.name: values[given.name] for given in program.inputs if given.memory}
+    for size in sorted({size for tensor in tensors.values() for size in tensor.shape}, reverse=True):
+        for fewer in sorted({1, 2, size // 2} & set(range(1, size))):
+            memories, inputs = [], []
+            for given in program.inputs:
+                tensor = tensors.get(given.name)
+                if tensor is None:
+                    inputs.append(given)
+                    continue
+                for dim in range(tensor.dim()):
+                    tensor = tensor.narrow(dim, 0, fewer) if tensor.shape[dim] == size else tensor
+                grad = ".requires_grad_()" if tensor.requires_grad else ""
+                memories.append(Memory(name=f"b{given.name}", made=(literal(tensor) + grad,)))
+                inputs.append(replace(given, made=(memories[-1].name,), memory=memories[-1].name))
+            yield replace(program, memories=tuple(memories), inputs=tuple(inputs), marks=())
 
 
 def _arguments(program: Program, call: int) -> Values:
