@@ -259,6 +259,13 @@ class Draw:
         choices = ("True", "False") if kind == "bool" else ("0.5", "-1.5", "0.1", "2.0", "0.0", "-0.0", "inf", "nan")
         return self._input([self.rng.choice(choices) for _ in self.calls], "")
 
+    def in_place_of(self, literal: str) -> str:
+        """Now and then an integer argument that has the literal's value in the first call."""
+        if self.rng.random() < 0.5 or len(self.added) > 3:
+            return literal
+        others = [str(int(literal) + self.rng.choice((0, 0, 0, 1, -1))) for _ in self.calls[1:]]
+        return self._input([literal, *others], "")
+
     def size_argument(self) -> str:
         """An integer argument of the function."""
         known = [given.name for given in self.inputs if not given.memory and type(self.calls[0][given.name]) is int]

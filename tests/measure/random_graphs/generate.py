@@ -34,6 +34,8 @@ _SIGN = re.compile(r"^@|@(?= =)|(?<=[ (])@(?=[.\[])")
 """Where a statement names its target."""
 
 
+_LITERAL = re.compile(r"(?<![\w.'\"])-?\d+(?![\w.'\"])")
+"""A whole number in a statement, of which an argument may take the place."""
 _DIVIDING = re.compile(r"//|%|div|remainder|fmod|gcd|lcm")
 
 
@@ -168,6 +170,8 @@ class Growing:
             lines = [f"{', '.join(targets)}{comma} = {made}"]
         else:
             lines = [_SIGN.sub(targets[0], line) for line in made]
+        if self.features.dynamic and self.rng.random() < 0.35:
+            lines = [_LITERAL.sub(lambda found: draw.in_place_of(found.group()), line) for line in lines]
         return Step(
             operator=operator.name, family=operator.family, lines=tuple(lines), targets=targets,
             reads=tuple(dict.fromkeys(draw.reads)), writes=operator.writes, exact=exact(lines),

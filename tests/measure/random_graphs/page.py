@@ -16,7 +16,8 @@ A function of one to seven statements from a table of operators, and one to four
 else. A fifth of the functions are plain: static, of the usual dtypes and numbers. Each other has, by chance:
 
 - **dynamic**: one compiled function called with several sizes, among them 0, 1, primes and 257, with `dynamic=True`,
-  `dynamic=None`, `mark_dynamic` and `maybe_mark_dynamic`; integer arguments; arithmetic on sizes, positive and
+  `dynamic=None`, `mark_dynamic` and `maybe_mark_dynamic`; numbers as arguments, also in the place of literals such as
+  dimensions, paddings and strides; arithmetic on sizes, positive and
   negative, as sizes, as bounds of slices, as numbers and as results.
 - **views**: arguments that are views (offset, steps, columns, transposed, permuted, channels_last, expanded,
   overlapping, two of one memory); statements that write into arguments and into views of them; outputs that are views
