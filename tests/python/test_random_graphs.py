@@ -25,7 +25,8 @@ from measure.random_graphs.table import operators
 SEEDS = range(60)
 """The same in every run: `make random-graphs` draws new ones."""
 OPEN = {5, 6, 8, 36, 43}
-"""Not mended yet: negative indices that eager refuses, a sign of zero, the offset of a returned view; the corpus has them."""
+"""Not mended yet: negative indices that eager refuses, a sign of zero, the offset of a returned view. The corpus has
+their like."""
 
 
 @pytest.fixture(autouse=True)
