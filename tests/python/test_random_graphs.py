@@ -17,7 +17,8 @@ from measure.random_graphs.check import BAD, Outcome, check, compiled_difference
 from measure.random_graphs.draw import Features
 from measure.random_graphs.generate import Growing, generate
 from measure.random_graphs.judge import KINDS, differences
-from measure.random_graphs.observe import Seen
+from measure.random_graphs.observe import Seen, observe
+from measure.random_graphs.operator import exact
 from measure.random_graphs.program import Input, Memory, Program, Step, Text
 from measure.random_graphs.reduce import reduced
 from measure.random_graphs.table import operators
@@ -143,8 +144,20 @@ def test_the_judge_asks_float64_where_a_value_is_outside_the_tolerance(
     found = differences([expected], [seen], lambda _: third)
     assert ([d.kind for d in found[0]], found[1]) == (kinds, settled)
     if settled:
-        exact = differences([expected], [seen], lambda _: third, exact=True)[0]
-        assert [d.kind for d in exact] == ["values"], "no excuse where IEEE 754 fixes the result"
+        strict = differences([expected], [seen], lambda _: third, exact=True)[0]
+        assert [d.kind for d in strict] == ["values"], "no excuse where IEEE 754 fixes the result"
+
+
+def test_what_ieee_754_fixes_is_judged_to_the_bit() -> None:
+    assert exact(["v0 = x0.clone()", "v0[1:] = x1.float() * 0.5 + torch.abs(x0)"])
+    for line in (
+        "v0 = x0.var()",
+        "v0 = x0 @ x1",
+        "v0 = x0 ** 2",
+        "v0 = torch.exp(x0)",
+        "v0 = F.pad(x0, (1, 1), mode='x')",
+    ):
+        assert not exact([line])
 
 
 def text_of(line: str, call: str = "x0 = b0", *, after: tuple[str, ...] = ()) -> Text:
@@ -171,8 +184,6 @@ def text_of(line: str, call: str = "x0 = b0", *, after: tuple[str, ...] = ()) ->
     ],
 )
 def test_each_kind_of_difference_is_seen(line: str, changed: Callable[..., Any], kind: str) -> None:
-    from measure.random_graphs.observe import observe
-
     text = text_of(line)
     found, _ = differences(eagerly(text), [observe(text, changed, 0)], lambda _: Seen())
     assert kind in {difference.kind for difference in found}
@@ -180,8 +191,6 @@ def test_each_kind_of_difference_is_seen(line: str, changed: Callable[..., Any],
 
 
 def test_what_is_written_to_an_output_afterwards_is_seen_in_what_shares_its_memory() -> None:
-    from measure.random_graphs.observe import observe
-
     text = text_of("return x0[1], x0 * 1", after=("o0.add_(1)",))
     seen = eagerly(text)[0]
     assert seen.values["b0 afterwards"].tolist() == [[1.0, -0.0, 3.0], [5.0, 6.0, 7.0]]

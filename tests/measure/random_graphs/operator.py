@@ -30,7 +30,7 @@ _EXACT_CALLS = """
 """
 EXACT_CALLS = frozenset(_EXACT_CALLS.split())
 """Calls that data movement and IEEE 754 determine to the bit."""
-_CALLED = re.compile(r"(?<!\d)\.([A-Za-z_]\w*)")
+_CALLED = re.compile(r"\.([A-Za-z_]\w*)")
 
 
 @dataclass(frozen=True, kw_only=True)
