@@ -37,10 +37,10 @@ fmt-check: ## formatting only; changes nothing
 bench: ## build; time of compiled calls against eager, inductor and in-process ONNX Runtime, into docs/bench.md
 	@$(STEPS) bench
 
-coverage: ## build; every operator of torch's OpInfo database in every dtype against eager, into docs/coverage.md
+coverage: ## build; all samples of torch's OpInfo database in eight dtypes against eager, and again with dynamic sizes, into docs/coverage*.md
 	@$(STEPS) coverage
 
-random-graphs: ## build; 5000 random functions against eager, totals into docs/random-graphs.md
+random-graphs: ## build; random functions against eager, all that a compiled function can do, totals into docs/random-graphs.md
 	@$(STEPS) random-graphs
 
 op-census: ## build; which operators transformers' architectures reach and where they run, into docs/op-census.md

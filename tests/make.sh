@@ -271,10 +271,14 @@ bench() {
 
 # With ARGS, only what they name is written: part of a sweep is not what docs/coverage.json holds.
 coverage() {
+    local status=0
     build
     own_daemon
     # shellcheck disable=SC2086
-    step "coverage" env PYTHONPATH="$ROOT/tests" "$PY" -m measure.coverage ${ARGS:---output docs/coverage.md}
+    step "coverage" env PYTHONPATH="$ROOT/tests" "$PY" -m measure.coverage ${ARGS:---output docs/coverage.md} || status=1
+    [[ -n ${ARGS:-} ]] || step "coverage with dynamic sizes" env PYTHONPATH="$ROOT/tests" "$PY" -m measure.coverage \
+        --dynamic --output docs/coverage-dynamic.md || status=1
+    return "$status"
 }
 
 random_graphs() {

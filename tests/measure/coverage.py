@@ -27,21 +27,25 @@ if TYPE_CHECKING:
 
     from measure.coverage_item import Item, Result
 
-DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "bool")
-SAMPLES = 2
+DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8", "bool")
+ALL = 0
+"""As a number of samples: every one."""
 WATCHDOG_S = 120.0
+"""Of one sample."""
 ITEMS_A_PROCESS = 400
 """Then a fresh one takes over: what torch.compile leaves behind is not for thousands of graphs."""
 
 
-def items(ops: Sequence[str] = ("*",), dtypes: Sequence[str] = DTYPES, *, samples: int = SAMPLES) -> list[Item]:
+def items(
+    ops: Sequence[str] = ("*",), dtypes: Sequence[str] = DTYPES, *, samples: int = ALL, dynamic: bool = False
+) -> list[Item]:
     """Every (operator, dtype) that OpInfo has, of operators that match a pattern; sorted by operator."""
     import torch
 
     from measure.coverage_item import Item, op_infos
 
     return [
-        Item(op=name, dtype=dtype, samples=samples)
+        Item(op=name, dtype=dtype, samples=samples, dynamic=dynamic)
         for name, info in op_infos().items()
         for dtype in dtypes
         if getattr(torch, dtype) in info.dtypes and any(fnmatchcase(name, pattern) for pattern in ops)
@@ -66,9 +70,10 @@ class Worker:
         self._done += 1
         try:
             self._connection.send(item)
-            if self._connection.poll(WATCHDOG_S):
-                received: Result = self._connection.recv()
-                return received
+            while self._connection.poll(WATCHDOG_S):
+                received: Result | None = self._connection.recv()
+                if received is not None:
+                    return received
         except (EOFError, OSError):
             self._process.join()
             code = self._process.exitcode
@@ -95,8 +100,12 @@ class Worker:
 
 
 def serve(connection: Connection) -> None:
-    """What a worker process does: items in, results out, until the other side closes."""
+    """What a worker process does: items in, results out and before them None for each sample that is through, until
+    the other side closes."""
     from measure.coverage_item import run_item
+    from measure.home import spare_torchs_own_measuring
+
+    spare_torchs_own_measuring()
 
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
@@ -106,7 +115,7 @@ def serve(connection: Connection) -> None:
             item = connection.recv()
         except EOFError:
             return
-        connection.send(run_item(item))
+        connection.send(run_item(item, through=lambda: connection.send(None)))
 
 
 def sweep(wanted: Sequence[Item], *, workers: int, finished: Callable[[Result], None] = lambda _: None) -> list[Result]:
@@ -184,7 +193,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m measure.coverage", description=__doc__)
     parser.add_argument("--ops", default="*", help="comma separated patterns of OpInfo's names")
     parser.add_argument("--dtypes", default=",".join(DTYPES), help="comma separated")
-    parser.add_argument("--samples", type=int, default=SAMPLES, help="of each operator and dtype")
+    parser.add_argument("--samples", type=int, default=ALL, help="of each operator and dtype; 0: all")
+    parser.add_argument("--dynamic", action="store_true", help="torch.compile(dynamic=True)")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--raw", type=Path, help="file for every result as a line of JSON, as it comes")
     parser.add_argument("--output", type=Path, help="markdown file; the floor goes beside it as JSON")
@@ -194,10 +204,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     dtypes = tuple(arguments.dtypes.split(","))
     unknown = set(dtypes) - set(DTYPES)
-    if unknown or arguments.samples < 1 or arguments.workers < 1:
-        parser.error(f"unknown dtypes {sorted(unknown)}; known: {', '.join(DTYPES)}; numbers must be at least 1")
+    if unknown or arguments.samples < 0 or arguments.workers < 1:
+        parser.error(
+            f"unknown dtypes {sorted(unknown)}; known: {', '.join(DTYPES)}; --samples is 0 or more, --workers 1 or more"
+        )
     os.environ["OMP_NUM_THREADS"] = "1"
-    wanted = items(arguments.ops.split(","), dtypes, samples=arguments.samples)
+    wanted = items(arguments.ops.split(","), dtypes, samples=arguments.samples, dynamic=arguments.dynamic)
     with home() as made:
         os.environ.update(made.environment())
         with arguments.raw.open("w") if arguments.raw else open(os.devnull, "w") as raw:
@@ -205,7 +217,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for direction in ("forward", "backward"):
         print(direction, dict(Counter(getattr(result, direction) for result in results)))
     if arguments.output:
-        arguments.output.write_text(report.markdown(results, command="make coverage", samples=arguments.samples))
+        arguments.output.write_text(
+            report.markdown(results, command="make coverage", samples=arguments.samples, dynamic=arguments.dynamic)
+        )
         arguments.output.with_suffix(".json").write_text(report.floor_text(report.floor(results)))
     return int(any({result.forward, result.backward} & set(FAULTS) for result in results))
 

@@ -33,12 +33,14 @@ WITHOUT_VALUES = frozenset({"empty", "empty_like", "empty_strided", "empty_permu
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """op: OpInfo's full name. dtype: a name in torch. samples: how many of OpInfo's. backend: of torch.compile."""
+    """op: OpInfo's full name. dtype: a name in torch. samples: how many of OpInfo's, 0 for all. backend, dynamic: of
+    torch.compile."""
 
     op: str
     dtype: str
     samples: int
     backend: str = "rust_ort"
+    dynamic: bool = False
 
 
 @dataclass(kw_only=True)
@@ -125,8 +127,8 @@ def has_backward(info: Any, dtype: torch.dtype) -> bool:
     return bool(dtype.is_floating_point and info.supports_autograd and dtype in info.backward_dtypes)
 
 
-def run_item(item: Item) -> Result:
-    """Every chosen sample of the item, the worst verdicts, and why."""
+def run_item(item: Item, through: Callable[[], None] = lambda: None) -> Result:
+    """Every chosen sample of the item, the worst verdicts, and why. through: called after each sample."""
     begin = time.perf_counter()
     info = op_infos()[item.op]
     dtype = getattr(torch, item.dtype)
@@ -144,7 +146,8 @@ def run_item(item: Item) -> Result:
         for index, sample in chosen:
             if item.op in CHOOSE_AMONG_EQUALS:
                 _make_distinct(sample)
-            judged = judge_sample(info.op, sample, backward=backward, backend=item.backend)
+            judged = judge_sample(info.op, sample, backward=backward, backend=item.backend, dynamic=item.dynamic)
+            through()
             for direction, verdict in judged.items():
                 _add(result, direction, verdict, index, sample)
     result.samples = len(chosen)
@@ -189,8 +192,9 @@ def samples_of(info: Any, dtype: torch.dtype, *, count: int, requires_grad: bool
 
 
 def spread(length: int, count: int) -> list[int]:
-    """Indices of the first half of `count`, and of the other half evenly over the rest; all where there are few."""
-    if length <= count:
+    """Indices of the first half of `count`, and of the other half evenly over the rest; all where there are few, and
+    of a count of 0."""
+    if not count or length <= count:
         return list(range(length))
     first = (count + 1) // 2
     rest = count - first
@@ -316,7 +320,7 @@ def _one_line(error: Exception) -> str:
 
 
 def judge_sample(
-    op: Callable[..., Any], sample: Any, *, backward: bool, backend: str = "rust_ort"
+    op: Callable[..., Any], sample: Any, *, backward: bool, backend: str = "rust_ort", dynamic: bool = False
 ) -> dict[str, Judged]:
     """{direction: verdict} of one sample under torch.compile with `backend`."""
 
@@ -332,13 +336,14 @@ def judge_sample(
     chance = _chance(eagerly, sample, reference, backward=backward)
     if chance["forward"]:
         return {way: Judged(verdict="nondeterministic", detail=chance["forward"]) for way in directions}
-    found = _compiled_verdicts(eagerly, sample, reference, backward=backward, backend=backend)
+    compiled = functools.partial(_compiled_verdicts, eagerly, sample, reference, backward=backward, dynamic=dynamic)
+    found = compiled(backend=backend)
     if reference.failed is not None:
         found["backward"] = Judged(verdict="untraceable", detail=f"eager: {reference.failed[1]}")
     elif chance["backward"]:
         found["backward"] = Judged(verdict="nondeterministic", detail=chance["backward"])
     if any(judged.verdict in FAULTS for judged in found.values()):
-        control = _compiled_verdicts(eagerly, sample, reference, backward=backward, backend="aot_eager")
+        control = compiled(backend="aot_eager")
         found = {way: _whose_fault(judged, control[way]) for way, judged in found.items()}
     return found
 
@@ -381,15 +386,15 @@ class ZeroedMemory(TorchDispatchMode):
 
 
 def _compiled_verdicts(
-    call: Call, sample: Any, reference: Ran, *, backward: bool, backend: str
+    call: Call, sample: Any, reference: Ran, *, backward: bool, backend: str, dynamic: bool
 ) -> dict[str, Judged]:  # fmt: skip
-    candidate, ways = _compiled_run(call, sample, backward=backward, backend=backend)
+    candidate, ways = _compiled_run(call, sample, backward=backward, backend=backend, dynamic=dynamic)
     exact = functools.cache(lambda: _exactly(call, sample, backward=backward))
     if candidate.failed is not None and candidate.failed[0] == "forward":
         crashed = Judged(verdict="crashed", detail=candidate.failed[1])
         if not backward:
             return {"forward": crashed}
-        alone = _compiled_verdicts(call, sample, reference, backward=False, backend=backend)
+        alone = _compiled_verdicts(call, sample, reference, backward=False, backend=backend, dynamic=dynamic)
         return {**alone, "backward": crashed}
     found = differences(reference, candidate, exact)
     made = {}
@@ -445,7 +450,7 @@ def _difference(reference: Tensor | None, candidate: Tensor | None, exact: Exact
 
 
 def _compiled_run(
-    call: Call, sample: Any, *, backward: bool, backend: str
+    call: Call, sample: Any, *, backward: bool, backend: str, dynamic: bool
 ) -> tuple[Ran, dict[str, Judged]]:  # fmt: skip
     """The run under torch.compile, and where each direction of it ran."""
     import rust_ort
@@ -454,7 +459,7 @@ def _compiled_run(
     counters = torch_private.compile_counters()
     counters.clear()
     made = rust_ort.Backend() if backend == "rust_ort" else None
-    compiled = torch.compile(call, backend=made or backend, dynamic=False)
+    compiled = torch.compile(call, backend=made or backend, dynamic=dynamic)
     ran = run(compiled, sample, backward=backward)
     graphs = made.graphs if made is not None else []
     outside = _outside(counters)

@@ -69,14 +69,15 @@ def _rank(verdict: str | None) -> int:
     return -1 if verdict is None else VERDICTS.index(verdict)
 
 
-def markdown(results: Sequence[Result], *, command: str, samples: int) -> str:
+def markdown(results: Sequence[Result], *, command: str, samples: int, dynamic: bool = False) -> str:
     """docs/coverage.md."""
     lines = [
         "# Which of torch's operators run on ONNX Runtime",
         "",
-        f"Made by `{command}`: up to {samples} samples of every operator and dtype of torch's own OpInfo database go",
-        'through `torch.compile(backend="rust_ort", dynamic=False)` and the daemon, forward and, where OpInfo has it,',
-        "backward. An operator's verdict is its worst sample's. As good as eager: within torch.testing's tolerance, or",
+        f"Made by `{command}`: {f'up to {samples}' if samples else 'all'} samples of every operator and dtype of",
+        f'torch\'s own OpInfo database go through `torch.compile(backend="rust_ort", dynamic={dynamic})` and the',
+        "daemon, forward and, where OpInfo has it, backward. An operator's verdict is its worst sample's. As good as",
+        "eager: within torch.testing's tolerance, or",
         "no farther from the float64 value than twice eager's own distance plus one ulp.",
         "",
         "\n".join(f"- {name}: {value}" for name, value in _versions().items()),
@@ -84,6 +85,8 @@ def markdown(results: Sequence[Result], *, command: str, samples: int) -> str:
         "| mark | word | meaning |",
         "|---|---|---|",
         *(f"| {MARKS[verdict]} | {verdict} | {meaning} |" for verdict, meaning in MEANINGS.items()),
+        "",
+        f"{sum(result.samples for result in results)} samples.",
         "",
         *_totals(results),
         *_faults(results),

@@ -1,4 +1,4 @@
-"""Random small torch functions, forward and backward, through rust_ort and eager.
+"""Random small torch functions, all that one compiled function can do, through rust_ort and eager.
 
 Exit code: 0 nothing is wrong, 1 a result is wrong, an exception, a crash or a hang.
 """
@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from measure.home import home
-from measure.random_graphs import run
-from measure.random_graphs.check import BAD, Outcome
-from measure.random_graphs.summary import Summary, markdown
+from measure.random_graphs import corpus, run
+from measure.random_graphs.check import BAD, Outcome, eagerly, examine
+from measure.random_graphs.page import markdown
+from measure.random_graphs.summary import Summary, recorded
 
 PROGRESS_EVERY = 100
 
@@ -29,6 +33,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--no-reduce", action="store_true", help="leave failing functions as large as they are")
     parser.add_argument("--output", type=Path, help="markdown file for the totals")
     parser.add_argument("--json", type=Path, help="file for one JSON line a function")
+    parser.add_argument("--from", dest="recorded", type=Path, nargs="*", help="make the page of these --json files")
+    parser.add_argument(
+        "--corpus", type=Path, help="judge the programs of this file again, and say in it which are open"
+    )
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args(argv)
 
@@ -39,34 +47,61 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.child:
         run.child()
         return 0
-    seeds = arguments.seed or range(arguments.first, arguments.first + arguments.graphs)
+    if arguments.corpus:
+        return _judge_again(arguments.corpus)
     summary = Summary()
-    start = time.perf_counter()
-    with home() as made:
-        outcomes = run.run(seeds, made.environment(), workers=arguments.workers, reduce=not arguments.no_reduce)
-        for outcome in outcomes:
-            summary.add(outcome)
-            _show(outcome, alone=arguments.seed is not None)
-            if arguments.json:
-                with arguments.json.open("a") as file:
-                    print(json.dumps(outcome.as_json()), file=file)
-            if summary.graphs % PROGRESS_EVERY == 0:
-                print(f"{time.perf_counter() - start:.0f} s: {summary.line()}", file=sys.stderr, flush=True)
-    summary.seconds = time.perf_counter() - start
-    text = markdown(summary, seeds=(seeds[0], seeds[-1]), workers=arguments.workers)
+    for outcome in _outcomes(arguments):
+        summary.add(outcome)
+    text = markdown(summary, command="make random-graphs")
     print(text)
     if arguments.output:
         arguments.output.write_text(text)
     return 1 if summary.bad else 0
 
 
+def _outcomes(arguments: argparse.Namespace) -> Iterator[Outcome]:
+    """Those of earlier runs, or of the wanted seeds as they come."""
+    if arguments.recorded:
+        yield from recorded(arguments.recorded)
+        return
+    seeds = arguments.seed or range(arguments.first, arguments.first + arguments.graphs)
+    start, kinds = time.perf_counter(), Counter[str]()
+    with home() as made:
+        for outcome in run.run(seeds, made.environment(), workers=arguments.workers, reduce=not arguments.no_reduce):
+            _show(outcome, alone=arguments.seed is not None)
+            if arguments.json:
+                with arguments.json.open("a") as file:
+                    print(json.dumps(outcome.as_json()), file=file)
+            kinds[outcome.kind] += 1
+            if kinds.total() % PROGRESS_EVERY == 0:
+                print(f"{time.perf_counter() - start:.0f} s: {dict(kinds)}", file=sys.stderr, flush=True)
+            yield outcome
+
+
+def _judge_again(file: Path) -> int:
+    cases = []
+    with home() as made:
+        os.environ.update(made.environment())
+        for case in corpus.read(file):
+            outcome = examine(case.text, eagerly(case.text), seed=-1)
+            still_open = "" if outcome.kind == "right" else outcome.why.partition("\n")[0][:200]
+            if bool(still_open) != bool(case.still_open):
+                print(f"{case.name}: {still_open or 'right'}")
+            cases.append(replace(case, still_open=still_open))
+    corpus.write(file, cases)
+    print(f"{len(cases)} programs, {sum(bool(case.still_open) for case in cases)} open")
+    return 0
+
+
 def _show(outcome: Outcome, *, alone: bool) -> None:
     if outcome.kind in BAD or outcome.kind == "torch" or alone:
-        print(f"\n--- seed {outcome.seed}: {outcome.kind}, {outcome.where}\n{outcome.why}\n{outcome.source}")
+        print(f"\n--- seed {outcome.seed}: {outcome.kind}, {outcome.where}\n{outcome.why}")
+        if not outcome.reduced:
+            print(outcome.source)
         for op, reason in outcome.eager:
             print(f"eager: {op}: {reason}")
     if outcome.reduced:
-        print(f"reduced:\n{outcome.reduced}", flush=True)
+        print(f"inductor: {outcome.inductor}\nreduced: {outcome.reduced_why}\n{outcome.reduced}", flush=True)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from measure.random_graphs.draw import Draw
-from measure.random_graphs.operator import Operator
+from measure.random_graphs.operator import Made, Operator
 
 _PLACE = re.compile(r"\{([^{}]+)\}")
 _VALUE = re.compile(r"(f|i|b|n|any)(\d)?(\+)?")
@@ -27,9 +27,15 @@ def _filled(template: str, draw: Draw) -> str:
             name = str(pick() if rank is None else pick(least=int(rank)) if plus else pick(int(rank)))
             first = first or name
             return name
+        if what in ("integer", "count"):
+            return str(getattr(draw, what)(*_known(draw, first)))
         return _of_first(what, draw, first) if what in _OF_FIRST else _plain(what, draw)
 
     return _PLACE.sub(place, template)
+
+
+def _known(draw: Draw, first: str) -> list[str]:
+    return [first] if first else [name for name in draw.values if name.startswith("x")][:2]
 
 
 _OF_FIRST: dict[str, Callable[[Draw, str], object]] = {
@@ -55,8 +61,8 @@ def _of_first(what: str, draw: Draw, first: str) -> str:
 def _plain(what: str, draw: Draw) -> str:
     if what == "flag":
         return str(draw.flag())
-    if what == "number":
-        return str(draw.number())
+    if what in ("number", "scalar", "argument"):
+        return str(getattr(draw, what)())
     if what == "dtype":
         return str(draw.dtype())
     return draw.rng.choice(what.split("|"))
@@ -81,8 +87,9 @@ def of_row(family: str, text: str, weights: Mapping[str, float]) -> Operator:
     named = re.search(r"((?:torch|F)\.[\w.]+)\(", template) or re.search(r"(?<=\})\s*(\.\w+|\[|\S+)", template)
     name = named.group(1) if named else template
 
-    def make(draw: Draw) -> str:
+    def make(draw: Draw) -> Made:
         draw.n_targets = int(count)
-        return _filled(template, draw)
+        filled = _filled(template, draw)
+        return filled.split(";; ") if "@ = " in template else filled
 
-    return Operator(name=name, family=family, make=make, weight=weights.get(name, 1.0))
+    return Operator(name=name, family=family, make=make, weight=weights.get(name, 1.0), writes=family == "memory")

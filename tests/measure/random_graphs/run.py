@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import logging
 import os
@@ -15,6 +16,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO
 
+from measure.home import spare_torchs_own_measuring
 from measure.random_graphs.check import Outcome, check
 
 WATCHDOG_S = 300.0
@@ -31,12 +33,21 @@ def child() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
+    spare_torchs_own_measuring()
+    _spare_the_collector()
     for count, line in enumerate(sys.stdin, 1):
         asked = json.loads(line)
         outcome = check(asked["seed"], reduce=asked["reduce"])
         print(json.dumps(outcome.as_json()), file=answers, flush=True)
         if count % RESET_EVERY == 0:
             torch.compiler.reset()
+
+
+def _spare_the_collector() -> None:
+    """It need not walk all that torch has loaded, again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
 
 
 class Worker:

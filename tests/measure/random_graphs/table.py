@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import functools
 
+from measure.random_graphs import functions_index
 from measure.random_graphs.functions import FUNCTIONS
 from measure.random_graphs.operator import Operator
 from measure.random_graphs.rows import of_row
+from measure.random_graphs.table_memory import MEMORY_ROWS
+from measure.random_graphs.table_sizes import SIZE_ROWS
 
 ROWS = {
     "pointwise unary": """
@@ -399,8 +402,8 @@ LESS_OFTEN = {
 def operators() -> dict[str, list[Operator]]:
     """By family."""
     table: dict[str, list[Operator]] = {}
-    for family, rows in ROWS.items():
+    for family, rows in {**ROWS, **SIZE_ROWS, **MEMORY_ROWS}.items():
         table[family] = [of_row(family, row.strip(), LESS_OFTEN) for row in rows.strip().splitlines()]
-    for operator in FUNCTIONS:
+    for operator in (*FUNCTIONS, *functions_index.FUNCTIONS):
         table.setdefault(operator.family, []).append(operator)
     return table
