@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,11 +18,14 @@ from rust_ort.observe.reference import in_eager, one_at_a_time
 from rust_ort.observe.report import Report
 from rust_ort.observe.sides import Run, fill, named_members, pairs, run_side
 from rust_ort.observe.state import kept_state
+from rust_ort.observe.sums import Sums
 from rust_ort.observe.verdicts import Pair, graph_breaks, judged_as_half, missing
 from rust_ort.options import Options, arguments
 from rust_ort.torch_private import is_optimized_module
 
 __all__ = ["Report", "compare"]
+
+log = logging.getLogger("rust_ort")
 
 
 def compare(
@@ -50,8 +54,9 @@ def compare(
 
     Parameters, buffers, gradients, training mode and the random state of torch, Python and numpy are afterwards as
     before. Arguments are copied, with the memory they share, so in-place changes stay inside; one that cannot be copied
-    is said to be shared. Of a function, what it closes over is not kept: it runs twice. Comparisons of a process run
-    one at a time.
+    is said to be shared. Of a function, what it closes over is not kept: it runs twice or more. Comparisons of a
+    process run one at a time. Where values differ, eager runs once more, to know what its sums add up: a gradient that
+    is zero but for rounding is judged by its terms.
 
     Errors: OptionError for an argument or option; ClientError for a model that cannot be called, a loss that fails, a
     transform that fails; DaemonFault. What the model raises comes through, with a note that says on which side.
@@ -85,7 +90,12 @@ def compare(
         fill((reference, candidate), f"parameter {name} afterwards", parameter)
     # A model that rust_ort compiled already is judged by what it was compiled with.
     used = next((graph.options for graph in graphs if graph.options is not None), backend.options)
-    verdicts = _judged(pairs(reference, candidate, graphs, breaks), used, graphs)
+    entries = pairs(reference, candidate, graphs, breaks)
+    verdicts = _judged(entries, used, graphs)
+    if any(verdict.kind == "mismatch" for verdict in verdicts):
+        with one_at_a_time(), kept_state(model) as state:
+            terms = _added_up(lambda: run("eager", model))
+        verdicts = _judged(entries, used, graphs, terms)
     if not verdicts:
         verdicts = [not_compared("output", "the model gave no tensor, neither as output nor as gradient or buffer")]
     return Report(verdicts=verdicts, graphs=graphs, missing=[*missing(used, graphs), *_unmet(graphs, backward)])
@@ -109,13 +119,30 @@ def _is_compiled(model: Any) -> bool:
     )
 
 
-def _judged(entries: Sequence[Pair | Verdict], options: Options, graphs: Sequence[GraphInfo]) -> list[Verdict]:
-    """Verdicts in the order of `entries`. Where half precision took part, floats are judged by its steps."""
+def _added_up(run: Callable[[], Run]) -> dict[str, Tensor | None]:
+    """{value: Σ|terms| of each element}, of the values of an eager run that are sums; {} where it cannot be told."""
+    try:
+        with in_eager(), Sums() as sums:
+            return {name: sums.of(value) for name, value in run().values.items()}
+    except Exception as error:  # what runs in eager need not run under a dispatch mode
+        log.debug("what the model's sums add up is not known: %s", error)
+        return {}
+
+
+def _judged(
+    entries: Sequence[Pair | Verdict], options: Options, graphs: Sequence[GraphInfo],
+    terms: Mapping[str, Tensor | None] | None = None,
+) -> list[Verdict]:  # fmt: skip
+    """Verdicts in the order of `entries`. Where half precision took part, floats are judged by its steps. terms: what
+    values add up, by name."""
     wanted = [entry for entry in entries if isinstance(entry, tuple)]
     client, tolerance = Client.get(options), options.tolerance
     dtypes = {graph.lowest_precision for graph in graphs}
     half = next((dtype for dtype in (torch.bfloat16, torch.float16) if dtype in dtypes), None)
-    judged = client.compare(wanted, tolerance) if tolerance is not None else judged_as_half(wanted, client, half)
+    if tolerance is not None:
+        judged = client.compare(wanted, tolerance, terms)
+    else:
+        judged = judged_as_half(wanted, client, half, terms)
     verdicts = iter(judged)
     return [next(verdicts) if isinstance(entry, tuple) else entry for entry in entries]
 

@@ -125,6 +125,9 @@ pub struct Metrics {
     pub required: Required,
     /// What was asked.
     pub tolerance: Tolerance,
+    /// Where the tolerance alone does not pass: the largest Σ|terms| that explains the distance.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_terms: Option<f64>,
     /// As onnx-diagnostic counts.
     pub max_diff: MaxDiff,
 }
@@ -164,6 +167,7 @@ fn finish(pair: &Pair<'_>, shape: &Shape, tolerance: &Tolerance, stats: &Stats, 
         outside: outside.count,
         required: outside.required,
         tolerance: *tolerance,
+        max_terms: None,
         max_diff: MaxDiff {
             abs: stats.filled_max_abs,
             rel: stats.filled_max_rel,
@@ -242,6 +246,9 @@ impl fmt::Display for Metrics {
             if count > 0 {
                 write!(f, "; {count} × {what}")?;
             }
+        }
+        if let Some(terms) = self.max_terms {
+            write!(f, "; rounding of sums whose terms come to {:e}", short(terms))?;
         }
         if *outside > 0 && required.atol.is_finite() {
             let [rtol, atol] = [required.rtol, required.atol].map(short_up);

@@ -14,6 +14,7 @@ mod signature;
 #[allow(unsafe_code)]
 mod simd;
 mod stats;
+mod sums;
 #[cfg(test)]
 mod tests;
 mod tolerance;
@@ -25,5 +26,6 @@ pub use metrics::{Element, MaxDiff, Metrics};
 pub use opinion::Opinion;
 pub use signature::signature;
 pub use stats::{ABOVE, Counts, Required};
+pub use sums::judge_sums;
 pub use tolerance::{BadTolerance, Tolerance};
 pub use verdict::{Summary, TensorVerdict, Verdict, judge, summary};

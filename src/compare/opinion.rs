@@ -3,9 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::number;
-use crate::tensor::SharedTensor;
+use super::tolerance::{accumulated_in, epsilon, smallest};
+use crate::tensor::{DType, SharedTensor};
 
-/// How far reference and candidate are from the same computation in float64.
+/// How far reference and candidate are from the same computation in float64, and from what its rounding explains.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Opinion {
     /// max |reference − exact|.
@@ -14,45 +15,106 @@ pub struct Opinion {
     /// max |candidate − exact|.
     #[serde(with = "number")]
     pub candidate_error: f64,
+    /// The reference's largest error as a multiple of what rounding explains at that element.
+    #[serde(with = "number")]
+    pub reference_excess: f64,
+    /// Likewise, of the candidate.
+    #[serde(with = "number")]
+    pub candidate_excess: f64,
 }
 
 impl Opinion {
     /// Measures both against `exact`. All of one shape; any dtypes that widen to f64. A NaN or an infinity counts as no
     /// error against itself and as an infinite one against any other number. None for complex and 8-bit float types,
     /// and for tensors of different shapes.
+    ///
+    /// What rounding explains at an element: one step of the reference's type there, and [`Self::ROUNDINGS`] roundings,
+    /// in the type that kernels add up in, of Σ|terms| (`terms`); where nobody knows these, of max|exact|.
     pub fn measure<'a>(
         reference: impl Into<SharedTensor<'a>>,
         candidate: impl Into<SharedTensor<'a>>,
         exact: impl Into<SharedTensor<'a>>,
+        terms: Option<SharedTensor<'a>>,
     ) -> Option<Self> {
         let (reference, candidate, exact) = (reference.into(), candidate.into(), exact.into());
-        if reference.shape() != exact.shape() || candidate.shape() != exact.shape() {
+        let alike = |other: &SharedTensor<'_>| other.shape() == exact.shape();
+        if !(alike(&reference) && alike(&candidate) && terms.as_ref().is_none_or(alike)) {
             return None;
         }
-        Some(Self { reference_error: error(&reference, &exact)?, candidate_error: error(&candidate, &exact)? })
+        let terms = match &terms {
+            Some(terms) => Terms::Each(terms),
+            None => Terms::All(largest(&exact)?),
+        };
+        let dtype = reference.dtype();
+        let (reference_error, reference_excess) = error(&reference, &exact, &terms, dtype)?;
+        let (candidate_error, candidate_excess) = error(&candidate, &exact, &terms, dtype)?;
+        Some(Self { reference_error, candidate_error, reference_excess, candidate_excess })
     }
 
     /// Errors of the candidate up to so many of the reference's are rounding.
     pub const FACTOR: f64 = 2.0;
 
-    /// The candidate is about as near to the exact result as the reference is. NaN is not near.
+    /// Roundings of Σ|terms| that a sum may be off by, in whichever order it is taken: partial sums of n terms differ by
+    /// about √n/8 of these.
+    pub const ROUNDINGS: f64 = 16.0;
+
+    /// Rounding explains what the candidate is off by, or the reference is off by about as much. NaN is not near.
     pub fn is_rounding(&self) -> bool {
-        self.candidate_error <= Self::FACTOR * self.reference_error && self.reference_error.is_finite()
+        self.candidate_excess <= (Self::FACTOR * self.reference_excess).max(1.) && self.reference_error.is_finite()
     }
 }
 
-/// max |tensor − exact|, a block at a time.
-fn error(tensor: &SharedTensor<'_>, exact: &SharedTensor<'_>) -> Option<f64> {
-    const BLOCK: usize = 4096;
-    let n = exact.shape().n_elements();
-    let mut largest = 0_f64;
+/// Σ|terms| of every element.
+enum Terms<'t, 'a> {
+    Each(&'t SharedTensor<'a>),
+    /// One number for all.
+    All(f64),
+}
+
+const BLOCK: usize = 4096;
+
+/// Ranges of elements, one after the other.
+pub(super) fn blocks(n_elements: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
     // A tensor without elements still tells whether its dtype widens.
-    for from in (0..n.max(1)).step_by(BLOCK) {
-        let range = from..(from + BLOCK).min(n);
-        let (values, exact) = (tensor.flat_f64(range.clone())?, exact.flat_f64(range)?);
-        largest = values.iter().zip(&exact).map(|(&value, &exact)| distance(value, exact)).fold(largest, f64::max);
+    (0..n_elements.max(1)).step_by(BLOCK).map(move |from| from..(from + BLOCK).min(n_elements))
+}
+
+/// The largest finite |element|; None for a dtype that does not widen.
+fn largest(tensor: &SharedTensor<'_>) -> Option<f64> {
+    blocks(tensor.shape().n_elements()).try_fold(0., |largest, range| {
+        let sizes = tensor.flat_f64(range)?.into_iter().map(f64::abs);
+        Some(sizes.filter(|size| size.is_finite()).fold(largest, f64::max))
+    })
+}
+
+/// max |tensor − exact|, and max of it over what rounding to `dtype` explains.
+fn error(
+    tensor: &SharedTensor<'_>,
+    exact: &SharedTensor<'_>,
+    terms: &Terms<'_, '_>,
+    dtype: DType,
+) -> Option<(f64, f64)> {
+    let (step, rounding) = (epsilon(dtype), Opinion::ROUNDINGS * epsilon(accumulated_in(dtype)));
+    let (mut largest, mut excess) = (0_f64, 0_f64);
+    for range in blocks(exact.shape().n_elements()) {
+        let (values, exact) = (tensor.flat_f64(range.clone())?, exact.flat_f64(range.clone())?);
+        let terms = match terms {
+            Terms::Each(terms) => terms.flat_f64(range)?,
+            Terms::All(size) => vec![*size; exact.len()],
+        };
+        for ((value, exact), terms) in values.into_iter().zip(exact).zip(terms) {
+            let distance = distance(value, exact);
+            let explained = step * exact.abs() + rounding * terms + smallest(dtype);
+            largest = largest.max(distance);
+            // What is infinite or NaN explains nothing.
+            excess = excess.max(match distance {
+                0. => 0.,
+                _ if explained.is_finite() => distance / explained,
+                _ => f64::INFINITY,
+            });
+        }
     }
-    Some(largest)
+    Some((largest, excess))
 }
 
 fn distance(value: f64, exact: f64) -> f64 {
@@ -80,10 +142,15 @@ mod tests {
         TensorBuf::new(TensorDesc::new(dtype, [values.len() as i64]).unwrap(), bytes.collect()).unwrap()
     }
 
+    fn opinion(dtype: DType, values: [&[f64]; 3], terms: Option<&[f64]>) -> Opinion {
+        let [reference, candidate] = [values[0], values[1]].map(|values| tensor(dtype, values));
+        let (exact, terms) = (tensor(DType::F64, values[2]), terms.map(|terms| tensor(DType::F64, terms)));
+        let terms = terms.as_ref().map(TensorBuf::shared);
+        Opinion::measure(&reference.view(), &candidate.view(), &exact.view(), terms).unwrap()
+    }
+
     fn measure(dtype: DType, reference: &[f64], candidate: &[f64], exact: &[f64]) -> (f64, f64, bool) {
-        let [reference, candidate] = [reference, candidate].map(|values| tensor(dtype, values));
-        let exact = tensor(DType::F64, exact);
-        let opinion = Opinion::measure(&reference.view(), &candidate.view(), &exact.view()).unwrap();
+        let opinion = opinion(dtype, [reference, candidate, exact], None);
         (opinion.reference_error, opinion.candidate_error, opinion.is_rounding())
     }
 
@@ -115,8 +182,44 @@ mod tests {
     #[test]
     fn other_shapes_and_complex_numbers_have_no_opinion() {
         let (two, one) = (tensor(DType::F64, &[1., 2.]), tensor(DType::F64, &[1.]));
-        assert_eq!(Opinion::measure(&two.view(), &two.view(), &one.view()), None);
+        assert_eq!(Opinion::measure(&two.view(), &two.view(), &one.view(), None), None);
+        assert_eq!(Opinion::measure(&two.view(), &two.view(), &two.view(), Some(one.shared())), None);
         let complex = TensorBuf::zeros(TensorDesc::new(DType::C64, [2]).unwrap());
-        assert_eq!(Opinion::measure(&complex.view(), &two.view(), &two.view()), None);
+        assert_eq!(Opinion::measure(&complex.view(), &two.view(), &two.view(), None), None);
+    }
+
+    #[test]
+    fn a_lucky_reference_accuses_nobody_of_rounding_what_was_added_up() {
+        let (zero, off) = ([0., 1.], [1.4e-8, 1.]);
+        let of = |terms: &[f64]| opinion(DType::F32, [&zero, &off, &zero], Some(terms)).is_rounding();
+        assert!(of(&[0.01, 1.]));
+        assert!(!of(&[0.001, 1.]), "1.4e-8 is 117 roundings of 0.001");
+        assert!(!of(&[f64::INFINITY, 1.]) && !of(&[f64::NAN, 1.]), "explains nothing");
+    }
+
+    #[test]
+    fn half_precision_rounds_once_at_each_element_and_adds_up_in_float32() {
+        for (dtype, step) in [(DType::BF16, 0.0078125), (DType::F16, 0.0009765625)] {
+            let exact = [0.125 * (1. + 0.5 * step), 64.];
+            let of = |steps: f64| {
+                let candidate = [0.125 * (1. + steps * step), 64.];
+                opinion(dtype, [&[0.125, 64.], &candidate, &exact], Some(&exact)).is_rounding()
+            };
+            assert!(of(1.), "{dtype}: the other neighbour");
+            assert!(!of(3.), "{dtype}: steps of the element, not of the largest one");
+        }
+    }
+
+    #[test]
+    fn subnormals_and_signed_zeros_are_rounding() {
+        for (dtype, tiny) in [(DType::F16, 6e-8), (DType::BF16, 1e-40), (DType::F32, 1e-45), (DType::F64, 5e-324)] {
+            let found = opinion(dtype, [&[0., -0.], &[tiny, 0.], &[0., 0.]], Some(&[0., 0.]));
+            assert!(found.is_rounding(), "{dtype}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_rounding() {
+        assert!(opinion(DType::F32, [&[], &[], &[]], Some(&[])).is_rounding());
     }
 }

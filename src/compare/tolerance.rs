@@ -49,15 +49,28 @@ impl Tolerance {
     /// The defaults, by element type. Integers, bool and 8-bit floats: [`Tolerance::EXACT`]. Complex types: those of
     /// their parts. Source of the numbers: `docs/decisions/0002-tolerance.md`.
     pub const fn for_dtype(dtype: DType) -> Tolerance {
-        // Units of the type's epsilon, the distance from 1 to the next number.
-        let (atol, rtol_epsilons, scale_epsilons, epsilon) = match dtype {
-            DType::F64 | DType::C128 => (1e-21, 256., 128., f64::EPSILON),
-            DType::F32 | DType::C64 => (1e-12, 256., 128., f32::EPSILON as f64),
-            DType::F16 => (6e-8, 4., 4., 0.0009765625),
-            DType::BF16 => (1e-12, 4., 4., 0.0078125),
+        // Units of the type's epsilon.
+        let (atol, rtol_epsilons, scale_epsilons) = match dtype {
+            DType::F64 | DType::C128 => (1e-21, 256., 128.),
+            DType::F32 | DType::C64 => (1e-12, 256., 128.),
+            DType::F16 => (6e-8, 4., 4.),
+            DType::BF16 => (1e-12, 4., 4.),
             _ => return Tolerance::EXACT,
         };
+        let epsilon = epsilon(dtype);
         Tolerance { atol, rtol: rtol_epsilons * epsilon, scale: scale_epsilons * epsilon, equal_nan: false }
+    }
+
+    /// Of one kernel on the reference's inputs: steps of each element. What is outside is not wrong yet: an
+    /// [`Opinion`](super::Opinion) in float64 decides, which knows what was added up. Other types: as
+    /// [`Tolerance::for_dtype`].
+    pub const fn for_kernel(dtype: DType) -> Tolerance {
+        let rtol_epsilons = match dtype {
+            DType::F32 => 16.,
+            DType::F16 | DType::BF16 => 1.,
+            _ => return Tolerance::for_dtype(dtype),
+        };
+        Tolerance { rtol: rtol_epsilons * epsilon(dtype), ..Tolerance::EXACT }
     }
 
     /// Elements of this size and more do not count in max|r|: they stand for "masked out" (`torch.finfo(dtype).min` and
@@ -79,6 +92,34 @@ impl Tolerance {
             }
         }
         Ok(())
+    }
+}
+
+/// The distance from 1 to the next number; 0 of types without a default tolerance.
+pub(super) const fn epsilon(dtype: DType) -> f64 {
+    match dtype {
+        DType::F64 | DType::C128 => f64::EPSILON,
+        DType::F32 | DType::C64 => f32::EPSILON as f64,
+        DType::F16 => 0.0009765625,
+        DType::BF16 => 0.0078125,
+        _ => 0.,
+    }
+}
+
+/// The type in which kernels add up values of this one.
+pub(super) const fn accumulated_in(dtype: DType) -> DType {
+    match dtype {
+        DType::F16 | DType::BF16 => DType::F32,
+        other => other,
+    }
+}
+
+/// Below this, rounding is absolute or flushes to zero.
+pub(super) const fn smallest(dtype: DType) -> f64 {
+    match dtype {
+        DType::F64 | DType::C128 => f64::MIN_POSITIVE,
+        DType::F16 => 6e-8,
+        _ => f32::MIN_POSITIVE as f64,
     }
 }
 

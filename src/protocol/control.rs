@@ -163,6 +163,8 @@ pub enum PairToCompare {
         reference: TensorRef,
         /// ONNX Runtime's.
         candidate: TensorRef,
+        /// Float64: Σ|terms| of each element, where it is known to be a sum.
+        terms: Option<TensorRef>,
     },
     /// Why not.
     NotCompared(String),
@@ -237,19 +239,37 @@ pub struct CompareNodes {
     pub cumulative_tolerance: Option<ToleranceTerms>,
 }
 
-/// A third opinion on a local mismatch.
+/// What is known of a local mismatch beside the two values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettleNode {
     /// What is compared.
     pub of: NodesOf,
     /// The node.
     pub name: ValueName,
-    /// What it gives in float64.
+    /// What is known of it.
+    pub by: SettledBy,
+}
+
+/// What settles a local mismatch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SettledBy {
+    /// Its value in float64.
+    Float64(InFloat64),
+    /// Why what the kernel gives is as right as what eager gives.
+    AsRight(String),
+}
+
+/// A node's value in float64 beside the two that differ. All of one shape.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InFloat64 {
+    /// What the node gives in float64.
     pub exact: TensorRef,
     /// Eager's.
     pub reference: TensorRef,
     /// The kernel's.
     pub local: TensorRef,
+    /// Float64: Σ|terms| of each element, where it is known to be a sum.
+    pub terms: Option<TensorRef>,
 }
 
 /// The end of a comparison of nodes.
@@ -322,7 +342,7 @@ pub enum Request {
     },
     /// Run and judge nodes of a part.
     CompareNodes(Box<CompareNodes>),
-    /// Judge a node again, by its value in float64.
+    /// Judge a node again.
     SettleNode(Box<SettleNode>),
     /// End a comparison of nodes.
     FinishNodes(FinishNodes),

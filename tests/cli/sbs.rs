@@ -30,10 +30,13 @@ fn node(index: u64, name: &str, local: &TensorVerdict, cumulative: &TensorVerdic
         "dtype": "float32", "dims": [2], "reference_signature": "ABAA", "candidate_signature": "ABAA",
         "reference_ns": 1500, "candidate_ns": 0, "local": local, "cumulative": cumulative,
         "float64": if local.verdict == Verdict::Mismatch {
-            json!({ "reference_error": 1e-7, "candidate_error": 0.5 })
+            json!({
+                "reference_error": 1e-7, "candidate_error": 0.5, "reference_excess": 0.5, "candidate_excess": 2e6,
+            })
         } else {
             Value::Null
         },
+        "as_right": "",
     })
 }
 
@@ -57,7 +60,7 @@ fn dump(folder: &Path, nodes: &[Value], plain: &[TensorVerdict]) {
     run.finish(&run.begin_step(&graph, 0, StepId(7), &[]).unwrap());
     assert!(run.flush().lost.is_empty());
     let table = json!({
-        "schema": "rust_ort/nodes/1", "graph": graph, "part": 0, "step": 7, "complete": true,
+        "schema": "rust_ort/nodes/2", "graph": graph, "part": 0, "step": 7, "complete": true,
         "plain": plain, "nodes": nodes,
     });
     std::fs::write(folder.join(PART).join("nodes_7.json"), table.to_string()).unwrap();
@@ -80,7 +83,7 @@ fn the_reader_gives_the_table_or_says_why_not() {
     assert_eq!(table.first_cumulative_mismatch().unwrap().name, "drifted");
     assert!(reader::nodes(&part, 8).unwrap().is_none());
     let path = part.join("nodes_7.json");
-    let text = std::fs::read_to_string(&path).unwrap().replace("nodes/1", "nodes/9");
+    let text = std::fs::read_to_string(&path).unwrap().replace("nodes/2", "nodes/9");
     std::fs::write(&path, text).unwrap();
     assert!(reader::nodes(&part, 7).unwrap_err().to_string().contains("rust_ort/nodes/9"));
     let said = sbs(folder.path(), "100", &["run"]);

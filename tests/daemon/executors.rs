@@ -170,8 +170,11 @@ fn tensors_are_compared_without_an_executor() {
     let home = Home::new();
     let mut client = Client::connect(&home);
     client.data.write(0, &1_f32.to_le_bytes()).unwrap();
-    let pair =
-        |reference, candidate| PairToCompare::Pair { reference: tensor(reference), candidate: tensor(candidate) };
+    let pair = |reference, candidate| PairToCompare::Pair {
+        reference: tensor(reference),
+        candidate: tensor(candidate),
+        terms: None,
+    };
     let pairs = vec![
         ("same".to_owned(), pair(0, 0)),
         ("other".to_owned(), pair(0, 64)),

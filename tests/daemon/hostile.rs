@@ -61,7 +61,7 @@ fn requests(folder: &std::path::Path) -> Vec<Request> {
         references: Some(vec![tensor(128)]),
         tolerance: Some(ToleranceTerms { atol: f64::NAN, rtol: -1., scale: f64::INFINITY, equal_nan: true }),
     };
-    let pair = PairToCompare::Pair { reference: tensor(0), candidate: tensor(1 << 30) };
+    let pair = PairToCompare::Pair { reference: tensor(0), candidate: tensor(1 << 30), terms: None };
     let mut bad_level = part();
     bad_level.part.session.config.insert("no.such.entry".into(), "x".into());
     let absent = folder.join("absent.so");

@@ -149,7 +149,11 @@ impl Bench {
 
     fn settle(&mut self, name: &str, tensors: [TensorRef; 3]) -> Result<NodeVerdictSummary, PeerError> {
         let [exact, reference, local] = tensors;
-        let request = SettleNode { of: of(), name: name.into(), exact, reference, local };
+        self.settle_by(name, SettledBy::Float64(InFloat64 { exact, reference, local, terms: None }))
+    }
+
+    fn settle_by(&mut self, name: &str, by: SettledBy) -> Result<NodeVerdictSummary, PeerError> {
+        let request = SettleNode { of: of(), name: name.into(), by };
         match self.client.peer.ask(&Request::SettleNode(Box::new(request)))? {
             Reply::NodesCompared(mut verdicts) if verdicts.len() == 1 => Ok(verdicts.remove(0)),
             other => panic!("{other:?}"),
@@ -226,7 +230,8 @@ fn a_step_that_was_observed_and_compared_node_by_node_is_one_step_of_the_status(
     (run.step, run.references) = (StepId(3), Some(vec![bench.floats([0.; 4])]));
     bench.client.observe(run).unwrap();
     bench.batch(1, &other());
-    bench.finish(false, vec![("h".to_owned(), PairToCompare::Pair { reference: h.clone(), candidate: h })]);
+    bench
+        .finish(false, vec![("h".to_owned(), PairToCompare::Pair { reference: h.clone(), candidate: h, terms: None })]);
     let status = home.status();
     let steps = status["last_steps"].as_array().unwrap();
     assert_eq!(steps.len(), 1, "{steps:?}");
@@ -252,7 +257,7 @@ fn a_wrong_kernel_is_named_at_its_node_and_drifts_downstream() {
     let verdicts = bench.batch(1, &other());
     let expected = [("a", MATCH, MATCH), ("b", MISMATCH, MISMATCH), ("c", MATCH, MISMATCH), ("d", MATCH, MISMATCH)];
     assert_eq!(kinds(&verdicts), expected);
-    let pair = |reference, candidate| PairToCompare::Pair { reference, candidate };
+    let pair = |reference, candidate| PairToCompare::Pair { reference, candidate, terms: None };
     let (x, same, y) = (bench.floats(X), bench.floats(X), bench.floats(Y));
     let plain = vec![("same".to_owned(), pair(x.clone(), same)), ("other".to_owned(), pair(x, y))];
     let verdicts = bench.finish(true, plain);
@@ -393,6 +398,40 @@ fn a_third_opinion_settles_a_mismatch_either_way() {
     assert_eq!((opinion.reference_error, opinion.candidate_error), (1., 0.));
     assert_eq!(table(&part).nodes[1].local.verdict, Verdict::Match);
     assert!(!part.join("node_b_3").exists(), "rounding is no bug to reproduce");
+}
+
+#[test]
+fn a_sum_is_settled_by_its_terms_and_a_choice_by_what_the_client_knows() {
+    let home = Home::new();
+    let mut bench = Bench::new(&home);
+    let part = bench.open_dump(&home.folder.path().join("dumps"));
+    // The reference's a and b are off by 1 % at one place, where float64 is with the reference.
+    let mut references = right()[..2].to_vec();
+    for (_, reference) in &mut references {
+        reference[1] *= 1.01;
+    }
+    let (feeds, values) = (bench.feeds(1), bench.nodes(&references));
+    let request = bench.request(feeds, values);
+    let verdicts = bench.compare(request.clone()).unwrap();
+    assert_eq!([verdicts[0].local.kind, verdicts[1].local.kind], [MISMATCH; 2]);
+    let NodeValue::Computed(a) = &request.values[0] else { panic!() };
+    let by = |exact, terms| {
+        let (reference, local) = (a.reference.clone(), a.local.clone().unwrap());
+        SettledBy::Float64(InFloat64 { exact, reference, local, terms: Some(terms) })
+    };
+    let exact = bench.doubles(references[0].1.map(f64::from));
+    let wrong = bench.floats([1.; 4]);
+    assert_eq!(code(bench.settle_by("a", by(exact.clone(), wrong)).unwrap_err()), ErrorCode::BadTensor);
+    for (terms, expected) in [(1., MISMATCH), (1e9, MATCH)] {
+        let terms = bench.doubles([terms; 4]);
+        assert_eq!(bench.settle_by("a", by(exact.clone(), terms)).unwrap().local.kind, expected);
+    }
+    let why = || SettledBy::AsRight("equal keys".into());
+    assert_eq!(bench.settle_by("b", why()).unwrap().local.kind, MATCH);
+    assert_eq!(code(bench.settle_by("b", why()).unwrap_err()), ErrorCode::BadState, "a match already");
+    bench.finish(true, Vec::new());
+    assert_eq!(table(&part).nodes[1].as_right, "equal keys");
+    assert_eq!(table(&part).first_local_mismatch(), None);
 }
 
 #[test]

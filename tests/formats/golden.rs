@@ -105,7 +105,18 @@ fn requests() -> Vec<(&'static str, u64, Request)> {
         ("run_observed_request.bin", 4, Request::RunObserved(Box::new(run))),
         ("put_plan_request.bin", 5, Request::PutPlan { graph: graph(), plan: export_plan() }),
         ("compare_nodes_request.bin", 5, Request::CompareNodes(Box::new(compare_nodes()))),
-        ("settle_node_request.bin", 6, Request::SettleNode(Box::new(settle_node()))),
+        ("settle_node_request.bin", 6, Request::SettleNode(Box::new(settle_node(false)))),
+        ("settle_node_terms_request.bin", 6, Request::SettleNode(Box::new(settle_node(true)))),
+        (
+            "settle_node_as_right_request.bin",
+            6,
+            Request::SettleNode(Box::new(SettleNode {
+                of: of(),
+                name: "sort".into(),
+                by: SettledBy::AsRight("equal keys".into()),
+            })),
+        ),
+        ("compare_tensors_request.bin", 9, compare_tensors()),
         ("finish_nodes_request.bin", 7, Request::FinishNodes(finish_nodes())),
         (
             "release_request.bin",
@@ -141,19 +152,29 @@ fn compare_nodes() -> CompareNodes {
     }
 }
 
-fn settle_node() -> SettleNode {
+fn settle_node(with_terms: bool) -> SettleNode {
     let f64 = TensorDesc::new(DType::F64, [2]).unwrap();
     SettleNode {
         of: of(),
         name: "mm".into(),
-        exact: TensorRef { desc: f64, ..tensor(1, 512, &[]) },
-        reference: tensor(1, 128, &[2]),
-        local: tensor(1, 256, &[2]),
+        by: SettledBy::Float64(InFloat64 {
+            exact: TensorRef { desc: f64.clone(), ..tensor(1, 512, &[]) },
+            reference: tensor(1, 128, &[2]),
+            local: tensor(1, 256, &[2]),
+            terms: with_terms.then(|| TensorRef { desc: f64, ..tensor(1, 576, &[]) }),
+        }),
     }
 }
 
+fn compare_tensors() -> Request {
+    let terms = TensorRef { desc: TensorDesc::new(DType::F64, [2]).unwrap(), ..tensor(1, 512, &[]) };
+    let pair =
+        PairToCompare::Pair { reference: tensor(1, 0, &[2]), candidate: tensor(1, 64, &[2]), terms: Some(terms) };
+    Request::CompareTensors { pairs: vec![("bias".into(), pair)], tolerance: None }
+}
+
 fn finish_nodes() -> FinishNodes {
-    let pair = PairToCompare::Pair { reference: tensor(1, 0, &[]), candidate: tensor(1, 64, &[]) };
+    let pair = PairToCompare::Pair { reference: tensor(1, 0, &[]), candidate: tensor(1, 64, &[]), terms: None };
     let plain = vec![("mm".into(), pair), ("size".into(), PairToCompare::NotCompared("no tensor".into()))];
     FinishNodes { of: of(), dump: true, plain, tolerance: None }
 }

@@ -106,6 +106,27 @@ def settle_node() -> Any:
     return request
 
 
+def settle_node_terms() -> Any:
+    request = settle_node()
+    request.settle_node.terms.CopyFrom(wire.TensorRef(segment=1, offset=576, dtype=11, dims=[2]))
+    return request
+
+
+def settle_node_as_right() -> Any:
+    request = wire.Request(request_id=6)
+    settle = request.settle_node
+    settle.graph_id, settle.part, settle.step, settle.name, settle.as_right = GRAPH, 2, 5, "sort", "equal keys"
+    return request
+
+
+def compare_tensors() -> Any:
+    request = wire.Request(request_id=9)
+    terms = wire.TensorRef(segment=1, offset=512, dtype=11, dims=[2])
+    pairs = request.compare_tensors.pairs
+    pairs.add(name="bias", reference=tensor(1, 0, [2]), candidate=tensor(1, 64, [2]), terms=terms)
+    return request
+
+
 def release() -> Any:
     request = wire.Request(request_id=8)
     request.release.handles.extend([3, 200])
@@ -130,6 +151,9 @@ REQUESTS = [
     ("put_plan_request.bin", put_plan()),
     ("compare_nodes_request.bin", compare_nodes()),
     ("settle_node_request.bin", settle_node()),
+    ("settle_node_terms_request.bin", settle_node_terms()),
+    ("settle_node_as_right_request.bin", settle_node_as_right()),
+    ("compare_tensors_request.bin", compare_tensors()),
     ("finish_nodes_request.bin", finish_nodes()),
     ("release_request.bin", release()),
 ]

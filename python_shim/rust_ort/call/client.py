@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -46,15 +46,18 @@ class Client(Link):
         self,
         pairs: Sequence[tuple[str, torch.Tensor | None, torch.Tensor | None, str]],
         tolerance: Tolerance | None = None,
+        terms: Mapping[str, torch.Tensor | None] | None = None,
     ) -> list[Verdict]:
-        """A verdict for each (name, reference, candidate, why there is nothing to compare or "")."""
+        """A verdict for each (name, reference, candidate, why there is nothing to compare or ""). terms: Σ|terms|
+        of each element, float64, by name, where a value is a sum."""
         connection = self.connection()
         request = wire.Request()
         request.compare_tensors.SetInParent()
         held: list[object] = []
         for name, reference, candidate, reason in pairs:
             pair = wire.TensorPair(name=name, not_compared=reason)
-            for side, tensor in (("reference", reference), ("candidate", candidate)):
+            added_up = (terms or {}).get(name)
+            for side, tensor in (("reference", reference), ("candidate", candidate), ("terms", added_up)):
                 if tensor is not None and not reason:
                     getattr(pair, side).CopyFrom(staged_ref(f"{side} of {name!r}", tensor, held))
             if not reason and (reference is None or candidate is None):

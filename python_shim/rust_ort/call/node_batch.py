@@ -99,28 +99,42 @@ class NodesOf:
         set_tolerance(message.cumulative_tolerance, cumulative_tolerance)
         return _verdicts(connection.ask(request, keep=held))
 
-    def settle(self, value: NodeValue, exact: torch.Tensor) -> tuple[Verdict, Verdict]:
-        """The verdicts of a local mismatch when its value in float64 is known."""
+    def settle(self, value: NodeValue, exact: torch.Tensor, terms: torch.Tensor | None) -> tuple[Verdict, Verdict]:
+        """The verdicts of a local mismatch when its value in float64 is known. terms: Σ|terms| of each element."""
         request = wire.Request()
         message = request.settle_node
         self._name(message)
         message.name = value.name
         held: list[object] = []
-        for name, tensor in (("exact", exact), ("reference", value.reference), ("local", value.local)):
-            getattr(message, name).CopyFrom(_ref(f"{name} of {value.name!r}", tensor, held))
+        tensors = {"exact": exact, "reference": value.reference, "local": value.local, "terms": terms}
+        for name, tensor in tensors.items():
+            if tensor is not None:
+                getattr(message, name).CopyFrom(_ref(f"{name} of {value.name!r}", tensor, held))
         return _verdicts(self.part.client.connection().ask(request, keep=held))[0]
 
+    def settle_as_right(self, value: NodeValue, why: str) -> tuple[Verdict, Verdict]:
+        """The verdicts of a local mismatch that is as right as eager's value."""
+        request = wire.Request()
+        message = request.settle_node
+        self._name(message)
+        message.name, message.as_right = value.name, why
+        return _verdicts(self.part.client.connection().ask(request))[0]
+
     def finish(
-        self, plain: Sequence[tuple[str, torch.Tensor, torch.Tensor]], *, dump: bool, tolerance: Tolerance | None
-    ) -> list[Verdict]:
-        """Ends the comparison; a verdict for each (output, instrumented session's value, plain session's)."""
+        self, plain: Sequence[tuple[str, torch.Tensor, torch.Tensor, torch.Tensor | None]], *, dump: bool,
+        tolerance: Tolerance | None,
+    ) -> list[Verdict]:  # fmt: skip
+        """Ends the comparison; a verdict for each (output, instrumented session's value, plain session's, its
+        Σ|terms| where that is known)."""
         request = wire.Request()
         message = request.finish_nodes
         self._name(message)
         message.dump = dump
         held: list[object] = []
-        for name, instrumented, candidate in plain:
+        for name, instrumented, candidate, terms in plain:
             pair = message.plain.add(name=name)
+            if terms is not None:
+                pair.terms.CopyFrom(_ref(f"terms of {name!r}", terms, held))
             pair.reference.CopyFrom(_ref(name, instrumented, held))
             pair.candidate.CopyFrom(_ref(name, candidate, held))
         set_tolerance(message.tolerance, tolerance)

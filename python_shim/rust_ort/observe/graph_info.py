@@ -22,6 +22,9 @@ log = logging.getLogger("rust_ort")
 KEPT_VERDICTS = 10_000
 """Of each graph; older ones are dropped."""
 
+RAN = "run failed: "
+"""How the runtime's own error begins when a model was loaded and ran."""
+
 KEPT_GRAPHS = 1000
 KEPT_NODES = 100_000
 """Of graphs whose compiled code is gone."""
@@ -49,8 +52,14 @@ class NodeVerdict:
 
     @property
     def is_wrong(self) -> bool:
-        """The node's own kernel differs, or failed."""
-        return self.local.kind in ("mismatch", "failed")
+        """The node's own kernel differs: by its numbers, or on eager's values it fails, as where it gives another
+        shape."""
+        return self.local.kind == "mismatch" or (self.local.kind == "failed" and self.local.reason.startswith(RAN))
+
+    @property
+    def is_failed(self) -> bool:
+        """It could not be cut out, loaded or judged: that accuses nobody."""
+        return self.local.kind == "failed" and not self.is_wrong
 
     def __str__(self) -> str:
         where = ", ".join(filter(None, (self.module, self.source)))
@@ -137,6 +146,9 @@ class GraphInfo:
         first = next((node for node in nodes if node.is_wrong), None)
         if first is not None:
             log.warning("%s, call %d: the first node whose own kernel differs from eager: %s", self.name, step, first)
+        failed = [node for node in nodes if node.is_failed]
+        if failed:
+            log.warning("%s, call %d: %d nodes could not be compared: %s", self.name, step, len(failed), failed[0])
         for verdict in changed:
             if verdict.kind == "mismatch":
                 log.warning(
@@ -148,7 +160,7 @@ class GraphInfo:
                 )
 
     def first_wrong_node(self) -> NodeVerdict | None:
-        """The first node, over all calls, whose own kernel differs from eager or failed."""
+        """The first node, over all calls, whose own kernel differs from eager."""
         return next((node for _, node in self.nodes if node.is_wrong), None)
 
 

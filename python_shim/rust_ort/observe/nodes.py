@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from rust_ort.call.client import Client
 from rust_ort.call.node_batch import NodeFeed, NodesOf, NodeValue, NotCompared, can_travel
 from rust_ort.call.part import Part
 from rust_ort.export.partition import EagerNode, is_compute
@@ -27,7 +28,8 @@ from rust_ort.link.specs import Verdict, not_compared
 from rust_ort.memory.layout import Layout
 from rust_ort.memory.process import arena
 from rust_ort.observe.graph_info import GraphInfo, NodeVerdict
-from rust_ort.observe.reference import generators, set_generators
+from rust_ort.observe.opinion import ANOTHER_CHOICE, another_choice, in_float64, terms_of
+from rust_ort.observe.reference import UNWRITTEN, determined, generators, is_unwritten, set_generators
 from rust_ort.observe.verdicts import fits, half_tolerance
 from rust_ort.options import Options, Tolerance
 from rust_ort.progress import progress, tick
@@ -42,6 +44,8 @@ KEPT_COPIES = 3
 """Of a value that a later batch reads: the local one is gone."""
 
 BATCH_NODES = 256
+
+NO_FLOAT64 = "inside the tolerance of its type; the operator has no float64 to ask"
 
 
 @dataclass(kw_only=True)
@@ -85,7 +89,7 @@ class GraphNodes:
         for node in self._nodes:
             if node.op == "call_module":
                 return node
-            self._interpreter.env[node] = self._interpreter.run_node(node)
+            self._interpreter.env[node] = determined(node, self._interpreter.run_node(node))
             self._forget(node)
         raise AssertionError("a part was called that the graph does not have")
 
@@ -147,7 +151,7 @@ class PartNodes:
             if node.op == "output":
                 break
             start = time.perf_counter_ns()
-            value = interpreter.env[node] = interpreter.run_node(node)
+            value = interpreter.env[node] = determined(node, interpreter.run_node(node))
             if node.op == "call_function":
                 self._take(node, value, time.perf_counter_ns() - start)
             full = len(self._batch) >= BATCH_NODES
@@ -156,10 +160,15 @@ class PartNodes:
             tick()
         self._judge(interpreter.env)
 
-    def finish(self, plain: Mapping[str, torch.Tensor], *, dump: bool) -> None:
-        """Judges what observing changed, and hands the verdicts to the graph's record."""
+    def finish(
+        self, plain: Mapping[str, torch.Tensor], *, dump: bool, terms: Mapping[str, torch.Tensor | None]
+    ) -> None:
+        """Judges what observing changed, and hands the verdicts to the graph's record. terms: of outputs that are sums
+        and differ from eager's."""
         pairs = [
-            (name, instrumented, plain[name]) for name, instrumented in self._instrumented.items() if name in plain
+            (name, instrumented, plain[name], terms.get(name))
+            for name, instrumented in self._instrumented.items()
+            if name in plain
         ]
         changed = self.of.finish(pairs, dump=dump, tolerance=self._drift)
         self.info.add_nodes(self.of.step, self.verdicts, changed)
@@ -192,6 +201,8 @@ class PartNodes:
     def _entry(self, node: fx.Node, value: torch.Tensor, nanoseconds: int) -> NodeValue | NotCompared:
         if node.name not in self._named:
             return NotCompared(name=node.name, reason="the ONNX model has no value of its own for it")
+        if is_unwritten(node):
+            return NotCompared(name=node.name, reason=UNWRITTEN)
         if not can_travel(value):
             return NotCompared(name=node.name, reason=f"{value.dtype} on {value.device} cannot be compared")
         if self._stopped_by:
@@ -242,8 +253,17 @@ class PartNodes:
     def _settled(
         self, node: fx.Node, value: NodeValue, verdicts: tuple[Verdict, Verdict], env: Mapping[fx.Node, Any]
     ) -> tuple[Verdict, Verdict]:
+        """The verdicts of a local mismatch when all is known: by float64 and by what was added up."""
+        assert value.local is not None
+        if not value.reference.is_floating_point():
+            right = another_choice(node, value.local, env)
+            return self.of.settle_as_right(value, ANOTHER_CHOICE) if right else verdicts
         exact = in_float64(node, env)
-        return verdicts if exact is None else self.of.settle(value, exact)
+        if exact is not None:
+            return self.of.settle(value, exact, terms_of(node, env))
+        # Steps of each element are for what float64 can settle.
+        by_dtype = Client.get(self.options).compare([(node.name, value.reference, value.local, "")], None)[0]
+        return self.of.settle_as_right(value, NO_FLOAT64) if by_dtype.kind == "match" else verdicts
 
     def _keep(self, node: fx.Node, local: Verdict, cumulative: Verdict) -> None:
         source = node.args[0] if node.target is operator.getitem else node
@@ -280,34 +300,6 @@ def _left_to_eager(node: EagerNode) -> NodeVerdict:
     return NodeVerdict(
         part=None, name=node.name, op=node.op, module=node.module, source=node.source, local=verdict, cumulative=verdict
     )
-
-
-def in_float64(node: fx.Node, env: Mapping[fx.Node, Any]) -> torch.Tensor | None:
-    """What `node` makes of eager's values in float64; None where the operator cannot."""
-    if node.target is operator.getitem:
-        source, index = node.args
-        assert isinstance(source, fx.Node) and isinstance(index, int)
-        made = _called_in_float64(source, env)
-        exact = made[index] if isinstance(made, tuple | list) else None
-    else:
-        exact = _called_in_float64(node, env)
-    return exact if isinstance(exact, torch.Tensor) and exact.dtype is torch.float64 else None
-
-
-def _called_in_float64(node: fx.Node, env: Mapping[fx.Node, Any]) -> Any:
-    def wide(value: Any) -> Any:
-        if isinstance(value, torch.Tensor) and value.dtype.is_floating_point:
-            return value.double()
-        return torch.float64 if isinstance(value, torch.dtype) and value.is_floating_point else value
-
-    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: env[n])
-    args, kwargs = pytree.tree_map(wide, (args, kwargs))
-    assert callable(node.target)
-    try:
-        return node.target(*args, **kwargs)
-    except (RuntimeError, TypeError, ValueError) as error:
-        log.debug("%s has no float64 opinion: %s", node.name, error)
-        return None
 
 
 def _shared(value: torch.Tensor) -> torch.Tensor:

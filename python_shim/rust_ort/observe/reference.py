@@ -11,7 +11,20 @@ import torch
 from torch import fx
 
 from rust_ort.memory import process
-from rust_ort.torch_private import autocast_off, torchs_own_compiles
+from rust_ort.torch_private import OpOverload, autocast_off, torchs_own_compiles
+
+UNWRITTEN = "memory that nobody wrote into"
+_EMPTY = frozenset({"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"})
+
+
+def is_unwritten(node: fx.Node) -> bool:
+    """Whether `node` gives memory that nobody wrote into: its values are chance."""
+    return isinstance(node.target, OpOverload) and str(node.target.overloadpacket).removeprefix("aten.") in _EMPTY
+
+
+def determined(node: fx.Node, value: Any) -> Any:
+    """The value of `node`, with zeros for chance, as ONNX Runtime has them."""
+    return value.zero_() if is_unwritten(node) else value
 
 
 class Reference(fx.Interpreter):
@@ -23,7 +36,7 @@ class Reference(fx.Interpreter):
         self.values: dict[str, Any] = {}
 
     def run_node(self, n: fx.Node) -> Any:
-        value = super().run_node(n)
+        value = determined(n, super().run_node(n))
         if n.name in self._capture:
             self.values[n.name] = value
         return value

@@ -40,7 +40,7 @@ class Report:
         """At least one value matched; no value and no node's own kernel is outside tolerance or failed; all that was
         asked for by name was compared."""
         matched = any(verdict.kind == "match" for verdict in self.verdicts)
-        return matched and not self._wrong and self.first_wrong_node is None and not self.missing
+        return matched and not self._wrong and self.first_wrong_node is None and not self._failed and not self.missing
 
     @property
     def nodes(self) -> list[tuple[str, NodeVerdict]]:
@@ -49,8 +49,13 @@ class Report:
 
     @property
     def first_wrong_node(self) -> tuple[str, NodeVerdict] | None:
-        """(graph, node) of the first node whose own kernel differs from eager on eager's inputs, or failed."""
+        """(graph, node) of the first node whose own kernel differs from eager on eager's inputs."""
         return next(((graph, node) for graph, node in self.nodes if node.is_wrong), None)
+
+    @property
+    def _failed(self) -> list[tuple[str, NodeVerdict]]:
+        """(graph, node) of the nodes that could not be compared: none of them is accused."""
+        return [(graph, node) for graph, node in self.nodes if node.is_failed]
 
     @property
     def _wrong(self) -> list[Verdict]:
@@ -70,10 +75,10 @@ class Report:
         if self._wrong or blamed is not None:
             graph, node = (blamed[0], blamed[1].name) if blamed is not None else ("", "")
             raise NumericMismatch(self._mismatch_message(), code="MISMATCH", graph=graph, node=node)
-        reasons = dict.fromkeys(
-            f"{verdict.name}: {verdict.reason}" for verdict in self.missing or self.verdicts if verdict.reason
-        )
-        what = "not all that was asked for was compared" if self.missing else "nothing was compared with eager"
+        verdicts = self.missing or [node.local for _, node in self._failed] or self.verdicts
+        reasons = dict.fromkeys(f"{verdict.name}: {verdict.reason}" for verdict in verdicts if verdict.reason)
+        some = self.missing or self._failed
+        what = "not all that was asked for was compared" if some else "nothing was compared with eager"
         lines = list(reasons) or [NO_CALL]
         raise ClientError("\n  ".join([f"{what}, so nothing is known to match:", *lines]), code="NOT_COMPARED")
 
@@ -155,6 +160,10 @@ class Report:
             lines.append("nodes: " + ", ".join(f"{count} {kind}" for kind, count in kinds.items()))
         if self.first_wrong_node is not None:
             lines.append("first wrong node: {}: {}".format(*self.first_wrong_node))
+        if self._failed:
+            lines.append(
+                "could not be compared, {} nodes, the first: {}: {}".format(len(self._failed), *self._failed[0])
+            )
         return lines
 
     def _repr_html_(self) -> str:

@@ -33,12 +33,15 @@ def half_tolerance(dtype: torch.dtype | None) -> Tolerance | None:
     return Tolerance(atol=6e-8, rtol=steps, scale=steps)
 
 
-def judged_as_half(pairs: Sequence[Pair], client: Any, half: torch.dtype | None) -> list[Any]:
-    """Verdicts in the order of `pairs`; floats by the steps of `half`. None: all by their own dtype."""
+def judged_as_half(
+    pairs: Sequence[Pair], client: Any, half: torch.dtype | None, terms: Mapping[str, Tensor | None] | None = None
+) -> list[Any]:
+    """Verdicts in the order of `pairs`; floats by the steps of `half`. None: all by their own dtype. terms: by name, of
+    those that are sums."""
     if half is None:
-        return list(client.compare(list(pairs), None))
+        return list(client.compare(list(pairs), None, terms))
     wide = [pair[1] is not None and pair[1].dtype.is_floating_point for pair in pairs]
-    floats = iter(client.compare([p for p, w in zip(pairs, wide, strict=True) if w], half_tolerance(half)))
+    floats = iter(client.compare([p for p, w in zip(pairs, wide, strict=True) if w], half_tolerance(half), terms))
     others = iter(client.compare([p for p, w in zip(pairs, wide, strict=True) if not w], None))
     return [next(floats if w else others) for w in wide]
 

@@ -24,10 +24,11 @@ from rust_ort.observe import session
 from rust_ort.observe.graph_info import GraphInfo, note_call
 from rust_ort.observe.nodes import GraphNodes
 from rust_ort.observe.reference import generators, run_reference, set_generators
+from rust_ort.observe.sums import Sums
 from rust_ort.observe.verdicts import half_tolerance
 from rust_ort.options import Options, Tolerance
 from rust_ort.runtime.fast_path import fast_path
-from rust_ort.torch_private import autocast_off, boxed
+from rust_ort.torch_private import autocast_off, boxed, pytree
 
 log = logging.getLogger("rust_ort")
 
@@ -77,10 +78,38 @@ class PartRunner:
         )
         if references is not None and observation.tolerance is None and self._info.lowest_precision is not None:
             verdicts = self._exact_where_exact(references, tensors, verdicts, observation)
+        terms: dict[str, Any] = {}
+        if references is not None and any(verdict.kind == "mismatch" for verdict in verdicts):
+            terms = self._terms(args)
+            verdicts = self._judged_as_sums(references, tensors, verdicts, terms, observation)
         self._info.add_verdicts(observation.step, verdicts)
         if nodes is not None:
-            nodes.finish(dict(zip(self.outputs, tensors, strict=True)), dump=observation.dump)
+            nodes.finish(dict(zip(self.outputs, tensors, strict=True)), dump=observation.dump, terms=terms)
         return tensors
+
+    def _terms(self, args: Sequence[Any]) -> dict[str, torch.Tensor | None]:
+        """{output: what it adds up}, where it is a sum. args: of the part."""
+        with torch.no_grad(), autocast_off(), Sums() as sums:
+            made = self.planned.graph.module(*args)
+        names = [node.name for node in pytree.tree_leaves(self.planned.graph.module.graph.output_node().args[0])]
+        return {name: sums.of(value) for name, value in zip(names, pytree.tree_leaves(made), strict=True)}
+
+    def _judged_as_sums(
+        self, references: list[torch.Tensor], candidates: list[torch.Tensor], verdicts: Sequence[Any],
+        terms: dict[str, torch.Tensor | None], observation: _Observation,
+    ) -> list[Any]:  # fmt: skip
+        """Mismatches of sums that cancel, judged again by what was added up."""
+        of = {verdict.name: terms.get(output) for verdict, output in zip(verdicts, self.outputs, strict=True)}
+        pairs = [
+            (verdict.name, reference, candidate, "")
+            for verdict, reference, candidate in zip(verdicts, references, candidates, strict=True)
+            if verdict.kind == "mismatch" and of[verdict.name] is not None
+        ]
+        tolerance = observation.tolerance or half_tolerance(self._info.lowest_precision)
+        judged = (
+            {verdict.name: verdict for verdict in observation.client.compare(pairs, tolerance, of)} if pairs else {}
+        )
+        return [judged.get(verdict.name, verdict) for verdict in verdicts]
 
     def _exact_where_exact(
         self, references: list[torch.Tensor], candidates: list[torch.Tensor], verdicts: Sequence[Any],

@@ -222,6 +222,9 @@ pub(super) fn comment(node: &NodeRow) -> String {
         );
         said.insert(0, text);
     }
+    if !node.as_right.is_empty() {
+        said.insert(0, node.as_right.clone());
+    }
     said.join("; ")
 }
 

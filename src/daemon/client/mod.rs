@@ -4,6 +4,6 @@ mod node_tables;
 mod part;
 mod state;
 
-pub use node_tables::{Collected, ROW_BYTES, texts_bytes};
+pub use node_tables::{Collected, NodeTables, ROW_BYTES, texts_bytes};
 pub use part::Part;
 pub use state::{Client, RunningNodes, State};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::base::ids::GraphId;
 use crate::base::limits;
-use crate::compare::{Opinion, Verdict};
+use crate::compare::Verdict;
 use crate::daemon::ledger::{Account, Held};
 use crate::daemon::verdicts;
 use crate::dump::{NodeReproduction, NodeRow};
@@ -39,7 +39,16 @@ pub fn texts_bytes(rows: &[NodeRow]) -> usize {
         Verdict::Match | Verdict::Mismatch => 0,
     };
     let row = |row: &NodeRow| {
-        let texts = [&row.name, &row.op, &row.module, &row.source, &row.role, &row.local.name, &row.cumulative.name];
+        let texts = [
+            &row.name,
+            &row.op,
+            &row.module,
+            &row.source,
+            &row.role,
+            &row.local.name,
+            &row.cumulative.name,
+            &row.as_right,
+        ];
         let reasons = reason(&row.local.verdict) + reason(&row.cumulative.verdict);
         texts.map(String::capacity).iter().sum::<usize>() + reasons
     };
@@ -127,21 +136,14 @@ impl NodeTables {
         })
     }
 
-    /// Notes an opinion: rounding is a match, and its reproduction shows nothing.
-    pub fn settle(
-        &mut self,
-        of: &NodesOf,
-        name: &str,
-        opinion: Option<Opinion>,
-    ) -> Result<NodeVerdictSummary, WireError> {
+    /// Of a local mismatch: one that is `right` all the same is a match, and its reproduction shows nothing.
+    pub fn settle(&mut self, of: &NodesOf, name: &str, right: bool) -> Result<NodeVerdictSummary, WireError> {
         let row = self.row(of, name)?;
-        row.float64 = opinion;
-        let rounding = opinion.is_some_and(|opinion| opinion.is_rounding());
-        if rounding {
+        if right {
             row.local.verdict = Verdict::Match;
         }
         let verdicts = verdicts::of_row(row);
-        if rounding && let Some(open) = self.0.get_mut(of) {
+        if right && let Some(open) = self.0.get_mut(of) {
             open.reproductions.retain(|reproduction| reproduction.node != name);
         }
         Ok(verdicts)

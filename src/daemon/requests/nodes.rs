@@ -3,19 +3,19 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::compare::judge;
+use super::compare::{check_terms, judge};
 use super::state::{Answer, Connected, Leased, unexpected};
 
 use crate::compare::{Opinion, Verdict};
-use crate::daemon::client::{Collected, Part, ROW_BYTES, RunningNodes, texts_bytes};
+use crate::daemon::client::{Collected, NodeTables, Part, ROW_BYTES, RunningNodes, texts_bytes};
 use crate::daemon::status::StepRecord;
 use crate::daemon::verdicts::{self, tolerance};
-use crate::dump::{NODES_SCHEMA, NodeTable};
+use crate::dump::{NODES_SCHEMA, NodeRow, NodeTable};
 use crate::link::message::{LinkReply, LinkRequest};
 use crate::observe::nodes::{Batch, SubModel, Tolerances};
 use crate::protocol::control::*;
 use crate::protocol::message::{ErrorCode, Optimization, PartSpec, RunStats, SessionSpec, ValueSpec, WireError};
-use crate::tensor::DType;
+use crate::tensor::{DType, TensorRef};
 
 /// Judges a batch of nodes: each on eager's inputs, and on those that drifted.
 pub fn compare_nodes(leased: &Leased<'_>, request: &CompareNodes) -> Answer {
@@ -63,35 +63,62 @@ fn run_nodes(leased: &Leased<'_>, whole: &Part, model: &SubModel) -> Result<RunS
     }
 }
 
-/// Notes the third opinion, in float64, of a local mismatch.
+/// Notes what more is known of a local mismatch.
 pub fn settle_node(at: &Connected<'_>, request: &SettleNode) -> Answer {
-    let SettleNode { of, name, exact, reference, local } = request;
-    let refuse = |code, why: String| Err(WireError::client(code, format!("SettleNode {name:?}: {why}")));
+    let SettleNode { of, name, by } = request;
+    let right = match by {
+        SettledBy::AsRight(why) => {
+            mismatch(&mut at.client.state().node_tables, request)?.as_right.clone_from(why);
+            true
+        }
+        SettledBy::Float64(tensors) => {
+            let opinion = opinion(at, request, tensors)?;
+            at.client.state().node_tables.row(of, name)?.float64 = opinion;
+            opinion.is_some_and(|opinion| opinion.is_rounding())
+        }
+    };
+    Ok(Reply::NodesCompared(vec![at.client.state().node_tables.settle(of, name, right)?]))
+}
+
+/// The row to settle. Errors: BadState when its local verdict is another.
+fn mismatch<'t>(tables: &'t mut NodeTables, request: &SettleNode) -> Result<&'t mut NodeRow, WireError> {
+    let row = tables.row(&request.of, &request.name)?;
+    if row.local.verdict != Verdict::Mismatch {
+        let why = "its local verdict is no mismatch; settle mismatches only".to_owned();
+        return Err(refused(request, ErrorCode::BadState, why));
+    }
+    Ok(row)
+}
+
+/// What float64 says. Errors: BadTensor, those of [`mismatch`].
+fn opinion(at: &Connected<'_>, request: &SettleNode, tensors: &InFloat64) -> Result<Option<Opinion>, WireError> {
+    let InFloat64 { exact, reference, local, terms } = tensors;
     if exact.desc.dtype != DType::F64 || !reference.desc.dtype.is_float() {
         let why = format!("expected a float64 value of a floating dtype, got {} of {}", exact.desc, reference.desc);
-        return refuse(ErrorCode::BadTensor, why);
+        return Err(refused(request, ErrorCode::BadTensor, why));
     }
     if reference.desc != local.desc || exact.desc.shape != reference.desc.shape {
         let why = format!("shapes differ: exact {}, reference {}, local {}", exact.desc, reference.desc, local.desc);
-        return refuse(ErrorCode::BadTensor, why);
+        return Err(refused(request, ErrorCode::BadTensor, why));
     }
+    check_terms(&request.name, reference, terms.as_ref())?;
     let lease = {
         let mut state = at.client.state();
-        let row = state.node_tables.row(of, name)?;
-        if row.local.verdict != Verdict::Mismatch {
-            return refuse(ErrorCode::BadState, "its local verdict is no mismatch; settle mismatches only".to_owned());
-        }
+        let row = mismatch(&mut state.node_tables, request)?;
         let compared = (row.dtype.as_str(), row.dims.as_slice());
         if compared != (reference.desc.dtype.torch_name(), reference.desc.shape.dims()) {
             let why = format!("expected {}{:?} (as compared), got {}", row.dtype, row.dims, reference.desc);
-            return refuse(ErrorCode::BadTensor, why);
+            return Err(refused(request, ErrorCode::BadTensor, why));
         }
-        state.segments.lease(&[reference.clone(), local.clone(), exact.clone()], &[])?
+        let read: Vec<TensorRef> = [reference, local, exact].into_iter().chain(terms).cloned().collect();
+        state.segments.lease(&read, &[])?
     };
     let tensors = lease.inputs();
-    let opinion = Opinion::measure(tensors[0], tensors[1], tensors[2]);
-    let verdicts = at.client.state().node_tables.settle(of, name, opinion)?;
-    Ok(Reply::NodesCompared(vec![verdicts]))
+    Ok(Opinion::measure(tensors[0], tensors[1], tensors[2], tensors.get(3).copied()))
+}
+
+fn refused(request: &SettleNode, code: ErrorCode, why: String) -> WireError {
+    WireError::client(code, format!("SettleNode {:?}: {why}", request.name))
 }
 
 /// A comparison without nodes is an empty table: everything of a part may have gone to eager.

@@ -130,7 +130,8 @@ impl<'a> Batch<'a> {
         self.slots.lease(segments)
     }
 
-    /// Runs and judges, by `run`, over a lease of [`Batch::lease`]; up to `n_reproductions` local mismatches are copied.
+    /// Runs and judges, by `run`, over a lease of [`Batch::lease`]; up to `n_reproductions` local mismatches are copied,
+    /// those first that are far off.
     /// A node that fails costs its own verdict only. Errors: [`NodesError::Lost`].
     pub fn run(
         &self,
@@ -150,20 +151,25 @@ impl<'a> Batch<'a> {
         let failed = Drift::new(&self.part.isolator, lease, &mut runner, candidates).run(&values)?;
         let judge = Judge { part: self.part, tolerances: self.tolerances, tensors: Tensors::of(lease) };
         let mut judged = Judged::default();
+        let mut wrong = Vec::new();
         for value in &self.values {
             let row = match value {
                 Value::NotCompared { name, reason } => judge.not_compared(name, reason),
                 Value::Computed(value) => {
                     let Some(local) = locals.get(value.name) else { continue };
                     let row = judge.row(value, local, failed.get(value.name.as_str()));
-                    if row.local.verdict == Verdict::Mismatch && judged.reproductions.len() < n_reproductions {
-                        judged.reproductions.extend(self.reproduction(value, local, &judge));
+                    if row.local.verdict == Verdict::Mismatch {
+                        wrong.push((value, local));
                     }
                     row
                 }
             };
             judged.rows.push(NodeRow { index: judged.rows.len() as u64, ..row });
         }
+        // Float64 will settle most that are off by little: they take no place from the others.
+        wrong.sort_by_cached_key(|(value, local)| !judge.is_far_off(value, local));
+        let reproductions = wrong.iter().filter_map(|(value, local)| self.reproduction(value, local, &judge));
+        judged.reproductions.extend(reproductions.take(n_reproductions));
         Ok(judged)
     }
 

@@ -6,12 +6,12 @@ use super::part::PartNodes;
 use super::piece::Ran;
 use super::slots::{Computed, Read, Tensors, Written};
 use crate::base::ids::ValueName;
-use crate::compare::{self, TensorVerdict, Tolerance};
+use crate::compare::{self, TensorVerdict, Tolerance, Verdict};
 use crate::dump::{NodeReproduction, NodeRow};
 use crate::onnx::Piece;
 use crate::tensor::SharedTensor;
 
-/// None: defaults by dtype.
+/// None: of the local ones [`Tolerance::for_kernel`], of the others [`Tolerance::for_dtype`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tolerances {
     /// Of a node's own kernel.
@@ -43,8 +43,9 @@ impl Judge<'_> {
         let against = |candidate: SharedTensor<'_>, tolerance: Option<Tolerance>| {
             compare::judge(name, reference, candidate, tolerance.as_ref())
         };
+        let kernel = self.tolerances.local.unwrap_or_else(|| Tolerance::for_kernel(reference.dtype()));
         let (candidate_ns, own) = match &local.ran {
-            Ran::Done(stats) => (stats.run_ns, against(self.tensors.written(local.slot), self.tolerances.local)),
+            Ran::Done(stats) => (stats.run_ns, against(self.tensors.written(local.slot), Some(kernel))),
             Ran::Failed(reason) => (0, TensorVerdict::failed(name, reason)),
         };
         NodeRow {
@@ -61,6 +62,12 @@ impl Judge<'_> {
             },
             ..self.not_compared(name, "")
         }
+    }
+
+    /// Whether a local mismatch is beyond what drift may do, too.
+    pub fn is_far_off(&self, value: &Computed<'_>, local: &Local<'_>) -> bool {
+        let (reference, candidate) = (self.tensors.read(value.reference), self.tensors.written(local.slot));
+        compare::judge(value.name, reference, candidate, None).verdict == Verdict::Mismatch
     }
 
     /// A row of nothing but the node's origin, and why there is nothing more.
@@ -86,6 +93,7 @@ impl Judge<'_> {
             local: verdict(),
             cumulative: verdict(),
             float64: None,
+            as_right: String::new(),
         }
     }
 

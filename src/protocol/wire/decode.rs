@@ -331,10 +331,20 @@ fn settle_node(settle: proto::SettleNode) -> Decoded<SettleNode> {
     Ok(SettleNode {
         of: nodes_of("SettleNode.graph_id", &settle.graph_id, settle.part, settle.step)?,
         name: name("SettleNode.name", settle.name)?,
-        exact: required("SettleNode.exact", settle.exact)?,
-        reference: required("SettleNode.reference", settle.reference)?,
-        local: required("SettleNode.local", settle.local)?,
+        by: match settle.as_right {
+            why if why.is_empty() => SettledBy::Float64(InFloat64 {
+                exact: required("SettleNode.exact", settle.exact)?,
+                reference: required("SettleNode.reference", settle.reference)?,
+                local: required("SettleNode.local", settle.local)?,
+                terms: optional("SettleNode.terms", settle.terms)?,
+            }),
+            why => SettledBy::AsRight(why),
+        },
     })
+}
+
+fn optional(field: &'static str, reference: Option<proto::TensorRef>) -> Decoded<Option<TensorRef>> {
+    reference.map(|reference| tensor_ref(field, reference)).transpose()
 }
 
 fn required(field: &'static str, reference: Option<proto::TensorRef>) -> Decoded<TensorRef> {
@@ -358,7 +368,8 @@ fn pair(pair: proto::TensorPair) -> Decoded<(String, PairToCompare)> {
     }
     let reference = required("TensorPair.reference", pair.reference)?;
     let candidate = required("TensorPair.candidate", pair.candidate)?;
-    Ok((name, PairToCompare::Pair { reference, candidate }))
+    let terms = optional("TensorPair.terms", pair.terms)?;
+    Ok((name, PairToCompare::Pair { reference, candidate, terms }))
 }
 
 fn tensor_refs(field: &'static str, references: Vec<proto::TensorRef>) -> Decoded<Vec<TensorRef>> {

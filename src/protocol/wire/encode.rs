@@ -110,9 +110,7 @@ fn request_to_proto(request: &Request) -> proto::request::Body {
             part: settle.of.part,
             step: settle.of.step.0,
             name: settle.name.clone(),
-            exact: Some(tensor_ref_to_proto(&settle.exact)),
-            reference: Some(tensor_ref_to_proto(&settle.reference)),
-            local: Some(tensor_ref_to_proto(&settle.local)),
+            ..settled_by_to_proto(&settle.by)
         }),
         Request::FinishNodes(finish) => Body::FinishNodes(proto::FinishNodes {
             graph_id: finish.of.graph.to_string(),
@@ -217,15 +215,29 @@ fn call_to_proto(record: &CallRecord) -> proto::Call {
 fn pair_to_proto((name, pair): &(String, PairToCompare)) -> proto::TensorPair {
     let name = name.clone();
     match pair {
-        PairToCompare::Pair { reference, candidate } => proto::TensorPair {
+        PairToCompare::Pair { reference, candidate, terms } => proto::TensorPair {
             name,
             reference: Some(tensor_ref_to_proto(reference)),
             candidate: Some(tensor_ref_to_proto(candidate)),
             not_compared: String::new(),
+            terms: terms.as_ref().map(tensor_ref_to_proto),
         },
         PairToCompare::NotCompared(reason) => {
-            proto::TensorPair { name, reference: None, candidate: None, not_compared: reason.clone() }
+            proto::TensorPair { name, not_compared: reason.clone(), ..Default::default() }
         }
+    }
+}
+
+fn settled_by_to_proto(by: &SettledBy) -> proto::SettleNode {
+    match by {
+        SettledBy::Float64(InFloat64 { exact, reference, local, terms }) => proto::SettleNode {
+            exact: Some(tensor_ref_to_proto(exact)),
+            reference: Some(tensor_ref_to_proto(reference)),
+            local: Some(tensor_ref_to_proto(local)),
+            terms: terms.as_ref().map(tensor_ref_to_proto),
+            ..Default::default()
+        },
+        SettledBy::AsRight(why) => proto::SettleNode { as_right: why.clone(), ..Default::default() },
     }
 }
 

@@ -1,0 +1,127 @@
+"""What sums add up: Σ|terms| of each element that an operator gives, in float64.
+
+What cancels has no other measure of its rounding: the gradient of a bias before a softmax is zero, and two right
+kernels give 7e-9 and -2e-8.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from rust_ort.torch_private import OpOverload, TorchDispatchMode, pytree
+
+log = logging.getLogger("rust_ort")
+aten = torch.ops.aten
+
+ADDING: dict[Any, Any] = {
+    aten.add.Tensor: aten.add.Tensor,
+    aten.add_.Tensor: aten.add.Tensor,
+    aten.sub.Tensor: aten.add.Tensor,
+    aten.sub_.Tensor: aten.add.Tensor,
+    aten.rsub.Scalar: aten.add.Tensor,
+    aten.add.Scalar: aten.add.Scalar,
+    aten.sub.Scalar: aten.add.Scalar,
+}
+"""{operator: what of sizes gives the size}. Every number among the arguments is a term or a factor."""
+
+REDUCING: frozenset[Any] = frozenset(
+    {
+        aten.sum.default, aten.sum.dim_IntList, aten.mean.default, aten.mean.dim, aten.cumsum.default,
+        aten.index_put.default, aten.index_add.default, aten.scatter_add.default, aten.embedding_dense_backward.default,
+    }
+)  # fmt: skip
+"""Operators that add up what they are given. Numbers among the arguments are axes and sizes."""
+
+MULTIPLYING: frozenset[Any] = frozenset(
+    {
+        aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default, aten.mv.default, aten.dot.default,
+        aten.addmv.default, aten.convolution.default, aten.convolution_backward.default, aten.addcmul.default,
+    }
+)  # fmt: skip
+"""Operators that add up products."""
+
+ALIKE = frozenset({aten.clone.default, aten._to_copy.default, aten.detach.default, aten.alias.default})
+MOVING = frozenset({aten._unsafe_view.default, aten.flip.default, aten.constant_pad_nd.default})
+
+
+def added_up(
+    target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], size: Callable[[Tensor], Tensor] | None = None
+) -> Any:
+    """Σ|terms| of what `target` gives of these arguments, in float64; None where it is not known to add up.
+
+    size: of an argument, float64; None: its absolute values.
+    """
+    operator = ADDING.get(target, target if target in REDUCING or target in MULTIPLYING else None)
+    if operator is None:
+        return None
+    of = _absolute if size is None or target in MULTIPLYING else size
+
+    def sized(value: Any) -> Any:
+        if isinstance(value, Tensor) and value.is_floating_point():
+            return of(value)
+        if isinstance(value, float) or (target in ADDING and isinstance(value, int)):
+            return abs(value)
+        return torch.float64 if isinstance(value, torch.dtype) and value.is_floating_point else value
+
+    args, kwargs = pytree.tree_map(sized, (tuple(args), dict(kwargs)))
+    kwargs = {name: abs(value) if name in ("alpha", "beta") else value for name, value in kwargs.items()}
+    try:
+        return operator(*args, **kwargs)
+    except (RuntimeError, TypeError, ValueError) as error:
+        log.debug("%s: what it adds up is not known: %s", target, error)
+        return None
+
+
+def _absolute(tensor: Tensor) -> Tensor:
+    return tensor.detach().double().abs()
+
+
+class Sums(TorchDispatchMode):
+    """Inside, what the sums that run add up is noted: `of` any tensor that still lives, through views, casts and sums
+    of sums. Costs each sum a second one in float64."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._noted: Any = WeakTensorKeyDictionary()
+
+    def of(self, tensor: Any) -> Tensor | None:
+        """Σ|terms| of each element; None where nobody knows."""
+        noted = self._noted.get(tensor) if isinstance(tensor, Tensor) else None
+        return noted if noted is not None and noted.shape == tensor.shape else None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        noted = self._sizes(func, args, kwargs)
+        made = func(*args, **kwargs)
+        for tensor, size in zip(pytree.tree_leaves(made), pytree.tree_leaves(noted), strict=False):
+            if isinstance(tensor, Tensor) and tensor.is_floating_point() and isinstance(size, Tensor):
+                # Laid out alike: what views the one views the other.
+                alike = size.stride() == tensor.stride()
+                self._noted[tensor] = size if alike else torch.empty_like(tensor, dtype=torch.float64).copy_(size)
+        return made
+
+    def _sizes(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        first: Any = args[0] if args else None
+        known = self.of(args[1] if func is aten.copy_.default else first)
+        if known is not None and (func in ALIKE or func is aten.copy_.default):
+            return known.expand(first.shape)
+        moves = func in MOVING or (isinstance(func, OpOverload) and func.is_view)
+        if known is not None and moves and isinstance(first, Tensor):
+            return func(known, *args[1:], **kwargs)
+        if not all(type(value) in (Tensor, torch.nn.Parameter) for value in _tensors(args)):
+            return None  # of a subclass nobody knows
+        return added_up(func, args, kwargs, lambda tensor: _or_absolute(self.of(tensor), tensor))
+
+
+def _or_absolute(known: Tensor | None, tensor: Tensor) -> Tensor:
+    return _absolute(tensor) if known is None else known
+
+
+def _tensors(args: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(args) if isinstance(leaf, Tensor)]

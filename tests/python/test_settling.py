@@ -1,0 +1,180 @@
+"""What settles a mismatch: what a sum adds up, another choice among equal keys, memory that nobody wrote."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, fx, nn
+
+import rust_ort
+from rust_ort.errors import ClientError
+from rust_ort.link.specs import Verdict, not_compared
+from rust_ort.observe.graph_info import GraphInfo, NodeVerdict
+from rust_ort.observe.opinion import another_choice
+from rust_ort.observe.sums import Sums, added_up
+
+aten = torch.ops.aten
+
+
+# --- What is added up ------------------------------------------------------------------------------------------------
+
+
+def test_terms_of_sums_are_their_sizes() -> None:
+    a, b = torch.tensor([[1.0, -2.0]]), torch.tensor([[3.0], [1.5]])
+    for target, args, kwargs, expected in (
+        (aten.mm.default, (a, b), {}, [[6.0]]),
+        (aten.sum.dim_IntList, (a, [-1]), {}, [3.0]),
+        (aten.mean.dim, (a, [-1], True), {"dtype": torch.float32}, [[1.5]]),
+        (aten.sub.Tensor, (a, a), {}, [[2.0, 4.0]]),
+        (aten.add.Tensor, (a, -3), {"alpha": -2}, [[7.0, 8.0]]),
+        (aten.addmm.default, (torch.tensor([[-6.0]]), a, b), {"beta": -1}, [[12.0]]),
+    ):
+        made = added_up(target, args, kwargs)
+        assert (made.dtype, made.tolist()) == (torch.float64, expected), target
+    assert added_up(aten.exp.default, (a,), {}) is None
+
+
+def test_gradients_and_what_views_casts_and_adds_them_keep_their_terms() -> None:
+    layer, x = nn.Linear(3, 2), torch.randn(5, 3)
+    with Sums() as sums:
+        (layer(x) - layer(-x)).sum().backward()
+        made = layer.bias.grad
+        assert made is not None
+        cast = made.view(1, 2).to(torch.bfloat16).t()
+    assert made.tolist() == [0.0, 0.0]
+    terms = sums.of(made)
+    assert terms is not None and terms.tolist() == [10.0, 10.0]
+    assert sums.of(cast) is not None and sums.of(x) is None
+
+
+def test_what_is_added_in_place_has_the_terms_of_both() -> None:
+    total, x = torch.zeros(()), torch.tensor([4.0, -4.0])
+    with Sums() as sums:
+        total.add_(x.sum()).sub_(x.sum())
+    terms = sums.of(total)
+    assert terms is not None and terms.item() == 16.0
+
+
+class Attention(nn.Module):
+    """The gradient of the key's bias is zero: it moves all scores of a query alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = self.query(x) @ self.key(x).transpose(-1, -2)
+        return scores.softmax(-1) @ self.value(x)
+
+
+def seeded() -> tuple[nn.Module, Tensor]:
+    torch.manual_seed(3)
+    return Attention(), torch.randn(2, 6, 8)
+
+
+@pytest.mark.usefixtures("daemon")
+@pytest.mark.parametrize("autocast", [None, torch.bfloat16])
+@pytest.mark.parametrize("compare", ["off", "outputs", "nodes"])
+def test_a_gradient_that_is_zero_but_for_rounding_matches(autocast: torch.dtype | None, compare: str) -> None:
+    model, x = seeded()
+    report = rust_ort.compare(model, x, autocast=autocast, options={"compare": compare})
+    assert report.ok, str(report)
+    inside = [verdict for graph in report.graphs for _, verdict in graph.verdicts if verdict.kind != "match"]
+    assert not inside, inside
+
+
+def off_by_a_thousandth(proto: Any) -> None:
+    """Of the backward: every sum is off by 1e-3 of what it adds up."""
+    for node in [node for node in proto.graph.node if node.op_type == "ReduceSum" and node.output[0].startswith("sum")]:
+        part = f"{node.output[0]}_terms"
+        proto.graph.node.add(op_type="Abs", input=[node.input[0]], output=[f"{part}_abs"], name=f"{part}_n0")
+        made = proto.graph.node.add(op_type="ReduceSum", input=[f"{part}_abs", *node.input[1:]], name=f"{part}_n1")
+        made.output.append(part)
+        made.attribute.extend(node.attribute)
+        proto.graph.node.add(op_type="Mul", input=[part, f"{part}_by"], output=[f"{part}_off"], name=f"{part}_n2")
+        proto.graph.initializer.add(name=f"{part}_by", data_type=1, float_data=[1e-3])
+        last = proto.graph.node.add(op_type="Add", input=[f"{part}_sum", f"{part}_off"], name=f"{part}_n3")
+        last.output.append(node.output[0])
+        node.output[0] = f"{part}_sum"
+
+
+@pytest.mark.usefixtures("daemon")
+def test_a_gradient_that_is_zero_is_judged_all_the_same() -> None:
+    model, x = seeded()
+    report = rust_ort.compare(model, x, options={"compare": "nodes", "transforms": [off_by_a_thousandth]})
+    wrong = {verdict.name for verdict in report.verdicts if verdict.kind == "mismatch"}
+    assert "grad of key.bias" in wrong, str(report)
+    assert report.first_wrong_node is not None and report.first_wrong_node[1].op == "aten.sum.dim_IntList"
+
+
+# --- What is open ----------------------------------------------------------------------------------------------------
+
+
+def chosen(target: Any, *args: Any, **kwargs: Any) -> tuple[fx.Node, dict[fx.Node, Any]]:
+    """The node of a choice's indices, and eager's values."""
+    graph = fx.Graph()
+    keys = graph.placeholder("keys")
+    pair = graph.call_function(target, (keys, *args[1:]), kwargs)
+    indices = graph.call_function(operator.getitem, (pair, 1))
+    values = target(*args, **kwargs)
+    return indices, {keys: args[0], pair: values, indices: values[1]}
+
+
+def test_equal_keys_may_come_in_any_order_but_each_once() -> None:
+    keys = torch.tensor([[2.0, 1.0, 2.0, float("nan")]])
+    node, env = chosen(aten.sort.default, keys)
+    for indices, right in (
+        ([1, 0, 2, 3], True), ([1, 2, 0, 3], True), ([1, 2, 2, 3], False), ([0, 1, 2, 3], False), ([1, 0, 2, 4], False),
+    ):  # fmt: skip
+        assert another_choice(node, torch.tensor([indices]), env) is right, indices
+    for target, args, swapped in (
+        (aten.topk.default, (torch.tensor([5.0, 1.0, 5.0]), 1), [2]),
+        (aten.kthvalue.default, (torch.tensor([1.0, 1.0]), 1), 1),
+        (aten.sort.default, (torch.tensor(1.0),), 0),
+    ):
+        node, env = chosen(target, *args)
+        assert another_choice(node, torch.tensor(swapped), env), target
+    node, env = chosen(aten.sort.stable, keys, stable=True)
+    assert not another_choice(node, torch.tensor([[1, 2, 0, 3]]), env)
+
+
+def unstable(x: Tensor) -> Tensor:
+    keys = (x * 0).long()
+    _, order = keys.sort()
+    made = torch.empty_like(order)
+    made.scatter_(0, order, torch.arange(order.numel()))
+    return x[order][made] * 2
+
+
+@pytest.mark.usefixtures("daemon")
+def test_chance_accuses_nobody() -> None:
+    report = rust_ort.compare(unstable, torch.randn(48), options={"compare": "nodes"})
+    assert report.ok, str(report)
+    reasons = {node.op: node.local.reason for _, node in report.nodes if node.local.kind == "not_compared"}
+    assert reasons == {"aten.empty_like.default": "memory that nobody wrote into"} or not reasons
+
+
+def test_a_node_that_could_not_be_compared_is_not_the_wrong_one(caplog: pytest.LogCaptureFixture) -> None:
+    def node(name: str, kind: str, reason: str = "no kernel") -> NodeVerdict:
+        verdict: Verdict = dataclasses.replace(not_compared(name, reason), kind=kind)
+        return NodeVerdict(
+            part=0, name=name, op="aten.mm.default", module="", source="", local=verdict, cumulative=verdict
+        )
+
+    info = GraphInfo(
+        name="0_0-forward", direction="forward", graph_id="", compute_nodes=2, parts=[["a", "b"]], eager=[], seconds={}
+    )
+    report = rust_ort.Report(verdicts=[dataclasses.replace(not_compared("output", ""), kind="match")], graphs=[info])
+    info.add_nodes(0, [node("a", "failed")], [])
+    assert report.first_wrong_node is None and info.first_wrong_node() is None
+    assert not report.ok and "could not be compared" in str(report)
+    assert "differs" not in caplog.text
+    with pytest.raises(ClientError, match="no kernel"):
+        report.check()
+    assert node("c", "failed", "run failed: another shape").is_wrong
+    info.add_nodes(0, [node("b", "mismatch")], [])
+    assert report.first_wrong_node is not None and report.first_wrong_node[1].name == "b"
