@@ -58,14 +58,16 @@ def celu(self: Tensor, alpha: Number = 1.0) -> Any:
 
 @decomposed("aten.hardsigmoid.default", why=ATTRIBUTE)
 def hardsigmoid(self: Tensor) -> Any:
-    """In float64."""
-    return torch.clamp(self + 3, 0, 6) / 6 if self.dtype is torch.float64 else NotImplemented
+    """As torch's kernel."""
+    x, dtype = computed(self)
+    return (torch.clamp(x + 3, 0, 6) / 6).to(dtype)
 
 
-@decomposed("aten.hardswish.default", why=ATTRIBUTE)
+@decomposed("aten.hardswish.default", why=ATTRIBUTE + "; it does not overflow where torch does")
 def hardswish(self: Tensor) -> Any:
-    """In float64."""
-    return self * torch.clamp(self + 3, 0, 6) / 6 if self.dtype is torch.float64 else NotImplemented
+    """As torch's kernel."""
+    x, dtype = computed(self)
+    return (x * torch.clamp(x + 3, 0, 6) / 6).to(dtype)
 
 
 @decomposed("aten.hardtanh.default", why=ATTRIBUTE)

@@ -167,10 +167,13 @@ def sinc(self: Tensor) -> Any:
     return torch.where(x == 0, 1, torch.sin(x) / x)
 
 
-@decomposed("aten.addcmul.default", why=ATTRIBUTE)
+@decomposed("aten.addcmul.default", why=ATTRIBUTE + "; it is multiplied last, torch multiplies by it first")
 def addcmul(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 1) -> Any:
-    """In float64."""
-    return self + tensor1 * tensor2 * value if self.dtype is torch.float64 and value != 1 else NotImplemented
+    """Of floats, as torch's kernel."""
+    if not all(tensor.dtype is self.dtype and self.dtype.is_floating_point for tensor in (tensor1, tensor2)):
+        return NotImplemented
+    first = widened(tensor1) if value == 1 else widened(tensor1) * value
+    return (widened(self) + first * widened(tensor2)).to(self.dtype)
 
 
 def _lerp(operator: Any) -> Callable[..., Any]:
