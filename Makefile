@@ -8,7 +8,7 @@ ARGS ?=
 export ORT_GPU_LIB BIN ARGS
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test lint fmt fmt-check bench coverage random-graphs op-census matrix gpu-check clean doctor
+.PHONY: help setup build demo test lint fmt fmt-check bench coverage random-graphs op-census planted matrix gpu-check clean doctor
 
 help: ## this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -45,6 +45,9 @@ random-graphs: ## build; random functions against eager, all that a compiled fun
 
 op-census: ## build; which operators transformers' architectures reach and where they run, into docs/op-census.md
 	@$(STEPS) op-census
+
+planted: ## build; faults planted in twelve families of models: is each found and its node named; into docs/planted.md
+	@$(STEPS) planted
 
 matrix: ## every declared version of torch and onnxruntime: installed, main job and Python tests, into docs/versions.md
 	@$(STEPS) matrix

@@ -296,6 +296,14 @@ op_census() {
     step "census of operators" env PYTHONPATH="$ROOT/tests" "$PY" -W ignore -m measure.op_census ${ARGS:---output docs/op-census.md}
 }
 
+# With ARGS, only what they name is written.
+planted() {
+    build
+    own_daemon
+    # shellcheck disable=SC2086
+    step "planted faults" env PYTHONPATH="$ROOT/tests" "$PY" -W ignore -m measure.planted ${ARGS:---output docs/planted.md}
+}
+
 # Environments of its own, see tests/matrix.py; `cargo build` first, so that pip builds the same binary in seconds.
 matrix() {
     local python
@@ -361,7 +369,7 @@ doctor() {
 }
 
 case ${1:-} in
-setup | build | demo | bench | coverage | matrix | doctor) "$1" ;;
+setup | build | demo | bench | coverage | planted | matrix | doctor) "$1" ;;
 test) run_tests ;;
 lint | fmt)
     setup

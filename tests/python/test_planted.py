@@ -1,5 +1,8 @@
-"""A wrong kernel planted in Llama is a mismatch in forward and in backward; without it everything matches."""
+"""A wrong kernel planted in Llama is a mismatch in forward and in backward; without it everything matches. A slice of
+`make planted`: in two families, nothing planted accuses nobody, and what is planted is named first."""
 
+import functools
+import random
 from typing import Any
 
 import numpy as np
@@ -7,6 +10,7 @@ import pytest
 from onnx import numpy_helper
 
 import rust_ort
+from measure.planted import run, table
 from rust_ort.studies import llama_models
 
 pytestmark = pytest.mark.usefixtures("daemon")
@@ -52,3 +56,23 @@ def test_one_changed_epsilon_in_llama_is_found(attention: str) -> None:
     assert any(name.startswith("output") for name in mismatches), str(wrong)
     assert any(name.startswith("grad of") for name in mismatches), str(wrong)
     assert not wrong.ok
+
+
+@functools.cache
+def clean(family: str, precision: str) -> run.Unplanted:
+    return run.unplanted(family, precision)
+
+
+@pytest.mark.parametrize(
+    ("family", "precision", "kind"),
+    [("gpt2", "bfloat16", "x 1.03"), ("gpt2", "bfloat16", "lost summand"), ("convnext", "float32", "through float16")],
+)
+def test_what_is_planted_is_named_and_nobody_else(family: str, precision: str, kind: str) -> None:
+    """Also that nothing planted accuses nobody."""
+    without = clean(family, precision)
+    assert without.ok, without
+    site = next(site for site in run.drawn(without, random.Random(0)) if site.kind == kind)
+    row = run.planted(without, site)
+    assert row.verdict == "named" and set(row.accused) <= set(row.guilty), row
+    text = table.text([without], [row], seed=0)
+    assert f"| {kind} | 1 | 0 | 0 | 0 | 0 |" in text and "1 runs, 0 accuse" in text
