@@ -64,8 +64,9 @@ WHY = {
 }
 """What is drawn again, and why: nothing of it looks at rust_ort."""
 NOT_DRAWN = """Not drawn at all: complex, float8 and unsigned dtypes but uint8; sparse, nested and quantized tensors;
-modules with parameters and buffers; `torch.cond`, loops and other functions of functions; operators that draw numbers; scattering
-without accumulation to one place twice (which is written last is undefined); sizes above 1031; devices but the CPU."""
+modules with parameters and buffers; `torch.cond`, loops and other functions of functions; operators that draw numbers;
+scattering without accumulation to one place twice (which is written last is undefined); sizes above 1031; devices but
+the CPU."""
 
 
 def markdown(summary: Summary, *, command: str) -> str:
