@@ -13,8 +13,8 @@ Ask:
     rust_ort.graphs()                          what this process compiled
     rust_ort.status(), rust_ort.shutdown()     the daemon, and the end of this process's connections
 
-Errors are RustOrtError: ClientError (correct the call; OptionError, NotAvailableYet), DaemonFault (see the log;
-DaemonLost, ExecutorLost) and NumericMismatch. Logged on the logger "rust_ort".
+Errors are RustOrtError: ClientError (correct the call; OptionError, BadIndex, NotAvailableYet), DaemonFault (see the
+log; DaemonLost, ExecutorLost) and NumericMismatch. Logged on the logger "rust_ort".
 Importing loads neither torch.onnx nor onnxscript.
 """
 
@@ -27,6 +27,7 @@ from rust_ort._callable import make_callable
 from rust_ort._version import __version__
 from rust_ort.backend import Backend, GraphInfo, graphs, rust_ort
 from rust_ort.errors import (
+    BadIndex,
     ClientError,
     DaemonFault,
     DaemonLost,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Backend",
+    "BadIndex",
     "ClientError",
     "DaemonFault",
     "DaemonLost",

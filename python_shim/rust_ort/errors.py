@@ -40,6 +40,10 @@ class NotAvailableYet(ClientError):
     """An option or feature that this version names but does not have."""
 
 
+class BadIndex(ClientError, IndexError, RuntimeError):
+    """An element of an index tensor is beyond its dimension: eager raises IndexError or RuntimeError for it."""
+
+
 class DaemonFault(RustOrtError):
     """The daemon's or the executor's fault: see the log."""
 

@@ -1,4 +1,4 @@
-//! `rust-ort widen`: a bfloat16 model for a runtime without bfloat16 arithmetic.
+//! `rust-ort widen`: a model of half precision for a runtime without arithmetic of it.
 
 use std::path::PathBuf;
 
@@ -27,7 +27,9 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     let widened = onnx::widen(&model, &values)?;
     let output = args.output.display();
     let words = match &widened {
-        Some(_) => format!("{output}: bfloat16 computes in float32 where ONNX Runtime's CPU provider has no kernel\n"),
+        Some(_) => {
+            format!("{output}: half precision computes in float32 where ONNX Runtime's CPU provider has no kernel\n")
+        }
         None => format!("{output}: as it was; no node needs another type\n"),
     };
     onnx::save(widened.as_ref().unwrap_or(&model), &args.output)?;

@@ -77,8 +77,8 @@ pub enum OnnxError {
         /// One node of it.
         node: String,
     },
-    /// {node} reads bfloat16, and neither its operator nor the model's value_info tells the element types of all its
-    /// results; declare them in value_info, or run the model on a provider with bfloat16 arithmetic
+    /// {node} reads half precision, and neither its operator nor the model's value_info tells the element types of all its
+    /// results; declare them in value_info, or run the model on a provider with arithmetic of it
     ElementType {
         /// The node.
         node: String,

@@ -87,6 +87,8 @@ codes! {
         Internal = 16,
         /// The operating system or our own rules forbid it.
         Permission = 17,
+        /// An index of a tensor's elements beyond its dimension.
+        BadIndex = 18,
     }
 }
 

@@ -90,17 +90,31 @@ pub enum RuntimeError {
         /// The node that failed, where it said so.
         node: String,
     },
+    /// An element of an index is beyond its dimension.
+    #[error("index {}is out of bounds: {reason}", index.map(|index| format!("{index} ")).unwrap_or_default())]
+    BadIndex {
+        /// As the caller gave it, where the runtime said so.
+        index: Option<i64>,
+        /// What the runtime said.
+        reason: String,
+        /// The node that refused it, where the runtime said so.
+        node: String,
+    },
     /// The client of the call is gone.
     #[error("run ended: its client is gone")]
     Stopped,
 }
 
 impl RuntimeError {
-    /// A failed run; finds the node's name in the runtime's text.
+    /// A failed run; finds in the runtime's text the node's name, and whether an index was refused.
     pub(super) fn run_failed(reason: String) -> Self {
         // "Non-zero status code returned while running Add node. Name:'add_1' Status Message: ..."
         let node = reason.split_once("Name:'").and_then(|(_, rest)| rest.split_once('\'')).map_or("", |(name, _)| name);
-        Self::RunFailed { node: node.to_owned(), reason }
+        let node = node.to_owned();
+        match refused_index(&reason) {
+            Some(index) => Self::BadIndex { index, node, reason },
+            None => Self::RunFailed { node, reason },
+        }
     }
 
     fn kind_and_code(&self) -> (ErrorKind, ErrorCode) {
@@ -111,9 +125,32 @@ impl RuntimeError {
             Self::BadModel { .. } | Self::UnsupportedValue { .. } => (Client, ErrorCode::BadModel),
             Self::UnknownProvider { .. } | Self::BadOption { .. } => (Client, ErrorCode::BadOption),
             Self::ValueCount { .. } | Self::BadValue { .. } => (Client, ErrorCode::BadTensor),
+            Self::BadIndex { .. } => (Client, ErrorCode::BadIndex),
             Self::RunFailed { .. } | Self::Stopped => (Fault, ErrorCode::RunFailed),
         }
     }
+}
+
+/// What the exporter adds to negative indices that torch refuses (`export/rules/indexing.py`): out of every range.
+const BELOW: i64 = -(1 << 62);
+/// Where it sends an element of a flat tensor for an index that is refused (`export/rules/scattering.py`), about.
+const FAR: i64 = 1 << 58;
+
+/// The index that a kernel refused, as the caller gave it: outside None, where it was something else that failed;
+/// inside None, where the text does not tell.
+fn refused_index(reason: &str) -> Option<Option<i64>> {
+    let told = [
+        "indices element out of data bounds, idx=",
+        "invalid indice found, indice = ",
+        "invalid index found, index = ",
+    ];
+    if let Some((_, rest)) = told.iter().find_map(|&before| reason.split_once(before)) {
+        let end = rest.find(|c: char| c != '-' && !c.is_ascii_digit()).unwrap_or(rest.len());
+        let index: Option<i64> = rest[..end].parse().ok();
+        let given = index.map(|index| if index < BELOW / 2 { index - BELOW } else { index });
+        return Some(given.filter(|index| index.abs() < FAR / 2));
+    }
+    reason.contains("Out of range value in index tensor").then_some(None)
 }
 
 impl From<OnnxError> for RuntimeError {
@@ -131,7 +168,33 @@ impl From<RuntimeError> for WireError {
     fn from(error: RuntimeError) -> Self {
         let (kind, code) = error.kind_and_code();
         let message = error.to_string();
-        let node = if let RuntimeError::RunFailed { node, .. } = error { node } else { String::new() };
+        let node = match error {
+            RuntimeError::RunFailed { node, .. } | RuntimeError::BadIndex { node, .. } => node,
+            _ => String::new(),
+        };
         WireError { node, ..WireError::new(kind, code, message) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_index_is_the_callers_mistake_and_named_as_given() {
+        let failed =
+            |text: &str| RuntimeError::run_failed(format!("running Gather node. Name:'take' Status Message: {text}"));
+        for (text, expected) in [
+            ("indices element out of data bounds, idx=7 must be within the inclusive range [-5,4]", "index 7 is"),
+            ("indices element out of data bounds, idx=-4611686018427387907 must be within [-5,4]", "index -3 is"),
+            ("invalid indice found, indice = -8", "index -8 is"),
+            ("indices element out of data bounds, idx=288230376151711740 must be within [-20,19]", "index is"),
+            ("GatherElements op: Out of range value in index tensor", "index is"),
+        ] {
+            let error = WireError::from(failed(text));
+            assert_eq!((error.kind, error.code, error.node.as_str()), (ErrorKind::Client, ErrorCode::BadIndex, "take"));
+            assert!(error.message.starts_with(expected), "{}", error.message);
+        }
+        assert!(matches!(failed("out of memory"), RuntimeError::RunFailed { .. }));
     }
 }

@@ -1,4 +1,4 @@
-//! Which model a part's session is made of: as exported, or with its bfloat16 computed in float32.
+//! Which model a part's session is made of: as exported, or with its half precision computed in float32.
 
 use std::sync::Arc;
 

@@ -15,6 +15,8 @@ from torch.nn import functional as F
 
 import rust_ort
 from rust_ort.export.aliases import SHARES_MEMORY
+from rust_ort.export.plan import make_plan
+from rust_ort.runtime import compilation
 
 
 @pytest.fixture(scope="module")
@@ -388,3 +390,57 @@ def test_bfloat16_data_movement_and_several_outputs(on_daemon: DaemonClient) -> 
         return first.expand(3, 2, 4) * 1, torch.cat([first, second]), values, indices, torch.full_like(x, 0.1), x > 0
 
     check(Fn(function), torch.randn(4, 4, dtype=torch.bfloat16), client=on_daemon, tol=0)
+
+
+def test_pools_of_a_graph_whose_last_windows_begin_behind_their_images(client: FakeClient | DaemonClient) -> None:
+    """ONNX Runtime took one's memory for the other's, whose shape it had inferred alike."""
+
+    def pooled(_: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+        return (
+            F.max_pool1d(x, 2, 2, 1, ceil_mode=True), F.max_pool1d(y, 2, 3, 1, ceil_mode=True),
+            F.max_pool2d(x, 3, 2, 1, 2, ceil_mode=True, return_indices=True), F.max_pool1d(x, 3, 3, ceil_mode=True),
+        )  # fmt: skip
+
+    check(Fn(pooled), torch.randn(2, 3, 7), torch.randn(2, 3, 8), client=client)
+
+
+AT_RUN_TIME: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "by places": lambda x: x[(x > 0).nonzero(as_tuple=True)].exp(),
+    "rows": lambda x: x.index_select(0, (x[:, 0] > 0).nonzero()[:, 0]) @ torch.ones(4, 3),
+    "added to": lambda x: x.index_put((x > 0).nonzero(as_tuple=True), torch.tensor(1.0), accumulate=True),
+    "scattered to": lambda x: torch.zeros(6).scatter_add(0, (x[:, 0] > 0).nonzero()[:, 0], x[:, 0].detach()),
+    "embedded": lambda x: F.embedding((x > 0).nonzero()[:, 1], x),
+}
+
+
+@pytest.mark.parametrize("name", AT_RUN_TIME)
+def test_no_decomposition_asks_for_a_size_known_only_at_run_time(name: str, client: FakeClient | DaemonClient) -> None:
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        check(Fn(lambda _, x: AT_RUN_TIME[name](x)), torch.randn(6, 4, requires_grad=True), client=client, eager=None)
+
+
+def test_a_plan_of_symbolic_sizes_adds_no_guard(client: FakeClient | DaemonClient, monkeypatch: Any) -> None:
+    """Dynamo has its guards when a backend plans: what is asked of a size then would hold for one size alone."""
+    asked = []
+
+    def watched(gm: torch.fx.GraphModule, **how: Any) -> Any:
+        values = [node.meta["val"] for node in gm.graph.nodes if node.op == "placeholder"]
+        env = next(value for value in values if isinstance(value, torch.SymInt)).node.shape_env
+        before = len(env.guards)
+        plan = make_plan(gm, **how)
+        asked.append(env.guards[before:])
+        return plan
+
+    def every(x: torch.Tensor, y: torch.Tensor) -> Any:
+        views = (x * 2)[x.shape[0] // 2 :], x.chunk(2)[1].t(), (x @ y.mT).mT[:, 1:]
+        values = F.pad(x, (1, 2)).softmax(0), torch.cat([x, y.flip(0)]), x.roll(1, 0), F.layer_norm(x, (4,))
+        index = (x[:, 0] > 0).long()
+        written = x.index_put((index,), y, accumulate=True), x.select_scatter(y[0], 0, 1), x.as_strided((2,), (1,))
+        return *views, *values, *written, F.avg_pool2d(x[None], 2), F.max_pool1d(x, 2), x.sum(0), x.var(), x.sort(0)[0]
+
+    monkeypatch.setattr(compilation, "make_plan", watched)
+    x, y = torch.randn(7, 4, requires_grad=True), torch.randn(7, 4)
+    outputs = torch.compile(every, backend="rust_ort", dynamic=True)(x, y)
+    sum(output.sum() for output in outputs).backward()
+    assert len(asked) == 2
+    assert not any(asked), asked

@@ -1,4 +1,4 @@
-"""Images with channels last go through decomposed operators and keep the strides that eager gives them."""
+"""What decomposed operators make of images with channels last and of permuted tensors has eager's strides."""
 
 from __future__ import annotations
 
@@ -82,3 +82,38 @@ def test_the_memory_format_is_eagers(rank: int) -> None:
             return {kind: call(x) for kind, x in given.items()}
 
     check(program, tol=1e-4)
+
+
+Makes = tuple[str, Callable[[Tensor], Any], tuple[int, ...]]
+PERMUTED: list[Makes] = [
+    ("a diagonal written", lambda x: x.diagonal_scatter(torch.ones(3, 2)), (2, 5, 3)),
+    ("normalized over the batch", lambda x: F.batch_norm(x, None, None, training=True), (2, 5, 3)),
+    ("normalized by what is known", lambda x: F.batch_norm(x, torch.zeros(5), torch.ones(5)), (2, 5, 3)),
+    ("rolled", lambda x: x.roll((1, 2), (0, 1)), (2, 5, 3)),
+    ("products of transposes", lambda x: x.mT @ x[..., :1], (2, 5, 3)),
+    ("softmax of a transpose", lambda x: x.mT.softmax(1).cumsum(0), (2, 5, 3)),
+]
+IMAGES: list[Makes] = [
+    ("shuffled into one channel", lambda x: F.pixel_shuffle(x, 2), (2, 4, 3, 5)),
+    ("rolled", lambda x: x.roll(1, 3), (2, 4, 3, 5)),
+    ("rolled as one row", lambda x: x.roll(1), (2, 4, 3, 5)),
+    ("the mean of all", lambda x: F.adaptive_avg_pool2d(x, 1), (2, 4, 3, 5)),
+    ("normalized", lambda x: F.batch_norm(x, torch.zeros(4), torch.ones(4)), (2, 4, 3, 5)),
+]
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["no_grad", "training"])
+def test_strides_are_eagers_where_decompositions_or_fake_tensors_have_others(training: bool) -> None:
+    given = [(f"permuted {name}", make, torch.randn(shape).movedim(0, -1).contiguous().movedim(-1, 0))
+             for name, make, shape in PERMUTED]  # fmt: skip
+    given += [(f"image {name}", make, torch.randn(shape).to(memory_format=torch.channels_last))
+              for name, make, shape in IMAGES]  # fmt: skip
+    functions = {name: make for name, make, _ in given}
+    xs = {name: x.requires_grad_(training) for name, _, x in given}
+
+    def every(xs: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {name: function(xs[name]) for name, function in functions.items()}
+
+    expected, made = every(xs), torch.compile(every, backend="rust_ort")(xs)
+    torch.testing.assert_close(made, expected)
+    assert {name: x.stride() for name, x in made.items()} == {name: x.stride() for name, x in expected.items()}

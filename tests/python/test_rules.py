@@ -24,6 +24,7 @@ import rust_ort
 from measure import rules as document
 from rust_ort.export import rounding, rules
 from rust_ort.export.rules import How, Rule
+from rust_ort.export.rules.indexing import NEGATIVE
 from rust_ort.onnx_tools.helpers import WRONG_OPTIMIZERS
 
 aten = torch.ops.aten
@@ -34,6 +35,7 @@ PAIRS = torch.cartesian_prod(torch.tensor(SPECIAL), torch.tensor(SPECIAL))
 X, Y = PAIRS[:, 0], PAIRS[:, 1]
 ROWS = torch.tensor([[1.0, nan, 2.0], [inf, 1.0, -inf], [-inf, -inf, -inf], [nan, nan, nan]])
 IMAGE = torch.arange(2 * 3 * 9 * 7, dtype=torch.float32).sin().reshape(2, 3, 9, 7)
+CHANNELS_LAST = IMAGE.to(memory_format=torch.channels_last)
 MATRIX = IMAGE[0, 0]
 POINTS = torch.arange(2 * 4 * 5 * 2, dtype=torch.float32).cos().reshape(2, 4, 5, 2) * 1.3
 POINTS_3D = torch.arange(2 * 4 * 5 * 3, dtype=torch.float32).cos().reshape(1, 2, 4, 5, 3) * 1.3
@@ -50,11 +52,12 @@ FLOAT64 = torch.linspace(-1, 1, 7, dtype=torch.float64)
 
 @dataclass(frozen=True)
 class Case:
-    """A function and inputs that meet a rule; floating inputs get gradients."""
+    """A function and inputs that meet a rule; floating inputs get gradients. strides: they are what the rule is for."""
 
     function: Callable[..., Any]
     inputs: tuple[Tensor, ...]
     dynamic: bool = False
+    strides: bool = False
 
 
 def case(function: Callable[..., Any], *inputs: Tensor) -> Case:
@@ -98,6 +101,11 @@ CASES: dict[str, Case] = {
         lambda q: functional.scaled_dot_product_attention(q, q, q), HEADS
     ),
     # activation
+    "aten.cumsum.default": case(lambda x: x.detach().cumsum(0), torch.full((2**17,), 0.1)),
+    **{
+        f"aten.{name}_window": case(lambda x, name=name: x - getattr(torch, f"{name}_window")(1), torch.ones(1))
+        for name in ("hann", "hamming", "blackman")
+    },
     "aten.sigmoid.default": case(lambda x: torch.log(torch.sigmoid(x)), torch.linspace(-30, 5, 64)),
     # convolution
     "aten.convolution_backward.default": case(lambda x, w: functional.conv2d(x, w), IMAGE, IMAGE[:, :, :3, :3]),
@@ -111,7 +119,7 @@ CASES: dict[str, Case] = {
     "aten.zeros_like.default": case(lambda x: torch.zeros_like(x.detach()), MATRIX),
     "aten.ones_like.default": case(lambda x: torch.ones_like(x.detach()), MATRIX),
     "aten._efficientzerotensor.default": case(torch.sgn, MATRIX),
-    "aten.copy.default": case(lambda x: (x * 2).copy_(x[0]).view(-1).cumsum(0)[-1], MATRIX),
+    "aten.copy.default": case(lambda x: (x * 2).copy_(x[0]).view(-1).cumsum(0)[-1] + 1, MATRIX),
     "aten.arange.start": case(lambda x: x + torch.arange(2**53, 2**53 + 3), torch.arange(3)),
     "aten.arange.start_step": case(lambda x: x + torch.arange(0, 0.7, 0.1, dtype=torch.float64), FLOAT64),
     "aten.expand.default": case(lambda x: (x[:1] + 1).expand(0, 7).sin(), MATRIX),
@@ -128,6 +136,9 @@ CASES: dict[str, Case] = {
     "aten._pdist_forward.default": case(lambda x: torch.pdist(x.detach()), MATRIX),
     "aten._pdist_backward.default": case(lambda x: torch.pdist(x, p=1), MATRIX),
     "aten._embedding_bag": case(lambda w: aten._embedding_bag(w.detach(), IDS, torch.tensor([0, 3]), False, 2), SCORES),
+    "aten._embedding_bag_forward_only": case(
+        lambda w: aten._embedding_bag_forward_only(w.detach(), IDS, torch.tensor([0, 3]), False, 2), SCORES
+    ),
     "aten._embedding_bag_backward.default": case(
         lambda w: functional.embedding_bag(IDS, w, torch.tensor([0, 3, 3]), padding_idx=2), SCORES
     ),
@@ -205,7 +216,6 @@ CASES: dict[str, Case] = {
     "aten.copysign.Scalar": case(lambda x: torch.copysign(x, -0.0), X),
     "aten.angle.default": case(torch.angle, torch.tensor(SPECIAL)),
     "aten.atan2.default": case(torch.atan2, X, Y),
-    "aten.div": case(lambda x: torch.div(x, 0.3, rounding_mode="trunc"), torch.tensor([3.0, -1.5, 1.0]).half()),
     "aten.div.Tensor_mode": case(
         lambda x, y, i: (torch.div(x, y, rounding_mode="floor"), torch.div(i, i[:1], rounding_mode="trunc")),
         torch.ones(1),
@@ -218,8 +228,6 @@ CASES: dict[str, Case] = {
     "aten.fmod.Tensor": case(torch.fmod, LARGE, torch.full_like(LARGE, 3)),
     "aten.heaviside.default": case(lambda x, y: torch.heaviside(x.detach(), y.detach()), X, Y),
     "aten.pow": case(lambda x: torch.pow(3, x), torch.arange(40)),
-    "aten.div.Tensor": case(lambda x: x / 65536.0, 1000 * TENTHS),
-    "aten.mul.Tensor": case(lambda x: x * 65536.0, TENTHS),
     "aten.rsub.Scalar": case(lambda x: 1.25 - x, torch.arange(6)),
     "aten.pow.Tensor_Scalar": case(lambda x: x**0.5, torch.tensor(SPECIAL)),
     "aten.remainder.Scalar": case(lambda x: x % -2.5, X),
@@ -228,6 +236,8 @@ CASES: dict[str, Case] = {
     "aten.lerp.Tensor": case(torch.lerp, X, Y, Y.flip(0)),
     "aten.log1p.default": case(lambda x: x / torch.log1p(x), torch.tensor([1e-10, 0.1, 7.0])),
     "aten.expm1.default": case(lambda x: x / torch.expm1(x), torch.tensor([1e-10, 0.1, 7.0])),
+    "aten.erfc.default": case(lambda x: torch.log(torch.erfc(x)), torch.linspace(-3, 9, 32)),
+    "aten.logit_backward.default": case(torch.logit, torch.tensor([-0.0, 0.5, 0.0, 1.0])),
     "aten.logit.default": case(lambda x: torch.logit(x.detach(), 0.01), torch.tensor(SPECIAL)),
     "aten.relu.default": case(torch.relu, LARGE),
     "aten.maximum.default": case(torch.maximum, LARGE, torch.zeros_like(LARGE)),
@@ -246,8 +256,10 @@ CASES: dict[str, Case] = {
     "aten.ge.Scalar": case(lambda x: x >= 0.1, TENTHS),
     "aten.threshold_backward.default": case(lambda x: functional.threshold(x, 0.3, 0.1), TENTHS),
     "aten.addcmul.default": case(lambda x: torch.addcmul(x, x, x, value=0.1), MATRIX.double()),
-    "aten.celu.default": case(lambda x: functional.celu(x, 0.3), MATRIX.double()),
-    "aten.elu.default": case(lambda x: functional.elu(x, 0.1), MATRIX.double()),
+    "aten.celu.default": case(lambda x: functional.celu(x, 1e5), 0.01 * MATRIX),
+    "aten.elu.default": case(lambda x: functional.elu(x, 1e5), 0.01 * MATRIX),
+    "aten.mish.default": case(lambda x: torch.log(-functional.mish(x)), 60 * (FLOAT64 - 1.1)),
+    "aten.silu.default": case(lambda x: torch.log(-functional.silu(x)), torch.linspace(-30, -1, 64)),
     "aten.hardsigmoid.default": case(lambda x: functional.hardsigmoid(x.detach()), MATRIX.double()),
     "aten.hardswish.default": case(functional.hardswish, MATRIX.double()),
     "aten.hardtanh.default": case(lambda x: functional.hardtanh(x, -0.1, 0.3), MATRIX.double()),
@@ -352,6 +364,9 @@ CASES: dict[str, Case] = {
         lambda x, grid: functional.grid_sample(x, grid, align_corners=False), IMAGE[None], POINTS_3D
     ),
     # strided
+    "aten.roll.default": Case(lambda x: x.detach().roll(2, 3), (CHANNELS_LAST,), strides=True),
+    "aten.all.dims": case(lambda x: torch.all(x, ()), ROWS[:2]),
+    "aten.any.dims": case(lambda x: torch.any(x, (), keepdim=True), MATRIX[:, :1] - MATRIX[0, 0]),
     "aten.as_strided": case(lambda x: (x + 1)[:, :3].as_strided((3, 4), (6, 1)) * x[:3, :4], MATRIX),
     "aten.as_strided_scatter.default": case(
         lambda x, y: torch.as_strided_scatter((x.detach() + 1).t(), y, (3, 4), (1, 3), 2), MATRIX, MATRIX[:3, :4]
@@ -363,6 +378,21 @@ WITHOUT_CASE: dict[str, str] = {
     "aten._native_batch_norm_legit.default": "functionalization makes it _native_batch_norm_legit_functional first",
     "aten.max_unpool2d.default": "where indices repeat the result is chance: there is nothing to compare with",
     "aten.max_unpool3d.default": "where indices repeat the result is chance: there is nothing to compare with",
+    "aten._embedding_bag_forward_only.default": "without it onnxruntime, and this process, dies of it",
+    "aten.trunc.default": "the sign of zero: test_extremes.py",
+    "aten.frac.default": "the sign of zero: test_extremes.py",
+    "aten.lerp.Scalar": "how half precision is rounded: test_extremes.py",
+    **dict.fromkeys(
+        [
+            "aten.gather.default",
+            "aten.index_select.default",
+            "aten.embedding.default",
+            "aten.scatter.value",
+            "aten.index_add.default",
+            "aten.index_copy.default",
+        ],
+        "what is refused: test_indices.py",
+    ),
     "aten._embedding_bag.default": "without it torchlib's offsets have another length, and this process dies of it",
     "aten.avg_pool2d": "with sizes that are known it is decomposed",
     "aten.avg_pool3d": "with sizes that are known it is decomposed",
@@ -422,7 +452,9 @@ def outcome(met: Case, *, without_fusions: list[str] = WRONG_OPTIMIZERS) -> tupl
     graphs = rust_ort.graphs()[known:]
     try:
         for ours, eagers in zip(candidate, reference, strict=True):
-            torch.testing.assert_close(ours, eagers, equal_nan=True, **_tolerance(eagers.dtype))
+            torch.testing.assert_close(
+                ours, eagers, equal_nan=True, check_stride=met.strides, **_tolerance(eagers.dtype)
+            )
         wrong = False
     except AssertionError:
         wrong = True
@@ -461,7 +493,7 @@ def test_with_the_rule_it_is_right_and_without_it_worse(rule: Rule) -> None:
         assert worse.refused or worse.wrong, f"upstream is right about {rule.operator}: the rule can go"
     else:
         assert worse > made, f"upstream is right about {rule.operator}: the rule can go"
-    if rule.silent and rule.operator not in BY_CHANCE:
+    if rule.silent and rule.operator not in BY_CHANCE and rule.why != NEGATIVE:
         assert worse.wrong, f"{rule.operator} is not silently wrong without its rule: {worse}"
 
 
@@ -584,6 +616,7 @@ def test_layer_norm_in_float64_is_eagers(affine: bool) -> None:
 
 WRONG_FUSIONS = {
     "MatmulTransposeFusion": case(lambda x, y: torch.mv(x.t(), y), MATRIX, MATRIX[:, 0]),
+    "NoopElimination": case(lambda x: 1 / (x.detach() * 0 + 0), torch.tensor([-1.0, 1.0])),
     "MatMulScaleFusion": case(lambda x: x @ x.t() * 0.3, MATRIX.double()),
 }
 
@@ -652,18 +685,6 @@ def test_a_number_in_float64_is_not_rounded(function: Callable[[Tensor], Tensor]
     candidate = torch.compile(function, backend="rust_ort", dynamic=False)(FLOAT64)
     assert [graph.eager for graph in rust_ort.graphs()[known:]] == [[]]
     torch.testing.assert_close(candidate, function(FLOAT64), rtol=1e-14, atol=0, equal_nan=True)
-
-
-@pytest.mark.parametrize("number", [1e-4, 1 / 3, 65537.0])
-@pytest.mark.parametrize("operator", [torch.add, torch.sub, torch.rsub, torch.mul, torch.div])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_a_number_beside_half_precision_is_what_torch_takes(
-    dtype: torch.dtype, operator: Callable[..., Tensor], number: float
-) -> None:
-    """torch rounds it in sums and differences, and keeps it in products and quotients."""
-    x = torch.linspace(-3, 3, 4001).to(dtype)
-    compiled = torch.compile(operator, backend="rust_ort", dynamic=False)
-    torch.testing.assert_close(compiled(x, number), operator(x, number), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int64])

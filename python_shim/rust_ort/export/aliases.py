@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import torch
 from torch import fx
 
-from rust_ort.export.shapes import is_symbolic
+from rust_ort.export.shapes import fills_its_storage, is_symbolic
 from rust_ort.torch_private import OpOverload, pytree
 
 aten = torch.ops.aten
@@ -107,13 +107,18 @@ def _sharing(output: fx.Node, *, inputs_too: bool) -> list[fx.Node]:
     found = []
     for root, members in groups.items():
         if root.op == "call_function":
-            found += [member for member in members if member is not root and (len(members) > 1 or _overlaps(member))]
+            found += [member for member in members if member is not root and (len(members) > 1 or _shows(member))]
         else:
             found += [
                 member for member in members
                 if member is not root and (inputs_too or member in layouts or _is_undeclared(member))
             ]  # fmt: skip
     return found
+
+
+def _shows(view: fx.Node) -> bool:
+    """Whether a user can tell `view` from memory of its own."""
+    return _overlaps(view) or not fills_its_storage(view.meta["val"])
 
 
 def _overlaps(view: fx.Node) -> bool:

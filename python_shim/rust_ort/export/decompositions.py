@@ -10,13 +10,29 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from rust_ort.export import exporter, rules
 from rust_ort.export.aliases import UNDECLARED_VIEWS
 from rust_ort.export.rules import How
-from rust_ort.torch_private import outside_tracing, pytree, shares_memory, torchs_decompositions
+from rust_ort.export.shapes import Size, expression, fills_its_storage, hint, is_symbolic
+from rust_ort.torch_private import (
+    free_unbacked_symbols,
+    outside_tracing,
+    pytree,
+    shares_memory,
+    torchs_decompositions,
+)
+
+aten = torch.ops.aten
 
 Table = dict[Any, Callable[..., Any]]
+
+UNKNOWN_SIZES = frozenset({torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output})
+"""Tags of operators whose result, asked for twice, has two sizes."""
+
+LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+"""The memory format of images, by rank."""
 
 
 def table(whole: frozenset[str] | None = None) -> Table:
@@ -44,52 +60,112 @@ def _table(whole: frozenset[str], _: frozenset[str]) -> Table:
 
 def _as_declared(operator: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     """The decomposition, whose results are apart from its arguments in memory, as the operator's schema says, and have
-    channels last where the operator's own have: users see both."""
+    the layouts of the operator's own: users see both. Where sizes are known only at run time, none."""
     if getattr(operator, "is_view", False) or operator._schema.is_mutable:
         return function
 
     @functools.wraps(function)
     def keeping(*args: Any, **kwargs: Any) -> Any:
-        made = function(*args, **kwargs)
+        given = pytree.tree_leaves((args, kwargs))
+        made = NotImplemented if any(map(_known_at_run_time, given)) else function(*args, **kwargs)
         if made is NotImplemented:
             return made
         results, sequence = pytree.tree_flatten(made)
-        given = pytree.tree_leaves((args, kwargs))
         if operator not in UNDECLARED_VIEWS:
             results = [_apart(result, given) for result in results]
-        if any(map(_has_channels_last, given)):
+        if not (UNKNOWN_SIZES & {*operator.tags} or all(map(_is_plain, (*results, *given)))):
             with outside_tracing():
-                eager = pytree.tree_leaves(operator(*args, **kwargs))  # a named tuple where `made` may be otherwise
-            results = [_laid_out(result, own) for result, own in zip(results, eager, strict=False)]
+                eager = pytree.tree_leaves(LAYOUTS.get(operator.overloadpacket, operator)(*args, **kwargs))
+            results = [*map(_laid_out, results, eager), *results[len(eager) :]]
         return pytree.tree_unflatten(results, sequence)
 
     return keeping
 
 
+def _known_at_run_time(value: Any) -> bool:
+    """Whether a size is: what reads such a tensor runs in eager, and a decomposition might ask for the size."""
+    return is_symbolic(value) and bool(free_unbacked_symbols(value))
+
+
 def _apart(made: Any, given: Sequence[Any]) -> Any:
     """A copy of a result that is a view of an argument."""
-    if isinstance(made, torch.Tensor) and any(shares_memory(made, other) for other in given):
+    if isinstance(made, Tensor) and any(shares_memory(made, other) for other in given):
         return made.clone()
     return made
 
 
-def _has_channels_last(value: object) -> bool:
-    return _format(value) is not torch.contiguous_format
+def _is_plain(value: object) -> bool:
+    """Whether it is no tensor, or one that is row-major and fills its storage."""
+    if not isinstance(value, Tensor) or value.layout is not torch.strided:
+        return True
+    return _row_major(value, range(value.dim())) and fills_its_storage(value)
 
 
-def _format(value: object) -> torch.memory_format:
-    """Of an image that has one and is not contiguous as well."""
-    last = {4: torch.channels_last, 5: torch.channels_last_3d}
-    if isinstance(value, torch.Tensor) and value.layout is torch.strided and value.dim() in last:
-        wanted = last[value.dim()]
-        if value.is_contiguous(memory_format=wanted) and not value.is_contiguous():
-            return wanted
-    return torch.contiguous_format
+def _row_major(tensor: Tensor, order: Sequence[int]) -> bool:
+    """Whether the strides are those of a contiguous tensor with the dimensions in this order."""
+    step: Any = 1
+    for axis in reversed(order):
+        if expression(tensor.stride(axis)) != step:
+            return False
+        step = step * expression(tensor.shape[axis])
+    return True
 
 
 def _laid_out(made: Any, eager: Any) -> Any:
-    wanted = _format(eager)
-    return made if wanted is torch.contiguous_format else made.contiguous(memory_format=wanted)
+    """`made` with the strides of `eager`, in a storage that it fills as eager's does, as far as its dimensions in some
+    order are row-major."""
+    if not isinstance(made, Tensor) or not isinstance(eager, Tensor) or not fills_its_storage(eager):
+        return made
+    order = _order(eager)
+    if not _alike(made.shape, eager.shape) or not _row_major(eager, order):
+        return made
+    if _alike(made.stride(), eager.stride()) and fills_its_storage(made):
+        return made
+    if order == sorted(order) or _format(eager) is not torch.contiguous_format:
+        return made.clone(memory_format=_format(eager))
+    laid_out = made.permute(order).clone(memory_format=torch.contiguous_format)
+    return laid_out.permute([order.index(axis) for axis in range(len(order))])
+
+
+def _alike(sizes: Sequence[Size], others: Sequence[Size]) -> bool:
+    return [*map(expression, sizes)] == [*map(expression, others)]
+
+
+def _format(tensor: Tensor) -> torch.memory_format:
+    """What torch's kernels suggest: channels last of an image whose dimensions lie so in memory, else row-major."""
+    if tensor.dim() in LAST and _order(tensor) == [0, *range(2, tensor.dim()), 1]:
+        return LAST[tensor.dim()]
+    return torch.contiguous_format
+
+
+def _order(tensor: Tensor) -> list[int]:
+    """The dimensions, the one that is farthest apart in memory first, as the sizes seen while tracing have it."""
+
+    def key(axis: int) -> tuple[int, bool]:
+        stride, size = hint(tensor.stride(axis)), hint(tensor.shape[axis])
+        return -stride, size == 1
+
+    return sorted(range(tensor.dim()), key=key)
+
+
+def _as_suggested(self: Tensor, *_: Any, **__: Any) -> Tensor:
+    return torch.empty_like(self, memory_format=_format(self))
+
+
+def _rolled(self: Tensor, shifts: Any, dims: Sequence[int] = ()) -> Tensor:
+    return _as_suggested(self) if dims else torch.empty_like(self, memory_format=torch.contiguous_format)
+
+
+LAYOUTS: dict[Any, Callable[..., Any]] = {
+    aten.roll: _rolled,
+    aten.native_batch_norm: _as_suggested,
+    aten._native_batch_norm_legit: _as_suggested,
+    aten._native_batch_norm_legit_functional: _as_suggested,
+    aten._native_batch_norm_legit_no_training: _as_suggested,
+    aten._batch_norm_with_update: _as_suggested,
+    aten._batch_norm_with_update_functional: _as_suggested,
+}
+"""What has the layout of an operator's first result, where torch's fake tensors are wrong about them."""
 
 
 def _overloads(how: How) -> list[Any]:

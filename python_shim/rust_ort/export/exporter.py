@@ -97,9 +97,9 @@ def private() -> Any:
 def _as_we_write() -> Iterator[None]:
     """Inside, a Python number is written as the node's kernel takes it, where the exporter would round it.
 
-    Beside a bfloat16 tensor as float32 and cast: whoever computes the node in float32 leaves the cast out; but not in a
-    sum, where torch rounds it. In a node of float64 as float64, also where no tensor says so. An ONNX operator's
-    signature is read from its schema once a process, not for every node (0.1 ms).
+    Beside a tensor of half precision as float32 and cast: whoever computes the node in float32 leaves the cast out; but
+    not in a sum, where torch rounds it. In a node of float64 as float64, also where no tensor says so. The signature of
+    an ONNX operator is read from its schema once a process, not for every node (0.1 ms).
     """
     import onnx_ir as ir
 
@@ -107,7 +107,8 @@ def _as_we_write() -> Iterator[None]:
     float64 = sums = False
 
     def constant(farm: dict[Any, Any], arg: Any, dtype: Any, opset: Any) -> Any:
-        if dtype != ir.DataType.BFLOAT16 or sums or isinstance(arg, complex) or _fits_bfloat16(arg):
+        half = {ir.DataType.BFLOAT16: torch.bfloat16, ir.DataType.FLOAT16: torch.float16}.get(dtype)
+        if half is None or sums or isinstance(arg, complex) or _fits(arg, half):
             return rounded(farm, arg, dtype, opset)
         key = (tuple(arg) if isinstance(arg, list) else arg, dtype, "as it is")
         if key not in farm:
@@ -148,9 +149,9 @@ def _as_we_write() -> Iterator[None]:
             ir.schemas.OpSignature.from_op_schema = read
 
 
-def _fits_bfloat16(number: Any) -> bool:
+def _fits(number: Any, dtype: torch.dtype) -> bool:
     exact = torch.as_tensor(number, dtype=torch.float64)
-    return torch.equal(exact.to(torch.bfloat16).to(torch.float64), exact)
+    return torch.equal(exact.to(dtype).to(torch.float64), exact)
 
 
 def registry() -> Any:

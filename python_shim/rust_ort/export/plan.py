@@ -16,7 +16,7 @@ from rust_ort import progress
 from rust_ort.export import exporter, partition, translate
 from rust_ort.export.aliases import hidden_outputs
 from rust_ort.export.custom import custom_error
-from rust_ort.export.shapes import Binder, UnboundSymbol, compile_expression, is_symbolic, plain
+from rust_ort.export.shapes import Binder, UnboundSymbol, compile_expression, expression, is_symbolic, plain
 
 
 class Translation(Protocol):
@@ -227,11 +227,13 @@ def _sees_strides(user: fx.Node, value: fx.Node, hidden: frozenset[int]) -> bool
 
 
 def _is_contiguous(value: torch.Tensor) -> bool:
+    """Among symbolic sizes, torch's fake tensors are wrong about the stride of one that is 1."""
     expected: int | torch.SymInt = 1
+    symbolic = is_symbolic(value)
     for size, step in zip(reversed(value.shape), reversed(value.stride()), strict=True):
-        if _expression(size) == 1:
+        if symbolic and expression(size) == 1:
             continue
-        if _expression(step) != _expression(expected):
+        if expression(step) != expression(expected):
             return False
         expected = expected * size
     return True
@@ -239,14 +241,8 @@ def _is_contiguous(value: torch.Tensor) -> bool:
 
 def _overlaps(value: torch.Tensor) -> bool:
     return any(
-        _expression(step) == 0 and _expression(size) != 1
-        for size, step in zip(value.shape, value.stride(), strict=True)
+        expression(step) == 0 and expression(size) != 1 for size, step in zip(value.shape, value.stride(), strict=True)
     )
-
-
-def _expression(size: int | torch.SymInt) -> Any:
-    """Compared as expressions: comparing SymInts would add guards."""
-    return size.node.expr if isinstance(size, torch.SymInt) else size
 
 
 def restrides(gm: fx.GraphModule) -> Callable[[list[object]], None] | None:

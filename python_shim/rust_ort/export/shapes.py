@@ -31,6 +31,29 @@ def plain(size: Size) -> int:
     return int(size.node.expr) if isinstance(size, torch.SymInt) else int(size)
 
 
+def expression(size: Size) -> Any:
+    """What sizes are compared and computed with: as SymInts they would add guards."""
+    return size.node.expr if isinstance(size, torch.SymInt) else size
+
+
+def hint(size: Size) -> int:
+    """What a size is in the call that is traced, without a guard; 0: only the runtime knows."""
+    return int(size.node.hint or 0) if isinstance(size, torch.SymInt) else size
+
+
+def fills_its_storage(tensor: torch.Tensor) -> bool:
+    """Whether a tensor in memory of its own with these strides looks the same: it begins where its storage does, and
+    ends there. Overlapping elements are others' concern."""
+    if expression(tensor.storage_offset()) != 0:
+        return False
+    layout = [
+        (expression(size), expression(stride)) for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    ]
+    last = 0 if any(size == 0 for size, _ in layout) else 1 + sum((size - 1) * stride for size, stride in layout)
+    beyond = expression(tensor.untyped_storage().nbytes()) - last * tensor.itemsize
+    return bool(beyond == 0 or sympy.expand(beyond) == 0)
+
+
 class Binder:
     """Where each symbol's value is found among a part's inputs.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from rust_ort.errors import ClientError, DaemonFault, ExecutorLost, RustOrtError
+from rust_ort.errors import BadIndex, ClientError, DaemonFault, ExecutorLost, RustOrtError
 
 PROTOCOL = 1
 MAGIC = b"RORT"
@@ -45,6 +45,7 @@ _codes: dict[int, str] = {
     value.number: value.name.removeprefix("ERROR_CODE_")
     for value in _pool.FindEnumTypeByName("rust_ort.ErrorCode").values
 }
+_TYPES: dict[str, type[RustOrtError]] = {"EXECUTOR_LOST": ExecutorLost, "BAD_INDEX": BadIndex}
 _kinds = {"CLIENT": 1, "FAULT": 2}
 VERDICT_KINDS = {1: "match", 2: "mismatch", 3: "not_compared", 4: "failed"}
 DIRECTIONS = {"forward": 1, "backward": 2, "inference": 3}
@@ -98,8 +99,8 @@ def make_error(
     """The exception for an error's fields."""
     name = _codes.get(code, str(code))
     wanted: type[RustOrtError] = DaemonFault
-    if name == "EXECUTOR_LOST":
-        wanted = ExecutorLost
+    if name in _TYPES:
+        wanted = _TYPES[name]
     elif kind == _kinds["CLIENT"]:
         wanted = ClientError
     return wanted(message, code=name, graph=graph, node=node, dump=dump, log=log)

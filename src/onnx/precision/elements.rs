@@ -7,9 +7,13 @@ use crate::tensor::DType;
 pub(super) type Element = i32;
 
 pub(super) const FLOAT: Element = DType::F32.onnx_code();
-pub(super) const BFLOAT16: Element = DType::BF16.onnx_code();
 pub(super) const INT64: Element = DType::I64.onnx_code();
 pub(super) const BOOL: Element = DType::Bool.onnx_code();
+
+/// float16 or bfloat16.
+pub(super) fn is_half(element: Element) -> bool {
+    [DType::F16.onnx_code(), DType::BF16.onnx_code()].contains(&element)
+}
 
 /// Attributes that hold the element type of a result.
 pub(super) const TYPE_ATTRIBUTES: &[&str] = &["dtype", "output_datatype", "output_dtype", "stash_type"];
@@ -77,6 +81,15 @@ fn of_constant(node: &NodeProto) -> Option<Element> {
         "value_int" | "value_ints" => Some(INT64),
         _ => None,
     }
+}
+
+/// Whether the node gives a constant of rank 0.
+pub(super) fn is_number(node: &NodeProto) -> bool {
+    let of_rank_0 = |value: &AttributeProto| match value.name() {
+        "value" => value.t.as_ref().is_some_and(|tensor| tensor.dims.is_empty()),
+        name => matches!(name, "value_float" | "value_int"),
+    };
+    node.op_type() == "Constant" && node.attribute.first().is_some_and(of_rank_0)
 }
 
 fn tensor_type(attribute: &AttributeProto) -> Option<Element> {

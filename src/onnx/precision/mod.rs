@@ -1,10 +1,12 @@
-//! bfloat16 for a runtime without bfloat16 arithmetic.
+//! Half precision for a runtime without arithmetic of it.
 
 mod elements;
 mod mention;
 #[cfg(test)]
 mod tests;
+mod typed;
 mod widen;
 
 pub use mention::mentions;
+pub use typed::for_each_typed;
 pub use widen::widen;

@@ -1,4 +1,3 @@
-use super::elements::BFLOAT16;
 use super::*;
 use crate::onnx::proto::{
     AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto,
@@ -42,6 +41,7 @@ fn lines(graph: &GraphProto) -> Vec<String> {
     let line = |node: &NodeProto| {
         let to = match elements::attribute(node, "to").and_then(|to| to.i) {
             Some(1) => ", f32",
+            Some(10) => ", f16",
             Some(16) => ", bf16",
             _ => "",
         };
@@ -77,7 +77,7 @@ fn a_named_value_is_rounded_and_one_between_is_not() {
 }
 
 #[test]
-fn what_moves_bfloat16_stays() {
+fn what_moves_half_precision_stays() {
     let moves = vec![node("Transpose", &["x"], &["t"]), node("Concat", &["t", "w"], &["y"])];
     assert_eq!(widened(&model(moves), &["t"]), None);
     let no_kernel = vec![node("Transpose", &["x"], &["t"]), node("Expand", &["t", "i"], &["y"])];
@@ -100,13 +100,54 @@ fn what_moves_bfloat16_stays() {
 }
 
 #[test]
-fn a_cast_rounds_where_its_value_is_named_only() {
+fn a_cast_rounds_but_that_of_a_number() {
     let cast = |from: &str, to: &str, code: i64| int(node("Cast", &[from], &[to]), "to", code);
     let nodes = || vec![cast("i", "c", 16), cast("c", "f", 1), cast("f", "y", 16)];
-    assert_eq!(widened(&model(nodes()), &NONE).unwrap(), ["c = Cast(i, f32)", "f = Cast(c, f32)", "y = Cast(f, bf16)"]);
+    assert_eq!(widened(&model(nodes()), &NONE), None);
     assert_eq!(widened(&model(nodes()), &["c"]), None);
     let like = vec![node("CastLike", &["i", "x"], &["c"]), node("CastLike", &["c", "w"], &["y"])];
-    assert_eq!(widened(&model(like), &NONE).unwrap(), ["c = Cast(i, f32)", "y = Cast(c, bf16)"]);
+    assert_eq!(widened(&model(like), &NONE).unwrap(), ["c = Cast(i, bf16)", "y = Cast(c, bf16)"]);
+
+    let mut number = node("Constant", &[], &["half"]);
+    let value = Some("value_float".into());
+    number.attribute.push(AttributeProto { name: value, f: Some(0.1), ..Default::default() });
+    for op in ["Cast", "CastLike"] {
+        let cast = int(node(op, if op == "Cast" { &["half"] } else { &["half", "x"] }, &["c"]), "to", 16);
+        let nodes = vec![number.clone(), cast, node("Mul", &["x", "c"], &["y"])];
+        let expected = [
+            "half = Constant()",
+            "c = Cast(half, f32)",
+            "x/float32 = Cast(x, f32)",
+            "y/unrounded = Mul(x/float32, c)",
+            "y = Cast(y/unrounded, bf16)",
+        ];
+        assert_eq!(widened(&model(nodes.clone()), &NONE).unwrap(), expected);
+        let rounded = widened(&model(nodes), &["c"]).unwrap();
+        assert!(rounded[1].starts_with("c = Cast(half, bf16)"), "{rounded:?}");
+    }
+}
+
+#[test]
+fn float16_computes_in_float32_too_and_keeps_its_type() {
+    let mut model = model(vec![
+        node("Mul", &["x", "x"], &["a"]),
+        int(node("Cast", &["a"], &["b"]), "to", 16),
+        node("Add", &["b", "w"], &["y"]),
+    ]);
+    model.graph.as_mut().unwrap().input[0] = info("x", DType::F16);
+    assert_eq!(
+        widened(&model, &["a"]).unwrap(),
+        [
+            "x/float32 = Cast(x, f32)",
+            "a/unrounded = Mul(x/float32, x/float32)",
+            "a = Cast(a/unrounded, f16)",
+            "b = Cast(a, bf16)",
+            "b/float32 = Cast(b, f32)",
+            "w/float32 = Cast(w, f32)",
+            "y/unrounded = Add(b/float32, w/float32)",
+            "y = Cast(y/unrounded, bf16)",
+        ]
+    );
 }
 
 #[test]
@@ -141,7 +182,11 @@ fn results_of_another_type_are_not_rounded() {
 
 #[test]
 fn constants_and_weights_are_cast_by_the_graph() {
-    let tensor = |name: &str| TensorProto { name: Some(name.into()), data_type: Some(BFLOAT16), ..Default::default() };
+    let tensor = |name: &str| TensorProto {
+        name: Some(name.into()),
+        data_type: Some(DType::BF16.onnx_code()),
+        ..Default::default()
+    };
     let mut constant = node("Constant", &[], &["c"]);
     constant.attribute.push(AttributeProto { name: Some("value".into()), t: Some(tensor("")), ..Default::default() });
     let random = int(node("RandomNormal", &[], &["r"]), "dtype", 16);
@@ -169,7 +214,7 @@ fn an_operator_that_does_not_tell_its_types_needs_a_declaration() {
     unknown.domain = Some("com.example".into());
     let mut model = model(vec![unknown, node("Neg", &["m"], &["y"])]);
     let text = widen(&model, &NONE).unwrap_err().to_string();
-    assert!(text.starts_with("node 0 (Mystery \"m\") reads bfloat16, and neither"), "{text}");
+    assert!(text.starts_with("node 0 (Mystery \"m\") reads half precision, and neither"), "{text}");
     model.graph.as_mut().unwrap().value_info = vec![info("m", DType::BF16), info("other", DType::BF16)];
     let wide = widen(&model, &NONE).unwrap().unwrap().graph.unwrap();
     assert_eq!(lines(&wide)[1..3], ["m = Mystery(x/float32)", "y/unrounded = Neg(m)"]);
@@ -207,7 +252,7 @@ fn bodies_keep_their_types_outside_and_compute_in_float32_inside() {
 }
 
 #[test]
-fn a_loop_carries_bfloat16() {
+fn a_loop_carries_half_precision() {
     let untyped = |name: &str| ValueInfoProto { name: Some(name.into()), ..Default::default() };
     let each = GraphProto {
         node: vec![node("Identity", &["go"], &["go_on"]), node("Add", &["state", "w"], &["next"])],
@@ -219,7 +264,7 @@ fn a_loop_carries_bfloat16() {
     let wide = widen(&model(vec![node("Neg", &["x"], &["n"]), repeat]), &NONE).unwrap().unwrap().graph.unwrap();
     assert_eq!(
         lines(&wide),
-        ["x/float32 = Cast(x, f32)", "n = Neg(x/float32)", "n/bfloat16 = Cast(n, bf16)", "y = Loop(, , n/bfloat16)"]
+        ["x/float32 = Cast(x, f32)", "n = Neg(x/float32)", "n/half = Cast(n, bf16)", "y = Loop(, , n/half)"]
     );
     let inside = wide.node[3].attribute[0].g.as_ref().unwrap();
     assert_eq!(
@@ -283,10 +328,10 @@ fn functions_are_put_in_place() {
 }
 
 #[test]
-fn a_model_without_bfloat16_is_not_touched() {
+fn a_model_without_half_precision_is_not_touched() {
     let mut model = model(vec![node("NoSuchOperator", &["i"], &["y"])]);
     let graph = model.graph.as_mut().unwrap();
-    (graph.input, graph.output) = (vec![info("i", DType::I64)], vec![info("y", DType::F16)]);
+    (graph.input, graph.output) = (vec![info("i", DType::I64)], vec![info("y", DType::F64)]);
     assert_eq!(widened(&model, &NONE), None);
 }
 

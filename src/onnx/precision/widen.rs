@@ -1,8 +1,8 @@
-//! Nodes without a bfloat16 kernel, computing in float32.
+//! Nodes without a kernel of half precision (float16, bfloat16), computing in float32.
 
 use std::collections::{HashMap, HashSet};
 
-use super::elements::{self, BFLOAT16, Element, FLOAT};
+use super::elements::{self, Element, FLOAT, is_half};
 use super::mentions;
 use crate::onnx::graph::describe;
 use crate::onnx::proto::{
@@ -12,9 +12,9 @@ use crate::onnx::proto::{
 use crate::onnx::{OnnxError, inline_functions, sort, walk};
 use crate::tensor::DType;
 
-/// Operators that move data and whose bfloat16 kernel on the CPU works, in onnxruntime 1.31.1 at opsets 18 and 23.
+/// Operators that move data and whose kernels of half precision on the CPU work, in onnxruntime 1.31.1 at opsets 18 and 23.
 /// Those of `ScatterElements` and `ScatterND` do without a reduction only. Compress, DepthToSpace, Equal, Expand, IsNaN
-/// (18), NonZero, Pad, Size, Tile, Trilu and Where have none; for Constant none is needed.
+/// (18), NonZero, Pad, Size, Tile, Trilu and Where have none of bfloat16; for Constant none is needed.
 const MOVES: &[&str] = &[
     "Concat",
     "Constant",
@@ -40,20 +40,22 @@ const MOVES: &[&str] = &[
 const SEQUENCES: &[&str] =
     &["Optional", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SplitToSequence"];
 
-/// Operators with bodies; what goes in and comes out is bfloat16 as declared.
+/// Operators with bodies; what goes in and comes out is half precision as declared.
 const CONTROL: &[&str] = &["If", "Loop", "Scan", "SequenceMap"];
 
-/// The model in which every node that has no bfloat16 kernel computes in float32; None where nothing had to change.
+/// The model in which every node that has no kernel of half precision computes in float32; None where nothing had to
+/// change. (ONNX Runtime does so for float16 by itself, and leaves out the rounding between two such nodes.)
 ///
 /// Graph inputs, graph outputs and `named_values` keep name and element type: torch rounds once, when an operator is
-/// done. What lies between two of them is float32 and is not rounded. Bodies of If, Loop and Scan likewise, but for
-/// their inputs and outputs. Weights are cast by the graph, not here. Model-local functions are put in place.
+/// done. What lies between two of them is float32 and rounded by a Cast of the model only, but for that of a number:
+/// torch takes numbers in float32. Bodies of If, Loop and Scan likewise, but for their inputs and outputs. Weights are
+/// cast by the graph, not here. Model-local functions are put in place.
 /// Errors: those of [`inline_functions`] and [`sort`], [`OnnxError::ElementType`], [`OnnxError::Arity`].
 pub fn widen<S: AsRef<str>>(model: &ModelProto, named_values: &[S]) -> Result<Option<ModelProto>, OnnxError> {
     if model.graph.is_none() {
         return Err(OnnxError::NoGraph);
     }
-    if !mentions(model, DType::BF16) {
+    if ![DType::BF16, DType::F16].iter().any(|&half| mentions(model, half)) {
         return Ok(None);
     }
     let mut wide = model.clone();
@@ -87,8 +89,10 @@ struct Value {
 struct Scope<'a> {
     outer: Option<&'a Scope<'a>>,
     values: HashMap<String, Value>,
-    /// Values that stay bfloat16.
+    /// Values that keep their element type.
     kept: HashSet<String>,
+    /// Constants of rank 0.
+    numbers: HashSet<String>,
     /// What the graph says of types; asked where the operator does not tell.
     declared: HashMap<String, Element>,
     nodes: Vec<NodeProto>,
@@ -103,12 +107,19 @@ impl Scope<'_> {
         self.value(name)?.element
     }
 
-    fn is_bfloat16(&self, name: &str) -> bool {
-        self.element(name) == Some(BFLOAT16)
+    fn is_half(&self, name: &str) -> bool {
+        self.element(name).is_some_and(is_half)
     }
 
     fn is_narrow(&self, name: &str) -> bool {
         self.value(name).is_some_and(|value| value.narrow.as_deref() == Some(name))
+    }
+
+    fn is_number(&self, name: &str) -> bool {
+        match self.values.contains_key(name) {
+            true => self.numbers.contains(name),
+            false => self.outer.is_some_and(|outer| outer.is_number(name)),
+        }
     }
 
     /// A value under its own name as the original model has it.
@@ -117,9 +128,9 @@ impl Scope<'_> {
         self.values.insert(name.to_owned(), value);
     }
 
-    /// A bfloat16 value that is float32 under its own name.
-    fn add_wide(&mut self, name: &str) {
-        let value = Value { element: Some(BFLOAT16), narrow: None, wide: Some(name.to_owned()) };
+    /// A value of half precision that is float32 under its own name.
+    fn add_wide(&mut self, name: &str, half: Element) {
+        let value = Value { element: Some(half), narrow: None, wide: Some(name.to_owned()) };
         self.values.insert(name.to_owned(), value);
     }
 }
@@ -142,12 +153,12 @@ impl Pass {
         let results = graph.output.iter().map(|output| scope.element(output.name())).collect();
         for output in &mut graph.output {
             // Only a value from outside can be wide here.
-            if scope.is_bfloat16(output.name()) {
+            if scope.is_half(output.name()) {
                 output.name = Some(self.narrow(output.name().to_owned(), &mut scope));
             }
         }
         for info in &mut graph.value_info {
-            if scope.is_bfloat16(info.name()) && !scope.is_narrow(info.name()) {
+            if scope.is_half(info.name()) && !scope.is_narrow(info.name()) {
                 declare_float(info);
             }
         }
@@ -162,17 +173,17 @@ impl Pass {
             return self.control(node, &inputs, scope);
         }
         let results = results(at, &node, &inputs, scope)?;
-        if !inputs.iter().chain(&results).any(|&element| element == Some(BFLOAT16)) {
+        if !inputs.iter().chain(&results).any(|element| element.is_some_and(is_half)) {
             push(node, &results, scope);
             return Ok(());
         }
         let reduces = elements::attribute(&node, "reduction").is_some_and(|mode| mode.s.as_deref() != Some(b"none"));
-        let all_narrow = node.input.iter().all(|name| !scope.is_bfloat16(name) || scope.is_narrow(name));
+        let all_narrow = node.input.iter().all(|name| !scope.is_half(name) || scope.is_narrow(name));
         match op {
-            "Cast" | "CastLike" if results.first() == Some(&Some(BFLOAT16)) => {
-                self.cast_to_bfloat16(at, node, scope)?
+            "Cast" | "CastLike" if let Some(&Some(half)) = results.first().filter(|to| to.is_some_and(is_half)) => {
+                self.cast_to_half(at, node, half, scope)?
             }
-            // A cast from bfloat16 reads what there is.
+            // A cast from half precision reads what there is.
             "Cast" | "CastLike" => push(node, &results, scope),
             "BitCast" => {
                 let node = self.with_inputs(node, scope, Self::narrow);
@@ -184,12 +195,12 @@ impl Pass {
         Ok(())
     }
 
-    /// In float32; results that stay bfloat16 are rounded.
+    /// In float32; results that keep their element type are rounded.
     fn compute(&mut self, node: NodeProto, results: &[Option<Element>], scope: &mut Scope<'_>) {
         let mut node = self.with_inputs(node, scope, Self::wide);
         let types = elements::TYPE_ATTRIBUTES;
         for attribute in node.attribute.iter_mut().filter(|attribute| types.contains(&attribute.name())) {
-            if attribute.i == Some(BFLOAT16.into()) {
+            if attribute.i.is_some_and(|code| is_half(code as Element)) {
                 attribute.i = Some(FLOAT.into());
             }
         }
@@ -197,43 +208,48 @@ impl Pass {
         let mut rounded = Vec::new();
         for (name, &element) in node.output.iter_mut().zip(results).filter(|(name, _)| !name.is_empty()) {
             match element {
-                Some(BFLOAT16) if rounds && scope.kept.contains(name) => {
+                Some(half) if is_half(half) && rounds && scope.kept.contains(name) => {
                     let unrounded = self.fresh(&format!("{name}/unrounded"));
-                    rounded.push((std::mem::replace(name, unrounded.clone()), unrounded));
+                    rounded.push((std::mem::replace(name, unrounded.clone()), unrounded, half));
                 }
-                Some(BFLOAT16) => scope.add_wide(name),
+                Some(half) if is_half(half) => scope.add_wide(name, half),
                 _ => scope.add(name, element),
             }
         }
         self.changed = true;
         scope.nodes.push(node);
-        for (name, unrounded) in rounded {
-            let cast = self.cast(&unrounded, &name, BFLOAT16);
+        for (name, unrounded, half) in rounded {
+            let cast = self.cast(&unrounded, &name, half);
             scope.nodes.push(cast);
-            scope.add(&name, Some(BFLOAT16));
+            scope.add(&name, Some(half));
         }
     }
 
-    /// A cast to bfloat16 rounds where the result stays bfloat16, and is one to float32 elsewhere.
+    /// A cast to half precision rounds, but that of a number: what computes with it takes it in float32.
     /// Errors: [`OnnxError::Arity`].
-    fn cast_to_bfloat16(&mut self, at: usize, node: NodeProto, scope: &mut Scope<'_>) -> Result<(), OnnxError> {
-        let (Some(from), [to]) = (node.input.first().cloned(), node.output.as_slice()) else {
+    fn cast_to_half(
+        &mut self,
+        at: usize,
+        node: NodeProto,
+        half: Element,
+        scope: &mut Scope<'_>,
+    ) -> Result<(), OnnxError> {
+        let (Some(from), [to]) = (node.input.first(), node.output.as_slice()) else {
             let (n_inputs, n_outputs) = (node.input.len(), node.output.len());
             return Err(OnnxError::Arity { node: describe(at, &node), n_inputs, n_outputs });
         };
-        let to = to.clone();
-        let kept = scope.kept.contains(&to);
-        if kept && node.op_type() == "Cast" {
-            push(node, &[Some(BFLOAT16)], scope);
+        let is_number = scope.is_number(from) && !scope.kept.contains(to);
+        if !is_number && node.op_type() == "Cast" {
+            push(node, &[Some(half)], scope);
             return Ok(());
         }
-        let element = if kept { BFLOAT16 } else { FLOAT };
         self.changed = true;
-        scope.nodes.push(NodeProto { name: node.name.clone(), ..self.cast(&from, &to, element) });
-        if kept {
-            scope.add(&to, Some(BFLOAT16))
+        let cast = self.cast(from, to, if is_number { FLOAT } else { half });
+        scope.nodes.push(NodeProto { name: node.name.clone(), ..cast });
+        if is_number {
+            scope.add_wide(to, half)
         } else {
-            scope.add_wide(&to)
+            scope.add(to, Some(half))
         }
         Ok(())
     }
@@ -266,27 +282,29 @@ impl Pass {
         form: fn(&mut Self, String, &mut Scope<'_>) -> String,
     ) -> NodeProto {
         for name in &mut node.input {
-            if scope.is_bfloat16(name) {
+            if scope.is_half(name) {
                 *name = form(self, std::mem::take(name), scope);
             }
         }
         node
     }
 
-    /// The bfloat16 value's name as bfloat16.
+    /// The value's name as half precision.
     fn narrow(&mut self, name: String, scope: &mut Scope<'_>) -> String {
         let value = scope.value(&name).cloned().unwrap_or_default();
         if let Some(narrow) = value.narrow {
             return narrow;
         }
-        let narrow = self.fresh(&format!("{name}/bfloat16"));
-        scope.nodes.push(self.cast(&name, &narrow, BFLOAT16));
+        let narrow = self.fresh(&format!("{name}/half"));
+        if let Some(half) = value.element {
+            scope.nodes.push(self.cast(&name, &narrow, half));
+        }
         self.changed = true;
         scope.values.insert(name, Value { narrow: Some(narrow.clone()), ..value });
         narrow
     }
 
-    /// The bfloat16 value's name as float32.
+    /// The value's name as float32.
     fn wide(&mut self, name: String, scope: &mut Scope<'_>) -> String {
         let value = scope.value(&name).cloned().unwrap_or_default();
         if let Some(wide) = value.wide {
@@ -332,11 +350,15 @@ fn open<'a>(graph: &GraphProto, outer: Option<&'a Scope<'a>>, given: &[Option<El
         outer,
         values: HashMap::new(),
         kept: graph.output.iter().map(|output| output.name().to_owned()).collect(),
+        numbers: HashSet::new(),
         declared: graph.value_info.iter().chain(&graph.output).filter_map(declared).collect(),
         nodes: Vec::with_capacity(graph.node.len()),
     };
     for tensor in &graph.initializer {
         scope.add(tensor.name(), tensor.data_type);
+        if tensor.dims.is_empty() {
+            scope.numbers.insert(tensor.name().to_owned());
+        }
     }
     for tensor in graph.sparse_initializer.iter().filter_map(|sparse| sparse.values.as_ref()) {
         scope.add(tensor.name(), tensor.data_type);
@@ -350,8 +372,12 @@ fn open<'a>(graph: &GraphProto, outer: Option<&'a Scope<'a>>, given: &[Option<El
 
 /// The node as it is, with results as they were.
 fn push(node: NodeProto, results: &[Option<Element>], scope: &mut Scope<'_>) {
+    let is_number = is_onnx(&node) && elements::is_number(&node);
     for (at, name) in node.output.iter().enumerate().filter(|(_, name)| !name.is_empty()) {
         scope.add(name, results.get(at).copied().flatten());
+        if is_number {
+            scope.numbers.insert(name.clone());
+        }
     }
     scope.nodes.push(node);
 }
@@ -370,7 +396,7 @@ fn results(
     };
     let results: Vec<_> = node.output.iter().enumerate().map(of_result).collect();
     let unknown = results.iter().zip(&node.output).any(|(element, name)| element.is_none() && !name.is_empty());
-    if unknown && inputs.contains(&Some(BFLOAT16)) {
+    if unknown && inputs.iter().any(|element| element.is_some_and(is_half)) {
         return Err(OnnxError::ElementType { node: describe(at, node) });
     }
     Ok(results)

@@ -7,6 +7,7 @@
 
 mod call;
 mod libraries;
+mod operators;
 mod options;
 mod raw;
 mod runtime;

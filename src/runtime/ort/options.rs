@@ -8,16 +8,17 @@ use ort::logging::LogLevel;
 use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
 
 use super::libraries::Libraries;
+use super::operators::Operators;
 use super::raw;
 use crate::protocol::message::{CPU_PROVIDER as CPU, Optimization, Provider, SessionSpec};
 use crate::runtime::{Model, RuntimeError};
 
 /// Graph optimizers that stay off whatever is asked, since ONNX Runtime 1.31.1 on the CPU gives wrong values with them:
-/// MatmulTransposeFusion takes `Transpose → MatMul(·, 1-D)` for a FusedMatMul; MatMulScaleFusion makes a float64 factor
-/// an attribute, which is float32.
+/// MatmulTransposeFusion takes `Transpose → MatMul(·, 1-D)` for a FusedMatMul; NoopElimination leaves out `x + 0`, which
+/// is 0.0 where x is -0.0; MatMulScaleFusion makes a float64 factor an attribute, which is float32.
 pub fn wrong_optimizers(has_float64: bool) -> &'static [&'static str] {
-    let all = &["MatmulTransposeFusion", "MatMulScaleFusion"];
-    if has_float64 { all } else { &all[..1] }
+    let all = &["MatmulTransposeFusion", "NoopElimination", "MatMulScaleFusion"];
+    if has_float64 { all } else { &all[..2] }
 }
 
 const DISABLED_OPTIMIZERS: &str = "optimization.disable_specified_optimizers";
@@ -35,6 +36,7 @@ pub(super) struct Loaded {
     pub(super) providers: Vec<String>,
     allow_spinning: bool,
     libraries: Libraries,
+    pub(super) operators: Operators,
 }
 
 /// How the runtime's threads work.
@@ -66,8 +68,9 @@ impl Loaded {
         environment.set_log_level(LogLevel::Warning);
         let version = raw::version(library).map_err(|error| missing(error.to_string()))?;
         let providers = raw::available_providers();
+        let operators = Operators::new().map_err(|error| missing(error.to_string()))?;
         let libraries = Libraries::default();
-        Ok(Self { environment, version, providers, allow_spinning: pool.allow_spinning, libraries })
+        Ok(Self { environment, version, providers, allow_spinning: pool.allow_spinning, libraries, operators })
     }
 }
 

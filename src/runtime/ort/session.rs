@@ -4,8 +4,11 @@ use std::ffi::CString;
 use std::io::{Read as _, Seek as _};
 use std::os::fd::AsRawFd as _;
 
+use bytes::Bytes;
 use ort::environment::Environment;
+use ort::session::builder::SessionBuilder;
 
+use super::operators::{Operators, in_place};
 use super::options::{Loaded, options};
 use super::raw::{self, Declared, MemoryInfo};
 use crate::protocol::message::{SessionSpec, ValueSpec};
@@ -14,9 +17,10 @@ use crate::tensor::DType;
 
 /// A session, and what is known of its model's values.
 pub(super) struct OrtSession {
-    /// Goes before its environment.
+    /// Goes before its environment and the operators.
     pub(super) session: raw::Session,
     _environment: Environment,
+    _operators: Operators,
     pub(super) inputs: Vec<ValueSpec>,
     pub(super) outputs: Vec<ValueSpec>,
     pub(super) input_names: Vec<CString>,
@@ -35,22 +39,31 @@ pub(super) fn optimized(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> R
     // The runtime writes to a path only; this one is memory, and gone with the descriptor.
     let file = rustix::fs::memfd_create("rust-ort-optimized", rustix::fs::MemfdFlags::CLOEXEC)
         .map_err(|error| bad_model(format!("no memory for the optimized model: {error}")))?;
-    let mut builder = options(loaded, model, spec)?
+    let (builder, bytes) = prepared(loaded, model, spec)?;
+    let mut builder = builder
         .with_optimized_model_path(format!("/proc/self/fd/{}", file.as_raw_fd()))
         .map_err(|error| bad_model(error.to_string()))?;
-    raw::Session::of_model(&loaded.environment, &mut builder, &model.bytes)
-        .map_err(|error| bad_model(error.to_string()))?;
+    raw::Session::of_model(&loaded.environment, &mut builder, &bytes).map_err(|error| bad_model(error.to_string()))?;
     let mut bytes = Vec::new();
     let mut file = std::fs::File::from(file);
     file.rewind().and_then(|()| file.read_to_end(&mut bytes)).map_err(|error| bad_model(error.to_string()))?;
     Ok(bytes)
 }
 
+/// What a session is made with: all that it is asked to be, and on the CPU our operators in the place of wrong ones.
+fn prepared(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Result<(SessionBuilder, Bytes), RuntimeError> {
+    let builder = options(loaded, model, spec)?;
+    let ours = if spec.cpu_only() { in_place(model)? } else { None };
+    let Some(bytes) = ours else { return Ok((builder, model.bytes.clone())) };
+    let builder = loaded.operators.register(builder);
+    Ok((builder.map_err(|error| RuntimeError::BadModel { reason: error.to_string() })?, bytes))
+}
+
 impl OrtSession {
     pub(super) fn build(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Result<Self, RuntimeError> {
-        let mut builder = options(loaded, model, spec)?;
+        let (mut builder, bytes) = prepared(loaded, model, spec)?;
         let bad_model = |error: ort::Error| RuntimeError::BadModel { reason: error.to_string() };
-        let session = raw::Session::of_model(&loaded.environment, &mut builder, &model.bytes).map_err(bad_model)?;
+        let session = raw::Session::of_model(&loaded.environment, &mut builder, &bytes).map_err(bad_model)?;
         let inputs = values("input", session.inputs().map_err(bad_model)?)?;
         let outputs = values("output", session.outputs().map_err(bad_model)?)?;
         let passed_through = (outputs.iter().enumerate())
@@ -61,6 +74,7 @@ impl OrtSession {
             output_names: names(&outputs)?,
             session,
             _environment: loaded.environment.clone(),
+            _operators: loaded.operators.clone(),
             inputs,
             outputs,
             passed_through,

@@ -7,12 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rust_ort.export.rules.promotion import Number, is_half
-from rust_ort.export.rules.registry import decomposed, op, torchs_own, translated
+from rust_ort.export.rules.promotion import Number, computed, is_half, widened
+from rust_ort.export.rules.registry import decomposed, op, translated
 
 aten = torch.ops.aten
-
-torchs_own("aten.hardtanh_backward.default", why="gives hardtanh and relu6 a gradient on their bounds", silent=True)
 
 ATTRIBUTE = "its number is an attribute, and those are float32"
 
@@ -30,20 +28,32 @@ def leaky_relu(self: Tensor, negative_slope: Number = 0.01) -> Any:
     return torch.where(self > 0, self, self * negative_slope) if self.dtype is torch.float64 else NotImplemented
 
 
-@decomposed("aten.elu.default", why=ATTRIBUTE)
+@decomposed(
+    "aten.hardtanh_backward.default",
+    why="gives hardtanh and relu6 a gradient on their bounds, and NaN one",
+    silent=True,
+)
+def hardtanh_backward(grad_output: Tensor, self: Tensor, min_val: Number, max_val: Number) -> Any:
+    """Of what is between the bounds."""
+    compared = widened(self)
+    return torch.where((compared > min_val) & (compared < max_val), grad_output, 0)
+
+
+CANCELS = "exp(x) - 1 is wrong for small x"
+
+
+@decomposed("aten.elu.default", why=CANCELS, upstream="onnxruntime", silent=True)
 def elu(self: Tensor, alpha: Number = 1, scale: Number = 1, input_scale: Number = 1) -> Any:
-    """In float64."""
-    if self.dtype is not torch.float64:
-        return NotImplemented
-    return torch.where(self > 0, self * scale, torch.expm1(self * input_scale) * (alpha * scale))
+    """By expm1."""
+    x, dtype = computed(self)
+    return torch.where(x > 0, x * scale, torch.expm1(x * input_scale) * (alpha * scale)).to(dtype)
 
 
-@decomposed("aten.celu.default", why="torchlib computes it in float32")
+@decomposed("aten.celu.default", why=CANCELS, silent=True)
 def celu(self: Tensor, alpha: Number = 1.0) -> Any:
-    """In float64."""
-    if self.dtype is not torch.float64:
-        return NotImplemented
-    return torch.where(self > 0, self, torch.expm1(self / alpha) * alpha)
+    """By expm1."""
+    x, dtype = computed(self)
+    return torch.where(x > 0, x, torch.expm1(x / alpha) * alpha).to(dtype)
 
 
 @decomposed("aten.hardsigmoid.default", why=ATTRIBUTE)
@@ -60,9 +70,7 @@ def hardswish(self: Tensor) -> Any:
 
 @decomposed("aten.hardtanh.default", why=ATTRIBUTE)
 def hardtanh(self: Tensor, min_val: Number = -1, max_val: Number = 1) -> Any:
-    """In float64, and of integers."""
-    if self.dtype.is_floating_point and self.dtype is not torch.float64:
-        return NotImplemented
+    """As clamp has it."""
     return torch.clamp(self, min_val, max_val).to(self.dtype)
 
 
@@ -89,3 +97,18 @@ def sigmoid(self: Any) -> Any:
     one = op.Constant(value=ir.tensor(1, dtype=ir.DataType.DOUBLE if self.dtype.bitwidth == 64 else ir.DataType.FLOAT))
     made = op.Div(one, op.Add(one, op.Exp(op.Neg(wide))))
     return op.Cast(made, to=self.dtype) if self.dtype.bitwidth == 16 else made
+
+
+@decomposed(
+    "aten.silu.default", why="torchlib writes Sigmoid, which is wrong far below 0", upstream="onnxruntime", silent=True
+)
+def silu(self: Tensor) -> Any:
+    """In one rounding."""
+    x, dtype = computed(self)
+    return (x / (1 + torch.exp(-x))).to(dtype)
+
+
+@decomposed("aten.mish.default", why="torchlib computes Softplus, which has no float64 kernel, in float32")
+def mish(self: Tensor) -> Any:
+    """In float64."""
+    return self * torch.tanh(torch.nn.functional.softplus(self)) if self.dtype is torch.float64 else NotImplemented

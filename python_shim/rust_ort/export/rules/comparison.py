@@ -61,22 +61,24 @@ def _chosen(self: Tensor, other: Tensor, better: Callable[[Tensor, Tensor], Tens
     return torch.where(better(first, second), first, second)
 
 
-CLIP = "Clip without a bound turns infinity into the largest number, and a NaN bound is ignored; " + INT64
+CLIP = "Clip without a bound turns infinity into the largest number, a NaN bound is ignored, and -0.0 is 0.0; " + INT64
 
 
 @decomposed("aten.clamp.default", why=CLIP, upstream="onnxruntime", silent=True)
 def clamp(self: Tensor, min: Number | None = None, max: Number | None = None) -> Any:
-    """By Max and Min, but between two numbers, which ONNX's Clip has right."""
+    """By Max and Min, but between two numbers, which ONNX's Clip has right; by comparison with 0, where -0.0 stays."""
     bounds = [bound for bound in (min, max) if bound is not None]
     dtype = functools.reduce(torch.promote_types, (torch.result_type(self, bound) for bound in bounds), self.dtype)
     between = len(bounds) == 2 and not any(math.isnan(bound) for bound in bounds)
-    if dtype is self.dtype and between and dtype not in (torch.int64, torch.int16):
+    if dtype is self.dtype and between and 0 not in bounds and dtype not in (torch.int64, torch.int16):
         return NotImplemented
     result = self.to(dtype)
     if min is not None:
-        result = torch.maximum(result, as_dtype(min, dtype, self))
+        bound = as_dtype(min, dtype, self)
+        result = torch.where(result < 0, bound, result) if min == 0 else torch.maximum(result, bound)
     if max is not None:
-        result = torch.minimum(result, as_dtype(max, dtype, self))
+        bound = as_dtype(max, dtype, self)
+        result = torch.where(result > 0, bound, result) if max == 0 else torch.minimum(result, bound)
     return result
 
 

@@ -7,18 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rust_ort.export.rules.nodes import floating_result
 from rust_ort.export.rules.promotion import Number, is_floating, is_half, pair, widened
-from rust_ort.export.rules.registry import decomposed, in_eager, op, translated
+from rust_ort.export.rules.registry import decomposed, op, translated
 
 aten = torch.ops.aten
-
-in_eager(
-    "aten.div",
-    why="ONNX Runtime leaves out the quotient's rounding to half precision before it is truncated",
-    upstream="onnxruntime",
-    when=floating_result,
-)
 
 DIVIDES_THEN_ROUNDS = "torchlib divides, then rounds: wrong next to an integer and for infinities"
 
@@ -47,7 +39,8 @@ def _floor_quotient(self: Tensor, other: Tensor | Number) -> Tensor:
     quotient = torch.where((rest != 0) & ((divisor < 0) != (rest < 0)), quotient - 1, quotient)
     rounded = torch.floor(quotient)
     rounded = torch.where(quotient - rounded > 0.5, rounded + 1, rounded)
-    return torch.where(divisor == 0, dividend / divisor, rounded).to(dtype)
+    exact = dividend / divisor
+    return torch.where(divisor == 0, exact, torch.where(rounded == 0, exact * 0, rounded)).to(dtype)
 
 
 @decomposed(
@@ -62,7 +55,7 @@ def div(self: Tensor, other: Tensor | Number, *, rounding_mode: str | None) -> A
     if rounding_mode == "floor":
         return torch.floor_divide(self, other)
     if is_floating(self, other):
-        return NotImplemented if is_half(self, other) else torch.trunc(torch.true_divide(self, other))
+        return torch.trunc(torch.true_divide(self, other))
     if isinstance(other, Tensor) and self.dtype is other.dtype:
         return NotImplemented
     first, second, _ = pair(self, other, wide=False)

@@ -28,10 +28,10 @@ def _is_left_node(node: fx.Node) -> bool:
     return _is_left(argument(node, "mode"), argument(node, "sparse"), *tensors)
 
 
-in_eager("aten._embedding_bag", why=NO_FORM, when=_is_left_node)
+in_eager("aten._embedding_bag", "aten._embedding_bag_forward_only", why=NO_FORM, when=_is_left_node)
 
 
-@decomposed("aten._embedding_bag.default", why=NO_FORM)
+@decomposed("aten._embedding_bag.default", "aten._embedding_bag_forward_only.default", why=NO_FORM)
 def embedding_bag(
     weight: Tensor,
     indices: Tensor,

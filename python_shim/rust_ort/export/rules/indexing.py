@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rust_ort.export.rules.registry import decomposed, whole
+from rust_ort.export.rules.registry import decomposed, ints, op, translated, whole
 from rust_ort.export.rules.sizes import steps
 from rust_ort.torch_private import torchs_decompositions
 
@@ -72,6 +72,73 @@ def masked_scatter_backward(grad: Tensor, mask: Tensor, sizes: Sequence[int]) ->
     places = torch.where(chosen, torch.cumsum(chosen, 0) - 1, length)
     zeros = aten.full([length + 1], 0, dtype=grad.dtype, device=grad.device)
     return aten.scatter.src(zeros, 0, places, grad.reshape(-1))[:length].reshape(sizes)
+
+
+BELOW = -(2**62)
+"""Added to a negative index, no range has it; what refuses it names it, and who reads that takes this away again."""
+NEVER_NEGATIVE = frozenset({"ArgMax", "ArgMin", "Range"})
+NEGATIVE = "ONNX counts negative indices from the end, torch refuses them"
+
+
+def in_range(index: Any) -> Any:
+    """The index as int64, of which ONNX Runtime refuses what torch refuses: for the functions of `translated`."""
+    from onnxscript import ir
+
+    long = index if index.dtype == ir.DataType.INT64 else op.Cast(index, to=ir.DataType.INT64)
+    made = index.producer()
+    if made is not None and made.op_type in NEVER_NEGATIVE:
+        return long
+    zero, below = (op.Constant(value=ir.tensor(value, dtype=ir.DataType.INT64)) for value in (0, BELOW))
+    return op.Where(op.Less(long, zero), op.Add(long, below), long)
+
+
+def refusing(index: Tensor) -> Tensor:
+    """As `in_range`, for decompositions into what counts from the end."""
+    long = index.to(torch.int64)
+    return torch.where(long < 0, long + BELOW, long)
+
+
+def _rows(operator: Any) -> Callable[..., Any]:
+    def function(self: Tensor, dim: int, index: Tensor, source: Tensor, **alpha: Any) -> Any:
+        own: Any = torchs_decompositions()[operator]
+        return own(self, dim, refusing(index), source, **alpha)
+
+    return function
+
+
+for _name in ("index_add", "index_copy"):
+    decomposed(f"aten.{_name}.default", why=NEGATIVE, silent=True)(_rows(getattr(aten, _name).default))
+
+
+@translated("aten.gather.default", why=NEGATIVE, silent=True)
+def gather(self: Any, dim: int, index: Any, sparse_grad: bool = False) -> Any:
+    """Of a tensor of rank 0, itself."""
+    if len(self.shape) == 0 or len(index.shape) == 0:
+        return op.Reshape(op.Gather(_flat(self), in_range(_flat(index)), axis=0), op.Shape(index))
+    return op.GatherElements(self, in_range(index), axis=dim)
+
+
+@translated("aten.index_select.default", why=NEGATIVE, silent=True)
+def index_select(self: Any, dim: int, index: Any) -> Any:
+    """An index of rank 0 is one of a single element."""
+    rows = in_range(index) if len(index.shape) == 1 else in_range(_flat(index))
+    if len(self.shape) == 0:
+        return op.Reshape(op.Gather(_flat(self), rows, axis=0), ints([]))
+    return op.Gather(self, rows, axis=dim)
+
+
+@translated("aten.embedding.default", why=NEGATIVE, silent=True)
+def embedding(
+    weight: Any, indices: Any, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False
+) -> Any:
+    """Rows of the matrix."""
+    return op.Gather(weight, in_range(indices), axis=0)
+
+
+def _flat(value: Any) -> Any:
+    flat = op.Reshape(value, ints([-1]))
+    flat.dtype = value.dtype
+    return flat
 
 
 def _index(operator: Any) -> Callable[..., Any]:

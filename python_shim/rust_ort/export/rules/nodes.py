@@ -48,8 +48,3 @@ def integral_result(node: fx.Node) -> bool:
     """Whether the result is a tensor of integers or bools."""
     value = node.meta.get("val")
     return isinstance(value, torch.Tensor) and not value.dtype.is_floating_point
-
-
-def floating_result(node: fx.Node) -> bool:
-    """Whether the result is a floating-point tensor that is rounded: of `div` with a mode."""
-    return argument(node, "rounding_mode") is not None and not integral_result(node)

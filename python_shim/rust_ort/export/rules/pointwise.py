@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from rust_ort.export.rules.activation import ATTRIBUTE
 from rust_ort.export.rules.nodes import floating, integral_result
-from rust_ort.export.rules.promotion import Number, computed, kernel_dtype, rounded
+from rust_ort.export.rules.promotion import Number, computed, kernel_dtype, rounded, widened
 from rust_ort.export.rules.registry import decomposed, in_eager, torchs_own, whole
 from rust_ort.torch_private import torchs_decompositions
 
@@ -26,7 +27,6 @@ torchs_own(
     silent=True,
 )
 torchs_own("aten.xlogy.Tensor", why="0 where y is NaN", silent=True)
-torchs_own("aten.lerp.Tensor", why="infinity where the difference of opposite infinities is NaN", silent=True)
 
 whole("aten.copysign.Tensor", why="decomposed to prims.signbit, whose fake dtype is wrong")
 
@@ -106,6 +106,38 @@ def expm1(self: Tensor) -> Any:
     return torch.where(u == 1, x, plain).to(dtype)
 
 
+@decomposed("aten.trunc.default", why="0.0 for what is -0.0", silent=True)
+def trunc(self: Tensor) -> Any:
+    """Towards zero."""
+    if not self.dtype.is_floating_point:
+        return NotImplemented
+    return torch.where(self < 0, torch.ceil(self), torch.floor(self))
+
+
+@decomposed("aten.frac.default", why="-0.0 for what is 0.0", silent=True)
+def frac(self: Tensor) -> Any:
+    """What trunc leaves."""
+    return self - torch.trunc(self)
+
+
+ERFC = (-1.26551223, 1.00002368, 0.37409196, 0.09678418, -0.18628806, 0.27886807, -1.13520398, 1.48851587, -0.82215223,
+        0.17087277)  # fmt: skip
+CANCELS = "torchlib writes 1 - erf(x), which is 0 from 4 on"
+
+
+@decomposed("aten.erfc.default", why=CANCELS, silent=True)
+def erfc(self: Tensor) -> Any:
+    """To 1.2e-7 of itself, by the Chebyshev fit of Press et al., Numerical Recipes in C, 6.2; of float64 ONNX Runtime
+    has no Erf, and it stays in eager."""
+    if self.dtype is torch.float64:
+        return NotImplemented
+    x, result = self.to(torch.float64), computed(self)[1]
+    t = 1 / (1 + x.abs() / 2)
+    fit = functools.reduce(lambda sum, factor: sum * t + factor, reversed(ERFC), torch.zeros_like(t))
+    tail = t * torch.exp(fit - x * x)
+    return torch.where(x < 0, 2 - tail, tail).to(result)
+
+
 @decomposed("aten.logit.default", why="a number for NaN when eps is given", silent=True)
 def logit(self: Tensor, eps: float | None = None) -> Any:
     """Between eps and 1 - eps as the dtype has them."""
@@ -114,6 +146,16 @@ def logit(self: Tensor, eps: float | None = None) -> Any:
         least = rounded(eps, dtype)
         x = torch.clamp(x, least, rounded(1 - least, dtype))
     return torch.log(x / (1 - x)).to(dtype)
+
+
+@decomposed("aten.logit_backward.default", why="minus infinity at -0.0", upstream="torch", silent=True)
+def logit_backward(grad_output: Tensor, self: Tensor, eps: float | None = None) -> Any:
+    """Infinite at both ends, NaN beyond; 0 where eps cut."""
+    x, dtype = computed(self)
+    grad = grad_output.to(x.dtype)
+    least, beyond = (0.0, math.nan) if eps is None else (eps, 0.0)
+    inside = torch.where((x == 0) | (x == 1), grad * math.inf, grad / (x * (1 - x)))
+    return torch.where((x < least) | (x > 1 - least), beyond, inside).to(dtype)
 
 
 @decomposed("aten.sinc.default", why="torchlib writes π as float32")
@@ -129,6 +171,23 @@ def sinc(self: Tensor) -> Any:
 def addcmul(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 1) -> Any:
     """In float64."""
     return self + tensor1 * tensor2 * value if self.dtype is torch.float64 and value != 1 else NotImplemented
+
+
+def _lerp(operator: Any) -> Callable[..., Any]:
+    def function(self: Tensor, end: Tensor, weight: Tensor | Number) -> Any:
+        """torch's own, half precision in float32."""
+        own = torchs_decompositions()[operator]
+        weight = widened(weight) if isinstance(weight, Tensor) else weight
+        return own(widened(self), widened(end), weight).to(self.dtype)
+
+    return function
+
+
+for _overload, _why in (
+    ("Tensor", "infinity where the difference of opposite infinities is NaN"),
+    ("Scalar", "half precision is rounded on the way, torch computes in float32"),
+):
+    decomposed(f"aten.lerp.{_overload}", why=_why, silent=True)(_lerp(getattr(aten.lerp, _overload)))
 
 
 @decomposed(
@@ -162,17 +221,3 @@ def rsub(self: Tensor, other: Number, alpha: Number = 1) -> Tensor:
         return own
     negated = self.to(torch.result_type(self, other))
     return torch.add(-negated if alpha == 1 else negated * -alpha, other)
-
-
-def by_number(operator: Any, self: Tensor, other: Tensor | Number) -> Any:
-    """A product or quotient by the number as it is. (torch's add and sub do round it.)"""
-    if self.dtype is not torch.float16 or isinstance(other, bool) or not isinstance(other, int | float):
-        return NotImplemented
-    if rounded(other, torch.float16) == other:
-        return NotImplemented
-    return operator(self.to(torch.float32), other).to(torch.float16)
-
-
-ROUNDED = "a number beside float16 is rounded to it first; torch computes in float32"
-decomposed("aten.div.Tensor", why=ROUNDED, silent=True)(functools.partial(by_number, aten.div.Tensor))
-decomposed("aten.mul.Tensor", why=ROUNDED, silent=True)(functools.partial(by_number, aten.mul.Tensor))

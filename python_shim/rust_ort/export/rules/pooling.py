@@ -203,13 +203,9 @@ def _max_pool(
 
     kernel, pads = each(kernel_size, spatial), each(padding, spatial)
     strides, dilations = each(stride, spatial) or kernel, each(dilation, spatial)
-    how = {
-        "kernel_shape": kernel,
-        "strides": strides,
-        "pads": pads * 2,
-        "dilations": dilations,
-        "ceil_mode": int(ceil_mode),
-    }
+    how = {"kernel_shape": kernel, "strides": strides, "pads": pads * 2, "dilations": dilations}
+    if ceil_mode:
+        how |= _rounded_up([*zip(self.shape[-spatial:], kernel, pads, strides, dilations, strict=True)])
     batched = len(self.shape) == spatial + 2
     front = op.Constant(value=ir.tensor([0], dtype=ir.DataType.INT64))
     input = self if batched else op.Unsqueeze(self, front)
@@ -226,22 +222,21 @@ def _max_pool(
         found = op.Greater(last_nan, nowhere)
         maxima = op.Where(found, op.Constant(value=ir.tensor(math.nan, dtype=self.dtype)), maxima)
         indices = op.Where(found, op.Cast(last_nan, to=ir.DataType.INT64), indices)
-    if ceil_mode:
-        made = zip(self.shape[-spatial:], kernel, pads, strides, dilations, strict=True)
-        shape = [_n_windows(*each, ceil_mode=True) for each in made]
-        maxima, indices = _first(maxima, shape), _first(indices, shape)
     return (maxima, indices) if batched else (op.Squeeze(maxima, front), op.Squeeze(indices, front))
 
 
-def _first(tensor: Any, shape: Sequence[int]) -> Any:
-    """Without what ONNX Runtime makes of windows that begin behind the image."""
-    from onnxscript import ir
-
-    starts, ends, axes = (
-        op.Constant(value=ir.tensor(numbers, dtype=ir.DataType.INT64))
-        for numbers in ([0] * len(shape), list(shape), list(range(2, 2 + len(shape))))
-    )
-    return op.Slice(tensor, starts, ends, axes)
+def _rounded_up(dimensions: Sequence[tuple[int, ...]]) -> dict[str, Any]:
+    """MaxPool's attributes for the windows of torch's ceil_mode. Of one that begins behind the image, ONNX Runtime's
+    kernel makes an output where its shape inference does not: the padding that the last window needs does without
+    ceil_mode, but has to be less than a window; beside it, nothing may be left behind the last window."""
+    pads = [padding for _, _, padding, _, _ in dimensions]
+    needed = []
+    for size, kernel, padding, stride, dilation in dimensions:
+        count = _n_windows(size, kernel, padding, stride, dilation, ceil_mode=True)
+        needed.append((count - 1) * stride + dilation * (kernel - 1) + 1 - size - padding)
+    if min(needed) >= 0 and any(end >= kernel for end, (_, kernel, *_) in zip(needed, dimensions, strict=True)):
+        return {"ceil_mode": 1, "pads": [*pads, *map(min, pads, needed)]}
+    return {"pads": [*pads, *map(max, pads, needed)]}
 
 
 def _maxima(input: Any, how: dict[str, Any]) -> Any:

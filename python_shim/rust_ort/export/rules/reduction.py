@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -159,6 +159,19 @@ def max_all(self: Tensor) -> Tensor:
 def min_all(self: Tensor) -> Tensor:
     """amin of all."""
     return self.amin()
+
+
+def _no_dimensions(operator: Any) -> Callable[..., Any]:
+    def function(self: Tensor, dim: Sequence[int] | None = None, keepdim: bool = False) -> Any:
+        return NotImplemented if dim is None or dim else operator(self.unsqueeze(0), 0)
+
+    return function
+
+
+for _name in ("all", "any"):
+    decomposed(f"aten.{_name}.dims", why="of no dimensions nothing is reduced; the fake tensor is", upstream="torch")(
+        _no_dimensions(getattr(aten, _name).dim)
+    )
 
 
 TOPK = "TopK sorts NaN by chance, torch's is the largest number"

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
-from rust_ort.export.rules.indexing import long_indices
+from rust_ort.export.rules.indexing import NEGATIVE, in_range, long_indices
 from rust_ort.export.rules.nodes import argument, dtype, floating, of_rank_0
 from rust_ort.export.rules.promotion import is_half, widened
-from rust_ort.export.rules.registry import decomposed, in_eager
+from rust_ort.export.rules.registry import decomposed, in_eager, op, translated
 from rust_ort.export.rules.sizes import steps
 
 aten = torch.ops.aten
@@ -69,6 +68,35 @@ def scatter_reduce(
     return aten.scatter_reduce.two(total, dim, index, source, reduce, include_self=include_self).to(self.dtype)
 
 
+@translated("aten.scatter.src", why=NEGATIVE, silent=True)
+def onnx_scatter(self: Any, dim: int, index: Any, src: Any) -> Any:
+    """ScatterElements."""
+    return op.ScatterElements(self, in_range(index), src, axis=dim)
+
+
+@translated("aten.scatter.value", why=NEGATIVE, silent=True)
+def onnx_scatter_value(self: Any, dim: int, index: Any, value: float) -> Any:
+    """ScatterElements of the number as the tensor's dtype has it."""
+    from onnxscript import ir
+
+    source = op.ConstantOfShape(op.Shape(index), value=ir.tensor([value], dtype=self.dtype))
+    return op.ScatterElements(self, in_range(index), source, axis=dim)
+
+
+@translated("aten.scatter_reduce.two", why=NEGATIVE, silent=True)
+def onnx_scatter_reduce(self: Any, dim: int, index: Any, src: Any, reduce: str, include_self: bool = True) -> Any:
+    """torchlib's."""
+    from onnxscript.function_libs.torch_lib.ops import core
+
+    return core.aten_scatter_reduce(self, dim, in_range(index), src, reduce, include_self)
+
+
+@translated("aten.scatter_add.default", why=NEGATIVE, silent=True)
+def onnx_scatter_add(self: Any, dim: int, index: Any, src: Any) -> Any:
+    """ScatterElements that adds."""
+    return op.ScatterElements(self, in_range(index), src, axis=dim, reduction="add")
+
+
 REDUCTIONS = {"add": "sum", "multiply": "prod"}
 
 
@@ -116,6 +144,10 @@ def _added(self: Tensor, indices: Sequence[Tensor | None], values: Tensor, *, ch
     return total.reshape(self.shape).to(self.dtype)
 
 
+FAR = 2**58
+"""Beyond every tensor: what refuses it cannot know which index it was."""
+
+
 def _places(shape: Sequence[int], indices: Sequence[Tensor | None], *, checked: bool) -> Tensor:
     """Of the elements that indices name, in the flat tensor; checked: beyond it where an index is out of bounds."""
     every = [*indices, *[None] * (len(shape) - len(indices))]
@@ -135,7 +167,7 @@ def _places(shape: Sequence[int], indices: Sequence[Tensor | None], *, checked: 
             line = index.to(torch.int64)
             line = torch.where(line < 0, line + size, line)
             if checked:
-                line = torch.where((line < 0) | (line >= size), math.prod(shape), line)
+                line = torch.where((line < 0) | (line >= size), FAR // step, line)
             view = [1] * (n_before + rank - index.dim()) + list(index.shape) + [1] * (len(whole) - n_before)
         parts.append(line.reshape(view) * step)
     total: Tensor = functools.reduce(torch.add, parts)

@@ -1,4 +1,4 @@
-"""as_strided and as_strided_scatter: what names elements by their place in memory, which ONNX does not know."""
+"""What names elements by their place in memory, which ONNX does not know, and what torch has no right strides for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, fx
 
 from rust_ort.export.aliases import root_of
 from rust_ort.export.rules.nodes import argument
-from rust_ort.export.rules.registry import decomposed, in_eager
+from rust_ort.export.rules.registry import decomposed, in_eager, torchs_own
 from rust_ort.torch_private import traced_node
 
 aten = torch.ops.aten
@@ -110,3 +110,9 @@ def _reads_beyond(node: fx.Node) -> bool:
 
 
 in_eager("aten.as_strided", why=BY_LOGICAL_ORDER, when=_reads_beyond)
+
+torchs_own(
+    "aten.roll.default",
+    why="torch's fake tensor is row-major; of channels last, eager's result has channels last",
+    upstream="torch",
+)

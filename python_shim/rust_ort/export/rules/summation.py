@@ -50,6 +50,26 @@ def sum_over(self: Any, dim: Sequence[int] | int | None = None, keepdim: bool = 
     return op.Add(op.Mul(sums[0], half), sums[1])
 
 
+@translated(
+    "aten.cumsum.default", why="CumSum adds float32 in float32, torch in float64", upstream="onnxruntime", silent=True
+)
+def cumsum(self: Any, dim: int, dtype: int = -1) -> Any:
+    """In float64, half precision in float32, integers as int64; from 0.0 on, which the sum of -0.0 is, too."""
+    from onnxscript import ir
+
+    if dtype == -1:
+        dtype = self.dtype if self.dtype.is_floating_point() else ir.DataType.INT64
+    self = _converted(self, dtype)
+    if len(self.shape) == 0:
+        return op.Identity(self)
+    wide = {16: ir.DataType.FLOAT, 32: ir.DataType.DOUBLE}.get(self.dtype.bitwidth, self.dtype)
+    if not self.dtype.is_floating_point():
+        return op.CumSum(self, ints([dim]))
+    zero = op.Constant(value=ir.tensor(0.0, dtype=wide))
+    total = op.Add(op.CumSum(op.Cast(self, to=wide) if wide != self.dtype else self, ints([dim])), zero)
+    return op.Cast(total, to=self.dtype) if wide != self.dtype else total
+
+
 def _converted(value: Any, dtype: int) -> Any:
     from onnxscript import ir
 

@@ -1,0 +1,37 @@
+//! Operators of our own, in the place of ONNX's where ONNX Runtime's kernel on the CPU is wrong.
+
+mod bits;
+mod broadcast;
+mod in_place;
+mod select;
+
+use std::sync::Arc;
+
+use ort::operator::OperatorDomain;
+use ort::session::builder::SessionBuilder;
+
+pub(super) use in_place::in_place;
+
+/// Of the operators here, in models and in what ONNX Runtime says of them.
+const DOMAIN: &str = "rust_ort";
+
+/// The operators. A session whose model [`in_place`] changed holds them for as long as it lives.
+#[derive(Clone)]
+pub(super) struct Operators(Arc<OperatorDomain>);
+
+// SAFETY: nothing writes to the domain once it is made, and what the runtime calls of it, from any thread, only reads
+// an operator that is plain data.
+unsafe impl Send for Operators {}
+// SAFETY: as above.
+unsafe impl Sync for Operators {}
+
+impl Operators {
+    pub(super) fn new() -> ort::Result<Self> {
+        select::add(OperatorDomain::new(DOMAIN)?).map(|domain| Self(Arc::new(domain)))
+    }
+
+    /// The builder of a session that has them.
+    pub(super) fn register(&self, builder: SessionBuilder) -> ort::Result<SessionBuilder> {
+        Ok(builder.with_operators(Arc::clone(&self.0))?)
+    }
+}

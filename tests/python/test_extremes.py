@@ -1,0 +1,132 @@
+"""Values from the edges of a dtype: zeros with a sign, tails, what half precision rounds, sums that are long."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+import rust_ort
+
+pytestmark = pytest.mark.usefixtures("served")
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+NEAR_ZERO = torch.tensor([-0.0, 0.0, -0.3, 0.3, -1.0, 1.0, -2.5, math.inf, -math.inf])
+TINY = torch.tensor([-1e-30, 1e-30, -1e-7, 1e-7, -1e-3, 1e-3, -0.5, 0.5])
+
+
+def on_onnxruntime(function: Callable[..., object], *inputs: Tensor) -> object:
+    """What the compiled function gives, after a check that no node of it ran in eager."""
+    torch._dynamo.reset()
+    backend = rust_ort.Backend()
+    made = torch.compile(function, backend=backend, dynamic=False)(*inputs)
+    assert [graph.eager for graph in backend.graphs] == [[]]
+    return made
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("function", [
+    torch.trunc, torch.frac, torch.log1p, torch.expm1, functional.elu, functional.celu, functional.selu,
+    lambda x: torch.where(x != 0, x, -0.0), lambda x: torch.where(x > 0, x, -x), lambda x: x.masked_fill(x > 0, -0.0),
+    lambda x: (x * 0) + 0, lambda x: x - 0, lambda x: x.clamp(min=0), lambda x: x.clamp(max=0), torch.abs,
+    lambda x: x.clamp(0, 1), lambda x: x.clamp(-1, 0), lambda x: x.clamp(-1, 1), functional.hardtanh,
+    lambda x: functional.threshold(x, 0, -0.0), lambda x: x[:7].cumsum(0), lambda x: torch.heaviside(x, x), torch.relu,
+    lambda x: torch.fmod(x, 1), lambda x: functional.pad(x, (1, 1), value=-0.0),
+    lambda x: torch.full_like(x, -0.0) + x, lambda x: -0.0 // x, functional.relu6,
+])  # fmt: skip
+def test_zeros_have_eagers_sign(function: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
+    x = NEAR_ZERO.to(dtype)
+    candidate, reference = on_onnxruntime(function, x), function(x)
+    assert isinstance(candidate, Tensor)
+    torch.testing.assert_close(candidate, reference, equal_nan=True)
+    zeros = (candidate == 0) & (reference == 0)
+    assert zeros.any() and torch.equal(candidate.signbit()[zeros], reference.signbit()[zeros])
+
+
+@pytest.mark.parametrize("dtype, rtol", [(torch.float32, 2e-6), (torch.float64, 1e-12), (torch.bfloat16, 8e-3)])
+@pytest.mark.parametrize("function", [
+    torch.log1p, torch.expm1, functional.elu, functional.celu, lambda x: functional.celu(x, alpha=1e5),
+    lambda x: functional.elu(x, alpha=1e5), functional.silu, torch.sigmoid, torch.tanh,
+])  # fmt: skip
+def test_small_results_are_right_to_their_last_digits(
+    function: Callable[[Tensor], Tensor], dtype: torch.dtype, rtol: float
+) -> None:
+    x = torch.cat([TINY, torch.linspace(-30, 5, 71), torch.linspace(-0.99, 0.0, 9)]).to(dtype)
+    candidate = on_onnxruntime(function, x)
+    torch.testing.assert_close(candidate, function(x), rtol=rtol, atol=0.0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype, rtol", [(torch.float32, 1e-6), (torch.bfloat16, 8e-3)])
+def test_erfc_has_a_tail(dtype: torch.dtype, rtol: float) -> None:
+    x = torch.linspace(-5, 9, 57).to(dtype)
+    candidate = on_onnxruntime(torch.erfc, x)
+    torch.testing.assert_close(candidate, torch.erfc(x), rtol=rtol, atol=0.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("function", [
+    lambda x: (x + 1e-4) == x, lambda x: 1e5 / x, lambda x: (x * 65537.0).sin(), lambda x: x * 65536, lambda x: x / 1e5,
+    lambda x: torch.lerp(x, -x, 0.3), lambda x: (x * 3 - x * 3.001) * 1000, lambda x: (x * x) - (x * x).float(),
+    lambda x: torch.fmod(x, 0.3), lambda x: torch.addcmul(x, x, x, value=0.1), lambda x: (x + 2048 - 2048) / 3,
+])  # fmt: skip
+def test_every_operator_rounds_to_half_precision_once(function: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
+    x = torch.linspace(-3, 3, 4096).to(dtype)
+    candidate = on_onnxruntime(function, x)
+    torch.testing.assert_close(candidate, function(x), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_translation_that_rounds_is_not_widened(dtype: torch.dtype) -> None:
+    """What a user's own ONNX form casts down and up again stays rounded, on the CPU as everywhere."""
+    from onnxscript import opset18 as op
+
+    def rounded(self: Tensor) -> Tensor:
+        down = op.Cast(self, to={torch.float16: 10, torch.bfloat16: 16}[dtype])
+        return op.Sin(op.Cast(down, to=1))  # type: ignore[no-any-return]
+
+    x = torch.linspace(0, 100, 1000)
+    torch._dynamo.reset()
+    backend = rust_ort.backend(custom_translations={"aten::sin": rounded})
+    candidate = torch.compile(torch.sin, backend=backend, dynamic=False)(x)
+    torch.testing.assert_close(candidate, torch.sin(x.to(dtype).float()))
+    assert not torch.allclose(candidate, torch.sin(x))
+
+
+def test_a_long_running_sum_is_in_float64() -> None:
+    x = torch.full((1_000_000,), 0.1)
+    candidate = on_onnxruntime(lambda x: x.cumsum(0), x)
+    torch.testing.assert_close(candidate, x.cumsum(0), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("function", [functional.hardtanh, functional.relu6])
+def test_nan_has_eagers_gradient(function: Callable[[Tensor], Tensor]) -> None:
+    gradients = []
+    for run in (function, torch.compile(function, backend="rust_ort", dynamic=False)):
+        x = torch.tensor([math.nan, 0.5, -1.0, 6.0, 7.0] * 4, requires_grad=True)
+        run(x).sum().backward()
+        gradients.append(x.grad)
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("periodic", [True, False])
+@pytest.mark.parametrize("length", [1, 2, 7])
+@pytest.mark.parametrize("window", [torch.hann_window, torch.hamming_window, torch.blackman_window])
+def test_windows_are_eagers(window: Callable[..., Tensor], length: int, periodic: bool) -> None:
+    candidate = torch.compile(lambda x: x - window(length, periodic), backend="rust_ort", dynamic=False)
+    torch.testing.assert_close(candidate(torch.ones(1)), 1 - window(length, periodic))
+
+
+@pytest.mark.parametrize("number", [1e-4, 1 / 3, 65537.0])
+@pytest.mark.parametrize("operator", [torch.add, torch.sub, torch.rsub, torch.mul, torch.div])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_number_beside_half_precision_is_what_torch_takes(
+    dtype: torch.dtype, operator: Callable[..., Tensor], number: float
+) -> None:
+    """torch rounds it in sums and differences, and keeps it in products and quotients."""
+    torch._dynamo.reset()
+    x = torch.linspace(-3, 3, 4001).to(dtype)
+    compiled = torch.compile(operator, backend="rust_ort", dynamic=False)
+    torch.testing.assert_close(compiled(x, number), operator(x, number), rtol=0, atol=0)

@@ -1,0 +1,75 @@
+"""Elements of an index tensor: what torch takes, and what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+import rust_ort
+
+pytestmark = pytest.mark.usefixtures("served")
+ROWS = torch.arange(20.0).reshape(5, 4)
+REFUSES_NEGATIVE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "gather": lambda x, i: torch.gather(x, 0, i[:, None]),
+    "index_select": lambda x, i: torch.index_select(x, 0, i),
+    "scatter of a number": lambda x, i: torch.scatter(x, 0, i[:, None], 1.0),
+    "scatter": lambda x, i: torch.scatter(x, 0, i[:, None], x[:1, :1]),
+    "scatter_add": lambda x, i: torch.scatter_add(x, 0, i[:, None], x[:1, :1]),
+    "scatter_reduce": lambda x, i: torch.scatter_reduce(x, 0, i[:, None], x[:1, :1], "prod"),
+    "index_add": lambda x, i: torch.index_add(x, 0, i, x[:1]),
+    "index_copy": lambda x, i: torch.index_copy(x, 0, i, x[:1]),
+    "embedding": lambda x, i: functional.embedding(i, x),
+    "nll_loss": lambda x, i: functional.nll_loss(x[:1, :].log_softmax(1), i),
+    "cross_entropy": lambda x, i: functional.cross_entropy(x[:1, :], i),
+}
+COUNTS_FROM_THE_END: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "index": lambda x, i: x[i],
+    "take": torch.take,
+    "take_along_dim": lambda x, i: torch.take_along_dim(x, i[:, None], 0),
+    "index_fill": lambda x, i: torch.index_fill(x, 0, i, 1.0),
+    "index_put": lambda x, i: torch.index_put(x, (i,), x[:1]),
+    "index_put that adds": lambda x, i: torch.index_put(x, (i,), x[:1], accumulate=True),
+}
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("index", [-1, -3, 7, -100])
+@pytest.mark.parametrize("name", REFUSES_NEGATIVE)
+def test_what_eager_refuses_is_refused_and_named(name: str, index: int, requires_grad: bool) -> None:
+    function, given = REFUSES_NEGATIVE[name], torch.tensor([index])
+    if name in ("nll_loss", "cross_entropy") and index == -100:
+        pytest.skip("-100 is the class that these ignore")
+    with pytest.raises((IndexError, RuntimeError)):
+        function(ROWS, given)
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend="rust_ort", dynamic=False)
+    with pytest.raises(rust_ort.BadIndex) as caught:
+        compiled(ROWS.clone().requires_grad_(requires_grad), given)
+    assert caught.value.code == "BAD_INDEX" and isinstance(caught.value, IndexError | RuntimeError)
+    # Where several indices name an element, or GatherElements refuses, nobody knows which it was.
+    known = name not in ("gather", "nll_loss", "cross_entropy", "index_add")
+    assert (f"index {index} is out of bounds" if known else "index is out of bounds") in str(caught.value)
+    # The next call is none the worse.
+    torch.testing.assert_close(compiled(ROWS, torch.tensor([2])), function(ROWS, torch.tensor([2])))
+
+
+@pytest.mark.parametrize("index", [-1, -5, 4])
+@pytest.mark.parametrize("name", COUNTS_FROM_THE_END)
+def test_what_eager_counts_from_the_end_is_counted_from_there(name: str, index: int) -> None:
+    function, given = COUNTS_FROM_THE_END[name], torch.tensor([index])
+    candidate = torch.compile(function, backend="rust_ort", dynamic=False)(ROWS, given)
+    torch.testing.assert_close(candidate, function(ROWS, given), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", COUNTS_FROM_THE_END)
+def test_beyond_both_ends_is_refused(name: str) -> None:
+    function = COUNTS_FROM_THE_END[name]
+    for index in (-100, 100):
+        with pytest.raises((IndexError, RuntimeError)):
+            function(ROWS, torch.tensor([index]))
+        with pytest.raises(rust_ort.BadIndex):
+            torch.compile(function, backend="rust_ort", dynamic=False)(ROWS, torch.tensor([index]))
