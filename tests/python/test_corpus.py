@@ -1,4 +1,7 @@
-"""Programs that once failed, found by `make random-graphs` and made small: each is right now, or said to be open."""
+"""Programs that once failed, found by `make random-graphs` and made small: each is right now, or said to be open.
+
+`make random-graphs ARGS="--corpus tests/python/corpus.json"` judges them again and writes into the file which are open.
+"""
 
 from pathlib import Path
 

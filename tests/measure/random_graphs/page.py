@@ -17,8 +17,8 @@ else. A fifth of the functions are plain: static, of the usual dtypes and number
 
 - **dynamic**: one compiled function called with several sizes, among them 0, 1, primes and 257, with `dynamic=True`,
   `dynamic=None`, `mark_dynamic` and `maybe_mark_dynamic`; numbers as arguments, also in the place of literals such as
-  dimensions, paddings and strides; arithmetic on sizes, positive and
-  negative, as sizes, as bounds of slices, as numbers and as results.
+  dimensions, paddings and strides; arithmetic on sizes, positive and negative, as sizes, as bounds of slices, as
+  numbers and as results.
 - **views**: arguments that are views (offset, steps, columns, transposed, permuted, channels_last, expanded,
   overlapping, two of one memory); statements that write into arguments and into views of them; outputs that are views
   of arguments, of each other and of intermediates, and are written to afterwards; with gradients, under `no_grad` and
@@ -63,6 +63,10 @@ WHY = {
     "functions: too few statements": "none fitted",
 }
 """What is drawn again, and why: nothing of it looks at rust_ort."""
+NOT_DRAWN = """Not drawn at all: complex, float8 and unsigned dtypes but uint8; sparse, nested and quantized tensors;
+modules with parameters and buffers; `torch.cond`, loops and other functions of functions; operators that draw numbers;
+scattering without accumulation to one place twice (which is written last is undefined); sizes above 1031; devices but
+the CPU."""
 
 
 def markdown(summary: Summary, *, command: str) -> str:
@@ -108,6 +112,8 @@ def markdown(summary: Summary, *, command: str) -> str:
         "## What it reaches",
         "",
         *summary.reach.markdown(),
+        "",
+        *NOT_DRAWN.splitlines(),
         "",
         "## Left to eager",
         "",
