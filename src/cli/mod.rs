@@ -74,9 +74,9 @@ enum Command {
     /// A node reproduced alone (--nodes NAME --repro FOLDER) is judged against eager only. Exit code: 0 all match, 1
     /// mismatch, 2 error, 3 there was nothing to judge against.
     Replay(replay::Arguments),
-    /// Write a model (.onnx) whose bfloat16 computes in float32 where ONNX Runtime's CPU provider has no kernel.
+    /// Write a model (.onnx) whose half precision computes in float32 where ONNX Runtime's CPU provider has no kernel.
     ///
-    /// Inputs, outputs and what lies between the operators stay bfloat16: each operator rounds its result. Exit code: 0
+    /// Inputs, outputs and what lies between the operators keep their types: each operator rounds its result. Exit code: 0
     /// written, 2 error.
     Widen(widen::Arguments),
     /// Remove old data sets, tensors that none holds, and leftovers of killed writers.
