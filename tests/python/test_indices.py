@@ -29,7 +29,6 @@ REFUSES_NEGATIVE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 COUNTS_FROM_THE_END: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "index": lambda x, i: x[i],
     "take": torch.take,
-    "take_along_dim": lambda x, i: torch.take_along_dim(x, i[:, None], 0),
     "index_fill": lambda x, i: torch.index_fill(x, 0, i, 1.0),
     "index_put": lambda x, i: torch.index_put(x, (i,), x[:1]),
     "index_put that adds": lambda x, i: torch.index_put(x, (i,), x[:1], accumulate=True),

@@ -390,6 +390,8 @@ WITHOUT_CASE: dict[str, str] = {
             "aten.scatter.value",
             "aten.index_add.default",
             "aten.index_copy.default",
+            "aten.index_fill.int_Scalar",
+            "aten.index_fill.int_Tensor",
         ],
         "what is refused: test_indices.py",
     ),

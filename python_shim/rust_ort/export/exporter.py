@@ -119,7 +119,7 @@ def _as_we_write() -> Iterator[None]:
 
     def lowered(model: Any, node: fx.Node, *args: Any, **kwargs: Any) -> None:
         nonlocal float64, sums
-        sums = node.target in SUMS and not node.kwargs
+        sums = _rounds_numbers(node)
         float64 = holds(torch.float64, node, *node.all_input_nodes)
         tick()
         lower(model, node, *args, **kwargs)
@@ -258,6 +258,14 @@ def write(source: fx.Graph, model: Any, graph: Any, custom: dict[Any, Callable[.
 def promote(source: fx.GraphModule) -> None:
     """Writes type promotion into the graph as casts. Whatever an operator raises for fake tensors comes through."""
     _promotion()(source)
+    for node in source.graph.find_nodes(op="call_function", target=torch.ops.aten.scalar_tensor.default):
+        dtype = node.kwargs.get("dtype")
+        if dtype in (torch.float16, torch.bfloat16) and all(map(_rounds_numbers, node.users)):
+            node.args = (torch.tensor(node.args[0], dtype=torch.float64).to(dtype).item(),)
+
+
+def _rounds_numbers(node: fx.Node) -> bool:
+    return node.target in SUMS and not node.kwargs
 
 
 @functools.cache

@@ -7,10 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rust_ort.export.rules.promotion import Number, computed, is_half, widened
-from rust_ort.export.rules.registry import decomposed, op, translated
+from rust_ort.export.rules.promotion import Number, computed, is_half
+from rust_ort.export.rules.registry import decomposed, op, torchs_own, translated
 
 aten = torch.ops.aten
+
+torchs_own("aten.hardtanh_backward.default", why="gives hardtanh and relu6 a gradient on their bounds", silent=True)
 
 ATTRIBUTE = "its number is an attribute, and those are float32"
 
@@ -26,17 +28,6 @@ def threshold_backward(grad_output: Tensor, self: Tensor, threshold: Number) -> 
 def leaky_relu(self: Tensor, negative_slope: Number = 0.01) -> Any:
     """In float64."""
     return torch.where(self > 0, self, self * negative_slope) if self.dtype is torch.float64 else NotImplemented
-
-
-@decomposed(
-    "aten.hardtanh_backward.default",
-    why="gives hardtanh and relu6 a gradient on their bounds, and NaN one",
-    silent=True,
-)
-def hardtanh_backward(grad_output: Tensor, self: Tensor, min_val: Number, max_val: Number) -> Any:
-    """Of what is between the bounds."""
-    compared = widened(self)
-    return torch.where((compared > min_val) & (compared < max_val), grad_output, 0)
 
 
 CANCELS = "exp(x) - 1 is wrong for small x"

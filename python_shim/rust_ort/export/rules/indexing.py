@@ -110,6 +110,21 @@ for _name in ("index_add", "index_copy"):
     decomposed(f"aten.{_name}.default", why=NEGATIVE, silent=True)(_rows(getattr(aten, _name).default))
 
 
+def _fill(self: Tensor, dim: int, index: Tensor, value: Tensor | float) -> Any:
+    """index_put, which counts from the end, as torch's index_fill does."""
+    if self.dim() == 0:
+        return NotImplemented
+    filled = value.to(self.dtype) if isinstance(value, Tensor) else aten.full([], value, dtype=self.dtype)
+    before: list[Tensor | None] = [None] * (dim % self.dim())
+    return aten.index_put.default(self, [*before, index.reshape(-1).to(torch.int64)], filled)
+
+
+for _name in ("int_Scalar", "int_Tensor"):
+    decomposed(
+        f"aten.index_fill.{_name}", why="decomposed to index_copy, which refuses negative indices", upstream="torch"
+    )(_fill)
+
+
 @translated("aten.gather.default", why=NEGATIVE, silent=True)
 def gather(self: Any, dim: int, index: Any, sparse_grad: bool = False) -> Any:
     """Of a tensor of rank 0, itself."""
