@@ -19,9 +19,7 @@ CASES = read(PATH)
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(
-            case, id=case.name, marks=pytest.mark.xfail(reason=case.still_open) if case.still_open else ()
-        )
+        pytest.param(case, id=case.name, marks=pytest.mark.xfail(reason=case.still_open) if case.still_open else ())
         for case in CASES
     ],
 )

@@ -3,9 +3,8 @@
 use std::iter::repeat;
 use std::sync::Mutex;
 
-use ort::operator::ShapeInferenceContext;
 use ort::operator::{ComputeContext, Kernel, KernelContext, Operator, OperatorDomain, OperatorInput, OperatorOutput};
-use ort::value::{DynTensorValueType, SymbolicDimensions, TensorElementType, ValueType};
+use ort::value::{DynTensorValueType, TensorElementType};
 
 use super::bits::{Bits, bits, bits_mut};
 use super::broadcast::{Broadcast, Operand};
@@ -34,7 +33,8 @@ pub(super) fn add(domain: OperatorDomain) -> ort::Result<OperatorDomain> {
     FLOATS.into_iter().try_fold(domain, |domain, (_, name, element)| domain.add(Select { name, element }))
 }
 
-/// (condition, x, y), broadcast together, to x where the condition holds and y elsewhere, bit by bit.
+/// (condition, x, y), broadcast together, to x where the condition holds and y elsewhere, bit by bit. It infers no shape:
+/// to an operator of this kind, ONNX Runtime shows an unknown shape as that of a number.
 #[derive(Clone, Copy)]
 struct Select {
     name: &'static str,
@@ -58,20 +58,6 @@ impl Operator for Select {
 
     fn create_kernel<'attr>(&self, _: &KernelContext<'attr>) -> ort::Result<Self> {
         Ok(*self)
-    }
-
-    /// Where every size is known.
-    fn infer_shape(&self, context: &mut ShapeInferenceContext) -> ort::Result<()> {
-        let inputs = context.inputs();
-        let sizes: Vec<&[i64]> = inputs.iter().filter_map(|input| Some(&**input.tensor_shape()?)).collect();
-        if let [condition, x, y] = sizes[..]
-            && let Some(broadcast) = Broadcast::of([condition, x, y])
-        {
-            let dimension_symbols = SymbolicDimensions::empty(broadcast.shape.len());
-            let shape = broadcast.shape.into();
-            context.set_output(0, &ValueType::Tensor { ty: self.element, shape, dimension_symbols })?;
-        }
-        Ok(())
     }
 }
 
