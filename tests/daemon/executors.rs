@@ -137,7 +137,7 @@ fn a_run_that_fails_names_graph_and_node_and_the_next_one_is_served() {
     run.part = 1;
     let error = refused(client.observe(run).unwrap_err());
     let found = (error.code, error.graph.as_str(), error.node.as_str());
-    assert_eq!(found, (ErrorCode::RunFailed, "0_0-inference", "node_y"), "{error:?}");
+    assert_eq!(found, (ErrorCode::BadIndex, "0_0-inference", "node_y"), "{error:?}");
     assert!(error.message.contains("'node_y'") && !error.log.is_empty(), "{error:?}");
     assert_eq!((on_lane.code, &on_lane.message), (error.code.code(), &error.message));
     assert_eq!(call(&client, handle), Y);

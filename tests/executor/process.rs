@@ -248,10 +248,10 @@ fn a_run_that_fails_names_its_node_and_the_next_one_is_served() {
     };
     let (good, bad) = (call(3), call(9));
     let failure = executor.call(&bad).unwrap_err();
-    assert_eq!(failure.code, ErrorCode::RunFailed.code());
+    assert_eq!(failure.code, ErrorCode::BadIndex.code());
     assert!(failure.message.contains("'node_y'") && failure.message.contains("idx=9"), "{failure:?}");
     let error = executor.ask(LinkRequest::Run(bad)).unwrap_err();
-    assert_eq!((error.code, error.node.as_str(), error.message), (ErrorCode::RunFailed, "node_y", failure.message));
+    assert_eq!((error.code, error.node.as_str(), error.message), (ErrorCode::BadIndex, "node_y", failure.message));
     executor.call(&good).unwrap();
     assert_eq!(executor.memory.get(&good.outputs[0]), [4.]);
     assert_eq!(executor.counters.get(Counter::Errors), 2);

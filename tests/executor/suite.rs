@@ -320,7 +320,7 @@ fn a_fetch_that_fails_names_its_node() {
     let (x, i) = (memory.put(&[2], &[1., 2.]), memory.alloc(DType::I64, &[1]));
     memory.peer.write(i.location.offset(), &5_i64.to_le_bytes()).unwrap();
     let error = session(&gather()).fetch(&memory.table.lease(&[x.clone(), i], &[]).unwrap()).unwrap_err();
-    assert!(matches!(&error, RuntimeError::RunFailed { node, .. } if node == "node_y"), "{error}");
+    assert!(matches!(&error, RuntimeError::BadIndex { node, index: Some(5), .. } if node == "node_y"), "{error}");
     let error = session(&gather()).fetch(&memory.table.lease(&[x], &[]).unwrap()).unwrap_err();
     assert!(matches!(error, RuntimeError::ValueCount { expected: 2, got: 1, .. }), "{error}");
 }

@@ -12,20 +12,22 @@ impl Bits for u64 {}
 /// The elements of a tensor of such a width. Errors: another width.
 pub(super) fn bits<T: Bits>(tensor: &DynTensor) -> ort::Result<&[T]> {
     let len = length::<T>(tensor)?;
+    if len == 0 {
+        return Ok(&[]); // its pointer may be null
+    }
     // SAFETY: the runtime's tensor has `len` elements of this width, aligned to it, for as long as it is borrowed; any
-    // bits are an unsigned integer. Without elements its pointer may be null, and is not used.
-    Ok(if len == 0 { &[] } else { unsafe { std::slice::from_raw_parts(tensor.data_ptr().cast(), len) } })
+    // bits are an unsigned integer.
+    Ok(unsafe { std::slice::from_raw_parts(tensor.data_ptr().cast(), len) })
 }
 
 /// The elements of an output of such a width. Errors: another width.
 pub(super) fn bits_mut<'a, T: Bits>(tensor: &'a mut ValueRefMut<'_, DynTensorValueType>) -> ort::Result<&'a mut [T]> {
     let len = length::<T>(tensor)?;
+    if len == 0 {
+        return Ok(&mut []);
+    }
     // SAFETY: as in `bits`; an output is its kernel's alone until that returns, and borrowed mutably here.
-    Ok(if len == 0 {
-        &mut []
-    } else {
-        unsafe { std::slice::from_raw_parts_mut(tensor.data_ptr().cast_mut().cast(), len) }
-    })
+    Ok(unsafe { std::slice::from_raw_parts_mut(tensor.data_ptr().cast_mut().cast(), len) })
 }
 
 fn length<T>(tensor: &DynTensor) -> ort::Result<usize> {

@@ -26,6 +26,7 @@ unsafe impl Send for Operators {}
 unsafe impl Sync for Operators {}
 
 impl Operators {
+    #[expect(clippy::arc_with_non_send_sync, reason = "ort takes an Arc, and this type says why it may be shared")]
     pub(super) fn new() -> ort::Result<Self> {
         select::add(OperatorDomain::new(DOMAIN)?).map(|domain| Self(Arc::new(domain)))
     }
