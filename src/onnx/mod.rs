@@ -27,4 +27,3 @@ pub use precision::{for_each_typed, mentions, widen};
 pub use print::{model_text, preview, type_text};
 pub use save::save;
 pub use tensor::{NamedTensor, load_tensor, tensor_header, tensor_proto};
-pub use walk::has_operator;

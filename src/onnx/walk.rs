@@ -27,11 +27,6 @@ pub(super) fn graphs<'a>(outer: impl IntoIterator<Item = &'a GraphProto>) -> imp
     })
 }
 
-/// Whether a node of the model, in bodies too, is of this operator.
-pub fn has_operator(model: &ModelProto, op_type: &str) -> bool {
-    graphs(&model.graph).flat_map(|graph| &graph.node).any(|node| node.op_type() == op_type)
-}
-
 /// What inputs, outputs, initializers and nodes of a graph and its bodies are called, and what their nodes read and give.
 pub(super) fn names(graph: &GraphProto) -> BTreeSet<&str> {
     let mut names = BTreeSet::new();

@@ -17,14 +17,14 @@ pub struct Model {
     pub bytes: Bytes,
     /// A type, tensor or attribute in it is of float64.
     pub has_float64: bool,
-    /// A node in it is a Where.
+    /// A node of its main graph is a Where.
     pub selects: bool,
 }
 
 impl Model {
     /// The model in `bytes`, which `proto` was decoded from.
     pub fn new(bytes: Bytes, proto: &ModelProto) -> Self {
-        let selects = onnx::has_operator(proto, "Where");
+        let selects = proto.graph.iter().flat_map(|graph| &graph.node).any(|node| node.op_type() == "Where");
         Self { bytes, has_float64: onnx::mentions(proto, DType::F64), selects }
     }
 

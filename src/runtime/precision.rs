@@ -8,6 +8,7 @@ use super::traits::{Runtime, Session};
 use crate::onnx::proto::ModelProto;
 use crate::onnx::{self, OnnxError};
 use crate::protocol::message::PartSpec;
+use crate::tensor::DType;
 
 /// A session of its own for a part. Errors: the runtime's, and BadModel where [`widened`] fails.
 pub fn build(runtime: &dyn Runtime, part: &PartSpec) -> Result<Arc<dyn Session>, RuntimeError> {
@@ -29,5 +30,12 @@ pub fn widened(part: &PartSpec, exported: &ModelProto) -> Result<Option<ModelPro
     if !part.session.cpu_only() {
         return Ok(None);
     }
-    onnx::widen(exported, &part.named_values)
+    onnx::widen(exported, &part.named_values).or_else(|error| {
+        if onnx::mentions(exported, DType::BF16) {
+            return Err(error);
+        }
+        // Of float16 the runtime has kernels, or makes do with float32's: only roundings between its nodes are lost.
+        tracing::warn!(part = part.part, %error, "float16 runs as ONNX Runtime runs it");
+        Ok(None)
+    })
 }

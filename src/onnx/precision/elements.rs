@@ -36,6 +36,7 @@ const AS_FIRST_INPUT: &[&str] = &[
     "Sign", "Sin", "Sinh", "Slice", "Softmax", "SoftmaxCrossEntropyLoss", "Softplus", "Softsign", "SpaceToDepth",
     "Split", "SplitToSequence", "Sqrt", "Squeeze", "Sub", "Sum", "SwiGLU", "Swish", "Tan", "Tanh", "TensorScatter",
     "ThresholdedRelu", "Tile", "Transpose", "Trilu", "Unsqueeze",
+    "Upsample",
 ];
 
 /// Type of output `index` of a node of ONNX's own domain, from the types of its inputs. None when it cannot be told.
@@ -63,8 +64,10 @@ pub(super) fn of_result(node: &NodeProto, index: usize, inputs: &[Option<Element
         ("BatchNormalization", 1..) => input(3),
         ("Where", _) => input(1).or(input(2)),
         ("OneHot", _) => input(2),
-        ("QuantizeLinear", _) => asked("output_dtype").or(input(2)).or(Some(DType::U8.onnx_code())),
-        ("DequantizeLinear", _) => asked("output_dtype").or(input(1)),
+        ("QuantizeLinear", _) => {
+            asked("output_dtype").filter(|&to| to != 0).or(input(2)).or(Some(DType::U8.onnx_code()))
+        }
+        ("DequantizeLinear", _) => asked("output_dtype").filter(|&to| to != 0).or(input(1)),
         ("Dropout" | "TopK" | "MaxPool" | "Unique" | "LayerNormalization" | "BatchNormalization", 0) => input(0),
         ("Optional", _) => input(0).or_else(|| of_type(attribute(node, "type")?.tp.as_ref())),
         (op, _) if AS_FIRST_INPUT.contains(&op) => input(0),

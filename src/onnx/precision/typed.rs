@@ -3,24 +3,16 @@
 use std::collections::HashMap;
 
 use super::elements::{self, Element};
-use crate::onnx::proto::{GraphProto, ModelProto, NodeProto};
-use crate::onnx::walk;
+use crate::onnx::proto::{ModelProto, NodeProto};
 
-/// Element types by the names of values.
-type Types = HashMap<String, Element>;
-
-/// Does something to each node, those in bodies included, in the order of the model; `change` gets the element types
-/// (TensorProto.DataType) of its inputs, None where neither their operators nor the model tell. Model-local functions
-/// are left alone.
+/// Does something to each node of the main graph, in the order of the model; `change` gets the element types
+/// (TensorProto.DataType) of its inputs, None where neither their operators nor the model tell. Bodies and model-local
+/// functions are left alone: what they read may be declared nowhere, and Scan needs its results' shapes inferred.
 pub fn for_each_typed(model: &mut ModelProto, mut change: impl FnMut(&mut NodeProto, &[Option<i32>])) {
-    if let Some(graph) = &mut model.graph {
-        of_graph(graph, Types::new(), &mut change);
-    }
-}
-
-fn of_graph(graph: &mut GraphProto, mut types: Types, change: &mut impl FnMut(&mut NodeProto, &[Option<i32>])) {
+    let Some(graph) = &mut model.graph else { return };
     let declared = graph.value_info.iter().chain(&graph.output).chain(&graph.input);
-    types.extend(declared.filter_map(|info| Some((info.name().to_owned(), elements::of_type(info.r#type.as_ref())?))));
+    let mut types: HashMap<String, Element> =
+        declared.filter_map(|info| Some((info.name().to_owned(), elements::of_type(info.r#type.as_ref())?))).collect();
     let weights = graph.initializer.iter();
     types.extend(weights.filter_map(|tensor| Some((tensor.name().to_owned(), tensor.data_type?))));
     for node in &mut graph.node {
@@ -31,8 +23,5 @@ fn of_graph(graph: &mut GraphProto, mut types: Types, change: &mut impl FnMut(&m
             }
         }
         change(node, &inputs);
-        for body in walk::bodies_mut(node) {
-            of_graph(body, types.clone(), change);
-        }
     }
 }

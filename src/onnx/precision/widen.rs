@@ -157,11 +157,9 @@ impl Pass {
                 output.name = Some(self.narrow(output.name().to_owned(), &mut scope));
             }
         }
-        for info in &mut graph.value_info {
-            if scope.is_half(info.name()) && !scope.is_narrow(info.name()) {
-                declare_float(info);
-            }
-        }
+        graph
+            .value_info
+            .retain_mut(|info| !scope.is_half(info.name()) || scope.is_narrow(info.name()) || declare_float(info));
         graph.node = scope.nodes;
         Ok((graph, results))
     }
@@ -199,7 +197,8 @@ impl Pass {
     fn compute(&mut self, node: NodeProto, results: &[Option<Element>], scope: &mut Scope<'_>) {
         let mut node = self.with_inputs(node, scope, Self::wide);
         let types = elements::TYPE_ATTRIBUTES;
-        for attribute in node.attribute.iter_mut().filter(|attribute| types.contains(&attribute.name())) {
+        let own = is_onnx(&node);
+        for attribute in node.attribute.iter_mut().filter(|attribute| own && types.contains(&attribute.name())) {
             if attribute.i.is_some_and(|code| is_half(code as Element)) {
                 attribute.i = Some(FLOAT.into());
             }
@@ -406,9 +405,10 @@ fn is_onnx(node: &NodeProto) -> bool {
     matches!(node.domain(), "" | "ai.onnx")
 }
 
-fn declare_float(info: &mut ValueInfoProto) {
+/// False for what is no tensor: a sequence's type says more than that of its tensors.
+fn declare_float(info: &mut ValueInfoProto) -> bool {
     let value = info.r#type.as_mut().and_then(|declared: &mut TypeProto| declared.value.as_mut());
-    if let Some(type_proto::Value::TensorType(tensor)) = value {
-        tensor.elem_type = Some(FLOAT);
-    }
+    let Some(type_proto::Value::TensorType(tensor)) = value else { return false };
+    tensor.elem_type = Some(FLOAT);
+    true
 }

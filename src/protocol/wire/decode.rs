@@ -338,7 +338,7 @@ fn settle_node(settle: proto::SettleNode) -> Decoded<SettleNode> {
                 local: required("SettleNode.local", settle.local)?,
                 terms: optional("SettleNode.terms", settle.terms)?,
             }),
-            why => SettledBy::AsRight(why),
+            why => SettledBy::AsRight(name("SettleNode.as_right", why)?),
         },
     })
 }
