@@ -72,3 +72,31 @@ def test_beyond_both_ends_is_refused(name: str) -> None:
             function(ROWS, torch.tensor([index]))
         with pytest.raises(rust_ort.BadIndex):
             torch.compile(function, backend="rust_ort", dynamic=False)(ROWS, torch.tensor([index]))
+
+
+RANK_0: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "gather": lambda x, i: x.gather(0, i),
+    "scatter of a number": lambda x, i: x.scatter(0, i, 5.0),
+    "scatter": lambda x, i: x.scatter(0, i, torch.tensor(5.0)),
+    "scatter_add": lambda x, i: x.scatter_add(0, i, torch.tensor(5.0)),
+    "scatter_reduce": lambda x, i: x.scatter_reduce(0, i, torch.tensor(5.0), "prod"),
+    "index_select": lambda x, i: x.index_select(0, i),
+    "index_add": lambda x, i: x.index_add(0, i, torch.ones(1)),
+    "index_copy": lambda x, i: x.index_copy(0, i, torch.ones(1)),
+}
+
+
+@pytest.mark.parametrize("shape", [(3,), ()])
+@pytest.mark.parametrize("name", RANK_0)
+def test_an_index_of_rank_0(name: str, shape: tuple[int, ...]) -> None:
+    function, given = RANK_0[name], torch.tensor(0)
+    if shape == () and name in ("index_add", "index_copy"):
+        pytest.skip("torch takes a source of rank 0 there")
+    results = []
+    for run in (function, torch.compile(function, backend="rust_ort", dynamic=False)):
+        torch._dynamo.reset()
+        x = torch.ones(shape, requires_grad=True)
+        made = run(x, given)
+        made.sum().backward()
+        results.append((made.detach(), x.grad))
+    torch.testing.assert_close(results[1], results[0], rtol=0, atol=0)

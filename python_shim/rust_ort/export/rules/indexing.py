@@ -101,7 +101,8 @@ def refusing(index: Tensor) -> Tensor:
 def _rows(operator: Any) -> Callable[..., Any]:
     def function(self: Tensor, dim: int, index: Tensor, source: Tensor, **alpha: Any) -> Any:
         own: Any = torchs_decompositions()[operator]
-        return own(self, dim, refusing(index), source, **alpha)
+        rows = source.reshape(1) if source.dim() == 0 and self.dim() > 0 else source
+        return own(self, dim, refusing(index.reshape(-1)), rows, **alpha)
 
     return function
 
@@ -129,16 +130,16 @@ for _name in ("int_Scalar", "int_Tensor"):
 def gather(self: Any, dim: int, index: Any, sparse_grad: bool = False) -> Any:
     """Of a tensor of rank 0, itself."""
     if len(self.shape) == 0 or len(index.shape) == 0:
-        return op.Reshape(op.Gather(_flat(self), in_range(_flat(index)), axis=0), op.Shape(index))
+        return op.Reshape(op.Gather(flat(self), in_range(flat(index)), axis=0), op.Shape(index))
     return op.GatherElements(self, in_range(index), axis=dim)
 
 
 @translated("aten.index_select.default", why=NEGATIVE, silent=True)
 def index_select(self: Any, dim: int, index: Any) -> Any:
     """An index of rank 0 is one of a single element."""
-    rows = in_range(index) if len(index.shape) == 1 else in_range(_flat(index))
+    rows = in_range(index) if len(index.shape) == 1 else in_range(flat(index))
     if len(self.shape) == 0:
-        return op.Reshape(op.Gather(_flat(self), rows, axis=0), ints([]))
+        return op.Reshape(op.Gather(flat(self), rows, axis=0), ints([]))
     return op.Gather(self, rows, axis=dim)
 
 
@@ -150,10 +151,16 @@ def embedding(
     return op.Gather(weight, in_range(indices), axis=0)
 
 
-def _flat(value: Any) -> Any:
-    flat = op.Reshape(value, ints([-1]))
-    flat.dtype = value.dtype
-    return flat
+def flat(value: Any) -> Any:
+    """Of rank 1: for the functions of `translated`."""
+    made = op.Reshape(value, ints([-1]))
+    made.dtype = value.dtype
+    return made
+
+
+def of_rank_1(value: Any) -> Any:
+    """A value of rank 0 as one of a single element, others as they are."""
+    return flat(value) if len(value.shape) == 0 else value
 
 
 def _index(operator: Any) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from rust_ort.export.rules.indexing import NEGATIVE, in_range, long_indices
+from rust_ort.export.rules.indexing import NEGATIVE, in_range, long_indices, of_rank_1
 from rust_ort.export.rules.nodes import argument, dtype, floating, of_rank_0
 from rust_ort.export.rules.promotion import is_half, widened
 from rust_ort.export.rules.registry import decomposed, in_eager, op, translated
@@ -71,7 +71,7 @@ def scatter_reduce(
 @translated("aten.scatter.src", why=NEGATIVE, silent=True)
 def onnx_scatter(self: Any, dim: int, index: Any, src: Any) -> Any:
     """ScatterElements."""
-    return op.ScatterElements(self, in_range(index), src, axis=dim)
+    return op.ScatterElements(self, in_range(of_rank_1(index)), of_rank_1(src), axis=dim)
 
 
 @translated("aten.scatter.value", why=NEGATIVE, silent=True)
@@ -79,6 +79,7 @@ def onnx_scatter_value(self: Any, dim: int, index: Any, value: float) -> Any:
     """ScatterElements of the number as the tensor's dtype has it."""
     from onnxscript import ir
 
+    index = of_rank_1(index)
     source = op.ConstantOfShape(op.Shape(index), value=ir.tensor([value], dtype=self.dtype))
     return op.ScatterElements(self, in_range(index), source, axis=dim)
 
@@ -88,13 +89,13 @@ def onnx_scatter_reduce(self: Any, dim: int, index: Any, src: Any, reduce: str, 
     """torchlib's."""
     from onnxscript.function_libs.torch_lib.ops import core
 
-    return core.aten_scatter_reduce(self, dim, in_range(index), src, reduce, include_self)
+    return core.aten_scatter_reduce(self, dim, in_range(of_rank_1(index)), of_rank_1(src), reduce, include_self)
 
 
 @translated("aten.scatter_add.default", why=NEGATIVE, silent=True)
 def onnx_scatter_add(self: Any, dim: int, index: Any, src: Any) -> Any:
     """ScatterElements that adds."""
-    return op.ScatterElements(self, in_range(index), src, axis=dim, reduction="add")
+    return op.ScatterElements(self, in_range(of_rank_1(index)), of_rank_1(src), axis=dim, reduction="add")
 
 
 REDUCTIONS = {"add": "sum", "multiply": "prod"}
