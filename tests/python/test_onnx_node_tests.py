@@ -42,11 +42,13 @@ class Skipped(Exception):
 class Results:
     """Cases by what came of them.
 
+    rounded: the executor rounds after every node, as the model says, where onnxruntime leaves it out between two nodes.
     as_wrong: onnxruntime does not pass them, and the executor gives the same. only_executor: passed by it alone.
     """
 
     passed: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
+    rounded: list[str] = field(default_factory=list)
     as_wrong: list[str] = field(default_factory=list)
     only_executor: list[str] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
@@ -58,6 +60,7 @@ class Results:
             f"{len(self.skipped)} skipped",
             *(f"  {count} skipped: {why}" for why, count in Counter(self.skipped.values()).most_common()),
             f"  not passed by onnxruntime either: {', '.join(self.as_wrong) or 'none'}",
+            f"  rounded to half precision after every node: {', '.join(self.rounded) or 'none'}",
             f"  passed by the executor alone: {', '.join(self.only_executor) or 'none'}",
             *(f"  FAILED {name}: {why}" for name, why in self.failed.items()),
         ]
@@ -94,6 +97,8 @@ def run_case(case: NodeCase, number: int, daemon: Daemon, results: Results) -> N
     own_is_right = isinstance(own, list) and not difference(case, own, expected)
     if isinstance(mine, list) and not difference(case, mine, expected):
         (results.passed if own_is_right else results.only_executor).append(case.name)
+    elif own_is_right and isinstance(mine, list) and in_half_steps(mine, expected):
+        results.rounded.append(case.name)
     elif own_is_right:
         results.failed[case.name] = mine if isinstance(mine, str) else difference(case, mine, expected)
     elif isinstance(own, list) and any(node.op_type in DRAWS for node in case.model.graph.node):
@@ -102,7 +107,7 @@ def run_case(case: NodeCase, number: int, daemon: Daemon, results: Results) -> N
         raise Skipped(refusal(own))
     elif isinstance(own, list) and isinstance(mine, list) and not difference(case, mine, own):
         results.as_wrong.append(case.name)
-    elif isinstance(own, str) and isinstance(mine, list) and in_bfloat16_steps(mine, expected):
+    elif isinstance(own, str) and isinstance(mine, list) and in_half_steps(mine, expected):
         results.only_executor.append(case.name)
     else:
         results.failed[case.name] = f"onnxruntime: {str(own)[:300]}; executor: {str(mine)[:300]}"
@@ -147,9 +152,9 @@ def difference(case: NodeCase, candidate: Sequence[torch.Tensor], reference: Seq
     return ""
 
 
-def in_bfloat16_steps(candidate: Sequence[torch.Tensor], reference: Sequence[torch.Tensor]) -> bool:
-    """Whether all is bfloat16 and within torch.testing's tolerance: a case's own is finer than one step of bfloat16."""
-    if any(tensor.dtype != torch.bfloat16 for tensor in reference):
+def in_half_steps(candidate: Sequence[torch.Tensor], reference: Sequence[torch.Tensor]) -> bool:
+    """Whether all is half precision and within torch.testing's tolerance: a case's own is about one step or finer."""
+    if any(tensor.dtype not in (torch.bfloat16, torch.float16) for tensor in reference):
         return False
     try:
         torch.testing.assert_close(list(candidate), list(reference), equal_nan=True)
