@@ -71,6 +71,10 @@ def test_erfc_has_a_tail(dtype: torch.dtype, rtol: float) -> None:
     lambda x: (x + 1e-4) == x, lambda x: 1e5 / x, lambda x: (x * 65537.0).sin(), lambda x: x * 65536, lambda x: x / 1e5,
     lambda x: torch.lerp(x, -x, 0.3), lambda x: (x * 3 - x * 3.001) * 1000, lambda x: (x * x) - (x * x).float(),
     lambda x: torch.fmod(x, 0.3), lambda x: torch.addcmul(x, x, x, value=0.1), lambda x: (x + 2048 - 2048) / 3,
+    lambda x: x > torch.tensor(0.3), lambda x: x == torch.tensor(0.3, dtype=torch.float64),
+    lambda x: x < x.float().sum(), lambda x: x * torch.tensor(0.3), lambda x: 1.3 ** (x * 9),
+    lambda x: torch.add(x, x * 80, alpha=0.1),
+    lambda x: torch.div(x, 0.3, rounding_mode="trunc"), lambda x: torch.log2(x.abs() + 2), lambda x: x == 2,
 ])  # fmt: skip
 def test_every_operator_rounds_to_half_precision_once(function: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
     x = torch.linspace(-3, 3, 4096).to(dtype)

@@ -86,6 +86,10 @@ fn of_constant(node: &NodeProto) -> Option<Element> {
     }
 }
 
+/// Operators whose result is of rank 0 where all that they read is.
+pub(super) const OF_NUMBERS: &[&str] =
+    &["Add", "Cast", "CastLike", "Div", "Exp", "Identity", "Log", "Mul", "Neg", "Pow", "Reciprocal", "Sqrt", "Sub"];
+
 /// Whether the node gives a constant of rank 0.
 pub(super) fn is_number(node: &NodeProto) -> bool {
     let of_rank_0 = |value: &AttributeProto| match value.name() {

@@ -128,6 +128,30 @@ fn a_cast_rounds_but_that_of_a_number() {
 }
 
 #[test]
+fn what_is_computed_of_numbers_is_a_number() {
+    let mut two = node("Constant", &[], &["two"]);
+    two.attribute.push(AttributeProto { name: Some("value_float".into()), f: Some(2.0), ..Default::default() });
+    let nodes = vec![
+        two,
+        node("Log", &["two"], &["ln2"]),
+        node("CastLike", &["ln2", "x"], &["divisor"]),
+        node("Log", &["x"], &["log"]),
+        node("Div", &["log", "divisor"], &["y"]),
+    ];
+    assert_eq!(
+        widened(&model(nodes), &NONE).unwrap()[1..],
+        [
+            "ln2 = Log(two)",
+            "divisor = Cast(ln2, f32)",
+            "x/float32 = Cast(x, f32)",
+            "log = Log(x/float32)",
+            "y/unrounded = Div(log, divisor)",
+            "y = Cast(y/unrounded, bf16)",
+        ]
+    );
+}
+
+#[test]
 fn float16_computes_in_float32_too_and_keeps_its_type() {
     let mut model = model(vec![
         node("Mul", &["x", "x"], &["a"]),

@@ -91,7 +91,7 @@ struct Scope<'a> {
     values: HashMap<String, Value>,
     /// Values that keep their element type.
     kept: HashSet<String>,
-    /// Constants of rank 0.
+    /// Constants of rank 0, and what is computed of nothing else.
     numbers: HashSet<String>,
     /// What the graph says of types; asked where the operator does not tell.
     declared: HashMap<String, Element>,
@@ -246,9 +246,10 @@ impl Pass {
         let cast = self.cast(from, to, if is_number { FLOAT } else { half });
         scope.nodes.push(NodeProto { name: node.name.clone(), ..cast });
         if is_number {
-            scope.add_wide(to, half)
+            scope.add_wide(to, half);
+            scope.numbers.insert(to.clone());
         } else {
-            scope.add(to, Some(half))
+            scope.add(to, Some(half));
         }
         Ok(())
     }
@@ -371,7 +372,9 @@ fn open<'a>(graph: &GraphProto, outer: Option<&'a Scope<'a>>, given: &[Option<El
 
 /// The node as it is, with results as they were.
 fn push(node: NodeProto, results: &[Option<Element>], scope: &mut Scope<'_>) {
-    let is_number = is_onnx(&node) && elements::is_number(&node);
+    let of_numbers =
+        elements::OF_NUMBERS.contains(&node.op_type()) && node.input.iter().all(|name| scope.is_number(name));
+    let is_number = is_onnx(&node) && (elements::is_number(&node) || of_numbers);
     for (at, name) in node.output.iter().enumerate().filter(|(_, name)| !name.is_empty()) {
         scope.add(name, results.get(at).copied().flatten());
         if is_number {

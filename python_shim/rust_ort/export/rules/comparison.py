@@ -129,7 +129,18 @@ def _compared(compare: Callable[[Tensor, Number], Tensor], self: Tensor, other: 
     return NotImplemented if value == other else compare(self, value)
 
 
+def _compared_tensors(compare: Callable[[Tensor, Tensor], Tensor], self: Tensor, other: Tensor) -> Any:
+    """In their common dtype, where a tensor of rank 0 counts less than one of its kind that has dimensions."""
+    dtype = torch.result_type(self, other)
+    if self.dtype is dtype and other.dtype is dtype:
+        return NotImplemented
+    return compare(self.to(dtype), other.to(dtype))
+
+
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    decomposed(f"aten.{_name}.Tensor", why="compared in the wider dtype, also where that is of rank 0", silent=True)(
+        functools.partial(_compared_tensors, getattr(torch, _name))
+    )
     decomposed(f"aten.{_name}.Scalar", why="compares half precision with a number that is no such value", silent=True)(
         functools.partial(_compared, getattr(torch, _name))
     )

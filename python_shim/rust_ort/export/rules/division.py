@@ -55,7 +55,10 @@ def div(self: Tensor, other: Tensor | Number, *, rounding_mode: str | None) -> A
     if rounding_mode == "floor":
         return torch.floor_divide(self, other)
     if is_floating(self, other):
-        return torch.trunc(torch.true_divide(self, other))
+        if isinstance(other, Tensor):
+            return torch.trunc(torch.true_divide(self, other))
+        dividend, divisor, dtype = pair(self, other)
+        return torch.trunc(dividend / divisor).to(dtype)
     if isinstance(other, Tensor) and self.dtype is other.dtype:
         return NotImplemented
     first, second, _ = pair(self, other, wide=False)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rust_ort.export.rules.activation import ATTRIBUTE
 from rust_ort.export.rules.nodes import floating, integral_result
-from rust_ort.export.rules.promotion import Number, computed, kernel_dtype, rounded, widened
+from rust_ort.export.rules.promotion import Number, computed, is_half, kernel_dtype, rounded, widened
 from rust_ort.export.rules.registry import decomposed, in_eager, torchs_own, whole
 from rust_ort.torch_private import torchs_decompositions
 
@@ -214,6 +214,42 @@ def _integer_power(base: Tensor, exponent: int) -> Tensor:
         return base.clone()
     half = _integer_power(base, exponent // 2)
     return half * half * base if exponent % 2 else half * half
+
+
+@decomposed("aten.pow.Scalar", why="torch rounds the base to half precision", silent=True)
+def power_of_number(self: Number, exponent: Tensor) -> Any:
+    """Of the base as the exponent's dtype has it."""
+    if not is_half(exponent, self) or not math.isfinite(self):
+        return NotImplemented
+    base = rounded(self, torch.result_type(self, exponent))
+    return NotImplemented if base == self else aten.pow.Scalar(base, exponent)
+
+
+def _summed(operator: Any) -> Callable[..., Any]:
+    def function(self: Tensor, other: Tensor, *, alpha: Number = 1) -> Any:
+        """With the factor as half precision has it."""
+        if not (isinstance(self, Tensor) and isinstance(other, Tensor)) or not is_half(self, other):
+            return NotImplemented
+        factor = rounded(alpha, torch.result_type(self, other))
+        return NotImplemented if factor == alpha or math.isinf(factor) else operator(self, other, alpha=factor)
+
+    return function
+
+
+for _name in ("add", "sub"):
+    decomposed(f"aten.{_name}.Tensor", why="torch rounds alpha to half precision", silent=True)(
+        _summed(getattr(aten, _name).Tensor)
+    )
+
+
+@decomposed("aten.mul.Tensor", why="half precision times a wider tensor of rank 0: that is rounded first", silent=True)
+def multiplied(self: Tensor, other: Tensor) -> Any:
+    """In float32, rounded once."""
+    if not (isinstance(self, Tensor) and isinstance(other, Tensor)) or not is_half(self, other):
+        return NotImplemented
+    if self.dtype is other.dtype or not (self.dtype.is_floating_point and other.dtype.is_floating_point):
+        return NotImplemented
+    return (self.to(torch.float32) * other.to(torch.float32)).to(torch.result_type(self, other))
 
 
 @decomposed("aten.rsub.Scalar", why="a number as the first operand of sub has no type promotion", upstream="torch")
