@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rust_ort.link.daemon import find_binary
+from rust_ort.torch_private import spare_guard_timing
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -24,10 +25,7 @@ def with_tools() -> dict[str, str]:
 
 def spare_torchs_own_measuring() -> None:
     """Half of the time of small graphs: torch flushes the processor's caches to time the guards of each."""
-    from torch._dynamo import guards
-
-    if hasattr(guards, "profile_guard_manager"):
-        guards.profile_guard_manager = lambda *_: 0.0
+    spare_guard_timing()
 
 
 @dataclass(frozen=True, kw_only=True)

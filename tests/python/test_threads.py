@@ -182,7 +182,7 @@ def test_an_error_in_one_thread_leaves_the_others_right(daemon: Daemon) -> None:
     def work(index: int) -> None:
         for _ in range(25):
             if index % 2:
-                with pytest.raises(rust_ort.DaemonFault, match="5"):
+                with pytest.raises(rust_ort.BadIndex, match="5"):
                     compiled(table, bad)
             torch.testing.assert_close(compiled(table, good), lookup(table, good))
 
