@@ -36,9 +36,11 @@ USED: dict[str, str | None] = {
     "torch._decomp.decomposition_table": None,
     "torch._dynamo.OptimizedModule": "no module counts as compiled already, but by model.compile()",
     "torch._dynamo.backends.common.aot_autograd": None,
+    "torch._dynamo.config": None,
     "torch._dynamo.convert_frame.compile_lock": "a lock of our own",
     "torch._dynamo.eval_frame._callback_from_stance": "in the reference, higher-order operators lift no closure",
     "torch._dynamo.exc.ShortenTraceback": "torch wraps our errors in its BackendCompilerFailed",
+    "torch._dynamo.guards": "torch takes the time of every graph's guards",
     "torch._dynamo.reset_code_caches": "torch.compiler.reset",
     "torch._dynamo.utils.counters": None,
     "torch._foreach_copy_": "Tensor.copy_, one after the other",
@@ -278,6 +280,15 @@ def compile_counters() -> dict[str, Any]:
 def reset_code_caches() -> None:
     """Forgets what was compiled, not how often."""
     find_or("torch._dynamo.reset_code_caches", torch.compiler.reset)()
+
+
+def capturing_sizes(wanted: bool) -> contextlib.AbstractContextManager[Any]:
+    """Inside, Dynamo captures sizes and numbers that data decides, or does not."""
+    config: Any = find("torch._dynamo.config")
+    patched: contextlib.AbstractContextManager[Any] = config.patch(
+        capture_scalar_outputs=wanted, capture_dynamic_output_shape_ops=wanted
+    )
+    return patched
 
 
 def spare_guard_timing() -> None:

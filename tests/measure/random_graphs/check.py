@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -20,7 +19,7 @@ from measure.random_graphs.judge import Difference, differences
 from measure.random_graphs.observe import Seen, function_of, observe
 from measure.random_graphs.program import Text
 from measure.random_graphs.reduce import reduced
-from rust_ort.torch_private import reset_code_caches
+from rust_ort.torch_private import capturing_sizes, reset_code_caches
 
 BAD = ("wrong", "error", "crashed", "hung")
 LOST = ("ExecutorLost", "DaemonLost")
@@ -155,7 +154,7 @@ def _kind(found: Sequence[Difference]) -> str:
 def compiled_differences(text: Text, expected: Sequence[Seen], backend: Any) -> tuple[list[Difference], int]:
     """What a backend of torch.compile does otherwise, all calls by one compiled function."""
     reset_code_caches()
-    with capturing(text.capture), warnings.catch_warnings():
+    with capturing_sizes(text.capture), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         function = torch.compile(function_of(text), backend=backend, fullgraph=text.fullgraph, dynamic=text.dynamic)
         candidate = [observe(text, function, call) for call in range(len(text.calls))]
@@ -167,13 +166,6 @@ def compiled_differences(text: Text, expected: Sequence[Seen], backend: Any) -> 
             return observe(text, function_of(text, wide=True), call, wide=True)
 
     return differences(expected, candidate, wide, exact=text.exact)
-
-
-@contextlib.contextmanager
-def capturing(wanted: bool) -> Iterator[None]:
-    """Dynamo captures sizes that data decides, where wanted."""
-    with torch._dynamo.config.patch(capture_scalar_outputs=wanted, capture_dynamic_output_shape_ops=wanted):
-        yield
 
 
 def _where(backend: rust_ort.Backend) -> tuple[str, list[tuple[str, str]]]:
