@@ -10,6 +10,7 @@ MIN_RUST=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 MIN_PYTHON=3.11
 SOCKET_HOME=
 RUN_ID=
+BOUNDED=
 
 # An empty environment has neither cargo's nor pyenv's folder on PATH. Without HOME, bash takes ~ from the user database.
 export HOME="${HOME:-$(cd ~ && pwd)}"
@@ -158,6 +159,7 @@ ids_of_run() { # processes that carry this run's mark in their environment
 end_own_processes() {
     local pid ids
     trap - EXIT
+    [[ -z $BOUNDED ]] || kill -TERM "$BOUNDED" 2>/dev/null || true
     ids=$(ids_of_run)
     for pid in $ids; do kill -TERM "$pid" 2>/dev/null || true; done
     for _ in {1..50}; do
@@ -191,21 +193,36 @@ print(next(iter(sorted(pathlib.Path(spec.origin).parent.glob("capi/libonnxruntim
 EOF
 }
 
+# within <seconds> <command...>: ends it, and what it started in its process group, when it takes longer. A test has a
+# watchdog of its own; this one is for what hangs outside of tests, so that what was printed until then is seen.
+within() {
+    local seconds=$1 status=0
+    shift
+    set -m # or it would ignore SIGINT, and all that it starts would
+    timeout --kill-after=30 "$seconds" "$@" &
+    BOUNDED=$!
+    set +m
+    wait "$BOUNDED" || status=$?
+    BOUNDED=
+    ((status != 124 && status != 137)) || printf 'error: ended after %d s: %s\n' "$seconds" "$*" >&2
+    return "$status"
+}
+
 cargo_tests() {
-    local log=$ROOT/build/rust-tests.log
     # In release: one build serves the tests, the demo and the installed binary.
-    cargo test --release --locked --no-fail-fast 2>&1 | tee "$log"
+    within 1500 bash -o pipefail -c 'cargo test --release --locked --no-fail-fast 2>&1 | tee "$0"' \
+        "$ROOT/build/rust-tests.log"
 }
 
 python_tests() {
     # shellcheck disable=SC2086  # ARGS is a list
-    "$PY" -m pytest -c python_shim/pyproject.toml --rootdir . --junitxml build/python-tests.xml \
+    within 2400 "$PY" -m pytest -c python_shim/pyproject.toml --rootdir . --junitxml build/python-tests.xml \
         @tests/python/parallel.args tests/python ${ARGS:-}
 }
 
 # `cargo build` was before, with the same target folder: pip's own build takes seconds.
 fresh_install() {
-    "$PY" tests/fresh.py
+    within 900 "$PY" tests/fresh.py
 }
 
 fresh_counts() {

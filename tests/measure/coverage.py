@@ -200,7 +200,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, help="markdown file; the floor goes beside it as JSON")
     arguments = parser.parse_args(argv)
     from measure import coverage_report as report
-    from measure.coverage_item import FAULTS
+    from measure.coverage_sample import FAULTS
 
     dtypes = tuple(arguments.dtypes.split(","))
     unknown = set(dtypes) - set(DTYPES)

@@ -8,7 +8,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from measure.coverage_item import FAULTS, VERDICTS, Result
+from measure.coverage_item import VERDICTS, Result
+from measure.coverage_sample import FAULTS
 
 Floor = dict[str, dict[str, list[str | None]]]
 """{dtype: {operator: [forward, backward]}}; backward None where OpInfo has none."""

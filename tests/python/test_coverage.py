@@ -16,8 +16,9 @@ from torch import Tensor
 from torch.testing._internal.opinfo.core import SampleInput
 
 from measure import coverage, coverage_report
-from measure.coverage_item import FAULTS, Item, Judged, Result, judge_sample, run_item, spread
+from measure.coverage_item import Item, Result, run_item, spread
 from measure.coverage_judge import difference
+from measure.coverage_sample import FAULTS, Judged, judge_sample
 from rust_ort.errors import ClientError
 
 nan, inf = math.nan, math.inf
