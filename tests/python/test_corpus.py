@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from measure.random_graphs.check import eagerly, examine
+from measure.random_graphs.check import FINE, eagerly, examine
 from measure.random_graphs.corpus import Case, entry, read, write
 
 PATH = Path(__file__).parent / "corpus.json"
@@ -25,7 +25,7 @@ CASES = read(PATH)
 )
 def test_what_once_failed_is_right(case: Case) -> None:
     outcome = examine(case.text, eagerly(case.text), seed=-1)
-    assert outcome.kind == "right", f"{outcome.kind}: {outcome.why}\n{case.text.script()}"
+    assert outcome.kind in FINE, f"{outcome.kind}: {outcome.why}\n{case.text.script()}"
 
 
 def test_the_file_is_written_and_read_alike(tmp_path: Path) -> None:

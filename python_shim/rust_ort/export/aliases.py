@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import torch
 from torch import fx
 
-from rust_ort.export.shapes import fills_its_storage, is_symbolic
+from rust_ort.export.shapes import fills_its_storage, is_symbolic, overlaps
 from rust_ort.torch_private import OpOverload, pytree
 
 aten = torch.ops.aten
@@ -118,19 +118,7 @@ def _sharing(output: fx.Node, *, inputs_too: bool) -> list[fx.Node]:
 
 def _shows(view: fx.Node) -> bool:
     """Whether a user can tell `view` from memory of its own."""
-    return _overlaps(view) or not fills_its_storage(view.meta["val"])
-
-
-def _overlaps(view: fx.Node) -> bool:
-    """Whether elements of `view` share one place, as an expanded tensor's do: nothing may write into it."""
-    value = view.meta["val"]
-    layout = zip(value.shape, value.stride(), strict=True)
-    return any(isinstance(stride, int) and stride == 0 and not _is_one(size) for size, stride in layout)
-
-
-def _is_one(size: object) -> bool:
-    """A symbolic size counts as more."""
-    return isinstance(size, int) and size == 1
+    return overlaps(view.meta["val"]) or not fills_its_storage(view.meta["val"])
 
 
 def _is_undeclared(view: fx.Node) -> bool:

@@ -64,6 +64,8 @@ def _as_declared(operator: Any, function: Callable[..., Any]) -> Callable[..., A
     if getattr(operator, "is_view", False) or operator._schema.is_mutable:
         return function
 
+    layout = LAYOUTS.get(operator, LAYOUTS.get(operator.overloadpacket, operator))
+
     @functools.wraps(function)
     def keeping(*args: Any, **kwargs: Any) -> Any:
         given = pytree.tree_leaves((args, kwargs))
@@ -75,7 +77,7 @@ def _as_declared(operator: Any, function: Callable[..., Any]) -> Callable[..., A
             results = [_apart(result, given) for result in results]
         if not (UNKNOWN_SIZES & {*operator.tags} or all(map(_is_plain, (*results, *given)))):
             with outside_tracing():
-                eager = pytree.tree_leaves(LAYOUTS.get(operator.overloadpacket, operator)(*args, **kwargs))
+                eager = pytree.tree_leaves(layout(*args, **kwargs))
             results = [*map(_laid_out, results, eager), *results[len(eager) :]]
         return pytree.tree_unflatten(results, sequence)
 
@@ -153,11 +155,21 @@ def _as_suggested(self: Tensor, *_: Any, **__: Any) -> Tensor:
 
 
 def _rolled(self: Tensor, shifts: Any, dims: Sequence[int] = ()) -> Tensor:
-    return _as_suggested(self) if dims else torch.empty_like(self, memory_format=torch.contiguous_format)
+    return _as_suggested(self) if dims else _row_major_like(self)
+
+
+def _row_major_like(self: Tensor) -> Tensor:
+    return torch.empty_like(self, memory_format=torch.contiguous_format)
+
+
+def _of_a_power(base: Any, exponent: Tensor) -> Tensor:
+    return _row_major_like(exponent)
 
 
 LAYOUTS: dict[Any, Callable[..., Any]] = {
     aten.roll: _rolled,
+    aten.pow.Scalar: _of_a_power,
+    aten.log_sigmoid_forward: _row_major_like,
     aten.native_batch_norm: _as_suggested,
     aten._native_batch_norm_legit: _as_suggested,
     aten._native_batch_norm_legit_functional: _as_suggested,
@@ -165,7 +177,7 @@ LAYOUTS: dict[Any, Callable[..., Any]] = {
     aten._batch_norm_with_update: _as_suggested,
     aten._batch_norm_with_update_functional: _as_suggested,
 }
-"""What has the layout of an operator's first result, where torch's fake tensors are wrong about them."""
+"""What has the layout of the first result of an operator, or of one overload, where torch's fake tensors are wrong."""
 
 
 def _overloads(how: How) -> list[Any]:

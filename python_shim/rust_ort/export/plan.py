@@ -16,7 +16,7 @@ from rust_ort import progress
 from rust_ort.export import exporter, partition, translate
 from rust_ort.export.aliases import hidden_outputs
 from rust_ort.export.custom import custom_error
-from rust_ort.export.shapes import Binder, UnboundSymbol, compile_expression, expression, is_symbolic, plain
+from rust_ort.export.shapes import Binder, UnboundSymbol, compile_expression, expression, is_symbolic, overlaps, plain
 
 
 class Translation(Protocol):
@@ -213,7 +213,7 @@ def _strides(
     for unpack in outer_call.users:
         node = returned[unpack.args[1]]
         value = node.meta.get("val")
-        if not isinstance(value, torch.Tensor) or _is_contiguous(value) or _overlaps(value):
+        if not isinstance(value, torch.Tensor) or _is_contiguous(value) or overlaps(value):
             continue
         if any(_sees_strides(user, unpack, hidden) for user in unpack.users):
             found[node.name] = tuple(value.stride())
@@ -239,12 +239,6 @@ def _is_contiguous(value: torch.Tensor) -> bool:
     return True
 
 
-def _overlaps(value: torch.Tensor) -> bool:
-    return any(
-        expression(step) == 0 and expression(size) != 1 for size, step in zip(value.shape, value.stride(), strict=True)
-    )
-
-
 def restrides(gm: fx.GraphModule) -> Callable[[list[object]], None] | None:
     """A function that gives a call's tensors the strides the graph was traced with, in place in the list.
 
@@ -257,7 +251,7 @@ def restrides(gm: fx.GraphModule) -> Callable[[list[object]], None] | None:
     rows = []
     for index, value in enumerate(values):
         read = any(user.op == "call_function" for user in nodes[index].users)
-        if read and isinstance(value, torch.Tensor) and value.layout is torch.strided and not _overlaps(value):
+        if read and isinstance(value, torch.Tensor) and value.layout is torch.strided and not overlaps(value):
             try:
                 rows.append(f"({index}, {binder.codes(value.stride())})")
             except UnboundSymbol:

@@ -54,6 +54,20 @@ def fills_its_storage(tensor: torch.Tensor) -> bool:
     return bool(beyond == 0 or sympy.expand(beyond) == 0)
 
 
+def overlaps(tensor: torch.Tensor) -> bool:
+    """Whether elements share a place, as an expanded tensor's do, with the sizes seen while tracing: what writes to one
+    writes to several. A symbolic size with stride 0 counts as more than 1."""
+    layout = [pair for pair in zip(tensor.shape, tensor.stride(), strict=True) if expression(pair[0]) != 1]
+    if any(expression(stride) == 0 for _, stride in layout):
+        return True
+    reach = 0
+    for stride, size in sorted((hint(stride), hint(size)) for size, stride in layout):
+        if size > 1 and 0 < stride <= reach:
+            return True
+        reach += max(size - 1, 0) * stride
+    return False
+
+
 class Binder:
     """Where each symbol's value is found among a part's inputs.
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from measure.home import home
 from measure.random_graphs import corpus, run
-from measure.random_graphs.check import BAD, Outcome, eagerly, examine
+from measure.random_graphs.check import BAD, FINE, Outcome, eagerly, examine
 from measure.random_graphs.page import markdown
 from measure.random_graphs.summary import Summary, recorded
 
@@ -84,7 +84,7 @@ def _judge_again(file: Path) -> int:
         os.environ.update(made.environment())
         for case in corpus.read(file):
             outcome = examine(case.text, eagerly(case.text), seed=-1)
-            still_open = "" if outcome.kind == "right" else outcome.why.partition("\n")[0][:200]
+            still_open = "" if outcome.kind in FINE else outcome.why.partition("\n")[0][:200]
             if bool(still_open) != bool(case.still_open):
                 print(f"{case.name}: {still_open or 'right'}")
             cases.append(replace(case, still_open=still_open))

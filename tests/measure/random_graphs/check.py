@@ -19,8 +19,10 @@ from measure.random_graphs.judge import Difference, differences
 from measure.random_graphs.observe import Seen, function_of, observe
 from measure.random_graphs.program import Text
 from measure.random_graphs.reduce import reduced
+from measure.random_graphs.zeros import of_any_sum
 from rust_ort.torch_private import capturing_sizes, reset_code_caches
 
+FINE = ("right", "zeros")
 BAD = ("wrong", "error", "crashed", "hung")
 LOST = ("ExecutorLost", "DaemonLost")
 
@@ -30,7 +32,8 @@ class Outcome:
     """What came of one function.
 
     kind: "right", "wrong", "error" (an exception where eager has none), "crashed" (an executor, or this process),
-    "hung"; "torch" (backend="aot_eager" has the same differences, or eager without oneDNN's kernels has these results).
+    "hung"; "torch" (backend="aot_eager" has the same differences, or eager without oneDNN's kernels has these results);
+    "zeros" (but for the sign of zeros that sums give, it is right).
     where: "translated" (every node of every graph ran on ONNX Runtime), "with eager nodes", "nothing to compute".
     differs: kinds of differences. settled: results outside the tolerance that are as near to float64 as eager's.
     """
@@ -121,6 +124,10 @@ def examine(text: Text, expected: Sequence[Seen], *, seed: int) -> Outcome:
                 other = eagerly(text)
         if not compiled_differences(text, other, rust_ort.Backend())[0]:
             kind = "torch"
+    if kind == "wrong" and {d.kind for d in found} == {"sign of zero"}:
+        either = of_any_sum(text, expected)
+        if not compiled_differences(text, either, rust_ort.Backend())[0]:
+            kind = "zeros"
     where, eager = _where(backend)
     return Outcome(
         seed=seed, kind=kind, where=where, settled=settled, eager=eager,

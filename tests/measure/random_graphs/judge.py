@@ -66,6 +66,8 @@ def _of_call(one: Seen, other: Seen, wide: Callable[[], Seen], *, exact: bool) -
         reference, candidate = one.values[name], other.values[name]
         third = functools.partial(_named, wide, name)
         kind, near = _values(reference, candidate, third, exact=exact and not name.startswith("gradient"))
+        if kind == "sign of zero" and name in one.unsure:
+            kind = kind if bool((_other_zeros(reference, candidate) & ~one.unsure[name]).any()) else ""
         settled += near
         if kind:
             where = "memory" if kind == "values" and name[0] in "bx" else kind
@@ -103,7 +105,7 @@ def _values(reference: Any, candidate: Any, wide: Callable[[], Any], *, exact: b
     if reference.shape != candidate.shape:
         return "shape", 0
     if bool(_close(reference, candidate, exact=exact).all()):
-        return ("sign of zero", 0) if _other_zeros(reference, candidate, wide) else ("", 0)
+        return ("sign of zero", 0) if _is_wrong_zero(reference, candidate, wide) else ("", 0)
     if not torch.equal(reference.isnan(), candidate.isnan()):
         return "nan", 0
     third = wide()
@@ -119,11 +121,15 @@ def _close(reference: torch.Tensor, candidate: torch.Tensor, *, exact: bool) -> 
     return torch.isclose(candidate.double(), reference.double(), rtol=rtol, atol=atol, equal_nan=True)
 
 
-def _other_zeros(reference: torch.Tensor, candidate: torch.Tensor, wide: Callable[[], Any]) -> bool:
+def _other_zeros(reference: torch.Tensor, candidate: torch.Tensor) -> torch.Tensor:
+    return (reference == 0) & (candidate == 0) & (reference.signbit() != candidate.signbit())
+
+
+def _is_wrong_zero(reference: torch.Tensor, candidate: torch.Tensor, wide: Callable[[], Any]) -> bool:
     """Whether a zero has another sign, about which eager is of one mind with float64."""
     if not reference.is_floating_point():
         return False
-    apart = (reference == 0) & (candidate == 0) & (reference.signbit() != candidate.signbit())
+    apart = _other_zeros(reference, candidate)
     if not bool(apart.any()):
         return False
     third = wide()

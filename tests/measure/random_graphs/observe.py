@@ -30,12 +30,14 @@ class Layout:
 @dataclass(kw_only=True)
 class Seen:
     """What one call did. values: outputs `o0…`, memories and arguments after it, gradients, and the outputs after they
-    were written to. groups: names of tensors with one storage. error: (where, what) of an exception."""
+    were written to. groups: names of tensors with one storage. error: (where, what) of an exception. unsure: elements
+    of values that may be either zero."""
 
     values: dict[str, Any] = field(default_factory=dict)
     layouts: dict[str, Layout] = field(default_factory=dict)
     groups: list[list[str]] = field(default_factory=list)
     error: tuple[str, str] | None = None
+    unsure: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
 def function_of(text: Text, *, wide: bool = False) -> Callable[..., tuple[Any, ...]]:

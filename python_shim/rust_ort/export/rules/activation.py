@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -24,10 +25,24 @@ def threshold_backward(grad_output: Tensor, self: Tensor, threshold: Number) -> 
     return torch.where(compared <= threshold, 0, grad_output)
 
 
-@decomposed("aten.leaky_relu.default", why=ATTRIBUTE)
+@decomposed(
+    "aten.leaky_relu.default",
+    why=ATTRIBUTE + "; LeakyRelu leaves 0 as it is where the slope is negative or infinite",
+    upstream="onnxruntime",
+    silent=True,
+)
 def leaky_relu(self: Tensor, negative_slope: Number = 0.01) -> Any:
-    """In float64."""
-    return torch.where(self > 0, self, self * negative_slope) if self.dtype is torch.float64 else NotImplemented
+    """In float64, and of such slopes."""
+    if self.dtype is not torch.float64 and 0 <= negative_slope < math.inf:
+        return NotImplemented
+    x, dtype = computed(self)
+    return torch.where(x > 0, x, x * negative_slope).to(dtype)
+
+
+@decomposed("aten._prelu_kernel.default", why="PRelu leaves 0 as it is", upstream="onnxruntime", silent=True)
+def prelu(self: Tensor, weight: Tensor) -> Any:
+    """As torch's kernel."""
+    return torch.where(self > 0, self, self * weight)
 
 
 CANCELS = "exp(x) - 1 is wrong for small x"
@@ -37,7 +52,7 @@ CANCELS = "exp(x) - 1 is wrong for small x"
 def elu(self: Tensor, alpha: Number = 1, scale: Number = 1, input_scale: Number = 1) -> Any:
     """By expm1."""
     x, dtype = computed(self)
-    return torch.where(x > 0, x * scale, torch.expm1(x * input_scale) * (alpha * scale)).to(dtype)
+    return torch.where(x < 0, torch.expm1(x * input_scale) * (alpha * scale), x * scale).to(dtype)
 
 
 @decomposed("aten.celu.default", why=CANCELS, silent=True)

@@ -121,9 +121,13 @@ def _but_for_nan(self: Tensor, other: Tensor, choose: Callable[[Tensor, Tensor],
     return torch.where(first != first, second, torch.where(second != second, first, chosen))
 
 
-def _compared(compare: Callable[[Tensor, Number], Tensor], self: Tensor, other: Number) -> Any:
+def _compared(compare: Callable[[Tensor, Any], Tensor], self: Tensor, other: Number) -> Any:
     """With the number as the tensor's half precision has it, as torch's kernels compare."""
-    if not is_half(self) or not math.isfinite(other):
+    if not is_half(self):
+        return NotImplemented
+    if isinstance(other, (torch.SymInt, torch.SymFloat)):
+        return compare(self, as_dtype(other, self.dtype, self))
+    if not math.isfinite(other):
         return NotImplemented
     value = rounded(other, self.dtype)
     return NotImplemented if value == other else compare(self, value)

@@ -205,6 +205,8 @@ def _output_shape(
     output_padding: list[int], groups: int,
 ) -> list[int]:  # fmt: skip
     channels = weight.shape[1] * groups if transposed else weight.shape[0]
+    if isinstance(input.shape[1], int) and input.shape[1] == 0:
+        channels = 0  # as torch has it
     sizes = zip(input.shape[2:], weight.shape[2:], stride, padding, dilation, output_padding, strict=True)
     if transposed:
         return [input.shape[0], channels, *((n - 1) * s - 2 * p + d * (k - 1) + o + 1 for n, k, s, p, d, o in sizes)]

@@ -7,10 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
-from rust_ort.export.rules.registry import decomposed, ints, op, translated, whole
+from rust_ort.export.rules.nodes import argument, dtype
+from rust_ort.export.rules.promotion import Number, rounded
+from rust_ort.export.rules.registry import decomposed, in_eager, ints, op, translated, whole
 from rust_ort.export.rules.sizes import steps
+from rust_ort.export.shapes import fills_its_storage, hint, overlaps
 from rust_ort.torch_private import torchs_decompositions
 
 aten = torch.ops.aten
@@ -44,6 +47,22 @@ def diagonal_scatter(self: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, 
     rows, columns = strides[dim1], strides[dim2]
     others = [stride for axis, stride in enumerate(strides) if axis not in (dim1 % self.dim(), dim2 % self.dim())]
     return _written(self, src, [*others, rows + columns], offset * columns if offset >= 0 else -offset * rows)
+
+
+def _keeps_a_layout(node: fx.Node) -> bool:
+    """Whether its result, which has the layout of `self`, has elements at one place, or is returned and lies in a
+    larger storage."""
+    self = argument(node, "self").meta["val"]
+    return overlaps(self) or (any(user.op == "output" for user in node.users) and not fills_its_storage(self))
+
+
+in_eager(
+    "aten.select_scatter",
+    "aten.slice_scatter",
+    why="the result has the layout of a tensor that is not dense",
+    upstream="torch",
+    when=_keeps_a_layout,
+)
 
 
 @decomposed("aten.slice_scatter.default", why="ScatterND of nothing into something fails", upstream="onnxruntime")
@@ -99,13 +118,22 @@ def refusing(index: Tensor) -> Tensor:
 
 
 def _rows(operator: Any) -> Callable[..., Any]:
-    def function(self: Tensor, dim: int, index: Tensor, source: Tensor, **alpha: Any) -> Any:
+    def function(self: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Number = 1) -> Any:
+        if operator is aten.index_copy.default and index.dtype is not torch.int64:
+            return NotImplemented
         own: Any = torchs_decompositions()[operator]
+        factor = {"alpha": rounded(alpha, self.dtype)} if alpha != 1 else {}
         rows = source.reshape(1) if source.dim() == 0 and self.dim() > 0 else source
-        return own(self, dim, refusing(index.reshape(-1)), rows, **alpha)
+        return own(self, dim, refusing(index.reshape(-1)), rows, **factor)
 
     return function
 
+
+def _is_not_long(node: fx.Node) -> bool:
+    return dtype(node, "index") is not torch.int64
+
+
+in_eager("aten.index_copy", "aten.index_fill", why="torch refuses an index that is not int64", when=_is_not_long)
 
 for _name in ("index_add", "index_copy"):
     decomposed(f"aten.{_name}.default", why=NEGATIVE, silent=True)(_rows(getattr(aten, _name).default))
@@ -113,11 +141,11 @@ for _name in ("index_add", "index_copy"):
 
 def _fill(self: Tensor, dim: int, index: Tensor, value: Tensor | float) -> Any:
     """index_put, which counts from the end, as torch's index_fill does."""
-    if self.dim() == 0:
+    if self.dim() == 0 or index.dtype is not torch.int64:
         return NotImplemented
     filled = value.to(self.dtype) if isinstance(value, Tensor) else aten.full([], value, dtype=self.dtype)
     before: list[Tensor | None] = [None] * (dim % self.dim())
-    return aten.index_put.default(self, [*before, index.reshape(-1).to(torch.int64)], filled)
+    return aten.index_put.default(self, [*before, index.reshape(-1)], filled)
 
 
 for _name in ("int_Scalar", "int_Tensor"):
@@ -179,9 +207,10 @@ for _name in ("index", "_unsafe_index"):
 
 @decomposed("aten.squeeze.dim", why="refused where the dimension is not 1", upstream="torchlib")
 def squeeze(self: Tensor, dim: int) -> Any:
-    """Unchanged where the dimension is known not to be 1."""
+    """Unchanged where the dimension is not 1: what was traced holds for no other call."""
     size = self.shape[dim] if self.dim() else 1
-    return aten.alias.default(self) if isinstance(size, int) and size != 1 else NotImplemented
+    seen = size if isinstance(size, int) else hint(size) or 1
+    return aten.alias.default(self) if seen != 1 else NotImplemented
 
 
 @decomposed("aten.bucketize.Tensor", why="of rank 0 it is decomposed to a value read while compiling", upstream="torch")

@@ -12,8 +12,10 @@ from torch import Tensor
 
 from rust_ort.export.rules.activation import ATTRIBUTE
 from rust_ort.export.rules.nodes import floating, integral_result
-from rust_ort.export.rules.promotion import Number, computed, is_half, kernel_dtype, rounded, widened
+from rust_ort.export.rules.promotion import WIDER, Number, as_dtype, computed, is_half, kernel_dtype, rounded, widened
 from rust_ort.export.rules.registry import decomposed, in_eager, torchs_own, whole
+from rust_ort.export.rules.sizes import steps
+from rust_ort.export.shapes import expression
 from rust_ort.torch_private import torchs_decompositions
 
 aten = torch.ops.aten
@@ -27,6 +29,13 @@ torchs_own(
     silent=True,
 )
 torchs_own("aten.xlogy.Tensor", why="0 where y is NaN", silent=True)
+
+
+@decomposed("aten.xlogy.Scalar_Self", why="torch rounds the number to half precision", silent=True)
+def xlogy_of_number(self: Number, other: Tensor) -> Any:
+    """Of a tensor of rank 0."""
+    return torch.xlogy(as_dtype(self, torch.result_type(self, other), other), other)
+
 
 whole("aten.copysign.Tensor", why="decomposed to prims.signbit, whose fake dtype is wrong")
 
@@ -141,11 +150,12 @@ def erfc(self: Tensor) -> Any:
 @decomposed("aten.logit.default", why="a number for NaN when eps is given", silent=True)
 def logit(self: Tensor, eps: float | None = None) -> Any:
     """Between eps and 1 - eps as the dtype has them."""
-    x, dtype = computed(self)
+    dtype = computed(self)[1]
+    x = self.to(dtype)  # half precision is rounded after each step, as by torch's kernel
     if eps is not None and eps >= 0:
         least = rounded(eps, dtype)
         x = torch.clamp(x, least, rounded(1 - least, dtype))
-    return torch.log(x / (1 - x)).to(dtype)
+    return torch.log(x / (1 - x))
 
 
 @decomposed("aten.logit_backward.default", why="minus infinity at -0.0", upstream="torch", silent=True)
@@ -216,13 +226,20 @@ def _integer_power(base: Tensor, exponent: int) -> Tensor:
     return half * half * base if exponent % 2 else half * half
 
 
-@decomposed("aten.pow.Scalar", why="torch rounds the base to half precision", silent=True)
+@decomposed("aten.pow.Scalar", why="torch rounds the base to half precision, and its result is row-major", silent=True)
 def power_of_number(self: Number, exponent: Tensor) -> Any:
-    """Of the base as the exponent's dtype has it."""
-    if not is_half(exponent, self) or not math.isfinite(self):
+    """Of the base as the exponent's dtype has it, of a row-major exponent."""
+    half = is_half(exponent, self) and math.isfinite(self)
+    base = rounded(self, torch.result_type(self, exponent)) if half else self
+    if base == self and list(map(expression, exponent.stride())) == list(map(expression, steps(exponent.shape))):
         return NotImplemented
-    base = rounded(self, torch.result_type(self, exponent))
-    return NotImplemented if base == self else aten.pow.Scalar(base, exponent)
+    return aten.pow.Scalar(base, exponent.clone(memory_format=torch.contiguous_format))
+
+
+def _factor(alpha: Number, dtype: torch.dtype) -> Number:
+    """alpha as half precision has it."""
+    factor = rounded(alpha, dtype) if dtype in WIDER else alpha
+    return alpha if math.isinf(factor) else factor
 
 
 def _summed(operator: Any) -> Callable[..., Any]:
@@ -230,8 +247,8 @@ def _summed(operator: Any) -> Callable[..., Any]:
         """With the factor as half precision has it."""
         if not (isinstance(self, Tensor) and isinstance(other, Tensor)) or not is_half(self, other):
             return NotImplemented
-        factor = rounded(alpha, torch.result_type(self, other))
-        return NotImplemented if factor == alpha or math.isinf(factor) else operator(self, other, alpha=factor)
+        factor = _factor(alpha, torch.result_type(self, other))
+        return NotImplemented if factor == alpha else operator(self, other, alpha=factor)
 
     return function
 
@@ -256,7 +273,7 @@ def multiplied(self: Tensor, other: Tensor) -> Any:
 def rsub(self: Tensor, other: Number, alpha: Number = 1) -> Tensor:
     """Of integers, by negation and addition in the result's dtype: the same to the digit."""
     if self.dtype.is_floating_point or self.dtype is torch.bool:
-        own: Tensor = torchs_decompositions()[aten.rsub.Scalar](self, other, alpha)
+        own: Tensor = torchs_decompositions()[aten.rsub.Scalar](self, other, _factor(alpha, self.dtype))
         return own
     negated = self.to(torch.result_type(self, other))
     return torch.add(-negated if alpha == 1 else negated * -alpha, other)

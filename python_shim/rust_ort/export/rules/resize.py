@@ -121,12 +121,15 @@ in_eager(
 
 def pad_by_index(reflected: bool, self: Tensor, padding: Sequence[int]) -> Any:
     """Elements taken by index where some are cut off; else it is left to ONNX Runtime's Pad."""
-    if not any(isinstance(pad, int) and pad < 0 for pad in padding):
+    if known(padding) and min(padding) >= 0:
         return NotImplemented
     for axis, (before, after) in _sides(self, padding).items():
         last = self.shape[axis] - 1
         places = torch.arange(-before, last + 1 + after, device=self.device)
-        places = last - (last - places.abs()).abs() if reflected else places.clamp(0, last)
+        if reflected:
+            places = last - (last - places.abs()).abs()
+        else:
+            places = torch.clamp(torch.where(places > last, last, places), min=0)
         self = self.index_select(axis, places)
     return self
 
