@@ -36,6 +36,8 @@ def on_onnxruntime(function: Callable[..., object], *inputs: Tensor) -> object:
     lambda x: functional.threshold(x, 0, -0.0), lambda x: x[:7].cumsum(0), lambda x: torch.heaviside(x, x), torch.relu,
     lambda x: torch.fmod(x, 1), lambda x: functional.pad(x, (1, 1), value=-0.0),
     lambda x: torch.full_like(x, -0.0) + x, lambda x: -0.0 // x, functional.relu6,
+    lambda x: functional.leaky_relu(x, -0.3), lambda x: functional.elu(x, -1.0),
+    lambda x: functional.prelu(x, torch.full((1,), -0.3, dtype=x.dtype)),
 ])  # fmt: skip
 def test_zeros_have_eagers_sign(function: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
     x = NEAR_ZERO.to(dtype)
@@ -74,6 +76,10 @@ def test_erfc_has_a_tail(dtype: torch.dtype, rtol: float) -> None:
     lambda x: x > torch.tensor(0.3), lambda x: x == torch.tensor(0.3, dtype=torch.float64),
     lambda x: x < x.float().sum(), lambda x: x * torch.tensor(0.3), lambda x: 1.3 ** (x * 9),
     lambda x: torch.add(x, x * 80, alpha=0.1),
+    torch.logit, lambda x: torch.logit(x, 0.01), lambda x: torch.xlogy(0.3, x.abs()), lambda x: torch.xlogy(x, x.abs()),
+    lambda x: torch.xlogy(x, 3.3),
+    lambda x: torch.rsub(x, x * 80, alpha=0.1), lambda x: torch.rsub(x, 2, alpha=0.1),
+    lambda x: x.index_add(0, torch.arange(2), x[:2] * 80, alpha=0.1),
     lambda x: torch.div(x, 0.3, rounding_mode="trunc"), lambda x: torch.log2(x.abs() + 2), lambda x: x == 2,
 ])  # fmt: skip
 def test_every_operator_rounds_to_half_precision_once(function: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
@@ -124,3 +130,15 @@ def test_a_number_beside_half_precision_is_what_torch_takes(
     x = torch.linspace(-3, 3, 4001).to(dtype)
     compiled = torch.compile(operator, backend="rust_ort", dynamic=False)
     torch.testing.assert_close(compiled(x, number), operator(x, number), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int64])
+@pytest.mark.parametrize(
+    "numbers", [(-0.9, 2.1, 2.0), (2.1, -2.9, -1.0), (0.1, -7.9, -4.0), (0.1, 1.1, 1.0), (1.7, 9.3)]
+)
+def test_a_range_of_integers_between_fractions(numbers: tuple[float, ...], dtype: torch.dtype) -> None:
+    def function(x: Tensor) -> Tensor:
+        return torch.arange(*numbers, dtype=dtype) + x
+
+    x = torch.zeros(1, dtype=dtype)
+    torch.testing.assert_close(on_onnxruntime(function, x), function(x), rtol=0, atol=0)

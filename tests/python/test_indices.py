@@ -100,3 +100,19 @@ def test_an_index_of_rank_0(name: str, shape: tuple[int, ...]) -> None:
         made.sum().backward()
         results.append((made.detach(), x.grad))
     torch.testing.assert_close(results[1], results[0], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, i: x.index_fill(0, i, 1.0),
+        lambda x, i: x.index_fill(0, i, torch.tensor(1.0)),
+        lambda x, i: x.index_copy(0, i, torch.ones(1)),
+    ],
+)
+def test_an_index_of_a_dtype_that_torch_refuses_is_refused(function: Callable[[Tensor, Tensor], Tensor]) -> None:
+    given = torch.zeros(3), torch.tensor([1], dtype=torch.int32)
+    for run in (function, torch.compile(function, backend="rust_ort", dynamic=False)):
+        torch._dynamo.reset()
+        with pytest.raises((IndexError, RuntimeError)):
+            run(*given)

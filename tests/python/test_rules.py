@@ -263,7 +263,18 @@ CASES: dict[str, Case] = {
     "aten.hardsigmoid.default": case(lambda x: functional.hardsigmoid(x.detach()), MATRIX.double()),
     "aten.hardswish.default": case(functional.hardswish, MATRIX.double()),
     "aten.hardtanh.default": case(lambda x: functional.hardtanh(x, -0.1, 0.3), MATRIX.double()),
-    "aten.leaky_relu.default": case(lambda x: functional.leaky_relu(x, 0.1), MATRIX.double()),
+    "aten.leaky_relu.default": case(lambda x: functional.leaky_relu(x.detach(), math.inf), torch.tensor(SPECIAL)),
+    "aten._prelu_kernel.default": case(
+        lambda x: functional.prelu(x.detach(), torch.tensor([math.inf])), torch.tensor(SPECIAL)
+    ),
+    "aten.nll_loss_backward.default": case(lambda x: functional.nll_loss(x, LABELS) * math.inf, SCORES),
+    "aten.nll_loss2d_backward.default": case(
+        lambda x: functional.nll_loss(x, LABELS.reshape(1, 2, 2)) * math.inf,
+        SCORES.t().reshape(1, 3, 2, 2).contiguous(),
+    ),
+    "aten.smooth_l1_loss_backward.default": case(
+        lambda x: functional.smooth_l1_loss(x, torch.ones(3), reduction="sum"), torch.tensor([1.0, nan, 3.0])
+    ),
     "aten.sinc.default": case(torch.sinc, MATRIX.double()),
     "aten.softplus.default": case(lambda x: functional.softplus(x, 1.1), MATRIX.double()),
     "aten.sign.default": case(torch.sign, torch.tensor(SPECIAL)),
@@ -379,10 +390,19 @@ WITHOUT_CASE: dict[str, str] = {
     "aten.max_unpool2d.default": "where indices repeat the result is chance: there is nothing to compare with",
     "aten.max_unpool3d.default": "where indices repeat the result is chance: there is nothing to compare with",
     "aten._embedding_bag_forward_only.default": "without it onnxruntime, and this process, dies of it",
+    **dict.fromkeys(["aten.select_scatter", "aten.slice_scatter"], "inputs that are views: corpus.json"),
     "aten.trunc.default": "the sign of zero: test_extremes.py",
     "aten.frac.default": "the sign of zero: test_extremes.py",
     **dict.fromkeys(
-        ["aten.lerp.Scalar", "aten.pow.Scalar", "aten.mul.Tensor", "aten.add.Tensor", "aten.sub.Tensor"],
+        [
+            "aten.lerp.Scalar",
+            "aten.pow.Scalar",
+            "aten.mul.Tensor",
+            "aten.add.Tensor",
+            "aten.sub.Tensor",
+            "aten.xlogy.Scalar_Self",
+            "aten.xlogy.Scalar_Other",
+        ],
         "how half precision is rounded: test_extremes.py",
     ),
     **dict.fromkeys(
@@ -399,6 +419,8 @@ WITHOUT_CASE: dict[str, str] = {
             "aten.index_copy.default",
             "aten.index_fill.int_Scalar",
             "aten.index_fill.int_Tensor",
+            "aten.index_fill",
+            "aten.index_copy",
         ],
         "what is refused: test_indices.py",
     ),

@@ -68,17 +68,23 @@ def arange(
     device: torch.device | None = None,
     pin_memory: bool | None = None,
 ) -> Any:
-    """start + step * i in float64 as torch computes it, or in int64; numbers below 2**24 as they are."""
+    """start + step * i in float64 as torch computes it, or in int64; numbers below 2**24 as they are. Of integers, the
+    numbers lose their fractions, but as many are made as with them."""
     whole = all(isinstance(number, int | torch.SymInt) for number in (start, end, step))
     made = dtype or (torch.int64 if whole else torch.get_default_dtype())
     if whole and made.is_floating_point:
         return aten.arange.start_step(start, end, step, dtype=torch.int64, device=device).to(made)
     static = all(isinstance(number, int | float) for number in (start, end, step))
-    if not static or not (whole or made.is_floating_point):
+    if not static:
         return NotImplemented
     if whole and ((start, step) == (0, 1) or max(abs(start), abs(end), abs(step)) < EXACT_IN_FLOAT32):
         return NotImplemented
     n = -((start - end) // step) if whole else math.ceil((end - start) / step)
+    if not whole and not made.is_floating_point:
+        if made is torch.int64 and int(step) == 0:
+            return NotImplemented  # which torch refuses
+        start, end, step, whole = int(start), int(end), int(step), True
+        n = math.ceil((end - start) / step) if made is torch.int64 else n
     index = aten.arange.start_step(0, n, 1, dtype=torch.int64, device=device)
     return (index if whole else index.to(torch.float64)).mul(step).add(start).to(made)
 

@@ -28,14 +28,23 @@ torchs_own(
     why="rounds float64 to float32 first",
     silent=True,
 )
-torchs_own("aten.xlogy.Tensor", why="0 where y is NaN", silent=True)
 
 
-@decomposed("aten.xlogy.Scalar_Self", why="torch rounds the number to half precision", silent=True)
-def xlogy_of_number(self: Number, other: Tensor) -> Any:
-    """Of a tensor of rank 0."""
-    return torch.xlogy(as_dtype(self, torch.result_type(self, other), other), other)
+def xlogy(self: Tensor | Number, other: Tensor | Number) -> Any:
+    """As torch's kernel, which rounds half precision after each step."""
+    like, promoted = (self if isinstance(self, Tensor) else other), torch.result_type(self, other)
+    assert isinstance(like, Tensor)
+    if promoted.is_complex:
+        return NotImplemented
+    dtype = promoted if promoted.is_floating_point else torch.get_default_dtype()
+    first, second = as_dtype(self, dtype, like), as_dtype(other, dtype, like)
+    return torch.where(second != second, second, torch.where(first == 0, 0, first * torch.log(second)))
 
+
+for _name in ("Tensor", "Scalar_Self", "Scalar_Other"):
+    decomposed(f"aten.xlogy.{_name}", why="0 where y is NaN; half precision is rounded at other steps", silent=True)(
+        xlogy
+    )
 
 whole("aten.copysign.Tensor", why="decomposed to prims.signbit, whose fake dtype is wrong")
 
@@ -239,7 +248,7 @@ def power_of_number(self: Number, exponent: Tensor) -> Any:
 def _factor(alpha: Number, dtype: torch.dtype) -> Number:
     """alpha as half precision has it."""
     factor = rounded(alpha, dtype) if dtype in WIDER else alpha
-    return alpha if math.isinf(factor) else factor
+    return alpha if math.isinf(factor) or factor == alpha else factor
 
 
 def _summed(operator: Any) -> Callable[..., Any]:
