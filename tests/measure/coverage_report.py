@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from measure.coverage_item import VERDICTS, Result
+from measure.coverage_item import DYNAMIC_TOGETHER, TOGETHER, VERDICTS, Result
 from measure.coverage_sample import FAULTS
 
 Floor = dict[str, dict[str, list[str | None]]]
@@ -80,6 +80,8 @@ def markdown(results: Sequence[Result], *, command: str, samples: int, dynamic: 
         "daemon, forward and, where OpInfo has it, backward. An operator's verdict is its worst sample's. As good as",
         "eager: within torch.testing's tolerance, or",
         "no farther from the float64 value than twice eager's own distance plus one ulp.",
+        f"Up to {DYNAMIC_TOGETHER if dynamic else TOGETHER} samples share a compiled function; one that is not well is",
+        "halved until what is not well stands alone.",
         "",
         "\n".join(f"- {name}: {value}" for name, value in _versions().items()),
         "",

@@ -1,6 +1,6 @@
 """Programs that once failed, found by `make random-graphs` and made small: each is right now, or said to be open.
 
-An open one may be right on another machine: which zero a sum of zeros is depends on the kernel.
+An open one may be right on another machine. Which zero a sum of zeros is depends on the kernel: that is no fault.
 `make random-graphs ARGS="--corpus tests/python/corpus.json"` judges them again and writes into the file which are open.
 """
 
