@@ -15,10 +15,10 @@ from support import FakeClient, FakePart
 from torch import Tensor
 from torch.testing._internal.opinfo.core import SampleInput
 
-from measure import coverage, coverage_report
+from measure import coverage, coverage_item, coverage_report
 from measure.coverage_item import Item, Result, run_item, spread
 from measure.coverage_judge import difference
-from measure.coverage_sample import FAULTS, Judged, judge_sample
+from measure.coverage_sample import FAULTS, Judged, judge_sample, together
 from rust_ort.errors import ClientError
 
 nan, inf = math.nan, math.inf
@@ -108,6 +108,31 @@ def test_samples_are_the_first_and_some_of_the_rest() -> None:
         [0, 1, 2, 4, 6, 9],
     ]
     assert spread(4, 0) == [0, 1, 2, 3]
+
+
+def test_samples_are_judged_together_and_halved_where_one_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[int]] = []
+
+    def judge(_: Any, sample: Any, **__: Any) -> dict[str, Judged]:
+        given = sample.input if isinstance(sample.input, list) else [(sample.input, (), {})]
+        asked.append([int(value) for value, _, _ in given])
+        bad = 5 in asked[-1]
+        return {"forward": Judged(verdict="wrong", detail="planted") if bad else Judged(verdict="right")}
+
+    samples = [(index, SampleInput(torch.tensor(float(index)))) for index in range(16)]
+    monkeypatch.setattr(coverage_item, "judge_sample", judge)
+    monkeypatch.setattr(coverage_item, "samples_of", lambda *_, **__: samples)
+    result = run_item(Item(op="sin", dtype="float32", samples=0))
+    assert (result.forward, result.samples) == ("wrong", 16)
+    assert [(index, detail) for index, _, _, _, detail in result.notes] == [(5, "planted")]
+    assert [len(values) for values in asked] == [16, 8, 4, 4, 2, 1, 1, 2, 8]
+
+
+def test_samples_together_are_one_function_of_all() -> None:
+    samples = [SampleInput(torch.ones(2), args=(index,)) for index in range(3)]
+    function, sample = together(torch.mul, samples)
+    torch.testing.assert_close(function(sample.input), [torch.full((2,), float(index)) for index in range(3)])
+    assert sample.output_process_fn_grad([1, 2, 3]) == [1, 2, 3]
 
 
 class OffByOne(FakePart):
