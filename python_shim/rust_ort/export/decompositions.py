@@ -15,7 +15,7 @@ from torch import Tensor
 from rust_ort.export import exporter, rules
 from rust_ort.export.aliases import UNDECLARED_VIEWS
 from rust_ort.export.rules import How
-from rust_ort.export.shapes import Size, expression, fills_its_storage, hint, is_symbolic
+from rust_ort.export.shapes import Size, expression, fills_its_storage, hint, is_symbolic, row_major
 from rust_ort.torch_private import (
     free_unbacked_symbols,
     outside_tracing,
@@ -100,17 +100,7 @@ def _is_plain(value: object) -> bool:
     """Whether it is no tensor, or one that is row-major and fills its storage."""
     if not isinstance(value, Tensor) or value.layout is not torch.strided:
         return True
-    return _row_major(value, range(value.dim())) and fills_its_storage(value)
-
-
-def _row_major(tensor: Tensor, order: Sequence[int]) -> bool:
-    """Whether the strides are those of a contiguous tensor with the dimensions in this order."""
-    step: Any = 1
-    for axis in reversed(order):
-        if expression(tensor.stride(axis)) != step:
-            return False
-        step = step * expression(tensor.shape[axis])
-    return True
+    return row_major(value, range(value.dim())) and fills_its_storage(value)
 
 
 def _laid_out(made: Any, eager: Any) -> Any:
@@ -119,7 +109,7 @@ def _laid_out(made: Any, eager: Any) -> Any:
     if not isinstance(made, Tensor) or not isinstance(eager, Tensor) or not fills_its_storage(eager):
         return made
     order = _order(eager)
-    if not _alike(made.shape, eager.shape) or not _row_major(eager, order):
+    if not _alike(made.shape, eager.shape) or not row_major(eager, order):
         return made
     if _alike(made.stride(), eager.stride()) and fills_its_storage(made):
         return made

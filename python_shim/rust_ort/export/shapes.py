@@ -68,6 +68,16 @@ def overlaps(tensor: torch.Tensor) -> bool:
     return False
 
 
+def row_major(tensor: torch.Tensor, order: Sequence[int]) -> bool:
+    """Whether the strides are those of a contiguous tensor with the dimensions in this order."""
+    step: Any = 1
+    for axis in reversed(order):
+        if expression(tensor.stride(axis)) != step:
+            return False
+        step = step * expression(tensor.shape[axis])
+    return True
+
+
 class Binder:
     """Where each symbol's value is found among a part's inputs.
 

@@ -14,8 +14,7 @@ from rust_ort.export.rules.activation import ATTRIBUTE
 from rust_ort.export.rules.nodes import floating, integral_result
 from rust_ort.export.rules.promotion import WIDER, Number, as_dtype, computed, is_half, kernel_dtype, rounded, widened
 from rust_ort.export.rules.registry import decomposed, in_eager, torchs_own, whole
-from rust_ort.export.rules.sizes import steps
-from rust_ort.export.shapes import expression
+from rust_ort.export.shapes import row_major
 from rust_ort.torch_private import torchs_decompositions
 
 aten = torch.ops.aten
@@ -240,7 +239,7 @@ def power_of_number(self: Number, exponent: Tensor) -> Any:
     """Of the base as the exponent's dtype has it, of a row-major exponent."""
     half = is_half(exponent, self) and math.isfinite(self)
     base = rounded(self, torch.result_type(self, exponent)) if half else self
-    if base == self and list(map(expression, exponent.stride())) == list(map(expression, steps(exponent.shape))):
+    if base == self and row_major(exponent, range(exponent.dim())):
         return NotImplemented
     return aten.pow.Scalar(base, exponent.clone(memory_format=torch.contiguous_format))
 
