@@ -120,6 +120,11 @@ CASES: dict[str, Case] = {
     "aten.ones_like.default": case(lambda x: torch.ones_like(x.detach()), MATRIX),
     "aten._efficientzerotensor.default": case(torch.sgn, MATRIX),
     "aten.copy.default": case(lambda x: (x * 2).copy_(x[0]).view(-1).cumsum(0)[-1] + 1, MATRIX),
+    "aten.linspace.Tensor_Tensor": case(
+        lambda a, b: torch.linspace(a, b, 50, dtype=torch.int32), torch.tensor(4.3), torch.tensor(-3.0)
+    ),
+    "aten.linspace.Tensor_Scalar": case(lambda a: torch.linspace(a, -3, 50, dtype=torch.int64), torch.tensor(4.3)),
+    "aten.linspace.Scalar_Tensor": case(lambda b: torch.linspace(4.3, b, 50, dtype=torch.int64), torch.tensor(-3.0)),
     "aten.arange.start": case(lambda x: x + torch.arange(2**53, 2**53 + 3), torch.arange(3)),
     "aten.arange.start_step": case(lambda x: x + torch.arange(0, 0.7, 0.1, dtype=torch.float64), FLOAT64),
     "aten.expand.default": case(lambda x: (x[:1] + 1).expand(0, 7).sin(), MATRIX),

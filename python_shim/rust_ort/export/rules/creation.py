@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rust_ort.export.rules.promotion import Number
 from rust_ort.export.rules.registry import decomposed
-from rust_ort.torch_private import free_unbacked_symbols
+from rust_ort.torch_private import free_unbacked_symbols, torchs_decompositions
 
 aten = torch.ops.aten
 EXACT_IN_FLOAT32 = 2**24
@@ -93,6 +93,23 @@ def arange(
 def arange_from(start: Number, end: Number, **options: Any) -> Any:
     """By 1."""
     return arange(start, end, **options)
+
+
+def _linspace(operator: Any) -> Callable[..., Any]:
+    def function(start: Any, end: Any, steps: int, *, dtype: torch.dtype | None = None, **options: Any) -> Any:
+        """Of integers, between ends that have lost their fractions."""
+        own: Any = torchs_decompositions()[operator]
+        if dtype is not None and not dtype.is_floating_point and not dtype.is_complex:
+            start, end = (value.to(dtype) if isinstance(value, Tensor) else int(value) for value in (start, end))
+        return own(start, end, steps, dtype=dtype, **options)
+
+    return function
+
+
+for _overload in ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor"):
+    decomposed(f"aten.linspace.{_overload}", why="integers between ends with fractions", upstream="torch", silent=True)(
+        _linspace(getattr(aten.linspace, _overload))
+    )
 
 
 @decomposed(
