@@ -36,7 +36,8 @@ def on_onnxruntime(function: Callable[..., object], *inputs: Tensor) -> object:
     lambda x: functional.threshold(x, 0, -0.0), lambda x: x[:7].cumsum(0), lambda x: torch.heaviside(x, x), torch.relu,
     lambda x: torch.fmod(x, 1), lambda x: functional.pad(x, (1, 1), value=-0.0),
     lambda x: torch.full_like(x, -0.0) + x, lambda x: -0.0 // x, functional.relu6,
-    lambda x: functional.leaky_relu(x, -0.3), lambda x: functional.elu(x, -1.0),
+    lambda x: functional.leaky_relu(x, -0.3), lambda x: functional.leaky_relu(x, -0.0),
+    lambda x: functional.celu(x, math.inf), lambda x: functional.elu(x, -1.0),
     lambda x: functional.prelu(x, torch.full((1,), -0.3, dtype=x.dtype)),
 ])  # fmt: skip
 def test_zeros_have_eagers_sign(function: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
@@ -74,7 +75,9 @@ def test_erfc_has_a_tail(dtype: torch.dtype, rtol: float) -> None:
     lambda x: torch.lerp(x, -x, 0.3), lambda x: (x * 3 - x * 3.001) * 1000, lambda x: (x * x) - (x * x).float(),
     lambda x: torch.fmod(x, 0.3), lambda x: torch.addcmul(x, x, x, value=0.1), lambda x: (x + 2048 - 2048) / 3,
     lambda x: x > torch.tensor(0.3), lambda x: x == torch.tensor(0.3, dtype=torch.float64),
-    lambda x: x < x.float().sum(), lambda x: x * torch.tensor(0.3), lambda x: 1.3 ** (x * 9),
+    lambda x: x < x.float().sum(), lambda x: x * torch.tensor(0.3), lambda x: torch.tensor(0.3) * x,
+    lambda x: x * torch.tensor(257),
+    lambda x: torch.tensor(1e5, dtype=torch.float64) * x, lambda x: torch.logit(x, 0.6), lambda x: 1.3 ** (x * 9),
     lambda x: torch.add(x, x * 80, alpha=0.1),
     torch.logit, lambda x: torch.logit(x, 0.01), lambda x: torch.xlogy(0.3, x.abs()), lambda x: torch.xlogy(x, x.abs()),
     lambda x: torch.xlogy(x, 3.3),
@@ -142,3 +145,38 @@ def test_a_range_of_integers_between_fractions(numbers: tuple[float, ...], dtype
 
     x = torch.zeros(1, dtype=dtype)
     torch.testing.assert_close(on_onnxruntime(function, x), function(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("function", [
+    lambda x: math.nan**x, lambda x: torch.add(x, x, alpha=math.nan), lambda x: torch.rsub(x, x, alpha=math.nan),
+    lambda x: torch.rsub(x, 2, alpha=math.nan), lambda x: x.index_add(0, torch.arange(2), x[:2], alpha=math.inf),
+])  # fmt: skip
+def test_a_number_that_is_none(function: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
+    x = torch.tensor([0.5, -2.0, 3.0], dtype=dtype)
+    torch.testing.assert_close(on_onnxruntime(function, x), function(x), equal_nan=True)
+
+
+def test_a_factor_of_integers_is_no_float() -> None:
+    def function(x: Tensor) -> Tensor:
+        return x.index_add(0, torch.zeros(1, dtype=torch.int64), torch.ones(1, dtype=torch.int64), alpha=2**53 + 1)
+
+    x = torch.zeros(2, dtype=torch.int64)
+    torch.testing.assert_close(on_onnxruntime(function, x), function(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("function", [
+    lambda x: torch.rsub(x, 3, alpha=x.shape[0]), lambda x: torch.add(x, x, alpha=x.shape[0] / 3),
+    lambda x: torch.index_add(x, 0, torch.arange(2), x[:2], alpha=x.shape[0]), lambda x: torch.pow(x.shape[0], x),
+    lambda x: functional.pad(x[None], (x.shape[0] - 3, 2), mode="replicate")[0],
+])  # fmt: skip
+def test_a_number_that_is_a_size_is_not_fixed(function: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
+    torch._dynamo.reset()
+    backend = rust_ort.Backend()
+    compiled = torch.compile(function, backend=backend, dynamic=True)
+    for size in (5, 7, 11):
+        x = torch.linspace(-1, 1, size).to(dtype)
+        # A factor that only the call knows is rounded with its product, not before: two steps.
+        torch.testing.assert_close(compiled(x), function(x), rtol=2 * torch.finfo(dtype).eps, atol=1e-6)
+    assert len(backend.graphs) == 1

@@ -33,7 +33,7 @@ def threshold_backward(grad_output: Tensor, self: Tensor, threshold: Number) -> 
 )
 def leaky_relu(self: Tensor, negative_slope: Number = 0.01) -> Any:
     """In float64, and of such slopes."""
-    if self.dtype is not torch.float64 and 0 <= negative_slope < math.inf:
+    if self.dtype is not torch.float64 and math.copysign(1, negative_slope) > 0 and negative_slope < math.inf:
         return NotImplemented
     x, dtype = computed(self)
     return torch.where(x > 0, x, x * negative_slope).to(dtype)
@@ -59,7 +59,7 @@ def elu(self: Tensor, alpha: Number = 1, scale: Number = 1, input_scale: Number 
 def celu(self: Tensor, alpha: Number = 1.0) -> Any:
     """By expm1."""
     x, dtype = computed(self)
-    return torch.where(x > 0, x, torch.expm1(x / alpha) * alpha).to(dtype)
+    return torch.where(x < 0, torch.expm1(x / alpha) * alpha, x).to(dtype)
 
 
 @decomposed("aten.hardsigmoid.default", why=ATTRIBUTE)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx
 
 from rust_ort.export.rules.nodes import argument, dtype
-from rust_ort.export.rules.promotion import Number, rounded
+from rust_ort.export.rules.promotion import Number, as_half
 from rust_ort.export.rules.registry import decomposed, in_eager, ints, op, translated, whole
 from rust_ort.export.rules.sizes import steps
 from rust_ort.export.shapes import fills_its_storage, hint, overlaps
@@ -122,7 +122,8 @@ def _rows(operator: Any) -> Callable[..., Any]:
         if operator is aten.index_copy.default and index.dtype is not torch.int64:
             return NotImplemented
         own: Any = torchs_decompositions()[operator]
-        factor = {"alpha": rounded(alpha, self.dtype)} if alpha != 1 else {}
+        plain = isinstance(alpha, int) and alpha == 1
+        factor = {} if plain else {"alpha": as_half(alpha, self.dtype)}
         rows = source.reshape(1) if source.dim() == 0 and self.dim() > 0 else source
         return own(self, dim, refusing(index.reshape(-1)), rows, **factor)
 

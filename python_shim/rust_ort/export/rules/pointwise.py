@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rust_ort.export.rules.activation import ATTRIBUTE
 from rust_ort.export.rules.nodes import floating, integral_result
-from rust_ort.export.rules.promotion import WIDER, Number, as_dtype, computed, is_half, kernel_dtype, rounded, widened
+from rust_ort.export.rules.promotion import Number, as_dtype, as_half, computed, is_half, kernel_dtype, rounded, widened
 from rust_ort.export.rules.registry import decomposed, in_eager, torchs_own, whole
 from rust_ort.export.shapes import row_major
 from rust_ort.torch_private import torchs_decompositions
@@ -162,7 +162,8 @@ def logit(self: Tensor, eps: float | None = None) -> Any:
     x = self.to(dtype)  # half precision is rounded after each step, as by torch's kernel
     if eps is not None and eps >= 0:
         least = rounded(eps, dtype)
-        x = torch.clamp(x, least, rounded(1 - least, dtype))
+        most = rounded(1 - least, dtype)
+        x = torch.where(x < least, least, torch.where(x > most, most, x))
     return torch.log(x / (1 - x))
 
 
@@ -237,17 +238,10 @@ def _integer_power(base: Tensor, exponent: int) -> Tensor:
 @decomposed("aten.pow.Scalar", why="torch rounds the base to half precision, and its result is row-major", silent=True)
 def power_of_number(self: Number, exponent: Tensor) -> Any:
     """Of the base as the exponent's dtype has it, of a row-major exponent."""
-    half = is_half(exponent, self) and math.isfinite(self)
-    base = rounded(self, torch.result_type(self, exponent)) if half else self
-    if base == self and row_major(exponent, range(exponent.dim())):
+    base = as_half(self, torch.result_type(self, exponent))
+    if base is self and row_major(exponent, range(exponent.dim())):
         return NotImplemented
     return aten.pow.Scalar(base, exponent.clone(memory_format=torch.contiguous_format))
-
-
-def _factor(alpha: Number, dtype: torch.dtype) -> Number:
-    """alpha as half precision has it."""
-    factor = rounded(alpha, dtype) if dtype in WIDER else alpha
-    return alpha if math.isinf(factor) or factor == alpha else factor
 
 
 def _summed(operator: Any) -> Callable[..., Any]:
@@ -255,8 +249,8 @@ def _summed(operator: Any) -> Callable[..., Any]:
         """With the factor as half precision has it."""
         if not (isinstance(self, Tensor) and isinstance(other, Tensor)) or not is_half(self, other):
             return NotImplemented
-        factor = _factor(alpha, torch.result_type(self, other))
-        return NotImplemented if factor == alpha else operator(self, other, alpha=factor)
+        factor = as_half(alpha, torch.result_type(self, other))
+        return NotImplemented if factor is alpha else operator(self, other, alpha=factor)
 
     return function
 
@@ -267,21 +261,23 @@ for _name in ("add", "sub"):
     )
 
 
-@decomposed("aten.mul.Tensor", why="half precision times a wider tensor of rank 0: that is rounded first", silent=True)
+@decomposed("aten.mul.Tensor", why="half precision times another tensor of rank 0: that is rounded first", silent=True)
 def multiplied(self: Tensor, other: Tensor) -> Any:
-    """In float32, rounded once."""
+    """In float32, rounded once. As the first factor, torch rounds a tensor of rank 0, too."""
     if not (isinstance(self, Tensor) and isinstance(other, Tensor)) or not is_half(self, other):
         return NotImplemented
-    if self.dtype is other.dtype or not (self.dtype.is_floating_point and other.dtype.is_floating_point):
+    if other.dim() > 0 or self.dim() == 0 or other.dtype in (self.dtype, torch.bool):
         return NotImplemented
-    return (self.to(torch.float32) * other.to(torch.float32)).to(torch.result_type(self, other))
+    if self.dtype is not torch.result_type(self, other):
+        return NotImplemented
+    return (self.to(torch.float32) * other.to(torch.float32)).to(self.dtype)
 
 
 @decomposed("aten.rsub.Scalar", why="a number as the first operand of sub has no type promotion", upstream="torch")
 def rsub(self: Tensor, other: Number, alpha: Number = 1) -> Tensor:
     """Of integers, by negation and addition in the result's dtype: the same to the digit."""
     if self.dtype.is_floating_point or self.dtype is torch.bool:
-        own: Tensor = torchs_decompositions()[aten.rsub.Scalar](self, other, _factor(alpha, self.dtype))
+        own: Tensor = torchs_decompositions()[aten.rsub.Scalar](self, other, as_half(alpha, self.dtype))
         return own
     negated = self.to(torch.result_type(self, other))
     return torch.add(-negated if alpha == 1 else negated * -alpha, other)

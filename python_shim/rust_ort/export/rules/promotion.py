@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -58,3 +59,13 @@ def rounded(number: Number, dtype: torch.dtype) -> Number:
     """As `dtype` has it."""
     with no_modes():
         return torch.tensor(number, dtype=torch.float64).to(dtype).item()
+
+
+def as_half(number: Number, dtype: torch.dtype) -> Number:
+    """As a half-precision `dtype` has it; `number` itself where that is no change, no number yet, or not finite."""
+    if dtype not in (torch.float16, torch.bfloat16) or not isinstance(number, (int, float)):
+        return number
+    if not math.isfinite(number):
+        return number
+    half = rounded(number, dtype)
+    return number if half == number or math.isinf(half) else half

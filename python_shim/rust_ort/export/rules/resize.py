@@ -155,7 +155,7 @@ def replication_pad_backward(grad_output: Tensor, self: Tensor, padding: Sequenc
 def _sides(tensor: Tensor, padding: Sequence[int]) -> dict[int, tuple[int, int]]:
     """{axis: (before, after)} of those that change, of ATen's list, whose first pair is the last axis."""
     pairs = zip(padding[::2], padding[1::2], strict=True)
-    return {tensor.dim() - 1 - i: pair for i, pair in enumerate(pairs) if pair != (0, 0)}
+    return {tensor.dim() - 1 - i: pair for i, pair in enumerate(pairs) if not known(pair) or pair != (0, 0)}
 
 
 for _spatial in (1, 2, 3):
