@@ -235,7 +235,8 @@ fn hostile_connections_are_answered_or_closed_and_leave_nothing() {
     body_only += storm(&home, &mut random, n - n / 2, &mut codes);
 
     wait_for("hostile clients are gone", settled);
-    wait_for("descriptors are as before", || (n_fds(home.daemon_pid()) <= fds).then_some(()));
+    // An executor that one of them asked for may stay warm, with a few; one lost by each connection would be thousands.
+    wait_for("descriptors are as before", || (n_fds(home.daemon_pid()) <= fds + 16).then_some(()));
     let after_kb = resident_kb(home.daemon_pid());
     // Not println!: these lines are shown of a passing test, too.
     let mut shown = std::io::stderr();
