@@ -18,7 +18,7 @@ from torch import Tensor
 from measure.coverage_judge import Exact, difference
 from rust_ort import torch_private
 from rust_ort.export.aliases import SHARES_MEMORY
-from rust_ort.export.partition import NO_ELEMENTS
+from rust_ort.export.arguments import NO_ELEMENTS
 from rust_ort.torch_private import TorchDispatchMode, pytree
 
 SEED = 0

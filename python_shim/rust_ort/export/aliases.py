@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import torch
 from torch import fx
 
-from rust_ort.export.shapes import fills_its_storage, is_symbolic, overlaps
+from rust_ort.export.shapes import SIZE_OPERATORS, fills_its_storage, is_symbolic, overlaps
 from rust_ort.torch_private import OpOverload, pytree
 
 aten = torch.ops.aten
@@ -73,7 +73,8 @@ def keep_shared(gm: fx.GraphModule, graph: fx.Graph) -> dict[str, str]:
     chains = {node for member in shared for node in _chain(member)}
     elsewhere: set[fx.Node] = set()
     for node in reversed(graph.nodes):
-        if node in chains and any(user in elsewhere or user not in {*chains, output} for user in node.users):
+        readers = [user for user in node.users if user.target not in SIZE_OPERATORS]
+        if node in chains and any(user in elsewhere or user not in {*chains, output} for user in readers):
             elsewhere.add(node)
     own: dict[fx.Node, fx.Node] = {}
     for node in [node for node in graph.nodes if node in elsewhere]:
@@ -85,6 +86,27 @@ def keep_shared(gm: fx.GraphModule, graph: fx.Graph) -> dict[str, str]:
     for reader in (*moved, output):
         reader.args = fx.map_arg(reader.args, lambda source: own.get(source, source))
     return {node.name: SHARES_MEMORY for node in (*moved, *own.values())}
+
+
+def end_views(graph: fx.Graph) -> None:
+    """Makes what an operator's decomposition ends in, an output that is a view of a value in `graph`, a tensor of its
+    own for autograd, which forbids to write to a view that a custom function made."""
+    output = graph.output_node()
+    for node in {*output.all_input_nodes}:
+        whose = node.meta.get("original_aten")
+        if not isinstance(whose, OpOverload) or whose.is_view or root_of(node).op != "call_function":
+            continue
+        if base_of(node) is not None:
+            with graph.inserting_before(output):
+                ended = graph.call_function(as_no_view, (node,))
+            ended.meta["val"] = node.meta.get("val")
+            output.replace_input_with(node, ended)
+
+
+def as_no_view(tensor: torch.Tensor) -> torch.Tensor:
+    """`tensor`, of the same memory, that autograd knows as no view."""
+    made: torch.Tensor = aten._unsafe_view.default(tensor, tensor.shape)
+    return made
 
 
 def _sharing(output: fx.Node, *, inputs_too: bool) -> list[fx.Node]:

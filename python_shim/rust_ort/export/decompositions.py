@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rust_ort.export import exporter, rules
+from rust_ort.export import arguments, exporter, rules
 from rust_ort.export.aliases import UNDECLARED_VIEWS
 from rust_ort.export.rules import How
 from rust_ort.export.shapes import Size, expression, fills_its_storage, hint, is_symbolic, row_major
@@ -55,12 +55,14 @@ def _table(whole: frozenset[str], _: frozenset[str]) -> Table:
     for rule in rules.active(How.DECOMPOSED):
         assert rule.function is not None, f"{rule.operator}: a decomposition is a function"
         table.update(dict.fromkeys(rule.overloads, rule.function))
+    for operator in ITERATED:
+        table.setdefault(operator, _of_row_major(operator))
     return {operator: _as_declared(operator, function) for operator, function in table.items()}
 
 
 def _as_declared(operator: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     """The decomposition, whose results are apart from its arguments in memory, as the operator's schema says, and have
-    the layouts of the operator's own: users see both. Where sizes are known only at run time, none."""
+    the layouts of the operator's own: users see both. None of what runs in eager, whole, whatever it comes apart to."""
     if getattr(operator, "is_view", False) or operator._schema.is_mutable:
         return function
 
@@ -69,7 +71,8 @@ def _as_declared(operator: Any, function: Callable[..., Any]) -> Callable[..., A
     @functools.wraps(function)
     def keeping(*args: Any, **kwargs: Any) -> Any:
         given = pytree.tree_leaves((args, kwargs))
-        made = NotImplemented if any(map(_known_at_run_time, given)) else function(*args, **kwargs)
+        left = any(map(_known_at_run_time, given)) or arguments.why_eager(operator, args, kwargs, whole=False)
+        made = NotImplemented if left else function(*args, **kwargs)
         if made is NotImplemented:
             return made
         results, sequence = pytree.tree_flatten(made)
@@ -82,6 +85,21 @@ def _as_declared(operator: Any, function: Callable[..., Any]) -> Callable[..., A
         return pytree.tree_unflatten(results, sequence)
 
     return keeping
+
+
+def _of_row_major(operator: Any) -> Callable[..., Any]:
+    """A decomposition into the operator itself, for what is wrong with its layout alone."""
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        if all(map(_is_plain, pytree.tree_leaves((args, kwargs)))):
+            return NotImplemented
+        return operator(*pytree.tree_map_only(Tensor, _row_major, args), **kwargs)
+
+    return function
+
+
+def _row_major(tensor: Tensor) -> Tensor:
+    return tensor.clone(memory_format=torch.contiguous_format)
 
 
 def _known_at_run_time(value: Any) -> bool:
@@ -125,9 +143,13 @@ def _alike(sizes: Sequence[Size], others: Sequence[Size]) -> bool:
 
 def _format(tensor: Tensor) -> torch.memory_format:
     """What torch's kernels suggest: channels last of an image whose dimensions lie so in memory, else row-major."""
-    if tensor.dim() in LAST and _order(tensor) == [0, *range(2, tensor.dim()), 1]:
-        return LAST[tensor.dim()]
-    return torch.contiguous_format
+    if tensor.dim() not in LAST:
+        return torch.contiguous_format
+    last, order = [0, *range(2, tensor.dim()), 1], _order(tensor)
+    long = [axis for axis in order if hint(tensor.shape[axis]) != 1]
+    shown = long != sorted(long)  # else a dimension of one element tells the two apart
+    is_last = long == [axis for axis in last if axis in long] if shown else order == last
+    return LAST[tensor.dim()] if is_last else torch.contiguous_format
 
 
 def _order(tensor: Tensor) -> list[int]:
@@ -156,6 +178,26 @@ def _of_a_power(base: Any, exponent: Tensor) -> Tensor:
     return _row_major_like(exponent)
 
 
+def _iterated(first: Tensor, second: Tensor, *_: Any, **__: Any) -> Any:
+    return aten.add.Tensor(first, second)
+
+
+ITERATED = (
+    aten.copysign.Tensor,
+    aten.div.Tensor_mode,
+    aten.heaviside.default,
+    aten.logaddexp.default,
+    aten.logaddexp2.default,
+    aten.logical_and.default,
+    aten.logical_or.default,
+    aten.logical_xor.default,
+    aten.logit_backward.default,
+    aten.native_dropout_backward.default,
+    aten.special_xlog1py.default,
+    aten.xlogy.Tensor,
+)
+"""Operators whose kernels lay their result out as all binary ones do, and whose fake tensors do not."""
+
 LAYOUTS: dict[Any, Callable[..., Any]] = {
     aten.roll: _rolled,
     aten.pow.Scalar: _of_a_power,
@@ -166,6 +208,7 @@ LAYOUTS: dict[Any, Callable[..., Any]] = {
     aten._native_batch_norm_legit_no_training: _as_suggested,
     aten._batch_norm_with_update: _as_suggested,
     aten._batch_norm_with_update_functional: _as_suggested,
+    **dict.fromkeys(ITERATED, _iterated),
 }
 """What has the layout of the first result of an operator, or of one overload, where torch's fake tensors are wrong."""
 

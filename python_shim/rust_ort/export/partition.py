@@ -13,9 +13,10 @@ import torch
 from torch import fx
 
 from rust_ort import torch_private
-from rust_ort.export import aliases, exporter, rules
+from rust_ort.export import aliases, arguments, exporter, rules
 from rust_ort.export.hash import attribute
 from rust_ort.export.provenance import module_path, operator_name, source_line
+from rust_ort.export.shapes import SIZE_OPERATORS
 from rust_ort.torch_private import HigherOrderOperator, OpOverload, free_unbacked_symbols, pytree
 
 SCHEMA_VERSION = 1
@@ -26,38 +27,34 @@ aten = torch.ops.aten
 DRAWS_RANDOM_NUMBERS = "it draws random numbers; torch's generator is what manual_seed controls"
 SIZE_AT_RUN_TIME = "a size is known only at run time"
 COMPLEX = "complex numbers have no ONNX form"
-NO_ELEMENTS = "it reads a tensor without elements"
+SIZE_ALONE = "nothing of it is used but its size"
 MEMORY_READ = "as_strided in eager reads the memory behind it"
 
-EAGER_IS_RIGHT = frozenset({DRAWS_RANDOM_NUMBERS, NO_ELEMENTS, MEMORY_READ})
+EAGER_IS_RIGHT = frozenset(
+    {DRAWS_RANDOM_NUMBERS, MEMORY_READ, SIZE_ALONE, arguments.NO_ELEMENTS, arguments.OVERFLOW, arguments.OTHER_SHAPE}
+)
 """Reasons for which eager is the right place; all others are something that ONNX lacks."""
 
-BOOKKEEPING = frozenset(
-    {
-        operator.getitem,
-        aten.sym_size.int,
-        aten.sym_stride.int,
-        aten.sym_numel.default,
-        aten.sym_storage_offset.default,
-        aten._assert_scalar.default,
-        aten.sym_constrain_range.default,
-        aten.sym_constrain_range_for_size.default,
-        aten._assert_async.msg,
-        aten._assert_async.default,
-        aten._assert_tensor_metadata.default,
-    }
-)
+BOOKKEEPING = SIZE_OPERATORS | {
+    operator.getitem,
+    aten._assert_scalar.default,
+    aten.sym_constrain_range.default,
+    aten.sym_constrain_range_for_size.default,
+    aten._assert_async.msg,
+    aten._assert_async.default,
+    aten._assert_tensor_metadata.default,
+}
 
 STRIDED = (aten.as_strided.default, aten.as_strided_scatter.default)
-
-RIGHT_WITHOUT_ELEMENTS = BOOKKEEPING | {aten.cat.default, aten.new_zeros.default, aten.new_ones.default}
 
 
 def is_compute(node: fx.Node) -> bool:
     """Whether `node` computes a tensor: not unpacking, not arithmetic on sizes, not an assertion."""
-    if node.op != "call_function" or node.target in BOOKKEEPING:
-        return False
-    return not isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool))
+    return node.op == "call_function" and node.target not in BOOKKEEPING and not _is_number(node)
+
+
+def _is_number(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool))
 
 
 def operators(gm: fx.GraphModule) -> dict[str, str]:
@@ -198,7 +195,7 @@ class Support:
             return self.reason(source)
         if isinstance(node.target, HigherOrderOperator):
             return f"higher-order operator {node.target} has no ONNX form"
-        return self._values(node) or self._operator(node) or _reads_nothing(node)
+        return self._values(node) or self._operator(node) or _given(node)
 
     def _operator(self, node: fx.Node) -> str | None:
         target = node.target
@@ -222,7 +219,7 @@ class Support:
 
     def _reads_memory(self, user: fx.Node) -> bool:
         """Whether `user`, or what is made of it without a copy, is in eager and goes beyond the view it is given."""
-        if user.target in STRIDED:
+        if user.target in STRIDED or user.target in rules.KEEP_LAYOUTS:
             return self.reason(user) is not None
         return getattr(user.target, "is_view", False) and self.reason(user) == MEMORY_READ
 
@@ -257,15 +254,12 @@ def _values_of(node: fx.Node) -> Iterator[object]:
         yield from pytree.tree_leaves(source.meta.get("val"))
 
 
-def _reads_nothing(node: fx.Node) -> str | None:
-    """ONNX Runtime's kernels are at their worst without elements: reductions, products, pools and scatters are wrong
-    or fail when they run. Nothing is lost in eager."""
-    if torch.Tag.pointwise in getattr(node.target, "tags", ()) or node.target in RIGHT_WITHOUT_ELEMENTS:
+def _given(node: fx.Node) -> str | None:
+    """What its arguments say against ONNX Runtime."""
+    if not isinstance(node.target, OpOverload):
         return None
-    for value in pytree.tree_leaves([source.meta.get("val") for source in node.all_input_nodes]):
-        if isinstance(value, torch.Tensor) and any(isinstance(size, int) and size == 0 for size in value.shape):
-            return NO_ELEMENTS
-    return None
+    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda source: source.meta.get("val"))
+    return arguments.why_eager(node.target, args, kwargs)
 
 
 def _tensor_problem(value: torch.Tensor) -> str | None:
@@ -311,7 +305,7 @@ def _partition(gm: fx.GraphModule, support: Support) -> Partition:
     else:
         partitioner = CapabilityBasedPartitioner(outer, support, allows_single_node_partition=True)  # type: ignore[arg-type]
         proposed = [dict.fromkeys(proposal.nodes) for proposal in partitioner.propose_partitions()]
-    chosen = [nodes for nodes in proposed if any(is_compute(node) for node in nodes)]
+    chosen = [nodes for nodes in proposed if any(map(is_compute, nodes)) and _gives_a_tensor(nodes)]
     order = {node: position for position, node in enumerate(outer.graph.nodes)}
     chosen.sort(key=lambda nodes: min(order[node] for node in nodes))
     in_part = {node for nodes in chosen for node in nodes}
@@ -319,7 +313,7 @@ def _partition(gm: fx.GraphModule, support: Support) -> Partition:
         node for node in outer.graph.nodes
         if is_compute(node) and node not in in_part and aliases.COPY not in node.meta
     ]  # fmt: skip
-    eager = [found for node in left for found in _left_to_eager(gm, node, support.reason(node) or "")]
+    eager = [found for node in left for found in _left_to_eager(gm, node, support.reason(node) or SIZE_ALONE)]
     names = [[node.name for node in sorted(nodes, key=order.__getitem__) if is_compute(node)] for nodes in chosen]
     if not reasons and chosen:
         _fuse_all(outer, list(chosen[0]))
@@ -327,6 +321,7 @@ def _partition(gm: fx.GraphModule, support: Support) -> Partition:
         fused = [dict.fromkeys(nodes) for nodes in chosen]
         fuse_by_partitions(outer, fused, prefix=PART_PREFIX, always_return_tuple=True)
     _unchain(outer.graph, {node.name for node in effects[1:]})
+    aliases.end_views(outer.graph)
     outer.recompile()
     parts = [
         PartGraph(index=index, name=f"{PART_PREFIX}{index}", module=getattr(outer, f"{PART_PREFIX}{index}"),
@@ -334,6 +329,11 @@ def _partition(gm: fx.GraphModule, support: Support) -> Partition:
         for index in range(len(chosen))
     ]  # fmt: skip
     return Partition(module=gm, outer=outer, parts=parts, eager=eager, reasons=reasons)
+
+
+def _gives_a_tensor(nodes: Collection[fx.Node]) -> bool:
+    """Whether others use more of them than sizes."""
+    return any(not _is_number(node) and any(user not in nodes for user in node.users) for node in nodes)
 
 
 def _left_to_eager(gm: fx.GraphModule, node: fx.Node, reason: str) -> Iterator[EagerNode]:

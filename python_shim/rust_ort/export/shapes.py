@@ -36,6 +36,17 @@ def expression(size: Size) -> Any:
     return size.node.expr if isinstance(size, torch.SymInt) else size
 
 
+SIZE_OPERATORS = frozenset(
+    {
+        torch.ops.aten.sym_size.int,
+        torch.ops.aten.sym_stride.int,
+        torch.ops.aten.sym_numel.default,
+        torch.ops.aten.sym_storage_offset.default,
+    }
+)
+"""What asks a tensor for its layout, and for no element."""
+
+
 def hint(size: Size) -> int:
     """What a size is in the call that is traced, without a guard; 0: only the runtime knows."""
     return int(size.node.hint or 0) if isinstance(size, torch.SymInt) else size
@@ -74,7 +85,8 @@ def row_major(tensor: torch.Tensor, order: Sequence[int]) -> bool:
     for axis in reversed(order):
         if expression(tensor.stride(axis)) != step:
             return False
-        step = step * expression(tensor.shape[axis])
+        size = expression(tensor.shape[axis])
+        step = step if size == 0 else step * size
     return True
 
 

@@ -1,8 +1,10 @@
-"""Which zero a sum is: kernels begin with 0.0 or with the first product, and add in orders of their own."""
+"""Which zero a sum or an extreme is: kernels begin with 0.0 or with the first product, add in orders of their own, and
+take the first or the second of equals, by eights one and alone the other."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -32,20 +34,50 @@ SUMS = frozenset(
 """Names of ATen's operators that add up, of whatever length."""
 
 
+EXTREMES = frozenset(("minimum", "maximum", "clamp", "clamp_min", "clamp_max"))
+"""Names of ATen's operators that choose among operands, zeros of both signs too."""
+
+WHOLE_EXTREMES = frozenset(
+    (  # noqa: SIM905
+        "amax amin aminmax max min cummax cummin max_pool2d_with_indices max_pool3d_with_indices "
+        "adaptive_max_pool2d adaptive_max_pool3d fractional_max_pool2d fractional_max_pool3d"
+    ).split()
+)
+"""Names of those that choose among elements of their first operand."""
+
+
 class ZerosOfSums(TorchDispatchMode):
-    """Every zero that such an operator gives is this one."""
+    """Every zero that such an operator gives is this one; of extremes, where operands are zeros of both signs."""
 
     def __init__(self, zero: float) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._zero = zero
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        if name not in SUMS | EXTREMES | WHOLE_EXTREMES:
+            with self:  # in inference mode, composite operators come whole
+                made = func.decompose(*args, **(kwargs or {}))
+            if made is not NotImplemented:
+                return made
         made = func(*args, **(kwargs or {}))
-        if func.overloadpacket.__name__ in SUMS:
+        if name in EXTREMES and made.is_floating_point():
+            made.masked_fill_((made == 0) & _both_zeros((*args, *(kwargs or {}).values())), self._zero)
+        if name in SUMS or (name in WHOLE_EXTREMES and len({*args[0][args[0] == 0].signbit().tolist()}) == 2):
             for tensor in pytree.tree_leaves(made):
                 if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
                     tensor.masked_fill_(tensor == 0, self._zero)
         return made
+
+
+def _both_zeros(operands: Sequence[Any]) -> Any:
+    """Where operands, tensors and numbers, are zeros of both signs."""
+    numbers = [torch.as_tensor(operand) for operand in operands if operand is not None]
+    positive, negative = (
+        functools.reduce(torch.logical_or, [(number == 0) & (number.signbit() == sign) for number in numbers])
+        for sign in (False, True)
+    )
+    return positive & negative
 
 
 def of_any_sum(text: Text, expected: Sequence[Seen]) -> list[Seen]:

@@ -104,21 +104,21 @@ def clamp_max(self: Tensor, max: Number) -> Any:
 @decomposed("aten.fmax.default", why="no ONNX form")
 def fmax(self: Tensor, other: Tensor) -> Tensor:
     """The larger; the other one where one is NaN."""
-    return _but_for_nan(self, other, torch.maximum)
+    return _but_for_nan(self, other, torch.gt)
 
 
 @decomposed("aten.fmin.default", why="no ONNX form")
 def fmin(self: Tensor, other: Tensor) -> Tensor:
     """The smaller; the other one where one is NaN."""
-    return _but_for_nan(self, other, torch.minimum)
+    return _but_for_nan(self, other, torch.lt)
 
 
-def _but_for_nan(self: Tensor, other: Tensor, choose: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    first, second, _ = pair(self, other, wide=False)
-    chosen = choose(first, second)
-    if not chosen.dtype.is_floating_point:
-        return chosen
-    return torch.where(first != first, second, torch.where(second != second, first, chosen))
+def _but_for_nan(self: Tensor, other: Tensor, better: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Of equals, as zeros of both signs are, the one that torch's kernels take."""
+    first, second, dtype = pair(self, other, wide=False)
+    if dtype is torch.bfloat16:
+        first, second = second, first
+    return torch.where(better(second, first) | (first != first), second, first)
 
 
 def _compared(compare: Callable[[Tensor, Any], Tensor], self: Tensor, other: Number) -> Any:

@@ -16,14 +16,18 @@ DIVIDES_THEN_ROUNDS = "torchlib divides, then rounds: wrong next to an integer a
 
 
 @decomposed("aten.floor_divide.default", why=DIVIDES_THEN_ROUNDS, silent=True)
-def floor_divide(self: Tensor, other: Tensor | Number) -> Any:
+def floor_divide(self: Tensor | Number, other: Tensor | Number) -> Any:
     """As torch's kernel: from the exact remainder. Integers are left to torchlib, of one dtype."""
     if is_floating(self, other):
         return _floor_quotient(self, other)
     first, second, dtype = pair(self, other, wide=False)
-    if dtype is torch.bool or (isinstance(other, Tensor) and self.dtype is other.dtype):
+    if dtype is torch.bool or _of_one_dtype(self, other):
         return NotImplemented
     return aten.floor_divide.default(first, second)
+
+
+def _of_one_dtype(self: Tensor | Number, other: Tensor | Number) -> bool:
+    return isinstance(self, Tensor) and isinstance(other, Tensor) and self.dtype is other.dtype
 
 
 @translated("operator.floordiv", why="torchlib truncates the quotient of sizes: `-n // 2`", silent=True)
@@ -32,7 +36,7 @@ def size_quotient(self: Any, other: Any) -> Any:
     return op.Div(op.Sub(self, op.Mod(self, other)), other)
 
 
-def _floor_quotient(self: Tensor, other: Tensor | Number) -> Tensor:
+def _floor_quotient(self: Tensor | Number, other: Tensor | Number) -> Tensor:
     dividend, divisor, dtype = pair(self, other)
     rest = torch.fmod(dividend, divisor)
     quotient = (dividend - rest) / divisor
@@ -59,7 +63,7 @@ def div(self: Tensor, other: Tensor | Number, *, rounding_mode: str | None) -> A
             return torch.trunc(torch.true_divide(self, other))
         dividend, divisor, dtype = pair(self, other)
         return torch.trunc(dividend / divisor).to(dtype)
-    if isinstance(other, Tensor) and self.dtype is other.dtype:
+    if _of_one_dtype(self, other):
         return NotImplemented
     first, second, _ = pair(self, other, wide=False)
     return aten.div.Tensor_mode(first, second, rounding_mode=rounding_mode)

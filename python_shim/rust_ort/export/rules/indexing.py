@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from rust_ort.export.rules.nodes import argument, dtype
+from rust_ort.export.rules.nodes import KEEP_LAYOUTS, argument, dtype
 from rust_ort.export.rules.promotion import Number, as_half
 from rust_ort.export.rules.registry import decomposed, in_eager, ints, op, translated, whole
 from rust_ort.export.rules.sizes import steps
@@ -57,20 +57,11 @@ def _keeps_a_layout(node: fx.Node) -> bool:
 
 
 in_eager(
-    "aten.select_scatter",
-    "aten.slice_scatter",
+    *(str(operator) for operator in KEEP_LAYOUTS),
     why="the result has the layout of a tensor that is not dense",
     upstream="torch",
     when=_keeps_a_layout,
 )
-
-
-@decomposed("aten.slice_scatter.default", why="ScatterND of nothing into something fails", upstream="onnxruntime")
-def slice_scatter(
-    self: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
-) -> Any:
-    """Of a source without elements: the tensor as it is."""
-    return self.clone() if any(isinstance(size, int) and size == 0 for size in src.shape) else NotImplemented
 
 
 @decomposed(

@@ -32,7 +32,7 @@ FLOAT64 = "float64: eps is an attribute, and those are float32"
 
 @decomposed(
     "aten.native_layer_norm.default",
-    why="half precision: mean and 1 / deviation come out as float32; " + FLOAT64,
+    why="half precision: mean and 1 / deviation come out as float32; without a bias, 0.0 is -0.0; " + FLOAT64,
 )
 def layer_norm(
     input: Tensor, normalized_shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float
@@ -41,6 +41,8 @@ def layer_norm(
 
     ONNX's LayerNormalization gives the latter two as float32, whatever it is given. float64: torch's own.
     """
+    if weight is not None and bias is None:  # torch's kernel adds 0
+        return aten.native_layer_norm.default(input, normalized_shape, weight, torch.zeros_like(weight), eps)
     if input.dtype is torch.float64:
         return torchs_decompositions()[aten.native_layer_norm.default](input, normalized_shape, weight, bias, eps)
     if input.dtype not in (torch.float16, torch.bfloat16) or input.device.type != "cpu":

@@ -72,9 +72,9 @@ def avg_pool_backward(
 def adaptive_avg_pool(spatial: int, input: Tensor, output_size: Sequence[int]) -> Any:
     """Means of windows of several sizes."""
     sizes = input.shape[-spatial:]
-    if not input.dtype.is_floating_point or not known(sizes):
+    if not input.dtype.is_floating_point or not known([*sizes, *output_size]):
         return NotImplemented
-    if 0 in (*input.shape, *output_size):
+    if 0 in output_size:
         return input.new_zeros([*input.shape[:-spatial], *output_size])
     windows = _adaptive(sizes, output_size)
     if all(size == 1 for size in output_size):
@@ -104,9 +104,9 @@ for _spatial in (2, 3):
         functools.partial(adaptive_avg_pool_backward, _spatial)
     )
 
-decomposed(
-    "aten._adaptive_avg_pool2d.default", why="torch's own needs a ReduceMean of an empty batch", upstream="onnxruntime"
-)(functools.partial(adaptive_avg_pool, 2))
+decomposed("aten._adaptive_avg_pool2d.default", why="torch's own fails of outputs without elements", upstream="torch")(
+    functools.partial(adaptive_avg_pool, 2)
+)
 decomposed("aten._adaptive_avg_pool3d.default", why="no ONNX form")(functools.partial(adaptive_avg_pool, 3))
 
 in_eager(
@@ -120,7 +120,7 @@ in_eager(
 def adaptive_max_pool(spatial: int, input: Tensor, output_size: Sequence[int]) -> Any:
     """(maxima, indices): windows made as long as the longest by their last input, laid side by side."""
     sizes = input.shape[-spatial:]
-    if not input.dtype.is_floating_point or not known(sizes):
+    if not input.dtype.is_floating_point or not known([*sizes, *output_size]):
         return NotImplemented
     if 0 in (*input.shape, *output_size):
         empty = input.new_zeros([*input.shape[:-spatial], *output_size])

@@ -14,6 +14,7 @@ from rust_ort.export.rules.promotion import widened
 from rust_ort.export.rules.registry import decomposed, in_eager
 from rust_ort.export.rules.sizes import known
 from rust_ort.export.rules.taps import Taps, applied
+from rust_ort.export.shapes import row_major
 from rust_ort.torch_private import torchs_decompositions
 
 aten = torch.ops.aten
@@ -193,3 +194,11 @@ def col2im(self: Tensor, *rest: Any) -> Any:
     if self.dtype is torch.float64:
         return torchs_decompositions()[aten.col2im.default](self, *rest)
     return aten.col2im(self.unsqueeze(0), *rest).squeeze(0) if self.dim() == 2 else NotImplemented
+
+
+@decomposed("aten.constant_pad_nd.default", why="of padding by nothing, the layout is the input's", upstream="torch")
+def constant_pad(self: Tensor, pad: Sequence[int], value: float = 0) -> Any:
+    """Where sizes decide how much, whether it is nothing is guarded, if that can be seen."""
+    if known(pad) or row_major(self, range(self.dim())):
+        return NotImplemented
+    return self.clone() if all(size == 0 for size in pad) else NotImplemented

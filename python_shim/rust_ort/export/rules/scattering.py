@@ -14,6 +14,7 @@ from rust_ort.export.rules.nodes import argument, dtype, floating, of_rank_0
 from rust_ort.export.rules.promotion import is_half, widened
 from rust_ort.export.rules.registry import decomposed, in_eager, op, translated
 from rust_ort.export.rules.sizes import steps
+from rust_ort.export.shapes import expression, hint
 
 aten = torch.ops.aten
 
@@ -119,7 +120,8 @@ def _index_put(operator: Any, *, checked: bool) -> Callable[..., Any]:
         self: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False, unsafe: bool = False
     ) -> Any:
         if accumulate and self.dtype is not torch.bool and _may_repeat(indices):
-            return _added(self, indices, values, checked=checked)
+            places = _places(self.shape, indices, checked=checked)
+            return _added(self, places, values) if _spreads(values.shape, places.shape) else NotImplemented
         long = long_indices(indices)
         adds_half = accumulate and is_half(self)
         if long is None and not adds_half:
@@ -137,9 +139,27 @@ def _may_repeat(indices: Sequence[Tensor | None]) -> bool:
     return bool(named) and not masks and not any(0 in index.shape for index in named)
 
 
-def _added(self: Tensor, indices: Sequence[Tensor | None], values: Tensor, *, checked: bool) -> Any:
+def _adds_at_repeated_places(node: fx.Node) -> bool:
+    indices = fx.map_arg(argument(node, "indices"), lambda index: index.meta["val"])
+    return bool(argument(node, "accumulate")) and dtype(node) is not torch.bool and _may_repeat(indices)
+
+
+in_eager(
+    "aten.index_put",
+    "aten._unsafe_index_put",
+    why="whether a size of the values is that of the places is not known",
+    when=_adds_at_repeated_places,
+)
+
+
+def _spreads(sizes: Sequence[int], others: Sequence[int]) -> bool:
+    """Whether tensors of these sizes spread to the others without asking whether a symbol is a number."""
+    pairs = zip(reversed(sizes), reversed(others), strict=False)
+    return all(hint(size) == 1 or expression(size) == expression(other) for size, other in pairs)
+
+
+def _added(self: Tensor, places: Tensor, values: Tensor) -> Any:
     """One element after the other, in float32 for half precision."""
-    places = _places(self.shape, indices, checked=checked)
     source = widened(values).expand(places.shape).reshape(-1)
     total = aten.scatter_add.default(widened(self).reshape(-1), 0, places.reshape(-1), source)
     return total.reshape(self.shape).to(self.dtype)
