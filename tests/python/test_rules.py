@@ -131,6 +131,8 @@ CASES: dict[str, Case] = {
     # indexing
     "aten.lift_fresh.default": case(lambda x: x + torch.tensor([1.0, 2.0, 3.0]), torch.ones(3)),
     "aten.diagonal_scatter.default": case(torch.diagonal_scatter, torch.ones(3, 3), torch.zeros(3)),
+    "aten.diagonal.default": case(lambda x: x.diagonal() * 1, ROWS),
+    "aten.diagonal_copy.default": case(lambda x: torch.diagonal_copy(x.detach()), ROWS),
     "aten.take.default": case(torch.take, MATRIX, torch.tensor(-1)),
     "aten.masked_scatter_backward.default": case(
         lambda x, y: x.masked_scatter(x > 0, y), MATRIX, MATRIX[:, :6].flip(0).contiguous()

@@ -15,7 +15,7 @@ EXACT = ("view", "join", "index", "sort", "creation", "comparison", "in place", 
 _EXACT_CALLS = """
     torch F abs neg positive clone to float double half long int bool detach contiguous type_as real add sub rsub
     mul div maximum minimum fmax fmin relu relu6 clamp clamp_min clamp_max where masked_fill floor ceil trunc round
-    sign sgn sqrt copysign threshold hardtanh leaky_relu nan_to_num signbit isnan isinf isfinite eq ne lt le gt ge
+    sign sgn copysign threshold hardtanh leaky_relu nan_to_num signbit isnan isinf isfinite eq ne lt le gt ge
     logical_not logical_and logical_or logical_xor bitwise_not bitwise_and bitwise_or bitwise_xor shape numel dim
     dtype flatten ravel unsqueeze squeeze transpose t mT movedim permute reshape view unflatten select narrow unfold
     diagonal as_strided expand broadcast_to repeat tile flip fliplr roll rot90 repeat_interleave tril triu

@@ -49,6 +49,31 @@ def diagonal_scatter(self: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, 
     return _written(self, src, [*others, rows + columns], offset * columns if offset >= 0 else -offset * rows)
 
 
+@translated(
+    "aten.diagonal.default",
+    "aten.diagonal_copy.default",
+    why="torchlib adds up each row times a row of the identity: NaN beside an infinity, and -0.0 is 0.0",
+    silent=True,
+)
+def diagonal(self: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    """By a Gather of the matrices as rows."""
+    rank = len(self.shape)
+    matrix = [dim1 % rank, dim2 % rank]
+    others = [axis for axis in range(rank) if axis not in matrix]
+    sizes = op.Shape(self)
+    n_rows, n_columns = (op.Gather(sizes, ints(axis)) for axis in matrix)
+    rows = op.Reshape(
+        op.Transpose(self, perm=[*others, *matrix]),
+        op.Concat(op.Gather(sizes, ints(others)), ints([-1]), axis=0) if others else ints([-1]),
+    )
+    zero, one = ints(0), ints(1)
+    above, below = ints(max(offset, 0)), ints(max(-offset, 0))
+    length = op.Max(op.Min(op.Sub(n_rows, below), op.Sub(n_columns, above)), zero)
+    start = op.Add(above, op.Mul(below, n_columns))
+    places = op.Add(op.Mul(op.Range(zero, length, one), op.Add(n_columns, one)), start)
+    return op.Gather(rows, places, axis=-1)
+
+
 def _keeps_a_layout(node: fx.Node) -> bool:
     """Whether its result, which has the layout of `self`, has elements at one place, or is returned and lies in a
     larger storage."""

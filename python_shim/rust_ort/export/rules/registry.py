@@ -178,8 +178,8 @@ op = _Opset()
 """ONNX operators for the functions of `translated`."""
 
 
-def ints(values: Sequence[int]) -> Any:
-    """A constant for such a function: int64, [len(values)]."""
+def ints(values: Sequence[int] | int) -> Any:
+    """A constant for such a function: int64, of rank 1, of a number of rank 0."""
     from onnxscript import ir
 
-    return op.Constant(value=ir.tensor(list(values), dtype=ir.DataType.INT64))
+    return op.Constant(value=ir.tensor(values, dtype=ir.DataType.INT64))
