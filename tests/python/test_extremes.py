@@ -180,3 +180,39 @@ def test_a_number_that_is_a_size_is_not_fixed(function: Callable[[Tensor], Tenso
         # A factor that only the call knows is rounded with its product, not before: two steps.
         torch.testing.assert_close(compiled(x), function(x), rtol=2 * torch.finfo(dtype).eps, atol=1e-6)
     assert len(backend.graphs) == 1
+
+
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
+def test_a_grid_of_coordinates_that_lie_nowhere(mode: str, padding: str, align_corners: bool) -> None:
+    def function(image: Tensor, grid: Tensor) -> Tensor:
+        return functional.grid_sample(image, grid, mode=mode, padding_mode=padding, align_corners=align_corners)
+
+    image = torch.linspace(-2, 3, 20).reshape(1, 1, 4, 5)
+    infinite = torch.where(image > 2.5, math.inf, image)
+    far = torch.tensor([math.nan, math.inf, -math.inf, 1e5, -1e5, 0.3, -0.7, 1.0, -1.05])
+    if padding != "reflection":  # whose remainder rounds away what such a number still knows
+        far = torch.cat([far, torch.tensor([1e30, -1e30, 1e9])])
+    grid = torch.stack(torch.meshgrid(far, far, indexing="ij"), -1)[None]
+    for given in (image, infinite):
+        torch.testing.assert_close(
+            on_onnxruntime(function, given, grid), function(given, grid), rtol=1e-4, atol=1e-4, equal_nan=True
+        )
+
+
+def test_what_is_beside_a_diagonal_does_not_count() -> None:
+    x = torch.full((4, 3), math.inf)
+    x[0, 0], x[1, 1], x[2, 2] = -0.0, 2.0, 3.0
+    made = on_onnxruntime(lambda x: torch.diagonal(x) * 1, x)
+    assert isinstance(made, Tensor)
+    torch.testing.assert_close(made, torch.tensor([0.0, 2.0, 3.0]))
+    assert made[0].signbit()
+
+
+@pytest.mark.parametrize("function", [torch.clamp_min, torch.clamp_max])
+def test_a_bound_that_is_a_tensor_leaves_infinity(function: Callable[[Tensor, Tensor], Tensor]) -> None:
+    x = torch.tensor([math.inf, -math.inf, math.nan, 1.0])
+    torch.testing.assert_close(
+        on_onnxruntime(lambda x: function(x, torch.full((), 0.5)), x), function(x, torch.tensor(0.5)), equal_nan=True
+    )

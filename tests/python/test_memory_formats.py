@@ -12,6 +12,10 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
+from rust_ort.export.decompositions import ITERATED
+
+aten = torch.ops.aten
+
 pytestmark = pytest.mark.usefixtures("served")
 
 MODULES: dict[int, dict[str, Callable[[Tensor], Any]]] = {
@@ -117,3 +121,31 @@ def test_strides_are_eagers_where_decompositions_or_fake_tensors_have_others(tra
     expected, made = every(xs), torch.compile(every, backend="rust_ort")(xs)
     torch.testing.assert_close(made, expected)
     assert {name: x.stride() for name, x in made.items()} == {name: x.stride() for name, x in expected.items()}
+
+
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "row-major": lambda x: x,
+    "permuted": lambda x: x.permute(2, 1, 0).contiguous().permute(2, 1, 0),
+    "transposed": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
+    "spread": lambda x: x[:1, :, :1],
+}
+
+
+@pytest.mark.parametrize("operator", ITERATED, ids=str)
+@pytest.mark.parametrize("second", LAYOUTS)
+@pytest.mark.parametrize("first", LAYOUTS)
+def test_binary_operators_lay_out_as_their_kernels_do(first: str, second: str, operator: Any) -> None:
+    x = torch.arange(24.0).reshape(2, 3, 4) % 5 + 1
+    operands = [LAYOUTS[first](x / 7), LAYOUTS[second](x % 2)]
+    if operator is aten.native_dropout_backward.default:
+        operands[1] = operands[1].bool()
+    more = {aten.native_dropout_backward.default: {"scale": 2.0}, aten.div.Tensor_mode: {"rounding_mode": "floor"}}
+
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        made: Tensor = operator(x, y, **more.get(operator, {}))
+        return made
+
+    torch._dynamo.reset()
+    made, expected = torch.compile(function, backend="rust_ort")(*operands), function(*operands)
+    torch.testing.assert_close(made, expected, equal_nan=True)
+    assert made.stride() == expected.stride()

@@ -250,6 +250,12 @@ CASES: dict[str, Case] = {
     "aten.minimum.default": case(torch.minimum, LARGE, torch.zeros_like(LARGE)),
     "aten.clamp.default": case(lambda x: aten.clamp(x, None, 0.5), torch.tensor(SPECIAL)),
     "aten.clamp.Tensor": case(torch.clamp, LARGE, torch.zeros_like(LARGE), torch.ones_like(LARGE)),
+    "aten.clamp_min.Tensor": case(
+        lambda x: torch.clamp_min(x.detach(), torch.full((), 1e-8)), torch.tensor([1.0, inf, -inf, 0.0])
+    ),
+    "aten.clamp_max.Tensor": case(
+        lambda x: torch.clamp_max(x.detach(), torch.full((), 1e8)), torch.tensor([1.0, inf, -inf, 0.0])
+    ),
     "aten.clamp_min.default": case(lambda x: torch.clamp_min(x, 0.5), torch.tensor(SPECIAL)),
     "aten.clamp_max.default": case(lambda x: torch.clamp_max(x, 0.5), torch.tensor(SPECIAL)),
     "aten.fmax.default": case(lambda x, y: torch.fmax(x.detach(), y.detach()), X, Y),
@@ -369,7 +375,7 @@ CASES: dict[str, Case] = {
     "aten.col2im.default": case(lambda x: functional.unfold(x, 3, 1, 1, 2), IMAGE.double()),
     # sampling
     "aten.grid_sampler_2d.default": case(
-        lambda x, grid: functional.grid_sample(x, grid, align_corners=False), IMAGE.double(), POINTS.double()
+        lambda x, grid: functional.grid_sample(x.detach(), grid * 1e30, align_corners=False), IMAGE, POINTS.detach()
     ),
     "aten.grid_sampler_2d_backward.default": case(
         lambda x, grid: functional.grid_sample(x, grid, align_corners=False), IMAGE, POINTS

@@ -28,6 +28,9 @@ SUMS = frozenset(
         "index_add index_add_ scatter_add scatter_add_ scatter_reduce scatter_reduce_ "
         "index_put index_put_ _index_put_impl_ embedding_dense_backward _embedding_bag _embedding_bag_backward "
         "upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d "
+        "replication_pad1d_backward replication_pad2d_backward replication_pad3d_backward "
+        "reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward "
+        "upsample_linear1d_backward upsample_bilinear2d_backward upsample_bicubic2d_backward "
         "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward"
     ).split()
 )

@@ -89,6 +89,18 @@ def clamp_tensor(self: Tensor, min: Tensor | None = None, max: Tensor | None = N
     return result if max is None else torch.minimum(result, max)
 
 
+@decomposed("aten.clamp_min.Tensor", why=CLIP, upstream="onnxruntime", silent=True)
+def clamp_min_tensor(self: Tensor, min: Tensor) -> Tensor:
+    """By maximum."""
+    return torch.maximum(self, min)
+
+
+@decomposed("aten.clamp_max.Tensor", why=CLIP, upstream="onnxruntime", silent=True)
+def clamp_max_tensor(self: Tensor, max: Tensor) -> Tensor:
+    """By minimum."""
+    return torch.minimum(self, max)
+
+
 @decomposed("aten.clamp_min.default", why=CLIP, upstream="onnxruntime", silent=True)
 def clamp_min(self: Tensor, min: Number) -> Any:
     """By Max."""

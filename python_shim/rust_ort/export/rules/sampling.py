@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rust_ort.export.rules.promotion import widened
-from rust_ort.export.rules.registry import decomposed
+from rust_ort.export.rules.registry import decomposed, ints, op, translated
 from rust_ort.export.rules.sizes import known, steps
 
 BILINEAR, NEAREST, BICUBIC = range(3)
@@ -34,22 +35,26 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True)
 class How:
-    """interpolation: BILINEAR, NEAREST, BICUBIC. padding: ZEROS, BORDER, REFLECTION."""
+    """interpolation: BILINEAR, NEAREST, BICUBIC. padding: ZEROS, BORDER, REFLECTION. spatial: 2 or 3 dimensions."""
 
     interpolation: int
     padding: int
     align_corners: bool
+    spatial: int
 
 
 def grid_sampler(input: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool) -> Any:
     """The weighted sum of the inputs around every point."""
     if not _full(input, grid):
         return NotImplemented
-    how = How(interpolation=interpolation_mode, padding=padding_mode, align_corners=align_corners)
+    how = How(
+        interpolation=interpolation_mode, padding=padding_mode, align_corners=align_corners, spatial=input.dim() - 2
+    )
     image = widened(input).flatten(2)
     total: Any = 0
     for corner, index in _corners(input, grid, how):
-        total = total + _read(image, corner, index) * _product([reading.weight for reading in corner])
+        read = _read(image, index) * _product([reading.weight for reading in corner])
+        total = total + torch.where(_all_inside(corner), read, 0)
     return total.reshape(*input.shape[:2], *grid.shape[1:-1]).to(input.dtype)
 
 
@@ -65,21 +70,22 @@ def grid_sampler_backward(
     """(grad_input, None where output_mask says so; grad_grid)."""
     if not _full(input, grid):
         return NotImplemented
-    how = How(interpolation=interpolation_mode, padding=padding_mode, align_corners=align_corners)
+    how = How(
+        interpolation=interpolation_mode, padding=padding_mode, align_corners=align_corners, spatial=input.dim() - 2
+    )
     image, shares = widened(input).flatten(2), widened(grad_output).flatten(2)
     grad_image = torch.zeros_like(image)
     slopes: list[Any] = [0] * (input.dim() - 2)
     for corner, index in _corners(input, grid, how):
-        weights = [reading.weight for reading in corner]
+        weights, inside = [reading.weight for reading in corner], _all_inside(corner)
         if output_mask[0]:
-            inside = _all_inside(corner)
             share = torch.where(inside, shares * _product(weights), 0)
             grad_image = grad_image.scatter_add(2, index.expand(share.shape), share)
         if interpolation_mode != NEAREST:
-            change = (_read(image, corner, index) * shares).sum(1, keepdim=True)
+            change = (_read(image, index) * shares).sum(1, keepdim=True)
             for axis, reading in enumerate(corner):
-                others = weights[:axis] + weights[axis + 1 :]
-                slopes[axis] = slopes[axis] + change * _product([reading.slope, *others])
+                factors = [reading.slope, *weights[:axis], *weights[axis + 1 :]]
+                slopes[axis] = slopes[axis] + torch.where(inside, change * _product(factors), 0)
     grad_input = grad_image.reshape(input.shape).to(input.dtype) if output_mask[0] else None
     if interpolation_mode == NEAREST:
         return grad_input, torch.zeros_like(grid)
@@ -87,18 +93,55 @@ def grid_sampler_backward(
     return grad_input, grad_grid.reshape(grid.shape).to(grid.dtype)
 
 
+@decomposed(
+    "aten.grid_sampler_2d.default",
+    why="GridSample has no float64 kernel; at borders and by reflection it reads infinities that have no weight",
+    upstream="onnxruntime",
+    silent=True,
+)
 def grid_sampler_2d(
     input: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool
 ) -> Any:
-    """Left to GridSample but in float64."""
-    if input.dtype is not torch.float64:
+    """Left to GridSample where zeros are outside, but in float64."""
+    if input.dtype is not torch.float64 and padding_mode == ZEROS:
         return NotImplemented
     return grid_sampler(input, grid, interpolation_mode, padding_mode, align_corners)
 
 
-decomposed("aten.grid_sampler_2d.default", why="GridSample has no float64 kernel", upstream="onnxruntime")(
-    grid_sampler_2d
+OUTSIDE = 16.0
+"""A coordinate beyond everything that is read for a point of any image: 1 is its border."""
+
+
+@translated(
+    "aten.grid_sampler_2d.default",
+    why="GridSample reads anywhere for a coordinate that no int64 holds, NaN and infinity too",
+    upstream="onnxruntime",
+    silent=True,
 )
+def onnx_grid_sampler_2d(input: Any, grid: Any, interpolation_mode: int, padding_mode: int, align_corners: bool) -> Any:
+    """GridSample, of coordinates that are near; NaN where a coordinate is not finite, but of the nearest input."""
+    from onnxscript import ir
+
+    def number(value: float) -> Any:
+        return op.Constant(value=ir.tensor(value, dtype=grid.dtype))
+
+    infinite = op.Equal(op.Abs(grid), number(math.inf))
+    lost = op.Or(op.IsNaN(grid), infinite)
+    near = op.Max(op.Min(grid, number(OUTSIDE)), number(-OUTSIDE))
+    read = op.GridSample(
+        input,
+        op.Where(lost, number(OUTSIDE), near),
+        mode=("bilinear", "nearest", "bicubic")[interpolation_mode],
+        padding_mode=("zeros", "border", "reflection")[padding_mode],
+        align_corners=int(align_corners),
+    )
+    if interpolation_mode == NEAREST:
+        return read
+    of_points = op.ReduceMax(op.Cast(lost, to=ir.DataType.INT32), ints([-1]), keepdims=0)
+    lost_points = op.Unsqueeze(op.Cast(of_points, to=ir.DataType.BOOL), ints([1]))
+    return op.Where(lost_points, op.Constant(value=ir.tensor(math.nan, dtype=input.dtype)), read)
+
+
 decomposed("aten.grid_sampler_3d.default", why="no ONNX form")(grid_sampler)
 for _spatial in (2, 3):
     decomposed(f"aten.grid_sampler_{_spatial}d_backward.default", why="no ONNX form")(grid_sampler_backward)
@@ -164,7 +207,8 @@ def _within(place: Tensor, size: int, how: How) -> tuple[Tensor, Tensor]:
         turned = torch.where((away < 0) ^ (extra > span), -turned, turned)
         place = torch.minimum(extra, 2 * span - extra) + low
     inside = (place > 0) & (place < size - 1)
-    return place.clamp(0, size - 1), torch.where(inside, turned, 0)
+    of_nan = 0 if how.spatial == 2 else size - 1  # as torch's kernels clamp it
+    return torch.where(place != place, of_nan, place.clamp(0, size - 1)), torch.where(inside, turned, 0)
 
 
 def _cubic(part: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -181,13 +225,13 @@ def _cubic(part: Tensor) -> list[tuple[Tensor, Tensor]]:
     return [far(part + 1), near(part), *((weight, -slope) for weight, slope in behind)]
 
 
-def _read(image: Tensor, corner: Sequence[Reading], index: Tensor) -> Tensor:
-    """[batch, channels, points]; 0 where the corner is outside, whatever the image's numbers are."""
-    read = image.gather(2, index.expand(-1, image.shape[1], -1))
-    return torch.where(_all_inside(corner), read, 0)
+def _read(image: Tensor, index: Tensor) -> Tensor:
+    """[batch, channels, points]"""
+    return image.gather(2, index.expand(-1, image.shape[1], -1))
 
 
 def _all_inside(corner: Sequence[Reading]) -> Tensor:
+    """Where what is outside counts as 0, whatever the image's numbers, the weights and slopes are."""
     return functools.reduce(torch.logical_and, [reading.inside for reading in corner])
 
 

@@ -1,0 +1,88 @@
+"""What eager refuses is refused here, too, and what it does without elements is what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+import rust_ort
+
+pytestmark = pytest.mark.usefixtures("served")
+
+HALF, BYTE, FLOAT = torch.ones(2, dtype=torch.float16), torch.ones(2, dtype=torch.uint8), torch.ones(2)
+FIRST = torch.tensor([0])
+
+
+def compiled(function: Callable[..., object]) -> Callable[..., object]:
+    torch._dynamo.reset()
+    made: Callable[..., object] = torch.compile(function, backend=rust_ort.Backend(), dynamic=False)
+    return made
+
+
+@pytest.mark.parametrize(("function", "x"), [
+    (lambda x: torch.full_like(x, 1e6), HALF), (lambda x: torch.full((2,), 1e6, dtype=x.dtype), HALF),
+    (lambda x: x.new_full((2,), 1e6), HALF), (lambda x: torch.scalar_tensor(300, dtype=x.dtype) + x, BYTE),
+    (lambda x: torch.linspace(0, 1e6, 3, dtype=x.dtype), HALF), (lambda x: x.masked_fill(x > 0, 1e6), HALF),
+    (lambda x: x.clone().fill_(1e6), HALF), (lambda x: x.scatter(0, FIRST, 1e6), HALF),
+    (lambda x: x.index_fill(0, FIRST, 1e6), HALF), (lambda x: functional.pad(x, (1, 1), value=1e6), HALF),
+    (lambda x: x.clamp(-1e6, 1e6), HALF), (lambda x: functional.threshold(x, 2.0, 1e6), HALF),
+    (lambda x: torch.add(x, x, alpha=1e6), HALF), (lambda x: torch.full_like(x, 300), BYTE),
+    (lambda x: x.masked_fill(x > 0, 300), BYTE), (lambda x: x.clamp(-5, 300), BYTE),
+    (lambda x: torch.add(x, x, alpha=300), BYTE), (lambda x: functional.hardtanh(x, -1e40, 1e40), FLOAT),
+    (lambda x: torch.full_like(x, 3e38), torch.ones(0, dtype=torch.float16)),
+])  # fmt: skip
+def test_a_number_that_overflows_is_refused(function: Callable[[Tensor], Tensor], x: Tensor) -> None:
+    with pytest.raises(RuntimeError, match="without overflow"):
+        function(x)
+    with pytest.raises(RuntimeError, match="without overflow"):
+        compiled(function)(x)
+
+
+@pytest.mark.parametrize(("function", "shape", "source"), [
+    (lambda x, y: x.select_scatter(y, 0, 0), (3, 2), (1,)), (lambda x, y: x.slice_scatter(y, 0, 0, 2), (3, 2), (2,)),
+    (lambda x, y: x.slice_scatter(y, 2, 0, 2), (3, 1, 3, 1), (3, 1, 1, 1)),
+    (lambda x, y: x.diagonal_scatter(y), (3, 3), (1,)), (lambda x, y: x.index_add(0, FIRST, y), (3, 3), (1, 1)),
+    (lambda x, y: x.put(torch.tensor([0, 1]), y), (3, 3), (1,)),
+    (lambda x, y: x.index_select(0, y.long()), (3, 3), (1, 1)),
+])  # fmt: skip
+def test_a_tensor_of_another_shape_is_refused(
+    function: Callable[[Tensor, Tensor], Tensor], shape: tuple[int, ...], source: tuple[int, ...]
+) -> None:
+    x, y = torch.ones(shape), torch.ones(source)
+    with pytest.raises((RuntimeError, IndexError)) as refused:
+        function(x, y)
+    with pytest.raises(refused.type):
+        compiled(function)(x, y)
+
+
+@pytest.mark.parametrize(("function", "shapes"), [
+    (lambda x, y: x.index_add(0, FIRST, y), [(0, 1), (1, 1)]),
+    (lambda x, y: x.index_add(0, FIRST, y), [(1, 0), (1, 0)]),
+    (lambda x, y: x.index_put((FIRST,), y, accumulate=True), [(1, 0), (1, 0)]),
+    (lambda x, y: x[FIRST, :, FIRST] + y, [(1, 0, 1), (1, 0)]), (lambda x, y: torch.pow(2, x) + y, [(1, 0), (1, 0)]),
+    (lambda x, y: functional.nll_loss(x.log_softmax(1), FIRST, y, ignore_index=0), [(1, 0), (0,)]),
+    (lambda x, y: torch.linalg.multi_dot([x, y, x]), [(3, 0), (0, 3)]),
+    (lambda x, y: functional.smooth_l1_loss(x, y), [(3, 0), (3, 0)]),
+])  # fmt: skip
+def test_without_elements_it_is_eagers(
+    function: Callable[[Tensor, Tensor], Tensor], shapes: list[tuple[int, ...]]
+) -> None:
+    inputs = [torch.ones(shape) for shape in shapes]
+    torch.testing.assert_close(compiled(function)(*inputs), function(*inputs), equal_nan=True)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_tensor_of_which_the_size_alone_is_used_is_not_computed(dynamic: bool) -> None:
+    def function(x: Tensor) -> Tensor:
+        return x[1:].reshape(x[1:].shape)
+
+    torch._dynamo.reset()
+    backend = rust_ort.Backend()
+    x = torch.randn(5, 2)
+    made = torch.compile(function, backend=backend, dynamic=dynamic)(x)
+    torch.testing.assert_close(made, function(x), rtol=0, atol=0)
+    assert made.storage_offset() == 2 and made.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
