@@ -127,7 +127,7 @@ CASES: dict[str, Case] = {
     "aten.linspace.Scalar_Tensor": case(lambda b: torch.linspace(4.3, b, 50, dtype=torch.int64), torch.tensor(-3.0)),
     "aten.arange.start": case(lambda x: x + torch.arange(2**53, 2**53 + 3), torch.arange(3)),
     "aten.arange.start_step": case(lambda x: x + torch.arange(0, 0.7, 0.1, dtype=torch.float64), FLOAT64),
-    "aten.expand.default": case(lambda x: (x[:1] + 1).expand(0, 7).sin(), MATRIX),
+    "aten.expand": case(lambda x: (x[:1] + 1).expand(0, 7).sin(), MATRIX),
     # indexing
     "aten.lift_fresh.default": case(lambda x: x + torch.tensor([1.0, 2.0, 3.0]), torch.ones(3)),
     "aten.diagonal_scatter.default": case(torch.diagonal_scatter, torch.ones(3, 3), torch.zeros(3)),

@@ -22,8 +22,10 @@ from measure.random_graphs.reduce import reduced
 from measure.random_graphs.zeros import of_any_sum
 from rust_ort.torch_private import capturing_sizes, reset_code_caches
 
-FINE = ("right", "zeros")
+FINE = ("right", "zeros", "refused")
 BAD = ("wrong", "error", "crashed", "hung")
+REFUSED = "ConstraintViolationError"
+"""What torch.compile raises where a dimension that is marked dynamic must equal a number."""
 LOST = ("ExecutorLost", "DaemonLost")
 
 
@@ -33,7 +35,8 @@ class Outcome:
 
     kind: "right", "wrong", "error" (an exception where eager has none), "crashed" (an executor, or this process),
     "hung"; "torch" (backend="aot_eager" has the same differences, or eager without oneDNN's kernels has these results);
-    "zeros" (but for the sign of zeros that sums give, it is right).
+    "zeros" (but for the sign of zeros that sums give, it is right); "refused" (ConstraintViolationError where eager,
+    and aot_eager, have no exception).
     where: "translated" (every node of every graph ran on ONNX Runtime), "with eager nodes", "nothing to compute".
     differs: kinds of differences. settled: results outside the tolerance that are as near to float64 as eager's.
     """
@@ -155,6 +158,8 @@ def _without_theirs(text: Text, expected: Sequence[Seen], found: list[Difference
 def _kind(found: Sequence[Difference]) -> str:
     if any(d.kind == "error" and d.why.startswith(LOST) for d in found):
         return "crashed"
+    if all(d.kind == "error" and d.why.startswith(REFUSED) for d in found):
+        return "refused"
     return "error" if all(d.kind == "error" for d in found) else "wrong"
 
 

@@ -34,7 +34,7 @@ _SIGN = re.compile(r"^@|@(?= =)|(?<=[ (])@(?=[.\[])")
 """Where a statement names its target."""
 
 
-_LITERAL = re.compile(r"(?<![\w.'\"])-?\d+(?![\w.'\"])")
+_LITERAL = re.compile(r"(?<![\w.'\"])(?<!e-)-?\d+(?![\w.'\"])")
 """A whole number in a statement, of which an argument may take the place."""
 _DIVIDING = re.compile(r"//|%|div|remainder|fmod|gcd|lcm")
 

@@ -39,9 +39,12 @@ judged to the bit, any other within torch.testing's tolerance, or no further fro
 distance and a unit in the last place. The sign of a zero is a kind of its own, judged where eager agrees with float64
 about it.
 
-"zeros": it is right but for the sign of zeros that sums give (of matrix products, convolutions, means, norms too):
-kernels begin with 0.0 or with the first product. Eager with all of these zeros positive, then negative, tells which
+"zeros": it is right but for the sign of zeros that sums give (of matrix products, convolutions, means, norms too), or
+extremes of zeros of both signs: kernels begin with 0.0 or with the first product, and take the first or the second. Eager with all of these zeros positive, then negative, tells which
 results that decides.
+
+"refused": torch.compile raises ConstraintViolationError, as a dimension that is marked dynamic must have the size that
+another has, which eager asks when it runs, and a graph when it is made.
 
 "torch": `backend="aot_eager"` differs in the same results in the same way, or eager gives our values with its oneDNN
 kernels off. It is asked only where rust_ort differs.

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from rust_ort.export.rules.promotion import Number
-from rust_ort.export.rules.registry import decomposed
+from rust_ort.export.rules.registry import decomposed, in_eager
 from rust_ort.torch_private import free_unbacked_symbols, torchs_decompositions
 
 aten = torch.ops.aten
@@ -112,17 +112,17 @@ for _overload in ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor"):
     )
 
 
-@decomposed(
-    "aten.expand.default",
+def _gives_nothing(node: fx.Node) -> bool:
+    return any(isinstance(size, int) and size == 0 for size in node.meta["val"].shape)
+
+
+in_eager(
+    "aten.expand",
     why="ONNX Runtime's ExpandElimination leaves out an Expand to no elements",
     upstream="onnxruntime",
+    silent=False,
+    when=_gives_nothing,
 )
-def expand(self: Tensor, size: Sequence[int], *, implicit: bool = False) -> Any:
-    """A constant without elements."""
-    if not any(isinstance(length, int) and length == 0 for length in size):
-        return NotImplemented
-    n_new = len(size) - self.dim()
-    return self.new_zeros([self.shape[i - n_new] if length == -1 else length for i, length in enumerate(size)])
 
 
 @decomposed(
