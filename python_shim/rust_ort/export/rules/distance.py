@@ -80,4 +80,5 @@ def _shares(grad: Tensor, differences: Tensor, p: float, distance: Tensor) -> Te
         slope = torch.sign(differences)
     else:
         slope = torch.where(differences.abs() == distance, torch.sign(differences), 0)
+        slope = torch.where(distance == math.inf, math.nan, slope)  # as torch's kernel, which subtracts it from itself
     return grad * slope
