@@ -34,6 +34,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--output", type=Path, help="markdown file for the totals")
     parser.add_argument("--json", type=Path, help="file for one JSON line a function")
     parser.add_argument("--from", dest="recorded", type=Path, nargs="*", help="make the page of these --json files")
+    parser.add_argument("--again", action="store_true", help="with --from: run what failed there again, and count that")
     parser.add_argument(
         "--corpus", type=Path, help="judge the programs of this file again, and say in it which are open"
     )
@@ -61,10 +62,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _outcomes(arguments: argparse.Namespace) -> Iterator[Outcome]:
     """Those of earlier runs, or of the wanted seeds as they come."""
-    if arguments.recorded:
-        yield from recorded(arguments.recorded)
+    if not arguments.recorded:
+        seeds = arguments.seed or range(arguments.first, arguments.first + arguments.graphs)
+        yield from _run(arguments, seeds)
         return
-    seeds = arguments.seed or range(arguments.first, arguments.first + arguments.graphs)
+    failed = []
+    for outcome in recorded(arguments.recorded):
+        if arguments.again and outcome.kind in BAD:
+            failed.append(outcome.seed)
+        else:
+            yield outcome
+    for outcome in _run(arguments, failed) if failed else ():
+        yield replace(outcome, again=True)
+
+
+def _run(arguments: argparse.Namespace, seeds: Sequence[int]) -> Iterator[Outcome]:
     start, kinds = time.perf_counter(), Counter[str]()
     with home() as made:
         for outcome in run.run(seeds, made.environment(), workers=arguments.workers, reduce=not arguments.no_reduce):

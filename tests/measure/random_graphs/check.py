@@ -39,6 +39,7 @@ class Outcome:
     and aot_eager, have no exception).
     where: "translated" (every node of every graph ran on ONNX Runtime), "with eager nodes", "nothing to compute".
     differs: kinds of differences. settled: results outside the tolerance that are as near to float64 as eager's.
+    again: it failed in an earlier run, before what was wrong was mended.
     """
 
     seed: int
@@ -46,6 +47,7 @@ class Outcome:
     where: str = ""
     why: str = ""
     differs: list[str] = field(default_factory=list)
+    again: bool = False
     settled: int = 0
     nodes: int = 0
     eager_nodes: int = 0

@@ -40,8 +40,8 @@ distance and a unit in the last place. The sign of a zero is a kind of its own, 
 about it.
 
 "zeros": it is right but for the sign of zeros that sums give (of matrix products, convolutions, means, norms too), or
-extremes of zeros of both signs: kernels begin with 0.0 or with the first product, and take the first or the second. Eager with all of these zeros positive, then negative, tells which
-results that decides.
+extremes of zeros of both signs: kernels begin with 0.0 or with the first product, and take the first or the second.
+Eager with all of these zeros positive, then negative, tells which results that decides.
 
 "refused": torch.compile raises ConstraintViolationError, as a dimension that is marked dynamic must have the size that
 another has, which eager asks when it runs, and a graph when it is made.
@@ -89,6 +89,11 @@ def markdown(summary: Summary, *, command: str) -> str:
         "",
         f"**{summary.line()}.**",
         "",
+        *(
+            [f"{summary.again} of them failed when they first ran: what is said of those is what they do now.", ""]
+            if summary.again
+            else []
+        ),
         *_table(("what came of it", "functions"), [(kind, summary.kinds[kind]) for kind in (*FINE, "torch", *BAD)]),
         "",
         *_bad(summary),

@@ -34,6 +34,7 @@ class Summary:
     rejected: Counter[str] = field(default_factory=Counter)
     reach: Reach = field(default_factory=Reach)
     backward: int = 0
+    again: int = 0
     settled: int = 0
     bad: list[Outcome] = field(default_factory=list)
     torch: list[Outcome] = field(default_factory=list)
@@ -57,6 +58,7 @@ class Summary:
         self.rejected.update(outcome.rejected)
         self.reach.add(outcome)
         self.backward += outcome.backward
+        self.again += outcome.again
         self.settled += outcome.settled
         self.seeds.append(outcome.seed)
         if outcome.kind in BAD:
