@@ -182,19 +182,22 @@ def test_a_number_that_is_a_size_is_not_fixed(function: Callable[[Tensor], Tenso
     assert len(backend.graphs) == 1
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("align_corners", [False, True])
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
-def test_a_grid_of_coordinates_that_lie_nowhere(mode: str, padding: str, align_corners: bool) -> None:
+def test_a_grid_of_coordinates_that_lie_nowhere(
+    mode: str, padding: str, align_corners: bool, dtype: torch.dtype
+) -> None:
     def function(image: Tensor, grid: Tensor) -> Tensor:
         return functional.grid_sample(image, grid, mode=mode, padding_mode=padding, align_corners=align_corners)
 
-    image = torch.linspace(-2, 3, 20).reshape(1, 1, 4, 5)
+    image = torch.linspace(-2, 3, 20, dtype=dtype).reshape(1, 1, 4, 5)
     infinite = torch.where(image > 2.5, math.inf, image)
     far = torch.tensor([math.nan, math.inf, -math.inf, 1e5, -1e5, 0.3, -0.7, 1.0, -1.05])
     if padding != "reflection":  # whose remainder rounds away what such a number still knows
         far = torch.cat([far, torch.tensor([1e30, -1e30, 1e9])])
-    grid = torch.stack(torch.meshgrid(far, far, indexing="ij"), -1)[None]
+    grid = torch.stack(torch.meshgrid(far, far, indexing="ij"), -1)[None].to(dtype)
     for given in (image, infinite):
         torch.testing.assert_close(
             on_onnxruntime(function, given, grid), function(given, grid), rtol=1e-4, atol=1e-4, equal_nan=True
@@ -216,3 +219,17 @@ def test_a_bound_that_is_a_tensor_leaves_infinity(function: Callable[[Tensor, Te
     torch.testing.assert_close(
         on_onnxruntime(lambda x: function(x, torch.full((), 0.5)), x), function(x, torch.tensor(0.5)), equal_nan=True
     )
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_gradients_of_a_grid_that_lies_nowhere(mode: str) -> None:
+    def gradients(function: Callable[..., Tensor]) -> tuple[Tensor, ...]:
+        image = torch.linspace(-2, 3, 20).reshape(1, 1, 4, 5).requires_grad_()
+        far = torch.tensor([[0.3, -0.7], [math.nan, 0.1], [math.inf, 0.1], [1e30, 0.2], [-1e9, 0.4], [0.5, -math.inf]])
+        grid = far[None, None].requires_grad_()
+        return torch.autograd.grad(function(image, grid, mode=mode, align_corners=False).sum(), (image, grid))
+
+    torch._dynamo.reset()
+    candidates = gradients(torch.compile(functional.grid_sample, backend="rust_ort"))
+    for candidate, reference in zip(candidates, gradients(functional.grid_sample), strict=True):
+        torch.testing.assert_close(candidate, reference, equal_nan=True)

@@ -53,8 +53,8 @@ def grid_sampler(input: Tensor, grid: Tensor, interpolation_mode: int, padding_m
     image = widened(input).flatten(2)
     total: Any = 0
     for corner, index in _corners(input, grid, how):
-        read = _read(image, index) * _product([reading.weight for reading in corner])
-        total = total + torch.where(_all_inside(corner), read, 0)
+        weight = _product([reading.weight for reading in corner])
+        total = total + _counted(_read(image, index), weight, _all_inside(corner), how)
     return total.reshape(*input.shape[:2], *grid.shape[1:-1]).to(input.dtype)
 
 
@@ -85,7 +85,7 @@ def grid_sampler_backward(
             change = (_read(image, index) * shares).sum(1, keepdim=True)
             for axis, reading in enumerate(corner):
                 factors = [reading.slope, *weights[:axis], *weights[axis + 1 :]]
-                slopes[axis] = slopes[axis] + torch.where(inside, change * _product(factors), 0)
+                slopes[axis] = slopes[axis] + _counted(change, _product(factors), inside, how)
     grad_input = grad_image.reshape(input.shape).to(input.dtype) if output_mask[0] else None
     if interpolation_mode == NEAREST:
         return grad_input, torch.zeros_like(grid)
@@ -230,8 +230,15 @@ def _read(image: Tensor, index: Tensor) -> Tensor:
     return image.gather(2, index.expand(-1, image.shape[1], -1))
 
 
+def _counted(read: Tensor, weight: Tensor, inside: Tensor, how: How) -> Tensor:
+    """The product, 0 outside: torch's kernels of images multiply a 0 read there, which a NaN weight shows; those of
+    volumes do not multiply."""
+    if how.spatial == 2:
+        return torch.where(inside, read, 0) * weight
+    return torch.where(inside, read * weight, 0)
+
+
 def _all_inside(corner: Sequence[Reading]) -> Tensor:
-    """Where what is outside counts as 0, whatever the image's numbers, the weights and slopes are."""
     return functools.reduce(torch.logical_and, [reading.inside for reading in corner])
 
 
