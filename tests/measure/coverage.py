@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8", "bool")
 ALL = 0
 """As a number of samples: every one."""
-WATCHDOG_S = 120.0
+WATCHDOG_S = 600.0
 """Of one sample."""
 ITEMS_A_PROCESS = 400
 """Then a fresh one takes over: what torch.compile leaves behind is not for thousands of graphs."""

@@ -195,7 +195,7 @@ class Support:
             return self.reason(source)
         if isinstance(node.target, HigherOrderOperator):
             return f"higher-order operator {node.target} has no ONNX form"
-        return self._values(node) or self._operator(node) or _given(node)
+        return self._values(node) or _given(node) or self._operator(node)
 
     def _operator(self, node: fx.Node) -> str | None:
         target = node.target

@@ -169,8 +169,7 @@ def _corners(input: Tensor, grid: Tensor, how: How) -> Iterator[tuple[tuple[Read
 def _readings(coordinate: Tensor, size: int, how: How) -> list[Reading]:
     """Along one dimension. coordinate: of the grid, -1 to 1."""
     scale = ((size - 1) if how.align_corners else size) / 2
-    place = (coordinate + 1) * scale
-    place = place if how.align_corners else place - 0.5
+    place = _place(coordinate + 1, size, scale, how)
     ones = torch.ones_like(place)
     if how.interpolation == BICUBIC:
         low = place.floor()
@@ -185,6 +184,13 @@ def _readings(coordinate: Tensor, size: int, how: How) -> list[Reading]:
     low = place.floor()
     part, slope = place - low, turned * scale
     return [_reading(low, size, 1 - part, -slope), _reading(low + 1, size, part, slope)]
+
+
+def _place(from_border: Tensor, size: int, scale: float, how: How) -> Tensor:
+    """In the steps of torch's kernels: beside a whole number, a rounding decides which inputs are read."""
+    if how.spatial == 2:
+        return from_border * scale if how.align_corners else from_border * scale - 0.5
+    return from_border / 2 * (size - 1) if how.align_corners else (from_border * size - 1) / 2
 
 
 def _reading(place: Tensor, size: int, weight: Tensor, slope: Tensor) -> Reading:
