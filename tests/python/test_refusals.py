@@ -42,6 +42,18 @@ def test_a_number_that_overflows_is_refused(function: Callable[[Tensor], Tensor]
         compiled(function)(x)
 
 
+@pytest.mark.parametrize(("function", "x"), [
+    (lambda x: x // 300, BYTE), (lambda x: 300 // x, BYTE), (lambda x: torch.div(x, 300, rounding_mode="trunc"), BYTE),
+    (lambda x: torch.div(x, 300, rounding_mode="floor"), BYTE), (lambda x: x // 1e39, FLOAT),
+    (lambda x: x % 1e39, FLOAT),
+    (lambda x: 1e6 // x, HALF), (lambda x: torch.xlogy(x, 1e39), FLOAT), (lambda x: torch.xlogy(1e39, x), FLOAT),
+    (lambda x: torch.nan_to_num(x, posinf=1e39), FLOAT),
+    (lambda x: x + 1e6, HALF), (lambda x: x < 1e6, HALF), (lambda x: torch.where(x > 5, x, 1e6), HALF),
+])  # fmt: skip
+def test_a_number_that_overflows_is_taken_where_eager_takes_it(function: Callable[[Tensor], Tensor], x: Tensor) -> None:
+    torch.testing.assert_close(compiled(function)(x), function(x), equal_nan=True)
+
+
 @pytest.mark.parametrize(("function", "shape", "source"), [
     (lambda x, y: x.select_scatter(y, 0, 0), (3, 2), (1,)), (lambda x, y: x.slice_scatter(y, 0, 0, 2), (3, 2), (2,)),
     (lambda x, y: x.slice_scatter(y, 2, 0, 2), (3, 1, 3, 1), (3, 1, 1, 1)),

@@ -27,16 +27,28 @@ NUMBERS = {
         aten.sub.Scalar,
         aten.rsub.Tensor,
         aten.rsub.Scalar,
+        aten.addbmm.default,
         aten.addmm.default,
+        aten.addmv.default,
         aten.addr.default,
+        aten.baddbmm.default,
         aten.celu.default,
         aten.elu.default,
         aten.elu_backward.default,
         aten.index_add.default,
     ),
-    "beta": (aten.addmm.default, aten.addr.default, aten.softplus.default, aten.softplus_backward.default),
+    "beta": (
+        aten.addbmm.default,
+        aten.addmm.default,
+        aten.addmv.default,
+        aten.addr.default,
+        aten.baddbmm.default,
+        aten.softplus.default,
+        aten.softplus_backward.default,
+    ),
     "end": (aten.linspace.default, aten.logspace.default),
     "eps": (aten.logit.default, aten.logit_backward.default),
+    "exponent": (aten.pow.Tensor_Scalar,),
     "fill_value": (aten.full.default, aten.full_like.default, aten.new_full.default),
     "input_scale": (aten.elu.default, aten.elu_backward.default),
     "lambd": (aten.hardshrink.default,),
@@ -106,10 +118,11 @@ def _overflows(given: Mapping[str, Any], name: str) -> bool:
     dtypes = [value.dtype for value in given.values() if isinstance(value, Tensor)]
     if isinstance(given.get("dtype"), torch.dtype):
         dtypes = [given["dtype"]]
-    return not all(_holds(dtype, number) for dtype in dtypes or [torch.get_default_dtype()])
+    return not all(holds(dtype, number) for dtype in dtypes or [torch.get_default_dtype()])
 
 
-def _holds(dtype: torch.dtype, number: float) -> bool:
+def holds(dtype: torch.dtype, number: float) -> bool:
+    """Whether a finite number lies between the least and the largest of the dtype."""
     if dtype is torch.bool or dtype.is_complex:
         return True
     info = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)

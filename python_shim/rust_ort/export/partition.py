@@ -259,7 +259,10 @@ def _given(node: fx.Node) -> str | None:
     if not isinstance(node.target, OpOverload):
         return None
     args, kwargs = fx.map_arg((node.args, node.kwargs), lambda source: source.meta.get("val"))
-    return arguments.why_eager(node.target, args, kwargs)
+    why = arguments.why_eager(node.target, args, kwargs)
+    if why == arguments.OVERFLOW and str(node.meta.get("original_aten", node.target)) != str(node.target):
+        return None  # a decomposition's number: the operator that it stands for did not refuse it
+    return why
 
 
 def _tensor_problem(value: torch.Tensor) -> str | None:

@@ -130,7 +130,7 @@ def planted(clean: Unplanted, site: Site) -> Planted:
     begin = time.perf_counter()
     try:
         report = compared(clean.family, clean.precision, change)
-    except RustOrtError as error:
+    except (RustOrtError, RuntimeError) as error:  # what the fault made of a graph that runs later, too
         return dataclasses.replace(
             made,
             refused=str(error).splitlines()[0],

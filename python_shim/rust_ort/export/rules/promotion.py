@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rust_ort.export.arguments import holds
 from rust_ort.torch_private import no_modes
 
 aten = torch.ops.aten
@@ -26,9 +27,12 @@ def widened(tensor: Tensor) -> Tensor:
 
 
 def as_dtype(value: Tensor | Number, dtype: torch.dtype, like: Tensor) -> Any:
-    """`value` as a tensor of `dtype`: a number as one of rank 0."""
+    """`value` as a tensor of `dtype`: a number as one of rank 0, infinite or wrapped around where it overflows."""
     if isinstance(value, Tensor):
         return value.to(dtype)
+    if isinstance(value, int | float) and math.isfinite(value) and not holds(dtype, value):
+        with no_modes():
+            value = torch.tensor(value).to(dtype).item()
     return aten.full([], value, dtype=dtype, device=like.device)
 
 
