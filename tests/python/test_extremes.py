@@ -233,3 +233,13 @@ def test_gradients_of_a_grid_that_lies_nowhere(mode: str) -> None:
     candidates = gradients(torch.compile(functional.grid_sample, backend="rust_ort"))
     for candidate, reference in zip(candidates, gradients(functional.grid_sample), strict=True):
         torch.testing.assert_close(candidate, reference, equal_nan=True)
+
+
+def test_an_infinite_difference_is_one_coordinates() -> None:
+    def gradient(function: Callable[..., Tensor]) -> Tensor:
+        x, y = torch.tensor([[1.0, 2.0]], requires_grad=True), torch.tensor([[math.inf, 3.0]])
+        return torch.autograd.grad(function(x, y, p=math.inf).sum(), x)[0]
+
+    torch._dynamo.reset()
+    candidate = gradient(torch.compile(torch.cdist, backend="rust_ort"))
+    torch.testing.assert_close(candidate, gradient(torch.cdist), equal_nan=True)

@@ -59,6 +59,7 @@ def test_a_number_that_overflows_is_taken_where_eager_takes_it(function: Callabl
     (lambda x, y: x.slice_scatter(y, 2, 0, 2), (3, 1, 3, 1), (3, 1, 1, 1)),
     (lambda x, y: x.diagonal_scatter(y), (3, 3), (1,)), (lambda x, y: x.index_add(0, FIRST, y), (3, 3), (1, 1)),
     (lambda x, y: x.put(torch.tensor([0, 1]), y), (3, 3), (1,)),
+    (lambda x, y: x.index_add(0, FIRST, y), (), (1,)), (lambda x, y: x.index_add(0, FIRST[0], y), (5,), ()),
     (lambda x, y: x.index_select(0, y.long()), (3, 3), (1, 1)),
 ])  # fmt: skip
 def test_a_tensor_of_another_shape_is_refused(

@@ -151,7 +151,7 @@ def _fits_view(view: Any) -> Callable[..., bool]:
 def _rows_fit(self: Tensor, dim: int, index: Tensor, source: Tensor, **_: Any) -> bool:
     """Whether `source` has the shape of `self` but for the dimension."""
     if self.dim() == 0 or source.dim() == 0:
-        return True
+        return self.dim() == source.dim()
     shapes = [[hint(size) for size in tensor.shape] for tensor in (self, source)]
     for shape in shapes:
         shape[dim] = 0

@@ -80,5 +80,6 @@ def _shares(grad: Tensor, differences: Tensor, p: float, distance: Tensor) -> Te
         slope = torch.sign(differences)
     else:
         slope = torch.where(differences.abs() == distance, torch.sign(differences), 0)
-        slope = torch.where(distance == math.inf, math.nan, slope)  # as torch's kernel, which subtracts it from itself
+        # As torch's kernel, which subtracts an infinite distance from the difference that it is.
+        slope = torch.where(differences.abs() == math.inf, math.nan, slope)
     return grad * slope
