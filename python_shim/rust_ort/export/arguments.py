@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rust_ort.export.shapes import SIZE_OPERATORS, hint
+from rust_ort.export.shapes import SIZE_OPERATORS, has_no_elements, hint
 
 aten = torch.ops.aten
 
@@ -108,7 +108,7 @@ def _reads_nothing(operator: Any, tensors: Sequence[Tensor]) -> bool:
     or fail when they run. Nothing is lost in eager."""
     if torch.Tag.pointwise in operator.tags or operator in RIGHT_WITHOUT_ELEMENTS:
         return False
-    return any(isinstance(size, int) and size == 0 for tensor in tensors for size in tensor.shape)
+    return any(map(has_no_elements, tensors))
 
 
 def _overflows(given: Mapping[str, Any], name: str) -> bool:

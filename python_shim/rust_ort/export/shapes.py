@@ -52,6 +52,11 @@ def hint(size: Size) -> int:
     return int(size.node.hint or 0) if isinstance(size, torch.SymInt) else size
 
 
+def has_no_elements(tensor: torch.Tensor) -> bool:
+    """Whether a size is known to be 0."""
+    return any(isinstance(size, int) and size == 0 for size in tensor.shape)
+
+
 def fills_its_storage(tensor: torch.Tensor) -> bool:
     """Whether a tensor in memory of its own with these strides looks the same: it begins where its storage does, and
     ends there. Overlapping elements are others' concern."""

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 
 from rust_ort.export.rules.promotion import Number
 from rust_ort.export.rules.registry import decomposed, in_eager
+from rust_ort.export.shapes import has_no_elements
 from rust_ort.torch_private import free_unbacked_symbols, torchs_decompositions
 
 aten = torch.ops.aten
@@ -112,16 +113,12 @@ for _overload in ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor"):
     )
 
 
-def _gives_nothing(node: fx.Node) -> bool:
-    return any(isinstance(size, int) and size == 0 for size in node.meta["val"].shape)
-
-
 in_eager(
     "aten.expand",
     why="ONNX Runtime's ExpandElimination leaves out an Expand to no elements",
     upstream="onnxruntime",
     silent=False,
-    when=_gives_nothing,
+    when=lambda node: has_no_elements(node.meta["val"]),
 )
 
 

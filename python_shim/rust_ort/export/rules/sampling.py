@@ -15,6 +15,7 @@ from torch import Tensor
 from rust_ort.export.rules.promotion import widened
 from rust_ort.export.rules.registry import decomposed, ints, op, translated
 from rust_ort.export.rules.sizes import known, steps
+from rust_ort.export.shapes import has_no_elements
 
 BILINEAR, NEAREST, BICUBIC = range(3)
 ZEROS, BORDER, REFLECTION = range(3)
@@ -149,9 +150,7 @@ for _spatial in (2, 3):
 
 def _full(input: Tensor, grid: Tensor) -> bool:
     """Whether the image's sizes are known and there is something to read."""
-    return known(input.shape[2:]) and not any(
-        isinstance(size, int) and size == 0 for size in (*input.shape, *grid.shape)
-    )
+    return known(input.shape[2:]) and not has_no_elements(input) and not has_no_elements(grid)
 
 
 def _corners(input: Tensor, grid: Tensor, how: How) -> Iterator[tuple[tuple[Reading, ...], Tensor]]:
