@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -80,6 +81,12 @@ NUMBERS = {
 }
 """{argument: operators that refuse a finite number there, of which their dtype makes infinity or another number}."""
 
+NUMBERS_OF = {
+    operator: [name for name, refusing in NUMBERS.items() if operator in refusing]
+    for operator in itertools.chain.from_iterable(NUMBERS.values())
+}
+"""The same by operator: it is asked of every node."""
+
 
 def why_eager(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any], *, whole: bool = True) -> str | None:
     """None: nothing speaks against it. operator: an ATen overload. args, kwargs: values, tensors with their shapes.
@@ -88,7 +95,7 @@ def why_eager(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any], *, 
     tensors = [value for value in given.values() if isinstance(value, Tensor)]
     if _reads_nothing(operator, tensors if whole else tensors[:1]):
         return NO_ELEMENTS
-    if any(operator in refusing and _overflows(given, name) for name, refusing in NUMBERS.items()):
+    if any(_overflows(given, name) for name in NUMBERS_OF.get(operator, ())):
         return OVERFLOW
     if operator in SHAPES and not SHAPES[operator](**given):
         return OTHER_SHAPE
