@@ -117,3 +117,7 @@ pub(super) fn of_type(declared: Option<&TypeProto>) -> Option<Element> {
         _ => None,
     }
 }
+
+pub(super) fn is_onnx(node: &NodeProto) -> bool {
+    matches!(node.domain(), "" | "ai.onnx")
+}

@@ -1,5 +1,6 @@
 //! Half precision for a runtime without arithmetic of it.
 
+mod casts;
 mod elements;
 mod mention;
 #[cfg(test)]

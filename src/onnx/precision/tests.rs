@@ -175,6 +175,30 @@ fn float16_computes_in_float32_too_and_keeps_its_type() {
 }
 
 #[test]
+fn a_cast_of_a_cast_to_a_smaller_type_is_not_left_out() {
+    let to = |dtype: DType, from: &str, name: &str| int(node("Cast", &[from], &[name]), "to", dtype.onnx_code().into());
+    let chain = |between: DType, last: DType| {
+        let mut model = model(vec![to(between, "i", "m"), to(last, "m", "y")]);
+        let graph = model.graph.as_mut().unwrap();
+        graph.input.truncate(0);
+        graph.input.push(info("i", DType::I64));
+        graph.output = vec![info("y", last)];
+        widen(&model, &NONE).unwrap().map(|wide| {
+            let node = &wide.graph.unwrap().node[1];
+            (node.op_type().to_owned(), node.input[0].clone(), node.output[0].clone())
+        })
+    };
+    let kept = |op: &str| Some((op.to_owned(), "m".to_owned(), "m/kept".to_owned()));
+    assert_eq!(chain(DType::F16, DType::U8), kept("Cast"));
+    assert_eq!(chain(DType::I16, DType::I8), kept("Cast"));
+    assert_eq!(chain(DType::F32, DType::F16), kept("Max"));
+    assert_eq!(chain(DType::F64, DType::F32), kept("Max"));
+    assert_eq!(chain(DType::F32, DType::I32), None);
+    assert_eq!(chain(DType::F32, DType::F64), None);
+    assert_eq!(chain(DType::I64, DType::I8), None); // of int64: the first does nothing
+}
+
+#[test]
 fn results_of_another_type_are_not_rounded() {
     let nodes = vec![
         node("Less", &["x", "w"], &["less"]),

@@ -2,13 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::elements::{self, Element, FLOAT, is_half};
-use super::mentions;
+use super::elements::{self, Element, FLOAT, is_half, is_onnx};
+use super::{casts, mentions};
 use crate::onnx::graph::describe;
-use crate::onnx::proto::{
-    AttributeProto, GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, attribute_proto::AttributeType,
-    type_proto,
-};
+use crate::onnx::proto::{GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, type_proto};
 use crate::onnx::{OnnxError, inline_functions, sort, walk};
 use crate::tensor::DType;
 
@@ -43,8 +40,9 @@ const SEQUENCES: &[&str] =
 /// Operators with bodies; what goes in and comes out is half precision as declared.
 const CONTROL: &[&str] = &["If", "Loop", "Scan", "SequenceMap"];
 
-/// The model in which every node that has no kernel of half precision computes in float32; None where nothing had to
-/// change. (ONNX Runtime does so for float16 by itself, and leaves out the rounding between two such nodes.)
+/// The model in which every node that has no kernel of half precision computes in float32, and no cast is left out; None
+/// where nothing had to change. (ONNX Runtime computes float16 so by itself, and leaves out the rounding between two
+/// such nodes.)
 ///
 /// Graph inputs, graph outputs and `named_values` keep name and element type: torch rounds once, when an operator is
 /// done. What lies between two of them is float32 and rounded by a Cast of the model only, but for that of a number:
@@ -55,17 +53,21 @@ pub fn widen<S: AsRef<str>>(model: &ModelProto, named_values: &[S]) -> Result<Op
     if model.graph.is_none() {
         return Err(OnnxError::NoGraph);
     }
-    if ![DType::BF16, DType::F16].iter().any(|&half| mentions(model, half)) {
+    let has_half = [DType::BF16, DType::F16].iter().any(|&half| mentions(model, half));
+    if !has_half && model.functions.is_empty() && !model.graph.iter().any(casts::any_chained) {
         return Ok(None);
     }
     let mut wide = model.clone();
     inline_functions(&mut wide)?;
     let mut graph = wide.graph.take().ok_or(OnnxError::NoGraph)?;
-    sort(&mut graph)?;
     let names = walk::names(&graph).into_iter().map(str::to_owned).collect();
     let named = named_values.iter().map(|name| name.as_ref().to_owned()).collect();
     let mut pass = Pass { names, named, changed: false };
-    let (graph, _) = pass.graph(graph, None, &[])?;
+    if has_half {
+        sort(&mut graph)?;
+        (graph, _) = pass.graph(graph, None, &[])?;
+    }
+    pass.changed |= casts::separate(&mut graph, &mut pass.names);
     wide.graph = Some(graph);
     Ok(pass.changed.then_some(wide))
 }
@@ -317,29 +319,11 @@ impl Pass {
     }
 
     fn cast(&mut self, from: &str, to: &str, element: Element) -> NodeProto {
-        let attribute = AttributeProto {
-            name: Some("to".to_owned()),
-            i: Some(element.into()),
-            r#type: Some(AttributeType::Int as i32),
-            ..AttributeProto::default()
-        };
-        NodeProto {
-            name: Some(self.fresh(&format!("cast/{to}"))),
-            op_type: Some("Cast".to_owned()),
-            input: vec![from.to_owned()],
-            output: vec![to.to_owned()],
-            attribute: vec![attribute],
-            ..NodeProto::default()
-        }
+        casts::cast(self.fresh(&format!("cast/{to}")), from.to_owned(), to.to_owned(), element)
     }
 
-    /// The name, with something after it where the model has it already.
     fn fresh(&mut self, name: &str) -> String {
-        let numbered = (2_u64..).map(|n| format!("{name}.{n}"));
-        let mut candidates = std::iter::once(name.to_owned()).chain(numbered);
-        let free = candidates.find(|name| !self.names.contains(name)).expect("names are finite, numbers are not");
-        self.names.insert(free.clone());
-        free
+        casts::fresh(name, &mut self.names)
     }
 }
 
@@ -402,10 +386,6 @@ fn results(
         return Err(OnnxError::ElementType { node: describe(at, node) });
     }
     Ok(results)
-}
-
-fn is_onnx(node: &NodeProto) -> bool {
-    matches!(node.domain(), "" | "ai.onnx")
 }
 
 /// False for what is no tensor: a sequence's type says more than that of its tensors.
