@@ -303,7 +303,7 @@ random_graphs() {
     build
     own_daemon
     # shellcheck disable=SC2086
-    step "random functions" env PYTHONPATH="$ROOT/tests" "$PY" -m measure.random_graphs ${ARGS:---output docs/random-graphs.md}
+    step "random functions" env PYTHONPATH="$ROOT/tests" "$PY" -m measure.random_graphs ${ARGS:---output docs/random-graphs.md --runs docs/random-graphs.json}
 }
 
 # With ARGS, only what they name is written: some architectures are not what docs/op-census.json holds.

@@ -15,10 +15,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from measure.bench import environment
 from measure.home import home
 from measure.random_graphs import corpus, run
+from measure.random_graphs import runs as kept_runs
 from measure.random_graphs.check import BAD, FINE, Outcome, eagerly, examine
-from measure.random_graphs.page import markdown
+from measure.random_graphs.page import markdown, ranges
 from measure.random_graphs.summary import Summary, recorded
 
 PROGRESS_EVERY = 100
@@ -32,6 +34,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=2, help="processes, one thread each")
     parser.add_argument("--no-reduce", action="store_true", help="leave failing functions as large as they are")
     parser.add_argument("--output", type=Path, help="markdown file for the totals")
+    parser.add_argument("--runs", type=Path, help="JSON file that this run is added to, for the page's table of runs")
     parser.add_argument("--json", type=Path, help="file for one JSON line a function")
     parser.add_argument("--from", dest="recorded", type=Path, nargs="*", help="make the page of these --json files")
     parser.add_argument("--again", action="store_true", help="with --from: run what failed there again, and count that")
@@ -53,7 +56,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     summary = Summary()
     for outcome in _outcomes(arguments):
         summary.add(outcome)
-    text = markdown(summary, command="make random-graphs")
+    runs: list[str] = []
+    if arguments.runs:
+        versions = ", ".join(f"{name} {value}" for name, value in environment().items())
+        run_of_today = kept_runs.of(summary, seeds=ranges(summary.seeds), where=versions)
+        runs = list(kept_runs.table(kept_runs.added(arguments.runs, run_of_today)))
+    text = markdown(summary, command="make random-graphs", runs=runs)
     print(text)
     if arguments.output:
         arguments.output.write_text(text)

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from measure.bench import environment
-from measure.random_graphs.check import BAD, FINE
+from measure.random_graphs.runs import KINDS
 from measure.random_graphs.summary import Summary
 
 DRAWN = """## What is drawn
@@ -76,12 +76,12 @@ scattering without accumulation to one place twice (which is written last is und
 the CPU."""
 
 
-def markdown(summary: Summary, *, command: str) -> str:
-    """The whole page."""
+def markdown(summary: Summary, *, command: str, runs: Iterable[str] = ()) -> str:
+    """The whole page. runs: lines about all runs there were."""
     lines = [
         "# Random functions",
         "",
-        f"Made by `{command}`: seeds {_ranges(summary.seeds)}, {summary.core_seconds / max(1, summary.graphs):.2f} s a",
+        f"Made by `{command}`: seeds {ranges(summary.seeds)}, {summary.core_seconds / max(1, summary.graphs):.2f} s a",
         "function on one core. `--seed N` prints what a seed makes, reduced if it fails; `--from` makes this page of",
         "earlier runs' `--json`. Programs that once failed are in `tests/python/corpus.json`.",
         "",
@@ -94,7 +94,7 @@ def markdown(summary: Summary, *, command: str) -> str:
             if summary.again
             else []
         ),
-        *_table(("what came of it", "functions"), [(kind, summary.kinds[kind]) for kind in (*FINE, "torch", *BAD)]),
+        *_table(("what came of it", "functions"), [(kind, summary.kinds[kind]) for kind in KINDS]),
         "",
         *_bad(summary),
         f"{summary.settled} results were outside the tolerance and as near to float64 as eager's. Of {summary.calls}",
@@ -102,6 +102,7 @@ def markdown(summary: Summary, *, command: str) -> str:
         "",
         *DRAWN.splitlines(),
         "",
+        *runs,
         "## What came up",
         "",
         *_table(("where it ran", "functions"), summary.where.most_common()),
@@ -162,7 +163,7 @@ def _rejected(summary: Summary) -> list[tuple[object, ...]]:
     return [(why, count, WHY.get(why, "")) for why, count in rows]
 
 
-def _ranges(seeds: Sequence[int]) -> str:
+def ranges(seeds: Sequence[int]) -> str:
     """1 to 5, 9 to 12."""
     ordered = enumerate(sorted(set(seeds)))
     runs = [[seed for _, seed in run] for _, run in itertools.groupby(ordered, key=lambda pair: pair[1] - pair[0])]

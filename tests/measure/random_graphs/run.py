@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import queue
+import resource
 import selectors
 import signal
 import subprocess
@@ -23,6 +24,8 @@ WATCHDOG_S = 300.0
 GRAPHS_A_PROCESS = 400
 """Then a fresh one: torch keeps what it compiled."""
 RESET_EVERY = 20
+MEMORY_BYTES = 6 * 2**30
+"""What a process may allocate: a drawn size may be any number, and eager's error says so."""
 
 
 def child() -> None:
@@ -33,6 +36,7 @@ def child() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, resource.getrlimit(resource.RLIMIT_DATA)[1]))
     spare_torchs_own_measuring()
     _spare_the_collector()
     for count, line in enumerate(sys.stdin, 1):
@@ -60,12 +64,19 @@ class Worker:
         self._served = 0
 
     def check(self, seed: int) -> Outcome:
-        """The outcome of a seed; a process that dies or hangs is one."""
+        """The outcome of a seed; a process that dies or hangs is one, unless inductor did it, which is asked about what
+        fails."""
+        outcome = self._asked(seed, reduce=self._reduce)
+        if outcome.kind in ("crashed", "hung") and self._reduce:
+            return self._asked(seed, reduce=False)
+        return outcome
+
+    def _asked(self, seed: int, *, reduce: bool) -> Outcome:
         process = self._started()
         self._served += 1
         assert process.stdin is not None and process.stdout is not None
         try:
-            process.stdin.write(json.dumps({"seed": seed, "reduce": self._reduce}) + "\n")
+            process.stdin.write(json.dumps({"seed": seed, "reduce": reduce}) + "\n")
             process.stdin.flush()
         except BrokenPipeError:
             return self._lost(seed)
