@@ -64,6 +64,7 @@ USED: dict[str, str | None] = {
     "torch.fx.experimental.proxy_tensor.get_proxy_mode": None,
     "torch.fx.experimental.proxy_tensor.get_proxy_slot": None,
     "torch.fx.experimental.symbolic_shapes.free_unbacked_symbols": None,
+    "torch.fx.experimental.symbolic_shapes.statically_known_true": None,
     "torch.fx.graph._BoxedCodeGen": "fx.Interpreter.boxed_run, slower",
     "torch.ops.aten.add.Tensor._schema": None,
     "torch.testing._internal.common_methods_invocations": None,
@@ -347,6 +348,13 @@ def outside_tracing() -> contextlib.AbstractContextManager[Any]:
         "torch.fx.experimental.proxy_tensor.disable_proxy_modes_tracing"
     )()
     return context
+
+
+def is_surely_positive(size: int | torch.SymInt) -> bool:
+    """Whether no call that meets the guards has 0 there; asks without adding one."""
+    with outside_tracing():
+        known: bool = find("torch.fx.experimental.symbolic_shapes.statically_known_true")(size > 0)
+    return known
 
 
 def traced_node(tensor: torch.Tensor) -> fx.Node | None:

@@ -243,3 +243,32 @@ def test_an_infinite_difference_is_one_coordinates() -> None:
     torch._dynamo.reset()
     candidate = gradient(torch.compile(torch.cdist, backend="rust_ort"))
     torch.testing.assert_close(candidate, gradient(torch.cdist), equal_nan=True)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_soft_margin_loss_overflows_where_torchs_does(dtype: torch.dtype, reduction: str) -> None:
+    def loss_and_gradient(function: Callable[..., Tensor]) -> tuple[Tensor, Tensor]:
+        x = torch.tensor([-100.0, -30.0, -5.0, 0.5, 3.0], dtype=dtype, requires_grad=True)
+        made = function(x, torch.tensor([1.0, 1.0, -1.0, 1.0, 1.0], dtype=dtype), reduction=reduction)
+        return made.detach(), torch.autograd.grad(made.sum(), x)[0]
+
+    torch._dynamo.reset()
+    candidates = loss_and_gradient(torch.compile(functional.soft_margin_loss, backend="rust_ort"))
+    for candidate, reference in zip(candidates, loss_and_gradient(functional.soft_margin_loss), strict=True):
+        torch.testing.assert_close(candidate, reference, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_nan_is_nan_beside_an_infinity(dtype: torch.dtype) -> None:
+    x = torch.tensor([[math.inf, 1, math.nan], [0, math.nan, math.nan], [-math.inf, -math.inf, -math.inf]], dtype=dtype)
+    for operator in (torch.logsumexp, torch.log_softmax, torch.softmax):
+        made = on_onnxruntime(lambda x, operator=operator: operator(x, 1), x)
+        torch.testing.assert_close(made, operator(x, 1), equal_nan=True)
+
+
+def test_tanh_does_not_go_beyond_one() -> None:
+    x = torch.linspace(-12, 12, 100_001)
+    made = on_onnxruntime(torch.tanh, x)
+    assert isinstance(made, Tensor) and made.abs().max() == 1
+    torch.testing.assert_close(made, torch.tanh(x))

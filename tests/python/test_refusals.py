@@ -54,6 +54,53 @@ def test_a_number_that_overflows_is_taken_where_eager_takes_it(function: Callabl
     torch.testing.assert_close(compiled(function)(x), function(x), equal_nan=True)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.uint8, torch.int32, torch.float32])
+@pytest.mark.parametrize("function", [
+    lambda x, n: x.masked_fill(x > 0, n), lambda x, n: x.clamp(max=n), lambda x, n: torch.full((3,), n, dtype=x.dtype),
+    lambda x, n: torch.add(x, x, alpha=n), lambda x, n: x.index_fill(0, FIRST, n), lambda x, n: torch.full_like(x, n),
+    lambda x, n: x.new_full((2,), n), lambda x, n: functional.pad(x, (1, 1), value=n), lambda x, n: x + n,
+    lambda x, n: torch.where(x > 0, x, n), lambda x, n: functional.threshold(x, 2, n),
+])  # fmt: skip
+def test_a_number_that_may_overflow_is_eagers(function: Callable[[Tensor, int], Tensor], dtype: torch.dtype) -> None:
+    torch._dynamo.reset()
+    made = torch.compile(function, backend=rust_ort.Backend(), dynamic=True)
+    x = torch.tensor([1, 2, 0, 3]).to(dtype)
+    for number in (5, 70000, 2**40, -3):
+        try:
+            eager = function(x, number)
+        except RuntimeError as refused:
+            with pytest.raises(type(refused), match="without overflow"):
+                made(x, number)
+        else:
+            torch.testing.assert_close(made(x, number), eager, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("function", [
+    lambda x, n: functional.elu(x, n / 7), lambda x, n: x.clamp(max=n / 3), lambda x, n: torch.add(x, x, alpha=n / 3),
+    lambda x, n: x.half().clamp(max=n), lambda x, n: x.masked_fill(x > 0, n), lambda x, n: torch.full_like(x, n),
+])  # fmt: skip
+def test_asking_guards_on_no_number(function: Callable[[Tensor, int], Tensor]) -> None:
+    torch._dynamo.reset()
+    backend = rust_ort.Backend()
+    made = torch.compile(function, backend=backend, dynamic=True)
+    for number in (4, 6, 9, 11):
+        torch.testing.assert_close(made(torch.ones(5), number), function(torch.ones(5), number))
+    assert len(backend.graphs) == 1
+
+
+@pytest.mark.parametrize(("function", "dtype"), [
+    (lambda x: torch.celu(x), torch.int32),
+    (lambda x: functional.huber_loss(x, x + 1), torch.int64), (lambda x: functional.tanhshrink(x), torch.bool),
+    (lambda x: torch.lerp(x, x, 0.5), torch.int32), (lambda x: functional.smooth_l1_loss(x, x), torch.int32),
+])  # fmt: skip
+def test_a_dtype_without_a_kernel_is_refused(function: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
+    x = torch.ones(3).to(dtype)
+    with pytest.raises(RuntimeError):
+        function(x)
+    with pytest.raises(RuntimeError):
+        compiled(function)(x)
+
+
 @pytest.mark.parametrize(("function", "shape", "source"), [
     (lambda x, y: x.select_scatter(y, 0, 0), (3, 2), (1,)), (lambda x, y: x.slice_scatter(y, 0, 0, 2), (3, 2), (2,)),
     (lambda x, y: x.slice_scatter(y, 2, 0, 2), (3, 1, 3, 1), (3, 1, 1, 1)),

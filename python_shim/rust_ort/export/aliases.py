@@ -35,6 +35,10 @@ UNDECLARED_VIEWS = frozenset(
 """Operators whose results are views of their first argument, though their schemas declare them apart from it."""
 
 
+KEEP_LAYOUTS = (aten.select_scatter.default, aten.slice_scatter.default)
+"""Operators whose result has the strides and the offset of their first argument."""
+
+
 def hidden_outputs(output: fx.Node) -> frozenset[int]:
     """Positions of the outputs that no user sees: saved for backward, and gradients, which autograd lays out itself."""
     descs = output.meta.get("desc") or ()
@@ -139,8 +143,9 @@ def _sharing(output: fx.Node, *, inputs_too: bool) -> list[fx.Node]:
 
 
 def _shows(view: fx.Node) -> bool:
-    """Whether a user can tell `view` from memory of its own."""
-    return overlaps(view.meta["val"]) or not fills_its_storage(view.meta["val"])
+    """Whether a user can tell `view` from memory of its own. Fake tensors do not know what keeps a layout."""
+    kept = root_of(view).target in KEEP_LAYOUTS
+    return kept or overlaps(view.meta["val"]) or not fills_its_storage(view.meta["val"])
 
 
 def _is_undeclared(view: fx.Node) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -10,82 +10,39 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rust_ort.export.shapes import SIZE_OPERATORS, has_no_elements, hint
+from rust_ort.export.shapes import SIZE_OPERATORS, has_no_elements, hint, may_have_no_elements
+from rust_ort.torch_private import no_modes, pytree
 
 aten = torch.ops.aten
 
 NO_ELEMENTS = "it reads a tensor without elements"
+FEW_ELEMENTS = "it may read a tensor without elements"
+NO_KERNEL = "torch has no kernel for these dtypes"
 OVERFLOW = "torch refuses a number that overflows the dtype"
+MAY_OVERFLOW = "torch refuses a number that overflows the dtype, and this one is known only at run time"
 OTHER_SHAPE = "torch refuses a tensor of this shape"
+
+KERNELS_REFUSE = frozenset({NO_KERNEL, OVERFLOW, MAY_OVERFLOW})
+"""What the kernel of the operator itself finds: another one, that it is decomposed to, may be used otherwise."""
+
+REASONS = KERNELS_REFUSE | {NO_ELEMENTS, FEW_ELEMENTS, OTHER_SHAPE}
+"""All that `why_eager` says."""
 
 RIGHT_WITHOUT_ELEMENTS = SIZE_OPERATORS | {aten.cat.default, aten.new_zeros.default, aten.new_ones.default}
 
-NUMBERS = {
-    "alpha": (
-        aten.add.Tensor,
-        aten.add.Scalar,
-        aten.sub.Tensor,
-        aten.sub.Scalar,
-        aten.rsub.Tensor,
-        aten.rsub.Scalar,
-        aten.addbmm.default,
-        aten.addmm.default,
-        aten.addmv.default,
-        aten.addr.default,
-        aten.baddbmm.default,
-        aten.celu.default,
-        aten.elu.default,
-        aten.elu_backward.default,
-        aten.index_add.default,
-    ),
-    "beta": (
-        aten.addbmm.default,
-        aten.addmm.default,
-        aten.addmv.default,
-        aten.addr.default,
-        aten.baddbmm.default,
-        aten.softplus.default,
-        aten.softplus_backward.default,
-    ),
-    "end": (aten.linspace.default, aten.logspace.default),
-    "eps": (aten.logit.default, aten.logit_backward.default),
-    "exponent": (aten.pow.Tensor_Scalar,),
-    "fill_value": (aten.full.default, aten.full_like.default, aten.new_full.default),
-    "input_scale": (aten.elu.default, aten.elu_backward.default),
-    "lambd": (aten.hardshrink.default,),
-    "max": (aten.clamp.default, aten.clamp_max.default),
-    "max_val": (aten.hardtanh.default, aten.hardtanh_backward.default),
-    "min": (aten.clamp.default, aten.clamp_min.default),
-    "min_val": (aten.hardtanh.default, aten.hardtanh_backward.default),
-    "negative_slope": (aten.leaky_relu.default, aten.leaky_relu_backward.default),
-    "s": (aten.scalar_tensor.default,),
-    "scale": (aten.elu.default, aten.elu_backward.default),
-    "start": (aten.linspace.default, aten.logspace.default),
-    "threshold": (
-        aten.softplus.default,
-        aten.softplus_backward.default,
-        aten.threshold.default,
-        aten.threshold_backward.default,
-    ),
-    "value": (
-        aten.addcdiv.default,
-        aten.addcmul.default,
-        aten.constant_pad_nd.default,
-        aten.fill.Scalar,
-        aten.index_fill.int_Scalar,
-        aten.masked_fill.Scalar,
-        aten.scatter.value,
-        aten.threshold.default,
-    ),
-    "weight": (aten.lerp.Scalar,),
-}
-"""{argument: operators that refuse a finite number there, of which their dtype makes infinity or another number}."""
+UNASKED = (aten.arange, aten.range)
+"""Whose numbers are sizes: asking makes what they say."""
 
-NUMBERS_OF = {
-    operator: [name for name, refusing in NUMBERS.items() if operator in refusing]
-    for operator in itertools.chain.from_iterable(NUMBERS.values())
-}
-"""The same by operator: it is asked of every node."""
+SIZES = frozenset({"size", "repeats", "pad", "output_size", "steps"})
+"""Arguments that say how large a result is."""
+
+OTHER_DTYPES = ("not implemented for", "with a bool tensor is not supported", "oolean", "can't be cast to")
+"""What errors about dtypes say."""
+
+SYMBOLIC = (torch.SymInt, torch.SymFloat)
+
+SIZE_LIMITS = (-(2**63), 2**63 - 1)
+"""Between which a size is, and what is computed of sizes."""
 
 
 def why_eager(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any], *, whole: bool = True) -> str | None:
@@ -93,13 +50,15 @@ def why_eager(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any], *, 
     whole: as one node; else what it is made of may do without any tensor but the first."""
     given = dict(_named(operator, args, kwargs))
     tensors = [value for value in given.values() if isinstance(value, Tensor)]
-    if _reads_nothing(operator, tensors if whole else tensors[:1]):
-        return NO_ELEMENTS
-    if any(_overflows(given, name) for name in NUMBERS_OF.get(operator, ())):
-        return OVERFLOW
+    if _needs_elements(operator):
+        read = tensors if whole else tensors[:1]
+        if any(map(has_no_elements, read)):
+            return NO_ELEMENTS
+        if any(map(may_have_no_elements, read)):
+            return FEW_ELEMENTS
     if operator in SHAPES and not SHAPES[operator](**given):
         return OTHER_SHAPE
-    return None
+    return _refused(operator, given) if _may_be_asked(operator) else None
 
 
 def _named(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -110,22 +69,83 @@ def _named(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Ite
             yield declared.name, kwargs.get(declared.name, declared.default_value)
 
 
-def _reads_nothing(operator: Any, tensors: Sequence[Tensor]) -> bool:
+def _needs_elements(operator: Any) -> bool:
     """ONNX Runtime's kernels are at their worst without elements: reductions, products, pools and scatters are wrong
     or fail when they run. Nothing is lost in eager."""
-    if torch.Tag.pointwise in operator.tags or operator in RIGHT_WITHOUT_ELEMENTS:
-        return False
-    return any(map(has_no_elements, tensors))
+    return torch.Tag.pointwise not in operator.tags and operator not in RIGHT_WITHOUT_ELEMENTS
 
 
-def _overflows(given: Mapping[str, Any], name: str) -> bool:
-    number = given.get(name)
-    if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+@functools.cache
+def _may_be_asked(operator: Any) -> bool:
+    """Whether to run it once more does nothing but take time."""
+    schema = operator._schema
+    if operator.namespace != "aten" or schema.is_mutable or not schema.returns or operator.overloadpacket in UNASKED:
         return False
-    dtypes = [value.dtype for value in given.values() if isinstance(value, Tensor)]
-    if isinstance(given.get("dtype"), torch.dtype):
-        dtypes = [given["dtype"]]
-    return not all(holds(dtype, number) for dtype in dtypes or [torch.get_default_dtype()])
+    return torch.Tag.nondeterministic_seeded not in operator.tags
+
+
+@functools.cache
+def _numbers(operator: Any) -> list[str]:
+    """Its arguments that a kernel converts to the dtype that it computes in."""
+    types = {declared.name: str(declared.real_type) for declared in operator._schema.arguments}
+    return [name for name, kind in types.items() if kind.removeprefix("Optional[").rstrip("]") in ("number", "float")]
+
+
+def _refused(operator: Any, given: Mapping[str, Any]) -> str | None:
+    tensors = [value for value in pytree.tree_leaves(list(given.values())) if isinstance(value, Tensor)]
+    dtypes = {*(tensor.dtype for tensor in tensors), given.get("dtype") or torch.get_default_dtype()}
+    signature = (operator, given.get("dtype"), *((tensor.dtype, _shape(tensor), tensor.device) for tensor in tensors))
+    if signature not in _KERNELS:
+        answer = _answer(operator, given) if tensors else ""
+        _KERNELS[signature] = not any(saying in answer for saying in OTHER_DTYPES)
+    if not _KERNELS[signature]:
+        return NO_KERNEL
+    for name in _numbers(operator):
+        for number in _bounds(given[name]):
+            if all(holds(dtype, number) for dtype in dtypes):
+                continue
+            if "without overflow" in _answer(operator, {**given, name: number}):
+                return MAY_OVERFLOW if isinstance(given[name], SYMBOLIC) else OVERFLOW
+    return None
+
+
+_KERNELS: dict[tuple[Any, ...], bool] = {}
+"""{operator, dtypes, small shapes and devices: whether torch has a kernel}."""
+
+
+def _bounds(number: Any) -> Sequence[float]:
+    """The least and the largest that it may be, as far as it can be refused."""
+    if isinstance(number, SYMBOLIC):
+        return SIZE_LIMITS
+    return [number] if isinstance(number, (int, float)) and math.isfinite(number) else []
+
+
+def _answer(operator: Any, given: Mapping[str, Any]) -> str:
+    """What torch says to the arguments with smaller tensors: "" or an error."""
+    with no_modes():
+        small = pytree.tree_map(_small, dict(given))
+        try:
+            operator(**{name: _small_sizes(value) if name in SIZES else value for name, value in small.items()})
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            return str(error)
+    return ""
+
+
+def _small(value: Any) -> Any:
+    """A tensor with smaller sizes, and sizes as they are seen when tracing."""
+    if not isinstance(value, Tensor):
+        return _seen(value)
+    fill = torch.ones if value.dtype.is_floating_point or value.dtype is torch.bool else torch.zeros
+    return fill(_shape(value), dtype=value.dtype, device=value.device)
+
+
+def _small_sizes(sizes: Any) -> Any:
+    return pytree.tree_map_only(int, lambda size: min(size, 4), sizes)
+
+
+def _shape(tensor: Tensor) -> tuple[int, ...]:
+    """With every size of more than four as four: kernels do not look at one element, or at none."""
+    return tuple(min(_seen(size), 4) for size in tensor.shape)
 
 
 def holds(dtype: torch.dtype, number: float) -> bool:
@@ -142,7 +162,8 @@ def _meta(tensor: Tensor) -> Tensor:
 
 
 def _seen(number: Any) -> Any:
-    return hint(number) if isinstance(number, torch.SymInt) else number
+    """What it is in the call that is traced: torch would guard on it."""
+    return float(number.node.hint or 0) if isinstance(number, torch.SymFloat) else hint(number)
 
 
 def _fits_view(view: Any) -> Callable[..., bool]:

@@ -170,7 +170,11 @@ def _rolled(self: Tensor, shifts: Any, dims: Sequence[int] = ()) -> Tensor:
     return _as_suggested(self) if dims else _row_major_like(self)
 
 
-def _row_major_like(self: Tensor) -> Tensor:
+def _as_cloned(self: Tensor, *_: Any, **__: Any) -> Tensor:
+    return torch.empty_like(self)
+
+
+def _row_major_like(self: Tensor, *_: Any, **__: Any) -> Tensor:
     return torch.empty_like(self, memory_format=torch.contiguous_format)
 
 
@@ -199,6 +203,8 @@ ITERATED = (
 """Operators whose kernels lay their result out as all binary ones do, and whose fake tensors do not."""
 
 LAYOUTS: dict[Any, Callable[..., Any]] = {
+    aten.index_fill: _as_cloned,
+    aten.isin.Tensor_Tensor: _row_major_like,
     aten.roll: _rolled,
     aten.pow.Scalar: _of_a_power,
     aten.log_sigmoid_forward: _row_major_like,

@@ -16,7 +16,7 @@ from rust_ort import torch_private
 from rust_ort.export import aliases, arguments, exporter, rules
 from rust_ort.export.hash import attribute
 from rust_ort.export.provenance import module_path, operator_name, source_line
-from rust_ort.export.shapes import SIZE_OPERATORS
+from rust_ort.export.shapes import SIZE_OPERATORS, overlaps
 from rust_ort.torch_private import HigherOrderOperator, OpOverload, free_unbacked_symbols, pytree
 
 SCHEMA_VERSION = 1
@@ -28,11 +28,9 @@ DRAWS_RANDOM_NUMBERS = "it draws random numbers; torch's generator is what manua
 SIZE_AT_RUN_TIME = "a size is known only at run time"
 COMPLEX = "complex numbers have no ONNX form"
 SIZE_ALONE = "nothing of it is used but its size"
-MEMORY_READ = "as_strided in eager reads the memory behind it"
+MEMORY_READ = "an operator in eager sees the memory behind it"
 
-EAGER_IS_RIGHT = frozenset(
-    {DRAWS_RANDOM_NUMBERS, MEMORY_READ, SIZE_ALONE, arguments.NO_ELEMENTS, arguments.OVERFLOW, arguments.OTHER_SHAPE}
-)
+EAGER_IS_RIGHT = arguments.REASONS | {DRAWS_RANDOM_NUMBERS, MEMORY_READ, SIZE_ALONE}
 """Reasons for which eager is the right place; all others are something that ONNX lacks."""
 
 BOOKKEEPING = SIZE_OPERATORS | {
@@ -206,7 +204,7 @@ class Support:
                 return DRAWS_RANDOM_NUMBERS
             if target._schema.is_mutable:
                 return "it writes to its input"
-            if target.is_view and any(self._reads_memory(user) for user in node.users):
+            if target.is_view and (any(map(self._reads_memory, node.users)) or self._is_spread_for_eager(node)):
                 return MEMORY_READ
             if target in STRIDED and aliases.root_of(node).op == "placeholder":
                 return MEMORY_READ
@@ -219,9 +217,18 @@ class Support:
 
     def _reads_memory(self, user: fx.Node) -> bool:
         """Whether `user`, or what is made of it without a copy, is in eager and goes beyond the view it is given."""
-        if user.target in STRIDED or user.target in rules.KEEP_LAYOUTS:
+        if user.target is operator.getitem:
+            return any(map(self._reads_memory, user.users))
+        if user.target in STRIDED or user.target in aliases.KEEP_LAYOUTS:
             return self.reason(user) is not None
         return getattr(user.target, "is_view", False) and self.reason(user) == MEMORY_READ
+
+    def _is_spread_for_eager(self, node: fx.Node) -> bool:
+        """Whether its elements share places, and eager's kernels, which lay out what they give by that, see it."""
+        value = node.meta.get("val")
+        if not isinstance(value, torch.Tensor) or not overlaps(value):
+            return False
+        return any(user.op == "call_function" and self.reason(user) is not None for user in node.users)
 
     def _values(self, node: fx.Node) -> str | None:
         devices = set()
@@ -260,8 +267,8 @@ def _given(node: fx.Node) -> str | None:
         return None
     args, kwargs = fx.map_arg((node.args, node.kwargs), lambda source: source.meta.get("val"))
     why = arguments.why_eager(node.target, args, kwargs)
-    if why == arguments.OVERFLOW and str(node.meta.get("original_aten", node.target)) != str(node.target):
-        return None  # a decomposition's number: the operator that it stands for did not refuse it
+    if why in arguments.KERNELS_REFUSE and str(node.meta.get("original_aten", node.target)) != str(node.target):
+        return None  # the operator that it is made of did not refuse it
     return why
 
 

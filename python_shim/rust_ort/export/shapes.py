@@ -8,7 +8,7 @@ from typing import Any
 import sympy
 import torch
 
-from rust_ort.torch_private import python_printer
+from rust_ort.torch_private import is_surely_positive, python_printer
 
 Size = int | torch.SymInt
 
@@ -57,6 +57,11 @@ def has_no_elements(tensor: torch.Tensor) -> bool:
     return any(isinstance(size, int) and size == 0 for size in tensor.shape)
 
 
+def may_have_no_elements(tensor: torch.Tensor) -> bool:
+    """Whether a size may be 0 in a call."""
+    return any(not is_surely_positive(size) for size in tensor.shape if is_symbolic(size))
+
+
 def fills_its_storage(tensor: torch.Tensor) -> bool:
     """Whether a tensor in memory of its own with these strides looks the same: it begins where its storage does, and
     ends there. Overlapping elements are others' concern."""
@@ -88,11 +93,18 @@ def row_major(tensor: torch.Tensor, order: Sequence[int]) -> bool:
     """Whether the strides are those of a contiguous tensor with the dimensions in this order."""
     step: Any = 1
     for axis in reversed(order):
-        if expression(tensor.stride(axis)) != step:
+        if _nonzero(expression(tensor.stride(axis))) != step:
             return False
-        size = expression(tensor.shape[axis])
+        size = _nonzero(expression(tensor.shape[axis]))
         step = step if size == 0 else step * size
     return True
+
+
+def _nonzero(size: Any) -> Any:
+    """Without the max(1, n) that strides have for a size n, which may be 0."""
+    if isinstance(size, int):
+        return size
+    return size.replace(lambda part: part.func.__name__ == "Max" and 1 in part.args, lambda part: sympy.Mul(*part.args))
 
 
 class Binder:

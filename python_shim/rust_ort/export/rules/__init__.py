@@ -6,7 +6,6 @@ neither torch.onnx nor onnxscript. `PYTHONPATH=tests python -m measure.rules` pr
 
 import importlib
 
-from rust_ort.export.rules.nodes import KEEP_LAYOUTS
 from rust_ort.export.rules.registry import RULES, How, Rule, active, masked, why_eager, without
 
 FAMILIES = (
@@ -17,4 +16,4 @@ FAMILIES = (
 for _family in FAMILIES:
     importlib.import_module(f"{__name__}.{_family}")
 
-__all__ = ["FAMILIES", "KEEP_LAYOUTS", "RULES", "How", "Rule", "active", "masked", "why_eager", "without"]
+__all__ = ["FAMILIES", "RULES", "How", "Rule", "active", "masked", "why_eager", "without"]

@@ -107,6 +107,36 @@ def sigmoid(self: Any) -> Any:
     return op.Cast(made, to=self.dtype) if self.dtype.bitwidth == 16 else made
 
 
+@translated(
+    "aten.sin.default",
+    why="Sin of a small float64 is not always it: the gradient of sinc near 0 is 1e28",
+    upstream="onnxruntime",
+    silent=True,
+)
+def sin(self: Any) -> Any:
+    """A small float64 itself."""
+    from onnxscript import ir
+
+    made = op.Sin(self)
+    if self.dtype is not ir.DataType.DOUBLE:
+        return made
+    bound = op.Constant(value=ir.tensor(1e-8, dtype=ir.DataType.DOUBLE))
+    return op.Where(op.Less(op.Abs(self), bound), self, made)
+
+
+@translated(
+    "aten.tanh.default", why="Tanh of float32 goes beyond 1: atanh of it is NaN", upstream="onnxruntime", silent=True
+)
+def tanh(self: Any) -> Any:
+    """Not beyond."""
+    from onnxscript import ir
+
+    made = op.Tanh(self)
+    if self.dtype is not ir.DataType.FLOAT:
+        return made
+    return op.Clip(made, op.Constant(value=ir.tensor(-1.0)), op.Constant(value=ir.tensor(1.0)))
+
+
 @decomposed(
     "aten.silu.default", why="torchlib writes Sigmoid, which is wrong far below 0", upstream="onnxruntime", silent=True
 )

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from rust_ort.export.rules.nodes import KEEP_LAYOUTS, argument, dtype
+from rust_ort.export.aliases import KEEP_LAYOUTS, base_of
+from rust_ort.export.rules.nodes import argument, dtype
 from rust_ort.export.rules.promotion import Number, as_half
 from rust_ort.export.rules.registry import decomposed, in_eager, ints, op, translated, whole
 from rust_ort.export.rules.sizes import steps
@@ -75,10 +76,22 @@ def diagonal(self: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
 
 
 def _keeps_a_layout(node: fx.Node) -> bool:
-    """Whether its result, which has the layout of `self`, has elements at one place, or is returned and lies in a
-    larger storage."""
-    self = argument(node, "self").meta["val"]
-    return overlaps(self) or (any(user.op == "output" for user in node.users) and not fills_its_storage(self))
+    """Whether its result, which has the layout of `self`, has elements at one place, or is shown and lies in a larger
+    storage."""
+    source = node
+    while source.target in KEEP_LAYOUTS:
+        source = argument(source, "self")
+    self = source.meta["val"]
+    return overlaps(self) or (not fills_its_storage(self) and _is_shown(node))
+
+
+def _is_shown(node: fx.Node) -> bool:
+    """Whether its layout is that of an output: as it is, by a view, or by another operator that keeps it."""
+    return any(
+        user.op == "output"
+        or ((base_of(user) is node or (user.target in KEEP_LAYOUTS and user.args[0] is node)) and _is_shown(user))
+        for user in node.users
+    )
 
 
 in_eager(
@@ -86,6 +99,15 @@ in_eager(
     why="the result has the layout of a tensor that is not dense",
     upstream="torch",
     when=_keeps_a_layout,
+)
+
+
+in_eager(
+    "aten.nonzero.default",
+    why="NonZero gives a scalar's place a dimension",
+    upstream="onnxruntime",
+    silent=False,
+    when=lambda node: not argument(node, "self").meta["val"].shape,
 )
 
 

@@ -62,3 +62,27 @@ def smooth_l1_loss_backward(grad_output: Tensor, self: Tensor, target: Tensor, r
     scaled = widened(grad_output) * norm
     inside = x * norm * widened(grad_output) / beta
     return torch.where(x <= -beta, -scaled, torch.where(x >= beta, scaled, inside)).to(self.dtype)
+
+
+@decomposed(
+    "aten.soft_margin_loss.default",
+    why="finite where torch's kernel overflows in half precision",
+    upstream="torch",
+    silent=True,
+)
+def soft_margin_loss(self: Tensor, target: Tensor, reduction: int = MEAN) -> Any:
+    """As torch's kernel, each step rounded."""
+    losses = torch.log1p(torch.exp(-target * self))
+    if reduction == MEAN:
+        return losses.mean()
+    return losses.sum() if reduction else losses
+
+
+@decomposed(
+    "aten.soft_margin_loss_backward.default", why="finite where torch's kernel overflows", upstream="torch", silent=True
+)
+def soft_margin_loss_backward(grad_output: Tensor, self: Tensor, target: Tensor, reduction: int) -> Any:
+    """As torch's kernel."""
+    z = torch.exp(-target * self)
+    scale = 1 / self.numel() if reduction == MEAN else 1
+    return target * z * -scale / (z + 1) * grad_output

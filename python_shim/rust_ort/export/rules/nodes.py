@@ -9,9 +9,6 @@ from torch import fx
 
 from rust_ort.torch_private import pytree
 
-KEEP_LAYOUTS = (torch.ops.aten.select_scatter.default, torch.ops.aten.slice_scatter.default)
-"""Operators whose result has the strides and the offset of their first argument."""
-
 
 def argument(node: fx.Node, name: str) -> Any:
     """Argument `name` of an ATen node, by its schema; the default when it is not given."""

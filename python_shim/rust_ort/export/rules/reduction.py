@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rust_ort.export.rules.nodes import dtype, integral_result
-from rust_ort.export.rules.promotion import is_half
+from rust_ort.export.rules.promotion import computed
 from rust_ort.export.rules.registry import decomposed, in_eager, ints, op, torchs_own, translated
 
 aten = torch.ops.aten
@@ -215,12 +215,35 @@ for _name in ("sort", "topk"):
     in_eager(f"aten.{_name}", why=TOPK, upstream="onnxruntime", when=lambda node: dtype(node) is torch.float64)
 
 
-@decomposed("aten.logsumexp.default", why="overflows in float16", upstream="onnxruntime", silent=True)
+@decomposed(
+    "aten.logsumexp.default",
+    why="overflows in float16; infinite where there is an infinity beside NaN",
+    upstream="onnxruntime",
+    silent=True,
+)
 def logsumexp(self: Tensor, dim: Sequence[int], keepdim: bool = False) -> Any:
-    """Of half precision in float32."""
-    if not is_half(self):
+    """As torch's kernel, half precision in float32. Integers are left to torchlib."""
+    if not self.dtype.is_floating_point:
         return NotImplemented
-    return torch.logsumexp(self.to(torch.float32), list(dim), keepdim).to(self.dtype)
+    x, dtype = computed(self)
+    largest = x.amax(list(dim), keepdim=True)
+    largest = torch.where(largest.abs() == math.inf, 0, largest)
+    summed = (x - largest).exp().sum(list(dim), keepdim=keepdim).log()
+    return (summed + (largest if keepdim else largest.sum(list(dim)))).to(dtype)
+
+
+@decomposed(
+    "aten._log_softmax.default",
+    why="a row of float64 is finite where NaN comes after a number",
+    upstream="onnxruntime",
+    silent=True,
+)
+def log_softmax(self: Tensor, dim: int, half_to_float: bool) -> Any:
+    """Of float64, as torch's kernel."""
+    if self.dtype is not torch.float64 or self.dim() == 0:
+        return NotImplemented
+    shifted = self - self.amax(dim, keepdim=True)
+    return shifted - shifted.exp().sum(dim, keepdim=True).log()
 
 
 @decomposed("aten.var.correction", why="a negative variance when the correction exceeds the number", silent=True)
@@ -228,9 +251,9 @@ def var(
     self: Tensor, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
 ) -> Any:
     """Infinity or NaN when the correction takes away all there is."""
-    dims = dim if dim else range(self.dim())
+    dims = list(dim) if dim else list(range(self.dim()))
     number = math.prod(self.shape[axis] for axis in dims)
     if correction is None or not isinstance(number, int) or number > correction:
         return aten.var_mean.correction(self, dim, correction=correction, keepdim=keepdim)[0]
-    deviation = self - self.mean(list(dims), keepdim=True)
-    return (deviation * deviation).sum(list(dims), keepdim=keepdim) / 0.0
+    deviation = self - self.mean(dims, keepdim=True)
+    return (deviation * deviation).sum(dims, keepdim=keepdim) / 0.0
