@@ -194,12 +194,13 @@ EOF
 }
 
 # within <seconds> <command...>: ends it, and what it started in its process group, when it takes longer. A test has a
-# watchdog of its own; this one is for what hangs outside of tests, so that what was printed until then is seen.
+# watchdog of its own; this one is for what hangs outside of tests, so that what was printed until then is seen: at
+# SIGABRT, pytest and all its processes write where they are.
 within() {
     local seconds=$1 status=0
     shift
     set -m # or it would ignore SIGINT, and all that it starts would
-    timeout --kill-after=30 "$seconds" "$@" &
+    timeout --signal=ABRT --kill-after=30 "$seconds" "$@" &
     BOUNDED=$!
     set +m
     wait "$BOUNDED" || status=$?
@@ -209,14 +210,15 @@ within() {
 }
 
 cargo_tests() {
-    # In release: one build serves the tests, the demo and the installed binary.
-    within 1500 bash -o pipefail -c 'cargo test --release --locked --no-fail-fast 2>&1 | tee "$0"' \
+    # In release: one build serves the tests, the demo and the installed binary. Not a pipe to tee: what a test left
+    # running would hold it open.
+    within 1200 bash -c 'cargo test --release --locked --no-fail-fast >"$0" 2>&1 & tail -n +1 -f --pid=$! "$0"; wait $!' \
         "$ROOT/build/rust-tests.log"
 }
 
 python_tests() {
     # shellcheck disable=SC2086  # ARGS is a list
-    within 2400 "$PY" -m pytest -c python_shim/pyproject.toml --rootdir . --junitxml build/python-tests.xml \
+    within 1800 "$PY" -m pytest -c python_shim/pyproject.toml --rootdir . --junitxml build/python-tests.xml \
         @tests/python/parallel.args tests/python ${ARGS:-}
 }
 
@@ -232,19 +234,24 @@ fresh_counts() {
 rust_counts() {
     awk '/^test result:/ {passed += $4; failed += $6; ignored += $8}
          END {printf "Rust:   %d passed, %d failed, %d ignored\n", passed, failed, ignored}' build/rust-tests.log
+    sed -n 's/^test \(.*\) \.\.\. FAILED$/    FAILED \1/p' build/rust-tests.log
 }
 
 python_counts() {
     [[ -s build/python-tests.xml ]] || { printf 'Python: no result (see above)\n'; return 1; }
     "$PY" - <<'EOF'
 import xml.etree.ElementTree as ET
-suites = ET.parse("build/python-tests.xml").getroot().iter("testsuite")
-total = failed = skipped = 0
-for suite in suites:
-    total += int(suite.get("tests", 0))
-    failed += int(suite.get("failures", 0)) + int(suite.get("errors", 0))
-    skipped += int(suite.get("skipped", 0))
-print(f"Python: {total - failed - skipped} passed, {failed} failed, {skipped} skipped")
+total = skipped = 0
+failed = []
+for test in ET.parse("build/python-tests.xml").getroot().iter("testcase"):
+    total += 1
+    skipped += test.find("skipped") is not None
+    for what in (test.find("failure"), test.find("error")):
+        if what is not None:
+            failed.append((test, what))
+print(f"Python: {total - len(failed) - skipped} passed, {len(failed)} failed, {skipped} skipped")
+for test, what in failed:
+    print(f"    FAILED {test.get('classname')}::{test.get('name')}: {what.get('message', '')[:300]}")
 EOF
 }
 

@@ -48,6 +48,7 @@ impl Executor {
             .args(["process::the_executor_process_itself", "--exact", "--nocapture"])
             .env(IS_WORKER, "1")
             .env("RUST_ORT_TEST_HOLD", hold.path().join("hold"))
+            .env("RUST_BACKTRACE", "0") // some tests ask it to panic
             .stdin(std::os::fd::OwnedFd::from(theirs))
             .stdout(Stdio::null())
             .spawn()

@@ -1,6 +1,7 @@
 """A daemon of each test's own: its socket, its logs, its end."""
 
 import contextlib
+import ctypes
 import logging
 import os
 import signal
@@ -32,6 +33,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package `mea
 # A shell's background job ignores SIGINT, and so does what it starts: tests that interrupt would wait for ever.
 if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A forked child holds the pipes of its parent: one that hangs must not outlive a worker that a watchdog has ended, or
+# pytest waits for it.
+PR_SET_PDEATHSIG = 1
+os.register_at_fork(after_in_child=lambda: ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL))
 
 
 def spare_torchs_own_measuring() -> None:
