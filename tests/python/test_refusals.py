@@ -47,6 +47,7 @@ def test_a_number_that_overflows_is_refused(function: Callable[[Tensor], Tensor]
     (lambda x: torch.div(x, 300, rounding_mode="floor"), BYTE), (lambda x: x // 1e39, FLOAT),
     (lambda x: x % 1e39, FLOAT),
     (lambda x: 1e6 // x, HALF), (lambda x: torch.xlogy(x, 1e39), FLOAT), (lambda x: torch.xlogy(1e39, x), FLOAT),
+    (lambda x: torch.special.xlog1py(x, 1e39), FLOAT), (lambda x: torch.special.xlog1py(1e39, x), FLOAT),
     (lambda x: torch.nan_to_num(x, posinf=1e39), FLOAT),
     (lambda x: x + 1e6, HALF), (lambda x: x < 1e6, HALF), (lambda x: torch.where(x > 5, x, 1e6), HALF),
 ])  # fmt: skip

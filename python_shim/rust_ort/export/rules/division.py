@@ -37,7 +37,11 @@ def size_quotient(self: Any, other: Any) -> Any:
 
 
 def _floor_quotient(self: Tensor | Number, other: Tensor | Number) -> Tensor:
-    dividend, divisor, dtype = pair(self, other) if isinstance(self, Tensor) else _rounded_pair(self, other)
+    """Of tensors of half precision, torch rounds after each step; with a number, or a tensor of rank 0, at the end."""
+    if is_half(self, other) and isinstance(other, Tensor) and other.dim():
+        dividend, divisor, dtype = pair(self, other, wide=False)
+    else:
+        dividend, divisor, dtype = pair(self, other)
     rest = torch.fmod(dividend, divisor)
     quotient = (dividend - rest) / divisor
     quotient = torch.where((rest != 0) & ((divisor < 0) != (rest < 0)), quotient - 1, quotient)

@@ -29,21 +29,30 @@ torchs_own(
 )
 
 
-def xlogy(self: Tensor | Number, other: Tensor | Number) -> Any:
-    """As torch's kernel, which rounds half precision after each step."""
-    like, promoted = (self if isinstance(self, Tensor) else other), torch.result_type(self, other)
-    assert isinstance(like, Tensor)
-    if promoted.is_complex:
-        return NotImplemented
-    dtype = promoted if promoted.is_floating_point else torch.get_default_dtype()
-    first, second = as_dtype(self, dtype, like), as_dtype(other, dtype, like)
-    return torch.where(second != second, second, torch.where(first == 0, 0, first * torch.log(second)))
+def _times_logarithm(log: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
+    def product(self: Tensor | Number, other: Tensor | Number) -> Any:
+        """As torch's kernel, which rounds half precision after each step."""
+        like, promoted = (self if isinstance(self, Tensor) else other), torch.result_type(self, other)
+        assert isinstance(like, Tensor)
+        if promoted.is_complex:
+            return NotImplemented
+        dtype = promoted if promoted.is_floating_point else torch.get_default_dtype()
+        first, second = as_dtype(self, dtype, like), as_dtype(other, dtype, like)
+        return torch.where(second != second, second, torch.where(first == 0, 0, first * log(second)))
+
+    return product
 
 
-for _name in ("Tensor", "Scalar_Self", "Scalar_Other"):
-    decomposed(f"aten.xlogy.{_name}", why="0 where y is NaN; half precision is rounded at other steps", silent=True)(
-        xlogy
-    )
+decomposed(
+    *(f"aten.xlogy.{name}" for name in ("Tensor", "Scalar_Self", "Scalar_Other")),
+    why="0 where y is NaN; half precision is rounded at other steps",
+    silent=True,
+)(_times_logarithm(torch.log))
+decomposed(
+    *(f"aten.special_xlog1py.{name}" for name in ("default", "self_scalar", "other_scalar")),
+    why="a number that overflows is refused; half precision is rounded at other steps",
+    upstream="torch",
+)(_times_logarithm(torch.log1p))
 
 whole("aten.copysign.Tensor", why="decomposed to prims.signbit, whose fake dtype is wrong")
 
