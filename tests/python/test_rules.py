@@ -244,6 +244,15 @@ CASES: dict[str, Case] = {
     "aten.lerp.Tensor": case(torch.lerp, X, Y, Y.flip(0)),
     "aten.log1p.default": case(lambda x: x / torch.log1p(x), torch.tensor([1e-10, 0.1, 7.0])),
     "aten.expm1.default": case(lambda x: x / torch.expm1(x), torch.tensor([1e-10, 0.1, 7.0])),
+    "aten.addcdiv.default": case(
+        lambda x, y: aten.addcdiv(x.detach(), x.detach(), y.detach(), value=0.5), torch.ones(2), torch.full((2,), 2e-39)
+    ),
+    "aten.glu.default": case(lambda x: functional.glu(x).log(), torch.tensor([1.0, 2.0, -10.0, -40.0])),
+    "aten._softmax_backward_data.default": case(
+        lambda g, y: 1 / aten._softmax_backward_data(g.detach(), y.detach(), 0, torch.float32),
+        torch.tensor([1.0, 0.0]),
+        torch.tensor([1.0, 0.0]),
+    ),
     "aten.erfc.default": case(lambda x: torch.log(torch.erfc(x)), torch.linspace(-3, 9, 32)),
     "aten.logit_backward.default": case(torch.logit, torch.tensor([-0.0, 0.5, 0.0, 1.0])),
     "aten.logit.default": case(lambda x: torch.logit(x.detach(), 0.01), torch.tensor(SPECIAL)),
@@ -293,6 +302,7 @@ CASES: dict[str, Case] = {
     "aten.softplus.default": case(lambda x: functional.softplus(x, 1.1), MATRIX.double()),
     "aten.sign.default": case(torch.sign, torch.tensor(SPECIAL)),
     "aten.signbit": case(torch.signbit, torch.tensor(SPECIAL)),
+    "aten.signbit.default": case(torch.signbit, torch.tensor(-3)),
     "aten.special_erfcx": case(torch.special.erfcx, torch.tensor([-3.0, 0.0, 30.0])),
     # pooling
     "aten.avg_pool2d.default": case(lambda x: functional.avg_pool2d(x, 2, divisor_override=3), IMAGE),

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rust_ort.export.rules.promotion import Number, computed, is_half
+from rust_ort.export.rules.promotion import Number, computed, is_half, widened
 from rust_ort.export.rules.registry import decomposed, op, torchs_own, translated
 
 aten = torch.ops.aten
@@ -144,6 +144,23 @@ def silu(self: Tensor) -> Any:
     """In one rounding."""
     x, dtype = computed(self)
     return (x / (1 + torch.exp(-x))).to(dtype)
+
+
+@decomposed(
+    "aten.glu.default", why="torchlib writes Sigmoid, which is wrong far below 0", upstream="onnxruntime", silent=True
+)
+def glu(self: Tensor, dim: int = -1) -> Any:
+    """As torch's kernel."""
+    first, second = torch.chunk(self, 2, dim)
+    x, dtype = computed(first)
+    return (x * torch.sigmoid(widened(second))).to(dtype)
+
+
+@decomposed("aten._softmax_backward_data.default", why="multiplied out: -0.0 is 0, and what is small is less exact")
+def softmax_backward(grad_output: Tensor, output: Tensor, dim: int, input_dtype: torch.dtype) -> Any:
+    """As torch's kernel: the sum is subtracted first."""
+    grad, y = widened(grad_output), widened(output)
+    return ((grad - (grad * y).sum(dim, keepdim=True)) * y).to(input_dtype)
 
 
 @decomposed("aten.mish.default", why="torchlib computes Softplus, which has no float64 kernel, in float32")

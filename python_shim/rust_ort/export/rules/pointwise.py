@@ -57,6 +57,14 @@ decomposed(
 whole("aten.copysign.Tensor", why="decomposed to prims.signbit, whose fake dtype is wrong")
 
 in_eager("aten.signbit", why="torchlib's signbit of -0.0 is False", when=floating)
+
+
+@decomposed("aten.signbit.default", why="torchlib gives a scalar a dimension")
+def signbit(self: Tensor) -> Any:
+    """Of integers."""
+    return NotImplemented if self.dtype.is_floating_point else self < 0
+
+
 in_eager("aten.special_erfcx", why="torchlib's erfcx gives wrong values")
 in_eager(
     "aten.pow",
@@ -195,13 +203,23 @@ def sinc(self: Tensor) -> Any:
     return torch.where(x == 0, 1, torch.sin(x) / x)
 
 
-@decomposed("aten.addcmul.default", why=ATTRIBUTE + "; it is multiplied last, torch multiplies by it first")
-def addcmul(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 1) -> Any:
-    """Of floats, as torch's kernel."""
-    if not all(tensor.dtype is self.dtype and self.dtype.is_floating_point for tensor in (tensor1, tensor2)):
-        return NotImplemented
-    first = widened(tensor1) if value == 1 else widened(tensor1) * value
-    return (widened(self) + first * widened(tensor2)).to(self.dtype)
+def _with_factor(combine: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Any]:
+    def function(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 1) -> Any:
+        """Of floats, as torch's kernel."""
+        if not all(tensor.dtype is self.dtype and self.dtype.is_floating_point for tensor in (tensor1, tensor2)):
+            return NotImplemented
+        first = widened(tensor1) if value == 1 else widened(tensor1) * value
+        return (widened(self) + combine(first, widened(tensor2))).to(self.dtype)
+
+    return function
+
+
+LAST = "the number is multiplied last, torch multiplies by it first"
+
+decomposed("aten.addcmul.default", why=ATTRIBUTE + "; " + LAST)(_with_factor(torch.mul))
+decomposed("aten.addcdiv.default", why=LAST + "; half precision is rounded on the way", silent=True)(
+    _with_factor(torch.true_divide)
+)
 
 
 def _lerp(operator: Any) -> Callable[..., Any]:
