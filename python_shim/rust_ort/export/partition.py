@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from rust_ort import torch_private
-from rust_ort.export import aliases, arguments, exporter, rules
+from rust_ort.export import aliases, arguments, exporter, kernels, rules
 from rust_ort.export.hash import attribute
 from rust_ort.export.provenance import module_path, operator_name, source_line
 from rust_ort.export.shapes import SIZE_OPERATORS, overlaps
@@ -267,7 +267,7 @@ def _given(node: fx.Node) -> str | None:
         return None
     args, kwargs = fx.map_arg((node.args, node.kwargs), lambda source: source.meta.get("val"))
     why = arguments.why_eager(node.target, args, kwargs)
-    if why in arguments.KERNELS_REFUSE and str(node.meta.get("original_aten", node.target)) != str(node.target):
+    if why in kernels.REASONS and str(node.meta.get("original_aten", node.target)) != str(node.target):
         return None  # the operator that it is made of did not refuse it
     return why
 

@@ -36,6 +36,11 @@ def expression(size: Size) -> Any:
     return size.node.expr if isinstance(size, torch.SymInt) else size
 
 
+def seen(number: Any) -> Any:
+    """What a number is in the call that is traced, without a guard."""
+    return float(number.node.hint or 0) if isinstance(number, torch.SymFloat) else hint(number)
+
+
 SIZE_OPERATORS = frozenset(
     {
         torch.ops.aten.sym_size.int,

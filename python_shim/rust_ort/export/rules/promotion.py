@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rust_ort.export.arguments import holds
+from rust_ort.export.kernels import holds
 from rust_ort.torch_private import no_modes
 
 aten = torch.ops.aten

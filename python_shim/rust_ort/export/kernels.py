@@ -1,0 +1,123 @@
+"""What torch's own kernels refuse: they are asked, with smaller tensors."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rust_ort.export.shapes import seen
+from rust_ort.torch_private import no_modes, pytree
+
+aten = torch.ops.aten
+
+NO_KERNEL = "torch has no kernel for these dtypes"
+OVERFLOW = "torch refuses a number that overflows the dtype"
+MAY_OVERFLOW = "torch refuses a number that overflows the dtype, and this one is known only at run time"
+
+REASONS = frozenset({NO_KERNEL, OVERFLOW, MAY_OVERFLOW})
+"""All that `why_refused` says."""
+
+UNASKED = (aten.arange, aten.range)
+"""Whose numbers are sizes: asking makes what they say."""
+
+SIZES = frozenset({"size", "repeats", "pad", "output_size", "steps"})
+"""Arguments that say how large a result is."""
+
+OTHER_DTYPES = ("not implemented for", "with a bool tensor is not supported", "oolean", "can't be cast to")
+"""What errors about dtypes say."""
+
+SYMBOLIC = (torch.SymInt, torch.SymFloat)
+
+SIZE_LIMITS = (-(2**63), 2**63 - 1)
+"""Between which a size is, and what is computed of sizes."""
+
+
+def why_refused(operator: Any, given: Mapping[str, Any]) -> str | None:
+    """None: it is not. operator: an ATen overload. given: its arguments by name, tensors with their shapes."""
+    return _refused(operator, given) if _may_be_asked(operator) else None
+
+
+def holds(dtype: torch.dtype, number: float) -> bool:
+    """Whether a finite number lies between the least and the largest of the dtype."""
+    if dtype is torch.bool or dtype.is_complex:
+        return True
+    info = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+    return bool(info.min <= number <= info.max)
+
+
+@functools.cache
+def _may_be_asked(operator: Any) -> bool:
+    """Whether to run it once more does nothing but take time."""
+    schema = operator._schema
+    if operator.namespace != "aten" or schema.is_mutable or not schema.returns or operator.overloadpacket in UNASKED:
+        return False
+    return torch.Tag.nondeterministic_seeded not in operator.tags
+
+
+@functools.cache
+def _numbers(operator: Any) -> list[str]:
+    """Its arguments that a kernel converts to the dtype that it computes in."""
+    types = {declared.name: str(declared.real_type) for declared in operator._schema.arguments}
+    return [name for name, kind in types.items() if kind.removeprefix("Optional[").rstrip("]") in ("number", "float")]
+
+
+def _refused(operator: Any, given: Mapping[str, Any]) -> str | None:
+    tensors = [value for value in pytree.tree_leaves(list(given.values())) if isinstance(value, Tensor)]
+    dtypes = {*(tensor.dtype for tensor in tensors), given.get("dtype") or torch.get_default_dtype()}
+    signature = (operator, given.get("dtype"), *((tensor.dtype, _shape(tensor), tensor.device) for tensor in tensors))
+    if signature not in _KERNELS:
+        answer = _answer(operator, given) if tensors else ""
+        _KERNELS[signature] = not any(saying in answer for saying in OTHER_DTYPES)
+    if not _KERNELS[signature]:
+        return NO_KERNEL
+    for name in _numbers(operator):
+        for number in _bounds(given[name]):
+            if all(holds(dtype, number) for dtype in dtypes):
+                continue
+            if "without overflow" in _answer(operator, {**given, name: number}):
+                return MAY_OVERFLOW if isinstance(given[name], SYMBOLIC) else OVERFLOW
+    return None
+
+
+_KERNELS: dict[tuple[Any, ...], bool] = {}
+"""{operator, dtypes, small shapes and devices: whether torch has a kernel}."""
+
+
+def _bounds(number: Any) -> Sequence[float]:
+    """The least and the largest that it may be, as far as it can be refused."""
+    if isinstance(number, SYMBOLIC):
+        return SIZE_LIMITS
+    return [number] if isinstance(number, (int, float)) and math.isfinite(number) else []
+
+
+def _answer(operator: Any, given: Mapping[str, Any]) -> str:
+    """What torch says to the arguments with smaller tensors: "" or an error."""
+    with no_modes():
+        small = pytree.tree_map(_small, dict(given))
+        try:
+            operator(**{name: _small_sizes(value) if name in SIZES else value for name, value in small.items()})
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            return str(error)
+    return ""
+
+
+def _small(value: Any) -> Any:
+    """A tensor with smaller sizes, and sizes as they are seen when tracing."""
+    if not isinstance(value, Tensor):
+        return seen(value)
+    fill = torch.ones if value.dtype.is_floating_point or value.dtype is torch.bool else torch.zeros
+    return fill(_shape(value), dtype=value.dtype, device=value.device)
+
+
+def _small_sizes(sizes: Any) -> Any:
+    return pytree.tree_map_only(int, lambda size: min(size, 4), sizes)
+
+
+def _shape(tensor: Tensor) -> tuple[int, ...]:
+    """With every size of more than four as four: kernels do not look at one element, or at none."""
+    return tuple(min(seen(size), 4) for size in tensor.shape)
