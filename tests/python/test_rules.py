@@ -220,6 +220,7 @@ CASES: dict[str, Case] = {
     "aten.isneginf.default": case(torch.isneginf, torch.tensor([-1e300, -inf], dtype=torch.float64)),
     "aten.isposinf.default": case(torch.isposinf, torch.tensor([1e300, inf], dtype=torch.float64)),
     "aten.xlogy.Tensor": case(torch.xlogy, X, Y),
+    "aten.ldexp.Tensor": case(lambda x, e: torch.ldexp(x, e.detach()), torch.arange(4), torch.tensor(0.3).half()),
     "aten.copysign.Tensor": case(torch.copysign, X, Y),
     "aten.copysign.Scalar": case(lambda x: torch.copysign(x, -0.0), X),
     "aten.angle.default": case(torch.angle, torch.tensor(SPECIAL)),

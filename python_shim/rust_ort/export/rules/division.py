@@ -37,11 +37,7 @@ def size_quotient(self: Any, other: Any) -> Any:
 
 
 def _floor_quotient(self: Tensor | Number, other: Tensor | Number) -> Tensor:
-    """Of tensors of half precision, torch rounds after each step; with a number, or a tensor of rank 0, at the end."""
-    if is_half(self, other) and isinstance(other, Tensor) and other.dim():
-        dividend, divisor, dtype = pair(self, other, wide=False)
-    else:
-        dividend, divisor, dtype = pair(self, other)
+    dividend, divisor, dtype = _steps(self, other)
     rest = torch.fmod(dividend, divisor)
     quotient = (dividend - rest) / divisor
     quotient = torch.where((rest != 0) & ((divisor < 0) != (rest < 0)), quotient - 1, quotient)
@@ -63,9 +59,7 @@ def div(self: Tensor, other: Tensor | Number, *, rounding_mode: str | None) -> A
     if rounding_mode == "floor":
         return torch.floor_divide(self, other)
     if is_floating(self, other):
-        if isinstance(other, Tensor):
-            return torch.trunc(torch.true_divide(self, other))
-        dividend, divisor, dtype = pair(self, other)
+        dividend, divisor, dtype = _steps(self, other)
         return torch.trunc(dividend / divisor).to(dtype)
     if _of_one_dtype(self, other):
         return NotImplemented
@@ -77,6 +71,15 @@ def div(self: Tensor, other: Tensor | Number, *, rounding_mode: str | None) -> A
 def truncated_quotient(self: Any, other: Any, rounding_mode: str | None = None) -> Any:
     """Of integers: all that `div` leaves. ONNX's Div of integers truncates."""
     return op.Div(self, other)
+
+
+def _steps(self: Tensor | Number, other: Tensor | Number) -> tuple[Tensor, Tensor, torch.dtype]:
+    """As `pair`: torch rounds to half precision after each step between tensors, but only at the end where it divides
+    by a number or by a tensor of rank 0, which are not rounded."""
+    dividend, divisor, dtype = pair(self, other, wide=False)
+    if isinstance(other, Tensor) and other.dim():
+        return dividend, divisor, dtype
+    return widened(dividend), pair(self, other)[1], dtype
 
 
 def _rounded_pair(self: Tensor | Number, other: Tensor | Number) -> tuple[Tensor, Tensor, torch.dtype]:

@@ -54,6 +54,7 @@ decomposed(
     upstream="torch",
 )(_times_logarithm(torch.log1p))
 
+whole("aten.ldexp.Tensor", why="its decomposition is in float32, whatever the exponents are: another dtype", silent=True)
 whole("aten.copysign.Tensor", why="decomposed to prims.signbit, whose fake dtype is wrong")
 
 in_eager("aten.signbit", why="torchlib's signbit of -0.0 is False", when=floating)
@@ -85,7 +86,7 @@ def atan2(self: Tensor, other: Tensor) -> Any:
     wide = kernel_dtype(dtype)
     if wide is not torch.float32:
         return NotImplemented
-    y, x = self.to(wide), other.to(wide)
+    y, x = self.to(dtype).to(wide), other.to(dtype).to(wide)
     angle = torch.atan(y.abs() / x.abs())
     angle = torch.where((y == 0) & (x == 0), 0.0, angle)
     angle = torch.where((y.abs() == math.inf) & (x.abs() == math.inf), math.pi / 4, angle)
