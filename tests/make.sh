@@ -212,6 +212,7 @@ within() {
 cargo_tests() {
     # In release: one build serves the tests, the demo and the installed binary. Not a pipe to tee: what a test left
     # running would hold it open.
+    : >"$ROOT/build/rust-tests.log"
     within 1200 bash -c 'cargo test --release --locked --no-fail-fast >"$0" 2>&1 & tail -n +1 -f --pid=$! "$0"; wait $!' \
         "$ROOT/build/rust-tests.log"
 }

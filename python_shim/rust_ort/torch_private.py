@@ -22,6 +22,8 @@ from rust_ort.errors import ClientError
 
 SUPPORTED = ">=2.11,<2.16"
 
+INT64 = torch.iinfo(torch.int64)
+
 USED: dict[str, str | None] = {
     "torch._C.DisableTorchFunctionSubclass": "a subclass's own __torch_function__ sees that it is sent",
     "torch._C._DisableAutocast": "torch.autocast(enabled=False) of each device",
@@ -72,6 +74,7 @@ USED: dict[str, str | None] = {
     "torch.utils._python_dispatch._disable_current_modes": None,
     "torch.utils._pytree": None,
     "torch.utils._sympy.printers.PythonPrinter": None,
+    "torch.utils._sympy.value_ranges": None,
 }
 """{name: what stands in for it}. None: nothing does, and using it is an error."""
 
@@ -350,11 +353,30 @@ def outside_tracing() -> contextlib.AbstractContextManager[Any]:
     return context
 
 
-def is_surely_positive(size: int | torch.SymInt) -> bool:
-    """Whether no call that meets the guards has 0 there; asks without adding one."""
+def bounds(number: torch.SymInt | torch.SymFloat) -> tuple[float, float]:
+    """The least and the largest finite number that a size, or what is computed of sizes, is in a call that meets the
+    guards; asks without adding one."""
+    ranges = find("torch.utils._sympy.value_ranges")
+    limit: float = INT64.max if isinstance(number, torch.SymInt) else sys.float_info.max
+    sizes, known = ranges.ValueRanges(INT64.min, INT64.max), number.node.shape_env.var_to_range
+    symbols = [symbol for symbol in number.node.expr.free_symbols if symbol in known]
+    found = ranges.bound_sympy(
+        number.node.expr, {symbol: known[symbol] & sizes if symbol.is_integer else known[symbol] for symbol in symbols}
+    )
+    least, largest = (int(end) if end.is_Integer else float(end) for end in (found.lower, found.upper))
+    return max(least, -limit), min(largest, limit)
+
+
+def keep_positive(size: torch.SymInt) -> bool:
+    """Whether no call of the graph has 0 there. Where the guards leave it open and the call that is traced has not, one
+    more guard says so, and a call that has makes another graph; unless torch takes no more."""
+    env, hint = size.node.shape_env, size.node.hint
     with outside_tracing():
-        known: bool = find("torch.fx.experimental.symbolic_shapes.statically_known_true")(size > 0)
-    return known
+        if find("torch.fx.experimental.symbolic_shapes.statically_known_true")(size > 0):
+            return True
+        if not hint or env.frozen:
+            return False
+        return bool(size > 0)
 
 
 def traced_node(tensor: torch.Tensor) -> fx.Node | None:

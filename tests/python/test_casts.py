@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -34,6 +36,24 @@ def test_two_casts_are_two(first: torch.dtype, second: torch.dtype, third: torch
     made = torch.compile(function, backend=rust_ort.Backend(), dynamic=False)(x)
     for ours, eager in zip(made, function(x), strict=True):
         torch.testing.assert_close(ours, eager, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("move", [
+    lambda x: x.clone(), lambda x: x.t().t(), lambda x: x.t(), lambda x: x[:, 0:100], lambda x: torch.cat([x]),
+    lambda x: torch.nn.Dropout().eval()(x), lambda x: x.reshape(-1), lambda x: x[None].squeeze(0),
+    lambda x: x.expand(1, 14), lambda x: x.repeat(1, 1), lambda x: x.split(14, 1)[0],
+])  # fmt: skip
+def test_what_lies_between_two_casts_makes_no_difference(move: Callable[[Tensor], Tensor]) -> None:
+    """ONNX Runtime leaves it out first, and then the cast."""
+    x = torch.tensor([EDGES])
+    for between in (f16, bf16, i32):
+
+        def function(x: Tensor, between: torch.dtype = between) -> Tensor:
+            return move(x.to(between)).to(u8)
+
+        torch._dynamo.reset()
+        made = torch.compile(function, backend=rust_ort.Backend(), dynamic=False)(x)
+        torch.testing.assert_close(made, function(x), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("dtype", [f16, bf16])

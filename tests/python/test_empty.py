@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import rust_ort
+from rust_ort.export.arguments import MAYBE_NO_ELEMENTS
 
 pytestmark = pytest.mark.usefixtures("served")
 
@@ -56,3 +57,36 @@ def test_it_is_what_eager_makes_of_nothing(name: str, dtype: torch.dtype) -> Non
     x = torch.tensor([[0.5, -2.5]], dtype=dtype)
     for n in (4, 5, 7, 10):
         torch.testing.assert_close(compiled(n, x), function(n, x), equal_nan=True)
+
+
+def _windows(x: Tensor) -> Tensor:
+    """As Swin's attention sees them."""
+    b, h, w, c = x.shape
+    rows = x.view(b, h // 8, 8, w // 8, 8, c).permute(0, 1, 3, 2, 4, 5).reshape(-1, 64, c)
+    return (rows @ rows.mT).softmax(-1).view(b, -1, 64, 64)
+
+
+def _patches(x: Tensor) -> Tensor:
+    b, c, h, w = x.shape
+    rows = x.reshape(b, c, h // 4, 4, w // 4, 4).permute(0, 2, 4, 1, 3, 5).reshape(b, -1, c * 16)
+    return functional.layer_norm(rows, (48,))
+
+
+@pytest.mark.parametrize(("function", "shapes"), [
+    (_windows, [(2, 16, 24, 5), (3, 32, 40, 5), (2, 64, 16, 5)]), (_patches, [(2, 3, 16, 24), (4, 3, 32, 8)]),
+    (lambda x: x.view(x.shape[0], -1, 2).mean(-1), [(3, 8), (5, 4)]),
+    (lambda x: x[:, : x.shape[0]].softmax(1), [(3, 8), (5, 9)]),
+    (lambda x: x.unfold(1, 4, 2).amax(-1).softmax(1), [(3, 8), (5, 12)]),
+])  # fmt: skip
+def test_what_has_elements_in_the_call_that_is_traced_stays(
+    function: Callable[[Tensor], Tensor], shapes: list[tuple[int, ...]]
+) -> None:
+    """Sizes that the guards do not know to be positive: one more says so, and no node runs in eager for them."""
+    torch._dynamo.reset()
+    backend = rust_ort.Backend()
+    compiled = torch.compile(function, backend=backend, dynamic=True)
+    for shape in shapes:
+        x = torch.randn(shape)
+        torch.testing.assert_close(compiled(x), function(x), rtol=1e-4, atol=1e-5)
+    assert len(backend.graphs) == 1
+    assert MAYBE_NO_ELEMENTS not in [node.reason for node in backend.graphs[0].eager]

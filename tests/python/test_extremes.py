@@ -276,3 +276,16 @@ def test_tanh_does_not_go_beyond_one() -> None:
     made = on_onnxruntime(torch.tanh, x)
     assert isinstance(made, Tensor) and made.abs().max() == 1
     torch.testing.assert_close(made, torch.tanh(x))
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: torch.func.jvp(lambda t: t * 2.0, (x,), (torch.ones(2),))[1],
+    lambda x: torch.func.hessian(lambda t: (t**3).sum())(x), lambda x: torch.func.jacfwd(lambda t: t**2 * 3 + 1)(x),
+])  # fmt: skip
+@pytest.mark.parametrize("last", [math.inf, 1e30, -0.3])
+def test_tangents_of_numbers_are_left_out(function: Callable[[Tensor], Tensor], last: float) -> None:
+    """As zeros in memory they make NaN of infinities, and 0.0 of -0.0."""
+    x = torch.tensor([1.5, last])
+    made, eager = on_onnxruntime(function, x), function(x)
+    torch.testing.assert_close(made, eager, equal_nan=True)
+    assert torch.equal(torch.signbit(made), torch.signbit(eager))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +18,7 @@ pytestmark = pytest.mark.usefixtures("served")
 
 HALF, BYTE, FLOAT = torch.ones(2, dtype=torch.float16), torch.ones(2, dtype=torch.uint8), torch.ones(2)
 FIRST = torch.tensor([0])
+TWENTY = torch.arange(20.0)
 
 
 def compiled(function: Callable[..., object]) -> Callable[..., object]:
@@ -89,6 +93,75 @@ def test_asking_guards_on_no_number(function: Callable[[Tensor, int], Tensor]) -
     assert len(backend.graphs) == 1
 
 
+@pytest.mark.parametrize("function", [
+    lambda x, n: functional.elu(x, n * 1e38), lambda x, n: torch.addcmul(x, x, x, value=n * 1e38),
+    lambda x, n: torch.celu(x, n * 1e38),
+])  # fmt: skip
+def test_a_number_computed_of_a_size_may_overflow(function: Callable[[Tensor, int], Tensor]) -> None:
+    torch._dynamo.reset()
+    made = torch.compile(function, backend=rust_ort.Backend(), dynamic=True)
+    for number in (4, 5):
+        with pytest.raises(RuntimeError, match="without overflow"):
+            made(torch.ones(3), number)
+
+
+def test_the_range_that_a_size_was_given_is_known() -> None:
+    def function(x: Tensor) -> Tensor:
+        return x.half().masked_fill(x > 0, x.shape[0])
+
+    torch._dynamo.reset()
+    backend = rust_ort.Backend()
+    x = torch.randn(5, 2)
+    torch._dynamo.mark_dynamic(x, 0, min=2, max=512)
+    torch.testing.assert_close(torch.compile(function, backend=backend)(x), function(x))
+    assert not backend.graphs[0].eager
+
+
+BOOLS = torch.tensor([True, False])
+ASKED_ALIKE: dict[str, list[Callable[[Tensor], Any]]] = {
+    "clamp": [lambda x: x.clamp(False, True), lambda x: x.clamp(0, 2), lambda x: x.clamp(0.5)],
+    "add": [lambda x: torch.add(x, x, alpha=2), lambda x: torch.add(x, x, alpha=True)],
+    "div": [
+        lambda x: torch.div(x, x, rounding_mode="trunc"),
+        lambda x: torch.div(x, BOOLS | True, rounding_mode=None),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize("name", ASKED_ALIKE)
+def test_what_is_known_of_a_kernel_is_of_its_arguments(name: str, backwards: bool) -> None:
+    """Whichever was asked first."""
+    for function in ASKED_ALIKE[name][:: -1 if backwards else 1]:
+        try:
+            eager = function(BOOLS)
+        except RuntimeError as refused:
+            with pytest.raises(type(refused)):
+                compiled(function)(BOOLS)
+        else:
+            torch.testing.assert_close(compiled(function)(BOOLS), eager, equal_nan=True)
+
+
+def test_asking_warns_of_nothing() -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*freedom.*")
+        made = compiled(lambda x: torch.var(x, correction=10))(TWENTY)
+    torch.testing.assert_close(made, torch.var(TWENTY, correction=10))
+
+
+def test_what_trusts_its_lengths_is_not_asked() -> None:
+    """With smaller tensors it would read beyond them."""
+    log_probs = torch.randn(2000, 64, 5).log_softmax(2)
+    targets = torch.randint(1, 5, (64, 100))
+    lengths = [[2000] * 64, [100] * 64]
+    losses, alpha = torch.ops.aten._ctc_loss(log_probs, targets, *lengths)
+
+    def function(grad: Tensor) -> Tensor:
+        return torch.ops.aten._ctc_loss_backward(grad, log_probs, targets, *lengths, losses, alpha, 0) * 2
+
+    torch.testing.assert_close(compiled(function)(torch.ones(64)), function(torch.ones(64)))
+
+
 @pytest.mark.parametrize(("function", "dtype"), [
     (lambda x: torch.celu(x), torch.int32),
     (lambda x: functional.huber_loss(x, x + 1), torch.int64), (lambda x: functional.tanhshrink(x), torch.bool),
@@ -108,7 +181,8 @@ def test_a_dtype_without_a_kernel_is_refused(function: Callable[[Tensor], Tensor
     (lambda x, y: x.diagonal_scatter(y), (3, 3), (1,)), (lambda x, y: x.index_add(0, FIRST, y), (3, 3), (1, 1)),
     (lambda x, y: x.put(torch.tensor([0, 1]), y), (3, 3), (1,)),
     (lambda x, y: x.index_add(0, FIRST, y), (), (1,)), (lambda x, y: x.index_add(0, FIRST[0], y), (5,), ()),
-    (lambda x, y: x.index_select(0, y.long()), (3, 3), (1, 1)),
+    (lambda x, y: x.index_select(0, y.long()), (3, 3), (1, 1)), (lambda x, y: torch.logsumexp(x, []) + y, (3,), ()),
+    (functional.soft_margin_loss, (3, 1), (1, 4)),
 ])  # fmt: skip
 def test_a_tensor_of_another_shape_is_refused(
     function: Callable[[Tensor, Tensor], Tensor], shape: tuple[int, ...], source: tuple[int, ...]
@@ -120,6 +194,25 @@ def test_a_tensor_of_another_shape_is_refused(
         compiled(function)(x, y)
 
 
+@pytest.mark.parametrize(("function", "inputs"), [
+    (functional.binary_cross_entropy, ([0.5], [3.0])), (functional.binary_cross_entropy, ([1.0000001], [1.0])),
+    (functional.binary_cross_entropy, ([math.nan], [1.0])),
+    (lambda x, y: x.repeat_interleave(y.long(), output_size=3), ([0.0, 1.0, 2.0], [1.0, 2.0, 1.0])),
+    (lambda x, y: x.repeat_interleave(y.long(), output_size=5), ([0.0, 1.0, 2.0], [1.0, 2.0, 1.0])),
+])  # fmt: skip
+@pytest.mark.parametrize("training", [False, True])
+def test_a_value_that_eager_refuses_is_refused(
+    function: Callable[[Tensor, Tensor], Tensor], inputs: tuple[list[float], list[float]], training: bool
+) -> None:
+    x, y = map(torch.tensor, inputs)
+    x.requires_grad_(training)
+    with pytest.raises(RuntimeError) as refused:
+        function(x, y)
+    with pytest.raises(RuntimeError) as ours:
+        compiled(function)(x, y)
+    assert str(ours.value) == str(refused.value)
+
+
 @pytest.mark.parametrize(("function", "shapes"), [
     (lambda x, y: x.index_add(0, FIRST, y), [(0, 1), (1, 1)]),
     (lambda x, y: x.index_add(0, FIRST, y), [(1, 0), (1, 0)]),
@@ -127,7 +220,7 @@ def test_a_tensor_of_another_shape_is_refused(
     (lambda x, y: x[FIRST, :, FIRST] + y, [(1, 0, 1), (1, 0)]), (lambda x, y: torch.pow(2, x) + y, [(1, 0), (1, 0)]),
     (lambda x, y: functional.nll_loss(x.log_softmax(1), FIRST, y, ignore_index=0), [(1, 0), (0,)]),
     (lambda x, y: torch.linalg.multi_dot([x, y, x]), [(3, 0), (0, 3)]),
-    (lambda x, y: functional.smooth_l1_loss(x, y), [(3, 0), (3, 0)]),
+    (lambda x, y: functional.smooth_l1_loss(x, y), [(3, 0), (3, 0)]), (functional.soft_margin_loss, [(0, 3), (0, 3)]),
 ])  # fmt: skip
 def test_without_elements_it_is_eagers(
     function: Callable[[Tensor, Tensor], Tensor], shapes: list[tuple[int, ...]]

@@ -14,10 +14,10 @@ from rust_ort.export.shapes import SIZE_OPERATORS, has_no_elements, hint, may_ha
 aten = torch.ops.aten
 
 NO_ELEMENTS = "it reads a tensor without elements"
-FEW_ELEMENTS = "it may read a tensor without elements"
+MAYBE_NO_ELEMENTS = "it may read a tensor without elements"
 OTHER_SHAPE = "torch refuses a tensor of this shape"
 
-REASONS = kernels.REASONS | {NO_ELEMENTS, FEW_ELEMENTS, OTHER_SHAPE}
+REASONS = kernels.REASONS | {NO_ELEMENTS, MAYBE_NO_ELEMENTS, OTHER_SHAPE}
 """All that `why_eager` says."""
 
 RIGHT_WITHOUT_ELEMENTS = SIZE_OPERATORS | {aten.cat.default, aten.new_zeros.default, aten.new_ones.default}
@@ -33,7 +33,7 @@ def why_eager(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any], *, 
         if any(map(has_no_elements, read)):
             return NO_ELEMENTS
         if any(map(may_have_no_elements, read)):
-            return FEW_ELEMENTS
+            return MAYBE_NO_ELEMENTS
     if operator in SHAPES and not SHAPES[operator](**given):
         return OTHER_SHAPE
     return kernels.why_refused(operator, given)
@@ -84,6 +84,7 @@ SHAPES: dict[Any, Callable[..., bool]] = {
     aten.slice_scatter.default: _fits_view(aten.slice.Tensor),
     aten.index_add.default: _rows_fit,
     aten.index_select.default: lambda self, dim, index: index.dim() <= 1,
+    aten.logsumexp.default: lambda self, dim, **_: bool(dim) or self.dim() == 0,
     aten.put.default: lambda self, index, source, accumulate: _meta(index).numel() == _meta(source).numel(),
 }
 """{operator: whether torch takes its tensors}, where fake tensors do not ask."""

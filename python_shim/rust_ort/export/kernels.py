@@ -1,4 +1,4 @@
-"""What torch's own kernels refuse: they are asked, with smaller tensors."""
+"""What torch's own kernels refuse: they are asked, which is to say run, with smaller tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rust_ort.export.shapes import seen
-from rust_ort.torch_private import no_modes, pytree
+from rust_ort.torch_private import bounds, no_modes, pytree
 
 aten = torch.ops.aten
 
@@ -22,19 +22,16 @@ MAY_OVERFLOW = "torch refuses a number that overflows the dtype, and this one is
 REASONS = frozenset({NO_KERNEL, OVERFLOW, MAY_OVERFLOW})
 """All that `why_refused` says."""
 
-UNASKED = (aten.arange, aten.range)
-"""Whose numbers are sizes: asking makes what they say."""
+UNASKED = (aten.arange, aten.range, aten.var, aten.std, aten.var_mean, aten.std_mean)
+"""Whose numbers are sizes, which asking makes; and what warns of few elements, where no filter of Python's is asked."""
 
 SIZES = frozenset({"size", "repeats", "pad", "output_size", "steps"})
 """Arguments that say how large a result is."""
 
 OTHER_DTYPES = ("not implemented for", "with a bool tensor is not supported", "oolean", "can't be cast to")
-"""What errors about dtypes say."""
+"""What errors about dtypes say. (They speak of booleans and of Booleans.)"""
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat)
-
-SIZE_LIMITS = (-(2**63), 2**63 - 1)
-"""Between which a size is, and what is computed of sizes."""
 
 
 def why_refused(operator: Any, given: Mapping[str, Any]) -> str | None:
@@ -52,9 +49,12 @@ def holds(dtype: torch.dtype, number: float) -> bool:
 
 @functools.cache
 def _may_be_asked(operator: Any) -> bool:
-    """Whether to run it once more does nothing but take time."""
-    schema = operator._schema
+    """Whether to run it once more does nothing but take a little time. Internal operators trust lists of sizes; what is
+    a gradient was asked for what it is the gradient of."""
+    schema, name = operator._schema, operator.overloadpacket.__name__
     if operator.namespace != "aten" or schema.is_mutable or not schema.returns or operator.overloadpacket in UNASKED:
+        return False
+    if "_backward" in name or (name.startswith("_") and any("[]" in str(given.type) for given in schema.arguments)):
         return False
     return torch.Tag.nondeterministic_seeded not in operator.tags
 
@@ -69,14 +69,14 @@ def _numbers(operator: Any) -> list[str]:
 def _refused(operator: Any, given: Mapping[str, Any]) -> str | None:
     tensors = [value for value in pytree.tree_leaves(list(given.values())) if isinstance(value, Tensor)]
     dtypes = {*(tensor.dtype for tensor in tensors), given.get("dtype") or torch.get_default_dtype()}
-    signature = (operator, given.get("dtype"), *((tensor.dtype, _shape(tensor), tensor.device) for tensor in tensors))
+    signature = (operator, *map(_kind, pytree.tree_leaves(list(given.values()))))
     if signature not in _KERNELS:
         answer = _answer(operator, given) if tensors else ""
         _KERNELS[signature] = not any(saying in answer for saying in OTHER_DTYPES)
     if not _KERNELS[signature]:
         return NO_KERNEL
     for name in _numbers(operator):
-        for number in _bounds(given[name]):
+        for number in _limits(given[name]):
             if all(holds(dtype, number) for dtype in dtypes):
                 continue
             if "without overflow" in _answer(operator, {**given, name: number}):
@@ -85,23 +85,30 @@ def _refused(operator: Any, given: Mapping[str, Any]) -> str | None:
 
 
 _KERNELS: dict[tuple[Any, ...], bool] = {}
-"""{operator, dtypes, small shapes and devices: whether torch has a kernel}."""
+"""{operator, and of which kind each argument is: whether torch has a kernel}."""
 
 
-def _bounds(number: Any) -> Sequence[float]:
-    """The least and the largest that it may be, as far as it can be refused."""
+def _kind(value: Any) -> Any:
+    """What of an argument decides on the kernel: of numbers, the type."""
+    if isinstance(value, Tensor):
+        return value.dtype, _shape(value), value.device
+    return type(value) if isinstance(value, (int, float, complex, *SYMBOLIC)) else value
+
+
+def _limits(number: Any) -> Sequence[float]:
+    """The least and the largest finite number that it may be."""
     if isinstance(number, SYMBOLIC):
-        return SIZE_LIMITS
+        return bounds(number)
     return [number] if isinstance(number, (int, float)) and math.isfinite(number) else []
 
 
 def _answer(operator: Any, given: Mapping[str, Any]) -> str:
     """What torch says to the arguments with smaller tensors: "" or an error."""
     with no_modes():
-        small = pytree.tree_map(_small, dict(given))
         try:
+            small = pytree.tree_map(_small, dict(given))
             operator(**{name: _small_sizes(value) if name in SIZES else value for name, value in small.items()})
-        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        except Exception as error:  # whatever the kernel raises: it is eager's to raise
             return str(error)
     return ""
 

@@ -8,7 +8,7 @@ from typing import Any
 import sympy
 import torch
 
-from rust_ort.torch_private import is_surely_positive, python_printer
+from rust_ort.torch_private import keep_positive, python_printer
 
 Size = int | torch.SymInt
 
@@ -63,8 +63,9 @@ def has_no_elements(tensor: torch.Tensor) -> bool:
 
 
 def may_have_no_elements(tensor: torch.Tensor) -> bool:
-    """Whether a size may be 0 in a call."""
-    return any(not is_surely_positive(size) for size in tensor.shape if is_symbolic(size))
+    """Whether a size may be 0 in a call of the graph that is made."""
+    symbolic: list[Any] = [size for size in tensor.shape if is_symbolic(size)]
+    return not all(map(keep_positive, symbolic))
 
 
 def fills_its_storage(tensor: torch.Tensor) -> bool:

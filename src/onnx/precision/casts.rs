@@ -6,29 +6,60 @@ use std::collections::{HashMap, HashSet};
 
 use super::elements::{self, Element, is_onnx};
 use super::typed::of_values;
-use crate::onnx::proto::{AttributeProto, GraphProto, NodeProto, attribute_proto::AttributeType};
+use crate::onnx::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, attribute_proto::AttributeType};
 use crate::onnx::walk;
 use crate::tensor::DType;
 
-/// Whether a graph or a body in it has a cast of a cast that ONNX Runtime would leave out.
-pub(super) fn any_chained(graph: &GraphProto) -> bool {
-    walk::graphs([graph]).any(|graph| {
-        let first = lossy(graph);
-        graph.node.iter().any(|second| chained(&first, second).is_some())
+/// Operators whose result has the values of their first input, which ONNX Runtime leaves out where they do nothing, or
+/// moves to the other side of a cast.
+const MOVES: &[&str] = &[
+    "Dropout",
+    "Expand",
+    "Flatten",
+    "Identity",
+    "Reshape",
+    "Slice",
+    "Split",
+    "Squeeze",
+    "Tile",
+    "Transpose",
+    "Unsqueeze",
+];
+
+/// {value: its type}: results of casts that may lose something, as they are or moved.
+type Cast = HashMap<String, DType>;
+
+/// Whether a graph or a body in it, or a model-local function, may have a cast of a cast that ONNX Runtime would leave
+/// out.
+pub(super) fn any_chained(model: &ModelProto) -> bool {
+    let opset = opset(model);
+    let in_functions = model.functions.iter().flat_map(|function| &function.node).any(is_cast);
+    in_functions || model.graph.iter().any(|graph| has_chained(graph, &Cast::new(), opset))
+}
+
+fn has_chained(graph: &GraphProto, outer: &Cast, opset: i64) -> bool {
+    let casts = Casts::of(graph, outer, opset);
+    graph.node.iter().any(|node| {
+        casts.before(node).is_some() || walk::bodies(node).any(|body| has_chained(body, &casts.lossy, opset))
     })
 }
 
 /// Puts a node between two such casts, and tells whether there were any. `names`: all of the model, and then those that
 /// are new.
-pub(super) fn separate(graph: &mut GraphProto, names: &mut HashSet<String>) -> bool {
-    let first = lossy(graph);
+pub(super) fn separate(model: &mut ModelProto, names: &mut HashSet<String>) -> bool {
+    let opset = opset(model);
+    model.graph.as_mut().is_some_and(|graph| separate_in(graph, &Cast::new(), opset, names))
+}
+
+fn separate_in(graph: &mut GraphProto, outer: &Cast, opset: i64, names: &mut HashSet<String>) -> bool {
+    let casts = Casts::of(graph, outer, opset);
     let mut changed = false;
     let mut nodes = Vec::with_capacity(graph.node.len());
     for mut node in std::mem::take(&mut graph.node) {
         for body in walk::bodies_mut(&mut node) {
-            changed |= separate(body, names);
+            changed |= separate_in(body, &casts.lossy, opset, names);
         }
-        if let Some(between) = chained(&first, &node) {
+        if let Some(between) = casts.before(&node) {
             let kept = fresh(&format!("{}/kept", node.input[0]), names);
             let cast = std::mem::replace(&mut node.input[0], kept.clone());
             nodes.push(keeper(cast, kept, between));
@@ -40,35 +71,69 @@ pub(super) fn separate(graph: &mut GraphProto, names: &mut HashSet<String>) -> b
     changed
 }
 
-/// {result: its element type} of the casts of a graph, but for those of which it is known that they lose nothing.
-fn lossy(graph: &GraphProto) -> HashMap<String, DType> {
-    let mut found: HashMap<String, DType> =
-        graph.node.iter().filter_map(|node| Some((node.output.first()?.clone(), target(node)?))).collect();
-    if !graph.node.iter().any(|second| chained(&found, second).is_some()) {
-        return HashMap::new();
+/// The casts of a graph.
+struct Casts {
+    lossy: Cast,
+    types: HashMap<String, Element>,
+    opset: i64,
+}
+
+impl Casts {
+    /// `outer`: those of the graphs around it.
+    fn of(graph: &GraphProto, outer: &Cast, opset: i64) -> Self {
+        let mut found = Self { lossy: outer.clone(), types: HashMap::new(), opset };
+        if !graph.node.iter().any(is_cast) {
+            return found; // what is in bodies may follow a cast out here
+        }
+        found.types = of_values(graph);
+        for node in &graph.node {
+            let (Some(from), Some(to)) = (node.input.first(), node.output.first()) else { continue };
+            let moved = (MOVES.contains(&node.op_type()) || (node.op_type() == "Concat" && node.input.len() == 1))
+                && is_onnx(node);
+            if let Some(target) = found.target(node) {
+                if !found.dtype(from).is_some_and(|from| loses_nothing(from, target)) {
+                    found.lossy.insert(to.clone(), target);
+                }
+            } else if let Some(&dtype) = found.lossy.get(from).filter(|_| moved) {
+                found.lossy.extend(node.output.iter().map(|name| (name.clone(), dtype)));
+            }
+        }
+        found
     }
-    let types = of_values(graph);
-    let known = |name: &str| DType::from_onnx(*types.get(name)?).ok();
-    for cast in graph.node.iter().filter(|node| target(node).is_some()) {
-        let (Some(from), Some(to)) = (cast.input.first(), cast.output.first()) else { continue };
-        if known(from).zip(found.get(to)).is_some_and(|(from, &to)| loses_nothing(from, to)) {
-            found.remove(to);
+
+    /// The type between `second` and a cast before it, which ONNX Runtime would leave out.
+    fn before(&self, second: &NodeProto) -> Option<DType> {
+        let between = *self.lossy.get(second.input.first()?)?;
+        let kept = self.opset >= MAX_OF_INTEGERS || between.is_float() || between.size_bytes() < 4;
+        (kept && self.target(second)?.size_bytes() < between.size_bytes()).then_some(between)
+    }
+
+    fn target(&self, node: &NodeProto) -> Option<DType> {
+        match node.op_type() {
+            "Cast" if is_onnx(node) => {
+                DType::from_onnx(Element::try_from(elements::attribute(node, "to")?.i?).ok()?).ok()
+            }
+            "CastLike" if is_onnx(node) => self.dtype(node.input.get(1)?),
+            _ => None,
         }
     }
-    found
+
+    fn dtype(&self, name: &str) -> Option<DType> {
+        DType::from_onnx(*self.types.get(name)?).ok()
+    }
 }
 
-/// The type between two casts of which ONNX Runtime would leave out the first.
-fn chained(first: &HashMap<String, DType>, second: &NodeProto) -> Option<DType> {
-    let between = *first.get(second.input.first()?)?;
-    (target(second)?.size_bytes() < between.size_bytes()).then_some(between)
+fn is_cast(node: &NodeProto) -> bool {
+    matches!(node.op_type(), "Cast" | "CastLike") && is_onnx(node)
 }
 
-fn target(node: &NodeProto) -> Option<DType> {
-    let is_cast = node.op_type() == "Cast" && is_onnx(node);
-    let to = elements::attribute(node, "to").filter(|_| is_cast)?;
-    DType::from_onnx(Element::try_from(to.i?).ok()?).ok()
+/// The opset of ONNX's own operators.
+fn opset(model: &ModelProto) -> i64 {
+    model.opset_import.iter().find(|opset| matches!(opset.domain(), "" | "ai.onnx")).map_or(0, |opset| opset.version())
 }
+
+/// The opset from which on [`keeper`] has something for integers of 32 and 64 bits.
+const MAX_OF_INTEGERS: i64 = 12;
 
 fn loses_nothing(from: DType, to: DType) -> bool {
     if from.is_float() {

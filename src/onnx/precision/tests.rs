@@ -1,8 +1,8 @@
 use super::*;
 use crate::onnx::proto::{
-    AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto,
+    AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto,
 };
-use crate::onnx::value_info;
+use crate::onnx::{value_info, walk};
 use crate::tensor::{DType, TensorDesc};
 
 const NONE: [&str; 0] = [];
@@ -34,7 +34,8 @@ fn model(nodes: Vec<NodeProto>) -> ModelProto {
         output: vec![info("y", DType::BF16)],
         ..Default::default()
     };
-    ModelProto { graph: Some(graph), ..Default::default() }
+    let opset = OperatorSetIdProto { domain: Some(String::new()), version: Some(20) };
+    ModelProto { graph: Some(graph), opset_import: vec![opset], ..Default::default() }
 }
 
 fn lines(graph: &GraphProto) -> Vec<String> {
@@ -196,6 +197,36 @@ fn a_cast_of_a_cast_to_a_smaller_type_is_not_left_out() {
     assert_eq!(chain(DType::F32, DType::I32), None);
     assert_eq!(chain(DType::F32, DType::F64), None);
     assert_eq!(chain(DType::I64, DType::I8), None); // of int64: the first does nothing
+}
+
+#[test]
+fn what_lies_between_two_casts_is_seen_through() {
+    let half = i64::from(DType::F16.onnx_code());
+    let first = || int(node("Cast", &["i"], &["m"]), "to", half);
+    let second = |from: &str| int(node("Cast", &[from], &["y"]), "to", DType::U8.onnx_code().into());
+    let kept_in = |nodes: Vec<NodeProto>, opset: i64| {
+        let mut model = model(nodes);
+        model.opset_import[0].version = Some(opset);
+        let graph = model.graph.as_mut().unwrap();
+        graph.input = vec![info("i", DType::F32), info("b", DType::U8), info("c", DType::Bool)];
+        graph.output = vec![info("y", DType::U8)];
+        widen(&model, &NONE).unwrap().map_or(0, |wide| {
+            let graph = wide.graph.unwrap();
+            let all = walk::graphs([&graph]).flat_map(|graph| &graph.node);
+            all.filter(|node| node.output[0].contains("/kept")).count()
+        })
+    };
+    let through = |op: &str| kept_in(vec![first(), node(op, &["m"], &["n"]), second("n")], 20);
+    assert_eq!(["Identity", "Transpose", "Reshape", "Concat"].map(through), [1; 4]);
+    assert_eq!(["Neg", "Floor"].map(through), [0; 2]);
+    assert_eq!(kept_in(vec![first(), node("CastLike", &["m", "b"], &["y"])], 20), 1);
+    let branch = || GraphProto { node: vec![second("m")], output: vec![info("y", DType::U8)], ..Default::default() };
+    let choice = body(body(node("If", &["c"], &["y"]), "then_branch", branch()), "else_branch", branch());
+    assert_eq!(kept_in(vec![first(), choice], 20), 2);
+    let wide = int(node("Cast", &["i"], &["m"]), "to", DType::I64.onnx_code().into());
+    let narrow = int(node("Cast", &["m"], &["y"]), "to", DType::I32.onnx_code().into());
+    assert_eq!(kept_in(vec![wide.clone(), narrow.clone()], 20), 1);
+    assert_eq!(kept_in(vec![wide, narrow], 11), 0); // there is no Max of integers
 }
 
 #[test]

@@ -54,7 +54,7 @@ pub fn widen<S: AsRef<str>>(model: &ModelProto, named_values: &[S]) -> Result<Op
         return Err(OnnxError::NoGraph);
     }
     let has_half = [DType::BF16, DType::F16].iter().any(|&half| mentions(model, half));
-    if !has_half && model.functions.is_empty() && !model.graph.iter().any(casts::any_chained) {
+    if !has_half && !casts::any_chained(model) {
         return Ok(None);
     }
     let mut wide = model.clone();
@@ -67,8 +67,8 @@ pub fn widen<S: AsRef<str>>(model: &ModelProto, named_values: &[S]) -> Result<Op
         sort(&mut graph)?;
         (graph, _) = pass.graph(graph, None, &[])?;
     }
-    pass.changed |= casts::separate(&mut graph, &mut pass.names);
     wide.graph = Some(graph);
+    pass.changed |= casts::separate(&mut wide, &mut pass.names);
     Ok(pass.changed.then_some(wide))
 }
 

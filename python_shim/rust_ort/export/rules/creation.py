@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from rust_ort.export.rules.promotion import Number
-from rust_ort.export.rules.registry import decomposed, in_eager
+from rust_ort.export.rules.registry import decomposed, in_eager, ints, op, translated
 from rust_ort.export.shapes import has_no_elements
 from rust_ort.torch_private import free_unbacked_symbols, torchs_decompositions
 
@@ -42,17 +42,20 @@ decomposed("aten.zeros_like.default", why=LIKE)(functools.partial(full_like, fil
 decomposed("aten.ones_like.default", why=LIKE)(functools.partial(full_like, fill_value=1))
 
 
-@decomposed("aten._efficientzerotensor.default", why="no ONNX form: the gradient of round, floor and the like")
-def zeros(
-    size: list[int],
-    *,
-    dtype: torch.dtype | None = None,
-    layout: torch.layout | None = None,
-    device: torch.device | None = None,
-    pin_memory: bool | None = None,
-) -> Any:
-    """Zeros that have memory."""
-    return aten.full(size, 0, dtype=dtype or torch.get_default_dtype(), device=device)
+@translated(
+    "aten._efficientzerotensor.default",
+    why="no ONNX form: gradients of round, floor and the like",
+)
+def zeros(size: Sequence[Any], dtype: Any, layout: str = "", device: str = "", pin_memory: bool = False) -> Any:
+    """In memory; not before: while torch traces, sums and products leave such zeros out, as eager does."""
+    from onnxscript import ir
+
+    zero = op.Constant(value=ir.tensor(0, dtype=dtype))
+    if all(isinstance(n, int) for n in size):
+        return op.Expand(zero, ints(list(size)))
+    return op.Expand(
+        zero, op.Concat(*(ints([n]) if isinstance(n, int) else op.Reshape(n, ints([1])) for n in size), axis=0)
+    )
 
 
 ROUNDS_NUMBERS = "torchlib rounds start, end and step to float32, and Range adds up steps"

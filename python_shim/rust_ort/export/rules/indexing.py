@@ -259,13 +259,11 @@ def bucketize(self: Tensor, boundaries: Tensor, *, out_int32: bool = False, righ
     return own(self.reshape(-1), boundaries, out_int32=out_int32, right=right).reshape(self.shape)
 
 
-@decomposed("aten.repeat_interleave.Tensor", why="torchlib does not know `output_size`")
-def repeat_interleave(repeats: Tensor, *, output_size: int | None = None) -> Any:
-    """For each position, how many ends of repeats are not after it."""
-    if output_size is None:
-        return NotImplemented
-    positions = torch.arange(output_size, device=repeats.device).unsqueeze(1)
-    return (positions >= repeats.cumsum(0)).sum(1).to(repeats.dtype)
+in_eager(
+    "aten.repeat_interleave.Tensor",
+    why="torchlib knows no `output_size`, which torch checks",
+    when=lambda node: argument(node, "output_size") is not None,
+)
 
 
 def long_indices(indices: Sequence[Tensor | None]) -> list[Tensor | None] | None:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from rust_ort.export.rules.promotion import widened
-from rust_ort.export.rules.registry import decomposed, torchs_own
+from rust_ort.export.rules.registry import decomposed, in_eager, torchs_own, whole
+from rust_ort.export.shapes import expression, has_no_elements
 
 aten = torch.ops.aten
 MEAN = 1
@@ -54,6 +55,11 @@ for _name in ("nll_loss_backward", "nll_loss2d_backward"):
     )(nll_loss_backward)
 
 
+RANGE = "its decomposition does not ask whether probabilities are between 0 and 1"
+whole("aten.binary_cross_entropy.default", why=RANGE, upstream="torch", silent=True)
+in_eager("aten.binary_cross_entropy.default", why=RANGE, upstream="torch")
+
+
 @decomposed("aten.smooth_l1_loss_backward.default", why="0 where the difference is NaN", upstream="torch", silent=True)
 def smooth_l1_loss_backward(grad_output: Tensor, self: Tensor, target: Tensor, reduction: int, beta: float) -> Any:
     """As torch's kernel."""
@@ -72,6 +78,8 @@ def smooth_l1_loss_backward(grad_output: Tensor, self: Tensor, target: Tensor, r
 )
 def soft_margin_loss(self: Tensor, target: Tensor, reduction: int = MEAN) -> Any:
     """As torch's kernel, each step rounded."""
+    if not _alike(self, target):
+        return NotImplemented
     losses = torch.log1p(torch.exp(-target * self))
     if reduction == MEAN:
         return losses.mean()
@@ -83,6 +91,13 @@ def soft_margin_loss(self: Tensor, target: Tensor, reduction: int = MEAN) -> Any
 )
 def soft_margin_loss_backward(grad_output: Tensor, self: Tensor, target: Tensor, reduction: int) -> Any:
     """As torch's kernel."""
+    if not _alike(self, target) or has_no_elements(self):
+        return NotImplemented
     z = torch.exp(-target * self)
-    scale = 1 / self.numel() if reduction == MEAN else 1
-    return target * z * -scale / (z + 1) * grad_output
+    gradient = -target * z / (z + 1) * grad_output
+    return gradient / self.numel() if reduction == MEAN else gradient
+
+
+def _alike(self: Tensor, target: Tensor) -> bool:
+    """Whether torch's kernel, which has the result's dtype and shape, need not convert, and need not refuse."""
+    return self.dtype is target.dtype and [*map(expression, self.shape)] == [*map(expression, target.shape)]

@@ -54,7 +54,9 @@ decomposed(
     upstream="torch",
 )(_times_logarithm(torch.log1p))
 
-whole("aten.ldexp.Tensor", why="its decomposition is in float32, whatever the exponents are: another dtype", silent=True)
+whole(
+    "aten.ldexp.Tensor", why="its decomposition is in float32, whatever the exponents are: another dtype", silent=True
+)
 whole("aten.copysign.Tensor", why="decomposed to prims.signbit, whose fake dtype is wrong")
 
 in_eager("aten.signbit", why="torchlib's signbit of -0.0 is False", when=floating)
