@@ -3,7 +3,7 @@
 //! Not by this walk go those that do another thing at each level: inlining and widening rewrite a node and its bodies
 //! together, printing indents, and [`super::graph::uses`] needs to know of each body what it takes from outside.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use super::proto::{GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto};
 
@@ -38,6 +38,15 @@ pub(super) fn names(graph: &GraphProto) -> BTreeSet<&str> {
         }
     }
     names
+}
+
+/// The name, with something after it where the model has it already.
+pub(super) fn fresh(name: &str, names: &mut HashSet<String>) -> String {
+    let numbered = (2_u64..).map(|n| format!("{name}.{n}"));
+    let mut candidates = std::iter::once(name.to_owned()).chain(numbered);
+    let free = candidates.find(|name| !names.contains(name)).expect("names are finite, numbers are not");
+    names.insert(free.clone());
+    free
 }
 
 /// Every tensor of the model, those in attributes, bodies, functions and training graphs included, in no order.

@@ -19,13 +19,20 @@ pub struct Model {
     pub has_float64: bool,
     /// A node of its main graph is a Where.
     pub selects: bool,
+    /// A Gemm of its main graph reads an output that is a Transpose's result.
+    pub has_transposed_outputs: bool,
 }
 
 impl Model {
     /// The model in `bytes`, which `proto` was decoded from.
     pub fn new(bytes: Bytes, proto: &ModelProto) -> Self {
         let selects = proto.graph.iter().flat_map(|graph| &graph.node).any(|node| node.op_type() == "Where");
-        Self { bytes, has_float64: onnx::mentions(proto, DType::F64), selects }
+        Self {
+            bytes,
+            has_float64: onnx::mentions(proto, DType::F64),
+            selects,
+            has_transposed_outputs: onnx::has_transposed_outputs(proto),
+        }
     }
 
     /// A model, encoded.

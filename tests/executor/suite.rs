@@ -170,6 +170,26 @@ fn outputs_that_are_inputs_or_initializers_are_written() {
 }
 
 #[test]
+fn an_output_that_a_fusion_would_take_away_is_written() {
+    let matrix = [Dim::Is(2), Dim::Is(2)];
+    let model = Model::default()
+        .node("Transpose", &["x"], &["t"])
+        .node("Transpose", &["v"], &["w"])
+        .node("Gemm", &["t", "w", "c"], &["y"])
+        .initializer("c", &[2], &[0., 100.])
+        .input("x", DType::F32, &matrix)
+        .input("v", DType::F32, &matrix)
+        .output("t", DType::F32, &matrix)
+        .output("y", DType::F32, &matrix)
+        .build();
+    let memory = Memory::new(1 << 20);
+    let inputs = [memory.put(&[2, 2], &[1., 2., 3., 4.]), memory.put(&[2, 2], &[1., 0., 0., 1.])];
+    let outputs = [(); 2].map(|()| memory.put(&[2, 2], &[-9.; 4]));
+    run(&model, &memory, &inputs, &outputs).unwrap();
+    assert_eq!(outputs.map(|output| memory.get(&output)), [[1., 3., 2., 4.], [1., 103., 2., 104.]]);
+}
+
+#[test]
 fn an_identity_and_a_reshape_reach_their_output() {
     let model = Model::default()
         .node("Identity", &["x"], &["y"])

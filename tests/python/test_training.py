@@ -1,6 +1,7 @@
 """Training a causal language model equals eager, step by step."""
 
 import pytest
+import torch
 
 from measure import mixed_training
 
@@ -14,3 +15,19 @@ def test_five_adam_steps_of_llama_equal_eager() -> None:
     assert expected[-1] < expected[0]
     for step, (candidate, reference) in enumerate(zip(got, expected, strict=True)):
         assert abs(candidate - reference) <= 1e-5, f"step {step}: {candidate} {reference}"
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_transposed_input_of_a_layer_is_saved(dynamic: bool) -> None:
+    """ONNX Runtime fuses both transposes into the product, and would write none of what backward reads."""
+    layer = torch.nn.Linear(4, 3)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return layer((x * 2).t())
+
+    compiled = torch.compile(function, backend="rust_ort", dynamic=dynamic)
+    for columns in (2, 5):
+        x = torch.randn(4, columns)
+        wanted = [layer.weight, layer.bias]
+        ours, eager = (torch.autograd.grad(run(x).square().sum(), wanted) for run in (compiled, function))
+        torch.testing.assert_close(ours, eager)

@@ -60,7 +60,7 @@ fn separate_in(graph: &mut GraphProto, outer: &Cast, opset: i64, names: &mut Has
             changed |= separate_in(body, &casts.lossy, opset, names);
         }
         if let Some(between) = casts.before(&node) {
-            let kept = fresh(&format!("{}/kept", node.input[0]), names);
+            let kept = walk::fresh(&format!("{}/kept", node.input[0]), names);
             let cast = std::mem::replace(&mut node.input[0], kept.clone());
             nodes.push(keeper(cast, kept, between));
             changed = true;
@@ -190,13 +190,4 @@ pub(super) fn cast(name: String, from: String, to: String, element: Element) -> 
         attribute: vec![attribute],
         ..NodeProto::default()
     }
-}
-
-/// The name, with something after it where the model has it already.
-pub(super) fn fresh(name: &str, names: &mut HashSet<String>) -> String {
-    let numbered = (2_u64..).map(|n| format!("{name}.{n}"));
-    let mut candidates = std::iter::once(name.to_owned()).chain(numbered);
-    let free = candidates.find(|name| !names.contains(name)).expect("names are finite, numbers are not");
-    names.insert(free.clone());
-    free
 }

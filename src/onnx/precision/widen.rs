@@ -323,7 +323,7 @@ impl Pass {
     }
 
     fn fresh(&mut self, name: &str) -> String {
-        casts::fresh(name, &mut self.names)
+        walk::fresh(name, &mut self.names)
     }
 }
 

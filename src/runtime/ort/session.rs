@@ -11,6 +11,7 @@ use ort::session::builder::SessionBuilder;
 use super::operators::{Operators, in_place};
 use super::options::{Loaded, options};
 use super::raw::{self, Declared, MemoryInfo};
+use crate::onnx;
 use crate::protocol::message::{SessionSpec, ValueSpec};
 use crate::runtime::{Model, RuntimeError};
 use crate::tensor::DType;
@@ -50,9 +51,15 @@ pub(super) fn optimized(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> R
     Ok(bytes)
 }
 
-/// What a session is made with: all that it is asked to be, and on the CPU our operators in the place of wrong ones.
+/// What a session is made with: all that it is asked to be, outputs that are written, and on the CPU our operators in the
+/// place of wrong ones.
 fn prepared(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Result<(SessionBuilder, Bytes), RuntimeError> {
     let builder = options(loaded, model, spec)?;
+    let kept = match model.has_transposed_outputs {
+        true => Some(Model::encode(&onnx::keep_transposed_outputs(onnx::decode(model.bytes.clone())?))),
+        false => None,
+    };
+    let model = kept.as_ref().unwrap_or(model);
     let ours = if spec.cpu_only() { in_place(model)? } else { None };
     let Some(bytes) = ours else { return Ok((builder, model.bytes.clone())) };
     let builder = loaded.operators.register(builder);
