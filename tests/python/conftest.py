@@ -128,9 +128,11 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
         try:
             yield isolated
         finally:
+            # Before its clients are closed: a thread that a failed test left waiting for an answer holds their lock. No
+            # watchdog is on after a failure.
+            isolated.stop()
             for key in [key for key in client_module._clients if key[0] == str(isolated.socket)]:
                 client_module._clients.pop(key).close()
-            isolated.stop()
 
 
 @pytest.fixture
