@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,13 @@ def test_a_lost_daemon_wakes_every_thread_that_waits(
     others = [threading.Thread(target=flush, daemon=True) for _ in range(3)]
     for thread in others:
         thread.start()
-    wait_until(lambda: len(connection._awaited) == 4, "all wait")
+
+    def all_wait() -> bool:
+        waiting = set(connection._awaited)
+        time.sleep(0.1)
+        return len(waiting) == 4 and waiting == set(connection._awaited)
+
+    wait_until(all_wait, "all wait")
     daemon.stop()
     for thread in others:
         thread.join(WATCHDOG_S)

@@ -54,7 +54,8 @@ def shaking(
         return None
     scale = value.abs()
     if added:
-        scale = torch.full_like(value, max(largest(tensor) for tensor in [value, *added]))
+        largest_of_all = max(largest(tensor) for tensor in [value, *added])
+        scale = torch.full_like(value, min(largest_of_all, torch.finfo(value.dtype).max))
     signs = torch.tensor([rng.choice((-1, 1)) for _ in range(value.numel())], dtype=value.dtype).reshape(value.shape)
     delta = SHAKE_ULPS * torch.finfo(value.dtype).eps * scale * signs
     return torch.where(inexact & delta.isfinite(), delta, torch.zeros_like(value))
