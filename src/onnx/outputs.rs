@@ -5,13 +5,13 @@ use std::collections::{HashMap, HashSet};
 use super::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, attribute_proto::AttributeType};
 use super::walk;
 
-/// Whether a Gemm reads a graph output that is a Transpose's result. GemmTransposeFusion of onnxruntime 1.31.1 takes the
-/// Transposes of both its matrices away without asking whether one is an output: then nothing writes that, and the
-/// memory given for it stays as it was.
+/// Whether a Gemm reads a graph output that is a Transpose's result, or both by way of Identities, which ONNX Runtime
+/// leaves out first. GemmTransposeFusion of onnxruntime 1.31.1 takes the Transposes of both its matrices away without
+/// asking whether one is an output: then nothing writes that, and the memory given for it stays as it was.
 pub fn has_transposed_outputs(model: &ModelProto) -> bool {
     model.graph.as_ref().is_some_and(|graph| {
-        let transposed = transposed_outputs(graph);
-        graph.node.iter().any(|node| node.op_type() == "Gemm" && node.input.iter().any(|n| transposed.contains_key(n)))
+        let transposed = Transposed::of(graph);
+        graph.node.iter().any(|node| node.op_type() == "Gemm" && node.input.iter().any(|n| transposed.get(n).is_some()))
     })
 }
 
@@ -19,7 +19,7 @@ pub fn has_transposed_outputs(model: &ModelProto) -> bool {
 /// no common subexpression.
 pub fn keep_transposed_outputs(mut model: ModelProto) -> ModelProto {
     let Some(graph) = &mut model.graph else { return model };
-    let transposed = transposed_outputs(graph);
+    let transposed = Transposed::of(graph);
     let mut names: HashSet<String> = walk::names(graph).into_iter().map(str::to_owned).collect();
     let mut nodes = Vec::with_capacity(graph.node.len());
     for mut node in std::mem::take(&mut graph.node) {
@@ -36,15 +36,39 @@ pub fn keep_transposed_outputs(mut model: ModelProto) -> ModelProto {
     model
 }
 
-/// {output: the Transpose that gives it}.
-fn transposed_outputs(graph: &GraphProto) -> HashMap<String, NodeProto> {
-    let outputs: HashSet<&str> = graph.output.iter().map(|info| info.name()).collect();
-    let transposes = graph.node.iter().filter(|node| node.op_type() == "Transpose");
-    transposes
-        .filter_map(|node| Some((node.output.first()?, node)))
-        .filter(|(name, _)| outputs.contains(name.as_str()))
-        .map(|(name, node)| (name.clone(), node.clone()))
-        .collect()
+/// The Transposes that give graph outputs.
+struct Transposed {
+    by_result: HashMap<String, NodeProto>,
+    /// {an Identity's result: what it reads}.
+    same: HashMap<String, String>,
+}
+
+impl Transposed {
+    fn of(graph: &GraphProto) -> Self {
+        let results = |op: &'static str| {
+            let nodes = graph.node.iter().filter(move |node| node.op_type() == op);
+            nodes.filter_map(|node| Some((node.output.first()?.clone(), node)))
+        };
+        let same = results("Identity").filter_map(|(name, node)| Some((name, node.input.first()?.clone()))).collect();
+        let mut found = Self { by_result: HashMap::new(), same };
+        let outputs: HashSet<&str> = graph.output.iter().map(|info| found.origin(info.name())).collect();
+        let shown = results("Transpose").filter(|(name, _)| outputs.contains(name.as_str()));
+        found.by_result = shown.map(|(name, node)| (name, node.clone())).collect();
+        found
+    }
+
+    fn get(&self, name: &str) -> Option<&NodeProto> {
+        self.by_result.get(self.origin(name))
+    }
+
+    /// What a value is the same as, through Identities; a circle of them, which is no valid model, ends somewhere.
+    fn origin<'a>(&'a self, mut name: &'a str) -> &'a str {
+        for _ in 0..=self.same.len() {
+            let Some(source) = self.same.get(name) else { break };
+            name = source;
+        }
+        name
+    }
 }
 
 /// The Transpose of a matrix again, by name: with `perm` where it had none, without it where it had.
@@ -100,5 +124,19 @@ mod tests {
         assert_eq!((nodes[1].input.as_slice(), nodes[1].output.as_slice()), (&["x".into()][..], &["t/own".into()][..]));
         assert_eq!(nodes[2].input, ["t/own", "w", "c"]);
         assert_ne!(nodes[0].attribute, nodes[1].attribute);
+    }
+
+    #[test]
+    fn identities_are_seen_through() {
+        let gemm = |first: &str| node("Gemm", &[first, "w", "c"], "y");
+        let read_by_one = vec![node("Transpose", &["x"], "t"), node("Identity", &["t"], "q"), gemm("q")];
+        let given_by_one = vec![node("Transpose", &["x"], "q"), node("Identity", &["q"], "t"), gemm("q")];
+        for nodes in [read_by_one, given_by_one] {
+            let kept = keep_transposed_outputs(model(nodes)).graph.unwrap().node;
+            assert_eq!((kept[2].op_type(), kept[2].input[0].as_str()), ("Transpose", "x"));
+            assert_eq!(kept[3].input[0], kept[2].output[0]);
+        }
+        let circle = vec![node("Identity", &["a"], "b"), node("Identity", &["b"], "a"), gemm("a")];
+        assert!(!has_transposed_outputs(&model(circle)));
     }
 }

@@ -18,16 +18,20 @@ def test_five_adam_steps_of_llama_equal_eager() -> None:
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_a_transposed_input_of_a_layer_is_saved(dynamic: bool) -> None:
+@pytest.mark.parametrize("also", [False, True], ids=["saved", "also returned"])
+def test_a_transposed_input_of_a_layer_is_saved(also: bool, dynamic: bool) -> None:
     """ONNX Runtime fuses both transposes into the product, and would write none of what backward reads."""
     layer = torch.nn.Linear(4, 3)
 
-    def function(x: torch.Tensor) -> torch.Tensor:
-        return layer((x * 2).t())
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        transposed = (x * 2).t()
+        return (layer(transposed), transposed.clone()) if also else (layer(transposed),)
 
     compiled = torch.compile(function, backend="rust_ort", dynamic=dynamic)
     for columns in (2, 5):
         x = torch.randn(4, columns)
+        ours, eager = compiled(x), function(x)
+        torch.testing.assert_close(ours, eager)
         wanted = [layer.weight, layer.bias]
-        ours, eager = (torch.autograd.grad(run(x).square().sum(), wanted) for run in (compiled, function))
+        ours, eager = (torch.autograd.grad(made[0].square().sum(), wanted) for made in (ours, eager))
         torch.testing.assert_close(ours, eager)
