@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, attribute_proto::AttributeType};
-use super::walk;
+use super::{precision::is_onnx, walk};
 
 /// Whether a Gemm reads a graph output that is a Transpose's result, or both by way of Identities, which ONNX Runtime
 /// leaves out first. GemmTransposeFusion of onnxruntime 1.31.1 takes the Transposes of both its matrices away without
@@ -11,7 +11,8 @@ use super::walk;
 pub fn has_transposed_outputs(model: &ModelProto) -> bool {
     model.graph.as_ref().is_some_and(|graph| {
         let transposed = Transposed::of(graph);
-        graph.node.iter().any(|node| node.op_type() == "Gemm" && node.input.iter().any(|n| transposed.get(n).is_some()))
+        let mut of_gemms = graph.node.iter().filter(|node| is(node, "Gemm")).flat_map(|node| node.input.iter().take(2));
+        of_gemms.any(|matrix| transposed.get(matrix).is_some())
     })
 }
 
@@ -23,17 +24,22 @@ pub fn keep_transposed_outputs(mut model: ModelProto) -> ModelProto {
     let mut names: HashSet<String> = walk::names(graph).into_iter().map(str::to_owned).collect();
     let mut nodes = Vec::with_capacity(graph.node.len());
     for mut node in std::mem::take(&mut graph.node) {
-        let is_gemm = node.op_type() == "Gemm";
-        for input in node.input.iter_mut().filter(|_| is_gemm) {
-            let Some(output) = transposed.get(input) else { continue };
-            let own = walk::fresh(&format!("{input}/own"), &mut names);
+        let n_matrices = if is(&node, "Gemm") { 2 } else { 0 };
+        for matrix in node.input.iter_mut().take(n_matrices) {
+            let Some(output) = transposed.get(matrix) else { continue };
+            let own = walk::fresh(&format!("{matrix}/own"), &mut names);
             nodes.push(otherwise(output, &own));
-            *input = own;
+            *matrix = own;
         }
         nodes.push(node);
     }
     graph.node = nodes;
     model
+}
+
+/// Whether a node is of ONNX's own operator.
+fn is(node: &NodeProto, op: &str) -> bool {
+    node.op_type() == op && is_onnx(node)
 }
 
 /// The Transposes that give graph outputs.
@@ -46,7 +52,7 @@ struct Transposed {
 impl Transposed {
     fn of(graph: &GraphProto) -> Self {
         let results = |op: &'static str| {
-            let nodes = graph.node.iter().filter(move |node| node.op_type() == op);
+            let nodes = graph.node.iter().filter(move |node| is(node, op));
             nodes.filter_map(|node| Some((node.output.first()?.clone(), node)))
         };
         let same = results("Identity").filter_map(|(name, node)| Some((name, node.input.first()?.clone()))).collect();
@@ -127,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn identities_are_seen_through() {
+    fn identities_are_seen_through_and_other_inputs_left_alone() {
         let gemm = |first: &str| node("Gemm", &[first, "w", "c"], "y");
         let read_by_one = vec![node("Transpose", &["x"], "t"), node("Identity", &["t"], "q"), gemm("q")];
         let given_by_one = vec![node("Transpose", &["x"], "q"), node("Identity", &["q"], "t"), gemm("q")];
@@ -136,6 +142,10 @@ mod tests {
             assert_eq!((kept[2].op_type(), kept[2].input[0].as_str()), ("Transpose", "x"));
             assert_eq!(kept[3].input[0], kept[2].output[0]);
         }
+        let of_others = NodeProto { domain: Some("others".to_owned()), ..node("Transpose", &["x"], "t") };
+        assert!(!has_transposed_outputs(&model(vec![of_others, gemm("t")])));
+        let added = vec![node("Transpose", &["x"], "t"), node("Gemm", &["a", "w", "t"], "y")]; // a vector, perhaps
+        assert!(!has_transposed_outputs(&model(added)));
         let circle = vec![node("Identity", &["a"], "b"), node("Identity", &["b"], "a"), gemm("a")];
         assert!(!has_transposed_outputs(&model(circle)));
     }

@@ -118,6 +118,6 @@ pub(super) fn of_type(declared: Option<&TypeProto>) -> Option<Element> {
     }
 }
 
-pub(super) fn is_onnx(node: &NodeProto) -> bool {
+pub(in crate::onnx) fn is_onnx(node: &NodeProto) -> bool {
     matches!(node.domain(), "" | "ai.onnx")
 }

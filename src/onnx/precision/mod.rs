@@ -8,6 +8,7 @@ mod tests;
 mod typed;
 mod widen;
 
+pub(super) use elements::is_onnx;
 pub use mention::mentions;
 pub use typed::for_each_typed;
 pub use widen::widen;
