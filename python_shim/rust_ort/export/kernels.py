@@ -67,9 +67,10 @@ def _numbers(operator: Any) -> list[str]:
 
 
 def _refused(operator: Any, given: Mapping[str, Any]) -> str | None:
-    tensors = [value for value in pytree.tree_leaves(list(given.values())) if isinstance(value, Tensor)]
+    leaves = pytree.tree_leaves(list(given.values()))
+    tensors = [value for value in leaves if isinstance(value, Tensor)]
     dtypes = {*(tensor.dtype for tensor in tensors), given.get("dtype") or torch.get_default_dtype()}
-    signature = (operator, *map(_kind, pytree.tree_leaves(list(given.values()))))
+    signature = (operator, *map(_kind, leaves))
     if signature not in _KERNELS:
         answer = _answer(operator, given) if tensors else ""
         _KERNELS[signature] = not any(saying in answer for saying in OTHER_DTYPES)

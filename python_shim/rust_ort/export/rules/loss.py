@@ -94,8 +94,8 @@ def soft_margin_loss_backward(grad_output: Tensor, self: Tensor, target: Tensor,
     if not _alike(self, target) or has_no_elements(self):
         return NotImplemented
     z = torch.exp(-target * self)
-    gradient = -target * z / (z + 1) * grad_output
-    return gradient / self.numel() if reduction == MEAN else gradient
+    weighted = -target * z / self.numel() if reduction == MEAN else -target * z
+    return weighted / (z + 1) * grad_output
 
 
 def _alike(self: Tensor, target: Tensor) -> bool:
