@@ -13,8 +13,8 @@ Ask:
     rust_ort.graphs()                          what this process compiled
     rust_ort.status(), rust_ort.shutdown()     the daemon, and the end of this process's connections
 
-Errors are RustOrtError: ClientError (correct the call; OptionError, BadIndex, NotAvailableYet), DaemonFault (see the
-log; DaemonLost, ExecutorLost) and NumericMismatch. Logged on the logger "rust_ort".
+Errors are RustOrtError: ClientError (correct the call; OptionError, BadIndex, BadOperand, NotAvailableYet), DaemonFault
+(see the log; DaemonLost, ExecutorLost) and NumericMismatch. Logged on the logger "rust_ort".
 Importing loads neither torch.onnx nor onnxscript.
 """
 
@@ -28,6 +28,7 @@ from rust_ort._version import __version__
 from rust_ort.backend import Backend, GraphInfo, graphs, rust_ort
 from rust_ort.errors import (
     BadIndex,
+    BadOperand,
     ClientError,
     DaemonFault,
     DaemonLost,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Backend",
     "BadIndex",
+    "BadOperand",
     "ClientError",
     "DaemonFault",
     "DaemonLost",

@@ -44,6 +44,11 @@ class BadIndex(ClientError, IndexError, RuntimeError):
     """An element of an index tensor is beyond its dimension: eager raises IndexError or RuntimeError for it."""
 
 
+class BadOperand(ClientError, RuntimeError):
+    """Elements that an operator refuses, where eager raises RuntimeError: an integer divided by zero; another number of
+    values than a mask has places for."""
+
+
 class DaemonFault(RustOrtError):
     """The daemon's or the executor's fault: see the log."""
 

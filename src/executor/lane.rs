@@ -27,8 +27,8 @@ pub(super) fn serve(mut lane: ExecutorLane, tenant: &Tenant, calls: &Calls) {
             Err(panicked())
         });
         lane.answer(&answer.map_err(|error| {
-            let WireError { kind, code, message, .. } = error;
-            Failure { kind: kind.code(), code: code.code(), message }
+            let WireError { kind, code, message, node, .. } = error;
+            Failure { kind: kind.code(), code: code.code(), message, node }
         }));
         // After the answer: what a client detached is unmapped now rather than at the next call.
         calls.lock().forget_old(tenant);

@@ -89,6 +89,8 @@ codes! {
         Permission = 17,
         /// An index of a tensor's elements beyond its dimension.
         BadIndex = 18,
+        /// Elements that an operator refuses, as eager does.
+        BadOperand = 19,
     }
 }
 

@@ -100,19 +100,41 @@ pub enum RuntimeError {
         /// The node that refused it, where the runtime said so.
         node: String,
     },
+    /// Elements that the operator refuses, as eager does.
+    #[error("{what}: {reason}")]
+    BadOperand {
+        /// In eager's words where it has some.
+        what: &'static str,
+        /// What the runtime said.
+        reason: String,
+        /// The node that refused it, where the runtime said so.
+        node: String,
+    },
+    /// The run went well, and an output's memory is as it was before.
+    #[error(
+        "onnxruntime did not write output {output:?}: its optimizers took the node away that gives it, or an operator of \
+         custom_op_libraries wrote nothing; ort_optimization=\"disable\" tells which, and a dump holds the model"
+    )]
+    NotWritten {
+        /// Its name in the model.
+        output: String,
+    },
     /// The client of the call is gone.
     #[error("run ended: its client is gone")]
     Stopped,
 }
 
 impl RuntimeError {
-    /// A failed run; finds in the runtime's text the node's name, and whether an index was refused.
+    /// A failed run; finds in the runtime's text the node's name, and whether it was the caller's values that were refused.
     pub(super) fn run_failed(reason: String) -> Self {
         // "Non-zero status code returned while running Add node. Name:'add_1' Status Message: ..."
         let node = reason.split_once("Name:'").and_then(|(_, rest)| rest.split_once('\'')).map_or("", |(name, _)| name);
         let node = node.to_owned();
-        match refused_index(&reason) {
-            Some(index) => Self::BadIndex { index, node, reason },
+        if let Some(index) = refused_index(&reason) {
+            return Self::BadIndex { index, node, reason };
+        }
+        match REFUSED_OPERANDS.iter().find(|(told, _)| reason.contains(told)) {
+            Some(&(_, what)) => Self::BadOperand { what, node, reason },
             None => Self::RunFailed { node, reason },
         }
     }
@@ -126,7 +148,8 @@ impl RuntimeError {
             Self::UnknownProvider { .. } | Self::BadOption { .. } => (Client, ErrorCode::BadOption),
             Self::ValueCount { .. } | Self::BadValue { .. } => (Client, ErrorCode::BadTensor),
             Self::BadIndex { .. } => (Client, ErrorCode::BadIndex),
-            Self::RunFailed { .. } | Self::Stopped => (Fault, ErrorCode::RunFailed),
+            Self::BadOperand { .. } => (Client, ErrorCode::BadOperand),
+            Self::RunFailed { .. } | Self::NotWritten { .. } | Self::Stopped => (Fault, ErrorCode::RunFailed),
         }
     }
 }
@@ -153,6 +176,17 @@ fn refused_index(reason: &str) -> Option<Option<i64>> {
     reason.contains("Out of range value in index tensor").then_some(None)
 }
 
+const UNFIT: &str = "there are not as many values as places for them";
+
+/// (what a kernel says, what is said of it). Shapes that a model states are checked when its session is made, so a shape
+/// that ScatterND or Expand refuses in a run is one that the values made: of a mask, of indices.
+const REFUSED_OPERANDS: [(&str, &str); 4] = [
+    ("Integer division by zero", "ZeroDivisionError: an integer is divided by zero"),
+    ("Integer modulo by zero", "ZeroDivisionError: an integer is divided by zero"),
+    ("updates tensor should have shape equal to", UNFIT),
+    ("invalid expand shape", UNFIT),
+];
+
 impl From<OnnxError> for RuntimeError {
     fn from(error: OnnxError) -> Self {
         let reason = match error {
@@ -169,7 +203,10 @@ impl From<RuntimeError> for WireError {
         let (kind, code) = error.kind_and_code();
         let message = error.to_string();
         let node = match error {
-            RuntimeError::RunFailed { node, .. } | RuntimeError::BadIndex { node, .. } => node,
+            RuntimeError::RunFailed { node, .. }
+            | RuntimeError::BadIndex { node, .. }
+            | RuntimeError::BadOperand { node, .. } => node,
+            RuntimeError::NotWritten { output } => output,
             _ => String::new(),
         };
         WireError { node, ..WireError::new(kind, code, message) }
@@ -181,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refused_index_is_the_callers_mistake_and_named_as_given() {
+    fn refused_values_are_the_callers_mistake_and_named_as_given() {
         let failed =
             |text: &str| RuntimeError::run_failed(format!("running Gather node. Name:'take' Status Message: {text}"));
         for (text, expected) in [
@@ -193,6 +230,17 @@ mod tests {
         ] {
             let error = WireError::from(failed(text));
             assert_eq!((error.kind, error.code, error.node.as_str()), (ErrorKind::Client, ErrorCode::BadIndex, "take"));
+            assert!(error.message.starts_with(expected), "{}", error.message);
+        }
+        for (text, expected) in [
+            ("element_wise_ops.cc:692 Compute Integer division by zero", "ZeroDivisionError: an integer is"),
+            ("element_wise_ops.cc:2256 operator() Integer modulo by zero", "ZeroDivisionError: an integer is"),
+            ("updates tensor should have shape equal to indices.shape[:-1] + ...", UNFIT),
+            ("invalid expand shape", UNFIT),
+        ] {
+            let error = WireError::from(failed(text));
+            let kind = (error.kind, error.code, error.node.as_str());
+            assert_eq!(kind, (ErrorKind::Client, ErrorCode::BadOperand, "take"));
             assert!(error.message.starts_with(expected), "{}", error.message);
         }
         assert!(matches!(failed("out of memory"), RuntimeError::RunFailed { .. }));

@@ -26,6 +26,7 @@ const RUNNING: u64 = 128;
 const STATUS: u64 = 132;
 const ERROR_KIND: u64 = 136;
 const ERROR_LEN: u64 = 140;
+const NODE_LEN: u64 = 152;
 const RUN_NS: u64 = 144;
 const RECORD: u64 = 256;
 const ERROR_AREA_LEN: u64 = 4096;
@@ -275,8 +276,10 @@ pub struct Failure {
     pub kind: u32,
     /// ErrorCode, not 0.
     pub code: u32,
-    /// Cut at 4096 bytes.
+    /// Cut where it and the node would be longer than 4096 bytes.
     pub message: String,
+    /// The node to blame; empty where it is not known.
+    pub node: String,
 }
 
 /// The executor's end of a lane, owned by the one thread that serves it.
@@ -320,9 +323,12 @@ impl ExecutorLane {
                 store(STATUS, 0);
             }
             Err(failure) => {
-                let text = &failure.message[..failure.message.floor_char_boundary(ERROR_AREA_LEN as usize)];
-                place.copy_in(place.error_area(), text.as_bytes());
-                store(ERROR_LEN, text.len() as u32);
+                let cut = |text: &str, len: usize| text[..text.floor_char_boundary(len)].to_owned();
+                let node = cut(&failure.node, ERROR_AREA_LEN as usize / 2);
+                let message = cut(&failure.message, ERROR_AREA_LEN as usize - node.len());
+                place.copy_in(place.error_area(), [message.as_bytes(), node.as_bytes()].concat().as_slice());
+                store(ERROR_LEN, message.len() as u32);
+                store(NODE_LEN, node.len() as u32);
                 store(ERROR_KIND, failure.kind);
                 store(STATUS, failure.code);
             }
@@ -383,10 +389,12 @@ impl ClientLane {
         Some(match load(STATUS) {
             0 => Ok(place.word64(RUN_NS).load(Ordering::Relaxed)),
             code => {
-                let mut text = vec![0; load(ERROR_LEN).min(ERROR_AREA_LEN as u32) as usize];
-                place.copy_out(place.error_area(), &mut text);
-                let message = String::from_utf8_lossy(&text).into_owned();
-                Err(Failure { kind: load(ERROR_KIND), code, message })
+                let mut area = vec![0; ERROR_AREA_LEN as usize];
+                place.copy_out(place.error_area(), &mut area);
+                let (message, rest) = area.split_at(area.len().min(load(ERROR_LEN) as usize));
+                let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+                let node = text(&rest[..rest.len().min(load(NODE_LEN) as usize)]);
+                Err(Failure { kind: load(ERROR_KIND), code, message: text(message), node })
             }
         })
     }
@@ -572,7 +580,7 @@ mod tests {
             lane.read(&mut raw).unwrap();
             lane.set_running(true);
             calls.push(raw.call.0);
-            let failure = || Failure { kind: 2, code: 13, message: "é".repeat(3000) };
+            let failure = || Failure { kind: 2, code: 13, message: "é".repeat(3000), node: "node_ü".to_owned() };
             lane.set_running(false);
             lane.answer(&if raw.call.0 % 2 == 0 { Ok(raw.call.0 * 10) } else { Err(failure()) });
         }
@@ -596,8 +604,9 @@ mod tests {
             for id in 0..1000 {
                 match call(id) {
                     Ok(run_ns) => assert_eq!((id % 2, run_ns), (0, 10 * id)),
-                    Err(Failure { kind, code, message }) => {
-                        assert_eq!((id % 2, kind, code, message.as_str()), (1, 2, 13, &*"é".repeat(2048)));
+                    Err(Failure { kind, code, message, node }) => {
+                        assert_eq!((id % 2, kind, code, node.as_str()), (1, 2, 13, "node_ü"));
+                        assert_eq!(message, "é".repeat(2044)); // 4096 - 7 bytes, and no half of an é
                     }
                 }
                 if id % 100 == 0 {

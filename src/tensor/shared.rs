@@ -94,6 +94,11 @@ impl<'a> SharedBytes<'a> {
         bytes
     }
 
+    /// Whether every byte is this one.
+    pub fn holds_only(&self, byte: u8) -> bool {
+        self.for_each_block(|block| if block.iter().all(|&other| other == byte) { Ok(()) } else { Err(()) }).is_ok()
+    }
+
     /// Copies block by block, in order; ends at the first error. `visit` gets up to [`BLOCK_BYTES`] private bytes.
     pub fn for_each_block<E>(&self, mut visit: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
         let mut block = vec![0; BLOCK_BYTES.min(self.len)];
@@ -143,6 +148,15 @@ impl<'a> SharedBytesMut<'a> {
         assert_eq!(self.0.len, source.len(), "the source's length");
         // SAFETY: as many bytes are writable here and readable there; the source is private, so the two do not overlap.
         unsafe { copy(source.as_ptr(), self.0.start.as_ptr(), source.len(), Side::Target) };
+    }
+
+    /// Writes one byte everywhere.
+    pub fn fill(&mut self, byte: u8) {
+        let block = vec![byte; BLOCK_BYTES.min(self.0.len)];
+        for from in (0..self.0.len).step_by(BLOCK_BYTES) {
+            let to = (from + BLOCK_BYTES).min(self.0.len);
+            Self(self.0.slice(from..to)).copy_in(&block[..to - from]);
+        }
     }
 
     /// Copies from other shared bytes, block by block. Panics when they have another length.
@@ -321,6 +335,13 @@ mod tests {
             let mut memory = vec![0; len];
             SharedBytesMut::from(memory.as_mut_slice()).copy_from(shared);
             assert_eq!(memory, source);
+            SharedBytesMut::from(memory.as_mut_slice()).fill(7);
+            assert!(memory.iter().all(|&byte| byte == 7));
+            assert!(SharedBytes::from(memory.as_slice()).holds_only(7));
+            if let Some(last) = memory.last_mut() {
+                *last = 8;
+                assert!(!SharedBytes::from(memory.as_slice()).holds_only(7));
+            }
         }
         let failed = SharedBytes::from(&[0_u8; 3 * BLOCK_BYTES][..]).for_each_block(|block| Err(block.len()));
         assert_eq!(failed, Err(BLOCK_BYTES));

@@ -251,6 +251,7 @@ fn a_run_that_fails_names_its_node_and_the_next_one_is_served() {
     let failure = executor.call(&bad).unwrap_err();
     assert_eq!(failure.code, ErrorCode::BadIndex.code());
     assert!(failure.message.contains("'node_y'") && failure.message.contains("idx=9"), "{failure:?}");
+    assert_eq!(failure.node, "node_y");
     let error = executor.ask(LinkRequest::Run(bad)).unwrap_err();
     assert_eq!((error.code, error.node.as_str(), error.message), (ErrorCode::BadIndex, "node_y", failure.message));
     executor.call(&good).unwrap();

@@ -22,7 +22,7 @@ from onnxscript import opset18
 from torch import Tensor
 
 import rust_ort
-from rust_ort.errors import ClientError
+from rust_ort.errors import ClientError, DaemonFault
 
 ROOT = Path(__file__).parents[2]
 X = torch.arange(12.0).cos().reshape(3, 4)
@@ -68,7 +68,12 @@ def onnx_cube_backward(grad, x):  # type: ignore[no-untyped-def]
     return custom.CubeBackward(grad, x)
 
 
-for function in (onnx_cube, onnx_cube_backward):
+@onnxscript.script(local, default_opset=opset18)
+def onnx_forget(x):  # type: ignore[no-untyped-def]
+    return custom.Forget(x)
+
+
+for function in (onnx_cube, onnx_cube_backward, onnx_forget):
     function.cache_key = "1"  # type: ignore[attr-defined]
 
 TRANSLATIONS = {cube: onnx_cube, cube_backward: onnx_cube_backward}
@@ -150,6 +155,16 @@ def test_a_dump_names_the_library_and_can_be_replayed(
     )
     named = run_cli("replay", run, "--custom-op-library", str(library))
     assert named.returncode == 0 and "same bits" in named.stdout, named
+
+
+def test_an_output_that_nothing_wrote_is_an_error_by_its_name(daemon: Daemon, library: Path) -> None:
+    torch._dynamo.reset()
+    backend = rust_ort.backend(custom_op_libraries=[library], custom_translations={cube: onnx_forget})
+    # Straight from the operator, and so into the memory of the output itself.
+    with pytest.raises(DaemonFault, match='onnxruntime did not write output "cube"') as raised:
+        torch.compile(lambda x: (cube(x), x + 1), backend=backend)(X)
+    assert raised.value.node == "cube"
+    torch.testing.assert_close(results(compiled(library)), results(model))
 
 
 def test_a_bad_library_is_an_error_with_its_path_and_the_executor_lives(

@@ -18,6 +18,7 @@ from rust_ort.link.lanes import (
     LANE_BYTES,
     LOCATIONS_OFFSET,
     N_LANES,
+    NODE_LEN,
     REPLY,
     REQUEST,
     STATUS,
@@ -193,6 +194,12 @@ def test_an_error_is_read_with_its_text(lanes: Lanes) -> None:
     lane.words[ERROR_KIND], lane.words[STATUS], lane.words[ERROR_LEN] = 1, 7, len(text)
     start = lane.offset + LANE_BYTES - 4096
     lane.map[start : start + len(text)] = text
-    assert lane.error() == (1, 7, "feed é")
+    assert lane.error() == (1, 7, "feed é", "")
+    node = "node_ü".encode()
+    lane.words[NODE_LEN] = len(node)
+    lane.map[start + len(text) : start + len(text) + len(node)] = node
+    assert lane.error() == (1, 7, "feed é", "node_ü")
+    lane.words[NODE_LEN] = 1 << 30
+    assert len(lane.error()[3].encode()) <= 4096
     lane.words[ERROR_LEN] = 1 << 30
-    assert len(lane.error()[2]) <= 4096
+    assert len(lane.error()[2]) <= 4096 and lane.error()[3] == ""

@@ -240,3 +240,37 @@ def test_a_tensor_of_which_the_size_alone_is_used_is_not_computed(dynamic: bool)
     made = torch.compile(function, backend=backend, dynamic=dynamic)(x)
     torch.testing.assert_close(made, function(x), rtol=0, atol=0)
     assert made.storage_offset() == 2 and made.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+
+
+THREE, ZEROS = torch.tensor([1, 2, 3]), torch.tensor([1, 0, 2])
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int8, torch.uint8])
+@pytest.mark.parametrize("function", [
+    lambda x, y: x // y, lambda x, y: x % y, torch.fmod, lambda x, y: torch.div(x, y, rounding_mode="trunc"),
+    lambda x, y: 7 // y, lambda x, y: 7 % y,
+])  # fmt: skip
+def test_an_integer_divided_by_zero(function: Callable[[Tensor, Tensor], Tensor], dtype: torch.dtype) -> None:
+    x, y = THREE.to(dtype), ZEROS.to(dtype)
+    made = compiled(function)
+    for good in (x, x + 1):
+        torch.testing.assert_close(made(x, good), function(x, good))
+        with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+            function(x, y)
+        with pytest.raises(rust_ort.BadOperand, match="^ZeroDivisionError: an integer is divided by zero") as caught:
+            made(x, y)
+        assert isinstance(caught.value, RuntimeError) and caught.value.node
+
+
+@pytest.mark.parametrize("function", [
+    lambda x, mask, values: x.masked_scatter(mask, values), lambda x, mask, values: x.index_put((mask,), values),
+])  # fmt: skip
+def test_fewer_values_than_places(function: Callable[..., Tensor]) -> None:
+    x, mask = torch.zeros(4), torch.tensor([True, False, True, True])
+    made = compiled(function)
+    torch.testing.assert_close(made(x, mask, FLOAT.new_ones(3)), function(x, mask, FLOAT.new_ones(3)))
+    for short in (2, 0):
+        with pytest.raises((RuntimeError, IndexError)):
+            function(x, mask, FLOAT.new_ones(short))
+        with pytest.raises(RuntimeError):
+            made(x, mask, FLOAT.new_ones(short))

@@ -207,10 +207,10 @@ class Part:
         if status == 0:
             lanes.give(lane)
             return
-        kind, code, text = lane.error()
+        kind, code, text, node = lane.error()
         lanes.give(lane)
         raise wire.make_error(
-            kind=kind, code=code, message=text, graph=self.spec.graph.name, log=connection.executor_log
+            kind=kind, code=code, message=text, graph=self.spec.graph.name, node=node, log=connection.executor_log
         )
 
     def _planned(self, inputs: Sequence[object]) -> CallPlan:

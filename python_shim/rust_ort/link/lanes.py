@@ -26,6 +26,7 @@ LOCATIONS_OFFSET = 288
 
 # u32 words of a lane.
 REQUEST, EXECUTOR_WAITING, REPLY, CLIENT_WAITING, RUNNING, STATUS, ERROR_KIND, ERROR_LEN = 0, 1, 16, 17, 32, 33, 34, 35
+NODE_LEN = 38
 
 _record = struct.Struct("<Q6I")
 
@@ -148,12 +149,14 @@ class Lane:
         """0 when the newest call was done, else its ErrorCode."""
         return self.words[STATUS]
 
-    def error(self) -> tuple[int, int, str]:
-        """(ErrorKind, ErrorCode, text) of the newest call."""
+    def error(self) -> tuple[int, int, str, str]:
+        """(ErrorKind, ErrorCode, text, node or "") of the newest call."""
         words = self.words
-        start = self.offset + LANE_BYTES - ERROR_AREA_BYTES
-        text = self.map[start : start + min(words[ERROR_LEN], ERROR_AREA_BYTES)]
-        return words[ERROR_KIND], words[STATUS], text.decode("utf-8", "replace")
+        end = self.offset + LANE_BYTES
+        middle = min(end - ERROR_AREA_BYTES + words[ERROR_LEN], end)
+        text = self.map[end - ERROR_AREA_BYTES : middle].decode("utf-8", "replace")
+        node = self.map[middle : min(middle + words[NODE_LEN], end)].decode("utf-8", "replace")
+        return words[ERROR_KIND], words[STATUS], text, node
 
 
 class Lanes:

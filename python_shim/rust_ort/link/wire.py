@@ -8,7 +8,7 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from rust_ort.errors import BadIndex, ClientError, DaemonFault, ExecutorLost, RustOrtError
+from rust_ort.errors import BadIndex, BadOperand, ClientError, DaemonFault, ExecutorLost, RustOrtError
 
 PROTOCOL = 1
 MAGIC = b"RORT"
@@ -45,7 +45,11 @@ _codes: dict[int, str] = {
     value.number: value.name.removeprefix("ERROR_CODE_")
     for value in _pool.FindEnumTypeByName("rust_ort.ErrorCode").values
 }
-_TYPES: dict[str, type[RustOrtError]] = {"EXECUTOR_LOST": ExecutorLost, "BAD_INDEX": BadIndex}
+_TYPES: dict[str, type[RustOrtError]] = {
+    "EXECUTOR_LOST": ExecutorLost,
+    "BAD_INDEX": BadIndex,
+    "BAD_OPERAND": BadOperand,
+}
 _kinds = {"CLIENT": 1, "FAULT": 2}
 VERDICT_KINDS = {1: "match", 2: "mismatch", 3: "not_compared", 4: "failed"}
 DIRECTIONS = {"forward": 1, "backward": 2, "inference": 3}

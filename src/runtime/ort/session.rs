@@ -3,6 +3,7 @@
 use std::ffi::CString;
 use std::io::{Read as _, Seek as _};
 use std::os::fd::AsRawFd as _;
+use std::sync::atomic::AtomicBool;
 
 use bytes::Bytes;
 use ort::environment::Environment;
@@ -29,6 +30,8 @@ pub(super) struct OrtSession {
     /// Outputs that are inputs: (output, input). The runtime hands back the input's own tensor for them and leaves the
     /// preallocated one as it was.
     pub(super) passed_through: Vec<(usize, usize)>,
+    /// A run wrote every output; until then runs are watched.
+    pub(super) writes_outputs: AtomicBool,
     /// No other provider: tensors can be bound once, since binding copies nothing.
     pub(super) cpu_only: bool,
     pub(super) memory: MemoryInfo,
@@ -85,6 +88,7 @@ impl OrtSession {
             inputs,
             outputs,
             passed_through,
+            writes_outputs: AtomicBool::new(false),
             cpu_only: spec.cpu_only(),
             memory: MemoryInfo::cpu(),
         })
