@@ -271,7 +271,7 @@ mod tests {
         for &code in ErrorCode::ALL {
             assert_eq!(ErrorCode::from_code(code.code()), Some(code));
         }
-        for code in [0, 19, u32::MAX] {
+        for code in [0, 20, u32::MAX] {
             assert_eq!(ErrorCode::from_code(code), None);
         }
         for &(name, level) in Optimization::NAMES {

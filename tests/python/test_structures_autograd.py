@@ -16,6 +16,8 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
+import rust_ort
+
 pytestmark = pytest.mark.usefixtures("served")
 
 
@@ -352,3 +354,43 @@ def test_vmap_of_grad() -> None:
             return found, compiled(jacobians)(torch.randn(4)), state(model)
 
     check(program)
+
+
+@pytest.mark.parametrize("is_leaf", [True, False])
+def test_a_view_of_a_weight_written_under_no_grad(is_leaf: bool) -> None:
+    def program(compiled: Compile) -> Any:
+        weight = nn.Parameter(torch.arange(6.0).reshape(2, 3))
+        total = torch.zeros(3)
+        rows = weight if is_leaf else weight * 1
+
+        def function(row: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
+            with torch.no_grad():
+                row.mul_(2)
+                row[0] = 5
+            total.add_(row.detach())
+            squared = row * row
+            with torch.no_grad():
+                row.add_(squared)
+            return row + 1, row[1:]
+
+        call = compiled(function)
+        found = [call(rows[0], total), call(rows[1], total)]
+        (found[0][0].sum() + found[1][1].sum() + 3 * rows.sum()).backward()
+        return found, rows.detach(), weight.grad, total
+
+    check(program)
+
+
+@pytest.mark.parametrize("compare", ["outputs", "nodes"])
+def test_the_reference_of_such_a_graph_writes_nothing(compare: str) -> None:
+    weight = nn.Parameter(torch.arange(6.0).reshape(2, 3))
+
+    def function(row: Tensor) -> Tensor:
+        with torch.no_grad():
+            row.mul_(2)
+        return row + 1
+
+    backend = rust_ort.backend(compare=compare)
+    out = torch.compile(function, backend=backend)(weight[0])
+    assert out.tolist() == [1, 3, 5] and weight.tolist() == [[0, 2, 4], [3, 4, 5]]
+    backend.report().check()

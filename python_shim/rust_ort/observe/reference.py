@@ -27,8 +27,14 @@ def determined(node: fx.Node, value: Any) -> Any:
     return value.zero_() if is_unwritten(node) else value
 
 
+def writes_an_input(node: fx.Node) -> bool:
+    """Whether `node` is a graph's last word to one of its inputs: the graph itself reads it nowhere."""
+    return node.target is torch.ops.aten.copy_.default and not node.users
+
+
 class Reference(fx.Interpreter):
-    """Eager interpreter of an AOT graph. `capture`: FX names whose values are kept in `values`."""
+    """Eager interpreter of an AOT graph, which writes into none of its inputs: that is for the graph that counts.
+    `capture`: FX names whose values are kept in `values`."""
 
     def __init__(self, gm: fx.GraphModule, *, capture: Collection[str]) -> None:
         super().__init__(gm)
@@ -36,6 +42,8 @@ class Reference(fx.Interpreter):
         self.values: dict[str, Any] = {}
 
     def run_node(self, n: fx.Node) -> Any:
+        if writes_an_input(n):
+            return None
         value = determined(n, super().run_node(n))
         if n.name in self._capture:
             self.values[n.name] = value
