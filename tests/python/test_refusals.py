@@ -257,7 +257,7 @@ def test_an_integer_divided_by_zero(function: Callable[[Tensor, Tensor], Tensor]
         torch.testing.assert_close(made(x, good), function(x, good))
         with pytest.raises(RuntimeError, match="ZeroDivisionError"):
             function(x, y)
-        with pytest.raises(rust_ort.BadOperand, match="^ZeroDivisionError: an integer is divided by zero") as caught:
+        with pytest.raises(rust_ort.BadOperand, match="ZeroDivisionError: an integer is divided") as caught:
             made(x, y)
         assert isinstance(caught.value, RuntimeError) and caught.value.node
 

@@ -2,7 +2,11 @@
 
 | file | what it does |
 |---|---|
-| compilation.py | Dynamo graph, AOTAutograd, plan, prepared parts |
+| dynamo_graph.py | a Dynamo graph on its way through AOTAutograd |
+| decisive.py | what a plan depends on beside its graph |
+| preparation.py | the parts of a plan with their models, handed to the daemon |
+| refusal.py | which node to leave to eager where the runtime refuses a model |
+| compilation.py | Dynamo graph, AOTAutograd, plan, prepared parts: all of it in order |
 | kept_plans.py | what the daemon keeps of an export for later processes |
 | compiled_graph.py, fast_path.py | the call of a compiled graph; of one that is a single part |
 """

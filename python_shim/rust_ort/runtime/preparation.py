@@ -1,0 +1,118 @@
+"""The parts of a plan with their models, handed to the daemon."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import fx
+
+from rust_ort.call.client import Client
+from rust_ort.call.part import Part
+from rust_ort.errors import OptionError
+from rust_ort.export.plan import Plan, PlannedPart
+from rust_ort.export.provenance import described, provenance_json
+from rust_ort.link.specs import GraphSpec, OutputSpec, PartSpec
+from rust_ort.observe.graph_info import GraphInfo
+from rust_ort.options.arguments import function_name, raised_at, shown
+from rust_ort.options.table import described_options
+from rust_ort.progress import progress, tick
+from rust_ort.runtime.dynamo_graph import Compilation, readable
+from rust_ort.torch_private import pytree
+
+
+def graph_spec(compilation: Compilation, info: GraphInfo, plan: Plan) -> GraphSpec:
+    """What the daemon is told of a graph."""
+    return GraphSpec(
+        graph_id=info.graph_id,
+        name=info.name,
+        direction=info.direction,
+        dynamo_text=compilation.dynamo_text,
+        joint_text=compilation.joint_text,
+        fx_text=readable(plan.cut.module),
+        parts_json=plan.cut.parts_json(described_options(compilation.options)),
+    )
+
+
+def prepared_parts(compilation: Compilation, graph: GraphSpec, plan: Plan) -> list[Part]:
+    """Every part, with a session that took its model. Errors: RustOrtError, where it took none."""
+    parts = []
+    with progress(f"{graph.name}: building sessions", unit="parts", total=len(plan.parts)):
+        for planned in plan.parts:
+            parts.append(_prepared_part(compilation, graph, plan, planned))
+            tick()
+    return parts
+
+
+def _prepared_part(compilation: Compilation, graph: GraphSpec, plan: Plan, planned: PlannedPart) -> Part:
+    options = compilation.options
+    translated = planned.translated
+    layout = planned.layout
+
+    def specs(inputs: Sequence[object]) -> list[OutputSpec]:
+        return [OutputSpec(dtype=dtype, shape=shape, stride=stride) for dtype, shape, stride in layout.specs(inputs)]
+
+    spec = PartSpec(
+        graph=graph,
+        part=planned.graph.index,
+        model=_transformed(translated.model, options.transforms, graph.name),
+        provenance_json=provenance_json(
+            part=planned.graph.module,
+            tensor_outputs=planned.tensor_outputs,
+            input_names=translated.input_names,
+            output_names=translated.output_names,
+            fx_values={**translated.fx_values, **{name: name for name in translated.named_values}},
+            onnx_nodes=translated.onnx_nodes,
+            descriptions=_descriptions(plan.cut.module, compilation.sources),
+            custom_op_libraries=options.custom_op_libraries,
+        ),
+        fx_values={node: translated.fx_values[node] for node in planned.graph.compute_nodes},
+        named_values=translated.named_values,
+        input_names=translated.input_names,
+        output_names=translated.output_names,
+        outputs=specs if layout.symbolic else specs(()),
+        custom_op_libraries=compilation.libraries,
+    )
+    return Client.get(options).part(spec, options)
+
+
+def _transformed(model: bytes, transforms: Sequence[Callable[..., Any]], graph: str) -> bytes:
+    """The model after the option transforms. Errors: OptionError that names option, function and graph."""
+    if not transforms:
+        return model
+    import onnx
+
+    proto = onnx.load_model_from_string(model)
+    for transform in transforms:
+        name = function_name(transform)
+        try:
+            made = transform(proto)
+        except Exception as error:  # whatever the user's function raises
+            raised = raised_at(error, transform)
+            raise OptionError(
+                f"option transforms: {name} raised {raised}", code="BAD_TRANSFORM", graph=graph
+            ) from error
+        if made is not None and not isinstance(made, onnx.ModelProto):
+            raise OptionError(
+                f"option transforms: {name} returned {shown(made)}, expected a ModelProto, or None where it changed "
+                "the one it was given",
+                code="BAD_TRANSFORM",
+                graph=graph,
+            )
+        proto = proto if made is None else made
+    serialized: bytes = proto.SerializeToString(deterministic=True)
+    return serialized
+
+
+def _descriptions(gm: fx.GraphModule, sources: Sequence[str]) -> dict[str, dict[str, str]]:
+    """{FX name: role} of the AOT graph's inputs and outputs."""
+    found = {}
+    output = gm.graph.output_node()
+    descs = pytree.tree_leaves(output.meta.get("desc") or (), is_leaf=lambda x: x is None)
+    for node, desc in zip(pytree.tree_leaves(output.args[0], is_leaf=lambda x: x is None), descs, strict=False):
+        if isinstance(node, fx.Node):
+            found[node.name] = described(desc, sources)
+    for node in gm.graph.nodes:
+        if node.op == "placeholder":
+            found[node.name] = described(node.meta.get("desc"), sources)
+    return found
