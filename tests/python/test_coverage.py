@@ -15,7 +15,7 @@ from support import FakeClient, FakePart
 from torch import Tensor
 from torch.testing._internal.opinfo.core import SampleInput
 
-from measure import coverage, coverage_item, coverage_report
+from measure import coverage, coverage_item, coverage_report, coverage_sample
 from measure.coverage_item import Item, Result, run_item, spread
 from measure.coverage_judge import difference
 from measure.coverage_sample import FAULTS, Judged, judge_sample, together
@@ -97,6 +97,21 @@ def test_a_rounding_of_the_inputs_excuses_at_most_eagers_farthest(candidate: tup
     exact = [tensor(8.0, one, 0.0, dtype=torch.float64) for one in (1.0, 1.1)]
     text = difference(tensor(8.02, 1.0, 0.0, dtype=half), tensor(*candidate, dtype=half), lambda: exact)
     assert (text == "") is right, text
+
+
+def test_what_eager_may_round_is_seen_by_several_runs_of_its_own() -> None:
+    """A sum whose rounding is of the size of what is added up, which no float64 run of it shows."""
+    terms = torch.linspace(-1e4, 1e4, 4001)
+    sample = SampleInput(terms)
+
+    def one_by_one(x: Tensor, *_: object) -> Tensor:
+        return x.cumsum(0)[-1]
+
+    _, *others = coverage_sample._exactly(one_by_one, sample, backward=False)
+    dtypes = [ran.outputs[0].dtype for ran in others]
+    assert dtypes == [torch.float64, torch.float32] * coverage_sample.ROUNDINGS
+    again = coverage_sample.run(one_by_one, sample, backward=False, wide=coverage_sample.Wide(in_own=True))
+    assert torch.equal(again.outputs[0], one_by_one(terms))
 
 
 def test_samples_are_the_first_and_some_of_the_rest() -> None:

@@ -1,6 +1,6 @@
 """Every operator that is not left to torch's decompositions and torchlib, and why: one family a file, one rule a place.
 
-A rule is one line or one decorated function; tests/python/test_rules.py has a case for each. Importing this loads
+A rule is one line or one decorated function; tests/python/rule_cases.py has a case for each. Importing this loads
 neither torch.onnx nor onnxscript. `PYTHONPATH=tests python -m measure.rules` prints them as a table.
 """
 
