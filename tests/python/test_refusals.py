@@ -242,6 +242,35 @@ def test_a_tensor_of_which_the_size_alone_is_used_is_not_computed(dynamic: bool)
     assert made.storage_offset() == 2 and made.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
 
 
+ROWS, IMAGE = TWENTY.reshape(4, 5).cos(), TWENTY.reshape(1, 1, 4, 5).cos()
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: functional.smooth_l1_loss(x, -x, beta=-1.0), lambda x: functional.celu(x, alpha=0.0),
+    lambda x: torch.heaviside(x, x.double()),
+    lambda x: functional.linear(x, x.half()), lambda x: functional.batch_norm(x, ROWS[0].double(), ROWS[1].double()),
+    lambda x: functional.conv_transpose2d(IMAGE, IMAGE, output_padding=1),
+    lambda x: functional.conv_transpose2d(IMAGE, IMAGE, stride=2, output_padding=(1, 2)),
+])  # fmt: skip
+def test_what_kernels_refuse_and_decompositions_take(function: Callable[[Tensor], Tensor]) -> None:
+    with pytest.raises(RuntimeError) as eagers:
+        function(ROWS)
+    with pytest.raises(RuntimeError) as ours:
+        compiled(function)(ROWS)
+    assert str(ours.value).splitlines()[0] == str(eagers.value).splitlines()[0]
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: functional.smooth_l1_loss(x, -x, beta=0.0), lambda x: functional.celu(x, alpha=-1.0),
+    lambda x: functional.conv_transpose2d(IMAGE, IMAGE, stride=2, output_padding=1),
+    lambda x: functional.conv_transpose2d(IMAGE, IMAGE, dilation=2, output_padding=1),
+])  # fmt: skip
+def test_what_kernels_take(function: Callable[[Tensor], Tensor]) -> None:
+    known = len(rust_ort.graphs())
+    torch.testing.assert_close(compiled(function)(ROWS), function(ROWS))
+    assert not any(graph.eager for graph in rust_ort.graphs()[known:])
+
+
 THREE, ZEROS = torch.tensor([1, 2, 3]), torch.tensor([1, 0, 2])
 
 

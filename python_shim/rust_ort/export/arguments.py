@@ -78,7 +78,17 @@ def _rows_fit(self: Tensor, dim: int, index: Tensor, source: Tensor, **_: Any) -
     return shapes[0] == shapes[1]
 
 
+def _padding_fits(
+    *, stride: Sequence[int], dilation: Sequence[int], output_padding: Sequence[int], transposed: bool, **_: Any
+) -> bool:
+    """Whether a transposed convolution pads its output by less than what lies between two places of its kernel."""
+    return not transposed or all(
+        padding < max(step, spread) for padding, step, spread in zip(output_padding, stride, dilation, strict=False)
+    )
+
+
 SHAPES: dict[Any, Callable[..., bool]] = {
+    aten.convolution.default: _padding_fits,
     aten.diagonal_scatter.default: _fits_view(aten.diagonal.default),
     aten.select_scatter.default: _fits_view(aten.select.int),
     aten.slice_scatter.default: _fits_view(aten.slice.Tensor),

@@ -16,10 +16,11 @@ from rust_ort.torch_private import bounds, no_modes, pytree
 aten = torch.ops.aten
 
 NO_KERNEL = "torch has no kernel for these dtypes"
+OTHER_NUMBER = "torch refuses a number of this sign"
 OVERFLOW = "torch refuses a number that overflows the dtype"
 MAY_OVERFLOW = "torch refuses a number that overflows the dtype, and this one is known only at run time"
 
-REASONS = frozenset({NO_KERNEL, OVERFLOW, MAY_OVERFLOW})
+REASONS = frozenset({NO_KERNEL, OTHER_NUMBER, OVERFLOW, MAY_OVERFLOW})
 """All that `why_refused` says."""
 
 UNASKED = (aten.arange, aten.range, aten.var, aten.std, aten.var_mean, aten.std_mean)
@@ -28,8 +29,19 @@ UNASKED = (aten.arange, aten.range, aten.var, aten.std, aten.var_mean, aten.std_
 SIZES = frozenset({"size", "repeats", "pad", "output_size", "steps"})
 """Arguments that say how large a result is."""
 
-OTHER_DTYPES = ("not implemented for", "with a bool tensor is not supported", "oolean", "can't be cast to")
-"""What errors about dtypes say. (They speak of booleans and of Booleans.)"""
+SAYINGS = {
+    NO_KERNEL: (
+        "implemented for",
+        "with a bool tensor is not supported",
+        "oolean",
+        "can't be cast to",
+        "dtype",
+        "scalar type",
+    ),
+    OTHER_NUMBER: ("negative", "non-positive", "cannot be 0"),
+}
+"""{reason: what errors that mean it say}. (They speak of booleans and of Booleans.) Of sizes nothing is believed: those
+of the smaller tensors are others."""
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat)
 
@@ -73,9 +85,10 @@ def _refused(operator: Any, given: Mapping[str, Any]) -> str | None:
     signature = (operator, *map(_kind, leaves))
     if signature not in _KERNELS:
         answer = _answer(operator, given) if tensors else ""
-        _KERNELS[signature] = not any(saying in answer for saying in OTHER_DTYPES)
-    if not _KERNELS[signature]:
-        return NO_KERNEL
+        meant = (reason for reason, sayings in SAYINGS.items() if any(saying in answer for saying in sayings))
+        _KERNELS[signature] = next(meant, None)
+    if (reason := _KERNELS[signature]) is not None:
+        return reason
     for name in _numbers(operator):
         for number in _limits(given[name]):
             if all(holds(dtype, number) for dtype in dtypes):
@@ -85,15 +98,17 @@ def _refused(operator: Any, given: Mapping[str, Any]) -> str | None:
     return None
 
 
-_KERNELS: dict[tuple[Any, ...], bool] = {}
-"""{operator, and of which kind each argument is: whether torch has a kernel}."""
+_KERNELS: dict[tuple[Any, ...], str | None] = {}
+"""{operator, and of which kind each argument is: why no kernel of torch takes them}."""
 
 
 def _kind(value: Any) -> Any:
-    """What of an argument decides on the kernel: of numbers, the type."""
+    """What of an argument decides on the kernel: of numbers, type and sign."""
     if isinstance(value, Tensor):
         return value.dtype, _shape(value), value.device
-    return type(value) if isinstance(value, (int, float, complex, *SYMBOLIC)) else value
+    if isinstance(value, (int, float)):
+        return type(value), (value > 0) - (value < 0)
+    return type(value) if isinstance(value, (complex, *SYMBOLIC)) else value
 
 
 def _limits(number: Any) -> Sequence[float]:
