@@ -289,3 +289,28 @@ def test_tangents_of_numbers_are_left_out(function: Callable[[Tensor], Tensor], 
     made, eager = on_onnxruntime(function, x), function(x)
     torch.testing.assert_close(made, eager, equal_nan=True)
     assert torch.equal(torch.signbit(made), torch.signbit(eager))
+
+
+def truncated(x: int, y: int) -> int:
+    return abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.int64])
+@pytest.mark.parametrize(("function", "exact"), [
+    (lambda x, y: x // y, lambda x, y: x // y), (lambda x, y: x % y, lambda x, y: x % y),
+    (torch.fmod, lambda x, y: x - truncated(x, y) * y), (lambda x, y: x // -1, lambda x, y: -x),
+    (lambda x, y: torch.div(x, y, rounding_mode="trunc"), truncated), (lambda x, y: x % -1, lambda x, y: 0),
+    (lambda x, y: torch.fmod(x, -1), lambda x, y: 0), (lambda x, y: x // y[0], lambda x, y: -x),
+])  # fmt: skip
+def test_the_least_integer_by_minus_one(
+    function: Callable[[Tensor, Tensor], Tensor], exact: Callable[[int, int], int], dtype: torch.dtype
+) -> None:
+    """By Python's integers: some of torch's own kernels end the process there."""
+    torch._dynamo.reset()
+    least, largest = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+    xs = [least, 7, -7, 7, -7, 0, 5, largest, least, least]
+    ys = [-1, -1, 2, -2, -2, -1, -3, -1, largest, 2]
+    made = torch.compile(function, backend=rust_ort.backend(on_unsupported="error"))
+    expected = [exact(x, y) for x, y in zip(xs, ys, strict=True)]
+    wrapped = [least if number == -least else number for number in expected]
+    assert made(torch.tensor(xs, dtype=dtype), torch.tensor(ys, dtype=dtype)).tolist() == wrapped

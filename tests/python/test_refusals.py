@@ -262,6 +262,7 @@ def test_what_kernels_refuse_and_decompositions_take(function: Callable[[Tensor]
 
 @pytest.mark.parametrize("function", [
     lambda x: functional.smooth_l1_loss(x, -x, beta=0.0), lambda x: functional.celu(x, alpha=-1.0),
+    lambda x: functional.pad(TWENTY.reshape(1, 20), (-3, -3)), lambda x: functional.pad(IMAGE, (-2, -2, 3, 0)),
     lambda x: functional.conv_transpose2d(IMAGE, IMAGE, stride=2, output_padding=1),
     lambda x: functional.conv_transpose2d(IMAGE, IMAGE, dilation=2, output_padding=1),
 ])  # fmt: skip
@@ -269,6 +270,22 @@ def test_what_kernels_take(function: Callable[[Tensor], Tensor]) -> None:
     known = len(rust_ort.graphs())
     torch.testing.assert_close(compiled(function)(ROWS), function(ROWS))
     assert not any(graph.eager for graph in rust_ort.graphs()[known:])
+
+
+def test_the_gradient_of_padding_runs_on_onnx_runtime() -> None:
+    known = len(rust_ort.graphs())
+    x = TWENTY.reshape(1, 1, 4, 5).clone().requires_grad_()
+    compiled(lambda x: functional.pad(x, (3, 3, 3, 3)).square())(x).sum().backward()
+    torch.testing.assert_close(x.grad, 2 * x.detach())
+    assert [graph.direction for graph in rust_ort.graphs()[known:] if not graph.eager] == ["forward", "backward"]
+
+
+def test_an_operator_that_trusts_its_sizes_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked with smaller weights it would write beyond its memory."""
+    monkeypatch.setattr(torch._dynamo.config, "allow_rnn", True)
+    model, x = torch.nn.LSTM(20, 64).eval(), torch.randn(5, 2, 20)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(model)(x)[0], model(x)[0])
 
 
 THREE, ZEROS = torch.tensor([1, 2, 3]), torch.tensor([1, 0, 2])
@@ -289,6 +306,12 @@ def test_an_integer_divided_by_zero(function: Callable[[Tensor, Tensor], Tensor]
         with pytest.raises(rust_ort.BadOperand, match="ZeroDivisionError: an integer is divided") as caught:
             made(x, y)
         assert isinstance(caught.value, RuntimeError) and caught.value.node
+
+
+@pytest.mark.parametrize("function", [torch.remainder, torch.fmod, torch.floor_divide])
+def test_nothing_is_divided_by_zero(function: Callable[[Tensor, Tensor], Tensor]) -> None:
+    for x, y in [(THREE[:0], ZEROS[1:2]), (THREE[:0].reshape(0, 1), ZEROS)]:
+        assert compiled(function)(x, y).shape == function(x, y).shape
 
 
 @pytest.mark.parametrize("function", [

@@ -23,12 +23,16 @@ REASONS = kernels.REASONS | {NO_ELEMENTS, MAYBE_NO_ELEMENTS, OTHER_SHAPE}
 RIGHT_WITHOUT_ELEMENTS = SIZE_OPERATORS | {aten.cat.default, aten.new_zeros.default, aten.new_ones.default}
 
 
+DIVIDING = frozenset({aten.remainder, aten.fmod})
+"""Pointwise, and refused where an integer divisor is zero, even if nothing is divided by it."""
+
+
 def why_eager(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any], *, whole: bool = True) -> str | None:
     """None: nothing speaks against it. operator: an ATen overload. args, kwargs: values, tensors with their shapes.
     whole: as one node; else what it is made of may do without any tensor but the first."""
     given = dict(_named(operator, args, kwargs))
     tensors = [value for value in given.values() if isinstance(value, Tensor)]
-    if _needs_elements(operator):
+    if _needs_elements(operator) or _divides_integers(operator, tensors):
         read = tensors if whole else tensors[:1]
         if any(map(has_no_elements, read)):
             return NO_ELEMENTS
@@ -51,6 +55,10 @@ def _needs_elements(operator: Any) -> bool:
     """ONNX Runtime's kernels are at their worst without elements: reductions, products, pools and scatters are wrong
     or fail when they run. Nothing is lost in eager."""
     return torch.Tag.pointwise not in operator.tags and operator not in RIGHT_WITHOUT_ELEMENTS
+
+
+def _divides_integers(operator: Any, tensors: Sequence[Tensor]) -> bool:
+    return operator.overloadpacket in DIVIDING and not any(tensor.dtype.is_floating_point for tensor in tensors)
 
 
 def _meta(tensor: Tensor) -> Tensor:

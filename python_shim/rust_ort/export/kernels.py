@@ -16,7 +16,7 @@ from rust_ort.torch_private import bounds, no_modes, pytree
 aten = torch.ops.aten
 
 NO_KERNEL = "torch has no kernel for these dtypes"
-OTHER_NUMBER = "torch refuses a number of this sign"
+OTHER_NUMBER = "torch refuses a number that is not positive"
 OVERFLOW = "torch refuses a number that overflows the dtype"
 MAY_OVERFLOW = "torch refuses a number that overflows the dtype, and this one is known only at run time"
 
@@ -26,22 +26,16 @@ REASONS = frozenset({NO_KERNEL, OTHER_NUMBER, OVERFLOW, MAY_OVERFLOW})
 UNASKED = (aten.arange, aten.range, aten.var, aten.std, aten.var_mean, aten.std_mean)
 """Whose numbers are sizes, which asking makes; and what warns of few elements, where no filter of Python's is asked."""
 
+OF_ONE_LIBRARY = ("mkldnn_", "mkl_", "cudnn_", "miopen_", "fbgemm_", "quantized_", "mps_", "xnnpack_")
+"""Beginnings of operators that trust the sizes they are told: `mkldnn_rnn_layer` writes beyond its memory."""
+
 SIZES = frozenset({"size", "repeats", "pad", "output_size", "steps"})
 """Arguments that say how large a result is."""
 
-SAYINGS = {
-    NO_KERNEL: (
-        "implemented for",
-        "with a bool tensor is not supported",
-        "oolean",
-        "can't be cast to",
-        "dtype",
-        "scalar type",
-    ),
-    OTHER_NUMBER: ("negative", "non-positive", "cannot be 0"),
-}
-"""{reason: what errors that mean it say}. (They speak of booleans and of Booleans.) Of sizes nothing is believed: those
-of the smaller tensors are others."""
+OTHER_DTYPES = (
+    "implemented for", "with a bool tensor is not supported", "oolean", "can't be cast", "dtype", "scalar type",
+)  # fmt: skip
+"""What errors about dtypes say. (They speak of booleans and of Booleans.)"""
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat)
 
@@ -66,7 +60,9 @@ def _may_be_asked(operator: Any) -> bool:
     schema, name = operator._schema, operator.overloadpacket.__name__
     if operator.namespace != "aten" or schema.is_mutable or not schema.returns or operator.overloadpacket in UNASKED:
         return False
-    if "_backward" in name or (name.startswith("_") and any("[]" in str(given.type) for given in schema.arguments)):
+    if "_backward" in name or name.startswith(OF_ONE_LIBRARY):
+        return False
+    if name.startswith("_") and any("[]" in str(given.type) for given in schema.arguments):
         return False
     return torch.Tag.nondeterministic_seeded not in operator.tags
 
@@ -82,11 +78,10 @@ def _refused(operator: Any, given: Mapping[str, Any]) -> str | None:
     leaves = pytree.tree_leaves(list(given.values()))
     tensors = [value for value in leaves if isinstance(value, Tensor)]
     dtypes = {*(tensor.dtype for tensor in tensors), given.get("dtype") or torch.get_default_dtype()}
-    signature = (operator, *map(_kind, leaves))
+    signs = tuple(_sign(given[name]) for name in _numbers(operator))
+    signature = (operator, signs, *map(_kind, leaves))
     if signature not in _KERNELS:
-        answer = _answer(operator, given) if tensors else ""
-        meant = (reason for reason, sayings in SAYINGS.items() if any(saying in answer for saying in sayings))
-        _KERNELS[signature] = next(meant, None)
+        _KERNELS[signature] = _why_no_kernel(operator, given) if tensors else None
     if (reason := _KERNELS[signature]) is not None:
         return reason
     for name in _numbers(operator):
@@ -103,12 +98,27 @@ _KERNELS: dict[tuple[Any, ...], str | None] = {}
 
 
 def _kind(value: Any) -> Any:
-    """What of an argument decides on the kernel: of numbers, type and sign."""
+    """What of an argument decides on the kernel: of numbers, the type."""
     if isinstance(value, Tensor):
         return value.dtype, _shape(value), value.device
-    if isinstance(value, (int, float)):
-        return type(value), (value > 0) - (value < 0)
-    return type(value) if isinstance(value, (complex, *SYMBOLIC)) else value
+    return type(value) if isinstance(value, (int, float, complex, *SYMBOLIC)) else value
+
+
+def _sign(value: Any) -> int | None:
+    return (value > 0) - (value < 0) if isinstance(value, (int, float)) else None
+
+
+def _why_no_kernel(operator: Any, given: Mapping[str, Any]) -> str | None:
+    """Of errors only what they say of dtypes is believed, and of numbers what goes away with 1 in their place: sizes of
+    the smaller tensors are others."""
+    answer = _answer(operator, given)
+    if any(saying in answer for saying in OTHER_DTYPES):
+        return NO_KERNEL
+    if answer:
+        not_positive = [name for name in _numbers(operator) if _sign(given[name]) in (-1, 0)]
+        if any(not _answer(operator, {**given, name: 1}) for name in not_positive):
+            return OTHER_NUMBER
+    return None
 
 
 def _limits(number: Any) -> Sequence[float]:

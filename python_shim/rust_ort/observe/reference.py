@@ -28,8 +28,8 @@ def determined(node: fx.Node, value: Any) -> Any:
 
 
 def writes_an_input(node: fx.Node) -> bool:
-    """Whether `node` is a graph's last word to one of its inputs: the graph itself reads it nowhere."""
-    return node.target is torch.ops.aten.copy_.default and not node.users
+    """Whether `node` writes into one of the graph's inputs: what AOTAutograd leaves of writes to them in a backward."""
+    return node.target is torch.ops.aten.copy_.default and getattr(node.args[0], "op", "") == "placeholder"
 
 
 class Reference(fx.Interpreter):
@@ -42,12 +42,14 @@ class Reference(fx.Interpreter):
         self.values: dict[str, Any] = {}
 
     def run_node(self, n: fx.Node) -> Any:
-        if writes_an_input(n):
-            return None
-        value = determined(n, super().run_node(n))
+        value = self._copied(n) if writes_an_input(n) else determined(n, super().run_node(n))
         if n.name in self._capture:
             self.values[n.name] = value
         return value
+
+    def _copied(self, node: fx.Node) -> torch.Tensor:
+        target, source = self.fetch_args_kwargs_from_env(node)[0][:2]
+        return torch.empty_like(target).copy_(source)
 
 
 def run_reference(

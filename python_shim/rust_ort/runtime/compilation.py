@@ -74,7 +74,6 @@ def compile_dynamo_graph(
         inference_compiler=functools.partial(_compile_aot_graph, compilation, "inference"),
         decompositions=table,
         partition_fn=partition_fn,
-        keep_inference_input_mutations=torch.is_grad_enabled() and any(map(_is_view_of_leaf, example_inputs)),
     )
     try:
         compiled: Callable[..., Any] = compiler(gm, example_inputs)
@@ -91,13 +90,6 @@ def compile_dynamo_graph(
             node=setting.name,
         ) from error
     return compiled
-
-
-def _is_view_of_leaf(given: object) -> bool:
-    """Whether it is a view into a leaf that requires grad. Autograd refuses writes to it but under no_grad, and that is
-    where graphs write into such inputs; AOTAutograd's own writes after the graph are not under no_grad."""
-    base = given._base if isinstance(given, torch.Tensor) else None
-    return base is not None and base.requires_grad and base.is_leaf
 
 
 def _sets_an_input(node: fx.Node) -> bool:

@@ -26,6 +26,58 @@ def floor_divide(self: Tensor | Number, other: Tensor | Number) -> Any:
     return aten.floor_divide.default(first, second)
 
 
+LEAST_BY_MINUS_ONE = "the least integer divided by -1 ends the process (SIGFPE)"
+
+
+@translated("aten.floor_divide.default", why=LEAST_BY_MINUS_ONE, upstream="onnxruntime")
+def integer_quotient(self: Any, other: Any) -> Any:
+    """Of integers of one dtype, rounded down: all that `floor_divide` leaves."""
+    from onnxscript import ir
+
+    if not self.dtype.is_signed():
+        return op.Div(self, other)
+    other, sign = _without_minus_one(other)
+    zero = op.Constant(value=ir.tensor(0, dtype=self.dtype))
+    is_negative = op.Xor(op.Less(self, zero), op.Less(other, zero))
+    is_rounded_up = op.And(is_negative, op.Cast(op.Mod(self, other), to=ir.DataType.BOOL))
+    quotient = op.Sub(op.Div(self, other), op.Cast(is_rounded_up, to=self.dtype))
+    return quotient if sign is None else op.Mul(quotient, sign)
+
+
+@translated("aten.remainder.Tensor", why=LEAST_BY_MINUS_ONE, upstream="onnxruntime")
+def integer_remainder(self: Any, other: Any) -> Any:
+    """Of integers: all that `remainder` leaves. ONNX's Mod has the divisor's sign, as torch's."""
+    return op.Mod(self, _without_minus_one(other)[0])
+
+
+@translated("aten.remainder.Scalar_Tensor", why=LEAST_BY_MINUS_ONE, upstream="onnxruntime")
+def integer_remainder_of_a_number(self: Any, other: Any) -> Any:
+    """As `integer_remainder`."""
+    from onnxscript import ir
+
+    return integer_remainder(op.Constant(value=ir.tensor(self, dtype=other.dtype)), other)
+
+
+@translated("aten.remainder.Scalar", why=LEAST_BY_MINUS_ONE, upstream="onnxruntime")
+def integer_remainder_by_a_number(self: Any, other: Any) -> Any:
+    """As `integer_remainder`."""
+    from onnxscript import ir
+
+    return op.Mod(self, op.Constant(value=ir.tensor(1 if other == -1 else other, dtype=self.dtype)))
+
+
+def _without_minus_one(divisor: Any) -> tuple[Any, Any]:
+    """1 in the place of -1, and what a quotient is then multiplied by; None: nothing. Smaller integers are computed as
+    int32."""
+    from onnxscript import ir
+
+    if divisor.dtype not in (ir.DataType.INT32, ir.DataType.INT64):
+        return divisor, None
+    one, minus = (op.Constant(value=ir.tensor(number, dtype=divisor.dtype)) for number in (1, -1))
+    is_minus = op.Equal(divisor, minus)
+    return op.Where(is_minus, one, divisor), op.Where(is_minus, minus, one)
+
+
 def _of_one_dtype(self: Tensor | Number, other: Tensor | Number) -> bool:
     return isinstance(self, Tensor) and isinstance(other, Tensor) and self.dtype is other.dtype
 
@@ -70,7 +122,9 @@ def div(self: Tensor, other: Tensor | Number, *, rounding_mode: str | None) -> A
 @translated("aten.div.Tensor_mode", why="integers go through float32", silent=True)
 def truncated_quotient(self: Any, other: Any, rounding_mode: str | None = None) -> Any:
     """Of integers: all that `div` leaves. ONNX's Div of integers truncates."""
-    return op.Div(self, other)
+    other, sign = _without_minus_one(other)
+    quotient = op.Div(self, other)
+    return quotient if sign is None else op.Mul(quotient, sign)
 
 
 def _steps(self: Tensor | Number, other: Tensor | Number) -> tuple[Tensor, Tensor, torch.dtype]:
