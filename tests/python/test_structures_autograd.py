@@ -358,8 +358,8 @@ def test_vmap_of_grad() -> None:
 
 @pytest.mark.parametrize("is_leaf", [True, False])
 def test_a_row_written_under_no_grad_that_backward_reads_is_an_error_and_no_other_number(is_leaf: bool) -> None:
-    """Writes to inputs come after the graph, where autograd sees them. In the graph, as under aot_eager, they come before
-    inputs are saved, and gradients are of what was written."""
+    """Writes to inputs come after the graph, where autograd sees them. In it, as under aot_eager, they come before what
+    is saved, and gradients are of what was written."""
     weight, scale = nn.Parameter(torch.arange(6.0).reshape(2, 3)), nn.Parameter(torch.ones(3))
     rows = weight if is_leaf else weight * 1
 
