@@ -29,7 +29,8 @@ MEANINGS = {
     "eager": "as good as eager, but some of it ran in eager: nodes of a graph (those that read no element are not "
     "counted), or what a graph break left outside",
     "nothing": "as good as eager, but no graph computes anything: its outputs are its inputs or views of them",
-    "nondeterministic": "eager differs from eager where memory that nobody wrote has other content",
+    "nondeterministic": "eager differs from eager: where memory that nobody wrote has other content, or by how many "
+    "numbers there are",
     "untraceable": "torch.compile itself cannot: `aot_eager` fails or differs from eager too, or eager fails",
     "crashed": "the backend raised, died or hung where `aot_eager` works",
     "wrong": "differs from eager where `aot_eager` does not",
