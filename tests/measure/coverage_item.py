@@ -178,8 +178,13 @@ def _less_eagers_own(judged: dict[str, Judged], item: Item, index: int) -> dict[
     differs, what = EAGERS_OWN[item.op, item.dtype, index]
     if not differs():
         return judged
-    own = {way: Judged(verdict="nondeterministic", detail=f"{what}: {one.detail}") for way, one in judged.items()}
-    return {way: own[way] if one.verdict == "wrong" else one for way, one in judged.items()}
+
+    def less(one: Judged) -> Judged:
+        if one.verdict != "wrong":
+            return one
+        return dataclasses.replace(one, verdict="nondeterministic", detail=f"{what}: {one.detail}")
+
+    return {way: less(one) for way, one in judged.items()}
 
 
 def _without_samples(result: Result, why: str) -> Result:

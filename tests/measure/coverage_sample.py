@@ -295,9 +295,8 @@ def _exactly(call: Call, sample: Sample, *, backward: bool) -> list[Ran]:
     dtypes = {value.dtype for value in pytree.tree_leaves((sample.input, sample.args, sample.kwargs)) if _rounds(value)}
     eps = max((torch.finfo(dtype).eps for dtype in dtypes), default=0.0)
     made = [run(call, sample, backward=backward, wide=Wide())]
-    for seed in range(ROUNDINGS):
-        for in_own in (False, True):
-            made.append(run(call, sample, backward=backward, wide=Wide(eps=eps, seed=seed, in_own=in_own)))
+    off = [Wide(eps=eps, seed=seed, in_own=in_own) for seed in range(ROUNDINGS) for in_own in (False, True)]
+    made += [run(call, sample, backward=backward, wide=wide) for wide in off]
     return [ran for ran in made if ran.failed is None] if made[0].failed is None else []
 
 
