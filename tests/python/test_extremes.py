@@ -239,6 +239,28 @@ def test_gradients_of_a_grid_that_lies_nowhere(mode: str) -> None:
         torch.testing.assert_close(candidate, reference, equal_nan=True)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_where_a_stride_does_not_reach_an_infinite_kernel_is_nothing(dtype: torch.dtype, groups: int) -> None:
+    """Zeros between the elements of a transposed convolution's input would be NaN there."""
+    kernel = torch.tensor([math.inf, -0.5, math.nan, 1.0, -math.inf, 0.25], dtype=dtype).repeat(4 // groups)
+    kernel = kernel.reshape(2, 2 // groups, 2, 3)
+    image = torch.linspace(-2, 3, 2 * 2 * 5 * 6, dtype=dtype).reshape(2, 2, 5, 6)
+    options = {"stride": 3, "padding": 1, "dilation": (2, 1), "groups": groups}
+
+    def made(transposed: Callable[..., Tensor], plain: Callable[..., Tensor]) -> tuple[Tensor, Tensor]:
+        given = torch.ones(2, 2, 6, 7, dtype=dtype).requires_grad_()
+        output = plain(given, kernel, **options)
+        return transposed(image, kernel, output_padding=2, **options), torch.autograd.grad(output.sum(), given)[0]
+
+    torch._dynamo.reset()
+    functions = functional.conv_transpose2d, functional.conv2d
+    compiled = (torch.compile(function, backend="rust_ort", fullgraph=True) for function in functions)
+    for candidate, reference in zip(made(*compiled), made(*functions), strict=True):
+        assert reference.isfinite().any() and not reference.isfinite().all()
+        torch.testing.assert_close(candidate, reference, equal_nan=True)
+
+
 def test_an_infinite_difference_is_one_coordinates() -> None:
     def gradient(function: Callable[..., Tensor]) -> Tensor:
         x, y = torch.tensor([[1.0, 2.0]], requires_grad=True), torch.tensor([[math.inf, 3.0]])

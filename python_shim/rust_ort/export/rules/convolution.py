@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -35,7 +36,7 @@ def convolution(
     output_padding: Sequence[int],
     groups: int,
 ) -> Any:
-    """In float64 a matrix product; whatever else ONNX Runtime refuses, as a plain convolution or as zeros."""
+    """In float64, and what else ONNX Runtime refuses, as a matrix product; zeros where there is nothing to add up."""
     spatial = weight.dim() - 2
     stride, padding, dilation, outer = (each(sizes, spatial) for sizes in (stride, padding, dilation, output_padding))
     if _is_empty(input):
@@ -46,14 +47,14 @@ def convolution(
         if not transposed or len(output_padding) == spatial:
             return NotImplemented
         return aten.convolution(input, weight, bias, stride, padding, dilation, True, outer, groups)
+    dtype = kernel_dtype(input.dtype)
     if transposed:
-        margins = [d * (size - 1) - p for d, size, p in zip(dilation, weight.shape[2:], padding, strict=True)]
-        input = _padded(_spread(input, stride), [(m, m + o) for m, o in zip(margins, outer, strict=True)])
-        weight, stride, padding = _turned(weight, groups), [1] * spatial, [0] * spatial
-    if not wide:
-        return aten.convolution(input, weight, bias, stride, padding, dilation, False, [0] * spatial, groups)
-    output = _product(_padded(input, [(p, p) for p in padding]), weight, stride, dilation, groups)
-    return output if bias is None else output + bias.reshape(-1, *[1] * spatial)
+        whole = _transposed_product(input.to(dtype), weight.to(dtype), stride, dilation, groups)
+        output = _padded(whole, [(-p, o - p) for p, o in zip(padding, outer, strict=True)])
+    else:
+        output = _product(_padded(input, [(p, p) for p in padding]), weight, stride, dilation, groups)
+    output = output if bias is None else output + bias.to(dtype).reshape(-1, *[1] * spatial)
+    return output.to(input.dtype)
 
 
 @decomposed("aten.convolution_backward.default", why="no ONNX form")
@@ -169,22 +170,39 @@ def _patches(
     return input
 
 
-def _spread(input: Tensor, stride: list[int]) -> Tensor:
-    """With stride - 1 zeros between the elements."""
-    for axis, step in enumerate(stride, 2):
-        size = input.shape[axis]
-        if step != 1:
-            between = aten.constant_pad_nd(input.unsqueeze(axis + 1), [0, 0] * (input.dim() - axis - 1) + [0, step - 1])
-            shape = [*input.shape[:axis], size * step, *input.shape[axis + 1 :]]
-            input = between.reshape(shape).narrow(axis, 0, (size - 1) * step + 1)
-    return input
+def _transposed_product(
+    input: Tensor, weight: Tensor, stride: list[int], dilation: list[int], groups: int
+) -> Tensor:
+    """A transposed convolution without padding: each element's product with the kernel, added up where they overlap.
+
+    A plain convolution of the input with zeros between its elements would be the same but where the kernel is
+    infinite: nothing times infinity is NaN, also where no element of the input reaches.
+    """
+    kernel, sizes, n_batch = weight.shape[2:], input.shape[2:], input.shape[0]
+    elements = input.reshape(n_batch, groups, -1, math.prod(sizes))
+    products = torch.matmul(weight.reshape(groups, weight.shape[0] // groups, -1).transpose(1, 2), elements)
+    products = products.reshape(n_batch, -1, *kernel, *sizes)
+    spatial = len(kernel)
+    for n_kernel, step, d in zip(kernel, stride, dilation, strict=True):
+        after = [0, 0] * (products.dim() - 3 - spatial)
+        shifted = (
+            torch.constant_pad_nd(
+                _spread(products.select(2, k), 1 + spatial, step), [*after, k * d, (n_kernel - 1 - k) * d]
+            )
+            for k in range(n_kernel)
+        )
+        products = functools.reduce(torch.add, shifted)
+    return products
 
 
-def _turned(weight: Tensor, groups: int) -> Tensor:
-    """The plain convolution's weight of a transposed one's."""
-    kernel = weight.shape[2:]
-    grouped = weight.flip(list(range(2, weight.dim()))).reshape(groups, -1, weight.shape[1], *kernel)
-    return grouped.transpose(1, 2).reshape(groups * weight.shape[1], -1, *kernel)
+def _spread(tensor: Tensor, axis: int, step: int) -> Tensor:
+    """With step - 1 zeros between the elements along the axis."""
+    if step == 1:
+        return tensor
+    size = tensor.shape[axis]
+    between = aten.constant_pad_nd(tensor.unsqueeze(axis + 1), [0, 0] * (tensor.dim() - axis - 1) + [0, step - 1])
+    spread: Tensor = between.reshape(*tensor.shape[:axis], size * step, *tensor.shape[axis + 1 :])
+    return spread.narrow(axis, 0, (size - 1) * step + 1)
 
 
 def _padded(tensor: Tensor, margins: Sequence[tuple[int, int]]) -> Tensor:
