@@ -251,6 +251,9 @@ ROWS, IMAGE = TWENTY.reshape(4, 5).cos(), TWENTY.reshape(1, 1, 4, 5).cos()
     lambda x: functional.linear(x, x.half()), lambda x: functional.batch_norm(x, ROWS[0].double(), ROWS[1].double()),
     lambda x: functional.conv_transpose2d(IMAGE, IMAGE, output_padding=1),
     lambda x: functional.conv_transpose2d(IMAGE, IMAGE, stride=2, output_padding=(1, 2)),
+    lambda x: torch.mvlgamma(x + 2, 0),
+    lambda x: functional.group_norm(x, 1, ROWS[0].double(), ROWS[0].double()),
+    lambda x: functional.group_norm(x, 1, ROWS[0], ROWS[0].half()),
 ])  # fmt: skip
 def test_what_kernels_refuse_and_decompositions_take(function: Callable[[Tensor], Tensor]) -> None:
     with pytest.raises(RuntimeError) as eagers:
@@ -265,11 +268,24 @@ def test_what_kernels_refuse_and_decompositions_take(function: Callable[[Tensor]
     lambda x: functional.pad(TWENTY.reshape(1, 20), (-3, -3)), lambda x: functional.pad(IMAGE, (-2, -2, 3, 0)),
     lambda x: functional.conv_transpose2d(IMAGE, IMAGE, stride=2, output_padding=1),
     lambda x: functional.conv_transpose2d(IMAGE, IMAGE, dilation=2, output_padding=1),
+    lambda x: functional.group_norm(x.half(), 1, ROWS[0], ROWS[0]),
+    lambda x: functional.group_norm(x, 1, None, ROWS[0]),
 ])  # fmt: skip
 def test_what_kernels_take(function: Callable[[Tensor], Tensor]) -> None:
     known = len(rust_ort.graphs())
     torch.testing.assert_close(compiled(function)(ROWS), function(ROWS))
     assert not any(graph.eager for graph in rust_ort.graphs()[known:])
+
+
+def test_a_loss_of_two_dtypes_has_eagers() -> None:
+    """Fake tensors promote them; what reads such a loss in the graph is refused."""
+
+    def loss(x: Tensor) -> Tensor:
+        return functional.huber_loss(x, x.double() + 1)
+
+    torch.testing.assert_close(compiled(loss)(ROWS), loss(ROWS))
+    with pytest.raises(rust_ort.ClientError, match="float64"):
+        compiled(lambda x: loss(x) * 2)(ROWS)
 
 
 def test_the_gradient_of_padding_runs_on_onnx_runtime() -> None:

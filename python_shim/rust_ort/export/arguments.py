@@ -15,9 +15,9 @@ aten = torch.ops.aten
 
 NO_ELEMENTS = "it reads a tensor without elements"
 MAYBE_NO_ELEMENTS = "it may read a tensor without elements"
-OTHER_SHAPE = "torch refuses a tensor of this shape"
+OTHER_ARGUMENTS = "torch's kernel does not take these arguments as its fake tensors do"
 
-REASONS = kernels.REASONS | {NO_ELEMENTS, MAYBE_NO_ELEMENTS, OTHER_SHAPE}
+REASONS = kernels.REASONS | {NO_ELEMENTS, MAYBE_NO_ELEMENTS, OTHER_ARGUMENTS}
 """All that `why_eager` says."""
 
 RIGHT_WITHOUT_ELEMENTS = SIZE_OPERATORS | {aten.cat.default, aten.new_zeros.default, aten.new_ones.default}
@@ -38,8 +38,8 @@ def why_eager(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any], *, 
             return NO_ELEMENTS
         if any(map(may_have_no_elements, read)):
             return MAYBE_NO_ELEMENTS
-    if operator in SHAPES and not SHAPES[operator](**given):
-        return OTHER_SHAPE
+    if operator in TAKEN and not TAKEN[operator](**given):
+        return OTHER_ARGUMENTS
     return kernels.why_refused(operator, given)
 
 
@@ -95,14 +95,24 @@ def _padding_fits(
     )
 
 
-SHAPES: dict[Any, Callable[..., bool]] = {
+def _parameters_fit(input: Tensor, weight: Tensor | None, bias: Tensor | None, **_: Any) -> bool:
+    """Whether they are all of one dtype, or float32 beside an input of half precision."""
+    dtypes = {tensor.dtype for tensor in (weight, bias) if tensor is not None}
+    return dtypes <= {input.dtype} or (input.dtype in (torch.float16, torch.bfloat16) and dtypes == {torch.float32})
+
+
+TAKEN: dict[Any, Callable[..., bool]] = {
     aten.convolution.default: _padding_fits,
     aten.diagonal_scatter.default: _fits_view(aten.diagonal.default),
     aten.select_scatter.default: _fits_view(aten.select.int),
     aten.slice_scatter.default: _fits_view(aten.slice.Tensor),
+    aten.huber_loss.default: lambda self, target, **_: self.dtype == target.dtype,  # of two, a kernel gives self's
     aten.index_add.default: _rows_fit,
     aten.index_select.default: lambda self, dim, index: index.dim() <= 1,
     aten.logsumexp.default: lambda self, dim, **_: bool(dim) or self.dim() == 0,
+    aten.mvlgamma.default: lambda self, p: p > 0,
+    aten.native_group_norm.default: _parameters_fit,
     aten.put.default: lambda self, index, source, accumulate: _meta(index).numel() == _meta(source).numel(),
 }
-"""{operator: whether torch takes its tensors}, where fake tensors do not ask."""
+"""{operator: whether torch's kernel takes its arguments as fake tensors do}, where kernels are not asked: they tell
+the sizes of the smaller tensors that they would be asked with, or take what is given and make another dtype of it."""

@@ -170,9 +170,7 @@ def _patches(
     return input
 
 
-def _transposed_product(
-    input: Tensor, weight: Tensor, stride: list[int], dilation: list[int], groups: int
-) -> Tensor:
+def _transposed_product(input: Tensor, weight: Tensor, stride: list[int], dilation: list[int], groups: int) -> Tensor:
     """A transposed convolution without padding: each element's product with the kernel, added up where they overlap.
 
     A plain convolution of the input with zeros between its elements would be the same but where the kernel is
