@@ -188,6 +188,18 @@ def _progress(total: int, raw: Any) -> Callable[[Result], None]:
     return finished
 
 
+def written(raw: Path) -> dict[tuple[str, str], Result]:
+    """{(operator, dtype): result} of a file of `--raw`."""
+    from measure.coverage_item import Result
+
+    def result(given: dict[str, Any]) -> Result:
+        lists = {name: [tuple(one) for one in given[name]] for name in ("eager", "notes")}
+        return Result(**{**given, **lists})
+
+    results = (result(json.loads(line)) for line in raw.read_text().splitlines())
+    return {(result.op, result.dtype): result for result in results}
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Sweep, print the totals, write the tables. Returns the exit code: 1 where a result is wrong or crashed."""
     parser = argparse.ArgumentParser(prog="python -m measure.coverage", description=__doc__)
@@ -196,7 +208,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--samples", type=int, default=ALL, help="of each operator and dtype; 0: all")
     parser.add_argument("--dynamic", action="store_true", help="torch.compile(dynamic=True)")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--raw", type=Path, help="file for every result as a line of JSON, as it comes")
+    parser.add_argument(
+        "--raw", type=Path, help="file for every result as a line of JSON, as it comes; what it has is not run again"
+    )
     parser.add_argument("--output", type=Path, help="markdown file; the floor goes beside it as JSON")
     arguments = parser.parse_args(argv)
     from measure import coverage_report as report
@@ -210,10 +224,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     os.environ["OMP_NUM_THREADS"] = "1"
     wanted = items(arguments.ops.split(","), dtypes, samples=arguments.samples, dynamic=arguments.dynamic)
+    done = written(arguments.raw) if arguments.raw and arguments.raw.exists() else {}
+    left = [item for item in wanted if (item.op, item.dtype) not in done]
     with home() as made:
         os.environ.update(made.environment())
-        with arguments.raw.open("w") if arguments.raw else open(os.devnull, "w") as raw:
-            results = sweep(wanted, workers=arguments.workers, finished=_progress(len(wanted), raw))
+        with arguments.raw.open("a") if arguments.raw else open(os.devnull, "w") as raw:
+            swept = sweep(left, workers=arguments.workers, finished=_progress(len(left), raw))
+    done.update({(result.op, result.dtype): result for result in swept})
+    results = [done[item.op, item.dtype] for item in wanted]
     for direction in ("forward", "backward"):
         print(direction, dict(Counter(getattr(result, direction) for result in results)))
     if arguments.output:

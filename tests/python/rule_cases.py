@@ -30,6 +30,7 @@ IDS = torch.tensor([1, 2, 2, 0, 3])
 LARGE = torch.tensor([2**31 + 5, -(2**31) - 5, 2**53 + 1, 1, 0]).repeat(8)
 TENTHS = torch.tensor([0.1, 0.3, 0.5]).half().repeat(8)
 LONG = 1000 * torch.rand(2**22, generator=torch.Generator().manual_seed(0))
+NEAR_ONE_TENTH = 0.1 + LONG / 1e5
 FLOAT64 = torch.linspace(-1, 1, 7, dtype=torch.float64)
 
 
@@ -178,9 +179,12 @@ CASES: dict[str, Case] = {
     "aten._foreach_zero": case(lambda x, y: tuple(aten._foreach_zero([x.detach() + 1, y.detach()])), MATRIX, MATRIX),
     "aten._foreach_clone": case(lambda x, y: tuple(aten._foreach_clone([x, y])), MATRIX, MATRIX),
     # loss
+    "aten.mse_loss.default": case(lambda x: functional.mse_loss(x.detach(), -x.detach()), LONG),
     "aten.nll_loss_forward.default": case(lambda x, w: functional.nll_loss(x, LABELS, w.detach()), SCORES, CHANNEL),
     # normalization
-    "aten.native_group_norm.default": case(lambda x: functional.group_norm(x, 1), IMAGE.double()),
+    "aten.native_group_norm.default": case(
+        lambda x: functional.group_norm(x.detach(), 1), NEAR_ONE_TENTH.reshape(1, 4, -1)
+    ),
     "aten.native_layer_norm.default": case(lambda x: aten.native_layer_norm(x, [7], None, None, 1e-5), MATRIX.half()),
     "aten._native_batch_norm_legit_functional.default": case(
         lambda x: functional.batch_norm(x, CHANNEL.clone(), CHANNEL.clone(), CHANNEL, CHANNEL, True), IMAGE
@@ -326,6 +330,7 @@ CASES: dict[str, Case] = {
     "aten.topk": case(lambda x: torch.topk(x, 2)[0], torch.tensor([inf, 1e305, nan, 1.0], dtype=torch.float64)),
     "aten.topk.default": case(lambda x: torch.topk(x, 2)[0], ROWS[:2]),
     "aten.var.correction": case(lambda x: torch.var(x.detach(), 1, correction=9), MATRIX),
+    "aten.var_mean.correction": case(lambda x: torch.var_mean(x.detach(), 0), NEAR_ONE_TENTH.reshape(-1, 4)),
     "aten.logcumsumexp": case(lambda x: torch.logcumsumexp(x, 0), torch.tensor([-200.0, -201.0, 0.0])),
     "aten.max.default": case(lambda x: torch.max(x.detach()), ROWS),
     "aten.max.dim": case(lambda x: tuple(torch.max(x, 1)), ROWS),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -228,6 +231,32 @@ def test_a_worker_that_ends_costs_its_item_only(daemon: Daemon, monkeypatch: pyt
         assert worker.run(Item(op="sin", dtype="float32", samples=1)) == "no result within 0 s"
     finally:
         worker.end()
+
+
+def test_what_a_file_has_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def sweep(wanted: Sequence[Item], *, finished: Callable[[Result], None], **_: Any) -> list[Result]:
+        asked.extend(item.op for item in wanted)
+        results = [Result(op=item.op, dtype=item.dtype, forward="right", backward=None) for item in wanted]
+        for result in results:
+            finished(result)
+        return results
+
+    monkeypatch.setattr(coverage, "sweep", sweep)
+    monkeypatch.setattr(coverage, "home", lambda: contextlib.nullcontext(SimpleNamespace(environment=dict)))
+    raw, output = tmp_path / "raw.jsonl", tmp_path / "coverage.md"
+    before = Result(
+        op="abs", dtype="uint8", forward="eager", backward=None, eager=[("forward", "aten.abs", "no kernel")]
+    )
+    raw.write_text(json.dumps(dataclasses.asdict(before)) + "\n")
+    for expected in (["floor"], []):
+        asked.clear()
+        arguments = ["--ops", "abs,floor", "--dtypes", "uint8", "--raw", str(raw), "--output", str(output)]
+        assert coverage.main(arguments) == 0
+        assert asked == expected
+    assert coverage.written(raw)["abs", "uint8"] == before
+    assert "no kernel" in output.read_text()
 
 
 def test_the_floor_is_written_and_read_alike() -> None:

@@ -24,6 +24,7 @@ from rule_cases import (
     IMAGE,
     LONG,
     MATRIX,
+    NEAR_ONE_TENTH,
     ROWS,
     SCORES,
     WITHOUT_CASE,
@@ -276,6 +277,27 @@ def test_sums_in_two_stages(
         compiled = torch.compile(lambda x: reduce(x, dims, keepdim=keepdim), backend="rust_ort", dynamic=False)
         torch.testing.assert_close(compiled(x), reduce(x, dims, keepdim=keepdim), equal_nan=True)
         torch._dynamo.reset()
+
+
+UNEVEN = 1_000_003
+
+
+@pytest.mark.parametrize("shape, dims", [
+    ((UNEVEN, 2), 0), ((2, UNEVEN), 1), ((2, UNEVEN, 2), 1), ((UNEVEN,), 0), ((3, 1009, 1013), None),
+    ((3, 5, 1009, 211), (0, 2, 3)), ((7, 1009, 2, 151), (1, 3)),
+])  # fmt: skip
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("reduce", [torch.sum, torch.mean, torch.var, torch.nansum, torch.std])
+def test_sums_of_uneven_and_unknown_length(
+    reduce: Callable[..., Tensor], shape: tuple[int, ...], dims: Any, dynamic: bool
+) -> None:
+    """To 1e-5, where one number after the other is off by 1e-4 to 1e-3; and of a second, shorter tensor."""
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: reduce(x, dims), backend="rust_ort", dynamic=dynamic, fullgraph=True)
+    x = NEAR_ONE_TENTH[: math.prod(shape)].reshape(shape)
+    for given in (x, x[-3:].contiguous()):
+        exact = reduce(given.double(), dims)
+        assert (compiled(given) - exact).abs().max() <= 1e-5 * exact.abs().max()
 
 
 @pytest.mark.parametrize("include_last_offset", [False, True])

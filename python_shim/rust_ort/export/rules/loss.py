@@ -9,6 +9,7 @@ from torch import Tensor
 
 from rust_ort.export.rules.promotion import widened
 from rust_ort.export.rules.registry import decomposed, in_eager, torchs_own, whole
+from rust_ort.export.rules.summation import LONG_ROWS
 from rust_ort.export.shapes import expression, has_no_elements
 
 aten = torch.ops.aten
@@ -20,6 +21,8 @@ torchs_own(
     why="a wrong `total_weight`, by which gradients are scaled",
     silent=True,
 )
+
+torchs_own("aten.mse_loss.default", why=LONG_ROWS.format("ReduceMean"), upstream="onnxruntime", silent=True)
 
 
 def nll_loss_backward(

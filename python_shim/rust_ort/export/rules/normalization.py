@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rust_ort.export.rules.promotion import kernel_dtype
+from rust_ort.export.rules.promotion import computed, kernel_dtype
 from rust_ort.export.rules.registry import decomposed, torchs_own
+from rust_ort.export.rules.summation import LONG_AT_THE_END
 from rust_ort.torch_private import torchs_decompositions
 
 aten = torch.ops.aten
@@ -63,11 +64,25 @@ def weight_norm_backward(grad: Tensor, direction: Tensor, length: Tensor, norms:
     return grad_direction.to(direction.dtype), along.to(length.dtype)
 
 
-@decomposed("aten.native_group_norm.default", why=FLOAT64)
+@decomposed(
+    "aten.native_group_norm.default",
+    why="InstanceNormalization adds a long group one after the other; " + FLOAT64,
+    upstream="onnxruntime",
+    silent=True,
+)
 def group_norm(
     input: Tensor, weight: Tensor | None, bias: Tensor | None, N: int, C: int, HxW: int, group: int, eps: float
 ) -> Any:
-    """Of float64, torch's own."""
-    if input.dtype is not torch.float64:
+    """As torch's kernel, where there is float64 or groups are large or may be; (output, mean, 1 / deviation)."""
+    in_group = C * HxW // group
+    if input.dtype is not torch.float64 and isinstance(in_group, int) and in_group < LONG_AT_THE_END:
         return NotImplemented
-    return torchs_decompositions()[aten.native_group_norm.default](input, weight, bias, N, C, HxW, group, eps)
+    x, dtype = computed(input)
+    x = x.reshape(N, group, C // group, *input.shape[2:])
+    variance, mean = torch.var_mean(x, list(range(2, x.dim())), correction=0, keepdim=True)
+    factor = (variance + eps).rsqrt()
+    output = ((x - mean) * factor).reshape(input.shape)
+    of_channel = [C, *[1] * (input.dim() - 2)]
+    output = output if weight is None else output * weight.reshape(of_channel)
+    output = output if bias is None else output + bias.reshape(of_channel)
+    return output.to(dtype), mean.reshape(N, group).to(dtype), factor.reshape(N, group).to(dtype)

@@ -12,6 +12,7 @@ from torch import Tensor
 from rust_ort.export.rules.nodes import dtype, integral_result
 from rust_ort.export.rules.promotion import computed
 from rust_ort.export.rules.registry import decomposed, in_eager, ints, op, torchs_own, translated
+from rust_ort.export.rules.summation import LONG_ROWS
 
 aten = torch.ops.aten
 
@@ -246,14 +247,36 @@ def log_softmax(self: Tensor, dim: int, half_to_float: bool) -> Any:
     return shifted - shifted.exp().sum(dim, keepdim=True).log()
 
 
-@decomposed("aten.var.correction", why="a negative variance when the correction exceeds the number", silent=True)
+@decomposed("aten.var.correction", why=LONG_ROWS.format("ReduceMean"), upstream="onnxruntime", silent=True)
 def var(
     self: Tensor, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
 ) -> Any:
-    """Infinity or NaN when the correction takes away all there is."""
-    dims = list(dim) if dim else list(range(self.dim()))
-    number = math.prod(self.shape[axis] for axis in dims)
-    if correction is None or not isinstance(number, int) or number > correction:
-        return aten.var_mean.correction(self, dim, correction=correction, keepdim=keepdim)[0]
-    deviation = self - self.mean(dims, keepdim=True)
-    return (deviation * deviation).sum(dims, keepdim=keepdim) / 0.0
+    """The first of `var_mean`."""
+    return aten.var_mean.correction(self, dim, correction=correction, keepdim=keepdim)[0]
+
+
+@decomposed(
+    "aten.var_mean.correction",
+    why=LONG_ROWS.format("ReduceMean") + "; negative when the correction exceeds the number",
+    upstream="onnxruntime",
+    silent=True,
+)
+def var_mean(
+    self: Tensor, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
+) -> Any:
+    """The mean of squared deviations from the mean; infinity or NaN when the correction takes away all there is."""
+    if not self.dtype.is_floating_point:
+        return NotImplemented
+    x, dtype = computed(self)
+    dims = list(dim) if dim else list(range(x.dim()))
+    number = math.prod(x.shape[axis] for axis in dims)
+    mean = x.mean(dims, keepdim=True)
+    deviation = x - mean
+    variance = (deviation * deviation).mean(dims, keepdim=keepdim)
+    lost = 1.0 if correction is None else float(correction)
+    left = torch.sym_max(number - (int(lost) if lost.is_integer() else lost), 0)
+    if not isinstance(left, torch.SymInt | torch.SymFloat):
+        variance = variance * (number / left) if left else variance / 0.0
+    elif lost:
+        variance = variance / left * number  # two numbers: torch has trouble with quotients of sizes
+    return variance.to(dtype), (mean if keepdim else mean.squeeze(dims)).to(dtype)

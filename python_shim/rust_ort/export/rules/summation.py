@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,6 +21,8 @@ HALF_AN_INT64 = 2**31
 LONG, LONG_AT_THE_END = 2**7, 2**16
 """From so many terms on, a sum has two stages; ReduceSum adds the last dimensions' in several lanes."""
 SHORTEST_STAGE = 4
+UNEVEN = 2**11
+"""From so many terms on, it is worth a copy to have two stages of terms that nothing divides."""
 
 
 @translated("aten.sum.default", why=SUMS, upstream="onnxruntime", silent=True)
@@ -98,16 +101,15 @@ def converted_mean(
 
 @translated("aten.mean.dim", why=LONG_ROWS.format("ReduceMean"), upstream="onnxruntime", silent=True)
 def mean(self: Any, dim: Sequence[int] | int | None, keepdim: bool = False, dtype: int = -1) -> Any:
-    """Of a long row the sum, divided."""
+    """Of a long row, or of several, the sum, divided."""
     sizes = list(self.shape)
     self = _converted(self, dtype)
     if not sizes:
         return op.Identity(self)
     dims = _counted(dim, len(sizes))
-    if not any(_inner(sizes, run) for run in _runs(dims)):
+    if _is_one_operator(_stages(sizes, dims, averaged=True)):
         return op.ReduceMean(self, ints(dims), keepdims=keepdim)
-    number = math.prod(sizes[axis] for axis in dims)
-    return _sum_of_floats(self, sizes, dims, keepdim, divisor=number)
+    return _sum_of_floats(self, sizes, dims, keepdim, averaged=True)
 
 
 @translated("aten.mean.default", why=LONG_ROWS.format("ReduceMean"), upstream="onnxruntime", silent=True)
@@ -122,50 +124,111 @@ def _counted(dim: Sequence[int] | int | None, rank: int) -> list[int]:
     return sorted(axis % rank for axis in dims)
 
 
-def _sum_of_floats(self: Any, sizes: list[Any], dims: list[int], keepdim: bool, *, divisor: int = 1) -> Any:
-    """Run after run of dimensions from the last, which is faster, too; half precision in float32 where that is more
-    than one ReduceSum.
+def _sum_of_floats(self: Any, sizes: list[Any], dims: list[int], keepdim: bool, *, averaged: bool = False) -> Any:
+    """Stage after stage from the last dimensions, which is faster, too; half precision in float32 where that is more
+    than one ReduceSum. averaged: divided by how many there were.
     """
     from onnxscript import ir
 
-    runs = _runs(dims)
-    if len(runs) == 1 and not _inner(sizes, runs[0]):
+    stages = _stages(sizes, dims, averaged=averaged)
+    if _is_one_operator(stages):
         return op.ReduceSum(self, ints(dims), keepdims=keepdim)
     wide = ir.DataType.FLOAT if self.dtype.bitwidth == 16 else self.dtype
     total = op.Cast(self, to=wide) if wide != self.dtype else self
-    for run in runs:
-        before, after = sizes[: run[0]], sizes[run[-1] + 1 :]
-        inner = _inner(sizes, run)
-        sizes = [*before, *([1] * len(run) if keepdim else []), *after]
-        if inner is None:
-            total = op.ReduceSum(total, ints(run), keepdims=keepdim)
-            continue
-        total = op.Reshape(total, ints([*before, -1, inner, *after]))
-        for axis in (run[0] + 1, run[0]):
-            total = op.ReduceSum(total, ints([axis]), keepdims=False)
-        if keepdim:
-            total = op.Reshape(total, ints(sizes))
-    if divisor != 1:
-        total = op.Div(total, op.Constant(value=ir.tensor(divisor, dtype=wide)))
+    for stage in stages:
+        total = (_sum_of_rows if stage.is_long else _sum_at_once)(total, stage)
+    if averaged:
+        number = _joined(*(_sizes(self, sizes, axis, axis + 1) for axis in dims))
+        total = op.Div(total, op.Cast(op.ReduceProd(number, keepdims=False), to=wide))
+    total = op.Unsqueeze(total, ints(dims)) if keepdim else total
     return op.Cast(total, to=self.dtype) if wide != self.dtype else total
 
 
-def _runs(dims: list[int]) -> list[list[int]]:
-    """Adjacent ones together, the last first."""
+@dataclass(frozen=True)
+class Stage:
+    """sizes: when it is this stage's turn. dims: adjacent ones, which it sums over. averaged: for a mean."""
+
+    sizes: list[Any]
+    dims: list[int]
+    averaged: bool
+
+    @property
+    def is_long(self) -> bool:
+        """A symbolic size may be. But sums over the last of several dimensions, as softmax has them, are left alone: a
+        copy costs more than the sum, and several lanes are enough. Not so for means: what they are subtracted from
+        may leave few digits."""
+        at_the_end = self.dims[-1] == len(self.sizes) - 1
+        if not known(self.added):
+            return self.averaged or not at_the_end or self.dims[0] == 0
+        number: int = math.prod(self.added)
+        return number >= (LONG_AT_THE_END if at_the_end else LONG) and _row(number) < number
+
+    @property
+    def added(self) -> list[Any]:
+        """Sizes of `dims`."""
+        return [self.sizes[axis] for axis in self.dims]
+
+
+def _stages(sizes: list[Any], dims: list[int], *, averaged: bool) -> list[Stage]:
+    """Dimensions from the last on, adjacent ones together where their sizes are known: the others are stages without
+    a copy."""
     runs: list[list[int]] = []
     for axis in reversed(dims):
-        if runs and runs[-1][0] == axis + 1:
+        if runs and runs[-1][0] == axis + 1 and known(sizes[axis : axis + 2]):
             runs[-1].insert(0, axis)
         else:
             runs.append([axis])
-    return runs
+    stages, left = [], list(sizes)
+    for run in runs:
+        stages.append(Stage(left, run, averaged))
+        left = left[: run[0]] + left[run[-1] + 1 :]
+    return stages
 
 
-def _inner(sizes: list[Any], run: list[int]) -> int | None:
-    """Elements of the first stage, about the square root of all; None: one stage."""
-    if not known(sizes) or 0 in sizes:
-        return None
-    number = math.prod(sizes[axis] for axis in run)
-    if number < (LONG_AT_THE_END if run[-1] == len(sizes) - 1 else LONG):
-        return None
-    return next((n for n in range(math.isqrt(number), SHORTEST_STAGE - 1, -1) if number % n == 0), None)
+def _is_one_operator(stages: list[Stage]) -> bool:
+    return len(stages) == 1 and not stages[0].is_long
+
+
+def _sum_of_rows(value: Any, stage: Stage) -> Any:
+    """A stage as two: over rows about as long as there are rows, filled up with zeros where they are uneven, then over
+    the rows."""
+    sizes, first, end = stage.sizes, stage.dims[0], stage.dims[-1] + 1
+    before, after = _sizes(value, sizes, 0, first), _sizes(value, sizes, end, len(sizes))
+    if known(stage.added):
+        number = math.prod(stage.added)
+        whole, row, short = [number], [_row(number)], [-number % _row(number)]
+    else:
+        from onnxscript import ir
+
+        whole = op.Shape(value, start=first, end=end)
+        row = op.Cast(op.Ceil(op.Sqrt(op.Cast(whole, to=ir.DataType.FLOAT))), to=ir.DataType.INT64)
+        short = op.Mod(op.Neg(whole), row)
+    if short != [0]:
+        value = op.Reshape(value, _joined(before, whole, after)) if len(stage.dims) > 1 else value
+        rank = len(sizes) - len(stage.dims) + 1
+        value = op.Pad(value, _joined([0] * (rank + first), short, [0] * (len(sizes) - end)))
+    value = op.Reshape(value, _joined(before, [-1], row, after))
+    return op.ReduceSum(op.ReduceSum(value, ints([first + 1]), keepdims=False), ints([first]), keepdims=False)
+
+
+def _sum_at_once(value: Any, stage: Stage) -> Any:
+    return op.ReduceSum(value, ints(stage.dims), keepdims=False)
+
+
+def _row(number: int) -> int:
+    """About the square root; where few come out uneven, what divides them."""
+    root = math.isqrt(number)
+    even = next((n for n in range(root, SHORTEST_STAGE - 1, -1) if number % n == 0), number)
+    return even if number < UNEVEN or root // 8 <= even <= root else root
+
+
+def _sizes(value: Any, sizes: list[Any], begin: int, end: int) -> Any:
+    """Of dimensions `begin` to `end`, as they are known: a list or a tensor."""
+    return sizes[begin:end] if known(sizes[begin:end]) else op.Shape(value, start=begin, end=end)
+
+
+def _joined(*parts: Any) -> Any:
+    """One tensor of lists of integers and tensors of rank 1."""
+    if all(isinstance(part, list) for part in parts):
+        return ints([size for part in parts for size in part])
+    return op.Concat(*(ints(part) if isinstance(part, list) else part for part in parts if part != []), axis=0)
