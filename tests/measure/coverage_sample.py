@@ -86,13 +86,13 @@ class Judged:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wide:
-    """A run in float64, of inputs that are off by up to eps, relatively; seed: of these errors. in_own: not in float64
-    but in the dtypes as given, so that it shows the kernel's own rounding."""
+class Retaken:
+    """How a run is taken once more: of inputs that are off by up to eps, relatively; seed: of these errors. wide: in
+    float64; else in the dtypes as given, which shows the kernel's own rounding."""
 
     eps: float = 0.0
     seed: int = 0
-    in_own: bool = False
+    wide: bool = True
 
 
 ROUNDINGS = 12
@@ -101,31 +101,31 @@ Call = Callable[[Any, Sequence[Any], dict[str, Any]], Any]
 Values = Sequence[Tensor | None]
 
 
-def copied(given: Any, wide: Wide | None = None) -> Any:
+def copied(given: Any, retaken: Retaken | None = None) -> Any:
     """The tensors in `given` anew, with their strides and with what they share."""
     storages: dict[int, torch.UntypedStorage] = {}
-    generator = torch.Generator().manual_seed(wide.seed if wide is not None else SEED)
+    generator = torch.Generator().manual_seed(retaken.seed if retaken is not None else SEED)
 
     def anew(value: Any) -> Any:
-        if isinstance(value, torch.dtype) and wide is not None:
-            return value if wide.in_own else _wider(value)
+        if isinstance(value, torch.dtype) and retaken is not None:
+            return _wider(value) if retaken.wide else value
         if not isinstance(value, Tensor):
             return value
         with torch.no_grad():
             made = _same_view(value, storages)
-            if wide is not None:
-                off = _off(made.to(_wider(value.dtype)), wide, generator)
-                made = off.to(value.dtype) if wide.in_own else off
+            if retaken is not None:
+                off = _off(made.to(_wider(value.dtype)), retaken, generator)
+                made = off if retaken.wide else off.to(value.dtype)
         return made.requires_grad_(value.requires_grad)
 
     return pytree.tree_map(anew, given)
 
 
-def _off(value: Tensor, wide: Wide, generator: torch.Generator) -> Tensor:
+def _off(value: Tensor, retaken: Retaken, generator: torch.Generator) -> Tensor:
     """`value` with a rounding error in each element."""
-    if not wide.eps or not (value.is_floating_point() or value.is_complex()) or value.layout is not torch.strided:
+    if not retaken.eps or not (value.is_floating_point() or value.is_complex()) or value.layout is not torch.strided:
         return value
-    return value * (1 + wide.eps * (2 * torch.rand(value.shape, generator=generator, dtype=torch.float64) - 1))
+    return value * (1 + retaken.eps * (2 * torch.rand(value.shape, generator=generator, dtype=torch.float64) - 1))
 
 
 def _wider(given: torch.dtype) -> torch.dtype:
@@ -145,9 +145,9 @@ def _same_view(value: Tensor, storages: dict[int, torch.UntypedStorage]) -> Tens
     return torch_private.neg_view(made) if value.is_neg() else made
 
 
-def run(call: Call, sample: Sample, *, backward: bool, wide: Wide | None = None) -> Ran:
+def run(call: Call, sample: Sample, *, backward: bool, retaken: Retaken | None = None) -> Ran:
     """`call` on copies of the sample's arguments under one seed, and the gradients of what it gives."""
-    given = copied((sample.input, tuple(sample.args), dict(sample.kwargs)), wide)
+    given = copied((sample.input, tuple(sample.args), dict(sample.kwargs)), retaken)
     if not backward:
         given = pytree.tree_map_only(Tensor, lambda tensor: tensor.detach(), given)
     ran = Ran()
@@ -160,7 +160,7 @@ def run(call: Call, sample: Sample, *, backward: bool, wide: Wide | None = None)
         return ran
     if backward:
         try:
-            ran.gradients = _gradients(sample.output_process_fn_grad(outputs), given, wide or Wide())
+            ran.gradients = _gradients(sample.output_process_fn_grad(outputs), given, retaken or Retaken())
         except Exception as error:
             ran.failed = ("backward", one_line(error))
     return ran
@@ -174,14 +174,14 @@ def _kept(leaf: Any) -> Tensor:
     return leaf.detach().clone() if isinstance(leaf, Tensor) else torch.tensor(leaf)
 
 
-def _gradients(outputs: Any, given: Any, wide: Wide) -> list[Tensor | None]:
+def _gradients(outputs: Any, given: Any, retaken: Retaken) -> list[Tensor | None]:
     wanted = [leaf for leaf in pytree.tree_leaves(given) if isinstance(leaf, Tensor) and leaf.requires_grad]
     summed = [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, Tensor) and leaf.requires_grad]
     if not wanted or not summed:
         return []
     generator = torch.Generator().manual_seed(SEED + 1)
-    noise = torch.Generator().manual_seed(wide.seed)
-    tangents = [_off(_tangent(output, generator), wide, noise).to(output.dtype) for output in summed]
+    noise = torch.Generator().manual_seed(retaken.seed)
+    tangents = [_off(_tangent(output, generator), retaken, noise).to(output.dtype) for output in summed]
     return [
         gradient if gradient is None else gradient.detach().clone()
         for gradient in torch.autograd.grad(summed, wanted, tangents, allow_unused=True)
@@ -294,9 +294,9 @@ def _exactly(call: Call, sample: Sample, *, backward: bool) -> list[Ran]:
     """In float64, then of inputs with rounding errors, in float64 and in their own dtypes; what fails is left out."""
     dtypes = {value.dtype for value in pytree.tree_leaves((sample.input, sample.args, sample.kwargs)) if _rounds(value)}
     eps = max((torch.finfo(dtype).eps for dtype in dtypes), default=0.0)
-    made = [run(call, sample, backward=backward, wide=Wide())]
-    off = [Wide(eps=eps, seed=seed, in_own=in_own) for seed in range(ROUNDINGS) for in_own in (False, True)]
-    made += [run(call, sample, backward=backward, wide=wide) for wide in off]
+    made = [run(call, sample, backward=backward, retaken=Retaken())]
+    off = [Retaken(eps=eps, seed=seed, wide=wide) for seed in range(ROUNDINGS) for wide in (True, False)]
+    made += [run(call, sample, backward=backward, retaken=retaken) for retaken in off]
     return [ran for ran in made if ran.failed is None] if made[0].failed is None else []
 
 

@@ -113,7 +113,7 @@ def test_what_eager_may_round_is_seen_by_several_runs_of_its_own() -> None:
     _, *others = coverage_sample._exactly(one_by_one, sample, backward=False)
     dtypes = [ran.outputs[0].dtype for ran in others]
     assert dtypes == [torch.float64, torch.float32] * coverage_sample.ROUNDINGS
-    again = coverage_sample.run(one_by_one, sample, backward=False, wide=coverage_sample.Wide(in_own=True))
+    again = coverage_sample.run(one_by_one, sample, backward=False, retaken=coverage_sample.Retaken(wide=False))
     assert torch.equal(again.outputs[0], one_by_one(terms))
 
 
@@ -126,6 +126,13 @@ def test_samples_are_the_first_and_some_of_the_rest() -> None:
         [0, 1, 2, 4, 6, 9],
     ]
     assert spread(4, 0) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("op", "dtype", "described"), coverage_item.EAGERS_OWN)
+def test_what_is_eagers_own_is_a_sample(op: str, dtype: str, described: str) -> None:
+    info = coverage_item.op_infos()[op]
+    samples = coverage_item.samples_of(info, getattr(torch, dtype), count=0, requires_grad=True)
+    assert described in [coverage_item.described(sample) for _, sample in samples]
 
 
 def test_samples_are_judged_together_and_halved_where_one_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
