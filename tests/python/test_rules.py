@@ -266,7 +266,7 @@ WRONG_FUSIONS = {
 @pytest.mark.parametrize("keepdim", [False, True])
 @pytest.mark.parametrize("shape, dims", [
     ((2**16, 3), 0), ((4, 2**20), 1), ((2, 1024, 16), (0, 1)), ((3, 1024, 2, 16), (1, 3)), ((2, 3, 40, 50), (0, 2, 3)),
-    ((2, 5, 3), (0, -1)), ((1031, 2), 0), ((1, 2048, 0), 1), ((5,), ()),
+    ((2, 5, 3), (0, -1)), ((1031, 2), 0), ((1, 2048, 0), 1), ((5,), ()), ((2, 3, 30_000), -1), ((8195,), 0),
 ])  # fmt: skip
 @pytest.mark.parametrize("reduce", [torch.sum, torch.mean])
 def test_sums_in_two_stages(

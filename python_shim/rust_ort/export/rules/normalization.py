@@ -9,7 +9,6 @@ from torch import Tensor
 
 from rust_ort.export.rules.promotion import computed, kernel_dtype
 from rust_ort.export.rules.registry import decomposed, torchs_own
-from rust_ort.export.rules.summation import LONG_AT_THE_END
 from rust_ort.torch_private import torchs_decompositions
 
 aten = torch.ops.aten
@@ -28,6 +27,7 @@ torchs_own(
 )
 
 
+LARGE_GROUP = 2**16
 FLOAT64 = "float64: eps is an attribute, and those are float32"
 
 
@@ -75,7 +75,7 @@ def group_norm(
 ) -> Any:
     """As torch's kernel, where there is float64 or groups are large or may be; (output, mean, 1 / deviation)."""
     in_group = C * HxW // group
-    if input.dtype is not torch.float64 and isinstance(in_group, int) and in_group < LONG_AT_THE_END:
+    if input.dtype is not torch.float64 and isinstance(in_group, int) and in_group < LARGE_GROUP:
         return NotImplemented
     x, dtype = computed(input)
     x = x.reshape(N, group, C // group, *input.shape[2:])

@@ -18,11 +18,21 @@ aten = torch.ops.aten
 LONG_ROWS = "{} adds a long row of floats one after the other, where torch adds in a tree"
 SUMS = LONG_ROWS.format("ReduceSum") + "; int64 in float64"
 HALF_AN_INT64 = 2**31
-LONG, LONG_AT_THE_END = 2**7, 2**16
-"""From so many terms on, a sum has two stages; ReduceSum adds the last dimensions' in several lanes."""
 SHORTEST_STAGE = 4
-UNEVEN = 2**11
-"""From so many terms on, it is worth a copy to have two stages of terms that nothing divides."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """From how many terms on a sum has two stages. even: of a number that rows divide. uneven: where that takes a
+    copy."""
+
+    even: int
+    uneven: int
+
+
+INSIDE = Limits(even=2**7, uneven=2**11)
+AT_THE_END = Limits(even=2**13, uneven=2**16)
+"""Of the last dimensions, whose terms ReduceSum adds in eight lanes: equal ones are off by 1e-5 at 2**13."""
 
 
 @translated("aten.sum.default", why=SUMS, upstream="onnxruntime", silent=True)
@@ -157,11 +167,15 @@ class Stage:
         """A symbolic size may be. But sums over the last of several dimensions, as softmax has them, are left alone: a
         copy costs more than the sum, and several lanes are enough. Not so for means: what they are subtracted from
         may leave few digits."""
-        at_the_end = self.dims[-1] == len(self.sizes) - 1
         if not known(self.added):
-            return self.averaged or not at_the_end or self.dims[0] == 0
+            return self.averaged or self.limits is INSIDE or self.dims[0] == 0
         number: int = math.prod(self.added)
-        return number >= (LONG_AT_THE_END if at_the_end else LONG) and _row(number) < number
+        return _row(number, self.limits) < number
+
+    @property
+    def limits(self) -> Limits:
+        """Its dimensions'."""
+        return AT_THE_END if self.dims[-1] == len(self.sizes) - 1 else INSIDE
 
     @property
     def added(self) -> list[Any]:
@@ -196,7 +210,8 @@ def _sum_of_rows(value: Any, stage: Stage) -> Any:
     before, after = _sizes(value, sizes, 0, first), _sizes(value, sizes, end, len(sizes))
     if known(stage.added):
         number = math.prod(stage.added)
-        whole, row, short = [number], [_row(number)], [-number % _row(number)]
+        row_length = _row(number, stage.limits)
+        whole, row, short = [number], [row_length], [-number % row_length]
     else:
         from onnxscript import ir
 
@@ -215,11 +230,13 @@ def _sum_at_once(value: Any, stage: Stage) -> Any:
     return op.ReduceSum(value, ints(stage.dims), keepdims=False)
 
 
-def _row(number: int) -> int:
-    """About the square root; where few come out uneven, what divides them."""
+def _row(number: int, limits: Limits) -> int:
+    """About the square root; all of a short one, and of one that only a copy makes even."""
     root = math.isqrt(number)
     even = next((n for n in range(root, SHORTEST_STAGE - 1, -1) if number % n == 0), number)
-    return even if number < UNEVEN or root // 8 <= even <= root else root
+    if number >= limits.uneven and even not in range(root // 8, root + 1):
+        return root
+    return even if number >= limits.even else number
 
 
 def _sizes(value: Any, sizes: list[Any], begin: int, end: int) -> Any:
