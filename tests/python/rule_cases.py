@@ -186,6 +186,11 @@ CASES: dict[str, Case] = {
         lambda x: functional.group_norm(x.detach(), 1), NEAR_ONE_TENTH.reshape(1, 4, -1)
     ),
     "aten.native_layer_norm.default": case(lambda x: aten.native_layer_norm(x, [7], None, None, 1e-5), MATRIX.half()),
+    "aten.native_batch_norm_backward.default": Case(
+        lambda x: functional.batch_norm(x, CHANNEL.clone(), CHANNEL.clone(), CHANNEL, CHANNEL, True),
+        (IMAGE,),
+        dynamic=True,
+    ),
     "aten._native_batch_norm_legit_functional.default": case(
         lambda x: functional.batch_norm(x, CHANNEL.clone(), CHANNEL.clone(), CHANNEL, CHANNEL, True), IMAGE
     ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,18 +15,58 @@ from rust_ort.torch_private import torchs_decompositions
 
 aten = torch.ops.aten
 
-torchs_own(
-    "aten.native_batch_norm.default",
-    "aten._native_batch_norm_legit.default",
-    "aten._native_batch_norm_legit_functional.default",
-    why="`training` is ignored",
-    silent=True,
-)
+IGNORES_TRAINING = "`training` is ignored"
+
+torchs_own("aten.native_batch_norm.default", "aten._native_batch_norm_legit.default", why=IGNORES_TRAINING, silent=True)
 torchs_own(
     "aten._native_batch_norm_legit.no_stats",
     "aten._native_batch_norm_legit_no_training.default",
     why="the saved statistics are dropped, or float32 whatever the input is",
 )
+
+
+@decomposed("aten._native_batch_norm_legit_functional.default", why=IGNORES_TRAINING, silent=True)
+def batch_norm(
+    input: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor, running_var: Tensor,
+    training: bool, momentum: float, eps: float,
+) -> Any:  # fmt: skip
+    """(output, mean, 1 / deviation, running mean, running variance): torch's own, but where the number in a channel is
+    symbolic: that multiplies by a quotient of sizes, which has no ONNX form."""
+    number = math.prod((input.shape[0], *input.shape[2:]))
+    if not training or isinstance(number, int):
+        own = torchs_decompositions()[aten._native_batch_norm_legit_functional.default]
+        return own(input, weight, bias, running_mean, running_var, training, momentum, eps)
+    x, dtype = computed(input)
+    dims = [0, *range(2, x.dim())]
+    output, mean, factor, variance = _normalized(x, dims, eps)
+    mean, factor, unbiased = mean.squeeze(dims), factor.squeeze(dims), variance.squeeze(dims) * number / (number - 1)
+    running = [momentum * now + (1 - momentum) * before
+               for now, before in ((mean, running_mean), (unbiased, running_var))]  # fmt: skip
+    return _affine(output, weight, bias).to(dtype), mean.to(dtype), factor.to(dtype), *running
+
+
+@decomposed("aten.native_batch_norm_backward.default", why="torch's own multiplies by a quotient of symbolic sizes")
+def batch_norm_backward(
+    grad_out: Tensor, input: Tensor, weight: Tensor | None, running_mean: Tensor | None, running_var: Tensor | None,
+    save_mean: Tensor, save_invstd: Tensor, train: bool, eps: float, output_mask: Sequence[bool],
+) -> Any:  # fmt: skip
+    """(grad_input, grad_weight, grad_bias): torch's own, but where the number in a channel is symbolic."""
+    number = math.prod((input.shape[0], *input.shape[2:]))
+    if not train or isinstance(number, int):
+        own = torchs_decompositions()[aten.native_batch_norm_backward.default]
+        return own(grad_out, input, weight, running_mean, running_var, save_mean, save_invstd, train, eps, output_mask)
+    x, dtype = computed(input)
+    gradient = grad_out.to(x.dtype)
+    mean, factor = _of_channels(save_mean.to(x.dtype), x), _of_channels(save_invstd.to(x.dtype), x)
+    dims = [0, *range(2, x.dim())]
+    grad_bias, along = gradient.sum(dims), (gradient * (x - mean)).sum(dims)
+    grad_input = gradient - (x - mean) * (_of_channels(along, x) / number * factor * factor)
+    grad_input = (grad_input - _of_channels(grad_bias, x) / number) * factor
+    grad_input = grad_input if weight is None else grad_input * _of_channels(weight.to(x.dtype), x)
+    grad_weight = along * save_invstd.to(x.dtype)
+    of_parameters = dtype if weight is None else weight.dtype
+    made = grad_input.to(dtype), grad_weight.to(of_parameters), grad_bias.to(of_parameters)
+    return tuple(one if wanted else None for one, wanted in zip(made, output_mask, strict=True))
 
 
 LARGE_GROUP = 2**16
@@ -79,10 +121,23 @@ def group_norm(
         return NotImplemented
     x, dtype = computed(input)
     x = x.reshape(N, group, C // group, *input.shape[2:])
-    variance, mean = torch.var_mean(x, list(range(2, x.dim())), correction=0, keepdim=True)
-    factor = (variance + eps).rsqrt()
-    output = ((x - mean) * factor).reshape(input.shape)
-    of_channel = [C, *[1] * (input.dim() - 2)]
-    output = output if weight is None else output * weight.reshape(of_channel)
-    output = output if bias is None else output + bias.reshape(of_channel)
+    output, mean, factor, _ = _normalized(x, list(range(2, x.dim())), eps)
+    output = _affine(output.reshape(input.shape), weight, bias)
     return output.to(dtype), mean.reshape(N, group).to(dtype), factor.reshape(N, group).to(dtype)
+
+
+def _normalized(x: Tensor, dims: list[int], eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(output, mean, 1 / deviation, variance), all of as many dimensions."""
+    variance, mean = torch.var_mean(x, dims, correction=0, keepdim=True)
+    factor = (variance + eps).rsqrt()
+    return (x - mean) * factor, mean, factor, variance
+
+
+def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    x = x if weight is None else x * _of_channels(weight, x)
+    return x if bias is None else x + _of_channels(bias, x)
+
+
+def _of_channels(numbers: Tensor, x: Tensor) -> Tensor:
+    """One a channel of x, [C, 1, ...]."""
+    return numbers.reshape(-1, *[1] * (x.dim() - 2))
