@@ -91,6 +91,7 @@ CASES: dict[str, Case] = {
         for name in ("hann", "hamming", "blackman")
     },
     "aten.tanh.default": case(lambda x: torch.atanh(torch.tanh(x)).isnan(), torch.linspace(8, 9, 1025)),
+    "aten.cos.default": case(lambda x: torch.cos(x.detach()).sign(), math.pi * (FLOAT64.sign() + 0.5)),
     "aten.sin.default": case(torch.sinc, torch.logspace(-300, -9, 64, dtype=torch.float64)),
     "aten.sigmoid.default": case(lambda x: torch.log(torch.sigmoid(x)), torch.linspace(-30, 5, 64)),
     # convolution

@@ -239,6 +239,22 @@ def test_gradients_of_a_grid_that_lies_nowhere(mode: str) -> None:
         torch.testing.assert_close(candidate, reference, equal_nan=True)
 
 
+@pytest.mark.parametrize("function", [torch.sin, torch.cos, torch.sinc])
+def test_sines_of_float64_are_right_to_their_last_digits(function: Callable[[Tensor], Tensor]) -> None:
+    """Also near their zeros, where it is the remainder of a multiple of π."""
+    multiples = torch.arange(-200_000, 200_001, 37, dtype=torch.float64) * (math.pi / 2)
+    near = torch.cat([multiples, multiples + 1e-9, multiples.nextafter(multiples + 1), multiples * 1e5])
+    x = torch.cat([near, torch.linspace(-30, 30, 10_001, dtype=torch.float64), torch.logspace(-300, 15, 4001).double()])
+    if function is torch.sinc:
+        x = x[x.abs() < 1000].round(decimals=1)
+    made, eager = on_onnxruntime(function, x), function(x)
+    torch.testing.assert_close(made, eager, rtol=2e-15, atol=0)
+    zeros = torch.tensor([0.0, -0.0, math.inf, math.nan], dtype=torch.float64)
+    made, eager = on_onnxruntime(function, zeros), function(zeros)
+    torch.testing.assert_close(made, eager, equal_nan=True, rtol=0, atol=0)
+    assert torch.equal(torch.signbit(made[:2]), torch.signbit(eager[:2]))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("groups", [1, 2])
 def test_where_a_stride_does_not_reach_an_infinite_kernel_is_nothing(dtype: torch.dtype, groups: int) -> None:

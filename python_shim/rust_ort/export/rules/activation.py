@@ -15,6 +15,12 @@ aten = torch.ops.aten
 
 torchs_own("aten.hardtanh_backward.default", why="gives hardtanh and relu6 a gradient on their bounds", silent=True)
 
+PI = (3.1415926534682512, 1.2154201012607932e-10, 4.044532497591901e-21)
+"""π as a sum: of the first two, products with whole and half numbers of 20 bits are exact."""
+FARTHEST = 1e6
+"""Multiples of π up to here have so few bits."""
+ONLY_ABSOLUTE = "{} of float64 is exact to 5e-16 only absolutely: 0 at π; the gradient of sinc near 0 is 1e28"
+
 ATTRIBUTE = "its number is an attribute, and those are float32"
 
 
@@ -107,21 +113,46 @@ def sigmoid(self: Any) -> Any:
     return op.Cast(made, to=self.dtype) if self.dtype.bitwidth == 16 else made
 
 
-@translated(
-    "aten.sin.default",
-    why="Sin of a small float64 is not always it: the gradient of sinc near 0 is 1e28",
-    upstream="onnxruntime",
-    silent=True,
-)
+@translated("aten.sin.default", why=ONLY_ABSOLUTE.format("Sin"), upstream="onnxruntime", silent=True)
 def sin(self: Any) -> Any:
-    """A small float64 itself."""
+    """In float64 of what is left of a multiple of π; a small number itself."""
     from onnxscript import ir
 
-    made = op.Sin(self)
     if self.dtype is not ir.DataType.DOUBLE:
-        return made
-    bound = op.Constant(value=ir.tensor(1e-8, dtype=ir.DataType.DOUBLE))
-    return op.Where(op.Less(op.Abs(self), bound), self, made)
+        return op.Sin(self)
+    made = _by_multiples_of_pi(self, op.Round(op.Mul(self, _float64(1 / math.pi))), op.Sin(self))
+    return op.Where(op.Less(op.Abs(self), _float64(1e-8)), self, made)
+
+
+@translated("aten.cos.default", why=ONLY_ABSOLUTE.format("Cos"), upstream="onnxruntime", silent=True)
+def cos(self: Any) -> Any:
+    """In float64 the sine of what is left of half a multiple of π."""
+    from onnxscript import ir
+
+    if self.dtype is not ir.DataType.DOUBLE:
+        return op.Cos(self)
+    half = _float64(0.5)
+    multiple = op.Sub(op.Round(op.Add(op.Mul(self, _float64(1 / math.pi)), half)), half)
+    return _by_multiples_of_pi(self, multiple, op.Cos(self))
+
+
+def _by_multiples_of_pi(x: Any, multiple: Any, otherwise: Any) -> Any:
+    """sin(x - multiple · π), and its negative where the multiple, rounded up, is odd: sin(x) of a whole multiple, and
+    cos(x) of one and a half. From FARTHEST on `otherwise`: there ONNX Runtime asks the C library."""
+    left = x
+    for part in PI:
+        left = op.Sub(left, op.Mul(multiple, _float64(part)))
+    small = op.Where(op.Less(op.Abs(left), _float64(1e-8)), left, op.Sin(left))
+    behind = op.Ceil(multiple)
+    odd = op.Sub(behind, op.Mul(op.Floor(op.Mul(behind, _float64(0.5))), _float64(2.0)))
+    made = op.Mul(small, op.Sub(_float64(1.0), op.Mul(odd, _float64(2.0))))
+    return op.Where(op.Less(op.Abs(x), _float64(FARTHEST)), made, otherwise)
+
+
+def _float64(number: float) -> Any:
+    from onnxscript import ir
+
+    return op.Constant(value=ir.tensor(number, dtype=ir.DataType.DOUBLE))
 
 
 @translated(

@@ -147,9 +147,12 @@ def _sum_of_floats(self: Any, sizes: list[Any], dims: list[int], keepdim: bool, 
     total = op.Cast(self, to=wide) if wide != self.dtype else self
     for stage in stages:
         total = (_sum_of_rows if stage.is_long else _sum_at_once)(total, stage)
-    if averaged:
-        number = _joined(*(_sizes(self, sizes, axis, axis + 1) for axis in dims))
-        total = op.Div(total, op.Cast(op.ReduceProd(number, keepdims=False), to=wide))
+    if averaged and known([sizes[axis] for axis in dims]):
+        number = math.prod(sizes[axis] for axis in dims)
+        total = op.Div(total, op.Constant(value=ir.tensor(number, dtype=wide)))
+    elif averaged:
+        added = _joined(*(_sizes(self, sizes, axis, axis + 1) for axis in dims))
+        total = op.Div(total, op.Cast(op.ReduceProd(added, keepdims=False), to=wide))
     total = op.Unsqueeze(total, ints(dims)) if keepdim else total
     return op.Cast(total, to=self.dtype) if wide != self.dtype else total
 
