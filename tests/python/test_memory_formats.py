@@ -100,6 +100,7 @@ PERMUTED: list[Makes] = [
 IMAGES: list[Makes] = [
     ("shuffled into one channel", lambda x: F.pixel_shuffle(x, 2), (2, 4, 3, 5)),
     ("rolled", lambda x: x.roll(1, 3), (2, 4, 3, 5)),
+    ("rolled back to where it was", lambda x: x.roll(x.shape[1], 1), (2, 4, 3, 5)),
     ("rolled as one row", lambda x: x.roll(1), (2, 4, 3, 5)),
     ("the mean of all", lambda x: F.adaptive_avg_pool2d(x, 1), (2, 4, 3, 5)),
     ("normalized", lambda x: F.batch_norm(x, torch.zeros(4), torch.ones(4)), (2, 4, 3, 5)),

@@ -166,8 +166,10 @@ def _as_suggested(self: Tensor, *_: Any, **__: Any) -> Tensor:
     return torch.empty_like(self, memory_format=_format(self))
 
 
-def _rolled(self: Tensor, shifts: Any, dims: Sequence[int] = ()) -> Tensor:
-    return _as_suggested(self) if dims else _row_major_like(self)
+def _rolled(self: Tensor, shifts: Sequence[Size], dims: Sequence[int] = ()) -> Tensor:
+    """Along one dimension by all of it, eager's kernel copies row by row."""
+    is_copied = len(dims) == 1 and not hint(shifts[0]) % (hint(self.shape[dims[0]]) or 1)
+    return _row_major_like(self) if is_copied or not dims else _as_suggested(self)
 
 
 def _as_cloned(self: Tensor, *_: Any, **__: Any) -> Tensor:
