@@ -188,15 +188,18 @@ def _progress(total: int, raw: Any) -> Callable[[Result], None]:
     return finished
 
 
-def written(raw: Path) -> dict[tuple[str, str], Result]:
-    """{(operator, dtype): result} of a file of `--raw`."""
+def written(raw: Path, settings: dict[str, Any]) -> dict[tuple[str, str], Result]:
+    """{(operator, dtype): result} of a file of `--raw`, which begins with the settings of its sweep."""
     from measure.coverage_item import Result
 
     def result(given: dict[str, Any]) -> Result:
         lists = {name: [tuple(one) for one in given[name]] for name in ("eager", "notes")}
         return Result(**{**given, **lists})
 
-    results = (result(json.loads(line)) for line in raw.read_text().splitlines())
+    head, *lines = raw.read_text().split("\n")
+    if json.loads(head) != settings:
+        raise SystemExit(f"{raw}: a sweep of {head}, and this one is of {json.dumps(settings)}; give another file")
+    results = [result(json.loads(line)) for line in lines[:-1]]  # what comes after the last end of a line was cut off
     return {(result.op, result.dtype): result for result in results}
 
 
@@ -213,6 +216,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--output", type=Path, help="markdown file; the floor goes beside it as JSON")
     arguments = parser.parse_args(argv)
+    import torch
+
     from measure import coverage_report as report
     from measure.coverage_sample import FAULTS
 
@@ -224,11 +229,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     os.environ["OMP_NUM_THREADS"] = "1"
     wanted = items(arguments.ops.split(","), dtypes, samples=arguments.samples, dynamic=arguments.dynamic)
-    done = written(arguments.raw) if arguments.raw and arguments.raw.exists() else {}
+    settings = {"samples": arguments.samples, "dynamic": arguments.dynamic, "torch": torch.__version__}
+    raw_file: Path | None = arguments.raw
+    done = written(raw_file, settings) if raw_file and raw_file.exists() else {}
     left = [item for item in wanted if (item.op, item.dtype) not in done]
     with home() as made:
         os.environ.update(made.environment())
-        with arguments.raw.open("a") if arguments.raw else open(os.devnull, "w") as raw:
+        if raw_file:
+            begun = raw_file.with_suffix(".begun")
+            begun.write_text(
+                "".join(json.dumps(line) + "\n" for line in (settings, *map(dataclasses.asdict, done.values())))
+            )
+            begun.replace(raw_file)
+        with raw_file.open("a") if raw_file else open(os.devnull, "w") as raw:
             swept = sweep(left, workers=arguments.workers, finished=_progress(len(left), raw))
     done.update({(result.op, result.dtype): result for result in swept})
     results = [done[item.op, item.dtype] for item in wanted]

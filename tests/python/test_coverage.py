@@ -256,14 +256,18 @@ def test_what_a_file_has_is_not_run_again(tmp_path: Path, monkeypatch: pytest.Mo
     before = Result(
         op="abs", dtype="uint8", forward="eager", backward=None, eager=[("forward", "aten.abs", "no kernel")]
     )
-    raw.write_text(json.dumps(dataclasses.asdict(before)) + "\n")
+    settings = {"samples": 0, "dynamic": False, "torch": torch.__version__}
+    cut_off = '{"op": "floor", "dtype": "uint8", "forw'
+    raw.write_text("\n".join([json.dumps(settings), json.dumps(dataclasses.asdict(before)), cut_off]))
     for expected in (["floor"], []):
         asked.clear()
         arguments = ["--ops", "abs,floor", "--dtypes", "uint8", "--raw", str(raw), "--output", str(output)]
         assert coverage.main(arguments) == 0
         assert asked == expected
-    assert coverage.written(raw)["abs", "uint8"] == before
+    assert coverage.written(raw, settings)["abs", "uint8"] == before
     assert "no kernel" in output.read_text()
+    with pytest.raises(SystemExit, match="give another file"):
+        coverage.main([*arguments, "--dynamic"])
 
 
 def test_the_floor_is_written_and_read_alike() -> None:

@@ -30,19 +30,22 @@ def batch_norm(
     input: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor, running_var: Tensor,
     training: bool, momentum: float, eps: float,
 ) -> Any:  # fmt: skip
-    """(output, mean, 1 / deviation, running mean, running variance): torch's own, but where the number in a channel is
-    symbolic: that multiplies by a quotient of sizes, which has no ONNX form."""
-    number = math.prod((input.shape[0], *input.shape[2:]))
-    if not training or isinstance(number, int):
+    """(output, mean, 1 / deviation, running mean, running variance), the middle two in float32 beside parameters in
+    float32, as torch's kernel has them. torch's own rounds them to half precision, which the gradient shows, and
+    multiplies by a quotient of sizes, which has no ONNX form where they are symbolic. Evaluation is torch's own.
+    """
+    if not training:
         own = torchs_decompositions()[aten._native_batch_norm_legit_functional.default]
         return own(input, weight, bias, running_mean, running_var, training, momentum, eps)
+    number = math.prod((input.shape[0], *input.shape[2:]))
     x, dtype = computed(input)
+    kept = x.dtype if running_mean.dtype != dtype else dtype
     dims = [0, *range(2, x.dim())]
     output, mean, factor, variance = _normalized(x, dims, eps)
     mean, factor, unbiased = mean.squeeze(dims), factor.squeeze(dims), variance.squeeze(dims) * number / (number - 1)
     running = [momentum * now + (1 - momentum) * before
                for now, before in ((mean, running_mean), (unbiased, running_var))]  # fmt: skip
-    return _affine(output, weight, bias).to(dtype), mean.to(dtype), factor.to(dtype), *running
+    return _affine(output, weight, bias).to(dtype), mean.to(kept), factor.to(kept), *running
 
 
 @decomposed("aten.native_batch_norm_backward.default", why="torch's own multiplies by a quotient of symbolic sizes")

@@ -23,8 +23,8 @@ SHORTEST_STAGE = 4
 
 @dataclass(frozen=True)
 class Limits:
-    """From how many terms on a sum has two stages. even: of a number that rows divide. uneven: where that takes a
-    copy."""
+    """From how many terms on a sum has two stages. even: where rows divide their number. uneven: where a stage would
+    still have so many, and a copy is made to be filled up."""
 
     even: int
     uneven: int
@@ -159,19 +159,21 @@ def _sum_of_floats(self: Any, sizes: list[Any], dims: list[int], keepdim: bool, 
 
 @dataclass(frozen=True)
 class Stage:
-    """sizes: when it is this stage's turn. dims: adjacent ones, which it sums over. averaged: for a mean."""
+    """sizes: when it is this stage's turn. dims: adjacent ones, which it sums over. averaged: for a mean. is_last: no
+    other symbolic size comes after."""
 
     sizes: list[Any]
     dims: list[int]
     averaged: bool
+    is_last: bool
 
     @property
     def is_long(self) -> bool:
-        """A symbolic size may be. But sums over the last of several dimensions, as softmax has them, are left alone: a
-        copy costs more than the sum, and several lanes are enough. Not so for means: what they are subtracted from
-        may leave few digits."""
+        """The last symbolic size may be: those before it have made the copy small that two stages take. But sums over
+        the last of several dimensions, as softmax has them, are left alone: a copy costs more than the sum, and eight
+        lanes are enough for a million terms. Not so for means: what they are subtracted from may leave few digits."""
         if not known(self.added):
-            return self.averaged or self.limits is INSIDE or self.dims[0] == 0
+            return self.is_last and (self.averaged or self.limits is INSIDE or self.dims[0] == 0)
         number: int = math.prod(self.added)
         return _row(number, self.limits) < number
 
@@ -195,9 +197,10 @@ def _stages(sizes: list[Any], dims: list[int], *, averaged: bool) -> list[Stage]
             runs[-1].insert(0, axis)
         else:
             runs.append([axis])
+    last = min((axis for axis in dims if not known([sizes[axis]])), default=None)
     stages, left = [], list(sizes)
     for run in runs:
-        stages.append(Stage(left, run, averaged))
+        stages.append(Stage(left, run, averaged, is_last=last in run))
         left = left[: run[0]] + left[run[-1] + 1 :]
     return stages
 
@@ -235,11 +238,11 @@ def _sum_at_once(value: Any, stage: Stage) -> Any:
 
 def _row(number: int, limits: Limits) -> int:
     """About the square root; all of a short one, and of one that only a copy makes even."""
+    if number < limits.even:
+        return number
     root = math.isqrt(number)
     even = next((n for n in range(root, SHORTEST_STAGE - 1, -1) if number % n == 0), number)
-    if number >= limits.uneven and even not in range(root // 8, root + 1):
-        return root
-    return even if number >= limits.even else number
+    return root if max(even, number // even) >= limits.uneven else even
 
 
 def _sizes(value: Any, sizes: list[Any], begin: int, end: int) -> Any:
