@@ -352,3 +352,20 @@ def test_the_least_integer_by_minus_one(
     expected = [exact(x, y) for x, y in zip(xs, ys, strict=True)]
     wrapped = [least if number == -least else number for number in expected]
     assert made(torch.tensor(xs, dtype=dtype), torch.tensor(ys, dtype=dtype)).tolist() == wrapped
+
+
+@pytest.mark.parametrize("size", [16, 17])
+def test_a_quotient_of_sizes_that_torch_makes_a_tensor_of(size: int) -> None:
+    """Group norm's gradient multiplies by 1 / a product of sizes that are quotients rounded down."""
+    x = torch.randn(3, 4, size, size + 2, generator=torch.Generator().manual_seed(0))
+
+    def gradient(function: Callable[[Tensor], Tensor]) -> Tensor:
+        given = x.clone().requires_grad_()
+        return torch.autograd.grad((function(given) * x[:, :, ::2, ::2]).sum(), given)[0]
+
+    def function(x: Tensor) -> Tensor:
+        return functional.group_norm(x[:, :, ::2, ::2], 2)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend="rust_ort", dynamic=True, fullgraph=True)
+    torch.testing.assert_close(gradient(compiled), gradient(function))
