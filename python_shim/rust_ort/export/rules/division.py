@@ -120,7 +120,7 @@ def div(self: Tensor, other: Tensor | Number, *, rounding_mode: str | None) -> A
 
 
 @translated("aten.div.Tensor_mode", why="integers go through float32", silent=True)
-def truncated_quotient(self: Any, other: Any, rounding_mode: str | None = None) -> Any:
+def rounded_quotient(self: Any, other: Any, rounding_mode: str | None = None) -> Any:
     """Of integers: all that `div` leaves. ONNX's Div of integers truncates. But what torch makes tensors of numbers
     that depend on sizes, after decompositions, comes here as it is: floats, and rounded down."""
     if self.dtype.is_floating_point():
