@@ -11,7 +11,7 @@ import functools
 import importlib
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +65,7 @@ USED: dict[str, str | None] = {
     "torch.fx.experimental.proxy_tensor.disable_proxy_modes_tracing": None,
     "torch.fx.experimental.proxy_tensor.get_proxy_mode": None,
     "torch.fx.experimental.proxy_tensor.get_proxy_slot": None,
+    "torch.fx.experimental.proxy_tensor.make_fx": None,
     "torch.fx.experimental.symbolic_shapes.free_unbacked_symbols": None,
     "torch.fx.experimental.symbolic_shapes.statically_known_true": None,
     "torch.fx.graph._BoxedCodeGen": "fx.Interpreter.boxed_run, slower",
@@ -377,6 +378,17 @@ def keep_positive(size: torch.SymInt) -> bool:
         if not hint or env.frozen:
             return False
         return bool(size > 0)
+
+
+def traced(
+    function: Callable[..., Any], values: Sequence[Any], table: Mapping[Any, Callable[..., Any]]
+) -> fx.GraphModule:
+    """What the function does with fake values, as a graph, each operator of the table decomposed. Its nodes have fake
+    values, too."""
+    make_fx, fake_mode = find("torch.fx.experimental.proxy_tensor.make_fx"), detect_fake_mode(values)
+    with outside_tracing(), fake_mode or contextlib.nullcontext(), torch.no_grad():
+        graph: fx.GraphModule = make_fx(function, decomposition_table=dict(table))(*values)
+    return graph
 
 
 def traced_node(tensor: torch.Tensor) -> fx.Node | None:

@@ -430,6 +430,7 @@ WITHOUT_CASE: dict[str, str] = {
             "aten.lerp.Scalar",
             "aten.pow.Scalar",
             "aten.mul.Tensor",
+            "aten.div.Tensor",
             "aten.add.Tensor",
             "aten.sub.Tensor",
             "aten.xlogy.Scalar_Self",

@@ -126,13 +126,13 @@ def test_windows_are_eagers(window: Callable[..., Tensor], length: int, periodic
     torch.testing.assert_close(candidate(torch.ones(1)), 1 - window(length, periodic))
 
 
-@pytest.mark.parametrize("number", [1e-4, 1 / 3, 65537.0])
+@pytest.mark.parametrize("number", [1e-4, 1 / 3, 65537.0, torch.tensor(1 / 3), torch.tensor(0.1).double()])
 @pytest.mark.parametrize("operator", [torch.add, torch.sub, torch.rsub, torch.mul, torch.div])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_a_number_beside_half_precision_is_what_torch_takes(
-    dtype: torch.dtype, operator: Callable[..., Tensor], number: float
+    dtype: torch.dtype, operator: Callable[..., Tensor], number: float | Tensor
 ) -> None:
-    """torch rounds it in sums and differences, and keeps it in products and quotients."""
+    """torch rounds it in sums and differences, and keeps it in products and quotients; tensors of rank 0, too."""
     torch._dynamo.reset()
     x = torch.linspace(-3, 3, 4001).to(dtype)
     compiled = torch.compile(operator, backend="rust_ort", dynamic=False)
@@ -369,3 +369,29 @@ def test_a_quotient_of_sizes_that_torch_makes_a_tensor_of(size: int) -> None:
     torch._dynamo.reset()
     compiled = torch.compile(function, backend="rust_ort", dynamic=True, fullgraph=True)
     torch.testing.assert_close(gradient(compiled), gradient(function))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_beside_numbers_that_only_the_call_knows(dtype: torch.dtype) -> None:
+    """torch makes tensors of them when the graph is traced already; none is rounded to half precision."""
+    x = torch.randn(33, generator=torch.Generator().manual_seed(0)).to(dtype)
+
+    def function(x: Tensor, number: float) -> tuple[Tensor, ...]:
+        n = x.shape[0]
+        return (
+            x * math.pi,
+            x * number,
+            x - number * 3,
+            x / number,
+            x / (number + n),
+            x * ((-n // 2) * number),
+            x * (n / number),
+            torch.logaddexp(x, x * number),
+            x > number,
+        )
+
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend="rust_ort", dynamic=True, fullgraph=True)
+    for number in (0.7, -2.3):
+        for made, expected in zip(compiled(x, number), function(x, number), strict=True):
+            torch.testing.assert_close(made, expected, rtol=torch.finfo(dtype).eps / 2, atol=1e-7)

@@ -71,6 +71,8 @@ def _as_declared(operator: Any, function: Callable[..., Any]) -> Callable[..., A
     @functools.wraps(function)
     def keeping(*args: Any, **kwargs: Any) -> Any:
         given = pytree.tree_leaves((args, kwargs))
+        if any(isinstance(value, torch.SymBool) for value in given):  # a guard, as torch's own kernels make of it
+            args, kwargs = pytree.tree_map_only(torch.SymBool, bool, (args, kwargs))
         left = any(map(_known_at_run_time, given)) or arguments.why_eager(operator, args, kwargs, whole=False)
         made = NotImplemented if left else function(*args, **kwargs)
         if made is NotImplemented:

@@ -17,6 +17,7 @@ from rust_ort import torch_private
 from rust_ort.call.client import Client
 from rust_ort.errors import ClientError, DaemonFault, OptionError, RustOrtError
 from rust_ort.export import hash as content
+from rust_ort.export import tensorified
 from rust_ort.export.aliases import DIRECTION, SHARES_MEMORY, hidden_outputs
 from rust_ort.export.partition import EAGER_IS_RIGHT, EagerNode, lowest_precision, modules, operators
 from rust_ort.export.plan import Plan, make_plan
@@ -42,6 +43,8 @@ from rust_ort.torch_private import OpOverload
 
 log = logging.getLogger("rust_ort")
 
+Table = dict[Any, Callable[..., Any]]
+
 
 def compile_dynamo_graph(
     gm: fx.GraphModule, example_inputs: Sequence[Any], options: Options, collected: GraphLog
@@ -63,15 +66,15 @@ def compile_dynamo_graph(
         with _every_draw_kept(joint):
             return min_cut_rematerialization_partition(joint, joint_inputs, **kwargs)
 
-    def table() -> dict[Any, Callable[..., Any]]:
+    def table() -> Table:
         with compilation.timed("table"):
             whole = kept_plans.decomposition_table(Client.get(options), daemon_needed=_daemon_needed(options))
             return {operator: made for operator, made in whole.items() if operator not in options.custom_translations}
 
     compiler = torch_private.aot_autograd(
-        fw_compiler=functools.partial(_compile_aot_graph, compilation, "forward"),
-        bw_compiler=functools.partial(_compile_aot_graph, compilation, "backward"),
-        inference_compiler=functools.partial(_compile_aot_graph, compilation, "inference"),
+        fw_compiler=functools.partial(_compile_aot_graph, compilation, table, "forward"),
+        bw_compiler=functools.partial(_compile_aot_graph, compilation, table, "backward"),
+        inference_compiler=functools.partial(_compile_aot_graph, compilation, table, "inference"),
         decompositions=table,
         partition_fn=partition_fn,
     )
@@ -118,12 +121,13 @@ def _compile_name() -> str:
 
 
 def _compile_aot_graph(
-    compilation: Compilation, direction: str, gm: fx.GraphModule, example_inputs: Sequence[Any]
+    compilation: Compilation, table: Callable[[], Table], direction: str, gm: fx.GraphModule, _: Sequence[Any]
 ) -> Callable[[list[Any]], Any]:
     if direction == "forward":
         _keep_saved_tensors()
     # A first backward compiles outside Dynamo's lock, in several threads at once; FX's metadata is one a process.
     with torch_private.compile_lock(), no_collection():
+        tensorified.decompose(gm, table)
         return _compiled_once(compilation, direction, gm)
 
 

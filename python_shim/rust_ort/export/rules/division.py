@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rust_ort.export.rules.promotion import Number, is_floating, is_half, pair, widened
-from rust_ort.export.rules.registry import decomposed, ints, op, translated
+from rust_ort.export.rules.registry import decomposed, op, translated
 
 aten = torch.ops.aten
 
@@ -120,23 +120,11 @@ def div(self: Tensor, other: Tensor | Number, *, rounding_mode: str | None) -> A
 
 
 @translated("aten.div.Tensor_mode", why="integers go through float32", silent=True)
-def rounded_quotient(self: Any, other: Any, rounding_mode: str | None = None) -> Any:
-    """Of integers: all that `div` leaves. ONNX's Div of integers truncates. But what torch makes tensors of numbers
-    that depend on sizes, after decompositions, comes here as it is: floats, and rounded down."""
-    if self.dtype.is_floating_point():
-        quotient = op.Div(self, other)
-        if rounding_mode == "floor":
-            return op.Floor(quotient)
-        return op.Mul(op.Sign(quotient), op.Floor(op.Abs(quotient))) if rounding_mode == "trunc" else quotient
+def truncated_quotient(self: Any, other: Any, rounding_mode: str | None = None) -> Any:
+    """Of integers, truncated: all that `div` leaves. ONNX's Div of integers truncates."""
     divisor, sign = _without_minus_one(other)
     quotient = op.Div(self, divisor)
-    quotient = quotient if sign is None else op.Mul(quotient, sign)
-    if rounding_mode != "floor":
-        return quotient
-    zero = op.CastLike(ints(0), self)
-    rest = op.Sub(self, op.Mul(quotient, other))
-    is_above = op.And(op.Not(op.Equal(rest, zero)), op.Xor(op.Less(rest, zero), op.Less(other, zero)))
-    return op.Sub(quotient, op.CastLike(is_above, self))
+    return quotient if sign is None else op.Mul(quotient, sign)
 
 
 def _steps(self: Tensor | Number, other: Tensor | Number) -> tuple[Tensor, Tensor, torch.dtype]:

@@ -291,16 +291,24 @@ for _name in ("add", "sub"):
     )
 
 
-@decomposed("aten.mul.Tensor", why="half precision times another tensor of rank 0: that is rounded first", silent=True)
-def multiplied(self: Tensor, other: Tensor) -> Any:
-    """In float32, rounded once. As the first factor, torch rounds a tensor of rank 0, too."""
-    if not (isinstance(self, Tensor) and isinstance(other, Tensor)) or not is_half(self, other):
-        return NotImplemented
-    if other.dim() > 0 or self.dim() == 0 or other.dtype in (self.dtype, torch.bool):
-        return NotImplemented
-    if self.dtype is not torch.result_type(self, other):
-        return NotImplemented
-    return (self.to(torch.float32) * other.to(torch.float32)).to(self.dtype)
+def _beside_rank_0(operator: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Any]:
+    def function(self: Tensor, other: Tensor) -> Any:
+        """In float32, rounded once. As the first operand, torch rounds a tensor of rank 0, too."""
+        if not (isinstance(self, Tensor) and isinstance(other, Tensor)) or not is_half(self, other):
+            return NotImplemented
+        if other.dim() > 0 or self.dim() == 0 or other.dtype in (self.dtype, torch.bool):
+            return NotImplemented
+        if self.dtype is not torch.result_type(self, other):
+            return NotImplemented
+        return operator(self.to(torch.float32), other.to(torch.float32)).to(self.dtype)
+
+    return function
+
+
+for _name in ("mul", "div"):
+    decomposed(f"aten.{_name}.Tensor", why="half precision beside a tensor of rank 0: that is rounded", silent=True)(
+        _beside_rank_0(getattr(aten, _name).Tensor)
+    )
 
 
 @decomposed("aten.rsub.Scalar", why="a number as the first operand of sub has no type promotion", upstream="torch")
