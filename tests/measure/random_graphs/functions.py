@@ -224,3 +224,46 @@ def group_norm(d: Draw) -> str:
     channels, dtype = d.size(x, 1), d.t(x).dtype
     groups = d.rng.choice([g for g in (1, 2, channels) if g and channels % g == 0])
     return f"F.group_norm({x}, {groups}, {d.sized([channels], dtype)}, {d.sized([channels], dtype)}, eps=1e-3)"
+
+
+# --- layers in a row ---
+
+
+@function("norm", weight=3)
+def layers(d: Draw) -> list[str]:
+    """As models of images have them: sizes that are halved and rounded, and norms that divide by them."""
+    rank = d.whole(1, 2)
+    x = d.f(rank + 2)
+    if 0 in d.t(x).shape or d.features.values != "plain":
+        raise NotFitting
+    channels, dtype = d.size(x, 1), d.t(x).dtype
+    lines = [f"@ = {x}"]
+    for _ in range(d.whole(2, 4)):
+        shrinking = [
+            "@[..., ::2]",
+            "@[..., 1:]",
+            f"F.max_pool{rank}d(@, 2, 2, ceil_mode={d.flag()}) if @.shape[-1] > 1 and @.shape[2] > 1 else @",
+            f"F.avg_pool{rank}d(@, 3, 2, 1)",
+            f"F.interpolate(@, scale_factor={d.one_of(0.5, 1.5, 2)}) if @.shape[-1] > 1 and @.shape[2] > 1 else @",
+        ]
+        groups = d.one_of(1, channels, 2 if channels % 2 == 0 else 1)
+        changing = [
+            f"F.group_norm(@, {groups}, eps=1e-3)",
+            "F.instance_norm(@, eps=1e-3) if @[0, 0].numel() > 1 else @",
+            "F.batch_norm(@, None, None, training=True, eps=1e-3) if @.numel() > @.shape[1] else @",
+            "F.layer_norm(@, @.shape[1:], eps=1e-3)",
+            "F.layer_norm(@, @.shape[-1:], eps=1e-3)",
+            "@.softmax(-1)",
+            "@.sub(@.mean((0, -1), keepdim=True))",
+            "@.div(@.shape[-1])",
+            f"F.{d.one_of('gelu', 'silu', 'relu')}(@)",
+        ]
+        if d.flag():
+            made = d.rng.choice((1, 2, 4))
+            weight = d.sized([made, channels, *[3] * rank], dtype)
+            lines.append(f"@ = F.conv{rank}d(@, {weight}, None, stride={d.one_of(1, 2)}, padding=1)")
+            channels = made
+        else:
+            lines.append(f"@ = {d.one_of(*shrinking)}")
+            lines.append(f"@ = {d.one_of(*changing)}")
+    return lines

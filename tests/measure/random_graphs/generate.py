@@ -30,7 +30,7 @@ MAX_MAGNITUDE = 1000.0
 MAX_RESULT_ELEMENTS = 1000
 MAX_LARGE_RESULT = 40_000
 """In a call with large sizes."""
-_SIGN = re.compile(r"^@|@(?= =)|(?<=[ (])@(?=[.\[])")
+_SIGN = re.compile(r"^@|@(?= =)|(?<=[ (])@(?=[.\[,)])|@$")
 """Where a statement names its target."""
 
 
