@@ -395,3 +395,23 @@ def test_half_precision_beside_numbers_that_only_the_call_knows(dtype: torch.dty
     for number in (0.7, -2.3):
         for made, expected in zip(compiled(x, number), function(x, number), strict=True):
             torch.testing.assert_close(made, expected, rtol=torch.finfo(dtype).eps / 2, atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64])
+def test_beside_a_quotient_of_sizes_a_graph_stays_whole(dtype: torch.dtype) -> None:
+    """torch makes no tensor of such a number: it is one of rank 0 all the same, and nothing else is left to eager."""
+    x = torch.arange(1, 34).to(dtype)
+
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        number = x.shape[0] / 7
+        first = (x * 2 / number + 1) * number
+        return first - number, number - first, first > number, first.relu() ** number
+
+    torch._dynamo.reset()
+    backend = rust_ort.Backend()
+    compiled = torch.compile(function, backend=backend, dynamic=True, fullgraph=True)
+    for given in (x, x[::2]):
+        torch.testing.assert_close(compiled(given), function(given), equal_nan=True)
+    for graph in backend.graphs:
+        assert len(graph.parts) == 1
+        assert {node.op for node in graph.eager} <= {"aten.scalar_tensor.default", "aten.full.default"}

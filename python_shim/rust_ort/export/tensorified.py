@@ -1,28 +1,45 @@
-"""Nodes that torch adds when the graph is traced already, where it makes tensors of numbers that only a call knows
-(`tensorify_python_scalars`): they come apart here as AOTAutograd makes all others."""
+"""Numbers that only a call knows, as tensors of rank 0.
+
+torch makes them of some when the graph is traced already (`tensorify_python_scalars`), and what it adds comes apart
+here as AOTAutograd makes all others. What torch leaves, quotients and roots of sizes above all, is made here."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from torch import fx
+import torch
+from torch import Tensor, fx
 
+from rust_ort.export.rules.promotion import kernel_dtype
 from rust_ort.torch_private import OpOverload, pytree, traced
 
-COPIED = ("autograd_backward", "partitioner_tag")
+aten = torch.ops.aten
+
+OF_TENSORS: dict[Any, Any] = {
+    **{operator.Tensor: operator.Tensor for operator in (aten.add, aten.sub, aten.mul, aten.div)},
+    aten.pow.Tensor_Scalar: aten.pow.Tensor_Tensor,
+    aten.pow.Scalar: aten.pow.Tensor_Tensor,
+    **{operator.Scalar: operator.Tensor for operator in (aten.eq, aten.ne, aten.lt, aten.le, aten.gt, aten.ge)},
+}
+"""{operator beside a number: the same beside a tensor}."""
+
+KEEPING = (aten.mul.Tensor, aten.div.Tensor)
+"""Half precision beside a number: these do not round the number to it."""
+
+COPIED = ("autograd_backward", "partitioner_tag", "stack_trace", "nn_module_stack", "seq_nr", "from_node")
 """What is known of a node that holds for each of those in its place, too."""
 
 
 def decompose(gm: fx.GraphModule, table: Callable[[], Mapping[Any, Callable[..., Any]]]) -> None:
-    """Puts the nodes of its decomposition in the place of each node that torch has added, where the table has one.
-    table: asked for if there are any."""
-    added = [node for node in gm.graph.nodes if _is_added(node)]
-    if not added:
+    """Puts other nodes in the place of those that torch has added, where the table has a decomposition, and of those
+    beside numbers that only a call knows. table: asked for if there are any."""
+    late = [node for node in gm.graph.nodes if _is_added(node) or _is_beside_a_number(node)]
+    if not late:
         return
     known = table()
-    for node in added:
-        if node.target in known:
+    for node in late:
+        if node.target in known or _is_beside_a_number(node):
             _come_apart(gm, node, known)
     gm.recompile()
 
@@ -32,24 +49,41 @@ def _is_added(node: fx.Node) -> bool:
     return isinstance(node.target, OpOverload) and "original_aten" not in node.meta and "val" in node.meta
 
 
+def _is_beside_a_number(node: fx.Node) -> bool:
+    return node.target in OF_TENSORS and any(_is_float(argument) for argument in node.args)
+
+
+def _is_float(argument: Any) -> bool:
+    return isinstance(argument, fx.Node) and isinstance(argument.meta.get("val"), torch.SymFloat)
+
+
 def _come_apart(gm: fx.GraphModule, node: fx.Node, table: Mapping[Any, Callable[..., Any]]) -> None:
-    operator: Any = node.target
     given, structure = pytree.tree_flatten((node.args, node.kwargs))
     nodes = [leaf for leaf in given if isinstance(leaf, fx.Node)]
+    operator: Any = OF_TENSORS[node.target] if _is_beside_a_number(node) else node.target
+    dtype = node.meta["val"].dtype
+    dtype = kernel_dtype(dtype) if operator in KEEPING else dtype
 
     def run(*values: Any) -> Any:
         left = iter(values)
-        args, kwargs = pytree.tree_unflatten(
-            [next(left) if isinstance(leaf, fx.Node) else leaf for leaf in given], structure
-        )
-        made = table[operator](*args, **kwargs)
+        leaves = [_as_tensor(next(left), dtype) if isinstance(leaf, fx.Node) else leaf for leaf in given]
+        args, kwargs = pytree.tree_unflatten(leaves, structure)
+        made = table[operator](*args, **kwargs) if operator in table else NotImplemented
         return operator(*args, **kwargs) if made is NotImplemented else made
 
     part = traced(run, [leaf.meta["val"] for leaf in nodes], table)
-    if [inner.target for inner in part.graph.nodes if inner.op == "call_function"] == [operator]:
+    if [inner.target for inner in part.graph.nodes if inner.op == "call_function"] == [node.target]:
         return
     node.replace_all_uses_with(_inlined(gm, node, part, nodes))
     gm.graph.erase_node(node)
+
+
+def _as_tensor(value: Any, dtype: torch.dtype) -> Any:
+    """A number as a tensor of rank 0: of this dtype, or, to compare with, as it is."""
+    if not isinstance(value, torch.SymFloat):
+        return value
+    number: Tensor = aten.scalar_tensor.default(value, dtype=torch.float64)
+    return number if dtype is torch.bool else number.to(dtype)
 
 
 def _inlined(gm: fx.GraphModule, node: fx.Node, part: fx.GraphModule, given: Sequence[fx.Node]) -> fx.Node:
