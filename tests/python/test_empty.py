@@ -90,3 +90,19 @@ def test_what_has_elements_in_the_call_that_is_traced_stays(
         torch.testing.assert_close(compiled(x), function(x), rtol=1e-4, atol=1e-5)
     assert len(backend.graphs) == 1
     assert MAYBE_NO_ELEMENTS not in [node.reason for node in backend.graphs[0].eager]
+
+
+def test_the_plan_of_a_graph_without_elements_is_its_own() -> None:
+    """What runs with elements is kept; the same graph without them is another, and a kept one is guarded as well."""
+    kernel = torch.ones(1, 1, 3)
+
+    def function(x: Tensor) -> Tensor:
+        halved = functional.conv1d(functional.conv1d(x, kernel, stride=2, padding=1), kernel, stride=2, padding=1)
+        return halved[..., 1:].mean(-1)
+
+    for _ in range(2):
+        torch._dynamo.reset()
+        compiled = torch.compile(function, backend="rust_ort", dynamic=True)
+        for n in (9, 3, 12, 2):
+            x = torch.linspace(0, 1, 2 * n).reshape(2, 1, n)
+            torch.testing.assert_close(compiled(x), function(x), equal_nan=True)

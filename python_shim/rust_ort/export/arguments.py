@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from rust_ort.export import kernels
 from rust_ort.export.shapes import SIZE_OPERATORS, has_no_elements, hint, may_have_no_elements, seen
+from rust_ort.torch_private import OpOverload
 
 aten = torch.ops.aten
 
@@ -32,15 +33,33 @@ def why_eager(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any], *, 
     whole: as one node; else what it is made of may do without any tensor but the first."""
     given = dict(_named(operator, args, kwargs))
     tensors = [value for value in given.values() if isinstance(value, Tensor)]
-    if _needs_elements(operator) or _divides_integers(operator, tensors):
-        read = tensors if whole else tensors[:1]
-        if any(map(has_no_elements, read)):
-            return NO_ELEMENTS
-        if any(map(may_have_no_elements, read)):
-            return MAYBE_NO_ELEMENTS
+    without = _without_elements(operator, tensors if whole else tensors[:1])
+    if without is not None:
+        return without
     if operator in TAKEN and not TAKEN[operator](**given):
         return OTHER_ARGUMENTS
     return kernels.why_refused(operator, given)
+
+
+def _without_elements(operator: Any, tensors: Sequence[Tensor]) -> str | None:
+    if _needs_elements(operator) or _divides_integers(operator, tensors):
+        if any(map(has_no_elements, tensors)):
+            return NO_ELEMENTS
+        if any(map(may_have_no_elements, tensors)):
+            return MAYBE_NO_ELEMENTS
+    return None
+
+
+def may_lack_elements(gm: fx.GraphModule) -> list[str]:
+    """The nodes that read a tensor which may have no elements, and mind. What is not among them has some in every call
+    of the graph: asking adds guards."""
+    return [node.name for node in gm.graph.nodes if isinstance(node.target, OpOverload) and _may_lack(node)]
+
+
+def _may_lack(node: fx.Node) -> bool:
+    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda source: source.meta.get("val"))
+    given = dict(_named(node.target, args, kwargs))
+    return _without_elements(node.target, [value for value in given.values() if isinstance(value, Tensor)]) is not None
 
 
 def _named(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -12,6 +12,9 @@ from torch import fx
 
 from rust_ort import export
 from rust_ort.export import rules
+from rust_ort.export.arguments import may_lack_elements
+from rust_ort.export.kernels import MANY
+from rust_ort.export.shapes import hint
 from rust_ort.torch_private import OperatorBase, outside_fake_mode, pytree
 
 FORMAT = 1
@@ -21,9 +24,10 @@ FORMAT = 1
 def graph_hash(gm: fx.GraphModule, *, extra: Sequence[str] = ()) -> str:
     """SHA-256 of `gm` as 64 lowercase hex digits.
 
-    Part of it: op, name, target, arguments, dtype, shape, stride and device of every value, the bytes of constant
-    tensors, the versions of torch, onnxscript, onnx-ir, onnx, onnxruntime and this package, the sources of
-    `rust_ort.export`, and `extra` (opset, cache keys of transforms, what decides whether the runtime takes a model).
+    Part of it: op, name, target, arguments, dtype, shape, stride and device of every value, which tensors may have no
+    elements (asking keeps it so, by guards), the bytes of constant tensors, the versions of torch, onnxscript, onnx-ir,
+    onnx, onnxruntime and this package, the sources of `rust_ort.export`, and `extra` (opset, cache keys of transforms,
+    what decides whether the runtime takes a model).
     Not part of it: source lines, module paths, parameter names. The same in every process.
     """
     digest = _digest("graph", extra)
@@ -32,6 +36,7 @@ def graph_hash(gm: fx.GraphModule, *, extra: Sequence[str] = ()) -> str:
             digest.update(f"module {name}\n".encode())
             for piece in _graph_pieces(module):
                 digest.update(piece)
+            digest.update(f"without elements {may_lack_elements(module)}\n".encode())
     return digest.hexdigest()
 
 
@@ -120,7 +125,7 @@ def _text(value: object) -> str:
             return f"{value.dtype}{_sizes(value.shape)}{value.layout}@{value.device}"
         return f"{value.dtype}{_sizes(value.shape)}{_sizes(value.stride())}@{value.device}"
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-        return f"{type(value).__name__}({value.node.expr})"
+        return f"{type(value).__name__}({_symbolic(value)})"
     if isinstance(value, (list, tuple)):
         return "(" + ",".join(_text(item) for item in value) + ")"
     if isinstance(value, dict):
@@ -141,4 +146,11 @@ def _key(item: tuple[object, object]) -> str:
 
 
 def _sizes(sizes: Sequence[int | torch.SymInt]) -> str:
-    return "[" + ",".join(str(size.node.expr if isinstance(size, torch.SymInt) else size) for size in sizes) + "]"
+    return "[" + ",".join(_symbolic(size) if isinstance(size, torch.SymInt) else str(size) for size in sizes) + "]"
+
+
+def _symbolic(number: torch.SymInt | torch.SymFloat | torch.SymBool) -> str:
+    """Its expression, and, as far as kernels are chosen by it, what it is in the call that is traced."""
+    return (
+        f"{number.node.expr}~{min(hint(number), MANY)}" if isinstance(number, torch.SymInt) else str(number.node.expr)
+    )

@@ -39,6 +39,9 @@ OTHER_DTYPES = (
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat)
 
+MANY = 4
+"""More elements than these are as many to a kernel that is asked: it does not look at one element, or at none."""
+
 
 def why_refused(operator: Any, given: Mapping[str, Any]) -> str | None:
     """None: it is not. operator: an ATen overload. given: its arguments by name, tensors with their shapes."""
@@ -148,9 +151,9 @@ def _small(value: Any) -> Any:
 
 
 def _small_sizes(sizes: Any) -> Any:
-    return pytree.tree_map_only(int, lambda size: min(size, 4), sizes)
+    return pytree.tree_map_only(int, lambda size: min(size, MANY), sizes)
 
 
 def _shape(tensor: Tensor) -> tuple[int, ...]:
-    """With every size of more than four as four: kernels do not look at one element, or at none."""
-    return tuple(min(seen(size), 4) for size in tensor.shape)
+    """With every size of more than four as four."""
+    return tuple(min(seen(size), MANY) for size in tensor.shape)

@@ -119,6 +119,14 @@ def take(self: Tensor, index: Tensor) -> Any:
     return aten.index.Tensor(self.reshape(-1), [index])
 
 
+@decomposed("aten.masked_scatter.default", why="torchlib's ScatterND takes no rank 0: it fails when it runs")
+def masked_scatter(self: Tensor, mask: Tensor, source: Tensor) -> Any:
+    """Of rank 0, as of one element."""
+    if self.dim() or mask.dim():
+        return NotImplemented
+    return aten.masked_scatter.default(self.reshape(1), mask.reshape(1), source).reshape(())
+
+
 @decomposed("aten.masked_scatter_backward.default", why="the gradient has no ONNX form")
 def masked_scatter_backward(grad: Tensor, mask: Tensor, sizes: Sequence[int]) -> Any:
     """Element i of the source went where i elements of the mask were before: the others go to a place beyond."""

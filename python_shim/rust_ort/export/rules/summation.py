@@ -67,7 +67,7 @@ def sum_over(self: Any, dim: Sequence[int] | int | None = None, keepdim: bool = 
     "aten.cumsum.default", why="CumSum adds float32 in float32, torch in float64", upstream="onnxruntime", silent=True
 )
 def cumsum(self: Any, dim: int, dtype: int = -1) -> Any:
-    """In float64, half precision in float32, integers as int64; from 0.0 on, which the sum of -0.0 is, too."""
+    """In float64, half precision in float32, small integers in int64; from 0.0 on, which the sum of -0.0 is, too."""
     from onnxscript import ir
 
     if dtype == -1:
@@ -77,7 +77,9 @@ def cumsum(self: Any, dim: int, dtype: int = -1) -> Any:
         return op.Identity(self)
     wide = {16: ir.DataType.FLOAT, 32: ir.DataType.DOUBLE}.get(self.dtype.bitwidth, self.dtype)
     if not self.dtype.is_floating_point():
-        return op.CumSum(self, ints([dim]))
+        if self.dtype.bitwidth >= 32:
+            return op.CumSum(self, ints([dim]))
+        return op.Cast(op.CumSum(op.Cast(self, to=ir.DataType.INT64), ints([dim])), to=dtype)
     zero = op.Constant(value=ir.tensor(0.0, dtype=wide))
     total = op.Add(op.CumSum(op.Cast(self, to=wide) if wide != self.dtype else self, ints([dim])), zero)
     return op.Cast(total, to=self.dtype) if wide != self.dtype else total
@@ -89,7 +91,7 @@ def _converted(value: Any, dtype: int) -> Any:
     if dtype in (-1, value.dtype):
         return value
     made = op.Cast(value, to=dtype)
-    made.dtype = ir.DataType(dtype)
+    made.dtype, made.shape = ir.DataType(dtype), value.shape
     return made
 
 
