@@ -121,6 +121,9 @@ CASES: dict[str, Case] = {
     "aten.diagonal.default": case(lambda x: x.diagonal() * 1, ROWS),
     "aten.diagonal_copy.default": case(lambda x: torch.diagonal_copy(x.detach()), ROWS),
     "aten.take.default": case(torch.take, MATRIX, torch.tensor(-1)),
+    "aten.masked_scatter.default": case(
+        lambda x, mask, y: x.masked_scatter(mask, y), torch.tensor(1.0), torch.tensor(True), MATRIX
+    ),
     "aten.masked_scatter_backward.default": case(
         lambda x, y: x.masked_scatter(x > 0, y), MATRIX, MATRIX[:, :6].flip(0).contiguous()
     ),
@@ -230,6 +233,7 @@ CASES: dict[str, Case] = {
     "aten.heaviside.default": case(lambda x, y: torch.heaviside(x.detach(), y.detach()), X, Y),
     "aten.pow": case(lambda x: torch.pow(3, x), torch.arange(40)),
     "aten.rsub.Scalar": case(lambda x: 1.25 - x, torch.arange(6)),
+    "aten.pow.Tensor_Tensor": case(lambda x, y: x**y, torch.arange(1, 6), torch.tensor([0.5, 1.0, 2.0, 3.0, 0.25])),
     "aten.pow.Tensor_Scalar": case(lambda x: x**0.5, torch.tensor(SPECIAL)),
     "aten.remainder.Scalar": case(lambda x: x % -2.5, X),
     "aten.remainder.Scalar_Tensor": case(lambda x: torch.remainder(2.5, x.detach()), Y),

@@ -265,6 +265,15 @@ def _integer_power(base: Tensor, exponent: int) -> Tensor:
     return half * half * base if exponent % 2 else half * half
 
 
+@decomposed("aten.pow.Tensor_Tensor", why="torchlib gives it the base's dtype, which an integer's is not")
+def power_of_tensors(self: Tensor, exponent: Tensor) -> Any:
+    """Of an integer base and a floating exponent: the base first becomes what the result is."""
+    dtype = torch.result_type(self, exponent)
+    if self.dtype.is_floating_point or not dtype.is_floating_point:
+        return NotImplemented
+    return aten.pow.Tensor_Tensor(self.to(dtype), exponent)
+
+
 @decomposed("aten.pow.Scalar", why="torch rounds the base to half precision, and its result is row-major", silent=True)
 def power_of_number(self: Number, exponent: Tensor) -> Any:
     """Of the base as the exponent's dtype has it, of a row-major exponent."""
