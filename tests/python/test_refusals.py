@@ -183,6 +183,7 @@ def test_a_dtype_without_a_kernel_is_refused(function: Callable[[Tensor], Tensor
     (lambda x, y: x.index_add(0, FIRST, y), (), (1,)), (lambda x, y: x.index_add(0, FIRST[0], y), (5,), ()),
     (lambda x, y: x.index_select(0, y.long()), (3, 3), (1, 1)), (lambda x, y: torch.logsumexp(x, []) + y, (3,), ()),
     (functional.soft_margin_loss, (3, 1), (1, 4)),
+    (lambda x, y: torch.ops.aten._softmax_backward_data(y, x, 0, torch.float32), (3, 3), ()),
 ])  # fmt: skip
 def test_a_tensor_of_another_shape_is_refused(
     function: Callable[[Tensor, Tensor], Tensor], shape: tuple[int, ...], source: tuple[int, ...]
@@ -342,3 +343,15 @@ def test_fewer_values_than_places(function: Callable[..., Tensor]) -> None:
             function(x, mask, FLOAT.new_ones(short))
         with pytest.raises(RuntimeError):
             made(x, mask, FLOAT.new_ones(short))
+
+
+@pytest.mark.parametrize("function", [lambda x, n: torch.add(x, x, alpha=n), lambda x, n: x.clone().sub_(1, alpha=n)])
+def test_a_factor_that_only_the_call_knows_is_refused_beside_integers(
+    function: Callable[[Tensor, float], Tensor],
+) -> None:
+    x = torch.arange(5)
+    torch._dynamo.reset()
+    dynamic = torch.compile(function, backend="rust_ort", dynamic=True)
+    for each in (function, dynamic):
+        with pytest.raises(RuntimeError, match="argument alpha must not be a floating point number"):
+            each(x, 0.7)

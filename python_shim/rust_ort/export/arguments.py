@@ -120,7 +120,14 @@ def _parameters_fit(input: Tensor, weight: Tensor | None, bias: Tensor | None, *
     return dtypes <= {input.dtype} or (input.dtype in (torch.float16, torch.bfloat16) and dtypes == {torch.float32})
 
 
+def _factor_fits(self: Any, other: Any, alpha: Any, **_: Any) -> bool:
+    """Whether `alpha` is no float beside integers."""
+    return not isinstance(alpha, (float, torch.SymFloat)) or torch.result_type(self, other).is_floating_point
+
+
 TAKEN: dict[Any, Callable[..., bool]] = {
+    aten.add.Tensor: _factor_fits,
+    aten.sub.Tensor: _factor_fits,
     aten.convolution.default: _padding_fits,
     aten.diagonal_scatter.default: _fits_view(aten.diagonal.default),
     aten.select_scatter.default: _fits_view(aten.select.int),
@@ -131,6 +138,10 @@ TAKEN: dict[Any, Callable[..., bool]] = {
     aten.logsumexp.default: lambda self, dim, **_: bool(dim) or self.dim() == 0,
     aten.mvlgamma.default: lambda self, p: p > 0,
     aten.native_group_norm.default: _parameters_fit,
+    **dict.fromkeys(
+        (aten._softmax_backward_data.default, aten._log_softmax_backward_data.default),
+        lambda grad_output, output, **_: _meta(grad_output).shape == _meta(output).shape,
+    ),
     aten.put.default: lambda self, index, source, accumulate: _meta(index).numel() == _meta(source).numel(),
 }
 """{operator: whether torch's kernel takes its arguments as fake tensors do}, where kernels are not asked: they tell
