@@ -183,6 +183,7 @@ def test_a_dtype_without_a_kernel_is_refused(function: Callable[[Tensor], Tensor
     (lambda x, y: x.index_add(0, FIRST, y), (), (1,)), (lambda x, y: x.index_add(0, FIRST[0], y), (5,), ()),
     (lambda x, y: x.index_select(0, y.long()), (3, 3), (1, 1)), (lambda x, y: torch.logsumexp(x, []) + y, (3,), ()),
     (functional.soft_margin_loss, (3, 1), (1, 4)),
+    (lambda x, y: x.index_put((y > 2,), y[:1]), (3, 1), (1,)), (lambda x, y: x.index_put((y > 0,), y), (3, 1), (1,)),
     (lambda x, y: torch.ops.aten._softmax_backward_data(y, x, 0, torch.float32), (3, 3), ()),
 ])  # fmt: skip
 def test_a_tensor_of_another_shape_is_refused(

@@ -120,6 +120,19 @@ def _parameters_fit(input: Tensor, weight: Tensor | None, bias: Tensor | None, *
     return dtypes <= {input.dtype} or (input.dtype in (torch.float16, torch.bfloat16) and dtypes == {torch.float32})
 
 
+def _masks_fit(self: Tensor, indices: Sequence[Tensor | None], **_: Any) -> bool:
+    """Whether each mask has the sizes of the dimensions that it chooses from."""
+    sizes, dim = [hint(size) for size in self.shape], 0
+    for index in indices:
+        if index is None or index.dtype not in (torch.bool, torch.uint8):
+            dim += 1
+            continue
+        if sizes[dim : dim + index.dim()] != [hint(size) for size in index.shape]:
+            return False
+        dim += index.dim()
+    return True
+
+
 def _factor_fits(self: Any, other: Any, alpha: Any, **_: Any) -> bool:
     """Whether `alpha` is no float beside integers."""
     return not isinstance(alpha, (float, torch.SymFloat)) or torch.result_type(self, other).is_floating_point
@@ -134,6 +147,7 @@ TAKEN: dict[Any, Callable[..., bool]] = {
     aten.slice_scatter.default: _fits_view(aten.slice.Tensor),
     aten.huber_loss.default: lambda self, target, **_: self.dtype == target.dtype,  # of two, a kernel gives self's
     aten.index_add.default: _rows_fit,
+    aten.index_put.default: _masks_fit,
     aten.index_select.default: lambda self, dim, index: index.dim() <= 1,
     aten.logsumexp.default: lambda self, dim, **_: bool(dim) or self.dim() == 0,
     aten.mvlgamma.default: lambda self, p: p > 0,
