@@ -415,3 +415,32 @@ def test_beside_a_quotient_of_sizes_a_graph_stays_whole(dtype: torch.dtype) -> N
     for graph in backend.graphs:
         assert len(graph.parts) == 1
         assert {node.op for node in graph.eager} <= {"aten.scalar_tensor.default", "aten.full.default"}
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("spatial", [1, 2, 3])
+def test_the_maximum_of_negative_infinities(spatial: int, training: bool) -> None:
+    """ONNX Runtime's fast kernel begins with the lowest finite number."""
+    x = torch.full((2, 1, *[5] * spatial), -math.inf)
+    x.view(-1)[::11] = -1.0
+    x.view(-1)[7] = torch.finfo(x.dtype).min
+    x.view(-1)[-1] = math.nan
+    pool = getattr(functional, f"max_pool{spatial}d")
+
+    def function(x: Tensor) -> Tensor:
+        return torch.cat([pool(x, *window).flatten() for window in ((2, 2, 0), (3, 1, 1), (5, 1, 0))])
+
+    given = [x.clone().requires_grad_(training) for _ in range(2)]
+    expected, candidate = function(given[0]), on_onnxruntime(function, given[1])
+    torch.testing.assert_close(candidate, expected, rtol=0, atol=0, equal_nan=True)
+
+
+def test_a_window_between_whose_taps_the_image_lies() -> None:
+    x = torch.randn(2, 6, 1, requires_grad=True)
+
+    def function(x: Tensor) -> Tensor:
+        return functional.max_pool2d(x, (3, 2), (2, 1), (1, 1), dilation=(1, 2))
+
+    torch._dynamo.reset()
+    candidate = torch.compile(function, backend="rust_ort")(x)
+    torch.testing.assert_close(candidate, function(x))

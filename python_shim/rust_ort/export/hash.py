@@ -15,7 +15,7 @@ from rust_ort.export import rules
 from rust_ort.export.arguments import may_lack_elements
 from rust_ort.export.kernels import MANY
 from rust_ort.export.shapes import hint
-from rust_ort.torch_private import OperatorBase, outside_fake_mode, pytree
+from rust_ort.torch_private import OperatorBase, bounds, outside_fake_mode, pytree
 
 FORMAT = 1
 """Raised when the text below changes its meaning."""
@@ -24,17 +24,17 @@ FORMAT = 1
 def graph_hash(gm: fx.GraphModule, *, extra: Sequence[str] = ()) -> str:
     """SHA-256 of `gm` as 64 lowercase hex digits.
 
-    Part of it: op, name, target, arguments, dtype, shape, stride and device of every value, which tensors may have no
-    elements (asking keeps it so, by guards), the bytes of constant tensors, the versions of torch, onnxscript, onnx-ir,
-    onnx, onnxruntime and this package, the sources of `rust_ort.export`, and `extra` (opset, cache keys of transforms,
-    what decides whether the runtime takes a model).
+    Part of it: op, name, target, arguments, dtype, shape, stride and device of every value, how large sizes may be and
+    which tensors may have no elements (asking keeps it so, by guards), the bytes of constant tensors, the versions of
+    torch, onnxscript, onnx-ir, onnx, onnxruntime and this package, the sources of `rust_ort.export`, `extra` (opset,
+    cache keys of transforms, what decides whether the runtime takes a model).
     Not part of it: source lines, module paths, parameter names. The same in every process.
     """
     digest = _digest("graph", extra)
     for name, module in gm.named_modules():
         if isinstance(module, fx.GraphModule):
             digest.update(f"module {name}\n".encode())
-            for piece in _graph_pieces(module):
+            for piece in (*_graph_pieces(module), *_ranges(module)):
                 digest.update(piece)
             digest.update(f"without elements {may_lack_elements(module)}\n".encode())
     return digest.hexdigest()
@@ -86,6 +86,15 @@ def _graph_pieces(gm: fx.GraphModule) -> Iterator[bytes]:
             constant = attribute(gm, node.target)
             if isinstance(constant, torch.Tensor):
                 yield tensor_bytes(constant)
+
+
+def _ranges(gm: fx.GraphModule) -> Iterator[bytes]:
+    """From where to where the guards let the sizes of the inputs go."""
+    for node in gm.graph.find_nodes(op="placeholder"):
+        value = node.meta.get("val")
+        for size in value.shape if isinstance(value, torch.Tensor) else [value]:
+            if isinstance(size, torch.SymInt):
+                yield f"{size.node.expr} {bounds(size)}\n".encode()
 
 
 def attribute(gm: fx.GraphModule, target: str) -> object:

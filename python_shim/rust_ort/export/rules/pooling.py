@@ -5,16 +5,17 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from rust_ort.export.rules.nodes import argument
 from rust_ort.export.rules.promotion import widened
 from rust_ort.export.rules.registry import decomposed, in_eager, op, translated, whole
-from rust_ort.export.rules.sizes import each, known, steps
+from rust_ort.export.rules.sizes import each, known, least, steps
 from rust_ort.export.rules.taps import Taps, applied, constant
 
 aten = torch.ops.aten
@@ -161,7 +162,7 @@ for _spatial in (2, 3):
     )
 decomposed("aten.max_pool3d_with_indices_backward.default", why="no ONNX form")(functools.partial(max_pool_backward, 3))
 
-PASSES_NAN = "MaxPool passes NaN over"
+PASSES_NAN = "MaxPool passes NaN over, and has the lowest finite number for negative infinity"
 
 
 @translated("aten.max_pool2d_with_indices.default", why=PASSES_NAN, upstream="onnxruntime", silent=True)
@@ -217,10 +218,12 @@ def _max_pool(
         zero, one = (op.Constant(value=ir.tensor(number, dtype=ir.DataType.INT64)) for number in (0, 1))
         exact = ir.DataType.FLOAT if _fits_float32(self.shape[-spatial:]) else ir.DataType.DOUBLE
         places = op.Reshape(op.Cast(op.Range(zero, n_places, one), to=exact), sizes)
-        nowhere = op.Constant(value=ir.tensor(-1.0, dtype=exact))
-        last_nan = _maxima(op.Where(op.IsNaN(input), places, nowhere), how)
+        nowhere, below = (op.Constant(value=ir.tensor(number, dtype=exact)) for number in (-1.0, -2.0))
+        nan, lowest = (op.Constant(value=ir.tensor(number, dtype=self.dtype)) for number in (math.nan, -math.inf))
+        others = op.Where(op.Equal(input, lowest), below, nowhere)
+        last_nan = _maxima(op.Where(op.IsNaN(input), places, others), how)
         found = op.Greater(last_nan, nowhere)
-        maxima = op.Where(found, op.Constant(value=ir.tensor(math.nan, dtype=self.dtype)), maxima)
+        maxima = op.Where(found, nan, op.Where(op.Less(last_nan, nowhere), lowest, maxima))
         indices = op.Where(found, op.Cast(last_nan, to=ir.DataType.INT64), indices)
     return (maxima, indices) if batched else (op.Squeeze(maxima, front), op.Squeeze(indices, front))
 
@@ -250,13 +253,24 @@ def _fits_float32(sizes: Sequence[Any]) -> bool:
     return known(sizes) and math.prod(sizes) <= 2**24
 
 
+def _is_between_taps(node: fx.Node) -> bool:
+    """Whether an image may lie between two taps of a dilated window: eager has indices of nothing for such."""
+    spatial = 2 if "2d" in str(node.target) else 3
+    dilations = each(argument(node, "dilation"), spatial)
+    sizes = argument(node, "self").meta["val"].shape[-spatial:]
+    return not known(dilations) or any(map(operator.gt, dilations, map(least, sizes)))
+
+
 in_eager(
     "aten.max_pool2d_with_indices",
     "aten.max_pool3d_with_indices",
-    why="ONNX Runtime's ceil_mode makes an output of a window that begins behind the image",
+    why="windows of padding alone, and, of unknown size, windows of ceil_mode that begin behind the image",
     upstream="onnxruntime",
     silent=False,
-    when=lambda node: argument(node, "ceil_mode") and not known(argument(node, "self").meta["val"].shape[1:]),
+    when=lambda node: (
+        _is_between_taps(node)
+        or (argument(node, "ceil_mode") and not known(argument(node, "self").meta["val"].shape[1:]))
+    ),
 )
 
 whole(
