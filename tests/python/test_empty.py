@@ -106,3 +106,13 @@ def test_the_plan_of_a_graph_without_elements_is_its_own() -> None:
         for n in (9, 3, 12, 2):
             x = torch.linspace(0, 1, 2 * n).reshape(2, 1, n)
             torch.testing.assert_close(compiled(x), function(x), equal_nan=True)
+
+
+@pytest.mark.parametrize("out_int32", [False, True])
+@pytest.mark.parametrize("shape", [(), (3,)])
+def test_without_boundaries_everything_is_in_the_first_bucket(shape: tuple[int, ...], out_int32: bool) -> None:
+    x, boundaries = torch.ones(shape), torch.empty(0)
+    torch._dynamo.reset()
+    compiled = torch.compile(torch.bucketize, backend="rust_ort")
+    expected = torch.bucketize(x, boundaries, out_int32=out_int32)
+    torch.testing.assert_close(compiled(x, boundaries, out_int32=out_int32), expected)

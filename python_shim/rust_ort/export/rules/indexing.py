@@ -260,11 +260,17 @@ def squeeze(self: Tensor, dim: int) -> Any:
     return aten.alias.default(self) if seen != 1 else NotImplemented
 
 
-@decomposed("aten.bucketize.Tensor", why="of rank 0 it is decomposed to a value read while compiling", upstream="torch")
+@decomposed(
+    "aten.bucketize.Tensor",
+    why="of rank 0 it is decomposed to a value read while compiling, and without boundaries to floats",
+    upstream="torch",
+    silent=True,
+)
 def bucketize(self: Tensor, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Any:
     """torch's own, of rank 1."""
     own = torchs_decompositions()[aten.bucketize.Tensor]
-    return own(self.reshape(-1), boundaries, out_int32=out_int32, right=right).reshape(self.shape)
+    found = own(self.reshape(-1), boundaries, out_int32=out_int32, right=right).reshape(self.shape)
+    return found.to(torch.int32 if out_int32 else torch.int64)
 
 
 in_eager(
