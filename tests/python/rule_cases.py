@@ -163,7 +163,7 @@ CASES: dict[str, Case] = {
             "scatter_reduce.two": lambda x: x.detach().scatter_reduce(0, IDS[:, None], x.detach(), "prod"),
         }.items()
     },
-    "aten.bucketize.Tensor": case(lambda x, y: torch.bucketize(x.detach(), y.detach()), MATRIX[0, 0], CHANNEL),
+    "aten.bucketize.Tensor": case(lambda x, y: torch.bucketize(x.detach(), y.detach()), MATRIX[0], CHANNEL[:0]),
     "aten.squeeze.dim": case(lambda x: x.squeeze(1) * 2, IMAGE),
     # linear
     "aten.baddbmm.default": case(
