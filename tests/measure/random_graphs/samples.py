@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,6 +19,19 @@ MAX_SAMPLE_ELEMENTS = 120
 CHANCE = ("empty", "rand", "dropout", "bernoulli", "multinomial", "normal", "uniform", "exponential", "cauchy",
           "geometric", "rrelu", "fractional_max_pool", "item", "to_sparse", "resize_")  # fmt: skip
 """Parts of names of operators that draw numbers, leave memory unwritten, or give no tensor."""
+
+CHANGED_SHARE = 0.3
+"""Of the samples: how many are changed."""
+CHANGES: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
+    lambda value: value.reshape(-1)[0] if value.numel() else value,
+    lambda value: value[..., :1] if value.dim() else value,
+    lambda value: value[:1] if value.dim() else value,
+    lambda value: value[..., :0] if value.dim() else value,
+    lambda value: value[:0] if value.dim() else value,
+)
+"""A tensor of other sizes: of rank 0, of one or no element in the last or the first dimension."""
+UNCHANGED = ("pdist", "embedding_bag", "chunk_cat", "segment_reduce")
+"""Parts of names of operators whose eager kernels read beyond such tensors: the process ends."""
 
 
 @functools.cache
@@ -56,8 +70,11 @@ def _call(name: str, path: str, draw: Draw) -> str:
     if not samples:
         raise NotFitting
     sample = draw.rng.choice(samples)
-    given = [_text(value, draw) for value in (sample.input, *sample.args)]
-    given += [f"{key}={_text(value, draw)}" for key, value in sample.kwargs.items()]
+    changed = draw.rng.random() < CHANGED_SHARE and not any(part in name for part in UNCHANGED)
+    change = draw.rng.choice(CHANGES) if changed else None
+    rest = change if draw.rng.random() < 0.5 else None
+    given = [_text(sample.input, draw, change), *(_text(value, draw, rest) for value in sample.args)]
+    given += [f"{key}={_text(value, draw, rest)}" for key, value in sample.kwargs.items()]
     return f"{path}({', '.join(given)})"
 
 
@@ -74,15 +91,17 @@ def _samples(name: str, dtype: torch.dtype) -> list[Any]:
             return []
 
 
-def _text(value: Any, draw: Draw) -> str:
-    """A value of a sample as source; its tensors become arguments of the function."""
+def _text(value: Any, draw: Draw, change: Callable[[torch.Tensor], torch.Tensor] | None) -> str:
+    """A value of a sample as source; its tensors, changed, become arguments of the function."""
     if isinstance(value, torch.Tensor):
         plain = type(value) is torch.Tensor and value.layout is torch.strided and not value.is_quantized
         if not plain or value.dtype not in DTYPES or value.numel() > MAX_SAMPLE_ELEMENTS:
             raise NotFitting
-        return draw.given(literal(value.detach().resolve_conj()), value.dtype, value.dim())
+        value = value.detach().resolve_conj()
+        value = value if change is None else change(value).clone()
+        return draw.given(literal(value), value.dtype, value.dim())
     if isinstance(value, (list, tuple)) and type(value) in (list, tuple, torch.Size):
-        parts = ", ".join(_text(each, draw) for each in value)
+        parts = ", ".join(_text(each, draw, change) for each in value)
         return f"[{parts}]" if isinstance(value, list) else f"({parts}{',' if len(value) == 1 else ''})"
     if value is None or type(value) in (bool, int, float, str) or isinstance(value, torch.dtype):
         return repr(value)
