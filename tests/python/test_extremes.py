@@ -444,3 +444,14 @@ def test_a_window_between_whose_taps_the_image_lies() -> None:
     torch._dynamo.reset()
     candidate = torch.compile(function, backend="rust_ort")(x)
     torch.testing.assert_close(candidate, function(x))
+
+
+@pytest.mark.parametrize("weight", [torch.tensor(0.25), torch.tensor(0.25).double()])
+def test_a_floating_weight_makes_lerp_of_integers_floats(weight: Tensor) -> None:
+    x, end = torch.arange(5), torch.arange(5) * 7
+    torch.testing.assert_close(on_onnxruntime(torch.lerp, x, end, weight), torch.lerp(x, end, weight))
+
+
+def test_a_quotient_of_rank_0_in_half_precision() -> None:
+    x, divisor = torch.tensor(-33.78).half(), torch.tensor(70000)
+    torch.testing.assert_close(on_onnxruntime(torch.div, x, divisor), torch.div(x, divisor), rtol=0, atol=0)

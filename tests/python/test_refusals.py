@@ -356,3 +356,21 @@ def test_a_factor_that_only_the_call_knows_is_refused_beside_integers(
     for each in (function, dynamic):
         with pytest.raises(RuntimeError, match="argument alpha must not be a floating point number"):
             each(x, 0.7)
+
+
+@pytest.mark.parametrize("function", [
+    lambda x, value: x.masked_fill(x > 0, value), lambda x, value: x.index_fill(0, torch.tensor([0]), value),
+])  # fmt: skip
+@pytest.mark.parametrize(("dtype", "value"), [
+    (torch.uint8, torch.tensor(300)), (torch.uint8, torch.tensor(-1.0)), (torch.int64, torch.tensor(math.nan)),
+    (torch.float16, torch.tensor(1e6)), (torch.float16, torch.tensor(70000)),
+])  # fmt: skip
+def test_a_tensor_of_rank_0_that_its_dtype_does_not_hold_is_refused(
+    function: Callable[[Tensor, Tensor], Tensor], dtype: torch.dtype, value: Tensor
+) -> None:
+    x = torch.tensor([1, 0, 2]).to(dtype)
+    for each in (function, compiled(function)):
+        with pytest.raises(RuntimeError, match="without overflow"):
+            each(x, value)
+    one = torch.ones((), dtype=value.dtype)
+    torch.testing.assert_close(compiled(function)(x, one), function(x, one))

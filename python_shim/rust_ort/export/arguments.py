@@ -138,6 +138,16 @@ def _factor_fits(self: Any, other: Any, alpha: Any, **_: Any) -> bool:
     return not isinstance(alpha, (float, torch.SymFloat)) or torch.result_type(self, other).is_floating_point
 
 
+def _holds_all(self: Tensor, value: Tensor, **_: Any) -> bool:
+    """Whether the dtype of `self` holds every number that `value` may be: else eager may refuse it when it runs."""
+    if self.dtype is torch.bool or self.dtype.is_complex or value.dtype is torch.bool:
+        return True
+    if value.dtype.is_floating_point and not self.dtype.is_floating_point:
+        return False
+    info = torch.finfo(value.dtype) if value.dtype.is_floating_point else torch.iinfo(value.dtype)
+    return kernels.holds(self.dtype, info.min) and kernels.holds(self.dtype, info.max)
+
+
 TAKEN: dict[Any, Callable[..., bool]] = {
     aten.add.Tensor: _factor_fits,
     aten.sub.Tensor: _factor_fits,
@@ -147,9 +157,11 @@ TAKEN: dict[Any, Callable[..., bool]] = {
     aten.slice_scatter.default: _fits_view(aten.slice.Tensor),
     aten.huber_loss.default: lambda self, target, **_: self.dtype == target.dtype,  # of two, a kernel gives self's
     aten.index_add.default: _rows_fit,
+    aten.index_fill.int_Tensor: _holds_all,
     aten.index_put.default: _masks_fit,
     aten.index_select.default: lambda self, dim, index: index.dim() <= 1,
     aten.logsumexp.default: lambda self, dim, **_: bool(dim) or self.dim() == 0,
+    aten.masked_fill.Tensor: _holds_all,
     aten.mvlgamma.default: lambda self, p: p > 0,
     aten.native_group_norm.default: _parameters_fit,
     **dict.fromkeys(

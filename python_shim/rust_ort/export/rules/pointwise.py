@@ -227,10 +227,11 @@ decomposed("aten.addcdiv.default", why=LAST + "; half precision is rounded on th
 
 def _lerp(operator: Any) -> Callable[..., Any]:
     def function(self: Tensor, end: Tensor, weight: Tensor | Number) -> Any:
-        """torch's own, half precision in float32."""
+        """torch's own, half precision in float32. A floating weight of rank 0 makes integers floats."""
         own = torchs_decompositions()[operator]
+        dtype = torch.result_type(self, weight)
         weight = widened(weight) if isinstance(weight, Tensor) else weight
-        return own(widened(self), widened(end), weight).to(self.dtype)
+        return own(widened(self.to(dtype)), widened(end.to(dtype)), weight).to(dtype)
 
     return function
 
@@ -300,12 +301,12 @@ for _name in ("add", "sub"):
     )
 
 
-def _beside_rank_0(operator: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Any]:
+def _beside_rank_0(operator: Callable[[Tensor, Tensor], Tensor], least_rank: int) -> Callable[..., Any]:
     def function(self: Tensor, other: Tensor) -> Any:
-        """In float32, rounded once. As the first operand, torch rounds a tensor of rank 0, too."""
+        """In float32, rounded once. As the first factor, torch rounds a tensor of rank 0, too."""
         if not (isinstance(self, Tensor) and isinstance(other, Tensor)) or not is_half(self, other):
             return NotImplemented
-        if other.dim() > 0 or self.dim() == 0 or other.dtype in (self.dtype, torch.bool):
+        if other.dim() > 0 or self.dim() < least_rank or other.dtype in (self.dtype, torch.bool):
             return NotImplemented
         if self.dtype is not torch.result_type(self, other):
             return NotImplemented
@@ -314,9 +315,9 @@ def _beside_rank_0(operator: Callable[[Tensor, Tensor], Tensor]) -> Callable[...
     return function
 
 
-for _name in ("mul", "div"):
+for _name, _least_rank in (("mul", 1), ("div", 0)):
     decomposed(f"aten.{_name}.Tensor", why="half precision beside a tensor of rank 0: that is rounded", silent=True)(
-        _beside_rank_0(getattr(aten, _name).Tensor)
+        _beside_rank_0(getattr(aten, _name).Tensor, _least_rank)
     )
 
 
