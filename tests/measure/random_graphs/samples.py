@@ -30,7 +30,7 @@ CHANGES: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
     lambda value: value[:0] if value.dim() else value,
 )
 """A tensor of other sizes: of rank 0, of one or no element in the last or the first dimension."""
-UNCHANGED = ("pdist", "embedding_bag", "chunk_cat", "segment_reduce")
+UNCHANGED = ("pdist", "embedding_bag", "chunk_cat", "segment_reduce", "lu_", "ormqr", "householder")
 """Parts of names of operators whose eager kernels read beyond such tensors: the process ends."""
 
 
