@@ -455,3 +455,14 @@ def test_a_floating_weight_makes_lerp_of_integers_floats(weight: Tensor) -> None
 def test_a_quotient_of_rank_0_in_half_precision() -> None:
     x, divisor = torch.tensor(-33.78).half(), torch.tensor(70000)
     torch.testing.assert_close(on_onnxruntime(torch.div, x, divisor), torch.div(x, divisor), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("eps", [0.0025, 0.1, 0.3])
+def test_where_eps_cuts_a_logit_its_gradient_is_zero(eps: float, dtype: torch.dtype) -> None:
+    """As the dtype has eps, and what it leaves of 1."""
+    x = torch.linspace(0, 1, 4097).to(dtype).requires_grad_()
+    candidate = torch.compile(lambda x: torch.logit(x, eps), backend="rust_ort", dynamic=False)
+    made, expected = (torch.autograd.grad(each.sum(), x)[0] for each in (candidate(x), torch.logit(x, eps)))
+    assert torch.equal(made == 0, expected == 0)
+    torch.testing.assert_close(made, expected, rtol=2 * torch.finfo(dtype).eps, atol=0)  # eager rounds each step

@@ -189,12 +189,15 @@ def logit(self: Tensor, eps: float | None = None) -> Any:
 
 @decomposed("aten.logit_backward.default", why="minus infinity at -0.0", upstream="torch", silent=True)
 def logit_backward(grad_output: Tensor, self: Tensor, eps: float | None = None) -> Any:
-    """Infinite at both ends, NaN beyond; 0 where eps cut."""
+    """Infinite at both ends, NaN beyond; 0 where eps cut, which is as the dtype has it."""
     x, dtype = computed(self)
     grad = grad_output.to(x.dtype)
     least, beyond = (0.0, math.nan) if eps is None else (eps, 0.0)
+    most = 1 - least
+    if isinstance(least, float):
+        least, most = rounded(least, dtype), rounded(1 - rounded(least, dtype), dtype)
     inside = torch.where((x == 0) | (x == 1), grad * math.inf, grad / (x * (1 - x)))
-    return torch.where((x < least) | (x > 1 - least), beyond, inside).to(dtype)
+    return torch.where((x < least) | (x > most), beyond, inside).to(dtype)
 
 
 @decomposed("aten.sinc.default", why="torchlib writes π as float32")
