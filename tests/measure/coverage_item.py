@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from measure.coverage_sample import SEED, Judged, judge_sample, one_line, together
+from measure.coverage_sample import FAULTS, SEED, Judged, judge_sample, one_line, together
 from rust_ort import torch_private
 from rust_ort.torch_private import pytree
 
@@ -28,6 +28,9 @@ TOGETHER = 16
 """Samples in one compiled function."""
 DYNAMIC_TOGETHER = 4
 """Where sizes are symbols: equal sizes are one symbol, and what fixes it for one sample fixes it for all."""
+
+ALIKE = 120
+"""Characters at the beginning of what is told of two samples: so many make it the same."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +48,8 @@ class Item:
 @dataclass(kw_only=True)
 class Result:
     """Verdicts of an item. backward: None where OpInfo has no autograd for it. eager: (direction, operator, reason).
-    notes: (sample, direction, verdict, shapes, what is wrong) of every verdict that is no success."""
+    notes: (sample, direction, verdict, shapes, what is wrong) of every fault, and of the first of what else is no
+    success, and alike."""
 
     op: str
     dtype: str
@@ -203,7 +207,8 @@ def _add(result: Result, direction: str, judged: Judged, index: int, sample: Any
     for op, reason in judged.eager:
         if (direction, op, reason) not in result.eager:
             result.eager.append((direction, op, reason))
-    if judged.detail:
+    told = {(way, verdict, detail[:ALIKE]) for _, way, verdict, _, detail in result.notes}
+    if judged.detail and (judged.verdict in FAULTS or (direction, judged.verdict, judged.detail[:ALIKE]) not in told):
         result.notes.append((index, direction, judged.verdict, described(sample), judged.detail))
 
 

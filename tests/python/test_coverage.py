@@ -270,6 +270,19 @@ def test_what_a_file_has_is_not_run_again(tmp_path: Path, monkeypatch: pytest.Mo
         coverage.main([*arguments, "--dynamic"])
 
 
+def test_what_is_no_fault_is_told_once() -> None:
+    result = Result(op="abs", dtype="float32", forward="nothing", backward=None)
+    for index, verdict in enumerate(["untraceable", "untraceable", "wrong", "wrong"]):
+        judged = Judged(verdict=verdict, detail="s" * coverage_item.ALIKE + str(index))
+        coverage_item._add(result, "forward", judged, index, SampleInput(tensor(1.0)))
+    assert [(index, verdict) for index, _, verdict, _, _ in result.notes] == [
+        (0, "untraceable"),
+        (2, "wrong"),
+        (3, "wrong"),
+    ]
+    assert result.forward == "wrong"
+
+
 def test_the_floor_is_written_and_read_alike() -> None:
     results = [Result(op=op, dtype="bool", forward="right", backward=None) for op in ("b", "a")]
     floor = coverage_report.floor(results)
