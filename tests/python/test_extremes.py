@@ -446,6 +446,21 @@ def test_a_window_between_whose_taps_the_image_lies() -> None:
     torch.testing.assert_close(candidate, function(x))
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("function", [
+    lambda x, number: x ** (number / 3), lambda x, number: x / (number / x.shape[0]), lambda x, number: x > number / 3,
+    lambda x, number: x * (x.shape[0] / 7 > 2), lambda x, number: torch.tensor([1.0, 2.0, 3.0]) * (x.shape[0] / 7),
+])  # fmt: skip
+def test_numbers_out_of_tensors_and_of_sizes(function: Callable[..., Tensor], dynamic: bool) -> None:
+    x, scalar = torch.rand(7), torch.tensor(2.3)
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        compiled = torch.compile(
+            lambda x, y: function(x, y.item()), backend="rust_ort", dynamic=dynamic, fullgraph=True
+        )
+        torch.testing.assert_close(compiled(x, scalar), function(x, scalar.item()))
+
+
 @pytest.mark.parametrize("weight", [torch.tensor(0.25), torch.tensor(0.25).double()])
 def test_a_floating_weight_makes_lerp_of_integers_floats(weight: Tensor) -> None:
     x, end = torch.arange(5), torch.arange(5) * 7

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx
 
 from rust_ort.export import kernels
-from rust_ort.export.shapes import SIZE_OPERATORS, has_no_elements, hint, may_have_no_elements, seen
+from rust_ort.export.shapes import SIZE_OPERATORS, has_no_elements, hint, is_symbolic, may_have_no_elements, seen
 from rust_ort.torch_private import OpOverload
 
 aten = torch.ops.aten
@@ -51,8 +51,10 @@ def _without_elements(operator: Any, tensors: Sequence[Tensor]) -> str | None:
 
 
 def may_lack_elements(gm: fx.GraphModule) -> list[str]:
-    """The nodes that read a tensor which may have no elements, and mind. What is not among them has some in every call
-    of the graph: asking adds guards."""
+    """The nodes of a dynamic graph that read a tensor which may have no elements, and mind. What is not among them has
+    some in every call of the graph: asking adds guards."""
+    if not any(is_symbolic(node.meta.get("val")) for node in gm.graph.find_nodes(op="placeholder")):
+        return []
     return [node.name for node in gm.graph.nodes if isinstance(node.target, OpOverload) and _may_lack(node)]
 
 

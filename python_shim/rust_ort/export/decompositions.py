@@ -71,9 +71,11 @@ def _as_declared(operator: Any, function: Callable[..., Any]) -> Callable[..., A
     @functools.wraps(function)
     def keeping(*args: Any, **kwargs: Any) -> Any:
         given = pytree.tree_leaves((args, kwargs))
+        if any(map(_known_at_run_time, given)):
+            return NotImplemented
         if any(isinstance(value, torch.SymBool) for value in given):  # a guard, as torch's own kernels make of it
             args, kwargs = pytree.tree_map_only(torch.SymBool, bool, (args, kwargs))
-        left = any(map(_known_at_run_time, given)) or arguments.why_eager(operator, args, kwargs, whole=False)
+        left = arguments.why_eager(operator, args, kwargs, whole=False)
         made = NotImplemented if left else function(*args, **kwargs)
         if made is NotImplemented:
             return made
@@ -105,8 +107,9 @@ def _row_major(tensor: Tensor) -> Tensor:
 
 
 def _known_at_run_time(value: Any) -> bool:
-    """Whether a size is: what reads such a tensor runs in eager, and a decomposition might ask for the size."""
-    return is_symbolic(value) and bool(free_unbacked_symbols(value))
+    """Whether a number or size is: a decomposition might ask for it."""
+    symbolic = isinstance(value, (torch.SymFloat, torch.SymBool)) or is_symbolic(value)
+    return symbolic and bool(free_unbacked_symbols(value))
 
 
 def _apart(made: Any, given: Sequence[Any]) -> Any:

@@ -302,7 +302,7 @@ def _partition(gm: fx.GraphModule, support: Support) -> Partition:
     from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
     from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
 
-    _give_constants_values(gm)
+    give_constants_values(gm)
     graph = _copy(gm.graph)
     support.refuse(aliases.keep_shared(gm, graph))
     outer = torch_private.make_graph_module(gm, graph)
@@ -435,7 +435,7 @@ def _copy(graph: fx.Graph) -> fx.Graph:
     return copied
 
 
-def _give_constants_values(gm: fx.GraphModule) -> None:
+def give_constants_values(gm: fx.GraphModule) -> None:
     """get_attr nodes of tensors carry no fake value; the exporter and the hash want one."""
     fake_mode = torch_private.detect_fake_mode(
         [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]

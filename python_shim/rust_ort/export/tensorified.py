@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from rust_ort.export.partition import give_constants_values
 from rust_ort.export.rules.promotion import kernel_dtype
 from rust_ort.torch_private import OpOverload, pytree, traced
 
@@ -38,6 +39,7 @@ def decompose(gm: fx.GraphModule, table: Callable[[], Mapping[Any, Callable[...,
     if not late:
         return
     known = table()
+    give_constants_values(gm)
     for node in late:
         if node.target in known or _is_beside_a_number(node):
             _come_apart(gm, node, known)

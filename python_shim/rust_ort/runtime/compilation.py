@@ -127,7 +127,8 @@ def _compile_aot_graph(
         _keep_saved_tensors()
     # A first backward compiles outside Dynamo's lock, in several threads at once; FX's metadata is one a process.
     with torch_private.compile_lock(), no_collection():
-        tensorified.decompose(gm, table)
+        with torch_private.autocast_off():
+            tensorified.decompose(gm, table)
         return _compiled_once(compilation, direction, gm)
 
 
