@@ -130,7 +130,7 @@ class Traced:
         options = dataclasses.replace(self.compilation.options, opset=opset)
         log = GraphLog()
         one = dataclasses.replace(self.compilation, options=options, made={}, collected=log)
-        call = compilation._compile_aot_graph(one, self.direction, self.gm, self.inputs)
+        call = compilation._compile_aot_graph(one, dict, self.direction, self.gm, self.inputs)
         outputs = call(list(self.inputs))
         (info,) = log.list()
         return list(outputs), info
@@ -142,8 +142,10 @@ def traced(function: Callable[[Tensor], list[Tensor]], patch: pytest.MonkeyPatch
     found = []
     compile_graph = compilation._compile_aot_graph
 
-    def kept(one: Any, direction: str, gm: fx.GraphModule, example_inputs: Any) -> Callable[[list[Any]], Any]:
-        call = compile_graph(one, direction, gm, example_inputs)
+    def kept(
+        one: Any, table: Any, direction: str, gm: fx.GraphModule, example_inputs: Any
+    ) -> Callable[[list[Any]], Any]:
+        call = compile_graph(one, table, direction, gm, example_inputs)
 
         def calling(args: list[Any]) -> Any:
             inputs = [arg.clone() if isinstance(arg, Tensor) else arg for arg in args]

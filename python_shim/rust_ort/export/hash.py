@@ -6,6 +6,7 @@ import functools
 import hashlib
 import importlib.metadata
 from collections.abc import Iterator, Sequence
+from typing import TypeGuard
 
 import torch
 from torch import fx
@@ -93,7 +94,7 @@ def _ranges(gm: fx.GraphModule) -> Iterator[bytes]:
     for node in gm.graph.find_nodes(op="placeholder"):
         value = node.meta.get("val")
         for size in value.shape if isinstance(value, torch.Tensor) else [value]:
-            if isinstance(size, torch.SymInt):
+            if _is_size(size):
                 yield f"{size.node.expr} {bounds(size)}\n".encode()
 
 
@@ -160,6 +161,9 @@ def _sizes(sizes: Sequence[int | torch.SymInt]) -> str:
 
 def _symbolic(number: torch.SymInt | torch.SymFloat | torch.SymBool) -> str:
     """Its expression, and, as far as kernels are chosen by it, what it is in the call that is traced."""
-    return (
-        f"{number.node.expr}~{min(hint(number), MANY)}" if isinstance(number, torch.SymInt) else str(number.node.expr)
-    )
+    return f"{number.node.expr}~{min(hint(number), MANY)}" if _is_size(number) else str(number.node.expr)
+
+
+def _is_size(number: object) -> TypeGuard[torch.SymInt]:
+    """Not of jagged tensors, whose sizes along the jagged dimension have a name and no number."""
+    return isinstance(number, torch.SymInt) and isinstance(number.node.hint, int | None)
