@@ -481,3 +481,31 @@ def test_where_eps_cuts_a_logit_its_gradient_is_zero(eps: float, dtype: torch.dt
     made, expected = (torch.autograd.grad(each.sum(), x)[0] for each in (candidate(x), torch.logit(x, eps)))
     assert torch.equal(made == 0, expected == 0)
     torch.testing.assert_close(made, expected, rtol=2 * torch.finfo(dtype).eps, atol=0)  # eager rounds each step
+
+
+LARGE = 2.0**24
+HALF = torch.linspace(-9, 9, 40).half()
+
+
+@pytest.mark.parametrize(("function", "x"), [
+    (lambda x: x.sum() * (x.shape[0] / 7), HALF), (lambda x: x.sum() / (x.shape[0] / 7), HALF),
+    (lambda x: x[0] == x.shape[0] / 10, torch.tensor([0.3, 0, 0])),
+    (lambda x: x == x.shape[0] / 3 * LARGE, torch.tensor([LARGE + 1, 0, 0])),
+    (lambda x: x.sum() == x.shape[0] / 3 * LARGE, torch.tensor([16777217, 0, 0])),
+    (lambda x: torch.add(x, x.shape[0] / 3, alpha=x.shape[0] ** 0.5), torch.ones(3)),
+    (lambda x: x * torch.tensor(2049), torch.tensor(-2.25).half()),
+    (lambda x: x * torch.tensor([2049]), HALF), (lambda x: x / torch.tensor([2049]), HALF),
+    (lambda x: torch.lerp(x, x * 2, torch.tensor(0.3)), HALF),
+])  # fmt: skip
+def test_a_number_has_the_dtype_of_the_tensor_beside_it(function: Callable[[Tensor], Tensor], x: Tensor) -> None:
+    """Of rank 0, too, and what comes of both."""
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend="rust_ort", dynamic=True, fullgraph=True)
+    torch.testing.assert_close(compiled(x), function(x), rtol=0, atol=0)
+
+
+def test_a_logit_that_is_not_cut_has_no_gradient_beyond() -> None:
+    x = torch.tensor([-0.1, 0.3, 1.1], requires_grad=True)
+    compiled = torch.compile(lambda x: torch.logit(x, -1.0), backend="rust_ort")
+    made, expected = (torch.autograd.grad(each.sum(), x)[0] for each in (compiled(x), torch.logit(x, -1.0)))
+    torch.testing.assert_close(made, expected, equal_nan=True)

@@ -62,16 +62,19 @@ def _is_float(argument: Any) -> bool:
 def _come_apart(gm: fx.GraphModule, node: fx.Node, table: Mapping[Any, Callable[..., Any]]) -> None:
     given, structure = pytree.tree_flatten((node.args, node.kwargs))
     nodes = [leaf for leaf in given if isinstance(leaf, fx.Node)]
-    operator: Any = OF_TENSORS[node.target] if _is_beside_a_number(node) else node.target
-    dtype = node.meta["val"].dtype
-    dtype = kernel_dtype(dtype) if operator in KEEPING else dtype
+    result = node.meta["val"].dtype
+    beside = _is_beside_a_number(node)
+    operator: Any = OF_TENSORS[node.target] if beside else node.target
 
     def run(*values: Any) -> Any:
         left = iter(values)
-        leaves = [_as_tensor(next(left), dtype) if isinstance(leaf, fx.Node) else leaf for leaf in given]
+        leaves = [next(left) if isinstance(leaf, fx.Node) else leaf for leaf in given]
         args, kwargs = pytree.tree_unflatten(leaves, structure)
+        if beside:
+            args = [_as_tensor(value, operator, args, result) for value in args]
         made = table[operator](*args, **kwargs) if operator in table else NotImplemented
-        return operator(*args, **kwargs) if made is NotImplemented else made
+        made = operator(*args, **kwargs) if made is NotImplemented else made
+        return made.to(result) if beside else made
 
     part = traced(run, [leaf.meta["val"] for leaf in nodes], table)
     if [inner.target for inner in part.graph.nodes if inner.op == "call_function"] == [node.target]:
@@ -80,12 +83,14 @@ def _come_apart(gm: fx.GraphModule, node: fx.Node, table: Mapping[Any, Callable[
     gm.graph.erase_node(node)
 
 
-def _as_tensor(value: Any, dtype: torch.dtype) -> Any:
-    """A number as a tensor of rank 0: of this dtype, or, to compare with, as it is."""
+def _as_tensor(value: Any, operator: Any, operands: Sequence[Any], result: torch.dtype) -> Any:
+    """A number as a tensor of rank 0, of the dtype that it has beside the tensor, or in which its kernel computes."""
     if not isinstance(value, torch.SymFloat):
         return value
+    tensor = next((operand for operand in operands if isinstance(operand, Tensor)), None)
+    dtype = torch.result_type(tensor, 1.0) if result is torch.bool and tensor is not None else result
     number: Tensor = aten.scalar_tensor.default(value, dtype=torch.float64)
-    return number if dtype is torch.bool else number.to(dtype)
+    return number.to(kernel_dtype(dtype) if operator in KEEPING else dtype)
 
 
 def _inlined(gm: fx.GraphModule, node: fx.Node, part: fx.GraphModule, given: Sequence[fx.Node]) -> fx.Node:

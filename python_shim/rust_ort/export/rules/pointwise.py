@@ -192,7 +192,7 @@ def logit_backward(grad_output: Tensor, self: Tensor, eps: float | None = None) 
     """Infinite at both ends, NaN beyond; 0 where eps cut, which is as the dtype has it."""
     x, dtype = computed(self)
     grad = grad_output.to(x.dtype)
-    least, beyond = (0.0, math.nan) if eps is None else (eps, 0.0)
+    least, beyond = (0.0, math.nan) if eps is None or eps < 0 else (eps, 0.0)
     most = 1 - least
     if isinstance(least, float):
         least, most = rounded(least, dtype), rounded(1 - rounded(least, dtype), dtype)
@@ -233,7 +233,7 @@ def _lerp(operator: Any) -> Callable[..., Any]:
         """torch's own, half precision in float32. A floating weight of rank 0 makes integers floats."""
         own = torchs_decompositions()[operator]
         dtype = torch.result_type(self, weight)
-        weight = widened(weight) if isinstance(weight, Tensor) else weight
+        weight = widened(weight.to(dtype)) if isinstance(weight, Tensor) else weight
         return own(widened(self.to(dtype)), widened(end.to(dtype)), weight).to(dtype)
 
     return function
@@ -304,12 +304,15 @@ for _name in ("add", "sub"):
     )
 
 
-def _beside_rank_0(operator: Callable[[Tensor, Tensor], Tensor], least_rank: int) -> Callable[..., Any]:
+def _beside_one(operator: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Any]:
     def function(self: Tensor, other: Tensor) -> Any:
-        """In float32, rounded once. As the first factor, torch rounds a tensor of rank 0, too."""
+        """In float32, rounded once, where the second is of one element; the first torch rounds."""
         if not (isinstance(self, Tensor) and isinstance(other, Tensor)) or not is_half(self, other):
             return NotImplemented
-        if other.dim() > 0 or self.dim() < least_rank or other.dtype in (self.dtype, torch.bool):
+        if any(not isinstance(size, int) or size != 1 for size in other.shape) or other.dtype in (
+            self.dtype,
+            torch.bool,
+        ):
             return NotImplemented
         if self.dtype is not torch.result_type(self, other):
             return NotImplemented
@@ -318,9 +321,9 @@ def _beside_rank_0(operator: Callable[[Tensor, Tensor], Tensor], least_rank: int
     return function
 
 
-for _name, _least_rank in (("mul", 1), ("div", 0)):
+for _name in ("mul", "div"):
     decomposed(f"aten.{_name}.Tensor", why="half precision beside a tensor of rank 0: that is rounded", silent=True)(
-        _beside_rank_0(getattr(aten, _name).Tensor, _least_rank)
+        _beside_one(getattr(aten, _name).Tensor)
     )
 
 
