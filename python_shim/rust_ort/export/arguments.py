@@ -135,6 +135,13 @@ def _masks_fit(self: Tensor, indices: Sequence[Tensor | None], **_: Any) -> bool
     return True
 
 
+def _crops_fit(self: Tensor, pad: Sequence[int], **_: Any) -> bool:
+    """Whether negative padding takes no more from a dimension than it has, before anything is added to it."""
+    crops = [min(hint(size), 0) for size in pad]
+    ends = zip(reversed(self.shape), crops[::2], crops[1::2], strict=False)
+    return all(hint(size) + before + after >= 0 for size, before, after in ends)
+
+
 def _factor_fits(self: Any, other: Any, alpha: Any, **_: Any) -> bool:
     """Whether `alpha` is no float beside integers."""
     return not isinstance(alpha, (float, torch.SymFloat)) or torch.result_type(self, other).is_floating_point
@@ -153,6 +160,7 @@ def _holds_all(self: Tensor, value: Tensor, **_: Any) -> bool:
 TAKEN: dict[Any, Callable[..., bool]] = {
     aten.add.Tensor: _factor_fits,
     aten.sub.Tensor: _factor_fits,
+    aten.constant_pad_nd.default: _crops_fit,
     aten.convolution.default: _padding_fits,
     aten.diagonal_scatter.default: _fits_view(aten.diagonal.default),
     aten.select_scatter.default: _fits_view(aten.select.int),
