@@ -139,6 +139,21 @@ def test_a_number_beside_half_precision_is_what_torch_takes(
     torch.testing.assert_close(compiled(x, number), operator(x, number), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("number", [1e-4, 1 / 3, 2**24 + 1, 100003.7, torch.tensor(1 / 3), torch.tensor(0.1).double()])
+@pytest.mark.parametrize("operator", [torch.add, torch.sub, torch.mul, torch.div, torch.pow])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_number_before_half_precision_is_what_torch_takes(
+    dtype: torch.dtype, operator: Callable[..., Tensor], number: float | Tensor, dynamic: bool
+) -> None:
+    """torch rounds it, to infinity too, whatever the operator is."""
+    torch._dynamo.reset()
+    x = torch.linspace(-3, 3, 4001).to(dtype)
+    compiled = torch.compile(operator, backend="rust_ort", dynamic=dynamic)
+    expected = operator(number, x)
+    torch.testing.assert_close(compiled(number, x), expected, rtol=0, atol=0, equal_nan=True)
+
+
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int64])
 @pytest.mark.parametrize(
     "numbers", [(-0.9, 2.1, 2.0), (2.1, -2.9, -1.0), (0.1, -7.9, -4.0), (0.1, 1.1, 1.0), (1.7, 9.3)]

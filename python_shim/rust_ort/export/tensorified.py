@@ -26,7 +26,7 @@ OF_TENSORS: dict[Any, Any] = {
 """{operator beside a number: the same beside a tensor}."""
 
 KEEPING = (aten.mul.Tensor, aten.div.Tensor)
-"""Half precision beside a number: these do not round the number to it."""
+"""Half precision beside a number: these do not round a number that is their second to it."""
 
 COPIED = ("autograd_backward", "partitioner_tag", "stack_trace", "nn_module_stack", "seq_nr", "from_node")
 """What is known of a node that holds for each of those in its place, too."""
@@ -71,7 +71,8 @@ def _come_apart(gm: fx.GraphModule, node: fx.Node, table: Mapping[Any, Callable[
         leaves = [next(left) if isinstance(leaf, fx.Node) else leaf for leaf in given]
         args, kwargs = pytree.tree_unflatten(leaves, structure)
         if beside:
-            args = [_as_tensor(value, operator, args, result) for value in args]
+            keeps = [position == 1 and operator in KEEPING for position in range(len(args))]
+            args = [_as_tensor(value, args, result, keep=keep) for value, keep in zip(args, keeps, strict=True)]
         made = table[operator](*args, **kwargs) if operator in table else NotImplemented
         made = operator(*args, **kwargs) if made is NotImplemented else made
         return made.to(result) if beside else made
@@ -83,14 +84,15 @@ def _come_apart(gm: fx.GraphModule, node: fx.Node, table: Mapping[Any, Callable[
     gm.graph.erase_node(node)
 
 
-def _as_tensor(value: Any, operator: Any, operands: Sequence[Any], result: torch.dtype) -> Any:
-    """A number as a tensor of rank 0, of the dtype that it has beside the tensor, or in which its kernel computes."""
+def _as_tensor(value: Any, operands: Sequence[Any], result: torch.dtype, *, keep: bool) -> Any:
+    """A number as a tensor of rank 0, of the dtype that it has beside the tensor, or, kept, in which its kernel
+    computes."""
     if not isinstance(value, torch.SymFloat):
         return value
     tensor = next((operand for operand in operands if isinstance(operand, Tensor)), None)
     dtype = torch.result_type(tensor, 1.0) if result is torch.bool and tensor is not None else result
     number: Tensor = aten.scalar_tensor.default(value, dtype=torch.float64)
-    return number.to(kernel_dtype(dtype) if operator in KEEPING else dtype)
+    return number.to(kernel_dtype(dtype) if keep else dtype)
 
 
 def _inlined(gm: fx.GraphModule, node: fx.Node, part: fx.GraphModule, given: Sequence[fx.Node]) -> fx.Node:

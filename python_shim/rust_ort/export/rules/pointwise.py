@@ -281,8 +281,10 @@ def power_of_tensors(self: Tensor, exponent: Tensor) -> Any:
 @decomposed("aten.pow.Scalar", why="torch rounds the base to half precision, and its result is row-major", silent=True)
 def power_of_number(self: Number, exponent: Tensor) -> Any:
     """Of the base as the exponent's dtype has it, of a row-major exponent."""
-    base = as_half(self, torch.result_type(self, exponent))
-    if base is self and row_major(exponent, range(exponent.dim())):
+    dtype = torch.result_type(self, exponent)
+    halved = dtype in (torch.float16, torch.bfloat16) and isinstance(self, (int, float)) and math.isfinite(self)
+    base = rounded(self, dtype) if halved else self
+    if base == self and row_major(exponent, range(exponent.dim())):
         return NotImplemented
     return aten.pow.Scalar(base, exponent.clone(memory_format=torch.contiguous_format))
 
@@ -305,10 +307,12 @@ for _name in ("add", "sub"):
 
 
 def _beside_one(operator: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Any]:
-    def function(self: Tensor, other: Tensor) -> Any:
-        """In float32, rounded once, where the second is of one element; the first torch rounds."""
-        if not (isinstance(self, Tensor) and isinstance(other, Tensor)) or not is_half(self, other):
+    def function(self: Tensor | Number, other: Tensor | Number) -> Any:
+        """In float32, rounded once, where the second is of one element; the first torch rounds, a number, too."""
+        if not isinstance(other, Tensor) or not is_half(self, other):
             return NotImplemented
+        if not isinstance(self, Tensor):
+            return operator(as_dtype(self, torch.result_type(self, other), other), other)
         if any(not isinstance(size, int) or size != 1 for size in other.shape) or other.dtype in (
             self.dtype,
             torch.bool,
@@ -322,7 +326,7 @@ def _beside_one(operator: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., A
 
 
 for _name in ("mul", "div"):
-    decomposed(f"aten.{_name}.Tensor", why="half precision beside a tensor of rank 0: that is rounded", silent=True)(
+    decomposed(f"aten.{_name}.Tensor", why="half precision beside a tensor of rank 0: that is rounded; a number that is the first is not", silent=True)(
         _beside_one(getattr(aten, _name).Tensor)
     )
 
