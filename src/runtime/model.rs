@@ -8,15 +8,12 @@ use prost::Message as _;
 use super::error::RuntimeError;
 use crate::onnx::proto::ModelProto;
 use crate::onnx::{self, OnnxError};
-use crate::tensor::DType;
 
 /// A model as a runtime gets it: its bytes, and what was seen of them when they were decoded, once.
 #[derive(Clone, Debug)]
 pub struct Model {
     /// A ModelProto.
     pub bytes: Bytes,
-    /// A type, tensor or attribute in it is of float64.
-    pub has_float64: bool,
     /// A node of its main graph is a Where.
     pub selects: bool,
     /// A Gemm of its main graph reads an output that is a Transpose's result.
@@ -27,12 +24,7 @@ impl Model {
     /// The model in `bytes`, which `proto` was decoded from.
     pub fn new(bytes: Bytes, proto: &ModelProto) -> Self {
         let selects = proto.graph.iter().flat_map(|graph| &graph.node).any(|node| node.op_type() == "Where");
-        Self {
-            bytes,
-            has_float64: onnx::mentions(proto, DType::F64),
-            selects,
-            has_transposed_outputs: onnx::has_transposed_outputs(proto),
-        }
+        Self { bytes, selects, has_transposed_outputs: onnx::has_transposed_outputs(proto) }
     }
 
     /// A model, encoded.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::common::{self, Dim, Memory, Model, add, built, gather, slow};
 use rust_ort::protocol::message::{CustomOpLibrary, ErrorCode, Optimization, SessionSpec, WireError};
-use rust_ort::runtime::ort::{OrtRuntime, ThreadPool, custom_op_library, wrong_optimizers};
-use rust_ort::runtime::{self, BoundCall, RuntimeError, Session, StopToken};
+use rust_ort::runtime::ort::{OrtRuntime, ThreadPool, custom_op_library};
+use rust_ort::runtime::{BoundCall, RuntimeError, Session, StopToken};
 use rust_ort::tensor::{DType, TensorBuf, TensorRef};
 
 fn session(model: &[u8]) -> Arc<dyn Session> {
@@ -68,19 +68,6 @@ fn several_outputs_and_one_tensor_as_several_inputs() {
     let (product, sum) = (memory.alloc(DType::F32, &[2]), memory.alloc(DType::F32, &[2]));
     run(&model, &memory, &[x.clone(), x], &[product.clone(), sum.clone()]).unwrap();
     assert_eq!((memory.get(&product), memory.get(&sum)), (vec![8., 18.], vec![4., 6.]));
-}
-
-/// MatMulScaleFusion would make the factor of a product a float32 attribute.
-#[test]
-fn float64_models_run_without_the_fusion_that_rounds() {
-    let dims = [Dim::Is(1), Dim::Is(1)];
-    let model = ["x", "y", "factor"].iter().fold(Model::default(), |model, name| model.input(name, DType::F64, &dims));
-    let model = model.node("MatMul", &["x", "y"], &["product"]).node("Mul", &["product", "factor"], &["z"]);
-    let off = |model: Vec<u8>| {
-        wrong_optimizers(runtime::Model::read(model.into()).unwrap().has_float64).contains(&"MatMulScaleFusion")
-    };
-    assert!(off(model.output("z", DType::F64, &dims).build()));
-    assert!(!off(add()));
 }
 
 #[test]

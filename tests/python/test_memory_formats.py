@@ -150,3 +150,65 @@ def test_binary_operators_lay_out_as_their_kernels_do(first: str, second: str, o
     made, expected = torch.compile(function, backend="rust_ort")(*operands), function(*operands)
     torch.testing.assert_close(made, expected, equal_nan=True)
     assert made.stride() == expected.stride()
+
+
+GRADIENTS = {
+    **MODULES[4],
+    "shuffled channels": lambda x: F.channel_shuffle(x, 2),
+    "convolved": lambda x: F.conv2d(x, torch.ones(5, 4, 3, 3)),
+    "convolved, transposed": lambda x: F.conv_transpose2d(x, torch.ones(4, 5, 3, 3)),
+    "pooled by norm": lambda x: F.lp_pool2d(x, 2, 2),
+    "unpooled": lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2),
+    "chosen": lambda x: torch.where(x > 0, x, x * 2),
+    "deviations": lambda x: x.std((2, 3)),
+    "largest": lambda x: x.amax(1),
+    "twice": lambda x: torch.cat([x, x], 1),
+    "logsigmoid": F.logsigmoid,
+    "transposed": lambda x: x.mT.reshape(-1) * 2,
+}
+
+
+@pytest.mark.parametrize("tangents", ["channels last", "row-major", "one number"])
+@pytest.mark.parametrize("channels_last", [True, False])
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients_are_laid_out_as_autograds(name: str, channels_last: bool, tangents: str) -> None:
+    """Hooks see them, and what is above the graph."""
+    draws = torch.Generator().manual_seed(1)
+    x = torch.randn(2, 4, 8, 8, generator=draws)
+    x = x.to(memory_format=torch.channels_last) if channels_last else x
+
+    def gradient(backend: str) -> Tensor:
+        torch._dynamo.reset()
+        given = x.detach().requires_grad_()
+        made = torch.compile(GRADIENTS[name], backend=backend, dynamic=False)(given)
+        made = made[0] if isinstance(made, tuple) else made
+        if tangents == "one number":
+            tangent = torch.ones(()).expand(made.shape)
+        else:
+            tangent = torch.randn(made.shape, generator=torch.Generator().manual_seed(2))
+            if tangents == "channels last" and made.dim() == 4:
+                tangent = tangent.to(memory_format=torch.channels_last)
+        return torch.autograd.grad(made, given, tangent)[0]
+
+    made, expected = gradient("rust_ort"), gradient("aot_eager")
+    torch.testing.assert_close(made, expected, rtol=1e-4, atol=1e-5)
+    assert made.stride() == expected.stride()
+
+
+class Viewed(torch.autograd.Function):
+    """Its gradient can only be made of one that lies as eager's."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0].t().view(-1).view(3, 5).t()
+
+
+def test_a_function_above_the_graph_may_view_the_gradient() -> None:
+    x = torch.randn(5, 3, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    torch._dynamo.reset()
+    torch.compile(lambda t: t.t().reshape(-1) * 2, backend="rust_ort")(Viewed.apply(x)).sum().backward()
+    torch.testing.assert_close(x.grad, torch.full((5, 3), 2.0))

@@ -40,12 +40,21 @@ KEEP_LAYOUTS = (aten.select_scatter.default, aten.slice_scatter.default)
 
 
 def hidden_outputs(output: fx.Node) -> frozenset[int]:
-    """Positions of the outputs that no user sees: saved for backward, and gradients, which autograd lays out itself."""
+    """Positions of the outputs of which no user sees whose memory they share: saved for backward, and gradients."""
+    return _described(output, ("SavedForBackwards", "GradAOTOutput"))
+
+
+def saved_outputs(output: fx.Node) -> frozenset[int]:
+    """Positions of the outputs that no user sees at all. Hooks and functions above the graph see gradients."""
+    return _described(output, ("SavedForBackwards",))
+
+
+def _described(output: fx.Node, kinds: tuple[str, ...]) -> frozenset[int]:
     descs = output.meta.get("desc") or ()
     return frozenset(
         index
         for index, desc in enumerate(pytree.tree_leaves(descs, is_leaf=lambda x: x is None))
-        if type(desc).__name__.startswith(("SavedForBackwards", "GradAOTOutput"))
+        if type(desc).__name__.startswith(kinds)
     )
 
 

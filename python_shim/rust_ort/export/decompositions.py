@@ -171,6 +171,15 @@ def _as_suggested(self: Tensor, *_: Any, **__: Any) -> Tensor:
     return torch.empty_like(self, memory_format=_format(self))
 
 
+def _like_its_input(grad_output: Tensor, self: Tensor, *_: Any, **__: Any) -> Tensor:
+    """A gradient."""
+    return _as_suggested(self)
+
+
+def _row_major_gradient(grad_output: Tensor, self: Tensor, *_: Any, **__: Any) -> Tensor:
+    return _row_major_like(self)
+
+
 def _rolled(self: Tensor, shifts: Sequence[Size], dims: Sequence[int] = ()) -> Tensor:
     """Along one dimension by all of it, eager's kernel copies row by row."""
     is_copied = len(dims) == 1 and not hint(shifts[0]) % (hint(self.shape[dims[0]]) or 1)
@@ -213,6 +222,16 @@ LAYOUTS: dict[Any, Callable[..., Any]] = {
     aten.index_fill: _as_cloned,
     aten.isin.Tensor_Tensor: _row_major_like,
     aten.roll: _rolled,
+    aten.native_channel_shuffle: _as_suggested,
+    aten.channel_shuffle: _as_suggested,
+    aten.glu_backward: _row_major_gradient,
+    **dict.fromkeys(
+        (
+            aten.reflection_pad1d_backward, aten.reflection_pad2d_backward, aten.reflection_pad3d_backward,
+            aten.replication_pad1d_backward, aten.replication_pad2d_backward, aten.replication_pad3d_backward,
+        ),
+        _like_its_input,
+    ),
     aten.pow.Scalar: _of_a_power,
     aten.log_sigmoid_forward: _row_major_like,
     aten.native_batch_norm: _as_suggested,

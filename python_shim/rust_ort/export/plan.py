@@ -14,7 +14,7 @@ from torch import fx
 
 from rust_ort import progress
 from rust_ort.export import exporter, partition, translate
-from rust_ort.export.aliases import hidden_outputs
+from rust_ort.export.aliases import saved_outputs
 from rust_ort.export.custom import custom_error
 from rust_ort.export.shapes import Binder, UnboundSymbol, compile_expression, expression, is_symbolic, overlaps, plain
 
@@ -204,11 +204,10 @@ def _strides(
     """Eager's strides where someone could see them and they are not contiguous.
 
     Seen are outputs of the graph and what an eager node reads. Not: values saved for backward (restrided before an
-    eager node reads them) and gradients (AccumulateGrad lays them out like the parameter). Overlapping strides, as
-    `expand` makes, cannot be written to and become contiguous.
+    eager node reads them). Overlapping strides, as `expand` makes, cannot be written to and become contiguous.
     """
     outer_call = next(node for node in cut.outer.graph.nodes if node.op == "call_module" and node.target == graph.name)
-    hidden = hidden_outputs(cut.outer.graph.output_node())
+    hidden = saved_outputs(cut.outer.graph.output_node())
     found: dict[str, tuple[int | torch.SymInt, ...]] = {}
     for unpack in outer_call.users:
         node = returned[unpack.args[1]]

@@ -17,9 +17,19 @@ from rust_ort.torch_private import OpOverload, pytree, traced
 
 aten = torch.ops.aten
 
+
+def power(base: Tensor, exponent: Tensor) -> Tensor:
+    """As torch's kernel has it of a number: the roots are such, also of -inf and -0.0, but not in float16."""
+    powers = aten.pow.Tensor_Tensor(base, exponent)
+    if base.dtype is torch.float16 or not base.is_floating_point():
+        return powers
+    roots = torch.where(exponent == -0.5, torch.rsqrt(base), powers)
+    return torch.where(exponent == 0.5, torch.sqrt(base), roots)
+
+
 OF_TENSORS: dict[Any, Any] = {
     **{operator.Tensor: operator.Tensor for operator in (aten.add, aten.sub, aten.mul, aten.div)},
-    aten.pow.Tensor_Scalar: aten.pow.Tensor_Tensor,
+    aten.pow.Tensor_Scalar: power,
     aten.pow.Scalar: aten.pow.Tensor_Tensor,
     **{operator.Scalar: operator.Tensor for operator in (aten.eq, aten.ne, aten.lt, aten.le, aten.gt, aten.ge)},
 }

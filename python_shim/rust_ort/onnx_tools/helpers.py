@@ -23,8 +23,11 @@ from rust_ort.options import Options
 Model: TypeAlias = onnx.ModelProto | str | os.PathLike[str]
 Shape = tuple[int | str, ...]
 
-WRONG_OPTIMIZERS = ["MatmulTransposeFusion", "NoopElimination", "MatMulScaleFusion"]
-"""Give wrong values in onnxruntime 1.31.1, the third in float64: docs/known-wrong-upstream.md."""
+WRONG_OPTIMIZERS = [
+    "MatmulTransposeFusion", "NoopElimination", "MatMulScaleFusion", "DivMulFusion", "ConvMulFusion", "ConvAddFusion",
+    "ConvBNFusion", "MatMul_BatchNormalization_Fusion",
+]  # fmt: skip
+"""Give wrong values in onnxruntime 1.31.1: docs/known-wrong-upstream.md. Those of `src/runtime/ort/options.rs`."""
 
 WORDS = {"match": "Match", "mismatch": "Mismatch", "not_compared": "NotCompared", "failed": "Failed"}
 

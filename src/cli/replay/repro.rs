@@ -17,7 +17,7 @@ use crate::dump::{Role, reader};
 use crate::onnx::proto::{GraphProto, ModelProto};
 use crate::onnx::{self, NamedTensor};
 use crate::runtime::Runtime as _;
-use crate::runtime::ort::wrong_optimizers;
+use crate::runtime::ort::WRONG_OPTIMIZERS;
 use crate::tensor::{DType, TensorBuf, TensorView};
 
 /// First line of the README of a folder that we may write over.
@@ -326,11 +326,7 @@ impl<'a> Repro<'a> {
         let mut config = self.target.config();
         let disabled = "optimization.disable_specified_optimizers".to_owned();
         let asked = config.remove(&disabled);
-        let all: Vec<&str> = asked
-            .iter()
-            .map(String::as_str)
-            .chain(wrong_optimizers(onnx::mentions(content.model, DType::F64)).iter().copied())
-            .collect();
+        let all: Vec<&str> = asked.iter().map(String::as_str).chain(WRONG_OPTIMIZERS.iter().copied()).collect();
         config.insert(disabled, all.join(";"));
         Ok(TEMPLATE
             .replace("\"@OPTIMIZATION@\"", &json!(self.target.optimization.name()).to_string())

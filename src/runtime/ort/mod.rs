@@ -14,5 +14,5 @@ mod runtime;
 mod session;
 
 pub use libraries::custom_op_library;
-pub use options::{ThreadPool, wrong_optimizers};
+pub use options::{ThreadPool, WRONG_OPTIMIZERS};
 pub use runtime::OrtRuntime;

@@ -11,15 +11,23 @@ use super::libraries::Libraries;
 use super::operators::Operators;
 use super::raw;
 use crate::protocol::message::{CPU_PROVIDER as CPU, Optimization, Provider, SessionSpec};
-use crate::runtime::{Model, RuntimeError};
+use crate::runtime::RuntimeError;
 
 /// Graph optimizers that stay off whatever is asked, since ONNX Runtime 1.31.1 on the CPU gives wrong values with them:
 /// MatmulTransposeFusion takes `Transpose → MatMul(·, 1-D)` for a FusedMatMul; NoopElimination leaves out `x + 0`, which
-/// is 0.0 where x is -0.0; MatMulScaleFusion makes a float64 factor an attribute, which is float32.
-pub fn wrong_optimizers(has_float64: bool) -> &'static [&'static str] {
-    let all = &["MatmulTransposeFusion", "NoopElimination", "MatMulScaleFusion"];
-    if has_float64 { all } else { &all[..2] }
-}
+/// is 0.0 where x is -0.0; the others compute in another order, which overflows, or does not, where the model says
+/// otherwise: `(x·s) @ w` as `(x @ w)·s`, and of float64 with a float32 s; `(1/x)·y` as `y/x`; what is done to a
+/// convolution or a product by constants, to the weight.
+pub const WRONG_OPTIMIZERS: &[&str] = &[
+    "MatmulTransposeFusion",
+    "NoopElimination",
+    "MatMulScaleFusion",
+    "DivMulFusion",
+    "ConvMulFusion",
+    "ConvAddFusion",
+    "ConvBNFusion",
+    "MatMul_BatchNormalization_Fusion",
+];
 
 const DISABLED_OPTIMIZERS: &str = "optimization.disable_specified_optimizers";
 /// With these the runtime keeps pointing into the model's bytes, which are gone after the build.
@@ -85,7 +93,7 @@ fn thread_pool(ThreadPool { threads, allow_spinning }: ThreadPool) -> ort::Resul
 }
 
 /// A builder with all that a session is asked to be. Errors: BadOption, UnknownProvider.
-pub(super) fn options(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Result<SessionBuilder, RuntimeError> {
+pub(super) fn options(loaded: &Loaded, spec: &SessionSpec) -> Result<SessionBuilder, RuntimeError> {
     let bad = |name: &str, reason: String| RuntimeError::BadOption { name: name.to_owned(), reason };
     let level = match spec.optimization {
         Optimization::All => GraphOptimizationLevel::All,
@@ -98,7 +106,7 @@ pub(super) fn options(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Res
     let mut builder =
         builder.with_optimization_level(level).map_err(|error| bad("ort_optimization", error.to_string()))?;
     builder = builder.with_log_level(LogLevel::Warning).map_err(|error| bad("session", error.to_string()))?;
-    for (key, value) in config(loaded, model, spec)? {
+    for (key, value) in config(loaded, spec)? {
         builder = builder.with_config_entry(&key, value).map_err(|error| bad(&key, error.to_string()))?;
     }
     for provider in &spec.providers {
@@ -107,7 +115,7 @@ pub(super) fn options(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Res
     loaded.libraries.register(builder, &spec.custom_op_libraries)
 }
 
-fn config(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Result<Vec<(String, String)>, RuntimeError> {
+fn config(loaded: &Loaded, spec: &SessionSpec) -> Result<Vec<(String, String)>, RuntimeError> {
     if let Some(&name) = REFUSED_CONFIG.iter().find(|&&key| spec.config.contains_key(key)) {
         let reason = "models are handed over in memory that does not outlive the build; leave it out".to_owned();
         return Err(RuntimeError::BadOption { name: name.to_owned(), reason });
@@ -115,7 +123,7 @@ fn config(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Result<Vec<(Str
     let mut config = spec.config.clone();
     let asked = config.remove(DISABLED_OPTIMIZERS);
     let disabled: Vec<&str> = (spec.disabled_optimizers.iter().chain(&asked).map(String::as_str))
-        .chain(wrong_optimizers(model.has_float64).iter().copied())
+        .chain(WRONG_OPTIMIZERS.iter().copied())
         .collect();
     config.insert(DISABLED_OPTIMIZERS.to_owned(), disabled.join(";"));
     for &key in SPINNING_CONFIG {

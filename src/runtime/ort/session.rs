@@ -57,7 +57,7 @@ pub(super) fn optimized(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> R
 /// What a session is made with: all that it is asked to be, outputs that are written, and on the CPU our operators in the
 /// place of wrong ones.
 fn prepared(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Result<(SessionBuilder, Bytes), RuntimeError> {
-    let builder = options(loaded, model, spec)?;
+    let builder = options(loaded, spec)?;
     let kept = match model.has_transposed_outputs {
         true => Some(Model::encode(&onnx::keep_transposed_outputs(onnx::decode(model.bytes.clone())?))),
         false => None,

@@ -115,9 +115,12 @@ def angle(self: Tensor) -> Any:
 
 @decomposed("aten.copysign.Scalar", why="decomposed to prims.signbit, whose fake dtype is wrong", upstream="torch")
 def copysign(self: Tensor, other: Number) -> Tensor:
-    """The sign of a number is known."""
+    """The sign of a number is known, but of one that only the call knows."""
     dtype = torch.result_type(self, other)
-    magnitude = torch.abs(self.to(dtype if dtype.is_floating_point else torch.get_default_dtype()))
+    dtype = dtype if dtype.is_floating_point else torch.get_default_dtype()
+    if not isinstance(other, (int, float)):
+        return torch.copysign(self.to(dtype), as_dtype(other, dtype, self))
+    magnitude = torch.abs(self.to(dtype))
     return -magnitude if math.copysign(1, other) < 0 else magnitude
 
 
@@ -228,22 +231,22 @@ decomposed("aten.addcdiv.default", why=LAST + "; half precision is rounded on th
 )
 
 
-def _lerp(operator: Any) -> Callable[..., Any]:
-    def function(self: Tensor, end: Tensor, weight: Tensor | Number) -> Any:
-        """torch's own, half precision in float32. A floating weight of rank 0 makes integers floats."""
-        own = torchs_decompositions()[operator]
-        dtype = torch.result_type(self, weight)
-        weight = widened(weight.to(dtype)) if isinstance(weight, Tensor) else weight
-        return own(widened(self.to(dtype)), widened(end.to(dtype)), weight).to(dtype)
-
-    return function
+def lerp(self: Tensor, end: Tensor, weight: Tensor | Number) -> Any:
+    """As torch's kernel, from the nearer end, half precision in float32. A floating weight of rank 0 makes integers
+    floats."""
+    dtype = torch.result_type(self, weight)
+    start, end = widened(self.to(dtype)), widened(end.to(dtype))
+    weight = widened(weight.to(dtype)) if isinstance(weight, Tensor) else as_dtype(weight, start.dtype, self)
+    difference = end - start
+    near, far = start + weight * difference, end - difference * (1 - weight)
+    return torch.where(torch.abs(weight) < 0.5, near, far).to(dtype)
 
 
 for _overload, _why in (
     ("Tensor", "infinity where the difference of opposite infinities is NaN"),
     ("Scalar", "half precision is rounded on the way, torch computes in float32"),
 ):
-    decomposed(f"aten.lerp.{_overload}", why=_why, silent=True)(_lerp(getattr(aten.lerp, _overload)))
+    decomposed(f"aten.lerp.{_overload}", why=_why, silent=True)(lerp)
 
 
 @decomposed(
@@ -253,8 +256,11 @@ for _overload, _why in (
     silent=True,
 )
 def power(self: Tensor, exponent: Number) -> Any:
-    """Square roots; products for integers with an exponent up to 64."""
+    """Square roots; products for integers with an exponent up to 64. To ask a number of sizes would fix the sizes:
+    `tensorified.power`."""
     dtype = torch.result_type(self, exponent)
+    if isinstance(exponent, torch.SymFloat):
+        return NotImplemented
     if dtype.is_floating_point and dtype is not torch.float16 and exponent in (0.5, -0.5):
         return torch.sqrt(self.to(dtype)) if exponent > 0 else torch.rsqrt(self.to(dtype))
     if dtype in (torch.int32, torch.int64) and 0 < exponent <= 64:
@@ -269,13 +275,13 @@ def _integer_power(base: Tensor, exponent: int) -> Tensor:
     return half * half * base if exponent % 2 else half * half
 
 
-@decomposed("aten.pow.Tensor_Tensor", why="torchlib gives it the base's dtype, which an integer's is not")
+@decomposed("aten.pow.Tensor_Tensor", why="torchlib gives it the base's dtype, and no other operand becomes it")
 def power_of_tensors(self: Tensor, exponent: Tensor) -> Any:
-    """Of an integer base and a floating exponent: the base first becomes what the result is."""
+    """Both first become what the result is, where that is a float."""
     dtype = torch.result_type(self, exponent)
-    if self.dtype.is_floating_point or not dtype.is_floating_point:
+    if not dtype.is_floating_point or self.dtype is exponent.dtype is dtype:
         return NotImplemented
-    return aten.pow.Tensor_Tensor(self.to(dtype), exponent)
+    return aten.pow.Tensor_Tensor(self.to(dtype), exponent.to(dtype))
 
 
 @decomposed("aten.pow.Scalar", why="torch rounds the base to half precision, and its result is row-major", silent=True)
