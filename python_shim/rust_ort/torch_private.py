@@ -380,6 +380,17 @@ def keep_positive(size: torch.SymInt) -> bool:
         return bool(size > 0)
 
 
+def keep_equal(size: int | torch.SymInt, other: int | torch.SymInt) -> bool:
+    """Whether two sizes, equal in the call that is traced, are so in every call of the graph; as keep_positive."""
+    symbolic = size if isinstance(size, torch.SymInt) else other
+    if not isinstance(symbolic, torch.SymInt):
+        return size == other
+    if free_unbacked_symbols(size) or free_unbacked_symbols(other) or symbolic.node.shape_env.frozen:
+        return False
+    with outside_tracing():
+        return bool(size == other)
+
+
 def traced(
     function: Callable[..., Any], values: Sequence[Any], table: Mapping[Any, Callable[..., Any]]
 ) -> fx.GraphModule:

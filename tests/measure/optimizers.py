@@ -37,8 +37,8 @@ OPTIMIZERS = (
     "EliminateSlice", "ExpandElimination", "FastGeluFusion", "FuseReluClip", "GatherSliceToSplitFusion",
     "GatherToSliceFusion", "GeluFusionL1", "GeluFusionL2", "GemmActivationFusion", "GemmSumFusion",
     "GemmTransposeFusion", "LayerNormFusionL1", "LayerNormFusionL2", "MatMulActivationFusion", "MatMulAddFusion",
-    "MatMulScaleFusion", "MatmulBNFusion", "MatmulTransposeFusion", "NchwcTransformer", "NhwcTransformer",
-    "NoopElimination", "NotWhereFusion", "PadFusion", "PreShapeNodeElimination", "PropagateCastOps", "QuickGeluFusion",
+    "MatMulScaleFusion", "MatMul_BatchNormalization_Fusion", "MatmulTransposeFusion", "NchwcTransformer",
+    "NhwcTransformer", "NoopElimination", "NotWhereFusion", "Pad_Fusion", "PreShapeNodeElimination", "PropagateCastOps", "QuickGeluFusion",
     "ReshapeFusion", "SimplifiedLayerNormFusion", "SkipLayerNormFusion", "SliceConcatToSpaceToDepthFusion",
     "TransposeOptimizer", "UnsqueezeElimination",
 )  # fmt: skip
@@ -46,7 +46,10 @@ OPTIMIZERS = (
 
 CORPUS = Path(__file__).parents[1] / "python" / "corpus.json"
 DONE = {
-    "MatMulScaleFusion": "off for models with float64: the factor becomes a float32 attribute",
+    "ConvAddFusion": "off: two constants are added before the convolution's sum is",
+    "ConvMulFusion": "off: the weight is multiplied, which may overflow",
+    "DivMulFusion": "off: `(1/x)·y` is infinite where `y/x` is not",
+    "MatMulScaleFusion": "off: `(x·s) @ w` becomes `(x @ w)·s`, which may overflow; a float64 factor becomes float32",
     "MatmulTransposeFusion": "off: `Transpose → MatMul(·, 1-D)` gives wrong values",
     "NoopElimination": "off: `x + 0` is 0.0 where x is -0.0",
     "NotWhereFusion": "on: the Where of floats that runs is an operator of ours, which it does not know",

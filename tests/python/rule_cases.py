@@ -169,6 +169,8 @@ CASES: dict[str, Case] = {
     "aten.baddbmm.default": case(
         lambda c, x: torch.baddbmm(c, x, x, beta=0), torch.full((2, 3, 3), nan), torch.ones(2, 3, 3)
     ),
+    "aten.addmv.default": case(lambda x, y: torch.addmv(y, x, y, alpha=0), MATRIX[:7] / 0, MATRIX[0]),
+    "aten.addbmm.default": case(lambda x, y: torch.addbmm(y, x[None], y[None], alpha=0), MATRIX[:7] / 0, MATRIX[:7]),
     "aten.addmm.default": case(lambda x: torch.addmm(x, x, x[:7], alpha=0.3), MATRIX.double()),
     # lists
     **{

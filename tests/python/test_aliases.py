@@ -369,3 +369,25 @@ def test_as_strided_counts_from_the_start_of_the_inputs_storage(program: Program
             except RuntimeError:
                 continue
             torch.testing.assert_close(compiled(x), expected, msg=lambda text, o=offset: f"offset {o}: {text}")
+
+
+@pytest.mark.parametrize("write", [
+    lambda y: y.mul_(0), lambda y: torch.no_grad()(y.add_)(100), lambda y: y.view(-1)[:1].zero_(),
+])  # fmt: skip
+@pytest.mark.parametrize("function", [torch.exp, torch.sigmoid, torch.tanh, lambda x: x.softmax(-1), torch.rsqrt])
+def test_a_write_to_an_output_that_backward_reads_is_refused(function: Program, write: Program) -> None:
+    """What is saved for backward is the output itself, of which autograd counts the writes."""
+    for made in (function, torch.compile(function, backend="rust_ort", dynamic=False)):
+        torch._dynamo.reset()
+        y = made(torch.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True))
+        write(y)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.sum().backward()
+
+
+def test_a_write_to_the_data_of_an_output_is_seen_by_backward() -> None:
+    x = torch.tensor([1.0, 2.0], requires_grad=True)
+    y = torch.compile(torch.exp, backend="rust_ort", dynamic=False)(x)
+    y.data.add_(100)
+    y.sum().backward()
+    torch.testing.assert_close(x.grad, y.detach())

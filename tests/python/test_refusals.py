@@ -257,6 +257,8 @@ ROWS, IMAGE = TWENTY.reshape(4, 5).cos(), TWENTY.reshape(1, 1, 4, 5).cos()
     lambda x: functional.group_norm(x, 1, ROWS[0].double(), ROWS[0].double()),
     lambda x: functional.group_norm(x, 1, ROWS[0], ROWS[0].half()),
     lambda x: functional.pad(x, (3, -7)), lambda x: functional.pad(x, (0, 0, -6, 3)),
+    lambda x: x.half().masked_fill(x > 0, torch.tensor(-1e5)),
+    lambda x: x.int().masked_fill(x > 0, torch.tensor(2**40)),
 ])  # fmt: skip
 def test_what_kernels_refuse_and_decompositions_take(function: Callable[[Tensor], Tensor]) -> None:
     with pytest.raises(RuntimeError) as eagers:
@@ -268,7 +270,11 @@ def test_what_kernels_refuse_and_decompositions_take(function: Callable[[Tensor]
 
 @pytest.mark.parametrize("function", [
     lambda x: functional.smooth_l1_loss(x, -x, beta=0.0), lambda x: functional.celu(x, alpha=-1.0),
-    lambda x: functional.pad(x, (3, -5, -2, -2)), lambda x: functional.pad(TWENTY.reshape(1, 20), (-3, -3)), lambda x: functional.pad(IMAGE, (-2, -2, 3, 0)),
+    lambda x: functional.pad(x, (3, -5, -2, -2)),
+    lambda x: x.half().masked_fill(x > 0, torch.tensor(-math.inf)),
+    lambda x: x.half().masked_fill(x > 0, torch.tensor(-1e4)),
+    lambda x: x.int().masked_fill(x > 0, torch.tensor(7)),
+    lambda x: functional.pad(TWENTY.reshape(1, 20), (-3, -3)), lambda x: functional.pad(IMAGE, (-2, -2, 3, 0)),
     lambda x: functional.conv_transpose2d(IMAGE, IMAGE, stride=2, output_padding=1),
     lambda x: functional.conv_transpose2d(IMAGE, IMAGE, dilation=2, output_padding=1),
     lambda x: functional.group_norm(x.half(), 1, ROWS[0], ROWS[0]),
@@ -375,3 +381,22 @@ def test_a_tensor_of_rank_0_that_its_dtype_does_not_hold_is_refused(
             each(x, value)
     one = torch.ones((), dtype=value.dtype)
     torch.testing.assert_close(compiled(function)(x, one), function(x, one))
+
+
+def test_masks_whose_sizes_part_in_a_later_call() -> None:
+    """The size of a mask is that of what it chooses from in each call of a graph, not in the first alone."""
+
+    def function(x: Tensor, mask: Tensor) -> Tensor:
+        x = x.clone()
+        x[mask[1:]] = 0
+        return x
+
+    torch._dynamo.reset()
+    backend = rust_ort.Backend()
+    made = torch.compile(function, backend=backend, dynamic=True)
+    for rows, length in ((7, 8), (9, 10), (5, 6)):
+        x, mask = torch.ones(rows, 3), torch.arange(length) % 2 == 0
+        torch.testing.assert_close(made(x, mask), function(x, mask))
+    assert len(backend.graphs) == 1 and not backend.graphs[0].eager
+    with pytest.raises(IndexError, match="mask"):
+        made(torch.ones(7, 3), torch.ones(9, dtype=torch.bool))

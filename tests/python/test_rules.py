@@ -276,7 +276,15 @@ def test_gradients_of_batch_norm_beside_float32_parameters_are_float32s(dtype: t
 WRONG_FUSIONS = {
     "MatmulTransposeFusion": case(lambda x, y: torch.mv(x.t(), y), MATRIX, MATRIX[:, 0]),
     "NoopElimination": case(lambda x: 1 / (x.detach() * 0 + 0), torch.tensor([-1.0, 1.0])),
-    "MatMulScaleFusion": case(lambda x: x @ x.t() * 0.3, MATRIX.double()),
+    "MatMulScaleFusion": case(lambda x, y: (x * 1e-20) @ y, torch.full((2, 2), 1e25), torch.full((2, 2), 1e25)),
+    "DivMulFusion": case(lambda x, y: torch.div(1, x) * y, torch.tensor([1e-39, 1.0]), torch.tensor([1e-10, 2.0])),
+    "ConvMulFusion": case(
+        lambda x: functional.conv2d(x, torch.full((1, 1, 3, 3), 1e20)) * 1e25, torch.full((1, 1, 3, 3), 1e-25)
+    ),
+    "ConvAddFusion": case(
+        lambda x: functional.conv2d(x, torch.ones(1, 1, 3, 3), torch.full((1,), 3e38)) + torch.full((1, 1, 1), 3e38),
+        torch.full((1, 1, 3, 3), -4e37),
+    ),
 }
 
 

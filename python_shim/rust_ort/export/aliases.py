@@ -6,6 +6,7 @@ from __future__ import annotations
 import operator
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import fx
@@ -81,6 +82,7 @@ def keep_shared(gm: fx.GraphModule, graph: fx.Graph) -> dict[str, str]:
     """{node: why it stays in eager} of `graph`, a copy of gm's that is changed: the views between an output and the
     memory it shares. One that something else reads as well may go to ONNX Runtime for that; the output gets its own."""
     output = graph.output_node()
+    _save_outputs_themselves(output)
     sizes = any(_has_symbols(node.meta.get("val")) for node in graph.nodes if node.op == "placeholder")
     shared = _sharing(output, inputs_too=sizes or gm.meta.get(DIRECTION) == "forward")
     chains = {node for member in shared for node in _chain(member)}
@@ -99,6 +101,21 @@ def keep_shared(gm: fx.GraphModule, graph: fx.Graph) -> dict[str, str]:
     for reader in (*moved, output):
         reader.args = fx.map_arg(reader.args, lambda source: own.get(source, source))
     return {node.name: SHARES_MEMORY for node in (*moved, *own.values())}
+
+
+def _save_outputs_themselves(output: fx.Node) -> None:
+    """What is saved for backward of an output is that output, not a copy: a write to it is one that autograd sees."""
+    hidden, saved = hidden_outputs(output), saved_outputs(output)
+    returned: Any = output.args[0]
+    seen = {node for index, node in enumerate(returned) if index not in hidden}
+    made = list(returned)
+    for index in saved:
+        node = made[index]
+        while isinstance(node, fx.Node) and node.target is aten.detach.default:
+            node = node.args[0]
+        if node in seen:
+            made[index] = node
+    output.args = (type(returned)(made),)
 
 
 def end_views(graph: fx.Graph) -> None:

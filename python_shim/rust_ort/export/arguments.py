@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -9,8 +10,17 @@ import torch
 from torch import Tensor, fx
 
 from rust_ort.export import kernels
-from rust_ort.export.shapes import SIZE_OPERATORS, has_no_elements, hint, is_symbolic, may_have_no_elements, seen
-from rust_ort.torch_private import OpOverload
+from rust_ort.export.shapes import (
+    SIZE_OPERATORS,
+    Size,
+    expression,
+    has_no_elements,
+    hint,
+    is_symbolic,
+    may_have_no_elements,
+    seen,
+)
+from rust_ort.torch_private import OpOverload, keep_equal
 
 aten = torch.ops.aten
 
@@ -18,19 +28,27 @@ NO_ELEMENTS = "it reads a tensor without elements"
 MAYBE_NO_ELEMENTS = "it may read a tensor without elements"
 OTHER_ARGUMENTS = "torch's kernel does not take these arguments as its fake tensors do"
 
-REASONS = kernels.REASONS | {NO_ELEMENTS, MAYBE_NO_ELEMENTS, OTHER_ARGUMENTS}
+MAY_NOT_HOLD = "torch refuses a value that overflows the dtype, and this one is known only at run time"
+
+REASONS = kernels.REASONS | {NO_ELEMENTS, MAYBE_NO_ELEMENTS, OTHER_ARGUMENTS, MAY_NOT_HOLD}
 """All that `why_eager` says."""
 
 RIGHT_WITHOUT_ELEMENTS = SIZE_OPERATORS | {aten.cat.default, aten.new_zeros.default, aten.new_ones.default}
 
 
+HELD = frozenset({aten.index_fill.int_Tensor, aten.masked_fill.Tensor})
+"""Whose last tensor, of one element, is converted to the dtype of the first, which refuses what overflows."""
+
 DIVIDING = frozenset({aten.remainder, aten.fmod})
 """Pointwise, and refused where an integer divisor is zero, even if nothing is divided by it."""
 
 
-def why_eager(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any], *, whole: bool = True) -> str | None:
+def why_eager(
+    operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any], *, whole: bool = True, number: Any = None
+) -> str | None:
     """None: nothing speaks against it. operator: an ATen overload. args, kwargs: values, tensors with their shapes.
-    whole: as one node; else what it is made of may do without any tensor but the first."""
+    whole: as one node; else what it is made of may do without any tensor but the first. number: what the last tensor of
+    an operator of HELD is, where the program has it."""
     given = dict(_named(operator, args, kwargs))
     tensors = [value for value in given.values() if isinstance(value, Tensor)]
     without = _without_elements(operator, tensors if whole else tensors[:1])
@@ -38,6 +56,8 @@ def why_eager(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any], *, 
         return without
     if operator in TAKEN and not TAKEN[operator](**given):
         return OTHER_ARGUMENTS
+    if operator in HELD and not _holds_all(given["self"].dtype, given["value"].dtype, number):
+        return MAY_NOT_HOLD
     return kernels.why_refused(operator, given)
 
 
@@ -97,14 +117,20 @@ def _fits_view(view: Any) -> Callable[..., bool]:
     return fits
 
 
+def _same(size: Size, other: Size) -> bool:
+    """Whether they are one in every call of the graph: if they are in the one that is traced, a guard says so."""
+    if expression(size) == expression(other):
+        return True
+    return hint(size) == hint(other) and keep_equal(size, other)
+
+
 def _rows_fit(self: Tensor, dim: int, index: Tensor, source: Tensor, **_: Any) -> bool:
     """Whether `source` has the shape of `self` but for the dimension."""
     if self.dim() == 0 or source.dim() == 0:
         return self.dim() == source.dim()
-    shapes = [[hint(size) for size in tensor.shape] for tensor in (self, source)]
-    for shape in shapes:
-        shape[dim] = 0
-    return shapes[0] == shapes[1]
+    pairs = list(zip(self.shape, source.shape, strict=False))
+    del pairs[dim]
+    return self.dim() == source.dim() and all(_same(*pair) for pair in pairs)
 
 
 def _padding_fits(
@@ -124,12 +150,12 @@ def _parameters_fit(input: Tensor, weight: Tensor | None, bias: Tensor | None, *
 
 def _masks_fit(self: Tensor, indices: Sequence[Tensor | None], **_: Any) -> bool:
     """Whether each mask has the sizes of the dimensions that it chooses from."""
-    sizes, dim = [hint(size) for size in self.shape], 0
+    sizes, dim = self.shape, 0
     for index in indices:
         if index is None or index.dtype not in (torch.bool, torch.uint8):
             dim += 1
             continue
-        if sizes[dim : dim + index.dim()] != [hint(size) for size in index.shape]:
+        if len(sizes[dim:]) < index.dim() or not all(map(_same, sizes[dim:], index.shape)):
             return False
         dim += index.dim()
     return True
@@ -147,14 +173,16 @@ def _factor_fits(self: Any, other: Any, alpha: Any, **_: Any) -> bool:
     return not isinstance(alpha, (float, torch.SymFloat)) or torch.result_type(self, other).is_floating_point
 
 
-def _holds_all(self: Tensor, value: Tensor, **_: Any) -> bool:
-    """Whether the dtype of `self` holds every number that `value` may be: else eager may refuse it when it runs."""
-    if self.dtype is torch.bool or self.dtype.is_complex or value.dtype is torch.bool:
+def _holds_all(dtype: torch.dtype, given: torch.dtype, number: float | None) -> bool:
+    """Whether `dtype` holds the number, or every one of the other dtype: else eager refuses it when it runs."""
+    if dtype is torch.bool or dtype.is_complex or given is torch.bool:
         return True
-    if value.dtype.is_floating_point and not self.dtype.is_floating_point:
+    if given.is_floating_point and not dtype.is_floating_point:
         return False
-    info = torch.finfo(value.dtype) if value.dtype.is_floating_point else torch.iinfo(value.dtype)
-    return kernels.holds(self.dtype, info.min) and kernels.holds(self.dtype, info.max)
+    if number is not None:
+        return not math.isfinite(number) or kernels.holds(dtype, number)
+    info = torch.finfo(given) if given.is_floating_point else torch.iinfo(given)
+    return kernels.holds(dtype, info.min) and kernels.holds(dtype, info.max)
 
 
 TAKEN: dict[Any, Callable[..., bool]] = {
@@ -167,11 +195,9 @@ TAKEN: dict[Any, Callable[..., bool]] = {
     aten.slice_scatter.default: _fits_view(aten.slice.Tensor),
     aten.huber_loss.default: lambda self, target, **_: self.dtype == target.dtype,  # of two, a kernel gives self's
     aten.index_add.default: _rows_fit,
-    aten.index_fill.int_Tensor: _holds_all,
     aten.index_put.default: _masks_fit,
     aten.index_select.default: lambda self, dim, index: index.dim() <= 1,
     aten.logsumexp.default: lambda self, dim, **_: bool(dim) or self.dim() == 0,
-    aten.masked_fill.Tensor: _holds_all,
     aten.mvlgamma.default: lambda self, p: p > 0,
     aten.native_group_norm.default: _parameters_fit,
     **dict.fromkeys(

@@ -227,8 +227,12 @@ LAYOUTS: dict[Any, Callable[..., Any]] = {
     aten.glu_backward: _row_major_gradient,
     **dict.fromkeys(
         (
-            aten.reflection_pad1d_backward, aten.reflection_pad2d_backward, aten.reflection_pad3d_backward,
-            aten.replication_pad1d_backward, aten.replication_pad2d_backward, aten.replication_pad3d_backward,
+            aten.reflection_pad1d_backward,
+            aten.reflection_pad2d_backward,
+            aten.reflection_pad3d_backward,
+            aten.replication_pad1d_backward,
+            aten.replication_pad2d_backward,
+            aten.replication_pad3d_backward,
         ),
         _like_its_input,
     ),

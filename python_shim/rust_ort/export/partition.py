@@ -28,6 +28,9 @@ DRAWS_RANDOM_NUMBERS = "it draws random numbers; torch's generator is what manua
 SIZE_AT_RUN_TIME = "a size is known only at run time"
 COMPLEX = "complex numbers have no ONNX form"
 SIZE_ALONE = "nothing of it is used but its size"
+CONSTANT = "rust_ort constant"
+"""Key of a node's meta: the number that a constant of one element is."""
+
 MEMORY_READ = "an operator in eager sees the memory behind it"
 
 EAGER_IS_RIGHT = arguments.REASONS | {DRAWS_RANDOM_NUMBERS, MEMORY_READ, SIZE_ALONE}
@@ -266,10 +269,21 @@ def _given(node: fx.Node) -> str | None:
     if not isinstance(node.target, OpOverload):
         return None
     args, kwargs = fx.map_arg((node.args, node.kwargs), lambda source: source.meta.get("val"))
-    why = arguments.why_eager(node.target, args, kwargs)
+    number = _number(node.args[-1]) if node.target in arguments.HELD else None
+    why = arguments.why_eager(node.target, args, kwargs, number=number)
     if why in kernels.REASONS and str(node.meta.get("original_aten", node.target)) != str(node.target):
         return None  # the operator that it is made of did not refuse it
     return why
+
+
+def _number(value: Any) -> int | float | bool | None:
+    """Of a tensor of one element, where the program itself has it."""
+    while isinstance(value, fx.Node) and value.target in (aten.lift_fresh_copy.default, aten.clone.default):
+        value = value.args[0]
+    if not isinstance(value, fx.Node):
+        return None
+    filled = value.args[1] if value.target is aten.full.default else None
+    return filled if isinstance(filled, (int, float)) else value.meta.get(CONSTANT)
 
 
 def _tensor_problem(value: torch.Tensor) -> str | None:
@@ -441,7 +455,10 @@ def give_constants_values(gm: fx.GraphModule) -> None:
         [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
     )
     for node in gm.graph.nodes:
-        if node.op == "get_attr" and "val" not in node.meta:
-            constant = attribute(gm, str(node.target))
-            if isinstance(constant, torch.Tensor):
-                node.meta["val"] = fake_mode.from_tensor(constant) if fake_mode is not None else constant
+        if node.op != "get_attr" or not isinstance(constant := attribute(gm, str(node.target)), torch.Tensor):
+            continue
+        if constant.numel() == 1 and type(constant) is torch.Tensor and constant.is_cpu:
+            with torch_private.no_modes():
+                node.meta[CONSTANT] = constant.item()
+        if "val" not in node.meta:
+            node.meta["val"] = fake_mode.from_tensor(constant) if fake_mode is not None else constant

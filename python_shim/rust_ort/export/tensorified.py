@@ -20,7 +20,7 @@ aten = torch.ops.aten
 
 def power(base: Tensor, exponent: Tensor) -> Tensor:
     """As torch's kernel has it of a number: the roots are such, also of -inf and -0.0, but not in float16."""
-    powers = aten.pow.Tensor_Tensor(base, exponent)
+    powers: Tensor = aten.pow.Tensor_Tensor(base, exponent)
     if base.dtype is torch.float16 or not base.is_floating_point():
         return powers
     roots = torch.where(exponent == -0.5, torch.rsqrt(base), powers)

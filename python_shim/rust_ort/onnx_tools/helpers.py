@@ -25,7 +25,6 @@ Shape = tuple[int | str, ...]
 
 WRONG_OPTIMIZERS = [
     "MatmulTransposeFusion", "NoopElimination", "MatMulScaleFusion", "DivMulFusion", "ConvMulFusion", "ConvAddFusion",
-    "ConvBNFusion", "MatMul_BatchNormalization_Fusion",
 ]  # fmt: skip
 """Give wrong values in onnxruntime 1.31.1: docs/known-wrong-upstream.md. Those of `src/runtime/ort/options.rs`."""
 

@@ -16,8 +16,8 @@ use crate::runtime::RuntimeError;
 /// Graph optimizers that stay off whatever is asked, since ONNX Runtime 1.31.1 on the CPU gives wrong values with them:
 /// MatmulTransposeFusion takes `Transpose → MatMul(·, 1-D)` for a FusedMatMul; NoopElimination leaves out `x + 0`, which
 /// is 0.0 where x is -0.0; the others compute in another order, which overflows, or does not, where the model says
-/// otherwise: `(x·s) @ w` as `(x @ w)·s`, and of float64 with a float32 s; `(1/x)·y` as `y/x`; what is done to a
-/// convolution or a product by constants, to the weight.
+/// otherwise: `(x·s) @ w` as `(x @ w)·s`, and of float64 with a float32 s; `(1/x)·y` as `y/x`; what constants do to
+/// a convolution, to its weight.
 pub const WRONG_OPTIMIZERS: &[&str] = &[
     "MatmulTransposeFusion",
     "NoopElimination",
@@ -25,8 +25,6 @@ pub const WRONG_OPTIMIZERS: &[&str] = &[
     "DivMulFusion",
     "ConvMulFusion",
     "ConvAddFusion",
-    "ConvBNFusion",
-    "MatMul_BatchNormalization_Fusion",
 ];
 
 const DISABLED_OPTIMIZERS: &str = "optimization.disable_specified_optimizers";

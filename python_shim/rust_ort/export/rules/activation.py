@@ -40,7 +40,8 @@ def threshold_backward(grad_output: Tensor, self: Tensor, threshold: Number) -> 
 def leaky_relu(self: Tensor, negative_slope: Number = 0.01) -> Any:
     """In float64, and of such slopes, or of one that only the call knows."""
     known = isinstance(negative_slope, (int, float))
-    if known and self.dtype is not torch.float64 and 0 < math.copysign(1, negative_slope) and negative_slope < math.inf:
+    usual = known and math.copysign(1, negative_slope) > 0 and negative_slope < math.inf
+    if usual and self.dtype is not torch.float64:
         return NotImplemented
     x, dtype = computed(self)
     return torch.where(x > 0, x, x * negative_slope).to(dtype)

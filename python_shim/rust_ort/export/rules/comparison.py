@@ -135,10 +135,11 @@ def _but_for_nan(self: Tensor, other: Tensor, better: Callable[[Tensor, Tensor],
 
 
 def _compared(compare: Callable[[Tensor, Any], Tensor], self: Tensor, other: Number) -> Any:
-    """With the number as the tensor's half precision has it, as torch's kernels compare."""
-    if not is_half(self):
+    """With the number as the tensor's half precision has it, as torch's kernels compare. One that only the call knows
+    torch makes a tensor of, or `tensorified`."""
+    if not is_half(self) or isinstance(other, torch.SymFloat):
         return NotImplemented
-    if isinstance(other, (torch.SymInt, torch.SymFloat)):
+    if isinstance(other, torch.SymInt):
         return compare(self, as_dtype(other, self.dtype, self))
     if not math.isfinite(other):
         return NotImplemented

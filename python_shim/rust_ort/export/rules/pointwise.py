@@ -118,9 +118,10 @@ def copysign(self: Tensor, other: Number) -> Tensor:
     """The sign of a number is known, but of one that only the call knows."""
     dtype = torch.result_type(self, other)
     dtype = dtype if dtype.is_floating_point else torch.get_default_dtype()
-    if not isinstance(other, (int, float)):
-        return torch.copysign(self.to(dtype), as_dtype(other, dtype, self))
     magnitude = torch.abs(self.to(dtype))
+    if not isinstance(other, (int, float)):
+        number = as_dtype(other, dtype, self)
+        return torch.where((number < 0) | (1 / number < 0), -magnitude, magnitude)
     return -magnitude if math.copysign(1, other) < 0 else magnitude
 
 
@@ -290,7 +291,7 @@ def power_of_number(self: Number, exponent: Tensor) -> Any:
     dtype = torch.result_type(self, exponent)
     halved = dtype in (torch.float16, torch.bfloat16) and isinstance(self, (int, float)) and math.isfinite(self)
     base = rounded(self, dtype) if halved else self
-    if base == self and row_major(exponent, range(exponent.dim())):
+    if (base is self or base == self) and row_major(exponent, range(exponent.dim())):
         return NotImplemented
     return aten.pow.Scalar(base, exponent.clone(memory_format=torch.contiguous_format))
 
@@ -332,9 +333,11 @@ def _beside_one(operator: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., A
 
 
 for _name in ("mul", "div"):
-    decomposed(f"aten.{_name}.Tensor", why="half precision beside a tensor of rank 0: that is rounded; a number that is the first is not", silent=True)(
-        _beside_one(getattr(aten, _name).Tensor)
-    )
+    decomposed(
+        f"aten.{_name}.Tensor",
+        why="half precision beside a tensor of rank 0: that is rounded; a number that is the first is not",
+        silent=True,
+    )(_beside_one(getattr(aten, _name).Tensor))
 
 
 @decomposed("aten.rsub.Scalar", why="a number as the first operand of sub has no type promotion", upstream="torch")

@@ -1,0 +1,192 @@
+"""Numbers beside tensors: those of a program, those that are made of sizes, and those that come out of tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+import rust_ort
+
+pytestmark = pytest.mark.usefixtures("served")
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+@pytest.mark.parametrize("number", [1e-4, 1 / 3, 65537.0, torch.tensor(1 / 3), torch.tensor(0.1).double()])
+@pytest.mark.parametrize("operator", [torch.add, torch.sub, torch.rsub, torch.mul, torch.div])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_number_beside_half_precision_is_what_torch_takes(
+    dtype: torch.dtype, operator: Callable[..., Tensor], number: float | Tensor
+) -> None:
+    """torch rounds it in sums and differences, and keeps it in products and quotients; tensors of rank 0, too."""
+    torch._dynamo.reset()
+    x = torch.linspace(-3, 3, 4001).to(dtype)
+    compiled = torch.compile(operator, backend="rust_ort", dynamic=False)
+    torch.testing.assert_close(compiled(x, number), operator(x, number), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("number", [1e-4, 1 / 3, 2**24 + 1, 100003.7, torch.tensor(1 / 3), torch.tensor(0.1).double()])
+@pytest.mark.parametrize("operator", [torch.add, torch.sub, torch.mul, torch.div, torch.pow])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_number_before_half_precision_is_what_torch_takes(
+    dtype: torch.dtype, operator: Callable[..., Tensor], number: float | Tensor, dynamic: bool
+) -> None:
+    """torch rounds it, to infinity too, whatever the operator is."""
+    torch._dynamo.reset()
+    x = torch.linspace(-3, 3, 4001).to(dtype)
+    compiled = torch.compile(operator, backend="rust_ort", dynamic=dynamic)
+    expected = operator(number, x)
+    torch.testing.assert_close(compiled(number, x), expected, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_beside_numbers_that_only_the_call_knows(dtype: torch.dtype) -> None:
+    """torch makes tensors of them when the graph is traced already; none is rounded to half precision."""
+    x = torch.randn(33, generator=torch.Generator().manual_seed(0)).to(dtype)
+
+    def function(x: Tensor, number: float) -> tuple[Tensor, ...]:
+        n = x.shape[0]
+        return (
+            x * math.pi,
+            x * number,
+            x - number * 3,
+            x / number,
+            x / (number + n),
+            x * ((-n // 2) * number),
+            x * (n / number),
+            torch.logaddexp(x, x * number),
+            x > number,
+        )
+
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend="rust_ort", dynamic=True, fullgraph=True)
+    for number in (0.7, -2.3):
+        for made, expected in zip(compiled(x, number), function(x, number), strict=True):
+            torch.testing.assert_close(made, expected, rtol=torch.finfo(dtype).eps / 2, atol=1e-7)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("function", [
+    lambda x, number: x ** (number / 3), lambda x, number: x / (number / x.shape[0]), lambda x, number: x > number / 3,
+    lambda x, number: x * (x.shape[0] / 7 > 2), lambda x, number: torch.tensor([1.0, 2.0, 3.0]) * (x.shape[0] / 7),
+])  # fmt: skip
+def test_numbers_out_of_tensors_and_of_sizes(function: Callable[..., Tensor], dynamic: bool) -> None:
+    x, scalar = torch.rand(7), torch.tensor(2.3)
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        compiled = torch.compile(
+            lambda x, y: function(x, y.item()), backend="rust_ort", dynamic=dynamic, fullgraph=True
+        )
+        torch.testing.assert_close(compiled(x, scalar), function(x, scalar.item()))
+
+
+def test_a_quotient_of_rank_0_in_half_precision() -> None:
+    x, divisor = torch.tensor(-33.78).half(), torch.tensor(70000)
+    torch._dynamo.reset()
+    compiled = torch.compile(torch.div, backend="rust_ort", dynamic=False)
+    torch.testing.assert_close(compiled(x, divisor), torch.div(x, divisor), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "exponent", [torch.tensor(2.3007), torch.tensor(2.3007).double(), torch.tensor(3), torch.ones(1)]
+)
+@pytest.mark.parametrize("dtype", [*HALVES, torch.float32])
+def test_a_power_by_a_tensor_of_one_element(dtype: torch.dtype, exponent: Tensor) -> None:
+    """It becomes what the result is before the power is taken."""
+    x = (torch.rand(64, generator=torch.Generator().manual_seed(0)) * 300).to(dtype)
+    torch._dynamo.reset()
+    backend = rust_ort.Backend()
+    compiled = torch.compile(torch.pow, backend=backend, dynamic=False)
+    torch.testing.assert_close(compiled(x, exponent), torch.pow(x, exponent), rtol=1e-6, atol=0)
+    assert not any(graph.eager for graph in backend.graphs)
+
+
+@pytest.mark.parametrize("dtype", [*HALVES, torch.float32, torch.float64])
+@pytest.mark.parametrize("function", [
+    lambda x, t: x ** (t.item() / 4), lambda x, t: x ** (1 / t.item()), lambda x, t: x ** (x.shape[0] / 12 * t.item()),
+])  # fmt: skip
+def test_roots_by_a_number_that_only_the_call_knows(function: Callable[..., Tensor], dtype: torch.dtype) -> None:
+    """Eager's kernel takes a root where the exponent is 0.5 or -0.5: of -inf and -0.0 another number than a power."""
+    x = torch.tensor([-math.inf, -0.0, 2.0]).to(dtype)
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        compiled = torch.compile(function, backend="rust_ort")
+        for number in (6, 2, -2):
+            made, expected = compiled(x, torch.tensor(number)), function(x, torch.tensor(number))
+            torch.testing.assert_close(made, expected, equal_nan=True)
+            real = ~expected.isnan()
+            assert torch.equal(made.signbit()[real], expected.signbit()[real])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("function", [
+    lambda x: x.clamp(0.0, x.shape[0] / 4), lambda x: x.clamp(-x.shape[0] / 4, x.shape[0] / 4),
+    lambda x: functional.hardtanh(x, -1.0, x.shape[0] / 4), lambda x: functional.leaky_relu(x, x.shape[0] / 40),
+    lambda x: torch.copysign(x, x.shape[0] / 4), lambda x: torch.copysign(x, -x.shape[0] / 4),
+    lambda x: x.abs() ** (x.shape[0] / 4), lambda x: x > x.shape[0] / 4,
+])  # fmt: skip
+def test_a_number_made_of_sizes_fixes_none(function: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
+    torch._dynamo.reset()
+    backend = rust_ort.Backend()
+    compiled = torch.compile(function, backend=backend, dynamic=True, fullgraph=True)
+    for size in (5, 7, 9, 4):
+        x = torch.linspace(-3, 3, size).to(dtype)
+        torch.testing.assert_close(compiled(x), function(x), rtol=2e-3 if dtype is torch.float16 else 1e-6, atol=0)
+    assert len(backend.graphs) == 1
+
+
+def test_a_number_compared_with_half_precision_fixes_no_graph() -> None:
+    torch._dynamo.reset()
+    backend = rust_ort.Backend()
+    compiled = torch.compile(torch.gt, backend=backend, dynamic=True, fullgraph=True)
+    x = torch.linspace(-3, 3, 7).half()
+    for number in (0.3, 0.7, x[1].item()):
+        torch.testing.assert_close(compiled(x, number), torch.gt(x, number))
+    assert len(backend.graphs) == 1
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.3, 0.5, 1.0, -2.0, 7.0])
+@pytest.mark.parametrize("as_tensor", [False, True])
+def test_lerp_goes_from_the_nearer_end(weight: float, as_tensor: bool) -> None:
+    start, end = torch.tensor([1.0, -0.0, 3.0, -5.0]), torch.tensor([-0.0, -0.0, 7.0, 8.0])
+
+    def function(start: Tensor, end: Tensor) -> Tensor:
+        return torch.lerp(start, end, torch.full_like(start, weight) if as_tensor else weight)
+
+    torch._dynamo.reset()
+    made, expected = torch.compile(function, backend="rust_ort")(start, end), function(start, end)
+    torch.testing.assert_close(made, expected)
+    assert torch.equal(made.signbit(), expected.signbit())
+
+
+@pytest.mark.parametrize("beta", [0, 1, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, *HALVES])
+@pytest.mark.parametrize("function", [
+    lambda x, w, b: torch.addmm(w, x, w, alpha=0, beta=b), lambda x, w, b: torch.addmm(w[0], x, w, alpha=0, beta=b),
+    lambda x, w, b: torch.addmm(x, x, w, alpha=0, beta=b), lambda x, w, b: torch.addmv(w[0], x, w[0], alpha=0, beta=b),
+    lambda x, w, b: torch.addbmm(w, x[None], w[None], alpha=0, beta=b),
+    lambda x, w, b: torch.baddbmm(w[None], x[None], w[None], alpha=0, beta=b),
+])  # fmt: skip
+def test_a_product_of_which_nothing_is_taken(function: Callable[..., Tensor], dtype: torch.dtype, beta: int) -> None:
+    """Eager's kernels leave it out, NaN in it too; not those of half precision."""
+    x, w = torch.full((2, 2), math.nan, dtype=dtype), torch.eye(2, dtype=dtype)
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend="rust_ort", dynamic=False)
+    torch.testing.assert_close(compiled(x, w, beta), function(x, w, beta), equal_nan=True, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("function", [
+    lambda x, w: (x * 1e-20) @ w, lambda x, w: x @ (w * 1e-20), lambda x, w: ((x * 1e20) @ w) * 1e-30,
+    lambda x, w: (x / 1e20) @ w, lambda x, w: (x.mT * 1e-20) @ w, lambda x, w: torch.bmm(x[None] * 1e-20, w[None]),
+])  # fmt: skip
+def test_a_factor_stays_where_the_program_has_it(function: Callable[..., Tensor]) -> None:
+    """After the product it would come too late, or too early."""
+    x, w = torch.full((2, 2), 1e25), torch.full((2, 2), 1e25)
+    torch._dynamo.reset()
+    torch.testing.assert_close(torch.compile(function, backend="rust_ort")(x, w), function(x, w))
