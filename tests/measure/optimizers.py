@@ -32,15 +32,15 @@ from measure.random_graphs.generate import generate
 
 OPTIMIZERS = (
     "BiasDropoutFusion", "BiasGeluFusion", "BiasSoftmaxFusion", "CastChainElimination", "CastElimination",
-    "CommonSubexpressionElimination", "ConstantFolding", "ConstantSharing", "ConvActivationFusion", "ConvAddFusion",
-    "ConvAddActivationFusion", "ConvBNFusion", "ConvMulFusion", "DivMulFusion", "EliminateDropout", "EliminateIdentity",
-    "EliminateSlice", "ExpandElimination", "FastGeluFusion", "FuseReluClip", "GatherSliceToSplitFusion",
-    "GatherToSliceFusion", "GeluFusionL1", "GeluFusionL2", "GemmActivationFusion", "GemmSumFusion",
-    "GemmTransposeFusion", "LayerNormFusionL1", "LayerNormFusionL2", "MatMulActivationFusion", "MatMulAddFusion",
-    "MatMulScaleFusion", "MatMul_BatchNormalization_Fusion", "MatmulTransposeFusion", "NchwcTransformer",
-    "NhwcTransformer", "NoopElimination", "NotWhereFusion", "Pad_Fusion", "PreShapeNodeElimination", "PropagateCastOps", "QuickGeluFusion",
-    "ReshapeFusion", "SimplifiedLayerNormFusion", "SkipLayerNormFusion", "SliceConcatToSpaceToDepthFusion",
-    "TransposeOptimizer", "UnsqueezeElimination",
+    "CommonSubexpressionElimination", "ConstantFolding", "ConstantSharing", "ConvActivationFusion",
+    "ConvAddActivationFusion", "ConvAddFusion", "ConvBNFusion", "ConvMulFusion", "DivMulFusion", "EliminateDropout",
+    "EliminateIdentity", "EliminateSlice", "ExpandElimination", "FastGeluFusion", "FuseReluClip",
+    "GatherSliceToSplitFusion", "GatherToSliceFusion", "GeluFusionL1", "GeluFusionL2", "GemmActivationFusion",
+    "GemmSumFusion", "GemmTransposeFusion", "LayerNormFusionL1", "LayerNormFusionL2", "MatMulActivationFusion",
+    "MatMulAddFusion", "MatMulScaleFusion", "MatMul_BatchNormalization_Fusion", "MatmulTransposeFusion",
+    "NchwcTransformer", "NhwcTransformer", "NoopElimination", "NotWhereFusion", "Pad_Fusion",
+    "PreShapeNodeElimination", "PropagateCastOps", "QuickGeluFusion", "ReshapeFusion", "SimplifiedLayerNormFusion",
+    "SkipLayerNormFusion", "SliceConcatToSpaceToDepthFusion", "TransposeOptimizer", "UnsqueezeElimination",
 )  # fmt: skip
 """Of onnxruntime 1.31.1 without quantization: what `disable_specified_optimizers` knows."""
 

@@ -391,3 +391,39 @@ def test_a_write_to_the_data_of_an_output_is_seen_by_backward() -> None:
     y.data.add_(100)
     y.sum().backward()
     torch.testing.assert_close(x.grad, y.detach())
+
+
+COPIES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "rows": lambda x, y: x.copy_(y)[1:],
+    "itself": lambda x, y: x.copy_(y),
+    "half": lambda x, y: x.copy_(y).tensor_split(2)[0],
+    "of a row": lambda x, y: x.copy_(y[:1])[1:],
+    "of another dtype": lambda x, y: x.copy_(y.double())[1:],
+    "not shown": lambda x, y: x[1:].copy_(y[1:]) * 2,
+    "by index": lambda x, y: (x.__setitem__(slice(1, None), y[1:]), x[2:])[1],
+    "filled": lambda x, y: x.fill_(3)[1:],
+}
+PLACES: dict[str, Callable[[int], tuple[torch.Tensor, torch.Tensor]]] = {
+    "behind": lambda n: (base := torch.arange(4.0 * n).reshape(2, n, 2), base[1]),
+    "with gaps": lambda n: (base := torch.arange(8.0 * n).reshape(2 * n, 4), base[::2, 1:3]),
+    "flat": lambda n: (base := torch.arange(2.0 * n + 6), base[4 : 4 + 2 * n].view(n, 2)),
+    "transposed": lambda n: (base := torch.arange(4.0 * n).reshape(2, 2, n), base[1].t()),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("copy", COPIES)
+def test_what_is_copied_into_a_view_keeps_its_place(copy: str, place: str) -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(COPIES[copy], backend="rust_ort", dynamic=True)
+    for n in (8, 9, 5):
+        y = torch.randn(n, 2, generator=torch.Generator().manual_seed(n))
+        (base, x), (other_base, other) = PLACES[place](n), PLACES[place](n)
+        made, expected = compiled(x, y), COPIES[copy](other, y)
+        torch.testing.assert_close((made, base), (expected, other_base), rtol=0, atol=0)
+        assert made.storage_offset() == expected.storage_offset()
+        shared = [
+            a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+            for a, b in ((made, base), (expected, other_base))
+        ]
+        assert shared[0] == shared[1]

@@ -36,7 +36,7 @@ UNDECLARED_VIEWS = frozenset(
 """Operators whose results are views of their first argument, though their schemas declare them apart from it."""
 
 
-KEEP_LAYOUTS = (aten.select_scatter.default, aten.slice_scatter.default)
+KEEP_LAYOUTS = (aten.copy.default, aten.select_scatter.default, aten.slice_scatter.default)
 """Operators whose result has the strides and the offset of their first argument."""
 
 

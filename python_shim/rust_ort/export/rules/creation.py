@@ -12,11 +12,12 @@ from torch import Tensor
 
 from rust_ort.export.rules.promotion import Number
 from rust_ort.export.rules.registry import decomposed, in_eager, ints, op, translated
-from rust_ort.export.shapes import has_no_elements
+from rust_ort.export.shapes import fills_its_storage, has_no_elements, is_symbolic
 from rust_ort.torch_private import free_unbacked_symbols, torchs_decompositions
 
 aten = torch.ops.aten
 EXACT_IN_FLOAT32 = 2**24
+SPREAD = "torchlib gives the source alone: a smaller one is not spread over what it is copied into"
 
 
 def full_like(
@@ -125,14 +126,21 @@ in_eager(
 )
 
 
+@translated("aten.copy.default", why=SPREAD, silent=True)
+def copied(self: Any, src: Any, non_blocking: bool = False) -> Any:
+    """What is not decomposed."""
+    return op.Expand(op.CastLike(src, self), op.Shape(self))
+
+
 @decomposed(
     "aten.copy.default",
-    why="torchlib gives the source alone: a smaller one is not spread over what it is copied into",
+    why=SPREAD,
     silent=True,
 )
 def copy(self: Tensor, src: Tensor, non_blocking: bool = False) -> Any:
-    """The source's values in the dtype, shape and strides of `self`."""
-    if free_unbacked_symbols(self):
+    """The source's values in the dtype, shape and strides of `self`. Of symbolic sizes and less than its storage, it
+    stays whole: where the result is shown its place in the storage is, too."""
+    if free_unbacked_symbols(self) or (is_symbolic(self) and not fills_its_storage(self)):
         return NotImplemented
     spread = src.to(device=self.device, dtype=self.dtype).expand(self.shape)
     if self.is_contiguous():
