@@ -128,9 +128,11 @@ def _rows_fit(self: Tensor, dim: int, index: Tensor, source: Tensor, **_: Any) -
     """Whether `source` has the shape of `self` but for the dimension."""
     if self.dim() == 0 or source.dim() == 0:
         return self.dim() == source.dim()
-    pairs = list(zip(self.shape, source.shape, strict=False))
+    if self.dim() != source.dim():
+        return False
+    pairs = list(zip(self.shape, source.shape, strict=True))
     del pairs[dim]
-    return self.dim() == source.dim() and all(_same(*pair) for pair in pairs)
+    return all(_same(*pair) for pair in pairs)
 
 
 def _padding_fits(

@@ -237,10 +237,13 @@ def lerp(self: Tensor, end: Tensor, weight: Tensor | Number) -> Any:
     floats."""
     dtype = torch.result_type(self, weight)
     start, end = widened(self.to(dtype)), widened(end.to(dtype))
-    weight = widened(weight.to(dtype)) if isinstance(weight, Tensor) else as_dtype(weight, start.dtype, self)
     difference = end - start
-    near, far = start + weight * difference, end - difference * (1 - weight)
-    return torch.where(torch.abs(weight) < 0.5, near, far).to(dtype)
+    if isinstance(weight, (int, float)):
+        near = abs(weight) < 0.5
+        return (start + weight * difference if near else end - difference * (1 - weight)).to(dtype)
+    weight = widened(weight.to(dtype)) if isinstance(weight, Tensor) else as_dtype(weight, start.dtype, self)
+    far = end - difference * (1 - weight)
+    return torch.where(torch.abs(weight) < 0.5, start + weight * difference, far).to(dtype)
 
 
 for _overload, _why in (
