@@ -110,7 +110,14 @@ def outcome(met: Case, *, without_fusions: list[str] = WRONG_OPTIMIZERS) -> tupl
     return made, [node.reason for graph in graphs for node in graph.eager]
 
 
-RULES = [pytest.param(rule, id=f"{rule.operator}-{rule.how.name}") for rule in rules.RULES if rule.operator in CASES]
+ELSEWHERE = {("aten.copy.default", How.EAGER): "inputs that are views, of symbolic sizes: test_aliases.py"}
+"""Rules for some nodes of an operator whose case is of the others."""
+
+RULES = [
+    pytest.param(rule, id=f"{rule.operator}-{rule.how.name}")
+    for rule in rules.RULES
+    if rule.operator in CASES and (rule.operator, rule.how) not in ELSEWHERE
+]
 
 
 def test_every_rule_has_a_case_and_every_case_a_rule() -> None:
