@@ -42,6 +42,7 @@ MODULES: dict[int, dict[str, Callable[[Tensor], Any]]] = {
         "prelu": nn.PReLU(4),
         "gated": lambda x: F.glu(x, 1),
         "flipped": lambda x: x.flip(3),
+        "unfolded": lambda x: F.unfold(x, 2),
         "rounded": lambda x: x.round(decimals=1).cumsum(1),
     },
     5: {

@@ -171,6 +171,10 @@ def _as_suggested(self: Tensor, *_: Any, **__: Any) -> Tensor:
     return torch.empty_like(self, memory_format=_format(self))
 
 
+def _unfolded(self: Tensor, *rest: Any, **_: Any) -> Any:
+    return aten.im2col(_row_major(self), *rest)
+
+
 def _like_its_input(grad_output: Tensor, self: Tensor, *_: Any, **__: Any) -> Tensor:
     """A gradient."""
     return _as_suggested(self)
@@ -222,6 +226,7 @@ LAYOUTS: dict[Any, Callable[..., Any]] = {
     aten.index_fill: _as_cloned,
     aten.isin.Tensor_Tensor: _row_major_like,
     aten.roll: _rolled,
+    aten.im2col: _unfolded,
     aten.native_channel_shuffle: _as_suggested,
     aten.channel_shuffle: _as_suggested,
     aten.glu_backward: _row_major_gradient,

@@ -180,10 +180,17 @@ def pixel_shuffle(self: Tensor, upscale_factor: int) -> Tensor:
     return split.permute(order).reshape(*batch, channels // (r * r), height * r, width * r)
 
 
-@decomposed("aten.im2col.default", why="torchlib's form takes no image without a batch")
+@decomposed(
+    "aten.im2col.default",
+    why="torchlib's form takes no image without a batch; torch's fake tensor is laid out as the image",
+)
 def im2col(self: Tensor, *rest: Any) -> Any:
-    """As a batch of one."""
-    return aten.im2col(self.unsqueeze(0), *rest).squeeze(0) if self.dim() == 3 else NotImplemented
+    """As a batch of one, of a row-major image."""
+    if self.dim() == 3:
+        return aten.im2col(self.unsqueeze(0), *rest).squeeze(0)
+    if row_major(self, range(self.dim())):
+        return NotImplemented
+    return aten.im2col(self.clone(memory_format=torch.contiguous_format), *rest)
 
 
 @decomposed(
