@@ -190,3 +190,15 @@ def test_a_factor_stays_where_the_program_has_it(function: Callable[..., Tensor]
     x, w = torch.full((2, 2), 1e25), torch.full((2, 2), 1e25)
     torch._dynamo.reset()
     torch.testing.assert_close(torch.compile(function, backend="rust_ort")(x, w), function(x, w))
+
+
+@pytest.mark.parametrize("right", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+def test_the_bucket_of_a_number_of_rank_0(dtype: torch.dtype, right: bool) -> None:
+    def function(x: Tensor, boundaries: Tensor) -> Tensor:
+        return torch.bucketize(x, boundaries, right=right) + 1
+
+    x, boundaries = torch.tensor(3, dtype=dtype), torch.tensor([1, 3, 3, 7], dtype=dtype)
+    torch._dynamo.reset()
+    made = torch.compile(function, backend="rust_ort", dynamic=False)(x, boundaries)
+    torch.testing.assert_close(made, function(x, boundaries))

@@ -400,3 +400,17 @@ def test_masks_whose_sizes_part_in_a_later_call() -> None:
     assert len(backend.graphs) == 1 and not backend.graphs[0].eager
     with pytest.raises(IndexError, match="mask"):
         made(torch.ones(7, 3), torch.ones(9, dtype=torch.bool))
+
+
+def test_padding_that_takes_too_much_in_a_later_call() -> None:
+    def function(x: Tensor) -> Tensor:
+        return functional.pad(x, (3, -7))
+
+    torch._dynamo.reset()
+    backend = rust_ort.Backend()
+    made = torch.compile(function, backend=backend, dynamic=True)
+    for size in (8, 9, 7):
+        torch.testing.assert_close(made(torch.ones(2, size)), function(torch.ones(2, size)))
+    assert len(backend.graphs) == 1 and not backend.graphs[0].eager
+    with pytest.raises(RuntimeError, match="narrow"):
+        made(torch.ones(2, 5))

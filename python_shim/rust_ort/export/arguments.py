@@ -20,7 +20,7 @@ from rust_ort.export.shapes import (
     may_have_no_elements,
     seen,
 )
-from rust_ort.torch_private import OpOverload, keep_equal
+from rust_ort.torch_private import OpOverload, keep_equal, keep_positive
 
 aten = torch.ops.aten
 
@@ -167,7 +167,8 @@ def _crops_fit(self: Tensor, pad: Sequence[int], **_: Any) -> bool:
     """Whether negative padding takes no more from a dimension than it has, before anything is added to it."""
     crops = [min(hint(size), 0) for size in pad]
     ends = zip(reversed(self.shape), crops[::2], crops[1::2], strict=False)
-    return all(hint(size) + before + after >= 0 for size, before, after in ends)
+    left: list[Any] = [size + before + after + 1 for size, before, after in ends if before or after]
+    return all(keep_positive(size) if is_symbolic(size) else hint(size) > 0 for size in left)
 
 
 def _factor_fits(self: Any, other: Any, alpha: Any, **_: Any) -> bool:
