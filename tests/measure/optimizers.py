@@ -223,6 +223,9 @@ def page(found: dict[str, Found], *, about: str) -> str:
         named = [name for one in found.values() for name in one.changes.get((optimizer, what), ())]
         counts = " | ".join(str(len(one.changes.get((optimizer, what), ()))) for one in found.values())
         lines.append(f"| {optimizer} | {what} | {counts} | {named[0]} | {done(optimizer, what)} |")
+    met = {optimizer for one in found.values() for optimizer, _ in one.changes}
+    lines += ["", "Not met in these models, but by a test of `tests/python/test_rules.py`:", ""]
+    lines += [f"- {optimizer}: {what}" for optimizer, what in DONE.items() if optimizer not in met]
     return "\n".join([*lines, ""])
 
 
