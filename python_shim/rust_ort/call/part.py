@@ -250,6 +250,8 @@ class Part:
 
         references: eager's outputs; None compares nothing and gives no verdicts. Errors: as of a call.
         """
+        if self._dead:
+            self.client.release_dead()
         connection = self.prepare()
         if dump and self._dump_epoch != connection.dump_epoch:
             # The dump was opened since: it has neither graph nor model yet.

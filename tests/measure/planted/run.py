@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import logging
+import random
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -166,3 +168,19 @@ def drawn(clean: Unplanted, draw: Any) -> Iterator[Site]:
         if not left:
             return
         yield from left
+
+
+def tried(family: str, precision: str, faults: int, seed: int) -> tuple[Unplanted, list[Planted]]:
+    """The run with nothing planted, without its models, and those with a fault, of which `faults` are not refused. Each
+    is printed."""
+    logging.getLogger("rust_ort").setLevel(logging.ERROR)  # each fault would be logged
+    clean = unplanted(family, precision)
+    told = clean.values, clean.nodes, clean.values_wrong, clean.accused, clean.failed
+    print(f"{family} {precision}:", *told, flush=True)
+    rows: list[Planted] = []
+    for site in drawn(clean, random.Random(seed)):
+        if sum(not row.refused for row in rows) >= faults:
+            break
+        rows.append(planted(clean, site))
+        print(f"{family} {precision} {site.kind} at {site.node}: {rows[-1].verdict} {rows[-1].named}", flush=True)
+    return dataclasses.replace(clean, models=[]), rows
