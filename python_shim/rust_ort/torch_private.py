@@ -35,6 +35,7 @@ USED: dict[str, str | None] = {
     "torch._C._is_alias_of": None,
     "torch._C._jit_get_all_schemas": None,
     "torch._C._set_grad_enabled": "torch.set_grad_enabled",
+    "torch._C._storage_Use_Count": "no parameter counts as alone with its memory: all are copied in each call",
     "torch._decomp.decomposition_table": None,
     "torch._dynamo.OptimizedModule": "no module counts as compiled already, but by model.compile()",
     "torch._dynamo.backends.common.aot_autograd": None,
@@ -143,6 +144,20 @@ def has_no_storage(tensor: torch.Tensor) -> bool:
 is_functorch_wrapped: Callable[[torch.Tensor], bool] = find_or(
     "torch._C._functorch.is_functorch_wrapped_tensor", has_no_storage
 )
+
+
+_storage_use_count: Callable[[int], int] = find_or("torch._C._storage_Use_Count", lambda _: -1)
+
+
+def storage_owners(storage: torch.UntypedStorage) -> int:
+    """How many tensors, arrays and others have the storage, with the object given; -1 where torch does not say."""
+    return _storage_use_count(storage._cdata)
+
+
+def static_input_kind(value: object) -> str:
+    """What Dynamo marked a module's parameter or buffer as when it compiled the module: "unguarded", or "guarded", by
+    its address; "" for any other."""
+    return str(getattr(value, "_dynamo_static_input_type", ""))
 
 
 def copy_each(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:

@@ -234,13 +234,12 @@ def test_a_node_the_runtime_refuses_runs_in_eager_beside_a_transform() -> None:
 
 
 def test_suppressed_errors_are_torchs_to_suppress() -> None:
-    compiled = torch.compile(torch.relu, backend="rust_ort", options={"share_parameters": True})
+    compiled = torch.compile(torch.relu, backend="rust_ort", options={"freeze_parameters": True})
     with torch._dynamo.config.patch(suppress_errors=True):
         assert_equal(compiled(torch.ones(3)), torch.ones(3))
 
 
 UNAVAILABLE: list[dict[str, Any]] = [
-    {"share_parameters": True},
     {"freeze_parameters": True},
 ]
 

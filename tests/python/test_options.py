@@ -51,7 +51,7 @@ def test_an_unknown_name_is_an_error_naming_the_nearest() -> None:
         ("threads", True, "an integer from 1 to 4096 or None"),
         ("threads", 1.0, "an integer from 1 to 4096 or None"),
         ("socket", b"x", "a path or None"),
-        ("share_parameters", 1, "True or False"),
+        ("share_parameters", 1, '"auto", True or False'),
         ("providers", "CPUExecutionProvider", "a sequence of provider names"),
         ("providers", ["CPUExecutionProvder"], "did you mean 'CPUExecutionProvider'"),
         ("providers", [("CPUExecutionProvider",)], "a sequence of provider names"),
@@ -75,7 +75,6 @@ def test_a_bad_value_is_an_error_saying_expected_and_got(name: str, value: objec
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("share_parameters", True),
         ("freeze_parameters", True),
         ("providers", ["CUDAExecutionProvider"]),
         ("providers", [("CUDAExecutionProvider", {"device_id": 0}), "CPUExecutionProvider"]),
@@ -157,7 +156,7 @@ def test_an_explicit_option_beats_the_environment(monkeypatch: pytest.MonkeyPatc
         ("threads", "many", OptionError),
         ("threads", "0", OptionError),
         ("share_parameters", "maybe", OptionError),
-        ("share_parameters", "1", NotAvailableYet),
+        ("freeze_parameters", "1", NotAvailableYet),
         ("session_options", "novalue", OptionError),
         ("session_options", "{", OptionError),
         ("transforms", "math", OptionError),

@@ -35,7 +35,7 @@ SAMPLES: dict[str, tuple[object, object]] = {
     "tolerance": ({"atol": 1e-3}, None),
     "on_unsupported": ("error", None),
     "on_daemon_error": ("eager", None),
-    "share_parameters": (None, True),
+    "share_parameters": (True, None),
     "freeze_parameters": (None, True),
     "threads": (2, None),
     "socket": ("/tmp/a/v1.sock", None),

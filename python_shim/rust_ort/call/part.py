@@ -47,6 +47,7 @@ class Part:
         self._plan: CallPlan | None = None
         self._held = client.releases.watch(self, spec.graph.graph_id)
         self._dead = client.releases.dead
+        self._share = options.share_parameters
         _parts.add(self)
 
     @property
@@ -152,10 +153,10 @@ class Part:
             arena = self._arena
             assert arena is not None
             try:
-                buffer, locations, held = plan.gather(arena, inputs)
+                buffer, locations, held = plan.gather(arena, inputs, share=self._share)
             except PlanMismatch:
                 plan = self._planned(inputs)
-                buffer, locations, held = plan.gather(arena, inputs)
+                buffer, locations, held = plan.gather(arena, inputs, share=self._share)
             outputs = []
             for layout in plan.outputs:
                 tensor, location = arena.empty(layout)
@@ -259,7 +260,7 @@ class Part:
         with torch.no_grad():
             plan = self._planned(inputs)
             arena = process.arena()
-            buffer, locations, held = plan.gather(arena, inputs)
+            buffer, locations, held = plan.gather(arena, inputs, share=self._share)
             allocated = [arena.empty(layout) for layout in plan.outputs]
             request = wire.Request()
             run = request.run_observed

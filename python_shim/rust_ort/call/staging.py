@@ -16,6 +16,7 @@ from rust_ort.link.specs import OutputSpec
 from rust_ort.memory import process
 from rust_ort.memory.arena import Arena
 from rust_ort.memory.layout import ONNX_CODE, Layout, block_bytes, contiguous_strides
+from rust_ort.memory.parameters import is_state, move_in, why_not
 from rust_ort.memory.segment import LOCATION_BITS, OFFSET_MASK
 from rust_ort.torch_private import foreach_copy, is_functorch_wrapped, no_torch_function, reinterpret
 
@@ -103,11 +104,12 @@ def location_in(arena: Arena, tensor: torch.Tensor, address: int) -> int:
 
 def stage(tensor: torch.Tensor, held: list[object]) -> int:
     """Location of the tensor's values; held keeps the memory."""
-    location = location_in(process.arena(), tensor, tensor.data_ptr())
+    arena = process.arena()
+    location = location_in(arena, tensor, tensor.data_ptr())
     if location:
-        held.append(tensor)
+        held += (tensor, arena.era)
         return location
-    copy, location = process.arena().empty(Layout(tensor.dtype, tensor.shape, None))
+    copy, location = arena.empty(Layout(tensor.dtype, tensor.shape, None))
     with torch.no_grad():
         copy.copy_(tensor)
     held.append(copy)
@@ -154,12 +156,13 @@ class PlanMismatch(Exception):
 class InputSlot:
     """What one input of a plan looks like. value: of a number whose value decides the outputs' shapes."""
 
-    __slots__ = ("code", "dtype", "is_number", "itemsize", "pooled_at", "shape", "value", "what")
+    __slots__ = ("code", "dtype", "is_number", "is_state", "itemsize", "pooled_at", "shape", "value", "what")
 
     def __init__(self, what: str, value: object, *, keep_value: bool) -> None:
         self.what = what
         self.is_number = isinstance(value, int | float)
         self.value: object = None
+        self.is_state = is_state(value)
         self.pooled_at = -1
         if isinstance(value, int | float):
             self.dtype = torch.float64 if isinstance(value, float) else torch.int64
@@ -244,8 +247,11 @@ class CallPlan:
                 slot.pooled_at = self.pooled_bytes
                 self.pooled_bytes += size
 
-    def gather(self, arena: Arena, inputs: Sequence[Any]) -> tuple[StagingBuffer, list[int], list[object]]:
-        """A buffer, a location for each input, what else keeps memory. Errors: PlanMismatch, ClientError."""
+    def gather(
+        self, arena: Arena, inputs: Sequence[Any], *, share: bool | str
+    ) -> tuple[StagingBuffer, list[int], list[object]]:
+        """A buffer, a location for each input, what else keeps memory. share: whether parameters and buffers are moved
+        into the arena: "auto" those that can be, True all. Errors: PlanMismatch, ClientError."""
         if len(inputs) != self.n_inputs:
             raise PlanMismatch
         try:
@@ -257,7 +263,7 @@ class CallPlan:
         buffer_targets = buffer.targets
         targets: list[torch.Tensor] = []
         sources: list[torch.Tensor] = []
-        held: list[object] = []
+        held: list[object] = [arena.era]
         large: dict[object, int] = {}
         try:
             for i, (slot, value) in enumerate(zip(self.slots, inputs, strict=True)):
@@ -276,7 +282,10 @@ class CallPlan:
                     value = slot.filled(value)
                     address = value.data_ptr()
                 target = buffer_targets[i]
-                if low <= address < high and (location := location_in(arena, value, address)):
+                location = location_in(arena, value, address) if low <= address < high else 0
+                if not location and share and slot.is_state:
+                    location = _moved(arena, slot, value, share)
+                if location:
                     locations[i] = location
                 elif target is not None:
                     targets.append(target)
@@ -289,6 +298,21 @@ class CallPlan:
             self.buffers.append(buffer)
             raise
         return buffer, locations, held
+
+
+def _moved(arena: Arena, slot: InputSlot, value: torch.Tensor, share: bool | str) -> int:
+    """Location of a parameter that is moved into the arena; 0 where it cannot be. Errors: ClientError where it must."""
+    if not is_state(value) or not value.numel():  # another tensor comes to where one was
+        return 0
+    location = move_in(arena, value)
+    if not location and share is True:
+        raise ClientError(
+            f"{slot.what}: share_parameters is True, and it cannot be moved into shared memory: {why_not(value)}; "
+            "call with a parameter that has memory of its own (p.data = p.detach().clone()), or take "
+            'share_parameters="auto", which copies such ones in each call',
+            code="BAD_OPTION",
+        )
+    return location
 
 
 def _copy(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:

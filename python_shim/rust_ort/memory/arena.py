@@ -55,6 +55,7 @@ class Arena:
         self._next_segment_bytes = FIRST_SEGMENT_BYTES
         self._trimmed_at = time.monotonic()
         self._stale_ranges = False
+        self.era: list[object] = []
 
     # --- allocation ---
 
@@ -207,6 +208,12 @@ class Arena:
 
     def _punch(self, size: int, location: int) -> None:
         self.segments[location >> LOCATION_BITS].punch(location & OFFSET_MASK, size)
+
+    def retire(self, memory: object) -> None:
+        """Keeps memory that no tensor has any more until the calls that run now are over: each has the `era` in which
+        it took its inputs' places."""
+        era, self.era = self.era, []
+        era += (memory, self.era)  # what is retired later may be in use by an earlier call, too
 
     # --- facts ---
 

@@ -13,6 +13,7 @@ from rust_ort.memory.arena import Arena
 
 FORK_TIMEOUT_MS = 10_000
 
+before_fork: list[Callable[[], None]] = []
 after_fork_in_child: list[Callable[[], None]] = []  # run in order, after the blocks are private
 _handshakes: dict[int, tuple[int, int]] = {}
 _arena: Arena | None = None
@@ -35,6 +36,9 @@ _poll.argtypes = [ctypes.c_void_p, ctypes.c_ulong, ctypes.c_int]
 
 
 def _before_fork() -> None:
+    if _arena is not None:
+        for callback in before_fork:
+            callback()
     if _arena is not None and _arena.live():
         _handshakes[threading.get_ident()] = os.pipe()
 

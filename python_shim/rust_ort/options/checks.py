@@ -73,6 +73,14 @@ def flag(name: str, value: Any) -> bool:
     return value
 
 
+def share_parameters(name: str, value: Any) -> bool | str:
+    if value == "auto" and isinstance(value, str):
+        return value
+    if not isinstance(value, bool):
+        raise bad(name, '"auto", True or False', value)
+    return value
+
+
 def count(low: int, high: int, *, none: bool) -> Callable[[str, Any], Any]:
     expected = f"an integer from {low} to {high}" + (" or None" if none else "")
 

@@ -22,6 +22,10 @@ def flag(name: str, text: str) -> Any:
     return flags[text.lower()]
 
 
+def flag_or_auto(name: str, text: str) -> Any:
+    return "auto" if text.lower() == "auto" else flag(name, text)
+
+
 def integer(name: str, text: str) -> Any:
     try:
         return int(text)

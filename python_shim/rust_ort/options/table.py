@@ -115,11 +115,12 @@ class Options:
         environment.plain,
         "what becomes of a call whose daemon or executor is lost",
     )
-    share_parameters: bool = _option(
-        False,
-        checks.only(False, checks.flag, "parameters are copied in each call"),
-        environment.flag,
-        "keep parameters in shared memory (not available yet)",
+    share_parameters: bool | str = _option(
+        "auto",
+        checks.share_parameters,
+        environment.flag_or_auto,
+        'move parameters and buffers into shared memory, so that no call copies them: "auto" where they have memory of '
+        "their own, True all (an error else), False none",
     )
     freeze_parameters: bool = _option(
         False,
