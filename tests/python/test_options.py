@@ -1,8 +1,10 @@
 import dataclasses
 
 import pytest
+import torch
 
 from rust_ort.errors import ClientError, NotAvailableYet, OptionError
+from rust_ort.link import pool
 from rust_ort.options import Options, Tolerance
 
 
@@ -140,6 +142,35 @@ def test_each_option_has_an_environment_twin(
 def test_the_environment_table_covers_every_option() -> None:
     marks = test_each_option_has_an_environment_twin.pytestmark  # type: ignore[attr-defined]
     assert {row[0] for row in marks[0].args[1]} == {name for name, _, _ in Options.table()}
+
+
+@pytest.mark.parametrize(
+    ("torchs", "environment", "expected"),
+    [
+        (5, {}, 5),
+        (64, {}, 8),
+        (8, {"LOCAL_WORLD_SIZE": "4"}, 2),
+        (1, {"LOCAL_WORLD_SIZE": "4"}, 1),
+        (8, {"OMPI_COMM_WORLD_LOCAL_SIZE": "100"}, 1),
+        (8, {"SLURM_NTASKS_PER_NODE": "2(x3)", "MPI_LOCALNRANKS": "2"}, 4),
+        (8, {"LOCAL_WORLD_SIZE": "0"}, 8),
+    ],
+)
+def test_threads_are_torchs_and_shared_among_ranks(
+    monkeypatch: pytest.MonkeyPatch, torchs: int, environment: dict[str, str], expected: int
+) -> None:
+    monkeypatch.setattr(pool.os, "sched_getaffinity", lambda _: range(8))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: torchs)
+    for name in pool.LOCAL_RANKS:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    pool.default_threads.cache_clear()
+    try:
+        assert pool.threads(Options()) == expected
+        assert pool.threads(Options(threads=3)) == 3
+    finally:
+        pool.default_threads.cache_clear()
 
 
 def test_an_explicit_option_beats_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

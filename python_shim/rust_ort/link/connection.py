@@ -20,6 +20,7 @@ from rust_ort._version import __version__
 from rust_ort.errors import DaemonFault, DaemonLost, ExecutorLost, RustOrtError
 from rust_ort.link import daemon, wire
 from rust_ort.link.lanes import Lane, Lanes
+from rust_ort.link.pool import allow_spinning, threads
 from rust_ort.link.specs import DumpSpec
 from rust_ort.memory import process
 from rust_ort.memory.segment import Segment
@@ -448,16 +449,6 @@ def _program_of(pid: int) -> str:
     except OSError:
         return ""
     return f"{found.st_size} {found.st_mtime_ns}"
-
-
-def threads(options: Options) -> int:
-    """Threads of the executor's pool: as asked for, else one a usable core."""
-    return options.threads or len(os.sched_getaffinity(0))
-
-
-def allow_spinning(options: Options) -> bool:
-    """Whether the pool's threads spin between operators; off unless asked for: spinning starves torch's own threads."""
-    return options.session_options.get("session.intra_op.allow_spinning", "0") == "1"
 
 
 _other_versions: set[str] = set()

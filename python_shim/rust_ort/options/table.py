@@ -132,7 +132,7 @@ class Options:
         None,
         checks.count(1, 4096, none=True),
         environment.integer,
-        "threads of the executor's pool; None: one a usable core",
+        "threads of the executor's pool; None: as many as torch uses, shared among the machine's ranks",
     )
     socket: str | None = _option(
         None, checks.path, environment.plain, "path of the daemon's socket; None: in $XDG_RUNTIME_DIR or /tmp"

@@ -1,0 +1,39 @@
+"""The executor's thread pool: how many threads, and whether they spin."""
+
+from __future__ import annotations
+
+import functools
+import os
+
+import torch
+
+from rust_ort.memory import process
+from rust_ort.options import Options
+
+LOCAL_RANKS = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE")
+"""Where launchers of several processes on one machine say how many these are: torchrun, Open MPI, MPICH, Slurm."""
+
+
+def threads(options: Options) -> int:
+    """Threads of the executor's pool: as asked for, else `default_threads`."""
+    return options.threads or default_threads()
+
+
+@functools.cache
+def default_threads() -> int:
+    """As many as torch uses (OMP_NUM_THREADS, torch.set_num_threads), at most this rank's share of the usable cores. Of
+    a process once: an executor's pool keeps its size."""
+    return max(1, min(torch.get_num_threads(), len(os.sched_getaffinity(0)) // _local_ranks()))
+
+
+def _local_ranks() -> int:
+    told = (os.environ.get(name, "") for name in LOCAL_RANKS)
+    return next((int(text) for text in told if text.isdecimal() and int(text)), 1)
+
+
+def allow_spinning(options: Options) -> bool:
+    """Whether the pool's threads spin between operators; off unless asked for: spinning starves torch's own threads."""
+    return options.session_options.get("session.intra_op.allow_spinning", "0") == "1"
+
+
+process.after_fork_in_child.append(default_threads.cache_clear)
