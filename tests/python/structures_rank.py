@@ -1,4 +1,4 @@
-"""One of two ranks: `torchrun structures_rank.py ddp|fsdp <folder>` trains a model under aot_eager and under us.
+"""One of two ranks: `torchrun structures_rank.py ddp|fsdp|blocks|flat <folder>` trains a model under aot_eager and under us.
 
 Compares loss, gradients and parameters of every step, and writes rank_<r>.json: how many nodes ONNX Runtime ran.
 """
@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from structures import Compile, check
 from torch import Tensor, nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -90,9 +90,15 @@ def blocks(compiled: Compile) -> Any:
     return train(model, model, model.parameters)
 
 
+def flat(compiled: Compile) -> Any:
+    """FSDP whose parameters are views of one flat parameter, which is resized between steps."""
+    model = FullyShardedDataParallel(Model(), use_orig_params=True, device_id=torch.device("cpu"))
+    return train(model, compiled(model), model.parameters)
+
+
 def main(program: str, folder: str) -> None:
     dist.init_process_group("gloo")
-    infos = check({"ddp": ddp, "fsdp": fsdp, "blocks": blocks}[program])
+    infos = check({"ddp": ddp, "fsdp": fsdp, "blocks": blocks, "flat": flat}[program])
     nodes = sum(len(part) for info in infos for part in info.parts if info.calls)
     ran = {"nodes": nodes, "graphs": [info.direction for info in infos if info.parts and info.calls]}
     Path(folder, f"rank_{dist.get_rank()}.json").write_text(json.dumps(ran))

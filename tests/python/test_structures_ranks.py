@@ -1,4 +1,4 @@
-"""DDP and FSDP2 on two gloo ranks under torchrun, against aot_eager: structures_rank.py is what each rank runs."""
+"""DDP, FSDP2 and FSDP1 on two gloo ranks under torchrun, against aot_eager: structures_rank.py is what each rank runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RANK = Path(__file__).with_name("structures_rank.py")
 WATCHDOG_S = 300.0
 
 
-@pytest.mark.parametrize("program", ["ddp", "fsdp", "blocks"])
+@pytest.mark.parametrize("program", ["ddp", "fsdp", "blocks", "flat"])
 def test_two_ranks_train_as_with_aot_eager(program: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
