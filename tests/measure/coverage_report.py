@@ -112,7 +112,7 @@ def markdown(results: Sequence[Result], *, command: str, samples: int, dynamic: 
 
 
 def _versions() -> dict[str, str]:
-    from measure.bench import environment
+    from measure.bench.table import environment
 
     found = environment()
     return {name: found[name] for name in ("python", "torch", "onnxruntime")}

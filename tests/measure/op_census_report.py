@@ -136,7 +136,7 @@ def markdown(runs: Sequence[Run]) -> str:
 def _versions() -> dict[str, str]:
     import transformers
 
-    from measure.bench import environment
+    from measure.bench.table import environment
 
     found = environment()
     return {name: found[name] for name in ("python", "torch", "onnxruntime")} | {

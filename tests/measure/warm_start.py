@@ -101,7 +101,7 @@ def measure(variants: Sequence[str], *, size: str, rounds: int) -> list[FirstCal
 
 def markdown(calls: Sequence[FirstCall], *, command: str, size: str) -> str:
     """docs/warm-start.md."""
-    from measure.bench import environment
+    from measure.bench.table import environment
 
     lines = [
         "# First call in a fresh process",

@@ -1,4 +1,4 @@
-"""One of two ranks: `torchrun structures_rank.py ddp|fsdp|blocks|flat <folder>` trains a model under aot_eager and under us.
+"""One of two ranks: `torchrun structures_rank.py ddp|fsdp|blocks|flat <folder>` trains a model under aot_eager and us.
 
 Compares loss, gradients and parameters of every step, and writes rank_<r>.json: how many nodes ONNX Runtime ran.
 """

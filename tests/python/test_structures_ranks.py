@@ -1,4 +1,4 @@
-"""DDP, FSDP2 and FSDP1 on two gloo ranks under torchrun, against aot_eager: structures_rank.py is what each rank runs."""
+"""DDP, FSDP2 and FSDP1 on two gloo ranks under torchrun, against aot_eager: each runs structures_rank.py."""
 
 from __future__ import annotations
 

@@ -15,7 +15,6 @@ import pytest
 import torch
 from torch import nn
 
-from measure import bench
 from rust_ort.backend import GraphInfo
 from rust_ort.export.partition import EagerNode
 from rust_ort.studies import gpu_check, llama_models, main_job
@@ -179,23 +178,6 @@ def test_each_llama_part_is_built_alike_twice_and_has_gradients(name: str, atten
     assert exact[0].dtype == torch.float64
     assert main_job.error_to(exact, outputs) < 5e-6
     assert main_job.error_to(exact_grads, grads) < 5e-6
-
-
-def test_in_process_backend_equals_eager() -> None:
-    torch._dynamo.reset()
-    with torch.no_grad():
-        for case in bench.cases():
-            call = bench.compiled("in-process ONNX Runtime", case, spinning=False)
-            torch.testing.assert_close(call(*case.inputs), case.function(*case.inputs))
-
-
-def test_bench_table_gives_ratios_to_rust_ort() -> None:
-    def timing(variant: str, us: float) -> bench.Timing:
-        return bench.Timing(case="Add", variant=variant, us=us, p10_us=us, rounds=3, calls_per_round=10)
-
-    text = bench.markdown([timing("eager", 5.0), timing("rust_ort", 2.0)], command="make bench")
-    assert "| | eager | rust_ort |" in text
-    assert "| Add | 5.0 (2.50) | 2.0 |" in text
 
 
 # --- GPU check -------------------------------------------------------------------------------------------------------

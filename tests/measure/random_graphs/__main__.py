@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from measure.bench import environment
+from measure.bench.table import environment
 from measure.home import home
 from measure.random_graphs import corpus, run
 from measure.random_graphs import runs as kept_runs

@@ -6,7 +6,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from measure.bench import environment
+from measure.bench.table import environment
 from measure.random_graphs.runs import KINDS
 from measure.random_graphs.summary import Summary
 

@@ -1,0 +1,69 @@
+"""Alternating rounds: a machine that gets slower is slower for all variants."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+ROUND_SECONDS = 0.03
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """us: microseconds of a call, median over rounds of a round's mean; p10_us, p90_us: percentiles of the rounds."""
+
+    case: str
+    variant: str
+    us: float
+    p10_us: float
+    p90_us: float
+    rounds: int
+    calls_per_round: int
+
+
+def alternating(case: str, calls: Mapping[str, Callable[[], object]], *, rounds: int) -> list[Timing]:
+    """Each variant's time. calls: {variant: one call}, warm."""
+    counts = {variant: _calls_a_round(call) for variant, call in calls.items()}
+    means: dict[str, list[float]] = {variant: [] for variant in calls}
+    for round_ in range(rounds):
+        for variant in calls if round_ % 2 == 0 else reversed(list(calls)):
+            means[variant].append(_round_us(calls[variant], counts[variant]))
+    return [_timing(case, variant, sorted(values), counts[variant]) for variant, values in means.items()]
+
+
+def _timing(case: str, variant: str, values: list[float], calls: int) -> Timing:
+    tenth = len(values) // 10
+    return Timing(
+        case=case,
+        variant=variant,
+        us=statistics.median(values),
+        p10_us=values[tenth],
+        p90_us=values[-1 - tenth],
+        rounds=len(values),
+        calls_per_round=calls,
+    )
+
+
+def _calls_a_round(call: Callable[[], object]) -> int:
+    """So many that a round is long enough to be timed; one of what is long itself."""
+    begin = time.perf_counter()
+    call()
+    once = time.perf_counter() - begin
+    if once > ROUND_SECONDS:
+        return 1
+    begin = time.perf_counter()
+    for _ in range(20):
+        call()
+    return max(10, int(ROUND_SECONDS / ((time.perf_counter() - begin) / 20)))
+
+
+def _round_us(call: Callable[[], object], n: int) -> float:
+    # The first calls after another variant's round pay for its caches.
+    for _ in range(max(3, n // 20) if n > 1 else 0):
+        call()
+    begin = time.perf_counter()
+    for _ in range(n):
+        call()
+    return (time.perf_counter() - begin) / n * 1e6
