@@ -25,6 +25,7 @@ SUPPORTED = ">=2.11,<2.16"
 INT64 = torch.iinfo(torch.int64)
 
 USED: dict[str, str | None] = {
+    "torch._C.DisableTorchFunction": "a torch function mode sees that a parameter is moved",
     "torch._C.DisableTorchFunctionSubclass": "a subclass's own __torch_function__ sees that it is sent",
     "torch._C._DisableAutocast": "torch.autocast(enabled=False) of each device",
     "torch._C._dispatch_get_all_op_names": "no name is suggested for a misspelt operator",
@@ -246,6 +247,14 @@ def no_torch_function() -> contextlib.AbstractContextManager[Any]:
         "torch._C.DisableTorchFunctionSubclass", contextlib.nullcontext
     )()
     return context
+
+
+@contextlib.contextmanager
+def plainly() -> Iterator[None]:
+    """Inside, tensors are tensors, whatever modes the caller is in."""
+    no_function: Any = find_or("torch._C.DisableTorchFunction", contextlib.nullcontext)
+    with no_modes(), no_function(), torch.inference_mode(False), torch.no_grad():
+        yield
 
 
 TORCHS_COMPILES = ("torch._higher_order_ops.", "torch.nn.attention.flex_attention")

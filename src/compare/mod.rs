@@ -9,6 +9,7 @@ mod element;
 mod metrics;
 mod number;
 mod opinion;
+mod parallel;
 mod scalar;
 mod signature;
 #[allow(unsafe_code)]

@@ -1,10 +1,13 @@
 //! A third opinion: which of two results is nearer to the exact one.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 use super::number;
+use super::parallel::in_parallel;
 use super::tolerance::{accumulated_in, epsilon, smallest};
-use crate::tensor::{DType, SharedTensor};
+use crate::tensor::SharedTensor;
 
 /// How far reference and candidate are from the same computation in float64, and from what its rounding explains.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -45,10 +48,13 @@ impl Opinion {
             Some(terms) => Terms::Each(terms),
             None => Terms::All(largest(&exact)?),
         };
-        let dtype = reference.dtype();
-        let (reference_error, reference_excess) = error(&reference, &exact, &terms, dtype)?;
-        let (candidate_error, candidate_excess) = error(&candidate, &exact, &terms, dtype)?;
-        Some(Self { reference_error, candidate_error, reference_excess, candidate_excess })
+        let [of_reference, of_candidate] = errors([&reference, &candidate], &exact, &terms)?;
+        Some(Self {
+            reference_error: of_reference.largest,
+            candidate_error: of_candidate.largest,
+            reference_excess: of_reference.excess,
+            candidate_excess: of_candidate.excess,
+        })
     }
 
     /// Errors of the candidate up to so many of the reference's are rounding.
@@ -74,47 +80,77 @@ enum Terms<'t, 'a> {
 const BLOCK: usize = 4096;
 
 /// Ranges of elements, one after the other.
-pub(super) fn blocks(n_elements: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+pub(super) fn blocks(n_elements: usize) -> impl Iterator<Item = Range<usize>> {
     // A tensor without elements still tells whether its dtype widens.
     (0..n_elements.max(1)).step_by(BLOCK).map(move |from| from..(from + BLOCK).min(n_elements))
 }
 
-/// The largest finite |element|; None for a dtype that does not widen.
-fn largest(tensor: &SharedTensor<'_>) -> Option<f64> {
-    blocks(tensor.shape().n_elements()).try_fold(0., |largest, range| {
-        let sizes = tensor.flat_f64(range)?.into_iter().map(f64::abs);
-        Some(sizes.filter(|size| size.is_finite()).fold(largest, f64::max))
-    })
+/// What `of` finds in each range of elements, some of them at a time; `len_bytes`: what all of it reads. None where
+/// it finds nothing in one.
+fn of_each<T: Send>(
+    n_elements: usize,
+    len_bytes: usize,
+    of: impl Fn(Range<usize>) -> Option<T> + Sync,
+) -> Option<Vec<T>> {
+    let ranges: Vec<_> = blocks(n_elements).collect();
+    in_parallel(ranges.len(), len_bytes, |index| of(ranges[index].clone())).into_iter().collect()
 }
 
-/// max |tensor − exact|, and max of it over what rounding to `dtype` explains.
-fn error(
-    tensor: &SharedTensor<'_>,
-    exact: &SharedTensor<'_>,
-    terms: &Terms<'_, '_>,
-    dtype: DType,
-) -> Option<(f64, f64)> {
+/// The largest finite |element|; None for a dtype that does not widen.
+fn largest(tensor: &SharedTensor<'_>) -> Option<f64> {
+    let of_block = |range| {
+        let sizes = tensor.flat_f64(range)?.into_iter().map(f64::abs);
+        Some(sizes.filter(|size| size.is_finite()).fold(0., f64::max))
+    };
+    Some(of_each(tensor.shape().n_elements(), tensor.bytes().len(), of_block)?.into_iter().fold(0., f64::max))
+}
+
+/// How far a tensor is from the exact one.
+#[derive(Clone, Copy, Default)]
+struct Error {
+    /// max |tensor − exact|.
+    largest: f64,
+    /// max of it over what rounding explains.
+    excess: f64,
+}
+
+impl Error {
+    fn merge(&mut self, other: Self) {
+        (self.largest, self.excess) = (self.largest.max(other.largest), self.excess.max(other.excess));
+    }
+}
+
+/// Of tensors of one dtype, to which what explains their errors is rounded.
+fn errors(tensors: [&SharedTensor<'_>; 2], exact: &SharedTensor<'_>, terms: &Terms<'_, '_>) -> Option<[Error; 2]> {
+    let dtype = tensors[0].dtype();
     let (step, rounding) = (epsilon(dtype), Opinion::ROUNDINGS * epsilon(accumulated_in(dtype)));
-    let (mut largest, mut excess) = (0_f64, 0_f64);
-    for range in blocks(exact.shape().n_elements()) {
-        let (values, exact) = (tensor.flat_f64(range.clone())?, exact.flat_f64(range.clone())?);
+    let of_block = |range: Range<usize>| {
+        let exact = exact.flat_f64(range.clone())?;
         let terms = match terms {
-            Terms::Each(terms) => terms.flat_f64(range)?,
+            Terms::Each(terms) => terms.flat_f64(range.clone())?,
             Terms::All(size) => vec![*size; exact.len()],
         };
-        for ((value, exact), terms) in values.into_iter().zip(exact).zip(terms) {
-            let distance = distance(value, exact);
-            let explained = step * exact.abs() + rounding * terms + smallest(dtype);
-            largest = largest.max(distance);
-            // What is infinite or NaN explains nothing.
-            excess = excess.max(match distance {
-                0. => 0.,
-                _ if explained.is_finite() => distance / explained,
-                _ => f64::INFINITY,
-            });
+        let mut found = [Error::default(); 2];
+        for (found, tensor) in found.iter_mut().zip(tensors) {
+            for ((value, exact), terms) in tensor.flat_f64(range.clone())?.into_iter().zip(&exact).zip(&terms) {
+                let distance = distance(value, *exact);
+                let explained = step * exact.abs() + rounding * terms + smallest(dtype);
+                // What is infinite or NaN explains nothing.
+                let excess = match distance {
+                    0. => 0.,
+                    _ if explained.is_finite() => distance / explained,
+                    _ => f64::INFINITY,
+                };
+                found.merge(Error { largest: distance, excess });
+            }
         }
+        Some(found)
+    };
+    let mut all = [Error::default(); 2];
+    for found in of_each(exact.shape().n_elements(), exact.bytes().len(), of_block)? {
+        all.iter_mut().zip(found).for_each(|(all, found)| all.merge(found));
     }
-    Some((largest, excess))
+    Some(all)
 }
 
 fn distance(value: f64, exact: f64) -> f64 {

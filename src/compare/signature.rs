@@ -1,5 +1,6 @@
 //! Four letters that say roughly what a tensor holds, so that two lists of results can be aligned without names.
 
+use super::parallel::in_parallel;
 use crate::tensor::SharedTensor;
 
 /// Number of letters.
@@ -21,7 +22,7 @@ pub fn signature<'a>(tensor: impl Into<SharedTensor<'a>>) -> String {
     };
     let segment_len = if n_elements <= LENGTH { 1 } else { n_elements.div_ceil(LENGTH) };
     let segment = |index| pairwise_sum(index * segment_len, segment_len, &padded).map_or('?', letter);
-    (0..LENGTH).map(segment).collect()
+    in_parallel(LENGTH, tensor.bytes().len(), segment).into_iter().collect()
 }
 
 fn letter(sum: f64) -> char {
@@ -31,13 +32,26 @@ fn letter(sum: f64) -> char {
 /// Sum in the order of NumPy's `pairwise_sum_DOUBLE`: fewer than 8 elements one after the other (from -0), up to 128 in
 /// eight accumulators, more split in halves of which the first is a multiple of 8. None when `values` gives none.
 fn pairwise_sum(from: usize, len: usize, values: &impl Fn(usize, usize) -> Option<Vec<f64>>) -> Option<f64> {
-    const BLOCK: usize = 128;
-    if len <= BLOCK {
-        return values(from, len).map(|values| block_sum(&values));
+    const FETCHED: usize = 1 << 13; // 64 KiB, widened
+    if len <= FETCHED {
+        return values(from, len).map(|values| pairwise_sum_of(&values));
     }
-    let half = len / 2;
-    let head = half - half % 8;
+    let head = head_of(len);
     Some(pairwise_sum(from, head, values)? + pairwise_sum(from + head, len - head, values)?)
+}
+
+fn pairwise_sum_of(values: &[f64]) -> f64 {
+    const BLOCK: usize = 128;
+    if values.len() <= BLOCK {
+        return block_sum(values);
+    }
+    let (head, tail) = values.split_at(head_of(values.len()));
+    pairwise_sum_of(head) + pairwise_sum_of(tail)
+}
+
+fn head_of(len: usize) -> usize {
+    let half = len / 2;
+    half - half % 8
 }
 
 fn block_sum(values: &[f64]) -> f64 {

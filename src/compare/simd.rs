@@ -9,13 +9,12 @@
 //! that a client writes meanwhile.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
 use super::element::{Numbers, Pair};
+use super::parallel::in_parallel;
 use super::scalar;
 use super::stats::{ABOVE, Outside, Stats};
 use super::tolerance::{Bounds, Tolerance};
@@ -25,9 +24,6 @@ use crate::tensor::DType;
 pub(super) const BLOCK: usize = 512;
 /// Numbers in a span, the unit of work of a thread.
 pub(super) const SPAN: usize = 128 * BLOCK;
-/// Below so many bytes of reference one thread does it.
-const PARALLEL_BYTES: usize = 4 << 20;
-const MAX_THREADS: usize = 8;
 /// Bytes of the largest number.
 const MAX_SIZE: usize = 8;
 const LANES: usize = 8;
@@ -96,32 +92,7 @@ impl Pass for Second<'_> {
 /// What a pass finds in each of these spans, in their order.
 fn each<P: Pass>(pair: &Pair<'_>, indices: &[usize], pass: &P) -> Vec<P::Found> {
     let len_bytes = indices.len().saturating_mul(SPAN * pair.part_dtype().size_bytes()).min(pair.reference.len());
-    let threads = if len_bytes < PARALLEL_BYTES { 1 } else { n_threads().min(indices.len()) };
-    if threads <= 1 {
-        return indices.iter().map(|&index| span(pair, index, pass)).collect();
-    }
-    let next = AtomicUsize::new(0);
-    let work = || {
-        let mut done = Vec::new();
-        while let Some(&index) = indices.get(next.fetch_add(1, Ordering::Relaxed)) {
-            done.push((index, span(pair, index, pass)));
-        }
-        done
-    };
-    let mut done = thread::scope(|scope| {
-        let helpers: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
-        let mut done = work();
-        for helper in helpers {
-            done.extend(helper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        }
-        done
-    });
-    done.sort_unstable_by_key(|(index, _)| *index);
-    done.into_iter().map(|(_, found)| found).collect()
-}
-
-fn n_threads() -> usize {
-    thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS)
+    in_parallel(indices.len(), len_bytes, |at| span(pair, indices[at], pass))
 }
 
 fn span<P: Pass>(pair: &Pair<'_>, index: usize, pass: &P) -> P::Found {

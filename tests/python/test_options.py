@@ -152,7 +152,7 @@ def test_the_environment_table_covers_every_option() -> None:
         (8, {"LOCAL_WORLD_SIZE": "4"}, 2),
         (1, {"LOCAL_WORLD_SIZE": "4"}, 1),
         (8, {"OMPI_COMM_WORLD_LOCAL_SIZE": "100"}, 1),
-        (8, {"SLURM_NTASKS_PER_NODE": "2(x3)", "MPI_LOCALNRANKS": "2"}, 4),
+        (8, {"MPI_LOCALNRANKS": "2"}, 4),
         (8, {"LOCAL_WORLD_SIZE": "0"}, 8),
     ],
 )
@@ -160,6 +160,7 @@ def test_threads_are_torchs_and_shared_among_ranks(
     monkeypatch: pytest.MonkeyPatch, torchs: int, environment: dict[str, str], expected: int
 ) -> None:
     monkeypatch.setattr(pool.os, "sched_getaffinity", lambda _: range(8))
+    monkeypatch.setattr(pool.os, "cpu_count", lambda: 8)
     monkeypatch.setattr(torch, "get_num_threads", lambda: torchs)
     for name in pool.LOCAL_RANKS:
         monkeypatch.delenv(name, raising=False)
@@ -169,6 +170,9 @@ def test_threads_are_torchs_and_shared_among_ranks(
     try:
         assert pool.threads(Options()) == expected
         assert pool.threads(Options(threads=3)) == 3
+        pool.default_threads.cache_clear()
+        monkeypatch.setattr(pool.os, "cpu_count", lambda: 64)
+        assert pool.threads(Options()) == min(torchs, 8), "its launcher bound it"
     finally:
         pool.default_threads.cache_clear()
 

@@ -5,7 +5,6 @@ import io
 import os
 import pickle
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,11 +12,11 @@ import pytest
 import torch
 from test_fork import in_child
 from test_weights import assert_same, make_model
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import rust_ort
 from rust_ort.call import staging
 from rust_ort.memory import parameters, process
-from rust_ort.memory.arena import Arena
 
 pytestmark = pytest.mark.usefixtures("daemon")
 
@@ -308,45 +307,171 @@ def test_forks_beside_calls_of_other_threads_disturb_none() -> None:
     assert not wrong
 
 
-def test_memory_that_was_left_outlives_the_calls_that_run() -> None:
-    class Memory:
-        pass
-
-    arena = Arena()
-    ended: list[str] = []
-
-    def retired(name: str) -> None:
-        memory = Memory()
-        weakref.finalize(memory, ended.append, name)
-        arena.retire(memory)
-
-    first = [arena.era]
-    retired("one")
-    second = [arena.era]
-    retired("two")
-    assert ended == []
-    second.clear()
-    assert ended == [], "the first call began before both were left"
-    first.clear()
-    assert sorted(ended) == ["one", "two"]
-    retired("three")
-    assert len(ended) == 3, "no call runs"
+def test_a_call_holds_the_memory_that_it_reads() -> None:
+    model = make_model()
+    compiled = torch.compile(model, backend="rust_ort")
+    compiled(X)
+    arena, weight = process.arena(), model[0].weight
+    location = arena.locate(weight.data_ptr())
+    inputs = [weight.detach()]
+    slot = staging.InputSlot("w", weight, keep_value=False)
+    _, locations, held = staging.CallPlan([slot], []).gather(arena, inputs, share="auto")
+    assert locations == [location]
+    weight.data = torch.zeros_like(weight)
+    inputs.clear()
+    assert location in dict(arena.live())
+    held.clear()
+    assert location not in dict(arena.live())
 
 
-def test_memory_that_was_left_outlives_the_kernels_of_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parameters, "_left", type(parameters._left)())
+@pytest.fixture
+def thread() -> Iterator[threading.Thread]:
+    """One that may be writing into parameters, for all that is known of it."""
     stop = threading.Event()
     other = threading.Thread(target=stop.wait)
     other.start()
-    try:
-        torch.compile(make_model(), backend="rust_ort")(X)
-        assert len(parameters._left) == 4
-        monkeypatch.setattr(parameters.time, "monotonic", lambda: 1e9)
-        torch.compile(torch.nn.Linear(24, 3), backend="rust_ort")(X)
-        assert len(parameters._left) <= 2, "only what left just now"
-    finally:
-        stop.set()
-        other.join()
+    yield other
+    stop.set()
+    other.join()
+
+
+def test_beside_other_threads_none_is_moved(thread: threading.Thread) -> None:
+    model = make_model()
+    assert_same(model, torch.compile(model, backend="rust_ort"), X)
+    assert not shared(model)
+    thread.name = "Thread-7 (_pin_memory_loop)"
+    assert_same(model, torch.compile(model, backend="rust_ort"), X)
+    assert shared(model) == {*model.state_dict()}
+
+
+def test_beside_other_threads_they_are_moved_on_demand(thread: threading.Thread) -> None:
+    model = make_model()
+    assert_same(model, torch.compile(model, backend=rust_ort.backend(share_parameters=True)), X)
+    assert shared(model) == {*model.state_dict()}
+
+
+def test_at_a_fork_beside_other_threads_they_stay(thread: threading.Thread) -> None:
+    name, thread.name = thread.name, "QueueFeederThread"
+    model = make_model()
+    compiled = torch.compile(model, backend="rust_ort")
+    compiled(X)
+    thread.name = name
+    assert in_child(lambda: float(model[0].weight.sum())) == str(float(model[0].weight.detach().sum()))
+    assert shared(model) == {*model.state_dict()}
+    thread.name = "QueueFeederThread"
+    in_child(lambda: 0)
+    assert not shared(model), "what stayed at one fork leaves at a later one"
+
+
+def test_what_is_sent_by_threads_of_torchs_own_is_kept_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    parameters.left.clear()
+    model = make_model()
+    compiled = torch.compile(model, backend="rust_ort")
+    compiled(X)
+    assert len(parameters.left) == 4
+    monkeypatch.setattr(parameters.time, "monotonic", lambda: 1e12)
+    compiled(X)
+    assert not parameters.left, "also by a call that moves nothing"
+
+
+def transposed_data(model: torch.nn.Module) -> None:
+    model[0].weight.data = model[0].weight.data.t()
+
+
+def transposed_in_place(model: torch.nn.Module) -> None:
+    with torch.no_grad():
+        model[0].weight.t_()
+
+
+def steps(model: torch.nn.Module) -> None:
+    model[0].weight.data = model[0].weight.data.repeat(1, 2)[:, ::2]
+
+
+def negated(model: torch.nn.Module) -> None:
+    model[0].weight.data = torch._neg_view(model[0].weight.data)
+
+
+@pytest.mark.parametrize("change", [transposed_data, transposed_in_place, steps, negated])
+def test_a_moved_one_may_be_seen_by_other_strides_later(change: Callable[[torch.nn.Module], None]) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(24, 24))
+    compiled = torch.compile(model, backend="rust_ort")
+    compiled(X)
+    assert shared(model) == {*model.state_dict()}
+    change(model)
+    for _ in range(2):
+        assert_same(model, compiled, X)
+
+
+def test_a_buffer_may_be_a_view_of_what_a_compiled_function_gave() -> None:
+    given = torch.compile(lambda x: x * 2, backend="rust_ort")(torch.randn(24, 24))
+
+    class Module(torch.nn.Module):
+        def __init__(self, buffer: torch.Tensor) -> None:
+            super().__init__()
+            self.register_buffer("b", buffer)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ self.b
+
+    for buffer in (given.t(), given[:, ::2], given[3].expand(24, 24), given[1:2].expand(24, 24)):
+        model = Module(buffer)
+        for share in ("auto", False):
+            compiled = torch.compile(model, backend=rust_ort.backend(share_parameters=share))
+            torch.testing.assert_close(compiled(X), model(X), atol=1e-4, rtol=1e-4)
+
+
+def test_strides_stay_where_a_dimension_is_one() -> None:
+    model = torch.nn.Conv2d(8, 16, 1).to(memory_format=torch.channels_last)
+    strides = model.weight.stride()
+    compiled = torch.compile(model, backend="rust_ort")
+    compiled(torch.randn(1, 8, 4, 4))
+    assert is_shared(model.weight) and model.weight.stride() == strides
+    in_child(lambda: 0)
+    assert not is_shared(model.weight) and model.weight.stride() == strides
+
+
+def test_modes_of_the_caller_see_nothing_of_a_move() -> None:
+    class Refusing(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            assert func is not torch.Tensor.data.__set__
+            return func(*args, **(kwargs or {}))
+
+    model = make_model()
+    compiled = torch.compile(model, backend="rust_ort")
+    with torch.no_grad():
+        compiled(X)
+        model.load_state_dict(make_model().state_dict(), assign=True)
+        with Refusing():
+            assert torch.allclose(compiled(X), model(X), atol=1e-5)
+    assert shared(model) == {*model.state_dict()}
+
+
+def test_a_fork_among_fake_tensors() -> None:
+    model = make_model()
+    torch.compile(model, backend="rust_ort")(X)
+    expected = model[0].weight.detach().clone()
+    sparse = torch.nn.Parameter(torch.eye(4).to_sparse(), requires_grad=False)
+    with FakeTensorMode():
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+    assert not shared(model) and torch.equal(model[0].weight, expected)
+    del sparse
+
+
+def test_a_subclass_of_parameter_is_copied_or_refused() -> None:
+    class Own(torch.nn.Parameter):
+        pass
+
+    model = make_model()
+    model[0].weight = Own(torch.randn(40, 24))
+    torch.testing.assert_close(torch.compile(model, backend="rust_ort")(X), model(X), atol=1e-5, rtol=1e-5)
+    assert not is_shared(model[0].weight)
+    compiled = torch.compile(model, backend=rust_ort.backend(share_parameters=True))
+    with pytest.raises(rust_ort.ClientError, match=r"it cannot be moved into shared memory: it is a .*Own"):
+        compiled(X)
 
 
 def test_without_torchs_count_of_owners_nothing_is_moved(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -220,7 +220,7 @@ class Part:
             raise ClientError(f"expected {len(names)} inputs ({', '.join(names)}), got {len(inputs)}")
         dynamic = callable(self.spec.outputs)
         slots = [InputSlot(what, value, keep_value=dynamic) for what, value in zip(self._inputs, inputs, strict=True)]
-        key = tuple((slot.dtype, slot.shape, slot.is_number, slot.value) for slot in slots)
+        key = tuple((slot.dtype, slot.shape, slot.is_number, slot.is_state, slot.value) for slot in slots)
         plan = self._plans.get(key)
         if plan is None:
             outputs = self.spec.outputs

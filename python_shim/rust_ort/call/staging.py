@@ -16,7 +16,7 @@ from rust_ort.link.specs import OutputSpec
 from rust_ort.memory import process
 from rust_ort.memory.arena import Arena
 from rust_ort.memory.layout import ONNX_CODE, Layout, block_bytes, contiguous_strides
-from rust_ort.memory.parameters import is_state, move_in, why_not
+from rust_ort.memory.parameters import is_state, left, let_go, may_write_elsewhere, move_in, why_not
 from rust_ort.memory.segment import LOCATION_BITS, OFFSET_MASK
 from rust_ort.torch_private import foreach_copy, is_functorch_wrapped, no_torch_function, reinterpret
 
@@ -107,7 +107,7 @@ def stage(tensor: torch.Tensor, held: list[object]) -> int:
     arena = process.arena()
     location = location_in(arena, tensor, tensor.data_ptr())
     if location:
-        held += (tensor, arena.era)
+        held += (tensor, arena.holder(location))
         return location
     copy, location = arena.empty(Layout(tensor.dtype, tensor.shape, None))
     with torch.no_grad():
@@ -263,10 +263,14 @@ class CallPlan:
         buffer_targets = buffer.targets
         targets: list[torch.Tensor] = []
         sources: list[torch.Tensor] = []
-        held: list[object] = [arena.era]
+        held: list[object] = []
+        if left:
+            let_go()
+        may_move: bool | None = None if share == "auto" else bool(share)
         large: dict[object, int] = {}
         try:
-            for i, (slot, value) in enumerate(zip(self.slots, inputs, strict=True)):
+            for i, (slot, given) in enumerate(zip(self.slots, inputs, strict=True)):
+                value = given
                 if type(value) not in _PLAIN:
                     if isinstance(value, int | float):
                         slot.write_number(value, buffer)
@@ -283,8 +287,12 @@ class CallPlan:
                     address = value.data_ptr()
                 target = buffer_targets[i]
                 location = location_in(arena, value, address) if low <= address < high else 0
-                if not location and share and slot.is_state:
-                    location = _moved(arena, slot, value, share)
+                if slot.is_state:
+                    if not location and may_move is None:
+                        may_move = not may_write_elsewhere()
+                    if not location and may_move:
+                        location = _moved(arena, slot, given, must=share is True)
+                    held.append(arena.holder(location))
                 if location:
                     locations[i] = location
                 elif target is not None:
@@ -300,16 +308,16 @@ class CallPlan:
         return buffer, locations, held
 
 
-def _moved(arena: Arena, slot: InputSlot, value: torch.Tensor, share: bool | str) -> int:
+def _moved(arena: Arena, slot: InputSlot, value: torch.Tensor, *, must: bool) -> int:
     """Location of a parameter that is moved into the arena; 0 where it cannot be. Errors: ClientError where it must."""
     if not is_state(value) or not value.numel():  # another tensor comes to where one was
         return 0
     location = move_in(arena, value)
-    if not location and share is True:
+    if not location and must:
         raise ClientError(
-            f"{slot.what}: share_parameters is True, and it cannot be moved into shared memory: {why_not(value)}; "
-            "call with a parameter that has memory of its own (p.data = p.detach().clone()), or take "
-            'share_parameters="auto", which copies such ones in each call',
+            f"{slot.what}: share_parameters is True, and it cannot be moved into shared memory: "
+            f"{why_not(value)}; call with a parameter that has memory of its own (p.data = p.detach().clone()), or "
+            'take share_parameters="auto", which copies such ones in each call',
             code="BAD_OPTION",
         )
     return location

@@ -10,8 +10,8 @@ import torch
 from rust_ort.memory import process
 from rust_ort.options import Options
 
-LOCAL_RANKS = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE")
-"""Where launchers of several processes on one machine say how many these are: torchrun, Open MPI, MPICH, Slurm."""
+LOCAL_RANKS = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+"""Where launchers of several processes on one machine say how many these are: torchrun, Open MPI, MPICH."""
 
 
 def threads(options: Options) -> int:
@@ -21,9 +21,11 @@ def threads(options: Options) -> int:
 
 @functools.cache
 def default_threads() -> int:
-    """As many as torch uses (OMP_NUM_THREADS, torch.set_num_threads), at most this rank's share of the usable cores. Of
-    a process once: an executor's pool keeps its size."""
-    return max(1, min(torch.get_num_threads(), len(os.sched_getaffinity(0)) // _local_ranks()))
+    """As many as torch uses (OMP_NUM_THREADS, torch.set_num_threads), at most the usable cores, or this rank's share of
+    them where its launcher bound it to none. Of a process once: an executor's pool keeps its size."""
+    usable = len(os.sched_getaffinity(0))
+    share = usable if usable < (os.cpu_count() or 1) else usable // _local_ranks()
+    return max(1, min(torch.get_num_threads(), share))
 
 
 def _local_ranks() -> int:

@@ -55,7 +55,6 @@ class Arena:
         self._next_segment_bytes = FIRST_SEGMENT_BYTES
         self._trimmed_at = time.monotonic()
         self._stale_ranges = False
-        self.era: list[object] = []
 
     # --- allocation ---
 
@@ -209,11 +208,10 @@ class Arena:
     def _punch(self, size: int, location: int) -> None:
         self.segments[location >> LOCATION_BITS].punch(location & OFFSET_MASK, size)
 
-    def retire(self, memory: object) -> None:
-        """Keeps memory that no tensor has any more until the calls that run now are over: each has the `era` in which
-        it took its inputs' places."""
-        era, self.era = self.era, []
-        era += (memory, self.era)  # what is retired later may be in use by an earlier call, too
+    def holder(self, location: int) -> object:
+        """What keeps the block that begins at a location and owns no storage over it; None where no block does."""
+        ref = self._live.get(location)
+        return ref() if ref is not None else None
 
     # --- facts ---
 

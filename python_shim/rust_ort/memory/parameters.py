@@ -1,7 +1,9 @@
 """Parameters and buffers in shared memory: moved there where nobody but their tensor can tell, and back before a fork.
 
 A tensor that is alone with its storage gets another storage with the same values, by `.data =`: the tensor object, its
-`grad`, hooks and optimizer state stay. What is not in the arena at a call is staged, so nothing can be stale.
+strides, `grad`, hooks and optimizer state stay. What is not in the arena at a call is staged, so nothing can be stale.
+No kernel may write into a tensor while it moves: what the kernel writes later would be lost. So nothing moves where
+another thread of Python runs, but for those that are known to write into no parameter.
 """
 
 from __future__ import annotations
@@ -18,19 +20,23 @@ import torch
 from rust_ort.memory import process
 from rust_ort.memory.arena import Arena
 from rust_ort.memory.layout import Layout
-from rust_ort.torch_private import no_torch_function, static_input_kind, storage_owners
+from rust_ort.torch_private import plainly, reinterpret, static_input_kind, storage_owners
 
 GRACE_S = 10.0
-"""How long memory that a tensor left is kept where other threads run: a kernel of theirs may be reading it."""
+"""How long memory that a tensor left is kept where torch.distributed runs: its threads may be sending it."""
+
+READING = ("TMonitor", "_pin_memory_loop", "QueueFeederThread", "pytest_timeout")
+"""In the class or the name of a thread that writes into no parameter: of tqdm, DataLoader, multiprocessing, pytest."""
 
 _memcpy = ctypes.PyDLL(None).memcpy  # holds the GIL: no thread begins to write into what is being moved
 _memcpy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 _memcpy.restype = ctypes.c_void_p
 
 _moved = False
-"""Whether any were since the last fork. Which is not kept: torch.utils.swap_tensors refuses tensors with weakrefs."""
+"""Whether any may be in the arena. Which is not kept: torch.utils.swap_tensors refuses tensors with weakrefs."""
 
-_left: deque[tuple[float, torch.UntypedStorage]] = deque()
+left: deque[tuple[float, torch.UntypedStorage]] = deque()
+"""What tensors left and is still kept: (until when, memory)."""
 
 
 def _users(tensor: torch.Tensor) -> tuple[int, int]:
@@ -42,18 +48,21 @@ def _users(tensor: torch.Tensor) -> tuple[int, int]:
 ALONE = _users(torch.empty(1, device="cpu"))
 
 
-def _is_alone(tensor: torch.Tensor) -> bool:
+def is_alone(tensor: torch.Tensor) -> bool:
+    """Whether nothing but the tensor has its storage, as far as torch and Python know."""
     users = _users(tensor)
     return users == ALONE and users[0] > 0
 
 
 def is_state(value: object) -> bool:
     """Whether it is a parameter, or a buffer of a module that Dynamo compiled."""
-    return type(value) is torch.nn.Parameter or static_input_kind(value) == "unguarded"
+    return isinstance(value, torch.nn.Parameter) or static_input_kind(value) == "unguarded"
 
 
 def why_not(tensor: torch.Tensor) -> str:
     """Why the tensor's memory cannot be another; "" where it can."""
+    if type(tensor) not in (torch.nn.Parameter, torch.Tensor):
+        return f"it is a {type(tensor).__qualname__}"
     if tensor.numel() == 0 or tensor.is_inference():
         return "it has no elements, or was made in inference mode"
     if not tensor.is_contiguous() or tensor.is_neg() or tensor.is_conj():
@@ -61,60 +70,82 @@ def why_not(tensor: torch.Tensor) -> str:
     storage = tensor.untyped_storage()
     if storage.nbytes() != tensor.nbytes:
         return f"its storage has {storage.nbytes()} bytes, and the tensor {tensor.nbytes}"
-    if tensor.is_shared() or not storage.resizable():
-        return "its memory was not allocated by torch, or is shared among processes"
+    pinned = torch.cuda.is_initialized() and tensor.is_pinned()
+    if tensor.is_shared() or pinned or not storage.resizable():
+        return "its memory is pinned, came with a fork, is shared among processes, or was not allocated by torch"
     del storage  # which would count
-    if not _is_alone(tensor):
+    if not is_alone(tensor):
         return "another tensor, a NumPy array or a storage object has the same memory"
     return ""
 
 
+def may_write_elsewhere() -> bool:
+    """Whether another thread runs that could be writing into a parameter."""
+    others = sys._current_frames().keys() - {threading.get_ident()}
+    if not others:
+        return False
+    known = (
+        thread.ident
+        for thread in threading.enumerate()
+        if any(word in text for word in READING for text in (type(thread).__name__, thread.name))
+    )
+    return not others <= {*known}
+
+
 def move_in(arena: Arena, tensor: torch.Tensor) -> int:
-    """The tensor's location in the arena, to which it is moved where it is not there; 0 where that cannot be."""
+    """The location in the arena to which the tensor was moved; 0 where it cannot be, or is there already and seen by
+    other strides. The caller knows that no other thread writes."""
     global _moved
-    if _left:
-        _let_go()
-    location = arena.locate(tensor.data_ptr())
-    if location or why_not(tensor):
+    if not is_alone(tensor):
+        return 0
+    with plainly():
+        if why_not(tensor) or arena.locate(tensor.data_ptr()):
+            return 0
+        flat, location = arena.empty(Layout(tensor.dtype, torch.Size([tensor.numel()]), None))
+        # The arena may have grown, which lets other threads run.
+        if flat.nbytes != tensor.nbytes or flat.dtype is not tensor.dtype or why_not(tensor):
+            return 0
+        _moved = True
+        _replace(tensor, reinterpret(flat, tuple(tensor.shape), tensor.stride()))
         return location
-    with torch.inference_mode(False):
-        target, location = arena.empty(Layout(tensor.dtype, tensor.shape, None))
-    _replace(tensor, target)
-    _moved = True
-    return location
 
 
 def _replace(tensor: torch.Tensor, target: torch.Tensor) -> None:
     """Gives the tensor the target's memory, with its values."""
-    left = tensor.untyped_storage()
+    memory = tensor.untyped_storage()
     _memcpy(target.data_ptr(), tensor.data_ptr(), tensor.nbytes)
-    with no_torch_function():
-        tensor.data = target
-    if threading.active_count() > 1:
-        _left.append((time.monotonic() + GRACE_S, left))
+    tensor.data = target
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        left.append((time.monotonic() + GRACE_S, memory))
 
 
-def _let_go() -> None:
+def let_go() -> None:
+    """Gives back what was left long enough ago."""
     now = time.monotonic()
-    while _left and _left[0][0] < now:
-        _left.popleft()
+    while left and left[0][0] < now:
+        left.popleft()
 
 
 def _move_out() -> None:
-    """Before a fork: what is in the arena would be copied into the child, where ordinary memory is copied on write."""
+    """Before a fork: what is in the arena would be copied into the child, where ordinary memory is copied on write.
+    What cannot be moved stays: the child gets its copy."""
     global _moved
-    if not _moved:
+    if not _moved or may_write_elsewhere():
         return
-    _moved = False
     arena = process.arena()
-    tensors = [value for value in gc.get_objects() if type(value) in (torch.nn.Parameter, torch.Tensor)]
-    for tensor in filter(is_state, tensors):
-        if not (arena.locate(tensor.data_ptr()) and tensor.numel() and _is_alone(tensor)):
-            continue
-        arena.retire(tensor.untyped_storage())
-        with torch.inference_mode(False):
-            target = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
-        _replace(tensor, target)
+    kinds = (torch.nn.Parameter, torch.Tensor)
+    stayed = False
+    with plainly():
+        for tensor in [value for value in gc.get_objects() if type(value) in kinds and is_state(value)]:
+            if tensor.layout is not torch.strided or not tensor.is_cpu or not tensor.numel():
+                continue
+            if not arena.locate(tensor.data_ptr()):
+                continue
+            if is_alone(tensor) and tensor.is_contiguous():
+                _replace(tensor, torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu"))
+            else:
+                stayed = True
+    _moved = stayed
 
 
 process.before_fork.append(_move_out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import errno
 import os
@@ -36,11 +37,15 @@ _poll.argtypes = [ctypes.c_void_p, ctypes.c_ulong, ctypes.c_int]
 
 
 def _before_fork() -> None:
-    if _arena is not None:
+    if _arena is None or not _arena.live():
+        return
+    # First: whatever becomes of the rest, the parent waits for its child's copies.
+    _handshakes[threading.get_ident()] = os.pipe()
+    try:
         for callback in before_fork:
             callback()
-    if _arena is not None and _arena.live():
-        _handshakes[threading.get_ident()] = os.pipe()
+    except KeyboardInterrupt:  # a hook's exception is printed and gone
+        _thread.interrupt_main()
 
 
 def _after_fork_in_parent() -> None:

@@ -28,7 +28,7 @@ from rust_ort.link.specs import Verdict, not_compared
 from rust_ort.memory.layout import Layout
 from rust_ort.memory.process import arena
 from rust_ort.observe.graph_info import GraphInfo, NodeVerdict
-from rust_ort.observe.opinion import ANOTHER_CHOICE, another_choice, in_float64, terms_of
+from rust_ort.observe.opinion import ANOTHER_CHOICE, another_choice, in_float64
 from rust_ort.observe.reference import UNWRITTEN, determined, generators, is_unwritten, set_generators
 from rust_ort.observe.verdicts import fits, half_tolerance
 from rust_ort.options import Options, Tolerance
@@ -258,9 +258,9 @@ class PartNodes:
         if not value.reference.is_floating_point():
             right = another_choice(node, value.local, env)
             return self.of.settle_as_right(value, ANOTHER_CHOICE) if right else verdicts
-        exact = in_float64(node, env)
+        exact, terms = in_float64(node, env)
         if exact is not None:
-            return self.of.settle(value, exact, terms_of(node, env))
+            return self.of.settle(value, exact, terms)
         # Steps of each element are for what float64 can settle.
         by_dtype = Client.get(self.options).compare([(node.name, value.reference, value.local, "")], None)[0]
         return self.of.settle_as_right(value, NO_FLOAT64) if by_dtype.kind == "match" else verdicts

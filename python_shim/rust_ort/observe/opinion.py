@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -30,35 +30,28 @@ CHOOSING = {
 ANOTHER_CHOICE = "of equal keys others were chosen, which torch leaves open"
 
 
-def in_float64(node: fx.Node, env: Mapping[fx.Node, Any]) -> Tensor | None:
-    """What `node` makes of eager's values in float64; None where the operator cannot."""
-
-    def wide(value: Any) -> Any:
-        if isinstance(value, Tensor) and value.dtype.is_floating_point:
-            return value.double()
-        return torch.float64 if isinstance(value, torch.dtype) and value.is_floating_point else value
-
-    def call(target: Any, args: Any, kwargs: Any) -> Any:
-        args, kwargs = pytree.tree_map(wide, (args, kwargs))
-        try:
-            return target(*args, **kwargs)
-        except (RuntimeError, TypeError, ValueError) as error:
-            log.debug("%s has no float64 opinion: %s", node.name, error)
-            return None
-
-    return _made(node, env, call)
-
-
-def terms_of(node: fx.Node, env: Mapping[fx.Node, Any]) -> Tensor | None:
-    """Σ|terms| of what `node` makes of eager's values; None where it is not known to add up."""
-    return _made(node, env, added_up)
-
-
-def _made(node: fx.Node, env: Mapping[fx.Node, Any], call: Callable[[Any, Any, Any], Any]) -> Tensor | None:
+def in_float64(node: fx.Node, env: Mapping[fx.Node, Any]) -> tuple[Tensor | None, Tensor | None]:
+    """(what `node` makes of eager's values, Σ|terms| of it) in float64; None where the operator cannot, or is not known
+    to add up."""
     source, index = node.args if node.target is operator.getitem else (node, None)
     assert isinstance(source, fx.Node)
-    args, kwargs = fx.map_arg((source.args, source.kwargs), lambda n: env[n])
-    made = call(source.target, args, kwargs)
+    target: Any = source.target
+    args, kwargs = pytree.tree_map(_wide, fx.map_arg((source.args, source.kwargs), lambda n: env[n]))
+    try:
+        exact = _result(target(*args, **kwargs), index)
+    except (RuntimeError, TypeError, ValueError) as error:
+        log.debug("%s has no float64 opinion: %s", node.name, error)
+        return None, None
+    return exact, None if exact is None else _result(added_up(target, args, kwargs), index)
+
+
+def _wide(value: Any) -> Any:
+    if isinstance(value, Tensor) and value.dtype.is_floating_point:
+        return value.double()
+    return torch.float64 if isinstance(value, torch.dtype) and value.is_floating_point else value
+
+
+def _result(made: Any, index: Any) -> Tensor | None:
     if isinstance(index, int):
         made = made[index] if isinstance(made, tuple | list) else None
     return made if isinstance(made, Tensor) and made.dtype is torch.float64 else None

@@ -166,6 +166,9 @@ impl<'a> Batch<'a> {
             };
             judged.rows.push(NodeRow { index: judged.rows.len() as u64, ..row });
         }
+        if n_reproductions == 0 {
+            return Ok(judged);
+        }
         // Float64 will settle most that are off by little: they take no place from the others.
         wrong.sort_by_cached_key(|(value, local)| !judge.is_far_off(value, local));
         let reproductions = wrong.iter().filter_map(|(value, local)| self.reproduction(value, local, &judge));
