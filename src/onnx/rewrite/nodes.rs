@@ -61,16 +61,20 @@ pub(super) fn integer(name: &str, value: i64) -> AttributeProto {
     }
 }
 
-/// Leaves out the nodes that give these values, and nothing else, where nobody reads them any more, and what is said of
-/// the values' types. ONNX Runtime would run them.
+/// Leaves out the nodes that give these values, and nothing else, where nobody reads them any more, those that only they
+/// read, and what is said of the values' types. ONNX Runtime would run them.
 pub(super) fn drop_unread(graph: &mut GraphProto, names: &HashSet<String>) {
-    let mut read: HashSet<&str> = graph.node.iter().flat_map(graph::uses).collect();
-    read.extend(graph.output.iter().map(|output| output.name()));
-    let unread = |name: &String| names.contains(name) && !read.contains(name.as_str());
-    let gone: HashSet<String> =
-        graph.node.iter().filter(|node| node.output.iter().all(unread)).flat_map(|node| node.output.clone()).collect();
-    graph.node.retain(|node| node.output.is_empty() || !node.output.iter().all(|name| gone.contains(name)));
-    forget(graph, &gone);
+    let mut names = names.clone();
+    while !names.is_empty() {
+        let mut read: HashSet<&str> = graph.node.iter().flat_map(graph::uses).collect();
+        read.extend(graph.output.iter().map(|output| output.name()));
+        names.retain(|name| !read.contains(name.as_str()));
+        let unread = |node: &NodeProto| !node.output.is_empty() && node.output.iter().all(|name| names.contains(name));
+        let (gone, kept) = std::mem::take(&mut graph.node).into_iter().partition(unread);
+        graph.node = kept;
+        forget(graph, &names);
+        names = Vec::<NodeProto>::into_iter(gone).flat_map(|node| node.input).filter(|name| !name.is_empty()).collect();
+    }
 }
 
 /// Leaves out what is said of these values' types.
@@ -127,5 +131,9 @@ pub(super) mod tests {
         drop_unread(&mut found, &HashSet::from(["a".to_owned(), "b".to_owned()]));
         assert_eq!(text(&found), ["b = Neg(x)", "c = Neg(x)"]);
         assert_eq!(found.value_info, [of("c", &[2])]);
+        let row = vec![node("Neg", &["x"], "a"), node("Neg", &["a"], "b"), node("Neg", &["b"], "c")];
+        let mut found = graph(row, &[of("x", &[2])], &[of("a", &[2])], &[]);
+        drop_unread(&mut found, &HashSet::from(["c".to_owned()]));
+        assert_eq!(text(&found), ["a = Neg(x)"]);
     }
 }

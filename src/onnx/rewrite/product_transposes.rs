@@ -21,8 +21,8 @@ pub(super) fn run(graph: &mut GraphProto) -> usize {
         let Some(Sources { left, right }) = sources else { continue };
         (product.op_type, product.domain) = (Some("FusedMatMul".to_owned()), Some(RUNTIMES_DOMAIN.to_owned()));
         for (at, name, source) in [(0, "transA", left), (1, "transB", right)] {
-            let Some(source) = source else { continue };
-            product.attribute.push(integer(name, 1));
+            let Some(Turned { source, is_turned, .. }) = source else { continue };
+            product.attribute.extend(is_turned.then(|| integer(name, 1)));
             turned.insert(std::mem::replace(&mut product.input[at], source));
         }
         n_places += 1;
@@ -31,10 +31,10 @@ pub(super) fn run(graph: &mut GraphProto) -> usize {
     n_places
 }
 
-/// What the operands of a product are the Transposes of, at least one of them.
+/// What the operands of a product are made of, at least one of them by a Transpose.
 struct Sources {
-    left: Option<String>,
-    right: Option<String>,
+    left: Option<Turned>,
+    right: Option<Turned>,
 }
 
 impl Sources {
@@ -58,36 +58,51 @@ impl Sources {
             None => values.dims(right)?.last()?.number(),
         };
         let across = columns.is_some_and(|columns| COLUMNS_READ_ACROSS.contains(&columns)) && left_rank == right_rank;
-        let (left, right) = (turned_left.filter(|_| across), turned_right);
-        (left.is_some() || right.is_some())
-            .then(|| Self { left: left.map(|turned| turned.source), right: right.map(|turned| turned.source) })
+        let (left, right) = (turned_left.filter(|left| across || !left.is_turned), turned_right);
+        // Two Transposes that undo each other ONNX Runtime leaves out itself.
+        let gains = [&left, &right].into_iter().flatten().any(|operand| operand.is_turned);
+        gains.then_some(Self { left, right })
     }
 }
 
-/// A value that is another one with its last two axes swapped, and no graph output, which is written anyway.
+/// A value that is made of another one by Transposes of its last two axes. None of them gives a graph output, which is
+/// written anyway.
 struct Turned {
     source: String,
+    /// Their number is odd.
+    is_turned: bool,
     rank: usize,
-    /// Its last size.
+    /// The value's last size.
     columns: Option<i64>,
 }
 
 impl Turned {
     fn of(graph: &GraphProto, name: &str, values: &Values) -> Option<Self> {
-        let (_, transpose) = values.producer(graph, name).filter(|_| values.is_internal(name))?;
-        let (source, perm) = (transpose.input.first()?, perm(transpose)?);
-        let rank = perm.len();
-        let swapped = (0..rank as i64).map(|axis| match rank as i64 - axis {
-            1 => axis - 1,
-            2 => axis + 1,
-            _ => axis,
-        });
-        if rank < 2 || !swapped.eq(perm.iter().copied()) {
-            return None;
+        let (mut source, mut rank, mut n_swaps) = (name, 0, 0);
+        // A circle of them, which is no valid model, ends somewhere.
+        while n_swaps <= graph.node.len() {
+            let Some((before, of_rank)) = swapped(graph, source, values) else { break };
+            (source, rank, n_swaps) = (before, of_rank, n_swaps + 1);
         }
-        let columns = values.dims(source).filter(|dims| dims.len() == rank).and_then(|dims| dims[rank - 2].number());
-        Some(Self { source: source.clone(), rank, columns })
+        let is_turned = n_swaps % 2 == 1;
+        let last = if is_turned { 2 } else { 1 };
+        let columns = values.dims(source).filter(|dims| dims.len() == rank && rank >= 2);
+        let columns = columns.and_then(|dims| dims[rank - last].number());
+        (n_swaps > 0).then(|| Self { source: source.to_owned(), is_turned, rank, columns })
     }
+}
+
+/// What a value is the Transpose of, by its last two axes, and the rank.
+fn swapped<'a>(graph: &'a GraphProto, name: &str, values: &Values) -> Option<(&'a str, usize)> {
+    let (_, transpose) = values.producer(graph, name).filter(|_| values.is_internal(name))?;
+    let (source, perm) = (transpose.input.first()?, perm(transpose)?);
+    let rank = perm.len();
+    let expected = (0..rank as i64).map(|axis| match rank as i64 - axis {
+        1 => axis - 1,
+        2 => axis + 1,
+        _ => axis,
+    });
+    (rank >= 2 && expected.eq(perm.iter().copied())).then_some((source, rank))
 }
 
 /// Whether ONNX Runtime makes a Gemm of the product and the Add that reads it, which takes Transposes in, too.
@@ -171,6 +186,25 @@ mod tests {
             let before = text(&graph(nodes.clone(), &[], &[], &[]));
             assert_eq!(rewritten(&inputs, nodes), before);
         }
+    }
+
+    #[test]
+    fn transposes_that_undo_each_other_are_seen_through() {
+        let twice = [transpose("w", "t", &[1, 0]), transpose("t", "u", &[1, 0])];
+        let thrice = [twice.to_vec(), vec![transpose("u", "v", &[1, 0])]].concat();
+        let product = |left, right| node("MatMul", &[left, right], "y");
+        let inputs = [of("x", &[3, 5]), of("w", &[5, 90])];
+        let alone = [twice.to_vec(), vec![product("x", "u")]].concat();
+        assert_eq!(rewritten(&inputs, alone.clone()), text(&graph(alone, &[], &[], &[])));
+        let inputs = [of("x", &[5, 3]), of("w", &[5, 90])];
+        let beside = [&[transpose("x", "a", &[1, 0])][..], &twice, &[product("a", "u")]].concat();
+        assert_eq!(rewritten(&inputs, beside).pop().unwrap(), "y = FusedMatMul(x, w) transA=1");
+        let odd = [thrice.clone(), vec![product("x", "v")]].concat();
+        assert_eq!(rewritten(&inputs, odd).pop().unwrap(), "y = FusedMatMul(x, w) transB=1");
+        let shown = [transpose("w", "z", &[1, 0]), transpose("z", "u", &[1, 0]), product("x", "u")];
+        assert_eq!(rewritten(&inputs, shown.to_vec()).pop().unwrap(), "y = FusedMatMul(x, z) transB=1");
+        let circle = vec![transpose("t", "u", &[1, 0]), transpose("u", "t", &[1, 0]), product("x", "u")];
+        rewritten(&inputs, circle);
     }
 
     #[test]
