@@ -82,7 +82,8 @@ fn text_of(place: &Place, width: usize) -> Result<String, Failure> {
         Place::Part(part) => {
             let model = part.path.join("model.onnx");
             let model = if model.exists() { model_text(&model) } else { Ok("no model.onnx\n".to_owned()) };
-            Ok(format!("{}\n{}", model?, listing::text_of(place, true, width)))
+            let optimized = passes_text(&part.path.join("model.ort.onnx"))?;
+            Ok(format!("{}{optimized}\n{}", model?, listing::text_of(place, true, width)))
         }
         Place::Step(step) => {
             let mut text = listing::text_of(place, true, width) + "\n" + &tensor_table(step, width)?;
@@ -123,6 +124,16 @@ fn text_of(place: &Place, width: usize) -> Result<String, Failure> {
 fn model_text(path: &Path) -> Result<String, Failure> {
     let text = onnx::load(path).and_then(|model| onnx::model_text(&model));
     Ok(table::fit(&text.map_err(at(path))?, table::terminal()))
+}
+
+/// Which passes ran before the graph optimizer, as the model that it left says; nothing where there is none.
+fn passes_text(optimized: &Path) -> Result<String, Failure> {
+    if !optimized.exists() {
+        return Ok(String::new());
+    }
+    let model = onnx::load(optimized).map_err(at(optimized))?;
+    let file = optimized.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    Ok(format!("{file}: passes {}\n", onnx::ran(&model).unwrap_or("none")))
 }
 
 fn tensor_table(step: &StepEntry, width: usize) -> Result<String, Failure> {
@@ -196,7 +207,7 @@ fn model_json(path: &Path) -> Result<Value, Failure> {
         infos.iter().map(value).collect::<Vec<_>>()
     };
     Ok(json!({
-        "file": path, "name": graph.name(), "ir_version": model.ir_version(), "nodes": onnx::count_nodes(&model),
+        "file": path, "name": graph.name(), "passes": onnx::ran(&model), "ir_version": model.ir_version(), "nodes": onnx::count_nodes(&model),
         "ops": ops, "inputs": values(&graph.input), "outputs": values(&graph.output),
         "initializers": graph.initializer.iter().map(|tensor| tensor.name()).collect::<Vec<_>>(),
     }))

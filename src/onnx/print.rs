@@ -6,7 +6,7 @@ use super::proto::{
     AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TensorShapeProto, TypeProto, ValueInfoProto,
     attribute_proto::AttributeType, tensor_proto::DataType, tensor_shape_proto::dimension, type_proto,
 };
-use super::{NamedTensor, OnnxError};
+use super::{NamedTensor, OnnxError, rewrite};
 use crate::tensor::{DType, TensorView};
 
 /// Elements shown of a tensor or list.
@@ -35,6 +35,9 @@ pub fn model_text(model: &ModelProto) -> Result<String, OnnxError> {
         if producer.trim().is_empty() { "unknown" } else { producer.trim() },
     );
     line(&mut text, 0, &header);
+    if let Some(ran) = rewrite::ran(model) {
+        line(&mut text, 0, &format!("passes: {ran}"));
+    }
     write_graph(&mut text, graph, 1);
     for function in &model.functions {
         let (inputs, outputs) = (function.input.join(", "), function.output.join(", "));
@@ -234,6 +237,31 @@ mod tests {
              initializer w: float32[2, 4] [1.0, 2.5, -3.0, 4.0, 5.0, 6.0, … 8]\n  \
              y\\n = com.example::Transpose(w) {perm = [1, 0]}\n  output y: ?\n"
         );
+    }
+
+    #[test]
+    fn the_passes_that_ran_are_a_line() {
+        let graph = GraphProto {
+            input: vec![ValueInfoProto { name: Some("x".into()), ..Default::default() }],
+            node: ["Neg", "Identity", "Exp"]
+                .into_iter()
+                .zip([("x", "a"), ("a", "y"), ("a", "z")])
+                .map(|(op, (input, output))| NodeProto {
+                    op_type: Some(op.into()),
+                    input: vec![input.into()],
+                    output: vec![output.into()],
+                    ..Default::default()
+                })
+                .collect(),
+            output: ["y", "z"].map(|name| ValueInfoProto { name: Some(name.into()), ..Default::default() }).to_vec(),
+            ..Default::default()
+        };
+        let mut model = ModelProto { graph: Some(graph), ..Default::default() };
+        let lines =
+            |model: &ModelProto| model_text(model).unwrap().lines().skip(1).map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(lines(&model)[0], "  input x: ?");
+        assert!(rewrite::rewrite(&mut model, &[]));
+        assert_eq!(lines(&model)[..3], ["passes: output-copies 1", "  input x: ?", "  y = Neg(x)"]);
     }
 
     #[test]

@@ -143,6 +143,8 @@ pub struct SessionSpec {
     pub disabled_optimizers: Vec<String>,
     /// Where the model's custom operators are.
     pub custom_op_libraries: Vec<CustomOpLibrary>,
+    /// Names of rewrites that stay off: what is done to the model before the graph optimizer has it.
+    pub disabled_passes: Vec<String>,
 }
 
 /// A shared library of custom operators, as it was when someone looked: another file is another session.

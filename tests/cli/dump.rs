@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::dumping::{self, Said, json, wide};
 use rust_ort::base::ids::StepId;
 use rust_ort::compare::judge;
-use rust_ort::onnx::proto::{GraphProto, ModelProto, NodeProto};
+use rust_ort::onnx::proto::{GraphProto, ModelProto, NodeProto, StringStringEntryProto};
 use rust_ort::onnx::{save, value_info};
 use rust_ort::tensor::{DType, TensorBuf, TensorDesc};
 
@@ -127,10 +127,37 @@ fn show_prints_models_tensors_and_data_sets() {
     for path in ["run", "run/0_0-forward", "run/0_0-forward/part_0", "run/0_0-forward/part_0/comparison_1.json", "."] {
         assert_eq!((show(path).code, show(path).err), (0, String::new()), "{path}");
     }
-    assert_eq!(json(folder.path(), &["show", "run/0_0-forward/part_0/model.onnx"])["ops"]["Neg"], 1);
+    let shown = json(folder.path(), &["show", "run/0_0-forward/part_0/model.onnx"]);
+    assert_eq!((&shown["ops"]["Neg"], &shown["passes"]), (&1.into(), &serde_json::Value::Null));
     let value = json(folder.path(), &["show", &format!("{STEP}0/input_0.pb")]);
     assert_eq!(value["statistics"]["mean"], 1.5);
     assert_eq!(show("tensors").code, 2);
+}
+
+#[test]
+fn show_says_which_passes_ran() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path());
+    let part = "run/0_0-forward/part_0";
+    let shown = || rust_ort(folder.path(), &["show", part]).out;
+    assert!(!shown().contains("passes"), "{}", shown());
+    let optimized = folder.path().join(part).join("model.ort.onnx");
+    let write = |passes: &[(&str, &str)]| {
+        let entry = |(key, value): &(&str, &str)| StringStringEntryProto {
+            key: Some((*key).into()),
+            value: Some((*value).into()),
+        };
+        let metadata_props = passes.iter().map(entry).collect();
+        let graph = Some(GraphProto::default());
+        save(&ModelProto { graph, metadata_props, ..Default::default() }, &optimized).unwrap();
+    };
+    write(&[]);
+    assert!(shown().contains("model.ort.onnx: passes none\n"), "{}", shown());
+    write(&[("rust_ort.passes", "output-copies 2")]);
+    assert!(shown().contains("model.ort.onnx: passes output-copies 2\n"), "{}", shown());
+    let model = format!("{part}/model.ort.onnx");
+    assert_eq!(json(folder.path(), &["show", &model])["passes"], "output-copies 2");
+    assert!(rust_ort(folder.path(), &["show", &model]).out.contains("\npasses: output-copies 2\n"));
 }
 
 #[test]

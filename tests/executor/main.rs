@@ -5,4 +5,5 @@
 mod common;
 mod precision;
 mod process;
+mod rewrites;
 mod suite;

@@ -66,6 +66,7 @@ fn requests() -> Vec<(&'static str, u64, Request)> {
         config: BTreeMap::from([("session.set_denormal_as_zero".into(), "1".into()), ("a".into(), "b".into())]),
         disabled_optimizers: vec!["ConstantFolding".into()],
         custom_op_libraries: Vec::new(),
+        disabled_passes: Vec::new(),
     };
     let part = PartSpec {
         graph: graph(),
@@ -75,6 +76,8 @@ fn requests() -> Vec<(&'static str, u64, Request)> {
         fx_values: BTreeMap::from([("mm".into(), "mm".into()), ("relu".into(), "relu_1".into())]),
         named_values: Vec::new(),
     };
+    let mut without_passes = part.clone();
+    without_passes.session.disabled_passes = vec!["output-copies".into(), "product-transposes".into()];
     let run = RunObserved {
         record: CallRecord {
             call: CallId(7),
@@ -101,6 +104,11 @@ fn requests() -> Vec<(&'static str, u64, Request)> {
             "prepare_part_request.bin",
             3,
             Request::PreparePart(Box::new(PreparePart { part, provenance_json: "{}".into() })),
+        ),
+        (
+            "prepare_part_passes_request.bin",
+            3,
+            Request::PreparePart(Box::new(PreparePart { part: without_passes, provenance_json: "{}".into() })),
         ),
         ("run_observed_request.bin", 4, Request::RunObserved(Box::new(run))),
         ("put_plan_request.bin", 5, Request::PutPlan { graph: graph(), plan: export_plan() }),

@@ -426,6 +426,9 @@ WITHOUT_CASE: dict[str, str] = {
         ["aten.soft_margin_loss.default", "aten.soft_margin_loss_backward.default"],
         "where eager overflows: test_extremes.py",
     ),
+    **dict.fromkeys(
+        ["aten.slice_backward.default", "aten.select_backward.default"], "right without it, and slow: test_slices.py"
+    ),
     "aten.trunc.default": "the sign of zero: test_extremes.py",
     **dict.fromkeys(
         ["aten.binary_cross_entropy.default", "aten.repeat_interleave.Tensor"], "what eager refuses: test_refusals.py"

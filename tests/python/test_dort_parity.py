@@ -273,6 +273,18 @@ def test_session_options_reach_the_session() -> None:
     assert_equal(torch.compile(torch.relu, backend=backend)(x), torch.relu(x))
 
 
+def test_passes_run_unless_they_are_left_out(tmp_path: Path) -> None:
+    x, weight = torch.randn(2, 3), torch.randn(5, 3)
+    for disabled, expected in (((), {"rust_ort.passes": "product-transposes 1"}), (("product-transposes",), {})):
+        torch._dynamo.reset()
+        with rust_ort.dump(f"without-{len(disabled)}", folder=tmp_path):
+            linear = torch.compile(torch.nn.functional.linear, backend="rust_ort", options={"disable_passes": disabled})
+            assert_equal(linear(x, weight), torch.nn.functional.linear(x, weight))
+        (optimized,) = tmp_path.glob(f"without-{len(disabled)}/*/part_0/model.ort.onnx")
+        entries = {entry.key: entry.value for entry in onnx.load(optimized).metadata_props}
+        assert {key: value for key, value in entries.items() if key.startswith("rust_ort")} == expected
+
+
 @pytest.mark.parametrize("provider", ["CUDAExecutionProvider", ("CUDAExecutionProvider", {"device_id": "0"})])
 def test_a_provider_that_is_not_available_is_refused(provider: object) -> None:
     with pytest.raises(rust_ort.NotAvailableYet, match=r"option providers=.*CUDA.* is not available yet"):

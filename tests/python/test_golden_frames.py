@@ -50,6 +50,12 @@ def prepare_part() -> Any:
     return request
 
 
+def prepare_part_passes() -> Any:
+    request = prepare_part()
+    request.prepare_part.session.disabled_passes.extend(["output-copies", "product-transposes"])
+    return request
+
+
 def run_observed() -> Any:
     request = wire.Request(request_id=4)
     run = request.run_observed
@@ -147,6 +153,7 @@ REQUESTS = [
     ("hello_request.bin", hello()),
     ("attach_segment_request.bin", attach_segment()),
     ("prepare_part_request.bin", prepare_part()),
+    ("prepare_part_passes_request.bin", prepare_part_passes()),
     ("run_observed_request.bin", run_observed()),
     ("put_plan_request.bin", put_plan()),
     ("compare_nodes_request.bin", compare_nodes()),

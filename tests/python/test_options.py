@@ -1,4 +1,6 @@
 import dataclasses
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -6,6 +8,7 @@ import torch
 from rust_ort.errors import ClientError, NotAvailableYet, OptionError
 from rust_ort.link import pool
 from rust_ort.options import Options, Tolerance
+from rust_ort.options.table import PASSES
 
 
 @pytest.fixture(autouse=True)
@@ -19,6 +22,11 @@ def test_the_defaults_are_valid_and_frozen() -> None:
     assert options == Options.parse({}) == Options.parse(None)
     with pytest.raises(dataclasses.FrozenInstanceError):
         options.opset = 20  # type: ignore[misc]
+
+
+def test_the_passes_are_those_of_the_program() -> None:
+    source = (Path(__file__).parents[2] / "src/onnx/rewrite/mod.rs").read_text()
+    assert tuple(re.findall(r'^    \("([a-z-]+)", \w+::run\),$', source, re.MULTILINE)) == PASSES
 
 
 def test_an_unknown_name_is_an_error_naming_the_nearest() -> None:
@@ -38,6 +46,9 @@ def test_an_unknown_name_is_an_error_naming_the_nearest() -> None:
         ("ort_optimization", "al", "did you mean 'all'"),
         ("ort_optimization", 1, "expected one of 'all'"),
         ("ort_optimization", ["all"], "expected one of 'all'"),
+        ("disable_passes", ["output-copy"], "got 'output-copy'; did you mean 'output-copies'"),
+        ("disable_passes", "output-copies", "a sequence of names, of 'output-copies'"),
+        ("disable_passes", [1], "a sequence of names"),
         ("compare", "output", "did you mean 'outputs'"),
         ("compare_every", 0, "an integer from 1"),
         ("compare_only", "aten.mm", "a sequence of patterns"),
@@ -110,6 +121,7 @@ def test_values_are_kept_in_one_form() -> None:
         ("providers", "CPUExecutionProvider", (("CPUExecutionProvider", {}),)),
         ("opset", "23", 23),
         ("ort_optimization", "basic", "basic"),
+        ("disable_passes", "product-transposes, output-copies", ("output-copies", "product-transposes")),
         ("session_options", "a=1, b=x", {"a": "1", "b": "x"}),
         ("session_options", '{"a": 1}', {"a": "1"}),
         ("custom_op_libraries", "/bin/sh", ("/bin/sh",)),

@@ -21,6 +21,7 @@ SAMPLES: dict[str, tuple[object, object]] = {
     "providers": (["CPUExecutionProvider"], ["CUDAExecutionProvider"]),
     "opset": (26, None),
     "ort_optimization": ("disable", None),
+    "disable_passes": (["output-copies"], None),
     "session_options": ({"session.set_denormal_as_zero": "1"}, None),
     "custom_op_libraries": (["/bin/sh"], None),
     "custom_translations": ({"aten::relu": len}, None),

@@ -103,6 +103,7 @@ class Part:
         message.named_values.extend(self.spec.named_values)
         message.session.optimization = self.options.ort_optimization
         message.session.config.update(self.options.session_options)
+        message.session.disabled_passes.extend(self.options.disable_passes)
         for library in self.spec.custom_op_libraries:
             message.session.custom_op_libraries.add(**vars(library))
         for name, entries in self.options.providers or ():

@@ -55,6 +55,21 @@ def choice(*choices: str) -> Callable[[str, Any], Any]:
     return check
 
 
+def names_of(*known: str) -> Callable[[str, Any], Any]:
+    """Any of these names, sorted and once each: their order decides nothing."""
+    expected = f"a sequence of names, of {', '.join(map(repr, known))}"
+
+    def check(name: str, value: Any) -> tuple[str, ...]:
+        if not isinstance(value, list | tuple | set | frozenset) or not all(isinstance(entry, str) for entry in value):
+            raise bad(name, expected, value)
+        for entry in value:
+            if entry not in known:
+                raise OptionError(f"option {name}: expected {expected}, got {entry!r}{nearest(entry, list(known))}")
+        return tuple(sorted(set(value)))
+
+    return check
+
+
 def only(default: object, check: Callable[[str, Any], Any], instead: str) -> Callable[[str, Any], Any]:
     """A well-formed value other than the default is not available yet."""
 

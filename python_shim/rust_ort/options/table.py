@@ -15,6 +15,8 @@ from rust_ort.options.tolerance import Tolerance
 
 # torchlib's functions are written at the lowest; onnxruntime 1.31 implements up to the highest.
 LOWEST_OPSET, HIGHEST_OPSET = 18, 26
+# As src/onnx/rewrite/ has them, in the order in which they run.
+PASSES = ("output-copies", "output-reshapes", "product-orientation", "product-transposes")
 
 
 def _option(
@@ -50,6 +52,12 @@ class Options:
         checks.choice("all", "extended", "basic", "disable"),
         environment.plain,
         "level of ONNX Runtime's graph optimizer",
+    )
+    disable_passes: tuple[str, ...] = _option(
+        (),
+        checks.names_of(*PASSES),
+        environment.names,
+        'rewrites before that, of "all" and "extended", to leave out: ' + ", ".join(map(repr, PASSES)),
     )
     session_options: dict[str, str] = _option(
         dict, checks.entries, environment.pairs, "session config entries of ONNX Runtime", factory=True

@@ -19,7 +19,7 @@ from rust_ort.options import Options
 def decisive(options: Options, libraries: Sequence[CustomOpLibrary]) -> list[str]:
     """What else a plan depends on: it says which nodes the runtime refused, too."""
     runtime: tuple[Any, ...] = (options.providers, options.ort_optimization, sorted(options.session_options.items()))
-    runtime += (*libraries,)
+    runtime += (options.disable_passes, *libraries)
     runtime += (f"daemon {Client.get(options).build()}",)
     with contextlib.suppress(ClientError):  # without a library no part is prepared, which says why
         runtime += (_identity(find_onnxruntime()),)

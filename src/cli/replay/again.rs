@@ -77,8 +77,13 @@ impl Again {
 pub(super) fn replay(args: &Arguments, runtime: &Runtime, target: &Target) -> Result<Again, Failure> {
     let proto = target.model()?;
     let config = target.config();
-    let model =
-        Model { proto: &proto, optimization: target.optimization, config: &config, libraries: &target.libraries };
+    let model = Model {
+        proto: &proto,
+        optimization: target.optimization,
+        config: &config,
+        disabled_passes: &target.disabled_passes,
+        libraries: &target.libraries,
+    };
     let inputs = target.tensors(Role::Input)?;
     let feeds: Vec<_> = inputs.iter().map(NamedTensor::view).collect();
     let mut again = Again {

@@ -239,8 +239,13 @@ impl<'a> Repro<'a> {
         };
         let feeds: Vec<_> = inputs.iter().map(|(_, tensor)| tensor.view()).collect();
         let (config, target) = (self.target.config(), self.target);
-        let model =
-            Model { proto: model, optimization: target.optimization, config: &config, libraries: &target.libraries };
+        let model = Model {
+            proto: model,
+            optimization: target.optimization,
+            config: &config,
+            disabled_passes: &target.disabled_passes,
+            libraries: &target.libraries,
+        };
         let verdict = match runtime.look(&model, &feeds).map(|ran| ran.outputs) {
             Err(error) => TensorVerdict::failed(&name, error.to_string()),
             Ok(outputs) => match outputs.first() {
@@ -261,7 +266,13 @@ impl<'a> Repro<'a> {
     ) -> Result<BTreeMap<String, TensorBuf>, Failure> {
         let config = self.target.config();
         let optimization = self.target.optimization;
-        let model = Model { proto, optimization, config: &config, libraries: &self.target.libraries };
+        let model = Model {
+            proto,
+            optimization,
+            config: &config,
+            disabled_passes: &self.target.disabled_passes,
+            libraries: &self.target.libraries,
+        };
         Ok(nodes::fetch(runtime, &model, feeds, wanted)?.into_iter().collect())
     }
 

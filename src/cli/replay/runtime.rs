@@ -55,6 +55,7 @@ impl Runtime {
             optimization: model.optimization,
             config: model.config.clone(),
             custom_op_libraries: libraries,
+            disabled_passes: model.disabled_passes.to_vec(),
             ..SessionSpec::default()
         })
     }
@@ -97,6 +98,8 @@ pub(super) struct Model<'a> {
     pub(super) proto: &'a ModelProto,
     pub(super) optimization: Optimization,
     pub(super) config: &'a BTreeMap<String, String>,
+    /// Names of rewrites that stay off.
+    pub(super) disabled_passes: &'a [String],
     /// Of custom operators.
     pub(super) libraries: &'a [PathBuf],
 }

@@ -27,6 +27,8 @@ pub(super) struct Target {
     /// `run.json`; null when there is none.
     pub(super) run: Value,
     pub(super) optimization: Optimization,
+    /// Of the run.
+    pub(super) disabled_passes: Vec<String>,
     /// Of the model's custom operators, absolute.
     pub(super) libraries: Vec<PathBuf>,
 }
@@ -83,6 +85,11 @@ fn libraries(args: &Arguments, part: &Path) -> Result<Vec<PathBuf>, Failure> {
     }
 }
 
+/// The texts among a list.
+fn names(list: &Value) -> Vec<String> {
+    list.as_array().into_iter().flatten().filter_map(|name| Some(name.as_str()?.to_owned())).collect()
+}
+
 /// The tensors of a role in a data set, by index. Errors: a file that cannot be read, a gap.
 pub(super) fn tensors(data_set: &Path, role: Role) -> Result<Vec<NamedTensor>, Failure> {
     let files = reader::tensors(data_set, role).map_err(|error| format!("{}: {error}", data_set.display()))?;
@@ -104,7 +111,8 @@ impl Target {
         let ran = options["ort_optimization"].as_str().and_then(Optimization::from_name);
         let optimization = args.optimization.or(ran).unwrap_or_default();
         let libraries = libraries(args, &home)?;
-        Ok(Self { step, part, home, options, run, optimization, libraries })
+        let disabled_passes = names(&options["disable_passes"]);
+        Ok(Self { step, part, home, options, run, optimization, disabled_passes, libraries })
     }
 
     /// The model that ran: the one of the data set's precision where there is one, else the exported one.

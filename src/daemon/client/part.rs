@@ -55,13 +55,15 @@ impl Part {
     pub fn kept_bytes(&self) -> usize {
         let PreparePart { part, provenance_json } = &self.spec;
         let texts = part.named_values.iter().chain(part.fx_values.iter().flat_map(|(fx, value)| [fx, value]));
-        let texts = texts.chain(&part.session.disabled_optimizers).map(|text| text.capacity() + ALLOCATION);
+        let texts = texts.chain(&part.session.disabled_optimizers).chain(&part.session.disabled_passes);
+        let texts = texts.map(|text| text.capacity() + ALLOCATION);
         let libraries = part.session.custom_op_libraries.iter().map(|library| library.path.capacity() + ALLOCATION);
         let providers = part.session.providers.iter().map(|(name, _)| name.capacity() + ALLOCATION);
         let options = part.session.providers.iter().map(|(_, options)| options).chain([&part.session.config]);
         let options = options.map(|options| size_of_val(options) + options.iter().map(option_bytes).sum::<usize>());
         let slots = slots_bytes(&part.named_values)
             + slots_bytes(&part.session.disabled_optimizers)
+            + slots_bytes(&part.session.disabled_passes)
             + slots_bytes(&part.session.providers)
             + slots_bytes(&part.session.custom_op_libraries);
         let all = [part.model.len(), provenance_json.len(), slots, part.fx_values.len() * MAP_ENTRY];

@@ -18,7 +18,7 @@ pub fn for_each_typed(model: &mut ModelProto, mut change: impl FnMut(&mut NodePr
 }
 
 /// {value: element type} of a graph, as far as it is told. Its bodies left aside.
-pub(super) fn of_values(graph: &GraphProto) -> HashMap<String, Element> {
+pub(in crate::onnx) fn of_values(graph: &GraphProto) -> HashMap<String, Element> {
     let declared = graph.value_info.iter().chain(&graph.output).chain(&graph.input);
     let mut types: HashMap<String, Element> =
         declared.filter_map(|info| Some((info.name().to_owned(), elements::of_type(info.r#type.as_ref())?))).collect();

@@ -230,6 +230,7 @@ fn prepare_part(part: proto::PreparePart) -> Decoded<PreparePart> {
                 config: session.config,
                 disabled_optimizers: session.disabled_optimizers,
                 custom_op_libraries: libraries.collect::<Decoded<_>>()?,
+                disabled_passes: session.disabled_passes,
             },
             fx_values: part.fx_values,
             named_values: part.named_values,

@@ -149,6 +149,7 @@ fn prepare_part_to_proto(prepare: &PreparePart) -> proto::PreparePart {
             config: session.config.clone(),
             disabled_optimizers: session.disabled_optimizers.clone(),
             custom_op_libraries: session.custom_op_libraries.iter().map(custom_op_library_to_proto).collect(),
+            disabled_passes: session.disabled_passes.clone(),
         }),
         provenance_json: prepare.provenance_json.clone(),
         fx_values: fx_values.clone(),

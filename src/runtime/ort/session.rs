@@ -13,7 +13,7 @@ use super::operators::{Operators, in_place};
 use super::options::{Loaded, options};
 use super::raw::{self, Declared, MemoryInfo};
 use crate::onnx;
-use crate::protocol::message::{SessionSpec, ValueSpec};
+use crate::protocol::message::{Optimization, SessionSpec, ValueSpec};
 use crate::runtime::{Model, RuntimeError};
 use crate::tensor::DType;
 
@@ -54,10 +54,12 @@ pub(super) fn optimized(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> R
     Ok(bytes)
 }
 
-/// What a session is made with: all that it is asked to be, outputs that are written, and on the CPU our operators in the
-/// place of wrong ones.
+/// What a session is made with: all that it is asked to be, the model rewritten, outputs that are written, and on the CPU
+/// our operators in the place of wrong ones.
 fn prepared(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Result<(SessionBuilder, Bytes), RuntimeError> {
     let builder = options(loaded, spec)?;
+    let rewritten = rewritten(model, spec)?;
+    let model = rewritten.as_ref().unwrap_or(model);
     let kept = match model.has_transposed_outputs {
         true => Some(Model::encode(&onnx::keep_transposed_outputs(onnx::decode(model.bytes.clone())?))),
         false => None,
@@ -67,6 +69,20 @@ fn prepared(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Result<(Sessi
     let Some(bytes) = ours else { return Ok((builder, model.bytes.clone())) };
     let builder = loaded.operators.register(builder);
     Ok((builder.map_err(|error| RuntimeError::BadModel { reason: error.to_string() })?, bytes))
+}
+
+/// The model after our own passes; None where they leave it as it is. Errors: BadOption for a pass that is not there.
+fn rewritten(model: &Model, spec: &SessionSpec) -> Result<Option<Model>, RuntimeError> {
+    if let Some(unknown) = spec.disabled_passes.iter().find(|&name| onnx::passes().all(|known| known != name)) {
+        let known: Vec<_> = onnx::passes().collect();
+        let reason = format!("no pass is called {unknown:?}; there are {}", known.join(", "));
+        return Err(RuntimeError::BadOption { name: "disable_passes".to_owned(), reason });
+    }
+    if !spec.cpu_only() || !matches!(spec.optimization, Optimization::All | Optimization::Extended) {
+        return Ok(None);
+    }
+    let mut proto = onnx::decode(model.bytes.clone())?;
+    Ok(onnx::rewrite(&mut proto, &spec.disabled_passes).then(|| Model::encode(&proto)))
 }
 
 impl OrtSession {

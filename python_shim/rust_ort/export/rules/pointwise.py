@@ -260,11 +260,13 @@ for _overload, _why in (
     silent=True,
 )
 def power(self: Tensor, exponent: Number) -> Any:
-    """Square roots; products for integers with an exponent up to 64. To ask a number of sizes would fix the sizes:
-    `tensorified.power`."""
+    """Square roots; products for integers with an exponent up to 64; a copy of floats to the first power, which the
+    gradient of a square has. To ask a number of sizes would fix the sizes: `tensorified.power`."""
     dtype = torch.result_type(self, exponent)
     if isinstance(exponent, torch.SymFloat):
         return NotImplemented
+    if dtype.is_floating_point and exponent == 1:
+        return self.to(dtype)
     if dtype.is_floating_point and dtype is not torch.float16 and exponent in (0.5, -0.5):
         return torch.sqrt(self.to(dtype)) if exponent > 0 else torch.rsqrt(self.to(dtype))
     if dtype in (torch.int32, torch.int64) and 0 < exponent <= 64:

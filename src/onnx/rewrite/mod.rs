@@ -1,0 +1,100 @@
+//! What is done to a model before a runtime's graph optimizer has it: passes with names, one a file.
+//!
+//! Each is a pure function of a graph and leaves alone whatever the model does not tell enough of. Values stay what they
+//! were, bit by bit; but where a product is laid out otherwise ONNX Runtime may add up in another order, as it does with
+//! another number of threads. What bodies of nodes hold, and model-local functions, is left alone.
+
+mod nodes;
+mod output_copies;
+mod output_reshapes;
+mod product_orientation;
+mod product_transposes;
+mod values;
+
+use nodes::RUNTIMES_DOMAIN;
+
+use super::proto::{GraphProto, ModelProto, OperatorSetIdProto, StringStringEntryProto};
+
+/// The key in a model's metadata under which [`rewrite`] says what it did.
+const RAN: &str = "rust_ort.passes";
+
+/// A pass: its name, and what it does to a graph, which gives the number of places where it did it.
+type Pass = (&'static str, fn(&mut GraphProto) -> usize);
+
+/// In the order in which they run.
+const PASSES: &[Pass] = &[
+    ("output-copies", output_copies::run),
+    ("output-reshapes", output_reshapes::run),
+    ("product-orientation", product_orientation::run),
+    ("product-transposes", product_transposes::run),
+];
+
+/// Names of the passes, in the order in which they run.
+pub fn passes() -> impl Iterator<Item = &'static str> {
+    PASSES.iter().map(|(name, _)| *name)
+}
+
+/// Runs each pass that is not in `disabled` on the main graph of a model that ONNX Runtime's CPU provider is to run: the
+/// passes know its kernels. Whether a pass did anything; the model's metadata then say which, and how often (see [`ran`]).
+pub fn rewrite(model: &mut ModelProto, disabled: &[String]) -> bool {
+    let Some(graph) = &mut model.graph else { return false };
+    let on = PASSES.iter().filter(|(name, _)| disabled.iter().all(|off| off != name));
+    let ran: Vec<String> = (on.map(|(name, run)| (name, run(graph))))
+        .filter(|&(_, n_places)| n_places > 0)
+        .map(|(name, n_places)| format!("{name} {n_places}"))
+        .collect();
+    if ran.is_empty() {
+        return false;
+    }
+    let of_runtime = graph.node.iter().any(|node| node.domain() == RUNTIMES_DOMAIN);
+    if of_runtime && model.opset_import.iter().all(|opset| opset.domain() != RUNTIMES_DOMAIN) {
+        model.opset_import.push(OperatorSetIdProto { domain: Some(RUNTIMES_DOMAIN.to_owned()), version: Some(1) });
+    }
+    model.metadata_props.retain(|entry| entry.key() != RAN);
+    model.metadata_props.push(StringStringEntryProto { key: Some(RAN.to_owned()), value: Some(ran.join(", ")) });
+    true
+}
+
+/// What [`rewrite`] did to a model, as its metadata say it: `"output-copies 1, product-transposes 14"`. None where it did
+/// nothing.
+pub fn ran(model: &ModelProto) -> Option<&str> {
+    model.metadata_props.iter().find(|entry| entry.key() == RAN).map(StringStringEntryProto::value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::nodes::tests::{graph, node, of};
+    use super::*;
+
+    fn model() -> ModelProto {
+        let nodes = vec![node("MatMul", &["x", "w"], "a"), node("Identity", &["a"], "y"), node("Relu", &["a"], "z")];
+        let inputs = [of("x", &[2, 3]), of("w", &[3, 4])];
+        let graph = graph(nodes, &inputs, &[of("y", &[2, 4]), of("z", &[2, 4])], &[]);
+        ModelProto { graph: Some(graph), ..ModelProto::default() }
+    }
+
+    #[test]
+    fn what_ran_is_in_the_metadata() {
+        let mut found = model();
+        assert_eq!(ran(&found), None);
+        assert!(rewrite(&mut found, &[]));
+        assert_eq!(ran(&found), Some("output-copies 1"));
+        assert!(found.opset_import.is_empty(), "nothing of com.microsoft's came");
+    }
+
+    #[test]
+    fn a_pass_that_is_off_does_nothing_and_a_model_without_a_place_for_one_stays() {
+        let mut found = model();
+        assert!(!rewrite(&mut found, &["output-copies".to_owned()]));
+        assert_eq!(found, model());
+        assert!(!rewrite(&mut ModelProto::default(), &[]));
+    }
+
+    #[test]
+    fn names_are_all_different() {
+        let mut names: Vec<_> = passes().collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), PASSES.len());
+    }
+}
