@@ -11,4 +11,4 @@ mod widen;
 pub(super) use elements::is_onnx;
 pub use mention::mentions;
 pub use typed::for_each_typed;
-pub use widen::widen;
+pub use widen::{widen, widen_around_attention};

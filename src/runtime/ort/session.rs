@@ -13,7 +13,7 @@ use super::operators::{Operators, in_place};
 use super::options::{Loaded, options};
 use super::raw::{self, Declared, MemoryInfo};
 use crate::onnx;
-use crate::protocol::message::{SessionSpec, ValueSpec};
+use crate::protocol::message::{Optimization, SessionSpec, ValueSpec};
 use crate::runtime::{Model, RuntimeError};
 use crate::tensor::DType;
 
@@ -63,7 +63,8 @@ fn prepared(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Result<(Sessi
         false => None,
     };
     let model = kept.as_ref().unwrap_or(model);
-    let ours = if spec.cpu_only() { in_place(model)? } else { None };
+    let fuses = spec.optimization != Optimization::Disable;
+    let ours = if spec.cpu_only() { in_place(model, fuses)? } else { None };
     let Some(bytes) = ours else { return Ok((builder, model.bytes.clone())) };
     let builder = loaded.operators.register(builder);
     Ok((builder.map_err(|error| RuntimeError::BadModel { reason: error.to_string() })?, bytes))
