@@ -155,7 +155,7 @@ pub(super) fn outputs(node: &NodeProto) -> impl Iterator<Item = &str> {
 }
 
 /// Names of the values that a node needs, once each: its inputs, and what its subgraphs take from outside.
-pub(super) fn uses(node: &NodeProto) -> BTreeSet<&str> {
+pub fn uses(node: &NodeProto) -> BTreeSet<&str> {
     let mut names: BTreeSet<&str> = node.input.iter().map(String::as_str).filter(|name| !name.is_empty()).collect();
     for body in bodies(node) {
         let inside: HashSet<&str> = given(body).into_iter().chain(body.node.iter().flat_map(outputs)).collect();

@@ -25,19 +25,25 @@ const MAX_BODY_DEPTH: usize = 30;
 /// differ, calls with too many inputs or outputs, or a result of more than a million nodes or 2 GiB;
 /// [`OnnxError::NoGraph`]. The model is unchanged after an error.
 pub fn inline_functions(model: &mut ModelProto) -> Result<(), OnnxError> {
+    inline_but(model, |_| false)
+}
+
+/// As [`inline_functions`], but for the functions that are kept, and calls of them.
+pub(super) fn inline_but(model: &mut ModelProto, kept: impl Fn(&FunctionProto) -> bool) -> Result<(), OnnxError> {
     let Some(graph) = &model.graph else { return Err(OnnxError::NoGraph) };
-    if model.functions.is_empty() {
+    if model.functions.iter().all(&kept) {
         return Ok(());
     }
-    let functions = model.functions.iter().map(|function| (key_of_function(function), function)).collect();
+    let replaced = model.functions.iter().filter(|function| !kept(function));
+    let functions = replaced.map(|function| (key_of_function(function), function)).collect();
     let (base, used) = (free_prefix(graph), BTreeSet::new());
     let mut inliner = Inliner { functions, base, n_calls: 0, n_nodes: 0, n_bytes: 0, body_depth: 0, used };
     let mut inlined = graph.clone();
     inliner.graph(&mut inlined, &mut Vec::new())?;
-    let opsets = merged_opsets(model, &inliner.used)?;
+    let opsets = merged_opsets(model, &inliner.used, &kept)?;
     model.graph = Some(inlined);
     model.opset_import = opsets;
-    model.functions.clear();
+    model.functions.retain(kept);
     Ok(())
 }
 
@@ -255,7 +261,11 @@ fn free_prefix(graph: &GraphProto) -> String {
 }
 
 /// The model's opsets and those of the functions put in place.
-fn merged_opsets(model: &ModelProto, used: &BTreeSet<Key>) -> Result<Vec<OperatorSetIdProto>, OnnxError> {
+fn merged_opsets(
+    model: &ModelProto,
+    used: &BTreeSet<Key>,
+    kept: impl Fn(&FunctionProto) -> bool,
+) -> Result<Vec<OperatorSetIdProto>, OnnxError> {
     let mut opsets = model.opset_import.clone();
     for function in model.functions.iter().filter(|function| used.contains(&key_of_function(function))) {
         for opset in &function.opset_import {
@@ -272,8 +282,9 @@ fn merged_opsets(model: &ModelProto, used: &BTreeSet<Key>) -> Result<Vec<Operato
             }
         }
     }
-    let functions: BTreeSet<String> = model.functions.iter().map(|function| domain(function.domain())).collect();
-    let still_called = |name: &str| name.is_empty() || name == "ai.onnx" || !functions.contains(name);
+    let (left, replaced): (Vec<_>, Vec<_>) = model.functions.iter().partition(|&function| kept(function));
+    let of = |functions: &[&FunctionProto], name: &str| functions.iter().any(|function| function.domain() == name);
+    let still_called = |name: &str| name.is_empty() || name == "ai.onnx" || !of(&replaced, name) || of(&left, name);
     opsets.retain(|opset| still_called(opset.domain()));
     Ok(opsets)
 }

@@ -4,6 +4,7 @@
 //! model merely claims. What recurses (walks over bodies, types, encoding, dropping) recurses as deep as messages nest:
 //! decoding refuses more than 100 levels, and functions put in place may not add more (see [`inline_functions`]).
 
+mod attention;
 mod cut;
 mod error;
 mod footprint;
@@ -19,14 +20,15 @@ mod save;
 mod tensor;
 mod walk;
 
+pub use attention::{Attention, DOMAIN, drop_uncalled};
 pub use cut::{Isolator, Piece, cut, read_by};
 pub use error::OnnxError;
 pub use footprint::footprint;
-pub use graph::{count_nodes, expose_intermediates, order, producers, sort, value_info};
+pub use graph::{count_nodes, expose_intermediates, order, producers, sort, uses, value_info};
 pub use inline::inline_functions;
 pub use load::{decode, load, read_external};
 pub use outputs::{has_transposed_outputs, keep_transposed_outputs};
-pub use precision::{for_each_typed, mentions, widen};
+pub use precision::{for_each_typed, mentions, widen, widen_around_attention};
 pub use print::{model_text, preview, type_text};
 pub use rewrite::{passes, ran, rewrite};
 pub use save::save;

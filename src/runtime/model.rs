@@ -6,16 +6,16 @@ use bytes::Bytes;
 use prost::Message as _;
 
 use super::error::RuntimeError;
-use crate::onnx::proto::ModelProto;
-use crate::onnx::{self, OnnxError};
+use crate::onnx::proto::{ModelProto, NodeProto};
+use crate::onnx::{self, Attention, OnnxError};
 
 /// A model as a runtime gets it: its bytes, and what was seen of them when they were decoded, once.
 #[derive(Clone, Debug)]
 pub struct Model {
     /// A ModelProto.
     pub bytes: Bytes,
-    /// A node of its main graph is a Where.
-    pub selects: bool,
+    /// A node of its main graph is one that a runtime may do otherwise than as the model says: a Where, or attention.
+    pub has_replaceable: bool,
     /// A Gemm of its main graph reads an output that is a Transpose's result.
     pub has_transposed_outputs: bool,
 }
@@ -23,8 +23,9 @@ pub struct Model {
 impl Model {
     /// The model in `bytes`, which `proto` was decoded from.
     pub fn new(bytes: Bytes, proto: &ModelProto) -> Self {
-        let selects = proto.graph.iter().flat_map(|graph| &graph.node).any(|node| node.op_type() == "Where");
-        Self { bytes, selects, has_transposed_outputs: onnx::has_transposed_outputs(proto) }
+        let is_replaceable = |node: &NodeProto| node.op_type() == "Where" || Attention::called_by(node).is_some();
+        let has_replaceable = proto.graph.iter().flat_map(|graph| &graph.node).any(is_replaceable);
+        Self { bytes, has_replaceable, has_transposed_outputs: onnx::has_transposed_outputs(proto) }
     }
 
     /// A model, encoded.

@@ -7,7 +7,7 @@ use super::model::Model;
 use super::traits::{Runtime, Session};
 use crate::onnx::proto::ModelProto;
 use crate::onnx::{self, OnnxError};
-use crate::protocol::message::PartSpec;
+use crate::protocol::message::{Optimization, PartSpec};
 use crate::tensor::DType;
 
 /// A session of its own for a part. Errors: the runtime's, and BadModel where [`widened`] fails.
@@ -30,7 +30,11 @@ pub fn widened(part: &PartSpec, exported: &ModelProto) -> Result<Option<ModelPro
     if !part.session.cpu_only() {
         return Ok(None);
     }
-    onnx::widen(exported, &part.named_values).or_else(|error| {
+    let wide = match part.session.optimization {
+        Optimization::Disable => onnx::widen(exported, &part.named_values),
+        _ => onnx::widen_around_attention(exported, &part.named_values),
+    };
+    wide.or_else(|error| {
         if onnx::mentions(exported, DType::BF16) {
             return Err(error);
         }

@@ -1,6 +1,7 @@
 //! ONNX Runtime behind the executor: in this process, which loads it once, and in processes of its own.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, not their helpers
 
+mod attention;
 #[path = "../common/mod.rs"]
 mod common;
 mod precision;

@@ -17,6 +17,7 @@ from torch import Tensor, fx
 from torch.nn import functional
 
 import rust_ort
+from rust_ort.export import attention
 from rust_ort.export.opset import CHANGED, OpsetError, raise_nodes
 from rust_ort.export.plan import make_plan
 from rust_ort.observe.graph_info import GraphInfo, GraphLog
@@ -213,7 +214,9 @@ def test_names_and_provenance_are_those_of_the_lowest(function: Callable[[Tensor
         for part, known in zip(parts, lowest, strict=True):
             model = onnx.load_model_from_string(part.model)
             onnx.checker.check_model(model)
-            assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", opset)]
+            ours = [(attention.DOMAIN, attention.VERSION)] if model.functions else []
+            assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", opset), *ours]
+            assert all([entry.version for entry in made.opset_import] == [opset] for made in model.functions)
             assert {**vars(part), "model": b""} == {**vars(known), "model": b""}
 
 

@@ -16,6 +16,7 @@ from rust_ort import torch_private
 from rust_ort.export import aliases, arguments, exporter, kernels, rules
 from rust_ort.export.hash import attribute
 from rust_ort.export.provenance import module_path, operator_name, source_line
+from rust_ort.export.rules.nodes import draws
 from rust_ort.export.shapes import SIZE_OPERATORS, overlaps
 from rust_ort.torch_private import HigherOrderOperator, OpOverload, free_unbacked_symbols, pytree
 
@@ -203,7 +204,7 @@ class Support:
         if target in self._custom:
             return None
         if isinstance(target, OpOverload):
-            if torch.Tag.nondeterministic_seeded in target.tags:
+            if draws(node):
                 return DRAWS_RANDOM_NUMBERS
             if target._schema.is_mutable:
                 return "it writes to its input"
@@ -421,7 +422,7 @@ def _has_effect(node: fx.Node) -> bool:
     if _is_strangers(node.target):
         return True
     if isinstance(node.target, OpOverload):
-        return torch.Tag.nondeterministic_seeded in node.target.tags or node.target._schema.is_mutable
+        return draws(node) or node.target._schema.is_mutable
     return isinstance(node.target, HigherOrderOperator)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import fx
 
-from rust_ort.export import exporter, rounding
+from rust_ort.export import attention, exporter, rounding
 from rust_ort.export.custom import root_message
 from rust_ort.export.exporter import TORCHLIB_OPSET
 from rust_ort.export.opset import OpsetError, keep_versions, raise_nodes
@@ -89,6 +89,7 @@ def translate(
     _refuse_rounded(graph, source.graph)
     used = _drop_dead(ir, graph, {str(value.name) for value in produced.values()})
     _raise_opset(graph, opset)
+    _add_functions(ir, model, opset)
     onnx_nodes = _strip_metadata(model)
     _import_opsets(model, opset)
     kept = [value for value in graph.inputs if value.name in used or value.name in keep_inputs]
@@ -230,6 +231,15 @@ def _raise_opset(graph: Any, opset: int) -> None:
         raise_nodes(graph, opset)
     except OpsetError as error:
         raise TranslationError(str(error), *filter(None, [_fx_name(error.node)])) from error
+
+
+def _add_functions(ir: Any, model: Any, opset: int) -> None:
+    """Those of ours that are called: one kernel each where the executor has one, their nodes anywhere else."""
+    nodes = ir.traversal.RecursiveGraphIterator(model.graph)
+    called = {node.op_type for node in nodes if node.domain == attention.DOMAIN}
+    for name in sorted(called.intersection(attention.NAMES)):
+        function = attention.function(name, opset)
+        model.functions[function.identifier()] = function
 
 
 def _strip_metadata(model: Any) -> dict[str, str]:

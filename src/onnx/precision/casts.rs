@@ -6,7 +6,9 @@ use std::collections::{HashMap, HashSet};
 
 use super::elements::{self, Element, is_onnx};
 use super::typed::of_values;
-use crate::onnx::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, attribute_proto::AttributeType};
+use crate::onnx::proto::{
+    AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, attribute_proto::AttributeType,
+};
 use crate::onnx::walk;
 use crate::tensor::DType;
 
@@ -30,10 +32,11 @@ const MOVES: &[&str] = &[
 type Cast = HashMap<String, DType>;
 
 /// Whether a graph or a body in it, or a model-local function, may have a cast of a cast that ONNX Runtime would leave
-/// out.
-pub(super) fn any_chained(model: &ModelProto) -> bool {
+/// out. kept: functions that are left aside.
+pub(super) fn any_chained(model: &ModelProto, kept: impl Fn(&FunctionProto) -> bool) -> bool {
     let opset = opset(model);
-    let in_functions = model.functions.iter().flat_map(|function| &function.node).any(is_cast);
+    let functions = model.functions.iter().filter(|function| !kept(function));
+    let in_functions = functions.flat_map(|function| &function.node).any(is_cast);
     in_functions || model.graph.iter().any(|graph| has_chained(graph, &Cast::new(), opset))
 }
 

@@ -1,5 +1,6 @@
 //! Element types of what nodes compute, as ONNX's operators define them: ONNX's shape inference needs its library.
 
+use crate::onnx::Attention;
 use crate::onnx::proto::{AttributeProto, NodeProto, TypeProto, type_proto};
 use crate::tensor::DType;
 
@@ -39,9 +40,13 @@ const AS_FIRST_INPUT: &[&str] = &[
     "Upsample",
 ];
 
-/// Type of output `index` of a node of ONNX's own domain, from the types of its inputs. None when it cannot be told.
+/// Type of output `index` of a node of ONNX's own domain, or ours, from the types of its inputs. None when it cannot be
+/// told.
 pub(super) fn of_result(node: &NodeProto, index: usize, inputs: &[Option<Element>]) -> Option<Element> {
     let input = |at: usize| inputs.get(at).copied().flatten();
+    if !is_onnx(node) {
+        return input(Attention::called_by(node)?.typed_as(index));
+    }
     let asked = |name: &str| attribute(node, name).and_then(|attribute| attribute.i).map(|code| code as Element);
     match (node.op_type(), index) {
         ("Cast" | "BitCast", _) => asked("to"),

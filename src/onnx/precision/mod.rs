@@ -12,4 +12,4 @@ pub(super) use elements::is_onnx;
 pub use mention::mentions;
 pub use typed::for_each_typed;
 pub(super) use typed::of_values as element_types;
-pub use widen::widen;
+pub use widen::{widen, widen_around_attention};

@@ -406,6 +406,59 @@ fn functions_are_put_in_place() {
     assert_eq!(widened(&model, &NONE).unwrap()[1..], ["y/unrounded = Neg(x/float32)", "y = Cast(y/unrounded, bf16)"]);
 }
 
+/// x to y, by a function that only adds.
+fn attending() -> ModelProto {
+    let ours = |mut node: NodeProto| {
+        node.domain = Some("rust_ort".into());
+        node
+    };
+    let call = ours(node("CausalScaledDotProductAttention", &["n", "w", "w", "s", "m"], &["attended", "sums"]));
+    let mut model = model(vec![
+        node("Neg", &["x"], &["n"]),
+        int(node("Cast", &["i"], &["s"]), "to", 1),
+        int(node("Cast", &["i"], &["m"]), "to", 1),
+        call,
+        node("Neg", &["attended"], &["y"]),
+    ]);
+    model.opset_import.push(OperatorSetIdProto { domain: Some("rust_ort".into()), version: Some(1) });
+    model.functions = vec![FunctionProto {
+        name: Some("CausalScaledDotProductAttention".into()),
+        domain: Some("rust_ort".into()),
+        input: ["q", "k", "v", "s", "m"].map(str::to_owned).to_vec(),
+        output: vec!["o".into(), "l".into()],
+        node: vec![node("Add", &["q", "k"], &["o"]), int(node("Cast", &["s"], &["l"]), "to", 1)],
+        ..Default::default()
+    }];
+    model
+}
+
+#[test]
+fn attention_that_is_kept_reads_and_gives_half_precision() {
+    let wide = widen_around_attention(&attending(), &NONE).unwrap().unwrap();
+    assert_eq!(
+        lines(wide.graph.as_ref().unwrap()),
+        [
+            "x/float32 = Cast(x, f32)",
+            "n = Neg(x/float32)",
+            "s = Cast(i, f32)",
+            "m = Cast(i, f32)",
+            "n/half = Cast(n, bf16)",
+            "attended, sums = CausalScaledDotProductAttention(n/half, w, w, s, m)",
+            "attended/float32 = Cast(attended, f32)",
+            "y/unrounded = Neg(attended/float32)",
+            "y = Cast(y/unrounded, bf16)",
+        ]
+    );
+    assert_eq!((wide.functions.len(), wide.opset_import.len()), (1, 2));
+}
+
+#[test]
+fn attention_that_is_not_kept_is_put_in_place() {
+    let wide = widen(&attending(), &NONE).unwrap().unwrap();
+    assert!(lines(wide.graph.as_ref().unwrap()).contains(&"attended = Add(n, w/float32)".to_owned()));
+    assert_eq!((wide.functions.len(), wide.opset_import.len()), (0, 1));
+}
+
 #[test]
 fn a_model_without_half_precision_is_not_touched() {
     let mut model = model(vec![node("NoSuchOperator", &["i"], &["y"])]);

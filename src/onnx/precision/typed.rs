@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::elements::{self, Element, is_onnx};
+use super::elements::{self, Element};
 use crate::onnx::proto::{GraphProto, ModelProto, NodeProto};
 
 /// Does something to each node of the main graph, in the order of the model; `change` gets the element types
@@ -24,7 +24,7 @@ pub(in crate::onnx) fn of_values(graph: &GraphProto) -> HashMap<String, Element>
         declared.filter_map(|info| Some((info.name().to_owned(), elements::of_type(info.r#type.as_ref())?))).collect();
     let weights = graph.initializer.iter();
     types.extend(weights.filter_map(|tensor| Some((tensor.name().to_owned(), tensor.data_type?))));
-    for node in graph.node.iter().filter(|node| is_onnx(node)) {
+    for node in &graph.node {
         let inputs: Vec<_> = node.input.iter().map(|name| types.get(name).copied()).collect();
         for (index, name) in node.output.iter().enumerate() {
             types.extend(elements::of_result(node, index, &inputs).map(|element| (name.clone(), element)));

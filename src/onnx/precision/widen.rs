@@ -5,8 +5,9 @@ use std::collections::{HashMap, HashSet};
 use super::elements::{self, Element, FLOAT, is_half, is_onnx};
 use super::{casts, mentions};
 use crate::onnx::graph::describe;
-use crate::onnx::proto::{GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, type_proto};
-use crate::onnx::{OnnxError, inline_functions, sort, walk};
+use crate::onnx::inline::inline_but;
+use crate::onnx::proto::{FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, type_proto};
+use crate::onnx::{Attention, OnnxError, sort, walk};
 use crate::tensor::DType;
 
 /// Operators that move data and whose kernels of half precision on the CPU work, in onnxruntime 1.31.1 at opsets 18 and 23.
@@ -48,17 +49,34 @@ const CONTROL: &[&str] = &["If", "Loop", "Scan", "SequenceMap"];
 /// done. What lies between two of them is float32 and rounded by a Cast of the model only, but for that of a number:
 /// torch takes numbers in float32. Bodies of If, Loop and Scan likewise, but for their inputs and outputs. Weights are
 /// cast by the graph, not here. Model-local functions are put in place.
-/// Errors: those of [`inline_functions`] and [`sort`], [`OnnxError::ElementType`], [`OnnxError::Arity`].
+/// Errors: those of [`crate::onnx::inline_functions`] and [`sort`], [`OnnxError::ElementType`], [`OnnxError::Arity`].
 pub fn widen<S: AsRef<str>>(model: &ModelProto, named_values: &[S]) -> Result<Option<ModelProto>, OnnxError> {
+    widen_but(model, named_values, |_| false)
+}
+
+/// As [`widen`], for a runtime with a kernel for the functions of [`Attention`]: these, and calls of them, are kept. What
+/// such a call reads and gives has the element type that it is declared with.
+pub fn widen_around_attention<S: AsRef<str>>(
+    model: &ModelProto,
+    named_values: &[S],
+) -> Result<Option<ModelProto>, OnnxError> {
+    widen_but(model, named_values, |function| Attention::of(function.domain(), function.name()).is_some())
+}
+
+fn widen_but<S: AsRef<str>>(
+    model: &ModelProto,
+    named_values: &[S],
+    kept: impl Fn(&FunctionProto) -> bool,
+) -> Result<Option<ModelProto>, OnnxError> {
     if model.graph.is_none() {
         return Err(OnnxError::NoGraph);
     }
     let has_half = [DType::BF16, DType::F16].iter().any(|&half| mentions(model, half));
-    if !has_half && !casts::any_chained(model) {
+    if !has_half && !casts::any_chained(model, &kept) {
         return Ok(None);
     }
     let mut wide = model.clone();
-    inline_functions(&mut wide)?;
+    inline_but(&mut wide, kept)?;
     let mut graph = wide.graph.take().ok_or(OnnxError::NoGraph)?;
     let names = walk::names(&graph).into_iter().map(str::to_owned).collect();
     let named = named_values.iter().map(|name| name.as_ref().to_owned()).collect();
@@ -178,6 +196,11 @@ impl Pass {
             return Ok(());
         }
         let reduces = elements::attribute(&node, "reduction").is_some_and(|mode| mode.s.as_deref() != Some(b"none"));
+        if Attention::called_by(&node).is_some() {
+            let node = self.with_inputs(node, scope, Self::narrow);
+            push(node, &results, scope);
+            return Ok(());
+        }
         let all_narrow = node.input.iter().all(|name| !scope.is_half(name) || scope.is_narrow(name));
         match op {
             "Cast" | "CastLike" if let Some(&Some(half)) = results.first().filter(|to| to.is_some_and(is_half)) => {
@@ -377,8 +400,7 @@ fn results(
     scope: &Scope<'_>,
 ) -> Result<Vec<Option<Element>>, OnnxError> {
     let of_result = |(index, name): (usize, &String)| {
-        let told = is_onnx(node).then(|| elements::of_result(node, index, inputs)).flatten();
-        told.or_else(|| scope.declared.get(name).copied())
+        elements::of_result(node, index, inputs).or_else(|| scope.declared.get(name).copied())
     };
     let results: Vec<_> = node.output.iter().enumerate().map(of_result).collect();
     let unknown = results.iter().zip(&node.output).any(|(element, name)| element.is_none() && !name.is_empty());

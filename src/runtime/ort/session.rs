@@ -65,7 +65,8 @@ fn prepared(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Result<(Sessi
         false => None,
     };
     let model = kept.as_ref().unwrap_or(model);
-    let ours = if spec.cpu_only() { in_place(model)? } else { None };
+    let fuses = spec.optimization != Optimization::Disable;
+    let ours = if spec.cpu_only() { in_place(model, fuses)? } else { None };
     let Some(bytes) = ours else { return Ok((builder, model.bytes.clone())) };
     let builder = loaded.operators.register(builder);
     Ok((builder.map_err(|error| RuntimeError::BadModel { reason: error.to_string() })?, bytes))

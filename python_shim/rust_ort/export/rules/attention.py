@@ -1,120 +1,69 @@
-"""Scaled dot-product attention as torch's CPU kernel computes it."""
+"""Scaled dot-product attention as torch's CPU kernel computes it, and its gradient: one call of a function each."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from rust_ort.export.rules.promotion import kernel_dtype
-from rust_ort.export.rules.registry import decomposed
+from rust_ort.export import attention
+from rust_ort.export.rules.registry import op, translated
 
 
-def _probabilities(
-    query: Tensor, key: Tensor, attn_mask: Tensor | None, is_causal: bool, scale: float
-) -> tuple[Tensor, Tensor]:
-    """Scores (masked) and softmax of them. A row without any allowed key is zero, as in torch's kernel."""
-    scores = torch.matmul(query * scale, key.transpose(-2, -1))
-    if is_causal:
-        rows = torch.arange(query.shape[-2], device=query.device).unsqueeze(-1)
-        columns = torch.arange(key.shape[-2], device=query.device)
-        scores = torch.where(columns <= rows, scores, -math.inf)
-    if attn_mask is None:
-        return scores, torch.softmax(scores, -1)
-    scores = scores + attn_mask.to(scores.dtype)
-    empty = attn_mask.amax(-1, keepdim=True) == -math.inf  # of the mask: smaller than the scores
-    return scores, torch.where(empty, 0.0, torch.softmax(scores, -1))
-
-
-def _scale(query: Tensor, scale: float | None) -> float:
-    return 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
-
-
-def _heads(tensor: Tensor, n_heads: int) -> Tensor:
-    """Keys or values of grouped-query attention, repeated for every query head."""
-    groups = n_heads // tensor.shape[1]
-    return tensor if groups == 1 else tensor.repeat_interleave(groups, dim=1)
-
-
-@decomposed(
-    "aten._scaled_dot_product_flash_attention_for_cpu.default",
-    why="logsumexp of a wrong shape",
-)
+@translated("aten._scaled_dot_product_flash_attention_for_cpu.default", why="logsumexp of a wrong shape")
 def attention_forward(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    query: Any,
+    key: Any,
+    value: Any,
     dropout_p: float = 0.0,
     is_causal: bool = False,
-    *,
-    attn_mask: Tensor | None = None,
+    attn_mask: Any = None,
     scale: float | None = None,
 ) -> Any:
-    """(output, logsumexp) of torch's CPU attention kernel, in the ops ONNX Runtime fuses or runs fast.
-
-    query: [batch, heads, length, size]; half precision computes in float32 as the kernel does. The output keeps
-    query's memory order, which later views of the traced graph rely on.
-    """
-    if dropout_p != 0.0 or query.shape[1] % key.shape[1] != 0:
-        return NotImplemented
-    wide = kernel_dtype(query.dtype)
-    q = query.to(wide)
-    k, v = (_heads(tensor.to(wide), query.shape[1]) for tensor in (key, value))
-    scores, probabilities = _probabilities(q, k, attn_mask, is_causal, _scale(query, scale))
-    output = torch.matmul(probabilities, v).to(query.dtype)
-    if query.shape[-1] == value.shape[-1] and not query.is_contiguous() and query.transpose(1, 2).is_contiguous():
-        output = output.transpose(1, 2).contiguous().transpose(1, 2)
-    return output, torch.logsumexp(scores, -1).transpose(1, 2).contiguous().transpose(1, 2)
+    """(output, logsumexp). query: [batch, heads, length, size]. With dropout it is left to eager."""
+    return _call([query, key, value], query, key, is_causal, attn_mask, scale)
 
 
-@decomposed(
-    "aten._scaled_dot_product_flash_attention_for_cpu_backward.default",
-    why="no ONNX form",
-)
+@translated("aten._scaled_dot_product_flash_attention_for_cpu_backward.default", why="no ONNX form")
 def attention_backward(
-    grad_out: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    out: Tensor,
-    logsumexp: Tensor,
+    grad_out: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    out: Any,
+    logsumexp: Any,
     dropout_p: float,
     is_causal: bool,
-    *,
-    attn_mask: Tensor | None = None,
+    attn_mask: Any = None,
     scale: float | None = None,
 ) -> Any:
-    """(grad_query, grad_key, grad_value) of `attention_forward`.
-
-    The probabilities are written down again exactly as in the forward, so the joint graph's common-subexpression
-    elimination makes them one value and the min-cut partitioner decides whether to save or recompute it; the
-    logsumexp is then dead.
-    """
-    if dropout_p != 0.0 or query.shape[1] % key.shape[1] != 0:
-        return NotImplemented
-    wide = kernel_dtype(query.dtype)
-    factor = _scale(query, scale)
-    q, grad = query.to(wide), grad_out.to(wide)
-    k, v = (_heads(tensor.to(wide), query.shape[1]) for tensor in (key, value))
-    _, probabilities = _probabilities(q, k, attn_mask, is_causal, factor)
-    grad_value = torch.matmul(probabilities.transpose(-2, -1), grad)
-    grad_probabilities = torch.matmul(grad, v.transpose(-2, -1))
-    inner = (grad * out.to(wide)).sum(-1, keepdim=True)
-    grad_scores = probabilities * (grad_probabilities - inner)
-    grad_query = torch.matmul(grad_scores, k) * factor
-    grad_key = torch.matmul(grad_scores.transpose(-2, -1), q * factor)
-    grads = (
-        grad_query.to(query.dtype),
-        _fold_heads(grad_key, key.shape[1]).to(key.dtype),
-        _fold_heads(grad_value, key.shape[1]).to(value.dtype),
-    )
-    return tuple(grad.transpose(1, 2).contiguous().transpose(1, 2) for grad in grads)
+    """(grad_query, grad_key, grad_value) of `attention_forward`."""
+    if dropout_p != 0.0:
+        raise ValueError("with dropout, the gradient needs what was drawn")
+    return _call([grad_out, query, key, value, out, logsumexp], query, key, is_causal, attn_mask, scale)
 
 
-def _fold_heads(grad: Tensor, n_heads: int) -> Tensor:
-    batch, repeated, length, size = grad.shape
-    if repeated == n_heads:
-        return grad
-    return grad.reshape(batch, n_heads, repeated // n_heads, length, size).sum(2)
+def _call(inputs: list[Any], query: Any, key: Any, is_causal: bool, attn_mask: Any, scale: float | None) -> Any:
+    """The function of these inputs. Raises ValueError for heads that key heads cannot serve alike."""
+    from onnxscript import ir, values
+
+    heads, key_heads = query.shape[1], key.shape[1]
+    if isinstance(heads, int) and isinstance(key_heads, int) and heads % key_heads != 0:
+        raise ValueError(f"{heads} heads are no multiple of {key_heads} key heads")
+    name = attention.name_of(is_causal=is_causal, is_masked=attn_mask is not None, is_gradient=len(inputs) > 3)
+    wide = ir.DataType.DOUBLE if query.dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
+    inputs = [*inputs, _scale(query, scale, wide)]
+    if attn_mask is not None:
+        inputs.append(attn_mask if attn_mask.dtype == wide else op.Cast(attn_mask, to=wide))
+    opset = values.Opset(attention.DOMAIN, attention.VERSION)
+    return values.Op(opset, name, attention.schema(name))(*inputs, stash_type=int(wide))
+
+
+def _scale(query: Any, scale: float | None, wide: Any) -> Any:
+    """As a number of rank 0."""
+    from onnxscript import ir
+
+    size = query.shape[3]
+    if scale is None and not isinstance(size, int):
+        known_later = op.Squeeze(op.Shape(query, start=3, end=4))
+        return op.Cast(op.Reciprocal(op.Sqrt(op.Cast(known_later, to=ir.DataType.DOUBLE))), to=wide)
+    return op.Constant(value=ir.tensor(1.0 / math.sqrt(size) if scale is None else scale, dtype=wide))

@@ -20,6 +20,12 @@ def argument(node: fx.Node, name: str) -> Any:
     return None
 
 
+def draws(node: fx.Node) -> bool:
+    """Whether an ATen node draws random numbers: it is of an operator that does, and drops out something."""
+    tags = node.target.tags  # type: ignore[union-attr]
+    return torch.Tag.nondeterministic_seeded in tags and argument(node, "dropout_p") != 0.0
+
+
 def dtype(node: fx.Node, name: str = "self") -> torch.dtype | None:
     """dtype of the tensor that argument `name` is, None when it is no tensor."""
     value = argument(node, name)

@@ -1,13 +1,19 @@
-//! The elements of the runtime's tensors as bits: those of a bool may be any byte a peer wrote, which no `bool` may be.
+//! The elements of the runtime's tensors, as what any bits are one of: those of a bool may be any byte a peer wrote, which
+//! no `bool` may be.
 
+use half::{bf16, f16};
 use ort::value::{DynTensor, DynTensorValueType, ValueRefMut};
 
-/// An unsigned integer as wide as an element.
+/// What any bits of its width are one of: an unsigned integer, or a float.
 pub(super) trait Bits: Copy + Send + Sync {}
 
 impl Bits for u8 {}
 impl Bits for u32 {}
 impl Bits for u64 {}
+impl Bits for f16 {}
+impl Bits for bf16 {}
+impl Bits for f32 {}
+impl Bits for f64 {}
 
 /// The elements of a tensor of such a width. Errors: another width.
 pub(super) fn bits<T: Bits>(tensor: &DynTensor) -> ort::Result<&[T]> {
@@ -16,7 +22,7 @@ pub(super) fn bits<T: Bits>(tensor: &DynTensor) -> ort::Result<&[T]> {
         return Ok(&[]); // its pointer may be null
     }
     // SAFETY: the runtime's tensor has `len` elements of this width, aligned to it, for as long as it is borrowed; any
-    // bits are an unsigned integer.
+    // bits are one of these.
     Ok(unsafe { std::slice::from_raw_parts(tensor.data_ptr().cast(), len) })
 }
 

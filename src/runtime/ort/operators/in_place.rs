@@ -3,18 +3,20 @@
 use bytes::Bytes;
 use prost::Message as _;
 
-use super::{DOMAIN, select};
-use crate::onnx::proto::OperatorSetIdProto;
-use crate::onnx::{self, OnnxError};
+use super::{attention, by_row, select};
+use crate::onnx::proto::{AttributeProto, NodeProto, OperatorSetIdProto, attribute_proto::AttributeType};
+use crate::onnx::{self, Attention, DOMAIN, OnnxError};
 use crate::runtime::Model;
 
-/// The model with our operators for ONNX's; None when it has none of these, or operators of its own by our domain's name. Errors: [`OnnxError::Decode`].
-pub(in crate::runtime::ort) fn in_place(model: &Model) -> Result<Option<Bytes>, OnnxError> {
-    if !model.selects {
+/// The model with our operators for ONNX's and, where it `fuses`, for calls of our functions; None when it has none of
+/// these, or operators of its own by our domain's name. Errors: [`OnnxError::Decode`].
+pub(in crate::runtime::ort) fn in_place(model: &Model, fuses: bool) -> Result<Option<Bytes>, OnnxError> {
+    if !model.has_replaceable {
         return Ok(None);
     }
     let (mut proto, mut n_replaced) = (onnx::decode(model.bytes.clone())?, 0);
-    if proto.opset_import.iter().any(|opset| opset.domain() == DOMAIN) {
+    let imported = proto.opset_import.iter().any(|opset| opset.domain() == DOMAIN);
+    if imported && !proto.functions.iter().any(|function| function.domain() == DOMAIN) {
         return Ok(None); // somebody else's operators
     }
     onnx::for_each_typed(&mut proto, |node, inputs| {
@@ -22,10 +24,28 @@ pub(in crate::runtime::ort) fn in_place(model: &Model) -> Result<Option<Bytes>, 
             (node.domain, node.op_type) = (Some(DOMAIN.to_owned()), Some(name.to_owned()));
             n_replaced += 1;
         }
+        if let Some((attention, name)) = attention::in_place_of(node, inputs).filter(|_| fuses) {
+            replace(node, attention, name);
+            n_replaced += 1;
+        }
     });
     if n_replaced == 0 {
         return Ok(None);
     }
-    proto.opset_import.push(OperatorSetIdProto { domain: Some(DOMAIN.to_owned()), version: Some(1) });
+    by_row::without_transposes(&mut proto);
+    onnx::drop_uncalled(&mut proto);
+    if !imported {
+        proto.opset_import.push(OperatorSetIdProto { domain: Some(DOMAIN.to_owned()), version: Some(1) });
+    }
     Ok(Some(proto.encode_to_vec().into()))
+}
+
+fn replace(node: &mut NodeProto, attention: Attention, name: &str) {
+    node.op_type = Some(name.to_owned());
+    node.attribute = vec![AttributeProto {
+        name: Some(attention::IS_CAUSAL.to_owned()),
+        i: Some(attention.is_causal.into()),
+        r#type: Some(AttributeType::Int as i32),
+        ..AttributeProto::default()
+    }];
 }

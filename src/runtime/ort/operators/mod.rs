@@ -1,7 +1,10 @@
-//! Operators of our own, in the place of ONNX's where ONNX Runtime's kernel on the CPU is wrong.
+//! Operators of our own: in the place of ONNX's where ONNX Runtime's kernel on the CPU is wrong, and of functions of ours
+//! where one kernel is faster than their nodes.
 
+mod attention;
 mod bits;
 mod broadcast;
+mod by_row;
 mod in_place;
 mod select;
 
@@ -10,10 +13,9 @@ use std::sync::Arc;
 use ort::operator::OperatorDomain;
 use ort::session::builder::SessionBuilder;
 
-pub(super) use in_place::in_place;
+use crate::onnx::DOMAIN;
 
-/// Of the operators here, in models and in what ONNX Runtime says of them.
-const DOMAIN: &str = "rust_ort";
+pub(super) use in_place::in_place;
 
 /// The operators. A session whose model [`in_place`] changed holds them for as long as it lives.
 #[derive(Clone)]
@@ -28,7 +30,7 @@ unsafe impl Sync for Operators {}
 impl Operators {
     #[expect(clippy::arc_with_non_send_sync, reason = "ort takes an Arc, and this type says why it may be shared")]
     pub(super) fn new() -> ort::Result<Self> {
-        select::add(OperatorDomain::new(DOMAIN)?).map(|domain| Self(Arc::new(domain)))
+        attention::add(select::add(OperatorDomain::new(DOMAIN)?)?).map(|domain| Self(Arc::new(domain)))
     }
 
     /// The builder of a session that has them.

@@ -1,0 +1,20 @@
+//! Kernels of our own: what the operators here compute with. Pure; the caller says how tasks run in parallel.
+//!
+//! A kernel reads elements (float16, bfloat16, float32, float64) and computes in a [`Real`]: float32, or float64 for
+//! float64. Each is compiled twice: for AVX2 with fused multiply-add, and for any processor.
+
+mod backward;
+mod element;
+mod exponential;
+mod forward;
+mod heads;
+mod processor;
+mod product;
+#[cfg(test)]
+mod tests;
+
+pub(super) use backward::Backward;
+pub(super) use element::{Element, Real};
+pub(super) use forward::Forward;
+pub(super) use heads::{Heads, HeadsMut, Mask, Scores};
+pub(super) use processor::{Parallel, run};
