@@ -31,6 +31,13 @@ def shared(model: torch.nn.Module) -> set[str]:
     return {name for name, value in model.state_dict().items() if is_shared(value)}
 
 
+@pytest.fixture(autouse=True)
+def threads_of_the_test_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that pytest's plugins have are left out."""
+    real, before = parameters.other_threads, parameters.other_threads()
+    monkeypatch.setattr(parameters, "other_threads", lambda: real() - before)
+
+
 @pytest.fixture
 def copied(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Bytes of every input that a call copies, as it does."""

@@ -79,9 +79,14 @@ def why_not(tensor: torch.Tensor) -> str:
     return ""
 
 
+def other_threads() -> set[int]:
+    """Of Python, this one left out; also those that `threading` does not know."""
+    return sys._current_frames().keys() - {threading.get_ident()}
+
+
 def may_write_elsewhere() -> bool:
     """Whether another thread runs that could be writing into a parameter."""
-    others = sys._current_frames().keys() - {threading.get_ident()}
+    others = other_threads()
     if not others:
         return False
     known = (
