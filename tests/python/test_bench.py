@@ -41,6 +41,16 @@ def test_what_differs_from_eager_is_not_timed(monkeypatch: pytest.MonkeyPatch) -
         models.measure(case, ("eager", "rust_ort"), rounds=1)
 
 
+def test_what_has_another_gradient_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def doubled(module: torch.nn.Module, **_: object) -> object:
+        return lambda *inputs: 2 * module(*inputs) - module(*inputs).detach()
+
+    monkeypatch.setattr(torch, "compile", doubled)
+    case = models.Case(part="attention", way="step", precision="fp32", size=SIZES["small"])
+    with pytest.raises(AssertionError, match="not close"):
+        models.measure(case, ("rust_ort",), rounds=1)
+
+
 def test_rounds_alternate_and_the_median_is_kept() -> None:
     order: list[str] = []
     found = timing.alternating(

@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--variants", default=",".join(calls.VARIANTS), help="comma separated")
     parser.add_argument("--cases", default="", help="only cases whose name contains one of these, comma separated")
     parser.add_argument("--spinning", action="store_true", help="let in-process ONNX Runtime's threads spin")
-    parser.add_argument("--output", type=Path, help="markdown file; the JSON goes beside it")
+    parser.add_argument("--output", type=Path, help="markdown file of a whole run; the JSON goes beside it")
     arguments = parser.parse_args(argv)
     variants = tuple(arguments.variants.split(","))
     unknown = set(variants) - set(calls.VARIANTS)
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     json_file: Path | None = arguments.output.with_suffix(".json") if arguments.output else None
     text = table.markdown(timings, table.written(json_file) if json_file else {}, command="make bench")
     print(text)
-    if json_file:
+    if json_file and not arguments.cases and variants == calls.VARIANTS:
         arguments.output.write_text(text)
         json_file.write_text(table.document(timings))
     return 0

@@ -37,7 +37,7 @@ class InProcess:
         part = cut.parts[0].module
         translated = translate(part, name="bench")
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = self.threads or 0
+        options.intra_op_num_threads = self.threads or torch.get_num_threads()
         options.add_session_config_entry("session.intra_op.allow_spinning", str(int(self.spinning)))
         session = onnxruntime.InferenceSession(translated.model, options, providers=["CPUExecutionProvider"])
         placeholders = [node.name for node in cut.outer.graph.nodes if node.op == "placeholder"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from measure.bench.timing import Timing, alternating
-from rust_ort.studies.llama_models import PARTS, Size, build
+from rust_ort.studies.llama_models import PARTS, Size, Study, build
 
 VARIANTS = ("eager", "inductor", "rust_ort")
 PRECISIONS: dict[str, torch.dtype | None] = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -45,44 +46,50 @@ def cases() -> list[Case]:
 
 
 def measure(case: Case, variants: Sequence[str], *, rounds: int) -> list[Timing]:
-    """Each variant's time, of the same module. Raises AssertionError when a result is far from eager's."""
+    """Each variant's time, of a module of its own. Raises AssertionError when the result or a gradient is far from
+    eager's."""
     torch.compiler.reset()
     study = build(case.part, case.size)
-    dtype = PRECISIONS[case.precision]
-    calls: dict[str, Callable[[], Tensor]] = {}
-    expected = None
+    expected = _run(case, "eager", study)
+    wanted = expected()
+    close = 1e-3 if PRECISIONS[case.precision] is None else 0.1
+    calls: dict[str, Callable[[], list[Tensor]]] = {}
     for variant in variants:
-        call = study.module if variant == "eager" else torch.compile(study.module, backend=variant, dynamic=False)
-        run = functools.partial(_forward, call, study.inputs, dtype)
-        if case.way == "step":
-            run = functools.partial(_step, call, study.inputs, dtype, [*study.module.parameters()])
+        run = calls[variant] = _run(case, variant, study)
         for _ in range(2):
             got = run()
-        expected = got if expected is None else expected
-        torch.testing.assert_close(
-            got, expected, rtol=1e-3 if dtype is None else 0.1, atol=1e-3 if dtype is None else 0.1
-        )
-        calls[variant] = run
+        for one, other in zip(got, wanted, strict=True):
+            # Elements near 0 by the largest: gradients of parameters are of many sizes.
+            torch.testing.assert_close(one, other, rtol=close, atol=close * float(other.abs().max()))
     return alternating(case.name, calls, rounds=rounds)
+
+
+def _run(case: Case, variant: str, study: Study) -> Callable[[], list[Tensor]]:
+    """One call of a copy of the module under `variant`."""
+    module, dtype = copy.deepcopy(study.module), PRECISIONS[case.precision]
+    call = module if variant == "eager" else torch.compile(module, backend=variant, dynamic=False)
+    if case.way == "forward":
+        return functools.partial(_forward, call, study.inputs, dtype)
+    return functools.partial(_step, call, study.inputs, dtype, [*module.parameters()])
 
 
 def _autocast(dtype: torch.dtype | None) -> Any:
     return torch.autocast("cpu", dtype=dtype) if dtype is not None else contextlib.nullcontext()
 
 
-def _forward(call: Callable[..., Tensor], inputs: Sequence[Tensor], dtype: torch.dtype | None) -> Tensor:
+def _forward(call: Callable[..., Tensor], inputs: Sequence[Tensor], dtype: torch.dtype | None) -> list[Tensor]:
     with torch.no_grad(), _autocast(dtype):
-        return call(*inputs)
+        return [call(*inputs)]
 
 
 def _step(
     call: Callable[..., Tensor], inputs: Sequence[Tensor], dtype: torch.dtype | None, parameters: Sequence[Tensor]
-) -> Tensor:
-    """Forward and backward; every gradient is made anew, as after `zero_grad()`."""
+) -> list[Tensor]:
+    """Forward and backward; every gradient is made anew, as after `zero_grad()`. The loss and the gradients."""
     with _autocast(dtype):
         loss = call(*inputs).sum()
     wanted = [*parameters, *(value for value in inputs if value.requires_grad)]
     for value in wanted:
         value.grad = None
     loss.backward()
-    return loss.detach()
+    return [loss.detach(), *(value.grad for value in wanted if value.grad is not None)]
