@@ -43,11 +43,12 @@ pub(super) fn optimized(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> R
     // The runtime writes to a path only; this one is memory, and gone with the descriptor.
     let file = rustix::fs::memfd_create("rust-ort-optimized", rustix::fs::MemfdFlags::CLOEXEC)
         .map_err(|error| bad_model(format!("no memory for the optimized model: {error}")))?;
-    let (builder, bytes) = prepared(loaded, model, spec)?;
+    let Prepared { builder, bytes, has_operators } = prepared(loaded, model, spec)?;
     let mut builder = builder
         .with_optimized_model_path(format!("/proc/self/fd/{}", file.as_raw_fd()))
         .map_err(|error| bad_model(error.to_string()))?;
-    raw::Session::of_model(&loaded.environment, &mut builder, &bytes).map_err(|error| bad_model(error.to_string()))?;
+    let session = of_model(loaded, &mut builder, &bytes, has_operators);
+    session.map_err(|error| bad_model(error.to_string()))?;
     let mut bytes = Vec::new();
     let mut file = std::fs::File::from(file);
     file.rewind().and_then(|()| file.read_to_end(&mut bytes)).map_err(|error| bad_model(error.to_string()))?;
@@ -56,7 +57,7 @@ pub(super) fn optimized(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> R
 
 /// What a session is made with: all that it is asked to be, the model rewritten, outputs that are written, and on the CPU
 /// our operators in the place of wrong ones.
-fn prepared(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Result<(SessionBuilder, Bytes), RuntimeError> {
+fn prepared(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Result<Prepared, RuntimeError> {
     let builder = options(loaded, spec)?;
     let rewritten = rewritten(model, spec)?;
     let model = rewritten.as_ref().unwrap_or(model);
@@ -67,9 +68,29 @@ fn prepared(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Result<(Sessi
     let model = kept.as_ref().unwrap_or(model);
     let fuses = spec.optimization != Optimization::Disable;
     let ours = if spec.cpu_only() { in_place(model, fuses)? } else { None };
-    let Some(bytes) = ours else { return Ok((builder, model.bytes.clone())) };
+    let Some(bytes) = ours else {
+        return Ok(Prepared { builder, bytes: model.bytes.clone(), has_operators: false });
+    };
     let builder = loaded.operators.register(builder);
-    Ok((builder.map_err(|error| RuntimeError::BadModel { reason: error.to_string() })?, bytes))
+    let builder = builder.map_err(|error| RuntimeError::BadModel { reason: error.to_string() })?;
+    Ok(Prepared { builder, bytes, has_operators: true })
+}
+
+/// What a session is made of. has_operators: of ours.
+struct Prepared {
+    builder: SessionBuilder,
+    bytes: Bytes,
+    has_operators: bool,
+}
+
+fn of_model(
+    loaded: &Loaded,
+    builder: &mut SessionBuilder,
+    bytes: &Bytes,
+    has_operators: bool,
+) -> ort::Result<raw::Session> {
+    let mut build = || raw::Session::of_model(&loaded.environment, builder, bytes);
+    if has_operators { loaded.operators.built(build) } else { build() }
 }
 
 /// The model after our own passes; None where they leave it as it is. Errors: BadOption for a pass that is not there.
@@ -88,9 +109,9 @@ fn rewritten(model: &Model, spec: &SessionSpec) -> Result<Option<Model>, Runtime
 
 impl OrtSession {
     pub(super) fn build(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Result<Self, RuntimeError> {
-        let (mut builder, bytes) = prepared(loaded, model, spec)?;
+        let Prepared { mut builder, bytes, has_operators } = prepared(loaded, model, spec)?;
         let bad_model = |error: ort::Error| RuntimeError::BadModel { reason: error.to_string() };
-        let session = raw::Session::of_model(&loaded.environment, &mut builder, &bytes).map_err(bad_model)?;
+        let session = of_model(loaded, &mut builder, &bytes, has_operators).map_err(bad_model)?;
         let inputs = values("input", session.inputs().map_err(bad_model)?)?;
         let outputs = values("output", session.outputs().map_err(bad_model)?)?;
         let passed_through = (outputs.iter().enumerate())

@@ -8,11 +8,12 @@ mod by_row;
 mod in_place;
 mod select;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use ort::operator::OperatorDomain;
 use ort::session::builder::SessionBuilder;
 
+use crate::base::sync::lock;
 use crate::onnx::DOMAIN;
 
 pub(super) use in_place::in_place;
@@ -31,6 +32,20 @@ impl Operators {
     #[expect(clippy::arc_with_non_send_sync, reason = "ort takes an Arc, and this type says why it may be shared")]
     pub(super) fn new() -> ort::Result<Self> {
         attention::add(select::add(OperatorDomain::new(DOMAIN)?)?).map(|domain| Self(Arc::new(domain)))
+    }
+
+    /// What `build` makes of a session that has them. ONNX Runtime asks whether our domain is known to the process before
+    /// it makes it known, in one step with nothing: of two sessions at once, the first of all, one would be refused.
+    pub(super) fn built<T, E>(&self, build: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+        static IS_KNOWN: Mutex<bool> = Mutex::new(false);
+        let mut is_known = lock(&IS_KNOWN);
+        if *is_known {
+            drop(is_known);
+            return build();
+        }
+        let built = build();
+        *is_known = built.is_ok();
+        built
     }
 
     /// The builder of a session that has them.
