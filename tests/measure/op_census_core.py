@@ -73,7 +73,9 @@ def judge(operator: Any) -> Verdict:
 
 
 def _always_refused(operator: Any) -> str:
-    if torch.Tag.nondeterministic_seeded in operator.tags:
+    # By default one that drops out drops nothing: see `rules.nodes.draws`.
+    drops_out = any(argument.name == "dropout_p" for argument in operator._schema.arguments)
+    if torch.Tag.nondeterministic_seeded in operator.tags and not drops_out:
         return DRAWS_RANDOM_NUMBERS
     if torch.Tag.data_dependent_output in operator.tags or _size_from_values(operator):
         return SIZE_AT_RUN_TIME
