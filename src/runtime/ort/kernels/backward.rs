@@ -308,13 +308,9 @@ fn all_finite<T: Real>(row: &[T]) -> bool {
     row.iter().fold(true, |finite, element| finite & element.is_finite())
 }
 
+/// In the order of [`product`]: where one key has all the weight, its product with the gradient is this sum to the bit, and
+/// their difference 0.
 #[inline(always)]
 fn dot<T: Real, const FMA: bool>(left: &[T], right: &[T]) -> T {
-    let mut lanes = [T::ZERO; 16];
-    for (left, right) in left.chunks(16).zip(right.chunks(16)) {
-        for ((lane, &left), &right) in lanes.iter_mut().zip(left).zip(right) {
-            *lane = left.times_plus::<FMA>(right, *lane);
-        }
-    }
-    lanes.iter().fold(T::ZERO, |sum, &lane| sum + lane)
+    left.iter().zip(right).fold(T::ZERO, |sum, (&left, &right)| left.times_plus::<FMA>(right, sum))
 }

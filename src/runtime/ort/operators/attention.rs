@@ -227,11 +227,12 @@ impl Call<'_> {
         let [
             [batch, heads, _, size],
             [key_batch, key_heads, n_keys, key_size],
-            [value_batch, value_heads, n_values, _],
+            [value_batch, value_heads, n_values, value_size],
         ] = dims;
         let fit = [key_batch, value_batch] == [batch; 2]
             && (value_heads, n_values, key_size) == (key_heads, n_keys, size)
-            && heads.checked_rem(key_heads).unwrap_or(heads) == 0;
+            && heads.checked_rem(key_heads).unwrap_or(heads) == 0
+            && (size == 0) == (value_size == 0);
         if fit { Ok(dims) } else { Err(unfit()) }
     }
 
@@ -241,7 +242,12 @@ impl Call<'_> {
         input: &'a DynTensor,
         dims: [usize; 4],
     ) -> ort::Result<Heads<'a, E>> {
-        let heads = Heads::new(bits::<E>(input)?, dims, self.node.inputs_by_row.contains(&(at as i64)));
+        let is_by_row = self.node.inputs_by_row.contains(&(at as i64));
+        let [batch, heads, length, size] = dims.map(|size| size as i64);
+        let expected = if is_by_row { [batch, length, heads, size] } else { [batch, heads, length, size] };
+        // logsumexp has no size.
+        let fits = input.shape().len() != 4 || input.shape()[..] == expected;
+        let heads = Heads::new(bits::<E>(input)?, dims, is_by_row).filter(|_| fits);
         heads.ok_or_else(|| self.wrong(&format!("input {at} of shape {:?}, expected {dims:?}", input.shape())))
     }
 
