@@ -24,6 +24,7 @@ from rust_ort.call import client as client_module
 from rust_ort.call.client import Client
 from rust_ort.errors import ClientError
 from rust_ort.link.daemon import find_binary
+from rust_ort.observe import graph_info
 from rust_ort.options import Options
 
 WATCHDOG_S = 60.0
@@ -107,6 +108,12 @@ def binary() -> str | None:
         return find_binary()
     except ClientError:
         return None
+
+
+@pytest.fixture(autouse=True, scope="session")
+def every_graph_is_known() -> None:
+    """Tests look at the graphs that came since they began: the list of a long session lets none go meanwhile."""
+    graph_info.KEPT_GRAPHS = 100_000
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from test_client import add, binary_model, out, part
 
 from rust_ort.call.part import Part
 from rust_ort.errors import DaemonLost
+from rust_ort.link.pool import default_threads
 from rust_ort.link.specs import GraphSpec, PartSpec
 from rust_ort.memory import process
 from rust_ort.memory.arena import Arena
@@ -149,6 +150,7 @@ def test_a_client_killed_in_an_observed_call_frees_everything_at_once(
 ) -> None:
     hold, held = tmp_path / "hold", tmp_path / "hold.held"
     monkeypatch.setenv("RUST_ORT_TEST_HOLD", str(hold))
+    monkeypatch.setenv("OMP_NUM_THREADS", str(default_threads()))  # of another size it is another executor
     with subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(PROGRAM)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:

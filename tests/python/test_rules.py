@@ -83,16 +83,16 @@ def _tolerance(dtype: torch.dtype) -> dict[str, float]:
 def outcome(met: Case, *, without_fusions: list[str] = WRONG_OPTIMIZERS) -> tuple[Outcome, list[str]]:
     """And why nodes ran in eager. without_fusions: optimizers of ONNX Runtime that are off."""
     reference = results(met.function, met.inputs)
-    known = len(rust_ort.graphs())
+    backend = rust_ort.Backend()  # the list of a process's graphs lets old ones go
     client = FakeClient()
     client.disabled_optimizers = without_fusions
     with pytest.MonkeyPatch.context() as patch:
         use_client(patch, client)
         try:
-            candidate = results(torch.compile(met.function, backend="rust_ort", dynamic=met.dynamic), met.inputs)
+            candidate = results(torch.compile(met.function, backend=backend, dynamic=met.dynamic), met.inputs)
         except Exception as error:  # whatever torch or the runtime raises
             return Outcome(refused=True), [repr(error)]
-    graphs = rust_ort.graphs()[known:]
+    graphs = backend.graphs
     try:
         for ours, eagers in zip(candidate, reference, strict=True):
             torch.testing.assert_close(
