@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, attribute_proto::AttributeType};
-use super::{precision::is_onnx, walk};
+use super::{precision::is, walk};
 
 /// Whether a Gemm reads a graph output that is a Transpose's result, or both by way of Identities, which ONNX Runtime
 /// leaves out first. GemmTransposeFusion of onnxruntime 1.31.1 takes the Transposes of both its matrices away without
@@ -35,11 +35,6 @@ pub fn keep_transposed_outputs(mut model: ModelProto) -> ModelProto {
     }
     graph.node = nodes;
     model
-}
-
-/// Whether a node is of ONNX's own operator.
-fn is(node: &NodeProto, op: &str) -> bool {
-    node.op_type() == op && is_onnx(node)
 }
 
 /// The Transposes that give graph outputs.

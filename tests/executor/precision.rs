@@ -18,7 +18,8 @@ fn bf16(name: &str) -> ValueInfoProto {
     value_info(name, &TensorDesc::new(DType::BF16, [SIDE, SIDE]).unwrap())
 }
 
-fn node(op: &str, inputs: &[&str], output: &str) -> NodeProto {
+/// A node of ONNX's own operator, by the name of what it gives.
+pub(super) fn node(op: &str, inputs: &[&str], output: &str) -> NodeProto {
     NodeProto {
         name: Some(format!("node_{output}")),
         op_type: Some(op.into()),

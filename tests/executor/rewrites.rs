@@ -1,6 +1,7 @@
 //! Models before and after the passes of `onnx::rewrite`, run on ONNX Runtime.
 
 use crate::common::{Memory, built, runtime};
+use crate::precision::node;
 use prost::Message as _;
 use rust_ort::onnx::proto::attribute_proto::AttributeType;
 use rust_ort::onnx::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto};
@@ -20,16 +21,6 @@ struct Case {
     between: Vec<(&'static str, Sizes)>,
     /// Shapes of Reshapes.
     constants: Vec<(&'static str, Sizes)>,
-}
-
-fn node(op: &str, inputs: &[&str], output: &str) -> NodeProto {
-    NodeProto {
-        name: Some(format!("node_{output}")),
-        op_type: Some(op.into()),
-        input: inputs.iter().map(|&name| name.to_owned()).collect(),
-        output: vec![output.to_owned()],
-        ..Default::default()
-    }
 }
 
 fn transpose(input: &str, perm: &[i64], output: &str) -> NodeProto {

@@ -123,6 +123,11 @@ pub(super) fn of_type(declared: Option<&TypeProto>) -> Option<Element> {
     }
 }
 
+/// Whether a node is of ONNX's own operator of this name.
+pub(in crate::onnx) fn is(node: &NodeProto, op: &str) -> bool {
+    node.op_type() == op && is_onnx(node)
+}
+
 pub(in crate::onnx) fn is_onnx(node: &NodeProto) -> bool {
     matches!(node.domain(), "" | "ai.onnx")
 }

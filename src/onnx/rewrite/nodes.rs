@@ -2,18 +2,13 @@
 
 use std::collections::HashSet;
 
-use crate::onnx::precision::is_onnx;
+pub(super) use crate::onnx::precision::is;
 use crate::onnx::proto::attribute_proto::AttributeType;
 use crate::onnx::proto::{AttributeProto, GraphProto, NodeProto};
 use crate::onnx::{graph, walk};
 
 /// ONNX Runtime's operators beside ONNX's.
 pub(super) const RUNTIMES_DOMAIN: &str = "com.microsoft";
-
-/// Whether a node is of ONNX's own operator.
-pub(super) fn is(node: &NodeProto, op: &str) -> bool {
-    node.op_type() == op && is_onnx(node)
-}
 
 /// The one value that a node gives. None where it gives none, or several.
 pub(super) fn only_output(node: &NodeProto) -> Option<&str> {

@@ -34,8 +34,8 @@ impl Operators {
         attention::add(select::add(OperatorDomain::new(DOMAIN)?)?).map(|domain| Self(Arc::new(domain)))
     }
 
-    /// What `build` makes of a session that has them. ONNX Runtime asks whether our domain is known to the process before
-    /// it makes it known, in one step with nothing: of two sessions at once, the first of all, one would be refused.
+    /// What `build` makes of a session that has them. ONNX Runtime asks whether the process knows our domain, and makes it
+    /// known, with nothing that holds the two together: of the first two sessions at once, one would be refused.
     pub(super) fn built<T, E>(&self, build: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         static IS_KNOWN: Mutex<bool> = Mutex::new(false);
         let mut is_known = lock(&IS_KNOWN);
