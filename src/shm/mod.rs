@@ -14,6 +14,6 @@ mod wait;
 pub use counters::{Counter, CounterPage};
 pub use lanes::{Answer, ClientLane, ExecutorLane, Failure, LaneError, Lanes, LanesError, Wake};
 pub use lease::{Lease, LeaseError, RawTensor, Role};
-pub use record::{RawRecord, RecordError};
+pub use record::{RawRecord, RecordError, RecordHead, descriptors};
 pub use segment::{BadSegment, OutOfRange, Segment, SegmentFault, UnknownSegment};
 pub use table::SegmentTable;

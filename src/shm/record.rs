@@ -113,26 +113,64 @@ impl RawRecord {
     }
 
     /// Head and body of a call. Errors: TooMany.
-    pub(super) fn write(record: &CallRecord) -> Result<([u8; RECORD_HEAD_LEN], Vec<u8>), RecordError> {
-        counted("n_inputs", record.inputs.len())?;
-        counted("n_outputs", record.outputs.len())?;
+    pub(super) fn write(record: &CallRecord) -> Result<(RecordHead, Vec<u8>), RecordError> {
         let values = || record.inputs.iter().chain(&record.outputs);
         let mut body: Vec<u8> = values().flat_map(|value| value.location.bits().to_le_bytes()).collect();
-        let descriptors_at = body.len();
-        for TensorDesc { dtype, shape } in values().map(|value| &value.desc) {
-            body.extend([dtype.onnx_code() as u8, shape.rank() as u8, 0, 0, 0, 0, 0, 0]);
-            body.extend(shape.dims().iter().flat_map(|dim| dim.to_le_bytes()));
-        }
-        let mut head = [0; RECORD_HEAD_LEN];
-        head[..8].copy_from_slice(&record.call.0.to_le_bytes());
-        let counts = [record.inputs.len() as u32, record.outputs.len() as u32];
-        let descriptors_len = (body.len() - descriptors_at) as u32;
-        let words = [record.handle.0, counts[0], counts[1], record.eager_nodes, descriptors_len, 0];
-        for (bytes, word) in head[8..].as_chunks_mut::<4>().0.iter_mut().zip(words) {
-            *bytes = word.to_le_bytes();
-        }
+        let descriptors = descriptors(values().map(|value| &value.desc));
+        let CallRecord { call, handle, eager_nodes, ref inputs, ref outputs } = *record;
+        let mut head = RecordHead::new(inputs.len(), outputs.len(), descriptors.len())?;
+        (head.call, head.handle, head.eager_nodes) = (call, handle, eager_nodes);
+        body.extend(descriptors);
         Ok((head, body))
     }
+}
+
+/// What a record begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordHead {
+    /// Chosen by the client.
+    pub call: CallId,
+    /// The part to run.
+    pub handle: PartHandle,
+    /// Of this call's graph, which ran beside the part.
+    pub eager_nodes: u32,
+    n_inputs: u32,
+    n_outputs: u32,
+    pub(super) descriptors_len: u32,
+}
+
+impl RecordHead {
+    /// Of a call with so many tensors and bytes of [`descriptors`], whose other fields are still 0. Errors: TooMany.
+    pub fn new(n_inputs: usize, n_outputs: usize, descriptors_len: usize) -> Result<Self, RecordError> {
+        Ok(Self {
+            call: CallId::default(),
+            handle: PartHandle::default(),
+            eager_nodes: 0,
+            n_inputs: counted("n_inputs", n_inputs)? as u32,
+            n_outputs: counted("n_outputs", n_outputs)? as u32,
+            descriptors_len: descriptors_len as u32,
+        })
+    }
+
+    pub(super) fn to_bytes(self) -> [u8; RECORD_HEAD_LEN] {
+        let mut bytes = [0; RECORD_HEAD_LEN];
+        bytes[..8].copy_from_slice(&self.call.0.to_le_bytes());
+        let words = [self.handle.0, self.n_inputs, self.n_outputs, self.eager_nodes, self.descriptors_len, 0];
+        for (bytes, word) in bytes[8..].as_chunks_mut::<4>().0.iter_mut().zip(words) {
+            *bytes = word.to_le_bytes();
+        }
+        bytes
+    }
+}
+
+/// Dtypes and dims of tensors, as a record carries them behind its locations.
+pub fn descriptors<'a>(tensors: impl IntoIterator<Item = &'a TensorDesc>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for TensorDesc { dtype, shape } in tensors {
+        bytes.extend([dtype.onnx_code() as u8, shape.rank() as u8, 0, 0, 0, 0, 0, 0]);
+        bytes.extend(shape.dims().iter().flat_map(|dim| dim.to_le_bytes()));
+    }
+    bytes
 }
 
 fn counted(field: &'static str, got: usize) -> Result<usize, RecordError> {

@@ -7,8 +7,12 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use memmap2::{MmapOptions, MmapRaw};
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
-use rustix::io::Errno;
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
+};
+use rustix::io::{Errno, pread};
+use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed, munmap};
+use rustix::param::page_size;
 
 use crate::base::ids::SegmentId;
 use crate::tensor::{Location, SharedBytes, SharedBytesMut};
@@ -132,7 +136,7 @@ impl Segment {
         let failed = |errno| BadSegment { segment: id, fault: SegmentFault::System(errno) };
         let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(failed)?;
         ftruncate(&fd, len_bytes).map_err(failed)?;
-        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).map_err(failed)?;
+        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).map_err(failed)?;
         Self::map(id, fd, len_bytes)
     }
 
@@ -210,6 +214,79 @@ impl Segment {
         }
         let at = self.memory.as_mut_ptr().wrapping_add(offset as usize);
         Ok(NonNull::new(at).expect("mmap never maps at 0 unless asked to"))
+    }
+
+    /// Where the mapping begins in this process.
+    pub fn address(&self) -> usize {
+        self.memory.as_mut_ptr().addr()
+    }
+
+    /// The bytes from `offset` on as a pointer, for whoever hands them to another library. Errors: [`OutOfRange`].
+    pub fn at(&self, offset: u64, len_bytes: usize) -> Result<NonNull<u8>, OutOfRange> {
+        self.range(offset, len_bytes)
+    }
+
+    /// Bytes of memory behind the segment. Errors: the kernel's.
+    pub fn resident_bytes(&self) -> Result<u64, Errno> {
+        Ok(fstat(&self.fd)?.st_blocks as u64 * 512)
+    }
+
+    /// Gives the whole pages of a range back to the system; they read as zeros then. Errors: the kernel's.
+    pub fn punch(&self, offset: u64, len_bytes: u64) -> Result<(), Errno> {
+        let page = page_size() as u64;
+        let (start, end) = (offset.next_multiple_of(page), (offset + len_bytes) / page * page);
+        if start >= end {
+            return Ok(());
+        }
+        fallocate(&self.fd, FallocateFlags::KEEP_SIZE | FallocateFlags::PUNCH_HOLE, start, end - start)
+    }
+
+    /// In a forked child: puts memory of its own in place of the shared, with copies of these (offset, bytes) of it and
+    /// zeros elsewhere. Errors: the kernel's, and INVAL for a range outside.
+    pub fn make_private(&self, ranges: &[(u64, u64)]) -> Result<(), Errno> {
+        let len = self.memory.len();
+        for &(offset, len_bytes) in ranges {
+            self.range(offset, len_bytes as usize).map_err(|_| Errno::INVAL)?;
+        }
+        // SAFETY: a new mapping where the kernel chooses.
+        let copy = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )?
+        };
+        let filled = ranges.iter().try_for_each(|&(offset, len_bytes)| {
+            // SAFETY: inside the new mapping, as checked, which is zeroed and which nobody else knows.
+            let target =
+                unsafe { std::slice::from_raw_parts_mut(copy.cast::<u8>().add(offset as usize), len_bytes as usize) };
+            self.read_exactly(offset, target)
+        });
+        if let Err(errno) = filled {
+            // SAFETY: the new mapping, to which no slice is left.
+            let _ = unsafe { munmap(copy, len) };
+            return Err(errno);
+        }
+        // SAFETY: it takes the place of self's mapping, as long and as writable; whoever has its address finds the same
+        // bytes where the ranges are, and self unmaps what is there at its end.
+        unsafe { mremap_fixed(copy, len, len, MremapFlags::MAYMOVE, self.memory.as_mut_ptr().cast()) }?;
+        Ok(())
+    }
+
+    fn read_exactly(&self, offset: u64, mut target: &mut [u8]) -> Result<(), Errno> {
+        let mut at = offset;
+        while !target.is_empty() {
+            let read = match pread(&self.fd, &mut *target, at) {
+                Ok(0) => return Err(Errno::INVAL), // the file ends before the mapping: it is sealed, so it does not
+                Ok(read) => read,
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(errno),
+            };
+            target = &mut target[read..];
+            at += read as u64;
+        }
+        Ok(())
     }
 
     /// Errors: [`SegmentFault::SameMemory`] when one of the others maps the same file. Two locations would name one byte

@@ -8,7 +8,7 @@ use rustix::thread::futex;
 use rustix::time::Timespec;
 
 /// How long a side polls before it sleeps. A call that is answered within it costs no system call on either side.
-const SPIN: Duration = Duration::from_micros(50);
+pub(super) const SPIN: Duration = Duration::from_micros(50);
 /// Rounds of polling after which each further one gives the core away.
 const ROUNDS_BEFORE_YIELD: u32 = 2000;
 /// The first sleep: a peer without fences may have missed the waiting flag, but no store stays invisible this long.
@@ -24,10 +24,16 @@ pub(super) struct Doorbell<'a> {
 }
 
 impl Doorbell<'_> {
-    /// Waits until the word is not `seen`: polls for a bounded time, then sleeps, in turns of `turn` where given. Between
-    /// sleeps it asks `give_up`. Returns the new value, None when it gave up.
-    pub(super) fn wait(&self, seen: u32, turn: Option<Duration>, mut give_up: impl FnMut() -> bool) -> Option<u32> {
-        if let Some(value) = self.poll(seen) {
+    /// Waits until the word is not `seen`: polls for `span`, then sleeps, in turns of `turn` where given. Between sleeps it
+    /// asks `give_up`. Returns the new value, None when it gave up.
+    pub(super) fn wait(
+        &self,
+        seen: u32,
+        span: Duration,
+        turn: Option<Duration>,
+        mut give_up: impl FnMut() -> bool,
+    ) -> Option<u32> {
+        if let Some(value) = self.poll(seen, span) {
             return Some(value);
         }
         self.waiting.store(1, Ordering::SeqCst);
@@ -47,7 +53,8 @@ impl Doorbell<'_> {
         changed
     }
 
-    fn poll(&self, seen: u32) -> Option<u32> {
+    /// Polls for at most `span` whether the word is not `seen`. Its value then.
+    pub(super) fn poll(&self, seen: u32, span: Duration) -> Option<u32> {
         let look = || Some(self.word.load(Ordering::Acquire)).filter(|&value| value != seen);
         if !*POLLING_PAYS {
             return look();
@@ -64,7 +71,7 @@ impl Doorbell<'_> {
             } else {
                 std::hint::spin_loop();
             }
-            if rounds.is_multiple_of(32) && start.elapsed() > SPIN {
+            if rounds.is_multiple_of(32) && start.elapsed() > span {
                 return look();
             }
         }

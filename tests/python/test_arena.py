@@ -1,19 +1,19 @@
-import ctypes
 import gc
 import itertools
 import threading
+from collections.abc import Callable
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rust_ort._native import tensor
 from rust_ort.errors import ClientError
-from rust_ort.memory import arena as arena_module
 from rust_ort.memory.arena import Arena
 from rust_ort.memory.layout import ONNX_CODE, Layout, block_bytes, contiguous_strides
 from rust_ort.memory.segment import LOCATION_BITS, Segment
-from rust_ort.torch_private import set_over
+from rust_ort.torch_private import reinterpret, set_over
 
 
 @pytest.fixture
@@ -160,9 +160,10 @@ def test_the_user_may_write_in_place_what_was_made_without_grad(arena: Arena) ->
     assert weight.grad.tolist() == [2.0, 2.0]
 
 
-def test_the_way_around_the_private_function_is_equal(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arena_module, "reinterpret", set_over)
-    tensor, location = arena.empty(layout((2, 3), torch.bfloat16))
+@pytest.mark.parametrize("made", [reinterpret, set_over])
+def test_the_way_around_the_private_function_is_equal(arena: Arena, made: Callable[..., torch.Tensor]) -> None:
+    flat, location = arena.empty(layout((6,), torch.bfloat16))
+    tensor = made(flat, (2, 3), (3, 1))
     assert (tuple(tensor.shape), tensor.stride(), tensor.dtype) == ((2, 3), (3, 1), torch.bfloat16)
     assert (tensor._is_view(), arena.locate(tensor.data_ptr())) == (False, location)
 
@@ -277,14 +278,15 @@ def test_live_blocks_never_overlap(steps: list[tuple[bool, int, int]]) -> None:
             arena._gather()
         else:
             size = block_bytes(len_bytes)
-            block, location = arena.block(size)
+            block = arena.block(size)
+            location = block.location
             held.append((block, location, size))
-            address = ctypes.addressof(block)  # type: ignore[arg-type]
-            assert arena.locate(address) == location
-            del block
+            made = tensor(block, 2, (size,), (1,))
+            assert arena.locate(made.data_ptr()) == location
+            del block, made
         spans = arena.live()
         assert spans == sorted((location, size) for _, location, size in held)
         for (start, size), (following, _) in itertools.pairwise(spans):
             assert start + size <= following
-    total = sum(size for size, _ in arena._ranges) + sum(size * len(free) for size, free in arena._free.items())
+    total = sum(size for size, _ in [*arena._ranges, *arena.blocks.drained()])
     assert total + sum(size for _, size in arena.live()) == sum(s.len_bytes for s in arena.segments.values())

@@ -5,10 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from rust_ort._native import Plan
 from rust_ort.errors import ClientError, DaemonFault, ExecutorLost
 from rust_ort.link import wire
-from rust_ort.link.lanes import Lanes, descriptor
+from rust_ort.link.lanes import Lanes
+from rust_ort.memory.arena import Arena
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 GRAPH = bytes(range(32)).hex()
@@ -223,16 +226,15 @@ def test_the_golden_notice_is_read() -> None:
 
 
 def test_a_lane_holds_the_golden_record() -> None:
-    lanes = Lanes()
-    lane = lanes.lanes[5]
-    descriptors = descriptor(1, (2, 3)) + descriptor(7, ()) + descriptor(1, ())
-    locations = [1 << 40, 1 << 40 | 4096, 2 << 40 | 64]
-    record = (7, 3, 2, 1, 4, len(descriptors), 0)
-    lane.write(object(), descriptors, struct.Struct("<3Q"), locations, record)
-    golden = (GOLDEN / "lane_record.bin").read_bytes()
-    start = 4096 + 5 * (1 << 20) + 256
-    assert lanes.segment.map[start : start + len(golden)] == golden
-    assert lanes.segment.map[:24] == b"RORTLANE" + struct.pack("<4I", 1, 64, 1 << 20, 0)
+    lanes = Lanes(threads=1)
+    arena = Arena()
+    plan = Plan([(1, (2, 3), "tensor", None), (7, (), "int", None)], [(1, (), ())])
+    call = plan.gather(arena, arena.blocks, [torch.zeros(2, 3), 5], False)
+    golden = bytearray((GOLDEN / "lane_record.bin").read_bytes())
+    golden[32:56] = struct.pack("<3Q", *call.locations)  # where tensors lie is the arena's
+    lanes.lanes[5].write(call, 7, 3, 4)
+    assert lanes.memory.read(4096 + 5 * (1 << 20) + 256, len(golden)) == golden
+    assert lanes.memory.read(0, 24) == b"RORTLANE" + struct.pack("<4I", 1, 64, 1 << 20, 0)
 
 
 @pytest.mark.parametrize(

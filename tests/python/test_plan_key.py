@@ -56,7 +56,7 @@ def test_a_plans_key_holds_the_daemons_build(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_python_without_the_gil_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rust_ort.link.futex import check_platform
+    from rust_ort.link.platform import check_platform
 
     check_platform()
     monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)

@@ -42,13 +42,14 @@ def threads_of_the_test_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 def copied(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Bytes of every input that a call copies, as it does."""
     sizes: list[int] = []
-    real = staging._copy
+    real = staging.CallPlan.gather
 
-    def counting(targets: Any, sources: Any) -> None:
-        sizes.extend(source.nbytes for source in sources)
-        real(targets, sources)
+    def counting(self: Any, arena: Any, inputs: Any, **options: Any) -> Any:
+        call = real(self, arena, inputs, **options)
+        sizes.extend(inputs[i].nbytes for i in call.copied if isinstance(inputs[i], torch.Tensor))
+        return call
 
-    monkeypatch.setattr(staging, "_copy", counting)
+    monkeypatch.setattr(staging.CallPlan, "gather", counting)
     yield sizes
 
 
@@ -322,12 +323,12 @@ def test_a_call_holds_the_memory_that_it_reads() -> None:
     location = arena.locate(weight.data_ptr())
     inputs = [weight.detach()]
     slot = staging.InputSlot("w", weight, keep_value=False)
-    _, locations, held = staging.CallPlan([slot], []).gather(arena, inputs, share="auto")
-    assert locations == [location]
+    call = staging.CallPlan([slot], []).gather(arena, inputs, share="auto")
+    assert call.locations == [location]
     weight.data = torch.zeros_like(weight)
     inputs.clear()
     assert location in dict(arena.live())
-    held.clear()
+    del call
     assert location not in dict(arena.live())
 
 

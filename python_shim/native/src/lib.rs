@@ -1,6 +1,12 @@
 //! The hot part of a call, for the Python package: reading torch's tensors, placing what is not in shared memory yet,
 //! making outputs over blocks of it, and handing the call to the executor over a lane.
 
+mod blocks;
+mod dlpack;
+mod lanes;
+mod plan;
+mod segment;
+
 use pyo3::prelude::*;
 
 /// `rust_ort._native`.
@@ -8,12 +14,16 @@ use pyo3::prelude::*;
 mod _native {
     use super::*;
 
+    #[pymodule_export]
+    use blocks::{Blocks, PyBlock, block_bytes};
+    #[pymodule_export]
+    use lanes::{Lane, Lanes};
+    #[pymodule_export]
+    use plan::{Call, Plan, PlanMismatch, tensor};
+    #[pymodule_export]
+    use segment::Segment;
+
     /// Of the program that was built with this module.
     #[pymodule_export]
     const VERSION: &str = env!("CARGO_PKG_VERSION");
-
-    #[pymodule_init]
-    fn init(_module: &Bound<'_, PyModule>) -> PyResult<()> {
-        Ok(())
-    }
 }

@@ -11,8 +11,8 @@ import torch
 from rust_ort.call.part import Part
 from rust_ort.call.staging import staged_ref
 from rust_ort.link import daemon, wire
-from rust_ort.link.futex import check_platform
 from rust_ort.link.link import Link
+from rust_ort.link.platform import check_platform
 from rust_ort.link.pool import allow_spinning, threads
 from rust_ort.link.specs import PartSpec, Verdict, set_tolerance, verdicts_from
 from rust_ort.memory import process

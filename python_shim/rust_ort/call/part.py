@@ -11,17 +11,17 @@ from typing import Any
 import torch
 from torch.profiler import record_function
 
-from rust_ort.call.staging import CallPlan, InputSlot, PlanMismatch, restrided, staged_ref, tensor_ref
+from rust_ort._native import Call, PlanMismatch
+from rust_ort.call.staging import CallPlan, InputSlot, as_sent, staged_ref, tensor_ref
 from rust_ort.errors import ClientError, DaemonLost, ExecutorLost, RustOrtError
 from rust_ort.link import wire
 from rust_ort.link.connection import Connection
-from rust_ort.link.lanes import RUNNING
 from rust_ort.link.link import Link
 from rust_ort.link.specs import PartSpec, Verdict, set_tolerance, verdicts_from
 from rust_ort.memory import process
 from rust_ort.memory.arena import Arena
 from rust_ort.options import Options, Tolerance
-from rust_ort.torch_private import profiler_runs, set_grad_enabled
+from rust_ort.torch_private import profiler_runs
 
 MAX_PLANS = 32
 
@@ -144,42 +144,34 @@ class Part:
         if connection is None or connection.dead is not None:
             connection = self.prepare()
         handle = self._handle
-        grad = torch.is_grad_enabled()
-        if grad:
-            set_grad_enabled(False)
-        try:
-            plan = self._plan
-            if plan is None:
-                plan = self._planned(inputs)
-            arena = self._arena
-            assert arena is not None
+        plan, call, inputs = self._gathered(inputs)
+        if connection.dead is not None:
+            # Announcing a new segment found the peer lost.
+            raise _NotBegun(connection.error(self.spec.graph.name))
+        self._exchange(connection, handle, call, eager_nodes, inputs)
+        return plan.finish(call)
+
+    def _gathered(self, inputs: Sequence[Any]) -> tuple[CallPlan, Call, Sequence[Any]]:
+        """The plan of these inputs, the call, and the inputs as they were taken: what keeps them for the call's length."""
+        arena = self._arena
+        assert arena is not None
+        plan = self._plan
+        if plan is not None:
             try:
-                buffer, locations, held = plan.gather(arena, inputs, share=self._share)
-            except PlanMismatch:
-                plan = self._planned(inputs)
-                buffer, locations, held = plan.gather(arena, inputs, share=self._share)
-            outputs = []
-            for layout in plan.outputs:
-                tensor, location = arena.empty(layout)
-                outputs.append(tensor)
-                locations.append(location)
-            if connection.dead is not None:
-                # Announcing a new segment found the peer lost.
-                raise _NotBegun(connection.error(self.spec.graph.name))
-            self._exchange(connection, handle, plan, locations, eager_nodes, (inputs, buffer, held, outputs))
-            plan.buffers.append(buffer)
-            if plan.fixups:
-                for i, layout in plan.fixups:
-                    outputs[i] = restrided(outputs[i], layout.stride)
-            return outputs
-        finally:
-            if grad:
-                set_grad_enabled(True)
+                return plan, plan.gather(arena, inputs, share=self._share), inputs
+            except (PlanMismatch, OverflowError):
+                pass
+        plan = self._planned(inputs)
+        try:
+            return plan, plan.gather(arena, inputs, share=self._share), inputs
+        except PlanMismatch:
+            sent = list(map(as_sent, self._inputs, inputs))
+            return plan, plan.gather(arena, sent, share=self._share, given=inputs), sent
 
     def _exchange(
-        self, connection: Connection, handle: int, plan: CallPlan, locations: list[int], eager_nodes: int, holds: object
+        self, connection: Connection, handle: int, call: Call, eager_nodes: int, inputs: Sequence[Any]
     ) -> None:
-        """One call over a lane. holds: everything the executor reads and writes."""
+        """The call over a lane. inputs: what the executor reads, beside what the call keeps."""
         lanes = connection.lanes
         assert lanes is not None
         try:
@@ -187,33 +179,29 @@ class Part:
             try:
                 if not lane.open:
                     connection.open_lane(lane)
-                n_outputs = len(plan.outputs)
-                record = (next(_call_ids), handle, plan.n_inputs, n_outputs, eager_nodes, len(plan.descriptors), 0)
-                lane.write(plan, plan.descriptors, plan.pack, locations, record)
+                lane.write(call, next(_call_ids), handle, eager_nodes)
             except BaseException:
                 lanes.give(lane)
                 raise
         except (ExecutorLost, DaemonLost) as error:
             raise _NotBegun(error) from None
+        except ValueError as error:
+            raise ClientError(str(error), graph=self.spec.graph.name) from None
         try:
-            lane.publish()
-            lane.wait(connection)
+            failure = lane.run(call, connection)
         except BaseException as error:
-            lanes.abandon(lane, holds)
+            lanes.abandon(lane, (inputs, call))
             if isinstance(error, ExecutorLost | DaemonLost):
-                if not lane.words[RUNNING]:
+                if not lane.running():
                     raise _NotBegun(error) from None
                 raise connection.error(self.spec.graph.name) from None
             raise
-        status = lane.status()
-        if status == 0:
-            lanes.give(lane)
-            return
-        kind, code, text, node = lane.error()
         lanes.give(lane)
-        raise wire.make_error(
-            kind=kind, code=code, message=text, graph=self.spec.graph.name, node=node, log=connection.executor_log
-        )
+        if failure is not None:
+            kind, code, text, node = failure
+            raise wire.make_error(
+                kind=kind, code=code, message=text, graph=self.spec.graph.name, node=node, log=connection.executor_log
+            )
 
     def _planned(self, inputs: Sequence[object]) -> CallPlan:
         names = self.spec.input_names
@@ -221,7 +209,7 @@ class Part:
             raise ClientError(f"expected {len(names)} inputs ({', '.join(names)}), got {len(inputs)}")
         dynamic = callable(self.spec.outputs)
         slots = [InputSlot(what, value, keep_value=dynamic) for what, value in zip(self._inputs, inputs, strict=True)]
-        key = tuple((slot.dtype, slot.shape, slot.is_number, slot.is_state, slot.value) for slot in slots)
+        key = tuple((slot.code, slot.shape, slot.kind, slot.value) for slot in slots)
         plan = self._plans.get(key)
         if plan is None:
             outputs = self.spec.outputs
@@ -259,35 +247,30 @@ class Part:
             # The dump was opened since: it has neither graph nor model yet.
             connection = self.prepare(again=True)
         with torch.no_grad():
-            plan = self._planned(inputs)
-            arena = process.arena()
-            buffer, locations, held = plan.gather(arena, inputs, share=self._share)
-            allocated = [arena.empty(layout) for layout in plan.outputs]
+            plan, call, inputs = self._gathered(inputs)
+            locations = call.locations
             request = wire.Request()
             run = request.run_observed
             run.call.call_id = next(_call_ids)
             run.call.handle = self._handle
             run.call.eager_nodes = eager_nodes
-            for location, slot in zip(locations, plan.slots, strict=True):
+            for location, slot in zip(locations, plan.slots, strict=False):
                 run.call.inputs.append(tensor_ref(location, slot.code, slot.shape))
-            for (_, location), layout in zip(allocated, plan.outputs, strict=True):
+            for location, layout in zip(locations[len(plan.slots) :], plan.outputs, strict=True):
                 run.call.outputs.append(tensor_ref(location, layout.code, layout.shape))
             run.graph_id, run.part, run.step = self.spec.graph.graph_id, self.spec.part, step
             run.dump, run.compare = dump, references is not None
+            held: list[object] = [inputs, call]
             for name, reference in zip(self.spec.output_names, references or (), strict=references is not None):
                 run.references.append(staged_ref(f"reference of {name!r}", reference, held))
             set_tolerance(run.tolerance, tolerance)
             try:
                 with self._profiled():
-                    answer = connection.ask(request, keep=(inputs, buffer, held, allocated))
+                    answer = connection.ask(request, keep=held)
             except (ExecutorLost, DaemonLost) as lost:
-                connection.hold((inputs, buffer, held, allocated))
+                connection.hold(held)
                 raise connection.loss(lost, self.spec.graph.name) from None
-            plan.buffers.append(buffer)
-            outputs = [tensor for tensor, _ in allocated]
-            for i, layout in plan.fixups:
-                outputs[i] = restrided(outputs[i], layout.stride)
-            return outputs, verdicts_from(answer.comparison), str(answer.dump)
+            return plan.finish(call), verdicts_from(answer.comparison), str(answer.dump)
 
 
 class _NotBegun(Exception):

@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import ctypes
-import struct
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from rust_ort import _native
+from rust_ort._native import Call
 from rust_ort.errors import ClientError
 from rust_ort.link import wire
-from rust_ort.link.lanes import descriptor
 from rust_ort.link.specs import OutputSpec
 from rust_ort.memory import process
 from rust_ort.memory.arena import Arena
-from rust_ort.memory.layout import ONNX_CODE, Layout, block_bytes, contiguous_strides
+from rust_ort.memory.layout import ONNX_CODE, Layout
 from rust_ort.memory.parameters import is_state, left, let_go, may_write_elsewhere, move_in, why_not
 from rust_ort.memory.segment import LOCATION_BITS, OFFSET_MASK
 from rust_ort.torch_private import foreach_copy, is_functorch_wrapped, no_torch_function, reinterpret
-
-POOLED_BUFFER_BYTES = 4 << 20
-
-ONE_THREAD_ELEMENTS = 32768  # torch's grain: above it a copy is shared among its threads
-ONE_THREAD_BYTES = 8 << 20
-
-_memcpy = ctypes.CDLL(None).memcpy
-_memcpy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
-_memcpy.restype = ctypes.c_void_p
 
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 
@@ -149,163 +139,106 @@ def restrided(dense: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
     return reinterpret(memory, shape, stride)
 
 
-class PlanMismatch(Exception):
-    """The inputs are not those of the plan."""
-
-
 class InputSlot:
-    """What one input of a plan looks like. value: of a number whose value decides the outputs' shapes."""
+    """What one input of a plan looks like. value: of a number whose value decides the outputs' shapes. Errors:
+    ClientError for what cannot be sent."""
 
-    __slots__ = ("code", "dtype", "is_number", "is_state", "itemsize", "pooled_at", "shape", "value", "what")
+    __slots__ = ("code", "dtype", "is_state", "kind", "shape", "value", "what")
 
     def __init__(self, what: str, value: object, *, keep_value: bool) -> None:
         self.what = what
-        self.is_number = isinstance(value, int | float)
-        self.value: object = None
         self.is_state = is_state(value)
-        self.pooled_at = -1
+        self.value: int | float | None = None
         if isinstance(value, int | float):
-            self.dtype = torch.float64 if isinstance(value, float) else torch.int64
-            self.shape: torch.Size = torch.Size(())
+            self.dtype, self.kind = (torch.float64, "float") if isinstance(value, float) else (torch.int64, "int")
+            self.shape: tuple[int, ...] = ()
             self.value = value if keep_value else None
+            if self.kind == "int" and not -(2**63) <= value < 2**63:
+                raise ClientError(f"a SymInt of value {value} does not fit int64")
         else:
             tensor = check_tensor(what, value)
-            self.dtype = tensor.dtype
-            self.shape = tensor.shape
-        self.itemsize = self.dtype.itemsize
+            self.dtype, self.kind = tensor.dtype, "state" if self.is_state else "tensor"
+            self.shape = tuple(tensor.shape)
         self.code = ONNX_CODE[self.dtype]
 
-    def plain(self, value: object) -> torch.Tensor:
-        """A tensor of a subclass as a plain one. Errors: ClientError."""
-        value = as_plain(value)
-        if type(value) not in _PLAIN:
-            raise refusal(self.what, value)
-        assert isinstance(value, torch.Tensor)
-        return value
 
-    def filled(self, value: torch.Tensor) -> torch.Tensor:
-        """What stands for elements without an address: autograd's efficient zeros are zeros. Errors: ClientError."""
-        if not value._is_zerotensor():
-            raise refusal(self.what, value)
-        return torch.zeros(self.shape, dtype=self.dtype, device="cpu")
-
-    def write_number(self, value: int | float, buffer: StagingBuffer) -> None:
-        """Writes a SymInt or a float where the buffer has its place. Errors: PlanMismatch, ClientError."""
-        is_float = isinstance(value, float)
-        same_value = self.value is None or self.value == value
-        if not self.is_number or self.dtype.is_floating_point != is_float or not same_value:
-            raise PlanMismatch
-        try:
-            struct.pack_into("<d" if is_float else "<q", buffer.memory, self.pooled_at, value)
-        except struct.error:
-            raise ClientError(f"a SymInt of value {value} does not fit int64") from None
-
-
-class StagingBuffer:
-    """Memory for the small inputs of one call: used by one call at a time, then by the next."""
-
-    __slots__ = ("locations", "memory", "targets")
-
-    def __init__(self, slots: list[InputSlot], pooled_bytes: int) -> None:
-        self.targets: list[torch.Tensor | None] = [None] * len(slots)
-        self.locations = [0] * len(slots)
-        self.memory: Any = None
-        if pooled_bytes == 0:
-            return
-        # An inference tensor could not be written outside inference mode.
-        with torch.inference_mode(False):
-            self.memory, base = process.arena().block(block_bytes(pooled_bytes))
-            for i, slot in enumerate(slots):
-                if slot.pooled_at < 0:
-                    continue
-                flat = torch.frombuffer(
-                    self.memory, dtype=slot.dtype, count=max(1, slot.shape.numel()), offset=slot.pooled_at
-                )
-                self.targets[i] = reinterpret(flat, tuple(slot.shape), contiguous_strides(slot.shape))
-                self.locations[i] = base + slot.pooled_at
+def as_sent(what: str, value: Any) -> Any:
+    """An input as the native call takes it: plain tensors with memory, numbers of Python's own types. Errors: ClientError
+    for what cannot be sent."""
+    if isinstance(value, int | float):
+        return float(value) if isinstance(value, float) else int(value)
+    tensor = check_tensor(what, value)
+    # Autograd's efficient zeros have no memory.
+    return torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu") if tensor._is_zerotensor() else tensor
 
 
 class CallPlan:
     """Everything about a call that depends on the inputs' dtypes and shapes alone."""
 
-    __slots__ = ("buffers", "descriptors", "fixups", "n_inputs", "outputs", "pack", "pooled_bytes", "slots")
+    __slots__ = ("fixups", "native", "outputs", "slots")
 
     def __init__(self, slots: list[InputSlot], outputs: list[OutputSpec]) -> None:
         self.slots = slots
-        self.n_inputs = len(slots)
         self.outputs = [Layout(spec.dtype, spec.shape, spec.stride) for spec in outputs]
-        self.fixups = [(i, layout) for i, layout in enumerate(self.outputs) if not layout.dense]
-        described = [descriptor(slot.code, slot.shape) for slot in slots]
-        described += [descriptor(layout.code, layout.shape) for layout in self.outputs]
-        self.descriptors = b"".join(described)
-        self.pack = struct.Struct(f"<{len(described)}Q")
-        self.buffers: list[StagingBuffer] = []
-        self.pooled_bytes = 0
-        for slot in sorted(slots, key=lambda slot: slot.shape.numel() * slot.itemsize):
-            size = block_bytes(slot.shape.numel() * slot.itemsize)
-            if slot.shape.numel() and self.pooled_bytes + size <= POOLED_BUFFER_BYTES:
-                slot.pooled_at = self.pooled_bytes
-                self.pooled_bytes += size
+        self.fixups = [(i, layout) for i, layout in enumerate(self.outputs) if not layout.dense or not layout.count]
+        self.native = _native.Plan(
+            [(slot.code, slot.shape, slot.kind, slot.value) for slot in slots],
+            [(layout.code, layout.shape, layout.in_block) for layout in self.outputs],
+        )
 
     def gather(
-        self, arena: Arena, inputs: Sequence[Any], *, share: bool | str
-    ) -> tuple[StagingBuffer, list[int], list[object]]:
-        """A buffer, a location for each input, what else keeps memory. share: whether parameters and buffers are moved
-        into the arena: "auto" those that can be, True all. Errors: PlanMismatch, ClientError."""
-        if len(inputs) != self.n_inputs:
-            raise PlanMismatch
-        try:
-            buffer = self.buffers.pop()
-        except IndexError:
-            buffer = StagingBuffer(self.slots, self.pooled_bytes)
-        low, high = arena.index[0], arena.index[1]
-        locations = buffer.locations.copy()
-        buffer_targets = buffer.targets
-        targets: list[torch.Tensor] = []
-        sources: list[torch.Tensor] = []
-        held: list[object] = []
+        self, arena: Arena, inputs: Sequence[Any], *, share: bool | str, given: Sequence[Any] | None = None
+    ) -> Call:
+        """The call with these inputs, all of them placed. share: whether parameters and buffers are moved into the arena:
+        "auto" those that can be, True all; given: the inputs before `as_sent`. Errors: PlanMismatch, ClientError."""
         if left:
             let_go()
+        call = self.native.gather(arena, arena.blocks, inputs, bool(share))
+        if call.left:
+            self._place(call, arena, inputs, given or inputs, share=share)
+        return call
+
+    def _place(
+        self, call: Call, arena: Arena, inputs: Sequence[Any], given: Sequence[Any], *, share: bool | str
+    ) -> None:
+        """Places what the native call left: states outside of the arena, strided and large inputs."""
         may_move: bool | None = None if share == "auto" else bool(share)
-        large: dict[object, int] = {}
-        try:
-            for i, (slot, given) in enumerate(zip(self.slots, inputs, strict=True)):
-                value = given
-                if type(value) not in _PLAIN:
-                    if isinstance(value, int | float):
-                        slot.write_number(value, buffer)
-                        continue
-                    value = slot.plain(value)
-                try:
-                    if value.shape != slot.shape or value.dtype is not slot.dtype or not value.is_cpu or slot.is_number:
-                        raise PlanMismatch
-                    address = value.data_ptr()
-                except RuntimeError:  # it has no storage, or no shape
-                    raise refusal(slot.what, value) from None
-                if not address and slot.shape.numel():
-                    value = slot.filled(value)
-                    address = value.data_ptr()
-                target = buffer_targets[i]
-                location = location_in(arena, value, address) if low <= address < high else 0
+        targets: list[torch.Tensor] = []
+        sources: list[torch.Tensor] = []
+        seen: dict[object, int] = {}
+        # An inference tensor could not be written outside inference mode.
+        with torch.inference_mode(False):
+            for i in call.left:
+                value, slot = inputs[i], self.slots[i]
                 if slot.is_state:
-                    if not location and may_move is None:
+                    if may_move is None:
                         may_move = not may_write_elsewhere()
-                    if not location and may_move:
-                        location = _moved(arena, slot, given, must=share is True)
-                    held.append(arena.holder(location))
-                if location:
-                    locations[i] = location
-                elif target is not None:
-                    targets.append(target)
-                    sources.append(value)
-                elif address or slot.shape.numel():
-                    locations[i] = _stage_large(arena, value, address, large, targets, sources, held)
-            if targets:
+                    location = _moved(arena, slot, given[i], must=share is True) if may_move else 0
+                    if location:
+                        call.place(i, location, arena.holder(location))
+                        continue
+                    if call.copy(i, value):
+                        continue
+                # One copy for all inputs that are the same memory seen alike.
+                key = value.data_ptr(), value.shape, value.stride(), value.dtype, value.is_neg(), value.is_conj()
+                if key in seen:
+                    call.place(i, call.locations[seen[key]], None)
+                    continue
+                seen[key] = i
+                targets.append(call.target(arena, arena.blocks, i))
+                sources.append(value)
+        if targets:
+            with torch.no_grad():
                 _copy(targets, sources)
-        except BaseException:
-            self.buffers.append(buffer)
-            raise
-        return buffer, locations, held
+
+    def finish(self, call: Call) -> list[torch.Tensor]:
+        """The outputs of a call that was done, with the strides that they must have."""
+        outputs: list[torch.Tensor] = call.outputs
+        if self.fixups:
+            with torch.no_grad():
+                for i, layout in self.fixups:
+                    outputs[i] = restrided(outputs[i], layout.stride) if layout.count else layout.without_elements()
+        return outputs
 
 
 def _moved(arena: Arena, slot: InputSlot, value: torch.Tensor, *, must: bool) -> int:
@@ -324,43 +257,8 @@ def _moved(arena: Arena, slot: InputSlot, value: torch.Tensor, *, must: bool) ->
 
 
 def _copy(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
-    """Copies each source to its target; the targets are dense.
-
-    torch wakes its thread pool for each tensor of more than 32,768 elements, and that pool then spins for milliseconds
-    on the cores where the executor is about to run. Up to a few MiB, one thread is as fast and disturbs nobody.
-    """
-    large = [i for i, source in enumerate(sources) if source.numel() > ONE_THREAD_ELEMENTS]
-    if large and sum(sources[i].nbytes for i in large) <= ONE_THREAD_BYTES:
-        for i in reversed(large):
-            source = sources[i]
-            if source.is_contiguous() and not source.is_neg() and not source.is_conj():
-                _memcpy(targets[i].data_ptr(), source.data_ptr(), source.nbytes)
-                del targets[i], sources[i]
+    """Copies each source to its target; the targets are dense."""
     if len(targets) == 1:
         targets[0].copy_(sources[0])
-    elif targets:
+    else:
         foreach_copy(targets, sources)
-
-
-def _stage_large(
-    arena: Arena,
-    tensor: torch.Tensor,
-    address: int,
-    large: dict[object, int],
-    targets: list[torch.Tensor],
-    sources: list[torch.Tensor],
-    held: list[object],
-) -> int:
-    """Location of a block for this call, one for all inputs that are the same memory seen alike."""
-    if tensor.numel() == 0:
-        return 0
-    key = (address, tensor.shape, tensor.stride(), tensor.dtype, tensor.is_neg(), tensor.is_conj())
-    location = large.get(key)
-    if location is None:
-        with torch.inference_mode(False):
-            target, location = arena.empty(Layout(tensor.dtype, tensor.shape, None))
-        targets.append(target)
-        sources.append(tensor)
-        held.append(target)
-        large[key] = location
-    return location

@@ -19,7 +19,7 @@ import torch
 from rust_ort._version import __version__
 from rust_ort.errors import DaemonFault, DaemonLost, ExecutorLost, RustOrtError
 from rust_ort.link import daemon, wire
-from rust_ort.link.lanes import Lane, Lanes
+from rust_ort.link.lanes import Lane, LaneMemory, Lanes
 from rust_ort.link.pool import allow_spinning, threads
 from rust_ort.link.specs import DumpSpec
 from rust_ort.memory import process
@@ -350,11 +350,11 @@ class Connection:
         self.onnxruntime_version = str(leased.onnxruntime_version)
         with contextlib.suppress(OSError):
             self._pidfd = os.pidfd_open(self.executor_pid)
-        lanes = Lanes()
-        self.attach(lanes.segment, lanes=True)
+        lanes = Lanes(threads=threads(options))
+        self.attach(lanes.memory, lanes=True)
         self.lanes = lanes
 
-    def attach(self, segment: Segment, *, lanes: bool = False) -> None:
+    def attach(self, segment: Segment | LaneMemory, *, lanes: bool = False) -> None:
         """Shows a segment to the daemon and the executor."""
         request = wire.Request()
         request.attach_segment.segment = segment.id

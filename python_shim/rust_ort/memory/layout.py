@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
+from rust_ort._native import block_bytes
 from rust_ort.errors import ClientError
-
-ALIGNMENT = 64
 
 # torch dtype -> ONNX TensorProto.DataType. uint16 to uint64 and float8 exist in every torch this runs with.
 ONNX_CODE: dict[torch.dtype, int] = {
@@ -44,21 +43,13 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def block_bytes(len_bytes: int) -> int:
-    """Size of the block that serves len_bytes: a multiple of 64, at most 12.5 % larger above 512 bytes."""
-    if len_bytes <= 512:
-        return max(ALIGNMENT, -(-len_bytes // ALIGNMENT) * ALIGNMENT)
-    step = 1 << ((len_bytes - 1).bit_length() - 4)
-    return -(-len_bytes // step) * step
-
-
 class Layout:
     """An output to be: how much memory it needs and which tensor it becomes.
 
     stride: None for row-major, else the strides that the tensor handed to the user must have.
     """
 
-    __slots__ = ("block", "code", "count", "dense", "dtype", "flat", "shape", "stride")
+    __slots__ = ("block", "code", "count", "dense", "dtype", "in_block", "shape", "stride")
 
     def __init__(self, dtype: torch.dtype, shape: Sequence[int], stride: Sequence[int] | None) -> None:
         if dtype not in ONNX_CODE:
@@ -74,5 +65,9 @@ class Layout:
         self.dense = self.count == 0 or all(
             size == 1 or wanted == given for size, wanted, given in zip(self.shape, own, self.stride, strict=True)
         )
-        self.flat = self.stride == (1,)
+        self.in_block = self.stride if self.dense else own
         self.block = block_bytes(self.count * dtype.itemsize)
+
+    def without_elements(self) -> torch.Tensor:
+        """The tensor of a layout that has no elements, and so no block."""
+        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device="cpu")

@@ -1,0 +1,430 @@
+//! A call of given dtypes and shapes: where its inputs come to lie, and the tensors it writes.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use pyo3::exceptions::{PyException, PyValueError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyFloat, PyInt, PyList, PyType};
+use pyo3::{create_exception, intern};
+use rust_ort::shm::{RecordHead, descriptors};
+use rust_ort::tensor::{DType, TensorDesc};
+
+use crate::blocks::{Block, Blocks, PyBlock, block_bytes};
+use crate::dlpack::{ElementType, Exchange, copy_in};
+
+create_exception!(_native, PlanMismatch, PyException, "The inputs are not those of the plan.");
+
+/// Most of the inputs that are copied in each call share one block.
+const POOLED_BYTES: usize = 4 << 20;
+
+/// torch's types and its tensors' way in and out.
+pub struct Torch {
+    tensor: Py<PyType>,
+    parameter: Py<PyType>,
+    pub exchange: Exchange,
+}
+
+/// Errors: where torch cannot be imported or is too old.
+pub fn torch(py: Python<'_>) -> PyResult<&Torch> {
+    static TORCH: PyOnceLock<Torch> = PyOnceLock::new();
+    TORCH.get_or_try_init(py, || {
+        let torch = py.import("torch")?;
+        let tensor = torch.getattr("Tensor")?.cast_into::<PyType>()?;
+        let parameter = torch.getattr("nn")?.getattr("Parameter")?.cast_into::<PyType>()?;
+        Ok(Torch { exchange: Exchange::of(&tensor)?, tensor: tensor.unbind(), parameter: parameter.unbind() })
+    })
+}
+
+impl Torch {
+    /// Whether a value is a tensor, or a parameter, and no subclass of either.
+    fn is_plain(&self, value: &Bound<'_, PyAny>) -> bool {
+        let kind = value.get_type_ptr();
+        kind == self.tensor.as_ptr().cast() || kind == self.parameter.as_ptr().cast()
+    }
+}
+
+/// What one input of a plan looks like.
+struct Slot {
+    desc: TensorDesc,
+    element: ElementType,
+    len_bytes: usize,
+    /// Where in the block of pooled inputs it is copied to.
+    pooled_at: Option<usize>,
+    kind: Kind,
+}
+
+enum Kind {
+    Tensor,
+    /// A parameter or a buffer, which may be moved into shared memory.
+    State,
+    /// A float, and its value where that decides the outputs' shapes.
+    Float(Option<f64>),
+    /// As Float.
+    Int(Option<i64>),
+}
+
+/// One output. Dims: shape, then strides.
+struct Output {
+    dtype: DType,
+    dims: Box<[i64]>,
+    block_bytes: usize,
+    is_empty: bool,
+}
+
+/// What a plan is made of, and its calls keep.
+pub struct Planned {
+    /// Unlike any other plan's, and not 0.
+    pub number: u64,
+    /// Of every call's record.
+    pub head: RecordHead,
+    /// Of every call's record.
+    pub descriptors: Vec<u8>,
+    /// That the newest call was inside the runtime.
+    pub run_ns: AtomicU64,
+    slots: Vec<Slot>,
+    outputs: Vec<Output>,
+    pooled_bytes: usize,
+    /// Blocks of pooled inputs that no call uses: one call uses one at a time, then the next, so that the executor finds
+    /// what it bound.
+    buffers: Mutex<Vec<Arc<Block>>>,
+}
+
+/// Everything about a call that depends on the inputs' dtypes and shapes alone.
+#[pyclass(frozen)]
+pub struct Plan(Arc<Planned>);
+
+/// An input: ONNX code of its dtype, shape, "tensor", "state", "int" or "float", value of a number that decides shapes.
+type InputSpec<'py> = (i32, Vec<i64>, String, Option<Bound<'py, PyAny>>);
+/// An output: ONNX code of its dtype, shape, strides in elements.
+type OutputSpec = (i32, Vec<i64>, Vec<i64>);
+
+fn described(code: i32, shape: Vec<i64>) -> PyResult<TensorDesc> {
+    let invalid = |error: &dyn std::fmt::Display| PyValueError::new_err(error.to_string());
+    let dtype = DType::from_onnx(code).map_err(|error| invalid(&error))?;
+    TensorDesc::new(dtype, shape).map_err(|error| invalid(&error))
+}
+
+fn len_bytes(desc: &TensorDesc) -> PyResult<usize> {
+    let elements = desc.shape.dims().iter().try_fold(1_usize, |n, &dim| n.checked_mul(dim as usize));
+    let bytes = elements.and_then(|n| n.checked_mul(desc.dtype.size_bytes()));
+    bytes.ok_or_else(|| PyValueError::new_err("a tensor of more bytes than an address can tell"))
+}
+
+impl Slot {
+    fn new((code, shape, kind, value): InputSpec<'_>) -> PyResult<Self> {
+        let desc = described(code, shape)?;
+        let kind = match kind.as_str() {
+            "tensor" => Kind::Tensor,
+            "state" => Kind::State,
+            "float" => Kind::Float(value.map(|value| value.extract()).transpose()?),
+            "int" => Kind::Int(value.map(|value| value.extract()).transpose()?),
+            other => return Err(PyValueError::new_err(format!("a kind of input called {other:?}"))),
+        };
+        Ok(Self { element: desc.dtype.into(), len_bytes: len_bytes(&desc)?, desc, pooled_at: None, kind })
+    }
+
+    /// The eight bytes of a number. Errors: PlanMismatch for another kind or value, OverflowError.
+    fn number(&self, value: &Bound<'_, PyAny>) -> PyResult<[u8; 8]> {
+        let same = |same: bool| if same { Ok(()) } else { Err(mismatch()) };
+        match self.kind {
+            Kind::Float(wanted) => {
+                let given = value.cast_exact::<PyFloat>().map_err(|_| mismatch())?.value();
+                same(wanted.is_none_or(|wanted| wanted == given))?;
+                Ok(given.to_le_bytes())
+            }
+            Kind::Int(wanted) => {
+                let given: i64 = value.cast_exact::<PyInt>().map_err(|_| mismatch())?.extract()?;
+                same(wanted.is_none_or(|wanted| wanted == given))?;
+                Ok(given.to_le_bytes())
+            }
+            Kind::Tensor | Kind::State => Err(mismatch()),
+        }
+    }
+}
+
+fn mismatch() -> PyErr {
+    PlanMismatch::new_err(())
+}
+
+impl Output {
+    fn new((code, shape, strides): OutputSpec) -> PyResult<(TensorDesc, Self)> {
+        if shape.len() != strides.len() {
+            return Err(PyValueError::new_err("an output has as many strides as dims"));
+        }
+        let dims = [&shape[..], &strides].concat().into();
+        let desc = described(code, shape)?;
+        let bytes = len_bytes(&desc)?;
+        let output = Self { dtype: desc.dtype, dims, block_bytes: block_bytes(bytes), is_empty: bytes == 0 };
+        Ok((desc, output))
+    }
+}
+
+#[pymethods]
+impl Plan {
+    /// Errors: ValueError.
+    #[new]
+    fn new(inputs: Vec<InputSpec<'_>>, outputs: Vec<OutputSpec>) -> PyResult<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let mut slots: Vec<_> = inputs.into_iter().map(Slot::new).collect::<PyResult<_>>()?;
+        let (descs, outputs): (Vec<_>, Vec<_>) =
+            outputs.into_iter().map(Output::new).collect::<PyResult<Vec<_>>>()?.into_iter().unzip();
+        let mut pooled_bytes = 0;
+        let mut by_size: Vec<&mut Slot> = slots.iter_mut().filter(|slot| slot.len_bytes > 0).collect();
+        by_size.sort_by_key(|slot| slot.len_bytes);
+        for slot in by_size {
+            let size = block_bytes(slot.len_bytes);
+            if pooled_bytes + size <= POOLED_BYTES {
+                slot.pooled_at = Some(pooled_bytes);
+                pooled_bytes += size;
+            }
+        }
+        let descriptors = descriptors(slots.iter().map(|slot| &slot.desc).chain(&descs));
+        let head = RecordHead::new(slots.len(), outputs.len(), descriptors.len());
+        Ok(Self(Arc::new(Planned {
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
+            head: head.map_err(|error| PyValueError::new_err(error.to_string()))?,
+            descriptors,
+            run_ns: AtomicU64::new(0),
+            slots,
+            outputs,
+            pooled_bytes: if pooled_bytes == 0 { 0 } else { block_bytes(pooled_bytes) },
+            buffers: Mutex::default(),
+        })))
+    }
+
+    /// A call with these inputs, as far as it goes without Python; `Call.left` are those that are not placed. move_state:
+    /// whether states that are outside of shared memory are left to the caller. Errors: PlanMismatch, also for what only
+    /// the caller can make a plain tensor or a number of, OverflowError of an int beyond 64 bits, the arena's.
+    fn gather(
+        &self,
+        py: Python<'_>,
+        arena: &Bound<'_, PyAny>,
+        blocks: &Blocks,
+        inputs: &Bound<'_, PyAny>,
+        move_state: bool,
+    ) -> PyResult<Call> {
+        let planned = &self.0;
+        if inputs.len()? != planned.slots.len() {
+            return Err(mismatch());
+        }
+        let mut call = Call {
+            locations: vec![0; planned.slots.len() + planned.outputs.len()],
+            buffer: None,
+            kept: Vec::new(),
+            outputs: None,
+            left: Vec::new(),
+            copied: Vec::new(),
+            planned: Arc::clone(planned),
+        };
+        if planned.pooled_bytes > 0 {
+            let kept = planned.buffers.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            call.buffer = Some(kept.map_or_else(|| blocks.block(arena, planned.pooled_bytes), Ok)?);
+        }
+        let torch = torch(py)?;
+        for (index, (slot, value)) in planned.slots.iter().zip(inputs.try_iter()?).enumerate() {
+            call.place_input(torch, blocks, index, slot, &value?, move_state)?;
+        }
+        let outputs = PyList::empty(py);
+        for (index, output) in planned.outputs.iter().enumerate() {
+            if output.is_empty {
+                outputs.append(py.None())?;
+                continue;
+            }
+            let block = blocks.block(arena, output.block_bytes)?;
+            call.locations[planned.slots.len() + index] = block.location();
+            outputs.append(torch.exchange.tensor(py, block, 0, output.dtype, &output.dims)?)?;
+        }
+        call.outputs = Some(outputs.unbind());
+        Ok(call)
+    }
+}
+
+/// One call: where its inputs and outputs lie, and what keeps them.
+#[pyclass]
+pub struct Call {
+    planned: Arc<Planned>,
+    /// Of inputs, then outputs.
+    locations: Vec<u64>,
+    buffer: Option<Arc<Block>>,
+    kept: Vec<Arc<Block>>,
+    outputs: Option<Py<PyList>>,
+    /// Inputs that are not placed yet.
+    #[pyo3(get)]
+    left: Vec<usize>,
+    /// Inputs of which the executor reads a copy, in the order of copying.
+    #[pyo3(get)]
+    copied: Vec<usize>,
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if let Some(buffer) = self.buffer.take() {
+            self.planned.buffers.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
+        }
+    }
+}
+
+impl Call {
+    pub fn plan(&self) -> &Planned {
+        &self.planned
+    }
+
+    pub fn placed(&self) -> &[u64] {
+        &self.locations
+    }
+
+    fn place_input(
+        &mut self,
+        torch: &Torch,
+        blocks: &Blocks,
+        index: usize,
+        slot: &Slot,
+        value: &Bound<'_, PyAny>,
+        move_state: bool,
+    ) -> PyResult<()> {
+        if !torch.is_plain(value) {
+            let number = slot.number(value)?;
+            return self.copy_pooled(index, number.as_ptr().expose_provenance(), 8);
+        }
+        let is_state = match slot.kind {
+            Kind::Tensor => false,
+            Kind::State => true,
+            Kind::Float(_) | Kind::Int(_) => return Err(mismatch()),
+        };
+        let seen = torch.exchange.see(value, |seen| {
+            let same = seen.dtype == slot.element && seen.shape == slot.desc.shape.dims();
+            same.then(|| (seen.address, seen.is_contiguous()))
+        });
+        let (address, contiguous) = seen.flatten().ok_or_else(mismatch)?;
+        if slot.len_bytes == 0 {
+            return Ok(()); // location 0: nothing is read
+        }
+        if address == 0 {
+            return Err(mismatch());
+        }
+        let plain = contiguous && !is_view_by_bit(value, slot.desc.dtype)?;
+        let aligned = |location: &u64| location % slot.desc.dtype.size_bytes() as u64 == 0;
+        if plain && let Some(location) = blocks.location_of(address).filter(aligned) {
+            self.locations[index] = location;
+            if is_state {
+                self.kept.extend(blocks.keeper(location));
+            }
+            return Ok(());
+        }
+        if plain && !(is_state && move_state) && slot.pooled_at.is_some() {
+            return self.copy_pooled(index, address, slot.len_bytes);
+        }
+        self.left.push(index);
+        Ok(())
+    }
+
+    /// Copies what lies row-major at an address to the input's place among the pooled ones.
+    fn copy_pooled(&mut self, index: usize, address: usize, len_bytes: usize) -> PyResult<()> {
+        let (Some(buffer), Some(at)) = (&self.buffer, self.planned.slots[index].pooled_at) else {
+            return Err(PyValueError::new_err("an input without a place of its own"));
+        };
+        copy_in(buffer, at, address, len_bytes);
+        self.locations[index] = buffer.location() + at as u64;
+        self.copied.push(index);
+        Ok(())
+    }
+}
+
+/// Whether a tensor's values are not what its memory says: negated or conjugated when they are read.
+fn is_view_by_bit(value: &Bound<'_, PyAny>, dtype: DType) -> PyResult<bool> {
+    let py = value.py();
+    if value.call_method0(intern!(py, "is_neg"))?.is_truthy()? {
+        return Ok(true);
+    }
+    Ok(matches!(dtype, DType::C64 | DType::C128) && value.call_method0(intern!(py, "is_conj"))?.is_truthy()?)
+}
+
+#[pymethods]
+impl Call {
+    /// Tensors in the arena that the executor writes, in order; None stands for one without elements.
+    #[getter]
+    fn outputs(&self, py: Python<'_>) -> Option<Py<PyList>> {
+        self.outputs.as_ref().map(|outputs| outputs.clone_ref(py))
+    }
+
+    /// Where inputs and then outputs lie.
+    #[getter]
+    fn locations(&self) -> Vec<u64> {
+        self.locations.clone()
+    }
+
+    /// Places an input whose values are in the arena. keep: what it must not lose before the call is done.
+    fn place(&mut self, index: usize, location: u64, keep: Option<&PyBlock>) -> PyResult<()> {
+        let slot = self.planned.slots.get(index).ok_or_else(|| PyValueError::new_err("no such input"))?;
+        debug_assert!(slot.len_bytes > 0);
+        self.locations[index] = location;
+        self.kept.extend(keep.map(|block| Arc::clone(&block.0)));
+        Ok(())
+    }
+
+    /// Copies an input that was left to its place among the pooled ones. Whether it has one and is row-major.
+    fn copy(&mut self, index: usize, value: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let planned = Arc::clone(&self.planned);
+        let slot = planned.slots.get(index).ok_or_else(|| PyValueError::new_err("no such input"))?;
+        let torch = torch(value.py())?;
+        if slot.pooled_at.is_none() || !torch.is_plain(value) || is_view_by_bit(value, slot.desc.dtype)? {
+            return Ok(false);
+        }
+        let seen = torch.exchange.see(value, |seen| {
+            let same = seen.dtype == slot.element && seen.shape == slot.desc.shape.dims();
+            (same && seen.is_contiguous()).then_some(seen.address)
+        });
+        let Some(address) = seen.flatten().filter(|&address| address != 0) else { return Ok(false) };
+        self.copy_pooled(index, address, slot.len_bytes)?;
+        Ok(true)
+    }
+
+    /// A tensor for the values of an input that was left: over its place among the pooled ones, or over a block for this
+    /// call. Made in inference mode it could not be written outside of it. Errors: the arena's.
+    fn target<'py>(
+        &mut self,
+        py: Python<'py>,
+        arena: &Bound<'_, PyAny>,
+        blocks: &Blocks,
+        index: usize,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let planned = Arc::clone(&self.planned);
+        let slot = planned.slots.get(index).ok_or_else(|| PyValueError::new_err("no such input"))?;
+        let (block, at) = match (&self.buffer, slot.pooled_at) {
+            (Some(buffer), Some(at)) => (Arc::clone(buffer), at),
+            _ => (blocks.block(arena, block_bytes(slot.len_bytes))?, 0),
+        };
+        self.locations[index] = block.location() + at as u64;
+        let shape = slot.desc.shape.dims();
+        let dims = [shape, &row_major(shape)].concat();
+        let tensor = torch(py)?.exchange.tensor(py, Arc::clone(&block), at, slot.desc.dtype, &dims)?;
+        self.kept.push(block);
+        self.copied.push(index);
+        Ok(tensor)
+    }
+}
+
+/// Strides in elements, as torch gives them: a dimension of size 0 counts as 1.
+fn row_major(shape: &[i64]) -> Vec<i64> {
+    let mut strides = vec![1; shape.len()];
+    for dim in (1..shape.len()).rev() {
+        strides[dim - 1] = strides[dim] * shape[dim].max(1);
+    }
+    strides
+}
+
+/// A tensor over a block. shape, strides in elements. Errors: ValueError for a dtype that torch has not, torch's.
+#[pyfunction]
+pub fn tensor<'py>(
+    py: Python<'py>,
+    block: &PyBlock,
+    code: i32,
+    shape: Vec<i64>,
+    strides: Vec<i64>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let dtype = DType::from_onnx(code).map_err(|error| PyValueError::new_err(error.to_string()))?;
+    let dims = [shape, strides].concat();
+    torch(py)?.exchange.tensor(py, Arc::clone(&block.0), 0, dtype, &dims)
+}
