@@ -1,6 +1,6 @@
 # Every target: `make help`. The steps themselves are in tests/make.sh.
 STEPS := tests/make.sh
-# make gpu-check: folder of an onnxruntime-gpu library, and a binary built elsewhere
+# make gpu-check: folder of an onnxruntime-gpu library, and a binary built elsewhere (as the module beside the sources)
 ORT_GPU_LIB ?=
 BIN ?=
 # further arguments of demo, bench, coverage, op-census, matrix, gpu-check and pytest, e.g. make demo ARGS="--size small"
@@ -16,7 +16,7 @@ help: ## this list
 setup: ## the virtual environment .venv with the pinned wheels
 	@$(STEPS) setup
 
-build: ## setup; the release binary; binary and package installed into .venv
+build: ## setup; the release binary and the native module; both and the package installed into .venv
 	@$(STEPS) build
 
 demo: ## build; the main job: Llama forward and backward through the daemon, dumped and compared with eager

@@ -18,9 +18,15 @@ const ROOMS: &[&str] = &[
     "daemon", "cli",
 ];
 
-/// Rooms, folders or files that may hold unsafe code.
-const UNSAFE: &[&str] =
-    &["shm/segment.rs", "runtime/ort/", "compare/simd.rs", "tensor/shared.rs", "cli/cuda_probe/ipc.rs"];
+/// Rooms, folders or files that may hold unsafe code; those of the native module's crate begin with its name.
+const UNSAFE: &[&str] = &[
+    "shm/segment.rs",
+    "runtime/ort/",
+    "compare/simd.rs",
+    "tensor/shared.rs",
+    "cli/cuda_probe/ipc.rs",
+    "native/dlpack.rs",
+];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -28,6 +34,12 @@ fn root() -> &'static Path {
 
 fn of_library() -> Files {
     files(&root().join("src"))
+}
+
+/// The library's, and those of the native module's crate as `native/<file>`.
+fn of_both_crates() -> Files {
+    let native = files(&root().join("python_shim/native/src"));
+    of_library().into_iter().chain(native.into_iter().map(|(file, text)| (format!("native/{file}"), text))).collect()
 }
 
 fn room_of(file: &str) -> &str {
@@ -110,7 +122,7 @@ fn the_picture_in_the_docs_is_this_one() {
 #[test]
 fn unsafe_code_is_where_it_may_be_and_says_why_it_holds() {
     let mut wrong = Vec::new();
-    for (file, text) in of_library() {
+    for (file, text) in of_both_crates() {
         let lines: Vec<&str> = text.lines().collect();
         for n in lines_with(&text, "unsafe") {
             if !UNSAFE.iter().any(|place| file.starts_with(place)) {
@@ -129,7 +141,7 @@ fn unsafe_code_is_where_it_may_be_and_says_why_it_holds() {
 #[test]
 fn nothing_unwraps_outside_tests() {
     let mut wrong = Vec::new();
-    for (file, text) in of_library().into_iter().filter(|(file, _)| !file.ends_with("tests.rs")) {
+    for (file, text) in of_both_crates().into_iter().filter(|(file, _)| !file.ends_with("tests.rs")) {
         let found = lines_with(&text, "unwrap").into_iter();
         wrong.extend(found.map(|n| format!("{file}:{n}: unwrap: return an error, or expect(\"why it holds\")")));
     }

@@ -8,6 +8,7 @@ PY=$VENV/bin/python
 REQUIREMENTS=python_shim/requirements-dev.txt
 MIN_RUST=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 MIN_PYTHON=3.11
+MODULE=python_shim/rust_ort/_native.abi3.so
 SOCKET_HOME=
 RUN_ID=
 BOUNDED=
@@ -107,9 +108,16 @@ setup() {
 }
 
 sources_hash() {
-    find src protos build.rs Cargo.toml Cargo.lock README.md python_shim -type f \
-        -not -path '*/__pycache__/*' -not -path '*_cache/*' -not -name '*.egg-info' -print0 |
+    find src protos build.rs Cargo.toml Cargo.lock .cargo README.md python_shim -type f \
+        -not -path '*/__pycache__/*' -not -path '*_cache/*' -not -name '*.egg-info' -not -name '_native.*.so' -print0 |
         sort -z | xargs -0 sha256sum | sha256sum | cut -d' ' -f1
+}
+
+# The native module beside the sources, which run from there, too. Renamed into place: who has it mapped keeps the old one.
+place_module() {
+    cmp -s target/release/lib_native.so "$MODULE" && return
+    cp target/release/lib_native.so "${MODULE%.abi3.so}.$$.so"
+    mv -f "${MODULE%.abi3.so}.$$.so" "$MODULE"
 }
 
 install_package() {
@@ -130,8 +138,9 @@ build() {
     trap 'exit 130' INT
     trap 'exit 143' TERM
     want=$(sources_hash)
-    if [[ "$(cat "$VENV/.package" 2>/dev/null)" != "$want" ]]; then
-        step "release binary" cargo build --release --locked --bin rust-ort
+    if ! [[ -f $MODULE && "$(cat "$VENV/.package" 2>/dev/null)" == "$want" ]]; then
+        step "release binary and native module" cargo build --release --locked
+        place_module
     fi
     wait "$wheels" || exit 2
     trap - EXIT INT TERM
@@ -330,19 +339,21 @@ planted() {
     step "planted faults" env PYTHONPATH="$ROOT/tests" "$PY" -W ignore -m measure.planted ${ARGS:---output docs/planted.md}
 }
 
-# Environments of its own, see tests/matrix.py; `cargo build` first, so that pip builds the same binary in seconds.
+# Environments of its own, see tests/matrix.py; `cargo build` first, so that pip finds all built. The examples apart: their
+# dependencies turn on features of others, with which the module would be built, and then again by pip.
 matrix() {
     local python
     need_cc
     need_rust
     python=$(find_python)
-    step "release binary and what the tests run" cargo build --release --locked --bin rust-ort --examples
+    step "release binary and native module" cargo build --release --locked
+    step "what the tests run" cargo build --release --locked --examples
     own_daemon
     eval "set -- ${ARGS:-}"
     step "matrix of versions" "$python" tests/matrix.py "$@"
 }
 
-# Needs no setup: a GPU machine may be offline, with a binary built elsewhere and a Python that has torch.
+# Needs no setup: a GPU machine may be offline, with binary and module built elsewhere and a Python that has torch.
 gpu_check() {
     local python=${PYTHON:-} binary=${BIN:-}
     if [[ -z $python ]]; then
@@ -361,7 +372,7 @@ gpu_check() {
 # Every check runs, whichever failed before: bash's -e is off inside a condition, so the statuses are gathered by hand.
 fmt_check() {
     local status=0
-    step "rustfmt" cargo fmt --check || status=1
+    step "rustfmt" cargo fmt --all --check || status=1
     step "ruff format" "$VENV/bin/ruff" format --check --config python_shim/pyproject.toml python_shim tests || status=1
     return "$status"
 }
@@ -369,14 +380,14 @@ fmt_check() {
 lint() {
     local status=0
     fmt_check || status=1
-    step "clippy" cargo clippy --release --locked --all-targets -- -D warnings || status=1
+    step "clippy" cargo clippy --release --locked --workspace --all-targets -- -D warnings || status=1
     step "ruff" "$VENV/bin/ruff" check --config python_shim/pyproject.toml python_shim tests || status=1
-    step "mypy" bash -c "cd python_shim && '$VENV/bin/mypy' --strict rust_ort ../tests/measure" || status=1
+    step "mypy" bash -c "cd python_shim && '$VENV/bin/mypy' --strict rust_ort build_backend.py ../tests/measure" || status=1
     return "$status"
 }
 
 fmt() {
-    cargo fmt
+    cargo fmt --all
     "$VENV/bin/ruff" format --config python_shim/pyproject.toml python_shim tests
     "$VENV/bin/ruff" check --fix --config python_shim/pyproject.toml python_shim tests
 }
@@ -408,6 +419,6 @@ fmt-check)
 random-graphs) random_graphs ;;
 op-census) op_census ;;
 gpu-check) gpu_check ;;
-clean) rm -rf target build "$VENV" ;;
+clean) rm -rf target build "$VENV" python_shim/wheel_data python_shim/rust_ort/_native.*.so ;;
 *) fail "no target '${1:-}'; see make help" ;;
 esac

@@ -23,6 +23,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from rust_ort import _built as _built
 from rust_ort._callable import make_callable
 from rust_ort._version import __version__
 from rust_ort.backend import Backend, GraphInfo, graphs, rust_ort

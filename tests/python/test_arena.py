@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rust_ort._native import tensor
+from rust_ort import _native
 from rust_ort.errors import ClientError
 from rust_ort.memory.arena import Arena
 from rust_ort.memory.layout import ONNX_CODE, Layout, block_bytes, contiguous_strides
@@ -281,7 +281,7 @@ def test_live_blocks_never_overlap(steps: list[tuple[bool, int, int]]) -> None:
             block = arena.block(size)
             location = block.location
             held.append((block, location, size))
-            made = tensor(block, 2, (size,), (1,))
+            made = _native.tensor(block, 2, (size,), (1,))
             assert arena.locate(made.data_ptr()) == location
             del block, made
         spans = arena.live()

@@ -20,7 +20,8 @@ FOLDER = ROOT / "python_shim" / PACKAGE
 MEASURE = ROOT / "tests" / "measure"
 
 ROOMS: dict[str, tuple[str, ...]] = {
-    "base": ("errors", "progress", "_callable", "_version"),
+    "native": ("_native",),
+    "base": ("errors", "progress", "_callable", "_version", "_built"),
     "torch_private": ("torch_private",),
     "options": ("options",),
     "memory": ("memory",),
@@ -46,6 +47,10 @@ LATE: dict[tuple[str, str], str] = {
 """{(file, what it uses): why not at its top}: imports inside functions. They obey the order of rooms like all others.
 What others wrote is free, as onnx and onnxscript, which only an export loads."""
 
+NATIVE = f"{PACKAGE}._native"
+NATIVE_USERS = ("memory", "link", "call", "_built")
+"""The native module, and the files and folders that may use it."""
+
 LISTED = {f"{PACKAGE}.export.rules": f"{PACKAGE}.export.rules."}
 """{file: beginning of the names that it imports from a list}."""
 
@@ -64,9 +69,9 @@ class Use:
 
 
 def modules(folder: Path) -> dict[str, str]:
-    """{dotted name: source} of a package."""
+    """{dotted name: source} of a package; of a native module it is the stub."""
     found = {}
-    for path in sorted(folder.rglob("*.py")):
+    for path in sorted((*folder.rglob("*.py"), *folder.rglob("*.pyi"))):
         steps = path.relative_to(folder.parent).with_suffix("").parts
         found[".".join(steps[:-1] if steps[-1] == "__init__" else steps)] = path.read_text()
     return found
@@ -152,6 +157,11 @@ def circles(needs: Mapping[str, Iterable[str]]) -> list[list[str]]:
     return sorted(found)
 
 
+def unfit_for_native(found: Iterable[Use]) -> list[str]:
+    """Uses of the native module by files that may not."""
+    return [str(use) for use in found if use.used == NATIVE and f"{use.file}.".split(".")[1] not in NATIVE_USERS]
+
+
 def needs_of(found: Iterable[Use]) -> dict[str, list[str]]:
     needs: dict[str, list[str]] = {}
     for use in found:
@@ -202,6 +212,11 @@ def test_what_is_imported_inside_a_function_says_why() -> None:
     assert {pair: "no reason in LATE" for pair in late if pair not in LATE} == {}
 
 
+def test_the_native_module_is_used_by_the_rooms_of_a_call_alone() -> None:
+    assert unfit_for_native(of_package()) == []
+    assert (f"{PACKAGE}._built", NATIVE) in {(use.file, use.used) for use in of_package()}
+
+
 def test_every_exception_is_needed() -> None:
     found = of_package()
     assert set(EXCEPTIONS) <= {(use.file, use.used) for use in found}
@@ -226,9 +241,13 @@ def test_the_measuring_tools_have_no_circle_and_nothing_installed_uses_them() ->
 def test_the_picture_in_the_docs_is_this_one() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text().split("## Python: ")[1]
     rows = re.findall(r"^\| (`[^|]*) \|", text.split("## The walk")[0], re.MULTILINE)
-    drawn = [tuple(re.findall(r"`(\w+)(?:\.py|/)`", row)) for row in rows]
+    drawn = [tuple(re.findall(r"`(\w+)(?:\.pyi?|/)`", row)) for row in rows]
     assert drawn == [tuple(name or "__init__" for name in entries) for entries in ROOMS.values()]
-    named = set(re.findall(r"`([\w/]+\.py)`", text)) - {"__init__.py", "tests/python/test_layering.py"}
+    named = set(re.findall(r"`([\w/]+\.py)`", text)) - {
+        "__init__.py",
+        "tests/python/test_layering.py",
+        "python_shim/build_backend.py",
+    }
     files = {path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*.py")}
     assert {name for name in named if name not in files and f"export/{name}" not in files} == set()
 
@@ -257,6 +276,24 @@ def test_an_arrow_upward_is_seen(text: str) -> None:
     assert "link may not use call" in upward(found)[0]
     assert upward(found, {("rust_ort.link.wire", "rust_ort.call.part"): "a test"}) == []
     assert upward(planted(link__wire="", call__part="from rust_ort.link import wire")) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from rust_ort import _native",
+        "from rust_ort._native import VERSION",
+        "import rust_ort._native",
+        "from .. import _native",
+        "def later():\n    from .._native import VERSION",
+    ],
+)
+def test_a_use_of_the_native_module_by_another_room_is_seen(text: str) -> None:
+    line = 1 + text.count("\n")
+    assert unfit_for_native(planted(_native="", call__part=text)) == []
+    assert unfit_for_native(planted(_native="", runtime__fast_path=text)) == [
+        f"rust_ort.runtime.fast_path:{line} uses rust_ort._native"
+    ]
 
 
 def test_a_file_in_no_room_is_seen() -> None:

@@ -206,6 +206,16 @@ def test_missing_library_folder_and_binary_are_both_named(capsys: pytest.Capture
     assert "not found at /nowhere/rust-ort" in error
 
 
+def test_a_missing_native_module_is_named_with_where_it_belongs(tmp_path: Path) -> None:
+    module = tmp_path / "_native.abi3.so"
+    with pytest.raises(gpu_check.Missing, match=f"not found at {module}: make build, or copy"):
+        gpu_check.native_module(tmp_path)
+    module.write_bytes(b"of no machine")
+    with pytest.raises(gpu_check.Missing, match=r"a native module that loads here: .*_native\.abi3\.so"):
+        gpu_check.native_module(tmp_path)
+    assert gpu_check.native_module(gpu_check.PACKAGE).exists()
+
+
 def test_cuda_runtime_is_found_among_the_loaded_libraries() -> None:
     maps = "7f00-7f10 r-xp 0 08:01 12 /opt/venv/nvidia/cu13/lib/libcudart.so.13\n7f20-7f30 rw-p 0 00:00 0\n"
     assert gpu_check.cudart_path(maps) == "/opt/venv/nvidia/cu13/lib/libcudart.so.13"

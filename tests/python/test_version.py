@@ -15,7 +15,7 @@ from rust_ort.link import connection
 from rust_ort.observe.session import run_json
 
 ROOT = Path(__file__).parents[2]
-DECLARED: str = tomllib.loads((ROOT / "Cargo.toml").read_text())["package"]["version"]
+DECLARED: str = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]["version"]
 
 
 def test_whoever_tells_a_version_tells_that_of_cargo_toml(daemon: Any, run_cli: Any) -> None:

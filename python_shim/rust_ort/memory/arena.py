@@ -40,8 +40,8 @@ class Arena:
         return self.blocks.lent(self, size)
 
     def empty(self, layout: Layout) -> tuple[torch.Tensor, int]:
-        """A tensor over a block of its own, row-major where the layout's strides leave gaps or overlap, and its location.
-        Not a view in autograd's eyes."""
+        """A tensor over a block of its own, and its location. Not a view in autograd's eyes, and row-major where the
+        layout's strides leave gaps or overlap."""
         if layout.count == 0:
             return layout.without_elements(), 0
         block = self.block(layout.block)

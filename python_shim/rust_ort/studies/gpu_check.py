@@ -1,7 +1,8 @@
 """What this machine can do with a GPU: what is there, a CUDA IPC probe, and the main job on CUDA as far as it goes.
 
-Works offline, with a binary and an onnxruntime library built elsewhere. Needs torch (2.11 or later) of the machine,
-and for the main job transformers. Exit code: 0 everything asked works, 1 a step failed, 2 something is missing.
+Works offline, with a binary, a native module and an onnxruntime library built elsewhere. Needs torch (2.11 or later) of
+the machine, and for the main job transformers. Exit code: 0 everything asked works, 1 a step failed, 2 something is
+missing.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+PACKAGE = Path(__file__).resolve().parents[1]
 WORKS, FAILED, MISSING = 0, 1, 2
 MIN_TORCH = (2, 11)
 SECONDS = 60
@@ -81,6 +83,19 @@ def onnxruntime_library(folder: Path | None) -> Path:
     if not found:
         raise Missing(f"no libonnxruntime.so* in {folder}: unpack onnxruntime-gpu's wheel and name its capi folder")
     return found[0]
+
+
+def native_module(package: Path) -> Path:
+    """The native module beside the sources of `package`, which is not imported. Raises Missing."""
+    module = package / "_native.abi3.so"
+    if not module.exists():
+        raise Missing(f"the native module, not found at {module}: make build, or copy the one that was built with the "
+                      "binary (target/release/lib_native.so) there under this name")  # fmt: skip
+    try:
+        ctypes.CDLL(str(module))
+    except OSError as error:
+        raise Missing(f"a native module that loads here: {error}") from error
+    return module
 
 
 def cuda_provider(library: Path) -> str:
@@ -278,6 +293,10 @@ def look(arguments: argparse.Namespace) -> Machine:
         library = onnxruntime_library(arguments.onnxruntime)
         say("onnxruntime", f"{library_version(library)} ({library})")
         say("CUDA provider", cuda_provider(library))
+    except Missing as error:
+        missing.append(str(error))
+    try:
+        say("native module", str(native_module(PACKAGE)))
     except Missing as error:
         missing.append(str(error))
     say("rust-ort", arguments.binary)
