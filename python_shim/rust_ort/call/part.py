@@ -152,7 +152,7 @@ class Part:
         return plan.finish(call)
 
     def _gathered(self, inputs: Sequence[Any]) -> tuple[CallPlan, Call, Sequence[Any]]:
-        """The plan of these inputs, the call, and the inputs as they were taken: what keeps them for the call's length."""
+        """The plan of these inputs, the call, and the inputs as they were taken, which keeps them."""
         arena = self._arena
         assert arena is not None
         plan = self._plan

@@ -163,8 +163,8 @@ class InputSlot:
 
 
 def as_sent(what: str, value: Any) -> Any:
-    """An input as the native call takes it: plain tensors with memory, numbers of Python's own types. Errors: ClientError
-    for what cannot be sent."""
+    """An input as the native call takes it: a plain tensor with memory, a number of Python's own types. Errors:
+    ClientError for what cannot be sent."""
     if isinstance(value, int | float):
         return float(value) if isinstance(value, float) else int(value)
     tensor = check_tensor(what, value)
@@ -189,8 +189,9 @@ class CallPlan:
     def gather(
         self, arena: Arena, inputs: Sequence[Any], *, share: bool | str, given: Sequence[Any] | None = None
     ) -> Call:
-        """The call with these inputs, all of them placed. share: whether parameters and buffers are moved into the arena:
-        "auto" those that can be, True all; given: the inputs before `as_sent`. Errors: PlanMismatch, ClientError."""
+        """The call with these inputs, all of them placed. share: whether parameters and buffers are moved into the
+        arena: "auto" those that can be, True all. given: the inputs before `as_sent`. Errors: PlanMismatch,
+        ClientError."""
         if left:
             let_go()
         call = self.native.gather(arena, arena.blocks, inputs, bool(share))

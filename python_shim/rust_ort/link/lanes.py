@@ -6,8 +6,10 @@ import os
 import threading
 from typing import Protocol
 
-from rust_ort._native import Lane as Lane
+from rust_ort._native import Lane
 from rust_ort._native import Lanes as LaneMemory
+
+__all__ = ("Lane", "LaneMemory", "Lanes", "Peer")
 
 N_LANES = 64
 LANE_BYTES = 1 << 20

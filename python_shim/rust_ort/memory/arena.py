@@ -19,9 +19,9 @@ TRIM_SLACK_BYTES = 64 << 20
 
 
 class Arena:
-    """Blocks in shared segments. A block returns when the storage over it dies: from any thread, without IPC or the GIL.
+    """Blocks in shared segments. A block returns when the storage over it dies, from any thread, without IPC.
 
-    Lending is native (`blocks`); here is where blocks are cut from.
+    Lending is native (`blocks`); here blocks are cut from segments.
     """
 
     def __init__(self) -> None:
