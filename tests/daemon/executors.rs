@@ -244,7 +244,7 @@ fn executor_killed_in_a_call_costs_that_call_only() {
 
     std::fs::write(home.hold(), b"").unwrap();
     let record = client.record(handle, X);
-    let mut lane = client.lanes.client(0).unwrap();
+    let lane = client.lanes.client(0).unwrap();
     let (lost_to, lost) = std::sync::mpsc::channel::<()>();
     let waiting = std::thread::spawn(move || lane.call(&record, || lost.try_recv().is_ok()).unwrap().is_none());
     wait_for("the call is inside", || exists(&home.hold().with_extension("held")));
@@ -347,7 +347,7 @@ fn client_that_dies_in_a_call_returns_its_executor() {
     let pid = home.status()["executors"][0]["pid"].clone();
     std::fs::write(home.hold(), b"").unwrap();
     let record = client.record(handle, X);
-    let mut lane = client.lanes.client(0).unwrap();
+    let lane = client.lanes.client(0).unwrap();
     let waiting = std::thread::spawn(move || lane.call(&record, || true).unwrap());
     wait_for("the call is inside", || exists(&home.hold().with_extension("held")));
     drop(client);

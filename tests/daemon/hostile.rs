@@ -235,7 +235,7 @@ fn hostile_connections_are_answered_or_closed_and_leave_nothing() {
 
     let mut body_only = storm(&home, &mut random, n / 2, &mut codes);
     let record = client.record(handle, [1., 2., 3., 4.]);
-    let mut lane = client.lanes.client(0).unwrap();
+    let lane = client.lanes.client(0).unwrap();
     lane.call(&record, || false).unwrap().unwrap().unwrap();
     assert_eq!(client.floats(64), [-1., -2., -3., -4.], "a real client beside");
     body_only += storm(&home, &mut random, n - n / 2, &mut codes);

@@ -394,7 +394,7 @@ fn an_idle_executor_uses_no_cpu() {
 fn bench_a_lane_round_trip() {
     let mut executor = Executor::ready();
     let handle = executor.prepare(&add()).unwrap().handle;
-    let mut lane = executor.lanes.client(0).unwrap();
+    let lane = executor.lanes.client(0).unwrap();
     let records: Vec<CallRecord> = (0..64).map(|_| executor.add_record(handle, &[1.; 10])).collect();
     for (name, n_records) in [("one record", 1), ("four in turn", 4), ("64 in turn, bound anew", 64)] {
         let mut times: Vec<(u64, u64)> = Vec::new();

@@ -305,7 +305,7 @@ impl Call {
             return Err(mismatch());
         }
         let plain = contiguous && !is_view_by_bit(value, slot.desc.dtype)?;
-        let aligned = |location: &u64| location % slot.desc.dtype.size_bytes() as u64 == 0;
+        let aligned = |location: &u64| location.is_multiple_of(slot.desc.dtype.size_bytes() as u64);
         if plain && let Some(location) = blocks.location_of(address).filter(aligned) {
             self.locations[index] = location;
             if is_state {

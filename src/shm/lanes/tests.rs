@@ -28,6 +28,11 @@ fn record() -> CallRecord {
     }
 }
 
+fn written(record: &CallRecord) -> ([u8; RECORD_HEAD_LEN], Vec<u8>) {
+    let (head, body) = RawRecord::write(record).unwrap();
+    (head.to_bytes(), body)
+}
+
 /// Puts bytes where the client puts a record.
 fn put(lanes: &Lanes, head: &[u8], body: &[u8]) {
     let start = PAGE + RECORD;
@@ -44,7 +49,7 @@ fn read(lanes: &Arc<Lanes>) -> Result<CallRecord, RecordError> {
 #[test]
 fn a_record_reads_as_it_was_written() {
     let (lanes, record) = (lanes(), record());
-    let (head, body) = RawRecord::write(&record).unwrap();
+    let (head, body) = written(&record);
     put(&lanes, &head, &body);
     assert_eq!(read(&lanes), Ok(record));
     // docs/protocol.md: the third descriptor is bfloat16 (16) of rank 1.
@@ -55,7 +60,7 @@ fn a_record_reads_as_it_was_written() {
 #[test]
 fn every_field_changed_to_nonsense_is_refused() {
     let lanes = lanes();
-    let (head, body) = RawRecord::write(&record()).unwrap();
+    let (head, body) = written(&record());
     let changed = |bytes: &[u8], at: usize, value: &[u8]| {
         let mut bytes = bytes.to_vec();
         bytes[at..at + value.len()].copy_from_slice(value);
@@ -130,7 +135,7 @@ proptest! {
     #[test]
     fn one_byte_changed_is_another_record_or_an_error(at in 0..RECORD_HEAD_LEN + 72, value: u8) {
         let lanes = lanes();
-        let (head, body) = RawRecord::write(&record()).unwrap();
+        let (head, body) = written(&record());
         let mut bytes = [&head[..], &body].concat();
         prop_assume!(bytes[at] != value);
         bytes[at] = value;
@@ -196,8 +201,8 @@ fn calls_are_answered_one_by_one_polling_or_asleep() {
     let wake = executor.waker();
     std::thread::scope(|scope| {
         let served = scope.spawn(|| serve(executor, &stop));
-        let mut client = lanes.client(1).unwrap();
-        let mut call = |id| {
+        let client = lanes.client(1).unwrap();
+        let call = |id| {
             let record = CallRecord { call: CallId(id), ..record() };
             client.call(&record, || false).unwrap().unwrap()
         };
