@@ -5,7 +5,7 @@
 | client.py | the way in: the clients of this process, which prepare parts and compare tensors |
 | part.py | one prepared model: its preparation and its calls, observed ones too |
 | node_batch.py | nodes of a part handed over to be compared with eager |
-| staging.py | inputs into shared memory: which may be sent, plans of calls, buffers for small inputs |
+| staging.py | inputs into shared memory: which may be sent, plans of calls, what the native call leaves to Python |
 
 docs/decisions/0001-ownership.md says who frees what.
 """

@@ -3,6 +3,7 @@
 | file | what it does |
 |---|---|
 | layout.py | dtypes, strides and sizes of tensors |
-| arena.py, segment.py | blocks, and the memfds they are cut from |
+| arena.py, segment.py | the memfds that blocks are cut from, and how a place in one is named; lending is native |
+| parameters.py | parameters and buffers that are moved there |
 | process.py | this process's arena, and what a fork does to it |
 """
