@@ -7,9 +7,6 @@ import torch
 
 VERSION: str
 
-class PlanMismatch(Exception):
-    """The inputs are not those of the plan."""
-
 class _Peer(Protocol):
     def check(self) -> None: ...
 
@@ -56,7 +53,7 @@ class Plan:
         inputs: Sequence[tuple[int, Sequence[int], str, int | float | None]],
         outputs: Sequence[tuple[int, Sequence[int], Sequence[int]]],
     ) -> Plan: ...
-    def gather(self, arena: _Carver, blocks: Blocks, inputs: Sequence[Any], move_state: bool) -> Call: ...
+    def gather(self, arena: _Carver, blocks: Blocks, inputs: Sequence[Any], move_state: bool) -> Call | None: ...
 
 class Call:
     @property

@@ -19,7 +19,7 @@ mod _native {
     #[pymodule_export]
     use lanes::{Lane, Lanes};
     #[pymodule_export]
-    use plan::{Call, Plan, PlanMismatch, tensor};
+    use plan::{Call, Plan, tensor};
     #[pymodule_export]
     use segment::Segment;
 

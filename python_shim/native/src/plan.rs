@@ -3,18 +3,16 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use pyo3::exceptions::{PyException, PyValueError};
+use pyo3::exceptions::PyValueError;
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyFloat, PyInt, PyList, PyType};
-use pyo3::{create_exception, intern};
 use rust_ort::shm::{RecordHead, descriptors};
 use rust_ort::tensor::{DType, TensorDesc};
 
 use crate::blocks::{Block, Blocks, PyBlock, block_bytes};
 use crate::dlpack::{ElementType, Exchange, copy_in};
-
-create_exception!(_native, PlanMismatch, PyException, "The inputs are not those of the plan.");
 
 /// Most of the inputs that are copied in each call share one block.
 const POOLED_BYTES: usize = 4 << 20;
@@ -125,27 +123,20 @@ impl Slot {
         Ok(Self { element: desc.dtype.into(), len_bytes: len_bytes(&desc)?, desc, pooled_at: None, kind })
     }
 
-    /// The eight bytes of a number. Errors: PlanMismatch for another kind or value, OverflowError.
-    fn number(&self, value: &Bound<'_, PyAny>) -> PyResult<[u8; 8]> {
-        let same = |same: bool| if same { Ok(()) } else { Err(mismatch()) };
+    /// The eight bytes of a number; None for another kind or value, or an int beyond 64 bits.
+    fn number(&self, value: &Bound<'_, PyAny>) -> Option<[u8; 8]> {
         match self.kind {
             Kind::Float(wanted) => {
-                let given = value.cast_exact::<PyFloat>().map_err(|_| mismatch())?.value();
-                same(wanted.is_none_or(|wanted| wanted == given))?;
-                Ok(given.to_le_bytes())
+                let given = value.cast_exact::<PyFloat>().ok()?.value();
+                wanted.is_none_or(|wanted| wanted == given).then(|| given.to_le_bytes())
             }
             Kind::Int(wanted) => {
-                let given: i64 = value.cast_exact::<PyInt>().map_err(|_| mismatch())?.extract()?;
-                same(wanted.is_none_or(|wanted| wanted == given))?;
-                Ok(given.to_le_bytes())
+                let given: i64 = value.cast_exact::<PyInt>().ok()?.extract().ok()?;
+                wanted.is_none_or(|wanted| wanted == given).then(|| given.to_le_bytes())
             }
-            Kind::Tensor | Kind::State => Err(mismatch()),
+            Kind::Tensor | Kind::State => None,
         }
     }
-}
-
-fn mismatch() -> PyErr {
-    PlanMismatch::new_err(())
 }
 
 impl Output {
@@ -194,9 +185,9 @@ impl Plan {
         })))
     }
 
-    /// A call with these inputs, as far as it goes without Python; `Call.left` are those that are not placed. move_state:
-    /// whether states that are outside of shared memory are left to the caller. Errors: PlanMismatch, also for what only
-    /// the caller can make a plain tensor or a number of, OverflowError of an int beyond 64 bits, the arena's.
+    /// A call with these inputs, as far as it goes without Python; `Call.left` are those that are not placed. None where
+    /// they are not the plan's, or only the caller can make plain tensors and numbers of them. move_state: whether states
+    /// that are outside of shared memory are left to the caller. Errors: the arena's.
     fn gather(
         &self,
         py: Python<'_>,
@@ -204,10 +195,10 @@ impl Plan {
         blocks: &Blocks,
         inputs: &Bound<'_, PyAny>,
         move_state: bool,
-    ) -> PyResult<Call> {
+    ) -> PyResult<Option<Call>> {
         let planned = &self.0;
         if inputs.len()? != planned.slots.len() {
-            return Err(mismatch());
+            return Ok(None);
         }
         let mut call = Call {
             locations: vec![0; planned.slots.len() + planned.outputs.len()],
@@ -224,7 +215,9 @@ impl Plan {
         }
         let torch = torch(py)?;
         for (index, (slot, value)) in planned.slots.iter().zip(inputs.try_iter()?).enumerate() {
-            call.place_input(torch, blocks, index, slot, &value?, move_state)?;
+            if !call.place_input(torch, blocks, index, slot, &value?, move_state)? {
+                return Ok(None);
+            }
         }
         let outputs = PyList::empty(py);
         for (index, output) in planned.outputs.iter().enumerate() {
@@ -237,7 +230,7 @@ impl Plan {
             outputs.append(torch.exchange.tensor(py, block, 0, output.dtype, &output.dims)?)?;
         }
         call.outputs = Some(outputs.unbind());
-        Ok(call)
+        Ok(Some(call))
     }
 }
 
@@ -275,6 +268,7 @@ impl Call {
         &self.locations
     }
 
+    /// Whether the input is the plan's.
     fn place_input(
         &mut self,
         torch: &Torch,
@@ -283,26 +277,24 @@ impl Call {
         slot: &Slot,
         value: &Bound<'_, PyAny>,
         move_state: bool,
-    ) -> PyResult<()> {
+    ) -> PyResult<bool> {
         if !torch.is_plain(value) {
-            let number = slot.number(value)?;
-            return self.copy_pooled(index, number.as_ptr().expose_provenance(), 8);
+            let Some(number) = slot.number(value) else { return Ok(false) };
+            self.copy_pooled(index, number.as_ptr().expose_provenance(), 8)?;
+            return Ok(true);
         }
         let is_state = match slot.kind {
             Kind::Tensor => false,
             Kind::State => true,
-            Kind::Float(_) | Kind::Int(_) => return Err(mismatch()),
+            Kind::Float(_) | Kind::Int(_) => return Ok(false),
         };
         let seen = torch.exchange.see(value, |seen| {
             let same = seen.dtype == slot.element && seen.shape == slot.desc.shape.dims();
             same.then(|| (seen.address, seen.is_contiguous()))
         });
-        let (address, contiguous) = seen.flatten().ok_or_else(mismatch)?;
-        if slot.len_bytes == 0 {
-            return Ok(()); // location 0: nothing is read
-        }
-        if address == 0 {
-            return Err(mismatch());
+        let Some((address, contiguous)) = seen.flatten() else { return Ok(false) };
+        if slot.len_bytes == 0 || address == 0 {
+            return Ok(slot.len_bytes == 0); // location 0: nothing is read
         }
         let plain = contiguous && !is_view_by_bit(value, slot.desc.dtype)?;
         let aligned = |location: &u64| location.is_multiple_of(slot.desc.dtype.size_bytes() as u64);
@@ -311,13 +303,12 @@ impl Call {
             if is_state {
                 self.kept.extend(blocks.keeper(location));
             }
-            return Ok(());
+        } else if plain && !(is_state && move_state) && slot.pooled_at.is_some() {
+            self.copy_pooled(index, address, slot.len_bytes)?;
+        } else {
+            self.left.push(index);
         }
-        if plain && !(is_state && move_state) && slot.pooled_at.is_some() {
-            return self.copy_pooled(index, address, slot.len_bytes);
-        }
-        self.left.push(index);
-        Ok(())
+        Ok(true)
     }
 
     /// Copies what lies row-major at an address to the input's place among the pooled ones.

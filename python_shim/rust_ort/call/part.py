@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.profiler import record_function
 
-from rust_ort._native import Call, PlanMismatch
+from rust_ort._native import Call
 from rust_ort.call.staging import CallPlan, InputSlot, as_sent, staged_ref, tensor_ref
 from rust_ort.errors import ClientError, DaemonLost, ExecutorLost, RustOrtError
 from rust_ort.link import wire
@@ -24,6 +24,8 @@ from rust_ort.options import Options, Tolerance
 from rust_ort.torch_private import profiler_runs
 
 MAX_PLANS = 32
+RECENT_PLANS = 8
+"""That a call tries, one after the other: each looks no further than the first input that is another."""
 
 _call_ids = itertools.count(1)
 _parts: weakref.WeakSet[Part] = weakref.WeakSet()
@@ -44,7 +46,8 @@ class Part:
         self._arena: Arena | None = None
         self._plans: dict[object, CallPlan] = {}
         self._plans_lock = threading.Lock()
-        self._plan: CallPlan | None = None
+        self._recent: tuple[CallPlan, ...] = ()
+        self._sends_others = False  # inputs that are not `as_sent`
         self._held = client.releases.watch(self, spec.graph.graph_id)
         self._dead = client.releases.dead
         self._share = options.share_parameters
@@ -84,7 +87,7 @@ class Part:
                 )
             if self._arena is not process.arena():
                 self._plans.clear()
-                self._plan = None
+                self._recent = ()
                 self._arena = process.arena()
             self.prepared = prepared
             self._handle = prepared.handle
@@ -155,18 +158,29 @@ class Part:
         """The plan of these inputs, the call, and the inputs as they were taken, which keeps them."""
         arena = self._arena
         assert arena is not None
-        plan = self._plan
-        if plan is not None:
-            try:
-                return plan, plan.gather(arena, inputs, share=self._share), inputs
-            except (PlanMismatch, OverflowError):
-                pass
-        plan = self._planned(inputs)
-        try:
-            return plan, plan.gather(arena, inputs, share=self._share), inputs
-        except PlanMismatch:
-            sent = list(map(as_sent, self._inputs, inputs))
-            return plan, plan.gather(arena, sent, share=self._share, given=inputs), sent
+        given, share = inputs, self._share
+        if self._sends_others:
+            inputs = list(map(as_sent, self._inputs, inputs))
+        for plan in self._recent:
+            call = plan.gather(arena, inputs, share=share, given=given)
+            if call is not None:
+                if plan is not self._recent[0]:
+                    self._use(plan)
+                return plan, call, inputs
+        plan = self._planned(given)
+        call = plan.gather(arena, inputs, share=share, given=given)
+        if call is None:
+            self._sends_others = True
+            inputs = list(map(as_sent, self._inputs, given))
+            call = plan.gather(arena, inputs, share=share, given=given)
+            assert call is not None
+        self._use(plan)
+        return plan, call, inputs
+
+    def _use(self, plan: CallPlan) -> None:
+        """Tries this plan first from now on, of those of the last calls."""
+        others = [other for other in self._recent if other is not plan]
+        self._recent = (plan, *others[: RECENT_PLANS - 1])
 
     def _exchange(
         self, connection: Connection, handle: int, call: Call, eager_nodes: int, inputs: Sequence[Any]
@@ -221,7 +235,6 @@ class Part:
                 while len(self._plans) >= MAX_PLANS:
                     self._plans.pop(next(iter(self._plans)))
                 self._plans[key] = plan
-        self._plan = plan
         return plan
 
     # --- the observed call ---
@@ -286,7 +299,7 @@ def _after_fork_in_child() -> None:
         part._plans_lock = threading.Lock()
         part._connection = None
         part._plans = {}
-        part._plan = None
+        part._recent = ()
 
 
 process.after_fork_in_child.append(_after_fork_in_child)

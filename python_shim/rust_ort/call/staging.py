@@ -188,14 +188,14 @@ class CallPlan:
 
     def gather(
         self, arena: Arena, inputs: Sequence[Any], *, share: bool | str, given: Sequence[Any] | None = None
-    ) -> Call:
-        """The call with these inputs, all of them placed. share: whether parameters and buffers are moved into the
-        arena: "auto" those that can be, True all. given: the inputs before `as_sent`. Errors: PlanMismatch,
-        ClientError."""
+    ) -> Call | None:
+        """The call with these inputs, all of them placed; None where they are not the plan's, or not `as_sent`. share:
+        whether parameters and buffers are moved into the arena: "auto" those that can be, True all. given: the inputs
+        before `as_sent`. Errors: ClientError."""
         if left:
             let_go()
         call = self.native.gather(arena, arena.blocks, inputs, bool(share))
-        if call.left:
+        if call is not None and call.left:
             self._place(call, arena, inputs, given or inputs, share=share)
         return call
 
