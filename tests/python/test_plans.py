@@ -1,0 +1,92 @@
+"""The plan of a call, by dtypes and shapes of its inputs: made once for each, found again, never taken for another's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from rust_ort.call.part import RECENT_PLANS, Part
+from rust_ort.call.staging import CallPlan
+
+pytestmark = pytest.mark.usefixtures("daemon")
+
+
+@pytest.fixture
+def looked_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[CallPlan]]:
+    """Plans that were looked up or made."""
+    plans: list[CallPlan] = []
+    real = Part._planned
+
+    def planned(self: Part, inputs: Any) -> CallPlan:
+        plans.append(real(self, inputs))
+        return plans[-1]
+
+    monkeypatch.setattr(Part, "_planned", planned)
+    yield plans
+
+
+def scaled(x: torch.Tensor, n: float) -> torch.Tensor:
+    return x * n + x.sum(-1, keepdim=True)
+
+
+@pytest.fixture
+def compiled() -> Callable[..., torch.Tensor]:
+    function: Callable[..., torch.Tensor] = torch.compile(scaled, backend="rust_ort", dynamic=True, fullgraph=True)
+    return function
+
+
+def test_alternating_shapes_are_looked_up_once(
+    compiled: Callable[..., torch.Tensor], looked_up: list[CallPlan]
+) -> None:
+    inputs = [torch.randn(rows, 5) for rows in range(3, 3 + RECENT_PLANS)]
+    for x in inputs:
+        torch.testing.assert_close(compiled(x, 2.5), scaled(x, 2.5))
+    first = len(looked_up)
+    for x in [*inputs[::-1], *inputs]:
+        torch.testing.assert_close(compiled(x, -0.5), scaled(x, -0.5))
+    assert first == RECENT_PLANS and len(looked_up) == first
+
+
+def test_of_many_shapes_each_has_one_plan(compiled: Callable[..., torch.Tensor], looked_up: list[CallPlan]) -> None:
+    inputs = [torch.randn(rows, 5) for rows in range(3, 3 + 2 * RECENT_PLANS)]
+    for x in inputs * 3:
+        torch.testing.assert_close(compiled(x, 1.5), scaled(x, 1.5))
+    assert len({id(plan) for plan in looked_up}) == len(inputs)
+
+
+class Own(torch.Tensor):
+    """A subclass over memory of its own."""
+
+
+def test_inputs_of_other_kinds_come_and_go(compiled: Callable[..., torch.Tensor]) -> None:
+    base = torch.randn(4, 6, dtype=torch.complex64)
+    given = [
+        torch.randn(4, 6),
+        torch.randn(4, 6).as_subclass(Own),
+        torch.randn(6, 4).T,
+        base.conj().imag,
+        torch.randn(4, 12)[:, ::2],
+        torch.randn(1, 6).expand(4, 6),
+        torch.randn(25)[1:].view(4, 6),
+        torch.randn(4, 6).double(),
+        torch.randn(4, 6).half(),
+    ]
+    for _ in range(2):
+        for x in given:
+            for n in (2.0, 0.5):
+                got = compiled(x, n)
+                torch.testing.assert_close(got.as_subclass(torch.Tensor), scaled(x, n).as_subclass(torch.Tensor))
+
+
+def test_a_result_that_is_an_input_again_is_read_where_it_lies() -> None:
+    step = torch.compile(lambda x, y: (x + y, x * 2), backend="rust_ort", fullgraph=True)
+    ours, eagers = (torch.ones(3, 4),) * 2, (torch.ones(3, 4),) * 2
+    for _ in range(20):
+        ours = step(*ours)
+        eagers = eagers[0] + eagers[1], eagers[0] * 2
+        torch.testing.assert_close(ours, eagers)
+    flipped = step(ours[0].T, ours[1].T[:, 1:3].repeat(1, 2)[:, :3])
+    torch.testing.assert_close(flipped[1], eagers[0].T * 2)
