@@ -224,6 +224,28 @@ def test_memory_in_use_between_trims_stays(arena: Arena) -> None:
         assert arena.trim() == 0
 
 
+def test_memory_that_cannot_be_given_back_is_not_lost(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refusing:
+        def punch(self, offset: int, len_bytes: int) -> None:
+            raise OSError("Operation not supported")
+
+    arena.empty(layout((200 << 20,), torch.uint8))
+    arena.live()
+    total = sum(segment.len_bytes for segment in arena.segments.values())
+    with monkeypatch.context() as context:
+        context.setattr(arena, "segments", dict.fromkeys(arena.segments, Refusing()))
+        arena.trim()
+        arena.trim()
+    assert sum(size for size, _ in [*arena._ranges, *arena.blocks.drained()]) == total
+
+
+def test_a_childs_blocks_return_to_nobody(arena: Arena) -> None:
+    tensor, location = arena.empty(layout((10,)))
+    arena.blocks.leave()
+    del tensor
+    assert [at for at, _ in arena.live()] == [location]
+
+
 def test_a_segment_is_sealed_against_a_change_of_size() -> None:
     import fcntl
     import os

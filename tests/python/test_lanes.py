@@ -156,9 +156,9 @@ def test_other_threads_run_while_a_call_is_waited_for(lanes: Lanes, mapped: Mapp
 
 
 def test_the_sequence_number_wraps(lanes: Lanes, mapped: Mapped) -> None:
-    lane = lanes.take(Peer())
-    words = mapped.words(lane)
+    words = mapped.words(lanes.lanes[5])
     words[REQUEST] = words[REPLY] = 0xFFFFFFFF
+    lane = lanes.memory.lane(5)
     executor = Executor(mapped, lane)
     run(lane)
     executor.stopped = True
@@ -197,6 +197,25 @@ def test_a_lost_peer_ends_the_wait_and_the_lane_stays_taken(lanes: Lanes, mapped
     words[REPLY] = words[REQUEST]
     assert lanes.in_flight() == []
     assert lanes.take(peer) is lane
+
+
+def test_words_that_somebody_spoils_are_no_answer(lanes: Lanes, mapped: Mapped) -> None:
+    lane = lanes.take(Peer())
+    words = mapped.words(lane)
+    spoilt = threading.Event()
+
+    def spoil() -> None:
+        while words[REQUEST] == words[REPLY]:
+            time.sleep(0.0001)
+        words[REPLY] = words[REQUEST] = 77
+        spoilt.set()
+
+    threading.Thread(target=spoil).start()
+    peer = Peer()
+    peer.dead = True
+    with pytest.raises(ExecutorLost):
+        run(lane, peer)
+    assert spoilt.is_set() and not lane.answered()
 
 
 def test_a_lane_is_waited_for_when_all_are_taken(lanes: Lanes) -> None:

@@ -1,4 +1,4 @@
-"""The plan of a call, by dtypes and shapes of its inputs: made once for each, found again, never taken for another's."""
+"""Plans of calls, by dtypes and shapes of inputs: made once for each, found again, never taken for another's."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from rust_ort import _native
 from rust_ort.call.part import RECENT_PLANS, Part
 from rust_ort.call.staging import CallPlan
+from rust_ort.memory import process
 
 pytestmark = pytest.mark.usefixtures("daemon")
 
@@ -90,3 +92,33 @@ def test_a_result_that_is_an_input_again_is_read_where_it_lies() -> None:
         torch.testing.assert_close(ours, eagers)
     flipped = step(ours[0].T, ours[1].T[:, 1:3].repeat(1, 2)[:, :3])
     torch.testing.assert_close(flipped[1], eagers[0].T * 2)
+
+
+def test_of_another_plans_inputs_none_is_copied() -> None:
+    arena = process.arena()
+    plan = _native.Plan([(1, (1000,), "tensor", None), (1, (3,), "tensor", None)], [])
+    before = arena.live()
+    assert plan.gather(arena, arena.blocks, [torch.zeros(1000), torch.zeros(4)], False) is None
+    assert arena.live() == before
+
+
+def test_a_number_that_decides_shapes_is_told_by_its_bits() -> None:
+    arena = process.arena()
+    for value, others in ((float("nan"), (1.0,)), (0.0, (-0.0, float("nan"))), (7, (8, 7.0))):
+        plan = _native.Plan([(7 if isinstance(value, int) else 11, (), type(value).__name__, value)], [])
+        assert plan.gather(arena, arena.blocks, [value], False) is not None
+        assert all(plan.gather(arena, arena.blocks, [other], False) is None for other in others)
+
+
+def test_what_is_row_major_is_copied_by_one_thread_up_to_a_limit() -> None:
+    arena = process.arena()
+    for megabytes, here in ((3, True), (6, True), (9, False)):
+        x = torch.zeros(megabytes << 18)
+        plan = _native.Plan([(1, tuple(x.shape), "tensor", None)], [])
+        call = plan.gather(arena, arena.blocks, [x], False)
+        assert call is not None and call.copied == ([0] if here else []) and call.left == ([] if here else [0])
+
+
+def test_outputs_that_reach_beyond_their_elements_are_refused() -> None:
+    with pytest.raises(ValueError, match="strides reach beyond"):
+        _native.Plan([], [(1, (2, 3), (4, 1))])

@@ -305,11 +305,10 @@ def test_the_gradient_of_padding_runs_on_onnx_runtime() -> None:
     assert [graph.direction for graph in rust_ort.graphs()[known:] if not graph.eager] == ["forward", "backward"]
 
 
-def test_an_operator_that_trusts_its_sizes_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_operator_that_trusts_its_sizes_is_not_asked() -> None:
     """Asked with smaller weights it would write beyond its memory."""
-    monkeypatch.setattr(torch._dynamo.config, "allow_rnn", True)
     model, x = torch.nn.LSTM(20, 64).eval(), torch.randn(5, 2, 20)
-    with torch.no_grad():
+    with torch._dynamo.config.patch(allow_rnn=True), torch.no_grad():
         torch.testing.assert_close(compiled(model)(x)[0], model(x)[0])
 
 

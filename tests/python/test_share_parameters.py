@@ -1,6 +1,7 @@
 """Parameters and buffers that live in shared memory: which are moved, what stays as it was, and what a fork sees."""
 
 import copy
+import gc
 import io
 import os
 import pickle
@@ -17,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import rust_ort
 from rust_ort.call import staging
 from rust_ort.memory import parameters, process
+from rust_ort.memory.layout import Layout
 
 pytestmark = pytest.mark.usefixtures("daemon")
 
@@ -330,6 +332,31 @@ def test_a_call_holds_the_memory_that_it_reads() -> None:
     assert location in dict(arena.live())
     del call
     assert location not in dict(arena.live())
+
+
+@pytest.mark.parametrize("kind", [torch.nn.Parameter, torch.Tensor])
+@pytest.mark.parametrize("offset", [0, 16])
+def test_a_call_holds_the_block_around_what_it_reads(kind: type, offset: int) -> None:
+    arena = process.arena()
+    flat, location = arena.empty(Layout(torch.float32, (64,), None))
+    given = torch.empty(0).set_(flat.untyped_storage(), offset, (8,))  # no view, which would keep its base
+    if kind is torch.nn.Parameter:
+        given = torch.nn.Parameter(given)
+    call = staging.CallPlan([staging.InputSlot("w", given, keep_value=False)], []).gather(arena, [given], share="auto")
+    assert call is not None and call.locations == [location + 4 * offset]
+    given.data = torch.zeros(8)
+    del flat
+    gc.collect()
+    assert location in dict(arena.live())
+    del call
+    assert location not in dict(arena.live())
+
+
+def test_one_that_is_given_twice_is_moved_once() -> None:
+    arena, weight = process.arena(), torch.nn.Parameter(torch.randn(5, 3))
+    slots = [staging.InputSlot(name, weight, keep_value=False) for name in "ab"]
+    call = staging.CallPlan(slots, []).gather(arena, [weight, weight], share=True)
+    assert call is not None and call.locations == [arena.locate(weight.data_ptr())] * 2
 
 
 @pytest.fixture

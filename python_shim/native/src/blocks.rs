@@ -1,6 +1,6 @@
 //! Blocks of shared memory: lent for as long as a tensor over them lives, then lent again.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -97,10 +97,12 @@ struct Live {
 struct State {
     /// By size.
     free: HashMap<usize, Free>,
-    live: HashMap<Location, Live>,
+    /// By location.
+    live: BTreeMap<u64, Live>,
     /// By address.
     segments: Vec<Arc<shm::Segment>>,
-    returned: Receiver<Location>,
+    /// None in a forked child.
+    returned: Option<Receiver<Location>>,
     trimmed_at: Instant,
 }
 
@@ -139,7 +141,7 @@ impl Blocks {
         let segment = segment.ok_or_else(|| PyValueError::new_err("a block outside of the arena's segments"))?;
         let (segment, home) = (Arc::clone(segment), Arc::clone(&self.home));
         let block = Arc::new(Block { location, len_bytes, segment, home });
-        state.live.insert(location, Live { len_bytes, block: Arc::downgrade(&block) });
+        state.live.insert(location.bits(), Live { len_bytes, block: Arc::downgrade(&block) });
         Ok(block)
     }
 
@@ -148,9 +150,11 @@ impl Blocks {
         self.state().locate(address).map(Location::bits)
     }
 
-    /// What keeps the block that begins at a location.
+    /// What keeps the block that a location is in.
     pub fn keeper(&self, location: u64) -> Option<Arc<Block>> {
-        self.state().live.get(&Location::from_bits(location))?.block.upgrade()
+        let state = self.state();
+        let (start, live) = state.live.range(..=location).next_back()?;
+        (location - start < live.len_bytes as u64).then(|| live.block.upgrade())?
     }
 }
 
@@ -165,8 +169,8 @@ impl State {
     /// Takes back what nobody has any more. Whether a large one was among it.
     fn reclaim(&mut self) -> bool {
         let mut large = false;
-        while let Ok(location) = self.returned.try_recv() {
-            if let Some(Live { len_bytes, .. }) = self.live.remove(&location) {
+        while let Some(Ok(location)) = self.returned.as_ref().map(Receiver::try_recv) {
+            if let Some(Live { len_bytes, .. }) = self.live.remove(&location.bits()) {
                 self.free.entry(len_bytes).or_default().locations.push(location);
                 large |= len_bytes >= LARGE_BLOCK_BYTES;
             }
@@ -190,9 +194,9 @@ impl Blocks {
         let home = Arc::new(Home { returned, left: AtomicBool::new(false) });
         let state = State {
             free: HashMap::new(),
-            live: HashMap::new(),
+            live: BTreeMap::new(),
             segments: Vec::new(),
-            returned: receiver,
+            returned: Some(receiver),
             trimmed_at: Instant::now(),
         };
         Self { home, state: Mutex::new(state) }
@@ -215,7 +219,7 @@ impl Blocks {
         self.location_of(address).unwrap_or(0)
     }
 
-    /// What keeps the block that begins at a location and owns no tensor over it; None where no block does.
+    /// What keeps the block that a location is in and owns no tensor over it; None where no block has it.
     fn holder(&self, location: u64) -> Option<PyBlock> {
         self.keeper(location).map(PyBlock)
     }
@@ -223,12 +227,8 @@ impl Blocks {
     /// (location, bytes) of every block that is lent, in order.
     fn live(&self) -> Vec<(u64, usize)> {
         let mut state = self.state();
-        if !self.home.left.load(Ordering::Relaxed) {
-            state.reclaim();
-        }
-        let mut live: Vec<_> = state.live.iter().map(|(at, live)| (at.bits(), live.len_bytes)).collect();
-        live.sort_unstable();
-        live
+        state.reclaim();
+        state.live.iter().map(|(at, live)| (*at, live.len_bytes)).collect()
     }
 
     /// (bytes, location) of every free block, which the caller has from now on.
@@ -258,8 +258,10 @@ impl Blocks {
     }
 
     /// In a forked child: the blocks are their parent's, and none returns here. A thread of the parent's that was returning
-    /// one will never end doing so.
+    /// one will never end doing so, and the channel waits for it where it is read and where it is dropped: it is neither.
     fn leave(&self) {
         self.home.left.store(true, Ordering::Relaxed);
+        std::mem::forget(self.state().returned.take());
+        std::mem::forget(Arc::clone(&self.home));
     }
 }

@@ -92,7 +92,7 @@ struct Managed {
 /// What a tensor is made over.
 struct Owned {
     _block: Arc<Block>,
-    _dims: Box<[i64]>,
+    dims: Box<[i64]>,
 }
 
 /// What torch says of a tensor, for as long as nothing runs in between.
@@ -209,11 +209,10 @@ impl Exchange {
         dtype: DType,
         dims: &[i64],
     ) -> PyResult<Bound<'py, PyAny>> {
-        let mut dims: Box<[i64]> = dims.into();
         let ndim = dims.len() / 2;
-        assert!(fits(&dims[..ndim], &dims[ndim..], dtype.size_bytes(), block.len_bytes().checked_sub(offset)));
-        let (shape, strides) = (dims.as_mut_ptr(), dims.as_mut_ptr().wrapping_add(ndim));
-        let managed = Box::new(Managed {
+        let room = block.len_bytes().saturating_sub(offset);
+        assert!(fits(&dims[..ndim], &dims[ndim..], dtype.size_bytes(), room), "a tensor over a block that holds it");
+        let managed = Box::into_raw(Box::new(Managed {
             version: VERSION,
             manager_ctx: ptr::null_mut(),
             deleter: Some(delete),
@@ -224,16 +223,21 @@ impl Exchange {
                 device_id: 0,
                 ndim: ndim as i32,
                 dtype: dtype.into(),
-                shape,
-                strides,
+                shape: ptr::null_mut(),
+                strides: ptr::null_mut(),
                 byte_offset: 0,
             },
-            owned: Owned { _block: block, _dims: dims },
-        });
+            owned: Owned { _block: block, dims: dims.into() },
+        }));
         let mut made = ptr::null_mut();
-        // SAFETY: torch takes the tensor over and calls its deleter once, also where it fails. What it describes lies in the
-        // block, as asserted.
-        let failed = unsafe { (self.table().object_from_managed)(Box::into_raw(managed), &raw mut made) } != 0;
+        // SAFETY: `managed` is ours until torch has it, which calls the deleter at most once: where it fails it may never.
+        // What the tensor describes lies in the block, as asserted, and its dims stay where they are.
+        let failed = unsafe {
+            let dims = (*managed).owned.dims.as_mut_ptr();
+            (*managed).tensor.shape = dims;
+            (*managed).tensor.strides = dims.add(ndim);
+            (self.table().object_from_managed)(managed, &raw mut made) != 0
+        };
         if failed {
             return Err(PyErr::fetch(py));
         }
@@ -243,8 +247,7 @@ impl Exchange {
 }
 
 /// Whether every element lies within so many bytes.
-fn fits(shape: &[i64], strides: &[i64], itemsize: usize, len_bytes: Option<usize>) -> bool {
-    let Some(len_bytes) = len_bytes else { return false };
+pub fn fits(shape: &[i64], strides: &[i64], itemsize: usize, len_bytes: usize) -> bool {
     if shape.contains(&0) {
         return shape.iter().all(|&size| size >= 0);
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use rust_ort::base::ids::{CallId, PartHandle};
-use rust_ort::shm::{self, ClientLane, Failure};
+use rust_ort::shm::{self, ClientLane, Failure, RecordError};
 
 use crate::plan::Call;
 use crate::segment::{next_id, os_error};
@@ -104,8 +104,12 @@ impl Lane {
         (head.call, head.handle, head.eager_nodes) = (CallId(call_id), PartHandle(handle), eager_nodes);
         let descriptors = (self.plan.swap(0, Ordering::Relaxed) != plan.number).then_some(&*plan.descriptors);
         let written = self.lane.write(&head, call.placed(), descriptors);
-        written.map_err(|error| {
-            PyValueError::new_err(format!("{error}; split the graph into parts with fewer inputs and outputs"))
+        written.map_err(|error| match error {
+            RecordError::TooLong { got, capacity } => PyValueError::new_err(format!(
+                "the call's record has {got} bytes, a lane holds {capacity}; split the graph into parts with fewer \
+                 inputs and outputs"
+            )),
+            error => PyValueError::new_err(error.to_string()),
         })?;
         self.plan.store(plan.number, Ordering::Relaxed);
         Ok(())

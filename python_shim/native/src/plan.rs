@@ -12,10 +12,13 @@ use rust_ort::shm::{RecordHead, descriptors};
 use rust_ort::tensor::{DType, TensorDesc};
 
 use crate::blocks::{Block, Blocks, PyBlock, block_bytes};
-use crate::dlpack::{ElementType, Exchange, copy_in};
+use crate::dlpack::{ElementType, Exchange, copy_in, fits};
 
 /// Most of the inputs that are copied in each call share one block.
 const POOLED_BYTES: usize = 4 << 20;
+/// What lies row-major, up to so much in a call, is copied here by one thread: torch's pool goes on spinning after a copy of
+/// its own on the cores where the executor is about to run.
+const COPIED_BYTES: usize = 8 << 20;
 
 /// torch's types and its tensors' way in and out.
 pub struct Torch {
@@ -110,6 +113,18 @@ fn len_bytes(desc: &TensorDesc) -> PyResult<usize> {
     bytes.ok_or_else(|| PyValueError::new_err("a tensor of more bytes than an address can tell"))
 }
 
+/// What was found where an input is to be.
+enum Found {
+    /// A tensor without elements.
+    Nothing,
+    Number([u8; 8]),
+    /// plain: its values lie there row-major, as they are.
+    Tensor {
+        address: usize,
+        plain: bool,
+    },
+}
+
 impl Slot {
     fn new((code, shape, kind, value): InputSpec<'_>) -> PyResult<Self> {
         let desc = described(code, shape)?;
@@ -123,19 +138,42 @@ impl Slot {
         Ok(Self { element: desc.dtype.into(), len_bytes: len_bytes(&desc)?, desc, pooled_at: None, kind })
     }
 
-    /// The eight bytes of a number; None for another kind or value, or an int beyond 64 bits.
-    fn number(&self, value: &Bound<'_, PyAny>) -> Option<[u8; 8]> {
+    /// A number; None for another kind or value, or an int beyond 64 bits.
+    fn number(&self, value: &Bound<'_, PyAny>) -> Option<Found> {
         match self.kind {
             Kind::Float(wanted) => {
                 let given = value.cast_exact::<PyFloat>().ok()?.value();
-                wanted.is_none_or(|wanted| wanted == given).then(|| given.to_le_bytes())
+                let same = wanted.is_none_or(|wanted| wanted.to_bits() == given.to_bits());
+                same.then(|| Found::Number(given.to_le_bytes()))
             }
             Kind::Int(wanted) => {
                 let given: i64 = value.cast_exact::<PyInt>().ok()?.extract().ok()?;
-                wanted.is_none_or(|wanted| wanted == given).then(|| given.to_le_bytes())
+                wanted.is_none_or(|wanted| wanted == given).then(|| Found::Number(given.to_le_bytes()))
             }
             Kind::Tensor | Kind::State => None,
         }
+    }
+
+    /// What a value is as this input; None where it is another's, or has no memory. Nothing is copied. Errors: torch's.
+    fn find(&self, torch: &Torch, value: &Bound<'_, PyAny>) -> PyResult<Option<Found>> {
+        if !torch.is_plain(value) {
+            return Ok(self.number(value));
+        }
+        if matches!(self.kind, Kind::Float(_) | Kind::Int(_)) {
+            return Ok(None);
+        }
+        let seen = torch.exchange.see(value, |seen| {
+            let same = seen.dtype == self.element && seen.shape == self.desc.shape.dims();
+            same.then(|| (seen.address, seen.is_contiguous()))
+        });
+        Ok(match seen.flatten() {
+            Some(_) if self.len_bytes == 0 => Some(Found::Nothing),
+            None | Some((0, _)) => None,
+            Some((address, contiguous)) => {
+                let plain = contiguous && !is_view_by_bit(value, self.desc.dtype)?;
+                Some(Found::Tensor { address, plain })
+            }
+        })
     }
 }
 
@@ -144,9 +182,12 @@ impl Output {
         if shape.len() != strides.len() {
             return Err(PyValueError::new_err("an output has as many strides as dims"));
         }
-        let dims = [&shape[..], &strides].concat().into();
+        let (dims, dims_strides) = ([&shape[..], &strides].concat().into(), strides);
         let desc = described(code, shape)?;
         let bytes = len_bytes(&desc)?;
+        if !fits(desc.shape.dims(), &dims_strides, desc.dtype.size_bytes(), bytes) {
+            return Err(PyValueError::new_err("an output whose strides reach beyond its elements"));
+        }
         let output = Self { dtype: desc.dtype, dims, block_bytes: block_bytes(bytes), is_empty: bytes == 0 };
         Ok((desc, output))
     }
@@ -200,6 +241,13 @@ impl Plan {
         if inputs.len()? != planned.slots.len() {
             return Ok(None);
         }
+        let torch = torch(py)?;
+        // All of them first: of another plan's inputs none is copied.
+        let mut found = Vec::with_capacity(planned.slots.len());
+        for (slot, value) in planned.slots.iter().zip(inputs.try_iter()?) {
+            let Some(one) = slot.find(torch, &value?)? else { return Ok(None) };
+            found.push(one);
+        }
         let mut call = Call {
             locations: vec![0; planned.slots.len() + planned.outputs.len()],
             buffer: None,
@@ -207,17 +255,15 @@ impl Plan {
             outputs: None,
             left: Vec::new(),
             copied: Vec::new(),
+            copied_bytes: 0,
             planned: Arc::clone(planned),
         };
         if planned.pooled_bytes > 0 {
             let kept = planned.buffers.lock().unwrap_or_else(PoisonError::into_inner).pop();
             call.buffer = Some(kept.map_or_else(|| blocks.block(arena, planned.pooled_bytes), Ok)?);
         }
-        let torch = torch(py)?;
-        for (index, (slot, value)) in planned.slots.iter().zip(inputs.try_iter()?).enumerate() {
-            if !call.place_input(torch, blocks, index, slot, &value?, move_state)? {
-                return Ok(None);
-            }
+        for (index, found) in found.iter().enumerate() {
+            call.place_input(arena, blocks, index, found, move_state)?;
         }
         let outputs = PyList::empty(py);
         for (index, output) in planned.outputs.iter().enumerate() {
@@ -249,6 +295,7 @@ pub struct Call {
     /// Inputs of which the executor reads a copy, in the order of copying.
     #[pyo3(get)]
     copied: Vec<usize>,
+    copied_bytes: usize,
 }
 
 impl Drop for Call {
@@ -268,58 +315,58 @@ impl Call {
         &self.locations
     }
 
-    /// Whether the input is the plan's.
+    /// Places an input that is the plan's, or leaves it. move_state: as of [`Plan::gather`]. Errors: the arena's.
     fn place_input(
         &mut self,
-        torch: &Torch,
+        arena: &Bound<'_, PyAny>,
         blocks: &Blocks,
         index: usize,
-        slot: &Slot,
-        value: &Bound<'_, PyAny>,
+        found: &Found,
         move_state: bool,
-    ) -> PyResult<bool> {
-        if !torch.is_plain(value) {
-            let Some(number) = slot.number(value) else { return Ok(false) };
-            self.copy_pooled(index, number.as_ptr().expose_provenance(), 8)?;
-            return Ok(true);
-        }
-        let is_state = match slot.kind {
-            Kind::Tensor => false,
-            Kind::State => true,
-            Kind::Float(_) | Kind::Int(_) => return Ok(false),
+    ) -> PyResult<()> {
+        let planned = Arc::clone(&self.planned);
+        let slot = &planned.slots[index];
+        let (address, plain) = match found {
+            Found::Nothing => return Ok(()), // location 0: nothing is read
+            Found::Number(bytes) => return self.copy(arena, blocks, index, bytes.as_ptr().expose_provenance()),
+            Found::Tensor { address, plain } => (*address, *plain),
         };
-        let seen = torch.exchange.see(value, |seen| {
-            let same = seen.dtype == slot.element && seen.shape == slot.desc.shape.dims();
-            same.then(|| (seen.address, seen.is_contiguous()))
-        });
-        let Some((address, contiguous)) = seen.flatten() else { return Ok(false) };
-        if slot.len_bytes == 0 || address == 0 {
-            return Ok(slot.len_bytes == 0); // location 0: nothing is read
-        }
-        let plain = contiguous && !is_view_by_bit(value, slot.desc.dtype)?;
         let aligned = |location: &u64| location.is_multiple_of(slot.desc.dtype.size_bytes() as u64);
         if plain && let Some(location) = blocks.location_of(address).filter(aligned) {
             self.locations[index] = location;
-            if is_state {
-                self.kept.extend(blocks.keeper(location));
-            }
-        } else if plain && !(is_state && move_state) && slot.pooled_at.is_some() {
-            self.copy_pooled(index, address, slot.len_bytes)?;
+            self.kept.extend(blocks.keeper(location));
+        } else if plain && !(matches!(slot.kind, Kind::State) && move_state) && self.may_copy(slot) {
+            self.copy(arena, blocks, index, address)?;
         } else {
             self.left.push(index);
         }
-        Ok(true)
+        Ok(())
     }
 
-    /// Copies what lies row-major at an address to the input's place among the pooled ones.
-    fn copy_pooled(&mut self, index: usize, address: usize, len_bytes: usize) -> PyResult<()> {
-        let (Some(buffer), Some(at)) = (&self.buffer, self.planned.slots[index].pooled_at) else {
-            return Err(PyValueError::new_err("an input without a place of its own"));
-        };
-        copy_in(buffer, at, address, len_bytes);
-        self.locations[index] = buffer.location() + at as u64;
-        self.copied.push(index);
+    fn may_copy(&self, slot: &Slot) -> bool {
+        slot.pooled_at.is_some() || self.copied_bytes + slot.len_bytes <= COPIED_BYTES
+    }
+
+    /// Copies what lies row-major at an address to the input's place. Errors: the arena's.
+    fn copy(&mut self, arena: &Bound<'_, PyAny>, blocks: &Blocks, index: usize, address: usize) -> PyResult<()> {
+        let (block, at) = self.make_place(arena, blocks, index)?;
+        // With the GIL: nobody replaces the memory meanwhile.
+        copy_in(&block, at, address, self.planned.slots[index].len_bytes);
         Ok(())
+    }
+
+    /// A place for an input's values: among the pooled ones, or a block for this call. Errors: the arena's.
+    fn make_place(&mut self, arena: &Bound<'_, PyAny>, blocks: &Blocks, index: usize) -> PyResult<(Arc<Block>, usize)> {
+        let slot = &self.planned.slots[index];
+        let (block, at) = match (&self.buffer, slot.pooled_at) {
+            (Some(buffer), Some(at)) => (Arc::clone(buffer), at),
+            _ => (blocks.block(arena, block_bytes(slot.len_bytes))?, 0),
+        };
+        self.locations[index] = block.location() + at as u64;
+        self.kept.push(Arc::clone(&block));
+        self.copied.push(index);
+        self.copied_bytes += slot.len_bytes;
+        Ok((block, at))
     }
 }
 
@@ -355,21 +402,23 @@ impl Call {
         Ok(())
     }
 
-    /// Copies an input that was left to its place among the pooled ones. Whether it has one and is row-major.
-    fn copy(&mut self, index: usize, value: &Bound<'_, PyAny>) -> PyResult<bool> {
+    /// Copies an input that was left to its place. Whether that is to be done here: it is row-major and not too large.
+    fn copied_here(
+        &mut self,
+        arena: &Bound<'_, PyAny>,
+        blocks: &Blocks,
+        index: usize,
+        value: &Bound<'_, PyAny>,
+    ) -> PyResult<bool> {
         let planned = Arc::clone(&self.planned);
         let slot = planned.slots.get(index).ok_or_else(|| PyValueError::new_err("no such input"))?;
-        let torch = torch(value.py())?;
-        if slot.pooled_at.is_none() || !torch.is_plain(value) || is_view_by_bit(value, slot.desc.dtype)? {
-            return Ok(false);
+        match slot.find(torch(value.py())?, value)? {
+            Some(Found::Tensor { address, plain: true }) if self.may_copy(slot) => {
+                self.copy(arena, blocks, index, address)?;
+                Ok(true)
+            }
+            _ => Ok(false),
         }
-        let seen = torch.exchange.see(value, |seen| {
-            let same = seen.dtype == slot.element && seen.shape == slot.desc.shape.dims();
-            (same && seen.is_contiguous()).then_some(seen.address)
-        });
-        let Some(address) = seen.flatten().filter(|&address| address != 0) else { return Ok(false) };
-        self.copy_pooled(index, address, slot.len_bytes)?;
-        Ok(true)
     }
 
     /// A tensor for the values of an input that was left: over its place among the pooled ones, or over a block for this
@@ -383,17 +432,10 @@ impl Call {
     ) -> PyResult<Bound<'py, PyAny>> {
         let planned = Arc::clone(&self.planned);
         let slot = planned.slots.get(index).ok_or_else(|| PyValueError::new_err("no such input"))?;
-        let (block, at) = match (&self.buffer, slot.pooled_at) {
-            (Some(buffer), Some(at)) => (Arc::clone(buffer), at),
-            _ => (blocks.block(arena, block_bytes(slot.len_bytes))?, 0),
-        };
-        self.locations[index] = block.location() + at as u64;
+        let (block, at) = self.make_place(arena, blocks, index)?;
         let shape = slot.desc.shape.dims();
         let dims = [shape, &row_major(shape)].concat();
-        let tensor = torch(py)?.exchange.tensor(py, Arc::clone(&block), at, slot.desc.dtype, &dims)?;
-        self.kept.push(block);
-        self.copied.push(index);
-        Ok(tensor)
+        torch(py)?.exchange.tensor(py, block, at, slot.desc.dtype, &dims)
     }
 }
 

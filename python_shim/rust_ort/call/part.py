@@ -173,7 +173,8 @@ class Part:
             self._sends_others = True
             inputs = list(map(as_sent, self._inputs, given))
             call = plan.gather(arena, inputs, share=share, given=given)
-            assert call is not None
+            if call is None:
+                raise ClientError("an input was changed by another thread while it was being sent; call again")
         self._use(plan)
         return plan, call, inputs
 
@@ -223,7 +224,7 @@ class Part:
             raise ClientError(f"expected {len(names)} inputs ({', '.join(names)}), got {len(inputs)}")
         dynamic = callable(self.spec.outputs)
         slots = [InputSlot(what, value, keep_value=dynamic) for what, value in zip(self._inputs, inputs, strict=True)]
-        key = tuple((slot.code, slot.shape, slot.kind, slot.value) for slot in slots)
+        key = tuple((slot.code, slot.shape, slot.kind, repr(slot.value)) for slot in slots)
         plan = self._plans.get(key)
         if plan is None:
             outputs = self.spec.outputs

@@ -181,10 +181,13 @@ class CallPlan:
         self.slots = slots
         self.outputs = [Layout(spec.dtype, spec.shape, spec.stride) for spec in outputs]
         self.fixups = [(i, layout) for i, layout in enumerate(self.outputs) if not layout.dense or not layout.count]
-        self.native = _native.Plan(
-            [(slot.code, slot.shape, slot.kind, slot.value) for slot in slots],
-            [(layout.code, layout.shape, layout.in_block) for layout in self.outputs],
-        )
+        try:
+            self.native = _native.Plan(
+                [(slot.code, slot.shape, slot.kind, slot.value) for slot in slots],
+                [(layout.code, layout.shape, layout.in_block) for layout in self.outputs],
+            )
+        except ValueError as error:
+            raise ClientError(str(error)) from None
 
     def gather(
         self, arena: Arena, inputs: Sequence[Any], *, share: bool | str, given: Sequence[Any] | None = None
@@ -214,11 +217,13 @@ class CallPlan:
                 if slot.is_state:
                     if may_move is None:
                         may_move = not may_write_elsewhere()
-                    location = _moved(arena, slot, given[i], must=share is True) if may_move else 0
+                    location = location_in(arena, value, value.data_ptr())  # moved for an input before
+                    if not location and may_move:
+                        location = _moved(arena, slot, given[i], must=share is True)
                     if location:
                         call.place(i, location, arena.holder(location))
                         continue
-                    if call.copy(i, value):
+                    if call.copied_here(arena, arena.blocks, i, value):
                         continue
                 # One copy for all inputs that are the same memory seen alike.
                 key = value.data_ptr(), value.shape, value.stride(), value.dtype, value.is_neg(), value.is_conj()

@@ -398,9 +398,9 @@ class Connection:
     def close(self) -> None:
         """Ends the connection; what was not handed over is lost, tensors are not."""
         self._lose("the connection was closed here")
-        if self._pidfd >= 0:
-            os.close(self._pidfd)
-            self._pidfd = -1
+        pidfd, self._pidfd = self._pidfd, -1  # one thread closes it
+        if pidfd >= 0:
+            os.close(pidfd)
 
     def forget(self) -> None:
         """In a forked child: closes this process's copies without a word to the daemon."""
@@ -408,9 +408,9 @@ class Connection:
         self.dead = DaemonLost("this connection belongs to the process that forked; call again")
         with contextlib.suppress(OSError):
             self._socket.close()
-        if self._pidfd >= 0:
-            os.close(self._pidfd)
-            self._pidfd = -1
+        pidfd, self._pidfd = self._pidfd, -1  # one thread closes it
+        if pidfd >= 0:
+            os.close(pidfd)
 
 
 # Dead connections whose executor may still write into what abandoned calls hold.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import threading
 from collections.abc import Callable
 
@@ -104,8 +105,8 @@ class Arena:
         try:
             released = 0
             for size, location in self.blocks.idle(TRIM_SLACK_BYTES):
-                self._punch(size, location)
                 bisect.insort(self._ranges, (size, location))
+                self._punch(size, location)
                 released += size
             if self._stale_ranges:
                 self._stale_ranges = False
@@ -117,10 +118,11 @@ class Arena:
             self.lock.release()
 
     def _punch(self, size: int, location: int) -> None:
-        self.segments[location >> LOCATION_BITS].punch(location & OFFSET_MASK, size)
+        with contextlib.suppress(OSError):  # where the system cannot, the memory stays
+            self.segments[location >> LOCATION_BITS].punch(location & OFFSET_MASK, size)
 
     def holder(self, location: int) -> Block | None:
-        """What keeps the block that begins at a location and owns no storage over it; None where no block does."""
+        """What keeps the block that a location is in and owns no storage over it; None where no block has it."""
         return self.blocks.holder(location)
 
     # --- facts ---

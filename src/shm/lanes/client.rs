@@ -1,6 +1,6 @@
 //! The client's end of a lane.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::{
@@ -18,10 +18,17 @@ pub type Answer = Result<u64, Failure>;
 /// The client's end of a lane, used by whoever has the lane for the length of a call.
 #[derive(Debug)]
 pub struct ClientLane {
-    pub(super) place: Place,
+    place: Place,
+    /// Of the newest request. What the shared word says is the executor's to spoil.
+    sequence: AtomicU32,
 }
 
 impl ClientLane {
+    pub(super) fn new(place: Place) -> Self {
+        let sequence = AtomicU32::new(place.word(REQUEST).load(Ordering::Relaxed));
+        Self { place, sequence }
+    }
+
     /// Writes the record of the next call. descriptors: None leaves those that lie there, which are as long and of as many
     /// tensors. Errors: TooLong.
     pub fn write(&self, head: &RecordHead, locations: &[u64], descriptors: Option<&[u8]>) -> Result<(), RecordError> {
@@ -42,13 +49,14 @@ impl ClientLane {
 
     /// Hands the record that was written to the executor.
     pub fn post(&self) {
-        let request = self.place.word(REQUEST).load(Ordering::Relaxed).wrapping_add(1);
+        let request = self.sequence.load(Ordering::Relaxed).wrapping_add(1);
+        self.sequence.store(request, Ordering::Relaxed);
         self.place.requests().ring(request);
     }
 
     /// Whether no call is in flight.
     pub fn is_answered(&self) -> bool {
-        self.place.word(REPLY).load(Ordering::Acquire) == self.place.word(REQUEST).load(Ordering::Relaxed)
+        self.place.word(REPLY).load(Ordering::Acquire) == self.sequence.load(Ordering::Relaxed)
     }
 
     /// Whether the executor is inside the runtime with the lane's call.
@@ -58,13 +66,23 @@ impl ClientLane {
 
     /// Polls for the answer, for so long at most. Whether it is there.
     pub fn poll(&self, span: Duration) -> bool {
-        self.place.replies().poll(self.before_answer(), span).is_some()
+        let before = self.place.word(REPLY).load(Ordering::Acquire);
+        before == self.sequence.load(Ordering::Relaxed)
+            || self.place.replies().poll(before, span).is_some() && self.is_answered()
     }
 
     /// Waits for the answer: polls for `span`, then sleeps, and asks `give_up` before it sleeps, after a millisecond and
     /// then every 100 ms. Whether the answer is there: false when it gave up, and the call may still be in flight.
-    pub fn wait(&self, span: Duration, give_up: impl FnMut() -> bool) -> bool {
-        self.place.replies().wait(self.before_answer(), span, Some(TURN), give_up).is_some()
+    pub fn wait(&self, span: Duration, mut give_up: impl FnMut() -> bool) -> bool {
+        loop {
+            let before = self.place.word(REPLY).load(Ordering::Acquire);
+            if before == self.sequence.load(Ordering::Relaxed) {
+                return true;
+            }
+            if self.place.replies().wait(before, span, Some(TURN), &mut give_up).is_none() {
+                return false;
+            }
+        }
     }
 
     /// What the executor said to the newest call, which is answered.
@@ -93,9 +111,5 @@ impl ClientLane {
         self.write(&head, &locations, Some(descriptors))?;
         self.post();
         Ok(self.wait(crate::shm::wait::SPIN, give_up).then(|| self.answer()))
-    }
-
-    fn before_answer(&self) -> u32 {
-        self.place.word(REQUEST).load(Ordering::Relaxed).wrapping_sub(1)
     }
 }

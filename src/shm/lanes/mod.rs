@@ -192,7 +192,7 @@ impl Lanes {
 
     /// The client's end of a lane: one call at a time. Errors: Absent.
     pub fn client(self: &Arc<Self>, lane: u32) -> Result<ClientLane, LaneError> {
-        Ok(ClientLane { place: self.place(lane)? })
+        self.place(lane).map(ClientLane::new)
     }
 
     /// Calls that were inside the runtime: what a dead executor was doing. Records that do not parse are left out.
