@@ -85,6 +85,14 @@ fn cases() -> Vec<Case> {
             constants: Vec::new(),
         }
     };
+    let leaves = |x| Case {
+        pass: "leaf-order",
+        nodes: vec![node("Exp", &["x"], "y"), node("Neg", &["x"], "a"), node("Exp", &["a"], "z")],
+        inputs: vec![("x", x)],
+        outputs: vec![("y", x), ("z", x)],
+        between: vec![("a", x)],
+        constants: Vec::new(),
+    };
     vec![
         copies(&[3, 5]),
         copies(&[]),
@@ -103,6 +111,7 @@ fn cases() -> Vec<Case> {
         turned(&[300, 6], &[130, 300], &[6, 130], [true, true]),
         turned(&[0, 6], &[130, 0], &[6, 130], [true, true]),
         turned(&[0, 300], &[50, 300], &[0, 50], [false, true]),
+        leaves(&[3, 5]),
     ]
 }
 
@@ -225,7 +234,7 @@ fn values_stay_bit_by_bit() {
 fn passes_run_with_the_graph_optimizer_at_its_higher_levels_only() {
     let case = &cases()[0];
     for &(_, optimization) in Optimization::NAMES {
-        let ran = case.ran(&SessionSpec { optimization, ..SessionSpec::default() });
+        let ran = case.ran(&SessionSpec { optimization, ..with(case.pass) });
         let expected = matches!(optimization, Optimization::All | Optimization::Extended);
         assert_eq!(ran, expected.then(|| "output-copies 1".to_owned()), "{optimization:?}");
     }

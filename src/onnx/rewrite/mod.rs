@@ -4,6 +4,7 @@
 //! were, bit by bit; but where a product is laid out otherwise ONNX Runtime may add up in another order, as it does with
 //! another number of threads. What bodies of nodes hold, and model-local functions, is left alone.
 
+mod leaf_order;
 mod nodes;
 mod output_copies;
 mod output_reshapes;
@@ -27,6 +28,7 @@ const PASSES: &[Pass] = &[
     ("output-reshapes", output_reshapes::run),
     ("product-orientation", product_orientation::run),
     ("product-transposes", product_transposes::run),
+    ("leaf-order", leaf_order::run),
 ];
 
 /// Names of the passes, in the order in which they run.
@@ -85,7 +87,7 @@ mod tests {
     #[test]
     fn a_pass_that_is_off_does_nothing_and_a_model_without_a_place_for_one_stays() {
         let mut found = model();
-        assert!(!rewrite(&mut found, &["output-copies".to_owned()]));
+        assert!(!rewrite(&mut found, &["output-copies", "leaf-order"].map(str::to_owned)));
         assert_eq!(found, model());
         assert!(!rewrite(&mut ModelProto::default(), &[]));
     }
