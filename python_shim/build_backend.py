@@ -6,6 +6,7 @@ from the folder that pyproject.toml names as `data`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -24,8 +25,8 @@ PROGRAM = "rust-ort"
 # All packages, as in every other build: alone, this one's dependencies would have other features and be built again.
 BUILD = ("cargo", "build", "--release", "--locked", "--workspace", "--bin", PROGRAM)
 SCRIPTS = Path(__file__).resolve().parent / "wheel_data/scripts"
-# Whatever is asked of maturin, it wants the folder to be there.
-SCRIPTS.mkdir(parents=True, exist_ok=True)
+with contextlib.suppress(OSError):  # whatever is asked of maturin, it wants the folder to be there
+    SCRIPTS.mkdir(parents=True, exist_ok=True)
 
 
 def build_wheel(wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None) -> str:
@@ -47,9 +48,10 @@ def stage_program() -> None:
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         raise SystemExit("error: rust-ort's module is made for Python's stable ABI, which a free-threaded Python lacks")
     program = build_program()
-    link = SCRIPTS / PROGRAM
+    link = SCRIPTS / f".{PROGRAM}.{os.getpid()}"
     link.unlink(missing_ok=True)
     link.symlink_to(program)
+    link.replace(SCRIPTS / PROGRAM)
 
 
 def build_program() -> str:

@@ -139,6 +139,7 @@ build() {
     trap 'exit 143' TERM
     want=$(sources_hash)
     if ! [[ -f $MODULE && "$(cat "$VENV/.package" 2>/dev/null)" == "$want" ]]; then
+        rm -f "$VENV/.package" # until the end what is there may be of other sources
         step "release binary and native module" cargo build --release --locked
         place_module
     fi

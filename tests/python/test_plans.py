@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +13,9 @@ from rust_ort import _native
 from rust_ort.call.part import RECENT_PLANS, Part
 from rust_ort.call.staging import CallPlan
 from rust_ort.memory import process
+from rust_ort.memory.arena import Arena
+from rust_ort.memory.layout import Layout
+from rust_ort.memory.segment import LOCATION_BITS, OFFSET_MASK
 
 pytestmark = pytest.mark.usefixtures("daemon")
 
@@ -122,3 +126,28 @@ def test_what_is_row_major_is_copied_by_one_thread_up_to_a_limit() -> None:
 def test_outputs_that_reach_beyond_their_elements_are_refused() -> None:
     with pytest.raises(ValueError, match="strides reach beyond"):
         _native.Plan([], [(1, (2, 3), (4, 1))])
+
+
+@pytest.mark.parametrize("in_arena", [False, True])
+def test_memory_that_is_replaced_while_blocks_are_cut_is_not_read(in_arena: bool) -> None:
+    arena = Arena()
+    x = arena.empty(Layout(torch.float32, (300,), None))[0] if in_arena else torch.empty(300)
+    x.fill_(1)
+
+    class Replacing:
+        """Another thread's doing, while the arena is asked."""
+
+        def carve(self, len_bytes: int) -> int:
+            x.data = torch.full((300,), 2.0)
+            return arena.carve(len_bytes)
+
+        def trim(self) -> int:
+            return arena.trim()
+
+    plan = _native.Plan([(1, (300,), "tensor", None)], [(1, (300,), (1,))])
+    call = plan.gather(Replacing(), arena.blocks, [x], False)
+    assert call is not None and call.copied == [0]
+    location, output = call.locations
+    segment = arena.segments[location >> LOCATION_BITS]
+    assert struct.unpack("<300f", segment.read(location & OFFSET_MASK, 1200)) == (2.0,) * 300
+    assert location != output

@@ -1,8 +1,8 @@
 //! Lanes: handing a call over, and the wait for its answer.
 
 use std::os::fd::AsRawFd as _;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use pyo3::exceptions::PyValueError;
@@ -57,7 +57,14 @@ impl Lanes {
     /// Errors: ValueError where there is no such lane.
     fn lane(&self, index: u32) -> PyResult<Lane> {
         let lane = self.lanes.client(index).map_err(|error| PyValueError::new_err(error.to_string()))?;
-        Ok(Lane { index, lane, spare_core: self.spare_core, open: AtomicBool::new(false), plan: AtomicU64::new(0) })
+        Ok(Lane {
+            index,
+            lane,
+            spare_core: self.spare_core,
+            open: AtomicBool::new(false),
+            plan: AtomicU64::new(0),
+            in_flight: Mutex::default(),
+        })
     }
 
     /// Errors: ValueError outside of the segment.
@@ -82,6 +89,9 @@ pub struct Lane {
     open: AtomicBool,
     /// Whose descriptors the record holds: a plan's number, or 0.
     plan: AtomicU64,
+    /// The call that was handed over and is not known to be answered: it keeps what the executor reads and writes, also
+    /// where an interrupt comes before anybody else does.
+    in_flight: Mutex<Option<Py<Call>>>,
 }
 
 #[pymethods]
@@ -118,15 +128,18 @@ impl Lane {
     /// Hands the record to the executor and waits for the answer, most of the time without the GIL: None when the call was
     /// done, else (ErrorKind, ErrorCode, text, node or ""). Errors: what `peer.check()` raises when it is asked now and
     /// then, KeyboardInterrupt: the call may be in flight then.
-    fn run(&self, py: Python<'_>, call: &Call, peer: Py<PyAny>) -> PyResult<Option<(u32, u32, String, String)>> {
+    fn run(&self, py: Python<'_>, call: Py<Call>, peer: Py<PyAny>) -> PyResult<Option<(u32, u32, String, String)>> {
+        let planned = call.borrow(py).planned();
+        self.set_in_flight(Some(call));
         self.lane.post();
         if !self.lane.poll(POLL_WITH_GIL) {
-            let short = Duration::from_nanos(call.plan().run_ns.load(Ordering::Relaxed)) < SHORT_CALL;
+            let short = Duration::from_nanos(planned.run_ns.load(Ordering::Relaxed)) < SHORT_CALL;
             self.wait(py, if short || self.spare_core { POLL } else { Duration::ZERO }, &peer)?;
         }
+        self.set_in_flight(None);
         match self.lane.answer() {
             Ok(run_ns) => {
-                call.plan().run_ns.store(run_ns, Ordering::Relaxed);
+                planned.run_ns.store(run_ns, Ordering::Relaxed);
                 Ok(None)
             }
             Err(Failure { kind, code, message, node }) => Ok(Some((kind, code, message, node))),
@@ -135,7 +148,11 @@ impl Lane {
 
     /// Whether no call is in flight.
     fn answered(&self) -> bool {
-        self.lane.is_answered()
+        let answered = self.lane.is_answered();
+        if answered {
+            self.set_in_flight(None);
+        }
+        answered
     }
 
     /// Whether the executor is inside the runtime with the lane's call.
@@ -145,6 +162,13 @@ impl Lane {
 }
 
 impl Lane {
+    fn set_in_flight(&self, call: Option<Py<Call>>) {
+        let mut held = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *held, call);
+        drop(held); // what a call lets go of is not let go of under the lock
+        drop(before);
+    }
+
     fn wait(&self, py: Python<'_>, span: Duration, peer: &Py<PyAny>) -> PyResult<()> {
         let mut raised = None;
         let mut slept = false;

@@ -1,5 +1,6 @@
 //! A call of given dtypes and shapes: where its inputs come to lie, and the tensors it writes.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -118,11 +119,18 @@ enum Found {
     /// A tensor without elements.
     Nothing,
     Number([u8; 8]),
-    /// plain: its values lie there row-major, as they are.
+    /// as_is: its values are what its memory says.
     Tensor {
-        address: usize,
-        plain: bool,
+        as_is: bool,
+        seen: Place,
     },
+}
+
+/// Where a tensor's elements are, until any Python code runs.
+#[derive(Clone, Copy)]
+struct Place {
+    address: usize,
+    row_major: bool,
 }
 
 impl Slot {
@@ -162,18 +170,26 @@ impl Slot {
         if matches!(self.kind, Kind::Float(_) | Kind::Int(_)) {
             return Ok(None);
         }
+        // Asked first: a mode of the user's is Python code.
+        let as_is = !is_view_by_bit(value, self.desc.dtype)?;
+        Ok(match self.see(torch, value) {
+            Some(_) if self.len_bytes == 0 => Some(Found::Nothing),
+            None | Some(Place { address: 0, .. }) => None,
+            Some(seen) => Some(Found::Tensor { as_is, seen }),
+        })
+    }
+
+    /// Where a tensor of this input's dtype and shape is.
+    fn see(&self, torch: &Torch, value: &Bound<'_, PyAny>) -> Option<Place> {
         let seen = torch.exchange.see(value, |seen| {
             let same = seen.dtype == self.element && seen.shape == self.desc.shape.dims();
-            same.then(|| (seen.address, seen.is_contiguous()))
+            same.then(|| Place { address: seen.address, row_major: seen.is_contiguous() })
         });
-        Ok(match seen.flatten() {
-            Some(_) if self.len_bytes == 0 => Some(Found::Nothing),
-            None | Some((0, _)) => None,
-            Some((address, contiguous)) => {
-                let plain = contiguous && !is_view_by_bit(value, self.desc.dtype)?;
-                Some(Found::Tensor { address, plain })
-            }
-        })
+        seen.flatten()
+    }
+
+    fn is_state(&self) -> bool {
+        matches!(self.kind, Kind::State)
     }
 }
 
@@ -242,15 +258,17 @@ impl Plan {
             return Ok(None);
         }
         let torch = torch(py)?;
+        let values = inputs.try_iter()?.collect::<PyResult<Vec<_>>>()?;
         // All of them first: of another plan's inputs none is copied.
-        let mut found = Vec::with_capacity(planned.slots.len());
-        for (slot, value) in planned.slots.iter().zip(inputs.try_iter()?) {
-            let Some(one) = slot.find(torch, &value?)? else { return Ok(None) };
+        let mut found = Vec::with_capacity(values.len());
+        for (slot, value) in planned.slots.iter().zip(&values) {
+            let Some(one) = slot.find(torch, value)? else { return Ok(None) };
             found.push(one);
         }
         let mut call = Call {
             locations: vec![0; planned.slots.len() + planned.outputs.len()],
             buffer: None,
+            own: HashMap::new(),
             kept: Vec::new(),
             outputs: None,
             left: Vec::new(),
@@ -258,22 +276,20 @@ impl Plan {
             copied_bytes: 0,
             planned: Arc::clone(planned),
         };
-        if planned.pooled_bytes > 0 {
-            let kept = planned.buffers.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            call.buffer = Some(kept.map_or_else(|| blocks.block(arena, planned.pooled_bytes), Ok)?);
-        }
-        for (index, found) in found.iter().enumerate() {
-            call.place_input(arena, blocks, index, found, move_state)?;
+        // Then the blocks, since cutting one is Python code, and lets other threads run: who replaces a tensor's memory
+        // meanwhile is met by what follows, which looks again at each input and has done with it before it goes on.
+        let blocks_of_outputs = call.take_blocks(arena, blocks, &found, move_state)?;
+        for (index, (value, found)) in values.iter().zip(&found).enumerate() {
+            if !call.place_input(torch, blocks, index, value, found, move_state)? {
+                return Ok(None);
+            }
         }
         let outputs = PyList::empty(py);
-        for (index, output) in planned.outputs.iter().enumerate() {
-            if output.is_empty {
-                outputs.append(py.None())?;
-                continue;
+        for (output, block) in planned.outputs.iter().zip(blocks_of_outputs) {
+            match block {
+                Some(block) => outputs.append(torch.exchange.tensor(py, block, 0, output.dtype, &output.dims)?)?,
+                None => outputs.append(py.None())?,
             }
-            let block = blocks.block(arena, output.block_bytes)?;
-            call.locations[planned.slots.len() + index] = block.location();
-            outputs.append(torch.exchange.tensor(py, block, 0, output.dtype, &output.dims)?)?;
         }
         call.outputs = Some(outputs.unbind());
         Ok(Some(call))
@@ -287,6 +303,9 @@ pub struct Call {
     /// Of inputs, then outputs.
     locations: Vec<u64>,
     buffer: Option<Arc<Block>>,
+    /// Blocks of inputs that are copied and are not pooled.
+    own: HashMap<usize, Arc<Block>>,
+    /// What the executor reads and is not the call's own.
     kept: Vec<Arc<Block>>,
     outputs: Option<Py<PyList>>,
     /// Inputs that are not placed yet.
@@ -311,62 +330,117 @@ impl Call {
         &self.planned
     }
 
+    pub fn planned(&self) -> Arc<Planned> {
+        Arc::clone(&self.planned)
+    }
+
     pub fn placed(&self) -> &[u64] {
         &self.locations
     }
 
-    /// Places an input that is the plan's, or leaves it. move_state: as of [`Plan::gather`]. Errors: the arena's.
-    fn place_input(
+    /// Takes the blocks of pooled inputs, of large ones that will be copied, and of outputs, which it returns. Errors: the
+    /// arena's.
+    fn take_blocks(
         &mut self,
         arena: &Bound<'_, PyAny>,
         blocks: &Blocks,
+        found: &[Found],
+        move_state: bool,
+    ) -> PyResult<Vec<Option<Arc<Block>>>> {
+        let planned = Arc::clone(&self.planned);
+        if planned.pooled_bytes > 0 {
+            let kept = planned.buffers.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            self.buffer = Some(kept.map_or_else(|| blocks.block(arena, planned.pooled_bytes), Ok)?);
+        }
+        for (index, (slot, found)) in planned.slots.iter().zip(found).enumerate() {
+            let copied = match found {
+                Found::Nothing => false,
+                Found::Number(_) => true,
+                Found::Tensor { as_is, seen } => {
+                    let state = slot.is_state() && move_state;
+                    *as_is && seen.row_major && !state && slot.location(blocks, seen.address).is_none()
+                }
+            };
+            if copied && slot.pooled_at.is_none() && self.may_copy(slot) {
+                self.make_place(arena, blocks, index)?;
+            }
+        }
+        let mut of_outputs = Vec::with_capacity(planned.outputs.len());
+        for (index, output) in planned.outputs.iter().enumerate() {
+            let block = (!output.is_empty).then(|| blocks.block(arena, output.block_bytes)).transpose()?;
+            self.locations[planned.slots.len() + index] = block.as_ref().map_or(0, |block| block.location());
+            of_outputs.push(block);
+        }
+        Ok(of_outputs)
+    }
+
+    /// Places an input, or leaves it; false where it is not the plan's any more.
+    fn place_input(
+        &mut self,
+        torch: &Torch,
+        blocks: &Blocks,
         index: usize,
+        value: &Bound<'_, PyAny>,
         found: &Found,
         move_state: bool,
-    ) -> PyResult<()> {
+    ) -> PyResult<bool> {
         let planned = Arc::clone(&self.planned);
         let slot = &planned.slots[index];
-        let (address, plain) = match found {
-            Found::Nothing => return Ok(()), // location 0: nothing is read
-            Found::Number(bytes) => return self.copy(arena, blocks, index, bytes.as_ptr().expose_provenance()),
-            Found::Tensor { address, plain } => (*address, *plain),
+        let as_is = match found {
+            Found::Nothing => return Ok(true), // location 0: nothing is read
+            Found::Number(bytes) => return Ok(self.copy(index, bytes.as_ptr().expose_provenance())),
+            Found::Tensor { as_is, .. } => *as_is,
         };
-        let aligned = |location: &u64| location.is_multiple_of(slot.desc.dtype.size_bytes() as u64);
-        if plain && let Some(location) = blocks.location_of(address).filter(aligned) {
+        // From here on no Python code runs, so that the memory stays what it is.
+        let Some(Place { address, row_major }) = slot.see(torch, value).filter(|seen| seen.address != 0) else {
+            return Ok(false);
+        };
+        let plain = as_is && row_major;
+        if plain && let Some(location) = slot.location(blocks, address) {
             self.locations[index] = location;
             self.kept.extend(blocks.keeper(location));
-        } else if plain && !(matches!(slot.kind, Kind::State) && move_state) && self.may_copy(slot) {
-            self.copy(arena, blocks, index, address)?;
-        } else {
+        } else if !plain || slot.is_state() && move_state || !self.copy(index, address) {
             self.left.push(index);
         }
-        Ok(())
+        Ok(true)
     }
 
     fn may_copy(&self, slot: &Slot) -> bool {
         slot.pooled_at.is_some() || self.copied_bytes + slot.len_bytes <= COPIED_BYTES
     }
 
-    /// Copies what lies row-major at an address to the input's place. Errors: the arena's.
-    fn copy(&mut self, arena: &Bound<'_, PyAny>, blocks: &Blocks, index: usize, address: usize) -> PyResult<()> {
-        let (block, at) = self.make_place(arena, blocks, index)?;
-        // With the GIL: nobody replaces the memory meanwhile.
-        copy_in(&block, at, address, self.planned.slots[index].len_bytes);
-        Ok(())
+    /// Copies what lies row-major at an address to the input's place. Whether it has one.
+    fn copy(&mut self, index: usize, address: usize) -> bool {
+        let slot = &self.planned.slots[index];
+        let (block, at) = match (&self.buffer, slot.pooled_at, self.own.get(&index)) {
+            (Some(buffer), Some(at), _) => (Arc::clone(buffer), at),
+            (_, _, Some(own)) => (Arc::clone(own), 0),
+            _ => return false,
+        };
+        copy_in(&block, at, address, slot.len_bytes);
+        self.locations[index] = block.location() + at as u64;
+        self.copied.push(index);
+        true
     }
 
     /// A place for an input's values: among the pooled ones, or a block for this call. Errors: the arena's.
     fn make_place(&mut self, arena: &Bound<'_, PyAny>, blocks: &Blocks, index: usize) -> PyResult<(Arc<Block>, usize)> {
         let slot = &self.planned.slots[index];
-        let (block, at) = match (&self.buffer, slot.pooled_at) {
-            (Some(buffer), Some(at)) => (Arc::clone(buffer), at),
-            _ => (blocks.block(arena, block_bytes(slot.len_bytes))?, 0),
-        };
-        self.locations[index] = block.location() + at as u64;
-        self.kept.push(Arc::clone(&block));
-        self.copied.push(index);
+        if let (Some(buffer), Some(at)) = (&self.buffer, slot.pooled_at) {
+            return Ok((Arc::clone(buffer), at));
+        }
+        let own = blocks.block(arena, block_bytes(slot.len_bytes))?;
         self.copied_bytes += slot.len_bytes;
-        Ok((block, at))
+        self.own.insert(index, Arc::clone(&own));
+        Ok((own, 0))
+    }
+}
+
+impl Slot {
+    /// Where in the arena a tensor of this input's dtype is that begins at an address.
+    fn location(&self, blocks: &Blocks, address: usize) -> Option<u64> {
+        let aligned = |location: &u64| location.is_multiple_of(self.desc.dtype.size_bytes() as u64);
+        blocks.location_of(address).filter(aligned)
     }
 }
 
@@ -412,13 +486,17 @@ impl Call {
     ) -> PyResult<bool> {
         let planned = Arc::clone(&self.planned);
         let slot = planned.slots.get(index).ok_or_else(|| PyValueError::new_err("no such input"))?;
-        match slot.find(torch(value.py())?, value)? {
-            Some(Found::Tensor { address, plain: true }) if self.may_copy(slot) => {
-                self.copy(arena, blocks, index, address)?;
-                Ok(true)
-            }
-            _ => Ok(false),
+        let torch = torch(value.py())?;
+        let Some(Found::Tensor { as_is: true, seen: Place { row_major: true, .. } }) = slot.find(torch, value)? else {
+            return Ok(false);
+        };
+        if !self.may_copy(slot) {
+            return Ok(false);
         }
+        self.make_place(arena, blocks, index)?;
+        // Making a place may be Python code; between this look and the copy there is none.
+        let seen = slot.see(torch, value).filter(|seen| seen.row_major && seen.address != 0);
+        Ok(seen.is_some_and(|seen| self.copy(index, seen.address)))
     }
 
     /// A tensor for the values of an input that was left: over its place among the pooled ones, or over a block for this
@@ -433,6 +511,8 @@ impl Call {
         let planned = Arc::clone(&self.planned);
         let slot = planned.slots.get(index).ok_or_else(|| PyValueError::new_err("no such input"))?;
         let (block, at) = self.make_place(arena, blocks, index)?;
+        self.locations[index] = block.location() + at as u64;
+        self.copied.push(index);
         let shape = slot.desc.shape.dims();
         let dims = [shape, &row_major(shape)].concat();
         torch(py)?.exchange.tensor(py, block, at, slot.desc.dtype, &dims)

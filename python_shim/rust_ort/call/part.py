@@ -25,7 +25,7 @@ from rust_ort.torch_private import profiler_runs
 
 MAX_PLANS = 32
 RECENT_PLANS = 8
-"""That a call tries, one after the other: each looks no further than the first input that is another."""
+"""That a call tries, one after the other, each up to the first input that is another."""
 
 _call_ids = itertools.count(1)
 _parts: weakref.WeakSet[Part] = weakref.WeakSet()
@@ -159,8 +159,9 @@ class Part:
         arena = self._arena
         assert arena is not None
         given, share = inputs, self._share
-        if self._sends_others:
+        if self._sends_others and len(inputs) == len(self._inputs):
             inputs = list(map(as_sent, self._inputs, inputs))
+            self._sends_others = any(sent is not one for sent, one in zip(inputs, given, strict=True))
         for plan in self._recent:
             call = plan.gather(arena, inputs, share=share, given=given)
             if call is not None:
@@ -194,14 +195,15 @@ class Part:
             try:
                 if not lane.open:
                     connection.open_lane(lane)
-                lane.write(call, next(_call_ids), handle, eager_nodes)
+                try:
+                    lane.write(call, next(_call_ids), handle, eager_nodes)
+                except ValueError as error:
+                    raise ClientError(str(error), graph=self.spec.graph.name) from None
             except BaseException:
                 lanes.give(lane)
                 raise
         except (ExecutorLost, DaemonLost) as error:
             raise _NotBegun(error) from None
-        except ValueError as error:
-            raise ClientError(str(error), graph=self.spec.graph.name) from None
         try:
             failure = lane.run(call, connection)
         except BaseException as error:
@@ -224,7 +226,7 @@ class Part:
             raise ClientError(f"expected {len(names)} inputs ({', '.join(names)}), got {len(inputs)}")
         dynamic = callable(self.spec.outputs)
         slots = [InputSlot(what, value, keep_value=dynamic) for what, value in zip(self._inputs, inputs, strict=True)]
-        key = tuple((slot.code, slot.shape, slot.kind, repr(slot.value)) for slot in slots)
+        key = tuple((slot.code, slot.shape, slot.kind, slot.bits) for slot in slots)
         plan = self._plans.get(key)
         if plan is None:
             outputs = self.spec.outputs

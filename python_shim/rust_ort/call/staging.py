@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -143,18 +144,21 @@ class InputSlot:
     """What one input of a plan looks like. value: of a number whose value decides the outputs' shapes. Errors:
     ClientError for what cannot be sent."""
 
-    __slots__ = ("code", "dtype", "is_state", "kind", "shape", "value", "what")
+    __slots__ = ("bits", "code", "dtype", "is_state", "kind", "shape", "value", "what")
 
     def __init__(self, what: str, value: object, *, keep_value: bool) -> None:
         self.what = what
         self.is_state = is_state(value)
         self.value: int | float | None = None
+        self.bits = b""  # of the value
         if isinstance(value, int | float):
             self.dtype, self.kind = (torch.float64, "float") if isinstance(value, float) else (torch.int64, "int")
             self.shape: tuple[int, ...] = ()
-            self.value = value if keep_value else None
             if self.kind == "int" and not -(2**63) <= value < 2**63:
                 raise ClientError(f"a SymInt of value {value} does not fit int64")
+            if keep_value:
+                self.value = float(value) if self.kind == "float" else int(value)
+                self.bits = struct.pack("<d" if self.kind == "float" else "<q", self.value)
         else:
             tensor = check_tensor(what, value)
             self.dtype, self.kind = tensor.dtype, "state" if self.is_state else "tensor"

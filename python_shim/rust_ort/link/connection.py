@@ -118,8 +118,9 @@ class Connection:
         self._awaited[number] = None
         reply = None
         try:
-            self._send(wire.encode_frame(wire.REQUEST, request.SerializeToString()), fd)
+            frame = wire.encode_frame(wire.REQUEST, request.SerializeToString())
             try:
+                self._send(frame, fd)
                 reply = self._await(number)
             except BaseException:
                 self._kept[number] = keep

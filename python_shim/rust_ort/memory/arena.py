@@ -76,7 +76,8 @@ class Arena:
 
     def _gather(self) -> None:
         """Moves every free block into the ranges and merges neighbours."""
-        pieces = [*self._ranges, *self.blocks.drained()]
+        pieces, self._ranges = self._ranges, []
+        pieces += self.blocks.drained()
         pieces.sort(key=lambda piece: piece[1])
         merged: list[tuple[int, int]] = []
         for size, location in pieces:
@@ -84,7 +85,7 @@ class Arena:
                 merged[-1] = (merged[-1][0] + size, merged[-1][1])
             else:
                 merged.append((size, location))
-        self._ranges = sorted(merged)
+        self._ranges = sorted([*merged, *self._ranges])
         self._stale_ranges = True
 
     def _grow(self, size: int) -> None:
@@ -105,14 +106,16 @@ class Arena:
         try:
             released = 0
             for size, location in self.blocks.idle(TRIM_SLACK_BYTES):
+                self._punch(size, location)  # before anybody can have it
                 bisect.insort(self._ranges, (size, location))
-                self._punch(size, location)
                 released += size
             if self._stale_ranges:
                 self._stale_ranges = False
-                for size, location in self._ranges:
+                ranges, self._ranges = self._ranges, []  # whoever comes here again meanwhile cuts from none of them
+                for size, location in ranges:
                     if size >= LARGE_BLOCK_BYTES:
                         self._punch(size, location)
+                self._ranges = sorted([*ranges, *self._ranges])
             return released
         finally:
             self.lock.release()
@@ -128,7 +131,7 @@ class Arena:
     # --- facts ---
 
     def live(self) -> list[tuple[int, int]]:
-        """(location, bytes) of every block whose storage lives, in order."""
+        """(location, bytes) of every block that a tensor, a call or a plan has, in order."""
         return self.blocks.live()
 
     def resident_bytes(self) -> int:

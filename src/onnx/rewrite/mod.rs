@@ -39,6 +39,9 @@ pub fn passes() -> impl Iterator<Item = &'static str> {
 /// Runs each pass that is not in `disabled` on the main graph of a model that ONNX Runtime's CPU provider is to run: the
 /// passes know its kernels. Whether a pass did anything; the model's metadata then say which, and how often (see [`ran`]).
 pub fn rewrite(model: &mut ModelProto, disabled: &[String]) -> bool {
+    if ran(model).is_some() {
+        return false; // they ran: some would turn back what they did
+    }
     let Some(graph) = &mut model.graph else { return false };
     let on = PASSES.iter().filter(|(name, _)| disabled.iter().all(|off| off != name));
     let ran: Vec<String> = (on.map(|(name, run)| (name, run(graph))))
@@ -52,7 +55,6 @@ pub fn rewrite(model: &mut ModelProto, disabled: &[String]) -> bool {
     if of_runtime && model.opset_import.iter().all(|opset| opset.domain() != RUNTIMES_DOMAIN) {
         model.opset_import.push(OperatorSetIdProto { domain: Some(RUNTIMES_DOMAIN.to_owned()), version: Some(1) });
     }
-    model.metadata_props.retain(|entry| entry.key() != RAN);
     model.metadata_props.push(StringStringEntryProto { key: Some(RAN.to_owned()), value: Some(ran.join(", ")) });
     true
 }

@@ -1,10 +1,13 @@
 //! The client's end of a lane.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use super::{
-    ERROR_AREA_LEN, ERROR_KIND, ERROR_LEN, Failure, NODE_LEN, Place, RECORD, REPLY, REQUEST, RUN_NS, RUNNING, STATUS,
+use super::executor::Failure;
+use super::memory::{
+    ERROR_AREA_LEN, ERROR_KIND, ERROR_LEN, LaneError, Lanes, NODE_LEN, Place, RECORD, REPLY, REQUEST, RUN_NS, RUNNING,
+    STATUS,
 };
 use crate::shm::record::{RECORD_HEAD_LEN, RawRecord, RecordError, RecordHead};
 use crate::tensor::CallRecord;
@@ -14,6 +17,13 @@ const TURN: Duration = Duration::from_millis(100);
 
 /// What the executor answered: nanoseconds inside the runtime, or the error.
 pub type Answer = Result<u64, Failure>;
+
+impl Lanes {
+    /// The client's end of a lane: one call at a time. Errors: Absent.
+    pub fn client(self: &Arc<Self>, lane: u32) -> Result<ClientLane, LaneError> {
+        self.place(lane).map(ClientLane::new)
+    }
+}
 
 /// The client's end of a lane, used by whoever has the lane for the length of a call.
 #[derive(Debug)]

@@ -3,10 +3,29 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{ERROR_AREA_LEN, ERROR_KIND, ERROR_LEN, NODE_LEN, Place, REQUEST, RUN_NS, RUNNING, STATUS};
+use super::memory::{
+    ERROR_AREA_LEN, ERROR_KIND, ERROR_LEN, EXECUTOR_WAITING, LaneError, Lanes, NODE_LEN, Place, REPLY, REQUEST, RUN_NS,
+    RUNNING, STATUS,
+};
 use crate::base::sync::lock;
 use crate::shm::record::{RawRecord, RecordError};
 use crate::shm::wait::{SPIN, wake};
+
+impl Lanes {
+    /// The executor's end of a lane. A request that is there already is not served: its client was told that its executor
+    /// died. Errors: [`LaneError`].
+    pub fn serve(self: &Arc<Self>, lane: u32) -> Result<ExecutorLane, LaneError> {
+        let place = self.place(lane)?;
+        if !lock(&self.served).insert(lane) {
+            return Err(LaneError::Open { lane });
+        }
+        let seen = place.word(REQUEST).load(Ordering::Acquire);
+        place.word(RUNNING).store(0, Ordering::Relaxed);
+        place.word(EXECUTOR_WAITING).store(0, Ordering::Relaxed);
+        place.word(REPLY).store(seen, Ordering::Release);
+        Ok(ExecutorLane { place, seen })
+    }
+}
 
 /// What ended a wait for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

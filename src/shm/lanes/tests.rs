@@ -1,11 +1,15 @@
 use proptest::prelude::*;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use super::memory::*;
 use super::*;
-use crate::base::ids::{CallId, PartHandle};
+use crate::base::ids::{CallId, PartHandle, SegmentId};
+use crate::shm::record::{RECORD_HEAD_LEN, RawRecord, RecordError};
+use crate::shm::segment::Segment;
+use crate::tensor::CallRecord;
 use crate::tensor::{DType, Location, TensorDesc, TensorRef};
 
 const LANE_LEN: u32 = 64 << 10;
