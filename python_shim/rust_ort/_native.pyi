@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import torch
 
 VERSION: str
+LARGE_BLOCK_BYTES: int
 
 class _Peer(Protocol):
     def check(self) -> None: ...

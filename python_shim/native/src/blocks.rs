@@ -17,7 +17,7 @@ use crate::segment::Segment;
 /// Of every block's place and size.
 const ALIGNMENT: usize = 64;
 /// From this size on a block's memory is given back when nobody used it for a while.
-const LARGE_BLOCK_BYTES: usize = 1 << 20;
+pub const LARGE_BLOCK_BYTES: usize = 1 << 20;
 const TRIM_EVERY: Duration = Duration::from_secs(5);
 
 /// Size of the block that serves `len_bytes`: a multiple of 64, at most 12.5 % larger above 512 bytes.

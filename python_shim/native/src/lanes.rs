@@ -11,7 +11,7 @@ use rust_ort::base::ids::{CallId, PartHandle};
 use rust_ort::shm::{self, ClientLane, Failure, RecordError};
 
 use crate::plan::Call;
-use crate::segment::{next_id, os_error};
+use crate::segment::{next_id, os_error, value_error};
 
 /// Releasing the GIL, and taking it again, costs more than an answer that comes within this.
 const POLL_WITH_GIL: Duration = Duration::from_micros(2);
@@ -56,7 +56,7 @@ impl Lanes {
 
     /// Errors: ValueError where there is no such lane.
     fn lane(&self, index: u32) -> PyResult<Lane> {
-        let lane = self.lanes.client(index).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let lane = self.lanes.client(index).map_err(value_error)?;
         Ok(Lane {
             index,
             lane,
@@ -69,12 +69,12 @@ impl Lanes {
 
     /// Errors: ValueError outside of the segment.
     fn read(&self, offset: u64, len_bytes: usize) -> PyResult<Vec<u8>> {
-        self.lanes.segment().read(offset, len_bytes).map_err(|error| PyValueError::new_err(error.to_string()))
+        self.lanes.segment().read(offset, len_bytes).map_err(value_error)
     }
 
     /// Errors: ValueError outside of the segment.
     fn write(&self, offset: u64, bytes: &[u8]) -> PyResult<()> {
-        self.lanes.segment().write(offset, bytes).map_err(|error| PyValueError::new_err(error.to_string()))
+        self.lanes.segment().write(offset, bytes).map_err(value_error)
     }
 }
 
@@ -119,7 +119,7 @@ impl Lane {
                 "the call's record has {got} bytes, a lane holds {capacity}; split the graph into parts with fewer \
                  inputs and outputs"
             )),
-            error => PyValueError::new_err(error.to_string()),
+            error => value_error(error),
         })?;
         self.plan.store(plan.number, Ordering::Relaxed);
         Ok(())
@@ -129,7 +129,7 @@ impl Lane {
     /// done, else (ErrorKind, ErrorCode, text, node or ""). Errors: what `peer.check()` raises when it is asked now and
     /// then, KeyboardInterrupt: the call may be in flight then.
     fn run(&self, py: Python<'_>, call: Py<Call>, peer: Py<PyAny>) -> PyResult<Option<(u32, u32, String, String)>> {
-        let planned = call.borrow(py).planned();
+        let planned = Arc::clone(call.borrow(py).plan());
         self.set_in_flight(Some(call));
         self.lane.post();
         if !self.lane.poll(POLL_WITH_GIL) {

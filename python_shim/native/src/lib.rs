@@ -23,6 +23,9 @@ mod _native {
     #[pymodule_export]
     use segment::Segment;
 
+    #[pymodule_export]
+    const LARGE_BLOCK_BYTES: usize = blocks::LARGE_BLOCK_BYTES;
+
     /// Of the program that was built with this module.
     #[pymodule_export]
     const VERSION: &str = env!("CARGO_PKG_VERSION");

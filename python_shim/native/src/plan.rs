@@ -14,6 +14,7 @@ use rust_ort::tensor::{DType, TensorDesc};
 
 use crate::blocks::{Block, Blocks, PyBlock, block_bytes};
 use crate::dlpack::{ElementType, Exchange, copy_in, fits};
+use crate::segment::value_error;
 
 /// Most of the inputs that are copied in each call share one block.
 const POOLED_BYTES: usize = 4 << 20;
@@ -103,15 +104,8 @@ type InputSpec<'py> = (i32, Vec<i64>, String, Option<Bound<'py, PyAny>>);
 type OutputSpec = (i32, Vec<i64>, Vec<i64>);
 
 fn described(code: i32, shape: Vec<i64>) -> PyResult<TensorDesc> {
-    let invalid = |error: &dyn std::fmt::Display| PyValueError::new_err(error.to_string());
-    let dtype = DType::from_onnx(code).map_err(|error| invalid(&error))?;
-    TensorDesc::new(dtype, shape).map_err(|error| invalid(&error))
-}
-
-fn len_bytes(desc: &TensorDesc) -> PyResult<usize> {
-    let elements = desc.shape.dims().iter().try_fold(1_usize, |n, &dim| n.checked_mul(dim as usize));
-    let bytes = elements.and_then(|n| n.checked_mul(desc.dtype.size_bytes()));
-    bytes.ok_or_else(|| PyValueError::new_err("a tensor of more bytes than an address can tell"))
+    let dtype = DType::from_onnx(code).map_err(value_error)?;
+    TensorDesc::new(dtype, shape).map_err(value_error)
 }
 
 /// What was found where an input is to be.
@@ -143,7 +137,7 @@ impl Slot {
             "int" => Kind::Int(value.map(|value| value.extract()).transpose()?),
             other => return Err(PyValueError::new_err(format!("a kind of input called {other:?}"))),
         };
-        Ok(Self { element: desc.dtype.into(), len_bytes: len_bytes(&desc)?, desc, pooled_at: None, kind })
+        Ok(Self { element: desc.dtype.into(), len_bytes: desc.len_bytes(), desc, pooled_at: None, kind })
     }
 
     /// A number; None for another kind or value, or an int beyond 64 bits.
@@ -188,6 +182,12 @@ impl Slot {
         seen.flatten()
     }
 
+    /// Where in the arena a tensor of this input's dtype is that begins at an address.
+    fn location(&self, blocks: &Blocks, address: usize) -> Option<u64> {
+        let aligned = |location: &u64| location.is_multiple_of(self.desc.dtype.size_bytes() as u64);
+        blocks.location_of(address).filter(aligned)
+    }
+
     fn is_state(&self) -> bool {
         matches!(self.kind, Kind::State)
     }
@@ -198,10 +198,10 @@ impl Output {
         if shape.len() != strides.len() {
             return Err(PyValueError::new_err("an output has as many strides as dims"));
         }
-        let (dims, dims_strides) = ([&shape[..], &strides].concat().into(), strides);
+        let dims = [&shape[..], &strides].concat().into();
         let desc = described(code, shape)?;
-        let bytes = len_bytes(&desc)?;
-        if !fits(desc.shape.dims(), &dims_strides, desc.dtype.size_bytes(), bytes) {
+        let bytes = desc.len_bytes();
+        if !fits(desc.shape.dims(), &strides, desc.dtype.size_bytes(), bytes) {
             return Err(PyValueError::new_err("an output whose strides reach beyond its elements"));
         }
         let output = Self { dtype: desc.dtype, dims, block_bytes: block_bytes(bytes), is_empty: bytes == 0 };
@@ -232,7 +232,7 @@ impl Plan {
         let head = RecordHead::new(slots.len(), outputs.len(), descriptors.len());
         Ok(Self(Arc::new(Planned {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
-            head: head.map_err(|error| PyValueError::new_err(error.to_string()))?,
+            head: head.map_err(value_error)?,
             descriptors,
             run_ns: AtomicU64::new(0),
             slots,
@@ -280,7 +280,7 @@ impl Plan {
         // meanwhile is met by what follows, which looks again at each input and has done with it before it goes on.
         let blocks_of_outputs = call.take_blocks(arena, blocks, &found, move_state)?;
         for (index, (value, found)) in values.iter().zip(&found).enumerate() {
-            if !call.place_input(torch, blocks, index, value, found, move_state)? {
+            if !call.place_input(torch, blocks, index, value, found, move_state) {
                 return Ok(None);
             }
         }
@@ -325,13 +325,15 @@ impl Drop for Call {
     }
 }
 
-impl Call {
-    pub fn plan(&self) -> &Planned {
-        &self.planned
+impl Planned {
+    fn slot(&self, index: usize) -> PyResult<&Slot> {
+        self.slots.get(index).ok_or_else(|| PyValueError::new_err("no such input"))
     }
+}
 
-    pub fn planned(&self) -> Arc<Planned> {
-        Arc::clone(&self.planned)
+impl Call {
+    pub fn plan(&self) -> &Arc<Planned> {
+        &self.planned
     }
 
     pub fn placed(&self) -> &[u64] {
@@ -383,17 +385,17 @@ impl Call {
         value: &Bound<'_, PyAny>,
         found: &Found,
         move_state: bool,
-    ) -> PyResult<bool> {
+    ) -> bool {
         let planned = Arc::clone(&self.planned);
         let slot = &planned.slots[index];
         let as_is = match found {
-            Found::Nothing => return Ok(true), // location 0: nothing is read
-            Found::Number(bytes) => return Ok(self.copy(index, bytes.as_ptr().expose_provenance())),
+            Found::Nothing => return true, // location 0: nothing is read
+            Found::Number(bytes) => return self.copy(index, bytes.as_ptr().expose_provenance()),
             Found::Tensor { as_is, .. } => *as_is,
         };
         // From here on no Python code runs, so that the memory stays what it is.
         let Some(Place { address, row_major }) = slot.see(torch, value).filter(|seen| seen.address != 0) else {
-            return Ok(false);
+            return false;
         };
         let plain = as_is && row_major;
         if plain && let Some(location) = slot.location(blocks, address) {
@@ -402,7 +404,7 @@ impl Call {
         } else if !plain || slot.is_state() && move_state || !self.copy(index, address) {
             self.left.push(index);
         }
-        Ok(true)
+        true
     }
 
     fn may_copy(&self, slot: &Slot) -> bool {
@@ -411,36 +413,35 @@ impl Call {
 
     /// Copies what lies row-major at an address to the input's place. Whether it has one.
     fn copy(&mut self, index: usize, address: usize) -> bool {
-        let slot = &self.planned.slots[index];
-        let (block, at) = match (&self.buffer, slot.pooled_at, self.own.get(&index)) {
-            (Some(buffer), Some(at), _) => (Arc::clone(buffer), at),
-            (_, _, Some(own)) => (Arc::clone(own), 0),
-            _ => return false,
-        };
-        copy_in(&block, at, address, slot.len_bytes);
-        self.locations[index] = block.location() + at as u64;
-        self.copied.push(index);
+        let Some((block, at)) = self.place_of(index) else { return false };
+        copy_in(&block, at, address, self.planned.slots[index].len_bytes);
+        self.is_copied_to(index, &block, at);
         true
     }
 
-    /// A place for an input's values: among the pooled ones, or a block for this call. Errors: the arena's.
-    fn make_place(&mut self, arena: &Bound<'_, PyAny>, blocks: &Blocks, index: usize) -> PyResult<(Arc<Block>, usize)> {
-        let slot = &self.planned.slots[index];
-        if let (Some(buffer), Some(at)) = (&self.buffer, slot.pooled_at) {
-            return Ok((Arc::clone(buffer), at));
+    fn is_copied_to(&mut self, index: usize, block: &Block, at: usize) {
+        self.locations[index] = block.location() + at as u64;
+        self.copied.push(index);
+    }
+
+    /// Where an input's values are copied to: among the pooled ones, or to a block of its own.
+    fn place_of(&self, index: usize) -> Option<(Arc<Block>, usize)> {
+        match (&self.buffer, self.planned.slots[index].pooled_at) {
+            (Some(buffer), Some(at)) => Some((Arc::clone(buffer), at)),
+            _ => self.own.get(&index).map(|own| (Arc::clone(own), 0)),
         }
-        let own = blocks.block(arena, block_bytes(slot.len_bytes))?;
-        self.copied_bytes += slot.len_bytes;
+    }
+
+    /// The input's place, made where there is none. Errors: the arena's.
+    fn make_place(&mut self, arena: &Bound<'_, PyAny>, blocks: &Blocks, index: usize) -> PyResult<(Arc<Block>, usize)> {
+        if let Some(place) = self.place_of(index) {
+            return Ok(place);
+        }
+        let len_bytes = self.planned.slots[index].len_bytes;
+        let own = blocks.block(arena, block_bytes(len_bytes))?;
+        self.copied_bytes += len_bytes;
         self.own.insert(index, Arc::clone(&own));
         Ok((own, 0))
-    }
-}
-
-impl Slot {
-    /// Where in the arena a tensor of this input's dtype is that begins at an address.
-    fn location(&self, blocks: &Blocks, address: usize) -> Option<u64> {
-        let aligned = |location: &u64| location.is_multiple_of(self.desc.dtype.size_bytes() as u64);
-        blocks.location_of(address).filter(aligned)
     }
 }
 
@@ -469,8 +470,7 @@ impl Call {
 
     /// Places an input whose values are in the arena. keep: what it must not lose before the call is done.
     fn place(&mut self, index: usize, location: u64, keep: Option<&PyBlock>) -> PyResult<()> {
-        let slot = self.planned.slots.get(index).ok_or_else(|| PyValueError::new_err("no such input"))?;
-        debug_assert!(slot.len_bytes > 0);
+        debug_assert!(self.planned.slot(index)?.len_bytes > 0);
         self.locations[index] = location;
         self.kept.extend(keep.map(|block| Arc::clone(&block.0)));
         Ok(())
@@ -485,7 +485,7 @@ impl Call {
         value: &Bound<'_, PyAny>,
     ) -> PyResult<bool> {
         let planned = Arc::clone(&self.planned);
-        let slot = planned.slots.get(index).ok_or_else(|| PyValueError::new_err("no such input"))?;
+        let slot = planned.slot(index)?;
         let torch = torch(value.py())?;
         let Some(Found::Tensor { as_is: true, seen: Place { row_major: true, .. } }) = slot.find(torch, value)? else {
             return Ok(false);
@@ -509,10 +509,9 @@ impl Call {
         index: usize,
     ) -> PyResult<Bound<'py, PyAny>> {
         let planned = Arc::clone(&self.planned);
-        let slot = planned.slots.get(index).ok_or_else(|| PyValueError::new_err("no such input"))?;
+        let slot = planned.slot(index)?;
         let (block, at) = self.make_place(arena, blocks, index)?;
-        self.locations[index] = block.location() + at as u64;
-        self.copied.push(index);
+        self.is_copied_to(index, &block, at);
         let shape = slot.desc.shape.dims();
         let dims = [shape, &row_major(shape)].concat();
         torch(py)?.exchange.tensor(py, block, at, slot.desc.dtype, &dims)
@@ -537,7 +536,7 @@ pub fn tensor<'py>(
     shape: Vec<i64>,
     strides: Vec<i64>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let dtype = DType::from_onnx(code).map_err(|error| PyValueError::new_err(error.to_string()))?;
+    let dtype = DType::from_onnx(code).map_err(value_error)?;
     let dims = [shape, strides].concat();
     torch(py)?.exchange.tensor(py, Arc::clone(&block.0), 0, dtype, &dims)
 }

@@ -19,6 +19,10 @@ pub fn os_error(error: impl std::fmt::Display) -> PyErr {
     PyOSError::new_err(error.to_string())
 }
 
+pub fn value_error(error: impl std::fmt::Display) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
+
 /// A memfd mapped here, sealed against a change of its size before anyone else can see it. Blocks over it keep it.
 #[pyclass(frozen)]
 pub struct Segment(pub Arc<shm::Segment>);
@@ -72,6 +76,6 @@ impl Segment {
 
     /// Errors: ValueError outside of the segment.
     fn read(&self, offset: u64, len_bytes: usize) -> PyResult<Vec<u8>> {
-        self.0.read(offset, len_bytes).map_err(|error| PyValueError::new_err(error.to_string()))
+        self.0.read(offset, len_bytes).map_err(value_error)
     }
 }

@@ -144,15 +144,14 @@ class InputSlot:
     """What one input of a plan looks like. value: of a number whose value decides the outputs' shapes. Errors:
     ClientError for what cannot be sent."""
 
-    __slots__ = ("bits", "code", "dtype", "is_state", "kind", "shape", "value", "what")
+    __slots__ = ("bits", "code", "kind", "shape", "value", "what")
 
     def __init__(self, what: str, value: object, *, keep_value: bool) -> None:
         self.what = what
-        self.is_state = is_state(value)
         self.value: int | float | None = None
         self.bits = b""  # of the value
         if isinstance(value, int | float):
-            self.dtype, self.kind = (torch.float64, "float") if isinstance(value, float) else (torch.int64, "int")
+            dtype, self.kind = (torch.float64, "float") if isinstance(value, float) else (torch.int64, "int")
             self.shape: tuple[int, ...] = ()
             if self.kind == "int" and not -(2**63) <= value < 2**63:
                 raise ClientError(f"a SymInt of value {value} does not fit int64")
@@ -161,9 +160,9 @@ class InputSlot:
                 self.bits = struct.pack("<d" if self.kind == "float" else "<q", self.value)
         else:
             tensor = check_tensor(what, value)
-            self.dtype, self.kind = tensor.dtype, "state" if self.is_state else "tensor"
+            dtype, self.kind = tensor.dtype, "state" if is_state(value) else "tensor"
             self.shape = tuple(tensor.shape)
-        self.code = ONNX_CODE[self.dtype]
+        self.code = ONNX_CODE[dtype]
 
 
 def as_sent(what: str, value: Any) -> Any:
@@ -218,7 +217,7 @@ class CallPlan:
         with torch.inference_mode(False):
             for i in call.left:
                 value, slot = inputs[i], self.slots[i]
-                if slot.is_state:
+                if slot.kind == "state":
                     if may_move is None:
                         may_move = not may_write_elsewhere()
                     location = location_in(arena, value, value.data_ptr())  # moved for an input before

@@ -399,6 +399,9 @@ class Connection:
     def close(self) -> None:
         """Ends the connection; what was not handed over is lost, tensors are not."""
         self._lose("the connection was closed here")
+        self._close_pidfd()
+
+    def _close_pidfd(self) -> None:
         pidfd, self._pidfd = self._pidfd, -1  # one thread closes it
         if pidfd >= 0:
             os.close(pidfd)
@@ -409,9 +412,7 @@ class Connection:
         self.dead = DaemonLost("this connection belongs to the process that forked; call again")
         with contextlib.suppress(OSError):
             self._socket.close()
-        pidfd, self._pidfd = self._pidfd, -1  # one thread closes it
-        if pidfd >= 0:
-            os.close(pidfd)
+        self._close_pidfd()
 
 
 # Dead connections whose executor may still write into what abandoned calls hold.

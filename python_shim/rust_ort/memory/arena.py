@@ -9,13 +9,12 @@ from collections.abc import Callable
 
 import torch
 
-from rust_ort._native import Block, Blocks, tensor
+from rust_ort._native import LARGE_BLOCK_BYTES, Block, Blocks, tensor
 from rust_ort.memory.layout import Layout
 from rust_ort.memory.segment import LOCATION_BITS, OFFSET_MASK, Segment
 
 FIRST_SEGMENT_BYTES = 64 << 20
 LARGEST_STEP_BYTES = 4 << 30
-LARGE_BLOCK_BYTES = 1 << 20
 TRIM_SLACK_BYTES = 64 << 20
 
 

@@ -10,6 +10,7 @@ use super::memory::{
     STATUS,
 };
 use crate::shm::record::{RECORD_HEAD_LEN, RawRecord, RecordError, RecordHead};
+use crate::shm::wait::SPIN;
 use crate::tensor::CallRecord;
 
 /// Between two looks at whether anybody is there to answer.
@@ -34,7 +35,7 @@ pub struct ClientLane {
 }
 
 impl ClientLane {
-    pub(super) fn new(place: Place) -> Self {
+    fn new(place: Place) -> Self {
         let sequence = AtomicU32::new(place.word(REQUEST).load(Ordering::Relaxed));
         Self { place, sequence }
     }
@@ -120,6 +121,6 @@ impl ClientLane {
         let locations: Vec<u64> = locations.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect();
         self.write(&head, &locations, Some(descriptors))?;
         self.post();
-        Ok(self.wait(crate::shm::wait::SPIN, give_up).then(|| self.answer()))
+        Ok(self.wait(SPIN, give_up).then(|| self.answer()))
     }
 }

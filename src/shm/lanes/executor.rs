@@ -52,9 +52,9 @@ pub struct Failure {
 /// The executor's end of a lane, owned by the one thread that serves it.
 #[derive(Debug)]
 pub struct ExecutorLane {
-    pub(super) place: Place,
+    place: Place,
     /// Newest request seen.
-    pub(super) seen: u32,
+    seen: u32,
 }
 
 impl ExecutorLane {

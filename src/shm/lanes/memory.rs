@@ -77,6 +77,7 @@ pub(super) const ERROR_AREA_LEN: u64 = 4096;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
+/// [`ClientLane`]: super::ClientLane
 /// [`SegmentTable::lease`]: crate::shm::SegmentTable::lease
 #[derive(Debug)]
 pub struct Lanes {
