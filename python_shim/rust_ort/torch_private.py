@@ -11,7 +11,7 @@ import functools
 import importlib
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +54,7 @@ USED: dict[str, str | None] = {
     "torch._guards.CompileContext": "every graph's name begins with 0_0",
     "torch._guards.TracingContext": None,
     "torch._guards.detect_fake_mode": "the fake_mode of the first value that has one",
+    "torch._inductor.async_compile.AsyncCompile.pool": "once inductor has compiled, all are copied each call",
     "torch._neg_view": None,
     "torch._ops.HigherOrderOperator": None,
     "torch._ops.OpOverload": "the type of torch.ops.aten.add.Tensor",
@@ -153,6 +154,16 @@ _storage_use_count: Callable[[int], int] = find_or("torch._C._storage_Use_Count"
 def storage_owners(storage: torch.UntypedStorage) -> int:
     """How many tensors, arrays and others have the storage, with the object given; -1 where torch does not say."""
     return _storage_use_count(storage._cdata)
+
+
+def threads_of_inductor() -> Collection[threading.Thread]:
+    """That compile its kernels, and stay when they are done."""
+    if "torch._inductor.async_compile" not in sys.modules:
+        return ()
+    pool = find_or("torch._inductor.async_compile.AsyncCompile.pool", None)
+    # Asked before anything was compiled, it would make the pool.
+    made = pool is not None and pool.cache_info().currsize
+    return tuple(pool()._threads) if made else ()
 
 
 def static_input_kind(value: object) -> str:

@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import importlib
 import io
 import os
 import pickle
@@ -375,6 +376,17 @@ def test_beside_other_threads_none_is_moved(thread: threading.Thread) -> None:
     assert_same(model, torch.compile(model, backend="rust_ort"), X)
     assert not shared(model)
     thread.name = "Thread-7 (_pin_memory_loop)"
+    assert_same(model, torch.compile(model, backend="rust_ort"), X)
+    assert shared(model) == {*model.state_dict()}
+
+
+def test_beside_the_threads_of_inductor_they_are_moved() -> None:
+    before = parameters.other_threads()
+    inductor = importlib.import_module("torch._inductor.async_compile").AsyncCompile
+    task = inductor.submit(lambda: threading.get_ident())
+    thread = task if isinstance(task, int) else task.result()  # where there is one core, it has no threads
+    assert thread == threading.get_ident() or thread in parameters.other_threads() - before
+    model = make_model()
     assert_same(model, torch.compile(model, backend="rust_ort"), X)
     assert shared(model) == {*model.state_dict()}
 

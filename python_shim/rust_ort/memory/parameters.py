@@ -20,13 +20,21 @@ import torch
 from rust_ort.memory import process
 from rust_ort.memory.arena import Arena
 from rust_ort.memory.layout import Layout
-from rust_ort.torch_private import plainly, reinterpret, static_input_kind, storage_owners
+from rust_ort.torch_private import plainly, reinterpret, static_input_kind, storage_owners, threads_of_inductor
 
 GRACE_S = 10.0
 """How long memory that a tensor left is kept where torch.distributed runs: its threads may be sending it."""
 
-READING = ("TMonitor", "_pin_memory_loop", "QueueFeederThread", "pytest_timeout")
-"""In the class or the name of a thread that writes into no parameter: of tqdm, DataLoader, multiprocessing, pytest."""
+READING = (
+    "TMonitor",
+    "_pin_memory_loop",
+    "QueueFeederThread",
+    "pytest_timeout",
+    "InductorSubproc",
+    "subproc_worker_timer",
+)
+"""In the class or the name of a thread that writes into no parameter: of tqdm, DataLoader, multiprocessing, pytest,
+inductor."""
 
 _memcpy = ctypes.PyDLL(None).memcpy  # holds the GIL: no thread begins to write into what is being moved
 _memcpy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
@@ -89,12 +97,13 @@ def may_write_elsewhere() -> bool:
     others = other_threads()
     if not others:
         return False
-    known = (
+    known = {thread.ident for thread in threads_of_inductor()}
+    known.update(
         thread.ident
         for thread in threading.enumerate()
         if any(word in text for word in READING for text in (type(thread).__name__, thread.name))
     )
-    return not others <= {*known}
+    return not others <= known
 
 
 def move_in(arena: Arena, tensor: torch.Tensor) -> int:
