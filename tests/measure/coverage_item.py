@@ -28,8 +28,6 @@ TOGETHER = 16
 """Samples in one compiled function."""
 DYNAMIC_TOGETHER = 4
 """Where sizes are symbols: equal sizes are one symbol, and what fixes it for one sample fixes it for all."""
-ALONE_WHERE_DYNAMIC = frozenset(("nn.functional.conv_transpose3d",))
-"""Of these torch reasons for minutes about the sizes of several samples, for seconds about one's."""
 
 ALIKE = 120
 """Characters at the beginning of what is told of two samples: so many make it the same."""
@@ -143,7 +141,7 @@ def run_item(item: Item, through: Callable[[], None] = lambda: None) -> Result:
             chosen = [(index, sample) for index, sample in chosen if _may_be_distinct(sample)]
             for _, sample in chosen:
                 _make_distinct(sample)
-        size = _together(item)
+        size = DYNAMIC_TOGETHER if item.dynamic else TOGETHER
         for batch in (chosen[first : first + size] for first in range(0, len(chosen), size)):
             for index, sample, judged in _judged(info.op, batch, item, backward=backward, through=through):
                 for direction, verdict in judged.items():
@@ -152,13 +150,6 @@ def run_item(item: Item, through: Callable[[], None] = lambda: None) -> Result:
     result.eager.sort()
     result.seconds = round(time.perf_counter() - begin, 2)
     return result
-
-
-def _together(item: Item) -> int:
-    """Samples in one compiled function."""
-    if not item.dynamic:
-        return TOGETHER
-    return 1 if item.op in ALONE_WHERE_DYNAMIC else DYNAMIC_TOGETHER
 
 
 def _judged(

@@ -202,3 +202,27 @@ def test_the_bucket_of_a_number_of_rank_0(dtype: torch.dtype, right: bool) -> No
     torch._dynamo.reset()
     made = torch.compile(function, backend="rust_ort", dynamic=False)(x, boundaries)
     torch.testing.assert_close(made, function(x, boundaries))
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_convolution_takes_its_windows_from_arguments(transposed: bool) -> None:
+    """As symbols they are guarded to be the numbers they are: each has a graph of its own, of any size of images."""
+    convolution = functional.conv_transpose2d if transposed else functional.conv2d
+    weight = torch.randint(-2, 3, (4, 2, 5, 4)).float().requires_grad_()  # small, so that all is exact
+
+    def function(x: Tensor, weight: Tensor, stride: int, padding: int, dilation: int, groups: int) -> Tensor:
+        return convolution(x, weight, stride=stride, padding=padding, dilation=dilation, groups=groups)
+
+    made = rust_ort.Backend()
+    compiled = torch.compile(function, backend=made, dynamic=True)
+    for size in (17, 16):
+        image = torch.randint(-2, 3, (7, 4, size, 15)).float().requires_grad_()
+        for windows in ((2, 0, 2, 2), (3, 0, 2, 2), (2, 0, 3, 2)):
+            expected, got = (f(image, weight, *windows) for f in (function, compiled))
+            torch.testing.assert_close(got, expected)
+            inputs = (image, weight)
+            torch.testing.assert_close(
+                torch.autograd.grad(got.square().sum(), inputs), torch.autograd.grad(expected.square().sum(), inputs)
+            )
+    forward = [graph for graph in made.graphs if graph.direction == "forward"]
+    assert [graph.calls for graph in forward] == [2, 2, 2] and not [node for graph in forward for node in graph.eager]

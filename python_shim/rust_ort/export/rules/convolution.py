@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rust_ort.export.rules.promotion import kernel_dtype
 from rust_ort.export.rules.registry import decomposed
-from rust_ort.export.rules.sizes import each
+from rust_ort.export.rules.sizes import each, known
 
 aten = torch.ops.aten
 
@@ -38,15 +38,19 @@ def convolution(
 ) -> Any:
     """In float64, and what else ONNX Runtime refuses, as a matrix product; zeros where there is nothing to add up."""
     spatial = weight.dim() - 2
-    stride, padding, dilation, outer = (each(sizes, spatial) for sizes in (stride, padding, dilation, output_padding))
+    given = [*stride, *padding, *dilation, *output_padding, groups]
+    stride, padding, dilation, outer = (
+        _numbers(sizes, spatial) for sizes in (stride, padding, dilation, output_padding)
+    )
+    groups = int(groups)
     if _is_empty(input):
         return input.new_zeros(_output_shape(input, weight, stride, padding, dilation, transposed, outer, groups))
     wide = input.dtype is torch.float64
     refused = transposed and any(size >= step for size, step in zip(outer, stride, strict=True))
     if not wide and not refused:
-        if not transposed or len(output_padding) == spatial:
+        if known(given) and (not transposed or len(output_padding) == spatial):
             return NotImplemented
-        return aten.convolution(input, weight, bias, stride, padding, dilation, True, outer, groups)
+        return aten.convolution(input, weight, bias, stride, padding, dilation, transposed, outer, groups)
     dtype = kernel_dtype(input.dtype)
     if transposed:
         whole = _transposed_product(input.to(dtype), weight.to(dtype), stride, dilation, groups)
@@ -82,7 +86,8 @@ def convolution_backward(
         zeros = [input.new_zeros(tensor.shape) if wanted else None
                  for tensor, wanted in zip((input, weight), output_mask, strict=False)]  # fmt: skip
         return *zeros, grad_bias
-    stride, padding, dilation = (each(sizes, spatial) for sizes in (stride, padding, dilation))
+    stride, padding, dilation = (_numbers(sizes, spatial) for sizes in (stride, padding, dilation))
+    groups = int(groups)
     grad_input = grad_weight = None
     if output_mask[0] and transposed:
         grad_input = aten.convolution(
@@ -95,6 +100,12 @@ def convolution_backward(
         read, produced = (grad_output, input) if transposed else (input, grad_output)
         grad_weight = _grad_weight(read, produced, weight, stride, padding, dilation, groups)
     return grad_input, grad_weight, grad_bias
+
+
+def _numbers(sizes: Sequence[int], spatial: int) -> list[int]:
+    """One a dimension. What is a symbol is guarded to be the number it is, which ONNX's attribute has to be, and as
+    inductor does: what is computed with symbols of windows takes torch minutes to reason about."""
+    return [int(size) for size in each(sizes, spatial)]
 
 
 def _grad_bias(grad_output: Tensor) -> Tensor:
