@@ -294,17 +294,19 @@ def test_the_floor_is_written_and_read_alike() -> None:
     assert "eager, recorded right" in coverage_report.worse(floor["bool"]["a"], worse)[0]
 
 
-RECORDED: dict[str, dict[str, list[str | None]]] = json.loads(
-    (Path(__file__).parents[2] / "docs" / "coverage.json").read_text()
-)  # fmt: skip
-EVERY = 90
-SLICE = [(dtype, op) for dtype, ops in RECORDED.items() for op in ops][::EVERY]
+DOCS = Path(__file__).parents[2] / "docs"
+RECORDED: dict[bool, dict[str, dict[str, list[str | None]]]] = {
+    dynamic: json.loads((DOCS / name).read_text())
+    for dynamic, name in ((False, "coverage.json"), (True, "coverage-dynamic.json"))
+}
+EVERY = {False: 90, True: 300}
 
 
-def test_nothing_recorded_is_wrong_or_crashed() -> None:
+@pytest.mark.parametrize("dynamic", RECORDED)
+def test_nothing_recorded_is_wrong_or_crashed(dynamic: bool) -> None:
     faults = {
         (dtype, op, direction)
-        for dtype, ops in RECORDED.items()
+        for dtype, ops in RECORDED[dynamic].items()
         for op, found in ops.items()
         for direction, verdict in zip(coverage_report.DIRECTIONS, found, strict=True)
         if verdict in FAULTS
@@ -314,11 +316,14 @@ def test_nothing_recorded_is_wrong_or_crashed() -> None:
 
 @pytest.mark.usefixtures("daemon")
 @pytest.mark.timeout(900)
-def test_no_operator_of_a_slice_is_worse_than_recorded() -> None:
-    assert len(SLICE) > 30
+@pytest.mark.parametrize("dynamic", RECORDED)
+def test_no_operator_of_a_slice_is_worse_than_recorded(dynamic: bool) -> None:
+    recorded = RECORDED[dynamic]
+    chosen = [(dtype, op) for dtype, ops in recorded.items() for op in ops][:: EVERY[dynamic]]
+    assert len(chosen) > 10
     worse = []
-    for dtype, op in SLICE:
-        result = run_item(Item(op=op, dtype=dtype, samples=2))
-        worse += coverage_report.worse(RECORDED[dtype][op], result)
-    print(f"{len(SLICE)} of {sum(map(len, RECORDED.values()))} operators and dtypes")
+    for dtype, op in chosen:
+        result = run_item(Item(op=op, dtype=dtype, samples=2, dynamic=dynamic))
+        worse += coverage_report.worse(recorded[dtype][op], result)
+    print(f"{len(chosen)} of {sum(map(len, recorded.values()))} operators and dtypes")
     assert not worse
