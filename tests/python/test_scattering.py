@@ -75,6 +75,8 @@ PLACES = [
     ((4, 3, 5, 2), [torch.tensor([[0], [0]]), None, torch.tensor([1, 1, 2])]),
     ((6,), [torch.tensor(2)]),
     ((4, 3), [torch.tensor(1), None]),
+    ((4, 3, 5), [None, torch.tensor([[0, 2], [2, -1]])]),
+    ((4, 3, 5), [torch.tensor([[0, 2], [2, -1]], dtype=torch.int32)]),
 ]
 
 
@@ -89,6 +91,17 @@ def test_index_put_adds_at_the_places_that_torch_means(
     compiled = torch.compile(lambda x, y: aten.index_put(x, indices, y, True), backend="rust_ort", dynamic=dynamic)
     torch.testing.assert_close(compiled(into, values), aten.index_put(into, indices, values, True))
     assert [graph.eager for graph in rust_ort.graphs()[known:]] == [[]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+@pytest.mark.parametrize("sizes", [(), (5,), (2, 1), (3, 2, 5)])
+def test_index_put_adds_values_that_spread(sizes: tuple[int, ...], dtype: torch.dtype) -> None:
+    into, values = torch.arange(60).reshape(3, 4, 5).to(dtype), torch.full(sizes, 3).to(dtype)
+    indices = [None, torch.tensor([1, 1])]
+    made = rust_ort.Backend()
+    compiled = torch.compile(lambda x, y: aten.index_put(x, indices, y, True), backend=made, dynamic=False)
+    assert torch.equal(compiled(into, values), aten.index_put(into, indices, values, True))
+    assert [graph.eager for graph in made.graphs] == [[]]
 
 
 @pytest.mark.parametrize("indices", [[torch.tensor([7])], [torch.tensor([-8])], [None, torch.tensor([5])]])

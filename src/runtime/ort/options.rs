@@ -31,6 +31,9 @@ const DISABLED_OPTIMIZERS: &str = "optimization.disable_specified_optimizers";
 /// With these the runtime keeps pointing into the model's bytes, which are gone after the build.
 const REFUSED_CONFIG: &[&str] =
     &["session.use_ort_model_bytes_directly", "session.use_ort_model_bytes_for_initializers"];
+/// What a constant that ONNX Runtime computes when it builds a session may take; by itself it keeps up to 1 GiB of each.
+/// The zeros that an embedding's gradient begins with are as large as its weight, and a session holds them for good.
+const CONSTANT_BYTES: (&str, &str) = ("optimization.constant_folding_max_output_size_in_bytes", "16777216");
 const SPINNING_CONFIG: &[&str] = &["session.intra_op.allow_spinning", "session.inter_op.allow_spinning"];
 
 const CUDA: &str = "CUDAExecutionProvider";
@@ -104,6 +107,11 @@ pub(super) fn options(loaded: &Loaded, spec: &SessionSpec) -> Result<SessionBuil
     let mut builder =
         builder.with_optimization_level(level).map_err(|error| bad("ort_optimization", error.to_string()))?;
     builder = builder.with_log_level(LogLevel::Warning).map_err(|error| bad("session", error.to_string()))?;
+    if spec.cpu_only() {
+        // A block laid out for the whole run comes on top of what the first run, which has none, took and keeps: half as
+        // much memory again in a training step, and no faster.
+        builder = builder.with_memory_pattern(false).map_err(|error| bad("session", error.to_string()))?;
+    }
     for (key, value) in config(loaded, spec)? {
         builder = builder.with_config_entry(&key, value).map_err(|error| bad(&key, error.to_string()))?;
     }
@@ -124,6 +132,8 @@ fn config(loaded: &Loaded, spec: &SessionSpec) -> Result<Vec<(String, String)>, 
         .chain(WRONG_OPTIMIZERS.iter().copied())
         .collect();
     config.insert(DISABLED_OPTIMIZERS.to_owned(), disabled.join(";"));
+    let (key, bytes) = CONSTANT_BYTES;
+    config.entry(key.to_owned()).or_insert_with(|| bytes.to_owned());
     for &key in SPINNING_CONFIG {
         let allowed = if loaded.allow_spinning { "1" } else { "0" };
         config.entry(key.to_owned()).or_insert_with(|| allowed.to_owned());

@@ -120,6 +120,8 @@ def _index_put(operator: Any, *, checked: bool) -> Callable[..., Any]:
         self: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False, unsafe: bool = False
     ) -> Any:
         if accumulate and self.dtype is not torch.bool and _may_repeat(indices):
+            if [index is not None for index in indices].count(True) == 1:
+                return _added_along(self, indices, values, checked=checked)
             places = _places(self.shape, indices, checked=checked)
             return _added(self, places, values) if _spreads(values.shape, places.shape) else NotImplemented
         long = long_indices(indices)
@@ -165,6 +167,20 @@ def _added(self: Tensor, places: Tensor, values: Tensor) -> Any:
     return total.reshape(self.shape).to(self.dtype)
 
 
+def _added_along(self: Tensor, indices: Sequence[Tensor | None], values: Tensor, *, checked: bool) -> Any:
+    """The same where one index names slices along one axis: nothing is laid flat, and the result is no reshaped one."""
+    [axis] = [axis for axis, index in enumerate(indices) if index is not None]
+    index = indices[axis]
+    assert index is not None
+    before, after = self.shape[:axis], self.shape[axis + 1 :]
+    if not _spreads(values.shape, [*before, *index.shape, *after]):
+        return NotImplemented
+    line = _from_the_beginning(index, self.shape[axis], FAR if checked else None).reshape(-1)
+    source = widened(values).expand([*before, *index.shape, *after]).reshape([*before, -1, *after])
+    places = line.reshape([-1] + [1] * len(after)).expand(source.shape)
+    return aten.scatter_add.default(widened(self), axis, places, source).to(self.dtype)
+
+
 FAR = 2**58
 """Beyond every tensor: what refuses it cannot know which index it was."""
 
@@ -185,14 +201,18 @@ def _places(shape: Sequence[int], indices: Sequence[Tensor | None], *, checked: 
             line, view = torch.arange(size, device=tensors[0].device), [1] * (rank + len(whole))
             view[at if at < n_before else at + rank] = size
         else:
-            line = index.to(torch.int64)
-            line = torch.where(line < 0, line + size, line)
-            if checked:
-                line = torch.where((line < 0) | (line >= size), FAR // step, line)
+            line = _from_the_beginning(index, size, FAR // step if checked else None)
             view = [1] * (n_before + rank - index.dim()) + list(index.shape) + [1] * (len(whole) - n_before)
         parts.append(line.reshape(view) * step)
     total: Tensor = functools.reduce(torch.add, parts)
     return total
+
+
+def _from_the_beginning(index: Tensor, size: int, far: int | None) -> Tensor:
+    """Places along an axis of `size`, none of them negative; `far` in the place of one out of bounds, unless None."""
+    line = index.to(torch.int64)
+    line = torch.where(line < 0, line + size, line)
+    return line if far is None else torch.where((line < 0) | (line >= size), far, line)
 
 
 RACE = "ScatterND adds in several threads: where an index comes twice, a summand is lost by chance"
