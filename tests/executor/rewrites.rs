@@ -93,7 +93,17 @@ fn cases() -> Vec<Case> {
         between: vec![("a", x)],
         constants: Vec::new(),
     };
+    let same = |x| Case {
+        pass: "same-casts",
+        nodes: vec![node("Neg", &["x"], "a"), node("CastLike", &["a", "x"], "b"), node("Exp", &["b"], "y")],
+        inputs: vec![("x", x)],
+        outputs: vec![("y", x)],
+        between: vec![("a", x)],
+        constants: Vec::new(),
+    };
     vec![
+        same(&[3, 5]),
+        same(&[0, 5]),
         copies(&[3, 5]),
         copies(&[]),
         copies(&[0, 4]),

@@ -10,6 +10,7 @@ mod output_copies;
 mod output_reshapes;
 mod product_orientation;
 mod product_transposes;
+mod same_casts;
 mod values;
 
 use nodes::RUNTIMES_DOMAIN;
@@ -24,6 +25,7 @@ type Pass = (&'static str, fn(&mut GraphProto) -> usize);
 
 /// In the order in which they run.
 const PASSES: &[Pass] = &[
+    ("same-casts", same_casts::run),
     ("output-copies", output_copies::run),
     ("output-reshapes", output_reshapes::run),
     ("product-orientation", product_orientation::run),

@@ -78,8 +78,13 @@ impl Values {
         }
     }
 
+    /// ONNX's number of a tensor's element type.
+    pub(super) fn element(&self, name: &str) -> Option<i32> {
+        self.elements.get(name).copied()
+    }
+
     pub(super) fn is_f32(&self, name: &str) -> bool {
-        self.elements.get(name) == Some(&DType::F32.onnx_code())
+        self.element(name) == Some(DType::F32.onnx_code())
     }
 
     pub(super) fn is_output(&self, name: &str) -> bool {
