@@ -47,7 +47,7 @@ def test_an_unknown_name_is_an_error_naming_the_nearest() -> None:
         ("ort_optimization", 1, "expected one of 'all'"),
         ("ort_optimization", ["all"], "expected one of 'all'"),
         ("disable_passes", ["output-copy"], "got 'output-copy'; did you mean 'output-copies'"),
-        ("disable_passes", "output-copies", "a sequence of names, of 'output-copies'"),
+        ("disable_passes", "output-copies", "a sequence of names, of 'same-casts'"),
         ("disable_passes", [1], "a sequence of names"),
         ("compare", "output", "did you mean 'outputs'"),
         ("compare_every", 0, "an integer from 1"),
