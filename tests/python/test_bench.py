@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from measure.bench import calls, models, table, timing
+import rust_ort
+from measure.bench import calls, models, table, timing, watched
 from measure.bench.timing import Timing
 from rust_ort.studies.llama_models import SIZES
 
@@ -78,4 +79,18 @@ def test_a_document_without_ninetieth_percentiles_is_read(tmp_path: Path) -> Non
     for entry in document["timings"]:
         del entry["p90_us"]
     kept.write_text(json.dumps(document))
-    assert table.written(kept) == {"Add": 1.5}
+    assert table.written(kept) == {("Add", "ours / best"): 1.5}
+
+
+@pytest.mark.usefixtures("daemon")
+def test_what_watching_costs_is_timed_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = models.Case(part="decoder", way="step", precision="fp32", size=SIZES["small"])
+    known = len(rust_ort.graphs())
+    found = watched.measure(case, rounds=1)
+    assert [entry.variant for entry in found] == list(watched.VARIANTS)
+    counts = [len(graph.nodes) for graph in rust_ort.graphs()[known:]]
+    assert sum(count > 0 for count in counts) == 2, "forward and backward of one variant have nodes"
+    text = table.markdown(found, {}, command="make bench")
+    assert "| outputs / both | before | nodes / eager | before | dumped / ours | before |" in text
+    us = {entry.variant: entry.us for entry in found}
+    assert f"| {us['nodes compared'] / us['eager']:.2f} | - |" in text and "decoder step fp32, watched" in text

@@ -1,4 +1,5 @@
-"""`make bench`: small calls and Llama's parts, against eager, inductor and ONNX Runtime in the process.
+"""`make bench`: small calls and Llama's parts, against eager, inductor and ONNX Runtime in the process; what watching
+a step costs.
 
 Every variant's result is held against eager's before it is timed. Kept in docs/bench.md and bench.json where --output
 says so; the table shows what was kept before beside the new.
@@ -12,14 +13,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from measure.bench import calls, models, table
+from measure.bench import calls, models, table, watched
 from measure.bench.timing import Timing
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print the table, write it. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m measure.bench", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=30, help="of small calls; a model has a quarter of them")
+    parser.add_argument(
+        "--rounds", type=int, default=30, help="of small calls; a model has a quarter of them, a watched one a tenth"
+    )
     parser.add_argument("--variants", default=",".join(calls.VARIANTS), help="comma separated")
     parser.add_argument("--cases", default="", help="only cases whose name contains one of these, comma separated")
     parser.add_argument("--spinning", action="store_true", help="let in-process ONNX Runtime's threads spin")
@@ -43,6 +46,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if any(name in case.name for name in wanted):
             begun(case.name)
             timings += models.measure(case, whole, rounds=max(1, arguments.rounds // 4))
+    for case in watched.cases() if "rust_ort" in variants else ():
+        if any(name in watched.name(case) for name in wanted):
+            begun(watched.name(case))
+            timings += watched.measure(case, rounds=max(1, arguments.rounds // 10))
     json_file: Path | None = arguments.output.with_suffix(".json") if arguments.output else None
     text = table.markdown(timings, table.written(json_file) if json_file else {}, command="make bench")
     print(text)

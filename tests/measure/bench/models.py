@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,17 +45,21 @@ def cases() -> list[Case]:
     ]
 
 
-def measure(case: Case, variants: Sequence[str], *, rounds: int) -> list[Timing]:
-    """Each variant's time, of a module of its own. Raises AssertionError when the result or a gradient is far from
+def measure(
+    case: Case, variants: Sequence[str], *, rounds: int, backends: Mapping[str, Any] | None = None
+) -> list[Timing]:
+    """Each variant's time, of a module of its own. backends: {variant: torch.compile's backend}, of those that are not
+    backends by their names. Raises AssertionError when the result or a gradient is far from
     eager's."""
     torch.compiler.reset()
     study = build(case.part, case.size)
+    named = {variant: (backends or {}).get(variant, variant) for variant in variants}
     expected = _run(case, "eager", study)
     wanted = expected()
     close = 1e-3 if PRECISIONS[case.precision] is None else 0.1
     calls: dict[str, Callable[[], list[Tensor]]] = {}
     for variant in variants:
-        run = calls[variant] = _run(case, variant, study)
+        run = calls[variant] = _run(case, named[variant], study)
         for _ in range(2):
             got = run()
         for one, other in zip(got, wanted, strict=True):
@@ -64,10 +68,10 @@ def measure(case: Case, variants: Sequence[str], *, rounds: int) -> list[Timing]
     return alternating(case.name, calls, rounds=rounds)
 
 
-def _run(case: Case, variant: str, study: Study) -> Callable[[], list[Tensor]]:
-    """One call of a copy of the module under `variant`."""
+def _run(case: Case, backend: Any, study: Study) -> Callable[[], list[Tensor]]:
+    """One call of a copy of the module under `backend`, "eager" for none."""
     module, dtype = copy.deepcopy(study.module), PRECISIONS[case.precision]
-    call = module if variant == "eager" else torch.compile(module, backend=variant, dynamic=False)
+    call = module if backend == "eager" else torch.compile(module, backend=backend, dynamic=False)
     if case.way == "forward":
         return functools.partial(_forward, call, study.inputs, dtype)
     return functools.partial(_step, call, study.inputs, dtype, [*module.parameters()])

@@ -14,13 +14,26 @@ import torch
 from measure.bench.timing import Timing
 
 OURS = "rust_ort"
-Ratios = dict[str, float]
+BEST = "ours / best"
+WATCHED = {
+    "outputs / both": ("outputs compared", ("eager", OURS)),
+    "nodes / eager": ("nodes compared", ("eager",)),
+    "dumped / ours": ("dumped", (OURS,)),
+}
+"""{name: (a variant's time, by these variants' times together)}."""
+Ratios = dict[tuple[str, str], float]
+"""{(case, name of the ratio): ratio}."""
 
 
-def ratio(row: Mapping[str, Timing]) -> float | None:
-    """Our time by the best peer's: at most 1 where no peer is ahead; None without one of both."""
+def ratios(row: Mapping[str, Timing]) -> dict[str, float]:
+    """Those of WATCHED that the variants have; BEST of others: our time by the best peer's."""
+    found = {
+        name: row[variant].us / sum(row[other].us for other in others)
+        for name, (variant, others) in WATCHED.items()
+        if {variant, *others} <= row.keys()
+    }
     peers = [timing.us for variant, timing in row.items() if variant != OURS]
-    return row[OURS].us / min(peers) if OURS in row and peers else None
+    return found or ({BEST: row[OURS].us / min(peers)} if OURS in row and peers else {})
 
 
 def by_case(timings: Sequence[Timing]) -> dict[str, dict[str, Timing]]:
@@ -31,12 +44,11 @@ def by_case(timings: Sequence[Timing]) -> dict[str, dict[str, Timing]]:
 
 
 def written(path: Path) -> Ratios:
-    """{case: ratio} of the document that an earlier run left; {} where there is none."""
+    """Of the document that an earlier run left; {} where there is none."""
     if not path.exists():
         return {}
     timings = [Timing(**{"p90_us": entry["p10_us"], **entry}) for entry in json.loads(path.read_text())["timings"]]
-    found = {case: ratio(row) for case, row in by_case(timings).items()}
-    return {case: value for case, value in found.items() if value is not None}
+    return {(case, name): value for case, row in by_case(timings).items() for name, value in ratios(row).items()}
 
 
 def document(timings: Sequence[Timing]) -> str:
@@ -55,16 +67,20 @@ def markdown(timings: Sequence[Timing], before: Ratios, *, command: str) -> str:
         "\n".join(f"- {name}: {value}" for name, value in environment().items()),
         "",
         "Medians over alternating rounds in one process. *ours / best*: rust_ort's time by that of its best peer, at",
-        "most 1.00 where no peer is ahead; *before*: the same of the run that was kept last.",
+        "most 1.00 where no peer is ahead. Of a step that is watched in every call: outputs compared, by the time of",
+        "both rust_ort and eager; nodes compared, by eager's; dumped, by rust_ort's. *before*: the same of the run",
+        "that was kept last.",
     ]
     rows = by_case(timings)
     for variants in dict.fromkeys(tuple(row) for row in rows.values()):
         of_these = {case: row for case, row in rows.items() if tuple(row) == variants}
-        lines += ["", f"| | {' | '.join(variants)} | ours / best | before |", "|---" * (len(variants) + 3) + "|"]
+        names = [*ratios(next(iter(of_these.values())))]
+        titles = [*variants, *(title for name in names for title in (name, "before"))]
+        lines += ["", f"| | {' | '.join(titles)} |", "|---" * (len(titles) + 1) + "|"]
         for case, row in of_these.items():
-            ours = ratio(row)
             cells = [duration(timing.us) for timing in row.values()]
-            cells += ["-" if ours is None else f"{ours:.2f}", f"{before[case]:.2f}" if case in before else "-"]
+            for name, value in ratios(row).items():
+                cells += [f"{value:.2f}", f"{before[case, name]:.2f}" if (case, name) in before else "-"]
             lines.append(f"| {case} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
