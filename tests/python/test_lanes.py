@@ -14,6 +14,8 @@ from conftest import wait_until
 
 from rust_ort._native import Call, Plan
 from rust_ort.errors import ExecutorLost
+from rust_ort.link import lanes as lanes_of_a_connection
+from rust_ort.link import pool
 from rust_ort.link.lanes import LANE_BYTES, N_LANES, Lane, Lanes
 from rust_ort.memory.arena import Arena
 
@@ -298,3 +300,25 @@ def test_a_call_is_polled_for_or_slept_through(run_ns: int, threads: int) -> Non
         lane.write(call, 1, 1, 0)
         assert lane.run(call, Peer()) is None
     executor.stopped = True
+
+
+@pytest.mark.parametrize(
+    ("threads", "ranks", "spare"), [(4, "1", True), (8, "1", False), (2, "4", False), (1, "4", True)]
+)
+def test_a_rank_polls_only_where_its_own_cores_are_more_than_the_executors_threads(
+    monkeypatch: pytest.MonkeyPatch, threads: int, ranks: str, spare: bool
+) -> None:
+    monkeypatch.setattr(pool.os, "sched_getaffinity", lambda _: range(8))
+    monkeypatch.setattr(pool.os, "cpu_count", lambda: 8)
+    for name in pool.LOCAL_RANKS:
+        monkeypatch.setenv(name, ranks)
+    told: list[bool] = []
+    made = lanes_of_a_connection.LaneMemory
+
+    def watched(n_lanes: int, lane_bytes: int, spare_core: bool) -> lanes_of_a_connection.LaneMemory:
+        told.append(spare_core)
+        return made(n_lanes, lane_bytes, spare_core)
+
+    monkeypatch.setattr(lanes_of_a_connection, "LaneMemory", watched)
+    Lanes(threads=threads)
+    assert told == [spare]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from typing import Protocol
 
 from rust_ort._native import Lane
 from rust_ort._native import Lanes as LaneMemory
+from rust_ort.link.pool import cores
 
 __all__ = ("Lane", "LaneMemory", "Lanes", "Peer")
 
@@ -27,7 +27,7 @@ class Lanes:
 
     def __init__(self, *, threads: int) -> None:
         """threads: of the executor."""
-        spare_core = len(os.sched_getaffinity(0)) > threads
+        spare_core = cores() > threads
         self.memory = LaneMemory(N_LANES, LANE_BYTES, spare_core)
         self.lanes = [self.memory.lane(index) for index in range(N_LANES)]
         self._free = self.lanes[::-1]

@@ -21,11 +21,15 @@ def threads(options: Options) -> int:
 
 @functools.cache
 def default_threads() -> int:
-    """As many as torch uses (OMP_NUM_THREADS, torch.set_num_threads), at most the usable cores, or this rank's share of
-    them where its launcher bound it to none. Of a process once: an executor's pool keeps its size."""
+    """As many as torch uses (OMP_NUM_THREADS, torch.set_num_threads), at most `cores`. Of a process once: an executor's
+    pool keeps its size."""
+    return min(torch.get_num_threads(), cores())
+
+
+def cores() -> int:
+    """Those that this process may use, or this rank's share of them where its launcher bound it to none; at least 1."""
     usable = len(os.sched_getaffinity(0))
-    share = usable if usable < (os.cpu_count() or 1) else usable // _local_ranks()
-    return max(1, min(torch.get_num_threads(), share))
+    return usable if usable < (os.cpu_count() or 1) else max(1, usable // _local_ranks())
 
 
 def _local_ranks() -> int:
