@@ -157,13 +157,14 @@ def storage_owners(storage: torch.UntypedStorage) -> int:
 
 
 def threads_of_inductor() -> Collection[threading.Thread]:
-    """That compile its kernels, and stay when they are done."""
+    """That compile its kernels, and stay when they are done. Those that ended, in a fork's child all, are left out: a
+    later thread may have their number."""
     if "torch._inductor.async_compile" not in sys.modules:
         return ()
     pool = find_or("torch._inductor.async_compile.AsyncCompile.pool", None)
     # Asked before anything was compiled, it would make the pool.
     made = pool is not None and pool.cache_info().currsize
-    return tuple(pool()._threads) if made else ()
+    return tuple(thread for thread in pool()._threads if thread.is_alive()) if made else ()
 
 
 def static_input_kind(value: object) -> str:

@@ -4,6 +4,7 @@
 mod attention;
 #[path = "../common/mod.rs"]
 mod common;
+mod constants;
 mod precision;
 mod process;
 mod rewrites;

@@ -1,6 +1,7 @@
 """Parameters and buffers that live in shared memory: which are moved, what stays as it was, and what a fork sees."""
 
 import copy
+import functools
 import gc
 import importlib
 import io
@@ -8,6 +9,7 @@ import os
 import pickle
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from test_weights import assert_same, make_model
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import rust_ort
+from rust_ort import torch_private
 from rust_ort.call import staging
 from rust_ort.memory import parameters, process
 from rust_ort.memory.layout import Layout
@@ -389,6 +392,21 @@ def test_beside_the_threads_of_inductor_they_are_moved() -> None:
     model = make_model()
     assert_same(model, torch.compile(model, backend="rust_ort"), X)
     assert shared(model) == {*model.state_dict()}
+
+
+def test_threads_of_inductor_that_ended_are_not_known() -> None:
+    """Their numbers go to later threads, in a fork's child at once."""
+    inductor = importlib.import_module("torch._inductor.async_compile").AsyncCompile
+    inductor.submit(threading.get_ident)
+    assert in_child(lambda: len(torch_private.threads_of_inductor())) == "0"
+    ended = threading.Thread(target=int)
+    ended.start()
+    ended.join()
+    pool = functools.cache(lambda: SimpleNamespace(_threads={ended, threading.current_thread()}))
+    pool()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch_private, "find_or", lambda *_: pool)
+        assert torch_private.threads_of_inductor() == (threading.current_thread(),)
 
 
 def test_beside_other_threads_they_are_moved_on_demand(thread: threading.Thread) -> None:

@@ -26,7 +26,7 @@ pub(in crate::onnx) fn of_values(graph: &GraphProto) -> HashMap<String, Element>
     types.extend(weights.filter_map(|tensor| Some((tensor.name().to_owned(), tensor.data_type?))));
     for node in &graph.node {
         let inputs: Vec<_> = node.input.iter().map(|name| types.get(name).copied()).collect();
-        for (index, name) in node.output.iter().enumerate() {
+        for (index, name) in node.output.iter().enumerate().filter(|(_, name)| !name.is_empty()) {
             types.extend(elements::of_result(node, index, &inputs).map(|element| (name.clone(), element)));
         }
     }

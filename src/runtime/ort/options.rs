@@ -32,8 +32,9 @@ const DISABLED_OPTIMIZERS: &str = "optimization.disable_specified_optimizers";
 const REFUSED_CONFIG: &[&str] =
     &["session.use_ort_model_bytes_directly", "session.use_ort_model_bytes_for_initializers"];
 /// What a constant that ONNX Runtime computes when it builds a session may take; by itself it keeps up to 1 GiB of each.
-/// The zeros that an embedding's gradient begins with are as large as its weight, and a session holds them for good.
-const CONSTANT_BYTES: (&str, &str) = ("optimization.constant_folding_max_output_size_in_bytes", "16777216");
+/// The zeros that an embedding's gradient begins with are as large as its weight, and a session would hold them for good.
+/// Larger ones are computed in each run.
+const CONSTANT_BYTES: (&str, &str) = ("optimization.constant_folding_max_output_size_in_bytes", "67108864");
 const SPINNING_CONFIG: &[&str] = &["session.intra_op.allow_spinning", "session.inter_op.allow_spinning"];
 
 const CUDA: &str = "CUDAExecutionProvider";
