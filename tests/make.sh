@@ -301,7 +301,7 @@ bench() {
     build
     own_daemon
     # shellcheck disable=SC2086
-    step "bench" env PYTHONPATH="$ROOT/tests" "$PY" -m measure.bench --output "$ROOT/docs/bench.md" ${ARGS:-}
+    step "bench" env PYTHONPATH="$ROOT/tests" "$PY" -m measure.bench ${ARGS:---output docs/bench.md}
 }
 
 # With ARGS, only what they name is written: part of a sweep is not what docs/coverage.json holds.

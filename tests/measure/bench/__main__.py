@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--variants", default=",".join(calls.VARIANTS), help="comma separated")
     parser.add_argument("--cases", default="", help="only cases whose name contains one of these, comma separated")
     parser.add_argument("--spinning", action="store_true", help="let in-process ONNX Runtime's threads spin")
-    parser.add_argument("--output", type=Path, help="markdown file of a whole run; the JSON goes beside it")
+    parser.add_argument("--output", type=Path, help="markdown file; the JSON goes beside it")
     arguments = parser.parse_args(argv)
     variants = tuple(arguments.variants.split(","))
     unknown = set(variants) - set(calls.VARIANTS)
@@ -51,9 +51,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             begun(watched.name(case))
             timings += watched.measure(case, rounds=max(1, arguments.rounds // 10))
     json_file: Path | None = arguments.output.with_suffix(".json") if arguments.output else None
-    text = table.markdown(timings, table.written(json_file) if json_file else {}, command="make bench")
+    chosen = ("rounds", "variants", "cases")
+    given = [f"--{name} {value}" for name in chosen if (value := getattr(arguments, name)) != parser.get_default(name)]
+    command = f'make bench ARGS="{" ".join(given)}"' if given else "make bench"
+    text = table.markdown(timings, table.written(json_file) if json_file else {}, command=command)
     print(text)
-    if json_file and not arguments.cases and variants == calls.VARIANTS:
+    if json_file:
         arguments.output.write_text(text)
         json_file.write_text(table.document(timings))
     return 0
