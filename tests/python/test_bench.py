@@ -83,8 +83,10 @@ def test_a_document_without_ninetieth_percentiles_is_read(tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("daemon")
-def test_what_watching_costs_is_timed_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = models.Case(part="decoder", way="step", precision="fp32", size=SIZES["small"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.filterwarnings("error:the dump")
+def test_what_watching_costs_is_timed_and_told(precision: str) -> None:
+    case = models.Case(part="decoder", way="step", precision=precision, size=SIZES["small"])
     known = len(rust_ort.graphs())
     found = watched.measure(case, rounds=1)
     assert [entry.variant for entry in found] == list(watched.VARIANTS)
@@ -93,4 +95,4 @@ def test_what_watching_costs_is_timed_and_told(monkeypatch: pytest.MonkeyPatch) 
     text = table.markdown(found, {}, command="make bench")
     assert "| outputs / both | before | nodes / eager | before | dumped / ours | before |" in text
     us = {entry.variant: entry.us for entry in found}
-    assert f"| {us['nodes compared'] / us['eager']:.2f} | - |" in text and "decoder step fp32, watched" in text
+    assert f"| {us['nodes compared'] / us['eager']:.2f} | - |" in text and f"decoder step {precision}, watched" in text

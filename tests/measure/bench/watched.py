@@ -33,4 +33,5 @@ def measure(case: models.Case, *, rounds: int) -> list[Timing]:
             "dumped": rust_ort.backend(dump=str(Path(folder) / "run"), dump_calls="all"),
         }
         timings = models.measure(case, VARIANTS, rounds=rounds, backends=backends)
+        rust_ort.shutdown()  # the dump is on disk before its folder goes
     return [dataclasses.replace(timing, case=name(case)) for timing in timings]
