@@ -49,8 +49,7 @@ def measure(
     case: Case, variants: Sequence[str], *, rounds: int, backends: Mapping[str, Any] | None = None
 ) -> list[Timing]:
     """Each variant's time, of a module of its own. backends: {variant: torch.compile's backend}, of those that are not
-    backends by their names. Raises AssertionError when the result or a gradient is far from
-    eager's."""
+    backends by their names. Raises AssertionError when the result or a gradient is far from eager's."""
     torch.compiler.reset()
     study = build(case.part, case.size)
     named = {variant: (backends or {}).get(variant, variant) for variant in variants}

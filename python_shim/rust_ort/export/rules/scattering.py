@@ -120,8 +120,9 @@ def _index_put(operator: Any, *, checked: bool) -> Callable[..., Any]:
         self: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False, unsafe: bool = False
     ) -> Any:
         if accumulate and self.dtype is not torch.bool and _may_repeat(indices):
-            if [index is not None for index in indices].count(True) == 1:
-                return _added_along(self, indices, values, checked=checked)
+            named = [(axis, index) for axis, index in enumerate(indices) if index is not None]
+            if len(named) == 1:
+                return _added_along(self, *named[0], values, checked=checked)
             places = _places(self.shape, indices, checked=checked)
             return _added(self, places, values) if _spreads(values.shape, places.shape) else NotImplemented
         long = long_indices(indices)
@@ -167,11 +168,8 @@ def _added(self: Tensor, places: Tensor, values: Tensor) -> Any:
     return total.reshape(self.shape).to(self.dtype)
 
 
-def _added_along(self: Tensor, indices: Sequence[Tensor | None], values: Tensor, *, checked: bool) -> Any:
+def _added_along(self: Tensor, axis: int, index: Tensor, values: Tensor, *, checked: bool) -> Any:
     """The same where one index names slices along one axis: nothing is laid flat, and the result is no reshaped one."""
-    [axis] = [axis for axis, index in enumerate(indices) if index is not None]
-    index = indices[axis]
-    assert index is not None
     before, after = self.shape[:axis], self.shape[axis + 1 :]
     if not _spreads(values.shape, [*before, *index.shape, *after]):
         return NotImplemented
