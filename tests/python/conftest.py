@@ -24,7 +24,7 @@ from rust_ort.call import client as client_module
 from rust_ort.call.client import Client
 from rust_ort.errors import ClientError
 from rust_ort.link.daemon import find_binary
-from rust_ort.observe import graph_info
+from rust_ort.observe import graph_info, session
 from rust_ort.options import Options
 
 WATCHDOG_S = 60.0
@@ -114,6 +114,14 @@ def binary() -> str | None:
 def every_graph_is_known() -> None:
     """Tests look at the graphs that came since they began: the list of a long session lets none go meanwhile."""
     graph_info.KEPT_GRAPHS = 100_000
+
+
+@pytest.fixture(autouse=True)
+def no_dump_stays_open() -> Iterator[None]:
+    """A dump is the process's: one left open would take the calls of every later test."""
+    yield
+    left = session.set_current(None)
+    assert left is None, f"the dump {left.folder / left.run} was left open"
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import torch
 import rust_ort
 from measure.bench import calls, models, table, timing, watched
 from measure.bench.timing import Timing
+from rust_ort.observe import session
 from rust_ort.studies.llama_models import SIZES
 
 
@@ -85,13 +86,23 @@ def test_a_document_without_ninetieth_percentiles_is_read(tmp_path: Path) -> Non
 @pytest.mark.usefixtures("daemon")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.filterwarnings("error:the dump")
-def test_what_watching_costs_is_timed_and_told(precision: str) -> None:
+def test_what_watching_costs_is_timed_and_told(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    dumped: list[str] = []
+    closing = rust_ort.dump.close
+
+    def close(opened: session.DumpSession) -> None:
+        dumped.extend(name for _, name in opened.dumped)
+        closing(opened)
+
+    monkeypatch.setattr(rust_ort.dump, "close", close)
     case = models.Case(part="decoder", way="step", precision=precision, size=SIZES["small"])
     known = len(rust_ort.graphs())
     found = watched.measure(case, rounds=1)
     assert [entry.variant for entry in found] == list(watched.VARIANTS)
     counts = [len(graph.nodes) for graph in rust_ort.graphs()[known:]]
     assert sum(count > 0 for count in counts) == 2, "forward and backward of one variant have nodes"
+    assert len(dumped) == 2, "forward and backward of one variant are dumped"
+    assert session.current() is None
     text = table.markdown(found, {}, command="make bench")
     assert "| outputs / both | before | nodes / eager | before | dumped / ours | before |" in text
     us = {entry.variant: entry.us for entry in found}

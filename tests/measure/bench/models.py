@@ -46,10 +46,16 @@ def cases() -> list[Case]:
 
 
 def measure(
-    case: Case, variants: Sequence[str], *, rounds: int, backends: Mapping[str, Any] | None = None
+    case: Case,
+    variants: Sequence[str],
+    *,
+    rounds: int,
+    backends: Mapping[str, Any] | None = None,
+    around: Mapping[str, Callable[[Callable[[], list[Tensor]]], list[Tensor]]] | None = None,
 ) -> list[Timing]:
     """Each variant's time, of a module of its own. backends: {variant: torch.compile's backend}, of those that are not
-    backends by their names. Raises AssertionError when the result or a gradient is far from eager's."""
+    backends by their names. around: {variant: what makes its call, given that}. Raises AssertionError when the result
+    or a gradient is far from eager's."""
     torch.compiler.reset()
     study = build(case.part, case.size)
     named = {variant: (backends or {}).get(variant, variant) for variant in variants}
@@ -58,7 +64,10 @@ def measure(
     close = 1e-3 if PRECISIONS[case.precision] is None else 0.1
     calls: dict[str, Callable[[], list[Tensor]]] = {}
     for variant in variants:
-        run = calls[variant] = _run(case, named[variant], study)
+        run = _run(case, named[variant], study)
+        if around and variant in around:
+            run = functools.partial(around[variant], run)
+        calls[variant] = run
         for _ in range(2):
             got = run()
         for one, other in zip(got, wanted, strict=True):

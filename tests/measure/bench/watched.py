@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import tempfile
-from pathlib import Path
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
 
 from measure.bench import models
 from measure.bench.timing import Timing
@@ -25,13 +29,26 @@ def name(case: models.Case) -> str:
 def measure(case: models.Case, *, rounds: int) -> list[Timing]:
     """Times of VARIANTS; every call of each is watched. Raises AssertionError as `models.measure`."""
     import rust_ort
+    from rust_ort.observe import session
 
-    with tempfile.TemporaryDirectory() as folder:
-        backends = {
-            "outputs compared": rust_ort.backend(compare="outputs"),
-            "nodes compared": rust_ort.backend(compare="nodes"),
-            "dumped": rust_ort.backend(dump=str(Path(folder) / "run"), dump_calls="all"),
-        }
-        timings = models.measure(case, VARIANTS, rounds=rounds, backends=backends)
-        rust_ort.shutdown()  # the dump is on disk before its folder goes
+    backends: dict[str, Any] = {
+        "outputs compared": rust_ort.backend(compare="outputs"),
+        "nodes compared": rust_ort.backend(compare="nodes"),
+        "dumped": rust_ort.backend(),
+    }
+    with tempfile.TemporaryDirectory() as folder, rust_ort.dump("run", folder=folder, calls="all"):
+        opened = session.set_current(None)
+        around = {"dumped": functools.partial(_inside, opened)}
+        timings = models.measure(case, VARIANTS, rounds=rounds, backends=backends, around=around)
     return [dataclasses.replace(timing, case=name(case)) for timing in timings]
+
+
+def _inside(opened: Any, call: Callable[[], list[Tensor]]) -> list[Tensor]:
+    """A dump is the process's: left open, it would take the calls of the other variants too."""
+    from rust_ort.observe import session
+
+    before = session.set_current(opened)
+    try:
+        return call()
+    finally:
+        session.set_current(before)
