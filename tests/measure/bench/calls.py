@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -39,12 +40,14 @@ def cases() -> list[Case]:
 
 
 def compiled(variant: str, case: Case, *, spinning: bool) -> Callable[..., Tensor]:
-    """`case.function` under `variant`. Eager runs as it is."""
+    """`case.function` under `variant`, a module as a copy of its own: what one peer has made of the parameters, such as
+    NumPy arrays over them, keeps rust_ort from sharing them."""
+    called = copy.deepcopy(case.function)
     if variant == "eager":
-        return case.function
+        return called
 
     def function(*inputs: Tensor) -> Tensor:  # torch.add itself is no code that Dynamo traces
-        return case.function(*inputs)
+        return called(*inputs)
 
     # Dynamo's cache hangs on the code object: with one of its own, no variant looks through the others' entries first.
     function.__code__ = function.__code__.replace(co_name=variant.replace("-", "_").replace(" ", "_"))
