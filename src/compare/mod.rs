@@ -4,6 +4,7 @@
 //! facts out. The rule and the reasons for its numbers are in `docs/decisions/0002-tolerance.md`.
 
 mod alignment;
+mod block;
 mod digits;
 mod element;
 mod metrics;
@@ -25,7 +26,7 @@ pub use alignment::{Alignment, Dim, Kind, RunResult, align, distance};
 pub use digits::{distance as distance_text, elements, significant};
 pub use metrics::{Element, MaxDiff, Metrics};
 pub use opinion::Opinion;
-pub use signature::signature;
+pub use signature::{signature, signatures};
 pub use stats::{ABOVE, Counts, Required};
 pub use sums::judge_sums;
 pub use tolerance::{BadTolerance, Tolerance};

@@ -9,7 +9,8 @@ use super::parallel::in_parallel;
 use super::tolerance::{accumulated_in, epsilon, smallest};
 use crate::tensor::SharedTensor;
 
-/// How far reference and candidate are from the same computation in float64, and from what its rounding explains.
+/// How far reference and candidate are from the same computation in float64, and from what its rounding explains, at the
+/// elements that were asked for: all, or those that decide.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Opinion {
     /// max |reference − exact|.

@@ -25,6 +25,27 @@ pub fn signature<'a>(tensor: impl Into<SharedTensor<'a>>) -> String {
     in_parallel(LENGTH, tensor.bytes().len(), segment).into_iter().collect()
 }
 
+/// The signatures of a pair, which are one where they are equal bit by bit.
+pub fn signatures<'a>(reference: SharedTensor<'a>, candidate: SharedTensor<'a>) -> [String; 2] {
+    let of_reference = signature(reference);
+    let of_candidate = if same_bits(reference, candidate) { of_reference.clone() } else { signature(candidate) };
+    [of_reference, of_candidate]
+}
+
+fn same_bits(one: SharedTensor<'_>, other: SharedTensor<'_>) -> bool {
+    const BLOCK: usize = 1 << 12;
+    let n = one.bytes().len();
+    let mut copies = [[0; BLOCK]; 2];
+    let same = |from: usize| {
+        let range = from..(from + BLOCK).min(n);
+        let [one_bytes, other_bytes] = copies.each_mut().map(|copy| &mut copy[..range.len()]);
+        one.bytes().slice(range.clone()).copy_out(one_bytes);
+        other.bytes().slice(range).copy_out(other_bytes);
+        one_bytes == other_bytes
+    };
+    one.desc() == other.desc() && (0..n).step_by(BLOCK).all(same)
+}
+
 fn letter(sum: f64) -> char {
     if sum.abs() < 1e10 { char::from(b'A' + (sum.trunc() as i64).rem_euclid(26) as u8) } else { '?' }
 }
@@ -73,6 +94,24 @@ fn block_sum(values: &[f64]) -> f64 {
 mod tests {
     use super::*;
     use crate::tensor::{DType, TensorBuf, TensorDesc};
+
+    #[test]
+    fn a_pair_has_the_signatures_of_each() {
+        let tensor = |dtype: DType, values: &[f32]| {
+            let desc = TensorDesc::new(dtype, [values.len() as i64]).unwrap();
+            TensorBuf::new(desc, values.iter().flat_map(|value| value.to_le_bytes()).collect()).unwrap()
+        };
+        let values: Vec<f32> = (0..5000).map(|i| i as f32).collect();
+        let mut other = values.clone();
+        other[4999] = f32::NAN;
+        for (reference, candidate) in [(&values, &values), (&values, &other), (&other, &other)] {
+            let pair = [tensor(DType::F32, reference), tensor(DType::F32, candidate)];
+            let expected = pair.each_ref().map(|tensor| signature(tensor.shared()));
+            assert_eq!(signatures(pair[0].shared(), pair[1].shared()), expected);
+        }
+        let (floats, integers) = (tensor(DType::F32, &values), tensor(DType::I32, &values));
+        assert_ne!(signatures(floats.shared(), integers.shared())[1], signature(floats.shared()), "the bits are equal");
+    }
 
     fn of_values(values: &[f64]) -> String {
         let desc = TensorDesc::new(DType::F64, [values.len() as i64]).unwrap();

@@ -10,22 +10,15 @@
 
 use std::ops::Range;
 
-use half::f16;
-use half::slice::HalfFloatSliceExt;
-
+use super::block::{BLOCK, Block, MAX_SIZE};
 use super::element::{Numbers, Pair};
 use super::parallel::in_parallel;
 use super::scalar;
 use super::stats::{ABOVE, Outside, Stats};
 use super::tolerance::{Bounds, Tolerance};
-use crate::tensor::DType;
 
-/// Numbers in a block: six buffers of them fit the first-level cache.
-pub(super) const BLOCK: usize = 512;
 /// Numbers in a span, the unit of work of a thread.
 pub(super) const SPAN: usize = 128 * BLOCK;
-/// Bytes of the largest number.
-const MAX_SIZE: usize = 8;
 const LANES: usize = 8;
 
 /// Statistics of each span, in order.
@@ -51,6 +44,9 @@ trait Pass: Sync {
     /// The first `n` numbers of `block`, which are those from `base` on; false, and nothing done, when one is not finite.
     fn block(&self, block: &mut Block, n: usize, base: usize, found: &mut Self::Found) -> bool;
 
+    /// As `block`, where each candidate equals its reference bit by bit, and is not in the block.
+    fn equal(&self, block: &mut Block, n: usize, found: &mut Self::Found) -> bool;
+
     fn scalar(&self, numbers: &Numbers<'_>, found: &mut Self::Found);
 }
 
@@ -65,6 +61,11 @@ impl Pass for First<'_> {
     #[inline(always)]
     fn block(&self, block: &mut Block, n: usize, base: usize, found: &mut Stats) -> bool {
         measure(block, n, base, self.fill_limit, found)
+    }
+
+    #[inline(always)]
+    fn equal(&self, block: &mut Block, n: usize, found: &mut Stats) -> bool {
+        measure_equal(block, n, self.fill_limit, found)
     }
 
     fn scalar(&self, numbers: &Numbers<'_>, found: &mut Stats) {
@@ -82,6 +83,12 @@ impl Pass for Second<'_> {
     #[inline(always)]
     fn block(&self, block: &mut Block, n: usize, base: usize, found: &mut Outside) -> bool {
         measure_outside(block, n, base, self.bounds, found)
+    }
+
+    /// What is equal and finite is inside and needs no tolerance.
+    #[inline(always)]
+    fn equal(&self, block: &mut Block, n: usize, _: &mut Outside) -> bool {
+        block.reference[..n].iter().all(|number| number.is_finite())
     }
 
     fn scalar(&self, numbers: &Numbers<'_>, found: &mut Outside) {
@@ -117,7 +124,7 @@ fn span_avx2<P: Pass>(pair: &Pair<'_>, range: Range<usize>, pass: &P, found: &mu
 #[inline(always)]
 fn span_portable<P: Pass>(pair: &Pair<'_>, range: Range<usize>, pass: &P, found: &mut P::Found) {
     let (dtype, size) = (pair.part_dtype(), pair.part_dtype().size_bytes());
-    let mut block = Block { reference: [0.; BLOCK], candidate: [0.; BLOCK], max_ulp: 0 };
+    let mut block = Block::EMPTY;
     let mut copies = [[0; BLOCK * MAX_SIZE]; 2];
     let mut from = range.start;
     while from < range.end {
@@ -127,153 +134,17 @@ fn span_portable<P: Pass>(pair: &Pair<'_>, range: Range<usize>, pass: &P, found:
         pair.reference.slice(from * size..to * size).copy_out(reference);
         pair.candidate.slice(from * size..to * size).copy_out(candidate);
         let (reference, candidate): (&[u8], &[u8]) = (reference, candidate);
-        let widened = widen(dtype, reference, candidate, &mut block);
-        if !(widened && pass.block(&mut block, to - from, from, found)) {
+        let (n, base) = (to - from, from);
+        let done = if reference == candidate {
+            block.widen_equal(dtype, reference) && pass.equal(&mut block, n, found)
+        } else {
+            block.widen(dtype, reference, candidate) && pass.block(&mut block, n, base, found)
+        };
+        if !done {
             pass.scalar(&Numbers { dtype, base: from, reference, candidate }, found);
         }
         from = to;
     }
-}
-
-struct Block {
-    reference: [f64; BLOCK],
-    candidate: [f64; BLOCK],
-    max_ulp: u64,
-}
-
-/// Fills the block; false when the fast way does not apply to this dtype or to one of these numbers.
-#[inline(always)]
-fn widen(dtype: DType, reference: &[u8], candidate: &[u8], block: &mut Block) -> bool {
-    match dtype {
-        DType::F32 => widen_f32(reference, candidate, block),
-        DType::F64 => widen_f64(reference, candidate, block),
-        DType::F16 => widen_f16(reference, candidate, block),
-        DType::BF16 => widen_bf16(reference, candidate, block),
-        DType::I8 => widen_exact(reference, candidate, block, |[b]: [u8; 1]| Some((b as i8).into())),
-        DType::U8 => widen_exact(reference, candidate, block, |[b]: [u8; 1]| Some(b.into())),
-        DType::Bool => widen_exact(reference, candidate, block, |[b]: [u8; 1]| Some(f64::from(u8::from(b != 0)))),
-        DType::I16 => widen_exact(reference, candidate, block, |b| Some(i16::from_le_bytes(b).into())),
-        DType::U16 => widen_exact(reference, candidate, block, |b| Some(u16::from_le_bytes(b).into())),
-        DType::I32 => widen_exact(reference, candidate, block, |b| Some(i32::from_le_bytes(b).into())),
-        DType::U32 => widen_exact(reference, candidate, block, |b| Some(u32::from_le_bytes(b).into())),
-        DType::I64 => widen_exact(reference, candidate, block, |b| exact_i64(i64::from_le_bytes(b))),
-        DType::U64 => widen_exact(reference, candidate, block, |b| exact_i64(u64::from_le_bytes(b).try_into().ok()?)),
-        _ => false,
-    }
-}
-
-/// Steps between two 32-bit floats; see `element::ulp`.
-#[inline(always)]
-fn ulp_32(reference: u32, candidate: u32) -> u32 {
-    let on_line = |bits: u32| {
-        let sign = (bits as i32) >> 31;
-        ((bits & 0x7fff_ffff) as i32 ^ sign).wrapping_sub(sign)
-    };
-    let (reference, candidate) = (on_line(reference), on_line(candidate));
-    (reference.max(candidate) as u32).wrapping_sub(reference.min(candidate) as u32)
-}
-
-#[inline(always)]
-fn ulp_64(reference: u64, candidate: u64) -> u64 {
-    let on_line = |bits: u64| {
-        let sign = (bits as i64) >> 63;
-        ((bits & (u64::MAX >> 1)) as i64 ^ sign).wrapping_sub(sign)
-    };
-    let (reference, candidate) = (on_line(reference), on_line(candidate));
-    (reference.max(candidate) as u64).wrapping_sub(reference.min(candidate) as u64)
-}
-
-#[inline(always)]
-fn widen_f32(reference: &[u8], candidate: &[u8], block: &mut Block) -> bool {
-    let (reference, candidate) = (reference.as_chunks::<4>().0, candidate.as_chunks::<4>().0);
-    let mut max_ulp = 0;
-    for (((r, c), r_out), c_out) in reference.iter().zip(candidate).zip(&mut block.reference).zip(&mut block.candidate)
-    {
-        let (r, c) = (u32::from_le_bytes(*r), u32::from_le_bytes(*c));
-        *r_out = f32::from_bits(r).into();
-        *c_out = f32::from_bits(c).into();
-        max_ulp = max_ulp.max(ulp_32(r, c));
-    }
-    block.max_ulp = max_ulp.into();
-    true
-}
-
-#[inline(always)]
-fn widen_f64(reference: &[u8], candidate: &[u8], block: &mut Block) -> bool {
-    let (reference, candidate) = (reference.as_chunks::<8>().0, candidate.as_chunks::<8>().0);
-    let mut max_ulp = 0;
-    for (((r, c), r_out), c_out) in reference.iter().zip(candidate).zip(&mut block.reference).zip(&mut block.candidate)
-    {
-        let (r, c) = (u64::from_le_bytes(*r), u64::from_le_bytes(*c));
-        (*r_out, *c_out) = (f64::from_bits(r), f64::from_bits(c));
-        max_ulp = max_ulp.max(ulp_64(r, c));
-    }
-    block.max_ulp = max_ulp;
-    true
-}
-
-/// Integers that f64 holds exactly; false when `widen` says that one is not.
-#[inline(always)]
-fn widen_exact<const N: usize>(
-    reference: &[u8],
-    candidate: &[u8],
-    block: &mut Block,
-    widen: impl Fn([u8; N]) -> Option<f64>,
-) -> bool {
-    let mut exact = true;
-    for (bytes, out) in [(reference, &mut block.reference), (candidate, &mut block.candidate)] {
-        for (bytes, out) in bytes.as_chunks::<N>().0.iter().zip(out) {
-            let value = widen(*bytes);
-            exact &= value.is_some();
-            *out = value.unwrap_or(0.);
-        }
-    }
-    block.max_ulp = 0;
-    exact
-}
-
-#[inline(always)]
-fn exact_i64(value: i64) -> Option<f64> {
-    (value.unsigned_abs() <= 1 << f64::MANTISSA_DIGITS).then_some(value as f64)
-}
-
-/// Shifted to the upper half, a 16-bit float's bits are ordered as 32-bit ones are, 2^16 apart.
-#[inline(always)]
-fn max_ulp_16(reference: &[[u8; 2]], candidate: &[[u8; 2]]) -> u64 {
-    let high = |bytes: &[u8; 2]| u32::from(u16::from_le_bytes(*bytes)) << 16;
-    let max = reference.iter().zip(candidate).fold(0, |max: u32, (r, c)| max.max(ulp_32(high(r), high(c))));
-    (max >> 16).into()
-}
-
-#[inline(always)]
-fn widen_bf16(reference: &[u8], candidate: &[u8], block: &mut Block) -> bool {
-    let (reference, candidate) = (reference.as_chunks::<2>().0, candidate.as_chunks::<2>().0);
-    for (bytes, out) in [(reference, &mut block.reference), (candidate, &mut block.candidate)] {
-        for (bytes, out) in bytes.iter().zip(out) {
-            // A signalling NaN is quieted by the conversion to f64; the block then goes to `scalar` anyway.
-            *out = f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16).into();
-        }
-    }
-    block.max_ulp = max_ulp_16(reference, candidate);
-    true
-}
-
-#[inline(always)]
-fn widen_f16(reference: &[u8], candidate: &[u8], block: &mut Block) -> bool {
-    let (reference, candidate) = (reference.as_chunks::<2>().0, candidate.as_chunks::<2>().0);
-    let mut narrow = [f16::ZERO; BLOCK];
-    let mut single = [0_f32; BLOCK];
-    for (bytes, out) in [(reference, &mut block.reference), (candidate, &mut block.candidate)] {
-        for (bytes, narrow) in bytes.iter().zip(&mut narrow) {
-            *narrow = f16::from_le_bytes(*bytes);
-        }
-        narrow[..bytes.len()].convert_to_f32_slice(&mut single[..bytes.len()]);
-        for (single, out) in single[..bytes.len()].iter().zip(out) {
-            *out = (*single).into();
-        }
-    }
-    block.max_ulp = max_ulp_16(reference, candidate);
-    true
 }
 
 #[inline(always)]
@@ -331,6 +202,32 @@ fn measure(block: &mut Block, n: usize, base: usize, fill_limit: f64, stats: &mu
     if max_apart > 0. {
         measure_apart(block, n, base, max_apart, stats);
     }
+    true
+}
+
+/// As `measure`, of numbers that are equal on both sides: the same sums, to the last bit.
+#[inline(always)]
+fn measure_equal(block: &mut Block, n: usize, fill_limit: f64, stats: &mut Stats) -> bool {
+    let padded = n.next_multiple_of(LANES);
+    block.reference[n..padded].fill(0.);
+    let (mut squares, mut max_reference, mut finite) = ([0_f64; LANES], [0_f64; LANES], [0_f64; LANES]);
+    for numbers in block.reference[..padded].as_chunks::<LANES>().0 {
+        for lane in 0..LANES {
+            let (number, size) = (numbers[lane], numbers[lane].abs());
+            finite[lane] += 0. * number;
+            squares[lane] += number * number;
+            max_reference[lane] = max(if size < fill_limit { size } else { 0. }, max_reference[lane]);
+        }
+    }
+    if finite.iter().any(|zero| zero.is_nan()) {
+        return false;
+    }
+    let squares = add_up(squares);
+    stats.measured += n as u64;
+    stats.sum_reference += squares;
+    stats.sum_candidate += squares;
+    stats.sum_product += squares;
+    stats.max_reference = max(max_reference.into_iter().fold(0., max), stats.max_reference);
     true
 }
 
@@ -430,10 +327,11 @@ fn count_above(references: &[[f64; LANES]], candidates: &[[f64; LANES]], max_apa
 
 #[cfg(test)]
 mod tests {
-    use half::bf16;
+    use half::{bf16, f16};
     use proptest::prelude::*;
 
     use super::*;
+    use crate::tensor::DType;
 
     /// Bit patterns, most of them numbers one meets, some of them those that break things.
     fn words(dtype: DType) -> impl Strategy<Value = (u64, u64)> {
@@ -531,6 +429,23 @@ mod tests {
             equal_nan: bool,
         ) {
             check(dtype, &words, misalign, equal_nan);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(100))]
+
+        #[test]
+        fn equal_blocks_agree_with_scalar(
+            (dtype, words) in prop::sample::select(vec![DType::F32, DType::F64, DType::F16, DType::BF16, DType::I64, DType::I8])
+                .prop_flat_map(|dtype| (Just(dtype), prop::collection::vec(words(dtype), 1..1500))),
+            different: prop::sample::Index,
+        ) {
+            let mut equal: Vec<_> = words.iter().map(|&(reference, _)| (reference, reference)).collect();
+            check(dtype, &equal, 0, false);
+            let at = different.index(equal.len());
+            equal[at] = words[at];
+            check(dtype, &equal, 0, true);
         }
     }
 

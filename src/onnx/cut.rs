@@ -66,6 +66,20 @@ struct Ends<'a> {
     missing: fn(String, String) -> OnnxError,
 }
 
+/// Values that are run together, and what their models read.
+#[derive(Default)]
+struct Group<'a> {
+    values: Vec<&'a str>,
+    reads: HashSet<&'a str>,
+}
+
+impl Group<'_> {
+    /// One more value, whose model `reads` these, may join: no value is both computed and read.
+    fn takes(&self, value: &str, reads: &[&str]) -> bool {
+        !self.reads.contains(value) && !reads.iter().any(|name| self.values.contains(name))
+    }
+}
+
 /// What a walk back from the outputs met.
 #[derive(Default)]
 struct Met<'a> {
@@ -168,10 +182,54 @@ impl Isolator {
     /// and those that depend on no input and are not fed, do not count as named. Errors: [`OnnxError::NoFeed`],
     /// [`OnnxError::Undefined`].
     pub fn local(&self, value: &str, through: &HashSet<&str>, feeds: &Feeds<'_>) -> Result<Piece, OnnxError> {
-        let constant = |name: &str| self.fixed.contains(name) && !feeds.contains_key(name);
-        self.piece(&[value], feeds, feeds, |name| {
-            name != value && self.is_cut(name) && !constant(name) && !through.contains(name)
-        })
+        self.local_to_all(&[value], through, feeds)
+    }
+
+    /// Which of these values are better run together: their models, as [`Isolator::local`] cuts them, share nodes that
+    /// depend on an input, and none is read by another. Each value is in one group, in their order; one whose model cannot
+    /// be cut is alone.
+    pub fn share_nodes<'a>(
+        &'a self,
+        values: &[&'a str],
+        through: &HashSet<&str>,
+        feeds: &Feeds<'_>,
+    ) -> Vec<Vec<&'a str>> {
+        let mut groups: Vec<Group<'a>> = Vec::new();
+        let mut group_of: HashMap<&str, usize> = HashMap::new();
+        for &value in values {
+            let met = self.met(&[value], feeds, |name| self.ends_local(name, &[value], through, feeds));
+            let Met { nodes, feeds: reads, .. } = met.unwrap_or_default();
+            let given = nodes.iter().flat_map(|&(_, at)| outputs(&self.graph.node[at]));
+            let given: Vec<&str> = given.filter(|&name| !self.fixed.contains(name)).collect();
+            let reads: Vec<&str> = reads.into_iter().map(|(_, _, name)| name).collect();
+            let found = given.iter().find_map(|name| group_of.get(name).copied());
+            let at = found.filter(|&at| groups[at].takes(value, &reads)).unwrap_or(groups.len());
+            if at == groups.len() {
+                groups.push(Group::default());
+            }
+            groups[at].values.push(value);
+            groups[at].reads.extend(reads);
+            for name in given {
+                group_of.entry(name).or_insert(at);
+            }
+        }
+        groups.into_iter().map(|group| group.values).collect()
+    }
+
+    /// The model of values of one group of [`Isolator::share_nodes`]. Errors: those of [`Isolator::local`].
+    pub fn local_to_all(
+        &self,
+        values: &[&str],
+        through: &HashSet<&str>,
+        feeds: &Feeds<'_>,
+    ) -> Result<Piece, OnnxError> {
+        self.piece(values, feeds, feeds, |name| self.ends_local(name, values, through, feeds))
+    }
+
+    /// Whether the local model of these values reads this one.
+    fn ends_local(&self, name: &str, values: &[&str], through: &HashSet<&str>, feeds: &Feeds<'_>) -> bool {
+        let constant = self.fixed.contains(name) && !feeds.contains_key(name);
+        !values.contains(&name) && self.is_cut(name) && !constant && !through.contains(name)
     }
 
     /// The model that computes `wanted` from the feeds. `results`: what is known of those wanted. Errors: as
@@ -187,9 +245,7 @@ impl Isolator {
         feeds: &Feeds<'_>,
         stops: impl Fn(&str) -> bool,
     ) -> Result<Piece, OnnxError> {
-        let missing = |user, value| OnnxError::NoFeed { user, value };
-        let fed = |name: &str| feeds.contains_key(name);
-        let met = self.walk(wanted, &Ends { start: "the new output", stops: &stops, fed: &fed, missing })?;
+        let met = self.met(wanted, feeds, stops)?;
         // Untyped, a value whose shape the runtime cannot infer is told apart from a scalar by nobody.
         let output = |&name: &&str| results.get(name).map_or_else(|| untyped(name), |desc| value_info(name, desc));
         let inputs: Vec<&str> = met.feeds.iter().map(|&(_, _, name)| name).collect();
@@ -205,6 +261,18 @@ impl Isolator {
             inputs: inputs.into_iter().map(str::to_owned).collect(),
             outputs: wanted.iter().map(|&name| name.to_owned()).collect(),
         })
+    }
+
+    /// What `wanted` takes of the feeds, and of the nodes between.
+    fn met<'a>(
+        &'a self,
+        wanted: &[&'a str],
+        feeds: &Feeds<'_>,
+        stops: impl Fn(&str) -> bool,
+    ) -> Result<Met<'a>, OnnxError> {
+        let missing = |user, value| OnnxError::NoFeed { user, value };
+        let fed = |name: &str| feeds.contains_key(name);
+        self.walk(wanted, &Ends { start: "the new output", stops: &stops, fed: &fed, missing })
     }
 
     /// The model of what a walk met. frame: its inputs and outputs, and what is known of other values.
@@ -383,6 +451,26 @@ mod tests {
             order(graph).unwrap();
         }
         assert_eq!(local("p").named_values, ["p", "q"]);
+    }
+
+    #[test]
+    fn values_that_share_nodes_and_do_not_read_each_other_run_together() {
+        let (isolator, desc, through) = (isolator(), desc(), HashSet::new());
+        let feeds: Feeds<'_> = ALL.map(|name| (name, &desc)).into();
+        let groups = isolator.share_nodes(&["a", "b", "p", "q", "c", "branch", "d"], &through, &feeds);
+        assert_eq!(groups, [vec!["a"], vec!["b", "branch"], vec!["p", "q"], vec!["c"], vec!["d"]]);
+        let piece = isolator.local_to_all(&groups[1], &through, &feeds).unwrap();
+        assert_eq!(
+            (ops(&piece), piece.outputs.as_slice()),
+            (vec!["Neg", "Add", "If"], &["b", "branch"].map(str::to_owned)[..])
+        );
+        // s, which has no name, is read by both; b is read by one.
+        let mut model = model();
+        model.graph.as_mut().unwrap().node.push(node("Mul", &["s", "b"], &["e"]));
+        let isolator = Isolator::new(model, &["a", "b", "e"].map(str::to_owned)).unwrap();
+        assert_eq!(isolator.share_nodes(&["b", "e"], &through, &feeds), [["b"], ["e"]]);
+        assert_eq!(isolator.share_nodes(&["e", "b"], &through, &feeds), [["e"], ["b"]]);
+        assert_eq!(isolator.share_nodes(&["unknown", "b"], &through, &feeds), [["unknown"], ["b"]]);
     }
 
     #[test]

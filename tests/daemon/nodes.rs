@@ -51,12 +51,19 @@ struct Bench {
     client: Client,
     handle: PartHandle,
     next: u64,
+    model: Vec<u8>,
+    named: Vec<String>,
 }
 
 impl Bench {
     fn new(home: &Home) -> Self {
-        let client = Client::connect(home);
-        let mut bench = Self { client, handle: PartHandle(0), next: 0 };
+        Self::of(home, model(), &["a", "b", "c", "d", "g", "h"])
+    }
+
+    /// named: values of the model.
+    fn of(home: &Home, model: Vec<u8>, named: &[&str]) -> Self {
+        let named = named.iter().map(|&name| name.to_owned()).collect();
+        let mut bench = Self { client: Client::connect(home), handle: PartHandle(0), next: 0, model, named };
         bench.prepare();
         bench
     }
@@ -65,8 +72,8 @@ impl Bench {
         self.client.lease().unwrap();
         self.client.register();
         let mut prepare = part();
-        prepare.part.model = model().into();
-        prepare.part.named_values = ["a", "b", "c", "d", "g", "h"].map(str::to_owned).to_vec();
+        prepare.part.model = self.model.clone().into();
+        prepare.part.named_values.clone_from(&self.named);
         prepare.provenance_json = PROVENANCE.to_owned();
         self.handle = self.client.prepare_part(prepare).unwrap().handle;
     }
@@ -344,6 +351,36 @@ fn a_failing_node_costs_its_own_verdict_only() {
     assert!(cumulative.reason.ends_with("later nodes go on with the reference's value"), "{}", cumulative.reason);
 }
 
+/// u = 2·x + y and v = (2·x)[i]: what has no name, and both read, runs once for both.
+#[test]
+fn of_values_that_run_together_one_that_fails_costs_its_own_verdict_only() {
+    let dims = [Dim::Is(4)];
+    let shared = || {
+        Model::default()
+            .input("x", DType::F32, &dims)
+            .input("y", DType::F32, &dims)
+            .input("i", DType::I64, &dims)
+            .initializer("two", &[], &[2.])
+            .node("Mul", &["x", "two"], &["t"])
+            .node("Add", &["t", "y"], &["u"])
+            .node("Gather", &["t", "i"], &["v"])
+            .output("u", DType::F32, &dims)
+            .output("v", DType::F32, &dims)
+            .build()
+    };
+    let (u, v) = (std::array::from_fn(|at| 2. * X[at] + Y[at]), [2. * X[1]; 4]);
+    for (index, of_v) in [(1, MATCH), (9, FAILED)] {
+        let home = Home::new();
+        let mut bench = Bench::of(&home, shared(), &["u", "v"]);
+        let verdicts = bench.batch(index, &[("u", u), ("v", v)]);
+        assert_eq!(kinds(&verdicts), [("u", MATCH, MATCH), ("v", of_v, of_v)], "index {index}");
+    }
+    let home = Home::new();
+    let mut bench = Bench::of(&home, shared(), &["u", "v"]);
+    let verdicts = bench.batch(1, &[("u", u), ("v", X)]);
+    assert_eq!(kinds(&verdicts), [("u", MATCH, MATCH), ("v", MISMATCH, MISMATCH)]);
+}
+
 #[test]
 fn a_kernel_that_gives_another_shape_fails_at_its_node() {
     let home = Home::new();
@@ -382,6 +419,15 @@ fn a_third_opinion_settles_a_mismatch_either_way() {
     let eager_is_right = bench.doubles(references[1].1.map(f64::from));
     let stays = bench.settle("b", tensors(&of_b, eager_is_right)).unwrap();
     assert_eq!((stays.local.kind, stays.local.outside), (MISMATCH, 1));
+    // Of the elements that decide alone, and of more than there are.
+    let first = |n: i64, tensor: &TensorRef| {
+        let desc = TensorDesc::new(tensor.desc.dtype, [n]).unwrap();
+        TensorRef { desc, ..tensor.clone() }
+    };
+    let eager_is_right = bench.doubles(references[1].1.map(f64::from));
+    let some = |n| tensors(&of_b, eager_is_right.clone()).map(|tensor| first(n, &tensor));
+    assert_eq!(bench.settle("b", some(1)).unwrap().local.kind, MISMATCH);
+    assert_eq!(code(bench.settle("b", some(5)).unwrap_err()), ErrorCode::BadTensor);
     let kernel_is_right = bench.doubles(right()[1].1.map(f64::from));
     let rounding = bench.settle("b", tensors(&of_b, kernel_is_right.clone())).unwrap();
     assert_eq!((rounding.local.kind, rounding.local.outside, rounding.cumulative.kind), (MATCH, 1, MISMATCH));

@@ -99,17 +99,26 @@ class NodesOf:
         set_tolerance(message.cumulative_tolerance, cumulative_tolerance)
         return _verdicts(connection.ask(request, keep=held))
 
-    def settle(self, value: NodeValue, exact: torch.Tensor, terms: torch.Tensor | None) -> tuple[Verdict, Verdict]:
-        """The verdicts of a local mismatch when its value in float64 is known. terms: Σ|terms| of each element."""
+    def settle(
+        self,
+        node: str,
+        exact: torch.Tensor,
+        *,
+        reference: torch.Tensor,
+        local: torch.Tensor,
+        terms: torch.Tensor | None,
+    ) -> tuple[Verdict, Verdict]:
+        """The verdicts of a local mismatch when values in float64 are known: of all elements, or of those that decide,
+        one after the other. terms: Σ|terms| of each. All of one shape."""
         request = wire.Request()
         message = request.settle_node
         self._name(message)
-        message.name = value.name
+        message.name = node
         held: list[object] = []
-        tensors = {"exact": exact, "reference": value.reference, "local": value.local, "terms": terms}
+        tensors = {"exact": exact, "reference": reference, "local": local, "terms": terms}
         for name, tensor in tensors.items():
             if tensor is not None:
-                getattr(message, name).CopyFrom(_ref(f"{name} of {value.name!r}", tensor, held))
+                getattr(message, name).CopyFrom(_ref(f"{name} of {node!r}", tensor, held))
         return _verdicts(self.part.client.connection().ask(request, keep=held))[0]
 
     def settle_as_right(self, value: NodeValue, why: str) -> tuple[Verdict, Verdict]:

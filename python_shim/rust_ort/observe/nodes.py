@@ -28,7 +28,7 @@ from rust_ort.link.specs import Verdict, not_compared
 from rust_ort.memory.layout import Layout
 from rust_ort.memory.process import arena
 from rust_ort.observe.graph_info import GraphInfo, NodeVerdict
-from rust_ort.observe.opinion import ANOTHER_CHOICE, another_choice, in_float64
+from rust_ort.observe.opinion import ANOTHER_CHOICE, Opinions, another_choice
 from rust_ort.observe.reference import UNWRITTEN, determined, generators, is_unwritten, set_generators
 from rust_ort.observe.verdicts import fits, half_tolerance
 from rust_ort.options import Options, Tolerance
@@ -237,11 +237,12 @@ class PartNodes:
             tolerance=self.options.tolerance,
             cumulative_tolerance=self._drift,
         )
+        opinions = Opinions(env)
         for (node, value), (local, cumulative) in zip(judged, verdicts, strict=True):
             # Where float64 is NaN too, NaN is no rounding: it equals NaN only under equal_nan.
             nan = bool((local.metrics or {}).get("both_nan"))
             if local.kind == "mismatch" and isinstance(value, NodeValue) and not nan:
-                local, cumulative = self._settled(node, value, (local, cumulative), env)
+                local, cumulative = self._settled(node, value, (local, cumulative), env, opinions)
             self._keep(node, local, cumulative)
         for node, value in batch:
             if isinstance(value, NodeValue):
@@ -251,16 +252,23 @@ class PartNodes:
         self._forget(batch[-1][0], env)
 
     def _settled(
-        self, node: fx.Node, value: NodeValue, verdicts: tuple[Verdict, Verdict], env: Mapping[fx.Node, Any]
+        self,
+        node: fx.Node,
+        value: NodeValue,
+        verdicts: tuple[Verdict, Verdict],
+        env: Mapping[fx.Node, Any],
+        opinions: Opinions,
     ) -> tuple[Verdict, Verdict]:
         """The verdicts of a local mismatch when all is known: by float64 and by what was added up."""
         assert value.local is not None
         if not value.reference.is_floating_point():
             right = another_choice(node, value.local, env)
             return self.of.settle_as_right(value, ANOTHER_CHOICE) if right else verdicts
-        exact, terms = in_float64(node, env)
+        metrics = verdicts[0].metrics or {}
+        exact = opinions.of(node, value.reference, value.local, metrics["tolerance"])
         if exact is not None:
-            return self.of.settle(value, exact, terms)
+            reference, local = exact.of(value.reference), exact.of(value.local)
+            return self.of.settle(value.name, exact.values, reference=reference, local=local, terms=exact.terms)
         # Steps of each element are for what float64 can settle.
         by_dtype = Client.get(self.options).compare([(node.name, value.reference, value.local, "")], None)[0]
         return self.of.settle_as_right(value, NO_FLOAT64) if by_dtype.kind == "match" else verdicts

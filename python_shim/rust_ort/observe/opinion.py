@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import operator
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
+from rust_ort.observe.products import Product, to_look_at
 from rust_ort.observe.sums import added_up
 from rust_ort.torch_private import pytree
 
@@ -30,19 +32,51 @@ CHOOSING = {
 ANOTHER_CHOICE = "of equal keys others were chosen, which torch leaves open"
 
 
-def in_float64(node: fx.Node, env: Mapping[fx.Node, Any]) -> tuple[Tensor | None, Tensor | None]:
-    """(what `node` makes of eager's values, Σ|terms| of it) in float64; None where the operator cannot, or is not known
-    to add up."""
-    source, index = node.args if node.target is operator.getitem else (node, None)
-    assert isinstance(source, fx.Node)
-    target: Any = source.target
-    args, kwargs = pytree.tree_map(_wide, fx.map_arg((source.args, source.kwargs), lambda n: env[n]))
-    try:
-        exact = _result(target(*args, **kwargs), index)
-    except (RuntimeError, TypeError, ValueError) as error:
-        log.debug("%s has no float64 opinion: %s", node.name, error)
-        return None, None
-    return exact, None if exact is None else _result(added_up(target, args, kwargs), index)
+@dataclass(frozen=True, kw_only=True)
+class Exact:
+    """What a node makes of eager's values, and Σ|terms| of it where that is known, in float64: of the node's shape, or
+    of some of its elements, which are at these places in it laid flat."""
+
+    values: Tensor
+    terms: Tensor | None
+    elements: Tensor | None = None
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """What belongs to `values`. tensor: of the node's shape."""
+        return tensor if self.elements is None else tensor.flatten()[self.elements]
+
+
+class Opinions:
+    """Of the nodes of a graph. env: eager's values."""
+
+    def __init__(self, env: Mapping[fx.Node, Any]) -> None:
+        self._env = env
+        self._last: tuple[fx.Node, Any, Any] | None = None
+        """(node, what it gives, Σ|terms|): its results ask one after the other."""
+
+    def of(self, node: fx.Node, reference: Tensor, candidate: Tensor, tolerance: Mapping[str, Any]) -> Exact | None:
+        """None where the operator cannot. tolerance: that candidate and reference are apart by more than."""
+        product = Product.of(node, self._env)
+        elements = None if product is None else to_look_at(product, reference, candidate, tolerance)
+        if product is not None and elements is not None:
+            values, terms = product.at(elements)
+            return Exact(values=values, terms=terms, elements=elements)
+        source, index = node.args if node.target is operator.getitem else (node, None)
+        assert isinstance(source, fx.Node)
+        if self._last is None or self._last[0] is not source:
+            self._last = (source, *self._in_float64(source))
+        _, made, added = self._last
+        exact = _result(made, index)
+        return None if exact is None else Exact(values=exact, terms=_result(added, index))
+
+    def _in_float64(self, source: fx.Node) -> tuple[Any, Any]:
+        target: Any = source.target
+        args, kwargs = pytree.tree_map(_wide, fx.map_arg((source.args, source.kwargs), lambda n: self._env[n]))
+        try:
+            return target(*args, **kwargs), added_up(target, args, kwargs)
+        except (RuntimeError, TypeError, ValueError) as error:
+            log.debug("%s has no float64 opinion: %s", source.name, error)
+            return None, None
 
 
 def _wide(value: Any) -> Any:

@@ -49,9 +49,9 @@ class Options:
     )
     ort_optimization: str = _option(
         "all",
-        checks.choice("all", "extended", "basic", "disable"),
+        checks.choice("all", "extended", "basic", "kernels", "disable"),
         environment.plain,
-        "level of ONNX Runtime's graph optimizer",
+        "level of ONNX Runtime's graph optimizer; kernels: none, but kernels of ours stay",
     )
     disable_passes: tuple[str, ...] = _option(
         (),

@@ -105,9 +105,11 @@ fn opinion(at: &Connected<'_>, request: &SettleNode, tensors: &InFloat64) -> Res
     let lease = {
         let mut state = at.client.state();
         let row = mismatch(&mut state.node_tables, request)?;
-        let compared = (row.dtype.as_str(), row.dims.as_slice());
-        if compared != (reference.desc.dtype.torch_name(), reference.desc.shape.dims()) {
-            let why = format!("expected {}{:?} (as compared), got {}", row.dtype, row.dims, reference.desc);
+        if row.dtype != reference.desc.dtype.torch_name() || !holds(&row.dims, reference.desc.shape.dims()) {
+            let why = format!(
+                "expected {}{:?} (as compared), or some of its elements; got {}",
+                row.dtype, row.dims, reference.desc
+            );
             return Err(refused(request, ErrorCode::BadTensor, why));
         }
         let read: Vec<TensorRef> = [reference, local, exact].into_iter().chain(terms).cloned().collect();
@@ -115,6 +117,11 @@ fn opinion(at: &Connected<'_>, request: &SettleNode, tensors: &InFloat64) -> Res
     };
     let tensors = lease.inputs();
     Ok(Opinion::measure(tensors[0], tensors[1], tensors[2], tensors.get(3).copied()))
+}
+
+/// Whether a tensor of shape `given` is one of shape `compared`, or elements of it.
+fn holds(compared: &[i64], given: &[i64]) -> bool {
+    given == compared || matches!(given, &[n] if n <= compared.iter().product())
 }
 
 fn refused(request: &SettleNode, code: ErrorCode, why: String) -> WireError {

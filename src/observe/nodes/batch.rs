@@ -6,7 +6,7 @@ use super::drift::Drift;
 use super::error::NodesError;
 use super::judge::{Judge, Local, Tolerances};
 use super::part::PartNodes;
-use super::piece::{Ready, Runner, SubModel};
+use super::piece::{Ran, Ready, Runner, SubModel};
 use super::slots::{Computed, Read, Slots, Tensors, Written};
 use crate::base::ids::{PartHandle, ValueName};
 use crate::compare::Verdict;
@@ -141,12 +141,7 @@ impl<'a> Batch<'a> {
     ) -> Result<Judged, NodesError> {
         let mut runner = Runner { handle: self.handle, run: &mut run };
         let values: Vec<&Computed<'a>> = self.values.iter().filter_map(Value::computed).collect();
-        let mut locals = HashMap::new();
-        for value in &values {
-            if let Some(slot) = value.local {
-                locals.insert(value.name, self.run_local(value, slot, &mut runner)?);
-            }
-        }
+        let locals = self.run_locals(&values, &mut runner)?;
         let candidates = self.candidates.clone();
         let failed = Drift::new(&self.part.isolator, lease, &mut runner, candidates).run(&values)?;
         let judge = Judge { part: self.part, tolerances: self.tolerances, tensors: Tensors::of(lease) };
@@ -156,7 +151,7 @@ impl<'a> Batch<'a> {
             let row = match value {
                 Value::NotCompared { name, reason } => judge.not_compared(name, reason),
                 Value::Computed(value) => {
-                    let Some(local) = locals.get(value.name) else { continue };
+                    let Some(local) = locals.get(value.name.as_str()) else { continue };
                     let row = judge.row(value, local, failed.get(value.name.as_str()));
                     if row.local.verdict == Verdict::Mismatch {
                         wrong.push((value, local));
@@ -176,22 +171,45 @@ impl<'a> Batch<'a> {
         Ok(judged)
     }
 
-    fn run_local(
+    /// Every value that is judged, on the reference's inputs. What values have in common, as those do that one operator
+    /// of torch gives, runs once: its time is told of the first. A group that fails runs one by one.
+    fn run_locals(
         &self,
-        value: &Computed<'a>,
-        slot: Written<'a>,
+        values: &[&Computed<'a>],
         runner: &mut Runner<'_>,
-    ) -> Result<Local<'a>, NodesError> {
-        let ran = runner.run(self.local_piece(value), &self.references, vec![slot.tensor.clone()])?;
-        Ok(Local { slot, ran })
+    ) -> Result<HashMap<&'a str, Local<'a>>, NodesError> {
+        let slots: HashMap<&str, Written<'a>> =
+            values.iter().filter_map(|value| Some((value.name.as_str(), value.local?))).collect();
+        let names: Vec<&'a str> =
+            values.iter().map(|value| value.name.as_str()).filter(|name| slots.contains_key(name)).collect();
+        let feeds = &self.references.descs;
+        let mut locals = HashMap::new();
+        for group in self.part.isolator.share_nodes(&names, &self.through, feeds) {
+            if let [_, _, ..] = group[..] {
+                let piece = self.part.isolator.local_to_all(&group, &self.through, feeds);
+                let written = group.iter().map(|&name| slots[name].tensor.clone()).collect();
+                if let Ran::Done(mut stats) = runner.run(piece, &self.references, written)? {
+                    for &name in &group {
+                        locals.insert(name, Local { slot: slots[name], ran: Ran::Done(std::mem::take(&mut stats)) });
+                    }
+                    continue;
+                }
+            }
+            for &name in &group {
+                let (piece, slot) = (self.local_piece(name), slots[name]);
+                let ran = runner.run(piece, &self.references, vec![slot.tensor.clone()])?;
+                locals.insert(name, Local { slot, ran });
+            }
+        }
+        Ok(locals)
     }
 
-    fn local_piece(&self, value: &Computed<'a>) -> Result<Piece, OnnxError> {
-        self.part.isolator.local(value.name, &self.through, &self.references.descs)
+    fn local_piece(&self, value: &str) -> Result<Piece, OnnxError> {
+        self.part.isolator.local(value, &self.through, &self.references.descs)
     }
 
     fn reproduction(&self, value: &Computed<'a>, local: &Local<'_>, judge: &Judge<'_>) -> Option<NodeReproduction> {
-        let piece = self.local_piece(value).ok()?;
+        let piece = self.local_piece(value.name).ok()?;
         Some(judge.reproduction(value, local, piece, |name| self.reference_slots[name]))
     }
 }

@@ -48,11 +48,12 @@ impl Judge<'_> {
             Ran::Done(stats) => (stats.run_ns, against(self.tensors.written(local.slot), Some(kernel))),
             Ran::Failed(reason) => (0, TensorVerdict::failed(name, reason)),
         };
+        let [reference_signature, candidate_signature] = compare::signatures(reference, candidate);
         NodeRow {
             dtype: reference.dtype().to_string(),
             dims: reference.shape().dims().to_vec(),
-            reference_signature: compare::signature(reference),
-            candidate_signature: compare::signature(candidate),
+            reference_signature,
+            candidate_signature,
             reference_ns: value.reference_ns,
             candidate_ns,
             local: own,

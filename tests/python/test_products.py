@@ -1,0 +1,157 @@
+"""Single elements of a product in float64: their values, and which of them decide."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, fx
+
+from rust_ort.observe.opinion import Opinions
+from rust_ort.observe.products import EXPLAINED, FEW, WORST, Product, to_look_at
+
+aten = torch.ops.aten
+EPSILON = torch.finfo(torch.float32).eps
+TOLERANCE = {"atol": 0.0, "rtol": 2 * EPSILON * 8, "scale": 0.0, "equal_nan": False}
+
+
+def called(target: Any, *args: Any, **kwargs: Any) -> tuple[fx.Node, dict[fx.Node, Any]]:
+    """A node that calls `target`, and its tensors."""
+    graph = fx.Graph()
+    env: dict[fx.Node, Any] = {}
+
+    def given(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        node = graph.placeholder(f"x{len(env)}")
+        env[node] = value
+        return node
+
+    return graph.call_function(target, tuple(given(value) for value in args), kwargs), env
+
+
+def product(target: Any, *args: Any, **kwargs: Any) -> Product:
+    found = Product.of(*called(target, *args, **kwargs))
+    assert found is not None
+    return found
+
+
+CASES: Mapping[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
+    "mm": (aten.mm.default, (torch.randn(5, 7), torch.randn(7, 6)), {}),
+    "transposed": (aten.mm.default, (torch.randn(7, 5).t(), torch.randn(6, 7).t()), {}),
+    "bmm": (aten.bmm.default, (torch.randn(3, 5, 7), torch.randn(3, 7, 6)), {}),
+    "addmm": (aten.addmm.default, (torch.randn(6), torch.randn(5, 7), torch.randn(7, 6)), {"alpha": -2, "beta": 0.5}),
+    "baddbmm": (aten.baddbmm.default, (torch.randn(3, 1, 6), torch.randn(3, 5, 7), torch.randn(3, 7, 6)), {"beta": -1}),
+    "half": (aten.mm.default, (torch.randn(5, 7).bfloat16(), torch.randn(7, 6).bfloat16()), {}),
+    "no terms": (aten.mm.default, (torch.randn(5, 0), torch.randn(0, 6)), {}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("chunk", [1, 1 << 20])
+def test_single_elements_are_those_of_the_whole_in_float64(
+    case: str, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rust_ort.observe.products._CHUNK", chunk)
+    target, args, kwargs = CASES[case]
+    before = [value.clone() for value in args]
+    wide = [value.double() for value in args]
+    whole = target(*wide, **kwargs)
+    terms = target(*(value.abs() for value in wide), **{name: abs(value) for name, value in kwargs.items()})
+    elements = torch.randperm(whole.numel())[: whole.numel() // 2]
+    exact, added = product(target, *args, **kwargs).at(elements)
+    torch.testing.assert_close(exact, whole.flatten()[elements], rtol=1e-13, atol=1e-13)
+    torch.testing.assert_close(added, terms.flatten()[elements], rtol=1e-13, atol=1e-13)
+    assert all(torch.equal(value, kept) for value, kept in zip(args, before, strict=True)), "nothing is written"
+
+
+def test_what_is_no_product_and_what_is_exact_anyway_has_none() -> None:
+    x = torch.randn(3, 3)
+    assert Product.of(*called(aten.mul.Tensor, x, x)) is None
+    assert Product.of(*called(aten.mm.default, x.double(), x.double())) is None
+
+
+@pytest.mark.parametrize("case", ["mm", "transposed", "bmm", "addmm", "baddbmm", "half", "no terms"])
+def test_some_of_the_terms_are_a_lower_bound(case: str) -> None:
+    target, args, kwargs = CASES[case]
+    found = product(target, *args, **kwargs)
+    least = found.least_terms()
+    exact = found.at(torch.arange(least.numel()))[1].reshape(least.shape)
+    assert least.shape == exact.shape and bool((least <= exact * (1 + 1e-6)).all())
+
+
+def off(size: int, *, roundings: float) -> tuple[Product, Tensor, Tensor]:
+    """A product of `size`, its value, and one that is off by so many roundings of Σ|terms| in every element."""
+    found = product(aten.mm.default, torch.randn(size, size), torch.randn(size, size))
+    value, terms = (made.reshape(size, size) for made in found.at(torch.arange(size * size)))
+    signs = torch.randn(size, size).sign()
+    return found, value.float(), (value + signs * roundings * EPSILON * terms).float()
+
+
+def test_few_that_differ_are_all_looked_at() -> None:
+    found, value, candidate = off(128, roundings=40)
+    candidate = torch.where(torch.arange(128 * 128).reshape(128, 128) % 1000 == 7, candidate, value)
+    elements = to_look_at(found, value, candidate, TOLERANCE)
+    assert elements is not None and elements.tolist() == list(range(7, 128 * 128, 1000))
+
+
+def test_of_many_that_what_they_add_up_explains_the_worst_are_looked_at() -> None:
+    found, value, candidate = off(512, roundings=0.1)
+    elements = to_look_at(found, value, candidate, {**TOLERANCE, "rtol": 0.0})
+    assert elements is not None and len(elements) == WORST
+    excess = (candidate - value).abs() / found.least_terms()
+    assert set(elements.tolist()) == set(excess.flatten().topk(WORST).indices.tolist())
+
+
+@pytest.mark.parametrize("place", [0, 512 * 512 - 1])
+@pytest.mark.parametrize("planted", [40.0, float("nan"), float("inf")])
+def test_among_many_one_that_nothing_explains_is_looked_at(place: int, planted: float) -> None:
+    found, value, candidate = off(512, roundings=0.1)
+    terms = found.at(torch.tensor([place]))[1]
+    candidate.view(-1)[place] = (value.view(-1)[place] + planted * EPSILON * terms).float().item()
+    elements = to_look_at(found, value, candidate, {**TOLERANCE, "rtol": 0.0})
+    assert elements is not None and place in elements.tolist() and len(elements) <= 512 * 512 // FEW
+
+
+def test_where_sums_overflow_they_explain_nothing() -> None:
+    found = product(aten.mm.default, torch.full((64, 64), 1e30), torch.eye(64) * 1e20)
+    reference = torch.zeros(64, 64)
+    assert to_look_at(found, reference, torch.ones(64, 64), TOLERANCE) is None, "all of them"
+
+
+def test_where_nothing_is_explained_the_whole_is_computed() -> None:
+    found, value, candidate = off(128, roundings=40)
+    assert to_look_at(found, value, candidate, TOLERANCE) is None
+    node, env = called(aten.mm.default, found.left, found.right)
+    exact = Opinions(env).of(node, value, candidate, TOLERANCE)
+    assert exact is not None and exact.elements is None and exact.values.shape == (128, 128)
+    assert exact.of(value) is value
+
+
+def test_results_of_one_operator_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    node, env = called(aten.var_mean.correction, torch.randn(4, 5), [1])
+    runs: list[int] = []
+
+    def target(*args: Any, **kwargs: Any) -> Any:
+        runs.append(1)
+        return aten.var_mean.correction(*args, **kwargs)
+
+    monkeypatch.setattr(node, "target", target)
+    opinions = Opinions(env)
+    for index in range(2):
+        result = node.graph.call_function(operator.getitem, (node, index))
+        exact = opinions.of(result, torch.zeros(4), torch.ones(4), TOLERANCE)
+        expected = torch.var_mean(next(iter(env.values())).double(), 1)[index]
+        assert exact is not None and torch.equal(exact.values, expected)
+    assert runs == [1]
+
+
+def test_twice_what_explains_a_distance_is_what_an_opinion_grants() -> None:
+    source = (Path(__file__).resolve().parents[2] / "src/compare/opinion.rs").read_text()
+    granted = re.search(r"ROUNDINGS: f64 = ([\d.]+);", source)
+    assert granted is not None and float(granted[1]) > 2 * EXPLAINED
