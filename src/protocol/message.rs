@@ -104,14 +104,21 @@ pub enum Optimization {
     Extended,
     /// Semantics-preserving rewrites only: constant folding, elimination.
     Basic,
+    /// None, but kernels of ours compute functions of ours.
+    Kernels,
     /// None.
     Disable,
 }
 
 impl Optimization {
     /// Every level with its name on the wire and in the options.
-    pub const NAMES: &'static [(&'static str, Optimization)] =
-        &[("all", Self::All), ("extended", Self::Extended), ("basic", Self::Basic), ("disable", Self::Disable)];
+    pub const NAMES: &'static [(&'static str, Optimization)] = &[
+        ("all", Self::All),
+        ("extended", Self::Extended),
+        ("basic", Self::Basic),
+        ("kernels", Self::Kernels),
+        ("disable", Self::Disable),
+    ];
 
     /// The level of this name.
     pub fn from_name(name: &str) -> Option<Self> {

@@ -149,7 +149,7 @@ fn what_is_missing_is_named() {
         (&["run", "--provider", "NoneExecutionProvider", "--step", "0"], "NoneExecutionProvider"),
         (&["run", "--repro", "out"], "takes one data set, there are 5"),
         (&[PART, "--step", "0", "--repro", "out", "--nodes", "all"], "takes one node"),
-        (&["run", "--optimization", "none"], "expected one of all, extended, basic, disable"),
+        (&["run", "--optimization", "none"], "expected one of all, extended, basic, kernels, disable"),
     ] {
         let said = replay(folder.path(), args);
         assert!(said.code == 2 && (said.err + &said.out).contains(text), "{args:?}");

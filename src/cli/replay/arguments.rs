@@ -16,7 +16,7 @@ pub(crate) struct Arguments {
     /// [default: the CPU's]
     #[arg(long)]
     pub(super) provider: Vec<String>,
-    /// Level of ONNX Runtime's graph optimizer: all, extended, basic or disable [default: as when it ran]
+    /// Level of ONNX Runtime's graph optimizer: all, extended, basic, kernels or disable [default: as when it ran]
     #[arg(long, value_parser = optimization)]
     pub(super) optimization: Option<Optimization>,
     /// Look at these values of the model: all, or names of values or FX nodes

@@ -25,6 +25,7 @@ LEVELS = {
     "all": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,
     "extended": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
     "basic": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    "kernels": onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,  # kernels of rust_ort are not here
     "disable": onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
 }
 HERE = Path(__file__).resolve().parent

@@ -93,7 +93,7 @@ fn unknown_optimization_lists_the_known_ones() {
     };
     let (code, text) = refused(proto::request::Body::PreparePart(part));
     assert_eq!(code, ErrorCode::BadOption);
-    assert!(text.contains("all, extended, basic, disable") && text.contains("\"full\""), "{text}");
+    assert!(text.contains("all, extended, basic, kernels, disable") && text.contains("\"full\""), "{text}");
 }
 
 #[test]

@@ -101,7 +101,7 @@ pub(super) fn options(loaded: &Loaded, spec: &SessionSpec) -> Result<SessionBuil
         Optimization::All => GraphOptimizationLevel::All,
         Optimization::Extended => GraphOptimizationLevel::Level2,
         Optimization::Basic => GraphOptimizationLevel::Level1,
-        Optimization::Disable => GraphOptimizationLevel::Disable,
+        Optimization::Kernels | Optimization::Disable => GraphOptimizationLevel::Disable,
     };
     let builder =
         ort::session::Session::builder(&loaded.environment).map_err(|error| bad("session", error.to_string()))?;
