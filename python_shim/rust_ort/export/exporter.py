@@ -16,6 +16,7 @@ from torch import fx
 
 from rust_ort.export import rules
 from rust_ort.export.custom import root_message, told
+from rust_ort.export.once import Once
 from rust_ort.export.rules import How
 from rust_ort.export.rules.nodes import holds
 from rust_ort.options import LOWEST_OPSET
@@ -58,12 +59,14 @@ def private() -> Any:
             _errors,
             _registration,
             _schemas,
+            _tensors,
         )  # fmt: skip
         from torch.onnx._internal.fx.passes import type_promotion
 
         assert callable(_building._get_or_create_constant)
         assert callable(_building._determine_input_dtype)
         assert callable(_core._handle_call_function_node_with_lowering)
+        assert callable(_core._set_node_metadata)
         assert callable(_core._translate_fx_graph)
         assert callable(type_promotion.get_type_promotion_rule)
         assert callable(type_promotion._TypePromotionInterpreter._maybe_promote_node)
@@ -88,18 +91,20 @@ def private() -> Any:
         is_composite = staticmethod(_is_preservable_cia_op)
         preserved = PRESERVED_ATEN_CIA_OPS
         schemas = _schemas
+        tensor = _tensors.SymbolicTensor
         traced_function = TracedOnnxFunction
 
     return Exporter
 
 
 @contextlib.contextmanager
-def _as_we_write() -> Iterator[None]:
+def _as_we_write(functions: Once) -> Iterator[None]:
     """Inside, a Python number is written as the node's kernel takes it, where the exporter would round it.
 
     Beside a tensor of half precision as float32 and cast: whoever computes the node in float32 leaves the cast out; but
     not in a sum, where torch rounds it. In a node of float64 as float64, also where no tensor says so. The signature of
-    an ONNX operator is read from its schema once a process, not for every node (0.1 ms).
+    an ONNX operator is read from its schema once a process, not for every node (0.1 ms). No node gets metadata, which
+    would not be kept. functions: those that are called inside.
     """
     import onnx_ir as ir
 
@@ -121,6 +126,7 @@ def _as_we_write() -> Iterator[None]:
         nonlocal float64, sums
         sums = _rounds_numbers(node)
         float64 = holds(torch.float64, node, *node.all_input_nodes)
+        functions.context = (sums, float64)
         tick()
         lower(model, node, *args, **kwargs)
 
@@ -138,14 +144,16 @@ def _as_we_write() -> Iterator[None]:
     with _PATCHING:
         rounded, guessed = building._get_or_create_constant, building._determine_input_dtype
         lower, read = core._handle_call_function_node_with_lowering, ir.schemas.OpSignature.__dict__["from_op_schema"]
+        described = core._set_node_metadata
         building._get_or_create_constant, building._determine_input_dtype = constant, input_dtype
         core._handle_call_function_node_with_lowering = lowered
+        core._set_node_metadata = lambda *_: None
         ir.schemas.OpSignature.from_op_schema = classmethod(signature)
         try:
             yield
         finally:
             building._get_or_create_constant, building._determine_input_dtype = rounded, guessed
-            core._handle_call_function_node_with_lowering = lower
+            core._handle_call_function_node_with_lowering, core._set_node_metadata = lower, described
             ir.schemas.OpSignature.from_op_schema = read
 
 
@@ -244,9 +252,12 @@ def write(source: fx.Graph, model: Any, graph: Any, custom: dict[Any, Callable[.
 
     custom: ONNX forms of operators, which win over the registry's. Errors: ConversionError.
     """
-    functions = _with_custom(registry(), custom)  # made before, as what follows holds the lock it takes
+    from onnxscript import evaluator
+
+    known = _with_custom(registry(), custom)  # made before, as what follows holds the lock it takes
+    functions = Once(known, but_for=custom or {}, recorder=evaluator.default, tensor=private().tensor)
     try:
-        with _quiet(), _as_we_write():
+        with _quiet(), _as_we_write(functions):
             values: dict[str, Any] = private().core._translate_fx_graph(
                 source, model, graph_like=graph, owned_graphs={}, lower="at_conversion", registry=functions
             )

@@ -98,15 +98,14 @@ def translate(
     computed = {node.name for node in part.graph.nodes if node.op == "call_function"}
     # No ONNX sequence, which no node can be fed with alone: what unpacks it begins where it begins.
     several = {node.name for node in part.graph.nodes if isinstance(node.meta.get("val"), tuple | list)}
+    named = computed - several
     return Translated(
         model=ir.serde.serialize_model(model).SerializeToString(deterministic=True),
         input_names=[str(value.name) for value in kept],
         output_names=[str(produced[output].name) for output in wanted],
         fx_values={fx_name: str(value.name) for fx_name, value in produced.items() if fx_name in computed},
         onnx_nodes=onnx_nodes,
-        named_values=[
-            fx_name for fx_name, value in produced.items() if fx_name in computed - several and value.name == fx_name
-        ],
+        named_values=[fx_name for fx_name, value in produced.items() if fx_name in named and value.name == fx_name],
     )
 
 
@@ -159,7 +158,6 @@ def _own_names(ir: Any, graph: Any, values: dict[str, Any], source: fx.Graph) ->
         identity.outputs[0].name = node.name
         identity.outputs[0].dtype = value.dtype
         identity.outputs[0].shape = value.shape
-        identity.metadata_props["pkg.torch.onnx.fx_node"] = node.name
         identity.meta["node"] = node
         graph.append(identity)
         produced[node.name] = identity.outputs[0]
