@@ -8,7 +8,7 @@ import functools
 import logging
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from rust_ort.export.rules import How
 from rust_ort.export.rules.nodes import holds
 from rust_ort.options import LOWEST_OPSET
 from rust_ort.progress import tick
-from rust_ort.torch_private import SUPPORTED
+from rust_ort.torch_private import SUPPORTED, pytree
 
 TORCHLIB_OPSET = LOWEST_OPSET
 SUMS = (torch.ops.aten.add.Tensor, torch.ops.aten.sub.Tensor)
@@ -282,20 +282,31 @@ def _rounds_numbers(node: fx.Node) -> bool:
 @functools.cache
 def _promotion() -> Callable[[fx.GraphModule], None]:
     """The exporter's pass, but that it runs a node with fake tensors only where it changed it: the others' values are
-    known, and running them all takes as long as writing them."""
+    known, and running them all takes as long as writing them. Nor does it look at one like one that it left as it was.
+    """
     promotion = private().promotion
 
     class Promotion(promotion._TypePromotionInterpreter):  # type: ignore[misc,name-defined]
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            self.left = set[Any]()
+
         def run_node(self, n: fx.Node) -> Any:
             if n.op != "call_function" or "val" not in n.meta:
                 return super().run_node(n)
             rule = promotion.get_type_promotion_rule(n, self.type_promotion_table)
             if rule is None:
                 return n.meta["val"]
+            kind = _promoted_by(n)
+            if kind in self.left:
+                return n.meta["val"]
             before = (n.target, n.args, n.kwargs)
             with self._set_current_node(n):
                 self._maybe_promote_node(n, rule)
-            return n.meta["val"] if (n.target, n.args, n.kwargs) == before else fx.Interpreter.run_node(self, n)
+            if (n.target, n.args, n.kwargs) != before:
+                return fx.Interpreter.run_node(self, n)
+            self.left.add(kind)
+            return n.meta["val"]
 
     table = promotion.TypePromotionTable()
 
@@ -305,6 +316,19 @@ def _promotion() -> Callable[[fx.GraphModule], None]:
         made.run()
 
     return run
+
+
+def _promoted_by(node: fx.Node) -> Hashable:
+    """What type promotion goes by: dtypes and ranks of tensors, and all else that is given."""
+    given, structure = pytree.tree_flatten((node.args, node.kwargs))
+    return node.target, structure, tuple(_promoted_by_one(argument) for argument in given)
+
+
+def _promoted_by_one(argument: Any) -> Hashable:
+    value = argument.meta.get("val") if isinstance(argument, fx.Node) else argument
+    if isinstance(value, torch.Tensor):
+        return value.dtype, value.dim()
+    return type(value), None if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) else value
 
 
 def _with_custom(registry: Any, custom: dict[Any, Callable[..., Any]] | None) -> Any:

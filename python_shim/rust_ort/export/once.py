@@ -49,7 +49,7 @@ class Once:
     """
 
     def __init__(
-        self, registry: Any, *, but_for: Mapping[Any, object], recorder: Callable[[], Any], tensor: type
+        self, registry: Any, *, but_for: Mapping[Any, object], recorder: Callable[[], Any], tensor: Any
     ) -> None:
         self.opset_version = registry.opset_version
         self.context: Hashable = None
@@ -95,7 +95,7 @@ class Once:
             self._written[key] = None
         return results
 
-    def _share(self, farm: Mapping[Any, Any]) -> None:
+    def _share(self, farm: dict[Any, Any]) -> None:
         """Takes note of the constants that came since; a farm only grows."""
         self._shared.update(map(id, itertools.islice(reversed(farm.values()), len(farm) - self._n_shared)))
         self._n_shared = len(farm)

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import fx
 
+from rust_ort import torch_private
 from rust_ort.export import attention, exporter, rounding
 from rust_ort.export.custom import root_message
 from rust_ort.export.exporter import TORCHLIB_OPSET
@@ -64,7 +65,7 @@ def translate(
     """
     import onnx_ir as ir
 
-    source = fx.GraphModule(part, copy.deepcopy(part.graph))
+    source = torch_private.make_graph_module(part, copy.deepcopy(part.graph))
     for node in source.graph.nodes:  # the exporter would write these into every ONNX node; provenance.json has them
         node.meta["nn_module_stack"] = {}
         node.meta.pop("stack_trace", None)
