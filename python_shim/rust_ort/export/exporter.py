@@ -8,7 +8,7 @@ import functools
 import logging
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 import torch
@@ -16,11 +16,12 @@ from torch import fx
 
 from rust_ort.export import rules
 from rust_ort.export.custom import root_message, told
+from rust_ort.export.once import Once
 from rust_ort.export.rules import How
 from rust_ort.export.rules.nodes import holds
 from rust_ort.options import LOWEST_OPSET
 from rust_ort.progress import tick
-from rust_ort.torch_private import SUPPORTED
+from rust_ort.torch_private import SUPPORTED, pytree
 
 TORCHLIB_OPSET = LOWEST_OPSET
 SUMS = (torch.ops.aten.add.Tensor, torch.ops.aten.sub.Tensor)
@@ -58,12 +59,14 @@ def private() -> Any:
             _errors,
             _registration,
             _schemas,
+            _tensors,
         )  # fmt: skip
         from torch.onnx._internal.fx.passes import type_promotion
 
         assert callable(_building._get_or_create_constant)
         assert callable(_building._determine_input_dtype)
         assert callable(_core._handle_call_function_node_with_lowering)
+        assert callable(_core._set_node_metadata)
         assert callable(_core._translate_fx_graph)
         assert callable(type_promotion.get_type_promotion_rule)
         assert callable(type_promotion._TypePromotionInterpreter._maybe_promote_node)
@@ -88,18 +91,20 @@ def private() -> Any:
         is_composite = staticmethod(_is_preservable_cia_op)
         preserved = PRESERVED_ATEN_CIA_OPS
         schemas = _schemas
+        tensor = _tensors.SymbolicTensor
         traced_function = TracedOnnxFunction
 
     return Exporter
 
 
 @contextlib.contextmanager
-def _as_we_write() -> Iterator[None]:
+def _as_we_write(functions: Once) -> Iterator[None]:
     """Inside, a Python number is written as the node's kernel takes it, where the exporter would round it.
 
     Beside a tensor of half precision as float32 and cast: whoever computes the node in float32 leaves the cast out; but
     not in a sum, where torch rounds it. In a node of float64 as float64, also where no tensor says so. The signature of
-    an ONNX operator is read from its schema once a process, not for every node (0.1 ms).
+    an ONNX operator is read from its schema once a process, not for every node (0.1 ms). No node gets metadata, which
+    would not be kept. functions: those that are called inside.
     """
     import onnx_ir as ir
 
@@ -121,6 +126,7 @@ def _as_we_write() -> Iterator[None]:
         nonlocal float64, sums
         sums = _rounds_numbers(node)
         float64 = holds(torch.float64, node, *node.all_input_nodes)
+        functions.context = (sums, float64)
         tick()
         lower(model, node, *args, **kwargs)
 
@@ -138,14 +144,16 @@ def _as_we_write() -> Iterator[None]:
     with _PATCHING:
         rounded, guessed = building._get_or_create_constant, building._determine_input_dtype
         lower, read = core._handle_call_function_node_with_lowering, ir.schemas.OpSignature.__dict__["from_op_schema"]
+        described = core._set_node_metadata
         building._get_or_create_constant, building._determine_input_dtype = constant, input_dtype
         core._handle_call_function_node_with_lowering = lowered
+        core._set_node_metadata = lambda *_: None
         ir.schemas.OpSignature.from_op_schema = classmethod(signature)
         try:
             yield
         finally:
             building._get_or_create_constant, building._determine_input_dtype = rounded, guessed
-            core._handle_call_function_node_with_lowering = lower
+            core._handle_call_function_node_with_lowering, core._set_node_metadata = lower, described
             ir.schemas.OpSignature.from_op_schema = read
 
 
@@ -244,9 +252,12 @@ def write(source: fx.Graph, model: Any, graph: Any, custom: dict[Any, Callable[.
 
     custom: ONNX forms of operators, which win over the registry's. Errors: ConversionError.
     """
-    functions = _with_custom(registry(), custom)  # made before, as what follows holds the lock it takes
+    from onnxscript import evaluator
+
+    known = _with_custom(registry(), custom)  # made before, as what follows holds the lock it takes
+    functions = Once(known, but_for=custom or {}, recorder=evaluator.default, tensor=private().tensor)
     try:
-        with _quiet(), _as_we_write():
+        with _quiet(), _as_we_write(functions):
             values: dict[str, Any] = private().core._translate_fx_graph(
                 source, model, graph_like=graph, owned_graphs={}, lower="at_conversion", registry=functions
             )
@@ -271,20 +282,31 @@ def _rounds_numbers(node: fx.Node) -> bool:
 @functools.cache
 def _promotion() -> Callable[[fx.GraphModule], None]:
     """The exporter's pass, but that it runs a node with fake tensors only where it changed it: the others' values are
-    known, and running them all takes as long as writing them."""
+    known, and running them all takes as long as writing them. Nor does it look at one like one that it left as it was.
+    """
     promotion = private().promotion
 
     class Promotion(promotion._TypePromotionInterpreter):  # type: ignore[misc,name-defined]
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            self.left = set[Any]()
+
         def run_node(self, n: fx.Node) -> Any:
             if n.op != "call_function" or "val" not in n.meta:
                 return super().run_node(n)
             rule = promotion.get_type_promotion_rule(n, self.type_promotion_table)
             if rule is None:
                 return n.meta["val"]
+            kind = _promoted_by(n)
+            if kind in self.left:
+                return n.meta["val"]
             before = (n.target, n.args, n.kwargs)
             with self._set_current_node(n):
                 self._maybe_promote_node(n, rule)
-            return n.meta["val"] if (n.target, n.args, n.kwargs) == before else fx.Interpreter.run_node(self, n)
+            if (n.target, n.args, n.kwargs) != before:
+                return fx.Interpreter.run_node(self, n)
+            self.left.add(kind)
+            return n.meta["val"]
 
     table = promotion.TypePromotionTable()
 
@@ -294,6 +316,19 @@ def _promotion() -> Callable[[fx.GraphModule], None]:
         made.run()
 
     return run
+
+
+def _promoted_by(node: fx.Node) -> Hashable:
+    """What type promotion goes by: dtypes and ranks of tensors, and all else that is given."""
+    given, structure = pytree.tree_flatten((node.args, node.kwargs))
+    return node.target, structure, tuple(_promoted_by_one(argument) for argument in given)
+
+
+def _promoted_by_one(argument: Any) -> Hashable:
+    value = argument.meta.get("val") if isinstance(argument, fx.Node) else argument
+    if isinstance(value, torch.Tensor):
+        return value.dtype, value.dim()
+    return type(value), None if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) else value
 
 
 def _with_custom(registry: Any, custom: dict[Any, Callable[..., Any]] | None) -> Any:

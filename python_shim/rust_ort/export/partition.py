@@ -294,7 +294,8 @@ def _tensor_problem(value: torch.Tensor) -> str | None:
         return f"{value.dtype} has no ONNX form here"
     if value.layout is not torch.strided or value.is_quantized:
         return f"a tensor of layout {value.layout} has no ONNX form"
-    if free_unbacked_symbols(value):
+    known = all(type(size) is int for size in (*value.shape, *value.stride()))
+    if (not known or type(value.storage_offset()) is not int) and free_unbacked_symbols(value):
         return SIZE_AT_RUN_TIME
     return None
 
@@ -397,9 +398,11 @@ def _fuse_all(outer: fx.GraphModule, nodes: Sequence[fx.Node]) -> None:
     with outer.graph.inserting_before(outer.graph.output_node()):
         call = outer.graph.call_module(f"{PART_PREFIX}0", tuple(given))
         call.meta["val"] = tuple(node.meta.get("val") for node in wanted)
-        for index, node in enumerate(wanted):
-            result = outer.graph.call_function(operator.getitem, (call, index))
-            node.replace_all_uses_with(result, propagate_meta=True)
+        results = {node: outer.graph.call_function(operator.getitem, (call, i)) for i, node in enumerate(wanted)}
+    for node, result in results.items():
+        result.meta = dict(node.meta)
+    output = outer.graph.output_node()  # the only one to read them: exchanging them one by one goes over all each time
+    output.args = fx.map_arg(output.args, lambda node: results.get(node, node))
     for node in reversed(nodes):
         outer.graph.erase_node(node)
 

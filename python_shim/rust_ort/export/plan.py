@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import fx
 
-from rust_ort import progress
+from rust_ort import progress, torch_private
 from rust_ort.export import exporter, partition, translate
 from rust_ort.export.aliases import saved_outputs
 from rust_ort.export.custom import custom_error
@@ -78,7 +78,8 @@ def make_plan(
         progress.begin(sum(len(graph.compute_nodes) for graph in cut.parts))
         for graph in cut.parts:
             try:
-                parts.append(plan_part(cut, graph, _translating(f"{name}_{graph.name}", opset, custom)))
+                with torch_private.lazy_graph_modules():  # the Python code of what is translated is never run
+                    parts.append(plan_part(cut, graph, _translating(f"{name}_{graph.name}", opset, custom)))
             except translate.TranslationError as error:
                 culprits = [name for name in error.node_names if name in graph.compute_nodes] or graph.compute_nodes
                 given = custom_error(error)
@@ -118,13 +119,12 @@ def plan_part(cut: partition.Partition, graph: partition.PartGraph, translation:
     values = [node.meta.get("val") for node in placeholders]
     binder = Binder(values)
     tensors = [node for node in returned if not isinstance(node.meta.get("val"), torch.SymInt)]
+    places = {node: place for place, node in reversed([*enumerate(tensors)])}
     results: list[int | Callable[[Sequence[object]], int]] = []
     for node in returned:
         value = node.meta.get("val")
         try:
-            results.append(
-                compile_expression(binder.code(value)) if isinstance(value, torch.SymInt) else tensors.index(node)
-            )
+            results.append(compile_expression(binder.code(value)) if isinstance(value, torch.SymInt) else places[node])
         except UnboundSymbol as error:
             raise Unbound(_computing(node), error) from error
     symbolic = any(is_symbolic(node.meta.get("val")) for node in tensors)
@@ -164,14 +164,16 @@ def _returned(module: fx.GraphModule) -> list[fx.Node]:
 
 
 def _returning(module: fx.GraphModule, outputs: Sequence[fx.Node]) -> fx.GraphModule:
-    """`module` with other outputs: sizes are computed in Python, not fetched."""
+    """`module` without outputs but these: sizes are computed in Python, not fetched."""
+    if len(outputs) == len(_returned(module)):
+        return module
     copied = fx.Graph()
     mapping: dict[fx.Node, fx.Node] = {}
     copied.graph_copy(module.graph, mapping)
     for old, new in mapping.items():
         new.name = old.name
     copied.output(tuple(mapping[node] for node in outputs))
-    return fx.GraphModule(module, copied)
+    return torch_private.make_graph_module(module, copied)
 
 
 def _layout(

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import fx
 
+from rust_ort import torch_private
 from rust_ort.export import attention, exporter, rounding
 from rust_ort.export.custom import root_message
 from rust_ort.export.exporter import TORCHLIB_OPSET
@@ -64,7 +65,7 @@ def translate(
     """
     import onnx_ir as ir
 
-    source = fx.GraphModule(part, copy.deepcopy(part.graph))
+    source = torch_private.make_graph_module(part, copy.deepcopy(part.graph))
     for node in source.graph.nodes:  # the exporter would write these into every ONNX node; provenance.json has them
         node.meta["nn_module_stack"] = {}
         node.meta.pop("stack_trace", None)
@@ -98,15 +99,14 @@ def translate(
     computed = {node.name for node in part.graph.nodes if node.op == "call_function"}
     # No ONNX sequence, which no node can be fed with alone: what unpacks it begins where it begins.
     several = {node.name for node in part.graph.nodes if isinstance(node.meta.get("val"), tuple | list)}
+    named = computed - several
     return Translated(
         model=ir.serde.serialize_model(model).SerializeToString(deterministic=True),
         input_names=[str(value.name) for value in kept],
         output_names=[str(produced[output].name) for output in wanted],
         fx_values={fx_name: str(value.name) for fx_name, value in produced.items() if fx_name in computed},
         onnx_nodes=onnx_nodes,
-        named_values=[
-            fx_name for fx_name, value in produced.items() if fx_name in computed - several and value.name == fx_name
-        ],
+        named_values=[fx_name for fx_name, value in produced.items() if fx_name in named and value.name == fx_name],
     )
 
 
@@ -159,7 +159,6 @@ def _own_names(ir: Any, graph: Any, values: dict[str, Any], source: fx.Graph) ->
         identity.outputs[0].name = node.name
         identity.outputs[0].dtype = value.dtype
         identity.outputs[0].shape = value.shape
-        identity.metadata_props["pkg.torch.onnx.fx_node"] = node.name
         identity.meta["node"] = node
         graph.append(identity)
         produced[node.name] = identity.outputs[0]
