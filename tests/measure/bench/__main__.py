@@ -26,18 +26,19 @@ Job = tuple[str, Callable[[], list[Timing]]]
 def jobs(variants: Sequence[str], *, rounds: int, spinning: bool) -> list[Job]:
     """All of them in the order of the table. What takes long has few rounds: a median of them tells no less."""
     whole = [variant for variant in variants if variant in models.VARIANTS]
-    part, some, few = functools.partial, max(1, rounds // 4), max(1, rounds // 10)
+    part = functools.partial
+    some, fewer, few = (max(1, rounds // n) for n in (4, 6, 10))
     small = [
         (case.name, part(calls.measure, case, variants, rounds=rounds, spinning=spinning)) for case in calls.cases()
     ]
     parts = [(case.name, part(models.measure, case, whole, rounds=some)) for case in models.cases()]
     decoding = [(case.name, part(decode.measure, case, whole, rounds=some)) for case in decode.cases()]
-    sizes = [(point.name, part(curves.measure, point, whole, rounds=some)) for point in curves.points()]
+    sizes = [(point.name, part(curves.measure, point, whole, rounds=fewer)) for point in curves.points()]
     if "rust_ort" not in variants:
         return [*small, *parts, *decoding, *sizes]
     watching = [(watched.name(case), part(watched.measure, case, rounds=few)) for case in watched.cases()]
     at_once = (clients.NAME, part(clients.measure, rounds=few))
-    first = (first_call.NAME, part(first_call.measure, rounds=max(1, rounds // 15)))
+    first = (first_call.NAME, part(first_call.measure, rounds=max(1, rounds // 30)))
     return [*small, *parts, *watching, *decoding, *sizes, at_once, first]
 
 

@@ -21,7 +21,7 @@ VARIANTS = ("eager", "rust_ort")
 PART = "decoder"
 NAME = "clients"
 """All of them are one job: they are the same processes."""
-ROUND_SECONDS = 1.0
+ROUND_SECONDS = 0.5
 WATCHDOG_S = 60.0
 
 

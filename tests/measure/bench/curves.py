@@ -42,18 +42,23 @@ def parsed(name: str) -> tuple[str, int, str] | None:
 
 
 def points(sequences: Sequence[int] = SEQUENCES, layers: Sequence[int] = LAYERS) -> list[Point]:
-    """A decoder of batch 1 over sequences; over layers a model so narrow that what a node costs beside its kernel is
-    seen."""
-    sizes = [("sequence", n, "decoder", Size(batch=1, sequence=n)) for n in sequences]
-    sizes += [
-        ("layers", n, "model", Size(hidden=128, heads=4, intermediate=384, batch=1, sequence=64, layers=n))
+    """A decoder of batch 1 over sequences, forward and step; over layers the step of a model so narrow that what a node
+    costs beside its kernel is seen."""
+    narrow = Size(hidden=128, heads=4, intermediate=384, batch=1, sequence=64)
+    found = [
+        ("sequence", n, models.Case(part="decoder", way=way, precision="fp32", size=Size(batch=1, sequence=n)))
+        for way in ("forward", "step")
+        for n in sequences
+    ]
+    found += [
+        (
+            "layers",
+            n,
+            models.Case(part="model", way="step", precision="fp32", size=dataclasses.replace(narrow, layers=n)),
+        )
         for n in layers
     ]
-    return [
-        Point(curve=curve, x=x, case=models.Case(part=part, way=way, precision="fp32", size=size))
-        for way in ("forward", "step")
-        for curve, x, part, size in sizes
-    ]
+    return [Point(curve=curve, x=x, case=case) for curve, x, case in found]
 
 
 def measure(point: Point, variants: Sequence[str], *, rounds: int) -> list[Timing]:
