@@ -14,8 +14,8 @@ from measure.bench.timing import Timing
 Line = list[tuple[int, float]]
 COLORS = {"eager": "tab:gray", "inductor": "tab:orange", "rust_ort": "tab:blue"}
 AXES = {
-    "sequence": ("length of the sequence", "time by eager's"),
-    "layers": ("layers", "time by eager's"),
+    "sequence": ("length of the sequence", "time / eager's"),
+    "layers": ("layers", "time / eager's"),
     "clients": ("clients", "calls a second"),
 }
 """{curve: (label of x, label of y)}."""
