@@ -1,32 +1,55 @@
-"""`make bench`: small calls and Llama's parts, against eager, inductor and ONNX Runtime in the process; what watching
-a step costs.
+"""`make bench`: small calls, Llama's parts, decoding, curves over sizes and clients and the first call, against eager,
+inductor and ONNX Runtime in the process; what watching a step costs.
 
-Every variant's result is held against eager's before it is timed. Kept in docs/bench.md and bench.json where --output
-says so; the table shows what was kept before beside the new.
+Every variant's result is held against eager's before it is timed. Kept in docs/bench.md, bench.json and plots of the
+curves where --output says so; the table shows what docs/bench.json holds before beside the new.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from measure.bench import calls, models, table, watched
+from measure.bench import calls, clients, curves, decode, first_call, models, plots, table, watched
 from measure.bench.timing import Timing
+
+KEPT = Path(__file__).resolve().parents[3] / "docs/bench.json"
+"""Of the last run that was kept, whatever this one writes."""
+Job = tuple[str, Callable[[], list[Timing]]]
+"""(name that --cases chooses by, its measuring)."""
+
+
+def jobs(variants: Sequence[str], *, rounds: int, spinning: bool) -> list[Job]:
+    """All of them in the order of the table. What takes long has few rounds: a median of them tells no less."""
+    whole = [variant for variant in variants if variant in models.VARIANTS]
+    part = functools.partial
+    some, fewer, few = (max(1, rounds // n) for n in (4, 6, 10))
+    small = [
+        (case.name, part(calls.measure, case, variants, rounds=rounds, spinning=spinning)) for case in calls.cases()
+    ]
+    parts = [(case.name, part(models.measure, case, whole, rounds=some)) for case in models.cases()]
+    decoding = [(case.name, part(decode.measure, case, whole, rounds=some)) for case in decode.cases()]
+    sizes = [(point.name, part(curves.measure, point, whole, rounds=fewer)) for point in curves.points()]
+    if "rust_ort" not in variants:
+        return [*small, *parts, *decoding, *sizes]
+    watching = [(watched.name(case), part(watched.measure, case, rounds=few)) for case in watched.cases()]
+    at_once = (clients.NAME, part(clients.measure, rounds=few))
+    first = (first_call.NAME, part(first_call.measure, rounds=max(1, rounds // 30)))
+    return [*small, *parts, *watching, *decoding, *sizes, at_once, first]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print the table, write it. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m measure.bench", description=__doc__)
-    parser.add_argument(
-        "--rounds", type=int, default=30, help="of small calls; a model has a quarter of them, a watched one a tenth"
-    )
+    parser.add_argument("--rounds", type=int, default=30, help="of small calls; what takes longer has a part of them")
     parser.add_argument("--variants", default=",".join(calls.VARIANTS), help="comma separated")
     parser.add_argument("--cases", default="", help="only cases whose name contains one of these, comma separated")
     parser.add_argument("--spinning", action="store_true", help="let in-process ONNX Runtime's threads spin")
-    parser.add_argument("--output", type=Path, help="markdown file; the JSON goes beside it")
+    parser.add_argument("--output", type=Path, help="markdown file; JSON and plots go beside it")
     arguments = parser.parse_args(argv)
     variants = tuple(arguments.variants.split(","))
     unknown = set(variants) - set(calls.VARIANTS)
@@ -34,31 +57,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(
             f"unknown variants {sorted(unknown)}; known: {', '.join(calls.VARIANTS)}; rounds must be at least 1"
         )
+    if arguments.output and importlib.util.find_spec("matplotlib") is None:
+        parser.error("--output plots the curves, and matplotlib is not here; run make setup")
     wanted = arguments.cases.split(",")
     timings: list[Timing] = []
-    begun = functools.partial(print, "...", file=sys.stderr, flush=True)
-    for small in calls.cases():
-        if any(name in small.name for name in wanted):
-            begun(small.name)
-            timings += calls.measure(small, variants, rounds=arguments.rounds, spinning=arguments.spinning)
-    whole = [variant for variant in variants if variant in models.VARIANTS]
-    for case in models.cases():
-        if any(name in case.name for name in wanted):
-            begun(case.name)
-            timings += models.measure(case, whole, rounds=max(1, arguments.rounds // 4))
-    for case in watched.cases() if "rust_ort" in variants else ():
-        if any(name in watched.name(case) for name in wanted):
-            begun(watched.name(case))
-            timings += watched.measure(case, rounds=max(1, arguments.rounds // 10))
-    json_file: Path | None = arguments.output.with_suffix(".json") if arguments.output else None
+    for name, measure in jobs(variants, rounds=arguments.rounds, spinning=arguments.spinning):
+        if any(part in name for part in wanted):
+            print("...", name, file=sys.stderr, flush=True)
+            timings += measure()
     chosen = ("rounds", "variants", "cases")
     given = [f"--{name} {value}" for name in chosen if (value := getattr(arguments, name)) != parser.get_default(name)]
     command = f'make bench ARGS="{" ".join(given)}"' if given else "make bench"
-    text = table.markdown(timings, table.written(json_file) if json_file else {}, command=command)
+    output: Path | None = arguments.output
+    before = table.written(KEPT)
+    if output:
+        output.with_suffix(".json").write_text(table.document(timings))
+    drawn = plots.draw(timings, output.parent) if output else []
+    text = table.markdown(timings, before, command=command, plots=drawn)
     print(text)
-    if json_file:
-        arguments.output.write_text(text)
-        json_file.write_text(table.document(timings))
+    if output:
+        output.write_text(text)
     return 0
 
 

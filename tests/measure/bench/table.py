@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import platform
@@ -15,25 +16,34 @@ from measure.bench.timing import Timing
 
 OURS = "rust_ort"
 BEST = "ours / best"
-WATCHED = {
+INDUCTOR = "ours / inductor"
+OTHERS = {
     "outputs / both": ("outputs compared", ("eager", OURS)),
     "nodes / eager": ("nodes compared", ("eager",)),
     "dumped / ours": ("dumped", (OURS,)),
+    "cold / inductor": ("rust_ort cold", ("inductor cold",)),
+    "warm / aot_eager": ("rust_ort warm", ("aot_eager",)),
 }
-"""{name: (a variant's time, by these variants' times together)}."""
+"""{name: (a variant's time, by these variants' times together)}, of a watched step and of the first one."""
 Ratios = dict[tuple[str, str], float]
 """{(case, name of the ratio): ratio}."""
 
 
 def ratios(row: Mapping[str, Timing]) -> dict[str, float]:
-    """Those of WATCHED that the variants have; BEST of others: our time by the best peer's."""
+    """Those of OTHERS that the variants have; of other rows our time by the best peer's, and by inductor's."""
     found = {
         name: row[variant].us / sum(row[other].us for other in others)
-        for name, (variant, others) in WATCHED.items()
+        for name, (variant, others) in OTHERS.items()
         if {variant, *others} <= row.keys()
     }
-    peers = [timing.us for variant, timing in row.items() if variant != OURS]
-    return found or ({BEST: row[OURS].us / min(peers)} if OURS in row and peers else {})
+    peers = {variant: timing.us for variant, timing in row.items() if variant != OURS}
+    if found or OURS not in row or not peers:
+        return found
+    found[BEST] = row[OURS].us / min(peers.values())
+    # A call of microseconds is eager's to win: what a compiler costs there is seen beside another one.
+    if "inductor" in peers and len(peers) > 1:
+        found[INDUCTOR] = row[OURS].us / peers["inductor"]
+    return found
 
 
 def by_case(timings: Sequence[Timing]) -> dict[str, dict[str, Timing]]:
@@ -57,8 +67,9 @@ def document(timings: Sequence[Timing]) -> str:
     )
 
 
-def markdown(timings: Sequence[Timing], before: Ratios, *, command: str) -> str:
-    """Versions, machine, and a table for each set of variants. before: ratios of the last run that was kept."""
+def markdown(timings: Sequence[Timing], before: Ratios, *, command: str, plots: Sequence[str] = ()) -> str:
+    """Versions, machine, and a table for each set of variants. before: ratios of the last run that was kept. plots:
+    files beside this one."""
     lines = [
         "# Time of a compiled call",
         "",
@@ -68,25 +79,35 @@ def markdown(timings: Sequence[Timing], before: Ratios, *, command: str) -> str:
         "",
         "Medians over alternating rounds in one process. *ours / best*: rust_ort's time by that of its best peer, at",
         "most 1.00 where no peer is ahead. Of a step that is watched in every call: outputs compared, by the time of",
-        "both rust_ort and eager; nodes compared, by eager's; dumped, by rust_ort's. *before*: the same of the run",
-        "that was kept last.",
+        "both rust_ort and eager; nodes compared, by eager's; dumped, by rust_ort's. Of n clients, processes of one",
+        "thread each: the time that passes by call of any of them. Of a first call, in fresh processes: cold, by",
+        "inductor's with empty caches; with a warm daemon, by that of Dynamo and AOTAutograd alone. *before*: the same",
+        "of the run that was kept last.",
     ]
     rows = by_case(timings)
-    for variants in dict.fromkeys(tuple(row) for row in rows.values()):
-        of_these = {case: row for case, row in rows.items() if tuple(row) == variants}
-        names = [*ratios(next(iter(of_these.values())))]
-        titles = [*variants, *(title for name in names for title in (name, "before"))]
-        lines += ["", f"| | {' | '.join(titles)} |", "|---" * (len(titles) + 1) + "|"]
-        for case, row in of_these.items():
-            cells = [duration(timing.us) for timing in row.values()]
-            for name, value in ratios(row).items():
-                cells += [f"{value:.2f}", f"{before[case, name]:.2f}" if (case, name) in before else "-"]
-            lines.append(f"| {case} | {' | '.join(cells)} |")
+    for variants, cases in itertools.groupby(rows, key=lambda case: tuple(rows[case])):
+        lines += ["", *_table(variants, {case: rows[case] for case in cases}, before)]
+    for plot in plots:
+        lines += ["", f"![{Path(plot).stem}]({plot})"]
     return "\n".join(lines) + "\n"
 
 
+def _table(variants: Sequence[str], rows: Mapping[str, Mapping[str, Timing]], before: Ratios) -> list[str]:
+    found = {case: ratios(row) for case, row in rows.items()}
+    titles = [*variants, *(title for name in next(iter(found.values())) for title in (name, "before"))]
+    lines = [f"| | {' | '.join(titles)} |", "|---" * (len(titles) + 1) + "|"]
+    for case, row in rows.items():
+        cells = [duration(timing.us) for timing in row.values()]
+        for name, value in found[case].items():
+            cells += [f"{value:.2f}", f"{before[case, name]:.2f}" if (case, name) in before else "-"]
+        lines.append(f"| {case} | {' | '.join(cells)} |")
+    return lines
+
+
 def duration(us: float) -> str:
-    return f"{us:.1f} µs" if us < 1000 else f"{us / 1000:.1f} ms"
+    if us < 1e3:
+        return f"{us:.1f} µs"
+    return f"{us / 1e3:.1f} ms" if us < 1e7 else f"{us / 1e6:.1f} s"
 
 
 def environment() -> dict[str, str]:

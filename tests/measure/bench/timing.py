@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 ROUND_SECONDS = 0.03
@@ -30,10 +30,12 @@ def alternating(case: str, calls: Mapping[str, Callable[[], object]], *, rounds:
     for round_ in range(rounds):
         for variant in calls if round_ % 2 == 0 else reversed(list(calls)):
             means[variant].append(_round_us(calls[variant], counts[variant]))
-    return [_timing(case, variant, sorted(values), counts[variant]) for variant, values in means.items()]
+    return [of_rounds(case, variant, values, counts[variant]) for variant, values in means.items()]
 
 
-def _timing(case: str, variant: str, values: list[float], calls: int) -> Timing:
+def of_rounds(case: str, variant: str, means_us: Sequence[float], calls_per_round: int) -> Timing:
+    """means_us: of each round."""
+    values = sorted(means_us)
     tenth = len(values) // 10
     return Timing(
         case=case,
@@ -42,7 +44,7 @@ def _timing(case: str, variant: str, values: list[float], calls: int) -> Timing:
         p10_us=values[tenth],
         p90_us=values[-1 - tenth],
         rounds=len(values),
-        calls_per_round=calls,
+        calls_per_round=calls_per_round,
     )
 
 
