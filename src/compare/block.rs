@@ -53,7 +53,7 @@ fn widen(dtype: DType, bytes: &[u8], out: &mut [f64; BLOCK]) -> bool {
         DType::U32 => widen_all(bytes, out, |b| u32::from_le_bytes(b).into()),
         DType::I64 => widen_exact(bytes, out, |b| exact_i64(i64::from_le_bytes(b))),
         DType::U64 => widen_exact(bytes, out, |b| exact_i64(u64::from_le_bytes(b).try_into().ok()?)),
-        _ => return false,
+        _ => false,
     }
 }
 

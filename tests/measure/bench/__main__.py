@@ -1,8 +1,8 @@
 """`make bench`: small calls, Llama's parts, decoding, curves over sizes and clients and the first call, against eager,
 inductor and ONNX Runtime in the process; what watching a step costs.
 
-Every variant's result is held against eager's before it is timed. Kept in docs/bench.md, bench.json and plots of the
-curves where --output says so; the table shows what docs/bench.json holds before beside the new.
+Every variant's result is held against eager's before it is timed, but for the first call's. Kept in docs/bench.md,
+bench.json and plots of the curves where --output says so; the table shows what docs/bench.json holds beside the new.
 """
 
 from __future__ import annotations
