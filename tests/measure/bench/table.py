@@ -120,12 +120,15 @@ def environment() -> dict[str, str]:
     )
     flags = next((line.split() for line in _lines("/proc/cpuinfo") if line.startswith("flags")), [])
     known = [name for name in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if name in flags]
+    instructions = os.environ.get("ONEDNN_MAX_CPU_ISA")
+    limited = {"instructions": f"of oneDNN, which torch multiplies with: up to {instructions}"} if instructions else {}
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
         "onnxruntime": onnxruntime.__version__,
         "machine": f"{len(os.sched_getaffinity(0))} cores, {cpu} ({', '.join(known)}), {platform.system()}",
         "threads": f"{torch.get_num_threads()} of torch, as many of ONNX Runtime",
+        **limited,
     }
 
 
