@@ -66,17 +66,18 @@ struct Ends<'a> {
     missing: fn(String, String) -> OnnxError,
 }
 
-/// Values that are run together, and what their models read.
+/// Values that are run together, in their order, and what their models read.
 #[derive(Default)]
 struct Group<'a> {
     values: Vec<&'a str>,
+    members: HashSet<&'a str>,
     reads: HashSet<&'a str>,
 }
 
 impl Group<'_> {
     /// One more value, whose model `reads` these, may join: no value is both computed and read.
     fn takes(&self, value: &str, reads: &[&str]) -> bool {
-        !self.reads.contains(value) && !reads.iter().any(|name| self.values.contains(name))
+        !self.reads.contains(value) && !reads.iter().any(|name| self.members.contains(name))
     }
 }
 
@@ -208,6 +209,7 @@ impl Isolator {
                 groups.push(Group::default());
             }
             groups[at].values.push(value);
+            groups[at].members.insert(value);
             groups[at].reads.extend(reads);
             for name in given {
                 group_of.entry(name).or_insert(at);

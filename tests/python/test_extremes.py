@@ -112,6 +112,25 @@ def test_a_translation_that_rounds_is_not_widened(dtype: torch.dtype) -> None:
     assert not torch.allclose(candidate, torch.sin(x))
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (x * 0.0, 1 / (x * -0.0)),
+        lambda x: (x * -0.0, 1 / (x * 0.0)),
+        lambda x: (torch.where(x > 0, 0.0, x), 1 / torch.where(x > 0, -0.0, x)),
+        lambda x: (x.clamp(max=0.0), 1 / x.clamp(max=-0.0)),
+        lambda x: (torch.full((2,), 0.0) + x[:2] * 0, 1 / torch.full((2,), -0.0)),
+    ],
+    ids=["mul", "mul_first", "where", "clamp", "full"],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+def test_two_zeros_of_a_graph_keep_their_signs(function: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
+    x = torch.ones(3, dtype=dtype)
+    torch._dynamo.reset()
+    for candidate, reference in zip(torch.compile(function, backend="rust_ort")(x), function(x), strict=True):
+        assert torch.equal(candidate, reference) and torch.equal(candidate.signbit(), reference.signbit())
+
+
 def test_a_long_running_sum_is_in_float64() -> None:
     x = torch.full((1_000_000,), 0.1)
     candidate = on_onnxruntime(lambda x: x.cumsum(0), x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Mapping
@@ -10,8 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+from onnxscript import opset18 as op
 from torch import Tensor, fx
 
+import rust_ort
 from rust_ort.observe.opinion import Opinions
 from rust_ort.observe.products import EXPLAINED, FEW, WORST, Product, to_look_at
 
@@ -118,6 +121,44 @@ def test_among_many_one_that_nothing_explains_is_looked_at(place: int, planted: 
     assert elements is not None and place in elements.tolist() and len(elements) <= 512 * 512 // FEW
 
 
+@pytest.mark.parametrize("pair", [(math.inf, 1e3), (-math.inf, math.inf), (1.0, math.nan), (math.nan, 1.0)])
+@pytest.mark.parametrize("many", [False, True])
+def test_what_is_not_finite_is_looked_at_on_either_side(pair: tuple[float, float], many: bool) -> None:
+    found, value, candidate = off(512, roundings=0.1 if many else 0.0)
+    candidate[0, 0] += 1  # something else differs
+    value[3, 4], candidate[3, 4] = pair
+    elements = to_look_at(found, value, candidate, {**TOLERANCE, "rtol": 1e-9})
+    assert elements is not None and 3 * 512 + 4 in elements.tolist()
+
+
+def test_of_a_half_what_is_more_than_half_a_step_off_is_looked_at() -> None:
+    left, right = torch.randn(128, 64).half(), torch.randn(64, 128).half()
+    value = left @ right
+    candidate = value.clone()
+    candidate[5, 6] = torch.nextafter(value[5, 6].float(), torch.tensor(math.inf)) * (1 + 0.9 * 2**-10)
+    tolerance = {**TOLERANCE, "rtol": 2.0**-10}
+    assert to_look_at(product(aten.mm.default, left, right), value, candidate, tolerance) is not None
+
+
+def test_numbers_that_are_values_of_the_graph_and_zero_are_left_to_the_whole() -> None:
+    bias, left, right = torch.zeros(2), torch.ones(2, 3), torch.ones(3, 2)
+    node, env = called(aten.addmm.default, bias, left, right)
+    size = node.graph.placeholder("size")
+    for alpha, expected in ((3, 3.0), (0, None)):
+        node.kwargs = {"alpha": size}
+        env[size] = alpha
+        found = Product.of(node, env)
+        assert (found and found.alpha) == expected
+
+
+def test_the_default_device_is_not_asked() -> None:
+    found = product(aten.mm.default, torch.ones(2, 3), torch.ones(3, 2))
+    elements = torch.arange(4)
+    with torch.device("meta"):
+        exact, terms = found.at(elements)
+    assert exact.tolist() == terms.tolist() == [3.0] * 4
+
+
 def test_where_sums_overflow_they_explain_nothing() -> None:
     found = product(aten.mm.default, torch.full((64, 64), 1e30), torch.eye(64) * 1e20)
     reference = torch.zeros(64, 64)
@@ -155,3 +196,18 @@ def test_twice_what_explains_a_distance_is_what_an_opinion_grants() -> None:
     source = (Path(__file__).resolve().parents[2] / "src/compare/opinion.rs").read_text()
     granted = re.search(r"ROUNDINGS: f64 = ([\d.]+);", source)
     assert granted is not None and float(granted[1]) > 2 * EXPLAINED
+
+
+@pytest.mark.usefixtures("daemon")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_kernel_that_clips_infinity_is_named(dtype: torch.dtype) -> None:
+    """Beside sums that rounding explains."""
+
+    def clipped(a: Any, b: Any) -> Any:
+        return op.Clip(op.MatMul(a, b), op.CastLike(-1e3, a), op.CastLike(1e3, a))
+
+    a, b = torch.randn(64, 256).to(dtype), (torch.randn(256, 64) * 0.01).to(dtype)
+    a[3, 0], b[0] = math.inf, b[0].abs()
+    options = {"custom_translations": {"aten::mm": clipped}, "compare": "nodes"}
+    report = rust_ort.compare(lambda a, b: torch.mm(a, b), a, b, options=options)
+    assert report.first_wrong_node is not None and report.first_wrong_node[1].name == "mm"

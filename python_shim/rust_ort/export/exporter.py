@@ -6,6 +6,7 @@ import contextlib
 import copy
 import functools
 import logging
+import math
 import threading
 import types
 from collections.abc import Callable, Hashable, Iterator
@@ -112,6 +113,15 @@ def _as_we_write(functions: Once) -> Iterator[None]:
     float64 = sums = False
 
     def constant(farm: dict[Any, Any], arg: Any, dtype: Any, opset: Any) -> Any:
+        if not _has_negative_zero(arg):
+            return of_equal(farm, arg, dtype, opset)
+        # The farm takes it for 0.0, which it equals.
+        key = (repr(arg), dtype, "with its signs")
+        if key not in farm:
+            farm[key] = of_equal({}, arg, dtype, opset)
+        return farm[key]
+
+    def of_equal(farm: dict[Any, Any], arg: Any, dtype: Any, opset: Any) -> Any:
         half = {ir.DataType.BFLOAT16: torch.bfloat16, ir.DataType.FLOAT16: torch.float16}.get(dtype)
         if half is None or sums or isinstance(arg, complex) or _fits(arg, half):
             return rounded(farm, arg, dtype, opset)
@@ -155,6 +165,11 @@ def _as_we_write(functions: Once) -> Iterator[None]:
             building._get_or_create_constant, building._determine_input_dtype = rounded, guessed
             core._handle_call_function_node_with_lowering, core._set_node_metadata = lower, described
             ir.schemas.OpSignature.from_op_schema = read
+
+
+def _has_negative_zero(argument: Any) -> bool:
+    numbers = argument if isinstance(argument, list | tuple) else [argument]
+    return any(isinstance(number, float) and number == 0 and math.copysign(1, number) < 0 for number in numbers)
 
 
 def _fits(number: Any, dtype: torch.dtype) -> bool:

@@ -64,8 +64,11 @@ class Opinions:
         source, index = node.args if node.target is operator.getitem else (node, None)
         assert isinstance(source, fx.Node)
         if self._last is None or self._last[0] is not source:
+            self._last = None  # not beside the next
             self._last = (source, *self._in_float64(source))
         _, made, added = self._last
+        if source is node:
+            self._last = None
         exact = _result(made, index)
         return None if exact is None else Exact(values=exact, terms=_result(added, index))
 
