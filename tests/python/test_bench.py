@@ -1,6 +1,7 @@
 """The bench: its peers equal eager, its rounds alternate, its table says who is ahead."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,7 @@ def test_what_watching_costs_is_timed_and_told(precision: str, monkeypatch: pyte
 
 @pytest.mark.usefixtures("daemon")
 def test_a_token_is_decoded_again_and_again_at_the_same_place() -> None:
-    case = decode.Case(hidden=64, heads=4, intermediate=96, layers=2, vocabulary=128, prompt=5, cache=8)
+    case = decode.Case(size=replace(SIZES["small"], layers=2), prompt=5, cache=8)
     found = decode.measure(case, ("eager", "rust_ort"), rounds=2)
     assert [entry.variant for entry in found] == ["eager", "rust_ort"]
     assert all(entry.case == case.name and entry.calls_per_round >= 10 for entry in found), "more than the cache holds"
@@ -144,7 +145,7 @@ def test_a_token_that_is_written_elsewhere_is_not_timed(monkeypatch: pytest.Monk
         return call
 
     monkeypatch.setattr(torch, "compile", elsewhere)
-    case = decode.Case(hidden=64, heads=4, intermediate=96, layers=2, vocabulary=128, prompt=5, cache=8)
+    case = decode.Case(size=replace(SIZES["small"], layers=2), prompt=5, cache=8)
     with pytest.raises(AssertionError, match="not close"):
         decode.measure(case, ("rust_ort",), rounds=1)
 

@@ -65,10 +65,10 @@ class Product:
     def at(self, elements: Tensor) -> tuple[Tensor, Tensor]:
         """(exact value, Σ|terms|) in float64 of elements. elements: [n], places in the flat result."""
         *batch, row, column = torch.unravel_index(elements, self.shape)
-        n_terms = self.left.shape[-1]
+        chunk = max(1, _CHUNK // max(1, self.left.shape[-1]))
         exact, terms = torch.empty(2, len(elements), dtype=torch.float64, device=elements.device).unbind()
-        for start in range(0, len(elements), max(1, _CHUNK // max(1, n_terms))):
-            part = slice(start, start + max(1, _CHUNK // max(1, n_terms)))
+        for start in range(0, len(elements), chunk):
+            part = slice(start, start + chunk)
             matrix = [index[part] for index in batch]
             lefts = self.left[(*matrix, row[part])].double()
             products = lefts.mul_(self.right.mT[(*matrix, column[part])].double())

@@ -168,7 +168,8 @@ fn judged_names(request: &CompareNodes) -> Vec<&str> {
     request.values.iter().filter_map(name).collect()
 }
 
-/// Nodes as a part of their own, with the kernels that the part runs with, and nothing else optimized: what a post-mortem writes down is then the model that killed the executor.
+/// Nodes as a part of their own, with the kernels that the part runs with, and nothing else optimized: what a post-mortem
+/// writes down is then the model that killed the executor.
 fn piece(whole: &Part, model: &SubModel) -> Part {
     let part = &whole.spec.part;
     let optimization = match part.session.optimization {

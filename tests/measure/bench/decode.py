@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from measure.bench.timing import Timing, alternating
-from rust_ort.studies.llama_models import SEED
+from rust_ort.studies import llama_models
+from rust_ort.studies.llama_models import SEED, Size
 
 VARIANTS = ("eager", "inductor", "rust_ort")
 
@@ -19,11 +20,7 @@ VARIANTS = ("eager", "inductor", "rust_ort")
 class Case:
     """A Llama whose output layer is its embedding. Tokens: the prompt that the cache holds, and the cache's length."""
 
-    hidden: int = 768
-    heads: int = 12
-    intermediate: int = 2048
-    layers: int = 12
-    vocabulary: int = 32_000
+    size: Size = Size(hidden=768, heads=12, intermediate=2048, vocabulary=32_000, layers=12)
     prompt: int = 128
     cache: int = 256
     name: str = "decoding one token, 110 M parameters"
@@ -59,21 +56,14 @@ class Decoding:
 
 def build(case: Case, backend: str) -> Decoding:
     """The same numbers at each call; the prompt goes through the model in eager."""
-    from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
+    from transformers import LlamaForCausalLM, StaticCache
 
-    config = LlamaConfig(
-        hidden_size=case.hidden,
-        num_attention_heads=case.heads,
-        num_key_value_heads=case.heads,
-        intermediate_size=case.intermediate,
-        vocab_size=case.vocabulary,
-        num_hidden_layers=case.layers,
-        tie_word_embeddings=True,
-    )
+    config = llama_models.config(case.size)
+    config.tie_word_embeddings = True
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         model = LlamaForCausalLM(config).eval()
-        tokens = torch.randint(0, case.vocabulary, (1, case.prompt + 1))
+        tokens = torch.randint(0, case.size.vocabulary, (1, case.prompt + 1))
     cache = StaticCache(config=config, max_cache_len=case.cache)
     model(tokens[:, :-1], past_key_values=cache, use_cache=True)
     call = model if backend == "eager" else torch.compile(model, backend=backend, dynamic=False)
