@@ -15,6 +15,7 @@ from conftest import alive, wait_until
 
 import rust_ort
 from rust_ort.errors import ClientError, DaemonLost
+from rust_ort.link.connection import Connection
 from rust_ort.memory import process
 
 
@@ -51,6 +52,35 @@ def test_daemon_killed_then_next_forward_works(daemon) -> None:
         wait_until(lambda: daemon.pid() is None, "the daemon to die")
         torch.testing.assert_close(compiled(x), model(x))
         torch.testing.assert_close(first, model(x))
+
+
+def test_daemon_killed_before_each_request_of_a_compile(daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What may be asked again is asked of the daemon that follows: a compile does not fail for a daemon that ends."""
+    ask, asked = Connection.ask, []
+
+    def killing(connection: Connection, request, **kwargs):
+        asked.append(request.WhichOneof("body"))
+        if len(asked) == at and daemon.pid() is not None:
+            os.kill(daemon.pid(), signal.SIGKILL)
+        return ask(connection, request, **kwargs)
+
+    monkeypatch.setattr(Connection, "ask", killing)
+    seen = set()
+    for at in range(1, 40):
+        torch._dynamo.reset()
+        torch.manual_seed(at)  # values differ, the graph is the same: from the second turn on it is found on disk
+        model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.GELU())
+        asked.clear()
+        x = torch.randn(3, 16)
+        expected = model(x)
+        result = torch.compile(model, backend="rust_ort")(x)
+        torch.testing.assert_close(result, expected)
+        result.sum().backward()
+        if len(asked) < at:
+            break
+        seen.add(asked[at - 1])
+    assert len(asked) < at, "every request was killed once"
+    assert {"get_plan", "register_graph", "prepare_part"} <= seen
 
 
 def hold(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Path, Path]:

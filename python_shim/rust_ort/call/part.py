@@ -67,33 +67,35 @@ class Part:
         if connection is not None and connection.lives() and not again:
             return connection
         with self.client.lock:
-            connection = self.client.leased()
-            if connection is self._connection and not again:
-                return connection
-            if (self.spec.graph.graph_id, self.spec.graph.name) not in connection.graphs or again:
-                self.client.register_on(connection, self.spec.graph)
-            epoch = connection.dump_epoch
-            if connection is self._connection:
-                self._dump_epoch = epoch
-                return connection
-            prepared = connection.ask(self._prepare_request())
-            self._held.add(connection, prepared.handle)
-            got = [value.name for value in prepared.inputs], [value.name for value in prepared.outputs]
-            if got != (self.spec.input_names, self.spec.output_names):
-                raise ClientError(
-                    f"the model's inputs and outputs are {got[0]} and {got[1]}, "
-                    f"expected {self.spec.input_names} and {self.spec.output_names}",
-                    graph=self.spec.graph.name,
-                )
-            if self._arena is not process.arena():
-                self._plans.clear()
-                self._recent = ()
-                self._arena = process.arena()
-            self.prepared = prepared
-            self._handle = prepared.handle
-            self._dump_epoch = epoch
-            self._connection = connection
+            return self.client.asked(lambda _: self._prepared(self.client.leased(), again=again))
+
+    def _prepared(self, connection: Connection, *, again: bool) -> Connection:
+        if connection is self._connection and not again:
             return connection
+        if (self.spec.graph.graph_id, self.spec.graph.name) not in connection.graphs or again:
+            self.client.register_on(connection, self.spec.graph)
+        epoch = connection.dump_epoch
+        if connection is self._connection:
+            self._dump_epoch = epoch
+            return connection
+        prepared = connection.ask(self._prepare_request())
+        self._held.add(connection, prepared.handle)
+        got = [value.name for value in prepared.inputs], [value.name for value in prepared.outputs]
+        if got != (self.spec.input_names, self.spec.output_names):
+            raise ClientError(
+                f"the model's inputs and outputs are {got[0]} and {got[1]}, "
+                f"expected {self.spec.input_names} and {self.spec.output_names}",
+                graph=self.spec.graph.name,
+            )
+        if self._arena is not process.arena():
+            self._plans.clear()
+            self._recent = ()
+            self._arena = process.arena()
+        self.prepared = prepared
+        self._handle = prepared.handle
+        self._dump_epoch = epoch
+        self._connection = connection
+        return connection
 
     def _prepare_request(self) -> Any:
         request = wire.Request()

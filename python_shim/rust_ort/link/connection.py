@@ -30,7 +30,8 @@ log = logging.getLogger("rust_ort")
 
 HANDSHAKE_TIMEOUT_S = 30.0
 EXECUTOR_EXIT_WAIT_MS = 2000
-ENDED_AT_HELLO = "ENDED_AT_HELLO"
+DAEMON_ENDED = "DAEMON_ENDED"
+"""Code of a loss that the next daemon mends: the connection stood, and ended."""
 INTERRUPTED_READER_S = 0.1
 """After so long a thread that said it reads, and does not, was interrupted in between."""
 
@@ -90,9 +91,6 @@ class Connection:
             raise DaemonLost(
                 f"the daemon on {path} did not answer in {HANDSHAKE_TIMEOUT_S:.0f} s; run `rust-ort doctor`"
             ) from None
-        except DaemonLost as lost:
-            lost.code = ENDED_AT_HELLO
-            raise
         self._socket.settimeout(None)
         self.log = str(welcome.log)
         self.daemon_pid = int(welcome.daemon_pid)
@@ -295,6 +293,7 @@ class Connection:
             if self.dead is None:
                 self.dead = DaemonLost(
                     f"{why}{self._shutting_down}; call again: a daemon is started by itself",
+                    code=DAEMON_ENDED,
                     log=getattr(self, "log", ""),
                 )
             # Whoever reads wakes up, and closes the socket: its number may be another's before that thread looks.
@@ -417,19 +416,6 @@ class Connection:
 
 # Dead connections whose executor may still write into what abandoned calls hold.
 _condemned: list[Connection] = []
-
-
-def connected(path: str) -> Connection:
-    """A connection; where the daemon that took it was about to end (idle, replaced, stopped), to the one that follows.
-
-    Errors: ClientError, DaemonLost, DaemonFault.
-    """
-    try:
-        return Connection(path)
-    except DaemonLost as lost:
-        if lost.code != ENDED_AT_HELLO:
-            raise
-        return Connection(path)
 
 
 def bury(connection: Connection) -> None:

@@ -7,17 +7,19 @@ import json
 import logging
 import os
 import threading
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from rust_ort.errors import DaemonFault, DaemonLost, ExecutorLost, RustOrtError
 from rust_ort.link import wire
-from rust_ort.link.connection import Connection, bury, connected
+from rust_ort.link.connection import DAEMON_ENDED, Connection, bury
 from rust_ort.link.releases import Releases
 from rust_ort.link.specs import DumpSpec, GraphSpec
 from rust_ort.memory import process
 from rust_ort.options import Options
 
 log = logging.getLogger("rust_ort")
+T = TypeVar("T")
 
 
 class Link:
@@ -44,26 +46,37 @@ class Link:
             if old is not None and old.dead is None:
                 return old
             self._connection = None
-            arena = process.arena()
             if old is not None:
-                if old.announce in arena.listeners:
-                    arena.listeners.remove(old.announce)
+                listeners = process.arena().listeners
+                if old.announce in listeners:
+                    listeners.remove(old.announce)
                 bury(old)
-            fresh = connected(self.path)
             try:
-                with arena.lock:
-                    for segment in list(arena.segments.values()):
-                        fresh.attach(segment)
-                    arena.listeners.append(fresh.announce)
-                if self._dump is not None:
-                    self._open(fresh, self._dump, clean=False)
-            except BaseException:
-                with contextlib.suppress(ValueError):
-                    arena.listeners.remove(fresh.announce)
-                fresh.close()
-                raise
+                fresh = self._made()
+            except DaemonLost as lost:
+                if lost.code != DAEMON_ENDED:
+                    raise
+                fresh = self._made()  # that one was about to end: idle, replaced, stopped
             self._connection = fresh
             return fresh
+
+    def _made(self) -> Connection:
+        """A new connection whose daemon knows the segments and has the dump open. The caller holds the lock."""
+        arena = process.arena()
+        fresh = Connection(self.path)
+        try:
+            with arena.lock:
+                for segment in list(arena.segments.values()):
+                    fresh.attach(segment)
+                arena.listeners.append(fresh.announce)
+            if self._dump is not None:
+                self._open(fresh, self._dump, clean=False)
+        except BaseException:
+            with contextlib.suppress(ValueError):
+                arena.listeners.remove(fresh.announce)
+            fresh.close()
+            raise
+        return fresh
 
     def build(self) -> str:
         """Which build of the daemon answers; "" when none does."""
@@ -79,6 +92,17 @@ class Link:
                 connection = self.connection()
                 connection.lease(self.options)
         return connection
+
+    def asked(self, ask: Callable[[Connection], T]) -> T:
+        """What `ask` gives of the connection; where the daemon ends meanwhile, `ask` is done again with the one that
+        follows, once. For what may be asked twice: what a daemon knew of this process went with it."""
+        connection = self.connection()
+        try:
+            return ask(connection)
+        except DaemonLost as lost:
+            if lost.code != DAEMON_ENDED:
+                raise
+            return ask(self.connection())
 
     def close(self) -> None:
         """Disconnects; the next use connects anew."""
@@ -154,7 +178,7 @@ class Link:
 
     def register(self, graph: GraphSpec) -> None:
         """Tells the daemon of a graph; for graphs without any part. Parts do it by themselves."""
-        self.register_on(self.connection(), graph)
+        self.asked(lambda connection: self.register_on(connection, graph))
 
     def register_on(self, connection: Connection, graph: GraphSpec) -> None:
         """As `register`, on this connection. An open dump gets the graph and those of its parts that are prepared."""
@@ -174,7 +198,7 @@ class Link:
         """What `put_plan` kept under 64 hex digits, in whatever process; None: nothing."""
         request = wire.Request()
         request.get_plan.graph_id = key
-        answer = self.connection().ask(request)
+        answer = self.asked(lambda connection: connection.ask(request))
         return bytes(answer.plan) if answer.found else None
 
     def put_plan(self, key: str, plan: bytes) -> None:
@@ -182,7 +206,7 @@ class Link:
         request = wire.Request()
         request.put_plan.graph_id = key
         request.put_plan.plan = plan
-        self.connection().ask(request)
+        self.asked(lambda connection: connection.ask(request))
 
     def report_eager(self, graph: GraphSpec | str, eager_nodes: int) -> None:
         """Counts eager nodes of a graph that ran without any part."""
@@ -190,15 +214,18 @@ class Link:
         request = wire.Request()
         request.report_eager.graph_id = graph if isinstance(graph, str) else graph.graph_id
         request.report_eager.eager_nodes = eager_nodes
-        connection = self.connection()
-        if isinstance(graph, GraphSpec) and (graph.graph_id, graph.name) not in connection.graphs:
-            self.register_on(connection, graph)
-        connection.ask(request)
+
+        def report(connection: Connection) -> None:
+            if isinstance(graph, GraphSpec) and (graph.graph_id, graph.name) not in connection.graphs:
+                self.register_on(connection, graph)
+            connection.ask(request)
+
+        self.asked(report)
 
     def status(self) -> dict[str, Any]:
         """What `rust-ort status --json` prints."""
         self.release_dead()
         request = wire.Request()
         request.get_status.SetInParent()
-        status: dict[str, Any] = json.loads(self.connection().ask(request).json)
+        status: dict[str, Any] = json.loads(self.asked(lambda connection: connection.ask(request)).json)
         return status

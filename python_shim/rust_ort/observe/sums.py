@@ -46,7 +46,11 @@ MULTIPLYING: frozenset[Any] = frozenset(
 )  # fmt: skip
 """Operators that add up products."""
 
-ALIKE = frozenset({aten.clone.default, aten._to_copy.default, aten.detach.default, aten.alias.default})
+ALIKE = frozenset(
+    {aten.clone.default, aten._to_copy.default, aten.detach.default, aten.alias.default, aten.neg.default}
+)
+SCALING = frozenset({aten.mul.Tensor, aten.div.Tensor})
+JOINING = frozenset({aten.stack.default, aten.cat.default})
 MOVING = frozenset({aten._unsafe_view.default, aten.flip.default, aten.constant_pad_nd.default})
 
 
@@ -61,11 +65,19 @@ def added_up(
     if operator is None:
         return None
     of = _absolute if size is None or target in MULTIPLYING else size
+    return _of_sizes(operator, args, kwargs, of, numbers_are_terms=target in ADDING)
+
+
+def _of_sizes(
+    operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any], of: Callable[[Tensor], Tensor], *,
+    numbers_are_terms: bool,
+) -> Any:  # fmt: skip
+    """`operator` of the sizes of what it is given; None where it takes no such thing."""
 
     def sized(value: Any) -> Any:
         if isinstance(value, Tensor) and value.is_floating_point():
             return of(value)
-        if isinstance(value, float) or (target in ADDING and isinstance(value, int)):
+        if isinstance(value, float) or (numbers_are_terms and isinstance(value, int)):
             return abs(value)
         return torch.float64 if isinstance(value, torch.dtype) and value.is_floating_point else value
 
@@ -74,7 +86,7 @@ def added_up(
     try:
         return operator(*args, **kwargs)
     except (RuntimeError, TypeError, ValueError) as error:
-        log.debug("%s: what it adds up is not known: %s", target, error)
+        log.debug("%s: what it adds up is not known: %s", operator, error)
         return None
 
 
@@ -116,7 +128,15 @@ class Sums(TorchDispatchMode):
             return func(known, *args[1:], **kwargs)
         if not all(type(value) in (Tensor, torch.nn.Parameter) for value in _tensors(args)):
             return None  # of a subclass nobody knows
-        return added_up(func, args, kwargs, lambda tensor: _or_absolute(self.of(tensor), tensor))
+
+        def of(tensor: Tensor) -> Tensor:
+            return _or_absolute(self.of(tensor), tensor)
+
+        if func in SCALING or func in JOINING:
+            if all(self.of(tensor) is None for tensor in _tensors(args)):
+                return None
+            return _of_sizes(func, args, kwargs, of, numbers_are_terms=func in SCALING)
+        return added_up(func, args, kwargs, of)
 
 
 def _or_absolute(known: Tensor | None, tensor: Tensor) -> Tensor:
