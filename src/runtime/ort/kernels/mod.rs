@@ -10,6 +10,7 @@ mod forward;
 mod heads;
 mod processor;
 mod product;
+mod region;
 #[cfg(test)]
 mod tests;
 
@@ -18,3 +19,4 @@ pub(super) use element::{Element, Real};
 pub(super) use forward::Forward;
 pub(super) use heads::{Heads, HeadsMut, Mask, Scores};
 pub(super) use processor::{Parallel, run};
+pub(super) use region::{Elements, Plan, Region, broadcast};

@@ -8,15 +8,17 @@ use crate::onnx::proto::{AttributeProto, NodeProto, OperatorSetIdProto, attribut
 use crate::onnx::{self, Attention, DOMAIN, OnnxError};
 use crate::runtime::Model;
 
-/// The model with our operators for ONNX's and, where it `fuses`, for calls of our functions; None when it has none of
-/// these, or operators of its own by our domain's name. Errors: [`OnnxError::Decode`].
+/// The model with our operators for ONNX's and, where it `fuses`, for calls of our functions, and with the regions that a
+/// pass made; None when it has none of these, or operators of its own by our domain's name. Errors: [`OnnxError::Decode`].
 pub(in crate::runtime::ort) fn in_place(model: &Model, fuses: bool) -> Result<Option<Bytes>, OnnxError> {
     if !model.has_replaceable {
         return Ok(None);
     }
-    let (mut proto, mut n_replaced) = (onnx::decode(model.bytes.clone())?, 0);
+    let mut proto = onnx::decode(model.bytes.clone())?;
+    let n_regions = proto.graph.iter().flat_map(|graph| &graph.node).filter(|node| onnx::is_region(node)).count();
+    let mut n_replaced = n_regions;
     let imported = proto.opset_import.iter().any(|opset| opset.domain() == DOMAIN);
-    if imported && !proto.functions.iter().any(|function| function.domain() == DOMAIN) {
+    if imported && n_regions == 0 && !proto.functions.iter().any(|function| function.domain() == DOMAIN) {
         return Ok(None); // somebody else's operators
     }
     onnx::for_each_typed(&mut proto, |node, inputs| {

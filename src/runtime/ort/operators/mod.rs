@@ -6,6 +6,7 @@ mod bits;
 mod broadcast;
 mod by_row;
 mod in_place;
+mod region;
 mod select;
 
 use std::sync::{Arc, Mutex};
@@ -31,7 +32,8 @@ unsafe impl Sync for Operators {}
 impl Operators {
     #[expect(clippy::arc_with_non_send_sync, reason = "ort takes an Arc, and this type says why it may be shared")]
     pub(super) fn new() -> ort::Result<Self> {
-        attention::add(select::add(OperatorDomain::new(DOMAIN)?)?).map(|domain| Self(Arc::new(domain)))
+        let domain = attention::add(select::add(OperatorDomain::new(DOMAIN)?)?)?;
+        region::add(domain).map(|domain| Self(Arc::new(domain)))
     }
 
     /// What `build` makes of a session that has them. ONNX Runtime asks whether the process knows our domain, and makes it

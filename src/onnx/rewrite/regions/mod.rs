@@ -1,0 +1,69 @@
+//! `regions`: nodes that go over a tensor element by element, or add up its last axis, become one operator of ours that
+//! does all of them tile by tile ([`crate::onnx::Program`]): RMSNorm, SwiGLU, GELU, a softmax, their gradients, the casts
+//! between.
+//!
+//! A region's values have one shape, or one value in the place of its last axis. What it reads is broadcast to that shape;
+//! what is read outside, or is an output of the graph, is an output of the region under its own name. Only what the model
+//! tells to fit is taken: float32, beside bools and half precision where they come from, or go to, float32.
+
+mod groups;
+mod members;
+mod program;
+
+use std::collections::HashSet;
+
+use super::nodes::{drop_unread, forget, taken};
+use crate::onnx::graph;
+use crate::onnx::proto::GraphProto;
+use groups::groups;
+use members::Facts;
+use program::{Region, made};
+
+/// Nodes that a region leaves out at least, less the Casts that it needs.
+const FEWEST_NODES: usize = 2;
+
+/// Each such region.
+pub(super) fn run(graph: &mut GraphProto) -> usize {
+    if !graph::order(graph).is_ok_and(|order| order.is_sorted()) {
+        return 0;
+    }
+    let facts = Facts::of(graph);
+    let mut names = taken(graph);
+    let found = groups(graph, &facts);
+    let mut regions: Vec<Region> = found.iter().filter_map(|group| made(graph, &facts, group, &mut names)).collect();
+    regions.retain(|region| region.gone.len() >= FEWEST_NODES + region.casts.len());
+    if regions.is_empty() {
+        return 0;
+    }
+    let before = graph.clone();
+    let gone: HashSet<usize> = regions.iter().flat_map(|region| region.gone.iter().copied()).collect();
+    let n_places = regions.len();
+    let mut at_end: Vec<Vec<_>> = vec![Vec::new(); graph.node.len()];
+    let mut unread = HashSet::new();
+    for region in regions {
+        unread.extend(region.read);
+        at_end[region.at].push(region.node);
+        at_end[region.at].extend(region.casts);
+    }
+    let nodes = std::mem::take(&mut graph.node);
+    let mut inside: HashSet<String> = HashSet::new();
+    for (at, (node, made)) in nodes.into_iter().zip(at_end).enumerate() {
+        if gone.contains(&at) {
+            inside.extend(node.output);
+        } else {
+            graph.node.push(node);
+        }
+        graph.node.extend(made);
+    }
+    inside.retain(|name| graph.node.iter().all(|node| !node.output.contains(name)));
+    forget(graph, &inside);
+    drop_unread(graph, &unread);
+    if graph::sort(graph).is_err() {
+        *graph = before; // two regions that read each other: groups are made so that there are none
+        return 0;
+    }
+    n_places
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,203 @@
+//! The operator that does what a group does.
+
+use std::collections::{HashMap, HashSet};
+
+use super::super::nodes::{integer, node};
+use super::super::values::Dim;
+use super::groups::Group;
+use super::members::{Facts, Meaning, goes_to};
+use crate::onnx::graph;
+use crate::onnx::proto::{GraphProto, NodeProto};
+use crate::onnx::{Extent, Op, Program, Step};
+use crate::tensor::DType;
+
+/// What comes in the place of a group.
+pub(super) struct Region {
+    pub(super) node: NodeProto,
+    /// What it gives as float32 and others read as another type.
+    pub(super) casts: Vec<NodeProto>,
+    /// Indices of the nodes that it does.
+    pub(super) gone: Vec<usize>,
+    /// The index of the last of them.
+    pub(super) at: usize,
+    /// Values that they read.
+    pub(super) read: Vec<String>,
+}
+
+/// None where the operator could not tell its shape from what it reads. names: those that the graph has; what is made is
+/// added.
+pub(super) fn made(graph: &GraphProto, facts: &Facts, group: &Group, names: &mut HashSet<String>) -> Option<Region> {
+    let mut whole = group.leading.clone();
+    whole.push(group.last.clone().unwrap_or(Dim::Is(1)));
+    let mut writing = Writing { facts, rank: whole.len(), inputs: Vec::new(), program: Program::default(), known: HashMap::new() };
+    let inside: HashSet<&str> = group.nodes.iter().flat_map(|&at| graph::outputs(&graph.node[at])).collect();
+    for &at in &group.nodes {
+        let node = &graph.node[at];
+        for input in node.input.iter().filter(|input| !input.is_empty() && !inside.contains(input.as_str())) {
+            writing.input(input, node)?;
+        }
+    }
+    let mut registers = writing.registers();
+    writing.write(graph, group, &mut registers)?;
+    let is_told = |axis: usize, size: &Dim| {
+        let own = |input: &String| {
+            let dims = facts.dims(input).unwrap_or_default();
+            (axis + dims.len()).checked_sub(whole.len()).map(|at| &dims[at])
+        };
+        *size == Dim::Is(1) || writing.inputs.iter().any(|input| own(input).is_some_and(|own| own.equals(size)))
+    };
+    let fits = |input: &String| facts.dims(input).is_some_and(|dims| goes_to(dims, &whole));
+    if !whole.iter().enumerate().all(|(axis, size)| is_told(axis, size)) || !writing.inputs.iter().all(fits) {
+        return None;
+    }
+    let read = group.nodes.iter().flat_map(|&at| graph.node[at].input.iter().cloned()).collect();
+    let (wanted, gone) = wanted(graph, facts, group);
+    let Writing { inputs, mut program, .. } = writing;
+    let (mut outputs, mut casts) = (Vec::new(), Vec::new());
+    let mut given: HashMap<usize, String> = HashMap::new();
+    for name in wanted {
+        let register = *registers.get(name)?;
+        let is_f32 = facts.element(name) == Some(DType::F32);
+        if let Some(output) = given.get(&register) {
+            // Two nodes that do the same.
+            casts.push(copy(output, name, facts.element(name)?));
+            continue;
+        }
+        let output = if is_f32 { name.to_owned() } else { unused(&format!("{name}/region"), names) };
+        if !is_f32 {
+            casts.push(copy(&output, name, facts.element(name)?));
+        }
+        program.outputs.push(register);
+        given.insert(register, output.clone());
+        outputs.push(output);
+    }
+    program.rank = whole.len();
+    program.extents()?;
+    let at = *group.nodes.last()?;
+    (!inputs.is_empty() && !outputs.is_empty()).then(|| Region { node: program.node(inputs, outputs), casts, gone, at, read })
+}
+
+/// The value that a region gives, by another name, and as another type if it is one.
+fn copy(from: &str, to: &str, element: DType) -> NodeProto {
+    let mut cast = node("Cast", &[from], to);
+    cast.attribute.push(integer("to", element.onnx_code().into()));
+    cast
+}
+
+fn unused(name: &str, names: &mut HashSet<String>) -> String {
+    let mut free = name.to_owned();
+    while !names.insert(free.clone()) {
+        free.push('_');
+    }
+    free
+}
+
+/// Values of steps that are read outside; the nodes that nobody needs any more. A node that only passes on what it reads
+/// stays where somebody outside reads it.
+fn wanted<'a>(graph: &'a GraphProto, facts: &Facts, group: &Group) -> (Vec<&'a str>, Vec<usize>) {
+    let mine: HashSet<usize> = group.nodes.iter().copied().collect();
+    let mut read: HashSet<&str> = graph.output.iter().map(|output| output.name()).collect();
+    let inside: HashSet<&str> = group.nodes.iter().flat_map(|&at| graph::outputs(&graph.node[at])).collect();
+    for (at, node) in graph.node.iter().enumerate() {
+        if !mine.contains(&at) {
+            read.extend(graph::uses(node).into_iter().filter(|name| inside.contains(name)));
+        }
+    }
+    let (mut wanted, mut gone) = (Vec::new(), Vec::new());
+    for &at in group.nodes.iter().rev() {
+        let node = &graph.node[at];
+        let Some(output) = graph::outputs(node).next() else { continue };
+        let passes_on = facts.members[at].as_ref().is_some_and(|member| member.meaning == Meaning::Same);
+        match read.contains(output) {
+            true if passes_on => read.extend(node.input.first().map(String::as_str)),
+            true => {
+                wanted.push(output);
+                gone.push(at);
+            }
+            false => gone.push(at),
+        }
+    }
+    wanted.reverse();
+    wanted.retain(|name| inside.contains(name));
+    (wanted, gone)
+}
+
+struct Writing<'a> {
+    facts: &'a Facts,
+    rank: usize,
+    inputs: Vec<String>,
+    program: Program,
+    /// What is computed already.
+    known: HashMap<(&'static str, [usize; 3]), usize>,
+}
+
+impl Writing<'_> {
+    /// Counts an input, once, or a number.
+    fn input(&mut self, name: &str, reader: &NodeProto) -> Option<()> {
+        if self.inputs.iter().any(|input| input == name) || self.is_parameter(name, reader) {
+            return Some(());
+        }
+        if let Some(number) = self.facts.number(name) {
+            let is_known = self.program.constants.iter().any(|known| known.to_bits() == number.to_bits());
+            self.program.constants.extend((!is_known).then_some(number));
+            return Some(());
+        }
+        let dims = self.facts.dims(name)?;
+        let is_one = |dim: &Dim| *dim == Dim::Is(1);
+        self.program.inputs.push(match dims.last() {
+            _ if dims.iter().all(is_one) => Extent::Number,
+            Some(last) if is_one(last) => Extent::Row,
+            _ => Extent::Full,
+        });
+        self.inputs.push(name.to_owned());
+        let readable = [DType::F32, DType::BF16, DType::F16, DType::Bool];
+        (dims.len() <= self.rank && readable.contains(&self.facts.element(name)?)).then_some(())
+    }
+
+    /// Axes of a reduction, an Expand's sizes, the exponent of a Pow: no values of the region.
+    fn is_parameter(&self, name: &str, reader: &NodeProto) -> bool {
+        let has_parameter = matches!(reader.op_type(), "ReduceSum" | "ReduceMean" | "ReduceMax" | "Expand" | "Pow");
+        has_parameter && reader.input.first().map(String::as_str) != Some(name)
+    }
+
+    /// {value: register} of what the region reads.
+    fn registers(&self) -> HashMap<String, usize> {
+        self.inputs.iter().enumerate().map(|(at, name)| (name.clone(), at)).collect()
+    }
+
+    fn write(&mut self, graph: &GraphProto, group: &Group, registers: &mut HashMap<String, usize>) -> Option<()> {
+        for &at in &group.nodes {
+            let (node, member) = (&graph.node[at], self.facts.members[at].as_ref()?);
+            let output = graph::outputs(node).next()?;
+            let register = match member.meaning {
+                Meaning::Same => self.register(node.input.first()?, registers)?,
+                Meaning::Step(op) => {
+                    let mut operands = [0; 3];
+                    for (operand, input) in operands.iter_mut().zip(&node.input).take(op.arity()) {
+                        *operand = self.register(input, registers)?;
+                    }
+                    self.step(op, operands)
+                }
+            };
+            registers.insert(output.to_owned(), register);
+        }
+        Some(())
+    }
+
+    fn register(&self, name: &str, registers: &HashMap<String, usize>) -> Option<usize> {
+        registers.get(name).copied().or_else(|| {
+            let number = self.facts.number(name)?;
+            let same = |known: &f32| known.to_bits() == number.to_bits();
+            Some(self.inputs.len() + self.program.constants.iter().position(same)?)
+        })
+    }
+
+    fn step(&mut self, op: Op, operands: [usize; 3]) -> usize {
+        let next = self.inputs.len() + self.program.constants.len() + self.program.steps.len();
+        let register = *self.known.entry((op.name(), operands)).or_insert(next);
+        if register == next {
+            self.program.steps.push(Step { op, operands });
+        }
+        register
+    }
+}
