@@ -7,5 +7,6 @@ mod common;
 mod constants;
 mod precision;
 mod process;
+mod regions;
 mod rewrites;
 mod suite;

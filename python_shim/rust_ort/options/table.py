@@ -16,8 +16,7 @@ from rust_ort.options.tolerance import Tolerance
 # torchlib's functions are written at the lowest; onnxruntime 1.31 implements up to the highest.
 LOWEST_OPSET, HIGHEST_OPSET = 18, 26
 # As src/onnx/rewrite/ has them, in the order in which they run.
-PASSES = ("same-casts", "output-copies", "output-reshapes", "product-orientation", "product-transposes",
-    "regions", "leaf-order")
+PASSES = ("same-casts", "output-copies", "output-reshapes", "product-orientation", "product-transposes", "leaf-order")
 
 
 def _option(

@@ -10,13 +10,13 @@ mod output_copies;
 mod output_reshapes;
 mod product_orientation;
 mod product_transposes;
+#[cfg_attr(not(test), expect(dead_code, reason = "in PASSES once it is faster wherever it does something"))]
 mod regions;
 mod same_casts;
 mod values;
 
 use nodes::RUNTIMES_DOMAIN;
 
-use super::DOMAIN;
 use super::proto::{GraphProto, ModelProto, OperatorSetIdProto, StringStringEntryProto};
 
 /// The key in a model's metadata under which [`rewrite`] says what it did.
@@ -25,9 +25,6 @@ const RAN: &str = "rust_ort.passes";
 /// A pass: its name, and what it does to a graph, which gives the number of places where it did it.
 type Pass = (&'static str, fn(&mut GraphProto) -> usize);
 
-/// The pass that makes operators of ours. A model that has operators of others by our domain's name goes without.
-const REGIONS: &str = "regions";
-
 /// In the order in which they run.
 const PASSES: &[Pass] = &[
     ("same-casts", same_casts::run),
@@ -35,7 +32,6 @@ const PASSES: &[Pass] = &[
     ("output-reshapes", output_reshapes::run),
     ("product-orientation", product_orientation::run),
     ("product-transposes", product_transposes::run),
-    (REGIONS, regions::run),
     ("leaf-order", leaf_order::run),
 ];
 
@@ -50,11 +46,8 @@ pub fn rewrite(model: &mut ModelProto, disabled: &[String]) -> bool {
     if ran(model).is_some() {
         return false; // they ran: some would turn back what they did
     }
-    let is_imported = model.opset_import.iter().any(|opset| opset.domain() == DOMAIN);
-    let is_others = is_imported && model.functions.iter().all(|function| function.domain() != DOMAIN);
     let Some(graph) = &mut model.graph else { return false };
-    let is_on = |name: &str| disabled.iter().all(|off| off != name) && !(is_others && name == REGIONS);
-    let on = PASSES.iter().filter(|(name, _)| is_on(name));
+    let on = PASSES.iter().filter(|(name, _)| disabled.iter().all(|off| off != name));
     let ran: Vec<String> = (on.map(|(name, run)| (name, run(graph))))
         .filter(|&(_, n_places)| n_places > 0)
         .map(|(name, n_places)| format!("{name} {n_places}"))
@@ -62,11 +55,9 @@ pub fn rewrite(model: &mut ModelProto, disabled: &[String]) -> bool {
     if ran.is_empty() {
         return false;
     }
-    for domain in [RUNTIMES_DOMAIN, DOMAIN] {
-        let is_used = graph.node.iter().any(|node| node.domain() == domain);
-        if is_used && model.opset_import.iter().all(|opset| opset.domain() != domain) {
-            model.opset_import.push(OperatorSetIdProto { domain: Some(domain.to_owned()), version: Some(1) });
-        }
+    let of_runtime = graph.node.iter().any(|node| node.domain() == RUNTIMES_DOMAIN);
+    if of_runtime && model.opset_import.iter().all(|opset| opset.domain() != RUNTIMES_DOMAIN) {
+        model.opset_import.push(OperatorSetIdProto { domain: Some(RUNTIMES_DOMAIN.to_owned()), version: Some(1) });
     }
     model.metadata_props.push(StringStringEntryProto { key: Some(RAN.to_owned()), value: Some(ran.join(", ")) });
     true

@@ -21,20 +21,33 @@ pub(super) struct Group {
 
 /// Groups of two nodes and more, in the order of their last nodes.
 pub(super) fn groups(graph: &GraphProto, facts: &Facts) -> Vec<Group> {
-    let producers: HashMap<&str, usize> =
-        (graph.node.iter().enumerate()).flat_map(|(at, node)| graph::outputs(node).map(move |name| (name, at))).collect();
+    let producers: HashMap<&str, usize> = (graph.node.iter().enumerate())
+        .flat_map(|(at, node)| graph::outputs(node).map(move |name| (name, at)))
+        .collect();
     let sources = |at: usize| graph::uses(&graph.node[at]).into_iter().filter_map(|name| producers.get(name).copied());
     let sources: Vec<Vec<usize>> = (0..graph.node.len()).map(|at| sources(at).collect()).collect();
     let mut found = Found::new(sources, facts);
+    let mut readers: HashMap<&str, usize> = HashMap::new();
+    let is_from_outside = |name: &str| {
+        let is_member = producers.get(name).is_some_and(|&at| facts.members[at].is_some());
+        let is_wide = facts.dims(name).and_then(<[Dim]>::last).is_some_and(|last| *last != Dim::Is(1));
+        !is_member && is_wide && facts.dims(name).is_some_and(|dims| dims.len() > 1)
+    };
     for at in 0..graph.node.len() {
         for source in found.sources[at].clone() {
             let (one, other) = (found.of[at], found.of[source]);
-            if found.fit(one, other) && !found.detours(one, other) && !found.detours(other, one) {
-                found.join(one, other);
+            found.try_join(one, other);
+        }
+        // What reads the same is read once.
+        for name in graph.node[at].input.iter().filter(|name| is_from_outside(name) && facts.members[at].is_some()) {
+            if let Some(before) = readers.insert(name, at) {
+                let (one, other) = (found.of[at], found.of[before]);
+                found.try_join(one, other);
             }
         }
     }
-    let mut groups: Vec<Group> = found.groups.into_iter().filter_map(|group| group.filter(|it| it.nodes.len() > 1)).collect();
+    let mut groups: Vec<Group> =
+        found.groups.into_iter().filter_map(|group| group.filter(|it| it.nodes.len() > 1)).collect();
     for group in &mut groups {
         group.nodes.sort_unstable();
     }
@@ -100,6 +113,13 @@ impl Found {
                 Some(next) => current = next,
                 None => return false,
             }
+        }
+    }
+
+    /// Joins two groups that have one shape, unless there is a way from one to the other that neither is on.
+    fn try_join(&mut self, one: usize, other: usize) {
+        if self.fit(one, other) && !self.detours(one, other) && !self.detours(other, one) {
+            self.join(one, other);
         }
     }
 

@@ -117,7 +117,8 @@ impl Facts {
         {
             self.numbers.insert(output.to_owned(), number);
         }
-        if self.dims.contains_key(output) || !(elementwise(node).is_some() || is(node, "Cast") || is(node, "Identity")) {
+        if self.dims.contains_key(output) || !(elementwise(node).is_some() || is(node, "Cast") || is(node, "Identity"))
+        {
             return;
         }
         let inputs: Option<Vec<_>> = node.input.iter().map(|input| self.dims(input)).collect();
@@ -230,8 +231,8 @@ impl Facts {
 fn elementwise(node: &NodeProto) -> Option<Op> {
     let name = node.op_type();
     let op = Op::named(name).filter(|_| is(node, name))?;
-    let is_another = op.reduces()
-        || matches!(op, Op::Spread | Op::Square | Op::Cube | Op::RoundBFloat16 | Op::RoundFloat16);
+    let is_another =
+        op.reduces() || matches!(op, Op::Spread | Op::Square | Op::Cube | Op::RoundBFloat16 | Op::RoundFloat16);
     (!is_another).then_some(op)
 }
 

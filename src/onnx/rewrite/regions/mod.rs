@@ -31,7 +31,7 @@ pub(super) fn run(graph: &mut GraphProto) -> usize {
     let mut names = taken(graph);
     let found = groups(graph, &facts);
     let mut regions: Vec<Region> = found.iter().filter_map(|group| made(graph, &facts, group, &mut names)).collect();
-    regions.retain(|region| region.gone.len() >= FEWEST_NODES + region.casts.len());
+    regions.retain(|region| region.has_floats && region.gone.len() >= FEWEST_NODES + region.casts.len());
     if regions.is_empty() {
         return 0;
     }

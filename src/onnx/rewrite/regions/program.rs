@@ -22,6 +22,8 @@ pub(super) struct Region {
     pub(super) at: usize,
     /// Values that they read.
     pub(super) read: Vec<String>,
+    /// It does more than put flags together.
+    pub(super) has_floats: bool,
 }
 
 /// None where the operator could not tell its shape from what it reads. names: those that the graph has; what is made is
@@ -29,7 +31,8 @@ pub(super) struct Region {
 pub(super) fn made(graph: &GraphProto, facts: &Facts, group: &Group, names: &mut HashSet<String>) -> Option<Region> {
     let mut whole = group.leading.clone();
     whole.push(group.last.clone().unwrap_or(Dim::Is(1)));
-    let mut writing = Writing { facts, rank: whole.len(), inputs: Vec::new(), program: Program::default(), known: HashMap::new() };
+    let mut writing =
+        Writing { facts, rank: whole.len(), inputs: Vec::new(), program: Program::default(), known: HashMap::new() };
     let inside: HashSet<&str> = group.nodes.iter().flat_map(|&at| graph::outputs(&graph.node[at])).collect();
     for &at in &group.nodes {
         let node = &graph.node[at];
@@ -73,8 +76,16 @@ pub(super) fn made(graph: &GraphProto, facts: &Facts, group: &Group, names: &mut
     }
     program.rank = whole.len();
     program.extents()?;
+    let has_floats = program.steps.iter().any(|step| !matches!(step.op, Op::And | Op::Or | Op::Not));
     let at = *group.nodes.last()?;
-    (!inputs.is_empty() && !outputs.is_empty()).then(|| Region { node: program.node(inputs, outputs), casts, gone, at, read })
+    (!inputs.is_empty() && !outputs.is_empty()).then(|| Region {
+        node: program.node(inputs, outputs),
+        casts,
+        gone,
+        at,
+        read,
+        has_floats,
+    })
 }
 
 /// The value that a region gives, by another name, and as another type if it is one.

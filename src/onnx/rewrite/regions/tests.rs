@@ -1,0 +1,137 @@
+use super::super::nodes::tests::{graph, node, of, text};
+use super::*;
+use crate::onnx::proto::attribute_proto::AttributeType;
+use crate::onnx::proto::{AttributeProto, NodeProto, TensorProto, ValueInfoProto};
+use crate::onnx::region::STEPS;
+use crate::onnx::value_info;
+use crate::tensor::{DType, TensorDesc};
+
+fn typed(name: &str, dtype: DType, dims: &[i64]) -> ValueInfoProto {
+    value_info(name, &TensorDesc::new(dtype, dims).unwrap())
+}
+
+fn constant(name: &str, number: f32) -> NodeProto {
+    let tensor = TensorProto { data_type: Some(1), float_data: vec![number], ..TensorProto::default() };
+    let value = AttributeProto {
+        name: Some("value".to_owned()),
+        t: Some(tensor),
+        r#type: Some(AttributeType::Tensor as i32),
+        ..AttributeProto::default()
+    };
+    NodeProto { attribute: vec![value], ..node("Constant", &[], name) }
+}
+
+fn mean(input: &str, output: &str) -> NodeProto {
+    let axes = AttributeProto { name: Some("axes".to_owned()), ints: vec![-1], ..AttributeProto::default() };
+    NodeProto { attribute: vec![axes], ..node("ReduceMean", &[input], output) }
+}
+
+fn cast(input: &str, output: &str, to: DType) -> NodeProto {
+    let to = super::super::nodes::integer("to", to.onnx_code().into());
+    NodeProto { attribute: vec![to], ..node("Cast", &[input], output) }
+}
+
+/// What the graph is afterwards, without attributes, and the programs of its regions.
+fn rewritten(
+    nodes: Vec<NodeProto>,
+    inputs: &[ValueInfoProto],
+    outputs: &[ValueInfoProto],
+) -> (Vec<String>, Vec<String>) {
+    let mut found = graph(nodes, inputs, outputs, &[]);
+    let n_places = run(&mut found);
+    let steps = |node: &NodeProto| {
+        let steps = node.attribute.iter().find(|attribute| attribute.name() == STEPS)?;
+        String::from_utf8(steps.s.as_ref()?.to_vec()).ok()
+    };
+    let programs: Vec<String> = found.node.iter().filter_map(steps).collect();
+    assert_eq!(programs.len(), n_places);
+    let line = |line: String| line.split(" rank=").next().unwrap().to_owned();
+    (text(&found).into_iter().map(line).collect(), programs)
+}
+
+#[test]
+fn a_norm_is_one_region_with_all_that_others_read() {
+    let nodes = vec![
+        constant("two", 2.0),
+        constant("epsilon", 1e-6),
+        node("Pow", &["x", "two"], "p"),
+        mean("p", "m"),
+        node("Add", &["m", "epsilon"], "a"),
+        node("Sqrt", &["a"], "s"),
+        node("Reciprocal", &["s"], "r"),
+        node("Mul", &["x", "r"], "n"),
+        node("Mul", &["w", "n"], "y"),
+        node("Softplus", &["n"], "z"),
+    ];
+    let inputs = [of("x", &[2, 3, 4]), of("w", &[4])];
+    let outputs = [of("r", &[2, 3, 1]), of("y", &[2, 3, 4]), of("z", &[2, 3, 4])];
+    let (nodes, programs) = rewritten(nodes, &inputs, &outputs);
+    assert_eq!(nodes, ["r, n, y = RegionFloat(x, w)", "z = Softplus(n)"]);
+    assert_eq!(programs, ["Square 0; ReduceMean 3; Add 4 2; Sqrt 5; Reciprocal 6; Mul 0 7; Mul 1 8"]);
+}
+
+#[test]
+fn a_way_through_another_node_parts_two_regions() {
+    let nodes = vec![
+        node("Neg", &["x"], "a"),
+        node("Exp", &["a"], "b"),
+        node("Softplus", &["b"], "c"),
+        node("Mul", &["c", "b"], "d"),
+        node("Abs", &["d"], "y"),
+    ];
+    let (nodes, programs) = rewritten(nodes, &[of("x", &[2, 3])], &[of("c", &[2, 3]), of("y", &[2, 3])]);
+    assert_eq!(nodes, ["b = RegionFloat(x)", "c = Softplus(b)", "y = RegionFloat(c, b)"]);
+    assert_eq!(programs, ["Neg 0; Exp 1", "Mul 0 1; Abs 2"]);
+}
+
+#[test]
+fn casts_within_are_roundings_and_what_others_read_is_cast_outside() {
+    let (half, x) = (DType::BF16, typed("x", DType::BF16, &[2, 3]));
+    let nodes = vec![
+        cast("x", "a", DType::F32),
+        node("Exp", &["a"], "b"),
+        cast("b", "h", half),
+        cast("h", "c", DType::F32),
+        node("Neg", &["c"], "d"),
+        node("Abs", &["d"], "y"),
+    ];
+    let outputs = [typed("h", half, &[2, 3]), of("y", &[2, 3])];
+    let (nodes, programs) = rewritten(nodes, &[x], &outputs);
+    assert_eq!(nodes, ["h/region, y = RegionFloat(x)", "h = Cast(h/region) to=16"]);
+    assert_eq!(programs, ["Exp 0; RoundBFloat16 1; Neg 2; Abs 3"]);
+}
+
+#[test]
+fn what_does_the_same_is_done_once() {
+    let nodes = vec![node("Exp", &["x"], "a"), node("Exp", &["x"], "b"), node("Mul", &["a", "b"], "y")];
+    let (nodes, programs) = rewritten(nodes, &[of("x", &[2, 3])], &[of("y", &[2, 3])]);
+    assert_eq!((nodes, programs), (vec!["y = RegionFloat(x)".to_owned()], vec!["Exp 0; Mul 1 1".to_owned()]));
+}
+
+#[test]
+fn what_the_model_does_not_tell_or_onnx_runtime_does_better_is_left_alone() {
+    let pair = || vec![node("Neg", &["x"], "a"), node("Mul", &["a", "w"], "y")];
+    let untold = ValueInfoProto { name: Some("w".to_owned()), ..ValueInfoProto::default() };
+    let int = |name| typed(name, DType::I64, &[2, 3]);
+    let double = |name| typed(name, DType::F64, &[2, 3]);
+    let convolution = || [pair(), vec![node("Conv", &["y", "k"], "z")]].concat();
+    let gemm = || vec![node("MatMul", &["x", "w"], "p"), node("Add", &["p", "c"], "a"), node("Abs", &["a"], "y")];
+    for (nodes, inputs) in [
+        (pair(), vec![int("x"), int("w")]),
+        (pair(), vec![double("x"), double("w")]),
+        (pair(), vec![of("x", &[2, 3]), untold]), // w is of any shape
+        (pair(), vec![of("x", &[2, 3]), of("w", &[4, 2, 3])]), // of two shapes
+        (pair()[..1].to_vec(), vec![of("x", &[2, 3])]), // one node
+        (convolution(), vec![of("x", &[2, 3]), of("w", &[2, 3]), of("k", &[1])]), // of unknown rank
+        (gemm(), vec![of("x", &[2, 3]), of("w", &[3, 3]), of("c", &[3])]),
+    ] {
+        let before = text(&graph(nodes.clone(), &[], &[], &[]));
+        let output = nodes.last().unwrap().output[0].clone();
+        let (after, programs) =
+            rewritten(nodes, &inputs, &[ValueInfoProto { name: Some(output), ..ValueInfoProto::default() }]);
+        assert_eq!((after, programs.len()), (before, 0));
+    }
+    let flags = vec![node("And", &["f", "g"], "a"), node("Not", &["a"], "y")];
+    let inputs = ["f", "g"].map(|name| typed(name, DType::Bool, &[2, 3]));
+    assert!(rewritten(flags, &inputs, &[typed("y", DType::Bool, &[2, 3])]).1.is_empty());
+}

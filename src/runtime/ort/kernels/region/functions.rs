@@ -54,8 +54,7 @@ pub(super) fn erf<const FMA: bool>(x: f32) -> f32 {
     let sum = times_plus::<FMA>(outer, square, inner);
     let sum = polynomial::<FMA, 4>(size, [sum, -1.067_778_8e-1, -6.348_468_7e-1, -1.287_175_1e-1]);
     let far = (1.0 - exp::<FMA>(times_plus::<FMA>(sum, size, -size))).copysign(x);
-    let terms =
-        [-5.967_617e-4, 4.991_194_2e-3, -2.676_813_5e-2, 1.128_199_25e-1, -3.761_253_4e-1, 1.283_791_7e-1];
+    let terms = [-5.967_617e-4, 4.991_194_2e-3, -2.676_813_5e-2, 1.128_199_25e-1, -3.761_253_4e-1, 1.283_791_7e-1];
     let near = times_plus::<FMA>(polynomial::<FMA, 6>(square, terms), x, x);
     if size > 0.927_734_4 { far } else { near }
 }
@@ -168,7 +167,10 @@ mod tests {
         assert_eq!([sigmoid::<true>(inf), sigmoid::<true>(-inf), sigmoid::<false>(0.0)], [1.0, 0.0, 0.5]);
         let small = sigmoid::<true>(-100.0);
         assert!(small > 0.0 && small < 1e-43, "{small}");
-        assert_eq!([tanh::<true>(inf), tanh::<true>(-inf), erf::<true>(inf), erf::<false>(-inf)], [1.0, -1.0, 1.0, -1.0]);
+        assert_eq!(
+            [tanh::<true>(inf), tanh::<true>(-inf), erf::<true>(inf), erf::<false>(-inf)],
+            [1.0, -1.0, 1.0, -1.0]
+        );
         assert_eq!([log::<true>(0.0), log::<true>(-0.0), log::<true>(inf), log::<true>(1.0)], [-inf, -inf, inf, 0.0]);
         assert!([log::<true>(-1.0), log::<true>(-inf), log::<true>(-1e-44)].iter().all(|x| x.is_nan()));
         for function in [exp::<true>, sigmoid::<true>, tanh::<true>, erf::<true>, log::<true>, to_bf16, to_f16] {

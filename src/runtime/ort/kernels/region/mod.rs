@@ -17,11 +17,11 @@ use crate::onnx::{Extent, HIGHEST_RANK};
 use plan::Place;
 pub(in crate::runtime::ort) use plan::Plan;
 use steps::{Source, compute};
-use tensors::{Input, Output, Shape, of_row};
 pub(in crate::runtime::ort) use tensors::{Elements, broadcast};
+use tensors::{Input, Output, Shape, of_row};
 
-/// Elements of a tile.
-const TILE: usize = 2048;
+/// Elements of a tile: a dozen of them are in the nearest cache.
+const TILE: usize = 512;
 /// What a task costs at least, in elements times the cheapest steps: some microseconds.
 const GRAIN: usize = 1 << 16;
 

@@ -98,9 +98,8 @@ impl Shape {
         given: &[(&[i64], Elements<'a>)],
     ) -> Option<(Self, Vec<Input<'a>>)> {
         let rank = sizes.len();
-        let own = |shape: &[i64], axis: usize| {
-            (axis + shape.len()).checked_sub(rank).map_or(1, |at| shape[at] as usize)
-        };
+        let own =
+            |shape: &[i64], axis: usize| (axis + shape.len()).checked_sub(rank).map_or(1, |at| shape[at] as usize);
         let mut inputs = Vec::with_capacity(given.len());
         for (&extent, &(shape, elements)) in plan.program.inputs.iter().zip(given) {
             let n_elements: usize = shape.iter().map(|&size| size as usize).product();
@@ -140,9 +139,8 @@ impl Shape {
                 shape.n *= size;
             } else {
                 let last = shape.n_outer.wrapping_sub(1);
-                let goes_on = |at: usize, input: &Input<'_>| {
-                    stride(at, &counts) == input.strides[last] * shape.sizes[last]
-                };
+                let goes_on =
+                    |at: usize, input: &Input<'_>| stride(at, &counts) == input.strides[last] * shape.sizes[last];
                 let merges = shape.n_outer > 0 && inputs.iter().enumerate().all(|(at, input)| goes_on(at, input));
                 if merges {
                     shape.sizes[last] *= size;

@@ -29,8 +29,10 @@ struct Given {
 fn outputs(program: &Program, given: &[Given]) -> [Vec<Vec<f32>>; 2] {
     let plan = Plan::of(program.clone()).unwrap();
     let halves: Vec<Vec<f16>> = given.iter().map(|it| it.values.iter().map(|&x| f16::from_f32(x)).collect()).collect();
-    let brains: Vec<Vec<bf16>> = given.iter().map(|it| it.values.iter().map(|&x| bf16::from_f32(x)).collect()).collect();
-    let flags: Vec<Vec<u8>> = given.iter().map(|it| it.values.iter().map(|&x| u8::from(x != 0.0) * 7).collect()).collect();
+    let brains: Vec<Vec<bf16>> =
+        given.iter().map(|it| it.values.iter().map(|&x| bf16::from_f32(x)).collect()).collect();
+    let flags: Vec<Vec<u8>> =
+        given.iter().map(|it| it.values.iter().map(|&x| u8::from(x != 0.0) * 7).collect()).collect();
     let inputs: Vec<(&[i64], Elements<'_>)> = (given.iter().enumerate())
         .map(|(at, it)| {
             let elements = match it.kind {
@@ -89,7 +91,8 @@ fn expected(program: &Program, given: &[Given]) -> Vec<Vec<f64>> {
     let flag = |holds: bool| f64::from(u8::from(holds));
     for step in &program.steps {
         let read = |of: usize, at: usize| registers[step.operands[of]][at];
-        let row = |at: usize| (0..n).map(move |column| registers_row(&registers, step.operands[0], at / n * n + column));
+        let (known, first) = (&registers, step.operands[0]);
+        let row = |at: usize| (0..n).map(move |column| known[first][at / n * n + column]);
         let value = |at: usize| match step.op {
             Op::Add => read(0, at) + read(1, at),
             Op::Sub => read(0, at) - read(1, at),
@@ -117,7 +120,13 @@ fn expected(program: &Program, given: &[Given]) -> Vec<Vec<f64>> {
             Op::RoundBFloat16 => bf16::from_f64(read(0, at)).to_f64(),
             Op::RoundFloat16 => f16::from_f64(read(0, at)).to_f64(),
             Op::Spread | Op::Erf => read(0, at),
-            Op::Where => if read(0, at) != 0.0 { read(1, at) } else { read(2, at) },
+            Op::Where => {
+                if read(0, at) != 0.0 {
+                    read(1, at)
+                } else {
+                    read(2, at)
+                }
+            }
             Op::ReduceSum => row(at).sum(),
             Op::ReduceMean => row(at).sum::<f64>() / n as f64,
             Op::ReduceMax => row(at).fold(f64::NEG_INFINITY, f64::max),
@@ -130,10 +139,6 @@ fn expected(program: &Program, given: &[Given]) -> Vec<Vec<f64>> {
         _ => registers[register].iter().copied().step_by(n.max(1)).collect(),
     };
     program.outputs.iter().map(output).collect()
-}
-
-fn registers_row(registers: &[Vec<f64>], register: usize, at: usize) -> f64 {
-    registers[register][at]
 }
 
 fn numbers(n: usize, seed: usize) -> Vec<f32> {
@@ -170,7 +175,8 @@ fn check(program: &Program, given: &[Given], tolerance: f64) {
 
 #[test]
 fn a_norm_and_its_gradient_are_right_in_all_layouts() {
-    let norm = program("ff", &[1e-6], "Square 0; ReduceMean 3; Add 4 2; Sqrt 5; Reciprocal 6; Mul 0 7; Mul 1 8", &[7, 9], 3);
+    let norm =
+        program("ff", &[1e-6], "Square 0; ReduceMean 3; Add 4 2; Sqrt 5; Reciprocal 6; Mul 0 7; Mul 1 8", &[7, 9], 3);
     let softmax = program("ff", &[], "Add 0 1; ReduceMax 2; Sub 2 3; Exp 4; ReduceSum 5; Div 5 6; Log 6", &[7, 8], 3);
     for sizes in [[1, 1, 1], [2, 3, 7], [1, 64, 128], [2, 5, 3000], [3, 1, 513], [7, 300, 2]] {
         let [a, b, n] = sizes;
@@ -231,7 +237,13 @@ fn extremes_go_through() {
     let values = vec![0.0, -0.0, inf, -inf, nan, f32::MAX, f32::MIN_POSITIVE, 1e-42];
     let x = Given { sizes: vec![8], values: values.clone(), kind: 0 };
     let zeros = Given { sizes: vec![8], values: vec![0.0; 8], kind: 3 };
-    let chosen = program("ff", &[1.0], "Where 1 2 0; Relu 0; Max 0 2; Min 0 2; Reciprocal 0; Greater 0 2", &[3, 4, 5, 6, 7, 8], 1);
+    let chosen = program(
+        "ff",
+        &[1.0],
+        "Where 1 2 0; Relu 0; Max 0 2; Min 0 2; Reciprocal 0; Greater 0 2",
+        &[3, 4, 5, 6, 7, 8],
+        1,
+    );
     for made in outputs(&chosen, &[x, zeros]) {
         let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
         assert_eq!(bits(&made[0]), bits(&values), "a choice is bit by bit");
@@ -249,8 +261,24 @@ fn extremes_go_through() {
 
 /// Operators whose results stay near their operands', so that float32 stays near float64.
 const TAME: [Op; 18] = [
-    Op::Add, Op::Sub, Op::Mul, Op::Max, Op::Min, Op::Neg, Op::Abs, Op::Sigmoid, Op::Tanh, Op::Relu, Op::Square, Op::Cube,
-    Op::Spread, Op::Where, Op::ReduceMean, Op::ReduceMax, Op::Not, Op::ReduceSum,
+    Op::Add,
+    Op::Sub,
+    Op::Mul,
+    Op::Max,
+    Op::Min,
+    Op::Neg,
+    Op::Abs,
+    Op::Sigmoid,
+    Op::Tanh,
+    Op::Relu,
+    Op::Square,
+    Op::Cube,
+    Op::Spread,
+    Op::Where,
+    Op::ReduceMean,
+    Op::ReduceMax,
+    Op::Not,
+    Op::ReduceSum,
 ];
 
 proptest! {
@@ -307,41 +335,4 @@ proptest! {
             }
         }
     }
-}
-
-#[test]
-#[ignore]
-fn timing() {
-    let grad = program("fffffrf", &[-0.5, 128.0, 2.0], "Add 0 1; Mul 10 2; Add 3 4; Mul 12 5; Mul 10 13; Mul 11 12; Mul 11 5; ReduceSum 15; Add 6 16; Cube 5; Mul 17 7; Mul 20 19; Spread 21; Div 22 8; Mul 12 9; Mul 23 24; Add 18 25", &[14, 26], 3);
-    let s = [1, 64, 128];
-    let gg: Vec<Given> = [&s[..], &s, &[128], &s, &s, &[1, 64, 1], &s].iter().enumerate().map(|(i, s)| given(s, i, 0)).collect();
-    let plan = Plan::of(grad.clone()).unwrap();
-    let inputs: Vec<(&[i64], Elements<'_>)> = gg.iter().map(|it| (it.sizes.as_slice(), Elements::F32(&it.values))).collect();
-    let mut made = [vec![0.0; 8192], vec![0.0; 8192]];
-    let t = std::time::Instant::now();
-    for _ in 0..20000 {
-        let taken = made.iter_mut().map(Vec::as_mut_slice).collect();
-        let region = Region::new(&plan, &[1, 64, 128], &inputs, taken).unwrap();
-        run(&region, &Alone).unwrap();
-    }
-    println!("grad {:?}", t.elapsed() / 20000);
-    let t = std::time::Instant::now();
-    for _ in 0..20000 {
-        let taken = made.iter_mut().map(Vec::as_mut_slice).collect();
-        std::hint::black_box(Region::new(&plan, &[1, 64, 128], &inputs, taken));
-    }
-    println!("new {:?}", t.elapsed() / 20000);
-    let swiglu = program("ff", &[1.0], "Neg 0; Exp 3; Add 4 2; Div 0 5; Mul 6 1", &[7], 3);
-    let plan = Plan::of(swiglu).unwrap();
-    let s = [1, 64, 384];
-    let gg: Vec<Given> = [&s[..], &s].iter().enumerate().map(|(i, s)| given(s, i, 0)).collect();
-    let inputs: Vec<(&[i64], Elements<'_>)> = gg.iter().map(|it| (it.sizes.as_slice(), Elements::F32(&it.values))).collect();
-    let mut made = [vec![0.0; 8192*3]];
-    let t = std::time::Instant::now();
-    for _ in 0..20000 {
-        let taken = made.iter_mut().map(Vec::as_mut_slice).collect();
-        let region = Region::new(&plan, &[1, 64, 384], &inputs, taken).unwrap();
-        run(&region, &Alone).unwrap();
-    }
-    println!("swiglu {:?}", t.elapsed() / 20000);
 }
