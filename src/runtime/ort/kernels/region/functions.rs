@@ -40,7 +40,8 @@ pub(super) fn tanh<const FMA: bool>(x: f32) -> f32 {
     let terms = [-5.704_988_7e-3, 2.063_908_9e-2, -5.373_971_5e-2, 1.333_144_2e-1, -3.333_328e-1];
     let near = times_plus::<FMA>(polynomial::<FMA, 5>(square, terms) * square, x, x);
     let far = (1.0 - 2.0 / (exp::<FMA>(2.0 * size) + 1.0)).copysign(x);
-    if size < 0.625 { near } else { far }
+    // Of -0.0 the sum is 0.0.
+    if size < 0.625 { near.copysign(x) } else { far }
 }
 
 #[inline(always)]
