@@ -30,6 +30,6 @@ pub use load::{decode, load, read_external};
 pub use outputs::{has_transposed_outputs, keep_transposed_outputs};
 pub use precision::{for_each_typed, mentions, widen, widen_around_attention};
 pub use print::{model_text, preview, type_text};
-pub use rewrite::{passes, ran, rewrite};
+pub use rewrite::{ADD_ROWS, BELOW, passes, ran, rewrite, sum_rows};
 pub use save::save;
 pub use tensor::{NamedTensor, load_tensor, tensor_header, tensor_proto};

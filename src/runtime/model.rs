@@ -14,7 +14,8 @@ use crate::onnx::{self, Attention, OnnxError};
 pub struct Model {
     /// A ModelProto.
     pub bytes: Bytes,
-    /// A node of its main graph is one that a runtime may do otherwise than as the model says: a Where, or attention.
+    /// A node of its main graph is one that a runtime may do otherwise than as the model says: a Where, a
+    /// ScatterElements, or attention.
     pub has_replaceable: bool,
     /// A Gemm of its main graph reads an output that is a Transpose's result.
     pub has_transposed_outputs: bool,
@@ -23,7 +24,9 @@ pub struct Model {
 impl Model {
     /// The model in `bytes`, which `proto` was decoded from.
     pub fn new(bytes: Bytes, proto: &ModelProto) -> Self {
-        let is_replaceable = |node: &NodeProto| node.op_type() == "Where" || Attention::called_by(node).is_some();
+        let is_replaceable = |node: &NodeProto| {
+            matches!(node.op_type(), "Where" | "ScatterElements") || Attention::called_by(node).is_some()
+        };
         let has_replaceable = proto.graph.iter().flat_map(|graph| &graph.node).any(is_replaceable);
         Self { bytes, has_replaceable, has_transposed_outputs: onnx::has_transposed_outputs(proto) }
     }

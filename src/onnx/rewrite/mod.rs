@@ -10,10 +10,12 @@ mod output_copies;
 mod output_reshapes;
 mod product_orientation;
 mod product_transposes;
+mod row_sums;
 mod same_casts;
 mod values;
 
 use nodes::RUNTIMES_DOMAIN;
+pub use row_sums::{ADD_ROWS, BELOW, sum_rows};
 
 use super::proto::{GraphProto, ModelProto, OperatorSetIdProto, StringStringEntryProto};
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from measure.bench.memory import Peak
 from measure.bench.timing import Timing
 
 OURS = "rust_ort"
@@ -61,13 +62,16 @@ def written(path: Path) -> Ratios:
     return {(case, name): value for case, row in by_case(timings).items() for name, value in ratios(row).items()}
 
 
-def document(timings: Sequence[Timing]) -> str:
-    return (
-        json.dumps({"environment": environment(), "timings": [asdict(timing) for timing in timings]}, indent=1) + "\n"
-    )
+def document(timings: Sequence[Timing], peaks: Sequence[Peak] = ()) -> str:
+    found = {"environment": environment(), "timings": [asdict(timing) for timing in timings]}
+    if peaks:
+        found["memory"] = [asdict(peak) for peak in peaks]
+    return json.dumps(found, indent=1) + "\n"
 
 
-def markdown(timings: Sequence[Timing], before: Ratios, *, command: str, plots: Sequence[str] = ()) -> str:
+def markdown(
+    timings: Sequence[Timing], before: Ratios, *, command: str, peaks: Sequence[Peak] = (), plots: Sequence[str] = ()
+) -> str:
     """Versions, machine, and a table for each set of variants. before: ratios of the last run that was kept. plots:
     files beside this one."""
     lines = [
@@ -87,6 +91,8 @@ def markdown(timings: Sequence[Timing], before: Ratios, *, command: str, plots: 
     rows = by_case(timings)
     for variants, cases in itertools.groupby(rows, key=lambda case: tuple(rows[case])):
         lines += ["", *_table(variants, {case: rows[case] for case in cases}, before)]
+    if peaks:
+        lines += ["", *_memory_table(peaks)]
     for plot in plots:
         lines += ["", f"![{Path(plot).stem}]({plot})"]
     return "\n".join(lines) + "\n"
@@ -101,6 +107,24 @@ def _table(variants: Sequence[str], rows: Mapping[str, Mapping[str, Timing]], be
         for name, value in found[case].items():
             cells += [f"{value:.2f}", f"{before[case, name]:.2f}" if (case, name) in before else "-"]
         lines.append(f"| {case} | {' | '.join(cells)} |")
+    return lines
+
+
+def _memory_table(peaks: Sequence[Peak]) -> list[str]:
+    rows: dict[str, dict[str, int]] = {}
+    for peak in peaks:
+        rows.setdefault(peak.case, {})[peak.variant] = peak.bytes
+    variants = list(dict.fromkeys(peak.variant for peak in peaks))
+    lines = [
+        "The most that all processes of a variant hold together (Pss), in fresh processes:",
+        "",
+        f"| GiB | {' | '.join(variants)} | ours / eager |",
+        "|---" * (len(variants) + 2) + "|",
+    ]
+    for case, row in rows.items():
+        cells = [f"{row[variant] / 2**30:.2f}" if variant in row else "-" for variant in variants]
+        ratio = f"{row[OURS] / row['eager']:.2f}" if {OURS, "eager"} <= row.keys() else "-"
+        lines.append(f"| {case} | {' | '.join(cells)} | {ratio} |")
     return lines
 
 
