@@ -120,7 +120,7 @@ impl Executor {
             fx_values: fx_values.map(|(fx, value)| (fx.to_owned(), value.to_owned())).into(),
             named_values: Vec::new(),
         };
-        match self.ask(LinkRequest::Prepare(part))? {
+        match self.ask(LinkRequest::Prepare { part, frozen: Vec::new() })? {
             LinkReply::Prepared(prepared) => Ok(prepared),
             other => panic!("{other:?}"),
         }

@@ -103,12 +103,16 @@ fn requests() -> Vec<(&'static str, u64, Request)> {
         (
             "prepare_part_request.bin",
             3,
-            Request::PreparePart(Box::new(PreparePart { part, provenance_json: "{}".into() })),
+            Request::PreparePart(Box::new(PreparePart { part, provenance_json: "{}".into(), frozen: Vec::new() })),
         ),
         (
             "prepare_part_passes_request.bin",
             3,
-            Request::PreparePart(Box::new(PreparePart { part: without_passes, provenance_json: "{}".into() })),
+            Request::PreparePart(Box::new(PreparePart {
+                part: without_passes,
+                provenance_json: "{}".into(),
+                frozen: Vec::new(),
+            })),
         ),
         ("run_observed_request.bin", 4, Request::RunObserved(Box::new(run))),
         ("put_plan_request.bin", 5, Request::PutPlan { graph: graph(), plan: export_plan() }),

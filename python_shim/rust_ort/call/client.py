@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from rust_ort.call.frozen import FreezingPart
 from rust_ort.call.part import Part
 from rust_ort.call.staging import staged_ref
 from rust_ort.link import daemon, wire
@@ -36,9 +37,10 @@ class Client(Link):
                 client = _clients[key] = Client(key[0], options)
             return client
 
-    def part(self, spec: PartSpec, options: Options) -> Part:
-        """A prepared part. Errors: ClientError for a model the runtime refuses, DaemonFault."""
-        part = Part(self, spec, options)
+    def part(self, spec: PartSpec, options: Options, *, may_freeze: Sequence[int] = ()) -> Part:
+        """A prepared part. may_freeze: positions of inputs that are constants where they are parameters or buffers.
+        Errors: ClientError for a model the runtime refuses, DaemonFault."""
+        part = FreezingPart(self, spec, options, may_freeze) if may_freeze else Part(self, spec, options)
         part.prepare()
         return part
 
