@@ -84,10 +84,10 @@ def markdown(timings: Sequence[Timing], before: Ratios, *, command: str, plots: 
         "",
         "Medians over alternating rounds in one process. *ours / best*: rust_ort's time by that of its best peer, at",
         "most 1.00 where no peer is ahead; *frozen / best*: the same with freeze_parameters. Of a step that is watched",
-        "in every call: outputs compared, by the time of both rust_ort and eager; nodes compared, by eager's; dumped, by",
-        "rust_ort's. Of n clients, processes of one thread each: the time that passes by call of any of them. Of a first",
-        "call, in fresh processes: cold, by inductor's with empty caches; with a warm daemon, by that of Dynamo and",
-        "AOTAutograd alone. *before*: the same",
+        "in every call: outputs compared, by the time of both rust_ort and eager; nodes compared, by eager's; dumped,",
+        "by rust_ort's. Of n clients, processes of one thread each: the time that passes by call of any of them. Of a",
+        "first call, in fresh processes: cold, by inductor's with empty caches; with a warm daemon, by that of Dynamo",
+        "and AOTAutograd alone. *before*: the same",
         "of the run that was kept last.",
     ]
     rows = by_case(timings)
