@@ -19,7 +19,7 @@ from torch import nn
 
 import rust_ort
 from rust_ort.call import part as parts_module
-from rust_ort.call.frozen import CHANGES, FreezingPart, FrozenPart
+from rust_ort.call.frozen import CHANGES, IN_VAIN, FreezingPart, FrozenPart
 from rust_ort.memory import process
 
 pytestmark = pytest.mark.usefixtures("daemon")
@@ -307,6 +307,17 @@ def test_a_module_that_was_replaced_leaves_its_session_at_the_next_one() -> None
         call(make_model())
         gc.collect()
     assert len(parts(FrozenPart)) <= 2
+
+
+def test_parameters_that_are_others_at_each_call_become_inputs(caplog: pytest.LogCaptureFixture) -> None:
+    compiled = frozen(lambda weight, x: x @ weight.tanh())
+    with caplog.at_level(logging.WARNING, logger="rust_ort"):
+        for n in range(2 * IN_VAIN):
+            weight = nn.Parameter(torch.full((24, 3), float(n)))
+            torch.testing.assert_close(compiled(weight, X), X @ weight.tanh(), atol=1e-5, rtol=1e-5)
+            del weight
+    assert len([record for record in caplog.records if "freeze_parameters" in record.getMessage()]) == 1
+    assert counters()["sessions_built"] <= IN_VAIN + 2
 
 
 def test_a_graph_with_a_backward_is_refused() -> None:

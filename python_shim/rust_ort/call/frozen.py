@@ -38,6 +38,9 @@ WORTH_CALLS = 16
 CHANGES = 3
 """After so many of those an input that changes is no constant any more."""
 
+IN_VAIN = 8
+"""After so many sets of parameters that nobody has any more, and that served fewer calls, no further one is frozen."""
+
 _version = operator.attrgetter("_version")
 _address: Callable[[torch.Tensor], int] = torch.Tensor.data_ptr
 _KINDS = (torch.nn.Parameter, torch.Tensor)
@@ -64,6 +67,7 @@ class FreezingPart(Part):
         """One for each set of parameters that it was called with."""
         self._positions = tuple(positions)
         self._changes: dict[int, int] = {}
+        self._in_vain = 0
         if self._share is True:
             self._share = "auto"  # what is a constant need not be in shared memory
 
@@ -119,12 +123,16 @@ class FreezingPart(Part):
             if not changed:  # another thread was here
                 return there
             self._note_changes(changed, in_vain=there.calls < WORTH_CALLS)
-        self.frozen = kept = tuple(one for one in self.frozen if one is not there and not one.is_abandoned())
+        abandoned = [one for one in self.frozen if one is not there and one.is_abandoned()]
+        self._in_vain += sum(one.calls < WORTH_CALLS for one in abandoned)
+        self.frozen = kept = tuple(one for one in self.frozen if one is not there and one not in abandoned)
+        del abandoned
         positions = [position for position in self._positions if may_freeze(inputs[position])]
         if not positions:
             return None
-        if len(kept) >= MAX_SETS:
-            self._give_up(f"{MAX_SETS} modules have sessions of their own already")
+        if len(kept) >= MAX_SETS or self._in_vain >= IN_VAIN:
+            many = f"{MAX_SETS} modules have sessions of their own already"
+            self._give_up(many if len(kept) >= MAX_SETS else f"{IN_VAIN} times they were others after a few calls")
             return None
         there = None  # its session ends before the next is made: both at once would be twice the memory
         self.client.release_dead()
@@ -158,7 +166,7 @@ class FreezingPart(Part):
     def _give_up(self, why: str) -> None:
         self._positions = ()
         self._share = self.options.share_parameters
-        log.warning("%s: freeze_parameters: %s: those of others are inputs", self._graph, why)
+        log.warning("%s: freeze_parameters: %s: parameters of further modules are inputs", self._graph, why)
 
     @property
     def _graph(self) -> str:
