@@ -229,8 +229,7 @@ impl Loaded {
         self.lanes = None;
         self.tenant = Arc::new(Tenant::new(Arc::clone(&self.resident.counters)));
         // Those with weights of the client's, which are as large as a model.
-        self.resident.sessions.drop_unwanted();
-        self.resident.tell_sessions();
+        self.resident.drop_unwanted();
     }
 }
 
@@ -270,9 +269,15 @@ impl Resident {
         for session in sessions.into_iter().filter(|session| !tenant.uses(session)) {
             self.sessions.unwanted(session);
         }
-        self.sessions.drop_unwanted();
-        self.tell_sessions();
+        self.drop_unwanted();
         Ok(LinkReply::Done)
+    }
+
+    fn drop_unwanted(&self) {
+        if self.sessions.drop_unwanted() {
+            self.runtime.give_back();
+        }
+        self.tell_sessions();
     }
 
     fn tell_sessions(&self) {

@@ -59,6 +59,7 @@ struct Entry {
     used: u64,
     /// Whoever used it has released it, or it has constants of its own: it goes as soon as nobody holds it.
     unwanted: bool,
+    has_constants: bool,
 }
 
 /// A session and the outline of its model.
@@ -148,16 +149,17 @@ impl SessionCache {
         self.lock().constants.values().filter_map(Weak::upgrade).map(bytes).sum()
     }
 
-    fn cell(&self, key: &Key, model_len: usize, unwanted: bool) -> Cell {
+    fn cell(&self, key: &Key, model_len: usize, has_constants: bool) -> Cell {
         let mut state = self.lock();
         state.clock += 1;
         let used = state.clock;
         let entry = state.entries.entry(key.clone()).or_insert_with(|| {
             // The runtime keeps the initializers and, prepacked, most of them a second time.
-            Entry { cell: Cell::default(), bytes: 2 * model_len as u64 + (1 << 20), used, unwanted }
+            let bytes = 2 * model_len as u64 + (1 << 20);
+            Entry { cell: Cell::default(), bytes, used, unwanted: has_constants, has_constants }
         });
         entry.used = used;
-        entry.unwanted = unwanted;
+        entry.unwanted = has_constants;
         Arc::clone(&entry.cell)
     }
 
@@ -173,12 +175,12 @@ impl SessionCache {
         }
     }
 
-    /// Ends the unwanted sessions that nobody holds.
-    pub fn drop_unwanted(&self) {
+    /// Ends the unwanted sessions that nobody holds. Whether one had constants.
+    pub fn drop_unwanted(&self) -> bool {
         let dropped: Vec<_> =
             self.lock().entries.extract_if(|_, entry| entry.unwanted && is_idle(&entry.cell)).collect();
-        // Ends sessions, which takes its time: not under the lock.
-        drop(dropped);
+        // Their end takes its time: not under the lock.
+        dropped.into_iter().any(|(_, entry)| entry.has_constants)
     }
 
     fn evict(&self) {

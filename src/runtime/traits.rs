@@ -28,6 +28,9 @@ pub trait Runtime: Send + Sync {
         constants: Vec<Constant>,
     ) -> Result<Arc<dyn Session>, RuntimeError>;
 
+    /// Gives memory of sessions that ended back to the system, where the allocator keeps it.
+    fn give_back(&self) {}
+
     /// The ModelProto as the runtime's graph optimizer leaves it for `spec`, to be looked at: it may hold operators of
     /// this runtime and machine alone. Errors: as `build`.
     fn optimized(&self, model: &Model, spec: &SessionSpec) -> Result<Vec<u8>, RuntimeError>;

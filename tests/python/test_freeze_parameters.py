@@ -97,7 +97,7 @@ def test_what_constants_alone_decide_is_folded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "way", ["in_place", "data", "load", "load_assigned", "another_parameter", "swapped", "optimizer"]
+    "way", ["in_place", "data", "load", "load_assigned", "another_parameter", "swapped", "optimizer", "fused"]
 )
 def test_a_change_that_torch_counts_makes_the_session_anew(way: str, caplog: pytest.LogCaptureFixture) -> None:
     model, other = make_model(), make_model()
@@ -120,7 +120,7 @@ def test_a_change_that_torch_counts_makes_the_session_anew(way: str, caplog: pyt
         elif way == "swapped":
             torch.utils.swap_tensors(model[0].weight, other[0].weight)
         else:
-            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=way == "fused")
             with torch.enable_grad():
                 model(X).sum().backward()
             optimizer.step()

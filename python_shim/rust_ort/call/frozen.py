@@ -3,7 +3,8 @@
 A part has its session with parameters as inputs, as without the option; each set of parameters that it is called with
 has another one, made at the first call with them. Whether a set is still what its session was made of is asked at each
 call, of the tensors themselves, which are kept: the same objects, as often written (torch's version counter), at the
-same address. A write that torch does not count (through `.data`, a NumPy array, DLPack or C++) is not seen.
+same address. A write that torch does not count (through `.data`, a NumPy array, DLPack or C++) is not seen, but for the
+steps of torch's fused optimizers, which tell of themselves.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import dataclasses
 import logging
 import operator
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from rust_ort.call.part import Part
 from rust_ort.call.staging import staged_ref
@@ -144,6 +147,9 @@ class FreezingPart(Part):
                 "while making a session with parameters as constants; freeze_parameters=False has them as inputs"
             )
             raise
+        arena = process.arena()
+        for _ in range(2):  # what was staged for it is as large as a model: idle since one trim, it goes with the next
+            arena.trim()
         frozen.calls = 1
         self.frozen = (frozen, *kept)
         return frozen
@@ -191,6 +197,8 @@ class FrozenPart(Part):
         self.others = _getter(left)
         # Before their values are looked at: what is written from here on is seen at the next call.
         self._versions, self._addresses = self._state()
+        self._written: set[int] = set()
+        _watch(self)
         super().__init__(
             of.client,
             dataclasses.replace(
@@ -211,12 +219,23 @@ class FrozenPart(Part):
     def is_as_it_was(self) -> bool:
         """Whether nothing that torch knows of has changed them."""
         tensors = self._tensors
-        return [*map(_version, tensors)] == self._versions and [*map(_address, tensors)] == self._addresses
+        return (
+            not self._written
+            and [*map(_version, tensors)] == self._versions
+            and [*map(_address, tensors)] == self._addresses
+        )
 
     def changed(self) -> list[int]:
         """Positions of those that changed."""
         then, now = zip(self._versions, self._addresses, strict=True), zip(*self._state(), strict=True)
-        return [position for position, old, new in zip(self.positions, then, now, strict=True) if old != new]
+        found = [position for position, old, new in zip(self.positions, then, now, strict=True) if old != new]
+        return sorted(self._written.union(found))
+
+    def note_written(self, written: set[int]) -> None:
+        """Notes that these tensors, by their ids, were written."""
+        for position, tensor in zip(self.positions, self._tensors, strict=True):
+            if id(tensor) in written:
+                self._written.add(position)
 
     def is_abandoned(self) -> bool:
         """Whether nobody else has one of the tensors, so that no call can come with it."""
@@ -247,6 +266,23 @@ class FrozenPart(Part):
                 constant = request.prepare_part.frozen.add(input=position)
                 constant.tensor.CopyFrom(staged_ref(what, tensor, held))
         return request
+
+
+_watched: weakref.WeakSet[FrozenPart] = weakref.WeakSet()
+_hook: list[object] = []
+
+
+def _watch(frozen: FrozenPart) -> None:
+    if not _hook:
+        _hook.append(register_optimizer_step_post_hook(_after_step))
+    _watched.add(frozen)
+
+
+def _after_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    """After any optimizer's step. Of all ways to write in torch the fused kernels alone count nothing (torch 2.13)."""
+    written = {id(tensor) for group in optimizer.param_groups if group.get("fused") for tensor in group["params"]}
+    for frozen in list(_watched) if written else ():
+        frozen.note_written(written)
 
 
 def _memory(tensor: torch.Tensor) -> object:

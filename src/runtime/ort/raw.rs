@@ -34,6 +34,19 @@ pub(super) fn version(library: &Path) -> Result<String, libloading::Error> {
     }
 }
 
+/// Gives what the C allocator keeps of freed memory back to the system: a model's packed weights lie between smaller
+/// things, and stay with the process by themselves.
+pub(super) fn give_back() {
+    #[cfg(target_env = "gnu")]
+    {
+        unsafe extern "C" {
+            fn malloc_trim(pad: usize) -> std::ffi::c_int;
+        }
+        // SAFETY: glibc's, of this type; it may be called at any time from any thread and touches free memory alone.
+        unsafe { malloc_trim(0) };
+    }
+}
+
 /// Execution providers that the library was built with.
 pub(super) fn available_providers() -> Vec<String> {
     let (mut names, mut len) = (ptr::null_mut(), 0);

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::options::{Loaded, ThreadPool};
+use super::raw;
 use super::session::{self, OrtSession};
 use crate::protocol::message::SessionSpec;
 use crate::runtime::{Constant, Model, Runtime, RuntimeError, Session};
@@ -35,6 +36,10 @@ impl Runtime for OrtRuntime {
         constants: Vec<Constant>,
     ) -> Result<Arc<dyn Session>, RuntimeError> {
         Ok(Arc::new(OrtSession::build(&self.0, model, spec, constants)?))
+    }
+
+    fn give_back(&self) {
+        raw::give_back();
     }
 
     fn optimized(&self, model: &Model, spec: &SessionSpec) -> Result<Vec<u8>, RuntimeError> {
