@@ -117,7 +117,7 @@ class FakeClient:
     def build(self) -> str:
         return "in this process"
 
-    def part(self, spec: Any, options: Any, *, may_freeze: Sequence[int] = ()) -> FakePart:
+    def part(self, spec: Any, options: Any) -> FakePart:
         self.parts.append(FakePart(self, spec))
         return self.parts[-1]
 

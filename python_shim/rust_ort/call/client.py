@@ -37,10 +37,9 @@ class Client(Link):
                 client = _clients[key] = Client(key[0], options)
             return client
 
-    def part(self, spec: PartSpec, options: Options, *, may_freeze: Sequence[int] = ()) -> Part:
-        """A prepared part. may_freeze: positions of inputs that are constants where they are parameters or buffers.
-        Errors: ClientError for a model the runtime refuses, DaemonFault."""
-        part = FreezingPart(self, spec, options, may_freeze) if may_freeze else Part(self, spec, options)
+    def part(self, spec: PartSpec, options: Options) -> Part:
+        """A prepared part. Errors: ClientError for a model the runtime refuses, DaemonFault."""
+        part = FreezingPart(self, spec, options) if spec.may_freeze else Part(self, spec, options)
         part.prepare()
         return part
 

@@ -14,7 +14,7 @@ import logging
 import operator
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -63,12 +63,11 @@ class FreezingPart(Part):
     """A part that is called with parameters, and runs sessions of which they are constants. Prepared, dumped and
     compared node by node as any other. Calls from several threads run side by side."""
 
-    def __init__(self, client: Link, spec: PartSpec, options: Options, positions: Iterable[int]) -> None:
-        """positions: inputs that may become constants, where they turn out to be parameters or buffers."""
+    def __init__(self, client: Link, spec: PartSpec, options: Options) -> None:
         super().__init__(client, spec, options)
         self.frozen: tuple[FrozenPart, ...] = ()
         """One for each set of parameters that it was called with."""
-        self._positions = tuple(positions)
+        self._positions = tuple(spec.may_freeze)
         self._changes: dict[int, int] = {}
         self._in_vain = 0
         if self._share is True:

@@ -74,10 +74,9 @@ def _prepared_part(compilation: Compilation, graph: GraphSpec, plan: Plan, plann
         output_names=translated.output_names,
         outputs=specs if layout.symbolic else specs(()),
         custom_op_libraries=compilation.libraries,
+        may_freeze=_may_freeze(plan, translated) if options.freeze_parameters else [],
     )
-    return Client.get(options).part(
-        spec, options, may_freeze=_may_freeze(plan, translated) if options.freeze_parameters else ()
-    )
+    return Client.get(options).part(spec, options)
 
 
 def _may_freeze(plan: Plan, translated: Translated) -> list[int]:
