@@ -1,5 +1,6 @@
 //! What belongs to the client that the executor is leased to now.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -11,7 +12,7 @@ use crate::base::sync::{read, write};
 use crate::protocol::message::{ErrorCode, RunStats, WireError};
 use crate::runtime::{RuntimeError, Session, StopToken};
 use crate::shm::{BadSegment, Counter, CounterPage, Lease, Segment, SegmentTable, UnknownSegment};
-use crate::tensor::CallRecord;
+use crate::tensor::{CallRecord, TensorRef};
 
 /// One client's segments and parts. Ends with the lease; sessions do not.
 pub(super) struct Tenant {
@@ -28,6 +29,20 @@ pub(super) struct Tenant {
 pub(super) struct Part {
     pub(super) session: Arc<dyn Session>,
     pub(super) fx_nodes: u32,
+    /// Inputs of the model that are constants of the session, in rising order.
+    pub(super) frozen: Vec<u32>,
+}
+
+impl Part {
+    /// A call that names every input of the model, as the session takes it.
+    pub(super) fn without_frozen<'a>(&self, record: &'a CallRecord) -> Cow<'a, CallRecord> {
+        if self.frozen.is_empty() {
+            return Cow::Borrowed(record);
+        }
+        let inputs = (0..).zip(&record.inputs).filter(|(input, _)| self.frozen.binary_search(input).is_err());
+        let inputs = inputs.map(|(_, tensor)| tensor.clone()).collect();
+        Cow::Owned(CallRecord { inputs, ..record.clone() })
+    }
 }
 
 impl Tenant {
@@ -92,6 +107,11 @@ impl Tenant {
     pub(super) fn lease(&self, record: &CallRecord) -> Result<Lease, WireError> {
         let segments = read(&self.segments);
         Ok(segments.lease(&record.inputs, &record.outputs)?)
+    }
+
+    /// A lease on tensors that are only read.
+    pub(super) fn lease_inputs(&self, tensors: &[TensorRef]) -> Result<Lease, WireError> {
+        Ok(read(&self.segments).lease(tensors, &[])?)
     }
 
     /// Test-only: while the file that `RUST_ORT_TEST_HOLD` names exists, says so beside it and waits; panics when the

@@ -5,6 +5,7 @@
 //! decoding refuses more than 100 levels, and functions put in place may not add more (see [`inline_functions`]).
 
 mod attention;
+mod constants;
 mod cut;
 mod error;
 mod footprint;
@@ -21,6 +22,7 @@ mod tensor;
 mod walk;
 
 pub use attention::{Attention, DOMAIN, drop_uncalled};
+pub use constants::without_inputs;
 pub use cut::{Isolator, Piece, cut, read_by};
 pub use error::OnnxError;
 pub use footprint::footprint;

@@ -1,6 +1,7 @@
 //! What a runtime, and the executor itself, need to know of a model.
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -8,6 +9,7 @@ use prost::Message as _;
 use super::error::RuntimeError;
 use crate::onnx::proto::{ModelProto, NodeProto};
 use crate::onnx::{self, Attention, OnnxError};
+use crate::tensor::TensorBuf;
 
 /// A model as a runtime gets it: its bytes, and what was seen of them when they were decoded, once.
 #[derive(Clone, Debug)]
@@ -41,6 +43,15 @@ impl Model {
         let proto = onnx::decode(bytes.clone())?;
         Ok(Self::new(bytes, &proto))
     }
+}
+
+/// The value of a model's input that is a constant of its session.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Constant {
+    /// Of the input.
+    pub name: String,
+    /// Its value, which sessions with the same may share.
+    pub tensor: Arc<TensorBuf>,
 }
 
 /// Nodes of a model's main graph and what they produce, as exported, before any optimization.

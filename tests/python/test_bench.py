@@ -129,8 +129,13 @@ def test_what_watching_costs_is_timed_and_told(precision: str, monkeypatch: pyte
 @pytest.mark.usefixtures("daemon")
 def test_a_token_is_decoded_again_and_again_at_the_same_place() -> None:
     case = decode.Case(size=replace(SIZES["small"], layers=2), prompt=5, cache=8)
-    found = decode.measure(case, ("eager", "rust_ort"), rounds=2)
-    assert [entry.variant for entry in found] == ["eager", "rust_ort"]
+    variants = ["eager", "rust_ort", table.FROZEN]
+    found = decode.measure(case, variants, rounds=2)
+    assert [entry.variant for entry in found] == variants
+    assert rust_ort.status()["counters"]["frozen_bytes"] > 0
+    ratios = table.ratios({entry.variant: entry for entry in found})
+    us = [entry.us for entry in found]
+    assert ratios == {table.BEST: us[1] / us[0], table.FROZEN_BEST: us[2] / us[0]}
     assert all(entry.case == case.name and entry.calls_per_round >= 10 for entry in found), "more than the cache holds"
     graph = rust_ort.graphs()[-1]
     assert not graph.eager

@@ -132,9 +132,10 @@ class Options:
     )
     freeze_parameters: bool = _option(
         False,
-        checks.only(False, checks.flag, "parameters are inputs of the model"),
+        checks.flag,
         environment.flag,
-        "parameters as constants, for inference (not available yet)",
+        "for inference: parameters and buffers that a graph does not write are constants of its sessions, so that ONNX "
+        "Runtime folds and packs them; a change that torch counts makes a session anew",
     )
     threads: int | None = _option(
         None,

@@ -33,7 +33,8 @@ def jobs(variants: Sequence[str], *, rounds: int, spinning: bool) -> list[Job]:
         (case.name, part(calls.measure, case, variants, rounds=rounds, spinning=spinning)) for case in calls.cases()
     ]
     parts = [(case.name, part(models.measure, case, whole, rounds=some)) for case in models.cases()]
-    decoding = [(case.name, part(decode.measure, case, whole, rounds=some)) for case in decode.cases()]
+    decoded = [*whole, table.FROZEN] if table.OURS in whole else whole
+    decoding = [(case.name, part(decode.measure, case, decoded, rounds=some)) for case in decode.cases()]
     sizes = [(point.name, part(curves.measure, point, whole, rounds=fewer)) for point in curves.points()]
     if "rust_ort" not in variants:
         return [*small, *parts, *decoding, *sizes]

@@ -16,8 +16,11 @@ from measure.bench.memory import Peak
 from measure.bench.timing import Timing
 
 OURS = "rust_ort"
+FROZEN = "rust_ort frozen"
+"""With the option freeze_parameters."""
 BEST = "ours / best"
 INDUCTOR = "ours / inductor"
+FROZEN_BEST = "frozen / best"
 OTHERS = {
     "outputs / both": ("outputs compared", ("eager", OURS)),
     "nodes / eager": ("nodes compared", ("eager",)),
@@ -31,19 +34,21 @@ Ratios = dict[tuple[str, str], float]
 
 
 def ratios(row: Mapping[str, Timing]) -> dict[str, float]:
-    """Those of OTHERS that the variants have; of other rows our time by the best peer's, and by inductor's."""
+    """Those of OTHERS that the variants have; of other rows our times by the best peer's, and by inductor's."""
     found = {
         name: row[variant].us / sum(row[other].us for other in others)
         for name, (variant, others) in OTHERS.items()
         if {variant, *others} <= row.keys()
     }
-    peers = {variant: timing.us for variant, timing in row.items() if variant != OURS}
+    peers = {variant: timing.us for variant, timing in row.items() if variant not in (OURS, FROZEN)}
     if found or OURS not in row or not peers:
         return found
     found[BEST] = row[OURS].us / min(peers.values())
     # A call of microseconds is eager's to win: what a compiler costs there is seen beside another one.
     if "inductor" in peers and len(peers) > 1:
         found[INDUCTOR] = row[OURS].us / peers["inductor"]
+    if FROZEN in row:
+        found[FROZEN_BEST] = row[FROZEN].us / min(peers.values())
     return found
 
 
@@ -82,10 +87,11 @@ def markdown(
         "\n".join(f"- {name}: {value}" for name, value in environment().items()),
         "",
         "Medians over alternating rounds in one process. *ours / best*: rust_ort's time by that of its best peer, at",
-        "most 1.00 where no peer is ahead. Of a step that is watched in every call: outputs compared, by the time of",
-        "both rust_ort and eager; nodes compared, by eager's; dumped, by rust_ort's. Of n clients, processes of one",
-        "thread each: the time that passes by call of any of them. Of a first call, in fresh processes: cold, by",
-        "inductor's with empty caches; with a warm daemon, by that of Dynamo and AOTAutograd alone. *before*: the same",
+        "most 1.00 where no peer is ahead; *frozen / best*: the same with freeze_parameters. Of a step that is watched",
+        "in every call: outputs compared, by the time of both rust_ort and eager; nodes compared, by eager's; dumped,",
+        "by rust_ort's. Of n clients, processes of one thread each: the time that passes by call of any of them. Of a",
+        "first call, in fresh processes: cold, by inductor's with empty caches; with a warm daemon, by that of Dynamo",
+        "and AOTAutograd alone. *before*: the same",
         "of the run that was kept last.",
     ]
     rows = by_case(timings)
