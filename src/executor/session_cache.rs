@@ -139,6 +139,13 @@ impl SessionCache {
         drop(dropped);
     }
 
+    /// Drops every session. Those that are held end with their holders.
+    pub fn clear(&self) {
+        let dropped = std::mem::take(&mut self.lock().entries);
+        // Ends sessions, which takes its time: not under the lock.
+        drop(dropped);
+    }
+
     fn evict(&self) {
         let mut dropped = Vec::new();
         let mut state = self.lock();
@@ -311,6 +318,15 @@ mod tests {
         cache.drop_unwanted();
         assert!(!built(1), "asked for again, so it stays");
         assert!(built(2));
+    }
+
+    #[test]
+    fn nothing_is_left_after_clearing() {
+        let (fake, spec, cache) = (Fake::default(), SessionSpec::default(), SessionCache::new(Limits::default()));
+        let held = cache.get(&fake, &part(1, &spec)).unwrap();
+        cache.clear();
+        assert_eq!((cache.len(), Arc::strong_count(&held.ready.session)), (0, 1));
+        assert!(cache.get(&fake, &part(1, &spec)).unwrap().built_in.is_some());
     }
 
     #[test]
