@@ -526,6 +526,21 @@ mod tests {
         }
     }
 
+    proptest! {
+        /// Of any magnitudes, and where the quotient is the largest one but for a rounding.
+        #[test]
+        fn no_quotient_beyond_the_largest_is_passed_over(over: f64, under: f64, largest: f64, steps in -4_i64..4) {
+            let (over, under) = (over.abs(), under.abs());
+            prop_assume!(over.is_finite() && under.is_finite());
+            let near = f64::from_bits((over / under).abs().to_bits().saturating_add_signed(steps));
+            for largest in [largest.abs(), near, 0.].into_iter().filter(|largest| !largest.is_nan()) {
+                if over / under > largest {
+                    prop_assert_eq!(Quotients::up_to(largest).beyond(over, under), over);
+                }
+            }
+        }
+    }
+
     #[test]
     fn every_16_bit_float_agrees_with_scalar() {
         for dtype in [DType::F16, DType::BF16] {

@@ -27,7 +27,7 @@ pub(super) struct Tenant {
     generation: AtomicU64,
 }
 
-/// A piece's session takes a fraction of what the cache counts for it at least.
+/// Of a transformer's layers, forward and backward, about six. A session of few nodes takes about a megabyte.
 const PIECES: Limits = Limits { max_sessions: 1024, max_bytes: 1 << 30 };
 
 /// A part that is ready to run.

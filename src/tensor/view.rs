@@ -172,7 +172,10 @@ mod tests {
             let wide = widen(dtype, &all).unwrap();
             assert_eq!(wide.len(), 1 << 16);
             for (bits, wide) in (0..=u16::MAX).zip(wide) {
-                assert!(wide.to_bits() == one(bits).to_bits() || wide.is_nan() && one(bits).is_nan(), "{dtype} {bits:x}");
+                assert!(
+                    wide.to_bits() == one(bits).to_bits() || wide.is_nan() && one(bits).is_nan(),
+                    "{dtype} {bits:x}"
+                );
             }
         }
     }
