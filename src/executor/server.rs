@@ -19,7 +19,7 @@ use crate::link::message::{LinkReply, LinkRequest};
 use crate::link::socket::{LinkSender, Received};
 use crate::onnx;
 use crate::onnx::proto::ModelProto;
-use crate::protocol::message::{ErrorCode, FrozenInput, PartSpec, Prepared, RunStats, WireError};
+use crate::protocol::message::{ErrorCode, FrozenInput, Optimization, PartSpec, Prepared, RunStats, WireError};
 use crate::runtime::ort::{OrtRuntime, ThreadPool};
 use crate::runtime::{Runtime, RuntimeError, precision};
 use crate::shm::{Counter, CounterPage, Lanes, Segment};
@@ -286,7 +286,12 @@ impl Resident {
     }
 
     fn run_once(&self, part: &PartSpec, record: &CallRecord, tenant: &Tenant) -> Result<LinkReply, WireError> {
-        let session = precision::build(&*self.runtime, part)?;
+        // Others hold, between two runs, memory of a device, or what a run took.
+        let holds_little = part.session.cpu_only() && part.session.optimization == Optimization::Kernels;
+        let session = match holds_little {
+            true => tenant.pieces.get(&*self.runtime, part, Vec::new())?.ready.session,
+            false => precision::build(&*self.runtime, part)?,
+        };
         let mut call = session.bind(tenant.lease(record)?, &tenant.stop)?;
         tenant.hold();
         Ok(LinkReply::Ran(call.run()?))

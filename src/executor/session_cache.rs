@@ -183,6 +183,13 @@ impl SessionCache {
         dropped.into_iter().any(|(_, entry)| entry.has_constants)
     }
 
+    /// Drops every session. Those that are held end with their holders.
+    pub fn clear(&self) {
+        let dropped = std::mem::take(&mut self.lock().entries);
+        // Ends sessions, which takes its time: not under the lock.
+        drop(dropped);
+    }
+
     fn evict(&self) {
         let mut dropped = Vec::new();
         let mut state = self.lock();
@@ -430,6 +437,15 @@ mod tests {
         drop((one, again, held));
         cache.drop_unwanted();
         assert_eq!((cache.len(), cache.constant_bytes()), (1, 0));
+    }
+
+    #[test]
+    fn nothing_is_left_after_clearing() {
+        let (fake, spec, cache) = (Fake::default(), SessionSpec::default(), SessionCache::new(Limits::default()));
+        let held = cache.get(&fake, &part(1, &spec), Vec::new()).unwrap();
+        cache.clear();
+        assert_eq!((cache.len(), Arc::strong_count(&held.ready.session)), (0, 1));
+        assert!(cache.get(&fake, &part(1, &spec), Vec::new()).unwrap().built_in.is_some());
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, RwLock};
 use std::time::Duration;
 
+use super::session_cache::{Limits, SessionCache};
 use crate::base::ids::{PartHandle, SegmentId};
 use crate::base::sync::{read, write};
 use crate::protocol::message::{ErrorCode, RunStats, WireError};
@@ -14,16 +15,21 @@ use crate::runtime::{RuntimeError, Session, StopToken};
 use crate::shm::{BadSegment, Counter, CounterPage, Lease, Segment, SegmentTable, UnknownSegment};
 use crate::tensor::{CallRecord, TensorRef};
 
-/// One client's segments and parts. Ends with the lease; sessions do not.
+/// One client's segments and parts. Ends with the lease; sessions do not, but for those of pieces.
 pub(super) struct Tenant {
     pub(super) stop: StopToken,
     pub(super) counters: Arc<CounterPage>,
+    /// Sessions of pieces of the parts: the next comparison of a part cuts out the same ones.
+    pub(super) pieces: SessionCache,
     segments: RwLock<SegmentTable>,
     parts: RwLock<HashMap<PartHandle, Arc<Part>>>,
     next_handle: AtomicU32,
     /// Changes whenever a segment or a part goes: what was bound before may name what is gone.
     generation: AtomicU64,
 }
+
+/// Of a transformer's layers, forward and backward, about six. A session of few nodes takes about a megabyte.
+const PIECES: Limits = Limits { max_sessions: 1024, max_bytes: 1 << 30 };
 
 /// A part that is ready to run.
 pub(super) struct Part {
@@ -50,6 +56,7 @@ impl Tenant {
         Self {
             stop: StopToken::default(),
             counters,
+            pieces: SessionCache::new(PIECES),
             segments: RwLock::default(),
             parts: RwLock::default(),
             next_handle: AtomicU32::new(1),
@@ -89,6 +96,8 @@ impl Tenant {
             return Err(unknown(absent));
         }
         let released = handles.iter().filter_map(|handle| parts.remove(handle)).collect();
+        // Whose they are is not known: those of parts that stay are made again.
+        self.pieces.clear();
         self.generation.fetch_add(1, Ordering::SeqCst);
         Ok(released)
     }
