@@ -191,6 +191,34 @@ def test_torchlibs_functions_are_read_on_demand_and_are_what_onnxscript_makes() 
     assert all(module.startswith("onnxscript") for module in modules)
 
 
+CHANGED = """
+import os
+import torch
+from rust_ort.export import exporter
+import onnxscript
+metas = [meta for known in exporter.registry().functions.values() for meta in known]
+(function, other, *_) = {id(m.onnx_function): m.onnx_function for m in metas
+                         if isinstance(m.onnx_function, onnxscript.OnnxFunction)}.values()
+stat = os.stat
+path = function.__wrapped__.__code__.co_filename
+os.stat = lambda given, **k: os.stat_result((*stat(given, **k)[:6], 1, *stat(given, **k)[7:])) if given == path \
+    else stat(given, **k)
+try:
+    function.function_ir
+except RuntimeError as error:
+    print(error)
+os.stat = stat
+print(type(function.function_ir).__name__)
+"""
+
+
+def test_a_script_is_not_read_from_a_file_that_changed() -> None:
+    done = subprocess.run([sys.executable, "-c", CHANGED], check=True, capture_output=True, text=True)
+    error, kind = done.stdout.splitlines()
+    assert "was changed while this process runs" in error
+    assert kind == "IRFunction"
+
+
 def test_dead_nodes_are_taken_out_of_a_graph_with_bodies() -> None:
     """A body reads what nothing else does; what only a dead node reads is dead too."""
     import onnx_ir as ir

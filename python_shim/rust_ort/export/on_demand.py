@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -30,8 +31,14 @@ def functions_on_demand() -> Iterator[None]:
         yield
         return
     registering = [True]
+    written: dict[str, tuple[int, int]] = {}
 
     def make_script(opset: Any, function: Callable[..., Any]) -> Any:
+        path = function.__code__.co_filename
+        if path in written and _written(path) != written[path]:
+            raise RuntimeError(
+                f"{path} was changed while this process runs; start it anew to export {function.__name__}"
+            )
         return script(opset=opset)(function)
 
     trace_later = _later(traced, traced, registering)
@@ -41,7 +48,14 @@ def functions_on_demand() -> Iterator[None]:
         if opset is None or kwargs:
             made: Callable[[Callable[..., Any]], Any] = script(opset, **kwargs)
             return made
-        return functools.partial(script_later, opset)
+
+        def later(function: Callable[..., Any]) -> Any:
+            path = function.__code__.co_filename
+            if path not in written:
+                written[path] = _written(path)
+            return script_later(opset, function)
+
+        return later
 
     try:
         values.TracedOnnxFunction, onnxscript.script = trace_later, of_script
@@ -49,6 +63,12 @@ def functions_on_demand() -> Iterator[None]:
     finally:
         values.TracedOnnxFunction, onnxscript.script = traced, script
         registering.clear()
+
+
+def _written(path: str) -> tuple[int, int]:
+    """What tells that a file is as it was: a script is read from it, by the lines that it had when it was imported."""
+    found = os.stat(path)
+    return found.st_mtime_ns, found.st_size
 
 
 def _later(base: Any, make: Make, registering: list[bool]) -> Any:
