@@ -194,8 +194,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(json.dumps(child(*layers)))
         return 0
     found = measure(layers, rounds=arguments.rounds)
-    given = f" --rounds {arguments.rounds}" if arguments.rounds != parser.get_default("rounds") else ""
-    text = markdown(found, command=f"PYTHONPATH=tests python -m measure.compile_time{given}")
+    chosen = ("layers", "rounds")
+    given = [f" --{name} {value}" for name in chosen if (value := getattr(arguments, name)) != parser.get_default(name)]
+    text = markdown(found, command=f"PYTHONPATH=tests python -m measure.compile_time{''.join(given)}")
     print(text)
     if arguments.output:
         arguments.output.write_text(text)
