@@ -17,12 +17,13 @@ from torch import fx
 
 from rust_ort.export import rules
 from rust_ort.export.custom import root_message, told
+from rust_ort.export.on_demand import functions_on_demand
 from rust_ort.export.once import Once
 from rust_ort.export.rules import How
 from rust_ort.export.rules.nodes import holds
 from rust_ort.options import LOWEST_OPSET
 from rust_ort.progress import tick
-from rust_ort.torch_private import SUPPORTED, pytree
+from rust_ort.torch_private import SUPPORTED
 
 TORCHLIB_OPSET = LOWEST_OPSET
 SUMS = (torch.ops.aten.add.Tensor, torch.ops.aten.sub.Tensor)
@@ -186,7 +187,7 @@ def registry() -> Any:
 @functools.cache
 def _registry(_: frozenset[str]) -> Any:
     exporter = private()
-    with _quiet(), _signatures_on_demand():
+    with _quiet(), functions_on_demand(), _signatures_on_demand():
         made = exporter.registration.ONNXRegistry.from_torchlib(opset_version=TORCHLIB_OPSET)
     for rule in rules.active(How.TRANSLATED):
         for target in rule.overloads:
@@ -335,11 +336,13 @@ def _promotion() -> Callable[[fx.GraphModule], None]:
 
 def _promoted_by(node: fx.Node) -> Hashable:
     """What type promotion goes by: dtypes and ranks of tensors, and all else that is given."""
-    given, structure = pytree.tree_flatten((node.args, node.kwargs))
-    return node.target, structure, tuple(_promoted_by_one(argument) for argument in given)
+    given = tuple(map(_promoted_by_one, node.args))
+    return node.target, given, tuple((name, _promoted_by_one(value)) for name, value in node.kwargs.items())
 
 
 def _promoted_by_one(argument: Any) -> Hashable:
+    if isinstance(argument, (list, tuple)):
+        return type(argument), tuple(map(_promoted_by_one, argument))
     value = argument.meta.get("val") if isinstance(argument, fx.Node) else argument
     if isinstance(value, torch.Tensor):
         return value.dtype, value.dim()

@@ -19,7 +19,8 @@ from rust_ort.observe.graph_info import GraphInfo
 from rust_ort.options.arguments import function_name, raised_at, shown
 from rust_ort.options.table import described_options
 from rust_ort.progress import progress, tick
-from rust_ort.runtime.dynamo_graph import Compilation, readable
+from rust_ort.runtime.dynamo_graph import Compilation
+from rust_ort.runtime.readable import readable
 from rust_ort.torch_private import pytree
 
 
