@@ -146,9 +146,7 @@ class FreezingPart(Part):
                 "while making a session with parameters as constants; freeze_parameters=False has them as inputs"
             )
             raise
-        arena = process.arena()
-        for _ in range(2):  # what was staged for it is as large as a model: idle since one trim, it goes with the next
-            arena.trim()
+        _give_back()
         frozen.calls = 1
         self.frozen = (frozen, *kept)
         return frozen
@@ -308,6 +306,14 @@ def _outputs(
         return of_all(given)
 
     return specs
+
+
+def _give_back() -> None:
+    """Gives back what was staged for a session, which is as large as a model, and which no call will use."""
+    arena = process.arena()
+    arena.live()  # takes back what was freed
+    for _ in range(2):  # what is idle since one trim goes with the next
+        arena.trim()
 
 
 def _getter(positions: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
