@@ -164,8 +164,9 @@ mod tests {
 
     #[test]
     fn every_16_bit_float_widens_as_one_by_one() {
+        type One = fn(u16) -> f64;
         let all: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
-        let one_by_one: [(DType, fn(u16) -> f64); 2] =
+        let one_by_one: [(DType, One); 2] =
             [(DType::F16, |bits| f16::from_bits(bits).to_f64()), (DType::BF16, |bits| bf16::from_bits(bits).to_f64())];
         for (dtype, one) in one_by_one {
             let wide = widen(dtype, &all).unwrap();
