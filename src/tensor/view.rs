@@ -164,11 +164,11 @@ mod tests {
 
     #[test]
     fn every_16_bit_float_widens_as_one_by_one() {
+        type One = fn(u16) -> f64;
         let all: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
-        for (dtype, one) in [
-            (DType::F16, (|bits| f16::from_bits(bits).to_f64()) as fn(u16) -> f64),
-            (DType::BF16, |bits| bf16::from_bits(bits).to_f64()),
-        ] {
+        let one_by_one: [(DType, One); 2] =
+            [(DType::F16, |bits| f16::from_bits(bits).to_f64()), (DType::BF16, |bits| bf16::from_bits(bits).to_f64())];
+        for (dtype, one) in one_by_one {
             let wide = widen(dtype, &all).unwrap();
             assert_eq!(wide.len(), 1 << 16);
             for (bits, wide) in (0..=u16::MAX).zip(wide) {

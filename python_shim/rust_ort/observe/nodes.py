@@ -48,8 +48,9 @@ KEPT_COPIES = 3
 
 BATCH_NODES = 256
 
-BATCH_BYTES = 256 << 20
-"""Of all copies: small enough that eager and ONNX Runtime take turns often, large enough that asking costs nothing."""
+BATCH_BYTES = 512 << 20
+"""Of all copies: small enough that several are on their way in a large graph; of smaller ones, blocks of memory change
+their roles so often that page faults cost more than is won."""
 
 NO_FLOAT64 = "inside the tolerance of its type; the operator has no float64 to ask"
 
