@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::OnnxError;
+use super::graph::sparse_name;
 use super::proto::{ModelProto, StringStringEntryProto, TensorProto, TypeProto, tensor_proto::DataLocation};
 use super::proto::{tensor_shape_proto::dimension, type_proto};
 use crate::tensor::TensorDesc;
@@ -29,6 +30,9 @@ pub fn without_inputs<'a>(
     }
     let names: HashMap<&str, &TensorDesc> = constants.iter().copied().collect();
     graph.input.retain(|input| !names.contains_key(input.name()));
+    // Of an input with a default value that is not the one.
+    graph.initializer.retain(|initializer| !names.contains_key(initializer.name()));
+    graph.sparse_initializer.retain(|sparse| !names.contains_key(sparse_name(sparse)));
     graph.initializer.extend(constants.iter().map(|(name, desc)| external(name, desc)));
     Ok(())
 }

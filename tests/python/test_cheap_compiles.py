@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -153,70 +151,6 @@ def test_the_nodes_of_bodies_come_as_onnx_ir_has_them() -> None:
     outer = ir.Graph([], [], nodes=[ir.node("C", []), ir.node("If", [], {"then": inner}), ir.node("D", [])])
     expected = [node.op_type for node in ir.traversal.RecursiveGraphIterator(outer)]
     assert [node.op_type for node in with_bodies(outer)] == expected == ["C", "If", "A", "B", "D"]
-
-
-FRESH = """
-import sys
-import torch
-from rust_ort.export import exporter
-registry = exporter.registry()
-metas = [meta for known in registry.functions.values() for meta in known]
-functions = [meta.onnx_function for meta in metas if type(meta.onnx_function).__module__ == "rust_ort.export.on_demand"]
-print(sum("_is_read" in vars(function) for function in functions), len(functions))
-import onnxscript
-from onnxscript import script, values
-scripts = [function for function in functions if isinstance(function, onnxscript.OnnxFunction)]
-print(len(scripts), values.TracedOnnxFunction.__init__.__module__, script.__module__)
-for function in {id(function): function for function in functions}.values():
-    of_script = isinstance(function, onnxscript.OnnxFunction)
-    plain = function.__wrapped__
-    made = script(function.opset)(plain) if of_script else values.TracedOnnxFunction(function.opset, plain)
-    assert type(function).__mro__[1] is type(made) and repr(function) == repr(made), repr(function)
-    assert str(function.op_signature) == str(made.op_signature) and function.name == made.name, repr(function)
-    assert set(vars(made)) <= set(vars(function)), repr(function)
-    if of_script:
-        assert function.to_function_proto() == made.to_function_proto(), repr(function)
-    try:
-        function.of_no_function
-        raise SystemExit("an attribute that is not there")
-    except AttributeError:
-        pass
-"""
-
-
-def test_torchlibs_functions_are_read_on_demand_and_are_what_onnxscript_makes() -> None:
-    done = subprocess.run([sys.executable, "-c", FRESH], check=True, capture_output=True, text=True)
-    (read, functions), (scripts, *modules) = (line.split() for line in done.stdout.splitlines())
-    assert int(read) == 0 and int(functions) > 400 and int(scripts) > 20
-    assert all(module.startswith("onnxscript") for module in modules)
-
-
-CHANGED = """
-import os
-import torch
-from rust_ort.export import exporter
-import onnxscript
-metas = [meta for known in exporter.registry().functions.values() for meta in known]
-(function, other, *_) = {id(m.onnx_function): m.onnx_function for m in metas
-                         if isinstance(m.onnx_function, onnxscript.OnnxFunction)}.values()
-stat = os.stat
-path = function.__wrapped__.__code__.co_filename
-os.stat = lambda given, **k: os.stat_result((*stat(given, **k)[:6], 1, *stat(given, **k)[7:])) if given == path \
-    else stat(given, **k)
-try:
-    function.function_ir
-except RuntimeError as error:
-    print(error)
-os.stat = stat
-print(type(function.function_ir).__name__)
-"""
-
-
-def test_a_script_is_not_read_from_a_file_that_changed() -> None:
-    done = subprocess.run([sys.executable, "-c", CHANGED], check=True, capture_output=True, text=True)
-    error, kind = done.stdout.splitlines()
-    assert "was changed while this process runs" in error
-    assert kind == "IRFunction"
 
 
 def test_dead_nodes_are_taken_out_of_a_graph_with_bodies() -> None:

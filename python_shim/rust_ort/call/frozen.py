@@ -1,10 +1,10 @@
-"""The option freeze_parameters: parts whose parameters and buffers are constants of their sessions.
+"""The option freeze_parameters: parts whose parameters are constants of their sessions.
 
 A part has its session with parameters as inputs, as without the option; each set of parameters that it is called with
 has another one, made at the first call with them. Whether a set is still what its session was made of is asked at each
 call, of the tensors themselves, which are kept: the same objects, as often written (torch's version counter), at the
-same address. A write that torch does not count (through `.data`, a NumPy array, DLPack or C++) is not seen, but for the
-steps of torch's fused optimizers, which tell of themselves.
+same address. A write that torch does not count (through `.data`, the storage, a collective, a NumPy array, DLPack or
+C++) is not seen, but for the steps of torch's fused optimizers, which tell of themselves.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from rust_ort.call.part import Part
@@ -26,7 +27,7 @@ from rust_ort.errors import DaemonFault, RustOrtError
 from rust_ort.link.link import Link
 from rust_ort.link.specs import OutputSpec, PartSpec, Verdict
 from rust_ort.memory import process
-from rust_ort.memory.parameters import is_state
+from rust_ort.memory.parameters import is_alone
 from rust_ort.options import Options, Tolerance
 from rust_ort.torch_private import is_functorch_wrapped
 
@@ -46,17 +47,19 @@ IN_VAIN = 8
 
 _version = operator.attrgetter("_version")
 _address: Callable[[torch.Tensor], int] = torch.Tensor.data_ptr
-_KINDS = (torch.nn.Parameter, torch.Tensor)
 
 
 def may_freeze(value: object) -> bool:
-    """Whether it is a parameter or a buffer whose changes can be seen: torch counts no writes to inference tensors."""
-    if type(value) not in _KINDS or not is_state(value):
+    """Whether it is a parameter whose changes can be seen.
+
+    Not a buffer: BatchNorm's training in eager counts no write to its statistics. Not what shares its memory, whose
+    writes count elsewhere, nor an inference tensor, whose do nowhere.
+    """
+    if type(value) is not torch.nn.Parameter or is_functorch_wrapped(value) or value.is_inference():
         return False
-    assert isinstance(value, torch.Tensor)
-    if is_functorch_wrapped(value) or value.is_inference() or not value.is_cpu or value.layout is not torch.strided:
+    if not value.is_cpu or value.layout is not torch.strided:
         return False
-    return value.numel() > 0 and value.data_ptr() != 0
+    return value.numel() > 0 and value.data_ptr() != 0 and is_alone(value)
 
 
 class FreezingPart(Part):
@@ -105,15 +108,19 @@ class FreezingPart(Part):
     def _current(self, inputs: Sequence[Any]) -> FrozenPart | None:
         """What runs with these inputs; None: this part itself, with all of them as inputs."""
         frozen: FrozenPart | None
+        is_stale = False
         for frozen in self.frozen:
             if frozen.is_of(inputs):
                 if frozen.is_as_it_was():
                     frozen.calls += 1
                     return frozen
+                is_stale = True
                 break
         frozen = None  # `_freeze` may end its session
         if not self._positions or len(inputs) != len(self.spec.input_names):
             return None
+        if not is_stale and not any(may_freeze(inputs[position]) for position in self._positions):
+            return None  # without the lock, which a thread holds for as long as it builds a session
         with self.client.lock:
             return self._freeze(inputs)
 
@@ -157,13 +164,16 @@ class FreezingPart(Part):
         log.info("%s: %s%s changed: the session with parameters as constants is made anew", self._graph, names, more)
         for position in changed if in_vain else ():
             self._changes[position] = self._changes.get(position, 0) + 1
-        moving = [position for position in changed if self._changes.get(position, 0) >= CHANGES]
+        # One update of all modules that share the graph is a change of each.
+        most = CHANGES * max(1, len(self.frozen))
+        moving = [position for position in changed if self._changes.get(position, 0) >= most]
         if moving:
+            self._share = self.options.share_parameters
             self._positions = tuple(position for position in self._positions if position not in moving)
             log.warning(
                 "%s: freeze_parameters: %d parameter(s) or buffer(s), such as %s, changed %d times within %d calls: "
                 "they are inputs from now on",
-                self._graph, len(moving), self.spec.input_names[moving[0]], CHANGES, CHANGES * WORTH_CALLS,
+                self._graph, len(moving), self.spec.input_names[moving[0]], most, most * WORTH_CALLS,
             )  # fmt: skip
 
     def _give_up(self, why: str) -> None:
@@ -183,9 +193,8 @@ class FrozenPart(Part):
         """positions, tensors: of those that are constants, rising."""
         self.calls = 0
         self.positions = tuple(positions)
-        # Kept: no other tensor can come to be the same object, nor other memory to be at its address, while they are.
+        # Kept: no other tensor can come to be the same object.
         self._tensors = tuple(tensors)
-        self._memory = [_memory(tensor) for tensor in tensors]
         self._first = self.positions[0]
         self._pick = _getter(self.positions)
         self._inputs_of_model = of.spec.input_names
@@ -194,6 +203,7 @@ class FrozenPart(Part):
         self.others = _getter(left)
         # Before their values are looked at: what is written from here on is seen at the next call.
         self._versions, self._addresses = self._state()
+        self._memory = [_Memory(tensor) for tensor in tensors]
         self._written: set[int] = set()
         _watch(self)
         super().__init__(
@@ -220,13 +230,15 @@ class FrozenPart(Part):
             not self._written
             and [*map(_version, tensors)] == self._versions
             and [*map(_address, tensors)] == self._addresses
+            and not any(memory.is_gone() for memory in self._memory)
         )
 
     def changed(self) -> list[int]:
         """Positions of those that changed."""
         then, now = zip(self._versions, self._addresses, strict=True), zip(*self._state(), strict=True)
         found = [position for position, old, new in zip(self.positions, then, now, strict=True) if old != new]
-        return sorted(self._written.union(found))
+        gone = [position for position, memory in zip(self.positions, self._memory, strict=True) if memory.is_gone()]
+        return sorted(self._written.union(found, gone))
 
     def note_written(self, written: set[int]) -> None:
         """Notes that these tensors, by their ids, were written."""
@@ -276,17 +288,27 @@ def _watch(frozen: FrozenPart) -> None:
 
 
 def _after_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-    """After any optimizer's step. Of all ways to write in torch the fused kernels alone count nothing (torch 2.13)."""
+    """After any optimizer's step: the fused kernels count no write (torch 2.13)."""
     written = {id(tensor) for group in optimizer.param_groups if group.get("fused") for tensor in group["params"]}
     for frozen in list(_watched) if written else ():
         frozen.note_written(written)
 
 
-def _memory(tensor: torch.Tensor) -> object:
-    """What keeps the tensor's memory. Of memory in the arena not its storage: what is alone with that may be moved."""
-    arena = process.arena()
-    location = arena.locate(tensor.data_ptr())
-    return arena.holder(location) if location else tensor.untyped_storage()
+class _Memory:
+    """A tensor's memory: nothing else comes to be at its address unseen. Its storage is not held: what is alone with it
+    may be moved to shared memory."""
+
+    __slots__ = ("_held", "_storage")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        arena = process.arena()
+        location = arena.locate(tensor.data_ptr())
+        self._held = arena.holder(location) if location else None
+        self._storage = StorageWeakRef(tensor.untyped_storage())
+
+    def is_gone(self) -> bool:
+        """Whether the storage is: the address may be another's."""
+        return self._held is None and bool(self._storage.expired())
 
 
 def _outputs(

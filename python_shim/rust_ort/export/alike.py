@@ -30,7 +30,8 @@ class Alike:
     def __init__(self) -> None:
         self._fine = set[Hashable]()
         self._kinds: dict[fx.Node, Hashable] = {}
-        self._tensors: dict[int, Hashable] = {}
+        self._tensors: dict[int, tuple[torch.Tensor, Hashable]] = {}
+        """By id; the tensor is kept, so that no other comes to have its id."""
 
     def once(self, what: str, node: fx.Node, ask: Callable[[], str | None]) -> str | None:
         """What speaks against a node, as `ask` says it. Where nothing did for one alike, it is not asked: `what` it
@@ -72,10 +73,9 @@ class Alike:
     def _value(self, value: Any) -> Hashable:
         if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
             raise _Unlike
-        known = self._tensors.get(id(value))
-        if known is None:
+        if id(value) not in self._tensors:
             layout = (*value.shape, *value.stride(), value.storage_offset())
             if not all(type(number) is int for number in layout):
                 raise _Unlike
-            known = self._tensors[id(value)] = (value.dtype, value.device, type(value), value.dim(), layout[:-1])
-        return known
+            self._tensors[id(value)] = value, (value.dtype, value.device, type(value), value.dim(), layout[:-1])
+        return self._tensors[id(value)][1]

@@ -17,7 +17,6 @@ from torch import fx
 
 from rust_ort.export import rules
 from rust_ort.export.custom import root_message, told
-from rust_ort.export.on_demand import functions_on_demand
 from rust_ort.export.once import Once
 from rust_ort.export.rules import How
 from rust_ort.export.rules.nodes import holds
@@ -187,7 +186,7 @@ def registry() -> Any:
 @functools.cache
 def _registry(_: frozenset[str]) -> Any:
     exporter = private()
-    with _quiet(), functions_on_demand(), _signatures_on_demand():
+    with _quiet(), _signatures_on_demand():
         made = exporter.registration.ONNXRegistry.from_torchlib(opset_version=TORCHLIB_OPSET)
     for rule in rules.active(How.TRANSLATED):
         for target in rule.overloads:

@@ -134,7 +134,7 @@ class Options:
         False,
         checks.flag,
         environment.flag,
-        "for inference: parameters and buffers that a graph does not write are constants of its sessions, so that ONNX "
+        "for inference: parameters that a graph does not write are constants of its sessions, so that ONNX "
         "Runtime folds and packs them; a change that torch counts makes a session anew",
     )
     threads: int | None = _option(

@@ -7,6 +7,7 @@ import builtins
 import functools
 import inspect
 import keyword
+import logging
 import operator
 import os
 import re
@@ -15,9 +16,10 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.fx.graph import magic_methods
 
 from rust_ort.torch_private import OpOverload, no_modes
+
+log = logging.getLogger("rust_ort")
 
 Abbreviations = Mapping[torch.dtype, str]
 
@@ -32,8 +34,10 @@ PLAIN = frozenset({bool, int, float, str, type(None), torch.dtype, torch.device,
 VERBOSE = ("FX_GRAPH_SHOW_STRIDE", "FX_GRAPH_SHOW_DEVICE", "FX_GRAPH_SHOW_META")
 """Variables of the environment by which torch is asked for more."""
 
-SHOWN_BESIDE = ("custom", "recompute", "ac_graph_id", "is_wrapped")
-"""Keys of a node's meta of which torch prints more than is printed here."""
+SHOWN_BESIDE = ("custom", "is_wrapped")
+"""Keys of a node's meta of which torch prints more than is printed here, where they are true."""
+SHOWN_IF_THERE = ("recompute", "ac_graph_id")
+"""As well, where they are there."""
 
 NO_SOURCE = "# No stacktrace found for following nodes"
 DTYPES = (
@@ -56,6 +60,8 @@ def readable(gm: fx.GraphModule) -> str:
             return _printed(gm, abbreviations)
         except _Unusual:
             pass
+        except Exception as error:  # a text is no reason to fail
+            log.debug("a graph is printed by torch: %s", error)
     return _by_torch(gm)
 
 
@@ -72,7 +78,8 @@ def _abbreviations() -> Abbreviations | None:
     dtypes = dict(zip(DTYPES, re.findall(r'of_\d+: "(\w+)\[', by_torch), strict=False))
     try:
         return dtypes if _printed(probe, dtypes) == by_torch else None
-    except (_Unusual, KeyError):
+    except Exception as error:  # whatever another torch lacks or names otherwise
+        log.debug("graphs are printed by torch: %s", error)
         return None
 
 
@@ -169,7 +176,7 @@ def _parameter(node: fx.Node, abbreviations: Abbreviations) -> str:
 
 
 def _source(meta: Mapping[str, Any]) -> str:
-    if any(meta.get(key) for key in SHOWN_BESIDE):
+    if any(meta.get(key) for key in SHOWN_BESIDE) or any(meta.get(key) is not None for key in SHOWN_IF_THERE):
         raise _Unusual
     trace = meta.get("stack_trace")
     source = _summary(trace) if trace else NO_SOURCE
@@ -221,8 +228,9 @@ def _called(node: fx.Node) -> str:
         return f"self.{target}"
     if node.op != "call_function":
         raise _Unusual
+    magic_methods = getattr(fx.graph, "magic_methods", {})
     if getattr(target, "__module__", "") == "_operator" and target.__name__ in magic_methods:  # type: ignore[union-attr]
-        return magic_methods[target.__name__].format(*map(_argument, node.args))  # type: ignore[union-attr]
+        return str(magic_methods[target.__name__].format(*map(_argument, node.args)))  # type: ignore[union-attr]
     if not isinstance(target, OpOverload):
         raise _Unusual
     given = [*map(_argument, node.args), *(f"{name} = {_argument(value)}" for name, value in node.kwargs.items())]
