@@ -14,9 +14,6 @@ from onnx import helper, numpy_helper
 from support import DaemonClient, use_client
 
 import rust_ort
-from rust_ort.errors import DaemonFault
-from rust_ort.observe import nodes as nodes_module
-from rust_ort.observe.ahead import Ahead
 from rust_ort.observe.graph_info import GraphInfo, NodeVerdict
 from rust_ort.studies import llama_models
 
@@ -286,59 +283,3 @@ def test_comparing_stops_at_the_first_mismatch(decoder: Decoder) -> None:
     left_out = [node for node in nodes[first + 1 :] if node.local.kind == "not_compared"]
     assert left_out and all(nodes[first].name in node.local.reason for node in left_out)
     assert sum(node.is_wrong for node in nodes) == 1
-
-
-def texts_of(found: list[tuple[str, int, NodeVerdict]]) -> list[tuple[Any, ...]]:
-    """All but how long things took."""
-    return [
-        (direction, step, node.name, *((v.kind, v.reason, v.metrics, v.outside) for v in (node.local, node.cumulative)))
-        for direction, step, node in found
-    ]
-
-
-@pytest.mark.usefixtures("daemon")
-def test_batches_that_overlap_come_to_the_verdicts_of_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    one_by_one = texts_of(verdicts_of(2, compare_stop="first"))
-    assert {kind for *_, (kind, *_), _ in one_by_one} <= {"match", "not_compared"}, "nothing stopped it"
-    monkeypatch.setattr(nodes_module, "BATCH_BYTES", 1)  # each node is a batch
-    asked: list[int] = []
-    asks = nodes_module.Ahead.__init__
-    monkeypatch.setattr(nodes_module.Ahead, "__init__", lambda self, ask: (asked.append(1), asks(self, ask))[1])
-    assert texts_of(verdicts_of(2)) == one_by_one
-    compared = sum(kind == "match" for *_, (kind, *_), _ in one_by_one)
-    assert len(asked) >= compared
-
-
-def test_what_is_asked_ahead_tells_its_answer_and_its_error() -> None:
-    assert Ahead(lambda: 3).answer() == 3
-
-    def fails() -> int:
-        raise DaemonFault("gone", code="EXECUTOR_LOST")
-
-    ahead = Ahead(fails)
-    ahead.wait()
-    for _ in range(2):
-        with pytest.raises(DaemonFault, match="gone"):
-            ahead.answer()
-
-
-@pytest.mark.usefixtures("daemon")
-def test_an_error_of_eager_waits_for_the_batch_that_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nodes_module, "BATCH_BYTES", 1)
-    waited: list[nodes_module.Ahead[Any]] = []
-    run = torch.fx.Interpreter.run_node
-
-    def fail_later(self: torch.fx.Interpreter, n: torch.fx.Node) -> Any:
-        if n.op == "call_function" and len(waited) == 2:
-            raise ValueError("eager failed")
-        return run(self, n)
-
-    asks = nodes_module.Ahead.__init__
-    monkeypatch.setattr(nodes_module.Ahead, "__init__", lambda self, ask: (asks(self, ask), waited.append(self))[0])
-    monkeypatch.setattr(torch.fx.Interpreter, "run_node", fail_later)
-    with pytest.raises(Exception, match="eager failed"):
-        verdicts_of(1)
-    assert len(waited) == 2
-    assert not any(ahead._thread.is_alive() for ahead in waited)
-    monkeypatch.undo()
-    assert all(node.local.kind != "failed" for _, _, node in verdicts_of(1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,9 +70,8 @@ class NodesOf:
         *,
         tolerance: Tolerance | None,
         cumulative_tolerance: Tolerance | None,
-    ) -> Callable[[], list[tuple[Verdict, Verdict]]]:
-        """What asks, from any thread: it fills candidates and locals, and gives (local, cumulative) of each value that
-        is judged or not compared, in order."""
+    ) -> list[tuple[Verdict, Verdict]]:
+        """(local, cumulative) of each value that is judged or not compared, in order. Fills candidates and locals."""
         connection = self.part.prepare()
         request = wire.Request()
         message = request.compare_nodes
@@ -98,8 +97,7 @@ class NodesOf:
                 entry.local.CopyFrom(_ref(value.name, value.local, held))
         set_tolerance(message.tolerance, tolerance)
         set_tolerance(message.cumulative_tolerance, cumulative_tolerance)
-        held += [feeds, values]
-        return lambda: _verdicts(connection.ask(request, keep=held))
+        return _verdicts(connection.ask(request, keep=held))
 
     def settle(
         self,

@@ -1,9 +1,8 @@
 """compare="nodes": eager runs an AOT graph node by node, and hands each node's value over to be compared.
 
 The reference walks beside the candidate, part by part, and draws the same random numbers. Of a part, nodes go over in
-batches, so that what is alive at a time stays under a bound: references, candidates and locals of the batch and of the
-one before, and what later nodes read of the batches before. While a batch runs and is judged, eager goes on with the
-next, and settles what was judged before.
+batches, so that what is alive at a time stays under a bound: references, candidates and locals of the batch, and what
+later nodes read of the batches before.
 """
 
 from __future__ import annotations
@@ -28,8 +27,6 @@ from rust_ort.export.provenance import module_path, operator_name, source_line
 from rust_ort.link.specs import Verdict, not_compared
 from rust_ort.memory.layout import Layout
 from rust_ort.memory.process import arena
-from rust_ort.observe import session
-from rust_ort.observe.ahead import Ahead
 from rust_ort.observe.graph_info import GraphInfo, NodeVerdict
 from rust_ort.observe.opinion import ANOTHER_CHOICE, Opinions, another_choice
 from rust_ort.observe.reference import UNWRITTEN, determined, generators, is_unwritten, set_generators
@@ -48,10 +45,6 @@ KEPT_COPIES = 3
 
 BATCH_NODES = 256
 
-BATCH_BYTES = 512 << 20
-"""Of all copies: small enough that several are on their way in a large graph; of smaller ones, blocks of memory change
-their roles so often that page faults cost more than is won."""
-
 NO_FLOAT64 = "inside the tolerance of its type; the operator has no float64 to ask"
 
 
@@ -61,15 +54,6 @@ class _Known:
 
     reference: torch.Tensor | int | float
     candidate: torch.Tensor | int | float
-
-
-@dataclass(kw_only=True)
-class _OnItsWay:
-    """A batch that is being judged, and the bytes of its copies."""
-
-    batch: list[tuple[fx.Node, NodeValue | NotCompared]]
-    n_bytes: int
-    verdicts: Ahead[list[tuple[Verdict, Verdict]]]
 
 
 class GraphNodes:
@@ -141,7 +125,6 @@ class PartNodes:
     _batch: list[tuple[fx.Node, NodeValue | NotCompared]] = field(default_factory=list)
     _batch_bytes: int = 0
     _kept_bytes: int = 0
-    _on_its_way: _OnItsWay | None = None
     _stopped_by: str = ""
 
     def run(self, references: Sequence[Any], candidates: Sequence[Any]) -> tuple[Any, ...]:
@@ -155,12 +138,8 @@ class PartNodes:
             self._know(node, reference, candidate)
         interpreter = fx.Interpreter(self.planned.graph.module, garbage_collect_values=False)
         interpreter.args_iter = iter(references)
-        try:
-            with progress(f"{self.info.name}: comparing with eager", unit="nodes", total=len(graph.nodes)):
-                self._compare(interpreter)
-        finally:
-            if self._on_its_way is not None:
-                self._on_its_way.verdicts.wait()
+        with progress(f"{self.info.name}: comparing with eager", unit="nodes", total=len(graph.nodes)):
+            self._compare(interpreter)
         returned = interpreter.fetch_args_kwargs_from_env(graph.output_node())[0][0]
         nodes = pytree.tree_leaves(graph.output_node().args[0])
         self.references = dict(zip((node.name for node in nodes), pytree.tree_leaves(returned), strict=True))
@@ -175,23 +154,11 @@ class PartNodes:
             value = interpreter.env[node] = determined(node, interpreter.run_node(node))
             if node.op == "call_function":
                 self._take(node, value, time.perf_counter_ns() - start)
-            if self._is_full():
+            full = len(self._batch) >= BATCH_NODES
+            if full or self._batch_bytes + self._kept_bytes > self.options.compare_memory:
                 self._judge(interpreter.env)
             tick()
         self._judge(interpreter.env)
-        self._conclude(self._arrived(), interpreter.env)
-
-    def _is_full(self) -> bool:
-        if len(self._batch) >= BATCH_NODES or (self._is_ahead and self._batch_bytes >= BATCH_BYTES):
-            return True
-        on_its_way = self._on_its_way.n_bytes if self._on_its_way is not None else 0
-        return self._batch_bytes + on_its_way + self._kept_bytes > self.options.compare_memory
-
-    @property
-    def _is_ahead(self) -> bool:
-        """Whether eager goes on while a batch is judged. Not where what comes of it decides about the next: whether
-        that is compared at all, which mismatches a dump still has room for."""
-        return self.options.compare_stop != "first" and session.current() is None
 
     def finish(
         self, plain: Mapping[str, torch.Tensor], *, dump: bool, terms: Mapping[str, torch.Tensor | None]
@@ -252,12 +219,10 @@ class PartNodes:
     # --- judging ---
 
     def _judge(self, env: dict[fx.Node, Any]) -> None:
-        """Sends the batch when the one before has been judged, and concludes that one."""
-        batch, n_bytes = self._batch, self._batch_bytes
-        self._batch, self._batch_bytes = [], 0
+        """Sends the batch, keeps its verdicts, forgets what no later node reads."""
+        batch, self._batch, self._batch_bytes = self._batch, [], 0
         if not batch:
             return
-        before = self._arrived()
         values = [value for _, value in batch]
         computed = {value.name for value in values if isinstance(value, NodeValue)}
         feeds = [
@@ -265,43 +230,26 @@ class PartNodes:
             for name in _read_by([node for node, _ in batch], computed)
             if (known := self._known.get(name)) is not None
         ]
-        ask = self.of.compare(
+        judged = [(node, value) for node, value in batch if isinstance(value, NotCompared) or value.judge]
+        verdicts = self.of.compare(
             feeds,
             values,
             tolerance=self.options.tolerance,
             cumulative_tolerance=self._drift,
         )
-        self._on_its_way = _OnItsWay(batch=batch, n_bytes=n_bytes, verdicts=Ahead(ask))
-        self._conclude(before, env)
-        if not self._is_ahead:
-            self._conclude(self._arrived(), env)
-
-    def _arrived(self) -> _OnItsWay | None:
-        """The batch that was on its way, now judged: later ones may read what it computed."""
-        judged, self._on_its_way = self._on_its_way, None
-        if judged is None:
-            return None
-        judged.verdicts.answer()
-        for node, value in judged.batch:
-            if isinstance(value, NodeValue):
-                self._known[node.name] = _Known(reference=value.reference, candidate=value.candidate)
-                if node.name in self._outputs:
-                    self._instrumented[node.name] = value.candidate
-        return judged
-
-    def _conclude(self, judged: _OnItsWay | None, env: dict[fx.Node, Any]) -> None:
-        """Keeps a batch's verdicts, forgets what no later node reads."""
-        if judged is None:
-            return
-        rows = [(node, value) for node, value in judged.batch if isinstance(value, NotCompared) or value.judge]
         opinions = Opinions(env)
-        for (node, value), (local, cumulative) in zip(rows, judged.verdicts.answer(), strict=True):
+        for (node, value), (local, cumulative) in zip(judged, verdicts, strict=True):
             # Where float64 is NaN too, NaN is no rounding: it equals NaN only under equal_nan.
             nan = bool((local.metrics or {}).get("both_nan"))
             if local.kind == "mismatch" and isinstance(value, NodeValue) and not nan:
                 local, cumulative = self._settled(node, value, (local, cumulative), env, opinions)
             self._keep(node, local, cumulative)
-        self._forget(judged.batch[-1][0], env)
+        for node, value in batch:
+            if isinstance(value, NodeValue):
+                self._known[node.name] = _Known(reference=value.reference, candidate=value.candidate)
+                if node.name in self._outputs:
+                    self._instrumented[node.name] = value.candidate
+        self._forget(batch[-1][0], env)
 
     def _settled(
         self,

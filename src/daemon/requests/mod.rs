@@ -34,8 +34,6 @@ pub fn takes_long(request: &Request) -> bool {
         | Request::DetachSegment(_)
         | Request::OpenLane(_)
         | Request::ReportEager { .. }
-        // It computes, but little, and while the next batch of nodes is served.
-        | Request::SettleNode(_)
         | Request::Release(_)
         | Request::GetStatus
         | Request::Stop { .. } => false,
@@ -48,6 +46,7 @@ pub fn takes_long(request: &Request) -> bool {
         | Request::RunObserved(_)
         | Request::CompareTensors { .. }
         | Request::CompareNodes(_)
+        | Request::SettleNode(_)
         | Request::FinishNodes(_)
         | Request::GetPlan(_)
         | Request::PutPlan { .. } => true,
