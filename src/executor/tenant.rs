@@ -96,9 +96,10 @@ impl Tenant {
             return Err(unknown(absent));
         }
         let released = handles.iter().filter_map(|handle| parts.remove(handle)).collect();
-        // Whose they are is not known: those of parts that stay are made again.
-        self.pieces.clear();
         self.generation.fetch_add(1, Ordering::SeqCst);
+        drop(parts);
+        // Whose they are is not known: those of parts that stay are made again. Many may end, which takes its time.
+        self.pieces.clear();
         Ok(released)
     }
 

@@ -61,6 +61,23 @@ def test_no_places_give_zeros_and_sizes_may_vary() -> None:
     torch.testing.assert_close(got, expected)
 
 
+@pytest.mark.parametrize("index", [9, -1, -6])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_an_index_that_eager_refuses_is_refused_as_before(index: int, dynamic: bool) -> None:
+    def added(places: Tensor, rows: Tensor) -> Tensor:
+        zeros = rows.new_zeros((5, 3))
+        return zeros.scatter_add(0, places.unsqueeze(1).expand(-1, 3), torch.where(rows > 0, rows, 0.5)).sin()
+
+    compiled = torch.compile(added, backend="rust_ort", dynamic=dynamic)
+    rows = torch.randn(3, 3)
+    torch.testing.assert_close(compiled(torch.tensor([0, 4, 0]), rows), added(torch.tensor([0, 4, 0]), rows))
+    with pytest.raises(RuntimeError):
+        added(torch.tensor([0, 1, index]), rows)
+    with pytest.raises(rust_ort.errors.BadIndex, match=str(index)) as raised:
+        compiled(torch.tensor([0, 1, index]), rows)
+    assert isinstance(raised.value, IndexError | RuntimeError)
+
+
 @pytest.mark.parametrize("autocast", [None, torch.bfloat16])
 def test_it_is_one_node_without_zeros_as_many(tmp_path: Path, autocast: torch.dtype | None) -> None:
     model = nn.Sequential(nn.Embedding(3000, 32), nn.Linear(32, 4))

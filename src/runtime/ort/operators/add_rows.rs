@@ -8,6 +8,7 @@ use ort::value::{DynTensorValueType, TensorElementType};
 use super::bits::{bits, bits_mut};
 use crate::base::sync::lock;
 use crate::onnx::{ADD_ROWS, BELOW};
+use crate::runtime::error::OUT_OF_BOUNDS;
 
 /// Elements of the result that one thread does at a time.
 const BLOCK: usize = 1 << 16;
@@ -96,9 +97,10 @@ impl<'a> Updates<'a> {
             return Err(format!("{n_indices} indices do not fit {n_values} elements in rows of {n_columns}"));
         }
         let row = |&given: &i64| {
-            let index = if given < 0 { given.saturating_add(below) } else { given };
-            let index = if index < 0 { index.saturating_add(n_rows) } else { index };
-            let outside = || format!("index {given} is outside of {n_rows} rows");
+            let told = if given < 0 { given.saturating_add(below) } else { given };
+            let index = if told < 0 { told.saturating_add(n_rows) } else { told };
+            // As the kernel says it that this stands for: whoever reads errors knows it.
+            let outside = || format!("{OUT_OF_BOUNDS}{told} must be within [{},{}]", -n_rows, n_rows - 1);
             usize::try_from(index).ok().filter(|_| index < n_rows).ok_or_else(outside)
         };
         let mut rows: Vec<usize> = indices.iter().map(row).collect::<Result<_, _>>()?;
@@ -140,9 +142,10 @@ mod tests {
         let rows = |indices: &[i64], below| Updates::new(indices, below, 4, &[1.0, 2.0], 1).map(|found| found.rows);
         assert_eq!(rows(&[3, -1], 0), Ok(vec![3, 3]));
         assert_eq!(rows(&[2], 0), Ok(vec![2, 2]));
-        assert_eq!(rows(&[3, -1], i64::MIN / 2), Err("index -1 is outside of 4 rows".to_owned()));
-        assert_eq!(rows(&[4, 0], 0), Err("index 4 is outside of 4 rows".to_owned()));
-        assert_eq!(rows(&[-5, 0], 0), Err("index -5 is outside of 4 rows".to_owned()));
+        let refused = |index: i64| Err(format!("{OUT_OF_BOUNDS}{index} must be within [-4,3]"));
+        assert_eq!(rows(&[3, -1], -100), refused(-101));
+        assert_eq!(rows(&[4, 0], 0), refused(4));
+        assert_eq!(rows(&[-5, 0], 0), refused(-5));
         assert_eq!(rows(&[0, 1, 2], 0), Err("3 indices do not fit 2 elements in rows of 1".to_owned()));
     }
 
