@@ -26,6 +26,7 @@ from rust_ort.call import client as client_module
 from rust_ort.call.client import Client
 from rust_ort.errors import ClientError
 from rust_ort.link.daemon import find_binary
+from rust_ort.memory import parameters
 from rust_ort.observe import graph_info, session
 from rust_ort.options import Options
 
@@ -132,6 +133,13 @@ def no_dump_stays_open() -> Iterator[None]:
     yield
     left = session.set_current(None)
     assert left is None, f"the dump {left.folder / left.run} was left open"
+
+
+@pytest.fixture
+def threads_of_the_test_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that pytest's plugins have are left out: beside others nothing is moved into shared memory."""
+    real, before = parameters.other_threads, parameters.other_threads()
+    monkeypatch.setattr(parameters, "other_threads", lambda: real() - before)
 
 
 @pytest.fixture

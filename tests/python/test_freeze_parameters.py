@@ -22,9 +22,9 @@ import rust_ort
 from rust_ort.call import part as parts_module
 from rust_ort.call.client import Client
 from rust_ort.call.frozen import CHANGES, IN_VAIN, FreezingPart, FrozenPart
-from rust_ort.memory import parameters, process
+from rust_ort.memory import process
 
-pytestmark = pytest.mark.usefixtures("daemon")
+pytestmark = pytest.mark.usefixtures("daemon", "threads_of_the_test_alone")
 
 X = torch.linspace(-1, 1, 120).reshape(5, 24)
 FROZEN = {"freeze_parameters": True}
@@ -34,13 +34,6 @@ FROZEN = {"freeze_parameters": True}
 def without_gradients() -> Iterator[None]:
     with torch.no_grad():
         yield
-
-
-@pytest.fixture(autouse=True)
-def threads_of_the_test_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that pytest's plugins have are left out: beside others nothing is moved into shared memory."""
-    real, before = parameters.other_threads, parameters.other_threads()
-    monkeypatch.setattr(parameters, "other_threads", lambda: real() - before)
 
 
 def make_model() -> nn.Sequential:

@@ -8,8 +8,8 @@ use crate::onnx::proto::{AttributeProto, NodeProto, OperatorSetIdProto, attribut
 use crate::onnx::{self, Attention, DOMAIN, OnnxError};
 use crate::runtime::Model;
 
-/// The model with our operators for ONNX's and, where it `fuses`, for calls of our functions and for several nodes; None when it has none of
-/// these, or operators of its own by our domain's name. Errors: [`OnnxError::Decode`].
+/// The model with our operators for ONNX's and, where it `fuses`, for calls of our functions and for several nodes; None
+/// when it has none of these, or operators of its own by our domain's name. Errors: [`OnnxError::Decode`].
 pub(in crate::runtime::ort) fn in_place(model: &Model, fuses: bool) -> Result<Option<Bytes>, OnnxError> {
     if !model.has_replaceable {
         return Ok(None);
