@@ -143,6 +143,15 @@ pub(super) struct Needs {
     pub rtol: f64,
 }
 
+/// As [`Needs`], but for a division.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Undivided {
+    pub excess: f64,
+    pub atol: f64,
+    /// The needed rtol, times the size of the reference.
+    pub rtol_of_size: f64,
+}
+
 impl Bounds {
     pub fn new(tolerance: &Tolerance, max_reference: f64) -> Self {
         let Tolerance { atol, rtol, scale, equal_nan } = *tolerance;
@@ -152,15 +161,22 @@ impl Bounds {
     /// For finite numbers `apart` from each other, the reference of this `size`.
     #[inline(always)]
     pub fn needs(&self, apart: f64, size: f64) -> Needs {
+        let Undivided { excess, atol, rtol_of_size } = self.needs_undivided(apart, size);
+        Needs { excess, atol, rtol: if rtol_of_size > 0. { rtol_of_size / size } else { 0. } }
+    }
+
+    /// As [`Bounds::needs`].
+    #[inline(always)]
+    pub fn needs_undivided(&self, apart: f64, size: f64) -> Undivided {
         let excess = apart - (self.atol + self.rtol * size + self.floor);
         let over_floor = apart - self.floor;
         // Rounded up, so that what is reported does pass.
         let slack = 4. * f64::EPSILON * apart;
         let (atol, rtol) = (over_floor - self.rtol * size, over_floor - self.atol);
-        Needs {
+        Undivided {
             excess,
             atol: if atol > 0. { atol + slack } else { 0. },
-            rtol: if rtol > 0. { (rtol + slack) / size } else { 0. },
+            rtol_of_size: if rtol > 0. { rtol + slack } else { 0. },
         }
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use prost::Message as _;
 
-use super::session_cache::{Limits, SessionCache};
+use super::session_cache::{Limits, Ready, SessionCache};
 use super::tenant::{Part, Tenant};
 use super::{failure, lane};
 use crate::base::ids::SegmentId;
@@ -19,7 +19,7 @@ use crate::link::message::{LinkReply, LinkRequest};
 use crate::link::socket::{LinkSender, Received};
 use crate::onnx;
 use crate::onnx::proto::ModelProto;
-use crate::protocol::message::{ErrorCode, PartSpec, Prepared, RunStats, WireError};
+use crate::protocol::message::{ErrorCode, FrozenInput, Optimization, PartSpec, Prepared, RunStats, WireError};
 use crate::runtime::ort::{OrtRuntime, ThreadPool};
 use crate::runtime::{Runtime, RuntimeError, precision};
 use crate::shm::{Counter, CounterPage, Lanes, Segment};
@@ -95,9 +95,9 @@ impl Server {
                 return Ok(None);
             }
             LinkRequest::Reset => loaded.reset(),
-            LinkRequest::Prepare(part) => {
+            LinkRequest::Prepare { part, frozen } => {
                 loaded.spawn(&self.replies, id, move |resident, tenant| {
-                    resident.prepare(&part, tenant).map(LinkReply::Prepared)
+                    resident.prepare(&part, &frozen, tenant).map(LinkReply::Prepared)
                 });
                 return Ok(None);
             }
@@ -228,27 +228,37 @@ impl Loaded {
         }
         self.lanes = None;
         self.tenant = Arc::new(Tenant::new(Arc::clone(&self.resident.counters)));
+        // Those with weights of the client's, which are as large as a model.
+        self.resident.drop_unwanted();
     }
 }
 
 impl Resident {
-    fn prepare(&self, part: &PartSpec, tenant: &Tenant) -> Result<Prepared, WireError> {
+    fn prepare(&self, part: &PartSpec, frozen: &[FrozenInput], tenant: &Tenant) -> Result<Prepared, WireError> {
         let at = |error: WireError| WireError { graph: part.graph.to_string(), ..error };
-        let cached = self.sessions.get(&*self.runtime, part).map_err(|error| at(error.into()))?;
+        let tensors: Vec<_> = frozen.iter().map(|frozen| frozen.tensor.clone()).collect();
+        let frozen: Vec<u32> = frozen.iter().map(|frozen| frozen.input).collect();
+        let lease = tenant.lease_inputs(&tensors).map_err(at)?;
+        let constants = lease.inputs().iter().map(|tensor| self.sessions.share(tensor.to_owned())).collect::<Vec<_>>();
+        drop(lease);
+        let constants = frozen.iter().copied().zip(constants).collect();
+        let cached = self.sessions.get(&*self.runtime, part, constants).map_err(|error| at(error.into()))?;
         let counter = if cached.built_in.is_some() { Counter::SessionsBuilt } else { Counter::SessionHits };
         self.counters.add(counter, 1);
-        self.counters.set(Counter::SessionsLive, self.sessions.len() as u64);
-        let (session, outline) = (cached.ready.session, cached.ready.outline);
+        self.tell_sessions();
+        let Ready { session, outline, inputs } = cached.ready;
         let fx_nodes = outline.count_fx_nodes(&part.fx_values);
-        let (inputs, outputs) = (session.inputs().to_vec(), session.outputs().to_vec());
+        let (inputs, outputs) = (inputs.to_vec(), session.outputs().to_vec());
+        let frozen_inputs = frozen.len() as u32;
         Ok(Prepared {
-            handle: tenant.add(Part { session, fx_nodes }),
+            handle: tenant.add(Part { session, fx_nodes, frozen }),
             built: cached.built_in.is_some(),
             fx_nodes,
             onnx_nodes: outline.n_nodes(),
             inputs,
             outputs,
             build_us: cached.built_in.map_or(0, |time| time.as_micros() as u64),
+            frozen_inputs,
         })
     }
 
@@ -259,13 +269,29 @@ impl Resident {
         for session in sessions.into_iter().filter(|session| !tenant.uses(session)) {
             self.sessions.unwanted(session);
         }
-        self.sessions.drop_unwanted();
-        self.counters.set(Counter::SessionsLive, self.sessions.len() as u64);
+        self.drop_unwanted();
         Ok(LinkReply::Done)
     }
 
+    fn drop_unwanted(&self) {
+        if self.sessions.drop_unwanted() {
+            self.runtime.give_back();
+        }
+        self.tell_sessions();
+    }
+
+    fn tell_sessions(&self) {
+        self.counters.set(Counter::SessionsLive, self.sessions.len() as u64);
+        self.counters.set(Counter::FrozenBytes, self.sessions.constant_bytes());
+    }
+
     fn run_once(&self, part: &PartSpec, record: &CallRecord, tenant: &Tenant) -> Result<LinkReply, WireError> {
-        let session = precision::build(&*self.runtime, part)?;
+        // Others hold, between two runs, memory of a device, or what a run took.
+        let holds_little = part.session.cpu_only() && part.session.optimization == Optimization::Kernels;
+        let session = match holds_little {
+            true => tenant.pieces.get(&*self.runtime, part, Vec::new())?.ready.session,
+            false => precision::build(&*self.runtime, part)?,
+        };
         let mut call = session.bind(tenant.lease(record)?, &tenant.stop)?;
         tenant.hold();
         Ok(LinkReply::Ran(call.run()?))
@@ -276,7 +302,7 @@ fn observed_run(record: &CallRecord, tenant: &Tenant) -> Result<RunStats, WireEr
     let count = |_: &WireError| tenant.counters.add(Counter::Errors, 1);
     tenant.counters.add(Counter::NodesInEager, record.eager_nodes.into());
     let part = tenant.part(record.handle).inspect_err(count)?;
-    let lease = tenant.lease(record).inspect_err(count)?;
+    let lease = tenant.lease(&part.without_frozen(record)).inspect_err(count)?;
     let bound = Arc::clone(&part.session).bind(lease, &tenant.stop).map_err(WireError::from);
     let mut call = bound.inspect_err(count)?;
     tenant.hold();

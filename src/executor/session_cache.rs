@@ -1,13 +1,15 @@
 //! Sessions that outlive the calls and clients they were made for.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use crate::base::sync::lock;
 use crate::onnx;
-use crate::protocol::message::{PartSpec, SessionSpec};
-use crate::runtime::{ModelOutline, Runtime, RuntimeError, Session, precision};
+use crate::onnx::proto::ModelProto;
+use crate::protocol::message::{PartSpec, SessionSpec, ValueSpec};
+use crate::runtime::{Constant, ModelOutline, Runtime, RuntimeError, Session, precision};
+use crate::tensor::TensorBuf;
 
 /// How much a cache keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,9 +33,18 @@ pub struct SessionCache {
     state: Mutex<State>,
 }
 
+/// A constant, and what it is known by: a hash of its dtype, shape and bytes.
+#[derive(Clone)]
+pub struct SharedConstant {
+    tensor: Arc<TensorBuf>,
+    hash: [u8; 32],
+}
+
 #[derive(Default)]
 struct State {
     entries: HashMap<Key, Entry>,
+    /// Constants of sessions, each content once.
+    constants: HashMap<[u8; 32], Weak<TensorBuf>>,
     /// Counts uses; the order of "recently".
     clock: u64,
 }
@@ -46,8 +57,9 @@ struct Entry {
     cell: Cell,
     bytes: u64,
     used: u64,
-    /// Whoever used it has released it: it goes as soon as nobody holds it.
+    /// Whoever used it has released it, or it has constants of its own: it goes as soon as nobody holds it.
     unwanted: bool,
+    has_constants: bool,
 }
 
 /// A session and the outline of its model.
@@ -57,6 +69,8 @@ pub struct Ready {
     pub session: Arc<dyn Session>,
     /// Its model's nodes, before optimization.
     pub outline: Arc<ModelOutline>,
+    /// Its model's, those that are constants of the session too.
+    pub inputs: Arc<[ValueSpec]>,
 }
 
 /// A session from the cache.
@@ -78,16 +92,24 @@ impl SessionCache {
         self.lock().entries.len()
     }
 
-    /// The session of a part's model, made now if it is not there. Errors: the runtime's; nothing is kept then.
-    pub fn get(&self, runtime: &dyn Runtime, part: &PartSpec) -> Result<Cached, RuntimeError> {
-        let key = key(part);
-        let cell = self.cell(&key, part.model.len());
+    /// The session of a part's model, made now if it is not there. constants: inputs of the model that are constants of
+    /// the session, by their positions, rising; such a session ends when nobody holds it. Errors: the runtime's; nothing
+    /// is kept then.
+    pub fn get(
+        &self,
+        runtime: &dyn Runtime,
+        part: &PartSpec,
+        constants: Vec<(u32, SharedConstant)>,
+    ) -> Result<Cached, RuntimeError> {
+        let key = key(part, &constants);
+        let n_bytes = constants.iter().map(|(_, constant)| constant.tensor.desc().len_bytes()).sum::<usize>();
+        let cell = self.cell(&key, part.model.len() + n_bytes, !constants.is_empty());
         let mut slot = lock(&cell);
         if let Some(ready) = &*slot {
             return Ok(Cached { ready: ready.clone(), built_in: None });
         }
         let start = Instant::now();
-        match build_with_outline(runtime, part) {
+        match build_with_outline(runtime, part, constants) {
             Ok(ready) => {
                 *slot = Some(ready.clone());
                 drop(slot);
@@ -106,16 +128,38 @@ impl SessionCache {
         }
     }
 
-    fn cell(&self, key: &Key, model_len: usize) -> Cell {
+    /// A tensor as a constant of sessions: the one of the same content that a session has, or this. It is private memory:
+    /// nobody can have written between its hash and its use.
+    pub fn share(&self, tensor: TensorBuf) -> SharedConstant {
+        let hash = content(&tensor);
+        let mut state = self.lock();
+        state.constants.retain(|_, constant| constant.strong_count() > 0);
+        let known = state.constants.get(&hash).and_then(Weak::upgrade);
+        let tensor = known.unwrap_or_else(|| {
+            let tensor = Arc::new(tensor);
+            state.constants.insert(hash, Arc::downgrade(&tensor));
+            tensor
+        });
+        SharedConstant { tensor, hash }
+    }
+
+    /// Bytes of all constants, each content once.
+    pub fn constant_bytes(&self) -> u64 {
+        let bytes = |tensor: Arc<TensorBuf>| tensor.desc().len_bytes() as u64;
+        self.lock().constants.values().filter_map(Weak::upgrade).map(bytes).sum()
+    }
+
+    fn cell(&self, key: &Key, model_len: usize, has_constants: bool) -> Cell {
         let mut state = self.lock();
         state.clock += 1;
         let used = state.clock;
         let entry = state.entries.entry(key.clone()).or_insert_with(|| {
             // The runtime keeps the initializers and, prepacked, most of them a second time.
-            Entry { cell: Cell::default(), bytes: 2 * model_len as u64 + (1 << 20), used, unwanted: false }
+            let bytes = 2 * model_len as u64 + (1 << 20);
+            Entry { cell: Cell::default(), bytes, used, unwanted: has_constants, has_constants }
         });
         entry.used = used;
-        entry.unwanted = false;
+        entry.unwanted = has_constants;
         Arc::clone(&entry.cell)
     }
 
@@ -131,10 +175,17 @@ impl SessionCache {
         }
     }
 
-    /// Ends the unwanted sessions that nobody holds.
-    pub fn drop_unwanted(&self) {
+    /// Ends the unwanted sessions that nobody holds. Whether one had constants.
+    pub fn drop_unwanted(&self) -> bool {
         let dropped: Vec<_> =
             self.lock().entries.extract_if(|_, entry| entry.unwanted && is_idle(&entry.cell)).collect();
+        // Their end takes its time: not under the lock.
+        dropped.into_iter().any(|(_, entry)| entry.has_constants)
+    }
+
+    /// Drops every session. Those that are held end with their holders.
+    pub fn clear(&self) {
+        let dropped = std::mem::take(&mut self.lock().entries);
         // Ends sessions, which takes its time: not under the lock.
         drop(dropped);
     }
@@ -160,22 +211,67 @@ impl SessionCache {
     }
 }
 
-fn build_with_outline(runtime: &dyn Runtime, part: &PartSpec) -> Result<Ready, RuntimeError> {
+fn build_with_outline(
+    runtime: &dyn Runtime,
+    part: &PartSpec,
+    constants: Vec<(u32, SharedConstant)>,
+) -> Result<Ready, RuntimeError> {
     let exported = onnx::decode(part.model.clone())?;
     let outline = Arc::new(ModelOutline::of(&exported)?);
+    let positions: Vec<u32> = constants.iter().map(|(input, _)| *input).collect();
+    let constants = named(&exported, constants)?;
+    let frozen: Vec<ValueSpec> = constants.iter().map(spec_of).collect();
     let runnable = precision::runnable(part, &exported)?;
     drop(exported);
-    Ok(Ready { session: runtime.build(&runnable, &part.session)?, outline })
+    let session = runtime.build_with(&runnable, &part.session, constants)?;
+    let mut inputs = session.inputs().to_vec();
+    for (position, spec) in positions.into_iter().zip(frozen) {
+        inputs.insert((position as usize).min(inputs.len()), spec);
+    }
+    Ok(Ready { session, outline, inputs: inputs.into() })
 }
 
-/// The model as exported, with the names that say where it rounds.
-fn key(part: &PartSpec) -> Key {
+/// Constants by the names of the model's inputs. Errors: BadModel where it has no such input.
+fn named(exported: &ModelProto, constants: Vec<(u32, SharedConstant)>) -> Result<Vec<Constant>, RuntimeError> {
+    let inputs = exported.graph.as_ref().map_or(&[][..], |graph| &graph.input);
+    let named = |(position, SharedConstant { tensor, .. }): (u32, SharedConstant)| {
+        let input = inputs.get(position as usize).ok_or_else(|| RuntimeError::BadModel {
+            reason: format!("input {position} is to be a constant, and there are {}", inputs.len()),
+        })?;
+        Ok(Constant { name: input.name().to_owned(), tensor })
+    };
+    constants.into_iter().map(named).collect()
+}
+
+fn spec_of(constant: &Constant) -> ValueSpec {
+    let desc = constant.tensor.desc();
+    ValueSpec { name: constant.name.clone(), dtype: desc.dtype, dims: desc.shape.dims().to_vec() }
+}
+
+/// The model as exported, with the names that say where it rounds and the values of its constants: those that the session
+/// gets, which nobody else can write.
+fn key(part: &PartSpec, constants: &[(u32, SharedConstant)]) -> Key {
     let mut hasher = blake3::Hasher::new();
+    for len in [part.model.len(), part.named_values.len()] {
+        hasher.update(&(len as u64).to_le_bytes());
+    }
     hasher.update(&part.model);
     for name in &part.named_values {
         hasher.update(&(name.len() as u64).to_le_bytes()).update(name.as_bytes());
     }
+    for (position, constant) in constants {
+        hasher.update(&position.to_le_bytes()).update(&constant.hash);
+    }
     (*hasher.finalize().as_bytes(), part.session.clone())
+}
+
+fn content(tensor: &TensorBuf) -> [u8; 32] {
+    let (mut hasher, desc) = (blake3::Hasher::new(), tensor.desc());
+    hasher.update(&desc.dtype.onnx_code().to_le_bytes()).update(&(desc.shape.dims().len() as u64).to_le_bytes());
+    for dim in desc.shape.dims() {
+        hasher.update(&dim.to_le_bytes());
+    }
+    *hasher.update(tensor.view().bytes()).finalize().as_bytes()
 }
 
 /// It is made, and only the cache holds it.
@@ -192,10 +288,9 @@ mod tests {
 
     use super::*;
     use crate::base::ids::GraphId;
-    use crate::protocol::message::{RunStats, ValueSpec};
+    use crate::protocol::message::RunStats;
     use crate::runtime::{BoundCall, Model, StopToken};
     use crate::shm::Lease;
-    use crate::tensor::TensorBuf;
 
     #[derive(Default)]
     struct Fake {
@@ -209,7 +304,12 @@ mod tests {
             "0"
         }
 
-        fn build(&self, model: &Model, _: &SessionSpec) -> Result<Arc<dyn Session>, RuntimeError> {
+        fn build_with(
+            &self,
+            model: &Model,
+            _: &SessionSpec,
+            _: Vec<Constant>,
+        ) -> Result<Arc<dyn Session>, RuntimeError> {
             self.builds.fetch_add(1, Ordering::SeqCst);
             match model.bytes.len() {
                 2 => Err(RuntimeError::BadModel { reason: "empty graph".to_owned() }),
@@ -262,7 +362,7 @@ mod tests {
         let (fake, cache) = (Fake::default(), SessionCache::new(Limits::default()));
         let other = SessionSpec { disabled_optimizers: vec!["GeluFusionL2".to_owned()], ..SessionSpec::default() };
         for (spec, built) in [(SessionSpec::default(), true), (SessionSpec::default(), false), (other, true)] {
-            let cached = cache.get(&fake, &part(3, &spec)).unwrap();
+            let cached = cache.get(&fake, &part(3, &spec), Vec::new()).unwrap();
             assert_eq!((cached.built_in.is_some(), cached.ready.outline.n_nodes()), (built, 3));
         }
         assert_eq!((fake.builds.load(Ordering::SeqCst), cache.len()), (2, 2));
@@ -271,9 +371,9 @@ mod tests {
     #[test]
     fn a_failed_build_leaves_nothing_behind() {
         let (fake, cache) = (Fake::default(), SessionCache::new(Limits::default()));
-        assert!(cache.get(&fake, &part(0, &SessionSpec::default())).is_err());
+        assert!(cache.get(&fake, &part(0, &SessionSpec::default()), Vec::new()).is_err());
         let garbage = PartSpec { model: Bytes::from_static(b"garbage"), ..part(0, &SessionSpec::default()) };
-        assert!(cache.get(&fake, &garbage).is_err());
+        assert!(cache.get(&fake, &garbage, Vec::new()).is_err());
         assert!(cache.len() == 0);
     }
 
@@ -281,8 +381,8 @@ mod tests {
     fn the_least_recently_used_idle_session_goes_first() {
         let (fake, spec) = (Fake::default(), SessionSpec::default());
         let cache = SessionCache::new(Limits { max_sessions: 2, ..Limits::default() });
-        let built = |n: u8| cache.get(&fake, &part(n, &spec)).unwrap().built_in.is_some();
-        let held = cache.get(&fake, &part(1, &spec)).unwrap();
+        let built = |n: u8| cache.get(&fake, &part(n, &spec), Vec::new()).unwrap().built_in.is_some();
+        let held = cache.get(&fake, &part(1, &spec), Vec::new()).unwrap();
         assert!(built(2));
         assert!(built(3));
         // 2 went although 1 is older: 1 is held.
@@ -298,10 +398,10 @@ mod tests {
     fn an_unwanted_session_goes_once_nobody_holds_it_and_is_wanted_again_when_asked_for() {
         let (fake, spec) = (Fake::default(), SessionSpec::default());
         let cache = SessionCache::new(Limits::default());
-        let built = |n: u8| cache.get(&fake, &part(n, &spec)).unwrap().built_in.is_some();
-        let held = cache.get(&fake, &part(1, &spec)).unwrap().ready.session;
+        let built = |n: u8| cache.get(&fake, &part(n, &spec), Vec::new()).unwrap().built_in.is_some();
+        let held = cache.get(&fake, &part(1, &spec), Vec::new()).unwrap().ready.session;
         assert!(built(2) && built(3));
-        let two = cache.get(&fake, &part(2, &spec)).unwrap().ready.session;
+        let two = cache.get(&fake, &part(2, &spec), Vec::new()).unwrap().ready.session;
         cache.unwanted(Arc::clone(&held));
         cache.unwanted(two);
         cache.drop_unwanted();
@@ -314,11 +414,46 @@ mod tests {
     }
 
     #[test]
+    fn constants_belong_to_the_key_and_their_session_ends_with_who_holds_it() {
+        let (fake, spec) = (Fake::default(), SessionSpec::default());
+        let cache = SessionCache::new(Limits::default());
+        let constant = |position, value| vec![(position, cache.share(TensorBuf::from_f32([1], &[value]).unwrap()))];
+        let two_inputs: Bytes = [vec![0x3a, 6], vec![0x0a, 0], [0x5a, 0].repeat(2)].concat().into();
+        let part = PartSpec { model: two_inputs, ..part(1, &spec) };
+        let get = |constants| cache.get(&fake, &part, constants).unwrap();
+        let held = get(constant(0, 1.0));
+        assert_eq!(held.ready.inputs.len(), 1);
+        for (constants, built) in
+            [(constant(0, 1.0), false), (constant(0, -1.0), true), (constant(1, 1.0), true), (Vec::new(), true)]
+        {
+            assert_eq!(get(constants).built_in.is_some(), built);
+        }
+        assert!(matches!(cache.get(&fake, &part, constant(2, 1.0)), Err(RuntimeError::BadModel { .. })));
+        cache.drop_unwanted();
+        assert_eq!(cache.len(), 2, "the one that is held, and the one without constants");
+        let (one, again) = (constant(0, 2.0), constant(1, 2.0));
+        assert!(Arc::ptr_eq(&one[0].1.tensor, &again[0].1.tensor), "of equal content there is one");
+        assert_eq!(cache.constant_bytes(), 4, "the fake session keeps none, as this does");
+        drop((one, again, held));
+        cache.drop_unwanted();
+        assert_eq!((cache.len(), cache.constant_bytes()), (1, 0));
+    }
+
+    #[test]
+    fn nothing_is_left_after_clearing() {
+        let (fake, spec, cache) = (Fake::default(), SessionSpec::default(), SessionCache::new(Limits::default()));
+        let held = cache.get(&fake, &part(1, &spec), Vec::new()).unwrap();
+        cache.clear();
+        assert_eq!((cache.len(), Arc::strong_count(&held.ready.session)), (0, 1));
+        assert!(cache.get(&fake, &part(1, &spec), Vec::new()).unwrap().built_in.is_some());
+    }
+
+    #[test]
     fn bytes_are_limited_too() {
         let (fake, spec) = (Fake::default(), SessionSpec::default());
         let cache = SessionCache::new(Limits { max_bytes: 3 << 20, ..Limits::default() });
         for n in 1..6 {
-            cache.get(&fake, &part(n, &spec)).unwrap();
+            cache.get(&fake, &part(n, &spec), Vec::new()).unwrap();
         }
         assert_eq!(cache.len(), 2);
     }
@@ -328,7 +463,7 @@ mod tests {
         let (fake, cache) = (Fake::default(), SessionCache::new(Limits::default()));
         std::thread::scope(|scope| {
             for _ in 0..4 {
-                scope.spawn(|| cache.get(&fake, &part(1, &SessionSpec::default())).unwrap().built_in);
+                scope.spawn(|| cache.get(&fake, &part(1, &SessionSpec::default()), Vec::new()).unwrap().built_in);
             }
         });
         assert_eq!(fake.builds.load(Ordering::SeqCst), 1);

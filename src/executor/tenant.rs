@@ -1,22 +1,26 @@
 //! What belongs to the client that the executor is leased to now.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, RwLock};
 use std::time::Duration;
 
+use super::session_cache::{Limits, SessionCache};
 use crate::base::ids::{PartHandle, SegmentId};
 use crate::base::sync::{read, write};
 use crate::protocol::message::{ErrorCode, RunStats, WireError};
 use crate::runtime::{RuntimeError, Session, StopToken};
 use crate::shm::{BadSegment, Counter, CounterPage, Lease, Segment, SegmentTable, UnknownSegment};
-use crate::tensor::CallRecord;
+use crate::tensor::{CallRecord, TensorRef};
 
-/// One client's segments and parts. Ends with the lease; sessions do not.
+/// One client's segments and parts. Ends with the lease; sessions do not, but for those of pieces.
 pub(super) struct Tenant {
     pub(super) stop: StopToken,
     pub(super) counters: Arc<CounterPage>,
+    /// Sessions of pieces of the parts: the next comparison of a part cuts out the same ones.
+    pub(super) pieces: SessionCache,
     segments: RwLock<SegmentTable>,
     parts: RwLock<HashMap<PartHandle, Arc<Part>>>,
     next_handle: AtomicU32,
@@ -24,10 +28,27 @@ pub(super) struct Tenant {
     generation: AtomicU64,
 }
 
+/// Of a transformer's layers, forward and backward, about six. A session of few nodes takes about a megabyte.
+const PIECES: Limits = Limits { max_sessions: 1024, max_bytes: 1 << 30 };
+
 /// A part that is ready to run.
 pub(super) struct Part {
     pub(super) session: Arc<dyn Session>,
     pub(super) fx_nodes: u32,
+    /// Inputs of the model that are constants of the session, in rising order.
+    pub(super) frozen: Vec<u32>,
+}
+
+impl Part {
+    /// A call that names every input of the model, as the session takes it.
+    pub(super) fn without_frozen<'a>(&self, record: &'a CallRecord) -> Cow<'a, CallRecord> {
+        if self.frozen.is_empty() {
+            return Cow::Borrowed(record);
+        }
+        let inputs = (0..).zip(&record.inputs).filter(|(input, _)| self.frozen.binary_search(input).is_err());
+        let inputs = inputs.map(|(_, tensor)| tensor.clone()).collect();
+        Cow::Owned(CallRecord { inputs, ..record.clone() })
+    }
 }
 
 impl Tenant {
@@ -35,6 +56,7 @@ impl Tenant {
         Self {
             stop: StopToken::default(),
             counters,
+            pieces: SessionCache::new(PIECES),
             segments: RwLock::default(),
             parts: RwLock::default(),
             next_handle: AtomicU32::new(1),
@@ -75,6 +97,9 @@ impl Tenant {
         }
         let released = handles.iter().filter_map(|handle| parts.remove(handle)).collect();
         self.generation.fetch_add(1, Ordering::SeqCst);
+        drop(parts);
+        // Whose they are is not known: those of parts that stay are made again. Many may end, which takes its time.
+        self.pieces.clear();
         Ok(released)
     }
 
@@ -92,6 +117,11 @@ impl Tenant {
     pub(super) fn lease(&self, record: &CallRecord) -> Result<Lease, WireError> {
         let segments = read(&self.segments);
         Ok(segments.lease(&record.inputs, &record.outputs)?)
+    }
+
+    /// A lease on tensors that are only read.
+    pub(super) fn lease_inputs(&self, tensors: &[TensorRef]) -> Result<Lease, WireError> {
+        Ok(read(&self.segments).lease(tensors, &[])?)
     }
 
     /// Test-only: while the file that `RUST_ORT_TEST_HOLD` names exists, says so beside it and waits; panics when the

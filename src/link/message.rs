@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::base::ids::{PartHandle, SegmentId};
-use crate::protocol::message::{PartSpec, Prepared, RunStats, WireError};
+use crate::protocol::message::{FrozenInput, PartSpec, Prepared, RunStats, WireError};
 use crate::tensor::CallRecord;
 
 /// From the daemon to the executor.
@@ -48,7 +48,12 @@ pub enum LinkRequest {
         lane: u32,
     },
     /// Make a session. Answered by `Prepared`.
-    Prepare(PartSpec),
+    Prepare {
+        /// The model.
+        part: PartSpec,
+        /// Inputs that become constants.
+        frozen: Vec<FrozenInput>,
+    },
     /// Tell what the precision pass makes of a part's model, for a dump. Answered by `Widened`.
     Widen(PartSpec),
     /// Tell what the runtime's graph optimizer makes of a part's model, for a dump. Answered by `Optimized`.
@@ -161,7 +166,7 @@ mod tests {
             fx_values: [("add".to_owned(), "add".to_owned())].into(),
             named_values: vec!["add".to_owned()],
         };
-        let request = LinkRequest::Prepare(part);
+        let request = LinkRequest::Prepare { part, frozen: Vec::new() };
         let message = encode(9, &request).unwrap();
         let (header, body) = message.split_first_chunk().unwrap();
         assert_eq!(body_len(*header), Ok(body.len()));

@@ -5,6 +5,7 @@
 //! decoding refuses more than 100 levels, and functions put in place may not add more (see [`inline_functions`]).
 
 mod attention;
+mod constants;
 mod cut;
 mod error;
 mod footprint;
@@ -22,6 +23,7 @@ mod tensor;
 mod walk;
 
 pub use attention::{Attention, DOMAIN, drop_uncalled};
+pub use constants::without_inputs;
 pub use cut::{Isolator, Piece, cut, read_by};
 pub use error::OnnxError;
 pub use footprint::footprint;
@@ -32,6 +34,6 @@ pub use outputs::{has_transposed_outputs, keep_transposed_outputs};
 pub use precision::{for_each_typed, mentions, widen, widen_around_attention};
 pub use print::{model_text, preview, type_text};
 pub use region::{Extent, HIGHEST_RANK, Op, Program, REGION, Step, is_region};
-pub use rewrite::{passes, ran, rewrite};
+pub use rewrite::{ADD_ROWS, BELOW, passes, ran, rewrite, sum_rows};
 pub use save::save;
 pub use tensor::{NamedTensor, load_tensor, tensor_header, tensor_proto};

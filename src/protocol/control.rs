@@ -7,7 +7,7 @@ use bytes::Bytes;
 use crate::base::ids::{ClientId, ExecutorId, GraphId, PartHandle, SegmentId, StepId, ValueName};
 use crate::tensor::{CallRecord, TensorRef};
 
-use super::message::{PartSpec, Prepared, WireError};
+use super::message::{FrozenInput, PartSpec, Prepared, WireError};
 
 /// Who connects, for status and logs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -85,6 +85,8 @@ pub struct PreparePart {
     pub part: PartSpec,
     /// For the dump.
     pub provenance_json: String,
+    /// Inputs that become constants, in rising order.
+    pub frozen: Vec<FrozenInput>,
 }
 
 /// Which calls a dump keeps.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::base::ids::{GraphId, PartHandle, ValueName};
-use crate::tensor::DType;
+use crate::tensor::{DType, TensorRef};
 
 macro_rules! codes {
     ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $code:literal,)* }) => {
@@ -190,6 +190,15 @@ pub struct PartSpec {
     pub named_values: Vec<ValueName>,
 }
 
+/// An input of a model that becomes a constant of its session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FrozenInput {
+    /// Position among the model's inputs.
+    pub input: u32,
+    /// Where its value lies while the session is made.
+    pub tensor: TensorRef,
+}
+
 /// An input or output of a model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ValueSpec {
@@ -218,12 +227,14 @@ pub struct Prepared {
     pub fx_nodes: u32,
     /// Nodes of the model's main graph, before optimization.
     pub onnx_nodes: u32,
-    /// In the model's order.
+    /// In the model's order, those that are constants of the session too.
     pub inputs: Vec<ValueSpec>,
     /// In the model's order.
     pub outputs: Vec<ValueSpec>,
     /// Time to make the session; 0 when it was reused.
     pub build_us: u64,
+    /// Inputs that are constants of the session.
+    pub frozen_inputs: u32,
 }
 
 /// What one run cost.

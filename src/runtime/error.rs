@@ -159,14 +159,13 @@ const BELOW: i64 = -(1 << 62);
 /// Where it sends an element of a flat tensor for an index that is refused (`export/rules/scattering.py`), about.
 const FAR: i64 = 1 << 58;
 
+/// What ONNX Runtime's kernels, and ours, say before an index that is outside of a tensor.
+pub(super) const OUT_OF_BOUNDS: &str = "indices element out of data bounds, idx=";
+
 /// The index that a kernel refused, as the caller gave it: outside None, where it was something else that failed;
 /// inside None, where the text does not tell.
 fn refused_index(reason: &str) -> Option<Option<i64>> {
-    let told = [
-        "indices element out of data bounds, idx=",
-        "invalid indice found, indice = ",
-        "invalid index found, index = ",
-    ];
+    let told = [OUT_OF_BOUNDS, "invalid indice found, indice = ", "invalid index found, index = "];
     if let Some((_, rest)) = told.iter().find_map(|&before| reason.split_once(before)) {
         let end = rest.find(|c: char| c != '-' && !c.is_ascii_digit()).unwrap_or(rest.len());
         let index: Option<i64> = rest[..end].parse().ok();

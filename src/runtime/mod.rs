@@ -8,7 +8,7 @@ mod stop;
 mod traits;
 
 pub use error::RuntimeError;
-pub use model::{Model, ModelOutline};
+pub use model::{Constant, Model, ModelOutline};
 pub use stop::{StopToken, Terminate};
 use traits::check_values;
 pub use traits::{BoundCall, Runtime, Session};

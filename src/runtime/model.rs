@@ -1,6 +1,7 @@
 //! What a runtime, and the executor itself, need to know of a model.
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -8,14 +9,15 @@ use prost::Message as _;
 use super::error::RuntimeError;
 use crate::onnx::proto::{ModelProto, NodeProto};
 use crate::onnx::{self, Attention, OnnxError};
+use crate::tensor::TensorBuf;
 
 /// A model as a runtime gets it: its bytes, and what was seen of them when they were decoded, once.
 #[derive(Clone, Debug)]
 pub struct Model {
     /// A ModelProto.
     pub bytes: Bytes,
-    /// A node of its main graph is one that a runtime may do otherwise than as the model says: a Where, or attention; or one
-    /// that only our operator does: a region.
+    /// A node of its main graph is one that a runtime may do otherwise than as the model says: a Where, a
+    /// ScatterElements, or attention; or one that only our operator does: a region.
     pub has_replaceable: bool,
     /// A Gemm of its main graph reads an output that is a Transpose's result.
     pub has_transposed_outputs: bool,
@@ -25,7 +27,8 @@ impl Model {
     /// The model in `bytes`, which `proto` was decoded from.
     pub fn new(bytes: Bytes, proto: &ModelProto) -> Self {
         let is_replaceable = |node: &NodeProto| {
-            node.op_type() == "Where" || Attention::called_by(node).is_some() || onnx::is_region(node)
+            let is_ours = || Attention::called_by(node).is_some() || onnx::is_region(node);
+            matches!(node.op_type(), "Where" | "ScatterElements") || is_ours()
         };
         let has_replaceable = proto.graph.iter().flat_map(|graph| &graph.node).any(is_replaceable);
         Self { bytes, has_replaceable, has_transposed_outputs: onnx::has_transposed_outputs(proto) }
@@ -41,6 +44,15 @@ impl Model {
         let proto = onnx::decode(bytes.clone())?;
         Ok(Self::new(bytes, &proto))
     }
+}
+
+/// The value of a model's input that is a constant of its session.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Constant {
+    /// Of the input.
+    pub name: String,
+    /// Its value, which sessions with the same may share.
+    pub tensor: Arc<TensorBuf>,
 }
 
 /// Nodes of a model's main graph and what they produce, as exported, before any optimization.

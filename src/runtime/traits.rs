@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::error::RuntimeError;
-use super::model::Model;
+use super::model::{Constant, Model};
 use super::stop::StopToken;
 use crate::protocol::message::{RunStats, SessionSpec, ValueSpec};
 use crate::shm::{Lease, RawTensor};
@@ -15,7 +15,21 @@ pub trait Runtime: Send + Sync {
     fn version(&self) -> &str;
 
     /// A session of a model. Errors: BadModel, BadOption, UnknownProvider, UnsupportedValue.
-    fn build(&self, model: &Model, spec: &SessionSpec) -> Result<Arc<dyn Session>, RuntimeError>;
+    fn build(&self, model: &Model, spec: &SessionSpec) -> Result<Arc<dyn Session>, RuntimeError> {
+        self.build_with(model, spec, Vec::new())
+    }
+
+    /// A session of a model of which some inputs are constants: it has the others as its inputs. Errors: as `build`, and
+    /// BadModel for a constant that is no input.
+    fn build_with(
+        &self,
+        model: &Model,
+        spec: &SessionSpec,
+        constants: Vec<Constant>,
+    ) -> Result<Arc<dyn Session>, RuntimeError>;
+
+    /// Gives memory of sessions that ended back to the system, where the allocator keeps it.
+    fn give_back(&self) {}
 
     /// The ModelProto as the runtime's graph optimizer leaves it for `spec`, to be looked at: it may hold operators of
     /// this runtime and machine alone. Errors: as `build`.

@@ -11,9 +11,9 @@ use crate::common::{Memory, add, gather, library, slow};
 use rust_ort::base::ids::{CallId, GraphId, PartHandle, SegmentId};
 use rust_ort::link::message::{LinkReply, LinkRequest};
 use rust_ort::link::socket::{self, LinkReceiver, LinkSender};
-use rust_ort::protocol::message::{ErrorCode, PartSpec, Prepared, SessionSpec, WireError};
+use rust_ort::protocol::message::{ErrorCode, FrozenInput, PartSpec, Prepared, SessionSpec, WireError};
 use rust_ort::shm::{Counter, CounterPage, Failure, Lanes};
-use rust_ort::tensor::{CallRecord, DType, Location, TensorRef};
+use rust_ort::tensor::{CallRecord, DType, Location, TensorDesc, TensorRef};
 
 const IS_WORKER: &str = "RUST_ORT_TEST_IS_WORKER";
 const LANES: SegmentId = SegmentId(1);
@@ -111,6 +111,11 @@ impl Executor {
     }
 
     fn prepare(&mut self, model: &[u8]) -> Result<Prepared, WireError> {
+        self.prepare_frozen(model, Vec::new())
+    }
+
+    fn prepare_frozen(&mut self, model: &[u8], frozen: Vec<(u32, TensorRef)>) -> Result<Prepared, WireError> {
+        let frozen = frozen.into_iter().map(|(input, tensor)| FrozenInput { input, tensor }).collect();
         let fx_values = [("add", "z"), ("input", "x"), ("gone", "no_such_value")];
         let part = PartSpec {
             graph: GraphId::from_bytes([1; 32]),
@@ -120,7 +125,7 @@ impl Executor {
             fx_values: fx_values.map(|(fx, value)| (fx.to_owned(), value.to_owned())).into(),
             named_values: Vec::new(),
         };
-        match self.ask(LinkRequest::Prepare(part))? {
+        match self.ask(LinkRequest::Prepare { part, frozen })? {
             LinkReply::Prepared(prepared) => Ok(prepared),
             other => panic!("{other:?}"),
         }
@@ -199,6 +204,61 @@ fn a_call_over_a_lane_and_one_over_the_link_compute_and_are_counted() {
     assert_eq!([Counter::SessionsBuilt, Counter::SessionHits, Counter::SessionsLive].map(count), [1, 1, 1]);
     assert_eq!([Counter::ObservedRuns, Counter::Errors].map(count), [1, 0]);
     assert!(count(Counter::RunNs) > 0);
+}
+
+#[test]
+fn a_frozen_input_is_a_constant_of_the_session_copied_when_it_is_made() {
+    let mut executor = Executor::ready();
+    let (x, y) = (executor.memory.put(&[2], &[1., 2.]), executor.memory.put(&[2], &[10., 20.]));
+    let z = executor.memory.alloc(DType::F32, &[2]);
+    let prepared = executor.prepare_frozen(&add(), vec![(1, y.clone())]).unwrap();
+    let names: Vec<_> = prepared.inputs.iter().map(|input| input.name.clone()).collect();
+    assert_eq!((names.as_slice(), prepared.frozen_inputs), (["x".to_owned(), "y".to_owned()].as_slice(), 1));
+    executor.memory.set(&y, &[0., 0.]);
+    let over_a_lane = record(prepared.handle, vec![x.clone()], vec![z.clone()]);
+    executor.call(&over_a_lane).unwrap();
+    assert_eq!(executor.memory.get(&z), [11., 22.]);
+
+    // Over the link every input is named.
+    let observed = record(prepared.handle, vec![x.clone(), y.clone()], vec![z.clone()]);
+    executor.memory.set(&x, &[2., 3.]);
+    executor.ask(LinkRequest::Run(observed.clone())).unwrap();
+    assert_eq!(executor.memory.get(&z), [12., 23.]);
+    assert_eq!(executor.call(&observed).unwrap_err().code, ErrorCode::BadTensor.code());
+
+    // Another content is another session; the same is the same, and its constant is there once.
+    assert_eq!(executor.counters.get(Counter::FrozenBytes), 8);
+    let zero = executor.prepare_frozen(&add(), vec![(1, y.clone())]).unwrap();
+    executor.memory.set(&y, &[10., 20.]);
+    let again = executor.prepare_frozen(&add(), vec![(1, y.clone())]).unwrap();
+    assert_eq!((zero.built, again.built, executor.counters.get(Counter::FrozenBytes)), (true, false, 16));
+    let swapped = executor.prepare_frozen(&add(), vec![(0, y.clone())]).unwrap();
+    assert_eq!((swapped.built, executor.counters.get(Counter::FrozenBytes)), (true, 16));
+    executor.call(&record(swapped.handle, vec![x.clone()], vec![z.clone()])).unwrap();
+    assert_eq!(executor.memory.get(&z), [12., 23.]);
+
+    // What was released is gone, with its constants; what is still held is not.
+    let handles = vec![prepared.handle, zero.handle, swapped.handle];
+    executor.ask(LinkRequest::Release { handles }).unwrap();
+    assert_eq!(executor.counters.get(Counter::FrozenBytes), 8);
+    executor.call(&record(again.handle, vec![x], vec![z.clone()])).unwrap();
+    assert_eq!(executor.memory.get(&z), [12., 23.]);
+    executor.ask(LinkRequest::Reset).unwrap();
+    assert_eq!((executor.counters.get(Counter::FrozenBytes), executor.counters.get(Counter::SessionsLive)), (0, 0));
+}
+
+#[test]
+fn a_frozen_input_that_is_not_the_models_is_refused() {
+    let mut executor = Executor::ready();
+    let y = executor.memory.put(&[2], &[10., 20.]);
+    let neither = executor.prepare_frozen(&add(), vec![(2, y.clone())]).unwrap_err();
+    assert!(neither.code == ErrorCode::BadModel && neither.message.contains("input 2"), "{neither}");
+    let integers = TensorRef { desc: TensorDesc::new(DType::I32, [2]).unwrap(), ..y.clone() };
+    let another = executor.prepare_frozen(&add(), vec![(1, integers)]).unwrap_err();
+    assert!(another.message.contains("not what the model declares"), "{another}");
+    let outside = Location::new(Memory::ID, 64 << 20).unwrap();
+    let nowhere = executor.prepare_frozen(&add(), vec![(1, TensorRef { location: outside, ..y })]).unwrap_err();
+    assert_eq!((nowhere.code, executor.counters.get(Counter::FrozenBytes)), (ErrorCode::BadTensor, 0));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use rust_ort::base::ids::{CallId, ClientId, ExecutorId, GraphId, PartHandle, SegmentId, StepId};
 use rust_ort::protocol::control::*;
 use rust_ort::protocol::frame::{FrameHeader, FrameKind, HEADER_LEN, MAX_BODY_BYTES};
-use rust_ort::protocol::message::{ErrorCode, ErrorKind, Optimization, PartSpec, SessionSpec, WireError};
+use rust_ort::protocol::message::{ErrorCode, ErrorKind, FrozenInput, Optimization, PartSpec, SessionSpec, WireError};
 use rust_ort::protocol::wire;
 use rust_ort::tensor::{CallRecord, DType, Location, TensorDesc, TensorRef};
 
@@ -76,6 +76,7 @@ fn requests() -> Vec<(&'static str, u64, Request)> {
         fx_values: BTreeMap::from([("mm".into(), "mm".into()), ("relu".into(), "relu_1".into())]),
         named_values: Vec::new(),
     };
+    let frozen_part = part.clone();
     let mut without_passes = part.clone();
     without_passes.session.disabled_passes = vec!["output-copies".into(), "product-transposes".into()];
     let run = RunObserved {
@@ -103,12 +104,28 @@ fn requests() -> Vec<(&'static str, u64, Request)> {
         (
             "prepare_part_request.bin",
             3,
-            Request::PreparePart(Box::new(PreparePart { part, provenance_json: "{}".into() })),
+            Request::PreparePart(Box::new(PreparePart { part, provenance_json: "{}".into(), frozen: Vec::new() })),
         ),
         (
             "prepare_part_passes_request.bin",
             3,
-            Request::PreparePart(Box::new(PreparePart { part: without_passes, provenance_json: "{}".into() })),
+            Request::PreparePart(Box::new(PreparePart {
+                part: without_passes,
+                provenance_json: "{}".into(),
+                frozen: Vec::new(),
+            })),
+        ),
+        (
+            "prepare_part_frozen_request.bin",
+            3,
+            Request::PreparePart(Box::new(PreparePart {
+                part: frozen_part,
+                provenance_json: "{}".into(),
+                frozen: vec![
+                    FrozenInput { input: 1, tensor: tensor(1, 4096, &[2, 3]) },
+                    FrozenInput { input: 200, tensor: tensor(2, 64, &[]) },
+                ],
+            })),
         ),
         ("run_observed_request.bin", 4, Request::RunObserved(Box::new(run))),
         ("put_plan_request.bin", 5, Request::PutPlan { graph: graph(), plan: export_plan() }),

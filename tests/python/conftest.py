@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import logging
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from support import FakeClient, serving, use_client
@@ -24,6 +26,7 @@ from rust_ort.call import client as client_module
 from rust_ort.call.client import Client
 from rust_ort.errors import ClientError
 from rust_ort.link.daemon import find_binary
+from rust_ort.memory import parameters
 from rust_ort.observe import graph_info, session
 from rust_ort.options import Options
 
@@ -117,11 +120,26 @@ def every_graph_is_known() -> None:
 
 
 @pytest.fixture(autouse=True)
+def same_numbers_each_time() -> None:
+    """A test draws what it draws, whatever ran before it in its process: one that fails fails again."""
+    torch.manual_seed(0)
+    random.seed(0)
+    np.random.seed(0)
+
+
+@pytest.fixture(autouse=True)
 def no_dump_stays_open() -> Iterator[None]:
     """A dump is the process's: one left open would take the calls of every later test."""
     yield
     left = session.set_current(None)
     assert left is None, f"the dump {left.folder / left.run} was left open"
+
+
+@pytest.fixture
+def threads_of_the_test_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that pytest's plugins have are left out: beside others nothing is moved into shared memory."""
+    real, before = parameters.other_threads, parameters.other_threads()
+    monkeypatch.setattr(parameters, "other_threads", lambda: real() - before)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import torch
 
 import rust_ort
 from measure.bench import __main__ as bench
-from measure.bench import calls, clients, curves, decode, first_call, models, plots, table, timing, watched
+from measure.bench import calls, clients, curves, decode, first_call, memory, models, plots, table, timing, watched
 from measure.bench.timing import Timing
 from rust_ort.observe import session
 from rust_ort.studies.llama_models import SIZES
@@ -129,8 +129,13 @@ def test_what_watching_costs_is_timed_and_told(precision: str, monkeypatch: pyte
 @pytest.mark.usefixtures("daemon")
 def test_a_token_is_decoded_again_and_again_at_the_same_place() -> None:
     case = decode.Case(size=replace(SIZES["small"], layers=2), prompt=5, cache=8)
-    found = decode.measure(case, ("eager", "rust_ort"), rounds=2)
-    assert [entry.variant for entry in found] == ["eager", "rust_ort"]
+    variants = ["eager", "rust_ort", table.FROZEN]
+    found = decode.measure(case, variants, rounds=2)
+    assert [entry.variant for entry in found] == variants
+    assert rust_ort.status()["counters"]["frozen_bytes"] > 0
+    ratios = table.ratios({entry.variant: entry for entry in found})
+    us = [entry.us for entry in found]
+    assert ratios == {table.BEST: us[1] / us[0], table.FROZEN_BEST: us[2] / us[0]}
     assert all(entry.case == case.name and entry.calls_per_round >= 10 for entry in found), "more than the cache holds"
     graph = rust_ort.graphs()[-1]
     assert not graph.eager
@@ -212,13 +217,34 @@ def test_a_first_call_is_timed_in_fresh_processes() -> None:
     assert all(entry.us > 1000 and entry.case == first_call.NAME for entry in found)
 
 
+def test_memory_is_that_of_all_processes_in_the_first_step_and_in_later_ones() -> None:
+    peaks = memory.measure(("eager", "rust_ort"), rounds=1, size="small")
+    assert [(peak.case, peak.variant) for peak in peaks] == [
+        (f"memory, {step}", variant)
+        for step in ("the first training step", "a training step")
+        for variant in ("eager", "rust_ort")
+    ]
+    held = {(peak.case, peak.variant): peak.bytes for peak in peaks}
+    assert all(2**27 < size < 2**32 for size in held.values())
+    of_eager, ours = (held["memory, a training step", variant] for variant in ("eager", "rust_ort"))
+    assert ours > of_eager + 2**23, "the executor's own is not in it"
+    text = table.markdown([timed("eager", 1.0)], {}, command="", peaks=peaks)
+    assert f"| memory, a training step | {of_eager / 2**30:.2f} | {ours / 2**30:.2f} | {ours / of_eager:.2f} |" in text
+    assert len(json.loads(table.document([], peaks))["memory"]) == 4
+
+
+def test_a_process_that_ends_is_no_measurement() -> None:
+    with pytest.raises(RuntimeError, match="a process of the bench ended"):
+        memory.measure(("no such backend",), rounds=1, size="small")
+
+
 def test_each_job_is_chosen_by_its_name_and_the_kept_run_is_before(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = bench.jobs(calls.VARIANTS, rounds=30, spinning=False)
     names = [name for name, _ in made]
     assert len(set(names)) == len(names)
-    for one in ("decoding", "sequence", "layers", "clients", "first call", "watched", "Add"):
+    for one in ("decoding", "sequence", "layers", "clients", "first call", "watched", "memory", "Add"):
         assert any(one in name for name in names)
     kept = tmp_path / "kept.json"
     kept.write_text(table.document([timed("eager", 1.0), timed("rust_ort", 3.0)]))

@@ -234,13 +234,13 @@ def test_a_node_the_runtime_refuses_runs_in_eager_beside_a_transform() -> None:
 
 
 def test_suppressed_errors_are_torchs_to_suppress() -> None:
-    compiled = torch.compile(torch.relu, backend="rust_ort", options={"freeze_parameters": True})
+    compiled = torch.compile(torch.relu, backend="rust_ort", options={"providers": ["CUDAExecutionProvider"]})
     with torch._dynamo.config.patch(suppress_errors=True):
         assert_equal(compiled(torch.ones(3)), torch.ones(3))
 
 
 UNAVAILABLE: list[dict[str, Any]] = [
-    {"freeze_parameters": True},
+    {"providers": ["CUDAExecutionProvider"]},
 ]
 
 

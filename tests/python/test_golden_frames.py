@@ -59,6 +59,13 @@ def prepare_part_passes() -> Any:
     return request
 
 
+def prepare_part_frozen() -> Any:
+    request = prepare_part()
+    request.prepare_part.frozen.add(input=1, tensor=tensor(1, 4096, [2, 3]))
+    request.prepare_part.frozen.add(input=200, tensor=tensor(2, 64, []))
+    return request
+
+
 def run_observed() -> Any:
     request = wire.Request(request_id=4)
     run = request.run_observed
@@ -157,6 +164,7 @@ REQUESTS = [
     ("attach_segment_request.bin", attach_segment()),
     ("prepare_part_request.bin", prepare_part()),
     ("prepare_part_passes_request.bin", prepare_part_passes()),
+    ("prepare_part_frozen_request.bin", prepare_part_frozen()),
     ("run_observed_request.bin", run_observed()),
     ("put_plan_request.bin", put_plan()),
     ("compare_nodes_request.bin", compare_nodes()),

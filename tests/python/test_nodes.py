@@ -14,6 +14,7 @@ from onnx import helper, numpy_helper
 from support import DaemonClient, use_client
 
 import rust_ort
+from rust_ort.observe import nodes as nodes_module
 from rust_ort.observe.graph_info import GraphInfo, NodeVerdict
 from rust_ort.studies import llama_models
 
@@ -59,6 +60,28 @@ def decoder(daemon: object, monkeypatch: pytest.MonkeyPatch) -> Iterator[Decoder
     made.parts = {part.spec.graph.direction: part for part in client.parts}
     assert set(made.parts) == {"forward", "backward"}
     yield made
+
+
+@pytest.mark.usefixtures("daemon")
+def test_results_of_one_operator_are_never_parted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their nodes read each other: sort's values are gathered by its indices."""
+
+    def several(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        values, places = torch.sort(x * 2, dim=-1)
+        most, where = x.max(dim=0)
+        best, _ = torch.topk(x, 2)
+        return values + 1, places, most, where, best, torch.nn.functional.layer_norm(x, (8,))
+
+    def compared() -> dict[str, tuple[str, str]]:
+        torch._dynamo.reset()
+        report = rust_ort.compare(several, x, options={"compare": "nodes"})
+        assert report.ok, report
+        return {node.name: (node.local.kind, node.cumulative.kind) for _, node in report.nodes}
+
+    x = torch.randn(4, 8, requires_grad=True)
+    whole = compared()
+    monkeypatch.setattr(nodes_module, "BATCH_NODES", 1)
+    assert compared() == whole
 
 
 def test_nodes_that_are_right_match_whatever_the_inputs(decoder: Decoder) -> None:

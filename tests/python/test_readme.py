@@ -37,7 +37,7 @@ SAMPLES: dict[str, tuple[object, object]] = {
     "on_unsupported": ("error", None),
     "on_daemon_error": ("eager", None),
     "share_parameters": (True, None),
-    "freeze_parameters": (None, True),
+    "freeze_parameters": (True, None),
     "threads": (2, None),
     "socket": ("/tmp/a/v1.sock", None),
 }

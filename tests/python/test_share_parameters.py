@@ -24,7 +24,7 @@ from rust_ort.call import staging
 from rust_ort.memory import parameters, process
 from rust_ort.memory.layout import Layout
 
-pytestmark = pytest.mark.usefixtures("daemon")
+pytestmark = pytest.mark.usefixtures("daemon", "threads_of_the_test_alone")
 
 X = torch.linspace(-1, 1, 120).reshape(5, 24)
 
@@ -35,13 +35,6 @@ def is_shared(tensor: torch.Tensor) -> bool:
 
 def shared(model: torch.nn.Module) -> set[str]:
     return {name for name, value in model.state_dict().items() if is_shared(value)}
-
-
-@pytest.fixture(autouse=True)
-def threads_of_the_test_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that pytest's plugins have are left out."""
-    real, before = parameters.other_threads, parameters.other_threads()
-    monkeypatch.setattr(parameters, "other_threads", lambda: real() - before)
 
 
 @pytest.fixture

@@ -226,3 +226,25 @@ def test_the_study_says_what_a_warm_process_does(capfd: pytest.CaptureFixture[st
         "| rust_ort warm": ["0", "0", "no |"],
         "| rust_ort after stop": ["0", "2", "no |"],
     }
+
+
+@pytest.mark.parametrize("variant", ["cold", "warm", "after stop"])
+def test_a_compilation_has_its_cpu_time_told(variant: str) -> None:
+    from measure import compile_time
+
+    one = compile_time.Compile(layers=1, variant=variant, nodes=9, client=0.25, served=0.5, torchs=2.0)
+    other = compile_time.Compile(layers=1, variant=variant, nodes=9, client=0.75, served=0.5, torchs=2.0)
+    text = compile_time.markdown([one, other], command="make")
+    row = f"| 1 | 9 | {variant} | {compile_time.VARIANTS[variant]} | 0.50 | 0.50 | 2.00 | 0.250 | 0.500 |"
+    assert row in text.splitlines()
+
+
+def test_the_cpu_time_of_a_compilation_is_counted_in_fresh_processes(capfd: pytest.CaptureFixture[str]) -> None:
+    from measure import compile_time
+
+    assert compile_time.main(["--layers", "1", "--rounds", "1"]) == 0
+    rows = [line.split(" | ") for line in capfd.readouterr().out.splitlines() if line.startswith("| 1 | ")]
+    client = {row[2]: float(row[4]) for row in rows}
+    assert set(client) == set(compile_time.VARIANTS)
+    assert client["cold"] > client["warm"] > 0, "a warm process exports nothing"
+    assert all(float(row[6]) > client[row[2]] for row in rows), "torch's own part is the larger one"

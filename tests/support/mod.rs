@@ -259,6 +259,7 @@ pub fn part() -> PreparePart {
             named_values: Vec::new(),
         },
         provenance_json: "{}".into(),
+        frozen: Vec::new(),
     }
 }
 

@@ -4,6 +4,7 @@
 |---|---|
 | client.py | the way in: the clients of this process, which prepare parts and compare tensors |
 | part.py | one prepared model: its preparation and its calls, observed ones too |
+| frozen.py | the option freeze_parameters: parts whose parameters are constants of their sessions |
 | node_batch.py | nodes of a part handed over to be compared with eager |
 | staging.py | inputs into shared memory: which may be sent, plans of calls, what the native call leaves to Python |
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from rust_ort.call.frozen import FreezingPart
 from rust_ort.call.part import Part
 from rust_ort.call.staging import staged_ref
 from rust_ort.link import daemon, wire
@@ -38,7 +39,7 @@ class Client(Link):
 
     def part(self, spec: PartSpec, options: Options) -> Part:
         """A prepared part. Errors: ClientError for a model the runtime refuses, DaemonFault."""
-        part = Part(self, spec, options)
+        part = FreezingPart(self, spec, options) if spec.may_freeze else Part(self, spec, options)
         part.prepare()
         return part
 

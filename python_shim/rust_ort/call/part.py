@@ -78,15 +78,10 @@ class Part:
         if connection is self._connection:
             self._dump_epoch = epoch
             return connection
-        prepared = connection.ask(self._prepare_request())
+        held: list[object] = []
+        prepared = connection.ask(self._prepare_request(held), keep=held)
         self._held.add(connection, prepared.handle)
-        got = [value.name for value in prepared.inputs], [value.name for value in prepared.outputs]
-        if got != (self.spec.input_names, self.spec.output_names):
-            raise ClientError(
-                f"the model's inputs and outputs are {got[0]} and {got[1]}, "
-                f"expected {self.spec.input_names} and {self.spec.output_names}",
-                graph=self.spec.graph.name,
-            )
+        self._check(prepared)
         if self._arena is not process.arena():
             self._plans.clear()
             self._recent = ()
@@ -97,7 +92,21 @@ class Part:
         self._connection = connection
         return connection
 
-    def _prepare_request(self) -> Any:
+    def _check(self, prepared: Any) -> None:
+        """Errors: ClientError where the session is not the model's."""
+        got = [value.name for value in prepared.inputs], [value.name for value in prepared.outputs]
+        if got != (self._model_inputs(), self.spec.output_names):
+            raise ClientError(
+                f"the model's inputs and outputs are {got[0]} and {got[1]}, "
+                f"expected {self._model_inputs()} and {self.spec.output_names}",
+                graph=self.spec.graph.name,
+            )
+
+    def _model_inputs(self) -> list[str]:
+        return self.spec.input_names
+
+    def _prepare_request(self, held: list[object]) -> Any:
+        """held: gets what must live until the answer is here."""
         request = wire.Request()
         message = request.prepare_part
         message.graph_id = self.spec.graph.graph_id
@@ -253,10 +262,12 @@ class Part:
         references: Sequence[torch.Tensor] | None,
         tolerance: Tolerance | None = None,
         eager_nodes: int = 0,
+        runs: Part | None = None,
     ) -> tuple[list[torch.Tensor], list[Verdict], str]:
         """One call through the daemon: (outputs, a verdict for each output, the folder of the data set or "").
 
-        references: eager's outputs; None compares nothing and gives no verdicts. Errors: as of a call.
+        references: eager's outputs; None compares nothing and gives no verdicts. runs: whose session, of the same model
+        with some of its inputs as constants; None: this part's. Errors: as of a call.
         """
         if self._dead:
             self.client.release_dead()
@@ -264,13 +275,15 @@ class Part:
         if dump and self._dump_epoch != connection.dump_epoch:
             # The dump was opened since: it has neither graph nor model yet.
             connection = self.prepare(again=True)
+        if runs is not None:
+            connection = runs.prepare()
         with torch.no_grad():
             plan, call, inputs = self._gathered(inputs)
             locations = call.locations
             request = wire.Request()
             run = request.run_observed
             run.call.call_id = next(_call_ids)
-            run.call.handle = self._handle
+            run.call.handle = (runs or self)._handle
             run.call.eager_nodes = eager_nodes
             for location, slot in zip(locations, plan.slots, strict=False):
                 run.call.inputs.append(tensor_ref(location, slot.code, slot.shape))

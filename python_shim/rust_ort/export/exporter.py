@@ -22,7 +22,7 @@ from rust_ort.export.rules import How
 from rust_ort.export.rules.nodes import holds
 from rust_ort.options import LOWEST_OPSET
 from rust_ort.progress import tick
-from rust_ort.torch_private import SUPPORTED, pytree
+from rust_ort.torch_private import SUPPORTED
 
 TORCHLIB_OPSET = LOWEST_OPSET
 SUMS = (torch.ops.aten.add.Tensor, torch.ops.aten.sub.Tensor)
@@ -335,11 +335,13 @@ def _promotion() -> Callable[[fx.GraphModule], None]:
 
 def _promoted_by(node: fx.Node) -> Hashable:
     """What type promotion goes by: dtypes and ranks of tensors, and all else that is given."""
-    given, structure = pytree.tree_flatten((node.args, node.kwargs))
-    return node.target, structure, tuple(_promoted_by_one(argument) for argument in given)
+    given = tuple(map(_promoted_by_one, node.args))
+    return node.target, given, tuple((name, _promoted_by_one(value)) for name, value in node.kwargs.items())
 
 
 def _promoted_by_one(argument: Any) -> Hashable:
+    if isinstance(argument, (list, tuple)):
+        return type(argument), tuple(map(_promoted_by_one, argument))
     value = argument.meta.get("val") if isinstance(argument, fx.Node) else argument
     if isinstance(value, torch.Tensor):
         return value.dtype, value.dim()

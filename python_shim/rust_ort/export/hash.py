@@ -18,6 +18,9 @@ from rust_ort.export.kernels import MANY
 from rust_ort.export.shapes import hint
 from rust_ort.torch_private import OperatorBase, bounds, outside_fake_mode, pytree
 
+PLAIN = frozenset({bool, int, float, str, type(None), torch.dtype})
+"""Most of what a node is given beside other nodes."""
+
 FORMAT = 1
 """Raised when the text below changes its meaning."""
 
@@ -128,6 +131,8 @@ def _value(node: fx.Node) -> str:
 
 def _text(value: object) -> str:
     """A text that is equal in two processes if and only if the values are: no addresses, no set or hash order."""
+    if type(value) in PLAIN:
+        return f"{type(value).__name__}:{value!r}"
     if isinstance(value, fx.Node):
         return f"%{value.name}"
     if isinstance(value, torch.Tensor):
@@ -156,7 +161,7 @@ def _key(item: tuple[object, object]) -> str:
 
 
 def _sizes(sizes: Sequence[int | torch.SymInt]) -> str:
-    return "[" + ",".join(_symbolic(size) if isinstance(size, torch.SymInt) else str(size) for size in sizes) + "]"
+    return f"[{','.join([_symbolic(size) if isinstance(size, torch.SymInt) else str(size) for size in sizes])}]"
 
 
 def _symbolic(number: torch.SymInt | torch.SymFloat | torch.SymBool) -> str:

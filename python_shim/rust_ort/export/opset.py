@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from rust_ort.options import LOWEST_OPSET
@@ -47,11 +48,24 @@ def keep_versions(model: Any) -> None:
             function.opset_imports[""] = model.graph.opset_imports[""]
 
 
+def with_bodies(graph: Any) -> Iterator[Any]:
+    """The nodes of an onnx_ir graph, each followed by those of its bodies, as RecursiveGraphIterator has them, which
+    asks more of each."""
+    from onnx_ir import AttributeType
+
+    for node in graph:
+        yield node
+        for attribute in list(node.attributes.values()):
+            if attribute.type is AttributeType.GRAPH:
+                yield from with_bodies(attribute.value)
+            elif attribute.type is AttributeType.GRAPHS:
+                for body in attribute.value:
+                    yield from with_bodies(body)
+
+
 def raise_nodes(graph: Any, opset: int) -> None:
     """Makes each node mean at `opset` what it meant at the opset it was written at. Names stay. Raises OpsetError."""
-    import onnx_ir as ir
-
-    for node in ir.traversal.RecursiveGraphIterator(graph):
+    for node in with_bodies(graph):
         if node.domain in ("", "ai.onnx"):
             _raise_node(node, opset)
 
@@ -78,10 +92,14 @@ def _raise_node(node: Any, opset: int) -> None:
 
 def _since(node: Any) -> int:
     """The opset that the node's operator is of, as it was written."""
+    return _first(node.op_type, node.version or LOWEST_OPSET)
+
+
+@functools.cache
+def _first(op_type: str, written: int) -> int:
     import onnx
 
-    written = node.version or LOWEST_OPSET
     try:
-        return int(onnx.defs.get_schema(node.op_type, written).since_version)
+        return int(onnx.defs.get_schema(op_type, written).since_version)
     except onnx.defs.SchemaError:
         return int(written)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import operator
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,10 +13,13 @@ from torch import fx
 
 from rust_ort import torch_private
 from rust_ort.export import aliases, arguments, exporter, kernels, rules
+from rust_ort.export.alike import Alike
+from rust_ort.export.copies import copied_graph, copied_node
 from rust_ort.export.hash import attribute
 from rust_ort.export.provenance import module_path, operator_name, source_line
-from rust_ort.export.rules.nodes import draws
+from rust_ort.export.rules.nodes import draws, tensors
 from rust_ort.export.shapes import SIZE_OPERATORS, overlaps
+from rust_ort.export.text import indented
 from rust_ort.torch_private import HigherOrderOperator, OpOverload, free_unbacked_symbols, pytree
 
 SCHEMA_VERSION = 1
@@ -86,11 +88,7 @@ def lowest_precision(gm: fx.GraphModule) -> torch.dtype | None:
     """float16 or bfloat16 when a value of the graph or of a body has it, else None. What a difference to eager is
     measured by."""
     graphs = [module.graph for module in gm.modules() if isinstance(module, fx.GraphModule)]
-    found = {
-        value.dtype
-        for graph in graphs for node in graph.nodes for value in pytree.tree_leaves(node.meta.get("val"))
-        if isinstance(value, torch.Tensor)
-    }  # fmt: skip
+    found = {value.dtype for graph in graphs for node in graph.nodes for value in tensors(node.meta.get("val"))}
     return next((dtype for dtype in (torch.bfloat16, torch.float16) if dtype in found), None)
 
 
@@ -138,7 +136,7 @@ class Partition:
 
     def parts_json(self, options: Mapping[str, Any] | None = None) -> str:
         """Content of parts.json. options: those that the graph was compiled with."""
-        return json.dumps(
+        return indented(
             {
                 "schema": SCHEMA_VERSION,
                 "options": dict(options or {}),
@@ -156,8 +154,7 @@ class Partition:
                     }
                     for node in self.eager
                 ],
-            },
-            indent=1,
+            }
         )
 
 
@@ -172,6 +169,7 @@ class Support:
         self._custom = custom or {}
         self._refused = refused or {}
         self._known: dict[fx.Node, str | None] = {}
+        self._alike = Alike()
 
     def refuse(self, reasons: Mapping[str, str]) -> None:
         """Leaves more nodes to eager, before any is asked for."""
@@ -197,7 +195,8 @@ class Support:
             return self.reason(source)
         if isinstance(node.target, HigherOrderOperator):
             return f"higher-order operator {node.target} has no ONNX form"
-        return self._values(node) or _given(node) or self._operator(node)
+        values = self._alike.once("values", node, lambda: self._values(node) or _given(node))
+        return values or self._operator(node)
 
     def _operator(self, node: fx.Node) -> str | None:
         target = node.target
@@ -217,7 +216,7 @@ class Support:
                 return why
         if target in BOOKKEEPING and not str(target).startswith("aten.sym_"):
             return "an assertion"
-        return exporter.why_untranslatable(node)
+        return self._alike.once("form", node, lambda: exporter.why_untranslatable(node))
 
     def _reads_memory(self, user: fx.Node) -> bool:
         """Whether `user`, or what is made of it without a copy, is in eager and goes beyond the view it is given."""
@@ -319,7 +318,7 @@ def _partition(gm: fx.GraphModule, support: Support) -> Partition:
     from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
 
     give_constants_values(gm)
-    graph = _copy(gm.graph)
+    graph = copied_graph(gm.graph)
     support.refuse(aliases.keep_shared(gm, graph))
     outer = torch_private.make_graph_module(gm, graph)
     computing = [node for node in outer.graph.nodes if node.op == "call_function"]
@@ -391,7 +390,7 @@ def _fuse_all(outer: fx.GraphModule, nodes: Sequence[fx.Node]) -> None:
         copies[source] = part.placeholder(source.name)
         copies[source].meta = dict(source.meta)
     for node in nodes:
-        copies[node] = part.node_copy(node, copies.__getitem__)
+        copies[node] = copied_node(part, node, copies.__getitem__)
     wanted = [node for node in nodes if any(user not in inside for user in node.users)]
     part.output(tuple(copies[node] for node in wanted))
     outer.add_submodule(f"{PART_PREFIX}0", torch_private.make_graph_module(outer, part, f"{PART_PREFIX}0"))
@@ -439,18 +438,6 @@ def _unchain(graph: fx.Graph, chained: Collection[str]) -> None:
     for node in graph.nodes:
         if node.name in chained:
             node.args = node.args[:-1]
-
-
-def _copy(graph: fx.Graph) -> fx.Graph:
-    copied = fx.Graph()
-    mapping: dict[fx.Node, fx.Node] = {}
-    result = copied.graph_copy(graph, mapping)
-    output = graph.output_node()
-    copied.output(result).meta = dict(output.meta)
-    for old, new in mapping.items():
-        new.name = old.name
-        new.meta = dict(old.meta)
-    return copied
 
 
 def give_constants_values(gm: fx.GraphModule) -> None:

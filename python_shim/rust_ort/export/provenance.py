@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from rust_ort.export.text import indented
 from rust_ort.torch_private import OperatorBase
 
 SCHEMA_VERSION = 1
@@ -36,7 +37,12 @@ def operator_name(node: fx.Node) -> str:
 
 def source_line(node: fx.Node) -> str:
     """`file.py:12 in forward` of the user's line behind `node`, "" when torch recorded none."""
-    frames = list(_FRAME.finditer(node.meta.get("stack_trace") or ""))
+    return _last_line(node.meta.get("stack_trace") or "")
+
+
+@functools.lru_cache(maxsize=1024)
+def _last_line(trace: str) -> str:
+    frames = list(_FRAME.finditer(trace))
     if not frames:
         return ""
     last = frames[-1]
@@ -52,6 +58,7 @@ def module_path(node: fx.Node) -> str:
     return parameter_name(path.replace(_WRAPPED, "L['self']", 1) if path.startswith(_WRAPPED) else path)
 
 
+@functools.lru_cache(maxsize=1024)
 def parameter_name(source: str) -> str:
     """`layer.0.weight` from Dynamo's `L['self']._modules['layer']._modules['0']._parameters['weight']`."""
     head = re.match(r"L\['(\w+)'\]", source)
@@ -130,7 +137,7 @@ def provenance_json(
     graph's ends. `custom_op_libraries`: paths of what the part runs with.
     """
     nodes = {node.name: node for node in part.graph.nodes}
-    return json.dumps(
+    return indented(
         {
             "schema": SCHEMA_VERSION,
             "inputs": [
@@ -155,6 +162,5 @@ def provenance_json(
             },
             "nodes": dict(onnx_nodes),
             "custom_op_libraries": list(custom_op_libraries),
-        },
-        indent=1,
+        }
     )  # fmt: skip

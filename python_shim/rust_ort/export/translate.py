@@ -5,7 +5,6 @@ The AOT graph is walked once, never traced again: FX names stay ONNX value names
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,9 +14,10 @@ from torch import fx
 
 from rust_ort import torch_private
 from rust_ort.export import attention, exporter, rounding
+from rust_ort.export.copies import copied_graph
 from rust_ort.export.custom import root_message
 from rust_ort.export.exporter import TORCHLIB_OPSET
-from rust_ort.export.opset import OpsetError, keep_versions, raise_nodes
+from rust_ort.export.opset import OpsetError, keep_versions, raise_nodes, with_bodies
 from rust_ort.export.rules.strided import by_memory
 
 MODEL_IR_VERSION = 10
@@ -65,7 +65,7 @@ def translate(
     """
     import onnx_ir as ir
 
-    source = torch_private.make_graph_module(part, copy.deepcopy(part.graph))
+    source = torch_private.make_graph_module(part, copied_graph(part.graph))
     for node in source.graph.nodes:  # the exporter would write these into every ONNX node; provenance.json has them
         node.meta["nn_module_stack"] = {}
         node.meta.pop("stack_trace", None)
@@ -90,7 +90,7 @@ def translate(
     _refuse_rounded(graph, source.graph)
     used = _drop_dead(ir, graph, {str(value.name) for value in produced.values()})
     _raise_opset(graph, opset)
-    _add_functions(ir, model, opset)
+    _add_functions(model, opset)
     onnx_nodes = _strip_metadata(model)
     _import_opsets(model, opset)
     kept = [value for value in graph.inputs if value.name in used or value.name in keep_inputs]
@@ -208,14 +208,19 @@ def _fx_name(node: Any) -> str | None:
 def _drop_dead(ir: Any, graph: Any, fx_names: set[str]) -> set[str]:
     """Removes helper constants nothing uses, keeps every FX value. Returns the names of used values."""
     used = {str(value.name) for value in graph.outputs}
+    dead: list[Any] = []  # each removal goes over the graph's outputs
     for node in reversed(list(graph)):
-        names = {str(value.name) for value in node.outputs}
-        if not names & used and not names & fx_names:
-            graph.remove(node, safe=False)
+        names = [str(value.name) for value in node.outputs]
+        if used.isdisjoint(names) and fx_names.isdisjoint(names):
+            dead.append(node)
             continue
-        used |= {str(value.name) for value in node.inputs if value is not None}
-        for inner in ir.traversal.RecursiveGraphIterator(graph) if _has_subgraph(node) else ():
-            used |= {str(value.name) for value in inner.inputs if value is not None}
+        used.update(str(value.name) for value in node.inputs if value is not None)
+        if _has_subgraph(node):
+            graph.remove(dead)
+            dead.clear()
+            for inner in ir.traversal.RecursiveGraphIterator(graph):
+                used.update(str(value.name) for value in inner.inputs if value is not None)
+    graph.remove(dead)
     for initializer in [name for name in graph.initializers if name not in used]:
         del graph.initializers[initializer]
     return used
@@ -232,10 +237,9 @@ def _raise_opset(graph: Any, opset: int) -> None:
         raise TranslationError(str(error), *filter(None, [_fx_name(error.node)])) from error
 
 
-def _add_functions(ir: Any, model: Any, opset: int) -> None:
+def _add_functions(model: Any, opset: int) -> None:
     """Those of ours that are called: one kernel each where the executor has one, their nodes anywhere else."""
-    nodes = ir.traversal.RecursiveGraphIterator(model.graph)
-    called = {node.op_type for node in nodes if node.domain == attention.DOMAIN}
+    called = {node.op_type for node in with_bodies(model.graph) if node.domain == attention.DOMAIN}
     for name in sorted(called.intersection(attention.NAMES)):
         function = attention.function(name, opset)
         model.functions[function.identifier()] = function
@@ -263,10 +267,8 @@ def _strip_metadata(model: Any) -> dict[str, str]:
 
 
 def _import_opsets(model: Any, opset: int) -> None:
-    import onnx_ir as ir
-
     model.graph.opset_imports[""] = opset
-    for node in ir.traversal.RecursiveGraphIterator(model.graph):
+    for node in with_bodies(model.graph):
         if node.domain:
             model.graph.opset_imports.setdefault(node.domain, node.version or 1)
 

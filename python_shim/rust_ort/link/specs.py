@@ -62,6 +62,7 @@ class PartSpec:
     """One model of a graph, as PreparePart sends it, and the tensors it gives.
 
     outputs: one spec an output, or a function of the inputs of a call (SymInts are plain ints) that returns them.
+    may_freeze: positions of the inputs that are constants of the session where they are parameters or buffers.
     """
 
     graph: GraphSpec
@@ -74,6 +75,7 @@ class PartSpec:
     output_names: list[str]
     outputs: list[OutputSpec] | Callable[[Sequence[object]], list[OutputSpec]]
     custom_op_libraries: list[CustomOpLibrary] = field(default_factory=list)
+    may_freeze: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)

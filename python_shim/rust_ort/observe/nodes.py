@@ -155,7 +155,8 @@ class PartNodes:
             if node.op == "call_function":
                 self._take(node, value, time.perf_counter_ns() - start)
             full = len(self._batch) >= BATCH_NODES
-            if full or self._batch_bytes + self._kept_bytes > self.options.compare_memory:
+            full = full or self._batch_bytes + self._kept_bytes > self.options.compare_memory
+            if full and not _parts_results(node):
                 self._judge(interpreter.env)
             tick()
         self._judge(interpreter.env)
@@ -330,6 +331,12 @@ def _sources(node: fx.Node) -> Iterator[fx.Node]:
         yield source
         if node.target is operator.getitem:
             yield from source.all_input_nodes
+
+
+def _parts_results(node: fx.Node) -> bool:
+    """Whether a batch that ends with this node parts results of one operator, which read each other in its model."""
+    source = node.args[0] if node.target is operator.getitem else node
+    return node.next.target is operator.getitem and node.next.args[0] is source
 
 
 def _read_by(nodes: Sequence[fx.Node], computed: set[str]) -> list[str]:

@@ -70,18 +70,6 @@ def names_of(*known: str) -> Callable[[str, Any], Any]:
     return check
 
 
-def only(default: object, check: Callable[[str, Any], Any], instead: str) -> Callable[[str, Any], Any]:
-    """A well-formed value other than the default is not available yet."""
-
-    def checked(name: str, value: Any) -> Any:
-        kept = check(name, value)
-        if kept != default:
-            raise _later(name, value, instead)
-        return kept
-
-    return checked
-
-
 def flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise bad(name, "True or False", value)

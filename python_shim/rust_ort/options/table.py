@@ -16,7 +16,10 @@ from rust_ort.options.tolerance import Tolerance
 # torchlib's functions are written at the lowest; onnxruntime 1.31 implements up to the highest.
 LOWEST_OPSET, HIGHEST_OPSET = 18, 26
 # As src/onnx/rewrite/ has them, in the order in which they run.
-PASSES = ("same-casts", "output-copies", "output-reshapes", "product-orientation", "product-transposes", "leaf-order")
+PASSES = (
+    "same-casts", "output-copies", "output-reshapes", "product-orientation", "product-transposes", "regions",
+    "leaf-order",
+)  # fmt: skip
 
 
 def _option(
@@ -132,9 +135,10 @@ class Options:
     )
     freeze_parameters: bool = _option(
         False,
-        checks.only(False, checks.flag, "parameters are inputs of the model"),
+        checks.flag,
         environment.flag,
-        "parameters as constants, for inference (not available yet)",
+        "for inference: parameters that a graph does not write are constants of its sessions, so that ONNX "
+        "Runtime folds and packs them; a change that torch counts makes a session anew",
     )
     threads: int | None = _option(
         None,

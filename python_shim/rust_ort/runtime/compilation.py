@@ -123,6 +123,8 @@ def _compile_name() -> str:
 def _compile_aot_graph(
     compilation: Compilation, table: Callable[[], Table], direction: str, gm: fx.GraphModule, _: Sequence[Any]
 ) -> Callable[[list[Any]], Any]:
+    if compilation.options.freeze_parameters and direction != "inference":
+        raise _trained(compilation.name)
     if direction == "forward":
         _keep_saved_tensors()
     # A first backward compiles outside Dynamo's lock, in several threads at once; FX's metadata is one a process.
@@ -130,6 +132,15 @@ def _compile_aot_graph(
         with torch_private.autocast_off():
             tensorified.decompose(gm, table)
         return _compiled_once(compilation, direction, gm)
+
+
+def _trained(name: str) -> OptionError:
+    return OptionError(
+        "option freeze_parameters=True: this graph has a backward, and parameters that are constants have no "
+        "gradients; call it under torch.no_grad() or torch.inference_mode(), have nothing require a gradient "
+        "(model.requires_grad_(False)), or leave the option out for training",
+        graph=name,
+    )
 
 
 def _keep_saved_tensors() -> None:

@@ -14,6 +14,7 @@ from torch import fx
 from rust_ort.link.specs import CustomOpLibrary
 from rust_ort.observe.graph_info import GraphLog
 from rust_ort.options import Options
+from rust_ort.runtime.readable import readable
 
 
 @dataclass(kw_only=True)
@@ -44,11 +45,6 @@ class Compilation:
                 yield
         finally:
             self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
-
-
-def readable(gm: fx.GraphModule) -> str:
-    """The graph as code, with shapes, strides and devices."""
-    return gm.print_readable(print_output=False, include_stride=True, include_device=True)
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import fx
 
 from rust_ort.call.client import Client
@@ -12,12 +13,14 @@ from rust_ort.call.part import Part
 from rust_ort.errors import OptionError
 from rust_ort.export.plan import Plan, PlannedPart
 from rust_ort.export.provenance import described, provenance_json
+from rust_ort.export.translate import Translated
 from rust_ort.link.specs import GraphSpec, OutputSpec, PartSpec
 from rust_ort.observe.graph_info import GraphInfo
 from rust_ort.options.arguments import function_name, raised_at, shown
 from rust_ort.options.table import described_options
 from rust_ort.progress import progress, tick
-from rust_ort.runtime.dynamo_graph import Compilation, readable
+from rust_ort.runtime.dynamo_graph import Compilation
+from rust_ort.runtime.readable import readable
 from rust_ort.torch_private import pytree
 
 
@@ -72,8 +75,23 @@ def _prepared_part(compilation: Compilation, graph: GraphSpec, plan: Plan, plann
         output_names=translated.output_names,
         outputs=specs if layout.symbolic else specs(()),
         custom_op_libraries=compilation.libraries,
+        may_freeze=_may_freeze(plan, translated) if options.freeze_parameters else [],
     )
     return Client.get(options).part(spec, options)
+
+
+def _may_freeze(plan: Plan, translated: Translated) -> list[int]:
+    """Positions of a model's inputs that are inputs of the graph, which neither writes into them nor returns them."""
+    graph = plan.cut.module.graph
+    descs = pytree.tree_leaves(graph.output_node().meta.get("desc") or (), is_leaf=lambda x: x is None)
+    written = [desc.mutated_input for desc in descs if hasattr(desc, "mutated_input")]
+    free = {
+        node.name
+        for node in graph.find_nodes(op="placeholder")
+        if isinstance(node.meta.get("val"), torch.Tensor) and node.meta.get("desc") not in written
+    }
+    free.difference_update(translated.output_names)
+    return [position for position, name in enumerate(translated.input_names) if name in free]
 
 
 def _transformed(model: bytes, transforms: Sequence[Callable[..., Any]], graph: str) -> bytes:

@@ -34,7 +34,7 @@ impl Part {
     /// Limit.
     pub fn hold_nodes(&self, memory: &Arc<Account>) -> Result<(), WireError> {
         if self.nodes_held.get().is_none() {
-            let PreparePart { part, provenance_json } = &self.spec;
+            let PreparePart { part, provenance_json, .. } = &self.spec;
             let nodes = PartNodes::footprint(&part.model, &part.named_values, provenance_json);
             let held = memory.hold("nodes of a part's model", part.model.len().saturating_add(nodes))?;
             // One of two that came at once goes.
@@ -45,7 +45,7 @@ impl Part {
 
     /// Its model, to be cut into nodes. Errors: BadModel.
     pub fn nodes(&self) -> Result<&PartNodes, WireError> {
-        let PreparePart { part, provenance_json } = &self.spec;
+        let PreparePart { part, provenance_json, .. } = &self.spec;
         let read = || PartNodes::read(&part.model, &part.named_values, provenance_json);
         let nodes = self.nodes.get_or_init(|| read().map_err(|error| error.to_string()));
         nodes.as_ref().map_err(|why| WireError::client(ErrorCode::BadModel, format!("model: {why}")))
@@ -53,7 +53,7 @@ impl Part {
 
     /// Bytes that the daemon keeps of it.
     pub fn kept_bytes(&self) -> usize {
-        let PreparePart { part, provenance_json } = &self.spec;
+        let PreparePart { part, provenance_json, frozen } = &self.spec;
         let texts = part.named_values.iter().chain(part.fx_values.iter().flat_map(|(fx, value)| [fx, value]));
         let texts = texts.chain(&part.session.disabled_optimizers).chain(&part.session.disabled_passes);
         let texts = texts.map(|text| text.capacity() + ALLOCATION);
@@ -65,7 +65,9 @@ impl Part {
             + slots_bytes(&part.session.disabled_optimizers)
             + slots_bytes(&part.session.disabled_passes)
             + slots_bytes(&part.session.providers)
-            + slots_bytes(&part.session.custom_op_libraries);
+            + slots_bytes(&part.session.custom_op_libraries)
+            + slots_bytes(frozen)
+            + frozen.iter().map(|frozen| size_of_val(frozen.tensor.desc.shape.dims()) + ALLOCATION).sum::<usize>();
         let all = [part.model.len(), provenance_json.len(), slots, part.fx_values.len() * MAP_ENTRY];
         all.into_iter().chain(texts).chain(options).chain(libraries).chain(providers).sum()
     }

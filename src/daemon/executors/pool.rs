@@ -129,7 +129,7 @@ impl Pool {
         {
             let mut past = lock(&self.past);
             for (name, value) in executor.counters.snapshot() {
-                if name != Counter::SessionsLive.name() {
+                if ![Counter::SessionsLive.name(), Counter::FrozenBytes.name()].contains(&name) {
                     *past.entry(name).or_default() += value;
                 }
             }

@@ -67,8 +67,9 @@ impl PostMortem {
 
     fn save(&self, client: &Client, victim: &Victim, cause: &str) -> Result<Saved, DumpError> {
         let Victim { part, graph, call, node } = victim;
-        let inputs_left_out =
-            call.as_ref().and_then(|call| too_large(&self.state_folder, call, part.spec.part.model.len()));
+        let inputs_left_out = call.as_ref().and_then(|call| {
+            constants_alone(part, call).or_else(|| too_large(&self.state_folder, call, part.spec.part.model.len()))
+        });
         let run_json = serde_json::json!({
             "program": client.hello.program,
             "torch_version": client.hello.torch_version,
@@ -186,6 +187,13 @@ fn inputs(client: &Client, part: &Part, call: &CallRecord, run: &dump::Run, fold
     let step = run.begin_step(folder, part.spec.part.part, StepId(0), &inputs)?;
     run.finish(&step);
     Ok(())
+}
+
+/// Why the inputs of a call cannot be written down: those that are constants of its session went with the executor.
+fn constants_alone(part: &Part, call: &CallRecord) -> Option<String> {
+    let constants = part.inputs.len().saturating_sub(call.inputs.len());
+    let why = "went with the executor; without freeze_parameters, or where the call is compared, they are written";
+    (constants > 0 && !part.spec.frozen.is_empty()).then(|| format!("{constants} are constants, which {why}"))
 }
 
 /// Why the inputs of a call are not written down. Asked before anything of them is read.

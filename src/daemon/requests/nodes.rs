@@ -190,5 +190,6 @@ fn piece(whole: &Part, model: &SubModel) -> Part {
         dtype: tensor.desc.dtype,
         dims: tensor.desc.shape.dims().to_vec(),
     });
-    Part::new(PreparePart { part: spec, provenance_json: String::new() }, values.collect(), Vec::new(), None)
+    let piece = PreparePart { part: spec, provenance_json: String::new(), frozen: Vec::new() };
+    Part::new(piece, values.collect(), Vec::new(), None)
 }

@@ -26,7 +26,7 @@ pub fn prepare(leased: &Leased<'_>, mut prepare: PreparePart) -> Answer {
     if let Some((dumping, folder)) = new {
         dumping.precision(leased, folder, &part);
     }
-    let reply = leased.ask(&LinkRequest::Prepare(part.spec.part.clone()));
+    let reply = leased.ask(&LinkRequest::Prepare { part: part.spec.part.clone(), frozen: part.spec.frozen.clone() });
     at.client.state().preparing = None;
     let prepared = match reply {
         Ok(LinkReply::Prepared(prepared)) => Ok(prepared),

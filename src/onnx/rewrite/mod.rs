@@ -2,7 +2,8 @@
 //!
 //! Each is a pure function of a graph and leaves alone whatever the model does not tell enough of. Values stay what they
 //! were, bit by bit; but where a product is laid out otherwise ONNX Runtime may add up in another order, as it does with
-//! another number of threads. What bodies of nodes hold, and model-local functions, is left alone.
+//! another number of threads, and a region's functions are ours. What bodies of nodes hold, and model-local functions, is
+//! left alone.
 
 mod leaf_order;
 mod nodes;
@@ -10,12 +11,13 @@ mod output_copies;
 mod output_reshapes;
 mod product_orientation;
 mod product_transposes;
-#[cfg_attr(not(test), expect(dead_code, reason = "in PASSES once it is faster wherever it does something"))]
 mod regions;
+mod row_sums;
 mod same_casts;
 mod values;
 
 use nodes::RUNTIMES_DOMAIN;
+pub use row_sums::{ADD_ROWS, BELOW, sum_rows};
 
 use super::proto::{GraphProto, ModelProto, OperatorSetIdProto, StringStringEntryProto};
 
@@ -32,6 +34,7 @@ const PASSES: &[Pass] = &[
     ("output-reshapes", output_reshapes::run),
     ("product-orientation", product_orientation::run),
     ("product-transposes", product_transposes::run),
+    ("regions", regions::run),
     ("leaf-order", leaf_order::run),
 ];
 

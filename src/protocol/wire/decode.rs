@@ -7,7 +7,8 @@ use prost::Message as _;
 
 use super::super::control::*;
 use super::super::message::{
-    CustomOpLibrary, ErrorCode, ErrorKind, Optimization, PartSpec, Prepared, SessionSpec, ValueSpec, WireError,
+    CustomOpLibrary, ErrorCode, ErrorKind, FrozenInput, Optimization, PartSpec, Prepared, SessionSpec, ValueSpec,
+    WireError,
 };
 use super::proto;
 use crate::base::ids::{CallId, ClientId, ExecutorId, GraphId, PartHandle, SegmentId, StepId};
@@ -236,7 +237,25 @@ fn prepare_part(part: proto::PreparePart) -> Decoded<PreparePart> {
             named_values: part.named_values,
         },
         provenance_json: part.provenance_json,
+        frozen: frozen_inputs(part.frozen)?,
     })
+}
+
+fn frozen_inputs(frozen: Vec<proto::FrozenInput>) -> Decoded<Vec<FrozenInput>> {
+    const FIELD: &str = "PreparePart.frozen";
+    if frozen.len() > CallRecord::MAX_VALUES {
+        let (max, got) = (CallRecord::MAX_VALUES, frozen.len());
+        let why = format!("expected at most {max} inputs, got {got}");
+        return Err(DecodeError::Bad { field: FIELD, code: ErrorCode::Limit, why });
+    }
+    if let Some(pair) = frozen.windows(2).find(|pair| pair[0].input >= pair[1].input) {
+        return Err(bad(FIELD, format!("expected rising positions, got {} before {}", pair[0].input, pair[1].input)));
+    }
+    let one = |frozen: proto::FrozenInput| {
+        let tensor = frozen.tensor.ok_or(missing("PreparePart.frozen.tensor"))?;
+        Ok(FrozenInput { input: frozen.input, tensor: tensor_ref("PreparePart.frozen.tensor", tensor)? })
+    };
+    frozen.into_iter().map(one).collect()
 }
 
 fn open_dump(open: proto::OpenDump) -> Decoded<OpenDump> {
@@ -481,6 +500,7 @@ fn reply(body: proto::reply::Body) -> Decoded<Reply> {
             inputs: prepared.inputs.into_iter().map(value_spec).collect::<Decoded<_>>()?,
             outputs: prepared.outputs.into_iter().map(value_spec).collect::<Decoded<_>>()?,
             build_us: prepared.build_us,
+            frozen_inputs: prepared.frozen_inputs,
         }),
         Body::DumpOpened(opened) => Reply::DumpOpened { path: opened.path },
         Body::Observed(observed) => Reply::Observed(Observed {

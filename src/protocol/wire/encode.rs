@@ -4,7 +4,7 @@ use prost::Message as _;
 
 use super::super::control::*;
 use super::super::frame::{self, FrameKind};
-use super::super::message::{CustomOpLibrary, PartSpec, ValueSpec, WireError};
+use super::super::message::{CustomOpLibrary, FrozenInput, PartSpec, ValueSpec, WireError};
 use super::proto;
 use crate::tensor::{CallRecord, TensorRef};
 
@@ -154,7 +154,12 @@ fn prepare_part_to_proto(prepare: &PreparePart) -> proto::PreparePart {
         provenance_json: prepare.provenance_json.clone(),
         fx_values: fx_values.clone(),
         named_values: named_values.clone(),
+        frozen: prepare.frozen.iter().map(frozen_input_to_proto).collect(),
     }
+}
+
+fn frozen_input_to_proto(frozen: &FrozenInput) -> proto::FrozenInput {
+    proto::FrozenInput { input: frozen.input, tensor: Some(tensor_ref_to_proto(&frozen.tensor)) }
 }
 
 fn custom_op_library_to_proto(library: &CustomOpLibrary) -> proto::CustomOpLibrary {
@@ -284,6 +289,7 @@ fn reply_to_proto(reply: &Reply) -> proto::reply::Body {
             inputs: prepared.inputs.iter().map(value_spec_to_proto).collect(),
             outputs: prepared.outputs.iter().map(value_spec_to_proto).collect(),
             build_us: prepared.build_us,
+            frozen_inputs: prepared.frozen_inputs,
         }),
         Reply::DumpOpened { path } => Body::DumpOpened(proto::DumpOpened { path: path.clone() }),
         Reply::Observed(observed) => Body::Observed(proto::Observed {

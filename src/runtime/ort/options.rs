@@ -113,6 +113,12 @@ pub(super) fn options(loaded: &Loaded, spec: &SessionSpec) -> Result<SessionBuil
         // much memory again in a training step, and no faster.
         builder = builder.with_memory_pattern(false).map_err(|error| bad("session", error.to_string()))?;
     }
+    if spec.optimization == Optimization::Kernels {
+        // Pieces are many, and kept from one comparison to the next: what each takes for a run is free after it.
+        let without_arena = ep::CPU::default().with_arena_allocator(false).build();
+        let set = builder.with_execution_providers([without_arena]);
+        builder = set.map_err(|error| bad("session", error.to_string()))?;
+    }
     for (key, value) in config(loaded, spec)? {
         builder = builder.with_config_entry(&key, value).map_err(|error| bad(&key, error.to_string()))?;
     }

@@ -13,7 +13,7 @@ use ort::sys;
 
 use crate::runtime::{RuntimeError, Terminate};
 use crate::shm::RawTensor;
-use crate::tensor::{DType, TensorBuf, TensorDesc};
+use crate::tensor::{DType, TensorBuf, TensorDesc, TensorView};
 
 /// Turns a status into a result.
 pub(super) fn check(status: sys::OrtStatusPtr) -> ort::Result<()> {
@@ -31,6 +31,19 @@ pub(super) fn version(library: &Path) -> Result<String, libloading::Error> {
             library.get(b"OrtGetApiBase")?;
         let version = CStr::from_ptr(((*base()).GetVersionString)());
         Ok(version.to_string_lossy().into_owned())
+    }
+}
+
+/// Gives what the C allocator keeps of freed memory back to the system: a model's packed weights lie between smaller
+/// things, and stay with the process by themselves.
+pub(super) fn give_back() {
+    #[cfg(target_env = "gnu")]
+    {
+        unsafe extern "C" {
+            fn malloc_trim(pad: usize) -> std::ffi::c_int;
+        }
+        // SAFETY: glibc's, of this type; it may be called at any time from any thread and touches free memory alone.
+        unsafe { malloc_trim(0) };
     }
 }
 
@@ -159,6 +172,41 @@ impl Value {
             )
         })
     }
+}
+
+impl Value {
+    /// # Safety
+    /// The tensor must outlive the value and whatever the value is handed to, which must not write into it.
+    pub(super) unsafe fn over_constant(memory: &MemoryInfo, tensor: TensorView<'_>) -> ort::Result<Self> {
+        let (bytes, desc) = (tensor.bytes(), tensor.desc());
+        let start = match bytes.len() {
+            0 => NonNull::<u128>::dangling().cast(),
+            _ => NonNull::from(bytes).cast::<u8>(),
+        };
+        // The allocator's memory is aligned to more than any element; it promises less.
+        if !start.addr().get().is_multiple_of(desc.dtype.align_bytes()) {
+            return Err(ort::Error::new("a constant is not aligned to its element"));
+        }
+        // SAFETY: the caller keeps the tensor; `start` is valid for its bytes, and aligned.
+        unsafe { Self::over(memory, RawTensor { start, desc: &desc }) }
+    }
+}
+
+/// Has a session use these values for initializers whose data the model says to be elsewhere.
+///
+/// # Safety
+/// The memory of the values must outlive the builder and its sessions: they point into it.
+pub(super) unsafe fn add_external_initializers(
+    builder: &mut SessionBuilder,
+    values: &[(CString, Value)],
+) -> ort::Result<()> {
+    let names: Vec<*const c_char> = values.iter().map(|(name, _)| name.as_ptr()).collect();
+    let pointers: Vec<*const sys::OrtValue> = values.iter().map(|(_, value)| value.ptr().cast_const()).collect();
+    // SAFETY: the options belong to the builder; the arrays hold `names.len()` strings, which are copied, and live values,
+    // whose descriptors are shared; the caller keeps their memory.
+    check(unsafe {
+        (ort::api().AddExternalInitializers)(builder.ptr_mut(), names.as_ptr(), pointers.as_ptr(), names.len())
+    })
 }
 
 handle!(

@@ -4,9 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::options::{Loaded, ThreadPool};
+use super::raw;
 use super::session::{self, OrtSession};
 use crate::protocol::message::SessionSpec;
-use crate::runtime::{Model, Runtime, RuntimeError, Session};
+use crate::runtime::{Constant, Model, Runtime, RuntimeError, Session};
 
 /// The process's one ONNX Runtime.
 pub struct OrtRuntime(Loaded);
@@ -28,8 +29,17 @@ impl Runtime for OrtRuntime {
         &self.0.version
     }
 
-    fn build(&self, model: &Model, spec: &SessionSpec) -> Result<Arc<dyn Session>, RuntimeError> {
-        Ok(Arc::new(OrtSession::build(&self.0, model, spec)?))
+    fn build_with(
+        &self,
+        model: &Model,
+        spec: &SessionSpec,
+        constants: Vec<Constant>,
+    ) -> Result<Arc<dyn Session>, RuntimeError> {
+        Ok(Arc::new(OrtSession::build(&self.0, model, spec, constants)?))
+    }
+
+    fn give_back(&self) {
+        raw::give_back();
     }
 
     fn optimized(&self, model: &Model, spec: &SessionSpec) -> Result<Vec<u8>, RuntimeError> {

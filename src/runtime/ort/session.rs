@@ -8,19 +8,22 @@ use std::sync::atomic::AtomicBool;
 use bytes::Bytes;
 use ort::environment::Environment;
 use ort::session::builder::SessionBuilder;
+use prost::Message as _;
 
 use super::operators::{Operators, in_place};
 use super::options::{Loaded, options};
-use super::raw::{self, Declared, MemoryInfo};
+use super::raw::{self, Declared, MemoryInfo, Value};
 use crate::onnx;
 use crate::protocol::message::{Optimization, SessionSpec, ValueSpec};
-use crate::runtime::{Model, RuntimeError};
+use crate::runtime::{Constant, Model, RuntimeError};
 use crate::tensor::DType;
 
 /// A session, and what is known of its model's values.
 pub(super) struct OrtSession {
     /// Goes before its environment and the operators.
     pub(super) session: raw::Session,
+    /// What the session points into: it goes after it.
+    _constants: Vec<Constant>,
     _environment: Environment,
     _operators: Operators,
     pub(super) inputs: Vec<ValueSpec>,
@@ -108,9 +111,20 @@ fn rewritten(model: &Model, spec: &SessionSpec) -> Result<Option<Model>, Runtime
 }
 
 impl OrtSession {
-    pub(super) fn build(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Result<Self, RuntimeError> {
-        let Prepared { mut builder, bytes, has_operators } = prepared(loaded, model, spec)?;
+    pub(super) fn build(
+        loaded: &Loaded,
+        model: &Model,
+        spec: &SessionSpec,
+        // Declared before the builder, which points into them: dropped after it.
+        constants: Vec<Constant>,
+    ) -> Result<Self, RuntimeError> {
+        let Prepared { mut builder, mut bytes, has_operators } = prepared(loaded, model, spec)?;
         let bad_model = |error: ort::Error| RuntimeError::BadModel { reason: error.to_string() };
+        if !constants.is_empty() {
+            // SAFETY: on every way out the builder and the session go before the constants: the one is a variable, they an
+            // argument or a field, and of the fields the session comes first.
+            bytes = unsafe { with_constants(&mut builder, bytes, &constants) }?;
+        }
         let session = of_model(loaded, &mut builder, &bytes, has_operators).map_err(bad_model)?;
         let inputs = values("input", session.inputs().map_err(bad_model)?)?;
         let outputs = values("output", session.outputs().map_err(bad_model)?)?;
@@ -121,6 +135,7 @@ impl OrtSession {
             input_names: names(&inputs)?,
             output_names: names(&outputs)?,
             session,
+            _constants: constants,
             _environment: loaded.environment.clone(),
             _operators: loaded.operators.clone(),
             inputs,
@@ -131,6 +146,34 @@ impl OrtSession {
             memory: MemoryInfo::cpu(),
         })
     }
+}
+
+/// The model in `bytes` with constants in the place of inputs, whose values the builder gets. What is done to a model
+/// before knows them as inputs, as it knows those that change: the runtime alone sees constants.
+///
+/// # Safety
+/// The constants must outlive the builder and its sessions.
+unsafe fn with_constants(
+    builder: &mut SessionBuilder,
+    bytes: Bytes,
+    constants: &[Constant],
+) -> Result<Bytes, RuntimeError> {
+    let mut proto = onnx::decode(bytes)?;
+    onnx::without_inputs(
+        &mut proto,
+        constants.iter().map(|constant| (constant.name.as_str(), constant.tensor.desc())),
+    )?;
+    let bad_model = |error: ort::Error| RuntimeError::BadModel { reason: format!("its constants: {error}") };
+    let memory = MemoryInfo::cpu();
+    let value = |constant: &Constant| {
+        let name = CString::new(constant.name.as_str()).map_err(ort::Error::wrap)?;
+        // SAFETY: the caller keeps the constants; the runtime writes into no initializer.
+        Ok((name, unsafe { Value::over_constant(&memory, constant.tensor.view()) }?))
+    };
+    let values = constants.iter().map(value).collect::<ort::Result<Vec<_>>>().map_err(bad_model)?;
+    // SAFETY: as above.
+    unsafe { raw::add_external_initializers(builder, &values) }.map_err(bad_model)?;
+    Ok(proto.encode_to_vec().into())
 }
 
 fn values(kind: &'static str, declared: Vec<Declared>) -> Result<Vec<ValueSpec>, RuntimeError> {

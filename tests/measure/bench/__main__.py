@@ -1,5 +1,5 @@
 """`make bench`: small calls, Llama's parts, decoding, curves over sizes and clients and the first call, against eager,
-inductor and ONNX Runtime in the process; what watching a step costs.
+inductor and ONNX Runtime in the process; what watching a step costs; memory of a training step.
 
 Every variant's result is held against eager's before it is timed, but for the first call's. Kept in docs/bench.md,
 bench.json and plots of the curves where --output says so; the table shows what docs/bench.json holds beside the new.
@@ -14,12 +14,13 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from measure.bench import calls, clients, curves, decode, first_call, models, plots, table, watched
+from measure.bench import calls, clients, curves, decode, first_call, memory, models, plots, table, watched
+from measure.bench.memory import Peak
 from measure.bench.timing import Timing
 
 KEPT = Path(__file__).resolve().parents[3] / "docs/bench.json"
 """Of the last run that was kept, whatever this one writes."""
-Job = tuple[str, Callable[[], list[Timing]]]
+Job = tuple[str, Callable[[], Sequence[Timing | Peak]]]
 """(name that --cases chooses by, its measuring)."""
 
 
@@ -32,14 +33,16 @@ def jobs(variants: Sequence[str], *, rounds: int, spinning: bool) -> list[Job]:
         (case.name, part(calls.measure, case, variants, rounds=rounds, spinning=spinning)) for case in calls.cases()
     ]
     parts = [(case.name, part(models.measure, case, whole, rounds=some)) for case in models.cases()]
-    decoding = [(case.name, part(decode.measure, case, whole, rounds=some)) for case in decode.cases()]
+    decoded = [*whole, table.FROZEN] if table.OURS in whole else whole
+    decoding = [(case.name, part(decode.measure, case, decoded, rounds=some)) for case in decode.cases()]
     sizes = [(point.name, part(curves.measure, point, whole, rounds=fewer)) for point in curves.points()]
     if "rust_ort" not in variants:
         return [*small, *parts, *decoding, *sizes]
     watching = [(watched.name(case), part(watched.measure, case, rounds=few)) for case in watched.cases()]
     at_once = (clients.NAME, part(clients.measure, rounds=few))
     first = (first_call.NAME, part(first_call.measure, rounds=max(1, rounds // 30)))
-    return [*small, *parts, *watching, *decoding, *sizes, at_once, first]
+    held = (memory.NAME, part(memory.measure, whole, rounds=max(1, rounds // 30)))
+    return [*small, *parts, *watching, *decoding, *sizes, at_once, first, held]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,19 +64,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--output plots the curves, and matplotlib is not here; run make setup")
     wanted = arguments.cases.split(",")
     timings: list[Timing] = []
+    peaks: list[Peak] = []
     for name, measure in jobs(variants, rounds=arguments.rounds, spinning=arguments.spinning):
         if any(part in name for part in wanted):
             print("...", name, file=sys.stderr, flush=True)
-            timings += measure()
+            for made in measure():
+                if isinstance(made, Peak):
+                    peaks.append(made)
+                else:
+                    timings.append(made)
     chosen = ("rounds", "variants", "cases")
     given = [f"--{name} {value}" for name in chosen if (value := getattr(arguments, name)) != parser.get_default(name)]
     command = f'make bench ARGS="{" ".join(given)}"' if given else "make bench"
     output: Path | None = arguments.output
     before = table.written(KEPT)
     if output:
-        output.with_suffix(".json").write_text(table.document(timings))
+        output.with_suffix(".json").write_text(table.document(timings, peaks))
     drawn = plots.draw(timings, output.parent) if output else []
-    text = table.markdown(timings, before, command=command, plots=drawn)
+    text = table.markdown(timings, before, command=command, peaks=peaks, plots=drawn)
     print(text)
     if output:
         output.write_text(text)

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from measure.bench.table import FROZEN
 from measure.bench.timing import Timing, alternating
 from rust_ort.studies import llama_models
 from rust_ort.studies.llama_models import SEED, Size
 
-VARIANTS = ("eager", "inductor", "rust_ort")
+VARIANTS = ("eager", "inductor", "rust_ort", FROZEN)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +55,7 @@ class Decoding:
         ]
 
 
-def build(case: Case, backend: str) -> Decoding:
+def build(case: Case, variant: str) -> Decoding:
     """The same numbers at each call; the prompt goes through the model in eager."""
     from transformers import LlamaForCausalLM, StaticCache
 
@@ -66,8 +67,14 @@ def build(case: Case, backend: str) -> Decoding:
         tokens = torch.randint(0, case.size.vocabulary, (1, case.prompt + 1))
     cache = StaticCache(config=config, max_cache_len=case.cache)
     model(tokens[:, :-1], past_key_values=cache, use_cache=True)
-    call = model if backend == "eager" else torch.compile(model, backend=backend, dynamic=False)
+    call = model if variant == "eager" else _compiled(model, variant)
     return Decoding(model=model, call=call, cache=cache, token=tokens[:, -1:], position=case.prompt)
+
+
+def _compiled(model: Any, variant: str) -> Any:
+    if variant == FROZEN:
+        return torch.compile(model, backend="rust_ort", options={"freeze_parameters": True}, dynamic=False)
+    return torch.compile(model, backend=variant, dynamic=False)
 
 
 @torch.no_grad()

@@ -12,11 +12,15 @@ from pathlib import Path
 
 import torch
 
+from measure.bench.memory import Peak
 from measure.bench.timing import Timing
 
 OURS = "rust_ort"
+FROZEN = "rust_ort frozen"
+"""With the option freeze_parameters."""
 BEST = "ours / best"
 INDUCTOR = "ours / inductor"
+FROZEN_BEST = "frozen / best"
 OTHERS = {
     "outputs / both": ("outputs compared", ("eager", OURS)),
     "nodes / eager": ("nodes compared", ("eager",)),
@@ -30,19 +34,21 @@ Ratios = dict[tuple[str, str], float]
 
 
 def ratios(row: Mapping[str, Timing]) -> dict[str, float]:
-    """Those of OTHERS that the variants have; of other rows our time by the best peer's, and by inductor's."""
+    """Those of OTHERS that the variants have; of other rows our times by the best peer's, and by inductor's."""
     found = {
         name: row[variant].us / sum(row[other].us for other in others)
         for name, (variant, others) in OTHERS.items()
         if {variant, *others} <= row.keys()
     }
-    peers = {variant: timing.us for variant, timing in row.items() if variant != OURS}
+    peers = {variant: timing.us for variant, timing in row.items() if variant not in (OURS, FROZEN)}
     if found or OURS not in row or not peers:
         return found
     found[BEST] = row[OURS].us / min(peers.values())
     # A call of microseconds is eager's to win: what a compiler costs there is seen beside another one.
     if "inductor" in peers and len(peers) > 1:
         found[INDUCTOR] = row[OURS].us / peers["inductor"]
+    if FROZEN in row:
+        found[FROZEN_BEST] = row[FROZEN].us / min(peers.values())
     return found
 
 
@@ -61,13 +67,16 @@ def written(path: Path) -> Ratios:
     return {(case, name): value for case, row in by_case(timings).items() for name, value in ratios(row).items()}
 
 
-def document(timings: Sequence[Timing]) -> str:
-    return (
-        json.dumps({"environment": environment(), "timings": [asdict(timing) for timing in timings]}, indent=1) + "\n"
-    )
+def document(timings: Sequence[Timing], peaks: Sequence[Peak] = ()) -> str:
+    found = {"environment": environment(), "timings": [asdict(timing) for timing in timings]}
+    if peaks:
+        found["memory"] = [asdict(peak) for peak in peaks]
+    return json.dumps(found, indent=1) + "\n"
 
 
-def markdown(timings: Sequence[Timing], before: Ratios, *, command: str, plots: Sequence[str] = ()) -> str:
+def markdown(
+    timings: Sequence[Timing], before: Ratios, *, command: str, peaks: Sequence[Peak] = (), plots: Sequence[str] = ()
+) -> str:
     """Versions, machine, and a table for each set of variants. before: ratios of the last run that was kept. plots:
     files beside this one."""
     lines = [
@@ -78,15 +87,18 @@ def markdown(timings: Sequence[Timing], before: Ratios, *, command: str, plots: 
         "\n".join(f"- {name}: {value}" for name, value in environment().items()),
         "",
         "Medians over alternating rounds in one process. *ours / best*: rust_ort's time by that of its best peer, at",
-        "most 1.00 where no peer is ahead. Of a step that is watched in every call: outputs compared, by the time of",
-        "both rust_ort and eager; nodes compared, by eager's; dumped, by rust_ort's. Of n clients, processes of one",
-        "thread each: the time that passes by call of any of them. Of a first call, in fresh processes: cold, by",
-        "inductor's with empty caches; with a warm daemon, by that of Dynamo and AOTAutograd alone. *before*: the same",
+        "most 1.00 where no peer is ahead; *frozen / best*: the same with freeze_parameters. Of a step that is watched",
+        "in every call: outputs compared, by the time of both rust_ort and eager; nodes compared, by eager's; dumped,",
+        "by rust_ort's. Of n clients, processes of one thread each: the time that passes by call of any of them. Of a",
+        "first call, in fresh processes: cold, by inductor's with empty caches; with a warm daemon, by that of Dynamo",
+        "and AOTAutograd alone. *before*: the same",
         "of the run that was kept last.",
     ]
     rows = by_case(timings)
     for variants, cases in itertools.groupby(rows, key=lambda case: tuple(rows[case])):
         lines += ["", *_table(variants, {case: rows[case] for case in cases}, before)]
+    if peaks:
+        lines += ["", *_memory_table(peaks)]
     for plot in plots:
         lines += ["", f"![{Path(plot).stem}]({plot})"]
     return "\n".join(lines) + "\n"
@@ -101,6 +113,24 @@ def _table(variants: Sequence[str], rows: Mapping[str, Mapping[str, Timing]], be
         for name, value in found[case].items():
             cells += [f"{value:.2f}", f"{before[case, name]:.2f}" if (case, name) in before else "-"]
         lines.append(f"| {case} | {' | '.join(cells)} |")
+    return lines
+
+
+def _memory_table(peaks: Sequence[Peak]) -> list[str]:
+    rows: dict[str, dict[str, int]] = {}
+    for peak in peaks:
+        rows.setdefault(peak.case, {})[peak.variant] = peak.bytes
+    variants = list(dict.fromkeys(peak.variant for peak in peaks))
+    lines = [
+        "The most that all processes of a variant hold together (Pss), in fresh processes:",
+        "",
+        f"| GiB | {' | '.join(variants)} | ours / eager |",
+        "|---" * (len(variants) + 2) + "|",
+    ]
+    for case, row in rows.items():
+        cells = [f"{row[variant] / 2**30:.2f}" if variant in row else "-" for variant in variants]
+        ratio = f"{row[OURS] / row['eager']:.2f}" if {OURS, "eager"} <= row.keys() else "-"
+        lines.append(f"| {case} | {' | '.join(cells)} | {ratio} |")
     return lines
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -35,8 +36,16 @@ def dtype(node: fx.Node, name: str = "self") -> torch.dtype | None:
 
 def holds(wanted: torch.dtype, *nodes: fx.Node) -> bool:
     """Whether a value of one of the nodes is a tensor of this dtype."""
-    values = pytree.tree_leaves([node.meta.get("val") for node in nodes])
-    return any(isinstance(value, torch.Tensor) and value.dtype is wanted for value in values)
+    return any(value.dtype is wanted for node in nodes for value in tensors(node.meta.get("val")))
+
+
+def tensors(value: Any) -> Sequence[torch.Tensor]:
+    """Those that a node's value holds; mostly it is one, for which pytree takes its time."""
+    if isinstance(value, torch.Tensor):
+        return (value,)
+    if value is None or isinstance(value, (torch.SymInt, int)):
+        return ()
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def of_rank_0(node: fx.Node) -> bool:

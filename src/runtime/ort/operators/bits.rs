@@ -10,6 +10,7 @@ pub(super) trait Bits: Copy + Send + Sync {}
 impl Bits for u8 {}
 impl Bits for u32 {}
 impl Bits for u64 {}
+impl Bits for i64 {}
 impl Bits for f16 {}
 impl Bits for bf16 {}
 impl Bits for f32 {}

@@ -8,8 +8,9 @@ use crate::onnx::proto::{AttributeProto, NodeProto, OperatorSetIdProto, attribut
 use crate::onnx::{self, Attention, DOMAIN, OnnxError};
 use crate::runtime::Model;
 
-/// The model with our operators for ONNX's and, where it `fuses`, for calls of our functions, and with the regions that a
-/// pass made; None when it has none of these, or operators of its own by our domain's name. Errors: [`OnnxError::Decode`].
+/// The model with our operators for ONNX's and, where it `fuses`, for calls of our functions and for several nodes, and with
+/// the regions that a pass made; None when it has none of these, or operators of its own by our domain's name. Errors:
+/// [`OnnxError::Decode`].
 pub(in crate::runtime::ort) fn in_place(model: &Model, fuses: bool) -> Result<Option<Bytes>, OnnxError> {
     if !model.has_replaceable {
         return Ok(None);
@@ -31,6 +32,9 @@ pub(in crate::runtime::ort) fn in_place(model: &Model, fuses: bool) -> Result<Op
             n_replaced += 1;
         }
     });
+    if fuses {
+        n_replaced += onnx::sum_rows(&mut proto);
+    }
     if n_replaced == 0 {
         return Ok(None);
     }

@@ -1,6 +1,7 @@
 //! Operators of our own: in the place of ONNX's where ONNX Runtime's kernel on the CPU is wrong, and of functions of ours
 //! where one kernel is faster than their nodes.
 
+mod add_rows;
 mod attention;
 mod bits;
 mod broadcast;
@@ -33,7 +34,7 @@ impl Operators {
     #[expect(clippy::arc_with_non_send_sync, reason = "ort takes an Arc, and this type says why it may be shared")]
     pub(super) fn new() -> ort::Result<Self> {
         let domain = attention::add(select::add(OperatorDomain::new(DOMAIN)?)?)?;
-        region::add(domain).map(|domain| Self(Arc::new(domain)))
+        region::add(add_rows::add(domain)?).map(|domain| Self(Arc::new(domain)))
     }
 
     /// What `build` makes of a session that has them. ONNX Runtime asks whether the process knows our domain, and makes it
