@@ -1,7 +1,7 @@
 //! Which members go together: those that read each other and have one shape, with no way from a group through other nodes
 //! back into it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::super::values::Dim;
 use super::members::Facts;
@@ -10,6 +10,9 @@ use crate::onnx::proto::GraphProto;
 
 /// Nodes of a group at most: what a tile needs memory for.
 const MOST_NODES: usize = 96;
+/// Groups between two that are joined, at most: what is looked through for each pair, so that the time that a graph takes
+/// grows with its nodes. What is farther apart would keep values for long, too.
+const FARTHEST: usize = 2048;
 
 /// Nodes that go together: their indices, in order.
 pub(super) struct Group {
@@ -62,9 +65,10 @@ struct Found {
     of: Vec<usize>,
     /// None of what is no member, and what went into another.
     groups: Vec<Option<Group>>,
-    /// The search that last came by.
-    seen: Vec<usize>,
-    n_searches: usize,
+    /// Groups, and nodes that are no members, each after what it reads; what went into another stays somewhere.
+    order: Vec<usize>,
+    /// Places in `order`.
+    rank: Vec<usize>,
 }
 
 impl Found {
@@ -73,9 +77,9 @@ impl Found {
             let member = member.as_ref()?;
             Some(Group { nodes: vec![at], leading: member.leading.clone(), last: member.last.clone() })
         };
-        let n_nodes = sources.len();
+        let each: Vec<usize> = (0..sources.len()).collect();
         let groups = facts.members.iter().enumerate().map(group).collect();
-        Self { sources, of: (0..n_nodes).collect(), groups, seen: vec![0; n_nodes], n_searches: 0 }
+        Self { sources, of: each.clone(), groups, order: each.clone(), rank: each }
     }
 
     /// Whether two groups have one shape, as far as they have one.
@@ -88,39 +92,39 @@ impl Found {
         one != other && a.leading == b.leading && same_row && a.nodes.len() + b.nodes.len() <= MOST_NODES
     }
 
-    /// Whether there is a way from `to` into `from` that goes through nodes of neither. A group is one node here, as it is
-    /// to be.
-    fn detours(&mut self, from: usize, to: usize) -> bool {
-        self.n_searches += 1;
-        let mut waiting: Vec<usize> = Vec::new();
-        let mut current = from;
-        loop {
-            let single = [current];
-            let nodes = self.groups[current].as_ref().map_or(&single[..], |group| &group.nodes);
-            for &node in nodes {
-                for &source in &self.sources[node] {
-                    let group = self.of[source];
-                    if group == to && current != from {
-                        return true;
-                    }
-                    if group != to && group != from && self.seen[group] != self.n_searches {
-                        self.seen[group] = self.n_searches;
-                        waiting.push(group);
-                    }
-                }
-            }
-            match waiting.pop() {
-                Some(next) => current = next,
-                None => return false,
-            }
-        }
-    }
-
     /// Joins two groups that have one shape, unless there is a way from one to the other that neither is on.
     fn try_join(&mut self, one: usize, other: usize) {
-        if self.fit(one, other) && !self.detours(one, other) && !self.detours(other, one) {
-            self.join(one, other);
+        let [low, high] = if self.rank[one] < self.rank[other] { [one, other] } else { [other, one] };
+        let between = self.rank[low] + 1..self.rank[high];
+        if !self.fit(one, other) || between.len() > FARTHEST {
+            return;
         }
+        // Those that read of `low`, themselves or through others: they come after both, the rest before.
+        let (mut after, mut before) = (HashSet::new(), Vec::new());
+        for &group in &self.order[between] {
+            if self.reads(group, |source| source == low || after.contains(&source)) {
+                after.insert(group);
+            } else {
+                before.push(group);
+            }
+        }
+        if self.reads(high, |source| after.contains(&source)) {
+            return;
+        }
+        let start = self.rank[low];
+        let rest = self.order[start..=self.rank[high]].iter().copied().filter(|group| after.contains(group));
+        let ordered: Vec<usize> = before.into_iter().chain([low, high]).chain(rest).collect();
+        for (rank, group) in (start..).zip(ordered) {
+            (self.order[rank], self.rank[group]) = (group, rank);
+        }
+        self.join(low, high);
+    }
+
+    /// Whether a node of the group reads of a group that `wanted` says.
+    fn reads(&self, group: usize, wanted: impl Fn(usize) -> bool) -> bool {
+        let single = [group];
+        let nodes = self.groups[group].as_ref().map_or(&single[..], |group| &group.nodes);
+        nodes.iter().any(|&node| self.sources[node].iter().any(|&source| wanted(self.of[source])))
     }
 
     fn join(&mut self, one: usize, other: usize) {
