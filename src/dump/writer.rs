@@ -11,16 +11,19 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::layout::{self, COMPARISON_SCHEMA, Comparison, DataSet, FileEntry, Role};
+use super::message::{Content, Copied};
 use super::nodes::{NodeReproduction, NodeTable, remove_nodes};
-use super::store::Store;
+use super::store::{Store, Stored};
 use crate::base::files::{write_whole, write_whole_as};
-use crate::base::ids::ValueName;
+use crate::base::parallel::in_parallel;
 use crate::base::sync::lock;
 use crate::compare::{TensorVerdict, summary};
-use crate::tensor::{SharedTensor, TensorBuf};
 
 /// Losses told one by one; more are only counted.
 const MAX_TOLD: usize = 1000;
+
+/// After so long without a job, memory that waits for the next one goes back to the system.
+const UNTIL_REST: Duration = Duration::from_secs(2);
 
 /// What has been written, and what has not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,8 +50,7 @@ pub(super) enum Job {
         step: Arc<StepState>,
         role: Role,
         index: usize,
-        name: ValueName,
-        tensor: TensorBuf,
+        tensor: Copied,
     },
     Comparison {
         step: Arc<StepState>,
@@ -72,7 +74,7 @@ pub(super) enum Job {
 impl Job {
     fn n_bytes(&self) -> usize {
         match self {
-            Job::Tensor { tensor, .. } => tensor.view().bytes().len(),
+            Job::Tensor { tensor, .. } => tensor.n_bytes(),
             Job::Nodes { reproductions, .. } => reproductions.iter().map(NodeReproduction::n_bytes).sum(),
             _ => 0,
         }
@@ -147,13 +149,20 @@ impl Queue {
     }
 
     /// The next job; None when the queue is closed and empty. Its bytes count until the job after it is asked for.
-    fn pop(&self, done_bytes: usize) -> Option<(Job, usize)> {
+    /// `rest`: called when none has come for a while.
+    fn pop(&self, done_bytes: usize, rest: impl FnOnce()) -> Option<(Job, usize)> {
         let mut state = lock(&self.state);
         state.n_bytes -= done_bytes;
         (state.busy, state.writing) = (false, None);
         self.changed.notify_all();
         let idle = |state: &mut State| state.jobs.is_empty() && !state.closed && !state.ended;
-        let mut state = self.changed.wait_while(state, idle).unwrap_or_else(PoisonError::into_inner);
+        let waited = self.changed.wait_timeout_while(state, UNTIL_REST, idle);
+        let (mut state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        if waited.timed_out() {
+            drop(state);
+            rest();
+            state = self.changed.wait_while(lock(&self.state), idle).unwrap_or_else(PoisonError::into_inner);
+        }
         let job = state.jobs.pop_front()?;
         (state.busy, state.writing) = (true, job.file());
         let n_bytes = job.n_bytes();
@@ -236,17 +245,33 @@ impl Shared {
         progress.report.written_bytes += n_bytes;
     }
 
-    /// Put a tensor into a data set and its manifest; what fails is lost and told.
-    pub(super) fn put(&self, step: &StepState, role: Role, index: usize, name: &str, tensor: &SharedTensor<'_>) {
+    /// Put tensors into a data set and its manifest, in their order; what fails is lost and told.
+    pub(super) fn put_all(&self, step: &StepState, role: Role, contents: &[Content<'_>]) {
+        let n_bytes = contents.iter().map(Content::n_bytes).fold(0, usize::saturating_add);
+        let stored = in_parallel(contents.len(), n_bytes, |index| self.store(step, role, index, &contents[index]));
+        for (index, (content, stored)) in contents.iter().zip(stored).enumerate() {
+            self.note(step, role, index, content, stored);
+        }
+    }
+
+    /// The same of one.
+    fn put(&self, step: &StepState, role: Role, index: usize, content: &Content<'_>) {
+        self.note(step, role, index, content, self.store(step, role, index, content));
+    }
+
+    fn store(&self, step: &StepState, role: Role, index: usize, content: &Content<'_>) -> io::Result<Stored> {
+        self.store.put(content, &step.folder.join(role.file(index)))
+    }
+
+    fn note(&self, step: &StepState, role: Role, index: usize, content: &Content<'_>, stored: io::Result<Stored>) {
         let file = role.file(index);
-        let path = step.folder.join(&file);
-        match self.store.put(name, tensor, &path) {
+        match stored {
             Ok(stored) => {
                 self.count(stored.written);
-                let entry = FileEntry::new(file, name, &tensor.desc(), stored.hash);
+                let entry = FileEntry::new(file, content.name(), &content.desc(), stored.hash);
                 lock(&step.manifest).entries_mut(role).push(entry);
             }
-            Err(error) => self.lose_of(step, format!("{}: {error}", path.display())),
+            Err(error) => self.lose_of(step, format!("{}: {error}", step.folder.join(file).display())),
         }
     }
 
@@ -318,7 +343,7 @@ impl Shared {
         let results = [(Role::Reference, 0, node, reference), (Role::Actual, 0, node, actual)];
         let inputs = inputs.iter().enumerate().map(|(index, (name, tensor))| (Role::Input, index, name, tensor));
         for (role, index, name, tensor) in inputs.chain(results) {
-            self.count(self.store.put(name, &tensor.shared(), &data.join(role.file(index)))?.written);
+            self.count(self.store.put(&Content::shared(name, &tensor.shared()), &data.join(role.file(index)))?.written);
         }
         self.write(&folder.join(layout::MODEL_FILE), model);
         Ok(())
@@ -333,10 +358,10 @@ impl Shared {
     pub(super) fn work(&self) {
         let _gone = Gone(self);
         let mut done_bytes = 0;
-        while let Some((job, n_bytes)) = self.queue.pop(done_bytes) {
+        while let Some((job, n_bytes)) = self.queue.pop(done_bytes, || self.store.rest()) {
             match job {
-                Job::Tensor { step, role, index, name, tensor } => {
-                    self.put(&step, role, index, &name, &tensor.shared());
+                Job::Tensor { step, role, index, tensor } => {
+                    self.put(&step, role, index, &Content::Private(tensor));
                 }
                 Job::Comparison { step, verdicts } => self.compare(&step, verdicts),
                 Job::Nodes { part_folder, table, reproductions } => {
@@ -371,7 +396,7 @@ impl Drop for Gone<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tensor::{DType, TensorDesc};
+    use crate::tensor::{DType, TensorBuf, TensorDesc};
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     fn job(n_bytes: i64) -> Job {
@@ -387,8 +412,10 @@ mod tests {
             lost: vec![],
         };
         let step = StepState { folder: PathBuf::new(), part_folder: PathBuf::new(), manifest: Mutex::new(manifest) };
-        let tensor = TensorBuf::zeros(TensorDesc::new(DType::U8, [n_bytes]).unwrap());
-        Job::Tensor { step: Arc::new(step), role: Role::Actual, index: 0, name: String::new(), tensor }
+        let (store, tensor) =
+            (Store::new(PathBuf::new()), TensorBuf::zeros(TensorDesc::new(DType::U8, [n_bytes]).unwrap()));
+        let tensor = store.copy("", &tensor.shared());
+        Job::Tensor { step: Arc::new(step), role: Role::Actual, index: 0, tensor }
     }
 
     #[test]
@@ -407,9 +434,9 @@ mod tests {
             assert_eq!(pushed.load(Ordering::SeqCst), 0);
             let mut done = 0;
             for _ in 0..4 {
-                done = queue.pop(done).unwrap().1;
+                done = queue.pop(done, || ()).unwrap().1;
             }
-            queue.pop(done_and_close(&queue, done)).is_none().then_some(()).unwrap();
+            queue.pop(done_and_close(&queue, done), || ()).is_none().then_some(()).unwrap();
         });
         assert_eq!(pushed.load(Ordering::SeqCst), 3);
     }
@@ -445,7 +472,7 @@ mod tests {
         shared.queue.push(job(1)).unwrap();
         assert_eq!(shared.queue.end_within(Duration::ZERO), [PathBuf::from("actual_0.pb")]);
         assert!(shared.queue.push(job(1)).is_err());
-        assert!(shared.queue.pop(0).is_none());
+        assert!(shared.queue.pop(0, || ()).is_none());
         assert!(shared.queue.end_within(Duration::ZERO).is_empty());
     }
 
