@@ -17,7 +17,7 @@ use crate::tensor::{SharedTensor, TensorDesc};
 pub(super) const BLOCK_BYTES: usize = 128 << 10;
 
 /// The most that is kept of blocks that nobody uses.
-const KEPT_BYTES: usize = 256 << 20;
+const KEPT_BYTES: usize = 64 << 20;
 
 /// Blocks of memory, used again and again.
 #[derive(Debug, Default)]
@@ -35,16 +35,6 @@ impl Blocks {
         if block.len() == BLOCK_BYTES && kept.len() < KEPT_BYTES / BLOCK_BYTES {
             kept.push(block);
         }
-    }
-
-    /// Keeps none.
-    pub(super) fn clear(&self) {
-        drop(std::mem::take(&mut *lock(&self.0)));
-    }
-
-    #[cfg(test)]
-    fn n_kept(&self) -> usize {
-        lock(&self.0).len()
     }
 }
 
@@ -107,15 +97,9 @@ impl<'a> Message<'a> {
 #[derive(Debug)]
 pub(super) struct Copied {
     name: ValueName,
-    desc: TensorDesc,
+    pub desc: TensorDesc,
     pieces: Vec<Box<[u8]>>,
     memory: Arc<Blocks>,
-}
-
-impl Copied {
-    pub(super) fn n_bytes(&self) -> usize {
-        self.pieces.iter().map(|piece| piece.len()).sum()
-    }
 }
 
 impl Drop for Copied {
@@ -158,7 +142,7 @@ impl<'a> Content<'a> {
     pub(super) fn n_bytes(&self) -> usize {
         match self {
             Content::Shared(message) => message.n_bytes(),
-            Content::Private(copied) => copied.n_bytes(),
+            Content::Private(copied) => copied.pieces.iter().map(|piece| piece.len()).sum(),
         }
     }
 
@@ -228,17 +212,15 @@ mod tests {
     }
 
     #[test]
-    fn whole_blocks_are_used_again_until_they_are_cleared() {
+    fn whole_blocks_are_used_again() {
         let memory = Arc::new(Blocks::default());
         let tensor = TensorBuf::zeros(TensorDesc::new(DType::U8, [2 * BLOCK_BYTES as i64]).unwrap());
         let message = Message::new("x", tensor.shared());
         for _ in 0..3 {
             let copies = [(); 2].map(|()| message.to_owned(&memory));
-            assert_eq!((copies[0].pieces.len(), memory.n_kept()), (3, 0));
+            assert_eq!((copies[0].pieces.len(), lock(&memory.0).len()), (3, 0));
             drop(copies);
-            assert_eq!(memory.n_kept(), 4);
+            assert_eq!(lock(&memory.0).len(), 4);
         }
-        memory.clear();
-        assert_eq!(memory.n_kept(), 0);
     }
 }

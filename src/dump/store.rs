@@ -1,10 +1,11 @@
 //! Tensors by content: equal ones stand once below `tensors/` and are hard links everywhere else.
 //!
 //! A tensor may lie in memory that its client writes meanwhile, so a file's name is the hash of the bytes that were
-//! written, taken as they were written; the hash of the memory only says whether there is such a file already. A file
-//! that is there already is linked once its content was seen to have that hash: it was written by this run, or read by
-//! it, and its identity (inode, length, time of the last change) is that of then. Reading costs each file once a run; a
-//! disk that lost a block, a copy that was torn or an editor would otherwise give every later data set wrong values.
+//! written, taken as they were written; the hash of the memory only says whether there is such a file already. A private
+//! copy, which nobody writes, is hashed once. A file that is there already is linked once its content was seen to have
+//! that hash: it was written by this run, or read by it, and its identity (inode, length, time of the last change) is that
+//! of then. Reading costs each file once a run; a disk that lost a block, a copy that was torn or an editor would
+//! otherwise give every later data set wrong values.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -69,11 +70,6 @@ impl Store {
     /// A private copy.
     pub(super) fn copy(&self, name: &str, tensor: &SharedTensor<'_>) -> Copied {
         Message::new(name, *tensor).to_owned(&self.memory)
-    }
-
-    /// Keeps no memory for tensors to come.
-    pub(super) fn rest(&self) {
-        self.memory.clear();
     }
 
     /// Put it at `path`, replacing what is there.

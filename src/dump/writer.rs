@@ -22,9 +22,6 @@ use crate::compare::{TensorVerdict, summary};
 /// Losses told one by one; more are only counted.
 const MAX_TOLD: usize = 1000;
 
-/// After so long without a job, memory that waits for the next one goes back to the system.
-const UNTIL_REST: Duration = Duration::from_secs(2);
-
 /// What has been written, and what has not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FlushReport {
@@ -74,7 +71,7 @@ pub(super) enum Job {
 impl Job {
     fn n_bytes(&self) -> usize {
         match self {
-            Job::Tensor { tensor, .. } => tensor.n_bytes(),
+            Job::Tensor { tensor, .. } => tensor.desc.len_bytes(),
             Job::Nodes { reproductions, .. } => reproductions.iter().map(NodeReproduction::n_bytes).sum(),
             _ => 0,
         }
@@ -149,20 +146,13 @@ impl Queue {
     }
 
     /// The next job; None when the queue is closed and empty. Its bytes count until the job after it is asked for.
-    /// `rest`: called when none has come for a while.
-    fn pop(&self, done_bytes: usize, rest: impl FnOnce()) -> Option<(Job, usize)> {
+    fn pop(&self, done_bytes: usize) -> Option<(Job, usize)> {
         let mut state = lock(&self.state);
         state.n_bytes -= done_bytes;
         (state.busy, state.writing) = (false, None);
         self.changed.notify_all();
         let idle = |state: &mut State| state.jobs.is_empty() && !state.closed && !state.ended;
-        let waited = self.changed.wait_timeout_while(state, UNTIL_REST, idle);
-        let (mut state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
-        if waited.timed_out() {
-            drop(state);
-            rest();
-            state = self.changed.wait_while(lock(&self.state), idle).unwrap_or_else(PoisonError::into_inner);
-        }
+        let mut state = self.changed.wait_while(state, idle).unwrap_or_else(PoisonError::into_inner);
         let job = state.jobs.pop_front()?;
         (state.busy, state.writing) = (true, job.file());
         let n_bytes = job.n_bytes();
@@ -358,7 +348,7 @@ impl Shared {
     pub(super) fn work(&self) {
         let _gone = Gone(self);
         let mut done_bytes = 0;
-        while let Some((job, n_bytes)) = self.queue.pop(done_bytes, || self.store.rest()) {
+        while let Some((job, n_bytes)) = self.queue.pop(done_bytes) {
             match job {
                 Job::Tensor { step, role, index, tensor } => {
                     self.put(&step, role, index, &Content::Private(tensor));
@@ -434,9 +424,9 @@ mod tests {
             assert_eq!(pushed.load(Ordering::SeqCst), 0);
             let mut done = 0;
             for _ in 0..4 {
-                done = queue.pop(done, || ()).unwrap().1;
+                done = queue.pop(done).unwrap().1;
             }
-            queue.pop(done_and_close(&queue, done), || ()).is_none().then_some(()).unwrap();
+            queue.pop(done_and_close(&queue, done)).is_none().then_some(()).unwrap();
         });
         assert_eq!(pushed.load(Ordering::SeqCst), 3);
     }
@@ -472,7 +462,7 @@ mod tests {
         shared.queue.push(job(1)).unwrap();
         assert_eq!(shared.queue.end_within(Duration::ZERO), [PathBuf::from("actual_0.pb")]);
         assert!(shared.queue.push(job(1)).is_err());
-        assert!(shared.queue.pop(0, || ()).is_none());
+        assert!(shared.queue.pop(0).is_none());
         assert!(shared.queue.end_within(Duration::ZERO).is_empty());
     }
 
