@@ -1,9 +1,10 @@
-//! What everything else stands on: names, files, locks, processes, limits.
+//! What everything else stands on: names, files, locks, threads, processes, limits.
 
 pub mod files;
 pub mod footprint;
 pub mod identity;
 pub mod ids;
 pub mod limits;
+pub mod parallel;
 pub mod process;
 pub mod sync;

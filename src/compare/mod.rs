@@ -10,7 +10,6 @@ mod element;
 mod metrics;
 mod number;
 mod opinion;
-mod parallel;
 mod scalar;
 mod signature;
 #[allow(unsafe_code)]

@@ -5,8 +5,8 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use super::number;
-use super::parallel::in_parallel;
 use super::tolerance::{accumulated_in, epsilon, smallest};
+use crate::base::parallel::in_parallel;
 use crate::tensor::SharedTensor;
 
 /// How far reference and candidate are from the same computation in float64, and from what its rounding explains, at the

@@ -1,6 +1,6 @@
 //! Four letters that say roughly what a tensor holds, so that two lists of results can be aligned without names.
 
-use super::parallel::in_parallel;
+use crate::base::parallel::in_parallel;
 use crate::tensor::SharedTensor;
 
 /// Number of letters.

@@ -12,10 +12,10 @@ use std::ops::Range;
 
 use super::block::{BLOCK, Block, MAX_SIZE};
 use super::element::{Numbers, Pair};
-use super::parallel::in_parallel;
 use super::scalar;
 use super::stats::{ABOVE, Outside, Stats};
 use super::tolerance::{Bounds, Tolerance};
+use crate::base::parallel::in_parallel;
 
 /// Numbers in a span, the unit of work of a thread.
 pub(super) const SPAN: usize = 128 * BLOCK;

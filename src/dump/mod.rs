@@ -7,6 +7,7 @@
 
 mod error;
 mod layout;
+mod message;
 mod nodes;
 mod owner;
 pub mod reader;

@@ -16,6 +16,7 @@ use super::layout::{
     self, DATA_SET_SCHEMA, DataSet, Incomplete, PARTS_SCHEMA, PROVENANCE_SCHEMA, RUN_SCHEMA, Role, TENSORS_FOLDER,
     check_name, schema,
 };
+use super::message::Content;
 use super::nodes::{NodeReproduction, NodeTable, remove_nodes};
 use super::owner::{Lock, check_ours, hold};
 use super::reader;
@@ -260,9 +261,8 @@ impl Run {
         if let Err(error) = empty_step(&state, step.0) {
             self.shared.lose_of(&state, format!("{}: {error}", state.folder.display()));
         }
-        for (index, (name, tensor)) in inputs.iter().enumerate() {
-            self.shared.put(&state, Role::Input, index, name, tensor);
-        }
+        let contents: Vec<_> = inputs.iter().map(|(name, tensor)| Content::shared(name, tensor)).collect();
+        self.shared.put_all(&state, Role::Input, &contents);
         Ok(StepFolder(Arc::new(state)))
     }
 
@@ -278,8 +278,8 @@ impl Run {
 
     fn tensors(&self, step: &StepFolder, role: Role, tensors: &[(ValueName, SharedTensor<'_>)]) {
         for (index, (name, tensor)) in tensors.iter().enumerate() {
-            let (step, name, tensor) = (Arc::clone(&step.0), name.clone(), tensor.to_owned());
-            self.shared.hand_over(Job::Tensor { step, role, index, name, tensor });
+            let (step, tensor) = (Arc::clone(&step.0), self.shared.store.copy(name, tensor));
+            self.shared.hand_over(Job::Tensor { step, role, index, tensor });
         }
     }
 

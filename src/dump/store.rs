@@ -1,22 +1,23 @@
 //! Tensors by content: equal ones stand once below `tensors/` and are hard links everywhere else.
 //!
 //! A tensor may lie in memory that its client writes meanwhile, so a file's name is the hash of the bytes that were
-//! written, taken as they were written; the hash of the memory only says whether there is such a file already. A file
-//! that is there already is linked once its content was seen to have that hash: it was written by this run, or read by
-//! it, and its identity (inode, length, time of the last change) is that of then. Reading costs each file once a run; a
-//! disk that lost a block, a copy that was torn or an editor would otherwise give every later data set wrong values.
+//! written, taken as they were written; the hash of the memory only says whether there is such a file already. A private
+//! copy, which nobody writes, is hashed once. A file that is there already is linked once its content was seen to have
+//! that hash: it was written by this run, or read by it, and its identity (inode, length, time of the last change) is that
+//! of then. Reading costs each file once a run; a disk that lost a block, a copy that was torn or an editor would
+//! otherwise give every later data set wrong values.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Write as _};
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
+use super::message::{Blocks, Content, Copied, Message};
 use crate::base::files::write_whole_as;
 use crate::base::sync::lock;
-use crate::onnx::tensor_header;
 use crate::tensor::SharedTensor;
 
 /// Read-only: whoever writes into one of the links in place would change every data set that holds the tensor.
@@ -33,6 +34,8 @@ pub(super) struct Store {
     links: AtomicBool,
     /// Files whose content has the hash of their name.
     seen: Mutex<HashMap<blake3::Hash, Identity>>,
+    /// Through which tensors pass.
+    memory: Arc<Blocks>,
 }
 
 /// A tensor put in its place.
@@ -59,54 +62,21 @@ impl Identity {
     }
 }
 
-/// A TensorProto: what stands before the elements, and these.
-struct Message<'a> {
-    header: Vec<u8>,
-    tensor: SharedTensor<'a>,
-}
-
-impl Message<'_> {
-    fn n_bytes(&self) -> u64 {
-        (self.header.len() + self.tensor.bytes().len()) as u64
-    }
-
-    /// Hands over private copies, piece by piece.
-    fn read(&self, mut visit: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
-        visit(&self.header)?;
-        self.tensor.bytes().for_each_block(visit)
-    }
-
-    fn hash(&self) -> io::Result<blake3::Hash> {
-        let mut hasher = blake3::Hasher::new();
-        self.read(|piece| {
-            hasher.update(piece);
-            Ok(())
-        })?;
-        Ok(hasher.finalize())
-    }
-
-    /// Returns the hash of what was written.
-    fn write(&self, file: &mut File) -> io::Result<blake3::Hash> {
-        let mut hasher = blake3::Hasher::new();
-        self.read(|piece| {
-            hasher.update(piece);
-            file.write_all(piece)
-        })?;
-        Ok(hasher.finalize())
-    }
-}
-
 impl Store {
     pub(super) fn new(folder: PathBuf) -> Self {
-        Self { folder, links: AtomicBool::new(true), seen: Mutex::default() }
+        Self { folder, links: AtomicBool::new(true), seen: Mutex::default(), memory: Arc::default() }
     }
 
-    /// Put the tensor at `path` as an ONNX TensorProto, replacing what is there.
-    pub(super) fn put(&self, name: &str, tensor: &SharedTensor<'_>, path: &Path) -> io::Result<Stored> {
-        let message = Message { header: tensor_header(name, *tensor), tensor: *tensor };
+    /// A private copy.
+    pub(super) fn copy(&self, name: &str, tensor: &SharedTensor<'_>) -> Copied {
+        Message::new(name, *tensor).to_owned(&self.memory)
+    }
+
+    /// Put it at `path`, replacing what is there.
+    pub(super) fn put(&self, content: &Content<'_>, path: &Path) -> io::Result<Stored> {
         remove_if_there(path)?;
         let mut written = 0;
-        let mut hash = message.hash()?;
+        let mut hash = content.hash(&self.memory)?;
         for _ in 0..MAX_TRIES {
             if !self.links.load(Ordering::Relaxed) {
                 break;
@@ -123,8 +93,8 @@ impl Store {
                 Err(error) => match error.kind() {
                     // Linked as often as the file system can (ext4: 65000): a fresh copy takes over.
                     ErrorKind::NotFound | ErrorKind::TooManyLinks => {
-                        hash = self.write_blob(&message)?;
-                        written += message.n_bytes();
+                        hash = self.write_blob(content, hash)?;
+                        written += content.n_bytes() as u64;
                     }
                     ErrorKind::AlreadyExists => remove_if_there(path)?,
                     ErrorKind::CrossesDevices | ErrorKind::Unsupported | ErrorKind::PermissionDenied => {
@@ -135,15 +105,16 @@ impl Store {
                 },
             }
         }
-        let hash = write_whole_as(path, SHARED_MODE, |file| Ok((path.to_owned(), message.write(file)?)))?;
-        Ok(Stored { hash: hash.to_hex().to_string(), written: written + message.n_bytes() })
+        let hash =
+            write_whole_as(path, SHARED_MODE, |file| Ok((path.to_owned(), content.write(&self.memory, file, hash)?)))?;
+        Ok(Stored { hash: hash.to_hex().to_string(), written: written + content.n_bytes() as u64 })
     }
 
     /// Writes a file under the hash of what is in it, which the tensor may no longer have.
-    fn write_blob(&self, message: &Message<'_>) -> io::Result<blake3::Hash> {
+    fn write_blob(&self, content: &Content<'_>, hash: blake3::Hash) -> io::Result<blake3::Hash> {
         fs::create_dir_all(&self.folder)?;
         let (hash, identity) = write_whole_as(&self.folder.join("new"), SHARED_MODE, |file| {
-            let hash = message.write(file)?;
+            let hash = content.write(&self.memory, file, hash)?;
             let identity = Identity::of(&file.metadata()?);
             Ok((blob_path(&self.folder, &hash.to_hex()), (hash, identity)))
         })?;
@@ -212,14 +183,19 @@ mod tests {
         TensorBuf::from_f32([2], &[1., 2.]).unwrap()
     }
 
+    /// [`tensor`] as a client hands it over.
+    fn put(store: &Store, name: &str, path: &Path) -> Stored {
+        store.put(&Content::shared(name, &tensor().shared()), path).unwrap()
+    }
+
     #[test]
     fn equal_tensors_are_one_file_and_others_are_not() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::new(folder.path().join("tensors"));
         let at = |name: &str| folder.path().join(name);
-        let first = store.put("w", &tensor().shared(), &at("a.pb")).unwrap();
-        let second = store.put("w", &tensor().shared(), &at("b.pb")).unwrap();
-        let other = store.put("v", &tensor().shared(), &at("c.pb")).unwrap();
+        let first = put(&store, "w", &at("a.pb"));
+        let second = put(&store, "w", &at("b.pb"));
+        let other = put(&store, "v", &at("c.pb"));
         assert_eq!((first.hash == second.hash, second.written), (true, 0));
         assert_ne!(first.hash, other.hash);
         assert_eq!(fs::metadata(at("a.pb")).unwrap().nlink(), 3);
@@ -231,11 +207,11 @@ mod tests {
     fn a_blob_cut_short_is_written_again() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::new(folder.path().join("tensors"));
-        let stored = store.put("w", &tensor().shared(), &folder.path().join("a.pb")).unwrap();
+        let stored = put(&store, "w", &folder.path().join("a.pb"));
         let blob = blob_path(&folder.path().join("tensors"), &stored.hash);
         fs::remove_file(&blob).unwrap();
         fs::write(&blob, b"half").unwrap();
-        let again = store.put("w", &tensor().shared(), &folder.path().join("b.pb")).unwrap();
+        let again = put(&store, "w", &folder.path().join("b.pb"));
         assert!(again.written > 0 && load_tensor(&folder.path().join("b.pb")).is_ok());
     }
 
@@ -245,18 +221,18 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         let new_run = || Store::new(at("tensors"));
-        let stored = new_run().put("w", &tensor().shared(), &at("a.pb")).unwrap();
+        let stored = put(&new_run(), "w", &at("a.pb"));
         let blob = blob_path(&at("tensors"), &stored.hash);
         let mut bytes = fs::read(&blob).unwrap();
         *bytes.last_mut().unwrap() ^= 1;
         fs::remove_file(&blob).unwrap();
         fs::write(&blob, bytes).unwrap();
         let store = new_run();
-        let again = store.put("w", &tensor().shared(), &at("b.pb")).unwrap();
+        let again = put(&store, "w", &at("b.pb"));
         assert_eq!(load_tensor(&at("b.pb")).unwrap().view().bytes(), tensor().view().bytes());
         assert!(again.written > 0 && again.hash == stored.hash);
-        assert_eq!(store.put("w", &tensor().shared(), &at("c.pb")).unwrap().written, 0);
-        assert_eq!(new_run().put("w", &tensor().shared(), &at("d.pb")).unwrap().written, 0);
+        assert_eq!(put(&store, "w", &at("c.pb")).written, 0);
+        assert_eq!(put(&new_run(), "w", &at("d.pb")).written, 0);
     }
 
     /// A client that writes its tensor while it is dumped: whatever was caught, the file's name and the hash that is told
@@ -283,7 +259,7 @@ mod tests {
             });
             for n in 0..20 {
                 let path = folder.path().join(format!("{n}.pb"));
-                let stored = store.put("w", &lease.inputs()[0], &path).unwrap();
+                let stored = store.put(&Content::shared("w", &lease.inputs()[0]), &path).unwrap();
                 let bytes = fs::read(&path).unwrap();
                 assert_eq!(blake3::hash(&bytes).to_hex().as_str(), stored.hash);
                 assert!(blob_path(&folder.path().join("tensors"), &stored.hash).exists());
@@ -299,7 +275,7 @@ mod tests {
         store.links.store(false, Ordering::Relaxed);
         let path = folder.path().join("a.pb");
         for _ in 0..2 {
-            assert!(store.put("w", &tensor().shared(), &path).unwrap().written > 0);
+            assert!(put(&store, "w", &path).written > 0);
         }
         assert_eq!(fs::metadata(&path).unwrap().nlink(), 1);
         assert!(!folder.path().join("tensors").exists());
@@ -316,7 +292,7 @@ mod tests {
         }
         let store = Store::new(here.path().join("tensors"));
         let path = there.path().join("a.pb");
-        store.put("w", &tensor().shared(), &path).unwrap();
+        put(&store, "w", &path);
         assert_eq!(load_tensor(&path).unwrap().view().bytes(), tensor().view().bytes());
         assert_eq!(fs::read_dir(here.path().join("tensors")).unwrap().count(), 0);
     }

@@ -11,13 +11,13 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::layout::{self, COMPARISON_SCHEMA, Comparison, DataSet, FileEntry, Role};
+use super::message::{Content, Copied};
 use super::nodes::{NodeReproduction, NodeTable, remove_nodes};
-use super::store::Store;
+use super::store::{Store, Stored};
 use crate::base::files::{write_whole, write_whole_as};
-use crate::base::ids::ValueName;
+use crate::base::parallel::in_parallel;
 use crate::base::sync::lock;
 use crate::compare::{TensorVerdict, summary};
-use crate::tensor::{SharedTensor, TensorBuf};
 
 /// Losses told one by one; more are only counted.
 const MAX_TOLD: usize = 1000;
@@ -47,8 +47,7 @@ pub(super) enum Job {
         step: Arc<StepState>,
         role: Role,
         index: usize,
-        name: ValueName,
-        tensor: TensorBuf,
+        tensor: Copied,
     },
     Comparison {
         step: Arc<StepState>,
@@ -72,7 +71,7 @@ pub(super) enum Job {
 impl Job {
     fn n_bytes(&self) -> usize {
         match self {
-            Job::Tensor { tensor, .. } => tensor.view().bytes().len(),
+            Job::Tensor { tensor, .. } => tensor.desc.len_bytes(),
             Job::Nodes { reproductions, .. } => reproductions.iter().map(NodeReproduction::n_bytes).sum(),
             _ => 0,
         }
@@ -236,17 +235,33 @@ impl Shared {
         progress.report.written_bytes += n_bytes;
     }
 
-    /// Put a tensor into a data set and its manifest; what fails is lost and told.
-    pub(super) fn put(&self, step: &StepState, role: Role, index: usize, name: &str, tensor: &SharedTensor<'_>) {
+    /// Put tensors into a data set and its manifest, in their order; what fails is lost and told.
+    pub(super) fn put_all(&self, step: &StepState, role: Role, contents: &[Content<'_>]) {
+        let n_bytes = contents.iter().map(Content::n_bytes).fold(0, usize::saturating_add);
+        let stored = in_parallel(contents.len(), n_bytes, |index| self.store(step, role, index, &contents[index]));
+        for (index, (content, stored)) in contents.iter().zip(stored).enumerate() {
+            self.note(step, role, index, content, stored);
+        }
+    }
+
+    /// The same of one.
+    fn put(&self, step: &StepState, role: Role, index: usize, content: &Content<'_>) {
+        self.note(step, role, index, content, self.store(step, role, index, content));
+    }
+
+    fn store(&self, step: &StepState, role: Role, index: usize, content: &Content<'_>) -> io::Result<Stored> {
+        self.store.put(content, &step.folder.join(role.file(index)))
+    }
+
+    fn note(&self, step: &StepState, role: Role, index: usize, content: &Content<'_>, stored: io::Result<Stored>) {
         let file = role.file(index);
-        let path = step.folder.join(&file);
-        match self.store.put(name, tensor, &path) {
+        match stored {
             Ok(stored) => {
                 self.count(stored.written);
-                let entry = FileEntry::new(file, name, &tensor.desc(), stored.hash);
+                let entry = FileEntry::new(file, content.name(), &content.desc(), stored.hash);
                 lock(&step.manifest).entries_mut(role).push(entry);
             }
-            Err(error) => self.lose_of(step, format!("{}: {error}", path.display())),
+            Err(error) => self.lose_of(step, format!("{}: {error}", step.folder.join(file).display())),
         }
     }
 
@@ -318,7 +333,7 @@ impl Shared {
         let results = [(Role::Reference, 0, node, reference), (Role::Actual, 0, node, actual)];
         let inputs = inputs.iter().enumerate().map(|(index, (name, tensor))| (Role::Input, index, name, tensor));
         for (role, index, name, tensor) in inputs.chain(results) {
-            self.count(self.store.put(name, &tensor.shared(), &data.join(role.file(index)))?.written);
+            self.count(self.store.put(&Content::shared(name, &tensor.shared()), &data.join(role.file(index)))?.written);
         }
         self.write(&folder.join(layout::MODEL_FILE), model);
         Ok(())
@@ -335,8 +350,8 @@ impl Shared {
         let mut done_bytes = 0;
         while let Some((job, n_bytes)) = self.queue.pop(done_bytes) {
             match job {
-                Job::Tensor { step, role, index, name, tensor } => {
-                    self.put(&step, role, index, &name, &tensor.shared());
+                Job::Tensor { step, role, index, tensor } => {
+                    self.put(&step, role, index, &Content::Private(tensor));
                 }
                 Job::Comparison { step, verdicts } => self.compare(&step, verdicts),
                 Job::Nodes { part_folder, table, reproductions } => {
@@ -371,7 +386,7 @@ impl Drop for Gone<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tensor::{DType, TensorDesc};
+    use crate::tensor::{DType, TensorBuf, TensorDesc};
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     fn job(n_bytes: i64) -> Job {
@@ -387,8 +402,10 @@ mod tests {
             lost: vec![],
         };
         let step = StepState { folder: PathBuf::new(), part_folder: PathBuf::new(), manifest: Mutex::new(manifest) };
-        let tensor = TensorBuf::zeros(TensorDesc::new(DType::U8, [n_bytes]).unwrap());
-        Job::Tensor { step: Arc::new(step), role: Role::Actual, index: 0, name: String::new(), tensor }
+        let (store, tensor) =
+            (Store::new(PathBuf::new()), TensorBuf::zeros(TensorDesc::new(DType::U8, [n_bytes]).unwrap()));
+        let tensor = store.copy("", &tensor.shared());
+        Job::Tensor { step: Arc::new(step), role: Role::Actual, index: 0, tensor }
     }
 
     #[test]

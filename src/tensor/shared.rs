@@ -29,9 +29,9 @@ const WIDE: usize = size_of::<Wide>();
 /// copied out ([`SharedBytes::copy_out`]) and then judged, hashed or written from the copy, so that all of them see one
 /// value. A peer that writes meanwhile gets a nonsensical verdict, and costs nobody else anything.
 ///
-/// Large tensors are read block by block into a buffer that stays in the first-level cache ([`BLOCK_BYTES`]): comparing
-/// widens such a block to float64, the store hashes and writes it. [`SharedTensor::to_owned`] is the one copy that
-/// outlives the call.
+/// Large tensors are read block by block into a buffer that stays in a processor's own cache ([`BLOCK_BYTES`]): comparing
+/// widens such a block to float64, the store hashes and writes one of its own size. [`SharedTensor::to_owned`] is the
+/// copy that outlives the call; a dump's copies are files already (`dump/message.rs`).
 ///
 /// # When not
 /// Not for words that both sides synchronize by (the doorbells of lanes, counters): those are atomics, in `shm`. Not

@@ -189,6 +189,36 @@ fn inputs_are_on_disk_before_the_run_and_the_set_is_incomplete_until_it_is_finis
     assert!(matches!(state(&part), Completeness::Incomplete(_)));
 }
 
+/// So large that several threads write them.
+#[test]
+fn inputs_that_are_written_side_by_side_stand_in_the_models_order() {
+    const N: usize = 1 << 18;
+    let folder = tempfile::tempdir().unwrap();
+    let run = Run::open(&spec(folder.path())).unwrap();
+    let value = |index: usize| TensorBuf::from_f32([N as i64], &vec![index as f32; N]).unwrap();
+    let tensors: Vec<_> = (0..12).map(value).collect();
+    let inputs: Vec<_> =
+        tensors.iter().enumerate().map(|(index, tensor)| (format!("x{index}"), tensor.shared())).collect();
+    for step in 0..2 {
+        let folder = run.begin_step("g", 0, StepId(step), &inputs).unwrap();
+        for (index, tensor) in tensors.iter().enumerate() {
+            let read = load_tensor(&folder.path().join(format!("input_{index}.pb"))).unwrap();
+            assert_eq!(
+                (read.name.as_str(), read.view().bytes()),
+                (format!("x{index}").as_str(), tensor.view().bytes())
+            );
+        }
+        run.finish(&folder);
+        assert_eq!(run.flush().lost, Vec::<String>::new());
+        let names = |entry: &Value| (entry["name"].clone(), entry["file"].clone());
+        let told: Vec<_> =
+            parse(folder.path().join("manifest.json"))["inputs"].as_array().unwrap().iter().map(names).collect();
+        let expected = |index: usize| (json!(format!("x{index}")), json!(format!("input_{index}.pb")));
+        assert_eq!(told, (0..12).map(expected).collect::<Vec<_>>());
+    }
+    assert_eq!(fs::read_dir(folder.path().join("tensors")).unwrap().count(), 12);
+}
+
 #[test]
 fn only_the_calls_asked_for_are_wanted() {
     let folder = tempfile::tempdir().unwrap();

@@ -8,7 +8,7 @@ const PARALLEL_BYTES: usize = 4 << 20;
 const MAX_THREADS: usize = 8;
 
 /// What `work` gives of each of `0..n`, in their order. `len_bytes`: what all of it reads.
-pub(super) fn in_parallel<T: Send>(n: usize, len_bytes: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
+pub fn in_parallel<T: Send>(n: usize, len_bytes: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let threads = if len_bytes < PARALLEL_BYTES { 1 } else { n_threads().min(n) };
     if threads <= 1 {
         return (0..n).map(work).collect();
