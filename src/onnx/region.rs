@@ -189,7 +189,7 @@ impl Program {
             ..AttributeProto::default()
         };
         let text = |name: &str, text: String| AttributeProto {
-            s: Some(text.into_bytes().into()),
+            s: Some(text.into_bytes()),
             ..named(name, AttributeType::String)
         };
         let letters = self.inputs.iter().map(|extent| extent.letter()).collect();

@@ -16,7 +16,7 @@ fn named(name: &str, r#type: AttributeType) -> AttributeProto {
 /// Of x, as one value less its row's largest, and as its gate: x · sigmoid(x) · w.
 fn of_region(steps: &str) -> Vec<NodeProto> {
     let text = |name: &str, text: &str| AttributeProto {
-        s: Some(text.as_bytes().to_vec().into()),
+        s: Some(text.as_bytes().to_vec()),
         ..named(name, AttributeType::String)
     };
     let attribute = vec![
