@@ -7,10 +7,12 @@ import json
 import random
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 import torch
 from functorch.compile import make_boxed_func
+from onnx import numpy_helper
 from support import FakeClient, use_client
 from torch import fx, nn
 from torch._dynamo.backends.common import aot_autograd
@@ -22,6 +24,7 @@ from rust_ort.export import decompositions, exporter, partition, translate
 from rust_ort.export.plan import make_plan
 from rust_ort.export.provenance import module_path, parameter_name
 from rust_ort.export.shapes import Binder
+from rust_ort.export.told import drop_contradicted
 
 
 def aot_graphs(function: Any, *args: Any, dynamic: bool = False) -> list[fx.GraphModule]:
@@ -299,3 +302,41 @@ def test_a_determinant_runs_in_eager_and_what_is_around_it_does_not(monkeypatch:
     torch.testing.assert_close(torch.compile(scaled, backend="rust_ort")(x), scaled(x))
     (graph,) = rust_ort.graphs()[known:]
     assert [node.op for node in graph.eager] == ["aten._linalg_det.default"] and graph.parts
+
+
+@pytest.mark.usefixtures("served")
+def test_a_transformed_model_tells_no_shape_that_its_nodes_contradict() -> None:
+    """The rewrites believe what is told: a sum over another axis, of which the old shape was left in the model."""
+
+    def over_the_first_axis(model: onnx.ModelProto) -> None:
+        (node,) = [node for node in model.graph.node if node.op_type == "ReduceSum"]
+        (told,) = [info for info in model.graph.value_info if info.name == node.output[0]]
+        assert [size.dim_value for size in told.type.tensor_type.shape.dim] == [4, 1]
+        model.graph.initializer.append(numpy_helper.from_array(np.array([0]), "first"))
+        node.input[1] = "first"
+
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        return torch.exp(x) * (x * 2).sum(-1, keepdim=True) + x
+
+    torch._dynamo.reset()
+    x = torch.randn(4, 6)
+    made = torch.compile(scaled, backend="rust_ort", options={"transforms": [over_the_first_axis]})(x)
+    torch.testing.assert_close(made, torch.exp(x) * (x * 2).sum(0, keepdim=True) + x)
+
+
+def test_what_shape_inference_cannot_tell_stays() -> None:
+    info = onnx.helper.make_tensor_value_info
+    sizes = [info(name, onnx.TensorProto.FLOAT, dims) for name, dims in (("x", [2, 3]), ("a", [3, 2]), ("b", [5, 5]))]
+    nodes = [
+        onnx.helper.make_node("Neg", ["x"], ["a"]),
+        onnx.helper.make_node("Own", ["a"], ["b"], domain="mine"),
+        onnx.helper.make_node("Own", ["b"], ["y"], domain="mine"),
+    ]
+    graph = onnx.helper.make_graph(
+        nodes, "g", sizes[:1], [info("y", onnx.TensorProto.FLOAT, ["n"])], value_info=sizes[1:]
+    )
+    opsets = [onnx.helper.make_opsetid("", 18), onnx.helper.make_opsetid("mine", 1)]
+    model = onnx.helper.make_model(graph, opset_imports=opsets)
+    drop_contradicted(model)
+    told = {known.name: known for known in model.graph.value_info}
+    assert told == {"a": info("a", onnx.TensorProto.FLOAT, [2, 3]), "b": sizes[2]}

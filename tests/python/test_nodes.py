@@ -14,6 +14,7 @@ from onnx import helper, numpy_helper
 from support import DaemonClient, use_client
 
 import rust_ort
+from rust_ort.export.told import drop_contradicted
 from rust_ort.observe import nodes as nodes_module
 from rust_ort.observe.graph_info import GraphInfo, NodeVerdict
 from rust_ort.studies import llama_models
@@ -162,7 +163,9 @@ def wrap(graph: onnx.GraphProto, node: onnx.NodeProto, rest: Callable[[str, str]
 
 def send(part: Any, model: bytes) -> None:
     """Makes the daemon's model of the part another: what is prepared already is not sent a second time."""
-    part.spec.model = model
+    proto = onnx.load_from_string(model)
+    drop_contradicted(proto)
+    part.spec.model = proto.SerializeToString()
     part._connection = None
     part.prepare()
 

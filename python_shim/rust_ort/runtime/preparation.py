@@ -13,6 +13,7 @@ from rust_ort.call.part import Part
 from rust_ort.errors import OptionError
 from rust_ort.export.plan import Plan, PlannedPart
 from rust_ort.export.provenance import described, provenance_json
+from rust_ort.export.told import drop_contradicted
 from rust_ort.export.translate import Translated
 from rust_ort.link.specs import GraphSpec, OutputSpec, PartSpec
 from rust_ort.observe.graph_info import GraphInfo
@@ -118,6 +119,7 @@ def _transformed(model: bytes, transforms: Sequence[Callable[..., Any]], graph: 
                 graph=graph,
             )
         proto = proto if made is None else made
+    drop_contradicted(proto)
     serialized: bytes = proto.SerializeToString(deterministic=True)
     return serialized
 

@@ -8,6 +8,9 @@ use super::bits::{bits, bits_mut};
 use crate::onnx::{Extent, Program, REGION, region};
 use crate::runtime::ort::kernels::{self, Elements, Plan, Region};
 
+/// Whoever changed a model by hand, and left in what it said of its values, can run it so.
+const ADVICE: &str = "take out its value_info where it is not true, or give disable_passes=(\"regions\",)";
+
 /// The domain with its operator.
 pub(super) fn add(domain: OperatorDomain) -> ort::Result<OperatorDomain> {
     domain.add(RegionFloat)
@@ -60,7 +63,7 @@ impl Kernel for Running {
         let inputs = inputs.collect::<ort::Result<Vec<_>>>()?;
         let shapes: Vec<&[i64]> = inputs.iter().map(|input| &**input.shape()).collect();
         let sizes = kernels::broadcast(&shapes, program.rank)
-            .ok_or_else(|| wrong(format!("shapes {shapes:?} do not broadcast to {} axes", program.rank)))?;
+            .ok_or_else(|| wrong(format!("shapes {shapes:?} do not broadcast to {} axes; {ADVICE}", program.rank)))?;
         let sizes = &sizes[..program.rank];
         let outputs = (program.outputs.iter().enumerate()).map(|(at, &register)| {
             let mut shape: Vec<i64> = sizes.iter().map(|&size| size as i64).collect();
@@ -74,7 +77,7 @@ impl Kernel for Running {
         let given = given.collect::<ort::Result<Vec<_>>>()?;
         let taken = outputs.iter_mut().map(bits_mut::<f32>).collect::<ort::Result<Vec<_>>>()?;
         let region = Region::new(plan, sizes, &given, taken)
-            .ok_or_else(|| wrong(format!("shapes {shapes:?} are not those of its program")))?;
+            .ok_or_else(|| wrong(format!("shapes {shapes:?} are not those that the model tells; {ADVICE}")))?;
         kernels::run(&region, context)
     }
 }
