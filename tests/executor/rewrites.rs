@@ -110,9 +110,54 @@ fn cases() -> Vec<Case> {
         between: vec![("a", x)],
         constants: Vec::new(),
     };
+    let attribute = |name: &str, i, ints: Sizes, kind: AttributeType| AttributeProto {
+        name: Some(name.into()),
+        i,
+        ints: ints.to_vec(),
+        r#type: Some(kind as i32),
+        ..Default::default()
+    };
+    let ints = |name, ints| NodeProto {
+        attribute: vec![attribute("value_ints", None, ints, AttributeType::Ints)],
+        ..node("Constant", &[], name)
+    };
+    let set = |name, value, node| NodeProto {
+        attribute: vec![attribute(name, Some(value), &[], AttributeType::Int)],
+        ..node
+    };
+    let shaped = |x, rows, columns, y| Case {
+        pass: "constant-shapes",
+        nodes: vec![
+            ints("rows", rows),
+            ints("columns", columns),
+            set("axis", 0, node("Concat", &["rows", "columns"], "shape")),
+            node("Reshape", &["x", "shape"], "y"),
+        ],
+        inputs: vec![("x", x)],
+        outputs: vec![("y", y)],
+        between: Vec::new(),
+        constants: Vec::new(),
+    };
+    let scaled = |x, factor| Case {
+        pass: "constant-shapes",
+        nodes: vec![
+            ints("whole", factor),
+            set("to", 1, node("Cast", &["whole"], "factor")),
+            node("Mul", &["x", "factor"], "y"),
+        ],
+        inputs: vec![("x", x)],
+        outputs: vec![("y", x)],
+        between: Vec::new(),
+        constants: Vec::new(),
+    };
     vec![
         same(&[3, 5]),
         same(&[0, 5]),
+        shaped(&[12], &[3], &[4], &[3, 4]),
+        shaped(&[2, 30], &[5], &[3, 4], &[5, 3, 4]),
+        shaped(&[0, 4], &[2], &[0, 2], &[2, 0, 2]),
+        scaled(&[3, 5], &[-7]),
+        scaled(&[3, 2], &[1 << 24, -(1 << 24)]),
         copies(&[3, 5]),
         copies(&[]),
         copies(&[0, 4]),

@@ -223,7 +223,7 @@ def test_names_and_provenance_are_those_of_the_lowest(function: Callable[[Tensor
 def raised(node: onnx.NodeProto, *, written: int, opset: int) -> onnx.NodeProto:
     graph = ir.Graph([], [], nodes=[ir.from_proto(node)], opset_imports={"": LOWEST_OPSET})
     graph[0].version = written
-    raise_nodes(graph, opset)
+    raise_nodes(list(graph), opset)
     return ir.to_proto(graph[0])
 
 

@@ -307,6 +307,8 @@ def _promotion() -> Callable[[fx.GraphModule], None]:
             self.left = set[Any]()
 
         def run_node(self, n: fx.Node) -> Any:
+            if n.op == "placeholder" and "val" in n.meta:
+                return n.meta["val"]  # it is what the pass gives for it
             if n.op != "call_function" or "val" not in n.meta:
                 return super().run_node(n)
             rule = promotion.get_type_promotion_rule(n, self.type_promotion_table)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from rust_ort.options import LOWEST_OPSET
@@ -63,9 +63,9 @@ def with_bodies(graph: Any) -> Iterator[Any]:
                     yield from with_bodies(body)
 
 
-def raise_nodes(graph: Any, opset: int) -> None:
+def raise_nodes(nodes: Iterable[Any], opset: int) -> None:
     """Makes each node mean at `opset` what it meant at the opset it was written at. Names stay. Raises OpsetError."""
-    for node in with_bodies(graph):
+    for node in nodes:
         if node.domain in ("", "ai.onnx"):
             _raise_node(node, opset)
 

@@ -20,20 +20,22 @@ INEXACT_DEFAULTS = frozenset({"Selu", "HardSwish"})
 """ONNX operators whose attributes' defaults are no short numbers."""
 
 
-def rounded(graph: Any, fx_node_of: Callable[[Any], fx.Node | None]) -> dict[str, str]:
-    """{FX node: what is rounded} of an onnx_ir graph without functions. fx_node_of: the FX node behind an ONNX node."""
+def rounded(graph: Any, source: fx.Graph, fx_name_of: Callable[[Any], str | None]) -> dict[str, str]:
+    """{FX node: what is rounded} of an onnx_ir graph without functions, which `source` was written as. fx_name_of: the
+    FX node's name behind an ONNX node."""
     found: dict[str, str] = {}
     constants: set[int] = set()
-    for node in graph:
-        fx_node = fx_node_of(node)
-        if fx_node is None or fx_node.name in found or not holds(torch.float64, fx_node):
+    of_float64 = {node.name for node in source.nodes if holds(torch.float64, node)}
+    for node in graph if of_float64 else ():
+        name = fx_name_of(node)
+        if name is None or name in found or name not in of_float64:
             continue
         numbers = list(_numbers(node))
         number = next((number for number in numbers if not _is_short(number)), None)
         if number is not None:
-            found[fx_node.name] = f"torchlib writes {number!r} beside float64 as float32"
+            found[name] = f"torchlib writes {number!r} beside float64 as float32"
         elif node.inputs and node.op_type not in CASTS and all(id(value) in constants for value in node.inputs):
-            found[fx_node.name] = f"torchlib computes {node.op_type} beside float64 in float32"
+            found[name] = f"torchlib computes {node.op_type} beside float64 in float32"
         elif node.op_type == "Constant" and numbers:
             constants.add(id(node.outputs[0]))
     return found

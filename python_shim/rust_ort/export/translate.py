@@ -89,10 +89,11 @@ def translate(
     _inline_functions(ir, model)
     _refuse_rounded(graph, source.graph)
     used = _drop_dead(ir, graph, {str(value.name) for value in produced.values()})
-    _raise_opset(graph, opset)
-    _add_functions(model, opset)
+    nodes = list(with_bodies(graph))
+    _raise_opset(nodes, opset)
+    _add_functions(model, nodes, opset)
     onnx_nodes = _strip_metadata(model)
-    _import_opsets(model, opset)
+    _import_opsets(graph, nodes, opset)
     kept = [value for value in graph.inputs if value.name in used or value.name in keep_inputs]
     graph.inputs.clear()
     graph.inputs.extend(kept)
@@ -192,8 +193,7 @@ def _inline_functions(ir: Any, model: Any) -> None:
 
 
 def _refuse_rounded(graph: Any, source: fx.Graph) -> None:
-    by_name = {node.name: node for node in source.nodes}
-    rounded = rounding.rounded(graph, lambda node: by_name.get(_fx_name(node) or ""))
+    rounded = rounding.rounded(graph, source, _fx_name)
     if rounded:
         raise TranslationError("; ".join(dict.fromkeys(rounded.values())), *rounded)
 
@@ -215,7 +215,7 @@ def _drop_dead(ir: Any, graph: Any, fx_names: set[str]) -> set[str]:
             dead.append(node)
             continue
         used.update(str(value.name) for value in node.inputs if value is not None)
-        if _has_subgraph(node):
+        if _has_subgraph(ir, node):
             graph.remove(dead)
             dead.clear()
             for inner in ir.traversal.RecursiveGraphIterator(graph):
@@ -226,20 +226,21 @@ def _drop_dead(ir: Any, graph: Any, fx_names: set[str]) -> set[str]:
     return used
 
 
-def _has_subgraph(node: Any) -> bool:
-    return any(attribute.type.name in ("GRAPH", "GRAPHS") for attribute in node.attributes.values())
+def _has_subgraph(ir: Any, node: Any) -> bool:
+    bodies = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
+    return any(attribute.type in bodies for attribute in node.attributes.values())
 
 
-def _raise_opset(graph: Any, opset: int) -> None:
+def _raise_opset(nodes: Sequence[Any], opset: int) -> None:
     try:
-        raise_nodes(graph, opset)
+        raise_nodes(nodes, opset)
     except OpsetError as error:
         raise TranslationError(str(error), *filter(None, [_fx_name(error.node)])) from error
 
 
-def _add_functions(model: Any, opset: int) -> None:
+def _add_functions(model: Any, nodes: Sequence[Any], opset: int) -> None:
     """Those of ours that are called: one kernel each where the executor has one, their nodes anywhere else."""
-    called = {node.op_type for node in with_bodies(model.graph) if node.domain == attention.DOMAIN}
+    called = {node.op_type for node in nodes if node.domain == attention.DOMAIN}
     for name in sorted(called.intersection(attention.NAMES)):
         function = attention.function(name, opset)
         model.functions[function.identifier()] = function
@@ -266,11 +267,11 @@ def _strip_metadata(model: Any) -> dict[str, str]:
     return onnx_nodes
 
 
-def _import_opsets(model: Any, opset: int) -> None:
-    model.graph.opset_imports[""] = opset
-    for node in with_bodies(model.graph):
+def _import_opsets(graph: Any, nodes: Sequence[Any], opset: int) -> None:
+    graph.opset_imports[""] = opset
+    for node in nodes:
         if node.domain:
-            model.graph.opset_imports.setdefault(node.domain, node.version or 1)
+            graph.opset_imports.setdefault(node.domain, node.version or 1)
 
 
 def _failing_nodes(graph: fx.Graph, message: str) -> list[str]:

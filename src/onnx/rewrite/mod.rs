@@ -5,6 +5,7 @@
 //! another number of threads, and a region's functions are ours. What bodies of nodes hold, and model-local functions, is
 //! left alone.
 
+mod constant_shapes;
 mod leaf_order;
 mod nodes;
 mod output_copies;
@@ -30,6 +31,7 @@ type Pass = (&'static str, fn(&mut GraphProto) -> usize);
 /// In the order in which they run.
 const PASSES: &[Pass] = &[
     ("same-casts", same_casts::run),
+    ("constant-shapes", constant_shapes::run),
     ("output-copies", output_copies::run),
     ("output-reshapes", output_reshapes::run),
     ("product-orientation", product_orientation::run),
