@@ -55,7 +55,8 @@ pub(super) fn compute<const FMA: bool>(op: Op, sources: [Source<'_>; 3], n: usiz
         Op::Sigmoid => unary(a, out, sigmoid::<FMA>),
         Op::Tanh => unary(a, out, tanh::<FMA>),
         Op::Erf => unary(a, out, erf::<FMA>),
-        Op::Relu => unary(a, out, |a| if a <= 0.0 { 0.0 } else { a }),
+        // NaN and -0.0 stay.
+        Op::Relu => unary(a, out, |a| if a < 0.0 { 0.0 } else { a }),
         Op::Not => unary(a, out, |a| 1.0 - a),
         Op::Square => unary(a, out, |a| a * a),
         Op::Cube => unary(a, out, |a| a * a * a),
