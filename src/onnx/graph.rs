@@ -28,6 +28,17 @@ pub fn producers(graph: &GraphProto) -> Result<HashMap<&str, usize>, OnnxError> 
     Ok(index)
 }
 
+/// Value name → indices of the nodes that need it ([`uses`]), in order.
+pub(super) fn readers(graph: &GraphProto) -> HashMap<&str, Vec<usize>> {
+    let mut index: HashMap<&str, Vec<usize>> = HashMap::new();
+    for (at, node) in graph.node.iter().enumerate() {
+        for value in uses(node) {
+            index.entry(value).or_default().push(at);
+        }
+    }
+    index
+}
+
 /// Indices of the nodes in topological order, as near to the given order as possible: a graph that is in order gives
 /// 0, 1, 2, … A node's subgraphs count with the values that they take from outside.
 /// Errors: [`OnnxError::Duplicate`], [`OnnxError::Undefined`], [`OnnxError::Cycle`].

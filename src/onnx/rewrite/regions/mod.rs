@@ -30,7 +30,9 @@ pub(super) fn run(graph: &mut GraphProto) -> usize {
     let facts = Facts::of(graph);
     let mut names = taken(graph);
     let found = groups(graph, &facts);
-    let mut regions: Vec<Region> = found.iter().filter_map(|group| made(graph, &facts, group, &mut names)).collect();
+    let readers = graph::readers(graph);
+    let made = |group| made(graph, &facts, &readers, group, &mut names);
+    let mut regions: Vec<Region> = found.iter().filter_map(made).collect();
     regions.retain(|region| region.has_floats && region.gone.len() >= FEWEST_NODES + region.casts.len());
     if regions.is_empty() {
         return 0;
@@ -55,7 +57,9 @@ pub(super) fn run(graph: &mut GraphProto) -> usize {
         }
         graph.node.extend(made);
     }
-    inside.retain(|name| graph.node.iter().all(|node| !node.output.contains(name)));
+    for name in graph.node.iter().flat_map(graph::outputs) {
+        inside.remove(name);
+    }
     forget(graph, &inside);
     drop_unread(graph, &unread);
     if graph::sort(graph).is_err() {

@@ -26,9 +26,15 @@ pub(super) struct Region {
     pub(super) has_floats: bool,
 }
 
-/// None where the operator could not tell its shape from what it reads. names: those that the graph has; what is made is
-/// added.
-pub(super) fn made(graph: &GraphProto, facts: &Facts, group: &Group, names: &mut HashSet<String>) -> Option<Region> {
+/// None where the operator could not tell its shape from what it reads. readers: of the graph's values ([`graph::readers`]).
+/// names: those that the graph has; what is made is added.
+pub(super) fn made(
+    graph: &GraphProto,
+    facts: &Facts,
+    readers: &HashMap<&str, Vec<usize>>,
+    group: &Group,
+    names: &mut HashSet<String>,
+) -> Option<Region> {
     let mut whole = group.leading.clone();
     whole.push(group.last.clone().unwrap_or(Dim::Is(1)));
     let mut writing =
@@ -54,7 +60,7 @@ pub(super) fn made(graph: &GraphProto, facts: &Facts, group: &Group, names: &mut
         return None;
     }
     let read = group.nodes.iter().flat_map(|&at| graph.node[at].input.iter().cloned()).collect();
-    let (wanted, gone) = wanted(graph, facts, group);
+    let (wanted, gone) = wanted(graph, facts, readers, group);
     let Writing { inputs, mut program, .. } = writing;
     let (mut outputs, mut casts) = (Vec::new(), Vec::new());
     let mut given: HashMap<usize, String> = HashMap::new();
@@ -105,15 +111,17 @@ fn unused(name: &str, names: &mut HashSet<String>) -> String {
 
 /// Values of steps that are read outside; the nodes that nobody needs any more. A node that only passes on what it reads
 /// stays where somebody outside reads it.
-fn wanted<'a>(graph: &'a GraphProto, facts: &Facts, group: &Group) -> (Vec<&'a str>, Vec<usize>) {
+fn wanted<'a>(
+    graph: &'a GraphProto,
+    facts: &Facts,
+    readers: &HashMap<&str, Vec<usize>>,
+    group: &Group,
+) -> (Vec<&'a str>, Vec<usize>) {
     let mine: HashSet<usize> = group.nodes.iter().copied().collect();
     let mut read: HashSet<&str> = graph.output.iter().map(|output| output.name()).collect();
     let inside: HashSet<&str> = group.nodes.iter().flat_map(|&at| graph::outputs(&graph.node[at])).collect();
-    for (at, node) in graph.node.iter().enumerate() {
-        if !mine.contains(&at) {
-            read.extend(graph::uses(node).into_iter().filter(|name| inside.contains(name)));
-        }
-    }
+    let is_read_outside = |name: &&str| readers.get(name).is_some_and(|all| all.iter().any(|at| !mine.contains(at)));
+    read.extend(inside.iter().copied().filter(is_read_outside));
     let (mut wanted, mut gone) = (Vec::new(), Vec::new());
     for &at in group.nodes.iter().rev() {
         let node = &graph.node[at];
