@@ -97,7 +97,7 @@ impl<'a> Message<'a> {
 #[derive(Debug)]
 pub(super) struct Copied {
     name: ValueName,
-    pub desc: TensorDesc,
+    pub(super) desc: TensorDesc,
     pieces: Vec<Box<[u8]>>,
     memory: Arc<Blocks>,
 }

@@ -1,5 +1,7 @@
 //! Programs of regions: what one operator of ours computes in the place of many nodes, as its attributes say it.
 
+use std::collections::HashSet;
+
 use super::proto::attribute_proto::AttributeType;
 use super::proto::{AttributeProto, NodeProto};
 
@@ -127,7 +129,7 @@ pub struct Program {
 
 impl Program {
     /// What each register holds. None where the program is not one: a step that reads what comes later, makes one value of
-    /// what is one, or fills what is full; an output that no step gives; another rank.
+    /// what is one, or fills what is full; an output that no step gives, or that is given twice; another rank.
     pub fn extents(&self) -> Option<Vec<Extent>> {
         let first = self.inputs.len() + self.constants.len();
         let mut extents = self.inputs.clone();
@@ -143,9 +145,10 @@ impl Program {
                 (_, widest) => widest.max(Extent::Row),
             });
         }
-        let given = |&register: &usize| (first..extents.len()).contains(&register);
+        let mut given = HashSet::new();
+        let mut is_given = |&register: &usize| (first..extents.len()).contains(&register) && given.insert(register);
         let ranks = 1..=HIGHEST_RANK;
-        (self.outputs.iter().all(given) && ranks.contains(&self.rank)).then_some(extents)
+        (self.outputs.iter().all(&mut is_given) && ranks.contains(&self.rank)).then_some(extents)
     }
 
     /// `"Mul 0 3; Exp 4"`.
@@ -239,8 +242,8 @@ mod tests {
         for steps in ["", "Mul 0", "Mul 0 1 2", "Mul 0 4", "Mul 0 -1", "Pow 0 1", "ReduceSum 1", "Spread 0", "Exp 0;"] {
             assert_eq!(read(steps, &[4]), None, "{steps}");
         }
-        for output in [-1, 0, 3, 5] {
-            assert_eq!(read("Exp 0", &[output]), None, "{output}");
+        for outputs in [[-1].as_slice(), &[0], &[3], &[5], &[4, 4]] {
+            assert_eq!(read("Exp 0", outputs), None, "{outputs:?}");
         }
         assert_eq!(Program::read("x", vec![], "Exp 0", &[1], 1), None);
         assert_eq!(Program::read("f", vec![], "Exp 0", &[1], 0), None);

@@ -10,6 +10,7 @@ import argparse
 import compileall
 import functools
 import gc
+import importlib
 import json
 import os
 import statistics
@@ -91,13 +92,7 @@ def child(layers: int) -> dict[str, float]:
     warm = torch.compile(lambda x: x * 2, backend="aot_eager")  # loads what a compilation loads, whoever is the backend
     warm(torch.ones(2, requires_grad=True)).sum().backward()
     clock = _Clock()
-
-    def ours() -> Any:
-        import rust_ort
-
-        return rust_ort
-
-    rust_ort = clock.counted(ours)()
+    rust_ort = clock.counted(importlib.import_module)("rust_ort")
     from rust_ort.studies import llama_models
 
     torch.set_num_threads(1)

@@ -108,7 +108,8 @@ fn tensor_type(attribute: &AttributeProto) -> Option<Element> {
     attribute.t.as_ref()?.data_type
 }
 
-pub(super) fn attribute<'a>(node: &'a NodeProto, name: &str) -> Option<&'a AttributeProto> {
+/// The node's attribute of this name.
+pub(in crate::onnx) fn attribute<'a>(node: &'a NodeProto, name: &str) -> Option<&'a AttributeProto> {
     node.attribute.iter().find(|attribute| attribute.name() == name)
 }
 

@@ -8,7 +8,7 @@ mod tests;
 mod typed;
 mod widen;
 
-pub(super) use elements::is;
+pub(super) use elements::{attribute, is};
 pub use mention::mentions;
 pub use typed::for_each_typed;
 pub(super) use typed::of_values as element_types;

@@ -4,7 +4,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::nodes::{drop_unread, is, only_output};
+use super::nodes::{attribute, drop_unread, is, only_output};
 use crate::onnx::proto::attribute_proto::AttributeType;
 use crate::onnx::proto::{AttributeProto, GraphProto, NodeProto, TensorProto};
 use crate::tensor::DType;
@@ -114,10 +114,9 @@ impl Folded {
 /// What a node gives that reads nothing but known numbers.
 fn folded(node: &NodeProto, known: &HashMap<String, Numbers>) -> Option<Folded> {
     let read: Vec<&Numbers> = node.input.iter().map(|name| known.get(name)).collect::<Option<_>>()?;
-    let set = |name: &str| node.attribute.iter().find(|attribute| attribute.name() == name);
     match read.as_slice() {
         [numbers] if is(node, "Cast") => {
-            let to = set("to")?.i?;
+            let to = attribute(node, "to")?.i?;
             let exact = numbers.values.iter().all(|number| number.unsigned_abs() <= EXACT_IN_F32);
             if to == i64::from(DType::I64.onnx_code()) {
                 Some(Folded::Numbers((*numbers).clone()))
@@ -132,7 +131,11 @@ fn folded(node: &NodeProto, known: &HashMap<String, Numbers>) -> Option<Folded> 
             let dims = vec![numbers.values.len() as i64];
             (!numbers.values.is_empty()).then(|| Folded::Numbers(Numbers { dims, values: numbers.values.clone() }))
         }
-        [_, ..] if is(node, "Concat") && set("axis")?.i? == 0 && read.iter().all(|numbers| numbers.is_row()) => {
+        [_, ..]
+            if is(node, "Concat")
+                && attribute(node, "axis")?.i? == 0
+                && read.iter().all(|numbers| numbers.is_row()) =>
+        {
             let values: Vec<i64> = read.iter().flat_map(|numbers| &numbers.values).copied().collect();
             let dims = vec![values.len() as i64];
             (values.len() <= MAX_NUMBERS).then_some(Folded::Numbers(Numbers { dims, values }))

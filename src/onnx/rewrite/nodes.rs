@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-pub(super) use crate::onnx::precision::is;
+pub(super) use crate::onnx::precision::{attribute, is};
 use crate::onnx::proto::attribute_proto::AttributeType;
 use crate::onnx::proto::{AttributeProto, GraphProto, NodeProto};
 use crate::onnx::{graph, walk};
@@ -20,8 +20,7 @@ pub(super) fn only_output(node: &NodeProto) -> Option<&str> {
 
 /// `perm` of a Transpose; None where it has none, or the node is another.
 pub(super) fn perm(node: &NodeProto) -> Option<&[i64]> {
-    let perm = |attribute: &&AttributeProto| attribute.name() == "perm";
-    node.attribute.iter().find(perm).filter(|_| is(node, "Transpose")).map(|perm| &*perm.ints)
+    attribute(node, "perm").filter(|_| is(node, "Transpose")).map(|perm| &*perm.ints)
 }
 
 /// A node of ONNX's own operator, by the name of what it gives.

@@ -3,10 +3,10 @@
 
 use std::collections::HashSet;
 
-use super::nodes::{drop_unread, integer, is, node, only_output};
+use super::nodes::{attribute, drop_unread, integer, is, node, only_output};
 use super::values::{Dim, Values};
 use crate::onnx::DOMAIN;
-use crate::onnx::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto};
+use crate::onnx::proto::{GraphProto, ModelProto, NodeProto, TensorProto};
 use crate::tensor::DType;
 
 /// (indices [rows, 1] or [1, 1], updates [rows, columns], shape) to the sums, a matrix of this shape: of each row those
@@ -118,15 +118,11 @@ fn number(graph: &GraphProto, values: &Values, name: &str) -> Option<i64> {
     }
 }
 
-fn attribute<'a>(node: &'a NodeProto, name: &str) -> Option<&'a AttributeProto> {
-    node.attribute.iter().find(|attribute| attribute.name() == name)
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::nodes::tests::{graph, node, of, text};
     use super::*;
-    use crate::onnx::proto::ValueInfoProto;
+    use crate::onnx::proto::{AttributeProto, ValueInfoProto};
     use crate::onnx::value_info;
     use crate::tensor::TensorDesc;
 

@@ -24,9 +24,7 @@ pub(super) struct Group {
 
 /// Groups of two nodes and more, in the order of their last nodes.
 pub(super) fn groups(graph: &GraphProto, facts: &Facts) -> Vec<Group> {
-    let producers: HashMap<&str, usize> = (graph.node.iter().enumerate())
-        .flat_map(|(at, node)| graph::outputs(node).map(move |name| (name, at)))
-        .collect();
+    let Ok(producers) = graph::producers(graph) else { return Vec::new() };
     let sources = |at: usize| graph::uses(&graph.node[at]).into_iter().filter_map(|name| producers.get(name).copied());
     let sources: Vec<Vec<usize>> = (0..graph.node.len()).map(|at| sources(at).collect()).collect();
     let mut found = Found::new(sources, facts);

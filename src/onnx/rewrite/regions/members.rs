@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::super::nodes::{is, only_output};
+use super::super::nodes::{attribute, is, only_output};
 use super::super::values::{Dim, Values};
 use crate::onnx::proto::{GraphProto, NodeProto, TensorProto};
 use crate::onnx::{HIGHEST_RANK, NamedTensor, Op};
@@ -99,8 +99,7 @@ impl Facts {
         let Some(output) = only_output(node) else { return };
         if is(node, "Constant") {
             let Some(tensor) = node.attribute.iter().find_map(|attribute| attribute.t.as_ref()) else {
-                let float = node.attribute.iter().find(|attribute| attribute.name() == "value_float");
-                if let Some(number) = float.and_then(|attribute| attribute.f) {
+                if let Some(number) = attribute(node, "value_float").and_then(|float| float.f) {
                     self.dims.insert(output.to_owned(), Vec::new());
                     self.numbers.insert(output.to_owned(), number);
                 }
@@ -214,11 +213,10 @@ impl Facts {
     }
 
     fn is_of_last_axis(&self, node: &NodeProto) -> bool {
-        let attribute = |name: &str| node.attribute.iter().find(|attribute| attribute.name() == name);
-        let keeps = attribute("keepdims").is_none_or(|keeps| keeps.i != Some(0));
+        let keeps = attribute(node, "keepdims").is_none_or(|keeps| keeps.i != Some(0));
         let axes = match node.input.get(1) {
             Some(axes) => self.numbers.get(axes).copied(),
-            None => attribute("axes").and_then(|axes| match axes.ints.as_slice() {
+            None => attribute(node, "axes").and_then(|axes| match axes.ints.as_slice() {
                 [axis] => Some(*axis as f32),
                 _ => None,
             }),

@@ -8,6 +8,7 @@ use super::groups::Group;
 use super::members::{Facts, Meaning, goes_to};
 use crate::onnx::graph;
 use crate::onnx::proto::{GraphProto, NodeProto};
+use crate::onnx::walk::fresh;
 use crate::onnx::{Extent, Op, Program, Step};
 use crate::tensor::DType;
 
@@ -72,7 +73,7 @@ pub(super) fn made(
             casts.push(copy(output, name, facts.element(name)?));
             continue;
         }
-        let output = if is_f32 { name.to_owned() } else { unused(&format!("{name}/region"), names) };
+        let output = if is_f32 { name.to_owned() } else { fresh(&format!("{name}/region"), names) };
         if !is_f32 {
             casts.push(copy(&output, name, facts.element(name)?));
         }
@@ -99,14 +100,6 @@ fn copy(from: &str, to: &str, element: DType) -> NodeProto {
     let mut cast = node("Cast", &[from], to);
     cast.attribute.push(integer("to", element.onnx_code().into()));
     cast
-}
-
-fn unused(name: &str, names: &mut HashSet<String>) -> String {
-    let mut free = name.to_owned();
-    while !names.insert(free.clone()) {
-        free.push('_');
-    }
-    free
 }
 
 /// Values of steps that are read outside; the nodes that nobody needs any more. A node that only passes on what it reads

@@ -1,3 +1,4 @@
+use super::super::nodes::attribute;
 use super::super::nodes::tests::{graph, node, of, text};
 use super::*;
 use crate::onnx::proto::attribute_proto::AttributeType;
@@ -42,7 +43,7 @@ fn rewritten(
     let mut found = graph(nodes, inputs, outputs, &between);
     let n_places = run(&mut found);
     let steps = |node: &NodeProto| {
-        let steps = node.attribute.iter().find(|attribute| attribute.name() == STEPS)?;
+        let steps = attribute(node, STEPS)?;
         String::from_utf8(steps.s.as_ref()?.to_vec()).ok()
     };
     let programs: Vec<String> = found.node.iter().filter_map(steps).collect();

@@ -22,6 +22,18 @@ pub(in crate::runtime::ort) trait Parallel {
     fn each(&self, total: usize, function: &(dyn Fn(usize) + Sync)) -> ort::Result<()>;
 }
 
+/// One task after the other.
+#[cfg(test)]
+pub(super) struct Alone;
+
+#[cfg(test)]
+impl Parallel for Alone {
+    fn each(&self, total: usize, function: &(dyn Fn(usize) + Sync)) -> ort::Result<()> {
+        (0..total).for_each(function);
+        Ok(())
+    }
+}
+
 /// Does all tasks of the work. Errors: those of `parallel`.
 pub(in crate::runtime::ort) fn run<W: Work>(work: &W, parallel: &impl Parallel) -> ort::Result<()> {
     let (pool, vectors) = (Mutex::new(Vec::new()), has_vectors());

@@ -3,17 +3,8 @@
 use half::{bf16, f16};
 use proptest::prelude::*;
 
-use super::{Backward, Element, Forward, Heads, HeadsMut, Mask, Parallel, Scores, run};
-
-/// One task after the other.
-struct Alone;
-
-impl Parallel for Alone {
-    fn each(&self, total: usize, function: &(dyn Fn(usize) + Sync)) -> ort::Result<()> {
-        (0..total).for_each(function);
-        Ok(())
-    }
-}
+use super::processor::Alone;
+use super::{Backward, Element, Forward, Heads, HeadsMut, Mask, Scores, run};
 
 #[derive(Clone, Debug)]
 struct Case {

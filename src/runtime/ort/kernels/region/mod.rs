@@ -10,8 +10,6 @@ mod tensors;
 #[cfg(test)]
 mod tests;
 
-use std::cell::Cell;
-
 use super::processor::Work;
 use crate::onnx::{Extent, HIGHEST_RANK};
 use plan::Place;
@@ -24,11 +22,6 @@ use tensors::{Input, Output, Shape, of_row};
 const TILE: usize = 512;
 /// What a task costs at least, in elements times the cheapest steps: some microseconds.
 const GRAIN: usize = 1 << 16;
-
-thread_local! {
-    /// Memory of tasks, kept from call to call: as much as the largest took.
-    static SCRATCH: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
-}
 
 /// A program over its tensors. Numbers are computed in float32; a sum of a row is no further off than pairwise summation.
 pub(in crate::runtime::ort) struct Region<'a> {
@@ -135,25 +128,23 @@ impl<'a> Region<'a> {
 }
 
 impl Work for Region<'_> {
-    type Scratch = ();
+    type Scratch = Vec<f32>;
 
     fn n_tasks(&self) -> usize {
         self.n_tiles()[1].div_ceil(self.tiles_of_task())
     }
 
-    fn scratch(&self) {}
+    fn scratch(&self) -> Vec<f32> {
+        Vec::new()
+    }
 
     #[inline(always)]
-    fn task<const FMA: bool>(&self, task: usize, (): &mut ()) {
+    fn task<const FMA: bool>(&self, task: usize, scratch: &mut Vec<f32>) {
         let extents = &self.plan.buffers;
         let copied: Vec<usize> = (0..self.inputs.len()).filter(|&at| !self.is_direct(&self.inputs[at])).collect();
         let all = extents.iter().copied().chain(copied.iter().map(|&at| self.inputs[at].extent));
         let sizes: Vec<usize> = all.map(|extent| self.most(extent)).collect();
-        let mut scratch = SCRATCH.take();
-        let needed = sizes.iter().sum();
-        if scratch.len() < needed {
-            scratch.resize(needed, 0.0);
-        }
+        scratch.resize(sizes.iter().sum(), 0.0);
         let mut buffers: Vec<&mut [f32]> = Vec::with_capacity(sizes.len());
         let mut left = scratch.as_mut_slice();
         for size in sizes {
@@ -184,8 +175,6 @@ impl Work for Region<'_> {
             }
             self.steps::<FMA>(&tile, &copied, &mut buffers, &mut parts);
         }
-        drop(buffers);
-        SCRATCH.set(scratch);
     }
 }
 

@@ -5,17 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::onnx::{Op, Program, Step};
-use crate::runtime::ort::kernels::{Parallel, run};
-
-/// One task after the other.
-struct Alone;
-
-impl Parallel for Alone {
-    fn each(&self, total: usize, function: &(dyn Fn(usize) + Sync)) -> ort::Result<()> {
-        (0..total).for_each(function);
-        Ok(())
-    }
-}
+use crate::runtime::ort::kernels::processor::{Alone, run};
 
 /// An input's sizes and elements, as float32, float16, bfloat16 or bool.
 #[derive(Clone, Debug)]
@@ -55,7 +45,8 @@ fn outputs(program: &Program, given: &[Given]) -> [Vec<Vec<f32>>; 2] {
         if any {
             run(&region, &Alone).unwrap();
         } else {
-            (0..region.n_tasks()).for_each(|task| region.task::<false>(task, &mut ()));
+            let mut scratch = region.scratch();
+            (0..region.n_tasks()).for_each(|task| region.task::<false>(task, &mut scratch));
         }
         made
     })
