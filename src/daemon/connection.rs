@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::base::footprint::Footprint;
 use crate::base::limits;
@@ -322,11 +322,7 @@ impl Drop for Leaving<'_> {
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
             tracing::error!(client = client.id.0, "the thread of its requests panicked");
         }
-        let dump = client.state().dump.clone();
-        if let Some(dump) = dump {
-            dump.end_within(Duration::MAX);
-            client.state().dump = None;
-        }
+        requests::dumps::leave(self.daemon, client);
         lock(&self.daemon.clients).remove(&client.id);
         tracing::info!(client = client.id.0, "client left");
     }

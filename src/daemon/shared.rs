@@ -84,6 +84,8 @@ pub struct Daemon {
     pub(super) plans: Plans,
     pub(super) ledgers: Ledgers,
     pub(super) clients: Arc<Clients>,
+    /// Held while a client comes to share a dump, or leaves one that others may share.
+    pub(super) dumps: Mutex<()>,
     pub(super) places: Arc<Places>,
     pub(super) graphs: Mutex<BTreeSet<GraphId>>,
     pub(super) last_steps: LastSteps,
@@ -118,6 +120,7 @@ impl Daemon {
             program: process::Program::own(),
             post_mortem,
             clients,
+            dumps: Mutex::default(),
             places: Places::new(),
             graphs: Mutex::default(),
             last_steps: LastSteps::default(),

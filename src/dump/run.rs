@@ -1,4 +1,4 @@
-//! One client's dump, open: what it hands over, on disk at once or by the writer's thread.
+//! One process's dump, open: what it hands over, on disk at once or by the writer's thread.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -51,6 +51,14 @@ pub struct RunSpec {
     pub run_json: String,
 }
 
+impl RunSpec {
+    /// Whether an open dump is what this asks for, so that it can be carried on by another client of the process.
+    pub fn is_of(&self, run: &Run) -> bool {
+        let path = std::path::absolute(self.folder.join(&self.run));
+        !self.clean && self.calls == run.calls && path.is_ok_and(|path| path == run.folder)
+    }
+}
+
 /// One AOT graph on its way to disk.
 #[derive(Clone, Debug)]
 pub struct GraphRecord<'a> {
@@ -70,7 +78,7 @@ pub struct GraphRecord<'a> {
     pub parts_json: &'a str,
 }
 
-/// One client's dump. Methods may be called from several threads. Dropping it waits for the writer thread.
+/// One process's dump. Methods may be called from several threads. Dropping it waits for the writer thread.
 ///
 /// ```
 /// use rust_ort::base::ids::StepId;

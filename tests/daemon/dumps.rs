@@ -8,6 +8,7 @@ use crate::support::{self, Client, Home, exists, graph, is_alive, kill, part, re
 use bytes::Bytes;
 use prost::Message as _;
 use rust_ort::base::ids::{CallId, SegmentId, StepId};
+use rust_ort::dump::is_being_written;
 use rust_ort::dump::reader::{self, Completeness};
 use rust_ort::onnx::proto::{FunctionProto, GraphProto, ModelProto, NodeProto};
 use rust_ort::onnx::value_info;
@@ -31,7 +32,7 @@ fn open_dump(client: &mut Client, folder: &Path) {
     let open = OpenDump {
         folder: folder.to_owned(),
         run: "run".into(),
-        clean: true,
+        clean: false,
         calls: CallsToDump::All,
         run_json: "{}".into(),
     };
@@ -53,19 +54,24 @@ fn attach_big(client: &mut Client, n: i64) -> (Segment, TensorRef, TensorRef) {
 fn three_dumped_calls(home: &Home) -> (Client, PathBuf) {
     let folder = home.folder.path().join("dumps");
     let mut client = Client::connect(home);
+    dumped_calls(&mut client, &folder, 25_000_000, 0..3);
+    (client, folder)
+}
+
+/// Calls of these steps on `n` elements, in a dump that stays open.
+fn dumped_calls(client: &mut Client, folder: &Path, n: i64, steps: std::ops::Range<u64>) {
     client.lease().unwrap();
     client.register();
-    open_dump(&mut client, &folder);
+    open_dump(client, folder);
     let handle = client.prepare_part(any_length()).unwrap().handle;
-    let (segment, x, y) = attach_big(&mut client, 25_000_000);
-    for step in 0..3 {
+    let (segment, x, y) = attach_big(client, n);
+    for step in steps {
         segment.write(0, &(step as f32).to_le_bytes()).unwrap();
         let (inputs, outputs) = (vec![x.clone()], vec![y.clone()]);
         let record = CallRecord { call: CallId(step), handle, eager_nodes: 0, inputs, outputs };
         let run = RunObserved { dump: true, step: StepId(step), ..client.observed(record) };
         client.observe(run).unwrap();
     }
-    (client, folder)
 }
 
 #[track_caller]
@@ -83,6 +89,21 @@ fn a_daemon_that_is_told_to_end_by_a_signal_writes_its_dumps_first() {
     let pid = rustix::process::Pid::from_raw(home.daemon_pid() as i32).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     assert!(home.wait_daemon().success());
+    assert_complete(&folder);
+}
+
+#[test]
+fn clients_of_one_process_have_one_dump_which_the_last_ends() {
+    let home = Home::new();
+    let folder = home.folder.path().join("dumps");
+    let (mut first, mut second) = (Client::connect(&home), Client::connect(&home));
+    dumped_calls(&mut first, &folder, 1_000, 0..1);
+    dumped_calls(&mut second, &folder, 1_000, 1..2);
+    drop(first);
+    wait_for("the first has left", || (home.status()["clients"].as_array().unwrap().len() == 1).then_some(()));
+    dumped_calls(&mut Client::connect(&home), &folder, 1_000, 2..3);
+    assert_eq!(second.peer.ask(&Request::CloseDump).unwrap(), Reply::Done);
+    wait_for("all have left it", || (!is_being_written(&folder.join("run"))).then_some(()));
     assert_complete(&folder);
 }
 

@@ -22,7 +22,7 @@ import torch
 
 from rust_ort._version import __version__
 from rust_ort.call.client import Client
-from rust_ort.errors import ClientError, DaemonFault
+from rust_ort.errors import ClientError, DaemonFault, OptionError
 from rust_ort.export.hash import versions
 from rust_ort.link.daemon import find_onnxruntime
 from rust_ort.memory import process
@@ -34,8 +34,8 @@ SCHEMA_VERSION = 1
 @dataclass(kw_only=True, eq=False)
 class DumpSession:
     """An open dump. `clients`: those that were told of it. `dumped`: {(graph id, name): data sets asked for}.
-    `shown`: (graph id, name) of the graphs it has. `in_flight`: calls whose tensors are on their way to it. `pid`: of
-    the process whose it is."""
+    `shown`: (graph id, name) of the graphs it has. `until_exit`: whether the option `dump` opened it. `in_flight`:
+    calls whose tensors are on their way to it. `pid`: of the process whose it is."""
 
     folder: Path
     run: str
@@ -45,6 +45,7 @@ class DumpSession:
     clients: list[Client] = field(default_factory=list)
     dumped: dict[tuple[str, str], int] = field(default_factory=dict)
     shown: set[tuple[str, str]] = field(default_factory=set)
+    until_exit: bool = False
     in_flight: int = 0
     pid: int = field(default_factory=os.getpid)
 
@@ -59,6 +60,7 @@ _opened_by: dict[str, int] = {}
 """{option `dump`: the process that opened it}."""
 
 # `with` on a lock is never interrupted halfway; on a Condition, which is Python, it may be.
+_opening = threading.Lock()
 _lock = threading.RLock()
 _changed = threading.Condition(_lock)
 
@@ -132,20 +134,36 @@ def announce(options: Options) -> None:
 
 
 def open_from_options(options: Options) -> None:
-    """The option `dump` opens a dump that stays open; a dump that is already open is kept. In a child of the process
-    that opened it none is: the parent writes there."""
-    if _current is None and options.dump is not None:
-        if _opened_by.setdefault(options.dump, os.getpid()) != os.getpid():
-            return
-        open_until_exit(Path(options.dump), options)
+    """The option `dump` opens a dump that stays open. A dump of `rust_ort.dump` that is open is kept. In a child of the
+    process that opened it none is: the parent writes there.
+
+    Errors: OptionError where the option has opened another, as a process has one at a time.
+    """
+    session = _current
+    if options.dump is None:
+        return
+    path = Path(options.dump).absolute()
+    if session is None:
+        if _opened_by.setdefault(options.dump, os.getpid()) == os.getpid():
+            open_until_exit(path, options)
+        return
+    open_path = session.folder / session.run
+    is_open = options.dump in _opened_by or path == open_path  # the folder that the name is relative to may change
+    if session.until_exit and not (is_open and session.calls == options.dump_calls):
+        raise OptionError(
+            f"dump {str(path)!r}, dump_calls {options.dump_calls!r}: {str(open_path)!r} with "
+            f"dump_calls {session.calls!r} is open until this process ends, and a process has one dump at a time; name "
+            "that one, or use `with rust_ort.dump(...)` around what is to be in each"
+        )
 
 
 def open_at(session: DumpSession, options: Options) -> None:
     """Opens `session` at the daemon that `options` names, once."""
     client = Client.get(options)
-    if client not in session.clients:
-        _open(session, client, clean=session.clean and not session.clients)
-        session.clients.append(client)
+    with _opening:
+        if client not in session.clients:
+            _open(session, client, clean=session.clean and not session.clients)
+            session.clients.append(client)
 
 
 def _open(session: DumpSession, client: Client, *, clean: bool) -> None:
@@ -181,9 +199,15 @@ def close(session: DumpSession) -> None:
 
 
 def open_until_exit(path: Path, options: Options) -> None:
-    """The option `dump`: a dump that stays open until the process ends."""
-    path = path.absolute()
-    session = DumpSession(folder=path.parent, run=path.name, clean=False, calls=options.dump_calls, run_json=run_json())
+    """The option `dump`: a dump at this absolute path that stays open until the process ends."""
+    session = DumpSession(
+        folder=path.parent,
+        run=path.name,
+        clean=False,
+        calls=options.dump_calls,
+        run_json=run_json(),
+        until_exit=True,
+    )
     open_at(session, options)
     set_current(session)
     atexit.register(_close_quietly, session)
@@ -220,8 +244,8 @@ def _library() -> str | None:
 
 
 def _after_fork_in_child() -> None:
-    global _current, _lock, _changed
-    _current, _lock = None, threading.RLock()
+    global _current, _opening, _lock, _changed
+    _current, _opening, _lock = None, threading.Lock(), threading.RLock()
     _changed = threading.Condition(_lock)
 
 

@@ -5,12 +5,14 @@ use std::time::{Duration, Instant};
 
 use super::state::{Answer, Connected};
 use crate::base::limits;
+use crate::base::sync::lock;
 use crate::daemon::client::Client;
+use crate::daemon::shared::Daemon;
 use crate::dump::{self, DumpError};
 use crate::protocol::control::{OpenDump, Reply};
 use crate::protocol::message::{ErrorCode, WireError};
 
-/// Opens a dump; a client has one at a time.
+/// Opens a dump; a client has one at a time. A process whose connections differ, in threads say, has one dump for all.
 pub fn open(at: &Connected<'_>, open: OpenDump) -> Answer {
     if let Some(dumping) = at.dumping() {
         let why = format!("dump {} is open already; close it first", dumping.run.path().display());
@@ -18,26 +20,58 @@ pub fn open(at: &Connected<'_>, open: OpenDump) -> Answer {
     }
     let OpenDump { folder, run, clean, calls, run_json } = open;
     let run = open_after_former(at, &dump::RunSpec { folder, run, clean, calls, run_json })?;
-    let path = run.path().display().to_string();
-    let mut state = at.client.state();
-    state.dump = Some(Arc::new(run));
-    state.dumped.clear();
-    Ok(Reply::DumpOpened { path })
+    Ok(Reply::DumpOpened { path: run.path().display().to_string() })
 }
 
 /// Opens a dump; one that an earlier connection of the same process still writes to its end is waited for: who lost its
 /// executor connects anew and carries on. Errors: Dump; BadState when the client leaves meanwhile.
-fn open_after_former(at: &Connected<'_>, spec: &dump::RunSpec) -> Result<dump::Run, WireError> {
+fn open_after_former(at: &Connected<'_>, spec: &dump::RunSpec) -> Result<Arc<dump::Run>, WireError> {
     let deadline = Instant::now() + limits::STOP_DUMPS;
     loop {
         // Before the attempt: what has ended since is no reason to give up.
         let waits = former_is_ending(at) && Instant::now() < deadline;
-        match dump::Run::open(spec) {
+        match shared_or_opened(at, spec) {
             Err(DumpError::Busy { .. }) if waits => std::thread::sleep(Duration::from_millis(10)),
             opened => return Ok(opened?),
         }
         at.client.is_there()?;
     }
+}
+
+/// The client has it on return: the dump that another client of its process has open, or one that is opened.
+fn shared_or_opened(at: &Connected<'_>, spec: &dump::RunSpec) -> Result<Arc<dump::Run>, DumpError> {
+    let have = |run: Arc<dump::Run>| {
+        let mut state = at.client.state();
+        state.dump = Some(Arc::clone(&run));
+        state.dumped.clear();
+        run
+    };
+    let held = lock(&at.daemon.dumps);
+    let others = at.daemon.clients().into_iter().filter(|other| other.hello.pid == at.client.hello.pid);
+    let open = others.filter_map(|other| {
+        let state = other.state();
+        state.dump.clone().filter(|run| !state.gone && spec.is_of(run))
+    });
+    if let Some(run) = open.last() {
+        return Ok(have(run));
+    }
+    drop(held); // A disk may be slow.
+    Ok(have(Arc::new(dump::Run::open(spec)?)))
+}
+
+/// The dump of a client that has left ends once it is written, unless other clients have it.
+pub fn leave(daemon: &Daemon, client: &Client) {
+    let held = lock(&daemon.dumps);
+    let Some(run) = client.state().dump.clone() else { return };
+    let others = daemon.clients().into_iter().filter(|other| other.id != client.id);
+    if others.into_iter().any(|other| other.state().dump.as_ref().is_some_and(|others| Arc::ptr_eq(others, &run))) {
+        client.state().dump = None;
+        return;
+    }
+    drop(held);
+    // Until then a daemon that ends finds it here.
+    run.end_within(Duration::MAX);
+    client.state().dump = None;
 }
 
 /// An earlier connection of this client's process has been closed and has not yet ended.

@@ -5,7 +5,7 @@
 
 mod compare;
 mod dump_contents;
-mod dumps;
+pub(super) mod dumps;
 mod get_status;
 mod graphs;
 mod lease;

@@ -1,0 +1,85 @@
+"""The option `dump`, and dumps of a process whose graphs do not all use one connection. Each test runs in a child."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_fork import in_child
+from test_fork_in_dump import data_sets
+
+import rust_ort
+
+pytestmark = pytest.mark.usefixtures("daemon")
+
+
+def doubled(**options: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    torch._dynamo.reset()
+    return torch.compile(lambda x: x * 2, backend=rust_ort.backend(**options))
+
+
+def tripled(**options: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    return torch.compile(lambda x: x * 3 - 1, backend=rust_ort.backend(**options))
+
+
+def test_graphs_of_other_threads_are_in_the_same_dump(tmp_path: Path) -> None:
+    def run() -> object:
+        doubled(dump=str(tmp_path / "run"), threads=1)(torch.ones(3))
+        tripled(threads=2)(torch.ones(3))  # another connection; the open dump has it, too
+        tripled(dump=str(tmp_path / "run"), threads=3)(torch.ones(2, 2))
+        rust_ort.shutdown()
+        return len(data_sets(tmp_path / "run"))
+
+    assert in_child(run) == "3"
+
+
+def test_so_are_those_in_a_block(tmp_path: Path) -> None:
+    def run() -> object:
+        with rust_ort.dump("run", folder=tmp_path, calls="all") as path:
+            calls = [doubled(threads=1), tripled(threads=2)]
+            for _ in range(2):
+                for call in calls:
+                    call(torch.ones(3))
+        return len(data_sets(path))
+
+    assert in_child(run) == "4"
+
+
+@pytest.mark.parametrize("options", [{"dump": "other"}, {"dump": "run", "dump_calls": "all"}])
+def test_a_second_dump_by_option_is_refused_with_both_names(tmp_path: Path, options: dict[str, str]) -> None:
+    def run() -> object:
+        doubled(dump=str(tmp_path / "run"))(torch.ones(3))
+        second = options | {"dump": str(tmp_path / options["dump"])}
+        with pytest.raises(Exception, match="one dump at a time") as raised:
+            tripled(**second)(torch.ones(3))
+        return str(tmp_path / "run") in str(raised.value) and second["dump"] in str(raised.value)
+
+    assert in_child(run) == "True"
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_block_takes_what_is_compiled_with_the_option_inside(tmp_path: Path) -> None:
+    def run() -> object:
+        with rust_ort.dump("run", folder=tmp_path) as path:
+            doubled(dump=str(tmp_path / "other"))(torch.ones(3))
+        return len(data_sets(path))
+
+    assert in_child(run) == "1"
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_block_inside_the_options_dump_is_refused_and_the_dump_goes_on(tmp_path: Path) -> None:
+    def run() -> object:
+        options = {"dump": str(tmp_path / "run"), "dump_calls": "all"}
+        call = doubled(**options)
+        call(torch.ones(3))
+        with pytest.raises(rust_ort.ClientError, match="run is open already"), rust_ort.dump("other", folder=tmp_path):
+            pass
+        call(torch.ones(3))
+        rust_ort.shutdown()
+        return len(data_sets(tmp_path / "run"))
+
+    assert in_child(run) == "2"
