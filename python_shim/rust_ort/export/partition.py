@@ -20,6 +20,7 @@ from rust_ort.export.provenance import module_path, operator_name, source_line
 from rust_ort.export.rules.nodes import draws, tensors
 from rust_ort.export.shapes import SIZE_OPERATORS, overlaps
 from rust_ort.export.text import indented
+from rust_ort.export.together import together
 from rust_ort.torch_private import HigherOrderOperator, OpOverload, free_unbacked_symbols, pytree
 
 SCHEMA_VERSION = 1
@@ -175,8 +176,8 @@ class Support:
         """Leaves more nodes to eager, before any is asked for."""
         self._refused = {**self._refused, **reasons}
 
-    def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: fx.Node) -> bool:
-        """What CapabilityBasedPartitioner asks."""
+    def runs(self, node: fx.Node) -> bool:
+        """Whether ONNX Runtime may run it; an input, a constant and the output are not run."""
         return node.op == "call_function" and self.reason(node) is None
 
     def reason(self, node: fx.Node) -> str | None:
@@ -314,7 +315,6 @@ def partition(gm: fx.GraphModule, support: Support) -> Partition:
 
 
 def _partition(gm: fx.GraphModule, support: Support) -> Partition:
-    from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
     from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
 
     give_constants_values(gm)
@@ -325,11 +325,7 @@ def _partition(gm: fx.GraphModule, support: Support) -> Partition:
     reasons = {node.name: reason for node in computing if (reason := support.reason(node)) is not None}
     effects = [node for node in computing if node.name in reasons and _has_effect(node)]
     _chain(effects)
-    if not reasons:
-        proposed = [dict.fromkeys(computing)]
-    else:
-        partitioner = CapabilityBasedPartitioner(outer, support, allows_single_node_partition=True)  # type: ignore[arg-type]
-        proposed = [dict.fromkeys(proposal.nodes) for proposal in partitioner.propose_partitions()]
+    proposed = [dict.fromkeys(nodes) for nodes in together(outer.graph, support.runs)]
     chosen = [nodes for nodes in proposed if any(map(is_compute, nodes)) and _gives_a_tensor(nodes)]
     order = {node: position for position, node in enumerate(outer.graph.nodes)}
     chosen.sort(key=lambda nodes: min(order[node] for node in nodes))
