@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rust_ort._callable import make_callable
-from rust_ort.observe.session import DumpSession, close, open_at, reopen, run_json, set_current
+from rust_ort.observe.session import DumpSession, check_none_is_open, close, open_at, run_json, set_current
 from rust_ort.options import Options, arguments
 
 __all__ = ["dump"]
@@ -32,22 +32,22 @@ def dump(
     On exit everything is on disk, or a RuntimeWarning names what is not. A forked child runs on and dumps nothing,
     unless it opens a dump itself.
 
-    Errors: OptionError for an argument; DaemonFault when the folder cannot be written.
+    Errors: OptionError for an argument, or where a dump is open: a process has one at a time; DaemonFault when the
+    folder cannot be written.
     """
     run, path = arguments.checked_run(run), arguments.checked_folder(folder)
     arguments.checked_flag("dump", "clean", clean)
     arguments.checked_choice("dump", "calls", calls, ("first", "all", "none"))
     opened = arguments.parsed_options("dump", options)
     session = DumpSession(folder=path, run=run, clean=clean, calls=calls, run_json=run_json())
+    check_none_is_open(session.path)
     open_at(session, opened)
-    before = set_current(session)
+    set_current(session)
     try:
-        yield session.folder / run
+        yield session.path
     finally:
-        set_current(before)
+        set_current(None)
         close(session)
-        if before is not None and before.is_ours:
-            reopen(before, opened)
 
 
 make_callable(__name__, dump)

@@ -3,6 +3,7 @@
 
 mod client;
 mod connection;
+mod dumps;
 mod errors;
 mod executors;
 mod last_steps;

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use bytes::Bytes;
 
 use super::client::Client;
+use super::dumps::Dumps;
 use super::executors::{Launch, OnDeath, Pool, PostMortem};
 use super::last_steps::LastSteps;
 use super::ledger::Ledgers;
@@ -84,8 +85,7 @@ pub struct Daemon {
     pub(super) plans: Plans,
     pub(super) ledgers: Ledgers,
     pub(super) clients: Arc<Clients>,
-    /// Held while a client comes to share a dump, or leaves one that others may share.
-    pub(super) dumps: Mutex<()>,
+    pub(super) dumps: Dumps,
     pub(super) places: Arc<Places>,
     pub(super) graphs: Mutex<BTreeSet<GraphId>>,
     pub(super) last_steps: LastSteps,
@@ -120,7 +120,7 @@ impl Daemon {
             program: process::Program::own(),
             post_mortem,
             clients,
-            dumps: Mutex::default(),
+            dumps: Dumps::default(),
             places: Places::new(),
             graphs: Mutex::default(),
             last_steps: LastSteps::default(),

@@ -47,15 +47,16 @@ pub struct RunSpec {
     pub clean: bool,
     /// Which calls.
     pub calls: CallsToDump,
-    /// Versions, devices, options, start: a JSON object.
+    /// Versions, devices, process, start: a JSON object. Who opens a dump that is open with the same says so of the same
+    /// dump, over another connection.
     pub run_json: String,
 }
 
 impl RunSpec {
-    /// Whether an open dump is what this asks for, so that it can be carried on by another client of the process.
-    pub fn is_of(&self, run: &Run) -> bool {
-        let path = std::path::absolute(self.folder.join(&self.run));
-        !self.clean && self.calls == run.calls && path.is_ok_and(|path| path == run.folder)
+    /// `<folder>/<run>`, absolute. Errors: [`DumpError::Io`].
+    pub fn path(&self) -> Result<PathBuf, DumpError> {
+        let folder = std::path::absolute(&self.folder).map_err(DumpError::io(&self.folder, "find"))?;
+        Ok(folder.join(&self.run))
     }
 }
 
@@ -105,6 +106,7 @@ pub struct GraphRecord<'a> {
 pub struct Run {
     folder: PathBuf,
     calls: CallsToDump,
+    run_json: String,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
     /// Folder name → the graph in it.
@@ -130,9 +132,9 @@ impl Run {
     /// Create or carry on `<folder>/<run>` and start its writer thread. Errors: [`DumpError`].
     pub fn open(spec: &RunSpec) -> Result<Run, DumpError> {
         check_name("run", &spec.run)?;
-        let run_json = layout::with_facts("run.json", &spec.run_json, &[schema(RUN_SCHEMA)])?;
-        let parent = std::path::absolute(&spec.folder).map_err(DumpError::io(&spec.folder, "find"))?;
-        let folder = parent.join(&spec.run);
+        let content = layout::with_facts("run.json", &spec.run_json, &[schema(RUN_SCHEMA)])?;
+        let folder = spec.path()?;
+        let parent = folder.parent().unwrap_or(&folder);
         if spec.clean && folder.symlink_metadata().is_ok() {
             remove_run(&folder)?;
             let tensors = parent.join(TENSORS_FOLDER);
@@ -144,7 +146,7 @@ impl Run {
         let held = hold(&folder)?;
         check_ours(&folder, true)?;
         let run_file = folder.join(layout::RUN_FILE);
-        write_whole(&run_file, 0o644, &[&run_json]).map_err(DumpError::io(&run_file, "write"))?;
+        write_whole(&run_file, 0o644, &[&content]).map_err(DumpError::io(&run_file, "write"))?;
 
         let shared = Arc::new(Shared {
             queue: Queue::new(QUEUE_BYTES),
@@ -155,7 +157,13 @@ impl Run {
         let thread = std::thread::Builder::new().name("dump-writer".to_owned()).spawn(move || worker.work());
         let thread = Some(thread.map_err(DumpError::io(&folder, "start the writer thread of"))?);
         let (graphs, first) = Default::default();
-        Ok(Run { folder, calls: spec.calls, shared, thread, graphs, first, _lock: held })
+        let run_json = spec.run_json.clone();
+        Ok(Run { folder, calls: spec.calls, run_json, shared, thread, graphs, first, _lock: held })
+    }
+
+    /// Whether this is the dump that is asked for, by whoever opened it.
+    pub fn is_of(&self, spec: &RunSpec) -> bool {
+        !spec.clean && self.calls == spec.calls && self.run_json == spec.run_json
     }
 
     /// `<folder>/<run>`, absolute.

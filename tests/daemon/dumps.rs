@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Barrier;
 
 use crate::common::{Dim, Model};
 use crate::support::{self, Client, Home, exists, graph, is_alive, kill, part, refused, wait_for};
@@ -105,6 +106,32 @@ fn clients_of_one_process_have_one_dump_which_the_last_ends() {
     assert_eq!(second.peer.ask(&Request::CloseDump).unwrap(), Reply::Done);
     wait_for("all have left it", || (!is_being_written(&folder.join("run"))).then_some(()));
     assert_complete(&folder);
+}
+
+#[test]
+fn clients_of_one_process_that_open_a_dump_at_once_all_have_it() {
+    let home = Home::new();
+    let open = Request::OpenDump(OpenDump {
+        folder: home.folder.path().join("dumps"),
+        run: "run".into(),
+        clean: false,
+        calls: CallsToDump::All,
+        run_json: "{}".into(),
+    });
+    let barrier = Barrier::new(3);
+    let open_and_leave = || {
+        let mut client = Client::connect(&home);
+        barrier.wait();
+        client.peer.ask(&open)
+    };
+    let answers: Vec<_> = std::thread::scope(|scope| {
+        let threads = [(); 3].map(|()| scope.spawn(|| (0..100).map(|_| open_and_leave()).collect::<Vec<_>>()));
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(answers.len(), 300);
+    for answer in answers {
+        assert!(matches!(answer, Ok(Reply::DumpOpened { .. })), "{answer:?}");
+    }
 }
 
 #[test]

@@ -130,23 +130,23 @@ fn what_is_announced_and_not_sent_takes_no_room_and_ends_its_connection() {
 #[test]
 fn a_dump_that_a_former_connection_of_the_process_still_ends_is_waited_for() {
     let home = Home::new();
-    let open = |clean| {
+    let open = |run_json: &str| {
         Request::OpenDump(OpenDump {
             folder: home.folder.path().join("dumps"),
             run: "run".into(),
-            clean,
+            clean: false,
             calls: CallsToDump::All,
-            run_json: "{}".into(),
+            run_json: run_json.into(),
         })
     };
     let mut former = Client::connect(&home);
     let executor = former.lease().unwrap().pid;
-    assert!(matches!(former.peer.ask(&open(false)), Ok(Reply::DumpOpened { .. })));
+    assert!(matches!(former.peer.ask(&open("{}")), Ok(Reply::DumpOpened { .. })));
     let mut client = Client::connect(&home);
-    let busy = refused(client.peer.ask(&open(true)).unwrap_err());
+    let busy = refused(client.peer.ask(&open(r#"{"another": 1}"#)).unwrap_err());
     assert!(busy.message.contains("another client is writing this dump"), "{busy}");
     // Its end waits for the executor's.
     signal(executor, Signal::STOP);
     drop(former);
-    assert!(matches!(client.peer.ask(&open(false)), Ok(Reply::DumpOpened { .. })));
+    assert!(matches!(client.peer.ask(&open(r#"{"another": 1}"#)), Ok(Reply::DumpOpened { .. })));
 }

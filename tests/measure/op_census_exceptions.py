@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from rust_ort.export.aliases import SHARES_MEMORY
+from rust_ort.export.arguments import NO_ELEMENTS
 from rust_ort.export.partition import COMPLEX, DRAWS_RANDOM_NUMBERS, SIZE_AT_RUN_TIME
 
 MISSING = "missing"
@@ -11,6 +13,8 @@ CATEGORIES = {
     "random numbers": "drawn by the kernels that torch.manual_seed controls",
     "size known only at run time": "ONNX Runtime could run it, but nothing could say how much memory it needs",
     "complex": "ONNX has no complex numbers",
+    "shared memory": "a view that an output is: it computes nothing",
+    "no elements": "it reads a tensor without any: it computes nothing",
     "linalg": "ONNX has no factorizations, solvers or eigenvalues",
     "FFT": "complex numbers, or a real transform of them",
     "sparse": "ONNX has no sparse tensors as torch has them",
@@ -22,6 +26,8 @@ _BY_REASON = {
     DRAWS_RANDOM_NUMBERS: "random numbers",
     SIZE_AT_RUN_TIME: "size known only at run time",
     COMPLEX: "complex",
+    SHARES_MEMORY: "shared memory",
+    NO_ELEMENTS: "no elements",
 }
 _BY_NAME = {
     "linalg": r"aten\.(_?linalg_\w+|cholesky\w*|_cholesky\w*|triangular_solve|lu_\w+|_lu_\w+|geqrf|ormqr|orgqr|lobpcg"

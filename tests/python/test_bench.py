@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import wait_until
 
 import rust_ort
 from measure.bench import __main__ as bench
@@ -206,7 +207,7 @@ def test_clients_call_at_once_on_one_daemon() -> None:
     ]
     assert all(entry.us > 0 and entry.calls_per_round > 0 for entry in found)
     assert rust_ort.status()["counters"]["sessions_built"] > 0
-    assert rust_ort.status()["clients"] == [], "they end with the measuring"
+    wait_until(lambda: rust_ort.status()["clients"] == [], "the clients to end with the measuring")
 
 
 def test_a_client_that_ends_ends_the_measuring() -> None:

@@ -61,6 +61,68 @@ def test_a_second_dump_by_option_is_refused_with_both_names(tmp_path: Path, opti
     assert not (tmp_path / "other").exists()
 
 
+def test_a_block_inside_a_block_is_refused_and_the_outer_one_goes_on(tmp_path: Path) -> None:
+    def run() -> object:
+        call = doubled()
+        with rust_ort.dump("run", folder=tmp_path, calls="all") as path:
+            call(torch.ones(3))
+            for name in ("run", "other"):
+                with pytest.raises(rust_ort.OptionError, match=r"run' is open, .* leave it first"):
+                    rust_ort.dump(name, folder=tmp_path, options={"threads": 2}).__enter__()
+            call(torch.ones(3))
+        return len(data_sets(path))
+
+    assert in_child(run) == "2"
+    assert not (tmp_path / "other").exists()
+
+
+def test_another_path_to_the_open_dump_is_the_open_dump(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "beside").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path)
+    monkeypatch.chdir(tmp_path / "beside")
+
+    def run() -> object:
+        doubled(dump="../run")(torch.ones(3))
+        tripled(dump=str(tmp_path / "run"))(torch.ones(3))
+        tripled(dump=str(tmp_path / "link" / "run"))(torch.ones(3, dtype=torch.float64))
+        monkeypatch.chdir(tmp_path)
+        tripled(dump="../run")(torch.ones(3, dtype=torch.int64))  # as an environment variable has it all along
+        rust_ort.shutdown()
+        return len(data_sets(tmp_path / "run"))
+
+    assert in_child(run) == "4"
+
+
+def test_a_dump_that_could_not_be_opened_is_not_the_open_one(tmp_path: Path) -> None:
+    (tmp_path / "bad").write_text("a file")
+
+    def run() -> object:
+        bad = {"dump": str(tmp_path / "bad" / "run")}
+        with pytest.raises(Exception, match="bad"):
+            doubled(**bad)(torch.ones(3))
+        tripled(dump=str(tmp_path / "good"))(torch.ones(3))
+        (tmp_path / "bad").unlink()
+        with pytest.raises(Exception, match="one dump at a time"):
+            doubled(**bad)(torch.ones(3))
+        return len(data_sets(tmp_path / "good"))
+
+    assert in_child(run) == "1"
+
+
+def test_a_graph_that_learns_of_a_dump_when_it_is_closed_opens_it_no_more(tmp_path: Path) -> None:
+    def run() -> object:
+        with rust_ort.dump("run", folder=tmp_path, clean=True) as path:
+            doubled()(torch.ones(3))
+            session = rust_ort.observe.session.current()
+        assert session is not None
+        rust_ort.observe.session.open_at(session, rust_ort.Options(threads=2))
+        with rust_ort.dump("run", folder=tmp_path):
+            pass
+        return len(data_sets(path))
+
+    assert in_child(run) == "1"
+
+
 def test_a_block_takes_what_is_compiled_with_the_option_inside(tmp_path: Path) -> None:
     def run() -> object:
         with rust_ort.dump("run", folder=tmp_path) as path:
@@ -76,8 +138,9 @@ def test_a_block_inside_the_options_dump_is_refused_and_the_dump_goes_on(tmp_pat
         options = {"dump": str(tmp_path / "run"), "dump_calls": "all"}
         call = doubled(**options)
         call(torch.ones(3))
-        with pytest.raises(rust_ort.ClientError, match="run is open already"), rust_ort.dump("other", folder=tmp_path):
-            pass
+        for threads in (None, 2):  # two threads are another connection
+            with pytest.raises(rust_ort.OptionError, match="one dump at a time; the option dump has opened it"):
+                rust_ort.dump("other", folder=tmp_path, options={"threads": threads}).__enter__()
         call(torch.ones(3))
         rust_ort.shutdown()
         return len(data_sets(tmp_path / "run"))

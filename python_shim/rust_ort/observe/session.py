@@ -33,34 +33,41 @@ SCHEMA_VERSION = 1
 
 @dataclass(kw_only=True, eq=False)
 class DumpSession:
-    """An open dump. `clients`: those that were told of it. `dumped`: {(graph id, name): data sets asked for}.
-    `shown`: (graph id, name) of the graphs it has. `until_exit`: whether the option `dump` opened it. `in_flight`:
-    calls whose tensors are on their way to it. `pid`: of the process whose it is."""
+    """An open dump. `option`: the text of the option that opened it, None of another. `clients`: those that were told
+    of it. `is_closed`: no more are. `dumped`: {(graph id, name): data sets asked for}. `shown`: (graph id, name) of
+    the graphs it has. `in_flight`: calls whose tensors are on their way to it. `pid`: of the process whose it is.
+    `opening`: held while clients are told of it or it is closed."""
 
     folder: Path
     run: str
     clean: bool
     calls: str
     run_json: str
+    option: str | None = None
+    is_closed: bool = False
     clients: list[Client] = field(default_factory=list)
     dumped: dict[tuple[str, str], int] = field(default_factory=dict)
     shown: set[tuple[str, str]] = field(default_factory=set)
-    until_exit: bool = False
     in_flight: int = 0
     pid: int = field(default_factory=os.getpid)
+    opening: threading.RLock = field(default_factory=threading.RLock)
 
     @property
     def is_ours(self) -> bool:
         """Whether this process opened it, not one that it was forked from."""
         return self.pid == os.getpid()
 
+    @property
+    def path(self) -> Path:
+        """The run's folder."""
+        return self.folder / self.run
+
 
 _current: DumpSession | None = None
 _opened_by: dict[str, int] = {}
-"""{option `dump`: the process that opened it}."""
+"""{text of the option `dump`: the process that opened it}."""
 
 # `with` on a lock is never interrupted halfway; on a Condition, which is Python, it may be.
-_opening = threading.Lock()
 _lock = threading.RLock()
 _changed = threading.Condition(_lock)
 
@@ -134,49 +141,59 @@ def announce(options: Options) -> None:
 
 
 def open_from_options(options: Options) -> None:
-    """The option `dump` opens a dump that stays open. A dump of `rust_ort.dump` that is open is kept. In a child of the
-    process that opened it none is: the parent writes there.
+    """The option `dump` opens a dump that stays open. A dump of `rust_ort.dump` that is open is kept; so is one that
+    the same text opened, whatever folder it is relative to now. In a child of the process that opened it none is: the
+    parent writes there.
 
     Errors: OptionError where the option has opened another, as a process has one at a time.
     """
     session = _current
     if options.dump is None:
         return
-    path = Path(options.dump).absolute()
+    path = _absolute(options.dump)
     if session is None:
-        if _opened_by.setdefault(options.dump, os.getpid()) == os.getpid():
+        if _opened_by.get(options.dump, os.getpid()) == os.getpid():
             open_until_exit(path, options)
         return
-    open_path = session.folder / session.run
-    is_open = options.dump in _opened_by or path == open_path  # the folder that the name is relative to may change
-    if session.until_exit and not (is_open and session.calls == options.dump_calls):
+    if session.option is None:
+        return
+    is_open = options.dump == session.option or os.path.realpath(path) == os.path.realpath(session.path)
+    if not is_open or session.calls != options.dump_calls:
         raise OptionError(
-            f"dump {str(path)!r}, dump_calls {options.dump_calls!r}: {str(open_path)!r} with "
-            f"dump_calls {session.calls!r} is open until this process ends, and a process has one dump at a time; name "
-            "that one, or use `with rust_ort.dump(...)` around what is to be in each"
+            f"dump {str(path)!r}, dump_calls {options.dump_calls!r}: the option has opened {str(session.path)!r} with "
+            f"dump_calls {session.calls!r} until this process ends, and a process has one dump at a time; name that "
+            "one, or leave the option out and put `with rust_ort.dump(...)` around what is to be in each"
+        )
+
+
+def check_none_is_open(path: Path) -> None:
+    """For who opens a dump at `path`. Errors: OptionError when one is open, as a process has one at a time."""
+    session = _current
+    if session is not None:
+        how = (
+            "the option dump has opened it until this process ends" if session.option is not None else "leave it first"
+        )
+        raise OptionError(
+            f"dump {str(path)!r}: {str(session.path)!r} is open, and a process has one dump at a time; {how}"
         )
 
 
 def open_at(session: DumpSession, options: Options) -> None:
-    """Opens `session` at the daemon that `options` names, once."""
-    client = Client.get(options)
-    with _opening:
-        if client not in session.clients:
-            _open(session, client, clean=session.clean and not session.clients)
-            session.clients.append(client)
-
-
-def _open(session: DumpSession, client: Client, *, clean: bool) -> None:
-    client.open_dump(
-        folder=str(session.folder), run=session.run, clean=clean, calls=session.calls, run_json=session.run_json
-    )
-
-
-def reopen(session: DumpSession, options: Options) -> None:
-    """A dump inside a dump ended at the daemon that `options` names: the outer one goes on, with what it has."""
+    """Opens `session` at the daemon that `options` names, once; not when it has been closed meanwhile."""
     client = Client.get(options)
     if client in session.clients:
-        _open(session, client, clean=False)
+        return
+    with session.opening:
+        if session.is_closed or client in session.clients:
+            return
+        client.open_dump(
+            folder=str(session.folder),
+            run=session.run,
+            clean=session.clean and not session.clients,
+            calls=session.calls,
+            run_json=session.run_json,
+        )
+        session.clients.append(client)
 
 
 def close(session: DumpSession) -> None:
@@ -186,15 +203,15 @@ def close(session: DumpSession) -> None:
     """
     if not session.is_ours:
         return
+    with session.opening:
+        session.is_closed = True
     wait_for_calls(session)
     for client in session.clients:
         for end in (client.flush_dump, client.close_dump):
             try:
                 end()
             except DaemonFault as fault:
-                warnings.warn(
-                    f"the dump {session.folder / session.run} is incomplete: {fault}", RuntimeWarning, stacklevel=3
-                )
+                warnings.warn(f"the dump {session.path} is incomplete: {fault}", RuntimeWarning, stacklevel=3)
     session.clients.clear()
 
 
@@ -206,16 +223,21 @@ def open_until_exit(path: Path, options: Options) -> None:
         clean=False,
         calls=options.dump_calls,
         run_json=run_json(),
-        until_exit=True,
+        option=options.dump,
     )
     open_at(session, options)
     set_current(session)
+    _opened_by[str(options.dump)] = os.getpid()
     atexit.register(_close_quietly, session)
 
 
 def _close_quietly(session: DumpSession) -> None:
     with contextlib.suppress(Exception):
         close(session)
+
+
+def _absolute(path: str) -> Path:
+    return Path(os.path.abspath(path))
 
 
 def run_json() -> str:
@@ -244,8 +266,8 @@ def _library() -> str | None:
 
 
 def _after_fork_in_child() -> None:
-    global _current, _opening, _lock, _changed
-    _current, _opening, _lock = None, threading.Lock(), threading.RLock()
+    global _current, _lock, _changed
+    _current, _lock = None, threading.RLock()
     _changed = threading.Condition(_lock)
 
 
