@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rust_ort._callable import make_callable
-from rust_ort.observe.session import DumpSession, check_none_is_open, close, open_at, run_json, set_current
+from rust_ort.observe.session import DumpSession, begin, end, run_json
 from rust_ort.options import Options, arguments
 
 __all__ = ["dump"]
@@ -40,14 +40,11 @@ def dump(
     arguments.checked_choice("dump", "calls", calls, ("first", "all", "none"))
     opened = arguments.parsed_options("dump", options)
     session = DumpSession(folder=path, run=run, clean=clean, calls=calls, run_json=run_json())
-    check_none_is_open(session.path)
-    open_at(session, opened)
-    set_current(session)
+    begin(session, opened)
     try:
         yield session.path
     finally:
-        set_current(None)
-        close(session)
+        end(session)
 
 
 make_callable(__name__, dump)

@@ -106,13 +106,13 @@ def test_a_document_without_ninetieth_percentiles_is_read(tmp_path: Path) -> Non
 @pytest.mark.filterwarnings("error:the dump")
 def test_what_watching_costs_is_timed_and_told(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     dumped: list[str] = []
-    closing = rust_ort.dump.close
+    ending = rust_ort.dump.end
 
-    def close(opened: session.DumpSession) -> None:
+    def end(opened: session.DumpSession) -> None:
         dumped.extend(name for _, name in opened.dumped)
-        closing(opened)
+        ending(opened)
 
-    monkeypatch.setattr(rust_ort.dump, "close", close)
+    monkeypatch.setattr(rust_ort.dump, "end", end)
     case = models.Case(part="decoder", way="step", precision=precision, size=SIZES["small"])
     known = len(rust_ort.graphs())
     found = watched.measure(case, rounds=1)

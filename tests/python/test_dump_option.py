@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -115,10 +117,73 @@ def test_a_graph_that_learns_of_a_dump_when_it_is_closed_opens_it_no_more(tmp_pa
             doubled()(torch.ones(3))
             session = rust_ort.observe.session.current()
         assert session is not None
-        rust_ort.observe.session.open_at(session, rust_ort.Options(threads=2))
+        assert not rust_ort.observe.session.open_at(session, rust_ort.Options(threads=2))
         with rust_ort.dump("run", folder=tmp_path):
             pass
         return len(data_sets(path))
+
+    assert in_child(run) == "1"
+
+
+def test_threads_that_run_a_graph_of_another_connection_at_once_are_all_dumped(tmp_path: Path) -> None:
+    def run() -> object:
+        call = doubled(threads=2)
+        call(torch.ones(3))
+        counts = []
+        for at in range(10):
+            with rust_ort.dump(f"run{at}", folder=tmp_path, calls="all") as path, ThreadPoolExecutor(4) as pool:
+                list(pool.map(call, [torch.ones(3)] * 8))
+            counts.append(len(data_sets(path)))
+        return counts
+
+    assert in_child(run) == str([8] * 10)
+
+
+def test_who_is_interrupted_while_a_dump_ends_opens_the_next(tmp_path: Path) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def run() -> object:
+        call = doubled()
+        for at, name in enumerate(("flush_dump", "_empty")):
+            dump = rust_ort.dump(f"run{at}", folder=tmp_path)
+            with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt), dump:
+                call(torch.ones(3))
+                patch.setattr(rust_ort.observe.session.Client, name, staticmethod(interrupted))
+        with rust_ort.dump("last", folder=tmp_path) as path:
+            call(torch.ones(3))
+        return len(data_sets(path))
+
+    assert in_child(run) == "1"
+
+
+def test_two_blocks_of_two_threads_are_not_open_at_once(tmp_path: Path) -> None:
+    def enter(barrier: threading.Barrier, at: int) -> str:
+        barrier.wait()
+        try:
+            with rust_ort.dump(f"run{at}", folder=tmp_path, options={"threads": at}) as path:
+                barrier.wait()
+                return str(path.exists())
+        except rust_ort.OptionError:
+            barrier.wait()
+            return "refused"
+
+    def run() -> object:
+        barrier = threading.Barrier(2)
+        with ThreadPoolExecutor(2) as pool:
+            return sorted(pool.map(enter, [barrier] * 2, [1, 2]))
+
+    assert in_child(run) == str(["True", "refused"])
+
+
+def test_a_folder_behind_a_link_is_the_one_that_the_system_finds(tmp_path: Path) -> None:
+    (tmp_path / "a" / "sub").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "a" / "sub")
+
+    def run() -> object:
+        with rust_ort.dump("run", folder=tmp_path / "link" / "..") as path:
+            doubled()(torch.ones(3))
+        return path == tmp_path / "a" / "run" and len(data_sets(path))
 
     assert in_child(run) == "1"
 

@@ -76,5 +76,5 @@ def test_a_forked_child_runs_under_the_option_dump(tmp_path: Path) -> None:
     finally:
         session = rust_ort.observe.session.set_current(None)
         assert session is not None
-        rust_ort.dump.close(session)
+        rust_ort.observe.session.close(session)
     assert len(data_sets(tmp_path / "run")) == 2

@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from rust_ort.errors import DaemonFault, DaemonLost, ExecutorLost, RustOrtError
@@ -138,9 +138,23 @@ class Link:
         """Opens a dump of everything that follows; its path. calls: "none", "first" or "all"."""
         spec = DumpSpec(folder=os.path.abspath(folder), run=run, calls=calls, run_json=run_json)
         with self.lock:
-            path = self._open(self.connection(), spec, clean=clean)
-            self._dump = spec
+            connection = self.connection()
+            with self._known_after(connection):
+                path = self._open(connection, spec, clean=clean)
+                self._dump = spec
         return path
+
+    @contextlib.contextmanager
+    def _known_after(self, connection: Connection) -> Iterator[None]:
+        """Who is interrupted here does not know whether the daemon has a dump open: the connection ends, and that."""
+        try:
+            yield
+        except RustOrtError:
+            raise  # its answer
+        except BaseException:
+            self._dump = None
+            connection.close()
+            raise
 
     @staticmethod
     def _open(connection: Connection, spec: DumpSpec, *, clean: bool) -> str:
@@ -163,7 +177,8 @@ class Link:
             # After a loss there is nothing open: the daemon that had it wrote what it was given.
             if spec is not None and connection is not None and connection.dead is None:
                 connection.dump_spec = None
-                self._empty("close_dump", connection)
+                with self._known_after(connection):
+                    self._empty("close_dump", connection)
 
     def flush_dump(self) -> None:
         """Returns when everything handed over so far is on disk. Errors: DaemonFault saying what was lost."""

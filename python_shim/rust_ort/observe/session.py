@@ -14,7 +14,7 @@ import platform
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,7 +22,7 @@ import torch
 
 from rust_ort._version import __version__
 from rust_ort.call.client import Client
-from rust_ort.errors import ClientError, DaemonFault, OptionError
+from rust_ort.errors import ClientError, OptionError, RustOrtError
 from rust_ort.export.hash import versions
 from rust_ort.link.daemon import find_onnxruntime
 from rust_ort.memory import process
@@ -59,13 +59,13 @@ class DumpSession:
 
     @property
     def path(self) -> Path:
-        """The run's folder."""
+        """The run's folder; no link is in `folder`."""
         return self.folder / self.run
 
 
 _current: DumpSession | None = None
-_opened_by: dict[str, int] = {}
-"""{text of the option `dump`: the process that opened it}."""
+_opened_by: dict[Path, int] = {}
+"""{folder of a run that the option `dump` named: the process that opened it}."""
 
 # `with` on a lock is never interrupted halfway; on a Condition, which is Python, it may be.
 _lock = threading.RLock()
@@ -85,19 +85,51 @@ def set_current(session: DumpSession | None) -> DumpSession | None:
     return before
 
 
+def begin(session: DumpSession, options: Options) -> None:
+    """Makes `session` the open dump, at the daemon that `options` names and at those of the graphs that run in it.
+
+    Errors: OptionError when one is open, as a process has one at a time; those of the opening.
+    """
+    global _current
+    with _lock:
+        if _current is not None:
+            until = "the option dump has opened it until this process ends"
+            raise OptionError(
+                f"dump {str(session.path)!r}: {str(_current.path)!r} is open, and a process has one dump at a time; "
+                f"{until if _current.option is not None else 'leave it first'}"
+            )
+        _current = session
+    try:
+        open_at(session, options)
+    except BaseException:
+        end(session)
+        raise
+
+
+def end(session: DumpSession) -> None:
+    """Closes `session`; then another may begin."""
+    global _current
+    try:
+        close(session)
+    finally:
+        with _lock:
+            if _current is session:
+                _current = None
+
+
 def dump_wanted(graph_id: str, name: str) -> bool:
     """Whether this call of the graph is to be dumped with its tensors."""
     session = _current
-    if session is None or session.calls == "none":
+    if session is None or session.is_closed or session.calls == "none":
         return False
     return session.calls == "all" or (graph_id, name) not in session.dumped
 
 
 @contextlib.contextmanager
-def data_set(graph_id: str, name: str) -> Iterator[int | None]:
+def data_set(graph_id: str, name: str, options: Options) -> Iterator[int | None]:
     """Number of this call's data set, counted from 0 in each dump and given to one call alone; None: no dump of it.
 
-    The dump stays open as long as this is entered.
+    At the daemon that `options` names the dump is open, and stays so, as long as this is entered.
     """
     with _lock:
         session = _current if dump_wanted(graph_id, name) else None
@@ -109,7 +141,7 @@ def data_set(graph_id: str, name: str) -> Iterator[int | None]:
         yield None
         return
     try:
-        yield step
+        yield step if open_at(session, options) else None
     finally:
         with _lock:
             session.in_flight -= 1
@@ -117,7 +149,7 @@ def data_set(graph_id: str, name: str) -> Iterator[int | None]:
 
 
 def wait_for_calls(session: DumpSession) -> None:
-    """Until no call of any thread sends tensors to `session`, which is no longer the open one."""
+    """Until no call of any thread sends tensors to `session`, which is closed."""
     with _lock:
         _changed.wait_for(lambda: session.in_flight == 0)
 
@@ -125,7 +157,7 @@ def wait_for_calls(session: DumpSession) -> None:
 def must_show(graph_id: str, name: str) -> bool:
     """Whether the graph runs inside a dump for the first time; asked once."""
     session = _current
-    if session is None or (graph_id, name) in session.shown:
+    if session is None or session.is_closed or (graph_id, name) in session.shown:
         return False
     with _lock:
         known = len(session.shown)
@@ -150,14 +182,14 @@ def open_from_options(options: Options) -> None:
     session = _current
     if options.dump is None:
         return
-    path = _absolute(options.dump)
+    path = Path(os.path.realpath(options.dump))
     if session is None:
-        if _opened_by.get(options.dump, os.getpid()) == os.getpid():
+        if _opened_by.get(path, os.getpid()) == os.getpid():
             open_until_exit(path, options)
         return
     if session.option is None:
         return
-    is_open = options.dump == session.option or os.path.realpath(path) == os.path.realpath(session.path)
+    is_open = options.dump == session.option or path == session.path
     if not is_open or session.calls != options.dump_calls:
         raise OptionError(
             f"dump {str(path)!r}, dump_calls {options.dump_calls!r}: the option has opened {str(session.path)!r} with "
@@ -166,26 +198,16 @@ def open_from_options(options: Options) -> None:
         )
 
 
-def check_none_is_open(path: Path) -> None:
-    """For who opens a dump at `path`. Errors: OptionError when one is open, as a process has one at a time."""
-    session = _current
-    if session is not None:
-        how = (
-            "the option dump has opened it until this process ends" if session.option is not None else "leave it first"
-        )
-        raise OptionError(
-            f"dump {str(path)!r}: {str(session.path)!r} is open, and a process has one dump at a time; {how}"
-        )
-
-
-def open_at(session: DumpSession, options: Options) -> None:
-    """Opens `session` at the daemon that `options` names, once; not when it has been closed meanwhile."""
+def open_at(session: DumpSession, options: Options) -> bool:
+    """Opens `session` at the daemon that `options` names, once. False: it is not open there, but closed meanwhile."""
     client = Client.get(options)
     if client in session.clients:
-        return
+        return True
     with session.opening:
-        if session.is_closed or client in session.clients:
-            return
+        if client in session.clients:
+            return True
+        if session.is_closed:
+            return False
         client.open_dump(
             folder=str(session.folder),
             run=session.run,
@@ -194,29 +216,41 @@ def open_at(session: DumpSession, options: Options) -> None:
             run_json=session.run_json,
         )
         session.clients.append(client)
+    return True
 
 
 def close(session: DumpSession) -> None:
-    """Waits until everything handed over is on disk, then closes the dump at every daemon that has it.
+    """Waits until everything handed over is on disk, then closes the dump at every daemon that has it; at each,
+    whatever happens at others.
 
     What could not be written is a RuntimeWarning: a full disk costs the dump, not the run. In a forked child: nothing.
     """
     if not session.is_ours:
         return
-    with session.opening:
-        session.is_closed = True
-    wait_for_calls(session)
-    for client in session.clients:
-        for end in (client.flush_dump, client.close_dump):
-            try:
-                end()
-            except DaemonFault as fault:
-                warnings.warn(f"the dump {session.path} is incomplete: {fault}", RuntimeWarning, stacklevel=3)
-    session.clients.clear()
+    with contextlib.ExitStack() as at_last:
+        at_last.callback(session.clients.clear)
+        with session.opening:
+            session.is_closed = True
+            for client in session.clients:
+                at_last.callback(_close_at, client, session.path)
+        wait_for_calls(session)
+
+
+def _close_at(client: Client, path: Path) -> None:
+    with contextlib.ExitStack() as at_last:
+        at_last.callback(_told, client.close_dump, path)
+        _told(client.flush_dump, path)
+
+
+def _told(end: Callable[[], None], path: Path) -> None:
+    try:
+        end()
+    except RustOrtError as error:
+        warnings.warn(f"the dump {path} is incomplete: {error}", RuntimeWarning, stacklevel=8)
 
 
 def open_until_exit(path: Path, options: Options) -> None:
-    """The option `dump`: a dump at this absolute path that stays open until the process ends."""
+    """The option `dump`: a dump at this path, all links followed, that stays open until the process ends."""
     session = DumpSession(
         folder=path.parent,
         run=path.name,
@@ -225,19 +259,14 @@ def open_until_exit(path: Path, options: Options) -> None:
         run_json=run_json(),
         option=options.dump,
     )
-    open_at(session, options)
-    set_current(session)
-    _opened_by[str(options.dump)] = os.getpid()
+    begin(session, options)
+    _opened_by[path] = os.getpid()
     atexit.register(_close_quietly, session)
 
 
 def _close_quietly(session: DumpSession) -> None:
     with contextlib.suppress(Exception):
         close(session)
-
-
-def _absolute(path: str) -> Path:
-    return Path(os.path.abspath(path))
 
 
 def run_json() -> str:

@@ -146,10 +146,10 @@ def checked_run(run: object) -> str:
 
 
 def checked_folder(folder: object) -> Path:
-    """The absolute path of a folder that is there or can come to be. Errors: OptionError."""
+    """The path, absolute and without links, of a folder that is there or can come to be. Errors: OptionError."""
     if not isinstance(folder, str | os.PathLike) or not isinstance(os.fspath(folder), str) or not os.fspath(folder):
         raise OptionError(f"dump folder: expected a path, got {shown(folder)}")
-    path = Path(folder).absolute()
+    path = Path(os.path.realpath(folder))
     existing = next(parent for parent in (path, *path.parents) if os.path.lexists(parent))
     if not existing.is_dir():
         raise OptionError(f"dump folder {str(path)!r}: expected a folder, but {existing} is none; name another")

@@ -221,7 +221,7 @@ class CompiledGraph:
         by_nodes = compare and self._options.compare == "nodes"
         inputs = self._reference_inputs(args) if compare else []
         references = self._references(inputs) if compare and not by_nodes else None
-        with session.data_set(self.info.graph_id, self.info.name) as data_set:
+        with session.data_set(self.info.graph_id, self.info.name, self._options) as data_set:
             step = step if data_set is None else data_set
             nodes = None
             if by_nodes:
