@@ -54,6 +54,9 @@ def test_parts_are_few_and_none_reads_what_comes_after_it(seed: int) -> None:
             assert (node in place) == (node in runs)
         else:
             assert place.get(node) == place.get(node.args[0])
+    order = [node for node in gm.graph.nodes if node in place]
+    assert list(dict.fromkeys(place[node] for node in order)) == list(range(len(parts)))
+    assert parts == [[node for node in order if place[node] == at] for at in range(len(parts))]
     assert len(parts) == most_alternations(gm.graph, set(place)), "as few as there can be"
     units = {node: f"part {place[node]}" if node in place else node.name for node in gm.graph.nodes}
     edges = {(units[source], units[node]) for node in gm.graph.nodes for source in node.all_input_nodes}

@@ -327,20 +327,17 @@ def _partition(gm: fx.GraphModule, support: Support) -> Partition:
     _chain(effects)
     proposed = [dict.fromkeys(nodes) for nodes in together(outer.graph, support.runs)]
     chosen = [nodes for nodes in proposed if any(map(is_compute, nodes)) and _gives_a_tensor(nodes)]
-    order = {node: position for position, node in enumerate(outer.graph.nodes)}
-    chosen.sort(key=lambda nodes: min(order[node] for node in nodes))
     in_part = {node for nodes in chosen for node in nodes}
     left = [
         node for node in outer.graph.nodes
         if is_compute(node) and node not in in_part and aliases.COPY not in node.meta
     ]  # fmt: skip
     eager = [found for node in left for found in _left_to_eager(gm, node, support.reason(node) or SIZE_ALONE)]
-    names = [[node.name for node in sorted(nodes, key=order.__getitem__) if is_compute(node)] for nodes in chosen]
+    names = [[node.name for node in nodes if is_compute(node)] for nodes in chosen]
     if not reasons and chosen:
         _fuse_all(outer, list(chosen[0]))
     else:
-        fused = [dict.fromkeys(nodes) for nodes in chosen]
-        fuse_by_partitions(outer, fused, prefix=PART_PREFIX, always_return_tuple=True)
+        fuse_by_partitions(outer, chosen, prefix=PART_PREFIX, always_return_tuple=True)
     _unchain(outer.graph, {node.name for node in effects[1:]})
     aliases.end_views(outer.graph)
     outer.recompile()

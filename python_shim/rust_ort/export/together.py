@@ -12,8 +12,8 @@ from torch import fx
 
 
 def together(graph: fx.Graph, runs: Callable[[fx.Node], bool]) -> list[list[fx.Node]]:
-    """The nodes of each part, in the graph's order. runs: whether ONNX Runtime may run a node. What takes one value out
-    of a node's tuple is where that node is, whatever `runs` says of it.
+    """The nodes of each part, in the graph's order; the parts in that of their first nodes. runs: whether ONNX Runtime
+    may run a node. What takes one value out of a node's tuple is where that node is, whatever `runs` says of it.
 
     Round of a node: how often, at most, a path from it to the graph's end goes from a part to eager. Nodes of one round
     are one part, so each is as late as its readers allow. Along an edge rounds do not rise, and a path that leaves a
