@@ -25,6 +25,8 @@ pub mod executor;
 pub mod dump;
 // dumping and comparing while it runs
 pub mod observe;
+// which node, kernel or optimizer is to blame
+pub mod blame;
 // a client of the daemon, for the command line
 pub mod client;
 // the service

@@ -8,6 +8,7 @@ Compile:
 Ask:
     rust_ort.compare(model, *args, **kwargs)   a Report: eager against the backend, outputs, loss, every gradient
     report.check()                             raises NumericMismatch where the two differ
+    rust_ort.blame(model, *args, **kwargs)     a Blame: which node, kernel or optimizer makes them differ, or nobody
     rust_ort.explain(model, *args, **kwargs)   an Explanation: graphs, nodes left to eager and why, time by phase
     with rust_ort.dump("run"): ...             everything compiled or run inside is written to dumps/run
     rust_ort.graphs()                          what this process compiled
@@ -43,6 +44,8 @@ from rust_ort.options import Options
 
 if TYPE_CHECKING:
     from rust_ort.backend import backend as backend
+    from rust_ort.blame import Blame
+    from rust_ort.blame import blame as blame
     from rust_ort.compare import compare as compare
     from rust_ort.dump import dump as dump
     from rust_ort.explain import Explanation
@@ -55,6 +58,7 @@ __all__ = [
     "Backend",
     "BadIndex",
     "BadOperand",
+    "Blame",
     "ClientError",
     "DaemonFault",
     "DaemonLost",
@@ -69,6 +73,7 @@ __all__ = [
     "RustOrtError",
     "__version__",
     "backend",
+    "blame",
     "compare",
     "dump",
     "explain",
@@ -77,11 +82,11 @@ __all__ = [
     "status",
 ]
 
-_LAZY = {"Report": "observe.report", "Explanation": "explain", "shutdown": "service", "status": "service"}
+_LAZY = {"Blame": "blame", "Report": "observe.report", "Explanation": "explain", "shutdown": "service", "status": "service"}
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("backend", "compare", "dump", "explain"):
+    if name in ("backend", "blame", "compare", "dump", "explain"):
         return importlib.import_module(f"{__name__}.{name}")
     if name in _LAZY:
         return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)

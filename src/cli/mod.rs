@@ -1,6 +1,7 @@
 //! The command line. One file a subcommand; each returns its exit code.
 
 mod answer;
+mod blame;
 mod compare;
 mod cuda_probe;
 mod data_sets;
@@ -16,6 +17,7 @@ mod nearest;
 mod node_table;
 mod progress;
 mod replay;
+mod rerun;
 mod sbs;
 mod serve;
 mod show;
@@ -74,6 +76,13 @@ enum Command {
     /// A node reproduced alone (--nodes NAME --repro FOLDER) is judged against eager only. Exit code: 0 all match, 1
     /// mismatch, 2 error, 3 there was nothing to judge against.
     Replay(replay::Arguments),
+    /// Say who made an output differ from eager: an optimizer, a node and which layer of it, or nobody.
+    ///
+    /// A node's share: what its own error on eager's inputs does to the output while all else is eager's. Needs a dump
+    /// made with compare="nodes" and dump_values=True, as `rust_ort.blame` makes one; without those values only
+    /// optimizers are examined. What was found stays in blame_<step>.json beside the part, and a run that was cut short
+    /// goes on from there. Exit code: 0 nobody is to blame, 1 somebody is, 2 error, 3 nothing was examined, or not all.
+    Blame(blame::Arguments),
     /// Write a model (.onnx) whose half precision computes in float32 where ONNX Runtime's CPU provider has no kernel.
     ///
     /// Inputs, outputs and what lies between the operators keep their types: each operator rounds its result. Exit code: 0
@@ -120,6 +129,7 @@ pub fn run(arguments: &Arguments) -> Exit {
         Command::Compare(arguments) => compare::run(arguments),
         Command::Sbs(arguments) => sbs::run(arguments),
         Command::Replay(arguments) => replay::run(arguments),
+        Command::Blame(arguments) => blame::run(arguments),
         Command::Widen(arguments) => widen::run(arguments),
         Command::Gc(arguments) => gc::run(arguments),
         Command::CudaProbe(arguments) => cuda_probe::run(arguments),

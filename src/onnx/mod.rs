@@ -24,14 +24,14 @@ mod walk;
 
 pub use attention::{Attention, DOMAIN, drop_uncalled};
 pub use constants::without_inputs;
-pub use cut::{Isolator, Piece, cut, read_by};
+pub use cut::{Feeds, Isolator, Piece, cut, read_by};
 pub use error::OnnxError;
 pub use footprint::footprint;
 pub use graph::{count_nodes, expose_intermediates, order, producers, sort, uses, value_info};
 pub use inline::inline_functions;
 pub use load::{decode, load, read_external};
 pub use outputs::{has_transposed_outputs, keep_transposed_outputs};
-pub use precision::{for_each_typed, mentions, widen, widen_around_attention};
+pub use precision::{double, for_each_typed, mentions, widen, widen_around_attention};
 pub use print::{model_text, preview, type_text};
 pub use region::{Extent, HIGHEST_RANK, Op, Program, REGION, Step, is_region};
 pub use rewrite::{ADD_ROWS, BELOW, passes, ran, rewrite, sum_rows};

@@ -7,7 +7,7 @@ use prost::Message;
 
 use super::proto::{TensorProto, tensor_proto::DataLocation};
 use super::{OnnxError, load};
-use crate::tensor::{DType, Shape, SharedTensor, TensorDesc, TensorView};
+use crate::tensor::{DType, Shape, SharedTensor, TensorBuf, TensorDesc, TensorView};
 
 /// A TensorProto's name, description and elements. The elements share memory with the message when they stand in its
 /// `raw_data`.
@@ -44,6 +44,12 @@ impl NamedTensor {
             return Err(fail(format!("{desc} needs {expected} bytes, got {got}; write the tensor again")));
         }
         Ok(Self { name: proto.name().to_owned(), desc, bytes })
+    }
+
+    /// A tensor with a name; its elements are copied.
+    pub fn of(name: &str, tensor: &TensorBuf) -> Self {
+        let bytes = Bytes::copy_from_slice(tensor.view().bytes());
+        Self { name: name.to_owned(), desc: tensor.desc().clone(), bytes }
     }
 
     /// Borrowed.

@@ -1,6 +1,7 @@
 //! What computes: a runtime, to the rest ([`Runtime`], [`Session`], [`BoundCall`]), and ONNX Runtime behind it ([`ort`]).
 
 mod error;
+mod feeds;
 mod model;
 pub mod ort;
 pub mod precision;
@@ -8,6 +9,7 @@ mod stop;
 mod traits;
 
 pub use error::RuntimeError;
+pub use feeds::{FeedsError, leased};
 pub use model::{Constant, Model, ModelOutline};
 pub use stop::{StopToken, Terminate};
 use traits::check_values;

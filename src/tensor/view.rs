@@ -101,6 +101,13 @@ impl TensorBuf {
         Self::new(desc, values.iter().flat_map(|value| value.to_le_bytes()).collect())
     }
 
+    /// A float64 tensor. Panics when there are not as many values as elements.
+    pub fn from_f64(shape: Shape, values: &[f64]) -> Self {
+        assert_eq!(shape.n_elements(), values.len(), "the number of elements");
+        let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        Self { desc: TensorDesc { dtype: DType::F64, shape }, bytes }
+    }
+
     /// All zero bytes.
     pub fn zeros(desc: TensorDesc) -> Self {
         let bytes = vec![0; desc.len_bytes()];

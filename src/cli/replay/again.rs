@@ -7,9 +7,8 @@ use serde::Serialize;
 use super::arguments::Arguments;
 use super::nodes;
 use super::repro::Alone;
-use super::runtime::{Model, Ran, Runtime};
-use super::target::Target;
 use crate::cli::exit::Failure;
+use crate::cli::rerun::{Model, Ran, Runtime, Target};
 use crate::compare::{TensorVerdict, Verdict};
 use crate::dump::Role;
 use crate::onnx::NamedTensor;
@@ -98,7 +97,7 @@ pub(super) fn replay(args: &Arguments, runtime: &Runtime, target: &Target) -> Re
         nodes: Vec::new(),
         node: None,
     };
-    match runtime.run(&model, &feeds) {
+    match runtime.run_times(&model, &feeds, args.repeat.get()) {
         Ok(ran) => {
             let (references, actuals) = (target.tensors(Role::Reference)?, target.tensors(Role::Actual)?);
             again.verdicts = judged(target, &ran, &references);

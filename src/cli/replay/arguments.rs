@@ -3,35 +3,15 @@
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
-use crate::protocol::message::Optimization;
+use crate::cli::rerun;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// A folder of dumps, a run, a graph, a part, a data set or the folder of a node
-    pub(super) path: PathBuf,
-    /// The data sets of this call only
-    #[arg(long)]
-    pub(super) step: Option<u64>,
-    /// Execution provider; give it several times for several, the preferred one first
-    /// [default: the CPU's]
-    #[arg(long)]
-    pub(super) provider: Vec<String>,
-    /// Level of ONNX Runtime's graph optimizer: all, extended, basic, kernels or disable [default: as when it ran]
-    #[arg(long, value_parser = optimization)]
-    pub(super) optimization: Option<Optimization>,
+    #[command(flatten)]
+    pub(super) what: rerun::Arguments,
     /// Look at these values of the model: all, or names of values or FX nodes
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     pub(super) nodes: Vec<String>,
-    /// libonnxruntime.so* to load [default: RUST_ORT_ONNXRUNTIME, else the one of the run]
-    #[arg(long, value_name = "LIB")]
-    pub(super) onnxruntime: Option<PathBuf>,
-    /// Library of the model's custom operators; give it several times for several
-    /// [default: as when it ran]
-    #[arg(long, value_name = "LIB")]
-    pub(super) custom_op_library: Vec<PathBuf>,
-    /// Threads of the runtime's pool; 0: one a core [default: as when it ran]
-    #[arg(long)]
-    pub(super) threads: Option<u32>,
     /// Run each data set so many times
     #[arg(long, default_value = "1")]
     pub(super) repeat: NonZeroU32,
@@ -42,9 +22,4 @@ pub(crate) struct Arguments {
     /// Print JSON
     #[arg(long)]
     pub(super) json: bool,
-}
-
-fn optimization(name: &str) -> Result<Optimization, String> {
-    let known = || Optimization::NAMES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-    Optimization::from_name(name).ok_or_else(|| format!("expected one of {}", known()))
 }

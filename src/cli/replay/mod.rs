@@ -4,26 +4,25 @@ mod again;
 mod arguments;
 mod nodes;
 mod repro;
-mod runtime;
-mod target;
 
 use serde_json::json;
 
 use self::again::Again;
 pub(super) use self::arguments::Arguments;
-use self::repro::{Alone, Repro};
-use self::runtime::Runtime;
+use self::repro::Alone;
+pub(super) use self::repro::Repro;
 use super::answer::{json_text, put};
 use super::exit::{Exit, Failure, Outcome};
+use super::rerun::{self, Runtime};
 use super::table::{self, Give};
 use super::verdicts;
 use crate::compare::{Summary, distance_text, summary};
 use crate::runtime::Runtime as _;
 
 pub(super) fn run(args: &Arguments) -> Outcome {
-    let targets = target::find(args)?;
+    let targets = rerun::find(&args.what)?;
     let Some(first) = targets.first() else {
-        eprintln!("rust-ort: {}: no data sets", args.path.display());
+        eprintln!("rust-ort: {}: no data sets", args.what.path.display());
         if args.json {
             put(&json_text("replay", json!({ "summary": Summary::default(), "data_sets": [] }))?)?;
         }
@@ -32,7 +31,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     let repro = args.repro.as_deref().map(|folder| Repro::new(folder, &targets, &args.nodes)).transpose()?;
     // Before anything runs: a part that kills the process leaves its reproduction all the same.
     repro.iter().try_for_each(Repro::write_part)?;
-    let runtime = Runtime::load(args, first)?;
+    let runtime = Runtime::load(&args.what, first)?;
     let mut node = match &repro {
         Some(repro) => repro.write_node(&runtime)?,
         None => None,

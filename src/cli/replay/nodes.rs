@@ -5,10 +5,9 @@ use std::collections::HashSet;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::runtime::{Model, Runtime};
-use super::target::Target;
 use crate::cli::exit::Failure;
 use crate::cli::nearest;
+use crate::cli::rerun::{Model, Runtime, Target};
 use crate::cli::statistics::{Statistics, statistics};
 use crate::cli::table::{Give, aligned};
 use crate::cli::verdicts::said;

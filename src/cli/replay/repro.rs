@@ -3,21 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::nodes;
-use super::runtime::{Model, Runtime};
-use super::target::{Target, tensors};
 use crate::cli::exit::Failure;
+use crate::cli::rerun::{Model, Runtime, Target, tensors};
 use crate::compare::{TensorVerdict, Tolerance, Verdict};
 use crate::dump::{Role, reader};
 use crate::onnx::proto::{GraphProto, ModelProto};
 use crate::onnx::{self, NamedTensor};
 use crate::runtime::Runtime as _;
-use crate::runtime::ort::WRONG_OPTIMIZERS;
+use crate::runtime::ort::runtime_config;
 use crate::tensor::{DType, TensorBuf, TensorView};
 
 /// First line of the README of a folder that we may write over.
@@ -29,11 +28,13 @@ const DATA_SET: &str = "test_data_set_0";
 const TEMPLATE: &str = include_str!("run.py");
 
 /// What to write, and where.
-pub(super) struct Repro<'a> {
+pub(in crate::cli) struct Repro<'a> {
     folder: &'a Path,
     target: &'a Target,
     /// None: the whole part.
     node: Option<&'a str>,
+    /// FX values that are computed on the way to the node, too.
+    through: &'a [String],
 }
 
 type Values<'a> = BTreeMap<&'a str, TensorView<'a>>;
@@ -57,11 +58,11 @@ impl Expected {
 
 /// A node run alone.
 #[derive(Debug, Serialize)]
-pub(super) struct Alone {
+pub(in crate::cli) struct Alone {
     pub(super) name: String,
     /// What its value was held against.
     pub(super) reference: String,
-    pub(super) verdict: TensorVerdict,
+    pub(in crate::cli) verdict: TensorVerdict,
 }
 
 /// A node with values for its ends.
@@ -88,7 +89,7 @@ struct Content<'a> {
 
 impl<'a> Repro<'a> {
     /// Errors: the folder holds something else, more than one data set or node.
-    pub(super) fn new(folder: &'a Path, targets: &'a [Target], nodes: &'a [String]) -> Result<Self, Failure> {
+    pub(in crate::cli) fn new(folder: &'a Path, targets: &'a [Target], nodes: &'a [String]) -> Result<Self, Failure> {
         let [target] = targets else {
             let example = targets[0].step.path.display();
             return Err(format!(
@@ -103,11 +104,22 @@ impl<'a> Repro<'a> {
             _ => return Err("--repro takes one node: --nodes NAME".into()),
         };
         check_folder(folder)?;
-        Ok(Self { folder, target, node })
+        Ok(Self { folder, target, node, through: &[] })
+    }
+
+    /// Of one value, with what else is computed on the way to it. Errors: the folder holds something else.
+    pub(in crate::cli) fn of_value(
+        folder: &'a Path,
+        target: &'a Target,
+        value: &'a str,
+        through: &'a [String],
+    ) -> Result<Self, Failure> {
+        check_folder(folder)?;
+        Ok(Self { folder, target, node: Some(value), through })
     }
 
     /// The part, unless a node was asked for.
-    pub(super) fn write_part(&self) -> Result<(), Failure> {
+    pub(in crate::cli) fn write_part(&self) -> Result<(), Failure> {
         if self.node.is_some() {
             return Ok(());
         }
@@ -136,13 +148,14 @@ impl<'a> Repro<'a> {
     }
 
     /// The node, when one was asked for, and how it does alone. It is on disk before it runs.
-    pub(super) fn write_node(&self, runtime: &Runtime) -> Result<Option<Alone>, Failure> {
+    pub(in crate::cli) fn write_node(&self, runtime: &Runtime) -> Result<Option<Alone>, Failure> {
         let (Some(node), target) = (self.node, self.target) else { return Ok(None) };
         let proto = target.model()?;
         let provenance = target.provenance()?;
         let value = nodes::resolve(nodes::graph(&proto)?, &provenance, &[node.to_owned()])?.remove(0);
         let of = |key: &str| provenance[&value][key].as_str().unwrap_or_default().to_owned();
-        let cut_out = match self.dumped([&value, &of("fx")])? {
+        let dumped = if self.through.is_empty() { self.dumped([&value, &of("fx")])? } else { None };
+        let cut_out = match dumped {
             Some(dumped) => dumped,
             None => self.cut_out(runtime, &proto, &value, &provenance)?,
         };
@@ -196,11 +209,14 @@ impl<'a> Repro<'a> {
         let (target, graph) = (self.target, nodes::graph(proto)?);
         let named: HashSet<&str> =
             provenance.as_object().into_iter().flatten().map(|(name, _)| name.as_str()).collect();
+        let named: HashSet<&str> = named.into_iter().filter(|name| !self.through.iter().any(|on| on == name)).collect();
         let reads = onnx::read_by(graph, value, &named)?;
         let (inputs, references) = (target.tensors(Role::Input)?, target.tensors(Role::Reference)?);
         let feeds: Vec<_> = inputs.iter().map(NamedTensor::view).collect();
         let given: Values<'_> = graph.input.iter().map(|input| input.name()).zip(feeds.iter().copied()).collect();
-        let eager = eager_values(graph, &given, &references);
+        let dumped = self.dumped_values(reads.iter().chain([value]))?;
+        let mut eager = eager_values(graph, &given, &references);
+        eager.extend(dumped.iter().map(|tensor| (tensor.name.as_str(), tensor.view())));
         let judged = eager.contains_key(value.as_str());
         let known = if judged { &eager } else { &given };
         let wanted = reads.iter().chain([value]).filter(|name| !known.contains_key(name.as_str()));
@@ -228,6 +244,15 @@ impl<'a> Repro<'a> {
         };
         let inputs = inputs.into_iter().map(|(name, view)| (name, view.to_owned())).collect();
         Ok(CutOut { model, inputs, output: (name, output.to_owned()), expected })
+    }
+
+    /// Eager's values of these where they were dumped.
+    fn dumped_values<'n>(&self, names: impl Iterator<Item = &'n String>) -> Result<Vec<NamedTensor>, Failure> {
+        let part = &self.target.part;
+        let files = reader::values(part, self.target.step.step);
+        let files = files.map_err(|error| format!("{}: {error}", part.display()))?.unwrap_or_default();
+        let load = |path: &PathBuf| onnx::load_tensor(path).map_err(|error| format!("{}: {error}", path.display()));
+        Ok(names.filter_map(|name| files.get(name)).map(load).collect::<Result<_, _>>()?)
     }
 
     /// Judged by eager's value; NotCompared where there is none.
@@ -334,11 +359,7 @@ impl<'a> Repro<'a> {
         let dtypes: BTreeSet<DType> = content.outputs.iter().map(|(_, view)| view.dtype()).collect();
         let tolerances: BTreeMap<String, Value> =
             dtypes.into_iter().map(|dtype| (dtype.to_string(), self.tolerance(dtype))).collect();
-        let mut config = self.target.config();
-        let disabled = "optimization.disable_specified_optimizers".to_owned();
-        let asked = config.remove(&disabled);
-        let all: Vec<&str> = asked.iter().map(String::as_str).chain(WRONG_OPTIMIZERS.iter().copied()).collect();
-        config.insert(disabled, all.join(";"));
+        let config = runtime_config(&self.target.config(), &[]);
         Ok(TEMPLATE
             .replace("\"@OPTIMIZATION@\"", &json!(self.target.optimization.name()).to_string())
             .replace("\"@BY_EAGER@\"", if matches!(content.expected, Expected::Eager(_)) { "True" } else { "False" })

@@ -1,6 +1,7 @@
 //! Half precision for a runtime without arithmetic of it.
 
 mod casts;
+mod double;
 mod elements;
 mod mention;
 #[cfg(test)]
@@ -8,6 +9,7 @@ mod tests;
 mod typed;
 mod widen;
 
+pub use double::double;
 pub(super) use elements::{attribute, is};
 pub use mention::mentions;
 pub use typed::for_each_typed;

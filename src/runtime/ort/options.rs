@@ -1,5 +1,6 @@
 //! The loaded library, and the options of the sessions that it makes.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use ort::environment::{Environment, GlobalThreadPoolOptions};
@@ -27,6 +28,62 @@ pub const WRONG_OPTIMIZERS: &[&str] = &[
     "ConvAddFusion",
 ];
 
+/// Graph optimizers that have a name, of onnxruntime 1.31.1 without those of quantization. A name that a library does not
+/// know is no error.
+pub const OPTIMIZERS: &[&str] = &[
+    "BiasDropoutFusion",
+    "BiasGeluFusion",
+    "BiasSoftmaxFusion",
+    "CastChainElimination",
+    "CastElimination",
+    "CommonSubexpressionElimination",
+    "ConstantFolding",
+    "ConstantSharing",
+    "ConvActivationFusion",
+    "ConvAddActivationFusion",
+    "ConvAddFusion",
+    "ConvBNFusion",
+    "ConvMulFusion",
+    "DivMulFusion",
+    "EliminateDropout",
+    "EliminateIdentity",
+    "EliminateSlice",
+    "ExpandElimination",
+    "FastGeluFusion",
+    "FuseReluClip",
+    "GatherSliceToSplitFusion",
+    "GatherToSliceFusion",
+    "GeluFusionL1",
+    "GeluFusionL2",
+    "GemmActivationFusion",
+    "GemmSumFusion",
+    "GemmTransposeFusion",
+    "LayerNormFusionL1",
+    "LayerNormFusionL2",
+    "MatMulActivationFusion",
+    "MatMulAddFusion",
+    "MatMulScaleFusion",
+    "MatMul_BatchNormalization_Fusion",
+    "MatmulTransposeFusion",
+    "NchwcTransformer",
+    "NhwcTransformer",
+    "NoopElimination",
+    "NotWhereFusion",
+    "Pad_Fusion",
+    "PreShapeNodeElimination",
+    "PropagateCastOps",
+    "QuickGeluFusion",
+    "ReshapeFusion",
+    "SimplifiedLayerNormFusion",
+    "SkipLayerNormFusion",
+    "SliceConcatToSpaceToDepthFusion",
+    "TransposeOptimizer",
+    "UnsqueezeElimination",
+];
+
+/// The config entry that lets optimizers of [`WRONG_OPTIMIZERS`] run all the same, separated by semicolons: to see what
+/// they do. ONNX Runtime does not get it.
+pub const ALLOWED_OPTIMIZERS: &str = "rust_ort.allowed_optimizers";
 const DISABLED_OPTIMIZERS: &str = "optimization.disable_specified_optimizers";
 /// With these the runtime keeps pointing into the model's bytes, which are gone after the build.
 const REFUSED_CONFIG: &[&str] =
@@ -128,17 +185,25 @@ pub(super) fn options(loaded: &Loaded, spec: &SessionSpec) -> Result<SessionBuil
     loaded.libraries.register(builder, &spec.custom_op_libraries)
 }
 
+/// The config entries that ONNX Runtime gets of those asked for: with `disabled` optimizers and the wrong ones, but for
+/// those that [`ALLOWED_OPTIMIZERS`] names.
+pub fn runtime_config(asked: &BTreeMap<String, String>, disabled: &[String]) -> BTreeMap<String, String> {
+    let mut config = asked.clone();
+    let allowed = config.remove(ALLOWED_OPTIMIZERS).unwrap_or_default();
+    let allowed: Vec<&str> = allowed.split(';').map(str::trim).collect();
+    let also = config.remove(DISABLED_OPTIMIZERS);
+    let wrong = WRONG_OPTIMIZERS.iter().copied().filter(|name| !allowed.contains(name));
+    let disabled: Vec<&str> = disabled.iter().chain(&also).map(String::as_str).chain(wrong).collect();
+    config.insert(DISABLED_OPTIMIZERS.to_owned(), disabled.join(";"));
+    config
+}
+
 fn config(loaded: &Loaded, spec: &SessionSpec) -> Result<Vec<(String, String)>, RuntimeError> {
     if let Some(&name) = REFUSED_CONFIG.iter().find(|&&key| spec.config.contains_key(key)) {
         let reason = "models are handed over in memory that does not outlive the build; leave it out".to_owned();
         return Err(RuntimeError::BadOption { name: name.to_owned(), reason });
     }
-    let mut config = spec.config.clone();
-    let asked = config.remove(DISABLED_OPTIMIZERS);
-    let disabled: Vec<&str> = (spec.disabled_optimizers.iter().chain(&asked).map(String::as_str))
-        .chain(WRONG_OPTIMIZERS.iter().copied())
-        .collect();
-    config.insert(DISABLED_OPTIMIZERS.to_owned(), disabled.join(";"));
+    let mut config = runtime_config(&spec.config, &spec.disabled_optimizers);
     let (key, bytes) = CONSTANT_BYTES;
     config.entry(key.to_owned()).or_insert_with(|| bytes.to_owned());
     for &key in SPINNING_CONFIG {

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from measure.planted.run import FAMILIES, PRECISIONS, Planted, Unplanted, tried
+from measure.planted.run import DEFAULT_PRECISIONS, FAMILIES, Planted, Unplanted, tried
 from measure.planted.table import write
 
 SEED = 11
@@ -21,7 +21,7 @@ ENOUGH = 0.95
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m measure.planted", description=__doc__)
     parser.add_argument("--families", default=",".join(FAMILIES), help="of tests/measure/architectures.py")
-    parser.add_argument("--precisions", default=",".join(PRECISIONS))
+    parser.add_argument("--precisions", default=",".join(DEFAULT_PRECISIONS))
     parser.add_argument("--faults", type=int, default=200, help="planted in all, evenly over families and precisions")
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--workers", type=int, default=1, help="processes at a time")

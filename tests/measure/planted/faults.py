@@ -25,11 +25,12 @@ class Site:
     op: str
 
 
-def sites(model: int, proto: Any) -> Iterator[Site]:
-    """Every place of every kind."""
+def sites(model: int, proto: Any, *, more: bool = False) -> Iterator[Site]:
+    """Every place of every kind. more: of those of MORE_KINDS, too."""
     shapes = _float_outputs(proto)
+    kinds = {**KINDS, **MORE_KINDS} if more else KINDS
     for node in proto.graph.node:
-        for kind, (fits, _) in KINDS.items():
+        for kind, (fits, _) in kinds.items():
             if fits(node, shapes):
                 yield Site(kind=kind, model=model, node=node.name, op=node.op_type)
 
@@ -38,7 +39,7 @@ def plant(proto: Any, site: Site) -> frozenset[str]:
     """Changes the model. Returns the values that its node gave: who reads them reads what is wrong."""
     index = next(index for index, node in enumerate(proto.graph.node) if node.name == site.node)
     outputs = frozenset(proto.graph.node[index].output)
-    KINDS[site.kind][1](proto.graph, index)
+    {**KINDS, **MORE_KINDS}[site.kind][1](proto.graph, index)
     return outputs
 
 
@@ -146,6 +147,57 @@ def _through_float16(graph: Any, index: int) -> None:
     )  # fmt: skip
 
 
+def _epsilon(node: Any, types: dict[str, Any]) -> bool:
+    if not _constant(node, types):
+        return False
+    array = numpy_helper.to_array(_attribute(node, "value").t)
+    return array.size == 1 and 0 < float(array.reshape(())) <= 1e-4
+
+
+def _larger_epsilon(graph: Any, index: int) -> None:
+    tensor = _attribute(graph.node[index], "value").t
+    made = numpy_helper.to_array(tensor) * np.float32(1000)
+    tensor.CopyFrom(numpy_helper.from_array(np.asarray(made, np.float32)))
+
+
+def _operands_through_bfloat16(graph: Any, index: int) -> None:
+    """What is added up is rounded before it is."""
+    node = graph.node[index]
+    names = [node.input[0], f"{PLANTED}_half", f"{PLANTED}_operand"]
+    casts = [
+        helper.make_node("Cast", [before], [after], to=to, name=f"{after}_cast")
+        for before, after, to in zip(names[:2], names[1:], (TensorProto.BFLOAT16, TensorProto.FLOAT), strict=True)
+    ]
+    node.input[0] = names[2]
+    for offset, cast in enumerate(casts):
+        graph.node.insert(index + offset, cast)
+
+
+def _sums(node: Any, types: dict[str, Any]) -> bool:
+    made = types.get(node.output[0])
+    ops = ("ReduceSum", "ReduceMean", "MatMul", "Gemm", "LayerNormalization")
+    return made is not None and made.elem_type == TensorProto.FLOAT and node.op_type in ops
+
+
+def _earlier_slice(graph: Any, index: int) -> None:
+    _before(graph, index, 1, "Sub", np.array(1, np.int64))
+    _before(graph, index + 1, 2, "Sub", np.array(1, np.int64))
+
+
+def _to_bfloat16(node: Any, _types: dict[str, Any]) -> bool:
+    to = _attribute(node, "to") if node.op_type == "Cast" else None
+    return to is not None and to.i == TensorProto.BFLOAT16
+
+
+def _dropped_cast(graph: Any, index: int) -> None:
+    """Casts back to float32 of what was rounded here read what it was before."""
+    rounded, before = graph.node[index].output[0], graph.node[index].input[0]
+    for node in graph.node:
+        to = _attribute(node, "to") if node.op_type == "Cast" else None
+        if to is not None and to.i == TensorProto.FLOAT and rounded in node.input:
+            node.input[0] = before
+
+
 def _louder(graph: Any, index: int) -> None:
     name = PLANTED
     graph.initializer.append(numpy_helper.from_array(np.array(1.03, np.float32), f"{name}_by"))
@@ -192,3 +244,11 @@ KINDS: dict[str, tuple[Callable[[Any, dict[str, Any]], bool], Apply]] = {
     "x 1.03": (_op("MatMul", "Gemm", "Conv"), _louder),
 }
 """{kind: (where it may be planted, how)}."""
+
+MORE_KINDS: dict[str, tuple[Callable[[Any, dict[str, Any]], bool], Apply]] = {
+    "epsilon x 1000": (_epsilon, _larger_epsilon),
+    "sum of bfloat16": (_sums, _operands_through_bfloat16),
+    "slice - 1": (_op("Slice", at_least=3), _earlier_slice),
+    "dropped Cast": (_to_bfloat16, _dropped_cast),
+}
+"""Those that are rarer, or smaller than a comparison of nodes alone is asked to find."""

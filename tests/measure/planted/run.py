@@ -8,7 +8,7 @@ import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,8 +24,10 @@ FAMILIES = ("llama", "gpt2", "bert", "t5", "whisper", "mixtral", "mamba", "vit",
 PRECISIONS: dict[str, torch.dtype | None] = {
     "float32": None,
     "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
 }
 """Autocast to this, or none."""
+DEFAULT_PRECISIONS = ("float32", "bfloat16")
 
 NODES = {"compare": "nodes"}
 
@@ -82,15 +84,19 @@ class Planted:
         return "missed" if self.wrong else "no effect"
 
 
-def compared(family: str, precision: str, transform: Any) -> Any:
+Ask = Callable[..., Any]
+"""`rust_ort.compare`, or what takes the same and gives a Report."""
+
+
+def compared(family: str, precision: str, transform: Any, ask: Ask) -> Any:
     """The report of one run: forward and backward, every node."""
     torch.compiler.reset()
     case = TABLE[family].build()
     options = {**NODES, "transforms": [transform]}
-    return rust_ort.compare(case.module, **case.inputs, autocast=PRECISIONS[precision], options=options)
+    return ask(case.module, **case.inputs, autocast=PRECISIONS[precision], options=options)
 
 
-def unplanted(family: str, precision: str) -> Unplanted:
+def unplanted(family: str, precision: str, ask: Ask = rust_ort.compare) -> Unplanted:
     """A run with nothing planted, and the models it made."""
     models: list[Any] = []
 
@@ -100,7 +106,7 @@ def unplanted(family: str, precision: str) -> Unplanted:
         models.append(copy)
 
     begin = time.perf_counter()
-    report = compared(family, precision, keep)
+    report = compared(family, precision, keep, ask)
     nodes = [(f"{graph} {node.name}", node) for graph, node in report.nodes]
     open_reasons = [v.reason for v in [*report.verdicts, *(n.local for _, n in nodes)] if v.kind == "not_compared"]
     return Unplanted(
@@ -118,7 +124,7 @@ def unplanted(family: str, precision: str) -> Unplanted:
     )
 
 
-def planted(clean: Unplanted, site: Site) -> Planted:
+def planted(clean: Unplanted, site: Site, ask: Ask = rust_ort.compare) -> Planted:
     """A run with one fault. clean: the same without it."""
     made = Planted(family=clean.family, precision=clean.precision, site=site)
     count, changed = 0, frozenset[str]()
@@ -131,7 +137,7 @@ def planted(clean: Unplanted, site: Site) -> Planted:
 
     begin = time.perf_counter()
     try:
-        report = compared(clean.family, clean.precision, change)
+        report = compared(clean.family, clean.precision, change, ask)
     except (RustOrtError, RuntimeError) as error:  # what the fault made of a graph that runs later, too
         return dataclasses.replace(
             made,
@@ -153,11 +159,11 @@ def planted(clean: Unplanted, site: Site) -> Planted:
     )
 
 
-def drawn(clean: Unplanted, draw: Any) -> Iterator[Site]:
-    """Every site in an order that is drawn: kinds in turn, each in forward and backward."""
+def drawn(clean: Unplanted, draw: Any, *, more: bool = False) -> Iterator[Site]:
+    """Every site in an order that is drawn: kinds in turn, each in forward and backward. more: of more kinds."""
     groups: dict[tuple[str, str], list[Site]] = {}
     for index, proto in enumerate(clean.models):
-        for site in sites(index, proto):
+        for site in sites(index, proto, more=more):
             groups.setdefault((site.kind, clean.directions[index]), []).append(site)
     order = sorted(groups)
     draw.shuffle(order)

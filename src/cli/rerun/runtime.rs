@@ -5,37 +5,32 @@ use std::path::PathBuf;
 
 use super::arguments::Arguments;
 use super::target::Target;
-use crate::base::ids::SegmentId;
 use crate::cli::exit::Failure;
 use crate::cli::library;
 use crate::onnx::proto::ModelProto;
 use crate::protocol::message::{Optimization, SessionSpec};
 use crate::runtime::ort::{OrtRuntime, ThreadPool, custom_op_library};
-use crate::runtime::{self, Runtime as _};
-use crate::shm::{Lease, Segment, SegmentTable};
-use crate::tensor::{BadLocation, Location, TensorBuf, TensorRef, TensorView};
-
-const ALIGN: u64 = 64;
+use crate::runtime::{self, Runtime as _, leased};
+use crate::tensor::{TensorBuf, TensorView};
 
 /// The loaded library, and on what to run.
-pub(super) struct Runtime {
-    pub(super) onnxruntime: OrtRuntime,
-    pub(super) library: PathBuf,
+pub(in crate::cli) struct Runtime {
+    pub(in crate::cli) onnxruntime: OrtRuntime,
+    pub(in crate::cli) library: PathBuf,
     providers: Vec<String>,
-    repeat: u32,
 }
 
 /// What a model gave.
-pub(super) struct Ran {
+pub(in crate::cli) struct Ran {
     /// In the model's order, with their names.
-    pub(super) outputs: Vec<(String, TensorBuf)>,
+    pub(in crate::cli) outputs: Vec<(String, TensorBuf)>,
     /// Time of each run.
-    pub(super) run_ms: Vec<f64>,
+    pub(in crate::cli) run_ms: Vec<f64>,
 }
 
 impl Runtime {
     /// For what is to run. Errors: no library is known, or it does not load.
-    pub(super) fn load(args: &Arguments, target: &Target) -> Result<Self, Failure> {
+    pub(in crate::cli) fn load(args: &Arguments, target: &Target) -> Result<Self, Failure> {
         let of_run = || target.run["onnxruntime_library"].as_str().map(PathBuf::from).filter(|path| path.exists());
         let library = args.onnxruntime.clone().or_else(library::of_environment).or_else(of_run).ok_or(
             "no onnxruntime library is known, and that of the run is not here; name one with --onnxruntime (in a wheel \
@@ -44,7 +39,20 @@ impl Runtime {
         let library = std::path::absolute(library)?;
         let threads = args.threads.or_else(|| target.threads()).unwrap_or_default();
         let onnxruntime = OrtRuntime::load(&library, ThreadPool { threads, allow_spinning: false })?;
-        Ok(Self { onnxruntime, library, providers: args.provider.clone(), repeat: args.repeat.get() })
+        Ok(Self { onnxruntime, library, providers: args.provider.clone() })
+    }
+
+    /// How a target ran. Errors: a library of custom operators that is not here.
+    pub(in crate::cli) fn spec_of(&self, target: &Target) -> Result<SessionSpec, Failure> {
+        let config = target.config();
+        let proto = ModelProto::default();
+        self.spec(&Model {
+            proto: &proto,
+            optimization: target.optimization,
+            config: &config,
+            disabled_passes: &target.disabled_passes,
+            libraries: &target.libraries,
+        })
     }
 
     fn spec(&self, model: &Model<'_>) -> Result<SessionSpec, Failure> {
@@ -60,20 +68,21 @@ impl Runtime {
         })
     }
 
-    /// Runs the model once more than once, as asked. `feeds`: in the model's order.
-    pub(super) fn run(&self, model: &Model<'_>, feeds: &[TensorView<'_>]) -> Result<Ran, Failure> {
-        self.run_times(model, feeds, self.repeat)
-    }
-
     /// Runs the model once.
-    pub(super) fn look(&self, model: &Model<'_>, feeds: &[TensorView<'_>]) -> Result<Ran, Failure> {
+    pub(in crate::cli) fn look(&self, model: &Model<'_>, feeds: &[TensorView<'_>]) -> Result<Ran, Failure> {
         self.run_times(model, feeds, 1)
     }
 
-    fn run_times(&self, model: &Model<'_>, feeds: &[TensorView<'_>], n: u32) -> Result<Ran, Failure> {
+    /// Runs the model so many times. `feeds`: in the model's order.
+    pub(in crate::cli) fn run_times(
+        &self,
+        model: &Model<'_>,
+        feeds: &[TensorView<'_>],
+        n: u32,
+    ) -> Result<Ran, Failure> {
         let spec = self.spec(model)?;
         let session = self.onnxruntime.build(&runtime::Model::encode(model.proto), &spec)?;
-        let lease = lease(feeds)?;
+        let lease = leased(feeds)?;
         let (mut fetched, stats) = session.fetch(&lease)?;
         let mut run_ms = vec![stats.run_ns as f64 / 1e6];
         for _ in 1..n {
@@ -86,7 +95,7 @@ impl Runtime {
     }
 
     /// The model as the runtime's optimizer leaves it.
-    pub(super) fn optimized(&self, model: &Model<'_>) -> Result<ModelProto, Failure> {
+    pub(in crate::cli) fn optimized(&self, model: &Model<'_>) -> Result<ModelProto, Failure> {
         let spec = self.spec(model)?;
         let bytes = self.onnxruntime.optimized(&runtime::Model::encode(model.proto), &spec)?;
         Ok(crate::onnx::decode(bytes.into())?)
@@ -94,31 +103,12 @@ impl Runtime {
 }
 
 /// A model and how to run it.
-pub(super) struct Model<'a> {
-    pub(super) proto: &'a ModelProto,
-    pub(super) optimization: Optimization,
-    pub(super) config: &'a BTreeMap<String, String>,
+pub(in crate::cli) struct Model<'a> {
+    pub(in crate::cli) proto: &'a ModelProto,
+    pub(in crate::cli) optimization: Optimization,
+    pub(in crate::cli) config: &'a BTreeMap<String, String>,
     /// Names of rewrites that stay off.
-    pub(super) disabled_passes: &'a [String],
+    pub(in crate::cli) disabled_passes: &'a [String],
     /// Of custom operators.
-    pub(super) libraries: &'a [PathBuf],
-}
-
-/// The tensors in memory that a session may be run on.
-fn lease(feeds: &[TensorView<'_>]) -> Result<Lease, Failure> {
-    const ID: SegmentId = SegmentId(0);
-    let mut len_bytes = ALIGN;
-    let place = |feed: &TensorView<'_>| {
-        let location = Location::new(ID, len_bytes)?;
-        len_bytes += (feed.bytes().len() as u64).next_multiple_of(ALIGN);
-        Ok(TensorRef { location, desc: feed.desc() })
-    };
-    let places = feeds.iter().map(place).collect::<Result<Vec<_>, BadLocation>>()?;
-    let segment = Segment::create(ID, "rust-ort-replay", len_bytes)?;
-    for (feed, place) in feeds.iter().zip(&places) {
-        segment.write(place.location.offset(), feed.bytes())?;
-    }
-    let mut table = SegmentTable::default();
-    table.attach(segment)?;
-    Ok(table.lease(&places, &[])?)
+    pub(in crate::cli) libraries: &'a [PathBuf],
 }

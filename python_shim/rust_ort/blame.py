@@ -1,0 +1,143 @@
+"""Who makes a model's outputs and gradients differ from eager: an optimizer, a node and which layer of it, or nobody."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rust_ort._callable import make_callable
+from rust_ort.compare import compare
+from rust_ort.dump import dump
+from rust_ort.errors import ClientError, DaemonFault
+from rust_ort.link.daemon import find_binary, find_onnxruntime
+from rust_ort.observe.report import Report
+from rust_ort.options import Options, arguments
+
+__all__ = ["Blame", "blame"]
+
+RUN = "blame"
+"""Name of the run in the folder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blame:
+    """Who is to blame. report: the comparison that was examined. answers: of each part in each call, in the order in
+    which they were compiled, as `rust-ort blame --json` prints them. text: the same for people. folder: the dump,
+    where it was kept."""
+
+    report: Report
+    answers: list[dict[str, Any]]
+    text: str
+    folder: Path | None
+
+    @property
+    def culprit(self) -> dict[str, Any] | None:
+        """Of the first part that blames somebody: {"kind": "node", "name", "layer"}, {"kind": "optimizer", "names",
+        "what", "fused"} or {"kind": "inputs", "names"}. None: nobody is to blame."""
+        culprits: Iterator[dict[str, Any]] = (answer["culprit"] for answer in self.answers)
+        return next((culprit for culprit in culprits if culprit["kind"] != "nobody"), None)
+
+    @property
+    def nodes(self) -> list[dict[str, Any]]:
+        """Nodes of all parts: those that are wrong first, by the share of the output's error that their own error
+        makes. Keys: graph, name, op, module, source, share, output, local, own, layer, and more."""
+        nodes = [{"graph": answer["graph"], **node} for answer in self.answers for node in answer["nodes"]]
+        return sorted(nodes, key=lambda node: (node["own"] != "wrong", -node["share"]))
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything was looked at before the budget ended."""
+        return all(answer["complete"] for answer in self.answers)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def blame(
+    model: nn.Module | Callable[..., Any],
+    *args: Any,
+    backward: bool = True,
+    autocast: torch.dtype | str | None = None,
+    loss: Callable[[Any], Tensor] | None = None,
+    output: str | None = None,
+    gradient: str | None = None,
+    strategy: str | None = None,
+    budget: float | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    repro: str | os.PathLike[str] | None = None,
+    options: Mapping[str, Any] | Options | None = None,
+    **kwargs: Any,
+) -> Blame:
+    """Compares `model(*args, **kwargs)` with eager node by node and says who makes outputs and gradients differ.
+
+    model, backward, autocast, loss, options: as of `rust_ort.compare`. output: explain this output of a graph only;
+    gradient: the gradient of this parameter only. strategy: "linear", "bisect" or "delta", see `rust-ort blame --help`.
+    budget: seconds for each part; by default 50 times what eager took, at least 60. folder: keep the dump in it, for
+    `rust-ort blame` and other commands; by default it is temporary, of eager's value of every node. repro: folder to
+    write that shows the first one to blame with only onnx, numpy and onnxruntime.
+
+    Returns a Blame: print it, or look at its `culprit`.
+
+    Errors: as of `rust_ort.compare`; OptionError where a dump is open; ClientError for an output that is not there, or a
+    folder that is not ours; DaemonFault when the program fails.
+    """
+    arguments.checked_model("blame", model, kwargs)
+    if strategy is not None:
+        arguments.checked_choice("blame", "strategy", strategy, ("linear", "bisect", "delta"))
+    asked = _asked(output=output, gradient=gradient, strategy=strategy, budget=budget, repro=repro)
+    every = dataclasses.replace(
+        arguments.parsed_options("blame", options), compare="nodes", dump_values=True, compare_stop="never"
+    )
+    with _folder(folder) as path:
+        with dump(RUN, folder=path, clean=True, options=every):
+            report = compare(
+                model, *args, backward=backward, autocast=autocast, loss=loss, options=every, **kwargs
+            )
+        run = Path(path) / RUN
+        if not any(run.glob("*/part_*/test_data_set_*")):
+            why = "nothing of it ran on ONNX Runtime, so there is nothing to blame"
+            return Blame(report=report, answers=[], text=why, folder=None)
+        said = _run(run, asked)
+    kept = None if folder is None else run
+    return Blame(report=report, answers=said["answers"], text=said["text"], folder=kept)
+
+
+def _asked(**given: Any) -> list[str]:
+    return [f"--{name}={os.fspath(value) if name == 'repro' else value}" for name, value in given.items()
+            if value is not None]  # fmt: skip
+
+
+@contextlib.contextmanager
+def _folder(given: str | os.PathLike[str] | None) -> Iterator[str]:
+    if given is not None:
+        yield os.fspath(given)
+        return
+    with tempfile.TemporaryDirectory(prefix="rust-ort-blame-") as made:
+        yield made
+
+
+def _run(run: Path, asked: list[str]) -> Any:
+    """What `rust-ort blame --json` prints. A program of its own: a kernel that crashes costs no more than the answer."""
+    command = [find_binary(), "blame", str(run), "--json", *asked]
+    environment = {**os.environ, "RUST_ORT_ONNXRUNTIME": find_onnxruntime()}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode in (0, 1, 3):
+        return json.loads(done.stdout)
+    said = done.stderr.strip().removeprefix("rust-ort: ")
+    if done.returncode == 2:
+        raise ClientError(f"blame: {said}", code="BAD_ARGUMENT")
+    raise DaemonFault(f"`{' '.join(command)}` ended with {done.returncode}: {said or 'no message'}", code="INTERNAL")
+
+
+make_callable(__name__, blame)

@@ -1,0 +1,167 @@
+//! What is examined: a part of a graph in one call, as it was dumped.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use bytes::Bytes;
+use prost::Message as _;
+
+use super::error::BlameError;
+use super::values::Values;
+use crate::base::ids::{GraphId, ValueName};
+use crate::compare::{TensorVerdict, Tolerance, Verdict, judge};
+use crate::dump::{NodeRow, NodeTable};
+use crate::onnx::proto::ModelProto;
+use crate::onnx::{Isolator, NamedTensor, uses};
+use crate::protocol::message::{Optimization, PartSpec, SessionSpec};
+use crate::tensor::{DType, TensorView};
+
+/// A part in one call: what ran, on what, and what eager makes of it.
+pub struct Case {
+    /// As exported.
+    pub model: Bytes,
+    /// Values of the model that are an FX node's.
+    pub named_values: Vec<ValueName>,
+    /// How it ran.
+    pub spec: SessionSpec,
+    /// Of the run; None: by dtype.
+    pub tolerance: Option<Tolerance>,
+    /// What it was called with, in the model's order.
+    pub feeds: Vec<NamedTensor>,
+    /// What it gave, in the model's order.
+    pub actuals: Vec<NamedTensor>,
+    /// Eager's values, of inputs and outputs too.
+    pub values: Values,
+    /// What comparing every node found; empty when that was not done.
+    pub table: NodeTable,
+    /// The model, to be cut.
+    pub isolator: Isolator,
+    rows: HashMap<ValueName, usize>,
+    /// Value → nodes that read it.
+    readers: HashMap<String, Vec<usize>>,
+}
+
+/// What makes a [`Case`].
+pub struct Parts {
+    /// As exported.
+    pub model: ModelProto,
+    /// Values that are an FX node's.
+    pub named_values: Vec<ValueName>,
+    /// How it ran.
+    pub spec: SessionSpec,
+    /// Of the run; None: by dtype.
+    pub tolerance: Option<Tolerance>,
+    /// What it was called with.
+    pub feeds: Vec<NamedTensor>,
+    /// What it gave.
+    pub actuals: Vec<NamedTensor>,
+    /// Eager's values.
+    pub values: Values,
+    /// What comparing every node found.
+    pub table: NodeTable,
+}
+
+impl Case {
+    /// Errors: [`BlameError::Onnx`] of the model.
+    pub fn new(parts: Parts) -> Result<Self, BlameError> {
+        let Parts { model, named_values, spec, tolerance, feeds, actuals, values, table } = parts;
+        let bytes = model.encode_to_vec().into();
+        let isolator = Isolator::new(model, &named_values)?;
+        let mut readers: HashMap<String, Vec<usize>> = HashMap::new();
+        for (at, node) in isolator.nodes().iter().enumerate() {
+            uses(node).into_iter().for_each(|name| readers.entry(name.to_owned()).or_default().push(at));
+        }
+        let rows = table.nodes.iter().enumerate().map(|(at, row)| (row.name.clone(), at)).collect();
+        Ok(Self { model: bytes, named_values, spec, tolerance, feeds, actuals, values, table, isolator, rows, readers })
+    }
+
+    /// What comparing the nodes found of a value.
+    pub fn row(&self, name: &str) -> Option<&NodeRow> {
+        self.rows.get(name).map(|&at| &self.table.nodes[at])
+    }
+
+    /// The part as a session is made of it. `model`: whole, or a piece with its `named_values`.
+    pub fn part(&self, model: Bytes, named_values: Vec<ValueName>, session: SessionSpec) -> PartSpec {
+        PartSpec {
+            graph: GraphId::from_bytes([0; 32]),
+            part: self.table.part,
+            model,
+            session,
+            fx_values: BTreeMap::new(),
+            named_values,
+        }
+    }
+
+    /// As it ran, but with nothing optimized: what pieces run with.
+    pub fn unoptimized(&self) -> SessionSpec {
+        let optimization = match self.spec.optimization {
+            Optimization::Disable => Optimization::Disable,
+            _ => Optimization::Kernels,
+        };
+        SessionSpec { optimization, ..self.spec.clone() }
+    }
+
+    /// An output, or any other value that has drifted, against eager's.
+    pub fn judge(&self, name: &str, reference: &TensorView<'_>, candidate: &TensorView<'_>) -> TensorVerdict {
+        let half = self.half().filter(|_| reference.dtype().is_float());
+        judge(name, reference, candidate, self.tolerance.or_else(|| half.map(steps)).as_ref())
+    }
+
+    /// Whether comparing the nodes found that an output is right but for rounding: it matches, as it drifted and as it came
+    /// out of the session that nobody looked into.
+    pub fn is_rounding(&self, output: &str) -> bool {
+        let plain = self.table.plain.iter().find(|verdict| verdict.name == output);
+        let drifted = self.row(output).map(|row| &row.cumulative);
+        [plain, drifted].iter().all(|verdict| verdict.is_some_and(|verdict| verdict.verdict == Verdict::Match))
+    }
+
+    /// The half-precision type that takes part, the coarser one of two.
+    fn half(&self) -> Option<DType> {
+        let of_rows = self.table.nodes.iter().map(|row| row.dtype.as_str());
+        let of_feeds = self.feeds.iter().map(|feed| feed.desc.dtype.torch_name());
+        let seen: HashSet<&str> = of_rows.chain(of_feeds).collect();
+        [DType::BF16, DType::F16].into_iter().find(|dtype| seen.contains(dtype.torch_name()))
+    }
+
+    /// What depends on these values, with them.
+    pub fn after<'a>(&'a self, values: impl IntoIterator<Item = &'a str>) -> HashSet<&'a str> {
+        let mut found = HashSet::new();
+        let mut ahead: Vec<&str> = values.into_iter().collect();
+        while let Some(value) = ahead.pop() {
+            if found.insert(value) {
+                let readers = self.readers.get(value).into_iter().flatten();
+                ahead.extend(readers.flat_map(|&at| &self.isolator.nodes()[at].output).map(String::as_str));
+            }
+        }
+        found
+    }
+
+    /// What these values depend on, with them.
+    pub fn before<'a>(&'a self, values: impl IntoIterator<Item = &'a str>) -> HashSet<&'a str> {
+        self.back_to(&HashSet::new(), values)
+    }
+
+    /// What of the exported model is computed on the way from `inputs` to a value, with it.
+    pub fn between<'a>(&'a self, inputs: &HashSet<&str>, value: &'a str) -> HashSet<&'a str> {
+        self.back_to(inputs, [value])
+    }
+
+    fn back_to<'a>(&'a self, ends: &HashSet<&str>, values: impl IntoIterator<Item = &'a str>) -> HashSet<&'a str> {
+        let mut found = HashSet::new();
+        let mut ahead: Vec<&str> = values.into_iter().collect();
+        while let Some(value) = ahead.pop() {
+            if !ends.contains(value)
+                && found.insert(value)
+                && let Some(at) = self.isolator.producer(value)
+            {
+                ahead.extend(uses(&self.isolator.nodes()[at]));
+            }
+        }
+        found
+    }
+}
+
+/// Steps of half precision, for values of any floating type that it took part in.
+fn steps(dtype: DType) -> Tolerance {
+    let Tolerance { rtol, scale, .. } = Tolerance::for_dtype(dtype);
+    Tolerance { atol: 6e-8, rtol, scale, equal_nan: false }
+}

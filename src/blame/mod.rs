@@ -1,0 +1,437 @@
+//! Who is to blame for an output that differs from eager's: the optimizer, a node's kernel, its translation, or nobody.
+//!
+//! A node is asked what it makes of eager's inputs, and what that difference alone does to the output while everything
+//! else is eager's: its share. Shares of independent errors add up to one, so who is named is who made the error, not who
+//! stands behind it. What comes out right when nothing is optimized is asked of the optimizers instead, by turning them
+//! off. Only what rounding does not explain is blamed.
+
+mod answer;
+mod case;
+mod error;
+mod layer;
+mod nodes;
+mod optimizers;
+mod probe;
+mod search;
+mod share;
+mod values;
+
+use std::collections::HashSet;
+use std::rc::Rc;
+use std::time::Duration;
+
+pub use answer::{Answer, Complaint, Contribution, Culprit, Fused, Layer, OptimizerKind, Own, SCHEMA};
+pub use case::{Case, Parts};
+pub use error::BlameError;
+use nodes::{Group, Nodes, Target};
+use probe::Prober;
+pub use values::Values;
+
+use crate::base::ids::ValueName;
+use crate::compare::{Summary, TensorVerdict, Verdict, summary};
+use crate::onnx::NamedTensor;
+use crate::runtime::Runtime;
+use crate::tensor::{TensorBuf, TensorView};
+
+/// A smaller share of the output's error accuses nobody.
+pub const LEAST_SHARE: f64 = 0.05;
+/// When wrong nodes explain less than this of it, others are looked at, too.
+const ENOUGH: f64 = 0.5;
+/// So many of these, those first that are furthest from eager.
+const N_OTHERS: usize = 24;
+/// So many nodes are sought by bisection.
+const MOST_BISECTED: usize = 8;
+/// So many outputs are followed, the worst first.
+const N_TARGETS: usize = 8;
+
+/// How nodes are gone through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strategy {
+    /// One by one: those that the comparison of nodes found wrong; where it was not made, all.
+    Linear,
+    /// The first value from which on the outputs are right when all before it are eager's, by halving; then, with that
+    /// one eager's, the next. Finds the node whose own error is not outside tolerance, too, in few runs.
+    Bisect,
+    /// The smallest set of values that, when they are eager's, bring the outputs within tolerance, by delta debugging.
+    Delta,
+}
+
+/// What to look at, how, and for how long.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// None: linear where the nodes were compared, else bisection.
+    pub strategy: Option<Strategy>,
+    /// The output to explain; None: every one that is outside tolerance.
+    pub output: Option<ValueName>,
+    /// Time; what is not looked at by then is said.
+    pub budget: Duration,
+}
+
+/// How far an examination is.
+pub trait Progress {
+    /// So many of so many nodes have been looked at.
+    fn at(&mut self, done: usize, of: usize);
+    /// A node has been looked at; to be kept for a later examination of the same case.
+    fn found(&mut self, contribution: &Contribution);
+}
+
+struct Examination<'a, 'p> {
+    prober: &'p Prober<'a>,
+    nodes: Nodes<'p, 'a>,
+    settings: &'p Settings,
+    /// Of an earlier examination of the same case.
+    known: &'p [Contribution],
+    answer: Answer,
+}
+
+/// Examines a part in one call. `known`: what an earlier examination of the same case found. Errors: [`BlameError`] when
+/// the case itself cannot be run; what concerns single nodes is in the notes.
+pub fn examine(
+    case: &Case,
+    runtime: &dyn Runtime,
+    settings: &Settings,
+    known: &[Contribution],
+    progress: &mut dyn Progress,
+) -> Result<Answer, BlameError> {
+    let prober = Prober::new(case, runtime, settings.budget);
+    let answer = Answer {
+        schema: SCHEMA.to_owned(),
+        graph: case.table.graph.clone(),
+        part: case.table.part,
+        step: case.table.step,
+        complaints: complaints(case, settings)?,
+        culprit: Culprit::Nobody { why: "every output is within tolerance".to_owned() },
+        nodes: Vec::new(),
+        smallest: None,
+        n_runs: 0,
+        seconds: 0.,
+        complete: true,
+        notes: Vec::new(),
+    };
+    let nodes = Nodes::new(&prober);
+    let mut examination = Examination { prober: &prober, nodes, settings, known, answer };
+    if !examination.answer.complaints.is_empty() {
+        match examination.run(progress) {
+            Err(BlameError::Budget) => examination.out_of_time(),
+            other => other?,
+        }
+    }
+    let mut answer = examination.answer;
+    (answer.n_runs, answer.seconds) = (prober.n_runs(), prober.elapsed().as_secs_f64());
+    Ok(answer)
+}
+
+/// The outputs outside tolerance, those first that are furthest. Errors: UnknownOutput.
+fn complaints(case: &Case, settings: &Settings) -> Result<Vec<Complaint>, BlameError> {
+    if let Some(asked) = &settings.output
+        && case.actuals.iter().all(|actual| actual.name != *asked)
+    {
+        let known = case.actuals.iter().map(|actual| actual.name.as_str()).collect::<Vec<_>>().join(", ");
+        return Err(BlameError::UnknownOutput { name: asked.clone(), known });
+    }
+    let mut found = Vec::new();
+    for actual in case.actuals.iter().filter(|actual| settings.output.as_ref().is_none_or(|name| *name == actual.name))
+    {
+        let Some(reference) = case.values.get(&actual.name)? else { continue };
+        let as_ran = case.judge(&actual.name, &reference.view(), &actual.view());
+        if is_wrong(&as_ran) && !case.is_rounding(&actual.name) {
+            let role = case.row(&actual.name).map(|row| row.role.clone()).unwrap_or_default();
+            found.push(Complaint { role, as_ran, unoptimized: None });
+        }
+    }
+    let distance = |complaint: &Complaint| {
+        complaint.as_ran.metrics.as_ref().map_or(f64::INFINITY, |metrics| metrics.max_rel_to_max)
+    };
+    found.sort_by(|one, other| distance(other).total_cmp(&distance(one)));
+    Ok(found)
+}
+
+fn is_wrong(verdict: &TensorVerdict) -> bool {
+    matches!(verdict.verdict, Verdict::Mismatch | Verdict::Failed(_))
+}
+
+impl Examination<'_, '_> {
+    fn run(&mut self, progress: &mut dyn Progress) -> Result<(), BlameError> {
+        let case = self.prober.case;
+        let wrong: Vec<ValueName> = self.answer.complaints.iter().map(|found| found.as_ran.name.clone()).collect();
+        let eager = case.feeds.iter().map(|feed| self.prober.eager(&feed.name)).collect::<Result<Vec<_>, _>>()?;
+        let changed = |(feed, eager): &(&NamedTensor, &Rc<NamedTensor>)| feed.view().bytes() != eager.view().bytes();
+        let changed: Vec<ValueName> =
+            case.feeds.iter().zip(&eager).filter(changed).map(|(feed, _)| feed.name.clone()).collect();
+        let feeds: Vec<TensorView<'_>> = eager.iter().map(|tensor| tensor.view()).collect();
+        let as_ran = self.prober.whole(&case.spec, &feeds)?;
+        let is_right = |outputs: &[TensorBuf]| self.are_right(&wrong, outputs);
+        if is_right(&as_ran) {
+            self.answer.culprit = match changed.is_empty() {
+                false => Culprit::Inputs { names: changed },
+                true => Culprit::Nobody { why: "run again, the outputs are within tolerance".to_owned() },
+            };
+            return Ok(());
+        }
+        let unoptimized = self.nodes.outputs(&wrong, &[])?;
+        for (complaint, output) in self.answer.complaints.iter_mut().zip(&unoptimized) {
+            let reference = self.prober.eager(&complaint.as_ran.name)?;
+            complaint.unoptimized = Some(case.judge(&complaint.as_ran.name, &reference.view(), &output.view()));
+        }
+        let remain: Vec<&Complaint> = (self.answer.complaints.iter())
+            .filter(|complaint| complaint.unoptimized.as_ref().is_some_and(is_wrong))
+            .collect();
+        if remain.is_empty() {
+            return self.ask_optimizers(&feeds, &wrong);
+        }
+        let names: HashSet<&str> = remain.iter().map(|complaint| complaint.as_ran.name.as_str()).collect();
+        let mut targets = Vec::new();
+        for (name, candidate) in wrong.iter().zip(unoptimized).filter(|(name, _)| names.contains(name.as_str())) {
+            targets.push(Target { name: name.clone(), reference: self.prober.eager(name)?, candidate });
+        }
+        if targets.len() > N_TARGETS {
+            self.answer.notes.push(format!("{} outputs are wrong; the {N_TARGETS} worst are explained", targets.len()));
+            targets.truncate(N_TARGETS);
+        }
+        self.ask_nodes(&targets, progress)
+    }
+
+    /// Whether the outputs of a run of the whole part are within tolerance where they were not.
+    fn are_right(&self, wrong: &[ValueName], outputs: &[TensorBuf]) -> bool {
+        let case = self.prober.case;
+        let named = case.actuals.iter().map(|actual| &actual.name).zip(outputs);
+        named.filter(|(name, _)| wrong.contains(name)).all(|(name, output)| {
+            let reference = self.prober.eager(name);
+            reference.is_ok_and(|reference| !is_wrong(&case.judge(name, &reference.view(), &output.view())))
+        })
+    }
+
+    fn ask_optimizers(&mut self, feeds: &[TensorView<'_>], wrong: &[ValueName]) -> Result<(), BlameError> {
+        let found = optimizers::find(self.prober, feeds, |outputs| self.are_right(wrong, outputs))?;
+        self.answer.culprit = match found {
+            Some(optimizers::Found { names, what, fused }) => Culprit::Optimizer { names, what, fused },
+            None => Culprit::Nobody { why: "at no optimization level are the outputs wrong by themselves".to_owned() },
+        };
+        Ok(())
+    }
+
+    fn ask_nodes(&mut self, targets: &[Target], progress: &mut dyn Progress) -> Result<(), BlameError> {
+        let case = self.prober.case;
+        if !case.values.has_nodes() {
+            let why = "eager's values of the nodes were not dumped; dump with compare=\"nodes\" and dump_values=True";
+            (self.answer.culprit, self.answer.complete) = (Culprit::Nobody { why: why.to_owned() }, false);
+            return Ok(());
+        }
+        let names: Vec<ValueName> = targets.iter().map(|target| target.name.clone()).collect();
+        let groups = self.nodes.groups(&names);
+        let is_compared = !case.table.nodes.is_empty();
+        let strategy = self.settings.strategy.unwrap_or(if is_compared { Strategy::Linear } else { Strategy::Bisect });
+        let (accused, others) = match strategy {
+            Strategy::Linear => self.in_order(groups),
+            Strategy::Bisect => (self.bisected(groups, &names)?, Vec::new()),
+            Strategy::Delta => (self.reduced(groups, &names)?, Vec::new()),
+        };
+        let n = accused.len();
+        let mut wrong = Vec::new();
+        for (at, group) in accused.into_iter().enumerate() {
+            progress.at(at, n);
+            self.look_at(&group, targets, progress)?;
+            wrong.push(group);
+        }
+        let explained: f64 = self.answer.nodes.iter().map(|node| node.share).sum();
+        if explained < ENOUGH {
+            for (at, group) in others.iter().take(N_OTHERS).enumerate() {
+                progress.at(at, others.len().min(N_OTHERS));
+                self.look_at(group, targets, progress)?;
+            }
+        }
+        self.rank();
+        self.look_closer(&wrong)?;
+        self.rank();
+        self.answer.culprit = self.of_nodes();
+        self.shrink(&wrong, &names)
+    }
+
+    /// Groups from which on the outputs are right when all before them are eager's, one after the other. Errors:
+    /// [`BlameError`].
+    fn bisected(&self, groups: Vec<Group>, outputs: &[ValueName]) -> Result<Vec<Group>, BlameError> {
+        let mut found: Vec<usize> = Vec::new();
+        while found.len() < MOST_BISECTED {
+            let mut failure = None;
+            let first = search::first(groups.len() + 1, |n| {
+                // The first n, and those that were found.
+                let given = (0..n).chain(found.iter().copied().filter(|&at| at >= n));
+                self.is_right_with(given.map(|at| &groups[at]), outputs).map_err(|error| failure = Some(error)).ok()
+            });
+            match (first, failure) {
+                (_, Some(error)) => return Err(error),
+                // Right with what was found alone, or wrong whatever is eager's.
+                (Some(0) | None, _) => break,
+                (Some(n), _) if n > groups.len() || found.contains(&(n - 1)) => break,
+                (Some(n), _) => found.push(n - 1),
+            }
+        }
+        Ok(groups.into_iter().enumerate().filter(|(at, _)| found.contains(at)).map(|(_, group)| group).collect())
+    }
+
+    /// The smallest set of groups that bring the outputs within tolerance. Errors: [`BlameError`].
+    fn reduced(&self, groups: Vec<Group>, outputs: &[ValueName]) -> Result<Vec<Group>, BlameError> {
+        let mut failure = None;
+        let found = search::smallest(groups.len(), |chosen| {
+            let given = chosen.iter().map(|&at| &groups[at]);
+            self.is_right_with(given, outputs).map_err(|error| failure = Some(error)).ok()
+        });
+        match failure {
+            Some(error) => Err(error),
+            None => {
+                let found = found.unwrap_or_default();
+                Ok(groups
+                    .into_iter()
+                    .enumerate()
+                    .filter(|(at, _)| found.contains(at))
+                    .map(|(_, group)| group)
+                    .collect())
+            }
+        }
+    }
+
+    /// Whether the outputs are within tolerance when these groups have eager's values. Errors: [`BlameError`].
+    fn is_right_with<'g>(
+        &self,
+        given: impl Iterator<Item = &'g Group>,
+        outputs: &[ValueName],
+    ) -> Result<bool, BlameError> {
+        let given: Vec<&str> = given.flat_map(|group| &group.values).map(String::as_str).collect();
+        let values = self.nodes.outputs(outputs, &given)?;
+        Ok(outputs.iter().zip(&values).all(|(name, value)| self.is_right(name, value)))
+    }
+
+    /// Those that the comparison of nodes found wrong, in graph order, and the others that differ from eager at all, those
+    /// first that are furthest. Without a comparison all are accused.
+    fn in_order(&self, groups: Vec<Group>) -> (Vec<Group>, Vec<Group>) {
+        let case = self.prober.case;
+        let rows = |group: &Group| group.values.iter().map(|name| case.row(name)).collect::<Vec<_>>();
+        let is_accused = |group: &Group| rows(group).iter().any(|row| row.is_none_or(|row| is_wrong(&row.local)));
+        let distance = |group: &Group| {
+            let of_row =
+                |row: &crate::dump::NodeRow| row.local.metrics.as_ref().map_or(0., |metrics| metrics.max_rel_to_max);
+            rows(group).into_iter().flatten().map(of_row).fold(0., f64::max)
+        };
+        let (accused, mut others): (Vec<_>, Vec<_>) = groups.into_iter().partition(is_accused);
+        others.retain(|group| distance(group) > 0.);
+        others.sort_by(|one, other| distance(other).total_cmp(&distance(one)));
+        (accused, others)
+    }
+
+    /// Adds what a group's own error does. Errors: Budget.
+    fn look_at(&mut self, group: &Group, targets: &[Target], progress: &mut dyn Progress) -> Result<(), BlameError> {
+        if let Some(known) = self.known.iter().find(|known| known.values == group.values) {
+            self.answer.nodes.push(known.clone());
+            return Ok(());
+        }
+        let looked = self.nodes.local(group).and_then(|local| {
+            let differs = local.distance() != 0.;
+            if differs { self.nodes.contribution(group, &local, targets) } else { Ok(None) }
+        });
+        match looked {
+            Ok(Some(contribution)) => {
+                progress.found(&contribution);
+                self.answer.nodes.push(contribution);
+            }
+            Ok(None) => {}
+            Err(BlameError::Budget) => return Err(BlameError::Budget),
+            Err(error) => self.answer.notes.push(format!("{}: {error}", group.values.join(", "))),
+        }
+        Ok(())
+    }
+
+    /// Wrong ones first, then by share.
+    fn rank(&mut self) {
+        let key = |node: &Contribution| (node.own == Own::Wrong, node.share);
+        self.answer.nodes.sort_by(|one, other| {
+            let ((wrong, share), (other_wrong, other_share)) = (key(one), key(other));
+            other_wrong.cmp(&wrong).then(other_share.total_cmp(&share))
+        });
+    }
+
+    /// Of those that are wrong: is it always the same, and what of them is wrong. Errors: Budget.
+    fn look_closer(&mut self, wrong: &[Group]) -> Result<(), BlameError> {
+        for at in 0..self.answer.nodes.len() {
+            let node = &self.answer.nodes[at];
+            if node.own != Own::Wrong || node.share < LEAST_SHARE || node.layer.is_some() {
+                continue;
+            }
+            let Some(group) = wrong.iter().find(|group| group.values == node.values) else { continue };
+            let looked = self.nodes.local(group).and_then(|local| self.nodes.look_closer(group, &local));
+            match looked {
+                Ok((own, layer)) => {
+                    let node = &mut self.answer.nodes[at];
+                    (node.own, node.layer) = (own, Some(layer));
+                }
+                Err(BlameError::Budget) => return Err(BlameError::Budget),
+                Err(error) => self.answer.notes.push(format!("{}: {error}", group.values.join(", "))),
+            }
+        }
+        Ok(())
+    }
+
+    fn of_nodes(&self) -> Culprit {
+        let first = self.answer.nodes.iter().find(|node| node.own == Own::Wrong && node.share >= LEAST_SHARE);
+        match first {
+            Some(node) => Culprit::Node { name: node.name.clone(), layer: node.layer.unwrap_or(Layer::Unknown) },
+            None => {
+                let why = "every node's own error is rounding; the graph makes it larger";
+                Culprit::Nobody { why: why.to_owned() }
+            }
+        }
+    }
+
+    /// The smallest set of wrong nodes that, with eager's values, bring the outputs within tolerance.
+    fn shrink(&mut self, wrong: &[Group], outputs: &[ValueName]) -> Result<(), BlameError> {
+        let is_guilty = |group: &&Group| {
+            let of = |node: &&Contribution| node.values == group.values;
+            self.answer.nodes.iter().find(of).is_some_and(|node| node.own == Own::Wrong)
+        };
+        let guilty: Vec<&Group> = wrong.iter().filter(is_guilty).collect();
+        if guilty.is_empty() {
+            return Ok(());
+        }
+        let found = search::smallest(guilty.len(), |chosen| {
+            if chosen.is_empty() {
+                return Some(false);
+            }
+            self.is_right_with(chosen.iter().map(|&at| guilty[at]), outputs).ok()
+        });
+        self.answer.smallest = found.map(|chosen| chosen.into_iter().map(|at| guilty[at].values.join("+")).collect());
+        Ok(())
+    }
+
+    fn is_right(&self, name: &str, value: &TensorBuf) -> bool {
+        let reference = self.prober.eager(name);
+        reference.is_ok_and(|reference| !is_wrong(&self.prober.case.judge(name, &reference.view(), &value.view())))
+    }
+
+    fn out_of_time(&mut self) {
+        self.answer.complete = false;
+        let seconds = self.settings.budget.as_secs_f64();
+        self.answer.notes.push(format!("the budget of {seconds} s ended; run it again to go on, or give it more"));
+        self.rank();
+        if !self.answer.nodes.is_empty() {
+            self.answer.culprit = self.of_nodes();
+        } else if let Culprit::Nobody { why } = &mut self.answer.culprit {
+            "not known: the budget ended first".clone_into(why);
+        }
+    }
+}
+
+/// Whether an output is what `name` says: of a role such as `GradAOTOutput layer.weight`, what it is of.
+pub fn is_role_of(case: &Case, output: &str, name: &str) -> bool {
+    let role = case.row(output).map(|row| row.role.as_str()).unwrap_or_default();
+    role.split_once(' ').is_some_and(|(_, of)| of == name)
+}
+
+/// All answers counted as verdicts are: a mismatch where somebody is blamed, not compared where an examination is not
+/// complete and blames nobody.
+pub fn counted(answers: &[Answer]) -> Summary {
+    let verdict = |answer: &Answer| match (answer.blames(), answer.complete) {
+        (true, _) => TensorVerdict { name: answer.graph.clone(), verdict: Verdict::Mismatch, metrics: None },
+        (false, true) => TensorVerdict { name: answer.graph.clone(), verdict: Verdict::Match, metrics: None },
+        (false, false) => TensorVerdict::not_compared(&answer.graph, "not complete"),
+    };
+    summary(&answers.iter().map(verdict).collect::<Vec<_>>())
+}

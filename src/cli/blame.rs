@@ -1,0 +1,341 @@
+//! `rust-ort blame`: who made the outputs of dumped parts differ from eager.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use indicatif::ProgressBar;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::answer::{json_text, put};
+use super::exit::{Exit, Failure, Outcome};
+use super::progress;
+use super::replay::Repro;
+use super::rerun::{self, Runtime, Target};
+use super::table::{self, Give};
+use super::verdicts;
+use crate::base::files::write_whole;
+use crate::base::ids::ValueName;
+use crate::blame::{
+    Answer, Case, Contribution, Culprit, Own, Parts, Progress, Settings, Strategy, Values, counted, examine, is_role_of,
+};
+use crate::compare::significant;
+use crate::dump::{NODES_SCHEMA, NodeTable, Role, reader};
+use crate::onnx::NamedTensor;
+use crate::runtime::Runtime as _;
+
+/// Name and version of what is kept of an examination.
+const KEPT_SCHEMA: &str = "rust_ort/blame-kept/1";
+/// By default a part may take so many times as long as eager took for its nodes, and [`LEAST_BUDGET`] at least.
+const BUDGET_FACTOR: f64 = 50.;
+const LEAST_BUDGET: Duration = Duration::from_secs(60);
+/// Of eager's values in memory, in MiB: as the option `compare_memory`.
+const MEMORY_MIB: &str = "1024";
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    what: rerun::Arguments,
+    /// Explain this output of a part only
+    #[arg(long, value_name = "NAME", conflicts_with = "gradient")]
+    output: Option<String>,
+    /// Explain the gradient of this parameter or input only
+    #[arg(long, value_name = "NAME")]
+    gradient: Option<String>,
+    /// How to go through the nodes: linear, bisect or delta [default: linear where they were compared, else bisect]
+    #[arg(long, value_parser = strategy)]
+    strategy: Option<Strategy>,
+    /// Seconds for each data set [default: 50 times what eager took, at least 60]
+    #[arg(long, value_name = "SECONDS")]
+    budget: Option<f64>,
+    /// Of eager's values so many MiB are held in memory
+    #[arg(long, value_name = "MIB", default_value = MEMORY_MIB)]
+    memory: usize,
+    /// Do not go on from what an earlier run found
+    #[arg(long)]
+    fresh: bool,
+    /// Write a folder that shows the first one to blame with only onnx, numpy and onnxruntime
+    #[arg(long, value_name = "FOLDER")]
+    repro: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn strategy(name: &str) -> Result<Strategy, String> {
+    match name {
+        "linear" => Ok(Strategy::Linear),
+        "bisect" => Ok(Strategy::Bisect),
+        "delta" => Ok(Strategy::Delta),
+        _ => Err("expected one of linear, bisect, delta".to_owned()),
+    }
+}
+
+/// An examination, to be gone on with.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    schema: String,
+    /// What it is of: another model, library or setting is another examination.
+    key: String,
+    nodes: Vec<Contribution>,
+    answer: Option<Answer>,
+}
+
+pub(super) fn run(args: &Arguments) -> Outcome {
+    let targets = rerun::find(&args.what)?;
+    let Some(first) = targets.first() else {
+        eprintln!("rust-ort: {}: no data sets", args.what.path.display());
+        return Ok(Exit::NothingCompared);
+    };
+    let runtime = Runtime::load(&args.what, first)?;
+    let mut answers = Vec::new();
+    let mut known_outputs = Vec::new();
+    for target in &targets {
+        let case = case_of(&runtime, target, args.memory << 20)?;
+        known_outputs.extend(case.actuals.iter().map(|actual| described(&case, &actual.name)));
+        let output = match asked(args, &case) {
+            Asked::All => None,
+            Asked::One(name) => Some(name),
+            Asked::Elsewhere => continue,
+        };
+        answers.push((target, examined(args, &runtime, target, &case, output)?));
+    }
+    if answers.is_empty() {
+        let name = args.output.as_ref().or(args.gradient.as_ref()).map(String::as_str).unwrap_or_default();
+        return Err(format!("no output is {name:?}; there are {}", known_outputs.join(", ")).into());
+    }
+    if let Some(folder) = &args.repro {
+        write_repro(folder, &runtime, &answers)?;
+    }
+    let answers: Vec<Answer> = answers.into_iter().map(|(_, answer)| answer).collect();
+    let total = counted(&answers);
+    let text = answers.iter().map(text_of).collect::<Vec<_>>().join("\n");
+    let text = if args.json {
+        json_text("blame", json!({ "summary": total, "answers": answers, "text": text }))?
+    } else {
+        text
+    };
+    put(&text)?;
+    Ok(Exit::from(total))
+}
+
+enum Asked {
+    All,
+    One(ValueName),
+    /// What was asked for is no output of this part.
+    Elsewhere,
+}
+
+fn asked(args: &Arguments, case: &Case) -> Asked {
+    let mut names = case.actuals.iter().map(|actual| &actual.name);
+    let found = match (&args.output, &args.gradient) {
+        (None, None) => return Asked::All,
+        (Some(output), _) => names.find(|name| *name == output || is_role_of(case, name, output)),
+        (None, Some(gradient)) => names.find(|name| {
+            case.row(name).is_some_and(|row| row.role.starts_with("Grad")) && is_role_of(case, name, gradient)
+        }),
+    };
+    found.map_or(Asked::Elsewhere, |name| Asked::One(name.clone()))
+}
+
+fn described(case: &Case, output: &str) -> String {
+    match case.row(output).map(|row| row.role.as_str()).unwrap_or_default() {
+        "" => output.to_owned(),
+        role => format!("{output} ({role})"),
+    }
+}
+
+/// A dumped data set as a case. Errors: a file that cannot be read, a data set that is not whole.
+fn case_of(runtime: &Runtime, target: &Target, memory_bytes: usize) -> Result<Case, Failure> {
+    let path = target.step.path.display();
+    let feeds = target.tensors(Role::Input)?;
+    let actuals = target.tensors(Role::Actual)?;
+    if actuals.is_empty() {
+        return Err(format!("{path}: what ONNX Runtime gave was not dumped: the run ended before it was whole").into());
+    }
+    let step = target.step.step;
+    let table = reader::nodes(&target.part, step).map_err(|error| format!("{path}: {error}"))?;
+    let table = table.unwrap_or_else(|| NodeTable {
+        schema: NODES_SCHEMA.to_owned(),
+        graph: target.part.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned(),
+        part: 0,
+        step,
+        plain: Vec::new(),
+        nodes: Vec::new(),
+    });
+    let model = target.exported()?;
+    let provenance = target.provenance()?;
+    let produced: HashSet<&str> =
+        model.graph.iter().flat_map(|graph| &graph.node).flat_map(|node| &node.output).map(String::as_str).collect();
+    let named_values: Vec<ValueName> = (provenance.as_object().into_iter().flatten())
+        .filter(|(name, _)| produced.contains(name.as_str()))
+        .map(|(name, _)| name.clone())
+        .collect();
+    Ok(Case::new(Parts {
+        spec: runtime.spec_of(target)?,
+        tolerance: target.tolerance(),
+        values: values_of(target, &feeds, memory_bytes)?,
+        model,
+        named_values,
+        feeds,
+        actuals,
+        table,
+    })?)
+}
+
+/// Eager's values: those of nodes and inputs where they were dumped, of outputs, and of inputs that were not drifted.
+fn values_of(target: &Target, feeds: &[NamedTensor], memory_bytes: usize) -> Result<Values, Failure> {
+    let files = reader::values(&target.part, target.step.step)
+        .map_err(|error| format!("{}: {error}", target.part.display()))?
+        .unwrap_or_default();
+    let references = target.tensors(Role::Reference)?;
+    let inputs = feeds.iter().filter(|feed| !files.contains_key(&feed.name)).cloned();
+    let given = inputs.chain(references).collect();
+    Ok(Values::new(files, given, memory_bytes)?)
+}
+
+fn examined(
+    args: &Arguments,
+    runtime: &Runtime,
+    target: &Target,
+    case: &Case,
+    output: Option<ValueName>,
+) -> Result<Answer, Failure> {
+    let eager_s = case.table.nodes.iter().map(|row| row.reference_ns as f64 / 1e9).sum::<f64>();
+    let budget = match args.budget {
+        Some(seconds) => {
+            Duration::try_from_secs_f64(seconds).map_err(|error| format!("--budget {seconds}: {error}"))?
+        }
+        None => Duration::from_secs_f64(BUDGET_FACTOR * eager_s).max(LEAST_BUDGET),
+    };
+    let version = runtime.onnxruntime.version();
+    let model = blake3::hash(&case.model);
+    let key = format!("{model} {version} {:?} {:?} {output:?}", case.spec, case.tolerance);
+    let path = target.part.join(format!("blame_{}.json", target.step.step));
+    let mut kept = Keeping::new(path, key, args.fresh);
+    let settings = Settings { output, budget, strategy: args.strategy };
+    let known = std::mem::take(&mut kept.kept.nodes);
+    kept.kept.nodes.clone_from(&known);
+    let answer = examine(case, &runtime.onnxruntime, &settings, &known, &mut kept)?;
+    kept.end(&answer);
+    Ok(answer)
+}
+
+/// Keeps what is found beside the part, as it is found.
+struct Keeping {
+    path: PathBuf,
+    kept: Kept,
+    bar: ProgressBar,
+    told: bool,
+}
+
+impl Keeping {
+    fn new(path: PathBuf, key: String, fresh: bool) -> Self {
+        let read = || -> Option<Kept> { serde_json::from_slice(&std::fs::read(&path).ok()?).ok() };
+        let earlier = read().filter(|kept| !fresh && kept.schema == KEPT_SCHEMA && kept.key == key);
+        let kept =
+            earlier.unwrap_or_else(|| Kept { schema: KEPT_SCHEMA.to_owned(), key, nodes: Vec::new(), answer: None });
+        Self { path, kept, bar: progress::bar(0, "nodes"), told: false }
+    }
+
+    fn write(&mut self) {
+        let text = match serde_json::to_vec(&self.kept) {
+            Ok(text) => text,
+            Err(error) => return tracing::warn!(%error, "blame: what was found is not kept"),
+        };
+        // A dump that cannot be written to is examined all the same.
+        if let Err(error) = write_whole(&self.path, 0o644, &[&text])
+            && !std::mem::replace(&mut self.told, true)
+        {
+            eprintln!("rust-ort: {}: what is found is not kept: {error}", self.path.display());
+        }
+    }
+
+    fn end(&mut self, answer: &Answer) {
+        self.kept.answer = Some(answer.clone());
+        self.write();
+        self.bar.finish_and_clear();
+    }
+}
+
+impl Progress for Keeping {
+    fn at(&mut self, done: usize, of: usize) {
+        self.bar.set_length(of as u64);
+        self.bar.set_position(done as u64);
+    }
+
+    fn found(&mut self, contribution: &Contribution) {
+        self.kept.nodes.push(contribution.clone());
+        self.write();
+    }
+}
+
+/// Of the first one to blame. Errors: nobody is, the folder is not ours.
+fn write_repro(folder: &Path, runtime: &Runtime, answers: &[(&Target, Answer)]) -> Result<(), Failure> {
+    for (target, answer) in answers {
+        let (value, through) = match &answer.culprit {
+            Culprit::Node { name, .. } => (name.clone(), Vec::new()),
+            Culprit::Optimizer { fused, .. } => match fused.first() {
+                Some(first) => (first.value.clone(), first.instead_of.clone()),
+                None => {
+                    Repro::new(folder, std::slice::from_ref(*target), &[])?.write_part()?;
+                    eprintln!("rust-ort: wrote {}, the whole part", folder.display());
+                    return Ok(());
+                }
+            },
+            Culprit::Nobody { .. } | Culprit::Inputs { .. } => continue,
+        };
+        let alone = Repro::of_value(folder, target, &value, &through)?.write_node(runtime)?;
+        let said = alone.map(|alone| verdicts::said(&alone.verdict.verdict)).unwrap_or_default();
+        eprintln!(
+            "rust-ort: wrote {} ({value} alone: {said}); run it by `python {}`",
+            folder.display(),
+            folder.join("run.py").display()
+        );
+        return Ok(());
+    }
+    eprintln!("rust-ort: no node is to blame, so there is nothing to write to {}", folder.display());
+    Ok(())
+}
+
+fn text_of(answer: &Answer) -> String {
+    let width = table::width();
+    let Answer { graph, part, step, complaints, culprit, nodes, .. } = answer;
+    let mut text = format!("{graph} part {part} step {step}: ");
+    text += &match complaints.len() {
+        0 => "every output is within tolerance\n".to_owned(),
+        n => format!("{n} outputs are outside tolerance\n"),
+    };
+    if complaints.is_empty() {
+        return text;
+    }
+    let as_ran: Vec<_> = complaints.iter().map(|complaint| complaint.as_ran.clone()).collect();
+    text += &verdicts::table(&as_ran, width);
+    text += &format!("\nto blame: {culprit}\n");
+    if let Some(smallest) = &answer.smallest {
+        text += &format!("with eager's values of {} every output is within tolerance\n", smallest.join(", "));
+    }
+    if !nodes.is_empty() {
+        let rows: Vec<Vec<String>> = nodes.iter().map(row).collect();
+        let header = ["node", "share", "of", "own error", "is", "operator, module, line"];
+        use Give::{End, Middle, Never};
+        text += "\nwhat each node's own error does to the output:\n";
+        text += &table::aligned(&header, &rows, &[Middle, Never, Middle, Never, Never, End], width);
+    }
+    for note in &answer.notes {
+        text += &format!("note: {note}\n");
+    }
+    let end = if answer.complete { "" } else { "; not complete" };
+    text + &format!("{} runs, {:.1} s{end}\n", answer.n_runs, answer.seconds)
+}
+
+fn row(node: &Contribution) -> Vec<String> {
+    let own = match node.own {
+        Own::Wrong => "wrong",
+        Own::Jitter => "jitter",
+        Own::Noise => "rounding",
+    };
+    let share = format!("{} %", significant(100. * node.share, 3));
+    vec![node.name.clone(), share, node.output.clone(), node.error(), own.to_owned(), node.place()]
+}

@@ -1,0 +1,36 @@
+//! What is run again, and how: for every command that does.
+
+use std::path::PathBuf;
+
+use crate::protocol::message::Optimization;
+
+#[derive(Debug, clap::Args)]
+pub(in crate::cli) struct Arguments {
+    /// A folder of dumps, a run, a graph, a part, a data set or the folder of a node
+    pub(in crate::cli) path: PathBuf,
+    /// The data sets of this call only
+    #[arg(long)]
+    pub(in crate::cli) step: Option<u64>,
+    /// Execution provider; give it several times for several, the preferred one first
+    /// [default: the CPU's]
+    #[arg(long)]
+    pub(in crate::cli) provider: Vec<String>,
+    /// Level of ONNX Runtime's graph optimizer: all, extended, basic, kernels or disable [default: as when it ran]
+    #[arg(long, value_parser = optimization)]
+    pub(in crate::cli) optimization: Option<Optimization>,
+    /// libonnxruntime.so* to load [default: RUST_ORT_ONNXRUNTIME, else the one of the run]
+    #[arg(long, value_name = "LIB")]
+    pub(in crate::cli) onnxruntime: Option<PathBuf>,
+    /// Library of the model's custom operators; give it several times for several
+    /// [default: as when it ran]
+    #[arg(long, value_name = "LIB")]
+    pub(in crate::cli) custom_op_library: Vec<PathBuf>,
+    /// Threads of the runtime's pool; 0: one a core [default: as when it ran]
+    #[arg(long)]
+    pub(in crate::cli) threads: Option<u32>,
+}
+
+fn optimization(name: &str) -> Result<Optimization, String> {
+    let known = || Optimization::NAMES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+    Optimization::from_name(name).ok_or_else(|| format!("expected one of {}", known()))
+}

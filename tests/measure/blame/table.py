@@ -1,0 +1,75 @@
+"""Rows → docs/blame.md and docs/blame.json."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from measure.blame.run import Blamed, Clean
+
+VERDICTS = ("named", "named another", "named nobody", "within tolerance", "named all the same", "refused")
+
+
+def write(output: Path, clean: Sequence[Clean], rows: Sequence[Blamed], *, seed: int) -> None:
+    """The tables, and beside them every row as JSON."""
+    output.write_text(text(clean, rows, seed=seed))
+    content = {
+        "seed": seed,
+        "unplanted": [asdict(run) for run in clean],
+        "planted": [{**asdict(row), "verdict": row.verdict} for row in rows],
+    }
+    output.with_suffix(".json").write_text(json.dumps(content, indent=1) + "\n")
+
+
+def text(clean: Sequence[Clean], rows: Sequence[Blamed], *, seed: int) -> str:
+    counted = [row for row in rows if row.counts]
+    right = sum(row.is_right for row in counted)
+    share = f" ({100 * right / len(counted):.1f} %)" if counted else ""
+    graphs = len({(row.family, row.precision, row.direction) for row in counted})
+    lines = [
+        "# Who is blamed",
+        "",
+        f"Made by `make blame` (seed {seed}): `rust_ort.blame` of models of transformers' configurations with random",
+        "weights, forward and backward. What is planted: `tests/measure/planted/faults.py`; how it is judged:",
+        "`tests/measure/blame/`. *Named*: the first one blamed is the node that holds the changed ONNX node.",
+        "",
+        f"- Nothing planted: {len(clean)} runs, {sum(bool(run.culprit) for run in clean)} blame somebody.",
+        f"- Planted: {len(rows)} faults, {len(counted)} of which take a value out of tolerance, in {graphs} graphs; "
+        f"the right node is named first in {right}{share}.",
+        "",
+        "## Nothing planted",
+        "",
+        "| family | precision | values outside tolerance | blamed | seconds |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {run.family} | {run.precision} | {', '.join(run.wrong) or '-'} | {run.culprit or 'nobody'}"
+        f"{f' ({run.why})' if run.why else ''} | {run.seconds:.0f} |"
+        for run in clean
+    ]
+    lines += ["", "## Planted", "", *_counts("kind", rows, lambda row: row.site.kind)]
+    lines += ["", *_counts("precision", rows, lambda row: row.precision)]
+    lines += ["", *_counts("direction", rows, lambda row: row.direction)]
+    lines += ["", *_counts("what of it", [row for row in counted if row.layer], lambda row: row.layer)]
+    odd = [row for row in rows if row.verdict in ("named another", "named nobody", "named all the same")]
+    lines += ["", "Not named:", ""] if odd else []
+    lines += [
+        f"- {row.family} {row.precision} {row.direction}, {row.site.kind} at {row.site.node} ({row.site.op}): "
+        f"{row.culprit or 'nobody'} is named, {', '.join(row.guilty) or 'no node'} holds it, rank {row.rank or 'none'}"
+        for row in odd
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _counts(what: str, rows: Sequence[Blamed], of: Callable[[Blamed], str]) -> list[str]:
+    counted: dict[str, Counter[str]] = {}
+    for row in rows:
+        counted.setdefault(of(row), Counter())[row.verdict] += 1
+    lines = [f"| {what} | {' | '.join(VERDICTS)} |", "|---" * (len(VERDICTS) + 1) + "|"]
+    return lines + [
+        f"| {name} | {' | '.join(str(counts[verdict]) for verdict in VERDICTS)} |"
+        for name, counts in sorted(counted.items())
+    ]
