@@ -211,8 +211,11 @@ fn examined(
     };
     let version = runtime.onnxruntime.version();
     let model = blake3::hash(&case.model);
-    let key = format!("{model} {version} {:?} {:?} {output:?}", case.spec, case.tolerance);
-    let path = target.part.join(format!("blame_{}.json", target.step.step));
+    let step = target.step.step;
+    let content = reader::content_of(&target.step.path, &target.part, step);
+    let strategy = args.strategy;
+    let key = format!("{model} {content} {version} {:?} {:?} {output:?} {strategy:?}", case.spec, case.tolerance);
+    let path = reader::blame_file(&target.part, step);
     let mut kept = Keeping::new(path, key, args.fresh);
     let settings = Settings { output, budget, strategy: args.strategy };
     let known = std::mem::take(&mut kept.kept.nodes);

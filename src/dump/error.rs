@@ -21,7 +21,7 @@ pub enum DumpError {
     /// {what} name {name:?}: expected 1 to 200 bytes without '/', control characters or a leading '.', and not "tensors"
     /// for a run; choose another name
     BadName {
-        /// "run" or "graph".
+        /// "run", "graph", "node" or "value".
         what: &'static str,
         /// As given, its start.
         name: String,

@@ -20,6 +20,8 @@ pub(super) const MANIFEST_FILE: &str = "manifest.json";
 /// Of a run that ended before everything was written.
 pub(super) const INCOMPLETE_FILE: &str = "incomplete.json";
 pub(super) const TENSORS_FOLDER: &str = "tensors";
+/// Of the folder's name; the number of the call follows.
+pub(super) const VALUES_PREFIX: &str = "values_";
 
 const SCHEMA_KEY: &str = "schema";
 const RUN_FAMILY: &str = "rust_ort/run/";
@@ -29,6 +31,7 @@ pub(super) const PROVENANCE_SCHEMA: &str = "rust_ort/provenance/1";
 pub(super) const DATA_SET_SCHEMA: &str = "rust_ort/data_set/1";
 pub(super) const INCOMPLETE_SCHEMA: &str = "rust_ort/incomplete/1";
 pub(super) const COMPARISON_SCHEMA: &str = "rust_ort/comparison/1";
+pub(super) const VALUES_SCHEMA: &str = "rust_ort/values/1";
 
 /// Largest JSON file that is read: the nodes of the largest graphs take some hundred MB.
 const MAX_JSON_BYTES: u64 = 1 << 30;
@@ -122,6 +125,31 @@ impl DataSet {
     }
 }
 
+/// `manifest.json` of `values_<step>`. It is written last: without it the folder is incomplete.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ValueSet {
+    /// Name and version of this format.
+    pub schema: String,
+    /// The graph's folder.
+    pub graph: String,
+    /// Number of the part.
+    pub part: u32,
+    /// Number of the call.
+    pub step: u64,
+    /// Inputs of the part that eager has other values of.
+    pub inputs: Vec<FileEntry>,
+    /// Nodes of the part, in graph order.
+    pub nodes: Vec<FileEntry>,
+    /// What could not be written, and why. Empty in a complete set.
+    pub lost: Vec<String>,
+}
+
+impl ValueSet {
+    pub(super) fn entries(&self) -> impl Iterator<Item = &FileEntry> {
+        self.inputs.iter().chain(&self.nodes)
+    }
+}
+
 /// `incomplete.json` of a run: it was ended before everything was on disk.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Incomplete {
@@ -172,8 +200,24 @@ pub(super) fn step_folder(step: u64) -> String {
     format!("test_data_set_{step}")
 }
 
+pub(super) fn values_folder(step: u64) -> String {
+    format!("{VALUES_PREFIX}{step}")
+}
+
+pub(super) fn value_file(name: &str) -> String {
+    format!("{name}.pb")
+}
+
+pub(super) fn is_values_file(name: &str) -> bool {
+    name == MANIFEST_FILE || name.strip_suffix(".pb").is_some_and(|value| check_name("value", value).is_ok())
+}
+
 pub(super) fn comparison_file(step: u64) -> String {
     format!("comparison_{step}.json")
+}
+
+pub(super) fn blame_file(step: u64) -> String {
+    format!("blame_{step}.json")
 }
 
 pub(super) fn nodes_file(step: u64) -> String {
@@ -205,6 +249,7 @@ pub(super) enum Kind {
     Part,
     Reproduction,
     DataSet,
+    Values,
 }
 
 impl Kind {
@@ -216,10 +261,11 @@ impl Kind {
             Kind::Part => {
                 let models = [MODEL_FILE, "model.precision.onnx", "model.ort.onnx", PROVENANCE_FILE];
                 let of_step = |prefix| number(name, prefix, ".json").is_some();
-                models.contains(&name) || of_step("comparison_") || of_step("nodes_")
+                models.contains(&name) || of_step("comparison_") || of_step("nodes_") || of_step("blame_")
             }
             Kind::Reproduction => name == MODEL_FILE,
             Kind::DataSet => is_data_set_file(name),
+            Kind::Values => is_values_file(name),
         };
         ours || temporary_writer(name).is_some()
     }
@@ -231,12 +277,13 @@ impl Kind {
             Kind::Run => check_name("graph", name).is_ok().then_some(Kind::Graph),
             Kind::Graph => numbered("part_").then_some(Kind::Part),
             Kind::Part if numbered("test_data_set_") => Some(Kind::DataSet),
+            Kind::Part if numbered(VALUES_PREFIX) => Some(Kind::Values),
             Kind::Part => {
                 let (_, step) = name.strip_prefix(reproduction_folder(0).0)?.rsplit_once('_')?;
                 number(step, "", "").map(|_| Kind::Reproduction)
             }
             Kind::Reproduction => (name == step_folder(0)).then_some(Kind::DataSet),
-            Kind::DataSet => None,
+            Kind::DataSet | Kind::Values => None,
         }
     }
 }

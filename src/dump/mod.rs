@@ -14,13 +14,15 @@ pub mod reader;
 mod retention;
 mod run;
 mod store;
+mod values;
 mod writer;
 
 pub use crate::protocol::control::CallsToDump;
 pub use error::DumpError;
-pub use layout::{Comparison, DataSet, FileEntry, Incomplete, Role};
+pub use layout::{Comparison, DataSet, FileEntry, Incomplete, Role, ValueSet};
 pub use nodes::{NODES_SCHEMA, NodeReproduction, NodeRow, NodeTable};
 pub use owner::{is_being_written, is_ours};
 pub use retention::{Kept, Removed, gc};
 pub use run::{GraphRecord, Run, RunSpec, StepFolder};
+pub use values::{EagerValues, ValuesFolder};
 pub use writer::FlushReport;

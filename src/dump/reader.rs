@@ -1,5 +1,6 @@
 //! Dumps read back, whatever state they were left in.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
@@ -10,8 +11,12 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::error::DumpError;
-use super::layout::{self, COMPARISON_SCHEMA, Comparison, DATA_SET_SCHEMA, DataSet, MANIFEST_FILE, Role};
+use super::layout::{
+    self, COMPARISON_SCHEMA, Comparison, DATA_SET_SCHEMA, DataSet, MANIFEST_FILE, Role, VALUES_PREFIX, VALUES_SCHEMA,
+    ValueSet,
+};
 use super::nodes::{NODES_SCHEMA, NodeTable};
+use crate::base::ids::ValueName;
 use crate::compare::Summary;
 
 /// One run: what one client process dumped.
@@ -344,9 +349,56 @@ pub fn comparison(step: &Path) -> io::Result<Option<Comparison>> {
     read_versioned(&path, COMPARISON_SCHEMA, |comparison: &Comparison| &comparison.schema)
 }
 
+/// Where what `rust-ort blame` found of a step of a part stands.
+pub fn blame_file(part_folder: &Path, step: u64) -> PathBuf {
+    part_folder.join(layout::blame_file(step))
+}
+
+/// What tells a data set from another under the same name: a hash of its manifests.
+pub fn content_of(step: &Path, part_folder: &Path, number: u64) -> String {
+    let values = part_folder.join(layout::values_folder(number));
+    let mut hasher = blake3::Hasher::new();
+    for folder in [step, &values] {
+        hasher.update(&layout::read_json(&folder.join(MANIFEST_FILE)).unwrap_or_default());
+        hasher.update(b"\0");
+    }
+    hasher.finalize().to_string()
+}
+
 /// The table of nodes of one step of a part. None when there is none. Errors: InvalidData when it cannot be read.
 pub fn nodes(part_folder: &Path, step: u64) -> io::Result<Option<NodeTable>> {
     read_versioned(&part_folder.join(layout::nodes_file(step)), NODES_SCHEMA, |table: &NodeTable| &table.schema)
+}
+
+/// The files of eager's values in one step of a part, of its nodes and of those inputs that eager has other values of, by
+/// name. Read one with [`crate::onnx::load_tensor`]. None when there is no such folder, or not all of it is there.
+/// Errors: InvalidData when its manifest cannot be read.
+pub fn values(part_folder: &Path, step: u64) -> io::Result<Option<BTreeMap<ValueName, PathBuf>>> {
+    let folder = part_folder.join(layout::values_folder(step));
+    let Some(manifest) = value_set(part_folder, step)?.filter(|manifest| manifest.lost.is_empty()) else {
+        return Ok(None);
+    };
+    // A manifest may come from anywhere: its files are looked up in this folder only.
+    let is_there = |file: &str| layout::is_values_file(file) && folder.join(file).is_file();
+    if manifest.entries().any(|entry| !is_there(&entry.file)) {
+        return Ok(None);
+    }
+    Ok(Some(manifest.entries().map(|entry| (entry.name.clone(), folder.join(&entry.file))).collect()))
+}
+
+/// The manifest of eager's values in one step of a part. None when there is none. Errors: InvalidData when it cannot be
+/// read.
+pub fn value_set(part_folder: &Path, step: u64) -> io::Result<Option<ValueSet>> {
+    let path = part_folder.join(layout::values_folder(step)).join(MANIFEST_FILE);
+    read_versioned(&path, VALUES_SCHEMA, |manifest: &ValueSet| &manifest.schema)
+}
+
+/// The folders `values_<step>` of a part, by step.
+pub(super) fn value_folders(part_folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
+    let numbered = |(name, path): (String, PathBuf)| layout::number(&name, VALUES_PREFIX, "").map(|step| (step, path));
+    let mut found: Vec<_> = folders(part_folder)?.into_iter().filter_map(numbered).collect();
+    found.sort();
+    Ok(found)
 }
 
 fn read_versioned<T: DeserializeOwned>(

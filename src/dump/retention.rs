@@ -14,6 +14,7 @@ use super::nodes::{remove_nodes, reproductions};
 use super::owner::{check_ours, hold};
 use super::reader::{self, Completeness, RunEntry, StepEntry};
 use super::store::{blob_path, remove_if_there, remove_if_unreferenced};
+use super::values::remove_values;
 
 /// A temporary file younger than this may belong to a process that is not visible from here.
 const LEFTOVER_AGE: Duration = Duration::from_secs(60);
@@ -87,6 +88,10 @@ fn gc_run(run: RunEntry, keep: Option<usize>, removed: &mut Removed) -> Result<(
                 old_steps(&part.path, keep, removed).map_err(DumpError::io(&part.path, "remove old steps of"))?;
             }
             leftovers(&part.path, removed)?;
+            let values = reader::value_folders(&part.path).map_err(DumpError::io(&part.path, "list"))?;
+            for (_, folder) in values {
+                leftovers(&folder, removed)?;
+            }
             for step in part.steps.iter().filter(|step| step.path.exists()) {
                 leftovers(&step.path, removed)?;
             }
@@ -170,7 +175,7 @@ fn old_steps(part: &Path, keep: usize, removed: &mut Removed) -> io::Result<()> 
     Ok(())
 }
 
-/// The first thing, in the data set and the reproductions of its nodes, that we did not write.
+/// The first thing, in the data set, the reproductions of its nodes and eager's values, that we did not write.
 fn stranger(part: &Path, step: &StepEntry) -> io::Result<Option<PathBuf>> {
     let is_ours = |path: &Path, folder: &Path| {
         let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
@@ -184,7 +189,13 @@ fn stranger(part: &Path, step: &StepEntry) -> io::Result<Option<PathBuf>> {
             }
         }
     }
-    Ok(None)
+    let values = part.join(layout::values_folder(step.step));
+    let strange = |path: &PathBuf| {
+        let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        let is_ours = layout::is_values_file(name) || layout::temporary_writer(name).is_some();
+        path.parent() != Some(&values) || !is_ours || !path.symlink_metadata().is_ok_and(|facts| facts.is_file())
+    };
+    Ok(if is_folder(&values) { below(&values)?.into_iter().find(strange) } else { None })
 }
 
 /// The first thing in a folder of this kind that we did not write.
@@ -208,14 +219,22 @@ fn stranger_below(folder: &Path, kind: Kind) -> io::Result<Option<PathBuf>> {
 }
 
 fn remove_step(part: &Path, step: &StepEntry, removed: &mut Removed) -> io::Result<()> {
-    let hashes: BTreeSet<String> = reader::manifest(&step.path)
+    let mut hashes: BTreeSet<String> = reader::manifest(&step.path)
         .map(|manifest| manifest.entries().map(|entry| entry.hash.clone()).collect())
         .unwrap_or_default();
+    if let Ok(Some(values)) = reader::value_set(part, step.step) {
+        hashes.extend(values.entries().map(|entry| entry.hash.clone()));
+    }
+    let values = part.join(layout::values_folder(step.step));
     let mut files = below(&step.path)?;
+    if is_folder(&values) {
+        files.extend(below(&values)?);
+    }
     for folder in reproductions(part, step.step)? {
         files.extend(below(&folder)?);
     }
-    files.extend([layout::comparison_file(step.step), layout::nodes_file(step.step)].map(|name| part.join(name)));
+    let of_step = [layout::comparison_file, layout::nodes_file, layout::blame_file];
+    files.extend(of_step.map(|name| part.join(name(step.step))));
     let facts = files.iter().filter_map(|path| path.symlink_metadata().ok());
     // What has other names, the blob's among them, goes with the last of them.
     let bytes: u64 = facts.filter(|facts| facts.nlink() == 1).map(|facts| facts.len()).sum();
@@ -223,7 +242,9 @@ fn remove_step(part: &Path, step: &StepEntry, removed: &mut Removed) -> io::Resu
     remove_if_there(&step.path.join(MANIFEST_FILE))?;
     fs::remove_dir_all(&step.path)?;
     remove_if_there(&part.join(layout::comparison_file(step.step)))?;
+    remove_if_there(&part.join(layout::blame_file(step.step)))?;
     remove_nodes(part, step.step)?;
+    remove_values(part, step.step)?;
     removed.steps += 1;
     removed.bytes += bytes;
     // part → graph → run → folder

@@ -22,6 +22,7 @@ use super::owner::{Lock, check_ours, hold};
 use super::reader;
 use super::retention::{Removed, remove_run, unreferenced};
 use super::store::{Store, remove_if_there};
+use super::values::{EagerValues, OpenValues, ValuesFolder, remove_values};
 use super::writer::{FlushReport, GONE, Job, Queue, Shared, StepState};
 use crate::base::files::write_whole;
 use crate::base::ids::{GraphId, StepId, ValueName};
@@ -113,6 +114,7 @@ pub struct Run {
     graphs: Mutex<HashMap<String, GraphId>>,
     /// (folder name, part) → first step begun.
     first: Mutex<HashMap<(String, u32), StepId>>,
+    values: OpenValues,
     /// Its lock says that this dump is being written.
     _lock: Lock,
 }
@@ -156,9 +158,9 @@ impl Run {
         let worker = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("dump-writer".to_owned()).spawn(move || worker.work());
         let thread = Some(thread.map_err(DumpError::io(&folder, "start the writer thread of"))?);
-        let (graphs, first) = Default::default();
+        let (graphs, first, values) = Default::default();
         let run_json = spec.run_json.clone();
-        Ok(Run { folder, calls: spec.calls, run_json, shared, thread, graphs, first, _lock: held })
+        Ok(Run { folder, calls: spec.calls, run_json, shared, thread, graphs, first, values, _lock: held })
     }
 
     /// Whether this is the dump that is asked for, by whoever opened it.
@@ -274,7 +276,8 @@ impl Run {
         };
         let folder = part_folder.join(layout::step_folder(step.0));
         let state = StepState { folder, part_folder, manifest: Mutex::new(manifest) };
-        if let Err(error) = empty_step(&state, step.0) {
+        let emptied = empty_step(&state, step.0).and_then(|()| self.values.remove_old(&state.part_folder, step));
+        if let Err(error) = emptied {
             self.shared.lose_of(&state, format!("{}: {error}", state.folder.display()));
         }
         let contents: Vec<_> = inputs.iter().map(|(name, tensor)| Content::shared(name, tensor)).collect();
@@ -312,6 +315,29 @@ impl Run {
             self.shared.hand_over(Job::Nodes { part_folder, table, reproductions });
         }
         Ok(())
+    }
+
+    /// Begins the folder of eager's values in a call, in the place of what is there of this call. It stays incomplete
+    /// until [`Run::finish_values`]. Errors: [`DumpError::BadName`].
+    pub fn begin_values(&self, graph: &str, part: u32, step: StepId) -> Result<ValuesFolder, DumpError> {
+        let part_folder = self.part_folder(graph, part)?;
+        let values = ValuesFolder::new(&part_folder, (graph, part, step));
+        let made = remove_values(&part_folder, step.0).and_then(|()| fs::create_dir_all(values.path()));
+        if let Err(error) = made {
+            self.shared.lose_value(&values, format!("{}: {error}", values.path().display()));
+        }
+        self.values.add(&values);
+        Ok(values)
+    }
+
+    /// Writes eager's values; on disk on return, or lost and told. An input that is there already stays.
+    pub fn values(&self, folder: &ValuesFolder, values: &EagerValues<'_>) {
+        self.shared.put_values(folder, values);
+    }
+
+    /// Nothing more comes for this folder: its manifest is written after everything handed over for the call.
+    pub fn finish_values(&self, folder: ValuesFolder) {
+        self.shared.hand_over(Job::Values(folder));
     }
 
     /// Nothing more comes for this data set: its manifest is written after everything handed over for it.

@@ -10,11 +10,13 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::layout::{self, COMPARISON_SCHEMA, Comparison, DataSet, FileEntry, Role};
+use super::layout::{self, COMPARISON_SCHEMA, Comparison, DataSet, FileEntry, MANIFEST_FILE, Role};
 use super::message::{Content, Copied};
 use super::nodes::{NodeReproduction, NodeTable, remove_nodes};
 use super::store::{Store, Stored};
+use super::values::{EagerValues, ValuesFolder};
 use crate::base::files::{write_whole, write_whole_as};
+use crate::base::ids::ValueName;
 use crate::base::parallel::in_parallel;
 use crate::base::sync::lock;
 use crate::compare::{TensorVerdict, summary};
@@ -61,6 +63,7 @@ pub(super) enum Job {
     Finish {
         step: Arc<StepState>,
     },
+    Values(ValuesFolder),
     Flush(Sender<FlushReport>),
     #[cfg(test)]
     Panic,
@@ -84,7 +87,8 @@ impl Job {
             Job::Tensor { step, role, index, .. } => Some(step.folder.join(role.file(*index))),
             Job::Comparison { step, .. } => Some(step.part_folder.join(comparison(step))),
             Job::Nodes { part_folder, table, .. } => Some(part_folder.join(layout::nodes_file(table.step))),
-            Job::Finish { step } => Some(step.folder.join(layout::MANIFEST_FILE)),
+            Job::Finish { step } => Some(step.folder.join(MANIFEST_FILE)),
+            Job::Values(values) => Some(values.path().join(MANIFEST_FILE)),
             Job::Flush(_) | Job::Kept(_) => None,
             #[cfg(test)]
             Job::Panic => None,
@@ -270,6 +274,50 @@ impl Shared {
         self.lose(what);
     }
 
+    /// Puts eager's values into their folder and its manifest; an input that is there stays, what fails is lost and told.
+    pub(super) fn put_values(&self, folder: &ValuesFolder, values: &EagerValues<'_>) {
+        let there: Vec<ValueName> = folder.manifest().inputs.iter().map(|entry| entry.name.clone()).collect();
+        let inputs = values.inputs.iter().filter(|(name, _)| !there.contains(name));
+        let contents: Vec<_> =
+            inputs.chain(&values.nodes).map(|(name, tensor)| Content::shared(name, tensor)).collect();
+        let n_nodes = values.nodes.len();
+        let n_bytes = contents.iter().map(Content::n_bytes).fold(0, usize::saturating_add);
+        let stored = in_parallel(contents.len(), n_bytes, |index| {
+            let content = &contents[index];
+            layout::check_name("value", content.name()).map_err(io::Error::other)?;
+            self.store.put(content, &folder.path().join(layout::value_file(content.name())))
+        });
+        let n_inputs = contents.len() - n_nodes;
+        for (index, (content, stored)) in contents.iter().zip(stored).enumerate() {
+            self.note_value(folder, index < n_inputs, content, stored);
+        }
+    }
+
+    fn note_value(&self, folder: &ValuesFolder, is_input: bool, content: &Content<'_>, stored: io::Result<Stored>) {
+        match stored {
+            Ok(stored) => {
+                self.count(stored.written);
+                let file = layout::value_file(content.name());
+                let entry = FileEntry::new(file, content.name(), &content.desc(), stored.hash);
+                let mut manifest = folder.manifest();
+                if is_input { &mut manifest.inputs } else { &mut manifest.nodes }.push(entry);
+            }
+            Err(error) => {
+                self.lose_value(folder, format!("{}: {:?}: {error}", folder.path().display(), content.name()));
+            }
+        }
+    }
+
+    pub(super) fn lose_value(&self, folder: &ValuesFolder, what: String) {
+        folder.manifest().lost.push(what.clone());
+        self.lose(what);
+    }
+
+    pub(super) fn finish_values(&self, folder: &ValuesFolder) {
+        let json = layout::to_json(&*folder.manifest());
+        self.write(&folder.path().join(MANIFEST_FILE), &json);
+    }
+
     /// Hands over a job; what nobody takes is lost and told.
     pub(super) fn hand_over(&self, job: Job) {
         if let Err(job) = self.queue.push(job)
@@ -341,7 +389,7 @@ impl Shared {
 
     fn finish(&self, step: &StepState) {
         let json = layout::to_json(&*lock(&step.manifest));
-        self.write(&step.folder.join(layout::MANIFEST_FILE), &json);
+        self.write(&step.folder.join(MANIFEST_FILE), &json);
     }
 
     /// The thread's life: until the queue is closed and empty, or ended. However it ends, nobody waits for it any more.
@@ -358,6 +406,7 @@ impl Shared {
                     self.nodes(&part_folder, &table, &reproductions);
                 }
                 Job::Finish { step } => self.finish(&step),
+                Job::Values(values) => self.finish_values(&values),
                 #[cfg(test)]
                 Job::Panic => panic!("a test asked for this panic"),
                 // Nobody listens any more: nothing to tell.

@@ -179,6 +179,11 @@ impl Isolator {
         self.named.contains(value) || self.inputs.contains_key(value)
     }
 
+    /// An input of the model, and no named value.
+    pub fn is_input(&self, value: &str) -> bool {
+        self.inputs.contains_key(value) && !self.named.contains(value)
+    }
+
     /// The model of one value: the nodes that lead to it from the nearest named values and inputs. Those in `through`,
     /// and those that depend on no input and are not fed, do not count as named. Errors: [`OnnxError::NoFeed`],
     /// [`OnnxError::Undefined`].

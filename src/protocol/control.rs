@@ -239,6 +239,8 @@ pub struct CompareNodes {
     pub tolerance: Option<ToleranceTerms>,
     /// None: as `tolerance`.
     pub cumulative_tolerance: Option<ToleranceTerms>,
+    /// Write the references to the open dump: of judged values, and of the part's inputs where the candidate differs.
+    pub dump_values: bool,
 }
 
 /// What is known of a local mismatch beside the two values.

@@ -99,6 +99,21 @@ impl<'a> SharedBytes<'a> {
         self.for_each_block(|block| if block.iter().all(|&other| other == byte) { Ok(()) } else { Err(()) }).is_ok()
     }
 
+    /// Whether the other ones are the same.
+    pub fn equals(&self, other: &SharedBytes<'_>) -> bool {
+        if self.len != other.len {
+            return false;
+        }
+        let (mut from, mut theirs) = (0, vec![0; BLOCK_BYTES.min(self.len)]);
+        let same = self.for_each_block(|block| {
+            let theirs = &mut theirs[..block.len()];
+            other.slice(from..from + block.len()).copy_out(theirs);
+            from += block.len();
+            if *theirs == *block { Ok(()) } else { Err(()) }
+        });
+        same.is_ok()
+    }
+
     /// Copies block by block, in order; ends at the first error. `visit` gets up to [`BLOCK_BYTES`] private bytes.
     pub fn for_each_block<E>(&self, mut visit: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
         let mut block = vec![0; BLOCK_BYTES.min(self.len)];

@@ -427,8 +427,15 @@ fn what_a_model_decodes_to_counts_before_its_nodes_are_read() {
     part.part.named_values = vec!["y".into()];
     let handle = client.prepare_part(part).unwrap().handle;
     let of = NodesOf { graph: graph().graph, part: 0, step: StepId(0) };
-    let compare =
-        CompareNodes { handle, of, feeds: Vec::new(), values: Vec::new(), tolerance: None, cumulative_tolerance: None };
+    let compare = CompareNodes {
+        handle,
+        of,
+        feeds: Vec::new(),
+        values: Vec::new(),
+        tolerance: None,
+        cumulative_tolerance: None,
+        dump_values: false,
+    };
     let error = support::refused(client.peer.ask(&Request::CompareNodes(Box::new(compare))).unwrap_err());
     assert_eq!(error.code, ErrorCode::Limit);
     assert!(error.message.starts_with("nodes of a part's model: "), "{error}");

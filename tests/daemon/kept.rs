@@ -80,6 +80,7 @@ fn rows_count_with_their_texts() {
             values: vec![value],
             tolerance: None,
             cumulative_tolerance: None,
+            dump_values: false,
         };
         client.peer.ask(&Request::CompareNodes(Box::new(request))).unwrap();
     }

@@ -118,7 +118,15 @@ impl Bench {
 
     fn request(&self, feeds: Vec<NodeFeed>, values: Vec<NodeValue>) -> CompareNodes {
         let (tolerance, cumulative_tolerance) = (None, None);
-        CompareNodes { handle: self.handle, of: of(), feeds, values, tolerance, cumulative_tolerance }
+        CompareNodes {
+            handle: self.handle,
+            of: of(),
+            feeds,
+            values,
+            tolerance,
+            cumulative_tolerance,
+            dump_values: false,
+        }
     }
 
     fn compare(&mut self, request: CompareNodes) -> Result<Vec<NodeVerdictSummary>, PeerError> {
@@ -560,4 +568,43 @@ fn executor_killed_in_a_batch_names_the_node_and_keeps_its_model() {
 
     bench.prepare();
     assert_eq!(bench.batch(1, &right()).len(), 6, "what was compared went with the lease");
+}
+
+#[test]
+fn eagers_values_are_dumped_with_the_inputs_that_drifted() {
+    let home = Home::new();
+    let mut bench = Bench::new(&home);
+    let feeds = bench.feeds(1);
+    let values = bench.nodes(&right()[..2]);
+    let request = CompareNodes { dump_values: true, ..bench.request(feeds, values) };
+    let error = bench.compare(request.clone()).unwrap_err();
+    assert_eq!(code(error), ErrorCode::BadState, "no dump is open");
+
+    let part = bench.open_dump(home.folder.path());
+    let mut request = request;
+    // Eager was given another y; the x's are equal, though not in one place.
+    request.feeds[0].candidate = bench.floats(X);
+    request.feeds[1].candidate = bench.floats(Y.map(|y| y + 1.));
+    bench.compare(request).unwrap();
+    assert_eq!(reader::values(&part, 3).unwrap(), None, "the comparison goes on");
+    let feeds = [("b", right()[1].1)].map(|(name, value)| {
+        let [reference, candidate] = [value, value].map(|value| bench.floats(value));
+        NodeFeed { name: name.into(), reference, candidate }
+    });
+    let mut values = bench.nodes(&right()[2..4]);
+    values.push(NodeValue::NotCompared { name: "g".into(), reason: "none".into() });
+    let NodeValue::Computed(only_computed) = &mut values[0] else { panic!() };
+    only_computed.local = None;
+    bench.compare(CompareNodes { dump_values: true, ..bench.request(feeds.into(), values) }).unwrap();
+    bench.finish(true, Vec::new());
+    let found = reader::values(&part, 3).unwrap().expect("whole");
+    let expected = [("a", right()[0].1), ("b", right()[1].1), ("d", right()[3].1), ("y", Y)];
+    assert_eq!(found.keys().collect::<Vec<_>>(), expected.map(|(name, _)| name));
+    for (name, value) in expected {
+        let read = onnx::load_tensor(&found[name]).unwrap();
+        assert_eq!(read.view().bytes(), value.map(f32::to_le_bytes).as_flattened(), "{name}");
+    }
+    let inputs = reader::value_set(&part, 3).unwrap().unwrap().inputs;
+    assert_eq!(inputs.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>(), ["y"]);
+    assert_eq!(table(&part).nodes.len(), 4);
 }

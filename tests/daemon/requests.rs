@@ -50,6 +50,7 @@ fn compare_nodes(handle: PartHandle) -> Request {
         values: vec![NodeValue::Computed(node)],
         tolerance: None,
         cumulative_tolerance: None,
+        dump_values: false,
     }))
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use rust_ort::base::ids::{GraphId, StepId};
 use rust_ort::compare::judge;
 use rust_ort::dump::reader::{self, Completeness, Place};
-use rust_ort::dump::{CallsToDump, DumpError, GraphRecord, Run, RunSpec, gc};
+use rust_ort::dump::{CallsToDump, DumpError, EagerValues, GraphRecord, Run, RunSpec, gc};
 use rust_ort::onnx::load_tensor;
 use rust_ort::tensor::{DType, Shape, SharedTensor, TensorBuf, TensorDesc};
 use serde_json::{Value, json};
@@ -391,6 +391,102 @@ fn gc_removes_old_steps_unheld_tensors_and_leftovers_but_no_incomplete_step() {
     assert_eq!(steps, [0, 2]);
     assert!(!leftover.exists() && fresh.exists() && draft.exists());
     assert_eq!(gc(folder.path(), None).unwrap(), Default::default());
+}
+
+/// Eager's values of a call as a comparison of nodes writes them: two batches, then the data set, then the end.
+fn write_values(run: &Run, step: u64) {
+    let values = run.begin_values("g", 0, StepId(step)).unwrap();
+    let (weight, first, second) = (tensor(7.), tensor(10. + step as f32), tensor(20. + step as f32));
+    let named = |name: &str, tensor: &'_ TensorBuf| (name.to_owned(), tensor.clone());
+    for (name, node) in [("mm", &first), ("relu", &second)] {
+        let (inputs, nodes) = ([named("w", &weight)], [named(name, node)]);
+        let shared = |list: &'_ [(String, TensorBuf)]| list.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+        let of = EagerValues {
+            inputs: shared(&inputs).into_iter().zip(inputs.iter().map(|(_, tensor)| tensor.shared())).collect(),
+            nodes: shared(&nodes).into_iter().zip(nodes.iter().map(|(_, tensor)| tensor.shared())).collect(),
+        };
+        run.values(&values, &of);
+    }
+    write_step(run, "g", step);
+    run.finish_values(values);
+}
+
+#[test]
+fn eagers_values_are_files_by_name_and_whole_with_their_manifest() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = Run::open(&spec(folder.path())).unwrap();
+    let part = folder.path().join("llama/g/part_0");
+    let values = run.begin_values("g", 0, StepId(0)).unwrap();
+    run.values(&values, &EagerValues { nodes: vec![("mm".to_owned(), tensor(1.).shared())], ..Default::default() });
+    assert!(part.join("values_0/mm.pb").is_file());
+    assert_eq!(reader::values(&part, 0).unwrap(), None, "no manifest yet");
+    drop(values);
+    write_values(&run, 0);
+    assert_eq!(run.flush().lost, Vec::<String>::new());
+    let found = reader::values(&part, 0).unwrap().expect("whole");
+    let expected = [("mm", 10.), ("relu", 20.), ("w", 7.)];
+    assert_eq!(found.keys().collect::<Vec<_>>(), expected.map(|(name, _)| name));
+    for (name, value) in expected {
+        assert_eq!(found[name], part.join(format!("values_0/{name}.pb")));
+        let read = load_tensor(&found[name]).unwrap();
+        assert_eq!((read.name.as_str(), read.view().to_owned()), (name, tensor(value)));
+    }
+    let manifest = parse(part.join("values_0/manifest.json"));
+    assert_eq!(
+        (&manifest["schema"], &manifest["step"], &manifest["lost"]),
+        (&json!("rust_ort/values/1"), &json!(0), &json!([]))
+    );
+    let names = |what: &str| manifest[what].as_array().unwrap().iter().map(|e| e["name"].clone()).collect::<Vec<_>>();
+    assert_eq!((names("inputs"), names("nodes")), (vec![json!("w")], vec![json!("mm"), json!("relu")]));
+    // The same weight is an input of the data set: one file.
+    assert_eq!(fs::metadata(part.join("values_0/w.pb")).unwrap().nlink(), 3);
+    assert_eq!(reader::values(&part, 1).unwrap(), None);
+    fs::remove_file(part.join("values_0/mm.pb")).unwrap();
+    assert_eq!(reader::values(&part, 0).unwrap(), None, "a file is missing");
+    fs::write(part.join("values_0/manifest.json"), "{").unwrap();
+    assert!(reader::values(&part, 0).is_err());
+}
+
+#[test]
+fn a_value_whose_name_is_no_file_name_is_lost_and_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = Run::open(&spec(folder.path())).unwrap();
+    let values = run.begin_values("g", 0, StepId(0)).unwrap();
+    let value = tensor(1.);
+    let nodes = ["../mm", "relu"].map(|name| (name.to_owned(), value.shared()));
+    run.values(&values, &EagerValues { nodes: nodes.into(), ..Default::default() });
+    run.finish_values(values);
+    let lost = run.flush().lost;
+    assert!(matches!(&lost[..], [lost] if lost.contains("\"../mm\"")), "{lost:?}");
+    let part = folder.path().join("llama/g/part_0");
+    assert_eq!(listing(&part), ["values_0/manifest.json", "values_0/relu.pb"]);
+    assert_eq!(reader::values(&part, 0).unwrap(), None, "not all of it is there");
+}
+
+#[test]
+fn eagers_values_go_with_their_step_and_disturb_no_other_reader() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = Run::open(&spec(folder.path())).unwrap();
+    (0..3).for_each(|step| write_values(&run, step));
+    run.flush();
+    let part = folder.path().join("llama/g/part_0");
+    let steps = |part: &Path| reader::steps(part).unwrap().into_iter().map(|step| step.step).collect::<Vec<_>>();
+    assert_eq!(steps(&part), [0, 1, 2]);
+    // A call of the same number without values.
+    write_step(&run, "g", 1);
+    drop(run);
+    assert!(!part.join("values_1").exists() && part.join("values_2").exists());
+    fs::write(part.join("values_0/notes.txt"), "mine").unwrap();
+    let removed = gc(folder.path(), Some(1)).unwrap();
+    assert_eq!((removed.steps, removed.kept.len()), (1, 1), "{removed:?}");
+    fs::remove_file(part.join("values_0/notes.txt")).unwrap();
+    assert_eq!(gc(folder.path(), Some(1)).unwrap().steps, 1);
+    assert_eq!(steps(&part), [2]);
+    assert!(!part.join("values_0").exists() && part.join("values_2/manifest.json").is_file());
+    // w, mm and relu of step 2; x, the reference and the candidate of its data set.
+    assert_eq!(fs::read_dir(folder.path().join("tensors")).unwrap().count(), 6);
+    drop(Run::open(&RunSpec { clean: true, ..spec(folder.path()) }).unwrap());
+    assert_eq!(listing(folder.path()), ["llama/run.json"]);
 }
 
 #[test]

@@ -130,6 +130,11 @@ fn requests() -> Vec<(&'static str, u64, Request)> {
         ("run_observed_request.bin", 4, Request::RunObserved(Box::new(run))),
         ("put_plan_request.bin", 5, Request::PutPlan { graph: graph(), plan: export_plan() }),
         ("compare_nodes_request.bin", 5, Request::CompareNodes(Box::new(compare_nodes()))),
+        (
+            "compare_nodes_values_request.bin",
+            5,
+            Request::CompareNodes(Box::new(CompareNodes { dump_values: true, ..compare_nodes() })),
+        ),
         ("settle_node_request.bin", 6, Request::SettleNode(Box::new(settle_node(false)))),
         ("settle_node_terms_request.bin", 6, Request::SettleNode(Box::new(settle_node(true)))),
         (
@@ -174,6 +179,7 @@ fn compare_nodes() -> CompareNodes {
         ],
         tolerance: Some(ToleranceTerms { atol: 1e-6, rtol: 1e-5, scale: 0.5, equal_nan: true }),
         cumulative_tolerance: Some(ToleranceTerms { atol: 0.25, rtol: 0., scale: 0., equal_nan: false }),
+        dump_values: false,
     }
 }
 

@@ -112,6 +112,12 @@ def compare_nodes() -> Any:
     return request
 
 
+def compare_nodes_values() -> Any:
+    request = compare_nodes()
+    request.compare_nodes.dump_values = True
+    return request
+
+
 def settle_node() -> Any:
     request = wire.Request(request_id=6)
     settle = request.settle_node
@@ -168,6 +174,7 @@ REQUESTS = [
     ("run_observed_request.bin", run_observed()),
     ("put_plan_request.bin", put_plan()),
     ("compare_nodes_request.bin", compare_nodes()),
+    ("compare_nodes_values_request.bin", compare_nodes_values()),
     ("settle_node_request.bin", settle_node()),
     ("settle_node_terms_request.bin", settle_node_terms()),
     ("settle_node_as_right_request.bin", settle_node_as_right()),

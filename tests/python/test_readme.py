@@ -28,6 +28,7 @@ SAMPLES: dict[str, tuple[object, object]] = {
     "transforms": ([len], None),
     "dump": ("dumps/a", None),
     "dump_calls": ("all", None),
+    "dump_values": (True, None),
     "compare": ("nodes", None),
     "compare_every": (2, None),
     "compare_only": (["aten.mm*"], None),

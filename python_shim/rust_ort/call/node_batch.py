@@ -70,8 +70,10 @@ class NodesOf:
         *,
         tolerance: Tolerance | None,
         cumulative_tolerance: Tolerance | None,
+        dump_values: bool,
     ) -> list[tuple[Verdict, Verdict]]:
-        """(local, cumulative) of each value that is judged or not compared, in order. Fills candidates and locals."""
+        """(local, cumulative) of each value that is judged or not compared, in order. Fills candidates and locals.
+        dump_values: the references go to the open dump."""
         connection = self.part.prepare()
         request = wire.Request()
         message = request.compare_nodes
@@ -97,6 +99,7 @@ class NodesOf:
                 entry.local.CopyFrom(_ref(value.name, value.local, held))
         set_tolerance(message.tolerance, tolerance)
         set_tolerance(message.cumulative_tolerance, cumulative_tolerance)
+        message.dump_values = dump_values
         return _verdicts(connection.ask(request, keep=held))
 
     def settle(

@@ -59,11 +59,14 @@ class _Known:
 class GraphNodes:
     """The comparison of one call of a graph. `at(part)` takes the reference up to that part."""
 
-    def __init__(self, *, plan: Plan, info: GraphInfo, options: Options, inputs: Sequence[Any], step: int) -> None:
+    def __init__(
+        self, *, plan: Plan, info: GraphInfo, options: Options, inputs: Sequence[Any], step: int, dump: bool
+    ) -> None:
         self._plan = plan
         self._info = info
         self._options = options
         self._step = step
+        self._dump_values = dump and options.dump_values
         self._interpreter = fx.Interpreter(plan.cut.outer)
         self._interpreter.args_iter = iter(inputs)
         self._nodes = iter(plan.cut.outer.graph.nodes)
@@ -78,7 +81,11 @@ class GraphNodes:
             interpreter = self._interpreter
             references = interpreter.fetch_args_kwargs_from_env(call)[0]
             nodes = PartNodes(
-                of=NodesOf(part=part, step=self._step), planned=planned, info=self._info, options=self._options
+                of=NodesOf(part=part, step=self._step),
+                planned=planned,
+                info=self._info,
+                options=self._options,
+                dump_values=self._dump_values,
             )
             interpreter.env[call] = nodes.run(references, candidates)
             self._forget(call)
@@ -118,6 +125,7 @@ class PartNodes:
     planned: PlannedPart
     info: GraphInfo
     options: Options
+    dump_values: bool
     references: dict[str, Any] = field(default_factory=dict)
     verdicts: list[NodeVerdict] = field(default_factory=list)
     _known: dict[str, _Known] = field(default_factory=dict)
@@ -237,6 +245,7 @@ class PartNodes:
             values,
             tolerance=self.options.tolerance,
             cumulative_tolerance=self._drift,
+            dump_values=self.dump_values,
         )
         opinions = Opinions(env)
         for (node, value), (local, cumulative) in zip(judged, verdicts, strict=True):

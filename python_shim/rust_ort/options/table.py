@@ -84,6 +84,12 @@ class Options:
         environment.plain,
         "calls of each graph to dump with their tensors",
     )
+    dump_values: bool = _option(
+        False,
+        checks.flag,
+        environment.flag,
+        'dump eager\'s value of every node that is compared, too, under compare="nodes"',
+    )
     compare: str = _option(
         "off",
         checks.choice("off", "outputs", "nodes"),

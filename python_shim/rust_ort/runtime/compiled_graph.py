@@ -225,7 +225,14 @@ class CompiledGraph:
             step = step if data_set is None else data_set
             nodes = None
             if by_nodes:
-                nodes = GraphNodes(plan=self._plan, info=self.info, options=self._options, inputs=inputs, step=step)
+                nodes = GraphNodes(
+                    plan=self._plan,
+                    info=self.info,
+                    options=self._options,
+                    inputs=inputs,
+                    step=step,
+                    dump=data_set is not None,
+                )
             observation = _Observation(
                 step=step,
                 dump=data_set is not None,

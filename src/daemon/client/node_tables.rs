@@ -2,6 +2,7 @@
 //! comparison.
 
 use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::base::ids::GraphId;
@@ -9,7 +10,7 @@ use crate::base::limits;
 use crate::compare::Verdict;
 use crate::daemon::ledger::{Account, Held};
 use crate::daemon::verdicts;
-use crate::dump::{NodeReproduction, NodeRow};
+use crate::dump::{NodeReproduction, NodeRow, ValuesFolder};
 use crate::observe::nodes::Judged;
 use crate::protocol::control::{NodeVerdictSummary, NodesOf};
 use crate::protocol::message::{ErrorCode, WireError};
@@ -27,6 +28,8 @@ pub struct Collected {
     pub reproductions: Vec<NodeReproduction>,
     /// What both count for.
     pub held: Vec<Held>,
+    /// Eager's values, on disk.
+    pub values: Option<ValuesFolder>,
 }
 
 /// What a row takes beside its texts, about: two verdicts with their metrics.
@@ -114,6 +117,16 @@ impl NodeTables {
             open.held.push(counted);
             open.reproductions.push(reproduction);
         }
+    }
+
+    /// The folder of eager's values, below `run`.
+    pub fn values(&self, of: &NodesOf, run: &Path) -> Option<ValuesFolder> {
+        self.0.get(of)?.values.clone().filter(|values| values.path().starts_with(run))
+    }
+
+    /// Keeps the folder of eager's values.
+    pub fn set_values(&mut self, of: NodesOf, values: ValuesFolder) {
+        self.0.entry(of).or_default().values = Some(values);
     }
 
     /// Drops the comparisons of a graph.

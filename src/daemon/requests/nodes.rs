@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::compare::{check_terms, judge};
-use super::state::{Answer, Connected, Leased, unexpected};
+use super::state::{Answer, Connected, Dumping, Leased, unexpected};
 
 use crate::compare::{Opinion, Verdict};
 use crate::daemon::client::{Collected, NodeTables, Part, ROW_BYTES, RunningNodes, texts_bytes};
 use crate::daemon::status::StepRecord;
 use crate::daemon::verdicts::{self, tolerance};
-use crate::dump::{NODES_SCHEMA, NodeRow, NodeTable};
+use crate::dump::{EagerValues, NODES_SCHEMA, NodeRow, NodeTable};
 use crate::link::message::{LinkReply, LinkRequest};
 use crate::observe::nodes::{Batch, SubModel, Tolerances};
 use crate::protocol::control::*;
@@ -30,6 +30,7 @@ pub fn compare_nodes(leased: &Leased<'_>, request: &CompareNodes) -> Answer {
         earlier = state.node_tables.not_compared(&of);
         room = if state.dump.is_some() { state.node_tables.room(&of) } else { 0 };
     }
+    let dumping = if request.dump_values { Some(at.must_dump(".dump_values")?) } else { None };
     let local = request.tolerance.map(tolerance);
     let tolerances = Tolerances { local, cumulative: request.cumulative_tolerance.map(tolerance).or(local) };
     let named = |error: WireError| WireError { graph: name.clone(), ..error };
@@ -41,12 +42,35 @@ pub fn compare_nodes(leased: &Leased<'_>, request: &CompareNodes) -> Answer {
     let batch = Batch::new(request, nodes, tolerances, earlier.iter().map(String::as_str));
     let batch = batch.map_err(|error| named(error.into()))?;
     let mut lease = batch.lease(&at.client.state().segments)?;
+    if let Some(dumping) = &dumping {
+        keep_values(dumping, of, &batch.eager_values(&lease)).map_err(named)?;
+    }
     let outcome = batch.run(&mut lease, room, |model| run_nodes(leased, &part, model));
     let outcome = outcome.map_err(|error| named(error.into()))?;
     held.add(hold_rows(texts_bytes(&outcome.rows))?);
     let reply = outcome.rows.iter().map(verdicts::of_row).collect();
     at.client.state().node_tables.add(of, outcome, held, &at.client.memory);
     Ok(Reply::NodesCompared(reply))
+}
+
+/// Writes eager's values before anything runs on them.
+fn keep_values(dumping: &Dumping<'_>, of: NodesOf, values: &EagerValues<'_>) -> Result<(), WireError> {
+    let (client, run) = (dumping.at.client, &dumping.run);
+    let graph = dumping.graph(of.graph)?;
+    if !run.wants(&graph, of.part, of.step) {
+        return Ok(());
+    }
+    let open = client.state().node_tables.values(&of, run.path());
+    let folder = match open {
+        Some(folder) => folder,
+        None => {
+            let folder = run.begin_values(&graph, of.part, of.step)?;
+            client.state().node_tables.set_values(of, folder.clone());
+            folder
+        }
+    };
+    run.values(&folder, values);
+    Ok(())
 }
 
 fn run_nodes(leased: &Leased<'_>, whole: &Part, model: &SubModel) -> Result<RunStats, WireError> {
@@ -142,7 +166,7 @@ pub fn finish_nodes(at: &Connected<'_>, request: FinishNodes) -> Answer {
         None => at.client.state().known(of.graph)?.name.clone(),
     };
     let collected = at.client.state().node_tables.take(&of);
-    let Collected { rows: nodes, reproductions, held } = collected;
+    let Collected { rows: nodes, reproductions, held, values } = collected;
     let schema = NODES_SCHEMA.to_owned();
     let table = NodeTable { schema, graph, part: of.part, step: of.step.0, plain, nodes };
     let run = run.map(|dumping| dumping.run).filter(|run| run.wants(&table.graph, of.part, of.step));
@@ -150,6 +174,9 @@ pub fn finish_nodes(at: &Connected<'_>, request: FinishNodes) -> Answer {
     at.daemon.last_steps.add(StepRecord::of_nodes(at.client.id, &table, folder));
     if let Some(run) = run {
         run.nodes(table, reproductions)?;
+        if let Some(values) = values.filter(|values| values.path().starts_with(run.path())) {
+            run.finish_values(values);
+        }
         run.keep_until_written(held);
     }
     Ok(Reply::Comparison(reply))

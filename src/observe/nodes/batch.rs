@@ -10,7 +10,7 @@ use super::piece::{Ran, Ready, Runner, SubModel};
 use super::slots::{Computed, Read, Slots, Tensors, Written};
 use crate::base::ids::{PartHandle, ValueName};
 use crate::compare::Verdict;
-use crate::dump::{NodeReproduction, NodeRow};
+use crate::dump::{EagerValues, NodeReproduction, NodeRow};
 use crate::onnx::{OnnxError, Piece};
 use crate::protocol::control::{CompareNodes, ComputedNode, NodeFeed, NodeValue};
 use crate::protocol::message::{RunStats, WireError};
@@ -41,6 +41,8 @@ pub struct Batch<'a> {
     reference_slots: HashMap<&'a str, Read<'a>>,
     /// ONNX Runtime's, of the feeds.
     candidates: Ready<'a>,
+    /// Of the part's inputs: eager's and ONNX Runtime's.
+    inputs: Vec<(&'a ValueName, Read<'a>, Read<'a>)>,
 }
 
 enum Value<'a> {
@@ -71,6 +73,7 @@ impl<'a> Batch<'a> {
             references: Ready::default(),
             reference_slots: HashMap::new(),
             candidates: Ready::default(),
+            inputs: Vec::new(),
         };
         for feed in &request.feeds {
             once(&feed.name)?;
@@ -98,8 +101,11 @@ impl<'a> Batch<'a> {
         check_alike(name, "candidate", reference, candidate)?;
         let slot = self.slots.read(reference);
         self.reference(name, slot);
-        self.slots.read(candidate);
+        let drifted = self.slots.read(candidate);
         self.candidates.insert(name, candidate);
+        if reference != candidate && self.part.isolator.is_input(name) {
+            self.inputs.push((name, slot, drifted));
+        }
         Ok(())
     }
 
@@ -128,6 +134,18 @@ impl<'a> Batch<'a> {
     /// The batch's tensors, proven: what is written overlaps nothing. Errors: [`LeaseError`].
     pub fn lease(&self, segments: &SegmentTable) -> Result<Lease, LeaseError> {
         self.slots.lease(segments)
+    }
+
+    /// What a dump keeps of the references, over a lease of [`Batch::lease`].
+    pub fn eager_values<'l>(&self, lease: &'l Lease) -> EagerValues<'l> {
+        let tensors = Tensors::of(lease);
+        let inputs = self.inputs.iter().filter_map(|&(name, reference, candidate)| {
+            let (reference, candidate) = (tensors.read(reference), tensors.read(candidate));
+            (!reference.bytes().equals(&candidate.bytes())).then(|| (name.clone(), reference))
+        });
+        let judged = self.values.iter().filter_map(Value::computed).filter(|value| value.local.is_some());
+        let nodes = judged.map(|value| (value.name.clone(), tensors.read(value.reference)));
+        EagerValues { inputs: inputs.collect(), nodes: nodes.collect() }
     }
 
     /// Runs and judges, by `run`, over a lease of [`Batch::lease`]; up to `n_reproductions` local mismatches are copied,

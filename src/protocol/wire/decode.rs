@@ -317,6 +317,7 @@ fn compare_nodes(compare: proto::CompareNodes) -> Decoded<CompareNodes> {
         values: compare.values.into_iter().map(node_value).collect::<Decoded<_>>()?,
         tolerance: compare.tolerance.map(tolerance),
         cumulative_tolerance: compare.cumulative_tolerance.map(tolerance),
+        dump_values: compare.dump_values,
     })
 }
 

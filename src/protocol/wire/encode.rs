@@ -180,6 +180,7 @@ fn compare_nodes_to_proto(compare: &CompareNodes) -> proto::CompareNodes {
         values: compare.values.iter().map(node_value_to_proto).collect(),
         tolerance: compare.tolerance.map(tolerance_to_proto),
         cumulative_tolerance: compare.cumulative_tolerance.map(tolerance_to_proto),
+        dump_values: compare.dump_values,
     }
 }
 
