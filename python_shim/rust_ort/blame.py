@@ -43,10 +43,12 @@ class Blame:
 
     @property
     def culprit(self) -> dict[str, Any] | None:
-        """Of the first part that blames somebody: {"kind": "node", "name", "layer"}, {"kind": "optimizer", "names",
+        """Of the first part, in the order in which they ran, that blames somebody: {"graph", "kind": "node", "name", "layer"}, {"kind": "optimizer", "names",
         "what", "fused"} or {"kind": "inputs", "names"}. None: nobody is to blame."""
-        culprits: Iterator[dict[str, Any]] = (answer["culprit"] for answer in self.answers)
-        return next((culprit for culprit in culprits if culprit["kind"] != "nobody"), None)
+        culprits = [{"graph": answer["graph"], **answer["culprit"]} for answer in self.answers]
+        # What came in from another part is blamed there.
+        kinds = (("node", "optimizer"), ("inputs",))
+        return next((culprit for kind in kinds for culprit in culprits if culprit["kind"] in kind), None)
 
     @property
     def nodes(self) -> list[dict[str, Any]]:

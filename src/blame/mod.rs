@@ -35,6 +35,8 @@ use crate::tensor::{TensorBuf, TensorView};
 
 /// A smaller share of the output's error accuses nobody.
 pub const LEAST_SHARE: f64 = 0.05;
+/// From this share on an output's error is all of one node's making.
+const WHOLE: f64 = 0.9;
 /// When wrong nodes explain less than this of it, others are looked at, too.
 const ENOUGH: f64 = 0.5;
 /// So many of these, those first that are furthest from eager.
@@ -340,12 +342,17 @@ impl Examination<'_, '_> {
         Ok(())
     }
 
-    /// Wrong ones first, then by share.
+    /// Wrong ones first, then by share; of those that make all of an output's error, the first in the graph.
     fn rank(&mut self) {
-        let key = |node: &Contribution| (node.own == Own::Wrong, node.share);
+        let isolator = &self.prober.case.isolator;
+        let place = |node: &Contribution| isolator.producer(&node.name);
         self.answer.nodes.sort_by(|one, other| {
-            let ((wrong, share), (other_wrong, other_share)) = (key(one), key(other));
-            other_wrong.cmp(&wrong).then(other_share.total_cmp(&share))
+            let [share, other_share] = [one, other].map(|node| node.share.min(WHOLE));
+            let [is_wrong, other_is_wrong] = [one, other].map(|node| node.own == Own::Wrong);
+            other_is_wrong
+                .cmp(&is_wrong)
+                .then(other_share.total_cmp(&share))
+                .then_with(|| place(one).cmp(&place(other)))
         });
     }
 

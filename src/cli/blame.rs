@@ -99,8 +99,11 @@ pub(super) fn run(args: &Arguments) -> Outcome {
             Asked::One(name) => Some(name),
             Asked::Elsewhere => continue,
         };
-        answers.push((target, examined(args, &runtime, target, &case, output)?));
+        let answer = examined(args, &runtime, target, &case, output)?;
+        let names = |tensors: &[NamedTensor]| tensors.iter().map(|tensor| tensor.name.clone()).collect();
+        answers.push(Examined { target, answer, reads: names(&case.feeds), gives: names(&case.actuals) });
     }
+    let answers = in_order(answers);
     if answers.is_empty() {
         let name = args.output.as_ref().or(args.gradient.as_ref()).map(String::as_str).unwrap_or_default();
         return Err(format!("no output is {name:?}; there are {}", known_outputs.join(", ")).into());
@@ -108,7 +111,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     if let Some(folder) = &args.repro {
         write_repro(folder, &runtime, &answers)?;
     }
-    let answers: Vec<Answer> = answers.into_iter().map(|(_, answer)| answer).collect();
+    let answers: Vec<Answer> = answers.into_iter().map(|examined| examined.answer).collect();
     let total = counted(&answers);
     let text = answers.iter().map(text_of).collect::<Vec<_>>().join("\n");
     let text = if args.json {
@@ -118,6 +121,32 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     };
     put(&text)?;
     Ok(Exit::from(total))
+}
+
+/// A data set and what came of it. reads, gives: names of the part's inputs and outputs.
+struct Examined<'t> {
+    target: &'t Target,
+    answer: Answer,
+    reads: Vec<ValueName>,
+    gives: Vec<ValueName>,
+}
+
+/// Parts of one graph in the order in which they ran: none before what gives its inputs.
+fn in_order(mut left: Vec<Examined<'_>>) -> Vec<Examined<'_>> {
+    let mut ordered = Vec::with_capacity(left.len());
+    while !left.is_empty() {
+        let waits = |examined: &Examined<'_>| {
+            let same_call = |other: &&Examined<'_>| {
+                let (own, other) = (&examined.answer, &other.answer);
+                (&own.graph, own.step) == (&other.graph, other.step) && own.part != other.part
+            };
+            left.iter().filter(same_call).any(|other| other.gives.iter().any(|name| examined.reads.contains(name)))
+        };
+        // Of parts that need each other, which there are none of, the first.
+        let next = left.iter().position(|examined| !waits(examined)).unwrap_or(0);
+        ordered.push(left.remove(next));
+    }
+    ordered
 }
 
 enum Asked {
@@ -275,8 +304,8 @@ impl Progress for Keeping {
 }
 
 /// Of the first one to blame. Errors: nobody is, the folder is not ours.
-fn write_repro(folder: &Path, runtime: &Runtime, answers: &[(&Target, Answer)]) -> Result<(), Failure> {
-    for (target, answer) in answers {
+fn write_repro(folder: &Path, runtime: &Runtime, answers: &[Examined<'_>]) -> Result<(), Failure> {
+    for Examined { target, answer, .. } in answers {
         let (value, through) = match &answer.culprit {
             Culprit::Node { name, .. } => (name.clone(), Vec::new()),
             Culprit::Optimizer { fused, .. } => match fused.first() {

@@ -80,13 +80,12 @@ class Asked:
     @property
     def culprit(self) -> str:
         """Graph and node, or what else is blamed."""
-        for answer in self.blame.answers:
-            culprit = answer["culprit"]
-            if culprit["kind"] == "node":
-                return f"{answer['graph']} {culprit['name']}"
-            if culprit["kind"] != "nobody":
-                return f"{answer['graph']} {culprit['kind']} {', '.join(culprit['names'])}"
-        return ""
+        culprit = self.blame.culprit
+        if culprit is None:
+            return ""
+        if culprit["kind"] == "node":
+            return f"{culprit['graph']} {culprit['name']}"
+        return f"{culprit['graph']} {culprit['kind']} {', '.join(culprit['names'])}"
 
     @property
     def complaints(self) -> int:
