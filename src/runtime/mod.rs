@@ -1,10 +1,13 @@
-//! What computes: a runtime, to the rest ([`Runtime`], [`Session`], [`BoundCall`]), and ONNX Runtime behind it ([`ort`]).
+//! What computes: a runtime, to the rest ([`Runtime`], [`Session`], [`BoundCall`]), ONNX Runtime behind it ([`ort`]), and
+//! with the feature `torch` libtorch (`torch`).
 
 mod error;
 mod model;
 pub mod ort;
 pub mod precision;
 mod stop;
+#[cfg(feature = "torch")]
+pub mod torch;
 mod traits;
 
 pub use error::RuntimeError;
