@@ -16,6 +16,9 @@ pub(crate) struct Arguments {
     /// [default: the CPU's]
     #[arg(long)]
     pub(super) provider: Vec<String>,
+    /// What runs it: ONNX Runtime, libtorch, or libtorch with every float in float64. libtorch is in rust-ort-torch alone
+    #[arg(long, value_enum, default_value_t)]
+    pub(super) runtime: Which,
     /// Level of ONNX Runtime's graph optimizer: all, extended, basic, kernels or disable [default: as when it ran]
     #[arg(long, value_parser = optimization)]
     pub(super) optimization: Option<Optimization>,
@@ -42,6 +45,18 @@ pub(crate) struct Arguments {
     /// Print JSON
     #[arg(long)]
     pub(super) json: bool,
+}
+
+/// A runtime, by the name that it has in the JSON.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Which {
+    /// ONNX Runtime
+    #[default]
+    Ort,
+    /// libtorch, node by node
+    Torch,
+    /// As torch, every float in float64
+    TorchF64,
 }
 
 fn optimization(name: &str) -> Result<Optimization, String> {

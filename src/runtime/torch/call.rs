@@ -148,11 +148,6 @@ impl<'a> Call<'a> {
         Ok(Some(attribute))
     }
 
-    /// Whether there is one.
-    pub(super) fn has(&self, name: &str) -> bool {
-        self.node.attribute.iter().any(|attribute| attribute.name() == name)
-    }
-
     /// An integer attribute.
     pub(super) fn maybe_int(&self, name: &str) -> Result<Option<i64>, Failure> {
         Ok(self.attribute(name, AttributeType::Int)?.map(AttributeProto::i))
