@@ -23,7 +23,6 @@ use crate::blame::{
 use crate::compare::significant;
 use crate::dump::{NODES_SCHEMA, NodeTable, Role, reader};
 use crate::onnx::NamedTensor;
-use crate::runtime::Runtime as _;
 
 /// Name and version of what is kept of an examination.
 const KEPT_SCHEMA: &str = "rust_ort/blame-kept/1";
@@ -238,7 +237,7 @@ fn examined(
         }
         None => Duration::from_secs_f64(BUDGET_FACTOR * eager_s).max(LEAST_BUDGET),
     };
-    let version = runtime.onnxruntime.version();
+    let version = runtime.runtime.version();
     let model = blake3::hash(&case.model);
     let step = target.step.step;
     let content = reader::content_of(&target.step.path, &target.part, step);
@@ -249,7 +248,7 @@ fn examined(
     let settings = Settings { output, budget, strategy: args.strategy };
     let known = std::mem::take(&mut kept.kept.nodes);
     kept.kept.nodes.clone_from(&known);
-    let answer = examine(case, &runtime.onnxruntime, &settings, &known, &mut kept)?;
+    let answer = examine(case, runtime.runtime.as_ref(), &settings, &known, &mut kept)?;
     kept.end(&answer);
     Ok(answer)
 }

@@ -22,6 +22,14 @@ pub enum RuntimeError {
         /// What the loader said.
         reason: String,
     },
+    /// libtorch is of another torch than this program was made for.
+    #[error("libtorch {}: {reason}", library.display())]
+    LibtorchMissing {
+        /// Its path.
+        library: PathBuf,
+        /// What is wrong with it, and what to do.
+        reason: String,
+    },
     /// The runtime is loaded once a process.
     #[error("onnxruntime is loaded already from {}; a process loads it once", library.display())]
     LoadedAlready {
@@ -142,7 +150,7 @@ impl RuntimeError {
     fn kind_and_code(&self) -> (ErrorKind, ErrorCode) {
         use ErrorKind::{Client, Fault};
         match self {
-            Self::RuntimeMissing { .. } => (Client, ErrorCode::RuntimeMissing),
+            Self::RuntimeMissing { .. } | Self::LibtorchMissing { .. } => (Client, ErrorCode::RuntimeMissing),
             Self::LoadedAlready { .. } => (Fault, ErrorCode::BadState),
             Self::BadModel { .. } | Self::UnsupportedValue { .. } => (Client, ErrorCode::BadModel),
             Self::UnknownProvider { .. } | Self::BadOption { .. } => (Client, ErrorCode::BadOption),

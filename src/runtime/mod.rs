@@ -1,4 +1,5 @@
-//! What computes: a runtime, to the rest ([`Runtime`], [`Session`], [`BoundCall`]), and ONNX Runtime behind it ([`ort`]).
+//! What computes: a runtime, to the rest ([`Runtime`], [`Session`], [`BoundCall`]), ONNX Runtime behind it ([`ort`]), and
+//! with the feature `torch` libtorch (`torch`).
 
 mod error;
 mod feeds;
@@ -6,6 +7,8 @@ mod model;
 pub mod ort;
 pub mod precision;
 mod stop;
+#[cfg(feature = "torch")]
+pub mod torch;
 mod traits;
 
 pub use error::RuntimeError;

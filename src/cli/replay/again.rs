@@ -12,7 +12,6 @@ use crate::cli::rerun::{Model, Ran, Runtime, Target};
 use crate::compare::{TensorVerdict, Verdict};
 use crate::dump::Role;
 use crate::onnx::NamedTensor;
-use crate::runtime::Runtime as _;
 use crate::tensor::TensorBuf;
 
 /// What a data set gave now.
@@ -25,6 +24,8 @@ pub(super) struct Again {
     /// Version of onnxruntime when it was dumped; empty when that is not known.
     ran_with: String,
     version: String,
+    /// What ran it now.
+    runtime: &'static str,
     /// Time of each run.
     run_ms: Vec<f64>,
     /// Against what eager gave.
@@ -65,7 +66,7 @@ impl Again {
                     &format!(", {} runs: least {first:.3} ms, median {:.3} ms", times.len(), times[times.len() / 2]);
             }
         }
-        if !self.ran_with.is_empty() && self.ran_with != self.version {
+        if !self.ran_with.is_empty() && (self.ran_with != self.version || self.runtime != "onnxruntime") {
             text += &format!("; it was dumped with onnxruntime {}", self.ran_with);
         }
         text
@@ -90,7 +91,8 @@ pub(super) fn replay(args: &Arguments, runtime: &Runtime, target: &Target) -> Re
         model: target.model_path().file_name().unwrap_or_default().to_string_lossy().into_owned(),
         optimization: target.optimization.name(),
         ran_with: target.onnxruntime(),
-        version: runtime.onnxruntime.version().to_owned(),
+        version: runtime.runtime.version().to_owned(),
+        runtime: runtime.name(),
         run_ms: Vec::new(),
         verdicts: Vec::new(),
         actuals: Vec::new(),

@@ -13,11 +13,10 @@ use self::repro::Alone;
 pub(super) use self::repro::Repro;
 use super::answer::{json_text, put};
 use super::exit::{Exit, Failure, Outcome};
-use super::rerun::{self, Runtime};
+use super::rerun::{self, Runtime, Which};
 use super::table::{self, Give};
 use super::verdicts;
 use crate::compare::{Summary, distance_text, summary};
-use crate::runtime::Runtime as _;
 
 pub(super) fn run(args: &Arguments) -> Outcome {
     let targets = rerun::find(&args.what)?;
@@ -28,6 +27,9 @@ pub(super) fn run(args: &Arguments) -> Outcome {
         }
         return Ok(Exit::NothingCompared);
     };
+    if args.repro.is_some() && args.what.runtime != Which::Ort {
+        return Err("--repro shows what ONNX Runtime does: leave out --runtime".into());
+    }
     let repro = args.repro.as_deref().map(|folder| Repro::new(folder, &targets, &args.nodes)).transpose()?;
     // Before anything runs: a part that kills the process leaves its reproduction all the same.
     repro.iter().try_for_each(Repro::write_part)?;
@@ -50,7 +52,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
 
 fn json_of(runtime: &Runtime, again: &[Again], total: Summary) -> Result<String, Failure> {
     let value = json!({
-        "onnxruntime": { "version": runtime.onnxruntime.version(), "library": runtime.library },
+        runtime.name(): { "version": runtime.runtime.version(), "library": runtime.library },
         "summary": total, "data_sets": again,
     });
     Ok(json_text("replay", value)?)
@@ -58,7 +60,7 @@ fn json_of(runtime: &Runtime, again: &[Again], total: Summary) -> Result<String,
 
 fn text_of(runtime: &Runtime, again: &[Again], total: Summary) -> String {
     let width = table::width();
-    let mut text = format!("onnxruntime {} from {}\n", runtime.onnxruntime.version(), runtime.library.display());
+    let mut text = format!("{} from {}\n", runtime.title(), runtime.library.display());
     for again in again {
         text += &table::fit(&format!("\n{}\n{}\n", again.path.display(), again.how()), table::terminal());
         if let Some(Alone { name, reference, verdict }) = &again.node {

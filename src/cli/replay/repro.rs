@@ -15,7 +15,6 @@ use crate::compare::{TensorVerdict, Tolerance, Verdict};
 use crate::dump::{Role, reader};
 use crate::onnx::proto::{GraphProto, ModelProto};
 use crate::onnx::{self, NamedTensor};
-use crate::runtime::Runtime as _;
 use crate::runtime::ort::runtime_config;
 use crate::tensor::{DType, TensorBuf, TensorView};
 
@@ -167,7 +166,7 @@ impl<'a> Repro<'a> {
             title: format!("node {value} ({}, {}) of {part}, step {step}", of("op"), of("source")),
             expected: &cut_out.expected,
             found: "Not judged: run it.".to_owned(),
-            onnxruntime: runtime.onnxruntime.version().to_owned(),
+            onnxruntime: runtime.runtime.version().to_owned(),
         };
         self.write(&content)?;
         let alone = self.run_alone(runtime, value, &cut_out);

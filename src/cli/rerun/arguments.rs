@@ -15,6 +15,9 @@ pub(in crate::cli) struct Arguments {
     /// [default: the CPU's]
     #[arg(long)]
     pub(in crate::cli) provider: Vec<String>,
+    /// What runs it: ONNX Runtime, libtorch, or libtorch with every float in float64. libtorch is in rust-ort-torch alone
+    #[arg(long, value_enum, default_value_t)]
+    pub(in crate::cli) runtime: Which,
     /// Level of ONNX Runtime's graph optimizer: all, extended, basic, kernels or disable [default: as when it ran]
     #[arg(long, value_parser = optimization)]
     pub(in crate::cli) optimization: Option<Optimization>,
@@ -28,6 +31,18 @@ pub(in crate::cli) struct Arguments {
     /// Threads of the runtime's pool; 0: one a core [default: as when it ran]
     #[arg(long)]
     pub(in crate::cli) threads: Option<u32>,
+}
+
+/// A runtime, by the name that it has in the JSON.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(in crate::cli) enum Which {
+    /// ONNX Runtime
+    #[default]
+    Ort,
+    /// libtorch, node by node
+    Torch,
+    /// As torch, every float in float64
+    TorchF64,
 }
 
 fn optimization(name: &str) -> Result<Optimization, String> {

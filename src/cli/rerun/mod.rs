@@ -4,6 +4,6 @@ mod arguments;
 mod runtime;
 mod target;
 
-pub(super) use arguments::Arguments;
+pub(super) use arguments::{Arguments, Which};
 pub(super) use runtime::{Model, Ran, Runtime};
 pub(super) use target::{Target, find, tensors};

@@ -1,21 +1,22 @@
-//! ONNX Runtime in this process.
+//! A runtime in this process.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::arguments::Arguments;
+use super::arguments::{Arguments, Which};
 use super::target::Target;
 use crate::cli::exit::Failure;
 use crate::cli::library;
 use crate::onnx::proto::ModelProto;
 use crate::protocol::message::{Optimization, SessionSpec};
 use crate::runtime::ort::{OrtRuntime, ThreadPool, custom_op_library};
-use crate::runtime::{self, Runtime as _, leased};
+use crate::runtime::{self, leased};
 use crate::tensor::{TensorBuf, TensorView};
 
-/// The loaded library, and on what to run.
+/// What runs models, and on what.
 pub(in crate::cli) struct Runtime {
-    pub(in crate::cli) onnxruntime: OrtRuntime,
+    which: Which,
+    pub(in crate::cli) runtime: Box<dyn runtime::Runtime>,
     pub(in crate::cli) library: PathBuf,
     providers: Vec<String>,
 }
@@ -29,17 +30,26 @@ pub(in crate::cli) struct Ran {
 }
 
 impl Runtime {
-    /// For what is to run. Errors: no library is known, or it does not load.
+    /// For what is to run. Errors: no library is known, or it does not load; this program has no libtorch.
     pub(in crate::cli) fn load(args: &Arguments, target: &Target) -> Result<Self, Failure> {
-        let of_run = || target.run["onnxruntime_library"].as_str().map(PathBuf::from).filter(|path| path.exists());
-        let library = args.onnxruntime.clone().or_else(library::of_environment).or_else(of_run).ok_or(
-            "no onnxruntime library is known, and that of the run is not here; name one with --onnxruntime (in a wheel \
-             it is onnxruntime/capi/libonnxruntime.so.*)",
-        )?;
-        let library = std::path::absolute(library)?;
         let threads = args.threads.or_else(|| target.threads()).unwrap_or_default();
-        let onnxruntime = OrtRuntime::load(&library, ThreadPool { threads, allow_spinning: false })?;
-        Ok(Self { onnxruntime, library, providers: args.provider.clone() })
+        let (runtime, library) = match args.runtime {
+            Which::Ort => onnxruntime(args, target, threads)?,
+            Which::Torch => libtorch(threads, false)?,
+            Which::TorchF64 => libtorch(threads, true)?,
+        };
+        Ok(Self { which: args.runtime, runtime, library, providers: args.provider.clone() })
+    }
+
+    /// What it is called.
+    pub(in crate::cli) fn name(&self) -> &'static str {
+        if self.which == Which::Ort { "onnxruntime" } else { "libtorch" }
+    }
+
+    /// What it is called in the text, with its version.
+    pub(in crate::cli) fn title(&self) -> String {
+        let wide = if self.which == Which::TorchF64 { " in float64" } else { "" };
+        format!("{} {}{wide}", self.name(), self.runtime.version())
     }
 
     /// How a target ran. Errors: a library of custom operators that is not here.
@@ -57,11 +67,13 @@ impl Runtime {
 
     fn spec(&self, model: &Model<'_>) -> Result<SessionSpec, Failure> {
         let providers = self.providers.iter().map(|name| (name.clone(), BTreeMap::new())).collect();
+        // They are ONNX Runtime's; without them libtorch runs the same model.
+        let config = if self.which == Which::Ort { model.config.clone() } else { BTreeMap::new() };
         let libraries = model.libraries.iter().map(|path| custom_op_library(path)).collect::<Result<_, _>>()?;
         Ok(SessionSpec {
             providers,
             optimization: model.optimization,
-            config: model.config.clone(),
+            config,
             custom_op_libraries: libraries,
             disabled_passes: model.disabled_passes.to_vec(),
             ..SessionSpec::default()
@@ -81,7 +93,7 @@ impl Runtime {
         n: u32,
     ) -> Result<Ran, Failure> {
         let spec = self.spec(model)?;
-        let session = self.onnxruntime.build(&runtime::Model::encode(model.proto), &spec)?;
+        let session = self.runtime.build(&runtime::Model::encode(model.proto), &spec)?;
         let lease = leased(feeds)?;
         let (mut fetched, stats) = session.fetch(&lease)?;
         let mut run_ms = vec![stats.run_ns as f64 / 1e6];
@@ -97,9 +109,36 @@ impl Runtime {
     /// The model as the runtime's optimizer leaves it.
     pub(in crate::cli) fn optimized(&self, model: &Model<'_>) -> Result<ModelProto, Failure> {
         let spec = self.spec(model)?;
-        let bytes = self.onnxruntime.optimized(&runtime::Model::encode(model.proto), &spec)?;
+        let bytes = self.runtime.optimized(&runtime::Model::encode(model.proto), &spec)?;
         Ok(crate::onnx::decode(bytes.into())?)
     }
+}
+
+type Loaded = (Box<dyn runtime::Runtime>, PathBuf);
+
+fn onnxruntime(args: &Arguments, target: &Target, threads: u32) -> Result<Loaded, Failure> {
+    let of_run = || target.run["onnxruntime_library"].as_str().map(PathBuf::from).filter(|path| path.exists());
+    let library = args.onnxruntime.clone().or_else(library::of_environment).or_else(of_run).ok_or(
+        "no onnxruntime library is known, and that of the run is not here; name one with --onnxruntime (in a wheel \
+         it is onnxruntime/capi/libonnxruntime.so.*)",
+    )?;
+    let library = std::path::absolute(library)?;
+    let runtime = OrtRuntime::load(&library, ThreadPool { threads, allow_spinning: false })?;
+    Ok((Box::new(runtime), library))
+}
+
+#[cfg(feature = "torch")]
+fn libtorch(threads: u32, wide: bool) -> Result<Loaded, Failure> {
+    use crate::runtime::torch::{Precision, TorchRuntime};
+
+    let precision = if wide { Precision::Float64 } else { Precision::AsDeclared };
+    let runtime = TorchRuntime::load(threads, precision)?;
+    Ok((Box::new(runtime), TorchRuntime::library().unwrap_or_default()))
+}
+
+#[cfg(not(feature = "torch"))]
+fn libtorch(_threads: u32, _wide: bool) -> Result<Loaded, Failure> {
+    Err("built without libtorch; use rust-ort-torch, made by `make build-torch`".into())
 }
 
 /// A model and how to run it.

@@ -1,0 +1,184 @@
+//! Element by element, with broadcasting.
+
+use tch::{Kind, TchError, Tensor};
+
+use super::Table;
+use crate::runtime::torch::call::{Call, Outputs};
+use crate::runtime::torch::failure::{Failure, fail};
+use crate::runtime::torch::value::Value;
+use crate::tensor::DType;
+
+pub(super) const TABLE: Table = &[
+    ("", "Abs", |call| call.unary(Tensor::f_abs)),
+    ("", "Acos", |call| call.unary(Tensor::f_acos)),
+    ("", "Acosh", |call| call.unary(Tensor::f_acosh)),
+    ("", "Add", |call| call.binary(Tensor::f_add)),
+    ("", "Asin", |call| call.unary(Tensor::f_asin)),
+    ("", "Asinh", |call| call.unary(Tensor::f_asinh)),
+    ("", "Atan", |call| call.unary(Tensor::f_atan)),
+    ("", "Atanh", |call| call.unary(Tensor::f_atanh)),
+    ("", "BitShift", bit_shift),
+    ("", "BitwiseAnd", |call| call.binary(Tensor::f_bitwise_and_tensor)),
+    ("", "BitwiseNot", |call| call.unary(Tensor::f_bitwise_not)),
+    ("", "BitwiseOr", |call| call.binary(Tensor::f_bitwise_or_tensor)),
+    ("", "BitwiseXor", |call| call.binary(Tensor::f_bitwise_xor_tensor)),
+    ("", "Cast", |call| match call.dtype("to")? {
+        Some(dtype) => cast(call, dtype),
+        None => fail("attribute \"to\" is left out"),
+    }),
+    ("", "CastLike", |call| cast(call, call.value(1)?.dtype)),
+    ("", "Ceil", |call| call.unary(Tensor::f_ceil)),
+    ("", "Clip", clip),
+    ("", "Cos", |call| call.unary(Tensor::f_cos)),
+    ("", "Cosh", |call| call.unary(Tensor::f_cosh)),
+    ("", "Div", div),
+    ("", "Dropout", dropout),
+    ("", "Erf", |call| call.unary(Tensor::f_erf)),
+    ("", "Exp", |call| call.unary(Tensor::f_exp)),
+    ("", "Floor", |call| call.unary(Tensor::f_floor)),
+    ("", "Identity", |call| Ok(vec![call.value(0)?.clone()])),
+    ("", "Log", |call| call.unary(Tensor::f_log)),
+    ("", "Max", |call| fold(call, Tensor::f_maximum)),
+    ("", "Mean", mean),
+    ("", "Min", |call| fold(call, Tensor::f_minimum)),
+    ("", "Mod", modulo),
+    ("", "Mul", |call| call.binary(Tensor::f_mul)),
+    ("", "Neg", |call| call.unary(Tensor::f_neg)),
+    ("", "Pow", pow),
+    ("", "Reciprocal", |call| call.unary(Tensor::f_reciprocal)),
+    ("", "Round", |call| call.unary(Tensor::f_round)),
+    ("", "Sign", |call| call.unary(Tensor::f_sign)),
+    ("", "Sin", |call| call.unary(Tensor::f_sin)),
+    ("", "Sinh", |call| call.unary(Tensor::f_sinh)),
+    ("", "Sqrt", |call| call.unary(Tensor::f_sqrt)),
+    ("", "Sub", |call| call.binary(Tensor::f_sub)),
+    ("", "Sum", |call| fold(call, Tensor::f_add)),
+    ("", "Tan", |call| call.unary(Tensor::f_tan)),
+    ("", "Where", |call| {
+        let chosen = call.tensor(1)?.f_where_self(call.tensor(0)?, call.tensor(2)?)?;
+        call.one_typed(chosen, call.value(1)?.dtype)
+    }),
+];
+
+fn fold(call: &Call<'_>, function: impl Fn(&Tensor, &Tensor) -> Result<Tensor, TchError>) -> Outputs {
+    let mut tensors = call.tensors()?.into_iter();
+    let Some(first) = tensors.next() else { return fail("it has no inputs") };
+    call.one(tensors.try_fold(first.shallow_clone(), |sum, tensor| function(&sum, tensor))?)
+}
+
+fn mean(call: &Call<'_>) -> Outputs {
+    let n = call.n_inputs() as f64;
+    let sum = fold(call, Tensor::f_add)?;
+    let sum = sum.first().ok_or_else(|| Failure::Said("it has no inputs".to_owned()))?;
+    call.one(sum.tensor.f_div_scalar(n)?)
+}
+
+/// Of integers rounded towards zero.
+fn div(call: &Call<'_>) -> Outputs {
+    match call.is_integer(0)? {
+        true => call.binary(|x, y| x.f_div_tensor_mode(y, "trunc")),
+        false => call.binary(Tensor::f_div),
+    }
+}
+
+/// With the divisor's sign, or as C's fmod with the dividend's.
+fn modulo(call: &Call<'_>) -> Outputs {
+    match call.flag("fmod", false)? {
+        true => call.binary(Tensor::f_fmod_tensor),
+        false => call.binary(Tensor::f_remainder_tensor),
+    }
+}
+
+/// In the base's type; of integers with a float exponent in float64.
+fn pow(call: &Call<'_>) -> Outputs {
+    let (base, exponent) = (call.tensor(0)?, call.tensor(1)?);
+    if call.is_integer(0)? && call.is_integer(1)? {
+        return call.one(base.f_pow(&exponent.f_totype(base.f_kind()?)?)?);
+    }
+    if call.is_integer(0)? {
+        return call.one(base.f_totype(Kind::Double)?.f_pow(&exponent.f_totype(Kind::Double)?)?);
+    }
+    // An exponent of another type is not rounded to the base's.
+    let wide = exponent.f_kind()? != base.f_kind()?;
+    match wide {
+        true => call.one(base.f_totype(Kind::Double)?.f_pow(&exponent.f_totype(Kind::Double)?)?),
+        false => call.one(base.f_pow(exponent)?),
+    }
+}
+
+/// Bounds are inputs, or before opset 11 attributes. Where they cross, the upper one counts.
+fn clip(call: &Call<'_>) -> Outputs {
+    if call.opset >= 11 {
+        let (low, high) = (call.maybe_tensor(1), call.maybe_tensor(2));
+        return match (low, high) {
+            (None, None) => Ok(vec![call.value(0)?.clone()]),
+            _ => call.unary(|x| x.f_clamp_tensor(low, high)),
+        };
+    }
+    let (low, high) = (call.maybe_float("min")?, call.maybe_float("max")?);
+    call.unary(|x| {
+        let x = low.map_or_else(|| Ok(x.shallow_clone()), |low| x.f_clamp_min(low))?;
+        high.map_or_else(|| Ok(x.shallow_clone()), |high| x.f_clamp_max(high))
+    })
+}
+
+fn bit_shift(call: &Call<'_>) -> Outputs {
+    let (x, by) = (call.tensor(0)?, call.tensor(1)?);
+    match call.text("direction", "")? {
+        "LEFT" => call.one(x.f_bitwise_left_shift(by)?),
+        "RIGHT" if call.value(0)?.dtype == DType::U64 => {
+            // What comes in from above is the sign of int64, in whose bits it is held.
+            let from_above = by.f_rsub_scalar(64)?;
+            let kept = Tensor::f_full_like(x, -1)?.f_bitwise_left_shift(&from_above)?.f_bitwise_not()?;
+            let shifted = x.f_bitwise_right_shift(by)?;
+            call.one(shifted.f_bitwise_and_tensor(&kept)?.f_where_self(&by.f_ne(0)?, x)?)
+        }
+        "RIGHT" => call.one(x.f_bitwise_right_shift(by)?),
+        other => fail(format!("attribute \"direction\" is {other:?}: expected \"LEFT\" or \"RIGHT\"")),
+    }
+}
+
+/// Outside of training, which no graph of ours asks for: what goes in, and a mask that keeps all.
+fn dropout(call: &Call<'_>) -> Outputs {
+    let training = call.maybe(2).map(Value::to_ints).transpose()?.is_some_and(|flag| flag.first() == Some(&1));
+    let ratio = call.maybe(1).map(Value::to_floats).transpose()?.and_then(|ratio| ratio.first().copied());
+    if training && ratio.unwrap_or(0.5) != 0.0 {
+        return fail("training_mode draws random numbers: no libtorch kernel draws ONNX Runtime's");
+    }
+    let x = call.value(0)?;
+    let mask = call.typed(x.tensor.f_ones_like()?, DType::Bool)?;
+    Ok(vec![x.clone(), mask])
+}
+
+/// Largest finite number of an 8-bit float type.
+fn largest(dtype: DType) -> Option<f64> {
+    match dtype {
+        DType::F8E4M3FN => Some(448.0),
+        DType::F8E4M3FNUZ => Some(240.0),
+        DType::F8E5M2 | DType::F8E5M2FNUZ => Some(57344.0),
+        _ => None,
+    }
+}
+
+/// To nearest, ties to even; 8-bit floats saturate unless told otherwise; floats to integers towards zero.
+pub(super) fn cast(call: &Call<'_>, dtype: DType) -> Outputs {
+    let x = call.value(0)?;
+    let is_float = |dtype: DType| dtype.is_float() || largest(dtype).is_some();
+    if let Some(largest) = largest(dtype) {
+        // By way of float32, of which alone libtorch's 8-bit casts are exact.
+        let wide = x.tensor.f_totype(Kind::Float)?;
+        let wide = if call.flag("saturate", true)? { wide.f_clamp(-largest, largest)? } else { wide };
+        return call.one_typed(wide, dtype);
+    }
+    if is_float(x.dtype) && matches!(dtype, DType::U8 | DType::U16 | DType::U32 | DType::I8 | DType::I16 | DType::I32) {
+        // C++ leaves it open what a number beyond the type becomes; by way of int64 it wraps around.
+        return call.one_typed(x.tensor.f_totype(Kind::Int64)?, dtype);
+    }
+    if x.dtype == DType::U64 && is_float(dtype) {
+        // Held in int64's bits.
+        let wide = x.tensor.f_totype(Kind::Double)?;
+        let wrapped = wide.f_add_scalar(2_f64.powi(64))?;
+        return call.one_typed(wrapped.f_where_self(&x.tensor.f_lt(0)?, &wide)?, dtype);
+    }
+    call.one_typed(x.tensor.shallow_clone(), dtype)
+}
