@@ -122,6 +122,13 @@ impl Case {
         [DType::BF16, DType::F16].into_iter().find(|dtype| seen.contains(dtype.torch_name()))
     }
 
+    /// Whether eager's value of any node is known that is not an output; where all are, it is.
+    pub fn knows_nodes(&self) -> bool {
+        let outputs: HashSet<&str> = self.actuals.iter().map(|actual| actual.name.as_str()).collect();
+        let mut inner = self.named_values.iter().filter(|name| !outputs.contains(name.as_str())).peekable();
+        inner.peek().is_none() || inner.any(|name| self.values.has(name))
+    }
+
     /// What depends on these values, with them.
     pub fn after<'a>(&'a self, values: impl IntoIterator<Item = &'a str>) -> HashSet<&'a str> {
         let mut found = HashSet::new();

@@ -214,7 +214,7 @@ impl Examination<'_, '_> {
 
     fn ask_nodes(&mut self, targets: &[Target], progress: &mut dyn Progress) -> Result<(), BlameError> {
         let case = self.prober.case;
-        if !case.values.has_nodes() {
+        if !case.knows_nodes() {
             let why = "eager's values of the nodes were not dumped; dump with compare=\"nodes\" and dump_values=True";
             (self.answer.culprit, self.answer.complete) = (Culprit::Nobody { why: why.to_owned() }, false);
             return Ok(());

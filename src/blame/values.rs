@@ -49,11 +49,6 @@ impl Values {
         self.descs.contains_key(name)
     }
 
-    /// Whether any node's value is there, not only what the part reads and gives.
-    pub fn has_nodes(&self) -> bool {
-        !self.files.is_empty()
-    }
-
     /// What each of them is.
     pub fn descs(&self) -> &HashMap<ValueName, TensorDesc> {
         &self.descs
@@ -118,7 +113,7 @@ mod tests {
                 assert_eq!(*values.get(name).unwrap().unwrap(), expected, "{limit_bytes}");
                 assert!(values.kept.borrow().n_bytes <= limit_bytes);
             }
-            assert!(values.get("d").unwrap().is_none() && !values.has("d") && values.has_nodes());
+            assert!(values.get("d").unwrap().is_none() && !values.has("d"));
             assert_eq!(values.descs()["c"].len_bytes(), 8);
         }
     }

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)] // clippy knows test functions, not their helpers
 
 mod attention;
+mod blame;
 #[path = "../common/mod.rs"]
 mod common;
 mod constants;

@@ -1,0 +1,278 @@
+//! A runtime with one wrong kernel, or optimizer, tests who is blamed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use rust_ort::blame::{
+    Answer, Case, Contribution, Culprit, Layer, OptimizerKind, Own, Parts, Progress, Settings, Strategy, Values,
+    examine,
+};
+use rust_ort::compare::{TensorVerdict, judge};
+use rust_ort::dump::{NODES_SCHEMA, NodeTable};
+use rust_ort::onnx::{NamedTensor, decode, mentions};
+use rust_ort::protocol::message::{Optimization, RunStats, SessionSpec, ValueSpec};
+use rust_ort::runtime::{
+    BoundCall, Constant, Model as RuntimeModel, Runtime, RuntimeError, Session, StopToken, leased,
+};
+use rust_ort::shm::Lease;
+use rust_ort::tensor::{DType, TensorBuf};
+
+use crate::common::{Dim, Model, runtime};
+
+/// ONNX Runtime, but for what `wrong` says of a session.
+struct Spoiled {
+    wrong: fn(&SessionSpec, &RuntimeModel) -> bool,
+    /// Added to the outputs of a wrong session, times the number of the run where it is to differ each time.
+    by: f32,
+    each_time: bool,
+}
+
+struct SpoiledSession {
+    inner: Arc<dyn Session>,
+    by: f32,
+    each_time: bool,
+    n_runs: AtomicU32,
+}
+
+impl Runtime for Spoiled {
+    fn version(&self) -> &str {
+        "spoiled"
+    }
+
+    fn build_with(
+        &self,
+        model: &RuntimeModel,
+        spec: &SessionSpec,
+        constants: Vec<Constant>,
+    ) -> Result<Arc<dyn Session>, RuntimeError> {
+        let inner = runtime().build_with(model, spec, constants)?;
+        if !(self.wrong)(spec, model) {
+            return Ok(inner);
+        }
+        Ok(Arc::new(SpoiledSession { inner, by: self.by, each_time: self.each_time, n_runs: AtomicU32::new(0) }))
+    }
+
+    fn optimized(&self, model: &RuntimeModel, spec: &SessionSpec) -> Result<Vec<u8>, RuntimeError> {
+        runtime().optimized(model, spec)
+    }
+}
+
+impl Session for SpoiledSession {
+    fn inputs(&self) -> &[ValueSpec] {
+        self.inner.inputs()
+    }
+
+    fn outputs(&self) -> &[ValueSpec] {
+        self.inner.outputs()
+    }
+
+    fn fetch(&self, feeds: &Lease) -> Result<(Vec<TensorBuf>, RunStats), RuntimeError> {
+        static RUNS: AtomicU32 = AtomicU32::new(0);
+        let (outputs, stats) = self.inner.fetch(feeds)?;
+        let own = self.n_runs.fetch_add(1, Ordering::Relaxed) + RUNS.fetch_add(1, Ordering::Relaxed);
+        let by = if self.each_time { self.by * (1 + own) as f32 } else { self.by };
+        let spoil = |output: TensorBuf| {
+            let values = output.view().flat_f64(0..output.desc().shape.n_elements()).unwrap();
+            let values: Vec<f32> = values.into_iter().map(|value| value as f32 + by).collect();
+            TensorBuf::from_f32(output.desc().shape.dims().to_vec(), &values).unwrap()
+        };
+        let is_float = outputs.iter().all(|output| output.desc().dtype == DType::F32);
+        Ok((if is_float { outputs.into_iter().map(spoil).collect() } else { outputs }, stats))
+    }
+
+    fn bind(self: Arc<Self>, _: Lease, _: &StopToken) -> Result<Box<dyn BoundCall>, RuntimeError> {
+        unreachable!("blame fetches")
+    }
+}
+
+struct Silent(Vec<Contribution>);
+
+impl Progress for Silent {
+    fn at(&mut self, _: usize, _: usize) {}
+
+    fn found(&mut self, contribution: &Contribution) {
+        self.0.push(contribution.clone());
+    }
+}
+
+/// a = tanh(x), b = a·a, c = b + x; every value is an FX node's.
+fn model() -> Vec<u8> {
+    let dims = [Dim::Is(4)];
+    Model::default()
+        .node("Tanh", &["x"], &["a"])
+        .node("Mul", &["a", "a"], &["b"])
+        .node("Add", &["b", "x"], &["c"])
+        .input("x", DType::F32, &dims)
+        .output("c", DType::F32, &dims)
+        .build()
+}
+
+fn named(name: &str, values: &[f32]) -> NamedTensor {
+    NamedTensor::of(name, &TensorBuf::from_f32([values.len() as i64], values).unwrap())
+}
+
+const X: [f32; 4] = [0.5, -1., 2., 0.25];
+
+/// Called with `x`, of which eager had X, it gave what `spoiled` gives; `known`: nodes whose eager value is there.
+fn case(spoiled: &Spoiled, x: &[f32; 4], known: &[&str]) -> Case {
+    let a = X.map(f32::tanh);
+    let b = a.map(|a| a * a);
+    let c = [0, 1, 2, 3].map(|at| b[at] + X[at]);
+    let eager = [("a", a), ("b", b)].into_iter().filter(|(name, _)| known.contains(name));
+    let given = eager.chain([("c", c), ("x", X)]).map(|(name, values)| named(name, &values)).collect();
+    let model = decode(model().into()).unwrap();
+    let feeds = vec![named("x", x)];
+    let session = spoiled.build(&RuntimeModel::encode(&model), &SessionSpec::default()).unwrap();
+    let outputs = session.fetch(&leased(&[feeds[0].view()]).unwrap()).unwrap().0;
+    let actuals = vec![NamedTensor::of("c", &outputs[0])];
+    let table = NodeTable {
+        schema: NODES_SCHEMA.to_owned(),
+        graph: "0_0-inference".to_owned(),
+        part: 0,
+        step: 0,
+        plain: Vec::<TensorVerdict>::new(),
+        nodes: Vec::new(),
+    };
+    Case::new(Parts {
+        model,
+        named_values: ["a", "b", "c"].map(str::to_owned).to_vec(),
+        spec: SessionSpec::default(),
+        tolerance: None,
+        feeds,
+        actuals,
+        values: Values::new(BTreeMap::new(), given, 1 << 20).unwrap(),
+        table,
+    })
+    .unwrap()
+}
+
+fn blamed(spoiled: &Spoiled, case: &Case, strategy: Option<Strategy>) -> Answer {
+    let settings = Settings { strategy, output: None, budget: Duration::from_secs(600) };
+    examine(case, spoiled, &settings, &[], &mut Silent(Vec::new())).unwrap()
+}
+
+fn has(model: &RuntimeModel, op: &str) -> bool {
+    let proto = decode(model.bytes.clone()).unwrap();
+    proto.graph.unwrap().node.iter().any(|node| node.op_type() == op)
+}
+
+fn is_float32(model: &RuntimeModel) -> bool {
+    !mentions(&decode(model.bytes.clone()).unwrap(), DType::F64)
+}
+
+const ALL: [&str; 2] = ["a", "b"];
+
+#[test]
+fn a_wrong_kernel_is_a_kernel_whichever_way_it_is_sought() {
+    // Everything with a Mul in it is off, but in float64: the product's own kernel, and all it is part of.
+    let spoiled = Spoiled { wrong: |_, model| has(model, "Mul") && is_float32(model), by: 0.5, each_time: false };
+    let case = case(&spoiled, &X, &ALL);
+    for strategy in [None, Some(Strategy::Linear), Some(Strategy::Bisect), Some(Strategy::Delta)] {
+        let answer = blamed(&spoiled, &case, strategy);
+        let Culprit::Node { name, layer } = &answer.culprit else { panic!("{strategy:?}: {:?}", answer.culprit) };
+        assert_eq!((name.as_str(), *layer), ("b", Layer::Kernel), "{strategy:?}");
+        let first = &answer.nodes[0];
+        assert_eq!((first.own, first.output.as_str()), (Own::Wrong, "c"));
+        assert!((first.share - 1.).abs() < 1e-3, "{}", first.share);
+        assert_eq!(answer.smallest.as_deref(), Some(&["b".to_owned()][..]));
+        assert!(answer.complete && answer.notes.is_empty() && answer.n_runs > 0);
+    }
+}
+
+#[test]
+fn what_is_wrong_in_float64_too_is_the_translation() {
+    let spoiled = Spoiled { wrong: |_, _| false, by: 0., each_time: false };
+    let mut case = case(&spoiled, &X, &ALL);
+    // Eager computed another b, and c from it: a product is not what was asked for.
+    let (a, b) = (X.map(f32::tanh), X.map(|x| x.tanh() + 1.));
+    let c = [0, 1, 2, 3].map(|at| b[at] + X[at]);
+    let given = vec![named("a", &a), named("b", &b), named("c", &c), named("x", &X)];
+    case.values = Values::new(BTreeMap::new(), given, 1 << 20).unwrap();
+    let answer = blamed(&spoiled, &case, None);
+    assert_eq!(answer.culprit, Culprit::Node { name: "b".to_owned(), layer: Layer::Exporter });
+}
+
+#[test]
+fn a_kernel_that_gives_something_else_each_time_is_jitter_and_not_blamed() {
+    let spoiled = Spoiled { wrong: |_, model| has(model, "Mul") && is_float32(model), by: 0.5, each_time: true };
+    let case = case(&spoiled, &X, &ALL);
+    let answer = blamed(&spoiled, &case, Some(Strategy::Linear));
+    assert!(matches!(answer.culprit, Culprit::Nobody { .. }), "{:?}", answer.culprit);
+    assert!(answer.nodes.iter().any(|node| node.name == "b" && node.own == Own::Jitter), "{:?}", answer.nodes);
+}
+
+#[test]
+fn a_pass_or_an_optimizer_is_named_and_needs_no_values_of_nodes() {
+    let is_on = |spec: &SessionSpec| matches!(spec.optimization, Optimization::All | Optimization::Extended);
+    let pass = Spoiled {
+        wrong: |spec, _| {
+            matches!(spec.optimization, Optimization::All) && !spec.disabled_passes.contains(&"regions".to_owned())
+        },
+        by: 0.5,
+        each_time: false,
+    };
+    assert!(is_on(&SessionSpec::default()));
+    let answer = blamed(&pass, &case(&pass, &X, &[]), None);
+    let Culprit::Optimizer { names, what, .. } = &answer.culprit else { panic!("{:?}", answer.culprit) };
+    assert_eq!((names.as_slice(), *what), (&["regions".to_owned()][..], OptimizerKind::Pass));
+    let optimizer = Spoiled {
+        wrong: |spec, _| {
+            let off = |name: &str| spec.disabled_optimizers.iter().any(|other| other == name);
+            spec.optimization == Optimization::All && !(off("GeluFusionL2") && off("ReshapeFusion"))
+        },
+        ..pass
+    };
+    let answer = blamed(&optimizer, &case(&optimizer, &X, &[]), None);
+    let Culprit::Optimizer { names, what, .. } = &answer.culprit else { panic!("{:?}", answer.culprit) };
+    assert_eq!((names.len(), *what), (2, OptimizerKind::Optimizer), "{names:?}");
+    let level = Spoiled { wrong: |spec, _| spec.optimization == Optimization::All, ..optimizer };
+    let answer = blamed(&level, &case(&level, &X, &[]), None);
+    let Culprit::Optimizer { names, what, .. } = &answer.culprit else { panic!("{:?}", answer.culprit) };
+    assert_eq!((names.as_slice(), *what), (&["all".to_owned()][..], OptimizerKind::Level));
+}
+
+#[test]
+fn what_came_in_is_not_the_parts_fault() {
+    let right = Spoiled { wrong: |_, _| false, by: 0., each_time: false };
+    let answer = blamed(&right, &case(&right, &[0.5, -1., 2.5, 0.25], &ALL), None);
+    assert_eq!(answer.culprit, Culprit::Inputs { names: vec!["x".to_owned()] });
+    let answer = blamed(&right, &case(&right, &X, &ALL), None);
+    assert!(answer.complaints.is_empty() && matches!(answer.culprit, Culprit::Nobody { .. }));
+}
+
+#[test]
+fn without_values_of_nodes_it_is_said_and_not_complete() {
+    let spoiled = Spoiled { wrong: |_, model| has(model, "Mul"), by: 0.5, each_time: false };
+    let answer = blamed(&spoiled, &case(&spoiled, &X, &[]), None);
+    let Culprit::Nobody { why } = &answer.culprit else { panic!("{:?}", answer.culprit) };
+    assert!(why.contains("dump_values") && !answer.complete, "{why}");
+}
+
+#[test]
+fn what_an_earlier_examination_found_is_not_looked_at_again() {
+    let spoiled = Spoiled { wrong: |_, model| has(model, "Mul") && is_float32(model), by: 0.5, each_time: false };
+    let case = case(&spoiled, &X, &ALL);
+    let settings = Settings { strategy: Some(Strategy::Linear), output: None, budget: Duration::from_secs(600) };
+    let mut first = Silent(Vec::new());
+    let whole = examine(&case, &spoiled, &settings, &[], &mut first).unwrap();
+    let again = examine(&case, &spoiled, &settings, &first.0, &mut Silent(Vec::new())).unwrap();
+    assert!(again.n_runs < whole.n_runs, "{} of {}", again.n_runs, whole.n_runs);
+    assert_eq!(again.culprit, whole.culprit);
+    let nothing = Settings { budget: Duration::ZERO, ..settings };
+    let answer = examine(&case, &spoiled, &nothing, &[], &mut Silent(Vec::new())).unwrap();
+    assert!(!answer.complete && answer.notes[0].contains("budget"), "{:?}", answer.notes);
+    let unknown = Settings { output: Some("d".to_owned()), ..nothing };
+    let error = examine(&case, &spoiled, &unknown, &[], &mut Silent(Vec::new())).unwrap_err();
+    assert_eq!(error.to_string(), "no output is called \"d\"; there are c");
+}
+
+#[test]
+fn outputs_are_judged_by_the_steps_of_the_half_precision_that_took_part() {
+    let right = Spoiled { wrong: |_, _| false, by: 0., each_time: false };
+    let case = case(&right, &X, &ALL);
+    let (reference, candidate) = (named("c", &[1.; 4]), named("c", &[1.001; 4]));
+    let strict = judge("c", &reference.view(), &candidate.view(), None);
+    assert_eq!(case.judge("c", &reference.view(), &candidate.view()), strict);
+}

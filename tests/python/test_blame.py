@@ -1,0 +1,210 @@
+"""Who is to blame: a planted node, an optimizer, a kernel, what came in, or nobody."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from onnx import numpy_helper
+from torch import Tensor, nn
+
+import rust_ort
+from rust_ort.errors import ClientError, OptionError
+from rust_ort.link.daemon import find_binary, find_onnxruntime
+from rust_ort.studies import llama_models
+
+pytestmark = pytest.mark.usefixtures("daemon")
+
+
+class Small(nn.Module):
+    """A few nodes: two products, a norm, a gate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 24), nn.Linear(24, 8)
+        self.norm = nn.LayerNorm(24)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(x)
+        return torch.tanh(self.second(self.norm(torch.sigmoid(hidden) * hidden)))
+
+
+@pytest.fixture
+def small() -> tuple[Small, Tensor]:
+    torch.manual_seed(0)
+    return Small(), torch.randn(5, 16)
+
+
+def changed(op: str, change: Callable[[Any], None], *, graph: int = 0) -> Callable[[Any], None]:
+    """A transform that changes the first node of an operator in the graph-th model of a compilation."""
+    seen = 0
+
+    def transform(proto: Any) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == graph + 1:
+            change(next(node for node in proto.graph.node if node.op_type == op))
+
+    transform.cache_key = f"{op} {graph} {change}"  # type: ignore[attr-defined]
+    return transform
+
+
+def as_div(node: Any) -> None:
+    node.op_type = "Div"
+
+
+def as_sigmoid(node: Any) -> None:
+    node.op_type = "Sigmoid"
+
+
+def run_cli(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "RUST_ORT_ONNXRUNTIME": find_onnxruntime(), "COLUMNS": "300"}
+    command = [find_binary(), "blame", *map(str, arguments)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def reproduced(folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, folder / "run.py"], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("autocast", [None, torch.bfloat16])
+def test_nobody_is_blamed_for_rounding(autocast: torch.dtype | None) -> None:
+    study = llama_models.build("decoder", llama_models.SIZES["small"], attention="eager")
+    blamed = rust_ort.blame(study.module, *study.inputs, autocast=autocast)
+    assert blamed.culprit is None and blamed.complete, str(blamed)
+    assert {answer["graph"].split("-")[1] for answer in blamed.answers} == {"forward", "backward"}
+    assert all(answer["culprit"]["kind"] == "nobody" for answer in blamed.answers)
+
+
+def test_a_wrong_translation_is_named_with_its_line_and_its_share(small: tuple[Small, Tensor], tmp_path: Path) -> None:
+    module, x = small
+    options = {"transforms": [changed("Tanh", as_sigmoid)]}
+    blamed = rust_ort.blame(module, x, options=options, folder=tmp_path / "dumps", repro=tmp_path / "repro")
+    assert blamed.culprit is not None
+    assert (blamed.culprit["kind"], blamed.culprit["name"], blamed.culprit["layer"]) == ("node", "tanh", "exporter")
+    first = blamed.nodes[0]
+    assert (first["name"], first["op"], first["own"]) == ("tanh", "aten.tanh.default", "wrong")
+    assert first["share"] == pytest.approx(1, abs=1e-3) and "test_blame.py" in first["source"]
+    assert blamed.answers[0]["smallest"] == ["tanh"]
+    assert "to blame: node tanh (exporter" in str(blamed)
+    again = reproduced(tmp_path / "repro")
+    assert again.returncode == 1 and "MISMATCH" in again.stdout, again.stdout + again.stderr
+    assert blamed.folder == tmp_path / "dumps" / "blame"
+    assert list(blamed.folder.glob("*/part_0/blame_0.json")) and not blamed.report.ok
+
+
+@pytest.mark.parametrize("strategy", ["linear", "bisect", "delta"])
+def test_each_strategy_names_the_same_node(small: tuple[Small, Tensor], strategy: str) -> None:
+    module, x = small
+    options = {"transforms": [changed("Mul", as_div)]}
+    blamed = rust_ort.blame(module, x, backward=False, options=options, strategy=strategy)
+    assert blamed.culprit is not None and blamed.culprit["name"] == "mul", str(blamed)
+
+
+def test_a_fault_in_the_backward_is_named_by_the_gradient_that_it_spoils(small: tuple[Small, Tensor]) -> None:
+    module, x = small
+    options = {"transforms": [changed("Mul", as_div, graph=1)]}
+    blamed = rust_ort.blame(module, x, options=options)
+    assert blamed.culprit is not None and blamed.culprit["graph"].endswith("backward"), str(blamed)
+    wrong = {answer["graph"]: answer["complaints"] for answer in blamed.answers}
+    roles = [complaint["role"] for complaint in wrong[blamed.culprit["graph"]]]
+    gradient = next(role.split()[1] for role in roles if role.startswith("Grad"))
+    one = rust_ort.blame(module, x, options=options, gradient=gradient)
+    assert [complaint["role"].split()[1] for answer in one.answers for complaint in answer["complaints"]] == [gradient]
+    assert one.culprit is not None and one.culprit["name"] == blamed.culprit["name"]
+
+
+def test_an_optimizer_is_named(tmp_path: Path) -> None:
+    """MatmulTransposeFusion of onnxruntime 1.31.1, which is off unless it is allowed."""
+
+    class Product(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(16, 12)
+
+        def forward(self, x: Tensor, v: Tensor) -> Tensor:
+            return torch.mv(torch.relu(self.linear(x)).t(), v).tanh()
+
+    torch.manual_seed(0)
+    module, x, v = Product(), torch.randn(4, 16), torch.randn(4)
+    assert rust_ort.blame(module, x, v, backward=False).culprit is None
+    options = {"session_options": {"rust_ort.allowed_optimizers": "MatmulTransposeFusion"}}
+    blamed = rust_ort.blame(module, x, v, backward=False, options=options, repro=tmp_path / "repro")
+    culprit = blamed.culprit
+    assert culprit is not None and culprit["kind"] == "optimizer", str(blamed)
+    assert (culprit["names"], culprit["what"]) == (["MatmulTransposeFusion"], "optimizer")
+    fused = culprit["fused"][0]
+    assert (fused["op"], fused["value"]) == ("FusedMatMul", "mv") and fused["instead_of"][-1] == "mv"
+    again = reproduced(tmp_path / "repro")
+    assert again.returncode == 1 and "MISMATCH" in again.stdout, again.stdout + again.stderr
+
+
+def test_a_budget_that_ends_is_said_and_gone_on_from(small: tuple[Small, Tensor], tmp_path: Path) -> None:
+    module, x = small
+    options = {"transforms": [changed("Tanh", as_sigmoid)]}
+    short = rust_ort.blame(module, x, backward=False, options=options, folder=tmp_path, budget=1e-6)
+    assert not short.complete and short.culprit is None and "budget" in str(short)
+    ended = run_cli(tmp_path / "blame", "--budget", "1e-6")
+    assert ended.returncode == 3 and "not complete" in ended.stdout, ended.stdout
+    whole = run_cli(tmp_path / "blame")
+    assert whole.returncode == 1 and "to blame: node tanh" in whole.stdout, whole.stdout + whole.stderr
+    kept = json.loads(next((tmp_path / "blame").glob("*/part_0/blame_0.json")).read_text())
+    kept["nodes"][0]["share"] = 0.25  # what is found again is not looked at again
+    next((tmp_path / "blame").glob("*/part_0/blame_0.json")).write_text(json.dumps(kept))
+    assert "25 %" in run_cli(tmp_path / "blame").stdout
+    fresh = json.loads(run_cli(tmp_path / "blame", "--fresh", "--json").stdout)
+    assert fresh["answers"][0]["nodes"][0]["share"] == pytest.approx(1, abs=1e-3)
+
+
+def test_without_eagers_values_it_says_what_to_do(small: tuple[Small, Tensor], tmp_path: Path) -> None:
+    module, x = small
+    options = {"transforms": [changed("Tanh", as_sigmoid)]}
+    with rust_ort.dump("plain", folder=tmp_path):
+        rust_ort.compare(module, x, backward=False, options={**options, "compare": "nodes"})
+    said = run_cli(tmp_path / "plain")
+    assert said.returncode == 3 and "dump_values=True" in said.stdout, said.stdout + said.stderr
+
+
+def test_mistakes_are_told(small: tuple[Small, Tensor], tmp_path: Path) -> None:
+    module, x = small
+    with pytest.raises(OptionError, match="did you mean 'bisect'"):
+        rust_ort.blame(module, x, strategy="bisekt")
+    with pytest.raises(ClientError, match=r"no output is \"first.weigth\"; there are .*first.weight"):
+        rust_ort.blame(module, x, gradient="first.weigth")
+    with rust_ort.dump("open", folder=tmp_path), pytest.raises(OptionError, match="one dump at a time"):
+        rust_ort.blame(module, x)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").write_text("x")
+    options = {"transforms": [changed("Tanh", as_sigmoid)]}
+    with pytest.raises(ClientError, match="no reproduction of ours"):
+        rust_ort.blame(module, x, options=options, repro=tmp_path / "mine")
+    nothing = rust_ort.blame(lambda x: x, x)
+    assert nothing.culprit is None and "nothing to blame" in str(nothing)
+
+
+def test_what_is_planted_in_a_constant_of_llama_is_named() -> None:
+    planted: list[str] = []
+
+    def one_epsilon(proto: Any) -> None:
+        for node in () if planted else proto.graph.node:
+            for attribute in node.attribute if node.op_type == "Constant" else ():
+                value = numpy_helper.to_array(attribute.t) if attribute.name == "value" else np.zeros(2)
+                if value.dtype == np.float32 and value.size == 1 and 0.9e-6 < value.item() < 1.1e-6:
+                    made = np.full(tuple(attribute.t.dims), 1e-3, np.float32)
+                    attribute.t.CopyFrom(numpy_helper.from_array(made))
+                    planted.append(node.name)
+                    return
+
+    one_epsilon.cache_key = "epsilon"  # type: ignore[attr-defined]
+    study = llama_models.build("decoder", llama_models.SIZES["small"], attention="eager")
+    blamed = rust_ort.blame(study.module, *study.inputs, options={"transforms": [one_epsilon]})
+    assert planted and blamed.culprit is not None
+    assert blamed.culprit["name"] == "add" and blamed.nodes[0]["module"].endswith("layernorm"), str(blamed)
