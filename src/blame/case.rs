@@ -1,6 +1,7 @@
 //! What is examined: a part of a graph in one call, as it was dumped.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::rc::Rc;
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -30,7 +31,7 @@ pub struct Case {
     /// What it gave, in the model's order.
     pub actuals: Vec<NamedTensor>,
     /// Eager's values, of inputs and outputs too.
-    pub values: Values,
+    pub values: Rc<Values>,
     /// What comparing every node found; empty when that was not done.
     pub table: NodeTable,
     /// The model, to be cut.
@@ -55,7 +56,7 @@ pub struct Parts {
     /// What it gave.
     pub actuals: Vec<NamedTensor>,
     /// Eager's values.
-    pub values: Values,
+    pub values: Rc<Values>,
     /// What comparing every node found.
     pub table: NodeTable,
 }

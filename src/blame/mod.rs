@@ -8,10 +8,12 @@
 mod answer;
 mod case;
 mod error;
+pub mod faults;
 mod layer;
 mod nodes;
 mod optimizers;
 mod probe;
+pub mod prove;
 mod search;
 mod share;
 mod values;

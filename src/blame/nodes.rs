@@ -209,6 +209,11 @@ impl<'p, 'a> Nodes<'p, 'a> {
 }
 
 impl Local {
+    /// One a value, in their order.
+    pub fn into_verdicts(self) -> Vec<TensorVerdict> {
+        self.verdicts
+    }
+
     fn value(&self, name: &str) -> Option<&TensorBuf> {
         self.values.iter().find(|(known, _)| known == name).map(|(_, value)| value)
     }

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::Duration;
 
 use indicatif::ProgressBar;
@@ -175,7 +176,7 @@ fn described(case: &Case, output: &str) -> String {
 }
 
 /// A dumped data set as a case. Errors: a file that cannot be read, a data set that is not whole.
-fn case_of(runtime: &Runtime, target: &Target, memory_bytes: usize) -> Result<Case, Failure> {
+pub(super) fn case_of(runtime: &Runtime, target: &Target, memory_bytes: usize) -> Result<Case, Failure> {
     let path = target.step.path.display();
     let feeds = target.tensors(Role::Input)?;
     let actuals = target.tensors(Role::Actual)?;
@@ -203,7 +204,7 @@ fn case_of(runtime: &Runtime, target: &Target, memory_bytes: usize) -> Result<Ca
     Ok(Case::new(Parts {
         spec: runtime.spec_of(target)?,
         tolerance: target.tolerance(),
-        values: values_of(target, &feeds, memory_bytes)?,
+        values: Rc::new(values_of(target, &feeds, memory_bytes)?),
         model,
         named_values,
         feeds,
@@ -251,6 +252,17 @@ fn examined(
     let answer = examine(case, runtime.runtime.as_ref(), &settings, &known, &mut kept)?;
     kept.end(&answer);
     Ok(answer)
+}
+
+/// Time for a part. Errors: no number of seconds.
+pub(super) fn budget_of(case: &Case, asked: Option<f64>) -> Result<Duration, Failure> {
+    let eager_s = case.table.nodes.iter().map(|row| row.reference_ns as f64 / 1e9).sum::<f64>();
+    Ok(match asked {
+        Some(seconds) => {
+            Duration::try_from_secs_f64(seconds).map_err(|error| format!("--budget {seconds}: {error}"))?
+        }
+        None => Duration::from_secs_f64(BUDGET_FACTOR * eager_s).max(LEAST_BUDGET),
+    })
 }
 
 /// Keeps what is found beside the part, as it is found.

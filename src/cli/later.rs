@@ -7,7 +7,6 @@ const LATER: &[(&str, &str)] = &[
     ("print", "`rust-ort show <model.onnx>` prints a model"),
     ("dot", "`rust-ort show <model.onnx>` prints a model, and any viewer of ONNX draws it"),
     ("align", "`rust-ort sbs <dump>` shows the nodes of a part beside eager's, matched by name"),
-    ("prove", "`rust-ort replay <part> --repro FOLDER` writes a folder that shows it without rust_ort"),
     ("capture", "dump from Python: `with rust_ort.dump(\"name\"): ...`, or RUST_ORT_DUMP=<folder>"),
     ("diff", "`rust-ort compare <dump>` judges a dump's outputs against eager's"),
     ("study", "`python -m rust_ort.studies.<name>`, such as llama or node_comparison"),

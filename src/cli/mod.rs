@@ -16,6 +16,7 @@ mod ls;
 mod nearest;
 mod node_table;
 mod progress;
+mod prove;
 mod replay;
 mod rerun;
 mod sbs;
@@ -83,6 +84,12 @@ enum Command {
     /// optimizers are examined. What was found stays in blame_<step>.json beside the part, and a run that was cut short
     /// goes on from there. Exit code: 0 nobody is to blame, 1 somebody is, 2 error, 3 nothing was examined, or not all.
     Blame(blame::Arguments),
+    /// Plant faults in dumped graphs and count how many `sbs` and `blame` find.
+    ///
+    /// Of what eager gave and ONNX Runtime made of it, as `blame` needs it. A fault counts when it takes an output out of
+    /// tolerance. Also told: who is blamed with nothing planted, and whether outputs run without capture have the bits
+    /// that were dumped. Exit code: 0 all are found and nobody is blamed for nothing, 1 not, 2 error, 3 no fault counted.
+    Prove(prove::Arguments),
     /// Write a model (.onnx) whose half precision computes in float32 where ONNX Runtime's CPU provider has no kernel.
     ///
     /// Inputs, outputs and what lies between the operators keep their types: each operator rounds its result. Exit code: 0
@@ -130,6 +137,7 @@ pub fn run(arguments: &Arguments) -> Exit {
         Command::Sbs(arguments) => sbs::run(arguments),
         Command::Replay(arguments) => replay::run(arguments),
         Command::Blame(arguments) => blame::run(arguments),
+        Command::Prove(arguments) => prove::run(arguments),
         Command::Widen(arguments) => widen::run(arguments),
         Command::Gc(arguments) => gc::run(arguments),
         Command::CudaProbe(arguments) => cuda_probe::run(arguments),

@@ -1,6 +1,7 @@
 //! A runtime with one wrong kernel, or optimizer, tests who is blamed.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -142,7 +143,7 @@ fn case(spoiled: &Spoiled, x: &[f32; 4], known: &[&str]) -> Case {
         tolerance: None,
         feeds,
         actuals,
-        values: Values::new(BTreeMap::new(), given, 1 << 20).unwrap(),
+        values: Rc::new(Values::new(BTreeMap::new(), given, 1 << 20).unwrap()),
         table,
     })
     .unwrap()
@@ -189,7 +190,7 @@ fn what_is_wrong_in_float64_too_is_the_translation() {
     let (a, b) = (X.map(f32::tanh), X.map(|x| x.tanh() + 1.));
     let c = [0, 1, 2, 3].map(|at| b[at] + X[at]);
     let given = vec![named("a", &a), named("b", &b), named("c", &c), named("x", &X)];
-    case.values = Values::new(BTreeMap::new(), given, 1 << 20).unwrap();
+    case.values = Rc::new(Values::new(BTreeMap::new(), given, 1 << 20).unwrap());
     let answer = blamed(&spoiled, &case, None);
     assert_eq!(answer.culprit, Culprit::Node { name: "b".to_owned(), layer: Layer::Exporter });
 }
