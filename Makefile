@@ -8,7 +8,7 @@ ARGS ?=
 export ORT_GPU_LIB BIN ARGS
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test lint fmt fmt-check bench coverage random-graphs op-census planted matrix gpu-check clean doctor
+.PHONY: help setup build demo test lint fmt fmt-check bench coverage random-graphs op-census planted blame prove matrix gpu-check clean doctor
 
 help: ## this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -48,6 +48,12 @@ op-census: ## build; which operators transformers' architectures reach and where
 
 planted: ## build; faults planted in twelve families of models: is each found and its node named; into docs/planted.md
 	@$(STEPS) planted
+
+blame: ## build; faults planted in twenty families in three precisions: does rust_ort.blame name each first, and nobody else; into docs/blame.md
+	@$(STEPS) blame
+
+prove: ## build; faults planted in a Llama decoder's own dumped graphs, and how many are found
+	@$(STEPS) prove
 
 matrix: ## every declared version of torch and onnxruntime: installed, main job and Python tests, into docs/versions.md
 	@$(STEPS) matrix

@@ -340,6 +340,21 @@ planted() {
     step "planted faults" env PYTHONPATH="$ROOT/tests" "$PY" -W ignore -m measure.planted ${ARGS:---output docs/planted.md}
 }
 
+# With ARGS, only what they name is written.
+blame() {
+    build
+    own_daemon
+    # shellcheck disable=SC2086
+    step "who is blamed" env PYTHONPATH="$ROOT/tests" "$PY" -W ignore -m measure.blame ${ARGS:---output docs/blame.md}
+}
+
+prove() {
+    build
+    own_daemon
+    # shellcheck disable=SC2086
+    step "faults planted in a Llama decoder" "$PY" -W ignore -m rust_ort.studies.prove ${ARGS:-}
+}
+
 # Environments of its own, see tests/matrix.py; `cargo build` first, so that pip finds all built. The examples apart: their
 # dependencies turn on features of others, with which the module would be built, and then again by pip.
 matrix() {
@@ -407,7 +422,7 @@ doctor() {
 }
 
 case ${1:-} in
-setup | build | demo | bench | coverage | planted | matrix | doctor) "$1" ;;
+setup | build | demo | bench | coverage | planted | blame | prove | matrix | doctor) "$1" ;;
 test) run_tests ;;
 lint | fmt)
     setup

@@ -82,7 +82,13 @@ __all__ = [
     "status",
 ]
 
-_LAZY = {"Blame": "blame", "Report": "observe.report", "Explanation": "explain", "shutdown": "service", "status": "service"}
+_LAZY = {
+    "Blame": "blame",
+    "Report": "observe.report",
+    "Explanation": "explain",
+    "shutdown": "service",
+    "status": "service",
+}
 
 
 def __getattr__(name: str) -> Any:

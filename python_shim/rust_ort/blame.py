@@ -1,4 +1,4 @@
-"""Who makes a model's outputs and gradients differ from eager: an optimizer, a node and which layer of it, or nobody."""
+"""Who makes a model's outputs and gradients differ from eager: an optimizer, a node and what of it, or nobody."""
 
 from __future__ import annotations
 
@@ -43,8 +43,11 @@ class Blame:
 
     @property
     def culprit(self) -> dict[str, Any] | None:
-        """Of the first part, in the order in which they ran, that blames somebody: {"graph", "kind": "node", "name", "layer"}, {"kind": "optimizer", "names",
-        "what", "fused"} or {"kind": "inputs", "names"}. None: nobody is to blame."""
+        """Of the first part, in the order in which they ran, that blames somebody; None: nobody is to blame.
+
+        {"graph", "kind": "node", "name", "layer"}, {"graph", "kind": "optimizer", "names", "what", "fused"} or
+        {"graph", "kind": "inputs", "names"}.
+        """
         culprits = [{"graph": answer["graph"], **answer["culprit"]} for answer in self.answers]
         # What came in from another part is blamed there.
         kinds = (("node", "optimizer"), ("inputs",))
@@ -91,8 +94,8 @@ def blame(
 
     Returns a Blame: print it, or look at its `culprit`.
 
-    Errors: as of `rust_ort.compare`; OptionError where a dump is open; ClientError for an output that is not there, or a
-    folder that is not ours; DaemonFault when the program fails.
+    Errors: as of `rust_ort.compare`; OptionError where a dump is open; ClientError for an output that is not there, or
+    a folder that is not ours; DaemonFault when the program fails.
     """
     arguments.checked_model("blame", model, kwargs)
     if strategy is not None:
@@ -103,16 +106,22 @@ def blame(
     )
     with _folder(folder) as path:
         with dump(RUN, folder=path, clean=True, options=every):
-            report = compare(
-                model, *args, backward=backward, autocast=autocast, loss=loss, options=every, **kwargs
-            )
+            report = compare(model, *args, backward=backward, autocast=autocast, loss=loss, options=every, **kwargs)
         run = Path(path) / RUN
         if not any(run.glob("*/part_*/test_data_set_*")):
             why = "nothing of it ran on ONNX Runtime, so there is nothing to blame"
             return Blame(report=report, answers=[], text=why, folder=None)
-        said = _run(run, asked)
-    kept = None if folder is None else run
-    return Blame(report=report, answers=said["answers"], text=said["text"], folder=kept)
+        kept = None if folder is None else run
+        found = _blame(report, _run(run, asked), kept)
+        if found.culprit is None and any(verdict.kind == "mismatch" for verdict in report.verdicts):
+            # No output of a graph is outside tolerance, what the model made of them is.
+            followed = _blame(report, _run(run, [*asked, "--follow"]), kept)
+            found = found if followed.culprit is None else followed
+    return found
+
+
+def _blame(report: Report, said: Mapping[str, Any], folder: Path | None) -> Blame:
+    return Blame(report=report, answers=said["answers"], text=said["text"], folder=folder)
 
 
 def _asked(**given: Any) -> list[str]:
@@ -130,7 +139,7 @@ def _folder(given: str | os.PathLike[str] | None) -> Iterator[str]:
 
 
 def _run(run: Path, asked: list[str]) -> Any:
-    """What `rust-ort blame --json` prints. A program of its own: a kernel that crashes costs no more than the answer."""
+    """What `rust-ort blame --json` prints. A program of its own: a kernel that crashes costs the answer alone."""
     command = [find_binary(), "blame", str(run), "--json", *asked]
     environment = {**os.environ, "RUST_ORT_ONNXRUNTIME": find_onnxruntime()}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

@@ -69,6 +69,8 @@ pub struct Settings {
     pub output: Option<ValueName>,
     /// Time; what is not looked at by then is said.
     pub budget: Duration,
+    /// Explain outputs within tolerance as well: others made more of their error.
+    pub follow: bool,
 }
 
 /// How far an examination is.
@@ -138,7 +140,8 @@ fn complaints(case: &Case, settings: &Settings) -> Result<Vec<Complaint>, BlameE
     {
         let Some(reference) = case.values.get(&actual.name)? else { continue };
         let as_ran = case.judge(&actual.name, &reference.view(), &actual.view());
-        if is_wrong(&as_ran) && !case.is_rounding(&actual.name) {
+        let differs = || as_ran.metrics.as_ref().is_some_and(|metrics| metrics.max_abs > 0.);
+        if (is_wrong(&as_ran) && !case.is_rounding(&actual.name)) || (settings.follow && differs()) {
             let role = case.row(&actual.name).map(|row| row.role.clone()).unwrap_or_default();
             found.push(Complaint { role, as_ran, unoptimized: None });
         }
@@ -165,7 +168,7 @@ impl Examination<'_, '_> {
         let feeds: Vec<TensorView<'_>> = eager.iter().map(|tensor| tensor.view()).collect();
         let as_ran = self.prober.whole(&case.spec, &feeds)?;
         let is_right = |outputs: &[TensorBuf]| self.are_right(&wrong, outputs);
-        if is_right(&as_ran) {
+        if !self.settings.follow && is_right(&as_ran) {
             self.answer.culprit = match changed.is_empty() {
                 false => Culprit::Inputs { names: changed },
                 true => Culprit::Nobody { why: "run again, the outputs are within tolerance".to_owned() },
@@ -178,7 +181,7 @@ impl Examination<'_, '_> {
             complaint.unoptimized = Some(case.judge(&complaint.as_ran.name, &reference.view(), &output.view()));
         }
         let remain: Vec<&Complaint> = (self.answer.complaints.iter())
-            .filter(|complaint| complaint.unoptimized.as_ref().is_some_and(is_wrong))
+            .filter(|complaint| self.settings.follow || complaint.unoptimized.as_ref().is_some_and(is_wrong))
             .collect();
         if remain.is_empty() {
             return self.ask_optimizers(&feeds, &wrong);
@@ -248,7 +251,7 @@ impl Examination<'_, '_> {
         self.look_closer(&wrong)?;
         self.rank();
         self.answer.culprit = self.of_nodes();
-        self.shrink(&wrong, &names)
+        if self.settings.follow { Ok(()) } else { self.shrink(&wrong, &names) }
     }
 
     /// Groups from which on the outputs are right when all before them are eager's, one after the other. Errors:
@@ -384,7 +387,10 @@ impl Examination<'_, '_> {
         match first {
             Some(node) => Culprit::Node { name: node.name.clone(), layer: node.layer.unwrap_or(Layer::Unknown) },
             None => {
-                let why = "every node's own error is rounding; the graph makes it larger";
+                let why = match self.settings.follow {
+                    true => "every node's own error is rounding",
+                    false => "every node's own error is rounding; the graph makes it larger",
+                };
                 Culprit::Nobody { why: why.to_owned() }
             }
         }

@@ -107,7 +107,7 @@ pub fn prove(
     done: &mut dyn FnMut(usize),
 ) -> Result<Proofs, BlameError> {
     let model = decode(case.model.clone())?;
-    let settings = Settings { strategy: None, output: None, budget };
+    let settings = Settings { strategy: None, output: None, budget, follow: false };
     let prober = Prober::new(case, runtime, budget);
     let feeds: Vec<_> = case.feeds.iter().map(NamedTensor::view).collect();
     let again = prober.whole(&case.spec, &feeds)?;

@@ -21,7 +21,7 @@ use crate::base::ids::ValueName;
 use crate::blame::{
     Answer, Case, Contribution, Culprit, Own, Parts, Progress, Settings, Strategy, Values, counted, examine, is_role_of,
 };
-use crate::compare::significant;
+use crate::compare::{Verdict, significant};
 use crate::dump::{NODES_SCHEMA, NodeTable, Role, reader};
 use crate::onnx::NamedTensor;
 
@@ -52,6 +52,9 @@ pub(super) struct Arguments {
     /// Of eager's values so many MiB are held in memory
     #[arg(long, value_name = "MIB", default_value = MEMORY_MIB)]
     memory: usize,
+    /// Explain outputs within tolerance, too: what comes after made more of their error
+    #[arg(long)]
+    follow: bool,
     /// Do not go on from what an earlier run found
     #[arg(long)]
     fresh: bool,
@@ -99,11 +102,12 @@ pub(super) fn run(args: &Arguments) -> Outcome {
             Asked::One(name) => Some(name),
             Asked::Elsewhere => continue,
         };
-        let answer = examined(args, &runtime, target, &case, output)?;
+        let answer = examined(args, &runtime, target, &case, output, args.follow)?;
         let names = |tensors: &[NamedTensor]| tensors.iter().map(|tensor| tensor.name.clone()).collect();
         answers.push(Examined { target, answer, reads: names(&case.feeds), gives: names(&case.actuals) });
     }
-    let answers = in_order(answers);
+    let mut answers = in_order(answers);
+    follow_inputs(args, &runtime, &mut answers)?;
     if answers.is_empty() {
         let name = args.output.as_ref().or(args.gradient.as_ref()).map(String::as_str).unwrap_or_default();
         return Err(format!("no output is {name:?}; there are {}", known_outputs.join(", ")).into());
@@ -147,6 +151,30 @@ fn in_order(mut left: Vec<Examined<'_>>) -> Vec<Examined<'_>> {
         ordered.push(left.remove(next));
     }
     ordered
+}
+
+/// Where a part has its error from its inputs alone, and nobody is blamed for these, as no output before it is outside
+/// tolerance: looks at what came before it all the same.
+fn follow_inputs(args: &Arguments, runtime: &Runtime, answers: &mut [Examined<'_>]) -> Result<(), Failure> {
+    for at in 0..answers.len() {
+        let call = |examined: &Examined<'_>| (examined.answer.graph.clone(), examined.answer.step);
+        let own = call(&answers[at]);
+        let is_named = |examined: &Examined<'_>| {
+            matches!(examined.answer.culprit, Culprit::Node { .. } | Culprit::Optimizer { .. }) && call(examined) == own
+        };
+        if !matches!(answers[at].answer.culprit, Culprit::Inputs { .. }) || answers.iter().any(is_named) {
+            continue;
+        }
+        for before in (0..at).rev().filter(|&before| call(&answers[before]) == own).collect::<Vec<_>>() {
+            let case = case_of(runtime, answers[before].target, args.memory << 20)?;
+            let answer = examined(args, runtime, answers[before].target, &case, None, true)?;
+            if answer.blames() {
+                answers[before].answer = answer;
+                break;
+            }
+        }
+    }
+    Ok(())
 }
 
 enum Asked {
@@ -230,6 +258,7 @@ fn examined(
     target: &Target,
     case: &Case,
     output: Option<ValueName>,
+    follow: bool,
 ) -> Result<Answer, Failure> {
     let eager_s = case.table.nodes.iter().map(|row| row.reference_ns as f64 / 1e9).sum::<f64>();
     let budget = match args.budget {
@@ -243,10 +272,11 @@ fn examined(
     let step = target.step.step;
     let content = reader::content_of(&target.step.path, &target.part, step);
     let strategy = args.strategy;
-    let key = format!("{model} {content} {version} {:?} {:?} {output:?} {strategy:?}", case.spec, case.tolerance);
+    let key =
+        format!("{model} {content} {version} {:?} {:?} {output:?} {strategy:?} {follow}", case.spec, case.tolerance);
     let path = reader::blame_file(&target.part, step);
     let mut kept = Keeping::new(path, key, args.fresh);
-    let settings = Settings { output, budget, strategy: args.strategy };
+    let settings = Settings { output, budget, strategy: args.strategy, follow };
     let known = std::mem::take(&mut kept.kept.nodes);
     kept.kept.nodes.clone_from(&known);
     let answer = examine(case, runtime.runtime.as_ref(), &settings, &known, &mut kept)?;
@@ -348,6 +378,9 @@ fn text_of(answer: &Answer) -> String {
     let mut text = format!("{graph} part {part} step {step}: ");
     text += &match complaints.len() {
         0 => "every output is within tolerance\n".to_owned(),
+        n if complaints.iter().all(|complaint| complaint.as_ran.verdict == Verdict::Match) => {
+            format!("{n} outputs differ from eager's within tolerance, and what comes after made more of it\n")
+        }
         n => format!("{n} outputs are outside tolerance\n"),
     };
     if complaints.is_empty() {

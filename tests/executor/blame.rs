@@ -150,7 +150,7 @@ fn case(spoiled: &Spoiled, x: &[f32; 4], known: &[&str]) -> Case {
 }
 
 fn blamed(spoiled: &Spoiled, case: &Case, strategy: Option<Strategy>) -> Answer {
-    let settings = Settings { strategy, output: None, budget: Duration::from_secs(600) };
+    let settings = Settings { strategy, output: None, budget: Duration::from_secs(600), follow: false };
     examine(case, spoiled, &settings, &[], &mut Silent(Vec::new())).unwrap()
 }
 
@@ -244,6 +244,16 @@ fn what_came_in_is_not_the_parts_fault() {
 }
 
 #[test]
+fn an_error_within_tolerance_is_followed_when_others_made_more_of_it() {
+    let spoiled = Spoiled { wrong: |_, model| has(model, "Mul") && is_float32(model), by: 1e-6, each_time: false };
+    let case = case(&spoiled, &X, &ALL);
+    assert!(blamed(&spoiled, &case, None).complaints.is_empty());
+    let settings = Settings { strategy: None, output: None, budget: Duration::from_secs(600), follow: true };
+    let answer = examine(&case, &spoiled, &settings, &[], &mut Silent(Vec::new())).unwrap();
+    assert_eq!((answer.complaints.len(), answer.nodes[0].name.as_str()), (1, "b"), "{:?}", answer.nodes);
+}
+
+#[test]
 fn without_values_of_nodes_it_is_said_and_not_complete() {
     let spoiled = Spoiled { wrong: |_, model| has(model, "Mul"), by: 0.5, each_time: false };
     let answer = blamed(&spoiled, &case(&spoiled, &X, &[]), None);
@@ -255,7 +265,8 @@ fn without_values_of_nodes_it_is_said_and_not_complete() {
 fn what_an_earlier_examination_found_is_not_looked_at_again() {
     let spoiled = Spoiled { wrong: |_, model| has(model, "Mul") && is_float32(model), by: 0.5, each_time: false };
     let case = case(&spoiled, &X, &ALL);
-    let settings = Settings { strategy: Some(Strategy::Linear), output: None, budget: Duration::from_secs(600) };
+    let settings =
+        Settings { strategy: Some(Strategy::Linear), output: None, budget: Duration::from_secs(600), follow: false };
     let mut first = Silent(Vec::new());
     let whole = examine(&case, &spoiled, &settings, &[], &mut first).unwrap();
     let again = examine(&case, &spoiled, &settings, &first.0, &mut Silent(Vec::new())).unwrap();

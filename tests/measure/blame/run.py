@@ -14,7 +14,8 @@ from measure.planted.faults import Site
 
 @dataclass(kw_only=True)
 class Clean:
-    """A run with nothing planted. wrong: values outside tolerance; culprit: who is blamed, "" for nobody."""
+    """A run with nothing planted. wrong: values outside tolerance; complaints: outputs of graphs that are, by name;
+    culprit: who is blamed, "" for nobody."""
 
     family: str
     precision: str
@@ -22,14 +23,15 @@ class Clean:
     wrong: list[str]
     culprit: str
     complete: bool
+    complaints: list[str] = field(default_factory=list)
     why: str = ""
 
 
 @dataclass(kw_only=True)
 class Blamed:
-    """A run with a fault. wrong: values outside tolerance; complaints: outputs of graphs that are; culprit: who is
-    blamed first; share: of the output's error; layer: what of it; rank: place of the guilty among the nodes, 0 for
-    none."""
+    """A run with a fault. wrong: values outside tolerance; complaints: outputs of graphs that are, and are not with
+    nothing planted; culprit: who is blamed first; share: of the output's error; layer: what of it; rank: place of the
+    guilty among the nodes, 0 for none."""
 
     family: str
     precision: str
@@ -37,7 +39,7 @@ class Blamed:
     direction: str
     seconds: float = 0.0
     wrong: list[str] = field(default_factory=list)
-    complaints: int = 0
+    complaints: list[str] = field(default_factory=list)
     culprit: str = ""
     share: float = 0.0
     layer: str = ""
@@ -88,8 +90,9 @@ class Asked:
         return f"{culprit['graph']} {culprit['kind']} {', '.join(culprit['names'])}"
 
     @property
-    def complaints(self) -> int:
-        return sum(len(answer["complaints"]) for answer in self.blame.answers)
+    def complaints(self) -> list[str]:
+        return [complaint["as_ran"]["name"] for answer in self.blame.answers for complaint in answer["complaints"]
+                if complaint["as_ran"]["verdict"]["kind"] != "match"]  # fmt: skip
 
 
 def clean(family: str, precision: str) -> tuple[Clean, Any]:
@@ -99,13 +102,13 @@ def clean(family: str, precision: str) -> tuple[Clean, Any]:
     why = "; ".join(answer["culprit"].get("why", "") for answer in asked.blame.answers if answer["complaints"])
     run = Clean(
         family=family, precision=precision, seconds=found.seconds, wrong=found.values_wrong, culprit=asked.culprit,
-        complete=asked.blame.complete, why=why,
+        complete=asked.blame.complete, complaints=asked.complaints, why=why,
     )  # fmt: skip
     return run, found
 
 
-def blamed(found: Any, site: Site) -> Blamed:
-    """A run with one fault. found: the same without it."""
+def blamed(clean: Clean, found: Any, site: Site) -> Blamed:
+    """A run with one fault. clean, found: the same without it."""
     asked = Asked()
     row = planting.planted(found, site, asked)
     made = Blamed(
@@ -116,7 +119,8 @@ def blamed(found: Any, site: Site) -> Blamed:
         return made
     nodes = [f"{node['graph']} {value}" for node in asked.blame.nodes for value in node["values"]]
     ranks = [nodes.index(name) + 1 for name in row.guilty if name in nodes]
-    made.culprit, made.complaints, made.complete = asked.culprit, asked.complaints, asked.blame.complete
+    made.culprit, made.complete = asked.culprit, asked.blame.complete
+    made.complaints = [name for name in asked.complaints if name not in clean.complaints]
     made.rank = min(ranks, default=0)
     first = next((node for node in asked.blame.nodes if f"{node['graph']} {node['name']}" == made.culprit), None)
     if first is not None:
@@ -134,7 +138,7 @@ def tried(family: str, precision: str, faults: int, seed: int) -> tuple[Clean, l
     for site in planting.drawn(found, random.Random(seed), more=True):
         if sum(row.counts for row in rows) >= faults or len(rows) >= 4 * faults:
             break
-        rows.append(blamed(found, site))
+        rows.append(blamed(run, found, site))
         row = rows[-1]
         print(f"{family} {precision} {site.kind} at {site.node}: {row.verdict} {row.culprit} {row.share:.2f} "
               f"{row.layer} {row.seconds:.0f} s", flush=True)  # fmt: skip
