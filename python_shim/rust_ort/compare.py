@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from rust_ort._callable import make_callable
 from rust_ort.backend import Backend
 from rust_ort.call.client import Client
-from rust_ort.link.specs import Verdict, not_compared
+from rust_ort.link.specs import NoiseTerms, Verdict, not_compared
 from rust_ort.observe.graph_info import GraphInfo, called
 from rust_ort.observe.reference import in_eager, one_at_a_time
 from rust_ort.observe.report import Report
@@ -20,6 +20,7 @@ from rust_ort.observe.sides import Run, fill, named_members, pairs, run_side
 from rust_ort.observe.state import kept_state
 from rust_ort.observe.sums import Sums
 from rust_ort.observe.verdicts import Pair, graph_breaks, judged_as_half, missing
+from rust_ort.observe.wide import in_wide
 from rust_ort.options import Options, arguments
 from rust_ort.torch_private import is_optimized_module
 
@@ -56,7 +57,8 @@ def compare(
     before. Arguments are copied, with the memory they share, so in-place changes stay inside; one that cannot be copied
     is said to be shared. Of a function, what it closes over is not kept: it runs twice or more. Comparisons of a
     process run one at a time. Where values differ, eager runs once more, to know what its sums add up: a gradient that
-    is zero but for rounding is judged by its terms.
+    is zero but for rounding is judged by its terms. Under the option compare_float64="all" it runs once more, each
+    operator in float64, too: every value tells how far both sides are from that.
 
     Errors: OptionError for an argument or option; ClientError for a model that cannot be called, a loss that fails, a
     transform that fails; DaemonFault. What the model raises comes through, with a note that says on which side.
@@ -91,11 +93,15 @@ def compare(
     # A model that rust_ort compiled already is judged by what it was compiled with.
     used = next((graph.options for graph in graphs if graph.options is not None), backend.options)
     entries = pairs(reference, candidate, graphs, breaks)
-    verdicts = _judged(entries, used, graphs)
+    exact: dict[str, Tensor | None] = {}
+    if used.compare_float64 == "all":
+        with one_at_a_time(), kept_state(model) as state, in_eager():
+            exact = in_wide(lambda: run("eager", model).values)
+    verdicts = _judged(entries, used, graphs, exact=exact)
     if any(verdict.kind == "mismatch" for verdict in verdicts):
         with one_at_a_time(), kept_state(model) as state:
             terms = _added_up(lambda: run("eager", model))
-        verdicts = _judged(entries, used, graphs, terms)
+        verdicts = _judged(entries, used, graphs, terms, exact)
     if not verdicts:
         verdicts = [not_compared("output", "the model gave no tensor, neither as output nor as gradient or buffer")]
     return Report(verdicts=verdicts, graphs=graphs, missing=[*missing(used, graphs), *_unmet(graphs, backward)])
@@ -131,18 +137,21 @@ def _added_up(run: Callable[[], Run]) -> dict[str, Tensor | None]:
 
 def _judged(
     entries: Sequence[Pair | Verdict], options: Options, graphs: Sequence[GraphInfo],
-    terms: Mapping[str, Tensor | None] | None = None,
+    terms: Mapping[str, Tensor | None] | None = None, exact: Mapping[str, Tensor | None] | None = None,
 ) -> list[Verdict]:  # fmt: skip
     """Verdicts in the order of `entries`. Where half precision took part, floats are judged by its steps. terms: what
-    values add up, by name."""
+    values add up, by name; exact: their float64."""
     wanted = [entry for entry in entries if isinstance(entry, tuple)]
     client, tolerance = Client.get(options), options.tolerance
     dtypes = {graph.lowest_precision for graph in graphs}
     half = next((dtype for dtype in (torch.bfloat16, torch.float16) if dtype in dtypes), None)
+    known = {name: value for name, value in (exact or {}).items() if value is not None}
+    noise = NoiseTerms(factor=options.noise_factor, dtype=half)
+    float64: dict[str, Any] = {"exact": known, "noise": noise} if known else {}
     if tolerance is not None:
-        judged = client.compare(wanted, tolerance, terms)
+        judged = client.compare(wanted, tolerance, terms, **float64)
     else:
-        judged = judged_as_half(wanted, client, half, terms)
+        judged = judged_as_half(wanted, client, half, terms, **float64)
     verdicts = iter(judged)
     return [next(verdicts) if isinstance(entry, tuple) else entry for entry in entries]
 

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::answer::{json_text, put};
 use super::exit::{Exit, Failure, Outcome};
 use super::{data_sets, progress, table, verdicts};
-use crate::compare::{Summary, TensorVerdict, Tolerance, Verdict, judge, summary};
+use crate::compare::{Summary, TensorVerdict, Tolerance, judge, summary};
 use crate::dump::Role;
 use crate::dump::reader::{self, Completeness, StepEntry};
 use crate::onnx::load_tensor;
@@ -104,7 +104,7 @@ fn judge_files(args: &Arguments, reference: &Path, actual: &Path) -> TensorVerdi
         (Ok(reference), Ok(actual)) => (reference, actual),
         (Err(error), _) | (_, Err(error)) => {
             let name = actual.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            return TensorVerdict { name, verdict: Verdict::Failed(error.to_string()), metrics: None };
+            return TensorVerdict::failed(&name, error.to_string());
         }
     };
     if reference.name != actual.name {

@@ -112,7 +112,7 @@ fn text_of(place: &Place, width: usize) -> Result<String, Failure> {
             if let Ok(comparison) = Comparison::deserialize(&value) {
                 return Ok(verdicts::table(&comparison.verdicts, width));
             }
-            match NodeTable::deserialize(&value) {
+            match NodeTable::from_json(value.clone()) {
                 Ok(table) => Ok(node_table::unmatched(path, table)),
                 Err(_) => Ok(serde_json::to_string_pretty(&value)? + "\n"),
             }

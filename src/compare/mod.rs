@@ -8,8 +8,8 @@ mod block;
 mod digits;
 mod element;
 mod metrics;
+mod noise;
 mod number;
-mod opinion;
 mod scalar;
 mod signature;
 #[allow(unsafe_code)]
@@ -24,7 +24,7 @@ mod verdict;
 pub use alignment::{Alignment, Dim, Kind, RunResult, align, distance};
 pub use digits::{distance as distance_text, elements, significant};
 pub use metrics::{Element, MaxDiff, Metrics};
-pub use opinion::Opinion;
+pub use noise::{Errors, Explained, Noise, NoiseKind, NoiseSummary};
 pub use signature::{signature, signatures};
 pub use stats::{ABOVE, Counts, Required};
 pub use sums::judge_sums;

@@ -1,7 +1,7 @@
 //! Sums whose terms are known: what cancels is judged by what was added up.
 
 use super::metrics::Metrics;
-use super::opinion::blocks;
+use super::noise::blocks;
 use super::verdict::{TensorVerdict, Verdict};
 use crate::tensor::SharedTensor;
 
@@ -20,13 +20,13 @@ pub fn judge_sums<'a>(
 ) -> TensorVerdict {
     let tensors = [reference.into(), candidate.into(), terms.into()];
     match judged {
-        TensorVerdict { name, verdict: Verdict::Mismatch, metrics: Some(mut metrics) } => {
+        TensorVerdict { name, verdict: Verdict::Mismatch, metrics: Some(mut metrics), noise } => {
             let max_terms = explained(&metrics, &tensors);
             if max_terms.is_some() {
                 (metrics.outside, metrics.first_outside, metrics.max_terms) = (0, None, max_terms);
             }
             let verdict = if max_terms.is_some() { Verdict::Match } else { Verdict::Mismatch };
-            TensorVerdict { name, verdict, metrics: Some(metrics) }
+            TensorVerdict { name, verdict, metrics: Some(metrics), noise }
         }
         judged => judged,
     }

@@ -62,7 +62,7 @@ impl Tolerance {
     }
 
     /// Of one kernel on the reference's inputs: steps of each element. What is outside is not wrong yet: an
-    /// [`Opinion`](super::Opinion) in float64 decides, which knows what was added up. Other types: as
+    /// [`Noise`](super::Noise), against float64, decides, which knows what was added up. Other types: as
     /// [`Tolerance::for_dtype`].
     pub const fn for_kernel(dtype: DType) -> Tolerance {
         let rtol_epsilons = match dtype {

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::metrics::{Metrics, measure};
+use super::noise::Noise;
 use super::tolerance::Tolerance;
 use crate::tensor::{DType, SharedTensor};
 
@@ -39,17 +40,20 @@ pub struct TensorVerdict {
     pub verdict: Verdict,
     /// Present for `Match` and `Mismatch`.
     pub metrics: Option<Metrics>,
+    /// How far both are from float64, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub noise: Option<Noise>,
 }
 
 impl TensorVerdict {
     /// `name` has no counterpart, or was not looked at; `reason` says why.
     pub fn not_compared(name: &str, reason: impl Into<String>) -> Self {
-        Self { name: name.to_owned(), verdict: Verdict::NotCompared(reason.into()), metrics: None }
+        Self { name: name.to_owned(), verdict: Verdict::NotCompared(reason.into()), metrics: None, noise: None }
     }
 
     /// There is nothing of `name` to judge, because what should give it failed; `reason` says how.
     pub fn failed(name: &str, reason: impl Into<String>) -> Self {
-        Self { name: name.to_owned(), verdict: Verdict::Failed(reason.into()), metrics: None }
+        Self { name: name.to_owned(), verdict: Verdict::Failed(reason.into()), metrics: None, noise: None }
     }
 }
 
@@ -88,7 +92,7 @@ impl fmt::Display for TensorVerdict {
 /// # When not
 /// - A value that has no counterpart is [`TensorVerdict::not_compared`], one that could not be computed
 ///   [`TensorVerdict::failed`]: neither is ever a pass.
-/// - Of two results that are both rounded, neither right, [`Opinion`](super::Opinion) tells which is nearer to float64.
+/// - Of two results that are both rounded, neither right, [`Noise`](super::Noise) tells which is nearer to float64.
 /// - Lists of results whose names do not say what belongs together are paired by [`align`](super::align()) first.
 /// - Nothing is cast: tensors of two dtypes fail, and so does a shape that could be broadcast.
 ///
@@ -147,7 +151,7 @@ fn judge_shared(
     }
     let metrics = measure(reference, candidate, &tolerance);
     let verdict = if metrics.outside == 0 { Verdict::Match } else { Verdict::Mismatch };
-    TensorVerdict { name: name.to_owned(), verdict, metrics: Some(metrics) }
+    TensorVerdict { name: name.to_owned(), verdict, metrics: Some(metrics), noise: None }
 }
 
 /// Verdicts counted.

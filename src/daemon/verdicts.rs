@@ -1,8 +1,11 @@
 //! Verdicts and tolerances as they travel.
 
-use crate::compare::{TensorVerdict, Tolerance, Verdict};
+use crate::compare::{Noise, TensorVerdict, Tolerance, Verdict};
 use crate::dump::NodeRow;
-use crate::protocol::control::{NodeVerdictSummary, ToleranceTerms, VerdictKind, VerdictSummary};
+use crate::protocol::control::{NodeVerdictSummary, NoiseTerms, ToleranceTerms, VerdictKind, VerdictSummary};
+
+/// What counts as noise, unless told otherwise.
+pub const NOISE: NoiseTerms = NoiseTerms { factor: Noise::FACTOR, step: 0. };
 
 /// One summary a verdict.
 pub fn summaries(verdicts: &[TensorVerdict]) -> Vec<VerdictSummary> {
@@ -27,7 +30,12 @@ pub fn summary(verdict: &TensorVerdict) -> VerdictSummary {
         max_abs: metrics.map_or(0., |metrics| metrics.max_abs),
         max_rel_to_max: metrics.map_or(0., |metrics| metrics.max_rel_to_max),
         outside: metrics.map_or(0, |metrics| metrics.outside),
+        noise_json: verdict.noise.as_ref().map(noise_json).unwrap_or_default(),
     }
+}
+
+fn noise_json(noise: &Noise) -> String {
+    serde_json::to_string(noise).expect("noise has string keys and finite text")
 }
 
 /// Both verdicts of a node.

@@ -347,6 +347,15 @@ pub(super) fn read_json(path: &Path) -> io::Result<Vec<u8>> {
     fs::read(path)
 }
 
+/// Errors: InvalidData for another version.
+pub(super) fn versioned(got: &str, expected: &str) -> io::Result<()> {
+    if got == expected {
+        return Ok(());
+    }
+    let text = format!("schema {got:?}, expected {expected:?}; read it with the version that wrote it");
+    Err(io::Error::new(io::ErrorKind::InvalidData, text))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,15 +7,19 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::layout;
 use super::store::remove_if_there;
 use crate::base::ids::ValueName;
-use crate::compare::{Opinion, TensorVerdict, Verdict};
+use crate::compare::{Noise, NoiseKind, TensorVerdict, Verdict};
 use crate::tensor::TensorBuf;
 
 /// Name and version of the format.
-pub const NODES_SCHEMA: &str = "rust_ort/nodes/2";
+pub const NODES_SCHEMA: &str = "rust_ort/nodes/3";
+
+/// The version before, which is read, too: what float64 says of a node's own kernel stood beside its verdict.
+const OLDER_SCHEMA: &str = "rust_ort/nodes/2";
 
 /// The nodes of a part in one call, in graph order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -33,6 +37,12 @@ pub struct NodeTable {
     pub plain: Vec<TensorVerdict>,
     /// One an FX node.
     pub nodes: Vec<NodeRow>,
+}
+
+/// What a reader looks at first.
+#[derive(Deserialize)]
+struct Version<'a> {
+    schema: &'a str,
 }
 
 /// One FX node.
@@ -69,12 +79,14 @@ pub struct NodeRow {
     pub reference_ns: u64,
     /// Time of the node's own kernel in ONNX Runtime; 0 unknown.
     pub candidate_ns: u64,
-    /// The node's own kernel, fed with the reference's inputs.
+    /// The node's own kernel, fed with the reference's inputs. Its noise is against the node in float64 on the same
+    /// inputs: of all elements, or of those that are outside the tolerance and decide.
     pub local: TensorVerdict,
-    /// The value as it drifted.
+    /// The value as it drifted. Its noise is against a float64 that drifted from the graph's inputs.
     pub cumulative: TensorVerdict,
-    /// Of elements outside the local tolerance: how far both are from float64.
-    pub float64: Option<Opinion>,
+    /// Why there is no float64 to measure noise against, where it was asked for; or empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub no_float64: String,
     /// Why these are as right as the reference's; or empty.
     pub as_right: String,
 }
@@ -118,6 +130,30 @@ impl NodeReproduction {
 }
 
 impl NodeTable {
+    /// From the bytes of a file. Errors: InvalidData.
+    pub(super) fn read(bytes: &[u8]) -> io::Result<Self> {
+        // An older one goes through a value, which takes many times the memory.
+        match serde_json::from_slice::<Version<'_>>(bytes)?.schema {
+            OLDER_SCHEMA => Self::from_json(serde_json::from_slice(bytes)?),
+            schema => {
+                layout::versioned(schema, NODES_SCHEMA)?;
+                Ok(serde_json::from_slice(bytes)?)
+            }
+        }
+    }
+
+    /// From JSON of this version or the one before. Errors: InvalidData for any other.
+    pub fn from_json(mut table: Value) -> io::Result<Self> {
+        if table["schema"] == OLDER_SCHEMA {
+            table["schema"] = NODES_SCHEMA.into();
+            for node in table["nodes"].as_array_mut().into_iter().flatten() {
+                node["local"]["noise"] = node["float64"].take();
+            }
+        }
+        layout::versioned(table["schema"].as_str().unwrap_or_default(), NODES_SCHEMA)?;
+        Ok(serde_json::from_value(table)?)
+    }
+
     /// The first node whose own kernel is wrong; one that could not be compared accuses nobody.
     pub fn first_local_mismatch(&self) -> Option<&NodeRow> {
         self.nodes.iter().find(|node| is_wrong(&node.local))
@@ -126,6 +162,12 @@ impl NodeTable {
     /// The first node whose value has drifted out of tolerance.
     pub fn first_cumulative_mismatch(&self) -> Option<&NodeRow> {
         self.nodes.iter().find(|node| is_wrong(&node.cumulative))
+    }
+
+    /// The first node whose own kernel is further from float64 than eager's by more than noise.
+    pub fn first_worse(&self) -> Option<&NodeRow> {
+        let worse = |noise: &Noise| noise.kind == NoiseKind::CandidateWorse;
+        self.nodes.iter().find(|node| node.local.noise.as_ref().is_some_and(worse))
     }
 }
 

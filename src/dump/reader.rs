@@ -15,7 +15,7 @@ use super::layout::{
     self, COMPARISON_SCHEMA, Comparison, DATA_SET_SCHEMA, DataSet, MANIFEST_FILE, Role, VALUES_PREFIX, VALUES_SCHEMA,
     ValueSet,
 };
-use super::nodes::{NODES_SCHEMA, NodeTable};
+use super::nodes::NodeTable;
 use crate::base::ids::ValueName;
 use crate::compare::Summary;
 
@@ -334,7 +334,7 @@ pub fn any_json(path: &Path) -> Result<Value, DumpError> {
 pub fn manifest(step: &Path) -> io::Result<DataSet> {
     let bytes = layout::read_json(&step.join(MANIFEST_FILE))?;
     let manifest: DataSet = serde_json::from_slice(&bytes)?;
-    versioned(&manifest.schema, DATA_SET_SCHEMA)?;
+    layout::versioned(&manifest.schema, DATA_SET_SCHEMA)?;
     Ok(manifest)
 }
 
@@ -367,7 +367,11 @@ pub fn content_of(step: &Path, part_folder: &Path, number: u64) -> String {
 
 /// The table of nodes of one step of a part. None when there is none. Errors: InvalidData when it cannot be read.
 pub fn nodes(part_folder: &Path, step: u64) -> io::Result<Option<NodeTable>> {
-    read_versioned(&part_folder.join(layout::nodes_file(step)), NODES_SCHEMA, |table: &NodeTable| &table.schema)
+    match layout::read_json(&part_folder.join(layout::nodes_file(step))) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+        Ok(bytes) => NodeTable::read(&bytes).map(Some),
+    }
 }
 
 /// The files of eager's values in one step of a part, of its nodes and of those inputs that eager has other values of, by
@@ -411,7 +415,7 @@ fn read_versioned<T: DeserializeOwned>(
         Err(error) => Err(error),
         Ok(bytes) => {
             let value: T = serde_json::from_slice(&bytes)?;
-            versioned(schema(&value), expected)?;
+            layout::versioned(schema(&value), expected)?;
             Ok(Some(value))
         }
     }
@@ -420,14 +424,6 @@ fn read_versioned<T: DeserializeOwned>(
 /// The `nodes_<step>.json` of a part, by step. Read one with [`nodes`].
 pub fn node_files(part_folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     numbered_files(part_folder, "nodes_", ".json")
-}
-
-fn versioned(got: &str, expected: &str) -> io::Result<()> {
-    if got == expected {
-        return Ok(());
-    }
-    let text = format!("schema {got:?}, expected {expected:?}; read it with the version that wrote it");
-    Err(io::Error::new(io::ErrorKind::InvalidData, text))
 }
 
 /// The files of one role in a data set, by index. Read one with [`crate::onnx::load_tensor`].

@@ -128,6 +128,15 @@ pub struct ToleranceTerms {
     pub equal_nan: bool,
 }
 
+/// What counts as noise against float64.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NoiseTerms {
+    /// How much further from float64 than the reference the candidate may be, from 1.
+    pub factor: f64,
+    /// Relative step of the lowest precision that values drifted through; 0: of each tensor's own type.
+    pub step: f64,
+}
+
 /// One call through the daemon.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunObserved {
@@ -167,6 +176,8 @@ pub enum PairToCompare {
         candidate: TensorRef,
         /// Float64: Σ|terms| of each element, where it is known to be a sum.
         terms: Option<TensorRef>,
+        /// Float64: the same value, computed in float64.
+        exact: Option<TensorRef>,
     },
     /// Why not.
     NotCompared(String),
@@ -222,6 +233,19 @@ pub struct ComputedNode {
     pub local: Option<TensorRef>,
     /// Time in eager.
     pub reference_ns: u64,
+    /// Where it was asked for.
+    pub float64: Box<NodeFloat64>,
+}
+
+/// What a node gives in float64.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeFloat64 {
+    /// Of the references, widened.
+    pub local: Option<TensorRef>,
+    /// Of values that drifted in float64.
+    pub cumulative: Option<TensorRef>,
+    /// Why one of these is missing; or empty.
+    pub missing: String,
 }
 
 /// Nodes of a part to run and judge, in graph order.
@@ -241,6 +265,8 @@ pub struct CompareNodes {
     pub cumulative_tolerance: Option<ToleranceTerms>,
     /// Write the references to the open dump: of judged values, and of the part's inputs where the candidate differs.
     pub dump_values: bool,
+    /// None: the defaults.
+    pub noise: Option<NoiseTerms>,
 }
 
 /// What is known of a local mismatch beside the two values.
@@ -336,6 +362,8 @@ pub enum Request {
         pairs: Vec<(String, PairToCompare)>,
         /// None: defaults by dtype.
         tolerance: Option<ToleranceTerms>,
+        /// Of those whose float64 is there. None: the defaults.
+        noise: Option<NoiseTerms>,
     },
     /// Count nodes that ran in eager beside no part.
     ReportEager {
@@ -460,6 +488,8 @@ pub struct VerdictSummary {
     pub max_rel_to_max: f64,
     /// Elements outside tolerance.
     pub outside: u64,
+    /// How far both are from float64 as JSON, or empty.
+    pub noise_json: String,
 }
 
 /// Answer to `RunObserved`.

@@ -44,7 +44,7 @@ fn node(index: u64, name: &str, local: &TensorVerdict, cumulative: &TensorVerdic
 fn nodes() -> Vec<Value> {
     let (same, far) = (off("v", 0.), off("v", 0.5));
     let failed = Verdict::Failed("shapes differ".to_owned());
-    let failed = TensorVerdict { name: "v".to_owned(), verdict: failed, metrics: None };
+    let failed = TensorVerdict { name: "v".to_owned(), verdict: failed, metrics: None, noise: None };
     vec![
         node(0, "same", &same, &same),
         node(1, "drifted", &same, &off("v", 0.25)),
@@ -102,13 +102,54 @@ fn every_mark_is_shown_and_counted() {
         "cumulative:                2 match, 2 mismatch, 1 failed",
         &format!("first local mismatch:      #2 {LONG} (aten.mul.Tensor)\n"),
         "\n                           layer, the \"first\"\n                           model.py:12 in forward\n",
-        "\n                           ONNX Runtime is off: from float64 eager is 1.00e-7, ONNX Runtime 5.00e-1; local worst at",
+        "\n                           candidate worse: from float64 eager is 1.00e-7, ONNX Runtime 5.00e-1; local worst at",
         "first cumulative mismatch: #1 drifted (aten.mul.Tensor)\n",
         "what observing changed:    nothing: the plain session gave the same 2 outputs",
     ] {
         assert!(said.out.contains(line), "{line}\n{}", said.out);
     }
     assert_eq!(said.code, 2);
+}
+
+#[test]
+fn noise_is_shown_where_it_is_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let noise = |kind: &str, candidate: f64, condition: f64| {
+        json!({
+            "kind": kind, "reference_error": 0.5, "candidate_error": candidate, "reference_excess": 1.0,
+            "candidate_excess": 2.0 * candidate, "distance": 0.25, "condition": condition, "ratio": 2.0 * candidate,
+        })
+    };
+    let mut nodes = nodes();
+    for node in &mut nodes {
+        node.as_object_mut().unwrap().remove("float64");
+    }
+    nodes[0]["local"]["noise"] = noise("noise", 0.5, 0.5);
+    nodes[0]["cumulative"]["noise"] = noise("ill_conditioned", 0.5, 40.);
+    nodes[1]["local"]["noise"] = noise("candidate_worse", 1.5, 0.5);
+    nodes[3]["no_float64"] = "random numbers".into();
+    dump(folder.path(), &nodes, &[]);
+    let path = folder.path().join(PART).join("nodes_7.json");
+    let text = std::fs::read_to_string(&path).unwrap().replace("nodes/2", "nodes/3");
+    std::fs::write(&path, text).unwrap();
+    let said = sbs(folder.path(), "900", &["run"]);
+    for text in [
+        "local noise:               1 noise, 1 candidate worse\n",
+        "cumulative noise:          1 ill-conditioned\n",
+        "first worse than eager:    #1 drifted (aten.mul.Tensor)\n",
+        "drift: ill-conditioned, eager is off by 4.00e1 steps: from float64 eager is 5.00e-1, ONNX Runtime 5.00e-1",
+        "candidate worse: from float64 eager is 5.00e-1, ONNX Runtime 1.50e0",
+    ] {
+        assert!(said.out.contains(text), "{text}\n{}", said.out);
+    }
+    let head = said.out.lines().nth(1).unwrap();
+    assert!(head.contains("drift noise") && head.contains("×eager"), "{head}");
+    let said = sbs(folder.path(), "100", &["run", "--json"]);
+    let table = &serde_json::from_str::<Value>(&said.out).unwrap()["tables"][0];
+    let counts = json!({"noise": 1, "candidate_worse": 1, "reference_worse": 0, "ill_conditioned": 0});
+    assert_eq!((&table["summary"]["local_noise"], &table["first_worse_than_eager"]), (&counts, &json!("drifted")));
+    assert_eq!(table["nodes"][0]["cumulative"]["noise"]["condition"], 40.);
+    assert_eq!(table["nodes"][3]["no_float64"], "random numbers");
 }
 
 #[test]
@@ -203,14 +244,18 @@ fn csv_holds_everything_and_quotes_what_must_be() {
          local_verdict,local_err_abs,local_err_rel,local_err_rel_to_max,local_err_nan,local_err_h01,local_err_h001,\
          local_outside,local_n,cumulative_verdict,cumulative_err_abs,cumulative_err_rel,cumulative_err_rel_to_max,\
          cumulative_err_nan,cumulative_err_h01,cumulative_err_h001,cumulative_outside,cumulative_n,fx_ms,onnx_ms,\
-         fx_signature,onnx_signature,comment,module,source,role,seq_nr,float64_fx_err,float64_onnx_err"
+         fx_signature,onnx_signature,comment,module,source,role,seq_nr,float64_fx_err,float64_onnx_err,\
+         local_noise,local_noise_ratio,local_noise_fx_err,local_noise_onnx_err,local_condition,cumulative_noise,\
+         cumulative_noise_ratio,cumulative_noise_fx_err,cumulative_noise_onnx_err,cumulative_condition,no_float64"
     );
     assert_eq!(
         lines[1],
         "0_0-forward,0,7,=,0,0,same,same,aten.mul.Tensor,Cast+Mul,1,float32[2],float32[2],match,0e0,0e0,0e0,0,0,0,0,2,\
-         match,0e0,0e0,0e0,0,0,0,0,2,1.5e-3,,ABAA,ABAA,,\"layer, the \"\"first\"\"\",model.py:12 in forward,,,,"
+         match,0e0,0e0,0e0,0,0,0,0,2,1.5e-3,,ABAA,ABAA,,\"layer, the \"\"first\"\"\",model.py:12 in forward,,,,,,,,,,,,,,,"
     );
-    assert!(lines[3].contains(",mismatch,5e-1,2.5e-1,2.5e-1,0,1,1,1,2,") && lines[3].ends_with(",1e-7,5e-1"));
+    assert!(lines[3].contains(",mismatch,5e-1,2.5e-1,2.5e-1,0,1,1,1,2,"), "{}", lines[3]);
+    // What a table of the version before says of float64.
+    assert!(lines[3].ends_with(",1e-7,5e-1,candidate worse,5e6,1e-7,5e-1,NaN,,,,,,"), "{}", lines[3]);
     assert_eq!((lines.len(), lines[6]), (7, ""));
 }
 
@@ -220,8 +265,9 @@ fn all_columns_are_shown_one_record_a_block_where_a_row_does_not_fit() {
     dump(folder.path(), &nodes(), &[]);
     let all = sbs(folder.path(), "100", &["run", "--wide"]).out;
     let names = piped(folder.path(), &["sbs", "run", "--csv"]).out;
-    let unknown = ["onnx_ms", "role", "seq_nr"];
-    for name in names.lines().next().unwrap().split(',').filter(|name| !unknown.contains(name)) {
+    let unknown = ["onnx_ms", "role", "seq_nr", "no_float64", "cumulative_condition"];
+    let is_known = |name: &&str| !unknown.contains(name) && !name.starts_with("cumulative_noise");
+    for name in names.lines().next().unwrap().split(',').filter(is_known) {
         assert!(all.lines().any(|line| line.split_whitespace().next() == Some(name)), "{name} not in\n{all}");
     }
     assert!(all.lines().any(|line| line.ends_with(LONG)) && all.contains("2.50e-1"), "{all}");

@@ -174,13 +174,15 @@ fn tensors_are_compared_without_an_executor() {
         reference: tensor(reference),
         candidate: tensor(candidate),
         terms: None,
+        exact: None,
     };
     let pairs = vec![
         ("same".to_owned(), pair(0, 0)),
         ("other".to_owned(), pair(0, 64)),
         ("none".to_owned(), PairToCompare::NotCompared("graph break".into())),
     ];
-    let Reply::Comparison(verdicts) = client.peer.ask(&Request::CompareTensors { pairs, tolerance: None }).unwrap()
+    let Reply::Comparison(verdicts) =
+        client.peer.ask(&Request::CompareTensors { pairs, tolerance: None, noise: None }).unwrap()
     else {
         panic!("no comparison")
     };

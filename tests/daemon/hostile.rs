@@ -61,7 +61,7 @@ fn requests(folder: &std::path::Path) -> Vec<Request> {
         references: Some(vec![tensor(128)]),
         tolerance: Some(ToleranceTerms { atol: f64::NAN, rtol: -1., scale: f64::INFINITY, equal_nan: true }),
     };
-    let pair = PairToCompare::Pair { reference: tensor(0), candidate: tensor(1 << 30), terms: None };
+    let pair = PairToCompare::Pair { reference: tensor(0), candidate: tensor(1 << 30), terms: None, exact: None };
     let mut bad_level = part();
     bad_level.part.session.config.insert("no.such.entry".into(), "x".into());
     let absent = folder.join("absent.so");
@@ -86,7 +86,7 @@ fn requests(folder: &std::path::Path) -> Vec<Request> {
         Request::CloseDump,
         Request::FlushDump,
         Request::RunObserved(Box::new(observed)),
-        Request::CompareTensors { pairs: vec![("x".into(), pair)], tolerance: None },
+        Request::CompareTensors { pairs: vec![("x".into(), pair)], tolerance: None, noise: None },
         Request::ReportEager { graph: GraphId::from_bytes([9; 32]), eager_nodes: u32::MAX },
         Request::GetStatus,
     ]
@@ -435,6 +435,7 @@ fn what_a_model_decodes_to_counts_before_its_nodes_are_read() {
         tolerance: None,
         cumulative_tolerance: None,
         dump_values: false,
+        noise: None,
     };
     let error = support::refused(client.peer.ask(&Request::CompareNodes(Box::new(compare))).unwrap_err());
     assert_eq!(error.code, ErrorCode::Limit);

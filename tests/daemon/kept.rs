@@ -81,6 +81,7 @@ fn rows_count_with_their_texts() {
             tolerance: None,
             cumulative_tolerance: None,
             dump_values: false,
+            noise: None,
         };
         client.peer.ask(&Request::CompareNodes(Box::new(request))).unwrap();
     }

@@ -109,7 +109,14 @@ impl Bench {
     fn node(&mut self, name: &str, reference: [f32; 4]) -> ComputedNode {
         let [candidate, local] = [(); 2].map(|()| self.floats([f32::NAN; 4]));
         let reference = self.floats(reference);
-        ComputedNode { name: name.into(), reference, candidate, local: Some(local), reference_ns: 5 }
+        ComputedNode {
+            name: name.into(),
+            reference,
+            candidate,
+            local: Some(local),
+            reference_ns: 5,
+            float64: Box::default(),
+        }
     }
 
     fn nodes(&mut self, references: &[(&str, [f32; 4])]) -> Vec<NodeValue> {
@@ -126,6 +133,7 @@ impl Bench {
             tolerance,
             cumulative_tolerance,
             dump_values: false,
+            noise: None,
         }
     }
 
@@ -245,8 +253,10 @@ fn a_step_that_was_observed_and_compared_node_by_node_is_one_step_of_the_status(
     (run.step, run.references) = (StepId(3), Some(vec![bench.floats([0.; 4])]));
     bench.client.observe(run).unwrap();
     bench.batch(1, &other());
-    bench
-        .finish(false, vec![("h".to_owned(), PairToCompare::Pair { reference: h.clone(), candidate: h, terms: None })]);
+    bench.finish(
+        false,
+        vec![("h".to_owned(), PairToCompare::Pair { reference: h.clone(), candidate: h, terms: None, exact: None })],
+    );
     let status = home.status();
     let steps = status["last_steps"].as_array().unwrap();
     assert_eq!(steps.len(), 1, "{steps:?}");
@@ -272,7 +282,7 @@ fn a_wrong_kernel_is_named_at_its_node_and_drifts_downstream() {
     let verdicts = bench.batch(1, &other());
     let expected = [("a", MATCH, MATCH), ("b", MISMATCH, MISMATCH), ("c", MATCH, MISMATCH), ("d", MATCH, MISMATCH)];
     assert_eq!(kinds(&verdicts), expected);
-    let pair = |reference, candidate| PairToCompare::Pair { reference, candidate, terms: None };
+    let pair = |reference, candidate| PairToCompare::Pair { reference, candidate, terms: None, exact: None };
     let (x, same, y) = (bench.floats(X), bench.floats(X), bench.floats(Y));
     let plain = vec![("same".to_owned(), pair(x.clone(), same)), ("other".to_owned(), pair(x, y))];
     let verdicts = bench.finish(true, plain);
@@ -448,8 +458,8 @@ fn a_third_opinion_settles_a_mismatch_either_way() {
     assert_eq!(code(bench.settle("b", tensors(&of_b, single)).unwrap_err()), ErrorCode::BadTensor);
 
     bench.finish(true, Vec::new());
-    let opinion = table(&part).nodes[1].float64.unwrap();
-    assert_eq!((opinion.reference_error, opinion.candidate_error), (1., 0.));
+    let noise = table(&part).nodes[1].local.noise.unwrap();
+    assert_eq!((noise.errors.reference_error, noise.errors.candidate_error), (1., 0.));
     assert_eq!(table(&part).nodes[1].local.verdict, Verdict::Match);
     assert!(!part.join("node_b_3").exists(), "rounding is no bug to reproduce");
 }
@@ -607,4 +617,42 @@ fn eagers_values_are_dumped_with_the_inputs_that_drifted() {
     let inputs = reader::value_set(&part, 3).unwrap().unwrap().inputs;
     assert_eq!(inputs.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>(), ["y"]);
     assert_eq!(table(&part).nodes.len(), 4);
+}
+
+#[test]
+fn float64_tells_noise_alone_and_along_the_way_from_what_is_worse() {
+    let home = Home::new();
+    let mut bench = Bench::new(&home);
+    let part = bench.open_dump(home.folder.path());
+    let feeds = bench.feeds(1);
+    let mut values = bench.nodes(&right()[..4]);
+    let exact = |value: [f32; 4]| value.map(f64::from);
+    let set = |value: &mut NodeValue, local, cumulative, missing: &str| {
+        let NodeValue::Computed(node) = value else { panic!() };
+        *node.float64 = NodeFloat64 { local, cumulative, missing: missing.into() };
+    };
+    let (a, b) = (exact(right()[0].1), exact(right()[1].1));
+    let (alone, along) = (bench.doubles(a), bench.doubles(a.map(|a| a + 1e-3)));
+    set(&mut values[0], Some(alone), Some(along), "");
+    let alone = bench.doubles(b);
+    set(&mut values[1], Some(alone), None, "not known from 'a' on");
+    set(&mut values[2], None, None, "");
+    let mut request =
+        CompareNodes { noise: Some(NoiseTerms { factor: 1.5, step: 0.0078125 }), ..bench.request(feeds, values) };
+    let verdicts = bench.compare(request.clone()).unwrap();
+    let kind = |json: &str| serde_json::from_str::<serde_json::Value>(json).unwrap()["kind"].clone();
+    assert_eq!(kind(&verdicts[0].local.noise_json), "noise");
+    assert_eq!(kind(&verdicts[0].cumulative.noise_json), "noise");
+    assert_eq!((verdicts[1].cumulative.noise_json.as_str(), verdicts[2].local.noise_json.as_str()), ("", ""));
+    bench.finish(true, Vec::new());
+    let rows = table(&part).nodes;
+    let noise = rows[0].cumulative.noise.unwrap();
+    assert!((noise.errors.reference_error - 1e-3).abs() < 1e-9 && noise.ratio == 1. && noise.errors.condition < 1.);
+    assert_eq!(rows[0].local.noise.unwrap().errors.candidate_error, 0.);
+    assert_eq!((rows[1].no_float64.as_str(), rows[1].cumulative.noise), ("not known from 'a' on", None));
+
+    let NodeValue::Computed(node) = &mut request.values[0] else { panic!() };
+    node.float64.local = Some(node.reference.clone());
+    let error = refused(bench.compare(request).unwrap_err());
+    assert!(error.message.contains("exact is float32[4], expected float64[4]"), "{error}");
 }

@@ -42,6 +42,7 @@ fn compare_nodes(handle: PartHandle) -> Request {
         candidate: tensor(192),
         local: Some(tensor(256)),
         reference_ns: 1,
+        float64: Box::default(),
     };
     Request::CompareNodes(Box::new(CompareNodes {
         handle,
@@ -51,6 +52,7 @@ fn compare_nodes(handle: PartHandle) -> Request {
         tolerance: None,
         cumulative_tolerance: None,
         dump_values: false,
+        noise: None,
     }))
 }
 

@@ -135,6 +135,7 @@ fn requests() -> Vec<(&'static str, u64, Request)> {
             5,
             Request::CompareNodes(Box::new(CompareNodes { dump_values: true, ..compare_nodes() })),
         ),
+        ("compare_nodes_float64_request.bin", 5, Request::CompareNodes(Box::new(compare_nodes_float64()))),
         ("settle_node_request.bin", 6, Request::SettleNode(Box::new(settle_node(false)))),
         ("settle_node_terms_request.bin", 6, Request::SettleNode(Box::new(settle_node(true)))),
         (
@@ -147,6 +148,7 @@ fn requests() -> Vec<(&'static str, u64, Request)> {
             })),
         ),
         ("compare_tensors_request.bin", 9, compare_tensors()),
+        ("compare_tensors_float64_request.bin", 9, compare_tensors_float64()),
         ("finish_nodes_request.bin", 7, Request::FinishNodes(finish_nodes())),
         (
             "release_request.bin",
@@ -167,6 +169,7 @@ fn compare_nodes() -> CompareNodes {
         candidate: tensor(1, offset + 64, &[2]),
         local,
         reference_ns: 1500,
+        float64: Box::default(),
     };
     CompareNodes {
         handle: PartHandle(3),
@@ -180,6 +183,35 @@ fn compare_nodes() -> CompareNodes {
         tolerance: Some(ToleranceTerms { atol: 1e-6, rtol: 1e-5, scale: 0.5, equal_nan: true }),
         cumulative_tolerance: Some(ToleranceTerms { atol: 0.25, rtol: 0., scale: 0., equal_nan: false }),
         dump_values: false,
+        noise: None,
+    }
+}
+
+fn float64(offset: u64) -> TensorRef {
+    TensorRef { desc: TensorDesc::new(DType::F64, [2]).unwrap(), ..tensor(1, offset, &[]) }
+}
+
+fn compare_nodes_float64() -> CompareNodes {
+    let mut compare = CompareNodes { noise: Some(NoiseTerms { factor: 2.5, step: 0.0078125 }), ..compare_nodes() };
+    let NodeValue::Computed(mm) = &mut compare.values[0] else { unreachable!() };
+    mm.float64.local = Some(float64(384));
+    mm.float64.cumulative = Some(float64(448));
+    let NodeValue::Computed(relu) = &mut compare.values[1] else { unreachable!() };
+    relu.float64.missing = "random".into();
+    compare
+}
+
+fn compare_tensors_float64() -> Request {
+    let pair = PairToCompare::Pair {
+        reference: tensor(1, 0, &[2]),
+        candidate: tensor(1, 64, &[2]),
+        terms: None,
+        exact: Some(float64(512)),
+    };
+    Request::CompareTensors {
+        pairs: vec![("bias".into(), pair)],
+        tolerance: None,
+        noise: Some(NoiseTerms { factor: 2.5, step: 0.0078125 }),
     }
 }
 
@@ -199,13 +231,18 @@ fn settle_node(with_terms: bool) -> SettleNode {
 
 fn compare_tensors() -> Request {
     let terms = TensorRef { desc: TensorDesc::new(DType::F64, [2]).unwrap(), ..tensor(1, 512, &[]) };
-    let pair =
-        PairToCompare::Pair { reference: tensor(1, 0, &[2]), candidate: tensor(1, 64, &[2]), terms: Some(terms) };
-    Request::CompareTensors { pairs: vec![("bias".into(), pair)], tolerance: None }
+    let pair = PairToCompare::Pair {
+        reference: tensor(1, 0, &[2]),
+        candidate: tensor(1, 64, &[2]),
+        terms: Some(terms),
+        exact: None,
+    };
+    Request::CompareTensors { pairs: vec![("bias".into(), pair)], tolerance: None, noise: None }
 }
 
 fn finish_nodes() -> FinishNodes {
-    let pair = PairToCompare::Pair { reference: tensor(1, 0, &[]), candidate: tensor(1, 64, &[]), terms: None };
+    let pair =
+        PairToCompare::Pair { reference: tensor(1, 0, &[]), candidate: tensor(1, 64, &[]), terms: None, exact: None };
     let plain = vec![("mm".into(), pair), ("size".into(), PairToCompare::NotCompared("no tensor".into()))];
     FinishNodes { of: of(), dump: true, plain, tolerance: None }
 }
@@ -235,6 +272,7 @@ fn replies() -> Vec<(&'static str, u64, Reply)> {
         max_abs: 0.25,
         max_rel_to_max: 0.125,
         outside: 1,
+        noise_json: String::new(),
     };
     let matched = VerdictSummary {
         kind: VerdictKind::Match,
@@ -244,6 +282,9 @@ fn replies() -> Vec<(&'static str, u64, Reply)> {
         outside: 0,
         ..verdict.clone()
     };
+    let with_noise =
+        |verdict: &VerdictSummary| VerdictSummary { noise_json: "{\"ratio\":1.0}".into(), ..verdict.clone() };
+    let noisy = vec![NodeVerdictSummary { local: with_noise(&matched), cumulative: with_noise(&verdict) }];
     let nodes = vec![NodeVerdictSummary { local: matched, cumulative: verdict.clone() }];
     let observed =
         Observed { run_us: 250, verdicts: Some(vec![verdict]), dump: "/dumps/run/0_0-forward/part_2".into() };
@@ -253,6 +294,7 @@ fn replies() -> Vec<(&'static str, u64, Reply)> {
         ("observed_reply.bin", 4, Reply::Observed(observed)),
         ("plan_reply.bin", 6, Reply::Plan(Some(export_plan()))),
         ("nodes_compared_reply.bin", 5, Reply::NodesCompared(nodes)),
+        ("nodes_compared_noise_reply.bin", 5, Reply::NodesCompared(noisy)),
     ]
 }
 

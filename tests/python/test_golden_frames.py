@@ -11,6 +11,7 @@ from rust_ort._native import Plan
 from rust_ort.errors import ClientError, DaemonFault, ExecutorLost
 from rust_ort.link import wire
 from rust_ort.link.lanes import Lanes
+from rust_ort.link.specs import verdict_from
 from rust_ort.memory.arena import Arena
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -118,6 +119,28 @@ def compare_nodes_values() -> Any:
     return request
 
 
+def float64(offset: int) -> Any:
+    return wire.TensorRef(segment=1, offset=offset, dtype=11, dims=[2])
+
+
+def compare_nodes_float64() -> Any:
+    request = compare_nodes()
+    mm, relu, _ = request.compare_nodes.values
+    mm.exact.CopyFrom(float64(384))
+    mm.exact_cumulative.CopyFrom(float64(448))
+    relu.no_float64 = "random"
+    request.compare_nodes.noise.factor, request.compare_nodes.noise.step = 2.5, 2.0**-7
+    return request
+
+
+def compare_tensors_float64() -> Any:
+    request = wire.Request(request_id=9)
+    pairs = request.compare_tensors.pairs
+    pairs.add(name="bias", reference=tensor(1, 0, [2]), candidate=tensor(1, 64, [2]), exact=float64(512))
+    request.compare_tensors.noise.factor, request.compare_tensors.noise.step = 2.5, 2.0**-7
+    return request
+
+
 def settle_node() -> Any:
     request = wire.Request(request_id=6)
     settle = request.settle_node
@@ -175,6 +198,8 @@ REQUESTS = [
     ("put_plan_request.bin", put_plan()),
     ("compare_nodes_request.bin", compare_nodes()),
     ("compare_nodes_values_request.bin", compare_nodes_values()),
+    ("compare_nodes_float64_request.bin", compare_nodes_float64()),
+    ("compare_tensors_float64_request.bin", compare_tensors_float64()),
     ("settle_node_request.bin", settle_node()),
     ("settle_node_terms_request.bin", settle_node_terms()),
     ("settle_node_as_right_request.bin", settle_node_as_right()),
@@ -227,7 +252,10 @@ def test_the_golden_plan_is_read() -> None:
 
 
 def test_the_golden_comparison_of_nodes_is_read() -> None:
+    (noisy,) = answer("nodes_compared_noise_reply.bin", wire.REPLY, wire.Reply).nodes_compared.verdicts
+    assert verdict_from(noisy.local).noise == {"ratio": 1.0}
     (node,) = answer("nodes_compared_reply.bin", wire.REPLY, wire.Reply).nodes_compared.verdicts
+    assert node.local.noise_json == ""
     assert (node.local.name, wire.VERDICT_KINDS[node.local.verdict]) == ("mm", "match")
     assert (wire.VERDICT_KINDS[node.cumulative.verdict], node.cumulative.outside) == ("mismatch", 1)
 

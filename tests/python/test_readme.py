@@ -34,6 +34,8 @@ SAMPLES: dict[str, tuple[object, object]] = {
     "compare_only": (["aten.mm*"], None),
     "compare_stop": ("first", None),
     "compare_memory": (1 << 20, None),
+    "compare_float64": ("all", None),
+    "noise_factor": (2.0, None),
     "tolerance": ({"atol": 1e-3}, None),
     "on_unsupported": ("error", None),
     "on_daemon_error": ("eager", None),

@@ -15,7 +15,7 @@ from rust_ort.link import daemon, wire
 from rust_ort.link.link import Link
 from rust_ort.link.platform import check_platform
 from rust_ort.link.pool import allow_spinning, threads
-from rust_ort.link.specs import PartSpec, Verdict, set_tolerance, verdicts_from
+from rust_ort.link.specs import NoiseTerms, PartSpec, Verdict, set_tolerance, verdicts_from
 from rust_ort.memory import process
 from rust_ort.options import Options, Tolerance
 
@@ -48,23 +48,28 @@ class Client(Link):
         pairs: Sequence[tuple[str, torch.Tensor | None, torch.Tensor | None, str]],
         tolerance: Tolerance | None = None,
         terms: Mapping[str, torch.Tensor | None] | None = None,
+        exact: Mapping[str, torch.Tensor | None] | None = None,
+        noise: NoiseTerms | None = None,
     ) -> list[Verdict]:
         """A verdict for each (name, reference, candidate, why there is nothing to compare or ""). terms: Σ|terms|
-        of each element, float64, by name, where a value is a sum."""
+        of each element, float64, by name, where a value is a sum; exact: its float64,
+        of which noise says what counts as such."""
         connection = self.connection()
         request = wire.Request()
         request.compare_tensors.SetInParent()
         held: list[object] = []
         for name, reference, candidate, reason in pairs:
             pair = wire.TensorPair(name=name, not_compared=reason)
-            added_up = (terms or {}).get(name)
-            for side, tensor in (("reference", reference), ("candidate", candidate), ("terms", added_up)):
+            known = {"terms": (terms or {}).get(name), "exact": (exact or {}).get(name)}
+            for side, tensor in {"reference": reference, "candidate": candidate, **known}.items():
                 if tensor is not None and not reason:
                     getattr(pair, side).CopyFrom(staged_ref(f"{side} of {name!r}", tensor, held))
             if not reason and (reference is None or candidate is None):
                 pair.not_compared = f"there is no {'reference' if reference is None else 'candidate'}"
             request.compare_tensors.pairs.append(pair)
         set_tolerance(request.compare_tensors.tolerance, tolerance)
+        if noise is not None:
+            noise.set(request.compare_tensors.noise)
         return verdicts_from(connection.ask(request, keep=held))
 
 

@@ -11,7 +11,7 @@ import torch
 from rust_ort.call.part import Part
 from rust_ort.call.staging import staged_ref
 from rust_ort.link import wire
-from rust_ort.link.specs import Verdict, set_tolerance, verdict_from, verdicts_from
+from rust_ort.link.specs import NoiseTerms, Verdict, set_tolerance, verdict_from, verdicts_from
 from rust_ort.memory import process
 from rust_ort.memory.layout import ONNX_CODE, Layout
 from rust_ort.options import Tolerance
@@ -30,7 +30,8 @@ class NodeFeed:
 
 @dataclass(kw_only=True)
 class NodeValue:
-    """A node to run. `candidate` and `local` are made here and written by the executor; local None: not judged."""
+    """A node to run. `candidate` and `local` are made here and written by the executor; local None: not judged. exact:
+    float64 of the node on the references; exact_cumulative: as it drifted there; no_float64: why one is missing."""
 
     name: str
     reference: torch.Tensor
@@ -38,6 +39,9 @@ class NodeValue:
     candidate: torch.Tensor = field(init=False)
     local: torch.Tensor | None = field(init=False, default=None)
     judge: bool = True
+    exact: torch.Tensor | None = None
+    exact_cumulative: torch.Tensor | None = None
+    no_float64: str = ""
 
     def __post_init__(self) -> None:
         self.candidate = self._like_reference()
@@ -71,6 +75,7 @@ class NodesOf:
         tolerance: Tolerance | None,
         cumulative_tolerance: Tolerance | None,
         dump_values: bool,
+        noise: NoiseTerms,
     ) -> list[tuple[Verdict, Verdict]]:
         """(local, cumulative) of each value that is judged or not compared, in order. Fills candidates and locals.
         dump_values: the references go to the open dump."""
@@ -95,11 +100,17 @@ class NodesOf:
             entry.reference_ns, entry.judge = value.reference_ns, value.judge
             entry.reference.CopyFrom(_ref(f"reference of {value.name!r}", value.reference, held))
             entry.candidate.CopyFrom(_ref(value.name, value.candidate, held))
+            if value.exact is not None:
+                entry.exact.CopyFrom(_ref(f"float64 of {value.name!r}", value.exact, held))
+            if value.exact_cumulative is not None:
+                entry.exact_cumulative.CopyFrom(_ref(f"float64 of {value.name!r}", value.exact_cumulative, held))
+            entry.no_float64 = value.no_float64
             if value.local is not None:
                 entry.local.CopyFrom(_ref(value.name, value.local, held))
         set_tolerance(message.tolerance, tolerance)
         set_tolerance(message.cumulative_tolerance, cumulative_tolerance)
         message.dump_values = dump_values
+        noise.set(message.noise)
         return _verdicts(connection.ask(request, keep=held))
 
     def settle(

@@ -80,7 +80,8 @@ class PartSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What a comparison found. kind: "match", "mismatch", "not_compared" or "failed"."""
+    """What a comparison found. kind: "match", "mismatch", "not_compared" or "failed". noise: how far both are from
+    float64, where that is known; its kind is "noise", "candidate_worse", "reference_worse" or "ill_conditioned"."""
 
     name: str
     kind: str
@@ -89,6 +90,7 @@ class Verdict:
     max_abs: float
     max_rel_to_max: float
     outside: int
+    noise: dict[str, Any] | None = None
 
 
 def not_compared(name: str, reason: str) -> Verdict:
@@ -123,7 +125,22 @@ def verdict_from(entry: Any) -> Verdict:
         max_abs=entry.max_abs,
         max_rel_to_max=entry.max_rel_to_max,
         outside=entry.outside,
+        noise=json.loads(entry.noise_json) if entry.noise_json else None,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseTerms:
+    """What counts as noise against float64. factor: how much further from it than eager the candidate may be; dtype:
+    the lowest precision that values drifted through, None their own."""
+
+    factor: float
+    dtype: torch.dtype | None
+
+    def set(self, message: Any) -> None:
+        """Fills a NoiseTerms message."""
+        message.factor = self.factor
+        message.step = 0.0 if self.dtype is None else torch.finfo(self.dtype).eps
 
 
 def set_tolerance(message: Any, tolerance: Tolerance | None) -> None:

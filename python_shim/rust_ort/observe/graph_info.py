@@ -40,6 +40,7 @@ def _gone() -> None:
 @dataclass(frozen=True, kw_only=True)
 class NodeVerdict:
     """One FX node against eager. local: its own kernel on eager's inputs; cumulative: its value as it drifted.
+    no_float64: why its noise is not known, where that was asked for.
     part: None where it was left to eager. source: line of the user's code; module: path of the module; "" unknown."""
 
     part: int | None
@@ -49,6 +50,7 @@ class NodeVerdict:
     source: str
     local: Verdict
     cumulative: Verdict
+    no_float64: str = ""
 
     @property
     def is_wrong(self) -> bool:

@@ -24,13 +24,14 @@ from rust_ort.call.part import Part
 from rust_ort.export.partition import EagerNode, is_compute
 from rust_ort.export.plan import Plan, PlannedPart
 from rust_ort.export.provenance import module_path, operator_name, source_line
-from rust_ort.link.specs import Verdict, not_compared
+from rust_ort.link.specs import NoiseTerms, Verdict, not_compared
 from rust_ort.memory.layout import Layout
 from rust_ort.memory.process import arena
 from rust_ort.observe.graph_info import GraphInfo, NodeVerdict
 from rust_ort.observe.opinion import ANOTHER_CHOICE, Opinions, another_choice
 from rust_ort.observe.reference import UNWRITTEN, determined, generators, is_unwritten, set_generators
 from rust_ort.observe.verdicts import fits, half_tolerance
+from rust_ort.observe.wide import WideGraph, reason_of
 from rust_ort.options import Options, Tolerance
 from rust_ort.progress import progress, tick
 from rust_ort.torch_private import autocast_off, pytree
@@ -42,6 +43,9 @@ COPIES = 4
 
 KEPT_COPIES = 3
 """Of a value that a later batch reads: the local one is gone."""
+
+WIDE_BYTES = 32
+"""Of an element while its batch is judged, where float64 is asked for: two values, each shared and not."""
 
 BATCH_NODES = 256
 
@@ -70,6 +74,7 @@ class GraphNodes:
         self._interpreter = fx.Interpreter(plan.cut.outer)
         self._interpreter.args_iter = iter(inputs)
         self._nodes = iter(plan.cut.outer.graph.nodes)
+        self._wide = WideGraph() if options.compare_float64 == "all" else None
         self._generators = generators()
         left = [n for n in info.eager if fits(options.compare_only, (n.name, n.op, n.module))]
         info.add_nodes(step, [_left_to_eager(node) for node in left], [])
@@ -87,7 +92,15 @@ class GraphNodes:
                 options=self._options,
                 dump_values=self._dump_values,
             )
-            interpreter.env[call] = nodes.run(references, candidates)
+            wide = self._wide
+            carried = (
+                None
+                if wide is None
+                else [wide.values.get(arg, arg) if isinstance(arg, fx.Node) else arg for arg in call.args]
+            )
+            interpreter.env[call] = nodes.run(references, candidates, carried)
+            if wide is not None:
+                wide.values[call] = nodes.wide_outputs
             self._forget(call)
         return nodes
 
@@ -96,13 +109,17 @@ class GraphNodes:
         for node in self._nodes:
             if node.op == "call_module":
                 return node
-            self._interpreter.env[node] = determined(node, self._interpreter.run_node(node))
+            value = self._interpreter.env[node] = determined(node, self._interpreter.run_node(node))
+            if self._wide is not None:
+                (self._wide.take if node.op in ("placeholder", "get_attr") else self._wide.step)(node, value)
             self._forget(node)
         raise AssertionError("a part was called that the graph does not have")
 
     def _forget(self, node: fx.Node) -> None:
         for last in self._interpreter.user_to_last_uses.get(node, ()):
             del self._interpreter.env[last]
+            if self._wide is not None:
+                self._wide.values.pop(last, None)
 
     @contextlib.contextmanager
     def _as_reference(self) -> Iterator[None]:
@@ -119,7 +136,8 @@ class GraphNodes:
 
 @dataclass(kw_only=True)
 class PartNodes:
-    """One part's nodes in one call. `references`: {FX name: eager's value} of the part's outputs."""
+    """One part's nodes in one call. `references`: {FX name: eager's value} of the part's outputs; `wide_outputs`: their
+    float64, where it is carried."""
 
     of: NodesOf
     planned: PlannedPart
@@ -127,6 +145,7 @@ class PartNodes:
     options: Options
     dump_values: bool
     references: dict[str, Any] = field(default_factory=dict)
+    wide_outputs: tuple[Any, ...] = ()
     verdicts: list[NodeVerdict] = field(default_factory=list)
     _known: dict[str, _Known] = field(default_factory=dict)
     _instrumented: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -134,9 +153,11 @@ class PartNodes:
     _batch_bytes: int = 0
     _kept_bytes: int = 0
     _stopped_by: str = ""
+    _wide: WideGraph | None = None
 
-    def run(self, references: Sequence[Any], candidates: Sequence[Any]) -> tuple[Any, ...]:
-        """Eager's values of what the part returns. candidates: in the order of the part's placeholders."""
+    def run(self, references: Sequence[Any], candidates: Sequence[Any], wide: Sequence[Any] | None) -> tuple[Any, ...]:
+        """Eager's values of what the part returns. candidates, and wide, their float64 where that is carried: in the
+        order of the part's placeholders."""
         graph = self.planned.graph.module.graph
         self._named = frozenset(self.planned.translated.named_values)
         self._outputs = {node.name for node in pytree.tree_leaves(graph.output_node().args[0])}
@@ -144,6 +165,10 @@ class PartNodes:
         placeholders = [node for node in graph.nodes if node.op == "placeholder"]
         for node, reference, candidate in zip(placeholders, references, candidates, strict=True):
             self._know(node, reference, candidate)
+        if wide is not None:
+            self._wide = WideGraph()
+            for node, value in zip(placeholders, wide, strict=True):
+                self._wide.take(node, value)
         interpreter = fx.Interpreter(self.planned.graph.module, garbage_collect_values=False)
         interpreter.args_iter = iter(references)
         with progress(f"{self.info.name}: comparing with eager", unit="nodes", total=len(graph.nodes)):
@@ -151,6 +176,8 @@ class PartNodes:
         returned = interpreter.fetch_args_kwargs_from_env(graph.output_node())[0][0]
         nodes = pytree.tree_leaves(graph.output_node().args[0])
         self.references = dict(zip((node.name for node in nodes), pytree.tree_leaves(returned), strict=True))
+        if self._wide is not None:
+            self.wide_outputs = tuple(self._wide.values[node] for node in nodes)
         return tuple(pytree.tree_leaves(returned))
 
     def _compare(self, interpreter: fx.Interpreter) -> None:
@@ -160,8 +187,11 @@ class PartNodes:
                 break
             start = time.perf_counter_ns()
             value = interpreter.env[node] = determined(node, interpreter.run_node(node))
+            nanoseconds = time.perf_counter_ns() - start
+            if self._wide is not None and node.op != "placeholder":
+                (self._wide.take if node.op == "get_attr" else self._wide.step)(node, value)
             if node.op == "call_function":
-                self._take(node, value, time.perf_counter_ns() - start)
+                self._take(node, value, nanoseconds, interpreter.env)
             full = len(self._batch) >= BATCH_NODES
             full = full or self._batch_bytes + self._kept_bytes > self.options.compare_memory
             if full and not _parts_results(node):
@@ -193,11 +223,12 @@ class PartNodes:
         if node.name in self._last_use and can_travel(reference) and can_travel(candidate):
             self._known[node.name] = _Known(reference=reference, candidate=candidate)
 
-    def _take(self, node: fx.Node, value: Any, nanoseconds: int) -> None:
+    def _take(self, node: fx.Node, value: Any, nanoseconds: int, env: Mapping[fx.Node, Any]) -> None:
         if isinstance(value, torch.Tensor):
             entry = self._entry(node, value, nanoseconds)
             if isinstance(entry, NodeValue):
-                self._batch_bytes += COPIES * value.nbytes
+                self._widen(node, value, entry, env)
+                self._batch_bytes += COPIES * value.nbytes + (WIDE_BYTES * value.numel() if self._wide else 0)
             elif not _selected(node, self.options.compare_only):
                 return
             self._batch.append((node, entry))
@@ -225,6 +256,16 @@ class PartNodes:
             judge=_selected(node, self.options.compare_only),
         )
 
+    def _widen(self, node: fx.Node, value: torch.Tensor, entry: NodeValue, env: Mapping[fx.Node, Any]) -> None:
+        """What is to be judged gets its float64, alone and as it drifted, where that was asked for."""
+        if self._wide is None or not entry.judge:
+            return
+        entry.no_float64 = reason_of(node, value)
+        if not entry.no_float64:
+            entry.exact, alone = self._wide.alone(node, value, env)
+            entry.exact_cumulative, carried = self._wide.carried(node)
+            entry.no_float64 = alone or carried
+
     # --- judging ---
 
     def _judge(self, env: dict[fx.Node, Any]) -> None:
@@ -246,6 +287,7 @@ class PartNodes:
             tolerance=self.options.tolerance,
             cumulative_tolerance=self._drift,
             dump_values=self.dump_values,
+            noise=NoiseTerms(factor=self.options.noise_factor, dtype=self.info.lowest_precision),
         )
         opinions = Opinions(env)
         for (node, value), (local, cumulative) in zip(judged, verdicts, strict=True):
@@ -253,7 +295,7 @@ class PartNodes:
             nan = bool((local.metrics or {}).get("both_nan"))
             if local.kind == "mismatch" and isinstance(value, NodeValue) and not nan:
                 local, cumulative = self._settled(node, value, (local, cumulative), env, opinions)
-            self._keep(node, local, cumulative)
+            self._keep(node, local, cumulative, getattr(value, "no_float64", ""))
         for node, value in batch:
             if isinstance(value, NodeValue):
                 self._known[node.name] = _Known(reference=value.reference, candidate=value.candidate)
@@ -283,7 +325,7 @@ class PartNodes:
         by_dtype = Client.get(self.options).compare([(node.name, value.reference, value.local, "")], None)[0]
         return self.of.settle_as_right(value, NO_FLOAT64) if by_dtype.kind == "match" else verdicts
 
-    def _keep(self, node: fx.Node, local: Verdict, cumulative: Verdict) -> None:
+    def _keep(self, node: fx.Node, local: Verdict, cumulative: Verdict, no_float64: str) -> None:
         source = node.args[0] if node.target is operator.getitem else node
         assert isinstance(source, fx.Node)
         verdict = NodeVerdict(
@@ -294,6 +336,7 @@ class PartNodes:
             source=source_line(source),
             local=local,
             cumulative=cumulative,
+            no_float64=no_float64,
         )
         self.verdicts.append(verdict)
         if verdict.is_wrong and not self._stopped_by and self.options.compare_stop == "first":
@@ -305,8 +348,13 @@ class PartNodes:
             del self._known[name]
         for node in [node for node in env if self._dead(node.name, done) and node.name not in self._outputs]:
             del env[node]
+            if self._wide is not None:
+                self._wide.values.pop(node, None)
         made = (known.reference for name, known in self._known.items() if name in self._named)
         self._kept_bytes = KEPT_COPIES * sum(value.nbytes for value in made if isinstance(value, torch.Tensor))
+        if self._wide is not None:
+            wide = (value for value in self._wide.values.values() if isinstance(value, torch.Tensor))
+            self._kept_bytes += sum(value.nbytes for value in wide)
 
     def _dead(self, name: str, done: fx.Node) -> bool:
         last = self._last_use.get(name)

@@ -19,7 +19,7 @@ FEW = 32
 
 EXPLAINED = 7.0
 """Roundings of Σ|terms| that two results may be apart by: neither is then further from the exact value than rounding
-explains, or both are by about as much. Less than half of `Opinion::ROUNDINGS` (src/compare/opinion.rs)."""
+explains, or both are by about as much. Less than half of `Noise::ROUNDINGS` (src/compare/noise.rs)."""
 
 SHARE = 8
 """One of so many terms is added up for a lower bound of Σ|terms|."""

@@ -19,7 +19,12 @@ _EMPTY = frozenset({"empty", "empty_like", "empty_permuted", "empty_strided", "n
 
 def is_unwritten(node: fx.Node) -> bool:
     """Whether `node` gives memory that nobody wrote into: its values are chance."""
-    return isinstance(node.target, OpOverload) and str(node.target.overloadpacket).removeprefix("aten.") in _EMPTY
+    return leaves_unwritten(node.target)
+
+
+def leaves_unwritten(target: object) -> bool:
+    """The same of an operator."""
+    return isinstance(target, OpOverload) and str(target.overloadpacket).removeprefix("aten.") in _EMPTY
 
 
 def determined(node: fx.Node, value: Any) -> Any:

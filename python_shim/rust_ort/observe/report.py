@@ -14,8 +14,8 @@ from rust_ort.errors import ClientError, NumericMismatch
 from rust_ort.link.specs import Verdict
 from rust_ort.observe.graph_info import GraphInfo, NodeVerdict
 
-SCHEMA_VERSION = 2
-"""Of Report.to_json. 2: metrics, nodes, what is missing."""
+SCHEMA_VERSION = 3
+"""Of Report.to_json. 2: metrics, nodes, what is missing. 3: noise."""
 
 NO_CALL = (
     "no call was compared; call the model under compare='outputs' or 'nodes' first (what an equal backend compiled "
@@ -51,6 +51,25 @@ class Report:
     def first_wrong_node(self) -> tuple[str, NodeVerdict] | None:
         """(graph, node) of the first node whose own kernel differs from eager on eager's inputs."""
         return next(((graph, node) for graph, node in self.nodes if node.is_wrong), None)
+
+    @property
+    def noise(self) -> dict[str, dict[str, int]]:
+        """{"value", "local", "cumulative": {kind: count}} of what is known against float64, under
+        compare_float64="all"."""
+        of = {
+            "value": self.verdicts,
+            "local": [node.local for _, node in self.nodes],
+            "cumulative": [node.cumulative for _, node in self.nodes],
+        }
+        return {
+            judged: dict(Counter(verdict.noise["kind"] for verdict in verdicts if verdict.noise is not None))
+            for judged, verdicts in of.items()
+        }
+
+    @property
+    def first_worse_node(self) -> tuple[str, NodeVerdict] | None:
+        """(graph, node) of the first node whose own kernel is further from float64 than eager's by more than noise."""
+        return next(((graph, node) for graph, node in self.nodes if _is_worse(node.local)), None)
 
     @property
     def _failed(self) -> list[tuple[str, NodeVerdict]]:
@@ -117,6 +136,7 @@ class Report:
             "ok": self.ok,
             "verdicts": [_plain(verdict) for verdict in self.verdicts],
             "missing": [_plain(verdict) for verdict in self.missing],
+            "noise": self.noise,
             "graphs": [
                 {
                     "name": graph.name,
@@ -141,6 +161,8 @@ class Report:
                 if verdict.kind in ("match", "mismatch")
                 else str(verdict.reason)
             )
+            if verdict.noise is not None:
+                numbers = f"{numbers:<31}  {noise_text(verdict)}"
             lines.append(f"{verdict.name:<{width}}  {verdict.kind:<12}  {numbers}")
         worst = next((verdict for verdict in self._wrong if verdict.kind == "mismatch"), None)
         if worst is not None:
@@ -158,8 +180,17 @@ class Report:
         if self.nodes:
             kinds = Counter(node.local.kind for _, node in self.nodes)
             lines.append("nodes: " + ", ".join(f"{count} {kind}" for kind, count in kinds.items()))
+        noise = self.noise
+        measured = bool(noise["value"] or noise["cumulative"])  # not of mismatches alone
+        for judged, known in noise.items():
+            if known and measured:
+                shown = ", ".join(f"{known[kind]} {text}" for kind, text in _NOISES.items() if kind in known)
+                lines.append(f"against float64, {_JUDGED[judged]}: {shown}")
         if self.first_wrong_node is not None:
             lines.append("first wrong node: {}: {}".format(*self.first_wrong_node))
+        if measured and self.first_worse_node is not None:
+            graph, node = self.first_worse_node
+            lines.append(f"first node worse than eager: {graph}: {node.name} ({node.op}): {noise_text(node.local)}")
         if self._failed:
             lines.append(
                 "could not be compared, {} nodes, the first: {}: {}".format(len(self._failed), *self._failed[0])
@@ -207,6 +238,27 @@ def _sentence(verdict: Verdict) -> str:
     return known if verdict.name in known else f"{verdict.name}: {known}"
 
 
+_NOISES = {
+    "noise": "noise",
+    "candidate_worse": "candidate worse",
+    "reference_worse": "reference worse",
+    "ill_conditioned": "ill-conditioned",
+}
+_JUDGED = {"value": "values", "local": "nodes alone", "cumulative": "nodes as they drift"}
+
+
+def _is_worse(verdict: Verdict) -> bool:
+    return verdict.noise is not None and verdict.noise["kind"] == "candidate_worse"
+
+
+def noise_text(verdict: Verdict) -> str:
+    """How far both sides are from float64; "" where it is not known."""
+    if verdict.noise is None:
+        return ""
+    reference, candidate = (float(verdict.noise[side]) for side in ("reference_error", "candidate_error"))
+    return f"{_NOISES[verdict.noise['kind']]}: from float64 eager is {reference:.2e}, ONNX Runtime {candidate:.2e}"
+
+
 def _number(value: float) -> float | str:
     if math.isfinite(value):
         return value
@@ -222,6 +274,7 @@ def _plain(verdict: Verdict) -> dict[str, Any]:
         "max_rel_to_max": _number(verdict.max_rel_to_max),
         "outside": verdict.outside,
         "metrics": verdict.metrics,
+        "noise": verdict.noise,
     }
 
 
@@ -235,6 +288,7 @@ def _plain_node(step: int, node: NodeVerdict) -> dict[str, Any]:
         "source": node.source,
         "local": _plain(node.local),
         "cumulative": _plain(node.cumulative),
+        "no_float64": node.no_float64,
     }
 
 
@@ -243,7 +297,8 @@ def _row(verdict: Verdict, *, judged: str, **where: Any) -> dict[str, Any]:
     if not numbers and verdict.kind in ("match", "mismatch"):
         numbers = {"max_abs": verdict.max_abs, "max_rel_to_max": verdict.max_rel_to_max, "outside": verdict.outside}
     named = {"name": verdict.name, "judged": judged, "verdict": verdict.kind, "reason": verdict.reason}
-    return named | dict.fromkeys(("graph", "step", "part", "op", "module", "source")) | where | numbers
+    noise = _flat(verdict.noise, "noise_") if verdict.noise is not None else {}
+    return named | dict.fromkeys(("graph", "step", "part", "op", "module", "source")) | where | numbers | noise
 
 
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}

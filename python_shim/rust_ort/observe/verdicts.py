@@ -34,14 +34,17 @@ def half_tolerance(dtype: torch.dtype | None) -> Tolerance | None:
 
 
 def judged_as_half(
-    pairs: Sequence[Pair], client: Any, half: torch.dtype | None, terms: Mapping[str, Tensor | None] | None = None
-) -> list[Any]:
+    pairs: Sequence[Pair], client: Any, half: torch.dtype | None, terms: Mapping[str, Tensor | None] | None = None,
+    **float64: Any,
+) -> list[Any]:  # fmt: skip
     """Verdicts in the order of `pairs`; floats by the steps of `half`. None: all by their own dtype. terms: by name, of
-    those that are sums."""
+    those that are sums. float64: as of `Client.compare`."""
     if half is None:
-        return list(client.compare(list(pairs), None, terms))
+        return list(client.compare(list(pairs), None, terms, **float64))
     wide = [pair[1] is not None and pair[1].dtype.is_floating_point for pair in pairs]
-    floats = iter(client.compare([p for p, w in zip(pairs, wide, strict=True) if w], half_tolerance(half), terms))
+    floats = iter(
+        client.compare([p for p, w in zip(pairs, wide, strict=True) if w], half_tolerance(half), terms, **float64)
+    )
     others = iter(client.compare([p for p, w in zip(pairs, wide, strict=True) if not w], None))
     return [next(floats if w else others) for w in wide]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -68,6 +69,12 @@ def names_of(*known: str) -> Callable[[str, Any], Any]:
         return tuple(sorted(set(value)))
 
     return check
+
+
+def factor(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value < math.inf:
+        raise bad(name, "a finite number from 1", value)
+    return float(value)
 
 
 def flag(name: str, value: Any) -> bool:

@@ -33,6 +33,13 @@ def integer(name: str, text: str) -> Any:
         raise bad(name, "an integer", text) from None
 
 
+def real(name: str, text: str) -> Any:
+    try:
+        return float(text)
+    except ValueError:
+        raise bad(name, "a number", text) from None
+
+
 def names(name: str, text: str) -> Any:
     return [entry.strip() for entry in text.split(",") if entry.strip()]
 

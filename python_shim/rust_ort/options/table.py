@@ -120,6 +120,18 @@ class Options:
         environment.integer,
         "bytes that the values of nodes may take at a time",
     )
+    compare_float64: str = _option(
+        "mismatches",
+        checks.choice("mismatches", "all"),
+        environment.plain,
+        'what is computed in float64, too: "mismatches" of nodes, "all" values, each node\'s alone and as it drifts',
+    )
+    noise_factor: float = _option(
+        1.5,
+        checks.factor,
+        environment.real,
+        "how much further from float64 than eager ONNX Runtime may be and be called noise",
+    )
     tolerance: Tolerance | None = _option(
         None, checks.tolerance, environment.tolerance, "{atol, rtol, scale, equal_nan}; None: by dtype"
     )

@@ -2,7 +2,7 @@
 
 use super::mark::Mark;
 use crate::cli::table::Give;
-use crate::compare::{Metrics, TensorVerdict, Verdict, distance_text};
+use crate::compare::{Errors, Metrics, Noise, NoiseKind, TensorVerdict, Verdict, distance_text};
 use crate::dump::{NodeRow, NodeTable};
 
 /// A node in its table.
@@ -22,6 +22,11 @@ pub(super) enum Cell {
 }
 
 impl Cell {
+    /// There is something in it.
+    pub(super) fn is_known(&self) -> bool {
+        !self.exact().is_empty()
+    }
+
     /// In full; what is not known is empty.
     fn exact(&self) -> String {
         match self {
@@ -69,6 +74,8 @@ pub(super) struct Column {
     pub(super) head: &'static str,
     pub(super) shown: Shown,
     pub(super) give: Give,
+    /// A terminal shows it only where one of its cells is known.
+    pub(super) sparse: bool,
     source: Source,
 }
 
@@ -91,6 +98,7 @@ pub(super) fn columns() -> Vec<Column> {
         head,
         shown,
         give,
+        sparse: false,
         source: Source::Node(cell),
     };
     let mut columns = vec![
@@ -125,20 +133,60 @@ pub(super) fn columns() -> Vec<Column> {
         node("role", "role", Wide, Middle, |line| text(&line.node.role)),
         node("seq_nr", "seq_nr", Wide, Never, |line| Cell::Count((line.node.seq_nr >= 0).then_some(line.node.seq_nr))),
         node("float64_fx_err", "f64 eager", Wide, Never, |line| {
-            Cell::Real(line.node.float64.map(|opinion| opinion.reference_error))
+            Cell::Real(line.node.local.noise.map(|noise| noise.errors.reference_error))
         }),
         node("float64_onnx_err", "f64 onnx", Wide, Never, |line| {
-            Cell::Real(line.node.float64.map(|opinion| opinion.candidate_error))
+            Cell::Real(line.node.local.noise.map(|noise| noise.errors.candidate_error))
         }),
     ]);
+    columns.extend(noise_columns());
+    columns.push(node("no_float64", "no f64", Wide, End, |line| text(&line.node.no_float64)));
     columns
+}
+
+/// What float64 says of the local run and of the drifted value.
+fn noise_columns() -> Vec<Column> {
+    use Shown::{Room, Wide};
+    let table: [(&'static str, [&'static str; 2], [Shown; 2], OfVerdict); 5] = [
+        ("noise", ["noise", "drift noise"], [Room(8), Room(8)], |of| {
+            text(&of.noise.map_or_else(String::new, |noise| noise.kind.to_string()))
+        }),
+        ("noise_ratio", ["×eager", "×eager drift"], [Room(9), Room(9)], |of| noise(of, |noise| noise.ratio)),
+        ("noise_fx_err", ["f64 eager", "f64 eager drift"], [Wide, Wide], |of| {
+            noise(of, |noise| noise.errors.reference_error)
+        }),
+        ("noise_onnx_err", ["f64 onnx", "f64 onnx drift"], [Wide, Wide], |of| {
+            noise(of, |noise| noise.errors.candidate_error)
+        }),
+        ("condition", ["cond.", "cond. drift"], [Wide, Wide], |of| noise(of, |noise| noise.errors.condition)),
+    ];
+    sides(table)
+}
+
+fn noise(of: &TensorVerdict, value: fn(&Noise) -> f64) -> Cell {
+    Cell::Real(of.noise.as_ref().map(value))
+}
+
+/// Each column twice: of the local run, then of the drifted value.
+fn sides<const N: usize>(table: [(&'static str, [&'static str; 2], [Shown; 2], OfVerdict); N]) -> Vec<Column> {
+    let side = |index: usize, side: &str, source: fn(OfVerdict) -> Source| {
+        table.map(|(name, head, shown, cell)| Column {
+            name: format!("{side}_{name}"),
+            head: head[index],
+            shown: shown[index],
+            give: Give::Never,
+            sparse: name.starts_with("noise"),
+            source: source(cell),
+        })
+    };
+    side(0, "local", Source::Local).into_iter().chain(side(1, "cumulative", Source::Cumulative)).collect()
 }
 
 /// The same numbers of the local run and of the drifted value.
 fn verdict_columns() -> Vec<Column> {
     use Shown::{Always, Room, Wide};
     // (CSV, terminal: local, drifted, local shown, drifted shown, cell)
-    let table: [(&str, [&'static str; 2], [Shown; 2], OfVerdict); 9] = [
+    let table: [(&'static str, [&'static str; 2], [Shown; 2], OfVerdict); 9] = [
         ("verdict", ["local?", "drift?"], [Wide, Wide], |of| text(word(&of.verdict))),
         ("err_abs", ["local|Δ|", "drift|Δ|"], [Room(9), Room(9)], |of| real(of, |m| m.max_abs)),
         ("err_rel", ["local rel", "drift rel"], [Wide, Wide], |of| real(of, |m| m.max_rel)),
@@ -149,16 +197,7 @@ fn verdict_columns() -> Vec<Column> {
         ("outside", ["outside", "outside drift"], [Room(11), Wide], |of| metric(of, |m| m.outside)),
         ("n", ["n", "n drift"], [Wide, Wide], |of| metric(of, |m| m.n)),
     ];
-    let side = |index: usize, side: &str, source: fn(OfVerdict) -> Source| {
-        table.map(|(name, head, shown, cell)| Column {
-            name: format!("{side}_{name}"),
-            head: head[index],
-            shown: shown[index],
-            give: Give::Never,
-            source: source(cell),
-        })
-    };
-    side(0, "local", Source::Local).into_iter().chain(side(1, "cumulative", Source::Cumulative)).collect()
+    sides(table)
 }
 
 fn text(text: &str) -> Cell {
@@ -213,19 +252,28 @@ pub(super) fn comment(node: &NodeRow) -> String {
             said.push(new);
         }
     }
-    if let Some(opinion) = &node.float64 {
-        let judged = if opinion.is_rounding() { "rounding" } else { "ONNX Runtime is off" };
-        let text = format!(
-            "{judged}: from float64 eager is {}, ONNX Runtime {}",
-            distance_text(opinion.reference_error),
-            distance_text(opinion.candidate_error)
-        );
-        said.insert(0, text);
+    // Of what matches at once the columns say enough.
+    let settled = node.local.verdict == Verdict::Mismatch || node.local.metrics.as_ref().is_some_and(|m| m.outside > 0);
+    for (side, of) in [("drift: ", &node.cumulative), ("", &node.local)] {
+        if let Some(noise) = of.noise.filter(|noise| noise.kind != NoiseKind::Noise || (side.is_empty() && settled)) {
+            said.insert(0, format!("{side}{}", noise_text(&noise)));
+        }
     }
     if !node.as_right.is_empty() {
         said.insert(0, node.as_right.clone());
     }
     said.join("; ")
+}
+
+/// What it comes to, and by how much.
+fn noise_text(noise: &Noise) -> String {
+    let Errors { reference_error, candidate_error, condition, .. } = noise.errors;
+    let judged = match noise.kind {
+        NoiseKind::IllConditioned => format!("ill-conditioned, eager is off by {} steps", distance_text(condition)),
+        kind => kind.to_string(),
+    };
+    let [reference, candidate] = [reference_error, candidate_error].map(distance_text);
+    format!("{judged}: from float64 eager is {reference}, ONNX Runtime {candidate}")
 }
 
 /// Every column of every line, after RFC 4180.

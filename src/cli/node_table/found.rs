@@ -11,7 +11,7 @@ use super::mark::Mark;
 use super::rows::Rows;
 use crate::cli::exit::Failure;
 use crate::cli::verdicts;
-use crate::compare::{Summary, TensorVerdict, summary};
+use crate::compare::{NoiseSummary, Summary, TensorVerdict, summary};
 use crate::dump::{NodeRow, NodeTable, reader};
 use crate::onnx;
 
@@ -21,6 +21,9 @@ pub(super) struct Counted {
     pub(super) local: Summary,
     pub(super) cumulative: Summary,
     pub(super) plain: Summary,
+    /// Against float64, where it is known.
+    pub(super) local_noise: NoiseSummary,
+    pub(super) cumulative_noise: NoiseSummary,
 }
 
 impl Counted {
@@ -28,10 +31,15 @@ impl Counted {
         let count = |verdict: fn(&NodeRow) -> &TensorVerdict| {
             summary(&table.nodes.iter().map(|node| verdict(node).clone()).collect::<Vec<_>>())
         };
+        let noise = |verdict: fn(&NodeRow) -> &TensorVerdict| {
+            NoiseSummary::of(table.nodes.iter().filter_map(|node| verdict(node).noise.map(|noise| noise.kind)))
+        };
         Self {
             local: count(|node| &node.local),
             cumulative: count(|node| &node.cumulative),
             plain: summary(&table.plain),
+            local_noise: noise(|node| &node.local),
+            cumulative_noise: noise(|node| &node.cumulative),
         }
     }
 }
@@ -83,13 +91,14 @@ impl Found {
             "path": path, "graph": table.graph, "part": table.part, "step": table.step, "summary": counted,
             "first_local_mismatch": name(table.first_local_mismatch()),
             "first_cumulative_mismatch": name(table.first_cumulative_mismatch()),
+            "first_worse_than_eager": name(table.first_worse()),
             "plain": table.plain, "nodes": self.lines(rows).into_iter().map(node).collect::<Vec<_>>(),
         })
     }
 
     /// Of every verdict in it.
     pub(crate) fn total(&self) -> Summary {
-        let Counted { local, cumulative, plain } = self.counted;
+        let Counted { local, cumulative, plain, .. } = self.counted;
         verdicts::sum([local, cumulative, plain]).unwrap_or_default()
     }
 }

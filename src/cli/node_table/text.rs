@@ -47,7 +47,9 @@ pub(crate) fn text_of(found: &Found, rows: &Rows, wide: bool) -> String {
 }
 
 fn pieces(lines: &[Line<'_>], wide: bool, width: usize) -> Pieces {
-    let mut columns: Vec<Column> = columns().into_iter().filter(|column| wide || column.shown < Shown::Wide).collect();
+    let known = |column: &Column| !column.sparse || lines.iter().any(|line| column.cell(line).is_known());
+    let is_shown = |column: &Column| wide || (column.shown < Shown::Wide && known(column));
+    let mut columns: Vec<Column> = columns().into_iter().filter(is_shown).collect();
     loop {
         let head = |column: &'_ Column| if wide { column.name.clone() } else { column.head.to_owned() };
         let header: Vec<String> = columns.iter().map(head).collect();
@@ -89,13 +91,19 @@ fn summary(found: &Found, width: usize) -> String {
     let Found { table, counted, .. } = found;
     let counts = |counted: Summary| vec![verdicts::cell(Some(counted))];
     let first = |node: Option<&NodeRow>| node.map_or_else(|| vec!["none".to_owned()], |node| described(found, node));
-    let facts = [
+    let mut facts = vec![
         ("local:", counts(counted.local)),
         ("cumulative:", counts(counted.cumulative)),
         ("first local mismatch:", first(table.first_local_mismatch())),
         ("first cumulative mismatch:", first(table.first_cumulative_mismatch())),
         ("what observing changed:", vec![observing(found)]),
     ];
+    // Without the drifted ones, the local ones are of mismatches alone.
+    if !counted.cumulative_noise.is_empty() {
+        facts.push(("local noise:", vec![counted.local_noise.to_string()]));
+        facts.push(("cumulative noise:", vec![counted.cumulative_noise.to_string()]));
+        facts.push(("first worse than eager:", first(table.first_worse())));
+    }
     let mut text = String::new();
     for (name, lines) in facts {
         let lines = lines.iter().flat_map(|line| table::wrapped(line, width.saturating_sub(SUMMARY)));

@@ -110,7 +110,7 @@ pub(super) fn replay(args: &Arguments, runtime: &Runtime, target: &Target) -> Re
         }
         Err(error) => {
             let verdict = Verdict::Failed(error.to_string());
-            again.verdicts = vec![TensorVerdict { name: "the run".to_owned(), verdict, metrics: None }];
+            again.verdicts = vec![TensorVerdict { name: "the run".to_owned(), verdict, metrics: None, noise: None }];
             return Ok(again);
         }
     }

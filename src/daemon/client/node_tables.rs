@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::base::ids::GraphId;
 use crate::base::limits;
-use crate::compare::Verdict;
+use crate::compare::{Noise, Verdict};
 use crate::daemon::ledger::{Account, Held};
 use crate::daemon::verdicts;
 use crate::dump::{NodeReproduction, NodeRow, ValuesFolder};
@@ -30,6 +30,8 @@ pub struct Collected {
     pub held: Vec<Held>,
     /// Eager's values, on disk.
     pub values: Option<ValuesFolder>,
+    /// How much further from float64 than the reference the candidate may be.
+    pub noise_factor: Option<f64>,
 }
 
 /// What a row takes beside its texts, about: two verdicts with their metrics.
@@ -51,6 +53,7 @@ pub fn texts_bytes(rows: &[NodeRow]) -> usize {
             &row.local.name,
             &row.cumulative.name,
             &row.as_right,
+            &row.no_float64,
         ];
         let reasons = reason(&row.local.verdict) + reason(&row.cumulative.verdict);
         texts.map(String::capacity).iter().sum::<usize>() + reasons
@@ -127,6 +130,18 @@ impl NodeTables {
     /// Keeps the folder of eager's values.
     pub fn set_values(&mut self, of: NodesOf, values: ValuesFolder) {
         self.0.entry(of).or_default().values = Some(values);
+    }
+
+    /// Of the last batch.
+    pub fn noise_factor(&self, of: &NodesOf) -> f64 {
+        self.0.get(of).and_then(|open| open.noise_factor).unwrap_or(Noise::FACTOR)
+    }
+
+    /// Keeps it for mismatches that are settled.
+    pub fn set_noise_factor(&mut self, of: &NodesOf, factor: f64) {
+        if let Some(open) = self.0.get_mut(of) {
+            open.noise_factor = Some(factor);
+        }
     }
 
     /// Drops the comparisons of a graph.

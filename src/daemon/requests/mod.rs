@@ -71,7 +71,7 @@ pub fn answer(at: &Connected<'_>, request: Request, fd: Option<OwnedFd>) -> Answ
         Request::CloseDump => dumps::close(at),
         Request::FlushDump => dumps::flush(at),
         Request::RunObserved(run) => observed::run_observed(&at.leased()?, &run),
-        Request::CompareTensors { pairs, tolerance } => compare::compare(at, pairs, tolerance),
+        Request::CompareTensors { pairs, tolerance, noise } => compare::compare(at, pairs, tolerance, noise),
         Request::ReportEager { graph, eager_nodes } => graphs::report_eager(at, graph, eager_nodes),
         Request::CompareNodes(compare) => nodes::compare_nodes(&at.leased()?, &compare),
         Request::SettleNode(settle) => nodes::settle_node(at, &settle),

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::compare::{check_terms, judge};
+use super::compare::{check_float64, judge};
 use super::state::{Answer, Connected, Dumping, Leased, unexpected};
 
-use crate::compare::{Opinion, Verdict};
+use crate::compare::{Explained, Noise, Verdict};
 use crate::daemon::client::{Collected, NodeTables, Part, ROW_BYTES, RunningNodes, texts_bytes};
 use crate::daemon::status::StepRecord;
 use crate::daemon::verdicts::{self, tolerance};
@@ -32,7 +32,9 @@ pub fn compare_nodes(leased: &Leased<'_>, request: &CompareNodes) -> Answer {
     }
     let dumping = if request.dump_values { Some(at.must_dump(".dump_values")?) } else { None };
     let local = request.tolerance.map(tolerance);
-    let tolerances = Tolerances { local, cumulative: request.cumulative_tolerance.map(tolerance).or(local) };
+    let noise = request.noise.unwrap_or(verdicts::NOISE);
+    let cumulative = request.cumulative_tolerance.map(tolerance).or(local);
+    let tolerances = Tolerances { local, cumulative, noise };
     let named = |error: WireError| WireError { graph: name.clone(), ..error };
     let hold_rows = |len_bytes| at.client.memory.hold("rows of compared nodes", len_bytes);
     part.hold_nodes(&at.client.memory).map_err(named)?;
@@ -49,7 +51,9 @@ pub fn compare_nodes(leased: &Leased<'_>, request: &CompareNodes) -> Answer {
     let outcome = outcome.map_err(|error| named(error.into()))?;
     held.add(hold_rows(texts_bytes(&outcome.rows))?);
     let reply = outcome.rows.iter().map(verdicts::of_row).collect();
-    at.client.state().node_tables.add(of, outcome, held, &at.client.memory);
+    let mut state = at.client.state();
+    state.node_tables.add(of, outcome, held, &at.client.memory);
+    state.node_tables.set_noise_factor(&of, noise.factor);
     Ok(Reply::NodesCompared(reply))
 }
 
@@ -96,9 +100,16 @@ pub fn settle_node(at: &Connected<'_>, request: &SettleNode) -> Answer {
             true
         }
         SettledBy::Float64(tensors) => {
-            let opinion = opinion(at, request, tensors)?;
-            at.client.state().node_tables.row(of, name)?.float64 = opinion;
-            opinion.is_some_and(|opinion| opinion.is_rounding())
+            let noise = noise(at, request, tensors)?;
+            let settles = noise.is_some_and(|noise| noise.settles());
+            let mut state = at.client.state();
+            let row = state.node_tables.row(of, name)?;
+            // Under float64 of all elements, that tells more than what is of those that decide, but for an accusation.
+            let of_all = row.cumulative.noise.is_some() && row.local.noise.is_some();
+            if !(of_all && settles) {
+                row.local.noise = noise;
+            }
+            settles
         }
     };
     Ok(Reply::NodesCompared(vec![at.client.state().node_tables.settle(of, name, right)?]))
@@ -115,7 +126,7 @@ fn mismatch<'t>(tables: &'t mut NodeTables, request: &SettleNode) -> Result<&'t 
 }
 
 /// What float64 says. Errors: BadTensor, those of [`mismatch`].
-fn opinion(at: &Connected<'_>, request: &SettleNode, tensors: &InFloat64) -> Result<Option<Opinion>, WireError> {
+fn noise(at: &Connected<'_>, request: &SettleNode, tensors: &InFloat64) -> Result<Option<Noise>, WireError> {
     let InFloat64 { exact, reference, local, terms } = tensors;
     if exact.desc.dtype != DType::F64 || !reference.desc.dtype.is_float() {
         let why = format!("expected a float64 value of a floating dtype, got {} of {}", exact.desc, reference.desc);
@@ -125,7 +136,7 @@ fn opinion(at: &Connected<'_>, request: &SettleNode, tensors: &InFloat64) -> Res
         let why = format!("shapes differ: exact {}, reference {}, local {}", exact.desc, reference.desc, local.desc);
         return Err(refused(request, ErrorCode::BadTensor, why));
     }
-    check_terms(&request.name, reference, terms.as_ref())?;
+    check_float64(&request.name, "terms", reference, terms.as_ref())?;
     let lease = {
         let mut state = at.client.state();
         let row = mismatch(&mut state.node_tables, request)?;
@@ -140,7 +151,9 @@ fn opinion(at: &Connected<'_>, request: &SettleNode, tensors: &InFloat64) -> Res
         state.segments.lease(&read, &[])?
     };
     let tensors = lease.inputs();
-    Ok(Opinion::measure(tensors[0], tensors[1], tensors[2], tensors.get(3).copied()))
+    let explained = tensors.get(3).map_or(Explained::Kernel, |&terms| Explained::Terms(terms));
+    let factor = at.client.state().node_tables.noise_factor(&request.of);
+    Ok(Noise::measure(tensors[0], tensors[1], tensors[2], explained, factor))
 }
 
 /// Whether a tensor of shape `given` is one of shape `compared`, or elements of it.
@@ -158,15 +171,15 @@ pub fn finish_nodes(at: &Connected<'_>, request: FinishNodes) -> Answer {
     at.client.state().known(of.graph)?;
     let run = if dump { Some(at.must_dump(".dump")?) } else { None };
     let (floats, exact): (Vec<_>, Vec<_>) = plain.into_iter().partition(|(_, pair)| is_float(pair));
-    let mut plain = judge(at, floats, terms.map(tolerance).as_ref())?;
-    plain.extend(judge(at, exact, None)?);
+    let mut plain = judge(at, floats, terms.map(tolerance).as_ref(), None)?;
+    plain.extend(judge(at, exact, None, None)?);
     let reply = verdicts::summaries(&plain);
     let graph = match &run {
         Some(dumping) => dumping.graph(of.graph)?,
         None => at.client.state().known(of.graph)?.name.clone(),
     };
     let collected = at.client.state().node_tables.take(&of);
-    let Collected { rows: nodes, reproductions, held, values } = collected;
+    let Collected { rows: nodes, reproductions, held, values, .. } = collected;
     let schema = NODES_SCHEMA.to_owned();
     let table = NodeTable { schema, graph, part: of.part, step: of.step.0, plain, nodes };
     let run = run.map(|dumping| dumping.run).filter(|run| run.wants(&table.graph, of.part, of.step));

@@ -15,7 +15,7 @@ use crate::onnx::{OnnxError, Piece};
 use crate::protocol::control::{CompareNodes, ComputedNode, NodeFeed, NodeValue};
 use crate::protocol::message::{RunStats, WireError};
 use crate::shm::{Lease, LeaseError, SegmentTable};
-use crate::tensor::TensorRef;
+use crate::tensor::{DType, TensorDesc, TensorRef};
 
 /// What came of a batch.
 #[derive(Debug, Default)]
@@ -110,11 +110,17 @@ impl<'a> Batch<'a> {
     }
 
     fn computed(&mut self, node: &'a ComputedNode) -> Result<(), NodesError> {
-        let ComputedNode { name, reference, candidate, local, .. } = node;
+        let ComputedNode { name, reference, candidate, local, float64, .. } = node;
         self.check_cut("value", name)?;
         check_alike(name, "candidate", reference, candidate)?;
         if let Some(local) = local {
             check_alike(name, "local", reference, local)?;
+        }
+        for (what, exact) in [("exact", &float64.local), ("exact_cumulative", &float64.cumulative)] {
+            if let Some(exact) = exact {
+                let desc = TensorDesc { dtype: DType::F64, ..reference.desc.clone() };
+                check_alike(name, what, &TensorRef { desc, ..exact.clone() }, exact)?;
+            }
         }
         let value = Computed::new(node, &mut self.slots);
         self.reference(name, value.reference);

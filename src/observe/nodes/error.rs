@@ -26,11 +26,11 @@ pub enum NodesError {
         /// As sent.
         name: ValueName,
     },
-    /// value {name:?}: {what} is {got}, expected {expected} (the reference's); allocate it like the reference
+    /// value {name:?}: {what} is {got}, expected {expected} (as the reference); allocate it like the reference
     Unlike {
         /// As sent.
         name: ValueName,
-        /// "candidate" or "local".
+        /// "candidate", "local", "exact" or "exact_cumulative".
         what: &'static str,
         /// The reference's.
         expected: TensorDesc,

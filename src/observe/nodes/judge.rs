@@ -6,18 +6,21 @@ use super::part::PartNodes;
 use super::piece::Ran;
 use super::slots::{Computed, Read, Tensors, Written};
 use crate::base::ids::ValueName;
-use crate::compare::{self, TensorVerdict, Tolerance, Verdict};
+use crate::compare::{self, Explained, Noise, TensorVerdict, Tolerance, Verdict};
 use crate::dump::{NodeReproduction, NodeRow};
 use crate::onnx::Piece;
+use crate::protocol::control::NoiseTerms;
 use crate::tensor::SharedTensor;
 
 /// None: of the local ones [`Tolerance::for_kernel`], of the others [`Tolerance::for_dtype`].
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Tolerances {
     /// Of a node's own kernel.
     pub local: Option<Tolerance>,
     /// Of a value as it drifted.
     pub cumulative: Option<Tolerance>,
+    /// Against float64.
+    pub noise: NoiseTerms,
 }
 
 /// A node's own kernel on the reference's inputs.
@@ -43,9 +46,17 @@ impl Judge<'_> {
         let against = |candidate: SharedTensor<'_>, tolerance: Option<Tolerance>| {
             compare::judge(name, reference, candidate, tolerance.as_ref())
         };
+        let noise = |candidate: SharedTensor<'_>, exact: Option<Read<'_>>, explained: Explained<'_>| {
+            let exact = self.tensors.read(exact?);
+            Noise::measure(reference, candidate, exact, explained, self.tolerances.noise.factor)
+        };
         let kernel = self.tolerances.local.unwrap_or_else(|| Tolerance::for_kernel(reference.dtype()));
         let (candidate_ns, own) = match &local.ran {
-            Ran::Done(stats) => (stats.run_ns, against(self.tensors.written(local.slot), Some(kernel))),
+            Ran::Done(stats) => {
+                let made = self.tensors.written(local.slot);
+                let noise = noise(made, value.exact, Explained::Kernel);
+                (stats.run_ns, TensorVerdict { noise, ..against(made, Some(kernel)) })
+            }
             Ran::Failed(reason) => (0, TensorVerdict::failed(name, reason)),
         };
         let [reference_signature, candidate_signature] = compare::signatures(reference, candidate);
@@ -58,9 +69,14 @@ impl Judge<'_> {
             candidate_ns,
             local: own,
             cumulative: match failed {
-                None => against(candidate, drift),
+                None => {
+                    let noise =
+                        noise(candidate, value.exact_cumulative, Explained::Drift { step: self.tolerances.noise.step });
+                    TensorVerdict { noise, ..against(candidate, drift) }
+                }
                 Some(reason) => TensorVerdict::failed(name, reason),
             },
+            no_float64: value.no_float64.to_owned(),
             ..self.not_compared(name, "")
         }
     }
@@ -93,7 +109,7 @@ impl Judge<'_> {
             candidate_ns: 0,
             local: verdict(),
             cumulative: verdict(),
-            float64: None,
+            no_float64: String::new(),
             as_right: String::new(),
         }
     }

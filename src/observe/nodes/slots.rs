@@ -1,7 +1,7 @@
 //! Where a batch's tensors are: each gets a slot as it joins the batch, and the batch's lease has them in that order.
 
 use crate::base::ids::ValueName;
-use crate::protocol::control::ComputedNode;
+use crate::protocol::control::{ComputedNode, NodeFloat64};
 use crate::shm::{Lease, LeaseError, SegmentTable};
 use crate::tensor::{SharedTensor, TensorRef};
 
@@ -79,17 +79,25 @@ pub(super) struct Computed<'a> {
     /// None: only computed, because something later reads it.
     pub local: Option<Written<'a>>,
     pub reference_ns: u64,
+    /// Float64: on the references, and as it drifted in float64.
+    pub exact: Option<Read<'a>>,
+    pub exact_cumulative: Option<Read<'a>>,
+    pub no_float64: &'a str,
 }
 
 impl<'a> Computed<'a> {
     pub fn new(node: &'a ComputedNode, slots: &mut Slots<'a>) -> Self {
-        let ComputedNode { name, reference, candidate, local, reference_ns } = node;
+        let ComputedNode { name, reference, candidate, local, reference_ns, float64 } = node;
+        let NodeFloat64 { local: exact, cumulative: exact_cumulative, missing } = float64.as_ref();
         Self {
             name,
             reference: slots.read(reference),
             candidate: slots.written(candidate),
             local: local.as_ref().map(|local| slots.written(local)),
             reference_ns: *reference_ns,
+            exact: exact.as_ref().map(|exact| slots.read(exact)),
+            exact_cumulative: exact_cumulative.as_ref().map(|exact| slots.read(exact)),
+            no_float64: missing,
         }
     }
 }

@@ -153,6 +153,7 @@ fn request(body: proto::request::Body) -> Decoded<Request> {
         Body::CompareTensors(compare) => Request::CompareTensors {
             pairs: compare.pairs.into_iter().map(pair).collect::<Decoded<_>>()?,
             tolerance: compare.tolerance.map(tolerance),
+            noise: compare.noise.map(noise).transpose()?,
         },
         Body::ReportEager(report) => Request::ReportEager {
             graph: graph_id("ReportEager.graph_id", &report.graph_id)?,
@@ -318,6 +319,7 @@ fn compare_nodes(compare: proto::CompareNodes) -> Decoded<CompareNodes> {
         tolerance: compare.tolerance.map(tolerance),
         cumulative_tolerance: compare.cumulative_tolerance.map(tolerance),
         dump_values: compare.dump_values,
+        noise: compare.noise.map(noise).transpose()?,
     })
 }
 
@@ -345,6 +347,11 @@ fn node_value(value: proto::NodeValue) -> Decoded<NodeValue> {
         candidate: required("NodeValue.candidate", value.candidate)?,
         local,
         reference_ns: value.reference_ns,
+        float64: Box::new(NodeFloat64 {
+            local: optional("NodeValue.exact", value.exact)?,
+            cumulative: optional("NodeValue.exact_cumulative", value.exact_cumulative)?,
+            missing: value.no_float64,
+        }),
     }))
 }
 
@@ -390,7 +397,8 @@ fn pair(pair: proto::TensorPair) -> Decoded<(String, PairToCompare)> {
     let reference = required("TensorPair.reference", pair.reference)?;
     let candidate = required("TensorPair.candidate", pair.candidate)?;
     let terms = optional("TensorPair.terms", pair.terms)?;
-    Ok((name, PairToCompare::Pair { reference, candidate, terms }))
+    let exact = optional("TensorPair.exact", pair.exact)?;
+    Ok((name, PairToCompare::Pair { reference, candidate, terms, exact }))
 }
 
 fn tensor_refs(field: &'static str, references: Vec<proto::TensorRef>) -> Decoded<Vec<TensorRef>> {
@@ -415,6 +423,17 @@ fn tensor_ref(field: &'static str, reference: proto::TensorRef) -> Decoded<Tenso
 fn tolerance(tolerance: proto::Tolerance) -> ToleranceTerms {
     let proto::Tolerance { atol, rtol, scale, equal_nan } = tolerance;
     ToleranceTerms { atol, rtol, scale, equal_nan }
+}
+
+fn noise(noise: proto::NoiseTerms) -> Decoded<NoiseTerms> {
+    let proto::NoiseTerms { factor, step } = noise;
+    // Below 1 the reference itself would be worse than itself.
+    for (field, value, least) in [("NoiseTerms.factor", factor, 1.), ("NoiseTerms.step", step, 0.)] {
+        if !(value.is_finite() && value >= least) {
+            return Err(bad_option(field, format!("expected a finite number from {least}, got {value}")));
+        }
+    }
+    Ok(NoiseTerms { factor, step })
 }
 
 fn segment(field: &'static str, segment: u32) -> Decoded<SegmentId> {
@@ -556,6 +575,6 @@ fn tensor_verdict(verdict: proto::TensorVerdict) -> Decoded<VerdictSummary> {
             return Err(bad("TensorVerdict.verdict", format!("expected 1 to 4, got {}", verdict.verdict)));
         }
     };
-    let proto::TensorVerdict { name, reason, metrics_json, max_abs, max_rel_to_max, outside, .. } = verdict;
-    Ok(VerdictSummary { name, kind, reason, metrics_json, max_abs, max_rel_to_max, outside })
+    let proto::TensorVerdict { name, reason, metrics_json, max_abs, max_rel_to_max, outside, noise_json, .. } = verdict;
+    Ok(VerdictSummary { name, kind, reason, metrics_json, max_abs, max_rel_to_max, outside, noise_json })
 }

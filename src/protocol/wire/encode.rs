@@ -97,9 +97,10 @@ fn request_to_proto(request: &Request) -> proto::request::Body {
             references: run.references.iter().flatten().map(tensor_ref_to_proto).collect(),
             tolerance: run.tolerance.map(tolerance_to_proto),
         }),
-        Request::CompareTensors { pairs, tolerance } => Body::CompareTensors(proto::CompareTensors {
+        Request::CompareTensors { pairs, tolerance, noise } => Body::CompareTensors(proto::CompareTensors {
             pairs: pairs.iter().map(pair_to_proto).collect(),
             tolerance: tolerance.map(tolerance_to_proto),
+            noise: noise.map(noise_to_proto),
         }),
         Request::ReportEager { graph, eager_nodes } => {
             Body::ReportEager(proto::ReportEager { graph_id: graph.to_string(), eager_nodes: *eager_nodes })
@@ -181,6 +182,7 @@ fn compare_nodes_to_proto(compare: &CompareNodes) -> proto::CompareNodes {
         tolerance: compare.tolerance.map(tolerance_to_proto),
         cumulative_tolerance: compare.cumulative_tolerance.map(tolerance_to_proto),
         dump_values: compare.dump_values,
+        noise: compare.noise.map(noise_to_proto),
     }
 }
 
@@ -202,6 +204,9 @@ fn node_value_to_proto(value: &NodeValue) -> proto::NodeValue {
             reference_ns: node.reference_ns,
             not_compared: String::new(),
             judge: node.local.is_some(),
+            exact: node.float64.local.as_ref().map(tensor_ref_to_proto),
+            exact_cumulative: node.float64.cumulative.as_ref().map(tensor_ref_to_proto),
+            no_float64: node.float64.missing.clone(),
         },
         NodeValue::NotCompared { name, reason } => {
             proto::NodeValue { name: name.clone(), not_compared: reason.clone(), ..Default::default() }
@@ -222,12 +227,13 @@ fn call_to_proto(record: &CallRecord) -> proto::Call {
 fn pair_to_proto((name, pair): &(String, PairToCompare)) -> proto::TensorPair {
     let name = name.clone();
     match pair {
-        PairToCompare::Pair { reference, candidate, terms } => proto::TensorPair {
+        PairToCompare::Pair { reference, candidate, terms, exact } => proto::TensorPair {
             name,
             reference: Some(tensor_ref_to_proto(reference)),
             candidate: Some(tensor_ref_to_proto(candidate)),
             not_compared: String::new(),
             terms: terms.as_ref().map(tensor_ref_to_proto),
+            exact: exact.as_ref().map(tensor_ref_to_proto),
         },
         PairToCompare::NotCompared(reason) => {
             proto::TensorPair { name, not_compared: reason.clone(), ..Default::default() }
@@ -260,6 +266,11 @@ fn tensor_ref_to_proto(reference: &TensorRef) -> proto::TensorRef {
 fn tolerance_to_proto(tolerance: ToleranceTerms) -> proto::Tolerance {
     let ToleranceTerms { atol, rtol, scale, equal_nan } = tolerance;
     proto::Tolerance { atol, rtol, scale, equal_nan }
+}
+
+fn noise_to_proto(noise: NoiseTerms) -> proto::NoiseTerms {
+    let NoiseTerms { factor, step } = noise;
+    proto::NoiseTerms { factor, step }
 }
 
 fn reply_to_proto(reply: &Reply) -> proto::reply::Body {
@@ -343,5 +354,6 @@ fn verdict_to_proto(verdict: &VerdictSummary) -> proto::TensorVerdict {
         max_abs: verdict.max_abs,
         max_rel_to_max: verdict.max_rel_to_max,
         outside: verdict.outside,
+        noise_json: verdict.noise_json.clone(),
     }
 }

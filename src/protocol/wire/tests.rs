@@ -78,7 +78,7 @@ fn tensors_are_checked_one_by_one() {
         (reference(0, 0, 1, &[1; 65]), ErrorCode::BadTensor),
     ] {
         let pair = proto::TensorPair { reference: Some(hostile), ..Default::default() };
-        let compare = proto::CompareTensors { pairs: vec![pair], tolerance: None };
+        let compare = proto::CompareTensors { pairs: vec![pair], tolerance: None, noise: None };
         let (got, text) = refused(proto::request::Body::CompareTensors(compare));
         assert!(got == code && text.starts_with("TensorPair.reference"), "{text}");
     }
@@ -134,6 +134,7 @@ proptest! {
     fn replies_read_what_was_written(id: u64, text in ".{0,40}", n: u64, x in -1e300_f64..1e300) {
         let error = WireError::fault(ErrorCode::RunFailed, text.clone());
         let verdict = VerdictSummary {
+            noise_json: "{}".into(),
             name: text.clone(), kind: VerdictKind::Mismatch, reason: text.clone(), metrics_json: "{}".into(),
             max_abs: x, max_rel_to_max: -x, outside: n,
         };

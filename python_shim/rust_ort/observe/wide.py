@@ -1,0 +1,286 @@
+"""Float64 beside eager: what the same operators give of the same values where nothing is rounded on the way.
+
+Of a node alone, on eager's values widened; of a graph, on its inputs widened and carried on; of a model that runs, in
+every operator that torch dispatches. Choices are eager's: integers and bools, and the random numbers that it drew.
+"""
+
+from __future__ import annotations
+
+import logging
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from rust_ort.export.partition import PURE_NAMESPACES
+from rust_ort.observe.reference import UNWRITTEN, is_unwritten, leaves_unwritten
+from rust_ort.torch_private import OpOverload, TorchDispatchMode, pytree
+
+log = logging.getLogger("rust_ort")
+aten = torch.ops.aten
+
+EXACT = "integers and bools have no float64: they are exact"
+DRAWN = "random numbers: float64 is as eager drew them"
+
+
+REPLACING = frozenset({aten.set_, aten.resize_})
+"""Operators that give a tensor other memory. What is in it, and in memory that nobody wrote, is widened as it is first
+read: whoever fills it may do so past torch."""
+
+
+class NoFloat64(Exception):
+    """Why there is no float64 of a value, and of what is made of it."""
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """In the place of a value whose float64 nobody knows."""
+
+    reason: str
+
+
+def widen(value: Any) -> Any:
+    """Tensors of floats, and their dtypes, as float64; anything else as it is. Errors: NoFloat64."""
+    if isinstance(value, Unknown):
+        raise NoFloat64(value.reason)
+    if isinstance(value, Tensor):
+        if value.is_complex():
+            raise NoFloat64("complex values have none")
+        return value.double() if value.is_floating_point() else value
+    return torch.float64 if isinstance(value, torch.dtype) and value.is_floating_point else value
+
+
+def in_float64(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], made: Any) -> Any:
+    """What `target` gives of these arguments, which are wide but for their dtypes. made: what eager made of its own;
+    where that is no float, and where it was drawn, it is what this gives, too.
+
+    Errors: NoFloat64.
+    """
+    leaves = pytree.tree_leaves(made)
+    if any(isinstance(leaf, Tensor) and leaf.is_complex() for leaf in leaves):
+        raise NoFloat64("complex values have none")
+    if not any(_is_float(leaf) for leaf in leaves):
+        return made
+    if not (isinstance(target, OpOverload) or target is operator.getitem):
+        raise NoFloat64(f"{target} is no operator of ATen")
+    args, kwargs = pytree.tree_map(widen, (tuple(args), dict(kwargs)))
+    if isinstance(target, OpOverload):
+        if target.namespace not in PURE_NAMESPACES:
+            raise NoFloat64(f"custom operators of {target.namespace!r} are not run twice")
+        if target._schema.is_mutable:
+            raise NoFloat64("it writes into what it is given")
+        if _draws(target, args, kwargs):
+            return _drawn(target, args, made)
+        kwargs = _made_wide(target, args, kwargs)
+    try:
+        wide = target(*args, **kwargs)
+    except (RuntimeError, TypeError, ValueError, NotImplementedError, IndexError) as error:
+        log.debug("%s: no float64: %s", target, error)
+        raise NoFloat64(f"{target} cannot: {str(error).partition(chr(10))[0]}") from None
+    return _like(made, wide if _has_floats((args, kwargs)) else pytree.tree_map(widen, wide))
+
+
+def _made_wide(target: Any, args: Any, kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What makes floats of no floats makes float64, where it can be told to."""
+    takes = [declared.name for declared in target._schema.arguments if declared.kwarg_only]
+    if "dtype" in takes and kwargs.get("dtype") is None and not _has_floats((args, kwargs)):
+        return {**kwargs, "dtype": torch.float64}
+    return kwargs
+
+
+def _has_floats(values: Any) -> bool:
+    return any(_is_float(leaf) for leaf in pytree.tree_leaves(values))
+
+
+def _is_float(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and leaf.is_floating_point()
+
+
+def _like(made: Any, wide: Any) -> Any:
+    """`wide` where `made` is a float, else `made`. Errors: NoFloat64 where the two are not alike."""
+    leaves, spec = pytree.tree_flatten(made)
+    others = pytree.tree_leaves(wide)
+    if len(others) != len(leaves):
+        raise NoFloat64("in float64 it gives something else")
+    for leaf, other in zip(leaves, others, strict=True):
+        if _is_float(leaf) and not (isinstance(other, Tensor) and other.dtype is torch.float64):
+            raise NoFloat64("in float64 it gives no float64")
+        if _is_float(leaf) and other.shape != leaf.shape:
+            raise NoFloat64("in float64 it gives another shape")
+    chosen = [other if _is_float(leaf) else leaf for leaf, other in zip(leaves, others, strict=True)]
+    return pytree.tree_unflatten(chosen, spec)
+
+
+def _draws(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether random numbers are drawn; attention that drops out nothing draws none."""
+    if torch.Tag.nondeterministic_seeded not in target.tags:
+        return False
+    for position, declared in enumerate(target._schema.arguments):
+        if declared.name == "dropout_p":
+            given = args[position] if position < len(args) else kwargs.get("dropout_p", declared.default_value)
+            return bool(given != 0.0)
+    return True
+
+
+def _drawn(target: Any, args: Sequence[Any], made: Any) -> Any:
+    """Errors: NoFloat64 where what was drawn and what was computed cannot be told apart."""
+    if target is aten.native_dropout.default:
+        kept = 1.0 - args[1]
+        return _like(made, (args[0] * made[1] / kept if kept else torch.zeros_like(args[0]), made[1]))
+    name = target.overloadpacket.__name__
+    if name.endswith("_like") or not any(_is_float(leaf) for leaf in pytree.tree_leaves(list(args))):
+        return pytree.tree_map(widen, made)
+    raise NoFloat64("it draws random numbers by its values")
+
+
+def reason_of(node: fx.Node, value: Tensor) -> str:
+    """Why the value of a node is not measured against float64, whatever it was made of; "" where it is."""
+    if not value.is_floating_point():
+        return EXACT if not value.is_complex() else "complex values have none"
+    if is_unwritten(node):
+        return UNWRITTEN
+    target = node.target
+    if isinstance(target, OpOverload) and _draws(target, node.args, node.kwargs):
+        return DRAWN
+    return ""
+
+
+class WideGraph:
+    """Float64 carried through a graph, node by node beside eager. `values`: of the nodes so far, to be let go of as
+    eager's are."""
+
+    def __init__(self) -> None:
+        self.values: dict[fx.Node, Any] = {}
+        self._last: tuple[fx.Node, Any] | None = None
+        """(operator, what it gives of eager's values): its results ask one after the other."""
+
+    def take(self, node: fx.Node, value: Any) -> None:
+        """An input: eager's value, or its float64 where that is carried on from elsewhere."""
+        self.values[node] = value if isinstance(value, Unknown) else pytree.tree_map(_wide_or_unknown, value)
+
+    def step(self, node: fx.Node, made: Any) -> None:
+        """Goes on by a node of which eager made this."""
+        if is_unwritten(node):
+            self.values[node] = pytree.tree_map(_wide_or_unknown, made)
+            return
+        try:
+            args, kwargs = fx.map_arg((node.args, node.kwargs), lambda source: self.values[source])
+            self.values[node] = in_float64(node.target, args, kwargs, made)
+        except NoFloat64 as error:
+            reason = str(error)
+            known = reason.startswith("not known from ")
+            self.values[node] = Unknown(reason if known else f"not known from {node.name!r} on: {reason}")
+
+    def carried(self, node: fx.Node) -> tuple[Tensor | None, str]:
+        """(float64 of the node's value as it drifted, why there is none)."""
+        value = self.values[node]
+        if isinstance(value, Unknown):
+            return None, value.reason
+        return (value, "") if isinstance(value, Tensor) and value.dtype is torch.float64 else (None, EXACT)
+
+    def alone(self, node: fx.Node, made: Tensor, env: Mapping[fx.Node, Any]) -> tuple[Tensor | None, str]:
+        """(float64 of a node on eager's values, why there is none). env: eager's values."""
+        source, index = node.args if node.target is operator.getitem else (node, None)
+        assert isinstance(source, fx.Node)
+        try:
+            if self._last is None or self._last[0] is not source:
+                self._last = None  # not beside the next
+                args, kwargs = fx.map_arg((source.args, source.kwargs), lambda read: env[read])
+                self._last = (source, in_float64(source.target, args, kwargs, env[source]))
+            wide: Any = self._last[1]
+            if source is node:
+                self._last = None
+            else:
+                wide = wide[index]
+        except NoFloat64 as error:
+            return None, str(error)
+        return (wide, "") if isinstance(wide, Tensor) and wide.shape == made.shape else (None, EXACT)
+
+
+def _wide_or_unknown(value: Any) -> Any:
+    try:
+        return widen(value)
+    except NoFloat64 as error:
+        return Unknown(str(error))
+
+
+class Wide(TorchDispatchMode):
+    """Inside, every operator runs in float64 beside itself: `of` any tensor that still lives. What was there before is
+    widened as it is first read. Costs each operator a second one in float64."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._known: Any = WeakTensorKeyDictionary()
+
+    def of(self, tensor: Any) -> Tensor | None:
+        """Its float64; None where nobody knows, and of what is no float."""
+        known = self._known.get(tensor) if isinstance(tensor, Tensor) else None
+        return known if isinstance(known, Tensor) and known.shape == tensor.shape else None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if leaves_unwritten(func) or getattr(func, "overloadpacket", None) in REPLACING:
+            made = func(*args, **kwargs)
+            for leaf in filter(_is_float, pytree.tree_leaves(made)):
+                self._known.pop(leaf, None)
+            return made
+        writes = isinstance(func, OpOverload) and func._schema.is_mutable
+        try:
+            wide = pytree.tree_map(self._wide, (args, kwargs))  # before `func` writes into what it is given
+            known = ""
+        except NoFloat64 as error:
+            wide, known = ((), {}), str(error)
+        made = func(*args, **kwargs)
+        try:
+            if known:
+                raise NoFloat64(known)
+            beside = self._written(func, args, wide, made) if writes else in_float64(func, wide[0], wide[1], made)
+        except NoFloat64 as error:
+            for leaf in filter(_is_float, pytree.tree_leaves((made, args if writes else ()))):
+                self._known[leaf] = Unknown(str(error))
+            return made
+        for leaf, other in zip(pytree.tree_leaves(made), pytree.tree_leaves(beside), strict=True):
+            if _is_float(leaf):
+                self._known[leaf] = other
+        return made
+
+    def _wide(self, value: Any) -> Any:
+        if not _is_float(value):
+            return widen(value) if isinstance(value, Tensor) else value
+        known = self._known.get(value)
+        if known is None or (isinstance(known, Tensor) and known.shape != value.shape):
+            known = self._known[value] = value.detach().to(torch.float64, copy=True)
+        if isinstance(known, Unknown):
+            raise NoFloat64(known.reason)
+        return known
+
+    def _written(self, func: Any, args: Any, wide: Any, made: Any) -> Any:
+        """`func` writes into what it is given: so it does into the wide ones."""
+        if func.namespace not in PURE_NAMESPACES:
+            raise NoFloat64("a custom operator writes")
+        if torch.Tag.nondeterministic_seeded in func.tags:  # as eager drew it
+            wide[0][0].copy_(args[0])
+            return pytree.tree_map(lambda leaf: wide[0][0] if leaf is args[0] else widen(leaf), made)
+        given, named = pytree.tree_map(lambda v: torch.float64 if _is_float_dtype(v) else v, wide)
+        try:
+            return _like(made, func(*given, **named))
+        except (RuntimeError, TypeError, ValueError, NotImplementedError, IndexError) as error:
+            raise NoFloat64(str(error)) from None
+
+
+def _is_float_dtype(value: Any) -> bool:
+    return isinstance(value, torch.dtype) and value.is_floating_point
+
+
+def in_wide(run: Callable[[], Mapping[str, Any]]) -> dict[str, Tensor | None]:
+    """{name: float64} of the values that an eager run gives; {} where it cannot be told."""
+    try:
+        with Wide() as wide:
+            return {name: wide.of(value) for name, value in run().items()}
+    except Exception as error:  # what runs in eager need not run under a dispatch mode
+        log.debug("the model's values in float64 are not known: %s", error)
+        return {}

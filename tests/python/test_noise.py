@@ -1,0 +1,194 @@
+"""Noise: how far ONNX Runtime and eager are from float64, at every node; a fault of its size is told apart."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+import torch
+from onnx import helper
+from torch import Tensor, fx, nn
+
+import rust_ort
+from rust_ort.errors import OptionError
+from rust_ort.observe.wide import DRAWN, EXACT, NoFloat64, Unknown, Wide, WideGraph, in_float64
+
+aten = torch.ops.aten
+ALL = {"compare": "nodes", "compare_float64": "all"}
+
+
+class Mlp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(32, 64), nn.LayerNorm(64), nn.Linear(64, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.norm(self.first(x)))).softmax(-1)
+
+
+def compared(dtype: torch.dtype = torch.float32, **options: Any) -> rust_ort.Report:
+    torch.manual_seed(0)
+    torch.compiler.reset()
+    return rust_ort.compare(Mlp().to(dtype), torch.randn(24, 32).to(dtype), options={**ALL, **options})
+
+
+def wrong_tanh(by: float) -> Any:
+    """A transform: what Tanh gives is off by this share, at every other element of the last axis (64 wide)."""
+
+    def change(proto: Any) -> None:
+        for node in list(proto.graph.node):
+            if node.op_type == "Tanh":
+                right = f"{node.output[0]}_right"
+                code = next(i.type.tensor_type.elem_type for i in proto.graph.input)
+                factors = [1.0 + by * (index % 2) for index in range(64)]
+                proto.graph.initializer.append(helper.make_tensor("off_by", code, [64], factors))
+                multiplied = helper.make_node("Mul", [right, "off_by"], [node.output[0]], name=f"{right}_off")
+                node.output[0] = right
+                proto.graph.node.append(multiplied)
+
+    return change
+
+
+@pytest.mark.usefixtures("daemon")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_every_floating_node_forward_and_backward_has_both_noises(dtype: torch.dtype) -> None:
+    report = compared(dtype)
+    assert report.ok, report
+    for graph, node in report.nodes:
+        assert node.local.noise is not None and node.cumulative.noise is not None, (graph, node.name, node.no_float64)
+    assert {graph.split("-")[1] for graph, _ in report.nodes} == {"forward", "backward"}
+    assert set(report.noise["local"]) == {"noise"}, report
+    values = {verdict.name: verdict.noise for verdict in report.verdicts}
+    assert {"output", "loss", "grad of first.weight"} <= set(values) and None not in values.values()
+
+
+@pytest.mark.usefixtures("daemon")
+def test_a_planted_fault_is_told_from_noise_of_its_size_at_the_node() -> None:
+    """In bfloat16 eager is off by some percent of the largest output; so is a Tanh of half a percent more."""
+    clean, planted = compared(torch.bfloat16), compared(torch.bfloat16, transforms=[wrong_tanh(0.02)])
+    assert set(clean.noise["local"]) == set(clean.noise["cumulative"]) == {"noise"}, clean
+    assert clean.first_worse_node is None
+    assert planted.first_worse_node is not None
+    graph, node = planted.first_worse_node
+    assert (graph.split("-")[1], node.op) == ("forward", "aten.tanh.default")
+    worse = [n.name for _, n in planted.nodes if n.local.noise and n.local.noise["kind"] == "candidate_worse"]
+    assert worse == [node.name]
+    noise: Any = node.local.noise
+    # As large as what eager itself is off by further down.
+    size = max(float(n.cumulative.noise["reference_error"]) for _, n in clean.nodes if n.cumulative.noise)
+    assert 0.3 * size < float(noise["candidate_error"]) < 3 * size, size
+    assert float(noise["ratio"]) > 2 and float(node.cumulative.noise["ratio"]) > 1.5  # type: ignore[index]
+
+
+@pytest.mark.usefixtures("daemon")
+def test_the_report_tells_it_as_text_as_json_and_as_rows() -> None:
+    report = compared(torch.bfloat16, transforms=[wrong_tanh(0.02)])
+    text = str(report)
+    assert "against float64, nodes alone: " in text and "1 candidate worse" in text
+    assert "-forward: tanh (aten.tanh.default): candidate worse: from float64" in text
+    plain = json.loads(report.to_json())
+    assert plain["schema"] == 3 and plain["noise"]["local"]["candidate_worse"] == 1
+    node = next(node for node in plain["graphs"][0]["nodes"] if node["name"] == "tanh")
+    assert node["local"]["noise"]["kind"] == "candidate_worse" and node["no_float64"] == ""
+    row = next(row for row in report.rows() if row["name"] == "tanh" and row["judged"] == "local")
+    assert row["noise_kind"] == "candidate_worse" and row["noise_ratio"] > 2
+    assert "noise" not in compared_plainly()
+
+
+def compared_plainly() -> str:
+    torch.compiler.reset()
+    return str(rust_ort.compare(Mlp(), torch.randn(3, 32), options={"compare": "nodes"}))
+
+
+@pytest.mark.usefixtures("daemon")
+def test_the_factor_is_an_option() -> None:
+    wide = compared(torch.bfloat16, transforms=[wrong_tanh(0.02)], noise_factor=1000.0)
+    assert wide.first_worse_node is None
+    with pytest.raises(OptionError, match="noise_factor"):
+        rust_ort.Options(noise_factor=0.9)
+
+
+class Chosen(nn.Module):
+    """Integers, dropped values, and a part after an operator that stays in eager."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        order = x.argsort(-1)
+        kept = torch.nn.functional.dropout(x.gather(-1, order).exp(), 0.5)
+        return (torch.linalg.inv(kept.T @ kept + 8 * torch.eye(8)) @ x.sum(0)).tanh() * 2
+
+
+@pytest.mark.usefixtures("daemon")
+def test_what_has_no_float64_says_so_and_it_is_carried_through_eager_nodes() -> None:
+    torch.manual_seed(0)
+    report = rust_ort.compare(Chosen(), torch.randn(6, 8), options=ALL)
+    assert report.ok, report
+    nodes = {node.name: node for graph, node in report.nodes if "forward" in graph or "inference" in graph}
+    none = {node.op: node.no_float64 for node in nodes.values() if node.no_float64}
+    assert none.get("aten.sort.stable") == EXACT or EXACT in none.values(), none
+    last: Any = next(node for node in nodes.values() if node.op == "aten.tanh.default")
+    assert last.local.noise is not None and last.cumulative.noise is not None, last.no_float64
+    assert float(last.cumulative.noise["reference_error"]) < 1e-4
+
+
+# --- Float64 beside eager --------------------------------------------------------------------------------------------
+
+
+def test_an_operator_is_run_in_float64_or_says_why_not() -> None:
+    x = torch.tensor([1.0, 2.0]).bfloat16()
+    wide: Any = in_float64(aten._to_copy.default, (x.double(),), {"dtype": torch.float16}, x.half())
+    assert wide.dtype is torch.float64
+    assert in_float64(aten.gt.Scalar, (x.double(), 1), {}, x > 1).dtype is torch.bool
+    values, places = x.sort()
+    made = in_float64(aten.sort.default, (x.double(),), {}, (values, places))
+    assert made[0].dtype is torch.float64 and made[1] is places
+    drawn = torch.rand(3)
+    assert in_float64(aten.rand.default, ([3],), {}, drawn).tolist() == drawn.double().tolist()
+    dropped = torch.native_dropout(x, 0.5, True)
+    kept: Any = in_float64(aten.native_dropout.default, (x.double(), 0.5, True), {}, dropped)
+    assert kept[0].tolist() == (x.double() * dropped[1] / 0.5).tolist()
+    for target, args, result, why in (
+        (aten.bernoulli.default, (x.double(),), x, "draws random numbers"),
+        (aten.add_.Tensor, (x.double(), 1.0), x, "writes"),
+        (aten.view.dtype, (x.double(), torch.int16), x.view(torch.float16), "no float64"),
+        (aten.neg.default, (Unknown("not known from a"),), x, "not known from a"),
+        (aten.mm.default, (x.double(), x.double()), x, "cannot"),
+    ):
+        with pytest.raises(NoFloat64, match=why):
+            in_float64(target, args, {}, result)
+
+
+def test_what_is_made_of_the_unknown_is_unknown_and_says_from_where() -> None:
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    flipped = graph.call_function(aten.bernoulli.default, (x,))
+    after = graph.call_function(aten.neg.default, (flipped,))
+    value = torch.tensor([0.5])
+    wide = WideGraph()
+    wide.take(x, value)
+    for node in (flipped, after):
+        wide.step(node, value)
+    assert wide.carried(x)[0] is not None
+    reason = "not known from 'bernoulli_default' on: it draws random numbers by its values"
+    assert wide.carried(flipped) == wide.carried(after) == (None, reason)
+    assert wide.alone(after, value, {flipped: value, after: value})[0].tolist() == [-0.5]  # type: ignore[union-attr]
+    assert DRAWN.startswith("random numbers")
+
+
+def test_a_model_runs_in_float64_beside_itself_through_its_gradients() -> None:
+    torch.manual_seed(0)
+    model, x = Mlp(), torch.randn(5, 32)
+    twin = Mlp().double()
+    twin.load_state_dict({name: value.double() for name, value in model.state_dict().items()})
+    twin(x.double()).square().sum().backward()
+    with Wide() as wide:
+        made = model(x)
+        made.square().sum().backward()
+        total = torch.zeros(3)
+        total.add_(made.detach()[0, :3]).mul_(2)
+        found = {name: wide.of(parameter.grad) for name, parameter in model.named_parameters()}
+        summed = wide.of(total)
+    for name, parameter in twin.named_parameters():
+        assert torch.allclose(found[name], parameter.grad, rtol=1e-12, atol=1e-14), name  # type: ignore[arg-type]
+    assert summed is not None and math.isclose(summed[0].item(), 2 * twin(x.double())[0, 0].item(), rel_tol=1e-12)
