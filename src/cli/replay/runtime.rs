@@ -10,8 +10,8 @@ use crate::cli::exit::Failure;
 use crate::cli::library;
 use crate::onnx::proto::ModelProto;
 use crate::protocol::message::{Optimization, SessionSpec};
-use crate::runtime::ort::{OrtRuntime, ThreadPool, custom_op_library};
 use crate::runtime;
+use crate::runtime::ort::{OrtRuntime, ThreadPool, custom_op_library};
 use crate::shm::{Lease, Segment, SegmentTable};
 use crate::tensor::{BadLocation, Location, TensorBuf, TensorRef, TensorView};
 

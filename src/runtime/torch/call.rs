@@ -15,6 +15,9 @@ pub(super) type Outputs = Result<Vec<Value>, Failure>;
 /// What computes a node.
 pub(super) type Kernel = fn(&Call<'_>) -> Outputs;
 
+/// (domain, operator, kernel) of a family of operators. "" is ONNX's own domain.
+pub(super) type Table = &'static [(&'static str, &'static str, Kernel)];
+
 /// Runs a node's bodies.
 pub(super) trait Bodies {
     /// The outputs of the body in this attribute.
@@ -204,7 +207,10 @@ impl<'a> Call<'a> {
     pub(super) fn dtype(&self, name: &str) -> Result<Option<DType>, Failure> {
         let Some(code) = self.maybe_int(name)? else { return Ok(None) };
         let dtype = i32::try_from(code).ok().and_then(|code| DType::from_onnx(code).ok());
-        dtype.map_or_else(|| fail(format!("attribute {name:?}: {code} is no element type that torch has")), |it| Ok(Some(it)))
+        dtype.map_or_else(
+            || fail(format!("attribute {name:?}: {code} is no element type that torch has")),
+            |it| Ok(Some(it)),
+        )
     }
 }
 

@@ -35,9 +35,10 @@ impl Failure {
             Self::Said(reason) if reason.contains("ZeroDivisionError") => {
                 RuntimeError::run_failed(named("Integer division by zero".to_owned()))
             }
-            Self::Said(reason) => {
-                RuntimeError::RunFailed { reason: format!("{operator} of node {node:?}: {reason}"), node: node.to_owned() }
-            }
+            Self::Said(reason) => RuntimeError::RunFailed {
+                reason: format!("{operator} of node {node:?}: {reason}"),
+                node: node.to_owned(),
+            },
         }
     }
 

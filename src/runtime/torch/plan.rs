@@ -53,8 +53,12 @@ pub(super) fn plan(
     precision: Precision,
 ) -> Result<Plan, RuntimeError> {
     let graph = model.graph.as_ref().ok_or(OnnxError::NoGraph)?;
-    let mut planner =
-        Planner { opsets: opsets(&model.opset_import), precision, constants: Vec::new(), scopes: vec![Scope::default()] };
+    let mut planner = Planner {
+        opsets: opsets(&model.opset_import),
+        precision,
+        constants: Vec::new(),
+        scopes: vec![Scope::default()],
+    };
     for (name, value) in given {
         planner.constant(name, value);
     }
@@ -211,7 +215,8 @@ impl Planner {
         }
         let mut plain = node.clone();
         plain.attribute.iter_mut().for_each(|attribute| attribute.g = None);
-        let outputs = (node.output.iter()).map(|output| (!output.is_empty()).then(|| self.scope().define(output))).collect();
+        let outputs =
+            (node.output.iter()).map(|output| (!output.is_empty()).then(|| self.scope().define(output))).collect();
         let opset = self.opsets.get(domain).copied().unwrap_or(1);
         Ok(Step { kernel, node: plain, opset, inputs, outputs, bodies, frees: Vec::new() })
     }

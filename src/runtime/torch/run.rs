@@ -27,12 +27,7 @@ impl Run<'_> {
         self.graph(graph, inputs, &[])
     }
 
-    fn graph(
-        &self,
-        graph: &Graph,
-        inputs: Vec<Value>,
-        around: &[Option<Value>],
-    ) -> Result<Vec<Value>, RuntimeError> {
+    fn graph(&self, graph: &Graph, inputs: Vec<Value>, around: &[Option<Value>]) -> Result<Vec<Value>, RuntimeError> {
         let mut places: Places = vec![None; graph.n_places];
         for &(place, number) in &graph.constants {
             places[place] = Some(self.constants[number].clone());
@@ -65,7 +60,8 @@ impl Run<'_> {
             step.frees.iter().for_each(|&place| places[place] = None);
         }
         let output = |&place: &usize| {
-            let missing = || RuntimeError::RunFailed { reason: "an output has no value".to_owned(), node: String::new() };
+            let missing =
+                || RuntimeError::RunFailed { reason: "an output has no value".to_owned(), node: String::new() };
             places[place].clone().ok_or_else(missing)
         };
         graph.outputs.iter().map(output).collect()
@@ -92,9 +88,7 @@ impl Run<'_> {
 
 fn widened(value: &Value) -> Result<Value, Failure> {
     match value.tensor.f_kind()? {
-        Kind::Half | Kind::BFloat16 => {
-            Ok(Value { tensor: value.tensor.f_totype(Kind::Float)?, ..value.clone() })
-        },
+        Kind::Half | Kind::BFloat16 => Ok(Value { tensor: value.tensor.f_totype(Kind::Float)?, ..value.clone() }),
         _ => Ok(value.clone()),
     }
 }

@@ -31,7 +31,9 @@ impl TorchRuntime {
         if let Some(version) = &version
             && !version.starts_with(&format!("{MADE_FOR}."))
         {
-            let reason = format!("it is of torch {version}, this program was built for {MADE_FOR}; put that torch's lib folder on LD_LIBRARY_PATH, or build it again (`make build-torch`)");
+            let reason = format!(
+                "it is of torch {version}, this program was built for {MADE_FOR}; put that torch's lib folder on LD_LIBRARY_PATH, or build it again (`make build-torch`)"
+            );
             return Err(RuntimeError::LibtorchMissing { library: library.unwrap_or_default(), reason });
         }
         let one_a_core = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -98,7 +100,10 @@ fn check(spec: &SessionSpec) -> Result<(), RuntimeError> {
     match spec.custom_op_libraries.first() {
         Some(library) => {
             let path = library.path.display();
-            bad("custom_op_libraries", format!("{path} is of ONNX Runtime's operators: libtorch has no kernels of them"))
+            bad(
+                "custom_op_libraries",
+                format!("{path} is of ONNX Runtime's operators: libtorch has no kernels of them"),
+            )
         }
         None => Ok(()),
     }
@@ -107,7 +112,9 @@ fn check(spec: &SessionSpec) -> Result<(), RuntimeError> {
 /// The file of libtorch that is mapped into this process.
 fn library() -> Option<PathBuf> {
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
-    let path = maps.lines().find_map(|line| line.find('/').map(|at| &line[at..]).filter(|path| path.contains("libtorch_cpu.so")));
+    let path = maps
+        .lines()
+        .find_map(|line| line.find('/').map(|at| &line[at..]).filter(|path| path.contains("libtorch_cpu.so")));
     path.map(PathBuf::from)
 }
 

@@ -190,11 +190,7 @@ fn output_specs(graph: &GraphProto) -> Result<Vec<(ValueSpec, bool)>, RuntimeErr
 }
 
 /// What is declared of a value, and whether its rank is not. `found`: its element type where nothing declares it.
-fn spec(
-    kind: &'static str,
-    info: &ValueInfoProto,
-    found: Option<DType>,
-) -> Result<(ValueSpec, bool), RuntimeError> {
+fn spec(kind: &'static str, info: &ValueInfoProto, found: Option<DType>) -> Result<(ValueSpec, bool), RuntimeError> {
     let name = info.name().to_owned();
     let Some(dtype) = types::declared_type(info).or(found) else {
         let declared = onnx::type_text(info.r#type.as_ref());

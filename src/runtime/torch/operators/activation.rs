@@ -2,8 +2,7 @@
 
 use tch::Tensor;
 
-use super::Table;
-use crate::runtime::torch::call::{Call, Outputs, axis};
+use crate::runtime::torch::call::{Call, Outputs, Table, axis};
 use crate::runtime::torch::failure::{Failure, fail};
 use crate::runtime::torch::value::Value;
 
@@ -27,9 +26,7 @@ pub(super) const TABLE: Table = &[
         let (alpha, beta) = (call.float("alpha", 0.2)?, call.float("beta", 0.5)?);
         call.unary(|x| x.f_mul_scalar(alpha)?.f_add_scalar(beta)?.f_clamp(0.0, 1.0))
     }),
-    ("", "HardSwish", |call| {
-        call.unary(|x| x.f_div_scalar(6.0)?.f_add_scalar(0.5)?.f_clamp(0.0, 1.0)?.f_mul(x))
-    }),
+    ("", "HardSwish", |call| call.unary(|x| x.f_div_scalar(6.0)?.f_add_scalar(0.5)?.f_clamp(0.0, 1.0)?.f_mul(x))),
     ("", "Hardmax", hardmax),
     ("", "LeakyRelu", |call| {
         let alpha = call.float("alpha", 0.01)?;

@@ -2,11 +2,10 @@
 
 use tch::{Kind, Tensor};
 
-use super::Table;
 use super::convolution::conv;
 use super::matrix::{gemm_of, scaled};
 use super::normalization::{by_root_mean_square, standardized, wide};
-use crate::runtime::torch::call::{Call, Outputs, axis};
+use crate::runtime::torch::call::{Call, Outputs, Table, axis};
 use crate::runtime::torch::failure::{Failure, fail};
 use crate::runtime::torch::value::Value;
 
@@ -68,9 +67,7 @@ fn activated(name: &str, parameters: &[f64], x: &Tensor) -> Result<Tensor, Failu
         "Tanh" => x.f_tanh()?,
         "LeakyRelu" => x.f_where_self(&x.f_ge(0.0)?, &x.f_mul_scalar(parameter(0, 0.01))?)?,
         "Clip" => x.f_clamp(parameter(0, f64::NEG_INFINITY), parameter(1, f64::INFINITY))?,
-        "HardSigmoid" => {
-            x.f_mul_scalar(parameter(0, 0.2))?.f_add_scalar(parameter(1, 0.5))?.f_clamp(0.0, 1.0)?
-        }
+        "HardSigmoid" => x.f_mul_scalar(parameter(0, 0.2))?.f_add_scalar(parameter(1, 0.5))?.f_clamp(0.0, 1.0)?,
         other => return fail(format!("attribute \"activation\" is {other:?}: no libtorch kernel for it")),
     })
 }
@@ -103,6 +100,7 @@ fn skip(call: &Call<'_>, simplified: bool) -> Outputs {
         Some(beta) => made.f_add(beta)?,
         None => made,
     };
-    let float = |x: Tensor| -> Result<Value, Failure> { call.typed(x.f_totype(Kind::Float)?, crate::tensor::DType::F32) };
+    let float =
+        |x: Tensor| -> Result<Value, Failure> { call.typed(x.f_totype(Kind::Float)?, crate::tensor::DType::F32) };
     Ok(vec![call.like(made)?, float(mean)?, float(inverse)?, call.like(sum)?])
 }

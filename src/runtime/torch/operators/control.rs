@@ -2,8 +2,7 @@
 
 use tch::{Device, Kind, Tensor};
 
-use super::Table;
-use crate::runtime::torch::call::{Call, Outputs, axis};
+use crate::runtime::torch::call::{Call, Outputs, Table, axis};
 use crate::runtime::torch::failure::{Failure, fail};
 use crate::runtime::torch::value::Value;
 use crate::tensor::DType;
@@ -99,7 +98,8 @@ fn scan_batches(call: &Call<'_>, n_scanned: usize, ways: &[i64]) -> Outputs {
         let length = lengths.as_ref().and_then(|lengths| lengths.get(batch as usize)).copied();
         let input = |n: usize| {
             let value = of_batch(n_states + n)?;
-            let tensor = length.map_or_else(|| Ok(value.tensor.shallow_clone()), |length| value.tensor.f_narrow(0, 0, length))?;
+            let tensor = length
+                .map_or_else(|| Ok(value.tensor.shallow_clone()), |length| value.tensor.f_narrow(0, 0, length))?;
             Ok((call.typed(tensor, value.dtype)?, 0, ways.get(n) == Some(&1)))
         };
         let inputs = (0..n_scanned).map(input).collect::<Result<_, Failure>>()?;

@@ -2,10 +2,9 @@
 
 use tch::{Device, Kind, Tensor};
 
-use super::Table;
 use super::shape::padded;
 use super::windows::Windows;
-use crate::runtime::torch::call::{Call, Outputs};
+use crate::runtime::torch::call::{Call, Outputs, Table};
 use crate::runtime::torch::failure::{Failure, fail};
 use crate::tensor::DType;
 
@@ -74,16 +73,8 @@ fn conv_transpose(call: &Call<'_>) -> Outputs {
         return fail(format!("strides {strides:?}, dilations {dilations:?}, pads {given:?} on {rank} axes"));
     }
     let none = vec![0; rank];
-    let whole = x.f_convolution(
-        weight,
-        None::<&Tensor>,
-        &strides,
-        &none,
-        &dilations,
-        true,
-        &none,
-        call.int("group", 1)?,
-    )?;
+    let whole =
+        x.f_convolution(weight, None::<&Tensor>, &strides, &none, &dilations, true, &none, call.int("group", 1)?)?;
     let mut pads = vec![(0, 0), (0, 0)];
     for at in 0..rank {
         let full = (dims[at + 2] - 1) * strides[at] + dilations[at] * (weight_dims[at + 2] - 1) + 1 + more[at];

@@ -2,8 +2,7 @@
 
 use tch::{Device, Kind, Tensor};
 
-use super::Table;
-use crate::runtime::torch::call::{Call, Outputs, axes, axis};
+use crate::runtime::torch::call::{Call, Outputs, Table, axes, axis};
 use crate::runtime::torch::failure::{Failure, fail};
 use crate::tensor::DType;
 
@@ -42,7 +41,8 @@ fn gather(call: &Call<'_>) -> Outputs {
     let at = axis(call.int("axis", 0)?, dims.len())?;
     let indices = from_zero(call.tensor(1)?, dims[at])?;
     let taken = x.f_index_select(at as i64, &indices.f_reshape([-1])?)?;
-    let shape: Vec<i64> = dims[..at].iter().copied().chain(indices.size()).chain(dims[at + 1..].iter().copied()).collect();
+    let shape: Vec<i64> =
+        dims[..at].iter().copied().chain(indices.size()).chain(dims[at + 1..].iter().copied()).collect();
     call.one(taken.f_reshape(&shape)?)
 }
 
@@ -124,7 +124,11 @@ fn slice(call: &Call<'_>) -> Outputs {
         None => (0..starts.len()).collect(),
     };
     let steps = call.maybe_ints_of(4)?.unwrap_or_else(|| vec![1; starts.len()]);
-    if starts.len() != ends.len() || starts.len() != along.len() || starts.len() != steps.len() || starts.len() > dims.len() {
+    if starts.len() != ends.len()
+        || starts.len() != along.len()
+        || starts.len() != steps.len()
+        || starts.len() > dims.len()
+    {
         return fail(format!("starts {starts:?}, ends {ends:?}, axes {along:?}, steps {steps:?}"));
     }
     for (n, &at) in along.iter().enumerate() {
@@ -139,7 +143,8 @@ fn slice(call: &Call<'_>) -> Outputs {
             }
             _ => {
                 let (start, end) = (start.clamp(-1, dim - 1), end.clamp(-1, dim - 1));
-                let places = std::iter::successors(Some(start), |&i| i.checked_add(step)).take_while(|&i| i > end && i >= 0);
+                let places =
+                    std::iter::successors(Some(start), |&i| i.checked_add(step)).take_while(|&i| i > end && i >= 0);
                 let places: Vec<i64> = places.collect();
                 x.f_index_select(at as i64, &Tensor::f_from_slice(&places)?)?
             }
@@ -177,7 +182,8 @@ fn unique(call: &Call<'_>) -> Outputs {
     let (values, inverse, counts) = x.f_unique_dim(at, true, true, true)?;
     let n = counts.size().first().copied().unwrap_or(0);
     let places = Tensor::f_arange(size, (Kind::Int64, Device::Cpu))?;
-    let first = Tensor::f_full([n], size, (Kind::Int64, Device::Cpu))?.f_internal_scatter_reduce(0, &inverse, &places, "amin", true)?;
+    let first = Tensor::f_full([n], size, (Kind::Int64, Device::Cpu))?
+        .f_internal_scatter_reduce(0, &inverse, &places, "amin", true)?;
     let (values, first, inverse, counts) = match call.flag("sorted", true)? {
         true => (values, first, inverse, counts),
         false => {

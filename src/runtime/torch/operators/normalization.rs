@@ -2,8 +2,7 @@
 
 use tch::{Kind, Tensor};
 
-use super::Table;
-use crate::runtime::torch::call::{Call, Outputs, axes, axis};
+use crate::runtime::torch::call::{Call, Outputs, Table, axes, axis};
 use crate::runtime::torch::failure::{Failure, fail};
 use crate::runtime::torch::value::Value;
 use crate::tensor::DType;
@@ -103,7 +102,8 @@ fn group(call: &Call<'_>) -> Outputs {
     // Before opset 21 a scale is a group's.
     let spread = |x: &Tensor| -> Result<Tensor, Failure> {
         let of_group = x.numel() as i64 == groups && groups != dims[1];
-        let each = if of_group { x.f_repeat_interleave_self_int(dims[1] / groups, 0, None)? } else { x.shallow_clone() };
+        let each =
+            if of_group { x.f_repeat_interleave_self_int(dims[1] / groups, 0, None)? } else { x.shallow_clone() };
         by_channel(&each, dims.len())
     };
     call.one(normal.f_mul(&spread(call.tensor(1)?)?)?.f_add(&spread(call.tensor(2)?)?)?)

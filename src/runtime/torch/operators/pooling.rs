@@ -2,9 +2,8 @@
 
 use tch::{Device, Kind, Tensor};
 
-use super::Table;
 use super::windows::Windows;
-use crate::runtime::torch::call::{Call, Outputs};
+use crate::runtime::torch::call::{Call, Outputs, Table};
 use crate::runtime::torch::failure::{Failure, fail};
 use crate::tensor::DType;
 
@@ -89,12 +88,15 @@ fn average_pool(call: &Call<'_>) -> Outputs {
     let inside = match call.flag("count_include_pad", false)? {
         // What lies beyond the padding, in a window of ceil_mode, does not count.
         true => {
-            let within = (0..dims.len() - 2).map(|at| {
-                let (begin, end) = windows.pads[at];
-                let counts = windows.places(at).into_iter().map(|i| (-begin..dims[at + 2] + end).contains(&i));
-                let within: Vec<bool> = counts.collect();
-                Tensor::f_from_slice(&within)?.f_reshape([windows.counts[at], windows.kernel[at]])?.f_sum_dim_intlist(&[1_i64][..], false, Kind::Double)
-            });
+            let within =
+                (0..dims.len() - 2).map(|at| {
+                    let (begin, end) = windows.pads[at];
+                    let counts = windows.places(at).into_iter().map(|i| (-begin..dims[at + 2] + end).contains(&i));
+                    let within: Vec<bool> = counts.collect();
+                    Tensor::f_from_slice(&within)?
+                        .f_reshape([windows.counts[at], windows.kernel[at]])?
+                        .f_sum_dim_intlist(&[1_i64][..], false, Kind::Double)
+                });
             product(within.collect::<Result<Vec<_>, _>>()?)?
         }
         false => windows.flat_places(&dims[2..])?.f_ge(0)?.f_sum_dim_intlist(&[-1_i64][..], false, Kind::Double)?,

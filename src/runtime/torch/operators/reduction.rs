@@ -2,8 +2,7 @@
 
 use tch::{Device, Kind, TchError, Tensor};
 
-use super::Table;
-use crate::runtime::torch::call::{Call, Outputs, axes, axis};
+use crate::runtime::torch::call::{Call, Outputs, Table, axes, axis};
 use crate::runtime::torch::failure::{Failure, fail};
 use crate::tensor::DType;
 
@@ -131,7 +130,11 @@ fn arg(call: &Call<'_>, function: impl Fn(&Tensor, i64, bool) -> Result<Tensor, 
         }
         _ => x.f_eq_tensor(&best)?,
     };
-    let first = is_best.f_totype(Kind::Uint8)?.f_cumsum(axis, Kind::Int64)?.f_eq(0)?.f_sum_dim_intlist(&[axis][..], keep, Kind::Int64)?;
+    let first = is_best.f_totype(Kind::Uint8)?.f_cumsum(axis, Kind::Int64)?.f_eq(0)?.f_sum_dim_intlist(
+        &[axis][..],
+        keep,
+        Kind::Int64,
+    )?;
     let first = if last { first.f_rsub_scalar(dims[at] - 1)? } else { first };
     call.one_typed(first, DType::I64)
 }

@@ -2,8 +2,7 @@
 
 use tch::{Device, Kind, Tensor};
 
-use super::Table;
-use crate::runtime::torch::call::{Call, Outputs, axes};
+use crate::runtime::torch::call::{Call, Outputs, Table, axes};
 use crate::runtime::torch::failure::{Failure, fail};
 use crate::runtime::torch::value::Value;
 
@@ -102,7 +101,11 @@ fn changes(
     sizes: &[i64],
 ) -> Result<Vec<(i64, f64)>, Failure> {
     if scales.len() == along.len() && !scales.is_empty() {
-        return Ok(along.iter().zip(scales).map(|(&at, &scale)| ((dims[at] as f64 * scale).floor() as i64, scale)).collect());
+        return Ok(along
+            .iter()
+            .zip(scales)
+            .map(|(&at, &scale)| ((dims[at] as f64 * scale).floor() as i64, scale))
+            .collect());
     }
     if sizes.len() != along.len() {
         return fail(format!("{} scales and {} sizes for {} axes", scales.len(), sizes.len(), along.len()));

@@ -2,9 +2,8 @@
 
 use tch::Tensor;
 
-use super::Table;
 use super::index::{flat_index, from_zero};
-use crate::runtime::torch::call::{Call, Outputs, axis};
+use crate::runtime::torch::call::{Call, Outputs, Table, axis};
 use crate::runtime::torch::failure::{Failure, fail};
 use crate::tensor::DType;
 

@@ -2,8 +2,7 @@
 
 use tch::{Device, Kind, Tensor};
 
-use super::Table;
-use crate::runtime::torch::call::{Call, Outputs, axis};
+use crate::runtime::torch::call::{Call, Outputs, Table, axis};
 use crate::runtime::torch::failure::{Failure, fail};
 use crate::runtime::torch::value::Value;
 use crate::tensor::DType;
@@ -71,9 +70,10 @@ fn split(call: &Call<'_>) -> Outputs {
             _ => return fail(format!("split of {asked_sizes:?}")),
         };
     }
-    let pieces = x.f_split_with_sizes(&sizes, at as i64)?.into_iter().map(|piece| {
-        call.like(if keep { piece } else { piece.f_squeeze_dim(at as i64)? })
-    });
+    let pieces = x
+        .f_split_with_sizes(&sizes, at as i64)?
+        .into_iter()
+        .map(|piece| call.like(if keep { piece } else { piece.f_squeeze_dim(at as i64)? }));
     Ok(vec![sequence(pieces.collect::<Result<_, _>>()?)?])
 }
 

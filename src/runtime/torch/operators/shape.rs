@@ -2,8 +2,7 @@
 
 use tch::{Device, Kind, Tensor};
 
-use super::Table;
-use crate::runtime::torch::call::{Call, Outputs, axes, axis};
+use crate::runtime::torch::call::{Call, Outputs, Table, axes, axis};
 use crate::runtime::torch::failure::{Failure, fail};
 use crate::runtime::torch::value::Value;
 use crate::tensor::DType;
@@ -48,7 +47,16 @@ fn concat(call: &Call<'_>) -> Outputs {
 fn constant_of_shape(call: &Call<'_>) -> Outputs {
     let dims = call.ints_of(0)?;
     match call.tensor_attribute("value")? {
-        Some(value) => call.one_typed(value.tensor.f_reshape([1])?.f_expand([1], false)?.f_reshape([0_i64; 0])?.f_expand(&dims, false)?.f_contiguous()?, value.dtype),
+        Some(value) => call.one_typed(
+            value
+                .tensor
+                .f_reshape([1])?
+                .f_expand([1], false)?
+                .f_reshape([0_i64; 0])?
+                .f_expand(&dims, false)?
+                .f_contiguous()?,
+            value.dtype,
+        ),
         None => call.one_typed(Tensor::f_zeros(&dims, (Kind::Float, Device::Cpu))?, DType::F32),
     }
 }
@@ -208,7 +216,8 @@ fn range(call: &Call<'_>) -> Outputs {
         let all = Tensor::f_arange(n, (Kind::Int64, Device::Cpu))?;
         return call.one(all.f_mul_scalar(step)?.f_add_scalar(start)?);
     }
-    let number = |at: usize| -> Result<f64, Failure> { Ok(call.value(at)?.to_floats()?.first().copied().unwrap_or(0.0)) };
+    let number =
+        |at: usize| -> Result<f64, Failure> { Ok(call.value(at)?.to_floats()?.first().copied().unwrap_or(0.0)) };
     let (start, limit, step) = (number(0)?, number(1)?, number(2)?);
     let n = ((limit - start) / step).ceil().max(0.0);
     if !n.is_finite() {

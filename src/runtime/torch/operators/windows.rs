@@ -40,7 +40,8 @@ impl Windows {
             if matches!(auto, "SAME_UPPER" | "SAME_LOWER") {
                 let count = (dim + stride - 1) / stride;
                 let total = ((count - 1) * stride + reach - dim).max(0);
-                pads[at] = if auto == "SAME_UPPER" { (total / 2, total - total / 2) } else { (total - total / 2, total / 2) };
+                pads[at] =
+                    if auto == "SAME_UPPER" { (total / 2, total - total / 2) } else { (total - total / 2, total / 2) };
                 counts.push(count);
                 continue;
             }
@@ -83,10 +84,8 @@ impl Windows {
         }
         let mut shape = dims[..2].to_vec();
         shape.extend(self.counts.iter().zip(&self.kernel).flat_map(|(&count, &kernel)| [count, kernel]));
-        let order: Vec<i64> = (0..2)
-            .chain((0..rank as i64).map(|at| 2 + 2 * at))
-            .chain((0..rank as i64).map(|at| 3 + 2 * at))
-            .collect();
+        let order: Vec<i64> =
+            (0..2).chain((0..rank as i64).map(|at| 2 + 2 * at)).chain((0..rank as i64).map(|at| 3 + 2 * at)).collect();
         let mut flat = dims[..2].to_vec();
         flat.extend(&self.counts);
         flat.push(self.kernel.iter().product());
