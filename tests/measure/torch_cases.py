@@ -1,4 +1,4 @@
-"""ONNX's own node tests on libtorch: written as a dump that `rust-ort-torch replay` runs in one process, and counted."""
+"""ONNX's own node tests on libtorch: a dump of them, which `rust-ort-torch replay` runs in one process, and counts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HALF = {"BF16": 2**-8, "F16": 2**-11}
 """Half a step of half precision, of a number's size."""
 
 STEPS = 8
-"""How many half steps half precision may be off where a case's own tolerance is finer: libtorch rounds after other nodes
+"""How many half steps half precision may be off where a case's own tolerance is finer: libtorch rounds in other places
 than the reference implementation that wrote the case."""
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import Daemon
-from measure import op_census, torch_cases, torch_nodes
-from measure.architectures import TABLE
 
 import rust_ort
+from measure import op_census, torch_cases, torch_nodes
+from measure.architectures import TABLE
 from rust_ort.link.daemon import find_binary
 
 ROOT = Path(__file__).resolve().parents[2]
