@@ -8,7 +8,7 @@ ARGS ?=
 export ORT_GPU_LIB BIN ARGS
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test lint fmt fmt-check bench coverage random-graphs op-census planted blame prove matrix gpu-check clean doctor
+.PHONY: help setup build build-torch demo test lint fmt fmt-check bench coverage random-graphs op-census planted blame prove torch-nodes matrix gpu-check clean doctor
 
 help: ## this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -18,6 +18,9 @@ setup: ## the virtual environment .venv with the pinned wheels
 
 build: ## setup; the release binary and the native module; both and the package installed into .venv
 	@$(STEPS) build
+
+build-torch: ## build; rust-ort-torch, the same program with the environment's libtorch in it, into target/release
+	@$(STEPS) build-torch
 
 demo: ## build; the main job: Llama forward and backward through the daemon, dumped and compared with eager
 	@$(STEPS) demo
@@ -54,6 +57,9 @@ blame: ## build; faults planted in twenty families in three precisions: does rus
 
 prove: ## build; faults planted in a Llama decoder's own dumped graphs, and how many are found
 	@$(STEPS) prove
+
+torch-nodes: ## build-torch; every architecture's graphs and ONNX's node tests on libtorch, into docs/torch-runtime.md
+	@$(STEPS) torch-nodes
 
 matrix: ## every declared version of torch and onnxruntime: installed, main job and Python tests, into docs/versions.md
 	@$(STEPS) matrix

@@ -152,6 +152,16 @@ build() {
     printf '%s\n' "$want" >"$VENV/.package"
 }
 
+# Its own cargo invocation, so that nothing else is built with libtorch's feature. torch-sys asks no Python and downloads
+# nothing: headers and libraries are those of the environment's torch.
+build_torch() {
+    local torch
+    build
+    torch=$("$PY" -c 'import importlib.util; print(importlib.util.find_spec("torch").submodule_search_locations[0])')
+    LIBTORCH=$torch step "rust-ort-torch" cargo build --release --locked --features torch --bin rust-ort-torch
+    printf 'built %s; start it with LD_LIBRARY_PATH=%s\n' "$ROOT/target/release/rust-ort-torch" "$torch/lib"
+}
+
 ids_of_run() { # processes that carry this run's mark in their environment
     local environ pid
     for environ in /proc/[0-9]*/environ; do
@@ -333,6 +343,14 @@ op_census() {
 }
 
 # With ARGS, only what they name is written.
+torch_nodes() {
+    build_torch
+    own_daemon
+    # shellcheck disable=SC2086
+    step "models on libtorch" env PYTHONPATH="$ROOT/tests" "$PY" -W ignore -m measure.torch_nodes ${ARGS:---output docs/torch-runtime.md}
+}
+
+# With ARGS, only what they name is written.
 planted() {
     build
     own_daemon
@@ -432,6 +450,8 @@ fmt-check)
     setup
     fmt_check
     ;;
+build-torch) build_torch ;;
+torch-nodes) torch_nodes ;;
 random-graphs) random_graphs ;;
 op-census) op_census ;;
 gpu-check) gpu_check ;;

@@ -1,4 +1,5 @@
-//! ONNX Runtime behind the executor: in this process, which loads it once, and in processes of its own.
+//! ONNX Runtime behind the executor: in this process, which loads it once, and in processes of its own. With the feature
+//! `torch`, libtorch behind the same traits.
 #![allow(clippy::unwrap_used)] // clippy knows test functions, not their helpers
 
 mod attention;
@@ -6,8 +7,11 @@ mod blame;
 #[path = "../common/mod.rs"]
 mod common;
 mod constants;
+mod libraries;
+mod on_ort;
 mod precision;
 mod process;
 mod regions;
 mod rewrites;
-mod suite;
+#[cfg(feature = "torch")]
+mod torch;

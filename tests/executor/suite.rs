@@ -1,11 +1,11 @@
-//! What every runtime must do, held against ONNX Runtime.
+//! What every runtime must do. It stands in the tests once for each, beside `built`, which makes a runtime's sessions.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::common::{self, Dim, Memory, Model, add, built, gather, slow};
-use rust_ort::protocol::message::{CustomOpLibrary, ErrorCode, Optimization, SessionSpec, WireError};
-use rust_ort::runtime::ort::{OrtRuntime, ThreadPool, custom_op_library};
+use super::built;
+use crate::common::{Dim, Memory, Model, add, gather, slow};
+use rust_ort::protocol::message::{ErrorCode, Optimization, SessionSpec, WireError};
 use rust_ort::runtime::{BoundCall, RuntimeError, Session, StopToken};
 use rust_ort::tensor::{DType, TensorBuf, TensorRef};
 
@@ -222,30 +222,6 @@ fn options_that_mean_nothing_are_refused() {
 }
 
 #[test]
-fn a_library_of_custom_operators_that_is_missing_changed_or_none_is_refused_by_its_path() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("custom.so");
-    let missing = custom_op_library(&path).unwrap_err().to_string();
-    assert!(missing.contains(path.to_str().unwrap()) && missing.contains("no such file"), "{missing}");
-    assert!(custom_op_library(folder.path()).unwrap_err().to_string().contains("it is no file"));
-    std::fs::write(&path, b"no library").unwrap();
-    let library = custom_op_library(&path).unwrap();
-    let build = |library: &CustomOpLibrary| {
-        let spec = SessionSpec { custom_op_libraries: vec![library.clone()], ..SessionSpec::default() };
-        let error = built(&add(), &spec).err().unwrap();
-        assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
-        let text = error.to_string();
-        assert_eq!(code(error), ErrorCode::BadOption);
-        text
-    };
-    assert!(build(&library).contains("onnxruntime does not take it"));
-    std::fs::write(&path, b"another library").unwrap();
-    assert!(build(&library).contains("changed since the graph was compiled"));
-    std::fs::remove_file(&path).unwrap();
-    assert!(build(&library).contains("no such file"));
-}
-
-#[test]
 fn every_optimization_level_computes_a_transposed_product_with_a_vector() {
     let model = Model::default()
         .node("Transpose", &["a"], &["t"])
@@ -330,14 +306,4 @@ fn a_fetch_that_fails_names_its_node() {
     assert!(matches!(&error, RuntimeError::BadIndex { node, index: Some(5), .. } if node == "node_y"), "{error}");
     let error = session(&gather()).fetch(&memory.table.lease(&[x], &[]).unwrap()).unwrap_err();
     assert!(matches!(error, RuntimeError::ValueCount { expected: 2, got: 1, .. }), "{error}");
-}
-
-#[test]
-fn a_library_that_is_missing_is_named() {
-    let error = OrtRuntime::load("libonnxruntime.so".as_ref(), ThreadPool::default()).err().unwrap();
-    assert!(error.to_string().contains("libonnxruntime.so: the path must be absolute"), "{error}");
-    assert_eq!(code(error), ErrorCode::RuntimeMissing);
-    common::runtime();
-    let error = OrtRuntime::load(&common::library(), ThreadPool::default()).err().unwrap();
-    assert!(matches!(error, RuntimeError::LoadedAlready { .. }), "{error}");
 }

@@ -15,6 +15,9 @@ pub(super) type Outputs = Result<Vec<Value>, Failure>;
 /// What computes a node.
 pub(super) type Kernel = fn(&Call<'_>) -> Outputs;
 
+/// (domain, operator, kernel) of a family of operators. "" is ONNX's own domain.
+pub(super) type Table = &'static [(&'static str, &'static str, Kernel)];
+
 /// Runs a node's bodies.
 pub(super) trait Bodies {
     /// The outputs of the body in this attribute.

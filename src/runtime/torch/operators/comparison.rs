@@ -2,8 +2,7 @@
 
 use tch::Tensor;
 
-use super::Table;
-use crate::runtime::torch::call::{Call, Outputs};
+use crate::runtime::torch::call::{Call, Outputs, Table};
 use crate::tensor::DType;
 
 pub(super) const TABLE: Table = &[

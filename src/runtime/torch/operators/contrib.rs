@@ -2,11 +2,10 @@
 
 use tch::{Kind, Tensor};
 
-use super::Table;
 use super::convolution::conv;
 use super::matrix::{gemm_of, scaled};
 use super::normalization::{by_root_mean_square, standardized, wide};
-use crate::runtime::torch::call::{Call, Outputs, axis};
+use crate::runtime::torch::call::{Call, Outputs, Table, axis};
 use crate::runtime::torch::failure::{Failure, fail};
 use crate::runtime::torch::value::Value;
 

@@ -2,8 +2,7 @@
 
 use tch::{Device, Kind, Tensor};
 
-use super::Table;
-use crate::runtime::torch::call::{Call, Outputs, axis};
+use crate::runtime::torch::call::{Call, Outputs, Table, axis};
 use crate::runtime::torch::failure::{Failure, fail};
 use crate::runtime::torch::value::Value;
 use crate::tensor::DType;
@@ -58,31 +57,73 @@ fn repeat(call: &Call<'_>) -> Outputs {
     carried.into_iter().map(Ok).chain(scanned).collect()
 }
 
-/// Of opset 9 and later: the form of opset 8, with its batches, is another.
+/// What a Scan goes over.
+struct Scanned {
+    states: Vec<Value>,
+    /// (value, axis, backward).
+    inputs: Vec<(Value, i64, bool)>,
+}
+
 fn scan(call: &Call<'_>) -> Outputs {
-    if call.opset < 9 {
-        return fail("Scan of opset 8 has batches, which no libtorch kernel here goes over");
-    }
-    let n_scanned = call.int("num_scan_inputs", 0)?.max(0) as usize;
-    let n_states = call.n_inputs().saturating_sub(n_scanned);
     let listed = |name: &str| -> Result<Vec<i64>, Failure> { Ok(call.ints(name)?.unwrap_or_default()) };
+    let n_scanned = call.int("num_scan_inputs", 0)?.max(0) as usize;
+    if call.opset < 9 {
+        return scan_batches(call, n_scanned, &listed("directions")?);
+    }
+    let n_states = call.n_inputs().saturating_sub(n_scanned);
     let (input_axes, input_ways) = (listed("scan_input_axes")?, listed("scan_input_directions")?);
-    let (output_axes, output_ways) = (listed("scan_output_axes")?, listed("scan_output_directions")?);
-    let mut states: Vec<Value> = (0..n_states).map(|at| call.value(at).cloned()).collect::<Result<_, _>>()?;
+    let states = (0..n_states).map(|at| call.value(at).cloned()).collect::<Result<_, _>>()?;
     let mut inputs = Vec::with_capacity(n_scanned);
     for n in 0..n_scanned {
         let value = call.value(n_states + n)?;
         let at = axis(input_axes.get(n).copied().unwrap_or(0), value.tensor.dim())? as i64;
-        let length = value.tensor.size()[at as usize];
-        inputs.push((value, at, length, input_ways.get(n) == Some(&1)));
+        inputs.push((value.clone(), at, input_ways.get(n) == Some(&1)));
     }
-    let length = inputs.first().map_or(0, |&(_, _, length, _)| length);
+    let (axes, ways) = (listed("scan_output_axes")?, listed("scan_output_directions")?);
+    scan_once(call, Scanned { states, inputs }, &axes, &ways)
+}
+
+/// Of opset 8: (lengths, states, inputs), each but the first with an axis of batches before its own.
+fn scan_batches(call: &Call<'_>, n_scanned: usize, ways: &[i64]) -> Outputs {
+    let n_states = call.n_inputs().saturating_sub(n_scanned + 1);
+    let n_batches = call.value(1)?.dims().first().copied().unwrap_or(0);
+    let lengths = call.maybe_ints_of(0)?;
+    let mut batches: Vec<Vec<Value>> = Vec::new();
+    for batch in 0..n_batches {
+        let of_batch = |at: usize| {
+            let value = call.value(1 + at)?;
+            call.typed(value.tensor.f_select(0, batch)?, value.dtype)
+        };
+        let states = (0..n_states).map(of_batch).collect::<Result<_, Failure>>()?;
+        let length = lengths.as_ref().and_then(|lengths| lengths.get(batch as usize)).copied();
+        let input = |n: usize| {
+            let value = of_batch(n_states + n)?;
+            let tensor = length
+                .map_or_else(|| Ok(value.tensor.shallow_clone()), |length| value.tensor.f_narrow(0, 0, length))?;
+            Ok((call.typed(tensor, value.dtype)?, 0, ways.get(n) == Some(&1)))
+        };
+        let inputs = (0..n_scanned).map(input).collect::<Result<_, Failure>>()?;
+        batches.push(scan_once(call, Scanned { states, inputs }, &[], &[])?);
+    }
+    let n_outputs = batches.first().map_or(0, Vec::len);
+    let together = |at: usize| {
+        let values: Vec<Value> = batches.iter().filter_map(|batch| batch.get(at).cloned()).collect();
+        stacked(call, &values, 0, false)
+    };
+    (0..n_outputs).map(together).collect()
+}
+
+fn scan_once(call: &Call<'_>, scanned: Scanned, axes: &[i64], ways: &[i64]) -> Outputs {
+    let Scanned { mut states, inputs } = scanned;
+    let n_states = states.len();
+    let size = |(value, at, _): &(Value, i64, bool)| value.tensor.size().get(*at as usize).copied().unwrap_or(0);
+    let length = inputs.first().map_or(0, size);
     let n_outputs = call.node.output.len().saturating_sub(n_states);
     let mut outputs: Vec<Vec<Value>> = vec![Vec::new(); n_outputs];
     for round in 0..length {
-        let slice = |&(value, at, length, reversed): &(&Value, i64, i64, bool)| {
-            let round = if reversed { length - 1 - round } else { round };
-            call.typed(value.tensor.f_select(at, round)?, value.dtype)
+        let slice = |(value, at, backward): &(Value, i64, bool)| {
+            let round = if *backward { length - 1 - round } else { round };
+            call.typed(value.tensor.f_select(*at, round)?, value.dtype)
         };
         let slices = inputs.iter().map(slice).collect::<Result<Vec<_>, Failure>>()?;
         let mut made = call.bodies.run("body", states.into_iter().chain(slices).collect())?.into_iter();
@@ -93,8 +134,8 @@ fn scan(call: &Call<'_>) -> Outputs {
     }
     let stack = |(n, rounds): (usize, &Vec<Value>)| {
         let rank = rounds.first().map_or(1, |value| value.tensor.dim() + 1);
-        let at = axis(output_axes.get(n).copied().unwrap_or(0), rank)? as i64;
-        stacked(call, rounds, at, output_ways.get(n) == Some(&1))
+        let at = axis(axes.get(n).copied().unwrap_or(0), rank)? as i64;
+        stacked(call, rounds, at, ways.get(n) == Some(&1))
     };
     states.into_iter().map(Ok).chain(outputs.iter().enumerate().map(stack)).collect()
 }

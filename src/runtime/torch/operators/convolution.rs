@@ -2,10 +2,9 @@
 
 use tch::{Device, Kind, Tensor};
 
-use super::Table;
 use super::shape::padded;
 use super::windows::Windows;
-use crate::runtime::torch::call::{Call, Outputs};
+use crate::runtime::torch::call::{Call, Outputs, Table};
 use crate::runtime::torch::failure::{Failure, fail};
 use crate::tensor::DType;
 
@@ -88,7 +87,13 @@ fn conv_transpose(call: &Call<'_>) -> Outputs {
             None => (given[at], given[rank + at]),
             Some(target) => {
                 let total = full - target;
-                if auto == "SAME_UPPER" { (total / 2, total - total / 2) } else { (total - total / 2, total / 2) }
+                if total < 0 {
+                    (0, total)
+                } else if auto == "SAME_UPPER" {
+                    (total / 2, total - total / 2)
+                } else {
+                    (total - total / 2, total / 2)
+                }
             }
         };
         // What the kernel gives lacks output_padding; pads cut it.

@@ -2,8 +2,7 @@
 
 use tch::{Kind, TchError, Tensor};
 
-use super::Table;
-use crate::runtime::torch::call::{Call, Outputs};
+use crate::runtime::torch::call::{Call, Outputs, Table};
 use crate::runtime::torch::failure::{Failure, fail};
 use crate::runtime::torch::value::Value;
 use crate::tensor::DType;
@@ -167,8 +166,17 @@ pub(super) fn cast(call: &Call<'_>, dtype: DType) -> Outputs {
     if let Some(largest) = largest(dtype) {
         // By way of float32, of which alone libtorch's 8-bit casts are exact.
         let wide = x.tensor.f_totype(Kind::Float)?;
-        let wide = if call.flag("saturate", true)? { wide.f_clamp(-largest, largest)? } else { wide };
-        return call.one_typed(wide, dtype);
+        if call.flag("saturate", true)? {
+            return call.one_typed(wide.f_clamp(-largest, largest)?, dtype);
+        }
+        // Without an infinity, what would be rounded beyond the largest number is no number: from half a step on.
+        let beyond = match dtype {
+            DType::F8E4M3FN => wide.f_abs()?.f_gt(464.0)?,
+            DType::F8E4M3FNUZ => wide.f_abs()?.f_ge(248.0)?,
+            DType::F8E5M2FNUZ => wide.f_abs()?.f_ge(61440.0)?,
+            _ => return call.one_typed(wide, dtype),
+        };
+        return call.one_typed(wide.f_masked_fill(&beyond, f64::NAN)?, dtype);
     }
     if is_float(x.dtype) && matches!(dtype, DType::U8 | DType::U16 | DType::U32 | DType::I8 | DType::I16 | DType::I32) {
         // C++ leaves it open what a number beyond the type becomes; by way of int64 it wraps around.

@@ -2,8 +2,7 @@
 
 use tch::{Device, Kind, Tensor};
 
-use super::Table;
-use crate::runtime::torch::call::{Call, Outputs, axes, axis};
+use crate::runtime::torch::call::{Call, Outputs, Table, axes, axis};
 use crate::runtime::torch::failure::{Failure, fail};
 use crate::tensor::DType;
 
@@ -183,8 +182,8 @@ fn unique(call: &Call<'_>) -> Outputs {
     let (values, inverse, counts) = x.f_unique_dim(at, true, true, true)?;
     let n = counts.size().first().copied().unwrap_or(0);
     let places = Tensor::f_arange(size, (Kind::Int64, Device::Cpu))?;
-    let first =
-        Tensor::f_full([n], size, (Kind::Int64, Device::Cpu))?.f_scatter_reduce(0, &inverse, &places, "amin")?;
+    let first = Tensor::f_full([n], size, (Kind::Int64, Device::Cpu))?
+        .f_internal_scatter_reduce(0, &inverse, &places, "amin", true)?;
     let (values, first, inverse, counts) = match call.flag("sorted", true)? {
         true => (values, first, inverse, counts),
         false => {

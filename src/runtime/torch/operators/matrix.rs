@@ -2,8 +2,7 @@
 
 use tch::{Kind, Tensor};
 
-use super::Table;
-use crate::runtime::torch::call::{Call, Outputs};
+use crate::runtime::torch::call::{Call, Outputs, Table};
 use crate::runtime::torch::failure::{Failure, fail};
 use crate::tensor::DType;
 

@@ -3,6 +3,7 @@
 //! Semantics are ONNX's of opset 13 and later, with older forms (attributes that became inputs) where they say the same.
 
 mod activation;
+mod attention;
 mod comparison;
 mod constant;
 mod contrib;
@@ -10,11 +11,13 @@ mod control;
 mod convolution;
 mod elementwise;
 mod index;
+mod loss;
 mod matrix;
 mod normalization;
 mod ours;
 mod pooling;
 mod quantization;
+mod recurrent;
 mod reduction;
 mod resize;
 mod scatter;
@@ -26,24 +29,24 @@ use std::collections::HashMap;
 use std::sync::OnceLock;
 
 pub(super) use self::constant::constant;
-use super::call::Kernel;
-
-/// (domain, operator, kernel).
-type Table = &'static [(&'static str, &'static str, Kernel)];
+use super::call::{Kernel, Table};
 
 const TABLES: &[Table] = &[
     activation::TABLE,
+    attention::TABLE,
     comparison::TABLE,
     contrib::TABLE,
     control::TABLE,
     convolution::TABLE,
     elementwise::TABLE,
     index::TABLE,
+    loss::TABLE,
     matrix::TABLE,
     normalization::TABLE,
     ours::TABLE,
     pooling::TABLE,
     quantization::TABLE,
+    recurrent::TABLE,
     reduction::TABLE,
     resize::TABLE,
     scatter::TABLE,

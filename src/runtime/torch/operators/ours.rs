@@ -2,11 +2,10 @@
 
 use tch::{Device, Kind, Tensor};
 
-use super::Table;
 use super::index::from_zero;
 use crate::onnx::region::{CONSTANTS, INPUTS, OUTPUTS, RANK, STEPS};
 use crate::onnx::{ADD_ROWS, BELOW, DOMAIN, Extent, Op, Program, REGION};
-use crate::runtime::torch::call::{Call, Outputs};
+use crate::runtime::torch::call::{Call, Outputs, Table};
 use crate::runtime::torch::failure::{Failure, fail};
 use crate::runtime::torch::value::Precision;
 use crate::tensor::DType;

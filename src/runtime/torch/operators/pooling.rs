@@ -2,9 +2,8 @@
 
 use tch::{Device, Kind, Tensor};
 
-use super::Table;
 use super::windows::Windows;
-use crate::runtime::torch::call::{Call, Outputs};
+use crate::runtime::torch::call::{Call, Outputs, Table};
 use crate::runtime::torch::failure::{Failure, fail};
 use crate::tensor::DType;
 

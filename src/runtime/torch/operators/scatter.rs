@@ -2,9 +2,8 @@
 
 use tch::Tensor;
 
-use super::Table;
 use super::index::{flat_index, from_zero};
-use crate::runtime::torch::call::{Call, Outputs, axis};
+use crate::runtime::torch::call::{Call, Outputs, Table, axis};
 use crate::runtime::torch::failure::{Failure, fail};
 use crate::tensor::DType;
 
@@ -22,9 +21,9 @@ fn put(call: &Call<'_>, x: &Tensor, axis: i64, indices: &Tensor, updates: &Tenso
         "none" => x.f_scatter(axis, indices, updates)?,
         "add" if call.value(0)?.dtype == DType::Bool => x.f_scatter(axis, indices, updates)?,
         "add" => x.f_scatter_add(axis, indices, updates)?,
-        "mul" => x.f_scatter_reduce(axis, indices, updates, "prod")?,
-        "max" => x.f_scatter_reduce(axis, indices, updates, "amax")?,
-        "min" => x.f_scatter_reduce(axis, indices, updates, "amin")?,
+        "mul" => x.f_internal_scatter_reduce(axis, indices, updates, "prod", true)?,
+        "max" => x.f_internal_scatter_reduce(axis, indices, updates, "amax", true)?,
+        "min" => x.f_internal_scatter_reduce(axis, indices, updates, "amin", true)?,
         other => return fail(format!("attribute \"reduction\" is {other:?}: expected none, add, mul, max or min")),
     })
 }

@@ -1,0 +1,44 @@
+//! Libraries: ONNX Runtime's own, and those of custom operators.
+
+use crate::common::{self, add, built};
+use rust_ort::protocol::message::{CustomOpLibrary, ErrorCode, SessionSpec, WireError};
+use rust_ort::runtime::RuntimeError;
+use rust_ort::runtime::ort::{OrtRuntime, ThreadPool, custom_op_library};
+
+fn code(error: RuntimeError) -> ErrorCode {
+    WireError::from(error).code
+}
+
+#[test]
+fn a_library_of_custom_operators_that_is_missing_changed_or_none_is_refused_by_its_path() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("custom.so");
+    let missing = custom_op_library(&path).unwrap_err().to_string();
+    assert!(missing.contains(path.to_str().unwrap()) && missing.contains("no such file"), "{missing}");
+    assert!(custom_op_library(folder.path()).unwrap_err().to_string().contains("it is no file"));
+    std::fs::write(&path, b"no library").unwrap();
+    let library = custom_op_library(&path).unwrap();
+    let build = |library: &CustomOpLibrary| {
+        let spec = SessionSpec { custom_op_libraries: vec![library.clone()], ..SessionSpec::default() };
+        let error = built(&add(), &spec).err().unwrap();
+        assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
+        let text = error.to_string();
+        assert_eq!(code(error), ErrorCode::BadOption);
+        text
+    };
+    assert!(build(&library).contains("onnxruntime does not take it"));
+    std::fs::write(&path, b"another library").unwrap();
+    assert!(build(&library).contains("changed since the graph was compiled"));
+    std::fs::remove_file(&path).unwrap();
+    assert!(build(&library).contains("no such file"));
+}
+
+#[test]
+fn a_library_that_is_missing_is_named() {
+    let error = OrtRuntime::load("libonnxruntime.so".as_ref(), ThreadPool::default()).err().unwrap();
+    assert!(error.to_string().contains("libonnxruntime.so: the path must be absolute"), "{error}");
+    assert_eq!(code(error), ErrorCode::RuntimeMissing);
+    common::runtime();
+    let error = OrtRuntime::load(&common::library(), ThreadPool::default()).err().unwrap();
+    assert!(matches!(error, RuntimeError::LoadedAlready { .. }), "{error}");
+}
