@@ -30,6 +30,12 @@ RUN = "blame"
 """Name of the run in the folder."""
 
 
+ELSEWHERE = (
+    "values of the model differ from eager's, and no output of a graph does: what differs is left to eager, or was "
+    "changed before the graph was exported; print(blamed.report) shows the values"
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Blame:
     """Who is to blame. report: the comparison that was examined. answers: of each part in each call, in the order in
@@ -102,8 +108,9 @@ def blame(
         arguments.checked_choice("blame", "strategy", strategy, ("linear", "bisect", "delta"))
     asked = _asked(output=output, gradient=gradient, strategy=strategy, budget=budget, repro=repro)
     every = dataclasses.replace(
-        arguments.parsed_options("blame", options), compare="nodes", dump_values=True, compare_stop="never"
-    )
+        arguments.parsed_options("blame", options), compare="nodes", dump_values=True,
+        compare_stop="never", compare_only=(),
+    )  # fmt: skip
     with _folder(folder) as path:
         with dump(RUN, folder=path, clean=True, options=every):
             report = compare(model, *args, backward=backward, autocast=autocast, loss=loss, options=every, **kwargs)
@@ -117,6 +124,8 @@ def blame(
             # No output of a graph is outside tolerance, what the model made of them is.
             followed = _blame(report, _run(run, [*asked, "--follow"]), kept)
             found = found if followed.culprit is None else followed
+            if found.culprit is None and not any(answer["complaints"] for answer in found.answers):
+                found = dataclasses.replace(found, text=f"{found.text}\n{ELSEWHERE}\n")
     return found
 
 

@@ -25,9 +25,11 @@ pub struct Answer {
     pub complaints: Vec<Complaint>,
     /// Who is to blame.
     pub culprit: Culprit,
+    /// Who is to blame beside them, for other outputs or another part of the error.
+    pub beside: Vec<Culprit>,
     /// Nodes by their share, largest first: those that are wrong, and others whose own error was looked at.
     pub nodes: Vec<Contribution>,
-    /// Values that, when they are eager's, bring every output within tolerance; no smaller set of them does. None where
+    /// Values that, when they are eager's, bring the outputs that are followed within tolerance; no smaller set of them does. None where
     /// none does, or where none was sought.
     pub smallest: Option<Vec<ValueName>>,
     /// Runs of models.
@@ -159,6 +161,8 @@ pub enum Own {
     Jitter,
     /// Rounding.
     Noise,
+    /// More than its tolerance, and there is no float64 to tell whether that is rounding: not blamed.
+    Unsettled,
 }
 
 impl Answer {

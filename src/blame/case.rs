@@ -123,11 +123,20 @@ impl Case {
         [DType::BF16, DType::F16].into_iter().find(|dtype| seen.contains(dtype.torch_name()))
     }
 
-    /// Whether eager's value of any node is known that is not an output; where all are, it is.
+    /// Whether the nodes can be examined: eager's value of one is known that is no output, or all are outputs.
     pub fn knows_nodes(&self) -> bool {
+        let mut inner = self.inner_values().peekable();
+        !self.named_values.is_empty() && (inner.peek().is_none() || self.has_inner_values())
+    }
+
+    /// Whether eager's value of a node is known that is no output.
+    pub fn has_inner_values(&self) -> bool {
+        self.inner_values().any(|name| self.values.has(name))
+    }
+
+    fn inner_values(&self) -> impl Iterator<Item = &ValueName> {
         let outputs: HashSet<&str> = self.actuals.iter().map(|actual| actual.name.as_str()).collect();
-        let mut inner = self.named_values.iter().filter(|name| !outputs.contains(name.as_str())).peekable();
-        inner.peek().is_none() || inner.any(|name| self.values.has(name))
+        self.named_values.iter().filter(move |name| !outputs.contains(name.as_str()))
     }
 
     /// What depends on these values, with them.

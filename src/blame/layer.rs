@@ -5,42 +5,50 @@ use prost::Message as _;
 use super::answer::Layer;
 use super::error::BlameError;
 use super::probe::Prober;
-use crate::compare::Opinion;
+use crate::compare::{Explained, Noise};
 use crate::onnx::{Piece, double, mentions};
 use crate::tensor::{DType, TensorBuf, TensorView};
 
-/// What of a value is wrong. `candidate`: what its kernels gave. Errors: Budget.
-pub fn of(prober: &Prober<'_>, piece: Piece, name: &str, candidate: &TensorBuf) -> Result<Layer, BlameError> {
+/// What float64 says of a value.
+pub enum Said {
+    /// The ONNX nodes, in float64, are as near to eager as they are to their kernels.
+    Rounding,
+    /// Which of the two is far from it.
+    Wrong(Layer),
+    /// There is no float64 to ask.
+    Nothing,
+}
+
+/// What is said of a value that differs from eager's. `candidate`: what its kernels gave. Errors: Budget.
+pub fn said(prober: &Prober<'_>, piece: Piece, name: &str, candidate: &TensorBuf) -> Result<Said, BlameError> {
     let reference = prober.eager(name)?;
     if rounds_on_the_way(prober, &piece, reference.desc.dtype)? {
-        return Ok(Layer::Exporter);
+        return Ok(Said::Wrong(Layer::Exporter));
+    }
+    // What is float64 already, or no float, would be asked of the very kernels that are accused.
+    let narrow = [DType::F32, DType::F16, DType::BF16];
+    if !reference.desc.dtype.is_float() || !narrow.iter().any(|&dtype| mentions(&piece.model, dtype)) {
+        return Ok(Said::Nothing);
     }
     let exact = match in_float64(prober, piece) {
         Err(BlameError::Budget) => return Err(BlameError::Budget),
         Err(error) => {
             tracing::debug!(node = name, %error, "no float64");
-            return Ok(Layer::Unknown);
+            return Ok(Said::Nothing);
         }
         Ok(exact) => exact,
     };
-    if !reference.desc.dtype.is_float() {
-        let differs = |value: TensorView<'_>| {
-            value.flat_f64(0..value.shape().n_elements()) != exact.view().flat_f64(0..value.shape().n_elements())
-        };
-        return Ok(match (differs(reference.view()), differs(candidate.view())) {
-            (true, false) => Layer::Exporter,
-            (false, true) => Layer::Kernel,
-            _ => Layer::Unknown,
-        });
-    }
-    let opinion = Opinion::measure(&reference.view(), &candidate.view(), &exact.view(), None);
-    Ok(opinion.map_or(Layer::Unknown, |Opinion { reference_excess, candidate_excess, .. }| {
-        if reference_excess > CLEARLY * candidate_excess.max(1.) {
-            Layer::Exporter
-        } else if candidate_excess > CLEARLY * reference_excess.max(1.) {
-            Layer::Kernel
+    let errors = Noise::measure(&reference.view(), &candidate.view(), &exact.view(), Explained::Kernel, Noise::FACTOR);
+    Ok(errors.map_or(Said::Nothing, |Noise { errors, .. }| {
+        let (reference, candidate) = (errors.reference_excess, errors.candidate_excess);
+        if reference > CLEARLY * candidate.max(1.) {
+            Said::Wrong(Layer::Exporter)
+        } else if candidate > CLEARLY * reference.max(1.) {
+            Said::Wrong(Layer::Kernel)
+        } else if reference.is_finite() && candidate.is_finite() {
+            Said::Rounding
         } else {
-            Layer::Unknown
+            Said::Nothing
         }
     }))
 }

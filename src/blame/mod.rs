@@ -25,7 +25,7 @@ use std::time::Duration;
 pub use answer::{Answer, Complaint, Contribution, Culprit, Fused, Layer, OptimizerKind, Own, SCHEMA};
 pub use case::{Case, Parts};
 pub use error::BlameError;
-use nodes::{Group, Nodes, Target};
+use nodes::{Group, Local, Nodes, Target};
 use probe::Prober;
 pub use values::Values;
 
@@ -39,6 +39,8 @@ use crate::tensor::{TensorBuf, TensorView};
 pub const LEAST_SHARE: f64 = 0.05;
 /// From this share on an output's error is all of one node's making.
 const WHOLE: f64 = 0.9;
+/// So many times as far from eager as without an optimizer is its doing.
+const CLEARLY_MORE: f64 = 2.;
 /// When wrong nodes explain less than this of it, others are looked at, too.
 const ENOUGH: f64 = 0.5;
 /// So many of these, those first that are furthest from eager.
@@ -100,18 +102,27 @@ pub fn examine(
     progress: &mut dyn Progress,
 ) -> Result<Answer, BlameError> {
     let prober = Prober::new(case, runtime, settings.budget);
+    let (complaints, n_unknown) = complaints(case, settings)?;
+    let why = match n_unknown {
+        0 => "every output is within tolerance".to_owned(),
+        n => format!(
+            "eager's value of {n} of {} outputs was not dumped, so nothing is known of them",
+            case.actuals.len()
+        ),
+    };
     let answer = Answer {
         schema: SCHEMA.to_owned(),
         graph: case.table.graph.clone(),
         part: case.table.part,
         step: case.table.step,
-        complaints: complaints(case, settings)?,
-        culprit: Culprit::Nobody { why: "every output is within tolerance".to_owned() },
+        complaints,
+        culprit: Culprit::Nobody { why },
+        beside: Vec::new(),
         nodes: Vec::new(),
         smallest: None,
         n_runs: 0,
         seconds: 0.,
-        complete: true,
+        complete: n_unknown == 0,
         notes: Vec::new(),
     };
     let nodes = Nodes::new(&prober);
@@ -127,18 +138,22 @@ pub fn examine(
     Ok(answer)
 }
 
-/// The outputs outside tolerance, those first that are furthest. Errors: UnknownOutput.
-fn complaints(case: &Case, settings: &Settings) -> Result<Vec<Complaint>, BlameError> {
+/// The outputs outside tolerance, those first that are furthest, and how many have no value of eager's. Errors:
+/// UnknownOutput.
+fn complaints(case: &Case, settings: &Settings) -> Result<(Vec<Complaint>, usize), BlameError> {
     if let Some(asked) = &settings.output
         && case.actuals.iter().all(|actual| actual.name != *asked)
     {
         let known = case.actuals.iter().map(|actual| actual.name.as_str()).collect::<Vec<_>>().join(", ");
         return Err(BlameError::UnknownOutput { name: asked.clone(), known });
     }
-    let mut found = Vec::new();
+    let (mut found, mut n_unknown) = (Vec::new(), 0);
     for actual in case.actuals.iter().filter(|actual| settings.output.as_ref().is_none_or(|name| *name == actual.name))
     {
-        let Some(reference) = case.values.get(&actual.name)? else { continue };
+        let Some(reference) = case.values.get(&actual.name)? else {
+            n_unknown += 1;
+            continue;
+        };
         let as_ran = case.judge(&actual.name, &reference.view(), &actual.view());
         let differs = || as_ran.metrics.as_ref().is_some_and(|metrics| metrics.max_abs > 0.);
         if (is_wrong(&as_ran) && !case.is_rounding(&actual.name)) || (settings.follow && differs()) {
@@ -150,7 +165,7 @@ fn complaints(case: &Case, settings: &Settings) -> Result<Vec<Complaint>, BlameE
         complaint.as_ran.metrics.as_ref().map_or(f64::INFINITY, |metrics| metrics.max_rel_to_max)
     };
     found.sort_by(|one, other| distance(other).total_cmp(&distance(one)));
-    Ok(found)
+    Ok((found, n_unknown))
 }
 
 fn is_wrong(verdict: &TensorVerdict) -> bool {
@@ -180,22 +195,61 @@ impl Examination<'_, '_> {
             let reference = self.prober.eager(&complaint.as_ran.name)?;
             complaint.unoptimized = Some(case.judge(&complaint.as_ran.name, &reference.view(), &output.view()));
         }
+        let optimized: Vec<ValueName> = self.changed_by_optimizing(&wrong, &as_ran, &unoptimized);
         let remain: Vec<&Complaint> = (self.answer.complaints.iter())
             .filter(|complaint| self.settings.follow || complaint.unoptimized.as_ref().is_some_and(is_wrong))
             .collect();
-        if remain.is_empty() {
-            return self.ask_optimizers(&feeds, &wrong);
-        }
+        let nothing_else = remain.is_empty();
         let names: HashSet<&str> = remain.iter().map(|complaint| complaint.as_ran.name.as_str()).collect();
+        let names: HashSet<String> = names.into_iter().map(str::to_owned).collect();
+        if !optimized.is_empty() || nothing_else {
+            let expected: Vec<(ValueName, TensorBuf)> =
+                wrong.iter().cloned().zip(unoptimized.iter().cloned()).collect();
+            let of = if optimized.is_empty() { &wrong } else { &optimized };
+            self.ask_optimizers(&feeds, of, &expected)?;
+        }
+        if nothing_else {
+            return Ok(());
+        }
+        let optimizer = std::mem::replace(&mut self.answer.culprit, Culprit::Nobody { why: String::new() });
         let mut targets = Vec::new();
-        for (name, candidate) in wrong.iter().zip(unoptimized).filter(|(name, _)| names.contains(name.as_str())) {
+        for (name, candidate) in wrong.iter().zip(unoptimized).filter(|(name, _)| names.contains(*name)) {
             targets.push(Target { name: name.clone(), reference: self.prober.eager(name)?, candidate });
         }
         if targets.len() > N_TARGETS {
-            self.answer.notes.push(format!("{} outputs are wrong; the {N_TARGETS} worst are explained", targets.len()));
+            let n = targets.len();
+            self.answer
+                .notes
+                .push(format!("{n} outputs are wrong; the {N_TARGETS} worst are followed (--output NAME)"));
             targets.truncate(N_TARGETS);
         }
-        self.ask_nodes(&targets, progress)
+        let asked = self.ask_nodes(&targets, progress);
+        if matches!(optimizer, Culprit::Optimizer { .. }) {
+            let node = std::mem::replace(&mut self.answer.culprit, optimizer);
+            self.answer.beside.extend(Some(node).filter(|node| !matches!(node, Culprit::Nobody { .. })));
+        }
+        asked
+    }
+
+    /// Outputs that optimizing took further from eager than they were, and further than their tolerance from what they were.
+    fn changed_by_optimizing(
+        &self,
+        wrong: &[ValueName],
+        as_ran: &[TensorBuf],
+        unoptimized: &[TensorBuf],
+    ) -> Vec<ValueName> {
+        let case = self.prober.case;
+        let of_name =
+            |name: &str| case.actuals.iter().position(|actual| actual.name == name).and_then(|at| as_ran.get(at));
+        let is_changed = |(name, before): &(&ValueName, &TensorBuf)| {
+            let (Some(after), Ok(eager)) = (of_name(name), self.prober.eager(name)) else { return false };
+            let apart = |candidate: &TensorBuf| {
+                let judged = case.judge(name, &eager.view(), &candidate.view());
+                judged.metrics.map_or(f64::INFINITY, |metrics| metrics.max_abs)
+            };
+            is_wrong(&case.judge(name, &before.view(), &after.view())) && apart(after) > CLEARLY_MORE * apart(before)
+        };
+        wrong.iter().zip(unoptimized).filter(is_changed).map(|(name, _)| name.clone()).collect()
     }
 
     /// Whether the outputs of a run of the whole part are within tolerance where they were not.
@@ -208,10 +262,29 @@ impl Examination<'_, '_> {
         })
     }
 
-    fn ask_optimizers(&mut self, feeds: &[TensorView<'_>], wrong: &[ValueName]) -> Result<(), BlameError> {
-        let found = optimizers::find(self.prober, feeds, |outputs| self.are_right(wrong, outputs))?;
+    /// `of`: outputs that are to come near to what they are with nothing optimized, which `expected` has.
+    fn ask_optimizers(
+        &mut self,
+        feeds: &[TensorView<'_>],
+        of: &[ValueName],
+        expected: &[(ValueName, TensorBuf)],
+    ) -> Result<(), BlameError> {
+        let case = self.prober.case;
+        let is_right = |outputs: &[TensorBuf]| {
+            let named = case.actuals.iter().map(|actual| &actual.name).zip(outputs);
+            named.filter(|(name, _)| of.contains(name)).all(|(name, output)| {
+                let before = expected.iter().find(|(known, _)| known == name).map(|(_, before)| before);
+                before.is_some_and(|before| !is_wrong(&case.judge(name, &before.view(), &output.view())))
+                    || self.is_right(name, output)
+            })
+        };
+        let found = optimizers::find(self.prober, feeds, is_right)?;
         self.answer.culprit = match found {
-            Some(optimizers::Found { names, what, fused }) => Culprit::Optimizer { names, what, fused },
+            Some(optimizers::Found { names, is_rounding: true, .. }) => {
+                let names = names.join(", ");
+                Culprit::Nobody { why: format!("what {names} changes is rounding; the graph makes it larger") }
+            }
+            Some(optimizers::Found { names, what, fused, .. }) => Culprit::Optimizer { names, what, fused },
             None => Culprit::Nobody { why: "at no optimization level are the outputs wrong by themselves".to_owned() },
         };
         Ok(())
@@ -234,24 +307,30 @@ impl Examination<'_, '_> {
             Strategy::Delta => (self.reduced(groups, &names)?, Vec::new()),
         };
         let n = accused.len();
-        let mut wrong = Vec::new();
+        let mut looked = Vec::new();
         for (at, group) in accused.into_iter().enumerate() {
             progress.at(at, n);
             self.look_at(&group, targets, progress)?;
-            wrong.push(group);
+            looked.push(group);
         }
-        let explained: f64 = self.answer.nodes.iter().map(|node| node.share).sum();
+        let is_wrong_node = |node: &&Contribution| node.own == Own::Wrong;
+        let explained: f64 = self.answer.nodes.iter().filter(is_wrong_node).map(|node| node.share).sum();
         if explained < ENOUGH {
-            for (at, group) in others.iter().take(N_OTHERS).enumerate() {
-                progress.at(at, others.len().min(N_OTHERS));
-                self.look_at(group, targets, progress)?;
+            let n = others.len().min(N_OTHERS);
+            for (at, group) in others.into_iter().take(N_OTHERS).enumerate() {
+                progress.at(at, n);
+                self.look_at(&group, targets, progress)?;
+                looked.push(group);
             }
         }
         self.rank();
-        self.look_closer(&wrong)?;
+        self.look_closer(&looked)?;
         self.rank();
+        if !self.settings.follow {
+            self.shrink(&looked, &names)?;
+        }
         self.answer.culprit = self.of_nodes();
-        if self.settings.follow { Ok(()) } else { self.shrink(&wrong, &names) }
+        Ok(())
     }
 
     /// Groups from which on the outputs are right when all before them are eager's, one after the other. Errors:
@@ -331,20 +410,46 @@ impl Examination<'_, '_> {
             self.answer.nodes.push(known.clone());
             return Ok(());
         }
-        let looked = self.nodes.local(group).and_then(|local| {
-            let differs = local.distance() != 0.;
-            if differs { self.nodes.contribution(group, &local, targets) } else { Ok(None) }
-        });
-        match looked {
-            Ok(Some(contribution)) => {
-                progress.found(&contribution);
-                self.answer.nodes.push(contribution);
+        let case = self.prober.case;
+        let is_accused = group.values.iter().filter_map(|name| case.row(name)).any(|row| is_wrong(&row.local));
+        let output = targets.first().map(|target| target.name.clone()).unwrap_or_default();
+        let looked = match self.nodes.local(group) {
+            Err(error) => Err((error, None)),
+            Ok(local) if local.distance() == 0. => Ok(None),
+            Ok(local) => match self.own_contribution(group, &local, targets) {
+                Ok(found) => Ok(found),
+                Err(error) => Err((error, Some(local))),
+            },
+        };
+        let found = match looked {
+            Ok(found) => found,
+            Err((BlameError::Budget, _)) => return Err(BlameError::Budget),
+            // What it gives cannot be gone on with, such as another shape.
+            Err((error, local)) => {
+                let fails = local.as_ref().is_some_and(Local::fails);
+                self.answer.notes.push(format!("{}: its effect is not known: {error}", group.values.join(", ")));
+                if !(is_accused || fails) {
+                    self.answer.complete = false;
+                    return Ok(());
+                }
+                Some(self.nodes.all_of(group, local.as_ref(), &output))
             }
-            Ok(None) => {}
-            Err(BlameError::Budget) => return Err(BlameError::Budget),
-            Err(error) => self.answer.notes.push(format!("{}: {error}", group.values.join(", "))),
+        };
+        if let Some(contribution) = found {
+            progress.found(&contribution);
+            self.answer.nodes.push(contribution);
         }
         Ok(())
+    }
+
+    fn own_contribution(
+        &self,
+        group: &Group,
+        local: &Local,
+        targets: &[Target],
+    ) -> Result<Option<Contribution>, BlameError> {
+        let Some(found) = self.nodes.contribution(group, local, targets)? else { return Ok(None) };
+        Ok(Some(Contribution { own: self.nodes.own(group, local)?, ..found }))
     }
 
     /// Wrong ones first, then by share; of those that make all of an output's error, the first in the graph.
@@ -365,7 +470,7 @@ impl Examination<'_, '_> {
     fn look_closer(&mut self, wrong: &[Group]) -> Result<(), BlameError> {
         for at in 0..self.answer.nodes.len() {
             let node = &self.answer.nodes[at];
-            if node.own != Own::Wrong || node.share < LEAST_SHARE || node.layer.is_some() {
+            if node.own != Own::Wrong || node.layer.is_some() {
                 continue;
             }
             let Some(group) = wrong.iter().find(|group| group.values == node.values) else { continue };
@@ -382,18 +487,34 @@ impl Examination<'_, '_> {
         Ok(())
     }
 
-    fn of_nodes(&self) -> Culprit {
-        let first = self.answer.nodes.iter().find(|node| node.own == Own::Wrong && node.share >= LEAST_SHARE);
-        match first {
-            Some(node) => Culprit::Node { name: node.name.clone(), layer: node.layer.unwrap_or(Layer::Unknown) },
-            None => {
-                let why = match self.settings.follow {
-                    true => "every node's own error is rounding",
-                    false => "every node's own error is rounding; the graph makes it larger",
-                };
-                Culprit::Nobody { why: why.to_owned() }
-            }
+    /// Who of the nodes is to blame: the one with the largest share; of those that show only together, the first. Not
+    /// complete where nobody is, though not all that differs is rounding.
+    fn of_nodes(&mut self) -> Culprit {
+        let together = self.answer.smallest.iter().flatten().next().cloned();
+        let is_first = |node: &&Contribution| {
+            let in_smallest = || together.as_ref().is_some_and(|name| node.values.join("+") == *name);
+            node.own == Own::Wrong && (node.share.abs() >= LEAST_SHARE || in_smallest())
+        };
+        let nodes = &self.answer.nodes;
+        if let Some(node) = nodes.iter().find(is_first) {
+            return Culprit::Node { name: node.name.clone(), layer: node.layer.unwrap_or(Layer::Unknown) };
         }
+        let open = nodes
+            .iter()
+            .find(|node| node.own == Own::Wrong || (node.own == Own::Unsettled && node.share.abs() >= LEAST_SHARE));
+        let why = match open {
+            Some(node) => {
+                self.answer.complete = false;
+                format!(
+                    "not known: {} is outside its tolerance, and float64 does not tell whether by rounding",
+                    node.name
+                )
+            }
+            None if !self.answer.complete => "not known: not every node could be looked at".to_owned(),
+            None if self.settings.follow => "every node's own error is rounding".to_owned(),
+            None => "every node's own error is rounding; the graph makes it larger".to_owned(),
+        };
+        Culprit::Nobody { why }
     }
 
     /// The smallest set of wrong nodes that, with eager's values, bring the outputs within tolerance.
@@ -406,12 +527,17 @@ impl Examination<'_, '_> {
         if guilty.is_empty() {
             return Ok(());
         }
+        let mut failure = None;
         let found = search::smallest(guilty.len(), |chosen| {
             if chosen.is_empty() {
                 return Some(false);
             }
-            self.is_right_with(chosen.iter().map(|&at| guilty[at]), outputs).ok()
+            let given = chosen.iter().map(|&at| guilty[at]);
+            self.is_right_with(given, outputs).map_err(|error| failure = Some(error)).ok()
         });
+        if let Some(BlameError::Budget) = failure {
+            return Err(BlameError::Budget);
+        }
         self.answer.smallest = found.map(|chosen| chosen.into_iter().map(|at| guilty[at].values.join("+")).collect());
         Ok(())
     }
@@ -426,10 +552,11 @@ impl Examination<'_, '_> {
         let seconds = self.settings.budget.as_secs_f64();
         self.answer.notes.push(format!("the budget of {seconds} s ended; run it again to go on, or give it more"));
         self.rank();
-        if !self.answer.nodes.is_empty() {
-            self.answer.culprit = self.of_nodes();
-        } else if let Culprit::Nobody { why } = &mut self.answer.culprit {
-            "not known: the budget ended first".clone_into(why);
+        if matches!(self.answer.culprit, Culprit::Nobody { .. }) {
+            self.answer.culprit = match self.of_nodes() {
+                Culprit::Nobody { .. } => Culprit::Nobody { why: "not known: the budget ended first".to_owned() },
+                node => node,
+            };
         }
     }
 }
@@ -444,8 +571,12 @@ pub fn is_role_of(case: &Case, output: &str, name: &str) -> bool {
 /// complete and blames nobody.
 pub fn counted(answers: &[Answer]) -> Summary {
     let verdict = |answer: &Answer| match (answer.blames(), answer.complete) {
-        (true, _) => TensorVerdict { name: answer.graph.clone(), verdict: Verdict::Mismatch, metrics: None },
-        (false, true) => TensorVerdict { name: answer.graph.clone(), verdict: Verdict::Match, metrics: None },
+        (true, _) => {
+            TensorVerdict { name: answer.graph.clone(), verdict: Verdict::Mismatch, metrics: None, noise: None }
+        }
+        (false, true) => {
+            TensorVerdict { name: answer.graph.clone(), verdict: Verdict::Match, metrics: None, noise: None }
+        }
         (false, false) => TensorVerdict::not_compared(&answer.graph, "not complete"),
     };
     summary(&answers.iter().map(verdict).collect::<Vec<_>>())

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use super::answer::{Contribution, Layer, Own};
 use super::error::BlameError;
-use super::layer;
+use super::layer::{self, Said};
 use super::probe::Prober;
 use super::share::{Effect, Share};
 use crate::base::ids::ValueName;
@@ -149,9 +149,8 @@ impl<'p, 'a> Nodes<'p, 'a> {
     }
 
     fn described(&self, group: &Group, local: &Local, share: f64, output: &str) -> Contribution {
-        let case = self.prober.case;
         let worst = local.worst();
-        let row = case.row(&worst.name);
+        let row = self.prober.case.row(&worst.name);
         let text = |of: fn(&crate::dump::NodeRow) -> &str| row.map(of).unwrap_or_default().to_owned();
         Contribution {
             name: worst.name.clone(),
@@ -162,29 +161,63 @@ impl<'p, 'a> Nodes<'p, 'a> {
             source: text(|row| &row.source),
             share,
             output: output.to_owned(),
-            local: self.settled(worst),
-            own: if self.is_wrong(group, local) { Own::Wrong } else { Own::Noise },
+            local: worst.clone(),
+            own: Own::Noise,
             layer: None,
         }
     }
 
-    /// Whether a value of the group is off by more than rounding explains.
-    pub fn is_wrong(&self, group: &Group, local: &Local) -> bool {
-        group
-            .values
-            .iter()
-            .zip(&local.verdicts)
-            .any(|(_, verdict)| matches!(self.settled(verdict).verdict, Verdict::Mismatch | Verdict::Failed(_)))
+    /// What a group whose effect is not known makes of an output: all of it. For one that cannot be run on, as it gives
+    /// another shape.
+    pub fn all_of(&self, group: &Group, local: Option<&Local>, output: &str) -> Contribution {
+        let none = || Local { values: Vec::new(), verdicts: vec![self.of_row(&group.values[0])] };
+        let fresh;
+        let local = match local {
+            Some(local) => local,
+            None => {
+                fresh = none();
+                &fresh
+            }
+        };
+        Contribution { own: Own::Wrong, layer: Some(Layer::Unknown), ..self.described(group, local, 1., output) }
     }
 
-    /// The verdict, as float64 settled it when the nodes were compared.
-    fn settled(&self, verdict: &TensorVerdict) -> TensorVerdict {
-        let known = self.prober.case.row(&verdict.name);
-        let is_rounding = known.is_some_and(|row| row.local.verdict == Verdict::Match);
-        match verdict.verdict {
-            Verdict::Mismatch if is_rounding => TensorVerdict { verdict: Verdict::Match, ..verdict.clone() },
-            _ => verdict.clone(),
+    fn of_row(&self, name: &str) -> TensorVerdict {
+        let row = self.prober.case.row(name).map(|row| row.local.clone());
+        row.unwrap_or_else(|| TensorVerdict::failed(name, "its nodes could not be run by themselves"))
+    }
+
+    /// What the group's own error is: what the comparison of nodes found of the same values, or what float64 says. Errors:
+    /// Budget.
+    pub fn own(&self, group: &Group, local: &Local) -> Result<Own, BlameError> {
+        let mut found = Own::Noise;
+        for verdict in local.verdicts.iter().filter(|verdict| super::is_wrong(verdict)) {
+            match self.own_of(verdict, local)? {
+                Own::Wrong => return Ok(Own::Wrong),
+                Own::Noise => {}
+                other => found = other,
+            }
         }
+        debug_assert!(group.values.len() == local.values.len());
+        Ok(found)
+    }
+
+    fn own_of(&self, verdict: &TensorVerdict, local: &Local) -> Result<Own, BlameError> {
+        let TensorVerdict { name, .. } = verdict;
+        // It is about the same nodes only where it measured the same.
+        let row = self.prober.case.row(name).filter(|row| is_same(&row.local, verdict));
+        if let Some(row) = row {
+            return Ok(if super::is_wrong(&row.local) { Own::Wrong } else { Own::Noise });
+        }
+        let Some(candidate) = local.value(name).filter(|_| verdict.verdict == Verdict::Mismatch) else {
+            return Ok(Own::Wrong);
+        };
+        let piece = self.prober.case.isolator.local(name, &self.through, &self.feeds)?;
+        Ok(match layer::said(self.prober, piece, name, candidate)? {
+            Said::Rounding => Own::Noise,
+            Said::Wrong(_) => Own::Wrong,
+            Said::Nothing => Own::Unsettled,
+        })
     }
 
     /// What of a wrong group is wrong, or that it gives something else each time. Errors: Budget.
@@ -198,13 +231,27 @@ impl<'p, 'a> Nodes<'p, 'a> {
             }
         }
         let worst = local.worst();
-        let case = self.prober.case;
-        let piece = case.isolator.local(&worst.name, &self.through, &self.feeds)?;
+        let piece = self.prober.case.isolator.local(&worst.name, &self.through, &self.feeds)?;
         let layer = match local.value(&worst.name) {
-            Some(candidate) => layer::of(self.prober, piece, &worst.name, candidate)?,
+            Some(candidate) => match layer::said(self.prober, piece, &worst.name, candidate)? {
+                Said::Wrong(layer) => layer,
+                Said::Rounding | Said::Nothing => Layer::Unknown,
+            },
             None => Layer::Unknown,
         };
         Ok((Own::Wrong, layer))
+    }
+}
+
+/// Whether two verdicts are of the same pair of tensors, as far as their metrics tell.
+fn is_same(one: &TensorVerdict, other: &TensorVerdict) -> bool {
+    match (&one.metrics, &other.metrics) {
+        (Some(one), Some(other)) => {
+            let near = |one: f64, other: f64| one == other || (one - other).abs() <= 1e-3 * one.abs().max(other.abs());
+            near(one.max_abs, other.max_abs) && one.nan_disagreements == other.nan_disagreements
+        }
+        (None, None) => one.verdict == other.verdict,
+        _ => false,
     }
 }
 
@@ -221,6 +268,11 @@ impl Local {
     fn named(&self, name: &str) -> Option<NamedTensor> {
         let value = self.value(name)?;
         Some(NamedTensor::of(name, value))
+    }
+
+    /// One of its values is no pair with eager's: another shape, another dtype.
+    pub fn fails(&self) -> bool {
+        self.verdicts.iter().any(|verdict| matches!(verdict.verdict, Verdict::Failed(_)))
     }
 
     /// Of its values, the one that is furthest from eager's.
@@ -247,5 +299,8 @@ fn share<'t>(target: &'t Target, without: &TensorBuf, with: Option<&TensorBuf>) 
         without: without.view(),
         with: with?.view(),
     };
-    Share::of(&effect).map(|share| (share.value(), target.name.as_str()))
+    // Of a type without arithmetic here: all of it, or nothing.
+    let whole = || if without.view().bytes() == with?.view().bytes() { Some(0.) } else { Some(1.) };
+    let share = Share::of(&effect).map(|share| share.value()).or_else(whole)?;
+    Some((share, target.name.as_str()))
 }

@@ -23,6 +23,8 @@ pub struct Found {
     pub what: OptimizerKind,
     /// Nodes of the optimized model.
     pub fused: Vec<Fused>,
+    /// Nodes that only the optimized model has were run on eager's inputs, and none gives what it should not.
+    pub is_rounding: bool,
 }
 
 /// Something that can be turned off.
@@ -67,7 +69,8 @@ pub fn find(
         (0, _) => OptimizerKind::Optimizer,
         _ => OptimizerKind::Both,
     };
-    Ok(Some(Found { names, what, fused: fused(prober, &spec)? }))
+    let (fused, n_examined) = fused(prober, &spec)?;
+    Ok(Some(Found { names, what, is_rounding: fused.is_empty() && n_examined > 0, fused }))
 }
 
 /// The lowest level at which the outputs are wrong, where no name is to blame.
@@ -80,11 +83,9 @@ fn level(
         let spec = SessionSpec { optimization, ..prober.case.spec.clone() };
         if !is_right(&prober.whole(&spec, feeds)?) {
             let names = vec![optimization.name().to_owned()];
-            return Ok(Some(Found {
-                names,
-                what: OptimizerKind::Level,
-                fused: fused(prober, &prober.case.unoptimized())?,
-            }));
+            let (fused, n_examined) = fused(prober, &prober.case.unoptimized())?;
+            let is_rounding = fused.is_empty() && n_examined > 0;
+            return Ok(Some(Found { names, what: OptimizerKind::Level, is_rounding, fused }));
         }
         if optimization == prober.case.spec.optimization {
             break;
@@ -113,8 +114,8 @@ impl Switch {
 }
 
 /// Nodes of the model as it ran that the model of `right` has not, and that give another value than eager on eager's
-/// inputs.
-fn fused(prober: &Prober<'_>, right: &SessionSpec) -> Result<Vec<Fused>, BlameError> {
+/// inputs; and how many could be run at all.
+fn fused(prober: &Prober<'_>, right: &SessionSpec) -> Result<(Vec<Fused>, usize), BlameError> {
     let optimized = |spec: &SessionSpec| {
         let model = prober.runtime().optimized(&Model::read(prober.case.model.clone())?, spec)?;
         Ok::<ModelProto, BlameError>(onnx::decode(model.into())?)
@@ -129,17 +130,23 @@ fn fused(prober: &Prober<'_>, right: &SessionSpec) -> Result<Vec<Fused>, BlameEr
     let named: Vec<ValueName> = values.descs().keys().cloned().collect();
     let isolator = Isolator::new(wrong, &named)?;
     let feeds: Feeds<'_> = values.descs().iter().map(|(name, desc)| (name.as_str(), desc)).collect();
-    let mut found = Vec::new();
+    let (mut found, mut n_examined) = (Vec::new(), 0);
+    // Without values of eager's inside the part, what is examined is all of it.
+    if !prober.case.has_inner_values() {
+        return Ok((found, n_examined));
+    }
     for value in new {
         match examined(prober, &isolator, &feeds, &value) {
-            Ok(Some(fused)) => found.push(fused),
-            Ok(None) => {}
+            Ok(one) => {
+                n_examined += 1;
+                found.extend(one);
+            }
             Err(BlameError::Budget) => return Err(BlameError::Budget),
             // An operator of one runtime and machine alone may not run by itself.
             Err(error) => tracing::debug!(value, %error, "not examined"),
         }
     }
-    Ok(found)
+    Ok((found, n_examined))
 }
 
 /// What tells one node from another.

@@ -1,6 +1,8 @@
 //! Which share of an error something accounts for. Pure.
 
-use crate::tensor::TensorView;
+use std::ops::Range;
+
+use crate::tensor::{DType, TensorView};
 
 const BLOCK: usize = 1 << 14;
 
@@ -28,39 +30,41 @@ pub struct Effect<'a> {
 }
 
 impl Share {
-    /// Of (candidate − reference), how much (with − without) is. None for tensors of different shapes, or of a dtype that
-    /// does not widen.
+    /// Of (candidate − reference), how much (with − without) is. None for tensors of different shapes or dtypes, or of a
+    /// dtype that does not widen.
     pub fn of(effect: &Effect<'_>) -> Option<Self> {
         let Effect { reference, candidate, without, with } = effect;
-        let n = reference.shape().n_elements();
-        if [candidate, without, with].iter().any(|other| other.shape() != reference.shape()) {
+        let alike = |other: &TensorView<'_>| other.shape() == reference.shape() && other.dtype() == reference.dtype();
+        if ![candidate, without, with].into_iter().all(alike) {
             return None;
         }
+        // Errors are taken relative to the largest: squares of very large and very small ones are no numbers.
+        let mut largest = 0_f64;
+        for range in ranges(reference) {
+            let errors = apart(candidate, reference, range)?;
+            largest = errors.into_iter().map(f64::abs).filter(|error| error.is_finite()).fold(largest, f64::max);
+        }
         let mut share = Self::default();
-        for from in (0..n.max(1)).step_by(BLOCK) {
-            let range = from..(from + BLOCK).min(n);
-            let read = |tensor: &TensorView<'_>| tensor.flat_f64(range.clone());
-            let (reference, candidate) = (read(reference)?, read(candidate)?);
-            let (without, with) = (read(without)?, read(with)?);
-            for at in 0..reference.len() {
-                share.add(apart(candidate[at], reference[at]), apart(with[at], without[at]));
-            }
+        for range in ranges(reference) {
+            let (errors, effects) = (apart(candidate, reference, range.clone())?, apart(with, without, range)?);
+            errors.into_iter().zip(effects).for_each(|(error, effect)| share.add(error, effect, largest));
         }
         Some(share)
     }
 
-    fn add(&mut self, error: f64, effect: f64) {
-        if error.is_finite() {
-            self.of_error += error * error;
-            self.in_common += if effect.is_finite() { effect * error } else { 0. };
-        } else {
+    fn add(&mut self, error: f64, effect: f64, largest: f64) {
+        if !error.is_finite() {
             self.n_infinite += 1;
             self.n_infinite_in_common += u64::from(!effect.is_finite());
+        } else if largest > 0. {
+            let (error, effect) = (error / largest, effect / largest);
+            self.of_error += error * error;
+            self.in_common += if effect.is_finite() { effect * error } else { 0. };
         }
     }
 
     /// The part of the error, 0 to 1 where effects add up; of NaN and infinity the part of the elements. A negative one
-    /// makes the error smaller. 0 where there is no error.
+    /// makes the error smaller, one above 1 is partly undone by others. 0 where there is no error.
     pub fn value(&self) -> f64 {
         match self {
             Self { n_infinite: 1.., .. } => self.n_infinite_in_common as f64 / self.n_infinite as f64,
@@ -70,9 +74,32 @@ impl Share {
     }
 }
 
-/// 0 of equal numbers, of two NaN too; else infinite or NaN where one of them is.
-fn apart(value: f64, from: f64) -> f64 {
-    if value == from || (value.is_nan() && from.is_nan()) { 0. } else { value - from }
+fn ranges(tensor: &TensorView<'_>) -> impl Iterator<Item = Range<usize>> {
+    let n = tensor.shape().n_elements();
+    (0..n.max(1)).step_by(BLOCK).map(move |from| from..(from + BLOCK).min(n))
+}
+
+/// Differences of elements: 0 of equal numbers, of two NaN too; else infinite or NaN where one of them is. Integers are
+/// subtracted as integers.
+fn apart(values: &TensorView<'_>, from: &TensorView<'_>, range: Range<usize>) -> Option<Vec<f64>> {
+    if matches!(values.dtype(), DType::I64 | DType::U64) {
+        let size = values.dtype().size_bytes();
+        let of = |tensor: &TensorView<'_>| -> Vec<i128> {
+            let is_signed = tensor.dtype() == DType::I64;
+            let bytes = tensor.bytes()[range.start * size..range.end * size].as_chunks::<8>().0;
+            let widen = |&bytes: &[u8; 8]| match is_signed {
+                true => i64::from_le_bytes(bytes).into(),
+                false => u64::from_le_bytes(bytes).into(),
+            };
+            bytes.iter().map(widen).collect()
+        };
+        return Some(of(values).into_iter().zip(of(from)).map(|(value, from)| (value - from) as f64).collect());
+    }
+    let one = |(value, from): (f64, f64)| match value == from || (value.is_nan() && from.is_nan()) {
+        true => 0.,
+        false => value - from,
+    };
+    Some(values.flat_f64(range.clone())?.into_iter().zip(from.flat_f64(range)?).map(one).collect())
 }
 
 #[cfg(test)]
@@ -109,6 +136,23 @@ mod tests {
         assert_eq!(share(&[0., 0., 0.], &[nan, inf, 9.], &[0., 0., 0.], &[nan, 0., 0.]), 0.5);
         assert_eq!(share(&[nan], &[nan], &[0.], &[nan]), 0.);
         assert_eq!(share(&[0., 1.], &[0., 2.], &[0., 1.], &[nan, 2.]), 1.);
+    }
+
+    #[test]
+    fn large_numbers_and_large_integers_have_shares_too() {
+        use crate::tensor::{Shape, TensorDesc};
+        let of = |tensors: [TensorBuf; 4]| {
+            let [reference, candidate, without, with] = tensors.each_ref().map(TensorBuf::view);
+            Share::of(&Effect { reference, candidate, without, with }).unwrap().value()
+        };
+        for scale in [1e200, 1e-200] {
+            let values = [[1., 2.], [3., 2.], [1., 2.], [3., 2.]].map(|values| values.map(|value| value * scale));
+            assert_eq!(of(values.map(|values| TensorBuf::from_f64(Shape::new([2]).unwrap(), &values))), 1.);
+        }
+        let integer = |value: i64| {
+            TensorBuf::new(TensorDesc::new(DType::I64, [1]).unwrap(), value.to_le_bytes().to_vec()).unwrap()
+        };
+        assert_eq!(of([(1 << 60) + 1, (1 << 60) - 1, 1 << 60, (1 << 60) - 1].map(integer)), 0.5);
     }
 
     #[test]

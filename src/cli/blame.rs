@@ -19,9 +19,11 @@ use super::verdicts;
 use crate::base::files::write_whole;
 use crate::base::ids::ValueName;
 use crate::blame::{
-    Answer, Case, Contribution, Culprit, Own, Parts, Progress, Settings, Strategy, Values, counted, examine, is_role_of,
+    Answer, Case, Contribution, Culprit, OptimizerKind, Own, Parts, Progress, Settings, Strategy, Values, counted,
+    examine, is_role_of,
 };
 use crate::compare::{Verdict, significant};
+use crate::dump::reader::Completeness;
 use crate::dump::{NODES_SCHEMA, NodeTable, Role, reader};
 use crate::onnx::NamedTensor;
 
@@ -91,11 +93,18 @@ pub(super) fn run(args: &Arguments) -> Outcome {
         eprintln!("rust-ort: {}: no data sets", args.what.path.display());
         return Ok(Exit::NothingCompared);
     };
+    args.repro.as_deref().map(Repro::check_folder).transpose()?;
     let runtime = Runtime::load(&args.what, first)?;
     let mut answers = Vec::new();
     let mut known_outputs = Vec::new();
+    let mut left_out = 0;
     for target in &targets {
-        let case = case_of(&runtime, target, args.memory << 20)?;
+        if let Completeness::Incomplete(why) = &target.step.state {
+            eprintln!("rust-ort: {}: left out: {why}", target.step.path.display());
+            left_out += 1;
+            continue;
+        }
+        let case = case_of(&runtime, target, memory_bytes(args.memory))?;
         known_outputs.extend(case.actuals.iter().map(|actual| described(&case, &actual.name)));
         let output = match asked(args, &case) {
             Asked::All => None,
@@ -108,13 +117,14 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     }
     let mut answers = in_order(answers);
     follow_inputs(args, &runtime, &mut answers)?;
+    if answers.is_empty() && left_out > 0 {
+        return Ok(Exit::NothingCompared);
+    }
     if answers.is_empty() {
         let name = args.output.as_ref().or(args.gradient.as_ref()).map(String::as_str).unwrap_or_default();
         return Err(format!("no output is {name:?}; there are {}", known_outputs.join(", ")).into());
     }
-    if let Some(folder) = &args.repro {
-        write_repro(folder, &runtime, &answers)?;
-    }
+    let repro = args.repro.as_ref().map(|folder| write_repro(folder, &runtime, &answers));
     let answers: Vec<Answer> = answers.into_iter().map(|examined| examined.answer).collect();
     let total = counted(&answers);
     let text = answers.iter().map(text_of).collect::<Vec<_>>().join("\n");
@@ -124,7 +134,17 @@ pub(super) fn run(args: &Arguments) -> Outcome {
         text
     };
     put(&text)?;
-    Ok(Exit::from(total))
+    // What was found is told first, whatever becomes of the folder.
+    repro.transpose()?;
+    Ok(match Exit::from(total) {
+        Exit::Success if left_out > 0 => Exit::NothingCompared,
+        other => other,
+    })
+}
+
+/// MiB as bytes.
+pub(super) fn memory_bytes(mebibytes: usize) -> usize {
+    mebibytes.saturating_mul(1 << 20)
 }
 
 /// A data set and what came of it. reads, gives: names of the part's inputs and outputs.
@@ -166,12 +186,16 @@ fn follow_inputs(args: &Arguments, runtime: &Runtime, answers: &mut [Examined<'_
             continue;
         }
         for before in (0..at).rev().filter(|&before| call(&answers[before]) == own).collect::<Vec<_>>() {
-            let case = case_of(runtime, answers[before].target, args.memory << 20)?;
+            let case = case_of(runtime, answers[before].target, memory_bytes(args.memory))?;
             let answer = examined(args, runtime, answers[before].target, &case, None, true)?;
             if answer.blames() {
                 answers[before].answer = answer;
                 break;
             }
+        }
+        if !answers.iter().any(is_named) {
+            let why = "what came in differs from eager's by rounding alone, of which this part makes more";
+            answers[at].answer.culprit = Culprit::Nobody { why: why.to_owned() };
         }
     }
     Ok(())
@@ -208,9 +232,6 @@ pub(super) fn case_of(runtime: &Runtime, target: &Target, memory_bytes: usize) -
     let path = target.step.path.display();
     let feeds = target.tensors(Role::Input)?;
     let actuals = target.tensors(Role::Actual)?;
-    if actuals.is_empty() {
-        return Err(format!("{path}: what ONNX Runtime gave was not dumped: the run ended before it was whole").into());
-    }
     let step = target.step.step;
     let table = reader::nodes(&target.part, step).map_err(|error| format!("{path}: {error}"))?;
     let table = table.unwrap_or_else(|| NodeTable {
@@ -222,6 +243,13 @@ pub(super) fn case_of(runtime: &Runtime, target: &Target, memory_bytes: usize) -
         nodes: Vec::new(),
     });
     let model = target.exported()?;
+    let outputs: Vec<&str> = model.graph.iter().flat_map(|graph| &graph.output).map(|output| output.name()).collect();
+    if !actuals.iter().map(|actual| actual.name.as_str()).eq(outputs.iter().copied()) {
+        let got: Vec<&str> = actuals.iter().map(|actual| actual.name.as_str()).collect();
+        let why =
+            format!("it has what ONNX Runtime gave of {}, the model gives {}", got.join(", "), outputs.join(", "));
+        return Err(format!("{path}: {why}; dump it again").into());
+    }
     let provenance = target.provenance()?;
     let produced: HashSet<&str> =
         model.graph.iter().flat_map(|graph| &graph.node).flat_map(|node| &node.output).map(String::as_str).collect();
@@ -305,7 +333,7 @@ struct Keeping {
 
 impl Keeping {
     fn new(path: PathBuf, key: String, fresh: bool) -> Self {
-        let read = || -> Option<Kept> { serde_json::from_slice(&std::fs::read(&path).ok()?).ok() };
+        let read = || -> Option<Kept> { serde_json::from_value(reader::any_json(&path).ok()?).ok() };
         let earlier = read().filter(|kept| !fresh && kept.schema == KEPT_SCHEMA && kept.key == key);
         let kept =
             earlier.unwrap_or_else(|| Kept { schema: KEPT_SCHEMA.to_owned(), key, nodes: Vec::new(), answer: None });
@@ -349,6 +377,11 @@ fn write_repro(folder: &Path, runtime: &Runtime, answers: &[Examined<'_>]) -> Re
     for Examined { target, answer, .. } in answers {
         let (value, through) = match &answer.culprit {
             Culprit::Node { name, .. } => (name.clone(), Vec::new()),
+            Culprit::Optimizer { names, what: OptimizerKind::Pass | OptimizerKind::Both, .. } => {
+                let names = names.join(", ");
+                eprintln!("rust-ort: {}: not written: plain onnxruntime has no {names}", folder.display());
+                return Ok(());
+            }
             Culprit::Optimizer { fused, .. } => match fused.first() {
                 Some(first) => (first.value.clone(), first.instead_of.clone()),
                 None => {
@@ -377,6 +410,7 @@ fn text_of(answer: &Answer) -> String {
     let Answer { graph, part, step, complaints, culprit, nodes, .. } = answer;
     let mut text = format!("{graph} part {part} step {step}: ");
     text += &match complaints.len() {
+        0 if !answer.complete => "nothing is known to be outside tolerance\n".to_owned(),
         0 => "every output is within tolerance\n".to_owned(),
         n if complaints.iter().all(|complaint| complaint.as_ran.verdict == Verdict::Match) => {
             format!("{n} outputs differ from eager's within tolerance, and what comes after made more of it\n")
@@ -384,13 +418,17 @@ fn text_of(answer: &Answer) -> String {
         n => format!("{n} outputs are outside tolerance\n"),
     };
     if complaints.is_empty() {
+        if let (Culprit::Nobody { why }, false) = (culprit, answer.complete) {
+            text += &format!("not complete: {why}\n");
+        }
         return text;
     }
     let as_ran: Vec<_> = complaints.iter().map(|complaint| complaint.as_ran.clone()).collect();
     text += &verdicts::table(&as_ran, width);
     text += &format!("\nto blame: {culprit}\n");
+    answer.beside.iter().for_each(|beside| text += &format!("and: {beside}\n"));
     if let Some(smallest) = &answer.smallest {
-        text += &format!("with eager's values of {} every output is within tolerance\n", smallest.join(", "));
+        text += &format!("with eager's values of {} the outputs that were followed are right\n", smallest.join(", "));
     }
     if !nodes.is_empty() {
         let rows: Vec<Vec<String>> = nodes.iter().map(row).collect();
@@ -411,6 +449,7 @@ fn row(node: &Contribution) -> Vec<String> {
         Own::Wrong => "wrong",
         Own::Jitter => "jitter",
         Own::Noise => "rounding",
+        Own::Unsettled => "not settled",
     };
     let share = format!("{} %", significant(100. * node.share, 3));
     vec![node.name.clone(), share, node.output.clone(), node.error(), own.to_owned(), node.place()]

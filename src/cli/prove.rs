@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::answer::{json_text, put};
-use super::blame::{budget_of, case_of};
+use super::blame::{budget_of, case_of, memory_bytes};
 use super::exit::{Exit, Outcome};
 use super::progress;
 use super::rerun::{self, Runtime};
@@ -42,7 +42,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     let runtime = Runtime::load(&args.what, first)?;
     let mut all = Vec::new();
     for target in &targets {
-        let case = case_of(&runtime, target, args.memory << 20)?;
+        let case = case_of(&runtime, target, memory_bytes(args.memory))?;
         if !case.knows_nodes() || case.table.nodes.is_empty() {
             let path = target.step.path.display();
             eprintln!(

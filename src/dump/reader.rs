@@ -354,12 +354,13 @@ pub fn blame_file(part_folder: &Path, step: u64) -> PathBuf {
     part_folder.join(layout::blame_file(step))
 }
 
-/// What tells a data set from another under the same name: a hash of its manifests.
+/// What tells a data set from another under the same name: a hash of its manifests and its table of nodes.
 pub fn content_of(step: &Path, part_folder: &Path, number: u64) -> String {
     let values = part_folder.join(layout::values_folder(number));
     let mut hasher = blake3::Hasher::new();
-    for folder in [step, &values] {
-        hasher.update(&layout::read_json(&folder.join(MANIFEST_FILE)).unwrap_or_default());
+    let nodes = part_folder.join(layout::nodes_file(number));
+    for file in [step.join(MANIFEST_FILE), values.join(MANIFEST_FILE), nodes] {
+        hasher.update(&layout::read_json(&file).unwrap_or_default());
         hasher.update(b"\0");
     }
     hasher.finalize().to_string()

@@ -36,6 +36,16 @@ pub(in crate::cli) struct Repro<'a> {
     through: &'a [String],
 }
 
+impl CutOut {
+    /// The model as any ONNX Runtime runs it on the CPU: bfloat16 computed in float32 and rounded.
+    fn for_any_runtime(&self) -> ModelProto {
+        let widened = onnx::mentions(&self.model, DType::BF16)
+            .then(|| onnx::widen::<&str>(&self.model, &[]))
+            .and_then(Result::ok);
+        widened.flatten().unwrap_or_else(|| self.model.clone())
+    }
+}
+
 type Values<'a> = BTreeMap<&'a str, TensorView<'a>>;
 
 /// Whose outputs a folder holds.
@@ -106,6 +116,11 @@ impl<'a> Repro<'a> {
         Ok(Self { folder, target, node, through: &[] })
     }
 
+    /// Errors: the folder holds something else.
+    pub(in crate::cli) fn check_folder(folder: &Path) -> Result<(), Failure> {
+        check_folder(folder)
+    }
+
     /// Of one value, with what else is computed on the way to it. Errors: the folder holds something else.
     pub(in crate::cli) fn of_value(
         folder: &'a Path,
@@ -159,8 +174,9 @@ impl<'a> Repro<'a> {
             None => self.cut_out(runtime, &proto, &value, &provenance)?,
         };
         let (part, step) = (target.part.display(), target.step.step);
+        let model = cut_out.for_any_runtime();
         let mut content = Content {
-            model: &cut_out.model,
+            model: &model,
             inputs: views(&cut_out.inputs),
             outputs: views(std::slice::from_ref(&cut_out.output)),
             title: format!("node {value} ({}, {}) of {part}, step {step}", of("op"), of("source")),
