@@ -17,6 +17,8 @@ pub struct Values {
     descs: HashMap<ValueName, TensorDesc>,
     kept: RefCell<Kept>,
     limit_bytes: usize,
+    /// Those given are all there are, of nodes too.
+    all_given: bool,
 }
 
 /// Those that were read last.
@@ -41,7 +43,14 @@ impl Values {
         }
         descs.extend(given.iter().map(|tensor| (tensor.name.clone(), tensor.desc.clone())));
         let given = given.into_iter().map(|tensor| (tensor.name.clone(), Rc::new(tensor))).collect();
-        Ok(Self { files, given, descs, kept: RefCell::default(), limit_bytes })
+        Ok(Self { files, given, descs, kept: RefCell::default(), limit_bytes, all_given: false })
+    }
+
+    /// Those that are in memory, of nodes too.
+    pub fn held(tensors: Vec<NamedTensor>) -> Self {
+        let descs = tensors.iter().map(|tensor| (tensor.name.clone(), tensor.desc.clone())).collect();
+        let given = tensors.into_iter().map(|tensor| (tensor.name.clone(), Rc::new(tensor))).collect();
+        Self { given, descs, all_given: true, ..Self::default() }
     }
 
     /// Whether there is a value of this name.
@@ -51,7 +60,7 @@ impl Values {
 
     /// Whether any node's value is there, not only what the part reads and gives.
     pub fn has_nodes(&self) -> bool {
-        !self.files.is_empty()
+        self.all_given || !self.files.is_empty()
     }
 
     /// What each of them is.

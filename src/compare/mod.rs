@@ -8,7 +8,7 @@ mod block;
 mod digits;
 mod element;
 mod metrics;
-mod number;
+pub(crate) mod number;
 mod opinion;
 mod scalar;
 mod signature;
