@@ -25,6 +25,7 @@ mod socket_argument;
 mod statistics;
 mod status;
 mod stop;
+mod study;
 mod table;
 mod verdicts;
 mod widen;
@@ -83,6 +84,11 @@ enum Command {
     /// optimizers are examined. What was found stays in blame_<step>.json beside the part, and a run that was cut short
     /// goes on from there. Exit code: 0 nobody is to blame, 1 somebody is, 2 error, 3 nothing was examined, or not all.
     Blame(blame::Arguments),
+    /// Make a numerical study on ONNX Runtime and, where it is built in, libtorch.
+    ///
+    /// Each prints what the published example found beside what is found here, and whether that reproduces, computed from
+    /// the numbers. Exit code: 0 made, 2 error, 3 what was asked could not be run.
+    Study(study::Arguments),
     /// Write a model (.onnx) whose half precision computes in float32 where ONNX Runtime's CPU provider has no kernel.
     ///
     /// Inputs, outputs and what lies between the operators keep their types: each operator rounds its result. Exit code: 0
@@ -130,6 +136,7 @@ pub fn run(arguments: &Arguments) -> Exit {
         Command::Sbs(arguments) => sbs::run(arguments),
         Command::Replay(arguments) => replay::run(arguments),
         Command::Blame(arguments) => blame::run(arguments),
+        Command::Study(arguments) => study::run(arguments),
         Command::Widen(arguments) => widen::run(arguments),
         Command::Gc(arguments) => gc::run(arguments),
         Command::CudaProbe(arguments) => cuda_probe::run(arguments),

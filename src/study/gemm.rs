@@ -9,6 +9,7 @@ use super::finding::Finding;
 use super::graph::{model as model_of, n_casts, node, value, with_int};
 use super::matrix::Matrix;
 use super::number::{Number, round, tensor, values};
+use super::plot::{Panel, Plot, Series};
 use super::random::Random;
 use super::run::{Runtimes, Setup, only};
 use crate::compare::significant;
@@ -47,6 +48,11 @@ pub struct Settings {
 impl Settings {
     /// The example's: 1280 of each.
     pub const SIZE: usize = 1280;
+
+    /// Parts of the study.
+    pub fn n_parts(&self) -> usize {
+        2 * self.dtypes.len() + usize::from(self.dtypes.contains(&DType::F16))
+    }
 }
 
 /// The whole study.
@@ -199,13 +205,6 @@ impl Data {
         ])
     }
 
-    /// X with rows and columns exchanged: the weight of F.linear.
-    fn weight(&self, dtype: DType) -> Result<TensorBuf, StudyError> {
-        let Data { inner, columns, .. } = *self;
-        let turned = (0..columns).flat_map(|column| (0..inner).map(move |row| self.x[row * columns + column]));
-        Ok(tensor(dtype, &[columns, inner], &turned.collect::<Vec<_>>())?)
-    }
-
     /// A·X + B as numpy computes it in half precision: each sum in float32 in order, rounded, and rounded again with B.
     fn as_numpy(&self, dtype: DType) -> Result<TensorBuf, StudyError> {
         let Data { rows, inner, columns, .. } = *self;
@@ -256,7 +255,7 @@ fn part(runtimes: &Runtimes<'_>, numbers: Numbers, dtype: DType, data: &Data) ->
         return Err(StudyError::Outputs { what: "gemm", expected: NODES.len(), got: ran.outputs.len() });
     }
     let linear = match &runtimes.libtorch {
-        Ok(libtorch) => Some((libtorch.linear)(&feeds[0], &data.weight(dtype)?.view(), &feeds[2])?),
+        Ok(libtorch) => Some((libtorch.linear)(&feeds[0], &feeds[1], &feeds[2])?),
         Err(_) => None,
     };
     let at = runtimes.on_libtorch(&at_model(dtype), &feeds)?.map(|outputs| only("a @ x + b", outputs)).transpose()?;
@@ -340,6 +339,39 @@ fn sweep_of((reference, one): (&str, &TensorBuf), (candidate, other): (&str, &Te
 /// A distance, for people.
 fn text(value: f64) -> String {
     significant(value, 4)
+}
+
+impl Numbers {
+    /// For people.
+    pub fn title(self) -> &'static str {
+        match self {
+            Numbers::Small => "normal numbers, a fifth as many columns, optimizers off",
+            Numbers::Normal => "normal numbers, ONNX Runtime's optimizers on",
+            Numbers::Bias => "A and X up to 1, bias up to 16, optimizers off",
+        }
+    }
+}
+
+impl Study {
+    /// Value of the bias against the discrepancy in its column, a panel a dtype.
+    pub fn plot(&self) -> Plot {
+        let panel = |part: &Part| Panel {
+            title: format!("{}, {}", part.dtype, self.setup.provider),
+            x_label: "value of the bias".to_owned(),
+            y_label: "max |difference| in the column".to_owned(),
+            series: part.sweeps.iter().map(series).collect(),
+            ..Panel::default()
+        };
+        let parts = self.parts.iter().filter(|part| part.numbers == Numbers::Bias);
+        Plot { title: "Gemm or MatMul + Add: bias and discrepancy".to_owned(), panels: parts.map(panel).collect() }
+    }
+}
+
+fn series(sweep: &Sweep) -> Series {
+    Series {
+        label: format!("{} - {}", sweep.reference, sweep.candidate),
+        points: sweep.bias.iter().zip(&sweep.max_abs).map(|(bias, max_abs)| (bias.0, max_abs.0)).collect(),
+    }
 }
 
 fn findings(parts: &[Part]) -> Vec<Finding> {
@@ -466,7 +498,6 @@ mod tests {
         let data = Data::normal(3, 4, &mut Random::new(1)).biased();
         assert_eq!(data.b, [4., 8., 12., 16.]);
         assert_eq!(data.a.iter().copied().fold(f32::MIN, f32::max), 1.);
-        assert_eq!(values(&data.weight(DType::F32).unwrap())[1], f64::from(data.x[4]));
     }
 
     #[test]

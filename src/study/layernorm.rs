@@ -11,6 +11,7 @@ use super::finding::Finding;
 use super::graph::{self, model as model_of, node, value, with_int};
 use super::matrix::max_diff;
 use super::number::{round, tensor};
+use super::plot::{Panel, Plot, Series};
 use super::random::Random;
 use super::run::{Runtimes, Setup, named, only};
 use crate::blame::{Answer, Case, Contribution, Parts, Progress, Settings as BlameSettings, Strategy, Values, examine};
@@ -238,6 +239,45 @@ struct Silent;
 impl Progress for Silent {
     fn at(&mut self, _done: usize, _of: usize) {}
     fn found(&mut self, _contribution: &Contribution) {}
+}
+
+impl Study {
+    /// The discrepancies as the example draws them: of the whole models, and of the mixed ones.
+    pub fn plot(&self) -> Plot {
+        let abs = |diff: &Option<MaxDiff>| diff.as_ref().map(|diff| diff.abs);
+        let panel = |title: &str, series: Vec<(&str, Vec<Option<f64>>)>| Panel {
+            title: title.to_owned(),
+            y_label: "max |difference|".to_owned(),
+            categories: self.parts.iter().map(|part| part.dtype.to_string()).collect(),
+            log_y: true,
+            series: series.into_iter().map(|(label, values)| points(label, &values)).collect(),
+            ..Panel::default()
+        };
+        let of = |model: &str, diff: fn(&Mixed) -> &Option<MaxDiff>| {
+            let found = |part: &Part| abs(diff(part.mixed.iter().find(|mixed| mixed.model == model)?));
+            self.parts.iter().map(found).collect::<Vec<_>>()
+        };
+        let whole = self.parts.iter().map(|part| abs(&part.difference)).collect();
+        let mixed = vec![
+            ("ORT-TORCH, from ort", of("ORT-TORCH", |mixed| &mixed.diff_ort)),
+            ("ORT-TORCH, from torch", of("ORT-TORCH", |mixed| &mixed.diff_torch)),
+            ("TORCH-ORT, from ort", of("TORCH-ORT", |mixed| &mixed.diff_ort)),
+            ("TORCH-ORT, from torch", of("TORCH-ORT", |mixed| &mixed.diff_torch)),
+        ];
+        Plot {
+            title: "LayerNorm(X) @ W + B".to_owned(),
+            panels: vec![
+                panel("ORT against torch", vec![("ort, from torch", whole)]),
+                panel("one kernel of the other runtime", mixed),
+            ],
+        }
+    }
+}
+
+/// A value a category.
+fn points(label: &str, values: &[Option<f64>]) -> Series {
+    let known = values.iter().enumerate().filter_map(|(at, value)| Some((at as f64, (*value)?)));
+    Series { label: label.to_owned(), points: known.collect() }
 }
 
 fn text(value: f64) -> String {

@@ -12,6 +12,7 @@ use super::error::StudyError;
 use super::finding::Finding;
 use super::graph::{model as model_of, node, value, with_int};
 use super::number::{Number, round, tensor, values};
+use super::plot::{Panel, Plot, Series};
 use super::random::Random;
 use super::run::{Runtimes, Setup, only};
 use super::sums;
@@ -78,7 +79,7 @@ pub struct Sums {
     pub distribution: String,
     /// Of adding.
     pub way: String,
-    /// Of the runtime's pool, 0: one a core; None where this program itself adds.
+    /// Of the runtime's pool; None where this program itself adds.
     pub threads: Option<u32>,
     /// In float64.
     pub exact: Number,
@@ -301,6 +302,44 @@ impl Study {
         let first = |dtype: DType| dtypes.iter().position(|known| *known == dtype);
         self.sums.sort_by_key(|sums| (first(sums.dtype), place(sums), sums.threads.is_none(), sums.way.clone()));
         self.findings = findings(&self.sums);
+    }
+}
+
+impl Study {
+    /// Spread over |sum|, by distribution and way, a panel a dtype.
+    pub fn plot(&self) -> Plot {
+        let mut dtypes: Vec<DType> = Vec::new();
+        for sums in &self.sums {
+            if !dtypes.contains(&sums.dtype) {
+                dtypes.push(sums.dtype);
+            }
+        }
+        let title = format!("Spread of the sum of {} numbers over {} orders", self.size, self.orders);
+        Plot { title, panels: dtypes.into_iter().map(|dtype| self.panel(dtype)).collect() }
+    }
+
+    fn panel(&self, dtype: DType) -> Panel {
+        let ways = [ORT, ORT_ROWS, TORCH, TORCH_ROWS, "sequential", "pairwise", "Kahan"];
+        let of_way = |way: &str| {
+            let found = self.sums.iter().filter(|sums| sums.dtype == dtype && sums.way == way);
+            let found = found.filter(|sums| sums.threads.is_none_or(|threads| threads == self.setup.threads));
+            let place = |sums: &Sums| distributions().position(|name| name == sums.distribution);
+            found.filter_map(|sums| Some((place(sums)? as f64, sums.relative_spread.0))).collect::<Vec<_>>()
+        };
+        // Apart from each other, or one would hide the other.
+        let shift = |at: usize| (at as f64 - 3.) * 0.09;
+        let series = ways.iter().enumerate().map(|(at, way)| Series {
+            label: (*way).to_owned(),
+            points: of_way(way).into_iter().map(|(x, y)| (x + shift(at), y)).collect(),
+        });
+        Panel {
+            title: format!("{dtype}, {} threads", self.setup.threads),
+            y_label: "(highest - lowest) / |sum|".to_owned(),
+            categories: distributions().map(str::to_owned).collect(),
+            log_y: true,
+            series: series.filter(|series| !series.points.is_empty()).collect(),
+            ..Panel::default()
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use crate::protocol::message::{CPU_PROVIDER, Optimization, SessionSpec};
 use crate::runtime::{Model, Runtime, RuntimeError, leased};
 use crate::tensor::{DType, TensorBuf, TensorView};
 
-/// torch's `F.linear(x, weight, bias)`, which no ONNX node is. Shapes: [a, b], [c, b], [c] → [a, c]; one dtype.
+/// torch's `F.linear(a, x.T, b)`, which no ONNX node is. Shapes: [m, k], [k, n], [n] → [m, n]; one dtype.
 pub type Linear<'a> = &'a dyn Fn(&TensorView<'_>, &TensorView<'_>, &TensorView<'_>) -> Result<TensorBuf, RuntimeError>;
 
 /// libtorch, as a study needs it.
@@ -32,7 +32,7 @@ pub struct Runtimes<'a> {
     pub libtorch: Result<Libtorch<'a>, String>,
     /// ONNX Runtime's execution provider.
     pub provider: String,
-    /// Of each runtime's pool; 0: one a core.
+    /// Of each runtime's pool.
     pub threads: u32,
     /// The processor's name.
     pub cpu: String,
@@ -51,7 +51,7 @@ pub struct Setup {
     pub not_run: Option<String>,
     /// ONNX Runtime's execution provider.
     pub provider: String,
-    /// Of each runtime's pool; 0: one a core.
+    /// Of each runtime's pool.
     pub threads: u32,
     /// Of the numbers.
     pub seed: u64,
