@@ -21,7 +21,9 @@ pub enum Holds {
 pub struct Finding {
     /// In one sentence.
     pub claim: String,
-    /// The example's numbers, and what they were measured on.
+    /// Whose it is, and what it was measured on.
+    pub source: String,
+    /// The example's numbers.
     pub seed: String,
     /// The same here.
     pub here: String,
@@ -30,14 +32,19 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// `here`: what was found, and whether that is what is claimed; None where it was not run.
-    pub(super) fn new(claim: impl Into<String>, seed: impl Into<String>, here: Option<(String, bool)>) -> Self {
+    /// `seed`: whose, and the numbers. `here`: what was found, and whether that is what is claimed; None where it was not
+    /// run.
+    pub(super) fn new(
+        claim: impl Into<String>,
+        (source, seed): (&str, impl Into<String>),
+        here: Option<(String, bool)>,
+    ) -> Self {
         let (here, holds) = match here {
             Some((here, true)) => (here, Holds::Yes),
             Some((here, false)) => (here, Holds::No),
             None => ("not run".to_owned(), Holds::NotExamined),
         };
-        Self { claim: claim.into(), seed: seed.into(), here, holds }
+        Self { claim: claim.into(), source: source.to_owned(), seed: seed.into(), here, holds }
     }
 }
 

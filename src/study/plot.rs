@@ -1,5 +1,6 @@
 //! Points in a plane, as SVG.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use crate::compare::significant;
@@ -170,11 +171,14 @@ impl Panel {
             let _ = writeln!(svg, r#"<circle cx="{at:.1}" cy="{:.1}" r="3.5" fill="{colour}"/>"#, top + 34.);
             label(svg, (at + 7., top + 38.), "start", "", &series.label);
             at += 20. + 6.2 * series.label.chars().count() as f64;
-            for &(x, y) in series.points.iter().filter(|(x, y)| x.is_finite() && y.is_finite()) {
-                let (x, y) = (across(x), up(y));
-                let _ =
-                    writeln!(svg, r#"<circle cx="{x:.1}" cy="{y:.1}" r="2.2" fill="{colour}" fill-opacity="0.75"/>"#);
-            }
+            // Of points that fall on the same tenth of a pixel, one.
+            let drawn = series.points.iter().filter(|(x, y)| x.is_finite() && y.is_finite());
+            let drawn: BTreeSet<String> = drawn.map(|&(x, y)| format!("M{:.1} {:.1}h0", across(x), up(y))).collect();
+            let path: String = drawn.into_iter().collect();
+            let _ = writeln!(
+                svg,
+                r#"<path d="{path}" stroke="{colour}" stroke-width="4.4" stroke-linecap="round" stroke-opacity="0.75"/>"#
+            );
         }
     }
 }
@@ -205,7 +209,7 @@ mod tests {
         let panel = Panel { title: "x & \"y\"".to_owned(), log_y: true, series: vec![series], ..Panel::default() };
         let svg = Plot { title: "t".to_owned(), panels: vec![panel.clone(), Panel::default()] }.svg();
         assert!(svg.contains("a&lt;b") && svg.contains("x &amp; &quot;y&quot;") && !svg.contains("NaN"));
-        assert_eq!(svg.matches(r#"r="2.2""#).count(), 2);
+        assert_eq!(svg.matches("h0").count(), 2);
         for tag in ["text", "svg"] {
             assert_eq!(svg.matches(&format!("<{tag}")).count(), svg.matches(&format!("</{tag}>")).count(), "{tag}");
         }

@@ -6,7 +6,6 @@ mod runtimes;
 mod text;
 
 use std::path::Path;
-use std::process::Command as Process;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -20,6 +19,7 @@ use super::answer::{json_text, put};
 use super::exit::{Exit, Failure, Outcome};
 use super::progress;
 use crate::base::files::write_whole;
+use crate::base::process::own_command;
 use crate::study::plot::Plot;
 use crate::study::{Finding, gemm, layernorm, reduction};
 
@@ -97,7 +97,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
 /// The same study in a process of its own with pools of one thread: a process has one pool for each runtime. Errors: what
 /// that process says.
 fn with_one_thread<T: DeserializeOwned>(common: &Common, library: &Path, with: &[&str]) -> Result<T, Failure> {
-    let mut process = Process::new("/proc/self/exe");
+    let mut process = own_command();
     process.arg("study").args(with).args(["--threads", "1", "--json", "--dtype", &common.dtype_names()]);
     process.args(["--provider", &common.provider, "--seed", &common.seed.to_string()]);
     process.arg("--onnxruntime").arg(library);
@@ -127,7 +127,9 @@ fn give<T: Serialize>(common: &Common, made: &Made<'_, T>) -> Result<(), Failure
     }
 }
 
-/// One line each.
+/// One line each, below whose they are.
 fn findings(findings: &[Finding]) -> String {
-    findings.iter().map(|finding| format!("{finding}\n")).collect()
+    let source = findings.first().map(|finding| finding.source.as_str()).unwrap_or_default();
+    let lines = findings.iter().map(|finding| format!("- {finding}\n"));
+    format!("seed: {source}\n{}", lines.collect::<String>())
 }

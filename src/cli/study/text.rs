@@ -1,6 +1,7 @@
 //! Results for people.
 
 use super::findings;
+use crate::blame::{Culprit, Layer};
 use crate::cli::table::{Give, aligned, width};
 use crate::compare::{ABOVE, MaxDiff, significant};
 use crate::study::{Number, Setup, gemm, layernorm, reduction};
@@ -99,17 +100,31 @@ pub(super) fn layernorm(study: &layernorm::Study) -> String {
     text += "\nto blame, libtorch's values held to be right\n";
     for part in &study.parts {
         for layernorm::Blamed { tolerance, answer } in &part.blamed {
-            text += &format!("{}, {tolerance} tolerance: {}", part.dtype, answer.culprit);
+            text += &format!("{}, {tolerance} tolerance: {}\n", part.dtype, culprit(&answer.culprit));
             for node in &answer.nodes {
-                text += &format!("; {} {} % of the error of {}", node.name, short(100. * node.share), node.output);
+                let (share, local) = (short(100. * node.share), node.error());
+                text +=
+                    &format!("    {}: {share} % of the error of {}, its own error {local}\n", node.name, node.output);
             }
-            text += "\n";
         }
         if part.blamed.is_empty() {
             text += &format!("{}: {NOT_RUN}\n", part.dtype);
         }
     }
     text + "\n" + &findings(&study.findings)
+}
+
+/// Who is to blame. The model is the same for both, so that float64 tells which of the two kernels is nearer.
+fn culprit(culprit: &Culprit) -> String {
+    match culprit {
+        Culprit::Node { name, layer: Layer::Exporter } => {
+            format!("node {name} (libtorch's kernel is further from float64 than onnxruntime's)")
+        }
+        Culprit::Node { name, layer: Layer::Kernel } => {
+            format!("node {name} (onnxruntime's kernel is further from float64 than libtorch's)")
+        }
+        other => other.to_string(),
+    }
 }
 
 /// A table a dtype.
