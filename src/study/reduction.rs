@@ -120,6 +120,9 @@ const DISTRIBUTIONS: &[Distribution] = &[
     ("fixed", |_, n| (0..n).map(|at| if at % 128 == 0 { 100. } else { -1e-4 }).collect()),
 ];
 
+/// float16's, for every type.
+const LARGEST: f32 = 65_504.;
+
 /// Names of the distributions.
 pub fn distributions() -> impl Iterator<Item = &'static str> {
     DISTRIBUTIONS.iter().map(|(name, _)| *name)
@@ -190,7 +193,8 @@ impl Orders {
     fn draw(settings: &Settings, dtype: DType, (distribution, draw): Distribution) -> Self {
         let mut random = Random::new(settings.seed);
         let mut drawn = draw(&mut random, settings.size);
-        drawn.iter_mut().for_each(|value| *value = round(*value, dtype));
+        // What is beyond the type is its largest: of infinities there is no sum.
+        drawn.iter_mut().for_each(|value| *value = round(value.clamp(-LARGEST, LARGEST), dtype));
         let mut sorted = drawn.clone();
         sorted.sort_by(f32::total_cmp);
         let mut orders = vec![drawn.clone(), sorted.clone()];
@@ -206,11 +210,18 @@ impl Orders {
     }
 
     fn sums(&self, way: &str, threads: Option<u32>, found: &[f64], repeats: bool) -> Sums {
-        let lowest = found.iter().copied().fold(f64::INFINITY, f64::min);
-        let highest = found.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        // A way that overflowed on the way gives no number.
+        let fold = |of: fn(f64, f64) -> f64, from: f64, values: &mut dyn Iterator<Item = f64>| {
+            values.fold(
+                from,
+                |so_far, value| if so_far.is_nan() || value.is_nan() { f64::NAN } else { of(so_far, value) },
+            )
+        };
+        let lowest = fold(f64::min, f64::INFINITY, &mut found.iter().copied());
+        let highest = fold(f64::max, f64::NEG_INFINITY, &mut found.iter().copied());
         // Of two infinities there is no difference.
         let spread = if lowest == highest { 0. } else { highest - lowest };
-        let error = found.iter().map(|sum| (sum - self.exact).abs()).fold(0., f64::max);
+        let error = fold(f64::max, 0., &mut found.iter().map(|sum| (sum - self.exact).abs()));
         let bits: Vec<u8> = found.iter().flat_map(|sum| sum.to_bits().to_le_bytes()).collect();
         let relative = |value: f64| Number(if value == 0. { 0. } else { value / self.exact.abs() });
         Sums {
@@ -453,6 +464,8 @@ mod tests {
         assert_eq!((sums.relative_spread.0, sums.relative_error.0, sums.n_distinct), (0.375, 0.25, 3));
         let overflown = orders.sums("way", None, &[f64::INFINITY; 2], true);
         assert_eq!((overflown.spread.0, overflown.error.0), (0., f64::INFINITY));
+        let lost = orders.sums("way", None, &[1., f64::NAN, 2.], true);
+        assert!(lost.lowest.0.is_nan() && lost.spread.0.is_nan() && lost.error.0.is_nan());
     }
 
     #[test]
