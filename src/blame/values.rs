@@ -114,7 +114,7 @@ mod tests {
         let file = |name: &str, value: f32| {
             let tensor = TensorBuf::from_f32([2], &[value, value]).unwrap();
             let path = folder.path().join(format!("{name}.pb"));
-            let header = onnx::tensor_header(name, tensor.view());
+            let header = onnx::tensor_header(name, &tensor.view());
             std::fs::write(&path, [&header, tensor.view().bytes()].concat()).unwrap();
             (name.to_owned(), path)
         };
