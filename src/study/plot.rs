@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use crate::compare::significant;
 
-const WIDTH: f64 = 520.;
+const WIDTH: f64 = 640.;
 const HEIGHT: f64 = 300.;
 const LEFT: f64 = 76.;
 const RIGHT: f64 = 16.;
@@ -170,7 +170,7 @@ impl Panel {
         for (series, colour) in self.series.iter().zip(COLOURS.iter().cycle()) {
             let _ = writeln!(svg, r#"<circle cx="{at:.1}" cy="{:.1}" r="3.5" fill="{colour}"/>"#, top + 34.);
             label(svg, (at + 7., top + 38.), "start", "", &series.label);
-            at += 20. + 6.2 * series.label.chars().count() as f64;
+            at += 18. + 5.4 * series.label.chars().count() as f64;
             // Of points that fall on the same tenth of a pixel, one.
             let drawn = series.points.iter().filter(|(x, y)| x.is_finite() && y.is_finite());
             let drawn: BTreeSet<String> = drawn.map(|&(x, y)| format!("M{:.1} {:.1}h0", across(x), up(y))).collect();
