@@ -250,7 +250,7 @@ impl Study {
             y_label: "max |difference|".to_owned(),
             categories: self.parts.iter().map(|part| part.dtype.to_string()).collect(),
             log_y: true,
-            series: series.into_iter().map(|(label, values)| points(label, &values)).collect(),
+            series: series.into_iter().enumerate().map(|(at, (label, values))| points(at, label, &values)).collect(),
             ..Panel::default()
         };
         let of = |model: &str, diff: fn(&Mixed) -> &Option<MaxDiff>| {
@@ -274,9 +274,10 @@ impl Study {
     }
 }
 
-/// A value a category.
-fn points(label: &str, values: &[Option<f64>]) -> Series {
-    let known = values.iter().enumerate().filter_map(|(at, value)| Some((at as f64, (*value)?)));
+/// A value a category, beside those of other series, or one would hide the other.
+fn points(series: usize, label: &str, values: &[Option<f64>]) -> Series {
+    let shift = series as f64 * 0.06;
+    let known = values.iter().enumerate().filter_map(|(at, value)| Some((at as f64 + shift, (*value)?)));
     Series { label: label.to_owned(), points: known.collect() }
 }
 
