@@ -66,7 +66,7 @@ fn each_study_gives_text_json_csv_and_a_picture() {
     for (name, args, code) in each() {
         let said = study(folder.path(), &[args.as_slice(), &["--svg", "a.svg"]].concat());
         assert_eq!(said.code, code, "{name}: {}{}", said.out, said.err);
-        assert!(said.out.contains("reproduce") && said.out.contains("seed: "), "{name}: {}", said.out);
+        assert!(said.out.contains("here: ") && said.out.contains("seed: "), "{name}: {}", said.out);
         assert_eq!(said.out.contains("libtorch not run: built without libtorch"), !HAS_TORCH, "{name}: {}", said.out);
         let svg = std::fs::read_to_string(folder.path().join("a.svg")).unwrap();
         assert!(svg.starts_with("<svg ") && svg.contains("bfloat16"), "{svg}");

@@ -6,7 +6,7 @@ use crate::study::{gemm, layernorm, reduction};
 use crate::tensor::DType;
 
 #[derive(Debug, clap::Args)]
-pub(in crate::cli) struct Arguments {
+pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(super) study: Which,
 }
