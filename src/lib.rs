@@ -27,6 +27,8 @@ pub mod dump;
 pub mod observe;
 // which node, kernel or optimizer is to blame
 pub mod blame;
+// numerical studies
+pub mod study;
 // a client of the daemon, for the command line
 pub mod client;
 // the service

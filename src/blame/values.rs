@@ -17,6 +17,7 @@ pub struct Values {
     descs: HashMap<ValueName, TensorDesc>,
     kept: RefCell<Kept>,
     limit_bytes: usize,
+    /// Those given are all there are, of nodes too.
 }
 
 /// Those that were read last.
@@ -42,6 +43,13 @@ impl Values {
         descs.extend(given.iter().map(|tensor| (tensor.name.clone(), tensor.desc.clone())));
         let given = given.into_iter().map(|tensor| (tensor.name.clone(), Rc::new(tensor))).collect();
         Ok(Self { files, given, descs, kept: RefCell::default(), limit_bytes })
+    }
+
+    /// Those that are in memory, of nodes too.
+    pub fn held(tensors: Vec<NamedTensor>) -> Self {
+        let descs = tensors.iter().map(|tensor| (tensor.name.clone(), tensor.desc.clone())).collect();
+        let given = tensors.into_iter().map(|tensor| (tensor.name.clone(), Rc::new(tensor))).collect();
+        Self { given, descs, ..Self::default() }
     }
 
     /// Whether there is a value of this name.
@@ -100,7 +108,7 @@ mod tests {
         let file = |name: &str, value: f32| {
             let tensor = TensorBuf::from_f32([2], &[value, value]).unwrap();
             let path = folder.path().join(format!("{name}.pb"));
-            let header = onnx::tensor_header(name, tensor.view());
+            let header = onnx::tensor_header(name, &tensor.view());
             std::fs::write(&path, [&header, tensor.view().bytes()].concat()).unwrap();
             (name.to_owned(), path)
         };

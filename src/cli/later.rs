@@ -9,7 +9,6 @@ const LATER: &[(&str, &str)] = &[
     ("align", "`rust-ort sbs <dump>` shows the nodes of a part beside eager's, matched by name"),
     ("capture", "dump from Python: `with rust_ort.dump(\"name\"): ...`, or RUST_ORT_DUMP=<folder>"),
     ("diff", "`rust-ort compare <dump>` judges a dump's outputs against eager's"),
-    ("study", "`python -m rust_ort.studies.<name>`, such as llama or node_comparison"),
     ("report", "`rust_ort.compare(...)` prints one, and `rust-ort sbs <dump> --csv` writes a table"),
     ("bench", "`make bench` in the repository"),
 ];

@@ -26,6 +26,7 @@ mod socket_argument;
 mod statistics;
 mod status;
 mod stop;
+mod study;
 mod table;
 mod verdicts;
 mod widen;
@@ -90,6 +91,11 @@ enum Command {
     /// tolerance. Also told: who is blamed with nothing planted, and whether outputs run without capture have the bits
     /// that were dumped. Exit code: 0 all are found and nobody is blamed for nothing, 1 not, 2 error, 3 no fault counted.
     Prove(prove::Arguments),
+    /// Make a numerical study on ONNX Runtime and, where it is built in, libtorch.
+    ///
+    /// Each prints what the published example found beside what is found here, and whether that reproduces, computed from
+    /// the numbers. Exit code: 0 made, 2 error, 3 what was asked could not be run.
+    Study(study::Arguments),
     /// Write a model (.onnx) whose half precision computes in float32 where ONNX Runtime's CPU provider has no kernel.
     ///
     /// Inputs, outputs and what lies between the operators keep their types: each operator rounds its result. Exit code: 0
@@ -138,6 +144,7 @@ pub fn run(arguments: &Arguments) -> Exit {
         Command::Replay(arguments) => replay::run(arguments),
         Command::Blame(arguments) => blame::run(arguments),
         Command::Prove(arguments) => prove::run(arguments),
+        Command::Study(arguments) => study::run(arguments),
         Command::Widen(arguments) => widen::run(arguments),
         Command::Gc(arguments) => gc::run(arguments),
         Command::CudaProbe(arguments) => cuda_probe::run(arguments),

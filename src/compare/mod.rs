@@ -9,7 +9,7 @@ mod digits;
 mod element;
 mod metrics;
 mod noise;
-mod number;
+pub(crate) mod number;
 mod scalar;
 mod signature;
 #[allow(unsafe_code)]

@@ -10,6 +10,7 @@ mod dumping;
 mod gc;
 mod replay;
 mod sbs;
+mod study;
 #[path = "../support/mod.rs"]
 mod support;
 mod usage;

@@ -65,13 +65,11 @@ const COMMANDS: &[&[&str]] = &[
 fn a_command_of_a_later_version_says_so_and_what_to_use() {
     let folder = tempfile::tempdir().unwrap();
     for (command, instead) in [
-        ("blame", "rust-ort sbs"),
         ("print", "rust-ort show"),
         ("dot", "rust-ort show"),
         ("align", "rust-ort sbs"),
         ("capture", "rust_ort.dump"),
         ("diff", "rust-ort compare"),
-        ("study", "python -m rust_ort.studies"),
         ("report", "rust_ort.compare"),
         ("bench", "make bench"),
         ("prove", "rust-ort replay"),

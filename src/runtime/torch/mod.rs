@@ -6,6 +6,7 @@
 
 mod call;
 mod failure;
+mod functions;
 mod operators;
 mod plan;
 mod run;
@@ -14,6 +15,7 @@ mod session;
 mod types;
 mod value;
 
+pub use functions::linear;
 pub use runtime::TorchRuntime;
 pub use session::TorchSession;
 pub use value::Precision;
