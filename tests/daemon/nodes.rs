@@ -684,7 +684,7 @@ fn nan_and_infinity_are_born_where_nothing_that_was_read_holds_one() {
     assert_eq!((read.len(), read[0].name.as_str(), read[0].dims.as_slice()), (1, "x", &[4][..]));
     assert_eq!((read[0].range.min, read[0].range.nan, births[0].1.value.inf), (1., 0, 1));
     let names: Vec<_> = births[1].1.read.iter().map(|read| (read.name.as_str(), read.range.inf)).collect();
-    assert_eq!(names, [("a", 1), ("y", 1)]);
+    assert_eq!(names, [("y", 1), ("a", 1)]);
     let metrics = table.nodes[1].cumulative.metrics.as_ref().unwrap();
     assert_eq!((metrics.reference_inf, metrics.candidate_nan, metrics.reference_nan), (1, 1, 0));
     let firsts: Vec<_> =
