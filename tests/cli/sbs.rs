@@ -275,7 +275,7 @@ fn all_columns_are_shown_one_record_a_block_where_a_row_does_not_fit() {
     }
     assert!(all.lines().any(|line| line.ends_with(LONG)) && all.contains("2.50e-1"), "{all}");
     assert!(all.lines().all(|line| line.chars().count() <= 100), "{all}");
-    let table = sbs(folder.path(), "900", &["run", "--wide"]).out;
+    let table = sbs(folder.path(), "1500", &["run", "--wide"]).out;
     assert_eq!(table.lines().filter(|line| line.starts_with("0_0-forward")).count(), 5, "{table}");
 }
 
