@@ -17,7 +17,6 @@ pub struct Values {
     descs: HashMap<ValueName, TensorDesc>,
     kept: RefCell<Kept>,
     limit_bytes: usize,
-    /// Those given are all there are, of nodes too.
 }
 
 /// Those that were read last.

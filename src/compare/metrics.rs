@@ -114,6 +114,21 @@ pub struct Metrics {
     pub inf_disagreements: u64,
     /// Pairs of two NaN.
     pub both_nan: u64,
+    /// NaN among the references.
+    #[serde(default)]
+    pub reference_nan: u64,
+    /// Infinities among the references.
+    #[serde(default)]
+    pub reference_inf: u64,
+    /// NaN among the candidates.
+    #[serde(default)]
+    pub candidate_nan: u64,
+    /// Infinities among the candidates.
+    #[serde(default)]
+    pub candidate_inf: u64,
+    /// Of floats: the share of the references that are not zero whose candidates are.
+    #[serde(default)]
+    pub underflow: f64,
     /// Where the distance exceeds what is allowed by most; when nothing is outside, where it is largest. The first of
     /// equals; None when all are equal.
     pub worst: Option<Element>,
@@ -162,6 +177,11 @@ fn finish(pair: &Pair<'_>, shape: &Shape, tolerance: &Tolerance, stats: &Stats, 
         nan_disagreements: stats.nan_disagreements,
         inf_disagreements: stats.inf_disagreements,
         both_nan: stats.both_nan,
+        reference_nan: stats.not_finite[0],
+        reference_inf: stats.not_finite[1],
+        candidate_nan: stats.not_finite[2],
+        candidate_inf: stats.not_finite[3],
+        underflow: underflow(pair, stats.flushed),
         worst: outside.worst.or(stats.argmax_abs).map(element),
         first_outside: outside.first.map(element),
         outside: outside.count,
@@ -178,6 +198,15 @@ fn finish(pair: &Pair<'_>, shape: &Shape, tolerance: &Tolerance, stats: &Stats, 
             rep: Counts(stats.filled_above),
         },
     }
+}
+
+/// The references are only counted where something was flushed.
+fn underflow(pair: &Pair<'_>, flushed: u64) -> f64 {
+    if flushed == 0 || !pair.dtype.is_float() {
+        return 0.;
+    }
+    let not_zero = (0..pair.n_numbers()).filter(|&index| pair.number(index).0 != 0.).count();
+    flushed as f64 / (not_zero.max(1)) as f64
 }
 
 fn cosine(stats: &Stats) -> f64 {

@@ -4,12 +4,14 @@
 //! facts out. The rule and the reasons for its numbers are in `docs/decisions/0002-tolerance.md`.
 
 mod alignment;
+mod birth;
 mod block;
 mod digits;
 mod element;
 mod metrics;
 mod noise;
 pub(crate) mod number;
+mod range;
 mod scalar;
 mod signature;
 #[allow(unsafe_code)]
@@ -22,9 +24,11 @@ mod tolerance;
 mod verdict;
 
 pub use alignment::{Alignment, Dim, Kind, RunResult, align, distance};
+pub use birth::{Birth, BirthKind, ReadValue, Side};
 pub use digits::{distance as distance_text, elements, significant};
 pub use metrics::{Element, MaxDiff, Metrics};
 pub use noise::{Errors, Explained, Noise, NoiseKind, NoiseSummary};
+pub use range::{Range, largest_of};
 pub use signature::{signature, signatures};
 pub use stats::{ABOVE, Counts, Required};
 pub use sums::judge_sums;

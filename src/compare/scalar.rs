@@ -12,6 +12,9 @@ pub(super) fn add(numbers: &Numbers<'_>, tolerance: &Tolerance, stats: &mut Stat
         if r.abs() < fill_limit {
             stats.max_reference = stats.max_reference.max(r.abs());
         }
+        let not_finite = [r.is_nan(), r.is_infinite(), c.is_nan(), c.is_infinite()];
+        stats.not_finite.iter_mut().zip(not_finite).for_each(|(count, is)| *count += u64::from(is));
+        stats.flushed += u64::from(c == 0. && r != 0.);
         let kind = kind(dtype, r_bits, c_bits);
         if matches!(kind, Kind::Finite(_)) && has_ulp(dtype) {
             stats.max_ulp = stats.max_ulp.max(ulp(dtype, r_bits, c_bits));

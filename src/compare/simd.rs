@@ -283,14 +283,16 @@ fn measure_apart(block: &Block, n: usize, base: usize, max_apart: f64, stats: &m
     let references = block.reference[..padded].as_chunks::<LANES>().0;
     let candidates = block.candidate[..padded].as_chunks::<LANES>().0;
     let [quotients, filled_quotients] = [stats.max_rel, stats.filled_max_rel].map(Quotients::up_to);
-    let mut beyond = [0_f64; LANES];
+    let (mut beyond, mut flushed) = ([0_f64; LANES], [0_f64; LANES]);
     for (reference, candidate) in references.iter().zip(candidates) {
         for lane in 0..LANES {
             let (apart, size) = ((candidate[lane] - reference[lane]).abs(), reference[lane].abs());
+            flushed[lane] += f64::from(u8::from(candidate[lane] == 0. && size > 0.));
             let of_both = max(quotients.beyond(apart, size), filled_quotients.beyond(apart, size + 1e-3));
             beyond[lane] = max(of_both, beyond[lane]);
         }
     }
+    stats.flushed += add_up(flushed) as u64;
     if beyond.iter().any(|&apart| apart > 0.) {
         measure_relative(references, candidates, stats);
     }

@@ -43,6 +43,10 @@ pub(super) struct Stats {
     pub nan_disagreements: u64,
     pub inf_disagreements: u64,
     pub both_nan: u64,
+    /// NaN and infinities of the reference, then of the candidate.
+    pub not_finite: [u64; 4],
+    /// Candidates that are zero where the reference is not.
+    pub flushed: u64,
     pub filled_max_abs: f64,
     pub filled_argmax: Option<u64>,
     pub filled_max_rel: f64,
@@ -81,6 +85,8 @@ impl Stats {
         self.nan_disagreements += later.nan_disagreements;
         self.inf_disagreements += later.inf_disagreements;
         self.both_nan += later.both_nan;
+        self.flushed += later.flushed;
+        self.not_finite.iter_mut().zip(later.not_finite).for_each(|(mine, theirs)| *mine += theirs);
         let counts = self.above.iter_mut().chain(&mut self.filled_above);
         counts.zip(later.above.into_iter().chain(later.filled_above)).for_each(|(mine, theirs)| *mine += theirs);
     }

@@ -38,9 +38,12 @@ fn noise_json(noise: &Noise) -> String {
     serde_json::to_string(noise).expect("noise has string keys and finite text")
 }
 
-/// Both verdicts of a node.
+/// Both verdicts of a node, and what is born in it.
 pub fn of_row(row: &NodeRow) -> NodeVerdictSummary {
-    NodeVerdictSummary { local: summary(&row.local), cumulative: summary(&row.cumulative) }
+    let births = if row.births.is_empty() { None } else { Some(&row.births) };
+    let json = births.map(|births| serde_json::to_string(births).expect("births have string keys and finite text"));
+    let births_json = json.unwrap_or_default();
+    NodeVerdictSummary { local: summary(&row.local), cumulative: summary(&row.cumulative), births_json }
 }
 
 /// A tolerance that came.

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::layout;
 use super::store::remove_if_there;
 use crate::base::ids::ValueName;
-use crate::compare::{Noise, NoiseKind, TensorVerdict, Verdict};
+use crate::compare::{Birth, Noise, NoiseKind, Side, TensorVerdict, Verdict};
 use crate::tensor::TensorBuf;
 
 /// Name and version of the format.
@@ -89,6 +89,9 @@ pub struct NodeRow {
     pub no_float64: String,
     /// Why these are as right as the reference's; or empty.
     pub as_right: String,
+    /// NaN and infinities that are in the value, the reference's or the drifted one, and in nothing that it was made of.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub births: Vec<Birth>,
 }
 
 /// A shared list in JSON: as any other list.
@@ -162,6 +165,13 @@ impl NodeTable {
     /// The first node whose value has drifted out of tolerance.
     pub fn first_cumulative_mismatch(&self) -> Option<&NodeRow> {
         self.nodes.iter().find(|node| is_wrong(&node.cumulative))
+    }
+
+    /// The first births, in graph order: of a NaN and of an infinity, of either side.
+    pub fn first_births(&self) -> Vec<(&NodeRow, &Birth)> {
+        let all = || self.nodes.iter().flat_map(|node| node.births.iter().map(move |birth| (node, birth)));
+        let wanted = [Side::Candidate, Side::Reference].into_iter().flat_map(|side| [(side, true), (side, false)]);
+        wanted.filter_map(|wanted| all().find(|(_, birth)| (birth.side, birth.is_nan()) == wanted)).collect()
     }
 
     /// The first node whose own kernel is further from float64 than eager's by more than noise.

@@ -322,6 +322,8 @@ pub struct NodeVerdictSummary {
     pub local: VerdictSummary,
     /// Of the value as it drifted.
     pub cumulative: VerdictSummary,
+    /// NaN and infinities that are born in it as JSON, or empty.
+    pub births_json: String,
 }
 
 /// From a client.

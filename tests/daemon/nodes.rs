@@ -7,7 +7,7 @@ use crate::support::{Client, Home, code, exists, graph, kill, part, refused, wai
 use rust_ort::base::ids::{CallId, PartHandle, SegmentId, StepId};
 use rust_ort::base::limits;
 use rust_ort::client::PeerError;
-use rust_ort::compare::Verdict;
+use rust_ort::compare::{BirthKind, Side, Verdict};
 use rust_ort::dump::{NodeTable, reader};
 use rust_ort::onnx;
 use rust_ort::protocol::control::*;
@@ -364,7 +364,7 @@ fn a_failing_node_costs_its_own_verdict_only() {
     let mut expected = ["a", "b", "c", "d", "g", "h"].map(|name| (name, MATCH, MATCH));
     expected[4] = ("g", FAILED, FAILED);
     assert_eq!(kinds(&verdicts), expected);
-    let NodeVerdictSummary { local, cumulative } = &verdicts[4];
+    let NodeVerdictSummary { local, cumulative, .. } = &verdicts[4];
     assert!(local.reason.contains("node_g"), "{}", local.reason);
     assert!(cumulative.reason.ends_with("later nodes go on with the reference's value"), "{}", cumulative.reason);
 }
@@ -655,4 +655,39 @@ fn float64_tells_noise_alone_and_along_the_way_from_what_is_worse() {
     node.float64.local = Some(node.reference.clone());
     let error = refused(bench.compare(request).unwrap_err());
     assert!(error.message.contains("exact is float32[4], expected float64[4]"), "{error}");
+}
+
+#[test]
+fn nan_and_infinity_are_born_where_nothing_that_was_read_holds_one() {
+    let home = Home::new();
+    let mut bench = Bench::new(&home);
+    let part = bench.open_dump(home.folder.path());
+    let mut feeds = bench.feeds(1);
+    let (x, y) = ([3e38, 1., 1., 1.], [f32::NEG_INFINITY, 0., 0., 0.]);
+    for (feed, values) in feeds.iter_mut().zip([x, y]) {
+        feed.reference = bench.floats(values);
+        feed.candidate = feed.reference.clone();
+    }
+    // Eager's `a` is finite: there the infinity comes from y, and no NaN from it.
+    let (a, b) = ([3e38, 2., 2., 2.], [f32::NEG_INFINITY, 2., 2., 2.]);
+    let values = bench.nodes(&[("a", a), ("b", b), ("c", b)]);
+    let verdicts = bench.compare(bench.request(feeds, values)).unwrap();
+    let texts: Vec<_> = verdicts.iter().map(|verdict| verdict.births_json.is_empty()).collect();
+    assert_eq!(texts, [false, false, true]);
+    bench.finish(true, Vec::new());
+    let table = table(&part);
+    let births: Vec<_> =
+        table.nodes.iter().flat_map(|node| node.births.iter().map(|birth| (&node.name, birth))).collect();
+    let found: Vec<_> = births.iter().map(|(name, birth)| (name.as_str(), birth.side, birth.kind)).collect();
+    assert_eq!(found, [("a", Side::Candidate, BirthKind::Infinity), ("b", Side::Candidate, BirthKind::Nan)]);
+    let read = &births[0].1.read;
+    assert_eq!((read.len(), read[0].name.as_str(), read[0].dims.as_slice()), (1, "x", &[4][..]));
+    assert_eq!((read[0].range.min, read[0].range.nan, births[0].1.value.inf), (1., 0, 1));
+    let names: Vec<_> = births[1].1.read.iter().map(|read| (read.name.as_str(), read.range.inf)).collect();
+    assert_eq!(names, [("y", 1), ("a", 1)]);
+    let metrics = table.nodes[1].cumulative.metrics.as_ref().unwrap();
+    assert_eq!((metrics.reference_inf, metrics.candidate_nan, metrics.reference_nan), (1, 1, 0));
+    let firsts: Vec<_> =
+        table.first_births().into_iter().map(|(node, birth)| (node.name.as_str(), birth.side)).collect();
+    assert_eq!(firsts, [("b", Side::Candidate), ("a", Side::Candidate)]);
 }

@@ -284,8 +284,11 @@ fn replies() -> Vec<(&'static str, u64, Reply)> {
     };
     let with_noise =
         |verdict: &VerdictSummary| VerdictSummary { noise_json: "{\"ratio\":1.0}".into(), ..verdict.clone() };
-    let noisy = vec![NodeVerdictSummary { local: with_noise(&matched), cumulative: with_noise(&verdict) }];
-    let nodes = vec![NodeVerdictSummary { local: matched, cumulative: verdict.clone() }];
+    let node = |local, cumulative| NodeVerdictSummary { local, cumulative, births_json: String::new() };
+    let noisy = vec![node(with_noise(&matched), with_noise(&verdict))];
+    let born =
+        NodeVerdictSummary { births_json: "[{\"kind\":\"nan\"}]".into(), ..node(matched.clone(), verdict.clone()) };
+    let nodes = vec![node(matched, verdict.clone())];
     let observed =
         Observed { run_us: 250, verdicts: Some(vec![verdict]), dump: "/dumps/run/0_0-forward/part_2".into() };
     vec![
@@ -295,6 +298,7 @@ fn replies() -> Vec<(&'static str, u64, Reply)> {
         ("plan_reply.bin", 6, Reply::Plan(Some(export_plan()))),
         ("nodes_compared_reply.bin", 5, Reply::NodesCompared(nodes)),
         ("nodes_compared_noise_reply.bin", 5, Reply::NodesCompared(noisy)),
+        ("nodes_compared_births_reply.bin", 5, Reply::NodesCompared(vec![born])),
     ]
 }
 

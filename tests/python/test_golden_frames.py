@@ -255,7 +255,9 @@ def test_the_golden_comparison_of_nodes_is_read() -> None:
     (noisy,) = answer("nodes_compared_noise_reply.bin", wire.REPLY, wire.Reply).nodes_compared.verdicts
     assert verdict_from(noisy.local).noise == {"ratio": 1.0}
     (node,) = answer("nodes_compared_reply.bin", wire.REPLY, wire.Reply).nodes_compared.verdicts
-    assert node.local.noise_json == ""
+    assert node.local.noise_json == node.births_json == ""
+    (born,) = answer("nodes_compared_births_reply.bin", wire.REPLY, wire.Reply).nodes_compared.verdicts
+    assert born.births_json == '[{"kind":"nan"}]'
     assert (node.local.name, wire.VERDICT_KINDS[node.local.verdict]) == ("mm", "match")
     assert (wire.VERDICT_KINDS[node.cumulative.verdict], node.cumulative.outside) == ("mismatch", 1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -76,8 +77,8 @@ class NodesOf:
         cumulative_tolerance: Tolerance | None,
         dump_values: bool,
         noise: NoiseTerms,
-    ) -> list[tuple[Verdict, Verdict]]:
-        """(local, cumulative) of each value that is judged or not compared, in order. Fills candidates and locals.
+    ) -> list[tuple[Verdict, Verdict, list[dict[str, Any]]]]:
+        """(local, cumulative, births) of each value that is judged or not compared. Fills candidates and locals.
         dump_values: the references go to the open dump."""
         connection = self.part.prepare()
         request = wire.Request()
@@ -111,7 +112,9 @@ class NodesOf:
         set_tolerance(message.cumulative_tolerance, cumulative_tolerance)
         message.dump_values = dump_values
         noise.set(message.noise)
-        return _verdicts(connection.ask(request, keep=held))
+        compared = connection.ask(request, keep=held)
+        births = [json.loads(entry.births_json) if entry.births_json else [] for entry in compared.verdicts]
+        return [(local, drift, born) for (local, drift), born in zip(_verdicts(compared), births, strict=True)]
 
     def settle(
         self,

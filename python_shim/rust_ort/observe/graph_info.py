@@ -40,7 +40,8 @@ def _gone() -> None:
 @dataclass(frozen=True, kw_only=True)
 class NodeVerdict:
     """One FX node against eager. local: its own kernel on eager's inputs; cumulative: its value as it drifted.
-    no_float64: why its noise is not known, where that was asked for.
+    no_float64: why its noise is not known, where that was asked for. births: NaN and infinities that are in its value,
+    eager's ("reference") or the drifted one ("candidate"), and in nothing that it was made of.
     part: None where it was left to eager. source: line of the user's code; module: path of the module; "" unknown."""
 
     part: int | None
@@ -51,6 +52,7 @@ class NodeVerdict:
     local: Verdict
     cumulative: Verdict
     no_float64: str = ""
+    births: tuple[dict[str, Any], ...] = ()
 
     @property
     def is_wrong(self) -> bool:

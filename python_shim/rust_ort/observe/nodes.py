@@ -290,12 +290,12 @@ class PartNodes:
             noise=NoiseTerms(factor=self.options.noise_factor, dtype=self.info.lowest_precision),
         )
         opinions = Opinions(env)
-        for (node, value), (local, cumulative) in zip(judged, verdicts, strict=True):
+        for (node, value), (local, cumulative, births) in zip(judged, verdicts, strict=True):
             # Where float64 is NaN too, NaN is no rounding: it equals NaN only under equal_nan.
             nan = bool((local.metrics or {}).get("both_nan"))
             if local.kind == "mismatch" and isinstance(value, NodeValue) and not nan:
                 local, cumulative = self._settled(node, value, (local, cumulative), env, opinions)
-            self._keep(node, local, cumulative, getattr(value, "no_float64", ""))
+            self._keep(node, local, cumulative, births, getattr(value, "no_float64", ""))
         for node, value in batch:
             if isinstance(value, NodeValue):
                 self._known[node.name] = _Known(reference=value.reference, candidate=value.candidate)
@@ -325,7 +325,9 @@ class PartNodes:
         by_dtype = Client.get(self.options).compare([(node.name, value.reference, value.local, "")], None)[0]
         return self.of.settle_as_right(value, NO_FLOAT64) if by_dtype.kind == "match" else verdicts
 
-    def _keep(self, node: fx.Node, local: Verdict, cumulative: Verdict, no_float64: str) -> None:
+    def _keep(
+        self, node: fx.Node, local: Verdict, cumulative: Verdict, births: Sequence[dict[str, Any]], no_float64: str
+    ) -> None:
         source = node.args[0] if node.target is operator.getitem else node
         assert isinstance(source, fx.Node)
         verdict = NodeVerdict(
@@ -337,6 +339,7 @@ class PartNodes:
             local=local,
             cumulative=cumulative,
             no_float64=no_float64,
+            births=tuple(births),
         )
         self.verdicts.append(verdict)
         if verdict.is_wrong and not self._stopped_by and self.options.compare_stop == "first":

@@ -15,7 +15,7 @@ from rust_ort.link.specs import Verdict
 from rust_ort.observe.graph_info import GraphInfo, NodeVerdict
 
 SCHEMA_VERSION = 3
-"""Of Report.to_json. 2: metrics, nodes, what is missing. 3: noise."""
+"""Of Report.to_json. 2: metrics, nodes, what is missing. 3: noise, births of NaN and infinity."""
 
 NO_CALL = (
     "no call was compared; call the model under compare='outputs' or 'nodes' first (what an equal backend compiled "
@@ -70,6 +70,16 @@ class Report:
     def first_worse_node(self) -> tuple[str, NodeVerdict] | None:
         """(graph, node) of the first node whose own kernel is further from float64 than eager's by more than noise."""
         return next(((graph, node) for graph, node in self.nodes if _is_worse(node.local)), None)
+
+    @property
+    def first_births(self) -> list[tuple[str, NodeVerdict, dict[str, Any]]]:
+        """(graph, node, birth): where the first NaN and the first infinity come from, of either side."""
+        born = [(graph, node, birth) for graph, node in self.nodes for birth in node.births]
+        found = []
+        for side in ("candidate", "reference"):
+            for is_nan in (True, False):
+                found += [b for b in born if b[2]["side"] == side and (b[2]["kind"] == "nan") is is_nan][:1]
+        return found
 
     @property
     def _failed(self) -> list[tuple[str, NodeVerdict]]:
@@ -188,6 +198,9 @@ class Report:
                 lines.append(f"against float64, {_JUDGED[judged]}: {shown}")
         if self.first_wrong_node is not None:
             lines.append("first wrong node: {}: {}".format(*self.first_wrong_node))
+        for graph, node, birth in self.first_births:
+            what = "NaN" if birth["kind"] == "nan" else "infinity"
+            lines.append(f"first {what} of {_SIDES[birth['side']]}: {graph}: {node.name} ({node.op}): {_birth(birth)}")
         if measured and self.first_worse_node is not None:
             graph, node = self.first_worse_node
             lines.append(f"first node worse than eager: {graph}: {node.name} ({node.op}): {noise_text(node.local)}")
@@ -247,6 +260,28 @@ _NOISES = {
 _JUDGED = {"value": "values", "local": "nodes alone", "cumulative": "nodes as they drift"}
 
 
+_SIDES = {"candidate": "ONNX Runtime", "reference": "eager"}
+
+
+def _birth(birth: Mapping[str, Any]) -> str:
+    """What was born, how much of it, and of what."""
+    value = birth["value"]
+    count = value["nan" if birth["kind"] == "nan" else "inf"]
+    said = [f"{'NaN' if birth['kind'] == 'nan' else 'infinite'}, {count} of {value['n']}"]
+    if birth["kind"] == "overflow":
+        said = [
+            f"overflow of {birth['dtype']} (largest {float(birth['limit']):.5g}), {count} of {value['n']}; the largest "
+            f"finite number read or computed is {float(birth['largest']):.5g}"
+        ]
+    for read in birth["read"]:
+        low, high = float(read["min"]), float(read["max"])
+        counts = [f", {read[key]} {key}" for key in ("nan", "inf", "zeros") if read[key]]
+        said.append(
+            f"it read {read['name']} {read['dtype']}{read['dims']} from {low:.5g} to {high:.5g}{''.join(counts)}"
+        )
+    return "; ".join(said)
+
+
 def _is_worse(verdict: Verdict) -> bool:
     return verdict.noise is not None and verdict.noise["kind"] == "candidate_worse"
 
@@ -289,6 +324,7 @@ def _plain_node(step: int, node: NodeVerdict) -> dict[str, Any]:
         "local": _plain(node.local),
         "cumulative": _plain(node.cumulative),
         "no_float64": node.no_float64,
+        "births": list(node.births),
     }
 
 

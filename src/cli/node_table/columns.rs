@@ -2,7 +2,7 @@
 
 use super::mark::Mark;
 use crate::cli::table::Give;
-use crate::compare::{Errors, Metrics, Noise, NoiseKind, TensorVerdict, Verdict, distance_text};
+use crate::compare::{Errors, Metrics, Noise, NoiseKind, Side, TensorVerdict, Verdict, distance_text};
 use crate::dump::{NodeRow, NodeTable};
 
 /// A node in its table.
@@ -141,6 +141,8 @@ pub(super) fn columns() -> Vec<Column> {
     ]);
     columns.extend(noise_columns());
     columns.push(node("no_float64", "no f64", Wide, End, |line| text(&line.node.no_float64)));
+    columns.extend(not_finite_columns());
+    columns.push(node("births", "born", Wide, End, |line| text(&births(line.node))));
     columns
 }
 
@@ -161,6 +163,26 @@ fn noise_columns() -> Vec<Column> {
         ("condition", ["cond.", "cond. drift"], [Wide, Wide], |of| noise(of, |noise| noise.errors.condition)),
     ];
     sides(table)
+}
+
+/// NaN, infinities and what became zero, of the local run and of the drifted value.
+fn not_finite_columns() -> Vec<Column> {
+    use Shown::Wide;
+    let of_candidate: OfVerdict = |of| metric(of, |m| m.candidate_nan + m.candidate_inf);
+    sides([
+        ("fx_not_finite", ["eager nan/inf", "eager nan/inf"], [Wide, Wide], |of| {
+            metric(of, |m| m.reference_nan + m.reference_inf)
+        }),
+        ("onnx_not_finite", ["onnx nan/inf", "onnx nan/inf drift"], [Wide, Wide], of_candidate),
+        ("underflow", ["underflow", "underflow drift"], [Wide, Wide], |of| real(of, |m| m.underflow)),
+    ])
+}
+
+/// Of either side.
+fn births(node: &NodeRow) -> String {
+    let side = |side| if side == Side::Candidate { "ONNX Runtime" } else { "eager" };
+    let texts: Vec<_> = node.births.iter().map(|birth| format!("{}: {birth}", side(birth.side))).collect();
+    texts.join("; ")
 }
 
 fn noise(of: &TensorVerdict, value: fn(&Noise) -> f64) -> Cell {
@@ -258,6 +280,9 @@ pub(super) fn comment(node: &NodeRow) -> String {
         if let Some(noise) = of.noise.filter(|noise| noise.kind != NoiseKind::Noise || (side.is_empty() && settled)) {
             said.insert(0, format!("{side}{}", noise_text(&noise)));
         }
+    }
+    if !node.births.is_empty() {
+        said.insert(0, format!("born in {}", births(node)));
     }
     if !node.as_right.is_empty() {
         said.insert(0, node.as_right.clone());

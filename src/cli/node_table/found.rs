@@ -92,6 +92,7 @@ impl Found {
             "first_local_mismatch": name(table.first_local_mismatch()),
             "first_cumulative_mismatch": name(table.first_cumulative_mismatch()),
             "first_worse_than_eager": name(table.first_worse()),
+            "first_births": table.first_births().into_iter().map(|(node, birth)| json!({ "node": node.name, "birth": birth })).collect::<Vec<_>>(),
             "plain": table.plain, "nodes": self.lines(rows).into_iter().map(node).collect::<Vec<_>>(),
         })
     }

@@ -8,7 +8,7 @@ use super::mark::Mark;
 use super::rows::{Only, Rows, Sort};
 use crate::cli::table::{self, Give, Pieces};
 use crate::cli::verdicts;
-use crate::compare::{Summary, TensorVerdict, Verdict, distance_text};
+use crate::compare::{Side, Summary, TensorVerdict, Verdict, distance_text};
 use crate::dump::{NodeRow, NodeTable, reader};
 
 /// Width that a column whose cells lose their middle should have beyond the least.
@@ -103,6 +103,15 @@ fn summary(found: &Found, width: usize) -> String {
         facts.push(("local noise:", vec![counted.local_noise.to_string()]));
         facts.push(("cumulative noise:", vec![counted.cumulative_noise.to_string()]));
         facts.push(("first worse than eager:", first(table.first_worse())));
+    }
+    for (node, birth) in table.first_births() {
+        let name = match (birth.side, birth.is_nan()) {
+            (Side::Candidate, true) => "first NaN, onnx:",
+            (Side::Candidate, false) => "first infinity, onnx:",
+            (Side::Reference, true) => "first NaN, eager:",
+            (Side::Reference, false) => "first infinity, eager:",
+        };
+        facts.push((name, vec![format!("#{} {} ({})", node.index, node.name, node.op), birth.to_string()]));
     }
     let mut text = String::new();
     for (name, lines) in facts {

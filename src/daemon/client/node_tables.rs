@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::base::ids::GraphId;
 use crate::base::limits;
-use crate::compare::{Noise, Verdict};
+use crate::compare::{Birth, Noise, Verdict};
 use crate::daemon::ledger::{Account, Held};
 use crate::daemon::verdicts;
 use crate::dump::{NodeReproduction, NodeRow, ValuesFolder};
@@ -55,7 +55,13 @@ pub fn texts_bytes(rows: &[NodeRow]) -> usize {
             &row.as_right,
             &row.no_float64,
         ];
-        let reasons = reason(&row.local.verdict) + reason(&row.cumulative.verdict);
+        let births = row
+            .births
+            .iter()
+            .flat_map(|birth| &birth.read)
+            .map(|read| size_of::<Birth>() + read.name.len())
+            .sum::<usize>();
+        let reasons = births + reason(&row.local.verdict) + reason(&row.cumulative.verdict);
         texts.map(String::capacity).iter().sum::<usize>() + reasons
     };
     rows.iter().map(row).fold(0, usize::saturating_add)

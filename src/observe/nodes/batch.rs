@@ -9,7 +9,7 @@ use super::part::PartNodes;
 use super::piece::{Ran, Ready, Runner, SubModel};
 use super::slots::{Computed, Read, Slots, Tensors, Written};
 use crate::base::ids::{PartHandle, ValueName};
-use crate::compare::Verdict;
+use crate::compare::{Birth, Metrics, Range, ReadValue, Side, Verdict};
 use crate::dump::{EagerValues, NodeReproduction, NodeRow};
 use crate::onnx::{OnnxError, Piece};
 use crate::protocol::control::{CompareNodes, ComputedNode, NodeFeed, NodeValue};
@@ -41,8 +41,29 @@ pub struct Batch<'a> {
     reference_slots: HashMap<&'a str, Read<'a>>,
     /// ONNX Runtime's, of the feeds.
     candidates: Ready<'a>,
+    /// Where the candidates are.
+    candidate_slots: HashMap<&'a str, Slot<'a>>,
     /// Of the part's inputs: eager's and ONNX Runtime's.
     inputs: Vec<(&'a ValueName, Read<'a>, Read<'a>)>,
+}
+
+/// Where a candidate is.
+#[derive(Clone, Copy)]
+enum Slot<'a> {
+    Read(Read<'a>),
+    Written(Written<'a>),
+}
+
+/// Ranges of values that were looked at already.
+#[derive(Default)]
+struct Births<'a>(HashMap<(&'a str, Side), Option<Range>>);
+
+fn holds_none_number(metrics: &Metrics, side: Side) -> bool {
+    let counts = match side {
+        Side::Reference => [metrics.reference_nan, metrics.reference_inf],
+        Side::Candidate => [metrics.candidate_nan, metrics.candidate_inf],
+    };
+    counts.iter().sum::<u64>() > 0
 }
 
 enum Value<'a> {
@@ -73,6 +94,7 @@ impl<'a> Batch<'a> {
             references: Ready::default(),
             reference_slots: HashMap::new(),
             candidates: Ready::default(),
+            candidate_slots: HashMap::new(),
             inputs: Vec::new(),
         };
         for feed in &request.feeds {
@@ -103,6 +125,7 @@ impl<'a> Batch<'a> {
         self.reference(name, slot);
         let drifted = self.slots.read(candidate);
         self.candidates.insert(name, candidate);
+        self.candidate_slots.insert(name, Slot::Read(drifted));
         if reference != candidate && self.part.isolator.is_input(name) {
             self.inputs.push((name, slot, drifted));
         }
@@ -124,6 +147,7 @@ impl<'a> Batch<'a> {
         }
         let value = Computed::new(node, &mut self.slots);
         self.reference(name, value.reference);
+        self.candidate_slots.insert(name, Slot::Written(value.candidate));
         self.values.push(Value::Computed(value));
         Ok(())
     }
@@ -168,6 +192,7 @@ impl<'a> Batch<'a> {
         let locals = self.run_locals(&values, &mut runner)?;
         let candidates = self.candidates.clone();
         let failed = Drift::new(&self.part.isolator, lease, &mut runner, candidates).run(&values)?;
+        let mut origins = Births::default();
         let judge = Judge { part: self.part, tolerances: self.tolerances, tensors: Tensors::of(lease) };
         let mut judged = Judged::default();
         let mut wrong = Vec::new();
@@ -176,7 +201,8 @@ impl<'a> Batch<'a> {
                 Value::NotCompared { name, reason } => judge.not_compared(name, reason),
                 Value::Computed(value) => {
                     let Some(local) = locals.get(value.name.as_str()) else { continue };
-                    let row = judge.row(value, local, failed.get(value.name.as_str()));
+                    let mut row = judge.row(value, local, failed.get(value.name.as_str()));
+                    row.births = self.births(value, &row, &judge, &mut origins);
                     if row.local.verdict == Verdict::Mismatch {
                         wrong.push((value, local));
                     }
@@ -226,6 +252,41 @@ impl<'a> Batch<'a> {
             }
         }
         Ok(locals)
+    }
+
+    /// What is born in a value that was judged. What it was made of is looked at only where there is a NaN or an infinity.
+    fn births(&self, value: &Computed<'a>, row: &NodeRow, judge: &Judge<'_>, seen: &mut Births<'a>) -> Vec<Birth> {
+        let counted = |side| row.cumulative.metrics.as_ref().is_some_and(|metrics| holds_none_number(metrics, side));
+        let sides = [Side::Candidate, Side::Reference].into_iter().filter(|&side| counted(side));
+        let mut births = Vec::new();
+        for side in sides {
+            let Ok(piece) = self.local_piece(value.name) else { return births };
+            let dtype = value.reference.tensor.desc.dtype;
+            let read =
+                piece.inputs.iter().filter_map(|name| self.read_value(name, side, judge, seen)).collect::<Vec<_>>();
+            if let (Some(range), true) = (self.range(value.name, side, judge, seen), read.len() == piece.inputs.len()) {
+                births.extend(Birth::find(side, &row.op, dtype, range, &read));
+            }
+        }
+        births
+    }
+
+    fn read_value(&self, name: &str, side: Side, judge: &Judge<'_>, seen: &mut Births<'a>) -> Option<ReadValue> {
+        let desc = &self.reference_slots.get(name)?.tensor.desc;
+        let range = self.range(name, side, judge, seen)?;
+        let (dtype, dims) = (desc.dtype.to_string(), desc.shape.dims().to_vec());
+        Some(ReadValue { name: name.to_owned(), dtype, dims, range })
+    }
+
+    fn range(&self, name: &str, side: Side, judge: &Judge<'_>, seen: &mut Births<'a>) -> Option<Range> {
+        let (&name, _) = self.reference_slots.get_key_value(name)?;
+        *seen.0.entry((name, side)).or_insert_with(|| {
+            Range::of(match (side, self.candidate_slots.get(name)?) {
+                (Side::Reference, _) => judge.tensors.read(self.reference_slots[name]),
+                (Side::Candidate, Slot::Read(slot)) => judge.tensors.read(*slot),
+                (Side::Candidate, Slot::Written(slot)) => judge.tensors.written(*slot),
+            })
+        })
     }
 
     fn local_piece(&self, value: &str) -> Result<Piece, OnnxError> {

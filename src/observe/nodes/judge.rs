@@ -111,6 +111,7 @@ impl Judge<'_> {
             cumulative: verdict(),
             no_float64: String::new(),
             as_right: String::new(),
+            births: Vec::new(),
         }
     }
 

@@ -558,6 +558,7 @@ fn node_verdict(verdict: proto::NodeVerdict) -> Decoded<NodeVerdictSummary> {
     Ok(NodeVerdictSummary {
         local: tensor_verdict(verdict.local.ok_or(missing("NodeVerdict.local"))?)?,
         cumulative: tensor_verdict(verdict.cumulative.ok_or(missing("NodeVerdict.cumulative"))?)?,
+        births_json: verdict.births_json,
     })
 }
 

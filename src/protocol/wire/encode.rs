@@ -342,6 +342,7 @@ fn node_verdict_to_proto(verdict: &NodeVerdictSummary) -> proto::NodeVerdict {
     proto::NodeVerdict {
         local: Some(verdict_to_proto(&verdict.local)),
         cumulative: Some(verdict_to_proto(&verdict.cumulative)),
+        births_json: verdict.births_json.clone(),
     }
 }
 
