@@ -182,8 +182,8 @@ def markdown(rows: Sequence[Row], counts: dict[str, torch_cases.Counts], version
         "forward and backward, and dumped; `rust-ort-torch replay --runtime torch` runs the dumped parts node by node "
         "with libtorch, and `--runtime torch-f64` does with every float in float64. Both are compared with what ONNX "
         "Runtime gave, optimized. An output deviates by max|Δ|/max|r|, or, where it is smaller than "
-        f"{FLOOR:.0e} of the largest output of its graph, by max|Δ| in that measure; wrong is more than {TOLERANCE:.0e}. "
-        "Operators are counted as nodes of the models, bodies among them, functions once each.",
+        f"{FLOOR:.0e} of the largest output of its graph, by max|Δ| in that measure; wrong is more than "
+        f"{TOLERANCE:.0e}. Operators are counted as nodes of the models, bodies among them, functions once each.",
         "",
         "| architecture | graphs | parts | nodes | operators | missing | deviation, torch | torch-f64 | wrong |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -225,12 +225,22 @@ def markdown(rows: Sequence[Row], counts: dict[str, torch_cases.Counts], version
         lines.append(f"| {runtime} | " + " | ".join(f"{len(group):,}" for group in numbers) + " |")
     for runtime, found in counts.items():
         if found.wrong:
-            lines += ["", f"{runtime}, wrong:", "", *(f"- {name}: {text}" for name, text in found.wrong.items())]
+            lines += [
+                "",
+                f"{runtime}, wrong:",
+                "",
+                *(f"- {name}: {_why(name, text)}" for name, text in found.wrong.items()),
+            ]
     first = next(iter(counts.values()), None)
     if first is not None:
         lacking = ", ".join(f"{operator} {n}" for operator, n in first.operators().most_common())
         lines += ["", f"Operators without a kernel, and the cases that need them: {lacking or 'none'}."]
     return "\n".join(lines) + "\n"
+
+
+def _why(name: str, text: str) -> str:
+    reason = torch_cases.REASONS.get(name)
+    return f"{text} ({reason})" if reason else text
 
 
 def main(argv: Sequence[str] | None = None) -> int:
