@@ -41,11 +41,11 @@ def test_onnx_node_tests_are_passed_or_need_an_operator_that_has_no_kernel(tmp_p
 @pytest.mark.parametrize("name", ["llama", "bert", "convnext", "mamba"])
 def test_graphs_of_real_models_give_what_onnxruntime_gave(name: str, daemon: Daemon, tmp_path: Path) -> None:
     assert BINARY is not None
-    run = tmp_path / "run"
-    options = {"dump": str(run), "compare": "outputs", "socket": str(daemon.socket)}
-    case = TABLE[name].build("eager")
+    backend = rust_ort.Backend({"compare": "outputs", "socket": str(daemon.socket)})
     torch._dynamo.reset()
-    op_census.values(case, "frozen", lambda module: torch.compile(module, backend=rust_ort.Backend(options)))
+    with rust_ort.dump("run", folder=tmp_path, options={"socket": str(daemon.socket)}) as run:
+        case = TABLE[name].build("eager")
+        op_census.values(case, "frozen", lambda module: torch.compile(module, backend=backend))
     made = torch_nodes.row(name, [("eager/frozen", run)], BINARY)
     assert made.graphs >= 2
     for runtime, side in made.sides.items():
