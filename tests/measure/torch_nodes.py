@@ -217,30 +217,21 @@ def markdown(rows: Sequence[Row], counts: dict[str, torch_cases.Counts], version
     ] + [f"- {made.architecture}: {made.error}" for made in rows if made.error]
     lines += ["", "## Exceptions", "", *(exceptions or ["None."]), "", "## ONNX's node tests", ""]
     lines += [
-        "| runtime | passed | within half precision's rounding | no kernel | wrong | no tensors, or random |",
-        "|---|---|---|---|---|---|",
+        "| runtime | passed | in half precision's steps | no kernel | explained | wrong | no tensors, or random |",
+        "|---|---|---|---|---|---|---|",
     ]
     for runtime, found in counts.items():
-        numbers = (found.passed, found.rounded, found.unsupported, found.wrong, found.skipped)
+        numbers = (found.passed, found.rounded, found.unsupported, found.explained, found.wrong, found.skipped)
         lines.append(f"| {runtime} | " + " | ".join(f"{len(group):,}" for group in numbers) + " |")
     for runtime, found in counts.items():
-        if found.wrong:
-            lines += [
-                "",
-                f"{runtime}, wrong:",
-                "",
-                *(f"- {name}: {_why(name, text)}" for name, text in found.wrong.items()),
-            ]
+        for kind, group in (("explained", found.explained), ("wrong", found.wrong)):
+            if group:
+                lines += ["", f"{runtime}, {kind}:", "", *(f"- {name}: {text}" for name, text in group.items())]
     first = next(iter(counts.values()), None)
     if first is not None:
         lacking = ", ".join(f"{operator} {n}" for operator, n in first.operators().most_common())
         lines += ["", f"Operators without a kernel, and the cases that need them: {lacking or 'none'}."]
     return "\n".join(lines) + "\n"
-
-
-def _why(name: str, text: str) -> str:
-    reason = torch_cases.REASONS.get(name)
-    return f"{text} ({reason})" if reason else text
 
 
 def main(argv: Sequence[str] | None = None) -> int:

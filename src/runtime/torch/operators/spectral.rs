@@ -40,7 +40,7 @@ fn transform(call: &Call<'_>) -> Outputs {
         _ => None,
     };
     let (inverse, onesided) = (call.flag("inverse", false)?, call.flag("onesided", false)?);
-    // In float64, as ONNX's reference does: in float32 the small ones of many frequencies drown.
+    // In float64, whatever the type: libtorch transforms half precision on no CPU, and sums of many numbers gain by it.
     let wide = x.f_totype(Kind::Double)?;
     let numbers: Tensor = match dims.last() {
         Some(1) => wide.f_squeeze_dim(-1)?,
