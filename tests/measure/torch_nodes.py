@@ -182,8 +182,8 @@ def markdown(rows: Sequence[Row], counts: dict[str, torch_cases.Counts], version
         "forward and backward, and dumped; `rust-ort-torch replay --runtime torch` runs the dumped parts node by node "
         "with libtorch, and `--runtime torch-f64` does with every float in float64. Both are compared with what ONNX "
         "Runtime gave, optimized. An output deviates by max|Δ|/max|r|, or, where it is smaller than "
-        f"{FLOOR:.0e} of the largest output of its graph, by max|Δ| in that measure; wrong is more than {TOLERANCE:.0e}. "
-        "Operators are counted as nodes of the models, bodies among them, functions once each.",
+        f"{FLOOR:.0e} of the largest output of its graph, by max|Δ| in that measure; wrong is more than "
+        f"{TOLERANCE:.0e}. Operators are counted as nodes of the models, bodies among them, functions once each.",
         "",
         "| architecture | graphs | parts | nodes | operators | missing | deviation, torch | torch-f64 | wrong |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -217,15 +217,16 @@ def markdown(rows: Sequence[Row], counts: dict[str, torch_cases.Counts], version
     ] + [f"- {made.architecture}: {made.error}" for made in rows if made.error]
     lines += ["", "## Exceptions", "", *(exceptions or ["None."]), "", "## ONNX's node tests", ""]
     lines += [
-        "| runtime | passed | within half precision's rounding | no kernel | wrong | no tensors, or random |",
-        "|---|---|---|---|---|---|",
+        "| runtime | passed | in half precision's steps | no kernel | explained | wrong | no tensors, or random |",
+        "|---|---|---|---|---|---|---|",
     ]
     for runtime, found in counts.items():
-        numbers = (found.passed, found.rounded, found.unsupported, found.wrong, found.skipped)
+        numbers = (found.passed, found.rounded, found.unsupported, found.explained, found.wrong, found.skipped)
         lines.append(f"| {runtime} | " + " | ".join(f"{len(group):,}" for group in numbers) + " |")
     for runtime, found in counts.items():
-        if found.wrong:
-            lines += ["", f"{runtime}, wrong:", "", *(f"- {name}: {text}" for name, text in found.wrong.items())]
+        for kind, group in (("explained", found.explained), ("wrong", found.wrong)):
+            if group:
+                lines += ["", f"{runtime}, {kind}:", "", *(f"- {name}: {text}" for name, text in group.items())]
     first = next(iter(counts.values()), None)
     if first is not None:
         lacking = ", ".join(f"{operator} {n}" for operator, n in first.operators().most_common())

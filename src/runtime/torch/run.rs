@@ -28,6 +28,10 @@ impl Run<'_> {
     }
 
     fn graph(&self, graph: &Graph, inputs: Vec<Value>, around: &[Option<Value>]) -> Result<Vec<Value>, RuntimeError> {
+        // Here too: a body may have no nodes, and a Loop no end.
+        if self.stopped.load(Ordering::Relaxed) {
+            return Err(RuntimeError::Stopped);
+        }
         let mut places: Places = vec![None; graph.n_places];
         for &(place, number) in &graph.constants {
             places[place] = Some(self.constants[number].clone());

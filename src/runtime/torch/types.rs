@@ -48,11 +48,14 @@ fn of_node(node: &NodeProto, types: &Types) -> Vec<Option<DType>> {
     let named = |name: &str| attribute(node, name).and_then(|it| of_code(i32::try_from(it.i()).ok()?));
     let all = |dtype: Option<DType>| vec![dtype; node.output.len()];
     match node.op_type() {
-        "Cast" => all(named("to")),
-        "CastLike" | "Where" => all(input(1)),
+        "Cast" | "BitCast" => all(named("to")),
+        "CastLike" | "Where" | "WhereFloat" | "WhereDouble" | "AddRows" | "DequantizeLinear" | "RMSNormalization" => {
+            all(input(1))
+        }
+        "QuantizeLinear" => all(input(2).or(named("output_dtype")).or(Some(DType::U8))),
         "Equal" | "Greater" | "GreaterOrEqual" | "Less" | "LessOrEqual" | "And" | "Or" | "Xor" | "Not" | "IsNaN"
         | "IsInf" => all(Some(DType::Bool)),
-        "Shape" | "Size" | "NonZero" | "ArgMax" | "ArgMin" => all(Some(DType::I64)),
+        "Shape" | "Size" | "NonZero" | "SequenceLength" | "ArgMax" | "ArgMin" => all(Some(DType::I64)),
         "TopK" | "MaxPool" => vec![input(0), Some(DType::I64)],
         "Unique" => vec![input(0), Some(DType::I64), Some(DType::I64), Some(DType::I64)],
         "Dropout" => vec![input(0), Some(DType::Bool)],

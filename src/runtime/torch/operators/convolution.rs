@@ -47,8 +47,7 @@ fn conv_integer(call: &Call<'_>) -> Outputs {
         if zero.numel() == 1 {
             return Ok(x.f_sub(&zero.f_reshape([0_i64; 0])?)?);
         }
-        let mut along = vec![1; x.dim()];
-        along[0] = -1;
+        let along: Vec<i64> = (0..x.dim()).map(|at| if at == 0 { -1 } else { 1 }).collect();
         Ok(x.f_sub(&zero.f_reshape(&along)?)?)
     };
     // Products of 8-bit numbers and their sums are exact in float64.

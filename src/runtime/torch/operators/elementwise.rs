@@ -4,8 +4,8 @@ use tch::{Kind, TchError, Tensor};
 
 use crate::runtime::torch::call::{Call, Outputs, Table};
 use crate::runtime::torch::failure::{Failure, fail};
-use crate::runtime::torch::value::Value;
-use crate::tensor::DType;
+use crate::runtime::torch::value::{Precision, Value};
+use crate::tensor::{DType, TensorDesc, TensorView};
 
 pub(super) const TABLE: Table = &[
     ("", "Abs", |call| call.unary(Tensor::f_abs)),
@@ -16,6 +16,7 @@ pub(super) const TABLE: Table = &[
     ("", "Asinh", |call| call.unary(Tensor::f_asinh)),
     ("", "Atan", |call| call.unary(Tensor::f_atan)),
     ("", "Atanh", |call| call.unary(Tensor::f_atanh)),
+    ("", "BitCast", bit_cast),
     ("", "BitShift", bit_shift),
     ("", "BitwiseAnd", |call| call.binary(Tensor::f_bitwise_and_tensor)),
     ("", "BitwiseNot", |call| call.unary(Tensor::f_bitwise_not)),
@@ -135,6 +136,20 @@ fn bit_shift(call: &Call<'_>) -> Outputs {
         "RIGHT" => call.one(x.f_bitwise_right_shift(by)?),
         other => fail(format!("attribute \"direction\" is {other:?}: expected \"LEFT\" or \"RIGHT\"")),
     }
+}
+
+/// The same bytes as another type. Errors: floats are computed in float64, and have no bytes of their own.
+fn bit_cast(call: &Call<'_>) -> Outputs {
+    let (x, to) = (call.value(0)?, call.dtype("to")?);
+    let Some(to) = to else { return fail("attribute \"to\" is left out") };
+    if call.precision == Precision::Float64 && (x.dtype.is_float() || to.is_float()) {
+        return fail("bits of a float that is computed in float64");
+    }
+    let (tensor, dims) = (x.write()?, x.dims());
+    let said = |error: &dyn std::fmt::Display| Failure::Said(error.to_string());
+    let desc = TensorDesc::new(to, dims).map_err(|error| said(&error))?;
+    let view = TensorView::new(to, &desc.shape, tensor.view().bytes()).map_err(|error| said(&error))?;
+    Ok(vec![Value::read_view(&view, call.precision)?])
 }
 
 /// Outside of training, which no graph of ours asks for: what goes in, and a mask that keeps all.

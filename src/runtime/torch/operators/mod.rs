@@ -23,6 +23,7 @@ mod resize;
 mod scatter;
 mod sequence;
 mod shape;
+mod spectral;
 mod windows;
 
 use std::collections::HashMap;
@@ -52,6 +53,7 @@ const TABLES: &[Table] = &[
     scatter::TABLE,
     sequence::TABLE,
     shape::TABLE,
+    spectral::TABLE,
 ];
 
 /// What computes an operator; None where nothing here does.

@@ -56,6 +56,9 @@ pub(super) fn standardized(x: &Tensor, axes: &[i64], epsilon: f64) -> Result<(Te
 
 /// One vector along axis 1.
 fn by_channel(x: &Tensor, rank: usize) -> Result<Tensor, Failure> {
+    if rank < 2 {
+        return fail(format!("a tensor of rank {rank} has no channels"));
+    }
     let mut along = vec![1; rank];
     along[1] = -1;
     Ok(wide(x)?.f_reshape(&along)?)
@@ -64,9 +67,6 @@ fn by_channel(x: &Tensor, rank: usize) -> Result<Tensor, Failure> {
 fn batch(call: &Call<'_>) -> Outputs {
     let x = wide(call.tensor(0)?)?;
     let rank = x.dim();
-    if rank < 2 {
-        return fail(format!("{:?} has no channels", x.size()));
-    }
     let (scale, bias) = (by_channel(call.tensor(1)?, rank)?, by_channel(call.tensor(2)?, rank)?);
     let (mean, variance) = (call.value(3)?, call.value(4)?);
     let epsilon = call.float("epsilon", 1e-5)?;

@@ -79,6 +79,9 @@ fn layer(call: &Call<'_>, gates: i64) -> Outputs {
     }
     let (input, recurrent) = (call.tensor(1)?, call.tensor(2)?);
     let (x_dims, kind) = (x.size(), x.f_kind()?);
+    if x_dims.len() != 3 {
+        return fail(format!("{x_dims:?}: expected rank 3"));
+    }
     let &[directions, _, hidden] = recurrent.size().as_slice() else {
         return fail("recurrent weights of another rank");
     };

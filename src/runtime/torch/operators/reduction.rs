@@ -119,13 +119,12 @@ fn arg(call: &Call<'_>, function: impl Fn(&Tensor, i64, bool) -> Result<Tensor, 
     }
     let at = axis(call.int("axis", 0)?, dims.len())?;
     let (keep, axis) = (call.flag("keepdims", true)?, at as i64);
-    // libtorch promises no order among equals on its own; the sort is stable. The first of them is asked for, or the last.
+    // Of equals libtorch promises none: the first is asked for, or the last.
     let last = call.flag("select_last_index", false)?;
     let x = if last { x.f_flip([axis])? } else { x.shallow_clone() };
     let best = x.f_gather(axis, &function(&x, axis, true)?, false)?;
     let is_best = match x.f_kind()? {
-        kind @ (Kind::Float | Kind::Double | Kind::Half | Kind::BFloat16) => {
-            let _ = kind;
+        Kind::Float | Kind::Double | Kind::Half | Kind::BFloat16 => {
             x.f_eq_tensor(&best)?.f_logical_or(&x.f_isnan()?.f_logical_and(&best.f_isnan()?)?)?
         }
         _ => x.f_eq_tensor(&best)?,

@@ -13,6 +13,9 @@ pub(super) const TABLE: Table = &[
     ("", "Upsample", resize),
 ];
 
+/// Of an axis: it is resized by a matrix.
+const MOST_WEIGHTS: i64 = 1 << 28;
+
 /// How one axis changes.
 struct Axis<'a> {
     size: i64,
@@ -124,7 +127,9 @@ fn changes(
 impl Axis<'_> {
     /// [new, size] weights, and which of the new lie outside.
     fn weights(&self) -> Result<(Tensor, Vec<bool>), Failure> {
-        let mut weights = vec![0_f64; (self.new * self.size) as usize];
+        let n_weights = self.new.checked_mul(self.size).filter(|&n| (0..=MOST_WEIGHTS).contains(&n) && self.new >= 0);
+        let Some(n_weights) = n_weights else { return fail(format!("an axis of {} to {}", self.size, self.new)) };
+        let mut weights = vec![0_f64; n_weights as usize];
         let mut outside = Vec::with_capacity(self.new as usize);
         for new in 0..self.new {
             let there = self.original(new as f64)?;

@@ -59,7 +59,7 @@ fn tensor_scatter(call: &Call<'_>) -> Outputs {
     let (x, dims) = (call.tensor(0)?, call.value(0)?.dims());
     let update = call.tensor(1)?;
     let at = axis(call.int("axis", -2)?, dims.len())?;
-    let n = update.size()[at];
+    let Some(&n) = update.size().get(at) else { return fail(format!("an update of {:?} to {dims:?}", update.size())) };
     let batches = dims.first().copied().unwrap_or(0);
     let starts = call.maybe_ints_of(2)?.unwrap_or_else(|| vec![0; batches as usize]);
     let circular = call.text("mode", "linear")? == "circular";

@@ -33,6 +33,9 @@ pub(super) const TABLE: Table = &[
     ("", "Unsqueeze", unsqueeze),
 ];
 
+/// What a block's size, or padding that is no constant, may be: elements are listed one by one.
+const MOST: i64 = 1 << 26;
+
 fn int(value: i64) -> Result<Tensor, Failure> {
     Ok(Tensor::f_scalar_tensor(value, (Kind::Int64, Device::Cpu))?)
 }
@@ -141,6 +144,9 @@ fn pad(call: &Call<'_>) -> Outputs {
     }
     let mut x = x.shallow_clone();
     for (at, (&(begin, end), &n)) in pads.iter().zip(&dims).enumerate() {
+        if begin.abs() > MOST || end.abs() > MOST {
+            return fail(format!("pads {begin} and {end}: more than {MOST}"));
+        }
         if (begin, end) != (0, 0) {
             let source = (-begin..n + end).map(|i| source(mode, i, n)).collect::<Result<Vec<_>, _>>()?;
             x = x.f_index_select(at as i64, &Tensor::f_from_slice(&source)?)?;
@@ -261,7 +267,7 @@ fn block(call: &Call<'_>) -> Result<(i64, [i64; 4]), Failure> {
     let dims = call.value(0)?.dims();
     let size = call.int("blocksize", 0)?;
     match dims.as_slice() {
-        &[n, c, h, w] if size > 0 => Ok((size, [n, c, h, w])),
+        &[n, c, h, w] if (1..=MOST).contains(&size) => Ok((size, [n, c, h, w])),
         _ => fail(format!("blocks of {size} in {dims:?}: expected rank 4")),
     }
 }

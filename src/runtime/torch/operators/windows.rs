@@ -5,6 +5,9 @@ use tch::{Device, Kind, Tensor};
 use crate::runtime::torch::call::Call;
 use crate::runtime::torch::failure::{Failure, fail};
 
+/// Elements of all windows along an axis, which are listed.
+const MOST_PLACES: i64 = 1 << 28;
+
 /// How windows lie on the spatial axes of [batch, channels, ...spatial].
 pub(super) struct Windows {
     pub(super) kernel: Vec<i64>,
@@ -55,6 +58,10 @@ impl Windows {
                 count += i64::from(count * stride < dim + pads[at].0);
             }
             counts.push(count.max(0));
+        }
+        let n_places = |at: usize| counts[at].checked_mul(kernel[at]).filter(|&n| n <= MOST_PLACES);
+        if (0..rank).any(|at| n_places(at).is_none()) {
+            return fail(format!("{counts:?} windows of {kernel:?} on {dims:?}"));
         }
         Ok(Self { kernel, strides, dilations, pads, counts })
     }
