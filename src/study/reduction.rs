@@ -113,11 +113,11 @@ const DISTRIBUTIONS: &[Distribution] = &[
     ("log-normal", |random, n| (0..n).map(|_| random.normal().exp() as f32).collect()),
     ("pareto", |random, n| (0..n).map(|_| (1. / (1. - random.uniform()) - 1.) as f32).collect()),
     ("alternating", |random, n| {
-        let sign = |at: usize| if at % 2 == 0 { 1. } else { -1. };
+        let sign = |at: usize| if at.is_multiple_of(2) { 1. } else { -1. };
         (0..n).map(|at| (sign(at) * (1. + random.uniform())) as f32).collect()
     }),
     ("one large", |random, n| (0..n).map(|at| if at == 0 { 1e4 } else { random.uniform() as f32 * 1e-2 }).collect()),
-    ("fixed", |_, n| (0..n).map(|at| if at % 128 == 0 { 100. } else { -1e-4 }).collect()),
+    ("fixed", |_, n| (0..n).map(|at| if at.is_multiple_of(128) { 100. } else { -1e-4 }).collect()),
 ];
 
 /// float16's, for every type.
