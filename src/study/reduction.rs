@@ -117,7 +117,7 @@ const DISTRIBUTIONS: &[Distribution] = &[
         (0..n).map(|at| (sign(at) * (1. + random.uniform())) as f32).collect()
     }),
     ("one large", |random, n| (0..n).map(|at| if at == 0 { 1e4 } else { random.uniform() as f32 * 1e-2 }).collect()),
-    ("fixed", |_, n| (0..n).map(|at| if at % 128 == 0 { 100. } else { -1e-4 }).collect()),
+    ("fixed", |_, n| (0..n).map(|at| if at.is_multiple_of(128) { 100. } else { -1e-4 }).collect()),
 ];
 
 /// float16's, for every type.
