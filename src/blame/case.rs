@@ -182,3 +182,8 @@ fn steps(dtype: DType) -> Tolerance {
     let Tolerance { rtol, scale, .. } = Tolerance::for_dtype(dtype);
     Tolerance { atol: 6e-8, rtol, scale, equal_nan: false }
 }
+
+/// Whether a verdict accuses: it is outside tolerance, or there is no pair.
+pub fn is_wrong(verdict: &TensorVerdict) -> bool {
+    matches!(verdict.verdict, Verdict::Mismatch | Verdict::Failed(_))
+}

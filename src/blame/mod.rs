@@ -23,6 +23,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 pub use answer::{Answer, Complaint, Contribution, Culprit, Fused, Layer, OptimizerKind, Own, SCHEMA};
+use case::is_wrong;
 pub use case::{Case, Parts};
 pub use error::BlameError;
 use nodes::{Group, Local, Nodes, Target};
@@ -65,7 +66,7 @@ pub enum Strategy {
 /// What to look at, how, and for how long.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// None: linear where the nodes were compared, else bisection.
+    /// None: linear where the nodes were compared or right outputs are followed, else bisection.
     pub strategy: Option<Strategy>,
     /// The output to explain; None: every one that is outside tolerance.
     pub output: Option<ValueName>,
@@ -166,10 +167,6 @@ fn complaints(case: &Case, settings: &Settings) -> Result<(Vec<Complaint>, usize
     };
     found.sort_by(|one, other| distance(other).total_cmp(&distance(one)));
     Ok((found, n_unknown))
-}
-
-fn is_wrong(verdict: &TensorVerdict) -> bool {
-    matches!(verdict.verdict, Verdict::Mismatch | Verdict::Failed(_))
 }
 
 impl Examination<'_, '_> {
@@ -299,8 +296,9 @@ impl Examination<'_, '_> {
         }
         let names: Vec<ValueName> = targets.iter().map(|target| target.name.clone()).collect();
         let groups = self.nodes.groups(&names);
-        let is_compared = !case.table.nodes.is_empty();
-        let strategy = self.settings.strategy.unwrap_or(if is_compared { Strategy::Linear } else { Strategy::Bisect });
+        // Of outputs that are right there is nothing to halve.
+        let one_by_one = !case.table.nodes.is_empty() || self.settings.follow;
+        let strategy = self.settings.strategy.unwrap_or(if one_by_one { Strategy::Linear } else { Strategy::Bisect });
         let (accused, others) = match strategy {
             Strategy::Linear => self.in_order(groups),
             Strategy::Bisect => (self.bisected(groups, &names)?, Vec::new()),

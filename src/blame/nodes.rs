@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::rc::Rc;
 
 use super::answer::{Contribution, Layer, Own};
+use super::case::is_wrong;
 use super::error::BlameError;
 use super::layer::{self, Said};
 use super::probe::Prober;
@@ -191,7 +192,7 @@ impl<'p, 'a> Nodes<'p, 'a> {
     /// Budget.
     pub fn own(&self, group: &Group, local: &Local) -> Result<Own, BlameError> {
         let mut found = Own::Noise;
-        for verdict in local.verdicts.iter().filter(|verdict| super::is_wrong(verdict)) {
+        for verdict in local.verdicts.iter().filter(|verdict| is_wrong(verdict)) {
             match self.own_of(verdict, local)? {
                 Own::Wrong => return Ok(Own::Wrong),
                 Own::Noise => {}
@@ -207,7 +208,7 @@ impl<'p, 'a> Nodes<'p, 'a> {
         // It is about the same nodes only where it measured the same.
         let row = self.prober.case.row(name).filter(|row| is_same(&row.local, verdict));
         if let Some(row) = row {
-            return Ok(if super::is_wrong(&row.local) { Own::Wrong } else { Own::Noise });
+            return Ok(if is_wrong(&row.local) { Own::Wrong } else { Own::Noise });
         }
         let Some(candidate) = local.value(name).filter(|_| verdict.verdict == Verdict::Mismatch) else {
             return Ok(Own::Wrong);

@@ -27,7 +27,7 @@ const DATA_SET: &str = "test_data_set_0";
 const TEMPLATE: &str = include_str!("run.py");
 
 /// What to write, and where.
-pub(in crate::cli) struct Repro<'a> {
+pub(crate) struct Repro<'a> {
     folder: &'a Path,
     target: &'a Target,
     /// None: the whole part.
@@ -67,11 +67,11 @@ impl Expected {
 
 /// A node run alone.
 #[derive(Debug, Serialize)]
-pub(in crate::cli) struct Alone {
+pub(crate) struct Alone {
     pub(super) name: String,
     /// What its value was held against.
     pub(super) reference: String,
-    pub(in crate::cli) verdict: TensorVerdict,
+    pub(crate) verdict: TensorVerdict,
 }
 
 /// A node with values for its ends.
@@ -98,7 +98,7 @@ struct Content<'a> {
 
 impl<'a> Repro<'a> {
     /// Errors: the folder holds something else, more than one data set or node.
-    pub(in crate::cli) fn new(folder: &'a Path, targets: &'a [Target], nodes: &'a [String]) -> Result<Self, Failure> {
+    pub(crate) fn new(folder: &'a Path, targets: &'a [Target], nodes: &'a [String]) -> Result<Self, Failure> {
         let [target] = targets else {
             let example = targets[0].step.path.display();
             return Err(format!(
@@ -117,12 +117,12 @@ impl<'a> Repro<'a> {
     }
 
     /// Errors: the folder holds something else.
-    pub(in crate::cli) fn check_folder(folder: &Path) -> Result<(), Failure> {
+    pub(crate) fn check_folder(folder: &Path) -> Result<(), Failure> {
         check_folder(folder)
     }
 
     /// Of one value, with what else is computed on the way to it. Errors: the folder holds something else.
-    pub(in crate::cli) fn of_value(
+    pub(crate) fn of_value(
         folder: &'a Path,
         target: &'a Target,
         value: &'a str,
@@ -133,7 +133,7 @@ impl<'a> Repro<'a> {
     }
 
     /// The part, unless a node was asked for.
-    pub(in crate::cli) fn write_part(&self) -> Result<(), Failure> {
+    pub(crate) fn write_part(&self) -> Result<(), Failure> {
         if self.node.is_some() {
             return Ok(());
         }
@@ -162,7 +162,7 @@ impl<'a> Repro<'a> {
     }
 
     /// The node, when one was asked for, and how it does alone. It is on disk before it runs.
-    pub(in crate::cli) fn write_node(&self, runtime: &Runtime) -> Result<Option<Alone>, Failure> {
+    pub(crate) fn write_node(&self, runtime: &Runtime) -> Result<Option<Alone>, Failure> {
         let (Some(node), target) = (self.node, self.target) else { return Ok(None) };
         let proto = target.model()?;
         let provenance = target.provenance()?;

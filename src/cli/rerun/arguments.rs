@@ -5,37 +5,37 @@ use std::path::PathBuf;
 use crate::protocol::message::Optimization;
 
 #[derive(Debug, clap::Args)]
-pub(in crate::cli) struct Arguments {
+pub(crate) struct Arguments {
     /// A folder of dumps, a run, a graph, a part, a data set or the folder of a node
-    pub(in crate::cli) path: PathBuf,
+    pub(crate) path: PathBuf,
     /// The data sets of this call only
     #[arg(long)]
-    pub(in crate::cli) step: Option<u64>,
+    pub(crate) step: Option<u64>,
     /// Execution provider; give it several times for several, the preferred one first
     /// [default: the CPU's]
     #[arg(long)]
-    pub(in crate::cli) provider: Vec<String>,
+    pub(crate) provider: Vec<String>,
     /// What runs it: ONNX Runtime, libtorch, or libtorch with every float in float64. libtorch is in rust-ort-torch alone
     #[arg(long, value_enum, default_value_t)]
-    pub(in crate::cli) runtime: Which,
+    pub(crate) runtime: Which,
     /// Level of ONNX Runtime's graph optimizer: all, extended, basic, kernels or disable [default: as when it ran]
     #[arg(long, value_parser = optimization)]
-    pub(in crate::cli) optimization: Option<Optimization>,
+    pub(crate) optimization: Option<Optimization>,
     /// libonnxruntime.so* to load [default: RUST_ORT_ONNXRUNTIME, else the one of the run]
     #[arg(long, value_name = "LIB")]
-    pub(in crate::cli) onnxruntime: Option<PathBuf>,
+    pub(crate) onnxruntime: Option<PathBuf>,
     /// Library of the model's custom operators; give it several times for several
     /// [default: as when it ran]
     #[arg(long, value_name = "LIB")]
-    pub(in crate::cli) custom_op_library: Vec<PathBuf>,
+    pub(crate) custom_op_library: Vec<PathBuf>,
     /// Threads of the runtime's pool; 0: one a core [default: as when it ran]
     #[arg(long)]
-    pub(in crate::cli) threads: Option<u32>,
+    pub(crate) threads: Option<u32>,
 }
 
 /// A runtime, by the name that it has in the JSON.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(in crate::cli) enum Which {
+pub(crate) enum Which {
     /// ONNX Runtime
     #[default]
     Ort,

@@ -14,24 +14,24 @@ use crate::runtime::{self, leased};
 use crate::tensor::{TensorBuf, TensorView};
 
 /// What runs models, and on what.
-pub(in crate::cli) struct Runtime {
+pub(crate) struct Runtime {
     which: Which,
-    pub(in crate::cli) runtime: Box<dyn runtime::Runtime>,
-    pub(in crate::cli) library: PathBuf,
+    pub(crate) runtime: Box<dyn runtime::Runtime>,
+    pub(crate) library: PathBuf,
     providers: Vec<String>,
 }
 
 /// What a model gave.
-pub(in crate::cli) struct Ran {
+pub(crate) struct Ran {
     /// In the model's order, with their names.
-    pub(in crate::cli) outputs: Vec<(String, TensorBuf)>,
+    pub(crate) outputs: Vec<(String, TensorBuf)>,
     /// Time of each run.
-    pub(in crate::cli) run_ms: Vec<f64>,
+    pub(crate) run_ms: Vec<f64>,
 }
 
 impl Runtime {
     /// For what is to run. Errors: no library is known, or it does not load; this program has no libtorch.
-    pub(in crate::cli) fn load(args: &Arguments, target: &Target) -> Result<Self, Failure> {
+    pub(crate) fn load(args: &Arguments, target: &Target) -> Result<Self, Failure> {
         let threads = args.threads.or_else(|| target.threads()).unwrap_or_default();
         let (runtime, library) = match args.runtime {
             Which::Ort => onnxruntime(args, target, threads)?,
@@ -42,18 +42,18 @@ impl Runtime {
     }
 
     /// What it is called.
-    pub(in crate::cli) fn name(&self) -> &'static str {
+    pub(crate) fn name(&self) -> &'static str {
         if self.which == Which::Ort { "onnxruntime" } else { "libtorch" }
     }
 
     /// What it is called in the text, with its version.
-    pub(in crate::cli) fn title(&self) -> String {
+    pub(crate) fn title(&self) -> String {
         let wide = if self.which == Which::TorchF64 { " in float64" } else { "" };
         format!("{} {}{wide}", self.name(), self.runtime.version())
     }
 
     /// How a target ran. Errors: a library of custom operators that is not here.
-    pub(in crate::cli) fn spec_of(&self, target: &Target) -> Result<SessionSpec, Failure> {
+    pub(crate) fn spec_of(&self, target: &Target) -> Result<SessionSpec, Failure> {
         let config = target.config();
         let proto = ModelProto::default();
         self.spec(&Model {
@@ -81,17 +81,12 @@ impl Runtime {
     }
 
     /// Runs the model once.
-    pub(in crate::cli) fn look(&self, model: &Model<'_>, feeds: &[TensorView<'_>]) -> Result<Ran, Failure> {
+    pub(crate) fn look(&self, model: &Model<'_>, feeds: &[TensorView<'_>]) -> Result<Ran, Failure> {
         self.run_times(model, feeds, 1)
     }
 
     /// Runs the model so many times. `feeds`: in the model's order.
-    pub(in crate::cli) fn run_times(
-        &self,
-        model: &Model<'_>,
-        feeds: &[TensorView<'_>],
-        n: u32,
-    ) -> Result<Ran, Failure> {
+    pub(crate) fn run_times(&self, model: &Model<'_>, feeds: &[TensorView<'_>], n: u32) -> Result<Ran, Failure> {
         let spec = self.spec(model)?;
         let session = self.runtime.build(&runtime::Model::encode(model.proto), &spec)?;
         let lease = leased(feeds)?;
@@ -107,7 +102,7 @@ impl Runtime {
     }
 
     /// The model as the runtime's optimizer leaves it.
-    pub(in crate::cli) fn optimized(&self, model: &Model<'_>) -> Result<ModelProto, Failure> {
+    pub(crate) fn optimized(&self, model: &Model<'_>) -> Result<ModelProto, Failure> {
         let spec = self.spec(model)?;
         let bytes = self.runtime.optimized(&runtime::Model::encode(model.proto), &spec)?;
         Ok(crate::onnx::decode(bytes.into())?)
@@ -142,12 +137,12 @@ fn libtorch(_threads: u32, _wide: bool) -> Result<Loaded, Failure> {
 }
 
 /// A model and how to run it.
-pub(in crate::cli) struct Model<'a> {
-    pub(in crate::cli) proto: &'a ModelProto,
-    pub(in crate::cli) optimization: Optimization,
-    pub(in crate::cli) config: &'a BTreeMap<String, String>,
+pub(crate) struct Model<'a> {
+    pub(crate) proto: &'a ModelProto,
+    pub(crate) optimization: Optimization,
+    pub(crate) config: &'a BTreeMap<String, String>,
     /// Names of rewrites that stay off.
-    pub(in crate::cli) disabled_passes: &'a [String],
+    pub(crate) disabled_passes: &'a [String],
     /// Of custom operators.
-    pub(in crate::cli) libraries: &'a [PathBuf],
+    pub(crate) libraries: &'a [PathBuf],
 }

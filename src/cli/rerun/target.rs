@@ -16,25 +16,25 @@ use crate::protocol::message::Optimization;
 use crate::tensor::TensorView;
 
 /// A data set to run.
-pub(in crate::cli) struct Target {
-    pub(in crate::cli) step: StepEntry,
+pub(crate) struct Target {
+    pub(crate) step: StepEntry,
     /// The folder of the model, absolute: a part, or one beside which a data set stands.
-    pub(in crate::cli) part: PathBuf,
+    pub(crate) part: PathBuf,
     /// The part that it belongs to, absolute; the same where it belongs to none.
     home: PathBuf,
     /// What the graph was compiled with; null when that is not known.
     options: Value,
     /// `run.json`; null when there is none.
-    pub(in crate::cli) run: Value,
-    pub(in crate::cli) optimization: Optimization,
+    pub(crate) run: Value,
+    pub(crate) optimization: Optimization,
     /// Of the run.
-    pub(in crate::cli) disabled_passes: Vec<String>,
+    pub(crate) disabled_passes: Vec<String>,
     /// Of the model's custom operators, absolute.
-    pub(in crate::cli) libraries: Vec<PathBuf>,
+    pub(crate) libraries: Vec<PathBuf>,
 }
 
 /// The data sets that were asked for. Errors: there is none, or none of that step.
-pub(in crate::cli) fn find(args: &Arguments) -> Result<Vec<Target>, Failure> {
+pub(crate) fn find(args: &Arguments) -> Result<Vec<Target>, Failure> {
     wanted(args, data_sets::steps(reader::find(&args.path)?)?)
 }
 
@@ -91,7 +91,7 @@ fn names(list: &Value) -> Vec<String> {
 }
 
 /// The tensors of a role in a data set, by index. Errors: a file that cannot be read, a gap.
-pub(in crate::cli) fn tensors(data_set: &Path, role: Role) -> Result<Vec<NamedTensor>, Failure> {
+pub(crate) fn tensors(data_set: &Path, role: Role) -> Result<Vec<NamedTensor>, Failure> {
     let files = reader::tensors(data_set, role).map_err(|error| format!("{}: {error}", data_set.display()))?;
     if let Some((at, (index, path))) = files.iter().enumerate().find(|(at, (index, _))| *at as u64 != *index) {
         return Err(format!("{}: tensor {at} is missing before number {index}", path.display()).into());
@@ -116,61 +116,56 @@ impl Target {
     }
 
     /// The model that ran: the one of the data set's precision where there is one, else the exported one.
-    pub(in crate::cli) fn model_path(&self) -> PathBuf {
+    pub(crate) fn model_path(&self) -> PathBuf {
         let of_precision = self.part.join("model.precision.onnx");
         if of_precision.exists() { of_precision } else { self.part.join("model.onnx") }
     }
 
-    pub(in crate::cli) fn model(&self) -> Result<ModelProto, Failure> {
+    pub(crate) fn model(&self) -> Result<ModelProto, Failure> {
         let path = self.model_path();
         onnx::load(&path).map_err(|error| format!("{}: {error}", path.display()).into())
     }
 
     /// The model as it was exported, whatever ran. Errors: it cannot be read.
-    pub(in crate::cli) fn exported(&self) -> Result<ModelProto, Failure> {
+    pub(crate) fn exported(&self) -> Result<ModelProto, Failure> {
         let path = self.part.join("model.onnx");
         onnx::load(&path).map_err(|error| format!("{}: {error}", path.display()).into())
     }
 
     /// `values` of `provenance.json`: value → {fx, op, module, …}. Null when there is none.
-    pub(in crate::cli) fn provenance(&self) -> Result<Value, Failure> {
+    pub(crate) fn provenance(&self) -> Result<Value, Failure> {
         Ok(provenance_json(&self.home)?.get("values").cloned().unwrap_or_default())
     }
 
     /// Threads of the runtime's pool that it ran with.
-    pub(in crate::cli) fn threads(&self) -> Option<u32> {
+    pub(crate) fn threads(&self) -> Option<u32> {
         self.options["threads"].as_u64().and_then(|threads| u32::try_from(threads).ok())
     }
 
     /// The tensors of a role, by index. Errors: a file that cannot be read, a gap.
-    pub(in crate::cli) fn tensors(&self, role: Role) -> Result<Vec<NamedTensor>, Failure> {
+    pub(crate) fn tensors(&self, role: Role) -> Result<Vec<NamedTensor>, Failure> {
         tensors(&self.step.path, role)
     }
 
     /// The run's tolerance, None: by dtype.
-    pub(in crate::cli) fn tolerance(&self) -> Option<Tolerance> {
+    pub(crate) fn tolerance(&self) -> Option<Tolerance> {
         serde_json::from_value(self.options["tolerance"].clone()).ok()
     }
 
     /// With the run's tolerance.
-    pub(in crate::cli) fn judge(
-        &self,
-        name: &str,
-        reference: &TensorView<'_>,
-        candidate: &TensorView<'_>,
-    ) -> TensorVerdict {
+    pub(crate) fn judge(&self, name: &str, reference: &TensorView<'_>, candidate: &TensorView<'_>) -> TensorVerdict {
         judge(name, reference, candidate, self.tolerance().as_ref())
     }
 
     /// Version of onnxruntime that ran it; empty when that is not known.
-    pub(in crate::cli) fn onnxruntime(&self) -> String {
+    pub(crate) fn onnxruntime(&self) -> String {
         let known =
             |name: &str| self.run["versions"][name].as_str().filter(|version| *version != "-").map(str::to_owned);
         known("onnxruntime").or_else(|| known("onnxruntime-gpu")).unwrap_or_default()
     }
 
     /// Session config entries of the run.
-    pub(in crate::cli) fn config(&self) -> std::collections::BTreeMap<String, String> {
+    pub(crate) fn config(&self) -> std::collections::BTreeMap<String, String> {
         serde_json::from_value(self.options["session_options"].clone()).unwrap_or_default()
     }
 }
