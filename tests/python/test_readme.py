@@ -91,7 +91,7 @@ def test_every_python_block_is_valid_and_names_what_exists() -> None:
     for block in blocks:
         compile(block, "README.md", "exec")
     names = set(re.findall(r"\brust_ort\.([a-zA-Z_]\w*)", "\n".join(blocks)))
-    assert names == {"backend", "compare", "dump", "explain", "shutdown", "status"}
+    assert names == {"backend", "blame", "compare", "dump", "explain", "shutdown", "status"}
     assert names <= set(rust_ort.__all__)
 
 
