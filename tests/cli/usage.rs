@@ -72,7 +72,6 @@ fn a_command_of_a_later_version_says_so_and_what_to_use() {
         ("diff", "rust-ort compare"),
         ("report", "rust_ort.compare"),
         ("bench", "make bench"),
-        ("prove", "rust-ort replay"),
     ] {
         for args in [&[command][..], &[command, "--help"], &[command, "a", "--b"], &["help", command]] {
             let said = piped(folder.path(), args);
