@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from measure.blame.run import Blamed, Clean
+from measure.planted.table import counts
 
 VERDICTS = ("named", "named another", "named nobody", "within tolerance", "named all the same", "refused")
 
@@ -65,11 +65,4 @@ def text(clean: Sequence[Clean], rows: Sequence[Blamed], *, seed: int) -> str:
 
 
 def _counts(what: str, rows: Sequence[Blamed], of: Callable[[Blamed], str]) -> list[str]:
-    counted: dict[str, Counter[str]] = {}
-    for row in rows:
-        counted.setdefault(of(row), Counter())[row.verdict] += 1
-    lines = [f"| {what} | {' | '.join(VERDICTS)} |", "|---" * (len(VERDICTS) + 1) + "|"]
-    return lines + [
-        f"| {name} | {' | '.join(str(counts[verdict]) for verdict in VERDICTS)} |"
-        for name, counts in sorted(counted.items())
-    ]
+    return counts(what, [(of(row), row.verdict) for row in rows], VERDICTS)

@@ -61,11 +61,16 @@ def text(clean: Sequence[Unplanted], rows: Sequence[Planted], *, seed: int) -> s
 
 def _counts(what: str, rows: Sequence[Planted], of: Callable[[Planted], str]) -> list[str]:
     """Verdicts by what `of` says of a row. *no effect*: no value and no node is outside tolerance."""
+    return counts(what, [(of(row), row.verdict) for row in rows], VERDICTS)
+
+
+def counts(what: str, rows: Sequence[tuple[str, str]], verdicts: Sequence[str]) -> list[str]:
+    """How many of the (name, verdict) have each of the verdicts, a line a name."""
     counted: dict[str, Counter[str]] = {}
-    for row in rows:
-        counted.setdefault(of(row), Counter())[row.verdict] += 1
-    lines = [f"| {what} | {' | '.join(VERDICTS)} |", "|---" * (len(VERDICTS) + 1) + "|"]
+    for name, verdict in rows:
+        counted.setdefault(name, Counter())[verdict] += 1
+    lines = [f"| {what} | {' | '.join(verdicts)} |", "|---" * (len(verdicts) + 1) + "|"]
     return lines + [
-        f"| {name} | {' | '.join(str(counts[verdict]) for verdict in VERDICTS)} |"
-        for name, counts in sorted(counted.items())
+        f"| {name} | {' | '.join(str(found[verdict]) for verdict in verdicts)} |"
+        for name, found in sorted(counted.items())
     ]
