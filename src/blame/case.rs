@@ -12,7 +12,7 @@ use crate::base::ids::{GraphId, ValueName};
 use crate::compare::{TensorVerdict, Tolerance, Verdict, judge};
 use crate::dump::{NodeRow, NodeTable};
 use crate::onnx::proto::ModelProto;
-use crate::onnx::{Isolator, NamedTensor, uses};
+use crate::onnx::{Descriptions, Isolator, NamedTensor, uses};
 use crate::protocol::message::{Optimization, PartSpec, SessionSpec};
 use crate::tensor::{DType, TensorView};
 
@@ -89,6 +89,7 @@ impl Case {
             session,
             fx_values: BTreeMap::new(),
             named_values,
+            described: Descriptions::new(),
         }
     }
 

@@ -19,6 +19,7 @@ pub mod proto;
 pub mod region;
 mod rewrite;
 mod save;
+mod select;
 mod tensor;
 mod walk;
 
@@ -36,4 +37,5 @@ pub use print::{model_text, preview, type_text};
 pub use region::{Extent, HIGHEST_RANK, Op, Program, REGION, Step, is_region};
 pub use rewrite::{ADD_ROWS, BELOW, passes, ran, rewrite, sum_rows};
 pub use save::save;
+pub use select::{Described, Descriptions, descriptions, select_nodes, select_values};
 pub use tensor::{NamedTensor, load_tensor, tensor_header, tensor_proto};

@@ -7,7 +7,7 @@ use super::model::Model;
 use super::traits::{Runtime, Session};
 use crate::onnx::proto::ModelProto;
 use crate::onnx::{self, OnnxError};
-use crate::protocol::message::{Optimization, PartSpec};
+use crate::protocol::message::{Optimization, PartSpec, SessionSpec};
 use crate::tensor::DType;
 
 /// A session of its own for a part. Errors: the runtime's, and BadModel where [`widened`] fails.
@@ -20,8 +20,20 @@ pub fn build(runtime: &dyn Runtime, part: &PartSpec) -> Result<Arc<dyn Session>,
 /// The part's model as the runtime gets it: as exported, which `exported` was decoded from, or [`widened`]. Errors:
 /// BadModel.
 pub fn runnable(part: &PartSpec, exported: &ModelProto) -> Result<Model, RuntimeError> {
+    refuse_rules(&part.session)?;
     let wide = widened(part, exported)?;
     Ok(wide.map_or_else(|| Model::new(part.model.clone(), exported), |wide| Model::encode(&wide)))
+}
+
+/// Rules that nothing follows yet are refused, not left out. Errors: BadOption.
+fn refuse_rules(session: &SessionSpec) -> Result<(), RuntimeError> {
+    match session.has_patterns() {
+        true => Err(RuntimeError::BadOption {
+            name: "runtimes, precision_rules".to_owned(),
+            reason: "no rule by pattern is followed yet".to_owned(),
+        }),
+        false => Ok(()),
+    }
 }
 
 /// The part's model after the precision pass; None where its providers, or the pass, leave it as it is.

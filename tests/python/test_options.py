@@ -126,6 +126,8 @@ def test_values_are_kept_in_one_form() -> None:
         ("opset", "23", 23),
         ("ort_optimization", "basic", "basic"),
         ("disable_passes", "product-transposes, output-copies", ("output-copies", "product-transposes")),
+        ("runtimes", "{}", {}),
+        ("precision_rules", "{}", {}),
         ("session_options", "a=1, b=x", {"a": "1", "b": "x"}),
         ("session_options", '{"a": 1}', {"a": "1"}),
         ("custom_op_libraries", "/bin/sh", ("/bin/sh",)),

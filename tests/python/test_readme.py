@@ -22,6 +22,8 @@ SAMPLES: dict[str, tuple[object, object]] = {
     "opset": (26, None),
     "ort_optimization": ("disable", None),
     "disable_passes": (["output-copies"], None),
+    "runtimes": ({}, {"torch": ["*"]}),
+    "precision_rules": ({}, {"float32": ["*"]}),
     "session_options": ({"session.set_denormal_as_zero": "1"}, None),
     "custom_op_libraries": (["/bin/sh"], None),
     "custom_translations": ({"aten::relu": len}, None),

@@ -224,6 +224,7 @@ fn piece(whole: &Part, model: &SubModel) -> Part {
         session,
         fx_values: BTreeMap::new(),
         named_values: model.named_values.clone(),
+        described: part.described.clone(),
     };
     let values = model.inputs.iter().zip(&model.record.inputs).map(|(name, tensor)| ValueSpec {
         name: name.clone(),
