@@ -18,6 +18,7 @@ const SHARED: [&str; 4] =
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed={FOLDER}");
+    println!("cargo:rustc-env=RUST_ORT_SOURCES={:016x}", sources()?);
     let mut names = Vec::new();
     for entry in fs::read_dir(FOLDER)? {
         let path = entry?.path();
@@ -44,6 +45,35 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     write_if_changed(&out.join("rust_ort.binpb"), &wire.file_descriptor_set().encode_to_vec())?;
     Ok(())
+}
+
+/// Of what decides the messages between daemon and executor and the memory that they share: two programs with another hash
+/// do not understand each other.
+const SHARED_SOURCES: [&str; 6] =
+    ["src/base", "src/tensor", "src/protocol", "src/shm", "src/link", "src/onnx/select.rs"];
+
+/// A hash (FNV-1a) of those files.
+fn sources() -> Result<u64, Box<dyn Error>> {
+    let mut left: Vec<PathBuf> = SHARED_SOURCES.map(PathBuf::from).into();
+    let mut files = Vec::new();
+    while let Some(path) = left.pop() {
+        println!("cargo:rerun-if-changed={}", path.display());
+        if path.is_dir() {
+            for entry in fs::read_dir(&path)? {
+                left.push(entry?.path());
+            }
+        } else {
+            files.push(path);
+        }
+    }
+    files.sort();
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for path in files {
+        for byte in fs::read(&path)? {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+    Ok(hash)
 }
 
 /// The messages of a package as `Shape`s, and the index of `root` among them.

@@ -70,7 +70,7 @@ fn rounds_on_the_way(prober: &Prober<'_>, piece: &Piece, dtype: DType) -> Result
 fn in_float64(prober: &Prober<'_>, piece: Piece) -> Result<TensorBuf, BlameError> {
     let model = double(&piece.model)?.encode_to_vec();
     let part = prober.case.part(model.into(), Vec::new(), prober.case.unoptimized());
-    let session = crate::runtime::precision::build(prober.runtime(), &part)?;
+    let session = crate::runtime::session(prober.runtime(), &part)?;
     let mut wide = Vec::with_capacity(piece.inputs.len());
     for name in &piece.inputs {
         wide.push(widened(&prober.eager(name)?.view()));

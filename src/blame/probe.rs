@@ -11,8 +11,7 @@ use super::case::Case;
 use super::error::BlameError;
 use crate::onnx::{NamedTensor, Piece};
 use crate::protocol::message::SessionSpec;
-use crate::runtime::precision;
-use crate::runtime::{Runtime, Session, leased};
+use crate::runtime::{self, Runtime, Session, leased};
 use crate::tensor::{TensorBuf, TensorView};
 
 /// Runs things, and counts them.
@@ -61,7 +60,7 @@ impl<'a> Prober<'a> {
     pub fn whole(&self, spec: &SessionSpec, feeds: &[TensorView<'_>]) -> Result<Vec<TensorBuf>, BlameError> {
         self.check_budget()?;
         let part = self.case.part(self.case.model.clone(), self.case.named_values.clone(), spec.clone());
-        let session = precision::build(self.runtime, &part)?;
+        let session = runtime::session(self.runtime, &part)?;
         self.run(&session, feeds)
     }
 
@@ -70,7 +69,7 @@ impl<'a> Prober<'a> {
         self.check_budget()?;
         let Piece { model, inputs, outputs, named_values } = piece;
         let part = self.case.part(model.encode_to_vec().into(), named_values, self.case.unoptimized());
-        let session = precision::build(self.runtime, &part)?;
+        let session = runtime::session(self.runtime, &part)?;
         Ok(ReadyPiece { session, inputs, n_outputs: outputs.len() })
     }
 

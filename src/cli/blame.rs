@@ -89,12 +89,13 @@ struct Kept {
 
 pub(super) fn run(args: &Arguments) -> Outcome {
     let targets = rerun::find(&args.what)?;
-    let Some(first) = targets.first() else {
+    if targets.is_empty() {
         eprintln!("rust-ort: {}: no data sets", args.what.path.display());
         return Ok(Exit::NothingCompared);
-    };
+    }
     args.repro.as_deref().map(Repro::check_folder).transpose()?;
-    let runtime = Runtime::load(&args.what, first)?;
+    rerun::refuse_idle(&args.what, &targets)?;
+    let runtime = Runtime::load(&args.what, &targets)?;
     let mut answers = Vec::new();
     let mut known_outputs = Vec::new();
     let mut left_out = 0;
@@ -258,6 +259,7 @@ pub(super) fn case_of(runtime: &Runtime, target: &Target, memory_bytes: usize) -
         .map(|(name, _)| name.clone())
         .collect();
     Ok(Case::new(Parts {
+        described: target.described()?,
         spec: runtime.spec_of(target)?,
         tolerance: target.tolerance(),
         values: Rc::new(values_of(target, &feeds, memory_bytes)?),

@@ -35,11 +35,12 @@ pub(super) struct Arguments {
 
 pub(super) fn run(args: &Arguments) -> Outcome {
     let targets = rerun::find(&args.what)?;
-    let Some(first) = targets.first() else {
+    if targets.is_empty() {
         eprintln!("rust-ort: {}: no data sets", args.what.path.display());
         return Ok(Exit::NothingCompared);
-    };
-    let runtime = Runtime::load(&args.what, first)?;
+    }
+    rerun::refuse_idle(&args.what, &targets)?;
+    let runtime = Runtime::load(&args.what, &targets)?;
     let mut all = Vec::new();
     for target in &targets {
         let case = case_of(&runtime, target, memory_bytes(args.memory))?;

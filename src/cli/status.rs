@@ -95,7 +95,10 @@ fn executor(executor: &ExecutorStatus) -> Vec<String> {
     vec![
         executor.id.0.to_string(),
         executor.pid.to_string(),
-        executor.onnxruntime_version.clone(),
+        match executor.libtorch {
+            None => executor.onnxruntime_version.clone(),
+            Some(_) => format!("{}, libtorch", executor.onnxruntime_version),
+        },
         if executor.threads == 0 { "all cores".to_owned() } else { executor.threads.to_string() },
         executor.leased_to.map_or_else(|| "none (warm)".to_owned(), |client| client.0.to_string()),
         executor.sessions.to_string(),

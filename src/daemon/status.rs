@@ -100,6 +100,9 @@ pub struct ExecutorStatus {
     pub library: String,
     /// Of that library.
     pub onnxruntime_version: String,
+    /// Folder of the libtorch that it loaded beside; None: it has none.
+    #[serde(default)]
+    pub libtorch: Option<String>,
     /// Of its pool; 0 = one a core.
     pub threads: u32,
     /// They spin between operators.

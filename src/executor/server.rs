@@ -1,7 +1,6 @@
 //! Serves the link.
 
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::process::ExitCode;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
@@ -15,13 +14,15 @@ use super::tenant::{Part, Tenant};
 use super::{failure, lane};
 use crate::base::ids::SegmentId;
 use crate::base::sync::lock;
-use crate::link::message::{LinkReply, LinkRequest};
+use crate::link::message::{Hello, LinkReply, LinkRequest, SOURCES};
 use crate::link::socket::{LinkSender, Received};
 use crate::onnx;
 use crate::onnx::proto::ModelProto;
-use crate::protocol::message::{ErrorCode, FrozenInput, Optimization, PartSpec, Prepared, RunStats, WireError};
+use crate::protocol::message::{
+    Division, ErrorCode, FrozenInput, NodeRuntime, Optimization, PartSpec, Prepared, RunStats, WireError,
+};
 use crate::runtime::ort::{OrtRuntime, ThreadPool};
-use crate::runtime::{Runtime, RuntimeError, precision};
+use crate::runtime::{self, Runtime, RuntimeError, precision};
 use crate::shm::{Counter, CounterPage, Lanes, Segment};
 use crate::tensor::CallRecord;
 
@@ -80,8 +81,8 @@ impl Server {
 
     /// None when a thread of its own answers.
     fn handle(&mut self, id: u64, body: LinkRequest, fd: Option<OwnedFd>) -> Result<Option<LinkReply>, WireError> {
-        if let LinkRequest::Hello { library, threads, allow_spinning } = body {
-            return self.hello(&library, ThreadPool { threads, allow_spinning }, fd).map(Some);
+        if let LinkRequest::Hello(hello) = body {
+            return self.hello(&hello, fd).map(Some);
         }
         let loaded = self.loaded.as_mut().ok_or_else(|| state("the first request is Hello"))?;
         match body {
@@ -126,23 +127,35 @@ impl Server {
                 loaded.spawn(&self.replies, id, run);
                 return Ok(None);
             }
-            LinkRequest::Hello { .. } | LinkRequest::Exit => unreachable!("served before"),
+            LinkRequest::Hello(_) | LinkRequest::Exit => unreachable!("served before"),
         }
         Ok(Some(LinkReply::Done))
     }
 
-    fn hello(&mut self, library: &Path, pool: ThreadPool, fd: Option<OwnedFd>) -> Result<LinkReply, WireError> {
+    fn hello(&mut self, hello: &Hello, fd: Option<OwnedFd>) -> Result<LinkReply, WireError> {
+        let Hello { sources, library, threads, allow_spinning, libtorch } = hello;
+        if sources != SOURCES {
+            let why = "executor: this program and the daemon's are not of one build; run `make build` and `make \
+                       build-torch` of the same sources, then `rust-ort stop`";
+            return Err(WireError::client(ErrorCode::RuntimeMissing, why));
+        }
         if self.loaded.is_some() {
             return Err(state("the runtime is loaded already"));
         }
         let fd = fd.ok_or_else(|| state("Hello carries the counter page"))?;
         let counters = Arc::new(CounterPage::map(fd)?);
-        let runtime = OrtRuntime::load(library, pool)?;
+        let pool = ThreadPool { threads: *threads, allow_spinning: *allow_spinning };
+        let mut runtime: Box<dyn Runtime> = Box::new(OrtRuntime::load(library, pool)?);
+        if *libtorch {
+            runtime = runtime::with_libtorch(runtime, *threads)?;
+            let torch = runtime.beside(NodeRuntime::Torch).map(|torch| torch.version().to_owned());
+            tracing::info!(version = torch, "libtorch loaded");
+        }
         let onnxruntime_version = runtime.version().to_owned();
         tracing::info!(library = %library.display(), version = onnxruntime_version, "onnxruntime loaded");
         let tenant = Arc::new(Tenant::new(Arc::clone(&counters)));
         let sessions = SessionCache::new(Limits::default());
-        let resident = Arc::new(Resident { runtime: Box::new(runtime), sessions, counters });
+        let resident = Arc::new(Resident { runtime, sessions, counters });
         self.loaded = Some(Loaded { resident, tenant, lanes: None, lane_threads: Vec::new(), tasks: Vec::new() });
         Ok(LinkReply::Ready { onnxruntime_version })
     }
@@ -246,7 +259,7 @@ impl Resident {
         let counter = if cached.built_in.is_some() { Counter::SessionsBuilt } else { Counter::SessionHits };
         self.counters.add(counter, 1);
         self.tell_sessions();
-        let Ready { session, outline, inputs } = cached.ready;
+        let Ready { session, outline, inputs, division } = cached.ready;
         let fx_nodes = outline.count_fx_nodes(&part.fx_values);
         let (inputs, outputs) = (inputs.to_vec(), session.outputs().to_vec());
         let frozen_inputs = frozen.len() as u32;
@@ -259,6 +272,7 @@ impl Resident {
             outputs,
             build_us: cached.built_in.map_or(0, |time| time.as_micros() as u64),
             frozen_inputs,
+            division: Division::clone(&division),
         })
     }
 
@@ -290,7 +304,7 @@ impl Resident {
         let holds_little = part.session.cpu_only() && part.session.optimization == Optimization::Kernels;
         let session = match holds_little {
             true => tenant.pieces.get(&*self.runtime, part, Vec::new())?.ready.session,
-            false => precision::build(&*self.runtime, part)?,
+            false => runtime::session(&*self.runtime, part)?,
         };
         let mut call = session.bind(tenant.lease(record)?, &tenant.stop)?;
         tenant.hold();

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use crate::base::sync::lock;
 use crate::onnx::proto::ModelProto;
 use crate::onnx::{self, Described};
-use crate::protocol::message::{PartSpec, SessionSpec, ValueSpec};
-use crate::runtime::{Constant, ModelOutline, Runtime, RuntimeError, Session, precision};
+use crate::protocol::message::{Division, PartSpec, SessionSpec, ValueSpec};
+use crate::runtime::{Constant, ModelOutline, Runtime, RuntimeError, Session, session_with};
 use crate::tensor::TensorBuf;
 
 /// How much a cache keeps.
@@ -71,6 +71,8 @@ pub struct Ready {
     pub outline: Arc<ModelOutline>,
     /// Its model's, those that are constants of the session too.
     pub inputs: Arc<[ValueSpec]>,
+    /// What rules made of its model's nodes.
+    pub division: Arc<Division>,
 }
 
 /// A session from the cache.
@@ -221,14 +223,12 @@ fn build_with_outline(
     let positions: Vec<u32> = constants.iter().map(|(input, _)| *input).collect();
     let constants = named(&exported, constants)?;
     let frozen: Vec<ValueSpec> = constants.iter().map(spec_of).collect();
-    let runnable = precision::runnable(part, &exported)?;
-    drop(exported);
-    let session = runtime.build_with(&runnable, &part.session, constants)?;
+    let (session, division) = session_with(runtime, part, exported, constants)?;
     let mut inputs = session.inputs().to_vec();
     for (position, spec) in positions.into_iter().zip(frozen) {
         inputs.insert((position as usize).min(inputs.len()), spec);
     }
-    Ok(Ready { session, outline, inputs: inputs.into() })
+    Ok(Ready { session, outline, inputs: inputs.into(), division: Arc::new(division) })
 }
 
 /// Constants by the names of the model's inputs. Errors: BadModel where it has no such input.
@@ -248,8 +248,8 @@ fn spec_of(constant: &Constant) -> ValueSpec {
     ValueSpec { name: constant.name.clone(), dtype: desc.dtype, dims: desc.shape.dims().to_vec() }
 }
 
-/// The model as exported, with the names that say where it rounds, what patterns are looked for in and the values of its constants: those that the session
-/// gets, which nobody else can write.
+/// The model as exported, with the names that say where it rounds, what patterns are looked for in and the values of its
+/// constants: those that the session gets, which nobody else can write.
 fn key(part: &PartSpec, constants: &[(u32, SharedConstant)]) -> Key {
     let mut hasher = blake3::Hasher::new();
     for len in [part.model.len(), part.named_values.len(), part.described.len()] {
@@ -336,7 +336,7 @@ mod tests {
             &[]
         }
 
-        fn fetch(&self, _: &Lease) -> Result<(Vec<TensorBuf>, RunStats), RuntimeError> {
+        fn fetch_until(&self, _: &Lease, _: &StopToken) -> Result<(Vec<TensorBuf>, RunStats), RuntimeError> {
             Err(RuntimeError::Stopped)
         }
 

@@ -16,18 +16,30 @@ use crate::base::ids::{PartHandle, SegmentId};
 use crate::protocol::message::{FrozenInput, PartSpec, Prepared, RunStats, WireError};
 use crate::tensor::CallRecord;
 
+/// The sources that this program was built of: those of daemon and executor are the same, or they do not understand each
+/// other.
+pub const SOURCES: &str = env!("RUST_ORT_SOURCES");
+
+/// What an executor loads.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// The daemon's [`SOURCES`].
+    pub sources: String,
+    /// Absolute path of libonnxruntime.so*.
+    pub library: PathBuf,
+    /// Intra-op threads of the global pool; 0 = one a core.
+    pub threads: u32,
+    /// Let the pool's threads spin.
+    pub allow_spinning: bool,
+    /// The process's libtorch, too.
+    pub libtorch: bool,
+}
+
 /// From the daemon to the executor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LinkRequest {
     /// Load the runtime; carries the descriptor of the counter page. Answered by [`LinkReply::Ready`]; the first request.
-    Hello {
-        /// Absolute path of libonnxruntime.so*.
-        library: PathBuf,
-        /// Intra-op threads of the global pool; 0 = one a core.
-        threads: u32,
-        /// Let the pool's threads spin.
-        allow_spinning: bool,
-    },
+    Hello(Hello),
     /// Map a segment of the client; carries its descriptor. Answered by `Done`.
     Attach {
         /// Chosen by the client.

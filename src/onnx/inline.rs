@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use prost::Message as _;
 
 use super::OnnxError;
+use super::attention::Attention;
 use super::proto::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
 use super::walk;
 
@@ -26,6 +27,11 @@ const MAX_BODY_DEPTH: usize = 30;
 /// [`OnnxError::NoGraph`]. The model is unchanged after an error.
 pub fn inline_functions(model: &mut ModelProto) -> Result<(), OnnxError> {
     inline_but(model, |_| false)
+}
+
+/// As [`inline_functions`], but for the functions of [`Attention`]: these, and calls of them, are kept.
+pub fn inline_around_attention(model: &mut ModelProto) -> Result<(), OnnxError> {
+    inline_but(model, |function| Attention::of(function.domain(), function.name()).is_some())
 }
 
 /// As [`inline_functions`], but for the functions that are kept, and calls of them.

@@ -29,7 +29,7 @@ pub use cut::{Feeds, Isolator, Piece, cut, read_by};
 pub use error::OnnxError;
 pub use footprint::footprint;
 pub use graph::{count_nodes, expose_intermediates, order, producers, sort, uses, value_info};
-pub use inline::inline_functions;
+pub use inline::{inline_around_attention, inline_functions};
 pub use load::{decode, load, read_external};
 pub use outputs::{has_transposed_outputs, keep_transposed_outputs};
 pub use precision::{double, for_each_typed, mentions, widen, widen_around_attention};

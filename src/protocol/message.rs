@@ -160,7 +160,7 @@ pub struct SessionSpec {
 }
 
 /// What computes a node.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum NodeRuntime {
     /// ONNX Runtime.
     #[default]
@@ -194,6 +194,17 @@ pub struct RuntimeRule {
     pub runtime: NodeRuntime,
     /// Of the nodes (see [`crate::onnx::select_nodes`]).
     pub patterns: Vec<String>,
+}
+
+/// How rules divided a part's model among runtimes; nothing where there are no rules.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Division {
+    /// Nodes by runtime, constants not counted.
+    pub nodes: BTreeMap<NodeRuntime, u32>,
+    /// Of each rule, how many nodes it decided over.
+    pub taken: Vec<u32>,
+    /// Sessions that run one after the other.
+    pub segments: u32,
 }
 
 /// A shared library of custom operators, as it was when someone looked: another file is another session.
@@ -284,6 +295,8 @@ pub struct Prepared {
     pub build_us: u64,
     /// Inputs that are constants of the session.
     pub frozen_inputs: u32,
+    /// What the session's rules made of its nodes.
+    pub division: Division,
 }
 
 /// What one run cost.

@@ -30,6 +30,17 @@ pub enum RuntimeError {
         /// What is wrong with it, and what to do.
         reason: String,
     },
+    /// A rule gives nodes to a runtime that is not in this process.
+    #[error(
+        "runtimes: a rule gives node {node:?} to {runtime}, and there is no libtorch in this process; use rust-ort-torch, \
+         made by `make build-torch`, or leave the rule out"
+    )]
+    NoLibtorch {
+        /// The runtime.
+        runtime: &'static str,
+        /// The first of them.
+        node: String,
+    },
     /// The runtime is loaded once a process.
     #[error("onnxruntime is loaded already from {}; a process loads it once", library.display())]
     LoadedAlready {
@@ -150,7 +161,9 @@ impl RuntimeError {
     fn kind_and_code(&self) -> (ErrorKind, ErrorCode) {
         use ErrorKind::{Client, Fault};
         match self {
-            Self::RuntimeMissing { .. } | Self::LibtorchMissing { .. } => (Client, ErrorCode::RuntimeMissing),
+            Self::RuntimeMissing { .. } | Self::LibtorchMissing { .. } | Self::NoLibtorch { .. } => {
+                (Client, ErrorCode::RuntimeMissing)
+            }
             Self::LoadedAlready { .. } => (Fault, ErrorCode::BadState),
             Self::BadModel { .. } | Self::UnsupportedValue { .. } => (Client, ErrorCode::BadModel),
             Self::UnknownProvider { .. } | Self::BadOption { .. } => (Client, ErrorCode::BadOption),

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use prost::Message as _;
 
 use super::error::RuntimeError;
+use super::types::declared_shape;
 use crate::onnx::proto::{ModelProto, NodeProto};
 use crate::onnx::{self, Attention, OnnxError};
 use crate::tensor::TensorBuf;
@@ -21,6 +22,8 @@ pub struct Model {
     pub has_replaceable: bool,
     /// A Gemm of its main graph reads an output that is a Transpose's result.
     pub has_transposed_outputs: bool,
+    /// Inputs and outputs of its main graph of which it tells no shape.
+    pub unranked: HashSet<String>,
 }
 
 impl Model {
@@ -31,7 +34,9 @@ impl Model {
             matches!(node.op_type(), "Where" | "ScatterElements") || is_ours()
         };
         let has_replaceable = proto.graph.iter().flat_map(|graph| &graph.node).any(is_replaceable);
-        Self { bytes, has_replaceable, has_transposed_outputs: onnx::has_transposed_outputs(proto) }
+        let infos = proto.graph.iter().flat_map(|graph| graph.input.iter().chain(&graph.output));
+        let unranked = infos.filter(|info| declared_shape(info).is_none()).map(|info| info.name().to_owned()).collect();
+        Self { bytes, has_replaceable, has_transposed_outputs: onnx::has_transposed_outputs(proto), unranked }
     }
 
     /// A model, encoded.

@@ -1,21 +1,11 @@
 //! Which model a part's session is made of: as exported, or with its half precision computed in float32.
 
-use std::sync::Arc;
-
 use super::error::RuntimeError;
 use super::model::Model;
-use super::traits::{Runtime, Session};
 use crate::onnx::proto::ModelProto;
 use crate::onnx::{self, OnnxError};
 use crate::protocol::message::{Optimization, PartSpec, SessionSpec};
 use crate::tensor::DType;
-
-/// A session of its own for a part. Errors: the runtime's, and BadModel where [`widened`] fails.
-pub fn build(runtime: &dyn Runtime, part: &PartSpec) -> Result<Arc<dyn Session>, RuntimeError> {
-    // What was decoded goes before the build, which takes memory of its own.
-    let runnable = runnable(part, &onnx::decode(part.model.clone())?)?;
-    runtime.build(&runnable, &part.session)
-}
 
 /// The part's model as the runtime gets it: as exported, which `exported` was decoded from, or [`widened`]. Errors:
 /// BadModel.
@@ -25,14 +15,16 @@ pub fn runnable(part: &PartSpec, exported: &ModelProto) -> Result<Model, Runtime
     Ok(wide.map_or_else(|| Model::new(part.model.clone(), exported), |wide| Model::encode(&wide)))
 }
 
-/// Rules that nothing follows yet are refused, not left out. Errors: BadOption.
+/// Rules that are not followed here are refused, not left out. Errors: BadOption.
 fn refuse_rules(session: &SessionSpec) -> Result<(), RuntimeError> {
-    match session.has_patterns() {
-        true => Err(RuntimeError::BadOption {
-            name: "runtimes, precision_rules".to_owned(),
-            reason: "no rule by pattern is followed yet".to_owned(),
-        }),
-        false => Ok(()),
+    let refuse =
+        |name: &str, reason: &str| Err(RuntimeError::BadOption { name: name.to_owned(), reason: reason.to_owned() });
+    if !session.runtimes.is_empty() {
+        return refuse("runtimes", "a part that is divided among runtimes is no one model of ONNX Runtime's");
+    }
+    match session.keep_float32.is_empty() {
+        true => Ok(()),
+        false => refuse("precision_rules", "no rule by pattern is followed yet"),
     }
 }
 

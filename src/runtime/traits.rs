@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::error::RuntimeError;
 use super::model::{Constant, Model};
 use super::stop::StopToken;
-use crate::protocol::message::{RunStats, SessionSpec, ValueSpec};
-use crate::shm::{Lease, RawTensor};
+use crate::protocol::message::{NodeRuntime, RunStats, SessionSpec, ValueSpec};
+use crate::shm::Lease;
 use crate::tensor::TensorBuf;
 
 /// A runtime: makes sessions of models.
@@ -28,6 +28,13 @@ pub trait Runtime: Send + Sync {
         constants: Vec<Constant>,
     ) -> Result<Arc<dyn Session>, RuntimeError>;
 
+    /// The runtime beside this one in the process that rules may give nodes to; None where there is none. This one is
+    /// [`NodeRuntime::Ort`].
+    fn beside(&self, runtime: NodeRuntime) -> Option<&dyn Runtime> {
+        let _ = runtime;
+        None
+    }
+
     /// Gives memory of sessions that ended back to the system, where the allocator keeps it.
     fn give_back(&self) {}
 
@@ -45,8 +52,13 @@ pub trait Session: Send + Sync {
     fn outputs(&self) -> &[ValueSpec];
 
     /// Runs once on the feeds of a lease; the runtime makes the fetches, of whatever shape, and they are copied: for who
-    /// does not know the shapes before. Errors: ValueCount, BadValue, RunFailed.
-    fn fetch(&self, feeds: &Lease) -> Result<(Vec<TensorBuf>, RunStats), RuntimeError>;
+    /// does not know the shapes before. `stop` ends it. Errors: ValueCount, BadValue, RunFailed, Stopped.
+    fn fetch_until(&self, feeds: &Lease, stop: &StopToken) -> Result<(Vec<TensorBuf>, RunStats), RuntimeError>;
+
+    /// As [`Session::fetch_until`], with nothing that would end it.
+    fn fetch(&self, feeds: &Lease) -> Result<(Vec<TensorBuf>, RunStats), RuntimeError> {
+        self.fetch_until(feeds, &StopToken::default())
+    }
 
     /// Binds the session to the tensors of a lease, to be run any number of times. `stop` ends its runs. Errors:
     /// ValueCount, BadValue when a tensor is not what the model declares.
@@ -58,25 +70,4 @@ pub trait BoundCall: Send {
     /// Reads the inputs, computes, writes the outputs; no copies on the CPU. Errors: RunFailed, Stopped; outputs are then
     /// undefined.
     fn run(&mut self) -> Result<RunStats, RuntimeError>;
-}
-
-/// Checks that tensors are what a model declares: number, dtype, rank, and every dimension that is not symbolic.
-/// `kind` is "input" or "output". Errors: ValueCount, BadValue.
-pub(super) fn check_values<'a>(
-    kind: &'static str,
-    specs: &[ValueSpec],
-    values: impl ExactSizeIterator<Item = RawTensor<'a>>,
-) -> Result<(), RuntimeError> {
-    if specs.len() != values.len() {
-        return Err(RuntimeError::ValueCount { kind, expected: specs.len(), got: values.len() });
-    }
-    for (spec, value) in specs.iter().zip(values) {
-        let dims = value.desc.shape.dims();
-        let fits = spec.dims.len() == dims.len()
-            && spec.dims.iter().zip(dims).all(|(&declared, &dim)| declared < 0 || declared == dim);
-        if spec.dtype != value.desc.dtype || !fits {
-            return Err(RuntimeError::BadValue { kind, expected: spec.clone(), got: value.desc.clone() });
-        }
-    }
-    Ok(())
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::segment::{OutOfRange, Segment, UnknownSegment};
 use crate::base::ids::SegmentId;
-use crate::tensor::{SharedBytes, SharedBytesMut, SharedTensor, SharedTensorMut, TensorDesc};
+use crate::tensor::{SharedBytes, SharedBytesMut, SharedTensor, SharedTensorMut, TensorBuf, TensorDesc};
 
 /// A tensor of a call.
 #[derive(Clone, Copy, Debug, displaydoc::Display, PartialEq, Eq)]
@@ -48,18 +48,27 @@ pub enum LeaseError {
 }
 
 /// A tensor that lies where it claims to.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Placed {
     desc: TensorDesc,
-    /// Keeps the mapping; None for a tensor without elements.
-    segment: Option<Arc<Segment>>,
-    offset: u64,
+    memory: Memory,
+}
+
+/// What keeps a tensor's bytes.
+#[derive(Clone, Debug)]
+enum Memory {
+    /// There are none.
+    Empty,
+    /// From this offset on.
+    Shared(Arc<Segment>, u64),
+    /// Of this process alone. Inputs only: nothing writes them.
+    Private(Arc<TensorBuf>),
 }
 
 impl Placed {
     /// A tensor without elements: it needs no memory.
     pub(super) fn empty(desc: TensorDesc) -> Self {
-        Self { desc, segment: None, offset: 0 }
+        Self { desc, memory: Memory::Empty }
     }
 
     /// A tensor with elements. Errors: Misaligned, OutOfRange.
@@ -69,14 +78,24 @@ impl Placed {
             return Err(LeaseError::Misaligned { value: role, desc, segment: segment.id(), offset, align });
         }
         segment.range(offset, desc.len_bytes())?;
-        Ok(Self { desc, segment: Some(segment), offset })
+        Ok(Self { desc, memory: Memory::Shared(segment, offset) })
     }
 
     fn start(&self) -> NonNull<u8> {
-        match &self.segment {
-            Some(segment) => segment.range(self.offset, self.desc.len_bytes()).expect("`new` proved it"),
+        match &self.memory {
+            Memory::Shared(segment, offset) => segment.range(*offset, self.desc.len_bytes()).expect("`new` proved it"),
+            // Allocators align to more than any element needs.
+            Memory::Private(tensor) => NonNull::from(tensor.view().bytes()).cast(),
             // Never dereferenced, but a runtime may want it aligned and not null.
-            None => NonNull::<u128>::dangling().cast(),
+            Memory::Empty => NonNull::<u128>::dangling().cast(),
+        }
+    }
+
+    /// The bytes that it takes of a segment.
+    fn range(&self) -> Option<(SegmentId, u64, u64)> {
+        match &self.memory {
+            Memory::Shared(segment, start) => Some((segment.id(), *start, start + self.desc.len_bytes() as u64)),
+            Memory::Private(_) | Memory::Empty => None,
         }
     }
 
@@ -85,17 +104,21 @@ impl Placed {
     }
 
     fn view(&self) -> SharedTensor<'_> {
-        let bytes = match &self.segment {
-            Some(segment) => segment.bytes(self.offset, self.desc.len_bytes()).expect("`new` proved it"),
-            None => SharedBytes::from(<&[u8]>::default()),
+        let bytes = match &self.memory {
+            Memory::Shared(segment, offset) => segment.bytes(*offset, self.desc.len_bytes()).expect("`new` proved it"),
+            Memory::Private(tensor) => SharedBytes::from(tensor.view().bytes()),
+            Memory::Empty => SharedBytes::from(<&[u8]>::default()),
         };
         SharedTensor::new(self.desc.dtype, &self.desc.shape, bytes).expect("the length is the description's")
     }
 
     fn view_mut(&mut self) -> SharedTensorMut<'_> {
-        let bytes = match &self.segment {
-            Some(segment) => segment.bytes_mut(self.offset, self.desc.len_bytes()).expect("`new` proved it"),
-            None => SharedBytesMut::from(<&mut [u8]>::default()),
+        let bytes = match &self.memory {
+            Memory::Shared(segment, offset) => {
+                segment.bytes_mut(*offset, self.desc.len_bytes()).expect("`new` proved it")
+            }
+            Memory::Private(_) => unreachable!("private memory is of inputs"),
+            Memory::Empty => SharedBytesMut::from(<&mut [u8]>::default()),
         };
         SharedTensorMut { dtype: self.desc.dtype, shape: &self.desc.shape, bytes }
     }
@@ -105,8 +128,8 @@ fn refuse_overlap(values: &[Placed], n_inputs: usize) -> Result<(), LeaseError> 
     // (segment, start, end, value), inputs of one place kept: they may overlap each other.
     let mut ranges: Vec<(SegmentId, u64, u64, usize)> = (values.iter().enumerate())
         .filter_map(|(value, placed)| {
-            let segment = placed.segment.as_ref()?.id();
-            Some((segment, placed.offset, placed.offset + placed.desc.len_bytes() as u64, value))
+            let (segment, start, end) = placed.range()?;
+            Some((segment, start, end, value))
         })
         .collect();
     ranges.sort_unstable();
@@ -132,6 +155,32 @@ fn refuse_overlap(values: &[Placed], n_inputs: usize) -> Result<(), LeaseError> 
     Ok(())
 }
 
+/// A tensor that other leases may read (see [`Lease::reading`]): one of a call's inputs, or one of this process alone. It
+/// keeps its memory.
+#[derive(Clone, Debug)]
+pub struct Readable(Placed);
+
+impl Readable {
+    /// A tensor of this process alone.
+    pub fn private(tensor: &Arc<TensorBuf>) -> Self {
+        let desc = tensor.desc().clone();
+        match desc.len_bytes() {
+            0 => Self(Placed::empty(desc)),
+            _ => Self(Placed { desc, memory: Memory::Private(Arc::clone(tensor)) }),
+        }
+    }
+
+    /// dtype and shape.
+    pub fn desc(&self) -> &TensorDesc {
+        &self.0.desc
+    }
+
+    /// Its elements.
+    pub fn view(&self) -> SharedTensor<'_> {
+        self.0.view()
+    }
+}
+
 /// The tensors of one call, proven. Views cannot outlive it; what must is copied by [`SharedTensor::to_owned`].
 #[derive(Debug)]
 pub struct Lease {
@@ -153,6 +202,17 @@ impl Lease {
     pub(super) fn new(values: Vec<Placed>, n_inputs: usize) -> Result<Self, LeaseError> {
         refuse_overlap(&values, n_inputs)?;
         Ok(Self { values, n_inputs })
+    }
+
+    /// A lease that reads these tensors and writes none, without a copy.
+    pub fn reading(inputs: impl IntoIterator<Item = Readable>) -> Self {
+        let values: Vec<_> = inputs.into_iter().map(|readable| readable.0).collect();
+        Self { n_inputs: values.len(), values }
+    }
+
+    /// The feeds, for other leases. Whatever may write them while this lease lives may while those live.
+    pub fn readable(&self) -> Vec<Readable> {
+        self.values[..self.n_inputs].iter().cloned().map(Readable).collect()
     }
 
     /// The feeds.

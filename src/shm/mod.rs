@@ -13,7 +13,7 @@ mod wait;
 
 pub use counters::{Counter, CounterPage};
 pub use lanes::{Answer, ClientLane, ExecutorLane, Failure, LaneError, Lanes, LanesError, Wake};
-pub use lease::{Lease, LeaseError, RawTensor, Role};
+pub use lease::{Lease, LeaseError, RawTensor, Readable, Role};
 pub use record::{RawRecord, RecordError, RecordHead, descriptors};
 pub use segment::{BadSegment, OutOfRange, Segment, SegmentFault, UnknownSegment};
 pub use table::SegmentTable;

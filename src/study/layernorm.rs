@@ -20,7 +20,7 @@ use crate::dump::{NODES_SCHEMA, NodeTable};
 use crate::onnx;
 use crate::onnx::proto::{GraphProto, ModelProto};
 use crate::protocol::message::Optimization;
-use crate::runtime::{leased, precision};
+use crate::runtime::{self, leased};
 use crate::tensor::{DType, TensorBuf, TensorView};
 
 const INPUTS: [&str; 5] = ["X", "scale", "bias", "weights", "bias2"];
@@ -208,6 +208,7 @@ fn blamed(runtimes: &Runtimes<'_>, exported: &ModelProto, feeds: &[TensorBuf]) -
         let mut case = Case::new(Parts {
             model: exported.clone(),
             named_values: graph::values(exported),
+            described: Default::default(),
             spec: spec.clone(),
             tolerance,
             feeds: named(&INPUTS, feeds),
@@ -224,7 +225,7 @@ fn blamed(runtimes: &Runtimes<'_>, exported: &ModelProto, feeds: &[TensorBuf]) -
         })?;
         // As a part of a graph would have run.
         let part = case.part(case.model.clone(), case.named_values.clone(), spec.clone());
-        let session = precision::build(runtimes.onnxruntime, &part)?;
+        let session = runtime::session(runtimes.onnxruntime, &part)?;
         case.actuals = named(&["Z"], &session.fetch(&leased(&views)?)?.0);
         // Each node's own error is asked for: bisection would stop at the last that hides those before it.
         let settings = BlameSettings { strategy: Some(Strategy::Linear), output: None, budget: BUDGET, follow: false };

@@ -69,9 +69,9 @@ impl Session for SpoiledSession {
         self.inner.outputs()
     }
 
-    fn fetch(&self, feeds: &Lease) -> Result<(Vec<TensorBuf>, RunStats), RuntimeError> {
+    fn fetch_until(&self, feeds: &Lease, stop: &StopToken) -> Result<(Vec<TensorBuf>, RunStats), RuntimeError> {
         static RUNS: AtomicU32 = AtomicU32::new(0);
-        let (outputs, stats) = self.inner.fetch(feeds)?;
+        let (outputs, stats) = self.inner.fetch_until(feeds, stop)?;
         let own = self.n_runs.fetch_add(1, Ordering::Relaxed) + RUNS.fetch_add(1, Ordering::Relaxed);
         let by = if self.each_time { self.by * (1 + own) as f32 } else { self.by };
         let spoil = |output: TensorBuf| {

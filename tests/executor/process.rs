@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{Memory, add, gather, library, slow};
 use rust_ort::base::ids::{CallId, GraphId, PartHandle, SegmentId};
-use rust_ort::link::message::{LinkReply, LinkRequest};
+use rust_ort::link::message::{Hello, LinkReply, LinkRequest, SOURCES};
 use rust_ort::link::socket::{self, LinkReceiver, LinkSender};
 use rust_ort::protocol::message::{ErrorCode, FrozenInput, PartSpec, Prepared, SessionSpec, WireError};
 use rust_ort::shm::{Counter, CounterPage, Failure, Lanes};
@@ -69,7 +69,13 @@ impl Executor {
     }
 
     fn hello(&mut self, library: &std::path::Path) -> Result<LinkReply, WireError> {
-        let hello = LinkRequest::Hello { library: library.to_owned(), threads: 2, allow_spinning: false };
+        let hello = LinkRequest::Hello(Hello {
+            sources: SOURCES.to_owned(),
+            library: library.to_owned(),
+            threads: 2,
+            allow_spinning: false,
+            libtorch: false,
+        });
         let fd = self.counters.fd().try_clone_to_owned().unwrap();
         self.ask_with(hello, Some(fd.as_fd()))
     }

@@ -1,5 +1,6 @@
 //! One data set run again and judged.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::Serialize;
@@ -8,10 +9,11 @@ use super::arguments::Arguments;
 use super::nodes;
 use super::repro::Alone;
 use crate::cli::exit::Failure;
-use crate::cli::rerun::{Model, Ran, Runtime, Target};
+use crate::cli::rerun::{Divided, Model, Ran, Runtime, Target, text_of};
 use crate::compare::{TensorVerdict, Verdict};
 use crate::dump::Role;
 use crate::onnx::NamedTensor;
+use crate::protocol::message::{Division, RuntimeRule};
 use crate::tensor::TensorBuf;
 
 /// What a data set gave now.
@@ -36,6 +38,19 @@ pub(super) struct Again {
     pub(super) nodes: Vec<nodes::Facts>,
     /// The node that is reproduced alone.
     pub(super) node: Option<Alone>,
+    /// Which runtime computes which nodes, and how many each rule decided over.
+    pub(super) rules: Vec<Rule>,
+    /// Nodes by runtime, constants not counted; empty without rules.
+    pub(super) nodes_on: BTreeMap<&'static str, u32>,
+    /// Sessions that ran one after the other; 0 without rules.
+    segments: u32,
+}
+
+/// A rule.
+#[derive(Debug, Serialize)]
+pub(super) struct Rule {
+    pub(super) rule: String,
+    pub(super) nodes: u32,
 }
 
 /// An output against what it was when it was dumped.
@@ -46,6 +61,26 @@ pub(super) struct Actual {
 }
 
 impl Again {
+    fn set_division(&mut self, rules: &[RuntimeRule], division: &Division) {
+        let counted = rules.iter().zip(&division.taken);
+        self.rules = counted.map(|(rule, &nodes)| Rule { rule: text_of(rule), nodes }).collect();
+        self.nodes_on = division.nodes.iter().map(|(runtime, &n)| (runtime.name(), n)).collect();
+        self.segments = division.segments;
+    }
+
+    /// Which runtime computed how much; empty without rules.
+    pub(super) fn who(&self) -> String {
+        if self.rules.is_empty() {
+            return String::new();
+        }
+        let on: Vec<_> = self.nodes_on.iter().map(|(runtime, n)| format!("{n} on {runtime}")).collect();
+        let mut text = format!("nodes: {}; {} segments\n", on.join(", "), self.segments);
+        for Rule { rule, nodes } in &self.rules {
+            text += &format!("  {rule}: {nodes}\n");
+        }
+        text
+    }
+
     /// The verdicts that count: of the outputs against eager where there are any, and of the node alone.
     pub(super) fn judged(&self) -> impl Iterator<Item = &TensorVerdict> {
         let actuals = if self.verdicts.is_empty() { self.actuals.as_slice() } else { &[] };
@@ -75,7 +110,10 @@ impl Again {
 
 /// Runs a data set. A run that fails is a verdict. Errors: the dump cannot be read, a node is unknown.
 pub(super) fn replay(args: &Arguments, runtime: &Runtime, target: &Target) -> Result<Again, Failure> {
-    let proto = target.model()?;
+    let is_divided = !target.rules.is_empty();
+    let proto = if is_divided { target.exported()? } else { target.model()? };
+    let described = if is_divided { target.described()? } else { Default::default() };
+    let divided = is_divided.then_some(Divided { rules: &target.rules, described: &described });
     let config = target.config();
     let model = Model {
         proto: &proto,
@@ -83,12 +121,17 @@ pub(super) fn replay(args: &Arguments, runtime: &Runtime, target: &Target) -> Re
         config: &config,
         disabled_passes: &target.disabled_passes,
         libraries: &target.libraries,
+        divided,
     };
     let inputs = target.tensors(Role::Input)?;
     let feeds: Vec<_> = inputs.iter().map(NamedTensor::view).collect();
     let mut again = Again {
         path: target.step.path.clone(),
-        model: target.model_path().file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        model: if is_divided { PathBuf::from("model.onnx") } else { target.model_path() }
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned(),
         optimization: target.optimization.name(),
         ran_with: target.onnxruntime(),
         version: runtime.runtime.version().to_owned(),
@@ -98,6 +141,9 @@ pub(super) fn replay(args: &Arguments, runtime: &Runtime, target: &Target) -> Re
         actuals: Vec::new(),
         nodes: Vec::new(),
         node: None,
+        rules: Vec::new(),
+        nodes_on: BTreeMap::new(),
+        segments: 0,
     };
     match runtime.run_times(&model, &feeds, args.repeat.get()) {
         Ok(ran) => {
@@ -107,6 +153,7 @@ pub(super) fn replay(args: &Arguments, runtime: &Runtime, target: &Target) -> Re
             let verdicts = judged(target, &ran, &actuals).into_iter().enumerate();
             again.actuals = verdicts.map(|(index, verdict)| Actual { same_bits: bits(index), verdict }).collect();
             again.run_ms = ran.run_ms;
+            again.set_division(&target.rules, &ran.division);
         }
         Err(error) => {
             let verdict = Verdict::Failed(error.to_string());

@@ -20,20 +20,21 @@ use crate::compare::{Summary, distance_text, summary};
 
 pub(super) fn run(args: &Arguments) -> Outcome {
     let targets = rerun::find(&args.what)?;
-    let Some(first) = targets.first() else {
+    if targets.is_empty() {
         eprintln!("rust-ort: {}: no data sets", args.what.path.display());
         if args.json {
             put(&json_text("replay", json!({ "summary": Summary::default(), "data_sets": [] }))?)?;
         }
         return Ok(Exit::NothingCompared);
-    };
-    if args.repro.is_some() && args.what.runtime != Which::Ort {
-        return Err("--repro shows what ONNX Runtime does: leave out --runtime".into());
+    }
+    if args.repro.is_some() && (args.what.runtime != Which::Ort || !args.what.on.is_empty()) {
+        return Err("--repro shows what ONNX Runtime does: leave out --runtime and --on".into());
     }
     let repro = args.repro.as_deref().map(|folder| Repro::new(folder, &targets, &args.nodes)).transpose()?;
     // Before anything runs: a part that kills the process leaves its reproduction all the same.
     repro.iter().try_for_each(Repro::write_part)?;
-    let runtime = Runtime::load(&args.what, first)?;
+    rerun::refuse_idle(&args.what, &targets)?;
+    let runtime = Runtime::load(&args.what, &targets)?;
     let mut node = match &repro {
         Some(repro) => repro.write_node(&runtime)?,
         None => None,
@@ -63,6 +64,7 @@ fn text_of(runtime: &Runtime, again: &[Again], total: Summary) -> String {
     let mut text = format!("{} from {}\n", runtime.title(), runtime.library.display());
     for again in again {
         text += &table::fit(&format!("\n{}\n{}\n", again.path.display(), again.how()), table::terminal());
+        text += &again.who();
         if let Some(Alone { name, reference, verdict }) = &again.node {
             text += &format!("node {name} alone, against {reference}:\n");
             text += &verdicts::table(std::slice::from_ref(verdict), width);

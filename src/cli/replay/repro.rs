@@ -285,6 +285,7 @@ impl<'a> Repro<'a> {
             config: &config,
             disabled_passes: &target.disabled_passes,
             libraries: &target.libraries,
+            divided: None,
         };
         let verdict = match runtime.look(&model, &feeds).map(|ran| ran.outputs) {
             Err(error) => TensorVerdict::failed(&name, error.to_string()),
@@ -312,6 +313,7 @@ impl<'a> Repro<'a> {
             config: &config,
             disabled_passes: &self.target.disabled_passes,
             libraries: &self.target.libraries,
+            divided: None,
         };
         Ok(nodes::fetch(runtime, &model, feeds, wanted)?.into_iter().collect())
     }

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use crate::protocol::message::Optimization;
+use super::rules;
+use crate::protocol::message::{Optimization, RuntimeRule};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
@@ -18,6 +19,11 @@ pub(crate) struct Arguments {
     /// What runs it: ONNX Runtime, libtorch, or libtorch with every float in float64. libtorch is in rust-ort-torch alone
     #[arg(long, value_enum, default_value_t)]
     pub(crate) runtime: Which,
+    /// Give nodes to a runtime: ort, torch or torch-f64, and a pattern (* and ?) of an operator, a node's name, or name,
+    /// operator or module of an FX node. Several times for several rules: the first that fits a node decides
+    /// [default: as when it ran, else all on ONNX Runtime]. libtorch is in rust-ort-torch alone
+    #[arg(long, value_name = "RUNTIME:PATTERN", value_parser = rules::parse, conflicts_with = "runtime")]
+    pub(crate) on: Vec<RuntimeRule>,
     /// Level of ONNX Runtime's graph optimizer: all, extended, basic, kernels or disable [default: as when it ran]
     #[arg(long, value_parser = optimization)]
     pub(crate) optimization: Option<Optimization>,

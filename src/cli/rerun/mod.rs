@@ -1,9 +1,13 @@
 //! What was dumped, to be run again in this process: for `replay` and `blame`.
 
 mod arguments;
+mod idle;
+mod rules;
 mod runtime;
 mod target;
 
 pub(super) use arguments::{Arguments, Which};
-pub(super) use runtime::{Model, Ran, Runtime};
+pub(super) use idle::refuse_idle;
+pub(super) use rules::text_of;
+pub(super) use runtime::{Divided, Model, Ran, Runtime};
 pub(super) use target::{Target, find, tensors};

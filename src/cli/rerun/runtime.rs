@@ -2,15 +2,21 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
+
+use prost::Message as _;
 
 use super::arguments::{Arguments, Which};
+use super::rules::text_of;
 use super::target::Target;
+use crate::base::ids::GraphId;
 use crate::cli::exit::Failure;
 use crate::cli::library;
+use crate::onnx::Descriptions;
 use crate::onnx::proto::ModelProto;
-use crate::protocol::message::{Optimization, SessionSpec};
+use crate::protocol::message::{Division, NodeRuntime, Optimization, PartSpec, RuntimeRule, SessionSpec};
 use crate::runtime::ort::{OrtRuntime, ThreadPool, custom_op_library};
-use crate::runtime::{self, leased};
+use crate::runtime::{self, Session, leased};
 use crate::tensor::{TensorBuf, TensorView};
 
 /// What runs models, and on what.
@@ -27,16 +33,30 @@ pub(crate) struct Ran {
     pub(crate) outputs: Vec<(String, TensorBuf)>,
     /// Time of each run.
     pub(crate) run_ms: Vec<f64>,
+    /// What rules made of its nodes.
+    pub(crate) division: Division,
 }
 
 impl Runtime {
-    /// For what is to run. Errors: no library is known, or it does not load; this program has no libtorch.
-    pub(crate) fn load(args: &Arguments, target: &Target) -> Result<Self, Failure> {
+    /// For what is to run. Errors: no library is known, or it does not load; this program has no libtorch, and it or a
+    /// rule of a target asks for that.
+    pub(crate) fn load(args: &Arguments, targets: &[Target]) -> Result<Self, Failure> {
+        let target = targets.first().ok_or("nothing to run")?;
         let threads = args.threads.or_else(|| target.threads()).unwrap_or_default();
         let (runtime, library) = match args.runtime {
             Which::Ort => onnxruntime(args, target, threads)?,
             Which::Torch => libtorch(threads, false)?,
             Which::TorchF64 => libtorch(threads, true)?,
+        };
+        let asks = |rule: &RuntimeRule| rule.runtime != NodeRuntime::Ort;
+        let rule = targets.iter().flat_map(|target| &target.rules).find(|rule| asks(rule));
+        let runtime = match rule {
+            None => runtime,
+            Some(rule) => runtime::with_libtorch(runtime, threads).map_err(|error| {
+                let whose = if args.on.is_empty() { "it ran with the option runtimes" } else { "--on" };
+                let instead = if args.on.is_empty() { ", or --on 'ort:*' for ONNX Runtime alone" } else { "" };
+                Failure::from(format!("{whose} {}: {error}{instead}", text_of(rule)))
+            })?,
         };
         Ok(Self { which: args.runtime, runtime, library, providers: args.provider.clone() })
     }
@@ -56,13 +76,15 @@ impl Runtime {
     pub(crate) fn spec_of(&self, target: &Target) -> Result<SessionSpec, Failure> {
         let config = target.config();
         let proto = ModelProto::default();
-        self.spec(&Model {
+        let spec = self.spec(&Model {
             proto: &proto,
             optimization: target.optimization,
             config: &config,
             disabled_passes: &target.disabled_passes,
             libraries: &target.libraries,
-        })
+            divided: None,
+        })?;
+        Ok(SessionSpec { runtimes: target.rules.clone(), ..spec })
     }
 
     fn spec(&self, model: &Model<'_>) -> Result<SessionSpec, Failure> {
@@ -87,8 +109,7 @@ impl Runtime {
 
     /// Runs the model so many times. `feeds`: in the model's order.
     pub(crate) fn run_times(&self, model: &Model<'_>, feeds: &[TensorView<'_>], n: u32) -> Result<Ran, Failure> {
-        let spec = self.spec(model)?;
-        let session = self.runtime.build(&runtime::Model::encode(model.proto), &spec)?;
+        let (session, division) = self.session(model)?;
         let lease = leased(feeds)?;
         let (mut fetched, stats) = session.fetch(&lease)?;
         let mut run_ms = vec![stats.run_ns as f64 / 1e6];
@@ -98,11 +119,32 @@ impl Runtime {
             run_ms.push(stats.run_ns as f64 / 1e6);
         }
         let names = session.outputs().iter().map(|output| output.name.clone());
-        Ok(Ran { outputs: names.zip(fetched).collect(), run_ms })
+        Ok(Ran { outputs: names.zip(fetched).collect(), run_ms, division })
+    }
+
+    fn session(&self, model: &Model<'_>) -> Result<(Arc<dyn Session>, Division), Failure> {
+        let spec = self.spec(model)?;
+        let Some(divided) = model.divided else {
+            let session = self.runtime.build(&runtime::Model::encode(model.proto), &spec)?;
+            return Ok((session, Division::default()));
+        };
+        let part = PartSpec {
+            graph: GraphId::from_bytes([0; 32]),
+            part: 0,
+            model: model.proto.encode_to_vec().into(),
+            session: SessionSpec { runtimes: divided.rules.to_vec(), ..spec },
+            fx_values: BTreeMap::new(),
+            named_values: divided.described.keys().cloned().collect(),
+            described: divided.described.clone(),
+        };
+        Ok(runtime::session_with(&*self.runtime, &part, model.proto.clone(), Vec::new())?)
     }
 
     /// The model as the runtime's optimizer leaves it.
     pub(crate) fn optimized(&self, model: &Model<'_>) -> Result<ModelProto, Failure> {
+        if model.divided.is_some() {
+            return Err("nodes that are divided among runtimes are no one model".into());
+        }
         let spec = self.spec(model)?;
         let bytes = self.runtime.optimized(&runtime::Model::encode(model.proto), &spec)?;
         Ok(crate::onnx::decode(bytes.into())?)
@@ -136,7 +178,16 @@ fn libtorch(_threads: u32, _wide: bool) -> Result<Loaded, Failure> {
     Err("built without libtorch; use rust-ort-torch, made by `make build-torch`".into())
 }
 
+/// Rules for the nodes of a model.
+#[derive(Clone, Copy)]
+pub(crate) struct Divided<'a> {
+    pub(crate) rules: &'a [RuntimeRule],
+    /// What patterns are looked for in.
+    pub(crate) described: &'a Descriptions,
+}
+
 /// A model and how to run it.
+#[derive(Clone, Copy)]
 pub(crate) struct Model<'a> {
     pub(crate) proto: &'a ModelProto,
     pub(crate) optimization: Optimization,
@@ -145,4 +196,6 @@ pub(crate) struct Model<'a> {
     pub(crate) disabled_passes: &'a [String],
     /// Of custom operators.
     pub(crate) libraries: &'a [PathBuf],
+    /// None: all of it is this runtime's. Else the model is as exported.
+    pub(crate) divided: Option<Divided<'a>>,
 }

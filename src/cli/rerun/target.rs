@@ -4,15 +4,16 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::arguments::Arguments;
+use super::arguments::{Arguments, Which};
+use super::rules;
 use crate::cli::data_sets;
 use crate::cli::exit::Failure;
 use crate::compare::{TensorVerdict, Tolerance, judge};
 use crate::dump::Role;
 use crate::dump::reader::{self, StepEntry};
 use crate::onnx::proto::ModelProto;
-use crate::onnx::{self, NamedTensor};
-use crate::protocol::message::Optimization;
+use crate::onnx::{self, Descriptions, NamedTensor};
+use crate::protocol::message::{Optimization, RuntimeRule};
 use crate::tensor::TensorView;
 
 /// A data set to run.
@@ -31,6 +32,8 @@ pub(crate) struct Target {
     pub(crate) disabled_passes: Vec<String>,
     /// Of the model's custom operators, absolute.
     pub(crate) libraries: Vec<PathBuf>,
+    /// Which runtime computes which nodes; none: it is not divided.
+    pub(crate) rules: Vec<RuntimeRule>,
 }
 
 /// The data sets that were asked for. Errors: there is none, or none of that step.
@@ -112,7 +115,12 @@ impl Target {
         let optimization = args.optimization.or(ran).unwrap_or_default();
         let libraries = libraries(args, &home)?;
         let disabled_passes = names(&options["disable_passes"]);
-        Ok(Self { step, part, home, options, run, optimization, disabled_passes, libraries })
+        let rules = match (args.on.as_slice(), args.runtime) {
+            ([], Which::Ort) => home.parent().map(rules::of_run).transpose()?.unwrap_or_default(),
+            ([], _) => Vec::new(),
+            (on, _) => on.to_vec(),
+        };
+        Ok(Self { step, part, home, options, run, optimization, disabled_passes, libraries, rules })
     }
 
     /// The model that ran: the one of the data set's precision where there is one, else the exported one.
@@ -135,6 +143,12 @@ impl Target {
     /// `values` of `provenance.json`: value → {fx, op, module, …}. Null when there is none.
     pub(crate) fn provenance(&self) -> Result<Value, Failure> {
         Ok(provenance_json(&self.home)?.get("values").cloned().unwrap_or_default())
+    }
+
+    /// The same, as rules look for it.
+    pub(crate) fn described(&self) -> Result<Descriptions, Failure> {
+        let values = self.provenance()?;
+        Ok(if values.is_null() { Descriptions::new() } else { serde_json::from_value(values)? })
     }
 
     /// Threads of the runtime's pool that it ran with.

@@ -4,8 +4,8 @@ use std::fs::File;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
-use std::process::{Child, ExitStatus, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -15,11 +15,15 @@ use crate::base::limits;
 use crate::base::process::{describe, own_command, resident_bytes};
 use crate::base::sync::lock;
 use crate::daemon::executors::link::{Link, NoAnswer, Patience};
-use crate::link::message::{LinkReply, LinkRequest};
+use crate::link::message::{Hello, LinkReply, LinkRequest, SOURCES};
 use crate::link::socket;
 use crate::protocol::control::LeaseSpec;
 use crate::protocol::message::{ErrorCode, ErrorKind, WireError};
 use crate::shm::CounterPage;
+
+/// The program with libtorch in it, beside this one, unless this variable of the daemon's environment names another.
+const TORCH_PROGRAM: &str = "rust-ort-torch";
+const TORCH_PROGRAM_VARIABLE: &str = "RUST_ORT_TORCH_BINARY";
 
 /// What is known of a dead executor.
 #[derive(Clone, Debug)]
@@ -36,6 +40,9 @@ pub struct Launch {
     /// Folder of their logs.
     pub log_folder: PathBuf,
 }
+
+/// Lines of a log that tell why an executor ended before it could say so itself.
+const LAST_LINES: usize = 4;
 
 /// What an executor holds. Who wants the same is served by a warm one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,7 +116,8 @@ impl Executor {
             WireError::fault(ErrorCode::Internal, why)
         };
         let counters = CounterPage::create().map_err(std::io::Error::other).map_err(internal)?;
-        let (mut child, stream, log) = launch.spawn(id).map_err(internal)?;
+        let command = command(terms.spec.libtorch.as_deref())?;
+        let (mut child, stream, log) = launch.spawn(id, command).map_err(internal)?;
         let Ends { sender, mut receiver, timeouts, pidfd } = connect(&child, stream).map_err(|error| {
             end(&mut child);
             internal(error)
@@ -131,7 +139,8 @@ impl Executor {
         match greet(&executor, &mut receiver) {
             Ok(version) => executor.onnxruntime_version = version,
             Err(mut error) => {
-                error.message = format!("{} (executor {})", error.message, end(&mut child));
+                let ended = end(&mut child);
+                error.message = format!("{} (executor {ended}{})", error.message, last_lines(&executor.log));
                 error.log = executor.log.display().to_string();
                 return Err(error);
             }
@@ -250,11 +259,11 @@ impl Executor {
 
 impl Launch {
     /// The process, our end of its link, its log.
-    fn spawn(&self, id: ExecutorId) -> std::io::Result<(Child, UnixStream, PathBuf)> {
+    fn spawn(&self, id: ExecutorId, mut command: Command) -> std::io::Result<(Child, UnixStream, PathBuf)> {
         let (stream, theirs) = UnixStream::pair()?;
         let start_log = self.log_folder.join(format!("executor-{}-{}.starting", std::process::id(), id.0));
         let output = File::options().create(true).write(true).truncate(true).mode(0o600).open(&start_log)?;
-        let child = own_command()
+        let child = command
             .arg("executor")
             // The link is its standard input: the one way to hand a descriptor to a child without unsafe code.
             .stdin(Stdio::from(OwnedFd::from(theirs)))
@@ -265,6 +274,43 @@ impl Launch {
         let log = if std::fs::rename(&start_log, &log).is_ok() { log } else { start_log };
         Ok((child, stream, log))
     }
+}
+
+/// The program of an executor: this one, or with libtorch its sibling that has it. Errors: RuntimeMissing.
+fn command(libtorch: Option<&Path>) -> Result<Command, WireError> {
+    let Some(libtorch) = libtorch else { return Ok(own_command()) };
+    let missing = |why: String| WireError::client(ErrorCode::RuntimeMissing, why);
+    if !libtorch.join("libtorch_cpu.so").is_file() {
+        let folder = libtorch.display();
+        return Err(missing(format!("libtorch {folder}: no libtorch_cpu.so is there; name the lib folder of a torch")));
+    }
+    let beside = || Some(std::env::current_exe().ok()?.parent()?.join(TORCH_PROGRAM));
+    let named = std::env::var_os(TORCH_PROGRAM_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
+    let program = named.or_else(beside).unwrap_or_else(|| TORCH_PROGRAM.into());
+    if !program.is_file() {
+        let program = program.display();
+        return Err(missing(format!(
+            "executor with libtorch: {program}: no such file; run `make build-torch`, or install rust-ort with \
+             RUST_ORT_BUILD_TORCH=1, or name it in {TORCH_PROGRAM_VARIABLE} and run `rust-ort stop`"
+        )));
+    }
+    let mut path = libtorch.as_os_str().to_owned();
+    if let Some(given) = std::env::var_os("LD_LIBRARY_PATH").filter(|given| !given.is_empty()) {
+        path.push(":");
+        path.push(given);
+    }
+    let mut command = Command::new(program);
+    command.env("LD_LIBRARY_PATH", path);
+    Ok(command)
+}
+
+/// The end of a log, in one line; empty when there is nothing in it.
+fn last_lines(log: &Path) -> String {
+    let text = std::fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text[text.len().saturating_sub(2000)..]).into_owned();
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let last = lines[lines.len().saturating_sub(LAST_LINES)..].join("; ");
+    if last.is_empty() { last } else { format!("; its log ends: {last}") }
 }
 
 /// Kills it; how it ended.
@@ -295,13 +341,26 @@ fn connect(child: &Child, stream: UnixStream) -> std::io::Result<Ends> {
 
 /// Loads the runtime; the receiver is not yet served, so the one answer is read here. Errors: RuntimeMissing.
 fn greet(executor: &Executor, receiver: &mut socket::LinkReceiver<LinkReply>) -> Result<String, WireError> {
-    let LeaseSpec { onnxruntime_library, threads, allow_spinning, libtorch: _ } = executor.terms.spec.clone();
+    let LeaseSpec { onnxruntime_library, threads, allow_spinning, libtorch } = executor.terms.spec.clone();
     let library = onnxruntime_library.display().to_string();
     let missing = |why: String| {
-        let message = format!("onnxruntime library {library}: {why}; install onnxruntime or correct the path");
+        let message = match &libtorch {
+            None => format!("onnxruntime library {library}: {why}; install onnxruntime or correct the path"),
+            Some(folder) => format!(
+                "executor with onnxruntime library {library} and libtorch {}: {why}; rust-ort-torch runs with the torch \
+                 that it was built for: run `make build-torch` again where that is another",
+                folder.display()
+            ),
+        };
         WireError::client(ErrorCode::RuntimeMissing, message)
     };
-    let hello = LinkRequest::Hello { library: onnxruntime_library, threads, allow_spinning };
+    let hello = LinkRequest::Hello(Hello {
+        sources: SOURCES.to_owned(),
+        library: onnxruntime_library,
+        threads,
+        allow_spinning,
+        libtorch: libtorch.is_some(),
+    });
     if !executor.link.tell(&hello, Some(executor.counters.fd()), Instant::now() + limits::EXECUTOR_START) {
         return Err(missing("the executor ended before it was asked to load it".to_owned()));
     }

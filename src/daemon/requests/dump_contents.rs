@@ -90,6 +90,9 @@ impl Dumping<'_> {
     /// comes from anywhere, and what it breaks there is one client's. What fails is logged: the session that is made of
     /// the same model fails too, and tells.
     pub fn precision(&self, leased: &Leased<'_>, folder: &DumpedPart, part: &Part) {
+        if is_divided(part) {
+            return;
+        }
         let written = match leased.ask(&LinkRequest::Widen(part.spec.part.clone())) {
             Ok(LinkReply::Widened(None)) => Ok(()),
             Ok(LinkReply::Widened(Some(model))) => {
@@ -106,6 +109,9 @@ impl Dumping<'_> {
     /// Writes what the runtime made of the part's model, once: a help to the reader that costs neither call nor dump when
     /// it cannot be had.
     pub fn optimized(&self, leased: &Leased<'_>, folder: &DumpedPart, part: &Part) {
+        if is_divided(part) {
+            return;
+        }
         let written = match leased.ask(&LinkRequest::Optimize(part.spec.part.clone())) {
             Ok(LinkReply::Optimized(model)) => {
                 self.run.optimized(&folder.name, part.spec.part.part, &model).map_err(WireError::from)
@@ -117,4 +123,10 @@ impl Dumping<'_> {
             tracing::warn!(graph = folder.name, part = part.spec.part.part, %error, "optimized model not dumped");
         }
     }
+}
+
+/// Of a part that rules may divide among runtimes there is no one model that runs: the exported one, and the options, say
+/// all there is to say.
+fn is_divided(part: &Part) -> bool {
+    !part.spec.part.session.runtimes.is_empty()
 }

@@ -88,6 +88,7 @@ fn of_executor(executor: &Executor) -> ExecutorStatus {
         pid: executor.pid,
         library: spec.onnxruntime_library.display().to_string(),
         onnxruntime_version: executor.onnxruntime_version.clone(),
+        libtorch: spec.libtorch.as_ref().map(|path| path.display().to_string()),
         threads: spec.threads,
         allow_spinning: spec.allow_spinning,
         leased_to: executor.leased_to(),

@@ -224,7 +224,9 @@ fn piece(whole: &Part, model: &SubModel) -> Part {
         session,
         fx_values: BTreeMap::new(),
         named_values: model.named_values.clone(),
-        described: part.described.clone(),
+        described: (model.named_values.iter())
+            .filter_map(|name| Some((name.clone(), part.described.get(name)?.clone())))
+            .collect(),
     };
     let values = model.inputs.iter().zip(&model.record.inputs).map(|(name, tensor)| ValueSpec {
         name: name.clone(),

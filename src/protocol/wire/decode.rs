@@ -7,8 +7,8 @@ use prost::Message as _;
 
 use super::super::control::*;
 use super::super::message::{
-    CustomOpLibrary, ErrorCode, ErrorKind, FrozenInput, NodeRuntime, Optimization, PartSpec, Prepared, RuntimeRule,
-    SessionSpec, ValueSpec, WireError,
+    CustomOpLibrary, Division, ErrorCode, ErrorKind, FrozenInput, NodeRuntime, Optimization, PartSpec, Prepared,
+    RuntimeRule, SessionSpec, ValueSpec, WireError,
 };
 use super::proto;
 use crate::base::ids::{CallId, ClientId, ExecutorId, GraphId, PartHandle, SegmentId, StepId};
@@ -560,6 +560,11 @@ fn reply(body: proto::reply::Body) -> Decoded<Reply> {
             outputs: prepared.outputs.into_iter().map(value_spec).collect::<Decoded<_>>()?,
             build_us: prepared.build_us,
             frozen_inputs: prepared.frozen_inputs,
+            division: Division {
+                nodes: prepared.runtime_nodes.into_iter().map(runtime_nodes).collect::<Decoded<_>>()?,
+                taken: prepared.rule_nodes,
+                segments: prepared.segments,
+            },
         }),
         Body::DumpOpened(opened) => Reply::DumpOpened { path: opened.path },
         Body::Observed(observed) => Reply::Observed(Observed {
@@ -574,6 +579,14 @@ fn reply(body: proto::reply::Body) -> Decoded<Reply> {
         Body::Plan(plan) => Reply::Plan(plan.found.then_some(plan.plan)),
         Body::Status(status) => Reply::Status(status.json),
     })
+}
+
+fn runtime_nodes(of: proto::RuntimeNodes) -> Decoded<(NodeRuntime, u32)> {
+    let unknown = || {
+        let why = format!("expected ort, torch or torch-f64, got {:?}", of.runtime);
+        DecodeError::Bad { field: "Prepared.runtime_nodes.runtime", code: ErrorCode::BadMessage, why }
+    };
+    Ok((NodeRuntime::from_name(&of.runtime).ok_or_else(unknown)?, of.nodes))
 }
 
 fn error(error: proto::Error) -> WireError {

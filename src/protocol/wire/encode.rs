@@ -310,6 +310,11 @@ fn reply_to_proto(reply: &Reply) -> proto::reply::Body {
             outputs: prepared.outputs.iter().map(value_spec_to_proto).collect(),
             build_us: prepared.build_us,
             frozen_inputs: prepared.frozen_inputs,
+            runtime_nodes: (prepared.division.nodes.iter())
+                .map(|(runtime, &nodes)| proto::RuntimeNodes { runtime: runtime.name().to_owned(), nodes })
+                .collect(),
+            rule_nodes: prepared.division.taken.clone(),
+            segments: prepared.division.segments,
         }),
         Reply::DumpOpened { path } => Body::DumpOpened(proto::DumpOpened { path: path.clone() }),
         Reply::Observed(observed) => Body::Observed(proto::Observed {

@@ -11,27 +11,27 @@ use ort::sys;
 use super::raw::{Binding, RunOptions, Value, check};
 use super::session::OrtSession;
 use crate::protocol::message::{RunStats, ValueSpec};
-use crate::runtime::{BoundCall, RuntimeError, Session, StopToken, Terminate, check_values};
+use crate::runtime::{BoundCall, RuntimeError, Session, StopToken, Terminate};
 use crate::shm::{Lease, RawTensor};
 use crate::tensor::TensorBuf;
 
 impl Session for OrtSession {
     fn inputs(&self) -> &[ValueSpec] {
-        &self.inputs
+        &self.inputs.specs
     }
 
     fn outputs(&self) -> &[ValueSpec] {
-        &self.outputs
+        &self.outputs.specs
     }
 
-    fn fetch(&self, feeds: &Lease) -> Result<(Vec<TensorBuf>, RunStats), RuntimeError> {
-        check_values("input", &self.inputs, feeds.raw_inputs())?;
-        fetch(self, feeds)
+    fn fetch_until(&self, feeds: &Lease, stop: &StopToken) -> Result<(Vec<TensorBuf>, RunStats), RuntimeError> {
+        self.inputs.check("input", feeds.raw_inputs())?;
+        fetch(self, feeds, stop)
     }
 
     fn bind(self: Arc<Self>, mut lease: Lease, stop: &StopToken) -> Result<Box<dyn BoundCall>, RuntimeError> {
-        check_values("input", &self.inputs, lease.raw_inputs())?;
-        check_values("output", &self.outputs, lease.raw_outputs())?;
+        self.inputs.check("input", lease.raw_inputs())?;
+        self.outputs.check("output", lease.raw_outputs())?;
         Ok(Box::new(OrtCall::bind(self, lease, stop)?))
     }
 }
@@ -40,6 +40,24 @@ impl Session for OrtSession {
 struct Control {
     options: RunOptions,
     terminated: AtomicBool,
+}
+
+impl Control {
+    /// Of runs that `stop` ends.
+    fn under(stop: &StopToken) -> ort::Result<Arc<Self>> {
+        let control = Arc::new(Self { options: RunOptions::new()?, terminated: AtomicBool::new(false) });
+        let weak: Weak<Self> = Arc::downgrade(&control);
+        stop.register(weak);
+        Ok(control)
+    }
+
+    /// Why a run ended.
+    fn failed(&self, error: &ort::Error) -> RuntimeError {
+        match self.terminated.load(Ordering::SeqCst) {
+            true => RuntimeError::Stopped,
+            false => RuntimeError::run_failed(error.to_string()),
+        }
+    }
 }
 
 impl Terminate for Control {
@@ -68,10 +86,7 @@ impl OrtCall {
     pub(super) fn bind(session: Arc<OrtSession>, mut lease: Lease, stop: &StopToken) -> Result<Self, RuntimeError> {
         let failed = |error: ort::Error| RuntimeError::run_failed(error.to_string());
         let target = Target::bind(&session, &mut lease).map_err(failed)?;
-        let options = RunOptions::new().map_err(failed)?;
-        let control = Arc::new(Control { options, terminated: AtomicBool::new(false) });
-        let weak: Weak<Control> = Arc::downgrade(&control);
-        stop.register(weak);
+        let control = Control::under(stop).map_err(failed)?;
         Ok(Self { control, target, session, lease })
     }
 }
@@ -111,7 +126,7 @@ impl OrtCall {
     /// A session's first run: optimizers have taken nodes away that give an output, and then nothing writes it and nothing
     /// says so. Memory that is as it was is no proof, as these may be the output's own numbers: then once more, with others.
     fn run_watched(&mut self) -> Result<RunStats, RuntimeError> {
-        let mut left: Vec<usize> = (0..self.session.outputs.len()).collect();
+        let mut left: Vec<usize> = (0..self.session.outputs.specs.len()).collect();
         for byte in UNTOUCHED {
             let (_, mut outputs) = self.lease.split_mut();
             outputs.iter_mut().for_each(|output| output.bytes.fill(byte));
@@ -126,7 +141,7 @@ impl OrtCall {
                 return Ok(stats);
             }
         }
-        Err(RuntimeError::NotWritten { output: self.session.outputs[left[0]].name.clone() })
+        Err(RuntimeError::NotWritten { output: self.session.outputs.specs[left[0]].name.clone() })
     }
 
     fn run_once(&mut self) -> Result<RunStats, RuntimeError> {
@@ -135,11 +150,7 @@ impl OrtCall {
             Target::Binding { binding, .. } => self.run_binding(binding),
             Target::Values { inputs, outputs } => self.run_values(inputs, outputs),
         };
-        if let Err(error) = outcome {
-            let stopped = self.control.terminated.load(Ordering::SeqCst);
-            let failed = || RuntimeError::run_failed(error.to_string());
-            return Err(if stopped { RuntimeError::Stopped } else { failed() });
-        }
+        outcome.map_err(|error| self.control.failed(&error))?;
         if !self.session.passed_through.is_empty() {
             let (inputs, mut outputs) = self.lease.split_mut();
             for &(output, input) in &self.session.passed_through {
@@ -171,22 +182,22 @@ impl OrtCall {
     }
 }
 
-/// See [`Session::fetch`](crate::runtime::Session::fetch).
-pub(super) fn fetch(session: &OrtSession, feeds: &Lease) -> Result<(Vec<TensorBuf>, RunStats), RuntimeError> {
+/// See [`Session::fetch_until`](crate::runtime::Session::fetch_until).
+fn fetch(session: &OrtSession, feeds: &Lease, stop: &StopToken) -> Result<(Vec<TensorBuf>, RunStats), RuntimeError> {
     let failed = |error: ort::Error| RuntimeError::run_failed(error.to_string());
     let value = |tensor: RawTensor<'_>| {
         // SAFETY: the values are dropped at the end of this function, before the lease that it borrows.
         unsafe { Value::over(&session.memory, tensor) }
     };
     let inputs = feeds.raw_inputs().map(value).collect::<ort::Result<Vec<_>>>().map_err(failed)?;
-    let options = RunOptions::new().map_err(failed)?;
+    let control = Control::under(stop).map_err(failed)?;
     let mut outputs = vec![ptr::null_mut(); session.output_names.len()];
     let start = Instant::now();
-    let ran = run(session, &options, &inputs, &mut outputs);
+    let ran = run(session, &control.options, &inputs, &mut outputs);
     let stats = RunStats { run_ns: start.elapsed().as_nanos() as u64 };
     // Owned before anything can return, so that none is lost.
     let outputs: Vec<Option<Value>> = outputs.into_iter().map(Value::made).collect();
-    ran.map_err(failed)?;
+    ran.map_err(|error| control.failed(&error))?;
     let null = || RuntimeError::run_failed("the runtime gave no tensor for an output".to_owned());
     let copies = outputs.into_iter().map(|output| output.ok_or_else(null)?.copy());
     Ok((copies.collect::<Result<_, _>>()?, stats))

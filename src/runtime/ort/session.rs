@@ -15,6 +15,7 @@ use super::options::{Loaded, options};
 use super::raw::{self, Declared, MemoryInfo, Value};
 use crate::onnx;
 use crate::protocol::message::{Optimization, SessionSpec, ValueSpec};
+use crate::runtime::types::Declared as DeclaredValues;
 use crate::runtime::{Constant, Model, RuntimeError};
 use crate::tensor::DType;
 
@@ -26,8 +27,8 @@ pub(super) struct OrtSession {
     _constants: Vec<Constant>,
     _environment: Environment,
     _operators: Operators,
-    pub(super) inputs: Vec<ValueSpec>,
-    pub(super) outputs: Vec<ValueSpec>,
+    pub(super) inputs: DeclaredValues,
+    pub(super) outputs: DeclaredValues,
     pub(super) input_names: Vec<CString>,
     pub(super) output_names: Vec<CString>,
     /// Outputs that are inputs: (output, input). The runtime hands back the input's own tensor for them and leaves the
@@ -138,8 +139,8 @@ impl OrtSession {
             _constants: constants,
             _environment: loaded.environment.clone(),
             _operators: loaded.operators.clone(),
-            inputs,
-            outputs,
+            inputs: ranked(inputs, model),
+            outputs: ranked(outputs, model),
             passed_through,
             writes_outputs: AtomicBool::new(false),
             cpu_only: spec.cpu_only(),
@@ -191,6 +192,13 @@ fn values(kind: &'static str, declared: Vec<Declared>) -> Result<Vec<ValueSpec>,
         },
     };
     declared.into_iter().map(value).collect()
+}
+
+/// What the runtime says of no dimensions is of rank 0, or of a rank that nobody knows: the latter, where the model tells
+/// no shape of it.
+fn ranked(specs: Vec<ValueSpec>, model: &Model) -> DeclaredValues {
+    let unranked = |spec: &ValueSpec| spec.dims.is_empty() && model.unranked.contains(&spec.name);
+    DeclaredValues { unranked: specs.iter().map(unranked).collect(), specs }
 }
 
 fn names(values: &[ValueSpec]) -> Result<Vec<CString>, RuntimeError> {

@@ -12,10 +12,10 @@ use super::types;
 use super::value::{Precision, Value};
 use crate::base::sync::lock;
 use crate::onnx;
-use crate::onnx::proto::tensor_shape_proto::dimension;
-use crate::onnx::proto::{GraphProto, ModelProto, ValueInfoProto, type_proto};
+use crate::onnx::proto::{GraphProto, ModelProto, ValueInfoProto};
 use crate::protocol::message::{RunStats, ValueSpec};
-use crate::runtime::{BoundCall, Constant, Model, RuntimeError, Session, StopToken, Terminate, check_values};
+use crate::runtime::types::{Declared, Types};
+use crate::runtime::{BoundCall, Constant, Model, RuntimeError, Session, StopToken, Terminate};
 use crate::shm::Lease;
 use crate::tensor::{DType, TensorBuf};
 
@@ -25,10 +25,8 @@ pub struct TorchSession {
     /// Behind a lock since libtorch's handles are not shared between threads: a run takes handles of its own.
     constants: Mutex<Vec<Value>>,
     precision: Precision,
-    inputs: Vec<ValueSpec>,
-    outputs: Vec<ValueSpec>,
-    /// Outputs whose rank the model does not tell: their `dims` say nothing.
-    unknown_rank: Vec<bool>,
+    inputs: Declared,
+    outputs: Declared,
 }
 
 impl TorchSession {
@@ -41,17 +39,16 @@ impl TorchSession {
         let is_given = |name: &str| values.contains_key(name);
         let is_initialized = |name: &str| graph.initializer.iter().any(|tensor| tensor.name() == name);
         let fed = graph.input.iter().filter(|input| !is_given(input.name()) && !is_initialized(input.name()));
-        let inputs = fed.map(|input| Ok(spec("input", input, None)?.0)).collect::<Result<_, RuntimeError>>()?;
-        let outputs = output_specs(graph)?;
+        let inputs = Declared::of("input", fed, &Types::new())?;
+        let outputs = declared_outputs(graph)?;
         let Plan { graph, constants } = plan(&proto, values, precision)?;
-        let (outputs, unknown_rank) = outputs.into_iter().unzip();
-        Ok(Self { graph, constants: Mutex::new(constants), precision, inputs, outputs, unknown_rank })
+        Ok(Self { graph, constants: Mutex::new(constants), precision, inputs, outputs })
     }
 
     /// As [`Session::fetch`], but every float that the model gives as float64, unrounded: what
     /// [`Precision::Float64`] is for. Other outputs in their own types. Errors: as there.
     pub fn fetch_float64(&self, feeds: &Lease) -> Result<Vec<TensorBuf>, RuntimeError> {
-        check_values("input", &self.inputs, feeds.raw_inputs())?;
+        self.inputs.check("input", feeds.raw_inputs())?;
         let written = |value: &Value| match value.dtype {
             DType::F16 | DType::BF16 | DType::F32 => value.write_as(DType::F64),
             DType::C64 => value.write_as(DType::C128),
@@ -66,11 +63,9 @@ impl TorchSession {
         let inputs = feeds.inputs().into_iter().map(read).collect::<Result<_, _>>().map_err(of_boundary)?;
         let constants = lock(&self.constants).clone();
         let values = Run { constants, precision: self.precision, stopped }.main(&self.graph, inputs)?;
-        for ((value, spec), &unknown) in values.iter().zip(&self.outputs).zip(&self.unknown_rank) {
+        for (at, (value, spec)) in values.iter().zip(&self.outputs.specs).enumerate() {
             let dims = value.dims();
-            let fits = |(&declared, &dim): (&i64, &i64)| declared < 0 || declared == dim;
-            let fits = unknown || spec.dims.len() == dims.len() && spec.dims.iter().zip(&dims).all(fits);
-            if value.dtype != spec.dtype || !fits {
+            if !self.outputs.fits(at, value.dtype, &dims) {
                 let reason = format!("output {spec}: the model's nodes give {} {dims:?}", value.dtype);
                 return Err(RuntimeError::RunFailed { reason, node: String::new() });
             }
@@ -87,33 +82,25 @@ impl TorchSession {
 
 impl Session for TorchSession {
     fn inputs(&self) -> &[ValueSpec] {
-        &self.inputs
+        &self.inputs.specs
     }
 
     fn outputs(&self) -> &[ValueSpec] {
-        &self.outputs
+        &self.outputs.specs
     }
 
-    fn fetch(&self, feeds: &Lease) -> Result<(Vec<TensorBuf>, RunStats), RuntimeError> {
-        check_values("input", &self.inputs, feeds.raw_inputs())?;
+    fn fetch_until(&self, feeds: &Lease, stop: &StopToken) -> Result<(Vec<TensorBuf>, RunStats), RuntimeError> {
+        self.inputs.check("input", feeds.raw_inputs())?;
         let start = Instant::now();
-        let outputs = self.fetched(feeds, &AtomicBool::new(false))?;
+        let stopped = Stopped::under(stop);
+        let outputs = self.fetched(feeds, &stopped.0)?;
         Ok((outputs, RunStats { run_ns: start.elapsed().as_nanos() as u64 }))
     }
 
     fn bind(self: Arc<Self>, mut lease: Lease, stop: &StopToken) -> Result<Box<dyn BoundCall>, RuntimeError> {
-        check_values("input", &self.inputs, lease.raw_inputs())?;
-        let declared: Vec<ValueSpec> = (self.outputs.iter().zip(&self.unknown_rank).zip(lease.raw_outputs()))
-            .map(|((spec, &unknown), tensor)| match unknown {
-                true => ValueSpec { dims: tensor.desc.shape.dims().to_vec(), ..spec.clone() },
-                false => spec.clone(),
-            })
-            .collect();
-        let specs = if declared.len() == self.outputs.len() { &declared } else { &self.outputs };
-        check_values("output", specs, lease.raw_outputs())?;
-        let stopped = Arc::new(Stopped::default());
-        let weak: Weak<Stopped> = Arc::downgrade(&stopped);
-        stop.register(weak);
+        self.inputs.check("input", lease.raw_inputs())?;
+        self.outputs.check("output", lease.raw_outputs())?;
+        let stopped = Stopped::under(stop);
         Ok(Box::new(TorchCall { session: self, lease, stopped }))
     }
 }
@@ -121,6 +108,16 @@ impl Session for TorchSession {
 /// Whether a call was told to end.
 #[derive(Default)]
 struct Stopped(AtomicBool);
+
+impl Stopped {
+    /// One that `stop` tells.
+    fn under(stop: &StopToken) -> Arc<Self> {
+        let stopped = Arc::new(Self::default());
+        let weak: Weak<Self> = Arc::downgrade(&stopped);
+        stop.register(weak);
+        stopped
+    }
+}
 
 impl Terminate for Stopped {
     fn terminate(&self) {
@@ -141,7 +138,7 @@ impl BoundCall for TorchCall {
         let values = self.session.fetched(&self.lease, &self.stopped.0)?;
         let (_, mut outputs) = self.lease.split_mut();
         // All are looked at before any is written.
-        for ((value, output), spec) in values.iter().zip(&outputs).zip(&self.session.outputs) {
+        for ((value, output), spec) in values.iter().zip(&outputs).zip(&self.session.outputs.specs) {
             if &value.desc().shape != output.shape {
                 let (gives, has) = (&value.desc().shape, output.shape);
                 let reason = format!("output {:?}: the model gives {gives}, its memory is {has}", spec.name);
@@ -180,29 +177,11 @@ fn bad(name: &str, reason: &str) -> RuntimeError {
     RuntimeError::BadModel { reason: format!("constant {name:?}: {reason}") }
 }
 
-fn output_specs(graph: &GraphProto) -> Result<Vec<(ValueSpec, bool)>, RuntimeError> {
+fn declared_outputs(graph: &GraphProto) -> Result<Declared, RuntimeError> {
     let is_declared = |output: &ValueInfoProto| output.r#type.is_some();
     let found = match graph.output.iter().all(is_declared) {
-        true => types::Types::new(),
-        false => types::of_graph(graph, &types::Types::new()),
+        true => Types::new(),
+        false => types::of_graph(graph, &Types::new()),
     };
-    graph.output.iter().map(|output| spec("output", output, found.get(output.name()).copied())).collect()
-}
-
-/// What is declared of a value, and whether its rank is not. `found`: its element type where nothing declares it.
-fn spec(kind: &'static str, info: &ValueInfoProto, found: Option<DType>) -> Result<(ValueSpec, bool), RuntimeError> {
-    let name = info.name().to_owned();
-    let Some(dtype) = types::declared_type(info).or(found) else {
-        let declared = onnx::type_text(info.r#type.as_ref());
-        return Err(RuntimeError::UnsupportedValue { kind, name, declared });
-    };
-    let shape = match info.r#type.as_ref().and_then(|it| it.value.as_ref()) {
-        Some(type_proto::Value::TensorType(tensor)) => tensor.shape.as_ref(),
-        _ => None,
-    };
-    let dims = shape.iter().flat_map(|shape| &shape.dim).map(|dim| match dim.value {
-        Some(dimension::Value::DimValue(dim)) => dim,
-        _ => -1,
-    });
-    Ok((ValueSpec { name, dtype, dims: dims.collect() }, shape.is_none()))
+    Declared::of("output", graph.output.iter(), &found)
 }

@@ -1,12 +1,8 @@
 //! Element types of values that the model does not declare.
 
-use std::collections::HashMap;
-
-use crate::onnx::proto::{AttributeProto, GraphProto, NodeProto, TypeProto, ValueInfoProto, type_proto};
+use crate::onnx::proto::{AttributeProto, GraphProto, NodeProto};
+use crate::runtime::types::{Types, declared_type, of_code};
 use crate::tensor::DType;
-
-/// Name → element type, as far as it is known.
-pub(super) type Types = HashMap<String, DType>;
 
 /// Of every value of a graph; `around`: of the graph around it.
 pub(super) fn of_graph(graph: &GraphProto, around: &Types) -> Types {
@@ -24,18 +20,6 @@ pub(super) fn of_graph(graph: &GraphProto, around: &Types) -> Types {
         }
     }
     types
-}
-
-/// What is declared of a value.
-pub(super) fn declared_type(info: &ValueInfoProto) -> Option<DType> {
-    match info.r#type.as_ref()? {
-        TypeProto { value: Some(type_proto::Value::TensorType(tensor)), .. } => of_code(tensor.elem_type()),
-        _ => None,
-    }
-}
-
-fn of_code(code: i32) -> Option<DType> {
-    DType::from_onnx(code).ok()
 }
 
 fn attribute<'a>(node: &'a NodeProto, name: &str) -> Option<&'a AttributeProto> {

@@ -1,0 +1,34 @@
+//! Sessions of parts: on ONNX Runtime, or divided among runtimes.
+
+use std::sync::Arc;
+
+use super::error::RuntimeError;
+use super::model::Constant;
+use super::traits::{Runtime, Session};
+use super::{mixed, precision};
+use crate::onnx;
+use crate::onnx::proto::ModelProto;
+use crate::protocol::message::{Division, PartSpec};
+
+/// A session of its own for a part. Errors: as [`session_with`].
+pub fn session(runtime: &dyn Runtime, part: &PartSpec) -> Result<Arc<dyn Session>, RuntimeError> {
+    Ok(session_with(runtime, part, onnx::decode(part.model.clone())?, Vec::new())?.0)
+}
+
+/// A session of its own for a part, of which some inputs are constants, and what its rules made of its nodes. `exported`:
+/// the part's model. Errors: the runtime's, and BadModel where [`precision::runnable`] fails or the model cannot be divided,
+/// NoLibtorch.
+pub fn session_with(
+    runtime: &dyn Runtime,
+    part: &PartSpec,
+    exported: ModelProto,
+    constants: Vec<Constant>,
+) -> Result<(Arc<dyn Session>, Division), RuntimeError> {
+    if !part.session.runtimes.is_empty() {
+        return mixed::build(runtime, part, exported, constants);
+    }
+    let runnable = precision::runnable(part, &exported)?;
+    // What was decoded goes before the build, which takes memory of its own.
+    drop(exported);
+    Ok((runtime.build_with(&runnable, &part.session, constants)?, Division::default()))
+}
