@@ -17,6 +17,7 @@ from rust_ort.export.partition import EagerNode
 from rust_ort.observe.graph_info import GraphInfo, called, in_order
 from rust_ort.observe.reference import one_at_a_time
 from rust_ort.observe.report import html_lines, html_table
+from rust_ort.observe.rules import rule_lines, total
 from rust_ort.observe.sides import scalar_loss
 from rust_ort.observe.state import Copies, kept_state
 from rust_ort.observe.verdicts import graph_breaks, why_nothing
@@ -71,9 +72,13 @@ class Explanation:
             )
             if graph.fallen_back:
                 lines.append(f"    {graph.fallen_back}")
+            if graph.division.rules:
+                lines.append(f"    {graph.division}")
             for node in graph.eager:
                 if not node.inside:
                     lines += _left_to_eager(node, [other for other in graph.eager if other.inside == node.name])
+        division = total(graph.division for graph in self.graphs)
+        lines += rule_lines(division)
         for reason, count in self.breaks.items():
             lines.append(f"  break ({count}): {reason.splitlines()[0] if reason else '?'}")
         return "\n".join([*lines, self._time()])

@@ -9,6 +9,9 @@ mod blame;
 mod common;
 mod constants;
 mod libraries;
+mod mixed;
+#[cfg(feature = "torch")]
+mod mixed_torch;
 mod on_ort;
 mod precision;
 mod process;

@@ -14,12 +14,12 @@ from rust_ort.call.staging import staged_ref
 from rust_ort.link import daemon, wire
 from rust_ort.link.link import Link
 from rust_ort.link.platform import check_platform
-from rust_ort.link.pool import allow_spinning, threads
+from rust_ort.link.pool import allow_spinning, libtorch, threads
 from rust_ort.link.specs import NoiseTerms, PartSpec, Verdict, set_tolerance, verdicts_from
 from rust_ort.memory import process
 from rust_ort.options import Options, Tolerance
 
-_clients: dict[tuple[str, int, bool], Client] = {}
+_clients: dict[tuple[str, int, bool, str], Client] = {}
 _clients_lock = threading.Lock()
 
 
@@ -30,7 +30,7 @@ class Client(Link):
     def get(options: Options) -> Client:
         """The client of this socket and these lease settings; nothing is connected yet."""
         check_platform()
-        key = (daemon.socket_path(options.socket), threads(options), allow_spinning(options))
+        key = (daemon.socket_path(options.socket), threads(options), allow_spinning(options), libtorch(options))
         with _clients_lock:
             client = _clients.get(key)
             if client is None:

@@ -20,7 +20,7 @@ from rust_ort._version import __version__
 from rust_ort.errors import DaemonFault, DaemonLost, ExecutorLost, RustOrtError
 from rust_ort.link import daemon, wire
 from rust_ort.link.lanes import Lane, LaneMemory, Lanes
-from rust_ort.link.pool import allow_spinning, threads
+from rust_ort.link.pool import allow_spinning, libtorch, threads
 from rust_ort.link.specs import DumpSpec
 from rust_ort.memory import process
 from rust_ort.memory.segment import Segment
@@ -344,6 +344,7 @@ class Connection:
         request.lease_executor.onnxruntime_library = daemon.find_onnxruntime()
         request.lease_executor.threads = threads(options)
         request.lease_executor.allow_spinning = allow_spinning(options)
+        request.lease_executor.libtorch = libtorch(options)
         leased = self.ask(request)
         self.executor_log = str(leased.log)
         self.executor_pid = int(leased.pid)

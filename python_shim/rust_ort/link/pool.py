@@ -1,4 +1,4 @@
-"""The executor's thread pool: how many threads, and whether they spin."""
+"""What an executor is asked for: how many threads its pool has, whether they spin, whether it has libtorch."""
 
 from __future__ import annotations
 
@@ -35,6 +35,12 @@ def cores() -> int:
 def _local_ranks() -> int:
     told = (os.environ.get(name, "") for name in LOCAL_RANKS)
     return next((int(text) for text in told if text.isdecimal() and int(text)), 1)
+
+
+def libtorch(options: Options) -> str:
+    """The folder of this process's libtorch, where a rule of `runtimes` gives nodes to it; "" where none does."""
+    asked = any(patterns for runtime, patterns in options.runtimes.items() if runtime != "ort")
+    return os.path.join(os.path.abspath(torch.__path__[0]), "lib") if asked else ""
 
 
 def allow_spinning(options: Options) -> bool:

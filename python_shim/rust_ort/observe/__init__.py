@@ -10,5 +10,6 @@
 | nodes.py | eager node by node beside the candidate, under compare="nodes" |
 | values.py, state.py | the named values in what a model takes and gives; what a comparison puts back and copies |
 | sides.py | the two runs of a comparison, and the pairs that they come to |
+| rules.py | what the rules of runtimes made of graphs; a warning of those that decide over nothing |
 | verdicts.py, report.py | by which tolerance, and why something is not compared; what it all came to |
 """

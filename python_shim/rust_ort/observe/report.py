@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import json
 import math
@@ -13,9 +14,10 @@ from typing import Any
 from rust_ort.errors import ClientError, NumericMismatch
 from rust_ort.link.specs import Verdict
 from rust_ort.observe.graph_info import GraphInfo, NodeVerdict
+from rust_ort.observe.rules import rule_lines, total
 
-SCHEMA_VERSION = 3
-"""Of Report.to_json. 2: metrics, nodes, what is missing. 3: noise, births of NaN and infinity."""
+SCHEMA_VERSION = 4
+"""Of Report.to_json. 2: metrics, nodes, what is missing. 3: noise, births of NaN and infinity. 4: division."""
 
 NO_CALL = (
     "no call was compared; call the model under compare='outputs' or 'nodes' first (what an equal backend compiled "
@@ -153,6 +155,7 @@ class Report:
                     "direction": graph.direction,
                     "compute_nodes": graph.compute_nodes,
                     "fallen_back": graph.fallen_back,
+                    "division": dataclasses.asdict(graph.division),
                     "eager": [{"node": node.name, "op": node.op, "reason": node.reason} for node in graph.eager],
                     "nodes": [_plain_node(step, node) for step, node in graph.nodes],
                 }
@@ -187,6 +190,9 @@ class Report:
         found = ", ".join(f"{counts[kind]} {kind}" for kind in _KINDS if counts[kind]) or "nothing compared"
         lines = [f"{found}; {len(self.graphs)} graphs, {nodes} nodes on ONNX Runtime, {eager} in eager"]
         lines += [f"{graph.name}: {graph.fallen_back}" for graph in self.graphs if graph.fallen_back]
+        division = total(graph.division for graph in self.graphs)
+        if division.rules:
+            lines += [str(division), *rule_lines(division)]
         if self.nodes:
             kinds = Counter(node.local.kind for _, node in self.nodes)
             lines.append("nodes: " + ", ".join(f"{count} {kind}" for kind, count in kinds.items()))

@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import math
 import os
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -188,8 +189,9 @@ def patterns(name: str, value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
-def rules(*known: str) -> Callable[[str, Any], Any]:
-    """{one of these: patterns}."""
+def rules(*known: str, later: bool = False) -> Callable[[str, Any], Any]:
+    """{one of these: patterns}, in their order, which decides: the same in another order is not equal. later: rules are
+    followed by a later version."""
 
     def check(name: str, value: Any) -> dict[str, tuple[str, ...]]:
         if not isinstance(value, Mapping):
@@ -198,8 +200,8 @@ def rules(*known: str) -> Callable[[str, Any], Any]:
             if key not in known:
                 hint = nearest(str(key), list(known))
                 raise OptionError(f"option {name}: expected {', '.join(map(repr, known))} as keys, got {key!r}{hint}")
-        kept = {key: patterns(f"{name}[{key!r}]", entries) for key, entries in value.items()}
-        if kept:
+        kept = OrderedDict((key, patterns(f"{name}[{key!r}]", entries)) for key, entries in value.items())
+        if kept and later:
             raise _later(name, value, "leave it out")
         return kept
 

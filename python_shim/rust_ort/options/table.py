@@ -72,7 +72,7 @@ class Options:
     )
     precision_rules: dict[str, tuple[str, ...]] = _option(
         dict,
-        checks.rules("float32"),
+        checks.rules("float32", later=True),
         environment.rules,
         'values of half precision that are not rounded to it, {"float32": patterns}, as those of runtimes',
         factory=True,

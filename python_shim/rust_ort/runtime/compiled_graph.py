@@ -20,7 +20,7 @@ from rust_ort.errors import DaemonFault
 from rust_ort.export.partition import may_do_more
 from rust_ort.export.plan import Plan, PlannedPart, restrides
 from rust_ort.link.specs import GraphSpec, Verdict, not_compared
-from rust_ort.observe import session
+from rust_ort.observe import rules, session
 from rust_ort.observe.graph_info import GraphInfo, note_call
 from rust_ort.observe.nodes import GraphNodes
 from rust_ort.observe.reference import generators, run_reference, set_generators
@@ -175,6 +175,8 @@ class CompiledGraph:
         if info.unreachable is not None:
             self._try_again()
         note_call(info)
+        if step == 1 and self._options.runtimes:
+            rules.warn_of_idle(self._options)
         if session.current() is not None and session.must_show(info.graph_id, info.name):
             self._show()
         compare = self._compare and step % self._options.compare_every == 0
@@ -190,6 +192,9 @@ class CompiledGraph:
         self._fast = fast_path(self._plan, [runner.part for runner in runners])
         self._outer = _linked(self._plan, runners)
         self._runners = runners
+        if self._options.runtimes:
+            self.info.division = rules.Division.of((runner.part.prepared for runner in runners), self._options)
+            rules.note(self.info.division, self._options)
 
     def _try_again(self) -> None:
         """Prepares the parts that no daemon was there for when the graph was compiled; at most every few seconds."""

@@ -88,8 +88,11 @@ impl<'a> Builder<'a> {
             let model = precision::runnable(&part, &onnx::decode(part.model.clone())?)?;
             return self.runtime.build_with(&model, &part.session, constants);
         }
-        let runtime = self.runtime.beside(on).unwrap_or(self.runtime);
-        runtime.build_with(&Model::encode(self.whole), &SessionSpec::default(), constants)
+        let runtime = self
+            .runtime
+            .beside(on)
+            .ok_or_else(|| RuntimeError::NoLibtorch { runtime: on.name(), node: String::new() })?;
+        on_libtorch(on, runtime, self.whole, constants)
     }
 
     fn mixed(&self, segments: &[Segment], constants: Vec<Constant>) -> Result<MixedSession, RuntimeError> {
@@ -124,7 +127,7 @@ impl<'a> Builder<'a> {
         let reads = |constant: &&Constant| segment.inputs.contains(&constant.name);
         let constants: Vec<Constant> = constants.iter().filter(reads).cloned().collect();
         if segment.runtime != NodeRuntime::Ort {
-            return runtime.build_with(&Model::encode(&model), &SessionSpec::default(), constants);
+            return on_libtorch(segment.runtime, runtime, &model, constants);
         }
         let made = |name: &&String| segment.nodes.iter().any(|&at| self.graph.node[at].output.contains(*name));
         let part = PartSpec {
@@ -135,4 +138,18 @@ impl<'a> Builder<'a> {
         };
         runtime.build_with(&precision::runnable(&part, &model)?, &part.session, constants)
     }
+}
+
+/// What libtorch does not take is a rule's fault, not the model's: nothing of it goes elsewhere. Errors: BadOption.
+fn on_libtorch(
+    on: NodeRuntime,
+    runtime: &dyn Runtime,
+    model: &ModelProto,
+    constants: Vec<Constant>,
+) -> Result<Arc<dyn Session>, RuntimeError> {
+    let built = runtime.build_with(&Model::encode(model), &SessionSpec::default(), constants);
+    built.map_err(|error| RuntimeError::BadOption {
+        name: "runtimes".to_owned(),
+        reason: format!("a rule gives nodes to {} that it does not take: {error}; leave them to ort", on.name()),
+    })
 }

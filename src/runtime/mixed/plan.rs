@@ -20,7 +20,8 @@ pub(super) struct Plan {
 }
 
 /// Divides a graph. Of a rule's patterns see [`onnx::select_nodes`]; a node that no rule fits is ONNX Runtime's. Nodes with
-/// bodies are not divided. Errors: BadModel, also where a sequence would go from one segment to another.
+/// bodies are not divided. Errors: BadModel; BadOption where a sequence would go
+/// from one segment to another.
 pub(super) fn plan(graph: &GraphProto, rules: &[RuntimeRule], described: &Descriptions) -> Result<Plan, RuntimeError> {
     let order = onnx::order(graph)?;
     let rule_of = rules_of(graph, rules, described)?;

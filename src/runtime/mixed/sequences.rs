@@ -67,7 +67,7 @@ fn given_by_bodies(node: &NodeProto, around: &HashSet<String>) -> Vec<String> {
     given.map(|(name, _)| name.clone()).filter(|name| !name.is_empty()).collect()
 }
 
-/// Errors: BadModel where one segment makes a sequence that another reads.
+/// Errors: BadOption where one segment makes a sequence that another reads.
 pub(super) fn refuse_crossing(
     graph: &GraphProto,
     sequences: &HashSet<String>,
@@ -81,9 +81,10 @@ pub(super) fn refuse_crossing(
             let read = onnx::uses(node).into_iter().filter(|value| sequences.contains(*value));
             if let Some(value) = read.into_iter().find(|value| !made.contains(value)) {
                 let (reader, operator) = (node.name(), node.op_type());
-                return Err(RuntimeError::BadModel {
+                return Err(RuntimeError::BadOption {
+                    name: "runtimes".to_owned(),
                     reason: format!(
-                        "runtimes: node {reader:?} ({operator}) reads the sequence {value:?}, which another segment \
+                        "node {reader:?} ({operator}) reads the sequence {value:?}, which another segment \
                          makes, and sequences stay in theirs: give what stands between to the same runtime"
                     ),
                 });
