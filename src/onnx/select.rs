@@ -48,7 +48,7 @@ pub fn select_nodes<S: AsRef<str>>(
     patterns: &[S],
     described: &Descriptions,
 ) -> Result<Vec<Option<usize>>, OnnxError> {
-    let owners = owners(graph, described)?;
+    let owners = node_owners(graph, described)?;
     let fits = |(node, owner): (&NodeProto, &Option<&str>)| {
         let of_owner = owner.map(|value| names_of_value(value, described));
         let names: Vec<String> = names_of_node(node).into_iter().chain(of_owner.into_iter().flatten()).collect();
@@ -70,8 +70,9 @@ pub fn select_values<S: AsRef<str>>(
     Ok(values.map(str::to_owned).collect())
 }
 
-/// Of each node, the described value that it is there for: its own, else that of the first node that reads what it gives.
-fn owners<'a>(graph: &'a GraphProto, described: &Descriptions) -> Result<Vec<Option<&'a str>>, OnnxError> {
+/// Of each node of the main graph, the described value that it is there for: its own, else that of the first node that
+/// reads what it gives. Errors: those of [`order`].
+pub fn node_owners<'a>(graph: &'a GraphProto, described: &Descriptions) -> Result<Vec<Option<&'a str>>, OnnxError> {
     let order = order(graph)?;
     let readers = readers(graph);
     let places: HashMap<usize, usize> = order.iter().enumerate().map(|(place, &at)| (at, place)).collect();

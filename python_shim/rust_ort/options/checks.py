@@ -188,8 +188,8 @@ def patterns(name: str, value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
-def rules(*known: str) -> Callable[[str, Any], Any]:
-    """{one of these: patterns}."""
+def rules(*known: str, later: bool = False) -> Callable[[str, Any], Any]:
+    """{one of these: patterns}. later: rules are followed by a later version."""
 
     def check(name: str, value: Any) -> dict[str, tuple[str, ...]]:
         if not isinstance(value, Mapping):
@@ -199,7 +199,7 @@ def rules(*known: str) -> Callable[[str, Any], Any]:
                 hint = nearest(str(key), list(known))
                 raise OptionError(f"option {name}: expected {', '.join(map(repr, known))} as keys, got {key!r}{hint}")
         kept = {key: patterns(f"{name}[{key!r}]", entries) for key, entries in value.items()}
-        if kept:
+        if kept and later:
             raise _later(name, value, "leave it out")
         return kept
 

@@ -1,5 +1,6 @@
 //! What to run: a data set, its model, and how it ran.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -135,6 +136,18 @@ impl Target {
     /// `values` of `provenance.json`: value → {fx, op, module, …}. Null when there is none.
     pub(crate) fn provenance(&self) -> Result<Value, Failure> {
         Ok(provenance_json(&self.home)?.get("values").cloned().unwrap_or_default())
+    }
+
+    /// {output: what it is}, such as `GradAOTOutput layer.weight`, of those that are the graph's. Errors: as
+    /// [`Target::provenance`].
+    pub(crate) fn roles(&self) -> Result<HashMap<String, String>, Failure> {
+        let outputs = provenance_json(&self.home)?.get("outputs").cloned().unwrap_or_default();
+        let role = |output: &Value| {
+            let text = |key: &str| output[key].as_str().unwrap_or_default();
+            let of = if text("of").is_empty() { String::new() } else { format!(" {}", text("of")) };
+            Some((output["name"].as_str()?.to_owned(), format!("{}{of}", text("role"))))
+        };
+        Ok(outputs.as_array().into_iter().flatten().filter_map(role).collect())
     }
 
     /// Threads of the runtime's pool that it ran with.

@@ -1,0 +1,314 @@
+//! The search: from what each rounding does to the smallest set of them that must not be.
+
+use std::time::Duration;
+
+use super::answer::{Answer, Culprit, Found, Output, SCHEMA};
+use super::board::Board;
+use super::error::KeepError;
+use super::groups::{By, Group, groups};
+use super::judge::{Judge, Judged, Limit};
+use super::rank;
+use super::subject::Subject;
+use crate::base::ids::ValueName;
+use crate::blame::search::{first, smallest};
+use crate::onnx::dtype_of;
+use crate::runtime::Runtime;
+use crate::tensor::{DType, TensorBuf};
+
+/// Of one call.
+type Outputs = Vec<TensorBuf>;
+type Calls = Vec<Outputs>;
+
+/// So many further rules are taken where the compiled part is not within its limit with those that were found.
+const MOST_FURTHER: usize = 8;
+/// Shares of an output that add up to something further from 1 than this factor are told of.
+const INDEPENDENT: f64 = 1.5;
+
+/// How the set is made small.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Strategy {
+    /// Those that contribute most, as many as it takes.
+    Greedy,
+    /// And then by delta debugging until none of them can be left out.
+    #[default]
+    Delta,
+}
+
+/// What to look for, how, and for how long.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// What is near enough.
+    pub limit: Limit,
+    /// What a rule names.
+    pub by: By,
+    /// How.
+    pub strategy: Strategy,
+    /// Time.
+    pub budget: Duration,
+}
+
+/// Told how far a search is: what is done, so many of so many.
+pub type Progress<'p> = &'p mut dyn FnMut(&'static str, usize, usize);
+
+/// Searches a part. None: nothing of it is rounded to half precision. Errors: [`KeepError`] where the part cannot be run.
+pub fn search(
+    subject: &Subject,
+    runtime: &dyn Runtime,
+    settings: &Settings,
+    progress: Progress<'_>,
+) -> Result<Option<Answer>, KeepError> {
+    let (Some(half), Some(board)) = (subject.half(), Board::new(subject, runtime, settings.budget)?) else {
+        return Ok(None);
+    };
+    let judge = Judge { outputs: outputs_of(subject), half, limit: settings.limit };
+    let mut notes = Vec::new();
+    let (groups, nameless) = groups(subject, &board.switches, settings.by)?;
+    if !nameless.is_empty() {
+        notes.push(format!("no rule names {}", nameless.join(", ")));
+    }
+    let n_calls = subject.calls.len();
+    let exact = (0..n_calls).map(|call| board.run(call, |_| false)).collect::<Result<Vec<_>, _>>()?;
+    let in_float64 = (0..n_calls).map(|call| board.in_float64(call)).collect::<Result<Vec<_>, _>>();
+    let (references, reference) = match in_float64 {
+        Ok(references) => (references, "float64"),
+        Err(error) => {
+            notes.push(format!("errors are measured from float32: {error}"));
+            (exact.clone(), "float32")
+        }
+    };
+    let everything: Vec<String> = vec!["*".to_owned()];
+    let (before, kept) = (board.compiled(&[])?, board.compiled(&everything)?);
+    let mut search = Search { board, judge, groups, references, notes, complete: true };
+    let found = search.found(&exact, [&before, &kept], settings, progress)?;
+    let Outcome { culprits, found, after } = found;
+    let outputs = search.outputs(subject, [&before, &kept], after.as_deref());
+    Ok(Some(Answer {
+        schema: SCHEMA.to_owned(),
+        graph: subject.graph.clone(),
+        part: subject.part,
+        steps: subject.calls.iter().map(|call| call.step).collect(),
+        reference: reference.to_owned(),
+        culprits,
+        found,
+        outputs,
+        n_runs: search.board.n_runs(),
+        seconds: search.board.elapsed().as_secs_f64(),
+        complete: search.complete,
+        notes: search.notes,
+    }))
+}
+
+/// What a part's outputs are with these rules, in the end: as [`Output::after`], and of the calls the worst. Errors:
+/// [`KeepError`].
+pub fn verify(
+    subject: &Subject,
+    runtime: &dyn Runtime,
+    settings: &Settings,
+    rules: &[String],
+    answer: &mut Answer,
+) -> Result<bool, KeepError> {
+    let (Some(half), Some(board)) = (subject.half(), Board::new(subject, runtime, Duration::MAX)?) else {
+        return Ok(true);
+    };
+    let judge = Judge { outputs: outputs_of(subject), half, limit: settings.limit };
+    let references = match answer.reference.as_str() {
+        "float64" => (0..subject.calls.len()).map(|call| board.in_float64(call)).collect::<Result<Vec<_>, _>>()?,
+        _ => (0..subject.calls.len()).map(|call| board.run(call, |_| false)).collect::<Result<Vec<_>, _>>()?,
+    };
+    let after = board.compiled(rules)?;
+    let worst = worst(&judge, &references, &after);
+    for (output, judged) in answer.outputs.iter_mut().zip(worst.into_iter().flatten()) {
+        output.after = Some(judged);
+    }
+    Ok(answer.outputs.iter().filter_map(|output| output.after.as_ref()).all(|judged| judged.within))
+}
+
+/// Names of the outputs, with their types where these are floats.
+fn outputs_of(subject: &Subject) -> Vec<(ValueName, Option<DType>)> {
+    let outputs = subject.model.graph.iter().flat_map(|graph| &graph.output);
+    let float = |dtype: &DType| dtype.is_float();
+    outputs.map(|output| (output.name().to_owned(), dtype_of(output).filter(float))).collect()
+}
+
+/// Of each output the call in which it is furthest.
+fn worst(judge: &Judge, references: &[Outputs], calls: &[Outputs]) -> Vec<Option<Judged>> {
+    let mut worst: Vec<Option<Judged>> = vec![None; judge.outputs.len()];
+    let distance = |judged: &Judged| (!judged.within, judged.times.unwrap_or(f64::INFINITY));
+    for (references, outputs) in references.iter().zip(calls) {
+        for (worst, judged) in worst.iter_mut().zip(judge.all(references, outputs)) {
+            let further = |judged: &Judged| worst.as_ref().is_none_or(|known| distance(judged) > distance(known));
+            if let Some(judged) = judged.filter(further) {
+                *worst = Some(judged);
+            }
+        }
+    }
+    worst
+}
+
+struct Search<'a> {
+    board: Board<'a>,
+    judge: Judge,
+    groups: Vec<Group>,
+    /// Of each call.
+    references: Calls,
+    notes: Vec<String>,
+    complete: bool,
+}
+
+struct Outcome {
+    culprits: Vec<Culprit>,
+    found: Found,
+    /// Outputs of each call with the rules that were found.
+    after: Option<Calls>,
+}
+
+impl Search<'_> {
+    /// `compiled`: outputs of each call with nothing kept, and with everything.
+    fn found(
+        &mut self,
+        exact: &[Outputs],
+        compiled: [&[Outputs]; 2],
+        settings: &Settings,
+        progress: Progress<'_>,
+    ) -> Result<Outcome, KeepError> {
+        let [failing, hopeless] = compiled.map(|calls| self.failing(calls));
+        let every = (0..self.judge.outputs.len()).filter(|&at| self.judge.outputs[at].1.is_some());
+        let asked = if failing.is_empty() { every.collect() } else { failing.clone() };
+        let asked: Vec<(usize, ValueName)> =
+            asked.into_iter().map(|at| (at, self.judge.outputs[at].0.clone())).collect();
+        let effects = rank::effects(&self.board, &self.groups, exact, &mut |done, of| progress("roundings", done, of))?;
+        let ranked = effects.ranked(&self.groups, &asked);
+        self.tell_dependence(&effects, &asked);
+        let order: Vec<usize> = ranked.iter().map(|&(group, _)| group).collect();
+        let culprits = ranked.into_iter().map(|(_, culprit)| culprit).collect();
+        let (found, after) = if failing.is_empty() {
+            (Found::Within, None)
+        } else if !hopeless.is_empty() {
+            let outputs = hopeless.iter().map(|&at| self.judge.outputs[at].0.clone()).collect();
+            (Found::Impossible { outputs }, None)
+        } else if !effects.is_complete(self.groups.len()) {
+            self.complete = false;
+            (Found::Unknown, None)
+        } else {
+            self.rules(&order, settings, progress)?
+        };
+        self.complete &= effects.is_complete(self.groups.len());
+        Ok(Outcome { culprits, found, after })
+    }
+
+    fn tell_dependence(&mut self, effects: &rank::Effects, outputs: &[(usize, ValueName)]) {
+        let far = |total: f64| !(1. / INDEPENDENT..=INDEPENDENT).contains(&total);
+        let totals = outputs.iter().map(|(at, name)| (effects.total(*at), name));
+        let dependent: Vec<String> = totals
+            .filter(|(total, _)| *total > 0. && far(*total))
+            .map(|(total, name)| format!("{name} {total:.2}"))
+            .collect();
+        if let Some((first, rest)) = dependent.split_first() {
+            let rest = if rest.is_empty() { String::new() } else { format!(" and of {} more outputs", rest.len()) };
+            self.notes.push(format!(
+                "shares of {first}{rest} do not add up to 1: roundings act on each other, or are not like noise"
+            ));
+        }
+    }
+
+    /// Outputs that are not near enough in some call.
+    fn failing(&self, calls: &[Outputs]) -> Vec<usize> {
+        let worst = worst(&self.judge, &self.references, calls);
+        (0..worst.len()).filter(|&at| worst[at].as_ref().is_some_and(|judged| !judged.within)).collect()
+    }
+
+    /// The smallest set, of groups in this order. Errors: Runtime.
+    fn rules(
+        &mut self,
+        order: &[usize],
+        settings: &Settings,
+        progress: Progress<'_>,
+    ) -> Result<(Found, Option<Calls>), KeepError> {
+        let mut failure = None;
+        let mut n_tests = 0;
+        let mut holds = |kept: &[usize]| {
+            n_tests += 1;
+            progress("sets", n_tests, n_tests + 1);
+            self.holds(kept).map_err(|error| failure = Some(error)).ok()
+        };
+        let Some(n) = first(order.len() + 1, |n| holds(&order[..n.min(order.len())])) else {
+            return self.gave_up(failure, None);
+        };
+        let mut best: Vec<usize> = order[..n.min(order.len())].to_vec();
+        if settings.strategy == Strategy::Delta {
+            let all = best.clone();
+            let found = smallest(all.len(), |set| {
+                let kept: Vec<usize> = set.iter().map(|&at| all[at]).collect();
+                let passes = holds(&kept)?;
+                if passes && kept.len() < best.len() {
+                    best = kept;
+                }
+                Some(passes)
+            });
+            if found.is_none() && failure.is_some() {
+                return self.gave_up(failure, Some((order, best)));
+            }
+        }
+        self.compiled(order, best)
+    }
+
+    /// A set cannot be made smaller in time. Errors: what is no matter of time.
+    fn gave_up(
+        &mut self,
+        failure: Option<KeepError>,
+        best: Option<(&[usize], Vec<usize>)>,
+    ) -> Result<(Found, Option<Calls>), KeepError> {
+        match failure {
+            Some(KeepError::Budget) | None => self.complete = false,
+            Some(error) => return Err(error),
+        }
+        self.notes.push("the time was up before the set was made as small as it gets".to_owned());
+        best.map_or(Ok((Found::Unknown, None)), |(order, best)| self.compiled(order, best))
+    }
+
+    /// Checks the rules as they are compiled, and takes more of them where they do not do. Errors: Runtime.
+    fn compiled(&mut self, order: &[usize], mut kept: Vec<usize>) -> Result<(Found, Option<Calls>), KeepError> {
+        let more: Vec<usize> = order.iter().copied().filter(|group| !kept.contains(group)).collect();
+        let mut more = more.into_iter().take(MOST_FURTHER);
+        let n = kept.len();
+        loop {
+            let float32: Vec<String> = kept.iter().map(|&group| self.groups[group].pattern.clone()).collect();
+            let outputs = self.board.compiled(&float32)?;
+            let next = if self.failing(&outputs).is_empty() { None } else { more.next() };
+            let Some(next) = next else {
+                if kept.len() > n {
+                    let further = kept.len() - n;
+                    self.notes.push(format!("as it is compiled it took {further} more than the search had found"));
+                }
+                return Ok((Found::Rules { float32 }, Some(outputs)));
+            };
+            kept.push(next);
+        }
+    }
+
+    fn holds(&self, kept: &[usize]) -> Result<bool, KeepError> {
+        let mut is_on = vec![true; self.board.switches.len()];
+        kept.iter().flat_map(|&group| &self.groups[group].switches).for_each(|&switch| is_on[switch] = false);
+        for (call, references) in self.references.iter().enumerate() {
+            let outputs = self.board.run(call, |switch| is_on[switch])?;
+            if !self.judge.holds(references, &outputs) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn outputs(&self, subject: &Subject, compiled: [&[Outputs]; 2], after: Option<&[Outputs]>) -> Vec<Output> {
+        let of = |calls: &[Outputs]| worst(&self.judge, &self.references, calls);
+        let [before, everything] = compiled.map(of);
+        let mut after = after.map(of).unwrap_or_else(|| vec![None; before.len()]).into_iter();
+        let names = self.judge.outputs.iter().map(|(name, _)| name);
+        let pairs = names.zip(before).zip(everything);
+        let described = |((name, before), everything): ((&ValueName, Option<Judged>), Option<Judged>)| {
+            let after = after.next().flatten();
+            let role = subject.roles.get(name).cloned().unwrap_or_default();
+            Some(Output { name: name.clone(), role, before: before?, after, everything: everything? })
+        };
+        pairs.filter_map(described).collect()
+    }
+}
