@@ -45,11 +45,16 @@ impl<'a> Board<'a> {
         self.started.elapsed()
     }
 
-    /// Outputs of a call before they are rounded: those of half precision as float32. Errors: Budget, Runtime.
-    pub fn run(&self, call: usize, is_on: impl Fn(usize) -> bool) -> Result<Vec<TensorBuf>, KeepError> {
+    /// As [`Board::run`]. Errors: Budget, too.
+    pub fn run_in_budget(&self, call: usize, is_on: impl Fn(usize) -> bool) -> Result<Vec<TensorBuf>, KeepError> {
         if self.elapsed() >= self.budget {
             return Err(KeepError::Budget);
         }
+        self.run(call, is_on)
+    }
+
+    /// Outputs of a call before they are rounded: those of half precision as float32. Errors: Runtime.
+    pub fn run(&self, call: usize, is_on: impl Fn(usize) -> bool) -> Result<Vec<TensorBuf>, KeepError> {
         let on: Vec<u8> = (0..self.switches.len()).map(|at| u8::from(is_on(at))).collect();
         let desc = TensorDesc::new(DType::Bool, [on.len() as i64]).expect("one axis of as many elements");
         let on = TensorBuf::new(desc, on).expect("a byte an element");

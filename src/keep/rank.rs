@@ -16,28 +16,29 @@ pub struct Effects {
 }
 
 /// Runs each group alone: its roundings on, all others off. `exact`: outputs of each call with all off. Effects of those
-/// that were run before the budget ended. Errors: [`KeepError`], Budget before the first.
+/// that were run before the budget ended. Errors: Runtime.
 pub fn effects(
     board: &Board<'_>,
     groups: &[Group],
     exact: &[Vec<TensorBuf>],
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Effects, KeepError> {
-    let of = |is_on: &dyn Fn(usize) -> bool| -> Result<Vec<Energy>, KeepError> {
+    type Run<'r> = &'r dyn Fn(usize) -> Result<Vec<TensorBuf>, KeepError>;
+    let of = |run: Run<'_>| -> Result<Vec<Energy>, KeepError> {
         let mut sums = vec![Energy::default(); exact.first().map_or(0, Vec::len)];
         for (call, exact) in exact.iter().enumerate() {
-            let outputs = board.run(call, is_on)?;
+            let outputs = run(call)?;
             for ((sum, output), exact) in sums.iter_mut().zip(&outputs).zip(exact) {
                 *sum = sum.and(Energy::between(&output.view(), &exact.view()));
             }
         }
         Ok(sums)
     };
-    let of_all = of(&|_| true)?;
+    let of_all = of(&|call| board.run(call, |_| true))?;
     let mut of_groups = Vec::with_capacity(groups.len());
     for (at, group) in groups.iter().enumerate() {
         progress(at, groups.len());
-        match of(&|switch| group.switches.contains(&switch)) {
+        match of(&|call| board.run_in_budget(call, |switch| group.switches.contains(&switch))) {
             Err(KeepError::Budget) => break,
             effect => of_groups.push(effect?),
         }

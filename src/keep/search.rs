@@ -290,7 +290,7 @@ impl Search<'_> {
         let mut is_on = vec![true; self.board.switches.len()];
         kept.iter().flat_map(|&group| &self.groups[group].switches).for_each(|&switch| is_on[switch] = false);
         for (call, references) in self.references.iter().enumerate() {
-            let outputs = self.board.run(call, |switch| is_on[switch])?;
+            let outputs = self.board.run_in_budget(call, |switch| is_on[switch])?;
             if !self.judge.holds(references, &outputs) {
                 return Ok(false);
             }

@@ -23,7 +23,7 @@ SAMPLES: dict[str, tuple[object, object]] = {
     "ort_optimization": ("disable", None),
     "disable_passes": (["output-copies"], None),
     "runtimes": ({}, {"torch": ["*"]}),
-    "precision_rules": ({}, {"float32": ["*"]}),
+    "precision_rules": ({"float32": ["*.norm*"]}, None),
     "session_options": ({"session.set_denormal_as_zero": "1"}, None),
     "custom_op_libraries": (["/bin/sh"], None),
     "custom_translations": ({"aten::relu": len}, None),

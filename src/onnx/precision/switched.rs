@@ -55,12 +55,7 @@ impl Pass {
     fn graph(&mut self, graph: &mut GraphProto, switches: &[Unrounded], outputs: &[(ValueName, ValueName)]) {
         let by_wide: HashMap<&str, usize> =
             switches.iter().enumerate().map(|(at, switch)| (switch.wide.as_str(), at)).collect();
-        let is_rounded: HashSet<&str> = outputs.iter().map(|(name, _)| name.as_str()).collect();
         for mut node in std::mem::take(&mut graph.node) {
-            // Of an output that is rounded there is another one before that.
-            if node.output.iter().any(|name| is_rounded.contains(name.as_str())) {
-                continue;
-            }
             let mut after = Vec::new();
             for name in &mut node.output {
                 let Some(&at) = by_wide.get(name.as_str()) else { continue };

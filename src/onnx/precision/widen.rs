@@ -181,7 +181,7 @@ impl Pass<'_> {
         let reduces = elements::attribute(&node, "reduction").is_some_and(|mode| mode.s.as_deref() != Some(b"none"));
         let reads_unrounded = node.input.iter().any(|name| scope.is_unrounded(name));
         if Attention::called_by(&node).is_some() {
-            if reads_unrounded || node.output.iter().any(|name| self.unrounded.contains(name)) {
+            if reads_unrounded || node.output.iter().any(|name| self.asks(name, scope)) {
                 self.compute(node, &results, false, scope);
             } else {
                 let node = self.with_inputs(node, scope, Self::narrow);
@@ -228,7 +228,7 @@ impl Pass<'_> {
                 scope.add(name, element);
                 continue;
             };
-            let asked = self.unrounded.contains(name);
+            let asked = self.asks(name, scope);
             let is_rounded = rounds && scope.rounded.contains(name);
             if (is_rounded && !asked && !moves) || scope.is_output(name) && rounds {
                 let wide = self.fresh(&format!("{name}/unrounded"));
@@ -277,7 +277,7 @@ impl Pass<'_> {
         let is_number = scope.is_number(from) && !scope.rounded.contains(to);
         let is_same = scope.element(from) == Some(half);
         let moves = is_same && scope.is_unrounded(from);
-        let asked = self.unrounded.contains(to);
+        let asked = self.asks(to, scope);
         if (moves || asked) && !is_number {
             self.leave_unrounded(&node, half, asked && !is_same, scope);
             return Ok(());
@@ -381,6 +381,11 @@ impl Pass<'_> {
         scope.nodes.push(self.cast(&name, &wide, FLOAT));
         scope.values.insert(name, Value { wide: Some(wide.clone()), ..value });
         wide
+    }
+
+    /// Whether it is not to be rounded.
+    fn asks(&self, name: &str, scope: &Scope<'_>) -> bool {
+        scope.is_outermost() && self.unrounded.contains(name)
     }
 
     fn cast(&mut self, from: &str, to: &str, element: Element) -> NodeProto {
