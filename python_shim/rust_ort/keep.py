@@ -30,7 +30,7 @@ RUN = "keep"
 @dataclass(frozen=True, kw_only=True)
 class Kept:
     """What to keep in float32. rules: for the option `precision_rules`; {} where none are needed or help. verified:
-    every graph's outputs are within their limit with these rules, as the program ran them. answers: of each part, as
+    with these rules every graph's outputs are within their limit that can be, as the program ran them. answers: of each part, as
     `rust-ort keep --json` prints them; text: the same for people. before, after: the model in eager and
     compiled without and with the rules, every value with its distance from float64 (`verdict.noise`); after is None
     without rules. folder: the dump, where it was kept."""
@@ -55,6 +55,12 @@ class Kept:
         """Outputs of all parts. Keys: graph, name, role, and before, after (or None) and everything, each {"verdict",
         "times", "within"}: without rules, with them, and with everything kept."""
         return [{"graph": answer["graph"], **output} for answer in self.answers for output in answer["outputs"]]
+
+    @property
+    def beyond(self) -> list[tuple[str, str]]:
+        """(graph, output) of those that are not within their limit whatever is kept: their own rounding takes them out
+        of it, or makes them infinite, as what a forward saves for its backward."""
+        return [(answer["graph"], name) for answer in self.answers for name in answer["beyond"]]
 
     @property
     def complete(self) -> bool:

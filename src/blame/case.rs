@@ -22,6 +22,8 @@ pub struct Case {
     pub model: Bytes,
     /// Values of the model that are an FX node's.
     pub named_values: Vec<ValueName>,
+    /// What rules of the session are looked for in.
+    pub described: Descriptions,
     /// How it ran.
     pub spec: SessionSpec,
     /// Of the run; None: by dtype.
@@ -47,6 +49,8 @@ pub struct Parts {
     pub model: ModelProto,
     /// Values that are an FX node's.
     pub named_values: Vec<ValueName>,
+    /// What rules of the session are looked for in; empty where it has none.
+    pub described: Descriptions,
     /// How it ran.
     pub spec: SessionSpec,
     /// Of the run; None: by dtype.
@@ -64,7 +68,7 @@ pub struct Parts {
 impl Case {
     /// Errors: [`BlameError::Onnx`] of the model.
     pub fn new(parts: Parts) -> Result<Self, BlameError> {
-        let Parts { model, named_values, spec, tolerance, feeds, actuals, values, table } = parts;
+        let Parts { model, named_values, described, spec, tolerance, feeds, actuals, values, table } = parts;
         let bytes = model.encode_to_vec().into();
         let isolator = Isolator::new(model, &named_values)?;
         let mut readers: HashMap<String, Vec<usize>> = HashMap::new();
@@ -72,7 +76,20 @@ impl Case {
             uses(node).into_iter().for_each(|name| readers.entry(name.to_owned()).or_default().push(at));
         }
         let rows = table.nodes.iter().enumerate().map(|(at, row)| (row.name.clone(), at)).collect();
-        Ok(Self { model: bytes, named_values, spec, tolerance, feeds, actuals, values, table, isolator, rows, readers })
+        Ok(Self {
+            model: bytes,
+            named_values,
+            described,
+            spec,
+            tolerance,
+            feeds,
+            actuals,
+            values,
+            table,
+            isolator,
+            rows,
+            readers,
+        })
     }
 
     /// What comparing the nodes found of a value.
@@ -89,7 +106,7 @@ impl Case {
             session,
             fx_values: BTreeMap::new(),
             named_values,
-            described: Descriptions::new(),
+            described: self.described.clone(),
         }
     }
 

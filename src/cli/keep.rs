@@ -126,7 +126,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
 
 fn exit(answers: &[Answer], verified: bool, left_out: usize) -> Exit {
     let any = |is: fn(&Found) -> bool| answers.iter().any(|answer| is(&answer.found));
-    if any(|found| matches!(found, Found::Impossible { .. })) || !verified {
+    if answers.iter().any(|answer| !answer.beyond.is_empty()) || !verified {
         Exit::Mismatch
     } else if any(|found| matches!(found, Found::Unknown)) || left_out > 0 {
         Exit::NothingCompared
@@ -216,7 +216,7 @@ fn words(answers: &[Answer], rules: &[String], verified: bool, left_out: usize) 
         let list = rules.iter().map(|rule| format!("{rule:?}")).collect::<Vec<_>>().join(", ");
         text += &format!("\nprecision_rules={{\"float32\": ({list},)}}\n");
         text += match verified {
-            true => "checked: with these rules every output is within its limit\n",
+            true => "checked: with these rules every output within reach is within its limit\n",
             false => "NOT ENOUGH: with these rules an output is not within its limit\n",
         };
     }
@@ -227,7 +227,7 @@ fn words(answers: &[Answer], rules: &[String], verified: bool, left_out: usize) 
 }
 
 fn text_of(answer: &Answer) -> String {
-    let Answer { graph, part, steps, reference, culprits, found, outputs, n_runs, seconds, .. } = answer;
+    let Answer { graph, part, steps, reference, culprits, found, outputs, beyond, n_runs, seconds, .. } = answer;
     let steps = steps.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
     let failing = outputs.iter().filter(|output| !output.before.within).count();
     let n = outputs.len();
@@ -235,19 +235,21 @@ fn text_of(answer: &Answer) -> String {
     text += &match found {
         Found::Within => "every output is within its limit as it is\n".to_owned(),
         Found::Rules { float32 } => {
-            let n_rules = float32.len();
-            format!("{failing} of {n} outputs are not within their limit; with {n_rules} kept in float32 all are\n")
+            let (n_rules, reached) = (float32.len(), failing - beyond.len());
+            let all = if beyond.is_empty() { "all".to_owned() } else { reached.to_string() };
+            format!("{failing} of {n} outputs are not within their limit; with {n_rules} kept in float32 {all} are\n")
         }
-        Found::Impossible { outputs } => {
-            let names = outputs.join(", ");
-            format!("even with everything kept in float32 {names} is not within its limit: that is its own rounding\n")
-        }
+        Found::Impossible => format!("{failing} of {n} outputs are not within their limit, whatever is kept\n"),
         Found::Unknown => format!("{failing} of {n} outputs are not within their limit; the time was up\n"),
     };
     text += &outputs_table(outputs, reference);
     if !culprits.is_empty() {
         text += "\nwhat each rounding alone makes of an output's squared error:\n";
         text += &culprits_table(culprits);
+    }
+    if !beyond.is_empty() {
+        let names = beyond.join(", ");
+        text += &format!("beyond reach: {names}: with everything kept its own rounding takes it out of its limit\n");
     }
     answer.notes.iter().for_each(|note| text += &format!("note: {note}\n"));
     let end = if answer.complete { "" } else { "; not complete" };

@@ -27,6 +27,8 @@ pub struct Answer {
     pub found: Found,
     /// Outputs that are floats; of several calls, the worst of each.
     pub outputs: Vec<Output>,
+    /// Those that are not near enough with everything kept: their own rounding takes them further, or makes them infinite.
+    pub beyond: Vec<ValueName>,
     /// Runs of models.
     pub n_runs: u64,
     /// Time.
@@ -43,16 +45,13 @@ pub struct Answer {
 pub enum Found {
     /// Every output is near enough as it is.
     Within,
-    /// With these kept in float32 every output is near enough, and with none of them left out.
+    /// With these kept in float32 every output is near enough but those that nothing brings there.
     Rules {
         /// Patterns for `precision_rules`.
         float32: Vec<String>,
     },
-    /// Even with everything kept some output is not near enough.
-    Impossible {
-        /// These.
-        outputs: Vec<ValueName>,
-    },
+    /// No output that is not near enough is so with everything kept.
+    Impossible,
     /// The budget ended before a set was found.
     Unknown,
 }

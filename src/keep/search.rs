@@ -78,7 +78,7 @@ pub fn search(
     };
     let everything: Vec<String> = vec!["*".to_owned()];
     let (before, kept) = (board.compiled(&[])?, board.compiled(&everything)?);
-    let mut search = Search { board, judge, groups, references, notes, complete: true };
+    let mut search = Search { board, judge, groups, references, beyond: Vec::new(), notes, complete: true };
     let found = search.found(&exact, [&before, &kept], settings, progress)?;
     let Outcome { culprits, found, after } = found;
     let outputs = search.outputs(subject, [&before, &kept], after.as_deref());
@@ -91,6 +91,7 @@ pub fn search(
         culprits,
         found,
         outputs,
+        beyond: search.beyond.iter().map(|&at| search.judge.outputs[at].0.clone()).collect(),
         n_runs: search.board.n_runs(),
         seconds: search.board.elapsed().as_secs_f64(),
         complete: search.complete,
@@ -98,8 +99,8 @@ pub fn search(
     }))
 }
 
-/// What a part's outputs are with these rules, in the end: as [`Output::after`], and of the calls the worst. Errors:
-/// [`KeepError`].
+/// What a part's outputs are with these rules, in the end: as [`Output::after`], and of the calls the worst. Whether all
+/// are near enough that can be. Errors: [`KeepError`].
 pub fn verify(
     subject: &Subject,
     runtime: &dyn Runtime,
@@ -120,7 +121,9 @@ pub fn verify(
     for (output, judged) in answer.outputs.iter_mut().zip(worst.into_iter().flatten()) {
         output.after = Some(judged);
     }
-    Ok(answer.outputs.iter().filter_map(|output| output.after.as_ref()).all(|judged| judged.within))
+    let beyond = &answer.beyond;
+    let mut reachable = answer.outputs.iter().filter(|output| !beyond.contains(&output.name));
+    Ok(reachable.all(|output| output.after.as_ref().is_some_and(|judged| judged.within)))
 }
 
 /// Names of the outputs, with their types where these are floats.
@@ -151,6 +154,8 @@ struct Search<'a> {
     groups: Vec<Group>,
     /// Of each call.
     references: Calls,
+    /// Outputs that are not near enough with everything kept.
+    beyond: Vec<usize>,
     notes: Vec<String>,
     complete: bool,
 }
@@ -171,9 +176,15 @@ impl Search<'_> {
         settings: &Settings,
         progress: Progress<'_>,
     ) -> Result<Outcome, KeepError> {
-        let [failing, hopeless] = compiled.map(|calls| self.failing(calls));
+        let [failing, beyond] = compiled.map(|calls| self.failing(calls));
+        let within_reach: Vec<usize> = failing.iter().copied().filter(|at| !beyond.contains(at)).collect();
+        self.beyond = beyond;
         let every = (0..self.judge.outputs.len()).filter(|&at| self.judge.outputs[at].1.is_some());
-        let asked = if failing.is_empty() { every.collect() } else { failing.clone() };
+        let asked = match (within_reach.is_empty(), failing.is_empty()) {
+            (false, _) => within_reach.clone(),
+            (true, false) => failing.clone(),
+            (true, true) => every.collect(),
+        };
         let asked: Vec<(usize, ValueName)> =
             asked.into_iter().map(|at| (at, self.judge.outputs[at].0.clone())).collect();
         let effects = rank::effects(&self.board, &self.groups, exact, &mut |done, of| progress("roundings", done, of))?;
@@ -183,9 +194,8 @@ impl Search<'_> {
         let culprits = ranked.into_iter().map(|(_, culprit)| culprit).collect();
         let (found, after) = if failing.is_empty() {
             (Found::Within, None)
-        } else if !hopeless.is_empty() {
-            let outputs = hopeless.iter().map(|&at| self.judge.outputs[at].0.clone()).collect();
-            (Found::Impossible { outputs }, None)
+        } else if within_reach.is_empty() {
+            (Found::Impossible, None)
         } else if !effects.is_complete(self.groups.len()) {
             self.complete = false;
             (Found::Unknown, None)
@@ -274,7 +284,8 @@ impl Search<'_> {
         loop {
             let float32: Vec<String> = kept.iter().map(|&group| self.groups[group].pattern.clone()).collect();
             let outputs = self.board.compiled(&float32)?;
-            let next = if self.failing(&outputs).is_empty() { None } else { more.next() };
+            let fails = self.failing(&outputs).iter().any(|at| !self.beyond.contains(at));
+            let next = if fails { more.next() } else { None };
             let Some(next) = next else {
                 if kept.len() > n {
                     let further = kept.len() - n;
@@ -291,7 +302,7 @@ impl Search<'_> {
         kept.iter().flat_map(|&group| &self.groups[group].switches).for_each(|&switch| is_on[switch] = false);
         for (call, references) in self.references.iter().enumerate() {
             let outputs = self.board.run_in_budget(call, |switch| is_on[switch])?;
-            if !self.judge.holds(references, &outputs) {
+            if !self.judge.holds(references, &outputs, &self.beyond) {
                 return Ok(false);
             }
         }

@@ -174,11 +174,22 @@ fn nothing_is_kept_where_nothing_need_be_or_nothing_helps() {
     assert_eq!((answer.found, answer.outputs[0].after.is_none()), (Found::Within, true));
     let exact = Limit::Tolerance(Some(Tolerance::EXACT));
     let answer = searched(&cancelling(), &settings(exact));
-    assert_eq!(answer.found, Found::Impossible { outputs: vec!["y".to_owned()] });
+    assert_eq!((answer.found, answer.beyond), (Found::Impossible, vec!["y".to_owned()]));
     assert_eq!(answer.culprits[0].pattern, "sum");
     let no_time = Settings { budget: Duration::ZERO, ..settings(DEFAULT) };
     let answer = searched(&cancelling(), &no_time);
     assert_eq!((answer.found, answer.complete, answer.culprits.len()), (Found::Unknown, false, 0));
+}
+
+#[test]
+fn an_output_that_overflows_itself_keeps_no_other_from_its_rules() {
+    let model = Model::default().node("Mul", &["x", "w"], &["h"]).node("Div", &["h", "d"], &["y"]);
+    let both = subject(model, &["h", "y"], &[("x", &[300., 2.]), ("w", &[300., 3.]), ("d", &[16., 16.])]);
+    let mut answer = searched(&both, &settings(DEFAULT));
+    assert_eq!((&answer.found, &answer.beyond), (&rules(&["h"]), &vec!["h".to_owned()]));
+    let within: Vec<_> = answer.outputs.iter().map(|output| output.after.as_ref().unwrap().within).collect();
+    assert_eq!(within, [false, true]);
+    assert!(verify(&both, runtime(), &settings(DEFAULT), &["h".to_owned()], &mut answer).unwrap());
 }
 
 #[test]

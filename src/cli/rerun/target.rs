@@ -30,6 +30,8 @@ pub(crate) struct Target {
     pub(crate) optimization: Optimization,
     /// Of the run.
     pub(crate) disabled_passes: Vec<String>,
+    /// Of the run: patterns of values that are not rounded to half precision.
+    pub(crate) keep_float32: Vec<String>,
     /// Of the model's custom operators, absolute.
     pub(crate) libraries: Vec<PathBuf>,
 }
@@ -113,7 +115,8 @@ impl Target {
         let optimization = args.optimization.or(ran).unwrap_or_default();
         let libraries = libraries(args, &home)?;
         let disabled_passes = names(&options["disable_passes"]);
-        Ok(Self { step, part, home, options, run, optimization, disabled_passes, libraries })
+        let keep_float32 = names(&options["precision_rules"]["float32"]);
+        Ok(Self { step, part, home, options, run, optimization, disabled_passes, keep_float32, libraries })
     }
 
     /// The model that ran: the one of the data set's precision where there is one, else the exported one.
