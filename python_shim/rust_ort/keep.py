@@ -80,7 +80,7 @@ def keep_in_float32(
     tolerance: Mapping[str, float] | None = None,
     times: float | None = None,
     by: str = "node",
-    strategy: str = "delta",
+    strategy: str = "smallest",
     budget: float | None = None,
     folder: str | os.PathLike[str] | None = None,
     options: Mapping[str, Any] | Options | None = None,
@@ -92,7 +92,7 @@ def keep_in_float32(
     model, backward, autocast, loss, options: as of `rust_ort.compare`. tolerance: {"atol", "rtol", "scale"} of outputs
     against float64; by default that of the options, else of the half precision that takes part. times: in its place,
     each output's error at most so many times what rounding its exact value gives. by: a rule names a "node" (the fewest
-    values) or a "module" (the shortest list). strategy: "delta", or "greedy", which does not try to leave out again.
+    values) or a "module" (the shortest list). strategy: "smallest", or "greedy", which does not try to leave out again.
     budget: seconds for each part, by default 600. folder: keep the dump in it, for `rust-ort keep`; by default it is
     temporary.
 
@@ -106,7 +106,7 @@ def keep_in_float32(
     """
     arguments.checked_model("keep_in_float32", model, kwargs)
     arguments.checked_choice("keep_in_float32", "by", by, ("node", "module"))
-    arguments.checked_choice("keep_in_float32", "strategy", strategy, ("delta", "greedy"))
+    arguments.checked_choice("keep_in_float32", "strategy", strategy, ("smallest", "greedy"))
     if tolerance is not None and times is not None:
         raise OptionError("keep_in_float32: expected tolerance or times, got both")
     parsed = arguments.parsed_options("keep_in_float32", options)

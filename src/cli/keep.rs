@@ -41,8 +41,8 @@ pub(super) struct Arguments {
     /// What a rule names: node (the fewest values) or module (the shortest list)
     #[arg(long, value_parser = by, default_value = "node")]
     by: By,
-    /// greedy: those that contribute most, as many as it takes; delta: and of these none that can be left out
-    #[arg(long, value_parser = strategy, default_value = "delta")]
+    /// greedy: those that contribute most, as many as it takes; smallest: and none of these that can be left out
+    #[arg(long, value_parser = strategy, default_value = "smallest")]
     strategy: Strategy,
     /// Seconds for each part
     #[arg(long, value_name = "SECONDS", default_value_t = 600.)]
@@ -63,8 +63,8 @@ fn by(name: &str) -> Result<By, String> {
 fn strategy(name: &str) -> Result<Strategy, String> {
     match name {
         "greedy" => Ok(Strategy::Greedy),
-        "delta" => Ok(Strategy::Delta),
-        _ => Err("expected one of greedy, delta".to_owned()),
+        "smallest" => Ok(Strategy::Smallest),
+        _ => Err("expected one of greedy, smallest".to_owned()),
     }
 }
 

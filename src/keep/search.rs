@@ -6,11 +6,11 @@ use super::answer::{Answer, Culprit, Found, Output, SCHEMA};
 use super::board::Board;
 use super::error::KeepError;
 use super::groups::{By, Group, groups};
-use super::judge::{Judge, Judged, Limit};
+use super::judge::{Judge, Judged, Limit, Reference};
 use super::rank;
 use super::subject::Subject;
 use crate::base::ids::ValueName;
-use crate::blame::search::{first, smallest};
+use crate::blame::search::first;
 use crate::onnx::dtype_of;
 use crate::runtime::Runtime;
 use crate::tensor::{DType, TensorBuf};
@@ -29,9 +29,9 @@ const INDEPENDENT: f64 = 1.5;
 pub enum Strategy {
     /// Those that contribute most, as many as it takes.
     Greedy,
-    /// And then by delta debugging until none of them can be left out.
+    /// And of these, one by one from the least, those left out that need not be, until none can be.
     #[default]
-    Delta,
+    Smallest,
 }
 
 /// What to look for, how, and for how long.
@@ -60,7 +60,7 @@ pub fn search(
     let (Some(half), Some(board)) = (subject.half(), Board::new(subject, runtime, settings.budget)?) else {
         return Ok(None);
     };
-    let judge = Judge { outputs: outputs_of(subject), half, limit: settings.limit };
+    let judge = Judge::new(outputs_of(subject), half, settings.limit);
     let mut notes = Vec::new();
     let (groups, nameless) = groups(subject, &board.switches, settings.by)?;
     if !nameless.is_empty() {
@@ -76,6 +76,7 @@ pub fn search(
             (exact.clone(), "float32")
         }
     };
+    let references = all_of(references, half);
     let everything: Vec<String> = vec!["*".to_owned()];
     let (before, kept) = (board.compiled(&[])?, board.compiled(&everything)?);
     let mut search = Search { board, judge, groups, references, beyond: Vec::new(), notes, complete: true };
@@ -111,19 +112,23 @@ pub fn verify(
     let (Some(half), Some(board)) = (subject.half(), Board::new(subject, runtime, Duration::MAX)?) else {
         return Ok(true);
     };
-    let judge = Judge { outputs: outputs_of(subject), half, limit: settings.limit };
+    let judge = Judge::new(outputs_of(subject), half, settings.limit);
     let references = match answer.reference.as_str() {
         "float64" => (0..subject.calls.len()).map(|call| board.in_float64(call)).collect::<Result<Vec<_>, _>>()?,
         _ => (0..subject.calls.len()).map(|call| board.run(call, |_| false)).collect::<Result<Vec<_>, _>>()?,
     };
     let after = board.compiled(rules)?;
-    let worst = worst(&judge, &references, &after);
+    let worst = worst(&judge, &all_of(references, half), &after);
     for (output, judged) in answer.outputs.iter_mut().zip(worst.into_iter().flatten()) {
         output.after = Some(judged);
     }
     let beyond = &answer.beyond;
     let mut reachable = answer.outputs.iter().filter(|output| !beyond.contains(&output.name));
     Ok(reachable.all(|output| output.after.as_ref().is_some_and(|judged| judged.within)))
+}
+
+fn all_of(calls: Calls, half: DType) -> Vec<Vec<Reference>> {
+    calls.into_iter().map(|outputs| outputs.iter().map(|output| Reference::new(output, half)).collect()).collect()
 }
 
 /// Names of the outputs, with their types where these are floats.
@@ -134,7 +139,7 @@ fn outputs_of(subject: &Subject) -> Vec<(ValueName, Option<DType>)> {
 }
 
 /// Of each output the call in which it is furthest.
-fn worst(judge: &Judge, references: &[Outputs], calls: &[Outputs]) -> Vec<Option<Judged>> {
+fn worst(judge: &Judge, references: &[Vec<Reference>], calls: &[Outputs]) -> Vec<Option<Judged>> {
     let mut worst: Vec<Option<Judged>> = vec![None; judge.outputs.len()];
     let distance = |judged: &Judged| (!judged.within, judged.times.unwrap_or(f64::INFINITY));
     for (references, outputs) in references.iter().zip(calls) {
@@ -148,12 +153,31 @@ fn worst(judge: &Judge, references: &[Outputs], calls: &[Outputs]) -> Vec<Option
     worst
 }
 
+/// Leaves out of the set, which passes, whatever it passes without, from its end on, until nothing more can be: k tests or
+/// a few times that, where delta debugging, made for one guilty of many, needs some k² when many of many can go. None: the
+/// test gave up; what is left passes.
+fn pruned(set: &mut Vec<usize>, mut test: impl FnMut(&[usize]) -> Option<bool>) -> Option<()> {
+    loop {
+        let before = set.len();
+        for at in (0..before).rev() {
+            let rest: Vec<usize> =
+                set.iter().enumerate().filter(|&(other, _)| other != at).map(|(_, &one)| one).collect();
+            if test(&rest)? {
+                *set = rest;
+            }
+        }
+        if set.len() == before {
+            return Some(());
+        }
+    }
+}
+
 struct Search<'a> {
     board: Board<'a>,
     judge: Judge,
     groups: Vec<Group>,
     /// Of each call.
-    references: Calls,
+    references: Vec<Vec<Reference>>,
     /// Outputs that are not near enough with everything kept.
     beyond: Vec<usize>,
     notes: Vec<String>,
@@ -245,19 +269,8 @@ impl Search<'_> {
             return self.gave_up(failure, None);
         };
         let mut best: Vec<usize> = order[..n.min(order.len())].to_vec();
-        if settings.strategy == Strategy::Delta {
-            let all = best.clone();
-            let found = smallest(all.len(), |set| {
-                let kept: Vec<usize> = set.iter().map(|&at| all[at]).collect();
-                let passes = holds(&kept)?;
-                if passes && kept.len() < best.len() {
-                    best = kept;
-                }
-                Some(passes)
-            });
-            if found.is_none() && failure.is_some() {
-                return self.gave_up(failure, Some((order, best)));
-            }
+        if settings.strategy == Strategy::Smallest && pruned(&mut best, holds).is_none() {
+            return self.gave_up(failure, Some((order, best)));
         }
         self.compiled(order, best)
     }
@@ -321,5 +334,40 @@ impl Search<'_> {
             Some(Output { name: name.clone(), role, before: before?, after, everything: everything? })
         };
         pairs.filter_map(described).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn none_of_the_set_that_is_left_can_be_left_out(
+            needed in proptest::collection::vec(proptest::collection::btree_set(0_usize..16, 1..4), 0..5),
+        ) {
+            // Passes when one member of each is there.
+            let passes = |set: &[usize]| needed.iter().all(|any| any.iter().any(|one| set.contains(one)));
+            let mut set: Vec<usize> = (0..16).collect();
+            prop_assert_eq!(pruned(&mut set, |set| Some(passes(set))), Some(()));
+            prop_assert!(passes(&set));
+            for at in 0..set.len() {
+                let rest: Vec<usize> = set.iter().copied().filter(|&one| one != set[at]).collect();
+                prop_assert!(!passes(&rest));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_left_when_the_test_gives_up_passes() {
+        let mut n_tests = 0;
+        let mut set: Vec<usize> = (0..8).collect();
+        let gives_up = |set: &[usize]| {
+            n_tests += 1;
+            (n_tests < 4).then_some(set.contains(&6))
+        };
+        assert_eq!(pruned(&mut set, gives_up), None);
+        assert_eq!(set, [0, 1, 2, 3, 4, 6]);
     }
 }
