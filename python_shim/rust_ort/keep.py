@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,8 @@ RUN = "keep"
 @dataclass(frozen=True, kw_only=True)
 class Kept:
     """What to keep in float32. rules: for the option `precision_rules`; {} where none are needed or help. verified:
-    with these rules every graph's outputs are within their limit that can be, as the program ran them. answers: of each part, as
-    `rust-ort keep --json` prints them; text: the same for people. before, after: the model in eager and
+    with these rules every graph's outputs are within their limit that can be, as the program ran them. answers: of
+    each part, as `rust-ort keep --json` prints them; text: the same for people. before, after: the model in eager and
     compiled without and with the rules, every value with its distance from float64 (`verdict.noise`); after is None
     without rules. folder: the dump, where it was kept."""
 
@@ -96,8 +96,9 @@ def keep_in_float32(
     budget: seconds for each part, by default 600. folder: keep the dump in it, for `rust-ort keep`; by default it is
     temporary.
 
-    Each graph is held against itself in float64 on the inputs it got. What the forward saves for the backward is half
-    precision between the two, as eager's is: no rule of the backward undoes that rounding.
+    Each graph is held against itself in float64 on the inputs it got; where a graph before it has overflowed, the model
+    runs again with the rules that were found, and they are looked for anew. What the forward saves for the backward is
+    half precision between the two, as eager's is: no rule of the backward undoes that rounding.
 
     Returns a Kept: print it, and compile with `precision_rules=kept.rules`.
 
@@ -121,10 +122,18 @@ def keep_in_float32(
 
     with contextlib.ExitStack() as stack:
         path = folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="rust-ort-keep-"))
+        run = os.fspath(Path(path) / RUN)
         with dump(RUN, folder=path, clean=True, options=every):
             before = compared(every)
-        said = said_by("keep", [os.fspath(Path(path) / RUN), *asked])
-    rules = {name: tuple(patterns) for name, patterns in said["rules"].items() if patterns}
+        said = said_by("keep", [run, *asked])
+        known: set[tuple[str, str]] = set()
+        # What a graph got from one that overflowed tells nothing of how it does on what it will get.
+        while said["rules"]["float32"] and (came_in := _infinite(said["answers"])) not in (set(), known):
+            known = came_in
+            with dump(RUN, folder=path, clean=True, options=every):
+                compared(dataclasses.replace(every, precision_rules=_rules(said)))
+            said = said_by("keep", [run, *asked])
+    rules = _rules(said)
     return Kept(
         rules=rules,
         verified=said["verified"],
@@ -134,6 +143,17 @@ def keep_in_float32(
         after=compared(dataclasses.replace(every, precision_rules=rules)) if rules else None,
         folder=None if folder is None else Path(folder) / RUN,
     )
+
+
+def _rules(said: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    return {name: tuple(patterns) for name, patterns in said["rules"].items() if patterns}
+
+
+def _infinite(answers: Sequence[Mapping[str, Any]]) -> set[tuple[str, str]]:
+    """(direction of the graph, input) of inputs that came in infinite or NaN, but for those that nothing helps."""
+    beyond = {name for answer in answers for name in answer["beyond"]}
+    return {(str(answer["graph"]).rpartition("-")[2], name) for answer in answers for name in answer["infinite_inputs"]
+            if name not in beyond}  # fmt: skip
 
 
 def _given(tolerance: Mapping[str, float] | None, **numbers: float | None) -> list[str]:

@@ -251,6 +251,12 @@ fn text_of(answer: &Answer) -> String {
         let names = beyond.join(", ");
         text += &format!("beyond reach: {names}: with everything kept its own rounding takes it out of its limit\n");
     }
+    if !answer.infinite_inputs.is_empty() {
+        let names = answer.infinite_inputs.join(", ");
+        text += &format!(
+            "infinite or NaN came in: {names}; if a graph before this one overflowed, dump again with its rules\n"
+        );
+    }
     answer.notes.iter().for_each(|note| text += &format!("note: {note}\n"));
     let end = if answer.complete { "" } else { "; not complete" };
     text + &format!("{n_runs} runs, {seconds:.1} s{end}\n")

@@ -29,6 +29,9 @@ pub struct Answer {
     pub outputs: Vec<Output>,
     /// Those that are not near enough with everything kept: their own rounding takes them further, or makes them infinite.
     pub beyond: Vec<ValueName>,
+    /// Inputs that hold infinity or NaN in some call: what came before has overflowed, and with rules for that would have
+    /// given others.
+    pub infinite_inputs: Vec<ValueName>,
     /// Runs of models.
     pub n_runs: u64,
     /// Time.

@@ -1,5 +1,6 @@
 //! The search: from what each rounding does to the smallest set of them that must not be.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::answer::{Answer, Culprit, Found, Output, SCHEMA};
@@ -11,7 +12,7 @@ use super::rank;
 use super::subject::Subject;
 use crate::base::ids::ValueName;
 use crate::blame::search::first;
-use crate::onnx::dtype_of;
+use crate::onnx::{NamedTensor, dtype_of};
 use crate::runtime::Runtime;
 use crate::tensor::{DType, TensorBuf};
 
@@ -93,6 +94,7 @@ pub fn search(
         found,
         outputs,
         beyond: search.beyond.iter().map(|&at| search.judge.outputs[at].0.clone()).collect(),
+        infinite_inputs: infinite_inputs(subject),
         n_runs: search.board.n_runs(),
         seconds: search.board.elapsed().as_secs_f64(),
         complete: search.complete,
@@ -129,6 +131,16 @@ pub fn verify(
 
 fn all_of(calls: Calls, half: DType) -> Vec<Vec<Reference>> {
     calls.into_iter().map(|outputs| outputs.iter().map(|output| Reference::new(output, half)).collect()).collect()
+}
+
+fn infinite_inputs(subject: &Subject) -> Vec<ValueName> {
+    let is_infinite = |feed: &NamedTensor| {
+        let values = feed.view().flat_f64(0..feed.desc.shape.n_elements()).unwrap_or_default();
+        feed.desc.dtype.is_float() && values.iter().any(|value| !value.is_finite())
+    };
+    let feeds = subject.calls.iter().flat_map(|call| &call.feeds).filter(|feed| is_infinite(feed));
+    let names: BTreeSet<&ValueName> = feeds.map(|feed| &feed.name).collect();
+    names.into_iter().cloned().collect()
 }
 
 /// Names of the outputs, with their types where these are floats.

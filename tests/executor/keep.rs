@@ -90,7 +90,7 @@ fn a_kept_value_does_not_overflow_at_any_level() {
         let infinite = compiled(&subject, &[]);
         assert_eq!(infinite, [f64::INFINITY, 0.375, f64::NEG_INFINITY], "{optimization:?}");
         for rule in ["h", "m.h", "Mul", "*"] {
-            let expected = [5625., 0.375, f64::from(f16::from_f32(-15625.))];
+            let expected = [5624., 0.375, -15624.];
             assert_eq!(compiled(&subject, &[rule]), expected, "{optimization:?} {rule}");
         }
     }
@@ -151,9 +151,10 @@ fn what_makes_the_error_is_kept_and_nothing_else() {
         assert!((0.99..1.01).contains(&first.share), "{}", first.share);
         assert!(answer.complete && answer.culprits.len() == 4, "{answer:#?}");
     }
-    // Nearer than one rounding of the output needs every other one gone.
-    let nearer = searched(&cancelling(), &settings(Limit::Times(1.0001)));
-    let Found::Rules { float32 } = nearer.found else { panic!("{:?}", nearer.found) };
+    // As near as it gets needs more of them gone.
+    let most = searched(&cancelling(), &settings(DEFAULT)).outputs[0].everything.times.unwrap();
+    let nearer = searched(&cancelling(), &settings(Limit::Times(1.001 * most)));
+    let Found::Rules { float32 } = nearer.found else { panic!("{nearer:#?}") };
     assert!(float32.contains(&"sum".to_owned()) && float32.len() > 1, "{float32:?}");
 }
 
@@ -187,9 +188,18 @@ fn an_output_that_overflows_itself_keeps_no_other_from_its_rules() {
     let both = subject(model, &["h", "y"], &[("x", &[300., 2.]), ("w", &[300., 3.]), ("d", &[16., 16.])]);
     let mut answer = searched(&both, &settings(DEFAULT));
     assert_eq!((&answer.found, &answer.beyond), (&rules(&["h"]), &vec!["h".to_owned()]));
+    assert_eq!(answer.infinite_inputs, [""; 0]);
     let within: Vec<_> = answer.outputs.iter().map(|output| output.after.as_ref().unwrap().within).collect();
     assert_eq!(within, [false, true]);
     assert!(verify(&both, runtime(), &settings(DEFAULT), &["h".to_owned()], &mut answer).unwrap());
+}
+
+#[test]
+fn inputs_that_are_infinite_are_told() {
+    let mut subject = overflowing();
+    subject.calls[0].feeds[1] = halves("w", &[f32::INFINITY, 1., f32::NAN]);
+    let answer = searched(&subject, &settings(DEFAULT));
+    assert_eq!((answer.infinite_inputs, answer.found), (vec!["w".to_owned()], Found::Within));
 }
 
 #[test]

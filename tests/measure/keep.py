@@ -24,8 +24,8 @@ import rust_ort
 from rust_ort.keep import Kept
 from rust_ort.link.specs import Verdict
 
-PRECISIONS = ("float16", "bfloat16", "autocast float16", "autocast bfloat16")
-VARIANTS = ("plain", "outlier")
+PRECISIONS = ("float16", "bfloat16", "autocast float16")
+VARIANTS = ("outlier", "plain")
 SEED = 7
 OUTLIER_LAYER, OUTLIER_CHANNEL = 1, 3
 SHOWN = 6
@@ -41,7 +41,7 @@ class Size:
     intermediate: int = 1376
     layers: int = 4
     vocabulary: int = 1024
-    sequence: int = 128
+    sequence: int = 64
 
 
 SIZES = {"full": Size(), "small": Size(hidden=64, heads=4, intermediate=96, layers=2, vocabulary=64, sequence=16)}
@@ -97,8 +97,8 @@ def built(size: Size, variant: str) -> tuple[Decoder, Tensor]:
             # |gate|, |up| reach a few times norm; their product then passes 65504, and down brings it back.
             for projection in (mlp.gate_proj, mlp.up_proj):
                 weight = projection.weight[OUTLIER_CHANNEL]
-                weight.mul_(150.0 / weight.norm())
-            mlp.down_proj.weight[:, OUTLIER_CHANNEL].mul_(1e-4)
+                weight.mul_(450.0 / weight.norm())
+            mlp.down_proj.weight[:, OUTLIER_CHANNEL].mul_(1e-3)
     return model, tokens
 
 
@@ -140,7 +140,10 @@ def _relative(verdict: Verdict, side: str) -> float | None:
     if verdict.noise is None or verdict.metrics is None:
         return None
     error, largest = float(verdict.noise[f"{side}_error"]), float(verdict.metrics["max_reference"])
-    return (error / largest if largest else 0.0) if math.isfinite(error) else math.inf
+    if not math.isfinite(error):
+        return math.inf
+    # Of what eager has made infinite or NaN as a whole there is no largest.
+    return error / largest if largest else None if error else 0.0
 
 
 def section(asked: Asked, found: Kept, seconds: float) -> str:
@@ -162,6 +165,9 @@ def section(asked: Asked, found: Kept, seconds: float) -> str:
         kind = f"{len(what['float32'])} to keep" if what["kind"] == "rules" else what["kind"]
         cells = [answer["graph"], kind, *errors, str(answer["n_runs"]), f"{answer['seconds']:.1f}"]
         lines.append("| " + " | ".join(cells) + " |")
+    if found.beyond:
+        names = ", ".join(f"`{name}` of {graph}" for graph, name in found.beyond)
+        lines += ["", f"Beyond reach, as they overflow themselves where the backward needs them: {names}."]
     lines += [
         "",
         "| against float64, the whole model | eager | compiled | with the rules |",
@@ -214,7 +220,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--times", type=float, default=2.0, help="of the plain model: the outlier's limit is a tolerance"
     )
-    parser.add_argument("--budget", type=float, default=300.0, help="seconds for each graph")
+    parser.add_argument("--budget", type=float, default=120.0, help="seconds for each graph")
     parser.add_argument("--output", type=Path, help="written after each model")
     options = parser.parse_args(arguments)
     size = SIZES[options.size]
@@ -222,6 +228,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     verified = True
     for variant in options.variants.split(","):
         for precision in options.precisions.split(","):
+            if variant == "outlier" and "bfloat16" in precision:
+                continue  # it has float32's range
             asked = Asked(precision=precision, variant=variant, times=options.times if variant == "plain" else None)
             found, seconds = kept(asked, size, options.budget)
             verified &= found.verified

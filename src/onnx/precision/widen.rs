@@ -197,6 +197,10 @@ impl Pass<'_> {
                 self.cast_to_half(at, node, half, scope)?
             }
             // A cast from half precision reads what there is.
+            "Cast" if reads_unrounded && results == [Some(FLOAT)] => {
+                let from = self.as_read(node.input[0].clone(), scope);
+                push(casts::identity(node.name.clone(), from, node.output[0].clone()), &results, scope);
+            }
             "Cast" | "CastLike" => {
                 let node = self.with_inputs(node, scope, Self::as_read);
                 push(node, &results, scope);
@@ -301,11 +305,15 @@ impl Pass<'_> {
 
     /// A cast to half precision that casts to float32 instead. `would_round`: it is what was asked for.
     fn leave_unrounded(&mut self, node: &NodeProto, half: Element, would_round: bool, scope: &mut Scope<'_>) {
-        let (from, to) = (self.as_read(node.input[0].clone(), scope), &node.output[0]);
+        let (own, to) = (&node.input[0], &node.output[0]);
+        let is_float32 = scope.is_unrounded(own) || scope.element(own) == Some(FLOAT);
+        let from = self.as_read(own.clone(), scope);
         let is_output = scope.is_output(to);
         let wide = if is_output { self.fresh(&format!("{to}/unrounded")) } else { to.clone() };
-        let cast = self.cast(&from, &wide, FLOAT);
-        scope.nodes.push(NodeProto { name: node.name.clone(), ..cast });
+        scope.nodes.push(match is_float32 {
+            true => casts::identity(node.name.clone(), from, wide.clone()),
+            false => NodeProto { name: node.name.clone(), ..self.cast(&from, &wide, FLOAT) },
+        });
         self.changed = true;
         if would_round {
             self.found.push(Unrounded { name: to.clone(), wide: wide.clone(), element: half });
