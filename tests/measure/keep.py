@@ -41,7 +41,7 @@ class Size:
     intermediate: int = 1376
     layers: int = 4
     vocabulary: int = 1024
-    sequence: int = 64
+    sequence: int = 32
 
 
 SIZES = {"full": Size(), "small": Size(hidden=64, heads=4, intermediate=96, layers=2, vocabulary=64, sequence=16)}
@@ -220,7 +220,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--times", type=float, default=2.0, help="of the plain model: the outlier's limit is a tolerance"
     )
-    parser.add_argument("--budget", type=float, default=120.0, help="seconds for each graph")
+    parser.add_argument("--budget", type=float, default=60.0, help="seconds for each graph")
     parser.add_argument("--output", type=Path, help="written after each model")
     options = parser.parse_args(arguments)
     size = SIZES[options.size]
