@@ -9,7 +9,7 @@ mod switched;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
-mod tests_unrounded;
+mod unrounded_tests;
 mod typed;
 mod widen;
 
