@@ -8,9 +8,9 @@ mod scope;
 mod switched;
 #[cfg(test)]
 mod tests;
+mod typed;
 #[cfg(test)]
 mod unrounded_tests;
-mod typed;
 mod widen;
 
 pub use double::double;
