@@ -39,7 +39,7 @@ class Size:
     hidden: int = 512
     heads: int = 8
     intermediate: int = 1376
-    layers: int = 4
+    layers: int = 2
     vocabulary: int = 1024
     sequence: int = 32
 
@@ -130,20 +130,26 @@ def apart(found: Kept, side: str, kind: str) -> str:
     if report is None:
         return "-"
     of_kind = [verdict for verdict in report.verdicts if verdict.name.startswith("grad") == (kind == "gradients")]
-    errors = [_relative(verdict, "reference" if side == "eager" else "candidate") for verdict in of_kind]
+    errors = [_errors(verdict, "reference" if side == "eager" else "candidate") for verdict in of_kind]
     known = [error for error in errors if error is not None]
-    return "infinite" if math.inf in known else f"{max(known):.2e}" if known else "-"
+    if not known:
+        return "-"
+    absolute, relative = (max(of) for of in zip(*known, strict=True))
+    if math.isinf(absolute):
+        n = sum(math.isinf(error) for error, _ in known)
+        return f"infinite ({n} of {len(known)})"
+    # Of what eager has made infinite or NaN as a whole there is no largest.
+    return f"max abs Δ {absolute:.2e}" if math.isinf(relative) else f"{relative:.2e}"
 
 
-def _relative(verdict: Verdict, side: str) -> float | None:
-    """A side's error against float64, relative to the largest value."""
+def _errors(verdict: Verdict, side: str) -> tuple[float, float] | None:
+    """A side's error against float64, and the same relative to the largest value."""
     if verdict.noise is None or verdict.metrics is None:
         return None
     error, largest = float(verdict.noise[f"{side}_error"]), float(verdict.metrics["max_reference"])
     if not math.isfinite(error):
-        return math.inf
-    # Of what eager has made infinite or NaN as a whole there is no largest.
-    return error / largest if largest else None if error else 0.0
+        return math.inf, math.inf
+    return error, error / largest if largest else math.inf if error else 0.0
 
 
 def section(asked: Asked, found: Kept, seconds: float) -> str:
