@@ -248,8 +248,8 @@ fn spec_of(constant: &Constant) -> ValueSpec {
     ValueSpec { name: constant.name.clone(), dtype: desc.dtype, dims: desc.shape.dims().to_vec() }
 }
 
-/// The model as exported, with the names that say where it rounds, what patterns are looked for in and the values of its constants: those that the session
-/// gets, which nobody else can write.
+/// The model as exported, with the names that say where it rounds, what patterns are looked for in and the values of its
+/// constants: those that the session gets, which nobody else can write.
 fn key(part: &PartSpec, constants: &[(u32, SharedConstant)]) -> Key {
     let mut hasher = blake3::Hasher::new();
     for len in [part.model.len(), part.named_values.len(), part.described.len()] {

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use super::error::KeepError;
 use super::subject::Subject;
 use crate::onnx::{Switched, Unrounded, double, switched};
-use crate::protocol::message::{Optimization, SessionSpec};
 use crate::runtime::{Runtime, Session, leased, precision};
 use crate::tensor::{DType, TensorBuf, TensorDesc, TensorView};
 
@@ -30,7 +29,7 @@ impl<'a> Board<'a> {
         let attend = precision::attend(subject.spec.optimization);
         let made = switched(&subject.model, &subject.named_values(), attend)?;
         let Some(Switched { model, switches }) = made else { return Ok(None) };
-        let part = subject.part_spec(&model, Vec::new(), unoptimized(subject));
+        let part = subject.part_spec(&model, Vec::new(), subject.spec.unoptimized());
         let session = runtime.build(&crate::runtime::Model::encode(&model), &part.session)?;
         Ok(Some(Self { subject, runtime, switches, session, n_runs: Cell::new(0), started, budget }))
     }
@@ -65,9 +64,9 @@ impl<'a> Board<'a> {
 
     /// Outputs of a call, every float in float64. Errors: Runtime where an operator has no such kernel.
     pub fn in_float64(&self, call: usize) -> Result<Vec<TensorBuf>, KeepError> {
-        let part = self.subject.part_spec(&double(&self.subject.model)?, Vec::new(), unoptimized(self.subject));
+        let part = self.subject.part_spec(&double(&self.subject.model)?, Vec::new(), self.subject.spec.unoptimized());
         let session = precision::build(self.runtime, &part)?;
-        let wide: Vec<_> = self.feeds(call).iter().map(widened).collect();
+        let wide: Vec<_> = self.feeds(call).iter().map(TensorView::in_float64).collect();
         self.fetch(&session, &wide.iter().map(TensorBuf::view).collect::<Vec<_>>())
     }
 
@@ -90,19 +89,4 @@ impl<'a> Board<'a> {
             got => Err(KeepError::Outputs { expected, got }),
         }
     }
-}
-
-/// With nothing optimized, so that every rounding is where the model has it.
-fn unoptimized(subject: &Subject) -> SessionSpec {
-    let optimization = match subject.spec.optimization {
-        Optimization::Disable => Optimization::Disable,
-        _ => Optimization::Kernels,
-    };
-    SessionSpec { optimization, ..subject.spec.clone() }
-}
-
-/// Floating elements as float64; others as they are.
-pub fn widened(tensor: &TensorView<'_>) -> TensorBuf {
-    let values = tensor.dtype().is_float().then(|| tensor.flat_f64(0..tensor.shape().n_elements())).flatten();
-    values.map_or_else(|| tensor.to_owned(), |values| TensorBuf::from_f64(tensor.shape().clone(), &values))
 }

@@ -5,7 +5,6 @@ use std::cell::Cell;
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
-use super::board::widened;
 use crate::base::ids::ValueName;
 use crate::compare::{TensorVerdict, Tolerance, Verdict, judge};
 use crate::tensor::{DType, TensorBuf, TensorView};
@@ -42,7 +41,7 @@ pub struct Reference {
 impl Reference {
     /// `half`: the precision that takes part.
     pub fn new(exact: &TensorBuf, half: DType) -> Self {
-        let exact = widened(&exact.view());
+        let exact = exact.view().in_float64();
         let rounding = if exact.desc().dtype.is_float() { rounding(&exact, half) } else { 0. };
         Self { exact, rounding }
     }

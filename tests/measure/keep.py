@@ -23,6 +23,7 @@ from torch import Tensor, nn
 import rust_ort
 from rust_ort.keep import Kept
 from rust_ort.link.specs import Verdict
+from rust_ort.studies.llama_models import Size, config
 
 PRECISIONS = ("float16", "bfloat16", "autocast float16")
 VARIANTS = ("outlier", "plain")
@@ -32,19 +33,10 @@ SHOWN = 6
 """Rows of each table."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Size:
-    """Of the decoder."""
-
-    hidden: int = 512
-    heads: int = 8
-    intermediate: int = 1376
-    layers: int = 2
-    vocabulary: int = 1024
-    sequence: int = 32
-
-
-SIZES = {"full": Size(), "small": Size(hidden=64, heads=4, intermediate=96, layers=2, vocabulary=64, sequence=16)}
+SIZES = {
+    "full": Size(intermediate=1376, layers=2, vocabulary=1024, sequence=32),
+    "small": Size(hidden=64, heads=4, intermediate=96, layers=2, vocabulary=64, sequence=16),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,21 +56,10 @@ class Decoder(nn.Module):
     """(hidden states) to hidden states, through all layers and the last norm, causal."""
 
     def __init__(self, size: Size) -> None:
-        from transformers import LlamaConfig, LlamaModel
+        from transformers import LlamaModel
 
         super().__init__()
-        config = LlamaConfig(
-            hidden_size=size.hidden,
-            num_attention_heads=size.heads,
-            num_key_value_heads=size.heads,
-            intermediate_size=size.intermediate,
-            vocab_size=size.vocabulary,
-            num_hidden_layers=size.layers,
-            max_position_embeddings=2048,
-            use_cache=False,
-        )
-        config._attn_implementation = "sdpa"
-        self.model = LlamaModel(config)
+        self.model = LlamaModel(config(size))
 
     def forward(self, tokens: Tensor) -> Tensor:
         output: Tensor = self.model(input_ids=tokens, use_cache=False).last_hidden_state
