@@ -89,7 +89,7 @@ def kept(asked: Asked, size: Size, budget: float) -> tuple[Kept, float]:
     autocast = asked.precision.removeprefix("autocast ") if asked.precision.startswith("autocast") else None
     if autocast is None:
         model = model.to(getattr(torch, asked.precision))
-    torch._dynamo.reset()
+    torch.compiler.reset()
     start = time.perf_counter()
     found = rust_ort.keep_in_float32(model, tokens, autocast=autocast, times=asked.times, budget=budget)
     return found, time.perf_counter() - start
