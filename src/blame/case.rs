@@ -13,7 +13,7 @@ use crate::compare::{TensorVerdict, Tolerance, Verdict, judge};
 use crate::dump::{NodeRow, NodeTable};
 use crate::onnx::proto::ModelProto;
 use crate::onnx::{Descriptions, Isolator, NamedTensor, uses};
-use crate::protocol::message::{Optimization, PartSpec, SessionSpec};
+use crate::protocol::message::{PartSpec, SessionSpec};
 use crate::tensor::{DType, TensorView};
 
 /// A part in one call: what ran, on what, and what eager makes of it.
@@ -112,11 +112,7 @@ impl Case {
 
     /// As it ran, but with nothing optimized: what pieces run with.
     pub fn unoptimized(&self) -> SessionSpec {
-        let optimization = match self.spec.optimization {
-            Optimization::Disable => Optimization::Disable,
-            _ => Optimization::Kernels,
-        };
-        SessionSpec { optimization, ..self.spec.clone() }
+        self.spec.unoptimized()
     }
 
     /// An output, or any other value that has drifted, against eager's.

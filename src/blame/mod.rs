@@ -14,7 +14,7 @@ mod nodes;
 mod optimizers;
 mod probe;
 pub mod prove;
-mod search;
+pub mod search;
 mod share;
 mod values;
 

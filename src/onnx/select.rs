@@ -1,6 +1,6 @@
 //! Nodes and values of a model by pattern: an operator, a node's name, the FX node behind it or its module.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
 use serde::{Deserialize, Serialize};
 
@@ -48,7 +48,7 @@ pub fn select_nodes<S: AsRef<str>>(
     patterns: &[S],
     described: &Descriptions,
 ) -> Result<Vec<Option<usize>>, OnnxError> {
-    let owners = owners(graph, described)?;
+    let owners = node_owners(graph, described)?;
     let fits = |(node, owner): (&NodeProto, &Option<&str>)| {
         let of_owner = owner.map(|value| names_of_value(value, described));
         let names: Vec<String> = names_of_node(node).into_iter().chain(of_owner.into_iter().flatten()).collect();
@@ -57,21 +57,9 @@ pub fn select_nodes<S: AsRef<str>>(
     Ok(graph.node.iter().zip(&owners).map(fits).collect())
 }
 
-/// The described values of the main graph that a pattern fits, as [`select_nodes`] says of the node that gives them.
-/// Errors: as there.
-pub fn select_values<S: AsRef<str>>(
-    graph: &GraphProto,
-    patterns: &[S],
-    described: &Descriptions,
-) -> Result<BTreeSet<ValueName>, OnnxError> {
-    let fitting = select_nodes(graph, patterns, described)?;
-    let chosen = graph.node.iter().zip(fitting).filter(|(_, fits)| fits.is_some());
-    let values = chosen.flat_map(|(node, _)| outputs(node)).filter(|value| described.contains_key(*value));
-    Ok(values.map(str::to_owned).collect())
-}
-
-/// Of each node, the described value that it is there for: its own, else that of the first node that reads what it gives.
-fn owners<'a>(graph: &'a GraphProto, described: &Descriptions) -> Result<Vec<Option<&'a str>>, OnnxError> {
+/// Of each node of the main graph, the described value that it is there for: its own, else that of the first node that
+/// reads what it gives. Errors: those of [`order`].
+pub fn node_owners<'a>(graph: &'a GraphProto, described: &Descriptions) -> Result<Vec<Option<&'a str>>, OnnxError> {
     let order = order(graph)?;
     let readers = readers(graph);
     let places: HashMap<usize, usize> = order.iter().enumerate().map(|(place, &at)| (at, place)).collect();
@@ -182,8 +170,6 @@ mod tests {
         assert_eq!((found("Relu"), found("*"), found("")), (vec![4], vec![0, 1, 2, 3, 4], vec![]));
         let first = select_nodes(&graph, &["Mul", "*.norm", "*"], &described).unwrap();
         assert_eq!(first, [Some(1), Some(1), Some(0), Some(2), Some(2)]);
-        assert_eq!(select_values(&graph, &["*.norm", "Relu"], &described).unwrap(), ["norm".to_owned()].into());
-        assert_eq!(select_values(&graph, &["Sub"], &described).unwrap(), BTreeSet::new());
     }
 
     #[test]

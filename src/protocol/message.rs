@@ -155,7 +155,7 @@ pub struct SessionSpec {
     pub disabled_passes: Vec<String>,
     /// Which runtime computes which nodes: the first rule that fits a node decides; none: ONNX Runtime.
     pub runtimes: Vec<RuntimeRule>,
-    /// Patterns of values of half precision that are not rounded to it (see [`crate::onnx::select_values`]).
+    /// Patterns of values of half precision that are not rounded to it (see [`crate::onnx::select_nodes`]).
     pub keep_float32: Vec<String>,
 }
 
@@ -222,6 +222,15 @@ impl SessionSpec {
     /// No other provider than the CPU's.
     pub fn cpu_only(&self) -> bool {
         self.providers.iter().all(|(name, _)| name == CPU_PROVIDER)
+    }
+
+    /// The same with nothing optimized: what pieces of a model run with, so that each of its nodes is where the model has it.
+    pub fn unoptimized(&self) -> Self {
+        let optimization = match self.optimization {
+            Optimization::Disable => Optimization::Disable,
+            _ => Optimization::Kernels,
+        };
+        Self { optimization, ..self.clone() }
     }
 
     /// Rules ask for nodes or values by pattern, so that a part needs their descriptions.

@@ -1,14 +1,17 @@
 //! Which model a part's session is made of: as exported, or with its half precision computed in float32.
 
+use std::collections::HashSet;
+
 use super::error::RuntimeError;
 use super::model::Model;
+use crate::base::ids::ValueName;
 use crate::onnx::proto::ModelProto;
-use crate::onnx::{self, OnnxError};
+use crate::onnx::{self, Attend, Descriptions};
 use crate::protocol::message::{Optimization, PartSpec, SessionSpec};
 use crate::tensor::DType;
 
 /// The part's model as the runtime gets it: as exported, which `exported` was decoded from, or [`widened`]. Errors:
-/// BadModel.
+/// BadModel, BadOption for rules that are not followed.
 pub fn runnable(part: &PartSpec, exported: &ModelProto) -> Result<Model, RuntimeError> {
     refuse_rules(&part.session)?;
     let wide = widened(part, exported)?;
@@ -17,33 +20,59 @@ pub fn runnable(part: &PartSpec, exported: &ModelProto) -> Result<Model, Runtime
 
 /// Rules that are not followed here are refused, not left out. Errors: BadOption.
 fn refuse_rules(session: &SessionSpec) -> Result<(), RuntimeError> {
-    let refuse =
-        |name: &str, reason: &str| Err(RuntimeError::BadOption { name: name.to_owned(), reason: reason.to_owned() });
-    if !session.runtimes.is_empty() {
-        return refuse("runtimes", "a part that is divided among runtimes is no one model of ONNX Runtime's");
-    }
-    match session.keep_float32.is_empty() {
+    match session.runtimes.is_empty() {
         true => Ok(()),
-        false => refuse("precision_rules", "no rule by pattern is followed yet"),
+        false => Err(RuntimeError::BadOption {
+            name: "runtimes".to_owned(),
+            reason: "a part that is divided among runtimes is no one model of ONNX Runtime's".to_owned(),
+        }),
     }
 }
 
-/// The part's model after the precision pass; None where its providers, or the pass, leave it as it is.
-/// Errors: [`OnnxError`].
-pub fn widened(part: &PartSpec, exported: &ModelProto) -> Result<Option<ModelProto>, OnnxError> {
+/// The part's model after the precision pass; None where its providers, or the pass, leave it as it is. Values that
+/// `keep_float32` fits are not rounded to half precision. Errors: BadModel; BadOption for rules on other providers than
+/// the CPU's.
+pub fn widened(part: &PartSpec, exported: &ModelProto) -> Result<Option<ModelProto>, RuntimeError> {
+    let SessionSpec { keep_float32, optimization, .. } = &part.session;
     if !part.session.cpu_only() {
-        return Ok(None);
-    }
-    let wide = match part.session.optimization {
-        Optimization::Disable => onnx::widen(exported, &part.named_values),
-        _ => onnx::widen_around_attention(exported, &part.named_values),
-    };
-    wide.or_else(|error| {
-        if onnx::mentions(exported, DType::BF16) {
-            return Err(error);
+        if keep_float32.is_empty() {
+            return Ok(None);
         }
-        // Of float16 the runtime has kernels, or makes do with float32's: only roundings between its nodes are lost.
-        tracing::warn!(part = part.part, %error, "float16 runs as ONNX Runtime runs it");
-        Ok(None)
-    })
+        let providers = part.session.providers.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
+        return Err(RuntimeError::BadOption {
+            name: "precision_rules".to_owned(),
+            reason: format!("they are followed on the CPU provider only, got {providers}; leave them out"),
+        });
+    }
+    let unrounded = kept(exported, keep_float32, &part.described)?;
+    let wide = onnx::widen_but(exported, &part.named_values, &unrounded, attend(*optimization));
+    match wide {
+        Ok(wide) => Ok(wide.map(|wide| wide.model)),
+        Err(error) if onnx::mentions(exported, DType::BF16) || !keep_float32.is_empty() => Err(error.into()),
+        Err(error) => {
+            // Of float16 the runtime has kernels, or makes do with float32's: only roundings between its nodes are lost.
+            tracing::warn!(part = part.part, %error, "float16 runs as ONNX Runtime runs it");
+            Ok(None)
+        }
+    }
+}
+
+/// Whether there are kernels for calls of attention.
+pub fn attend(optimization: Optimization) -> Attend {
+    match optimization {
+        Optimization::Disable => Attend::InPlainNodes,
+        _ => Attend::AsCalls,
+    }
+}
+
+/// What the nodes give that patterns fit (see [`onnx::select_nodes`]). Errors: BadModel.
+pub fn kept<S: AsRef<str>>(
+    exported: &ModelProto,
+    patterns: &[S],
+    described: &Descriptions,
+) -> Result<HashSet<ValueName>, RuntimeError> {
+    let Some(graph) = exported.graph.as_ref().filter(|_| !patterns.is_empty()) else { return Ok(HashSet::new()) };
+    let fitting = onnx::select_nodes(graph, patterns, described)?;
+    let chosen = graph.node.iter().zip(fitting).filter(|(_, fits)| fits.is_some());
+    Ok(chosen.flat_map(|(node, _)| &node.output).filter(|name| !name.is_empty()).cloned().collect())
 }

@@ -12,7 +12,7 @@ use rust_ort::blame::{
 };
 use rust_ort::compare::{TensorVerdict, judge};
 use rust_ort::dump::{NODES_SCHEMA, NodeTable};
-use rust_ort::onnx::{NamedTensor, decode, mentions};
+use rust_ort::onnx::{Descriptions, NamedTensor, decode, mentions};
 use rust_ort::protocol::message::{Optimization, RunStats, SessionSpec, ValueSpec};
 use rust_ort::runtime::{
     BoundCall, Constant, Model as RuntimeModel, Runtime, RuntimeError, Session, StopToken, leased,
@@ -139,6 +139,7 @@ fn case(spoiled: &Spoiled, x: &[f32; 4], known: &[&str]) -> Case {
     Case::new(Parts {
         model,
         named_values: ["a", "b", "c"].map(str::to_owned).to_vec(),
+        described: Descriptions::new(),
         spec: SessionSpec::default(),
         tolerance: None,
         feeds,

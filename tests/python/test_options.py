@@ -128,6 +128,7 @@ def test_values_are_kept_in_one_form() -> None:
         ("disable_passes", "product-transposes, output-copies", ("output-copies", "product-transposes")),
         ("runtimes", "{}", {}),
         ("precision_rules", "{}", {}),
+        ("precision_rules", "float32=*.norm*,aten.mm.?", {"float32": ("*.norm*", "aten.mm.?")}),
         ("session_options", "a=1, b=x", {"a": "1", "b": "x"}),
         ("session_options", '{"a": 1}', {"a": "1"}),
         ("custom_op_libraries", "/bin/sh", ("/bin/sh",)),

@@ -64,7 +64,7 @@ class Options:
     )
     runtimes: dict[str, tuple[str, ...]] = _option(
         dict,
-        checks.rules("torch", "torch-f64", "ort"),
+        checks.rules("torch", "torch-f64", "ort", later=True),
         environment.rules,
         'which runtime computes which nodes, {"torch": patterns, "torch-f64": patterns}: of operator, node name, FX '
         "name, torch operator or module path, with * and ?; the first that fits decides, none: ONNX Runtime",

@@ -84,7 +84,7 @@ impl Runtime {
             libraries: &target.libraries,
             divided: None,
         })?;
-        Ok(SessionSpec { runtimes: target.rules.clone(), ..spec })
+        Ok(SessionSpec { runtimes: target.rules.clone(), keep_float32: target.keep_float32.clone(), ..spec })
     }
 
     fn spec(&self, model: &Model<'_>) -> Result<SessionSpec, Failure> {

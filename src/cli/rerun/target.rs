@@ -1,5 +1,6 @@
 //! What to run: a data set, its model, and how it ran.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -30,6 +31,8 @@ pub(crate) struct Target {
     pub(crate) optimization: Optimization,
     /// Of the run.
     pub(crate) disabled_passes: Vec<String>,
+    /// Of the run: patterns of values that are not rounded to half precision.
+    pub(crate) keep_float32: Vec<String>,
     /// Of the model's custom operators, absolute.
     pub(crate) libraries: Vec<PathBuf>,
     /// Which runtime computes which nodes; none: it is not divided.
@@ -115,12 +118,13 @@ impl Target {
         let optimization = args.optimization.or(ran).unwrap_or_default();
         let libraries = libraries(args, &home)?;
         let disabled_passes = names(&options["disable_passes"]);
+        let keep_float32 = names(&options["precision_rules"]["float32"]);
         let rules = match (args.on.as_slice(), args.runtime) {
             ([], Which::Ort) => home.parent().map(rules::of_run).transpose()?.unwrap_or_default(),
             ([], _) => Vec::new(),
             (on, _) => on.to_vec(),
         };
-        Ok(Self { step, part, home, options, run, optimization, disabled_passes, libraries, rules })
+        Ok(Self { step, part, home, options, run, optimization, disabled_passes, keep_float32, libraries, rules })
     }
 
     /// The model that ran: the one of the data set's precision where there is one, else the exported one.
@@ -149,6 +153,18 @@ impl Target {
     pub(crate) fn described(&self) -> Result<Descriptions, Failure> {
         let values = self.provenance()?;
         Ok(if values.is_null() { Descriptions::new() } else { serde_json::from_value(values)? })
+    }
+
+    /// {output: what it is}, such as `GradAOTOutput layer.weight`, of those that are the graph's. Errors: as
+    /// [`Target::provenance`].
+    pub(crate) fn roles(&self) -> Result<HashMap<String, String>, Failure> {
+        let outputs = provenance_json(&self.home)?.get("outputs").cloned().unwrap_or_default();
+        let role = |output: &Value| {
+            let text = |key: &str| output[key].as_str().unwrap_or_default();
+            let of = if text("of").is_empty() { String::new() } else { format!(" {}", text("of")) };
+            Some((output["name"].as_str()?.to_owned(), format!("{}{of}", text("role"))))
+        };
+        Ok(outputs.as_array().into_iter().flatten().filter_map(role).collect())
     }
 
     /// Threads of the runtime's pool that it ran with.
