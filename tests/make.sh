@@ -342,12 +342,16 @@ op_census() {
     step "census of operators" env PYTHONPATH="$ROOT/tests" "$PY" -W ignore -m measure.op_census ${ARGS:---output docs/op-census.md}
 }
 
-# With ARGS, only what they name is written.
+# With ARGS, only what they name is written, and in float32 alone.
 torch_nodes() {
+    local status=0
     build_torch
     own_daemon
     # shellcheck disable=SC2086
-    step "models on libtorch" env PYTHONPATH="$ROOT/tests" "$PY" -W ignore -m measure.torch_nodes ${ARGS:---output docs/torch-runtime.md}
+    step "models on libtorch" env PYTHONPATH="$ROOT/tests" "$PY" -W ignore -m measure.torch_nodes ${ARGS:---output docs/torch-runtime.md} || status=1
+    [[ -n ${ARGS:-} ]] || step "models in half precision on libtorch" env PYTHONPATH="$ROOT/tests" "$PY" -W ignore \
+        -m measure.torch_half --output docs/torch-half.md || status=1
+    return "$status"
 }
 
 # With ARGS, only what they name is written.
