@@ -268,11 +268,14 @@ mod tests {
                 ("a tenth of a step more", Box::new(move |exact| rounded(dtype, exact + 0.1 * step))),
                 ("a lost summand", Box::new(move |exact| rounded(dtype, exact - 0.2 * step * (9. * exact).sin()))),
                 ("a factor", Box::new(move |exact| rounded(dtype, exact * (1. + 0.1 * step)))),
-                ("cut off", Box::new(move |exact| {
-                    let near = rounded(dtype, exact);
-                    let away = near.abs() > exact.abs();
-                    if away { rounded(dtype, near * (1. - 0.75 * step)) } else { near }
-                })),
+                (
+                    "cut off",
+                    Box::new(move |exact| {
+                        let near = rounded(dtype, exact);
+                        let away = near.abs() > exact.abs();
+                        if away { rounded(dtype, near * (1. - 0.75 * step)) } else { near }
+                    }),
+                ),
             ];
             for (name, fault) in faults {
                 let as_candidate = found(dtype, &fault, once);

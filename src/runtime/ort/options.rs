@@ -199,7 +199,8 @@ pub(super) fn own_threads(spec: &SessionSpec) -> Result<Option<usize>, RuntimeEr
     let threads = asked.parse().ok().filter(|threads| (1..=limits::THREADS as usize).contains(threads));
     threads.map(Some).ok_or_else(|| {
         let most = limits::THREADS;
-        let reason = format!("{asked:?} is no number of threads from 1 to {most}; leave it out for the pool that all share");
+        let reason =
+            format!("{asked:?} is no number of threads from 1 to {most}; leave it out for the pool that all share");
         RuntimeError::BadOption { name: THREADS.to_owned(), reason }
     })
 }
