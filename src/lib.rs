@@ -27,6 +27,8 @@ pub mod dump;
 pub mod observe;
 // which node, kernel or optimizer is to blame
 pub mod blame;
+// what to keep in float32
+pub mod keep;
 // numerical studies
 pub mod study;
 // a client of the daemon, for the command line

@@ -366,6 +366,14 @@ blame() {
     step "who is blamed" env PYTHONPATH="$ROOT/tests" "$PY" -W ignore -m measure.blame ${ARGS:---output docs/blame.md}
 }
 
+# With ARGS, only what they name is written.
+keep() {
+    build
+    own_daemon
+    # shellcheck disable=SC2086
+    step "what to keep in float32" env PYTHONPATH="$ROOT/tests" "$PY" -W ignore -m measure.keep ${ARGS:---output docs/keep-in-float32.md}
+}
+
 prove() {
     build
     own_daemon
@@ -440,7 +448,7 @@ doctor() {
 }
 
 case ${1:-} in
-setup | build | demo | bench | coverage | planted | blame | prove | matrix | doctor) "$1" ;;
+setup | build | demo | bench | coverage | planted | blame | keep | prove | matrix | doctor) "$1" ;;
 test) run_tests ;;
 lint | fmt)
     setup

@@ -9,6 +9,7 @@ Ask:
     rust_ort.compare(model, *args, **kwargs)   a Report: eager against the backend, outputs, loss, every gradient
     report.check()                             raises NumericMismatch where the two differ
     rust_ort.blame(model, *args, **kwargs)     a Blame: which node, kernel or optimizer makes them differ, or nobody
+    rust_ort.keep_in_float32(model, *args)     a Kept: the fewest values to keep in float32, for precision_rules
     rust_ort.explain(model, *args, **kwargs)   an Explanation: graphs, nodes left to eager and why, time by phase
     with rust_ort.dump("run"): ...             everything compiled or run inside is written to dumps/run
     rust_ort.graphs()                          what this process compiled
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from rust_ort.dump import dump as dump
     from rust_ort.explain import Explanation
     from rust_ort.explain import explain as explain
+    from rust_ort.keep import Kept, keep_in_float32
     from rust_ort.observe.report import Report
     from rust_ort.service import shutdown as shutdown
     from rust_ort.service import status as status
@@ -65,6 +67,7 @@ __all__ = [
     "ExecutorLost",
     "Explanation",
     "GraphInfo",
+    "Kept",
     "NotAvailableYet",
     "NumericMismatch",
     "OptionError",
@@ -78,6 +81,7 @@ __all__ = [
     "dump",
     "explain",
     "graphs",
+    "keep_in_float32",
     "shutdown",
     "status",
 ]
@@ -86,6 +90,8 @@ _LAZY = {
     "Blame": "blame",
     "Report": "observe.report",
     "Explanation": "explain",
+    "Kept": "keep",
+    "keep_in_float32": "keep",
     "shutdown": "service",
     "status": "service",
 }

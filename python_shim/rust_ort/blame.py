@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,8 +17,7 @@ from torch import Tensor, nn
 from rust_ort._callable import make_callable
 from rust_ort.compare import compare
 from rust_ort.dump import dump
-from rust_ort.errors import ClientError, DaemonFault
-from rust_ort.link.daemon import find_binary, find_onnxruntime
+from rust_ort.link.program import said_by
 from rust_ort.observe.report import Report
 from rust_ort.options import Options, arguments
 
@@ -119,10 +116,10 @@ def blame(
             why = "nothing of it ran on ONNX Runtime, so there is nothing to blame"
             return Blame(report=report, answers=[], text=why, folder=None)
         kept = None if folder is None else run
-        found = _blame(report, _run(run, asked), kept)
+        found = _blame(report, said_by("blame", [str(run), *asked]), kept)
         if found.culprit is None and any(verdict.kind == "mismatch" for verdict in report.verdicts):
             # No output of a graph is outside tolerance, what the model made of them is.
-            followed = _blame(report, _run(run, [*asked, "--follow"]), kept)
+            followed = _blame(report, said_by("blame", [str(run), *asked, "--follow"]), kept)
             found = found if followed.culprit is None else followed
             if found.culprit is None and not any(answer["complaints"] for answer in found.answers):
                 found = dataclasses.replace(found, text=f"{found.text}\n{ELSEWHERE}\n")
@@ -145,19 +142,6 @@ def _folder(given: str | os.PathLike[str] | None) -> Iterator[str]:
         return
     with tempfile.TemporaryDirectory(prefix="rust-ort-blame-") as made:
         yield made
-
-
-def _run(run: Path, asked: list[str]) -> Any:
-    """What `rust-ort blame --json` prints. A program of its own: a kernel that crashes costs the answer alone."""
-    command = [find_binary(), "blame", str(run), "--json", *asked]
-    environment = {**os.environ, "RUST_ORT_ONNXRUNTIME": find_onnxruntime()}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode in (0, 1, 3):
-        return json.loads(done.stdout)
-    said = done.stderr.strip().removeprefix("rust-ort: ")
-    if done.returncode == 2:
-        raise ClientError(f"blame: {said}", code="BAD_ARGUMENT")
-    raise DaemonFault(f"`{' '.join(command)}` ended with {done.returncode}: {said or 'no message'}", code="INTERNAL")
 
 
 make_callable(__name__, blame)

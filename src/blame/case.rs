@@ -12,8 +12,8 @@ use crate::base::ids::{GraphId, ValueName};
 use crate::compare::{NoiseKind, TensorVerdict, Tolerance, Verdict, judge};
 use crate::dump::{NodeRow, NodeTable};
 use crate::onnx::proto::ModelProto;
-use crate::onnx::{Isolator, NamedTensor, uses};
-use crate::protocol::message::{Optimization, PartSpec, SessionSpec};
+use crate::onnx::{Descriptions, Isolator, NamedTensor, uses};
+use crate::protocol::message::{PartSpec, SessionSpec};
 use crate::tensor::{DType, TensorView};
 
 /// A part in one call: what ran, on what, and what eager makes of it.
@@ -22,6 +22,8 @@ pub struct Case {
     pub model: Bytes,
     /// Values of the model that are an FX node's.
     pub named_values: Vec<ValueName>,
+    /// What rules of the session are looked for in.
+    pub described: Descriptions,
     /// How it ran.
     pub spec: SessionSpec,
     /// Of the run; None: by dtype.
@@ -47,6 +49,8 @@ pub struct Parts {
     pub model: ModelProto,
     /// Values that are an FX node's.
     pub named_values: Vec<ValueName>,
+    /// What rules of the session are looked for in; empty where it has none.
+    pub described: Descriptions,
     /// How it ran.
     pub spec: SessionSpec,
     /// Of the run; None: by dtype.
@@ -64,7 +68,7 @@ pub struct Parts {
 impl Case {
     /// Errors: [`BlameError::Onnx`] of the model.
     pub fn new(parts: Parts) -> Result<Self, BlameError> {
-        let Parts { model, named_values, spec, tolerance, feeds, actuals, values, table } = parts;
+        let Parts { model, named_values, described, spec, tolerance, feeds, actuals, values, table } = parts;
         let bytes = model.encode_to_vec().into();
         let isolator = Isolator::new(model, &named_values)?;
         let mut readers: HashMap<String, Vec<usize>> = HashMap::new();
@@ -72,7 +76,20 @@ impl Case {
             uses(node).into_iter().for_each(|name| readers.entry(name.to_owned()).or_default().push(at));
         }
         let rows = table.nodes.iter().enumerate().map(|(at, row)| (row.name.clone(), at)).collect();
-        Ok(Self { model: bytes, named_values, spec, tolerance, feeds, actuals, values, table, isolator, rows, readers })
+        Ok(Self {
+            model: bytes,
+            named_values,
+            described,
+            spec,
+            tolerance,
+            feeds,
+            actuals,
+            values,
+            table,
+            isolator,
+            rows,
+            readers,
+        })
     }
 
     /// What comparing the nodes found of a value.
@@ -89,16 +106,13 @@ impl Case {
             session,
             fx_values: BTreeMap::new(),
             named_values,
+            described: self.described.clone(),
         }
     }
 
     /// As it ran, but with nothing optimized: what pieces run with.
     pub fn unoptimized(&self) -> SessionSpec {
-        let optimization = match self.spec.optimization {
-            Optimization::Disable => Optimization::Disable,
-            _ => Optimization::Kernels,
-        };
-        SessionSpec { optimization, ..self.spec.clone() }
+        self.spec.unoptimized()
     }
 
     /// An output, or any other value that has drifted, against eager's.

@@ -7,7 +7,7 @@ use super::error::BlameError;
 use super::probe::Prober;
 use crate::compare::{Explained, Noise, NoiseKind};
 use crate::onnx::{Piece, double, mentions};
-use crate::tensor::{DType, TensorBuf, TensorView};
+use crate::tensor::{DType, TensorBuf};
 
 /// What float64 says of a value.
 pub enum Said {
@@ -73,7 +73,7 @@ fn in_float64(prober: &Prober<'_>, piece: Piece) -> Result<TensorBuf, BlameError
     let session = crate::runtime::precision::build(prober.runtime(), &part)?;
     let mut wide = Vec::with_capacity(piece.inputs.len());
     for name in &piece.inputs {
-        wide.push(widened(&prober.eager(name)?.view()));
+        wide.push(prober.eager(name)?.view().in_float64());
     }
     let views: Vec<_> = wide.iter().map(TensorBuf::view).collect();
     let mut outputs = session.fetch(&crate::runtime::leased(&views)?)?.0;
@@ -81,10 +81,4 @@ fn in_float64(prober: &Prober<'_>, piece: Piece) -> Result<TensorBuf, BlameError
         1 => Ok(outputs.remove(0)),
         got => Err(BlameError::Outputs { expected: 1, got }),
     }
-}
-
-/// Floating elements as float64; others as they are.
-fn widened(tensor: &TensorView<'_>) -> TensorBuf {
-    let values = tensor.dtype().is_float().then(|| tensor.flat_f64(0..tensor.shape().n_elements())).flatten();
-    values.map_or_else(|| tensor.to_owned(), |values| TensorBuf::from_f64(tensor.shape().clone(), &values))
 }

@@ -16,7 +16,7 @@ mod optimizers;
 mod own;
 mod probe;
 pub mod prove;
-mod search;
+pub mod search;
 mod share;
 mod values;
 

@@ -179,6 +179,7 @@ fn spoiled_case(
     let mut made = Case::new(Parts {
         model,
         named_values: case.named_values.clone(),
+        described: case.described.clone(),
         spec: case.spec.clone(),
         tolerance: case.tolerance,
         feeds: case.feeds.iter().map(eager).collect::<Result<_, _>>()?,

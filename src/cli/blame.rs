@@ -25,7 +25,7 @@ use crate::blame::{
 use crate::compare::{Verdict, significant};
 use crate::dump::reader::Completeness;
 use crate::dump::{NODES_SCHEMA, NodeTable, Role, reader};
-use crate::onnx::NamedTensor;
+use crate::onnx::{Descriptions, NamedTensor};
 
 /// Name and version of what is kept of an examination.
 const KEPT_SCHEMA: &str = "rust_ort/blame-kept/2";
@@ -257,7 +257,10 @@ pub(super) fn case_of(runtime: &Runtime, target: &Target, memory_bytes: usize) -
         .filter(|(name, _)| produced.contains(name.as_str()))
         .map(|(name, _)| name.clone())
         .collect();
+    let described: Descriptions =
+        if provenance.is_null() { Descriptions::new() } else { serde_json::from_value(provenance)? };
     Ok(Case::new(Parts {
+        described,
         spec: runtime.spec_of(target)?,
         tolerance: target.tolerance(),
         values: Rc::new(values_of(target, &feeds, memory_bytes)?),

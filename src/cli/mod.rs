@@ -9,6 +9,7 @@ mod doctor;
 mod executor;
 mod exit;
 mod gc;
+mod keep;
 mod later;
 mod library;
 mod listing;
@@ -91,6 +92,13 @@ enum Command {
     /// tolerance. Also told: who is blamed with nothing planted, and whether outputs run without capture have the bits
     /// that were dumped. Exit code: 0 all are found and nobody is blamed for nothing, 1 not, 2 error, 3 no fault counted.
     Prove(prove::Arguments),
+    /// Say which values of a half-precision part to keep in float32 so that its outputs are within tolerance.
+    ///
+    /// Outputs are held against the same model in float64. A rounding's share: of an output's squared error what it makes
+    /// when nothing else is rounded. Of those with the largest shares as few are kept as will do; what is printed for the
+    /// option precision_rules was checked by running the part as it is compiled with it. Exit code: 0 every output is
+    /// within tolerance, as it is or with the rules, 1 not, 2 error, 3 nothing is of half precision, or the time was up.
+    Keep(keep::Arguments),
     /// Make a numerical study on ONNX Runtime and, where it is built in, libtorch.
     ///
     /// Each prints what the published example found beside what is found here, and whether that reproduces, computed from
@@ -144,6 +152,7 @@ pub fn run(arguments: &Arguments) -> Exit {
         Command::Replay(arguments) => replay::run(arguments),
         Command::Blame(arguments) => blame::run(arguments),
         Command::Prove(arguments) => prove::run(arguments),
+        Command::Keep(arguments) => keep::run(arguments),
         Command::Study(arguments) => study::run(arguments),
         Command::Widen(arguments) => widen::run(arguments),
         Command::Gc(arguments) => gc::run(arguments),

@@ -104,7 +104,7 @@ impl Server {
             LinkRequest::Widen(part) => {
                 loaded.spawn(&self.replies, id, move |_, _| {
                     let exported = decode(&part)?;
-                    let wide = precision::widened(&part, &exported).map_err(RuntimeError::from)?;
+                    let wide = precision::widened(&part, &exported)?;
                     Ok(LinkReply::Widened(wide.map(|model| model.encode_to_vec().into())))
                 });
                 return Ok(None);

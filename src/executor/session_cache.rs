@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use crate::base::sync::lock;
-use crate::onnx;
 use crate::onnx::proto::ModelProto;
+use crate::onnx::{self, Described};
 use crate::protocol::message::{PartSpec, SessionSpec, ValueSpec};
 use crate::runtime::{Constant, ModelOutline, Runtime, RuntimeError, Session, precision};
 use crate::tensor::TensorBuf;
@@ -248,16 +248,21 @@ fn spec_of(constant: &Constant) -> ValueSpec {
     ValueSpec { name: constant.name.clone(), dtype: desc.dtype, dims: desc.shape.dims().to_vec() }
 }
 
-/// The model as exported, with the names that say where it rounds and the values of its constants: those that the session
-/// gets, which nobody else can write.
+/// The model as exported, with the names that say where it rounds, what patterns are looked for in and the values of its
+/// constants: those that the session gets, which nobody else can write.
 fn key(part: &PartSpec, constants: &[(u32, SharedConstant)]) -> Key {
     let mut hasher = blake3::Hasher::new();
-    for len in [part.model.len(), part.named_values.len()] {
+    for len in [part.model.len(), part.named_values.len(), part.described.len()] {
         hasher.update(&(len as u64).to_le_bytes());
     }
     hasher.update(&part.model);
     for name in &part.named_values {
         hasher.update(&(name.len() as u64).to_le_bytes()).update(name.as_bytes());
+    }
+    for (value, Described { fx, op, module }) in &part.described {
+        for text in [value, fx, op, module] {
+            hasher.update(&(text.len() as u64).to_le_bytes()).update(text.as_bytes());
+        }
     }
     for (position, constant) in constants {
         hasher.update(&position.to_le_bytes()).update(&constant.hash);
@@ -349,6 +354,7 @@ mod tests {
             session: session.clone(),
             fx_values,
             named_values,
+            described: Default::default(),
         }
     }
 

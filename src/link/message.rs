@@ -165,6 +165,7 @@ mod tests {
             session: SessionSpec::default(),
             fx_values: [("add".to_owned(), "add".to_owned())].into(),
             named_values: vec!["add".to_owned()],
+            described: Default::default(),
         };
         let request = LinkRequest::Prepare { part, frozen: Vec::new() };
         let message = encode(9, &request).unwrap();

@@ -19,6 +19,7 @@ pub mod proto;
 pub mod region;
 mod rewrite;
 mod save;
+mod select;
 mod tensor;
 mod walk;
 
@@ -31,9 +32,13 @@ pub use graph::{count_nodes, expose_intermediates, order, producers, sort, uses,
 pub use inline::inline_functions;
 pub use load::{decode, load, read_external};
 pub use outputs::{has_transposed_outputs, keep_transposed_outputs};
-pub use precision::{double, for_each_typed, mentions, widen, widen_around_attention};
+pub use precision::{
+    Attend, SWITCHES, Switched, Unrounded, Widened, double, dtype_of, for_each_typed, mentions, switched, widen,
+    widen_but,
+};
 pub use print::{model_text, preview, type_text};
 pub use region::{Extent, HIGHEST_RANK, Op, Program, REGION, Step, is_region};
 pub use rewrite::{ADD_ROWS, BELOW, passes, ran, rewrite, sum_rows};
 pub use save::save;
+pub use select::{Described, Descriptions, descriptions, node_owners, select_nodes};
 pub use tensor::{NamedTensor, load_tensor, tensor_header, tensor_proto};

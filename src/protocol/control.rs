@@ -35,6 +35,8 @@ pub struct LeaseSpec {
     pub threads: u32,
     /// Let the pool's threads spin.
     pub allow_spinning: bool,
+    /// Absolute path of torch's `lib` folder, for an executor with libtorch.
+    pub libtorch: Option<PathBuf>,
 }
 
 /// Pass of a graph.

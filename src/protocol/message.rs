@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::base::ids::{GraphId, PartHandle, ValueName};
+use crate::onnx::Descriptions;
 use crate::tensor::{DType, TensorRef};
 
 macro_rules! codes {
@@ -152,6 +153,47 @@ pub struct SessionSpec {
     pub custom_op_libraries: Vec<CustomOpLibrary>,
     /// Names of rewrites that stay off: what is done to the model before the graph optimizer has it.
     pub disabled_passes: Vec<String>,
+    /// Which runtime computes which nodes: the first rule that fits a node decides; none: ONNX Runtime.
+    pub runtimes: Vec<RuntimeRule>,
+    /// Patterns of values of half precision that are not rounded to it (see [`crate::onnx::select_nodes`]).
+    pub keep_float32: Vec<String>,
+}
+
+/// What computes a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum NodeRuntime {
+    /// ONNX Runtime.
+    #[default]
+    Ort,
+    /// libtorch's kernels.
+    Torch,
+    /// As Torch, every float in float64.
+    TorchF64,
+}
+
+impl NodeRuntime {
+    /// Every runtime with its name on the wire and in the options.
+    pub const NAMES: &'static [(&'static str, NodeRuntime)] =
+        &[("ort", Self::Ort), ("torch", Self::Torch), ("torch-f64", Self::TorchF64)];
+
+    /// The runtime of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::NAMES.iter().find(|(known, _)| *known == name).map(|&(_, runtime)| runtime)
+    }
+
+    /// Its name on the wire.
+    pub fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|&&(_, runtime)| runtime == self).expect("NAMES has every runtime").0
+    }
+}
+
+/// Nodes that a runtime computes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct RuntimeRule {
+    /// The runtime.
+    pub runtime: NodeRuntime,
+    /// Of the nodes (see [`crate::onnx::select_nodes`]).
+    pub patterns: Vec<String>,
 }
 
 /// A shared library of custom operators, as it was when someone looked: another file is another session.
@@ -169,6 +211,20 @@ impl SessionSpec {
     /// No other provider than the CPU's.
     pub fn cpu_only(&self) -> bool {
         self.providers.iter().all(|(name, _)| name == CPU_PROVIDER)
+    }
+
+    /// The same with nothing optimized: what pieces of a model run with, so that each of its nodes is where the model has it.
+    pub fn unoptimized(&self) -> Self {
+        let optimization = match self.optimization {
+            Optimization::Disable => Optimization::Disable,
+            _ => Optimization::Kernels,
+        };
+        Self { optimization, ..self.clone() }
+    }
+
+    /// Rules ask for nodes or values by pattern, so that a part needs their descriptions.
+    pub fn has_patterns(&self) -> bool {
+        !(self.runtimes.is_empty() && self.keep_float32.is_empty())
     }
 }
 
@@ -188,6 +244,8 @@ pub struct PartSpec {
     /// Every value of the model, inputs excluded, that carries an FX node's name: where the model may be cut to look at
     /// one node, and where a value of low precision is rounded.
     pub named_values: Vec<ValueName>,
+    /// What patterns of the session are looked for in; empty where it has none.
+    pub described: Descriptions,
 }
 
 /// An input of a model that becomes a constant of its session.

@@ -1,13 +1,15 @@
 //! Which model a part's session is made of: as exported, or with its half precision computed in float32.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::error::RuntimeError;
 use super::model::Model;
 use super::traits::{Runtime, Session};
+use crate::base::ids::ValueName;
 use crate::onnx::proto::ModelProto;
-use crate::onnx::{self, OnnxError};
-use crate::protocol::message::{Optimization, PartSpec};
+use crate::onnx::{self, Attend, Descriptions};
+use crate::protocol::message::{Optimization, PartSpec, SessionSpec};
 use crate::tensor::DType;
 
 /// A session of its own for a part. Errors: the runtime's, and BadModel where [`widened`] fails.
@@ -18,28 +20,68 @@ pub fn build(runtime: &dyn Runtime, part: &PartSpec) -> Result<Arc<dyn Session>,
 }
 
 /// The part's model as the runtime gets it: as exported, which `exported` was decoded from, or [`widened`]. Errors:
-/// BadModel.
+/// BadModel, BadOption for rules that are not followed.
 pub fn runnable(part: &PartSpec, exported: &ModelProto) -> Result<Model, RuntimeError> {
+    refuse_rules(&part.session)?;
     let wide = widened(part, exported)?;
     Ok(wide.map_or_else(|| Model::new(part.model.clone(), exported), |wide| Model::encode(&wide)))
 }
 
-/// The part's model after the precision pass; None where its providers, or the pass, leave it as it is.
-/// Errors: [`OnnxError`].
-pub fn widened(part: &PartSpec, exported: &ModelProto) -> Result<Option<ModelProto>, OnnxError> {
-    if !part.session.cpu_only() {
-        return Ok(None);
+/// Rules that nothing follows yet are refused, not left out. Errors: BadOption.
+fn refuse_rules(session: &SessionSpec) -> Result<(), RuntimeError> {
+    match session.runtimes.is_empty() {
+        false => Err(RuntimeError::BadOption {
+            name: "runtimes".to_owned(),
+            reason: "no rule by pattern is followed yet".to_owned(),
+        }),
+        true => Ok(()),
     }
-    let wide = match part.session.optimization {
-        Optimization::Disable => onnx::widen(exported, &part.named_values),
-        _ => onnx::widen_around_attention(exported, &part.named_values),
-    };
-    wide.or_else(|error| {
-        if onnx::mentions(exported, DType::BF16) {
-            return Err(error);
+}
+
+/// The part's model after the precision pass; None where its providers, or the pass, leave it as it is. Values that
+/// `keep_float32` fits are not rounded to half precision. Errors: BadModel; BadOption for rules on other providers than
+/// the CPU's.
+pub fn widened(part: &PartSpec, exported: &ModelProto) -> Result<Option<ModelProto>, RuntimeError> {
+    let SessionSpec { keep_float32, optimization, .. } = &part.session;
+    if !part.session.cpu_only() {
+        if keep_float32.is_empty() {
+            return Ok(None);
         }
-        // Of float16 the runtime has kernels, or makes do with float32's: only roundings between its nodes are lost.
-        tracing::warn!(part = part.part, %error, "float16 runs as ONNX Runtime runs it");
-        Ok(None)
-    })
+        let providers = part.session.providers.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
+        return Err(RuntimeError::BadOption {
+            name: "precision_rules".to_owned(),
+            reason: format!("they are followed on the CPU provider only, got {providers}; leave them out"),
+        });
+    }
+    let unrounded = kept(exported, keep_float32, &part.described)?;
+    let wide = onnx::widen_but(exported, &part.named_values, &unrounded, attend(*optimization));
+    match wide {
+        Ok(wide) => Ok(wide.map(|wide| wide.model)),
+        Err(error) if onnx::mentions(exported, DType::BF16) || !keep_float32.is_empty() => Err(error.into()),
+        Err(error) => {
+            // Of float16 the runtime has kernels, or makes do with float32's: only roundings between its nodes are lost.
+            tracing::warn!(part = part.part, %error, "float16 runs as ONNX Runtime runs it");
+            Ok(None)
+        }
+    }
+}
+
+/// Whether there are kernels for calls of attention.
+pub fn attend(optimization: Optimization) -> Attend {
+    match optimization {
+        Optimization::Disable => Attend::InPlainNodes,
+        _ => Attend::AsCalls,
+    }
+}
+
+/// What the nodes give that patterns fit (see [`onnx::select_nodes`]). Errors: BadModel.
+pub fn kept<S: AsRef<str>>(
+    exported: &ModelProto,
+    patterns: &[S],
+    described: &Descriptions,
+) -> Result<HashSet<ValueName>, RuntimeError> {
+    let Some(graph) = exported.graph.as_ref().filter(|_| !patterns.is_empty()) else { return Ok(HashSet::new()) };
+    let fitting = onnx::select_nodes(graph, patterns, described)?;
+    let chosen = graph.node.iter().zip(fitting).filter(|(_, fits)| fits.is_some());
+    Ok(chosen.flat_map(|(node, _)| &node.output).filter(|name| !name.is_empty()).cloned().collect())
 }

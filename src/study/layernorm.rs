@@ -208,6 +208,7 @@ fn blamed(runtimes: &Runtimes<'_>, exported: &ModelProto, feeds: &[TensorBuf]) -
         let mut case = Case::new(Parts {
             model: exported.clone(),
             named_values: graph::values(exported),
+            described: Default::default(),
             spec: spec.clone(),
             tolerance,
             feeds: named(&INPUTS, feeds),

@@ -66,6 +66,12 @@ impl<'a> TensorView<'a> {
         TensorBuf { desc: self.desc(), bytes: self.bytes.to_vec() }
     }
 
+    /// Floating elements as float64; others as they are.
+    pub fn in_float64(&self) -> TensorBuf {
+        let values = self.dtype().is_float().then(|| self.flat_f64(0..self.shape().n_elements())).flatten();
+        values.map_or_else(|| self.to_owned(), |values| TensorBuf::from_f64(self.shape().clone(), &values))
+    }
+
     /// Every element widened to f64, same shape. As [`TensorView::flat_f64`].
     pub fn to_f64(&self) -> Option<ArrayD<f64>> {
         let values = self.flat_f64(0..self.bytes.len() / self.dtype.size_bytes())?;

@@ -62,6 +62,28 @@ const COMMANDS: &[&[&str]] = &[
 ];
 
 #[test]
+fn keep_says_that_nothing_is_of_half_precision() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path());
+    for args in [&["keep", "."][..], &["keep", "run/0_0-forward", "--json"]] {
+        let said = piped(folder.path(), args);
+        assert_eq!((said.code, said.out.as_str()), (3, ""), "{args:?}: {}", said.err);
+        assert!(said.err.contains("nothing of it is rounded to half precision"), "{args:?}: {}", said.err);
+    }
+    for (args, expected) in [
+        (&["keep", ".", "--times", "x"][..], "invalid value"),
+        (&["keep", ".", "--times=2", "--atol=1"], "cannot be used with"),
+        (&["keep", ".", "--rtol=-1"], "at least 0"),
+        (&["keep", ".", "--by=layer"], "node, module"),
+        (&["keep", ".", "--budget=-1"], "--budget"),
+    ] {
+        let said = piped(folder.path(), args);
+        assert_eq!(said.code, 2, "{args:?}: {}{}", said.out, said.err);
+        assert!(said.err.contains(expected), "{args:?}: {}", said.err);
+    }
+}
+
+#[test]
 fn a_command_of_a_later_version_says_so_and_what_to_use() {
     let folder = tempfile::tempdir().unwrap();
     for (command, instead) in [

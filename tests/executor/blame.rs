@@ -12,7 +12,7 @@ use rust_ort::blame::{
 };
 use rust_ort::compare::{TensorVerdict, Tolerance, Verdict, judge};
 use rust_ort::dump::{NODES_SCHEMA, NodeRow, NodeTable};
-use rust_ort::onnx::{NamedTensor, decode, mentions};
+use rust_ort::onnx::{Descriptions, NamedTensor, decode, mentions};
 use rust_ort::protocol::message::{Optimization, RunStats, SessionSpec, ValueSpec};
 use rust_ort::runtime::ort::THREADS;
 use rust_ort::runtime::{
@@ -153,6 +153,7 @@ fn case_of(spoiled: &Spoiled, x: &[f32; 4], known: &[&str], nodes: Vec<NodeRow>)
     Case::new(Parts {
         model,
         named_values: ["a", "b", "c"].map(str::to_owned).to_vec(),
+        described: Descriptions::new(),
         spec: SessionSpec::default(),
         tolerance: None,
         feeds,

@@ -8,6 +8,7 @@ mod blame;
 #[path = "../common/mod.rs"]
 mod common;
 mod constants;
+mod keep;
 mod libraries;
 mod on_ort;
 mod precision;

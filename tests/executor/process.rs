@@ -124,6 +124,7 @@ impl Executor {
             session: SessionSpec::default(),
             fx_values: fx_values.map(|(fx, value)| (fx.to_owned(), value.to_owned())).into(),
             named_values: Vec::new(),
+            described: Default::default(),
         };
         match self.ask(LinkRequest::Prepare { part, frozen })? {
             LinkReply::Prepared(prepared) => Ok(prepared),

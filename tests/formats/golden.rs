@@ -7,9 +7,12 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use rust_ort::base::ids::{CallId, ClientId, ExecutorId, GraphId, PartHandle, SegmentId, StepId};
+use rust_ort::onnx::Described;
 use rust_ort::protocol::control::*;
 use rust_ort::protocol::frame::{FrameHeader, FrameKind, HEADER_LEN, MAX_BODY_BYTES};
-use rust_ort::protocol::message::{ErrorCode, ErrorKind, FrozenInput, Optimization, PartSpec, SessionSpec, WireError};
+use rust_ort::protocol::message::{
+    ErrorCode, ErrorKind, FrozenInput, NodeRuntime, Optimization, PartSpec, RuntimeRule, SessionSpec, WireError,
+};
 use rust_ort::protocol::wire;
 use rust_ort::tensor::{CallRecord, DType, Location, TensorDesc, TensorRef};
 
@@ -67,6 +70,8 @@ fn requests() -> Vec<(&'static str, u64, Request)> {
         disabled_optimizers: vec!["ConstantFolding".into()],
         custom_op_libraries: Vec::new(),
         disabled_passes: Vec::new(),
+        runtimes: Vec::new(),
+        keep_float32: Vec::new(),
     };
     let part = PartSpec {
         graph: graph(),
@@ -75,10 +80,28 @@ fn requests() -> Vec<(&'static str, u64, Request)> {
         session,
         fx_values: BTreeMap::from([("mm".into(), "mm".into()), ("relu".into(), "relu_1".into())]),
         named_values: Vec::new(),
+        described: BTreeMap::new(),
     };
     let frozen_part = part.clone();
     let mut without_passes = part.clone();
     without_passes.session.disabled_passes = vec!["output-copies".into(), "product-transposes".into()];
+    let mut with_rules = part.clone();
+    let rule = |runtime, patterns: &[&str]| RuntimeRule {
+        runtime,
+        patterns: patterns.iter().map(|&pattern| pattern.to_owned()).collect(),
+    };
+    with_rules.session.runtimes =
+        vec![rule(NodeRuntime::TorchF64, &["Softmax"]), rule(NodeRuntime::Torch, &["*.norm*", "aten.mm.?"])];
+    with_rules.session.keep_float32 = vec!["*.mlp".into()];
+    let told = Described { fx: "mm".into(), op: "aten.mm.default".into(), module: "up.mlp".into() };
+    with_rules.described = BTreeMap::from([("mm_1".into(), told)]);
+    const PROVENANCE: &str = r#"{"values": {"mm_1": {"fx": "mm", "op": "aten.mm.default", "module": "up.mlp"}}}"#;
+    let lease = LeaseSpec {
+        onnxruntime_library: "/opt/ort/libonnxruntime.so.1".into(),
+        threads: 2,
+        allow_spinning: true,
+        libtorch: Some("/opt/torch/lib".into()),
+    };
     let run = RunObserved {
         record: CallRecord {
             call: CallId(7),
@@ -100,6 +123,16 @@ fn requests() -> Vec<(&'static str, u64, Request)> {
             "attach_segment_request.bin",
             2,
             Request::AttachSegment { segment: SegmentId(1), len_bytes: 1 << 20, lanes: true },
+        ),
+        ("lease_executor_request.bin", 22, Request::LeaseExecutor(lease)),
+        (
+            "prepare_part_rules_request.bin",
+            23,
+            Request::PreparePart(Box::new(PreparePart {
+                part: with_rules,
+                provenance_json: PROVENANCE.into(),
+                frozen: Vec::new(),
+            })),
         ),
         (
             "prepare_part_request.bin",

@@ -60,6 +60,25 @@ def prepare_part_passes() -> Any:
     return request
 
 
+def prepare_part_rules() -> Any:
+    request = prepare_part()
+    request.request_id = 23
+    part = request.prepare_part
+    part.session.runtimes.add(runtime="torch-f64", patterns=["Softmax"])
+    part.session.runtimes.add(runtime="torch", patterns=["*.norm*", "aten.mm.?"])
+    part.session.keep_float32.append("*.mlp")
+    part.provenance_json = '{"values": {"mm_1": {"fx": "mm", "op": "aten.mm.default", "module": "up.mlp"}}}'
+    return request
+
+
+def lease_executor() -> Any:
+    request = wire.Request(request_id=22)
+    lease = request.lease_executor
+    lease.onnxruntime_library, lease.threads, lease.allow_spinning = "/opt/ort/libonnxruntime.so.1", 2, True
+    lease.libtorch = "/opt/torch/lib"
+    return request
+
+
 def prepare_part_frozen() -> Any:
     request = prepare_part()
     request.prepare_part.frozen.add(input=1, tensor=tensor(1, 4096, [2, 3]))
@@ -193,6 +212,8 @@ REQUESTS = [
     ("attach_segment_request.bin", attach_segment()),
     ("prepare_part_request.bin", prepare_part()),
     ("prepare_part_passes_request.bin", prepare_part_passes()),
+    ("prepare_part_rules_request.bin", prepare_part_rules()),
+    ("lease_executor_request.bin", lease_executor()),
     ("prepare_part_frozen_request.bin", prepare_part_frozen()),
     ("run_observed_request.bin", run_observed()),
     ("put_plan_request.bin", put_plan()),

@@ -22,6 +22,8 @@ SAMPLES: dict[str, tuple[object, object]] = {
     "opset": (26, None),
     "ort_optimization": ("disable", None),
     "disable_passes": (["output-copies"], None),
+    "runtimes": ({}, {"torch": ["*"]}),
+    "precision_rules": ({"float32": ["*.norm*"]}, None),
     "session_options": ({"session.set_denormal_as_zero": "1"}, None),
     "custom_op_libraries": (["/bin/sh"], None),
     "custom_translations": ({"aten::relu": len}, None),
@@ -87,11 +89,11 @@ def test_ci_runs_exactly_the_readmes_test_command() -> None:
 
 def test_every_python_block_is_valid_and_names_what_exists() -> None:
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     for block in blocks:
         compile(block, "README.md", "exec")
     names = set(re.findall(r"\brust_ort\.([a-zA-Z_]\w*)", "\n".join(blocks)))
-    assert names == {"backend", "blame", "compare", "dump", "explain", "shutdown", "status"}
+    assert names == {"backend", "blame", "compare", "dump", "explain", "keep_in_float32", "shutdown", "status"}
     assert names <= set(rust_ort.__all__)
 
 

@@ -171,7 +171,7 @@ impl Client {
     }
 
     pub fn lease(&mut self) -> Result<Leased, PeerError> {
-        let spec = LeaseSpec { onnxruntime_library: library(), threads: 1, allow_spinning: false };
+        let spec = LeaseSpec { onnxruntime_library: library(), threads: 1, allow_spinning: false, libtorch: None };
         match self.peer.ask(&Request::LeaseExecutor(spec))? {
             Reply::Leased(leased) => Ok(leased),
             other => panic!("{other:?}"),
@@ -257,6 +257,7 @@ pub fn part() -> PreparePart {
             session: SessionSpec::default(),
             fx_values: BTreeMap::from([("neg".into(), "y".into())]),
             named_values: Vec::new(),
+            described: BTreeMap::new(),
         },
         provenance_json: "{}".into(),
         frozen: Vec::new(),

@@ -118,6 +118,9 @@ class Part:
         message.session.optimization = self.options.ort_optimization
         message.session.config.update(self.options.session_options)
         message.session.disabled_passes.extend(self.options.disable_passes)
+        message.session.keep_float32.extend(self.options.precision_rules.get("float32", ()))
+        for runtime, patterns in self.options.runtimes.items():
+            message.session.runtimes.add(runtime=runtime, patterns=patterns)
         for library in self.spec.custom_op_libraries:
             message.session.custom_op_libraries.add(**vars(library))
         for name, entries in self.options.providers or ():

@@ -8,6 +8,7 @@
 | specs.py | what a graph and a part are told to the daemon as, and what a comparison says |
 | wire.py | the frames and messages that requests travel in |
 | daemon.py, pool.py | where the daemon is, and how one is started; the executor's threads |
+| program.py | what a command of the program says |
 | platform.py | where rust_ort runs |
 
 docs/protocol.md gives the formats.

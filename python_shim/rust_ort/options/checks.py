@@ -188,6 +188,24 @@ def patterns(name: str, value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
+def rules(*known: str, later: bool = False) -> Callable[[str, Any], Any]:
+    """{one of these: patterns}. later: rules are followed by a later version."""
+
+    def check(name: str, value: Any) -> dict[str, tuple[str, ...]]:
+        if not isinstance(value, Mapping):
+            raise bad(name, f'a dict of patterns, e.g. {{"{known[0]}": ["*.norm*"]}}', value)
+        for key in value:
+            if key not in known:
+                hint = nearest(str(key), list(known))
+                raise OptionError(f"option {name}: expected {', '.join(map(repr, known))} as keys, got {key!r}{hint}")
+        kept = {key: patterns(f"{name}[{key!r}]", entries) for key, entries in value.items()}
+        if kept and later:
+            raise _later(name, value, "leave it out")
+        return kept
+
+    return check
+
+
 def callables(name: str, value: Any) -> tuple[Callable[..., Any], ...]:
     if not isinstance(value, list | tuple) or not all(callable(entry) for entry in value):
         raise bad(name, "a sequence of functions ModelProto -> ModelProto or None", value)

@@ -60,6 +60,19 @@ def pairs(name: str, text: str) -> Any:
     return found
 
 
+def rules(name: str, text: str) -> Any:
+    """JSON, or key=pattern,pattern;key=pattern."""
+    if text.lstrip().startswith("{"):
+        return pairs(name, text)
+    found: dict[str, list[str]] = {}
+    for entry in filter(str.strip, text.split(";")):
+        key, equals, patterns = entry.partition("=")
+        if not equals:
+            raise bad(name, "key=pattern,pattern;key=pattern", text)
+        found[key.strip()] = names(name, patterns)
+    return found
+
+
 def tolerance(name: str, text: str) -> Any:
     kept: dict[str, Any] = {}
     for key, value in pairs(name, text).items():

@@ -62,6 +62,21 @@ class Options:
         environment.names,
         'rewrites before that, of "all" and "extended", to leave out: ' + ", ".join(map(repr, PASSES)),
     )
+    runtimes: dict[str, tuple[str, ...]] = _option(
+        dict,
+        checks.rules("torch", "torch-f64", "ort", later=True),
+        environment.rules,
+        'which runtime computes which nodes, {"torch": patterns, "torch-f64": patterns}: of operator, node name, FX '
+        "name, torch operator or module path, with * and ?; the first that fits decides, none: ONNX Runtime",
+        factory=True,
+    )
+    precision_rules: dict[str, tuple[str, ...]] = _option(
+        dict,
+        checks.rules("float32"),
+        environment.rules,
+        'values of half precision that are not rounded to it, {"float32": patterns}, as those of runtimes',
+        factory=True,
+    )
     session_options: dict[str, str] = _option(
         dict, checks.entries, environment.pairs, "session config entries of ONNX Runtime", factory=True
     )

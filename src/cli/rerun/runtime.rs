@@ -56,13 +56,14 @@ impl Runtime {
     pub(crate) fn spec_of(&self, target: &Target) -> Result<SessionSpec, Failure> {
         let config = target.config();
         let proto = ModelProto::default();
-        self.spec(&Model {
+        let spec = self.spec(&Model {
             proto: &proto,
             optimization: target.optimization,
             config: &config,
             disabled_passes: &target.disabled_passes,
             libraries: &target.libraries,
-        })
+        })?;
+        Ok(SessionSpec { keep_float32: target.keep_float32.clone(), ..spec })
     }
 
     fn spec(&self, model: &Model<'_>) -> Result<SessionSpec, Failure> {

@@ -1,5 +1,6 @@
 //! What to run: a data set, its model, and how it ran.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -29,6 +30,8 @@ pub(crate) struct Target {
     pub(crate) optimization: Optimization,
     /// Of the run.
     pub(crate) disabled_passes: Vec<String>,
+    /// Of the run: patterns of values that are not rounded to half precision.
+    pub(crate) keep_float32: Vec<String>,
     /// Of the model's custom operators, absolute.
     pub(crate) libraries: Vec<PathBuf>,
 }
@@ -112,7 +115,8 @@ impl Target {
         let optimization = args.optimization.or(ran).unwrap_or_default();
         let libraries = libraries(args, &home)?;
         let disabled_passes = names(&options["disable_passes"]);
-        Ok(Self { step, part, home, options, run, optimization, disabled_passes, libraries })
+        let keep_float32 = names(&options["precision_rules"]["float32"]);
+        Ok(Self { step, part, home, options, run, optimization, disabled_passes, keep_float32, libraries })
     }
 
     /// The model that ran: the one of the data set's precision where there is one, else the exported one.
@@ -135,6 +139,18 @@ impl Target {
     /// `values` of `provenance.json`: value → {fx, op, module, …}. Null when there is none.
     pub(crate) fn provenance(&self) -> Result<Value, Failure> {
         Ok(provenance_json(&self.home)?.get("values").cloned().unwrap_or_default())
+    }
+
+    /// {output: what it is}, such as `GradAOTOutput layer.weight`, of those that are the graph's. Errors: as
+    /// [`Target::provenance`].
+    pub(crate) fn roles(&self) -> Result<HashMap<String, String>, Failure> {
+        let outputs = provenance_json(&self.home)?.get("outputs").cloned().unwrap_or_default();
+        let role = |output: &Value| {
+            let text = |key: &str| output[key].as_str().unwrap_or_default();
+            let of = if text("of").is_empty() { String::new() } else { format!(" {}", text("of")) };
+            Some((output["name"].as_str()?.to_owned(), format!("{}{of}", text("role"))))
+        };
+        Ok(outputs.as_array().into_iter().flatten().filter_map(role).collect())
     }
 
     /// Threads of the runtime's pool that it ran with.

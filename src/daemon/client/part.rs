@@ -56,6 +56,10 @@ impl Part {
         let PreparePart { part, provenance_json, frozen } = &self.spec;
         let texts = part.named_values.iter().chain(part.fx_values.iter().flat_map(|(fx, value)| [fx, value]));
         let texts = texts.chain(&part.session.disabled_optimizers).chain(&part.session.disabled_passes);
+        let texts = texts.chain(&part.session.keep_float32);
+        let texts = texts.chain(part.session.runtimes.iter().flat_map(|rule| &rule.patterns));
+        let texts =
+            texts.chain(part.described.iter().flat_map(|(value, told)| [value, &told.fx, &told.op, &told.module]));
         let texts = texts.map(|text| text.capacity() + ALLOCATION);
         let libraries = part.session.custom_op_libraries.iter().map(|library| library.path.capacity() + ALLOCATION);
         let providers = part.session.providers.iter().map(|(name, _)| name.capacity() + ALLOCATION);
@@ -64,6 +68,10 @@ impl Part {
         let slots = slots_bytes(&part.named_values)
             + slots_bytes(&part.session.disabled_optimizers)
             + slots_bytes(&part.session.disabled_passes)
+            + slots_bytes(&part.session.keep_float32)
+            + slots_bytes(&part.session.runtimes)
+            + part.session.runtimes.iter().map(|rule| slots_bytes(&rule.patterns)).sum::<usize>()
+            + part.described.len() * 2 * MAP_ENTRY
             + slots_bytes(&part.session.providers)
             + slots_bytes(&part.session.custom_op_libraries)
             + slots_bytes(frozen)

@@ -295,7 +295,7 @@ fn connect(child: &Child, stream: UnixStream) -> std::io::Result<Ends> {
 
 /// Loads the runtime; the receiver is not yet served, so the one answer is read here. Errors: RuntimeMissing.
 fn greet(executor: &Executor, receiver: &mut socket::LinkReceiver<LinkReply>) -> Result<String, WireError> {
-    let LeaseSpec { onnxruntime_library, threads, allow_spinning } = executor.terms.spec.clone();
+    let LeaseSpec { onnxruntime_library, threads, allow_spinning, libtorch: _ } = executor.terms.spec.clone();
     let library = onnxruntime_library.display().to_string();
     let missing = |why: String| {
         let message = format!("onnxruntime library {library}: {why}; install onnxruntime or correct the path");

@@ -14,7 +14,7 @@ use crate::dump::{EagerValues, NODES_SCHEMA, NodeRow, NodeTable};
 use crate::link::message::{LinkReply, LinkRequest};
 use crate::observe::nodes::{Batch, SubModel, Tolerances};
 use crate::protocol::control::*;
-use crate::protocol::message::{ErrorCode, Optimization, PartSpec, RunStats, SessionSpec, ValueSpec, WireError};
+use crate::protocol::message::{ErrorCode, PartSpec, RunStats, ValueSpec, WireError};
 use crate::tensor::{DType, TensorRef};
 
 /// Judges a batch of nodes: each on eager's inputs, and on those that drifted.
@@ -212,18 +212,14 @@ fn judged_names(request: &CompareNodes) -> Vec<&str> {
 /// writes down is then the model that killed the executor.
 fn piece(whole: &Part, model: &SubModel) -> Part {
     let part = &whole.spec.part;
-    let optimization = match part.session.optimization {
-        Optimization::Disable => Optimization::Disable,
-        _ => Optimization::Kernels,
-    };
-    let session = SessionSpec { optimization, ..part.session.clone() };
     let spec = PartSpec {
         graph: part.graph,
         part: part.part,
         model: model.model.clone(),
-        session,
+        session: part.session.unoptimized(),
         fx_values: BTreeMap::new(),
         named_values: model.named_values.clone(),
+        described: part.described.clone(),
     };
     let values = model.inputs.iter().zip(&model.record.inputs).map(|(name, tensor)| ValueSpec {
         name: name.clone(),

@@ -178,6 +178,18 @@ fn keeper(input: String, output: String, between: DType) -> NodeProto {
     }
 }
 
+/// In the place of a cast to the type that a value has: of such a one onnxruntime 1.31.1 makes several of one name, and
+/// then refuses the model.
+pub(super) fn identity(name: Option<String>, from: String, to: String) -> NodeProto {
+    NodeProto {
+        name,
+        op_type: Some("Identity".to_owned()),
+        input: vec![from],
+        output: vec![to],
+        ..NodeProto::default()
+    }
+}
+
 pub(super) fn cast(name: String, from: String, to: String, element: Element) -> NodeProto {
     let attribute = AttributeProto {
         name: Some("to".to_owned()),

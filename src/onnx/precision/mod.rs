@@ -4,14 +4,19 @@ mod casts;
 mod double;
 mod elements;
 mod mention;
+mod scope;
+mod switched;
 #[cfg(test)]
 mod tests;
 mod typed;
+#[cfg(test)]
+mod unrounded_tests;
 mod widen;
 
 pub use double::double;
 pub(super) use elements::{attribute, is};
 pub use mention::mentions;
-pub use typed::for_each_typed;
+pub use switched::{SWITCHES, Switched, switched};
 pub(super) use typed::of_values as element_types;
-pub use widen::{widen, widen_around_attention};
+pub use typed::{dtype_of, for_each_typed};
+pub use widen::{Attend, Unrounded, Widened, widen, widen_but};

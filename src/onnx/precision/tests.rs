@@ -1,3 +1,5 @@
+use std::collections::HashSet;
+
 use super::*;
 use crate::onnx::proto::{
     AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto,
@@ -7,27 +9,27 @@ use crate::tensor::{DType, TensorDesc};
 
 const NONE: [&str; 0] = [];
 
-fn info(name: &str, dtype: DType) -> ValueInfoProto {
+pub(super) fn info(name: &str, dtype: DType) -> ValueInfoProto {
     value_info(name, &TensorDesc::new(dtype, [2]).unwrap())
 }
 
-fn node(op: &str, inputs: &[&str], outputs: &[&str]) -> NodeProto {
+pub(super) fn node(op: &str, inputs: &[&str], outputs: &[&str]) -> NodeProto {
     let own = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
     NodeProto { op_type: Some(op.into()), input: own(inputs), output: own(outputs), ..Default::default() }
 }
 
-fn int(mut node: NodeProto, name: &str, i: i64) -> NodeProto {
+pub(super) fn int(mut node: NodeProto, name: &str, i: i64) -> NodeProto {
     node.attribute.push(AttributeProto { name: Some(name.into()), i: Some(i), ..Default::default() });
     node
 }
 
-fn body(mut node: NodeProto, name: &str, g: GraphProto) -> NodeProto {
+pub(super) fn body(mut node: NodeProto, name: &str, g: GraphProto) -> NodeProto {
     node.attribute.push(AttributeProto { name: Some(name.into()), g: Some(g), ..Default::default() });
     node
 }
 
 /// Inputs x and w and output y, all bfloat16; `i` is int64.
-fn model(nodes: Vec<NodeProto>) -> ModelProto {
+pub(super) fn model(nodes: Vec<NodeProto>) -> ModelProto {
     let graph = GraphProto {
         node: nodes,
         input: vec![info("x", DType::BF16), info("w", DType::BF16), info("i", DType::I64)],
@@ -38,7 +40,7 @@ fn model(nodes: Vec<NodeProto>) -> ModelProto {
     ModelProto { graph: Some(graph), opset_import: vec![opset], ..Default::default() }
 }
 
-fn lines(graph: &GraphProto) -> Vec<String> {
+pub(super) fn lines(graph: &GraphProto) -> Vec<String> {
     let line = |node: &NodeProto| {
         let to = match elements::attribute(node, "to").and_then(|to| to.i) {
             Some(1) => ", f32",
@@ -407,7 +409,7 @@ fn functions_are_put_in_place() {
 }
 
 /// x to y, by a function that only adds.
-fn attending() -> ModelProto {
+pub(super) fn attending() -> ModelProto {
     let ours = |mut node: NodeProto| {
         node.domain = Some("rust_ort".into());
         node
@@ -434,7 +436,7 @@ fn attending() -> ModelProto {
 
 #[test]
 fn attention_that_is_kept_reads_and_gives_half_precision() {
-    let wide = widen_around_attention(&attending(), &NONE).unwrap().unwrap();
+    let wide = widen_but(&attending(), &NONE, &HashSet::new(), Attend::AsCalls).unwrap().unwrap().model;
     assert_eq!(
         lines(wide.graph.as_ref().unwrap()),
         [

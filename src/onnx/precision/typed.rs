@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use super::elements::{self, Element};
-use crate::onnx::proto::{GraphProto, ModelProto, NodeProto};
+use crate::onnx::proto::{GraphProto, ModelProto, NodeProto, ValueInfoProto};
+use crate::tensor::DType;
 
 /// Does something to each node of the main graph, in the order of the model; `change` gets the element types
 /// (TensorProto.DataType) of its inputs, None where neither their operators nor the model tell. Bodies and model-local
@@ -15,6 +16,11 @@ pub fn for_each_typed(model: &mut ModelProto, mut change: impl FnMut(&mut NodePr
         let inputs: Vec<_> = node.input.iter().map(|name| types.get(name).copied()).collect();
         change(node, &inputs);
     }
+}
+
+/// The element type that an input, output or value is declared with; None: none that is known here.
+pub fn dtype_of(info: &ValueInfoProto) -> Option<DType> {
+    DType::from_onnx(elements::of_type(info.r#type.as_ref())?).ok()
 }
 
 /// {value: element type} of a graph, as far as it is told. Its bodies left aside.

@@ -1,12 +1,14 @@
 //! Nodes without a kernel of half precision (float16, bfloat16), computing in float32.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use super::elements::{self, Element, FLOAT, is_half, is_onnx};
+use super::scope::{Scope, Value, declare_float, open, push, results};
 use super::{casts, mentions};
+use crate::base::ids::ValueName;
 use crate::onnx::graph::describe;
 use crate::onnx::inline::inline_but;
-use crate::onnx::proto::{FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, type_proto};
+use crate::onnx::proto::{FunctionProto, GraphProto, ModelProto, NodeProto};
 use crate::onnx::{Attention, OnnxError, sort, walk};
 use crate::tensor::DType;
 
@@ -33,6 +35,10 @@ const MOVES: &[&str] = &[
     "Unsqueeze",
 ];
 
+/// Operators that move data, too, without such kernels.
+const MOVES_IN_FLOAT32: &[&str] =
+    &["Compress", "DepthToSpace", "Expand", "Pad", "SpaceToDepth", "Tile", "Trilu", "Where"];
+
 /// Operators whose result is no tensor, so that nothing can round it. ONNX has no sequence of bfloat16 before opset 24:
 /// it holds float32, and what is taken out is rounded.
 const SEQUENCES: &[&str] =
@@ -51,111 +57,88 @@ const CONTROL: &[&str] = &["If", "Loop", "Scan", "SequenceMap"];
 /// cast by the graph, not here. Model-local functions are put in place.
 /// Errors: those of [`crate::onnx::inline_functions`] and [`sort`], [`OnnxError::ElementType`], [`OnnxError::Arity`].
 pub fn widen<S: AsRef<str>>(model: &ModelProto, named_values: &[S]) -> Result<Option<ModelProto>, OnnxError> {
-    widen_but(model, named_values, |_| false)
+    Ok(widen_but(model, named_values, &HashSet::new(), Attend::InPlainNodes)?.map(|wide| wide.model))
 }
 
-/// As [`widen`], for a runtime with a kernel for the functions of [`Attention`]: these, and calls of them, are kept. What
-/// such a call reads and gives has the element type that it is declared with.
-pub fn widen_around_attention<S: AsRef<str>>(
-    model: &ModelProto,
-    named_values: &[S],
-) -> Result<Option<ModelProto>, OnnxError> {
-    widen_but(model, named_values, |function| Attention::of(function.domain(), function.name()).is_some())
+/// What becomes of calls of [`Attention`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attend {
+    /// They are put in place as other functions are.
+    InPlainNodes,
+    /// For a runtime with a kernel for them: functions and calls stay. What such a call reads and gives has the element
+    /// type that it is declared with; float32 where something of that is not rounded.
+    AsCalls,
 }
 
-fn widen_but<S: AsRef<str>>(
+/// A widened model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Widened {
+    /// The model.
+    pub model: ModelProto,
+    /// What would have been rounded, in the order of the nodes.
+    pub unrounded: Vec<Unrounded>,
+    /// {graph output of half precision: the same in float32}, of those that are rounded there.
+    pub outputs: Vec<(ValueName, ValueName)>,
+}
+
+/// A value that nothing rounds, and that would have been.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unrounded {
+    /// As the model calls it.
+    pub name: ValueName,
+    /// What its readers read, in float32: its own name, but for a graph output.
+    pub wide: ValueName,
+    /// The half precision that it would have (TensorProto.DataType).
+    pub element: i32,
+}
+
+/// As [`widen`], but for values of the main graph that are not rounded: who reads one gets it in float32, where nodes
+/// compute as ever, and what merely moves it is not rounded either. Graph outputs are rounded all the same, and what goes
+/// into and comes out of bodies. Errors: as there.
+pub fn widen_but<S: AsRef<str>>(
     model: &ModelProto,
     named_values: &[S],
-    kept: impl Fn(&FunctionProto) -> bool,
-) -> Result<Option<ModelProto>, OnnxError> {
+    unrounded: &HashSet<ValueName>,
+    attend: Attend,
+) -> Result<Option<Widened>, OnnxError> {
     if model.graph.is_none() {
         return Err(OnnxError::NoGraph);
     }
+    let stays = |function: &FunctionProto| {
+        attend == Attend::AsCalls && Attention::of(function.domain(), function.name()).is_some()
+    };
     let has_half = [DType::BF16, DType::F16].iter().any(|&half| mentions(model, half));
-    if !has_half && !casts::any_chained(model, &kept) {
+    if !has_half && !casts::any_chained(model, stays) {
         return Ok(None);
     }
     let mut wide = model.clone();
-    inline_but(&mut wide, kept)?;
+    inline_but(&mut wide, stays)?;
     let mut graph = wide.graph.take().ok_or(OnnxError::NoGraph)?;
     let names = walk::names(&graph).into_iter().map(str::to_owned).collect();
     let named = named_values.iter().map(|name| name.as_ref().to_owned()).collect();
-    let mut pass = Pass { names, named, changed: false };
+    let mut pass = Pass { names, named, unrounded, changed: false, found: Vec::new(), outputs: Vec::new() };
     if has_half {
         sort(&mut graph)?;
         (graph, _) = pass.graph(graph, None, &[])?;
     }
     wide.graph = Some(graph);
     pass.changed |= casts::separate(&mut wide, &mut pass.names);
-    Ok(pass.changed.then_some(wide))
+    let Pass { changed, found, outputs, .. } = pass;
+    Ok(changed.then_some(Widened { model: wide, unrounded: found, outputs }))
 }
 
-struct Pass {
+struct Pass<'k> {
     /// Every name of the model: new ones are none of them.
     names: HashSet<String>,
     named: HashSet<String>,
+    /// As asked for.
+    unrounded: &'k HashSet<ValueName>,
     changed: bool,
+    found: Vec<Unrounded>,
+    outputs: Vec<(ValueName, ValueName)>,
 }
 
-/// What is known of a value. One of `narrow` and `wide` is its own name; the other, once needed, that of a cast.
-#[derive(Clone, Default)]
-struct Value {
-    element: Option<Element>,
-    narrow: Option<String>,
-    wide: Option<String>,
-}
-
-/// The graph that is being written, inside those around it.
-struct Scope<'a> {
-    outer: Option<&'a Scope<'a>>,
-    values: HashMap<String, Value>,
-    /// Values that keep their element type.
-    kept: HashSet<String>,
-    /// Constants of rank 0, and what is computed of nothing else.
-    numbers: HashSet<String>,
-    /// What the graph says of types; asked where the operator does not tell.
-    declared: HashMap<String, Element>,
-    nodes: Vec<NodeProto>,
-}
-
-impl Scope<'_> {
-    fn value(&self, name: &str) -> Option<&Value> {
-        self.values.get(name).or_else(|| self.outer?.value(name))
-    }
-
-    fn element(&self, name: &str) -> Option<Element> {
-        self.value(name)?.element
-    }
-
-    fn is_half(&self, name: &str) -> bool {
-        self.element(name).is_some_and(is_half)
-    }
-
-    fn is_narrow(&self, name: &str) -> bool {
-        self.value(name).is_some_and(|value| value.narrow.as_deref() == Some(name))
-    }
-
-    fn is_number(&self, name: &str) -> bool {
-        match self.values.contains_key(name) {
-            true => self.numbers.contains(name),
-            false => self.outer.is_some_and(|outer| outer.is_number(name)),
-        }
-    }
-
-    /// A value under its own name as the original model has it.
-    fn add(&mut self, name: &str, element: Option<Element>) {
-        let value = Value { element, narrow: Some(name.to_owned()), wide: None };
-        self.values.insert(name.to_owned(), value);
-    }
-
-    /// A value of half precision that is float32 under its own name.
-    fn add_wide(&mut self, name: &str, half: Element) {
-        let value = Value { element: Some(half), narrow: None, wide: Some(name.to_owned()) };
-        self.values.insert(name.to_owned(), value);
-    }
-}
-
-impl Pass {
+impl Pass<'_> {
     /// The graph rewritten, and the element types of its outputs. `given`: those of its inputs, as far as known.
     fn graph(
         &mut self,
@@ -165,7 +148,7 @@ impl Pass {
     ) -> Result<(GraphProto, Vec<Option<Element>>), OnnxError> {
         let mut scope = open(&graph, outer, given);
         if outer.is_none() {
-            scope.kept.extend(self.named.iter().cloned());
+            scope.rounded.extend(self.named.iter().cloned());
         }
         for (at, node) in std::mem::take(&mut graph.node).into_iter().enumerate() {
             self.node(at, node, &mut scope)?;
@@ -196,30 +179,44 @@ impl Pass {
             return Ok(());
         }
         let reduces = elements::attribute(&node, "reduction").is_some_and(|mode| mode.s.as_deref() != Some(b"none"));
+        let reads_unrounded = node.input.iter().any(|name| scope.is_unrounded(name));
         if Attention::called_by(&node).is_some() {
-            let node = self.with_inputs(node, scope, Self::narrow);
-            push(node, &results, scope);
+            if reads_unrounded || node.output.iter().any(|name| self.asks(name, scope)) {
+                self.compute(node, &results, false, scope);
+            } else {
+                let node = self.with_inputs(node, scope, Self::narrow);
+                push(node, &results, scope);
+            }
             return Ok(());
         }
-        let all_narrow = node.input.iter().all(|name| !scope.is_half(name) || scope.is_narrow(name));
+        let is_narrow = |name: &String| scope.is_narrow(name) && !scope.is_unrounded(name);
+        let all_narrow = node.input.iter().all(|name| !scope.is_half(name) || is_narrow(name));
+        let moves = (MOVES.contains(&op) || MOVES_IN_FLOAT32.contains(&op)) && !reduces;
         match op {
             "Cast" | "CastLike" if let Some(&Some(half)) = results.first().filter(|to| to.is_some_and(is_half)) => {
                 self.cast_to_half(at, node, half, scope)?
             }
             // A cast from half precision reads what there is.
-            "Cast" | "CastLike" => push(node, &results, scope),
+            "Cast" if reads_unrounded && results == [Some(FLOAT)] => {
+                let from = self.as_read(node.input[0].clone(), scope);
+                push(casts::identity(node.name.clone(), from, node.output[0].clone()), &results, scope);
+            }
+            "Cast" | "CastLike" => {
+                let node = self.with_inputs(node, scope, Self::as_read);
+                push(node, &results, scope);
+            }
             "BitCast" => {
                 let node = self.with_inputs(node, scope, Self::narrow);
                 push(node, &results, scope);
             }
             _ if MOVES.contains(&op) && all_narrow && !reduces => push(node, &results, scope),
-            _ => self.compute(node, &results, scope),
+            _ => self.compute(node, &results, moves && reads_unrounded, scope),
         }
         Ok(())
     }
 
-    /// In float32; results that keep their element type are rounded.
-    fn compute(&mut self, node: NodeProto, results: &[Option<Element>], scope: &mut Scope<'_>) {
+    /// In float32; results are rounded where they are to be. `moves`: it gives what nothing rounded, as it is.
+    fn compute(&mut self, node: NodeProto, results: &[Option<Element>], moves: bool, scope: &mut Scope<'_>) {
         let mut node = self.with_inputs(node, scope, Self::wide);
         let types = elements::TYPE_ATTRIBUTES;
         let own = is_onnx(&node);
@@ -229,23 +226,42 @@ impl Pass {
             }
         }
         let rounds = !SEQUENCES.contains(&node.op_type());
-        let mut rounded = Vec::new();
+        let mut done = Vec::new();
         for (name, &element) in node.output.iter_mut().zip(results).filter(|(name, _)| !name.is_empty()) {
-            match element {
-                Some(half) if is_half(half) && rounds && scope.kept.contains(name) => {
-                    let unrounded = self.fresh(&format!("{name}/unrounded"));
-                    rounded.push((std::mem::replace(name, unrounded.clone()), unrounded, half));
-                }
-                Some(half) if is_half(half) => scope.add_wide(name, half),
-                _ => scope.add(name, element),
+            let Some(half) = element.filter(|&element| is_half(element)) else {
+                scope.add(name, element);
+                continue;
+            };
+            let asked = self.asks(name, scope);
+            let is_rounded = rounds && scope.rounded.contains(name);
+            if (is_rounded && !asked && !moves) || scope.is_output(name) && rounds {
+                let wide = self.fresh(&format!("{name}/unrounded"));
+                done.push((std::mem::replace(name, wide.clone()), wide, half, asked || moves));
+            } else {
+                scope.add_wide(name, half, asked || moves);
+                let found = || Unrounded { name: name.clone(), wide: name.clone(), element: half };
+                self.found.extend((is_rounded && asked && !moves).then(found));
             }
         }
         self.changed = true;
         scope.nodes.push(node);
-        for (name, unrounded, half) in rounded {
-            let cast = self.cast(&unrounded, &name, half);
-            scope.nodes.push(cast);
-            scope.add(&name, Some(half));
+        for (name, wide, half, unrounded) in done {
+            let found = || Unrounded { name: name.clone(), wide: wide.clone(), element: half };
+            self.found.extend((unrounded && !moves).then(found));
+            self.round(&name, wide, half, unrounded, scope);
+        }
+    }
+
+    /// Rounds what is called `wide`. `unrounded`: for a graph output only, who reads it reads that.
+    fn round(&mut self, name: &str, wide: String, half: Element, unrounded: bool, scope: &mut Scope<'_>) {
+        let cast = self.cast(&wide, name, half);
+        scope.nodes.push(cast);
+        scope.add(name, Some(half));
+        if scope.is_outermost() && scope.is_output(name) {
+            self.outputs.push((name.to_owned(), wide.clone()));
+        }
+        if unrounded && let Some(value) = scope.values.get_mut(name) {
+            (value.wide, value.unrounded) = (Some(wide), true);
         }
     }
 
@@ -262,21 +278,50 @@ impl Pass {
             let (n_inputs, n_outputs) = (node.input.len(), node.output.len());
             return Err(OnnxError::Arity { node: describe(at, &node), n_inputs, n_outputs });
         };
-        let is_number = scope.is_number(from) && !scope.kept.contains(to);
+        let is_number = scope.is_number(from) && !scope.rounded.contains(to);
+        let is_same = scope.element(from) == Some(half);
+        let moves = is_same && scope.is_unrounded(from);
+        let asked = self.asks(to, scope);
+        if (moves || asked) && !is_number {
+            self.leave_unrounded(&node, half, asked && !is_same, scope);
+            return Ok(());
+        }
+        let from = self.as_read(from.clone(), scope);
         if !is_number && node.op_type() == "Cast" {
-            push(node, &[Some(half)], scope);
+            push(NodeProto { input: vec![from], ..node }, &[Some(half)], scope);
             return Ok(());
         }
         self.changed = true;
-        let cast = self.cast(from, to, if is_number { FLOAT } else { half });
+        let cast = self.cast(&from, to, if is_number { FLOAT } else { half });
         scope.nodes.push(NodeProto { name: node.name.clone(), ..cast });
         if is_number {
-            scope.add_wide(to, half);
+            scope.add_wide(to, half, false);
             scope.numbers.insert(to.clone());
         } else {
             scope.add(to, Some(half));
         }
         Ok(())
+    }
+
+    /// A cast to half precision that casts to float32 instead. `would_round`: it is what was asked for.
+    fn leave_unrounded(&mut self, node: &NodeProto, half: Element, would_round: bool, scope: &mut Scope<'_>) {
+        let (own, to) = (&node.input[0], &node.output[0]);
+        let is_float32 = scope.is_unrounded(own) || scope.element(own) == Some(FLOAT);
+        let from = self.as_read(own.clone(), scope);
+        let is_output = scope.is_output(to);
+        let wide = if is_output { self.fresh(&format!("{to}/unrounded")) } else { to.clone() };
+        scope.nodes.push(match is_float32 {
+            true => casts::identity(node.name.clone(), from, wide.clone()),
+            false => NodeProto { name: node.name.clone(), ..self.cast(&from, &wide, FLOAT) },
+        });
+        self.changed = true;
+        if would_round {
+            self.found.push(Unrounded { name: to.clone(), wide: wide.clone(), element: half });
+        }
+        match is_output {
+            true => self.round(to, wide, half, true, scope),
+            false => scope.add_wide(to, half, true),
+        }
     }
 
     fn control(&mut self, node: NodeProto, inputs: &[Option<Element>], scope: &mut Scope<'_>) -> Result<(), OnnxError> {
@@ -314,6 +359,11 @@ impl Pass {
         node
     }
 
+    /// The value's name as its readers have it: in float32 where it is not rounded.
+    fn as_read(&mut self, name: String, scope: &mut Scope<'_>) -> String {
+        if scope.is_unrounded(&name) { self.wide(name, scope) } else { name }
+    }
+
     /// The value's name as half precision.
     fn narrow(&mut self, name: String, scope: &mut Scope<'_>) -> String {
         let value = scope.value(&name).cloned().unwrap_or_default();
@@ -341,6 +391,11 @@ impl Pass {
         wide
     }
 
+    /// Whether it is not to be rounded.
+    fn asks(&self, name: &str, scope: &Scope<'_>) -> bool {
+        scope.is_outermost() && self.unrounded.contains(name)
+    }
+
     fn cast(&mut self, from: &str, to: &str, element: Element) -> NodeProto {
         casts::cast(self.fresh(&format!("cast/{to}")), from.to_owned(), to.to_owned(), element)
     }
@@ -348,72 +403,4 @@ impl Pass {
     fn fresh(&mut self, name: &str) -> String {
         walk::fresh(name, &mut self.names)
     }
-}
-
-/// A graph before its first node.
-fn open<'a>(graph: &GraphProto, outer: Option<&'a Scope<'a>>, given: &[Option<Element>]) -> Scope<'a> {
-    let declared = |info: &ValueInfoProto| Some((info.name().to_owned(), elements::of_type(info.r#type.as_ref())?));
-    let mut scope = Scope {
-        outer,
-        values: HashMap::new(),
-        kept: graph.output.iter().map(|output| output.name().to_owned()).collect(),
-        numbers: HashSet::new(),
-        declared: graph.value_info.iter().chain(&graph.output).filter_map(declared).collect(),
-        nodes: Vec::with_capacity(graph.node.len()),
-    };
-    for tensor in &graph.initializer {
-        scope.add(tensor.name(), tensor.data_type);
-        if tensor.dims.is_empty() {
-            scope.numbers.insert(tensor.name().to_owned());
-        }
-    }
-    for tensor in graph.sparse_initializer.iter().filter_map(|sparse| sparse.values.as_ref()) {
-        scope.add(tensor.name(), tensor.data_type);
-    }
-    for (at, input) in graph.input.iter().enumerate() {
-        let element = elements::of_type(input.r#type.as_ref()).or(given.get(at).copied().flatten());
-        scope.add(input.name(), element);
-    }
-    scope
-}
-
-/// The node as it is, with results as they were.
-fn push(node: NodeProto, results: &[Option<Element>], scope: &mut Scope<'_>) {
-    let of_numbers =
-        elements::OF_NUMBERS.contains(&node.op_type()) && node.input.iter().all(|name| scope.is_number(name));
-    let is_number = is_onnx(&node) && (elements::is_number(&node) || of_numbers);
-    for (at, name) in node.output.iter().enumerate().filter(|(_, name)| !name.is_empty()) {
-        scope.add(name, results.get(at).copied().flatten());
-        if is_number {
-            scope.numbers.insert(name.clone());
-        }
-    }
-    scope.nodes.push(node);
-}
-
-/// Element types of a node's outputs. The operator goes before what is declared: the exporter declares what torch said,
-/// which a node may contradict. Errors: [`OnnxError::ElementType`].
-fn results(
-    at: usize,
-    node: &NodeProto,
-    inputs: &[Option<Element>],
-    scope: &Scope<'_>,
-) -> Result<Vec<Option<Element>>, OnnxError> {
-    let of_result = |(index, name): (usize, &String)| {
-        elements::of_result(node, index, inputs).or_else(|| scope.declared.get(name).copied())
-    };
-    let results: Vec<_> = node.output.iter().enumerate().map(of_result).collect();
-    let unknown = results.iter().zip(&node.output).any(|(element, name)| element.is_none() && !name.is_empty());
-    if unknown && inputs.iter().any(|element| element.is_some_and(is_half)) {
-        return Err(OnnxError::ElementType { node: describe(at, node) });
-    }
-    Ok(results)
-}
-
-/// False for what is no tensor: a sequence's type says more than that of its tensors.
-fn declare_float(info: &mut ValueInfoProto) -> bool {
-    let value = info.r#type.as_mut().and_then(|declared: &mut TypeProto| declared.value.as_mut());
-    let Some(type_proto::Value::TensorType(tensor)) = value else { return false };
-    tensor.elem_type = Some(FLOAT);
-    true
 }

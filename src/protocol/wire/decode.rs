@@ -7,15 +7,18 @@ use prost::Message as _;
 
 use super::super::control::*;
 use super::super::message::{
-    CustomOpLibrary, ErrorCode, ErrorKind, FrozenInput, Optimization, PartSpec, Prepared, SessionSpec, ValueSpec,
-    WireError,
+    CustomOpLibrary, ErrorCode, ErrorKind, FrozenInput, NodeRuntime, Optimization, PartSpec, Prepared, RuntimeRule,
+    SessionSpec, ValueSpec, WireError,
 };
 use super::proto;
 use crate::base::ids::{CallId, ClientId, ExecutorId, GraphId, PartHandle, SegmentId, StepId};
+use crate::onnx::{Descriptions, descriptions};
 use crate::tensor::{BadLocation, CallRecord, DType, Location, TensorDesc, TensorRef};
 
 /// Longest name of a graph, run, value or file in a message, in bytes.
 pub const MAX_NAME_BYTES: usize = 1024;
+/// Most patterns of a rule.
+pub const MAX_PATTERNS: usize = 65536;
 /// Longest folder name (graph, run) in bytes: what file systems take, less our own endings.
 pub const MAX_FOLDER_NAME_BYTES: usize = 200;
 
@@ -142,6 +145,10 @@ fn request(body: proto::request::Body) -> Decoded<Request> {
             onnxruntime_library: absolute("LeaseExecutor.onnxruntime_library", lease.onnxruntime_library)?,
             threads: lease.threads,
             allow_spinning: lease.allow_spinning,
+            libtorch: match lease.libtorch.is_empty() {
+                true => None,
+                false => Some(absolute("LeaseExecutor.libtorch", lease.libtorch)?),
+            },
         }),
         Body::OpenLane(open) => Request::OpenLane(open.lane),
         Body::RegisterGraph(graph) => Request::RegisterGraph(Box::new(register_graph(graph)?)),
@@ -199,7 +206,28 @@ fn register_graph(graph: proto::RegisterGraph) -> Decoded<RegisterGraph> {
 }
 
 fn prepare_part(part: proto::PreparePart) -> Decoded<PreparePart> {
-    let session = part.session.ok_or(missing("PreparePart.session"))?;
+    let session = session(part.session.ok_or(missing("PreparePart.session"))?)?;
+    let described = match session.has_patterns() {
+        true => descriptions(&part.provenance_json)
+            .map_err(|error| bad("PreparePart.provenance_json", format!("patterns are looked for in it: {error}")))?,
+        false => Descriptions::new(),
+    };
+    Ok(PreparePart {
+        part: PartSpec {
+            graph: graph_id("PreparePart.graph_id", &part.graph_id)?,
+            part: part.part,
+            model: part.model,
+            session,
+            fx_values: part.fx_values,
+            named_values: part.named_values,
+            described,
+        },
+        provenance_json: part.provenance_json,
+        frozen: frozen_inputs(part.frozen)?,
+    })
+}
+
+fn session(session: proto::SessionSpec) -> Decoded<SessionSpec> {
     let optimization = Optimization::from_name(&session.optimization).ok_or_else(|| {
         let known: Vec<_> = Optimization::NAMES.iter().map(|(name, _)| *name).collect();
         bad_option(
@@ -221,25 +249,36 @@ fn prepare_part(part: proto::PreparePart) -> Decoded<PreparePart> {
             modified_ns: library.modified_ns,
         })
     });
-    Ok(PreparePart {
-        part: PartSpec {
-            graph: graph_id("PreparePart.graph_id", &part.graph_id)?,
-            part: part.part,
-            model: part.model,
-            session: SessionSpec {
-                providers: providers.collect::<Decoded<_>>()?,
-                optimization,
-                config: session.config,
-                disabled_optimizers: session.disabled_optimizers,
-                custom_op_libraries: libraries.collect::<Decoded<_>>()?,
-                disabled_passes: session.disabled_passes,
-            },
-            fx_values: part.fx_values,
-            named_values: part.named_values,
-        },
-        provenance_json: part.provenance_json,
-        frozen: frozen_inputs(part.frozen)?,
+    Ok(SessionSpec {
+        providers: providers.collect::<Decoded<_>>()?,
+        optimization,
+        config: session.config,
+        disabled_optimizers: session.disabled_optimizers,
+        custom_op_libraries: libraries.collect::<Decoded<_>>()?,
+        disabled_passes: session.disabled_passes,
+        runtimes: session.runtimes.into_iter().map(runtime_rule).collect::<Decoded<_>>()?,
+        keep_float32: patterns("PreparePart.session.keep_float32", session.keep_float32)?,
     })
+}
+
+fn runtime_rule(rule: proto::RuntimeRule) -> Decoded<RuntimeRule> {
+    let runtime = NodeRuntime::from_name(&rule.runtime).ok_or_else(|| {
+        let known: Vec<_> = NodeRuntime::NAMES.iter().map(|(name, _)| *name).collect();
+        bad_option(
+            "PreparePart.session.runtimes.runtime",
+            format!("expected one of {}, got {:?}", known.join(", "), clipped(&rule.runtime)),
+        )
+    })?;
+    Ok(RuntimeRule { runtime, patterns: patterns("PreparePart.session.runtimes.patterns", rule.patterns)? })
+}
+
+/// Looked for in every node: few and short.
+fn patterns(field: &'static str, patterns: Vec<String>) -> Decoded<Vec<String>> {
+    if patterns.len() > MAX_PATTERNS {
+        let why = format!("expected at most {MAX_PATTERNS} patterns, got {}", patterns.len());
+        return Err(DecodeError::Bad { field, code: ErrorCode::Limit, why });
+    }
+    patterns.into_iter().map(|pattern| name(field, pattern)).collect()
 }
 
 fn frozen_inputs(frozen: Vec<proto::FrozenInput>) -> Decoded<Vec<FrozenInput>> {

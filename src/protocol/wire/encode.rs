@@ -4,7 +4,7 @@ use prost::Message as _;
 
 use super::super::control::*;
 use super::super::frame::{self, FrameKind};
-use super::super::message::{CustomOpLibrary, FrozenInput, PartSpec, ValueSpec, WireError};
+use super::super::message::{CustomOpLibrary, FrozenInput, PartSpec, RuntimeRule, ValueSpec, WireError};
 use super::proto;
 use crate::tensor::{CallRecord, TensorRef};
 
@@ -56,6 +56,7 @@ fn request_to_proto(request: &Request) -> proto::request::Body {
             onnxruntime_library: lease.onnxruntime_library.to_string_lossy().into_owned(),
             threads: lease.threads,
             allow_spinning: lease.allow_spinning,
+            libtorch: lease.libtorch.as_ref().map(|path| path.to_string_lossy().into_owned()).unwrap_or_default(),
         }),
         Request::OpenLane(lane) => Body::OpenLane(proto::OpenLane { lane: *lane }),
         Request::RegisterGraph(graph) => Body::RegisterGraph(proto::RegisterGraph {
@@ -135,7 +136,8 @@ fn request_to_proto(request: &Request) -> proto::request::Body {
 }
 
 fn prepare_part_to_proto(prepare: &PreparePart) -> proto::PreparePart {
-    let PartSpec { graph, part, model, session, fx_values, named_values } = &prepare.part;
+    // What is described is read of the provenance.
+    let PartSpec { graph, part, model, session, fx_values, named_values, described: _ } = &prepare.part;
     proto::PreparePart {
         graph_id: graph.to_string(),
         part: *part,
@@ -151,6 +153,8 @@ fn prepare_part_to_proto(prepare: &PreparePart) -> proto::PreparePart {
             disabled_optimizers: session.disabled_optimizers.clone(),
             custom_op_libraries: session.custom_op_libraries.iter().map(custom_op_library_to_proto).collect(),
             disabled_passes: session.disabled_passes.clone(),
+            runtimes: session.runtimes.iter().map(runtime_rule_to_proto).collect(),
+            keep_float32: session.keep_float32.clone(),
         }),
         provenance_json: prepare.provenance_json.clone(),
         fx_values: fx_values.clone(),
@@ -161,6 +165,10 @@ fn prepare_part_to_proto(prepare: &PreparePart) -> proto::PreparePart {
 
 fn frozen_input_to_proto(frozen: &FrozenInput) -> proto::FrozenInput {
     proto::FrozenInput { input: frozen.input, tensor: Some(tensor_ref_to_proto(&frozen.tensor)) }
+}
+
+fn runtime_rule_to_proto(rule: &RuntimeRule) -> proto::RuntimeRule {
+    proto::RuntimeRule { runtime: rule.runtime.name().to_owned(), patterns: rule.patterns.clone() }
 }
 
 fn custom_op_library_to_proto(library: &CustomOpLibrary) -> proto::CustomOpLibrary {

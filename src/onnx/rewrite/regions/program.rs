@@ -70,12 +70,12 @@ pub(super) fn made(
         let is_f32 = facts.element(name) == Some(DType::F32);
         if let Some(output) = given.get(&register) {
             // Two nodes that do the same.
-            casts.push(copy(output, name, facts.element(name)?));
+            casts.push(copy(output, name, facts.element(name)?, names));
             continue;
         }
         let output = if is_f32 { name.to_owned() } else { fresh(&format!("{name}/region"), names) };
         if !is_f32 {
-            casts.push(copy(&output, name, facts.element(name)?));
+            casts.push(copy(&output, name, facts.element(name)?, names));
         }
         program.outputs.push(register);
         given.insert(register, output.clone());
@@ -95,9 +95,11 @@ pub(super) fn made(
     })
 }
 
-/// The value that a region gives, by another name, and as another type if it is one.
-fn copy(from: &str, to: &str, element: DType) -> NodeProto {
-    let mut cast = node("Cast", &[from], to);
+/// The value that a region gives, by another name, and as another type if it is one. The name of the node that gave it may
+/// be that of another, which gives it before it is rounded, and stays.
+fn copy(from: &str, to: &str, element: DType, names: &mut HashSet<String>) -> NodeProto {
+    let name = Some(fresh(&format!("region_cast/{to}"), names));
+    let mut cast = NodeProto { name, ..node("Cast", &[from], to) };
     cast.attribute.push(integer("to", element.onnx_code().into()));
     cast
 }

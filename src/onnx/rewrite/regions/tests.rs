@@ -105,6 +105,24 @@ fn casts_within_are_roundings_and_what_others_read_is_cast_outside() {
 }
 
 #[test]
+fn a_cast_outside_has_a_name_that_no_node_has() {
+    let half = DType::BF16;
+    let unrounded = NodeProto { name: Some("node_h".to_owned()), ..node("Softplus", &["x"], "h/unrounded") };
+    let nodes = vec![
+        unrounded,
+        cast("h/unrounded", "h", half),
+        cast("h", "c", DType::F32),
+        node("Neg", &["c"], "d"),
+        node("Abs", &["d"], "y"),
+    ];
+    let outputs = [typed("h", half, &[2, 3]), of("y", &[2, 3])];
+    let mut found = graph(nodes, &[of("x", &[2, 3])], &outputs, &[of("h/unrounded", &[2, 3])]);
+    assert_eq!(run(&mut found), 1);
+    let casts: Vec<_> = found.node.iter().filter(|node| node.output == ["h"]).collect();
+    assert_eq!((casts.len(), casts[0].name()), (1, "region_cast/h"));
+}
+
+#[test]
 fn what_does_the_same_is_done_once() {
     let nodes = vec![node("Exp", &["x"], "a"), node("Exp", &["x"], "b"), node("Mul", &["a", "b"], "y")];
     let (nodes, programs) = rewritten(nodes, &[of("x", &[2, 3])], &[of("y", &[2, 3])]);

@@ -1,0 +1,30 @@
+"""What a command of the program `rust-ort` says."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Sequence
+from typing import Any
+
+from rust_ort.errors import ClientError, DaemonFault
+from rust_ort.link.daemon import find_binary, find_onnxruntime
+
+__all__ = ["said_by"]
+
+
+def said_by(command: str, arguments: Sequence[str]) -> Any:
+    """What `rust-ort <command> … --json` prints. A program of its own: a kernel that crashes costs the answer alone.
+
+    Errors: ClientError for what it refuses; DaemonFault when it fails.
+    """
+    line = [find_binary(), command, *arguments, "--json"]
+    environment = {**os.environ, "RUST_ORT_ONNXRUNTIME": find_onnxruntime()}
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode in (0, 1, 3) and done.stdout:
+        return json.loads(done.stdout)
+    said = done.stderr.strip().removeprefix("rust-ort: ")
+    if done.returncode in (2, 3):
+        raise ClientError(f"{command}: {said}", code="BAD_ARGUMENT")
+    raise DaemonFault(f"`{' '.join(line)}` ended with {done.returncode}: {said or 'no message'}", code="INTERNAL")

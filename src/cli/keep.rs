@@ -1,0 +1,311 @@
+//! `rust-ort keep`: which values of dumped half-precision parts to keep in float32.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::answer::{json_text, put};
+use super::exit::{Exit, Failure, Outcome};
+use super::progress;
+use super::rerun::{self, Runtime, Target};
+use super::table::{self, Give};
+use crate::compare::{Tolerance, distance_text, significant};
+use crate::dump::Role;
+use crate::dump::reader::Completeness;
+use crate::keep::{
+    Answer, By, Call, Culprit, Found, Judged, Limit, Output, Settings, Strategy, Subject, search, verify,
+};
+use crate::protocol::message::SessionSpec;
+use crate::tensor::DType;
+
+/// So many culprits and outputs are printed; JSON has all.
+const N_ROWS: usize = 20;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    what: rerun::Arguments,
+    /// Absolute tolerance [default: of the run, else of the half precision that takes part]
+    #[arg(long)]
+    atol: Option<f64>,
+    /// Tolerance relative to each reference element [default: as --atol]
+    #[arg(long)]
+    rtol: Option<f64>,
+    /// Tolerance relative to the largest reference element [default: as --atol]
+    #[arg(long)]
+    scale: Option<f64>,
+    /// In the place of a tolerance: each output's error at most so many times what rounding its exact value gives
+    #[arg(long, value_name = "X", conflicts_with_all = ["atol", "rtol", "scale"])]
+    times: Option<f64>,
+    /// What a rule names: node (the fewest values) or module (the shortest list)
+    #[arg(long, value_parser = by, default_value = "node")]
+    by: By,
+    /// greedy: those that contribute most, as many as it takes; smallest: and none of these that can be left out
+    #[arg(long, value_parser = strategy, default_value = "smallest")]
+    strategy: Strategy,
+    /// Seconds for each part
+    #[arg(long, value_name = "SECONDS", default_value_t = 600.)]
+    budget: f64,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn by(name: &str) -> Result<By, String> {
+    match name {
+        "node" => Ok(By::Node),
+        "module" => Ok(By::Module),
+        _ => Err("expected one of node, module".to_owned()),
+    }
+}
+
+fn strategy(name: &str) -> Result<Strategy, String> {
+    match name {
+        "greedy" => Ok(Strategy::Greedy),
+        "smallest" => Ok(Strategy::Smallest),
+        _ => Err("expected one of greedy, smallest".to_owned()),
+    }
+}
+
+pub(super) fn run(args: &Arguments) -> Outcome {
+    let limit = limit(args)?;
+    let budget = Duration::try_from_secs_f64(args.budget).map_err(|error| format!("--budget: {error}"))?;
+    let targets = rerun::find(&args.what)?;
+    let Some(first) = targets.first() else {
+        eprintln!("rust-ort: {}: no data sets", args.what.path.display());
+        return Ok(Exit::NothingCompared);
+    };
+    let runtime = Runtime::load(&args.what, first)?;
+    if let Some(other) = args.what.provider.iter().find(|name| *name != crate::protocol::message::CPU_PROVIDER) {
+        return Err(format!("--provider {other}: rules of precision are followed on the CPU provider only").into());
+    }
+    let (parts, left_out) = parts(&targets);
+    let mut found = Vec::new();
+    for (path, calls) in parts {
+        let subject = subject(&runtime, &calls)?;
+        let settings =
+            Settings { limit: limit_of(limit, args, &subject), by: args.by, strategy: args.strategy, budget };
+        let bar = progress::bar(0, "runs");
+        let mut at = |what: &'static str, done: usize, of: usize| {
+            bar.set_message(what);
+            bar.set_length(of as u64);
+            bar.set_position(done as u64);
+        };
+        match search(&subject, runtime.runtime.as_ref(), &settings, &mut at) {
+            Err(error) => return Err(format!("{}: {error}", path.display()).into()),
+            Ok(None) => {}
+            Ok(Some(answer)) => found.push((answer, subject, settings)),
+        }
+    }
+    if found.is_empty() {
+        let what = args.what.path.display();
+        eprintln!("rust-ort: {what}: nothing of it is rounded to half precision, so there is nothing to keep");
+        return Ok(Exit::NothingCompared);
+    }
+    let rules = rules(&found);
+    let mut verified = true;
+    for (answer, subject, settings) in &mut found {
+        // A rule of one part may fit nodes of another.
+        if !rules.is_empty() {
+            verified &= verify(subject, runtime.runtime.as_ref(), settings, &rules, answer)?;
+        }
+    }
+    let answers: Vec<Answer> = found.into_iter().map(|(answer, ..)| answer).collect();
+    let words = words(&answers, &rules, verified, left_out);
+    let text = match args.json {
+        true => {
+            let rules = json!({ "float32": rules });
+            json_text("keep", json!({ "rules": rules, "verified": verified, "answers": answers, "text": words }))?
+        }
+        false => words,
+    };
+    put(&text)?;
+    Ok(exit(&answers, verified, left_out))
+}
+
+fn exit(answers: &[Answer], verified: bool, left_out: usize) -> Exit {
+    let any = |is: fn(&Found) -> bool| answers.iter().any(|answer| is(&answer.found));
+    if answers.iter().any(|answer| !answer.beyond.is_empty()) || !verified {
+        Exit::Mismatch
+    } else if any(|found| matches!(found, Found::Unknown)) || left_out > 0 {
+        Exit::NothingCompared
+    } else {
+        Exit::Success
+    }
+}
+
+/// What was asked for. Errors: no number that is at least 0.
+fn limit(args: &Arguments) -> Result<Option<Limit>, Failure> {
+    let given = [("--atol", args.atol), ("--rtol", args.rtol), ("--scale", args.scale), ("--times", args.times)];
+    for (name, value) in given {
+        if let Some(value) = value.filter(|value| !(value.is_finite() && *value >= 0.)) {
+            return Err(format!("{name} {value}: expected a finite number that is at least 0").into());
+        }
+    }
+    Ok(args.times.map(Limit::Times))
+}
+
+fn limit_of(asked: Option<Limit>, args: &Arguments, subject: &Subject) -> Limit {
+    let is_given = args.atol.or(args.rtol).or(args.scale).is_some();
+    let default = subject.tolerance.unwrap_or_else(|| Tolerance::for_dtype(subject.half().unwrap_or(DType::F32)));
+    let given = Tolerance {
+        atol: args.atol.unwrap_or(default.atol),
+        rtol: args.rtol.unwrap_or(default.rtol),
+        scale: args.scale.unwrap_or(default.scale),
+        ..default
+    };
+    asked.unwrap_or(Limit::Tolerance(if is_given { Some(given) } else { subject.tolerance }))
+}
+
+/// The whole data sets of each part, and how many are not whole.
+fn parts(targets: &[Target]) -> (Vec<(PathBuf, Vec<&Target>)>, usize) {
+    let mut parts: Vec<(PathBuf, Vec<&Target>)> = Vec::new();
+    let mut left_out = 0;
+    for target in targets {
+        if let Completeness::Incomplete(why) = &target.step.state {
+            eprintln!("rust-ort: {}: left out: {why}", target.step.path.display());
+            left_out += 1;
+            continue;
+        }
+        match parts.iter_mut().find(|(path, _)| *path == target.part) {
+            Some((_, calls)) => calls.push(target),
+            None => parts.push((target.part.clone(), vec![target])),
+        }
+    }
+    (parts, left_out)
+}
+
+/// A dumped part and its calls. Errors: a file that cannot be read.
+fn subject(runtime: &Runtime, targets: &[&Target]) -> Result<Subject, Failure> {
+    let first = targets[0];
+    let call = |target: &&Target| -> Result<Call, Failure> {
+        Ok(Call { step: target.step.step, feeds: target.tensors(Role::Input)? })
+    };
+    let name = |path: Option<&std::path::Path>| {
+        path.and_then(std::path::Path::file_name).unwrap_or_default().to_string_lossy().into_owned()
+    };
+    let part = name(Some(&first.part));
+    let provenance = first.provenance()?;
+    Ok(Subject {
+        graph: name(first.part.parent()),
+        part: part.strip_prefix("part_").and_then(|number| number.parse().ok()).unwrap_or_default(),
+        model: first.exported()?,
+        told: if provenance.is_null() { Default::default() } else { serde_json::from_value(provenance)? },
+        roles: first.roles()?,
+        spec: SessionSpec { keep_float32: Vec::new(), ..runtime.spec_of(first)? },
+        tolerance: first.tolerance(),
+        calls: targets.iter().map(call).collect::<Result<_, _>>()?,
+    })
+}
+
+/// Of all parts, in their order.
+fn rules(found: &[(Answer, Subject, Settings)]) -> Vec<String> {
+    let mut rules: Vec<String> = Vec::new();
+    for (answer, ..) in found {
+        let Found::Rules { float32 } = &answer.found else { continue };
+        let new = float32.iter().filter(|rule| !rules.contains(rule)).cloned().collect::<Vec<_>>();
+        rules.extend(new);
+    }
+    rules
+}
+
+fn words(answers: &[Answer], rules: &[String], verified: bool, left_out: usize) -> String {
+    let mut text = answers.iter().map(text_of).collect::<Vec<_>>().join("\n");
+    if !rules.is_empty() {
+        let list = rules.iter().map(|rule| format!("{rule:?}")).collect::<Vec<_>>().join(", ");
+        text += &format!("\nprecision_rules={{\"float32\": ({list},)}}\n");
+        text += match verified {
+            true => "checked: with these rules every output within reach is within its limit\n",
+            false => "NOT ENOUGH: with these rules an output is not within its limit\n",
+        };
+    }
+    if left_out > 0 {
+        text += &format!("data sets that are not whole, left out: {left_out}\n");
+    }
+    text
+}
+
+fn text_of(answer: &Answer) -> String {
+    let Answer { graph, part, steps, reference, culprits, found, outputs, beyond, n_runs, seconds, .. } = answer;
+    let steps = steps.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+    let failing = outputs.iter().filter(|output| !output.before.within).count();
+    let n = outputs.len();
+    let mut text = format!("{graph} part {part} step {steps}: ");
+    text += &match found {
+        Found::Within => "every output is within its limit as it is\n".to_owned(),
+        Found::Rules { float32 } => {
+            let (n_rules, reached) = (float32.len(), failing - beyond.len());
+            let all = if beyond.is_empty() { "all".to_owned() } else { reached.to_string() };
+            format!("{failing} of {n} outputs are not within their limit; with {n_rules} kept in float32 {all} are\n")
+        }
+        Found::Impossible => format!("{failing} of {n} outputs are not within their limit, whatever is kept\n"),
+        Found::Unknown => format!("{failing} of {n} outputs are not within their limit; the time was up\n"),
+    };
+    text += &outputs_table(outputs, reference);
+    if !culprits.is_empty() {
+        text += "\nwhat each rounding alone makes of an output's squared error:\n";
+        text += &culprits_table(culprits);
+    }
+    if !beyond.is_empty() {
+        let names = beyond.join(", ");
+        text += &format!("beyond reach: {names}: with everything kept its own rounding takes it out of its limit\n");
+    }
+    if !answer.infinite_inputs.is_empty() {
+        let names = answer.infinite_inputs.join(", ");
+        text += &format!(
+            "infinite or NaN came in: {names}; if a graph before this one overflowed, dump again with its rules\n"
+        );
+    }
+    answer.notes.iter().for_each(|note| text += &format!("note: {note}\n"));
+    let end = if answer.complete { "" } else { "; not complete" };
+    text + &format!("{n_runs} runs, {seconds:.1} s{end}\n")
+}
+
+fn outputs_table(outputs: &[Output], reference: &str) -> String {
+    let mut worst: Vec<&Output> = outputs.iter().collect();
+    let times = |output: &Output| (!output.before.within, output.before.times.unwrap_or(f64::INFINITY));
+    worst.sort_by(|one, other| times(other).partial_cmp(&times(one)).unwrap_or(std::cmp::Ordering::Equal));
+    let row = |output: &&Output| {
+        let after = output.after.as_ref().map_or_else(|| "-".to_owned(), error);
+        vec![output.name.clone(), error(&output.before), after, error(&output.everything), output.role.clone()]
+    };
+    let rows: Vec<Vec<String>> = worst.iter().take(N_ROWS).map(row).collect();
+    let header = ["output", "as it is", "with the rules", "all kept", "what it is"];
+    use Give::{End, Middle, Never};
+    let table = table::aligned(&header, &rows, &[Middle, Never, Never, Never, End], table::width());
+    let more = more(outputs.len());
+    format!("max|Δ|/max|r| against {reference} (root mean square, in roundings of the output):\n{table}{more}")
+}
+
+fn error(judged: &Judged) -> String {
+    let distance =
+        judged.verdict.metrics.as_ref().map_or_else(|| "-".to_owned(), |metrics| distance_text(metrics.max_rel_to_max));
+    let times = judged.times.map_or_else(|| "inf".to_owned(), |times| significant(times, 3));
+    let mark = if judged.within { "" } else { " !" };
+    format!("{distance} ({times}){mark}")
+}
+
+fn culprits_table(culprits: &[Culprit]) -> String {
+    let row = |culprit: &Culprit| {
+        let Culprit { pattern, share, output, n_infinite, .. } = culprit;
+        let infinite = if *n_infinite > 0 { n_infinite.to_string() } else { "-".to_owned() };
+        vec![pattern.clone(), format!("{} %", significant(100. * share, 3)), output.clone(), infinite, place(culprit)]
+    };
+    let rows: Vec<Vec<String>> = culprits.iter().take(N_ROWS).map(row).collect();
+    let header = ["rounding", "share", "of", "infinite", "operator, module, line"];
+    use Give::{End, Middle, Never};
+    let table = table::aligned(&header, &rows, &[Middle, Never, Middle, Never, End], table::width());
+    table + &more(culprits.len())
+}
+
+fn more(n: usize) -> String {
+    if n > N_ROWS { format!("and {} more (--json)\n", n - N_ROWS) } else { String::new() }
+}
+
+/// "aten.mm.default in model.layers.0.mlp at model.py:12".
+fn place(culprit: &Culprit) -> String {
+    let parts = [("", &culprit.op), ("in ", &culprit.module), ("at ", &culprit.source)];
+    let parts = parts.into_iter().filter(|(_, text)| !text.is_empty()).map(|(before, text)| format!("{before}{text}"));
+    parts.collect::<Vec<_>>().join(" ")
+}

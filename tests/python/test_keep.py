@@ -1,0 +1,155 @@
+"""Values kept in float32: rules of precision, and the search for the fewest of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+import torch
+from torch import Tensor, nn
+
+import rust_ort
+from rust_ort.errors import ClientError, OptionError
+from rust_ort.link.daemon import find_binary, find_onnxruntime
+
+pytestmark = pytest.mark.usefixtures("daemon")
+
+
+class Gated(nn.Module):
+    """A gate whose product overflows float16 in its first channel, and a projection that makes it ordinary again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.up = nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)
+        self.down = nn.Linear(8, 4, bias=False)
+        with torch.no_grad():
+            for linear in (self.gate, self.up):
+                linear.weight[0] = 60.0
+            self.down.weight[:, 0] = 1e-4
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden: Tensor = self.down(torch.relu(self.gate(x)) * self.up(x))
+        return hidden
+
+
+@pytest.fixture
+def gated() -> tuple[Gated, Tensor]:
+    torch.manual_seed(0)
+    return Gated(), torch.rand(3, 8) + 0.5
+
+
+def exact(model: nn.Module, x: Tensor) -> Tensor:
+    return Gated.forward(_like(model, torch.float64), x.double())  # type: ignore[arg-type]
+
+
+def _like(model: nn.Module, dtype: torch.dtype) -> nn.Module:
+    made = Gated().to(dtype)
+    made.load_state_dict({name: value.to(dtype) for name, value in model.state_dict().items()})
+    return made
+
+
+@pytest.mark.parametrize("rule", ["mul", "*aten.mul*"])
+def test_a_kept_value_does_not_overflow(gated: tuple[Gated, Tensor], rule: str) -> None:
+    model, x = gated[0].half(), gated[1].half()
+    with torch.no_grad():
+        plain = torch.compile(model, backend=rust_ort.backend())(x)
+        kept = torch.compile(model, backend=rust_ort.backend(precision_rules={"float32": [rule]}))(x)
+    assert not plain.isfinite().any() and kept.dtype == torch.float16
+    torch.testing.assert_close(kept.double(), exact(model, x), rtol=5e-3, atol=5e-3)
+
+
+def test_the_model_that_ran_is_dumped(gated: tuple[Gated, Tensor], tmp_path: Path) -> None:
+    model, x = gated[0].half(), gated[1].half()
+    with torch.no_grad(), rust_ort.dump("kept", folder=tmp_path):
+        torch.compile(model, backend=rust_ort.backend(precision_rules={"float32": ("mul",)}))(x)
+    (path,) = tmp_path.glob("kept/*/part_0/model.precision.onnx")
+    graph = onnx.load(path).graph
+    product = next(node for node in graph.node if node.op_type == "Mul")
+    readers = [node.op_type for node in graph.node if product.output[0] in node.input]
+    assert readers and "Cast" not in readers
+
+
+def test_found_rules_are_checked_and_bring_outputs_and_gradients_near(gated: tuple[Gated, Tensor]) -> None:
+    model, x = gated[0].half(), gated[1].half()
+    model.down.weight.requires_grad_(False)  # else its input is saved for the backward
+    kept = rust_ort.keep_in_float32(model, x)
+    assert kept.verified and kept.complete and not kept.beyond, kept.text
+    assert "mul" in kept.rules["float32"], kept.text
+    assert kept.culprits[0]["pattern"] == "mul" and kept.culprits[0]["n_infinite"] > 0
+    assert any(not output["before"]["within"] for output in kept.outputs)
+    assert all(output["after"]["within"] for output in kept.outputs)
+    with torch.no_grad():
+        compiled = torch.compile(model, backend=rust_ort.backend(precision_rules=kept.rules))(x)
+    torch.testing.assert_close(compiled.double(), exact(model, x), rtol=5e-3, atol=5e-3)
+    assert kept.after is not None and "precision_rules" in kept.text
+    names = {verdict.name for verdict in kept.after.verdicts}
+    assert names >= {"output", "grad of gate.weight", "grad of up.weight"}
+
+
+def test_what_overflows_where_the_backward_needs_it_is_said_to_be_beyond(gated: tuple[Gated, Tensor]) -> None:
+    model, x = gated[0].half(), gated[1].half()
+    kept = rust_ort.keep_in_float32(model, x)
+    assert "mul" in kept.rules["float32"] and [name for _, name in kept.beyond] == ["mul"], kept.text
+    assert "beyond reach: mul" in kept.text
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_rule_of_autocast_and_of_modules(gated: tuple[Gated, Tensor], dtype: str) -> None:
+    model, x = gated
+    found = rust_ort.keep_in_float32(model, x, autocast=dtype, times=1.1, by="module", backward=False)
+    assert found.verified and found.complete, found.text
+    (answer,) = found.answers
+    assert {culprit["pattern"] for culprit in answer["culprits"]} == {"gate", "up", "down", "relu", "mul"}
+    assert set(found.rules["float32"]) & {"gate", "up"} and answer["reference"] == "float64"
+    (output,) = found.outputs
+    assert output["before"]["times"] is None or output["before"]["times"] > 1.1
+    assert output["everything"]["times"] <= output["after"]["times"] <= 1.1
+
+
+def test_nothing_is_kept_where_nothing_need_be() -> None:
+    torch.manual_seed(0)
+    model, x = nn.Linear(8, 4).bfloat16(), torch.randn(2, 8).bfloat16()
+    kept = rust_ort.keep_in_float32(model, x)
+    assert (kept.rules, kept.verified, kept.after) == ({}, True, None)
+    assert {answer["found"]["kind"] for answer in kept.answers} == {"within"}
+
+
+def test_what_is_wrong_is_said(gated: tuple[Gated, Tensor]) -> None:
+    model, x = gated
+    with pytest.raises(ClientError, match="nothing of it is rounded to half precision"):
+        rust_ort.keep_in_float32(model, x)
+    with pytest.raises(OptionError, match="tolerance or times"):
+        rust_ort.keep_in_float32(model, x, tolerance={"rtol": 1.0}, times=2.0)
+    with pytest.raises(OptionError, match="atol, rtol and scale"):
+        rust_ort.keep_in_float32(model, x, tolerance={"relative": 1.0})
+    with pytest.raises(OptionError, match="leave them out"):
+        rust_ort.keep_in_float32(model, x, options={"precision_rules": {"float32": ["mul"]}})
+    with pytest.raises(OptionError, match="by"):
+        rust_ort.keep_in_float32(model, x, by="layer")
+
+
+def run_cli(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "RUST_ORT_ONNXRUNTIME": find_onnxruntime(), "COLUMNS": "300"}
+    command = [find_binary(), "keep", *map(str, arguments)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_the_command_tells_the_same_by_its_exit_code(gated: tuple[Gated, Tensor], tmp_path: Path) -> None:
+    model, x = gated[0].half(), gated[1].half()
+    kept = rust_ort.keep_in_float32(model, x, backward=False, folder=tmp_path)
+    assert kept.folder is not None
+    said = run_cli(kept.folder)
+    assert said.returncode == 0, said.stderr
+    assert 'precision_rules={"float32": ("mul",)}' in said.stdout
+    answer: dict[str, Any] = json.loads(run_cli(kept.folder, "--json").stdout)
+    assert answer["rules"] == {"float32": ["mul"]} and answer["verified"]
+    impossible = run_cli(kept.folder, "--atol=0", "--rtol=0", "--scale=0")
+    assert impossible.returncode == 1 and "whatever is kept" in impossible.stdout
+    assert run_cli(kept.folder, "--budget=0").returncode == 3
+    assert run_cli(kept.folder, "--times=-1").returncode == 2
+    assert run_cli(kept.folder, "--provider", "CUDAExecutionProvider").returncode == 2
