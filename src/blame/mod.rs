@@ -386,8 +386,8 @@ impl Examination<'_, '_> {
         Ok(outputs.iter().zip(&values).all(|(name, value)| self.is_right(name, value)))
     }
 
-    /// Those that the comparison of nodes found wrong, or worse than rounding, in graph order, and the others that differ from eager at all, those
-    /// first that are furthest. Without a comparison all are accused.
+    /// Those that the comparison of nodes found wrong, or worse than rounding, in graph order, and the others that differ
+    /// from eager at all, those first that are furthest. Without a comparison all are accused.
     fn in_order(&self, groups: Vec<Group>) -> (Vec<Group>, Vec<Group>) {
         let case = self.prober.case;
         let rows = |group: &Group| group.values.iter().map(|name| case.row(name)).collect::<Vec<_>>();
