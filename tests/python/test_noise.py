@@ -82,6 +82,37 @@ def test_a_planted_fault_is_told_from_noise_of_its_size_at_the_node() -> None:
     assert float(noise["ratio"]) > 2 and float(node.cumulative.noise["ratio"]) > 1.5  # type: ignore[index]
 
 
+def rounded_twice(proto: Any) -> None:
+    """A transform: Tanh's value, times three, is rounded to half precision before it is divided again."""
+    for node in list(proto.graph.node):
+        if node.op_type == "Tanh":
+            value, code = node.output[0], next(i.type.tensor_type.elem_type for i in proto.graph.input)
+            proto.graph.initializer.append(helper.make_tensor("three", code, [], [3.0]))
+            node.output[0] = f"{value}_right"
+            proto.graph.node.extend(
+                [
+                    helper.make_node("Mul", [f"{value}_right", "three"], [f"{value}_times"], name="planted_mul"),
+                    helper.make_node("Div", [f"{value}_times", "three"], [value], name="planted_div"),
+                ]
+            )
+
+
+@pytest.mark.usefixtures("daemon")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_a_fault_within_rounding_is_told_by_how_all_elements_are_rounded(dtype: torch.dtype) -> None:
+    clean, planted = compared(dtype), compared(dtype, transforms=[rounded_twice])
+    assert clean.first_worse_node is None and planted.first_worse_node is not None, planted
+    _, node = planted.first_worse_node
+    noise: Any = node.local.noise
+    assert (node.op, node.local.kind) == ("aten.tanh.default", "match")
+    # By its largest error it is noise.
+    assert float(noise["candidate_excess"]) < 1.5 * max(float(noise["reference_excess"]), 1.0)
+    rounding = noise["rounding"]
+    assert rounding["n"] == 24 * 64 and rounding["reference_beyond"] == 0 < rounding["candidate_beyond"]
+    assert float(rounding["candidate_rms"]) > 1.1 * float(rounding["reference_rms"])
+    assert "in steps of the type: root mean square 0." in str(planted)
+
+
 @pytest.mark.usefixtures("daemon")
 def test_the_report_tells_it_as_text_as_json_and_as_rows() -> None:
     report = compared(torch.bfloat16, transforms=[wrong_tanh(0.02)])

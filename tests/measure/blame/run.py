@@ -15,8 +15,8 @@ from measure.planted.faults import Site
 @dataclass(kw_only=True)
 class Clean:
     """A run with nothing planted. wrong: values outside tolerance; complaints: outputs of graphs that are, by name;
-    culprit: who is blamed, "" for nobody. worse: nodes
-    whose own kernel is worse than eager's; n_nodes: of which float64 says so or not."""
+    culprit: who is blamed, "" for nobody. worse: nodes whose own kernel is worse than eager's; n_nodes: of which
+    float64 says so or not."""
 
     family: str
     precision: str

@@ -38,8 +38,10 @@ def text(clean: Sequence[Clean], rows: Sequence[Blamed], *, seed: int, float64: 
         *(['Every node is computed in float64, too (`compare_float64="all"`).'] if float64 else []),
         "",
         f"- Nothing planted: {len(clean)} runs, {sum(bool(run.culprit) for run in clean)} blame somebody.",
-        *[f"- Planted: {len(rows)} faults, {len(counted)} of which take a value out of tolerance, in {graphs} graphs; "
-        f"the right node is named first in {right}{share}."][: len(rows)],
+        *[
+            f"- Planted: {len(rows)} faults, {len(counted)} of which take a value out of tolerance, in {graphs} "
+            f"graphs; the right node is named first in {right}{share}."
+        ][: len(rows)],
         "",
         "## Nothing planted",
         "",

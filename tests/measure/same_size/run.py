@@ -60,7 +60,9 @@ def measured(
     wanted = "backward" if place.backward else ""
     ours = [found for graph, found in nodes if found.op == place.op and wanted in graph and _rounds(found)]
     if not ours:
-        raise LookupError(f"{place.name}: no node of {place.op} rounds to {dtype}; there are {[n.op for _, n in nodes]}")
+        raise LookupError(
+            f"{place.name}: no node of {place.op} rounds to {dtype}; there are {[n.op for _, n in nodes]}"
+        )
     found = max(ours, key=lambda found: found.local.noise["rounding"]["n"])
     worse = [n.name for _, n in nodes if n.local.noise and n.local.noise["kind"] == "candidate_worse"]
     noise = found.local.noise

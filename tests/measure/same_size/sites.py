@@ -13,8 +13,8 @@ from torch.nn import functional
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A node of a function's graphs: of those of `op`, as the report has it, the one with most elements. backward: of which graph; shapes: of the
-    function's arguments."""
+    """A node of a function's graphs: of those of `op`, as the report has it, the one with most elements. backward: of
+    which graph; shapes: of the function's arguments."""
 
     name: str
     op: str

@@ -57,16 +57,19 @@ def text(
         "# Faults no larger than rounding",
         "",
         f"Made by `make same-size` (seed {seed}): functions of one operator in {dtype}, forward and backward, compared",
-        'under `compare="nodes", compare_float64="all"`. What is planted, by `tests/measure/same_size/faults.py`, is 0.2 to',
-        "0.5 of the largest error that rounding makes of the value. Each fault has a partner without one whose largest error",
-        "is the next at or above its own, so that largest errors tell nothing. *rms*, *mean*: of the errors, in steps",
-        "of the type; *beyond*: elements that are off by more than one rounding explains (`src/compare/rounding.rs`).",
+        'under `compare="nodes", compare_float64="all"`. What is planted, by `tests/measure/same_size/faults.py`, is 0.2',
+        "to 0.5 of the largest error that rounding makes of the value. Each fault has a partner without one whose largest",
+        "error is the next at or above its own, so that largest errors tell nothing. *rms*, *mean*: of the errors, in",
+        "steps of the type; *beyond*: elements that are off by more than one rounding explains",
+        "(`src/compare/rounding.rs`). *Reference worse*: eager's own kernel rounds in the middle, and a fault that is",
+        "smaller than that hides behind it.",
         "",
-        f"- Of {len(pairs)} faults {accused} are accused (candidate worse at the node); of {len(pairs)} partners {acquitted}"
-        " are acquitted.",
-        f"- All faults, each kind at each place: {all_accused} of {len(faults)} accused, and {others} other nodes of their",
-        "  runs.",
-        f"- All runs without one: {len(clean)} of {sum(run.n_nodes for run in clean)} nodes, of which {worse} are accused.",
+        f"- Of {len(pairs)} faults {accused} are accused (candidate worse at the node); of {len(pairs)} partners",
+        f"  {acquitted} are acquitted.",
+        f"- All faults, each kind at each place: {all_accused} of {len(faults)} accused, and {others} other nodes of",
+        "  their runs.",
+        f"- All {len(clean)} runs without one: {sum(run.n_nodes for run in clean)} nodes, of which {worse} are accused"
+        f"{_named(clean)}.",
         "",
         "| fault | at | largest error | rms | mean | beyond | verdict | partner | largest error | rms | mean | beyond"
         " | verdict |",
@@ -84,6 +87,11 @@ def text(
     lines += ["", "Nothing planted:", ""]
     lines += counts("place", [(f"{run.place} {run.direction}", run.kind) for run in clean], VERDICTS)
     return "\n".join(lines) + "\n"
+
+
+def _named(clean: Sequence[Measured]) -> str:
+    names = sorted({f"{run.place} {run.direction} {name}" for run in clean for name in run.worse})
+    return f" ({', '.join(names)})" if names else ""
 
 
 def _numbers(run: Measured) -> str:
