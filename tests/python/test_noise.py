@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from onnx import helper
+from onnx import TensorProto, helper
 from torch import Tensor, fx, nn
 
 import rust_ort
@@ -82,17 +82,20 @@ def test_a_planted_fault_is_told_from_noise_of_its_size_at_the_node() -> None:
     assert float(noise["ratio"]) > 2 and float(node.cumulative.noise["ratio"]) > 1.5  # type: ignore[index]
 
 
-def rounded_twice(proto: Any) -> None:
-    """A transform: Tanh's value, times three, is rounded to half precision before it is divided again."""
+def a_part_of_a_step_off(proto: Any) -> None:
+    """A transform: Tanh in float32, times 1 and a quarter of half precision's step, and rounded then."""
     for node in list(proto.graph.node):
         if node.op_type == "Tanh":
-            value, code = node.output[0], next(i.type.tensor_type.elem_type for i in proto.graph.input)
-            proto.graph.initializer.append(helper.make_tensor("three", code, [], [3.0]))
-            node.output[0] = f"{value}_right"
+            read, value = node.input[0], node.output[0]
+            code = next(i.type.tensor_type.elem_type for i in proto.graph.input)
+            step = 2.0**-7 if code == TensorProto.BFLOAT16 else 2.0**-10
+            proto.graph.initializer.append(helper.make_tensor("off_by", TensorProto.FLOAT, [], [1 + 0.25 * step]))
+            node.input[0], node.output[0] = f"{value}_wide", f"{value}_right"
             proto.graph.node.extend(
                 [
-                    helper.make_node("Mul", [f"{value}_right", "three"], [f"{value}_times"], name="planted_mul"),
-                    helper.make_node("Div", [f"{value}_times", "three"], [value], name="planted_div"),
+                    helper.make_node("Cast", [read], [f"{value}_wide"], name="planted_wide", to=TensorProto.FLOAT),
+                    helper.make_node("Mul", [f"{value}_right", "off_by"], [f"{value}_off"], name="planted_mul"),
+                    helper.make_node("Cast", [f"{value}_off"], [value], name="planted_back", to=code),
                 ]
             )
 
@@ -100,7 +103,7 @@ def rounded_twice(proto: Any) -> None:
 @pytest.mark.usefixtures("daemon")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_a_fault_within_rounding_is_told_by_how_all_elements_are_rounded(dtype: torch.dtype) -> None:
-    clean, planted = compared(dtype), compared(dtype, transforms=[rounded_twice])
+    clean, planted = compared(dtype), compared(dtype, transforms=[a_part_of_a_step_off])
     assert clean.first_worse_node is None and planted.first_worse_node is not None, planted
     _, node = planted.first_worse_node
     noise: Any = node.local.noise
