@@ -210,6 +210,8 @@ mod tests {
         })
     }
 
+    type Fault = Box<dyn Fn(f64) -> f64>;
+
     fn rounded(dtype: DType, value: f64) -> f64 {
         match dtype {
             DType::F16 => f16::from_f32(value as f32).to_f64(),
@@ -263,7 +265,7 @@ mod tests {
         for dtype in [DType::F16, DType::BF16] {
             let step = epsilon(dtype);
             let once = |exact: f64| rounded(dtype, exact);
-            let faults: [(&str, Box<dyn Fn(f64) -> f64>); 5] = [
+            let faults: [(&str, Fault); 5] = [
                 ("rounded twice", Box::new(move |exact| rounded(dtype, rounded(dtype, exact / 3.) * 3.))),
                 ("a tenth of a step more", Box::new(move |exact| rounded(dtype, exact + 0.1 * step))),
                 ("a lost summand", Box::new(move |exact| rounded(dtype, exact - 0.2 * step * (9. * exact).sin()))),

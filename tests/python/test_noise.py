@@ -117,6 +117,27 @@ def test_a_fault_within_rounding_is_told_by_how_all_elements_are_rounded(dtype: 
 
 
 @pytest.mark.usefixtures("daemon")
+def test_a_fault_within_rounding_that_a_sum_enlarges_is_blamed_where_float64_is_asked_of_all() -> None:
+    def enlarged(x: Tensor) -> Tensor:
+        return (torch.tanh(x).float() - 0.7616).sum(0)
+
+    draw = torch.Generator().manual_seed(0)
+    x = (1 + 0.2 * torch.randn(4096, 8, generator=draw)).bfloat16()
+    for float64, transforms, expected in (
+        ("all", [], "nobody"),
+        ("mismatches", [a_part_of_a_step_off], "nobody"),
+        ("all", [a_part_of_a_step_off], "node"),
+    ):
+        torch.compiler.reset()
+        options = {"transforms": transforms, "compare_float64": float64}
+        blame = rust_ort.blame(enlarged, x, options=options)
+        culprits = [answer["culprit"] for answer in blame.answers]
+        assert [culprit["kind"] for culprit in culprits] == [expected], blame
+        assert bool(transforms) == any(answer["complaints"] for answer in blame.answers), blame
+    assert culprits[0]["name"] == "tanh" and "wrong" in str(blame), blame
+
+
+@pytest.mark.usefixtures("daemon")
 def test_the_report_tells_it_as_text_as_json_and_as_rows() -> None:
     report = compared(torch.bfloat16, transforms=[wrong_tanh(0.02)])
     text = str(report)

@@ -49,12 +49,13 @@ impl Cell {
 
 type OfNode = fn(&Line<'_>) -> Cell;
 type OfVerdict = fn(&TensorVerdict) -> Cell;
+type OfRounding = fn(&Rounding) -> f64;
 
 enum Source {
     Node(OfNode),
     Local(OfVerdict),
     Cumulative(OfVerdict),
-    Rounding(fn(&Rounding) -> f64),
+    Rounding(OfRounding),
 }
 
 /// When a terminal shows a column.
@@ -172,7 +173,7 @@ fn noise_columns() -> Vec<Column> {
 
 /// How eager and the local run round, in steps of their type, where that is half precision.
 fn rounding_columns() -> Vec<Column> {
-    let table: [(&'static str, &'static str, fn(&Rounding) -> f64); 6] = [
+    let table: [(&'static str, &'static str, OfRounding); 6] = [
         ("rms_fx", "rms eager", |of| of.reference_rms),
         ("rms_onnx", "rms onnx", |of| of.candidate_rms),
         ("bias_fx", "bias eager", |of| of.reference_bias),
@@ -180,7 +181,7 @@ fn rounding_columns() -> Vec<Column> {
         ("beyond_fx", "beyond eager", |of| of.reference_beyond as f64),
         ("beyond_onnx", "beyond onnx", |of| of.candidate_beyond as f64),
     ];
-    let column = |(name, head, value): (&str, &'static str, fn(&Rounding) -> f64)| Column {
+    let column = |(name, head, value): (&str, &'static str, OfRounding)| Column {
         name: format!("local_{name}"),
         head,
         shown: Shown::Wide,

@@ -181,8 +181,8 @@ pub(super) fn options(loaded: &Loaded, spec: &SessionSpec) -> Result<SessionBuil
         builder = set.map_err(|error| bad("session", error.to_string()))?;
     }
     if let Some(threads) = own_threads(spec)? {
-        let own = builder.with_independent_thread_pool().and_then(|builder| builder.with_intra_threads(threads));
-        builder = own.map_err(|error| bad(THREADS, error.to_string()))?;
+        let own = builder.with_independent_thread_pool().map_err(|error| bad(THREADS, error.to_string()))?;
+        builder = own.with_intra_threads(threads).map_err(|error| bad(THREADS, error.to_string()))?;
     }
     for (key, value) in config(loaded, spec)? {
         builder = builder.with_config_entry(&key, value).map_err(|error| bad(&key, error.to_string()))?;
