@@ -371,6 +371,14 @@ blame() {
 }
 
 # With ARGS, only what they name is written.
+same_size() {
+    build
+    own_daemon
+    # shellcheck disable=SC2086
+    step "faults no larger than rounding" env PYTHONPATH="$ROOT/tests" "$PY" -W ignore -m measure.same_size ${ARGS:---output docs/same-size.md}
+}
+
+# With ARGS, only what they name is written.
 keep() {
     build
     own_daemon
@@ -465,6 +473,7 @@ fmt-check)
 build-torch) build_torch ;;
 torch-nodes) torch_nodes ;;
 random-graphs) random_graphs ;;
+same-size) same_size ;;
 op-census) op_census ;;
 gpu-check) gpu_check ;;
 clean) rm -rf target build "$VENV" python_shim/wheel_data python_shim/rust_ort/_native.*.so ;;

@@ -5,14 +5,14 @@ use prost::Message as _;
 use super::answer::Layer;
 use super::error::BlameError;
 use super::probe::Prober;
-use crate::compare::{Explained, Noise};
+use crate::compare::{Explained, Noise, NoiseKind};
 use crate::onnx::{Piece, double, mentions};
 use crate::tensor::{DType, TensorBuf};
 
 /// What float64 says of a value.
 pub enum Said {
-    /// The ONNX nodes, in float64, are as near to eager as they are to their kernels.
-    Rounding,
+    /// The ONNX nodes, in float64, are as near to eager as they are to their kernels. With what is known of how both round.
+    Rounding(NoiseKind),
     /// Which of the two is far from it.
     Wrong(Layer),
     /// There is no float64 to ask.
@@ -39,14 +39,14 @@ pub fn said(prober: &Prober<'_>, piece: Piece, name: &str, candidate: &TensorBuf
         Ok(exact) => exact,
     };
     let errors = Noise::measure(&reference.view(), &candidate.view(), &exact.view(), Explained::Kernel, Noise::FACTOR);
-    Ok(errors.map_or(Said::Nothing, |Noise { errors, .. }| {
+    Ok(errors.map_or(Said::Nothing, |Noise { errors, kind, .. }| {
         let (reference, candidate) = (errors.reference_excess, errors.candidate_excess);
         if reference > CLEARLY * candidate.max(1.) {
             Said::Wrong(Layer::Exporter)
         } else if candidate > CLEARLY * reference.max(1.) {
             Said::Wrong(Layer::Kernel)
         } else if reference.is_finite() && candidate.is_finite() {
-            Said::Rounding
+            Said::Rounding(kind)
         } else {
             Said::Nothing
         }
