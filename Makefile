@@ -8,7 +8,7 @@ ARGS ?=
 export ORT_GPU_LIB BIN ARGS
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build build-torch demo test lint fmt fmt-check bench coverage random-graphs op-census planted blame keep prove torch-nodes matrix gpu-check clean doctor
+.PHONY: help setup build build-torch demo test lint fmt fmt-check bench coverage random-graphs op-census planted blame same-size keep prove torch-nodes matrix gpu-check clean doctor
 
 help: ## this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -54,6 +54,9 @@ planted: ## build; faults planted in twelve families of models: is each found an
 
 blame: ## build; faults planted in twenty families in three precisions: does rust_ort.blame name each first, and nobody else; into docs/blame.md
 	@$(STEPS) blame
+
+same-size: ## build; faults no larger than what rounding does to a bfloat16 value, and such rounding: is each told, into docs/same-size.md
+	@$(STEPS) same-size
 
 keep: ## build; which values of a Llama decoder to keep in float32, error before and after, into docs/keep-in-float32.md
 	@$(STEPS) keep

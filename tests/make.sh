@@ -342,12 +342,16 @@ op_census() {
     step "census of operators" env PYTHONPATH="$ROOT/tests" "$PY" -W ignore -m measure.op_census ${ARGS:---output docs/op-census.md}
 }
 
-# With ARGS, only what they name is written.
+# With ARGS, only what they name is written, and in float32 alone.
 torch_nodes() {
+    local status=0
     build_torch
     own_daemon
     # shellcheck disable=SC2086
-    step "models on libtorch" env PYTHONPATH="$ROOT/tests" "$PY" -W ignore -m measure.torch_nodes ${ARGS:---output docs/torch-runtime.md}
+    step "models on libtorch" env PYTHONPATH="$ROOT/tests" "$PY" -W ignore -m measure.torch_nodes ${ARGS:---output docs/torch-runtime.md} || status=1
+    [[ -n ${ARGS:-} ]] || step "models in half precision on libtorch" env PYTHONPATH="$ROOT/tests" "$PY" -W ignore \
+        -m measure.torch_half --output docs/torch-half.md || status=1
+    return "$status"
 }
 
 # With ARGS, only what they name is written.
@@ -364,6 +368,14 @@ blame() {
     own_daemon
     # shellcheck disable=SC2086
     step "who is blamed" env PYTHONPATH="$ROOT/tests" "$PY" -W ignore -m measure.blame ${ARGS:---output docs/blame.md}
+}
+
+# With ARGS, only what they name is written.
+same_size() {
+    build
+    own_daemon
+    # shellcheck disable=SC2086
+    step "faults no larger than rounding" env PYTHONPATH="$ROOT/tests" "$PY" -W ignore -m measure.same_size ${ARGS:---output docs/same-size.md}
 }
 
 # With ARGS, only what they name is written.
@@ -461,6 +473,7 @@ fmt-check)
 build-torch) build_torch ;;
 torch-nodes) torch_nodes ;;
 random-graphs) random_graphs ;;
+same-size) same_size ;;
 op-census) op_census ;;
 gpu-check) gpu_check ;;
 clean) rm -rf target build "$VENV" python_shim/wheel_data python_shim/rust_ort/_native.*.so ;;

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::again::Again;
+use super::own::Own;
 use crate::base::ids::ValueName;
 use crate::compare::{TensorVerdict, Verdict, distance_text};
 
@@ -149,20 +151,9 @@ pub struct Contribution {
     pub own: Own,
     /// What of it is wrong; None where nothing is.
     pub layer: Option<Layer>,
-}
-
-/// What a node's own error is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Own {
-    /// More than rounding explains.
-    Wrong,
-    /// Another result each time: never blamed.
-    Jitter,
-    /// Rounding.
-    Noise,
-    /// More than its tolerance, and there is no float64 to tell whether that is rounding: not blamed.
-    Unsettled,
+    /// What it gave when it was run again; None where it was not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub again: Option<Again>,
 }
 
 impl Answer {

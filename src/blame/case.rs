@@ -9,7 +9,7 @@ use prost::Message as _;
 use super::error::BlameError;
 use super::values::Values;
 use crate::base::ids::{GraphId, ValueName};
-use crate::compare::{TensorVerdict, Tolerance, Verdict, judge};
+use crate::compare::{NoiseKind, TensorVerdict, Tolerance, Verdict, judge};
 use crate::dump::{NodeRow, NodeTable};
 use crate::onnx::proto::ModelProto;
 use crate::onnx::{Descriptions, Isolator, NamedTensor, uses};
@@ -127,6 +127,13 @@ impl Case {
         let plain = self.table.plain.iter().find(|verdict| verdict.name == output);
         let drifted = self.row(output).map(|row| &row.cumulative);
         [plain, drifted].iter().all(|verdict| verdict.is_some_and(|verdict| verdict.verdict == Verdict::Match))
+    }
+
+    /// Whether comparing the nodes found a value's own kernel further from float64 than rounding explains, though it may be
+    /// within tolerance.
+    pub fn is_worse(&self, name: &str) -> bool {
+        let noise = self.row(name).and_then(|row| row.local.noise.as_ref());
+        noise.is_some_and(|noise| noise.kind == NoiseKind::CandidateWorse)
     }
 
     /// The half-precision type that takes part, the coarser one of two.

@@ -5,14 +5,15 @@ use prost::Message as _;
 use super::answer::Layer;
 use super::error::BlameError;
 use super::probe::Prober;
-use crate::compare::{Explained, Noise};
+use crate::compare::{Explained, Noise, NoiseKind};
 use crate::onnx::{Piece, double, mentions};
+use crate::protocol::message::SessionSpec;
 use crate::tensor::{DType, TensorBuf};
 
 /// What float64 says of a value.
 pub enum Said {
-    /// The ONNX nodes, in float64, are as near to eager as they are to their kernels.
-    Rounding,
+    /// The ONNX nodes, in float64, are as near to eager as they are to their kernels. With what is known of how both round.
+    Rounding(NoiseKind),
     /// Which of the two is far from it.
     Wrong(Layer),
     /// There is no float64 to ask.
@@ -39,14 +40,14 @@ pub fn said(prober: &Prober<'_>, piece: Piece, name: &str, candidate: &TensorBuf
         Ok(exact) => exact,
     };
     let errors = Noise::measure(&reference.view(), &candidate.view(), &exact.view(), Explained::Kernel, Noise::FACTOR);
-    Ok(errors.map_or(Said::Nothing, |Noise { errors, .. }| {
+    Ok(errors.map_or(Said::Nothing, |Noise { errors, kind, .. }| {
         let (reference, candidate) = (errors.reference_excess, errors.candidate_excess);
         if reference > CLEARLY * candidate.max(1.) {
             Said::Wrong(Layer::Exporter)
         } else if candidate > CLEARLY * reference.max(1.) {
             Said::Wrong(Layer::Kernel)
         } else if reference.is_finite() && candidate.is_finite() {
-            Said::Rounding
+            Said::Rounding(kind)
         } else {
             Said::Nothing
         }
@@ -69,7 +70,9 @@ fn rounds_on_the_way(prober: &Prober<'_>, piece: &Piece, dtype: DType) -> Result
 /// The piece's one output, computed in float64 from eager's inputs.
 fn in_float64(prober: &Prober<'_>, piece: Piece) -> Result<TensorBuf, BlameError> {
     let model = double(&piece.model)?.encode_to_vec();
-    let part = prober.case.part(model.into(), Vec::new(), prober.case.unoptimized());
+    // Rules of runtimes are of the part as it ran: what both are held against has none.
+    let spec = SessionSpec { runtimes: Vec::new(), ..prober.case.unoptimized() };
+    let part = prober.case.part(model.into(), Vec::new(), spec);
     let session = crate::runtime::session(prober.runtime(), &part)?;
     let mut wide = Vec::with_capacity(piece.inputs.len());
     for name in &piece.inputs {

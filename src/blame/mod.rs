@@ -5,6 +5,7 @@
 //! stands behind it. What comes out right when nothing is optimized is asked of the optimizers instead, by turning them
 //! off. Only what rounding does not explain is blamed.
 
+mod again;
 mod answer;
 mod case;
 mod error;
@@ -12,6 +13,7 @@ pub mod faults;
 mod layer;
 mod nodes;
 mod optimizers;
+mod own;
 mod probe;
 pub mod prove;
 pub mod search;
@@ -22,11 +24,13 @@ use std::collections::HashSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-pub use answer::{Answer, Complaint, Contribution, Culprit, Fused, Layer, OptimizerKind, Own, SCHEMA};
+pub use again::{Again, Rerun};
+pub use answer::{Answer, Complaint, Contribution, Culprit, Fused, Layer, OptimizerKind, SCHEMA};
 use case::is_wrong;
 pub use case::{Case, Parts};
 pub use error::BlameError;
 use nodes::{Group, Local, Nodes, Target};
+pub use own::Own;
 use probe::Prober;
 pub use values::Values;
 
@@ -382,12 +386,13 @@ impl Examination<'_, '_> {
         Ok(outputs.iter().zip(&values).all(|(name, value)| self.is_right(name, value)))
     }
 
-    /// Those that the comparison of nodes found wrong, in graph order, and the others that differ from eager at all, those
-    /// first that are furthest. Without a comparison all are accused.
+    /// Those that the comparison of nodes found wrong, or worse than rounding, in graph order, and the others that differ
+    /// from eager at all, those first that are furthest. Without a comparison all are accused.
     fn in_order(&self, groups: Vec<Group>) -> (Vec<Group>, Vec<Group>) {
         let case = self.prober.case;
         let rows = |group: &Group| group.values.iter().map(|name| case.row(name)).collect::<Vec<_>>();
-        let is_accused = |group: &Group| rows(group).iter().any(|row| row.is_none_or(|row| is_wrong(&row.local)));
+        let is_guilty = |row: &crate::dump::NodeRow| is_wrong(&row.local) || case.is_worse(&row.name);
+        let is_accused = |group: &Group| rows(group).iter().any(|row| row.is_none_or(is_guilty));
         let distance = |group: &Group| {
             let of_row =
                 |row: &crate::dump::NodeRow| row.local.metrics.as_ref().map_or(0., |metrics| metrics.max_rel_to_max);
@@ -471,9 +476,9 @@ impl Examination<'_, '_> {
             let Some(group) = wrong.iter().find(|group| group.values == node.values) else { continue };
             let looked = self.nodes.local(group).and_then(|local| self.nodes.look_closer(group, &local));
             match looked {
-                Ok((own, layer)) => {
+                Ok((own, layer, again)) => {
                     let node = &mut self.answer.nodes[at];
-                    (node.own, node.layer) = (own, Some(layer));
+                    (node.own, node.layer, node.again) = (own, Some(layer), Some(again));
                 }
                 Err(BlameError::Budget) => return Err(BlameError::Budget),
                 Err(error) => self.answer.notes.push(format!("{}: {error}", group.values.join(", "))),
@@ -497,17 +502,22 @@ impl Examination<'_, '_> {
         let open = nodes
             .iter()
             .find(|node| node.own == Own::Wrong || (node.own == Own::Unsettled && node.share.abs() >= LEAST_SHARE));
-        let why = match open {
-            Some(node) => {
+        let jitter = nodes.iter().find(|node| node.own == Own::Jitter && node.share.abs() >= LEAST_SHARE);
+        let why = match (open, jitter) {
+            (None, Some(node)) => {
+                let again = node.again.as_ref().map(ToString::to_string).unwrap_or_default();
+                format!("{} is jitter: {again}", node.name)
+            }
+            (Some(node), _) => {
                 self.answer.complete = false;
                 format!(
                     "not known: {} is outside its tolerance, and float64 does not tell whether by rounding",
                     node.name
                 )
             }
-            None if !self.answer.complete => "not known: not every node could be looked at".to_owned(),
-            None if self.settings.follow => "every node's own error is rounding".to_owned(),
-            None => "every node's own error is rounding; the graph makes it larger".to_owned(),
+            (None, None) if !self.answer.complete => "not known: not every node could be looked at".to_owned(),
+            (None, None) if self.settings.follow => "every node's own error is rounding".to_owned(),
+            (None, None) => "every node's own error is rounding; the graph makes it larger".to_owned(),
         };
         Culprit::Nobody { why }
     }

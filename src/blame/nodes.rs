@@ -3,19 +3,23 @@
 use std::collections::HashSet;
 use std::rc::Rc;
 
-use super::answer::{Contribution, Layer, Own};
+use super::again::Again;
+use super::answer::{Contribution, Layer};
 use super::case::is_wrong;
 use super::error::BlameError;
 use super::layer::{self, Said};
+use super::own::Own;
 use super::probe::Prober;
 use super::share::{Effect, Share};
 use crate::base::ids::ValueName;
-use crate::compare::{TensorVerdict, Tolerance, Verdict, judge};
+use crate::compare::{NoiseKind, TensorVerdict, Tolerance, Verdict, judge};
 use crate::onnx::{Feeds, NamedTensor};
 use crate::tensor::TensorBuf;
 
-/// Times that a wrong node is run to see whether it gives the same each time.
+/// Times that a wrong node is run on one pool, to see whether it gives the same each time.
 const REPEATS: usize = 3;
+/// Numbers of threads that it is run with after that.
+const THREADS: [u32; 3] = [1, 2, 4];
 
 /// An output and what it was without any optimization.
 pub struct Target {
@@ -72,10 +76,15 @@ impl<'p, 'a> Nodes<'p, 'a> {
 
     /// A group on eager's inputs. Errors: [`BlameError`].
     pub fn local(&self, group: &Group) -> Result<Local, BlameError> {
+        self.local_with(group, None)
+    }
+
+    /// As [`Nodes::local`], with so many threads of its own.
+    fn local_with(&self, group: &Group, threads: Option<u32>) -> Result<Local, BlameError> {
         let case = self.prober.case;
         let names: Vec<&str> = group.values.iter().map(String::as_str).collect();
         let piece = case.isolator.local_to_all(&names, &self.through, &self.feeds)?;
-        let ready = self.prober.piece(piece)?;
+        let ready = self.prober.piece_with(piece, threads)?;
         let outputs = self.prober.run_piece(&ready, |name| self.prober.eager(name))?;
         let values: Vec<(ValueName, TensorBuf)> = group.values.iter().cloned().zip(outputs).collect();
         let verdict = |(name, value): &(ValueName, TensorBuf)| {
@@ -165,6 +174,7 @@ impl<'p, 'a> Nodes<'p, 'a> {
             local: worst.clone(),
             own: Own::Noise,
             layer: None,
+            again: None,
         }
     }
 
@@ -192,6 +202,9 @@ impl<'p, 'a> Nodes<'p, 'a> {
     /// Budget.
     pub fn own(&self, group: &Group, local: &Local) -> Result<Own, BlameError> {
         let mut found = Own::Noise;
+        if local.verdicts.iter().any(|verdict| self.is_worse(verdict)) {
+            return Ok(Own::Wrong);
+        }
         for verdict in local.verdicts.iter().filter(|verdict| is_wrong(verdict)) {
             match self.own_of(verdict, local)? {
                 Own::Wrong => return Ok(Own::Wrong),
@@ -201,6 +214,13 @@ impl<'p, 'a> Nodes<'p, 'a> {
         }
         debug_assert!(group.values.len() == local.values.len());
         Ok(found)
+    }
+
+    /// Whether the comparison of nodes found it worse than rounding, of the same values.
+    fn is_worse(&self, verdict: &TensorVerdict) -> bool {
+        let case = self.prober.case;
+        let row = case.row(&verdict.name).filter(|row| is_same(&row.local, verdict));
+        row.is_some() && case.is_worse(&verdict.name)
     }
 
     fn own_of(&self, verdict: &TensorVerdict, local: &Local) -> Result<Own, BlameError> {
@@ -213,34 +233,81 @@ impl<'p, 'a> Nodes<'p, 'a> {
         let Some(candidate) = local.value(name).filter(|_| verdict.verdict == Verdict::Mismatch) else {
             return Ok(Own::Wrong);
         };
-        let piece = self.prober.case.isolator.local(name, &self.through, &self.feeds)?;
-        Ok(match layer::said(self.prober, piece, name, candidate)? {
-            Said::Rounding => Own::Noise,
+        Ok(match self.said(name, candidate)? {
+            Said::Rounding(_) => Own::Noise,
             Said::Wrong(_) => Own::Wrong,
             Said::Nothing => Own::Unsettled,
         })
     }
 
-    /// What of a wrong group is wrong, or that it gives something else each time. Errors: Budget.
-    pub fn look_closer(&self, group: &Group, local: &Local) -> Result<(Own, Layer), BlameError> {
-        for _ in 1..REPEATS {
-            let again = self.local(group)?;
-            let same =
-                |((_, one), (_, other)): (&(_, TensorBuf), &(_, TensorBuf))| one.view().bytes() == other.view().bytes();
-            if !local.values.iter().zip(&again.values).all(same) {
-                return Ok((Own::Jitter, Layer::Unknown));
-            }
+    /// What of a wrong group is wrong, and whether it is wrong each time. Errors: Budget.
+    pub fn look_closer(&self, group: &Group, local: &Local) -> Result<(Own, Layer, Again), BlameError> {
+        let again = self.again(group, local)?;
+        if again.own() != Own::Wrong {
+            return Ok((again.own(), Layer::Unknown, again));
         }
         let worst = local.worst();
-        let piece = self.prober.case.isolator.local(&worst.name, &self.through, &self.feeds)?;
         let layer = match local.value(&worst.name) {
-            Some(candidate) => match layer::said(self.prober, piece, &worst.name, candidate)? {
+            Some(candidate) => match self.said(&worst.name, candidate)? {
                 Said::Wrong(layer) => layer,
-                Said::Rounding | Said::Nothing => Layer::Unknown,
+                // Within tolerance: the same as beyond, by how both round.
+                Said::Rounding(NoiseKind::ReferenceWorse) if self.is_worse(worst) => Layer::Exporter,
+                Said::Rounding(NoiseKind::CandidateWorse) if self.is_worse(worst) => Layer::Kernel,
+                Said::Rounding(_) | Said::Nothing => Layer::Unknown,
             },
             None => Layer::Unknown,
         };
-        Ok((Own::Wrong, layer))
+        Ok((Own::Wrong, layer, again))
+    }
+
+    fn said(&self, name: &str, candidate: &TensorBuf) -> Result<Said, BlameError> {
+        let piece = self.prober.case.isolator.local(name, &self.through, &self.feeds)?;
+        layer::said(self.prober, piece, name, candidate)
+    }
+
+    /// The group run again on the pool that it ran on, and with other numbers of threads. Errors: [`BlameError`] of the
+    /// first; Budget.
+    fn again(&self, group: &Group, local: &Local) -> Result<Again, BlameError> {
+        let mut again = Again::first();
+        for _ in 1..REPEATS {
+            let other = self.local(group)?;
+            again.add(None, [&local.values, &other.values], || self.is_wrong_again(&other))?;
+        }
+        for threads in THREADS {
+            match self.local_with(group, Some(threads)) {
+                Err(BlameError::Budget) => return Err(BlameError::Budget),
+                Err(error) => {
+                    again.refused = error.to_string();
+                    break;
+                }
+                Ok(other) => {
+                    again.add(Some(threads), [&local.values, &other.values], || self.is_wrong_again(&other))?;
+                }
+            }
+        }
+        Ok(again)
+    }
+
+    /// Whether a run that gave something else is wrong, too. Errors: [`BlameError`].
+    fn is_wrong_again(&self, local: &Local) -> Result<bool, BlameError> {
+        for verdict in &local.verdicts {
+            let by_rounding = self.prober.case.is_worse(&verdict.name);
+            let Some(value) = local.value(&verdict.name).filter(|_| !matches!(verdict.verdict, Verdict::Failed(_)))
+            else {
+                return Ok(true);
+            };
+            if !(is_wrong(verdict) || by_rounding) {
+                continue;
+            }
+            let wrong = match self.said(&verdict.name, value)? {
+                Said::Wrong(_) | Said::Nothing => true,
+                Said::Rounding(kind) => by_rounding && kind != NoiseKind::Noise,
+            };
+            if wrong {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }
 

@@ -11,6 +11,7 @@ use super::case::Case;
 use super::error::BlameError;
 use crate::onnx::{NamedTensor, Piece};
 use crate::protocol::message::SessionSpec;
+use crate::runtime::ort::THREADS;
 use crate::runtime::{self, Runtime, Session, leased};
 use crate::tensor::{TensorBuf, TensorView};
 
@@ -66,9 +67,16 @@ impl<'a> Prober<'a> {
 
     /// A piece, to be run with nothing else optimized. Errors: [`BlameError`], Budget when the time is up.
     pub fn piece(&self, piece: Piece) -> Result<ReadyPiece, BlameError> {
+        self.piece_with(piece, None)
+    }
+
+    /// As [`Prober::piece`], with so many threads of its own.
+    pub fn piece_with(&self, piece: Piece, threads: Option<u32>) -> Result<ReadyPiece, BlameError> {
         self.check_budget()?;
         let Piece { model, inputs, outputs, named_values } = piece;
-        let part = self.case.part(model.encode_to_vec().into(), named_values, self.case.unoptimized());
+        let mut spec = self.case.unoptimized();
+        spec.config.extend(threads.map(|threads| (THREADS.to_owned(), threads.to_string())));
+        let part = self.case.part(model.encode_to_vec().into(), named_values, spec);
         let session = runtime::session(self.runtime, &part)?;
         Ok(ReadyPiece { session, inputs, n_outputs: outputs.len() })
     }

@@ -28,7 +28,7 @@ use crate::dump::{NODES_SCHEMA, NodeTable, Role, reader};
 use crate::onnx::{Descriptions, NamedTensor};
 
 /// Name and version of what is kept of an examination.
-const KEPT_SCHEMA: &str = "rust_ort/blame-kept/1";
+const KEPT_SCHEMA: &str = "rust_ort/blame-kept/2";
 /// By default a part may take so many times as long as eager took for its nodes, and [`LEAST_BUDGET`] at least.
 const BUDGET_FACTOR: f64 = 50.;
 const LEAST_BUDGET: Duration = Duration::from_secs(60);
@@ -440,6 +440,11 @@ fn text_of(answer: &Answer) -> String {
         use Give::{End, Middle, Never};
         text += "\nwhat each node's own error does to the output:\n";
         text += &table::aligned(&header, &rows, &[Middle, Never, Middle, Never, Never, End], width);
+    }
+    for node in nodes {
+        if let Some(again) = node.again.as_ref().filter(|again| !again.is_same() || !again.refused.is_empty()) {
+            text += &format!("{} run again: {again}\n", node.name);
+        }
     }
     for note in &answer.notes {
         text += &format!("note: {note}\n");

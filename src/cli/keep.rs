@@ -16,7 +16,7 @@ use crate::dump::reader::Completeness;
 use crate::keep::{
     Answer, By, Call, Culprit, Found, Judged, Limit, Output, Settings, Strategy, Subject, search, verify,
 };
-use crate::protocol::message::SessionSpec;
+use crate::protocol::message::{NodeRuntime, SessionSpec};
 use crate::tensor::DType;
 
 /// So many culprits and outputs are printed; JSON has all.
@@ -72,11 +72,13 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     let limit = limit(args)?;
     let budget = Duration::try_from_secs_f64(args.budget).map_err(|error| format!("--budget: {error}"))?;
     let targets = rerun::find(&args.what)?;
-    let Some(first) = targets.first() else {
+    if targets.is_empty() {
         eprintln!("rust-ort: {}: no data sets", args.what.path.display());
         return Ok(Exit::NothingCompared);
-    };
-    let runtime = Runtime::load(&args.what, first)?;
+    }
+    rerun::refuse_idle(&args.what, &targets)?;
+    refuse_divided(&targets)?;
+    let runtime = Runtime::load(&args.what, &targets)?;
     if let Some(other) = args.what.provider.iter().find(|name| *name != crate::protocol::message::CPU_PROVIDER) {
         return Err(format!("--provider {other}: rules of precision are followed on the CPU provider only").into());
     }
@@ -122,6 +124,19 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     };
     put(&text)?;
     Ok(exit(&answers, verified, left_out))
+}
+
+/// Roundings are looked for in what ONNX Runtime alone computes. Errors: a rule gives nodes to libtorch.
+fn refuse_divided(targets: &[Target]) -> Result<(), Failure> {
+    let mut rules = targets.iter().flat_map(|target| &target.rules);
+    match rules.find(|rule| rule.runtime != NodeRuntime::Ort) {
+        None => Ok(()),
+        Some(rule) => Err(format!(
+            "the rule {} gives nodes to libtorch, and keep looks at ONNX Runtime alone; --on 'ort:*' has it compute all",
+            rerun::text_of(rule)
+        )
+        .into()),
+    }
 }
 
 fn exit(answers: &[Answer], verified: bool, left_out: usize) -> Exit {
@@ -193,7 +208,7 @@ fn subject(runtime: &Runtime, targets: &[&Target]) -> Result<Subject, Failure> {
         model: first.exported()?,
         told: if provenance.is_null() { Default::default() } else { serde_json::from_value(provenance)? },
         roles: first.roles()?,
-        spec: SessionSpec { keep_float32: Vec::new(), ..runtime.spec_of(first)? },
+        spec: SessionSpec { keep_float32: Vec::new(), runtimes: Vec::new(), ..runtime.spec_of(first)? },
         tolerance: first.tolerance(),
         calls: targets.iter().map(call).collect::<Result<_, _>>()?,
     })

@@ -12,6 +12,7 @@ mod metrics;
 mod noise;
 pub(crate) mod number;
 mod range;
+mod rounding;
 mod scalar;
 mod signature;
 #[allow(unsafe_code)]
@@ -29,6 +30,7 @@ pub use digits::{distance as distance_text, elements, significant};
 pub use metrics::{Element, MaxDiff, Metrics};
 pub use noise::{Errors, Explained, Noise, NoiseKind, NoiseSummary};
 pub use range::{Range, largest_of};
+pub use rounding::Rounding;
 pub use signature::{signature, signatures};
 pub use stats::{ABOVE, Counts, Required};
 pub use sums::judge_sums;

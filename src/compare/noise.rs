@@ -6,6 +6,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use super::number;
+use super::rounding::{Rounding, Roundings, Steps};
 use super::tolerance::{accumulated_in, epsilon, smallest};
 use crate::base::parallel::in_parallel;
 use crate::tensor::SharedTensor;
@@ -131,6 +132,9 @@ pub struct Errors {
     /// a one; NaN unknown.
     #[serde(with = "number", default = "unknown")]
     pub condition: f64,
+    /// How both round, over all elements; None of types that are not half precision, and of values that drifted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rounding: Option<Rounding>,
 }
 
 /// As it stands in a file; `rust_ort/nodes/2` has the errors alone.
@@ -174,14 +178,21 @@ impl Errors {
     /// From so many steps on the value is hardly determined.
     const ILL_CONDITIONED: f64 = 8.;
 
-    /// What they come to: pure. `factor`: how much further from float64 than the reference the candidate may be.
+    /// What they come to: pure. `factor`: how much further from float64 than the reference the candidate may be. Largest
+    /// errors decide; where they are alike, how both round.
     pub fn kind(&self, factor: f64) -> NoiseKind {
         let (reference, candidate) = (self.reference_excess, self.candidate_excess);
+        let leniency = factor / Noise::FACTOR;
+        let is_worse = |of: fn(&Rounding, f64) -> bool| self.rounding.as_ref().is_some_and(|found| of(found, leniency));
         if self.is_ill_conditioned() {
             NoiseKind::IllConditioned
         } else if candidate > (factor * reference).max(1.) {
             NoiseKind::CandidateWorse
         } else if reference > (factor * candidate).max(1.) {
+            NoiseKind::ReferenceWorse
+        } else if is_worse(Rounding::candidate_is_worse) {
+            NoiseKind::CandidateWorse
+        } else if is_worse(Rounding::reference_is_worse) {
             NoiseKind::ReferenceWorse
         } else {
             NoiseKind::Noise
@@ -241,12 +252,13 @@ impl Noise {
         let widest = if let Explained::Drift { step } = explained { step } else { 0. };
         let (step, smallest) = (epsilon(dtype).max(widest), smallest(dtype));
         let rounding = Self::ROUNDINGS * epsilon(accumulated_in(dtype));
+        let steps = Steps::of(dtype);
         let scales = match (terms, &explained) {
-            (Some(terms), _) => Scales { exact: step, terms: rounding, each: Some(terms), all: smallest },
+            (Some(terms), _) => Scales { exact: step, terms: rounding, each: Some(terms), all: smallest, steps },
             (None, Explained::Drift { .. }) => {
-                Scales { exact: 0., terms: 0., each: None, all: step * largest + smallest }
+                Scales { exact: 0., terms: 0., each: None, all: step * largest + smallest, steps: None }
             }
-            (None, _) => Scales { exact: step, terms: 0., each: None, all: rounding * largest + smallest },
+            (None, _) => Scales { exact: step, terms: 0., each: None, all: rounding * largest + smallest, steps },
         };
         let mut errors = errors([&reference, &candidate], &exact, &scales)?;
         errors.condition = excess(errors.reference_error, step * largest + smallest);
@@ -269,12 +281,14 @@ impl Noise {
     }
 }
 
-/// What rounding explains at an element: `exact` of |exact|, `terms` of the element's own, and `all`.
+/// What rounding explains at an element: `exact` of |exact|, `terms` of the element's own, and `all`. steps: of the type,
+/// where all elements are looked at by these.
 struct Scales<'t, 'a> {
     exact: f64,
     terms: f64,
     each: Option<&'t SharedTensor<'a>>,
     all: f64,
+    steps: Option<Steps>,
 }
 
 const BLOCK: usize = 4096;
@@ -314,9 +328,13 @@ fn errors(tensors: [&SharedTensor<'_>; 2], exact: &SharedTensor<'_>, scales: &Sc
             None => vec![0.; exact.len()],
         };
         let [reference, candidate] = [tensors[0].flat_f64(range.clone())?, tensors[1].flat_f64(range)?];
-        let mut found = Errors::default();
+        let (mut found, mut roundings) = (Errors::default(), Roundings::default());
         for (((reference, candidate), exact), terms) in reference.into_iter().zip(candidate).zip(exact).zip(terms) {
-            let explained = scales.exact * exact.abs() + scales.terms * terms + scales.all;
+            let slack = scales.terms * terms + scales.all;
+            let explained = scales.exact * exact.abs() + slack;
+            if let Some(steps) = &scales.steps {
+                roundings.add([reference, candidate], exact, slack, steps);
+            }
             let [of_reference, of_candidate] = [reference, candidate].map(|value| distance(value, exact));
             found.merge(&Errors {
                 reference_error: of_reference,
@@ -324,16 +342,17 @@ fn errors(tensors: [&SharedTensor<'_>; 2], exact: &SharedTensor<'_>, scales: &Sc
                 reference_excess: excess(of_reference, explained),
                 candidate_excess: excess(of_candidate, explained),
                 distance: distance(candidate, reference),
-                condition: 0.,
+                ..Errors::default()
             });
         }
-        Some(found)
+        Some((found, roundings))
     };
-    let mut all = Errors::default();
-    for found in of_each(exact.shape().n_elements(), exact.bytes().len(), of_block)? {
+    let (mut all, mut roundings) = (Errors::default(), Roundings::default());
+    for (found, in_block) in of_each(exact.shape().n_elements(), exact.bytes().len(), of_block)? {
         all.merge(&found);
+        roundings.merge(&in_block);
     }
-    Some(all)
+    Some(Errors { rounding: roundings.found(), ..all })
 }
 
 impl Errors {
@@ -572,6 +591,7 @@ mod tests {
             candidate_excess: 2. * candidate,
             distance: 0.1,
             condition: 2.,
+            rounding: None,
         };
         for (candidate, factor, expected) in [
             (1.5, 1.5, NoiseKind::Noise),

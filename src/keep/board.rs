@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::error::KeepError;
 use super::subject::Subject;
 use crate::onnx::{Switched, Unrounded, double, switched};
-use crate::runtime::{Runtime, Session, leased, precision};
+use crate::runtime::{self, Runtime, Session, leased, precision};
 use crate::tensor::{DType, TensorBuf, TensorDesc, TensorView};
 
 /// A part with a switch for each rounding.
@@ -65,14 +65,14 @@ impl<'a> Board<'a> {
     /// Outputs of a call, every float in float64. Errors: Runtime where an operator has no such kernel.
     pub fn in_float64(&self, call: usize) -> Result<Vec<TensorBuf>, KeepError> {
         let part = self.subject.part_spec(&double(&self.subject.model)?, Vec::new(), self.subject.spec.unoptimized());
-        let session = precision::build(self.runtime, &part)?;
+        let session = runtime::session(self.runtime, &part)?;
         let wide: Vec<_> = self.feeds(call).iter().map(TensorView::in_float64).collect();
         self.fetch(&session, &wide.iter().map(TensorBuf::view).collect::<Vec<_>>())
     }
 
     /// Outputs of each call of the part as it is compiled with these rules. Errors: Runtime.
     pub fn compiled(&self, rules: &[String]) -> Result<Vec<Vec<TensorBuf>>, KeepError> {
-        let session = precision::build(self.runtime, &self.subject.compiled(rules))?;
+        let session = runtime::session(self.runtime, &self.subject.compiled(rules))?;
         (0..self.subject.calls.len()).map(|call| self.fetch(&session, &self.feeds(call))).collect()
     }
 

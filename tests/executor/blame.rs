@@ -10,10 +10,11 @@ use rust_ort::blame::{
     Answer, Case, Contribution, Culprit, Layer, OptimizerKind, Own, Parts, Progress, Settings, Strategy, Values,
     examine,
 };
-use rust_ort::compare::{TensorVerdict, judge};
-use rust_ort::dump::{NODES_SCHEMA, NodeTable};
+use rust_ort::compare::{TensorVerdict, Tolerance, Verdict, judge};
+use rust_ort::dump::{NODES_SCHEMA, NodeRow, NodeTable};
 use rust_ort::onnx::{Descriptions, NamedTensor, decode, mentions};
 use rust_ort::protocol::message::{Optimization, RunStats, SessionSpec, ValueSpec};
+use rust_ort::runtime::ort::THREADS;
 use rust_ort::runtime::{
     BoundCall, Constant, Model as RuntimeModel, Runtime, RuntimeError, Session, StopToken, leased,
 };
@@ -28,6 +29,8 @@ struct Spoiled {
     /// Added to the outputs of a wrong session, times the number of the run where it is to differ each time.
     by: f32,
     each_time: bool,
+    /// Times the number of threads of a session that has its own.
+    by_threads: bool,
 }
 
 struct SpoiledSession {
@@ -52,7 +55,9 @@ impl Runtime for Spoiled {
         if !(self.wrong)(spec, model) {
             return Ok(inner);
         }
-        Ok(Arc::new(SpoiledSession { inner, by: self.by, each_time: self.each_time, n_runs: AtomicU32::new(0) }))
+        let threads = threads(spec).filter(|_| self.by_threads).unwrap_or(1);
+        let by = self.by * threads as f32;
+        Ok(Arc::new(SpoiledSession { inner, by, each_time: self.each_time, n_runs: AtomicU32::new(0) }))
     }
 
     fn optimized(&self, model: &RuntimeModel, spec: &SessionSpec) -> Result<Vec<u8>, RuntimeError> {
@@ -88,6 +93,10 @@ impl Session for SpoiledSession {
     }
 }
 
+fn threads(spec: &SessionSpec) -> Option<u32> {
+    spec.config.get(THREADS).map(|threads| threads.parse().unwrap())
+}
+
 struct Silent(Vec<Contribution>);
 
 impl Progress for Silent {
@@ -118,6 +127,11 @@ const X: [f32; 4] = [0.5, -1., 2., 0.25];
 
 /// Called with `x`, of which eager had X, it gave what `spoiled` gives; `known`: nodes whose eager value is there.
 fn case(spoiled: &Spoiled, x: &[f32; 4], known: &[&str]) -> Case {
+    case_of(spoiled, x, known, Vec::new())
+}
+
+/// nodes: what comparing them found.
+fn case_of(spoiled: &Spoiled, x: &[f32; 4], known: &[&str], nodes: Vec<NodeRow>) -> Case {
     let a = X.map(f32::tanh);
     let b = a.map(|a| a * a);
     let c = [0, 1, 2, 3].map(|at| b[at] + X[at]);
@@ -134,7 +148,7 @@ fn case(spoiled: &Spoiled, x: &[f32; 4], known: &[&str]) -> Case {
         part: 0,
         step: 0,
         plain: Vec::<TensorVerdict>::new(),
-        nodes: Vec::new(),
+        nodes,
     };
     Case::new(Parts {
         model,
@@ -169,7 +183,12 @@ const ALL: [&str; 2] = ["a", "b"];
 #[test]
 fn a_wrong_kernel_is_a_kernel_whichever_way_it_is_sought() {
     // Everything with a Mul in it is off, but in float64: the product's own kernel, and all it is part of.
-    let spoiled = Spoiled { wrong: |_, model| has(model, "Mul") && is_float32(model), by: 0.5, each_time: false };
+    let spoiled = Spoiled {
+        wrong: |_, model| has(model, "Mul") && is_float32(model),
+        by: 0.5,
+        each_time: false,
+        by_threads: false,
+    };
     let case = case(&spoiled, &X, &ALL);
     for strategy in [None, Some(Strategy::Linear), Some(Strategy::Bisect), Some(Strategy::Delta)] {
         let answer = blamed(&spoiled, &case, strategy);
@@ -185,7 +204,7 @@ fn a_wrong_kernel_is_a_kernel_whichever_way_it_is_sought() {
 
 #[test]
 fn what_is_wrong_in_float64_too_is_the_translation() {
-    let spoiled = Spoiled { wrong: |_, _| false, by: 0., each_time: false };
+    let spoiled = Spoiled { wrong: |_, _| false, by: 0., each_time: false, by_threads: false };
     let mut case = case(&spoiled, &X, &ALL);
     // Eager computed another b, and c from it: a product is not what was asked for.
     let (a, b) = (X.map(f32::tanh), X.map(|x| x.tanh() + 1.));
@@ -198,11 +217,137 @@ fn what_is_wrong_in_float64_too_is_the_translation() {
 
 #[test]
 fn a_kernel_that_gives_something_else_each_time_is_jitter_and_not_blamed() {
-    let spoiled = Spoiled { wrong: |_, model| has(model, "Mul") && is_float32(model), by: 0.5, each_time: true };
+    let spoiled = Spoiled {
+        wrong: |_, model| has(model, "Mul") && is_float32(model),
+        by: 0.5,
+        each_time: true,
+        by_threads: false,
+    };
     let case = case(&spoiled, &X, &ALL);
     let answer = blamed(&spoiled, &case, Some(Strategy::Linear));
     assert!(matches!(answer.culprit, Culprit::Nobody { .. }), "{:?}", answer.culprit);
     assert!(answer.nodes.iter().any(|node| node.name == "b" && node.own == Own::Jitter), "{:?}", answer.nodes);
+}
+
+#[test]
+fn an_error_of_some_numbers_of_threads_is_jitter_and_says_which() {
+    let is_off =
+        |spec: &SessionSpec, model: &RuntimeModel| has(model, "Mul") && is_float32(model) && threads(spec) != Some(2);
+    let spoiled = Spoiled { wrong: is_off, by: 0.5, each_time: false, by_threads: false };
+    let answer = blamed(&spoiled, &case(&spoiled, &X, &ALL), Some(Strategy::Linear));
+    let Culprit::Nobody { why } = &answer.culprit else { panic!("{:?}", answer.culprit) };
+    assert!(why.starts_with("b is jitter: ") && why.ends_with("threads, right with 2"), "{why}");
+    let node = answer.nodes.iter().find(|node| node.name == "b").unwrap();
+    let right: Vec<_> = node.again.iter().flat_map(|again| &again.runs).filter(|run| !run.wrong).collect();
+    assert_eq!((node.own, right.len(), right[0].threads), (Own::Jitter, 1, Some(2)));
+}
+
+#[test]
+fn what_is_wrong_with_any_number_of_threads_is_blamed_and_its_jitter_told() {
+    let spoiled = Spoiled {
+        wrong: |_, model| has(model, "Mul") && is_float32(model),
+        by: 0.5,
+        each_time: false,
+        by_threads: true,
+    };
+    let answer = blamed(&spoiled, &case(&spoiled, &X, &ALL), Some(Strategy::Linear));
+    assert_eq!(answer.culprit, Culprit::Node { name: "b".to_owned(), layer: Layer::Kernel });
+    let again = answer.nodes[0].again.as_ref().unwrap();
+    let told: Vec<_> = again.runs.iter().map(|run| (run.threads, run.same, run.wrong)).collect();
+    let expected = [(None, true), (None, true), (None, true), (Some(1), true), (Some(2), false), (Some(4), false)];
+    assert_eq!(told, expected.map(|(threads, same)| (threads, same, true)));
+    assert!(again.apart > 0.5 && again.to_string().starts_with("runs differ by up to "), "{again}");
+}
+
+/// A row of the table as the comparison of nodes writes it. noise: what float64 says of the node alone.
+fn row(local: &TensorVerdict, noise: &str) -> NodeRow {
+    let noise = serde_json::json!({
+        "kind": noise, "reference_error": 0.1, "candidate_error": 0.1, "reference_excess": 0.5, "candidate_excess": 0.5,
+        "distance": 0.1, "condition": 0.5,
+    });
+    let local = TensorVerdict { noise: Some(serde_json::from_value(noise).unwrap()), ..local.clone() };
+    let row = serde_json::json!({
+        "index": 0, "name": local.name, "op": "", "onnx_ops": [], "onnx_index": 0, "module": "", "source": "",
+        "role": "", "seq_nr": -1, "dtype": "float32", "dims": [4], "reference_signature": "", "candidate_signature": "",
+        "reference_ns": 0, "candidate_ns": 0, "local": local, "cumulative": local, "no_float64": "", "as_right": "",
+    });
+    serde_json::from_value(row).unwrap()
+}
+
+#[test]
+fn a_node_within_tolerance_that_float64_calls_worse_is_blamed() {
+    let spoiled = Spoiled {
+        wrong: |_, model| has(model, "Tanh") && is_float32(model),
+        by: 3e-7,
+        each_time: false,
+        by_threads: false,
+    };
+    let settings = Settings { strategy: None, output: None, budget: Duration::from_secs(600), follow: true };
+    let asked = |case: &Case| examine(case, &spoiled, &settings, &[], &mut Silent(Vec::new())).unwrap();
+    let unknown = asked(&case(&spoiled, &X, &ALL));
+    let a = unknown.nodes.iter().find(|node| node.name == "a").unwrap();
+    assert_eq!((&a.local.verdict, a.own), (&Verdict::Match, Own::Noise));
+    assert!(matches!(unknown.culprit, Culprit::Nobody { .. }), "{:?}", unknown.culprit);
+    for (noise, expected) in [("candidate_worse", Own::Wrong), ("noise", Own::Noise), ("reference_worse", Own::Noise)] {
+        let rows = unknown.nodes.iter().map(|node| row(&node.local, if node.name == "a" { noise } else { "noise" }));
+        let answer = asked(&case_of(&spoiled, &X, &ALL, rows.collect()));
+        let a = answer.nodes.iter().find(|node| node.name == "a").unwrap();
+        assert_eq!((a.own, answer.blames()), (expected, expected == Own::Wrong), "{noise}: {:?}", answer.culprit);
+    }
+    // Of another pair of tensors than what is examined the table says nothing.
+    let mut other = a.local.clone();
+    other.metrics.as_mut().unwrap().max_abs *= 2.;
+    let answer = asked(&case_of(&spoiled, &X, &ALL, vec![row(&other, "candidate_worse")]));
+    assert!(!answer.blames(), "{:?}", answer.culprit);
+}
+
+/// Σ over many elements, as `op` has it, with each number of threads: all that differs is the order.
+#[test]
+fn real_kernels_give_what_rounding_explains_with_any_number_of_threads() {
+    let values: Vec<f32> = (0..1 << 20).map(|at| (at as f32 * 0.618_034).fract() - 0.5).collect();
+    let (square, row) = (&[1024, 1024][..], &[1, 1 << 20][..]);
+    for (op, dims, inputs, out) in [
+        ("ReduceSum", row, &["x"][..], &[1, 1][..]),
+        ("ReduceSum", square, &["x"][..], &[1, 1][..]),
+        ("Softmax", row, &["x"][..], row),
+        ("Softmax", square, &["x"][..], square),
+        ("MatMul", square, &["x", "x"][..], square),
+    ] {
+        let of = |dims: &[i64]| dims.iter().map(|&dim| Dim::Is(dim)).collect::<Vec<_>>();
+        let model = Model::default()
+            .node(op, inputs, &["y"])
+            .input("x", DType::F32, &of(dims))
+            .output("y", DType::F32, &of(out))
+            .build();
+        let model = RuntimeModel::encode(&decode(model.into()).unwrap());
+        let x = TensorBuf::from_f32(dims.to_vec(), &values).unwrap();
+        let run = |threads: u32| {
+            let config = BTreeMap::from([(THREADS.to_owned(), threads.to_string())]);
+            let session = runtime().build(&model, &SessionSpec { config, ..SessionSpec::default() }).unwrap();
+            session.fetch(&leased(&[x.view()]).unwrap()).unwrap().0.remove(0)
+        };
+        let one = run(1);
+        for threads in [1, 2, 4] {
+            let other = run(threads);
+            let same = one.view().bytes() == other.view().bytes();
+            let tolerance = Tolerance { atol: 2e-3, ..Tolerance::for_kernel(DType::F32) };
+            let verdict = judge("y", &one.view(), &other.view(), Some(&tolerance));
+            println!("{op} {dims:?}, {threads} threads: the same {same}: {verdict}");
+            assert_eq!(verdict.verdict, Verdict::Match, "{op} {threads}: {verdict}");
+            assert!(same || threads != 1, "{op}: one thread has one order");
+        }
+    }
+}
+
+#[test]
+fn a_number_of_threads_that_is_none_is_refused() {
+    for asked in ["", "0", "two", "-1", "100000"] {
+        let config = BTreeMap::from([(THREADS.to_owned(), asked.to_owned())]);
+        let model = RuntimeModel::encode(&decode(model().into()).unwrap());
+        let built = runtime().build(&model, &SessionSpec { config, ..SessionSpec::default() });
+        let text = built.err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(text.contains("rust_ort.threads") && text.contains("from 1 to 1024"), "{asked:?}: {text}");
+    }
 }
 
 #[test]
@@ -214,6 +359,7 @@ fn a_pass_or_an_optimizer_is_named_and_needs_no_values_of_nodes() {
         },
         by: 0.5,
         each_time: false,
+        by_threads: false,
     };
     assert!(is_on(&SessionSpec::default()));
     let answer = blamed(&pass, &case(&pass, &X, &[]), None);
@@ -237,7 +383,7 @@ fn a_pass_or_an_optimizer_is_named_and_needs_no_values_of_nodes() {
 
 #[test]
 fn what_came_in_is_not_the_parts_fault() {
-    let right = Spoiled { wrong: |_, _| false, by: 0., each_time: false };
+    let right = Spoiled { wrong: |_, _| false, by: 0., each_time: false, by_threads: false };
     let answer = blamed(&right, &case(&right, &[0.5, -1., 2.5, 0.25], &ALL), None);
     assert_eq!(answer.culprit, Culprit::Inputs { names: vec!["x".to_owned()] });
     let answer = blamed(&right, &case(&right, &X, &ALL), None);
@@ -246,7 +392,12 @@ fn what_came_in_is_not_the_parts_fault() {
 
 #[test]
 fn an_error_within_tolerance_is_followed_when_others_made_more_of_it() {
-    let spoiled = Spoiled { wrong: |_, model| has(model, "Mul") && is_float32(model), by: 1e-6, each_time: false };
+    let spoiled = Spoiled {
+        wrong: |_, model| has(model, "Mul") && is_float32(model),
+        by: 1e-6,
+        each_time: false,
+        by_threads: false,
+    };
     let case = case(&spoiled, &X, &ALL);
     assert!(blamed(&spoiled, &case, None).complaints.is_empty());
     let settings = Settings { strategy: None, output: None, budget: Duration::from_secs(600), follow: true };
@@ -256,7 +407,7 @@ fn an_error_within_tolerance_is_followed_when_others_made_more_of_it() {
 
 #[test]
 fn without_values_of_nodes_it_is_said_and_not_complete() {
-    let spoiled = Spoiled { wrong: |_, model| has(model, "Mul"), by: 0.5, each_time: false };
+    let spoiled = Spoiled { wrong: |_, model| has(model, "Mul"), by: 0.5, each_time: false, by_threads: false };
     let answer = blamed(&spoiled, &case(&spoiled, &X, &[]), None);
     let Culprit::Nobody { why } = &answer.culprit else { panic!("{:?}", answer.culprit) };
     assert!(why.contains("dump_values") && !answer.complete, "{why}");
@@ -264,7 +415,12 @@ fn without_values_of_nodes_it_is_said_and_not_complete() {
 
 #[test]
 fn what_an_earlier_examination_found_is_not_looked_at_again() {
-    let spoiled = Spoiled { wrong: |_, model| has(model, "Mul") && is_float32(model), by: 0.5, each_time: false };
+    let spoiled = Spoiled {
+        wrong: |_, model| has(model, "Mul") && is_float32(model),
+        by: 0.5,
+        each_time: false,
+        by_threads: false,
+    };
     let case = case(&spoiled, &X, &ALL);
     let settings =
         Settings { strategy: Some(Strategy::Linear), output: None, budget: Duration::from_secs(600), follow: false };
@@ -283,7 +439,7 @@ fn what_an_earlier_examination_found_is_not_looked_at_again() {
 
 #[test]
 fn outputs_are_judged_by_the_steps_of_the_half_precision_that_took_part() {
-    let right = Spoiled { wrong: |_, _| false, by: 0., each_time: false };
+    let right = Spoiled { wrong: |_, _| false, by: 0., each_time: false, by_threads: false };
     let case = case(&right, &X, &ALL);
     let (reference, candidate) = (named("c", &[1.; 4]), named("c", &[1.001; 4]));
     let strict = judge("c", &reference.view(), &candidate.view(), None);

@@ -8,7 +8,7 @@ use rust_ort::compare::Tolerance;
 use rust_ort::keep::{Answer, By, Call, Found, Limit, Settings, Strategy, Subject, Told, search, verify};
 use rust_ort::onnx::{NamedTensor, decode};
 use rust_ort::protocol::message::{Optimization, SessionSpec};
-use rust_ort::runtime::{RuntimeError, leased, precision};
+use rust_ort::runtime::{RuntimeError, leased, session};
 use rust_ort::tensor::{DType, TensorBuf, TensorDesc};
 
 use crate::common::{Dim, Model, runtime};
@@ -60,7 +60,7 @@ fn cancelling() -> Subject {
 
 fn compiled(subject: &Subject, rules: &[&str]) -> Vec<f64> {
     let rules: Vec<String> = rules.iter().map(|&rule| rule.to_owned()).collect();
-    let session = precision::build(runtime(), &subject.compiled(&rules)).unwrap();
+    let session = session(runtime(), &subject.compiled(&rules)).unwrap();
     let feeds: Vec<_> = subject.calls[0].feeds.iter().map(|feed| feed.view()).collect();
     let (outputs, _) = session.fetch(&leased(&feeds).unwrap()).unwrap();
     let output = outputs[0].view();
@@ -125,7 +125,7 @@ fn what_is_not_kept_is_rounded_where_it_was() {
 fn other_providers_than_the_cpus_refuse_rules() {
     let mut subject = overflowing();
     subject.spec.providers = vec![("CUDAExecutionProvider".to_owned(), Default::default())];
-    let refused = precision::build(runtime(), &subject.compiled(&["h".to_owned()])).err().unwrap();
+    let refused = session(runtime(), &subject.compiled(&["h".to_owned()])).err().unwrap();
     assert!(matches!(&refused, RuntimeError::BadOption { name, .. } if name == "precision_rules"), "{refused}");
 }
 

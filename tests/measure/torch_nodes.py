@@ -63,17 +63,21 @@ class Row:
 # --- Dumps -----------------------------------------------------------------------------------------------------------
 
 
-def dump(name: str, attention: str, mode: str, folder: Path) -> None:
-    """Compiles and runs an architecture in this process; what it prints goes to a file beside the folder."""
+def dump(name: str, attention: str, mode: str, folder: Path, half: torch.dtype | None) -> None:
+    """Compiles and runs an architecture in this process, under autocast where `half` is given; what it prints goes to a
+    file beside the folder."""
     with folder.with_suffix(".log").open("w") as output:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
     backend = rust_ort.Backend({"dump": str(folder), "compare": "outputs"})
     case = TABLE[name].build(attention)
-    op_census.values(case, mode, lambda module: torch.compile(module, backend=backend))
+    with torch.autocast("cpu", dtype=half, enabled=half is not None):
+        op_census.values(case, mode, lambda module: torch.compile(module, backend=backend))
 
 
-def dumped(names: Sequence[str], folder: Path, finished: Callable[[str], None]) -> dict[str, list[tuple[str, Path]]]:
+def dumped(
+    names: Sequence[str], folder: Path, finished: Callable[[str], None], half: torch.dtype | None = None
+) -> dict[str, list[tuple[str, Path]]]:
     """{architecture: [(run, its folder)]}, each dumped in a process of its own. Errors: none; a run that died has no
     folder."""
     op_census.prepare()
@@ -83,7 +87,7 @@ def dumped(names: Sequence[str], folder: Path, finished: Callable[[str], None]) 
         made[name] = []
         for attention, mode in op_census.wanted(name):
             path = folder / f"{name}.{mode}"
-            process = context.Process(target=dump, args=(name, attention, mode, path))
+            process = context.Process(target=dump, args=(name, attention, mode, path, half))
             process.start()
             process.join(op_census.WATCHDOG_S)
             if process.is_alive():
@@ -102,7 +106,7 @@ def row(name: str, runs: Sequence[tuple[str, Path]], binary: Path) -> Row:
     counts = Counter[str]()
     for run, path in runs:
         if not (path / "run.json").is_file():
-            made.error = f"{run} was not dumped: {_tail(path.with_suffix('.log'))}"
+            made.error = f"{run} was not dumped: {tail(path.with_suffix('.log'))}"
             continue
         parts = sorted(path.glob("*/part_*/model.onnx"))
         made.graphs += len({part.parents[1] for part in parts})
@@ -117,7 +121,8 @@ def row(name: str, runs: Sequence[tuple[str, Path]], binary: Path) -> Row:
     return made
 
 
-def _tail(path: Path) -> str:
+def tail(path: Path) -> str:
+    """The end of what a run printed."""
     return path.read_text()[-300:] if path.exists() else "it printed nothing"
 
 
@@ -147,16 +152,16 @@ def judge(side: Side, run: str, data_set: dict[str, Any], *, reference: str) -> 
             without = re.search(r"no libtorch kernel for operator (\w+)", reason)
             (side.missing.append(without[1]) if without else side.failed.append(f"{at}: {reason}"))
             return
-    largest = max((_finite(verdict, "max_reference") for verdict in verdicts), default=0.0)
+    largest = max((finite(verdict, "max_reference") for verdict in verdicts), default=0.0)
     for verdict in verdicts:
         metrics = verdict["metrics"]
         side.outputs += 1
         if metrics is None:
             side.failed.append(f"{at} {verdict['name']}: {verdict['verdict']}")
             continue
-        off = _finite(verdict, "max_abs")
+        off = finite(verdict, "max_abs")
         unequal = metrics["nan_disagreements"] + metrics["inf_disagreements"]
-        measure = max(_finite(verdict, "max_reference"), FLOOR * largest)
+        measure = max(finite(verdict, "max_reference"), FLOOR * largest)
         deviation = math.inf if unequal else off / measure if off else 0.0
         if deviation > side.deviation:
             side.deviation, side.worst = deviation, f"{verdict['name']} of {at}"
@@ -164,7 +169,8 @@ def judge(side: Side, run: str, data_set: dict[str, Any], *, reference: str) -> 
             side.wrong.append(f"{verdict['name']} of {at}: max|Δ| {off:.1e}, deviation {deviation:.1e}")
 
 
-def _finite(verdict: dict[str, Any], name: str) -> float:
+def finite(verdict: dict[str, Any], name: str) -> float:
+    """A number of a verdict's metrics; 0 where there is none or it is not finite."""
     value = (verdict["metrics"] or {}).get(name)
     return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else 0.0
 

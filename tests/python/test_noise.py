@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from onnx import helper
+from onnx import TensorProto, helper
 from torch import Tensor, fx, nn
 
 import rust_ort
@@ -80,6 +80,61 @@ def test_a_planted_fault_is_told_from_noise_of_its_size_at_the_node() -> None:
     size = max(float(n.cumulative.noise["reference_error"]) for _, n in clean.nodes if n.cumulative.noise)
     assert 0.3 * size < float(noise["candidate_error"]) < 3 * size, size
     assert float(noise["ratio"]) > 2 and float(node.cumulative.noise["ratio"]) > 1.5  # type: ignore[index]
+
+
+def a_part_of_a_step_off(proto: Any) -> None:
+    """A transform: Tanh in float32, times 1 and a quarter of half precision's step, and rounded then."""
+    for node in list(proto.graph.node):
+        if node.op_type == "Tanh":
+            read, value = node.input[0], node.output[0]
+            code = next(i.type.tensor_type.elem_type for i in proto.graph.input)
+            step = 2.0**-7 if code == TensorProto.BFLOAT16 else 2.0**-10
+            proto.graph.initializer.append(helper.make_tensor("off_by", TensorProto.FLOAT, [], [1 + 0.25 * step]))
+            node.input[0], node.output[0] = f"{value}_wide", f"{value}_right"
+            proto.graph.node.extend(
+                [
+                    helper.make_node("Cast", [read], [f"{value}_wide"], name="planted_wide", to=TensorProto.FLOAT),
+                    helper.make_node("Mul", [f"{value}_right", "off_by"], [f"{value}_off"], name="planted_mul"),
+                    helper.make_node("Cast", [f"{value}_off"], [value], name="planted_back", to=code),
+                ]
+            )
+
+
+@pytest.mark.usefixtures("daemon")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_a_fault_within_rounding_is_told_by_how_all_elements_are_rounded(dtype: torch.dtype) -> None:
+    clean, planted = compared(dtype), compared(dtype, transforms=[a_part_of_a_step_off])
+    assert clean.first_worse_node is None and planted.first_worse_node is not None, planted
+    _, node = planted.first_worse_node
+    noise: Any = node.local.noise
+    assert (node.op, node.local.kind) == ("aten.tanh.default", "match")
+    # By its largest error it is noise.
+    assert float(noise["candidate_excess"]) < 1.5 * max(float(noise["reference_excess"]), 1.0)
+    rounding = noise["rounding"]
+    assert rounding["n"] == 24 * 64 and rounding["reference_beyond"] == 0 < rounding["candidate_beyond"]
+    assert float(rounding["candidate_rms"]) > 1.1 * float(rounding["reference_rms"])
+    assert "in steps of the type: root mean square 0." in str(planted)
+
+
+@pytest.mark.usefixtures("daemon")
+def test_a_fault_within_rounding_that_a_sum_enlarges_is_blamed_where_float64_is_asked_of_all() -> None:
+    def enlarged(x: Tensor) -> Tensor:
+        return (torch.tanh(x).float() - 0.7616).sum(0)
+
+    draw = torch.Generator().manual_seed(0)
+    x = (1 + 0.2 * torch.randn(4096, 8, generator=draw)).bfloat16()
+    for float64, transforms, expected in (
+        ("all", [], "nobody"),
+        ("mismatches", [a_part_of_a_step_off], "nobody"),
+        ("all", [a_part_of_a_step_off], "node"),
+    ):
+        torch.compiler.reset()
+        options = {"transforms": transforms, "compare_float64": float64}
+        blame = rust_ort.blame(enlarged, x, options=options)
+        culprits = [answer["culprit"] for answer in blame.answers]
+        assert [culprit["kind"] for culprit in culprits] == [expected], blame
+        assert bool(transforms) == any(answer["complaints"] for answer in blame.answers), blame
+    assert culprits[0]["name"] == "tanh" and "wrong" in str(blame), blame
 
 
 @pytest.mark.usefixtures("daemon")

@@ -297,7 +297,18 @@ def noise_text(verdict: Verdict) -> str:
     if verdict.noise is None:
         return ""
     reference, candidate = (float(verdict.noise[side]) for side in ("reference_error", "candidate_error"))
-    return f"{_NOISES[verdict.noise['kind']]}: from float64 eager is {reference:.2e}, ONNX Runtime {candidate:.2e}"
+    said = f"{_NOISES[verdict.noise['kind']]}: from float64 eager is {reference:.2e}, ONNX Runtime {candidate:.2e}"
+    rounding = verdict.noise.get("rounding")
+    if rounding is None or verdict.noise["kind"] not in ("candidate_worse", "reference_worse"):
+        return said
+    rms, bias, beyond = (
+        [rounding[f"{side}_{what}"] for side in ("reference", "candidate")] for what in ("rms", "bias", "beyond")
+    )
+    return (
+        f"{said}; in steps of the type: root mean square {float(rms[0]):.2f} and {float(rms[1]):.2f}, mean "
+        f"{float(bias[0]):.2f} and {float(bias[1]):.2f}; off by more than rounding: {beyond[0]} and {beyond[1]} of "
+        f"{rounding['n']} elements"
+    )
 
 
 def _number(value: float) -> float | str:

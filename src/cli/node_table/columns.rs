@@ -2,7 +2,7 @@
 
 use super::mark::Mark;
 use crate::cli::table::Give;
-use crate::compare::{Errors, Metrics, Noise, NoiseKind, Side, TensorVerdict, Verdict, distance_text};
+use crate::compare::{Errors, Metrics, Noise, NoiseKind, Rounding, Side, TensorVerdict, Verdict, distance_text};
 use crate::dump::{NodeRow, NodeTable};
 
 /// A node in its table.
@@ -49,11 +49,13 @@ impl Cell {
 
 type OfNode = fn(&Line<'_>) -> Cell;
 type OfVerdict = fn(&TensorVerdict) -> Cell;
+type OfRounding = fn(&Rounding) -> f64;
 
 enum Source {
     Node(OfNode),
     Local(OfVerdict),
     Cumulative(OfVerdict),
+    Rounding(OfRounding),
 }
 
 /// When a terminal shows a column.
@@ -85,6 +87,9 @@ impl Column {
             Source::Node(cell) => cell(line),
             Source::Local(cell) => cell(&line.node.local),
             Source::Cumulative(cell) => cell(&line.node.cumulative),
+            Source::Rounding(value) => {
+                Cell::Real(line.node.local.noise.and_then(|noise| noise.errors.rounding.as_ref().map(value)))
+            }
         }
     }
 }
@@ -143,6 +148,7 @@ pub(super) fn columns() -> Vec<Column> {
     columns.push(node("no_float64", "no f64", Wide, End, |line| text(&line.node.no_float64)));
     columns.extend(not_finite_columns());
     columns.push(node("births", "born", Wide, End, |line| text(&births(line.node))));
+    columns.extend(rounding_columns());
     columns
 }
 
@@ -163,6 +169,27 @@ fn noise_columns() -> Vec<Column> {
         ("condition", ["cond.", "cond. drift"], [Wide, Wide], |of| noise(of, |noise| noise.errors.condition)),
     ];
     sides(table)
+}
+
+/// How eager and the local run round, in steps of their type, where that is half precision.
+fn rounding_columns() -> Vec<Column> {
+    let table: [(&'static str, &'static str, OfRounding); 6] = [
+        ("rms_fx", "rms eager", |of| of.reference_rms),
+        ("rms_onnx", "rms onnx", |of| of.candidate_rms),
+        ("bias_fx", "bias eager", |of| of.reference_bias),
+        ("bias_onnx", "bias onnx", |of| of.candidate_bias),
+        ("beyond_fx", "beyond eager", |of| of.reference_beyond as f64),
+        ("beyond_onnx", "beyond onnx", |of| of.candidate_beyond as f64),
+    ];
+    let column = |(name, head, value): (&str, &'static str, OfRounding)| Column {
+        name: format!("local_{name}"),
+        head,
+        shown: Shown::Wide,
+        give: Give::Never,
+        sparse: true,
+        source: Source::Rounding(value),
+    };
+    table.map(column).into()
 }
 
 /// NaN, infinities and what became zero, of the local run and of the drifted value.

@@ -205,12 +205,9 @@ fn with_ends(graph: &GraphProto, order: &[usize], copied: &HashSet<usize>, group
             for value in onnx::uses(&graph.node[at]) {
                 match producers.get(value) {
                     Some(before) if members.contains(before) => {}
-                    Some(before) if copied.contains(before) => {
-                        if nodes.insert(places[*before]) {
-                            to_visit.push(*before);
-                        }
-                    }
-                    Some(_) => drop(inputs.insert(value)),
+                    Some(before) if !copied.contains(before) => drop(inputs.insert(value)),
+                    Some(before) if nodes.insert(places[*before]) => to_visit.push(*before),
+                    Some(_) => {}
                     None if graph_inputs.contains(value) && !initialized.contains(value) => {
                         inputs.insert(value);
                     }

@@ -34,9 +34,8 @@ fn found(graph: &GraphProto, order: &[usize], around: &HashSet<String>) -> HashS
     for &at in order {
         let node = &graph.node[at];
         let named = |name: &&String| !name.is_empty();
-        if MAKERS.contains(&node.op_type()) {
-            found.extend(node.output.iter().filter(named).cloned());
-        } else if node.op_type() == "Identity" && node.input.iter().any(|name| found.contains(name)) {
+        let passes_on = node.op_type() == "Identity" && node.input.iter().any(|name| found.contains(name));
+        if passes_on || MAKERS.contains(&node.op_type()) {
             found.extend(node.output.iter().filter(named).cloned());
         } else {
             let given = given_by_bodies(node, &found);

@@ -15,5 +15,5 @@ mod runtime;
 mod session;
 
 pub use libraries::custom_op_library;
-pub use options::{OPTIMIZERS, ThreadPool, runtime_config};
+pub use options::{OPTIMIZERS, THREADS, ThreadPool, runtime_config};
 pub use runtime::OrtRuntime;

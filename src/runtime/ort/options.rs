@@ -11,6 +11,7 @@ use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
 use super::libraries::Libraries;
 use super::operators::Operators;
 use super::raw;
+use crate::base::limits;
 use crate::protocol::message::{CPU_PROVIDER as CPU, Optimization, Provider, SessionSpec};
 use crate::runtime::RuntimeError;
 
@@ -84,6 +85,9 @@ pub const OPTIMIZERS: &[&str] = &[
 /// The config entry that lets optimizers of [`WRONG_OPTIMIZERS`] run all the same, separated by semicolons: to see what
 /// they do. ONNX Runtime does not get it.
 pub const ALLOWED_OPTIMIZERS: &str = "rust_ort.allowed_optimizers";
+/// The config entry that gives a session a pool of its own of so many intra-op threads, in the place of the one that all
+/// share: to see whether a result depends on how many there are. ONNX Runtime does not get it.
+pub const THREADS: &str = "rust_ort.threads";
 const DISABLED_OPTIMIZERS: &str = "optimization.disable_specified_optimizers";
 /// With these the runtime keeps pointing into the model's bytes, which are gone after the build.
 const REFUSED_CONFIG: &[&str] =
@@ -176,6 +180,10 @@ pub(super) fn options(loaded: &Loaded, spec: &SessionSpec) -> Result<SessionBuil
         let set = builder.with_execution_providers([without_arena]);
         builder = set.map_err(|error| bad("session", error.to_string()))?;
     }
+    if let Some(threads) = own_threads(spec)? {
+        let own = builder.with_independent_thread_pool().map_err(|error| bad(THREADS, error.to_string()))?;
+        builder = own.with_intra_threads(threads).map_err(|error| bad(THREADS, error.to_string()))?;
+    }
     for (key, value) in config(loaded, spec)? {
         builder = builder.with_config_entry(&key, value).map_err(|error| bad(&key, error.to_string()))?;
     }
@@ -185,11 +193,24 @@ pub(super) fn options(loaded: &Loaded, spec: &SessionSpec) -> Result<SessionBuil
     loaded.libraries.register(builder, &spec.custom_op_libraries)
 }
 
+/// Threads of a pool of the session's own; None: the shared one. Errors: BadOption.
+pub(super) fn own_threads(spec: &SessionSpec) -> Result<Option<usize>, RuntimeError> {
+    let Some(asked) = spec.config.get(THREADS) else { return Ok(None) };
+    let threads = asked.parse().ok().filter(|threads| (1..=limits::THREADS as usize).contains(threads));
+    threads.map(Some).ok_or_else(|| {
+        let most = limits::THREADS;
+        let reason =
+            format!("{asked:?} is no number of threads from 1 to {most}; leave it out for the pool that all share");
+        RuntimeError::BadOption { name: THREADS.to_owned(), reason }
+    })
+}
+
 /// The config entries that ONNX Runtime gets of those asked for: with `disabled` optimizers and the wrong ones, but for
 /// those that [`ALLOWED_OPTIMIZERS`] names.
 pub fn runtime_config(asked: &BTreeMap<String, String>, disabled: &[String]) -> BTreeMap<String, String> {
     let mut config = asked.clone();
     let allowed = config.remove(ALLOWED_OPTIMIZERS).unwrap_or_default();
+    config.remove(THREADS);
     let allowed: Vec<&str> = allowed.split(';').map(str::trim).collect();
     let also = config.remove(DISABLED_OPTIMIZERS);
     let wrong = WRONG_OPTIMIZERS.iter().copied().filter(|name| !allowed.contains(name));

@@ -305,9 +305,17 @@ type TypeOf = unsafe extern "system" fn(*const sys::OrtSession, usize, *mut *mut
 impl Session {
     /// Not by `ort`, which reads the types of inputs and outputs into enums; see [`code_and_dims`]. The environment must
     /// outlive the session. Errors: the runtime's.
-    pub(super) fn of_model(environment: &Environment, builder: &mut SessionBuilder, model: &[u8]) -> ort::Result<Self> {
-        // SAFETY: the options belong to the builder. The environment has the one thread pool.
-        check(unsafe { (ort::api().DisablePerSessionThreads)(builder.ptr_mut()) })?;
+    /// shares_threads: it takes the environment's pool, and has none of its own.
+    pub(super) fn of_model(
+        environment: &Environment,
+        builder: &mut SessionBuilder,
+        model: &[u8],
+        shares_threads: bool,
+    ) -> ort::Result<Self> {
+        if shares_threads {
+            // SAFETY: the options belong to the builder. The environment has the one thread pool.
+            check(unsafe { (ort::api().DisablePerSessionThreads)(builder.ptr_mut()) })?;
+        }
         // SAFETY: all handles are alive; the runtime keeps no pointer into the model's bytes (the options that would make
         // it do so are refused).
         Self::create(|out| unsafe {

@@ -11,7 +11,7 @@ use ort::session::builder::SessionBuilder;
 use prost::Message as _;
 
 use super::operators::{Operators, in_place};
-use super::options::{Loaded, options};
+use super::options::{Loaded, options, own_threads};
 use super::raw::{self, Declared, MemoryInfo, Value};
 use crate::onnx;
 use crate::protocol::message::{Optimization, SessionSpec, ValueSpec};
@@ -47,11 +47,12 @@ pub(super) fn optimized(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> R
     // The runtime writes to a path only; this one is memory, and gone with the descriptor.
     let file = rustix::fs::memfd_create("rust-ort-optimized", rustix::fs::MemfdFlags::CLOEXEC)
         .map_err(|error| bad_model(format!("no memory for the optimized model: {error}")))?;
-    let Prepared { builder, bytes, has_operators } = prepared(loaded, model, spec)?;
-    let mut builder = builder
+    let prepared = prepared(loaded, model, spec)?;
+    let builder = prepared
+        .builder
         .with_optimized_model_path(format!("/proc/self/fd/{}", file.as_raw_fd()))
         .map_err(|error| bad_model(error.to_string()))?;
-    let session = of_model(loaded, &mut builder, &bytes, has_operators);
+    let session = Prepared { builder, ..prepared }.session(loaded);
     session.map_err(|error| bad_model(error.to_string()))?;
     let mut bytes = Vec::new();
     let mut file = std::fs::File::from(file);
@@ -62,7 +63,7 @@ pub(super) fn optimized(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> R
 /// What a session is made with: all that it is asked to be, the model rewritten, outputs that are written, and on the CPU
 /// our operators in the place of wrong ones.
 fn prepared(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Result<Prepared, RuntimeError> {
-    let builder = options(loaded, spec)?;
+    let (builder, shares_threads) = (options(loaded, spec)?, own_threads(spec)?.is_none());
     let rewritten = rewritten(model, spec)?;
     let model = rewritten.as_ref().unwrap_or(model);
     let kept = match model.has_transposed_outputs {
@@ -73,28 +74,27 @@ fn prepared(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Result<Prepar
     let fuses = spec.optimization != Optimization::Disable;
     let ours = if spec.cpu_only() { in_place(model, fuses)? } else { None };
     let Some(bytes) = ours else {
-        return Ok(Prepared { builder, bytes: model.bytes.clone(), has_operators: false });
+        return Ok(Prepared { builder, bytes: model.bytes.clone(), has_operators: false, shares_threads });
     };
     let builder = loaded.operators.register(builder);
     let builder = builder.map_err(|error| RuntimeError::BadModel { reason: error.to_string() })?;
-    Ok(Prepared { builder, bytes, has_operators: true })
+    Ok(Prepared { builder, bytes, has_operators: true, shares_threads })
 }
 
-/// What a session is made of. has_operators: of ours.
+/// What a session is made of. has_operators: of ours; shares_threads: with all others.
 struct Prepared {
     builder: SessionBuilder,
     bytes: Bytes,
     has_operators: bool,
+    shares_threads: bool,
 }
 
-fn of_model(
-    loaded: &Loaded,
-    builder: &mut SessionBuilder,
-    bytes: &Bytes,
-    has_operators: bool,
-) -> ort::Result<raw::Session> {
-    let mut build = || raw::Session::of_model(&loaded.environment, builder, bytes);
-    if has_operators { loaded.operators.built(build) } else { build() }
+impl Prepared {
+    fn session(&mut self, loaded: &Loaded) -> ort::Result<raw::Session> {
+        let Self { builder, bytes, has_operators, shares_threads } = self;
+        let mut build = || raw::Session::of_model(&loaded.environment, builder, bytes, *shares_threads);
+        if *has_operators { loaded.operators.built(build) } else { build() }
+    }
 }
 
 /// The model after our own passes; None where they leave it as it is. Errors: BadOption for a pass that is not there.
@@ -119,14 +119,14 @@ impl OrtSession {
         // Declared before the builder, which points into them: dropped after it.
         constants: Vec<Constant>,
     ) -> Result<Self, RuntimeError> {
-        let Prepared { mut builder, mut bytes, has_operators } = prepared(loaded, model, spec)?;
+        let mut prepared = prepared(loaded, model, spec)?;
         let bad_model = |error: ort::Error| RuntimeError::BadModel { reason: error.to_string() };
         if !constants.is_empty() {
             // SAFETY: on every way out the builder and the session go before the constants: the one is a variable, they an
             // argument or a field, and of the fields the session comes first.
-            bytes = unsafe { with_constants(&mut builder, bytes, &constants) }?;
+            prepared.bytes = unsafe { with_constants(&mut prepared.builder, prepared.bytes, &constants) }?;
         }
-        let session = of_model(loaded, &mut builder, &bytes, has_operators).map_err(bad_model)?;
+        let session = prepared.session(loaded).map_err(bad_model)?;
         let inputs = values("input", session.inputs().map_err(bad_model)?)?;
         let outputs = values("output", session.outputs().map_err(bad_model)?)?;
         let passed_through = (outputs.iter().enumerate())

@@ -28,12 +28,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--families", default=",".join(FAMILIES), help="of tests/measure/architectures.py")
     parser.add_argument("--precisions", default=",".join(PRECISIONS))
     parser.add_argument("--faults", type=int, default=2, help="in each family and precision, that have an effect")
+    parser.add_argument("--float64", action="store_true", help="every node in float64, too: compare_float64=all")
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--workers", type=int, default=1, help="processes at a time")
     parser.add_argument("--output", type=Path, help="written after each family, with .json beside it")
     options = parser.parse_args(arguments)
     pairs = list(itertools.product(options.families.split(","), options.precisions.split(",")))
-    tasks = [(*pair, options.faults, options.seed + at) for at, pair in enumerate(pairs)]
+    tasks = [(*pair, options.faults, options.seed + at, options.float64) for at, pair in enumerate(pairs)]
     clean: list[Clean] = []
     rows: list[Blamed] = []
     # A process for each: torch keeps code that was compiled after a graph break, whatever is reset.
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             clean.append(run)
             rows += found
             if options.output is not None:
-                write(options.output, clean, rows, seed=options.seed)
+                write(options.output, clean, rows, seed=options.seed, float64=options.float64)
     counted = [row for row in rows if row.counts]
     named = sum(row.is_right for row in counted)
     print(f"{named} of {len(counted)} named first; {sum(bool(run.culprit) for run in clean)} clean runs blame somebody")

@@ -15,7 +15,8 @@ from measure.planted.faults import Site
 @dataclass(kw_only=True)
 class Clean:
     """A run with nothing planted. wrong: values outside tolerance; complaints: outputs of graphs that are, by name;
-    culprit: who is blamed, "" for nobody."""
+    culprit: who is blamed, "" for nobody. worse: nodes whose own kernel is worse than eager's; n_nodes: of which
+    float64 says so or not."""
 
     family: str
     precision: str
@@ -25,6 +26,8 @@ class Clean:
     complete: bool
     complaints: list[str] = field(default_factory=list)
     why: str = ""
+    worse: list[str] = field(default_factory=list)
+    n_nodes: int = 0
 
 
 @dataclass(kw_only=True)
@@ -69,14 +72,16 @@ class Blamed:
 
 
 class Asked:
-    """Asks `rust_ort.blame`, and keeps what it said; for measure.planted, which wants a Report."""
+    """Asks `rust_ort.blame`, and keeps what it said; for measure.planted, which wants a Report. float64: of every
+    node."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, float64: bool) -> None:
         self.blame: Any = None
+        self._options = {"compare_float64": "all"} if float64 else {}
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, options: Any, **kwargs: Any) -> Any:
         self.blame = None
-        self.blame = rust_ort.blame(*args, **kwargs)
+        self.blame = rust_ort.blame(*args, options={**options, **self._options}, **kwargs)
         return self.blame.report
 
     @property
@@ -95,21 +100,24 @@ class Asked:
                 if complaint["as_ran"]["verdict"]["kind"] != "match"]  # fmt: skip
 
 
-def clean(family: str, precision: str) -> tuple[Clean, Any]:
+def clean(family: str, precision: str, *, float64: bool) -> tuple[Clean, Any]:
     """The run, and what `measure.planted` knows of it."""
-    asked = Asked()
+    asked = Asked(float64=float64)
     found = planting.unplanted(family, precision, asked)
     why = "; ".join(answer["culprit"].get("why", "") for answer in asked.blame.answers if answer["complaints"])
+    told = [(f"{graph} {node.name}", node.local.noise["kind"]) for graph, node in asked.blame.report.nodes
+            if node.local.noise is not None]  # fmt: skip
     run = Clean(
         family=family, precision=precision, seconds=found.seconds, wrong=found.values_wrong, culprit=asked.culprit,
         complete=asked.blame.complete, complaints=asked.complaints, why=why,
+        worse=[name for name, kind in told if kind == "candidate_worse"], n_nodes=len(told),
     )  # fmt: skip
     return run, found
 
 
-def blamed(clean: Clean, found: Any, site: Site) -> Blamed:
+def blamed(clean: Clean, found: Any, site: Site, *, float64: bool) -> Blamed:
     """A run with one fault. clean, found: the same without it."""
-    asked = Asked()
+    asked = Asked(float64=float64)
     row = planting.planted(found, site, asked)
     made = Blamed(
         family=row.family, precision=row.precision, site=site, direction=found.directions[site.model],
@@ -128,17 +136,18 @@ def blamed(clean: Clean, found: Any, site: Site) -> Blamed:
     return made
 
 
-def tried(family: str, precision: str, faults: int, seed: int) -> tuple[Clean, list[Blamed]]:
+def tried(family: str, precision: str, faults: int, seed: int, float64: bool) -> tuple[Clean, list[Blamed]]:
     """The run with nothing planted, and those with a fault, of which `faults` take something out of tolerance, in
     forward and backward in turn. Each is printed."""
     logging.getLogger("rust_ort").setLevel(logging.ERROR)  # each fault would be logged
-    run, found = clean(family, precision)
-    print(f"{family} {precision}: {len(run.wrong)} wrong, blamed: {run.culprit or 'nobody'}", run.why, flush=True)
+    run, found = clean(family, precision, float64=float64)
+    print(f"{family} {precision}: {len(run.wrong)} wrong, blamed: {run.culprit or 'nobody'}", run.why, *run.worse,
+          flush=True)  # fmt: skip
     rows: list[Blamed] = []
     for site in planting.drawn(found, random.Random(seed), more=True):
         if sum(row.counts for row in rows) >= faults or len(rows) >= 4 * faults:
             break
-        rows.append(blamed(run, found, site))
+        rows.append(blamed(run, found, site, float64=float64))
         row = rows[-1]
         print(f"{family} {precision} {site.kind} at {site.node}: {row.verdict} {row.culprit} {row.share:.2f} "
               f"{row.layer} {row.seconds:.0f} s", flush=True)  # fmt: skip

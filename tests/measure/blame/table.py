@@ -13,9 +13,9 @@ from measure.planted.table import counts
 VERDICTS = ("named", "named another", "named nobody", "within tolerance", "named all the same", "refused")
 
 
-def write(output: Path, clean: Sequence[Clean], rows: Sequence[Blamed], *, seed: int) -> None:
+def write(output: Path, clean: Sequence[Clean], rows: Sequence[Blamed], *, seed: int, float64: bool) -> None:
     """The tables, and beside them every row as JSON."""
-    output.write_text(text(clean, rows, seed=seed))
+    output.write_text(text(clean, rows, seed=seed, float64=float64))
     content = {
         "seed": seed,
         "unplanted": [asdict(run) for run in clean],
@@ -24,7 +24,7 @@ def write(output: Path, clean: Sequence[Clean], rows: Sequence[Blamed], *, seed:
     output.with_suffix(".json").write_text(json.dumps(content, indent=1) + "\n")
 
 
-def text(clean: Sequence[Clean], rows: Sequence[Blamed], *, seed: int) -> str:
+def text(clean: Sequence[Clean], rows: Sequence[Blamed], *, seed: int, float64: bool) -> str:
     counted = [row for row in rows if row.counts]
     right = sum(row.is_right for row in counted)
     share = f" ({100 * right / len(counted):.1f} %)" if counted else ""
@@ -35,10 +35,13 @@ def text(clean: Sequence[Clean], rows: Sequence[Blamed], *, seed: int) -> str:
         f"Made by `make blame` (seed {seed}): `rust_ort.blame` of models of transformers' configurations with random",
         "weights, forward and backward. What is planted: `tests/measure/planted/faults.py`; how it is judged:",
         "`tests/measure/blame/`. *Named*: the first one blamed is the node that holds the changed ONNX node.",
+        *(['Every node is computed in float64, too (`compare_float64="all"`).'] if float64 else []),
         "",
         f"- Nothing planted: {len(clean)} runs, {sum(bool(run.culprit) for run in clean)} blame somebody.",
-        f"- Planted: {len(rows)} faults, {len(counted)} of which take a value out of tolerance, in {graphs} graphs; "
-        f"the right node is named first in {right}{share}.",
+        *[
+            f"- Planted: {len(rows)} faults, {len(counted)} of which take a value out of tolerance, in {graphs} "
+            f"graphs; the right node is named first in {right}{share}."
+        ][: len(rows)],
         "",
         "## Nothing planted",
         "",
@@ -50,6 +53,12 @@ def text(clean: Sequence[Clean], rows: Sequence[Blamed], *, seed: int) -> str:
         f"{f' ({run.why})' if run.why else ''} | {run.seconds:.0f} |"
         for run in clean
     ]
+    if float64:
+        n = sum(run.n_nodes for run in clean)
+        worse = [f"{run.family} {run.precision} {name}" for run in clean for name in run.worse]
+        lines += ["", f"Of {n} nodes {len(worse)} are worse than eager's alone: {', '.join(worse) or 'none'}."]
+    if not rows:
+        return "\n".join(lines) + "\n"
     lines += ["", "## Planted", "", *_counts("kind", rows, lambda row: row.site.kind)]
     lines += ["", *_counts("precision", rows, lambda row: row.precision)]
     lines += ["", *_counts("direction", rows, lambda row: row.direction)]

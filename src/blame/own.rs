@@ -1,0 +1,17 @@
+//! What a node's own error is.
+
+use serde::{Deserialize, Serialize};
+
+/// What a node's own error is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Own {
+    /// More than rounding explains.
+    Wrong,
+    /// Another result each time, or right with other numbers of threads: never blamed.
+    Jitter,
+    /// Rounding.
+    Noise,
+    /// More than its tolerance, and there is no float64 to tell whether that is rounding: not blamed.
+    Unsettled,
+}
