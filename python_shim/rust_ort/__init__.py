@@ -9,7 +9,7 @@ Ask:
     rust_ort.compare(model, *args, **kwargs)   a Report: eager against the backend, outputs, loss, every gradient
     report.check()                             raises NumericMismatch where the two differ
     rust_ort.blame(model, *args, **kwargs)     a Blame: which node, kernel or optimizer makes them differ, or nobody
-    rust_ort.keep_in_float32(model, *args)     a Kept: the fewest values to keep in float32, for precision_rules
+    rust_ort.keep_in_float32(model, *args)     a Kept: which values to keep in float32, for precision_rules
     rust_ort.explain(model, *args, **kwargs)   an Explanation: graphs, nodes left to eager and why, time by phase
     with rust_ort.dump("run"): ...             everything compiled or run inside is written to dumps/run
     rust_ort.graphs()                          what this process compiled

@@ -86,12 +86,12 @@ def keep_in_float32(
     options: Mapping[str, Any] | Options | None = None,
     **kwargs: Any,
 ) -> Kept:
-    """Finds the fewest values of `model(*args, **kwargs)` that, kept in float32, bring its graphs' outputs near enough
+    """Finds values of `model(*args, **kwargs)` that, kept in float32, bring its graphs' outputs near enough
     to what they are without any rounding, and compiles the model with them.
 
     model, backward, autocast, loss, options: as of `rust_ort.compare`. tolerance: {"atol", "rtol", "scale"} of outputs
     against float64; by default that of the options, else of the half precision that takes part. times: in its place,
-    each output's error at most so many times what rounding its exact value gives. by: a rule names a "node" (the fewest
+    each output's error at most so many times what rounding its exact value gives. by: a rule names a "node" (few
     values) or a "module" (the shortest list). strategy: "smallest", or "greedy", which does not try to leave out again.
     budget: seconds for each part, by default 600. folder: keep the dump in it, for `rust-ort keep`; by default it is
     temporary.

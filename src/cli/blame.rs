@@ -25,7 +25,7 @@ use crate::blame::{
 use crate::compare::{Verdict, significant};
 use crate::dump::reader::Completeness;
 use crate::dump::{NODES_SCHEMA, NodeTable, Role, reader};
-use crate::onnx::{Descriptions, NamedTensor};
+use crate::onnx::{Descriptions, NamedTensor, sort};
 
 /// Name and version of what is kept of an examination.
 const KEPT_SCHEMA: &str = "rust_ort/blame-kept/2";
@@ -243,7 +243,13 @@ pub(super) fn case_of(runtime: &Runtime, target: &Target, memory_bytes: usize) -
         plain: Vec::new(),
         nodes: Vec::new(),
     });
-    let model = target.exported()?;
+    if table.step != step {
+        let other = table.step;
+        return Err(format!("{path}: its table of nodes is of step {other}, not of step {step}; dump it again").into());
+    }
+    let mut model = target.exported()?;
+    // A transform may have put its nodes anywhere; the search goes by their order.
+    model.graph.as_mut().map_or(Ok(()), sort).map_err(|error| format!("{path}: {error}"))?;
     let outputs: Vec<&str> = model.graph.iter().flat_map(|graph| &graph.output).map(|output| output.name()).collect();
     if !actuals.iter().map(|actual| actual.name.as_str()).eq(outputs.iter().copied()) {
         let got: Vec<&str> = actuals.iter().map(|actual| actual.name.as_str()).collect();

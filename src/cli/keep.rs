@@ -38,7 +38,7 @@ pub(super) struct Arguments {
     /// In the place of a tolerance: each output's error at most so many times what rounding its exact value gives
     #[arg(long, value_name = "X", conflicts_with_all = ["atol", "rtol", "scale"])]
     times: Option<f64>,
-    /// What a rule names: node (the fewest values) or module (the shortest list)
+    /// What a rule names: node (few values) or module (the shortest list)
     #[arg(long, value_parser = by, default_value = "node")]
     by: By,
     /// greedy: those that contribute most, as many as it takes; smallest: and none of these that can be left out
@@ -106,7 +106,8 @@ pub(super) fn run(args: &Arguments) -> Outcome {
         return Ok(Exit::NothingCompared);
     }
     let rules = rules(&found);
-    let mut verified = true;
+    // What the budget did not reach is not verified.
+    let mut verified = !found.iter().any(|(answer, ..)| answer.found == Found::Unknown);
     for (answer, subject, settings) in &mut found {
         // A rule of one part may fit nodes of another.
         if !rules.is_empty() {
@@ -140,10 +141,11 @@ fn refuse_divided(targets: &[Target]) -> Result<(), Failure> {
 }
 
 fn exit(answers: &[Answer], verified: bool, left_out: usize) -> Exit {
-    let any = |is: fn(&Found) -> bool| answers.iter().any(|answer| is(&answer.found));
-    if answers.iter().any(|answer| !answer.beyond.is_empty()) || !verified {
+    let is_unknown = answers.iter().any(|answer| answer.found == Found::Unknown);
+    let is_unjudged = answers.iter().all(|answer| answer.found == Found::Unjudged);
+    if answers.iter().any(|answer| !answer.beyond.is_empty()) || !(verified || is_unknown) {
         Exit::Mismatch
-    } else if any(|found| matches!(found, Found::Unknown)) || left_out > 0 {
+    } else if is_unknown || is_unjudged || left_out > 0 {
         Exit::NothingCompared
     } else {
         Exit::Success
@@ -202,11 +204,17 @@ fn subject(runtime: &Runtime, targets: &[&Target]) -> Result<Subject, Failure> {
     };
     let part = name(Some(&first.part));
     let provenance = first.provenance()?;
+    if provenance.as_object().is_none_or(serde_json::Map::is_empty) {
+        let path = first.part.display();
+        return Err(
+            format!("{path}/provenance.json tells of no value: what is rounded is not known; dump it again").into()
+        );
+    }
     Ok(Subject {
         graph: name(first.part.parent()),
         part: part.strip_prefix("part_").and_then(|number| number.parse().ok()).unwrap_or_default(),
         model: first.exported()?,
-        told: if provenance.is_null() { Default::default() } else { serde_json::from_value(provenance)? },
+        told: serde_json::from_value(provenance)?,
         roles: first.roles()?,
         spec: SessionSpec { keep_float32: Vec::new(), runtimes: Vec::new(), ..runtime.spec_of(first)? },
         tolerance: first.tolerance(),
@@ -230,7 +238,9 @@ fn words(answers: &[Answer], rules: &[String], verified: bool, left_out: usize) 
     if !rules.is_empty() {
         let list = rules.iter().map(|rule| format!("{rule:?}")).collect::<Vec<_>>().join(", ");
         text += &format!("\nprecision_rules={{\"float32\": ({list},)}}\n");
+        let is_unknown = answers.iter().any(|answer| answer.found == Found::Unknown);
         text += match verified {
+            false if is_unknown => "not checked: the time was up before every part had its rules\n",
             true => "checked: with these rules every output within reach is within its limit\n",
             false => "NOT ENOUGH: with these rules an output is not within its limit\n",
         };
@@ -255,6 +265,7 @@ fn text_of(answer: &Answer) -> String {
             format!("{failing} of {n} outputs are not within their limit; with {n_rules} kept in float32 {all} are\n")
         }
         Found::Impossible => format!("{failing} of {n} outputs are not within their limit, whatever is kept\n"),
+        Found::Unjudged => "no output is a float: nothing is judged\n".to_owned(),
         Found::Unknown => format!("{failing} of {n} outputs are not within their limit; the time was up\n"),
     };
     text += &outputs_table(outputs, reference);

@@ -57,6 +57,8 @@ pub enum Found {
     Impossible,
     /// The budget ended before a set was found.
     Unknown,
+    /// No output is a float: none has an error that could be small or large.
+    Unjudged,
 }
 
 /// Roundings that one rule turns off, and what they do to the outputs.

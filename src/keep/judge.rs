@@ -45,6 +45,13 @@ impl Reference {
         let rounding = if exact.desc().dtype.is_float() { rounding(&exact, half) } else { 0. };
         Self { exact, rounding }
     }
+
+    /// Elements that are infinite or NaN.
+    pub fn n_unknown(&self) -> usize {
+        let exact = self.exact.view();
+        let values = exact.flat_f64(0..exact.shape().n_elements()).unwrap_or_default();
+        values.iter().filter(|value| !value.is_finite()).count()
+    }
 }
 
 /// Judges a part's outputs.

@@ -1,4 +1,4 @@
-//! The search: from what each rounding does to the smallest set of them that must not be.
+//! The search: from what each rounding does to a set of them that must not be and of which none can be left out.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -70,6 +70,9 @@ pub fn search(
     let n_calls = subject.calls.len();
     let exact = (0..n_calls).map(|call| board.run(call, |_| false)).collect::<Result<Vec<_>, _>>()?;
     let in_float64 = (0..n_calls).map(|call| board.in_float64(call)).collect::<Result<Vec<_>, _>>();
+    if judge.outputs.iter().all(|(_, float)| float.is_none()) {
+        notes.push("no output is a float: nothing is judged".to_owned());
+    }
     let (references, reference) = match in_float64 {
         Ok(references) => (references, "float64"),
         Err(error) => {
@@ -78,6 +81,15 @@ pub fn search(
         }
     };
     let references = all_of(references, half);
+    let count = |at: usize| references.iter().map(|call| call[at].n_unknown()).sum::<usize>();
+    for (at, (name, _)) in judge.outputs.iter().enumerate().filter(|(_, (_, float))| float.is_some()) {
+        if let n @ 1.. = count(at) {
+            notes.push(format!(
+                "{name}: {n} elements are infinite or NaN without any rounding, too, and judged as equal to themselves \
+                 only; where the model in float64 is not, a number of the graph was rounded when it was exported"
+            ));
+        }
+    }
     let everything: Vec<String> = vec!["*".to_owned()];
     let (before, kept) = (board.compiled(&[])?, board.compiled(&everything)?);
     let mut search = Search { board, judge, groups, references, beyond: Vec::new(), notes, complete: true };
@@ -228,7 +240,9 @@ impl Search<'_> {
         self.tell_dependence(&effects, &asked);
         let order: Vec<usize> = ranked.iter().map(|&(group, _)| group).collect();
         let culprits = ranked.into_iter().map(|(_, culprit)| culprit).collect();
-        let (found, after) = if failing.is_empty() {
+        let (found, after) = if self.judge.outputs.iter().all(|(_, float)| float.is_none()) {
+            (Found::Unjudged, None)
+        } else if failing.is_empty() {
             (Found::Within, None)
         } else if within_reach.is_empty() {
             (Found::Impossible, None)
@@ -263,7 +277,7 @@ impl Search<'_> {
         (0..worst.len()).filter(|&at| worst[at].as_ref().is_some_and(|judged| !judged.within)).collect()
     }
 
-    /// The smallest set, of groups in this order. Errors: Runtime.
+    /// A set of which none can be left out, of groups in this order. Errors: Runtime.
     fn rules(
         &mut self,
         order: &[usize],

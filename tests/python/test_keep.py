@@ -153,3 +153,73 @@ def test_the_command_tells_the_same_by_its_exit_code(gated: tuple[Gated, Tensor]
     assert run_cli(kept.folder, "--budget=0").returncode == 3
     assert run_cli(kept.folder, "--times=-1").returncode == 2
     assert run_cli(kept.folder, "--provider", "CUDAExecutionProvider").returncode == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("rules", [("mul_1",), ("mul", "mul_1"), ("*",)], ids=str)
+def test_rules_at_what_attention_reads_leave_its_gradients_as_near(dtype: torch.dtype, rules: tuple[str, ...]) -> None:
+    """The backward gets queries and keys that are rounded, and the sums of their softmax: sums of other ones would take
+    its gradients further from float64, not nearer."""
+
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(query * 1.0009765625 * 3.01, key * 1.3, value)
+
+    torch.manual_seed(0)
+    given = [(torch.randn(1, 4, 64, 16) * 1.5).to(dtype) for _ in range(3)]
+    weight = torch.randn(1, 4, 64, 16).to(dtype) + 1
+
+    def gradients(function: Any, to: torch.dtype) -> list[Tensor]:
+        inputs = [tensor.to(to).clone().requires_grad_() for tensor in given]
+        (function(*inputs) * weight.to(to)).sum().backward()
+        return [tensor.grad.double() for tensor in inputs]  # type: ignore[union-attr]
+
+    def errors(found: list[Tensor]) -> list[float]:
+        return [float((one - other).norm() / other.norm()) for one, other in zip(found, near, strict=True)]
+
+    near = gradients(attend, torch.float64)
+    plain = errors(gradients(torch.compile(attend, backend=rust_ort.backend()), dtype))
+    torch.compiler.reset()
+    kept = errors(gradients(torch.compile(attend, backend=rust_ort.backend(precision_rules={"float32": rules})), dtype))
+    assert all(one <= 1.1 * other for one, other in zip(kept, plain, strict=True)), (kept, plain)
+
+
+def test_a_graph_that_ran_with_other_rules_before_is_dumped_as_it_ran(tmp_path: Path) -> None:
+    def square(x: Tensor) -> Tensor:
+        return (x * x) / 1000
+
+    x = torch.full((8,), 300.0).half()
+    for name, rules in (("plain", {}), ("kept", {"float32": ("mul",)}), ("again", {})):
+        torch.compiler.reset()
+        with rust_ort.dump(name, folder=tmp_path) as run:
+            made = torch.compile(square, backend=rust_ort.backend(precision_rules=rules))(x)
+        assert bool(made.isfinite().all()) == bool(rules)
+        (path,) = Path(run).glob("*/part_0/model.precision.onnx")
+        rounds = any("mul/unrounded" in output for node in onnx.load(path).graph.node for output in node.output)
+        assert rounds == (not rules), name
+
+
+def test_what_cannot_be_judged_is_not_called_right(tmp_path: Path) -> None:
+    linear, x = nn.Linear(64, 8).half(), torch.randn(16, 64).half()
+    kept = rust_ort.keep_in_float32(lambda x: linear(x).argmax(-1), x, backward=False, folder=tmp_path)
+    assert [answer["found"]["kind"] for answer in kept.answers] == ["unjudged"]
+    assert kept.answers[0]["notes"] == ["no output is a float: nothing is judged"]
+    assert run_cli(tmp_path).returncode == 3
+    (provenance,) = tmp_path.glob("*/*/part_0/provenance.json")
+    provenance.unlink()
+    done = run_cli(tmp_path)
+    assert done.returncode == 2 and "provenance.json tells of no value" in done.stderr
+
+
+def test_what_the_budget_did_not_reach_is_not_verified() -> None:
+    model = nn.Sequential(nn.Linear(8, 32), nn.LayerNorm(32), nn.Linear(32, 4)).half()
+    kept = rust_ort.keep_in_float32(model, torch.randn(2, 8).half(), times=1.01, budget=0.0)
+    assert {answer["found"]["kind"] for answer in kept.answers} & {"unknown"}
+    assert (kept.verified, kept.complete) == (False, False)
+
+
+def test_numbers_that_were_rounded_on_export_are_told_of() -> None:
+    """1e-8 is 0 in float16: the part gives NaN in float64, too, where the model does not."""
+    x = torch.randn(4, 8).half()
+    x[0] = 0
+    kept = rust_ort.keep_in_float32(lambda x: x / (x.abs().sum(-1, keepdim=True) + 1e-8), x, backward=False)
+    assert any("8 elements are infinite or NaN without any rounding, too" in note for note in kept.answers[0]["notes"])

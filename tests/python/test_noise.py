@@ -247,3 +247,41 @@ def test_a_model_runs_in_float64_beside_itself_through_its_gradients() -> None:
     for name, parameter in twin.named_parameters():
         assert torch.allclose(found[name], parameter.grad, rtol=1e-12, atol=1e-14), name  # type: ignore[arg-type]
     assert summed is not None and math.isclose(summed[0].item(), 2 * twin(x.double())[0, 0].item(), rel_tol=1e-12)
+
+
+def test_what_is_drawn_and_computed_of_is_not_known_and_what_drops_nothing_is() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(4, 6)
+    with Wide() as wide:
+        dropped, _ = torch.native_dropout(x, 0.5, False)
+        noise = torch.empty(4, 6)
+        leaky = aten.rrelu_with_noise.default(x, noise, 0.1, 0.3, True)
+        found, drawn, of_noise = wide.of(dropped), wide.of(leaky), wide.of(noise)
+    assert found is not None and torch.equal(found, x.double())
+    assert drawn is None and of_noise is None
+    assert in_float64(aten.native_dropout.default, (x.double(), 0.5, False), {}, (dropped, x < 9))[0].equal(x.double())
+
+
+@pytest.mark.usefixtures("daemon")
+@pytest.mark.parametrize("fill", [torch.finfo(torch.float32).min, -1e13])
+def test_an_elements_rounding_is_not_measured_by_another_that_is_huge(fill: float) -> None:
+    """A mask's fill in a tensor whose other elements come out twice as large as they are."""
+
+    def doubled(proto: Any) -> None:
+        (node,) = [node for node in proto.graph.node if node.op_type == "Mul"]
+        right, made = f"{node.output[0]}_right", node.output[0]
+        node.output[0] = right
+        proto.graph.initializer.append(helper.make_tensor("two", TensorProto.FLOAT, [1], [2.0]))
+        proto.graph.initializer.append(helper.make_tensor("limit", TensorProto.FLOAT, [1], [-1e5]))
+        proto.graph.node.append(helper.make_node("Mul", [right, "two"], ["twice"], name="twice"))
+        proto.graph.node.append(helper.make_node("Greater", [right, "limit"], ["usual"], name="usual"))
+        proto.graph.node.append(helper.make_node("Where", ["usual", "twice", right], [made], name="chosen"))
+
+    torch.manual_seed(0)
+    x, y = torch.randn(4, 8), torch.rand(4, 8) + 0.5
+    x[:, -1], y[:, -1] = fill, 0.5
+    for transforms, wrong in (([], None), ([doubled], "mul")):
+        torch.compiler.reset()
+        options = {"compare": "nodes", "transforms": transforms}
+        report = rust_ort.compare(torch.mul, x, y, options=options)
+        assert (report.first_wrong_node and report.first_wrong_node[1].name) == wrong, report

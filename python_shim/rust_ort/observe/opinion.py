@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, fx
 
 from rust_ort.observe.products import Product, to_look_at
-from rust_ort.observe.sums import added_up
+from rust_ort.observe.sums import added_up, element_by_element
 from rust_ort.torch_private import pytree
 
 log = logging.getLogger("rust_ort")
@@ -34,8 +34,8 @@ ANOTHER_CHOICE = "of equal keys others were chosen, which torch leaves open"
 
 @dataclass(frozen=True, kw_only=True)
 class Exact:
-    """What a node makes of eager's values, and Σ|terms| of it where that is known, in float64: of the node's shape, or
-    of some of its elements, which are at these places in it laid flat."""
+    """What a node makes of eager's values, and Σ|terms| of it, or a bound of that, where it is known, in float64: of
+    the node's shape, or of some of its elements, which are at these places in it laid flat."""
 
     values: Tensor
     terms: Tensor | None
@@ -76,7 +76,9 @@ class Opinions:
         target: Any = source.target
         args, kwargs = pytree.tree_map(_wide, fx.map_arg((source.args, source.kwargs), lambda n: self._env[n]))
         try:
-            return target(*args, **kwargs), added_up(target, args, kwargs)
+            made = target(*args, **kwargs)
+            added = added_up(target, args, kwargs)
+            return made, element_by_element(target, args, kwargs, made) if added is None else added
         except (RuntimeError, TypeError, ValueError) as error:
             log.debug("%s has no float64 opinion: %s", source.name, error)
             return None, None

@@ -68,6 +68,28 @@ def added_up(
     return _of_sizes(operator, args, kwargs, of, numbers_are_terms=target in ADDING)
 
 
+def element_by_element(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], made: Any) -> Tensor | None:
+    """What a pointwise operator may add up at each element, in float64: one, its result and its arguments there, and no
+    more than the largest element of all; None of other operators. made: its result, float64.
+
+    A formula for one element is made of that element's numbers: one that is huge, such as a mask's, says nothing of
+    what rounding does to the others.
+    """
+    if torch.Tag.pointwise not in getattr(target, "tags", ()) or not isinstance(made, Tensor):
+        return None
+    sizes = made.abs() + 1.0
+    for value in pytree.tree_leaves((args, kwargs)):
+        if isinstance(value, Tensor):
+            if torch.broadcast_shapes(value.shape, made.shape) != made.shape:
+                return None
+            sizes = sizes + value.abs()
+        elif isinstance(value, float | int):
+            sizes = sizes + abs(value)
+    finite = made[made.isfinite()].abs()
+    largest = finite.max() if finite.numel() else made.new_zeros(())
+    return torch.where(sizes.isnan(), largest, torch.minimum(sizes, largest))
+
+
 def _of_sizes(
     operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any], of: Callable[[Tensor], Tensor], *,
     numbers_are_terms: bool,

@@ -129,7 +129,8 @@ def _draws(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 def _drawn(target: Any, args: Sequence[Any], made: Any) -> Any:
     """Errors: NoFloat64 where what was drawn and what was computed cannot be told apart."""
     if target is aten.native_dropout.default:
-        kept = 1.0 - args[1]
+        drops = len(args) < 3 or args[2] is not False  # None: it does
+        kept = 1.0 - args[1] if drops else 1.0
         return _like(made, (args[0] * made[1] / kept if kept else torch.zeros_like(args[0]), made[1]))
     name = target.overloadpacket.__name__
     if name.endswith("_like") or not any(_is_float(leaf) for leaf in pytree.tree_leaves(list(args))):
@@ -262,14 +263,31 @@ class Wide(TorchDispatchMode):
         """`func` writes into what it is given: so it does into the wide ones."""
         if func.namespace not in PURE_NAMESPACES:
             raise NoFloat64("a custom operator writes")
-        if torch.Tag.nondeterministic_seeded in func.tags:  # as eager drew it
-            wide[0][0].copy_(args[0])
-            return pytree.tree_map(lambda leaf: wide[0][0] if leaf is args[0] else widen(leaf), made)
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            return self._drawn_into(func, args, wide[0], made)
         given, named = pytree.tree_map(lambda v: torch.float64 if _is_float_dtype(v) else v, wide)
         try:
             return _like(made, func(*given, **named))
         except (RuntimeError, TypeError, ValueError, NotImplementedError, IndexError) as error:
             raise NoFloat64(str(error)) from None
+
+    def _drawn_into(self, func: Any, args: Any, wide: Any, made: Any) -> Any:
+        """What it writes is as eager drew it. Errors: NoFloat64 where it gives something that is computed of that."""
+        written = []
+        for declared, given, other in zip(func._schema.arguments, args, wide, strict=False):
+            if declared.alias_info is not None and declared.alias_info.is_write:
+                other.copy_(given)
+                written.append((given, other))
+
+        def beside(leaf: Any) -> Any:
+            for given, other in written:
+                if leaf is given:
+                    return other
+            if _is_float(leaf):
+                raise NoFloat64("it draws random numbers by its values")
+            return widen(leaf)
+
+        return pytree.tree_map(beside, made)
 
 
 def _is_float_dtype(value: Any) -> bool:

@@ -129,6 +129,24 @@ fn attention_that_reads_or_gives_what_is_not_rounded_computes_in_float32() {
 }
 
 #[test]
+fn attention_whose_sums_are_saved_reads_what_is_saved_beside_them() {
+    let mut model = attending();
+    model.graph.as_mut().unwrap().output.push(info("sums", DType::F32));
+    let named = ["n", "attended", "sums", "y"];
+    for (unrounded, expected) in [
+        (&["n"][..], "attended, sums = CausalScaledDotProductAttention(n/half, w, w, s, m)"),
+        (
+            &["n", "attended"],
+            "attended, sums = CausalScaledDotProductAttention(n/half/float32, w/float32, w/float32, s, m)",
+        ),
+    ] {
+        let lines = of(&model, &named, unrounded);
+        assert!(lines.contains(&expected.to_owned()), "{unrounded:?}: {lines:?}");
+        assert!(lines.contains(&"n/half = Cast(n, bf16)".to_owned()), "{lines:?}");
+    }
+}
+
+#[test]
 fn bodies_read_what_is_not_rounded_and_give_half_precision() {
     let inner = GraphProto {
         node: vec![node("Exp", &["a"], &["e"])],

@@ -181,7 +181,11 @@ impl Pass<'_> {
         let reduces = elements::attribute(&node, "reduction").is_some_and(|mode| mode.s.as_deref() != Some(b"none"));
         let reads_unrounded = node.input.iter().any(|name| scope.is_unrounded(name));
         if Attention::called_by(&node).is_some() {
-            if reads_unrounded || node.output.iter().any(|name| self.asks(name, scope)) {
+            // Sums that the backward gets are of the queries and keys that it gets, which are rounded: its softmax would
+            // not add up to one.
+            let saves = node.output.iter().skip(1).any(|name| scope.is_output(name));
+            let node = if saves { self.with_inputs(node, scope, Self::rounded) } else { node };
+            if (reads_unrounded && !saves) || node.output.iter().any(|name| self.asks(name, scope)) {
                 self.compute(node, &results, false, scope);
             } else {
                 let node = self.with_inputs(node, scope, Self::narrow);
@@ -362,6 +366,17 @@ impl Pass<'_> {
     /// The value's name as its readers have it: in float32 where it is not rounded.
     fn as_read(&mut self, name: String, scope: &mut Scope<'_>) -> String {
         if scope.is_unrounded(&name) { self.wide(name, scope) } else { name }
+    }
+
+    /// The value's name as half precision, where it is not rounded; its readers' rounding is that of a value of its own.
+    fn rounded(&mut self, name: String, scope: &mut Scope<'_>) -> String {
+        if !scope.is_unrounded(&name) {
+            return name;
+        }
+        let element = scope.element(&name);
+        let narrow = self.narrow(name, scope);
+        scope.add(&narrow, element);
+        narrow
     }
 
     /// The value's name as half precision.
