@@ -22,7 +22,7 @@ SAMPLES: dict[str, tuple[object, object]] = {
     "opset": (26, None),
     "ort_optimization": ("disable", None),
     "disable_passes": (["output-copies"], None),
-    "runtimes": ({}, {"torch": ["*"]}),
+    "runtimes": ({"torch": ["*"]}, None),
     "precision_rules": ({"float32": ["*.norm*"]}, None),
     "session_options": ({"session.set_denormal_as_zero": "1"}, None),
     "custom_op_libraries": (["/bin/sh"], None),

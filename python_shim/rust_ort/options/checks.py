@@ -189,9 +189,8 @@ def patterns(name: str, value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
-def rules(*known: str, later: bool = False) -> Callable[[str, Any], Any]:
-    """{one of these: patterns}, in their order, which decides: the same in another order is not equal. later: rules are
-    followed by a later version."""
+def rules(*known: str) -> Callable[[str, Any], Any]:
+    """{one of these: patterns}, in their order, which decides: the same in another order is not equal."""
 
     def check(name: str, value: Any) -> dict[str, tuple[str, ...]]:
         if not isinstance(value, Mapping):
@@ -200,10 +199,7 @@ def rules(*known: str, later: bool = False) -> Callable[[str, Any], Any]:
             if key not in known:
                 hint = nearest(str(key), list(known))
                 raise OptionError(f"option {name}: expected {', '.join(map(repr, known))} as keys, got {key!r}{hint}")
-        kept = OrderedDict((key, patterns(f"{name}[{key!r}]", entries)) for key, entries in value.items())
-        if kept and later:
-            raise _later(name, value, "leave it out")
-        return kept
+        return OrderedDict((key, patterns(f"{name}[{key!r}]", entries)) for key, entries in value.items())
 
     return check
 

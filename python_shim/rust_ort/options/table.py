@@ -64,7 +64,7 @@ class Options:
     )
     runtimes: dict[str, tuple[str, ...]] = _option(
         dict,
-        checks.rules("torch", "torch-f64", "ort", later=True),
+        checks.rules("torch", "torch-f64", "ort"),
         environment.rules,
         'which runtime computes which nodes, {"torch": patterns, "torch-f64": patterns}: of operator, node name, FX '
         "name, torch operator or module path, with * and ?; the first that fits decides, none: ONNX Runtime",
@@ -72,7 +72,7 @@ class Options:
     )
     precision_rules: dict[str, tuple[str, ...]] = _option(
         dict,
-        checks.rules("float32", later=True),
+        checks.rules("float32"),
         environment.rules,
         'values of half precision that are not rounded to it, {"float32": patterns}, as those of runtimes',
         factory=True,

@@ -21,7 +21,7 @@ def decisive(options: Options, libraries: Sequence[CustomOpLibrary]) -> list[str
     runtime: tuple[Any, ...] = (options.providers, options.ort_optimization, sorted(options.session_options.items()))
     runtime += (options.disable_passes, *libraries)
     # Of one graph and other rules other models run: a dump has a folder for each.
-    runtime += (sorted(options.precision_rules.items()), sorted(options.runtimes.items()))
+    runtime += (sorted(options.precision_rules.items()), list(options.runtimes.items()))
     runtime += (f"daemon {Client.get(options).build()}",)
     with contextlib.suppress(ClientError):  # without a library no part is prepared, which says why
         runtime += (_identity(find_onnxruntime()),)
