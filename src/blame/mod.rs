@@ -18,6 +18,7 @@ mod probe;
 pub mod prove;
 pub mod search;
 mod share;
+mod together;
 mod values;
 
 use std::collections::HashSet;
@@ -32,6 +33,7 @@ pub use error::BlameError;
 use nodes::{Group, Local, Nodes, Target};
 pub use own::Own;
 use probe::Prober;
+pub use together::{Together, together};
 pub use values::Values;
 
 use crate::base::ids::ValueName;

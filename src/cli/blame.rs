@@ -19,8 +19,8 @@ use super::verdicts;
 use crate::base::files::write_whole;
 use crate::base::ids::ValueName;
 use crate::blame::{
-    Answer, Case, Contribution, Culprit, OptimizerKind, Own, Parts, Progress, Settings, Strategy, Values, counted,
-    examine, is_role_of,
+    Answer, Case, Contribution, Culprit, OptimizerKind, Own, Parts, Progress, Settings, Strategy, Together, Values,
+    counted, examine, is_role_of, together,
 };
 use crate::compare::{Verdict, significant};
 use crate::dump::reader::Completeness;
@@ -128,9 +128,10 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     let repro = args.repro.as_ref().map(|folder| write_repro(folder, &runtime, &answers));
     let answers: Vec<Answer> = answers.into_iter().map(|examined| examined.answer).collect();
     let total = counted(&answers);
-    let text = answers.iter().map(text_of).collect::<Vec<_>>().join("\n");
+    let calls = together(&answers);
+    let text = answers.iter().map(text_of).chain(calls.iter().map(text_of_calls)).collect::<Vec<_>>().join("\n");
     let text = if args.json {
-        json_text("blame", json!({ "summary": total, "answers": answers, "text": text }))?
+        json_text("blame", json!({ "summary": total, "answers": answers, "together": calls, "text": text }))?
     } else {
         text
     };
@@ -457,6 +458,27 @@ fn text_of(answer: &Answer) -> String {
     }
     let end = if answer.complete { "" } else { "; not complete" };
     text + &format!("{} runs, {:.1} s{end}\n", answer.n_runs, answer.seconds)
+}
+
+/// Several calls of a part.
+fn text_of_calls(calls: &Together) -> String {
+    let Together { graph, part, steps, blamed, nodes } = calls;
+    let n = steps.len();
+    let who: Vec<String> = blamed.iter().map(|one| format!("{} in {} of {n}", one.who, one.n_calls)).collect();
+    let steps = steps.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+    let mut text = format!("{graph} part {part} steps {steps} together: to blame: {}\n", who.join("; "));
+    if !nodes.is_empty() {
+        let percent = |share: f64| format!("{} %", significant(100. * share, 3));
+        let rows = nodes.iter().map(|node| {
+            let (wrong, blamed) = (node.n_wrong.to_string(), node.n_blamed.to_string());
+            vec![node.name.clone(), percent(node.share), percent(node.largest), wrong, blamed, node.place.clone()]
+        });
+        let header = ["node", "share, mean", "largest", "wrong in", "blamed in", "operator, module, line"];
+        use Give::{End, Middle, Never};
+        let give = [Middle, Never, Never, Never, Never, End];
+        text += &table::aligned(&header, &rows.collect::<Vec<_>>(), &give, table::width());
+    }
+    text
 }
 
 fn row(node: &Contribution) -> Vec<String> {

@@ -164,6 +164,23 @@ def test_a_budget_that_ends_is_said_and_gone_on_from(small: tuple[Small, Tensor]
     assert fresh["answers"][0]["nodes"][0]["share"] == pytest.approx(1, abs=1e-3)
 
 
+def test_several_sets_of_inputs_are_ranked_together(small: tuple[Small, Tensor], tmp_path: Path) -> None:
+    module, x = small
+    options = {"transforms": [changed("Tanh", as_sigmoid)], "compare": "nodes", "dump_values": True}
+    compiled = torch.compile(module, backend=rust_ort.backend(**options))
+    with torch.no_grad(), rust_ort.dump("steps", folder=tmp_path, options={"dump_values": True}):
+        for scale in (1.0, 0.5, 2.0):
+            compiled(x * scale)
+    said = json.loads(run_cli(tmp_path / "steps", "--json").stdout)
+    (together,) = said["together"]
+    assert (together["steps"], together["blamed"]) == ([0, 1, 2], [{"who": "node tanh", "n_calls": 3}])
+    first = together["nodes"][0]
+    assert (first["name"], first["n_wrong"], first["n_blamed"]) == ("tanh", 3, 3)
+    shares = [answer["nodes"][0]["share"] for answer in said["answers"]]
+    assert first["share"] == pytest.approx(sum(shares) / 3) and first["largest"] == max(shares)
+    assert "steps 0, 1, 2 together: to blame: node tanh in 3 of 3" in said["text"]
+
+
 def test_without_eagers_values_it_says_what_to_do(small: tuple[Small, Tensor], tmp_path: Path) -> None:
     module, x = small
     options = {"transforms": [changed("Tanh", as_sigmoid)]}

@@ -89,7 +89,7 @@ def test_ci_runs_exactly_the_readmes_test_command() -> None:
 
 def test_every_python_block_is_valid_and_names_what_exists() -> None:
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len(blocks) == 6
+    assert len(blocks) == 5
     for block in blocks:
         compile(block, "README.md", "exec")
     names = set(re.findall(r"\brust_ort\.([a-zA-Z_]\w*)", "\n".join(blocks)))

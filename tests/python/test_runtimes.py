@@ -1,6 +1,7 @@
 """The option runtimes: nodes of a compiled model on libtorch, beside those on ONNX Runtime.
 
-What needs rust-ort-torch is skipped where there is none: `make build-torch` makes it, or RUST_ORT_TORCH_BINARY names it.
+What needs rust-ort-torch is skipped where there is none: `make build-torch` makes it, or RUST_ORT_TORCH_BINARY names
+it.
 """
 
 import json
@@ -127,12 +128,12 @@ def test_a_llama_layer_with_its_norms_on_libtorch_trains_as_eager(mixed: Daemon)
 
 
 @needs_libtorch
-def test_each_node_is_compared_on_its_runtime(mixed: Daemon, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_node_is_compared_on_its_runtime(mixed: Daemon) -> None:
     model, x = Normed(), torch.randn(8, 64)
     report = rust_ort.compare(model, x, options={"compare": "nodes", "runtimes": {"torch": ["*norm*"]}})
     report.check()
     assert {node.local.kind for _, node in report.nodes} == {"match"}
-    assert "2 on torch" in str(report) or " on torch" in str(report), str(report)
+    assert " on torch" in str(report), str(report)
     assert "rule 'torch'" in str(report)
     assert json.loads(report.to_json())["graphs"][0]["division"]["nodes"]["torch"] > 0
 
