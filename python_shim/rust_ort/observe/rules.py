@@ -88,8 +88,8 @@ def warn_of_idle(options: Options) -> None:
         left = [(rule, patterns) for rule, patterns in key if not taken[rule]]
     for rule, patterns in left:
         log.warning(
-            "runtimes: the rule %r: %s decides over no node of any graph so far; a pattern (* and ?) is of an operator, "
-            "a node's name, or name, operator or module path of an FX node, and the first rule that fits decides",
+            "runtimes: the rule %r: %s decides over no node of any graph so far; a pattern (* and ?) is of an "
+            "operator, a node's name, or name, operator or module path of an FX node, and the first rule that fits decides",
             rule,
             ", ".join(map(repr, patterns)) or "no pattern",
         )
