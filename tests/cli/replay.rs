@@ -350,3 +350,57 @@ fn the_options_of_the_graph_win_over_those_of_the_run() {
     let value = dumping::json(folder.path(), &["compare", &format!("{PART}/test_data_set_1")]);
     assert_eq!(value["summary"]["mismatch"], 1, "compare judges by its own tolerance: {value}");
 }
+
+#[test]
+fn rules_say_which_runtime_computes_which_nodes() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path());
+    let made = json(folder.path(), &[PART, "--step", "0", "--on", "ort:negated", "--on", "ort:*"]);
+    let set = &made["data_sets"][0];
+    assert_eq!(set["rules"], json!([{ "rule": "ort:negated", "nodes": 1 }, { "rule": "ort:*", "nodes": 2 }]));
+    assert_eq!((&set["nodes_on"], &set["segments"]), (&json!({ "ort": 3 }), &json!(1)));
+    assert_eq!(set["verdicts"][0]["verdict"]["kind"], "match");
+    let said = replay(folder.path(), &[PART, "--step", "0", "--on", "ort:A??"]);
+    assert!(said.out.contains("ort:A??: 1"), "{}", said.out);
+}
+
+#[test]
+fn rules_that_cannot_be_followed_are_errors() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path());
+    for (rules, expected) in [
+        (&["--on", "ort:negatd"][..], "no node of"),
+        (&["--on", "ort:negatd"], "negated"),
+        (&["--on", "ort:Add", "--on", "ort:add"], "--on ort:add"),
+        (&["--on", "cuda:Add"], "ort, torch, torch-f64"),
+        (&["--on", "Add"], "RUNTIME:PATTERN"),
+        (&["--on", "ort:Add", "--runtime", "torch"], "--runtime"),
+    ] {
+        let said = replay(folder.path(), &[&[PART], rules].concat());
+        assert_eq!((said.code, said.err.contains(expected)), (2, true), "{rules:?}: {}", said.err);
+    }
+    if cfg!(not(feature = "torch")) {
+        let said = replay(folder.path(), &[PART, "--on", "torch:Add"]);
+        assert_eq!((said.code, said.err.contains("make build-torch")), (2, true), "{}", said.err);
+    }
+}
+
+#[test]
+fn rules_of_the_run_are_followed() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path());
+    let run = folder.path().join("run/run.json");
+    let mut read: Value = serde_json::from_slice(&std::fs::read(&run).unwrap()).unwrap();
+    read["options"]["runtimes"] = json!({ "ort": ["neg*"] });
+    std::fs::write(&run, read.to_string()).unwrap();
+    let made = json(folder.path(), &[PART, "--step", "0"]);
+    assert_eq!(made["data_sets"][0]["rules"], json!([{ "rule": "ort:neg*", "nodes": 1 }]));
+    read["options"]["runtimes"] = json!({ "torch": ["neg*"] });
+    std::fs::write(&run, read.to_string()).unwrap();
+    if cfg!(not(feature = "torch")) {
+        let said = replay(folder.path(), &[PART, "--step", "0"]);
+        assert!(said.code == 2 && said.err.contains("it ran with the option runtimes torch:neg*"), "{}", said.err);
+    }
+    let made = json(folder.path(), &[PART, "--step", "0", "--on", "ort:*"]);
+    assert_eq!(made["data_sets"][0]["nodes_on"], json!({ "ort": 3 }));
+}

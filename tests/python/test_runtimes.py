@@ -84,7 +84,7 @@ def test_an_exchanged_norm_gives_what_replay_gives(
     with rust_ort.dump("run", folder=tmp_path), graph_info.called() as called:
         output = torch.compile(model, backend="rust_ort", options=options)(x)
         output.square().sum().backward()
-    nodes = on(called)
+    nodes = on(called())
     for direction in ("forward", "backward"):
         assert nodes[direction][runtime] > 0 and nodes[direction]["ort"] > 0, nodes
     again = replay(tmp_path / "run")
@@ -120,7 +120,7 @@ def test_a_llama_layer_with_its_norms_on_libtorch_trains_as_eager(mixed: Daemon)
     expected = trained(False)
     with graph_info.called() as called:
         got = trained(True)
-    nodes = on(called)
+    nodes = on(called())
     for direction in ("forward", "backward"):
         assert nodes[direction]["torch"] > 0 and nodes[direction]["ort"] > nodes[direction]["torch"], nodes
     assert expected[-1] < expected[0]
