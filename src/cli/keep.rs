@@ -204,22 +204,23 @@ fn subject(runtime: &Runtime, targets: &[&Target]) -> Result<Subject, Failure> {
     };
     let part = name(Some(&first.part));
     let provenance = first.provenance()?;
-    if provenance.as_object().is_none_or(serde_json::Map::is_empty) {
+    let subject = Subject {
+        graph: name(first.part.parent()),
+        part: part.strip_prefix("part_").and_then(|number| number.parse().ok()).unwrap_or_default(),
+        model: first.exported()?,
+        told: if provenance.is_null() { Default::default() } else { serde_json::from_value(provenance)? },
+        roles: first.roles()?,
+        spec: SessionSpec { keep_float32: Vec::new(), runtimes: Vec::new(), ..runtime.spec_of(first)? },
+        tolerance: first.tolerance(),
+        calls: targets.iter().map(call).collect::<Result<_, _>>()?,
+    };
+    if subject.told.is_empty() && subject.half().is_some() {
         let path = first.part.display();
         return Err(
             format!("{path}/provenance.json tells of no value: what is rounded is not known; dump it again").into()
         );
     }
-    Ok(Subject {
-        graph: name(first.part.parent()),
-        part: part.strip_prefix("part_").and_then(|number| number.parse().ok()).unwrap_or_default(),
-        model: first.exported()?,
-        told: serde_json::from_value(provenance)?,
-        roles: first.roles()?,
-        spec: SessionSpec { keep_float32: Vec::new(), runtimes: Vec::new(), ..runtime.spec_of(first)? },
-        tolerance: first.tolerance(),
-        calls: targets.iter().map(call).collect::<Result<_, _>>()?,
-    })
+    Ok(subject)
 }
 
 /// Of all parts, in their order.
