@@ -371,7 +371,7 @@ fn rules_that_cannot_be_followed_are_errors() {
     for (rules, expected) in [
         (&["--on", "ort:negatd"][..], "no node of"),
         (&["--on", "ort:negatd"], "negated"),
-        (&["--on", "ort:Add", "--on", "ort:add"], "--on ort:add"),
+        (&["--on", "ort:Neg", "--on", "ort:negated"], "--on ort:negated"),
         (&["--on", "cuda:Add"], "ort, torch, torch-f64"),
         (&["--on", "Add"], "RUNTIME:PATTERN"),
         (&["--on", "ort:Add", "--runtime", "torch"], "--runtime"),
