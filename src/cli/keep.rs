@@ -107,7 +107,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     }
     let rules = rules(&found);
     // What the budget did not reach is not verified.
-    let mut verified = !found.iter().any(|(answer, ..)| answer.found == Found::Unknown);
+    let mut verified = !is_unknown(found.iter().map(|(answer, ..)| answer));
     for (answer, subject, settings) in &mut found {
         // A rule of one part may fit nodes of another.
         if !rules.is_empty() {
@@ -140,8 +140,13 @@ fn refuse_divided(targets: &[Target]) -> Result<(), Failure> {
     }
 }
 
+/// Whether the budget ended before some part had its rules.
+fn is_unknown<'a>(answers: impl IntoIterator<Item = &'a Answer>) -> bool {
+    answers.into_iter().any(|answer| answer.found == Found::Unknown)
+}
+
 fn exit(answers: &[Answer], verified: bool, left_out: usize) -> Exit {
-    let is_unknown = answers.iter().any(|answer| answer.found == Found::Unknown);
+    let is_unknown = is_unknown(answers);
     let is_unjudged = answers.iter().all(|answer| answer.found == Found::Unjudged);
     if answers.iter().any(|answer| !answer.beyond.is_empty()) || !(verified || is_unknown) {
         Exit::Mismatch
@@ -239,9 +244,8 @@ fn words(answers: &[Answer], rules: &[String], verified: bool, left_out: usize) 
     if !rules.is_empty() {
         let list = rules.iter().map(|rule| format!("{rule:?}")).collect::<Vec<_>>().join(", ");
         text += &format!("\nprecision_rules={{\"float32\": ({list},)}}\n");
-        let is_unknown = answers.iter().any(|answer| answer.found == Found::Unknown);
         text += match verified {
-            false if is_unknown => "not checked: the time was up before every part had its rules\n",
+            false if is_unknown(answers) => "not checked: the time was up before every part had its rules\n",
             true => "checked: with these rules every output within reach is within its limit\n",
             false => "NOT ENOUGH: with these rules an output is not within its limit\n",
         };

@@ -72,6 +72,11 @@ impl Judge {
         Self { outputs, half, limit, last: Cell::new(0) }
     }
 
+    /// Whether no output is a float.
+    pub fn is_idle(&self) -> bool {
+        self.outputs.iter().all(|(_, float)| float.is_none())
+    }
+
     /// Of each output that is a float; `outputs`: of any floating type, before or after they are rounded.
     pub fn all(&self, references: &[Reference], outputs: &[TensorBuf]) -> Vec<Option<Judged>> {
         (0..self.outputs.len()).map(|at| self.one(at, &references[at], &outputs[at])).collect()

@@ -70,7 +70,7 @@ pub fn search(
     let n_calls = subject.calls.len();
     let exact = (0..n_calls).map(|call| board.run(call, |_| false)).collect::<Result<Vec<_>, _>>()?;
     let in_float64 = (0..n_calls).map(|call| board.in_float64(call)).collect::<Result<Vec<_>, _>>();
-    if judge.outputs.iter().all(|(_, float)| float.is_none()) {
+    if judge.is_idle() {
         notes.push("no output is a float: nothing is judged".to_owned());
     }
     let (references, reference) = match in_float64 {
@@ -240,7 +240,7 @@ impl Search<'_> {
         self.tell_dependence(&effects, &asked);
         let order: Vec<usize> = ranked.iter().map(|&(group, _)| group).collect();
         let culprits = ranked.into_iter().map(|(_, culprit)| culprit).collect();
-        let (found, after) = if self.judge.outputs.iter().all(|(_, float)| float.is_none()) {
+        let (found, after) = if self.judge.is_idle() {
             (Found::Unjudged, None)
         } else if failing.is_empty() {
             (Found::Within, None)

@@ -55,13 +55,12 @@ def judged(name: str, dtype: str, runs: Sequence[tuple[str, Path]], binary: Path
     made = Half(architecture=name, dtype=dtype)
     counts = Counter[str]()
     for run, path in runs:
-        if not (path / "run.json").is_file():
-            made.error = f"{run} was not dumped: {torch_nodes.tail(path.with_suffix('.log'))}"
+        parts, found, error = torch_nodes.models(run, path)
+        if error:
+            made.error = error
             continue
-        parts = sorted(path.glob("*/part_*/model.onnx"))
         made.parts += len(parts)
-        for part in parts:
-            counts += torch_nodes.operators(part)
+        counts += found
         native, exact = (
             torch_cases.replay(binary, path, "--runtime", runtime, "--threads", "1") for runtime in torch_nodes.RUNTIMES
         )
@@ -160,11 +159,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 for text in (*made.missing, *made.wrong):
                     print(f"    {text}", flush=True)
     if arguments.output:
-        import onnx
-        import onnxruntime
-
-        versions = f"torch {torch.__version__}, onnx {onnx.__version__} and onnxruntime {onnxruntime.__version__}"
-        arguments.output.write_text(markdown(rows, versions))
+        arguments.output.write_text(markdown(rows, torch_nodes.versions()))
         arguments.output.with_suffix(".json").write_text(json.dumps([asdict(made) for made in rows], indent=1) + "\n")
     return int(any(made.missing or made.wrong or made.error for made in rows))
 

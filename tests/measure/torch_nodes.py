@@ -105,14 +105,13 @@ def row(name: str, runs: Sequence[tuple[str, Path]], binary: Path) -> Row:
     made = Row(architecture=name, runs=[run for run, _ in runs])
     counts = Counter[str]()
     for run, path in runs:
-        if not (path / "run.json").is_file():
-            made.error = f"{run} was not dumped: {tail(path.with_suffix('.log'))}"
+        parts, found, error = models(run, path)
+        if error:
+            made.error = error
             continue
-        parts = sorted(path.glob("*/part_*/model.onnx"))
         made.graphs += len({part.parents[1] for part in parts})
         made.parts += len(parts)
-        for part in parts:
-            counts += operators(part)
+        counts += found
         for runtime in RUNTIMES:
             side = made.sides.setdefault(runtime, Side())
             for data_set in torch_cases.replay(binary, path, "--runtime", runtime, "--threads", "1"):
@@ -121,9 +120,14 @@ def row(name: str, runs: Sequence[tuple[str, Path]], binary: Path) -> Row:
     return made
 
 
-def tail(path: Path) -> str:
-    """The end of what a run printed."""
-    return path.read_text()[-300:] if path.exists() else "it printed nothing"
+def models(run: str, path: Path) -> tuple[list[Path], Counter[str], str]:
+    """The models of a run that was to be dumped, their nodes by operator, and why there are none, or an empty text."""
+    if not (path / "run.json").is_file():
+        log = path.with_suffix(".log")
+        end = log.read_text()[-300:] if log.exists() else "it printed nothing"
+        return [], Counter(), f"{run} was not dumped: {end}"
+    parts = sorted(path.glob("*/part_*/model.onnx"))
+    return parts, sum(map(operators, parts), Counter[str]()), ""
 
 
 def operators(path: Path) -> Counter[str]:
@@ -240,6 +244,14 @@ def markdown(rows: Sequence[Row], counts: dict[str, torch_cases.Counts], version
     return "\n".join(lines) + "\n"
 
 
+def versions() -> str:
+    """Of what a page was made with."""
+    import onnx
+    import onnxruntime
+
+    return f"torch {torch.__version__}, onnx {onnx.__version__} and onnxruntime {onnxruntime.__version__}"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Dumps, runs and writes what was found. Returns the exit code: 1 where something is missing, failed or wrong."""
     parser = argparse.ArgumentParser(prog="python -m measure.torch_nodes", description=__doc__)
@@ -274,11 +286,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         numbers = {kind: len(group) for kind, group in vars(found_counts).items()}
         print(f"node tests on {runtime}: {numbers}; wrong: {found_counts.wrong}")
     if arguments.output:
-        import onnx
-        import onnxruntime
-
-        versions = f"torch {torch.__version__}, onnx {onnx.__version__} and onnxruntime {onnxruntime.__version__}"
-        arguments.output.write_text(markdown(rows, counts, versions))
+        arguments.output.write_text(markdown(rows, counts, versions()))
         record = {
             "architectures": {
                 made.architecture: {k: v for k, v in asdict(made).items() if k != "operators"} for made in rows

@@ -168,7 +168,7 @@ def test_several_sets_of_inputs_are_ranked_together(small: tuple[Small, Tensor],
     module, x = small
     options = {"transforms": [changed("Tanh", as_sigmoid)], "compare": "nodes", "dump_values": True}
     compiled = torch.compile(module, backend=rust_ort.backend(**options))
-    with torch.no_grad(), rust_ort.dump("steps", folder=tmp_path, options={"dump_values": True}):
+    with torch.no_grad(), rust_ort.dump("steps", folder=tmp_path, calls="all", options={"dump_values": True}):
         for scale in (1.0, 0.5, 2.0):
             compiled(x * scale)
     said = json.loads(run_cli(tmp_path / "steps", "--json").stdout)

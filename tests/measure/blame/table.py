@@ -29,6 +29,10 @@ def text(clean: Sequence[Clean], rows: Sequence[Blamed], *, seed: int, float64: 
     right = sum(row.is_right for row in counted)
     share = f" ({100 * right / len(counted):.1f} %)" if counted else ""
     graphs = len({(row.family, row.precision, row.direction) for row in counted})
+    planted = (
+        f"- Planted: {len(rows)} faults, {len(counted)} of which take a value out of tolerance, in {graphs} graphs; "
+        f"the right node is named first in {right}{share}."
+    )
     lines = [
         "# Who is blamed",
         "",
@@ -38,10 +42,7 @@ def text(clean: Sequence[Clean], rows: Sequence[Blamed], *, seed: int, float64: 
         *(['Every node is computed in float64, too (`compare_float64="all"`).'] if float64 else []),
         "",
         f"- Nothing planted: {len(clean)} runs, {sum(bool(run.culprit) for run in clean)} blame somebody.",
-        *[
-            f"- Planted: {len(rows)} faults, {len(counted)} of which take a value out of tolerance, in {graphs} "
-            f"graphs; the right node is named first in {right}{share}."
-        ][: len(rows)],
+        *([planted] if rows else []),
         "",
         "## Nothing planted",
         "",
