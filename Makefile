@@ -8,7 +8,7 @@ ARGS ?=
 export ORT_GPU_LIB BIN ARGS
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build build-torch demo test lint fmt fmt-check bench coverage random-graphs op-census planted blame same-size keep prove torch-nodes matrix gpu-check clean doctor
+.PHONY: help setup build build-torch demo test test-torch lint fmt fmt-check bench coverage random-graphs op-census planted blame same-size keep prove torch-nodes matrix gpu-check clean doctor
 
 help: ## this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -27,6 +27,9 @@ demo: ## build; the main job: Llama forward and backward through the daemon, dum
 
 test: ## build; lint; all Rust and Python tests
 	@$(STEPS) test
+
+test-torch: ## build-torch; the Rust and Python tests that need libtorch, which `make test` leaves out
+	@$(STEPS) test-torch
 
 lint: ## rustfmt, clippy, ruff and mypy; changes nothing
 	@$(STEPS) lint

@@ -155,11 +155,11 @@ build() {
 # Its own cargo invocation, so that nothing else is built with libtorch's feature. torch-sys asks no Python and downloads
 # nothing: headers and libraries are those of the environment's torch.
 build_torch() {
-    local torch
     build
-    torch=$("$PY" -c 'import importlib.util; print(importlib.util.find_spec("torch").submodule_search_locations[0])')
-    LIBTORCH=$torch step "rust-ort-torch" cargo build --release --locked --features torch --bin rust-ort-torch
-    printf 'built %s; start it with LD_LIBRARY_PATH=%s\n' "$ROOT/target/release/rust-ort-torch" "$torch/lib"
+    LIBTORCH=$("$PY" -c 'import importlib.util; print(importlib.util.find_spec("torch").submodule_search_locations[0])')
+    export LIBTORCH
+    step "rust-ort-torch" cargo build --release --locked --features torch --bin rust-ort-torch
+    printf 'built %s; start it with LD_LIBRARY_PATH=%s\n' "$ROOT/target/release/rust-ort-torch" "$LIBTORCH/lib"
 }
 
 ids_of_run() { # processes that carry this run's mark in their environment
@@ -342,6 +342,21 @@ op_census() {
     step "census of operators" env PYTHONPATH="$ROOT/tests" "$PY" -W ignore -m measure.op_census ${ARGS:---output docs/op-census.md}
 }
 
+# What `make test` skips, since building it takes as long as all the rest: the runtimes' tests over libtorch.
+test_torch() {
+    local status=0
+    build_torch
+    own_daemon
+    RUST_ORT_TEST_ONNXRUNTIME=$(onnxruntime_library)
+    export RUST_ORT_TEST_ONNXRUNTIME
+    LD_LIBRARY_PATH=$LIBTORCH/lib step "Rust tests with libtorch" within 1800 \
+        cargo test --release --locked --features torch --no-fail-fast --lib --test executor || status=1
+    # shellcheck disable=SC2086  # ARGS is a list
+    step "Python tests with libtorch" within 1200 "$PY" -m pytest -c python_shim/pyproject.toml --rootdir . \
+        tests/python/test_torch_runtime.py tests/python/test_runtimes.py ${ARGS:-} || status=1
+    return "$status"
+}
+
 # With ARGS, only what they name is written, and in float32 alone.
 torch_nodes() {
     local status=0
@@ -472,6 +487,7 @@ fmt-check)
     ;;
 build-torch) build_torch ;;
 torch-nodes) torch_nodes ;;
+test-torch) test_torch ;;
 random-graphs) random_graphs ;;
 same-size) same_size ;;
 op-census) op_census ;;

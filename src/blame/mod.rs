@@ -279,6 +279,10 @@ impl Examination<'_, '_> {
             })
         };
         let found = optimizers::find(self.prober, feeds, is_right)?;
+        if found.is_some() && !case.spec.runtimes.is_empty() {
+            let why = "a part that rules divide among runtimes has no one optimized model";
+            self.answer.notes.push(format!("which of its nodes the optimizer makes wrong was not looked at: {why}"));
+        }
         self.answer.culprit = match found {
             Some(optimizers::Found { names, is_rounding: true, .. }) => {
                 let names = names.join(", ");

@@ -117,7 +117,7 @@ impl Switch {
 /// inputs; and how many could be run at all.
 fn fused(prober: &Prober<'_>, right: &SessionSpec) -> Result<(Vec<Fused>, usize), BlameError> {
     if !prober.case.spec.runtimes.is_empty() {
-        // Of a part that is divided among runtimes there is no one optimized model to look into.
+        // There is no one optimized model to look into; the answer says so.
         return Ok((Vec::new(), 0));
     }
     let optimized = |spec: &SessionSpec| {

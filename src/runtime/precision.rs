@@ -13,8 +13,18 @@ use crate::tensor::DType;
 /// The part's model as the runtime gets it: as exported, which `exported` was decoded from, or [`widened`]. Errors:
 /// BadModel, BadOption for rules that are not followed.
 pub fn runnable(part: &PartSpec, exported: &ModelProto) -> Result<Model, RuntimeError> {
+    runnable_but(part, exported, &kept(exported, &part.session.keep_float32, &part.described)?)
+}
+
+/// As [`runnable`], with these values not rounded to half precision: what `keep_float32` fits in the model that this one
+/// is a piece of. Errors: as there.
+pub(super) fn runnable_but(
+    part: &PartSpec,
+    exported: &ModelProto,
+    unrounded: &HashSet<ValueName>,
+) -> Result<Model, RuntimeError> {
     refuse_rules(&part.session)?;
-    let wide = widened(part, exported)?;
+    let wide = widened_but(part, exported, unrounded)?;
     Ok(wide.map_or_else(|| Model::new(part.model.clone(), exported), |wide| Model::encode(&wide)))
 }
 
@@ -33,6 +43,14 @@ fn refuse_rules(session: &SessionSpec) -> Result<(), RuntimeError> {
 /// `keep_float32` fits are not rounded to half precision. Errors: BadModel; BadOption for rules on other providers than
 /// the CPU's.
 pub fn widened(part: &PartSpec, exported: &ModelProto) -> Result<Option<ModelProto>, RuntimeError> {
+    widened_but(part, exported, &kept(exported, &part.session.keep_float32, &part.described)?)
+}
+
+fn widened_but(
+    part: &PartSpec,
+    exported: &ModelProto,
+    unrounded: &HashSet<ValueName>,
+) -> Result<Option<ModelProto>, RuntimeError> {
     let SessionSpec { keep_float32, optimization, .. } = &part.session;
     if !part.session.cpu_only() {
         if keep_float32.is_empty() {
@@ -44,8 +62,7 @@ pub fn widened(part: &PartSpec, exported: &ModelProto) -> Result<Option<ModelPro
             reason: format!("they are followed on the CPU provider only, got {providers}; leave them out"),
         });
     }
-    let unrounded = kept(exported, keep_float32, &part.described)?;
-    let wide = onnx::widen_but(exported, &part.named_values, &unrounded, attend(*optimization));
+    let wide = onnx::widen_but(exported, &part.named_values, unrounded, attend(*optimization));
     match wide {
         Ok(wide) => Ok(wide.map(|wide| wide.model)),
         Err(error) if onnx::mentions(exported, DType::BF16) || !keep_float32.is_empty() => Err(error.into()),

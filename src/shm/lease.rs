@@ -84,7 +84,6 @@ impl Placed {
     fn start(&self) -> NonNull<u8> {
         match &self.memory {
             Memory::Shared(segment, offset) => segment.range(*offset, self.desc.len_bytes()).expect("`new` proved it"),
-            // Allocators align to more than any element needs.
             Memory::Private(tensor) => NonNull::from(tensor.view().bytes()).cast(),
             // Never dereferenced, but a runtime may want it aligned and not null.
             Memory::Empty => NonNull::<u128>::dangling().cast(),
@@ -166,7 +165,11 @@ impl Readable {
         let desc = tensor.desc().clone();
         match desc.len_bytes() {
             0 => Self(Placed::empty(desc)),
-            _ => Self(Placed { desc, memory: Memory::Private(Arc::clone(tensor)) }),
+            _ => {
+                let start = tensor.view().bytes().as_ptr().addr();
+                assert!(start.is_multiple_of(desc.dtype.align_bytes()), "allocators align to more than any element needs");
+                Self(Placed { desc, memory: Memory::Private(Arc::clone(tensor)) })
+            }
         }
     }
 

@@ -88,6 +88,20 @@ fn constants_are_where_they_are_read_and_count_nowhere() {
     assert_eq!(division.segments, 3);
 }
 
+#[test]
+fn what_no_output_needs_is_in_no_segment() {
+    let model = Model::default()
+        .node("Exp", &["x"], &["a"])
+        .node("Neg", &["a"], &["unread"])
+        .node("Exp", &["unread"], &["unread too"])
+        .node("Neg", &["a"], &["y"])
+        .input("x", DType::F32, &N)
+        .output("y", DType::F32, &N);
+    let division = divided(&part(model.build(), vec![rule(NodeRuntime::Torch, "Exp")])).unwrap();
+    assert_eq!(division.nodes, BTreeMap::from([(NodeRuntime::Ort, 1), (NodeRuntime::Torch, 1)]));
+    assert_eq!((division.segments, division.taken), (2, vec![1]));
+}
+
 /// A sequence of x and −x, of which the second is taken out; Exp of it goes between `maker` and reader.
 fn with_sequence(between: bool) -> Vec<u8> {
     let at = if between { "i2" } else { "i" };

@@ -11,7 +11,8 @@ use rust_ort::onnx::Described;
 use rust_ort::protocol::control::*;
 use rust_ort::protocol::frame::{FrameHeader, FrameKind, HEADER_LEN, MAX_BODY_BYTES};
 use rust_ort::protocol::message::{
-    ErrorCode, ErrorKind, FrozenInput, NodeRuntime, Optimization, PartSpec, RuntimeRule, SessionSpec, WireError,
+    Division, ErrorCode, ErrorKind, FrozenInput, NodeRuntime, Optimization, PartSpec, Prepared, RuntimeRule,
+    SessionSpec, ValueSpec, WireError,
 };
 use rust_ort::protocol::wire;
 use rust_ort::tensor::{CallRecord, DType, Location, TensorDesc, TensorRef};
@@ -280,6 +281,25 @@ fn finish_nodes() -> FinishNodes {
     FinishNodes { of: of(), dump: true, plain, tolerance: None }
 }
 
+fn prepared() -> Prepared {
+    let value = |name: &str, dims: &[i64]| ValueSpec { name: name.into(), dtype: DType::F32, dims: dims.into() };
+    Prepared {
+        handle: PartHandle(3),
+        built: true,
+        fx_nodes: 2,
+        onnx_nodes: 4,
+        inputs: vec![value("x", &[-1, 3])],
+        outputs: vec![value("mm", &[-1, 2])],
+        build_us: 1500,
+        frozen_inputs: 0,
+        division: Division {
+            nodes: BTreeMap::from([(NodeRuntime::Ort, 3), (NodeRuntime::Torch, 1)]),
+            taken: vec![0, 1],
+            segments: 2,
+        },
+    }
+}
+
 fn replies() -> Vec<(&'static str, u64, Reply)> {
     let welcome = Welcome {
         protocol: 1,
@@ -328,6 +348,7 @@ fn replies() -> Vec<(&'static str, u64, Reply)> {
         ("welcome_reply.bin", 1, Reply::Welcome(welcome)),
         ("error_reply.bin", 2, Reply::Error(error)),
         ("observed_reply.bin", 4, Reply::Observed(observed)),
+        ("prepared_divided_reply.bin", 3, Reply::Prepared(prepared())),
         ("plan_reply.bin", 6, Reply::Plan(Some(export_plan()))),
         ("nodes_compared_reply.bin", 5, Reply::NodesCompared(nodes)),
         ("nodes_compared_noise_reply.bin", 5, Reply::NodesCompared(noisy)),

@@ -24,6 +24,15 @@ from rust_ort.onnx_tools.helpers import WRONG_OPTIMIZERS
 KNOWN_WRONG_IN = "1.31.1"
 """The onnxruntime whose faults tests show. With it alone, one that a machine does not show is a skip."""
 
+_TORCH_PROGRAMS = (
+    Path(os.environ.get("RUST_ORT_TORCH_BINARY") or "/nonexistent"),
+    Path(__file__).resolve().parents[2] / "target/release/rust-ort-torch",
+)
+TORCH_PROGRAM = next((place for place in _TORCH_PROGRAMS if place.is_file()), None)
+needs_libtorch = pytest.mark.skipif(
+    TORCH_PROGRAM is None, reason="no rust-ort-torch: `make test-torch` makes it and runs this"
+)
+
 _get = Client.get  # use_client replaces the attribute
 
 

@@ -13,6 +13,8 @@ from rust_ort.link import wire
 from rust_ort.link.lanes import Lanes
 from rust_ort.link.specs import verdict_from
 from rust_ort.memory.arena import Arena
+from rust_ort.observe.rules import Division
+from rust_ort.options import Options
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 GRAPH = bytes(range(32)).hex()
@@ -264,6 +266,16 @@ def test_the_golden_observation_is_read() -> None:
     assert (observed.run_us, observed.dump) == (250, "/dumps/run/0_0-forward/part_2")
     assert (verdict.name, wire.VERDICT_KINDS[verdict.verdict]) == ("mm", "mismatch")
     assert (verdict.max_abs, verdict.max_rel_to_max, verdict.outside) == (0.25, 0.125, 1)
+
+
+def test_the_golden_part_that_is_divided_is_read() -> None:
+    reply = answer("prepared_divided_reply.bin", wire.REPLY, wire.Reply)
+    prepared = reply.prepared
+    assert (reply.request_id, prepared.handle, prepared.onnx_nodes, prepared.build_us) == (3, 3, 4, 1500)
+    options = Options.parse({"runtimes": {"torch": ["mm"], "torch-f64": ["x"]}})
+    assert Division.of([prepared], options) == Division(
+        nodes={"ort": 3, "torch": 1}, rules={"torch-f64": 0, "torch": 1}, segments=2
+    )
 
 
 def test_the_golden_plan_is_read() -> None:

@@ -24,6 +24,14 @@ def test_the_defaults_are_valid_and_frozen() -> None:
         options.opset = 20  # type: ignore[misc]
 
 
+def test_rules_have_one_order_however_they_are_given() -> None:
+    """torch takes equal dicts for equal options: code compiled for one order serves the other."""
+    rules = {"torch": ["*"], "torch-f64": ["*norm*"], "ort": ["b"]}
+    one, other = (Options.parse({"runtimes": dict(given)}) for given in (rules.items(), reversed(rules.items())))
+    assert list(one.runtimes) == list(other.runtimes) == ["ort", "torch-f64", "torch"]
+    assert one == other
+
+
 def test_the_passes_are_those_of_the_program() -> None:
     source = (Path(__file__).parents[2] / "src/onnx/rewrite/mod.rs").read_text()
     assert tuple(re.findall(r'^    \("([a-z-]+)", \w+::run\),$', source, re.MULTILINE)) == PASSES

@@ -1,6 +1,6 @@
 """The option runtimes: nodes of a compiled model on libtorch, beside those on ONNX Runtime.
 
-What needs rust-ort-torch is skipped where there is none: `make build-torch` makes it, or RUST_ORT_TORCH_BINARY names
+What needs rust-ort-torch is skipped where there is none: `make test-torch` makes it, or RUST_ORT_TORCH_BINARY names
 it.
 """
 
@@ -16,20 +16,12 @@ from typing import Any
 import pytest
 import torch
 from conftest import WATCHDOG_S, Daemon, alive, wait_until
+from support import TORCH_PROGRAM, needs_libtorch
 from torch import Tensor, nn
 
 import rust_ort
 from rust_ort.observe import graph_info
 from rust_ort.studies import llama_models
-
-ROOT = Path(__file__).resolve().parents[2]
-PLACES = [
-    Path(os.environ.get("RUST_ORT_TORCH_BINARY") or "/nonexistent"),
-    ROOT / "target" / "release" / "rust-ort-torch",
-]
-BINARY = next((place for place in PLACES if place.is_file()), None)
-
-needs_libtorch = pytest.mark.skipif(BINARY is None, reason="no rust-ort-torch: `make build-torch` makes it")
 
 TORCH_LIB = Path(torch.__path__[0]) / "lib"
 
@@ -50,15 +42,15 @@ class Normed(nn.Module):
 @pytest.fixture
 def mixed(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> Daemon:
     """A daemon that has rust-ort-torch for its executors."""
-    assert BINARY is not None
-    monkeypatch.setenv("RUST_ORT_TORCH_BINARY", str(BINARY))
+    assert TORCH_PROGRAM is not None
+    monkeypatch.setenv("RUST_ORT_TORCH_BINARY", str(TORCH_PROGRAM))
     return daemon
 
 
 def replay(folder: Path, *arguments: str) -> dict[str, Any]:
     """What rust-ort-torch makes of a dump, as JSON."""
     environment = {**os.environ, "LD_LIBRARY_PATH": str(TORCH_LIB)}
-    command = [str(BINARY), "replay", str(folder), *arguments, "--json"]
+    command = [str(TORCH_PROGRAM), "replay", str(folder), *arguments, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=WATCHDOG_S, env=environment, check=False)
     assert done.returncode in (0, 1), done.stderr
     made: dict[str, Any] = json.loads(done.stdout)

@@ -1,11 +1,10 @@
 """libtorch as a runtime: `rust-ort-torch replay --runtime torch` on ONNX's node tests and on real models' graphs.
 
-Skipped where there is no rust-ort-torch: `make build-torch` makes it, or RUST_ORT_TORCH_BINARY names it.
+Skipped where there is no rust-ort-torch: `make test-torch` makes it, or RUST_ORT_TORCH_BINARY names it.
 """
 
 import dataclasses
 import json
-import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,27 +16,19 @@ import onnxruntime
 import pytest
 import torch
 from conftest import Daemon
+from support import TORCH_PROGRAM, needs_libtorch
 
 import rust_ort
 from measure import op_census, torch_cases, torch_nodes
 from measure.architectures import TABLE
 from rust_ort.link.daemon import find_binary
 
-ROOT = Path(__file__).resolve().parents[2]
-PLACES = [
-    Path(os.environ.get("RUST_ORT_TORCH_BINARY") or "/nonexistent"),
-    ROOT / "target" / "release" / "rust-ort-torch",
-]
-BINARY = next((place for place in PLACES if place.is_file()), None)
-
-needs_libtorch = pytest.mark.skipif(BINARY is None, reason="no rust-ort-torch: `make build-torch` makes it")
-
 
 @needs_libtorch
 def test_onnx_node_tests_are_passed_or_need_an_operator_that_has_no_kernel(tmp_path: Path) -> None:
-    assert BINARY is not None
+    assert TORCH_PROGRAM is not None
     skipped = torch_cases.write(tmp_path / "cases")
-    counts = torch_cases.count(torch_cases.replay(BINARY, tmp_path / "cases", "--runtime", "torch"), skipped)
+    counts = torch_cases.count(torch_cases.replay(TORCH_PROGRAM, tmp_path / "cases", "--runtime", "torch"), skipped)
     print(f"{len(counts.passed)} passed, {len(counts.rounded)} rounded, unsupported: {counts.operators()}")
     assert counts.wrong == {}
     assert len(counts.passed) > 1300
@@ -46,13 +37,13 @@ def test_onnx_node_tests_are_passed_or_need_an_operator_that_has_no_kernel(tmp_p
 @needs_libtorch
 @pytest.mark.parametrize("name", ["llama", "bert", "convnext", "mamba"])
 def test_graphs_of_real_models_give_what_onnxruntime_gave(name: str, daemon: Daemon, tmp_path: Path) -> None:
-    assert BINARY is not None
+    assert TORCH_PROGRAM is not None
     backend = rust_ort.Backend({"compare": "outputs", "socket": str(daemon.socket)})
     torch._dynamo.reset()
     with rust_ort.dump("run", folder=tmp_path, options={"socket": str(daemon.socket)}) as run:
         case = TABLE[name].build("eager")
         op_census.values(case, "frozen", lambda module: torch.compile(module, backend=backend))
-    made = torch_nodes.row(name, [("eager/frozen", run)], BINARY)
+    made = torch_nodes.row(name, [("eager/frozen", run)], TORCH_PROGRAM)
     assert made.graphs >= 2
     for runtime, side in made.sides.items():
         assert side.outputs > 0, runtime
@@ -84,7 +75,7 @@ def on_libtorch(
     folder: Path, model: onnx.ModelProto, inputs: Sequence[np.ndarray], expected: Sequence[np.ndarray]
 ) -> dict[str, str]:
     """{output: verdict}."""
-    assert BINARY is not None
+    assert TORCH_PROGRAM is not None
     data_set = folder / "run" / "graph" / "part_0" / "test_data_set_0"
     data_set.mkdir(parents=True)
     (folder / "run" / "run.json").write_text(json.dumps({"schema": "rust_ort/run/1"}))
@@ -94,7 +85,7 @@ def on_libtorch(
         for at, (value, tensor) in enumerate(zip(values, tensors, strict=True)):
             proto = onnx.numpy_helper.from_array(tensor, value.name)
             (data_set / f"{role}_{at}.pb").write_bytes(proto.SerializeToString())
-    (found,) = torch_cases.replay(BINARY, folder / "run", "--runtime", "torch")
+    (found,) = torch_cases.replay(TORCH_PROGRAM, folder / "run", "--runtime", "torch")
     return {verdict["name"]: json.dumps(verdict["verdict"]) for verdict in found["verdicts"]}
 
 

@@ -89,7 +89,8 @@ def warn_of_idle(options: Options) -> None:
     for rule, patterns in left:
         log.warning(
             "runtimes: the rule %r: %s decides over no node of any graph so far; a pattern (* and ?) is of an "
-            "operator, a node's name, or an FX node's name, operator or module path, and the first that fits decides",
+            "operator, a node's name, or an FX node's name, operator or module path; what several rules fit is the "
+            "first's of ort, torch-f64, torch",
             rule,
             ", ".join(map(repr, patterns)) or "no pattern",
         )

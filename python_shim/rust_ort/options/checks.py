@@ -6,7 +6,6 @@ import dataclasses
 import difflib
 import math
 import os
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -190,7 +189,8 @@ def patterns(name: str, value: Any) -> tuple[str, ...]:
 
 
 def rules(*known: str) -> Callable[[str, Any], Any]:
-    """{one of these: patterns}, in their order, which decides: the same in another order is not equal."""
+    """{one of these: patterns}, in the order of `known`: torch takes a dict in another order for the same options, and
+    what it compiled with the one for what the other asks for."""
 
     def check(name: str, value: Any) -> dict[str, tuple[str, ...]]:
         if not isinstance(value, Mapping):
@@ -199,7 +199,7 @@ def rules(*known: str) -> Callable[[str, Any], Any]:
             if key not in known:
                 hint = nearest(str(key), list(known))
                 raise OptionError(f"option {name}: expected {', '.join(map(repr, known))} as keys, got {key!r}{hint}")
-        return OrderedDict((key, patterns(f"{name}[{key!r}]", entries)) for key, entries in value.items())
+        return {key: patterns(f"{name}[{key!r}]", value[key]) for key in known if key in value}
 
     return check
 

@@ -64,10 +64,11 @@ class Options:
     )
     runtimes: dict[str, tuple[str, ...]] = _option(
         dict,
-        checks.rules("torch", "torch-f64", "ort"),
+        checks.rules("ort", "torch-f64", "torch"),
         environment.rules,
         'which runtime computes which nodes, {"torch": patterns, "torch-f64": patterns}: of operator, node name, FX '
-        "name, torch operator or module path, with * and ?; the first that fits decides, none: ONNX Runtime",
+        "name, torch operator or module path, with * and ?; what several fit is the first's of ort, torch-f64, torch; "
+        "what none fits is ONNX Runtime's",
         factory=True,
     )
     precision_rules: dict[str, tuple[str, ...]] = _option(

@@ -1,11 +1,12 @@
 //! Sessions of a divided part.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::plan::{Plan, plan};
 use super::segment::{Segment, given};
 use super::session::{Ends, MixedSession, Step};
+use crate::base::ids::ValueName;
 use crate::onnx::proto::{GraphProto, ModelProto, ValueInfoProto};
 use crate::onnx::{self, Descriptions};
 use crate::protocol::message::{Division, NodeRuntime, PartSpec, RuntimeRule, SessionSpec};
@@ -99,9 +100,11 @@ impl<'a> Builder<'a> {
         let declared = self.graph.value_info.iter().chain(&self.graph.output).chain(&self.graph.input);
         let mut known: HashMap<String, ValueInfoProto> =
             declared.map(|info| (info.name().to_owned(), info.clone())).collect();
+        // Of the whole: a pattern may fit a node for the sake of one in another segment.
+        let unrounded = precision::kept(self.whole, &self.part.session.keep_float32, &self.part.described)?;
         let mut steps = Vec::with_capacity(segments.len());
         for segment in segments {
-            let session = self.session(segment, &known, &constants)?;
+            let session = self.session(segment, &known, &unrounded, &constants)?;
             for spec in session.outputs() {
                 let info = given(spec, known.get(&spec.name));
                 known.insert(spec.name.clone(), info);
@@ -120,6 +123,7 @@ impl<'a> Builder<'a> {
         &self,
         segment: &Segment,
         known: &HashMap<String, ValueInfoProto>,
+        unrounded: &HashSet<ValueName>,
         constants: &[Constant],
     ) -> Result<Arc<dyn Session>, RuntimeError> {
         let runtime = self.require(segment)?;
@@ -136,7 +140,7 @@ impl<'a> Builder<'a> {
             named_values: self.part.named_values.iter().filter(made).cloned().collect(),
             ..self.part.clone()
         };
-        runtime.build_with(&precision::runnable(&part, &model)?, &part.session, constants)
+        runtime.build_with(&precision::runnable_but(&part, &model, unrounded)?, &part.session, constants)
     }
 }
 

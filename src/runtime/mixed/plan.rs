@@ -9,8 +9,8 @@ use crate::onnx::{self, Descriptions, OnnxError};
 use crate::protocol::message::{NodeRuntime, RuntimeRule};
 use crate::runtime::RuntimeError;
 
-/// A graph divided. Each node is in one segment, but for constants and what is computed of them alone, which are in every
-/// segment that reads them.
+/// A graph divided. Each node that an output needs is in one segment, but for constants and what is computed of them alone,
+/// which are in every segment that reads them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
     /// In the order in which they run.
@@ -25,7 +25,8 @@ pub(super) struct Plan {
 pub(super) fn plan(graph: &GraphProto, rules: &[RuntimeRule], described: &Descriptions) -> Result<Plan, RuntimeError> {
     let order = onnx::order(graph)?;
     let rule_of = rules_of(graph, rules, described)?;
-    let copied = copied(graph, &order, &rule_of);
+    let mut copied = copied(graph, &order, &rule_of);
+    copied.extend(unread(graph, &order));
     let sequences = sequences::of_graph(graph, &order);
     let rule_of = together(graph, &sequences, rule_of);
     let runtime_of = |at: usize| rule_of[at].map_or(NodeRuntime::Ort, |rule| rules[rule].runtime);
@@ -70,6 +71,20 @@ fn copied(graph: &GraphProto, order: &[usize], rule_of: &[Option<usize>]) -> Has
         }
     }
     copied
+}
+
+/// Nodes that no output of the graph needs: inlining leaves some. They are in no segment.
+fn unread(graph: &GraphProto, order: &[usize]) -> Vec<usize> {
+    let mut needed: HashSet<&str> = graph.output.iter().map(|output| output.name()).collect();
+    let mut unread = Vec::new();
+    for &at in order.iter().rev() {
+        let node = &graph.node[at];
+        match node.output.iter().any(|name| needed.contains(name.as_str())) {
+            true => needed.extend(onnx::uses(node)),
+            false => unread.push(at),
+        }
+    }
+    unread
 }
 
 fn is_random(node: &NodeProto) -> bool {
