@@ -218,3 +218,40 @@ def test_rules_for_onnxruntime_alone_need_no_libtorch(daemon: Daemon, monkeypatc
     with torch.no_grad():
         got = torch.compile(model, backend="rust_ort", options={"runtimes": {"ort": ["*"]}})(x)
         torch.testing.assert_close(got, model(x))
+
+
+@needs_libtorch
+def test_equal_graphs_of_other_modules_have_folders_of_their_own(mixed: Daemon, tmp_path: Path) -> None:
+    """A rule may fit the module of the one and not the other's."""
+
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.other = nn.LayerNorm(8), nn.LayerNorm(8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            made = self.one(x)
+            torch._dynamo.graph_break()
+            output: Tensor = self.other(made)
+            return output
+
+    options = {"runtimes": {"torch-f64": ("*.one",)}}
+    compiled = torch.compile(Two(), backend="rust_ort", options=options)
+    with torch.no_grad(), rust_ort.dump("run", folder=tmp_path), graph_info.called() as called:
+        compiled(torch.randn(3, 8))
+    on_float64 = sorted(graph.division.nodes.get("torch-f64", 0) for graph in called())
+    assert on_float64[0] == 0 < on_float64[1], on_float64
+    data_sets = replay(tmp_path / "run")["data_sets"]
+    assert sorted(data_set["nodes_on"].get("torch-f64", 0) for data_set in data_sets) == on_float64
+    assert all(actual["same_bits"] for data_set in data_sets for actual in data_set["actuals"])
+
+
+@needs_libtorch
+def test_replay_keeps_in_float32_what_the_run_kept(mixed: Daemon, tmp_path: Path) -> None:
+    model, x = Normed().bfloat16(), torch.randn(8, 64).bfloat16()
+    options = {"runtimes": {"torch": ["*norm"]}, "precision_rules": {"float32": ["*mm*"]}}
+    with torch.no_grad(), rust_ort.dump("run", folder=tmp_path):
+        torch.compile(nn.Sequential(model, nn.GELU()), backend="rust_ort", options=options)(x)
+    (data_set,) = replay(tmp_path / "run")["data_sets"]
+    assert data_set["nodes_on"]["torch"] > 0
+    assert data_set["actuals"] and all(actual["same_bits"] for actual in data_set["actuals"]), data_set

@@ -161,7 +161,10 @@ def _compiled_once(compilation: Compilation, direction: str, gm: fx.GraphModule)
     outside = sum(seconds.values())
     gm.meta[DIRECTION] = direction
     hidden = sorted(hidden_outputs(gm.graph.output_node()))
-    graph_id = content.graph_hash(gm, extra=[*decisive(options, compilation.libraries), f"{direction} hidden {hidden}"])
+    extra = [*decisive(options, compilation.libraries), f"{direction} hidden {hidden}"]
+    if options.runtimes or options.precision_rules:  # which of them fit depends on it
+        extra.append(f"modules {sorted(modules(gm).items())}")
+    graph_id = content.graph_hash(gm, extra=extra)
     seconds["hash"] = time.perf_counter() - start
     made = compilation.made.get((direction, graph_id))
     if made is not None:  # by another thread, while this one waited for the lock

@@ -113,7 +113,11 @@ pub(super) fn replay(args: &Arguments, runtime: &Runtime, target: &Target) -> Re
     let is_divided = !target.rules.is_empty();
     let proto = if is_divided { target.exported()? } else { target.model()? };
     let described = if is_divided { target.described()? } else { Default::default() };
-    let divided = is_divided.then_some(Divided { rules: &target.rules, described: &described });
+    let divided = is_divided.then_some(Divided {
+        rules: &target.rules,
+        keep_float32: &target.keep_float32,
+        described: &described,
+    });
     let config = target.config();
     let model = Model {
         proto: &proto,

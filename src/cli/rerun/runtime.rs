@@ -132,7 +132,11 @@ impl Runtime {
             graph: GraphId::from_bytes([0; 32]),
             part: 0,
             model: model.proto.encode_to_vec().into(),
-            session: SessionSpec { runtimes: divided.rules.to_vec(), ..spec },
+            session: SessionSpec {
+                runtimes: divided.rules.to_vec(),
+                keep_float32: divided.keep_float32.to_vec(),
+                ..spec
+            },
             fx_values: BTreeMap::new(),
             named_values: divided.described.keys().cloned().collect(),
             described: divided.described.clone(),
@@ -182,6 +186,8 @@ fn libtorch(_threads: u32, _wide: bool) -> Result<Loaded, Failure> {
 #[derive(Clone, Copy)]
 pub(crate) struct Divided<'a> {
     pub(crate) rules: &'a [RuntimeRule],
+    /// Patterns of values that are not rounded to half precision.
+    pub(crate) keep_float32: &'a [String],
     /// What patterns are looked for in.
     pub(crate) described: &'a Descriptions,
 }

@@ -34,7 +34,12 @@ pub(super) fn gemm_of(call: &Call<'_>) -> Result<Tensor, Failure> {
         Ok(if call.flag(name, false)? { x.f_transpose(0, 1)? } else { x.shallow_clone() })
     };
     let (alpha, beta) = (call.float("alpha", 1.0)?, call.float("beta", 1.0)?);
-    let product = scaled(&oriented(0, "transA")?.f_matmul(&oriented(1, "transB")?)?, alpha)?;
+    let (a, b) = (oriented(0, "transA")?, oriented(1, "transB")?);
+    // In half precision the kernel of both rounds once, as eager's linear layers do.
+    if let (Some(c), true) = (call.maybe_tensor(2), alpha == 1.0 && beta == 1.0) {
+        return Ok(c.f_addmm(&a, &b)?);
+    }
+    let product = scaled(&a.f_matmul(&b)?, alpha)?;
     match call.maybe_tensor(2) {
         None => Ok(product),
         Some(c) => Ok(product.f_add(&scaled(c, beta)?)?),
