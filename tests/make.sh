@@ -351,6 +351,8 @@ test_torch() {
     export RUST_ORT_TEST_ONNXRUNTIME
     LD_LIBRARY_PATH=$LIBTORCH/lib step "Rust tests with libtorch" within 1800 \
         cargo test --release --locked --features torch --no-fail-fast --lib --test executor || status=1
+    # It has built the plain program with libtorch, too, which does not start without.
+    step "release binary as it was" cargo build --release --locked || status=1
     # shellcheck disable=SC2086  # ARGS is a list
     step "Python tests with libtorch" within 1200 "$PY" -m pytest -c python_shim/pyproject.toml --rootdir . \
         tests/python/test_torch_runtime.py tests/python/test_runtimes.py ${ARGS:-} || status=1

@@ -13,9 +13,9 @@ use crate::base::ids::ValueName;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Described {
-    /// Its name, such as `native_layer_norm_1`.
+    /// Its name, such as `mm_1`; of one of several results `getitem_2`.
     pub fx: String,
-    /// Its operator, such as `aten.native_layer_norm.default`.
+    /// Its operator, such as `aten.native_layer_norm.default`; of one of several results the one that gives them.
     pub op: String,
     /// The module that called it, such as `model.layers.0.norm`; of a backward node, the one that the forward called.
     pub module: String,

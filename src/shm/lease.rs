@@ -167,7 +167,10 @@ impl Readable {
             0 => Self(Placed::empty(desc)),
             _ => {
                 let start = tensor.view().bytes().as_ptr().addr();
-                assert!(start.is_multiple_of(desc.dtype.align_bytes()), "allocators align to more than any element needs");
+                assert!(
+                    start.is_multiple_of(desc.dtype.align_bytes()),
+                    "allocators align to more than any element needs"
+                );
                 Self(Placed { desc, memory: Memory::Private(Arc::clone(tensor)) })
             }
         }

@@ -255,3 +255,16 @@ def test_replay_keeps_in_float32_what_the_run_kept(mixed: Daemon, tmp_path: Path
     (data_set,) = replay(tmp_path / "run")["data_sets"]
     assert data_set["nodes_on"]["torch"] > 0
     assert data_set["actuals"] and all(actual["same_bits"] for actual in data_set["actuals"]), data_set
+
+
+@needs_libtorch
+def test_an_operator_with_several_results_goes_by_its_name(mixed: Daemon) -> None:
+    def function(x: Tensor) -> Tensor:
+        values, _ = torch.topk(x.exp(), 3)
+        return values * 2
+
+    x = torch.randn(4, 8)
+    backend = rust_ort.Backend({"runtimes": {"torch": ["aten.topk.default"]}})
+    torch.testing.assert_close(torch.compile(function, backend=backend)(x), function(x))
+    (graph,) = backend.graphs
+    assert graph.division.nodes["torch"] > 0 and graph.division.nodes["ort"] > 0, graph.division

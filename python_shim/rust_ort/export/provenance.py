@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -47,6 +48,13 @@ def _last_line(trace: str) -> str:
         return ""
     last = frames[-1]
     return f"{last['file']}:{last['line']} in {last['function']}"
+
+
+def computed_by(node: fx.Node) -> fx.Node:
+    """The operator behind a value: of one of several results the one that gives them all, else the node itself."""
+    source = node.args[0] if node.target is operator.getitem else node
+    assert isinstance(source, fx.Node)
+    return source
 
 
 def module_path(node: fx.Node) -> str:
@@ -153,12 +161,13 @@ def provenance_json(
             "values": {
                 value: {
                     "fx": fx_name,
-                    "op": operator_name(nodes[fx_name]),
-                    "source": source_line(nodes[fx_name]),
-                    "module": module_path(nodes[fx_name]),
-                    "seq_nr": nodes[fx_name].meta.get("seq_nr", -1),
+                    "op": operator_name(node),
+                    "source": source_line(node),
+                    "module": module_path(node),
+                    "seq_nr": node.meta.get("seq_nr", -1),
                 }
                 for fx_name, value in fx_values.items()
+                for node in [computed_by(nodes[fx_name])]
             },
             "nodes": dict(onnx_nodes),
             "custom_op_libraries": list(custom_op_libraries),

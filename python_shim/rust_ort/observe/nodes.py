@@ -23,7 +23,7 @@ from rust_ort.call.node_batch import NodeFeed, NodesOf, NodeValue, NotCompared, 
 from rust_ort.call.part import Part
 from rust_ort.export.partition import EagerNode, is_compute
 from rust_ort.export.plan import Plan, PlannedPart
-from rust_ort.export.provenance import module_path, operator_name, source_line
+from rust_ort.export.provenance import computed_by, module_path, operator_name, source_line
 from rust_ort.link.specs import NoiseTerms, Verdict, not_compared
 from rust_ort.memory.layout import Layout
 from rust_ort.memory.process import arena
@@ -328,8 +328,7 @@ class PartNodes:
     def _keep(
         self, node: fx.Node, local: Verdict, cumulative: Verdict, births: Sequence[dict[str, Any]], no_float64: str
     ) -> None:
-        source = node.args[0] if node.target is operator.getitem else node
-        assert isinstance(source, fx.Node)
+        source = computed_by(node)
         verdict = NodeVerdict(
             part=self.planned.graph.index,
             name=node.name,
@@ -395,8 +394,7 @@ def _sources(node: fx.Node) -> Iterator[fx.Node]:
 
 def _parts_results(node: fx.Node) -> bool:
     """Whether a batch that ends with this node parts results of one operator, which read each other in its model."""
-    source = node.args[0] if node.target is operator.getitem else node
-    return node.next.target is operator.getitem and node.next.args[0] is source
+    return node.next.target is operator.getitem and node.next.args[0] is computed_by(node)
 
 
 def _read_by(nodes: Sequence[fx.Node], computed: set[str]) -> list[str]:
@@ -410,6 +408,5 @@ def _selected(node: fx.Node, patterns: Sequence[str]) -> bool:
     """Whether a pattern is the node's name, operator or module."""
     if not is_compute(node) and node.target is not operator.getitem:
         return False
-    source = node.args[0] if node.target is operator.getitem else node
-    assert isinstance(source, fx.Node)
+    source = computed_by(node)
     return fits(patterns, (node.name, operator_name(source), module_path(source)))
