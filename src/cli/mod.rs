@@ -75,7 +75,7 @@ enum Command {
     Sbs(sbs::Arguments),
     /// Run dumped parts again, without Python, and judge what they give now.
     ///
-    /// Judged against eager (output_<i>.pb) where it was dumped, else against what ONNX Runtime gave then (actual_<i>.pb).
+    /// Judged against eager (output_<i>.pb) where it was dumped, else against what it gave then (actual_<i>.pb).
     /// A node reproduced alone (--nodes NAME --repro FOLDER) is judged against eager only. Exit code: 0 all match, 1
     /// mismatch, 2 error, 3 there was nothing to judge against.
     Replay(replay::Arguments),

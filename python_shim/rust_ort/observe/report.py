@@ -188,9 +188,10 @@ class Report:
         eager = sum(graph.eager_nodes for graph in self.graphs)
         counts = Counter(verdict.kind for verdict in [*self.verdicts, *self.missing])
         found = ", ".join(f"{counts[kind]} {kind}" for kind in _KINDS if counts[kind]) or "nothing compared"
-        lines = [f"{found}; {len(self.graphs)} graphs, {nodes} nodes on ONNX Runtime, {eager} in eager"]
-        lines += [f"{graph.name}: {graph.fallen_back}" for graph in self.graphs if graph.fallen_back]
         division = total(graph.division for graph in self.graphs)
+        where = "ONNX Runtime and libtorch" if any(on != "ort" for on in division.nodes) else "ONNX Runtime"
+        lines = [f"{found}; {len(self.graphs)} graphs, {nodes} nodes on {where}, {eager} in eager"]
+        lines += [f"{graph.name}: {graph.fallen_back}" for graph in self.graphs if graph.fallen_back]
         if division.rules:
             lines += [str(division), *rule_lines(division)]
         if self.nodes:

@@ -32,7 +32,7 @@ pub(super) struct Again {
     run_ms: Vec<f64>,
     /// Against what eager gave.
     pub(super) verdicts: Vec<TensorVerdict>,
-    /// Against what ONNX Runtime gave.
+    /// Against what it gave.
     pub(super) actuals: Vec<Actual>,
     /// Values of the model, when asked.
     pub(super) nodes: Vec<nodes::Facts>,

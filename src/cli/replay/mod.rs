@@ -17,6 +17,7 @@ use super::rerun::{self, Runtime, Which};
 use super::table::{self, Give};
 use super::verdicts;
 use crate::compare::{Summary, distance_text, summary};
+use crate::protocol::message::NodeRuntime;
 
 pub(super) fn run(args: &Arguments) -> Outcome {
     let targets = rerun::find(&args.what)?;
@@ -27,8 +28,11 @@ pub(super) fn run(args: &Arguments) -> Outcome {
         }
         return Ok(Exit::NothingCompared);
     }
-    if args.repro.is_some() && (args.what.runtime != Which::Ort || !args.what.on.is_empty()) {
-        return Err("--repro shows what ONNX Runtime does: leave out --runtime and --on".into());
+    let of_libtorch = targets.iter().flat_map(|target| &target.rules).find(|rule| rule.runtime != NodeRuntime::Ort);
+    if args.repro.is_some() && (args.what.runtime != Which::Ort || of_libtorch.is_some()) {
+        let rule = of_libtorch.map(|rule| format!("the rule {} gives nodes to libtorch, and ", rerun::text_of(rule)));
+        let rule = rule.unwrap_or_default();
+        return Err(format!("{rule}--repro shows what ONNX Runtime does: leave out --runtime, or --on 'ort:*'").into());
     }
     let repro = args.repro.as_deref().map(|folder| Repro::new(folder, &targets, &args.nodes)).transpose()?;
     // Before anything runs: a part that kills the process leaves its reproduction all the same.
@@ -73,7 +77,7 @@ fn text_of(runtime: &Runtime, again: &[Again], total: Summary) -> String {
             text += &format!("against eager:\n{}", verdicts::table(&again.verdicts, width));
         }
         if !again.actuals.is_empty() {
-            text += &format!("against what ONNX Runtime gave then:\n{}", actuals_table(again, width));
+            text += &format!("against what it gave then:\n{}", actuals_table(again, width));
         }
         if !again.nodes.is_empty() {
             text += &format!("nodes, and what optimizing changes in them:\n{}", nodes::table(&again.nodes, width));
