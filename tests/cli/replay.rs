@@ -397,6 +397,13 @@ fn rules_of_the_run_are_followed() {
     assert_eq!(made["data_sets"][0]["rules"], json!([{ "rule": "ort:neg*", "nodes": 1 }]));
     read["options"]["runtimes"] = json!({ "torch": ["neg*"] });
     std::fs::write(&run, read.to_string()).unwrap();
+    let said = replay(folder.path(), &[PART, "--repro", folder.path().join("repro").to_str().unwrap()]);
+    assert_eq!(
+        (said.code, said.err.contains("the rule torch:neg* gives nodes to libtorch")),
+        (2, true),
+        "{}",
+        said.err
+    );
     if cfg!(not(feature = "torch")) {
         let said = replay(folder.path(), &[PART, "--step", "0"]);
         assert!(said.code == 2 && said.err.contains("it ran with the option runtimes torch:neg*"), "{}", said.err);
