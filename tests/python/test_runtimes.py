@@ -166,6 +166,14 @@ def unknown_operator(proto: Any) -> None:
 
 
 @needs_libtorch
+def test_values_are_kept_in_float32_on_onnxruntime_alone(mixed: Daemon) -> None:
+    options = {"runtimes": {"torch": ["norm"]}, "precision_rules": {"float32": ["*"]}}
+    model, x = Normed().bfloat16(), torch.randn(8, 64).bfloat16()
+    with pytest.raises(rust_ort.errors.ClientError, match=r"precision_rules.*gives to torch"):
+        torch.compile(model, backend="rust_ort", options=options)(x)
+
+
+@needs_libtorch
 def test_a_killed_executor_is_told_and_another_follows(mixed: Daemon) -> None:
     x = torch.randn(8, 64)
     plain, model = Normed(), Normed()
@@ -196,6 +204,37 @@ def test_without_the_program_it_says_how_to_get_it(daemon: Daemon, monkeypatch: 
         torch.compile(Normed(), backend="rust_ort", options={"runtimes": {"torch": ["norm"]}})(torch.randn(8, 64))
     text = str(caught.value)
     assert "/nonexistent/rust-ort-torch" in text and "make build-torch" in text, text
+
+
+def test_a_program_that_cannot_be_started_is_no_fault_that_eager_makes_good(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = tmp_path / "rust-ort-torch"
+    program.write_text("no program")
+    monkeypatch.setenv("RUST_ORT_TORCH_BINARY", str(program))
+    options = {"runtimes": {"torch": ["norm"]}, "on_daemon_error": "eager"}
+    with pytest.raises(rust_ort.errors.ClientError, match="make build-torch"):
+        torch.compile(Normed(), backend="rust_ort", options=options)(torch.randn(8, 64))
+
+
+@needs_libtorch
+def test_a_program_that_was_built_anew_is_started_anew(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program, x = tmp_path / "rust-ort-torch", torch.randn(8, 64)
+    program.symlink_to(str(TORCH_PROGRAM))
+    monkeypatch.setenv("RUST_ORT_TORCH_BINARY", str(program))
+    options = {"runtimes": {"torch": ["norm"]}}
+    torch.compile(Normed(), backend="rust_ort", options=options)(x)
+    (before,) = (executor["pid"] for executor in daemon.client().status()["executors"])
+    rust_ort.shutdown()
+    program.unlink()
+    program.write_text("#!/bin/sh\nexit 7\n")
+    program.chmod(0o755)
+    torch.compiler.reset()
+    with pytest.raises(rust_ort.errors.RustOrtError, match="exit"):
+        torch.compile(Normed(), backend="rust_ort", options=options)(x)
+    wait_until(lambda: not alive(before), "the executor of the program that was there before")
 
 
 def test_a_program_that_does_not_start_shows_its_log(

@@ -11,7 +11,7 @@ use crate::base::ids::{ClientId, ExecutorId};
 use crate::base::limits;
 use crate::base::process::machine_bytes;
 use crate::base::sync::lock;
-use crate::daemon::executors::process::{Executor, Launch, Obituary, Terms};
+use crate::daemon::executors::process::{Executor, Launch, Obituary, Terms, TorchProgram};
 use crate::link::message::{LinkReply, LinkRequest};
 use crate::protocol::control::LeaseSpec;
 use crate::protocol::message::{ErrorCode, WireError};
@@ -62,7 +62,8 @@ impl Pool {
             let why = format!("threads: expected at most {}, got {}", limits::THREADS, spec.threads);
             return Err(WireError::client(ErrorCode::BadOption, why));
         }
-        let terms = Terms { spec: spec.clone(), library: library(&spec.onnxruntime_library)? };
+        let torch_program = spec.libtorch.as_deref().map(TorchProgram::find).transpose()?;
+        let terms = Terms { spec: spec.clone(), library: library(&spec.onnxruntime_library)?, torch_program };
         self.dismiss_outdated(&terms);
         if let Some(executor) = self.take_warm(&terms, client) {
             return Ok((executor, true));
@@ -187,11 +188,13 @@ impl Pool {
         }
     }
 
-    /// Ends idle executors whose library is no longer the file that they loaded.
+    /// Ends idle executors whose library or program is no longer the file that they loaded.
     fn dismiss_outdated(&self, now: &Terms) {
         for executor in self.list() {
-            let Terms { spec, library } = &executor.terms;
-            if spec.onnxruntime_library == now.spec.onnxruntime_library && *library != now.library {
+            let Terms { spec, library, torch_program } = &executor.terms;
+            let other_library = spec.onnxruntime_library == now.spec.onnxruntime_library && *library != now.library;
+            let other_program = spec.libtorch == now.spec.libtorch && *torch_program != now.torch_program;
+            if other_library || other_program {
                 self.dismiss(&executor);
             }
         }

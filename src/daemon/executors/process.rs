@@ -51,6 +51,18 @@ pub struct Terms {
     pub spec: LeaseSpec,
     /// The library's file then: one that was built anew at the same path is another.
     pub library: Identity,
+    /// The program that has libtorch, where that is asked for.
+    pub torch_program: Option<TorchProgram>,
+}
+
+/// The program with libtorch in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TorchProgram {
+    path: PathBuf,
+    /// Folder of the libtorch that it is started with.
+    folder: PathBuf,
+    /// The files of both then.
+    files: [Identity; 2],
 }
 
 /// What the thread of an executor owns of it.
@@ -116,8 +128,12 @@ impl Executor {
             WireError::fault(ErrorCode::Internal, why)
         };
         let counters = CounterPage::create().map_err(std::io::Error::other).map_err(internal)?;
-        let command = command(terms.spec.libtorch.as_deref())?;
-        let (mut child, stream, log) = launch.spawn(id, command).map_err(internal)?;
+        let torch_program = terms.torch_program.as_ref();
+        let started = launch.spawn(id, torch_program.map_or_else(own_command, TorchProgram::command));
+        let (mut child, stream, log) = started.map_err(|error| match torch_program {
+            Some(program) => refused(&program.path, &error.to_string()),
+            None => internal(error),
+        })?;
         let Ends { sender, mut receiver, timeouts, pidfd } = connect(&child, stream).map_err(|error| {
             end(&mut child);
             internal(error)
@@ -276,32 +292,42 @@ impl Launch {
     }
 }
 
-/// The program of an executor: this one, or with libtorch its sibling that has it. Errors: RuntimeMissing.
-fn command(libtorch: Option<&Path>) -> Result<Command, WireError> {
-    let Some(libtorch) = libtorch else { return Ok(own_command()) };
-    let missing = |why: String| WireError::client(ErrorCode::RuntimeMissing, why);
-    if !libtorch.join("libtorch_cpu.so").is_file() {
+impl TorchProgram {
+    /// The one beside this program, or the one that the environment names, for a libtorch. Errors: RuntimeMissing.
+    pub fn find(libtorch: &Path) -> Result<Self, WireError> {
         let folder = libtorch.display();
-        return Err(missing(format!("libtorch {folder}: no libtorch_cpu.so is there; name the lib folder of a torch")));
+        let Ok(library) = Identity::at(&libtorch.join("libtorch_cpu.so")) else {
+            let why = format!("libtorch {folder}: no libtorch_cpu.so is there; name the lib folder of a torch");
+            return Err(WireError::client(ErrorCode::RuntimeMissing, why));
+        };
+        let beside = || Some(std::env::current_exe().ok()?.parent()?.join(TORCH_PROGRAM));
+        let named = std::env::var_os(TORCH_PROGRAM_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
+        let path = named.or_else(beside).unwrap_or_else(|| TORCH_PROGRAM.into());
+        match std::fs::metadata(&path).ok().filter(std::fs::Metadata::is_file) {
+            Some(facts) => Ok(Self { path, folder: libtorch.to_owned(), files: [Identity::of(&facts), library] }),
+            None => Err(refused(&path, "no such file")),
+        }
     }
-    let beside = || Some(std::env::current_exe().ok()?.parent()?.join(TORCH_PROGRAM));
-    let named = std::env::var_os(TORCH_PROGRAM_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
-    let program = named.or_else(beside).unwrap_or_else(|| TORCH_PROGRAM.into());
-    if !program.is_file() {
-        let program = program.display();
-        return Err(missing(format!(
-            "executor with libtorch: {program}: no such file; run `make build-torch`, or install rust-ort with \
-             RUST_ORT_BUILD_TORCH=1, or name it in {TORCH_PROGRAM_VARIABLE} and run `rust-ort stop`"
-        )));
+
+    fn command(&self) -> Command {
+        let mut path = self.folder.as_os_str().to_owned();
+        if let Some(given) = std::env::var_os("LD_LIBRARY_PATH").filter(|given| !given.is_empty()) {
+            path.push(":");
+            path.push(given);
+        }
+        let mut command = Command::new(&self.path);
+        command.env("LD_LIBRARY_PATH", path);
+        command
     }
-    let mut path = libtorch.as_os_str().to_owned();
-    if let Some(given) = std::env::var_os("LD_LIBRARY_PATH").filter(|given| !given.is_empty()) {
-        path.push(":");
-        path.push(given);
-    }
-    let mut command = Command::new(program);
-    command.env("LD_LIBRARY_PATH", path);
-    Ok(command)
+}
+
+fn refused(program: &Path, why: &str) -> WireError {
+    let program = program.display();
+    let message = format!(
+        "executor with libtorch: {program}: {why}; run `make build-torch`, or install rust-ort with \
+         RUST_ORT_BUILD_TORCH=1, or name it in {TORCH_PROGRAM_VARIABLE} and run `rust-ort stop`"
+    );
+    WireError::client(ErrorCode::RuntimeMissing, message)
 }
 
 /// The end of a log, in one line; empty when there is nothing in it.

@@ -7,7 +7,7 @@ use super::plan::{Plan, plan};
 use super::segment::{Segment, given};
 use super::session::{Ends, MixedSession, Step};
 use crate::base::ids::ValueName;
-use crate::onnx::proto::{GraphProto, ModelProto, ValueInfoProto};
+use crate::onnx::proto::{GraphProto, ModelProto, NodeProto, ValueInfoProto};
 use crate::onnx::{self, Descriptions};
 use crate::protocol::message::{Division, NodeRuntime, PartSpec, RuntimeRule, SessionSpec};
 use crate::runtime::{Constant, Model, Runtime, RuntimeError, Session, precision};
@@ -28,7 +28,10 @@ pub(in crate::runtime) fn build(
     let on = |of: NodeRuntime| division.nodes.get(&of).copied().unwrap_or_default();
     let (ort, torch, torch_f64) = (on(NodeRuntime::Ort), on(NodeRuntime::Torch), on(NodeRuntime::TorchF64));
     tracing::info!(part = part.part, segments = division.segments, ort, torch, torch_f64, "nodes by runtime");
-    let builder = Builder { runtime, part, whole: &whole, graph };
+    // Of the whole: a pattern may fit a node for the sake of one in another segment.
+    let unrounded = precision::kept(&whole, &part.session.keep_float32, &part.described)?;
+    refuse_kept_by_libtorch(graph, &plan, &unrounded)?;
+    let builder = Builder { runtime, part, whole: &whole, graph, unrounded };
     let session: Arc<dyn Session> = match plan.segments.as_slice() {
         [] => builder.of_all(NodeRuntime::Ort, constants)?,
         [one] => {
@@ -52,9 +55,33 @@ fn division(plan: &Plan) -> Division {
     let mut division =
         Division { taken: plan.taken.clone(), segments: plan.segments.len() as u32, ..Division::default() };
     for segment in &plan.segments {
-        *division.nodes.entry(segment.runtime).or_default() += segment.n_own;
+        *division.nodes.entry(segment.runtime).or_default() += segment.own.len() as u32;
     }
     division
+}
+
+/// libtorch computes in the dtypes that the model has. Errors: BadOption where it gives a value that is to be kept in
+/// float32.
+fn refuse_kept_by_libtorch(
+    graph: &GraphProto,
+    plan: &Plan,
+    unrounded: &HashSet<ValueName>,
+) -> Result<(), RuntimeError> {
+    for segment in plan.segments.iter().filter(|segment| segment.runtime != NodeRuntime::Ort) {
+        let mut nodes = segment.own.iter().map(|&at| &graph.node[at]);
+        let is_kept = |node: &&NodeProto| node.output.iter().any(|name| unrounded.contains(name));
+        let Some(node) = nodes.find(is_kept) else { continue };
+        let (name, on) = (node.name(), segment.runtime.name());
+        return Err(RuntimeError::BadOption {
+            name: "precision_rules".to_owned(),
+            reason: format!(
+                "they fit node {name:?} ({}), which a rule of runtimes gives to {on}, and values are kept in float32 on \
+                 ONNX Runtime alone; leave it out of one of them",
+                node.op_type()
+            ),
+        });
+    }
+    Ok(())
 }
 
 struct Builder<'a> {
@@ -62,6 +89,8 @@ struct Builder<'a> {
     part: &'a PartSpec,
     whole: &'a ModelProto,
     graph: &'a GraphProto,
+    /// Values that are not rounded to half precision.
+    unrounded: HashSet<ValueName>,
 }
 
 impl<'a> Builder<'a> {
@@ -100,11 +129,9 @@ impl<'a> Builder<'a> {
         let declared = self.graph.value_info.iter().chain(&self.graph.output).chain(&self.graph.input);
         let mut known: HashMap<String, ValueInfoProto> =
             declared.map(|info| (info.name().to_owned(), info.clone())).collect();
-        // Of the whole: a pattern may fit a node for the sake of one in another segment.
-        let unrounded = precision::kept(self.whole, &self.part.session.keep_float32, &self.part.described)?;
         let mut steps = Vec::with_capacity(segments.len());
         for segment in segments {
-            let session = self.session(segment, &known, &unrounded, &constants)?;
+            let session = self.session(segment, &known, &constants)?;
             for spec in session.outputs() {
                 let info = given(spec, known.get(&spec.name));
                 known.insert(spec.name.clone(), info);
@@ -123,7 +150,6 @@ impl<'a> Builder<'a> {
         &self,
         segment: &Segment,
         known: &HashMap<String, ValueInfoProto>,
-        unrounded: &HashSet<ValueName>,
         constants: &[Constant],
     ) -> Result<Arc<dyn Session>, RuntimeError> {
         let runtime = self.require(segment)?;
@@ -140,7 +166,7 @@ impl<'a> Builder<'a> {
             named_values: self.part.named_values.iter().filter(made).cloned().collect(),
             ..self.part.clone()
         };
-        runtime.build_with(&precision::runnable_but(&part, &model, unrounded)?, &part.session, constants)
+        runtime.build_with(&precision::runnable_but(&part, &model, &self.unrounded)?, &part.session, constants)
     }
 }
 

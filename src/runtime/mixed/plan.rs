@@ -233,7 +233,7 @@ fn with_ends(graph: &GraphProto, order: &[usize], copied: &HashSet<usize>, group
         segments.push(Segment {
             runtime,
             nodes: nodes.into_iter().map(|place| order[place]).collect(),
-            n_own: own.len() as u32,
+            own,
             inputs: inputs.into_iter().map(str::to_owned).collect(),
             outputs: Vec::new(),
         });
@@ -261,7 +261,7 @@ fn give(graph: &GraphProto, copied: &HashSet<usize>, segments: &mut Vec<Segment>
         Some(segment) => segment.outputs.extend(of_constants),
         None => {
             let (nodes, inputs) = (Vec::new(), Vec::new());
-            segments.push(Segment { runtime: NodeRuntime::Ort, nodes, n_own: 0, inputs, outputs: of_constants });
+            segments.push(Segment { runtime: NodeRuntime::Ort, nodes, own: Vec::new(), inputs, outputs: of_constants });
         }
     }
 }

@@ -14,8 +14,8 @@ pub(super) struct Segment {
     pub(super) runtime: NodeRuntime,
     /// Indices of the graph's nodes, in topological order.
     pub(super) nodes: Vec<usize>,
-    /// How many of them no other segment has.
-    pub(super) n_own: u32,
+    /// Those of them that no other segment has.
+    pub(super) own: Vec<usize>,
     /// Values that it reads and does not compute: inputs of the graph, and what segments before it give.
     pub(super) inputs: Vec<String>,
     /// Values that segments after it read, or that are outputs of the graph.
