@@ -239,7 +239,7 @@ cargo_tests() {
 
 python_tests() {
     # shellcheck disable=SC2086  # ARGS is a list
-    within 1800 "$PY" -m pytest -c python_shim/pyproject.toml --rootdir . --junitxml build/python-tests.xml \
+    within 2400 "$PY" -m pytest -c python_shim/pyproject.toml --rootdir . --junitxml build/python-tests.xml \
         @tests/python/parallel.args tests/python ${ARGS:-}
 }
 
