@@ -222,7 +222,8 @@ def test_the_bucket_of_a_number_of_rank_0(dtype: torch.dtype, right: bool) -> No
 def test_a_convolution_takes_its_windows_from_arguments(transposed: bool) -> None:
     """As symbols they are guarded to be the numbers they are: each has a graph of its own, of any size of images."""
     convolution = functional.conv_transpose2d if transposed else functional.conv2d
-    weight = torch.randint(-2, 3, (4, 2, 5, 4)).float().requires_grad_()  # small, so that all is exact
+    # Small, so that all is exact. The sizes of a parameter are no symbols: of more symbols torch reasons for minutes.
+    weight = torch.nn.Parameter(torch.randint(-2, 3, (4, 2, 5, 4)).float())
 
     def function(x: Tensor, weight: Tensor, stride: int, padding: int, dilation: int, groups: int) -> Tensor:
         return convolution(x, weight, stride=stride, padding=padding, dilation=dilation, groups=groups)
