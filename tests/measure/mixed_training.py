@@ -72,16 +72,20 @@ class Row:
         return not self.problem
 
 
-def llama(seed: int) -> nn.Module:
-    """Two layers, hidden size 512."""
+HIDDEN = 512
+"""Hidden size of the model of docs/mixed-training.md."""
+
+
+def llama(seed: int, hidden: int = HIDDEN) -> nn.Module:
+    """Two layers of heads of 64."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(seed)
     config = LlamaConfig(
-        hidden_size=512,
+        hidden_size=hidden,
         num_hidden_layers=2,
-        num_attention_heads=8,
-        intermediate_size=2000,
+        num_attention_heads=hidden // 64,
+        intermediate_size=hidden * 4 - 48,
         vocab_size=4000,
         max_position_embeddings=2048,
         use_cache=False,
@@ -91,10 +95,15 @@ def llama(seed: int) -> nn.Module:
 
 
 def train(
-    seed: int, n_steps: int, *, autocast: torch.dtype | None, wrap: Callable[[nn.Module], Any] = lambda model: model
+    seed: int,
+    n_steps: int,
+    *,
+    autocast: torch.dtype | None,
+    hidden: int = HIDDEN,
+    wrap: Callable[[nn.Module], Any] = lambda model: model,
 ) -> Run:
     """Adam steps on one batch of random tokens; float16 with a GradScaler."""
-    model = llama(seed)
+    model = llama(seed, hidden)
     before = _flat(model)
     call = wrap(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-4)
@@ -120,13 +129,20 @@ def compiled(model: nn.Module) -> Any:
     return torch.compile(model, backend="rust_ort", fullgraph=True)
 
 
-def row(seed: int, n_steps: int, dtype: torch.dtype, *, wrap: Callable[[nn.Module], Any] = compiled) -> Row:
+def row(
+    seed: int,
+    n_steps: int,
+    dtype: torch.dtype,
+    *,
+    hidden: int = HIDDEN,
+    wrap: Callable[[nn.Module], Any] = compiled,
+) -> Row:
     """Three runs of a seed: float32, autocast, autocast through `wrap`."""
-    reference = train(seed, n_steps, autocast=None)
-    eager = train(seed, n_steps, autocast=dtype)
+    reference = train(seed, n_steps, autocast=None, hidden=hidden)
+    eager = train(seed, n_steps, autocast=dtype, hidden=hidden)
     torch.compiler.reset()
     with graph_info.called() as called:
-        candidate = train(seed, n_steps, autocast=dtype, wrap=wrap)
+        candidate = train(seed, n_steps, autocast=dtype, hidden=hidden, wrap=wrap)
         graphs = called()
     return Row(
         seed=seed,

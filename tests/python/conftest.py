@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import gc
 import logging
 import os
 import random
@@ -117,6 +118,15 @@ def binary() -> str | None:
 def every_graph_is_known() -> None:
     """Tests look at the graphs that came since they began: the list of a long session lets none go meanwhile."""
     graph_info.KEPT_GRAPHS = 100_000
+
+
+@pytest.fixture(autouse=True, scope="module")
+def what_earlier_modules_left_is_not_looked_through() -> None:
+    """A worker keeps millions of torch's objects: tests that collect garbage, and Python between them, would look
+    through all of them each time."""
+    torch.compiler.reset()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

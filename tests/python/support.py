@@ -9,7 +9,7 @@ import contextlib
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +190,16 @@ def use_client(monkeypatch: pytest.MonkeyPatch, client: FakeClient | DaemonClien
     """Every graph that is compiled from now on has this client."""
     of = client.of if isinstance(client, DaemonClient) else lambda options: client
     monkeypatch.setattr(Client, "get", staticmethod(of))
+
+
+def together(functions: Mapping[str, Callable[..., Any]]) -> Callable[[Mapping[str, Sequence[Any]]], dict[str, Any]]:
+    """All of them as one, {name: arguments} → {name: result}: compiled they are one graph, and what is wrong has its
+    name in the message of `torch.testing.assert_close`."""
+
+    def every(given: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+        return {name: function(*given[name]) for name, function in functions.items()}
+
+    return every
 
 
 def _verdict(name: str, kind: str, reason: str) -> Verdict:

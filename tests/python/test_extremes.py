@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
+from support import together
 from torch import Tensor
 from torch.nn import functional
 
@@ -18,17 +21,33 @@ NEAR_ZERO = torch.tensor([-0.0, 0.0, -0.3, 0.3, -1.0, 1.0, -2.5, math.inf, -math
 TINY = torch.tensor([-1e-30, 1e-30, -1e-7, 1e-7, -1e-3, 1e-3, -0.5, 0.5])
 
 
-def on_onnxruntime(function: Callable[..., object], *inputs: Tensor) -> object:
-    """What the compiled function gives, after a check that no node of it ran in eager."""
+def each_on_onnxruntime(function: Callable[..., Any], *calls: Sequence[Any]) -> list[Any]:
+    """What the compiled function gives in each call, after a check that there is one graph and no node of it ran in
+    eager."""
     torch._dynamo.reset()
     backend = rust_ort.Backend()
-    made = torch.compile(function, backend=backend, dynamic=False)(*inputs)
+    compiled = torch.compile(function, backend=backend, dynamic=False)
+    made = [compiled(*inputs) for inputs in calls]
     assert [graph.eager for graph in backend.graphs] == [[]]
     return made
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("function", [
+def on_onnxruntime(function: Callable[..., Any], *inputs: Any) -> Any:
+    return each_on_onnxruntime(function, inputs)[0]
+
+
+def alike(
+    functions: Sequence[Callable[[Tensor], Tensor]], x: Tensor, **tolerance: float
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """After a check that all of them give in one graph what eager gives: {name: (compiled, eager)}."""
+    named = {f"{getattr(function, '__name__', '')} {index}": function for index, function in enumerate(functions)}
+    every, given = together(named), dict.fromkeys(named, (x,))
+    candidates, references = on_onnxruntime(every, given), every(given)
+    torch.testing.assert_close(candidates, references, equal_nan=True, **tolerance)
+    return {name: (candidates[name], references[name]) for name in named}
+
+
+HAVE_A_ZERO: list[Callable[[Tensor], Tensor]] = [
     torch.trunc, torch.frac, torch.log1p, torch.expm1, functional.elu, functional.celu, functional.selu,
     lambda x: torch.where(x != 0, x, -0.0), lambda x: torch.where(x > 0, x, -x), lambda x: x.masked_fill(x > 0, -0.0),
     lambda x: (x * 0) + 0, lambda x: x - 0, lambda x: x.clamp(min=0), lambda x: x.clamp(max=0), torch.abs,
@@ -39,27 +58,26 @@ def on_onnxruntime(function: Callable[..., object], *inputs: Tensor) -> object:
     lambda x: functional.leaky_relu(x, -0.3), lambda x: functional.leaky_relu(x, -0.0),
     lambda x: functional.celu(x, math.inf), lambda x: functional.elu(x, -1.0),
     lambda x: functional.prelu(x, torch.full((1,), -0.3, dtype=x.dtype)),
-])  # fmt: skip
-def test_zeros_have_eagers_sign(function: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
-    x = NEAR_ZERO.to(dtype)
-    candidate, reference = on_onnxruntime(function, x), function(x)
-    assert isinstance(candidate, Tensor)
-    torch.testing.assert_close(candidate, reference, equal_nan=True)
-    zeros = (candidate == 0) & (reference == 0)
-    assert zeros.any() and torch.equal(candidate.signbit()[zeros], reference.signbit()[zeros])
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_zeros_have_eagers_sign(dtype: torch.dtype) -> None:
+    for name, (candidate, reference) in alike(HAVE_A_ZERO, NEAR_ZERO.to(dtype)).items():
+        zeros = (candidate == 0) & (reference == 0)
+        assert zeros.any() and torch.equal(candidate.signbit()[zeros], reference.signbit()[zeros]), name
+
+
+HAVE_A_TAIL: list[Callable[[Tensor], Tensor]] = [
+    torch.log1p, torch.expm1, functional.elu, functional.celu, lambda x: functional.celu(x, alpha=1e5),
+    lambda x: functional.elu(x, alpha=1e5), functional.silu, torch.sigmoid, torch.tanh,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype, rtol", [(torch.float32, 2e-6), (torch.float64, 1e-12), (torch.bfloat16, 8e-3)])
-@pytest.mark.parametrize("function", [
-    torch.log1p, torch.expm1, functional.elu, functional.celu, lambda x: functional.celu(x, alpha=1e5),
-    lambda x: functional.elu(x, alpha=1e5), functional.silu, torch.sigmoid, torch.tanh,
-])  # fmt: skip
-def test_small_results_are_right_to_their_last_digits(
-    function: Callable[[Tensor], Tensor], dtype: torch.dtype, rtol: float
-) -> None:
+def test_small_results_are_right_to_their_last_digits(dtype: torch.dtype, rtol: float) -> None:
     x = torch.cat([TINY, torch.linspace(-30, 5, 71), torch.linspace(-0.99, 0.0, 9)]).to(dtype)
-    candidate = on_onnxruntime(function, x)
-    torch.testing.assert_close(candidate, function(x), rtol=rtol, atol=0.0, equal_nan=True)
+    alike(HAVE_A_TAIL, x, rtol=rtol, atol=0.0)
 
 
 @pytest.mark.parametrize("dtype, rtol", [(torch.float32, 1e-6), (torch.bfloat16, 8e-3)])
@@ -69,8 +87,7 @@ def test_erfc_has_a_tail(dtype: torch.dtype, rtol: float) -> None:
     torch.testing.assert_close(candidate, torch.erfc(x), rtol=rtol, atol=0.0)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("function", [
+ROUND_ONCE: list[Callable[[Tensor], Tensor]] = [
     lambda x: (x + 1e-4) == x, lambda x: 1e5 / x, lambda x: (x * 65537.0).sin(), lambda x: x * 65536, lambda x: x / 1e5,
     lambda x: torch.lerp(x, -x, 0.3), lambda x: (x * 3 - x * 3.001) * 1000, lambda x: (x * x) - (x * x).float(),
     lambda x: torch.fmod(x, 0.3), lambda x: torch.addcmul(x, x, x, value=0.1), lambda x: (x + 2048 - 2048) / 3,
@@ -88,11 +105,12 @@ def test_erfc_has_a_tail(dtype: torch.dtype, rtol: float) -> None:
     lambda x: torch.rsub(x, x * 80, alpha=0.1), lambda x: torch.rsub(x, 2, alpha=0.1),
     lambda x: x.index_add(0, torch.arange(2), x[:2] * 80, alpha=0.1),
     lambda x: torch.div(x, 0.3, rounding_mode="trunc"), lambda x: torch.log2(x.abs() + 2), lambda x: x == 2,
-])  # fmt: skip
-def test_every_operator_rounds_to_half_precision_once(function: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
-    x = torch.linspace(-3, 3, 4096).to(dtype)
-    candidate = on_onnxruntime(function, x)
-    torch.testing.assert_close(candidate, function(x), rtol=0, atol=0, equal_nan=True)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_every_operator_rounds_to_half_precision_once(dtype: torch.dtype) -> None:
+    alike(ROUND_ONCE, torch.linspace(-3, 3, 4096).to(dtype), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -137,21 +155,26 @@ def test_a_long_running_sum_is_in_float64() -> None:
     torch.testing.assert_close(candidate, x.cumsum(0), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("periodic", [True, False])
-@pytest.mark.parametrize("length", [1, 2, 7])
-@pytest.mark.parametrize("window", [torch.hann_window, torch.hamming_window, torch.blackman_window])
-def test_windows_are_eagers(window: Callable[..., Tensor], length: int, periodic: bool) -> None:
-    candidate = torch.compile(lambda x: x - window(length, periodic), backend="rust_ort", dynamic=False)
-    torch.testing.assert_close(candidate(torch.ones(1)), 1 - window(length, periodic))
+def test_windows_are_eagers() -> None:
+    windows = (torch.hann_window, torch.hamming_window, torch.blackman_window)
+    named = {
+        f"{window.__name__} of {length}{', periodic' if periodic else ''}": (window, length, periodic)
+        for window, length, periodic in itertools.product(windows, (1, 2, 7), (True, False))
+    }
+
+    def function(x: Tensor) -> dict[str, Tensor]:
+        return {name: x - window(length, periodic) for name, (window, length, periodic) in named.items()}
+
+    candidates = torch.compile(function, backend="rust_ort", dynamic=False)(torch.ones(1))
+    torch.testing.assert_close(candidates, function(torch.ones(1)))
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int64])
-@pytest.mark.parametrize(
-    "numbers", [(-0.9, 2.1, 2.0), (2.1, -2.9, -1.0), (0.1, -7.9, -4.0), (0.1, 1.1, 1.0), (1.7, 9.3)]
-)
-def test_a_range_of_integers_between_fractions(numbers: tuple[float, ...], dtype: torch.dtype) -> None:
-    def function(x: Tensor) -> Tensor:
-        return torch.arange(*numbers, dtype=dtype) + x
+def test_a_range_of_integers_between_fractions(dtype: torch.dtype) -> None:
+    ranges = [(-0.9, 2.1, 2.0), (2.1, -2.9, -1.0), (0.1, -7.9, -4.0), (0.1, 1.1, 1.0), (1.7, 9.3)]
+
+    def function(x: Tensor) -> dict[str, Tensor]:
+        return {f"{numbers}": torch.arange(*numbers, dtype=dtype) + x for numbers in ranges}
 
     x = torch.zeros(1, dtype=dtype)
     torch.testing.assert_close(on_onnxruntime(function, x), function(x), rtol=0, atol=0)
@@ -193,25 +216,29 @@ def test_a_number_that_is_a_size_is_not_fixed(function: Callable[[Tensor], Tenso
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("align_corners", [False, True])
-@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
-def test_a_grid_of_coordinates_that_lie_nowhere(
-    mode: str, padding: str, align_corners: bool, dtype: torch.dtype
-) -> None:
-    def function(image: Tensor, grid: Tensor) -> Tensor:
-        return functional.grid_sample(image, grid, mode=mode, padding_mode=padding, align_corners=align_corners)
+def test_a_grid_of_coordinates_that_lie_nowhere(mode: str, dtype: torch.dtype) -> None:
+    def sampled(padding: str, align_corners: bool) -> Callable[[Tensor, Tensor], Tensor]:
+        return lambda image, grid: functional.grid_sample(
+            image, grid, mode=mode, padding_mode=padding, align_corners=align_corners
+        )
 
+    far = torch.tensor([math.nan, math.inf, -math.inf, 1e5, -1e5, 0.3, -0.7, 1.0, -1.05])
+    farther = torch.cat([far, torch.tensor([1e30, -1e30, 1e9])])
+    grids = {  # the remainder of a reflection rounds away what such a number still knows
+        padding: torch.stack(torch.meshgrid(places, places, indexing="ij"), -1)[None].to(dtype)
+        for padding, places in (("zeros", farther), ("border", farther), ("reflection", far))
+    }
     image = torch.linspace(-2, 3, 20, dtype=dtype).reshape(1, 1, 4, 5)
     infinite = torch.where(image > 2.5, math.inf, image)
-    far = torch.tensor([math.nan, math.inf, -math.inf, 1e5, -1e5, 0.3, -0.7, 1.0, -1.05])
-    if padding != "reflection":  # whose remainder rounds away what such a number still knows
-        far = torch.cat([far, torch.tensor([1e30, -1e30, 1e9])])
-    grid = torch.stack(torch.meshgrid(far, far, indexing="ij"), -1)[None].to(dtype)
-    for given in (image, infinite):
-        torch.testing.assert_close(
-            on_onnxruntime(function, given, grid), function(given, grid), rtol=1e-4, atol=1e-4, equal_nan=True
-        )
+    functions = {
+        f"{padding}{', aligned' if align_corners else ''}": (sampled(padding, align_corners), grids[padding])
+        for padding, align_corners in itertools.product(grids, (False, True))
+    }
+    every = together({name: function for name, (function, _) in functions.items()})
+    given = [{name: (x, grid) for name, (_, grid) in functions.items()} for x in (image, infinite)]
+    for candidates, each in zip(each_on_onnxruntime(every, *((each,) for each in given)), given, strict=True):
+        torch.testing.assert_close(candidates, every(each), rtol=1e-4, atol=1e-4, equal_nan=True)
 
 
 def test_what_is_beside_a_diagonal_does_not_count() -> None:
@@ -326,38 +353,44 @@ def test_tanh_does_not_go_beyond_one() -> None:
     lambda x: torch.func.jvp(lambda t: t * 2.0, (x,), (torch.ones(2),))[1],
     lambda x: torch.func.hessian(lambda t: (t**3).sum())(x), lambda x: torch.func.jacfwd(lambda t: t**2 * 3 + 1)(x),
 ])  # fmt: skip
-@pytest.mark.parametrize("last", [math.inf, 1e30, -0.3])
-def test_tangents_of_numbers_are_left_out(function: Callable[[Tensor], Tensor], last: float) -> None:
+def test_tangents_of_numbers_are_left_out(function: Callable[[Tensor], Tensor]) -> None:
     """As zeros in memory they make NaN of infinities, and 0.0 of -0.0."""
-    x = torch.tensor([1.5, last])
-    made, eager = on_onnxruntime(function, x), function(x)
-    torch.testing.assert_close(made, eager, equal_nan=True)
-    assert torch.equal(torch.signbit(made), torch.signbit(eager))
+    xs = [(torch.tensor([1.5, last]),) for last in (math.inf, 1e30, -0.3)]
+    for made, (x,) in zip(each_on_onnxruntime(function, *xs), xs, strict=True):
+        eager = function(x)
+        torch.testing.assert_close(made, eager, equal_nan=True, msg=lambda text, x=x: f"{x}: {text}")
+        assert torch.equal(torch.signbit(made), torch.signbit(eager)), x
 
 
 def truncated(x: int, y: int) -> int:
     return abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1)
 
 
+BY_MINUS_ONE: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], Callable[[int, int], int]]] = {
+    "x // y": (lambda x, y: x // y, lambda x, y: x // y),
+    "x % y": (lambda x, y: x % y, lambda x, y: x % y),
+    "fmod": (torch.fmod, lambda x, y: x - truncated(x, y) * y),
+    "x // -1": (lambda x, y: x // -1, lambda x, y: -x),
+    "trunc": (lambda x, y: torch.div(x, y, rounding_mode="trunc"), truncated),
+    "x % -1": (lambda x, y: x % -1, lambda x, y: 0),
+    "fmod by -1": (lambda x, y: torch.fmod(x, -1), lambda x, y: 0),
+    "x // a tensor of rank 0": (lambda x, y: x // y[0], lambda x, y: -x),
+}
+
+
 @pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.int64])
-@pytest.mark.parametrize(("function", "exact"), [
-    (lambda x, y: x // y, lambda x, y: x // y), (lambda x, y: x % y, lambda x, y: x % y),
-    (torch.fmod, lambda x, y: x - truncated(x, y) * y), (lambda x, y: x // -1, lambda x, y: -x),
-    (lambda x, y: torch.div(x, y, rounding_mode="trunc"), truncated), (lambda x, y: x % -1, lambda x, y: 0),
-    (lambda x, y: torch.fmod(x, -1), lambda x, y: 0), (lambda x, y: x // y[0], lambda x, y: -x),
-])  # fmt: skip
-def test_the_least_integer_by_minus_one(
-    function: Callable[[Tensor, Tensor], Tensor], exact: Callable[[int, int], int], dtype: torch.dtype
-) -> None:
+def test_the_least_integer_by_minus_one(dtype: torch.dtype) -> None:
     """By Python's integers: some of torch's own kernels end the process there."""
     torch._dynamo.reset()
     least, largest = torch.iinfo(dtype).min, torch.iinfo(dtype).max
     xs = [least, 7, -7, 7, -7, 0, 5, largest, least, least]
     ys = [-1, -1, 2, -2, -2, -1, -3, -1, largest, 2]
-    made = torch.compile(function, backend=rust_ort.backend(on_unsupported="error"))
-    expected = [exact(x, y) for x, y in zip(xs, ys, strict=True)]
-    wrapped = [least if number == -least else number for number in expected]
-    assert made(torch.tensor(xs, dtype=dtype), torch.tensor(ys, dtype=dtype)).tolist() == wrapped
+    every = together({name: function for name, (function, _) in BY_MINUS_ONE.items()})
+    compiled = torch.compile(every, backend=rust_ort.backend(on_unsupported="error"))
+    made = compiled(dict.fromkeys(BY_MINUS_ONE, (torch.tensor(xs, dtype=dtype), torch.tensor(ys, dtype=dtype))))
+    for name, (_, exact) in BY_MINUS_ONE.items():
+        expected = [exact(x, y) for x, y in zip(xs, ys, strict=True)]
+        assert made[name].tolist() == [least if number == -least else number for number in expected], name
 
 
 @pytest.mark.parametrize("size", [16, 17])

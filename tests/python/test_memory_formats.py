@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from structures import Compile, check
+from support import together
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
@@ -133,24 +136,24 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("operator", ITERATED, ids=str)
-@pytest.mark.parametrize("second", LAYOUTS)
-@pytest.mark.parametrize("first", LAYOUTS)
-def test_binary_operators_lay_out_as_their_kernels_do(first: str, second: str, operator: Any) -> None:
+MORE = {aten.native_dropout_backward.default: {"scale": 2.0}, aten.div.Tensor_mode: {"rounding_mode": "floor"}}
+
+
+def test_binary_operators_lay_out_as_their_kernels_do() -> None:
+    """All operators in one graph, each of every pair of layouts."""
     x = torch.arange(24.0).reshape(2, 3, 4) % 5 + 1
-    operands = [LAYOUTS[first](x / 7), LAYOUTS[second](x % 2)]
-    if operator is aten.native_dropout_backward.default:
-        operands[1] = operands[1].bool()
-    more = {aten.native_dropout_backward.default: {"scale": 2.0}, aten.div.Tensor_mode: {"rounding_mode": "floor"}}
-
-    def function(x: Tensor, y: Tensor) -> Tensor:
-        made: Tensor = operator(x, y, **more.get(operator, {}))
-        return made
-
+    functions, given = {}, {}
+    for operator, first, second in itertools.product(ITERATED, LAYOUTS, LAYOUTS):
+        operands = [LAYOUTS[first](x / 7), LAYOUTS[second](x % 2)]
+        if operator is aten.native_dropout_backward.default:
+            operands[1] = operands[1].bool()
+        name = f"{operator} of {first} and {second}"
+        functions[name], given[name] = functools.partial(operator, **MORE.get(operator, {})), operands
+    every = together(functions)
     torch._dynamo.reset()
-    made, expected = torch.compile(function, backend="rust_ort")(*operands), function(*operands)
+    made, expected = torch.compile(every, backend="rust_ort")(given), every(given)
     torch.testing.assert_close(made, expected, equal_nan=True)
-    assert made.stride() == expected.stride()
+    assert {name: y.stride() for name, y in made.items()} == {name: y.stride() for name, y in expected.items()}
 
 
 GRADIENTS = {
@@ -169,31 +172,37 @@ GRADIENTS = {
 }
 
 
-@pytest.mark.parametrize("tangents", ["channels last", "row-major", "one number"])
+TANGENTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "one number": lambda random: torch.ones(()).expand(random.shape),
+    "channels last": lambda random: random.to(memory_format=torch.channels_last) if random.dim() == 4 else random,
+    "row-major": lambda random: random,
+}
+
+
 @pytest.mark.parametrize("channels_last", [True, False])
-@pytest.mark.parametrize("name", GRADIENTS)
-def test_gradients_are_laid_out_as_autograds(name: str, channels_last: bool, tangents: str) -> None:
-    """Hooks see them, and what is above the graph."""
-    draws = torch.Generator().manual_seed(1)
-    x = torch.randn(2, 4, 8, 8, generator=draws)
+def test_gradients_are_laid_out_as_autograds(channels_last: bool) -> None:
+    """Hooks see them, and what is above the graph. All operators in one graph, each of an image of its own."""
+    x = torch.randn(2, 4, 8, 8, generator=torch.Generator().manual_seed(1))
     x = x.to(memory_format=torch.channels_last) if channels_last else x
+    every = together(GRADIENTS)
 
-    def gradient(backend: str) -> Tensor:
+    def gradients(backend: str) -> dict[str, Tensor]:
         torch._dynamo.reset()
-        given = x.detach().requires_grad_()
-        made = torch.compile(GRADIENTS[name], backend=backend, dynamic=False)(given)
-        made = made[0] if isinstance(made, tuple) else made
-        if tangents == "one number":
-            tangent = torch.ones(()).expand(made.shape)
-        else:
-            tangent = torch.randn(made.shape, generator=torch.Generator().manual_seed(2))
-            if tangents == "channels last" and made.dim() == 4:
-                tangent = tangent.to(memory_format=torch.channels_last)
-        return torch.autograd.grad(made, given, tangent)[0]
+        compiled, found = torch.compile(every, backend=backend, dynamic=False), {}
+        for kind, tangent in TANGENTS.items():
+            given = {name: (x.detach().requires_grad_(),) for name in GRADIENTS}
+            outputs = [made[0] if isinstance(made, tuple) else made for made in compiled(given).values()]
+            tangents = [
+                tangent(torch.randn(made.shape, generator=torch.Generator().manual_seed(2))) for made in outputs
+            ]
+            leaves = [leaf for (leaf,) in given.values()]
+            for name, gradient in zip(given, torch.autograd.grad(outputs, leaves, tangents), strict=True):
+                found[f"{name}, tangents {kind}"] = gradient
+        return found
 
-    made, expected = gradient("rust_ort"), gradient("aot_eager")
+    made, expected = gradients("rust_ort"), gradients("aot_eager")
     torch.testing.assert_close(made, expected, rtol=1e-4, atol=1e-5)
-    assert made.stride() == expected.stride()
+    assert {name: y.stride() for name, y in made.items()} == {name: y.stride() for name, y in expected.items()}
 
 
 class Viewed(torch.autograd.Function):

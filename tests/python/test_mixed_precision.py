@@ -136,7 +136,7 @@ def test_a_step_whose_float16_gradients_overflow_is_skipped_as_in_eager() -> Non
 # float16 is slow in eager on many CPUs: fewer steps.
 @pytest.mark.parametrize(("dtype", "n_steps"), [(torch.float16, 3), (torch.bfloat16, 10)])
 def test_training_under_autocast_is_as_close_to_float32_as_eager_is(dtype: torch.dtype, n_steps: int) -> None:
-    made = mixed_training.row(0, n_steps, dtype)
+    made = mixed_training.row(0, n_steps, dtype, hidden=128)
     print(made)
     assert made.losses["compiled"][-1] < made.losses["compiled"][0]
     assert made.ok, made.problem
@@ -169,7 +169,7 @@ def without_autocast(model: nn.Module) -> nn.Module:
 def test_a_run_that_is_wrong_or_not_ours_or_not_in_half_precision_fails(
     planted: Callable[[nn.Module], nn.Module], seen: str
 ) -> None:
-    made = mixed_training.row(0, 3, torch.bfloat16, wrap=planted)
+    made = mixed_training.row(0, 3, torch.bfloat16, hidden=128, wrap=planted)
     print(made)
     assert not made.ok
     assert seen in made.problem

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
 import torch
+from support import together
 from torch import Tensor
 from torch.nn import functional
 
@@ -17,32 +20,39 @@ pytestmark = pytest.mark.usefixtures("served")
 HALVES = (torch.float16, torch.bfloat16)
 
 
-@pytest.mark.parametrize("number", [1e-4, 1 / 3, 65537.0, torch.tensor(1 / 3), torch.tensor(0.1).double()])
-@pytest.mark.parametrize("operator", [torch.add, torch.sub, torch.rsub, torch.mul, torch.div])
+Operator = Callable[..., Tensor]
+
+
+def beside(operators: Iterable[Operator], numbers: Iterable[float | Tensor]) -> dict[str, tuple[Operator, Any]]:
+    """{name: (operator, number)} of all pairs."""
+    return {f"{one.__name__}, {number}": (one, number) for one, number in itertools.product(operators, numbers)}
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_a_number_beside_half_precision_is_what_torch_takes(
-    dtype: torch.dtype, operator: Callable[..., Tensor], number: float | Tensor
-) -> None:
+def test_a_number_beside_half_precision_is_what_torch_takes(dtype: torch.dtype) -> None:
     """torch rounds it in sums and differences, and keeps it in products and quotients; tensors of rank 0, too."""
-    torch._dynamo.reset()
+    operators = [torch.add, torch.sub, torch.rsub, torch.mul, torch.div]
+    pairs = beside(operators, [1e-4, 1 / 3, 65537.0, torch.tensor(1 / 3), torch.tensor(0.1).double()])
     x = torch.linspace(-3, 3, 4001).to(dtype)
-    compiled = torch.compile(operator, backend="rust_ort", dynamic=False)
-    torch.testing.assert_close(compiled(x, number), operator(x, number), rtol=0, atol=0)
+    every = together({name: operator for name, (operator, _) in pairs.items()})
+    given = {name: (x, number) for name, (_, number) in pairs.items()}
+    torch._dynamo.reset()
+    compiled = torch.compile(every, backend="rust_ort", dynamic=False)
+    torch.testing.assert_close(compiled(given), every(given), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("number", [1e-4, 1 / 3, 2**24 + 1, 100003.7, torch.tensor(1 / 3), torch.tensor(0.1).double()])
-@pytest.mark.parametrize("operator", [torch.add, torch.sub, torch.mul, torch.div, torch.pow])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_a_number_before_half_precision_is_what_torch_takes(
-    dtype: torch.dtype, operator: Callable[..., Tensor], number: float | Tensor, dynamic: bool
-) -> None:
+def test_a_number_before_half_precision_is_what_torch_takes(dtype: torch.dtype, dynamic: bool) -> None:
     """torch rounds it, to infinity too, whatever the operator is."""
-    torch._dynamo.reset()
+    numbers = [1e-4, 1 / 3, 2**24 + 1, 100003.7, torch.tensor(1 / 3), torch.tensor(0.1).double()]
+    pairs = beside([torch.add, torch.sub, torch.mul, torch.div, torch.pow], numbers)
     x = torch.linspace(-3, 3, 4001).to(dtype)
-    compiled = torch.compile(operator, backend="rust_ort", dynamic=dynamic)
-    expected = operator(number, x)
-    torch.testing.assert_close(compiled(number, x), expected, rtol=0, atol=0, equal_nan=True)
+    every = together({name: operator for name, (operator, _) in pairs.items()})
+    given = {name: (number, x) for name, (_, number) in pairs.items()}
+    torch._dynamo.reset()
+    compiled = torch.compile(every, backend="rust_ort", dynamic=dynamic)
+    torch.testing.assert_close(compiled(given), every(given), rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -151,34 +161,38 @@ def test_a_number_compared_with_half_precision_fixes_no_graph() -> None:
     assert len(backend.graphs) == 1
 
 
-@pytest.mark.parametrize("weight", [0.0, 0.3, 0.5, 1.0, -2.0, 7.0])
-@pytest.mark.parametrize("as_tensor", [False, True])
-def test_lerp_goes_from_the_nearer_end(weight: float, as_tensor: bool) -> None:
+def test_lerp_goes_from_the_nearer_end() -> None:
     start, end = torch.tensor([1.0, -0.0, 3.0, -5.0]), torch.tensor([-0.0, -0.0, 7.0, 8.0])
-
-    def function(start: Tensor, end: Tensor) -> Tensor:
-        return torch.lerp(start, end, torch.full_like(start, weight) if as_tensor else weight)
-
+    given: dict[str, tuple[Any, ...]] = {}
+    for weight in (0.0, 0.3, 0.5, 1.0, -2.0, 7.0):
+        given[f"{weight}"] = start, end, weight
+        given[f"a tensor of {weight}"] = start, end, torch.full_like(start, weight)
+    every = together(dict.fromkeys(given, torch.lerp))
     torch._dynamo.reset()
-    made, expected = torch.compile(function, backend="rust_ort")(start, end), function(start, end)
+    made, expected = torch.compile(every, backend="rust_ort")(given), every(given)
     torch.testing.assert_close(made, expected)
-    assert torch.equal(made.signbit(), expected.signbit())
+    for name, one in made.items():
+        assert torch.equal(one.signbit(), expected[name].signbit()), name
 
 
-@pytest.mark.parametrize("beta", [0, 1, 2])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, *HALVES])
-@pytest.mark.parametrize("function", [
-    lambda x, w, b: torch.addmm(w, x, w, alpha=0, beta=b), lambda x, w, b: torch.addmm(w[0], x, w, alpha=0, beta=b),
-    lambda x, w, b: torch.addmm(x, x, w, alpha=0, beta=b), lambda x, w, b: torch.addmv(w[0], x, w[0], alpha=0, beta=b),
-    lambda x, w, b: torch.addbmm(w, x[None], w[None], alpha=0, beta=b),
-    lambda x, w, b: torch.baddbmm(w[None], x[None], w[None], alpha=0, beta=b),
-])  # fmt: skip
-def test_a_product_of_which_nothing_is_taken(function: Callable[..., Tensor], dtype: torch.dtype, beta: int) -> None:
+def test_a_product_of_which_nothing_is_taken(dtype: torch.dtype) -> None:
     """Eager's kernels leave it out, NaN in it too; not those of half precision."""
+    products: dict[str, Callable[..., Tensor]] = {
+        "addmm": lambda x, w, b: torch.addmm(w, x, w, alpha=0, beta=b),
+        "addmm to a row": lambda x, w, b: torch.addmm(w[0], x, w, alpha=0, beta=b),
+        "addmm to NaN": lambda x, w, b: torch.addmm(x, x, w, alpha=0, beta=b),
+        "addmv": lambda x, w, b: torch.addmv(w[0], x, w[0], alpha=0, beta=b),
+        "addbmm": lambda x, w, b: torch.addbmm(w, x[None], w[None], alpha=0, beta=b),
+        "baddbmm": lambda x, w, b: torch.baddbmm(w[None], x[None], w[None], alpha=0, beta=b),
+    }
     x, w = torch.full((2, 2), math.nan, dtype=dtype), torch.eye(2, dtype=dtype)
+    pairs = {f"{name}, beta {beta}": (function, beta) for name, function in products.items() for beta in (0, 1, 2)}
+    every = together({name: function for name, (function, _) in pairs.items()})
+    given = {name: (x, w, beta) for name, (_, beta) in pairs.items()}
     torch._dynamo.reset()
-    compiled = torch.compile(function, backend="rust_ort", dynamic=False)
-    torch.testing.assert_close(compiled(x, w, beta), function(x, w, beta), equal_nan=True, rtol=0, atol=0)
+    compiled = torch.compile(every, backend="rust_ort", dynamic=False)
+    torch.testing.assert_close(compiled(given), every(given), equal_nan=True, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("function", [
@@ -208,7 +222,8 @@ def test_the_bucket_of_a_number_of_rank_0(dtype: torch.dtype, right: bool) -> No
 def test_a_convolution_takes_its_windows_from_arguments(transposed: bool) -> None:
     """As symbols they are guarded to be the numbers they are: each has a graph of its own, of any size of images."""
     convolution = functional.conv_transpose2d if transposed else functional.conv2d
-    weight = torch.randint(-2, 3, (4, 2, 5, 4)).float().requires_grad_()  # small, so that all is exact
+    # Small, so that all is exact. The sizes of a parameter are no symbols: of more symbols torch reasons for minutes.
+    weight = torch.nn.Parameter(torch.randint(-2, 3, (4, 2, 5, 4)).float())
 
     def function(x: Tensor, weight: Tensor, stride: int, padding: int, dilation: int, groups: int) -> Tensor:
         return convolution(x, weight, stride=stride, padding=padding, dilation=dilation, groups=groups)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -137,9 +137,9 @@ class Traced:
         return list(outputs), info
 
 
-def traced(function: Callable[[Tensor], list[Tensor]], patch: pytest.MonkeyPatch) -> list[Traced]:
-    """Forward and backward at the highest opset, traced once: that takes longer than all the rest. Errors: where these
-    results are not eager's."""
+def traced(run: Callable[[Any], Any], patch: pytest.MonkeyPatch, **options: Any) -> list[Traced]:
+    """Forward and backward at the highest opset, traced once: that takes longer than all the rest. run: given the
+    backend, compiles, calls and judges."""
     found = []
     compile_graph = compilation._compile_aot_graph
 
@@ -159,18 +159,22 @@ def traced(function: Callable[[Tensor], list[Tensor]], patch: pytest.MonkeyPatch
 
     with patch.context() as patched:
         patched.setattr(compilation, "_compile_aot_graph", kept)
-        compiled = torch.compile(function, backend=rust_ort.backend(opset=HIGHEST_OPSET), fullgraph=True)
-        torch.testing.assert_close(results(compiled, IMAGE), results(function, IMAGE))
+        torch._dynamo.reset()
+        run(rust_ort.backend(opset=HIGHEST_OPSET, **options))
+    assert [graph.direction for graph in found] == ["forward", "backward"]
     return found
 
 
-@pytest.mark.usefixtures("daemon")
+@pytest.mark.usefixtures("served")
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
 def test_operators_equal_eager_at_every_opset(
     function: Callable[[Tensor], list[Tensor]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    forward, backward = traced(function, monkeypatch)
-    assert (forward.direction, backward.direction) == ("forward", "backward")
+    def run(backend: Any) -> None:
+        compiled = torch.compile(function, backend=backend, fullgraph=True)
+        torch.testing.assert_close(results(compiled, IMAGE), results(function, IMAGE))
+
+    forward, backward = traced(run, monkeypatch)
     for opset in HIGHER:
         for graph in (forward, backward):
             outputs, info = graph.at(opset)
@@ -179,26 +183,32 @@ def test_operators_equal_eager_at_every_opset(
             torch.testing.assert_close(outputs, graph.outputs, msg=lambda text, at=opset: f"opset {at}: {text}")
 
 
-@pytest.mark.usefixtures("daemon")
+@pytest.mark.usefixtures("served")
 @pytest.mark.parametrize(
-    ("opset", "dtype"), [*((opset, torch.float32) for opset in HIGHER), (23, torch.bfloat16), (26, torch.bfloat16)]
+    ("dtype", "opsets"), [(torch.float32, HIGHER), (torch.bfloat16, (23, 26))], ids=["float32", "bfloat16"]
 )
-def test_a_llama_decoder_equals_eager_at(opset: int, dtype: torch.dtype) -> None:
+def test_a_llama_decoder_equals_eager_at_every_opset(
+    dtype: torch.dtype, opsets: Iterable[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     study = llama_models.build("decoder", llama_models.SIZES["small"])
     inputs = [given.detach().to(dtype) for given in study.inputs]
     inputs[0].requires_grad_()
-    backend = rust_ort.backend(opset=opset, compare="outputs", on_unsupported="error")
-    known = len(rust_ort.graphs())
-    output = torch.compile(study.module.to(dtype), backend=backend, fullgraph=True)(*inputs)
-    (output.float() * torch.arange(output.numel()).cos().reshape(output.shape)).sum().backward()
-    graphs = rust_ort.graphs()[known:]
-    assert [(graph.direction, len(graph.parts)) for graph in graphs] == [("forward", 1), ("backward", 1)]
-    for graph in graphs:
-        verdicts = [verdict for _, verdict in graph.verdicts]
-        assert verdicts and {verdict.kind for verdict in verdicts} == {"match"}, [str(v) for v in verdicts]
+
+    def run(backend: Any) -> None:
+        output = torch.compile(study.module.to(dtype), backend=backend, fullgraph=True)(*inputs)
+        (output.float() * torch.arange(output.numel()).cos().reshape(output.shape)).sum().backward()
+
+    graphs = traced(run, monkeypatch, compare="outputs", on_unsupported="error")
+    for opset in opsets:
+        for graph in graphs:
+            _, info = graph.at(opset)
+            where = f"{graph.direction} at opset {opset}"
+            assert (info.direction, len(info.parts)) == (graph.direction, 1), where
+            verdicts = [verdict for _, verdict in info.verdicts]
+            assert verdicts and {verdict.kind for verdict in verdicts} == {"match"}, f"{where}: {verdicts}"
 
 
-@pytest.mark.usefixtures("daemon")
+@pytest.mark.usefixtures("served")
 def test_every_node_can_be_compared_at_the_highest() -> None:
     study = llama_models.build("decoder", llama_models.SIZES["small"])
     options = {"opset": HIGHEST_OPSET, "compare": "nodes"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 import re
@@ -88,10 +89,18 @@ def test_some_of_the_terms_are_a_lower_bound(case: str) -> None:
     assert least.shape == exact.shape and bool((least <= exact * (1 + 1e-6)).all())
 
 
+@functools.cache
+def computed(size: int) -> tuple[Product, Tensor, Tensor]:
+    """A product of `size`, its value and Σ|terms|: nobody writes to them."""
+    draws = torch.Generator().manual_seed(size)
+    found = product(aten.mm.default, *(torch.randn(size, size, generator=draws) for _ in range(2)))
+    value, terms = (made.reshape(size, size) for made in found.at(torch.arange(size * size)))
+    return found, value, terms
+
+
 def off(size: int, *, roundings: float) -> tuple[Product, Tensor, Tensor]:
     """A product of `size`, its value, and one that is off by so many roundings of Σ|terms| in every element."""
-    found = product(aten.mm.default, torch.randn(size, size), torch.randn(size, size))
-    value, terms = (made.reshape(size, size) for made in found.at(torch.arange(size * size)))
+    found, value, terms = computed(size)
     signs = torch.randn(size, size).sign()
     return found, value.float(), (value + signs * roundings * EPSILON * terms).float()
 

@@ -24,7 +24,7 @@ from measure.random_graphs.reduce import reduced
 from measure.random_graphs.table import operators
 from measure.random_graphs.zeros import of_any_sum
 
-SEEDS = range(60)
+SEEDS = range(40)
 """The same in every run: `make random-graphs` draws new ones."""
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from support import together
 from torch import Tensor
 from torch.nn import functional
 
@@ -46,7 +47,7 @@ def test_a_number_that_overflows_is_refused(function: Callable[[Tensor], Tensor]
         compiled(function)(x)
 
 
-@pytest.mark.parametrize(("function", "x"), [
+TAKE_WHAT_OVERFLOWS: list[tuple[Callable[[Tensor], Tensor], Tensor]] = [
     (lambda x: x // 300, BYTE), (lambda x: 300 // x, BYTE), (lambda x: torch.div(x, 300, rounding_mode="trunc"), BYTE),
     (lambda x: torch.div(x, 300, rounding_mode="floor"), BYTE), (lambda x: x // 1e39, FLOAT),
     (lambda x: x % 1e39, FLOAT),
@@ -54,9 +55,14 @@ def test_a_number_that_overflows_is_refused(function: Callable[[Tensor], Tensor]
     (lambda x: torch.special.xlog1py(x, 1e39), FLOAT), (lambda x: torch.special.xlog1py(1e39, x), FLOAT),
     (lambda x: torch.nan_to_num(x, posinf=1e39), FLOAT),
     (lambda x: x + 1e6, HALF), (lambda x: x < 1e6, HALF), (lambda x: torch.where(x > 5, x, 1e6), HALF),
-])  # fmt: skip
-def test_a_number_that_overflows_is_taken_where_eager_takes_it(function: Callable[[Tensor], Tensor], x: Tensor) -> None:
-    torch.testing.assert_close(compiled(function)(x), function(x), equal_nan=True)
+]  # fmt: skip
+
+
+def test_a_number_that_overflows_is_taken_where_eager_takes_it() -> None:
+    named = {f"function {number}": each for number, each in enumerate(TAKE_WHAT_OVERFLOWS)}
+    every = together({name: function for name, (function, _) in named.items()})
+    given = {name: (x,) for name, (_, x) in named.items()}
+    torch.testing.assert_close(compiled(every)(given), every(given), equal_nan=True)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.uint8, torch.int32, torch.float32])
@@ -268,7 +274,7 @@ def test_what_kernels_refuse_and_decompositions_take(function: Callable[[Tensor]
     assert str(ours.value).splitlines()[0] == str(eagers.value).splitlines()[0]
 
 
-@pytest.mark.parametrize("function", [
+TAKEN: list[Callable[[Tensor], Tensor]] = [
     lambda x: functional.smooth_l1_loss(x, -x, beta=0.0), lambda x: functional.celu(x, alpha=-1.0),
     lambda x: functional.pad(x, (3, -5, -2, -2)),
     lambda x: x.half().masked_fill(x > 0, torch.tensor(-math.inf)),
@@ -279,11 +285,15 @@ def test_what_kernels_refuse_and_decompositions_take(function: Callable[[Tensor]
     lambda x: functional.conv_transpose2d(IMAGE, IMAGE, dilation=2, output_padding=1),
     lambda x: functional.group_norm(x.half(), 1, ROWS[0], ROWS[0]),
     lambda x: functional.group_norm(x, 1, None, ROWS[0]),
-])  # fmt: skip
-def test_what_kernels_take(function: Callable[[Tensor], Tensor]) -> None:
+]  # fmt: skip
+
+
+def test_what_kernels_take() -> None:
+    named = {f"function {number}": function for number, function in enumerate(TAKEN)}
+    every, given = together(named), dict.fromkeys(named, (ROWS,))
     known = len(rust_ort.graphs())
-    torch.testing.assert_close(compiled(function)(ROWS), function(ROWS))
-    assert not any(graph.eager for graph in rust_ort.graphs()[known:])
+    torch.testing.assert_close(compiled(every)(given), every(given))
+    assert [graph.eager for graph in rust_ort.graphs()[known:]] == [[]]
 
 
 def test_a_loss_of_two_dtypes_has_eagers() -> None:

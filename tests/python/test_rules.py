@@ -6,6 +6,8 @@ The second half notices the upstream fix that makes a rule superfluous.
 from __future__ import annotations
 
 import copy
+import functools
+import itertools
 import math
 import os
 import platform
@@ -34,7 +36,7 @@ from rule_cases import (
     case,
     inf,
 )
-from support import KNOWN_WRONG_IN, FakeClient, use_client
+from support import KNOWN_WRONG_IN, FakeClient, together, use_client
 from torch import Tensor
 from torch.nn import functional
 
@@ -81,7 +83,7 @@ def _tolerance(dtype: torch.dtype) -> dict[str, float]:
 
 
 def outcome(met: Case, *, without_fusions: list[str] = WRONG_OPTIMIZERS) -> tuple[Outcome, list[str]]:
-    """And why nodes ran in eager. without_fusions: optimizers of ONNX Runtime that are off."""
+    """And why nodes ran in eager, and what is wrong. without_fusions: optimizers of ONNX Runtime that are off."""
     reference = results(met.function, met.inputs)
     backend = rust_ort.Backend()  # the list of a process's graphs lets old ones go
     client = FakeClient()
@@ -93,21 +95,21 @@ def outcome(met: Case, *, without_fusions: list[str] = WRONG_OPTIMIZERS) -> tupl
         except Exception as error:  # whatever torch or the runtime raises
             return Outcome(refused=True), [repr(error)]
     graphs = backend.graphs
-    try:
-        for ours, eagers in zip(candidate, reference, strict=True):
+    mistakes = []
+    for index, (ours, eagers) in enumerate(zip(candidate, reference, strict=True)):
+        try:
             torch.testing.assert_close(
                 ours, eagers, equal_nan=True, check_stride=met.strides, **_tolerance(eagers.dtype)
             )
-        wrong = False
-    except AssertionError:
-        wrong = True
+        except AssertionError as error:
+            mistakes.append(f"result {index}: {error}")
     made = Outcome(
-        wrong=wrong,
+        wrong=bool(mistakes),
         broken=not graphs,
         eager=sum(len(graph.eager) for graph in graphs),
         inputs=sum(len(part.spec.input_names) for part in client.parts),
     )
-    return made, [node.reason for graph in graphs for node in graph.eager]
+    return made, [*(node.reason for graph in graphs for node in graph.eager), *mistakes]
 
 
 ELSEWHERE = {("aten.copy.default", How.EAGER): "inputs that are views, of symbolic sizes: test_aliases.py"}
@@ -125,20 +127,27 @@ def test_every_rule_has_a_case_and_every_case_a_rule() -> None:
     assert operators == set(CASES) | set(WITHOUT_CASE)
 
 
+@functools.cache
+def with_and_without(operator: str) -> tuple[Outcome, list[str], Outcome]:
+    """Of the operator's case, with its rules, several at times, and without all of them: (outcome, why nodes ran in
+    eager, outcome without)."""
+    made, reasons = outcome(CASES[operator])
+    with rules.without(operator):
+        torch._dynamo.reset()
+        worse, _ = outcome(CASES[operator])
+    return made, reasons, worse
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_with_the_rule_it_is_right_and_without_it_worse(rule: Rule) -> None:
     if not rule.overloads:
         pytest.skip(f"torch {torch.__version__} has no {rule.operator}")
-    met = CASES[rule.operator]
-    made, reasons = outcome(met)
+    made, reasons, worse = with_and_without(rule.operator)
     assert not made.refused and not made.wrong
     if rule.how is How.EAGER:
         assert rule.why in reasons
     if rule.how is How.TRANSLATED:
         assert made.eager == 0
-    with rules.without(rule.operator):
-        torch._dynamo.reset()
-        worse, _ = outcome(met)
     if rule.how is How.EAGER:
         assert worse.refused or worse.wrong, f"upstream is right about {rule.operator}: the rule can go"
     else:
@@ -295,57 +304,76 @@ WRONG_FUSIONS = {
 }
 
 
-@pytest.mark.parametrize("keepdim", [False, True])
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
 @pytest.mark.parametrize("shape, dims", [
     ((2**16, 3), 0), ((4, 2**20), 1), ((2, 1024, 16), (0, 1)), ((3, 1024, 2, 16), (1, 3)), ((2, 3, 40, 50), (0, 2, 3)),
     ((2, 5, 3), (0, -1)), ((1031, 2), 0), ((1, 2048, 0), 1), ((5,), ()), ((2, 3, 30_000), -1), ((8195,), 0),
 ])  # fmt: skip
-@pytest.mark.parametrize("reduce", [torch.sum, torch.mean])
-def test_sums_in_two_stages(
-    reduce: Callable[..., Tensor], shape: tuple[int, ...], dims: int | tuple[int, ...], keepdim: bool
-) -> None:
-    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
-        x = LONG[: math.prod(shape)].reshape(shape).to(dtype)
-        compiled = torch.compile(lambda x: reduce(x, dims, keepdim=keepdim), backend="rust_ort", dynamic=False)
-        torch.testing.assert_close(compiled(x), reduce(x, dims, keepdim=keepdim), equal_nan=True)
-        torch._dynamo.reset()
+def test_sums_in_two_stages(shape: tuple[int, ...], dims: int | tuple[int, ...]) -> None:
+    xs = {f"{dtype}": LONG[: math.prod(shape)].reshape(shape).to(dtype) for dtype in FLOATS}
+    reductions = list(itertools.product((torch.sum, torch.mean), (False, True)))
+
+    def function(xs: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {
+            f"{reduce.__name__} of {dtype}{', keepdim' if keepdim else ''}": reduce(x, dims, keepdim=keepdim)
+            for dtype, x in xs.items()
+            for reduce, keepdim in reductions
+        }
+
+    compiled = torch.compile(function, backend="rust_ort", dynamic=False)
+    torch.testing.assert_close(compiled(xs), function(xs), equal_nan=True)
 
 
 UNEVEN = 1_000_003
+LENGTHS: dict[str, tuple[tuple[int, ...], Any]] = {
+    "columns": ((UNEVEN, 2), 0),
+    "rows": ((2, UNEVEN), 1),
+    "in the middle": ((2, UNEVEN, 2), 1),
+    "alone": ((UNEVEN,), 0),
+    "all": ((3, 1009, 1013), None),
+    "but the second": ((3, 5, 1009, 211), (0, 2, 3)),
+    "every other": ((7, 1009, 2, 151), (1, 3)),
+}
 
 
-@pytest.mark.parametrize("shape, dims", [
-    ((UNEVEN, 2), 0), ((2, UNEVEN), 1), ((2, UNEVEN, 2), 1), ((UNEVEN,), 0), ((3, 1009, 1013), None),
-    ((3, 5, 1009, 211), (0, 2, 3)), ((7, 1009, 2, 151), (1, 3)),
-])  # fmt: skip
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_sums_of_uneven_and_unknown_length(shape: tuple[int, ...], dims: Any, dynamic: bool) -> None:
-    """To 1e-5, where one number after the other is off by 1e-4 to 1e-3; and of a second tensor, shorter all over."""
+def test_sums_of_uneven_and_unknown_length(dynamic: bool) -> None:
+    """To 1e-5, where one number after the other is off by 1e-4 to 1e-3; and of second tensors, shorter all over."""
 
-    def reduced(x: Tensor) -> list[Tensor]:
-        return [reduce(x, dims) for reduce in (torch.sum, torch.mean, torch.var, torch.nansum, torch.std)]
+    def reduced(xs: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {
+            f"{reduce.__name__} of {name}": reduce(x, LENGTHS[name][1])
+            for name, x in xs.items()
+            for reduce in (torch.sum, torch.mean, torch.var, torch.nansum, torch.std)
+        }
 
-    torch._dynamo.reset()
     compiled = torch.compile(reduced, backend="rust_ort", dynamic=dynamic, fullgraph=True)
-    x = NEAR_ONE_TENTH[: math.prod(shape)].reshape(shape)
-    for given in (x, x[tuple(slice(2 if size < 10 else 7) for size in shape)].contiguous()):
-        for made, exact in zip(compiled(given), reduced(given.double()), strict=True):
-            assert (made - exact).abs().max() <= 1e-5 * exact.abs().max()
+    xs = {name: NEAR_ONE_TENTH[: math.prod(shape)].reshape(shape) for name, (shape, _) in LENGTHS.items()}
+    shorter = {name: x[tuple(slice(2 if size < 10 else 7) for size in x.shape)].contiguous() for name, x in xs.items()}
+    for given in (xs, shorter):
+        exact = reduced({name: x.double() for name, x in given.items()})
+        for name, made in compiled(given).items():
+            assert (made - exact[name]).abs().max() <= 1e-5 * exact[name].abs().max(), name
 
 
 @pytest.mark.parametrize("include_last_offset", [False, True])
 @pytest.mark.parametrize("padding_idx", [None, 2])
 @pytest.mark.parametrize("mode", ["sum", "mean"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_bags_of_embeddings(mode: str, padding_idx: int | None, include_last_offset: bool, dtype: torch.dtype) -> None:
+def test_bags_of_embeddings(mode: str, padding_idx: int | None, include_last_offset: bool) -> None:
     offsets = torch.tensor([0, 3, 3, 5] if include_last_offset else [0, 3, 3])
 
-    def bags(weight: Tensor) -> Tensor:
-        return functional.embedding_bag(
-            IDS, weight, offsets, mode=mode, padding_idx=padding_idx, include_last_offset=include_last_offset
+    def bags(*weights: Tensor) -> tuple[Tensor, ...]:
+        return tuple(
+            functional.embedding_bag(
+                IDS, weight, offsets, mode=mode, padding_idx=padding_idx, include_last_offset=include_last_offset
+            )
+            for weight in weights
         )
 
-    made, reasons = outcome(case(bags, SCORES.to(dtype)))
+    dtypes = (torch.float32, torch.float64, torch.bfloat16)
+    made, reasons = outcome(case(bags, *(SCORES.to(dtype) for dtype in dtypes)))
     assert made == Outcome(inputs=made.inputs), reasons
 
 
@@ -363,9 +391,7 @@ def test_an_optimizer_that_is_switched_off_is_still_wrong(optimizer: str) -> Non
     assert switched_on.wrong, f"onnxruntime {onnxruntime.__version__} is right with {optimizer}: it can be switched on"
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
+KEEP_A_NUMBER: list[Callable[[Tensor], Tensor]] = [
         lambda x: x + 0.1, lambda x: x * 0.1, lambda x: 0.1 / x, lambda x: 0.1 - x, lambda x: x > x.new_full((), 0.1),
         lambda x: torch.where(x > 0, x, 0.1), lambda x: torch.clamp(x, 0.1, 0.2), lambda x: torch.clamp_max(x, 0.1),
         lambda x: torch.clamp_min(x, 0.1), lambda x: aten.fill(x, 0.1), lambda x: aten.full_like(x[::2], 0.1),
@@ -374,14 +400,16 @@ def test_an_optimizer_that_is_switched_off_is_still_wrong(optimizer: str) -> Non
         lambda x: torch.add(x, x, alpha=0.1), lambda x: torch.lerp(x, x.flip(0), 0.1), torch.rad2deg,
         lambda x: torch.log2(x.abs()), lambda x: torch.log10(x.abs()), lambda x: torch.fmod(x, 0.1),
         lambda x: torch.addcdiv(x, x, x.flip(0) + 2, value=0.1), lambda x: torch.pow(0.1, x), lambda x: x**0.1,
-    ],
-)  # fmt: skip
-def test_a_number_in_float64_is_not_rounded(function: Callable[[Tensor], Tensor]) -> None:
-    torch._dynamo.reset()  # all built-in functions share one cache, and eight are its limit
-    known = len(rust_ort.graphs())
-    candidate = torch.compile(function, backend="rust_ort", dynamic=False)(FLOAT64)
-    assert [graph.eager for graph in rust_ort.graphs()[known:]] == [[]]
-    torch.testing.assert_close(candidate, function(FLOAT64), rtol=1e-14, atol=0, equal_nan=True)
+    ]  # fmt: skip
+
+
+def test_a_number_in_float64_is_not_rounded() -> None:
+    named = {f"{getattr(one, '__name__', '')} {index}": one for index, one in enumerate(KEEP_A_NUMBER)}
+    every, given = together(named), dict.fromkeys(named, (FLOAT64,))
+    backend = rust_ort.Backend()
+    candidate = torch.compile(every, backend=backend, dynamic=False)(given)
+    assert [graph.eager for graph in backend.graphs] == [[]]
+    torch.testing.assert_close(candidate, every(given), rtol=1e-14, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int64])
@@ -406,17 +434,21 @@ def test_sizes_are_divided_as_python_divides_them() -> None:
         torch.testing.assert_close(compiled(x), function(x), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, None])
-@pytest.mark.parametrize("bounds", [(0, 1, 0.1), (5, -5, -0.3), (0, 3e5, 1.0), (2**40, 2**40 - 9, -4), (0.5, 0.5, 1)])
-def test_ranges_are_eagers(bounds: tuple[float, float, float], dtype: torch.dtype | None) -> None:
-    def function() -> Tensor:
-        return torch.arange(*bounds, dtype=dtype) + 0
+def test_ranges_are_eagers() -> None:
+    bounds = [(0, 1, 0.1), (5, -5, -0.3), (0, 3e5, 1.0), (2**40, 2**40 - 9, -4), (0.5, 0.5, 1)]
+    ranges = {f"{bound} of {dtype}": (bound, dtype) for bound in bounds for dtype in (*FLOATS, None)}
 
-    reference = function()
-    candidate = torch.compile(function, backend="rust_ort", dynamic=False)()
-    # One rounding of the largest number: a machine may multiply and add in one step or two.
-    eps = torch.finfo(reference.dtype).eps if reference.is_floating_point() else 0
-    torch.testing.assert_close(candidate, reference, rtol=eps, atol=eps * max(map(abs, bounds)))
+    def function() -> dict[str, Tensor]:
+        return {name: torch.arange(*bound, dtype=dtype) + 0 for name, (bound, dtype) in ranges.items()}
+
+    references = function()
+    for name, candidate in torch.compile(function, backend="rust_ort", dynamic=False)().items():
+        # One rounding of the largest number: a machine may multiply and add in one step or two.
+        eps = torch.finfo(candidate.dtype).eps if candidate.is_floating_point() else 0
+        torch.testing.assert_close(
+            candidate, references[name], rtol=eps, atol=eps * max(map(abs, ranges[name][0])),
+            msg=lambda text, name=name: f"{name}: {text}",
+        )  # fmt: skip
 
 
 def test_the_document_has_every_rule() -> None:

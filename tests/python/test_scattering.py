@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
-from support import KNOWN_WRONG_IN, FakeClient, use_client
+from support import KNOWN_WRONG_IN, FakeClient, together, use_client
 from torch import Tensor
 
 import rust_ort
@@ -80,17 +80,20 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize(("shape", "indices"), PLACES)
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_index_put_adds_at_the_places_that_torch_means(
-    shape: tuple[int, ...], indices: list[Tensor | None], dynamic: bool
-) -> None:
-    into = torch.arange(math.prod(shape), dtype=torch.float32).sin().reshape(shape)
-    values = into[tuple(slice(None) if index is None else index for index in indices)].cos()
-    known = len(rust_ort.graphs())
-    compiled = torch.compile(lambda x, y: aten.index_put(x, indices, y, True), backend="rust_ort", dynamic=dynamic)
-    torch.testing.assert_close(compiled(into, values), aten.index_put(into, indices, values, True))
-    assert [graph.eager for graph in rust_ort.graphs()[known:]] == [[]]
+def test_index_put_adds_at_the_places_that_torch_means(dynamic: bool) -> None:
+    functions, given = {}, {}
+    for number, (shape, indices) in enumerate(PLACES):
+        into = torch.arange(math.prod(shape), dtype=torch.float32).sin().reshape(shape)
+        values = into[tuple(slice(None) if index is None else index for index in indices)].cos()
+        name = f"{number}, of {shape}"
+        functions[name] = lambda x, y, indices=indices: aten.index_put(x, indices, y, True)
+        given[name] = into, values
+    every = together(functions)
+    backend = rust_ort.Backend()
+    compiled = torch.compile(every, backend=backend, dynamic=dynamic)
+    torch.testing.assert_close(compiled(given), every(given))
+    assert [graph.eager for graph in backend.graphs] == [[]]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])

@@ -120,7 +120,7 @@ def multihead_attention(compiled: Compile) -> Any:
 @program
 def transformer_layers(compiled: Compile) -> Any:
     layer = nn.TransformerDecoderLayer(8, 2, 12, dropout=0.1, norm_first=True)
-    model = nn.TransformerDecoder(layer, 2, norm=nn.LayerNorm(8))
+    model = nn.TransformerDecoder(layer, 1, norm=nn.LayerNorm(8))
     found = trained(model, compiled(model), (randn(3, 2, 8), randn(4, 2, 8)))
     encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 12, batch_first=True), 1).eval()
     with torch.no_grad():

@@ -217,14 +217,13 @@ def test_importing_rust_ort_loads_no_exporter() -> None:
 def test_the_study_says_what_a_warm_process_does(capfd: pytest.CaptureFixture[str]) -> None:
     from measure import warm_start
 
-    variants = "rust_ort cold,rust_ort warm,rust_ort after stop"
+    variants = "rust_ort cold,rust_ort warm"
     assert warm_start.main(["--size", "small", "--rounds", "1", "--variants", variants]) == 0
     rows = [line.split(" | ") for line in capfd.readouterr().out.splitlines() if line.startswith("| rust_ort ")]
     cells = {row[0]: row[4:] for row in rows}
     assert cells == {
         "| rust_ort cold": ["2", "2", "yes |"],
         "| rust_ort warm": ["0", "0", "no |"],
-        "| rust_ort after stop": ["0", "2", "no |"],
     }
 
 
