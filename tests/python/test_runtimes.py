@@ -171,6 +171,10 @@ def test_values_are_kept_in_float32_on_onnxruntime_alone(mixed: Daemon) -> None:
     model, x = Normed().bfloat16(), torch.randn(8, 64).bfloat16()
     with pytest.raises(rust_ort.errors.ClientError, match=r"precision_rules.*gives to torch"):
         torch.compile(model, backend="rust_ort", options=options)(x)
+    # What has no half precision is not kept: float32 on libtorch is float32.
+    torch.testing.assert_close(
+        torch.compile(model.float(), backend="rust_ort", options=options)(x.float()), model(x.float())
+    )
 
 
 @needs_libtorch

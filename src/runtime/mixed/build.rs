@@ -10,7 +10,9 @@ use crate::base::ids::ValueName;
 use crate::onnx::proto::{GraphProto, ModelProto, NodeProto, ValueInfoProto};
 use crate::onnx::{self, Descriptions};
 use crate::protocol::message::{Division, NodeRuntime, PartSpec, RuntimeRule, SessionSpec};
+use crate::runtime::types::declared_type;
 use crate::runtime::{Constant, Model, Runtime, RuntimeError, Session, precision};
+use crate::tensor::DType;
 
 /// A session of a part that has rules, and what these made of its nodes. `runtime` is ONNX Runtime, with the others beside
 /// it. Errors: the runtimes', BadModel for what cannot be divided, NoLibtorch.
@@ -60,16 +62,19 @@ fn division(plan: &Plan) -> Division {
     division
 }
 
-/// libtorch computes in the dtypes that the model has. Errors: BadOption where it gives a value that is to be kept in
-/// float32.
+/// libtorch computes in the dtypes that the model has. Errors: BadOption where it gives a value of half precision that is
+/// to be kept in float32.
 fn refuse_kept_by_libtorch(
     graph: &GraphProto,
     plan: &Plan,
     unrounded: &HashSet<ValueName>,
 ) -> Result<(), RuntimeError> {
+    let is_half = |info: &&ValueInfoProto| matches!(declared_type(info), Some(DType::F16 | DType::BF16));
+    let halves = graph.value_info.iter().chain(&graph.output).filter(is_half).map(ValueInfoProto::name);
+    let unrounded: HashSet<&str> = halves.filter(|name| unrounded.contains(*name)).collect();
     for segment in plan.segments.iter().filter(|segment| segment.runtime != NodeRuntime::Ort) {
         let mut nodes = segment.own.iter().map(|&at| &graph.node[at]);
-        let is_kept = |node: &&NodeProto| node.output.iter().any(|name| unrounded.contains(name));
+        let is_kept = |node: &&NodeProto| node.output.iter().any(|name| unrounded.contains(name.as_str()));
         let Some(node) = nodes.find(is_kept) else { continue };
         let (name, on) = (node.name(), segment.runtime.name());
         return Err(RuntimeError::BadOption {
