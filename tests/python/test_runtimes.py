@@ -8,18 +8,18 @@ import json
 import logging
 import os
 import signal
-import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import WATCHDOG_S, Daemon, alive, wait_until
+from conftest import Daemon, alive, wait_until
 from support import TORCH_PROGRAM, needs_libtorch
 from torch import Tensor, nn
 
 import rust_ort
+from measure import torch_cases
 from rust_ort.observe import graph_info
 from rust_ort.studies import llama_models
 
@@ -47,13 +47,11 @@ def mixed(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> Daemon:
     return daemon
 
 
-def replay(folder: Path, *arguments: str) -> dict[str, Any]:
-    """What rust-ort-torch makes of a dump, as JSON."""
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(TORCH_LIB)}
-    command = [str(TORCH_PROGRAM), "replay", str(folder), *arguments, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=WATCHDOG_S, env=environment, check=False)
-    assert done.returncode in (0, 1), done.stderr
-    made: dict[str, Any] = json.loads(done.stdout)
+def replay(folder: Path, *arguments: str) -> list[dict[str, Any]]:
+    """What rust-ort-torch makes of a dump's data sets."""
+    assert TORCH_PROGRAM is not None
+    made = torch_cases.replay(TORCH_PROGRAM, folder, *arguments)
+    assert made
     return made
 
 
@@ -80,15 +78,15 @@ def test_an_exchanged_norm_gives_what_replay_gives(
     for direction in ("forward", "backward"):
         assert nodes[direction][runtime] > 0 and nodes[direction]["ort"] > 0, nodes
     again = replay(tmp_path / "run")
-    assert len(again["data_sets"]) == 2
-    for data_set in again["data_sets"]:
+    assert len(again) == 2
+    for data_set in again:
         assert data_set["nodes_on"][runtime] > 0 and data_set["nodes_on"]["ort"] > 0
         assert [rule["rule"] for rule in data_set["rules"]] == [f"{runtime}:norm"]
         assert data_set["actuals"] and all(actual["same_bits"] for actual in data_set["actuals"]), data_set
         assert {verdict["verdict"]["kind"] for verdict in data_set["verdicts"]} == {"match"}, data_set
     # The other assignment of the same dump.
     alone = replay(tmp_path / "run", "--on", "ort:*")
-    assert all(set(data_set["nodes_on"]) == {"ort"} for data_set in alone["data_sets"])
+    assert all(set(data_set["nodes_on"]) == {"ort"} for data_set in alone)
 
 
 @needs_libtorch
@@ -284,7 +282,7 @@ def test_equal_graphs_of_other_modules_have_folders_of_their_own(mixed: Daemon, 
         compiled(torch.randn(3, 8))
     on_float64 = sorted(graph.division.nodes.get("torch-f64", 0) for graph in called())
     assert on_float64[0] == 0 < on_float64[1], on_float64
-    data_sets = replay(tmp_path / "run")["data_sets"]
+    data_sets = replay(tmp_path / "run")
     assert sorted(data_set["nodes_on"].get("torch-f64", 0) for data_set in data_sets) == on_float64
     assert all(actual["same_bits"] for data_set in data_sets for actual in data_set["actuals"])
 
@@ -295,7 +293,7 @@ def test_replay_keeps_in_float32_what_the_run_kept(mixed: Daemon, tmp_path: Path
     options = {"runtimes": {"torch": ["*norm"]}, "precision_rules": {"float32": ["*mm*"]}}
     with torch.no_grad(), rust_ort.dump("run", folder=tmp_path):
         torch.compile(nn.Sequential(model, nn.GELU()), backend="rust_ort", options=options)(x)
-    (data_set,) = replay(tmp_path / "run")["data_sets"]
+    (data_set,) = replay(tmp_path / "run")
     assert data_set["nodes_on"]["torch"] > 0
     assert data_set["actuals"] and all(actual["same_bits"] for actual in data_set["actuals"]), data_set
 
