@@ -16,7 +16,7 @@ use crate::dump::reader::Completeness;
 use crate::keep::{
     Answer, By, Call, Culprit, Found, Judged, Limit, Output, Settings, Strategy, Subject, search, verify,
 };
-use crate::protocol::message::{NodeRuntime, SessionSpec};
+use crate::protocol::message::SessionSpec;
 use crate::tensor::DType;
 
 /// So many culprits and outputs are printed; JSON has all.
@@ -129,8 +129,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
 
 /// Roundings are looked for in what ONNX Runtime alone computes. Errors: a rule gives nodes to libtorch.
 fn refuse_divided(targets: &[Target]) -> Result<(), Failure> {
-    let mut rules = targets.iter().flat_map(|target| &target.rules);
-    match rules.find(|rule| rule.runtime != NodeRuntime::Ort) {
+    match rerun::of_libtorch(targets) {
         None => Ok(()),
         Some(rule) => Err(format!(
             "the rule {} gives nodes to libtorch, and keep looks at ONNX Runtime alone; --on 'ort:*' has it compute all",

@@ -17,7 +17,6 @@ use super::rerun::{self, Runtime, Which};
 use super::table::{self, Give};
 use super::verdicts;
 use crate::compare::{Summary, distance_text, summary};
-use crate::protocol::message::NodeRuntime;
 
 pub(super) fn run(args: &Arguments) -> Outcome {
     let targets = rerun::find(&args.what)?;
@@ -28,7 +27,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
         }
         return Ok(Exit::NothingCompared);
     }
-    let of_libtorch = targets.iter().flat_map(|target| &target.rules).find(|rule| rule.runtime != NodeRuntime::Ort);
+    let of_libtorch = rerun::of_libtorch(&targets);
     if args.repro.is_some() && (args.what.runtime != Which::Ort || of_libtorch.is_some()) {
         let rule = of_libtorch.map(|rule| format!("the rule {} gives nodes to libtorch, and ", rerun::text_of(rule)));
         let rule = rule.unwrap_or_default();

@@ -8,13 +8,13 @@ use prost::Message as _;
 
 use super::arguments::{Arguments, Which};
 use super::rules::text_of;
-use super::target::Target;
+use super::target::{Target, of_libtorch};
 use crate::base::ids::GraphId;
 use crate::cli::exit::Failure;
 use crate::cli::library;
 use crate::onnx::Descriptions;
 use crate::onnx::proto::ModelProto;
-use crate::protocol::message::{Division, NodeRuntime, Optimization, PartSpec, RuntimeRule, SessionSpec};
+use crate::protocol::message::{Division, Optimization, PartSpec, RuntimeRule, SessionSpec};
 use crate::runtime::ort::{OrtRuntime, ThreadPool, custom_op_library};
 use crate::runtime::{self, Session, leased};
 use crate::tensor::{TensorBuf, TensorView};
@@ -48,9 +48,7 @@ impl Runtime {
             Which::Torch => libtorch(threads, false)?,
             Which::TorchF64 => libtorch(threads, true)?,
         };
-        let asks = |rule: &RuntimeRule| rule.runtime != NodeRuntime::Ort;
-        let rule = targets.iter().flat_map(|target| &target.rules).find(|rule| asks(rule));
-        let runtime = match rule {
+        let runtime = match of_libtorch(targets) {
             None => runtime,
             Some(rule) => runtime::with_libtorch(runtime, threads).map_err(|error| {
                 let whose = if args.on.is_empty() { "it ran with the option runtimes" } else { "--on" };

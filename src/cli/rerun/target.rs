@@ -14,7 +14,7 @@ use crate::dump::Role;
 use crate::dump::reader::{self, StepEntry};
 use crate::onnx::proto::ModelProto;
 use crate::onnx::{self, Descriptions, NamedTensor};
-use crate::protocol::message::{Optimization, RuntimeRule};
+use crate::protocol::message::{NodeRuntime, Optimization, RuntimeRule};
 use crate::tensor::TensorView;
 
 /// A data set to run.
@@ -104,6 +104,11 @@ pub(crate) fn tensors(data_set: &Path, role: Role) -> Result<Vec<NamedTensor>, F
     }
     let load = |path: &Path| onnx::load_tensor(path).map_err(|error| format!("{}: {error}", path.display()).into());
     files.iter().map(|(_, path)| load(path)).collect()
+}
+
+/// The first rule that gives nodes to libtorch.
+pub(crate) fn of_libtorch(targets: &[Target]) -> Option<&RuntimeRule> {
+    targets.iter().flat_map(|target| &target.rules).find(|rule| rule.runtime != NodeRuntime::Ort)
 }
 
 impl Target {

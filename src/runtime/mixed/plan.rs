@@ -33,8 +33,11 @@ pub(super) fn plan(graph: &GraphProto, rules: &[RuntimeRule], described: &Descri
     let mut taken = vec![0; rules.len()];
     let own = (0..graph.node.len()).filter(|at| !copied.contains(at));
     own.filter_map(|at| rule_of[at]).for_each(|rule| taken[rule] += 1);
-    let grouped = fewest(graph, &order, &copied, &runtime_of)?;
-    let segments = with_ends(graph, &order, &copied, grouped);
+    let mut places = vec![0; graph.node.len()];
+    order.iter().enumerate().for_each(|(place, &at)| places[at] = place);
+    let producers = onnx::producers(graph)?;
+    let grouped = fewest(graph, &producers, &order, &places, &copied, &runtime_of);
+    let segments = with_ends(graph, &producers, &order, &places, &copied, grouped);
     sequences::refuse_crossing(graph, &sequences, &segments)?;
     Ok(Plan { segments, taken })
 }
@@ -119,22 +122,25 @@ fn together(graph: &GraphProto, sequences: &HashSet<String>, rule_of: Vec<Option
     (0..graph.node.len()).map(|at| rule_of_group.get(&root(&group, at)).copied()).collect()
 }
 
+/// Which node gives a value.
+type Producers<'a> = HashMap<&'a str, usize>;
+
 type Grouped = Vec<(NodeRuntime, Vec<usize>)>;
 
 /// Nodes in an order that goes on with a runtime for as long as it can; begun with the runtime that gives the fewest
 /// groups.
 fn fewest(
     graph: &GraphProto,
+    producers: &Producers<'_>,
     order: &[usize],
+    places: &[usize],
     copied: &HashSet<usize>,
     runtime_of: &impl Fn(usize) -> NodeRuntime,
-) -> Result<Grouped, OnnxError> {
-    let waits = Waits::of(graph, copied)?;
-    let mut places = vec![0; graph.node.len()];
-    order.iter().enumerate().for_each(|(place, &at)| places[at] = place);
+) -> Grouped {
+    let waits = Waits::of(graph, producers, copied);
     let starts: BTreeSet<usize> = NodeRuntime::NAMES.iter().map(|&(_, runtime)| runtime as usize).collect();
-    let grouped = starts.into_iter().map(|start| grouped(waits.clone(), order, &places, runtime_of, start));
-    Ok(grouped.min_by_key(Vec::len).unwrap_or_default())
+    let grouped = starts.into_iter().map(|start| grouped(waits.clone(), order, places, runtime_of, start));
+    grouped.min_by_key(Vec::len).unwrap_or_default()
 }
 
 /// Who waits for whom, copied nodes left out.
@@ -146,8 +152,7 @@ struct Waits {
 }
 
 impl Waits {
-    fn of(graph: &GraphProto, copied: &HashSet<usize>) -> Result<Self, OnnxError> {
-        let producers = onnx::producers(graph)?;
+    fn of(graph: &GraphProto, producers: &Producers<'_>, copied: &HashSet<usize>) -> Self {
         let mut followers: Vec<Vec<usize>> = vec![Vec::new(); graph.node.len()];
         let mut left = Vec::with_capacity(graph.node.len());
         for (at, node) in graph.node.iter().enumerate() {
@@ -158,7 +163,7 @@ impl Waits {
                 before.into_iter().for_each(|before| followers[before].push(at));
             }
         }
-        Ok(Self { followers, left })
+        Self { followers, left }
     }
 }
 
@@ -202,12 +207,14 @@ fn grouped(
 }
 
 /// The groups with the copied nodes that they need, and what they read and give.
-fn with_ends(graph: &GraphProto, order: &[usize], copied: &HashSet<usize>, groups: Grouped) -> Vec<Segment> {
-    let mut places = vec![0; graph.node.len()];
-    order.iter().enumerate().for_each(|(place, &at)| places[at] = place);
-    let producers: HashMap<&str, usize> = (graph.node.iter().enumerate())
-        .flat_map(|(at, node)| node.output.iter().map(move |name| (name.as_str(), at)))
-        .collect();
+fn with_ends(
+    graph: &GraphProto,
+    producers: &Producers<'_>,
+    order: &[usize],
+    places: &[usize],
+    copied: &HashSet<usize>,
+    groups: Grouped,
+) -> Vec<Segment> {
     let graph_inputs: HashSet<&str> = graph.input.iter().map(|input| input.name()).collect();
     let initialized: HashSet<&str> = graph.initializer.iter().map(|tensor| tensor.name()).collect();
     let mut segments: Vec<Segment> = Vec::with_capacity(groups.len());
