@@ -77,8 +77,11 @@ pub struct NodeRow {
     pub candidate_signature: String,
     /// Time in eager; 0 unknown.
     pub reference_ns: u64,
-    /// Time of the node's own kernel in ONNX Runtime; 0 unknown.
+    /// Time of the node's own kernel in ONNX Runtime, or where rules have it run; 0 unknown.
     pub candidate_ns: u64,
+    /// Where its ONNX nodes ran, of a part that rules divide: "ort", "torch", "torch-f64".
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub runtimes: Vec<String>,
     /// The node's own kernel, fed with the reference's inputs. Its noise is against the node in float64 on the same
     /// inputs: of all elements, or of those that are outside the tolerance and decide.
     pub local: TensorVerdict,

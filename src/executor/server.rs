@@ -14,7 +14,7 @@ use super::tenant::{Part, Tenant};
 use super::{failure, lane};
 use crate::base::ids::SegmentId;
 use crate::base::sync::lock;
-use crate::link::message::{Hello, LinkReply, LinkRequest, SOURCES};
+use crate::link::message::{Hello, LinkReply, LinkRequest, RanOnce, SOURCES};
 use crate::link::socket::{LinkSender, Received};
 use crate::onnx;
 use crate::onnx::proto::ModelProto;
@@ -302,13 +302,16 @@ impl Resident {
     fn run_once(&self, part: &PartSpec, record: &CallRecord, tenant: &Tenant) -> Result<LinkReply, WireError> {
         // Others hold, between two runs, memory of a device, or what a run took.
         let holds_little = part.session.cpu_only() && part.session.optimization == Optimization::Kernels;
-        let session = match holds_little {
-            true => tenant.pieces.get(&*self.runtime, part, Vec::new())?.ready.session,
-            false => runtime::session(&*self.runtime, part)?,
+        let (session, division) = match holds_little {
+            true => {
+                let Ready { session, division, .. } = tenant.pieces.get(&*self.runtime, part, Vec::new())?.ready;
+                (session, Division::clone(&division))
+            }
+            false => runtime::session_with(&*self.runtime, part, decode(part)?, Vec::new())?,
         };
         let mut call = session.bind(tenant.lease(record)?, &tenant.stop)?;
         tenant.hold();
-        Ok(LinkReply::Ran(call.run()?))
+        Ok(LinkReply::RanOnce(RanOnce { stats: call.run()?, division }))
     }
 }
 

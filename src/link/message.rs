@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::base::ids::{PartHandle, SegmentId};
-use crate::protocol::message::{FrozenInput, PartSpec, Prepared, RunStats, WireError};
+use crate::protocol::message::{Division, FrozenInput, PartSpec, Prepared, RunStats, WireError};
 use crate::tensor::CallRecord;
 
 /// The sources that this program was built of: those of daemon and executor are the same, or they do not understand each
@@ -77,7 +77,8 @@ pub enum LinkRequest {
     },
     /// Run a call. Answered by `Ran`.
     Run(CallRecord),
-    /// Build a session beside the cache, run it once and drop it; the record's handle means nothing. Answered by `Ran`.
+    /// Build a session beside the cache, run it once and drop it; the record's handle means nothing. Answered by
+    /// `RanOnce`.
     RunOnce {
         /// The model.
         part: PartSpec,
@@ -108,8 +109,19 @@ pub enum LinkReply {
     Optimized(Bytes),
     /// To `Run`.
     Ran(RunStats),
+    /// To `RunOnce`.
+    RanOnce(RanOnce),
     /// The request failed; the link goes on.
     Failed(WireError),
+}
+
+/// A part that was run once.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RanOnce {
+    /// As of any run.
+    pub stats: RunStats,
+    /// What the part's rules made of its nodes.
+    pub division: Division,
 }
 
 /// Why bytes are no message, or a message has no bytes.

@@ -249,17 +249,17 @@ fn csv_holds_everything_and_quotes_what_must_be() {
          cumulative_noise_ratio,cumulative_noise_fx_err,cumulative_noise_onnx_err,cumulative_condition,no_float64,\
          local_fx_not_finite,local_onnx_not_finite,local_underflow,cumulative_fx_not_finite,\
          cumulative_onnx_not_finite,cumulative_underflow,births,local_rms_fx,local_rms_onnx,local_bias_fx,\
-         local_bias_onnx,local_beyond_fx,local_beyond_onnx"
+         local_bias_onnx,local_beyond_fx,local_beyond_onnx,runtimes"
     );
     assert_eq!(
         lines[1],
         "0_0-forward,0,7,=,0,0,same,same,aten.mul.Tensor,Cast+Mul,1,float32[2],float32[2],match,0e0,0e0,0e0,0,0,0,0,2,\
          match,0e0,0e0,0e0,0,0,0,0,2,1.5e-3,,ABAA,ABAA,,\"layer, the \"\"first\"\"\",model.py:12 in forward,,,,,,,,,,,,,,,\
-         ,0,0,0e0,0,0,0e0,,,,,,,"
+         ,0,0,0e0,0,0,0e0,,,,,,,,"
     );
     assert!(lines[3].contains(",mismatch,5e-1,2.5e-1,2.5e-1,0,1,1,1,2,"), "{}", lines[3]);
     // What a table of the version before says of float64.
-    let end = ",1e-7,5e-1,candidate worse,5e6,1e-7,5e-1,NaN,,,,,,,0,0,0e0,0,0,0e0,,,,,,,";
+    let end = ",1e-7,5e-1,candidate worse,5e6,1e-7,5e-1,NaN,,,,,,,0,0,0e0,0,0,0e0,,,,,,,,";
     assert!(lines[3].ends_with(end), "{}", lines[3]);
     assert_eq!((lines.len(), lines[6]), (7, ""));
 }
@@ -271,7 +271,7 @@ fn all_columns_are_shown_one_record_a_block_where_a_row_does_not_fit() {
     let all = sbs(folder.path(), "100", &["run", "--wide"]).out;
     let names = piped(folder.path(), &["sbs", "run", "--csv"]).out;
     let unknown = ["onnx_ms", "role", "seq_nr", "no_float64", "cumulative_condition", "births"];
-    let sparse = ["cumulative_noise", "local_rms_", "local_bias_", "local_beyond_"];
+    let sparse = ["cumulative_noise", "local_rms_", "local_bias_", "local_beyond_", "runtimes"];
     let is_known = |name: &&str| !unknown.contains(name) && !sparse.iter().any(|start| name.starts_with(start));
     for name in names.lines().next().unwrap().split(',').filter(is_known) {
         assert!(all.lines().any(|line| line.split_whitespace().next() == Some(name)), "{name} not in\n{all}");

@@ -126,20 +126,26 @@ def torch_environment() -> dict[str, str]:
 
 
 def replay(binary: Path, path: Path, *arguments: str) -> list[dict[str, Any]]:
-    """What `rust-ort-torch replay` says of each data set below a path. Errors: RuntimeError with what it printed, where
-    that is no JSON."""
+    """What `rust-ort-torch replay` says of each data set below a path. Errors: as `said`."""
+    sets: list[dict[str, Any]] = said(binary, "replay", path, *arguments)["data_sets"]
+    return sets
+
+
+def said(binary: Path, command: str, path: Path, *arguments: str) -> dict[str, Any]:
+    """What a command of `rust-ort-torch` says in JSON of what is below a path. Errors: RuntimeError with what it
+    printed, where that is no JSON."""
     done = subprocess.run(
-        [binary, "replay", "--json", *arguments, path],
+        [binary, command, "--json", *arguments, path],
         env=torch_environment(),
         capture_output=True,
         text=True,
         check=False,
     )
     try:
-        sets: list[dict[str, Any]] = json.loads(done.stdout)["data_sets"]
+        answer: dict[str, Any] = json.loads(done.stdout)
     except ValueError as error:
         raise RuntimeError(f"{binary} ended with {done.returncode}: {done.stderr[-2000:]}") from error
-    return sets
+    return answer
 
 
 def count(data_sets: Sequence[dict[str, Any]], skipped: dict[str, str]) -> Counts:

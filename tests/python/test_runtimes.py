@@ -129,6 +129,18 @@ def test_each_node_is_compared_on_its_runtime(mixed: Daemon) -> None:
 
 
 @needs_libtorch
+def test_the_table_of_nodes_tells_where_each_ran(mixed: Daemon, tmp_path: Path) -> None:
+    options = {"compare": "nodes", "runtimes": {"torch-f64": ["norm"]}}
+    with rust_ort.dump("run", folder=tmp_path):
+        torch.compile(Normed(), backend="rust_ort", options=options)(torch.randn(8, 64)).sum().backward()
+    tables = [json.loads(path.read_text()) for path in (tmp_path / "run").rglob("nodes_*.json")]
+    assert len(tables) == 2
+    for table in tables:
+        ran = {(node["module"], tuple(node["runtimes"])) for node in table["nodes"] if node["module"]}
+        assert ran == {("norm", ("torch-f64",)), ("linear", ("ort",))}, ran
+
+
+@needs_libtorch
 def test_a_rule_that_fits_nothing_is_warned_of(mixed: Daemon, caplog: pytest.LogCaptureFixture) -> None:
     model, x = Normed(), torch.randn(8, 64)
     backend = rust_ort.Backend({"compare": "outputs", "runtimes": {"torch": ["*nrom*"], "torch-f64": ["norm"]}})
@@ -296,6 +308,27 @@ def test_replay_keeps_in_float32_what_the_run_kept(mixed: Daemon, tmp_path: Path
     (data_set,) = replay(tmp_path / "run")
     assert data_set["nodes_on"]["torch"] > 0
     assert data_set["actuals"] and all(actual["same_bits"] for actual in data_set["actuals"]), data_set
+
+
+@needs_libtorch
+@pytest.mark.parametrize("rules", [(), ("--on", "torch:*"), ("--on", "torch-f64:*linear", "--on", "torch:*norm*")])
+def test_a_planted_fault_is_named_whatever_runs_it(mixed: Daemon, tmp_path: Path, rules: tuple[str, ...]) -> None:
+    """No rules: those of the run, which gives the faulty node to libtorch."""
+
+    def transform(proto: Any) -> None:
+        for node in proto.graph.node:
+            if node.op_type == "Tanh":
+                node.op_type = "Sigmoid"
+
+    transform.cache_key = "tanh as sigmoid"  # type: ignore[attr-defined]
+    options = {"compare": "nodes", "dump_values": True, "runtimes": {"torch": ["*tanh*"]}, "transforms": [transform]}
+    model = nn.Sequential(Normed(), nn.Tanh(), nn.Linear(64, 8))
+    with torch.no_grad(), rust_ort.dump("run", folder=tmp_path, options={"dump_values": True}):
+        torch.compile(model, backend=rust_ort.Backend(options))(torch.randn(8, 64))
+    said = torch_cases.said(TORCH_PROGRAM, "blame", tmp_path / "run", *rules)
+    (answer,) = said["answers"]
+    assert (answer["culprit"]["kind"], answer["culprit"]["name"]) == ("node", "tanh"), said["text"]
+    assert answer["complete"], said["text"]
 
 
 @needs_libtorch

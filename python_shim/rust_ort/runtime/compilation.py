@@ -33,6 +33,7 @@ from rust_ort.runtime.decisive import decisive, may_be_kept, opset
 from rust_ort.runtime.dynamo_graph import Compilation, no_collection
 from rust_ort.runtime.preparation import graph_spec, prepared_parts
 from rust_ort.runtime.refusal import (
+    is_of_plan,
     is_refusal,
     nodes_alike,
     raise_if_transforms_did_it,
@@ -230,7 +231,7 @@ def _plan_and_prepare(
         try:
             runners = prepare()
         except RustOrtError as error:
-            if kept is not None and isinstance(error, ClientError) and not isinstance(error, OptionError):
+            if kept is not None and is_of_plan(error):
                 log.warning("%s: the plan that was kept does not serve, it is exported again: %s", name, error)
                 kept = None
                 continue

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from rust_ort.errors import ClientError, RustOrtError
+from rust_ort.errors import ClientError, OptionError, RustOrtError
 from rust_ort.export.plan import Plan, make_plan
 from rust_ort.link.specs import GraphSpec
 from rust_ort.options.arguments import function_name
@@ -37,7 +37,13 @@ def raise_if_transforms_did_it(error: RustOrtError, compilation: Compilation, gr
 
 def is_refusal(error: RustOrtError) -> bool:
     """Whether the runtime refuses a model."""
-    return error.code in ("BAD_MODEL", "ERROR_CODE_BAD_MODEL")
+    return error.code == "BAD_MODEL"
+
+
+def is_of_plan(error: RustOrtError) -> bool:
+    """Whether what was exported may be at fault, not an option or the runtime's library or program."""
+    of_setting = isinstance(error, OptionError) or error.code == "RUNTIME_MISSING"
+    return isinstance(error, ClientError) and not of_setting
 
 
 def refused_node(error: RustOrtError, plan: Plan) -> str | None:

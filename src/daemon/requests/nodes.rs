@@ -11,10 +11,10 @@ use crate::daemon::client::{Collected, NodeTables, Part, ROW_BYTES, RunningNodes
 use crate::daemon::status::StepRecord;
 use crate::daemon::verdicts::{self, tolerance};
 use crate::dump::{EagerValues, NODES_SCHEMA, NodeRow, NodeTable};
-use crate::link::message::{LinkReply, LinkRequest};
+use crate::link::message::{LinkReply, LinkRequest, RanOnce};
 use crate::observe::nodes::{Batch, SubModel, Tolerances};
 use crate::protocol::control::*;
-use crate::protocol::message::{ErrorCode, PartSpec, RunStats, ValueSpec, WireError};
+use crate::protocol::message::{ErrorCode, PartSpec, ValueSpec, WireError};
 use crate::tensor::{DType, TensorRef};
 
 /// Judges a batch of nodes: each on eager's inputs, and on those that drifted.
@@ -77,7 +77,7 @@ fn keep_values(dumping: &Dumping<'_>, of: NodesOf, values: &EagerValues<'_>) -> 
     Ok(())
 }
 
-fn run_nodes(leased: &Leased<'_>, whole: &Part, model: &SubModel) -> Result<RunStats, WireError> {
+fn run_nodes(leased: &Leased<'_>, whole: &Part, model: &SubModel) -> Result<RanOnce, WireError> {
     let at = leased.at;
     let part = Arc::new(piece(whole, model));
     let spec = part.spec.part.clone();
@@ -86,7 +86,7 @@ fn run_nodes(leased: &Leased<'_>, whole: &Part, model: &SubModel) -> Result<RunS
     let reply = leased.ask(&LinkRequest::RunOnce { part: spec, record: model.record.clone() });
     at.client.state().running_nodes = None;
     match reply? {
-        LinkReply::Ran(stats) => Ok(stats),
+        LinkReply::RanOnce(ran) => Ok(ran),
         other => Err(unexpected("RunOnce", &other)),
     }
 }

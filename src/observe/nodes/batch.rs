@@ -11,6 +11,7 @@ use super::slots::{Computed, Read, Slots, Tensors, Written};
 use crate::base::ids::{PartHandle, ValueName};
 use crate::compare::{Birth, Metrics, Range, ReadValue, Side, Verdict};
 use crate::dump::{EagerValues, NodeReproduction, NodeRow};
+use crate::link::message::RanOnce;
 use crate::onnx::{OnnxError, Piece};
 use crate::protocol::control::{CompareNodes, ComputedNode, NodeFeed, NodeValue};
 use crate::protocol::message::{RunStats, WireError};
@@ -185,7 +186,7 @@ impl<'a> Batch<'a> {
         &self,
         lease: &mut Lease,
         n_reproductions: usize,
-        mut run: impl FnMut(&SubModel) -> Result<RunStats, WireError>,
+        mut run: impl FnMut(&SubModel) -> Result<RanOnce, WireError>,
     ) -> Result<Judged, NodesError> {
         let mut runner = Runner { handle: self.handle, run: &mut run };
         let values: Vec<&Computed<'a>> = self.values.iter().filter_map(Value::computed).collect();
@@ -238,9 +239,10 @@ impl<'a> Batch<'a> {
             if let [_, _, ..] = group[..] {
                 let piece = self.part.isolator.local_to_all(&group, &self.through, feeds);
                 let written = group.iter().map(|&name| slots[name].tensor.clone()).collect();
-                if let Ran::Done(mut stats) = runner.run(piece, &self.references, written)? {
+                if let Ran::Done(mut ran) = runner.run(piece, &self.references, written)? {
                     for &name in &group {
-                        locals.insert(name, Local { slot: slots[name], ran: Ran::Done(std::mem::take(&mut stats)) });
+                        locals.insert(name, Local { slot: slots[name], ran: Ran::Done(ran.clone()) });
+                        ran.stats = RunStats::default();
                     }
                     continue;
                 }

@@ -8,6 +8,7 @@ use super::slots::{Computed, Read, Tensors, Written};
 use crate::base::ids::ValueName;
 use crate::compare::{self, Explained, Noise, TensorVerdict, Tolerance, Verdict};
 use crate::dump::{NodeReproduction, NodeRow};
+use crate::link::message::RanOnce;
 use crate::onnx::Piece;
 use crate::protocol::control::NoiseTerms;
 use crate::tensor::SharedTensor;
@@ -51,13 +52,14 @@ impl Judge<'_> {
             Noise::measure(reference, candidate, exact, explained, self.tolerances.noise.factor)
         };
         let kernel = self.tolerances.local.unwrap_or_else(|| Tolerance::for_kernel(reference.dtype()));
-        let (candidate_ns, own) = match &local.ran {
-            Ran::Done(stats) => {
+        let (candidate_ns, runtimes, own) = match &local.ran {
+            Ran::Done(RanOnce { stats, division }) => {
                 let made = self.tensors.written(local.slot);
                 let noise = noise(made, value.exact, Explained::Kernel);
-                (stats.run_ns, TensorVerdict { noise, ..against(made, Some(kernel)) })
+                let runtimes = division.nodes.keys().map(|on| on.name().to_owned()).collect();
+                (stats.run_ns, runtimes, TensorVerdict { noise, ..against(made, Some(kernel)) })
             }
-            Ran::Failed(reason) => (0, TensorVerdict::failed(name, reason)),
+            Ran::Failed(reason) => (0, Vec::new(), TensorVerdict::failed(name, reason)),
         };
         let [reference_signature, candidate_signature] = compare::signatures(reference, candidate);
         NodeRow {
@@ -67,6 +69,7 @@ impl Judge<'_> {
             candidate_signature,
             reference_ns: value.reference_ns,
             candidate_ns,
+            runtimes,
             local: own,
             cumulative: match failed {
                 None => {
@@ -107,6 +110,7 @@ impl Judge<'_> {
             candidate_signature: String::new(),
             reference_ns: 0,
             candidate_ns: 0,
+            runtimes: Vec::new(),
             local: verdict(),
             cumulative: verdict(),
             no_float64: String::new(),

@@ -8,7 +8,8 @@ use prost::Message as _;
 use super::error::NodesError;
 use crate::base::ids::{CallId, PartHandle, ValueName};
 use crate::onnx::{OnnxError, Piece};
-use crate::protocol::message::{ErrorCode, RunStats, WireError};
+use crate::link::message::RanOnce;
+use crate::protocol::message::{ErrorCode, WireError};
 use crate::tensor::{CallRecord, TensorDesc, TensorRef};
 
 /// A piece of a part's model to run once.
@@ -44,7 +45,7 @@ impl<'a> Ready<'a> {
 /// What came of a piece.
 #[derive(Debug)]
 pub(super) enum Ran {
-    Done(RunStats),
+    Done(RanOnce),
     /// Why it could not be cut, or did not run.
     Failed(String),
 }
@@ -52,7 +53,7 @@ pub(super) enum Ran {
 /// Runs pieces of one part.
 pub(super) struct Runner<'r> {
     pub handle: PartHandle,
-    pub run: &'r mut dyn FnMut(&SubModel) -> Result<RunStats, WireError>,
+    pub run: &'r mut dyn FnMut(&SubModel) -> Result<RanOnce, WireError>,
 }
 
 impl Runner<'_> {
@@ -69,7 +70,7 @@ impl Runner<'_> {
             Err(error) => return Ok(Ran::Failed(error.to_string())),
         };
         match (self.run)(&model) {
-            Ok(stats) => Ok(Ran::Done(stats)),
+            Ok(ran) => Ok(Ran::Done(ran)),
             Err(error) if error.code == ErrorCode::ExecutorLost => Err(NodesError::Lost(error)),
             Err(error) => Ok(Ran::Failed(error.message)),
         }
