@@ -7,8 +7,8 @@ use prost::Message as _;
 
 use super::error::NodesError;
 use crate::base::ids::{CallId, PartHandle, ValueName};
-use crate::onnx::{OnnxError, Piece};
 use crate::link::message::RanOnce;
+use crate::onnx::{OnnxError, Piece};
 use crate::protocol::message::{ErrorCode, WireError};
 use crate::tensor::{CallRecord, TensorDesc, TensorRef};
 
