@@ -110,13 +110,12 @@ impl Again {
 
 /// Runs a data set. A run that fails is a verdict. Errors: the dump cannot be read, a node is unknown.
 pub(super) fn replay(args: &Arguments, runtime: &Runtime, target: &Target) -> Result<Again, Failure> {
-    let is_divided = !target.rules.is_empty();
-    let proto = if is_divided { target.exported()? } else { target.model()? };
-    let described = if is_divided { target.described()? } else { Default::default() };
-    let divided = is_divided.then_some(Divided {
+    let proto = target.model()?;
+    let described = (!target.rules.is_empty()).then(|| target.described()).transpose()?;
+    let divided = described.as_ref().map(|described| Divided {
         rules: &target.rules,
         keep_float32: &target.keep_float32,
-        described: &described,
+        described,
     });
     let config = target.config();
     let model = Model {
@@ -131,11 +130,7 @@ pub(super) fn replay(args: &Arguments, runtime: &Runtime, target: &Target) -> Re
     let feeds: Vec<_> = inputs.iter().map(NamedTensor::view).collect();
     let mut again = Again {
         path: target.step.path.clone(),
-        model: if is_divided { PathBuf::from("model.onnx") } else { target.model_path() }
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned(),
+        model: target.model_path().file_name().unwrap_or_default().to_string_lossy().into_owned(),
         optimization: target.optimization.name(),
         ran_with: target.onnxruntime(),
         version: runtime.runtime.version().to_owned(),

@@ -27,7 +27,7 @@ pub(crate) fn refuse_idle(args: &Arguments, targets: &[Target]) -> Result<(), Fa
         known.extend(described.into_values().flat_map(|told| [told.fx, told.op, told.module]));
     }
     let Some((rule, _)) = rules.iter().zip(&taken).find(|&(_, &n)| n == 0) else { return Ok(()) };
-    let hint = nearest::hint(&rule.patterns[0], known.iter().map(String::as_str).filter(|name| !name.is_empty()));
+    let hint = meant(&rule.patterns[0], &known);
     Err(format!(
         "--on {}: no node of {} is its{hint}; a pattern (* and ?) is of an operator, a node's name, or name, operator or \
          module of an FX node, and of several rules the first that fits decides",
@@ -35,4 +35,26 @@ pub(crate) fn refuse_idle(args: &Arguments, targets: &[Target]) -> Result<(), Fa
         args.path.display()
     )
     .into())
+}
+
+/// The name that is most like a pattern; like one with a star at an end, the word of a name.
+fn meant(pattern: &str, known: &BTreeSet<String>) -> String {
+    let (word, whole) = (pattern.trim_matches('*'), known.iter().map(String::as_str).filter(|name| !name.is_empty()));
+    match word == pattern {
+        true => nearest::hint(pattern, whole),
+        false => nearest::hint(word, whole.flat_map(|name| name.split(['.', ':'])).filter(|word| !word.is_empty())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_pattern_with_stars_a_word_is_meant() {
+        let known = ["model.layers.0.norm", "aten.mm.default", "LayerNormalization", ""].map(str::to_owned).into();
+        assert_eq!(meant("*nrom*", &known), "; did you mean \"norm\"?");
+        assert_eq!(meant("LayerNormalisation", &known), "; did you mean \"LayerNormalization\"?");
+        assert_eq!(meant("*", &known), "");
+    }
 }

@@ -132,10 +132,12 @@ impl Target {
         Ok(Self { step, part, home, options, run, optimization, disabled_passes, keep_float32, libraries, rules })
     }
 
-    /// The model that ran: the one of the data set's precision where there is one, else the exported one.
+    /// The model to run: the one of the data set's precision where there is one, else, and where rules divide it, the
+    /// exported one.
     pub(crate) fn model_path(&self) -> PathBuf {
         let of_precision = self.part.join("model.precision.onnx");
-        if of_precision.exists() { of_precision } else { self.part.join("model.onnx") }
+        let is_whole = self.rules.is_empty() && of_precision.exists();
+        if is_whole { of_precision } else { self.part.join("model.onnx") }
     }
 
     pub(crate) fn model(&self) -> Result<ModelProto, Failure> {
