@@ -152,11 +152,10 @@ impl Executor {
             obituary: Mutex::new(None),
             buried: Condvar::new(),
         };
-        match greet(&executor, &mut receiver) {
+        match greet(&executor, &mut receiver, || format!("executor {}{}", end(&mut child), last_lines(&executor.log))) {
             Ok(version) => executor.onnxruntime_version = version,
             Err(mut error) => {
-                let ended = end(&mut child);
-                error.message = format!("{} (executor {ended}{})", error.message, last_lines(&executor.log));
+                end(&mut child);
                 error.log = executor.log.display().to_string();
                 return Err(error);
             }
@@ -365,8 +364,13 @@ fn connect(child: &Child, stream: UnixStream) -> std::io::Result<Ends> {
     Ok(Ends { sender, receiver, timeouts, pidfd })
 }
 
-/// Loads the runtime; the receiver is not yet served, so the one answer is read here. Errors: RuntimeMissing.
-fn greet(executor: &Executor, receiver: &mut socket::LinkReceiver<LinkReply>) -> Result<String, WireError> {
+/// Loads the runtime; the receiver is not yet served, so the one answer is read here. `ended`: ends it and tells how, for
+/// one that does not say itself why it cannot. Errors: RuntimeMissing.
+fn greet(
+    executor: &Executor,
+    receiver: &mut socket::LinkReceiver<LinkReply>,
+    ended: impl FnOnce() -> String,
+) -> Result<String, WireError> {
     let LeaseSpec { onnxruntime_library, threads, allow_spinning, libtorch } = executor.terms.spec.clone();
     let library = onnxruntime_library.display().to_string();
     let missing = |why: String| {
@@ -378,7 +382,7 @@ fn greet(executor: &Executor, receiver: &mut socket::LinkReceiver<LinkReply>) ->
                 folder.display()
             ),
         };
-        WireError::client(ErrorCode::RuntimeMissing, message)
+        WireError::client(ErrorCode::RuntimeMissing, format!("{message} ({})", ended()))
     };
     let hello = LinkRequest::Hello(Hello {
         sources: SOURCES.to_owned(),
