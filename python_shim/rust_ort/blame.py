@@ -65,7 +65,7 @@ class Blame:
 
     @property
     def complete(self) -> bool:
-        """Whether everything was looked at before the budget ended."""
+        """Whether everything was looked at before the budget ended, and what was found is enough to be the answer."""
         return all(answer["complete"] for answer in self.answers)
 
     def __str__(self) -> str:

@@ -38,7 +38,7 @@ pub struct Answer {
     pub n_runs: u64,
     /// Time.
     pub seconds: f64,
-    /// False: the budget ended before everything was looked at.
+    /// False: the budget ended before everything was looked at, or what was found is too little to be the answer.
     pub complete: bool,
     /// What could not be looked at, and why.
     pub notes: Vec<String>,

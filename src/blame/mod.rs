@@ -37,7 +37,7 @@ pub use together::{Together, together};
 pub use values::Values;
 
 use crate::base::ids::ValueName;
-use crate::compare::{Summary, TensorVerdict, Verdict, summary};
+use crate::compare::{Summary, TensorVerdict, Verdict, significant, summary};
 use crate::onnx::NamedTensor;
 use crate::runtime::Runtime;
 use crate::tensor::{TensorBuf, TensorView};
@@ -52,6 +52,8 @@ const CLEARLY_MORE: f64 = 2.;
 const ENOUGH: f64 = 0.5;
 /// So many of these, those first that are furthest from eager.
 const N_OTHERS: usize = 24;
+/// What tells of every node.
+const DUMP_NODES: &str = "dump with compare=\"nodes\" and dump_values=True";
 /// So many nodes are sought by bisection.
 const MOST_BISECTED: usize = 8;
 /// So many outputs are followed, the worst first.
@@ -297,8 +299,8 @@ impl Examination<'_, '_> {
     fn ask_nodes(&mut self, targets: &[Target], progress: &mut dyn Progress) -> Result<(), BlameError> {
         let case = self.prober.case;
         if !case.knows_nodes() {
-            let why = "eager's values of the nodes were not dumped; dump with compare=\"nodes\" and dump_values=True";
-            (self.answer.culprit, self.answer.complete) = (Culprit::Nobody { why: why.to_owned() }, false);
+            let why = format!("eager's values of the nodes were not dumped; {DUMP_NODES}");
+            (self.answer.culprit, self.answer.complete) = (Culprit::Nobody { why }, false);
             return Ok(());
         }
         let names: Vec<ValueName> = targets.iter().map(|target| target.name.clone()).collect();
@@ -334,8 +336,25 @@ impl Examination<'_, '_> {
         if !self.settings.follow {
             self.shrink(&looked, &names)?;
         }
+        if strategy != Strategy::Linear {
+            self.doubt_search();
+        }
         self.answer.culprit = self.of_nodes();
         Ok(())
+    }
+
+    /// Eager's value at the end of a chain brings the output within tolerance whoever spoiled it before: a search by such
+    /// values that comes to little of the error has not found who made it.
+    fn doubt_search(&mut self) {
+        let explained: f64 = self.answer.nodes.iter().map(|node| node.share).sum();
+        if explained < ENOUGH {
+            self.answer.complete = false;
+            self.answer.notes.push(format!(
+                "the nodes that the search came to make {} % of the error; --strategy linear looks at every node, those \
+                 first that are wrong where they were compared: {DUMP_NODES}",
+                significant(100. * explained, 3)
+            ));
+        }
     }
 
     /// Groups from which on the outputs are right when all before them are eager's, one after the other. Errors:
@@ -516,10 +535,14 @@ impl Examination<'_, '_> {
             }
             (Some(node), _) => {
                 self.answer.complete = false;
-                format!(
-                    "not known: {} is outside its tolerance, and float64 does not tell whether by rounding",
-                    node.name
-                )
+                let name = &node.name;
+                let row = self.prober.case.row(name);
+                let advice = match row.is_none_or(|row| row.local.metrics.is_none()) {
+                    true => format!("; {DUMP_NODES}, which asks of each element"),
+                    false => String::new(),
+                };
+                let why = "is outside its tolerance, and float64 does not tell whether by rounding";
+                format!("not known: {name} {why}{advice}")
             }
             (None, None) if !self.answer.complete => "not known: not every node could be looked at".to_owned(),
             (None, None) if self.settings.follow => "every node's own error is rounding".to_owned(),

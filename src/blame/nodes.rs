@@ -234,9 +234,9 @@ impl<'p, 'a> Nodes<'p, 'a> {
             return Ok(Own::Wrong);
         };
         Ok(match self.said(name, candidate)? {
-            Said::Rounding(_) => Own::Noise,
             Said::Wrong(_) => Own::Wrong,
-            Said::Nothing => Own::Unsettled,
+            // What it calls rounding it measures by the largest element, which says nothing of those beside it.
+            Said::Rounding(_) | Said::Nothing => Own::Unsettled,
         })
     }
 

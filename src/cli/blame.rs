@@ -28,7 +28,7 @@ use crate::dump::{NODES_SCHEMA, NodeTable, Role, reader};
 use crate::onnx::{Descriptions, NamedTensor, sort};
 
 /// Name and version of what is kept of an examination.
-const KEPT_SCHEMA: &str = "rust_ort/blame-kept/2";
+const KEPT_SCHEMA: &str = "rust_ort/blame-kept/3";
 /// By default a part may take so many times as long as eager took for its nodes, and [`LEAST_BUDGET`] at least.
 const BUDGET_FACTOR: f64 = 50.;
 const LEAST_BUDGET: Duration = Duration::from_secs(60);
