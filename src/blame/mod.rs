@@ -37,8 +37,10 @@ pub use together::{Together, together};
 pub use values::Values;
 
 use crate::base::ids::ValueName;
+use crate::base::quoted::quoted;
 use crate::compare::{Summary, TensorVerdict, Verdict, significant, summary};
 use crate::onnx::NamedTensor;
+use crate::protocol::message::SessionSpec;
 use crate::runtime::Runtime;
 use crate::tensor::{TensorBuf, TensorView};
 
@@ -195,6 +197,9 @@ impl Examination<'_, '_> {
             };
             return Ok(());
         }
+        if !self.settings.follow && self.are_rules_the_difference(&wrong, &feeds)? {
+            return Ok(());
+        }
         let unoptimized = self.nodes.outputs(&wrong, &[])?;
         for (complaint, output) in self.answer.complaints.iter_mut().zip(&unoptimized) {
             let reference = self.prober.eager(&complaint.as_ran.name)?;
@@ -234,6 +239,25 @@ impl Examination<'_, '_> {
             self.answer.beside.extend(Some(node).filter(|node| !matches!(node, Culprit::Nobody { .. })));
         }
         asked
+    }
+
+    /// Whether the outputs are within tolerance where no value is kept in float32: then eager's rounding is what they lack,
+    /// as was asked for. Errors: [`BlameError`].
+    fn are_rules_the_difference(&mut self, wrong: &[ValueName], feeds: &[TensorView<'_>]) -> Result<bool, BlameError> {
+        let spec = &self.prober.case.spec;
+        if spec.keep_float32.is_empty() {
+            return Ok(false);
+        }
+        let rounded = self.prober.whole(&SessionSpec { keep_float32: Vec::new(), ..spec.clone() }, feeds)?;
+        let are_right = self.are_right(wrong, &rounded);
+        if are_right {
+            let rules = spec.keep_float32.iter().map(|rule| quoted(rule)).collect::<Vec<_>>().join(", ");
+            let why = format!(
+                "precision_rules keep {rules} in float32, which eager rounds; without them the outputs are within tolerance"
+            );
+            self.answer.culprit = Culprit::Nobody { why };
+        }
+        Ok(are_right)
     }
 
     /// Outputs that optimizing took further from eager than they were, and further than their tolerance from what they were.
