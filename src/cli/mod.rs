@@ -29,6 +29,7 @@ mod status;
 mod stop;
 mod study;
 mod table;
+mod tolerance_arguments;
 mod verdicts;
 mod widen;
 
