@@ -129,7 +129,7 @@ def test_what_is_wrong_is_said(gated: tuple[Gated, Tensor]) -> None:
         rust_ort.keep_in_float32(model, x)
     with pytest.raises(OptionError, match="tolerance or times"):
         rust_ort.keep_in_float32(model, x, tolerance={"rtol": 1.0}, times=2.0)
-    with pytest.raises(OptionError, match="expected a dict of .atol., .rtol., .scale."):
+    with pytest.raises(OptionError, match=r"expected a dict of .atol., .rtol., .scale."):
         rust_ort.keep_in_float32(model, x, tolerance={"relative": 1.0})
     with pytest.raises(OptionError, match="leave them out"):
         rust_ort.keep_in_float32(model, x, options={"precision_rules": {"float32": ["mul"]}})
