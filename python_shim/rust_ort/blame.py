@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from rust_ort._callable import make_callable
 from rust_ort.compare import compare
 from rust_ort.dump import dump
+from rust_ort.errors import OptionError
 from rust_ort.link.program import said_by
 from rust_ort.observe.report import Report
 from rust_ort.options import Options, arguments
@@ -65,7 +66,7 @@ class Blame:
 
     @property
     def complete(self) -> bool:
-        """Whether everything was looked at before the budget ended."""
+        """Whether everything was looked at before the budget ended, and what was found is enough to be the answer."""
         return all(answer["complete"] for answer in self.answers)
 
     def __str__(self) -> str:
@@ -97,21 +98,28 @@ def blame(
 
     Returns a Blame: print it, or look at its `culprit`.
 
-    Errors: as of `rust_ort.compare`; OptionError where a dump is open; ClientError for an output that is not there, or
-    a folder that is not ours; DaemonFault when the program fails.
+    Errors: as of `rust_ort.compare`; OptionError where a dump is open, or asked for by the options; ClientError for an
+    output that is not there, or a folder that is not ours; DaemonFault when the program fails.
     """
     arguments.checked_model("blame", model, kwargs)
     if strategy is not None:
         arguments.checked_choice("blame", "strategy", strategy, ("linear", "bisect", "delta"))
-    asked = _asked(output=output, gradient=gradient, strategy=strategy, budget=budget, repro=repro)
-    every = dataclasses.replace(
-        arguments.parsed_options("blame", options), compare="nodes", dump_values=True,
-        compare_stop="never", compare_only=(),
-    )  # fmt: skip
-    with _folder(folder) as path:
+    if output is not None and gradient is not None:
+        raise OptionError(f"blame: expected output or gradient, got output={output!r} and gradient={gradient!r}")
+    asked = _asked(
+        output=arguments.checked_name("blame", "output", output),
+        gradient=arguments.checked_name("blame", "gradient", gradient),
+        strategy=strategy,
+        budget=arguments.checked_budget("blame", budget),
+        repro=None if repro is None else arguments.checked_folder("blame", "repro", repro),
+    )
+    parsed = arguments.parsed_options("blame", options)
+    arguments.checked_no_dump("blame", parsed)
+    every = dataclasses.replace(parsed, compare="nodes", dump_values=True, compare_stop="never", compare_only=())
+    with _folder(None if folder is None else arguments.checked_folder("blame", "folder", folder)) as path:
         with dump(RUN, folder=path, clean=True, options=every):
             report = compare(model, *args, backward=backward, autocast=autocast, loss=loss, options=every, **kwargs)
-        run = Path(path) / RUN
+        run = path / RUN
         if not any(run.glob("*/part_*/test_data_set_*")):
             why = "nothing of it ran on ONNX Runtime, so there is nothing to blame"
             return Blame(report=report, answers=[], text=why, folder=None)
@@ -131,17 +139,16 @@ def _blame(report: Report, said: Mapping[str, Any], folder: Path | None) -> Blam
 
 
 def _asked(**given: Any) -> list[str]:
-    return [f"--{name}={os.fspath(value) if name == 'repro' else value}" for name, value in given.items()
-            if value is not None]  # fmt: skip
+    return [f"--{name}={value}" for name, value in given.items() if value is not None]
 
 
 @contextlib.contextmanager
-def _folder(given: str | os.PathLike[str] | None) -> Iterator[str]:
+def _folder(given: Path | None) -> Iterator[Path]:
     if given is not None:
-        yield os.fspath(given)
+        yield given
         return
     with tempfile.TemporaryDirectory(prefix="rust-ort-blame-") as made:
-        yield made
+        yield Path(made)
 
 
 make_callable(__name__, blame)

@@ -35,7 +35,7 @@ def dump(
     Errors: OptionError for an argument, or where a dump is open: a process has one at a time; DaemonFault when the
     folder cannot be written.
     """
-    run, path = arguments.checked_run(run), arguments.checked_folder(folder)
+    run, path = arguments.checked_run(run), arguments.checked_folder("dump", "folder", folder)
     arguments.checked_flag("dump", "clean", clean)
     arguments.checked_choice("dump", "calls", calls, ("first", "all", "none"))
     opened = arguments.parsed_options("dump", options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -102,31 +103,37 @@ def keep_in_float32(
 
     Returns a Kept: print it, and compile with `precision_rules=kept.rules`.
 
-    Errors: as of `rust_ort.compare`; OptionError where a dump is open, or the options have precision_rules already;
-    ClientError where nothing is of half precision; DaemonFault when the program fails.
+    Errors: as of `rust_ort.compare`; OptionError where a dump is open, or the options have precision_rules already
+    or a dump; ClientError where nothing is of half precision; DaemonFault when the program fails.
     """
     arguments.checked_model("keep_in_float32", model, kwargs)
     arguments.checked_choice("keep_in_float32", "by", by, ("node", "module"))
     arguments.checked_choice("keep_in_float32", "strategy", strategy, ("smallest", "greedy"))
     if tolerance is not None and times is not None:
         raise OptionError("keep_in_float32: expected tolerance or times, got both")
+    terms = arguments.checked_terms("keep_in_float32", tolerance)
+    expected = "a finite number that is at least 0"
+    times = arguments.checked_number("keep_in_float32", "times", times, expected)
+    budget = arguments.checked_budget("keep_in_float32", budget)
+    kept_in = None if folder is None else arguments.checked_folder("keep_in_float32", "folder", folder)
     parsed = arguments.parsed_options("keep_in_float32", options)
+    arguments.checked_no_dump("keep_in_float32", parsed)
     if parsed.precision_rules:
         why = "it looks for them; leave them out"
         raise OptionError(f"keep_in_float32: got options with precision_rules={parsed.precision_rules!r}: {why}")
-    asked = [f"--by={by}", f"--strategy={strategy}", *_given(tolerance, times=times, budget=budget)]
+    asked = [f"--by={by}", f"--strategy={strategy}", *_given(**terms, times=times, budget=budget)]
     every = dataclasses.replace(parsed, compare="off", compare_float64="all")
 
     def compared(used: Options) -> Report:
         return compare(model, *args, backward=backward, autocast=autocast, loss=loss, options=used, **kwargs)
 
     with contextlib.ExitStack() as stack:
-        path = folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="rust-ort-keep-"))
-        run = os.fspath(Path(path) / RUN)
+        path = kept_in or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rust-ort-keep-")))
+        run = os.fspath(path / RUN)
         with dump(RUN, folder=path, clean=True, options=every):
             before = compared(every)
         said = said_by("keep", [run, *asked])
-        known: set[tuple[str, str]] = set()
+        known: set[tuple[int, str, str]] = set()
         # What a graph got from one that overflowed tells nothing of how it does on what it will get.
         while said["rules"]["float32"] and (came_in := _infinite(said["answers"])) not in (set(), known):
             known = came_in
@@ -141,7 +148,7 @@ def keep_in_float32(
         text=said["text"],
         before=before,
         after=compared(dataclasses.replace(every, precision_rules=rules)) if rules else None,
-        folder=None if folder is None else Path(folder) / RUN,
+        folder=None if kept_in is None else kept_in / RUN,
     )
 
 
@@ -149,16 +156,18 @@ def _rules(said: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     return {name: tuple(patterns) for name, patterns in said["rules"].items() if patterns}
 
 
-def _infinite(answers: Sequence[Mapping[str, Any]]) -> set[tuple[str, str]]:
-    """(direction of the graph, input) of inputs that came in infinite or NaN, but for those that nothing helps."""
-    beyond = {name for answer in answers for name in answer["beyond"]}
-    return {(str(answer["graph"]).rpartition("-")[2], name) for answer in answers for name in answer["infinite_inputs"]
-            if name not in beyond}  # fmt: skip
+def _infinite(answers: Sequence[Mapping[str, Any]]) -> set[tuple[int, str, str]]:
+    """(which compilation, direction, input) of inputs that came in infinite or NaN, but for those that nothing helps:
+    what the same compilation gives beyond reach. Several compilations use the same names; each has another number when
+    the model is compiled again, but keeps its place among them."""
+    halves = {answer["graph"]: str(answer["graph"]).rpartition("-") for answer in answers}
+    numbers = {name: [int(number) for number in re.findall(r"\d+", name)] for name, _, _ in halves.values()}
+    place = {name: at for at, name in enumerate(sorted(numbers, key=numbers.__getitem__))}
+    beyond = {(place[halves[answer["graph"]][0]], name) for answer in answers for name in answer["beyond"]}
+    came_in = {(place[halves[answer["graph"]][0]], halves[answer["graph"]][2], name)
+               for answer in answers for name in answer["infinite_inputs"]}  # fmt: skip
+    return {(at, direction, name) for at, direction, name in came_in if (at, name) not in beyond}
 
 
-def _given(tolerance: Mapping[str, float] | None, **numbers: float | None) -> list[str]:
-    """Errors: OptionError for a term of the tolerance that is none."""
-    terms = dict(tolerance or {})
-    if unknown := terms.keys() - {"atol", "rtol", "scale"}:
-        raise OptionError(f"keep_in_float32: expected atol, rtol and scale as tolerance, got {sorted(unknown)}")
-    return [f"--{name}={value}" for name, value in {**terms, **numbers}.items() if value is not None]
+def _given(**numbers: float | None) -> list[str]:
+    return [f"--{name}={value}" for name, value in numbers.items() if value is not None]

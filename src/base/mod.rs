@@ -7,4 +7,5 @@ pub mod ids;
 pub mod limits;
 pub mod parallel;
 pub mod process;
+pub mod quoted;
 pub mod sync;

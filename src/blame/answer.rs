@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::again::Again;
 use super::own::Own;
 use crate::base::ids::ValueName;
+use crate::base::quoted::quoted;
 use crate::compare::{TensorVerdict, Verdict, distance_text};
 
 /// Name and version of the form.
@@ -38,7 +39,7 @@ pub struct Answer {
     pub n_runs: u64,
     /// Time.
     pub seconds: f64,
-    /// False: the budget ended before everything was looked at.
+    /// False: the budget ended before everything was looked at, or what was found is too little to be the answer.
     pub complete: bool,
     /// What could not be looked at, and why.
     pub notes: Vec<String>,
@@ -198,11 +199,14 @@ impl fmt::Display for Culprit {
                     write!(f, "; {op} gives {value:?} (of {}) wrongly", instead_of.join(", "))?;
                 }
                 match what {
-                    OptimizerKind::Pass => write!(f, "; disable_passes=({:?},) avoids it", names.join("\", \"")),
+                    OptimizerKind::Pass => {
+                        let names = names.iter().map(|name| quoted(name)).collect::<Vec<_>>().join(", ");
+                        write!(f, "; disable_passes=({names},) avoids it")
+                    }
                     OptimizerKind::Optimizer => write!(
                         f,
-                        "; session_options={{\"optimization.disable_specified_optimizers\": {:?}}} avoids it",
-                        names.join(";")
+                        "; session_options={{\"optimization.disable_specified_optimizers\": {}}} avoids it",
+                        quoted(&names.join(";"))
                     ),
                     OptimizerKind::Both => write!(f, "; disable_passes and session_options avoid it"),
                     OptimizerKind::Level => write!(f, "; ort_optimization=\"disable\" avoids it"),

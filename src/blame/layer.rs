@@ -6,6 +6,7 @@ use super::answer::Layer;
 use super::error::BlameError;
 use super::probe::Prober;
 use crate::compare::{Explained, Noise, NoiseKind};
+use crate::onnx::proto::{ModelProto, NodeProto, TensorProto};
 use crate::onnx::{Piece, double, mentions};
 use crate::protocol::message::SessionSpec;
 use crate::tensor::{DType, TensorBuf};
@@ -26,19 +27,7 @@ pub fn said(prober: &Prober<'_>, piece: Piece, name: &str, candidate: &TensorBuf
     if rounds_on_the_way(prober, &piece, reference.desc.dtype)? {
         return Ok(Said::Wrong(Layer::Exporter));
     }
-    // What is float64 already, or no float, would be asked of the very kernels that are accused.
-    let narrow = [DType::F32, DType::F16, DType::BF16];
-    if !reference.desc.dtype.is_float() || !narrow.iter().any(|&dtype| mentions(&piece.model, dtype)) {
-        return Ok(Said::Nothing);
-    }
-    let exact = match in_float64(prober, piece) {
-        Err(BlameError::Budget) => return Err(BlameError::Budget),
-        Err(error) => {
-            tracing::debug!(node = name, %error, "no float64");
-            return Ok(Said::Nothing);
-        }
-        Ok(exact) => exact,
-    };
+    let Some(exact) = exact(prober, &piece, name, |value| value)? else { return Ok(Said::Nothing) };
     let errors = Noise::measure(&reference.view(), &candidate.view(), &exact.view(), Explained::Kernel, Noise::FACTOR);
     Ok(errors.map_or(Said::Nothing, |Noise { errors, kind, .. }| {
         let (reference, candidate) = (errors.reference_excess, errors.candidate_excess);
@@ -67,8 +56,98 @@ fn rounds_on_the_way(prober: &Prober<'_>, piece: &Piece, dtype: DType) -> Result
     Ok(!halves.iter().any(|half| known.contains(half)) && halves.iter().any(|&half| mentions(&piece.model, half)))
 }
 
-/// The piece's one output, computed in float64 from eager's inputs.
-fn in_float64(prober: &Prober<'_>, piece: Piece) -> Result<TensorBuf, BlameError> {
+/// How far eager and a candidate are from float64, as the comparison of nodes measures it.
+#[derive(Clone, Copy)]
+pub struct Errors {
+    /// By the largest element.
+    pub of_all: Noise,
+    /// By what each element adds up, where that is known.
+    pub of_terms: Noise,
+}
+
+/// Against `piece`, which is not doubted. None where there is no float64 to ask. Errors: Budget.
+pub fn errors(
+    prober: &Prober<'_>,
+    piece: &Piece,
+    name: &str,
+    candidate: &TensorBuf,
+) -> Result<Option<Errors>, BlameError> {
+    let Some(exact) = exact(prober, piece, name, |value| value)? else { return Ok(None) };
+    let terms = if adds_up(&piece.model) { self::exact(prober, piece, name, absolute)? } else { None };
+    let reference = prober.eager(name)?;
+    let measure =
+        |explained| Noise::measure(&reference.view(), &candidate.view(), &exact.view(), explained, Noise::FACTOR);
+    let of_all = measure(Explained::Kernel);
+    let of_terms = terms.as_ref().map_or(of_all, |terms| measure(Explained::Terms(terms.shared())));
+    Ok(of_all.zip(of_terms).map(|(of_all, of_terms)| Errors { of_all, of_terms }))
+}
+
+/// Operators that add up products of what they are given, and others that only move it: of absolute values they give what
+/// each element adds up.
+const ADDING: [&str; 13] = [
+    "Add",
+    "Concat",
+    "Conv",
+    "CumSum",
+    "Expand",
+    "Gemm",
+    "Identity",
+    "MatMul",
+    "ReduceMean",
+    "ReduceSum",
+    "Reshape",
+    "Transpose",
+    "Unsqueeze",
+];
+
+/// Whether all of a model adds up; numbers in it may be no factors.
+fn adds_up(model: &ModelProto) -> bool {
+    let is_whole = |tensor: &TensorProto| tensor.data_type() == DType::I64.onnx_code();
+    let graph = model.graph.iter();
+    let adds = |node: &NodeProto| match node.op_type() {
+        "Constant" => node.attribute.iter().all(|attribute| attribute.t.as_ref().is_none_or(is_whole)),
+        op => ADDING.contains(&op) && node.attribute.iter().all(|attribute| attribute.f() >= 0.),
+    };
+    graph.clone().flat_map(|graph| &graph.node).all(adds) && graph.flat_map(|graph| &graph.initializer).all(is_whole)
+}
+
+fn absolute(value: TensorBuf) -> TensorBuf {
+    let view = value.view();
+    let values = (view.dtype() == DType::F64).then(|| view.flat_f64(0..view.shape().n_elements())).flatten();
+    match values {
+        Some(values) => {
+            let sizes: Vec<f64> = values.into_iter().map(f64::abs).collect();
+            TensorBuf::from_f64(view.shape().clone(), &sizes)
+        }
+        None => value,
+    }
+}
+
+/// The piece's output in float64, of eager's inputs as `of` has them. None where there is none to ask. Errors: Budget.
+fn exact(
+    prober: &Prober<'_>,
+    piece: &Piece,
+    name: &str,
+    of: fn(TensorBuf) -> TensorBuf,
+) -> Result<Option<TensorBuf>, BlameError> {
+    // What is float64 already, or no float, would be asked of the very kernels that are accused.
+    let narrow = [DType::F32, DType::F16, DType::BF16];
+    let is_float = prober.eager(name)?.desc.dtype.is_float();
+    if !is_float || !narrow.iter().any(|&dtype| mentions(&piece.model, dtype)) {
+        return Ok(None);
+    }
+    match in_float64(prober, piece, of) {
+        Err(BlameError::Budget) => Err(BlameError::Budget),
+        Err(error) => {
+            tracing::debug!(node = name, %error, "no float64");
+            Ok(None)
+        }
+        Ok(exact) => Ok(Some(exact)),
+    }
+}
+
+/// The piece's one output, computed in float64.
+fn in_float64(prober: &Prober<'_>, piece: &Piece, of: fn(TensorBuf) -> TensorBuf) -> Result<TensorBuf, BlameError> {
     let model = double(&piece.model)?.encode_to_vec();
     // Rules of runtimes are of the part as it ran: what both are held against has none.
     let spec = SessionSpec { runtimes: Vec::new(), ..prober.case.unoptimized() };
@@ -76,7 +155,7 @@ fn in_float64(prober: &Prober<'_>, piece: Piece) -> Result<TensorBuf, BlameError
     let session = crate::runtime::session(prober.runtime(), &part)?;
     let mut wide = Vec::with_capacity(piece.inputs.len());
     for name in &piece.inputs {
-        wide.push(prober.eager(name)?.view().in_float64());
+        wide.push(of(prober.eager(name)?.view().in_float64()));
     }
     let views: Vec<_> = wide.iter().map(TensorBuf::view).collect();
     let mut outputs = session.fetch(&crate::runtime::leased(&views)?)?.0;

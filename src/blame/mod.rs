@@ -37,8 +37,10 @@ pub use together::{Together, together};
 pub use values::Values;
 
 use crate::base::ids::ValueName;
-use crate::compare::{Summary, TensorVerdict, Verdict, summary};
+use crate::base::quoted::quoted;
+use crate::compare::{Summary, TensorVerdict, Verdict, significant, summary};
 use crate::onnx::NamedTensor;
+use crate::protocol::message::SessionSpec;
 use crate::runtime::Runtime;
 use crate::tensor::{TensorBuf, TensorView};
 
@@ -52,6 +54,8 @@ const CLEARLY_MORE: f64 = 2.;
 const ENOUGH: f64 = 0.5;
 /// So many of these, those first that are furthest from eager.
 const N_OTHERS: usize = 24;
+/// What tells of every node.
+const DUMP_NODES: &str = "dump with compare=\"nodes\" and dump_values=True";
 /// So many nodes are sought by bisection.
 const MOST_BISECTED: usize = 8;
 /// So many outputs are followed, the worst first.
@@ -193,6 +197,9 @@ impl Examination<'_, '_> {
             };
             return Ok(());
         }
+        if !self.settings.follow && self.are_rules_the_difference(&wrong, &feeds)? {
+            return Ok(());
+        }
         let unoptimized = self.nodes.outputs(&wrong, &[])?;
         for (complaint, output) in self.answer.complaints.iter_mut().zip(&unoptimized) {
             let reference = self.prober.eager(&complaint.as_ran.name)?;
@@ -232,6 +239,25 @@ impl Examination<'_, '_> {
             self.answer.beside.extend(Some(node).filter(|node| !matches!(node, Culprit::Nobody { .. })));
         }
         asked
+    }
+
+    /// Whether the outputs are within tolerance where no value is kept in float32: then eager's rounding is what they lack,
+    /// as was asked for. Errors: [`BlameError`].
+    fn are_rules_the_difference(&mut self, wrong: &[ValueName], feeds: &[TensorView<'_>]) -> Result<bool, BlameError> {
+        let spec = &self.prober.case.spec;
+        if spec.keep_float32.is_empty() {
+            return Ok(false);
+        }
+        let rounded = self.prober.whole(&SessionSpec { keep_float32: Vec::new(), ..spec.clone() }, feeds)?;
+        let are_right = self.are_right(wrong, &rounded);
+        if are_right {
+            let rules = spec.keep_float32.iter().map(|rule| quoted(rule)).collect::<Vec<_>>().join(", ");
+            let why = format!(
+                "precision_rules keep {rules} in float32, which eager rounds; without them the outputs are within tolerance"
+            );
+            self.answer.culprit = Culprit::Nobody { why };
+        }
+        Ok(are_right)
     }
 
     /// Outputs that optimizing took further from eager than they were, and further than their tolerance from what they were.
@@ -297,8 +323,8 @@ impl Examination<'_, '_> {
     fn ask_nodes(&mut self, targets: &[Target], progress: &mut dyn Progress) -> Result<(), BlameError> {
         let case = self.prober.case;
         if !case.knows_nodes() {
-            let why = "eager's values of the nodes were not dumped; dump with compare=\"nodes\" and dump_values=True";
-            (self.answer.culprit, self.answer.complete) = (Culprit::Nobody { why: why.to_owned() }, false);
+            let why = format!("eager's values of the nodes were not dumped; {DUMP_NODES}");
+            (self.answer.culprit, self.answer.complete) = (Culprit::Nobody { why }, false);
             return Ok(());
         }
         let names: Vec<ValueName> = targets.iter().map(|target| target.name.clone()).collect();
@@ -334,8 +360,25 @@ impl Examination<'_, '_> {
         if !self.settings.follow {
             self.shrink(&looked, &names)?;
         }
+        if strategy != Strategy::Linear {
+            self.doubt_search();
+        }
         self.answer.culprit = self.of_nodes();
         Ok(())
+    }
+
+    /// Eager's value at the end of a chain brings the output within tolerance whoever spoiled it before: a search by such
+    /// values that comes to little of the error has not found who made it.
+    fn doubt_search(&mut self) {
+        let explained: f64 = self.answer.nodes.iter().map(|node| node.share).sum();
+        if explained < ENOUGH {
+            self.answer.complete = false;
+            self.answer.notes.push(format!(
+                "the nodes that the search came to make {} % of the error; --strategy linear looks at every node, those \
+                 first that are wrong where they were compared: {DUMP_NODES}",
+                significant(100. * explained, 3)
+            ));
+        }
     }
 
     /// Groups from which on the outputs are right when all before them are eager's, one after the other. Errors:
@@ -516,10 +559,14 @@ impl Examination<'_, '_> {
             }
             (Some(node), _) => {
                 self.answer.complete = false;
-                format!(
-                    "not known: {} is outside its tolerance, and float64 does not tell whether by rounding",
-                    node.name
-                )
+                let name = &node.name;
+                let row = self.prober.case.row(name);
+                let advice = match row.is_none_or(|row| row.local.metrics.is_none()) {
+                    true => format!("; {DUMP_NODES}, which asks of each element"),
+                    false => String::new(),
+                };
+                let why = "is outside its tolerance, and float64 does not tell whether by rounding";
+                format!("not known: {name} {why}{advice}")
             }
             (None, None) if !self.answer.complete => "not known: not every node could be looked at".to_owned(),
             (None, None) if self.settings.follow => "every node's own error is rounding".to_owned(),

@@ -7,7 +7,7 @@ use super::again::Again;
 use super::answer::{Contribution, Layer};
 use super::case::is_wrong;
 use super::error::BlameError;
-use super::layer::{self, Said};
+use super::layer::{self, Errors, Said};
 use super::own::Own;
 use super::probe::Prober;
 use super::share::{Effect, Share};
@@ -234,9 +234,9 @@ impl<'p, 'a> Nodes<'p, 'a> {
             return Ok(Own::Wrong);
         };
         Ok(match self.said(name, candidate)? {
-            Said::Rounding(_) => Own::Noise,
             Said::Wrong(_) => Own::Wrong,
-            Said::Nothing => Own::Unsettled,
+            // What it calls rounding it measures by the largest element, which says nothing of those beside it.
+            Said::Rounding(_) | Said::Nothing => Own::Unsettled,
         })
     }
 
@@ -258,6 +258,13 @@ impl<'p, 'a> Nodes<'p, 'a> {
             None => Layer::Unknown,
         };
         Ok((Own::Wrong, layer, again))
+    }
+
+    /// How far eager and a `candidate` are from what the model's own nodes give in float64. None where there is none.
+    /// Errors: Budget, Onnx.
+    pub fn errors(&self, name: &str, candidate: &TensorBuf) -> Result<Option<Errors>, BlameError> {
+        let piece = self.prober.case.isolator.local(name, &self.through, &self.feeds)?;
+        layer::errors(self.prober, &piece, name, candidate)
     }
 
     fn said(&self, name: &str, candidate: &TensorBuf) -> Result<Said, BlameError> {
@@ -324,9 +331,9 @@ fn is_same(one: &TensorVerdict, other: &TensorVerdict) -> bool {
 }
 
 impl Local {
-    /// One a value, in their order.
-    pub fn into_verdicts(self) -> Vec<TensorVerdict> {
-        self.verdicts
+    /// Verdict and value, in their order.
+    pub fn into_judged(self) -> impl Iterator<Item = (TensorVerdict, TensorBuf)> {
+        self.verdicts.into_iter().zip(self.values.into_iter().map(|(_, value)| value))
     }
 
     fn value(&self, name: &str) -> Option<&TensorBuf> {

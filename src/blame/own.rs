@@ -12,6 +12,6 @@ pub enum Own {
     Jitter,
     /// Rounding.
     Noise,
-    /// More than its tolerance, and there is no float64 to tell whether that is rounding: not blamed.
+    /// More than its tolerance, and float64 does not tell element by element whether that is rounding: not blamed.
     Unsettled,
 }

@@ -14,9 +14,12 @@ use super::nodes::Nodes;
 use super::probe::Prober;
 use super::{Progress, Settings, examine};
 use crate::base::ids::ValueName;
+use crate::compare::{TensorVerdict, Verdict, judge};
+use crate::dump::NodeRow;
 use crate::onnx::proto::ModelProto;
 use crate::onnx::{NamedTensor, decode};
 use crate::runtime::Runtime;
+use crate::tensor::{TensorBuf, TensorView};
 
 /// What became of one fault.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -187,26 +190,50 @@ fn spoiled_case(
         values: Rc::clone(&case.values),
         table: case.table.clone(),
     })?;
-    let (outputs, locals) = {
+    let (outputs, planted) = {
         let prober = Prober::new(&made, runtime, budget);
         let feeds: Vec<_> = made.feeds.iter().map(NamedTensor::view).collect();
         let outputs = prober.whole(&made.spec, &feeds)?;
         let nodes = Nodes::new(&prober);
-        let mut locals = Vec::new();
+        let mut planted = Vec::new();
         for group in nodes.groups(guilty).iter().filter(|group| group.values.iter().any(|name| guilty.contains(name))) {
-            locals.extend(nodes.local(group)?.into_verdicts());
+            planted.extend(nodes.local(group)?.into_judged());
         }
-        (outputs, locals)
+        (outputs, planted)
     };
     made.actuals =
         case.actuals.iter().zip(&outputs).map(|(actual, output)| NamedTensor::of(&actual.name, output)).collect();
     made.table.plain.clear();
-    for row in &mut made.table.nodes {
-        if let Some(verdict) = locals.iter().find(|verdict| verdict.name == row.name) {
-            row.local = verdict.clone();
+    let prober = Prober::new(case, runtime, budget);
+    let as_exported = Nodes::new(&prober);
+    for (verdict, value) in planted {
+        if let Some(row) = made.table.nodes.iter_mut().find(|row| row.name == verdict.name) {
+            let reference = prober.eager(&verdict.name)?;
+            judged(row, verdict, &reference.view(), &value, &as_exported)?;
         }
     }
     Ok(made)
+}
+
+/// Makes a row what the comparison of nodes would have written had the node given `value`: by steps of each element, and
+/// what is outside these by float64. A fault that it acquits is not found, and blame believes the row.
+fn judged(
+    row: &mut NodeRow,
+    verdict: TensorVerdict,
+    reference: &TensorView<'_>,
+    value: &TensorBuf,
+    as_exported: &Nodes<'_, '_>,
+) -> Result<(), BlameError> {
+    let (of_all, is_mismatch) = (row.has_float64_of_all(), verdict.verdict == Verdict::Mismatch);
+    let errors = if of_all || is_mismatch { as_exported.errors(&verdict.name, value)? } else { None };
+    row.local = TensorVerdict { noise: errors.filter(|_| of_all).map(|errors| errors.of_all), ..verdict };
+    match errors {
+        _ if !is_mismatch => {}
+        Some(errors) => _ = row.settle(Some(errors.of_terms)),
+        // Steps of each element are for what float64 can settle.
+        None => row.local.verdict = judge(&row.name, reference, &value.view(), None).verdict,
+    }
+    Ok(())
 }
 
 /// Kinds in turn, each in an order that is drawn.

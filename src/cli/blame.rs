@@ -23,12 +23,11 @@ use crate::blame::{
     counted, examine, is_role_of, together,
 };
 use crate::compare::{Verdict, significant};
-use crate::dump::reader::Completeness;
 use crate::dump::{NODES_SCHEMA, NodeTable, Role, reader};
-use crate::onnx::{Descriptions, NamedTensor, sort};
+use crate::onnx::{NamedTensor, sort};
 
 /// Name and version of what is kept of an examination.
-const KEPT_SCHEMA: &str = "rust_ort/blame-kept/2";
+const KEPT_SCHEMA: &str = "rust_ort/blame-kept/3";
 /// By default a part may take so many times as long as eager took for its nodes, and [`LEAST_BUDGET`] at least.
 const BUDGET_FACTOR: f64 = 50.;
 const LEAST_BUDGET: Duration = Duration::from_secs(60);
@@ -98,13 +97,8 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     let runtime = Runtime::load(&args.what, &targets)?;
     let mut answers = Vec::new();
     let mut known_outputs = Vec::new();
-    let mut left_out = 0;
-    for target in &targets {
-        if let Completeness::Incomplete(why) = &target.step.state {
-            eprintln!("rust-ort: {}: left out: {why}", target.step.path.display());
-            left_out += 1;
-            continue;
-        }
+    let (whole, left_out) = rerun::whole(&targets);
+    for target in whole {
         let case = case_of(&runtime, target, memory_bytes(args.memory))?;
         known_outputs.extend(case.actuals.iter().map(|actual| described(&case, &actual.name)));
         let output = match asked(args, &case) {
@@ -118,7 +112,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     }
     let mut answers = in_order(answers);
     follow_inputs(args, &runtime, &mut answers)?;
-    if answers.is_empty() && left_out > 0 {
+    if left_out == targets.len() {
         return Ok(Exit::NothingCompared);
     }
     if answers.is_empty() {
@@ -258,15 +252,11 @@ pub(super) fn case_of(runtime: &Runtime, target: &Target, memory_bytes: usize) -
             format!("it has what ONNX Runtime gave of {}, the model gives {}", got.join(", "), outputs.join(", "));
         return Err(format!("{path}: {why}; dump it again").into());
     }
-    let provenance = target.provenance()?;
+    let described = target.described()?;
     let produced: HashSet<&str> =
         model.graph.iter().flat_map(|graph| &graph.node).flat_map(|node| &node.output).map(String::as_str).collect();
-    let named_values: Vec<ValueName> = (provenance.as_object().into_iter().flatten())
-        .filter(|(name, _)| produced.contains(name.as_str()))
-        .map(|(name, _)| name.clone())
-        .collect();
-    let described: Descriptions =
-        if provenance.is_null() { Descriptions::new() } else { serde_json::from_value(provenance)? };
+    let named_values: Vec<ValueName> =
+        described.keys().filter(|name| produced.contains(name.as_str())).cloned().collect();
     Ok(Case::new(Parts {
         described,
         spec: runtime.spec_of(target)?,
@@ -299,13 +289,7 @@ fn examined(
     output: Option<ValueName>,
     follow: bool,
 ) -> Result<Answer, Failure> {
-    let eager_s = case.table.nodes.iter().map(|row| row.reference_ns as f64 / 1e9).sum::<f64>();
-    let budget = match args.budget {
-        Some(seconds) => {
-            Duration::try_from_secs_f64(seconds).map_err(|error| format!("--budget {seconds}: {error}"))?
-        }
-        None => Duration::from_secs_f64(BUDGET_FACTOR * eager_s).max(LEAST_BUDGET),
-    };
+    let budget = budget_of(case, args.budget)?;
     let version = runtime.runtime.version();
     let model = blake3::hash(&case.model);
     let step = target.step.step;

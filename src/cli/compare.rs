@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::answer::{json_text, put};
 use super::exit::{Exit, Failure, Outcome};
+use super::tolerance_arguments::ToleranceArguments;
 use super::{data_sets, progress, table, verdicts};
 use crate::compare::{Summary, TensorVerdict, Tolerance, judge, summary};
 use crate::dump::Role;
@@ -19,15 +20,8 @@ use crate::tensor::DType;
 pub(super) struct Arguments {
     /// A folder of dumps, a run, a graph, a part, a data set or the folder of a node
     path: PathBuf,
-    /// Absolute tolerance [default: by element type]
-    #[arg(long)]
-    atol: Option<f64>,
-    /// Tolerance relative to each reference element [default: by element type]
-    #[arg(long)]
-    rtol: Option<f64>,
-    /// Tolerance relative to the largest reference element [default: by element type]
-    #[arg(long)]
-    scale: Option<f64>,
+    #[command(flatten)]
+    tolerance: ToleranceArguments,
     /// NaN equals NaN
     #[arg(long)]
     equal_nan: bool,
@@ -40,12 +34,8 @@ impl Arguments {
     /// The dtype's own tolerance with what was given on the command line.
     fn tolerance(&self, dtype: DType) -> Tolerance {
         let default = Tolerance::for_dtype(dtype);
-        Tolerance {
-            atol: self.atol.unwrap_or(default.atol),
-            rtol: self.rtol.unwrap_or(default.rtol),
-            scale: self.scale.unwrap_or(default.scale),
-            equal_nan: self.equal_nan || default.equal_nan,
-        }
+        let given = self.tolerance.over(default).unwrap_or(default);
+        Tolerance { equal_nan: self.equal_nan || given.equal_nan, ..given }
     }
 }
 

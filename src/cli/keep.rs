@@ -10,9 +10,10 @@ use super::exit::{Exit, Failure, Outcome};
 use super::progress;
 use super::rerun::{self, Runtime, Target};
 use super::table::{self, Give};
+use super::tolerance_arguments::{ToleranceArguments, term};
+use crate::base::quoted::quoted;
 use crate::compare::{Tolerance, distance_text, significant};
 use crate::dump::Role;
-use crate::dump::reader::Completeness;
 use crate::keep::{
     Answer, By, Call, Culprit, Found, Judged, Limit, Output, Settings, Strategy, Subject, search, verify,
 };
@@ -26,17 +27,10 @@ const N_ROWS: usize = 20;
 pub(super) struct Arguments {
     #[command(flatten)]
     what: rerun::Arguments,
-    /// Absolute tolerance [default: of the run, else of the half precision that takes part]
-    #[arg(long)]
-    atol: Option<f64>,
-    /// Tolerance relative to each reference element [default: as --atol]
-    #[arg(long)]
-    rtol: Option<f64>,
-    /// Tolerance relative to the largest reference element [default: as --atol]
-    #[arg(long)]
-    scale: Option<f64>,
+    #[command(flatten)]
+    tolerance: ToleranceArguments,
     /// In the place of a tolerance: each output's error at most so many times what rounding its exact value gives
-    #[arg(long, value_name = "X", conflicts_with_all = ["atol", "rtol", "scale"])]
+    #[arg(long, value_name = "X", value_parser = term, conflicts_with_all = ["atol", "rtol", "scale"])]
     times: Option<f64>,
     /// What a rule names: node (few values) or module (the shortest list)
     #[arg(long, value_parser = by, default_value = "node")]
@@ -69,7 +63,6 @@ fn strategy(name: &str) -> Result<Strategy, String> {
 }
 
 pub(super) fn run(args: &Arguments) -> Outcome {
-    let limit = limit(args)?;
     let budget = Duration::try_from_secs_f64(args.budget).map_err(|error| format!("--budget: {error}"))?;
     let targets = rerun::find(&args.what)?;
     if targets.is_empty() {
@@ -82,12 +75,14 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     if let Some(other) = args.what.provider.iter().find(|name| *name != crate::protocol::message::CPU_PROVIDER) {
         return Err(format!("--provider {other}: rules of precision are followed on the CPU provider only").into());
     }
-    let (parts, left_out) = parts(&targets);
+    let (targets, left_out) = rerun::whole(&targets);
+    if targets.is_empty() {
+        return Ok(Exit::NothingCompared);
+    }
     let mut found = Vec::new();
-    for (path, calls) in parts {
+    for (path, calls) in parts(targets) {
         let subject = subject(&runtime, &calls)?;
-        let settings =
-            Settings { limit: limit_of(limit, args, &subject), by: args.by, strategy: args.strategy, budget };
+        let settings = Settings { limit: limit(args, &subject), by: args.by, strategy: args.strategy, budget };
         let bar = progress::bar(0, "runs");
         let mut at = |what: &'static str, done: usize, of: usize| {
             bar.set_message(what);
@@ -156,45 +151,22 @@ fn exit(answers: &[Answer], verified: bool, left_out: usize) -> Exit {
     }
 }
 
-/// What was asked for. Errors: no number that is at least 0.
-fn limit(args: &Arguments) -> Result<Option<Limit>, Failure> {
-    let given = [("--atol", args.atol), ("--rtol", args.rtol), ("--scale", args.scale), ("--times", args.times)];
-    for (name, value) in given {
-        if let Some(value) = value.filter(|value| !(value.is_finite() && *value >= 0.)) {
-            return Err(format!("{name} {value}: expected a finite number that is at least 0").into());
-        }
-    }
-    Ok(args.times.map(Limit::Times))
-}
-
-fn limit_of(asked: Option<Limit>, args: &Arguments, subject: &Subject) -> Limit {
-    let is_given = args.atol.or(args.rtol).or(args.scale).is_some();
+/// What was asked for, else that of the run, else of the half precision that takes part.
+fn limit(args: &Arguments, subject: &Subject) -> Limit {
     let default = subject.tolerance.unwrap_or_else(|| Tolerance::for_dtype(subject.half().unwrap_or(DType::F32)));
-    let given = Tolerance {
-        atol: args.atol.unwrap_or(default.atol),
-        rtol: args.rtol.unwrap_or(default.rtol),
-        scale: args.scale.unwrap_or(default.scale),
-        ..default
-    };
-    asked.unwrap_or(Limit::Tolerance(if is_given { Some(given) } else { subject.tolerance }))
+    args.times.map_or_else(|| Limit::Tolerance(args.tolerance.over(default).or(subject.tolerance)), Limit::Times)
 }
 
-/// The whole data sets of each part, and how many are not whole.
-fn parts(targets: &[Target]) -> (Vec<(PathBuf, Vec<&Target>)>, usize) {
+/// The data sets of each part.
+fn parts(targets: Vec<&Target>) -> Vec<(PathBuf, Vec<&Target>)> {
     let mut parts: Vec<(PathBuf, Vec<&Target>)> = Vec::new();
-    let mut left_out = 0;
     for target in targets {
-        if let Completeness::Incomplete(why) = &target.step.state {
-            eprintln!("rust-ort: {}: left out: {why}", target.step.path.display());
-            left_out += 1;
-            continue;
-        }
         match parts.iter_mut().find(|(path, _)| *path == target.part) {
             Some((_, calls)) => calls.push(target),
             None => parts.push((target.part.clone(), vec![target])),
         }
     }
-    (parts, left_out)
+    parts
 }
 
 /// A dumped part and its calls. Errors: a file that cannot be read.
@@ -207,12 +179,11 @@ fn subject(runtime: &Runtime, targets: &[&Target]) -> Result<Subject, Failure> {
         path.and_then(std::path::Path::file_name).unwrap_or_default().to_string_lossy().into_owned()
     };
     let part = name(Some(&first.part));
-    let provenance = first.provenance()?;
     let subject = Subject {
         graph: name(first.part.parent()),
         part: part.strip_prefix("part_").and_then(|number| number.parse().ok()).unwrap_or_default(),
         model: first.exported()?,
-        told: if provenance.is_null() { Default::default() } else { serde_json::from_value(provenance)? },
+        told: first.told()?,
         roles: first.roles()?,
         spec: SessionSpec { keep_float32: Vec::new(), runtimes: Vec::new(), ..runtime.spec_of(first)? },
         tolerance: first.tolerance(),
@@ -241,7 +212,7 @@ fn rules(found: &[(Answer, Subject, Settings)]) -> Vec<String> {
 fn words(answers: &[Answer], rules: &[String], verified: bool, left_out: usize) -> String {
     let mut text = answers.iter().map(text_of).collect::<Vec<_>>().join("\n");
     if !rules.is_empty() {
-        let list = rules.iter().map(|rule| format!("{rule:?}")).collect::<Vec<_>>().join(", ");
+        let list = rules.iter().map(|rule| quoted(rule)).collect::<Vec<_>>().join(", ");
         text += &format!("\nprecision_rules={{\"float32\": ({list},)}}\n");
         text += match verified {
             false if is_unknown(answers) => "not checked: the time was up before every part had its rules\n",

@@ -29,6 +29,7 @@ mod status;
 mod stop;
 mod study;
 mod table;
+mod tolerance_arguments;
 mod verdicts;
 mod widen;
 
@@ -65,7 +66,8 @@ enum Command {
     Show(show::Arguments),
     /// Judge what ONNX Runtime gave against eager, again, from a dump.
     ///
-    /// Exit code: 0 all match, 1 mismatch, 2 error, 3 nothing was compared, or an output had no counterpart.
+    /// A term of the tolerance that is not given is that of the element type. Exit code: 0 all match, 1 mismatch, 2 error,
+    /// 3 nothing was compared, or an output had no counterpart.
     Compare(compare::Arguments),
     /// Every node of a part against eager, side by side.
     ///
@@ -90,14 +92,16 @@ enum Command {
     ///
     /// Of what eager gave and ONNX Runtime made of it, as `blame` needs it. A fault counts when it takes an output out of
     /// tolerance. Also told: who is blamed with nothing planted, and whether outputs run without capture have the bits
-    /// that were dumped. Exit code: 0 all are found and nobody is blamed for nothing, 1 not, 2 error, 3 no fault counted.
+    /// that were dumped. Exit code: 0 all are found and nobody is blamed for nothing, 1 not, 2 error, 3 no fault counted, or a
+    /// data set is not whole.
     Prove(prove::Arguments),
     /// Say which values of a half-precision part to keep in float32 so that its outputs are within tolerance.
     ///
     /// Outputs are held against the same model in float64. A rounding's share: of an output's squared error what it makes
     /// when nothing else is rounded. Of those with the largest shares as few are kept as will do; what is printed for the
-    /// option precision_rules was checked by running the part as it is compiled with it. Exit code: 0 every output is
-    /// within tolerance, as it is or with the rules, 1 not, 2 error, 3 nothing is of half precision, or the time was up.
+    /// option precision_rules was checked by running the part as it is compiled with it. The tolerance, or a term of it that
+    /// is not given, is that of the run, else of the half precision that takes part. Exit code: 0 every output is within
+    /// tolerance, as it is or with the rules, 1 not, 2 error, 3 nothing is of half precision or whole, or the time was up.
     Keep(keep::Arguments),
     /// Make a numerical study on ONNX Runtime and, where it is built in, libtorch.
     ///

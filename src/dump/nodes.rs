@@ -135,6 +135,26 @@ impl NodeReproduction {
     }
 }
 
+impl NodeRow {
+    /// What float64 says of a local mismatch: whether it is a match all the same.
+    pub fn settle(&mut self, noise: Option<Noise>) -> bool {
+        let settles = noise.is_some_and(|noise| noise.settles());
+        // Under float64 of all elements, that tells more than what is of those that decide, but for an accusation.
+        if !(self.has_float64_of_all() && settles) {
+            self.local.noise = noise;
+        }
+        if settles {
+            self.local.verdict = Verdict::Match;
+        }
+        settles
+    }
+
+    /// Whether every element was measured against float64, of the node alone and as it drifted.
+    pub fn has_float64_of_all(&self) -> bool {
+        self.cumulative.noise.is_some() && self.local.noise.is_some()
+    }
+}
+
 impl NodeTable {
     /// From the bytes of a file. Errors: InvalidData.
     pub(super) fn read(bytes: &[u8]) -> io::Result<Self> {

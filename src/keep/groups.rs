@@ -59,7 +59,7 @@ pub fn groups(subject: &Subject, switches: &[Unrounded], by: By) -> Result<(Vec<
 
 /// The narrowest name there is; a name with a pattern's own characters is still one, of more.
 fn pattern(told: &Told, node: &str, by: By) -> Option<String> {
-    let of_module = Some(&told.module).filter(|_| by == By::Module);
-    let names = of_module.into_iter().chain([&told.fx]).map(String::as_str).chain([node]);
+    let of_module = Some(&told.described.module).filter(|_| by == By::Module);
+    let names = of_module.into_iter().chain([&told.described.fx]).map(String::as_str).chain([node]);
     names.into_iter().find(|name| !name.is_empty()).map(str::to_owned)
 }

@@ -5,7 +5,9 @@ use super::board::Board;
 use super::error::KeepError;
 use super::groups::Group;
 use super::judge::Energy;
+use super::subject::Told;
 use crate::base::ids::ValueName;
+use crate::onnx::Described;
 use crate::tensor::TensorBuf;
 
 /// Effects of groups on outputs: of each group one [`Energy`] an output, summed over calls.
@@ -80,7 +82,7 @@ impl Effects {
             let (share, output) = largest.unwrap_or_default();
             let n_infinite = outputs.iter().map(|&(at, _)| self.of_groups[group][at].n_infinite).sum();
             let Group { pattern, values, told, .. } = groups[group].clone();
-            let (op, module, source) = (told.op, told.module, told.source);
+            let Told { described: Described { op, module, .. }, source } = told;
             (group, Culprit { pattern, values, op, module, source, share, output, n_infinite })
         };
         let mut ranked: Vec<_> = (0..self.of_groups.len()).map(culprit).collect();

@@ -16,12 +16,9 @@ use crate::tensor::DType;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Told {
-    /// FX name.
-    pub fx: String,
-    /// FX operator.
-    pub op: String,
-    /// Path of the module.
-    pub module: String,
+    /// What rules are looked for in.
+    #[serde(flatten)]
+    pub described: Described,
     /// Line of the user's code.
     pub source: String,
 }
@@ -64,9 +61,7 @@ impl Subject {
 
     /// What patterns are looked for in.
     pub fn described(&self) -> Descriptions {
-        let of =
-            |Told { fx, op, module, .. }: &Told| Described { fx: fx.clone(), op: op.clone(), module: module.clone() };
-        self.told.iter().map(|(value, told)| (value.clone(), of(told))).collect()
+        self.told.iter().map(|(value, told)| (value.clone(), told.described.clone())).collect()
     }
 
     /// The half precision that takes part, the coarser one of two; None: there is none.

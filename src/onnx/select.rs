@@ -1,12 +1,12 @@
 //! Nodes and values of a model by pattern: an operator, a node's name, the FX node behind it or its module.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 
 use super::OnnxError;
 use super::graph::{order, outputs, readers};
-use super::proto::{GraphProto, NodeProto};
+use super::proto::{GraphProto, ModelProto, NodeProto};
 use crate::base::ids::ValueName;
 
 /// The FX node behind a value.
@@ -55,6 +55,18 @@ pub fn select_nodes<S: AsRef<str>>(
         patterns.iter().position(|pattern| names.iter().any(|name| matches(pattern.as_ref(), name)))
     };
     Ok(graph.node.iter().zip(&owners).map(fits).collect())
+}
+
+/// What the nodes give that patterns fit (see [`select_nodes`]). Errors: those of [`order`].
+pub fn fitting_values<S: AsRef<str>>(
+    model: &ModelProto,
+    patterns: &[S],
+    described: &Descriptions,
+) -> Result<HashSet<ValueName>, OnnxError> {
+    let Some(graph) = model.graph.as_ref().filter(|_| !patterns.is_empty()) else { return Ok(HashSet::new()) };
+    let fitting = select_nodes(graph, patterns, described)?;
+    let chosen = graph.node.iter().zip(fitting).filter(|(_, fits)| fits.is_some());
+    Ok(chosen.flat_map(|(node, _)| &node.output).filter(|name| !name.is_empty()).cloned().collect())
 }
 
 /// Of each node of the main graph, the described value that it is there for: its own, else that of the first node that

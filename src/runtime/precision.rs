@@ -82,14 +82,11 @@ pub fn attend(optimization: Optimization) -> Attend {
     }
 }
 
-/// What the nodes give that patterns fit (see [`onnx::select_nodes`]). Errors: BadModel.
+/// See [`onnx::fitting_values`]. Errors: BadModel.
 pub fn kept<S: AsRef<str>>(
     exported: &ModelProto,
     patterns: &[S],
     described: &Descriptions,
 ) -> Result<HashSet<ValueName>, RuntimeError> {
-    let Some(graph) = exported.graph.as_ref().filter(|_| !patterns.is_empty()) else { return Ok(HashSet::new()) };
-    let fitting = onnx::select_nodes(graph, patterns, described)?;
-    let chosen = graph.node.iter().zip(fitting).filter(|(_, fits)| fits.is_some());
-    Ok(chosen.flat_map(|(node, _)| &node.output).filter(|name| !name.is_empty()).cloned().collect())
+    Ok(onnx::fitting_values(exported, patterns, described)?)
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use half::f16;
 use rust_ort::compare::Tolerance;
 use rust_ort::keep::{Answer, By, Call, Found, Limit, Settings, Strategy, Subject, Told, search, verify};
-use rust_ort::onnx::{NamedTensor, decode};
+use rust_ort::onnx::{Described, NamedTensor, decode};
 use rust_ort::protocol::message::{Optimization, SessionSpec};
 use rust_ort::runtime::{RuntimeError, leased, session};
 use rust_ort::tensor::{DType, TensorBuf, TensorDesc};
@@ -27,7 +27,8 @@ fn subject(model: Model, outputs: &[&str], feeds: &[(&str, &[f32])]) -> Subject 
     let model = decode(model.build().into()).unwrap();
     let values = model.graph.as_ref().unwrap().node.iter().flat_map(|node| &node.output);
     let told = |name: &String| {
-        let told = Told { fx: name.clone(), module: format!("m.{name}"), ..Told::default() };
+        let described = Described { fx: name.clone(), module: format!("m.{name}"), ..Described::default() };
+        let told = Told { described, ..Told::default() };
         (name.clone(), told)
     };
     Subject {

@@ -207,6 +207,64 @@ def test_mistakes_are_told(small: tuple[Small, Tensor], tmp_path: Path) -> None:
     assert nothing.culprit is None and "nothing to blame" in str(nothing)
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"budget": "abc"}, r"budget: expected a number of seconds from 0 to 1e\+09, or None, got 'abc' of type str"),
+        ({"budget": float("nan")}, r"budget: .*got nan"),
+        ({"budget": -1.0}, r"budget: .*got -1.0"),
+        ({"budget": 1e300}, r"budget: .*got 1e\+300"),
+        ({"output": 3}, r"output: expected a name .*got 3 of type int"),
+        ({"gradient": "\ud800"}, r"gradient: expected a name without NUL and lone surrogates"),
+        ({"output": "a", "gradient": "b"}, r"expected output or gradient, got output='a' and gradient='b'"),
+        ({"folder": ""}, r"blame folder: expected a path, got ''"),
+        ({"repro": ""}, r"blame repro: expected a path, got ''"),
+        ({"repro": 5}, r"blame repro: expected a path, got 5"),
+        ({"options": {"dump": "runs/x"}}, r"expected no dump, as it makes its own, got dump='runs/x'"),
+        ({"options": {"precision_rules": {"float32": ["\ud800"]}}}, r"patterns of whole characters"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_arguments_are_checked_before_anything_runs(given: dict[str, Any], expected: str) -> None:
+    with pytest.raises(OptionError, match=expected):
+        rust_ort.blame(lambda x: pytest.fail("it ran"), torch.ones(2), **given)
+
+
+def test_folders_may_begin_with_a_dash(
+    small: tuple[Small, Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, x = small
+    monkeypatch.chdir(tmp_path)
+    options = {"transforms": [changed("Tanh", as_sigmoid)]}
+    blamed = rust_ort.blame(module, x, backward=False, options=options, folder="-x", repro="-r")
+    assert blamed.culprit is not None and blamed.culprit["name"] == "tanh"
+    assert (tmp_path / "-x" / "blame").is_dir() and (tmp_path / "-r" / "run.py").is_file()
+
+
+def test_values_that_rules_keep_in_float32_accuse_nobody() -> None:
+    """Eager overflows in float16 where the rule does not: as was asked for, and ONNX Runtime bears nothing."""
+    x = torch.full((8,), 300.0).half()
+    options = {"precision_rules": {"float32": ("mul",)}}
+    blamed = rust_ort.blame(lambda x: (x * x) / 1000, x, backward=False, options=options)
+    assert blamed.culprit is None and blamed.complete, str(blamed)
+    assert 'precision_rules keep "mul" in float32, which eager rounds' in str(blamed)
+    births = [(node.name, birth["side"]) for _, node, birth in blamed.report.first_births]
+    assert births == [("mul", "reference")], str(blamed.report)
+
+
+def test_data_sets_that_are_not_whole_are_the_reason(small: tuple[Small, Tensor], tmp_path: Path) -> None:
+    module, x = small
+    rust_ort.blame(module, x, backward=False, folder=tmp_path)
+    (manifest,) = (tmp_path / "blame").glob("*/part_0/test_data_set_0/manifest.json")
+    manifest.unlink()
+    for command in ("blame", "keep", "prove"):
+        line = [find_binary(), command, str(tmp_path / "blame")]
+        environment = {**os.environ, "RUST_ORT_ONNXRUNTIME": find_onnxruntime()}
+        done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 3 and "left out" in done.stderr, done.stderr
+        assert "half precision" not in done.stderr, done.stderr
+
+
 def test_what_is_planted_in_a_constant_of_llama_is_named() -> None:
     planted: list[str] = []
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 import torch
@@ -15,6 +18,7 @@ from torch import Tensor, nn
 
 import rust_ort
 from rust_ort.errors import ClientError, OptionError
+from rust_ort.keep import _infinite
 from rust_ort.link.daemon import find_binary, find_onnxruntime
 
 pytestmark = pytest.mark.usefixtures("daemon")
@@ -125,7 +129,7 @@ def test_what_is_wrong_is_said(gated: tuple[Gated, Tensor]) -> None:
         rust_ort.keep_in_float32(model, x)
     with pytest.raises(OptionError, match="tolerance or times"):
         rust_ort.keep_in_float32(model, x, tolerance={"rtol": 1.0}, times=2.0)
-    with pytest.raises(OptionError, match="atol, rtol and scale"):
+    with pytest.raises(OptionError, match=r"expected a dict of .atol., .rtol., .scale."):
         rust_ort.keep_in_float32(model, x, tolerance={"relative": 1.0})
     with pytest.raises(OptionError, match="leave them out"):
         rust_ort.keep_in_float32(model, x, options={"precision_rules": {"float32": ["mul"]}})
@@ -205,6 +209,9 @@ def test_what_cannot_be_judged_is_not_called_right(tmp_path: Path) -> None:
     assert kept.answers[0]["notes"] == ["no output is a float: nothing is judged"]
     assert run_cli(tmp_path).returncode == 3
     (provenance,) = tmp_path.glob("*/*/part_0/provenance.json")
+    provenance.write_text('{"values": [1]}')
+    done = run_cli(tmp_path)
+    assert done.returncode == 2 and f"{provenance}: it tells of the values in another form" in done.stderr
     provenance.unlink()
     done = run_cli(tmp_path)
     assert done.returncode == 2 and "provenance.json tells of no value" in done.stderr
@@ -223,3 +230,63 @@ def test_numbers_that_were_rounded_on_export_are_told_of() -> None:
     x[0] = 0
     kept = rust_ort.keep_in_float32(lambda x: x / (x.abs().sum(-1, keepdim=True) + 1e-8), x, backward=False)
     assert any("8 elements are infinite or NaN without any rounding, too" in note for note in kept.answers[0]["notes"])
+
+
+def test_what_came_in_infinite_is_told_apart_by_compilation() -> None:
+    def answer(graph: str, *, came_in: tuple[str, ...] = (), beyond: tuple[str, ...] = ()) -> dict[str, Any]:
+        return {"graph": graph, "infinite_inputs": list(came_in), "beyond": list(beyond)}
+
+    answers = [
+        answer("0_9-forward", beyond=("view",)),
+        answer("0_9-backward", came_in=("view", "mul")),
+        answer("0_10-forward"),
+        answer("0_10-backward", came_in=("view",)),
+    ]
+    # The view of the second compilation is another value than what nothing helps in the first.
+    expected = {(0, "backward", "mul"), (1, "backward", "view")}
+    assert _infinite(answers) == expected
+    again = [{**one, "graph": one["graph"].replace("0_9", "0_11").replace("0_10", "0_12")} for one in answers]
+    assert _infinite(again) == expected
+
+
+def test_rules_can_be_pasted(tmp_path: Path) -> None:
+    x = torch.full((8,), 300.0).half()
+    kept = rust_ort.keep_in_float32(lambda x: (x * x) / 1000, x, backward=False)
+    printed = re.search(r"precision_rules=(.*)", str(kept))
+    assert printed is not None and ast.literal_eval(printed[1]) == kept.rules
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"times": "abc"}, r"times: expected a finite number that is at least 0, or None, got 'abc' of type str"),
+        ({"times": float("nan")}, r"times: .*got nan"),
+        ({"times": -1}, r"times: .*got -1"),
+        ({"times": True}, r"times: .*got True"),
+        ({"times": 10**400}, r"times: .*of type int"),
+        ({"budget": float("inf")}, r"budget: expected a number of seconds from 0 to 1e\+09, or None, got inf"),
+        ({"budget": [1]}, r"budget: .*got \[1\] of type list"),
+        ({"tolerance": 0.5}, r"tolerance: expected a dict of 'atol', 'rtol', 'scale', or None, got 0.5"),
+        ({"tolerance": 0}, r"tolerance: .*got 0"),
+        ({"tolerance": {"atoll": 1}}, r"tolerance: .*got \{'atoll': 1\}"),
+        ({"tolerance": {"rtol": "x"}}, r"tolerance\['rtol'\]: expected a finite number that is at least 0"),
+        ({"tolerance": {"atol": 1}, "times": 2}, r"expected tolerance or times, got both"),
+        ({"folder": ""}, r"folder: expected a path, got ''"),
+        ({"folder": "a\0b"}, r"folder: expected a path"),
+        ({"folder": "\ud800"}, r"folder: expected a path"),
+        ({"options": {"dump": "runs/x"}}, r"expected no dump, as it makes its own, got dump='runs/x'"),
+        ({"options": {"compare_only": ["\udc80"]}}, r"compare_only: expected patterns of whole characters"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_arguments_are_checked_before_anything_runs(given: dict[str, Any], expected: str) -> None:
+    with pytest.raises(OptionError, match=expected):
+        rust_ort.keep_in_float32(lambda x: pytest.fail("it ran"), torch.ones(2).half(), **given)
+
+
+def test_a_folder_may_begin_with_a_dash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    kept = rust_ort.keep_in_float32(
+        lambda x: (x * x) / 1000, torch.full((8,), 300.0).half(), backward=False, folder="-x", times=np.float32(2)
+    )
+    assert kept.folder == tmp_path.resolve() / "-x" / "keep" and kept.folder.is_dir()

@@ -10,7 +10,10 @@ import pytest
 from onnx import numpy_helper
 
 import rust_ort
+from measure.blame import table as blame_table
+from measure.blame.run import Blamed
 from measure.planted import run, table
+from measure.planted.faults import Site
 from rust_ort.studies import llama_models
 
 pytestmark = pytest.mark.usefixtures("daemon")
@@ -76,3 +79,21 @@ def test_what_is_planted_is_named_and_nobody_else(family: str, precision: str, k
     assert row.verdict == "named" and set(row.accused) <= set(row.guilty), row
     text = table.text([without], [row], seed=0)
     assert f"| {kind} | 1 | 0 | 0 | 0 | 0 |" in text and "1 runs, 0 accuse" in text
+
+
+@pytest.mark.parametrize(
+    ("culprit", "wrong", "listed"),
+    [
+        ("g mul", ["output"], False),
+        ("g add", ["output"], True),
+        ("", ["output"], True),
+        ("g mul", [], False),  # within tolerance, and rightly named
+        ("g add", [], True),
+        ("", [], False),
+    ],
+)
+def test_the_table_of_blame_lists_what_is_not_rightly_named(culprit: str, wrong: list[str], listed: bool) -> None:
+    site = Site(kind="x 1.03", model=0, node="n", op="Mul")
+    row = Blamed(family="f", precision="p", site=site, direction="forward", wrong=wrong, culprit=culprit,
+                 guilty=["g mul"])  # fmt: skip
+    assert ("Not named:" in blame_table.text([], [row], seed=0, float64=False)) == listed

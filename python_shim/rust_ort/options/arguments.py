@@ -6,6 +6,8 @@ import dataclasses
 import difflib
 import functools
 import inspect
+import math
+import numbers
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,6 +18,9 @@ from torch import Tensor, nn
 
 from rust_ort.errors import ClientError, OptionError
 from rust_ort.options.table import Options
+
+MOST_SECONDS = 1e9
+"""Of a budget: 30 years, which any clock can count."""
 
 AUTOCAST = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -136,21 +141,81 @@ def parsed_options(what: str, options: object) -> Options:
     return given if isinstance(given, Options) else Options.parse(given)
 
 
+def checked_number(function: str, name: str, value: object, expected: str, *, most: float = math.inf) -> float | None:
+    """`value` when it is a finite number from 0 to `most`, or None. expected: which, in words. Errors: OptionError."""
+    if value is None:
+        return None
+    try:
+        # As float32 of numpy is one, too; True is none.
+        number = float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        number = math.inf
+    if not 0 <= number <= most or math.isinf(number):
+        raise OptionError(f"{function} {name}: expected {expected}, or None, got {shown(value)}")
+    return number
+
+
+def checked_budget(function: str, value: object) -> float | None:
+    """Seconds. Errors: OptionError."""
+    return checked_number(
+        function, "budget", value, f"a number of seconds from 0 to {MOST_SECONDS:.0e}", most=MOST_SECONDS
+    )
+
+
+def checked_terms(function: str, tolerance: object) -> dict[str, float]:
+    """Terms of a tolerance that are given. Errors: OptionError."""
+    known = ("atol", "rtol", "scale")
+    if tolerance is not None and not (isinstance(tolerance, Mapping) and set(tolerance) <= set(known)):
+        raise OptionError(
+            f"{function} tolerance: expected a dict of {', '.join(map(repr, known))}, or None, got {shown(tolerance)}"
+        )
+    terms = {
+        name: checked_number(function, f"tolerance[{name!r}]", value, "a finite number that is at least 0")
+        for name, value in (tolerance or {}).items()
+    }
+    return {name: term for name, term in terms.items() if term is not None}
+
+
+def is_text(value: object) -> bool:
+    """Whether it is a text that other processes can be given: no half of a surrogate pair, no NUL."""
+    return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" or letter == "\0" for letter in value)
+
+
+def checked_name(function: str, name: str, value: object) -> str | None:
+    """Errors: OptionError for what cannot be a value's name."""
+    if value is None or (isinstance(value, str) and value and is_text(value)):
+        return value
+    raise OptionError(
+        f"{function} {name}: expected a name without NUL and lone surrogates, or None, got {shown(value)}"
+    )
+
+
+def checked_no_dump(function: str, options: Options) -> None:
+    """Errors: OptionError for the option `dump`, of what makes a dump of its own."""
+    if options.dump is not None:
+        raise OptionError(
+            f"{function} options: expected no dump, as it makes its own, got dump={options.dump!r}; name the argument "
+            "folder, and leave out the option and RUST_ORT_DUMP"
+        )
+
+
 def checked_run(run: object) -> str:
     """The name of a dump. Errors: OptionError."""
-    if not isinstance(run, str) or not run or run in (".", "..") or "/" in run or "\0" in run:
+    if not isinstance(run, str) or not run or run in (".", "..") or "/" in run or not is_text(run):
         raise OptionError(
             f"dump run: expected the name of a folder, got {shown(run)}; the folder above it is the argument folder"
         )
     return run
 
 
-def checked_folder(folder: object) -> Path:
+def checked_folder(function: str, name: str, folder: object) -> Path:
     """The path, absolute and without links, of a folder that is there or can come to be. Errors: OptionError."""
-    if not isinstance(folder, str | os.PathLike) or not isinstance(os.fspath(folder), str) or not os.fspath(folder):
-        raise OptionError(f"dump folder: expected a path, got {shown(folder)}")
-    path = Path(os.path.realpath(folder))
+    given = os.fspath(folder) if isinstance(folder, str | os.PathLike) else None
+    # Bytes of a path that are no UTF-8 are lone surrogates in Python.
+    if not isinstance(given, str) or not given or not is_text(given):
+        raise OptionError(f"{function} {name}: expected a path, got {shown(folder)}")
+    path = Path(os.path.realpath(given))
     existing = next(parent for parent in (path, *path.parents) if os.path.lexists(parent))
     if not existing.is_dir():
-        raise OptionError(f"dump folder {str(path)!r}: expected a folder, but {existing} is none; name another")
+        raise OptionError(f"{function} {name} {str(path)!r}: expected a folder, but {existing} is none; name another")
     return path

@@ -185,6 +185,8 @@ def libraries(name: str, value: Any) -> tuple[str, ...]:
 def patterns(name: str, value: Any) -> tuple[str, ...]:
     if not isinstance(value, list | tuple) or not all(isinstance(entry, str) and entry for entry in value):
         raise bad(name, 'a sequence of patterns, e.g. ["aten.mm*", "*.self_attn.*"]', value)
+    if lone := [entry for entry in value if any("\ud800" <= letter <= "\udfff" for letter in entry)]:
+        raise bad(name, "patterns of whole characters, without lone surrogates", lone[0])
     return tuple(value)
 
 

@@ -1,17 +1,19 @@
 //! What to run: a data set, its model, and how it ran.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::arguments::{Arguments, Which};
 use super::rules;
+use crate::base::ids::ValueName;
 use crate::cli::data_sets;
 use crate::cli::exit::Failure;
 use crate::compare::{TensorVerdict, Tolerance, judge};
 use crate::dump::Role;
-use crate::dump::reader::{self, StepEntry};
+use crate::dump::reader::{self, Completeness, StepEntry};
 use crate::onnx::proto::ModelProto;
 use crate::onnx::{self, Descriptions, NamedTensor};
 use crate::protocol::message::{NodeRuntime, Optimization, RuntimeRule};
@@ -44,6 +46,20 @@ pub(crate) fn find(args: &Arguments) -> Result<Vec<Target>, Failure> {
     wanted(args, data_sets::steps(reader::find(&args.path)?)?)
 }
 
+/// Those that are whole, and how many are not, which are told.
+pub(crate) fn whole(targets: &[Target]) -> (Vec<&Target>, usize) {
+    let is_whole = |target: &&Target| match &target.step.state {
+        Completeness::Incomplete(why) => {
+            eprintln!("rust-ort: {}: left out: {why}", target.step.path.display());
+            false
+        }
+        _ => true,
+    };
+    let whole: Vec<&Target> = targets.iter().filter(is_whole).collect();
+    let left_out = targets.len() - whole.len();
+    (whole, left_out)
+}
+
 fn wanted(args: &Arguments, steps: Vec<StepEntry>) -> Result<Vec<Target>, Failure> {
     let mut there: Vec<u64> = steps.iter().map(|step| step.step).collect();
     there.sort_unstable();
@@ -66,9 +82,11 @@ fn wanted(args: &Arguments, steps: Vec<StepEntry>) -> Result<Vec<Target>, Failur
     }
 }
 
+const PROVENANCE_FILE: &str = "provenance.json";
+
 /// Content of the part's `provenance.json`. Null when there is none. Errors: it cannot be read.
 fn provenance_json(part: &Path) -> Result<Value, Failure> {
-    let path = part.join("provenance.json");
+    let path = part.join(PROVENANCE_FILE);
     if path.symlink_metadata().is_err() { Ok(Value::Null) } else { Ok(reader::any_json(&path)?) }
 }
 
@@ -156,10 +174,18 @@ impl Target {
         Ok(provenance_json(&self.home)?.get("values").cloned().unwrap_or_default())
     }
 
+    /// The same, read. Errors, which name the file: it cannot be read, or has another form.
+    pub(crate) fn told<T: DeserializeOwned>(&self) -> Result<BTreeMap<ValueName, T>, Failure> {
+        let path = self.home.join(PROVENANCE_FILE);
+        let told: Option<_> = serde_json::from_value(self.provenance()?).map_err(|error| {
+            format!("{}: it tells of the values in another form: {error}; dump it again", path.display())
+        })?;
+        Ok(told.unwrap_or_default())
+    }
+
     /// The same, as rules look for it.
     pub(crate) fn described(&self) -> Result<Descriptions, Failure> {
-        let values = self.provenance()?;
-        Ok(if values.is_null() { Descriptions::new() } else { serde_json::from_value(values)? })
+        self.told()
     }
 
     /// {output: what it is}, such as `GradAOTOutput layer.weight`, of those that are the graph's. Errors: as

@@ -46,7 +46,8 @@ impl Part {
     /// Its model, to be cut into nodes. Errors: BadModel.
     pub fn nodes(&self) -> Result<&PartNodes, WireError> {
         let PreparePart { part, provenance_json, .. } = &self.spec;
-        let read = || PartNodes::read(&part.model, &part.named_values, provenance_json);
+        let rules = &part.session.keep_float32;
+        let read = || PartNodes::read_kept(&part.model, &part.named_values, provenance_json, rules, &part.described);
         let nodes = self.nodes.get_or_init(|| read().map_err(|error| error.to_string()));
         nodes.as_ref().map_err(|why| WireError::client(ErrorCode::BadModel, format!("model: {why}")))
     }

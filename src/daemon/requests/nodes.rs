@@ -101,15 +101,7 @@ pub fn settle_node(at: &Connected<'_>, request: &SettleNode) -> Answer {
         }
         SettledBy::Float64(tensors) => {
             let noise = noise(at, request, tensors)?;
-            let settles = noise.is_some_and(|noise| noise.settles());
-            let mut state = at.client.state();
-            let row = state.node_tables.row(of, name)?;
-            // Under float64 of all elements, that tells more than what is of those that decide, but for an accusation.
-            let of_all = row.cumulative.noise.is_some() && row.local.noise.is_some();
-            if !(of_all && settles) {
-                row.local.noise = noise;
-            }
-            settles
+            at.client.state().node_tables.row(of, name)?.settle(noise)
         }
     };
     Ok(Reply::NodesCompared(vec![at.client.state().node_tables.settle(of, name, right)?]))

@@ -259,7 +259,10 @@ impl<'a> Batch<'a> {
     /// What is born in a value that was judged. What it was made of is looked at only where there is a NaN or an infinity.
     fn births(&self, value: &Computed<'a>, row: &NodeRow, judge: &Judge<'_>, seen: &mut Births<'a>) -> Vec<Birth> {
         let counted = |side| row.cumulative.metrics.as_ref().is_some_and(|metrics| holds_none_number(metrics, side));
-        let sides = [Side::Candidate, Side::Reference].into_iter().filter(|&side| counted(side));
+        // What a rule keeps in float32 is rounded where it is looked at alone: what reads it reads no infinity of that.
+        let is_kept = self.part.unrounded.contains(value.name);
+        let sides = [Side::Candidate, Side::Reference].into_iter();
+        let sides = sides.filter(|&side| counted(side) && !(is_kept && side == Side::Candidate));
         let mut births = Vec::new();
         for side in sides {
             let Ok(piece) = self.local_piece(value.name) else { return births };

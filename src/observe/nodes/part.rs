@@ -1,19 +1,21 @@
 //! What is known of a part's nodes before anything runs.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
 
 use super::origin::{Origin, Provenance};
 use crate::base::footprint::Footprint;
 use crate::base::ids::ValueName;
-use crate::onnx::{self, Isolator, OnnxError};
+use crate::onnx::{self, Descriptions, Isolator, OnnxError};
 
 /// A part's model, ready to be cut, and where its values come from.
 #[derive(Debug)]
 pub struct PartNodes {
     pub(super) isolator: Isolator,
     origins: HashMap<ValueName, Origin>,
+    /// Values that a rule keeps from being rounded to half precision.
+    pub(super) unrounded: HashSet<ValueName>,
 }
 
 /// What a named value takes in the tables of names and origins, about.
@@ -26,9 +28,22 @@ const ENTRY_BYTES: usize = 256;
 impl PartNodes {
     /// Reads a ModelProto. A provenance that cannot be read leaves the nodes without origin. Errors: [`OnnxError`].
     pub fn read(model: &Bytes, named_values: &[ValueName], provenance_json: &str) -> Result<Self, OnnxError> {
-        let isolator = Isolator::new(onnx::decode(model.clone())?, named_values)?;
+        Self::read_kept(model, named_values, provenance_json, &[], &Descriptions::new())
+    }
+
+    /// As [`PartNodes::read`], of a part whose rules keep values in float32 that these patterns fit.
+    pub fn read_kept(
+        model: &Bytes,
+        named_values: &[ValueName],
+        provenance_json: &str,
+        keep_float32: &[String],
+        described: &Descriptions,
+    ) -> Result<Self, OnnxError> {
+        let model = onnx::decode(model.clone())?;
+        let unrounded = onnx::fitting_values(&model, keep_float32, described)?;
+        let isolator = Isolator::new(model, named_values)?;
         let origins = Provenance::read(provenance_json).origins(&isolator, named_values);
-        Ok(Self { isolator, origins })
+        Ok(Self { isolator, origins, unrounded })
     }
 
     /// What [`PartNodes::read`] of these takes beside the model's own bytes, at most: told before anything is decoded.
