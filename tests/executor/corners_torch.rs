@@ -71,7 +71,7 @@ impl Case {
     }
 
     fn text(self, name: &str, text: &str) -> Self {
-        self.with(name, AttributeType::String, |attribute| attribute.s = Some(text.as_bytes().to_vec().into()))
+        self.with(name, AttributeType::String, |attribute| attribute.s = Some(text.as_bytes().to_vec()))
     }
 
     fn model(&self) -> Vec<u8> {
@@ -265,9 +265,9 @@ fn the_least_integer_by_minus_one_wraps_around() {
 #[test]
 fn sizes_that_no_memory_holds_are_errors() {
     let int = |n: i64| i64s(&[], &[n]);
-    Case::new("Range", vec![int(0), int(i64::MAX), int(1)]).is_refused("");
-    Case::new("Range", vec![int(i64::MIN), int(i64::MAX), int(1)]).is_refused("");
-    Case::new("Range", vec![f32s(&[], &[0.]), f32s(&[], &[3e38]), f32s(&[], &[1e-3])]).is_refused("");
+    Case::new("Range", vec![int(0), int(i64::MAX), int(1)]).is_refused("Storage size");
+    Case::new("Range", vec![int(i64::MIN), int(i64::MAX), int(1)]).is_refused("Storage size");
+    Case::new("Range", vec![f32s(&[], &[0.]), f32s(&[], &[3e38]), f32s(&[], &[1e-3])]).is_refused("Storage size");
     Case::new("Range", vec![f32s(&[], &[f32::NAN]), f32s(&[], &[1.]), f32s(&[], &[1.])]).is_refused("from NaN");
     Case::new("Range", vec![int(i64::MAX), int(i64::MIN), int(i64::MIN)]).is(&[i64s(&[2], &[i64::MAX, -1])]);
     let one_hot = |depth: TensorBuf| {
@@ -275,7 +275,7 @@ fn sizes_that_no_memory_holds_are_errors() {
     };
     one_hot(int(-3)).is_refused("depth [-3.0]: expected one number, not below 0");
     one_hot(f32s(&[], &[f32::NAN])).is_refused("depth [NaN]");
-    one_hot(int(1 << 50)).is_refused("");
+    one_hot(int(1 << 50)).is_refused("memory");
     one_hot(int(3)).is_as_onnxruntime();
     for window in ["HannWindow", "HammingWindow", "BlackmanWindow"] {
         let of = |size: i64| Case::new(window, vec![int(size)]).gives(&[DType::F32]);
@@ -291,9 +291,9 @@ fn sizes_that_no_memory_holds_are_errors() {
 
 #[test]
 fn a_kernel_that_fails_of_a_number_is_an_error_and_no_panic() {
-    // libtorch transposes no triangle of an 8-bit float; a Trilu's diagonal is no tensor but a number.
+    // libtorch compares no 8-bit float with a number.
     let eight = TensorBuf::new(TensorDesc::new(DType::F8E5M2, [1]).unwrap(), vec![0]).unwrap();
-    Case::new("LeakyRelu", vec![eight]).float("alpha", 0.5).is_refused("not implemented for");
+    Case::new("LeakyRelu", vec![eight]).float("alpha", 0.5).is_refused("\"ge_cpu\" not implemented for");
 }
 
 impl Case {
@@ -445,7 +445,8 @@ fn pads_crop_before_they_pad() {
         for (begin, end) in [(-3, -3), (-5, 0), (i64::MIN, i64::MIN), (0, i64::MIN)] {
             pad(mode, begin, end).is_refused("cut off more than the 4 of axis 0");
         }
-        pad(mode, i64::MAX, i64::MAX).is_refused("");
+        let reason = if mode == "constant" { "no int64 holds the size" } else { "more than 67108864" };
+        pad(mode, i64::MAX, i64::MAX).is_refused(reason);
     }
     for mode in ["edge", "wrap"] {
         pad(mode, -4, 2).is_refused("an axis without elements has none to pad with");

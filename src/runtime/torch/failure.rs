@@ -31,7 +31,7 @@ impl Failure {
         let text = payload.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("its kernel panicked");
         let said = text.split_once("Torch(\"").map_or(text, |(_, said)| said);
-        Self::Said(said.split("\\n").next().unwrap_or_default().to_owned())
+        Self::Said(said.split("\\n").next().unwrap_or_default().replace("\\\"", "\""))
     }
 
     /// Of a node. Errors of runs are BadIndex, BadOperand and RunFailed, which name it.

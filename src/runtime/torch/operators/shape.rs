@@ -199,7 +199,11 @@ pub(super) fn padded(x: &Tensor, pads: &[(i64, i64)], value: &Tensor) -> Result<
     let mut x = cropped(x, pads)?;
     let kind = x.f_kind()?;
     for (at, &(begin, end)) in pads.iter().enumerate() {
-        let axis = at as i64;
+        let (axis, dim) = (at as i64, x.size()[at]);
+        let whole = dim.checked_add(begin.max(0)).and_then(|whole| whole.checked_add(end.max(0)));
+        if whole.is_none() {
+            return fail(format!("pads {begin} and {end} of the {dim} of axis {at}: no int64 holds the size"));
+        }
         let filled = |n: i64| {
             let mut dims = x.size();
             dims[at] = n;
