@@ -8,6 +8,8 @@ mod blame;
 #[path = "../common/mod.rs"]
 mod common;
 mod constants;
+#[cfg(feature = "torch")]
+mod corners_torch;
 mod keep;
 mod libraries;
 mod mixed;

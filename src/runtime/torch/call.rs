@@ -1,6 +1,6 @@
 //! A node as its kernel sees it: inputs, attributes, bodies.
 
-use tch::{Kind, TchError, Tensor};
+use tch::{Device, Kind, TchError, Tensor};
 
 use super::failure::{Failure, fail};
 use super::value::{Precision, Value};
@@ -212,6 +212,13 @@ impl<'a> Call<'a> {
             |it| Ok(Some(it)),
         )
     }
+}
+
+/// 0, 1, … n − 1. Errors: n is negative, or more than memory holds, which is asked for first since `f_arange` would
+/// panic of it ([`Failure::of_panic`]).
+pub(super) fn counted(n: i64, kind: Kind) -> Result<Tensor, TchError> {
+    drop(Tensor::f_empty([n], (kind, Device::Cpu))?);
+    Tensor::f_arange(n, (kind, Device::Cpu))
 }
 
 /// The axis from 0. Errors: it is not one of the rank.

@@ -1,5 +1,7 @@
 //! Why a node failed.
 
+use std::any::Any;
+
 use tch::TchError;
 
 use crate::onnx::OnnxError;
@@ -23,6 +25,15 @@ pub(super) enum Failure {
 }
 
 impl Failure {
+    /// Of a panic. tch 0.26 frees a Scalar before it reads libtorch's error, and panics of that error: so do all kernels
+    /// that take a number and fail.
+    pub(super) fn of_panic(payload: &(dyn Any + Send)) -> Self {
+        let text = payload.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("its kernel panicked");
+        let said = text.split_once("Torch(\"").map_or(text, |(_, said)| said);
+        Self::Said(said.split("\\n").next().unwrap_or_default().replace("\\\"", "\""))
+    }
+
     /// Of a node. Errors of runs are BadIndex, BadOperand and RunFailed, which name it.
     pub(super) fn of_node(self, node: &str, operator: &str) -> RuntimeError {
         let named = |reason: String| format!("running {operator} node. Name:'{node}' Status Message: {reason}");

@@ -1,5 +1,6 @@
 //! The interpreter: one run of a plan.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tch::Kind;
@@ -86,7 +87,7 @@ impl Run<'_> {
     fn call(&self, step: &Step, places: &Places, inputs: Vec<Option<&Value>>) -> Outputs {
         let bodies = InStep { run: self, step, places };
         let call = Call { node: &step.node, opset: step.opset, precision: self.precision, inputs, bodies: &bodies };
-        (step.kernel)(&call)
+        catch_unwind(AssertUnwindSafe(|| (step.kernel)(&call))).unwrap_or_else(|panic| Err(Failure::of_panic(&*panic)))
     }
 }
 

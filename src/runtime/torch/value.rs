@@ -1,6 +1,6 @@
 //! Values of a run: libtorch's tensors, with the element types that ONNX gives them.
 
-use tch::{Device, Kind, Tensor};
+use tch::{Device, Kind, TchError, Tensor};
 
 use super::failure::{Failure, fail};
 use crate::tensor::{DType, SharedTensor, TensorBuf, TensorDesc, TensorView};
@@ -64,7 +64,11 @@ impl Value {
     /// Of a result: converted to the type that holds the dtype, and wrapped around where that is wider.
     pub(super) fn new(tensor: Tensor, dtype: DType, precision: Precision) -> Result<Self, Failure> {
         let kind = precision.kind(dtype);
-        let tensor = if tensor.f_kind()? == kind { tensor } else { tensor.f_totype(kind)? };
+        let tensor = match tensor.f_kind()? {
+            same if same == kind => tensor,
+            float if is_float(float) && dtype == DType::U64 => uint64_bits(&tensor)?,
+            _ => tensor.f_totype(kind)?,
+        };
         let tensor = match dtype {
             DType::U16 => tensor.f_bitwise_and(0xffff)?,
             DType::U32 => tensor.f_bitwise_and(0xffff_ffff)?,
@@ -141,15 +145,55 @@ impl Value {
         Ok(ints)
     }
 
+    /// In another of libtorch's types. A uint64 that becomes a float is what it is, not what int64's bits say.
+    pub(super) fn to_kind(&self, kind: Kind) -> Result<Tensor, Failure> {
+        if self.dtype != DType::U64 || !is_float(kind) {
+            return Ok(self.tensor.f_totype(kind)?);
+        }
+        let ints = self.to_ints()?.into_iter().map(|int| int as u64);
+        let floats = match kind {
+            Kind::Double => Tensor::f_from_slice(&ints.map(|int| int as f64).collect::<Vec<_>>())?,
+            // Rounded once: not by way of float64.
+            _ => Tensor::f_from_slice(&ints.map(|int| int as f32).collect::<Vec<_>>())?,
+        };
+        Ok(floats.f_reshape(self.dims())?.f_totype(kind)?)
+    }
+
+    /// In floats: in its own type, or integers in float64.
+    pub(super) fn in_floats(&self) -> Result<Tensor, Failure> {
+        let kind = self.tensor.f_kind()?;
+        self.to_kind(if is_float(kind) { kind } else { Kind::Double })
+    }
+
     /// Its elements as floats.
     pub(super) fn to_floats(&self) -> Result<Vec<f64>, Failure> {
-        let tensor = self.tensor.f_totype(Kind::Double)?.f_contiguous()?;
+        let tensor = self.to_kind(Kind::Double)?.f_contiguous()?;
         let mut floats = vec![0_f64; tensor.numel()];
         if !floats.is_empty() {
             let n_elements = floats.len();
             tensor.f_copy_data(&mut floats, n_elements)?;
         }
         Ok(floats)
+    }
+}
+
+fn is_float(kind: Kind) -> bool {
+    matches!(kind, Kind::Half | Kind::BFloat16 | Kind::Float | Kind::Double)
+}
+
+/// Floats as uint64, in int64's bits: libtorch converts none from 2^63 on.
+fn uint64_bits(x: &Tensor) -> Result<Tensor, TchError> {
+    let wide = x.f_totype(Kind::Double)?;
+    let wrapped = wide.f_sub_scalar(2_f64.powi(64))?;
+    wrapped.f_where_self(&wide.f_ge(2_f64.powi(63))?, &wide)?.f_totype(Kind::Int64)
+}
+
+/// A tensor whose elements libtorch orders as the dtype does: uint64, held in int64's bits, with the highest bit turned
+/// over. Twice, it is undone.
+pub(super) fn in_order(x: &Tensor, dtype: DType) -> Result<Tensor, TchError> {
+    match dtype {
+        DType::U64 => x.f_bitwise_xor(i64::MIN),
+        _ => Ok(x.shallow_clone()),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use tch::Tensor;
 
-use crate::runtime::torch::call::{Call, Outputs, Table, axis};
+use crate::runtime::torch::call::{Call, Outputs, Table, axis, counted};
 use crate::runtime::torch::failure::{Failure, fail};
 use crate::runtime::torch::value::Value;
 
@@ -86,8 +86,11 @@ fn softmax(call: &Call<'_>, function: impl Fn(&Tensor, i64) -> Result<Tensor, Fa
 fn hardmax(call: &Call<'_>) -> Outputs {
     along(call, |x, axis| {
         let Some(&n) = x.size().get(axis as usize) else { return fail("no axis") };
+        if n == 0 {
+            return Ok(x.shallow_clone());
+        }
         let first = x.f_argmax(axis, true)?;
-        let all = Tensor::f_arange(n, (tch::Kind::Int64, tch::Device::Cpu))?;
+        let all = counted(n, tch::Kind::Int64)?;
         let mut shape = vec![1; x.dim()];
         shape[axis as usize] = n;
         Ok(Value::new(all.f_reshape(&shape)?.f_eq_tensor(&first)?, call.value(0)?.dtype, call.precision)?.tensor)

@@ -3,7 +3,7 @@
 use tch::{Device, Kind, Tensor};
 
 use super::normalization::wide;
-use crate::runtime::torch::call::{Call, Outputs, Table};
+use crate::runtime::torch::call::{Call, Outputs, Table, counted};
 use crate::runtime::torch::failure::{Failure, fail};
 use crate::tensor::DType;
 
@@ -99,7 +99,7 @@ fn masks(call: &Call<'_>, kind: Kind, q_dims: &[i64], n_keys: i64, past: i64) ->
         }
         all.push(super::shape::padded(&mask, &pads, &number(f64::NEG_INFINITY)?)?);
     }
-    let along = |n: i64| Tensor::f_arange(n, (Kind::Int64, Device::Cpu));
+    let along = |n: i64| counted(n, Kind::Int64);
     let (queries, keys) = (along(n_queries)?.f_unsqueeze(1)?, along(n_keys)?.f_unsqueeze(0)?);
     // Of the first query: how many keys are before it.
     let places = match &lengths {

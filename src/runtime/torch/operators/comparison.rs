@@ -3,17 +3,18 @@
 use tch::Tensor;
 
 use crate::runtime::torch::call::{Call, Outputs, Table};
+use crate::runtime::torch::value::in_order;
 use crate::tensor::DType;
 
 pub(super) const TABLE: Table = &[
     ("", "And", |call| call.compare(Tensor::f_logical_and)),
     ("", "Equal", |call| call.compare(Tensor::f_eq_tensor)),
-    ("", "Greater", |call| call.compare(|x, y| ordered(call, x, y, Tensor::f_gt_tensor))),
-    ("", "GreaterOrEqual", |call| call.compare(|x, y| ordered(call, x, y, Tensor::f_ge_tensor))),
+    ("", "Greater", |call| ordered(call, Tensor::f_gt_tensor)),
+    ("", "GreaterOrEqual", |call| ordered(call, Tensor::f_ge_tensor)),
     ("", "IsInf", is_inf),
     ("", "IsNaN", |call| call.one_typed(call.tensor(0)?.f_isnan()?, DType::Bool)),
-    ("", "Less", |call| call.compare(|x, y| ordered(call, x, y, Tensor::f_lt_tensor))),
-    ("", "LessOrEqual", |call| call.compare(|x, y| ordered(call, x, y, Tensor::f_le_tensor))),
+    ("", "Less", |call| ordered(call, Tensor::f_lt_tensor)),
+    ("", "LessOrEqual", |call| ordered(call, Tensor::f_le_tensor)),
     ("", "Not", |call| call.one_typed(call.tensor(0)?.f_logical_not()?, DType::Bool)),
     ("", "Or", |call| call.compare(Tensor::f_logical_or)),
     ("", "Xor", |call| call.compare(Tensor::f_logical_xor)),
@@ -21,12 +22,9 @@ pub(super) const TABLE: Table = &[
 
 type Binary = fn(&Tensor, &Tensor) -> Result<Tensor, tch::TchError>;
 
-/// uint64 is held in int64's bits: with its highest bit turned over it has int64's order.
-fn ordered(call: &Call<'_>, x: &Tensor, y: &Tensor, function: Binary) -> Result<Tensor, tch::TchError> {
-    match call.maybe(0).map(|value| value.dtype) {
-        Some(DType::U64) => function(&x.f_bitwise_xor(i64::MIN)?, &y.f_bitwise_xor(i64::MIN)?),
-        _ => function(x, y),
-    }
+fn ordered(call: &Call<'_>, function: Binary) -> Outputs {
+    let dtype = call.value(0)?.dtype;
+    call.compare(|x, y| function(&in_order(x, dtype)?, &in_order(y, dtype)?))
 }
 
 fn is_inf(call: &Call<'_>) -> Outputs {

@@ -4,11 +4,14 @@ use tch::{Kind, TchError, Tensor};
 
 use crate::runtime::torch::call::{Call, Outputs, Table};
 use crate::runtime::torch::failure::{Failure, fail};
-use crate::runtime::torch::value::{Precision, Value};
+use crate::runtime::torch::value::{Precision, Value, in_order};
 use crate::tensor::{DType, TensorDesc, TensorView};
 
 pub(super) const TABLE: Table = &[
-    ("", "Abs", |call| call.unary(Tensor::f_abs)),
+    ("", "Abs", |call| match call.value(0)?.dtype {
+        DType::U64 => Ok(vec![call.value(0)?.clone()]),
+        _ => call.unary(Tensor::f_abs),
+    }),
     ("", "Acos", |call| call.unary(Tensor::f_acos)),
     ("", "Acosh", |call| call.unary(Tensor::f_acosh)),
     ("", "Add", |call| call.binary(Tensor::f_add)),
@@ -38,16 +41,16 @@ pub(super) const TABLE: Table = &[
     ("", "Floor", |call| call.unary(Tensor::f_floor)),
     ("", "Identity", |call| Ok(vec![call.value(0)?.clone()])),
     ("", "Log", |call| call.unary(Tensor::f_log)),
-    ("", "Max", |call| fold(call, Tensor::f_maximum)),
+    ("", "Max", |call| extreme(call, Tensor::f_maximum)),
     ("", "Mean", mean),
-    ("", "Min", |call| fold(call, Tensor::f_minimum)),
+    ("", "Min", |call| extreme(call, Tensor::f_minimum)),
     ("", "Mod", modulo),
     ("", "Mul", |call| call.binary(Tensor::f_mul)),
     ("", "Neg", |call| call.unary(Tensor::f_neg)),
     ("", "Pow", pow),
     ("", "Reciprocal", |call| call.unary(Tensor::f_reciprocal)),
     ("", "Round", |call| call.unary(Tensor::f_round)),
-    ("", "Sign", |call| call.unary(Tensor::f_sign)),
+    ("", "Sign", sign),
     ("", "Sin", |call| call.unary(Tensor::f_sin)),
     ("", "Sinh", |call| call.unary(Tensor::f_sinh)),
     ("", "Sqrt", |call| call.unary(Tensor::f_sqrt)),
@@ -66,6 +69,19 @@ fn fold(call: &Call<'_>, function: impl Fn(&Tensor, &Tensor) -> Result<Tensor, T
     call.one(tensors.try_fold(first.shallow_clone(), |sum, tensor| function(&sum, tensor))?)
 }
 
+fn extreme(call: &Call<'_>, function: fn(&Tensor, &Tensor) -> Result<Tensor, TchError>) -> Outputs {
+    let dtype = call.value(0)?.dtype;
+    fold(call, |x, y| in_order(&function(&in_order(x, dtype)?, &in_order(y, dtype)?)?, dtype))
+}
+
+/// Of no number no number, where libtorch says 0.
+fn sign(call: &Call<'_>) -> Outputs {
+    match call.value(0)?.dtype {
+        DType::U64 => call.unary(|x| x.f_ne(0)),
+        _ => call.unary(|x| x.f_where_self(&x.f_isnan()?, &x.f_sign()?)),
+    }
+}
+
 fn mean(call: &Call<'_>) -> Outputs {
     let n = call.n_inputs() as f64;
     let sum = fold(call, Tensor::f_add)?;
@@ -75,33 +91,60 @@ fn mean(call: &Call<'_>) -> Outputs {
 
 /// Of integers rounded towards zero.
 fn div(call: &Call<'_>) -> Outputs {
-    match call.is_integer(0)? {
-        true => call.binary(|x, y| x.f_div_tensor_mode(y, "trunc")),
-        false => call.binary(Tensor::f_div),
+    match call.value(0)?.dtype {
+        DType::U64 => of_uint64(call, u64::checked_div),
+        _ if call.is_integer(0)? => call.binary(|x, y| {
+            let (other, is_minus_one) = untrapped(y)?;
+            let quotient = x.f_div_tensor_mode(&other, "trunc")?;
+            quotient.f_neg()?.f_where_self(&is_minus_one, &quotient)
+        }),
+        _ => call.binary(Tensor::f_div),
     }
 }
 
 /// With the divisor's sign, or as C's fmod with the dividend's.
 fn modulo(call: &Call<'_>) -> Outputs {
-    match call.flag("fmod", false)? {
-        true => call.binary(Tensor::f_fmod_tensor),
-        false => call.binary(Tensor::f_remainder_tensor),
+    let has_fmod = call.flag("fmod", false)?;
+    let of = |x: &Tensor, y: &Tensor| if has_fmod { x.f_fmod_tensor(y) } else { x.f_remainder_tensor(y) };
+    match call.value(0)?.dtype {
+        DType::U64 => of_uint64(call, u64::checked_rem),
+        // What is left of a division by −1 is 0, as it is by 1.
+        _ if call.is_integer(0)? => call.binary(|x, y| of(x, &untrapped(y)?.0)),
+        _ => call.binary(of),
     }
+}
+
+/// A signed divisor with 1 where it is −1, by which the least integer traps in the processor; and where that is. Of
+/// uint8 the one is 255, whose quotients and remainders are others.
+fn untrapped(divisor: &Tensor) -> Result<(Tensor, Tensor), TchError> {
+    let is_minus_one = match divisor.f_kind()? {
+        Kind::Uint8 => divisor.f_zeros_like()?.f_totype(Kind::Bool)?,
+        _ => divisor.f_eq(-1)?,
+    };
+    Ok((divisor.f_masked_fill(&is_minus_one, 1)?, is_minus_one))
+}
+
+/// Of uint64, element by element: libtorch's kernels would take the larger half for negative. Errors: the function gives
+/// none, for it divides by 0.
+fn of_uint64(call: &Call<'_>, function: fn(u64, u64) -> Option<u64>) -> Outputs {
+    let both = Tensor::f_broadcast_tensors(&[call.tensor(0)?, call.tensor(1)?])?;
+    let ints = |at: usize| call.like(both[at].shallow_clone())?.to_ints();
+    let pairs = ints(0)?.into_iter().zip(ints(1)?);
+    let made = pairs.map(|(x, y)| Some(function(x as u64, y as u64)? as i64)).collect::<Option<Vec<_>>>();
+    let Some(made) = made else { return fail("ZeroDivisionError") };
+    call.one(Tensor::f_from_slice(&made)?.f_reshape(both[0].size())?)
 }
 
 /// In the base's type; of integers with a float exponent in float64.
 fn pow(call: &Call<'_>) -> Outputs {
     let (base, exponent) = (call.tensor(0)?, call.tensor(1)?);
+    let wide = |at: usize| call.value(at)?.to_kind(Kind::Double);
     if call.is_integer(0)? && call.is_integer(1)? {
         return call.one(base.f_pow(&exponent.f_totype(base.f_kind()?)?)?);
     }
-    if call.is_integer(0)? {
-        return call.one(base.f_totype(Kind::Double)?.f_pow(&exponent.f_totype(Kind::Double)?)?);
-    }
     // An exponent of another type is not rounded to the base's.
-    let wide = exponent.f_kind()? != base.f_kind()?;
-    match wide {
-        true => call.one(base.f_totype(Kind::Double)?.f_pow(&exponent.f_totype(Kind::Double)?)?),
+    match call.is_integer(0)? || exponent.f_kind()? != base.f_kind()? {
+        true => call.one(wide(0)?.f_pow(&wide(1)?)?),
         false => call.one(base.f_pow(exponent)?),
     }
 }
@@ -109,11 +152,13 @@ fn pow(call: &Call<'_>) -> Outputs {
 /// Bounds are inputs, or before opset 11 attributes. Where they cross, the upper one counts.
 fn clip(call: &Call<'_>) -> Outputs {
     if call.opset >= 11 {
-        let (low, high) = (call.maybe_tensor(1), call.maybe_tensor(2));
-        return match (low, high) {
-            (None, None) => Ok(vec![call.value(0)?.clone()]),
-            _ => call.unary(|x| x.f_clamp_tensor(low, high)),
-        };
+        let dtype = call.value(0)?.dtype;
+        let bound = |at: usize| call.maybe_tensor(at).map(|bound| in_order(bound, dtype)).transpose();
+        let (low, high) = (bound(1)?, bound(2)?);
+        if low.is_none() && high.is_none() {
+            return Ok(vec![call.value(0)?.clone()]);
+        }
+        return call.unary(|x| in_order(&in_order(x, dtype)?.f_clamp_tensor(low.as_ref(), high.as_ref())?, dtype));
     }
     let (low, high) = (call.maybe_float("min")?, call.maybe_float("max")?);
     call.unary(|x| {
@@ -180,7 +225,7 @@ pub(super) fn cast(call: &Call<'_>, dtype: DType) -> Outputs {
     let is_float = |dtype: DType| dtype.is_float() || largest(dtype).is_some();
     if let Some(largest) = largest(dtype) {
         // By way of float32, of which alone libtorch's 8-bit casts are exact.
-        let wide = x.tensor.f_totype(Kind::Float)?;
+        let wide = x.to_kind(Kind::Float)?;
         if call.flag("saturate", true)? {
             return call.one_typed(wide.f_clamp(-largest, largest)?, dtype);
         }
@@ -197,11 +242,8 @@ pub(super) fn cast(call: &Call<'_>, dtype: DType) -> Outputs {
         // C++ leaves it open what a number beyond the type becomes; by way of int64 it wraps around.
         return call.one_typed(x.tensor.f_totype(Kind::Int64)?, dtype);
     }
-    if x.dtype == DType::U64 && is_float(dtype) {
-        // Held in int64's bits.
-        let wide = x.tensor.f_totype(Kind::Double)?;
-        let wrapped = wide.f_add_scalar(2_f64.powi(64))?;
-        return call.one_typed(wrapped.f_where_self(&x.tensor.f_lt(0)?, &wide)?, dtype);
+    match is_float(dtype) {
+        true => call.one_typed(x.to_kind(call.precision.kind(dtype))?, dtype),
+        false => call.one_typed(x.tensor.shallow_clone(), dtype),
     }
-    call.one_typed(x.tensor.shallow_clone(), dtype)
 }

@@ -2,8 +2,9 @@
 
 use tch::{Device, Kind, Tensor};
 
-use crate::runtime::torch::call::{Call, Outputs, Table, axes, axis};
+use crate::runtime::torch::call::{Call, Outputs, Table, axes, axis, counted};
 use crate::runtime::torch::failure::{Failure, fail};
+use crate::runtime::torch::value::in_order;
 use crate::tensor::DType;
 
 pub(super) const TABLE: Table = &[
@@ -68,7 +69,7 @@ fn gather_nd(call: &Call<'_>) -> Outputs {
     let n_rows = rest[n_batch..].iter().product::<i64>();
     let flat = flat_index(&indices.f_reshape([batch * n_rows, depth as i64])?, &dims[n_batch..n_batch + depth])?;
     let places: i64 = dims[n_batch..n_batch + depth].iter().product();
-    let of_batch = Tensor::f_arange(batch, (Kind::Int64, Device::Cpu))?.f_mul_scalar(places)?.f_unsqueeze(1)?;
+    let of_batch = counted(batch, Kind::Int64)?.f_mul_scalar(places)?.f_unsqueeze(1)?;
     let flat = flat.f_reshape([batch, n_rows])?.f_add(&of_batch)?.f_reshape([-1])?;
     let rows = x.f_reshape([batch * places, inner.iter().product()])?;
     let shape: Vec<i64> = rest.iter().chain(inner).copied().collect();
@@ -165,8 +166,7 @@ fn top_k(call: &Call<'_>) -> Outputs {
     if k < 0 || k > size {
         return fail(format!("k is {k}, the axis has {size}"));
     }
-    let ordered = if call.value(0)?.dtype == DType::U64 { x.f_bitwise_xor(i64::MIN)? } else { x.shallow_clone() };
-    let (_, indices) = ordered.f_sort_stable(true, at, call.flag("largest", true)?)?;
+    let (_, indices) = in_order(x, call.value(0)?.dtype)?.f_sort_stable(true, at, call.flag("largest", true)?)?;
     let indices = indices.f_narrow(at, 0, k)?;
     Ok(vec![call.like(x.f_gather(at, &indices, false)?)?, call.typed(indices, DType::I64)?])
 }
@@ -179,9 +179,11 @@ fn unique(call: &Call<'_>) -> Outputs {
         None => (x.f_reshape([-1])?, 0),
     };
     let size = x.size().get(at as usize).copied().unwrap_or(0);
-    let (values, inverse, counts) = x.f_unique_dim(at, true, true, true)?;
+    let dtype = call.value(0)?.dtype;
+    let (values, inverse, counts) = in_order(&x, dtype)?.f_unique_dim(at, true, true, true)?;
+    let values = in_order(&values, dtype)?;
     let n = counts.size().first().copied().unwrap_or(0);
-    let places = Tensor::f_arange(size, (Kind::Int64, Device::Cpu))?;
+    let places = counted(size, Kind::Int64)?;
     let first = Tensor::f_full([n], size, (Kind::Int64, Device::Cpu))?
         .f_internal_scatter_reduce(0, &inverse, &places, "amin", true)?;
     let (values, first, inverse, counts) = match call.flag("sorted", true)? {

@@ -35,12 +35,14 @@ pub(super) fn gemm_of(call: &Call<'_>) -> Result<Tensor, Failure> {
     };
     let (alpha, beta) = (call.float("alpha", 1.0)?, call.float("beta", 1.0)?);
     let (a, b) = (oriented(0, "transA")?, oriented(1, "transB")?);
+    // Times 0 it is not read, as BLAS has it: no number in C leaves the result alone.
+    let c = call.maybe_tensor(2).filter(|_| beta != 0.0);
     // In half precision the kernel of both rounds once, as eager's linear layers do.
-    if let (Some(c), true) = (call.maybe_tensor(2), alpha == 1.0 && beta == 1.0) {
+    if let (Some(c), true) = (c, alpha == 1.0 && beta == 1.0) {
         return Ok(c.f_addmm(&a, &b)?);
     }
     let product = scaled(&a.f_matmul(&b)?, alpha)?;
-    match call.maybe_tensor(2) {
+    match c {
         None => Ok(product),
         Some(c) => Ok(product.f_add(&scaled(c, beta)?)?),
     }

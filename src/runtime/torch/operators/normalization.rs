@@ -2,6 +2,7 @@
 
 use tch::{Kind, Tensor};
 
+use super::windows::spatial_axes;
 use crate::runtime::torch::call::{Call, Outputs, Table, axes, axis};
 use crate::runtime::torch::failure::{Failure, fail};
 use crate::runtime::torch::value::Value;
@@ -112,8 +113,7 @@ fn group(call: &Call<'_>) -> Outputs {
 fn instance(call: &Call<'_>) -> Outputs {
     let x = wide(call.tensor(0)?)?;
     let rank = x.dim();
-    let along: Vec<i64> = (2..rank as i64).collect();
-    let (normal, ..) = standardized(&x, &along, call.float("epsilon", 1e-5)?)?;
+    let (normal, ..) = standardized(&x, &spatial_axes(call)?, call.float("epsilon", 1e-5)?)?;
     call.one(normal.f_mul(&by_channel(call.tensor(1)?, rank)?)?.f_add(&by_channel(call.tensor(2)?, rank)?)?)
 }
 
@@ -121,6 +121,9 @@ fn lrn(call: &Call<'_>) -> Outputs {
     let (x, dims) = (call.tensor(0)?, call.value(0)?.dims());
     let (alpha, beta, bias) = (call.float("alpha", 1e-4)?, call.float("beta", 0.75)?, call.float("bias", 1.0)?);
     let size = call.int("size", 1)?;
+    if size < 1 || dims.len() < 2 {
+        return fail(format!("sums of {size} channels of {dims:?}"));
+    }
     let squares = x.f_mul(x)?;
     let channels = dims.get(1).copied().unwrap_or(0);
     let mut sums = Vec::with_capacity(channels as usize);

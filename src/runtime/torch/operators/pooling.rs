@@ -2,8 +2,8 @@
 
 use tch::{Device, Kind, Tensor};
 
-use super::windows::Windows;
-use crate::runtime::torch::call::{Call, Outputs, Table};
+use super::windows::{Windows, spatial_axes};
+use crate::runtime::torch::call::{Call, Outputs, Table, counted};
 use crate::runtime::torch::failure::{Failure, fail};
 use crate::tensor::DType;
 
@@ -17,15 +17,12 @@ pub(super) const TABLE: Table = &[
 ];
 
 fn global(call: &Call<'_>, function: impl Fn(&Tensor, &[i64]) -> Result<Tensor, tch::TchError>) -> Outputs {
-    let axes: Vec<i64> = (2..call.tensor(0)?.dim() as i64).collect();
+    let axes = spatial_axes(call)?;
     call.unary(|x| function(x, &axes))
 }
 
 fn windows(call: &Call<'_>) -> Result<(Windows, Vec<i64>), Failure> {
-    let dims = call.value(0)?.dims();
-    if dims.len() < 3 {
-        return fail(format!("{dims:?} has no spatial axes"));
-    }
+    let (dims, _) = (call.value(0)?.dims(), spatial_axes(call)?);
     let Some(kernel) = call.ints("kernel_shape")? else { return fail("attribute \"kernel_shape\" is left out") };
     Ok((Windows::new(call, &dims[2..], kernel)?, dims))
 }
@@ -62,7 +59,7 @@ fn max_pool(call: &Call<'_>) -> Outputs {
     let places = places.f_unsqueeze(0)?.f_unsqueeze(0)?.f_expand(&shape, false)?;
     let there = places.f_gather(-1, &which.f_unsqueeze(-1)?, false)?.f_squeeze_dim(-1)?;
     // Counted through all planes.
-    let planes = Tensor::f_arange(dims[0] * dims[1], (Kind::Int64, Device::Cpu))?;
+    let planes = counted(dims[0] * dims[1], Kind::Int64)?;
     let mut along = vec![dims[0], dims[1]];
     along.extend(spatial.iter().map(|_| 1));
     let before = planes.f_mul_scalar(spatial.iter().product::<i64>())?.f_reshape(&along)?;

@@ -9,9 +9,14 @@ use crate::tensor::DType;
 pub(super) const TABLE: Table =
     &[("", "DequantizeLinear", dequantize), ("", "DynamicQuantizeLinear", dynamic), ("", "QuantizeLinear", quantize)];
 
+/// What quotients and products are computed in, whatever the types: float32, or float64 in its place.
+fn wide(call: &Call<'_>) -> Kind {
+    call.precision.kind(DType::F32)
+}
+
 /// A scale, or zero point, against the tensor: one for all, one for each along an axis, or one for each block of it.
 fn along(call: &Call<'_>, at: usize) -> Result<Tensor, Failure> {
-    let (dims, x) = (call.value(0)?.dims(), call.tensor(at)?.f_totype(Kind::Float)?);
+    let (dims, x) = (call.value(0)?.dims(), call.tensor(at)?.f_totype(wide(call))?);
     if x.numel() == 1 && x.dim() <= 1 {
         return Ok(x.f_reshape([0_i64; 0])?);
     }
@@ -27,7 +32,7 @@ fn along(call: &Call<'_>, at: usize) -> Result<Tensor, Failure> {
 }
 
 fn dequantize(call: &Call<'_>) -> Outputs {
-    let x = call.tensor(0)?.f_totype(Kind::Float)?;
+    let x = call.tensor(0)?.f_totype(wide(call))?;
     let x = if call.maybe(2).is_some() { x.f_sub(&along(call, 2)?)? } else { x };
     call.one_typed(x.f_mul(&along(call, 1)?)?, call.value(1)?.dtype)
 }
@@ -46,7 +51,7 @@ fn bounds(dtype: DType) -> Result<(f64, f64), Failure> {
 }
 
 fn quantize(call: &Call<'_>) -> Outputs {
-    let x = call.tensor(0)?.f_totype(Kind::Float)?;
+    let x = call.tensor(0)?.f_totype(wide(call))?;
     let dtype = match call.maybe(2) {
         Some(zero) => zero.dtype,
         None => call.dtype("output_dtype")?.unwrap_or(DType::U8),
@@ -62,7 +67,8 @@ fn quantize(call: &Call<'_>) -> Outputs {
 fn dynamic(call: &Call<'_>) -> Outputs {
     let x = call.tensor(0)?;
     let (low, high) = (x.f_min()?.f_clamp_max(0.0)?, x.f_max()?.f_clamp_min(0.0)?);
-    let scale = high.f_sub(&low)?.f_div_scalar(255.0)?;
+    // Of zeros alone ONNX Runtime's is 1.
+    let scale = high.f_sub(&low)?.f_div_scalar(255.0)?.f_masked_fill(&high.f_eq_tensor(&low)?, 1.0)?;
     let zero = low.f_neg()?.f_div(&scale)?.f_round()?.f_clamp(0.0, 255.0)?;
     let made = x.f_div(&scale)?.f_round()?.f_add(&zero)?.f_clamp(0.0, 255.0)?;
     Ok(vec![call.typed(made, DType::U8)?, call.like(scale)?, call.typed(zero, DType::U8)?])

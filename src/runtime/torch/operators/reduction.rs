@@ -4,6 +4,7 @@ use tch::{Device, Kind, TchError, Tensor};
 
 use crate::runtime::torch::call::{Call, Outputs, Table, axes, axis};
 use crate::runtime::torch::failure::{Failure, fail};
+use crate::runtime::torch::value::in_order;
 use crate::tensor::DType;
 
 pub(super) const TABLE: Table = &[
@@ -12,11 +13,11 @@ pub(super) const TABLE: Table = &[
     ("", "CumProd", |call| running(call, |x, axis, kind| x.f_cumprod(axis, kind))),
     ("", "CumSum", |call| running(call, |x, axis, kind| x.f_cumsum(axis, kind))),
     ("", "ReduceL1", |call| reduce(call, |x, axes, keep| sum(&x.f_abs()?, axes, keep))),
-    ("", "ReduceL2", |call| reduce(call, |x, axes, keep| wide_sum(&x.f_mul(x)?, axes, keep)?.f_sqrt())),
-    ("", "ReduceLogSum", |call| reduce(call, |x, axes, keep| sum(x, axes, keep)?.f_log())),
-    ("", "ReduceLogSumExp", |call| reduce(call, |x, axes, keep| x.f_logsumexp(axes, keep))),
+    ("", "ReduceL2", |call| reduce_floats(call, |x, axes, keep| sum(&x.f_mul(x)?, axes, keep)?.f_sqrt())),
+    ("", "ReduceLogSum", |call| reduce_floats(call, |x, axes, keep| sum(x, axes, keep)?.f_log())),
+    ("", "ReduceLogSumExp", |call| reduce_floats(call, |x, axes, keep| x.f_logsumexp(axes, keep))),
     ("", "ReduceMax", |call| extreme(call, true)),
-    ("", "ReduceMean", |call| reduce(call, mean)),
+    ("", "ReduceMean", |call| reduce_floats(call, |x, axes, keep| x.f_mean_dim(axes, keep, x.f_kind()?))),
     ("", "ReduceMin", |call| extreme(call, false)),
     ("", "ReduceProd", |call| reduce(call, product)),
     ("", "ReduceSum", |call| reduce(call, sum)),
@@ -37,9 +38,21 @@ fn reduced(call: &Call<'_>) -> Result<Option<Vec<i64>>, Failure> {
     }
 }
 
-/// Over no axes the function sees the tensor with one of size 1 in front: every element is a sum of itself.
 fn reduce(call: &Call<'_>, function: impl Fn(&Tensor, &[i64], bool) -> Result<Tensor, TchError>) -> Outputs {
-    let x = call.tensor(0)?;
+    reduce_of(call, call.tensor(0)?, function)
+}
+
+/// Of integers in float64.
+fn reduce_floats(call: &Call<'_>, function: impl Fn(&Tensor, &[i64], bool) -> Result<Tensor, TchError>) -> Outputs {
+    reduce_of(call, &call.value(0)?.in_floats()?, function)
+}
+
+/// Over no axes the function sees the tensor with one of size 1 in front: every element is a sum of itself.
+fn reduce_of(
+    call: &Call<'_>,
+    x: &Tensor,
+    function: impl Fn(&Tensor, &[i64], bool) -> Result<Tensor, TchError>,
+) -> Outputs {
     let keep = call.flag("keepdims", true)?;
     match reduced(call)? {
         Some(axes) if !axes.is_empty() => call.one(function(x, &axes, keep)?),
@@ -49,21 +62,6 @@ fn reduce(call: &Call<'_>, function: impl Fn(&Tensor, &[i64], bool) -> Result<Te
 
 fn sum(x: &Tensor, axes: &[i64], keep: bool) -> Result<Tensor, TchError> {
     x.f_sum_dim_intlist(axes, keep, x.f_kind()?)
-}
-
-/// Of integers in float64.
-fn wide_sum(x: &Tensor, axes: &[i64], keep: bool) -> Result<Tensor, TchError> {
-    match x.f_kind()? {
-        Kind::Float | Kind::Double | Kind::Half | Kind::BFloat16 => sum(x, axes, keep),
-        _ => sum(&x.f_totype(Kind::Double)?, axes, keep),
-    }
-}
-
-fn mean(x: &Tensor, axes: &[i64], keep: bool) -> Result<Tensor, TchError> {
-    match x.f_kind()? {
-        kind @ (Kind::Float | Kind::Double | Kind::Half | Kind::BFloat16) => x.f_mean_dim(axes, keep, kind),
-        _ => x.f_mean_dim(axes, keep, Kind::Double),
-    }
 }
 
 fn product(x: &Tensor, axes: &[i64], keep: bool) -> Result<Tensor, TchError> {
@@ -83,12 +81,8 @@ fn extreme(call: &Call<'_>, largest: bool) -> Outputs {
             let left = sum(&x.f_totype(Kind::Double)?, axes, keep)?;
             return bound(dtype, left, x.f_kind()?, largest);
         }
-        match (largest, dtype) {
-            (true, DType::U64) => x.f_bitwise_xor(i64::MIN)?.f_amax(axes, keep)?.f_bitwise_xor(i64::MIN),
-            (false, DType::U64) => x.f_bitwise_xor(i64::MIN)?.f_amin(axes, keep)?.f_bitwise_xor(i64::MIN),
-            (true, _) => x.f_amax(axes, keep),
-            (false, _) => x.f_amin(axes, keep),
-        }
+        let x = in_order(x, dtype)?;
+        in_order(&if largest { x.f_amax(axes, keep)? } else { x.f_amin(axes, keep)? }, dtype)
     })
 }
 
@@ -113,7 +107,7 @@ fn bound(dtype: DType, like: Tensor, kind: Kind, lowest: bool) -> Result<Tensor,
 }
 
 fn arg(call: &Call<'_>, function: impl Fn(&Tensor, i64, bool) -> Result<Tensor, TchError>) -> Outputs {
-    let (x, dims) = (call.tensor(0)?, call.value(0)?.dims());
+    let (x, dims) = (in_order(call.tensor(0)?, call.value(0)?.dtype)?, call.value(0)?.dims());
     if dims.is_empty() {
         return call.one_typed(Tensor::f_zeros([0_i64; 0], (Kind::Int64, Device::Cpu))?, DType::I64);
     }
@@ -121,7 +115,7 @@ fn arg(call: &Call<'_>, function: impl Fn(&Tensor, i64, bool) -> Result<Tensor, 
     let (keep, axis) = (call.flag("keepdims", true)?, at as i64);
     // Of equals libtorch promises none: the first is asked for, or the last.
     let last = call.flag("select_last_index", false)?;
-    let x = if last { x.f_flip([axis])? } else { x.shallow_clone() };
+    let x = if last { x.f_flip([axis])? } else { x };
     let best = x.f_gather(axis, &function(&x, axis, true)?, false)?;
     let is_best = match x.f_kind()? {
         Kind::Float | Kind::Double | Kind::Half | Kind::BFloat16 => {

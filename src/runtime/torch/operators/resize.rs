@@ -37,7 +37,7 @@ struct Asked<'a> {
 }
 
 fn resize(call: &Call<'_>) -> Outputs {
-    let (x, dims) = (call.tensor(0)?, call.value(0)?.dims());
+    let (x, dims) = (call.value(0)?, call.value(0)?.dims());
     let is_old = call.opset < 11 || call.node.op_type() == "Upsample";
     let asked = Asked {
         mode: call.text("mode", "nearest")?,
@@ -61,28 +61,36 @@ fn resize(call: &Call<'_>) -> Outputs {
     } else {
         (floats(1)?, floats(2)?, call.maybe_ints_of(3)?.unwrap_or_default())
     };
-    let changes = changes(call, &dims, &along, &scales, &sizes)?;
-    let wide = Tensor::f_totype(x, Kind::Double)?;
-    let (mut made, mut outside) = (wide, None::<Tensor>);
+    let changes = changes(call, &asked, &dims, &along, &scales, &sizes)?;
+    let is_nearest = asked.mode == "nearest";
+    let (mut made, mut outside) =
+        (if is_nearest { x.tensor.shallow_clone() } else { x.to_kind(Kind::Double)? }, None::<Tensor>);
     for (n, (&at, (new, scale))) in along.iter().zip(changes).enumerate() {
         let roi = (roi.get(n).copied().unwrap_or(0.0), roi.get(n + along.len()).copied().unwrap_or(1.0));
         let is_crop = asked.transform == "tf_crop_and_resize";
         if new == dims[at] && scale == 1.0 && !is_crop {
             continue;
         }
-        let (matrix, beyond) = Axis { size: dims[at], new, scale, roi, asked: &asked }.weights()?;
-        let moved = made.f_transpose(at as i64, -1)?.f_matmul(&matrix.f_transpose(0, 1)?)?;
-        made = moved.f_transpose(at as i64, -1)?;
+        let axis = Axis { size: dims[at], new, scale, roi, asked: &asked };
+        let places = axis.originals()?;
+        made = match is_nearest {
+            true => made.f_index_select(at as i64, &Tensor::f_from_slice(&axis.nearest(&places)?)?)?,
+            false => {
+                let matrix = axis.weights(&places)?;
+                made.f_transpose(at as i64, -1)?.f_matmul(&matrix.f_transpose(0, 1)?)?.f_transpose(at as i64, -1)?
+            }
+        };
         if is_crop {
             let mut shape = vec![1; dims.len()];
             shape[at] = new;
+            let beyond: Vec<bool> = places.iter().map(|&there| there < 0.0 || there > (dims[at] - 1) as f64).collect();
             let beyond = Tensor::f_from_slice(&beyond)?.f_reshape(&shape)?;
             outside = Some(outside.map_or_else(|| Ok(beyond.shallow_clone()), |other| other.f_logical_or(&beyond))?);
         }
     }
     let made = match outside {
         Some(outside) => {
-            let value = Tensor::f_scalar_tensor(asked.extrapolation, (Kind::Double, Device::Cpu))?;
+            let value = Tensor::f_scalar_tensor(asked.extrapolation, (made.f_kind()?, Device::Cpu))?;
             value.f_where_self(&outside, &made)?
         }
         None => made,
@@ -98,68 +106,97 @@ fn resize(call: &Call<'_>) -> Outputs {
 /// (size, scale) of each axis.
 fn changes(
     call: &Call<'_>,
+    asked: &Asked<'_>,
     dims: &[i64],
     along: &[usize],
     scales: &[f64],
     sizes: &[i64],
 ) -> Result<Vec<(i64, f64)>, Failure> {
     if scales.len() == along.len() && !scales.is_empty() {
-        return Ok(along
-            .iter()
-            .zip(scales)
-            .map(|(&at, &scale)| ((dims[at] as f64 * scale).floor() as i64, scale))
-            .collect());
+        if scales.iter().any(|&scale| scale.is_nan() || scale <= 0.0) {
+            return fail(format!("scales {scales:?}: expected more than 0"));
+        }
+        // The product is float32's, in which 30 times 0.7 is 21.
+        let size = |at: usize, scale: f64| (dims[at] as f32 * scale as f32).floor() as i64;
+        return Ok(along.iter().zip(scales).map(|(&at, &scale)| (size(at, scale), scale)).collect());
     }
     if sizes.len() != along.len() {
         return fail(format!("{} scales and {} sizes for {} axes", scales.len(), sizes.len(), along.len()));
     }
-    let ratio = |(&at, &size): (&usize, &i64)| size as f64 / dims[at] as f64;
+    let ratio = |(&at, &size): (&usize, &i64)| asked.rounded(size as f64 / dims[at] as f64);
     let ratios: Vec<f64> = along.iter().zip(sizes).map(ratio).collect();
     let one = match call.text("keep_aspect_ratio_policy", "stretch")? {
         "not_larger" => ratios.iter().copied().fold(f64::INFINITY, f64::min),
         "not_smaller" => ratios.iter().copied().fold(0.0, f64::max),
         _ => return Ok(sizes.iter().copied().zip(ratios).collect()),
     };
-    let rounded = |at: usize| (one * dims[at] as f64 + 0.5).floor() as i64;
-    Ok(along.iter().map(|&at| (rounded(at), one)).collect())
+    let whole = |at: usize| (one * dims[at] as f64 + 0.5).floor() as i64;
+    Ok(along.iter().map(|&at| (whole(at), one)).collect())
+}
+
+impl Asked<'_> {
+    /// Of a step of a coordinate's computation. Which element is the nearest hangs on its last bit: there it is computed
+    /// in float32, as ONNX Runtime does.
+    fn rounded(&self, number: f64) -> f64 {
+        if self.mode == "nearest" { f64::from(number as f32) } else { number }
+    }
 }
 
 impl Axis<'_> {
-    /// [new, size] weights, and which of the new lie outside.
-    fn weights(&self) -> Result<(Tensor, Vec<bool>), Failure> {
-        let n_weights = self.new.checked_mul(self.size).filter(|&n| (0..=MOST_WEIGHTS).contains(&n) && self.new >= 0);
+    /// Where each element of the new axis lies on the old one. Errors: there is none to come from, or are too many to list.
+    fn originals(&self) -> Result<Vec<f64>, Failure> {
+        if !(0..=MOST_WEIGHTS).contains(&self.new) || (self.size == 0 && self.new > 0) {
+            return fail(format!("an axis of {} to {}", self.size, self.new));
+        }
+        (0..self.new).map(|new| self.original(new as f64)).collect()
+    }
+
+    /// [new, size] weights.
+    fn weights(&self, places: &[f64]) -> Result<Tensor, Failure> {
+        let n_weights = self.new.checked_mul(self.size).filter(|&n| n <= MOST_WEIGHTS);
         let Some(n_weights) = n_weights else { return fail(format!("an axis of {} to {}", self.size, self.new)) };
         let mut weights = vec![0_f64; n_weights as usize];
-        let mut outside = Vec::with_capacity(self.new as usize);
-        for new in 0..self.new {
-            let there = self.original(new as f64)?;
-            outside.push(there < 0.0 || there > (self.size - 1) as f64);
-            let row = &mut weights[(new * self.size) as usize..][..self.size as usize];
+        for (new, &there) in places.iter().enumerate() {
+            let row = &mut weights[new * self.size as usize..][..self.size as usize];
             for (at, weight) in self.taps(there)? {
                 row[at.clamp(0, self.size - 1) as usize] += weight;
             }
         }
-        Ok((Tensor::f_from_slice(&weights)?.f_reshape([self.new, self.size])?, outside))
+        Ok(Tensor::f_from_slice(&weights)?.f_reshape([self.new, self.size])?)
+    }
+
+    /// The element that each place is rounded to.
+    fn nearest(&self, places: &[f64]) -> Result<Vec<i64>, Failure> {
+        let round: fn(f64) -> f64 = match self.asked.nearest {
+            "round_prefer_floor" => |there: f64| (there - 0.5).ceil(),
+            "round_prefer_ceil" => |there: f64| (there + 0.5).floor(),
+            "floor" => f64::floor,
+            "ceil" => f64::ceil,
+            other => return fail(format!("nearest_mode {other:?}")),
+        };
+        Ok(places.iter().map(|&there| (round(there) as i64).clamp(0, self.size - 1)).collect())
     }
 
     /// Where an element of the new axis lies on the old one.
     fn original(&self, new: f64) -> Result<f64, Failure> {
         let (size, length) = (self.size as f64, self.new as f64);
+        let rounded = |number: f64| self.asked.rounded(number);
         // Scales given as such may make a length that is not whole.
-        let exact = size * self.scale;
+        let exact = rounded(size * self.scale);
+        let center = rounded((new + 0.5) / self.scale);
         Ok(match self.asked.transform {
-            "half_pixel" => (new + 0.5) / self.scale - 0.5,
+            "half_pixel" => rounded(center - 0.5),
             "half_pixel_symmetric" => {
-                let adjustment = length / exact;
-                let center = size / 2.0;
-                center * (1.0 - adjustment) + (new + 0.5) / self.scale - 0.5
+                // Here ONNX Runtime rounds nothing on the way.
+                let offset = size / 2.0 * (1.0 - length / exact);
+                rounded(offset + (new + 0.5) / self.scale - 0.5)
             }
-            "pytorch_half_pixel" if exact <= 1.0 => -0.5,
-            "pytorch_half_pixel" => (new + 0.5) / self.scale - 0.5,
+            "pytorch_half_pixel" if length <= 1.0 => 0.0,
+            "pytorch_half_pixel" => rounded(center - 0.5),
             "align_corners" if exact == 1.0 || length == 1.0 => 0.0,
-            "align_corners" => new * (size - 1.0) / (exact - 1.0),
-            "asymmetric" => new / self.scale,
-            "tf_half_pixel_for_nn" => (new + 0.5) / self.scale,
+            "align_corners" => rounded(rounded(new * (size - 1.0)) / rounded(exact - 1.0)),
+            "asymmetric" => rounded(new / self.scale),
+            "tf_half_pixel_for_nn" => center,
             "tf_crop_and_resize" if length == 1.0 => (self.roi.1 - self.roi.0) * (size - 1.0) / 2.0,
             "tf_crop_and_resize" => {
                 let (start, end) = self.roi;
@@ -171,16 +208,6 @@ impl Axis<'_> {
     }
 
     fn taps(&self, there: f64) -> Result<Vec<(i64, f64)>, Failure> {
-        if self.asked.mode == "nearest" {
-            let nearest = match self.asked.nearest {
-                "round_prefer_floor" => (there - 0.5).ceil(),
-                "round_prefer_ceil" => (there + 0.5).floor(),
-                "floor" => there.floor(),
-                "ceil" => there.ceil(),
-                other => return fail(format!("nearest_mode {other:?}")),
-            };
-            return Ok(vec![(nearest as i64, 1.0)]);
-        }
         let (kernel, reach): (Box<dyn Fn(f64) -> f64>, f64) = match self.asked.mode {
             "linear" => (Box::new(|d: f64| (1.0 - d.abs()).max(0.0)), 1.0),
             "cubic" => {

@@ -5,6 +5,7 @@ use tch::Tensor;
 use super::index::{flat_index, from_zero};
 use crate::runtime::torch::call::{Call, Outputs, Table, axis};
 use crate::runtime::torch::failure::{Failure, fail};
+use crate::runtime::torch::value::in_order;
 use crate::tensor::DType;
 
 pub(super) const TABLE: Table = &[
@@ -16,14 +17,18 @@ pub(super) const TABLE: Table = &[
 
 /// x with updates at indices along an axis; where several meet, the last stays, or all are reduced one after the other.
 fn put(call: &Call<'_>, x: &Tensor, axis: i64, indices: &Tensor, updates: &Tensor) -> Result<Tensor, Failure> {
-    let reduction = call.text("reduction", "none")?;
+    let (reduction, dtype) = (call.text("reduction", "none")?, call.value(0)?.dtype);
+    let extreme = |how: &str| {
+        let (x, updates) = (in_order(x, dtype)?, in_order(updates, dtype)?);
+        in_order(&x.f_internal_scatter_reduce(axis, indices, &updates, how, true)?, dtype)
+    };
     Ok(match reduction {
         "none" => x.f_scatter(axis, indices, updates)?,
-        "add" if call.value(0)?.dtype == DType::Bool => x.f_scatter(axis, indices, updates)?,
+        "add" if dtype == DType::Bool => x.f_scatter(axis, indices, updates)?,
         "add" => x.f_scatter_add(axis, indices, updates)?,
         "mul" => x.f_internal_scatter_reduce(axis, indices, updates, "prod", true)?,
-        "max" => x.f_internal_scatter_reduce(axis, indices, updates, "amax", true)?,
-        "min" => x.f_internal_scatter_reduce(axis, indices, updates, "amin", true)?,
+        "max" => extreme("amax")?,
+        "min" => extreme("amin")?,
         other => return fail(format!("attribute \"reduction\" is {other:?}: expected none, add, mul, max or min")),
     })
 }

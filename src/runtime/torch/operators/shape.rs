@@ -2,7 +2,7 @@
 
 use tch::{Device, Kind, Tensor};
 
-use crate::runtime::torch::call::{Call, Outputs, Table, axes, axis};
+use crate::runtime::torch::call::{Call, Outputs, Table, axes, axis, counted};
 use crate::runtime::torch::failure::{Failure, fail};
 use crate::runtime::torch::value::Value;
 use crate::tensor::DType;
@@ -84,7 +84,7 @@ fn expand(call: &Call<'_>) -> Outputs {
 fn eye_like(call: &Call<'_>) -> Outputs {
     let x = call.value(0)?;
     let &[rows, columns] = x.dims().as_slice() else { return fail("expected a matrix") };
-    let indices = |n: i64| Tensor::f_arange(n, (Kind::Int64, Device::Cpu));
+    let indices = |n: i64| counted(n, Kind::Int64);
     let moved = indices(rows)?.f_add_scalar(call.int("k", 0)?)?.f_unsqueeze(1)?;
     let eye = moved.f_eq_tensor(&indices(columns)?.f_unsqueeze(0)?)?;
     call.one_typed(eye, call.dtype("dtype")?.unwrap_or(x.dtype))
@@ -99,11 +99,19 @@ fn flatten(call: &Call<'_>) -> Outputs {
 
 fn one_hot(call: &Call<'_>) -> Outputs {
     let indices = call.tensor(0)?.f_totype(Kind::Int64)?;
-    let depth = call.value(1)?.to_floats()?.first().map_or(0, |&depth| depth as i64);
+    let depth = match call.value(1)?.to_floats()?.as_slice() {
+        // What is no number is not.
+        &[depth] if depth >= 0.0 => depth as i64,
+        depth => return fail(format!("depth {depth:?}: expected one number, not below 0")),
+    };
     let values = call.value(2)?;
     let at = axis(call.int("axis", -1)?, indices.dim() + 1)?;
-    let wrapped = indices.f_add_scalar(depth)?.f_where_self(&indices.f_lt(0)?, &indices)?;
-    let all = Tensor::f_arange(depth, (Kind::Int64, Device::Cpu))?;
+    let all = counted(depth, Kind::Int64)?;
+    // uint64's larger half looks negative, and is beyond any depth.
+    let wrapped = match call.value(0)?.dtype {
+        DType::U64 => indices.shallow_clone(),
+        _ => indices.f_add_scalar(depth)?.f_where_self(&indices.f_lt(0)?, &indices)?,
+    };
     let mut along = vec![1; indices.dim() + 1];
     along[at] = depth;
     let hot = wrapped.f_unsqueeze(at as i64)?.f_eq_tensor(&all.f_reshape(&along)?)?;
@@ -142,9 +150,10 @@ fn pad(call: &Call<'_>) -> Outputs {
         };
         return call.one(padded(x, &pads, &value)?);
     }
-    let mut x = x.shallow_clone();
-    for (at, (&(begin, end), &n)) in pads.iter().zip(&dims).enumerate() {
-        if begin.abs() > MOST || end.abs() > MOST {
+    let mut x = cropped(x, &pads)?;
+    for (at, (&(begin, end), n)) in pads.iter().zip(x.size()).enumerate() {
+        let (begin, end) = (begin.max(0), end.max(0));
+        if begin > MOST || end > MOST {
             return fail(format!("pads {begin} and {end}: more than {MOST}"));
         }
         if (begin, end) != (0, 0) {
@@ -172,15 +181,28 @@ fn source(mode: &str, i: i64, n: i64) -> Result<i64, Failure> {
     })
 }
 
+/// Without what pads below 0 cut off, which goes before all padding. Errors: there is less.
+fn cropped(x: &Tensor, pads: &[(i64, i64)]) -> Result<Tensor, Failure> {
+    let mut x = x.shallow_clone();
+    for (at, (&(begin, end), dim)) in pads.iter().zip(x.size()).enumerate() {
+        let (from, to) = (begin.min(0).checked_neg(), dim.checked_add(end.min(0)));
+        match (from, to) {
+            (Some(from), Some(to)) if from <= to => x = x.f_narrow(at as i64, from, to - from)?,
+            _ => return fail(format!("pads {begin} and {end} cut off more than the {dim} of axis {at}")),
+        }
+    }
+    Ok(x)
+}
+
 /// Surrounded by one value; pads below 0 crop.
 pub(super) fn padded(x: &Tensor, pads: &[(i64, i64)], value: &Tensor) -> Result<Tensor, Failure> {
-    let mut x = x.shallow_clone();
+    let mut x = cropped(x, pads)?;
     let kind = x.f_kind()?;
     for (at, &(begin, end)) in pads.iter().enumerate() {
-        let (axis, dims) = (at as i64, x.size());
-        let (cut_begin, cut_end) = ((-begin).max(0), (-end).max(0));
-        if cut_begin + cut_end > 0 {
-            x = x.f_narrow(axis, cut_begin, (dims[at] - cut_begin - cut_end).max(0))?;
+        let (axis, dim) = (at as i64, x.size()[at]);
+        let whole = dim.checked_add(begin.max(0)).and_then(|whole| whole.checked_add(end.max(0)));
+        if whole.is_none() {
+            return fail(format!("pads {begin} and {end} of the {dim} of axis {at}: no int64 holds the size"));
         }
         let filled = |n: i64| {
             let mut dims = x.size();
@@ -201,6 +223,9 @@ fn center_crop_pad(call: &Call<'_>) -> Outputs {
         Some(along) => axes(&along, dims.len())?,
         None => (0..dims.len()).collect(),
     };
+    if asked.len() != along.len() || asked.iter().any(|&n| n < 0) {
+        return fail(format!("to {asked:?} on {} axes", along.len()));
+    }
     let mut pads = vec![(0, 0); dims.len()];
     for (&at, &n) in along.iter().zip(&asked) {
         let more = n - dims[at];
@@ -218,18 +243,19 @@ fn range(call: &Call<'_>) -> Outputs {
         if step == 0 {
             return fail("delta is 0");
         }
-        let n = ((i128::from(limit) - i128::from(start)) as f64 / step as f64).ceil().max(0.0) as i64;
-        let all = Tensor::f_arange(n, (Kind::Int64, Device::Cpu))?;
+        let (span, by) = (i128::from(limit) - i128::from(start), i128::from(step));
+        let n = span / by + i128::from(span % by != 0 && (span < 0) == (by < 0));
+        let all = counted(i64::try_from(n.max(0)).unwrap_or(i64::MAX), Kind::Int64)?;
         return call.one(all.f_mul_scalar(step)?.f_add_scalar(start)?);
     }
     let number =
         |at: usize| -> Result<f64, Failure> { Ok(call.value(at)?.to_floats()?.first().copied().unwrap_or(0.0)) };
     let (start, limit, step) = (number(0)?, number(1)?, number(2)?);
-    let n = ((limit - start) / step).ceil().max(0.0);
+    let n = ((limit - start) / step).ceil();
     if !n.is_finite() {
         return fail(format!("from {start} to {limit} by {step}"));
     }
-    let all = Tensor::f_arange(n as i64, (Kind::Double, Device::Cpu))?;
+    let all = counted(n.max(0.0) as i64, Kind::Double)?;
     call.one(all.f_mul_scalar(step)?.f_add_scalar(start)?)
 }
 
@@ -302,7 +328,10 @@ fn split(call: &Call<'_>) -> Outputs {
     };
     let sizes = given.map_or_else(
         || {
-            let n = call.int("num_outputs", call.node.output.len() as i64)?.max(1);
+            let n = call.node.output.len() as i64;
+            if let Some(asked) = call.maybe_int("num_outputs")?.filter(|&asked| asked != n) {
+                return fail(format!("num_outputs {asked}: the node has {n}"));
+            }
             // The last is smaller where they are not even.
             let size = (dims[at] + n - 1) / n;
             Ok((0..n).map(|piece| (dims[at] - piece * size).clamp(0, size)).collect::<Vec<_>>())

@@ -1,8 +1,8 @@
 //! Fourier transforms, and windows for them.
 
-use tch::{Device, Kind, Tensor};
+use tch::{Kind, Tensor};
 
-use crate::runtime::torch::call::{Call, Outputs, Table, axis};
+use crate::runtime::torch::call::{Call, Outputs, Table, axis, counted};
 use crate::runtime::torch::failure::fail;
 use crate::runtime::torch::value::Value;
 use crate::tensor::DType;
@@ -18,8 +18,7 @@ pub(super) const TABLE: Table = &[
 fn window(call: &Call<'_>, coefficients: &[f64]) -> Outputs {
     let size = call.int_of(0)?;
     let period = if call.flag("periodic", true)? { size } else { size - 1 };
-    let places =
-        Tensor::f_arange(size, (Kind::Double, Device::Cpu))?.f_mul_scalar(std::f64::consts::TAU / period as f64)?;
+    let places = counted(size, Kind::Double)?.f_mul_scalar(std::f64::consts::TAU / period as f64)?;
     let mut made = places.f_zeros_like()?;
     for (k, &coefficient) in coefficients.iter().enumerate() {
         made = made.f_add(&places.f_mul_scalar(k as f64)?.f_cos()?.f_mul_scalar(coefficient)?)?;

@@ -2,8 +2,20 @@
 
 use tch::{Device, Kind, Tensor};
 
-use crate::runtime::torch::call::Call;
+use crate::runtime::torch::call::{Call, counted};
 use crate::runtime::torch::failure::{Failure, fail};
+
+/// The spatial axes of [batch, channels, ...spatial]. Errors: there are none.
+pub(super) fn spatial_axes(call: &Call<'_>) -> Result<Vec<i64>, Failure> {
+    let dims = call.value(0)?.dims();
+    match dims.len() {
+        0..3 => fail(format!("{dims:?} has no spatial axes")),
+        rank => Ok((2..rank as i64).collect()),
+    }
+}
+
+/// What a kernel's size, stride, dilation or pad may be: products of two stay within int64.
+const MOST: i64 = 1 << 30;
 
 /// Elements of all windows along an axis, which are listed.
 const MOST_PLACES: i64 = 1 << 28;
@@ -30,8 +42,11 @@ impl Windows {
         if kernel.len() != rank || strides.len() != rank || dilations.len() != rank || given.len() != 2 * rank {
             return fail(format!("kernel {kernel:?}, strides {strides:?}, pads {given:?} on {rank} axes"));
         }
-        if strides.iter().chain(&dilations).chain(&kernel).any(|&n| n < 1) {
-            return fail(format!("kernel {kernel:?}, strides {strides:?}, dilations {dilations:?}: below 1"));
+        if strides.iter().chain(&dilations).chain(&kernel).any(|n| !(1..=MOST).contains(n)) {
+            return fail(format!("kernel {kernel:?}, strides {strides:?}, dilations {dilations:?}: not in 1..={MOST}"));
+        }
+        if given.iter().any(|pad| !(-MOST..=MOST).contains(pad)) {
+            return fail(format!("pads {given:?}: beyond {MOST}"));
         }
         let mut pads: Vec<(i64, i64)> = (0..rank).map(|at| (given[at], given[rank + at])).collect();
         let ceil = call.flag("ceil_mode", false)?;
@@ -52,12 +67,16 @@ impl Windows {
                 pads[at] = (0, 0);
             }
             let room = dim + pads[at].0 + pads[at].1 - reach;
-            let mut count = room.div_euclid(stride) + 1;
-            if ceil && room.rem_euclid(stride) != 0 && room >= 0 {
+            // Rounded towards zero, as ONNX Runtime does: a window that reaches beyond the axis by less than a stride is one.
+            let mut count = room / stride + 1;
+            if ceil && room % stride != 0 && room >= 0 {
                 // A window that would begin in the padding at the end is none.
                 count += i64::from(count * stride < dim + pads[at].0);
             }
-            counts.push(count.max(0));
+            if count < 0 {
+                return fail(format!("a window of {reach} on an axis of {dim} with pads {:?}", pads[at]));
+            }
+            counts.push(count);
         }
         let n_places = |at: usize| counts[at].checked_mul(kernel[at]).filter(|&n| n <= MOST_PLACES);
         if (0..rank).any(|at| n_places(at).is_none()) {
@@ -102,7 +121,7 @@ impl Windows {
     /// [...counts, elements of a window]: row-major places in the spatial dimensions; -1 where they are padding.
     pub(super) fn flat_places(&self, dims: &[i64]) -> Result<Tensor, Failure> {
         let n: i64 = dims.iter().product();
-        let all = Tensor::f_arange(n, (Kind::Int64, Device::Cpu))?;
+        let all = counted(n, Kind::Int64)?;
         let mut shape = vec![1, 1];
         shape.extend(dims);
         let outside = Tensor::f_scalar_tensor(-1_i64, (Kind::Int64, Device::Cpu))?;
