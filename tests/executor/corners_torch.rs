@@ -203,7 +203,8 @@ fn uint64_beyond_int64_is_no_negative_number() {
         Case::new(operator, vec![y(), x()]).is_as_onnxruntime();
         Case::new(operator, vec![x(), u64s(&[], &[HALF + 2])]).is_as_onnxruntime();
     }
-    Case::new("Mod", vec![x(), y()]).int("fmod", 1).is_as_onnxruntime();
+    // ONNX Runtime computes fmod of what float64 has of them.
+    Case::new("Mod", vec![x(), y()]).int("fmod", 1).is(&[u64s(&[4], &[1, 1, 0, 7])]);
     Case::new("Clip", vec![x(), u64s(&[], &[2]), u64s(&[], &[HALF + 1])]).is_as_onnxruntime();
     Case::new("Sign", vec![u64s(&[3], &[0, 3, u64::MAX])]).is_as_onnxruntime();
     Case::new("Abs", vec![x()]).is_as_onnxruntime();
@@ -230,7 +231,8 @@ fn uint64_is_cast_to_floats_and_back_rounded_once() {
         |x: TensorBuf, dtype: DType| Case::new("Cast", vec![x]).int("to", dtype.onnx_code().into()).gives(&[dtype]);
     // By way of float64 the first would be a tie, which goes down.
     let large = || u64s(&[3], &[HALF + (1 << 39) + 1, u64::MAX, 7]);
-    to(large(), DType::F32).is_as_onnxruntime();
+    let narrow = to(large(), DType::F32);
+    narrow.is_within(0.0, Precision::AsDeclared, &narrow.on_onnxruntime());
     to(large(), DType::F64).is_as_onnxruntime();
     to(f32s(&[4], &[1., 1e19, 1.8e19, 3e9]), DType::U64).is_as_onnxruntime();
     to(f64s(&[4], &[1., 1e19, 1.8e19, 3e9]), DType::U64).is_as_onnxruntime();
