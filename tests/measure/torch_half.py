@@ -64,13 +64,18 @@ def judged(name: str, dtype: str, runs: Sequence[tuple[str, Path]], binary: Path
         native, exact = (
             torch_cases.replay(binary, path, "--runtime", runtime, "--threads", "1") for runtime in torch_nodes.RUNTIMES
         )
+        wrong: dict[tuple[str, str], str] = {}
         for own, judge in zip(native, exact, strict=True):
-            _judge(made, run, own, judge, torch.finfo(DTYPES[dtype]).eps)
+            wrong |= _judge(made, run, own, judge, torch.finfo(DTYPES[dtype]).eps)
+        if wrong:
+            made.wrong += _beside_onnxruntime(wrong, torch_cases.replay(binary, path, "--threads", "1"))
     made.operators = dict(counts.most_common())
     return made
 
 
-def _judge(made: Half, run: str, own: dict[str, Any], judge: dict[str, Any], step: float) -> None:
+def _judge(made: Half, run: str, own: dict[str, Any], judge: dict[str, Any], step: float) -> dict[tuple[str, str], str]:
+    """{(data set, output): what is wrong}."""
+    wrong = {}
     at = "/".join([run, *Path(own["path"]).parts[-3:-1]])
     failed = [
         verdict["verdict"]["reason"]
@@ -80,7 +85,7 @@ def _judge(made: Half, run: str, own: dict[str, Any], judge: dict[str, Any], ste
     ]
     if failed:
         made.missing.append(f"{at}: {failed[0]}")
-        return
+        return {}
     for ours, exact in zip(own["verdicts"], judge["verdicts"], strict=True):
         made.outputs += 1
         if ours["metrics"] is None or exact["metrics"] is None:
@@ -91,9 +96,23 @@ def _judge(made: Half, run: str, own: dict[str, Any], judge: dict[str, Any], ste
         off, eager = (torch_nodes.finite(verdict, "max_abs") for verdict in (ours, exact))
         rounding = step * torch_nodes.finite(ours, "max_reference")
         if unequal or off > ALLOWED * eager + rounding:
-            made.wrong.append(f"{ours['name']} of {at}: max|Δ| {off:.1e}, eager's own {eager:.1e}, unequal {unequal}")
+            text = f"{ours['name']} of {at}: max|Δ| {off:.1e}, eager's own {eager:.1e}, unequal {unequal}"
+            wrong[own["path"], ours["name"]] = text
         if eager > rounding and off / eager > made.share:
             made.share, made.worst = off / eager, f"{ours['name']} of {at}"
+    return wrong
+
+
+def _beside_onnxruntime(wrong: dict[tuple[str, str], str], again: Sequence[dict[str, Any]]) -> list[str]:
+    """What is wrong, each with how far ONNX Runtime is from eager there: a kernel of eager's that rounds less than the
+    graph does leaves both behind."""
+    off = {
+        (data_set["path"], verdict["name"]): torch_nodes.finite(verdict, "max_abs")
+        for data_set in again
+        for verdict in data_set["verdicts"]
+        if verdict["metrics"] is not None
+    }
+    return [f"{text}; ONNX Runtime's {off.get(at, float('nan')):.1e}" for at, text in wrong.items()]
 
 
 def markdown(rows: Sequence[Half], versions: str) -> str:
