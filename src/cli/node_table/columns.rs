@@ -149,7 +149,7 @@ pub(super) fn columns() -> Vec<Column> {
     columns.extend(not_finite_columns());
     columns.push(node("births", "born", Wide, End, |line| text(&births(line.node))));
     columns.extend(rounding_columns());
-    let runtimes = node("runtimes", "on", Room(8), Never, |line| text(&line.node.runtimes.join("+")));
+    let runtimes = node("runtimes", "on", Room(2), Never, |line| text(&line.node.runtimes.join("+")));
     columns.push(Column { sparse: true, ..runtimes });
     columns
 }
