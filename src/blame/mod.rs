@@ -242,7 +242,7 @@ impl Examination<'_, '_> {
     }
 
     /// Whether the outputs are within tolerance where no value is kept in float32: then eager's rounding is what they lack,
-    /// as was asked for. Errors: [`BlameError`].
+    /// as was asked for. It may hide a node that is wrong. Errors: [`BlameError`].
     fn are_rules_the_difference(&mut self, wrong: &[ValueName], feeds: &[TensorView<'_>]) -> Result<bool, BlameError> {
         let spec = &self.prober.case.spec;
         if spec.keep_float32.is_empty() {
@@ -256,6 +256,14 @@ impl Examination<'_, '_> {
                 "precision_rules keep {rules} in float32, which eager rounds; without them the outputs are within tolerance"
             );
             self.answer.culprit = Culprit::Nobody { why };
+            let rows = self.prober.case.table.nodes.iter().filter(|row| row.local.verdict == Verdict::Mismatch);
+            let hidden = rows.map(|row| row.name.as_str()).collect::<Vec<_>>().join(", ");
+            if !hidden.is_empty() {
+                self.answer.complete = false;
+                self.answer.notes.push(format!(
+                    "wrong alone, which eager's rounding may hide from the outputs: {hidden}; run it without precision_rules"
+                ));
+            }
         }
         Ok(are_right)
     }

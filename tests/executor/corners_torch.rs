@@ -217,6 +217,7 @@ fn uint64_beyond_int64_is_no_negative_number() {
     Case::new("ArgMax", vec![x()]).gives(&[DType::I64]).is(&[int(2)]);
     Case::new("ArgMin", vec![u64s(&[3], &[HALF, u64::MAX, 7])]).gives(&[DType::I64]).is(&[int(2)]);
     Case::new("ReduceMax", vec![x()]).is(&[u64s(&[1], &[u64::MAX])]);
+    Case::new("ReduceL1", vec![u64s(&[2], &[HALF + 5, 7])]).is(&[u64s(&[1], &[HALF + 12])]);
     Case::new("ReduceMean", vec![u64s(&[2], &[HALF + 4096, HALF + 8192])]).is(&[u64s(&[1], &[HALF + 6144])]);
     let unique = Case::new("Unique", vec![u64s(&[4], &[u64::MAX, 7, HALF, 7])]);
     unique.is(&[u64s(&[3], &[7, HALF, u64::MAX])]);
@@ -347,6 +348,13 @@ fn a_resize_to_sizes_takes_the_nearest_as_onnxruntime_does() {
                 case.text("nearest_mode", nearest).sizes(&[1, 1, size]).is_as_onnxruntime();
             }
         }
+    }
+    for (mode, size) in [("linear", 1), ("nearest", 1), ("linear", 12), ("nearest", 12)] {
+        let (x, roi) = (f32s(&[1, 1, 6], &[0., 1., 2., 3., 4., 5.]), f32s(&[2], &[0.1, 0.9]));
+        let mut case = Case::new("Resize", vec![x, roi]).text("mode", mode).ints("axes", &[2]);
+        case.node.input.extend([String::new(), "x3".to_owned()]);
+        case.inputs.push(("x3".to_owned(), i64s(&[1], &[size])));
+        case.text("coordinate_transformation_mode", "tf_crop_and_resize").is_near_onnxruntime(1e-5);
     }
     // What is taken is not computed with.
     let x = f32s(&[1, 1, 3], &[f32::INFINITY, f32::NAN, 1.0]);

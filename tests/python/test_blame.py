@@ -252,6 +252,26 @@ def test_values_that_rules_keep_in_float32_accuse_nobody() -> None:
     assert births == [("mul", "reference")], str(blamed.report)
 
 
+def test_an_infinity_that_no_rounding_makes_is_born_under_rules_too() -> None:
+    options = {"precision_rules": {"float32": ("*",)}}
+    blamed = rust_ort.blame(lambda x: x.log() * 2, torch.zeros(8), backward=False, options=options)
+    births = {(node.name, birth["side"]) for _, node, birth in blamed.report.first_births}
+    assert births == {("log", "reference"), ("log", "candidate")}, str(blamed.report)
+
+
+def test_what_is_wrong_alone_is_not_excused_by_rules() -> None:
+    """Eager's rounding makes the factor zero, so that without the rule the outputs are right whatever it is multiplied
+    with."""
+
+    def function(x: Tensor) -> Tensor:
+        return ((x + 1e-4) - x) * 1000 * torch.cos(x * 3)
+
+    options = {"precision_rules": {"float32": ("*add*",)}, "transforms": [changed("Cos", as_sigmoid)]}
+    blamed = rust_ort.blame(function, torch.ones(4).half(), backward=False, options=options)
+    assert not blamed.complete, str(blamed)
+    assert "wrong alone, which eager's rounding may hide from the outputs: cos" in str(blamed)
+
+
 def test_data_sets_that_are_not_whole_are_the_reason(small: tuple[Small, Tensor], tmp_path: Path) -> None:
     module, x = small
     rust_ort.blame(module, x, backward=False, folder=tmp_path)

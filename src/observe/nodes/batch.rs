@@ -259,14 +259,12 @@ impl<'a> Batch<'a> {
     /// What is born in a value that was judged. What it was made of is looked at only where there is a NaN or an infinity.
     fn births(&self, value: &Computed<'a>, row: &NodeRow, judge: &Judge<'_>, seen: &mut Births<'a>) -> Vec<Birth> {
         let counted = |side| row.cumulative.metrics.as_ref().is_some_and(|metrics| holds_none_number(metrics, side));
-        // What a rule keeps in float32 is rounded where it is looked at alone: what reads it reads no infinity of that.
-        let is_kept = self.part.unrounded.contains(value.name);
         let sides = [Side::Candidate, Side::Reference].into_iter();
-        let sides = sides.filter(|&side| counted(side) && !(is_kept && side == Side::Candidate));
+        let sides = sides.filter(|&side| counted(side) && !(side == Side::Candidate && self.may_be_finite(value, row)));
+        let dtype = value.reference.tensor.desc.dtype;
         let mut births = Vec::new();
         for side in sides {
             let Ok(piece) = self.local_piece(value.name) else { return births };
-            let dtype = value.reference.tensor.desc.dtype;
             let read =
                 piece.inputs.iter().filter_map(|name| self.read_value(name, side, judge, seen)).collect::<Vec<_>>();
             if let (Some(range), true) = (self.range(value.name, side, judge, seen), read.len() == piece.inputs.len()) {
@@ -274,6 +272,13 @@ impl<'a> Batch<'a> {
             }
         }
         births
+    }
+
+    /// What a rule keeps in float32 is rounded where it is looked at alone, and may become infinite only there.
+    fn may_be_finite(&self, value: &Computed<'a>, row: &NodeRow) -> bool {
+        let has_nan = row.cumulative.metrics.as_ref().is_none_or(|metrics| metrics.candidate_nan > 0);
+        let is_half = value.reference.tensor.desc.dtype == DType::F16;
+        is_half && !has_nan && self.part.unrounded.contains(value.name)
     }
 
     fn read_value(&self, name: &str, side: Side, judge: &Judge<'_>, seen: &mut Births<'a>) -> Option<ReadValue> {

@@ -12,7 +12,10 @@ pub(super) const TABLE: Table = &[
     ("", "ArgMin", |call| arg(call, |x, axis, keep| x.f_argmin(axis, keep))),
     ("", "CumProd", |call| running(call, |x, axis, kind| x.f_cumprod(axis, kind))),
     ("", "CumSum", |call| running(call, |x, axis, kind| x.f_cumsum(axis, kind))),
-    ("", "ReduceL1", |call| reduce(call, |x, axes, keep| sum(&x.f_abs()?, axes, keep))),
+    ("", "ReduceL1", |call| match call.value(0)?.dtype {
+        DType::U64 => reduce(call, sum),
+        _ => reduce(call, |x, axes, keep| sum(&x.f_abs()?, axes, keep)),
+    }),
     ("", "ReduceL2", |call| reduce_floats(call, |x, axes, keep| sum(&x.f_mul(x)?, axes, keep)?.f_sqrt())),
     ("", "ReduceLogSum", |call| reduce_floats(call, |x, axes, keep| sum(x, axes, keep)?.f_log())),
     ("", "ReduceLogSumExp", |call| reduce_floats(call, |x, axes, keep| x.f_logsumexp(axes, keep))),

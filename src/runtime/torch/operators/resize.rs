@@ -197,11 +197,11 @@ impl Axis<'_> {
             "align_corners" => rounded(rounded(new * (size - 1.0)) / rounded(exact - 1.0)),
             "asymmetric" => rounded(new / self.scale),
             "tf_half_pixel_for_nn" => center,
-            "tf_crop_and_resize" if length == 1.0 => (self.roi.1 - self.roi.0) * (size - 1.0) / 2.0,
+            "tf_crop_and_resize" if length == 1.0 => rounded((self.roi.0 + self.roi.1) * (size - 1.0) / 2.0),
             "tf_crop_and_resize" => {
                 let (start, end) = self.roi;
-                let step = (end - start) * (size - 1.0) / (length - 1.0);
-                start * (size - 1.0) + new * step
+                let along = rounded(rounded(new * rounded(end - start)) * (size - 1.0));
+                rounded(rounded(start * (size - 1.0)) + rounded(along / (length - 1.0)))
             }
             other => return fail(format!("coordinate_transformation_mode {other:?}")),
         })
