@@ -61,8 +61,8 @@ fn rounds_on_the_way(prober: &Prober<'_>, piece: &Piece, dtype: DType) -> Result
 pub struct Errors {
     /// By the largest element.
     pub of_all: Noise,
-    /// By what each element adds up, where that is known.
-    pub of_terms: Noise,
+    /// By what each element adds up; None where that is not known.
+    pub of_terms: Option<Noise>,
 }
 
 /// Against `piece`, which is not doubted. None where there is no float64 to ask. Errors: Budget.
@@ -78,8 +78,8 @@ pub fn errors(
     let measure =
         |explained| Noise::measure(&reference.view(), &candidate.view(), &exact.view(), explained, Noise::FACTOR);
     let of_all = measure(Explained::Kernel);
-    let of_terms = terms.as_ref().map_or(of_all, |terms| measure(Explained::Terms(terms.shared())));
-    Ok(of_all.zip(of_terms).map(|(of_all, of_terms)| Errors { of_all, of_terms }))
+    let of_terms = terms.as_ref().and_then(|terms| measure(Explained::Terms(terms.shared())));
+    Ok(of_all.map(|of_all| Errors { of_all, of_terms }))
 }
 
 /// Operators that add up products of what they are given, and others that only move it: of absolute values they give what

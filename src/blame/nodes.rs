@@ -20,6 +20,8 @@ use crate::tensor::TensorBuf;
 const REPEATS: usize = 3;
 /// Numbers of threads that it is run with after that.
 const THREADS: [u32; 3] = [1, 2, 4];
+/// So many times as far from eager a kernel may be that sums in another order.
+const ANOTHER_ORDER: f64 = 2.;
 
 /// An output and what it was without any optimization.
 pub struct Target {
@@ -225,19 +227,27 @@ impl<'p, 'a> Nodes<'p, 'a> {
 
     fn own_of(&self, verdict: &TensorVerdict, local: &Local) -> Result<Own, BlameError> {
         let TensorVerdict { name, .. } = verdict;
+        let row = self.prober.case.row(name).map(|row| &row.local);
         // It is about the same nodes only where it measured the same.
-        let row = self.prober.case.row(name).filter(|row| is_same(&row.local, verdict));
-        if let Some(row) = row {
-            return Ok(if is_wrong(&row.local) { Own::Wrong } else { Own::Noise });
+        if let Some(row) = row.filter(|row| is_same(row, verdict)) {
+            return Ok(if is_wrong(row) { Own::Wrong } else { Own::Noise });
         }
         let Some(candidate) = local.value(name).filter(|_| verdict.verdict == Verdict::Mismatch) else {
             return Ok(Own::Wrong);
         };
         Ok(match self.said(name, candidate)? {
             Said::Wrong(_) => Own::Wrong,
-            // What it calls rounding it measures by the largest element, which says nothing of those beside it.
+            // Measured by the largest element, which says nothing of those beside it.
+            Said::Rounding(_) if row.is_some_and(|row| is_alike(row, verdict)) => Own::Noise,
+            Said::Rounding(_) if self.is_rounding_by_terms(name, candidate)? => Own::Noise,
             Said::Rounding(_) | Said::Nothing => Own::Unsettled,
         })
+    }
+
+    /// Whether float64 acquits a candidate by what each of its elements adds up. Errors: Budget, Onnx.
+    fn is_rounding_by_terms(&self, name: &str, candidate: &TensorBuf) -> Result<bool, BlameError> {
+        let of_terms = self.errors(name, candidate)?.and_then(|errors| errors.of_terms);
+        Ok(of_terms.is_some_and(|noise| noise.settles()))
     }
 
     /// What of a wrong group is wrong, and whether it is wrong each time. Errors: Budget.
@@ -315,6 +325,19 @@ impl<'p, 'a> Nodes<'p, 'a> {
             }
         }
         Ok(false)
+    }
+}
+
+/// Whether a kernel that was right element by element ran again in another order of its sums: no further from eager than
+/// that makes it.
+fn is_alike(right: &TensorVerdict, again: &TensorVerdict) -> bool {
+    match (&right.metrics, &again.metrics) {
+        (Some(one), Some(other)) => {
+            !is_wrong(right)
+                && other.max_abs <= ANOTHER_ORDER * one.max_abs
+                && one.nan_disagreements == other.nan_disagreements
+        }
+        _ => false,
     }
 }
 

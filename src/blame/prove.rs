@@ -115,12 +115,14 @@ pub fn prove(
     let feeds: Vec<_> = case.feeds.iter().map(NamedTensor::view).collect();
     let again = prober.whole(&case.spec, &feeds)?;
     let same = again.iter().zip(&case.actuals).filter(|(now, then)| now.view().bytes() == then.view().bytes()).count();
+    let unplanted = examine(case, runtime, &settings, &[], &mut Silent)?;
+    let known = unplanted.complaints.into_iter().map(|complaint| complaint.as_ran.name).collect();
     let mut proofs = Proofs {
         graph: case.table.graph.clone(),
         part: case.table.part,
         step: case.table.step,
         same_bits: (same, case.actuals.len()),
-        unplanted: examine(case, runtime, &settings, &[], &mut Silent)?.culprit,
+        unplanted: unplanted.culprit,
         proofs: Vec::new(),
     };
     let dtypes: HashMap<&str, _> = case.values.descs().iter().map(|(name, desc)| (name.as_str(), desc.dtype)).collect();
@@ -128,18 +130,20 @@ pub fn prove(
         if proofs.proofs.iter().filter(|proof| proof.counts()).count() >= n_faults {
             break;
         }
-        proofs.proofs.push(proof(case, &model, runtime, site, &settings)?);
+        proofs.proofs.push(proof(case, &model, runtime, site, &settings, &known)?);
         done(proofs.proofs.iter().filter(|proof| proof.counts()).count());
     }
     Ok(proofs)
 }
 
+/// Of one fault; `known`: outputs that are wrong without it, too.
 fn proof(
     case: &Case,
     model: &ModelProto,
     runtime: &dyn Runtime,
     site: Site,
     settings: &Settings,
+    known: &HashSet<ValueName>,
 ) -> Result<Proof, BlameError> {
     let named: HashSet<&str> =
         case.named_values.iter().map(String::as_str).filter(|name| case.values.has(name)).collect();
@@ -157,8 +161,9 @@ fn proof(
     let answer = examine(&case, runtime, settings, &[], &mut Silent)?;
     proof.seconds = answer.seconds;
     proof.sbs = case.table.first_local_mismatch().map(|row| row.name.clone());
-    if !answer.complaints.is_empty() {
-        proof.effect = Effect::Wrong { n_outputs: answer.complaints.len() };
+    let n_outputs = answer.complaints.iter().filter(|complaint| !known.contains(&complaint.as_ran.name)).count();
+    if n_outputs > 0 {
+        proof.effect = Effect::Wrong { n_outputs };
     }
     if let Culprit::Node { name, layer } = answer.culprit {
         (proof.blamed, proof.layer) = (Some(name), Some(layer));
@@ -229,7 +234,7 @@ fn judged(
     row.local = TensorVerdict { noise: errors.filter(|_| of_all).map(|errors| errors.of_all), ..verdict };
     match errors {
         _ if !is_mismatch => {}
-        Some(errors) => _ = row.settle(Some(errors.of_terms)),
+        Some(errors) => _ = row.settle(Some(errors.of_terms.unwrap_or(errors.of_all))),
         // Steps of each element are for what float64 can settle.
         None => row.local.verdict = judge(&row.name, reference, &value.view(), None).verdict,
     }

@@ -272,6 +272,25 @@ def test_what_is_wrong_alone_is_not_excused_by_rules() -> None:
     assert "wrong alone, which eager's rounding may hide from the outputs: cos" in str(blamed)
 
 
+def test_a_product_summed_in_another_order_is_rounding_still(tmp_path: Path) -> None:
+    """The output is all that rounding makes. With other numbers of threads the products have other bits than those that
+    the table of nodes is of."""
+    torch.manual_seed(0)
+    x, weight = torch.randn(8, 4096), torch.randn(4096, 64)
+
+    def function(x: Tensor, weight: Tensor) -> Tensor:
+        return ((x * 1.0001) @ weight - (x @ weight) * 1.0001) * 100
+
+    compiled = torch.compile(function, backend=rust_ort.backend(compare="nodes"))
+    with rust_ort.dump("run", folder=tmp_path, options={"dump_values": True}):
+        compiled(x, weight)
+    for threads in ("1", "2", "4"):
+        said = run_cli(tmp_path / "run", "--fresh", "--threads", threads, "--json")
+        (answer,) = json.loads(said.stdout)["answers"]
+        assert answer["complaints"] and answer["complete"], said.stdout
+        assert (answer["culprit"]["kind"], said.returncode) == ("nobody", 0), said.stdout
+
+
 def test_data_sets_that_are_not_whole_are_the_reason(small: tuple[Small, Tensor], tmp_path: Path) -> None:
     module, x = small
     rust_ort.blame(module, x, backward=False, folder=tmp_path)
