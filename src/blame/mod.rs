@@ -379,7 +379,9 @@ impl Examination<'_, '_> {
     /// values that comes to little of the error has not found who made it.
     fn doubt_search(&mut self) {
         let explained: f64 = self.answer.nodes.iter().map(|node| node.share).sum();
-        if explained < ENOUGH {
+        // Faults that show only together make nothing each.
+        let are_together = self.answer.smallest.as_ref().is_some_and(|smallest| smallest.len() > 1);
+        if explained < ENOUGH && !are_together {
             self.answer.complete = false;
             self.answer.notes.push(format!(
                 "the nodes that the search came to make {} % of the error; --strategy linear looks at every node, those \

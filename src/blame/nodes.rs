@@ -227,9 +227,9 @@ impl<'p, 'a> Nodes<'p, 'a> {
 
     fn own_of(&self, verdict: &TensorVerdict, local: &Local) -> Result<Own, BlameError> {
         let TensorVerdict { name, .. } = verdict;
+        // It is about the same nodes only where it measured the same, or what another order of sums makes of it.
         let row = self.prober.case.row(name).map(|row| &row.local);
-        // It is about the same nodes only where it measured the same.
-        if let Some(row) = row.filter(|row| is_same(row, verdict)) {
+        if let Some(row) = row.filter(|row| is_same(row, verdict) || is_alike(row, verdict)) {
             return Ok(if is_wrong(row) { Own::Wrong } else { Own::Noise });
         }
         let Some(candidate) = local.value(name).filter(|_| verdict.verdict == Verdict::Mismatch) else {
@@ -238,7 +238,6 @@ impl<'p, 'a> Nodes<'p, 'a> {
         Ok(match self.said(name, candidate)? {
             Said::Wrong(_) => Own::Wrong,
             // Measured by the largest element, which says nothing of those beside it.
-            Said::Rounding(_) if row.is_some_and(|row| is_alike(row, verdict)) => Own::Noise,
             Said::Rounding(_) if self.is_rounding_by_terms(name, candidate)? => Own::Noise,
             Said::Rounding(_) | Said::Nothing => Own::Unsettled,
         })
@@ -313,14 +312,12 @@ impl<'p, 'a> Nodes<'p, 'a> {
             else {
                 return Ok(true);
             };
-            if !(is_wrong(verdict) || by_rounding) {
-                continue;
+            // What float64 does not acquit by each element is what the first run is held to be.
+            if is_wrong(verdict) && self.own_of(verdict, local)? != Own::Noise {
+                return Ok(true);
             }
-            let wrong = match self.said(&verdict.name, value)? {
-                Said::Wrong(_) | Said::Nothing => true,
-                Said::Rounding(kind) => by_rounding && kind != NoiseKind::Noise,
-            };
-            if wrong {
+            let is_worse = |said| !matches!(said, Said::Rounding(NoiseKind::Noise));
+            if by_rounding && is_worse(self.said(&verdict.name, value)?) {
                 return Ok(true);
             }
         }
@@ -328,14 +325,13 @@ impl<'p, 'a> Nodes<'p, 'a> {
     }
 }
 
-/// Whether a kernel that was right element by element ran again in another order of its sums: no further from eager than
-/// that makes it.
-fn is_alike(right: &TensorVerdict, again: &TensorVerdict) -> bool {
-    match (&right.metrics, &again.metrics) {
+/// Whether two verdicts are of one kernel that sums in another order, as it does with another number of threads: about as
+/// far from eager.
+fn is_alike(one: &TensorVerdict, other: &TensorVerdict) -> bool {
+    match (&one.metrics, &other.metrics) {
         (Some(one), Some(other)) => {
-            !is_wrong(right)
-                && other.max_abs <= ANOTHER_ORDER * one.max_abs
-                && one.nan_disagreements == other.nan_disagreements
+            let (less, more) = (one.max_abs.min(other.max_abs), one.max_abs.max(other.max_abs));
+            more <= ANOTHER_ORDER * less && one.nan_disagreements == other.nan_disagreements
         }
         _ => false,
     }

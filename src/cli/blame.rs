@@ -295,8 +295,9 @@ fn examined(
     let step = target.step.step;
     let content = reader::content_of(&target.step.path, &target.part, step);
     let strategy = args.strategy;
-    let key =
-        format!("{model} {content} {version} {:?} {:?} {output:?} {strategy:?} {follow}", case.spec, case.tolerance);
+    let threads = runtime.threads;
+    let (spec, tolerance) = (&case.spec, &case.tolerance);
+    let key = format!("{model} {content} {version} {threads} {spec:?} {tolerance:?} {output:?} {strategy:?} {follow}");
     let path = reader::blame_file(&target.part, step);
     let mut kept = Keeping::new(path, key, args.fresh);
     let settings = Settings { output, budget, strategy: args.strategy, follow };

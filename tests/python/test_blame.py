@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 from torch import Tensor, nn
 
 import rust_ort
@@ -289,6 +289,34 @@ def test_a_product_summed_in_another_order_is_rounding_still(tmp_path: Path) -> 
         (answer,) = json.loads(said.stdout)["answers"]
         assert answer["complaints"] and answer["complete"], said.stdout
         assert (answer["culprit"]["kind"], said.returncode) == ("nobody", 0), said.stdout
+
+
+def test_a_fault_beside_a_larger_row_is_named_with_any_number_of_threads(tmp_path: Path) -> None:
+    """The larger row's rounding is larger than the fault, and the product's bits are others with other threads."""
+    torch.manual_seed(0)
+    x, weight = torch.randn(8, 2048), torch.randn(2048, 64)
+    x[0] *= 1e6
+
+    def transform(proto: Any) -> None:
+        graph = proto.graph
+        at, product = next((at, node) for at, node in enumerate(graph.node) if node.op_type == "MatMul")
+        (output,) = product.output
+        product.output[0] = "right"
+        off = np.zeros((8, 1), np.float32)
+        off[3] = 2
+        graph.initializer.append(numpy_helper.from_array(off, "off"))
+        graph.node.insert(at + 1, helper.make_node("Add", ["right", "off"], [output]))
+
+    transform.cache_key = "a row off"  # type: ignore[attr-defined]
+    backend = rust_ort.backend(compare="nodes", transforms=[transform])
+    compiled = torch.compile(lambda x, weight: (x @ weight)[1:] * 2 - 1, backend=backend)
+    with rust_ort.dump("run", folder=tmp_path, options={"dump_values": True}):
+        compiled(x, weight)
+    for threads in ("1", "2", "4"):
+        said = run_cli(tmp_path / "run", "--threads", threads, "--json")
+        (answer,) = json.loads(said.stdout)["answers"]
+        assert (answer["culprit"]["kind"], answer["culprit"].get("name")) == ("node", "mm"), said.stdout
+        assert answer["complete"] and said.returncode == 1, said.stdout
 
 
 def test_data_sets_that_are_not_whole_are_the_reason(small: tuple[Small, Tensor], tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from rust_ort.export.plan import Plan, PlannedPart
 from rust_ort.export.provenance import described, provenance_json
 from rust_ort.export.told import drop_contradicted
 from rust_ort.export.translate import Translated
+from rust_ort.link.pool import threads
 from rust_ort.link.specs import GraphSpec, OutputSpec, PartSpec
 from rust_ort.observe.graph_info import GraphInfo
 from rust_ort.options.arguments import function_name, raised_at, shown
@@ -27,6 +28,8 @@ from rust_ort.torch_private import pytree
 
 def graph_spec(compilation: Compilation, info: GraphInfo, plan: Plan) -> GraphSpec:
     """What the daemon is told of a graph."""
+    # What runs it again is to have as many threads: other numbers make other sums.
+    options = {**described_options(compilation.options), "threads": threads(compilation.options)}
     return GraphSpec(
         graph_id=info.graph_id,
         name=info.name,
@@ -34,7 +37,7 @@ def graph_spec(compilation: Compilation, info: GraphInfo, plan: Plan) -> GraphSp
         dynamo_text=compilation.dynamo_text,
         joint_text=compilation.joint_text,
         fx_text=readable(plan.cut.module),
-        parts_json=plan.cut.parts_json(described_options(compilation.options)),
+        parts_json=plan.cut.parts_json(options),
     )
 
 

@@ -42,7 +42,9 @@ fn meant(pattern: &str, known: &BTreeSet<String>) -> String {
     let (word, whole) = (pattern.trim_matches('*'), known.iter().map(String::as_str).filter(|name| !name.is_empty()));
     match word == pattern {
         true => nearest::hint(pattern, whole),
-        false => nearest::hint(word, whole.flat_map(|name| name.split(['.', ':'])).filter(|word| !word.is_empty())),
+        false => {
+            nearest::hint(word, whole.flat_map(|name| name.split(['.', ':', '_'])).filter(|word| !word.is_empty()))
+        }
     }
 }
 
@@ -52,7 +54,8 @@ mod tests {
 
     #[test]
     fn of_a_pattern_with_stars_a_word_is_meant() {
-        let known = ["model.layers.0.norm", "aten.mm.default", "LayerNormalization", ""].map(str::to_owned).into();
+        let known =
+            ["aten.native_layer_norm.default", "aten.mm.default", "LayerNormalization", ""].map(str::to_owned).into();
         assert_eq!(meant("*nrom*", &known), "; did you mean \"norm\"?");
         assert_eq!(meant("LayerNormalisation", &known), "; did you mean \"LayerNormalization\"?");
         assert_eq!(meant("*", &known), "");

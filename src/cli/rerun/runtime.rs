@@ -25,6 +25,8 @@ pub(crate) struct Runtime {
     pub(crate) runtime: Box<dyn runtime::Runtime>,
     pub(crate) library: PathBuf,
     providers: Vec<String>,
+    /// Of its pool; 0 = one a core.
+    pub(crate) threads: u32,
 }
 
 /// What a model gave.
@@ -56,7 +58,7 @@ impl Runtime {
                 Failure::from(format!("{whose} {}: {error}{instead}", text_of(rule)))
             })?,
         };
-        Ok(Self { which: args.runtime, runtime, library, providers: args.provider.clone() })
+        Ok(Self { which: args.runtime, runtime, library, providers: args.provider.clone(), threads })
     }
 
     /// What it is called.
