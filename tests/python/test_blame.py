@@ -281,7 +281,7 @@ def test_a_product_summed_in_another_order_is_rounding_still(tmp_path: Path) -> 
     def function(x: Tensor, weight: Tensor) -> Tensor:
         return ((x * 1.0001) @ weight - (x @ weight) * 1.0001) * 100
 
-    compiled = torch.compile(function, backend=rust_ort.backend(compare="nodes"))
+    compiled = torch.compile(function, backend=rust_ort.backend(compare="nodes", dump_values=True))
     with rust_ort.dump("run", folder=tmp_path, options={"dump_values": True}):
         compiled(x, weight)
     for threads in ("1", "2", "4"):
@@ -308,7 +308,7 @@ def test_a_fault_beside_a_larger_row_is_named_with_any_number_of_threads(tmp_pat
         graph.node.insert(at + 1, helper.make_node("Add", ["right", "off"], [output]))
 
     transform.cache_key = "a row off"  # type: ignore[attr-defined]
-    backend = rust_ort.backend(compare="nodes", transforms=[transform])
+    backend = rust_ort.backend(compare="nodes", dump_values=True, transforms=[transform])
     compiled = torch.compile(lambda x, weight: (x @ weight)[1:] * 2 - 1, backend=backend)
     with rust_ort.dump("run", folder=tmp_path, options={"dump_values": True}):
         compiled(x, weight)
