@@ -297,7 +297,7 @@ impl Examination<'_, '_> {
     /// Of outputs, those that are further from float64 than rounding takes eager, too, or of which it does not tell. A
     /// gradient that is zero but for rounding is another one with each order of its sums. Errors: Budget.
     fn beyond_rounding(&self, of: &[ValueName], as_ran: &[TensorBuf]) -> Result<Vec<ValueName>, BlameError> {
-        let Some(exact) = layer::outputs_in_float64(&self.prober)? else { return Ok(of.to_vec()) };
+        let Some(exact) = layer::outputs_in_float64(self.prober)? else { return Ok(of.to_vec()) };
         let mut beyond = Vec::new();
         for name in of {
             let at = self.prober.case.actuals.iter().position(|actual| actual.name == *name);
