@@ -93,6 +93,10 @@ CASES: dict[str, Case] = {
     "aten.tanh.default": case(lambda x: torch.atanh(torch.tanh(x)).isnan(), torch.linspace(8, 9, 1025)),
     "aten.cos.default": case(lambda x: torch.cos(x.detach()).sign(), math.pi * (FLOAT64.sign() + 0.5)),
     "aten.sin.default": case(torch.sinc, torch.logspace(-300, -9, 64, dtype=torch.float64)),
+    "aten.gelu.default": case(
+        lambda x: tuple(functional.gelu(x.detach(), approximate=form).float().mean() for form in ("none", "tanh")),
+        torch.linspace(1, 2, 1025).half(),
+    ),
     "aten.sigmoid.default": case(lambda x: torch.log(torch.sigmoid(x)), torch.linspace(-30, 5, 64)),
     # convolution
     "aten.convolution_backward.default": case(lambda x, w: functional.conv2d(x, w), IMAGE, IMAGE[:, :, :3, :3]),
