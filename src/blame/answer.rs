@@ -8,7 +8,7 @@ use super::again::Again;
 use super::own::Own;
 use crate::base::ids::ValueName;
 use crate::base::quoted::quoted;
-use crate::compare::{TensorVerdict, Verdict, distance_text};
+use crate::compare::{Summary, TensorVerdict, Verdict, distance_text, summary};
 
 /// Name and version of the form.
 pub const SCHEMA: &str = "rust_ort/blame/1";
@@ -162,6 +162,21 @@ impl Answer {
     pub fn blames(&self) -> bool {
         !matches!(self.culprit, Culprit::Nobody { .. })
     }
+}
+
+/// All answers counted as verdicts are: a mismatch where somebody is blamed, not compared where an examination is not
+/// complete and blames nobody.
+pub fn counted(answers: &[Answer]) -> Summary {
+    let verdict = |answer: &Answer| match (answer.blames(), answer.complete) {
+        (true, _) => {
+            TensorVerdict { name: answer.graph.clone(), verdict: Verdict::Mismatch, metrics: None, noise: None }
+        }
+        (false, true) => {
+            TensorVerdict { name: answer.graph.clone(), verdict: Verdict::Match, metrics: None, noise: None }
+        }
+        (false, false) => TensorVerdict::not_compared(&answer.graph, "not complete"),
+    };
+    summary(&answers.iter().map(verdict).collect::<Vec<_>>())
 }
 
 impl fmt::Display for Layer {

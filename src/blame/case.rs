@@ -136,6 +136,12 @@ impl Case {
         noise.is_some_and(|noise| noise.kind == NoiseKind::CandidateWorse)
     }
 
+    /// Whether an output is what `name` says: of a role such as `GradAOTOutput layer.weight`, what it is of.
+    pub fn is_role_of(&self, output: &str, name: &str) -> bool {
+        let role = self.row(output).map(|row| row.role.as_str()).unwrap_or_default();
+        role.split_once(' ').is_some_and(|(_, of)| of == name)
+    }
+
     /// The half-precision type that takes part, the coarser one of two.
     fn half(&self) -> Option<DType> {
         let of_rows = self.table.nodes.iter().map(|row| row.dtype.as_str());

@@ -6,7 +6,7 @@ use super::answer::Layer;
 use super::error::BlameError;
 use super::probe::Prober;
 use crate::base::ids::ValueName;
-use crate::compare::{Explained, Noise, NoiseKind};
+use crate::compare::{self, Explained, Noise};
 use crate::onnx::proto::{ModelProto, NodeProto, TensorProto};
 use crate::onnx::{Piece, decode, double, mentions};
 use crate::protocol::message::SessionSpec;
@@ -15,33 +15,35 @@ use crate::tensor::{DType, TensorBuf};
 /// What float64 says of a value.
 pub enum Said {
     /// The ONNX nodes, in float64, are as near to eager as they are to their kernels. With what is known of how both round.
-    Rounding(NoiseKind),
+    Rounding(Errors),
     /// Which of the two is far from it.
     Wrong(Layer),
     /// There is no float64 to ask.
     Nothing,
 }
 
-/// What is said of a value that differs from eager's. `candidate`: what its kernels gave. Errors: Budget.
-pub fn said(prober: &Prober<'_>, piece: Piece, name: &str, candidate: &TensorBuf) -> Result<Said, BlameError> {
-    let reference = prober.eager(name)?;
-    if rounds_on_the_way(prober, &piece, reference.desc.dtype)? {
+/// What is said of a value that differs from eager's. `candidate`: what its kernels gave. Errors: Budget, Onnx.
+pub fn said(prober: &Prober<'_>, piece: &Piece, name: &str, candidate: &TensorBuf) -> Result<Said, BlameError> {
+    if rounds_on_the_way(prober, piece, prober.eager(name)?.desc.dtype)? {
         return Ok(Said::Wrong(Layer::Exporter));
     }
-    let Some(exact) = exact(prober, &piece, name, |value| value)? else { return Ok(Said::Nothing) };
-    let errors = Noise::measure(&reference.view(), &candidate.view(), &exact.view(), Explained::Kernel, Noise::FACTOR);
-    Ok(errors.map_or(Said::Nothing, |Noise { errors, kind, .. }| {
-        let (reference, candidate) = (errors.reference_excess, errors.candidate_excess);
+    Ok(errors(prober, piece, name, candidate)?.map_or(Said::Nothing, Said::from))
+}
+
+/// By the largest element.
+impl From<Errors> for Said {
+    fn from(found: Errors) -> Self {
+        let compare::Errors { reference_excess: reference, candidate_excess: candidate, .. } = found.of_all.errors;
         if reference > CLEARLY * candidate.max(1.) {
             Said::Wrong(Layer::Exporter)
         } else if candidate > CLEARLY * reference.max(1.) {
             Said::Wrong(Layer::Kernel)
         } else if reference.is_finite() && candidate.is_finite() {
-            Said::Rounding(kind)
+            Said::Rounding(found)
         } else {
             Said::Nothing
         }
-    }))
+    }
 }
 
 /// So many times as far from float64 as the other, or as rounding explains.
@@ -66,7 +68,7 @@ pub struct Errors {
     pub of_terms: Option<Noise>,
 }
 
-/// Against `piece`, which is not doubted. None where there is no float64 to ask. Errors: Budget.
+/// Against `piece`, which is not doubted. None where there is no float64 to ask. Errors: Budget, Onnx.
 pub fn errors(
     prober: &Prober<'_>,
     piece: &Piece,

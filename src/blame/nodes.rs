@@ -20,7 +20,9 @@ use crate::tensor::TensorBuf;
 const REPEATS: usize = 3;
 /// Numbers of threads that it is run with after that.
 const THREADS: [u32; 3] = [1, 2, 4];
-/// So many times as far from eager a kernel may be that sums in another order.
+/// So many times as far from eager the same pair of tensors may be, as far as its metrics tell.
+const SAME: f64 = 1.001;
+/// So many times as far from eager a kernel may be that sums in another order, as it does with other numbers of threads.
 const ANOTHER_ORDER: f64 = 4.;
 
 /// An output and what it was without any optimization.
@@ -221,7 +223,7 @@ impl<'p, 'a> Nodes<'p, 'a> {
     /// Whether the comparison of nodes found it worse than rounding, of the same values.
     fn is_worse(&self, verdict: &TensorVerdict) -> bool {
         let case = self.prober.case;
-        let row = case.row(&verdict.name).filter(|row| is_same(&row.local, verdict));
+        let row = case.row(&verdict.name).filter(|row| is_alike(&row.local, verdict, SAME));
         row.is_some() && case.is_worse(&verdict.name)
     }
 
@@ -229,7 +231,7 @@ impl<'p, 'a> Nodes<'p, 'a> {
         let TensorVerdict { name, .. } = verdict;
         // It is about the same nodes only where it measured the same, or what another order of sums makes of it.
         let row = self.prober.case.row(name).map(|row| &row.local);
-        if let Some(row) = row.filter(|row| is_same(row, verdict) || is_alike(row, verdict)) {
+        if let Some(row) = row.filter(|row| is_alike(row, verdict, ANOTHER_ORDER)) {
             return Ok(if is_wrong(row) { Own::Wrong } else { Own::Noise });
         }
         let Some(candidate) = local.value(name).filter(|_| verdict.verdict == Verdict::Mismatch) else {
@@ -238,15 +240,9 @@ impl<'p, 'a> Nodes<'p, 'a> {
         Ok(match self.said(name, candidate)? {
             Said::Wrong(_) => Own::Wrong,
             // Measured by the largest element, which says nothing of those beside it.
-            Said::Rounding(_) if self.is_rounding_by_terms(name, candidate)? => Own::Noise,
+            Said::Rounding(errors) if errors.of_terms.is_some_and(|noise| noise.settles()) => Own::Noise,
             Said::Rounding(_) | Said::Nothing => Own::Unsettled,
         })
-    }
-
-    /// Whether float64 acquits a candidate by what each of its elements adds up. Errors: Budget, Onnx.
-    fn is_rounding_by_terms(&self, name: &str, candidate: &TensorBuf) -> Result<bool, BlameError> {
-        let of_terms = self.errors(name, candidate)?.and_then(|errors| errors.of_terms);
-        Ok(of_terms.is_some_and(|noise| noise.settles()))
     }
 
     /// What of a wrong group is wrong, and whether it is wrong each time. Errors: Budget.
@@ -260,8 +256,11 @@ impl<'p, 'a> Nodes<'p, 'a> {
             Some(candidate) => match self.said(&worst.name, candidate)? {
                 Said::Wrong(layer) => layer,
                 // Within tolerance: the same as beyond, by how both round.
-                Said::Rounding(NoiseKind::ReferenceWorse) if self.is_worse(worst) => Layer::Exporter,
-                Said::Rounding(NoiseKind::CandidateWorse) if self.is_worse(worst) => Layer::Kernel,
+                Said::Rounding(errors) if self.is_worse(worst) => match errors.of_all.kind {
+                    NoiseKind::ReferenceWorse => Layer::Exporter,
+                    NoiseKind::CandidateWorse => Layer::Kernel,
+                    NoiseKind::Noise | NoiseKind::IllConditioned => Layer::Unknown,
+                },
                 Said::Rounding(_) | Said::Nothing => Layer::Unknown,
             },
             None => Layer::Unknown,
@@ -278,7 +277,7 @@ impl<'p, 'a> Nodes<'p, 'a> {
 
     fn said(&self, name: &str, candidate: &TensorBuf) -> Result<Said, BlameError> {
         let piece = self.prober.case.isolator.local(name, &self.through, &self.feeds)?;
-        layer::said(self.prober, piece, name, candidate)
+        layer::said(self.prober, &piece, name, candidate)
     }
 
     /// The group run again on the pool that it ran on, and with other numbers of threads. Errors: [`BlameError`] of the
@@ -316,8 +315,8 @@ impl<'p, 'a> Nodes<'p, 'a> {
             if is_wrong(verdict) && self.own_of(verdict, local)? != Own::Noise {
                 return Ok(true);
             }
-            let is_worse = |said| !matches!(said, Said::Rounding(NoiseKind::Noise));
-            if by_rounding && is_worse(self.said(&verdict.name, value)?) {
+            let is_noise = |said| matches!(said, Said::Rounding(errors) if errors.of_all.kind == NoiseKind::Noise);
+            if by_rounding && !is_noise(self.said(&verdict.name, value)?) {
                 return Ok(true);
             }
         }
@@ -325,24 +324,15 @@ impl<'p, 'a> Nodes<'p, 'a> {
     }
 }
 
-/// Whether two verdicts are of one kernel that sums in another order, as it does with another number of threads: about as
-/// far from eager.
-fn is_alike(one: &TensorVerdict, other: &TensorVerdict) -> bool {
+/// Whether two candidates are about as far from eager: the further one at most `factor` times. What equals eager is like
+/// nothing that does not; without metrics there is the verdict alone.
+fn is_alike(one: &TensorVerdict, other: &TensorVerdict, factor: f64) -> bool {
     match (&one.metrics, &other.metrics) {
         (Some(one), Some(other)) => {
-            let (less, more) = (one.max_abs.min(other.max_abs), one.max_abs.max(other.max_abs));
-            more <= ANOTHER_ORDER * less && one.nan_disagreements == other.nan_disagreements
-        }
-        _ => false,
-    }
-}
-
-/// Whether two verdicts are of the same pair of tensors, as far as their metrics tell.
-fn is_same(one: &TensorVerdict, other: &TensorVerdict) -> bool {
-    match (&one.metrics, &other.metrics) {
-        (Some(one), Some(other)) => {
-            let near = |one: f64, other: f64| one == other || (one - other).abs() <= 1e-3 * one.abs().max(other.abs());
-            near(one.max_abs, other.max_abs) && one.nan_disagreements == other.nan_disagreements
+            let reaches = |less: f64, more: f64| more <= factor * less;
+            reaches(one.max_abs, other.max_abs)
+                && reaches(other.max_abs, one.max_abs)
+                && one.nan_disagreements == other.nan_disagreements
         }
         (None, None) => one.verdict == other.verdict,
         _ => false,
@@ -397,4 +387,45 @@ fn share<'t>(target: &'t Target, without: &TensorBuf, with: Option<&TensorBuf>) 
     let whole = || if without.view().bytes() == with?.view().bytes() { Some(0.) } else { Some(1.) };
     let share = Share::of(&effect).map(|share| share.value()).or_else(whole)?;
     Some((share, target.name.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of one element that eager has as 0, and the candidate as `apart`.
+    fn apart(apart: f32) -> TensorVerdict {
+        let [reference, candidate] = [0., apart].map(|value| TensorBuf::from_f32([1], &[value]).unwrap());
+        judge("y", &reference.view(), &candidate.view(), None)
+    }
+
+    #[test]
+    fn candidates_are_alike_up_to_a_factor_and_what_equals_eager_is_like_its_equals() {
+        for (one, other, of_same, of_another_order) in [
+            (0., 0., true, true),
+            (0., 1e-30, false, false),
+            (1., 1., true, true),
+            (1., 1.0009, true, true),
+            (1., 1.002, false, true),
+            (1., 4., false, true),
+            (1., 4.001, false, false),
+            (f32::INFINITY, f32::INFINITY, true, true),
+            (f32::INFINITY, 1., false, false),
+            (f32::NAN, f32::NAN, true, true),
+            (f32::NAN, 0., false, false),
+        ] {
+            for (one, other) in [(one, other), (other, one)] {
+                let alike = [SAME, ANOTHER_ORDER].map(|factor| is_alike(&apart(one), &apart(other), factor));
+                assert_eq!(alike, [of_same, of_another_order], "{one} {other}");
+            }
+        }
+    }
+
+    #[test]
+    fn without_metrics_the_verdicts_are_compared() {
+        let failed = TensorVerdict::failed("y", "another shape");
+        assert!(is_alike(&failed, &failed.clone(), SAME));
+        assert!(!is_alike(&failed, &TensorVerdict::failed("y", "another dtype"), ANOTHER_ORDER));
+        assert!(!is_alike(&failed, &apart(1.), ANOTHER_ORDER));
+    }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use prost::Message as _;
 
-use super::case::Case;
+use super::case::{Case, is_wrong};
 use super::error::BlameError;
 use crate::onnx::{NamedTensor, Piece};
 use crate::protocol::message::SessionSpec;
@@ -99,6 +99,12 @@ impl<'a> Prober<'a> {
     /// Eager's value. Errors: NoValue, Onnx.
     pub fn eager(&self, name: &str) -> Result<Rc<NamedTensor>, BlameError> {
         self.case.values.get(name)?.ok_or_else(|| BlameError::NoValue { name: name.to_owned() })
+    }
+
+    /// Whether a value that has drifted is within tolerance of eager's; not where that is not known.
+    pub fn is_right(&self, name: &str, value: &TensorBuf) -> bool {
+        let reference = self.eager(name);
+        reference.is_ok_and(|reference| !is_wrong(&self.case.judge(name, &reference.view(), &value.view())))
     }
 
     fn run(&self, session: &Arc<dyn Session>, feeds: &[TensorView<'_>]) -> Result<Vec<TensorBuf>, BlameError> {

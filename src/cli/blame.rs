@@ -20,7 +20,7 @@ use crate::base::files::write_whole;
 use crate::base::ids::ValueName;
 use crate::blame::{
     Answer, Case, Contribution, Culprit, OptimizerKind, Own, Parts, Progress, Settings, Strategy, Together, Values,
-    counted, examine, is_role_of, together,
+    counted, examine, together,
 };
 use crate::compare::{Verdict, significant};
 use crate::dump::{NODES_SCHEMA, NodeTable, Role, reader};
@@ -208,9 +208,9 @@ fn asked(args: &Arguments, case: &Case) -> Asked {
     let mut names = case.actuals.iter().map(|actual| &actual.name);
     let found = match (&args.output, &args.gradient) {
         (None, None) => return Asked::All,
-        (Some(output), _) => names.find(|name| *name == output || is_role_of(case, name, output)),
+        (Some(output), _) => names.find(|name| *name == output || case.is_role_of(name, output)),
         (None, Some(gradient)) => names.find(|name| {
-            case.row(name).is_some_and(|row| row.role.starts_with("Grad")) && is_role_of(case, name, gradient)
+            case.row(name).is_some_and(|row| row.role.starts_with("Grad")) && case.is_role_of(name, gradient)
         }),
     };
     found.map_or(Asked::Elsewhere, |name| Asked::One(name.clone()))

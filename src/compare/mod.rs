@@ -6,6 +6,7 @@
 mod alignment;
 mod birth;
 mod block;
+mod blocks;
 mod digits;
 mod element;
 mod metrics;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::noise::blocks;
+use super::blocks::blocks;
 use super::number;
 use crate::tensor::{DType, SharedTensor};
 

@@ -1,7 +1,7 @@
 //! Sums whose terms are known: what cancels is judged by what was added up.
 
+use super::blocks::blocks;
 use super::metrics::Metrics;
-use super::noise::blocks;
 use super::verdict::{TensorVerdict, Verdict};
 use crate::tensor::SharedTensor;
 

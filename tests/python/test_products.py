@@ -202,7 +202,7 @@ def test_results_of_one_operator_are_computed_once(monkeypatch: pytest.MonkeyPat
 
 
 def test_twice_what_explains_a_distance_is_what_an_opinion_grants() -> None:
-    source = (Path(__file__).resolve().parents[2] / "src/compare/noise.rs").read_text()
+    source = (Path(__file__).resolve().parents[2] / "src/compare/noise/errors.rs").read_text()
     granted = re.search(r"ROUNDINGS: f64 = ([\d.]+);", source)
     assert granted is not None and float(granted[1]) > 2 * EXPLAINED
 

@@ -1,0 +1,11 @@
+//! How near two results are to the exact one: whether they differ by no more than their type's own noise.
+
+mod errors;
+mod kind;
+mod measure;
+#[cfg(test)]
+mod tests;
+
+pub use errors::{Errors, Noise};
+pub use kind::{NoiseKind, NoiseSummary};
+pub use measure::Explained;
