@@ -5,7 +5,7 @@ use std::rc::Rc;
 use super::answer::Culprit;
 use super::case::is_wrong;
 use super::error::BlameError;
-use super::layer;
+use super::float64::outputs_in_float64;
 use super::optimizers::{self, Found};
 use super::probe::Prober;
 use crate::base::ids::ValueName;
@@ -146,7 +146,7 @@ impl<'p, 'a> Whole<'p, 'a> {
     /// Of outputs, those that are further from float64 than rounding takes eager, too, or of which it does not tell. A
     /// gradient that is zero but for rounding is another one with each order of its sums. Errors: Budget.
     fn beyond_rounding(&self, of: &[ValueName]) -> Result<Vec<ValueName>, BlameError> {
-        let Some(exact) = layer::outputs_in_float64(self.prober)? else { return Ok(of.to_vec()) };
+        let Some(exact) = outputs_in_float64(self.prober)? else { return Ok(of.to_vec()) };
         let mut beyond = Vec::new();
         for name in of {
             let reference = self.prober.eager(name)?;

@@ -164,6 +164,23 @@ def test_a_budget_that_ends_is_said_and_gone_on_from(small: tuple[Small, Tensor]
     assert fresh["answers"][0]["nodes"][0]["share"] == pytest.approx(1, abs=1e-3)
 
 
+def test_what_was_found_with_another_number_of_threads_is_looked_at_again(
+    small: tuple[Small, Tensor], tmp_path: Path
+) -> None:
+    module, x = small
+    options = {"transforms": [changed("Tanh", as_sigmoid)]}
+    rust_ort.blame(module, x, backward=False, options=options, folder=tmp_path)
+
+    def n_runs(threads: int) -> int:
+        (answer,) = json.loads(run_cli(tmp_path / "blame", f"--threads={threads}", "--json").stdout)["answers"]
+        assert answer["culprit"]["name"] == "tanh"
+        runs: int = answer["n_runs"]
+        return runs
+
+    found, known, other, back = (n_runs(threads) for threads in (2, 2, 3, 2))
+    assert known < found and (other, back) == (found, found)
+
+
 def test_several_sets_of_inputs_are_ranked_together(small: tuple[Small, Tensor], tmp_path: Path) -> None:
     module, x = small
     options = {"transforms": [changed("Tanh", as_sigmoid)], "compare": "nodes", "dump_values": True}

@@ -89,6 +89,8 @@ def test_an_unknown_name_is_an_error_naming_the_nearest() -> None:
         ("tolerance", {"atoll": 1}, "unknown entry 'atoll'; did you mean 'atol'"),
         ("tolerance", {"atol": -1}, "a finite number >= 0, got -1"),
         ("tolerance", {"atol": float("nan")}, "a finite number >= 0, got nan"),
+        ("compare_only", ["\ud800"], "without NUL and lone surrogates"),
+        ("precision_rules", {"float32": ["a", "b\0"]}, "without NUL and lone surrogates, got 'b"),
         ("on_unsupported", "warn", "expected one of 'eager', 'error'"),
         ("on_daemon_error", "warn", "expected one of 'error', 'eager'"),
     ],

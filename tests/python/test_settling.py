@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import operator
+import re
+from pathlib import Path
 from typing import Any
 
+import onnx
+import onnx.reference
 import pytest
 import torch
 from torch import Tensor, fx, nn
@@ -36,6 +41,41 @@ def test_terms_of_sums_are_their_sizes() -> None:
         made = added_up(target, args, kwargs)
         assert (made.dtype, made.tolist()) == (torch.float64, expected), target
     assert added_up(aten.exp.default, (a,), {}) is None
+
+
+@pytest.mark.usefixtures("daemon")
+def test_terms_are_what_the_nodes_of_onnx_give_of_sizes(tmp_path: Path) -> None:
+    """`rust-ort blame` takes them for that, where it knows all of the nodes."""
+    source = (Path(__file__).resolve().parents[2] / "src/blame/terms.rs").read_text()
+    listed = re.search(r"const ADDING: .*? = \[(.*?)\];", source, re.DOTALL)
+    assert listed is not None
+    adding = set(re.findall(r'"(\w+)"', listed[1]))
+    x, y = torch.linspace(-2, 3, 20).reshape(4, 5), torch.linspace(1, -3, 20).reshape(4, 5)
+    image, kernel = torch.linspace(-1, 1, 32).reshape(1, 2, 4, 4), torch.linspace(-1, 2, 24).reshape(3, 2, 2, 2)
+    met = set()
+    for target, inputs, more in (
+        (aten.add.Tensor, (x, y), ()),
+        (aten.sum.dim_IntList, (x,), ([1],)),
+        (aten.mean.dim, (x,), ([0],)),
+        (aten.mm.default, (x, y.t().contiguous()), ()),
+        (aten.addmm.default, (x[:, :4].contiguous(), x, y.t().contiguous()), ()),
+        (aten.bmm.default, (x[None], y.t().contiguous()[None]), ()),
+        (aten.convolution.default, (image, kernel), (None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)),
+    ):
+        folder = tmp_path / target.name().replace("::", ".")
+        function = functools.partial(lambda target, more, *given: target(*given, *more), target, more)
+        with rust_ort.dump("run", folder=folder):
+            torch.compile(function, backend="rust_ort", dynamic=False)(*inputs)
+        torch._dynamo.reset()
+        (path,) = folder.glob("run/*/part_0/model.onnx")
+        model = onnx.load(path)
+        ops = {node.op_type for node in model.graph.node} - {"Constant"}
+        assert ops <= adding, f"{target}: {ops - adding} in no list of src/blame/terms.rs"
+        met |= ops
+        feeds = {given.name: tensor.abs().numpy() for given, tensor in zip(model.graph.input, inputs, strict=True)}
+        (given,) = onnx.reference.ReferenceEvaluator(model).run(None, feeds)
+        torch.testing.assert_close(torch.from_numpy(given), added_up(target, (*inputs, *more), {}).float())
+    assert {"Add", "ReduceSum", "ReduceMean", "MatMul", "Gemm", "Conv"} <= met
 
 
 def test_gradients_and_what_views_casts_and_adds_them_keep_their_terms() -> None:

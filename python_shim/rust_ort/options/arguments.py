@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from rust_ort.errors import ClientError, OptionError
+from rust_ort.options.checks import is_text
 from rust_ort.options.table import Options
 
 MOST_SECONDS = 1e9
@@ -174,11 +175,6 @@ def checked_terms(function: str, tolerance: object) -> dict[str, float]:
         for name, value in (tolerance or {}).items()
     }
     return {name: term for name, term in terms.items() if term is not None}
-
-
-def is_text(value: object) -> bool:
-    """Whether it is a text that other processes can be given: no half of a surrogate pair, no NUL."""
-    return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" or letter == "\0" for letter in value)
 
 
 def checked_name(function: str, name: str, value: object) -> str | None:

@@ -37,6 +37,11 @@ def bad(name: str, expected: str, value: object) -> OptionError:
     return OptionError(f"option {name}: expected {expected}, got {value!r}")
 
 
+def is_text(value: object) -> bool:
+    """Whether it is a text that other processes can be given: no half of a surrogate pair, no NUL."""
+    return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" or letter == "\0" for letter in value)
+
+
 def nearest(name: str, names: list[str]) -> str:
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
     return f"; did you mean {close[0]!r}" if close else ""
@@ -185,8 +190,8 @@ def libraries(name: str, value: Any) -> tuple[str, ...]:
 def patterns(name: str, value: Any) -> tuple[str, ...]:
     if not isinstance(value, list | tuple) or not all(isinstance(entry, str) and entry for entry in value):
         raise bad(name, 'a sequence of patterns, e.g. ["aten.mm*", "*.self_attn.*"]', value)
-    if lone := [entry for entry in value if any("\ud800" <= letter <= "\udfff" for letter in entry)]:
-        raise bad(name, "patterns of whole characters, without lone surrogates", lone[0])
+    if other := [entry for entry in value if not is_text(entry)]:
+        raise bad(name, "patterns without NUL and lone surrogates", other[0])
     return tuple(value)
 
 

@@ -10,8 +10,8 @@ use super::kind::NoiseKind;
 /// that were asked for: all, or those that decide.
 ///
 /// # When to use
-/// Where two results differ and neither is exact. Of a node's own kernel ([`Explained::Terms`](super::Explained::Terms), [`Explained::Kernel`](super::Explained::Kernel)) it
-/// says whether the kernel rounds as eager's does; of a value as it drifted ([`Explained::Drift`](super::Explained::Drift)), whether what the
+/// Where two results differ and neither is exact. Of a node's own kernel (`Explained::Terms`, `Explained::Kernel`) it
+/// says whether the kernel rounds as eager's does; of a value as it drifted (`Explained::Drift`), whether what the
 /// candidate gathered on its way is more than what eager did.
 ///
 /// # When not

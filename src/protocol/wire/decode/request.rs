@@ -1,120 +1,22 @@
-//! Generated types → domain types. Every field of a peer is checked here.
+//! Requests.
 
-use std::path::{Path, PathBuf};
-
-use bytes::Bytes;
-use prost::Message as _;
-
-use super::super::control::*;
-use super::super::message::{
-    CustomOpLibrary, Division, ErrorCode, ErrorKind, FrozenInput, NodeRuntime, Optimization, PartSpec, Prepared,
-    RuntimeRule, SessionSpec, ValueSpec, WireError,
+use super::super::super::control::*;
+use super::super::super::message::{
+    CustomOpLibrary, ErrorCode, FrozenInput, NodeRuntime, Optimization, PartSpec, RuntimeRule, SessionSpec,
 };
-use super::proto;
-use crate::base::ids::{CallId, ClientId, ExecutorId, GraphId, PartHandle, SegmentId, StepId};
+use super::super::proto;
+use super::field::{
+    DecodeError, Decoded, MAX_NAME_BYTES, absolute, bad, bad_option, clipped, folder_name, graph_id, missing, name,
+    optional, required, segment, tensor_ref, tensor_refs,
+};
+use crate::base::ids::{CallId, PartHandle, StepId};
 use crate::onnx::{Descriptions, descriptions};
-use crate::tensor::{BadLocation, CallRecord, DType, Location, TensorDesc, TensorRef};
+use crate::tensor::CallRecord;
 
-/// Longest name of a graph, run, value or file in a message, in bytes.
-pub const MAX_NAME_BYTES: usize = 1024;
 /// Most patterns of a rule.
-pub const MAX_PATTERNS: usize = 65536;
-/// Longest folder name (graph, run) in bytes: what file systems take, less our own endings.
-pub const MAX_FOLDER_NAME_BYTES: usize = 200;
+const MAX_PATTERNS: usize = 65536;
 
-/// Why a body is no message.
-#[derive(Clone, Debug, displaydoc::Display, thiserror::Error, PartialEq, Eq)]
-pub enum DecodeError {
-    /// body: {0}; the peer was built from another protos/rust_ort.proto
-    Protobuf(String),
-    /// {field}: missing; send it
-    Missing {
-        /// Its path in the schema.
-        field: &'static str,
-    },
-    /// {field}: {why}
-    Bad {
-        /// Its path in the schema.
-        field: &'static str,
-        /// What the peer is told.
-        code: ErrorCode,
-        /// Expected and got.
-        why: String,
-    },
-}
-
-impl DecodeError {
-    /// What the peer is told.
-    pub fn code(&self) -> ErrorCode {
-        match self {
-            DecodeError::Protobuf(_) | DecodeError::Missing { .. } => ErrorCode::BadMessage,
-            DecodeError::Bad { code, .. } => *code,
-        }
-    }
-}
-
-impl From<DecodeError> for WireError {
-    fn from(error: DecodeError) -> Self {
-        WireError::client(error.code(), error.to_string())
-    }
-}
-
-pub(super) type Decoded<T> = Result<T, DecodeError>;
-
-/// A request as it came: its id, which is known even when the rest is refused, and the rest.
-pub fn decode_request(body: Bytes) -> (u64, Decoded<Request>) {
-    let guess = request_id(&body);
-    match proto::Request::decode(body) {
-        Ok(message) => (message.request_id, message.body.ok_or(missing("Request.body")).and_then(request)),
-        Err(error) => (guess, Err(DecodeError::Protobuf(error.to_string()))),
-    }
-}
-
-/// The request id of a body that is otherwise broken or not read to its end, when it stands first as every known encoder
-/// writes it; else 0.
-pub fn request_id(body_start: &[u8]) -> u64 {
-    match body_start {
-        [0x08, rest @ ..] => prost::encoding::decode_varint(&mut &rest[..]).unwrap_or(0),
-        _ => 0,
-    }
-}
-
-/// The reply in a body, for clients written in Rust. Errors: [`DecodeError`].
-pub fn decode_reply(body: Bytes) -> Decoded<(u64, Reply)> {
-    let message = proto::Reply::decode(body).map_err(|error| DecodeError::Protobuf(error.to_string()))?;
-    Ok((message.request_id, reply(message.body.ok_or(missing("Reply.body"))?)?))
-}
-
-/// The notice in a body, for clients written in Rust. Errors: [`DecodeError`].
-pub fn decode_notice(body: Bytes) -> Decoded<Notice> {
-    let message = proto::Notice::decode(body).map_err(|error| DecodeError::Protobuf(error.to_string()))?;
-    match message.body.ok_or(missing("Notice.body"))? {
-        proto::notice::Body::ExecutorLost(lost) => Ok(Notice::ExecutorLost {
-            executor: ExecutorId(lost.executor_id),
-            calls: lost.calls.into_iter().map(error).collect(),
-            cause: lost.cause,
-        }),
-        proto::notice::Body::ShuttingDown(notice) => Ok(Notice::ShuttingDown { reason: notice.reason }),
-    }
-}
-
-fn missing(field: &'static str) -> DecodeError {
-    DecodeError::Missing { field }
-}
-
-fn bad(field: &'static str, why: impl Into<String>) -> DecodeError {
-    DecodeError::Bad { field, code: ErrorCode::BadMessage, why: why.into() }
-}
-
-fn bad_option(field: &'static str, why: impl Into<String>) -> DecodeError {
-    DecodeError::Bad { field, code: ErrorCode::BadOption, why: why.into() }
-}
-
-fn bad_tensor(field: &'static str, why: impl Into<String>) -> DecodeError {
-    DecodeError::Bad { field, code: ErrorCode::BadTensor, why: why.into() }
-}
-
-fn request(body: proto::request::Body) -> Decoded<Request> {
+pub(super) fn request(body: proto::request::Body) -> Decoded<Request> {
     use proto::request::Body;
     Ok(match body {
         Body::Hello(hello) => Request::Hello(Hello {
@@ -410,14 +312,6 @@ fn settle_node(settle: proto::SettleNode) -> Decoded<SettleNode> {
     })
 }
 
-fn optional(field: &'static str, reference: Option<proto::TensorRef>) -> Decoded<Option<TensorRef>> {
-    reference.map(|reference| tensor_ref(field, reference)).transpose()
-}
-
-fn required(field: &'static str, reference: Option<proto::TensorRef>) -> Decoded<TensorRef> {
-    tensor_ref(field, reference.ok_or(missing(field))?)
-}
-
 fn call(call: proto::Call) -> Decoded<CallRecord> {
     Ok(CallRecord {
         call: CallId(call.call_id),
@@ -440,25 +334,6 @@ fn pair(pair: proto::TensorPair) -> Decoded<(String, PairToCompare)> {
     Ok((name, PairToCompare::Pair { reference, candidate, terms, exact }))
 }
 
-fn tensor_refs(field: &'static str, references: Vec<proto::TensorRef>) -> Decoded<Vec<TensorRef>> {
-    if references.len() > CallRecord::MAX_VALUES {
-        let (max, got) = (CallRecord::MAX_VALUES, references.len());
-        return Err(DecodeError::Bad {
-            field,
-            code: ErrorCode::Limit,
-            why: format!("expected at most {max} tensors, got {got}"),
-        });
-    }
-    references.into_iter().map(|reference| tensor_ref(field, reference)).collect()
-}
-
-fn tensor_ref(field: &'static str, reference: proto::TensorRef) -> Decoded<TensorRef> {
-    let location = location(field, SegmentId(reference.segment), reference.offset)?;
-    let dtype = DType::from_onnx(reference.dtype).map_err(|error| bad_tensor(field, error.to_string()))?;
-    let desc = TensorDesc::new(dtype, reference.dims).map_err(|error| bad_tensor(field, error.to_string()))?;
-    Ok(TensorRef { location, desc })
-}
-
 fn tolerance(tolerance: proto::Tolerance) -> ToleranceTerms {
     let proto::Tolerance { atol, rtol, scale, equal_nan } = tolerance;
     ToleranceTerms { atol, rtol, scale, equal_nan }
@@ -473,161 +348,4 @@ fn noise(noise: proto::NoiseTerms) -> Decoded<NoiseTerms> {
         }
     }
     Ok(NoiseTerms { factor, step })
-}
-
-fn segment(field: &'static str, segment: u32) -> Decoded<SegmentId> {
-    Ok(location(field, SegmentId(segment), 0)?.segment())
-}
-
-fn location(field: &'static str, segment: SegmentId, offset: u64) -> Decoded<Location> {
-    Location::new(segment, offset).map_err(|error| {
-        let code = match error {
-            BadLocation::Segment(_) => ErrorCode::BadSegment,
-            BadLocation::Offset(_) => ErrorCode::BadTensor,
-        };
-        DecodeError::Bad { field, code, why: error.to_string() }
-    })
-}
-
-fn graph_id(field: &'static str, text: &str) -> Decoded<GraphId> {
-    text.parse().map_err(|error: crate::base::ids::BadGraphId| bad(field, error.to_string()))
-}
-
-fn name(field: &'static str, text: String) -> Decoded<String> {
-    if text.len() <= MAX_NAME_BYTES {
-        Ok(text)
-    } else {
-        Err(bad(field, format!("expected at most {MAX_NAME_BYTES} bytes, got {}", text.len())))
-    }
-}
-
-/// One path component of letters, digits, `_`, `-`, `.`, `=`, `+` and spaces inside, not beginning with a dot.
-fn folder_name(field: &'static str, text: String) -> Decoded<String> {
-    let plain = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '=' | '+' | ' ');
-    let fits = !text.is_empty() && text.len() <= MAX_FOLDER_NAME_BYTES && !text.starts_with(['.', ' ']);
-    if fits && text.chars().all(plain) {
-        Ok(text)
-    } else {
-        let got = clipped(&text);
-        Err(bad(
-            field,
-            format!(
-                "expected one folder name of 1 to {MAX_FOLDER_NAME_BYTES} bytes (letters, digits, \"_-.=+ \", not \
-                 beginning with a dot or space), got {got:?}"
-            ),
-        ))
-    }
-}
-
-fn absolute(field: &'static str, text: String) -> Decoded<PathBuf> {
-    if Path::new(&text).is_absolute() && !text.contains('\0') && text.len() <= 4095 {
-        Ok(PathBuf::from(text))
-    } else {
-        Err(bad_option(field, format!("expected an absolute path, got {:?}", clipped(&text))))
-    }
-}
-
-fn clipped(text: &str) -> String {
-    text.chars().take(80).collect()
-}
-
-fn reply(body: proto::reply::Body) -> Decoded<Reply> {
-    use proto::reply::Body;
-    Ok(match body {
-        Body::Error(message) => Reply::Error(error(message)),
-        Body::Welcome(welcome) => Reply::Welcome(Welcome {
-            protocol: welcome.protocol,
-            daemon_version: welcome.daemon_version,
-            client: ClientId(welcome.client_id),
-            daemon_pid: welcome.daemon_pid,
-            log: welcome.log,
-        }),
-        Body::Done(_) => Reply::Done,
-        Body::Leased(leased) => Reply::Leased(Leased {
-            executor: ExecutorId(leased.executor_id),
-            pid: leased.pid,
-            warm: leased.warm,
-            onnxruntime_version: leased.onnxruntime_version,
-            log: leased.log,
-        }),
-        Body::Registered(registered) => Reply::Registered { known: registered.known },
-        Body::Prepared(prepared) => Reply::Prepared(Prepared {
-            handle: PartHandle(prepared.handle),
-            built: prepared.built,
-            fx_nodes: prepared.fx_nodes,
-            onnx_nodes: prepared.onnx_nodes,
-            inputs: prepared.inputs.into_iter().map(value_spec).collect::<Decoded<_>>()?,
-            outputs: prepared.outputs.into_iter().map(value_spec).collect::<Decoded<_>>()?,
-            build_us: prepared.build_us,
-            frozen_inputs: prepared.frozen_inputs,
-            division: Division {
-                nodes: prepared.runtime_nodes.into_iter().map(runtime_nodes).collect::<Decoded<_>>()?,
-                taken: prepared.rule_nodes,
-                segments: prepared.segments,
-            },
-        }),
-        Body::DumpOpened(opened) => Reply::DumpOpened { path: opened.path },
-        Body::Observed(observed) => Reply::Observed(Observed {
-            run_us: observed.run_us,
-            verdicts: observed.comparison.map(verdicts).transpose()?,
-            dump: observed.dump,
-        }),
-        Body::Comparison(comparison) => Reply::Comparison(verdicts(comparison)?),
-        Body::NodesCompared(compared) => {
-            Reply::NodesCompared(compared.verdicts.into_iter().map(node_verdict).collect::<Decoded<_>>()?)
-        }
-        Body::Plan(plan) => Reply::Plan(plan.found.then_some(plan.plan)),
-        Body::Status(status) => Reply::Status(status.json),
-    })
-}
-
-fn runtime_nodes(of: proto::RuntimeNodes) -> Decoded<(NodeRuntime, u32)> {
-    let unknown = || {
-        let why = format!("expected ort, torch or torch-f64, got {:?}", of.runtime);
-        DecodeError::Bad { field: "Prepared.runtime_nodes.runtime", code: ErrorCode::BadMessage, why }
-    };
-    Ok((NodeRuntime::from_name(&of.runtime).ok_or_else(unknown)?, of.nodes))
-}
-
-fn error(error: proto::Error) -> WireError {
-    WireError {
-        kind: ErrorKind::from_code(error.kind as u32).unwrap_or(ErrorKind::Fault),
-        code: ErrorCode::from_code(error.code as u32).unwrap_or(ErrorCode::Internal),
-        message: error.message,
-        graph: error.graph,
-        node: error.node,
-        dump: error.dump,
-        log: error.log,
-    }
-}
-
-fn value_spec(value: proto::ValueSpec) -> Decoded<ValueSpec> {
-    let dtype = DType::from_onnx(value.dtype).map_err(|error| bad_tensor("ValueSpec.dtype", error.to_string()))?;
-    Ok(ValueSpec { name: value.name, dtype, dims: value.dims })
-}
-
-fn node_verdict(verdict: proto::NodeVerdict) -> Decoded<NodeVerdictSummary> {
-    Ok(NodeVerdictSummary {
-        local: tensor_verdict(verdict.local.ok_or(missing("NodeVerdict.local"))?)?,
-        cumulative: tensor_verdict(verdict.cumulative.ok_or(missing("NodeVerdict.cumulative"))?)?,
-        births_json: verdict.births_json,
-    })
-}
-
-fn verdicts(comparison: proto::Comparison) -> Decoded<Vec<VerdictSummary>> {
-    comparison.verdicts.into_iter().map(tensor_verdict).collect()
-}
-
-fn tensor_verdict(verdict: proto::TensorVerdict) -> Decoded<VerdictSummary> {
-    let kind = match verdict.verdict() {
-        proto::VerdictKind::Match => VerdictKind::Match,
-        proto::VerdictKind::Mismatch => VerdictKind::Mismatch,
-        proto::VerdictKind::NotCompared => VerdictKind::NotCompared,
-        proto::VerdictKind::Failed => VerdictKind::Failed,
-        proto::VerdictKind::Unspecified => {
-            return Err(bad("TensorVerdict.verdict", format!("expected 1 to 4, got {}", verdict.verdict)));
-        }
-    };
-    let proto::TensorVerdict { name, reason, metrics_json, max_abs, max_rel_to_max, outside, noise_json, .. } = verdict;
-    Ok(VerdictSummary { name, kind, reason, metrics_json, max_abs, max_rel_to_max, outside, noise_json })
 }
