@@ -7,6 +7,8 @@
 pub mod base;
 // dtypes, shapes, tensors
 pub mod tensor;
+// NVIDIA's driver
+pub mod cuda;
 // models
 pub mod onnx;
 // frames and messages

@@ -14,8 +14,8 @@ use source::{Files, Use, circles, files, lines_with, uses};
 
 /// The rooms. One uses rooms further up this list, and itself.
 const ROOMS: &[&str] = &[
-    "base", "tensor", "onnx", "protocol", "compare", "shm", "link", "runtime", "executor", "dump", "observe", "blame",
-    "keep", "study", "client", "daemon", "cli",
+    "base", "tensor", "cuda", "onnx", "protocol", "compare", "shm", "link", "runtime", "executor", "dump", "observe",
+    "blame", "keep", "study", "client", "daemon", "cli",
 ];
 
 /// Rooms, folders or files that may hold unsafe code; those of the native module's crate begin with its name.
@@ -24,6 +24,10 @@ const UNSAFE: &[&str] = &[
     "runtime/ort/",
     "compare/simd.rs",
     "tensor/shared.rs",
+    "cuda/driver.rs",
+    "cuda/device.rs",
+    "cuda/memory.rs",
+    "cuda/stream.rs",
     "cli/cuda_probe/ipc.rs",
     "native/dlpack.rs",
 ];

@@ -40,6 +40,48 @@ impl SegmentId {
     pub const LIMIT: u32 = 1 << 24;
 }
 
+/// A GPU, as its driver names it: the same in every process and container, whatever CUDA_VISIBLE_DEVICES hides or reorders.
+/// Written as NVIDIA does: `GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`, lowercase hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct DeviceUuid(pub [u8; 16]);
+
+/// GPU {0:?}: expected GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx in lowercase hexadecimal digits; nvidia-smi -L lists them
+#[derive(Debug, displaydoc::Display, thiserror::Error, PartialEq, Eq)]
+pub struct BadDeviceUuid(pub String);
+
+impl fmt::Display for DeviceUuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("GPU")?;
+        for (at, byte) in self.0.iter().enumerate() {
+            let dash = if matches!(at, 0 | 4 | 6 | 8 | 10) { "-" } else { "" };
+            write!(f, "{dash}{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for DeviceUuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for DeviceUuid {
+    type Err = BadDeviceUuid;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut bytes = [0; 16];
+        let mut digits = text.bytes().filter_map(|digit| char::from(digit).to_digit(16));
+        for byte in &mut bytes {
+            let (high, low) = (digits.next().unwrap_or(0), digits.next().unwrap_or(0));
+            *byte = (high << 4 | low) as u8;
+        }
+        // What is not written exactly so has other digits, too few, or dashes elsewhere.
+        let uuid = Self(bytes);
+        if uuid.to_string() == text { Ok(uuid) } else { Err(BadDeviceUuid(text.chars().take(80).collect())) }
+    }
+}
+
 /// Name of a value in an ONNX graph; equal to the FX node's name where one stands behind it.
 pub type ValueName = String;
 
@@ -121,6 +163,35 @@ mod tests {
         let id = GraphId::from_bytes(std::array::from_fn(|i| i as u8 * 7));
         assert_eq!(id.to_string().parse::<GraphId>(), Ok(id));
         assert_eq!(id.short(), "00070e15");
+    }
+
+    #[test]
+    fn device_uuid_is_written_as_nvidia_writes_it_and_read_back() {
+        let uuid = DeviceUuid(std::array::from_fn(|i| i as u8 * 17));
+        assert_eq!(uuid.to_string(), "GPU-00112233-4455-6677-8899-aabbccddeeff");
+        assert_eq!(uuid.to_string().parse(), Ok(uuid));
+    }
+
+    #[test]
+    fn device_uuid_refuses_other_texts() {
+        let right = "GPU-00112233-4455-6677-8899-aabbccddeeff";
+        let wrong = [
+            "",
+            "GPU-",
+            "GPU",
+            "0",
+            &right[4..],
+            &right[..39],
+            &right.replace("GPU", "MIG"),
+            &right.to_uppercase(),
+            &right.replace("-4455", "4-455"),
+            &format!("{right}0"),
+            &format!("{right} "),
+            &"é".repeat(20),
+        ];
+        for text in wrong {
+            assert!(text.parse::<DeviceUuid>().is_err(), "{text}");
+        }
     }
 
     #[test]

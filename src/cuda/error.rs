@@ -1,0 +1,85 @@
+//! Why the driver did not do what it was asked.
+
+use crate::base::ids::DeviceUuid;
+
+/// Why CUDA did not work.
+#[derive(Debug, displaydoc::Display, thiserror::Error)]
+pub enum CudaError {
+    /// NVIDIA's driver: {reason}; install a driver of CUDA 11.4 or later, or name its folder in LD_LIBRARY_PATH
+    Library {
+        /// The loader's text: no libcuda.so.1, or a function that it lacks.
+        reason: String,
+    },
+    /// {function} failed with {code} ({name}): {text}
+    Call {
+        /// The driver's function, as its manual names it.
+        function: &'static str,
+        /// Its CUresult.
+        code: u32,
+        /// That number's name.
+        name: String,
+        /// The driver's own explanation.
+        text: String,
+    },
+    /// {function} on {device}: {asked_bytes} bytes asked, {free_bytes} of {total_bytes} free; other processes and torch's cache count, too
+    OutOfMemory {
+        /// The driver's function.
+        function: &'static str,
+        /// Where.
+        device: DeviceUuid,
+        /// What the call asked for; 0 where the driver alone knows (a mapping, an event, a stream).
+        asked_bytes: u64,
+        /// Of the device, after the call.
+        free_bytes: u64,
+        /// Of the device.
+        total_bytes: u64,
+    },
+    /// no {uuid} here: visible are {visible:?}; give this process the same CUDA_VISIBLE_DEVICES as the client
+    NoDevice {
+        /// Asked for.
+        uuid: DeviceUuid,
+        /// In the driver's order.
+        visible: Vec<DeviceUuid>,
+    },
+    /// CUDA memory that no other process can open: {reason}
+    NotExportable {
+        /// What it is and what to change.
+        reason: String,
+    },
+    /// CUDA {what}: {reason}
+    Handle {
+        /// Which of those that travel.
+        what: &'static str,
+        /// What is wrong with it and what to change.
+        reason: String,
+    },
+    /// {len_bytes} bytes at offset {offset} of a CUDA block: outside its {limit} bytes
+    Range {
+        /// In bytes, from the block's start.
+        offset: u64,
+        /// Asked for.
+        len_bytes: u64,
+        /// The block's.
+        limit: u64,
+    },
+}
+
+impl CudaError {
+    /// Of torch's expandable segments.
+    pub(super) fn expandable_segment() -> Self {
+        Self::NotExportable {
+            reason: "it is no cudaMalloc block, but an expandable segment of torch's allocator, or managed; start the \
+                     client with PYTORCH_CUDA_ALLOC_CONF without expandable_segments:True"
+                .to_owned(),
+        }
+    }
+
+    /// Of cudaMallocAsync's pools.
+    pub(super) fn pool() -> Self {
+        Self::NotExportable {
+            reason: "it lies in a pool of cudaMallocAsync; start the client with PYTORCH_CUDA_ALLOC_CONF without \
+                     backend:cudaMallocAsync"
+                .to_owned(),
+        }
+    }
+}

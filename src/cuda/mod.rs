@@ -1,0 +1,23 @@
+//! NVIDIA's driver as this project needs it: devices, allocations that travel between processes, events and streams.
+//!
+//! One process exports the block that a tensor lies in ([`Allocation::export`]) and an event ([`Event::handle`]), another
+//! opens both ([`Mapping::open`], [`Event::open`]) and has its stream wait for the event before it reads or writes. Nothing
+//! goes through the host but what is asked to. docs/decisions/0010-cuda.md says why the driver's API and what its rules on
+//! memory of other processes cost.
+//!
+//! Every function may be called on any thread and leaves that thread's current device as it was, except
+//! [`Device::make_current`].
+
+mod device;
+mod driver;
+mod error;
+mod handle;
+mod memory;
+mod stream;
+
+pub use device::Device;
+pub use driver::driver_version;
+pub use error::CudaError;
+pub use handle::IpcHandle;
+pub use memory::{Allocation, Mapping, Memory, Pinned, Span};
+pub use stream::{Event, Stream};

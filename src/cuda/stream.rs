@@ -1,0 +1,217 @@
+//! Order: streams, and events that one process records and another waits for.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_uint, c_void};
+use std::ptr;
+use std::sync::{Arc, Mutex};
+
+use cudarc::driver::sys;
+
+use super::device::Device;
+use super::driver::{Code, Raw, call};
+use super::error::CudaError;
+use super::handle::IpcHandle;
+use super::memory::{Pinned, Span};
+use crate::base::sync::lock;
+
+/// A point in a stream's work, also in another process.
+pub struct Event {
+    device: Arc<Device>,
+    raw: Raw<sys::CUevent_st>,
+}
+
+impl Event {
+    /// One that other processes may open. Until it is recorded it counts as done. Errors: OutOfMemory, Call.
+    pub fn interprocess(device: &Arc<Device>) -> Result<Self, CudaError> {
+        // An interprocess event keeps no times; the driver refuses one that should.
+        let flags =
+            sys::CUevent_flags::CU_EVENT_INTERPROCESS as c_uint | sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as c_uint;
+        let create = || {
+            let _current = device.enter()?;
+            let mut raw = ptr::null_mut();
+            // SAFETY: writes one pointer, which Event destroys once.
+            unsafe { call!(device.driver, cuEventCreate(&mut raw, flags)) }?;
+            Ok(Self { device: device.clone(), raw: Raw(raw) })
+        };
+        device.with_memory(0, create())
+    }
+
+    /// What another process opens it by. Errors: Call.
+    pub fn handle(&self) -> Result<IpcHandle, CudaError> {
+        let _current = self.device.enter()?;
+        let mut handle = sys::CUipcEventHandle { reserved: [0; IpcHandle::LEN] };
+        // SAFETY: writes 64 bytes; the event is live.
+        unsafe { call!(self.device.driver, cuIpcGetEventHandle(&mut handle, self.raw.0)) }?;
+        Ok(IpcHandle::of_array(handle.reserved.map(|byte| byte as u8)))
+    }
+
+    /// An event of another process, which must keep it until this one is dropped. Errors: OutOfMemory, Call.
+    pub fn open(device: &Arc<Device>, handle: &IpcHandle) -> Result<Self, CudaError> {
+        let open = || {
+            let _current = device.enter()?;
+            let handle = sys::CUipcEventHandle { reserved: handle.bytes().map(|byte| byte as _) };
+            let mut raw = ptr::null_mut();
+            // SAFETY: writes one pointer, which Event destroys once; the driver validates the handle.
+            unsafe { call!(device.driver, cuIpcOpenEventHandle(&mut raw, handle)) }?;
+            Ok(Self { device: device.clone(), raw: Raw(raw) })
+        };
+        device.with_memory(0, open())
+    }
+
+    /// Whether the work that it was last recorded after is done. Errors: Call, also those of that work.
+    pub fn is_done(&self) -> Result<bool, CudaError> {
+        let _current = self.device.enter()?;
+        // SAFETY: the event is live.
+        let code = unsafe { (self.device.driver.cuEventQuery)(self.raw.0) };
+        if code == sys::CUresult::CUDA_ERROR_NOT_READY as Code {
+            return Ok(false);
+        }
+        self.device.driver.check("cuEventQuery", code).map(|()| true)
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        let destroy = || {
+            let _current = self.device.enter()?;
+            // SAFETY: `raw` is destroyed once; the driver keeps what queued work needs of it.
+            unsafe { call!(self.device.driver, cuEventDestroy_v2(self.raw.0)) }
+        };
+        if let Err(error) = destroy() {
+            tracing::warn!(%error, "CUDA clean-up failed");
+        }
+    }
+}
+
+/// Work that runs in order.
+pub struct Stream {
+    device: Arc<Device>,
+    raw: Raw<sys::CUstream_st>,
+    owned: bool,
+    /// What queued copies read.
+    in_flight: Mutex<Vec<Pinned>>,
+}
+
+impl Stream {
+    /// One that does not wait for the default stream. Errors: OutOfMemory, Call.
+    pub fn new(device: &Arc<Device>) -> Result<Self, CudaError> {
+        let create = || {
+            let _current = device.enter()?;
+            let mut raw = ptr::null_mut();
+            let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as c_uint;
+            // SAFETY: writes one pointer, which Stream destroys once.
+            unsafe { call!(device.driver, cuStreamCreate(&mut raw, flags)) }?;
+            Ok(Self { device: device.clone(), raw: Raw(raw), owned: true, in_flight: Mutex::default() })
+        };
+        device.with_memory(0, create())
+    }
+
+    /// Somebody else's on this device, torch's own for one; 0 is the default stream. It is not destroyed here.
+    pub fn borrowed(device: &Arc<Device>, raw: u64) -> Self {
+        let raw = Raw(ptr::with_exposed_provenance_mut(raw as usize));
+        Self { device: device.clone(), raw, owned: false, in_flight: Mutex::default() }
+    }
+
+    /// The number that torch, ONNX Runtime and the driver know it by.
+    pub fn raw(&self) -> u64 {
+        self.raw.0.expose_provenance() as u64
+    }
+
+    /// Later work on this stream starts after what `event` recorded last, by the time of this call. Does not block.
+    pub fn wait(&self, event: &Event) -> Result<(), CudaError> {
+        let _current = self.device.enter()?;
+        // SAFETY: both objects are live.
+        unsafe { call!(self.device.driver, cuStreamWaitEvent(self.raw.0, event.raw.0, 0)) }
+    }
+
+    /// `event` happens when all work queued so far is done. Does not block.
+    pub fn record(&self, event: &Event) -> Result<(), CudaError> {
+        let _current = self.device.enter()?;
+        // SAFETY: both objects are live.
+        unsafe { call!(self.device.driver, cuEventRecord(event.raw.0, self.raw.0)) }
+    }
+
+    /// Block until all queued work is done. Errors: Call, with the first error of that work.
+    pub fn synchronize(&self) -> Result<(), CudaError> {
+        let _current = self.device.enter()?;
+        // Freed after the call, and not what another thread queues meanwhile.
+        let _done = std::mem::take(&mut *lock(&self.in_flight));
+        // SAFETY: the stream is live.
+        unsafe { call!(self.device.driver, cuStreamSynchronize(self.raw.0)) }
+    }
+
+    /// Copy device memory into `host`, after all queued work. Blocks. Errors: Range unless both are equally long, Call.
+    pub fn read(&self, from: Span<'_>, host: &mut Pinned) -> Result<(), CudaError> {
+        let to = host.bytes_mut();
+        same_length(from, to.len())?;
+        {
+            let _current = self.device.enter()?;
+            // SAFETY: both hold len_bytes; `host` is borrowed until the copy is done, below.
+            unsafe {
+                let to = to.as_mut_ptr().cast::<c_void>();
+                call!(self.device.driver, cuMemcpyDtoHAsync_v2(to, from.address, from.len_bytes, self.raw.0))
+            }?;
+        }
+        self.synchronize()
+    }
+
+    /// Queue a copy of `host` to device memory, which must stay until it is done. Does not block. Errors: as `read`.
+    pub fn write(&self, to: Span<'_>, host: Pinned) -> Result<(), CudaError> {
+        let from = host.bytes().as_ptr().cast::<c_void>();
+        same_length(to, host.bytes().len())?;
+        let _current = self.device.enter()?;
+        let mut in_flight = lock(&self.in_flight);
+        in_flight.push(host);
+        // SAFETY: both hold len_bytes; `host` is in `in_flight`, which is locked, until the stream was synchronized.
+        unsafe { call!(self.device.driver, cuMemcpyHtoDAsync_v2(to.address, from, to.len_bytes, self.raw.0)) }
+    }
+
+    /// Queue a copy from device memory to device memory, both of which must stay until it is done. Errors: as `read`.
+    pub fn copy(&self, to: Span<'_>, from: Span<'_>) -> Result<(), CudaError> {
+        same_length(to, from.len_bytes)?;
+        let _current = self.device.enter()?;
+        // SAFETY: both hold len_bytes; nothing of the host is touched.
+        unsafe { call!(self.device.driver, cuMemcpyDtoDAsync_v2(to.address, from.address, to.len_bytes, self.raw.0)) }
+    }
+
+    /// Queue a pause of `delay_ms`. Does not block.
+    pub fn pause(&self, delay_ms: u32) -> Result<(), CudaError> {
+        unsafe extern "C" fn sleep(delay_ms: *mut c_void) {
+            std::thread::sleep(std::time::Duration::from_millis(delay_ms.addr() as u64));
+        }
+        let _current = self.device.enter()?;
+        // SAFETY: `sleep` reads its argument as a number, never as an address, calls no CUDA function and cannot unwind.
+        unsafe {
+            let delay = ptr::without_provenance_mut(delay_ms as usize);
+            call!(self.device.driver, cuLaunchHostFunc(self.raw.0, Some(sleep), delay))
+        }
+    }
+}
+
+fn same_length(span: Span<'_>, len_bytes: usize) -> Result<(), CudaError> {
+    if span.len_bytes == len_bytes {
+        return Ok(());
+    }
+    Err(CudaError::Range { offset: 0, len_bytes: len_bytes as u64, limit: span.len_bytes as u64 })
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if (self.owned || !lock(&self.in_flight).is_empty())
+            && let Err(error) = self.synchronize()
+        {
+            tracing::warn!(%error, "work on a CUDA stream failed");
+        }
+        if !self.owned {
+            return;
+        }
+        let destroy = || {
+            let _current = self.device.enter()?;
+            // SAFETY: `raw` came from cuStreamCreate and is destroyed once.
+            unsafe { call!(self.device.driver, cuStreamDestroy_v2(self.raw.0)) }
+        };
+        if let Err(error) = destroy() {
+            tracing::warn!(%error, "CUDA clean-up failed");
+        }
+    }
+}
