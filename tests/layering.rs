@@ -28,7 +28,6 @@ const UNSAFE: &[&str] = &[
     "cuda/device.rs",
     "cuda/memory.rs",
     "cuda/stream.rs",
-    "cli/cuda_probe/ipc.rs",
     "native/dlpack.rs",
 ];
 

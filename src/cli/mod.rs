@@ -120,7 +120,7 @@ enum Command {
     Gc(gc::Arguments),
     /// Read and write a CUDA tensor of another process, for `make gpu-check`.
     #[command(hide = true)]
-    CudaProbe(cuda_probe::Arguments),
+    CudaProbe,
     /// Hold ONNX Runtime for the daemon, which starts this itself.
     #[command(hide = true)]
     Executor,
@@ -160,7 +160,7 @@ pub fn run(arguments: &Arguments) -> Exit {
         Command::Study(arguments) => study::run(arguments),
         Command::Widen(arguments) => widen::run(arguments),
         Command::Gc(arguments) => gc::run(arguments),
-        Command::CudaProbe(arguments) => cuda_probe::run(arguments),
+        Command::CudaProbe => cuda_probe::run(),
         Command::Executor => executor::run(),
     };
     outcome.unwrap_or_else(|error| {

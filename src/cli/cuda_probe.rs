@@ -1,0 +1,310 @@
+//! `rust-ort cuda-probe` (hidden): one process of two that share CUDA memory, for `make gpu-check` and the tests.
+//!
+//! One JSON object a line on stdin, one answer a line on stdout, in order: `share` or `open`, then `read` and `write`, then
+//! `close`. Whoever shares has an event `ready` that the other waits for, whoever opens has `done`. The pattern of seed s has
+//! byte i = (31 i + s) mod 251, so nothing but a seed needs to travel.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, Write};
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::exit::{Exit, Outcome};
+use crate::base::ids::DeviceUuid;
+use crate::cuda::{self, Allocation, CudaError, Device, Event, IpcHandle, Mapping, Memory, Pinned, Span, Stream};
+
+/// Largest tensor that the probe takes.
+const LIMIT_BYTES: u64 = 1 << 30;
+
+/// Longest pause in `write`.
+const LIMIT_MS: u32 = 10_000;
+
+#[derive(Deserialize)]
+#[serde(tag = "op", rename_all = "lowercase", deny_unknown_fields)]
+enum Command {
+    /// What this process sees.
+    Devices,
+    /// What is free on a device.
+    Memory { device: Which },
+    /// Allocate, and say by what another process opens it.
+    Share {
+        device: Which,
+        len_bytes: u64,
+        #[serde(default)]
+        slot: u32,
+    },
+    /// The allocation that an address lies in.
+    At { address: u64 },
+    /// The handle of an allocation that `at` or `share` told.
+    Export { id: u64, base: u64, len_bytes: u64, ordinal: i32 },
+    /// Map a tensor of another process and open the events that order the two processes' streams.
+    Open {
+        device: Which,
+        memory: String,
+        offset: u64,
+        len_bytes: u64,
+        ready: String,
+        done: String,
+        #[serde(default)]
+        slot: u32,
+    },
+    /// Wait for the other's event on the own stream (unless unordered), copy the tensor to the host, count bytes that are not
+    /// the pattern's.
+    Read {
+        seed: u64,
+        #[serde(default)]
+        unordered: bool,
+        #[serde(default)]
+        slot: u32,
+    },
+    /// Queue, after the other's event, a pause and a copy of the pattern, record the own event, answer without waiting.
+    Write {
+        seed: u64,
+        delay_ms: u32,
+        #[serde(default)]
+        slot: u32,
+    },
+    /// Wait for the stream, unmap or free.
+    Close {
+        #[serde(default)]
+        slot: u32,
+    },
+}
+
+/// A device by its place among the visible or by its name.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Which {
+    Ordinal(i32),
+    Name(String),
+}
+
+impl Which {
+    fn device(&self) -> Result<Arc<Device>, String> {
+        match self {
+            Self::Ordinal(ordinal) => Device::of_ordinal(*ordinal).map_err(text),
+            Self::Name(name) => {
+                Device::by_uuid(name.parse::<DeviceUuid>().map_err(|error| error.to_string())?).map_err(text)
+            }
+        }
+    }
+}
+
+fn text(error: CudaError) -> String {
+    error.to_string()
+}
+
+/// Serve one probe on stdin and stdout. Error unless every command succeeded.
+pub(super) fn run() -> Outcome {
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
+    let all_ok = serve(std::io::stdin().lock(), std::io::stdout().lock())?;
+    Ok(if all_ok { Exit::Success } else { Exit::Error })
+}
+
+/// Answer every command of `input`; true when all succeeded. Errors: the pipe's.
+fn serve(input: impl BufRead, mut output: impl Write) -> std::io::Result<bool> {
+    let mut probes = BTreeMap::new();
+    let mut all_ok = true;
+    for line in input.lines() {
+        let result = serde_json::from_str(&line?)
+            .map_err(|error| format!("bad command: {error}"))
+            .and_then(|command| obey(&mut probes, command));
+        all_ok &= result.is_ok();
+        let mut answer = result.unwrap_or_else(|error| json!({ "error": error }));
+        answer["ok"] = answer.get("error").is_none().into();
+        writeln!(output, "{answer}")?;
+        output.flush()?;
+    }
+    Ok(all_ok)
+}
+
+fn obey(probes: &mut BTreeMap<u32, Probe>, command: Command) -> Result<Value, String> {
+    let not_open = || "nothing is open; send open first".to_owned();
+    match command {
+        Command::Devices => {
+            let visible = Device::visible().map_err(text)?.iter().map(DeviceUuid::to_string).collect::<Vec<_>>();
+            Ok(json!({"driver_version": cuda::driver_version().map_err(text)?, "visible": visible}))
+        }
+        Command::Memory { device } => {
+            let (free, total) = device.device()?.memory().map_err(text)?;
+            Ok(json!({"free_bytes": free, "total_bytes": total}))
+        }
+        Command::At { address } => Allocation::at(address).map(|found| told(&found)).map_err(text),
+        Command::Export { id, base, len_bytes, ordinal } => {
+            let handle = Allocation { id, base, len_bytes, ordinal }.export().map_err(text)?;
+            Ok(json!({"memory": hex(handle)}))
+        }
+        Command::Share { device, len_bytes, slot } => {
+            may_open(probes, slot, len_bytes)?;
+            let (probe, answer) = Probe::share(&device.device()?, len_bytes).map_err(text)?;
+            probes.insert(slot, probe);
+            Ok(answer)
+        }
+        Command::Open { device, memory, offset, len_bytes, ready, done, slot } => {
+            may_open(probes, slot, len_bytes)?;
+            let (memory, ready, done) = (bytes_of(&memory)?, bytes_of(&ready)?, bytes_of(&done)?);
+            let device = device.device()?;
+            let open = || {
+                let handles = [
+                    IpcHandle::memory_from_torch(&memory)?,
+                    IpcHandle::from_bytes(&ready)?,
+                    IpcHandle::from_bytes(&done)?,
+                ];
+                Probe::open(&device, handles, offset, len_bytes)
+            };
+            let answer = json!({
+                "driver_version": cuda::driver_version().map_err(text)?,
+                "device": format!("{} {}", device.uuid(), device.name()),
+            });
+            probes.insert(slot, open().map_err(text)?);
+            Ok(answer)
+        }
+        Command::Read { seed, unordered, slot } => {
+            probes.get(&slot).ok_or_else(not_open)?.read(seed, unordered).map_err(text)
+        }
+        Command::Write { seed, delay_ms, slot } => {
+            probes.get(&slot).ok_or_else(not_open)?.write(seed, delay_ms).map_err(text)
+        }
+        Command::Close { slot } => probes.remove(&slot).ok_or_else(not_open)?.close().map_err(text),
+    }
+}
+
+fn may_open(probes: &BTreeMap<u32, Probe>, slot: u32, len_bytes: u64) -> Result<(), String> {
+    if probes.contains_key(&slot) {
+        return Err("a tensor is open already; send close first".to_owned());
+    }
+    if len_bytes > LIMIT_BYTES {
+        return Err(format!("{len_bytes} bytes: the probe takes at most {LIMIT_BYTES}"));
+    }
+    Ok(())
+}
+
+fn told(allocation: &Allocation) -> Value {
+    let Allocation { id, base, len_bytes, ordinal } = allocation;
+    json!({"id": id, "base": base, "len_bytes": len_bytes, "ordinal": ordinal})
+}
+
+enum Block {
+    Own(Memory),
+    Others(Mapping),
+}
+
+/// Fields drop in this order: the stream's work ends before what it uses goes.
+struct Probe {
+    device: Arc<Device>,
+    stream: Stream,
+    block: Block,
+    offset: u64,
+    len_bytes: u64,
+    /// What the other process records.
+    others: Event,
+    own: Event,
+}
+
+impl Probe {
+    fn share(device: &Arc<Device>, len_bytes: u64) -> Result<(Self, Value), CudaError> {
+        let memory = Memory::new(device, len_bytes)?;
+        let allocation = Allocation::at(memory.start().addr().get() as u64)?;
+        let (ready, done) = (Event::interprocess(device)?, Event::interprocess(device)?);
+        let mut answer = told(&allocation);
+        answer["memory"] = hex(allocation.export()?).into();
+        answer["ready"] = hex(ready.handle()?).into();
+        answer["done"] = hex(done.handle()?).into();
+        let stream = Stream::new(device)?;
+        let block = Block::Own(memory);
+        Ok((Self { device: device.clone(), stream, block, offset: 0, len_bytes, others: done, own: ready }, answer))
+    }
+
+    fn open(device: &Arc<Device>, handles: [IpcHandle; 3], offset: u64, len_bytes: u64) -> Result<Self, CudaError> {
+        let [memory, ready, done] = handles;
+        let range = CudaError::Range { offset, len_bytes, limit: isize::MAX as u64 };
+        let end = offset.checked_add(len_bytes).filter(|end| *end <= isize::MAX as u64).ok_or(range)?;
+        Ok(Self {
+            stream: Stream::new(device)?,
+            block: Block::Others(Mapping::open(device, &memory, end)?),
+            offset,
+            len_bytes,
+            others: Event::open(device, &ready)?,
+            own: Event::open(device, &done)?,
+            device: device.clone(),
+        })
+    }
+
+    fn span(&self) -> Result<Span<'_>, CudaError> {
+        match &self.block {
+            Block::Own(memory) => memory.span(self.offset, self.len_bytes),
+            Block::Others(mapping) => mapping.span(self.offset, self.len_bytes),
+        }
+    }
+
+    fn read(&self, seed: u64, unordered: bool) -> Result<Value, CudaError> {
+        let mut host = Pinned::new(&self.device, self.len_bytes as usize)?;
+        let was_done = self.others.is_done()?;
+        if !unordered {
+            self.stream.wait(&self.others)?;
+        }
+        self.stream.read(self.span()?, &mut host)?;
+        let wrong = || host.bytes().iter().enumerate().filter(|(i, byte)| **byte != pattern(seed, *i));
+        Ok(json!({
+            "len_bytes": self.len_bytes,
+            "was_done": was_done,
+            "wrong_bytes": wrong().count(),
+            "first_wrong": wrong().next().map(|(i, byte)| json!({"at": i, "got": byte, "expected": pattern(seed, i)})),
+        }))
+    }
+
+    fn write(&self, seed: u64, delay_ms: u32) -> Result<Value, CudaError> {
+        let mut host = Pinned::new(&self.device, self.len_bytes as usize)?;
+        host.bytes_mut().iter_mut().enumerate().for_each(|(i, byte)| *byte = pattern(seed, i));
+        self.stream.wait(&self.others)?;
+        self.stream.pause(delay_ms.min(LIMIT_MS))?;
+        self.stream.write(self.span()?, host)?;
+        self.stream.record(&self.own)?;
+        Ok(json!({}))
+    }
+
+    fn close(self) -> Result<Value, CudaError> {
+        self.stream.synchronize()?;
+        if let Block::Others(mapping) = self.block {
+            mapping.close()?;
+        }
+        Ok(json!({}))
+    }
+}
+
+fn pattern(seed: u64, index: usize) -> u8 {
+    ((31 * index as u64).wrapping_add(seed) % 251) as u8
+}
+
+fn hex(handle: IpcHandle) -> String {
+    handle.bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn bytes_of(hex: &str) -> Result<Vec<u8>, String> {
+    let bad = || format!("a handle must be hexadecimal bytes, got {:?}", hex.chars().take(20).collect::<String>());
+    if hex.len() % 2 == 1 || !hex.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return Err(bad());
+    }
+    (0..hex.len()).step_by(2).map(|i| u8::from_str_radix(&hex[i..i + 2], 16).map_err(|_| bad())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pattern_is_the_one_the_python_side_makes() {
+        assert_eq!((0..6).map(|i| pattern(5, i)).collect::<Vec<_>>(), [5, 36, 67, 98, 129, 160]);
+        assert_eq!(pattern(0, 1 << 20), 101);
+    }
+
+    #[test]
+    fn handle_text_is_hexadecimal_or_refused() {
+        assert_eq!(bytes_of("00ff7F"), Ok(vec![0, 255, 127]));
+        for text in ["0", "0g", "é0", "+1", " 1"] {
+            assert!(bytes_of(text).is_err(), "{text}");
+        }
+    }
+}
