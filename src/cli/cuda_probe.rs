@@ -240,12 +240,11 @@ impl Probe {
     }
 
     fn read(&self, seed: u64, unordered: bool) -> Result<Value, CudaError> {
-        let mut host = Pinned::new(&self.device, self.len_bytes as usize)?;
         let was_done = self.others.is_done()?;
         if !unordered {
             self.stream.wait(&self.others)?;
         }
-        self.stream.read(self.span()?, &mut host)?;
+        let host = self.stream.read(self.span()?)?;
         let wrong = || host.bytes().iter().enumerate().filter(|(i, byte)| **byte != pattern(seed, *i));
         Ok(json!({
             "len_bytes": self.len_bytes,

@@ -31,7 +31,7 @@ pub struct Device {
 impl Device {
     /// The GPU at this place among those that CUDA_VISIBLE_DEVICES leaves. Creates the primary context if nobody has.
     ///
-    /// Errors: Library, Call (no such ordinal), OutOfMemory is Call here: no context, no numbers.
+    /// Errors: Library, Call (no such ordinal, no memory for a context).
     pub fn of_ordinal(ordinal: i32) -> Result<Arc<Self>, CudaError> {
         let driver = Driver::get()?;
         let mut open = lock(&OPEN);
@@ -111,13 +111,14 @@ impl Device {
 
     /// `result`, with what memory there is where it failed for want of it.
     pub(super) fn with_memory<T>(&self, asked_bytes: u64, result: Result<T, CudaError>) -> Result<T, CudaError> {
+        const OUT_OF_MEMORY: Code = sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY as Code;
         match result {
-            Err(CudaError::Call { function, code, .. })
-                if code == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY as Code && self.memory().is_ok() =>
-            {
-                let (free_bytes, total_bytes) = self.memory()?;
-                Err(CudaError::OutOfMemory { function, device: self.uuid, asked_bytes, free_bytes, total_bytes })
-            }
+            Err(error @ CudaError::Call { function, code: OUT_OF_MEMORY, .. }) => Err(match self.memory() {
+                Ok((free_bytes, total_bytes)) => {
+                    CudaError::OutOfMemory { function, device: self.uuid, asked_bytes, free_bytes, total_bytes }
+                }
+                Err(_) => error,
+            }),
             other => other,
         }
     }

@@ -194,10 +194,11 @@ impl Mapping {
     }
 
     fn unmap(&mut self) -> Result<(), CudaError> {
-        if !std::mem::take(&mut self.open) {
+        if !self.open {
             return Ok(());
         }
         let _current = self.device.enter()?;
+        self.open = false;
         // SAFETY: `start` came from cuIpcOpenMemHandle, and is closed once: it is not open any more.
         unsafe { call!(self.device.driver, cuIpcCloseMemHandle(self.start)) }
     }
@@ -288,8 +289,8 @@ impl Pinned {
 
     /// Its bytes.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: initialized in `new`, len_bytes long. No copy is queued: Stream::read ends before it returns, and
-        // Stream::write takes the Pinned away.
+        // SAFETY: initialized in `new`, len_bytes long. No copy is queued: Stream::read hands a Pinned out when its copy is
+        // done, and Stream::write takes one away.
         unsafe { std::slice::from_raw_parts(self.raw.0, self.len_bytes) }
     }
 

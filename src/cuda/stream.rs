@@ -88,7 +88,7 @@ pub struct Stream {
     device: Arc<Device>,
     raw: Raw<sys::CUstream_st>,
     owned: bool,
-    /// What queued copies read.
+    /// Host memory of queued copies.
     in_flight: Mutex<Vec<Pinned>>,
 }
 
@@ -106,7 +106,8 @@ impl Stream {
         device.with_memory(0, create())
     }
 
-    /// Somebody else's on this device, torch's own for one; 0 is the default stream. It is not destroyed here.
+    /// Somebody else's on this device, torch's own for one; 0 is the default stream. It is not destroyed here, and must not be
+    /// elsewhere while this lives: the driver does not check a stream's number.
     pub fn borrowed(device: &Arc<Device>, raw: u64) -> Self {
         let raw = Raw(ptr::with_exposed_provenance_mut(raw as usize));
         Self { device: device.clone(), raw, owned: false, in_flight: Mutex::default() }
@@ -140,22 +141,29 @@ impl Stream {
         unsafe { call!(self.device.driver, cuStreamSynchronize(self.raw.0)) }
     }
 
-    /// Copy device memory into `host`, after all queued work. Blocks. Errors: Range unless both are equally long, Call.
-    pub fn read(&self, from: Span<'_>, host: &mut Pinned) -> Result<(), CudaError> {
-        let to = host.bytes_mut();
-        same_length(from, to.len())?;
-        {
-            let _current = self.device.enter()?;
-            // SAFETY: both hold len_bytes; `host` is borrowed until the copy is done, below.
-            unsafe {
-                let to = to.as_mut_ptr().cast::<c_void>();
-                call!(self.device.driver, cuMemcpyDtoHAsync_v2(to, from.address, from.len_bytes, self.raw.0))
-            }?;
+    /// What device memory holds after all queued work, in host memory. Blocks. Errors: OutOfMemory, Call.
+    pub fn read(&self, from: Span<'_>) -> Result<Pinned, CudaError> {
+        let mut host = Pinned::new(&self.device, from.len_bytes)?;
+        let copied = self.copy_out(from, &mut host).and_then(|()| self.synchronize());
+        match copied {
+            Ok(()) => Ok(host),
+            // The copy may be queued yet.
+            Err(error) => {
+                lock(&self.in_flight).push(host);
+                Err(error)
+            }
         }
-        self.synchronize()
     }
 
-    /// Queue a copy of `host` to device memory, which must stay until it is done. Does not block. Errors: as `read`.
+    fn copy_out(&self, from: Span<'_>, host: &mut Pinned) -> Result<(), CudaError> {
+        let to = host.bytes_mut().as_mut_ptr().cast::<c_void>();
+        let _current = self.device.enter()?;
+        // SAFETY: both hold len_bytes; `read` keeps `host` from everybody until the stream was synchronized.
+        unsafe { call!(self.device.driver, cuMemcpyDtoHAsync_v2(to, from.address, from.len_bytes, self.raw.0)) }
+    }
+
+    /// Queue a copy of `host` to device memory, which must stay until it is done. Does not block. Errors: Range unless
+    /// both are equally long, Call.
     pub fn write(&self, to: Span<'_>, host: Pinned) -> Result<(), CudaError> {
         let from = host.bytes().as_ptr().cast::<c_void>();
         same_length(to, host.bytes().len())?;
@@ -166,7 +174,8 @@ impl Stream {
         unsafe { call!(self.device.driver, cuMemcpyHtoDAsync_v2(to.address, from, to.len_bytes, self.raw.0)) }
     }
 
-    /// Queue a copy from device memory to device memory, both of which must stay until it is done. Errors: as `read`.
+    /// Queue a copy from device memory to device memory, both of which must stay until it is done. Errors: as
+    /// `write`.
     pub fn copy(&self, to: Span<'_>, from: Span<'_>) -> Result<(), CudaError> {
         same_length(to, from.len_bytes)?;
         let _current = self.device.enter()?;

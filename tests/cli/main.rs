@@ -3,7 +3,6 @@
 
 #[path = "../common/mod.rs"]
 mod common;
-mod cuda_probe;
 mod doctor;
 mod dump;
 mod dumping;

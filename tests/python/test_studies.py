@@ -6,8 +6,6 @@ import math
 import os
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -216,64 +214,59 @@ def test_a_missing_native_module_is_named_with_where_it_belongs(tmp_path: Path) 
     assert gpu_check.native_module(gpu_check.PACKAGE).exists()
 
 
-def test_cuda_runtime_is_found_among_the_loaded_libraries() -> None:
-    maps = "7f00-7f10 r-xp 0 08:01 12 /opt/venv/nvidia/cu13/lib/libcudart.so.13\n7f20-7f30 rw-p 0 00:00 0\n"
-    assert gpu_check.cudart_path(maps) == "/opt/venv/nvidia/cu13/lib/libcudart.so.13"
-    assert gpu_check.cudart_path("7f20-7f30 rw-p 0 00:00 0\n") is None
-
-
 def test_pattern_is_the_one_the_rust_side_makes() -> None:
     assert gpu_check.pattern(5, 6, "cpu").tolist() == [5, 36, 67, 98, 129, 160]
     assert gpu_check.pattern(0, (1 << 20) + 1, "cpu")[-1].item() == 101
 
 
 @pytest.fixture
-def short_folder() -> Iterator[Path]:
-    """The fake's handles are paths of at most 63 bytes."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        yield Path(folder)
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A driver without a GPU, for the processes that are started; the folder of its memory and journals."""
+    libraries, folder = tmp_path / "libraries", tmp_path / "gpu"
+    libraries.mkdir()
+    folder.mkdir()
+    source = ROOT / "tests" / "fixtures" / "fake_libcuda.c"
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-pthread", "-o", str(libraries / "libcuda.so.1"), str(source)], check=True
+    )
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(libraries))
+    monkeypatch.setenv("FAKE_CUDA_FOLDER", str(folder))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return folder
 
 
-@pytest.fixture
-def fake_cudart(tmp_path: Path) -> Path:
-    library = tmp_path / "libcudart.so.13"
-    source = ROOT / "tests" / "fixtures" / "fake_cudart.c"
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
-    return library
-
-
-def fake_handle(path: Path, content: bytes) -> str:
-    path.write_bytes(content)
-    return os.fsencode(path).ljust(64, b"\0").hex()
-
-
-def test_python_side_talks_to_the_rust_side(binary: str, fake_cudart: Path, short_folder: Path) -> None:
+def test_python_side_talks_to_the_rust_side(binary: str, stand_in: Path) -> None:
     n = 1000
-    content = bytes(gpu_check.pattern(5, n, "cpu").tolist())
-    memory = short_folder / "memory"
-    probe = gpu_check.Probe(binary, str(fake_cudart))
+    exporter, importer = gpu_check.Probe(binary), gpu_check.Probe(binary)
     try:
-        answer = probe.ask(
-            op="open", device=0, memory="0363" + fake_handle(memory, bytes(256) + content), offset=256, len_bytes=n,
-            ready=fake_handle(short_folder / "ready", b"\1"), done=fake_handle(short_folder / "done", b"\0"),
-        )  # fmt: skip
-        assert answer["driver_version"] == 13010
-        assert probe.ask(op="read", seed=5)["wrong_bytes"] == 0
-        assert probe.ask(op="read", seed=6)["wrong_bytes"] == n
-        probe.ask(op="write", seed=9, delay_ms=1)
+        shared = exporter.ask(op="share", device=0, len_bytes=n)
+        tensor = dict(device=0, offset=0, len_bytes=n, memory="0363" + shared["memory"])
+        events = dict(ready=shared["ready"], done=shared["done"])
+        assert importer.ask(op="open", **tensor, **events)["driver_version"] == 13010
+        exporter.ask(op="write", seed=5, delay_ms=1)
+        assert importer.ask(op="read", seed=5)["wrong_bytes"] == 0
+        assert importer.ask(op="read", seed=6)["wrong_bytes"] == n
+        importer.ask(op="write", seed=9, delay_ms=1)
         with pytest.raises(gpu_check.ProbeFailed, match="close first"):
-            probe.ask(op="open", device=0, memory="", offset=0, len_bytes=1, ready="", done="")
-        probe.ask(op="close")
+            importer.ask(op="open", **tensor, **events)
+        importer.ask(op="close")
+        assert exporter.ask(op="read", seed=9)["wrong_bytes"] == 0
     finally:
-        probe.end()
-    assert memory.read_bytes() == bytes(256) + bytes(gpu_check.pattern(9, n, "cpu").tolist())
-    assert probe.process.returncode == 2  # one command was refused
+        exporter.end()
+        importer.end()
+    # One command was refused; and nothing but the journals is left.
+    assert (exporter.process.returncode, importer.process.returncode) == (0, 2)
+    assert all(path.name.startswith("journal.") for path in stand_in.iterdir())
 
 
-def test_rust_side_that_cannot_load_the_runtime_is_reported(binary: str) -> None:
-    probe = gpu_check.Probe(binary, "/nowhere/libcudart.so.13")
+def test_rust_side_that_finds_no_driver_is_reported(
+    binary: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "libcuda.so.1").write_bytes(b"of no machine")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    probe = gpu_check.Probe(binary)
     try:
-        with pytest.raises(gpu_check.ProbeFailed, match="/nowhere/libcudart"):
-            probe.ask(op="read", seed=5)
+        with pytest.raises(gpu_check.ProbeFailed, match=r"NVIDIA's driver: .*libcuda\.so\.1"):
+            probe.ask(op="devices")
     finally:
         probe.end()

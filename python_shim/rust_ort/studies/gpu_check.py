@@ -13,7 +13,6 @@ import ctypes
 import importlib.util
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -113,12 +112,6 @@ def cuda_provider(library: Path) -> str:
     return f"{provider.name} found"
 
 
-def cudart_path(maps: str) -> str | None:
-    """The CUDA runtime in the text of /proc/self/maps, i.e. the one torch has loaded."""
-    match = re.search(r"(/\S*/libcudart\.so[.\d]*)$", maps, re.MULTILINE)
-    return match.group(1) if match else None
-
-
 def library_version(library: Path) -> str:
     """onnxruntime's own version, read from the file: OrtGetApiBase()->GetVersionString()."""
     try:
@@ -137,13 +130,9 @@ def library_version(library: Path) -> str:
 class Probe:
     """The Rust side: one command a line, one answer a line."""
 
-    def __init__(self, binary: str, library: str) -> None:
+    def __init__(self, binary: str) -> None:
         self.process = subprocess.Popen(
-            [binary, "cuda-probe", "--library", library],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            bufsize=1,
+            [binary, "cuda-probe"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
         )
 
     def ask(self, **command: object) -> dict[str, Any]:
@@ -188,7 +177,7 @@ def storage_of(tensor: Any) -> tuple[int, bytes, int]:
     return int(device), bytes(handle), int(offset) + tensor.storage_offset() * tensor.element_size()
 
 
-def ipc_probe(binary: str, library: str) -> list[str]:
+def ipc_probe(binary: str) -> list[str]:
     """A torch tensor read and written by a Rust process, each stream waiting for the other's. Returns what was seen."""
     import torch
 
@@ -203,15 +192,14 @@ def ipc_probe(binary: str, library: str) -> list[str]:
     ready.record(stream)  # an event that was never recorded counts as done, and may not exist yet
     done.record(stream)
     seen = []
-    probe = Probe(binary, library)
+    probe = Probe(binary)
     try:
-        versions = probe.ask(
-            op="open", device=device, memory=handle.hex(), offset=offset, len_bytes=PROBE_BYTES,
+        uuid = torch.cuda.get_device_properties(device).uuid
+        opened = probe.ask(
+            op="open", device=f"GPU-{uuid}", memory=handle.hex(), offset=offset, len_bytes=PROBE_BYTES,
             ready=ready.ipc_handle().hex(), done=done.ipc_handle().hex(),
         )  # fmt: skip
-        seen.append(
-            f"opened, offset {offset}: runtime {versions['runtime_version']}, driver {versions['driver_version']}"
-        )
+        seen.append(f"opened on {opened['device']}, offset {offset}: driver of CUDA {opened['driver_version']}")
         seen.append(_rust_reads(probe, tensor, stream, ready))
         seen.append(_rust_writes(probe, tensor, stream, ready, done))
         probe.ask(op="close")
@@ -270,7 +258,6 @@ class Machine:
 
     binary: str
     library: Path
-    cudart: str
 
 
 def look(arguments: argparse.Namespace) -> Machine:
@@ -304,13 +291,7 @@ def look(arguments: argparse.Namespace) -> Machine:
         missing.append(f"the rust-ort binary, not found at {arguments.binary}: make build, or name one: BIN=...")
     if missing or library is None:
         raise Missing("\n".join(f"missing: {line}" for line in missing))
-    import torch
-
-    torch.cuda.init()
-    cudart = cudart_path(Path("/proc/self/maps").read_text())
-    if cudart is None:
-        raise Missing("missing: libcudart.so is not among the libraries torch has loaded; name it: --cudart /path")
-    return Machine(binary=arguments.binary, library=library, cudart=arguments.cudart or cudart)
+    return Machine(binary=arguments.binary, library=library)
 
 
 def say(name: str, text: str) -> None:
@@ -348,7 +329,6 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make gpu-check", description=__doc__)
     parser.add_argument("--binary", default="target/release/rust-ort", help="rust-ort, possibly built elsewhere")
     parser.add_argument("--onnxruntime", type=Path, help="folder that holds onnxruntime-gpu's libonnxruntime.so")
-    parser.add_argument("--cudart", help="libcudart.so to use instead of the one torch has loaded")
     parser.add_argument("--skip-main-job", action="store_true", help="only look and probe")
     arguments = parser.parse_args(argv)
     arguments.binary = os.path.abspath(arguments.binary)
@@ -365,7 +345,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return MISSING
     os.environ["RUST_ORT_BINARY"] = machine.binary
     os.environ["RUST_ORT_ONNXRUNTIME"] = str(machine.library)
-    works = attempt("CUDA IPC", lambda: ipc_probe(machine.binary, machine.cudart))
+    works = attempt("CUDA IPC", lambda: ipc_probe(machine.binary))
     if not arguments.skip_main_job:
         works &= attempt("main job on CUDA", main_job_on_cuda)
     return WORKS if works else FAILED

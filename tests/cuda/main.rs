@@ -1,0 +1,11 @@
+//! CUDA IPC between processes, on a driver without a GPU.
+#![allow(clippy::unwrap_used)] // clippy knows test functions, not their helpers
+
+mod devices;
+mod faults;
+mod order;
+mod peer;
+mod probe;
+mod sharing;
+#[path = "../support/stand_in.rs"]
+mod stand_in;
