@@ -6,6 +6,7 @@ mod faults;
 mod order;
 mod peer;
 mod probe;
+mod real;
 mod sharing;
 #[path = "../support/stand_in.rs"]
 mod stand_in;

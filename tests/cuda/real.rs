@@ -1,0 +1,45 @@
+//! The same on the machine's own driver and GPU, where it has them.
+
+use std::io::Write as _;
+use std::process::Command;
+
+use serde_json::json;
+
+use crate::peer::{Peer, opening};
+
+const LEN: u64 = 1 << 20;
+
+fn peer() -> Peer {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rust-ort"));
+    command.arg("cuda-probe");
+    Peer::of(command)
+}
+
+#[test]
+fn two_processes_share_memory_of_a_real_gpu() {
+    let (mut exporter, mut importer) = (peer(), peer());
+    let found = exporter.try_ask("devices", json!({}));
+    if found["ok"] == false {
+        let _ = writeln!(std::io::stderr(), "skipped: no GPU: {}", found["error"]);
+        return;
+    }
+    let shared = exporter.ask("share", json!({"device": found["visible"][0], "len_bytes": LEN}));
+    let base = shared["base"].as_u64().unwrap();
+    let inside = exporter.ask("at", json!({"address": base + LEN - 1}));
+    assert_eq!((&inside["id"], &inside["base"]), (&shared["id"], &shared["base"]));
+    importer.open(0, &shared);
+    importer.open(1, &shared);
+    exporter.ask("write", json!({"seed": 5, "delay_ms": 500}));
+    assert_eq!(importer.ask("read", json!({"seed": 5}))["wrong_bytes"], 0);
+    importer.ask("close", json!({"slot": 1}));
+    importer.ask("write", json!({"seed": 9, "delay_ms": 500}));
+    assert_eq!(exporter.ask("read", json!({"seed": 9}))["wrong_bytes"], 0);
+    assert!(!exporter.error("open", opening(2, &shared)).is_empty());
+    importer.ask("close", json!({}));
+    exporter.ask("close", json!({}));
+    let again = exporter.ask("share", json!({"device": 0, "len_bytes": LEN}));
+    assert_ne!(again["id"], shared["id"]);
+    importer.open(0, &again);
+    importer.ask("close", json!({}));
+    assert_eq!([exporter.end().0, importer.end().0], [2, 0]); // its own memory was refused
+}
