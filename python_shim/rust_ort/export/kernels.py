@@ -1,4 +1,8 @@
-"""What torch's own kernels refuse: they are asked, which is to say run, with smaller tensors."""
+"""What torch's own kernels refuse: they are asked, which is to say run, with smaller tensors.
+
+Asked are those of the CPU, whatever the graph's device: one of CUDA that fails may take the process's context with it.
+What the CPU alone has no kernel for runs in eager, as what it refuses does.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +42,8 @@ OTHER_DTYPES = (
 """What errors about dtypes say. (They speak of booleans and of Booleans.)"""
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat)
+
+CPU = torch.device("cpu")
 
 MANY = 4
 """More elements than these are as many to a kernel that is asked: it does not look at one element, or at none."""
@@ -103,7 +109,7 @@ _KERNELS: dict[tuple[Any, ...], str | None] = {}
 def _kind(value: Any) -> Any:
     """What of an argument decides on the kernel: of numbers, the type."""
     if isinstance(value, Tensor):
-        return value.dtype, _shape(value), value.device
+        return value.dtype, _shape(value)
     return type(value) if isinstance(value, (int, float, complex, *SYMBOLIC)) else value
 
 
@@ -143,11 +149,13 @@ def _answer(operator: Any, given: Mapping[str, Any]) -> str:
 
 
 def _small(value: Any) -> Any:
-    """A tensor with smaller sizes, and sizes as they are seen when tracing."""
+    """On the CPU: a tensor with smaller sizes, and sizes as they are seen when tracing."""
+    if isinstance(value, torch.device):
+        return CPU
     if not isinstance(value, Tensor):
         return seen(value)
     fill = torch.ones if value.dtype.is_floating_point or value.dtype is torch.bool else torch.zeros
-    return fill(_shape(value), dtype=value.dtype, device=value.device)
+    return fill(_shape(value), dtype=value.dtype, device=CPU)
 
 
 def _small_sizes(sizes: Any) -> Any:

@@ -37,7 +37,9 @@ CONSTANT = "rust_ort constant"
 
 MEMORY_READ = "an operator in eager sees the memory behind it"
 
-EAGER_IS_RIGHT = arguments.REASONS | {DRAWS_RANDOM_NUMBERS, MEMORY_READ, SIZE_ALONE}
+SEVERAL_DEVICES = "its tensors are on several devices"
+
+EAGER_IS_RIGHT = arguments.REASONS | {DRAWS_RANDOM_NUMBERS, MEMORY_READ, SIZE_ALONE, SEVERAL_DEVICES}
 """Reasons for which eager is the right place; all others are something that ONNX lacks."""
 
 BOOKKEEPING = SIZE_OPERATORS | {
@@ -246,11 +248,12 @@ class Support:
                 problem = _tensor_problem(value)
                 if problem is not None:
                     return problem
-                devices.add(value.device)
+                if value.dim() or not value.is_cpu:  # eager takes a number of the CPU beside tensors of any device
+                    devices.add(value.device)
             elif value is not None and not isinstance(value, (int, float, bool)):
                 return f"a value of type {type(value).__name__} has no ONNX form"
         if len(devices) > 1:
-            return "its tensors are on several devices"
+            return SEVERAL_DEVICES
         if "val" not in node.meta:
             return "its result is not a tensor"
         return None

@@ -1,0 +1,245 @@
+"""Graphs traced for CUDA tensors on a machine without a GPU: fake tensors need none.
+
+A module and its inputs get twins that are fake and on CUDA; Dynamo and AOTAutograd trace those, and what the backend
+makes of the graphs is called with the real ones, on the CPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional
+from torch.utils import _pytree as pytree
+
+aten = torch.ops.aten
+
+Backend = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
+
+ALIGNED = {torch.float32: 4, torch.float16: 8, torch.bfloat16: 8}
+"""Of how many elements the size of a head is a multiple for the memory-efficient kernel: 16 bytes."""
+
+
+class Twins:
+    """Fake CUDA tensors in the place of real ones, one for each."""
+
+    def __init__(self) -> None:
+        self.mode = FakeTensorMode()
+        self._made: dict[int, tuple[Tensor, Tensor]] = {}
+        self._real: dict[int, Tensor] = {}
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """The twin of a real tensor."""
+        if id(tensor) not in self._made:
+            with torch.no_grad():
+                twin = self.mode.from_tensor(tensor.detach())
+                with self.mode:
+                    twin = twin.to("cuda")
+            made = nn.Parameter(twin, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else twin
+            self._made[id(tensor)] = made.requires_grad_(tensor.requires_grad), tensor
+            self._real[id(made)] = tensor
+        return self._made[id(tensor)][0]
+
+    def real(self, value: Any) -> Any:
+        """What a twin is of; anything else, as what an earlier graph gave, is itself."""
+        return self._real.get(id(value), value)
+
+    @contextlib.contextmanager
+    def in_place(self, module: nn.Module) -> Iterator[None]:
+        """Inside, the module's parameters and buffers are twins."""
+        held = [members for owner in module.modules() for members in (owner._parameters, owner._buffers)]
+        before = [dict(members) for members in held]
+        for members in held:
+            members.update({name: self.of(one) for name, one in members.items() if one is not None})
+        try:
+            yield
+        finally:
+            for members, real in zip(held, before, strict=True):
+                members.update(real)
+
+
+@dataclass(kw_only=True)
+class Graph:
+    """A Dynamo graph. compiled: what the backend made of it; inputs: the real ones, in its order."""
+
+    compiled: Callable[..., Any]
+    inputs: list[Any]
+    outputs: list[Any]
+
+
+@dataclass(kw_only=True)
+class Trace:
+    """What a call with fake CUDA tensors compiled and returned."""
+
+    graphs: list[Graph] = field(default_factory=list)
+    result: Any = None
+
+    def run(self) -> Any:
+        """The call's result from real tensors on the CPU, of a call that is one graph."""
+        (graph,) = self.graphs
+        made = graph.compiled(*graph.inputs)
+        real = {id(fake): value for fake, value in zip(graph.outputs, made, strict=True) if isinstance(fake, Tensor)}
+        return pytree.tree_map_only(Tensor, lambda fake: real[id(fake)], self.result)
+
+
+def trace(
+    function: Callable[..., Any], inputs: Any, backend: Backend, *, autocast: torch.dtype | None = None,
+    attention: str = "", dynamic: bool = False,
+) -> Trace:  # fmt: skip
+    """Compiles a call for CUDA. inputs: a list or a dictionary of keywords, of real tensors. attention: the kernel,
+    "flash", "efficient", "cudnn" or "math"; by default the one that torch takes."""
+    twins, made = Twins(), Trace()
+
+    def capture(gm: fx.GraphModule, given: Sequence[Any]) -> Callable[..., Any]:
+        choose_attention(gm, attention)
+        compiled = backend(gm, given)
+
+        def call(*args: Any) -> Any:
+            outputs = gm(*args)
+            made.graphs.append(Graph(compiled=compiled, inputs=[*map(twins.real, args)], outputs=[*outputs]))
+            return outputs
+
+        return call
+
+    module = function if isinstance(function, nn.Module) else nn.Module()
+    fake = pytree.tree_map_only(Tensor, twins.of, inputs)
+    compiled = torch.compile(function, backend=capture, dynamic=dynamic)
+    with twins.in_place(module), twins.mode, _autocast(autocast), backward_at_once(), without_streams():
+        made.result = compiled(**fake) if isinstance(fake, dict) else compiled(*fake)
+    return made
+
+
+@contextlib.contextmanager
+def _autocast(dtype: torch.dtype | None) -> Iterator[None]:
+    """torch.autocast("cuda"), which turns itself off where there is no GPU."""
+    before = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+    torch.set_autocast_enabled("cuda", dtype is not None)
+    torch.set_autocast_dtype("cuda", dtype or before[1])
+    try:
+        yield
+    finally:
+        torch.set_autocast_enabled("cuda", before[0])
+        torch.set_autocast_dtype("cuda", before[1])
+        torch.clear_autocast_cache()
+
+
+def backward_at_once() -> contextlib.AbstractContextManager[Any]:
+    """Inside, AOTAutograd compiles a backward with its forward, not when it is first called."""
+    from torch._functorch import config
+
+    patched: contextlib.AbstractContextManager[Any] = config.patch(force_non_lazy_backward_lowering=True)
+    return patched
+
+
+@contextlib.contextmanager
+def without_streams() -> Iterator[None]:
+    """Inside, gradients are made node by node: torch's engine asks the GPU for its streams."""
+    torch.autograd.grad, before = gradients, torch.autograd.grad
+    try:
+        yield
+    finally:
+        torch.autograd.grad = before
+
+
+@torch.no_grad()
+def gradients(
+    outputs: Sequence[Tensor], inputs: Sequence[Tensor], grad_outputs: Sequence[Tensor], allow_unused: bool = True
+) -> tuple[Tensor | None, ...]:
+    """torch.autograd.grad of fake tensors. Later nodes of the forward come first, as the engine has it."""
+    given: dict[Any, list[Tensor | None]] = {}
+
+    def add(node: Any, place: int, gradient: Tensor | None) -> None:
+        metadata = node._input_metadata
+        slots = given.setdefault(node, [None] * len(metadata))
+        if gradient is None:
+            return
+        gradient = gradient.sum_to_size(metadata[place].shape).to(metadata[place].dtype)
+        before = slots[place]
+        slots[place] = gradient if before is None else before + gradient
+
+    edge_of = torch.autograd.graph.get_gradient_edge
+    for edge, gradient in zip(map(edge_of, outputs), grad_outputs, strict=True):
+        add(edge.node, edge.output_nr, gradient)
+    wanted = [*map(edge_of, inputs)]
+    ends, behind = {edge.node for edge in wanted}, set[Any]()
+    order = _latest_first([*given])
+    for node in reversed(order):
+        if any(after in ends or after in behind for after, _ in node.next_functions):
+            behind.add(node)
+    for node in order:
+        slots = given.get(node, [])
+        if node not in behind or all(slot is None for slot in slots):
+            continue
+        made = node(*slots)
+        for (after, place), gradient in zip(
+            node.next_functions, made if isinstance(made, tuple) else (made,), strict=True
+        ):
+            if after in ends or after in behind:
+                add(after, place, gradient)
+    return tuple(given[edge.node][edge.output_nr] if edge.node in given else None for edge in wanted)
+
+
+def _latest_first(roots: Sequence[Any]) -> list[Any]:
+    """All nodes behind the roots: each after those that it is behind."""
+    seen, order, waiting = set[Any](), list[Any](), [(root, False) for root in roots]
+    while waiting:
+        node, is_left = waiting.pop()
+        if is_left:
+            order.append(node)
+        elif node not in seen:
+            seen.add(node)
+            waiting += [(node, True), *((after, False) for after, _ in node.next_functions if after is not None)]
+    return order[::-1]
+
+
+def choose_attention(gm: fx.GraphModule, kernel: str = "") -> None:
+    """Has attention take the kernel that it takes on a GPU of compute capability 8.0 or more: torch asks the GPU."""
+    for node in gm.graph.find_nodes(op="call_function", target=functional.scaled_dot_product_attention):
+        node.target, node.kwargs = attend, {**node.kwargs, "kernel": kernel}
+    gm.recompile()
+
+
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False, kernel: str = "",
+) -> Tensor:  # fmt: skip
+    """torch's composite operator (aten/src/ATen/native/transformers/attention.cpp), but for the choice of the kernel."""
+    size, length, keys = query.shape[-1], query.shape[-2], key.shape[-2]
+    half = query.dtype in (torch.float16, torch.bfloat16)
+    flash = half and attn_mask is None and not (is_causal and length != keys)
+    efficient = not enable_gqa and size % ALIGNED.get(query.dtype, size + 1) == 0
+    chosen = kernel or ("flash" if flash else "efficient" if efficient else "math")
+    scale = 1 / math.sqrt(size) if scale is None else scale
+    if chosen == "math":
+        mask = _as_bias(attn_mask, query)
+        return aten._scaled_dot_product_attention_math(
+            query, key, value, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )[0]
+    if chosen == "flash":
+        query, key, value = (functional.pad(each, (0, -size % 8)) if size % 8 else each for each in (query, key, value))
+        output = aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)[0]
+        return output[..., :size]
+    bias = _as_bias(attn_mask, query)
+    if bias is not None and chosen == "efficient":
+        bias = functional.pad(bias, (0, -keys % 16))[..., :keys] if keys % 16 else bias
+    if bias is not None:
+        bias = bias.expand(*query.shape[:2], length, keys)
+    wanted = any(each.requires_grad for each in (query, key, value))
+    operators = {
+        "efficient": aten._scaled_dot_product_efficient_attention,
+        "cudnn": aten._scaled_dot_product_cudnn_attention,
+    }
+    made: Tensor = operators[chosen](query, key, value, bias, wanted, dropout_p, is_causal, scale=scale)[0]
+    return made
+
+
+def _as_bias(mask: Tensor | None, query: Tensor) -> Tensor | None:
+    if mask is None or mask.dtype is not torch.bool:
+        return mask
+    return torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), -math.inf)

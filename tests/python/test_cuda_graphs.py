@@ -1,0 +1,235 @@
+"""Graphs that are traced for CUDA tensors, without a GPU: they become ONNX as those of the CPU do, and CPU tensors give
+eager's numbers in them."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from support import FakeClient
+from torch import Tensor, fx
+from torch.nn import functional
+from torch.utils import _pytree as pytree
+
+import rust_ort
+from measure import cuda_graphs, op_census
+from measure.architectures import TABLE
+from measure.cuda_graphs import trace
+from measure.op_census_runs import Run
+from rust_ort.errors import ClientError
+from rust_ort.export import devices, rules
+from rust_ort.export.partition import SEVERAL_DEVICES
+
+aten = torch.ops.aten
+sdpa = functional.scaled_dot_product_attention
+FAMILIES = {"llama": "sdpa", "gpt2": "sdpa", "bert": "sdpa", "t5": "eager", "vit": "sdpa", "convnext": "eager"}
+CPU, CUDA = torch.device("cpu"), torch.device("cuda:0")
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def run(function: Callable[..., Any], inputs: list[Tensor], **options: Any) -> tuple[Any, list[Any]]:
+    """(results on the CPU of what was traced for CUDA, the graphs). Shapes, dtypes and strides are the fake tensors'."""
+    backend = rust_ort.Backend()
+    traced = trace(function, inputs, backend, **options)
+    made = traced.run()
+    for ours, fake in zip(pytree.tree_leaves(made), pytree.tree_leaves(traced.result), strict=True):
+        assert fake.is_cuda
+        assert (ours.shape, ours.dtype, ours.stride()) == (fake.shape, fake.dtype, fake.stride())
+    return made, backend.graphs
+
+
+def reasons(graphs: list[Any]) -> list[str]:
+    return [node.reason for graph in graphs for node in graph.eager]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_models_traced_for_cuda_are_eagers(name: str, client: FakeClient) -> None:
+    """Outputs and gradients, of float32, to the tolerance of the census."""
+    backend = rust_ort.Backend()
+
+    def compiled(module: torch.nn.Module) -> Callable[..., Any]:
+        module.loss_type = "ForCausalLM"  # else gpt2 warns of it, which breaks its graph
+        return lambda **inputs: trace(module, inputs, backend).run()
+
+    made = Run(architecture=name, attention=FAMILIES[name], mode="frozen")
+    reference = op_census.values(TABLE[name].build(made.attention), made.mode, lambda module: module)
+    op_census.judge(made, reference, op_census.values(TABLE[name].build(made.attention), made.mode, compiled))
+    assert not made.mismatches
+    assert made.compared == len(reference) > 10
+    assert [graph.direction for graph in backend.graphs] == ["forward", "backward"]
+    assert reasons(backend.graphs) == []
+    operators = {operator for graph in backend.graphs for operator in graph.operators.values()}
+    if made.attention == "sdpa":
+        assert {name for name in operators if "efficient_attention" in name}
+
+
+def test_autocast_of_cuda_is_traced(client: FakeClient) -> None:
+    backend = rust_ort.Backend()
+    linear = torch.nn.Linear(4, 4)
+    traced = trace(linear, [normal(3, 4)], backend, autocast=torch.float16)
+    assert traced.result.dtype is torch.float16
+    torch.testing.assert_close(traced.run(), linear(normal(3, 4)).half(), rtol=2e-3, atol=2e-3)
+    assert reasons(backend.graphs) == [] and linear.weight.is_cpu
+
+
+# --- Attention -------------------------------------------------------------------------------------------------------
+
+
+def bias_of(q: Tensor, k: Tensor) -> Tensor:
+    """Some of it is -inf, and one row is."""
+    bias = normal(q.shape[0], q.shape[1], q.shape[2], k.shape[2], seed=8)
+    bias[bias > 1] = -math.inf
+    bias[0, 0, 1] = -math.inf
+    return bias
+
+
+KERNELS: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {
+    "flash": lambda q, k, v, bias, **how: aten._scaled_dot_product_flash_attention(q, k, v, 0.0, **how)[:2],
+    "efficient": lambda q, k, v, bias, **how: aten._scaled_dot_product_efficient_attention(
+        q, k, v, bias, True, 0.0, **how
+    )[:2],
+    "cudnn": lambda q, k, v, bias, **how: aten._scaled_dot_product_cudnn_attention(q, k, v, bias, True, 0.0, **how)[:2],
+}
+HOWS: dict[str, dict[str, Any]] = {"full": {}, "causal": {"is_causal": True}, "scale": {"scale": 0.7}}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("kernel, biased", [("flash", False), ("efficient", False), ("efficient", True),
+                                            ("cudnn", False), ("cudnn", True)])  # fmt: skip
+def test_operators_of_attention(kernel: str, biased: bool, how: str, dynamic: bool, client: FakeClient) -> None:
+    """Output, logsumexp and the gradients of query, key and value; rows and sizes that are no multiple of anything."""
+    options, keys = HOWS[how], 37 if how == "causal" or dynamic else 19
+    inputs = [normal(2, 4, 37, 6), normal(2, 4, keys, 6, seed=1), normal(2, 4, keys, 6, seed=2)]
+    bias = [bias_of(*inputs[:2])] if biased else []
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, *bias: Tensor) -> tuple[Tensor, Tensor]:
+        return KERNELS[kernel](q, k, v, bias[0] if bias else None, **options)
+
+    leaves = [tensor.requires_grad_() for tensor in inputs]
+    (output, logsumexp), graphs = run(attend, [*leaves, *bias], dynamic=dynamic)
+    grad = normal(*output.shape, seed=9)
+    made = torch.autograd.grad(output, leaves, grad)
+    assert reasons(graphs) == [] and len(graphs) == 2
+
+    reference = sdpa(*leaves, attn_mask=total_bias(leaves, bias, options), scale=options.get("scale"))
+    torch.testing.assert_close(output, reference)
+    torch.testing.assert_close(made, torch.autograd.grad(reference, leaves, grad))
+    scores = leaves[0] @ leaves[1].mT * options.get("scale", 1 / math.sqrt(6)) + total_bias(leaves, bias, options)
+    expected = scores.logsumexp(-1)
+    rows = logsumexp.flatten(2)[..., :37]
+    some = expected > -math.inf
+    torch.testing.assert_close(rows[some], expected[some])
+    assert logsumexp.shape[2:] == {"flash": (37,), "efficient": (64,), "cudnn": (37, 1)}[kernel]
+    assert bool((logsumexp.flatten(2)[..., 37:] == math.inf).all())
+
+
+def total_bias(leaves: list[Tensor], bias: list[Tensor], options: dict[str, Any]) -> Tensor:
+    length, keys = leaves[0].shape[2], leaves[1].shape[2]
+    total = bias[0] if bias else torch.zeros(length, keys)
+    unseen = torch.ones(length, keys).triu(1) > 0
+    return total.masked_fill(unseen, -math.inf) if options.get("is_causal") else total
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_the_gradient_of_a_bias(dtype: torch.dtype, is_causal: bool, client: FakeClient) -> None:
+    inputs = [normal(2, 4, 37, 8, seed=seed).to(dtype).requires_grad_() for seed in range(3)]
+    bias = bias_of(*inputs[:2])[:, :1].to(dtype).clone().requires_grad_()
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+        return aten._scaled_dot_product_efficient_attention(
+            q, k, v, bias.expand(-1, 4, -1, -1), True, 0.0, is_causal
+        )[0]  # fmt: skip
+
+    output, graphs = run(attend, [*inputs, bias])
+    grad = normal(*output.shape, seed=9)
+    made = torch.autograd.grad(output, [*inputs, bias], grad.to(dtype))
+    wide = [tensor.detach().float().requires_grad_() for tensor in (*inputs, bias)]
+    reference = sdpa(*wide[:3], attn_mask=total_bias(wide, wide[3:], {"is_causal": is_causal}))
+    exact = torch.autograd.grad(reference, wide, grad.to(dtype).float())
+    slack = {} if dtype is torch.float32 else {"rtol": 1e-2, "atol": 1e-2}
+    torch.testing.assert_close([tensor.float() for tensor in made], [*exact], **slack)
+    assert reasons(graphs) == []
+
+
+@pytest.mark.parametrize("kernel, size", [("flash", 7), ("flash", 12), ("efficient", 12), ("cudnn", 16), ("math", 7)])
+@pytest.mark.parametrize("heads", [4, 2])
+def test_attention_by_each_kernel(kernel: str, size: int, heads: int, client: FakeClient) -> None:
+    """As torch calls it: sizes of heads padded, heads that are shared, bool masks."""
+    grouped = heads != 4 and kernel != "efficient"  # which has no shared heads
+    inputs = [normal(2, 4, 9, size), *(normal(2, heads if grouped else 4, 9, size, seed=seed) for seed in (1, 2))]
+    leaves = [tensor.transpose(1, 2).contiguous().requires_grad_() for tensor in inputs]
+    mask = None if kernel == "flash" else normal(9, 9, seed=3) > -0.5
+
+    def attend(*given: Tensor) -> Tensor:
+        q, k, v = (tensor.transpose(1, 2) for tensor in given)
+        masked = {"is_causal": True} if mask is None else {"attn_mask": mask.to(q.device)}
+        return sdpa(q, k, v, enable_gqa=grouped, **masked)
+
+    output, graphs = run(attend, leaves, attention=kernel)
+    reference = attend(*leaves)
+    grad = normal(*output.shape, seed=9)
+    torch.testing.assert_close(output, reference)
+    torch.testing.assert_close(torch.autograd.grad(output, leaves, grad), torch.autograd.grad(reference, leaves, grad))
+
+
+def test_what_the_function_does_not_compute_is_left_to_eager(client: FakeClient) -> None:
+    """Causal attention to another number of keys, which begins at the other end; values of another size; dropout."""
+
+    def flash(q: Tensor, k: Tensor) -> Tensor:
+        return aten._scaled_dot_product_flash_attention(q, k, k, 0.0, True)[0]
+
+    def wide(q: Tensor, v: Tensor) -> Tensor:
+        return aten._scaled_dot_product_efficient_attention(q, q, v, None, False)[0]
+
+    def dropping(q: Tensor, k: Tensor) -> Tensor:
+        return aten._scaled_dot_product_flash_attention(q, k, k, 0.5)[0]
+
+    q = normal(1, 2, 5, 8)
+    for function, other, said in (
+        (flash, normal(1, 2, 7, 8), "5 queries to 7 keys"), (wide, normal(1, 2, 5, 16), "size 16"),
+        (dropping, q, "random numbers"),
+    ):  # fmt: skip
+        torch._dynamo.reset()
+        backend = rust_ort.Backend()
+        trace(function, [q, other], backend)
+        (reason,) = reasons(backend.graphs)
+        assert said in reason
+
+
+# --- Devices ---------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_of_an_export_begins_with_cuda(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = []
+    monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: begun.append(True))
+
+    def function(x: Tensor) -> Any:
+        kinds = {"device": x.device, "dtype": torch.float16}
+        numbers = torch.arange(5, device=x.device) + torch.full((5,), 70000.0, device=x.device).long()
+        return x.index_fill(0, numbers[:1] * 0, 1.5) * torch.tensor(2.0), torch.full((3,), 7e4, **kinds), x.half() * 7e4
+
+    with torch.no_grad():
+        made, graphs = run(lambda x: function(x)[0], [normal(5, 3)])
+        torch.testing.assert_close(made, function(normal(5, 3))[0])
+        assert reasons(graphs) == []
+        trace(function, [normal(5, 3)], rust_ort.Backend())
+    assert not begun and not torch.cuda.is_initialized()
+
+
+def graph_of(function: Callable[..., Any], *inputs: Tensor) -> fx.GraphModule:
+    """With fake tensors; inputs of the device meta are put on cuda:1."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    mode = cuda_graphs.FakeTensorMode()
+    with mode:
+        fake = [torch.empty_like(x, device="cuda:1" if x.is_meta else x.device) for x in map(mode.from_tensor, inputs)]
+        return make_fx(function)(*fake)
