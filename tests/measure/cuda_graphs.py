@@ -38,7 +38,7 @@ class Twins:
         """The twin of a real tensor."""
         if id(tensor) not in self._made:
             with torch.no_grad():
-                twin = self.mode.from_tensor(tensor.detach())
+                twin: Tensor = self.mode.from_tensor(tensor.detach())
                 with self.mode:
                     twin = twin.to("cuda")
             made = nn.Parameter(twin, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else twin
@@ -53,7 +53,9 @@ class Twins:
     @contextlib.contextmanager
     def in_place(self, module: nn.Module) -> Iterator[None]:
         """Inside, the module's parameters and buffers are twins."""
-        held = [members for owner in module.modules() for members in (owner._parameters, owner._buffers)]
+        held: list[dict[str, Any]] = [
+            members for owner in module.modules() for members in (owner._parameters, owner._buffers)
+        ]
         before = [dict(members) for members in held]
         for members in held:
             members.update({name: self.of(one) for name, one in members.items() if one is not None})
@@ -140,11 +142,12 @@ def backward_at_once() -> contextlib.AbstractContextManager[Any]:
 @contextlib.contextmanager
 def without_streams() -> Iterator[None]:
     """Inside, gradients are made node by node: torch's engine asks the GPU for its streams."""
-    torch.autograd.grad, before = gradients, torch.autograd.grad
+    before = torch.autograd.grad
+    setattr(torch.autograd, before.__name__, gradients)
     try:
         yield
     finally:
-        torch.autograd.grad = before
+        setattr(torch.autograd, before.__name__, before)
 
 
 @torch.no_grad()
@@ -209,33 +212,31 @@ def attend(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False, kernel: str = "",
 ) -> Tensor:  # fmt: skip
-    """torch's composite operator (aten/src/ATen/native/transformers/attention.cpp), but for the choice of the kernel."""
+    """torch's composite operator, of ATen/native/transformers/attention.cpp, but for the choice of the kernel."""
     size, length, keys = query.shape[-1], query.shape[-2], key.shape[-2]
     half = query.dtype in (torch.float16, torch.bfloat16)
     flash = half and attn_mask is None and not (is_causal and length != keys)
     efficient = not enable_gqa and size % ALIGNED.get(query.dtype, size + 1) == 0
     chosen = kernel or ("flash" if flash else "efficient" if efficient else "math")
     scale = 1 / math.sqrt(size) if scale is None else scale
+    made: Tensor
+    bias = _as_bias(attn_mask, query)
     if chosen == "math":
-        mask = _as_bias(attn_mask, query)
-        return aten._scaled_dot_product_attention_math(
-            query, key, value, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        made = aten._scaled_dot_product_attention_math(
+            query, key, value, bias, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )[0]
+        return made
     if chosen == "flash":
         query, key, value = (functional.pad(each, (0, -size % 8)) if size % 8 else each for each in (query, key, value))
-        output = aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)[0]
-        return output[..., :size]
-    bias = _as_bias(attn_mask, query)
-    if bias is not None and chosen == "efficient":
-        bias = functional.pad(bias, (0, -keys % 16))[..., :keys] if keys % 16 else bias
+        made = aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)[0]
+        return made[..., :size]
     if bias is not None:
+        if chosen == "efficient" and keys % 16:
+            bias = functional.pad(bias, (0, -keys % 16))[..., :keys]
         bias = bias.expand(*query.shape[:2], length, keys)
     wanted = any(each.requires_grad for each in (query, key, value))
-    operators = {
-        "efficient": aten._scaled_dot_product_efficient_attention,
-        "cudnn": aten._scaled_dot_product_cudnn_attention,
-    }
-    made: Tensor = operators[chosen](query, key, value, bias, wanted, dropout_p, is_causal, scale=scale)[0]
+    operator = getattr(aten, f"_scaled_dot_product_{chosen}_attention")
+    made = operator(query, key, value, bias, wanted, dropout_p, is_causal, scale=scale)[0]
     return made
 
 

@@ -57,7 +57,7 @@ def run(name: str, attention: str, mode: str) -> Run:
     try:
         reference = values(TABLE[name].build(attention), mode, lambda module: module)
         candidate = values(TABLE[name].build(attention), mode, lambda module: torch.compile(module, backend=backend))
-        _judge(made, reference, candidate)
+        judge(made, reference, candidate)
     except Exception as error:  # a census goes on
         made.error = f"{type(error).__name__}: {error}"
     made.seconds = time.perf_counter() - begin
@@ -81,7 +81,8 @@ def values(case: Case, mode: str, compiled: Callable[[nn.Module], Callable[..., 
     return found | {f"buffer {name}": buffer for name, buffer in module.named_buffers()}
 
 
-def _judge(made: Run, reference: dict[str, Tensor], candidate: dict[str, Tensor]) -> None:
+def judge(made: Run, reference: dict[str, Tensor], candidate: dict[str, Tensor]) -> None:
+    """Writes what differs into `made`."""
     largest = max((float(value.abs().max()) for name, value in reference.items() if name.startswith("grad")), default=0)
     for name in sorted(reference.keys() ^ candidate.keys()):
         made.mismatches[name] = f"only {'eager' if name in reference else 'the backend'} has a value"

@@ -415,6 +415,11 @@ CASES: dict[str, Case] = {
 }
 
 WITHOUT_CASE: dict[str, str] = {
+    **{
+        f"aten._scaled_dot_product_{kernel}_attention{direction}.default": "of CUDA alone: test_cuda_graphs.py"
+        for kernel in ("flash", "efficient", "cudnn")
+        for direction in ("", "_backward")
+    },
     "aten.native_batch_norm.default": "functionalization makes it _native_batch_norm_legit_functional first",
     "aten._native_batch_norm_legit.default": "functionalization makes it _native_batch_norm_legit_functional first",
     "aten.max_unpool2d.default": "where indices repeat the result is chance: there is nothing to compare with",

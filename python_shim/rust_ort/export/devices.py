@@ -52,9 +52,7 @@ def places(part: PlannedPart, device: torch.device | None) -> Places:
         value = values[name]
         return isinstance(value, Tensor) and value.device == device
 
-    return Places(
-        inputs=tuple(map(there, part.translated.input_names)), outputs=tuple(map(there, part.tensor_outputs))
-    )
+    return Places(inputs=tuple(map(there, part.translated.input_names)), outputs=tuple(map(there, part.tensor_outputs)))
 
 
 def providers(device: torch.device | None) -> Providers:

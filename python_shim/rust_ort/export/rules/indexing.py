@@ -190,7 +190,11 @@ def _fill(self: Tensor, dim: int, index: Tensor, value: Tensor | float) -> Any:
     """index_put, which counts from the end, as torch's index_fill does."""
     if self.dim() == 0 or index.dtype is not torch.int64:
         return NotImplemented
-    filled = value.to(self.dtype) if isinstance(value, Tensor) else aten.full([], value, dtype=self.dtype, device=self.device)
+    filled = (
+        value.to(self.dtype)
+        if isinstance(value, Tensor)
+        else aten.full([], value, dtype=self.dtype, device=self.device)
+    )
     before: list[Tensor | None] = [None] * (dim % self.dim())
     return aten.index_put.default(self, [*before, index.reshape(-1)], filled)
 
