@@ -51,6 +51,7 @@ USED: dict[str, str | None] = {
     "torch._functorch.compile_utils": None,
     "torch._functorch.compile_utils.rand_ops": None,
     "torch._functorch.aot_autograd": None,
+    "torch._functorch.config": None,
     "torch._guards.CompileContext": "every graph's name begins with 0_0",
     "torch._guards.TracingContext": None,
     "torch._guards.detect_fake_mode": "the fake_mode of the first value that has one",
@@ -60,6 +61,7 @@ USED: dict[str, str | None] = {
     "torch._ops.OpOverload": "the type of torch.ops.aten.add.Tensor",
     "torch._ops.OpOverloadPacket": "the type of torch.ops.aten.add",
     "torch._ops.OperatorBase": None,
+    "torch._subclasses.fake_tensor.FakeTensorMode": None,
     "torch._subclasses.fake_tensor.unset_fake_temporarily": None,
     "torch.autograd._profiler_enabled": "torch's profiler shows no range of ours",
     "torch.cuda._sleep": None,
@@ -363,6 +365,18 @@ def compile_id() -> object | None:
 def tracing_context() -> Any | None:
     """What AOTAutograd knows of the graph that is being compiled; None outside a compilation."""
     return find("torch._guards.TracingContext").try_get()
+
+
+def fake_mode() -> Any:
+    """A new FakeTensorMode."""
+    return find("torch._subclasses.fake_tensor.FakeTensorMode")()
+
+
+def backward_at_once() -> contextlib.AbstractContextManager[Any]:
+    """Inside, AOTAutograd compiles a backward with its forward, not when it is first called."""
+    config: Any = find("torch._functorch.config")
+    patched: contextlib.AbstractContextManager[Any] = config.patch(force_non_lazy_backward_lowering=True)
+    return patched
 
 
 def fake_mode_of(values: Iterable[object]) -> Any | None:

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
-from torch.utils import _pytree as pytree
+
+from rust_ort.torch_private import backward_at_once, fake_mode, pytree
 
 aten = torch.ops.aten
 
@@ -30,7 +30,7 @@ class Twins:
     """Fake CUDA tensors in the place of real ones, one for each."""
 
     def __init__(self) -> None:
-        self.mode = FakeTensorMode()
+        self.mode = fake_mode()
         self._made: dict[int, tuple[Tensor, Tensor]] = {}
         self._real: dict[int, Tensor] = {}
 
@@ -129,14 +129,6 @@ def _autocast(dtype: torch.dtype | None) -> Iterator[None]:
         torch.set_autocast_enabled("cuda", before[0])
         torch.set_autocast_dtype("cuda", before[1])
         torch.clear_autocast_cache()
-
-
-def backward_at_once() -> contextlib.AbstractContextManager[Any]:
-    """Inside, AOTAutograd compiles a backward with its forward, not when it is first called."""
-    from torch._functorch import config
-
-    patched: contextlib.AbstractContextManager[Any] = config.patch(force_non_lazy_backward_lowering=True)
-    return patched
 
 
 @contextlib.contextmanager

@@ -13,16 +13,16 @@ import torch
 from support import FakeClient
 from torch import Tensor, fx
 from torch.nn import functional
-from torch.utils import _pytree as pytree
 
 import rust_ort
-from measure import cuda_graphs, op_census
+from measure import op_census
 from measure.architectures import TABLE
 from measure.cuda_graphs import trace
 from measure.op_census_runs import Run
 from rust_ort.errors import ClientError
 from rust_ort.export import devices, kernels, plan
 from rust_ort.export.partition import SEVERAL_DEVICES
+from rust_ort.torch_private import fake_mode, pytree
 
 aten = torch.ops.aten
 sdpa = functional.scaled_dot_product_attention
@@ -236,7 +236,7 @@ def graph_of(function: Callable[..., Any], *inputs: tuple[list[int], str]) -> fx
     """inputs: shape and device of each."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    with cuda_graphs.FakeTensorMode():
+    with fake_mode():
         return make_fx(function)(*(torch.empty(shape, device=device) for shape, device in inputs))
 
 
