@@ -73,7 +73,7 @@ torch-nodes: ## build-torch; every architecture's graphs and ONNX's node tests o
 matrix: ## every declared version of torch and onnxruntime: installed, main job and Python tests, into docs/versions.md
 	@$(STEPS) matrix
 
-gpu-check: ## what a GPU machine can do; needs no setup: ORT_GPU_LIB=folder BIN=binary; exits 2 without a GPU
+gpu-check: ## everything on a GPU in ten minutes, into docs/gpu.md; needs no setup: ORT_GPU_LIB=folder BIN=binary; exits 2 without a GPU
 	@$(STEPS) gpu-check
 
 doctor: ## what of the tools is there, and what `rust-ort doctor` says

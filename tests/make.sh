@@ -435,10 +435,10 @@ gpu_check() {
         for binary in target/release/rust-ort "$VENV/bin/rust-ort"; do [[ -x $binary ]] && break; done
     fi
     own_daemon
-    export RUST_ORT_BINARY=$binary
+    # With ARGS, only what they name is written. Steps have daemons of their own, which the check ends.
     # shellcheck disable=SC2086
     PYTHONPATH=$ROOT/python_shim "$python" python_shim/rust_ort/studies/gpu_check.py --binary "$binary" \
-        ${ORT_GPU_LIB:+--onnxruntime "$ORT_GPU_LIB"} ${ARGS:-}
+        ${ORT_GPU_LIB:+--onnxruntime "$ORT_GPU_LIB"} ${ARGS:---output docs/gpu.md}
 }
 
 # Every check runs, whichever failed before: bash's -e is off inside a condition, so the statuses are gathered by hand.

@@ -69,8 +69,14 @@ def assert_all_close(reference: Any, candidate: Any, *, half: torch.dtype | None
 
 
 def judge(pairs: Sequence[Pair], *, half: torch.dtype | None = None) -> list[Verdict]:
-    """The daemon's verdicts for (name, reference, candidate, why there is nothing to compare or "")."""
+    """The daemon's verdicts for (name, reference, candidate, why there is nothing to compare or ""). It reads memory of
+    the host."""
+    pairs = [(name, _on_host(reference), _on_host(candidate), why) for name, reference, candidate, why in pairs]
     return judged_as_half(pairs, Client.get(Options.parse({})), half)
+
+
+def _on_host(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.cpu()
 
 
 def verdict_line(verdict: Verdict) -> str:

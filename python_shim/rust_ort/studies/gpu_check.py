@@ -1,8 +1,8 @@
-"""What this machine can do with a GPU: what is there, a CUDA IPC probe, and the main job on CUDA as far as it goes.
+"""What this machine can do with a GPU: what is there, then steps, each in a process of its own, and a table of them.
 
 Works offline, with a binary, a native module and an onnxruntime library built elsewhere. Needs torch (2.11 or later) of
-the machine, and for the main job transformers. Exit code: 0 everything asked works, 1 a step failed, 2 something is
-missing.
+the machine, and for some steps transformers. Exit code: 0 everything asked works, 1 a step failed, 2 something is
+missing. --device cpu rehearses on the CPU all that a CPU can run.
 """
 
 from __future__ import annotations
@@ -13,18 +13,25 @@ import ctypes
 import importlib.util
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rust_ort.studies.gpu.runner import Task
 
 PACKAGE = Path(__file__).resolve().parents[1]
-WORKS, FAILED, MISSING = 0, 1, 2
+WORKS, MISSING = 0, 2
 MIN_TORCH = (2, 11)
 SECONDS = 60
+REHEARSAL_FACTOR = 3
+"""Of the steps' limits: a CPU takes longer."""
 PROBE_BYTES = 4 << 20
 SLEEP_CYCLES = 400_000_000
 PAUSE_MS = 300
@@ -254,23 +261,31 @@ def _rust_writes(probe: Probe, tensor: Any, stream: Any, ready: Any, done: Any) 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What the steps need."""
+    """What the steps need. folders: of the libraries that the CUDA provider needs. facts: what the page tells of the
+    machine, without its name and its paths."""
 
     binary: str
     library: Path
+    folders: Sequence[Path]
+    facts: dict[str, str]
 
 
 def look(arguments: argparse.Namespace) -> Machine:
     """Print what is there. Raises Missing with every missing thing."""
     missing: list[str] = []
-    say("nvidia-smi", nvidia_smi())
+    gpus = nvidia_smi()
+    say("nvidia-smi", gpus)
     facts = torch_facts()
     for name, value in facts.items():
         say(name, value)
+    known = {"GPU": gpus if arguments.device == "cuda" else "none: a rehearsal on the CPU", "CPU": cpu(), **facts}
+    known["python"] = platform.python_version()
     if facts["torch"] == "not found":
         missing.append(f"torch {MIN_TORCH[0]}.{MIN_TORCH[1]} or later with CUDA; name a Python that has it: PYTHON=...")
     elif tuple(int(part) for part in facts["torch"].split(".")[:2]) < MIN_TORCH:
         missing.append(f"torch {MIN_TORCH[0]}.{MIN_TORCH[1]} or later; found {facts['torch']}")
+    elif arguments.device == "cpu":
+        pass
     elif facts["torch CUDA build"] == "None":
         missing.append("a CUDA build of torch; this one is for the CPU only")
     elif facts["torch sees"].startswith(("0 GPU", "error")):
@@ -278,7 +293,8 @@ def look(arguments: argparse.Namespace) -> Machine:
     library = None
     try:
         library = onnxruntime_library(arguments.onnxruntime)
-        say("onnxruntime", f"{library_version(library)} ({library})")
+        known["onnxruntime"] = library_version(library)
+        say("onnxruntime", f"{known['onnxruntime']} ({library})")
         say("CUDA provider", cuda_provider(library))
     except Missing as error:
         missing.append(str(error))
@@ -289,9 +305,39 @@ def look(arguments: argparse.Namespace) -> Machine:
     say("rust-ort", arguments.binary)
     if not os.access(arguments.binary, os.X_OK):
         missing.append(f"the rust-ort binary, not found at {arguments.binary}: make build, or name one: BIN=...")
+    folders: list[Path] = []
+    if not missing and library is not None and arguments.device == "cuda":
+        folders, lacking = provider_libraries(library, facts["torch CUDA build"], known)
+        missing += lacking
     if missing or library is None:
         raise Missing("\n".join(f"missing: {line}" for line in missing))
-    return Machine(binary=arguments.binary, library=library)
+    return Machine(binary=arguments.binary, library=library, folders=folders, facts=known)
+
+
+def provider_libraries(library: Path, torch_cuda: str, facts: dict[str, str]) -> tuple[list[Path], list[str]]:
+    """(folders that the executor needs on LD_LIBRARY_PATH, what of the provider's libraries is nowhere); printed, and
+    the CUDA versions told in `facts`."""
+    from rust_ort.studies.gpu import libraries
+
+    provider = library.parent / "libonnxruntime_providers_cuda.so"
+    if not provider.exists():
+        return [], [f"{provider.name} beside {library.name}: unpack onnxruntime-gpu's wheel and name its capi folder"]
+    names = libraries.needed(provider)
+    found = libraries.where(names, [library.parent, *libraries.wheel_folders()])
+    folders = list(dict.fromkeys(folder for folder in found.values() if folder is not None))
+    major = libraries.cuda_major(names)
+    facts["CUDA of the provider"] = f"{major}, torch's {torch_cuda}"
+    say("CUDA versions", f"the provider's {major}, torch's {torch_cuda}")
+    for folder in folders:
+        say("libraries", f"{folder}: {', '.join(name for name, at in found.items() if at == folder)}")
+    return folders, [f"{name}, which {provider.name} needs" for name in names if name not in found]
+
+
+def cpu() -> str:
+    """Its model and how many cores this process may use."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return f"{len(os.sched_getaffinity(0))} cores, {model or platform.machine()}"
 
 
 def say(name: str, text: str) -> None:
@@ -301,54 +347,87 @@ def say(name: str, text: str) -> None:
         print(f"{'':18} {line}")
 
 
-def attempt(name: str, step: Callable[[], list[str]]) -> bool:
-    """Run one step and print what came of it."""
-    try:
-        for line in step():
-            say(name, line)
-    except Exception as error:  # the next step is to be tried whatever this one does
-        say(name, f"FAILED: {type(error).__name__}: {error}")
-        return False
-    say(name, "works")
-    return True
+def probe(binary: str, record: Path) -> None:
+    """The step `ipc`, in its own process: what was seen, as rows."""
+    from rust_ort.studies.gpu.record import Record
+
+    with Record(record).row("tensors shared by CUDA IPC") as numbers:
+        for line in ipc_probe(binary):
+            name, _, seen = line.partition(": ")
+            numbers[name] = seen or "yes"
 
 
-def main_job_on_cuda() -> list[str]:
-    """The main job with tensors on the GPU, in this process. Raises ProbeFailed when it does not pass."""
-    if importlib.util.find_spec("transformers") is None:
-        raise ProbeFailed("transformers is not installed in this Python")
-    from rust_ort.studies import main_job
+def chosen(machine: Machine, device: str, names: Sequence[str] | None) -> list[Task]:
+    """The steps to run, of those there are on the device. Raises Missing for a name that is none of them."""
+    from rust_ort.studies.gpu.runner import Task
+    from rust_ort.studies.gpu.steps import STEPS
 
-    code = main_job.main(["--device", "cuda", "--size", "small"])
-    if code:
-        raise ProbeFailed(f"exit code {code}: see above how far it went")
-    return []
+    itself = [sys.executable, os.path.abspath(__file__), "--binary", machine.binary]
+    ipc = Task(name="ipc", title="a Rust process reads and writes a torch tensor by CUDA IPC", limit_s=SECONDS,
+               command=[*itself, "--probe"])  # fmt: skip
+    of = [sys.executable, "-m", "rust_ort.studies.gpu"]
+    tasks = [] if device == "cpu" else [ipc]
+    patience = REHEARSAL_FACTOR if device == "cpu" else 1
+    tasks += [
+        Task(name=s.name, title=s.title, limit_s=patience * s.limit_s, command=[*of, s.name, device]) for s in STEPS
+    ]
+    unknown = set(names or ()) - {task.name for task in tasks}
+    if unknown:
+        raise Missing(
+            f"--only: no step {', '.join(sorted(unknown))} on {device}; there are {', '.join(t.name for t in tasks)}"
+        )
+    return [task for task in tasks if names is None or task.name in names]
+
+
+def run(machine: Machine, arguments: argparse.Namespace) -> int:
+    """Run the steps, print what came of them, write the page. Returns the exit code."""
+    from rust_ort.studies.gpu import page, runner
+    from rust_ort.studies.gpu.record import line_of
+
+    tasks = chosen(machine, arguments.device, arguments.only)
+    around = runner.environment(machine.binary, machine.library, machine.folders)
+    seconds = arguments.minutes * 60 - (time.monotonic() - arguments.begin)
+    results = []
+    for result in runner.run_all(tasks, around, seconds=seconds, logs=arguments.logs):
+        verdict = f"{result.verdict}{f': {result.why}' if result.why else ''} ({result.seconds:.0f} s)"
+        say(result.name, "\n".join([verdict, *map(line_of, result.rows)]))
+        results.append(result)
+        if arguments.output:
+            page.write(arguments.output, results, machine.facts)
+    print(f"\n{page.text(results)}\n\nlogs of the steps: {arguments.logs}")
+    return page.exit_code(results)
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make gpu-check", description=__doc__)
     parser.add_argument("--binary", default="target/release/rust-ort", help="rust-ort, possibly built elsewhere")
     parser.add_argument("--onnxruntime", type=Path, help="folder that holds onnxruntime-gpu's libonnxruntime.so")
-    parser.add_argument("--skip-main-job", action="store_true", help="only look and probe")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a rehearsal")
+    parser.add_argument("--only", type=lambda text: text.split(","), help="steps, with commas between them")
+    parser.add_argument(
+        "--minutes", type=float, default=10, help="for everything; what had no time is said (default 10)"
+    )
+    parser.add_argument("--output", type=Path, help="markdown file for the table; JSON goes beside it")
+    parser.add_argument("--logs", type=Path, default="build/gpu-check", help="folder for what the steps print")
+    parser.add_argument("--probe", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
+    arguments.begin = time.monotonic()
     arguments.binary = os.path.abspath(arguments.binary)
+    arguments.logs = arguments.logs.absolute()
     return arguments
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Look, probe, run the main job. Returns the exit code."""
+    """Look, then run the steps. Returns the exit code."""
     arguments = parse(argv)
+    if arguments.probe:
+        probe(arguments.binary, Path(arguments.probe[0]))
+        return WORKS
     try:
-        machine = look(arguments)
+        return run(look(arguments), arguments)
     except Missing as error:
         print(error, file=sys.stderr)
         return MISSING
-    os.environ["RUST_ORT_BINARY"] = machine.binary
-    os.environ["RUST_ORT_ONNXRUNTIME"] = str(machine.library)
-    works = attempt("CUDA IPC", lambda: ipc_probe(machine.binary))
-    if not arguments.skip_main_job:
-        works &= attempt("main job on CUDA", main_job_on_cuda)
-    return WORKS if works else FAILED
 
 
 if __name__ == "__main__":

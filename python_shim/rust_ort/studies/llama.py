@@ -61,6 +61,11 @@ class Job:
     def device(self) -> str:
         return "cuda" if self.cuda else "cpu"
 
+    @property
+    def alone_on_cuda(self) -> bool:
+        """Whether models alone run on the GPU, too: not every module onnxruntime can."""
+        return self.cuda and has_cuda_provider()
+
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         return torch.autocast(self.device, dtype=self.half) if self.half else contextlib.nullcontext()
 
@@ -251,19 +256,24 @@ def ready(job: Job, path: Path, name: str) -> Path:
     after.unlink(missing_ok=True)
     shutil.copyfile(path, before)
     print(f"run onnxruntime optimization on {path}")
-    n_before, n_after = helpers.optimize_model(before, after, cuda=job.cuda)
+    n_before, n_after = helpers.optimize_model(before, after, cuda=job.alone_on_cuda)
     print(f"  {before}: {n_before} nodes\n  {after}: {n_after} nodes")
     return after
 
 
-def run_dumped(job: Job, dumped: Dumped) -> tuple[dict[str, Tensor], Row]:
-    """One of our models on its first call's inputs, judged against what the compiled run gave."""
-    path = ready(job, dumped.runs, f"llama_rust_ort_{job.part}_{dumped.direction}")
-    outputs = helpers.run_model(path, dumped.tensors("input"), cuda=job.cuda)
+def run_dumped(job: Job, dumped: Dumped) -> tuple[dict[str, Tensor], list[Row]]:
+    """One of our models on its first call's inputs, judged against what the compiled run gave.
+
+    With a row for a model that was refused, as those of a GPU in bfloat16 are where models alone run on the CPU.
+    """
+    name = f"llama_rust_ort_{job.part}_{dumped.direction}"
+    outputs, refused = run_alone(job, dumped.runs, name, dumped.tensors("input"))
+    if not outputs:
+        return outputs, refused
     actual = dumped.tensors("actual")
     labels = {name: f"{name} (grad of {of})" for name, of in dumped.outputs("GradAOTOutput").items()}
     pairs = [(labels.get(name, name), actual.get(name), value, "") for name, value in outputs.items()]
-    return outputs, judged(job, f"{dumped.graph} alone vs compiled", pairs)
+    return outputs, [*refused, judged(job, f"{dumped.graph} alone vs compiled", pairs)]
 
 
 def matching_feeds(job: Job, forward: Dumped) -> dict[str, Tensor]:
@@ -274,23 +284,27 @@ def matching_feeds(job: Job, forward: Dumped) -> dict[str, Tensor]:
 
 
 def run_exported(job: Job, feeds: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[Row]]:
-    """Outputs of the exporter's model, of its float32 twin where ONNX Runtime refuses bfloat16, or none.
+    """Outputs of the exporter's model, with a row where it was refused."""
+    return run_alone(job, job.exported, job.exported.stem, feeds)
 
-    With a row for the model that was refused.
+
+def run_alone(job: Job, path: Path, name: str, feeds: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[Row]]:
+    """Outputs of a model, of its float32 twin where ONNX Runtime refuses bfloat16, or none.
+
+    name: of its optimized form. With a row for the model that was refused.
     """
-    path = job.exported
     try:
-        return helpers.run_model(ready(job, path, path.stem), feeds, cuda=job.cuda), []
+        return helpers.run_model(ready(job, path, name), feeds, cuda=job.alone_on_cuda), []
     except Refused as refused:
         reason = str(refused)
     print(f"ONNX Runtime refuses {path}: {reason}")
-    what = f"{path.name} as exported"
-    if job.half is not torch.bfloat16 or job.cuda:
+    what = f"{name}.onnx as exported"
+    if job.half is not torch.bfloat16 or job.alone_on_cuda:
         return {}, [Row(what=what, left_out=reason)]
-    twin = path.with_suffix(".precision.onnx")
+    twin = job.folder / f"{name}.precision.onnx"
     subprocess.run([find_binary(), "widen", str(path), str(twin)], check=True, stdout=subprocess.DEVNULL)
     print(f"in its stead: {twin}, the same model with bfloat16 computed in float32 and rounded (rust-ort widen)")
-    outputs = helpers.run_model(ready(job, twin, twin.stem), feeds, cuda=job.cuda)
+    outputs = helpers.run_model(ready(job, twin, twin.stem), feeds, cuda=job.alone_on_cuda)
     return outputs, [Row(what=what, left_out=reason, stand_in=twin.name)]
 
 
@@ -335,26 +349,24 @@ def run(job: Job) -> Iterator[Row]:
     print("\nOptimization and verification" if job.ortopt else "\nVerification")
     ours = {}
     for dumped in models:
-        ours[dumped.graph], row = run_dumped(job, dumped)
-        yield row
+        ours[dumped.graph], rows = run_dumped(job, dumped)
+        yield from rows
     theirs, refused = run_exported(job, matching_feeds(job, forward))
     yield from refused
     names = list(forward.outputs("PlainAOTOutput"))
-    if len(names) == len(theirs) == 1:
+    if len(names) == len(theirs) == 1 and ours[forward.graph]:
         yield from side_by_side(job, eager["output"], (names[0], ours[forward.graph]), theirs)
     else:
-        counts = f"torch.onnx.export's model gave {len(theirs)} outputs, ours {len(names)}; one each is wanted"
+        n_ours = len(names) if ours[forward.graph] else 0
+        counts = f"torch.onnx.export's model gave {len(theirs)} outputs, ours {n_ours}; one each is wanted"
         yield Row(what="export vs rust_ort", left_out=counts)
 
 
-def missing_for_cuda() -> list[str]:
-    """What --cuda 1 needs and this machine lacks."""
+def has_cuda_provider() -> bool:
+    """Whether this Python's onnxruntime runs models on a GPU; the executor's runtime is another one."""
     import onnxruntime
 
-    missing = [] if torch.cuda.is_available() else ["a GPU that torch can use"]
-    if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
-        missing.append("an onnxruntime with CUDAExecutionProvider (onnxruntime-gpu)")
-    return missing
+    return "CUDAExecutionProvider" in onnxruntime.get_available_providers()
 
 
 def parse(argv: Sequence[str] | None) -> Job:
@@ -398,10 +410,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in ("part", "ortopt", "backward", "cuda"):
         print(f"{name}={getattr(job, name)}")
     print(f"mixed={job.half is not None}{f' ({job.half})' if job.half else ''}\nopset={job.opset}")
-    missing = missing_for_cuda() if job.cuda else []
-    if missing:
-        print(f"--cuda 1: this machine lacks {' and '.join(missing)}; use --cuda 0", file=sys.stderr)
+    if job.cuda and not torch.cuda.is_available():
+        print("--cuda 1: this machine lacks a GPU that torch can use; use --cuda 0", file=sys.stderr)
         return ERROR
+    if job.cuda and not job.alone_on_cuda:
+        print("this onnxruntime has no CUDAExecutionProvider: models alone run on the CPU")
     rows: list[Row] = []
     try:
         for row in run(job):

@@ -26,15 +26,18 @@ class Case:
     inputs: tuple[Tensor, ...]
 
 
-def cases() -> list[Case]:
-    """Add of 10 floats; a perceptron of two 512 x 512 layers on 1 and on 32 rows. float32."""
+def cases(device: str = "cpu") -> list[Case]:
+    """Add of 10 floats; a perceptron of two 512 x 512 layers on 1 and on 32 rows. float32, of the same numbers on each
+    device."""
     generator = torch.Generator().manual_seed(0)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        mlp = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512)).eval()
-    add = Case(name="Add of 10", function=torch.add, inputs=tuple(torch.randn(2, 10, generator=generator).unbind()))
+        mlp = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512)).eval().to(device)
+    two = torch.randn(2, 10, generator=generator).to(device).unbind()
+    add = Case(name="Add of 10", function=torch.add, inputs=tuple(two))
     rows = [
-        Case(name=f"MLP {n}x512", function=mlp, inputs=(torch.randn(n, 512, generator=generator),)) for n in (1, 32)
+        Case(name=f"MLP {n}x512", function=mlp, inputs=(torch.randn(n, 512, generator=generator).to(device),))
+        for n in (1, 32)
     ]
     return [add, *rows]
 
@@ -72,4 +75,4 @@ def measure(case: Case, variants: Sequence[str], *, rounds: int, spinning: bool)
         call = compiled(variant, case, spinning=spinning)
         torch.testing.assert_close(call(*case.inputs), expected)
         calls[variant] = functools.partial(call, *case.inputs)
-    return alternating(case.name, calls, rounds=rounds)
+    return alternating(case.name, calls, rounds=rounds, device=expected.device.type)

@@ -39,7 +39,8 @@ class InProcess:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = self.threads or torch.get_num_threads()
         options.add_session_config_entry("session.intra_op.allow_spinning", str(int(self.spinning)))
-        session = onnxruntime.InferenceSession(translated.model, options, providers=["CPUExecutionProvider"])
+        device = next((tensor.device for tensor in inputs), torch.device("cpu"))
+        session = onnxruntime.InferenceSession(translated.model, options, providers=_providers(device))
         placeholders = [node.name for node in cut.outer.graph.nodes if node.op == "placeholder"]
         used = [(name, placeholders.index(name)) for name in translated.input_names]
         outputs = [(name, _meta(cut.module, name)) for name in translated.output_names]
@@ -50,7 +51,7 @@ class InProcess:
                 binding.bind_ortvalue_input(name, onnxruntime.OrtValue.from_dlpack(tensors[position].detach()))
             results = []
             for name, (shape, dtype) in outputs:
-                result = torch.empty(shape, dtype=dtype)
+                result = torch.empty(shape, dtype=dtype, device=device)
                 binding.bind_ortvalue_output(name, onnxruntime.OrtValue.from_dlpack(result))
                 results.append(result)
             session.run_with_iobinding(binding)
@@ -58,6 +59,14 @@ class InProcess:
 
         boxed: Callable[..., Any] = make_boxed_func(call)
         return boxed
+
+
+def _providers(device: torch.device) -> list[Any]:
+    """Of tensors on this device; on a GPU in torch's stream, so that nobody waits for another."""
+    if device.type == "cpu":
+        return ["CPUExecutionProvider"]
+    stream = torch.cuda.current_stream(device).cuda_stream
+    return [("CUDAExecutionProvider", {"device_id": device.index or 0, "user_compute_stream": str(stream)})]
 
 
 def _meta(gm: fx.GraphModule, name: str) -> tuple[tuple[int, ...], torch.dtype]:

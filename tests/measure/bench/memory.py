@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from measure.home import Home, home
+from rust_ort.studies.gpu.device import pss
 
 NAME = "memory"
 VARIANTS = ("eager", "inductor", "rust_ort")
@@ -115,15 +116,6 @@ class Watch:
                 if inside:
                     found.append(int(entry.name))
         return found
-
-
-def pss(pid: int) -> int:
-    """Bytes that a process holds, its share of what others map, too; 0 where it is gone."""
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
 
 
 def child(variant: str, size: str) -> None:

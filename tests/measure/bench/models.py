@@ -23,12 +23,13 @@ SIZE = Size(vocabulary=32_000, layers=2)
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """part: of PARTS; way: "forward" or "step"; precision: of PRECISIONS."""
+    """part: of PARTS; way: "forward" or "step"; precision: of PRECISIONS; device: "cpu" or "cuda"."""
 
     part: str
     way: str
     precision: str
     size: Size = SIZE
+    device: str = "cpu"
 
     @property
     def name(self) -> str:
@@ -57,7 +58,7 @@ def measure(
     backends by their names. around: {variant: what makes its call, given that}. Raises AssertionError when the result
     or a gradient is far from eager's."""
     torch.compiler.reset()
-    study = build(case.part, case.size)
+    study = build(case.part, case.size, device=case.device)
     named = {variant: (backends or {}).get(variant, variant) for variant in variants}
     expected = _run(case, "eager", study)
     wanted = expected()
@@ -73,32 +74,33 @@ def measure(
         for one, other in zip(got, wanted, strict=True):
             # Elements near 0 by the largest: gradients of parameters are of many sizes.
             torch.testing.assert_close(one, other, rtol=close, atol=close * float(other.abs().max()))
-    return alternating(case.name, calls, rounds=rounds)
+    return alternating(case.name, calls, rounds=rounds, device=case.device)
 
 
 def _run(case: Case, backend: Any, study: Study) -> Callable[[], list[Tensor]]:
     """One call of a copy of the module under `backend`, "eager" for none."""
-    module, dtype = copy.deepcopy(study.module), PRECISIONS[case.precision]
+    module = copy.deepcopy(study.module)
+    autocast = functools.partial(_autocast, case.device, PRECISIONS[case.precision])
     call = module if backend == "eager" else torch.compile(module, backend=backend, dynamic=False)
     if case.way == "forward":
-        return functools.partial(_forward, call, study.inputs, dtype)
-    return functools.partial(_step, call, study.inputs, dtype, [*module.parameters()])
+        return functools.partial(_forward, call, study.inputs, autocast)
+    return functools.partial(_step, call, study.inputs, autocast, [*module.parameters()])
 
 
-def _autocast(dtype: torch.dtype | None) -> Any:
-    return torch.autocast("cpu", dtype=dtype) if dtype is not None else contextlib.nullcontext()
+def _autocast(device: str, dtype: torch.dtype | None) -> Any:
+    return torch.autocast(device, dtype=dtype) if dtype is not None else contextlib.nullcontext()
 
 
-def _forward(call: Callable[..., Tensor], inputs: Sequence[Tensor], dtype: torch.dtype | None) -> list[Tensor]:
-    with torch.no_grad(), _autocast(dtype):
+def _forward(call: Callable[..., Tensor], inputs: Sequence[Tensor], autocast: Callable[[], Any]) -> list[Tensor]:
+    with torch.no_grad(), autocast():
         return [call(*inputs)]
 
 
 def _step(
-    call: Callable[..., Tensor], inputs: Sequence[Tensor], dtype: torch.dtype | None, parameters: Sequence[Tensor]
+    call: Callable[..., Tensor], inputs: Sequence[Tensor], autocast: Callable[[], Any], parameters: Sequence[Tensor]
 ) -> list[Tensor]:
     """Forward and backward; every gradient is made anew, as after `zero_grad()`. The loss and the gradients."""
-    with _autocast(dtype):
+    with autocast():
         loss = call(*inputs).sum()
     wanted = [*parameters, *(value for value in inputs if value.requires_grad)]
     for value in wanted:

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
+
 ROUND_SECONDS = 0.03
 
 
@@ -23,13 +25,17 @@ class Timing:
     calls_per_round: int
 
 
-def alternating(case: str, calls: Mapping[str, Callable[[], object]], *, rounds: int) -> list[Timing]:
-    """Each variant's time. calls: {variant: one call}, warm."""
-    counts = {variant: _calls_a_round(call) for variant, call in calls.items()}
+def alternating(
+    case: str, calls: Mapping[str, Callable[[], object]], *, rounds: int, device: str = "cpu"
+) -> list[Timing]:
+    """Each variant's time. calls: {variant: one call}, warm. device: where they compute; of "cuda" a round ends when
+    the GPU has done what its calls queued."""
+    finish = torch.cuda.synchronize if device == "cuda" else _at_once
+    counts = {variant: _calls_a_round(call, finish) for variant, call in calls.items()}
     means: dict[str, list[float]] = {variant: [] for variant in calls}
     for round_ in range(rounds):
         for variant in calls if round_ % 2 == 0 else reversed(list(calls)):
-            means[variant].append(_round_us(calls[variant], counts[variant]))
+            means[variant].append(_round_us(calls[variant], counts[variant], finish))
     return [of_rounds(case, variant, values, counts[variant]) for variant, values in means.items()]
 
 
@@ -48,24 +54,33 @@ def of_rounds(case: str, variant: str, means_us: Sequence[float], calls_per_roun
     )
 
 
-def _calls_a_round(call: Callable[[], object]) -> int:
+def _at_once() -> None:
+    """What is called on the CPU has been done when the call returns."""
+
+
+def _calls_a_round(call: Callable[[], object], finish: Callable[[], None]) -> int:
     """So many that a round is long enough to be timed; one of what is long itself."""
+    finish()
     begin = time.perf_counter()
     call()
+    finish()
     once = time.perf_counter() - begin
     if once > ROUND_SECONDS:
         return 1
     begin = time.perf_counter()
     for _ in range(20):
         call()
+    finish()
     return max(10, int(ROUND_SECONDS / ((time.perf_counter() - begin) / 20)))
 
 
-def _round_us(call: Callable[[], object], n: int) -> float:
+def _round_us(call: Callable[[], object], n: int, finish: Callable[[], None]) -> float:
     # The first calls after another variant's round pay for its caches.
     for _ in range(max(3, n // 20) if n > 1 else 0):
         call()
+    finish()
     begin = time.perf_counter()
     for _ in range(n):
         call()
+    finish()
     return (time.perf_counter() - begin) / n * 1e6

@@ -1,0 +1,7 @@
+"""The steps of `make gpu-check`, each in a process of its own with a daemon of its own.
+
+steps.py: which there are. runner.py: runs them, ends what hangs. record.py: the rows a step writes. page.py: the table
+and its JSON. libraries.py: what CUDA libraries the provider needs and where they are. device.py: memory and
+synchronization of a device. copies.py: bytes through the host. cases.py, calls.py: calls against eager. memory.py:
+a training loop, a killed client. models.py: Llama. numerics.py: `rust-ort study`. speed.py: the bench.
+"""

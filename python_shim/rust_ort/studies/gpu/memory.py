@@ -1,0 +1,189 @@
+"""Device memory: it does not grow over a training loop, and a client that is killed leaves none behind."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import rust_ort
+from rust_ort.studies.gpu.cases import mlp, normal, seeded
+from rust_ort.studies.gpu.device import synchronize, used_bytes, waited
+from rust_ort.studies.gpu.record import CheckFailed, Record
+
+STEPS = 1000
+READINGS = (100, 200, STEPS)
+EMPTIED = (300, 500, 700)
+"""Steps after which torch gives its cached blocks back."""
+BLOCK_BYTES = {"cuda": 2 << 20, "cpu": 16 << 20}
+"""What may come on top: one block of torch's allocator. In a rehearsal processes' own heaps are counted, too."""
+RETURNED_S = 10.0
+PAUSE_S = 0.3
+"""After which the client is in the midst of its calls."""
+FEATURES = {"cuda": 4096, "cpu": 256}
+"""Of the client that is killed: a tensor is 64 MiB on the GPU."""
+MIB = 1 << 20
+
+
+def run(record: Record, device: str) -> None:
+    with record.row(f"{STEPS} steps of SGD") as numbers:
+        training(device, numbers)
+    served = Served(device)
+    with record.row("memory of a client killed in mid-call") as numbers:
+        killed_client(served, device, numbers)
+    with record.row("calls after the client was killed"):
+        served.check()
+        with client(device, "ends") as process:
+            ended(process)
+
+
+# --- a training loop -------------------------------------------------------------------------------------------------
+
+
+def training(device: str, numbers: dict[str, Any]) -> None:
+    """Errors: CheckFailed where memory grows or the loss is not eager's."""
+    expected = loss_after(seeded(mlp).to(device), lambda module: module, device)
+    used: dict[int, int] = {}
+    backend = rust_ort.Backend()
+    got = loss_after(
+        seeded(mlp).to(device), lambda module: torch.compile(module, backend=backend, fullgraph=True), device, used
+    )
+    numbers |= {f"MiB after {step}": used[step] / MIB for step in READINGS}
+    numbers |= {"loss": got, "eager's": expected}
+    first, second, last = (used[step] for step in READINGS)
+    allowed = BLOCK_BYTES[device] + max(0, second - first)
+    if last - second > allowed:
+        raise CheckFailed(f"{last - second} bytes more after {STEPS} steps than after {READINGS[1]}; allowed {allowed}")
+    if not abs(got - expected) <= 1e-2 * abs(expected):
+        raise CheckFailed(f"the loss after {STEPS} steps is {got}, eager's {expected}")
+
+
+def loss_after(
+    module: nn.Module,
+    compiled: Callable[[nn.Module], Callable[..., Any]],
+    device: str,
+    used: dict[int, int] | None = None,
+) -> float:
+    """Trains the module; the last step's loss. used: to be filled with the bytes in use after the steps of READINGS."""
+    call = compiled(module)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+    given, wanted = normal(32, 64, device=device), normal(64, 32, device=device).t()
+    loss = torch.zeros(())
+    for step in range(1, STEPS + 1):
+        optimizer.zero_grad()
+        loss = (call(given) - wanted).square().mean()
+        loss.backward()
+        optimizer.step()
+        if step in (*EMPTIED, *READINGS):
+            synchronize(device)
+            torch.cuda.empty_cache()  # nothing where CUDA is not used
+        if used is not None and step in READINGS:
+            used[step] = used_bytes(device)
+    return float(loss.detach())
+
+
+# --- a client that is killed -----------------------------------------------------------------------------------------
+
+
+class Served:
+    """A compiled function of this process, which the daemon is to serve whatever becomes of others."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._call = torch.compile(_served, backend=rust_ort.Backend(), fullgraph=True)
+
+    def check(self) -> None:
+        """Errors: AssertionError; what the call raises."""
+        given = normal(8, 8, device=self._device)
+        torch.testing.assert_close(self._call(given), _served(given))
+
+
+def _served(x: Tensor) -> Tensor:
+    return torch.tanh(x) * 2
+
+
+def killed_client(served: Served, device: str, numbers: dict[str, Any]) -> None:
+    """What is in use after one client was killed, by what was in use after its like ended in order: executors that
+    are kept warm hold the same. Errors: CheckFailed."""
+    served.check()
+    with client(device, "ends") as process:
+        ended(process)
+    in_order = settled(device)
+    with client(device, "calls") as process:
+        assert process.stdout is not None
+        if process.stdout.readline().strip() != "calling":
+            raise CheckFailed("the client did not come to its calls; the log says why")
+        time.sleep(PAUSE_S)
+        with_client = used_bytes(device)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    allowed = in_order + BLOCK_BYTES[device]
+    seconds = waited(lambda: used_bytes(device) <= allowed, seconds=RETURNED_S)
+    after = used_bytes(device)
+    numbers |= {
+        "MiB before": in_order / MIB, "with the client": with_client / MIB, "after": after / MIB,
+        "seconds until returned": "-" if seconds is None else round(seconds, 2),
+    }  # fmt: skip
+    if seconds is None:
+        raise CheckFailed(f"{RETURNED_S:.0f} s after the client was killed {after - in_order} bytes more are in use")
+
+
+@contextlib.contextmanager
+def client(device: str, way: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that calls: "ends" after some calls, or "calls" until it is killed; it ends with the block."""
+    command = [sys.executable, "-m", __name__, device, way]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def ended(process: subprocess.Popen[str]) -> None:
+    """Errors: CheckFailed where the client did not end in order."""
+    process.communicate()
+    if process.returncode:
+        raise CheckFailed(f"a client ended with {process.returncode}; the log says why")
+
+
+def settled(device: str) -> int:
+    """Bytes in use once they no longer change: what a client held goes a moment after it."""
+    readings = [used_bytes(device)]
+
+    def same() -> bool:
+        time.sleep(0.5)
+        readings.append(used_bytes(device))
+        return abs(readings[-1] - readings[-2]) < MIB
+
+    waited(same, seconds=RETURNED_S)
+    return readings[-1]
+
+
+def main(device: str, way: str) -> int:
+    """The client."""
+    features = FEATURES[device]
+    module = nn.Linear(features, features).to(device)
+    call = torch.compile(module, backend=rust_ort.Backend(), fullgraph=True)
+    given = normal(features, features, device=device)
+    call(given).sum().backward()
+    if way == "ends":
+        for _ in range(10):
+            call(given).sum().backward()
+        return 0
+    print("calling", flush=True)
+    while True:
+        call(given).sum().backward()
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
