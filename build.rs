@@ -49,8 +49,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// Of what decides the messages between daemon and executor and the memory that they share: two programs with another hash
 /// do not understand each other.
-const SHARED_SOURCES: [&str; 6] =
-    ["src/base", "src/tensor", "src/protocol", "src/shm", "src/link", "src/onnx/select.rs"];
+const SHARED_SOURCES: [&str; 7] =
+    ["src/base", "src/tensor", "src/protocol", "src/shm", "src/link", "src/cuda/handle.rs", "src/onnx/select.rs"];
 
 /// A hash (FNV-1a) of those files.
 fn sources() -> Result<u64, Box<dyn Error>> {

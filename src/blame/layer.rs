@@ -12,7 +12,7 @@ use crate::tensor::{DType, TensorBuf};
 /// What float64 says of a value.
 pub enum Said {
     /// The ONNX nodes, in float64, are as near to eager as they are to their kernels. With what is known of how both round.
-    Rounding(Errors),
+    Rounding(Box<Errors>),
     /// Which of the two is far from it.
     Wrong(Layer),
     /// There is no float64 to ask.
@@ -36,7 +36,7 @@ impl From<Errors> for Said {
         } else if candidate > CLEARLY * reference.max(1.) {
             Said::Wrong(Layer::Kernel)
         } else if reference.is_finite() && candidate.is_finite() {
-            Said::Rounding(found)
+            Said::Rounding(Box::new(found))
         } else {
             Said::Nothing
         }

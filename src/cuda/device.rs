@@ -52,11 +52,6 @@ impl Device {
         }
     }
 
-    /// All that this process may use, each with a context: hundreds of megabytes a GPU. [`Device::visible`] makes none.
-    pub fn all() -> Result<Vec<Arc<Self>>, CudaError> {
-        (0..count(Driver::get()?)?).map(Self::of_ordinal).collect()
-    }
-
     /// Names of all that this process may use, by ordinal. Errors: Library, Call (CUDA_ERROR_NO_DEVICE without any).
     pub fn visible() -> Result<Vec<DeviceUuid>, CudaError> {
         let driver = Driver::get()?;
@@ -96,15 +91,9 @@ impl Device {
         Ok((free as u64, total as u64))
     }
 
-    /// Make it the calling thread's device, for code that asks for no other: ONNX Runtime, kernels.
-    pub fn make_current(&self) -> Result<(), CudaError> {
-        // SAFETY: the context is retained while self lives; a thread that keeps it longer gets errors, no dangling memory.
-        unsafe { call!(self.driver, cuCtxSetCurrent(self.context.0)) }
-    }
-
     /// Make it the calling thread's device until the guard drops.
     pub(super) fn enter(&self) -> Result<Current<'_>, CudaError> {
-        // SAFETY: as in `make_current`.
+        // SAFETY: the context is retained while self lives.
         unsafe { call!(self.driver, cuCtxPushCurrent_v2(self.context.0)) }?;
         Ok(Current { driver: self.driver, device: PhantomData })
     }

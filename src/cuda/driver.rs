@@ -57,7 +57,6 @@ driver_functions! {
     cuDeviceGetName(*mut c_char, c_int, sys::CUdevice);
     cuDevicePrimaryCtxRetain(*mut sys::CUcontext, sys::CUdevice);
     cuDevicePrimaryCtxRelease_v2(sys::CUdevice);
-    cuCtxSetCurrent(sys::CUcontext);
     cuCtxPushCurrent_v2(sys::CUcontext);
     cuCtxPopCurrent_v2(*mut sys::CUcontext);
     cuMemGetInfo_v2(*mut usize, *mut usize);
@@ -77,6 +76,7 @@ driver_functions! {
     cuEventDestroy_v2(sys::CUevent);
     cuStreamCreate(*mut sys::CUstream, c_uint);
     cuStreamWaitEvent(sys::CUstream, sys::CUevent, c_uint);
+    cuStreamQuery(sys::CUstream);
     cuStreamSynchronize(sys::CUstream);
     cuStreamDestroy_v2(sys::CUstream);
     cuMemcpyDtoHAsync_v2(*mut c_void, sys::CUdeviceptr, usize, sys::CUstream);

@@ -3,7 +3,7 @@
 use crate::base::ids::DeviceUuid;
 
 /// Why CUDA did not work.
-#[derive(Debug, displaydoc::Display, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, displaydoc::Display, thiserror::Error)]
 pub enum CudaError {
     /// NVIDIA's driver: {reason}; install a driver of CUDA 11.4 or later, or name its folder in LD_LIBRARY_PATH
     Library {
@@ -64,12 +64,28 @@ pub enum CudaError {
     },
 }
 
+/// CUDA_ERROR_ALREADY_MAPPED
+const ALREADY_MAPPED: u32 = 208;
+
 impl CudaError {
+    /// Another allocation that was at the address is still mapped.
+    pub fn is_in_the_way(&self) -> bool {
+        matches!(self, Self::Call { code: ALREADY_MAPPED, .. })
+    }
+
+    /// What ends a process's context for good: a kernel that read where nothing is, a device that fell off.
+    pub fn is_sticky(&self) -> bool {
+        // CUDA_ERROR_ECC_UNCORRECTABLE, _NVLINK_UNCORRECTABLE, _CONTAINED, _ILLEGAL_ADDRESS, _LAUNCH_TIMEOUT,
+        // _CONTEXT_IS_DESTROYED, _ASSERT, _HARDWARE_STACK_ERROR to _LAUNCH_FAILED
+        matches!(self, Self::Call { code: 214 | 220 | 226 | 700 | 702 | 709 | 710 | 714..=719, .. })
+    }
+
     /// Of torch's expandable segments.
     pub(super) fn expandable_segment() -> Self {
         Self::NotExportable {
-            reason: "it is no cudaMalloc block, but an expandable segment of torch's allocator, or managed; start the \
-                     client with PYTORCH_CUDA_ALLOC_CONF without expandable_segments:True"
+            reason: "it is no cudaMalloc block of this process, but an expandable segment of torch's allocator (start \
+                     the client with PYTORCH_CUDA_ALLOC_CONF without expandable_segments:True), or managed memory or \
+                     another process's (clone the tensor)"
                 .to_owned(),
         }
     }

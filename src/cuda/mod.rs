@@ -5,8 +5,7 @@
 //! goes through the host but what is asked to. docs/decisions/0010-cuda.md says why the driver's API and what its rules on
 //! memory of other processes cost.
 //!
-//! Every function may be called on any thread and leaves that thread's current device as it was, except
-//! [`Device::make_current`].
+//! Every function may be called on any thread and leaves that thread's current device as it was.
 
 mod device;
 mod driver;
@@ -15,9 +14,18 @@ mod handle;
 mod memory;
 mod stream;
 
+use std::sync::LazyLock;
+
 pub use device::Device;
 pub use driver::driver_version;
 pub use error::CudaError;
 pub use handle::IpcHandle;
 pub use memory::{Allocation, Mapping, Memory, Pinned, Span};
 pub use stream::{Event, Stream};
+
+/// Test-only: device memory is that of the stand-in for the driver, which the host can read, and what runs on a device runs
+/// on the CPU.
+pub fn on_host() -> bool {
+    static SET: LazyLock<bool> = LazyLock::new(|| std::env::var_os("RUST_ORT_TEST_CUDA_ON_HOST").is_some());
+    *SET
+}

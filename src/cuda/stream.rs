@@ -95,12 +95,21 @@ pub struct Stream {
 impl Stream {
     /// One that does not wait for the default stream. Errors: OutOfMemory, Call.
     pub fn new(device: &Arc<Device>) -> Result<Self, CudaError> {
+        Self::with(device, sys::CUstream_flags::CU_STREAM_NON_BLOCKING)
+    }
+
+    /// One that waits for what is on the default stream, which waits for what is on this one: for libraries that put some
+    /// of their work there. Errors: OutOfMemory, Call.
+    pub fn beside_default(device: &Arc<Device>) -> Result<Self, CudaError> {
+        Self::with(device, sys::CUstream_flags::CU_STREAM_DEFAULT)
+    }
+
+    fn with(device: &Arc<Device>, flags: sys::CUstream_flags) -> Result<Self, CudaError> {
         let create = || {
             let _current = device.enter()?;
             let mut raw = ptr::null_mut();
-            let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as c_uint;
             // SAFETY: writes one pointer, which Stream destroys once.
-            unsafe { call!(device.driver, cuStreamCreate(&mut raw, flags)) }?;
+            unsafe { call!(device.driver, cuStreamCreate(&mut raw, flags as c_uint)) }?;
             Ok(Self { device: device.clone(), raw: Raw(raw), owned: true, in_flight: Mutex::default() })
         };
         device.with_memory(0, create())
@@ -111,6 +120,22 @@ impl Stream {
     pub fn borrowed(device: &Arc<Device>, raw: u64) -> Self {
         let raw = Raw(ptr::with_exposed_provenance_mut(raw as usize));
         Self { device: device.clone(), raw, owned: false, in_flight: Mutex::default() }
+    }
+
+    /// Where it runs.
+    pub fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// Whether all queued work is done. Errors: Call, with the first error of that work.
+    pub fn is_done(&self) -> Result<bool, CudaError> {
+        let _current = self.device.enter()?;
+        // SAFETY: the stream is live.
+        let code = unsafe { (self.device.driver.cuStreamQuery)(self.raw.0) };
+        if code == sys::CUresult::CUDA_ERROR_NOT_READY as Code {
+            return Ok(false);
+        }
+        self.device.driver.check("cuStreamQuery", code).map(|()| true)
     }
 
     /// The number that torch, ONNX Runtime and the driver know it by.

@@ -4,12 +4,13 @@ use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::failure::panicked;
+use super::failure::{self, panicked};
 use super::tenant::{Part, Tenant};
-use crate::base::ids::PartHandle;
+use crate::base::ids::{DeviceUuid, PartHandle};
 use crate::base::sync::lock;
-use crate::protocol::message::WireError;
-use crate::runtime::BoundCall;
+use crate::cuda::{CudaError, Device, Event, Stream};
+use crate::protocol::message::{LaneEventsSpec, RunStats, WireError};
+use crate::runtime::{BoundCall, RuntimeError};
 use crate::shm::{Counter, ExecutorLane, Failure, RawRecord, Wake};
 
 /// Bound calls kept for each part: a client's allocator goes round among a few blocks.
@@ -44,6 +45,14 @@ impl Calls {
         lock(&self.0)
     }
 
+    /// Orders calls on a device by these events from now on. Errors: CUDA's.
+    pub(super) fn open_events(&self, spec: &LaneEventsSpec) -> Result<(), CudaError> {
+        let device = Device::by_uuid(spec.device)?;
+        let events = LaneEvents { ready: Event::open(&device, &spec.ready)?, done: Event::open(&device, &spec.done)? };
+        self.lock().events.insert(spec.device, events);
+        Ok(())
+    }
+
     /// Lets go of what is bound, unless a call is being served: then the lane's thread does after it, since the
     /// generation has changed.
     pub(super) fn forget_idle(&self) {
@@ -59,6 +68,13 @@ struct Bindings {
     /// Most recently used first.
     bound: HashMap<PartHandle, Vec<Bound>>,
     record: RawRecord,
+    events: HashMap<DeviceUuid, LaneEvents>,
+}
+
+/// What orders the lane's calls on a device: see [`LaneEventsSpec`].
+struct LaneEvents {
+    ready: Event,
+    done: Event,
 }
 
 struct Bound {
@@ -75,7 +91,7 @@ impl Bindings {
         let bound = Self::bound(&mut self.bound, &self.record, tenant).inspect_err(|_| count_error(tenant))?;
         lane.set_running(true);
         tenant.hold();
-        let outcome = bound.call.run();
+        let outcome = ordered(&mut *bound.call, &self.events);
         tenant.count(&bound.part, &outcome);
         Ok(outcome?.run_ns)
     }
@@ -92,7 +108,8 @@ impl Bindings {
             None => {
                 let parsed = record.parse()?;
                 let part = tenant.part(record.handle)?;
-                let call = Arc::clone(&part.session).bind(tenant.lease(&parsed)?, &tenant.stop)?;
+                let lease = tenant.lease_for(&*part.session, &parsed)?;
+                let call = Arc::clone(&part.session).bind(lease, &tenant.stop)?;
                 calls.truncate(BOUND_CALLS - 1);
                 calls.insert(0, Bound { record: record.clone(), part, call });
             }
@@ -107,6 +124,20 @@ impl Bindings {
             self.generation = generation;
         }
     }
+}
+
+/// Runs a call; one on a device behind what its tensors wait for, and others behind it.
+fn ordered(call: &mut dyn BoundCall, events: &HashMap<DeviceUuid, LaneEvents>) -> Result<RunStats, RuntimeError> {
+    let Some(device) = call.stream().map(|stream| stream.device().uuid()) else { return call.run() };
+    let events = events.get(&device).ok_or(RuntimeError::NoEvents { device })?;
+    let on_stream = |call: &dyn BoundCall, act: &dyn Fn(&Stream) -> Result<(), CudaError>| {
+        call.stream().map_or(Ok(()), |stream| act(stream).map_err(failure::unless_lost)).map_err(RuntimeError::from)
+    };
+    let outcome = on_stream(call, &|stream| stream.wait(&events.ready))
+        .and_then(|()| call.run())
+        .and_then(|stats| on_stream(call, &|stream| stream.record(&events.done)).map(|()| stats));
+    // The answer says that nothing is read or written any more.
+    outcome.inspect_err(|_| drop(on_stream(call, &Stream::synchronize)))
 }
 
 fn count_error(tenant: &Tenant) {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use prost::Message as _;
 
@@ -19,12 +19,19 @@ use crate::link::socket::{LinkSender, Received};
 use crate::onnx;
 use crate::onnx::proto::ModelProto;
 use crate::protocol::message::{
-    Division, ErrorCode, FrozenInput, NodeRuntime, Optimization, PartSpec, Prepared, RunStats, WireError,
+    DeviceSegmentSpec, Division, ErrorCode, FrozenInput, LaneEventsSpec, NodeRuntime, Optimization, PartSpec, Prepared,
+    RunStats, WireError,
 };
 use crate::runtime::ort::{OrtRuntime, ThreadPool};
 use crate::runtime::{self, Runtime, RuntimeError, precision};
-use crate::shm::{Counter, CounterPage, Lanes, Segment};
+use crate::shm::{Counter, CounterPage, DeviceSegment, Lanes, Segment};
 use crate::tensor::CallRecord;
+
+/// Work that is queued on a device when its client goes has so long to be done.
+const DRAIN: Duration = Duration::from_secs(4);
+
+/// What is in the way of another allocation of a client is waited for so long.
+const REMAP: Duration = Duration::from_secs(10);
 
 /// Everything the process owns.
 pub(super) struct Server {
@@ -54,6 +61,7 @@ struct Resident {
 }
 
 struct LaneThread {
+    lane: u32,
     thread: JoinHandle<()>,
     calls: Arc<lane::Calls>,
     wake: Box<dyn Fn() + Send>,
@@ -89,6 +97,8 @@ impl Server {
             LinkRequest::Attach { segment, len_bytes, lanes } => loaded.attach(segment, len_bytes, lanes, fd)?,
             LinkRequest::Detach { segment } => loaded.detach(segment)?,
             LinkRequest::OpenLane { lane } => loaded.open_lane(lane)?,
+            LinkRequest::AttachDevice(spec) => loaded.attach_device(&spec)?,
+            LinkRequest::OpenLaneEvents(spec) => loaded.open_lane_events(&spec)?,
             LinkRequest::Release { handles } => {
                 let parts = loaded.tenant.release(&handles)?;
                 loaded.lane_threads.iter().for_each(|lane| lane.calls.forget_idle());
@@ -188,8 +198,25 @@ impl Loaded {
         Ok(())
     }
 
+    /// Maps memory of a device; where what was there before is still bound to a call that runs, when that has ended.
+    fn attach_device(&self, spec: &DeviceSegmentSpec) -> Result<(), WireError> {
+        let deadline = Instant::now() + REMAP;
+        loop {
+            match DeviceSegment::map(spec) {
+                Err(error) if error.is_in_the_way() && Instant::now() < deadline => {
+                    self.lane_threads.iter().for_each(|lane| lane.calls.forget_idle());
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                mapped => return Ok(self.tenant.attach_device(mapped.map_err(failure::unless_lost)?)?),
+            }
+        }
+    }
+
     fn detach(&mut self, segment: SegmentId) -> Result<(), WireError> {
-        Ok(self.tenant.detach(segment)?)
+        self.tenant.detach(segment)?;
+        // What is bound keeps it mapped, and another allocation of the client's may be to lie there.
+        self.lane_threads.iter().for_each(|lane| lane.calls.forget_idle());
+        Ok(())
     }
 
     fn open_lane(&mut self, lane: u32) -> Result<(), WireError> {
@@ -202,8 +229,14 @@ impl Loaded {
             .name(format!("lane-{lane}"))
             .spawn(move || lane::serve(end, &tenant, &served))
             .map_err(|error| WireError::fault(ErrorCode::Limit, format!("lane {lane}: {error}")))?;
-        self.lane_threads.push(LaneThread { thread, calls, wake });
+        self.lane_threads.push(LaneThread { lane, thread, calls, wake });
         Ok(())
+    }
+
+    fn open_lane_events(&self, spec: &LaneEventsSpec) -> Result<(), WireError> {
+        let lane = self.lane_threads.iter().find(|thread| thread.lane == spec.lane);
+        let lane = lane.ok_or_else(|| state("open a lane before its events"))?;
+        Ok(lane.calls.open_events(spec).map_err(failure::unless_lost)?)
     }
 
     /// Serves a request on a thread of its own; a panic becomes an error.
@@ -238,6 +271,10 @@ impl Loaded {
         }
         for task in self.tasks.drain(..) {
             let _ = task.join();
+        }
+        // What a dead client's stream never reached is waited for in vain; its memory goes with this process then.
+        if !self.resident.runtime.drain(DRAIN) {
+            failure::end_now("work on a device failed, or waits for a client that is gone");
         }
         self.lanes = None;
         self.tenant = Arc::new(Tenant::new(Arc::clone(&self.resident.counters)));

@@ -12,7 +12,7 @@ use crate::base::ids::{PartHandle, SegmentId};
 use crate::base::sync::{read, write};
 use crate::protocol::message::{ErrorCode, RunStats, WireError};
 use crate::runtime::{RuntimeError, Session, StopToken};
-use crate::shm::{BadSegment, Counter, CounterPage, Lease, Segment, SegmentTable, UnknownSegment};
+use crate::shm::{BadSegment, Counter, CounterPage, DeviceSegment, Lease, Segment, SegmentTable, UnknownSegment};
 use crate::tensor::{CallRecord, TensorRef};
 
 /// One client's segments and parts. Ends with the lease; sessions do not, but for those of pieces.
@@ -72,6 +72,10 @@ impl Tenant {
         write(&self.segments).attach(segment)
     }
 
+    pub(super) fn attach_device(&self, segment: DeviceSegment) -> Result<(), BadSegment> {
+        write(&self.segments).attach_device(segment)
+    }
+
     /// Errors: a data segment maps the same file.
     pub(super) fn apart(&self, lanes: &Segment) -> Result<(), BadSegment> {
         lanes.apart_from(read(&self.segments).iter())
@@ -119,6 +123,19 @@ impl Tenant {
         Ok(segments.lease(&record.inputs, &record.outputs)?)
     }
 
+    /// The tensors of a call of a session: on its device, and scalars on the host, or all on the host.
+    pub(super) fn lease_for(&self, session: &dyn Session, record: &CallRecord) -> Result<Lease, WireError> {
+        let Some(device) = session.device() else { return self.lease(record) };
+        let lease = read(&self.segments).lease_anywhere(&record.inputs, &record.outputs)?;
+        match lease.device().map(|other| other.uuid()) {
+            Some(other) if other != device => {
+                let why = format!("the tensors lie on {other}, the part was prepared for {device}; prepare it anew");
+                Err(WireError::client(ErrorCode::BadTensor, why))
+            }
+            _ => Ok(lease),
+        }
+    }
+
     /// A lease on tensors that are only read.
     pub(super) fn lease_inputs(&self, tensors: &[TensorRef]) -> Result<Lease, WireError> {
         Ok(read(&self.segments).lease(tensors, &[])?)
@@ -145,6 +162,7 @@ impl Tenant {
                 self.counters.add(Counter::Runs, 1);
                 self.counters.add(Counter::NodesOnOrt, part.fx_nodes.into());
                 self.counters.add(Counter::RunNs, stats.run_ns);
+                self.counters.add(Counter::HostBytes, stats.host_bytes);
             }
             Err(_) => self.counters.add(Counter::Errors, 1),
         }

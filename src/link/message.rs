@@ -13,7 +13,9 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::base::ids::{PartHandle, SegmentId};
-use crate::protocol::message::{Division, FrozenInput, PartSpec, Prepared, RunStats, WireError};
+use crate::protocol::message::{
+    DeviceSegmentSpec, Division, FrozenInput, LaneEventsSpec, PartSpec, Prepared, RunStats, WireError,
+};
 use crate::tensor::CallRecord;
 
 /// The sources that this program was built of: those of daemon and executor are the same, or they do not understand each
@@ -59,6 +61,10 @@ pub enum LinkRequest {
         /// Index in the lanes segment.
         lane: u32,
     },
+    /// Map memory of a device that the client allocated. Answered by `Done`.
+    AttachDevice(DeviceSegmentSpec),
+    /// Order the streams of an open lane's calls on a device. Answered by `Done`.
+    OpenLaneEvents(LaneEventsSpec),
     /// Make a session. Answered by `Prepared`.
     Prepare {
         /// The model.

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use crate::base::ids::{ClientId, ExecutorId, GraphId, PartHandle, SegmentId, StepId, ValueName};
 use crate::tensor::{CallRecord, TensorRef};
 
-use super::message::{FrozenInput, PartSpec, Prepared, WireError};
+use super::message::{DeviceSegmentSpec, FrozenInput, LaneEventsSpec, PartSpec, Prepared, WireError};
 
 /// Who connects, for status and logs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,6 +37,10 @@ pub struct LeaseSpec {
     pub allow_spinning: bool,
     /// Absolute path of torch's `lib` folder, for an executor with libtorch.
     pub libtorch: Option<PathBuf>,
+    /// Absolute paths of folders with what the runtime's providers load: CUDA's libraries.
+    pub library_folders: Vec<PathBuf>,
+    /// The client's CUDA_VISIBLE_DEVICES; None: it has none. The executor has the same.
+    pub cuda_visible_devices: Option<String>,
 }
 
 /// Pass of a graph.
@@ -342,12 +346,16 @@ pub enum Request {
         /// It holds lanes, not data.
         lanes: bool,
     },
+    /// Map memory of a device.
+    AttachDeviceSegment(DeviceSegmentSpec),
     /// Forget a segment.
     DetachSegment(SegmentId),
     /// Ask for an executor.
     LeaseExecutor(LeaseSpec),
     /// Serve a lane.
     OpenLane(u32),
+    /// Order the streams of an open lane's calls on a device.
+    OpenLaneEvents(LaneEventsSpec),
     /// Make a graph known.
     RegisterGraph(Box<RegisterGraph>),
     /// Make a part ready.
@@ -408,9 +416,11 @@ impl Request {
         match self {
             Request::Hello(_) => "Hello",
             Request::AttachSegment { .. } => "AttachSegment",
+            Request::AttachDeviceSegment(_) => "AttachDeviceSegment",
             Request::DetachSegment(_) => "DetachSegment",
             Request::LeaseExecutor(_) => "LeaseExecutor",
             Request::OpenLane(_) => "OpenLane",
+            Request::OpenLaneEvents(_) => "OpenLaneEvents",
             Request::RegisterGraph(_) => "RegisterGraph",
             Request::PreparePart(_) => "PreparePart",
             Request::OpenDump(_) => "OpenDump",

@@ -8,7 +8,8 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::base::ids::{GraphId, PartHandle, ValueName};
+use crate::base::ids::{DeviceUuid, GraphId, PartHandle, SegmentId, ValueName};
+use crate::cuda::IpcHandle;
 use crate::onnx::Descriptions;
 use crate::tensor::{DType, TensorRef};
 
@@ -157,6 +158,35 @@ pub struct SessionSpec {
     pub runtimes: Vec<RuntimeRule>,
     /// Patterns of values of half precision that are not rounded to it (see [`crate::onnx::select_nodes`]).
     pub keep_float32: Vec<String>,
+    /// The device that the CUDA provider runs on, by its stream that calls are ordered by; None: as its options say, and
+    /// tensors lie in memory of the host.
+    pub device: Option<DeviceUuid>,
+}
+
+/// Memory of a device that a client allocated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceSegmentSpec {
+    /// Chosen by the client.
+    pub segment: SegmentId,
+    /// Of the whole allocation.
+    pub len_bytes: u64,
+    /// Where it is.
+    pub device: DeviceUuid,
+    /// By which another process maps it.
+    pub handle: IpcHandle,
+}
+
+/// The events that order the streams of client and executor in a lane's calls on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaneEventsSpec {
+    /// Index in the lanes segment.
+    pub lane: u32,
+    /// Whose streams.
+    pub device: DeviceUuid,
+    /// Recorded by the client before a call, waited for by the executor.
+    pub ready: IpcHandle,
+    /// Recorded by the executor behind a call's work, waited for by the client.
+    pub done: IpcHandle,
 }
 
 /// What computes a node.
@@ -313,6 +343,8 @@ pub struct Prepared {
 pub struct RunStats {
     /// Time inside the runtime.
     pub run_ns: u64,
+    /// Of a session on a device: bytes of its tensors on the host.
+    pub host_bytes: u64,
 }
 
 /// An error as it travels (`Error` of protos/rust_ort.proto).

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use crate::base::ids::DeviceUuid;
+use crate::cuda::{CudaError, Stream};
 use crate::onnx::OnnxError;
 use crate::protocol::message::{ErrorCode, ErrorKind, ValueSpec, WireError};
 use crate::tensor::TensorDesc;
@@ -61,6 +63,27 @@ pub enum RuntimeError {
         /// What there is.
         available: Vec<String>,
     },
+    /// Tensors on a device, and a library for the CPU.
+    #[error(
+        "the tensors are on {device}, and this onnxruntime library has no CUDAExecutionProvider (it has {}); install \
+         onnxruntime-gpu in the place of onnxruntime (`pip uninstall onnxruntime; pip install onnxruntime-gpu`), of the \
+         CUDA version that torch has", available.join(", ")
+    )]
+    NoCuda {
+        /// Where they are.
+        device: DeviceUuid,
+        /// What there is.
+        available: Vec<String>,
+    },
+    /// A call on a device, over a lane that nothing orders.
+    #[error("a call on {device} came over a lane without events for it; send OpenLaneEvents first")]
+    NoEvents {
+        /// The device.
+        device: DeviceUuid,
+    },
+    /// What CUDA refuses.
+    #[error("{0}")]
+    Cuda(#[from] CudaError),
     /// An option that the runtime refuses.
     #[error("option {name:?}: {reason}")]
     BadOption {
@@ -158,13 +181,35 @@ impl RuntimeError {
         }
     }
 
+    /// With what memory the stream's device has, where a run failed for want of it.
+    pub(super) fn with_memory(self, stream: Option<&Stream>) -> Self {
+        let (Self::RunFailed { node, reason }, Some(device)) = (&self, stream.map(Stream::device)) else { return self };
+        // "Failed to allocate memory for requested buffer of size 1073741824", or CUDA's own words.
+        if !["Failed to allocate memory", "out of memory"].iter().any(|told| reason.contains(told)) {
+            return self;
+        }
+        let Ok((free, total)) = device.memory() else { return self };
+        let reason = format!(
+            "{reason}; {free} of {total} bytes of {} are free: torch's cache (torch.cuda.empty_cache()), the sessions of \
+             this executor (option providers: gpu_mem_limit) and other processes have the rest",
+            device.name()
+        );
+        Self::RunFailed { node: node.clone(), reason }
+    }
+
     fn kind_and_code(&self) -> (ErrorKind, ErrorCode) {
         use ErrorKind::{Client, Fault};
         match self {
-            Self::RuntimeMissing { .. } | Self::LibtorchMissing { .. } | Self::NoLibtorch { .. } => {
-                (Client, ErrorCode::RuntimeMissing)
+            Self::RuntimeMissing { .. }
+            | Self::LibtorchMissing { .. }
+            | Self::NoLibtorch { .. }
+            | Self::NoCuda { .. } => (Client, ErrorCode::RuntimeMissing),
+            Self::Cuda(error) => {
+                let WireError { kind, code, .. } = error.clone().into();
+                (kind, code)
             }
             Self::LoadedAlready { .. } => (Fault, ErrorCode::BadState),
+            Self::NoEvents { .. } => (Client, ErrorCode::BadState),
             Self::BadModel { .. } | Self::UnsupportedValue { .. } => (Client, ErrorCode::BadModel),
             Self::UnknownProvider { .. } | Self::BadOption { .. } => (Client, ErrorCode::BadOption),
             Self::ValueCount { .. } | Self::BadValue { .. } => (Client, ErrorCode::BadTensor),

@@ -1,10 +1,13 @@
 //! What a runtime is to the rest.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::error::RuntimeError;
 use super::model::{Constant, Model};
 use super::stop::StopToken;
+use crate::base::ids::DeviceUuid;
+use crate::cuda::Stream;
 use crate::protocol::message::{NodeRuntime, RunStats, SessionSpec, ValueSpec};
 use crate::shm::Lease;
 use crate::tensor::TensorBuf;
@@ -35,6 +38,12 @@ pub trait Runtime: Send + Sync {
         None
     }
 
+    /// Waits, at most so long, until what calls left on the streams of devices is done. Whether it is.
+    fn drain(&self, at_most: Duration) -> bool {
+        let _ = at_most;
+        true
+    }
+
     /// Gives memory of sessions that ended back to the system, where the allocator keeps it.
     fn give_back(&self) {}
 
@@ -50,6 +59,11 @@ pub trait Session: Send + Sync {
 
     /// In the model's order.
     fn outputs(&self) -> &[ValueSpec];
+
+    /// The device that its calls' tensors may lie on.
+    fn device(&self) -> Option<DeviceUuid> {
+        None
+    }
 
     /// Runs once on the feeds of a lease; the runtime makes the fetches, of whatever shape, and they are copied: for who
     /// does not know the shapes before. `stop` ends it. Errors: ValueCount, BadValue, RunFailed, Stopped.
@@ -67,7 +81,13 @@ pub trait Session: Send + Sync {
 
 /// A session bound to leased tensors.
 pub trait BoundCall: Send {
-    /// Reads the inputs, computes, writes the outputs; no copies on the CPU. Errors: RunFailed, Stopped; outputs are then
+    /// Reads the inputs, computes, writes the outputs; no copies where all lies where the session computes. Errors: RunFailed, Stopped; outputs are then
     /// undefined.
     fn run(&mut self) -> Result<RunStats, RuntimeError>;
+
+    /// The stream of a device that `run` leaves work on when it returns: whoever calls it orders that behind what the
+    /// tensors wait for, and others behind it. None: what `run` does is done then.
+    fn stream(&self) -> Option<&Stream> {
+        None
+    }
 }

@@ -47,6 +47,8 @@ counters! {
     Errors = "errors",
     /// Bytes of parameters that are constants of sessions, each content once; what the runtime makes of them comes on top.
     FrozenBytes = "frozen_bytes",
+    /// Bytes of tensors on the host of calls on a device: what went there, or came from there, through the host.
+    HostBytes = "host_bytes",
 }
 
 /// A page of counters. The daemon creates it, the executor maps it.
@@ -112,6 +114,6 @@ mod tests {
         }
         executor.add(Counter::Runs, 10);
         let values: Vec<u64> = daemon.snapshot().into_iter().map(|(_, value)| value).collect();
-        assert_eq!(values, [11, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
+        assert_eq!(values, [11, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
     }
 }

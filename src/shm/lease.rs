@@ -3,8 +3,10 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use super::device::DeviceSegment;
 use super::segment::{OutOfRange, Segment, UnknownSegment};
-use crate::base::ids::SegmentId;
+use crate::base::ids::{DeviceUuid, SegmentId};
+use crate::cuda::{CudaError, Device, Pinned, Span, Stream};
 use crate::tensor::{SharedBytes, SharedBytesMut, SharedTensor, SharedTensorMut, TensorBuf, TensorDesc};
 
 /// A tensor of a call.
@@ -36,6 +38,22 @@ pub enum LeaseError {
         /// What the offset must be a multiple of.
         align: usize,
     },
+    /// {value} lies on {device}: expected memory of the host; copy it there before
+    OnDevice {
+        /// The tensor's.
+        value: Role,
+        /// Where it lies.
+        device: DeviceUuid,
+    },
+    /// {value} lies on {device}, a tensor before it on {other}; one call runs on one device
+    TwoDevices {
+        /// The tensor's.
+        value: Role,
+        /// Where it lies.
+        device: DeviceUuid,
+        /// Where the other one lies.
+        other: DeviceUuid,
+    },
     /// {output} overlaps {other} in segment {segment}; give every output memory of its own
     Overlap {
         /// The output.
@@ -61,6 +79,8 @@ enum Memory {
     Empty,
     /// From this offset on.
     Shared(Arc<Segment>, u64),
+    /// On a device, from this offset on.
+    Device(Arc<DeviceSegment>, u64),
     /// Of this process alone. Inputs only: nothing writes them.
     Private(Arc<TensorBuf>),
 }
@@ -73,17 +93,53 @@ impl Placed {
 
     /// A tensor with elements. Errors: Misaligned, OutOfRange.
     pub(super) fn new(role: Role, segment: Arc<Segment>, offset: u64, desc: TensorDesc) -> Result<Self, LeaseError> {
-        let align = desc.dtype.align_bytes();
-        if !offset.is_multiple_of(align as u64) {
-            return Err(LeaseError::Misaligned { value: role, desc, segment: segment.id(), offset, align });
-        }
+        aligned(role, segment.id(), offset, &desc)?;
         segment.range(offset, desc.len_bytes())?;
         Ok(Self { desc, memory: Memory::Shared(segment, offset) })
+    }
+
+    /// A tensor with elements on a device. Errors: as of `new`.
+    pub(super) fn on_device(
+        role: Role,
+        segment: Arc<DeviceSegment>,
+        offset: u64,
+        desc: TensorDesc,
+    ) -> Result<Self, LeaseError> {
+        aligned(role, segment.id(), offset, &desc)?;
+        segment.range(offset, desc.len_bytes())?;
+        Ok(Self { desc, memory: Memory::Device(segment, offset) })
+    }
+
+    fn device(&self) -> Option<&Arc<Device>> {
+        match &self.memory {
+            Memory::Device(segment, _) => Some(segment.device()),
+            _ => None,
+        }
+    }
+
+    /// Where it lies on a device; None: on the host. Errors: none that `on_device` has not met.
+    fn span(&self) -> Result<Option<Span<'_>>, CudaError> {
+        match &self.memory {
+            Memory::Device(segment, offset) => segment.mapping.span(*offset, self.desc.len_bytes() as u64).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// As `span`, of some bytes: enough to see whether anybody wrote.
+    fn beginning(&self) -> Result<Option<Span<'_>>, CudaError> {
+        const LEN_BYTES: usize = 4096;
+        match &self.memory {
+            Memory::Device(segment, offset) => {
+                segment.mapping.span(*offset, self.desc.len_bytes().min(LEN_BYTES) as u64).map(Some)
+            }
+            _ => Ok(None),
+        }
     }
 
     fn start(&self) -> NonNull<u8> {
         match &self.memory {
             Memory::Shared(segment, offset) => segment.range(*offset, self.desc.len_bytes()).expect("`new` proved it"),
+            Memory::Device(segment, offset) => segment.range(*offset, self.desc.len_bytes()).expect("`new` proved it"),
             Memory::Private(tensor) => NonNull::from(tensor.view().bytes()).cast(),
             // Never dereferenced, but a runtime may want it aligned and not null.
             Memory::Empty => NonNull::<u128>::dangling().cast(),
@@ -94,12 +150,13 @@ impl Placed {
     fn range(&self) -> Option<(SegmentId, u64, u64)> {
         match &self.memory {
             Memory::Shared(segment, start) => Some((segment.id(), *start, start + self.desc.len_bytes() as u64)),
+            Memory::Device(segment, start) => Some((segment.id(), *start, start + self.desc.len_bytes() as u64)),
             Memory::Private(_) | Memory::Empty => None,
         }
     }
 
     fn raw(&self) -> RawTensor<'_> {
-        RawTensor { start: self.start(), desc: &self.desc }
+        RawTensor { start: self.start(), desc: &self.desc, device: self.device().map(|device| device.ordinal()) }
     }
 
     fn view(&self) -> SharedTensor<'_> {
@@ -107,6 +164,7 @@ impl Placed {
             Memory::Shared(segment, offset) => segment.bytes(*offset, self.desc.len_bytes()).expect("`new` proved it"),
             Memory::Private(tensor) => SharedBytes::from(tensor.view().bytes()),
             Memory::Empty => SharedBytes::from(<&[u8]>::default()),
+            Memory::Device(..) => unreachable!("{NO_VIEW}"),
         };
         SharedTensor::new(self.desc.dtype, &self.desc.shape, bytes).expect("the length is the description's")
     }
@@ -117,10 +175,38 @@ impl Placed {
                 segment.bytes_mut(*offset, self.desc.len_bytes()).expect("`new` proved it")
             }
             Memory::Private(_) => unreachable!("private memory is of inputs"),
+            Memory::Device(..) => unreachable!("{NO_VIEW}"),
             Memory::Empty => SharedBytesMut::from(<&mut [u8]>::default()),
         };
         SharedTensorMut { dtype: self.desc.dtype, shape: &self.desc.shape, bytes }
     }
+}
+
+/// [`SegmentTable::lease`](super::SegmentTable::lease) refuses such tensors; who allows them asks for no views.
+const NO_VIEW: &str = "what lies on a device has no view";
+
+fn aligned(value: Role, segment: SegmentId, offset: u64, desc: &TensorDesc) -> Result<(), LeaseError> {
+    let align = desc.dtype.align_bytes();
+    match offset.is_multiple_of(align as u64) {
+        true => Ok(()),
+        false => Err(LeaseError::Misaligned { value, desc: desc.clone(), segment, offset, align }),
+    }
+}
+
+fn refuse_two_devices(values: &[Placed], n_inputs: usize) -> Result<(), LeaseError> {
+    let mut first = None;
+    for (value, placed) in values.iter().enumerate() {
+        let Some(device) = placed.device().map(|device| device.uuid()) else { continue };
+        let other = *first.get_or_insert(device);
+        if other != device {
+            return Err(LeaseError::TwoDevices { value: role(value, n_inputs), device, other });
+        }
+    }
+    Ok(())
+}
+
+fn role(value: usize, n_inputs: usize) -> Role {
+    value.checked_sub(n_inputs).map_or(Role::Input(value), Role::Output)
 }
 
 fn refuse_overlap(values: &[Placed], n_inputs: usize) -> Result<(), LeaseError> {
@@ -132,7 +218,7 @@ fn refuse_overlap(values: &[Placed], n_inputs: usize) -> Result<(), LeaseError> 
         })
         .collect();
     ranges.sort_unstable();
-    let role = |value: usize| value.checked_sub(n_inputs).map_or(Role::Input(value), Role::Output);
+    let role = |value| role(value, n_inputs);
     // The ranges reaching farthest so far, of any tensor and of outputs.
     let mut farthest: [Option<(SegmentId, u64, usize)>; 2] = [None; 2];
     for &(segment, start, end, value) in &ranges {
@@ -201,13 +287,79 @@ pub struct RawTensor<'a> {
     pub start: NonNull<u8>,
     /// dtype and shape.
     pub desc: &'a TensorDesc,
+    /// Number of the device that it is an address of; None: the host's.
+    pub device: Option<i32>,
 }
 
 impl Lease {
     /// Of inputs, then outputs. Errors: Overlap.
     pub(super) fn new(values: Vec<Placed>, n_inputs: usize) -> Result<Self, LeaseError> {
         refuse_overlap(&values, n_inputs)?;
+        refuse_two_devices(&values, n_inputs)?;
         Ok(Self { values, n_inputs })
+    }
+
+    /// Where its tensors lie that are not the host's.
+    pub fn device(&self) -> Option<&Arc<Device>> {
+        self.values.iter().find_map(Placed::device)
+    }
+
+    /// The first tensor that does not lie in memory of the host. Panics where there is none.
+    pub(super) fn first_on_device(&self) -> Role {
+        let first = self.values.iter().position(|placed| placed.device().is_some());
+        role(first.expect("one lies on a device"), self.n_inputs)
+    }
+
+    /// Writes one byte all over a fetch; on a device at its beginning, behind what is queued on its stream. Errors: CUDA's.
+    pub fn fill_output(&mut self, output: usize, byte: u8, stream: Option<&Stream>) -> Result<(), CudaError> {
+        let placed = &mut self.values[self.n_inputs + output];
+        let Some((span, stream)) = placed.beginning()?.zip(stream) else {
+            placed.view_mut().bytes.fill(byte);
+            return Ok(());
+        };
+        let mut filled = Pinned::new(stream.device(), span.len_bytes())?;
+        filled.bytes_mut().fill(byte);
+        stream.write(span, filled)
+    }
+
+    /// Whether a fetch has bytes, and each is this one; on a device those at its beginning, after what is queued on its
+    /// stream. Errors: CUDA's.
+    pub fn output_holds_only(&self, output: usize, byte: u8, stream: Option<&Stream>) -> Result<bool, CudaError> {
+        let placed = &self.values[self.n_inputs + output];
+        let Some((span, stream)) = placed.beginning()?.zip(stream) else {
+            let bytes = placed.view().bytes();
+            return Ok(!bytes.is_empty() && bytes.holds_only(byte));
+        };
+        Ok(stream.read(span)?.bytes().iter().all(|&other| other == byte))
+    }
+
+    /// Copies a feed to a fetch; what lies on a device behind what is queued on its stream. Errors: CUDA's. Panics where
+    /// they have not as many bytes.
+    pub fn pass_through(&mut self, input: usize, output: usize, stream: Option<&Stream>) -> Result<(), CudaError> {
+        let (inputs, outputs) = self.values.split_at_mut(self.n_inputs);
+        let (source, target) = (&inputs[input], &mut outputs[output]);
+        assert_eq!(source.desc.len_bytes(), target.desc.len_bytes(), "the fetch's length");
+        let Some(stream) = stream else {
+            target.view_mut().bytes.copy_from(source.view().bytes());
+            return Ok(());
+        };
+        match (source.span()?, target.span()?) {
+            (Some(from), Some(to)) => stream.copy(to, from),
+            (Some(from), None) => {
+                target.view_mut().bytes.copy_in(stream.read(from)?.bytes());
+                Ok(())
+            }
+            (None, Some(to)) => {
+                let mut host = Pinned::new(stream.device(), to.len_bytes())?;
+                source.view().bytes().copy_out(host.bytes_mut());
+                stream.write(to, host)?;
+                stream.synchronize() // until then the stream keeps what it copies from
+            }
+            (None, None) => {
+                target.view_mut().bytes.copy_from(source.view().bytes());
+                Ok(())
+            }
+        }
     }
 
     /// A lease that reads these tensors and writes none, without a copy.

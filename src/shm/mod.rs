@@ -2,6 +2,7 @@
 //! descriptors. Who owns what: docs/decisions/0001-ownership.md; layouts: docs/protocol.md.
 
 mod counters;
+mod device;
 pub mod fds;
 mod lanes;
 mod lease;
@@ -12,6 +13,7 @@ mod table;
 mod wait;
 
 pub use counters::{Counter, CounterPage};
+pub use device::DeviceSegment;
 pub use lanes::{Answer, ClientLane, ExecutorLane, Failure, LaneError, Lanes, LanesError, Wake};
 pub use lease::{Lease, LeaseError, RawTensor, Readable, Role};
 pub use record::{RawRecord, RecordError, RecordHead, descriptors};

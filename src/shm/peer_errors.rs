@@ -1,6 +1,8 @@
-//! What a peer is told of each error of shared memory: always the client's, who allocates it.
+//! What a peer is told of each error of shared memory and of devices: the client's, who allocates it, but for what CUDA
+//! fails at.
 
 use super::{BadSegment, LaneError, LanesError, LeaseError, RecordError, UnknownSegment};
+use crate::cuda::CudaError;
 use crate::protocol::message::{ErrorCode, WireError};
 
 impl From<BadSegment> for WireError {
@@ -19,9 +21,11 @@ impl From<LeaseError> for WireError {
     fn from(error: LeaseError) -> Self {
         let code = match &error {
             LeaseError::Unknown(_) => ErrorCode::BadSegment,
-            LeaseError::OutOfRange(_) | LeaseError::Misaligned { .. } | LeaseError::Overlap { .. } => {
-                ErrorCode::BadTensor
-            }
+            LeaseError::OutOfRange(_)
+            | LeaseError::Misaligned { .. }
+            | LeaseError::OnDevice { .. }
+            | LeaseError::TwoDevices { .. }
+            | LeaseError::Overlap { .. } => ErrorCode::BadTensor,
         };
         WireError::client(code, error.to_string())
     }
@@ -34,6 +38,21 @@ impl From<LanesError> for WireError {
             LanesError::OutOfRange(_) => ErrorCode::BadTensor,
         };
         WireError::client(code, error.to_string())
+    }
+}
+
+impl From<CudaError> for WireError {
+    fn from(error: CudaError) -> Self {
+        let text = error.to_string();
+        match error {
+            CudaError::Library { .. } => WireError::client(ErrorCode::RuntimeMissing, text),
+            CudaError::NoDevice { .. } => WireError::client(ErrorCode::BadOption, text),
+            CudaError::Handle { .. } | CudaError::NotExportable { .. } => {
+                WireError::client(ErrorCode::BadSegment, text)
+            }
+            CudaError::Range { .. } => WireError::client(ErrorCode::BadTensor, text),
+            CudaError::Call { .. } | CudaError::OutOfMemory { .. } => WireError::fault(ErrorCode::RunFailed, text),
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::device::DeviceSegment;
 use super::lease::{Lease, LeaseError, Placed, Role};
 use super::segment::{BadSegment, Segment, SegmentFault, UnknownSegment};
 use crate::base::ids::SegmentId;
@@ -12,12 +13,13 @@ use crate::tensor::TensorRef;
 #[derive(Debug, Default)]
 pub struct SegmentTable {
     segments: HashMap<SegmentId, Arc<Segment>>,
+    on_devices: HashMap<SegmentId, Arc<DeviceSegment>>,
 }
 
 impl SegmentTable {
     /// Adds a segment. Errors: its id is taken, or its file is attached under another id ([`Segment::apart_from`]).
     pub fn attach(&mut self, segment: Segment) -> Result<(), BadSegment> {
-        if self.segments.contains_key(&segment.id()) {
+        if self.has(segment.id()) {
             return Err(segment.refused(SegmentFault::Attached));
         }
         segment.apart_from(self.iter())?;
@@ -25,19 +27,34 @@ impl SegmentTable {
         Ok(())
     }
 
-    /// Forgets a segment; it is unmapped when the last lease on it goes. Errors: [`UnknownSegment`].
-    pub fn detach(&mut self, segment: SegmentId) -> Result<(), UnknownSegment> {
-        self.segments.remove(&segment).map(drop).ok_or(UnknownSegment { segment })
+    /// Adds memory of a device. Errors: its id is taken.
+    pub fn attach_device(&mut self, segment: DeviceSegment) -> Result<(), BadSegment> {
+        if self.has(segment.id()) {
+            return Err(BadSegment { segment: segment.id(), fault: SegmentFault::Attached });
+        }
+        self.on_devices.insert(segment.id(), Arc::new(segment));
+        Ok(())
     }
 
-    /// Ids of the attached segments with their lengths in bytes, sorted.
+    fn has(&self, id: SegmentId) -> bool {
+        self.segments.contains_key(&id) || self.on_devices.contains_key(&id)
+    }
+
+    /// Forgets a segment; it is unmapped when the last lease on it goes. Errors: [`UnknownSegment`].
+    pub fn detach(&mut self, segment: SegmentId) -> Result<(), UnknownSegment> {
+        let on_host = self.segments.remove(&segment).is_some();
+        let on_device = self.on_devices.remove(&segment).is_some();
+        if on_host || on_device { Ok(()) } else { Err(UnknownSegment { segment }) }
+    }
+
+    /// Ids of the attached segments of the host with their lengths in bytes, sorted.
     pub fn segments(&self) -> Vec<(SegmentId, u64)> {
         let mut segments: Vec<_> = self.segments.values().map(|segment| (segment.id(), segment.len_bytes())).collect();
         segments.sort_unstable();
         segments
     }
 
-    /// The attached segments, in any order.
+    /// The attached segments of the host, in any order.
     pub fn iter(&self) -> impl Iterator<Item = &Segment> {
         self.segments.values().map(|segment| &**segment)
     }
@@ -93,6 +110,13 @@ impl SegmentTable {
     ///
     /// [`SharedBytes`]: crate::tensor::SharedBytes
     pub fn lease(&self, inputs: &[TensorRef], outputs: &[TensorRef]) -> Result<Lease, LeaseError> {
+        let lease = self.lease_anywhere(inputs, outputs)?;
+        let Some(device) = lease.device().map(|device| device.uuid()) else { return Ok(lease) };
+        Err(LeaseError::OnDevice { value: lease.first_on_device(), device })
+    }
+
+    /// As [`SegmentTable::lease`], of tensors that may lie on a device, too: such a lease has no views of them.
+    pub fn lease_anywhere(&self, inputs: &[TensorRef], outputs: &[TensorRef]) -> Result<Lease, LeaseError> {
         let inputs_placed = inputs.iter().enumerate().map(|(index, tensor)| self.place(Role::Input(index), tensor));
         let outputs_placed = outputs.iter().enumerate().map(|(index, tensor)| self.place(Role::Output(index), tensor));
         Lease::new(inputs_placed.chain(outputs_placed).collect::<Result<_, _>>()?, inputs.len())
@@ -101,6 +125,9 @@ impl SegmentTable {
     fn place(&self, role: Role, TensorRef { location, desc }: &TensorRef) -> Result<Placed, LeaseError> {
         if desc.len_bytes() == 0 {
             return Ok(Placed::empty(desc.clone()));
+        }
+        if let Some(segment) = self.on_devices.get(&location.segment()) {
+            return Placed::on_device(role, Arc::clone(segment), location.offset(), desc.clone());
         }
         let segment = self.segments.get(&location.segment());
         let segment = segment.ok_or(UnknownSegment { segment: location.segment() })?;

@@ -76,12 +76,16 @@ fn requests(folder: &std::path::Path) -> Vec<Request> {
             threads: 1,
             allow_spinning: false,
             libtorch: None,
+            library_folders: Vec::new(),
+            cuda_visible_devices: None,
         }),
         Request::LeaseExecutor(LeaseSpec {
             onnxruntime_library: library(),
             threads: u32::MAX,
             allow_spinning: true,
             libtorch: None,
+            library_folders: Vec::new(),
+            cuda_visible_devices: None,
         }),
         Request::OpenLane(u32::MAX),
         Request::RegisterGraph(Box::new(graph())),
@@ -250,7 +254,14 @@ fn hostile_connections_are_answered_or_closed_and_leave_nothing() {
     assert_eq!(client.floats(64), [-1., -2., -3., -4.], "a real client beside");
     body_only += storm(&home, &mut random, n - n / 2, &mut codes);
 
-    let another = LeaseSpec { onnxruntime_library: library(), threads: 2, allow_spinning: false, libtorch: None };
+    let another = LeaseSpec {
+        onnxruntime_library: library(),
+        threads: 2,
+        allow_spinning: false,
+        libtorch: None,
+        library_folders: Vec::new(),
+        cuda_visible_devices: None,
+    };
     assert!(matches!(peer(&home).ask(&Request::LeaseExecutor(another)), Ok(Reply::Leased(_))));
 
     wait_for("hostile clients and their executors are gone", settled);

@@ -6,13 +6,14 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use rust_ort::base::ids::{CallId, ClientId, ExecutorId, GraphId, PartHandle, SegmentId, StepId};
+use rust_ort::base::ids::{CallId, ClientId, DeviceUuid, ExecutorId, GraphId, PartHandle, SegmentId, StepId};
+use rust_ort::cuda::IpcHandle;
 use rust_ort::onnx::Described;
 use rust_ort::protocol::control::*;
 use rust_ort::protocol::frame::{FrameHeader, FrameKind, HEADER_LEN, MAX_BODY_BYTES};
 use rust_ort::protocol::message::{
-    Division, ErrorCode, ErrorKind, FrozenInput, NodeRuntime, Optimization, PartSpec, Prepared, RuntimeRule,
-    SessionSpec, ValueSpec, WireError,
+    DeviceSegmentSpec, Division, ErrorCode, ErrorKind, FrozenInput, LaneEventsSpec, NodeRuntime, Optimization,
+    PartSpec, Prepared, RuntimeRule, SessionSpec, ValueSpec, WireError,
 };
 use rust_ort::protocol::wire;
 use rust_ort::tensor::{CallRecord, DType, Location, TensorDesc, TensorRef};
@@ -73,6 +74,7 @@ fn requests() -> Vec<(&'static str, u64, Request)> {
         disabled_passes: Vec::new(),
         runtimes: Vec::new(),
         keep_float32: Vec::new(),
+        device: None,
     };
     let part = PartSpec {
         graph: graph(),
@@ -84,6 +86,10 @@ fn requests() -> Vec<(&'static str, u64, Request)> {
         described: BTreeMap::new(),
     };
     let frozen_part = part.clone();
+    let device = DeviceUuid(std::array::from_fn(|at| at as u8));
+    let handle = |from: u8| IpcHandle::from_bytes(&std::array::from_fn::<u8, 64, _>(|at| from + at as u8)).unwrap();
+    let mut on_device = part.clone();
+    on_device.session.device = Some(device);
     let mut without_passes = part.clone();
     without_passes.session.disabled_passes = vec!["output-copies".into(), "product-transposes".into()];
     let mut with_rules = part.clone();
@@ -102,6 +108,8 @@ fn requests() -> Vec<(&'static str, u64, Request)> {
         threads: 2,
         allow_spinning: true,
         libtorch: Some("/opt/torch/lib".into()),
+        library_folders: Vec::new(),
+        cuda_visible_devices: None,
     };
     let run = RunObserved {
         record: CallRecord {
@@ -125,7 +133,40 @@ fn requests() -> Vec<(&'static str, u64, Request)> {
             2,
             Request::AttachSegment { segment: SegmentId(1), len_bytes: 1 << 20, lanes: true },
         ),
+        (
+            "lease_executor_cuda_request.bin",
+            24,
+            Request::LeaseExecutor(LeaseSpec {
+                library_folders: vec!["/opt/nvidia/cu13/lib".into(), "/opt/nvidia/cudnn/lib".into()],
+                cuda_visible_devices: Some("1".into()),
+                ..lease.clone()
+            }),
+        ),
         ("lease_executor_request.bin", 22, Request::LeaseExecutor(lease)),
+        (
+            "attach_device_segment_request.bin",
+            25,
+            Request::AttachDeviceSegment(DeviceSegmentSpec {
+                segment: SegmentId(7),
+                len_bytes: 20 << 20,
+                device,
+                handle: handle(1),
+            }),
+        ),
+        (
+            "open_lane_events_request.bin",
+            26,
+            Request::OpenLaneEvents(LaneEventsSpec { lane: 2, device, ready: handle(2), done: handle(3) }),
+        ),
+        (
+            "prepare_part_device_request.bin",
+            27,
+            Request::PreparePart(Box::new(PreparePart {
+                part: on_device,
+                provenance_json: "{}".into(),
+                frozen: Vec::new(),
+            })),
+        ),
         (
             "prepare_part_rules_request.bin",
             23,

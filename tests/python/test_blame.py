@@ -238,7 +238,7 @@ def test_mistakes_are_told(small: tuple[Small, Tensor], tmp_path: Path) -> None:
         ({"repro": ""}, r"blame repro: expected a path, got ''"),
         ({"repro": 5}, r"blame repro: expected a path, got 5"),
         ({"options": {"dump": "runs/x"}}, r"expected no dump, as it makes its own, got dump='runs/x'"),
-        ({"options": {"precision_rules": {"float32": ["\ud800"]}}}, r"patterns of whole characters"),
+        ({"options": {"precision_rules": {"float32": ["\ud800"]}}}, r"patterns without NUL and lone surrogates"),
     ],
     ids=str,
 )  # fmt: skip

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+import onnxruntime
 import pytest
 import torch
 from conftest import Daemon
@@ -240,7 +241,7 @@ def test_suppressed_errors_are_torchs_to_suppress() -> None:
 
 
 UNAVAILABLE: list[dict[str, Any]] = [
-    {"providers": ["CUDAExecutionProvider"]},
+    {"providers": ["TensorrtExecutionProvider"]},
 ]
 
 
@@ -285,10 +286,19 @@ def test_passes_run_unless_they_are_left_out(tmp_path: Path) -> None:
         assert {key: value for key, value in entries.items() if key.startswith("rust_ort")} == expected
 
 
-@pytest.mark.parametrize("provider", ["CUDAExecutionProvider", ("CUDAExecutionProvider", {"device_id": "0"})])
+@pytest.mark.parametrize("provider", ["TensorrtExecutionProvider", ("TensorrtExecutionProvider", {"device_id": "0"})])
 def test_a_provider_that_is_not_available_is_refused(provider: object) -> None:
-    with pytest.raises(rust_ort.NotAvailableYet, match=r"option providers=.*CUDA.* is not available yet"):
+    with pytest.raises(rust_ort.NotAvailableYet, match=r"option providers=.*Tensorrt.* is not available yet"):
         torch.compile(torch.relu, backend="rust_ort", options={"providers": [provider]})(torch.ones(3))
+
+
+@pytest.mark.skipif(
+    "CUDAExecutionProvider" in onnxruntime.get_available_providers(), reason="this onnxruntime has the provider"
+)
+def test_cuda_on_a_library_for_the_cpu_is_told_with_what_that_has() -> None:
+    compiled = torch.compile(torch.relu, backend="rust_ort", options={"providers": ["CUDAExecutionProvider"]})
+    with pytest.raises(rust_ort.ClientError, match=r'"CUDA.*" is not in .*it has .*CPU'):
+        compiled(torch.ones(3))
 
 
 def test_an_option_for_the_cpu_provider_is_refused() -> None:

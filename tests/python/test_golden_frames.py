@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from rust_ort._native import Plan
+from rust_ort._native import DeviceBlocks, Plan
 from rust_ort.errors import ClientError, DaemonFault, ExecutorLost
 from rust_ort.link import wire
 from rust_ort.link.lanes import Lanes
@@ -78,6 +78,38 @@ def lease_executor() -> Any:
     lease = request.lease_executor
     lease.onnxruntime_library, lease.threads, lease.allow_spinning = "/opt/ort/libonnxruntime.so.1", 2, True
     lease.libtorch = "/opt/torch/lib"
+    return request
+
+
+DEVICE = bytes(range(16))
+
+
+def lease_executor_cuda() -> Any:
+    request = lease_executor()
+    request.request_id = 24
+    request.lease_executor.library_folders.extend(["/opt/nvidia/cu13/lib", "/opt/nvidia/cudnn/lib"])
+    request.lease_executor.cuda_visible_devices = "1"
+    return request
+
+
+def attach_device_segment() -> Any:
+    request = wire.Request(request_id=25)
+    attach = request.attach_device_segment
+    attach.segment, attach.len_bytes, attach.device, attach.handle = 7, 20 << 20, DEVICE, bytes(range(1, 65))
+    return request
+
+
+def open_lane_events() -> Any:
+    request = wire.Request(request_id=26)
+    events = request.open_lane_events
+    events.lane, events.device, events.ready, events.done = 2, DEVICE, bytes(range(2, 66)), bytes(range(3, 67))
+    return request
+
+
+def prepare_part_device() -> Any:
+    request = prepare_part()
+    request.request_id = 27
+    request.prepare_part.session.device = DEVICE
     return request
 
 
@@ -216,6 +248,10 @@ REQUESTS = [
     ("prepare_part_passes_request.bin", prepare_part_passes()),
     ("prepare_part_rules_request.bin", prepare_part_rules()),
     ("lease_executor_request.bin", lease_executor()),
+    ("lease_executor_cuda_request.bin", lease_executor_cuda()),
+    ("attach_device_segment_request.bin", attach_device_segment()),
+    ("open_lane_events_request.bin", open_lane_events()),
+    ("prepare_part_device_request.bin", prepare_part_device()),
     ("prepare_part_frozen_request.bin", prepare_part_frozen()),
     ("run_observed_request.bin", run_observed()),
     ("put_plan_request.bin", put_plan()),
@@ -306,8 +342,8 @@ def test_the_golden_notice_is_read() -> None:
 def test_a_lane_holds_the_golden_record() -> None:
     lanes = Lanes(threads=1)
     arena = Arena()
-    plan = Plan([(1, (2, 3), "tensor", None), (7, (), "int", None)], [(1, (), ())])
-    call = plan.gather(arena, arena.blocks, [torch.zeros(2, 3), 5], False)
+    plan = Plan([(1, (2, 3), "tensor", None, None), (7, (), "int", None, None)], [(1, (), (), False)])
+    call = plan.gather(arena, arena.blocks, DeviceBlocks(), [torch.zeros(2, 3), 5], False)
     golden = bytearray((GOLDEN / "lane_record.bin").read_bytes())
     golden[32:56] = struct.pack("<3Q", *call.locations)  # where tensors lie is the arena's
     lanes.lanes[5].write(call, 7, 3, 4)

@@ -415,7 +415,7 @@ def test_small_calls_are_timed_on_the_device_they_are_for() -> None:
 
 
 def machine() -> gpu_check.Machine:
-    return gpu_check.Machine(binary="/bin/rust-ort", library=Path("/lib"), cudart="", folders=(), facts={})
+    return gpu_check.Machine(binary="/bin/rust-ort", library=Path("/lib"), folders=(), facts={})
 
 
 def test_only_names_steps_that_there_are() -> None:

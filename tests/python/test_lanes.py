@@ -12,7 +12,7 @@ import pytest
 import torch
 from conftest import wait_until
 
-from rust_ort._native import Call, Plan
+from rust_ort._native import Call, DeviceBlocks, Plan
 from rust_ort.errors import ExecutorLost
 from rust_ort.link import lanes as lanes_of_a_connection
 from rust_ort.link import pool
@@ -105,8 +105,8 @@ def mapped(lanes: Lanes) -> Iterator[Mapped]:
 def a_call(n: int = 1) -> Call:
     """Of a plan of its own: n inputs of ten floats, none of them in the arena, and one output."""
     arena = Arena()
-    plan = Plan([(1, (10,), "tensor", None)] * n, [(1, (10,), (1,))])
-    return plan.gather(arena, arena.blocks, [torch.zeros(10)] * n, False)
+    plan = Plan([(1, (10,), "tensor", None, None)] * n, [(1, (10,), (1,), False)])
+    return plan.gather(arena, arena.blocks, DeviceBlocks(), [torch.zeros(10)] * n, False)
 
 
 def run(lane: Lane, peer: Peer | None = None) -> tuple[int, int, str, str] | None:

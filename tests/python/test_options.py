@@ -103,8 +103,8 @@ def test_a_bad_value_is_an_error_saying_expected_and_got(name: str, value: objec
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("providers", ["CUDAExecutionProvider"]),
-        ("providers", [("CUDAExecutionProvider", {"device_id": 0}), "CPUExecutionProvider"]),
+        ("providers", ["TensorrtExecutionProvider"]),
+        ("providers", [("TensorrtExecutionProvider", {"device_id": 0}), "CPUExecutionProvider"]),
     ],
 )
 def test_an_option_without_its_feature_is_refused(name: str, value: object) -> None:
@@ -224,7 +224,7 @@ def test_an_explicit_option_beats_the_environment(monkeypatch: pytest.MonkeyPatc
         ("threads", "0", OptionError),
         ("share_parameters", "maybe", OptionError),
         ("freeze_parameters", "maybe", OptionError),
-        ("providers", "CUDAExecutionProvider", NotAvailableYet),
+        ("providers", "TensorrtExecutionProvider", NotAvailableYet),
         ("session_options", "novalue", OptionError),
         ("session_options", "{", OptionError),
         ("transforms", "math", OptionError),

@@ -26,8 +26,8 @@ def looked_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[CallPlan]]:
     plans: list[CallPlan] = []
     real = Part._planned
 
-    def planned(self: Part, inputs: Any) -> CallPlan:
-        plans.append(real(self, inputs))
+    def planned(self: Part, inputs: Any, **how: Any) -> CallPlan:
+        plans.append(real(self, inputs, **how))
         return plans[-1]
 
     monkeypatch.setattr(Part, "_planned", planned)
@@ -100,32 +100,32 @@ def test_a_result_that_is_an_input_again_is_read_where_it_lies() -> None:
 
 def test_of_another_plans_inputs_none_is_copied() -> None:
     arena = process.arena()
-    plan = _native.Plan([(1, (1000,), "tensor", None), (1, (3,), "tensor", None)], [])
+    plan = _native.Plan([(1, (1000,), "tensor", None, None), (1, (3,), "tensor", None, None)], [])
     before = arena.live()
-    assert plan.gather(arena, arena.blocks, [torch.zeros(1000), torch.zeros(4)], False) is None
+    assert plan.gather(arena, arena.blocks, _native.DeviceBlocks(), [torch.zeros(1000), torch.zeros(4)], False) is None
     assert arena.live() == before
 
 
 def test_a_number_that_decides_shapes_is_told_by_its_bits() -> None:
     arena = process.arena()
     for value, others in ((float("nan"), (1.0,)), (0.0, (-0.0, float("nan"))), (7, (8, 7.0))):
-        plan = _native.Plan([(7 if isinstance(value, int) else 11, (), type(value).__name__, value)], [])
-        assert plan.gather(arena, arena.blocks, [value], False) is not None
-        assert all(plan.gather(arena, arena.blocks, [other], False) is None for other in others)
+        plan = _native.Plan([(7 if isinstance(value, int) else 11, (), type(value).__name__, value, None)], [])
+        assert plan.gather(arena, arena.blocks, _native.DeviceBlocks(), [value], False) is not None
+        assert all(plan.gather(arena, arena.blocks, _native.DeviceBlocks(), [other], False) is None for other in others)
 
 
 def test_what_is_row_major_is_copied_by_one_thread_up_to_a_limit() -> None:
     arena = process.arena()
     for megabytes, here in ((3, True), (6, True), (9, False)):
         x = torch.zeros(megabytes << 18)
-        plan = _native.Plan([(1, tuple(x.shape), "tensor", None)], [])
-        call = plan.gather(arena, arena.blocks, [x], False)
+        plan = _native.Plan([(1, tuple(x.shape), "tensor", None, None)], [])
+        call = plan.gather(arena, arena.blocks, _native.DeviceBlocks(), [x], False)
         assert call is not None and call.copied == ([0] if here else []) and call.left == ([] if here else [0])
 
 
 def test_outputs_that_reach_beyond_their_elements_are_refused() -> None:
     with pytest.raises(ValueError, match="strides reach beyond"):
-        _native.Plan([], [(1, (2, 3), (4, 1))])
+        _native.Plan([], [(1, (2, 3), (4, 1), False)])
 
 
 @pytest.mark.parametrize("in_arena", [False, True])
@@ -144,8 +144,8 @@ def test_memory_that_is_replaced_while_blocks_are_cut_is_not_read(in_arena: bool
         def trim(self) -> int:
             return arena.trim()
 
-    plan = _native.Plan([(1, (300,), "tensor", None)], [(1, (300,), (1,))])
-    call = plan.gather(Replacing(), arena.blocks, [x], False)
+    plan = _native.Plan([(1, (300,), "tensor", None, None)], [(1, (300,), (1,), False)])
+    call = plan.gather(Replacing(), arena.blocks, _native.DeviceBlocks(), [x], False)
     assert call is not None and call.copied == [0]
     location, output = call.locations
     segment = arena.segments[location >> LOCATION_BITS]

@@ -18,7 +18,7 @@ README = (ROOT / "README.md").read_text()
 
 # {option: (a value that works, a value of a later version)}; None where there is none.
 SAMPLES: dict[str, tuple[object, object]] = {
-    "providers": (["CPUExecutionProvider"], ["CUDAExecutionProvider"]),
+    "providers": (["CUDAExecutionProvider"], ["TensorrtExecutionProvider"]),
     "opset": (26, None),
     "ort_optimization": ("disable", None),
     "disable_passes": (["output-copies"], None),

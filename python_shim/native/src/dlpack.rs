@@ -17,6 +17,7 @@ const CAPSULE: &CStr = c"dlpack_exchange_api";
 /// The version that this file spells out; a provider of another major version has other structs.
 const VERSION: Version = Version { major: 1, minor: 0 };
 const CPU: i32 = 1;
+const CUDA: i32 = 2;
 const CUDA_HOST: i32 = 3;
 
 #[repr(C)]
@@ -162,8 +163,14 @@ impl Exchange {
     }
 
     /// What `look` makes of a tensor of the type that the exchange is of; None where torch cannot show it, as a sparse or a
-    /// wrapped one, or where it is not in this process's memory. `look` must not run Python code.
-    pub fn see<R>(&self, tensor: &Bound<'_, PyAny>, look: impl FnOnce(&Seen<'_>) -> R) -> Option<R> {
+    /// wrapped one, or where it is not in memory of the host, or of CUDA's device of this number. `look` must not run Python
+    /// code.
+    pub fn see<R>(
+        &self,
+        tensor: &Bound<'_, PyAny>,
+        device: Option<i32>,
+        look: impl FnOnce(&Seen<'_>) -> R,
+    ) -> Option<R> {
         let mut seen = Tensor {
             data: ptr::null_mut(),
             device_type: 0,
@@ -180,7 +187,13 @@ impl Exchange {
             drop(PyErr::take(tensor.py()));
             return None;
         }
-        if seen.device_type != CPU && seen.device_type != CUDA_HOST {
+        let on_host = seen.device_type == CPU || seen.device_type == CUDA_HOST;
+        let is_there = match device {
+            None => on_host,
+            Some(_) if rust_ort::cuda::on_host() => on_host,
+            Some(ordinal) => seen.device_type == CUDA && seen.device_id == ordinal,
+        };
+        if !is_there {
             return None;
         }
         let dims = |at: *mut i64| {

@@ -2,6 +2,7 @@
 //! making outputs over blocks of it, and handing the call to the executor over a lane.
 
 mod blocks;
+mod device;
 mod dlpack;
 mod lanes;
 mod plan;
@@ -17,11 +18,16 @@ mod _native {
     #[pymodule_export]
     use blocks::{Blocks, PyBlock, block_bytes};
     #[pymodule_export]
+    use device::{DeviceBlocks, DeviceSegment, LaneEvents, device_uuid};
+    #[pymodule_export]
     use lanes::{Lane, Lanes};
     #[pymodule_export]
     use plan::{Call, Plan, tensor};
     #[pymodule_export]
     use segment::Segment;
+
+    #[pymodule_export]
+    const DEVICE_ALIGN_BYTES: usize = plan::DEVICE_ALIGN_BYTES;
 
     #[pymodule_export]
     const LARGE_BLOCK_BYTES: usize = blocks::LARGE_BLOCK_BYTES;

@@ -13,11 +13,15 @@ use rust_ort::shm::{RecordHead, descriptors};
 use rust_ort::tensor::{DType, TensorDesc};
 
 use crate::blocks::{Block, Blocks, PyBlock, block_bytes};
+use crate::device::DeviceBlocks;
 use crate::dlpack::{ElementType, Exchange, copy_in, fits};
 use crate::segment::value_error;
 
 /// Most of the inputs that are copied in each call share one block.
 const POOLED_BYTES: usize = 4 << 20;
+/// Kernels of a device read wide words without asking whether a tensor is aligned to them: its allocators align more. A
+/// view that begins elsewhere is copied.
+pub const DEVICE_ALIGN_BYTES: usize = 16;
 /// What lies row-major, up to so much in a call, is copied here by one thread: torch's pool goes on spinning after a copy of
 /// its own on the cores where the executor is about to run.
 const COPIED_BYTES: usize = 8 << 20;
@@ -56,6 +60,8 @@ struct Slot {
     /// Where in the block of pooled inputs it is copied to.
     pooled_at: Option<usize>,
     kind: Kind,
+    /// Number of the device that it lies on; None: the host.
+    device: Option<i32>,
 }
 
 enum Kind {
@@ -74,6 +80,8 @@ struct Output {
     dims: Box<[i64]>,
     block_bytes: usize,
     is_empty: bool,
+    /// The caller makes it: it lies on a device.
+    on_device: bool,
 }
 
 /// What a plan is made of, and its calls keep.
@@ -98,10 +106,11 @@ pub struct Planned {
 #[pyclass(frozen)]
 pub struct Plan(Arc<Planned>);
 
-/// An input: ONNX code of its dtype, shape, "tensor", "state", "int" or "float", value of a number that decides shapes.
-type InputSpec<'py> = (i32, Vec<i64>, String, Option<Bound<'py, PyAny>>);
-/// An output: ONNX code of its dtype, shape, strides in elements.
-type OutputSpec = (i32, Vec<i64>, Vec<i64>);
+/// An input: ONNX code of its dtype, shape, "tensor", "state", "int" or "float", value of a number that decides shapes,
+/// number of the device that it lies on.
+type InputSpec<'py> = (i32, Vec<i64>, String, Option<Bound<'py, PyAny>>, Option<i32>);
+/// An output: ONNX code of its dtype, shape, strides in elements, whether it lies on a device.
+type OutputSpec = (i32, Vec<i64>, Vec<i64>, bool);
 
 fn described(code: i32, shape: Vec<i64>) -> PyResult<TensorDesc> {
     let dtype = DType::from_onnx(code).map_err(value_error)?;
@@ -128,7 +137,7 @@ struct Place {
 }
 
 impl Slot {
-    fn new((code, shape, kind, value): InputSpec<'_>) -> PyResult<Self> {
+    fn new((code, shape, kind, value, device): InputSpec<'_>) -> PyResult<Self> {
         let desc = described(code, shape)?;
         let kind = match kind.as_str() {
             "tensor" => Kind::Tensor,
@@ -137,7 +146,7 @@ impl Slot {
             "int" => Kind::Int(value.map(|value| value.extract()).transpose()?),
             other => return Err(PyValueError::new_err(format!("a kind of input called {other:?}"))),
         };
-        Ok(Self { element: desc.dtype.into(), len_bytes: desc.len_bytes(), desc, pooled_at: None, kind })
+        Ok(Self { element: desc.dtype.into(), len_bytes: desc.len_bytes(), desc, pooled_at: None, kind, device })
     }
 
     /// A number; None for another kind or value, or an int beyond 64 bits.
@@ -175,7 +184,7 @@ impl Slot {
 
     /// Where a tensor of this input's dtype and shape is.
     fn see(&self, torch: &Torch, value: &Bound<'_, PyAny>) -> Option<Place> {
-        let seen = torch.exchange.see(value, |seen| {
+        let seen = torch.exchange.see(value, self.device, |seen| {
             let same = seen.dtype == self.element && seen.shape == self.desc.shape.dims();
             same.then(|| Place { address: seen.address, row_major: seen.is_contiguous() })
         });
@@ -183,9 +192,12 @@ impl Slot {
     }
 
     /// Where in the arena a tensor of this input's dtype is that begins at an address.
-    fn location(&self, blocks: &Blocks, address: usize) -> Option<u64> {
-        let aligned = |location: &u64| location.is_multiple_of(self.desc.dtype.size_bytes() as u64);
-        blocks.location_of(address).filter(aligned)
+    fn location(&self, blocks: &Blocks, devices: &DeviceBlocks, address: usize) -> Option<u64> {
+        let (location, align) = match self.device {
+            None => (blocks.location_of(address), self.desc.dtype.size_bytes()),
+            Some(_) => (devices.location(address), DEVICE_ALIGN_BYTES),
+        };
+        location.filter(|location| location.is_multiple_of(align as u64))
     }
 
     fn is_state(&self) -> bool {
@@ -194,7 +206,7 @@ impl Slot {
 }
 
 impl Output {
-    fn new((code, shape, strides): OutputSpec) -> PyResult<(TensorDesc, Self)> {
+    fn new((code, shape, strides, on_device): OutputSpec) -> PyResult<(TensorDesc, Self)> {
         if shape.len() != strides.len() {
             return Err(PyValueError::new_err("an output has as many strides as dims"));
         }
@@ -204,7 +216,7 @@ impl Output {
         if !fits(desc.shape.dims(), &strides, desc.dtype.size_bytes(), bytes) {
             return Err(PyValueError::new_err("an output whose strides reach beyond its elements"));
         }
-        let output = Self { dtype: desc.dtype, dims, block_bytes: block_bytes(bytes), is_empty: bytes == 0 };
+        let output = Self { dtype: desc.dtype, dims, block_bytes: block_bytes(bytes), is_empty: bytes == 0, on_device };
         Ok((desc, output))
     }
 }
@@ -219,7 +231,8 @@ impl Plan {
         let (descs, outputs): (Vec<_>, Vec<_>) =
             outputs.into_iter().map(Output::new).collect::<PyResult<Vec<_>>>()?.into_iter().unzip();
         let mut pooled_bytes = 0;
-        let mut by_size: Vec<&mut Slot> = slots.iter_mut().filter(|slot| slot.len_bytes > 0).collect();
+        let mut by_size: Vec<&mut Slot> =
+            slots.iter_mut().filter(|slot| slot.len_bytes > 0 && slot.device.is_none()).collect();
         by_size.sort_by_key(|slot| slot.len_bytes);
         for slot in by_size {
             let size = block_bytes(slot.len_bytes);
@@ -250,6 +263,7 @@ impl Plan {
         py: Python<'_>,
         arena: &Bound<'_, PyAny>,
         blocks: &Blocks,
+        devices: &DeviceBlocks,
         inputs: &Bound<'_, PyAny>,
         move_state: bool,
     ) -> PyResult<Option<Call>> {
@@ -270,6 +284,7 @@ impl Plan {
             buffer: None,
             own: HashMap::new(),
             kept: Vec::new(),
+            held: Vec::new(),
             outputs: None,
             left: Vec::new(),
             copied: Vec::new(),
@@ -278,9 +293,9 @@ impl Plan {
         };
         // Then the blocks, since cutting one is Python code, and lets other threads run: who replaces a tensor's memory
         // meanwhile is met by what follows, which looks again at each input and has done with it before it goes on.
-        let blocks_of_outputs = call.take_blocks(arena, blocks, &found, move_state)?;
+        let blocks_of_outputs = call.take_blocks(arena, (blocks, devices), &found, move_state)?;
         for (index, (value, found)) in values.iter().zip(&found).enumerate() {
-            if !call.place_input(torch, blocks, index, value, found, move_state) {
+            if !call.place_input(torch, (blocks, devices), (index, value), found, move_state) {
                 return Ok(None);
             }
         }
@@ -307,6 +322,8 @@ pub struct Call {
     own: HashMap<usize, Arc<Block>>,
     /// What the executor reads and is not the call's own.
     kept: Vec<Arc<Block>>,
+    /// Tensors on a device, likewise.
+    held: Vec<Py<PyAny>>,
     outputs: Option<Py<PyList>>,
     /// Inputs that are not placed yet.
     #[pyo3(get)]
@@ -345,7 +362,7 @@ impl Call {
     fn take_blocks(
         &mut self,
         arena: &Bound<'_, PyAny>,
-        blocks: &Blocks,
+        (blocks, devices): (&Blocks, &DeviceBlocks),
         found: &[Found],
         move_state: bool,
     ) -> PyResult<Vec<Option<Arc<Block>>>> {
@@ -358,9 +375,10 @@ impl Call {
             let copied = match found {
                 Found::Nothing => false,
                 Found::Number(_) => true,
+                Found::Tensor { .. } if slot.device.is_some() => false,
                 Found::Tensor { as_is, seen } => {
                     let state = slot.is_state() && move_state;
-                    *as_is && seen.row_major && !state && slot.location(blocks, seen.address).is_none()
+                    *as_is && seen.row_major && !state && slot.location(blocks, devices, seen.address).is_none()
                 }
             };
             if copied && slot.pooled_at.is_none() && self.may_copy(slot) {
@@ -369,7 +387,8 @@ impl Call {
         }
         let mut of_outputs = Vec::with_capacity(planned.outputs.len());
         for (index, output) in planned.outputs.iter().enumerate() {
-            let block = (!output.is_empty).then(|| blocks.block(arena, output.block_bytes)).transpose()?;
+            let block =
+                (!output.is_empty && !output.on_device).then(|| blocks.block(arena, output.block_bytes)).transpose()?;
             self.locations[planned.slots.len() + index] = block.as_ref().map_or(0, |block| block.location());
             of_outputs.push(block);
         }
@@ -380,9 +399,8 @@ impl Call {
     fn place_input(
         &mut self,
         torch: &Torch,
-        blocks: &Blocks,
-        index: usize,
-        value: &Bound<'_, PyAny>,
+        (blocks, devices): (&Blocks, &DeviceBlocks),
+        (index, value): (usize, &Bound<'_, PyAny>),
         found: &Found,
         move_state: bool,
     ) -> bool {
@@ -398,10 +416,12 @@ impl Call {
             return false;
         };
         let plain = as_is && row_major;
-        if plain && let Some(location) = slot.location(blocks, address) {
+        if plain && let Some(location) = slot.location(blocks, devices, address) {
             self.locations[index] = location;
-            self.kept.extend(blocks.keeper(location));
-        } else if !plain || slot.is_state() && move_state || !self.copy(index, address) {
+            if slot.device.is_none() {
+                self.kept.extend(blocks.keeper(location));
+            }
+        } else if slot.device.is_some() || !plain || slot.is_state() && move_state || !self.copy(index, address) {
             self.left.push(index);
         }
         true
@@ -474,6 +494,21 @@ impl Call {
         self.locations[index] = location;
         self.kept.extend(keep.map(|block| Arc::clone(&block.0)));
         Ok(())
+    }
+
+    /// Keeps a tensor that the executor reads.
+    fn hold(&mut self, tensor: Py<PyAny>) {
+        self.held.push(tensor);
+    }
+
+    /// The tensor of an output that lies on a device, and its location.
+    fn set_output(&mut self, py: Python<'_>, index: usize, tensor: Py<PyAny>, location: u64) -> PyResult<()> {
+        let planned = Arc::clone(&self.planned);
+        let output = planned.outputs.get(index).filter(|output| output.on_device);
+        output.ok_or_else(|| PyValueError::new_err("no such output on a device"))?;
+        self.locations[planned.slots.len() + index] = location;
+        let outputs = self.outputs.as_ref().ok_or_else(|| PyValueError::new_err("the call has no outputs yet"))?;
+        outputs.bind(py).set_item(index, tensor)
     }
 
     /// Copies an input that was left to its place. Whether that is to be done here: it is row-major and not too large.

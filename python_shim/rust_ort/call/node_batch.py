@@ -183,5 +183,5 @@ def _verdicts(compared: Any) -> list[tuple[Verdict, Verdict]]:
 def can_travel(value: object) -> bool:
     """Whether a value of eager may be a feed or a reference."""
     if isinstance(value, torch.Tensor):
-        return value.is_cpu and value.layout is torch.strided and value.dtype in ONNX_CODE
+        return (value.is_cpu or value.is_cuda) and value.layout is torch.strided and value.dtype in ONNX_CODE
     return isinstance(value, int | float) and not isinstance(value, bool)

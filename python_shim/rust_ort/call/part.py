@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,16 +14,17 @@ from torch.profiler import record_function
 
 from rust_ort._native import Call
 from rust_ort.call.staging import CallPlan, InputSlot, as_sent, staged_ref, tensor_ref
-from rust_ort.errors import ClientError, DaemonLost, ExecutorLost, RustOrtError
+from rust_ort.errors import ClientError, DaemonFault, DaemonLost, ExecutorLost, RustOrtError
 from rust_ort.link import wire
 from rust_ort.link.connection import Connection
 from rust_ort.link.link import Link
 from rust_ort.link.specs import PartSpec, Verdict, set_tolerance, verdicts_from
-from rust_ort.memory import process
+from rust_ort.memory import device, process
 from rust_ort.memory.arena import Arena
 from rust_ort.options import Options, Tolerance
 from rust_ort.torch_private import profiler_runs
 
+CUDA = "CUDAExecutionProvider"
 MAX_PLANS = 32
 RECENT_PLANS = 8
 """That a call tries, one after the other, each up to the first input that is another."""
@@ -123,8 +125,10 @@ class Part:
             message.session.runtimes.add(runtime=runtime, patterns=patterns)
         for library in self.spec.custom_op_libraries:
             message.session.custom_op_libraries.add(**vars(library))
-        for name, entries in self.options.providers or ():
+        for name, entries in self.options.providers or ((CUDA, {}),) * (self.spec.device is not None):
             message.session.providers.add(name=name).options.update(entries)
+        if self.spec.device is not None:
+            message.session.device = device.uuid(self.spec.device)
         return request
 
     # --- the call ---
@@ -159,30 +163,38 @@ class Part:
     def _call(self, inputs: Sequence[torch.Tensor | int | float], eager_nodes: int) -> list[torch.Tensor]:
         connection = self._connection
         if connection is None or connection.dead is not None:
+            if connection is not None and connection.left_unfinished():
+                raise ExecutorLost(
+                    "the executor died with work of earlier calls on a device: what they gave may be wrong; do that "
+                    "step again",
+                    graph=self.spec.graph.name,
+                    log=connection.executor_log,
+                )
             connection = self.prepare()
         handle = self._handle
         plan, call, inputs = self._gathered(inputs)
         if connection.dead is not None:
             # Announcing a new segment found the peer lost.
             raise _NotBegun(connection.error(self.spec.graph.name))
-        self._exchange(connection, handle, call, eager_nodes, inputs)
+        self._exchange(connection, handle, call, eager_nodes, inputs, plan.device)
         return plan.finish(call)
 
-    def _gathered(self, inputs: Sequence[Any]) -> tuple[CallPlan, Call, Sequence[Any]]:
-        """The plan of these inputs, the call, and the inputs as they were taken, which keeps them."""
+    def _gathered(self, inputs: Sequence[Any], *, on_host: bool = False) -> tuple[CallPlan, Call, Sequence[Any]]:
+        """The plan of these inputs, the call, and the inputs as they were taken, which keeps them. on_host: the
+        outputs lie there, whatever device the part is for."""
         arena = self._arena
         assert arena is not None
         given, share = inputs, self._share
         if self._sends_others and len(inputs) == len(self._inputs):
             inputs = list(map(as_sent, self._inputs, inputs))
             self._sends_others = any(sent is not one for sent, one in zip(inputs, given, strict=True))
-        for plan in self._recent:
+        for plan in self._recent if not on_host else ():
             call = plan.gather(arena, inputs, share=share, given=given)
             if call is not None:
                 if plan is not self._recent[0]:
                     self._use(plan)
                 return plan, call, inputs
-        plan = self._planned(given)
+        plan = self._planned(given, on_host=on_host)
         call = plan.gather(arena, inputs, share=share, given=given)
         if call is None:
             self._sends_others = True
@@ -190,7 +202,8 @@ class Part:
             call = plan.gather(arena, inputs, share=share, given=given)
             if call is None:
                 raise ClientError("an input was changed by another thread while it was being sent; call again")
-        self._use(plan)
+        if not on_host:
+            self._use(plan)
         return plan, call, inputs
 
     def _use(self, plan: CallPlan) -> None:
@@ -199,16 +212,26 @@ class Part:
         self._recent = (plan, *others[: RECENT_PLANS - 1])
 
     def _exchange(
-        self, connection: Connection, handle: int, call: Call, eager_nodes: int, inputs: Sequence[Any]
-    ) -> None:
-        """The call over a lane. inputs: what the executor reads, beside what the call keeps."""
+        self, connection: Connection, handle: int, call: Call, eager_nodes: int, inputs: Sequence[Any],
+        on_device: int | None,
+    ) -> None:  # fmt: skip
+        """The call over a lane. inputs: what the executor reads, beside what the call keeps. on_device: number of the
+        CUDA device of whose current stream the call becomes a part."""
         lanes = connection.lanes
         assert lanes is not None
+        events, stream = None, 0
         try:
+            if on_device is not None:
+                devices = process.device_memory()
+                devices.look()
+                connection.show(devices)
             lane = lanes.take(connection)
             try:
                 if not lane.open:
                     connection.open_lane(lane)
+                if on_device is not None:
+                    events, stream = connection.events(lane, on_device), device.stream(on_device)
+                    _on_stream(events.record, stream)
                 try:
                     lane.write(call, next(_call_ids), handle, eager_nodes)
                 except ValueError as error:
@@ -221,33 +244,45 @@ class Part:
         try:
             failure = lane.run(call, connection)
         except BaseException as error:
-            lanes.abandon(lane, (inputs, call))
+            # An answer comes before the work on a device is done: what comes on its stream is to come behind that.
+            answers = not isinstance(error, ExecutorLost | DaemonLost)
+            settle = functools.partial(events.wait, stream) if events is not None and answers else None
+            lanes.abandon(lane, (inputs, call), settle)
             if isinstance(error, ExecutorLost | DaemonLost):
                 if not lane.running():
                     raise _NotBegun(error) from None
                 raise connection.error(self.spec.graph.name) from None
             raise
-        lanes.give(lane)
+        try:
+            if failure is None and events is not None:
+                _on_stream(events.wait, stream)
+        except BaseException:
+            connection.hold((inputs, call))
+            raise
+        finally:
+            lanes.give(lane)
         if failure is not None:
             kind, code, text, node = failure
+            if why := connection.why_unmapped(text):
+                text = f"{text}: {why}"
             raise wire.make_error(
                 kind=kind, code=code, message=text, graph=self.spec.graph.name, node=node, log=connection.executor_log
             )
 
-    def _planned(self, inputs: Sequence[object]) -> CallPlan:
+    def _planned(self, inputs: Sequence[object], *, on_host: bool = False) -> CallPlan:
         names = self.spec.input_names
         if len(inputs) != len(names):
             raise ClientError(f"expected {len(names)} inputs ({', '.join(names)}), got {len(inputs)}")
         dynamic = callable(self.spec.outputs)
         slots = [InputSlot(what, value, keep_value=dynamic) for what, value in zip(self._inputs, inputs, strict=True)]
-        key = tuple((slot.code, slot.shape, slot.kind, slot.bits) for slot in slots)
+        key = tuple((slot.code, slot.shape, slot.kind, slot.bits, slot.device) for slot in slots), on_host
         plan = self._plans.get(key)
         if plan is None:
             outputs = self.spec.outputs
             specs = outputs(inputs) if callable(outputs) else outputs
             if len(specs) != len(self.spec.output_names):
                 raise ClientError(f"expected {len(self.spec.output_names)} output specs, got {len(specs)}")
-            plan = CallPlan(slots, specs)
+            plan = CallPlan(slots, specs, on_host=on_host)
             with self._plans_lock:  # not the client's: another thread may hold that while a session is built
                 while len(self._plans) >= MAX_PLANS:
                     self._plans.pop(next(iter(self._plans)))
@@ -281,7 +316,10 @@ class Part:
         if runs is not None:
             connection = runs.prepare()
         with torch.no_grad():
-            plan, call, inputs = self._gathered(inputs)
+            if (on_device := self.spec.device) is not None:
+                # Through memory of the host: the daemon, which dumps and judges, has no device.
+                inputs = [value.cpu() if isinstance(value, torch.Tensor) else value for value in inputs]
+            plan, call, inputs = self._gathered(inputs, on_host=on_device is not None)
             locations = call.locations
             request = wire.Request()
             run = request.run_observed
@@ -304,7 +342,18 @@ class Part:
             except (ExecutorLost, DaemonLost) as lost:
                 connection.hold(held)
                 raise connection.loss(lost, self.spec.graph.name) from None
-            return plan.finish(call), verdicts_from(answer.comparison), str(answer.dump)
+            outputs = plan.finish(call)
+            if on_device is not None:
+                outputs = plan.moved(outputs, on_device)
+            return outputs, verdicts_from(answer.comparison), str(answer.dump)
+
+
+def _on_stream(act: Callable[[int], None], stream: int) -> None:
+    """Errors: DaemonFault with what CUDA says, of this call's or of earlier work."""
+    try:
+        act(stream)
+    except RuntimeError as error:
+        raise DaemonFault(f"the current CUDA stream: {error}", code="RUN_FAILED") from None
 
 
 class _NotBegun(Exception):

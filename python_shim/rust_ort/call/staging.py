@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from rust_ort._native import Call
 from rust_ort.errors import ClientError
 from rust_ort.link import wire
 from rust_ort.link.specs import OutputSpec
-from rust_ort.memory import process
+from rust_ort.memory import device, process
 from rust_ort.memory.arena import Arena
 from rust_ort.memory.layout import ONNX_CODE, Layout
 from rust_ort.memory.parameters import is_state, left, let_go, may_write_elsewhere, move_in, why_not
@@ -52,10 +53,8 @@ def refusal(what: str, tensor: object) -> ClientError:
             f"{what}: a tensor wrapped by torch.func (vmap, grad, jvp, functionalize) has no data of its own; "
             "compile the function that torch.func transforms, not the other way round"
         )
-    if not tensor.is_cpu:
-        return ClientError(
-            f"{what}: a tensor on {tensor.device}; move it to the CPU: other devices are not available yet"
-        )
+    if not (tensor.is_cpu or tensor.is_cuda):
+        return ClientError(f"{what}: a tensor on {tensor.device}; move it to the CPU or to a CUDA device")
     if tensor.layout is not torch.strided:
         return ClientError(f"{what}: layout {tensor.layout} cannot be sent; call .to_dense() before")
     if tensor.is_nested:
@@ -75,7 +74,7 @@ def check_tensor(what: str, tensor: object) -> torch.Tensor:
         isinstance(tensor, torch.Tensor)
         and type(tensor) in _PLAIN
         and not is_functorch_wrapped(tensor)
-        and tensor.is_cpu
+        and (tensor.is_cpu or tensor.is_cuda)
         and tensor.layout is torch.strided
         and not tensor.is_nested
         and tensor.dtype in ONNX_CODE
@@ -94,9 +93,9 @@ def location_in(arena: Arena, tensor: torch.Tensor, address: int) -> int:
 
 
 def stage(tensor: torch.Tensor, held: list[object]) -> int:
-    """Location of the tensor's values; held keeps the memory."""
+    """Location of the tensor's values in memory of the host; held keeps the memory."""
     arena = process.arena()
-    location = location_in(arena, tensor, tensor.data_ptr())
+    location = 0 if tensor.is_cuda else location_in(arena, tensor, tensor.data_ptr())
     if location:
         held += (tensor, arena.holder(location))
         return location
@@ -128,11 +127,11 @@ def restrided(dense: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
     own = tuple(1 if step == 0 else size for size, step in zip(shape, stride, strict=True))
     distinct = dense[tuple(slice(0, size) for size in own)]
     span = 1 + sum((size - 1) * step for size, step in zip(own, stride, strict=True))
-    memory = torch.empty(span, dtype=dense.dtype, device="cpu")
-    where = torch.zeros((), dtype=torch.int64, device="cpu")
+    memory = torch.empty(span, dtype=dense.dtype, device=dense.device)
+    where = torch.zeros((), dtype=torch.int64, device=dense.device)
     if span < distinct.numel():
         for dim, (size, step) in enumerate(zip(own, stride, strict=True)):
-            index = torch.arange(size, device="cpu") * step
+            index = torch.arange(size, device=dense.device) * step
             where = where + index.reshape([-1 if k == dim else 1 for k in range(len(own))])
         memory[where.expand(own).reshape(-1)] = distinct.reshape(-1)
     else:
@@ -141,13 +140,14 @@ def restrided(dense: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
 
 
 class InputSlot:
-    """What one input of a plan looks like. value: of a number whose value decides the outputs' shapes. Errors:
-    ClientError for what cannot be sent."""
+    """What one input of a plan looks like. value: of a number whose value decides the outputs' shapes. device: number
+    of the CUDA device that it lies on. Errors: ClientError for what cannot be sent."""
 
-    __slots__ = ("bits", "code", "kind", "shape", "value", "what")
+    __slots__ = ("bits", "code", "device", "kind", "shape", "value", "what")
 
     def __init__(self, what: str, value: object, *, keep_value: bool) -> None:
         self.what = what
+        self.device: int | None = None
         self.value: int | float | None = None
         self.bits = b""  # of the value
         if isinstance(value, int | float):
@@ -161,7 +161,7 @@ class InputSlot:
         else:
             tensor = check_tensor(what, value)
             dtype, self.kind = tensor.dtype, "state" if is_state(value) else "tensor"
-            self.shape = tuple(tensor.shape)
+            self.device, self.shape = device.ordinal(tensor), tuple(tensor.shape)
         self.code = ONNX_CODE[dtype]
 
 
@@ -172,25 +172,47 @@ def as_sent(what: str, value: Any) -> Any:
         return float(value) if isinstance(value, float) else int(value)
     tensor = check_tensor(what, value)
     # Autograd's efficient zeros have no memory.
-    return torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu") if tensor._is_zerotensor() else tensor
+    return torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device) if tensor._is_zerotensor() else tensor
 
 
 class CallPlan:
-    """Everything about a call that depends on the inputs' dtypes and shapes alone."""
+    """Everything about a call that depends on the inputs' dtypes, shapes and devices alone."""
 
-    __slots__ = ("fixups", "native", "outputs", "slots")
+    __slots__ = ("_to_move", "device", "fixups", "native", "on_device", "outputs", "slots")
 
-    def __init__(self, slots: list[InputSlot], outputs: list[OutputSpec]) -> None:
+    def __init__(self, slots: list[InputSlot], outputs: list[OutputSpec], *, on_host: bool = False) -> None:
+        """on_host: outputs that belong on a device are made on the host, and `moved` afterwards."""
         self.slots = slots
+        self._to_move = [i for i, spec in enumerate(outputs) if on_host and spec.device is not None]
+        if on_host:
+            outputs = [replace(spec, device=None) for spec in outputs]
         self.outputs = [Layout(spec.dtype, spec.shape, spec.stride) for spec in outputs]
+        self.device = self._device(slots, outputs)
+        """Number of the CUDA device that some of its tensors lie on; None: all are the host's."""
+        self.on_device = [(i, self.outputs[i]) for i, spec in enumerate(outputs) if spec.device is not None]
         self.fixups = [(i, layout) for i, layout in enumerate(self.outputs) if not layout.dense or not layout.count]
         try:
             self.native = _native.Plan(
-                [(slot.code, slot.shape, slot.kind, slot.value) for slot in slots],
-                [(layout.code, layout.shape, layout.in_block) for layout in self.outputs],
+                [(slot.code, slot.shape, slot.kind, slot.value, slot.device) for slot in slots],
+                [
+                    (layout.code, layout.shape, layout.in_block, spec.device is not None)
+                    for layout, spec in zip(self.outputs, outputs, strict=True)
+                ],
             )
         except ValueError as error:
             raise ClientError(str(error)) from None
+
+    @staticmethod
+    def _device(slots: Sequence[InputSlot], outputs: Sequence[OutputSpec]) -> int | None:
+        """Errors: ClientError where tensors lie on several devices."""
+        found = {slot.device: slot.what for slot in slots if slot.device is not None}
+        found |= {spec.device: "an output" for spec in outputs if spec.device is not None and spec.device not in found}
+        if len(found) > 1:
+            where = ", ".join(f"{what} on cuda:{number}" for number, what in found.items())
+            raise ClientError(
+                f"one call runs on one device: {where}; move its tensors to one of them", code="BAD_TENSOR"
+            )
+        return next(iter(found), None)
 
     def gather(
         self, arena: Arena, inputs: Sequence[Any], *, share: bool | str, given: Sequence[Any] | None = None
@@ -200,9 +222,17 @@ class CallPlan:
         before `as_sent`. Errors: ClientError."""
         if left:
             let_go()
-        call = self.native.gather(arena, arena.blocks, inputs, bool(share))
-        if call is not None and call.left:
+        devices = process.device_memory()
+        call = self.native.gather(arena, arena.blocks, devices.blocks, inputs, bool(share))
+        if call is None:
+            return None
+        if call.left:
             self._place(call, arena, inputs, given or inputs, share=share)
+        for i, layout in self.on_device:
+            if layout.count:
+                assert self.device is not None
+                made = device.empty(layout.shape, layout.dtype, self.device)
+                call.set_output(i, made, devices.locate("an output", made))
         return call
 
     def _place(
@@ -217,6 +247,11 @@ class CallPlan:
         with torch.inference_mode(False):
             for i in call.left:
                 value, slot = inputs[i], self.slots[i]
+                if slot.device is not None:
+                    dense = device.aligned(value)
+                    call.place(i, process.device_memory().locate(slot.what, dense), None)
+                    call.hold(dense)
+                    continue
                 if slot.kind == "state":
                     if may_move is None:
                         may_move = not may_write_elsewhere()
@@ -240,13 +275,31 @@ class CallPlan:
             with torch.no_grad():
                 _copy(targets, sources)
 
+    def moved(self, outputs: list[torch.Tensor], number: int) -> list[torch.Tensor]:
+        """Outputs, with those on CUDA device `number` that belong there; strides stay."""
+        for i in self._to_move:
+            layout = self.outputs[i]
+            if layout.count:
+                dense = device.empty(layout.shape, layout.dtype, number).copy_(outputs[i])
+                outputs[i] = dense if layout.dense else restrided(dense, layout.stride)
+            else:
+                outputs[i] = device.empty_strided(layout.shape, layout.stride, layout.dtype, number)
+        return outputs
+
     def finish(self, call: Call) -> list[torch.Tensor]:
         """The outputs of a call that was done, with the strides that they must have."""
         outputs: list[torch.Tensor] = call.outputs
         if self.fixups:
             with torch.no_grad():
+                there = dict(self.on_device)
                 for i, layout in self.fixups:
-                    outputs[i] = restrided(outputs[i], layout.stride) if layout.count else layout.without_elements()
+                    if layout.count:
+                        outputs[i] = restrided(outputs[i], layout.stride)
+                    elif i in there:
+                        assert self.device is not None
+                        outputs[i] = device.empty_strided(layout.shape, layout.stride, layout.dtype, self.device)
+                    else:
+                        outputs[i] = layout.without_elements()
         return outputs
 
 

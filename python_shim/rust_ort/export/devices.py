@@ -1,5 +1,5 @@
-"""Where the tensors of a graph are, as its fake tensors say it: what computes the graph where the option `providers` is
-None, and which tensors of a part are there."""
+"""Where the tensors of a graph are, as its fake tensors say it: the device that computes it, and which tensors of a
+part are there."""
 
 from __future__ import annotations
 
@@ -13,12 +13,8 @@ from rust_ort.errors import ClientError
 from rust_ort.export.plan import PlannedPart
 from rust_ort.torch_private import pytree
 
-COMPUTING = ("cpu", "cuda")
 SHOWN = 4
 """Tensors that an error names of each device."""
-
-Providers = tuple[tuple[str, dict[str, str]], ...]
-"""(name, options) of each execution provider, as the option `providers` has them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,18 +26,18 @@ class Places:
 
 
 def device_of(gm: fx.GraphModule, *, graph: str = "") -> torch.device | None:
-    """The CUDA device that the inputs and outputs of an AOT graph are on; None: the CPU.
+    """The CUDA device that inputs and outputs of an AOT graph are on; None: there is none.
 
-    Beside CUDA tensors, the CPU may have numbers, tensors of rank 0, and what is only copied from it or to it.
-    Errors: ClientError for tensors on several devices, or on one that nothing here computes on.
+    Others may be on the CPU: a part has them from there, and brings them there. Errors: ClientError for several CUDA
+    devices.
     """
     found: dict[torch.device, list[str]] = {}
     for name, value in _computed_with(gm):
-        if value.dim() or not value.is_cpu:
+        if value.is_cuda:
             found.setdefault(value.device, []).append(f"{name} {list(value.shape)}")
-    if len(found) > 1 or any(device.type not in COMPUTING for device in found):
+    if len(found) > 1:
         raise _refusal(found, graph)
-    return next((device for device in found if device.type == "cuda"), None)
+    return next(iter(found), None)
 
 
 def places(part: PlannedPart, device: torch.device | None) -> Places:
@@ -53,11 +49,6 @@ def places(part: PlannedPart, device: torch.device | None) -> Places:
         return isinstance(value, Tensor) and value.device == device
 
     return Places(inputs=tuple(map(there, part.translated.input_names)), outputs=tuple(map(there, part.tensor_outputs)))
-
-
-def providers(device: torch.device | None) -> Providers:
-    """What `providers=None` means for a graph on this device: (), ONNX Runtime's CPU provider alone, or CUDA's."""
-    return () if device is None else (("CUDAExecutionProvider", {"device_id": str(device.index or 0)}),)
 
 
 def _computed_with(gm: fx.GraphModule) -> Iterator[tuple[str, Tensor]]:
@@ -87,11 +78,9 @@ def _refusal(found: Mapping[torch.device, list[str]], graph: str) -> ClientError
         return ", ".join(names[:SHOWN]) + more
 
     where = "; ".join(f"on {device}: {of(names)}" for device, names in sorted(found.items(), key=str))
-    wanted = next((str(device) for device in sorted(found, key=str) if device.type == "cuda"), "cpu")
     return ClientError(
-        f"a graph is computed on one device, the CPU or one of CUDA, and its tensors are elsewhere: {where}; move them "
-        f'to one device before the call, as by .to("{wanted}"); beside CUDA tensors only those of rank 0 may be on '
-        "the CPU",
+        f"a graph is computed on one CUDA device, and its tensors are on several: {where}; move them to one before the "
+        "call, or break the graph between them (torch._dynamo.graph_break())",
         code="UNSUPPORTED",
         graph=graph,
     )

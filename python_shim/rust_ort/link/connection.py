@@ -16,13 +16,15 @@ from typing import Any
 
 import torch
 
+from rust_ort._native import LaneEvents
 from rust_ort._version import __version__
-from rust_ort.errors import DaemonFault, DaemonLost, ExecutorLost, RustOrtError
+from rust_ort.errors import ClientError, DaemonFault, DaemonLost, ExecutorLost, RustOrtError
 from rust_ort.link import daemon, wire
 from rust_ort.link.lanes import Lane, LaneMemory, Lanes
-from rust_ort.link.pool import allow_spinning, libtorch, threads
+from rust_ort.link.pool import allow_spinning, cuda_folders, libtorch, threads
 from rust_ort.link.specs import DumpSpec
 from rust_ort.memory import process
+from rust_ort.memory.device import DeviceMemory
 from rust_ort.memory.segment import Segment
 from rust_ort.options import Options
 
@@ -50,6 +52,11 @@ class Connection:
         """Handles of parts that no object here has."""
         self._lost_calls: list[Any] = []
         self._shutting_down = ""
+        self._shown: set[int] = set()
+        self._shown_version = 0
+        self._showing = threading.RLock()
+        self._unmapped: dict[int, RustOrtError] = {}
+        self._events: dict[tuple[int, int], LaneEvents] = {}
         self._make_locks()
         self._awaited: dict[int, Any] = {}  # request -> its reply, None as long as there is none
         self._chunks: deque[bytes] = deque()  # received, and not yet taken apart
@@ -345,6 +352,10 @@ class Connection:
         request.lease_executor.threads = threads(options)
         request.lease_executor.allow_spinning = allow_spinning(options)
         request.lease_executor.libtorch = libtorch(options)
+        folders = cuda_folders(request.lease_executor.onnxruntime_library)
+        request.lease_executor.library_folders.extend(folders)
+        if folders and "CUDA_VISIBLE_DEVICES" in os.environ:
+            request.lease_executor.cuda_visible_devices = os.environ["CUDA_VISIBLE_DEVICES"]
         leased = self.ask(request)
         self.executor_log = str(leased.log)
         self.executor_pid = int(leased.pid)
@@ -378,6 +389,66 @@ class Connection:
         self.ask(request)
         lane.open = True
 
+    def show(self, devices: DeviceMemory) -> None:
+        """Shows the executor allocations on devices that it has not seen, and has it forget those that were freed. One
+        that it cannot map is an error of the calls that name it."""
+        if self._shown_version == devices.version:
+            return
+        with self._showing:
+            if not self._shown:
+                devices.forget_freed()  # another connection may have been shown them when they were there
+            with devices.lock:
+                version, segments = devices.version, dict(devices.segments)
+            for freed in self._shown - segments.keys():
+                self._shown.discard(freed)
+                if self._unmapped.pop(freed, None) is None:
+                    request = wire.Request()
+                    request.detach_segment.segment = freed
+                    self.ask(request)
+            for number in segments.keys() - self._shown:
+                request = wire.Request()
+                message = request.attach_device_segment
+                message.segment, message.len_bytes = number, segments[number].len_bytes
+                message.device, message.handle = bytes(segments[number].device), bytes(segments[number].handle)
+                try:
+                    self.ask(request)
+                except (DaemonLost, ExecutorLost):
+                    raise
+                except RustOrtError as error:
+                    self._unmapped[number] = error
+                self._shown.add(number)
+            self._shown_version = version
+
+    def why_unmapped(self, text: str) -> str:
+        """Of an error that names a segment: why the executor could not map it, or ""."""
+        return next((str(e.args[0]) for number, e in self._unmapped.items() if f"segment {number} " in text), "")
+
+    def left_unfinished(self) -> bool:
+        """Of a lost executor, once: whether work on a device that it had answered was not done when it ended."""
+        events, self._events = self._events, {}
+        _kept_events.append(events)
+        try:
+            return not all(event.is_done() for event in events.values())
+        except RuntimeError:
+            return True
+
+    def events(self, lane: Lane, ordinal: int) -> LaneEvents:
+        """What orders the calls of an open lane on a device."""
+        events = self._events.get((lane.index, ordinal))
+        if events is None:
+            try:
+                events = LaneEvents(ordinal)
+                device, ready, done = events.told()
+            except RuntimeError as error:
+                raise ClientError(f"cuda:{ordinal}: {error}", code="BAD_OPTION") from None
+            request = wire.Request()
+            message = request.open_lane_events
+            message.lane, message.device = lane.index, bytes(device)
+            message.ready, message.done = bytes(ready), bytes(done)
+            self.ask(request)
+            self._events[lane.index, ordinal] = events
+        return events
+
     # --- the end ---
 
     def executor_is_gone(self, wait_ms: int = 0) -> bool:
@@ -398,6 +469,8 @@ class Connection:
 
     def close(self) -> None:
         """Ends the connection; what was not handed over is lost, tensors are not."""
+        if self._events:
+            _kept_events.append(self._events)
         self._lose("the connection was closed here")
         self._close_pidfd()
 
@@ -409,11 +482,15 @@ class Connection:
     def forget(self) -> None:
         """In a forked child: closes this process's copies without a word to the daemon."""
         self._make_locks()
+        _kept_events.append(self._events)
         self.dead = DaemonLost("this connection belongs to the process that forked; call again")
         with contextlib.suppress(OSError):
             self._socket.close()
         self._close_pidfd()
 
+
+# Events are kept as long as an executor may record them; in a forked child, for good: CUDA is its parent's.
+_kept_events: list[object] = []
 
 # Dead connections whose executor may still write into what abandoned calls hold.
 _condemned: list[Connection] = []

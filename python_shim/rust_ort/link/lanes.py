@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Protocol
 
 from rust_ort._native import Lane
@@ -31,7 +32,8 @@ class Lanes:
         self.memory = LaneMemory(N_LANES, LANE_BYTES, spare_core)
         self.lanes = [self.memory.lane(index) for index in range(N_LANES)]
         self._free = self.lanes[::-1]
-        self._abandoned: list[tuple[Lane, object]] = []
+        self._abandoned: list[tuple[Lane, object, Callable[[], None] | None]] = []
+        self._unsettled: list[object] = []
         # `with` on a lock is never interrupted halfway; on a Condition, which is Python, it may be.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -65,23 +67,29 @@ class Lanes:
             with self._lock:
                 self._changed.notify()
 
-    def abandon(self, lane: Lane, holds: object) -> None:
-        """Keeps what the call in flight on this lane reads and writes until it is answered."""
-        self._abandoned.append((lane, holds))
+    def abandon(self, lane: Lane, holds: object, settle: Callable[[], None] | None = None) -> None:
+        """Keeps what the call in flight on this lane reads and writes until it is answered. settle: is called before it
+        is let go of; what it raises keeps it."""
+        self._abandoned.append((lane, holds, settle))
 
     def sweep(self) -> None:
         """Takes back abandoned lanes whose calls were answered since."""
         for _ in range(len(self._abandoned)):
             try:
-                lane, holds = self._abandoned.pop(0)
+                lane, holds, settle = self._abandoned.pop(0)
             except IndexError:
                 return
-            if lane.answered():
-                self._free.append(lane)
-            else:
-                self._abandoned.append((lane, holds))
+            if not lane.answered():
+                self._abandoned.append((lane, holds, settle))
+                continue
+            if settle is not None:
+                try:
+                    settle()
+                except RuntimeError:
+                    self._unsettled.append(holds)
+            self._free.append(lane)
 
     def in_flight(self) -> list[object]:
         """What abandoned calls still hold."""
         self.sweep()
-        return [holds for _, holds in self._abandoned]
+        return [holds for _, holds, _ in self._abandoned]

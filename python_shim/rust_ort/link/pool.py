@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from pathlib import Path
 
 import torch
 
@@ -41,6 +42,15 @@ def libtorch(options: Options) -> str:
     """The folder of this process's libtorch, where a rule of `runtimes` gives nodes to it; "" where none does."""
     asked = any(patterns for runtime, patterns in options.runtimes.items() if runtime != "ort")
     return os.path.join(os.path.abspath(torch.__path__[0]), "lib") if asked else ""
+
+
+def cuda_folders(library: str) -> list[str]:
+    """Where CUDA's libraries are that an onnxruntime library with a provider for it loads: those of torch's wheels;
+    none for a library without one."""
+    if not Path(library).with_name("libonnxruntime_providers_cuda.so").exists():
+        return []
+    beside_torch = Path(os.path.abspath(torch.__path__[0])).parent / "nvidia"
+    return sorted(str(folder) for folder in beside_torch.glob("*/lib") if any(folder.glob("lib*.so*")))
 
 
 def allow_spinning(options: Options) -> bool:

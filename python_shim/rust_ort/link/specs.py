@@ -17,11 +17,13 @@ from rust_ort.options import Tolerance
 
 @dataclass(frozen=True, kw_only=True)
 class OutputSpec:
-    """An output's tensor. stride: None for row-major, else the strides that eager gives."""
+    """An output's tensor. stride: None for row-major, else the strides that eager gives. device: number of the CUDA
+    device that it lies on; None: the host."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
     stride: tuple[int, ...] | None = None
+    device: int | None = None
 
 
 @dataclass(kw_only=True)
@@ -63,6 +65,7 @@ class PartSpec:
 
     outputs: one spec an output, or a function of the inputs of a call (SymInts are plain ints) that returns them.
     may_freeze: positions of the inputs that are constants of the session where they are parameters or buffers.
+    device: number of the CUDA device that it runs on; None: the host.
     """
 
     graph: GraphSpec
@@ -76,6 +79,7 @@ class PartSpec:
     outputs: list[OutputSpec] | Callable[[Sequence[object]], list[OutputSpec]]
     custom_op_libraries: list[CustomOpLibrary] = field(default_factory=list)
     may_freeze: list[int] = field(default_factory=list)
+    device: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

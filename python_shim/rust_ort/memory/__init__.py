@@ -5,5 +5,6 @@
 | layout.py | dtypes, strides and sizes of tensors |
 | arena.py, segment.py | the memfds that blocks are cut from, and how a place in one is named; lending is native |
 | parameters.py | parameters and buffers that are moved there |
-| process.py | this process's arena, and what a fork does to it |
+| device.py | tensors on CUDA devices: the allocations that they lie in, and the stream of a call |
+| process.py | this process's arena and what it sent of devices, and what a fork does to them |
 """

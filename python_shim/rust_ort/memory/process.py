@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 from rust_ort.memory.arena import Arena
+from rust_ort.memory.device import DeviceMemory
 
 FORK_TIMEOUT_MS = 10_000
 
@@ -18,6 +19,7 @@ before_fork: list[Callable[[], None]] = []
 after_fork_in_child: list[Callable[[], None]] = []  # run in order, after the blocks are private
 _handshakes: dict[int, tuple[int, int]] = {}
 _arena: Arena | None = None
+_device_memory: DeviceMemory | None = None
 
 
 def arena() -> Arena:
@@ -26,6 +28,14 @@ def arena() -> Arena:
     if _arena is None:
         _arena = Arena()
     return _arena
+
+
+def device_memory() -> DeviceMemory:
+    """What of this process's tensors on devices was sent."""
+    global _device_memory
+    if _device_memory is None:
+        _device_memory = DeviceMemory()
+    return _device_memory
 
 
 class _PollFd(ctypes.Structure):
@@ -67,8 +77,9 @@ def _after_fork_in_parent() -> None:
 
 
 def _after_fork_in_child() -> None:
-    global _arena
+    global _arena, _device_memory
     inherited, _arena = _arena, None
+    _device_memory = None  # CUDA does not survive a fork
     pipe = _handshakes.pop(threading.get_ident(), None)
     try:
         if inherited is not None:

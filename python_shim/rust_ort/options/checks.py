@@ -33,6 +33,9 @@ KNOWN_PROVIDERS = (
 )
 
 
+SERVED_PROVIDERS = ("CPUExecutionProvider", "CUDAExecutionProvider")
+
+
 def bad(name: str, expected: str, value: object) -> OptionError:
     return OptionError(f"option {name}: expected {expected}, got {value!r}")
 
@@ -132,8 +135,8 @@ def providers(name: str, value: Any) -> tuple[tuple[str, dict[str, str]], ...] |
         if provider not in KNOWN_PROVIDERS:
             hint = nearest(provider, list(KNOWN_PROVIDERS))
             raise OptionError(f"option {name}: {provider!r} is no execution provider of onnxruntime{hint}")
-        if provider != "CPUExecutionProvider":
-            raise _later(name, value, 'use providers=["CPUExecutionProvider"] and tensors on the CPU')
+        if provider not in SERVED_PROVIDERS:
+            raise _later(name, value, "leave it out: the CPU or CUDA, by where the tensors are")
         kept.append((provider, {str(key): str(option) for key, option in options.items()}))
     return tuple(kept)
 

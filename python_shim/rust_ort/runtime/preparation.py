@@ -11,6 +11,7 @@ from torch import fx
 from rust_ort.call.client import Client
 from rust_ort.call.part import Part
 from rust_ort.errors import OptionError
+from rust_ort.export.devices import device_of, places
 from rust_ort.export.plan import Plan, PlannedPart
 from rust_ort.export.provenance import described, provenance_json
 from rust_ort.export.told import drop_contradicted
@@ -42,22 +43,31 @@ def graph_spec(compilation: Compilation, info: GraphInfo, plan: Plan) -> GraphSp
 
 
 def prepared_parts(compilation: Compilation, graph: GraphSpec, plan: Plan) -> list[Part]:
-    """Every part, with a session that took its model. Errors: RustOrtError, where it took none."""
+    """Every part, with a session that took its model. Errors: RustOrtError, where it took none, or where tensors are on
+    several devices."""
     parts = []
+    device = device_of(plan.cut.module, graph=graph.name)
     with progress(f"{graph.name}: building sessions", unit="parts", total=len(plan.parts)):
         for planned in plan.parts:
-            parts.append(_prepared_part(compilation, graph, plan, planned))
+            parts.append(_prepared_part(compilation, graph, plan, planned, device))
             tick()
     return parts
 
 
-def _prepared_part(compilation: Compilation, graph: GraphSpec, plan: Plan, planned: PlannedPart) -> Part:
+def _prepared_part(
+    compilation: Compilation, graph: GraphSpec, plan: Plan, planned: PlannedPart, device: torch.device | None
+) -> Part:
     options = compilation.options
     translated = planned.translated
     layout = planned.layout
+    there = places(planned, device)
+    number = (device.index or 0) if device is not None and any((*there.inputs, *there.outputs)) else None
 
     def specs(inputs: Sequence[object]) -> list[OutputSpec]:
-        return [OutputSpec(dtype=dtype, shape=shape, stride=stride) for dtype, shape, stride in layout.specs(inputs)]
+        return [
+            OutputSpec(dtype=dtype, shape=shape, stride=stride, device=number if is_there else None)
+            for (dtype, shape, stride), is_there in zip(layout.specs(inputs), there.outputs, strict=True)
+        ]
 
     spec = PartSpec(
         graph=graph,
@@ -80,6 +90,7 @@ def _prepared_part(compilation: Compilation, graph: GraphSpec, plan: Plan, plann
         outputs=specs if layout.symbolic else specs(()),
         custom_op_libraries=compilation.libraries,
         may_freeze=_may_freeze(plan, translated) if options.freeze_parameters else [],
+        device=number,
     )
     return Client.get(options).part(spec, options)
 

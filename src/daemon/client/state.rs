@@ -70,6 +70,8 @@ pub struct State {
     pub segments: SegmentTable,
     /// What they count for, the lanes' too.
     pub segments_held: BTreeMap<SegmentId, [Held; 2]>,
+    /// Memory of devices, which the executor alone maps.
+    pub device_segments: BTreeMap<SegmentId, Held>,
     /// Lanes segment.
     pub lanes: Option<Arc<Lanes>>,
     /// Lanes that the leased executor serves.
@@ -157,9 +159,17 @@ impl State {
         (self.preparing, self.observing, self.running_nodes) = (None, None, None);
     }
 
+    /// A segment of any kind has this id.
+    pub fn has_segment(&self, id: SegmentId) -> bool {
+        self.lanes.as_ref().is_some_and(|lanes| lanes.segment().id() == id)
+            || self.device_segments.contains_key(&id)
+            || self.segments.iter().any(|segment| segment.id() == id)
+    }
+
     /// Forgets what went with the executor.
     pub fn end_lease(&mut self) {
         self.executor = None;
+        self.device_segments.clear();
         self.open_lanes.clear();
         self.node_tables = NodeTables::default();
         self.parts.clear();

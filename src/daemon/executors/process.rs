@@ -129,7 +129,15 @@ impl Executor {
         };
         let counters = CounterPage::create().map_err(std::io::Error::other).map_err(internal)?;
         let torch_program = terms.torch_program.as_ref();
-        let started = launch.spawn(id, torch_program.map_or_else(own_command, TorchProgram::command));
+        let mut command = torch_program.map_or_else(own_command, |program| Command::new(&program.path));
+        let torch_folder = torch_program.iter().map(|program| &program.folder);
+        look_in(&mut command, torch_folder.chain(&terms.spec.library_folders));
+        // Not the daemon's: devices are named by their UUIDs, but of MIG's a process sees only one that is asked for.
+        match &terms.spec.cuda_visible_devices {
+            Some(devices) => command.env("CUDA_VISIBLE_DEVICES", devices),
+            None => command.env_remove("CUDA_VISIBLE_DEVICES"),
+        };
+        let started = launch.spawn(id, command);
         let (mut child, stream, log) = started.map_err(|error| match torch_program {
             Some(program) => refused(&program.path, &error.to_string()),
             None => internal(error),
@@ -307,16 +315,17 @@ impl TorchProgram {
             None => Err(refused(&path, "no such file")),
         }
     }
+}
 
-    fn command(&self) -> Command {
-        let mut path = self.folder.as_os_str().to_owned();
-        if let Some(given) = std::env::var_os("LD_LIBRARY_PATH").filter(|given| !given.is_empty()) {
-            path.push(":");
-            path.push(given);
-        }
-        let mut command = Command::new(&self.path);
+/// Has a process look for libraries in these folders first.
+fn look_in<'a>(command: &mut Command, folders: impl Iterator<Item = &'a PathBuf>) {
+    let given = std::env::var_os("LD_LIBRARY_PATH").filter(|given| !given.is_empty());
+    let all: Vec<PathBuf> = folders.cloned().chain(given.iter().flat_map(std::env::split_paths)).collect();
+    // No colon is in their names: they came as a list of such.
+    if let Ok(path) = std::env::join_paths(all).map_err(|error| tracing::warn!(%error, "library folders"))
+        && !path.is_empty()
+    {
         command.env("LD_LIBRARY_PATH", path);
-        command
     }
 }
 
@@ -371,7 +380,7 @@ fn greet(
     receiver: &mut socket::LinkReceiver<LinkReply>,
     ended: impl FnOnce() -> String,
 ) -> Result<String, WireError> {
-    let LeaseSpec { onnxruntime_library, threads, allow_spinning, libtorch } = executor.terms.spec.clone();
+    let LeaseSpec { onnxruntime_library, threads, allow_spinning, libtorch, .. } = executor.terms.spec.clone();
     let library = onnxruntime_library.display().to_string();
     let missing = |why: String| {
         let message = match &libtorch {

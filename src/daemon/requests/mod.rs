@@ -31,8 +31,10 @@ pub fn takes_long(request: &Request) -> bool {
     match request {
         Request::Hello(_)
         | Request::AttachSegment { .. }
+        | Request::AttachDeviceSegment(_)
         | Request::DetachSegment(_)
         | Request::OpenLane(_)
+        | Request::OpenLaneEvents(_)
         | Request::ReportEager { .. }
         | Request::Release(_)
         | Request::GetStatus
@@ -64,7 +66,9 @@ pub fn answer(at: &Connected<'_>, request: Request, fd: Option<OwnedFd>) -> Answ
         Request::AttachSegment { segment, len_bytes, lanes } => segments::attach(at, (segment, len_bytes, lanes), fd),
         Request::DetachSegment(segment) => segments::detach(at, segment),
         Request::LeaseExecutor(spec) => lease::lease(at, &spec),
+        Request::AttachDeviceSegment(spec) => segments::attach_device(&at.leased()?, spec),
         Request::OpenLane(lane) => segments::open_lane(&at.leased()?, lane),
+        Request::OpenLaneEvents(spec) => segments::open_lane_events(&at.leased()?, spec),
         Request::RegisterGraph(graph) => graphs::register(at, *graph),
         Request::PreparePart(part) => prepare::prepare(&at.leased()?, *part),
         Request::OpenDump(open) => dumps::open(at, open),

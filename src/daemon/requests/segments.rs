@@ -9,13 +9,13 @@ use crate::base::sync::lock;
 use crate::daemon::client::State;
 use crate::link::message::LinkRequest;
 use crate::protocol::control::Reply;
-use crate::protocol::message::{ErrorCode, WireError};
+use crate::protocol::message::{DeviceSegmentSpec, ErrorCode, LaneEventsSpec, WireError};
 use crate::shm::{Lanes, Segment};
 
 /// Maps a segment, here and in the executor.
 pub fn attach(at: &Connected<'_>, (id, len_bytes, lanes): (SegmentId, u64, bool), fd: Option<OwnedFd>) -> Answer {
-    let bad = |why: String| WireError::client(ErrorCode::BadSegment, format!("segment {}: {why}", id.0));
-    let fd = fd.ok_or_else(|| bad("no descriptor came with AttachSegment; send the memfd with the frame".into()))?;
+    let no_fd = || bad_segment(id, "no descriptor came with AttachSegment; send the memfd with the frame");
+    let fd = fd.ok_or_else(no_fd)?;
     if len_bytes > limits::SEGMENT_BYTES {
         let why = format!("segment {}: {len_bytes} bytes: expected at most {}", id.0, limits::SEGMENT_BYTES);
         return Err(WireError::client(ErrorCode::Limit, why));
@@ -29,9 +29,8 @@ pub fn attach(at: &Connected<'_>, (id, len_bytes, lanes): (SegmentId, u64, bool)
     let _in_turn = lock(&at.client.showing);
     let executor = {
         let mut state = at.client.state();
-        let lanes_id = state.lanes.as_ref().map(|lanes| lanes.segment().id());
-        if lanes_id == Some(id) {
-            return Err(bad("attached already; choose another id".into()));
+        if state.has_segment(id) {
+            return Err(bad_segment(id, "attached already; choose another id"));
         }
         if lanes {
             attach_lanes(&mut state, segment)?;
@@ -67,6 +66,37 @@ fn forget(at: &Connected<'_>, id: SegmentId, lanes: bool) {
     state.segments_held.remove(&id);
 }
 
+/// Has the executor map memory of a device; nothing of it is mapped here.
+pub fn attach_device(leased: &Leased<'_>, spec: DeviceSegmentSpec) -> Answer {
+    let Leased { at, executor } = leased;
+    let id = spec.segment;
+    let held = at.client.segments.hold("segment", 1)?;
+    {
+        let mut state = at.client.state();
+        if state.has_segment(id) {
+            return Err(bad_segment(id, "attached already; choose another id"));
+        }
+        state.device_segments.insert(id, held);
+    }
+    let asked = at.ask_quickly(executor, (at.asked, &LinkRequest::AttachDevice(spec)), None);
+    asked.inspect_err(|_| drop(at.client.state().device_segments.remove(&id)))?;
+    Ok(Reply::Done)
+}
+
+/// Has the executor order a lane's calls on a device by these events.
+pub fn open_lane_events(leased: &Leased<'_>, spec: LaneEventsSpec) -> Answer {
+    let Leased { at, executor } = leased;
+    if !at.client.state().open_lanes.contains(&spec.lane) {
+        return Err(at.bad_state(&format!("lane {} is not open; open it first", spec.lane)));
+    }
+    at.ask_quickly(executor, (at.asked, &LinkRequest::OpenLaneEvents(spec)), None)?;
+    Ok(Reply::Done)
+}
+
+fn bad_segment(id: SegmentId, why: &str) -> WireError {
+    WireError::client(ErrorCode::BadSegment, format!("segment {}: {why}", id.0))
+}
+
 /// Forgets a segment, here and in the executor.
 pub fn detach(at: &Connected<'_>, id: SegmentId) -> Answer {
     let executor = {
@@ -75,8 +105,10 @@ pub fn detach(at: &Connected<'_>, id: SegmentId) -> Answer {
             let why = format!("segment {}: lanes stay attached until the connection ends", id.0);
             return Err(WireError::client(ErrorCode::BadState, why));
         }
-        state.segments.detach(id)?;
-        state.segments_held.remove(&id);
+        if state.device_segments.remove(&id).is_none() {
+            state.segments.detach(id)?;
+            state.segments_held.remove(&id);
+        }
         state.executor.clone()
     };
     if let Some(executor) = executor.filter(|executor| !executor.is_gone()) {
@@ -103,12 +135,8 @@ pub fn open_lane(leased: &Leased<'_>, lane: u32) -> Answer {
 }
 
 fn attach_lanes(state: &mut State, segment: Segment) -> Result<(), WireError> {
-    let id = segment.id();
-    let taken = state.segments.segments().iter().any(|&(taken, _)| taken == id);
-    if taken || state.lanes.is_some() {
-        let why =
-            format!("segment {}: its id is taken, or lanes are attached already; one lanes segment a client", id.0);
-        return Err(WireError::client(ErrorCode::BadSegment, why));
+    if state.lanes.is_some() {
+        return Err(bad_segment(segment.id(), "lanes are attached already; one lanes segment a client"));
     }
     segment.apart_from(state.segments.iter())?;
     state.lanes = Some(Lanes::map(segment)?);

@@ -140,7 +140,7 @@ impl MixedSession {
                 }
             }
         }
-        Ok(RunStats { run_ns: start.elapsed().as_nanos() as u64 })
+        Ok(RunStats { run_ns: start.elapsed().as_nanos() as u64, host_bytes: 0 })
     }
 
     fn read(&self, source: Source, inputs: &[Readable], places: &[Option<Readable>]) -> Result<Readable, RuntimeError> {

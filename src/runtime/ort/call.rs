@@ -8,8 +8,12 @@ use std::time::Instant;
 
 use ort::sys;
 
+use super::devices::DeviceQueue;
 use super::raw::{Binding, RunOptions, Value, check};
 use super::session::OrtSession;
+use crate::base::ids::DeviceUuid;
+use crate::base::sync::lock;
+use crate::cuda::{self, Stream};
 use crate::protocol::message::{RunStats, ValueSpec};
 use crate::runtime::{BoundCall, RuntimeError, Session, StopToken, Terminate};
 use crate::shm::{Lease, RawTensor};
@@ -22,6 +26,10 @@ impl Session for OrtSession {
 
     fn outputs(&self) -> &[ValueSpec] {
         &self.outputs.specs
+    }
+
+    fn device(&self) -> Option<DeviceUuid> {
+        self.queue.as_ref().map(|queue| queue.stream.device().uuid())
     }
 
     fn fetch_until(&self, feeds: &Lease, stop: &StopToken) -> Result<(Vec<TensorBuf>, RunStats), RuntimeError> {
@@ -44,11 +52,11 @@ struct Control {
 
 impl Control {
     /// Of runs that `stop` ends.
-    fn under(stop: &StopToken) -> ort::Result<Arc<Self>> {
-        let control = Arc::new(Self { options: RunOptions::new()?, terminated: AtomicBool::new(false) });
+    fn under(stop: &StopToken, options: RunOptions) -> Arc<Self> {
+        let control = Arc::new(Self { options, terminated: AtomicBool::new(false) });
         let weak: Weak<Self> = Arc::downgrade(&control);
         stop.register(weak);
-        Ok(control)
+        control
     }
 
     /// Why a run ended.
@@ -73,32 +81,43 @@ pub(super) struct OrtCall {
     target: Target,
     session: Arc<OrtSession>,
     lease: Lease,
+    /// Of a call whose tensors lie on a device, but for scalars.
+    queue: Option<Arc<DeviceQueue>>,
+    /// See [`RunStats`].
+    host_bytes: u64,
 }
 
 enum Target {
     /// Bound once: on the CPU binding copies nothing, so later changes of the inputs are seen.
     Binding { binding: Binding, _values: Vec<Value> },
-    /// Handed over with every run: other providers copy inputs to their device when they are bound.
+    /// Handed over with every run: with other providers binding copies what a node has elsewhere, a scalar of the host or
+    /// a tensor of the device for a node of the CPU.
     Values { inputs: Vec<Value>, outputs: Vec<Value> },
 }
 
 impl OrtCall {
     pub(super) fn bind(session: Arc<OrtSession>, mut lease: Lease, stop: &StopToken) -> Result<Self, RuntimeError> {
         let failed = |error: ort::Error| RuntimeError::run_failed(error.to_string());
-        let target = Target::bind(&session, &mut lease).map_err(failed)?;
-        let control = Control::under(stop).map_err(failed)?;
-        Ok(Self { control, target, session, lease })
+        let queue = session.queue.clone().filter(|_| lease.device().is_some());
+        let target = Target::bind(&session, queue.as_deref(), &mut lease).map_err(failed)?;
+        let options = RunOptions::new().map_err(failed)?;
+        let options = if queue.is_some() { options.without_waiting().map_err(failed)? } else { options };
+        let of = |tensor: RawTensor<'_>| if tensor.device.is_none() { tensor.desc.len_bytes() as u64 } else { 0 };
+        let on_host = lease.raw_inputs().map(of).sum::<u64>() + lease.raw_outputs().map(of).sum::<u64>();
+        let host_bytes = if session.queue.is_some() { on_host } else { 0 };
+        Ok(Self { control: Control::under(stop, options), target, session, lease, queue, host_bytes })
     }
 }
 
 impl Target {
-    fn bind(session: &OrtSession, lease: &mut Lease) -> ort::Result<Self> {
-        fn value(session: &OrtSession, tensor: RawTensor<'_>) -> ort::Result<Value> {
+    fn bind(session: &OrtSession, queue: Option<&DeviceQueue>, lease: &mut Lease) -> ort::Result<Self> {
+        let value = |tensor: RawTensor<'_>| {
+            let memory = queue.filter(|_| tensor.device.is_some()).map_or(&session.memory, |queue| &queue.memory);
             // SAFETY: the values are kept beside the lease and dropped before it, so the leased memory outlives them.
-            unsafe { Value::over(&session.memory, tensor) }
-        }
-        let inputs = lease.raw_inputs().map(|tensor| value(session, tensor)).collect::<ort::Result<Vec<_>>>()?;
-        let outputs = lease.raw_outputs().map(|tensor| value(session, tensor)).collect::<ort::Result<Vec<_>>>()?;
+            unsafe { Value::over(memory, tensor) }
+        };
+        let inputs = lease.raw_inputs().map(value).collect::<ort::Result<Vec<_>>>()?;
+        let outputs = lease.raw_outputs().map(value).collect::<ort::Result<Vec<_>>>()?;
         if !session.cpu_only {
             return Ok(Self::Values { inputs, outputs });
         }
@@ -117,6 +136,10 @@ impl BoundCall for OrtCall {
     fn run(&mut self) -> Result<RunStats, RuntimeError> {
         if self.session.writes_outputs.load(Ordering::Relaxed) { self.run_once() } else { self.run_watched() }
     }
+
+    fn stream(&self) -> Option<&Stream> {
+        self.queue.as_ref().map(|queue| &queue.stream)
+    }
 }
 
 /// What memory of outputs holds before a run that is watched, one after the other.
@@ -127,15 +150,19 @@ impl OrtCall {
     /// says so. Memory that is as it was is no proof, as these may be the output's own numbers: then once more, with others.
     fn run_watched(&mut self) -> Result<RunStats, RuntimeError> {
         let mut left: Vec<usize> = (0..self.session.outputs.specs.len()).collect();
+        let queue = self.queue.clone();
+        let stream = queue.as_ref().map(|queue| &queue.stream);
         for byte in UNTOUCHED {
-            let (_, mut outputs) = self.lease.split_mut();
-            outputs.iter_mut().for_each(|output| output.bytes.fill(byte));
+            (0..self.session.outputs.specs.len())
+                .try_for_each(|output| self.lease.fill_output(output, byte, stream))?;
             let stats = self.run_once()?;
-            let (_, outputs) = self.lease.split_mut();
-            left.retain(|&at| {
-                let bytes = outputs[at].bytes.as_shared();
-                !bytes.is_empty() && bytes.holds_only(byte)
-            });
+            let mut untouched = Vec::new();
+            for output in left {
+                if self.lease.output_holds_only(output, byte, stream)? {
+                    untouched.push(output);
+                }
+            }
+            left = untouched;
             if left.is_empty() {
                 self.session.writes_outputs.store(true, Ordering::Relaxed);
                 return Ok(stats);
@@ -146,25 +173,35 @@ impl OrtCall {
 
     fn run_once(&mut self) -> Result<RunStats, RuntimeError> {
         let start = Instant::now();
+        let queue = self.queue.clone();
+        let _in_turn = queue.as_ref().map(|queue| lock(&queue.turn));
+        if let Some(queue) = queue.as_ref().filter(|_| cuda::on_host()) {
+            queue.stream.synchronize()?; // the CPU's kernels are on no stream
+        }
         let outcome = match &self.target {
             Target::Binding { binding, .. } => self.run_binding(binding),
             Target::Values { inputs, outputs } => self.run_values(inputs, outputs),
         };
-        outcome.map_err(|error| self.control.failed(&error))?;
-        if !self.session.passed_through.is_empty() {
-            let (inputs, mut outputs) = self.lease.split_mut();
-            for &(output, input) in &self.session.passed_through {
-                let (source, target) = (inputs[input].bytes(), &mut outputs[output].bytes);
-                if source.len() != target.as_shared().len() {
-                    let (output, input) = (outputs[output].shape, inputs[input].shape());
-                    return Err(RuntimeError::run_failed(format!(
-                        "an output is the input {input}: its memory is {output}"
-                    )));
-                }
-                target.copy_from(source);
+        outcome.map_err(|error| self.control.failed(&error).with_memory(self.stream()))?;
+        for &(output, input) in &self.session.passed_through {
+            let source = self.lease.raw_inputs().nth(input).map(|tensor| tensor.desc.clone());
+            let target = self.lease.raw_outputs().nth(output).map(|tensor| tensor.desc.clone());
+            let (source, target) = source.zip(target).expect("bound as declared");
+            if source.len_bytes() != target.len_bytes() {
+                return Err(RuntimeError::run_failed(format!(
+                    "an output is the input {}: its memory is {}",
+                    source.shape, target.shape
+                )));
             }
+            self.lease.pass_through(input, output, queue.as_ref().map(|queue| &queue.stream))?;
         }
-        Ok(RunStats { run_ns: start.elapsed().as_nanos() as u64 })
+        // Whoever reads an output of the host's has no event to wait for.
+        if let Some(queue) = &queue
+            && self.lease.raw_outputs().any(|output| output.device.is_none() && output.desc.len_bytes() > 0)
+        {
+            queue.stream.synchronize()?;
+        }
+        Ok(RunStats { run_ns: start.elapsed().as_nanos() as u64, host_bytes: self.host_bytes })
     }
 
     fn run_binding(&self, binding: &Binding) -> ort::Result<()> {
@@ -190,11 +227,11 @@ fn fetch(session: &OrtSession, feeds: &Lease, stop: &StopToken) -> Result<(Vec<T
         unsafe { Value::over(&session.memory, tensor) }
     };
     let inputs = feeds.raw_inputs().map(value).collect::<ort::Result<Vec<_>>>().map_err(failed)?;
-    let control = Control::under(stop).map_err(failed)?;
+    let control = Control::under(stop, RunOptions::new().map_err(failed)?);
     let mut outputs = vec![ptr::null_mut(); session.output_names.len()];
     let start = Instant::now();
     let ran = run(session, &control.options, &inputs, &mut outputs);
-    let stats = RunStats { run_ns: start.elapsed().as_nanos() as u64 };
+    let stats = RunStats { run_ns: start.elapsed().as_nanos() as u64, host_bytes: 0 };
     // Owned before anything can return, so that none is lost.
     let outputs: Vec<Option<Value>> = outputs.into_iter().map(Value::made).collect();
     ran.map_err(|error| control.failed(&error))?;

@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 mod call;
+mod devices;
 mod kernels;
 mod libraries;
 mod operators;

@@ -8,10 +8,13 @@ use ort::ep::{self, ArbitrarilyConfigurableExecutionProvider as _};
 use ort::logging::LogLevel;
 use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
 
+use super::devices::Devices;
 use super::libraries::Libraries;
 use super::operators::Operators;
 use super::raw;
+use crate::base::ids::DeviceUuid;
 use crate::base::limits;
+use crate::cuda;
 use crate::protocol::message::{CPU_PROVIDER as CPU, Optimization, Provider, SessionSpec};
 use crate::runtime::RuntimeError;
 
@@ -99,6 +102,8 @@ const CONSTANT_BYTES: (&str, &str) = ("optimization.constant_folding_max_output_
 const SPINNING_CONFIG: &[&str] = &["session.intra_op.allow_spinning", "session.inter_op.allow_spinning"];
 
 const CUDA: &str = "CUDAExecutionProvider";
+/// Options of it that the tensors' device decides, and graphs of CUDA's, which keep the addresses of one call.
+const OF_THE_DEVICE: &[&str] = &["device_id", "user_compute_stream", "has_user_compute_stream", "enable_cuda_graph"];
 
 /// The process's one ONNX Runtime.
 pub(super) struct Loaded {
@@ -108,6 +113,7 @@ pub(super) struct Loaded {
     allow_spinning: bool,
     libraries: Libraries,
     pub(super) operators: Operators,
+    pub(super) devices: Devices,
 }
 
 /// How the runtime's threads work.
@@ -141,7 +147,8 @@ impl Loaded {
         let providers = raw::available_providers();
         let operators = Operators::new().map_err(|error| missing(error.to_string()))?;
         let libraries = Libraries::default();
-        Ok(Self { environment, version, providers, allow_spinning: pool.allow_spinning, libraries, operators })
+        let (allow_spinning, devices) = (pool.allow_spinning, Devices::default());
+        Ok(Self { environment, version, providers, allow_spinning, libraries, operators, devices })
     }
 }
 
@@ -187,8 +194,20 @@ pub(super) fn options(loaded: &Loaded, spec: &SessionSpec) -> Result<SessionBuil
     for (key, value) in config(loaded, spec)? {
         builder = builder.with_config_entry(&key, value).map_err(|error| bad(&key, error.to_string()))?;
     }
+    if let Some(device) = spec.device.filter(|_| spec.providers.iter().all(|(name, _)| name != CUDA)) {
+        let reason = format!("the tensors are on {device}, which {CUDA} computes on; name it, or leave the option out");
+        return Err(RuntimeError::BadOption { name: "providers".to_owned(), reason });
+    }
+    let elsewhere = |name: &str| name != CUDA && name != CPU;
+    if let Some((name, _)) = spec.providers.iter().find(|(name, _)| spec.device.is_some() && elsewhere(name)) {
+        let reason = format!("the tensors are on a device, which {CUDA} alone computes on beside the CPU");
+        return Err(RuntimeError::BadOption { name: name.clone(), reason });
+    }
     for provider in &spec.providers {
-        builder = add_provider(loaded, builder, provider)?;
+        builder = match spec.device {
+            Some(device) if provider.0 == CUDA => add_cuda(loaded, builder, &provider.1, device)?,
+            _ => add_provider(loaded, builder, provider)?,
+        };
     }
     loaded.libraries.register(builder, &spec.custom_op_libraries)
 }
@@ -248,15 +267,48 @@ fn add_provider(
         // Always there, behind all others.
         CPU if options.is_empty() => Ok(builder),
         CPU => Err(bad("it takes no options".to_owned())),
-        CUDA => {
-            let with_option = |cuda: ep::CUDA, (key, value): (&String, &String)| cuda.with_arbitrary_config(key, value);
-            let cuda = options.iter().fold(ep::CUDA::default(), with_option);
-            builder.with_execution_providers([cuda.build().error_on_failure()]).map_err(|error| bad(error.to_string()))
-        }
+        CUDA => with_cuda(builder, options.clone()),
         _ => {
             let mut builder = builder;
             raw::append_provider(&mut builder, name, options).map_err(|error| bad(error.to_string()))?;
             Ok(builder)
         }
     }
+}
+
+/// The CUDA provider on one device, its work on the stream that calls are ordered by. Errors: BadOption, UnknownProvider,
+/// Cuda.
+fn add_cuda(
+    loaded: &Loaded,
+    builder: SessionBuilder,
+    options: &BTreeMap<String, String>,
+    device: DeviceUuid,
+) -> Result<SessionBuilder, RuntimeError> {
+    if let Some(&option) = OF_THE_DEVICE.iter().find(|&&option| options.contains_key(option)) {
+        let reason = format!(
+            "the calls of a graph on {device} come with tensors, streams and addresses of their own; leave {option} out"
+        );
+        return Err(RuntimeError::BadOption { name: format!("{CUDA} {option}"), reason });
+    }
+    let queue = loaded.devices.queue(device)?;
+    if cuda::on_host() {
+        return Ok(builder);
+    }
+    if !loaded.providers.iter().any(|name| name == CUDA) {
+        return Err(RuntimeError::NoCuda { device, available: loaded.providers.clone() });
+    }
+    let mut options = options.clone();
+    options.insert("device_id".to_owned(), queue.stream.device().ordinal().to_string());
+    options.insert("user_compute_stream".to_owned(), queue.stream.raw().to_string());
+    // Without this one the provider takes the default stream, and says nothing.
+    options.insert("has_user_compute_stream".to_owned(), "1".to_owned());
+    with_cuda(builder, options)
+}
+
+fn with_cuda(builder: SessionBuilder, mut options: BTreeMap<String, String>) -> Result<SessionBuilder, RuntimeError> {
+    // float32 means float32, as in eager, unless it is asked for.
+    options.entry("use_tf32".to_owned()).or_insert_with(|| "0".to_owned());
+    let cuda = options.iter().fold(ep::CUDA::default(), |cuda, (key, value)| cuda.with_arbitrary_config(key, value));
+    let added = builder.with_execution_providers([cuda.build().error_on_failure()]);
+    added.map_err(|error| RuntimeError::BadOption { name: CUDA.to_owned(), reason: error.to_string() })
 }

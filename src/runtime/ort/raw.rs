@@ -149,6 +149,19 @@ impl MemoryInfo {
         })
         .expect("describing CPU memory allocates a few bytes and does nothing else")
     }
+
+    /// Memory of CUDA's device of this number.
+    pub(super) fn of_device(ordinal: i32) -> Self {
+        if crate::cuda::on_host() {
+            return Self::cpu();
+        }
+        // SAFETY: the out-pointer is valid, and the name a NUL-terminated string, which is copied.
+        Self::create(|out| unsafe {
+            let (allocator, memory) = (sys::OrtAllocatorType::OrtDeviceAllocator, sys::OrtMemType::OrtMemTypeDefault);
+            (ort::api().CreateMemoryInfo)(c"Cuda".as_ptr(), allocator, ordinal, memory, out)
+        })
+        .expect("describing a device's memory allocates a few bytes and does nothing else")
+    }
 }
 
 impl Value {
@@ -188,7 +201,7 @@ impl Value {
             return Err(ort::Error::new("a constant is not aligned to its element"));
         }
         // SAFETY: the caller keeps the tensor; `start` is valid for its bytes, and aligned.
-        unsafe { Self::over(memory, RawTensor { start, desc: &desc }) }
+        unsafe { Self::over(memory, RawTensor { start, desc: &desc, device: None }) }
     }
 }
 
@@ -399,6 +412,14 @@ impl RunOptions {
     pub(super) fn new() -> ort::Result<Self> {
         // SAFETY: the out-pointer is valid.
         Self::create(|out| unsafe { (ort::api().CreateRunOptions)(out) })
+    }
+
+    /// Of runs that return when their work is on the device's stream, rather than when it is done.
+    pub(super) fn without_waiting(self) -> ort::Result<Self> {
+        let (key, value) = (c"disable_synchronize_execution_providers", c"1");
+        // SAFETY: the handle is alive; both are NUL-terminated strings, which are copied.
+        check(unsafe { (ort::api().AddRunConfigEntry)(self.ptr(), key.as_ptr(), value.as_ptr()) })?;
+        Ok(self)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::options::{Loaded, ThreadPool};
 use super::raw;
@@ -36,6 +37,10 @@ impl Runtime for OrtRuntime {
         constants: Vec<Constant>,
     ) -> Result<Arc<dyn Session>, RuntimeError> {
         Ok(Arc::new(OrtSession::build(&self.0, model, spec, constants)?))
+    }
+
+    fn drain(&self, at_most: Duration) -> bool {
+        self.0.devices.drain(at_most)
     }
 
     fn give_back(&self) {

@@ -3,6 +3,7 @@
 use std::ffi::CString;
 use std::io::{Read as _, Seek as _};
 use std::os::fd::AsRawFd as _;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use bytes::Bytes;
@@ -10,6 +11,7 @@ use ort::environment::Environment;
 use ort::session::builder::SessionBuilder;
 use prost::Message as _;
 
+use super::devices::DeviceQueue;
 use super::operators::{Operators, in_place};
 use super::options::{Loaded, options, own_threads};
 use super::raw::{self, Declared, MemoryInfo, Value};
@@ -39,6 +41,8 @@ pub(super) struct OrtSession {
     /// No other provider: tensors can be bound once, since binding copies nothing.
     pub(super) cpu_only: bool,
     pub(super) memory: MemoryInfo,
+    /// Of a session on a device.
+    pub(super) queue: Option<Arc<DeviceQueue>>,
 }
 
 /// See [`Runtime::optimized`](crate::runtime::Runtime::optimized).
@@ -145,6 +149,7 @@ impl OrtSession {
             writes_outputs: AtomicBool::new(false),
             cpu_only: spec.cpu_only(),
             memory: MemoryInfo::cpu(),
+            queue: spec.device.map(|device| loaded.devices.queue(device)).transpose()?,
         })
     }
 }

@@ -94,7 +94,7 @@ impl Session for TorchSession {
         let start = Instant::now();
         let stopped = Stopped::under(stop);
         let outputs = self.fetched(feeds, &stopped.0)?;
-        Ok((outputs, RunStats { run_ns: start.elapsed().as_nanos() as u64 }))
+        Ok((outputs, RunStats { run_ns: start.elapsed().as_nanos() as u64, host_bytes: 0 }))
     }
 
     fn bind(self: Arc<Self>, mut lease: Lease, stop: &StopToken) -> Result<Box<dyn BoundCall>, RuntimeError> {
@@ -148,7 +148,7 @@ impl BoundCall for TorchCall {
         for (value, output) in values.iter().zip(&mut outputs) {
             output.bytes.copy_in(value.view().bytes());
         }
-        Ok(RunStats { run_ns: start.elapsed().as_nanos() as u64 })
+        Ok(RunStats { run_ns: start.elapsed().as_nanos() as u64, host_bytes: 0 })
     }
 }
 

@@ -1,15 +1,19 @@
 //! Requests.
 
+use std::path::PathBuf;
+
 use super::super::super::control::*;
 use super::super::super::message::{
-    CustomOpLibrary, ErrorCode, FrozenInput, NodeRuntime, Optimization, PartSpec, RuntimeRule, SessionSpec,
+    CustomOpLibrary, DeviceSegmentSpec, ErrorCode, FrozenInput, LaneEventsSpec, NodeRuntime, Optimization, PartSpec,
+    RuntimeRule, SessionSpec,
 };
 use super::super::proto;
 use super::field::{
     DecodeError, Decoded, MAX_NAME_BYTES, absolute, bad, bad_option, clipped, folder_name, graph_id, missing, name,
     optional, required, segment, tensor_ref, tensor_refs,
 };
-use crate::base::ids::{CallId, PartHandle, StepId};
+use crate::base::ids::{CallId, DeviceUuid, PartHandle, StepId};
+use crate::cuda::IpcHandle;
 use crate::onnx::{Descriptions, descriptions};
 use crate::tensor::CallRecord;
 
@@ -42,6 +46,12 @@ pub(super) fn request(body: proto::request::Body) -> Decoded<Request> {
                 }
             },
         },
+        Body::AttachDeviceSegment(attach) => Request::AttachDeviceSegment(DeviceSegmentSpec {
+            segment: segment("AttachDeviceSegment.segment", attach.segment)?,
+            len_bytes: attach.len_bytes,
+            device: device("AttachDeviceSegment.device", &attach.device)?,
+            handle: ipc_handle("AttachDeviceSegment.handle", &attach.handle)?,
+        }),
         Body::DetachSegment(detach) => Request::DetachSegment(segment("DetachSegment.segment", detach.segment)?),
         Body::LeaseExecutor(lease) => Request::LeaseExecutor(LeaseSpec {
             onnxruntime_library: absolute("LeaseExecutor.onnxruntime_library", lease.onnxruntime_library)?,
@@ -51,8 +61,19 @@ pub(super) fn request(body: proto::request::Body) -> Decoded<Request> {
                 true => None,
                 false => Some(absolute("LeaseExecutor.libtorch", lease.libtorch)?),
             },
+            library_folders: library_folders(lease.library_folders)?,
+            cuda_visible_devices: lease
+                .cuda_visible_devices
+                .map(|devices| name("LeaseExecutor.cuda_visible_devices", devices))
+                .transpose()?,
         }),
         Body::OpenLane(open) => Request::OpenLane(open.lane),
+        Body::OpenLaneEvents(open) => Request::OpenLaneEvents(LaneEventsSpec {
+            lane: open.lane,
+            device: device("OpenLaneEvents.device", &open.device)?,
+            ready: ipc_handle("OpenLaneEvents.ready", &open.ready)?,
+            done: ipc_handle("OpenLaneEvents.done", &open.done)?,
+        }),
         Body::RegisterGraph(graph) => Request::RegisterGraph(Box::new(register_graph(graph)?)),
         Body::PreparePart(part) => Request::PreparePart(Box::new(prepare_part(part)?)),
         Body::OpenDump(open) => Request::OpenDump(open_dump(open)?),
@@ -160,7 +181,31 @@ fn session(session: proto::SessionSpec) -> Decoded<SessionSpec> {
         disabled_passes: session.disabled_passes,
         runtimes: session.runtimes.into_iter().map(runtime_rule).collect::<Decoded<_>>()?,
         keep_float32: patterns("PreparePart.session.keep_float32", session.keep_float32)?,
+        device: match session.device.is_empty() {
+            true => None,
+            false => Some(device("PreparePart.session.device", &session.device)?),
+        },
     })
+}
+
+/// Most folders of a lease.
+const MAX_FOLDERS: usize = 32;
+
+fn library_folders(folders: Vec<String>) -> Decoded<Vec<PathBuf>> {
+    const FIELD: &str = "LeaseExecutor.library_folders";
+    if folders.len() > MAX_FOLDERS || folders.iter().any(|folder| folder.contains(':')) {
+        return Err(bad(FIELD, format!("expected at most {MAX_FOLDERS} folders without a colon in their names")));
+    }
+    folders.into_iter().map(|folder| absolute(FIELD, folder)).collect()
+}
+
+fn device(field: &'static str, bytes: &[u8]) -> Decoded<DeviceUuid> {
+    let uuid = bytes.try_into().map_err(|_| bad(field, format!("a UUID has 16 bytes, got {}", bytes.len())))?;
+    Ok(DeviceUuid(uuid))
+}
+
+fn ipc_handle(field: &'static str, bytes: &[u8]) -> Decoded<IpcHandle> {
+    IpcHandle::from_bytes(bytes).map_err(|error| bad(field, error.to_string()))
 }
 
 fn runtime_rule(rule: proto::RuntimeRule) -> Decoded<RuntimeRule> {

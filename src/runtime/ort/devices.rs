@@ -1,0 +1,57 @@
+//! The devices that sessions run on.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use super::raw::MemoryInfo;
+use crate::base::ids::DeviceUuid;
+use crate::base::sync::lock;
+use crate::cuda::{CudaError, Device, Stream};
+
+/// A device, and the one stream of this process that every session's work on it goes through: calls of several lanes and
+/// sessions run in the order in which they come, and one event tells that all before it is done.
+pub(super) struct DeviceQueue {
+    pub(super) stream: Stream,
+    /// Tensors in its memory.
+    pub(super) memory: MemoryInfo,
+    /// Held while a run is put on the stream: sessions share what CUDA's libraries keep of a stream.
+    pub(super) turn: Mutex<()>,
+}
+
+/// Those in use, by what they are called in every process.
+#[derive(Default)]
+pub(super) struct Devices(Mutex<HashMap<DeviceUuid, Arc<DeviceQueue>>>);
+
+impl Devices {
+    /// The device's queue, made when it is first asked for. Errors: CUDA's.
+    pub(super) fn queue(&self, uuid: DeviceUuid) -> Result<Arc<DeviceQueue>, CudaError> {
+        let mut queues = lock(&self.0);
+        if let Some(queue) = queues.get(&uuid) {
+            return Ok(Arc::clone(queue));
+        }
+        let device = Device::by_uuid(uuid)?;
+        let memory = MemoryInfo::of_device(device.ordinal());
+        // ONNX Runtime copies tensors between a device and nodes of the CPU on the default stream.
+        let queue = DeviceQueue { stream: Stream::beside_default(&device)?, memory, turn: Mutex::default() };
+        Ok(Arc::clone(queues.entry(uuid).or_insert(Arc::new(queue))))
+    }
+
+    /// Waits, at most so long, until what is on the streams is done. Whether it is; a device that fails is none to go on with.
+    pub(super) fn drain(&self, at_most: Duration) -> bool {
+        let deadline = Instant::now() + at_most;
+        let queues: Vec<_> = lock(&self.0).values().cloned().collect();
+        queues.iter().all(|queue| {
+            loop {
+                match queue.stream.is_done() {
+                    Ok(false) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(1)),
+                    Ok(done) => break done,
+                    Err(error) => {
+                        tracing::warn!(%error, "work on a device failed");
+                        break false;
+                    }
+                }
+            }
+        })
+    }
+}

@@ -1,0 +1,365 @@
+"""What test_device.py runs in processes of their own, with the stand-in for CUDA's driver in the place of libcuda.so.1.
+
+Device memory is memory that the host can read there, so that the CPU provider computes in it: what is shown is the way
+of the tensors (allocations shared, never copied; events; what is freed), not CUDA's kernels.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import time
+import weakref
+from collections import Counter
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from onnx import TensorProto, helper
+
+from rust_ort.call.client import Client
+from rust_ort.call.part import Part
+from rust_ort.errors import ClientError
+from rust_ort.link.specs import GraphSpec, OutputSpec, PartSpec
+from rust_ort.memory import device, process
+from rust_ort.options import Options
+
+cuda = ctypes.CDLL("libcuda.so.1")
+FOLDER = Path(os.environ["FAKE_CUDA_FOLDER"])
+GRAPH = "0" * 64
+
+
+def checked(code: int) -> None:
+    assert code == 0, code
+
+
+def init() -> None:
+    checked(cuda.cuInit(0))
+    context = ctypes.c_void_p()
+    checked(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
+    checked(cuda.cuCtxSetCurrent(context))
+
+
+class Allocation:
+    """cudaMalloc's memory, as torch's allocator takes it, and tensors cut out of it."""
+
+    made: ClassVar[list[Allocation]] = []
+
+    def __init__(self, len_bytes: int = 1 << 20) -> None:
+        address = ctypes.c_uint64()
+        checked(cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(len_bytes)))
+        self.address, self.len_bytes, self.used = address.value, len_bytes, 0
+        self.made.append(self)
+
+    def has(self, tensor: torch.Tensor) -> bool:
+        return self.address <= tensor.data_ptr() < self.address + self.len_bytes
+
+    def empty(self, shape: Any, dtype: torch.dtype) -> torch.Tensor:
+        n_bytes = max(1, torch.Size(shape).numel() * dtype.itemsize)
+        at, self.used = self.used, -(-(self.used + n_bytes) // 512) * 512
+        assert self.used <= self.len_bytes
+        memory = (ctypes.c_char * n_bytes).from_address(self.address + at)
+        return torch.frombuffer(memory, dtype=torch.uint8).view(dtype)[: torch.Size(shape).numel()].reshape(shape)
+
+    def of(self, values: torch.Tensor) -> torch.Tensor:
+        return self.empty(values.shape, values.dtype).copy_(values)
+
+    def free(self) -> None:
+        self.made.remove(self)
+        checked(cuda.cuMemFree_v2(ctypes.c_uint64(self.address)))
+
+
+def client() -> Client:
+    return Client.get(Options())
+
+
+def affine() -> bytes:
+    """y = x @ w + scale, and x as it is."""
+    value = helper.make_tensor_value_info
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"]),
+        helper.make_node("Add", ["m", "scale"], ["y"]),
+    ]
+    inputs = [value("x", TensorProto.FLOAT, ["n", 4]), value("w", TensorProto.FLOAT, [4, 3])]
+    inputs.append(value("scale", TensorProto.FLOAT, []))
+    outputs = [value("y", TensorProto.FLOAT, ["n", 3]), value("x", TensorProto.FLOAT, ["n", 4])]
+    graph = helper.make_graph(nodes, "affine", inputs, outputs)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10).SerializeToString()
+
+
+def affine_part() -> Part:
+    def outputs(inputs: Any) -> list[OutputSpec]:
+        n = inputs[0].shape[0]
+        return [OutputSpec(dtype=torch.float32, shape=(n, size), device=0) for size in (3, 4)]
+
+    graph = GraphSpec(graph_id=GRAPH, name="0_0-inference", direction="inference")
+    spec = PartSpec(
+        graph=graph, part=0, model=affine(), input_names=["x", "w", "scale"], output_names=["y", "x"],
+        outputs=outputs, device=0,
+    )  # fmt: skip
+    client().register(graph)
+    return client().part(spec, Options())
+
+
+def journal(pid: int) -> Counter[str]:
+    """How often each function of the driver succeeded in a process."""
+    lines = (FOLDER / f"journal.{pid}").read_text().splitlines()
+    return Counter(line.split()[0] for line in lines if line.split()[1] == "0")
+
+
+def executor_pid() -> int:
+    return client().leased().executor_pid
+
+
+def values(n: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    made = torch.Generator().manual_seed(seed)
+    return torch.randn(n, 4, generator=made), torch.randn(4, 3, generator=made), torch.tensor(0.5)
+
+
+def setup(len_bytes: int = 1 << 20) -> tuple[Allocation, Allocation]:
+    """An allocation for what is given, and one that outputs come from."""
+    init()
+    given, made = Allocation(len_bytes), Allocation(len_bytes)
+    device.ordinal = lambda tensor: 0 if any(allocation.has(tensor) for allocation in Allocation.made) else None
+    device.stream = lambda ordinal: 0
+    device.empty = lambda shape, dtype, ordinal: made.empty(shape, dtype)
+    return given, made
+
+
+def check(part: Part, inputs: Any, expected: Any = None) -> list[torch.Tensor]:
+    y, z = part(inputs)
+    x, w, scale = [tensor.clone() for tensor in (expected or inputs)]
+    torch.testing.assert_close(y, x @ w + scale, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(z, x, rtol=0, atol=0)
+    return [y, z]
+
+
+# --- what is run ------------------------------------------------------------------------------------------------------
+
+
+def shared_and_never_copied() -> None:
+    """Thousand calls: inputs and outputs lie where they are, each allocation is opened once."""
+    given, made = setup(8 << 20)
+    x, w, scale = map(given.of, values(5))
+    part = affine_part()
+    first = check(part, [x, w, scale])
+    assert all(map(made.has, first))
+    before, host_bytes = journal(executor_pid()), client().status()["counters"]["host_bytes"]
+    own_before = journal(os.getpid())
+    for step in range(1000):
+        x.fill_(step)  # in place: the executor sees it
+        check(part, [x, w, scale])
+    after = journal(executor_pid())
+    grown = {name: after[name] - before[name] for name in after if after[name] != before[name]}
+    for copies in ("cuMemcpyDtoHAsync", "cuMemcpyHtoDAsync", "cuMemHostAlloc"):
+        assert copies not in grown, grown
+    assert "cuIpcOpenMemHandle" not in grown, grown
+    assert "cuIpcOpenEventHandle" not in grown, grown
+    assert grown["cuMemcpyDtoDAsync"] == 1000, grown  # the output that is an input
+    assert client().status()["counters"]["host_bytes"] == host_bytes
+    assert grown["cuStreamWaitEvent"] == grown["cuEventRecord"] == 1000, grown
+    own = journal(os.getpid()) - own_before
+    assert not any(name.startswith(("cuMemcpy", "cuIpc")) for name in own), own
+
+
+def scalars_of_the_host() -> None:
+    """A scalar of the host beside tensors on a device, another value in each call."""
+    given, _ = setup()
+    x, w, _ = map(given.of, values(5))
+    part = affine_part()
+    before = client().status()["counters"]["host_bytes"]
+    for number in (0.5, 2.0, -1.0):
+        check(part, [x, w, torch.tensor(number)])
+    assert client().status()["counters"]["host_bytes"] == before + 3 * 4
+
+
+def strided_and_misaligned_inputs() -> None:
+    """What is not row-major, or begins between two wide words, is copied on the device; the copy lives until the call
+    is handed over."""
+    given, _ = setup()
+    x, w, scale = values(6)
+    part = affine_part()
+    strided = given.of(x.t().contiguous()).t()
+    misaligned = given.of(torch.cat([torch.zeros(1), x.reshape(-1)]))[1:].reshape(x.shape)
+    copies: list[Any] = []
+    alive: list[bool] = []
+    of_torch = {name: getattr(torch.Tensor, name) for name in ("contiguous", "clone")}
+
+    def copied(name: str) -> Any:
+        def copy(self: torch.Tensor, **how: Any) -> torch.Tensor:
+            if device.ordinal(self) is None or (name == "contiguous" and self.is_contiguous()):
+                made: torch.Tensor = of_torch[name](self, **how)
+                return made
+            made = given.empty(self.shape, self.dtype).copy_(self)
+            copies.append(weakref.ref(made))
+            return made
+
+        return copy
+
+    def stream(ordinal: int) -> int:
+        alive.append(copies[-1]() is not None)
+        return 0
+
+    device.stream = stream
+    for name in of_torch:
+        setattr(torch.Tensor, name, copied(name))
+    try:
+        for tensor in (strided, misaligned):
+            y, _ = part([tensor, given.of(w), given.of(scale)])
+            assert torch.allclose(y, x @ w + scale, rtol=1e-5, atol=1e-5)
+    finally:
+        for name, function in of_torch.items():
+            setattr(torch.Tensor, name, function)
+    assert alive == [True, True]
+    assert len(copies) == 2
+
+
+def outputs_without_elements() -> None:
+    """They are made on the device, too."""
+    given, _ = setup()
+    made = []
+
+    def empty_strided(shape: Any, stride: Any, dtype: torch.dtype, ordinal: int) -> torch.Tensor:
+        made.append((tuple(shape), ordinal))
+        return torch.empty_strided(tuple(shape), tuple(stride), dtype=dtype)
+
+    device.empty_strided = empty_strided
+    affine_part()([given.of(values(1)[0])[:0], given.of(values(1)[1]), given.of(values(1)[2])])
+    assert made == [((0, 3), 0), ((0, 4), 0)], made
+
+
+def freed_before_another_executor_is_there() -> None:
+    """What was freed is shown to nobody who comes later, and closed by who has it, without a new allocation."""
+    given, _ = setup()
+    w, scale = map(given.of, values(5)[1:])
+    part = affine_part()
+    own = Allocation(4096)
+    x = own.of(values(5)[0])
+    check(part, [x, w, scale])
+    closed = journal(executor_pid())["cuIpcCloseMemHandle"]
+    del x
+    own.free()
+    x = given.of(values(5)[0])
+    time.sleep(device.LOOK_S)
+    check(part, [x, w, scale])
+    assert journal(executor_pid())["cuIpcCloseMemHandle"] == closed + 1
+    own = Allocation(4096)
+    check(part, [own.of(values(5)[0]), w, scale])
+    own.free()
+    other = Client.get(Options(threads=2))
+    other.register(part.spec.graph)
+    check(other.part(part.spec, Options(threads=2)), [x, w, scale])
+
+
+def allocations_come_and_go() -> None:
+    """Addresses are used again: another allocation at the same place is another one, and the old one is let go of."""
+    given, _ = setup()
+    part = affine_part()
+    w, scale = map(given.of, values(5)[1:])
+    addresses: set[int] = set()
+    before: Counter[str] = Counter()
+    for seed in range(20):
+        own = Allocation(4096)
+        addresses.add(own.address)
+        x = own.of(values(5, seed)[0])
+        check(part, [x, w, scale])
+        before = before or journal(executor_pid())
+        del x
+        own.free()
+    counts = journal(executor_pid()) - before
+    assert len(addresses) < 20, "the stand-in gives addresses again"
+    assert counts["cuIpcOpenMemHandle"] == 19, counts
+    assert counts["cuIpcCloseMemHandle"] >= 18, counts
+
+
+def memory_that_cannot_be_shared() -> None:
+    """FAKE_CUDA_KIND says of which kind: refused with the setting to change, and nothing is lost."""
+    given, _ = setup()
+    part = affine_part()
+    try:
+        part(list(map(given.of, values(5))))
+    except ClientError as error:
+        assert sys.argv[2] in str(error), error
+    else:
+        raise AssertionError("it was sent")
+    assert "cuIpcOpenMemHandle" not in journal(executor_pid())
+
+
+def order_of_streams() -> None:
+    """FAKE_CUDA_LAZY: work of this process's stream that is still to come is waited for by the executor."""
+    given, _ = setup()
+    x, w, scale = map(given.of, values(5))
+    part = affine_part()
+    check(part, [x, w, scale])
+    fresh = values(5, 9)[0].contiguous()
+    stream = ctypes.c_void_p()
+    checked(cuda.cuStreamCreate(ctypes.byref(stream), 1))
+    device.stream = lambda ordinal: stream.value
+    size = ctypes.c_size_t(fresh.numel() * 4)
+    checked(cuda.cuMemcpyHtoDAsync_v2(ctypes.c_uint64(x.data_ptr()), ctypes.c_void_p(fresh.data_ptr()), size, stream))
+    assert not torch.equal(x, fresh), "the copy is still to come"
+    waits = journal(os.getpid())["cuStreamWaitEvent"]
+    y, z = part([x, w, scale])
+    assert journal(os.getpid())["cuStreamWaitEvent"] == waits + 1
+    checked(cuda.cuStreamSynchronize(stream))
+    torch.testing.assert_close(y.clone(), fresh @ w.clone() + scale.clone(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(z.clone(), fresh, rtol=0, atol=0)  # copied on the executor's stream, late
+
+
+def observed_through_the_host() -> None:
+    """A compared call goes through memory of the host: the daemon has no device."""
+    given, made = setup()
+    x, w, scale = map(given.of, values(5))
+    part = affine_part()
+    device.empty_strided = lambda shape, stride, dtype, ordinal: made.empty(shape, dtype)
+    torch.Tensor.cpu = lambda self: self.clone()
+    references = [x.clone() @ w.clone() + scale.clone(), x.clone()]
+    outputs, verdicts, _ = part.observed([x, w, scale], step=0, dump=False, references=references)
+    assert [verdict.kind for verdict in verdicts] == ["match", "match"], verdicts
+    assert all(map(made.has, outputs))
+    wrong = [references[0] + 1, references[1]]
+    _, verdicts, _ = part.observed([x, w, scale], step=1, dump=False, references=wrong)
+    assert [verdict.kind for verdict in verdicts] == ["mismatch", "match"], verdicts
+
+
+def killed_executor() -> None:
+    """The executor dies: an error, then another one opens all that is needed anew."""
+    given, _ = setup()
+    x, w, scale = map(given.of, values(5))
+    part = affine_part()
+    check(part, [x, w, scale])
+    killed = executor_pid()
+    os.kill(killed, 9)
+    for _ in range(100):
+        try:
+            check(part, [x, w, scale])
+        except Exception as error:
+            assert "executor" in str(error), error
+            continue
+        break
+    assert executor_pid() != killed
+    check(part, [x, w, scale])
+    assert journal(executor_pid())["cuIpcOpenMemHandle"] == len(process.device_memory().segments)
+
+
+def two_devices_in_one_call() -> None:
+    given, _ = setup()
+    x, w, scale = map(given.of, values(5))
+    part = affine_part()
+    ordinal = device.ordinal
+    device.ordinal = lambda tensor: 1 if tensor is w else ordinal(tensor)
+    try:
+        part([x, w, scale])
+    except ClientError as error:
+        assert "one call runs on one device" in str(error), error
+    else:
+        raise AssertionError("it ran")
+    device.ordinal = ordinal
+    check(part, [x, w, scale])
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1].split(","):
+        globals()[name]()
+        print(f"{name}: done", flush=True)
