@@ -168,7 +168,7 @@ def test_what_was_found_with_another_number_of_threads_is_looked_at_again(
     small: tuple[Small, Tensor], tmp_path: Path
 ) -> None:
     module, x = small
-    options = {"transforms": [changed("Tanh", as_sigmoid)]}
+    options = {"transforms": [changed("Tanh", as_sigmoid)], "threads": 1}
     rust_ort.blame(module, x, backward=False, options=options, folder=tmp_path)
 
     def n_runs(threads: int) -> int:
