@@ -14,6 +14,20 @@ use super::handle::IpcHandle;
 use super::memory::{Pinned, Span};
 use crate::base::sync::lock;
 
+/// What `create` gives of the device. Errors: OutOfMemory, those of `create`.
+fn created<T>(
+    device: &Arc<Device>,
+    create: impl FnOnce(&mut *mut T) -> Result<(), CudaError>,
+) -> Result<Raw<T>, CudaError> {
+    let made = || {
+        let _current = device.enter()?;
+        let mut raw = ptr::null_mut();
+        create(&mut raw)?;
+        Ok(Raw(raw))
+    };
+    device.with_memory(0, made())
+}
+
 /// A point in a stream's work, also in another process.
 pub struct Event {
     device: Arc<Device>,
@@ -26,14 +40,9 @@ impl Event {
         // An interprocess event keeps no times; the driver refuses one that should.
         let flags =
             sys::CUevent_flags::CU_EVENT_INTERPROCESS as c_uint | sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as c_uint;
-        let create = || {
-            let _current = device.enter()?;
-            let mut raw = ptr::null_mut();
-            // SAFETY: writes one pointer, which Event destroys once.
-            unsafe { call!(device.driver, cuEventCreate(&mut raw, flags)) }?;
-            Ok(Self { device: device.clone(), raw: Raw(raw) })
-        };
-        device.with_memory(0, create())
+        // SAFETY: writes one pointer, which Event destroys once.
+        let raw = created(device, |raw| unsafe { call!(device.driver, cuEventCreate(raw, flags)) })?;
+        Ok(Self { device: device.clone(), raw })
     }
 
     /// What another process opens it by. Errors: Call.
@@ -47,15 +56,10 @@ impl Event {
 
     /// An event of another process, which must keep it until this one is dropped. Errors: OutOfMemory, Call.
     pub fn open(device: &Arc<Device>, handle: &IpcHandle) -> Result<Self, CudaError> {
-        let open = || {
-            let _current = device.enter()?;
-            let handle = sys::CUipcEventHandle { reserved: handle.bytes().map(|byte| byte as _) };
-            let mut raw = ptr::null_mut();
-            // SAFETY: writes one pointer, which Event destroys once; the driver validates the handle.
-            unsafe { call!(device.driver, cuIpcOpenEventHandle(&mut raw, handle)) }?;
-            Ok(Self { device: device.clone(), raw: Raw(raw) })
-        };
-        device.with_memory(0, open())
+        let handle = sys::CUipcEventHandle { reserved: handle.bytes().map(|byte| byte as _) };
+        // SAFETY: writes one pointer, which Event destroys once; the driver validates the handle.
+        let raw = created(device, |raw| unsafe { call!(device.driver, cuIpcOpenEventHandle(raw, handle)) })?;
+        Ok(Self { device: device.clone(), raw })
     }
 
     /// Whether the work that it was last recorded after is done. Errors: Call, also those of that work.
@@ -105,14 +109,9 @@ impl Stream {
     }
 
     fn with(device: &Arc<Device>, flags: sys::CUstream_flags) -> Result<Self, CudaError> {
-        let create = || {
-            let _current = device.enter()?;
-            let mut raw = ptr::null_mut();
-            // SAFETY: writes one pointer, which Stream destroys once.
-            unsafe { call!(device.driver, cuStreamCreate(&mut raw, flags as c_uint)) }?;
-            Ok(Self { device: device.clone(), raw: Raw(raw), owned: true, in_flight: Mutex::default() })
-        };
-        device.with_memory(0, create())
+        // SAFETY: writes one pointer, which Stream destroys once.
+        let raw = created(device, |raw| unsafe { call!(device.driver, cuStreamCreate(raw, flags as c_uint)) })?;
+        Ok(Self { device: device.clone(), raw, owned: true, in_flight: Mutex::default() })
     }
 
     /// Somebody else's on this device, torch's own for one; 0 is the default stream. It is not destroyed here, and must not be

@@ -27,7 +27,7 @@ pub struct Hello {
 }
 
 /// Which executor a client wants. Executors with equal values are interchangeable.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LeaseSpec {
     /// Absolute path of libonnxruntime.so*.
     pub onnxruntime_library: PathBuf,

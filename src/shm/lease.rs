@@ -117,20 +117,12 @@ impl Placed {
         }
     }
 
-    /// Where it lies on a device; None: on the host. Errors: none that `on_device` has not met.
-    fn span(&self) -> Result<Option<Span<'_>>, CudaError> {
-        match &self.memory {
-            Memory::Device(segment, offset) => segment.mapping.span(*offset, self.desc.len_bytes() as u64).map(Some),
-            _ => Ok(None),
-        }
-    }
-
-    /// As `span`, of some bytes: enough to see whether anybody wrote.
-    fn beginning(&self) -> Result<Option<Span<'_>>, CudaError> {
-        const LEN_BYTES: usize = 4096;
+    /// The first bytes of it, `most` at most, on a device; None: it lies on the host. Errors: none that `on_device` has not
+    /// met.
+    fn span(&self, most: usize) -> Result<Option<Span<'_>>, CudaError> {
         match &self.memory {
             Memory::Device(segment, offset) => {
-                segment.mapping.span(*offset, self.desc.len_bytes().min(LEN_BYTES) as u64).map(Some)
+                segment.mapping.span(*offset, self.desc.len_bytes().min(most) as u64).map(Some)
             }
             _ => Ok(None),
         }
@@ -184,6 +176,9 @@ impl Placed {
 
 /// [`SegmentTable::lease`](super::SegmentTable::lease) refuses such tensors; who allows them asks for no views.
 const NO_VIEW: &str = "what lies on a device has no view";
+
+/// Of an output on a device: enough to see whether anybody wrote.
+const ENOUGH_BYTES: usize = 4096;
 
 fn aligned(value: Role, segment: SegmentId, offset: u64, desc: &TensorDesc) -> Result<(), LeaseError> {
     let align = desc.dtype.align_bytes();
@@ -313,7 +308,7 @@ impl Lease {
     /// Writes one byte all over a fetch; on a device at its beginning, behind what is queued on its stream. Errors: CUDA's.
     pub fn fill_output(&mut self, output: usize, byte: u8, stream: Option<&Stream>) -> Result<(), CudaError> {
         let placed = &mut self.values[self.n_inputs + output];
-        let Some((span, stream)) = placed.beginning()?.zip(stream) else {
+        let Some((span, stream)) = placed.span(ENOUGH_BYTES)?.zip(stream) else {
             placed.view_mut().bytes.fill(byte);
             return Ok(());
         };
@@ -326,7 +321,7 @@ impl Lease {
     /// stream. Errors: CUDA's.
     pub fn output_holds_only(&self, output: usize, byte: u8, stream: Option<&Stream>) -> Result<bool, CudaError> {
         let placed = &self.values[self.n_inputs + output];
-        let Some((span, stream)) = placed.beginning()?.zip(stream) else {
+        let Some((span, stream)) = placed.span(ENOUGH_BYTES)?.zip(stream) else {
             let bytes = placed.view().bytes();
             return Ok(!bytes.is_empty() && bytes.holds_only(byte));
         };
@@ -343,7 +338,7 @@ impl Lease {
             target.view_mut().bytes.copy_from(source.view().bytes());
             return Ok(());
         };
-        match (source.span()?, target.span()?) {
+        match (source.span(usize::MAX)?, target.span(usize::MAX)?) {
             (Some(from), Some(to)) => stream.copy(to, from),
             (Some(from), None) => {
                 target.view_mut().bytes.copy_in(stream.read(from)?.bytes());

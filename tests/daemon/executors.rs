@@ -420,26 +420,12 @@ fn library_that_is_none_is_named() {
     let text = home.folder.path().join("libonnxruntime.so");
     std::fs::write(&text, b"not a library").unwrap();
     for path in [home.folder.path().join("absent.so"), text] {
-        let spec = LeaseSpec {
-            onnxruntime_library: path.clone(),
-            threads: 1,
-            allow_spinning: false,
-            libtorch: None,
-            library_folders: Vec::new(),
-            cuda_visible_devices: None,
-        };
+        let spec = LeaseSpec { onnxruntime_library: path.clone(), threads: 1, ..LeaseSpec::default() };
         let error = refused(peer.ask(&Request::LeaseExecutor(spec)).unwrap_err());
         assert_eq!(error.code, ErrorCode::RuntimeMissing);
         assert!(error.message.contains(path.to_str().unwrap()), "{error}");
     }
-    let spec = LeaseSpec {
-        onnxruntime_library: library(),
-        threads: 1,
-        allow_spinning: false,
-        libtorch: None,
-        library_folders: Vec::new(),
-        cuda_visible_devices: None,
-    };
+    let spec = LeaseSpec { onnxruntime_library: library(), threads: 1, ..LeaseSpec::default() };
     assert!(matches!(peer.ask(&Request::LeaseExecutor(spec)), Ok(Reply::Leased(_))));
 }
 
@@ -448,14 +434,7 @@ fn a_library_that_was_rebuilt_at_its_path_is_loaded_anew() {
     let home = Home::new();
     let path = home.folder.path().join("libonnxruntime.so");
     fs::copy(library(), &path).unwrap();
-    let spec = LeaseSpec {
-        onnxruntime_library: path.clone(),
-        threads: 1,
-        allow_spinning: false,
-        libtorch: None,
-        library_folders: Vec::new(),
-        cuda_visible_devices: None,
-    };
+    let spec = LeaseSpec { onnxruntime_library: path.clone(), threads: 1, ..LeaseSpec::default() };
     let lease = || {
         let (mut peer, _) = Peer::connect(&home.socket(), "test").unwrap();
         let Reply::Leased(leased) = peer.ask(&Request::LeaseExecutor(spec.clone())).unwrap() else {

@@ -71,21 +71,12 @@ fn requests(folder: &std::path::Path) -> Vec<Request> {
         Request::AttachSegment { segment: SegmentId(1), len_bytes: u64::MAX, lanes: false },
         Request::AttachSegment { segment: SegmentId(2), len_bytes: 4096, lanes: true },
         Request::DetachSegment(SegmentId(9)),
-        Request::LeaseExecutor(LeaseSpec {
-            onnxruntime_library: absent,
-            threads: 1,
-            allow_spinning: false,
-            libtorch: None,
-            library_folders: Vec::new(),
-            cuda_visible_devices: None,
-        }),
+        Request::LeaseExecutor(LeaseSpec { onnxruntime_library: absent, threads: 1, ..LeaseSpec::default() }),
         Request::LeaseExecutor(LeaseSpec {
             onnxruntime_library: library(),
             threads: u32::MAX,
             allow_spinning: true,
-            libtorch: None,
-            library_folders: Vec::new(),
-            cuda_visible_devices: None,
+            ..LeaseSpec::default()
         }),
         Request::OpenLane(u32::MAX),
         Request::RegisterGraph(Box::new(graph())),
@@ -254,14 +245,7 @@ fn hostile_connections_are_answered_or_closed_and_leave_nothing() {
     assert_eq!(client.floats(64), [-1., -2., -3., -4.], "a real client beside");
     body_only += storm(&home, &mut random, n - n / 2, &mut codes);
 
-    let another = LeaseSpec {
-        onnxruntime_library: library(),
-        threads: 2,
-        allow_spinning: false,
-        libtorch: None,
-        library_folders: Vec::new(),
-        cuda_visible_devices: None,
-    };
+    let another = LeaseSpec { onnxruntime_library: library(), threads: 2, ..LeaseSpec::default() };
     assert!(matches!(peer(&home).ask(&Request::LeaseExecutor(another)), Ok(Reply::Leased(_))));
 
     wait_for("hostile clients and their executors are gone", settled);

@@ -108,8 +108,7 @@ fn requests() -> Vec<(&'static str, u64, Request)> {
         threads: 2,
         allow_spinning: true,
         libtorch: Some("/opt/torch/lib".into()),
-        library_folders: Vec::new(),
-        cuda_visible_devices: None,
+        ..LeaseSpec::default()
     };
     let run = RunObserved {
         record: CallRecord {

@@ -171,14 +171,7 @@ impl Client {
     }
 
     pub fn lease(&mut self) -> Result<Leased, PeerError> {
-        let spec = LeaseSpec {
-            onnxruntime_library: library(),
-            threads: 1,
-            allow_spinning: false,
-            libtorch: None,
-            library_folders: Vec::new(),
-            cuda_visible_devices: None,
-        };
+        let spec = LeaseSpec { onnxruntime_library: library(), threads: 1, ..LeaseSpec::default() };
         match self.peer.ask(&Request::LeaseExecutor(spec))? {
             Reply::Leased(leased) => Ok(leased),
             other => panic!("{other:?}"),

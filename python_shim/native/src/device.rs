@@ -97,12 +97,10 @@ impl DeviceBlocks {
     }
 }
 
-/// The UUID of the device that CUDA gives this number in this process, and its name. Errors: RuntimeError with what CUDA
-/// says.
+/// The UUID of the device that CUDA gives this number in this process. Errors: RuntimeError with what CUDA says.
 #[pyfunction]
-pub fn device_uuid(ordinal: i32) -> PyResult<([u8; 16], String)> {
-    let device = Device::of_ordinal(ordinal).map_err(cuda_error)?;
-    Ok((device.uuid().0, device.name().to_owned()))
+pub fn device_uuid(ordinal: i32) -> PyResult<[u8; 16]> {
+    Ok(Device::of_ordinal(ordinal).map_err(cuda_error)?.uuid().0)
 }
 
 /// What orders the streams of this process and the executor in a lane's calls on a device.

@@ -190,7 +190,11 @@ class CallPlan:
         self.device = self._device(slots, outputs)
         """Number of the CUDA device that some of its tensors lie on; None: all are the host's."""
         self.on_device = [(i, self.outputs[i]) for i, spec in enumerate(outputs) if spec.device is not None]
-        self.fixups = [(i, layout) for i, layout in enumerate(self.outputs) if not layout.dense or not layout.count]
+        self.fixups = [
+            (i, layout, spec.device)
+            for i, (layout, spec) in enumerate(zip(self.outputs, outputs, strict=True))
+            if not layout.dense or not layout.count
+        ]
         try:
             self.native = _native.Plan(
                 [(slot.code, slot.shape, slot.kind, slot.value, slot.device) for slot in slots],
@@ -283,7 +287,7 @@ class CallPlan:
                 dense = device.empty(layout.shape, layout.dtype, number).copy_(outputs[i])
                 outputs[i] = dense if layout.dense else restrided(dense, layout.stride)
             else:
-                outputs[i] = device.empty_strided(layout.shape, layout.stride, layout.dtype, number)
+                outputs[i] = _without_elements(layout, number)
         return outputs
 
     def finish(self, call: Call) -> list[torch.Tensor]:
@@ -291,16 +295,19 @@ class CallPlan:
         outputs: list[torch.Tensor] = call.outputs
         if self.fixups:
             with torch.no_grad():
-                there = dict(self.on_device)
-                for i, layout in self.fixups:
+                for i, layout, number in self.fixups:
                     if layout.count:
                         outputs[i] = restrided(outputs[i], layout.stride)
-                    elif i in there:
-                        assert self.device is not None
-                        outputs[i] = device.empty_strided(layout.shape, layout.stride, layout.dtype, self.device)
                     else:
-                        outputs[i] = layout.without_elements()
+                        outputs[i] = _without_elements(layout, number)
         return outputs
+
+
+def _without_elements(layout: Layout, number: int | None) -> torch.Tensor:
+    """The output of a layout without elements. number: of the CUDA device that it belongs on; None: the host."""
+    if number is None:
+        return layout.without_elements()
+    return device.empty_strided(layout.shape, layout.stride, layout.dtype, number)
 
 
 def _moved(arena: Arena, slot: InputSlot, value: torch.Tensor, *, must: bool) -> int:

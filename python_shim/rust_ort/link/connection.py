@@ -425,10 +425,9 @@ class Connection:
 
     def left_unfinished(self) -> bool:
         """Of a lost executor, once: whether work on a device that it had answered was not done when it ended."""
-        events, self._events = self._events, {}
-        _kept_events.append(events)
+        events = self._give_up_events()
         try:
-            return not all(event.is_done() for event in events.values())
+            return not all(event.is_done() for event in events)
         except RuntimeError:
             return True
 
@@ -451,6 +450,13 @@ class Connection:
 
     # --- the end ---
 
+    def _give_up_events(self) -> list[LaneEvents]:
+        """The lanes' events, which nobody waits for any more: kept as long as an executor may record them; in a forked
+        child for good: CUDA is its parent's."""
+        events, self._events = list(self._events.values()), {}
+        _kept_events.extend(events)
+        return events
+
     def executor_is_gone(self, wait_ms: int = 0) -> bool:
         """Whether the executor can write no more."""
         if isinstance(self.dead, ExecutorLost) or self._pidfd < 0:
@@ -469,8 +475,7 @@ class Connection:
 
     def close(self) -> None:
         """Ends the connection; what was not handed over is lost, tensors are not."""
-        if self._events:
-            _kept_events.append(self._events)
+        self._give_up_events()
         self._lose("the connection was closed here")
         self._close_pidfd()
 
@@ -482,15 +487,14 @@ class Connection:
     def forget(self) -> None:
         """In a forked child: closes this process's copies without a word to the daemon."""
         self._make_locks()
-        _kept_events.append(self._events)
+        self._give_up_events()
         self.dead = DaemonLost("this connection belongs to the process that forked; call again")
         with contextlib.suppress(OSError):
             self._socket.close()
         self._close_pidfd()
 
 
-# Events are kept as long as an executor may record them; in a forked child, for good: CUDA is its parent's.
-_kept_events: list[object] = []
+_kept_events: list[LaneEvents] = []
 
 # Dead connections whose executor may still write into what abandoned calls hold.
 _condemned: list[Connection] = []

@@ -66,7 +66,7 @@ def ordinal(tensor: torch.Tensor) -> int | None:
 def uuid(ordinal: int) -> bytes:
     """The device's UUID, by which every process knows it. Errors: ClientError with what CUDA says."""
     try:
-        return bytes(_native.device_uuid(ordinal)[0])
+        return bytes(_native.device_uuid(ordinal))
     except RuntimeError as error:
         raise ClientError(f"cuda:{ordinal}: {error}", code="BAD_OPTION") from None
 
