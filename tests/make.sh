@@ -12,6 +12,7 @@ MODULE=python_shim/rust_ort/_native.abi3.so
 SOCKET_HOME=
 RUN_ID=
 BOUNDED=
+BESIDE=
 
 # An empty environment has neither cargo's nor pyenv's folder on PATH. Without HOME, bash takes ~ from the user database.
 export HOME="${HOME:-$(cd ~ && pwd)}"
@@ -140,7 +141,8 @@ build() {
     want=$(sources_hash)
     if ! [[ -f $MODULE && "$(cat "$VENV/.package" 2>/dev/null)" == "$want" ]]; then
         rm -f "$VENV/.package" # until the end what is there may be of other sources
-        step "release binary and native module" cargo build --release --locked
+        # shellcheck disable=SC2086  # TARGETS is a list
+        step "release binary and native module" cargo build --release --locked ${TARGETS:-}
         place_module
     fi
     wait "$wheels" || exit 2
@@ -180,6 +182,7 @@ end_own_processes() {
     local pid ids
     trap - EXIT
     [[ -z $BOUNDED ]] || kill -TERM "$BOUNDED" 2>/dev/null || true
+    [[ -z $BESIDE ]] || kill -TERM -- "-$BESIDE" 2>/dev/null || true
     ids=$(ids_of_run)
     for pid in $ids; do kill -TERM "$pid" 2>/dev/null || true; done
     for _ in {1..50}; do
@@ -277,21 +280,36 @@ for test, what in failed:
 EOF
 }
 
+# What keeps one core busy goes on beside the Rust tests and clippy, which keep another one so.
+beside_rust() {
+    local status=0
+    trap '[[ -z $BOUNDED ]] || kill -TERM "$BOUNDED" 2>/dev/null; exit 143' TERM
+    step "fresh install" fresh_install || status=1
+    lint_python || status=1
+    return "$status"
+}
+
 run_tests() {
     local begin=$SECONDS status=0
-    build
+    # The tests' own build of the library beside the library's.
+    TARGETS="--lib --bins --tests --examples" build
     mkdir -p build
     rm -f build/rust-tests.log build/python-tests.xml build/fresh-counts
-    step "lint" lint || status=1
     own_daemon
     RUST_ORT_TEST_ONNXRUNTIME=$(onnxruntime_library)
     export RUST_ORT_TEST_ONNXRUNTIME
-    # `cargo test` builds the examples too.
     export RUST_ORT_WRITE_DUMP=$ROOT/target/release/examples/write_dump
     export RUST_ORT_CUSTOM_OPS=$ROOT/target/release/examples/libcustom_ops.so
+    set -m
+    beside_rust >build/beside-rust.log 2>&1 &
+    BESIDE=$!
+    set +m
     step "Rust tests" cargo_tests || status=1
+    lint_rust || status=1
+    wait "$BESIDE" || status=1
+    BESIDE=
+    cat build/beside-rust.log
     step "Python tests" python_tests || status=1
-    step "fresh install" fresh_install || status=1
     printf '\n'
     rust_counts || status=1
     python_counts || status=1
@@ -441,20 +459,41 @@ gpu_check() {
         ${ORT_GPU_LIB:+--onnxruntime "$ORT_GPU_LIB"} ${ARGS:---output docs/gpu.md}
 }
 
+rust_format() {
+    step "rustfmt" cargo fmt --all --check
+}
+
+python_format() {
+    step "ruff format" "$VENV/bin/ruff" format --check --config python_shim/pyproject.toml python_shim tests
+}
+
 # Every check runs, whichever failed before: bash's -e is off inside a condition, so the statuses are gathered by hand.
+lint_rust() {
+    local status=0
+    rust_format || status=1
+    step "clippy" cargo clippy --release --locked --workspace --all-targets -- -D warnings || status=1
+    return "$status"
+}
+
+lint_python() {
+    local status=0
+    python_format || status=1
+    step "ruff" "$VENV/bin/ruff" check --config python_shim/pyproject.toml python_shim tests || status=1
+    step "mypy" bash -c "cd python_shim && '$VENV/bin/mypy' --strict rust_ort build_backend.py ../tests/measure" || status=1
+    return "$status"
+}
+
 fmt_check() {
     local status=0
-    step "rustfmt" cargo fmt --all --check || status=1
-    step "ruff format" "$VENV/bin/ruff" format --check --config python_shim/pyproject.toml python_shim tests || status=1
+    rust_format || status=1
+    python_format || status=1
     return "$status"
 }
 
 lint() {
     local status=0
-    fmt_check || status=1
-    step "clippy" cargo clippy --release --locked --workspace --all-targets -- -D warnings || status=1
-    step "ruff" "$VENV/bin/ruff" check --config python_shim/pyproject.toml python_shim tests || status=1
-    step "mypy" bash -c "cd python_shim && '$VENV/bin/mypy' --strict rust_ort build_backend.py ../tests/measure" || status=1
+    lint_rust || status=1
+    lint_python || status=1
     return "$status"
 }
 
