@@ -136,6 +136,9 @@ impl Optimization {
 /// ONNX Runtime's provider that is always there, behind all others.
 pub const CPU_PROVIDER: &str = "CPUExecutionProvider";
 
+/// ONNX Runtime's provider for NVIDIA's devices.
+pub const CUDA_PROVIDER: &str = "CUDAExecutionProvider";
+
 /// An execution provider: name and options.
 pub type Provider = (String, BTreeMap<String, String>);
 

@@ -207,6 +207,44 @@ fn a_reproduction_holds_the_part_and_what_was_found() {
 }
 
 #[test]
+fn what_ran_on_a_device_is_not_run_on_the_cpu_unless_that_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path());
+    let ran_with = json!({ "values": {}, "providers": [["CUDAExecutionProvider", { "device_id": "0" }]] });
+    std::fs::write(folder.path().join(PART).join("provenance.json"), ran_with.to_string()).unwrap();
+    for command in ["replay", "blame", "keep"] {
+        let said = piped(folder.path(), &[command, PART, "--step", "0"]);
+        assert!(
+            said.code == 2
+                && said.err.contains("it ran with CUDAExecutionProvider, which ")
+                && said.err.contains("--provider CPUExecutionProvider"),
+            "{command}: {} {}{}",
+            said.code,
+            said.out,
+            said.err
+        );
+    }
+    let on_cpu = ["--provider", "CPUExecutionProvider", "--repro", "cpu"];
+    let said = replay(folder.path(), &[&[PART, "--step", "0"], on_cpu.as_slice()].concat());
+    assert!(said.code == 0 && said.out.contains("same bits"), "{}{}", said.out, said.err);
+    let script = std::fs::read_to_string(folder.path().join("cpu/run.py")).unwrap();
+    assert!(script.contains("PROVIDERS = [[\"CPUExecutionProvider\",{}]]"), "{script}");
+    // As if the library had it.
+    let with_cuda = |args: &[&str]| -> Said {
+        dumping::program(folder.path(), args).env("RUST_ORT_TEST_CUDA_ON_HOST", "1").output().unwrap().into()
+    };
+    let said = with_cuda(&["replay", PART, "--step", "0", "--repro", "cuda"]);
+    assert!(said.code == 0 && said.out.contains("same bits"), "{}{}", said.out, said.err);
+    let script = std::fs::read_to_string(folder.path().join("cuda/run.py")).unwrap();
+    assert!(script.contains("PROVIDERS = [[\"CUDAExecutionProvider\",{\"device_id\":\"0\"}]]"), "{script}");
+    let readme = std::fs::read_to_string(folder.path().join("cuda/README.md")).unwrap();
+    assert!(
+        readme.contains("with CUDAExecutionProvider and") && readme.contains("numpy onnxruntime-gpu=="),
+        "{readme}"
+    );
+}
+
+#[test]
 fn a_part_that_ended_in_the_run_has_a_reproduction_too() {
     let folder = tempfile::tempdir().unwrap();
     dump(folder.path());

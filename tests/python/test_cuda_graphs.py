@@ -4,6 +4,7 @@ eager's numbers in them."""
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +20,6 @@ from measure import op_census
 from measure.architectures import TABLE
 from measure.cuda_graphs import trace
 from measure.op_census_runs import Run
-from rust_ort.errors import ClientError
 from rust_ort.export import devices, kernels, plan
 from rust_ort.export.partition import SEVERAL_DEVICES
 from rust_ort.torch_private import fake_mode, pytree
@@ -233,44 +233,59 @@ def test_nothing_of_an_export_begins_with_cuda(client: FakeClient, monkeypatch: 
 
 
 def graph_of(function: Callable[..., Any], *inputs: tuple[list[int], str]) -> fx.GraphModule:
-    """inputs: shape and device of each."""
+    """As an AOT graph, which gives a tuple. inputs: shape and device of each."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
+    def given(*values: Tensor) -> tuple[Any, ...]:
+        made = function(*values)
+        return made if isinstance(made, tuple) else (made,)
+
     with fake_mode():
-        return make_fx(function)(*(torch.empty(shape, device=device) for shape, device in inputs))
+        return make_fx(given)(*(torch.empty(shape, device=device) for shape, device in inputs))
 
 
 @pytest.mark.parametrize("function, inputs, device", [
     (lambda x: x + 1, [([3], "cpu")], None),
     (lambda x: x + 1, [([], "cpu")], None),
-    (lambda: torch.ones(3, device="cuda"), [], CUDA),
-    (lambda x, y: x * y, [([3], "cuda:0"), ([], "cpu")], CUDA),
-    (lambda x: x + 1, [([], "cuda:1")], torch.device("cuda:1")),
-    (lambda x, y: x + y.to("cuda"), [([3], "cuda:0"), ([3], "cpu")], CUDA),
-    (lambda x: (x.sum() * 2).cpu(), [([3], "cuda:0")], CUDA),
-    (lambda x: ((x * 2).cpu(), x + 1), [([3], "cuda:0")], CUDA),
-    (lambda x, y: (x + 1, y), [([3], "cuda:0"), ([3], "cpu")], CUDA),
-    (lambda x, y: (x + 1, y + 1), [([3], "cuda:0"), ([2, 5], "cpu")], CUDA),
-    (lambda x: (x + 1, torch.ones(4) + 1), [([3], "cuda:0")], CUDA),
-    (lambda x: x + 1, [([3], "meta")], None),
+    (lambda: torch.ones(3, device="cuda") + 1, [], 0),
+    (lambda x, y: x * y, [([3], "cuda:0"), ([], "cpu")], 0),
+    (lambda x: x + 1, [([], "cuda:1")], 1),
+    (lambda x, y: x + y.to("cuda"), [([3], "cuda:0"), ([3], "cpu")], 0),
+    (lambda x: (x.sum() * 2).cpu(), [([3], "cuda:0")], 0),
+    (lambda x: ((x * 2).cpu(), x + 1), [([3], "cuda:0")], 0),
+    (lambda x, y: (x + 1, y), [([3], "cuda:0"), ([3], "cpu")], 0),
+    (lambda x, y: (x + 1, y + 1), [([3], "cuda:0"), ([2, 5], "cpu")], 0),
+    (lambda x: (x + 1, torch.ones(4) + 1), [([3], "cuda:0")], 0),
 ])  # fmt: skip
-def test_a_graph_is_on_the_device_of_its_tensors(
-    function: Callable[..., Any], inputs: list[tuple[list[int], str]], device: torch.device | None
+def test_a_part_is_on_the_device_of_its_tensors(
+    function: Callable[..., Any], inputs: list[tuple[list[int], str]], device: int | None
 ) -> None:
-    assert devices.device_of(graph_of(function, *inputs)) == device
+    made = plan.make_plan(graph_of(function, *inputs), name="graph")
+    assert [devices.places(part).device for part in made.parts] == [device]
 
 
-@pytest.mark.parametrize("function, inputs, said", [
-    (lambda x, y: (x + 1, y + 1), [([3], "cuda:0"), ([3], "cuda:1")], ["x_1 [3]", "on cuda:1: input y_1 [3]"]),
-])  # fmt: skip
-def test_a_graph_on_several_devices_is_refused(
-    function: Callable[..., Any], inputs: list[tuple[list[int], str]], said: list[str]
+TWO_DEVICES: list[tuple[Callable[..., Any], list[int | None], int]] = [
+    (lambda x, y: (x + 1, y + 1), [0, 1], 0),
+    (lambda x, y: (x * 2).to("cuda:1") + y, [0, 1], 1),
+    (lambda x, y: (((x * 2).to("cuda:1") + y).to("cuda:0") * x, y + 3), [0, 1, 0, 1], 2),
+    # With one part a device, each would read what the other gives.
+    (lambda x, y: ((x + 1).to("cuda:1") * y, (y + 1).to("cuda:0") * x), [0, 1, 1, 0], 2),
+    (lambda x, y: (x.reshape(-1) + 1, y.reshape(x.shape) + 1, torch.ones(3) + 1), [0, 1, None], 0),
+]
+"""Function of tensors on two devices, the device of each part, and how many copies between devices are eager's."""
+
+
+@pytest.mark.parametrize("function, expected, copies", TWO_DEVICES)
+def test_a_graph_on_two_devices_has_parts_on_each(
+    function: Callable[..., Any], expected: list[int | None], copies: int
 ) -> None:
-    with pytest.raises(ClientError) as raised:
-        devices.device_of(graph_of(function, *inputs), graph="0_0-forward")
-    assert (raised.value.code, raised.value.graph) == ("UNSUPPORTED", "0_0-forward")
-    for text in said:
-        assert text in str(raised.value)
+    gm = graph_of(function, ([3], "cuda:0"), ([3], "cuda:1"))
+    made = plan.make_plan(gm, name="graph")
+    assert [devices.places(part).device for part in made.parts] == expected
+    assert [(node.op, node.reason) for node in made.cut.eager] == copies * [("aten._to_copy.default", SEVERAL_DEVICES)]
+    for part in made.parts:
+        found = (node.meta.get("val") for node in part.graph.module.graph.nodes)
+        assert len({value.device for value in found if isinstance(value, Tensor)}) == 1
 
 
 def test_parts_are_prepared_for_the_device_of_their_tensors(client: FakeClient) -> None:
@@ -281,6 +296,7 @@ def test_parts_are_prepared_for_the_device_of_their_tensors(client: FakeClient) 
     specs = [part.spec for part in client.parts]
     assert [spec.device for spec in specs] == [0]
     assert [output.device for output in specs[0].outputs] == [0, 0]
+    assert json.loads(specs[0].provenance_json)["providers"] == [["CUDAExecutionProvider", {"device_id": "0"}]]
 
 
 def test_numbers_of_the_cpu_stay_there(client: FakeClient) -> None:
@@ -294,8 +310,8 @@ def test_numbers_of_the_cpu_stay_there(client: FakeClient) -> None:
     assert [(node.op, node.reason) for node in made.cut.eager] == [("aten._to_copy.default", SEVERAL_DEVICES)]
     found = {}
     for part in made.parts:
-        places = devices.places(part, devices.device_of(gm))
+        places = devices.places(part)
         found |= dict(zip(part.translated.input_names, places.inputs, strict=True))
         found |= dict(zip(part.tensor_outputs, places.outputs, strict=True))
     copied, moved = (gm.graph.find_nodes(op="call_function", target=aten._to_copy.default)[at].name for at in (1, 0))
-    assert found == {"x_1": True, "number_1": False, copied: True, "mul": True, moved: False, "add_1": True}
+    assert found == {"arg0_1": True, "arg1_1": False, copied: True, "mul": True, moved: False, "add_1": True}

@@ -47,7 +47,7 @@ def most_alternations(graph: fx.Graph, in_part: set[fx.Node]) -> int:
 @pytest.mark.parametrize("seed", range(150))
 def test_parts_are_few_and_none_reads_what_comes_after_it(seed: int) -> None:
     gm, runs = drawn(seed)
-    parts = together(gm.graph, runs.__contains__)
+    parts = together(gm.graph, lambda node: "here" if node in runs else None)
     place = {node: at for at, part in enumerate(parts) for node in part}
     for node in gm.graph.nodes:
         if node.target is not operator.getitem:
@@ -58,12 +58,31 @@ def test_parts_are_few_and_none_reads_what_comes_after_it(seed: int) -> None:
     assert list(dict.fromkeys(place[node] for node in order)) == list(range(len(parts)))
     assert parts == [[node for node in order if place[node] == at] for at in range(len(parts))]
     assert len(parts) == most_alternations(gm.graph, set(place)), "as few as there can be"
-    units = {node: f"part {place[node]}" if node in place else node.name for node in gm.graph.nodes}
-    edges = {(units[source], units[node]) for node in gm.graph.nodes for source in node.all_input_nodes}
-    assert_no_circle({(source, reader) for source, reader in edges if source != reader})
+    assert_no_circle(gm.graph, place)
 
 
-def assert_no_circle(edges: set[tuple[str, str]]) -> None:
+@pytest.mark.parametrize("seed", range(150))
+def test_a_part_is_in_one_place(seed: int) -> None:
+    gm, runs = drawn(seed)
+    draw = random.Random(seed)
+    devices = {node: draw.choice(("cuda:0", "cuda:1", "cpu")) for node in gm.graph.nodes}
+    parts = together(gm.graph, lambda node: devices[node] if node in runs else None)
+    place = {node: at for at, part in enumerate(parts) for node in part}
+    for node in gm.graph.nodes:
+        if node.target is operator.getitem:
+            assert place.get(node) == place.get(node.args[0])
+        else:
+            assert (node in place) == (node in runs)
+    for part in parts:
+        assert len({devices[node] for node in part if node.target is not operator.getitem}) == 1
+    assert_no_circle(gm.graph, place)
+
+
+def assert_no_circle(graph: fx.Graph, place: dict[fx.Node, int]) -> None:
+    """Among the parts and the nodes in eager."""
+    units = {node: f"part {place[node]}" if node in place else node.name for node in graph.nodes}
+    read_by = {(units[source], units[node]) for node in graph.nodes for source in node.all_input_nodes}
+    edges = {(source, reader) for source, reader in read_by if source != reader}
     while edges:
         read = {reader for _, reader in edges}
         left = {(source, reader) for source, reader in edges if source in read}
@@ -78,7 +97,7 @@ def test_no_more_parts_than_torchs_own_partitioner_has(seed: int) -> None:
     runs = runs.difference(taken) | {node for node in taken if node.args[0] in runs}
     support = create_op_support(lambda _, node: node in runs)
     of_torch = CapabilityBasedPartitioner(gm, support, allows_single_node_partition=True).propose_partitions()
-    assert len(together(gm.graph, runs.__contains__)) <= len(of_torch)
+    assert len(together(gm.graph, lambda node: "here" if node in runs else None)) <= len(of_torch)
 
 
 def test_a_deep_graph_of_many_parts_is_cut_in_one_walk() -> None:
@@ -88,6 +107,11 @@ def test_a_deep_graph_of_many_parts_is_cut_in_one_walk() -> None:
     for at in range(20_000):
         value = graph.call_function(torch.add if at % 10 else torch.mul, (value, value))
     graph.output(value)
-    parts = together(graph, lambda node: asked.append(node) or node.target is torch.add)  # type: ignore[func-returns-value]
+
+    def place(node: fx.Node) -> str | None:
+        asked.append(node)
+        return "here" if node.target is torch.add else None
+
+    parts = together(graph, place)
     assert len(parts) == 2_000
     assert len(asked) == len(set(asked)) == len(graph.nodes), "each node is asked for once"

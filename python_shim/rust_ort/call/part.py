@@ -18,13 +18,12 @@ from rust_ort.errors import ClientError, DaemonFault, DaemonLost, ExecutorLost, 
 from rust_ort.link import wire
 from rust_ort.link.connection import Connection
 from rust_ort.link.link import Link
-from rust_ort.link.specs import PartSpec, Verdict, set_tolerance, verdicts_from
+from rust_ort.link.specs import PartSpec, Verdict, providers, set_tolerance, verdicts_from
 from rust_ort.memory import device, process
 from rust_ort.memory.arena import Arena
 from rust_ort.options import Options, Tolerance
 from rust_ort.torch_private import profiler_runs
 
-CUDA = "CUDAExecutionProvider"
 MAX_PLANS = 32
 RECENT_PLANS = 8
 """That a call tries, one after the other, each up to the first input that is another."""
@@ -125,7 +124,7 @@ class Part:
             message.session.runtimes.add(runtime=runtime, patterns=patterns)
         for library in self.spec.custom_op_libraries:
             message.session.custom_op_libraries.add(**vars(library))
-        for name, entries in self.options.providers or ((CUDA, {}),) * (self.spec.device is not None):
+        for name, entries in providers(self.options, self.spec.device):
             message.session.providers.add(name=name).options.update(entries)
         if self.spec.device is not None:
             message.session.device = device.uuid(self.spec.device)

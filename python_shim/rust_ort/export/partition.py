@@ -328,7 +328,9 @@ def _partition(gm: fx.GraphModule, support: Support) -> Partition:
     reasons = {node.name: reason for node in computing if (reason := support.reason(node)) is not None}
     effects = [node for node in computing if node.name in reasons and _has_effect(node)]
     _chain(effects)
-    proposed = [dict.fromkeys(nodes) for nodes in together(outer.graph, support.runs)]
+    devices = _devices(outer.graph)
+    parted = together(outer.graph, lambda node: devices[node] if support.runs(node) else None)
+    proposed = [dict.fromkeys(nodes) for nodes in parted]
     chosen = [nodes for nodes in proposed if any(map(is_compute, nodes)) and _gives_a_tensor(nodes)]
     in_part = {node for nodes in chosen for node in nodes}
     left = [
@@ -337,7 +339,7 @@ def _partition(gm: fx.GraphModule, support: Support) -> Partition:
     ]  # fmt: skip
     eager = [found for node in left for found in _left_to_eager(gm, node, support.reason(node) or SIZE_ALONE)]
     names = [[node.name for node in nodes if is_compute(node)] for nodes in chosen]
-    if not reasons and chosen:
+    if chosen and len(chosen[0]) == len(computing):
         _fuse_all(outer, list(chosen[0]))
     else:
         fuse_by_partitions(outer, chosen, prefix=PART_PREFIX, always_return_tuple=True)
@@ -350,6 +352,18 @@ def _partition(gm: fx.GraphModule, support: Support) -> Partition:
         for index in range(len(chosen))
     ]  # fmt: skip
     return Partition(module=gm, outer=outer, parts=parts, eager=eager, reasons=reasons)
+
+
+def _devices(graph: fx.Graph) -> dict[fx.Node, str]:
+    """Where each node is computed: on which CUDA device or the CPU, in a graph of several CUDA devices; else "here". A
+    number is computed where what it is made of is."""
+    found: dict[fx.Node, torch.device | None] = {}
+    for node in graph.nodes:
+        values = [value for value in tensors(node.meta.get("val")) if value.is_cuda]
+        sources = (found[source] for source in node.all_input_nodes if found[source] is not None)
+        found[node] = values[0].device if values else next(sources, None) if _is_number(node) else None
+    several = len(set(found.values()) - {None}) > 1
+    return {node: str(device or "cpu") if several else "here" for node, device in found.items()}
 
 
 def _gives_a_tensor(nodes: Collection[fx.Node]) -> bool:

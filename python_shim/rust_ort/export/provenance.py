@@ -138,11 +138,13 @@ def provenance_json(
     onnx_nodes: Mapping[str, str],
     descriptions: Mapping[str, Mapping[str, str]],
     custom_op_libraries: Sequence[str] = (),
+    providers: Sequence[tuple[str, Mapping[str, str]]] = (),
 ) -> str:
     """Content of provenance.json of one part.
 
     `tensor_outputs`: FX names of the model's outputs `output_names`. `descriptions`: {FX name: role} of the AOT
-    graph's ends. `custom_op_libraries`: paths of what the part runs with.
+    graph's ends. `custom_op_libraries`: paths of what the part runs with. `providers`: execution providers with
+    their options; none: the CPU's.
     """
     nodes = {node.name: node for node in part.graph.nodes}
     return indented(
@@ -171,5 +173,6 @@ def provenance_json(
             },
             "nodes": dict(onnx_nodes),
             "custom_op_libraries": list(custom_op_libraries),
+            "providers": [[name, dict(given)] for name, given in providers],
         }
     )  # fmt: skip

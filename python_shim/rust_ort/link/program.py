@@ -10,8 +10,17 @@ from typing import Any
 
 from rust_ort.errors import ClientError, DaemonFault
 from rust_ort.link.daemon import find_binary, find_onnxruntime
+from rust_ort.link.pool import cuda_folders
 
-__all__ = ["said_by"]
+__all__ = ["environment", "said_by"]
+
+
+def environment() -> dict[str, str]:
+    """What the program finds the runtime by, and CUDA's libraries where the runtime has a provider for it."""
+    library = find_onnxruntime()
+    folders = [*cuda_folders(library), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+    found = {"LD_LIBRARY_PATH": os.pathsep.join(folders)} if folders else {}
+    return {**os.environ, "RUST_ORT_ONNXRUNTIME": library, **found}
 
 
 def said_by(command: str, arguments: Sequence[str]) -> Any:
@@ -20,8 +29,7 @@ def said_by(command: str, arguments: Sequence[str]) -> Any:
     Errors: ClientError for what it refuses; DaemonFault when it fails.
     """
     line = [find_binary(), command, *arguments, "--json"]
-    environment = {**os.environ, "RUST_ORT_ONNXRUNTIME": find_onnxruntime()}
-    done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(line, env=environment(), capture_output=True, text=True, check=False)
     if done.returncode in (0, 1, 3) and done.stdout:
         return json.loads(done.stdout)
     said = done.stderr.strip().removeprefix("rust-ort: ")

@@ -12,7 +12,9 @@ import torch
 
 from rust_ort.errors import ClientError
 from rust_ort.link import wire
-from rust_ort.options import Tolerance
+from rust_ort.options import Options, Tolerance
+
+CUDA = "CUDAExecutionProvider"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +82,12 @@ class PartSpec:
     custom_op_libraries: list[CustomOpLibrary] = field(default_factory=list)
     may_freeze: list[int] = field(default_factory=list)
     device: int | None = None
+
+
+def providers(options: Options, device: int | None) -> tuple[tuple[str, dict[str, str]], ...]:
+    """Execution providers of a part on this CUDA device (None: the host), each with its options: those that were asked
+    for, else the device's; none: the CPU's."""
+    return options.providers or ((CUDA, {}),) * (device is not None)
 
 
 @dataclass(frozen=True, kw_only=True)

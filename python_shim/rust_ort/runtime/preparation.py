@@ -11,13 +11,13 @@ from torch import fx
 from rust_ort.call.client import Client
 from rust_ort.call.part import Part
 from rust_ort.errors import OptionError
-from rust_ort.export.devices import device_of, places
+from rust_ort.export.devices import places
 from rust_ort.export.plan import Plan, PlannedPart
 from rust_ort.export.provenance import described, provenance_json
 from rust_ort.export.told import drop_contradicted
 from rust_ort.export.translate import Translated
 from rust_ort.link.pool import threads
-from rust_ort.link.specs import GraphSpec, OutputSpec, PartSpec
+from rust_ort.link.specs import CUDA, GraphSpec, OutputSpec, PartSpec, providers
 from rust_ort.observe.graph_info import GraphInfo
 from rust_ort.options.arguments import function_name, raised_at, shown
 from rust_ort.options.table import described_options
@@ -43,25 +43,21 @@ def graph_spec(compilation: Compilation, info: GraphInfo, plan: Plan) -> GraphSp
 
 
 def prepared_parts(compilation: Compilation, graph: GraphSpec, plan: Plan) -> list[Part]:
-    """Every part, with a session that took its model. Errors: RustOrtError, where it took none, or where tensors are on
-    several devices."""
+    """Every part, with a session that took its model. Errors: RustOrtError, where it took none."""
     parts = []
-    device = device_of(plan.cut.module, graph=graph.name)
     with progress(f"{graph.name}: building sessions", unit="parts", total=len(plan.parts)):
         for planned in plan.parts:
-            parts.append(_prepared_part(compilation, graph, plan, planned, device))
+            parts.append(_prepared_part(compilation, graph, plan, planned))
             tick()
     return parts
 
 
-def _prepared_part(
-    compilation: Compilation, graph: GraphSpec, plan: Plan, planned: PlannedPart, device: torch.device | None
-) -> Part:
+def _prepared_part(compilation: Compilation, graph: GraphSpec, plan: Plan, planned: PlannedPart) -> Part:
     options = compilation.options
     translated = planned.translated
     layout = planned.layout
-    there = places(planned, device)
-    number = (device.index or 0) if device is not None and any((*there.inputs, *there.outputs)) else None
+    there = places(planned)
+    number = there.device
 
     def specs(inputs: Sequence[object]) -> list[OutputSpec]:
         return [
@@ -82,6 +78,10 @@ def _prepared_part(
             onnx_nodes=translated.onnx_nodes,
             descriptions=_descriptions(plan.cut.module, compilation.sources),
             custom_op_libraries=options.custom_op_libraries,
+            providers=[
+                (name, {**given, **({"device_id": str(number)} if name == CUDA and number is not None else {})})
+                for name, given in providers(options, number)
+            ],
         ),
         fx_values={node: translated.fx_values[node] for node in planned.graph.compute_nodes},
         named_values=translated.named_values,

@@ -7,7 +7,6 @@ Exit code: 0 all are found and nobody is blamed where nothing is planted, 1 not,
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -16,7 +15,8 @@ from pathlib import Path
 import torch
 
 import rust_ort
-from rust_ort.link.daemon import find_binary, find_onnxruntime
+from rust_ort.link.daemon import find_binary
+from rust_ort.link.program import environment
 from rust_ort.studies import llama_models
 
 PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -51,8 +51,7 @@ def dumped(precision: str, *, size: str, folder: Path) -> Path:
 def proved(run: Path, *, faults: int, seed: int) -> int:
     """Its exit code."""
     command = [find_binary(), "prove", str(run), f"--faults={faults}", f"--seed={seed}"]
-    environment = {**os.environ, "RUST_ORT_ONNXRUNTIME": find_onnxruntime()}
-    return subprocess.run(command, env=environment, check=False).returncode
+    return subprocess.run(command, env=environment(), check=False).returncode
 
 
 if __name__ == "__main__":

@@ -117,15 +117,7 @@ pub(super) fn replay(args: &Arguments, runtime: &Runtime, target: &Target) -> Re
         keep_float32: &target.keep_float32,
         described,
     });
-    let config = target.config();
-    let model = Model {
-        proto: &proto,
-        optimization: target.optimization,
-        config: &config,
-        disabled_passes: &target.disabled_passes,
-        libraries: &target.libraries,
-        divided,
-    };
+    let model = Model { proto: &proto, optimization: target.optimization, how: target, divided };
     let inputs = target.tensors(Role::Input)?;
     let feeds: Vec<_> = inputs.iter().map(NamedTensor::view).collect();
     let mut again = Again {

@@ -15,6 +15,7 @@ use crate::compare::{TensorVerdict, Tolerance, Verdict};
 use crate::dump::{Role, reader};
 use crate::onnx::proto::{GraphProto, ModelProto};
 use crate::onnx::{self, NamedTensor};
+use crate::protocol::message::CUDA_PROVIDER;
 use crate::runtime::ort::runtime_config;
 use crate::tensor::{DType, TensorBuf, TensorView};
 
@@ -278,15 +279,8 @@ impl<'a> Repro<'a> {
             return Alone { name, reference: "nothing: eager's values were not dumped".to_owned(), verdict };
         };
         let feeds: Vec<_> = inputs.iter().map(|(_, tensor)| tensor.view()).collect();
-        let (config, target) = (self.target.config(), self.target);
-        let model = Model {
-            proto: model,
-            optimization: target.optimization,
-            config: &config,
-            disabled_passes: &target.disabled_passes,
-            libraries: &target.libraries,
-            divided: None,
-        };
+        let target = self.target;
+        let model = Model { proto: model, optimization: target.optimization, how: target, divided: None };
         let verdict = match runtime.look(&model, &feeds).map(|ran| ran.outputs) {
             Err(error) => TensorVerdict::failed(&name, error.to_string()),
             Ok(outputs) => match outputs.first() {
@@ -305,16 +299,7 @@ impl<'a> Repro<'a> {
         feeds: &[TensorView<'_>],
         wanted: &[String],
     ) -> Result<BTreeMap<String, TensorBuf>, Failure> {
-        let config = self.target.config();
-        let optimization = self.target.optimization;
-        let model = Model {
-            proto,
-            optimization,
-            config: &config,
-            disabled_passes: &self.target.disabled_passes,
-            libraries: &self.target.libraries,
-            divided: None,
-        };
+        let model = Model { proto, optimization: self.target.optimization, how: self.target, divided: None };
         Ok(nodes::fetch(runtime, &model, feeds, wanted)?.into_iter().collect())
     }
 
@@ -349,21 +334,24 @@ impl<'a> Repro<'a> {
         let version = |name: &str| versions[name].as_str().unwrap_or("unknown").to_owned();
         let pin =
             |name: &str, version: Option<&str>| version.map_or(name.to_owned(), |version| format!("{name}=={version}"));
+        let on_cuda = self.target.providers.iter().any(|(name, _)| name == CUDA_PROVIDER);
+        let wheel = if on_cuda { "onnxruntime-gpu" } else { "onnxruntime" };
         let packages = [
             pin("onnx", versions["onnx"].as_str()),
             "numpy".to_owned(),
-            pin("onnxruntime", Some(onnxruntime.as_str()).filter(|version| !version.is_empty())),
+            pin(wheel, Some(onnxruntime.as_str()).filter(|version| !version.is_empty())),
         ];
         format!(
             "{MARK}\n# Reproduction of {title}\n\n\
              Run it with only onnx, numpy and onnxruntime installed:\n\n\
              ```sh\npip install {packages}\npython run.py\n```\n\n\
-             It runs `{MODEL}` on `{DATA_SET}/input_<i>.pb` with the CPU provider and optimization level \"{level}\" and \
+             It runs `{MODEL}` on `{DATA_SET}/input_<i>.pb` with {providers} and optimization level \"{level}\" and \
              compares with `{DATA_SET}/output_<i>.pb`. Exit code: 0 all inside tolerance, 1 not, 3 inside but the expected \
              values are not eager's, or there are none. The tolerance stands at the head of `run.py`.\n\n\
              Expected outputs: {expected}.\n\n## What was found\n\n{found}\n\n## Versions\n\n\
              rust_ort {own}, onnxruntime {onnxruntime}, onnx {onnx}, torch {torch}, Python {python}.\n",
             packages = packages.join(" "),
+            providers = self.providers(),
             level = self.target.optimization.name(),
             own = env!("CARGO_PKG_VERSION"),
             onnx = version("onnx"),
@@ -372,15 +360,24 @@ impl<'a> Repro<'a> {
         )
     }
 
+    /// What a text calls those that it runs with.
+    fn providers(&self) -> String {
+        match self.target.providers.as_slice() {
+            [] => "the CPU provider".to_owned(),
+            several => several.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", "),
+        }
+    }
+
     fn script(&self, content: &Content<'_>) -> Result<String, Failure> {
         let dtypes: BTreeSet<DType> = content.outputs.iter().map(|(_, view)| view.dtype()).collect();
         let tolerances: BTreeMap<String, Value> =
             dtypes.into_iter().map(|dtype| (dtype.to_string(), self.tolerance(dtype))).collect();
-        let config = runtime_config(&self.target.config(), &[]);
+        let config = runtime_config(&self.target.config, &[]);
         Ok(TEMPLATE
             .replace("\"@OPTIMIZATION@\"", &json!(self.target.optimization.name()).to_string())
             .replace("\"@BY_EAGER@\"", if matches!(content.expected, Expected::Eager(_)) { "True" } else { "False" })
             .replace("\"@CONFIG@\"", &serde_json::to_string_pretty(&config)?)
+            .replace("\"@PROVIDERS@\"", &serde_json::to_string(&self.target.providers)?)
             .replace("\"@LIBRARIES@\"", &serde_json::to_string(&self.target.libraries)?)
             .replace("\"@TOLERANCES@\"", &serde_json::to_string_pretty(&tolerances)?))
     }

@@ -1,4 +1,4 @@
-"""Runs model.onnx beside this file on its data set with ONNX Runtime on the CPU and compares; see README.md.
+"""Runs model.onnx beside this file on its data set with ONNX Runtime and compares; see README.md.
 
 Exit code: 0 every output is inside tolerance of eager's, 1 one is not, 3 nothing of eager's is there to compare with.
 """
@@ -14,6 +14,8 @@ from onnx import numpy_helper
 
 OPTIMIZATION = "@OPTIMIZATION@"
 SESSION_CONFIG = "@CONFIG@"
+# Those before the CPU's, each with its options.
+PROVIDERS = "@PROVIDERS@"
 CUSTOM_OP_LIBRARIES = "@LIBRARIES@"
 # Whether the expected outputs are eager's. What agrees with others is not right for that.
 BY_EAGER = "@BY_EAGER@"
@@ -47,7 +49,7 @@ def session():
         options.add_session_config_entry(key, value)
     for library in CUSTOM_OP_LIBRARIES:
         options.register_custom_ops_library(library)
-    return onnxruntime.InferenceSession(str(HERE / "model.onnx"), options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(str(HERE / "model.onnx"), options, providers=[*map(tuple, PROVIDERS), "CPUExecutionProvider"])
 
 
 NOTHING = ctypes.c_char()

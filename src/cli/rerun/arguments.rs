@@ -13,7 +13,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     pub(crate) step: Option<u64>,
     /// Execution provider; give it several times for several, the preferred one first
-    /// [default: the CPU's]
+    /// [default: as when it ran]
     #[arg(long)]
     pub(crate) provider: Vec<String>,
     /// What runs it: ONNX Runtime, libtorch, or libtorch with every float in float64. libtorch is in rust-ort-torch alone

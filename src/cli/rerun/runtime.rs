@@ -14,7 +14,7 @@ use crate::cli::exit::Failure;
 use crate::cli::library;
 use crate::onnx::Descriptions;
 use crate::onnx::proto::ModelProto;
-use crate::protocol::message::{Division, Optimization, PartSpec, RuntimeRule, SessionSpec};
+use crate::protocol::message::{CPU_PROVIDER, Division, Optimization, PartSpec, RuntimeRule, SessionSpec};
 use crate::runtime::ort::{OrtRuntime, ThreadPool, custom_op_library};
 use crate::runtime::{self, Session, leased};
 use crate::tensor::{TensorBuf, TensorView};
@@ -24,7 +24,6 @@ pub(crate) struct Runtime {
     which: Which,
     pub(crate) runtime: Box<dyn runtime::Runtime>,
     pub(crate) library: PathBuf,
-    providers: Vec<String>,
     /// Of its pool; 0 = one a core.
     pub(crate) threads: u32,
 }
@@ -58,7 +57,7 @@ impl Runtime {
                 Failure::from(format!("{whose} {}: {error}{instead}", text_of(rule)))
             })?,
         };
-        Ok(Self { which: args.runtime, runtime, library, providers: args.provider.clone(), threads })
+        Ok(Self { which: args.runtime, runtime, library, threads })
     }
 
     /// What it is called.
@@ -74,30 +73,21 @@ impl Runtime {
 
     /// How a target ran. Errors: a library of custom operators that is not here.
     pub(crate) fn spec_of(&self, target: &Target) -> Result<SessionSpec, Failure> {
-        let config = target.config();
-        let proto = ModelProto::default();
-        let spec = self.spec(&Model {
-            proto: &proto,
-            optimization: target.optimization,
-            config: &config,
-            disabled_passes: &target.disabled_passes,
-            libraries: &target.libraries,
-            divided: None,
-        })?;
+        let spec = self.spec(target)?;
         Ok(SessionSpec { runtimes: target.rules.clone(), keep_float32: target.keep_float32.clone(), ..spec })
     }
 
-    fn spec(&self, model: &Model<'_>) -> Result<SessionSpec, Failure> {
-        let providers = self.providers.iter().map(|name| (name.clone(), BTreeMap::new())).collect();
+    /// Without its rules.
+    fn spec(&self, target: &Target) -> Result<SessionSpec, Failure> {
         // They are ONNX Runtime's; without them libtorch runs the same model.
-        let config = if self.which == Which::Ort { model.config.clone() } else { BTreeMap::new() };
-        let libraries = model.libraries.iter().map(|path| custom_op_library(path)).collect::<Result<_, _>>()?;
+        let config = if self.which == Which::Ort { target.config.clone() } else { BTreeMap::new() };
+        let libraries = target.libraries.iter().map(|path| custom_op_library(path)).collect::<Result<_, _>>()?;
         Ok(SessionSpec {
-            providers,
-            optimization: model.optimization,
+            providers: target.providers.clone(),
+            optimization: target.optimization,
             config,
             custom_op_libraries: libraries,
-            disabled_passes: model.disabled_passes.to_vec(),
+            disabled_passes: target.disabled_passes.clone(),
             ..SessionSpec::default()
         })
     }
@@ -123,7 +113,7 @@ impl Runtime {
     }
 
     fn session(&self, model: &Model<'_>) -> Result<(Arc<dyn Session>, Division), Failure> {
-        let spec = self.spec(model)?;
+        let spec = SessionSpec { optimization: model.optimization, ..self.spec(model.how)? };
         let Some(divided) = model.divided else {
             let session = self.runtime.build(&runtime::Model::encode(model.proto), &spec)?;
             return Ok((session, Division::default()));
@@ -149,7 +139,7 @@ impl Runtime {
         if model.divided.is_some() {
             return Err("nodes that are divided among runtimes are no one model".into());
         }
-        let spec = self.spec(model)?;
+        let spec = SessionSpec { optimization: model.optimization, ..self.spec(model.how)? };
         let bytes = self.runtime.optimized(&runtime::Model::encode(model.proto), &spec)?;
         Ok(crate::onnx::decode(bytes.into())?)
     }
@@ -165,6 +155,16 @@ fn onnxruntime(args: &Arguments, target: &Target, threads: u32) -> Result<Loaded
     )?;
     let library = std::path::absolute(library)?;
     let runtime = OrtRuntime::load(&library, ThreadPool { threads, allow_spinning: false })?;
+    let is_missing = |name: &&String| args.provider.is_empty() && !runtime.providers().contains(name);
+    if let Some(missing) = target.providers.iter().map(|(name, _)| name).find(is_missing) {
+        return Err(format!(
+            "{}: it ran with {missing}, which {} does not have; name another library with --onnxruntime, or run it on the \
+             CPU's kernels with --provider {CPU_PROVIDER}",
+            target.part.display(),
+            library.display()
+        )
+        .into());
+    }
     Ok((Box::new(runtime), library))
 }
 
@@ -197,11 +197,8 @@ pub(crate) struct Divided<'a> {
 pub(crate) struct Model<'a> {
     pub(crate) proto: &'a ModelProto,
     pub(crate) optimization: Optimization,
-    pub(crate) config: &'a BTreeMap<String, String>,
-    /// Names of rewrites that stay off.
-    pub(crate) disabled_passes: &'a [String],
-    /// Of custom operators.
-    pub(crate) libraries: &'a [PathBuf],
+    /// Whose providers, options and libraries it has.
+    pub(crate) how: &'a Target,
     /// None: all of it is this runtime's. Else the model is as exported.
     pub(crate) divided: Option<Divided<'a>>,
 }

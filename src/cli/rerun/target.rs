@@ -16,7 +16,7 @@ use crate::dump::Role;
 use crate::dump::reader::{self, Completeness, StepEntry};
 use crate::onnx::proto::ModelProto;
 use crate::onnx::{self, Descriptions, NamedTensor};
-use crate::protocol::message::{NodeRuntime, Optimization, RuntimeRule};
+use crate::protocol::message::{NodeRuntime, Optimization, Provider, RuntimeRule};
 use crate::tensor::TensorView;
 
 /// A data set to run.
@@ -31,6 +31,10 @@ pub(crate) struct Target {
     /// `run.json`; null when there is none.
     pub(crate) run: Value,
     pub(crate) optimization: Optimization,
+    /// Session config entries of the run.
+    pub(crate) config: BTreeMap<String, String>,
+    /// Execution providers, the preferred one first; none: the CPU's.
+    pub(crate) providers: Vec<Provider>,
     /// Of the run.
     pub(crate) disabled_passes: Vec<String>,
     /// Of the run: patterns of values that are not rounded to half precision.
@@ -90,6 +94,15 @@ fn provenance_json(part: &Path) -> Result<Value, Failure> {
     if path.symlink_metadata().is_err() { Ok(Value::Null) } else { Ok(reader::any_json(&path)?) }
 }
 
+/// Those that were named, else those that the part ran with: of ONNX Runtime alone. Errors: the dump cannot be read.
+fn providers(args: &Arguments, part: &Path) -> Result<Vec<Provider>, Failure> {
+    if !args.provider.is_empty() || args.runtime != Which::Ort {
+        return Ok(args.provider.iter().map(|name| (name.clone(), BTreeMap::new())).collect());
+    }
+    let ran_with = provenance_json(part)?.get("providers").cloned().unwrap_or_default();
+    Ok(serde_json::from_value(ran_with).unwrap_or_default())
+}
+
 /// Those that were named, else those that the part ran with. Errors: one that it ran with is not here.
 fn libraries(args: &Arguments, part: &Path) -> Result<Vec<PathBuf>, Failure> {
     if !args.custom_op_library.is_empty() {
@@ -140,6 +153,8 @@ impl Target {
         let ran = options["ort_optimization"].as_str().and_then(Optimization::from_name);
         let optimization = args.optimization.or(ran).unwrap_or_default();
         let libraries = libraries(args, &home)?;
+        let providers = providers(args, &home)?;
+        let config = serde_json::from_value(options["session_options"].clone()).unwrap_or_default();
         let disabled_passes = names(&options["disable_passes"]);
         let keep_float32 = names(&options["precision_rules"]["float32"]);
         let rules = match (args.on.as_slice(), args.runtime) {
@@ -147,7 +162,20 @@ impl Target {
             ([], _) => Vec::new(),
             (on, _) => on.to_vec(),
         };
-        Ok(Self { step, part, home, options, run, optimization, disabled_passes, keep_float32, libraries, rules })
+        Ok(Self {
+            step,
+            part,
+            home,
+            options,
+            run,
+            optimization,
+            config,
+            providers,
+            disabled_passes,
+            keep_float32,
+            libraries,
+            rules,
+        })
     }
 
     /// The model to run: the one of the data set's precision where there is one, else, and where rules divide it, the
@@ -225,10 +253,5 @@ impl Target {
         let known =
             |name: &str| self.run["versions"][name].as_str().filter(|version| *version != "-").map(str::to_owned);
         known("onnxruntime").or_else(|| known("onnxruntime-gpu")).unwrap_or_default()
-    }
-
-    /// Session config entries of the run.
-    pub(crate) fn config(&self) -> std::collections::BTreeMap<String, String> {
-        serde_json::from_value(self.options["session_options"].clone()).unwrap_or_default()
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::arguments::Common;
 use crate::cli::exit::Failure;
 use crate::cli::library;
-use crate::protocol::message::CPU_PROVIDER;
+use crate::protocol::message::{CPU_PROVIDER, CUDA_PROVIDER};
 use crate::runtime::ort::{OrtRuntime, ThreadPool};
 use crate::runtime::{Runtime, RuntimeError};
 use crate::study::{Libtorch, Runtimes};
@@ -41,7 +41,7 @@ impl Loaded {
         let onnxruntime = OrtRuntime::load(&library, ThreadPool { threads, allow_spinning: false })?;
         let provider = match common.provider.to_ascii_lowercase().as_str() {
             "cpu" => CPU_PROVIDER.to_owned(),
-            "cuda" => "CUDAExecutionProvider".to_owned(),
+            "cuda" => CUDA_PROVIDER.to_owned(),
             _ => common.provider.clone(),
         };
         if !onnxruntime.providers().contains(&provider) {

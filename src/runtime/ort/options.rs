@@ -15,7 +15,7 @@ use super::raw;
 use crate::base::ids::DeviceUuid;
 use crate::base::limits;
 use crate::cuda;
-use crate::protocol::message::{CPU_PROVIDER as CPU, Optimization, Provider, SessionSpec};
+use crate::protocol::message::{CPU_PROVIDER as CPU, CUDA_PROVIDER as CUDA, Optimization, Provider, SessionSpec};
 use crate::runtime::RuntimeError;
 
 /// Graph optimizers that stay off whatever is asked, since ONNX Runtime 1.31.1 on the CPU gives wrong values with them:
@@ -101,7 +101,6 @@ const REFUSED_CONFIG: &[&str] =
 const CONSTANT_BYTES: (&str, &str) = ("optimization.constant_folding_max_output_size_in_bytes", "67108864");
 const SPINNING_CONFIG: &[&str] = &["session.intra_op.allow_spinning", "session.inter_op.allow_spinning"];
 
-const CUDA: &str = "CUDAExecutionProvider";
 /// Options of it that the tensors' device decides, and graphs of CUDA's, which keep the addresses of one call.
 const OF_THE_DEVICE: &[&str] = &["device_id", "user_compute_stream", "has_user_compute_stream", "enable_cuda_graph"];
 
@@ -144,7 +143,10 @@ impl Loaded {
         // `ort` asks for everything and filters afterwards; below Warning the runtime logs on every run.
         environment.set_log_level(LogLevel::Warning);
         let version = raw::version(library).map_err(|error| missing(error.to_string()))?;
-        let providers = raw::available_providers();
+        let mut providers = raw::available_providers();
+        if cuda::on_host() {
+            providers.push(CUDA.to_owned());
+        }
         let operators = Operators::new().map_err(|error| missing(error.to_string()))?;
         let libraries = Libraries::default();
         let (allow_spinning, devices) = (pool.allow_spinning, Devices::default());
@@ -291,9 +293,6 @@ fn add_cuda(
         return Err(RuntimeError::BadOption { name: format!("{CUDA} {option}"), reason });
     }
     let queue = loaded.devices.queue(device)?;
-    if cuda::on_host() {
-        return Ok(builder);
-    }
     if !loaded.providers.iter().any(|name| name == CUDA) {
         return Err(RuntimeError::NoCuda { device, available: loaded.providers.clone() });
     }
@@ -306,9 +305,18 @@ fn add_cuda(
 }
 
 fn with_cuda(builder: SessionBuilder, mut options: BTreeMap<String, String>) -> Result<SessionBuilder, RuntimeError> {
+    if cuda::on_host() {
+        return Ok(builder);
+    }
     // float32 means float32, as in eager, unless it is asked for.
     options.entry("use_tf32".to_owned()).or_insert_with(|| "0".to_owned());
     let cuda = options.iter().fold(ep::CUDA::default(), |cuda, (key, value)| cuda.with_arbitrary_config(key, value));
     let added = builder.with_execution_providers([cuda.build().error_on_failure()]);
-    added.map_err(|error| RuntimeError::BadOption { name: CUDA.to_owned(), reason: error.to_string() })
+    added.map_err(|error| {
+        let mut reason = error.to_string();
+        if reason.contains("cannot open shared object file") {
+            reason += "; name the folders of CUDA's libraries in LD_LIBRARY_PATH (in torch's wheels: nvidia/*/lib)";
+        }
+        RuntimeError::BadOption { name: CUDA.to_owned(), reason }
+    })
 }
