@@ -5,6 +5,7 @@ pub mod footprint;
 pub mod identity;
 pub mod ids;
 pub mod limits;
+pub mod log;
 pub mod parallel;
 pub mod process;
 pub mod quoted;

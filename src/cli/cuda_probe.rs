@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::exit::{Exit, Outcome};
 use crate::base::ids::DeviceUuid;
+use crate::base::log;
 use crate::cuda::{self, Allocation, CudaError, Device, Event, IpcHandle, Mapping, Memory, Pinned, Span, Stream};
 
 /// Largest tensor that the probe takes.
@@ -98,7 +99,7 @@ fn text(error: CudaError) -> String {
 
 /// Serve one probe on stdin and stdout. Error unless every command succeeded.
 pub(super) fn run() -> Outcome {
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
+    log::start(std::io::stderr);
     let all_ok = serve(std::io::stdin().lock(), std::io::stdout().lock())?;
     Ok(if all_ok { Exit::Success } else { Exit::Error })
 }

@@ -13,9 +13,9 @@ use interprocess::local_socket::traits::Listener as _;
 use interprocess::local_socket::{Listener, Stream};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use thiserror::Error;
-use tracing_subscriber::EnvFilter;
 
 use crate::base::limits;
+use crate::base::log;
 use crate::base::process;
 use crate::base::sync::lock;
 use crate::daemon::connection;
@@ -104,13 +104,7 @@ fn start_log(state_folder: &Path) -> Result<PathBuf, ServeError> {
     paths::make_private(&folder).map_err(state(&folder))?;
     let path = folder.join(format!("daemon-{}.log", std::process::id()));
     let file = File::options().create(true).append(true).mode(0o600).open(&path).map_err(state(&path))?;
-    let filter = std::env::var("RUST_ORT_LOG").ok().and_then(|filter| EnvFilter::try_new(filter).ok());
-    let log = tracing_subscriber::fmt()
-        .with_writer(file)
-        .with_ansi(false)
-        .with_env_filter(filter.unwrap_or_else(|| EnvFilter::new("info")));
-    // Set already only when a program runs two daemons, as tests may.
-    let _ = log.try_init();
+    log::start(file); // a second daemon of one program, as tests may have, goes on with the first one's
     std::panic::set_hook(Box::new(|panic| tracing::error!(%panic, "a thread panicked")));
     Ok(path)
 }
