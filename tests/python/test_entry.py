@@ -55,15 +55,6 @@ def test_by_object() -> None:
     assert pickle.loads(pickle.dumps(backend)).options == backend.options
 
 
-def test_importing_loads_no_exporter() -> None:
-    script = (
-        "import sys, rust_ort\n"
-        "loaded = [m for m in ('onnxscript', 'torch.onnx._internal.exporter', 'onnxruntime') if m in sys.modules]\n"
-        "assert not loaded, loaded\n"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True, env=dict(os.environ))
-
-
 def test_the_same_graph_compiled_again_meets_its_session(daemon) -> None:
     def sessions() -> tuple[int, int]:
         counters = daemon.client().status()["counters"]

@@ -207,13 +207,6 @@ def test_the_base_of_the_table_is_torchs_but_for_composite_operators() -> None:
     assert exporter.whole_operators() == theirs
 
 
-def test_importing_rust_ort_loads_no_exporter() -> None:
-    names = ("onnx", "onnxscript", "torch.onnx._internal.exporter._core")
-    code = f"import sys, rust_ort; print([name for name in {names} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
 def test_the_study_says_what_a_warm_process_does(capfd: pytest.CaptureFixture[str]) -> None:
     from measure import warm_start
 

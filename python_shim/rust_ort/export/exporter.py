@@ -18,7 +18,7 @@ from torch import fx
 from rust_ort.export import rules
 from rust_ort.export.custom import root_message, told
 from rust_ort.export.once import Once
-from rust_ort.export.rules import How
+from rust_ort.export.rules import How, Rule
 from rust_ort.export.rules.nodes import holds
 from rust_ort.options import LOWEST_OPSET
 from rust_ort.progress import tick
@@ -185,10 +185,16 @@ def registry() -> Any:
 
 @functools.cache
 def _registry(_: frozenset[str]) -> Any:
+    return _with(*rules.active(How.TRANSLATED))
+
+
+@functools.cache
+def _with(*translated: Rule) -> Any:
+    """The rules of other kinds change nothing in it."""
     exporter = private()
     with _quiet(), _signatures_on_demand():
         made = exporter.registration.ONNXRegistry.from_torchlib(opset_version=TORCHLIB_OPSET)
-    for rule in rules.active(How.TRANSLATED):
+    for rule in translated:
         for target in rule.overloads:
             made.register_op(target, rule.function)
     return made
@@ -234,8 +240,13 @@ def whole_operators() -> frozenset[str]:
 
     What torch.onnx's own table leaves out or has otherwise, asked of each operator: making that table takes 0.1 s.
     """
+    return _whole_operators(registry())
+
+
+@functools.cache
+def _whole_operators(known: Any) -> frozenset[str]:
     exporter = private()
-    implemented = set(exporter.decomp.get_onnx_implemented_overloads(registry()))
+    implemented = set(exporter.decomp.get_onnx_implemented_overloads(known))
     core = torch._decomp._core_aten_decompositions_post_autograd()
     general = torch._decomp.decomposition_table
 
