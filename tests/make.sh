@@ -471,7 +471,7 @@ python_format() {
 lint_rust() {
     local status=0
     rust_format || status=1
-    step "clippy" cargo clippy --release --locked --workspace --all-targets -- -D warnings || status=1
+    step "clippy" within 1200 cargo clippy --release --locked --workspace --all-targets -- -D warnings || status=1
     return "$status"
 }
 

@@ -210,7 +210,7 @@ impl<'p, 'a> Nodes<'p, 'a> {
             return Ok(Own::Wrong);
         }
         for verdict in local.verdicts.iter().filter(|verdict| is_wrong(verdict)) {
-            match self.own_of(verdict, local)? {
+            match self.own_of(verdict, local.value(&verdict.name))? {
                 Own::Wrong => return Ok(Own::Wrong),
                 Own::Noise => {}
                 other => found = other,
@@ -227,14 +227,15 @@ impl<'p, 'a> Nodes<'p, 'a> {
         row.is_some() && case.is_worse(&verdict.name)
     }
 
-    fn own_of(&self, verdict: &TensorVerdict, local: &Local) -> Result<Own, BlameError> {
+    /// What the error of a value on eager's inputs is that was found wrong, whatever gave it. Errors: Budget.
+    pub fn own_of(&self, verdict: &TensorVerdict, candidate: Option<&TensorBuf>) -> Result<Own, BlameError> {
         let TensorVerdict { name, .. } = verdict;
         // It is about the same nodes only where it measured the same, or what another order of sums makes of it.
         let row = self.prober.case.row(name).map(|row| &row.local);
         if let Some(row) = row.filter(|row| is_alike(row, verdict, ANOTHER_ORDER)) {
             return Ok(if is_wrong(row) { Own::Wrong } else { Own::Noise });
         }
-        let Some(candidate) = local.value(name).filter(|_| verdict.verdict == Verdict::Mismatch) else {
+        let Some(candidate) = candidate.filter(|_| verdict.verdict == Verdict::Mismatch) else {
             return Ok(Own::Wrong);
         };
         Ok(match self.said(name, candidate)? {
@@ -312,7 +313,7 @@ impl<'p, 'a> Nodes<'p, 'a> {
                 return Ok(true);
             };
             // What float64 does not acquit by each element is what the first run is held to be.
-            if is_wrong(verdict) && self.own_of(verdict, local)? != Own::Noise {
+            if is_wrong(verdict) && self.own_of(verdict, Some(value))? != Own::Noise {
                 return Ok(true);
             }
             let is_noise = |said| matches!(said, Said::Rounding(errors) if errors.of_all.kind == NoiseKind::Noise);

@@ -17,7 +17,7 @@ use crate::dump::Role;
 use crate::keep::{
     Answer, By, Call, Culprit, Found, Judged, Limit, Output, Settings, Strategy, Subject, search, verify,
 };
-use crate::protocol::message::SessionSpec;
+use crate::protocol::message::{CPU_PROVIDER, SessionSpec};
 use crate::tensor::DType;
 
 /// So many culprits and outputs are printed; JSON has all.
@@ -72,8 +72,9 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     rerun::refuse_idle(&args.what, &targets)?;
     refuse_divided(&targets)?;
     let runtime = Runtime::load(&args.what, &targets)?;
-    if let Some(other) = args.what.provider.iter().find(|name| *name != crate::protocol::message::CPU_PROVIDER) {
-        return Err(format!("--provider {other}: rules of precision are followed on the CPU provider only").into());
+    let providers = targets.iter().flat_map(|target| &target.providers).map(|(name, _)| name);
+    if let Some(other) = providers.into_iter().find(|name| *name != CPU_PROVIDER) {
+        return Err(format!("{other}: rules of precision are followed on the CPU provider only").into());
     }
     let (targets, left_out) = rerun::whole(&targets);
     if targets.is_empty() {

@@ -237,11 +237,27 @@ fn what_ran_on_a_device_is_not_run_on_the_cpu_unless_that_is_asked_for() {
     assert!(said.code == 0 && said.out.contains("same bits"), "{}{}", said.out, said.err);
     let script = std::fs::read_to_string(folder.path().join("cuda/run.py")).unwrap();
     assert!(script.contains("PROVIDERS = [[\"CUDAExecutionProvider\",{\"device_id\":\"0\"}]]"), "{script}");
+    let said = replay(folder.path(), &["cuda"]);
+    assert!(said.code == 2 && said.err.contains("it ran with CUDAExecutionProvider"), "{}{}", said.out, said.err);
+    let said = with_cuda(&["keep", PART]);
+    assert!(said.code == 2 && said.err.contains("on the CPU provider only"), "{}{}", said.out, said.err);
     let readme = std::fs::read_to_string(folder.path().join("cuda/README.md")).unwrap();
     assert!(
         readme.contains("with CUDAExecutionProvider and") && readme.contains("numpy onnxruntime-gpu=="),
         "{readme}"
     );
+}
+
+#[test]
+fn providers_that_are_told_in_another_form_are_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path());
+    for providers in [json!(["CUDAExecutionProvider"]), json!({ "CUDAExecutionProvider": {} }), json!(null)] {
+        let ran_with = json!({ "values": {}, "providers": providers });
+        std::fs::write(folder.path().join(PART).join("provenance.json"), ran_with.to_string()).unwrap();
+        let said = replay(folder.path(), &[PART, "--step", "0"]);
+        assert!(said.code == 2 && said.err.contains("provenance.json: providers: expected a list"), "{}", said.err);
+    }
 }
 
 #[test]

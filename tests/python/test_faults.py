@@ -14,7 +14,8 @@ import torch
 from conftest import alive, wait_until
 
 import rust_ort
-from rust_ort.errors import ClientError, DaemonLost
+from rust_ort.call import part
+from rust_ort.errors import ClientError, DaemonLost, ExecutorLost
 from rust_ort.link.connection import Connection
 from rust_ort.memory import process
 
@@ -52,6 +53,32 @@ def test_daemon_killed_then_next_forward_works(daemon) -> None:
         wait_until(lambda: daemon.pid() is None, "the daemon to die")
         torch.testing.assert_close(compiled(x), model(x))
         torch.testing.assert_close(first, model(x))
+
+
+class NeverDone:
+    """What a call on a device waits for, of an executor that ends before it has come to that."""
+
+    def is_done(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("with_another_graph", [False, True])
+def test_work_that_a_lost_executor_left_undone_is_told(daemon, with_another_graph: bool) -> None:
+    """Whoever finds first that it is gone."""
+    x, before = torch.randn(3), set(part._parts)
+    compiled = torch.compile(lambda x: x * 2 + 1, backend="rust_ort")
+    other = torch.compile(lambda x: x - 3, backend="rust_ort")
+    compiled(x)
+    (mine,) = set(part._parts) - before
+    mine._connection._events[0, 0] = NeverDone()
+    (executor,) = executor_pids(daemon)
+    os.kill(executor, signal.SIGKILL)
+    wait_until(lambda: not alive(executor), "the executor to end")
+    if with_another_graph:
+        torch.testing.assert_close(other(x), x - 3)
+    with pytest.raises(ExecutorLost, match="work of earlier calls on a device"):
+        compiled(x)
+    torch.testing.assert_close(compiled(x), x * 2 + 1)
 
 
 def test_daemon_killed_before_each_request_of_a_compile(daemon, monkeypatch: pytest.MonkeyPatch) -> None:

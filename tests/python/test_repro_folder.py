@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 from conftest import Daemon, binary
@@ -69,8 +70,8 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run_alone(packages: Path, repro: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-I", "-S", "-c", RUN, str(packages), str(repro / "run.py")]
+def run_alone(packages: Path, repro: Path, script: str = "run.py") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-I", "-S", "-c", RUN, str(packages), str(repro / script)]
     return subprocess.run(command, capture_output=True, text=True, timeout=WATCHDOG_S, check=False, env={})
 
 
@@ -107,6 +108,13 @@ def test_a_folder_of_a_part_runs_alone_and_tells_a_wrong_value(
     alone = run_alone(packages, repro)
     assert alone.returncode == 0, alone.stdout + alone.stderr
     assert re.search(r" 0/6 +\d\.\d+e[-+]\d+ +match", alone.stdout), alone.stdout
+
+    script = repro / "run.py"
+    on_cuda = 'PROVIDERS = [["CUDAExecutionProvider", {}]]'
+    (repro / "on_cuda.py").write_text(script.read_text().replace("PROVIDERS = []", on_cuda))
+    elsewhere = run_alone(packages, repro, "on_cuda.py")
+    if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+        assert elsewhere.returncode == 2 and "has no CUDAExecutionProvider" in elsewhere.stderr, elsewhere
 
     path = repro / "test_data_set_0" / "output_0.pb"
     proto = onnx.load_tensor(path)

@@ -20,7 +20,7 @@ class Places:
 
 
 def places(part: PlannedPart) -> Places:
-    """Of the part's inputs and outputs; those on CUDA are on one device."""
+    """Of the part's inputs and outputs; those on CUDA are on one device (`partition`)."""
     values = {node.name: node.meta.get("val") for node in part.graph.module.graph.nodes}
 
     def devices(names: list[str]) -> list[int | None]:
@@ -28,9 +28,10 @@ def places(part: PlannedPart) -> Places:
         return [value.get_device() if isinstance(value, Tensor) and value.is_cuda else None for value in found]
 
     inputs, outputs = devices(part.translated.input_names), devices(part.tensor_outputs)
-    device = next((number for number in (*inputs, *outputs) if number is not None), None)
+    found = {number for number in (*inputs, *outputs) if number is not None}
+    assert len(found) <= 1, f"a part on several CUDA devices: {found}"
 
     def there(numbers: list[int | None]) -> tuple[bool, ...]:
         return tuple(number is not None for number in numbers)
 
-    return Places(device=device, inputs=there(inputs), outputs=there(outputs))
+    return Places(device=next(iter(found), None), inputs=there(inputs), outputs=there(outputs))

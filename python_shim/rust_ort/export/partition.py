@@ -359,10 +359,12 @@ def _devices(graph: fx.Graph) -> dict[fx.Node, str]:
     number is computed where what it is made of is."""
     found: dict[fx.Node, torch.device | None] = {}
     for node in graph.nodes:
-        values = [value for value in tensors(node.meta.get("val")) if value.is_cuda]
-        sources = (found[source] for source in node.all_input_nodes if found[source] is not None)
-        found[node] = values[0].device if values else next(sources, None) if _is_number(node) else None
-    several = len(set(found.values()) - {None}) > 1
+        if _is_number(node):
+            found[node] = next((found[source] for source in node.all_input_nodes if found[source] is not None), None)
+        else:  # what it reads, too: a number may go from a device to the CPU
+            values = (value for value in _values_of(node) if isinstance(value, torch.Tensor) and value.is_cuda)
+            found[node] = next((value.device for value in values), None)
+    several = len({found[node] for node in graph.nodes if node.op == "call_function"} - {None}) > 1
     return {node: str(device or "cpu") if several else "here" for node, device in found.items()}
 
 

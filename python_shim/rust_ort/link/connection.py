@@ -427,7 +427,7 @@ class Connection:
         """Of a lost executor, once: whether work on a device that it had answered was not done when it ended."""
         events = self._give_up_events()
         try:
-            return not all(event.is_done() for event in events)
+            return not all(event.is_done() for event in events.values())
         except RuntimeError:
             return True
 
@@ -450,11 +450,11 @@ class Connection:
 
     # --- the end ---
 
-    def _give_up_events(self) -> list[LaneEvents]:
+    def _give_up_events(self) -> dict[tuple[int, int], LaneEvents]:
         """The lanes' events, which nobody waits for any more: kept as long as an executor may record them; in a forked
         child for good: CUDA is its parent's."""
-        events, self._events = list(self._events.values()), {}
-        _kept_events.extend(events)
+        events, self._events = self._events, {}
+        _kept_events.extend(events.values())
         return events
 
     def executor_is_gone(self, wait_ms: int = 0) -> bool:
@@ -475,7 +475,7 @@ class Connection:
 
     def close(self) -> None:
         """Ends the connection; what was not handed over is lost, tensors are not."""
-        self._give_up_events()
+        _kept_events.extend(self._events.values())  # whoever finds the executor lost asks whether its work was done
         self._lose("the connection was closed here")
         self._close_pidfd()
 

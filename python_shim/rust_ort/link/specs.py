@@ -87,7 +87,9 @@ class PartSpec:
 def providers(options: Options, device: int | None) -> tuple[tuple[str, dict[str, str]], ...]:
     """Execution providers of a part on this CUDA device (None: the host), each with its options: those that were asked
     for, else the device's; none: the CPU's."""
-    return options.providers or ((CUDA, {}),) * (device is not None)
+    asked = options.providers or ((CUDA, {}),) * (device is not None)
+    # float32 means float32, as in eager, unless it is asked for.
+    return tuple((name, {"use_tf32": "0", **given} if name == CUDA else given) for name, given in asked)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::nodes;
 use crate::cli::exit::Failure;
-use crate::cli::rerun::{Model, Runtime, Target, tensors};
+use crate::cli::rerun::{Model, PROVENANCE_FILE, Runtime, Target, tensors};
 use crate::compare::{TensorVerdict, Tolerance, Verdict};
 use crate::dump::{Role, reader};
 use crate::onnx::proto::{GraphProto, ModelProto};
@@ -323,6 +323,15 @@ impl<'a> Repro<'a> {
             }
         }
         onnx::save(content.model, &folder.join(MODEL))?;
+        // What `rust-ort replay` of this folder runs with, where that is not what it has by itself.
+        let Target { providers, libraries, .. } = self.target;
+        let path = folder.join(PROVENANCE_FILE);
+        if !providers.is_empty() || !libraries.is_empty() {
+            let ran_with = json!({ "providers": providers, "custom_op_libraries": libraries });
+            put(&path, &[ran_with.to_string().as_bytes()])?;
+        } else if path.exists() {
+            fs::remove_file(&path).map_err(io(&path))?;
+        }
         put(&folder.join(SCRIPT), &[self.script(content)?.as_bytes()])?;
         Ok(())
     }
@@ -343,10 +352,10 @@ impl<'a> Repro<'a> {
         ];
         format!(
             "{MARK}\n# Reproduction of {title}\n\n\
-             Run it with only onnx, numpy and onnxruntime installed:\n\n\
+             Run it with only onnx, numpy and {wheel} installed:\n\n\
              ```sh\npip install {packages}\npython run.py\n```\n\n\
              It runs `{MODEL}` on `{DATA_SET}/input_<i>.pb` with {providers} and optimization level \"{level}\" and \
-             compares with `{DATA_SET}/output_<i>.pb`. Exit code: 0 all inside tolerance, 1 not, 3 inside but the expected \
+             compares with `{DATA_SET}/output_<i>.pb`. Exit code: 0 all inside tolerance, 1 not, 2 a provider is not here, 3 inside but the expected \
              values are not eager's, or there are none. The tolerance stands at the head of `run.py`.\n\n\
              Expected outputs: {expected}.\n\n## What was found\n\n{found}\n\n## Versions\n\n\
              rust_ort {own}, onnxruntime {onnxruntime}, onnx {onnx}, torch {torch}, Python {python}.\n",

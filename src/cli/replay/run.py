@@ -1,6 +1,7 @@
 """Runs model.onnx beside this file on its data set with ONNX Runtime and compares; see README.md.
 
-Exit code: 0 every output is inside tolerance of eager's, 1 one is not, 3 nothing of eager's is there to compare with.
+Exit code: 0 every output is inside tolerance of eager's, 1 one is not, 2 what it ran with is not here, 3 nothing of eager's
+is there to compare with.
 """
 
 import ctypes
@@ -23,6 +24,7 @@ BY_EAGER = "@BY_EAGER@"
 # fill. Without scale this is numpy.allclose.
 TOLERANCES = "@TOLERANCES@"
 
+CPU = "CPUExecutionProvider"
 LEVELS = {
     "all": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,
     "extended": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
@@ -41,6 +43,11 @@ def load(kind):
     return [(proto.name, proto.data_type, np.array(numpy_helper.to_array(proto), order="C")) for proto in protos]
 
 
+def fail(why):
+    print(why, file=sys.stderr)
+    sys.exit(2)
+
+
 def session():
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = LEVELS[OPTIMIZATION]
@@ -49,7 +56,15 @@ def session():
         options.add_session_config_entry(key, value)
     for library in CUSTOM_OP_LIBRARIES:
         options.register_custom_ops_library(library)
-    return onnxruntime.InferenceSession(str(HERE / "model.onnx"), options, providers=[*map(tuple, PROVIDERS), "CPUExecutionProvider"])
+    providers = list(map(tuple, PROVIDERS))
+    missing = {name for name, _ in providers}.difference(onnxruntime.get_available_providers())
+    if missing:  # onnxruntime would warn, and run it on the CPU
+        fail(f"onnxruntime {onnxruntime.__version__} has no {', '.join(missing)}: install the packages of README.md")
+    made = onnxruntime.InferenceSession(str(HERE / "model.onnx"), options, providers=providers or [CPU])
+    lost = {name for name, _ in providers}.difference(made.get_providers())
+    if lost:
+        fail(f"{', '.join(lost)} did not load: see above")
+    return made
 
 
 NOTHING = ctypes.c_char()
@@ -113,7 +128,8 @@ def main():
         print("it ran; not compared: there are no expected outputs")
         return 3
     failed = False
-    print(f"onnxruntime {onnxruntime.__version__}, optimization {OPTIMIZATION}")
+    on = ", ".join(name for name, _ in PROVIDERS) or CPU
+    print(f"onnxruntime {onnxruntime.__version__}, {on}, optimization {OPTIMIZATION}")
     print(f"{'name':32} {'type':24} {'outside':>16} {'max|d|':>10}  verdict")
     for (name, _, array), got in zip(expected, outputs, strict=True):
         count, largest = outside(array, got, **TOLERANCES[str(array.dtype)])

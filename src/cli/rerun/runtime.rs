@@ -45,7 +45,7 @@ impl Runtime {
         let target = targets.first().ok_or("nothing to run")?;
         let threads = args.threads.or_else(|| target.threads()).unwrap_or_default();
         let (runtime, library) = match args.runtime {
-            Which::Ort => onnxruntime(args, target, threads)?,
+            Which::Ort => onnxruntime(args, targets, threads)?,
             Which::Torch => libtorch(threads, false)?,
             Which::TorchF64 => libtorch(threads, true)?,
         };
@@ -147,16 +147,17 @@ impl Runtime {
 
 type Loaded = (Box<dyn runtime::Runtime>, PathBuf);
 
-fn onnxruntime(args: &Arguments, target: &Target, threads: u32) -> Result<Loaded, Failure> {
-    let of_run = || target.run["onnxruntime_library"].as_str().map(PathBuf::from).filter(|path| path.exists());
+fn onnxruntime(args: &Arguments, targets: &[Target], threads: u32) -> Result<Loaded, Failure> {
+    let of_run = || targets[0].run["onnxruntime_library"].as_str().map(PathBuf::from).filter(|path| path.exists());
     let library = args.onnxruntime.clone().or_else(library::of_environment).or_else(of_run).ok_or(
         "no onnxruntime library is known, and that of the run is not here; name one with --onnxruntime (in a wheel \
          it is onnxruntime/capi/libonnxruntime.so.*)",
     )?;
     let library = std::path::absolute(library)?;
     let runtime = OrtRuntime::load(&library, ThreadPool { threads, allow_spinning: false })?;
-    let is_missing = |name: &&String| args.provider.is_empty() && !runtime.providers().contains(name);
-    if let Some(missing) = target.providers.iter().map(|(name, _)| name).find(is_missing) {
+    let is_missing = |(_, name): &(&Target, &String)| args.provider.is_empty() && !runtime.providers().contains(name);
+    let ran_with = targets.iter().flat_map(|target| target.providers.iter().map(move |(name, _)| (target, name)));
+    if let Some((target, missing)) = ran_with.into_iter().find(is_missing) {
         return Err(format!(
             "{}: it ran with {missing}, which {} does not have; name another library with --onnxruntime, or run it on the \
              CPU's kernels with --provider {CPU_PROVIDER}",

@@ -86,7 +86,8 @@ fn wanted(args: &Arguments, steps: Vec<StepEntry>) -> Result<Vec<Target>, Failur
     }
 }
 
-const PROVENANCE_FILE: &str = "provenance.json";
+/// In the folder of a part, and of a reproduction: where values come from, and what it ran with.
+pub(crate) const PROVENANCE_FILE: &str = "provenance.json";
 
 /// Content of the part's `provenance.json`. Null when there is none. Errors: it cannot be read.
 fn provenance_json(part: &Path) -> Result<Value, Failure> {
@@ -99,8 +100,13 @@ fn providers(args: &Arguments, part: &Path) -> Result<Vec<Provider>, Failure> {
     if !args.provider.is_empty() || args.runtime != Which::Ort {
         return Ok(args.provider.iter().map(|name| (name.clone(), BTreeMap::new())).collect());
     }
-    let ran_with = provenance_json(part)?.get("providers").cloned().unwrap_or_default();
-    Ok(serde_json::from_value(ran_with).unwrap_or_default())
+    let provenance = provenance_json(part)?;
+    let Some(ran_with) = provenance.get("providers") else { return Ok(Vec::new()) };
+    serde_json::from_value(ran_with.clone()).map_err(|error| {
+        let file = part.join(PROVENANCE_FILE);
+        format!("{}: providers: expected a list of [name, {{option: text}}]: {error}; dump it again", file.display())
+            .into()
+    })
 }
 
 /// Those that were named, else those that the part ran with. Errors: one that it ran with is not here.

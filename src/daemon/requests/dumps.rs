@@ -1,9 +1,11 @@
 //! A client's dump: opened, written to the end, closed.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::state::{Answer, Connected};
+use crate::base::ids::ClientId;
 use crate::base::limits;
 use crate::daemon::client::Client;
 use crate::daemon::shared::Daemon;
@@ -27,12 +29,11 @@ pub fn open(at: &Connected<'_>, open: OpenDump) -> Answer {
 /// executor connects anew and carries on. Errors: Dump; BadState when the client leaves meanwhile.
 fn open_after_former(at: &Connected<'_>, spec: &dump::RunSpec) -> Result<Arc<dump::Run>, WireError> {
     let deadline = Instant::now() + limits::STOP_DUMPS;
-    let mut may_have_begun = true; // to end, after it was looked for
     loop {
-        // Before the attempt: what has ended since is no reason to give up.
-        let waits = former_is_ending(at) && Instant::now() < deadline;
+        let before = formers(at);
         match shared_or_opened(at, spec) {
-            Err(DumpError::Busy { .. }) if waits || std::mem::take(&mut may_have_begun) => {
+            // Who ends has it yet, who has ended, or come and ended, meanwhile had it.
+            Err(DumpError::Busy { .. }) if Instant::now() < deadline && may_have_ended(&before, &formers(at)) => {
                 std::thread::sleep(Duration::from_millis(10));
             }
             opened => return Ok(opened?),
@@ -64,11 +65,16 @@ pub fn leave(daemon: &Daemon, client: &Client) {
     }
 }
 
-/// Another connection of this client's process has been closed and has not yet ended.
-fn former_is_ending(at: &Connected<'_>) -> bool {
-    let former = |other: &Client| other.id != at.client.id && other.hello.pid == at.client.hello.pid;
+/// The other connections of this client's process, and whether each has been closed and has not yet ended.
+fn formers(at: &Connected<'_>) -> HashMap<ClientId, bool> {
+    let former = |other: &&Arc<Client>| other.id != at.client.id && other.hello.pid == at.client.hello.pid;
     let ends = |other: &Client| other.transport.peer_left() || other.is_there().is_err();
-    at.daemon.clients().iter().any(|other| former(other) && ends(other))
+    at.daemon.clients().iter().filter(former).map(|other| (other.id, ends(other))).collect()
+}
+
+/// Whether one of the connections was ending after `before` was looked for.
+fn may_have_ended(before: &HashMap<ClientId, bool>, after: &HashMap<ClientId, bool>) -> bool {
+    before != after || after.values().any(|&ends| ends)
 }
 
 /// Closes the dump once it is written.
