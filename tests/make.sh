@@ -126,7 +126,7 @@ install_package() {
         --force-reinstall ./python_shim
 }
 
-build() {
+build() { # build [<cargo's options>...]
     local want wheels
     need_cc
     need_rust
@@ -141,8 +141,7 @@ build() {
     want=$(sources_hash)
     if ! [[ -f $MODULE && "$(cat "$VENV/.package" 2>/dev/null)" == "$want" ]]; then
         rm -f "$VENV/.package" # until the end what is there may be of other sources
-        # shellcheck disable=SC2086  # TARGETS is a list
-        step "release binary and native module" cargo build --release --locked ${TARGETS:-}
+        step "release binary and native module" cargo build --release --locked "$@"
         place_module
     fi
     wait "$wheels" || exit 2
@@ -292,7 +291,7 @@ beside_rust() {
 run_tests() {
     local begin=$SECONDS status=0
     # The tests' own build of the library beside the library's.
-    TARGETS="--lib --bins --tests --examples" build
+    build --lib --bins --tests --examples
     mkdir -p build
     rm -f build/rust-tests.log build/python-tests.xml build/fresh-counts
     own_daemon

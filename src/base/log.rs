@@ -19,9 +19,18 @@ where
 
 /// None of what has another form.
 fn wanted(asked: &str) -> Option<Targets> {
-    // A word alone that is no level would be a target, and all others silent.
-    let is_known = |part: &str| part.contains('=') || part.parse::<LevelFilter>().is_ok();
-    asked.split(',').all(|part| !part.is_empty() && is_known(part)).then(|| asked.parse().ok()).flatten()
+    let level = |text: &str| if text.is_empty() { None } else { text.parse::<LevelFilter>().ok() };
+    let is_target = |text: &str| text.chars().all(|c| c.is_alphanumeric() || "_:".contains(c)) && !text.is_empty();
+    let mut wanted = Targets::new();
+    for part in asked.split(',').map(str::trim) {
+        wanted = match part.split_once('=') {
+            None => wanted.with_default(level(part)?),
+            // Another target would be nobody's, and all others silent.
+            Some((target, of)) if is_target(target) => wanted.with_target(target, level(of)?),
+            Some(_) => return None,
+        };
+    }
+    Some(wanted)
 }
 
 #[cfg(test)]
@@ -30,10 +39,11 @@ mod tests {
 
     #[test]
     fn a_word_that_is_no_level_silences_nothing() {
-        for asked in ["", "inof", "warning", "info,", "rust_ort=loud", "rust_ort"] {
+        for asked in ["", "inof", "warning", "info,", "rust_ort=loud", "rust_ort", "rust_ort[call]=debug", "rust_ort="]
+        {
             assert_eq!(wanted(asked), None, "{asked}");
         }
-        for asked in ["debug", "WARN", "off", "rust_ort::daemon=debug", "info,rust_ort=trace"] {
+        for asked in ["debug", "WARN", "off", "rust_ort::daemon=debug", "info, rust_ort=trace"] {
             assert!(wanted(asked).is_some(), "{asked}");
         }
     }

@@ -227,8 +227,15 @@ impl<'p, 'a> Nodes<'p, 'a> {
         row.is_some() && case.is_worse(&verdict.name)
     }
 
-    /// What the error of a value on eager's inputs is that was found wrong, whatever gave it. Errors: Budget.
-    pub fn own_of(&self, verdict: &TensorVerdict, candidate: Option<&TensorBuf>) -> Result<Own, BlameError> {
+    /// Whether float64 calls it rounding, element by element, that another computation of a value on eager's inputs gave a
+    /// `candidate` unlike eager's. No row of the comparison of nodes is about that one. Errors: Budget, Onnx.
+    pub fn is_rounding(&self, name: &str, candidate: &TensorBuf) -> Result<bool, BlameError> {
+        let said = self.said(name, candidate)?;
+        Ok(matches!(said, Said::Rounding(errors) if errors.of_terms.is_some_and(|noise| noise.settles())))
+    }
+
+    /// What the own error of a value that was found wrong is. Errors: Budget, Onnx.
+    fn own_of(&self, verdict: &TensorVerdict, candidate: Option<&TensorBuf>) -> Result<Own, BlameError> {
         let TensorVerdict { name, .. } = verdict;
         // It is about the same nodes only where it measured the same, or what another order of sums makes of it.
         let row = self.prober.case.row(name).map(|row| &row.local);

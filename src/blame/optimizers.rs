@@ -5,7 +5,6 @@ use std::collections::HashSet;
 use super::answer::{Fused, OptimizerKind};
 use super::error::BlameError;
 use super::nodes::Nodes;
-use super::own::Own;
 use super::probe::Prober;
 use super::search;
 use crate::base::ids::ValueName;
@@ -182,9 +181,14 @@ fn examined(
     let reference = prober.eager(value)?;
     let tolerance = prober.case.tolerance.unwrap_or_else(|| Tolerance::for_dtype(reference.desc.dtype));
     let verdict = judge(value, &reference.view(), &output.view(), Some(&tolerance));
-    // A sum that is zero but for rounding is another one in each order.
-    if verdict.verdict == Verdict::Match || nodes.own_of(&verdict, Some(output))? == Own::Noise {
+    if verdict.verdict == Verdict::Match {
         return Ok(None);
+    }
+    // A sum that is zero but for rounding is another one in each order.
+    match nodes.is_rounding(value, output) {
+        Ok(true) => return Ok(None),
+        Err(BlameError::Budget) => return Err(BlameError::Budget),
+        Ok(false) | Err(_) => {}
     }
     let op = isolator.producer(value).map(|at| isolator.nodes()[at].op_type().to_owned()).unwrap_or_default();
     let case = prober.case;

@@ -74,7 +74,10 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     let runtime = Runtime::load(&args.what, &targets)?;
     let providers = targets.iter().flat_map(|target| &target.providers).map(|(name, _)| name);
     if let Some(other) = providers.into_iter().find(|name| *name != CPU_PROVIDER) {
-        return Err(format!("{other}: rules of precision are followed on the CPU provider only").into());
+        return Err(format!(
+            "{other}: rules of precision are followed on the CPU provider only; run it with --provider {CPU_PROVIDER}"
+        )
+        .into());
     }
     let (targets, left_out) = rerun::whole(&targets);
     if targets.is_empty() {

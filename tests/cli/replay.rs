@@ -236,8 +236,15 @@ fn what_ran_on_a_device_is_not_run_on_the_cpu_unless_that_is_asked_for() {
     let said = with_cuda(&["replay", PART, "--step", "0", "--repro", "cuda"]);
     assert!(said.code == 0 && said.out.contains("same bits"), "{}{}", said.out, said.err);
     let script = std::fs::read_to_string(folder.path().join("cuda/run.py")).unwrap();
-    assert!(script.contains("PROVIDERS = [[\"CUDAExecutionProvider\",{\"device_id\":\"0\"}]]"), "{script}");
+    assert!(
+        script.contains("PROVIDERS = [[\"CUDAExecutionProvider\",{\"device_id\":\"0\",\"use_tf32\":\"0\"}]]"),
+        "{script}"
+    );
+    let said = piped(folder.path(), &["ls", "cuda"]);
+    assert!(said.code == 0 && !said.out.contains("incomplete"), "{}{}", said.out, said.err);
     let library = common::library();
+    let said = with_cuda(&["replay", "cuda", "--onnxruntime", library.to_str().unwrap()]);
+    assert!(said.code == 0 && said.out.contains("match"), "{}{}", said.out, said.err);
     let said = replay(folder.path(), &["cuda", "--onnxruntime", library.to_str().unwrap()]);
     assert!(said.code == 2 && said.err.contains("it ran with CUDAExecutionProvider"), "{}{}", said.out, said.err);
     let said = with_cuda(&["keep", PART]);

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::nodes;
 use crate::cli::exit::Failure;
-use crate::cli::rerun::{Model, PROVENANCE_FILE, Runtime, Target, tensors};
+use crate::cli::rerun::{Model, RAN_WITH_FILE, Runtime, Target, tensors};
 use crate::compare::{TensorVerdict, Tolerance, Verdict};
 use crate::dump::{Role, reader};
 use crate::onnx::proto::{GraphProto, ModelProto};
@@ -325,7 +325,7 @@ impl<'a> Repro<'a> {
         onnx::save(content.model, &folder.join(MODEL))?;
         // What `rust-ort replay` of this folder runs with, where that is not what it has by itself.
         let Target { providers, libraries, .. } = self.target;
-        let path = folder.join(PROVENANCE_FILE);
+        let path = folder.join(RAN_WITH_FILE);
         if !providers.is_empty() || !libraries.is_empty() {
             let ran_with = json!({ "providers": providers, "custom_op_libraries": libraries });
             put(&path, &[ran_with.to_string().as_bytes()])?;

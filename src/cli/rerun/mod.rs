@@ -10,4 +10,4 @@ pub(super) use arguments::{Arguments, Which};
 pub(super) use idle::refuse_idle;
 pub(super) use rules::text_of;
 pub(super) use runtime::{Divided, Model, Ran, Runtime};
-pub(super) use target::{PROVENANCE_FILE, Target, find, of_libtorch, tensors, whole};
+pub(super) use target::{RAN_WITH_FILE, Target, find, of_libtorch, tensors, whole};

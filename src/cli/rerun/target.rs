@@ -16,7 +16,7 @@ use crate::dump::Role;
 use crate::dump::reader::{self, Completeness, StepEntry};
 use crate::onnx::proto::ModelProto;
 use crate::onnx::{self, Descriptions, NamedTensor};
-use crate::protocol::message::{NodeRuntime, Optimization, Provider, RuntimeRule};
+use crate::protocol::message::{CUDA_PROVIDER, NodeRuntime, Optimization, Provider, RuntimeRule};
 use crate::tensor::TensorView;
 
 /// A data set to run.
@@ -86,8 +86,10 @@ fn wanted(args: &Arguments, steps: Vec<StepEntry>) -> Result<Vec<Target>, Failur
     }
 }
 
-/// In the folder of a part, and of a reproduction: where values come from, and what it ran with.
-pub(crate) const PROVENANCE_FILE: &str = "provenance.json";
+const PROVENANCE_FILE: &str = "provenance.json";
+
+/// In a reproduction: what it runs with, as in the `provenance.json` of a part.
+pub(crate) const RAN_WITH_FILE: &str = "ran_with.json";
 
 /// Content of the part's `provenance.json`. Null when there is none. Errors: it cannot be read.
 fn provenance_json(part: &Path) -> Result<Value, Failure> {
@@ -95,18 +97,32 @@ fn provenance_json(part: &Path) -> Result<Value, Failure> {
     if path.symlink_metadata().is_err() { Ok(Value::Null) } else { Ok(reader::any_json(&path)?) }
 }
 
-/// Those that were named, else those that the part ran with: of ONNX Runtime alone. Errors: the dump cannot be read.
-fn providers(args: &Arguments, part: &Path) -> Result<Vec<Provider>, Failure> {
-    if !args.provider.is_empty() || args.runtime != Which::Ort {
-        return Ok(args.provider.iter().map(|name| (name.clone(), BTreeMap::new())).collect());
+/// What a part or a reproduction ran with, and the file that tells it. Errors: it cannot be read.
+fn ran_with(part: &Path) -> Result<(Value, PathBuf), Failure> {
+    let path = part.join(RAN_WITH_FILE);
+    if path.exists() {
+        return Ok((reader::any_json(&path)?, path));
     }
-    let provenance = provenance_json(part)?;
-    let Some(ran_with) = provenance.get("providers") else { return Ok(Vec::new()) };
-    serde_json::from_value(ran_with.clone()).map_err(|error| {
-        let file = part.join(PROVENANCE_FILE);
-        format!("{}: providers: expected a list of [name, {{option: text}}]: {error}; dump it again", file.display())
-            .into()
-    })
+    Ok((provenance_json(part)?, part.join(PROVENANCE_FILE)))
+}
+
+/// Those that were named, else those that the part ran with: of ONNX Runtime alone. With all options that count, since a
+/// reproduction runs without us. Errors: the dump cannot be read.
+fn providers(args: &Arguments, part: &Path) -> Result<Vec<Provider>, Failure> {
+    let mut providers: Vec<Provider> = if !args.provider.is_empty() || args.runtime != Which::Ort {
+        args.provider.iter().map(|name| (name.clone(), BTreeMap::new())).collect()
+    } else {
+        let (told, file) = ran_with(part)?;
+        let Some(told) = told.get("providers") else { return Ok(Vec::new()) };
+        let file = file.display();
+        serde_json::from_value(told.clone()).map_err(|error| {
+            format!("{file}: providers: expected a list of [name, {{option: text}}]: {error}; dump it again")
+        })?
+    };
+    for (_, options) in providers.iter_mut().filter(|(name, _)| name == CUDA_PROVIDER) {
+        options.entry("use_tf32".to_owned()).or_insert_with(|| "0".to_owned()); // as sessions here have it
+    }
+    Ok(providers)
 }
 
 /// Those that were named, else those that the part ran with. Errors: one that it ran with is not here.
@@ -114,7 +130,7 @@ fn libraries(args: &Arguments, part: &Path) -> Result<Vec<PathBuf>, Failure> {
     if !args.custom_op_library.is_empty() {
         return Ok(args.custom_op_library.iter().map(std::path::absolute).collect::<Result<_, _>>()?);
     }
-    let ran_with = provenance_json(part)?.get("custom_op_libraries").cloned().unwrap_or_default();
+    let ran_with = ran_with(part)?.0.get("custom_op_libraries").cloned().unwrap_or_default();
     let ran_with: Vec<PathBuf> = serde_json::from_value(ran_with).unwrap_or_default();
     match ran_with.iter().find(|path| !path.exists()) {
         Some(missing) => Err(format!(
