@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +19,9 @@ import rust_ort
 from measure.architectures import TABLE
 from measure.planted.faults import Site, behind, plant, sites
 from rust_ort.errors import RustOrtError
+
+ROOT = Path(__file__).resolve().parents[3]
+"""Of the repository, which messages name files under: what is published says nothing of where it lay."""
 
 FAMILIES = ("llama", "gpt2", "bert", "t5", "whisper", "mixtral", "mamba", "vit", "convnext", "gemma2", "clip",
             "deberta-v2")  # fmt: skip
@@ -141,7 +145,7 @@ def planted(clean: Unplanted, site: Site, ask: Ask = rust_ort.compare) -> Plante
     except (RustOrtError, RuntimeError) as error:  # what the fault made of a graph that runs later, too
         return dataclasses.replace(
             made,
-            refused=str(error).splitlines()[0],
+            refused=str(error).splitlines()[0].replace(f"{ROOT}/", ""),
             seconds=time.perf_counter() - begin,
         )
     parts = [(graph.name, index) for graph in report.graphs for index in range(len(graph.parts))]
