@@ -14,7 +14,9 @@ use serde_json::{Value, json};
 use super::exit::{Exit, Outcome};
 use crate::base::ids::DeviceUuid;
 use crate::base::log;
+use crate::compare::{self, DeviceMeter, TensorVerdict, Tolerance};
 use crate::cuda::{self, Allocation, CudaError, Device, Event, IpcHandle, Mapping, Memory, Pinned, Span, Stream};
+use crate::tensor::{DType, TensorBuf, TensorDesc};
 
 /// Largest tensor that the probe takes.
 const LIMIT_BYTES: u64 = 1 << 30;
@@ -66,6 +68,15 @@ enum Command {
         delay_ms: u32,
         #[serde(default)]
         slot: u32,
+    },
+    /// Metrics of a pair of vectors, as the device finds them and as the host does. Bytes are hexadecimal.
+    Measure {
+        device: Which,
+        dtype: DType,
+        reference: String,
+        candidate: String,
+        #[serde(default)]
+        equal_nan: bool,
     },
     /// Wait for the stream, unmap or free.
     Close {
@@ -167,6 +178,19 @@ fn obey(probes: &mut BTreeMap<u32, Probe>, command: Command) -> Result<Value, St
         }
         Command::Write { seed, delay_ms, slot } => {
             probes.get(&slot).ok_or_else(not_open)?.write(seed, delay_ms).map_err(text)
+        }
+        Command::Measure { device, dtype, reference, candidate, equal_nan } => {
+            let tensor = |hex: &str| {
+                let bytes = bytes_of(hex)?;
+                let n_elements = (bytes.len() / dtype.size_bytes()) as i64;
+                let desc = TensorDesc::new(dtype, [n_elements]).map_err(|error| error.to_string())?;
+                TensorBuf::new(desc, bytes).map_err(|error| error.to_string())
+            };
+            let pair = [tensor(&reference)?, tensor(&candidate)?];
+            let tolerance = Tolerance { equal_nan, ..Tolerance::for_dtype(dtype) };
+            let found = measured(&device.device()?, &pair, &tolerance)?;
+            let host = compare::judge("y", &pair[0].view(), &pair[1].view(), Some(&tolerance));
+            Ok(json!({"device": found, "host": host}))
         }
         Command::Close { slot } => probes.remove(&slot).ok_or_else(not_open)?.close().map_err(text),
     }
@@ -272,6 +296,35 @@ impl Probe {
         }
         Ok(json!({}))
     }
+}
+
+/// The verdict on \[reference, candidate\] by what the device finds. Errors: CUDA's, and that they are not comparable.
+fn measured(
+    device: &Arc<Device>,
+    [reference, candidate]: &[TensorBuf; 2],
+    tolerance: &Tolerance,
+) -> Result<TensorVerdict, String> {
+    let tolerance = match compare::comparable("y", [reference.desc(), candidate.desc()], Some(tolerance)) {
+        Ok(tolerance) => tolerance,
+        Err(failed) => return Err(format!("{:?}", failed.verdict)),
+    };
+    let found = || {
+        let stream = Stream::new(device)?;
+        let put = |tensor: &TensorBuf| {
+            let bytes = tensor.view().bytes();
+            let memory = Memory::new(device, bytes.len().max(1) as u64)?;
+            let mut host = Pinned::new(device, bytes.len())?;
+            host.bytes_mut().copy_from_slice(bytes);
+            stream.write(memory.span(0, bytes.len() as u64)?, host)?;
+            Ok(memory)
+        };
+        let memory = [put(reference)?, put(candidate)?];
+        let len_bytes = reference.desc().len_bytes() as u64;
+        let spans = [memory[0].span(0, len_bytes)?, memory[1].span(0, len_bytes)?];
+        DeviceMeter::new(device)?.measure(&stream, reference.desc(), spans, &tolerance)
+    };
+    let found = found().map_err(text)?;
+    Ok(compare::judge_measured("y", reference.desc(), &tolerance, &found))
 }
 
 fn pattern(seed: u64, index: usize) -> u8 {

@@ -22,18 +22,19 @@ pub(super) struct Numbers<'a> {
     pub candidate: &'a [u8],
 }
 
-impl Pair<'_> {
-    pub fn is_complex(&self) -> bool {
-        matches!(self.dtype, DType::C64 | DType::C128)
+/// Element type of the numbers that are compared: the part of a complex type.
+pub(super) fn part_of(dtype: DType) -> DType {
+    match dtype {
+        DType::C64 => DType::F32,
+        DType::C128 => DType::F64,
+        other => other,
     }
+}
 
-    /// Element type of the numbers compared: the part of a complex type.
+impl Pair<'_> {
+    /// See [`part_of`].
     pub fn part_dtype(&self) -> DType {
-        match self.dtype {
-            DType::C64 => DType::F32,
-            DType::C128 => DType::F64,
-            other => other,
-        }
+        part_of(self.dtype)
     }
 
     pub fn n_numbers(&self) -> usize {

@@ -9,11 +9,11 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::digits::elements;
-use super::element::{self, Pair};
+use super::element::{self, Pair, part_of};
 use super::stats::{Counts, Outside, Required, Stats};
 use super::tolerance::{Bounds, Tolerance};
 use super::{number, simd};
-use crate::tensor::{DType, Shape, SharedTensor};
+use crate::tensor::{DType, Shape, SharedTensor, TensorDesc};
 
 /// Where candidate and reference are told apart.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -147,6 +147,52 @@ pub struct Metrics {
     pub max_diff: MaxDiff,
 }
 
+/// What the passes over a pair of tensors found, wherever they ran.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    pub(super) stats: Stats,
+    pub(super) outside: Outside,
+    /// References that are not zero.
+    pub(super) not_zero: u64,
+    /// Positions that metrics tell of, with the reference and the candidate there, widened.
+    pub(super) numbers: Vec<(u64, f64, f64)>,
+}
+
+/// What metrics look at of a pair after the passes.
+trait Looked {
+    /// Reference and candidate at a position that the passes found, widened.
+    fn number(&self, index: u64) -> (f64, f64);
+
+    /// References that are not zero.
+    fn not_zero(&self) -> u64;
+}
+
+impl Looked for Pair<'_> {
+    fn number(&self, index: u64) -> (f64, f64) {
+        Pair::number(self, index as usize)
+    }
+
+    fn not_zero(&self) -> u64 {
+        (0..self.n_numbers()).filter(|&index| Pair::number(self, index).0 != 0.).count() as u64
+    }
+}
+
+impl Looked for Measured {
+    fn number(&self, index: u64) -> (f64, f64) {
+        let known = self.numbers.iter().find(|(known, ..)| *known == index);
+        known.map_or((f64::NAN, f64::NAN), |&(_, reference, candidate)| (reference, candidate))
+    }
+
+    fn not_zero(&self) -> u64 {
+        self.not_zero
+    }
+}
+
+/// Metrics of tensors of this dtype and shape that were measured elsewhere.
+pub(super) fn measured(desc: &TensorDesc, tolerance: &Tolerance, measured: &Measured) -> Metrics {
+    finish((desc.dtype, &desc.shape), measured, tolerance, &measured.stats, &measured.outside)
+}
+
 /// Measures the candidate against the reference. Both: same dtype and shape (the caller checked).
 pub(super) fn measure(reference: &SharedTensor<'_>, candidate: &SharedTensor<'_>, tolerance: &Tolerance) -> Metrics {
     let pair = Pair { dtype: reference.dtype(), reference: reference.bytes(), candidate: candidate.bytes() };
@@ -154,15 +200,27 @@ pub(super) fn measure(reference: &SharedTensor<'_>, candidate: &SharedTensor<'_>
     let mut stats = Stats::default();
     spans.iter().for_each(|span| stats.merge(span));
     let outside = simd::outside(&pair, &Bounds::new(tolerance, stats.max_reference), &spans);
-    finish(&pair, reference.shape(), tolerance, &stats, &outside)
+    finish((pair.dtype, reference.shape()), &pair, tolerance, &stats, &outside)
 }
 
-fn finish(pair: &Pair<'_>, shape: &Shape, tolerance: &Tolerance, stats: &Stats, outside: &Outside) -> Metrics {
-    let n = pair.n_numbers() as u64;
+fn finish(
+    (dtype, shape): (DType, &Shape),
+    looked: &impl Looked,
+    tolerance: &Tolerance,
+    stats: &Stats,
+    outside: &Outside,
+) -> Metrics {
+    let per_element = if part_of(dtype) == dtype { 1 } else { 2 };
+    let n = per_element * shape.n_elements() as u64;
+    let place = |number: u64| place(shape, number / per_element);
     let per_measured = |sum: f64| if stats.measured == 0 { 0. } else { sum / stats.measured as f64 };
-    let element = |number: u64| locate(pair, shape, number);
+    let element = |number: u64| {
+        let (reference, candidate) = looked.number(number);
+        let (index, imaginary) = (number / per_element, number % per_element == 1);
+        Element { index, at: place(number), imaginary, reference, candidate }
+    };
     Metrics {
-        dtype: pair.dtype,
+        dtype,
         shape: shape.clone(),
         n,
         max_abs: stats.max_abs,
@@ -172,7 +230,7 @@ fn finish(pair: &Pair<'_>, shape: &Shape, tolerance: &Tolerance, stats: &Stats, 
         cosine: cosine(stats),
         max_reference: stats.max_reference,
         max_rel_to_max: if stats.max_abs == 0. { 0. } else { stats.max_abs / stats.max_reference },
-        max_ulp: element::has_ulp(pair.dtype).then_some(stats.max_ulp),
+        max_ulp: element::has_ulp(dtype).then_some(stats.max_ulp),
         above: Counts(stats.above),
         nan_disagreements: stats.nan_disagreements,
         inf_disagreements: stats.inf_disagreements,
@@ -181,7 +239,7 @@ fn finish(pair: &Pair<'_>, shape: &Shape, tolerance: &Tolerance, stats: &Stats, 
         reference_inf: stats.not_finite[1],
         candidate_nan: stats.not_finite[2],
         candidate_inf: stats.not_finite[3],
-        underflow: underflow(pair, stats.flushed),
+        underflow: underflow(dtype, looked, stats.flushed),
         worst: outside.worst.or(stats.argmax_abs).map(element),
         first_outside: outside.first.map(element),
         outside: outside.count,
@@ -194,19 +252,15 @@ fn finish(pair: &Pair<'_>, shape: &Shape, tolerance: &Tolerance, stats: &Stats, 
             sum: stats.filled_sum,
             n,
             dnan: stats.nan_disagreements,
-            argm: (n > 0).then(|| locate(pair, shape, stats.filled_argmax.unwrap_or(0)).at),
+            argm: (n > 0).then(|| place(stats.filled_argmax.unwrap_or(0))),
             rep: Counts(stats.filled_above),
         },
     }
 }
 
 /// The references are only counted where something was flushed.
-fn underflow(pair: &Pair<'_>, flushed: u64) -> f64 {
-    if flushed == 0 || !pair.dtype.is_float() {
-        return 0.;
-    }
-    let not_zero = (0..pair.n_numbers()).filter(|&index| pair.number(index).0 != 0.).count();
-    flushed as f64 / (not_zero.max(1)) as f64
+fn underflow(dtype: DType, looked: &impl Looked, flushed: u64) -> f64 {
+    if flushed == 0 || !dtype.is_float() { 0. } else { flushed as f64 / looked.not_zero().max(1) as f64 }
 }
 
 fn cosine(stats: &Stats) -> f64 {
@@ -219,16 +273,15 @@ fn cosine(stats: &Stats) -> f64 {
     }
 }
 
-fn locate(pair: &Pair<'_>, shape: &Shape, number: u64) -> Element {
-    let (index, imaginary) = if pair.is_complex() { (number / 2, number % 2 == 1) } else { (number, false) };
+/// An element's place, by axis.
+fn place(shape: &Shape, index: u64) -> Vec<u64> {
     let mut at = vec![0; shape.rank()];
     let mut rest = index;
     for (axis, &dim) in shape.dims().iter().enumerate().rev() {
         at[axis] = rest % dim as u64;
         rest /= dim as u64;
     }
-    let (reference, candidate) = pair.number(number as usize);
-    Element { index, at, imaginary, reference, candidate }
+    at
 }
 
 impl fmt::Display for Element {

@@ -1,4 +1,4 @@
-//! What the two passes over a pair of tensors find: sums, maxima and counts, to be merged span by span.
+//! What the two passes over a pair of tensors find: sums, maxima and counts, to be merged span by span, or thread by thread.
 
 use std::collections::BTreeMap;
 
@@ -25,8 +25,14 @@ pub struct Required {
     pub rtol: f64,
 }
 
+/// The place of the larger of two distances; of equal ones the first.
+fn further(mine: (f64, Option<u64>), theirs: (f64, Option<u64>)) -> (f64, Option<u64>) {
+    let is_first = || matches!((theirs.1, mine.1), (Some(theirs), Some(mine)) if theirs < mine);
+    if theirs.0 > mine.0 || theirs.0 == mine.0 && is_first() { theirs } else { mine }
+}
+
 /// What one pass finds. "filled": after NaN and ±∞ were replaced as [`MaxDiff`](super::MaxDiff) says.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Stats {
     pub measured: u64,
     pub max_abs: f64,
@@ -55,45 +61,42 @@ pub(super) struct Stats {
 }
 
 impl Stats {
-    /// Adds what was found further on.
-    pub fn merge(&mut self, later: &Stats) {
-        if later.max_abs > self.max_abs {
-            (self.max_abs, self.argmax_abs) = (later.max_abs, later.argmax_abs);
-        }
-        if later.filled_max_abs > self.filled_max_abs {
-            (self.filled_max_abs, self.filled_argmax) = (later.filled_max_abs, later.filled_argmax);
-        }
+    /// Adds what was found elsewhere.
+    pub fn merge(&mut self, other: &Stats) {
+        (self.max_abs, self.argmax_abs) = further((self.max_abs, self.argmax_abs), (other.max_abs, other.argmax_abs));
+        (self.filled_max_abs, self.filled_argmax) =
+            further((self.filled_max_abs, self.filled_argmax), (other.filled_max_abs, other.filled_argmax));
         for (mine, theirs) in [
-            (&mut self.max_rel, later.max_rel),
-            (&mut self.max_reference, later.max_reference),
-            (&mut self.filled_max_rel, later.filled_max_rel),
+            (&mut self.max_rel, other.max_rel),
+            (&mut self.max_reference, other.max_reference),
+            (&mut self.filled_max_rel, other.filled_max_rel),
         ] {
             *mine = mine.max(theirs);
         }
-        self.max_ulp = self.max_ulp.max(later.max_ulp);
+        self.max_ulp = self.max_ulp.max(other.max_ulp);
         for (mine, theirs) in [
-            (&mut self.sum_abs, later.sum_abs),
-            (&mut self.sum_squares, later.sum_squares),
-            (&mut self.sum_reference, later.sum_reference),
-            (&mut self.sum_candidate, later.sum_candidate),
-            (&mut self.sum_product, later.sum_product),
-            (&mut self.filled_sum, later.filled_sum),
+            (&mut self.sum_abs, other.sum_abs),
+            (&mut self.sum_squares, other.sum_squares),
+            (&mut self.sum_reference, other.sum_reference),
+            (&mut self.sum_candidate, other.sum_candidate),
+            (&mut self.sum_product, other.sum_product),
+            (&mut self.filled_sum, other.filled_sum),
         ] {
             *mine += theirs;
         }
-        self.measured += later.measured;
-        self.nan_disagreements += later.nan_disagreements;
-        self.inf_disagreements += later.inf_disagreements;
-        self.both_nan += later.both_nan;
-        self.flushed += later.flushed;
-        self.not_finite.iter_mut().zip(later.not_finite).for_each(|(mine, theirs)| *mine += theirs);
+        self.measured += other.measured;
+        self.nan_disagreements += other.nan_disagreements;
+        self.inf_disagreements += other.inf_disagreements;
+        self.both_nan += other.both_nan;
+        self.flushed += other.flushed;
+        self.not_finite.iter_mut().zip(other.not_finite).for_each(|(mine, theirs)| *mine += theirs);
         let counts = self.above.iter_mut().chain(&mut self.filled_above);
-        counts.zip(later.above.into_iter().chain(later.filled_above)).for_each(|(mine, theirs)| *mine += theirs);
+        counts.zip(other.above.into_iter().chain(other.filled_above)).for_each(|(mine, theirs)| *mine += theirs);
     }
 }
 
 /// What the second pass finds.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Outside {
     pub count: u64,
     pub first: Option<u64>,
@@ -103,15 +106,13 @@ pub(super) struct Outside {
 }
 
 impl Outside {
-    /// Adds what was found further on.
-    pub fn merge(&mut self, later: &Outside) {
-        self.count += later.count;
-        self.first = self.first.or(later.first);
-        self.required.atol = self.required.atol.max(later.required.atol);
-        self.required.rtol = self.required.rtol.max(later.required.rtol);
-        if later.worst_excess > self.worst_excess {
-            (self.worst, self.worst_excess) = (later.worst, later.worst_excess);
-        }
+    /// Adds what was found elsewhere.
+    pub fn merge(&mut self, other: &Outside) {
+        self.count += other.count;
+        self.first = self.first.into_iter().chain(other.first).min();
+        self.required.atol = self.required.atol.max(other.required.atol);
+        self.required.rtol = self.required.rtol.max(other.required.rtol);
+        (self.worst_excess, self.worst) = further((self.worst_excess, self.worst), (other.worst_excess, other.worst));
     }
 }
 

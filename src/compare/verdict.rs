@@ -4,10 +4,10 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::metrics::{Metrics, measure};
+use super::metrics::{Measured, Metrics, measure, measured};
 use super::noise::Noise;
 use super::tolerance::Tolerance;
-use crate::tensor::{DType, SharedTensor};
+use crate::tensor::{DType, SharedTensor, TensorDesc};
 
 /// What a comparison came to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -129,27 +129,43 @@ fn judge_shared(
     candidate: &SharedTensor<'_>,
     tolerance: Option<&Tolerance>,
 ) -> TensorVerdict {
-    let dtype = reference.dtype();
-    if dtype != candidate.dtype() {
-        let (expected, got) = (reference.desc(), candidate.desc());
-        let reason = format!("dtypes differ: expected {expected} (reference), got {got} (candidate); cast one first");
-        return TensorVerdict::failed(name, reason);
+    match comparable(name, [&reference.desc(), &candidate.desc()], tolerance) {
+        Ok(tolerance) => of_metrics(name, measure(reference, candidate, &tolerance)),
+        Err(failed) => failed,
     }
-    if reference.shape() != candidate.shape() {
-        let (expected, got) = (reference.desc(), candidate.desc());
-        return TensorVerdict::failed(
-            name,
-            format!("shapes differ: expected {expected} (reference), got {got} (candidate)"),
-        );
+}
+
+/// The tolerance of a comparison of two tensors, \[reference, candidate\]: the one asked for (bools have none but their
+/// own), or the default. Error: the verdict of those that cannot be compared.
+pub fn comparable(
+    name: &str,
+    [reference, candidate]: [&TensorDesc; 2],
+    tolerance: Option<&Tolerance>,
+) -> Result<Tolerance, TensorVerdict> {
+    let failed = |reason: String| Err(TensorVerdict::failed(name, reason));
+    let differ = || format!("expected {reference} (reference), got {candidate} (candidate)");
+    if reference.dtype != candidate.dtype {
+        return failed(format!("dtypes differ: {}; cast one first", differ()));
+    }
+    if reference.shape != candidate.shape {
+        return failed(format!("shapes differ: {}", differ()));
     }
     let tolerance = match tolerance {
-        Some(given) if dtype != DType::Bool => *given,
-        _ => Tolerance::for_dtype(dtype),
+        Some(given) if reference.dtype != DType::Bool => *given,
+        _ => Tolerance::for_dtype(reference.dtype),
     };
-    if let Err(error) = tolerance.check() {
-        return TensorVerdict::failed(name, error.to_string());
+    match tolerance.check() {
+        Ok(()) => Ok(tolerance),
+        Err(error) => failed(error.to_string()),
     }
-    let metrics = measure(reference, candidate, &tolerance);
+}
+
+/// The verdict on [`comparable`] tensors of `desc` that were measured with this tolerance where they lie.
+pub fn judge_measured(name: &str, desc: &TensorDesc, tolerance: &Tolerance, found: &Measured) -> TensorVerdict {
+    of_metrics(name, measured(desc, tolerance, found))
+}
+
+fn of_metrics(name: &str, metrics: Metrics) -> TensorVerdict {
     let verdict = if metrics.outside == 0 { Verdict::Match } else { Verdict::Mismatch };
     TensorVerdict { name: name.to_owned(), verdict, metrics: Some(metrics), noise: None }
 }

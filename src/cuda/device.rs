@@ -82,6 +82,18 @@ impl Device {
         &self.name
     }
 
+    /// (major, minor): which code its processors run.
+    pub(super) fn compute_capability(&self) -> Result<(i32, i32), CudaError> {
+        use sys::CUdevice_attribute as Attribute;
+        let attribute = |attribute| {
+            let mut value = 0;
+            // SAFETY: writes one int; `raw` is of cuDeviceGet.
+            unsafe { call!(self.driver, cuDeviceGetAttribute(&mut value, attribute, self.raw)) }.map(|()| value)
+        };
+        let major = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+        Ok((major, attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?))
+    }
+
     /// (free, total) bytes.
     pub fn memory(&self) -> Result<(u64, u64), CudaError> {
         let _current = self.enter()?;

@@ -55,6 +55,7 @@ driver_functions! {
     cuDeviceGet(*mut sys::CUdevice, c_int);
     cuDeviceGetUuid_v2(*mut sys::CUuuid, sys::CUdevice);
     cuDeviceGetName(*mut c_char, c_int, sys::CUdevice);
+    cuDeviceGetAttribute(*mut c_int, sys::CUdevice_attribute, sys::CUdevice);
     cuDevicePrimaryCtxRetain(*mut sys::CUcontext, sys::CUdevice);
     cuDevicePrimaryCtxRelease_v2(sys::CUdevice);
     cuCtxPushCurrent_v2(sys::CUcontext);
@@ -83,6 +84,10 @@ driver_functions! {
     cuMemcpyHtoDAsync_v2(sys::CUdeviceptr, *const c_void, usize, sys::CUstream);
     cuMemcpyDtoDAsync_v2(sys::CUdeviceptr, sys::CUdeviceptr, usize, sys::CUstream);
     cuLaunchHostFunc(sys::CUstream, sys::CUhostFn, *mut c_void);
+    cuModuleLoadData(*mut sys::CUmodule, *const c_void);
+    cuModuleUnload(sys::CUmodule);
+    cuModuleGetFunction(*mut sys::CUfunction, sys::CUmodule, *const c_char);
+    cuLaunchKernel(sys::CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, sys::CUstream, *mut *mut c_void, *mut *mut c_void);
 }
 
 /// `call!(driver, cuInit(0))`, in an unsafe block: the function's code as a result that names it.

@@ -53,6 +53,11 @@ pub enum CudaError {
         /// What is wrong with it and what to change.
         reason: String,
     },
+    /// CUDA's compiler: {reason}
+    Compiler {
+        /// Why there is none, or what it says of the source.
+        reason: String,
+    },
     /// {len_bytes} bytes at offset {offset} of a CUDA block: outside its {limit} bytes
     Range {
         /// In bytes, from the block's start.

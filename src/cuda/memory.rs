@@ -120,6 +120,16 @@ impl Span<'_> {
         }
     }
 
+    /// A range of it. Errors: Range.
+    pub fn part(&self, offset: u64, len_bytes: u64) -> Result<Self, CudaError> {
+        Self::of(self.address, self.len_bytes as u64, offset, len_bytes)
+    }
+
+    /// Its first byte, an address of the device.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
     /// Bytes in it.
     pub fn len_bytes(&self) -> usize {
         self.len_bytes

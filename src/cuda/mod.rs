@@ -7,10 +7,12 @@
 //!
 //! Every function may be called on any thread and leaves that thread's current device as it was.
 
+mod compiler;
 mod device;
 mod driver;
 mod error;
 mod handle;
+mod kernel;
 mod memory;
 mod stream;
 
@@ -20,6 +22,7 @@ pub use device::Device;
 pub use driver::driver_version;
 pub use error::CudaError;
 pub use handle::IpcHandle;
+pub use kernel::{Kernel, Kernels};
 pub use memory::{Allocation, Mapping, Memory, Pinned, Span};
 pub use stream::{Event, Stream};
 

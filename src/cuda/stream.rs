@@ -11,6 +11,7 @@ use super::device::Device;
 use super::driver::{Code, Raw, call};
 use super::error::CudaError;
 use super::handle::IpcHandle;
+use super::kernel::Kernel;
 use super::memory::{Pinned, Span};
 use crate::base::sync::lock;
 
@@ -165,6 +166,41 @@ impl Stream {
         unsafe { call!(self.device.driver, cuStreamSynchronize(self.raw.0)) }
     }
 
+    /// Queue `n_threads` threads of a kernel (at least 1), in blocks of 256: the last one has some more. Its one parameter is
+    /// `task`. Does not block. Errors: Call.
+    ///
+    /// # Safety
+    /// `T` is laid out as the kernel's parameter is. What its addresses name must be there, as long as the kernel says and
+    /// of this stream's device, until the queued work is done.
+    pub unsafe fn launch<T: Copy>(&self, kernel: &Kernel, n_threads: u64, task: &T) -> Result<(), CudaError> {
+        const BLOCK: u64 = 256;
+        let too_many = |_| CudaError::Range { offset: 0, len_bytes: n_threads, limit: BLOCK * u64::from(c_uint::MAX) };
+        let n_blocks = c_uint::try_from(n_threads.div_ceil(BLOCK)).map_err(too_many)?;
+        let mut parameters = [ptr::from_ref(task).cast_mut().cast::<c_void>()];
+        let _current = self.device.enter()?;
+        // SAFETY: function and stream are live; the driver copies the one parameter, as many bytes as the function has,
+        // before it returns; the rest is the caller's.
+        unsafe {
+            let (threads, none) = (BLOCK as c_uint, ptr::null_mut());
+            call!(
+                self.device.driver,
+                cuLaunchKernel(
+                    kernel.raw(),
+                    n_blocks,
+                    1,
+                    1,
+                    threads,
+                    1,
+                    1,
+                    0,
+                    self.raw.0,
+                    parameters.as_mut_ptr(),
+                    none
+                )
+            )
+        }
+    }
+
     /// What device memory holds after all queued work, in host memory. Blocks. Errors: OutOfMemory, Call.
     pub fn read(&self, from: Span<'_>) -> Result<Pinned, CudaError> {
         let mut host = Pinned::new(&self.device, from.len_bytes)?;
@@ -177,6 +213,18 @@ impl Stream {
                 Err(error)
             }
         }
+    }
+
+    /// As [`Stream::read`], in pieces, which `take` gets with their offsets, in order: no more page-locked memory than one of
+    /// them.
+    pub fn read_in_pieces(&self, from: Span<'_>, mut take: impl FnMut(usize, &[u8])) -> Result<(), CudaError> {
+        const PIECE: usize = 8 << 20;
+        for offset in (0..from.len_bytes).step_by(PIECE) {
+            let len_bytes = PIECE.min(from.len_bytes - offset);
+            let piece = from.part(offset as u64, len_bytes as u64)?;
+            take(offset, self.read(piece)?.bytes());
+        }
+        Ok(())
     }
 
     fn copy_out(&self, from: Span<'_>, host: &mut Pinned) -> Result<(), CudaError> {

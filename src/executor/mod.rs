@@ -4,6 +4,7 @@
 mod failure;
 mod lane;
 mod main;
+mod observing;
 mod server;
 mod session_cache;
 mod tenant;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use prost::Message as _;
 
+use super::observing::Observing;
 use super::session_cache::{Limits, Ready, SessionCache};
 use super::tenant::{Part, Tenant};
 use super::{failure, lane};
@@ -23,7 +24,7 @@ use crate::protocol::message::{
     RunStats, WireError,
 };
 use crate::runtime::ort::{OrtRuntime, ThreadPool};
-use crate::runtime::{self, Runtime, RuntimeError, precision};
+use crate::runtime::{self, BoundCall, Runtime, RuntimeError, precision};
 use crate::shm::{Counter, CounterPage, DeviceSegment, Lanes, Segment};
 use crate::tensor::CallRecord;
 
@@ -57,6 +58,7 @@ struct Loaded {
 struct Resident {
     runtime: Box<dyn Runtime>,
     sessions: SessionCache,
+    observing: Observing,
     counters: Arc<CounterPage>,
 }
 
@@ -132,6 +134,20 @@ impl Server {
                 loaded.spawn(&self.replies, id, run);
                 return Ok(None);
             }
+            LinkRequest::CopyOut { copies, segment, len_bytes } => {
+                let fd = fd.ok_or_else(|| state("CopyOut carries the segment's descriptor"))?;
+                let target = Segment::map(segment, fd, len_bytes)?;
+                loaded.spawn(&self.replies, id, move |resident, tenant| {
+                    resident.observing.copy_out(&copies, target, tenant).map(|()| LinkReply::Done)
+                });
+                return Ok(None);
+            }
+            LinkRequest::Measure(pairs) => {
+                loaded.spawn(&self.replies, id, move |resident, tenant| {
+                    resident.observing.measure(&pairs, tenant).map(LinkReply::Measured)
+                });
+                return Ok(None);
+            }
             LinkRequest::RunOnce { part, record } => {
                 let run = move |resident: &Resident, tenant: &Tenant| resident.run_once(&part, &record, tenant);
                 loaded.spawn(&self.replies, id, run);
@@ -165,7 +181,7 @@ impl Server {
         tracing::info!(library = %library.display(), version = onnxruntime_version, "onnxruntime loaded");
         let tenant = Arc::new(Tenant::new(Arc::clone(&counters)));
         let sessions = SessionCache::new(Limits::default());
-        let resident = Arc::new(Resident { runtime, sessions, counters });
+        let resident = Arc::new(Resident { runtime, sessions, observing: Observing::default(), counters });
         self.loaded = Some(Loaded { resident, tenant, lanes: None, lane_threads: Vec::new(), tasks: Vec::new() });
         Ok(LinkReply::Ready { onnxruntime_version })
     }
@@ -356,16 +372,26 @@ fn observed_run(record: &CallRecord, tenant: &Tenant) -> Result<RunStats, WireEr
     let count = |_: &WireError| tenant.counters.add(Counter::Errors, 1);
     tenant.counters.add(Counter::NodesInEager, record.eager_nodes.into());
     let part = tenant.part(record.handle).inspect_err(count)?;
-    let lease = tenant.lease(&part.without_frozen(record)).inspect_err(count)?;
+    let lease = tenant.lease_for(&*part.session, &part.without_frozen(record)).inspect_err(count)?;
     let bound = Arc::clone(&part.session).bind(lease, &tenant.stop).map_err(WireError::from);
     let mut call = bound.inspect_err(count)?;
     tenant.hold();
-    let outcome = call.run();
+    let outcome = run_to_its_end(&mut *call);
     tenant.count(&part, &outcome);
     if outcome.is_ok() {
         tenant.counters.add(Counter::ObservedRuns, 1);
     }
     Ok(outcome?)
+}
+
+/// Runs a call whose inputs are there; what it gives is there when this returns, also on a device.
+fn run_to_its_end(call: &mut dyn BoundCall) -> Result<RunStats, RuntimeError> {
+    let start = Instant::now();
+    let outcome = call.run();
+    let Some(stream) = call.stream() else { return outcome };
+    let done = stream.synchronize().map_err(|error| RuntimeError::from(failure::unless_lost(error)));
+    let stats = outcome?;
+    done.map(|()| RunStats { run_ns: start.elapsed().as_nanos() as u64, ..stats })
 }
 
 fn state(message: &str) -> WireError {

@@ -136,7 +136,12 @@ impl Tenant {
         }
     }
 
-    /// A lease on tensors that are only read.
+    /// A lease on tensors that are only read, wherever they lie.
+    pub(super) fn lease_read(&self, tensors: &[TensorRef]) -> Result<Lease, WireError> {
+        Ok(read(&self.segments).lease_anywhere(tensors, &[])?)
+    }
+
+    /// A lease on tensors of the host that are only read.
     pub(super) fn lease_inputs(&self, tensors: &[TensorRef]) -> Result<Lease, WireError> {
         Ok(read(&self.segments).lease(tensors, &[])?)
     }

@@ -3,7 +3,7 @@
 //!
 //! A message is a u32 length (little-endian) and that many bytes: a `u64` id and the body. A descriptor travels with the
 //! length's first byte. A reply carries the id of its request; replies come in any order, because `Prepare`, `Widen`, `Optimize`,
-//! `Run`, `RunOnce` and `Release` are served on threads of their own. End of file means that the other side is gone.
+//! `Run`, `CopyOut`, `Measure`, `RunOnce` and `Release` are served on threads of their own. End of file means that the other side is gone.
 
 use std::path::PathBuf;
 
@@ -13,10 +13,11 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::base::ids::{PartHandle, SegmentId};
+use crate::compare::{Measured, Tolerance};
 use crate::protocol::message::{
     DeviceSegmentSpec, Division, FrozenInput, LaneEventsSpec, PartSpec, Prepared, RunStats, WireError,
 };
-use crate::tensor::CallRecord;
+use crate::tensor::{CallRecord, TensorRef};
 
 /// The sources that this program was built of: those of daemon and executor are the same, or they do not understand each
 /// other.
@@ -38,7 +39,7 @@ pub struct Hello {
 }
 
 /// From the daemon to the executor.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum LinkRequest {
     /// Load the runtime; carries the descriptor of the counter page. Answered by [`LinkReply::Ready`]; the first request.
     Hello(Hello),
@@ -83,6 +84,17 @@ pub enum LinkRequest {
     },
     /// Run a call. Answered by `Ran`.
     Run(CallRecord),
+    /// Copy tensors, wherever they lie, into a segment, whose descriptor it carries; done when it is answered, by `Done`.
+    CopyOut {
+        /// From where and to where, of one dtype and shape.
+        copies: Vec<[TensorRef; 2]>,
+        /// The segment that all second ones name.
+        segment: SegmentId,
+        /// Its length.
+        len_bytes: u64,
+    },
+    /// Measure candidates against references where both lie on a device, with these tolerances. Answered by `Measured`.
+    Measure(Vec<Comparison>),
     /// Build a session beside the cache, run it once and drop it; the record's handle means nothing. Answered by
     /// `RanOnce`.
     RunOnce {
@@ -98,7 +110,7 @@ pub enum LinkRequest {
 }
 
 /// From the executor to the daemon.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum LinkReply {
     /// The runtime is loaded.
     Ready {
@@ -115,10 +127,23 @@ pub enum LinkReply {
     Optimized(Bytes),
     /// To `Run`.
     Ran(RunStats),
+    /// To `Measure`, one a pair. None: a tensor lies on the host, or nothing here measures on the device.
+    Measured(Vec<Option<Measured>>),
     /// To `RunOnce`.
     RanOnce(RanOnce),
     /// The request failed; the link goes on.
     Failed(WireError),
+}
+
+/// A pair of tensors of one dtype and shape.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Comparison {
+    /// Eager's.
+    pub reference: TensorRef,
+    /// The runtime's.
+    pub candidate: TensorRef,
+    /// What is inside.
+    pub tolerance: Tolerance,
 }
 
 /// A part that was run once.

@@ -1,4 +1,6 @@
-//! Dumping and comparing while it runs: one call ([`call`]), or every node of a part ([`nodes`]).
+//! Dumping and comparing while it runs: one call ([`call`], on a device [`on_device`]), or every
+//! node of a part ([`nodes`]).
 
 pub mod call;
 pub mod nodes;
+pub mod on_device;

@@ -305,6 +305,17 @@ impl Lease {
         role(first.expect("one lies on a device"), self.n_inputs)
     }
 
+    /// A feed's bytes on a device; None: they lie on the host, or there are none. Errors: none that making the lease has not
+    /// met.
+    pub fn device_span(&self, input: usize) -> Result<Option<Span<'_>>, CudaError> {
+        self.values[..self.n_inputs][input].span(usize::MAX)
+    }
+
+    /// A feed that lies on the host. Panics where it lies on a device.
+    pub fn host_input(&self, input: usize) -> SharedTensor<'_> {
+        self.values[..self.n_inputs][input].view()
+    }
+
     /// Writes one byte all over a fetch; on a device at its beginning, behind what is queued on its stream. Errors: CUDA's.
     pub fn fill_output(&mut self, output: usize, byte: u8, stream: Option<&Stream>) -> Result<(), CudaError> {
         let placed = &mut self.values[self.n_inputs + output];

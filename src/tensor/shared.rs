@@ -165,6 +165,11 @@ impl<'a> SharedBytesMut<'a> {
         unsafe { copy(source.as_ptr(), self.0.start.as_ptr(), source.len(), Side::Target) };
     }
 
+    /// Copies into those from `offset` on. Panics when the source reaches beyond the end.
+    pub fn copy_in_at(&mut self, offset: usize, source: &[u8]) {
+        Self(self.0.slice(offset..offset + source.len())).copy_in(source);
+    }
+
     /// Writes one byte everywhere.
     pub fn fill(&mut self, byte: u8) {
         let block = vec![byte; BLOCK_BYTES.min(self.0.len)];

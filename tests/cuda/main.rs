@@ -3,6 +3,7 @@
 
 mod devices;
 mod faults;
+mod measure;
 mod order;
 mod peer;
 mod probe;

@@ -5,6 +5,7 @@ use std::process::Command;
 
 use serde_json::json;
 
+use crate::measure;
 use crate::peer::{Peer, opening};
 
 const LEN: u64 = 1 << 20;
@@ -42,4 +43,15 @@ fn two_processes_share_memory_of_a_real_gpu() {
     importer.open(0, &again);
     importer.ask("close", json!({}));
     assert_eq!([exporter.end().0, importer.end().0], [2, 0]); // its own memory was refused
+}
+
+#[test]
+fn a_real_gpu_finds_what_the_host_finds() {
+    let mut peer = peer();
+    let found = peer.try_ask("devices", json!({}));
+    if found["ok"] == false {
+        let _ = writeln!(std::io::stderr(), "skipped: no GPU: {}", found["error"]);
+        return;
+    }
+    assert!(measure::compare_all(&mut peer) > 500);
 }

@@ -9,18 +9,20 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import threading
 import time
 import weakref
 from collections import Counter
 from pathlib import Path
 from typing import Any, ClassVar
 
+import onnx
 import torch
 from onnx import TensorProto, helper
 
 from rust_ort.call.client import Client
 from rust_ort.call.part import Part
-from rust_ort.errors import ClientError
+from rust_ort.errors import ClientError, DaemonFault, ExecutorLost
 from rust_ort.link.specs import GraphSpec, OutputSpec, PartSpec
 from rust_ort.memory import device, process
 from rust_ort.options import Options
@@ -307,20 +309,151 @@ def order_of_streams() -> None:
     torch.testing.assert_close(z.clone(), fresh, rtol=0, atol=0)  # copied on the executor's stream, late
 
 
-def observed_through_the_host() -> None:
-    """A compared call goes through memory of the host: the daemon has no device."""
-    given, made = setup()
-    x, w, scale = map(given.of, values(5))
+def copied_bytes(pid: int) -> Counter[str]:
+    """Bytes that a process had copied, by the driver's function."""
+    copied: Counter[str] = Counter()
+    for line in (FOLDER / f"journal.{pid}").read_text().splitlines():
+        name, code, n_bytes = line.split()
+        if name.startswith("cuMemcpy") and code == "0":
+            copied[name] += int(n_bytes)
+    return copied
+
+
+def observed_setup(
+    rows: int, *, host_scale: bool = False
+) -> tuple[Allocation, Allocation, Part, list[torch.Tensor], list[torch.Tensor]]:
+    """(where inputs are made, where outputs are, part, inputs, eager's outputs), after a first call. host_scale:
+    one of the inputs is a scalar of the host."""
+    given, made = setup(128 << 20)
+    device.synchronize = lambda ordinal: None
+    x, w, scale = values(rows)
+    inputs = [given.of(x), given.of(w), scale if host_scale else given.of(scale)]
     part = affine_part()
-    device.empty_strided = lambda shape, stride, dtype, ordinal: made.empty(shape, dtype)
-    torch.Tensor.cpu = lambda self: self.clone()
-    references = [x.clone() @ w.clone() + scale.clone(), x.clone()]
-    outputs, verdicts, _ = part.observed([x, w, scale], step=0, dump=False, references=references)
+    check(part, inputs)
+    return given, made, part, inputs, [given.of(x @ w + scale), given.of(x)]
+
+
+def on_the_host(name: str, reference: torch.Tensor, candidate: torch.Tensor) -> Any:
+    """The verdict on copies."""
+    return client().compare([(name, reference.clone(), candidate.clone(), "")])[0]
+
+
+def same_verdict(one: Any, other: Any) -> None:
+    """Equal, but for sums, which are added up in another order."""
+    sums = {"mean_abs", "rmse", "cosine"}
+    metrics = [dict(verdict.metrics) for verdict in (one, other)]
+    differ = [{name: found.pop(name) for name in sums} | {"sum": found["max_diff"].pop("sum")} for found in metrics]
+    assert metrics[0] == metrics[1], (one, other)
+    for name, value in differ[0].items():
+        assert abs(value - differ[1][name]) <= 1e-9 * abs(value), (name, value, differ[1][name])
+    assert (one.kind, one.max_abs, one.outside) == (other.kind, other.max_abs, other.outside)
+
+
+def observed_on_the_device() -> None:
+    """A compared call stays on the device, and so do eager's outputs: numbers come back. What is found is what the host
+    finds."""
+    _, made, part, inputs, references = observed_setup(300_000)
+    part.observed(inputs, step=0, dump=False, references=references)  # compiles the kernels
+    before, host_bytes = copied_bytes(executor_pid()), client().status()["counters"]["host_bytes"]
+    outputs, verdicts, _ = part.observed(inputs, step=0, dump=False, references=references)
     assert [verdict.kind for verdict in verdicts] == ["match", "match"], verdicts
     assert all(map(made.has, outputs))
-    wrong = [references[0] + 1, references[1]]
-    _, verdicts, _ = part.observed([x, w, scale], step=1, dump=False, references=wrong)
+    torch.testing.assert_close(outputs[0], references[0], rtol=1e-5, atol=1e-5)
+    copied = copied_bytes(executor_pid()) - before
+    assert copied["cuMemcpyHtoDAsync"] == 0, copied
+    tensors = sum(tensor.nbytes for tensor in (*inputs, *references, *outputs))
+    assert 0 < copied["cuMemcpyDtoHAsync"] < tensors / 50, (copied, tensors)
+    assert client().status()["counters"]["host_bytes"] == host_bytes
+    for name, verdict, reference, output in zip("yx", verdicts, references, outputs, strict=True):
+        same_verdict(verdict, on_the_host(name, reference, output))
+    references[0][7, 2] += 1
+    references[0][9, 1] = float("nan")
+    outputs, verdicts, _ = part.observed(inputs, step=1, dump=False, references=references)
     assert [verdict.kind for verdict in verdicts] == ["mismatch", "match"], verdicts
+    assert verdicts[0].outside == 2
+    assert verdicts[0].metrics is not None
+    assert verdicts[0].metrics["first_outside"]["at"] == [7, 2], verdicts[0].metrics
+    assert verdicts[0].metrics["reference_nan"] == 1
+    same_verdict(verdicts[0], on_the_host("y", references[0], outputs[0]))
+
+
+def observed_without_a_compiler() -> None:
+    """Without NVRTC tensors are copied to the host to be judged, and the executor's log says so once."""
+    _, _, part, inputs, references = observed_setup(5000)
+    references[0][7, 2] += 1
+    for step in range(2):
+        outputs, verdicts, _ = part.observed(inputs, step=step, dump=False, references=references)
+        assert [verdict.kind for verdict in verdicts] == ["mismatch", "match"], verdicts
+        same_verdict(verdicts[0], on_the_host("y", references[0], outputs[0]))
+    log = Path(client().leased().executor_log).read_text()
+    assert log.count("tensors are compared on the host") == 1, log
+    assert "install torch with CUDA" in log, log
+
+
+def dumped_on_the_device() -> None:
+    """Inputs are on disk before the run, outputs and eager's after it; tensors are copied to the host once each."""
+    _, _, part, inputs, references = observed_setup(70_000, host_scale=True)
+    path = Path(client().open_dump(folder=str(FOLDER.parent / "dumps"), run="run", clean=True))
+    before = copied_bytes(executor_pid())
+    outputs, verdicts, folder = part.observed(inputs, step=3, dump=True, references=references)
+    client().close_dump()
+    assert [verdict.kind for verdict in verdicts] == ["match", "match"], verdicts
+    copied = copied_bytes(executor_pid()) - before
+    tensors = sum(tensor.nbytes for tensor in (*inputs[:2], *references, *outputs))
+    assert tensors <= copied["cuMemcpyDtoHAsync"] <= tensors * 1.2, (copied, tensors)
+    for kind, expected in (("input", inputs), ("output", references), ("actual", outputs)):
+        for i, tensor in enumerate(expected):
+            read = onnx.numpy_helper.to_array(onnx.load_tensor(Path(folder) / f"{kind}_{i}.pb"))
+            assert torch.equal(torch.from_numpy(read.copy()), tensor), (kind, i)
+    assert (path / "0_0-inference" / "part_0" / "comparison_3.json").is_file()
+    empty = [inputs[0][:0], *inputs[1:]]
+    device.empty_strided = lambda shape, stride, dtype, ordinal: torch.empty(tuple(shape), dtype=dtype)
+    nothing = [references[0][:0], references[1][:0]]
+    _, verdicts, _ = part.observed(empty, step=4, dump=False, references=nothing)
+    assert [verdict.kind for verdict in verdicts] == ["match", "match"], verdicts
+
+
+def killed_while_observed() -> None:
+    """The executor dies in a dumped call: its inputs are on disk, and the next call works."""
+    _, _, part, inputs, references = observed_setup(500)
+    client().open_dump(folder=str(FOLDER.parent / "dumps"), run="killed", clean=True)
+    hold = Path(os.environ["RUST_ORT_TEST_HOLD"])
+    hold.touch()
+    killed = executor_pid()
+
+    def kill() -> None:
+        held = Path(f"{hold}.held")
+        while not held.exists():
+            time.sleep(0.01)
+        os.kill(killed, 9)
+        hold.unlink()
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    try:
+        part.observed(inputs, step=0, dump=True, references=references)
+    except ExecutorLost as error:
+        assert "3 lie on a device; those of a call that is dumped are in the dump" in str(error), error
+    else:
+        raise AssertionError("it ran")
+    thread.join()
+    (written,) = (FOLDER.parent / "dumps/killed").glob("*/part_0/test_data_set_0/input_0.pb")
+    read = onnx.numpy_helper.to_array(onnx.load_tensor(written))
+    assert torch.equal(torch.from_numpy(read.copy()), inputs[0])
+    _, verdicts, _ = part.observed(inputs, step=1, dump=True, references=references)
+    assert [verdict.kind for verdict in verdicts] == ["match", "match"], verdicts
+
+
+def each_failure_while_observed() -> None:
+    """FAKE_CUDA_FAIL: an error of this call that names the function, or the same verdict by another way."""
+    _, _, part, inputs, references = observed_setup(500)
+    try:
+        _, verdicts, _ = part.observed(inputs, step=0, dump=False, references=references)
+    except DaemonFault as error:
+        assert sys.argv[2] in str(error) or "executor" in str(error), error
+    else:
+        assert [verdict.kind for verdict in verdicts] == ["match", "match"], verdicts
+    print("checked")
 
 
 def killed_executor() -> None:
@@ -341,6 +474,37 @@ def killed_executor() -> None:
     assert executor_pid() != killed
     check(part, [x, w, scale])
     assert journal(executor_pid())["cuIpcOpenMemHandle"] == len(process.device_memory().segments)
+
+
+def killed_with_work_on_its_stream() -> None:
+    """FAKE_CUDA_LAZY, FAKE_CUDA_DEAD: the executor dies after it has answered. This process's stream, which waits for
+    its work, comes to rest, and the next call says that what was given may be wrong."""
+    given, _ = setup()
+    inputs = list(map(given.of, values(5)))
+    part = affine_part()
+    stream = ctypes.c_void_p()
+    checked(cuda.cuStreamCreate(ctypes.byref(stream), 1))
+    device.stream = lambda ordinal: stream.value
+    part(inputs)  # is waited for: were its outputs written?
+    late = part(inputs)
+    assert cuda.cuStreamQuery(stream) == 600, "its copy is still to come"
+    killed = executor_pid()
+    os.kill(killed, 9)
+    start = time.monotonic()
+    checked(cuda.cuStreamSynchronize(stream))  # as torch.cuda.synchronize(): nobody calls meanwhile
+    assert time.monotonic() - start < 15, "it gave up by itself"
+    try:
+        part(inputs)
+    except ExecutorLost as error:
+        assert "what they gave may be wrong; do that step again" in str(error), error
+    else:
+        raise AssertionError("nothing was said")
+    del late
+    y, _ = part(inputs)
+    checked(cuda.cuStreamSynchronize(stream))
+    x, w, scale = (tensor.clone() for tensor in inputs)
+    torch.testing.assert_close(y.clone(), x @ w + scale, rtol=1e-5, atol=1e-5)
+    assert executor_pid() != killed
 
 
 def two_devices_in_one_call() -> None:

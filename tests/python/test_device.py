@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,18 +10,32 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="session")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the stand-in's libcuda.so.1."""
+    """A folder with the stand-in's libcuda.so.1 and libnvrtc.so.13."""
     folder = tmp_path_factory.mktemp("driver")
-    source = ROOT / "tests/fixtures/fake_libcuda.c"
-    command = ["cc", "-shared", "-fPIC", "-O1", "-pthread", "-o", str(folder / "libcuda.so.1"), str(source)]
-    subprocess.run(command, check=True)
+    build("libcuda.so.1", "fake_libcuda.c", folder)
+    build("libnvrtc.so.13", "fake_libnvrtc.c", folder)
     return folder
+
+
+def build(library: str, source: str, folder: Path) -> None:
+    command = [
+        "cc",
+        "-shared",
+        "-fPIC",
+        "-O1",
+        "-pthread",
+        "-o",
+        str(folder / library),
+        str(ROOT / "tests/fixtures" / source),
+    ]
+    subprocess.run(command, check=True)
 
 
 @pytest.fixture
@@ -61,7 +76,8 @@ TOGETHER = (
     "allocations_come_and_go",
     "two_devices_in_one_call",
     "freed_before_another_executor_is_there",
-    "observed_through_the_host",
+    "observed_on_the_device",
+    "dumped_on_the_device",
     "killed_executor",
 )
 """In one process, one after the other."""
@@ -81,3 +97,48 @@ def test_memory_that_cannot_be_shared_is_refused_with_what_to_change(
 
 def test_the_executor_waits_for_what_is_queued_before(calls: Callable[..., str]) -> None:
     calls("order_of_streams", FAKE_CUDA_LAZY="30")
+
+
+def test_a_stream_that_waits_for_a_dead_executor_comes_to_rest(calls: Callable[..., str]) -> None:
+    calls("killed_with_work_on_its_stream", FAKE_CUDA_LAZY="1500", FAKE_CUDA_DEAD="pending")
+
+
+def test_without_a_compiler_observed_calls_are_judged_on_the_host(calls: Callable[..., str], tmp_path: Path) -> None:
+    build("libcuda.so.1", "fake_libcuda.c", tmp_path)
+    calls("observed_without_a_compiler", LD_LIBRARY_PATH=str(tmp_path))
+
+
+def test_a_dumped_call_whose_executor_dies_leaves_its_inputs(calls: Callable[..., str], tmp_path: Path) -> None:
+    calls("killed_while_observed", RUST_ORT_TEST_HOLD=str(tmp_path / "hold"))
+
+
+@pytest.mark.parametrize(
+    "function", ["cuModuleLoadData", "cuModuleGetFunction", "cuLaunchKernel", "cuDeviceGetAttribute"]
+)
+def test_each_call_of_the_driver_that_fails_while_observed_is_no_wrong_verdict(
+    function: str, calls: Callable[..., str]
+) -> None:
+    calls("each_failure_while_observed", function, FAKE_CUDA_FAIL=function)
+
+
+def test_cudas_own_compiler_takes_the_kernels(tmp_path: Path) -> None:
+    """NVRTC of torch's wheels makes machine code of them, which the stand-in for the driver then cannot load."""
+    found = [path.parent for path in (Path(torch.__file__).parents[1] / "nvidia").glob("*/lib/libnvrtc.so.*")]
+    if not found:
+        pytest.skip("no NVRTC: torch here is without CUDA")
+    build("libcuda.so.1", "fake_libcuda.c", tmp_path)
+    environment = {
+        **os.environ,
+        "LD_LIBRARY_PATH": os.pathsep.join([str(tmp_path), str(found[0])]),
+        "FAKE_CUDA_FOLDER": str(tmp_path),
+    }
+    ask = {"op": "measure", "device": 0, "dtype": "F32", "reference": "0000803f", "candidate": "00000040"}
+    done = subprocess.run(
+        [os.environ["RUST_ORT_BINARY"], "cuda-probe"], input=json.dumps(ask) + "\n", env=environment,
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    answer = json.loads(done.stdout)
+    assert answer["error"].startswith("cuModuleLoadData failed with 1 (CUDA_ERROR_INVALID_VALUE)"), (
+        answer,
+        done.stderr,
+    )

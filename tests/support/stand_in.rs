@@ -15,40 +15,57 @@ pub const UUIDS: [&str; 2] = ["GPU-10111213-1415-1617-1819-1a1b1c1d1e1f", "GPU-2
 
 /// A folder with a libcuda.so.1 made of `source`.
 pub fn build(source: &Path, folder: &Path) {
-    let unfinished = folder.join(format!("libcuda.{}", std::process::id()));
+    build_as("libcuda.so.1", source, folder);
+}
+
+fn build_as(library: &str, source: &Path, folder: &Path) {
+    let unfinished = folder.join(format!("{library}.{}", std::process::id()));
     let mut cc = Command::new("cc");
     cc.args(["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]).arg(&unfinished).arg(source);
     assert!(cc.status().unwrap().success());
-    fs::rename(unfinished, folder.join("libcuda.so.1")).unwrap();
+    fs::rename(unfinished, folder.join(library)).unwrap();
 }
 
 /// GPUs of its own: what one process exports, others with the same stand-in open.
 pub struct StandIn {
     folder: TempDir,
+    has_compiler: bool,
 }
 
 impl StandIn {
     pub fn new() -> Self {
-        Self { folder: tempfile::tempdir().unwrap() }
+        Self { folder: tempfile::tempdir().unwrap(), has_compiler: true }
     }
 
-    fn library_folder() -> &'static Path {
-        static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-        FOLDER.get_or_init(|| {
-            let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("stand_in");
+    /// Without NVRTC's stand-in (fixtures/fake_libnvrtc.c).
+    pub fn without_compiler() -> Self {
+        Self { has_compiler: false, ..Self::new() }
+    }
+
+    fn library_folder(has_compiler: bool) -> &'static Path {
+        static FOLDERS: [OnceLock<PathBuf>; 2] = [const { OnceLock::new() }; 2];
+        FOLDERS[usize::from(has_compiler)].get_or_init(|| {
+            let name = if has_compiler { "stand_in" } else { "stand_in_without_compiler" };
+            let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
             fs::create_dir_all(&folder).unwrap();
-            build(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/fake_libcuda.c"), &folder);
+            let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+            build(&fixtures.join("fake_libcuda.c"), &folder);
+            if has_compiler {
+                build_as("libnvrtc.so.13", &fixtures.join("fake_libnvrtc.c"), &folder);
+            }
             folder
         })
     }
 
     /// `command` finds the stand-in as its driver, and nothing of this process's FAKE_CUDA_ or CUDA_VISIBLE_DEVICES.
     pub fn equip<'c>(&self, command: &'c mut Command) -> &'c mut Command {
-        for name in ["LAZY", "TOTAL", "KIND", "FAIL"] {
+        for name in ["LAZY", "TOTAL", "KIND", "DEAD", "FAIL"] {
             command.env_remove(format!("FAKE_CUDA_{name}"));
         }
         command.env_remove("CUDA_VISIBLE_DEVICES");
-        command.env("LD_LIBRARY_PATH", Self::library_folder()).env("FAKE_CUDA_FOLDER", self.folder.path())
+        command
+            .env("LD_LIBRARY_PATH", Self::library_folder(self.has_compiler))
+            .env("FAKE_CUDA_FOLDER", self.folder.path())
     }
 
     /// What the process called.
@@ -85,7 +102,7 @@ pub struct Call {
 pub struct Journal(pub Vec<Call>);
 
 /// What makes and what ends it.
-const PAIRS: [(&[&str], &str); 7] = [
+const PAIRS: [(&[&str], &str); 8] = [
     (&["cuDevicePrimaryCtxRetain"], "cuDevicePrimaryCtxRelease"),
     (&["cuCtxPushCurrent"], "cuCtxPopCurrent"),
     (&["cuMemAlloc"], "cuMemFree"),
@@ -93,6 +110,7 @@ const PAIRS: [(&[&str], &str); 7] = [
     (&["cuIpcOpenMemHandle"], "cuIpcCloseMemHandle"),
     (&["cuEventCreate", "cuIpcOpenEventHandle"], "cuEventDestroy"),
     (&["cuStreamCreate"], "cuStreamDestroy"),
+    (&["cuModuleLoadData"], "cuModuleUnload"),
 ];
 
 impl Journal {

@@ -13,7 +13,7 @@ import torch
 from torch.profiler import record_function
 
 from rust_ort._native import Call
-from rust_ort.call.staging import CallPlan, InputSlot, as_sent, staged_ref, tensor_ref
+from rust_ort.call.staging import CallPlan, InputSlot, as_sent, placed_ref, tensor_ref
 from rust_ort.errors import ClientError, DaemonFault, DaemonLost, ExecutorLost, RustOrtError
 from rust_ort.link import wire
 from rust_ort.link.connection import Connection
@@ -178,22 +178,21 @@ class Part:
         self._exchange(connection, handle, call, eager_nodes, inputs, plan.device)
         return plan.finish(call)
 
-    def _gathered(self, inputs: Sequence[Any], *, on_host: bool = False) -> tuple[CallPlan, Call, Sequence[Any]]:
-        """The plan of these inputs, the call, and the inputs as they were taken, which keeps them. on_host: the
-        outputs lie there, whatever device the part is for."""
+    def _gathered(self, inputs: Sequence[Any]) -> tuple[CallPlan, Call, Sequence[Any]]:
+        """The plan of these inputs, the call, and the inputs as they were taken, which keeps them."""
         arena = self._arena
         assert arena is not None
         given, share = inputs, self._share
         if self._sends_others and len(inputs) == len(self._inputs):
             inputs = list(map(as_sent, self._inputs, inputs))
             self._sends_others = any(sent is not one for sent, one in zip(inputs, given, strict=True))
-        for plan in self._recent if not on_host else ():
+        for plan in self._recent:
             call = plan.gather(arena, inputs, share=share, given=given)
             if call is not None:
                 if plan is not self._recent[0]:
                     self._use(plan)
                 return plan, call, inputs
-        plan = self._planned(given, on_host=on_host)
+        plan = self._planned(given)
         call = plan.gather(arena, inputs, share=share, given=given)
         if call is None:
             self._sends_others = True
@@ -201,8 +200,7 @@ class Part:
             call = plan.gather(arena, inputs, share=share, given=given)
             if call is None:
                 raise ClientError("an input was changed by another thread while it was being sent; call again")
-        if not on_host:
-            self._use(plan)
+        self._use(plan)
         return plan, call, inputs
 
     def _use(self, plan: CallPlan) -> None:
@@ -221,9 +219,7 @@ class Part:
         events, stream = None, 0
         try:
             if on_device is not None:
-                devices = process.device_memory()
-                devices.look()
-                connection.show(devices)
+                _show(connection)
             lane = lanes.take(connection)
             try:
                 if not lane.open:
@@ -268,20 +264,20 @@ class Part:
                 kind=kind, code=code, message=text, graph=self.spec.graph.name, node=node, log=connection.executor_log
             )
 
-    def _planned(self, inputs: Sequence[object], *, on_host: bool = False) -> CallPlan:
+    def _planned(self, inputs: Sequence[object]) -> CallPlan:
         names = self.spec.input_names
         if len(inputs) != len(names):
             raise ClientError(f"expected {len(names)} inputs ({', '.join(names)}), got {len(inputs)}")
         dynamic = callable(self.spec.outputs)
         slots = [InputSlot(what, value, keep_value=dynamic) for what, value in zip(self._inputs, inputs, strict=True)]
-        key = tuple((slot.code, slot.shape, slot.kind, slot.bits, slot.device) for slot in slots), on_host
+        key = tuple((slot.code, slot.shape, slot.kind, slot.bits, slot.device) for slot in slots)
         plan = self._plans.get(key)
         if plan is None:
             outputs = self.spec.outputs
             specs = outputs(inputs) if callable(outputs) else outputs
             if len(specs) != len(self.spec.output_names):
                 raise ClientError(f"expected {len(self.spec.output_names)} output specs, got {len(specs)}")
-            plan = CallPlan(slots, specs, on_host=on_host)
+            plan = CallPlan(slots, specs)
             with self._plans_lock:  # not the client's: another thread may hold that while a session is built
                 while len(self._plans) >= MAX_PLANS:
                     self._plans.pop(next(iter(self._plans)))
@@ -315,10 +311,7 @@ class Part:
         if runs is not None:
             connection = runs.prepare()
         with torch.no_grad():
-            if (on_device := self.spec.device) is not None:
-                # Through memory of the host: the daemon, which dumps and judges, has no device.
-                inputs = [value.cpu() if isinstance(value, torch.Tensor) else value for value in inputs]
-            plan, call, inputs = self._gathered(inputs, on_host=on_device is not None)
+            plan, call, inputs = self._gathered(inputs)
             locations = call.locations
             request = wire.Request()
             run = request.run_observed
@@ -333,18 +326,31 @@ class Part:
             run.dump, run.compare = dump, references is not None
             held: list[object] = [inputs, call]
             for name, reference in zip(self.spec.output_names, references or (), strict=references is not None):
-                run.references.append(staged_ref(f"reference of {name!r}", reference, held))
+                run.references.append(placed_ref(f"reference of {name!r}", reference, held))
             set_tolerance(run.tolerance, tolerance)
             try:
+                if plan.device is not None:
+                    _show(connection)
+                    # Who copies and judges has no part in this process's streams.
+                    _on_stream(device.synchronize, plan.device)
                 with self._profiled():
                     answer = connection.ask(request, keep=held)
             except (ExecutorLost, DaemonLost) as lost:
                 connection.hold(held)
                 raise connection.loss(lost, self.spec.graph.name) from None
+            except RustOrtError as error:
+                if why := connection.why_unmapped(str(error)):
+                    raise ClientError(f"{error}: {why}", code="BAD_TENSOR") from None
+                raise
             outputs = plan.finish(call)
-            if on_device is not None:
-                outputs = plan.moved(outputs, on_device)
             return outputs, verdicts_from(answer.comparison), str(answer.dump)
+
+
+def _show(connection: Connection) -> None:
+    """Has the executor map the allocations on devices that calls name."""
+    devices = process.device_memory()
+    devices.look()
+    connection.show(devices)
 
 
 def _on_stream(act: Callable[[int], None], stream: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -113,6 +112,16 @@ def staged_ref(what: str, tensor: object, held: list[object]) -> Any:
     return tensor_ref(location, ONNX_CODE[tensor.dtype], tensor.shape)
 
 
+def placed_ref(what: str, tensor: object, held: list[object]) -> Any:
+    """As `staged_ref`; the values of a tensor on a device stay there. Errors: ClientError."""
+    if not isinstance(tensor, torch.Tensor) or device.ordinal(tensor) is None:
+        return staged_ref(what, tensor, held)
+    dense = device.aligned(as_sent(what, tensor))
+    held.append(dense)
+    location = process.device_memory().locate(what, dense) if dense.numel() else 0
+    return tensor_ref(location, ONNX_CODE[dense.dtype], dense.shape)
+
+
 def tensor_ref(location: int, code: int, shape: Sequence[int]) -> Any:
     """The message for a tensor at a location."""
     return wire.TensorRef(
@@ -178,14 +187,10 @@ def as_sent(what: str, value: Any) -> Any:
 class CallPlan:
     """Everything about a call that depends on the inputs' dtypes, shapes and devices alone."""
 
-    __slots__ = ("_to_move", "device", "fixups", "native", "on_device", "outputs", "slots")
+    __slots__ = ("device", "fixups", "native", "on_device", "outputs", "slots")
 
-    def __init__(self, slots: list[InputSlot], outputs: list[OutputSpec], *, on_host: bool = False) -> None:
-        """on_host: outputs that belong on a device are made on the host, and `moved` afterwards."""
+    def __init__(self, slots: list[InputSlot], outputs: list[OutputSpec]) -> None:
         self.slots = slots
-        self._to_move = [i for i, spec in enumerate(outputs) if on_host and spec.device is not None]
-        if on_host:
-            outputs = [replace(spec, device=None) for spec in outputs]
         self.outputs = [Layout(spec.dtype, spec.shape, spec.stride) for spec in outputs]
         self.device = self._device(slots, outputs)
         """Number of the CUDA device that some of its tensors lie on; None: all are the host's."""
@@ -278,17 +283,6 @@ class CallPlan:
         if targets:
             with torch.no_grad():
                 _copy(targets, sources)
-
-    def moved(self, outputs: list[torch.Tensor], number: int) -> list[torch.Tensor]:
-        """Outputs, with those on CUDA device `number` that belong there; strides stay."""
-        for i in self._to_move:
-            layout = self.outputs[i]
-            if layout.count:
-                dense = device.empty(layout.shape, layout.dtype, number).copy_(outputs[i])
-                outputs[i] = dense if layout.dense else restrided(dense, layout.stride)
-            else:
-                outputs[i] = _without_elements(layout, number)
-        return outputs
 
     def finish(self, call: Call) -> list[torch.Tensor]:
         """The outputs of a call that was done, with the strides that they must have."""

@@ -20,6 +20,7 @@ from rust_ort._native import LaneEvents
 from rust_ort._version import __version__
 from rust_ort.errors import ClientError, DaemonFault, DaemonLost, ExecutorLost, RustOrtError
 from rust_ort.link import daemon, wire
+from rust_ort.link.device_events import DeviceEvents
 from rust_ort.link.lanes import Lane, LaneMemory, Lanes
 from rust_ort.link.pool import allow_spinning, cuda_folders, libtorch, threads
 from rust_ort.link.specs import DumpSpec
@@ -56,7 +57,7 @@ class Connection:
         self._shown_version = 0
         self._showing = threading.RLock()
         self._unmapped: dict[int, RustOrtError] = {}
-        self._events: dict[tuple[int, int], LaneEvents] = {}
+        self._events = DeviceEvents()
         self._make_locks()
         self._awaited: dict[int, Any] = {}  # request -> its reply, None as long as there is none
         self._chunks: deque[bytes] = deque()  # received, and not yet taken apart
@@ -425,15 +426,11 @@ class Connection:
 
     def left_unfinished(self) -> bool:
         """Of a lost executor, once: whether work on a device that it had answered was not done when it ended."""
-        events = self._give_up_events()
-        try:
-            return not all(event.is_done() for event in events.values())
-        except RuntimeError:
-            return True
+        return self._events.left_unfinished()
 
     def events(self, lane: Lane, ordinal: int) -> LaneEvents:
         """What orders the calls of an open lane on a device."""
-        events = self._events.get((lane.index, ordinal))
+        events = self._events.of(lane.index, ordinal)
         if events is None:
             try:
                 events = LaneEvents(ordinal)
@@ -445,17 +442,10 @@ class Connection:
             message.lane, message.device = lane.index, bytes(device)
             message.ready, message.done = bytes(ready), bytes(done)
             self.ask(request)
-            self._events[lane.index, ordinal] = events
+            self._events.add(lane.index, ordinal, events, self.executor_pid)
         return events
 
     # --- the end ---
-
-    def _give_up_events(self) -> dict[tuple[int, int], LaneEvents]:
-        """The lanes' events, which nobody waits for any more: kept as long as an executor may record them; in a forked
-        child for good: CUDA is its parent's."""
-        events, self._events = self._events, {}
-        _kept_events.extend(events.values())
-        return events
 
     def executor_is_gone(self, wait_ms: int = 0) -> bool:
         """Whether the executor can write no more."""
@@ -475,7 +465,6 @@ class Connection:
 
     def close(self) -> None:
         """Ends the connection; what was not handed over is lost, tensors are not."""
-        _kept_events.extend(self._events.values())  # whoever finds the executor lost asks whether its work was done
         self._lose("the connection was closed here")
         self._close_pidfd()
 
@@ -487,14 +476,12 @@ class Connection:
     def forget(self) -> None:
         """In a forked child: closes this process's copies without a word to the daemon."""
         self._make_locks()
-        self._give_up_events()
+        self._events.forget()
         self.dead = DaemonLost("this connection belongs to the process that forked; call again")
         with contextlib.suppress(OSError):
             self._socket.close()
         self._close_pidfd()
 
-
-_kept_events: list[LaneEvents] = []
 
 # Dead connections whose executor may still write into what abandoned calls hold.
 _condemned: list[Connection] = []

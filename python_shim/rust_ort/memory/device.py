@@ -92,6 +92,13 @@ def stream(ordinal: int) -> int:
     return int(torch.cuda.current_stream(ordinal).cuda_stream)
 
 
+def synchronize(ordinal: int) -> None:
+    """Waits for what is on the current stream. Errors: ClientError while it is captured in a CUDA graph, RuntimeError
+    with what earlier work failed of."""
+    stream(ordinal)
+    torch.cuda.current_stream(ordinal).synchronize()
+
+
 def aligned(tensor: torch.Tensor) -> torch.Tensor:
     """The values of a tensor on a device, row-major, where its kernels may read wide words."""
     dense = tensor.resolve_conj().resolve_neg().contiguous()

@@ -35,6 +35,7 @@ REHEARSAL_FACTOR = 3
 PROBE_BYTES = 4 << 20
 SLEEP_CYCLES = 400_000_000
 PAUSE_MS = 300
+MEASURED = 300_000
 
 
 class Missing(Exception):
@@ -138,9 +139,13 @@ class Probe:
     """The Rust side: one command a line, one answer a line."""
 
     def __init__(self, binary: str) -> None:
+        from rust_ort.studies.gpu.libraries import wheel_folders
+
+        folders = [*map(str, wheel_folders()), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
         self.process = subprocess.Popen(
-            [binary, "cuda-probe"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
-        )
+            [binary, "cuda-probe"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
+            env={**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(folders)},
+        )  # fmt: skip
 
     def ask(self, **command: object) -> dict[str, Any]:
         """The answer. Raises ProbeFailed with the Rust side's error."""
@@ -213,6 +218,7 @@ def ipc_probe(binary: str) -> list[str]:
         if not torch.equal(tensor, pattern(9, PROBE_BYTES, "cuda")) or padding.any():
             raise ProbeFailed("after closing, the tensor or its neighbour has changed")
         seen.append("closed; the tensor lives on, its neighbour is untouched")
+        seen.append(_rust_measures(probe, f"GPU-{uuid}"))
     finally:
         probe.end()
     return seen
@@ -254,6 +260,33 @@ def _rust_writes(probe: Probe, tensor: Any, stream: Any, ready: Any, done: Any) 
     if wrong:
         raise ProbeFailed(f"write: {wrong} of {PROBE_BYTES} bytes wrong on torch's side")
     return f"written by Rust, all {PROBE_BYTES} bytes right; torch's stream waited for it: {early}"
+
+
+def _rust_measures(probe: Probe, device: str) -> str:
+    """The device finds the metrics that the host finds, but for sums, which are added up in another order."""
+    import torch
+
+    made = torch.Generator().manual_seed(5)
+    dtypes = {
+        "F32": torch.float32,
+        "F16": torch.float16,
+        "BF16": torch.bfloat16,
+        "F64": torch.float64,
+        "I64": torch.int64,
+    }
+    for name, dtype in dtypes.items():
+        reference = (100 * torch.randn(MEASURED, generator=made)).to(dtype)
+        candidate = reference + (torch.rand(MEASURED, generator=made) > 0.9).to(dtype)
+        pair = {"reference": reference, "candidate": candidate}
+        hexadecimal = {side: tensor.view(torch.uint8).numpy().tobytes().hex() for side, tensor in pair.items()}
+        answer = probe.ask(op="measure", device=device, dtype=name, **hexadecimal)
+        found, expected = (answer[side]["metrics"] for side in ("device", "host"))
+        for sums in (found, found["max_diff"], expected, expected["max_diff"]):
+            for key in ("mean_abs", "rmse", "cosine", "sum"):
+                sums[key] = float(f"{float(sums[key]):.9e}") if key in sums else None
+        if found != expected:
+            raise ProbeFailed(f"metrics of {name}: the device finds {found}, the host {expected}")
+    return f"metrics of {MEASURED} elements of {', '.join(dtypes)} are the host's"
 
 
 # --- the whole -------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ use crate::daemon::status::Death;
 use crate::dump::{self, DumpError};
 use crate::protocol::control::{CallsToDump, Notice, RegisterGraph};
 use crate::protocol::message::{ErrorCode, WireError};
-use crate::tensor::{CallRecord, SharedTensor};
+use crate::tensor::{CallRecord, SharedTensor, TensorRef};
 
 /// What is written down of a death, and counted.
 #[derive(Debug)]
@@ -68,7 +68,9 @@ impl PostMortem {
     fn save(&self, client: &Client, victim: &Victim, cause: &str) -> Result<Saved, DumpError> {
         let Victim { part, graph, call, node } = victim;
         let inputs_left_out = call.as_ref().and_then(|call| {
-            constants_alone(part, call).or_else(|| too_large(&self.state_folder, call, part.spec.part.model.len()))
+            constants_alone(part, call)
+                .or_else(|| on_device(client, call))
+                .or_else(|| too_large(&self.state_folder, call, part.spec.part.model.len()))
         });
         let run_json = serde_json::json!({
             "program": client.hello.program,
@@ -194,6 +196,14 @@ fn constants_alone(part: &Part, call: &CallRecord) -> Option<String> {
     let constants = part.inputs.len().saturating_sub(call.inputs.len());
     let why = "went with the executor; without freeze_parameters, or where the call is compared, they are written";
     (constants > 0 && !part.spec.frozen.is_empty()).then(|| format!("{constants} are constants, which {why}"))
+}
+
+/// Why the inputs of a call cannot be written down: the executor alone reached them.
+fn on_device(client: &Client, call: &CallRecord) -> Option<String> {
+    let state = client.state();
+    let lies_there = |input: &&TensorRef| state.device_segments.contains_key(&input.location.segment());
+    let n_inputs = call.inputs.iter().filter(lies_there).count();
+    (n_inputs > 0).then(|| format!("{n_inputs} lie on a device; those of a call that is dumped are in the dump"))
 }
 
 /// Why the inputs of a call are not written down. Asked before anything of them is read.

@@ -194,7 +194,17 @@ impl Executor {
     /// Asks for its client and waits for as long as the executor lives. Errors: the executor's own, ExecutorLost with
     /// what the post-mortem found, or BadState when the client has left.
     pub fn ask(&self, client: ClientId, request: &LinkRequest) -> Result<LinkReply, WireError> {
-        self.answer(self.link.ask_if(|| self.serves(client), request, None, &Patience::ENDLESS), client)
+        self.ask_with(client, request, None)
+    }
+
+    /// As [`Executor::ask`], of a request that carries a descriptor.
+    pub fn ask_with(
+        &self,
+        client: ClientId,
+        request: &LinkRequest,
+        fd: Option<BorrowedFd<'_>>,
+    ) -> Result<LinkReply, WireError> {
+        self.answer(self.link.ask_if(|| self.serves(client), request, fd, &Patience::ENDLESS), client)
     }
 
     /// As [`Executor::ask`], of what a sound executor answers at once, `what` in words: one that has not within

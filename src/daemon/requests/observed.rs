@@ -1,15 +1,19 @@
 //! Calls that are dumped or compared with eager.
 
-use super::state::{Answer, Dumping, Leased, unexpected};
-use crate::compare::Tolerance;
+use super::state::{Answer, Connected, Dumping, Leased, unexpected};
+use crate::base::ids::SegmentId;
+use crate::compare::{Measured, Tolerance};
 use crate::daemon::client::Part;
+use crate::daemon::ledger::Held;
 use crate::daemon::status::StepRecord;
 use crate::daemon::verdicts::{self, tolerance};
-use crate::link::message::{LinkReply, LinkRequest};
+use crate::link::message::{Comparison, LinkReply, LinkRequest};
 use crate::observe::call::{DumpAt, ObservedCall};
+use crate::observe::on_device::Reach;
 use crate::protocol::control::{Observed, Reply, RunObserved};
-use crate::protocol::message::{RunStats, ValueSpec, WireError};
-use crate::tensor::CallRecord;
+use crate::protocol::message::{ErrorCode, RunStats, ValueSpec, WireError};
+use crate::shm::{Lease, Segment, SegmentTable};
+use crate::tensor::{CallRecord, Location, TensorRef};
 
 /// Runs a call; its inputs are written down before it, its outputs judged and written down after.
 pub fn run_observed(leased: &Leased<'_>, run: &RunObserved) -> Answer {
@@ -30,10 +34,15 @@ pub fn run_observed(leased: &Leased<'_>, run: &RunObserved) -> Answer {
         None
     };
     let observed = Observation::new(run, &part, dump.as_ref(), tolerance.as_ref());
-    let lease = observed.call().lease(&at.client.state().segments)?;
+    let tensors = run.record.inputs.iter().chain(&run.record.outputs).chain(run.references.iter().flatten());
+    let lies_on_device = { tensors }.any(|tensor| on_device(at, tensor));
+    let lease = if lies_on_device { None } else { Some(observed.call().lease(&at.client.state().segments)?) };
     let copied = dump.as_ref().map(|(dumping, _)| dumping.hold(copied_bytes(run))).transpose()?;
     at.client.state().observing = Some(run.record.clone());
-    let outcome = observed.call().run(&lease, |record| run_on(leased, record));
+    let outcome = match &lease {
+        Some(lease) => observed.call().run(lease, |record| run_on(leased, record)),
+        None => observed.call().run_on_device(&mut Device { leased, held: Vec::new() }),
+    };
     at.client.state().observing = None;
     if let (Some((dumping, _)), Some(copied)) = (&dump, copied) {
         dumping.run.keep_until_written(copied);
@@ -53,11 +62,71 @@ pub fn run_observed(leased: &Leased<'_>, run: &RunObserved) -> Answer {
     }))
 }
 
+fn on_device(at: &Connected<'_>, tensor: &TensorRef) -> bool {
+    at.client.state().device_segments.contains_key(&tensor.location.segment())
+}
+
 fn run_on(leased: &Leased<'_>, record: &CallRecord) -> Result<RunStats, WireError> {
     match leased.ask(&LinkRequest::Run(record.clone()))? {
         LinkReply::Ran(stats) => Ok(stats),
         other => Err(unexpected("Run", &other)),
     }
+}
+
+/// Tensors on a device: the executor alone reaches them.
+struct Device<'a> {
+    leased: &'a Leased<'a>,
+    /// What the call's copies count for.
+    held: Vec<Held>,
+}
+
+/// Of the memory that the executor copies to. No client names it.
+const COPIES: SegmentId = SegmentId(1);
+
+impl Reach for Device<'_> {
+    type Error = WireError;
+
+    fn run(&mut self, record: &CallRecord) -> Result<RunStats, WireError> {
+        run_on(self.leased, record)
+    }
+
+    fn copied(&mut self, tensors: &[TensorRef]) -> Result<Lease, WireError> {
+        let Leased { at, executor } = self.leased;
+        let mut len_bytes = 0_u64;
+        let mut copies = Vec::new();
+        for from in tensors {
+            let location = Location::new(COPIES, len_bytes).map_err(|error| too_large(&error.to_string()))?;
+            copies.push([from.clone(), TensorRef { location, desc: from.desc.clone() }]);
+            len_bytes = len_bytes.saturating_add(from.desc.len_bytes() as u64).next_multiple_of(COPY_ALIGN_BYTES);
+        }
+        let held = usize::try_from(len_bytes).unwrap_or(usize::MAX);
+        self.held.push(at.client.memory.hold("tensors of a device, copied for a dump", held)?);
+        let segment = Segment::create(COPIES, "rust-ort-copies", len_bytes.max(1))?;
+        let to: Vec<_> = copies.iter().map(|[_, to]| to.clone()).collect();
+        let request = LinkRequest::CopyOut { copies, segment: COPIES, len_bytes: segment.len_bytes() };
+        match executor.ask_with(at.client.id, &request, Some(segment.fd()))? {
+            LinkReply::Done => {}
+            other => return Err(unexpected("CopyOut", &other)),
+        }
+        let mut table = SegmentTable::default();
+        table.attach(segment)?;
+        Ok(table.lease(&to, &[])?)
+    }
+
+    fn measured(&mut self, pairs: Vec<Comparison>) -> Result<Vec<Option<Measured>>, WireError> {
+        let n_pairs = pairs.len();
+        match self.leased.ask(&LinkRequest::Measure(pairs))? {
+            LinkReply::Measured(found) if found.len() == n_pairs => Ok(found),
+            other => Err(unexpected("Measure", &other)),
+        }
+    }
+}
+
+/// Where a copy begins.
+const COPY_ALIGN_BYTES: u64 = 64;
+
+fn too_large(why: &str) -> WireError {
+    WireError::client(ErrorCode::Limit, format!("tensors of a device, copied for a dump: {why}; dump fewer calls"))
 }
 
 /// What an observed run needs for as long as it lasts.

@@ -11,7 +11,7 @@ from torch import Tensor
 import rust_ort
 from rust_ort.backend import GraphInfo
 from rust_ort.studies.gpu import copies
-from rust_ort.studies.gpu.cases import Case, Program, all_cases
+from rust_ort.studies.gpu.cases import DTYPES, Case, Program, all_cases
 from rust_ort.studies.gpu.device import synchronize
 from rust_ort.studies.gpu.record import CheckFailed, MissingHere, Record
 from rust_ort.studies.main_job import counted_nodes, error_to
@@ -28,6 +28,9 @@ def run(record: Record, device: str) -> None:
         if device == "cuda" or not case.cuda_only:
             with record.row(case.name) as numbers:
                 check(case, device, numbers)
+    for dtype in DTYPES:
+        with record.row(f"compared where it lies, {str(dtype).removeprefix('torch.')}") as numbers:
+            compared(dtype, device, numbers)
     if device == "cuda":
         with record.row("bytes through the host, counted by the executors") as numbers:
             numbers.update(counted := copies.counted_by_executors())
@@ -60,6 +63,34 @@ def check(case: Case, device: str, numbers: dict[str, Any]) -> None:
         all_on_onnxruntime(backend.graphs, on_ort, in_eager)
     if device == "cuda":
         hot(case, ours, call, numbers)
+
+
+def compared(dtype: torch.dtype, device: str, numbers: dict[str, Any]) -> None:
+    """A call that is compared with eager: every output judged, none of them through the host. Errors: CheckFailed."""
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.GELU(), torch.nn.Linear(2048, 512)).to(
+        device, dtype
+    )
+    x = torch.randn(256, 512, device=device, dtype=dtype)
+    backend = rust_ort.backend(compare="outputs")
+    call = torch.compile(model, backend=backend, fullgraph=True)
+    call(x).sum().backward()
+    synchronize(device)
+    verdicts = [verdict for graph in backend.graphs for _, verdict in graph.verdicts]
+    numbers["outputs"] = len(verdicts)
+    if wrong := [verdict for verdict in verdicts if verdict.kind != "match"]:
+        raise CheckFailed(f"{len(wrong)} of {len(verdicts)} outputs: {wrong[0]}")
+    if not verdicts:
+        raise CheckFailed("nothing was compared")
+    if device == "cuda":
+        before = copies.counted_by_executors()
+        call(x).sum().backward()
+        synchronize(device)
+        after = copies.counted_by_executors()
+        numbers["executor's"] = count = sum(after.values()) - sum(before.values())
+        if count:
+            raise CheckFailed(f"{count} bytes through the host in the executor")
 
 
 def hot(case: Case, program: Program, call: Any, numbers: dict[str, Any]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import signal
 import subprocess
 import sys
@@ -29,6 +31,9 @@ PAUSE_S = 0.3
 """After which the client is in the midst of its calls."""
 FEATURES = {"cuda": 4096, "cpu": 256}
 """Of the client that is killed: a tensor is 64 MiB on the GPU."""
+QUEUED = 50
+"""Calls that an executor has answered when it is killed, more than it has done."""
+LOST_S = 60.0
 MIB = 1 << 20
 
 
@@ -42,6 +47,8 @@ def run(record: Record, device: str) -> None:
         served.check()
         with client(device, "ends") as process:
             ended(process)
+    with record.row("an executor killed with work on the device") as numbers:
+        killed_executor(device, numbers)
 
 
 # --- a training loop -------------------------------------------------------------------------------------------------
@@ -135,9 +142,23 @@ def killed_client(served: Served, device: str, numbers: dict[str, Any]) -> None:
         raise CheckFailed(f"{RETURNED_S:.0f} s after the client was killed {after - in_order} bytes more are in use")
 
 
+def killed_executor(device: str, numbers: dict[str, Any]) -> None:
+    """A client's stream that waits for what an executor does not finish comes to rest, the client is told, and its next
+    call works. Errors: CheckFailed."""
+    with client(device, "loses") as process:
+        try:
+            said, _ = process.communicate(timeout=LOST_S)
+        except subprocess.TimeoutExpired:
+            raise CheckFailed(f"{LOST_S:.0f} s after its executor was killed the client still waits") from None
+    if process.returncode:
+        raise CheckFailed(f"the client ended with {process.returncode}: {said.strip()}; the log says why")
+    numbers |= json.loads(said)
+
+
 @contextlib.contextmanager
 def client(device: str, way: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that calls: "ends" after some calls, or "calls" until it is killed; it ends with the block."""
+    """A process that calls: "ends" after some calls, "calls" until it is killed, or "loses" its executor; it ends with
+    the block."""
     command = [sys.executable, "-m", __name__, device, way]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
@@ -169,6 +190,31 @@ def settled(device: str) -> int:
     return readings[-1]
 
 
+def lost(call: Callable[[Tensor], Tensor], given: Tensor, device: str) -> dict[str, Any]:
+    """Kills this process's executor while work that it has answered is still to be done. Errors: AssertionError."""
+    expected = call(given)
+    synchronize(device)
+    status = rust_ort.status()
+    own = [client["id"] for client in status["clients"] if client["pid"] == os.getpid()]
+    (pid,) = [executor["pid"] for executor in status["executors"] if executor["leased_to"] in own]
+    for _ in range(QUEUED):
+        call(given)
+    os.kill(pid, signal.SIGKILL)
+    start = time.perf_counter()
+    synchronize(device)
+    rested = time.perf_counter() - start
+    told = ""
+    for _ in range(2):
+        try:
+            call(given)
+        except rust_ort.ExecutorLost as error:
+            told = str(error)
+            continue
+        break
+    torch.testing.assert_close(call(given), expected)
+    return {"seconds until at rest": round(rested, 2), "told": bool(told)}
+
+
 def main(device: str, way: str) -> int:
     """The client."""
     features = FEATURES[device]
@@ -179,6 +225,9 @@ def main(device: str, way: str) -> int:
     if way == "ends":
         for _ in range(10):
             call(given).sum().backward()
+        return 0
+    if way == "loses":
+        print(json.dumps(lost(call, given, device)))
         return 0
     print("calling", flush=True)
     while True:
