@@ -5,6 +5,7 @@
 //! byte i = (31 i + s) mod 251, so nothing but a seed needs to travel.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io::{BufRead, Write};
 use std::sync::Arc;
 
@@ -117,12 +118,12 @@ pub(super) fn run() -> Outcome {
 
 /// Answer every command of `input`; true when all succeeded. Errors: the pipe's.
 fn serve(input: impl BufRead, mut output: impl Write) -> std::io::Result<bool> {
-    let mut probes = BTreeMap::new();
+    let (mut probes, mut meters) = (BTreeMap::new(), Meters::new());
     let mut all_ok = true;
     for line in input.lines() {
         let result = serde_json::from_str(&line?)
             .map_err(|error| format!("bad command: {error}"))
-            .and_then(|command| obey(&mut probes, command));
+            .and_then(|command| obey(&mut probes, &mut meters, command));
         all_ok &= result.is_ok();
         let mut answer = result.unwrap_or_else(|error| json!({ "error": error }));
         answer["ok"] = answer.get("error").is_none().into();
@@ -132,7 +133,10 @@ fn serve(input: impl BufRead, mut output: impl Write) -> std::io::Result<bool> {
     Ok(all_ok)
 }
 
-fn obey(probes: &mut BTreeMap<u32, Probe>, command: Command) -> Result<Value, String> {
+/// What measures on each device that was asked for.
+type Meters = BTreeMap<i32, DeviceMeter>;
+
+fn obey(probes: &mut BTreeMap<u32, Probe>, meters: &mut Meters, command: Command) -> Result<Value, String> {
     let not_open = || "nothing is open; send open first".to_owned();
     match command {
         Command::Devices => {
@@ -188,7 +192,7 @@ fn obey(probes: &mut BTreeMap<u32, Probe>, command: Command) -> Result<Value, St
             };
             let pair = [tensor(&reference)?, tensor(&candidate)?];
             let tolerance = Tolerance { equal_nan, ..Tolerance::for_dtype(dtype) };
-            let found = measured(&device.device()?, &pair, &tolerance)?;
+            let found = measured(&device.device()?, meters, &pair, &tolerance)?;
             let host = compare::judge("y", &pair[0].view(), &pair[1].view(), Some(&tolerance));
             Ok(json!({"device": found, "host": host}))
         }
@@ -301,6 +305,7 @@ impl Probe {
 /// The verdict on \[reference, candidate\] by what the device finds. Errors: CUDA's, and that they are not comparable.
 fn measured(
     device: &Arc<Device>,
+    meters: &mut Meters,
     [reference, candidate]: &[TensorBuf; 2],
     tolerance: &Tolerance,
 ) -> Result<TensorVerdict, String> {
@@ -308,7 +313,11 @@ fn measured(
         Ok(tolerance) => tolerance,
         Err(failed) => return Err(format!("{:?}", failed.verdict)),
     };
-    let found = || {
+    let mut found = || {
+        let meter = match meters.entry(device.ordinal()) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => new.insert(DeviceMeter::new(device)?),
+        };
         let stream = Stream::new(device)?;
         let put = |tensor: &TensorBuf| {
             let bytes = tensor.view().bytes();
@@ -321,7 +330,7 @@ fn measured(
         let memory = [put(reference)?, put(candidate)?];
         let len_bytes = reference.desc().len_bytes() as u64;
         let spans = [memory[0].span(0, len_bytes)?, memory[1].span(0, len_bytes)?];
-        DeviceMeter::new(device)?.measure(&stream, reference.desc(), spans, &tolerance)
+        meter.measure(&stream, reference.desc(), spans, &tolerance)
     };
     let found = found().map_err(text)?;
     Ok(compare::judge_measured("y", reference.desc(), &tolerance, &found))

@@ -203,7 +203,15 @@ impl Stream {
 
     /// What device memory holds after all queued work, in host memory. Blocks. Errors: OutOfMemory, Call.
     pub fn read(&self, from: Span<'_>) -> Result<Pinned, CudaError> {
-        let mut host = Pinned::new(&self.device, from.len_bytes)?;
+        self.read_to(from, Pinned::new(&self.device, from.len_bytes)?)
+    }
+
+    /// As [`Stream::read`], into the first bytes of `host`, which comes back. Errors: also Range, where it is shorter.
+    pub fn read_to(&self, from: Span<'_>, mut host: Pinned) -> Result<Pinned, CudaError> {
+        if host.bytes().len() < from.len_bytes {
+            let (len_bytes, limit) = (from.len_bytes as u64, host.bytes().len() as u64);
+            return Err(CudaError::Range { offset: 0, len_bytes, limit });
+        }
         let copied = self.copy_out(from, &mut host).and_then(|()| self.synchronize());
         match copied {
             Ok(()) => Ok(host),
@@ -219,10 +227,11 @@ impl Stream {
     /// them.
     pub fn read_in_pieces(&self, from: Span<'_>, mut take: impl FnMut(usize, &[u8])) -> Result<(), CudaError> {
         const PIECE: usize = 8 << 20;
+        let mut host = Pinned::new(&self.device, PIECE.min(from.len_bytes))?;
         for offset in (0..from.len_bytes).step_by(PIECE) {
             let len_bytes = PIECE.min(from.len_bytes - offset);
-            let piece = from.part(offset as u64, len_bytes as u64)?;
-            take(offset, self.read(piece)?.bytes());
+            host = self.read_to(from.part(offset as u64, len_bytes as u64)?, host)?;
+            take(offset, &host.bytes()[..len_bytes]);
         }
         Ok(())
     }
@@ -230,7 +239,7 @@ impl Stream {
     fn copy_out(&self, from: Span<'_>, host: &mut Pinned) -> Result<(), CudaError> {
         let to = host.bytes_mut().as_mut_ptr().cast::<c_void>();
         let _current = self.device.enter()?;
-        // SAFETY: both hold len_bytes; `read` keeps `host` from everybody until the stream was synchronized.
+        // SAFETY: both hold len_bytes; `read_to` keeps `host` from everybody until the stream was synchronized.
         unsafe { call!(self.device.driver, cuMemcpyDtoHAsync_v2(to, from.address, from.len_bytes, self.raw.0)) }
     }
 

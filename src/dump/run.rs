@@ -280,23 +280,40 @@ impl Run {
         if let Err(error) = emptied {
             self.shared.lose_of(&state, format!("{}: {error}", state.folder.display()));
         }
+        let step = StepFolder(Arc::new(state));
+        self.inputs(&step, 0, inputs);
+        Ok(step)
+    }
+
+    /// Writes inputs that were not at hand when the step began, the `first` of the model's and those after it; on disk on
+    /// return, or lost and told.
+    pub fn inputs(&self, step: &StepFolder, first: usize, inputs: &[(ValueName, SharedTensor<'_>)]) {
         let contents: Vec<_> = inputs.iter().map(|(name, tensor)| Content::shared(name, tensor)).collect();
-        self.shared.put_all(&state, Role::Input, &contents);
-        Ok(StepFolder(Arc::new(state)))
+        self.shared.put_all(&step.0, Role::Input, first, &contents);
     }
 
     /// Hand over what eager gave, in the model's order. Copies; waits only when the queue is full.
     pub fn references(&self, step: &StepFolder, outputs: &[(ValueName, SharedTensor<'_>)]) {
-        self.tensors(step, Role::Reference, outputs);
+        self.references_from(step, 0, outputs);
+    }
+
+    /// As [`Run::references`], of the `first` and those after it.
+    pub fn references_from(&self, step: &StepFolder, first: usize, outputs: &[(ValueName, SharedTensor<'_>)]) {
+        self.tensors(step, Role::Reference, first, outputs);
     }
 
     /// Hand over what ONNX Runtime gave, in the model's order. Copies; waits only when the queue is full.
     pub fn actuals(&self, step: &StepFolder, outputs: &[(ValueName, SharedTensor<'_>)]) {
-        self.tensors(step, Role::Actual, outputs);
+        self.actuals_from(step, 0, outputs);
     }
 
-    fn tensors(&self, step: &StepFolder, role: Role, tensors: &[(ValueName, SharedTensor<'_>)]) {
-        for (index, (name, tensor)) in tensors.iter().enumerate() {
+    /// As [`Run::actuals`], of the `first` and those after it.
+    pub fn actuals_from(&self, step: &StepFolder, first: usize, outputs: &[(ValueName, SharedTensor<'_>)]) {
+        self.tensors(step, Role::Actual, first, outputs);
+    }
+
+    fn tensors(&self, step: &StepFolder, role: Role, first: usize, tensors: &[(ValueName, SharedTensor<'_>)]) {
+        for (index, (name, tensor)) in (first..).zip(tensors) {
             let (step, tensor) = (Arc::clone(&step.0), self.shared.store.copy(name, tensor));
             self.shared.hand_over(Job::Tensor { step, role, index, tensor });
         }

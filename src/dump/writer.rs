@@ -239,12 +239,14 @@ impl Shared {
         progress.report.written_bytes += n_bytes;
     }
 
-    /// Put tensors into a data set and its manifest, in their order; what fails is lost and told.
-    pub(super) fn put_all(&self, step: &StepState, role: Role, contents: &[Content<'_>]) {
+    /// Put tensors into a data set and its manifest, in their order, the `first` and those after it; what fails is lost and
+    /// told.
+    pub(super) fn put_all(&self, step: &StepState, role: Role, first: usize, contents: &[Content<'_>]) {
         let n_bytes = contents.iter().map(Content::n_bytes).fold(0, usize::saturating_add);
-        let stored = in_parallel(contents.len(), n_bytes, |index| self.store(step, role, index, &contents[index]));
+        let stored =
+            in_parallel(contents.len(), n_bytes, |index| self.store(step, role, first + index, &contents[index]));
         for (index, (content, stored)) in contents.iter().zip(stored).enumerate() {
-            self.note(step, role, index, content, stored);
+            self.note(step, role, first + index, content, stored);
         }
     }
 

@@ -113,34 +113,22 @@ impl ObservedCall<'_> {
         let outputs = lease.outputs();
         let verdicts = self.references.map(|_| self.judge(references, &outputs));
         if let Some((run, folder)) = &folder {
-            let written = Written { references, actuals: &outputs, verdicts: verdicts.as_deref() };
-            self.write_results(run, folder, &written);
+            if self.references.is_some() {
+                run.references(folder, &named(self.output_names, references));
+            }
+            run.actuals(folder, &named(self.output_names, &outputs));
+            if let Some(verdicts) = &verdicts {
+                run.comparison(folder, verdicts);
+            }
+            run.finish(folder);
         }
         Ok(Outcome { stats, verdicts, dump })
-    }
-
-    pub(super) fn write_results(&self, run: &dump::Run, folder: &dump::StepFolder, written: &Written<'_>) {
-        if self.references.is_some() {
-            run.references(folder, &named(self.output_names, written.references));
-        }
-        run.actuals(folder, &named(self.output_names, written.actuals));
-        if let Some(verdicts) = written.verdicts {
-            run.comparison(folder, verdicts);
-        }
-        run.finish(folder);
     }
 
     fn judge(&self, references: &[SharedTensor<'_>], outputs: &[SharedTensor<'_>]) -> Vec<TensorVerdict> {
         let pairs = references.iter().zip(outputs).zip(self.output_names);
         pairs.map(|((reference, output), name)| compare::judge(name, *reference, *output, self.tolerance)).collect()
     }
-}
-
-/// What a run gave, for a dump.
-pub(super) struct Written<'a> {
-    pub references: &'a [SharedTensor<'a>],
-    pub actuals: &'a [SharedTensor<'a>],
-    pub verdicts: Option<&'a [TensorVerdict]>,
 }
 
 pub(super) fn same_count<E: std::error::Error>(

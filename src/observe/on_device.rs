@@ -1,11 +1,11 @@
 //! An observed call whose tensors lie on a device: they are copied to the host for a dump alone, and judged where they lie.
 
-use super::call::{CallError, DumpAt, ObservedCall, Outcome, Written, named, same_count};
+use super::call::{CallError, DumpAt, ObservedCall, Outcome, named, same_count};
 use crate::compare::{self, Measured, TensorVerdict};
 use crate::link::message::Comparison;
 use crate::protocol::message::RunStats;
 use crate::shm::Lease;
-use crate::tensor::{CallRecord, TensorRef};
+use crate::tensor::{CallRecord, SharedTensor, TensorRef};
 
 /// Who reaches the tensors.
 pub trait Reach {
@@ -22,6 +22,29 @@ pub trait Reach {
     fn measured(&mut self, pairs: Vec<Comparison>) -> Result<Vec<Option<Measured>>, Self::Error>;
 }
 
+/// Bytes that are copied at once, but for a tensor that is larger: what is on its way to a dump is twice in memory.
+const BATCH_BYTES: usize = 256 << 20;
+
+/// Copies tensors a batch at a time; `take` gets the first one's position with each.
+fn copy_in_batches<R: Reach>(
+    reach: &mut R,
+    tensors: &[TensorRef],
+    mut take: impl FnMut(usize, &[SharedTensor<'_>]),
+) -> Result<(), R::Error> {
+    let mut first = 0;
+    while first < tensors.len() {
+        let mut n_bytes = tensors[first].desc.len_bytes();
+        let fits = |tensor: &&TensorRef| {
+            n_bytes = n_bytes.saturating_add(tensor.desc.len_bytes());
+            n_bytes <= BATCH_BYTES
+        };
+        let end = first + 1 + tensors[first + 1..].iter().take_while(fits).count();
+        take(first, &reach.copied(&tensors[first..end])?.inputs());
+        first = end;
+    }
+    Ok(())
+}
+
 impl ObservedCall<'_> {
     /// As [`ObservedCall::run`], of tensors that `reach` reaches. Errors: [`CallError`]; Run also where a tensor could not be
     /// copied or measured.
@@ -31,8 +54,13 @@ impl ObservedCall<'_> {
         let failed = |dump| move |error| CallError::Run { error, dump };
         let folder = match self.dump {
             Some(DumpAt { run, graph, part, step }) if run.wants(graph, part, step) => {
-                let inputs = reach.copied(&self.record.inputs).map_err(failed(None))?;
-                Some((run, run.begin_step(graph, part, step, &named(self.input_names, &inputs.inputs()))?))
+                let folder = run.begin_step(graph, part, step, &[])?;
+                let dump = Some(folder.path().to_owned());
+                let written = copy_in_batches(reach, &self.record.inputs, |first, tensors| {
+                    run.inputs(&folder, first, &named(&self.input_names[first..], tensors));
+                });
+                written.map_err(failed(dump))?;
+                Some((run, folder))
             }
             _ => None,
         };
@@ -42,12 +70,20 @@ impl ObservedCall<'_> {
         let verdicts = self.references.map(|references| self.judge_in_place(reach, references, outputs)).transpose();
         let verdicts = verdicts.map_err(failed(dump.clone()))?;
         if let Some((run, folder)) = &folder {
-            let tensors = [self.references.unwrap_or_default(), outputs].concat();
-            let copies = reach.copied(&tensors).map_err(failed(dump.clone()))?;
-            let copies = copies.inputs();
-            let (references, actuals) = copies.split_at(tensors.len() - outputs.len());
-            let written = Written { references, actuals, verdicts: verdicts.as_deref() };
-            self.write_results(run, folder, &written);
+            let references = self.references.unwrap_or_default();
+            let written = copy_in_batches(reach, references, |first, tensors| {
+                run.references_from(folder, first, &named(&self.output_names[first..], tensors));
+            });
+            let written = written.and_then(|()| {
+                copy_in_batches(reach, outputs, |first, tensors| {
+                    run.actuals_from(folder, first, &named(&self.output_names[first..], tensors));
+                })
+            });
+            written.map_err(failed(dump.clone()))?;
+            if let Some(verdicts) = &verdicts {
+                run.comparison(folder, verdicts);
+            }
+            run.finish(folder);
         }
         Ok(Outcome { stats, verdicts, dump })
     }

@@ -58,8 +58,14 @@ def test_daemon_killed_then_next_forward_works(daemon) -> None:
 class NeverDone:
     """What a call on a device waits for, of an executor that ends before it has come to that."""
 
+    def __init__(self) -> None:
+        self.released = 0
+
     def is_done(self) -> bool:
         return False
+
+    def release(self) -> None:
+        self.released += 1
 
 
 @pytest.mark.parametrize("with_another_graph", [False, True])
@@ -70,8 +76,9 @@ def test_work_that_a_lost_executor_left_undone_is_told(daemon, with_another_grap
     other = torch.compile(lambda x: x - 3, backend="rust_ort")
     compiled(x)
     (mine,) = set(part._parts) - before
-    mine._connection._events[0, 0] = NeverDone()
     (executor,) = executor_pids(daemon)
+    left = NeverDone()
+    mine._connection._events.add(0, 0, left, executor)
     os.kill(executor, signal.SIGKILL)
     wait_until(lambda: not alive(executor), "the executor to end")
     if with_another_graph:
@@ -79,6 +86,7 @@ def test_work_that_a_lost_executor_left_undone_is_told(daemon, with_another_grap
     with pytest.raises(ExecutorLost, match="work of earlier calls on a device"):
         compiled(x)
     torch.testing.assert_close(compiled(x), x * 2 + 1)
+    assert left.released >= 1
 
 
 def test_daemon_killed_before_each_request_of_a_compile(daemon, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ use super::metrics::Measured;
 use super::stats::Outside;
 use super::tolerance::{Bounds, Tolerance};
 use crate::base::sync::lock;
-use crate::cuda::{CudaError, Device, Kernel, Kernels, Memory, Span, Stream};
+use crate::cuda::{CudaError, Device, Kernel, Kernels, Memory, Pinned, Span, Stream};
 use crate::tensor::{DType, TensorDesc};
 
 /// Threads that read a tensor, at most: several for each lane of a device's processors, so that some read while others wait.
@@ -42,7 +42,29 @@ struct Pass {
 struct Scratch {
     found: Memory,
     merged: Memory,
+    host: Host,
 }
+
+/// Page-locked memory that results are read to, made when it is needed and after a read that failed.
+#[derive(Default)]
+struct Host(Option<Pinned>);
+
+impl Host {
+    /// What `from` holds after all queued work, as `look` takes it; `from` has no more bytes than what MERGERS leave.
+    fn read<T>(&mut self, stream: &Stream, from: Span<'_>, look: impl FnOnce(&[u8]) -> T) -> Result<T, CudaError> {
+        let host = match self.0.take() {
+            Some(host) => host,
+            None => Pinned::new(stream.device(), MERGERS as usize * WORDS_BYTES)?,
+        };
+        let host = stream.read_to(from, host)?;
+        let seen = look(&host.bytes()[..from.len_bytes()]);
+        self.0 = Some(host);
+        Ok(seen)
+    }
+}
+
+/// Of the words of one thread, at most.
+const WORDS_BYTES: usize = DeviceStats::WORDS * size_of::<u64>();
 
 /// One launch, laid out as `Task` of kernels.cu.
 #[repr(C)]
@@ -67,9 +89,13 @@ impl DeviceMeter {
     /// Compiles the kernels for the device. Errors: Compiler (no NVRTC), Library, OutOfMemory, Call.
     pub fn new(device: &Arc<Device>) -> Result<Self, CudaError> {
         let kernels = Kernels::compile(device, include_str!("kernels.cu"), "rust_ort_kernels.cu")?;
-        let words = (DeviceStats::WORDS.max(Outside::WORDS) * size_of::<u64>()) as u64;
-        let scratch =
-            Scratch { found: Memory::new(device, THREADS * words)?, merged: Memory::new(device, MERGERS * words)? };
+        const { assert!(Outside::WORDS <= DeviceStats::WORDS) };
+        let words = WORDS_BYTES as u64;
+        let scratch = Scratch {
+            found: Memory::new(device, THREADS * words)?,
+            merged: Memory::new(device, MERGERS * words)?,
+            host: Host::default(),
+        };
         Ok(Self {
             stats: Pass { find: kernels.kernel(c"find_stats")?, merge: kernels.kernel(c"merge_stats")? },
             outside: Pass { find: kernels.kernel(c"find_outside")?, merge: kernels.kernel(c"merge_outside")? },
@@ -93,7 +119,7 @@ impl DeviceMeter {
         if n_numbers == 0 {
             return Ok(Measured::default());
         }
-        let scratch = lock(&self.scratch);
+        let mut scratch = lock(&self.scratch);
         let n_threads = n_numbers.div_ceil(NUMBERS).next_multiple_of(MERGERS).min(THREADS);
         let mut task = Task {
             reference: reference.address(),
@@ -112,22 +138,21 @@ impl DeviceMeter {
         };
         // SAFETY: the spans hold the tensors, and `scratch`, locked, what the threads leave; both are borrowed until the
         // passes, which wait for their results, are over.
-        let DeviceStats { stats, not_zero } = unsafe { self.stats.run(stream, &task, &scratch) }?;
+        let DeviceStats { stats, not_zero } = unsafe { self.stats.run(stream, &task, &mut scratch) }?;
         task.floor = Bounds::new(tolerance, stats.max_reference).floor;
         // Up to there nothing needs a tolerance.
         let outside = match stats.max_abs > task.floor {
             // SAFETY: as above.
-            true => unsafe { self.outside.run(stream, &task, &scratch) }?,
+            true => unsafe { self.outside.run(stream, &task, &mut scratch) }?,
             false => Outside::default(),
         };
-        let read = |tensor: Span<'_>, index: u64| {
+        let mut read = |tensor: Span<'_>, index: u64| {
             let size = part.size_bytes() as u64;
-            Ok(number(part, stream.read(tensor.part(index * size, size)?)?.bytes()))
+            scratch.host.read(stream, tensor.part(index * size, size)?, |bytes| number(part, bytes))
         };
         let looked_at = [outside.worst.or(stats.argmax_abs), outside.first];
-        let numbers = looked_at.into_iter().flatten().map(|index| {
-            Ok((index, read(reference, index)?, read(candidate, index)?)) //
-        });
+        let numbers =
+            looked_at.into_iter().flatten().map(|index| Ok((index, read(reference, index)?, read(candidate, index)?)));
         let numbers = numbers.collect::<Result<_, CudaError>>()?;
         Ok(Measured { stats, outside, not_zero, numbers })
     }
@@ -143,14 +168,13 @@ fn number(dtype: DType, bytes: &[u8]) -> f64 {
 impl Pass {
     /// # Safety
     /// What `task` names is there until this returns, and nobody else writes it.
-    unsafe fn run<F: Found>(&self, stream: &Stream, task: &Task, scratch: &Scratch) -> Result<F, CudaError> {
+    unsafe fn run<F: Found>(&self, stream: &Stream, task: &Task, scratch: &mut Scratch) -> Result<F, CudaError> {
         // SAFETY: `Task` is laid out as the kernels' parameter; the rest is the caller's. `read` waits for both.
         unsafe {
             stream.launch(&self.find, task.n_threads, task)?;
             stream.launch(&self.merge, task.n_merged, task)?;
         }
-        let words = (F::WORDS * size_of::<u64>()) as u64;
-        let merged = stream.read(scratch.merged.span(0, task.n_merged * words)?)?;
-        Ok(Words::merged(merged.bytes()))
+        let len_bytes = task.n_merged * (F::WORDS * size_of::<u64>()) as u64;
+        scratch.host.read(stream, scratch.merged.span(0, len_bytes)?, |bytes| Words::merged(bytes))
     }
 }

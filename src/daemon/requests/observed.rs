@@ -41,7 +41,7 @@ pub fn run_observed(leased: &Leased<'_>, run: &RunObserved) -> Answer {
     at.client.state().observing = Some(run.record.clone());
     let outcome = match &lease {
         Some(lease) => observed.call().run(lease, |record| run_on(leased, record)),
-        None => observed.call().run_on_device(&mut Device { leased, held: Vec::new() }),
+        None => observed.call().run_on_device(&mut Device { leased, held: None }),
     };
     at.client.state().observing = None;
     if let (Some((dumping, _)), Some(copied)) = (&dump, copied) {
@@ -76,8 +76,8 @@ fn run_on(leased: &Leased<'_>, record: &CallRecord) -> Result<RunStats, WireErro
 /// Tensors on a device: the executor alone reaches them.
 struct Device<'a> {
     leased: &'a Leased<'a>,
-    /// What the call's copies count for.
-    held: Vec<Held>,
+    /// What the newest copies count for: those before them are gone.
+    held: Option<Held>,
 }
 
 /// Of the memory that the executor copies to. No client names it.
@@ -100,7 +100,8 @@ impl Reach for Device<'_> {
             len_bytes = len_bytes.saturating_add(from.desc.len_bytes() as u64).next_multiple_of(COPY_ALIGN_BYTES);
         }
         let held = usize::try_from(len_bytes).unwrap_or(usize::MAX);
-        self.held.push(at.client.memory.hold("tensors of a device, copied for a dump", held)?);
+        self.held = None;
+        self.held = Some(at.client.memory.hold("tensors of a device, copied for a dump", held)?);
         let segment = Segment::create(COPIES, "rust-ort-copies", len_bytes.max(1))?;
         let to: Vec<_> = copies.iter().map(|[_, to]| to.clone()).collect();
         let request = LinkRequest::CopyOut { copies, segment: COPIES, len_bytes: segment.len_bytes() };
