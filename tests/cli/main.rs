@@ -9,6 +9,8 @@ mod dumping;
 mod gc;
 mod replay;
 mod sbs;
+#[path = "../support/stand_in.rs"]
+mod stand_in;
 mod study;
 #[path = "../support/mod.rs"]
 mod support;

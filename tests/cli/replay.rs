@@ -4,6 +4,7 @@ use crate::common;
 use std::path::Path;
 
 use crate::dumping::{self, Said, piped};
+use crate::stand_in::{StandIn, UUIDS};
 use prost::Message as _;
 use rust_ort::base::ids::StepId;
 use rust_ort::onnx::load_tensor;
@@ -254,6 +255,42 @@ fn what_ran_on_a_device_is_not_run_on_the_cpu_unless_that_is_asked_for() {
         readme.contains("with CUDAExecutionProvider and") && readme.contains("numpy onnxruntime-gpu=="),
         "{readme}"
     );
+}
+
+#[test]
+fn the_gpu_that_it_ran_on_runs_it_again_whatever_its_number_is_here() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path());
+    let gpus = StandIn::new();
+    let replayed = |visible: &str, from: &str, to: &str| -> (Said, String) {
+        let mut command = dumping::program(folder.path(), &["replay", from, "--step", "0", "--repro", to]);
+        gpus.equip(&mut command).env("RUST_ORT_TEST_CUDA_ON_HOST", "1").env("CUDA_VISIBLE_DEVICES", visible);
+        command.env("RUST_ORT_ONNXRUNTIME", common::library());
+        let said: Said = command.output().unwrap().into();
+        assert_eq!(said.code, 0, "{}{}", said.out, said.err);
+        let script = std::fs::read_to_string(folder.path().join(to).join("run.py")).unwrap();
+        (said, script.lines().find(|line| line.starts_with("PROVIDERS")).unwrap().to_owned())
+    };
+    let providers = [json!(["CUDAExecutionProvider", { "device_id": "1" }])];
+    let ran_on = |device: &str| {
+        let told = json!({ "values": {}, "providers": providers, "device": device }).to_string();
+        std::fs::write(folder.path().join(PART).join("provenance.json"), told).unwrap();
+    };
+    ran_on(UUIDS[1]);
+    for (visible, number) in [("0,1", 1), ("1,0", 0), ("1", 0)] {
+        let (said, line) = replayed(visible, PART, &format!("at_{number}_of_{}", visible.len()));
+        assert!(line.contains(&format!("\"device_id\":\"{number}\"")) && !said.err.contains("it ran on"), "{line}");
+    }
+    // A reproduction tells it on.
+    let (_, line) = replayed("1,0", "at_1_of_3", "again");
+    assert!(line.contains("\"device_id\":\"0\""), "{line}");
+    let (said, line) = replayed("0", PART, "elsewhere");
+    let told = format!("it ran on {}, which is not here: it runs on {}", UUIDS[1], UUIDS[0]);
+    assert!(said.err.contains(&told) && line.contains("\"device_id\":\"0\""), "{line} {}", said.err);
+    // Nobody knew its name: its number is all there is.
+    ran_on("");
+    let (said, line) = replayed("1,0", PART, "unnamed");
+    assert!(line.contains("\"device_id\":\"1\"") && !said.err.contains("it ran on"), "{line} {}", said.err);
 }
 
 #[test]

@@ -27,10 +27,11 @@ ALIGNED = {torch.float32: 4, torch.float16: 8, torch.bfloat16: 8}
 
 
 class Twins:
-    """Fake CUDA tensors in the place of real ones, one for each."""
+    """Fake CUDA tensors in the place of real ones, one for each. on: the device of a real one's twin."""
 
-    def __init__(self) -> None:
+    def __init__(self, on: Callable[[Tensor], str]) -> None:
         self.mode = fake_mode()
+        self._on = on
         self._made: dict[int, tuple[Tensor, Tensor]] = {}
         self._real: dict[int, Tensor] = {}
 
@@ -40,7 +41,7 @@ class Twins:
             with torch.no_grad():
                 twin: Tensor = self.mode.from_tensor(tensor.detach())
                 with self.mode:
-                    twin = twin.to("cuda")
+                    twin = twin.to(self._on(tensor))
             made = nn.Parameter(twin, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else twin
             self._made[id(tensor)] = made.requires_grad_(tensor.requires_grad), tensor
             self._real[id(made)] = tensor
@@ -92,11 +93,11 @@ class Trace:
 
 def trace(
     function: Callable[..., Any], inputs: Any, backend: Backend, *, autocast: torch.dtype | None = None,
-    attention: str = "", dynamic: bool = False,
+    attention: str = "", dynamic: bool = False, on: Callable[[Tensor], str] = lambda tensor: "cuda",
 ) -> Trace:  # fmt: skip
     """Compiles a call for CUDA. inputs: a list or a dictionary of keywords, of real tensors. attention: the kernel,
-    "flash", "efficient", "cudnn" or "math"; by default the one that torch takes."""
-    twins, made = Twins(), Trace()
+    "flash", "efficient", "cudnn" or "math"; by default the one that torch takes. on: what each is traced for."""
+    twins, made = Twins(on), Trace()
 
     def capture(gm: fx.GraphModule, given: Sequence[Any]) -> Callable[..., Any]:
         choose_attention(gm, attention)

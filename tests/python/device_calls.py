@@ -7,6 +7,7 @@ of the tensors (allocations shared, never copied; events; what is freed), not CU
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import sys
 import threading
@@ -19,39 +20,48 @@ from typing import Any, ClassVar
 import onnx
 import torch
 from onnx import TensorProto, helper
+from torch.utils._python_dispatch import TorchDispatchMode
 
+import rust_ort
+from measure.cuda_graphs import trace
 from rust_ort.call.client import Client
 from rust_ort.call.part import Part
 from rust_ort.errors import ClientError, DaemonFault, ExecutorLost
+from rust_ort.export.partition import SEVERAL_DEVICES
 from rust_ort.link.specs import GraphSpec, OutputSpec, PartSpec
 from rust_ort.memory import device, process
 from rust_ort.options import Options
+from rust_ort.torch_private import pytree
 
 cuda = ctypes.CDLL("libcuda.so.1")
 FOLDER = Path(os.environ["FAKE_CUDA_FOLDER"])
 GRAPH = "0" * 64
+UUIDS = ("GPU-10111213-1415-1617-1819-1a1b1c1d1e1f", "GPU-20212223-2425-2627-2829-2a2b2c2d2e2f")
 
 
 def checked(code: int) -> None:
     assert code == 0, code
 
 
-def init() -> None:
+def enter(ordinal: int = 0) -> None:
+    """Makes a device the thread's, as torch.cuda.device does."""
     checked(cuda.cuInit(0))
     context = ctypes.c_void_p()
-    checked(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
+    checked(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), ordinal))
     checked(cuda.cuCtxSetCurrent(context))
 
 
 class Allocation:
-    """cudaMalloc's memory, as torch's allocator takes it, and tensors cut out of it."""
+    """cudaMalloc's memory, as torch's allocator takes it, and tensors cut out of it. ordinal: of its device, which is
+    the thread's from then on."""
 
     made: ClassVar[list[Allocation]] = []
 
-    def __init__(self, len_bytes: int = 1 << 20) -> None:
+    def __init__(self, len_bytes: int = 1 << 20, *, ordinal: int = 0) -> None:
+        enter(ordinal)
         address = ctypes.c_uint64()
         checked(cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(len_bytes)))
-        self.address, self.len_bytes, self.used = address.value, len_bytes, 0
+        self.address, self.len_bytes, self.used, self.ordinal = address.value, len_bytes, 0, ordinal
         self.made.append(self)
 
     def has(self, tensor: torch.Tensor) -> bool:
@@ -110,6 +120,14 @@ def journal(pid: int) -> Counter[str]:
     return Counter(line.split()[0] for line in lines if line.split()[1] == "0")
 
 
+def by_device(pid: int, function: str) -> list[tuple[int, int]]:
+    """(how often a function of the driver succeeded in a process, bytes in all) on each of the stand-in's devices."""
+    lines = [line.split() for line in (FOLDER / f"journal.{pid}").read_text().splitlines()]
+    found = [(where, int(size)) for name, code, size, where in lines if name == function and code == "0"]
+    sizes = [[size for where, size in found if where == place] for place in "01"]
+    return [(len(each), sum(each)) for each in sizes]
+
+
 def executor_pid() -> int:
     return client().leased().executor_pid
 
@@ -121,7 +139,6 @@ def values(n: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Ten
 
 def setup(len_bytes: int = 1 << 20) -> tuple[Allocation, Allocation]:
     """An allocation for what is given, and one that outputs come from."""
-    init()
     given, made = Allocation(len_bytes), Allocation(len_bytes)
     device.ordinal = lambda tensor: 0 if any(allocation.has(tensor) for allocation in Allocation.made) else None
     device.stream = lambda ordinal: 0
@@ -135,6 +152,162 @@ def check(part: Part, inputs: Any, expected: Any = None) -> list[torch.Tensor]:
     torch.testing.assert_close(y, x @ w + scale, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(z, x, rtol=0, atol=0)
     return [y, z]
+
+
+# --- graphs on several devices ---------------------------------------------------------------------------------------
+
+
+class Machine(TorchDispatchMode):
+    """Two GPUs for torch, which has none here: where each tensor lies, streams, and eager between the parts. An
+    operator gives tensors where it is told to, else where it reads them; it refuses those of several devices, but for
+    copies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory = [Allocation((1 + ordinal) << 20, ordinal=ordinal) for ordinal in range(2)]
+        self.made = [Allocation((1 + ordinal) << 20, ordinal=ordinal) for ordinal in range(2)]
+        self.streams = [self.stream(ordinal) for ordinal in range(2)]
+        self.copies: list[tuple[int | None, int | None]] = []
+        """Between devices, of eager's: from where, to where."""
+        device.ordinal = self.place
+        device.stream = lambda ordinal: self.streams[ordinal]
+        device.empty = lambda shape, dtype, ordinal: self.made[ordinal].empty(shape, dtype)
+
+    @staticmethod
+    def stream(ordinal: int) -> int:
+        enter(ordinal)
+        stream = ctypes.c_void_p()
+        checked(cuda.cuStreamCreate(ctypes.byref(stream), 1))
+        assert stream.value is not None
+        return stream.value
+
+    @staticmethod
+    def place(tensor: torch.Tensor) -> int | None:
+        return next((one.ordinal for one in Allocation.made if one.has(tensor)), None)
+
+    def synchronize(self) -> None:
+        """Eager's kernels come behind what is on the streams."""
+        for stream in self.streams:
+            checked(cuda.cuStreamSynchronize(ctypes.c_void_p(stream)))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        asked = kwargs.get("device")
+        if asked is not None:
+            kwargs["device"] = torch.device("cpu")
+        read = [one for one in pytree.tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+        places = [self.place(one) for one in read]
+        on_devices = {place for one, place in zip(read, places, strict=True) if one.dim() or place is not None}
+        if asked is None:
+            goes = next((place for place in places if place is not None), None)
+        else:
+            goes = asked.index if asked.type == "cuda" else None
+        is_copy = func in (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
+        assert is_copy or len(on_devices) < 2, f"{func}: tensors on {on_devices}"
+        if on_devices - {None}:
+            self.synchronize()
+        if func is torch.ops.aten._to_copy.default and places[0] != goes:
+            self.copies.append((places[0], goes))
+        made = func(*args, **kwargs)
+        if goes is None:
+            return made
+        memories = {one.untyped_storage().data_ptr() for one in read}
+
+        def there(value: torch.Tensor) -> torch.Tensor:
+            is_view = value.untyped_storage().data_ptr() in memories
+            return value if is_view else self.memory[goes].of(value)
+
+        return pytree.tree_map_only(torch.Tensor, there, made)
+
+
+def crossing(x: Any, y: Any, table: Any, number: Any, *, first: str = "cuda:0", second: str = "cuda:1") -> Any:
+    """Goes from the device of x to that of y and back, uses a number of the CPU on both, and works on the CPU, too."""
+    there = (x * 2 + number).relu().to(second)
+    met = there @ y * number
+    back = (met + 1).to(first) * x
+    rows = table.exp() + 1
+    return back, met.sum(), rows, rows.to(second) + y
+
+
+def several_devices() -> None:
+    """A compiled graph on two devices and the CPU, forward and backward: each part runs with tensors of its own device,
+    through one client and one executor, which has the devices in another order where CUDA_VISIBLE_DEVICES says so."""
+    asked: list[tuple[int | None, list[str]]] = []
+    named: dict[int | None, Any] = {}
+    request_of = Part._prepare_request
+
+    def request(part: Part, held: list[object]) -> Any:
+        made = request_of(part, held)
+        asked.append((part.spec.device, [provider.name for provider in made.prepare_part.session.providers]))
+        named[part.spec.device] = json.loads(part.spec.provenance_json)["device"]
+        return made
+
+    Part._prepare_request = request
+    physical = [int(number) for number in os.environ.get("CUDA_VISIBLE_DEVICES", "0,1").split(",")]
+    machine = Machine()
+    draw = torch.Generator().manual_seed(0)
+    plain = [torch.randn(4, 4, generator=draw) for _ in range(3)] + [torch.tensor(0.5)]
+    on: dict[int, str] = {}
+    given = []
+    for values, ordinal in zip(plain, (0, 1, None, None), strict=True):
+        given.append(values.clone() if ordinal is None else machine.memory[ordinal].of(values))
+        on[id(given[-1])] = "cpu" if ordinal is None else f"cuda:{ordinal}"
+    for tensor in (*plain[:3], *given[:3]):
+        tensor.requires_grad_()
+    backend = rust_ort.backend(providers=["CUDAExecutionProvider"])
+    traced = trace(crossing, given, backend, on=lambda tensor: on[id(tensor)])
+    parts = Counter(number for number, _ in asked)
+    assert parts == {0: 4, 1: 4, None: 3}, asked
+    # What is on the CPU beside CUDA's parts stays there, whatever providers are asked for.
+    assert all(names == ["CUDAExecutionProvider"] * (number is not None) for number, names in asked), asked
+    assert named == {None: None} | {ordinal: UUIDS[place] for ordinal, place in enumerate(physical)}
+    assert [node.reason for graph in backend.graphs for node in graph.eager] == [SEVERAL_DEVICES] * 7
+
+    def step(seed: int) -> None:
+        draw = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for plainly, there in zip(plain, given, strict=True):
+                plainly.copy_(torch.randn(plainly.shape, generator=draw))
+                there.copy_(plainly)  # in place: the executor sees it
+        expected = crossing(*plain, first="cpu", second="cpu")
+        grads = [torch.randn(one.shape, generator=draw) for one in expected]
+        with machine:
+            outputs = traced.run()
+            assert [machine.place(one) for one in outputs] == [0, 1, None, 1]
+            of_outputs = [
+                one if place is None else machine.memory[place].of(one)
+                for one, place in zip(grads, map(machine.place, outputs), strict=True)
+            ]
+            made = torch.autograd.grad(outputs, given[:3], of_outputs)
+            machine.synchronize()
+        assert [machine.place(one) for one in made] == [0, 1, None]
+        torch.testing.assert_close(outputs, expected)
+        torch.testing.assert_close(made, torch.autograd.grad(expected, plain[:3], grads))
+
+    step(1)  # the first run of a session is watched: its outputs are looked at through the host
+    pid, before = executor_pid(), client().status()["counters"]
+    counted = ("cuStreamWaitEvent", "cuEventRecord", "cuIpcOpenMemHandle", "cuIpcOpenEventHandle")
+    earlier = {name: by_device(pid, name) for name in counted}
+    copied = journal(pid)
+    machine.copies.clear()
+    step(2)
+    assert Counter(machine.copies) == {(0, 1): 2, (1, 0): 3, (None, 1): 1, (1, None): 1}, machine.copies
+    after = {name: by_device(pid, name) for name in counted}
+    ordinals = [physical.index(place) for place in range(2)]
+    for name in ("cuStreamWaitEvent", "cuEventRecord"):
+        more = [now - then for (now, _), (then, _) in zip(after[name], earlier[name], strict=True)]
+        assert more == [parts[ordinal] for ordinal in ordinals], (name, earlier, after)
+    # Each allocation and each event was opened once, on its own device: what is given and made there, ready and done.
+    assert after["cuIpcOpenEventHandle"] == [(2, 0), (2, 0)], after
+    assert after["cuIpcOpenMemHandle"] == [(2, 2 * (1 + ordinal) << 20) for ordinal in ordinals], after
+    through_host = {name: n - copied[name] for name, n in journal(pid).items() if name.startswith("cuMemcpy")}
+    assert not any(through_host.values()), through_host
+    now = client().status()
+    (executor,) = now["executors"]
+    assert executor["pid"] == pid and executor["sessions"] == len(asked), (executor, asked)
+    assert now["counters"]["runs"] - before["runs"] == len(asked)
+    numbers = 3  # forward on both devices, backward on one: nothing else went through the host
+    assert now["counters"]["host_bytes"] - before["host_bytes"] == 4 * numbers, (before, now["counters"])
 
 
 # --- what is run ------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from measure.cuda_graphs import trace
 from measure.op_census_runs import Run
 from rust_ort.export import devices, kernels, plan
 from rust_ort.export.partition import SEVERAL_DEVICES
+from rust_ort.link.specs import providers
 from rust_ort.torch_private import fake_mode, pytree
 
 aten = torch.ops.aten
@@ -299,9 +300,40 @@ def test_parts_are_prepared_for_the_device_of_their_tensors(client: FakeClient) 
     specs = [part.spec for part in client.parts]
     assert [spec.device for spec in specs] == [0]
     assert [output.device for output in specs[0].outputs] == [0, 0]
-    assert json.loads(specs[0].provenance_json)["providers"] == [
-        ["CUDAExecutionProvider", {"device_id": "0", "use_tf32": "0"}]
-    ]
+    told = json.loads(specs[0].provenance_json)
+    assert told["providers"] == [["CUDAExecutionProvider", {"device_id": "0", "use_tf32": "0"}]]
+    assert told["device"] == ""  # without a driver nobody knows its name
+
+
+CUDA_ALONE = (("CUDAExecutionProvider", {"gpu_mem_limit": "1"}),)
+
+
+@pytest.mark.parametrize("device, beside_cuda, asked, expected", [
+    (None, False, None, []),
+    (0, False, None, ["CUDAExecutionProvider"]),
+    (0, True, CUDA_ALONE, ["CUDAExecutionProvider"]),
+    (None, True, CUDA_ALONE, []),
+    (None, True, (*CUDA_ALONE, ("CPUExecutionProvider", {})), ["CPUExecutionProvider"]),
+    (None, False, CUDA_ALONE, ["CUDAExecutionProvider"]),
+])  # fmt: skip
+def test_what_is_on_the_cpu_beside_parts_on_cuda_stays_there(
+    device: int | None, beside_cuda: bool, asked: Any, expected: list[str]
+) -> None:
+    """CUDA is asked to fetch what is on the CPU only in a graph that has nothing else."""
+    found = providers(rust_ort.Options(providers=asked), device, beside_cuda=beside_cuda)
+    assert [name for name, _ in found] == expected
+    assert all(given["gpu_mem_limit"] == "1" for name, given in found if asked and name == "CUDAExecutionProvider")
+
+
+def test_parts_on_the_cpu_of_a_graph_on_cuda_are_told_so(client: FakeClient) -> None:
+    def function(x: Tensor, table: Tensor) -> Any:
+        return (table.exp() + 1).to(x.device) + x, x * 2
+
+    x, table = normal(3), normal(3, seed=1)
+    on = {id(x): "cuda:0", id(table): "cpu"}
+    trace(function, [x, table], rust_ort.Backend(), on=lambda tensor: on[id(tensor)])
+    assert {part.spec.device for part in client.parts} == {0, None}
+    assert all(part.spec.beside_cuda for part in client.parts)
 
 
 def test_numbers_of_the_cpu_stay_there(client: FakeClient) -> None:

@@ -142,3 +142,10 @@ def test_cudas_own_compiler_takes_the_kernels(tmp_path: Path) -> None:
         answer,
         done.stderr,
     )
+
+
+@pytest.mark.parametrize("environment", [{}, {"CUDA_VISIBLE_DEVICES": "1,0"}, {"FAKE_CUDA_LAZY": "5"}])
+def test_a_graph_on_several_devices_runs_each_part_on_its_own(
+    environment: dict[str, str], calls: Callable[..., str]
+) -> None:
+    calls("several_devices", **environment)

@@ -124,7 +124,7 @@ class Part:
             message.session.runtimes.add(runtime=runtime, patterns=patterns)
         for library in self.spec.custom_op_libraries:
             message.session.custom_op_libraries.add(**vars(library))
-        for name, entries in providers(self.options, self.spec.device):
+        for name, entries in providers(self.options, self.spec.device, beside_cuda=self.spec.beside_cuda):
             message.session.providers.add(name=name).options.update(entries)
         if self.spec.device is not None:
             message.session.device = device.uuid(self.spec.device)

@@ -139,12 +139,14 @@ def provenance_json(
     descriptions: Mapping[str, Mapping[str, str]],
     custom_op_libraries: Sequence[str] = (),
     providers: Sequence[tuple[str, Mapping[str, str]]] = (),
+    device: str | None = None,
 ) -> str:
     """Content of provenance.json of one part.
 
     `tensor_outputs`: FX names of the model's outputs `output_names`. `descriptions`: {FX name: role} of the AOT
     graph's ends. `custom_op_libraries`: paths of what the part runs with. `providers`: execution providers with
-    their options; none: the CPU's.
+    their options; none: the CPU's. `device`: UUID of the GPU that it runs on, of which the options have the number
+    alone: that is one process's. None: it runs on the CPU.
     """
     nodes = {node.name: node for node in part.graph.nodes}
     return indented(
@@ -174,5 +176,6 @@ def provenance_json(
             "nodes": dict(onnx_nodes),
             "custom_op_libraries": list(custom_op_libraries),
             "providers": [[name, dict(given)] for name, given in providers],
+            "device": device,
         }
     )  # fmt: skip

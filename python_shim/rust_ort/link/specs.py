@@ -67,7 +67,8 @@ class PartSpec:
 
     outputs: one spec an output, or a function of the inputs of a call (SymInts are plain ints) that returns them.
     may_freeze: positions of the inputs that are constants of the session where they are parameters or buffers.
-    device: number of the CUDA device that it runs on; None: the host.
+    device: number of the CUDA device that it runs on; None: the host. beside_cuda: whether parts of its graph run on
+    one.
     """
 
     graph: GraphSpec
@@ -82,12 +83,18 @@ class PartSpec:
     custom_op_libraries: list[CustomOpLibrary] = field(default_factory=list)
     may_freeze: list[int] = field(default_factory=list)
     device: int | None = None
+    beside_cuda: bool = False
 
 
-def providers(options: Options, device: int | None) -> tuple[tuple[str, dict[str, str]], ...]:
+def providers(
+    options: Options, device: int | None, *, beside_cuda: bool = False
+) -> tuple[tuple[str, dict[str, str]], ...]:
     """Execution providers of a part on this CUDA device (None: the host), each with its options: those that were asked
-    for, else the device's; none: the CPU's."""
+    for, else the device's; none: the CPU's. beside_cuda: other parts of its graph run on CUDA, so that what is on the
+    host was left there, and CUDA is not asked to fetch it."""
     asked = options.providers or ((CUDA, {}),) * (device is not None)
+    if beside_cuda and device is None:
+        asked = tuple(one for one in asked if one[0] != CUDA)
     # float32 means float32, as in eager, unless it is asked for.
     return tuple((name, {"use_tf32": "0", **given} if name == CUDA else given) for name, given in asked)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,14 +11,15 @@ from torch import fx
 
 from rust_ort.call.client import Client
 from rust_ort.call.part import Part
-from rust_ort.errors import OptionError
-from rust_ort.export.devices import places
+from rust_ort.errors import ClientError, OptionError
+from rust_ort.export.devices import Places, places
 from rust_ort.export.plan import Plan, PlannedPart
 from rust_ort.export.provenance import described, provenance_json
 from rust_ort.export.told import drop_contradicted
 from rust_ort.export.translate import Translated
 from rust_ort.link.pool import threads
 from rust_ort.link.specs import CUDA, GraphSpec, OutputSpec, PartSpec, providers
+from rust_ort.memory import device
 from rust_ort.observe.graph_info import GraphInfo
 from rust_ort.options.arguments import function_name, raised_at, shown
 from rust_ort.options.table import described_options
@@ -45,18 +47,21 @@ def graph_spec(compilation: Compilation, info: GraphInfo, plan: Plan) -> GraphSp
 def prepared_parts(compilation: Compilation, graph: GraphSpec, plan: Plan) -> list[Part]:
     """Every part, with a session that took its model. Errors: RustOrtError, where it took none."""
     parts = []
+    there = [places(planned) for planned in plan.parts]
+    beside_cuda = any(places.device is not None for places in there)
     with progress(f"{graph.name}: building sessions", unit="parts", total=len(plan.parts)):
-        for planned in plan.parts:
-            parts.append(_prepared_part(compilation, graph, plan, planned))
+        for planned, its_places in zip(plan.parts, there, strict=True):
+            parts.append(_prepared_part(compilation, graph, plan, planned, its_places, beside_cuda=beside_cuda))
             tick()
     return parts
 
 
-def _prepared_part(compilation: Compilation, graph: GraphSpec, plan: Plan, planned: PlannedPart) -> Part:
+def _prepared_part(
+    compilation: Compilation, graph: GraphSpec, plan: Plan, planned: PlannedPart, there: Places, *, beside_cuda: bool
+) -> Part:
     options = compilation.options
     translated = planned.translated
     layout = planned.layout
-    there = places(planned)
     number = there.device
 
     def specs(inputs: Sequence[object]) -> list[OutputSpec]:
@@ -80,8 +85,9 @@ def _prepared_part(compilation: Compilation, graph: GraphSpec, plan: Plan, plann
             custom_op_libraries=options.custom_op_libraries,
             providers=[
                 (name, {**given, **({"device_id": str(number)} if name == CUDA and number is not None else {})})
-                for name, given in providers(options, number)
+                for name, given in providers(options, number, beside_cuda=beside_cuda)
             ],
+            device=None if number is None else _name_of(number),
         ),
         fx_values={node: translated.fx_values[node] for node in planned.graph.compute_nodes},
         named_values=translated.named_values,
@@ -91,8 +97,17 @@ def _prepared_part(compilation: Compilation, graph: GraphSpec, plan: Plan, plann
         custom_op_libraries=compilation.libraries,
         may_freeze=_may_freeze(plan, translated) if options.freeze_parameters else [],
         device=number,
+        beside_cuda=beside_cuda,
     )
     return Client.get(options).part(spec, options)
+
+
+def _name_of(number: int) -> str:
+    """UUID of the CUDA device, as nvidia-smi -L writes it; "" where CUDA does not tell it: the session will say why."""
+    try:
+        return f"GPU-{uuid.UUID(bytes=device.uuid(number))}"
+    except ClientError:
+        return ""
 
 
 def _may_freeze(plan: Plan, translated: Translated) -> list[int]:

@@ -324,10 +324,11 @@ impl<'a> Repro<'a> {
         }
         onnx::save(content.model, &folder.join(MODEL))?;
         // What `rust-ort replay` of this folder runs with, where that is not what it has by itself.
-        let Target { providers, libraries, .. } = self.target;
+        let Target { providers, libraries, device, .. } = self.target;
         let path = folder.join(RAN_WITH_FILE);
         if !providers.is_empty() || !libraries.is_empty() {
-            let ran_with = json!({ "providers": providers, "custom_op_libraries": libraries });
+            let device = device.map(|device| device.to_string());
+            let ran_with = json!({ "providers": providers, "custom_op_libraries": libraries, "device": device });
             put(&path, &[ran_with.to_string().as_bytes()])?;
         } else if path.exists() {
             fs::remove_file(&path).map_err(io(&path))?;

@@ -6,6 +6,7 @@ use super::rules;
 use crate::protocol::message::{Optimization, RuntimeRule};
 
 #[derive(Debug, clap::Args)]
+#[group(skip)] // its name would be that of the command's own arguments, which hold these
 pub(crate) struct Arguments {
     /// A folder of dumps, a run, a graph, a part, a data set or the folder of a node
     pub(crate) path: PathBuf,

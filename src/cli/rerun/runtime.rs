@@ -8,7 +8,7 @@ use prost::Message as _;
 
 use super::arguments::{Arguments, Which};
 use super::rules::text_of;
-use super::target::{Target, of_libtorch};
+use super::target::{Target, of_libtorch, tell_of_other_gpus};
 use crate::base::ids::GraphId;
 use crate::cli::exit::Failure;
 use crate::cli::library;
@@ -166,6 +166,7 @@ fn onnxruntime(args: &Arguments, targets: &[Target], threads: u32) -> Result<Loa
         )
         .into());
     }
+    tell_of_other_gpus(targets);
     Ok((Box::new(runtime), library))
 }
 

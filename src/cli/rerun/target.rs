@@ -1,6 +1,6 @@
 //! What to run: a data set, its model, and how it ran.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
@@ -8,10 +8,11 @@ use serde_json::Value;
 
 use super::arguments::{Arguments, Which};
 use super::rules;
-use crate::base::ids::ValueName;
+use crate::base::ids::{DeviceUuid, ValueName};
 use crate::cli::data_sets;
 use crate::cli::exit::Failure;
 use crate::compare::{TensorVerdict, Tolerance, judge};
+use crate::cuda::Device;
 use crate::dump::Role;
 use crate::dump::reader::{self, Completeness, StepEntry};
 use crate::onnx::proto::ModelProto;
@@ -35,6 +36,8 @@ pub(crate) struct Target {
     pub(crate) config: BTreeMap<String, String>,
     /// Execution providers, the preferred one first; none: the CPU's.
     pub(crate) providers: Vec<Provider>,
+    /// UUID of the GPU that it ran on; None: on none, or that is not known.
+    pub(crate) device: Option<DeviceUuid>,
     /// Of the run.
     pub(crate) disabled_passes: Vec<String>,
     /// Of the run: patterns of values that are not rounded to half precision.
@@ -108,7 +111,7 @@ fn ran_with(part: &Path) -> Result<(Value, PathBuf), Failure> {
 
 /// Those that were named, else those that the part ran with: of ONNX Runtime alone. With all options that count, since a
 /// reproduction runs without us. Errors: the dump cannot be read.
-fn providers(args: &Arguments, part: &Path) -> Result<Vec<Provider>, Failure> {
+fn providers(args: &Arguments, part: &Path, device: Option<DeviceUuid>) -> Result<Vec<Provider>, Failure> {
     let mut providers: Vec<Provider> = if !args.provider.is_empty() || args.runtime != Which::Ort {
         args.provider.iter().map(|name| (name.clone(), BTreeMap::new())).collect()
     } else {
@@ -119,10 +122,43 @@ fn providers(args: &Arguments, part: &Path) -> Result<Vec<Provider>, Failure> {
             format!("{file}: providers: expected a list of [name, {{option: text}}]: {error}; dump it again")
         })?
     };
+    let number = device.and_then(number_here);
     for (_, options) in providers.iter_mut().filter(|(name, _)| name == CUDA_PROVIDER) {
+        if let Some(number) = number {
+            options.insert("device_id".to_owned(), number.to_string());
+        }
         options.entry("use_tf32".to_owned()).or_insert_with(|| "0".to_owned()); // as sessions here have it
     }
     Ok(providers)
+}
+
+/// The GPU that the part ran on, where the providers that it ran with are to run it; None also where that is not told.
+/// Errors: it cannot be read.
+fn device(args: &Arguments, part: &Path) -> Result<Option<DeviceUuid>, Failure> {
+    if !args.provider.is_empty() || args.runtime != Which::Ort {
+        return Ok(None);
+    }
+    Ok(ran_with(part)?.0["device"].as_str().and_then(|text| text.parse().ok()))
+}
+
+/// The number of the GPU that computes in this process what ran on `device`: the number that was told is another
+/// process's. Where it is not here, the first one. None: CUDA tells of no GPU, and the provider will say why.
+fn number_here(device: DeviceUuid) -> Option<usize> {
+    let visible = Device::visible().ok()?;
+    Some(visible.iter().position(|other| *other == device).unwrap_or(0))
+}
+
+/// Tells of the GPUs that targets ran on and that are not here. Another one computes other bits.
+pub(crate) fn tell_of_other_gpus(targets: &[Target]) {
+    let ran_on: BTreeSet<DeviceUuid> = targets.iter().filter_map(|target| target.device).collect();
+    if ran_on.is_empty() {
+        return; // nothing asks for CUDA
+    }
+    let visible = Device::visible().unwrap_or_default();
+    let gone: Vec<_> = ran_on.iter().filter(|device| !visible.contains(device)).map(DeviceUuid::to_string).collect();
+    if let (Some(here), false) = (visible.first(), gone.is_empty()) {
+        eprintln!("rust-ort: it ran on {}, which is not here: it runs on {here}", gone.join(", "));
+    }
 }
 
 /// Those that were named, else those that the part ran with. Errors: one that it ran with is not here.
@@ -175,7 +211,8 @@ impl Target {
         let ran = options["ort_optimization"].as_str().and_then(Optimization::from_name);
         let optimization = args.optimization.or(ran).unwrap_or_default();
         let libraries = libraries(args, &home)?;
-        let providers = providers(args, &home)?;
+        let device = device(args, &home)?;
+        let providers = providers(args, &home, device)?;
         let config = serde_json::from_value(options["session_options"].clone()).unwrap_or_default();
         let disabled_passes = names(&options["disable_passes"]);
         let keep_float32 = names(&options["precision_rules"]["float32"]);
@@ -193,6 +230,7 @@ impl Target {
             optimization,
             config,
             providers,
+            device,
             disabled_passes,
             keep_float32,
             libraries,
