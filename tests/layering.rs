@@ -30,6 +30,7 @@ const UNSAFE: &[&str] = &[
     "cuda/kernel.rs",
     "cuda/device.rs",
     "cuda/memory.rs",
+    "cuda/nvml.rs",
     "cuda/stream.rs",
     "native/dlpack.rs",
 ];

@@ -66,6 +66,13 @@ pub const IDLE_EXECUTORS: usize = 4;
 /// Resident bytes of idle executors together; above it the one that idles longest ends. A quarter of the machine's
 /// memory when that is less.
 pub const IDLE_BYTES: u64 = 16 << 30;
+/// Time for which an executor without a client is kept that holds memory of a device: a context alone takes hundreds of
+/// megabytes of it, and what sessions and their runs took is kept, too. A script that is run again at once finds it warm;
+/// one that is done gives the memory back to whoever else trains there. RUST_ORT_IDLE_DEVICE_TIMEOUT_S sets another.
+pub const IDLE_ON_DEVICE: Duration = Duration::from_secs(60);
+/// Time for all executors together to look what they hold of devices' memory, when status is asked; of those that do not
+/// answer, what they said last is shown.
+pub const EXECUTOR_COUNT: Duration = Duration::from_secs(1);
 /// Threads an executor may be asked for.
 pub const THREADS: u32 = 1024;
 /// Time for an executor to load its library.

@@ -1,5 +1,6 @@
 //! What everything else stands on: names, files, locks, threads, processes, limits.
 
+pub mod bytes;
 pub mod files;
 pub mod footprint;
 pub mod identity;

@@ -25,6 +25,12 @@ pub fn resident_bytes(pid: u32) -> u64 {
     pages * rustix::param::page_size() as u64
 }
 
+/// Name of the program that a process runs, of 15 bytes at most; empty when there is no such process.
+pub fn name_of(pid: u32) -> String {
+    let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    String::from_utf8_lossy(&name).trim().to_owned()
+}
+
 /// This process's program: equal for the same file alone, whatever its version says.
 pub fn own_program() -> String {
     let facts = std::fs::metadata("/proc/self/exe").ok();

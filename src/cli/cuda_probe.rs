@@ -16,7 +16,9 @@ use super::exit::{Exit, Outcome};
 use crate::base::ids::DeviceUuid;
 use crate::base::log;
 use crate::compare::{self, DeviceMeter, TensorVerdict, Tolerance};
-use crate::cuda::{self, Allocation, CudaError, Device, Event, IpcHandle, Mapping, Memory, Pinned, Span, Stream};
+use crate::cuda::{
+    self, Allocation, CudaError, Device, Event, InUse, IpcHandle, Mapping, Memory, Pinned, Span, Stream,
+};
 use crate::tensor::{DType, TensorBuf, TensorDesc};
 
 /// Largest tensor that the probe takes.
@@ -32,6 +34,10 @@ enum Command {
     Devices,
     /// What is free on a device.
     Memory { device: Which },
+    /// Be an executor: errors for want of memory tell who holds it.
+    Serve { client: Option<u32> },
+    /// What this process holds of the memory of devices.
+    Held,
     /// Allocate, and say by what another process opens it.
     Share {
         device: Which,
@@ -147,6 +153,15 @@ fn obey(probes: &mut BTreeMap<u32, Probe>, meters: &mut Meters, command: Command
             let (free, total) = device.device()?.memory().map_err(text)?;
             Ok(json!({"free_bytes": free, "total_bytes": total}))
         }
+        Command::Serve { client } => {
+            cuda::serve(client);
+            Ok(json!({}))
+        }
+        Command::Held => Ok(match InUse::now() {
+            InUse::Nothing => json!({"bytes": 0}),
+            InUse::Bytes(bytes) => json!({"bytes": bytes}),
+            InUse::Unknown => json!({"bytes": null}),
+        }),
         Command::At { address } => Allocation::at(address).map(|found| told(&found)).map_err(text),
         Command::Export { id, base, len_bytes, ordinal } => {
             let handle = Allocation { id, base, len_bytes, ordinal }.export().map_err(text)?;

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::answer::tell;
 use super::exit::{Exit, Failure, Outcome};
 use super::socket_argument::SocketArgument;
-use crate::base::process;
+use crate::base::{limits, process};
 use crate::client::Peer;
 use crate::daemon::paths;
 use crate::daemon::{self, Config, Served};
@@ -40,6 +40,7 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
         socket: arguments.socket.path()?,
         state_folder: paths::state()?,
         idle_timeout: idle_timeout(arguments.idle_timeout_s)?,
+        idle_on_device: idle_on_device()?,
         memory_bytes: memory_bytes()?,
     };
     if arguments.background {
@@ -75,6 +76,16 @@ fn idle_timeout(given: Option<f64>) -> Result<Duration, Failure> {
         .ok()
         .filter(|timeout| !timeout.is_zero())
         .ok_or_else(|| format!("idle timeout: expected a number of seconds above 0, got {seconds}").into())
+}
+
+/// A daemon that this process starts reads the variable by itself.
+fn idle_on_device() -> Result<Duration, Failure> {
+    const NAME: &str = "RUST_ORT_IDLE_DEVICE_TIMEOUT_S";
+    let Some(text) = std::env::var(NAME).ok().filter(|text| !text.is_empty()) else {
+        return Ok(limits::IDLE_ON_DEVICE);
+    };
+    let given = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    given.ok_or_else(|| format!("{NAME}: expected a number of seconds, not below 0, got {text:?}").into())
 }
 
 /// A daemon that this process starts reads the variable by itself.

@@ -7,6 +7,7 @@ use super::exit::{Exit, Outcome};
 use super::socket_argument::SocketArgument;
 use super::table::{self, Give};
 use super::verdicts;
+use crate::base::bytes::Bytes;
 use crate::client::{Peer, PeerError};
 use crate::daemon::status::{ClientStatus, DaemonStatus, Death, ExecutorStatus, Status, StepRecord};
 use crate::protocol::control::{Reply, Request};
@@ -54,13 +55,14 @@ fn text(status: &Status, width: usize) -> String {
 fn daemon(status: &Status) -> String {
     let DaemonStatus { pid, version, socket, log, uptime_s, idle_timeout_s, .. } = &status.daemon;
     let (own, executors) = (status.memory.daemon_bytes, status.memory.executor_bytes);
+    let on_devices = status.memory.device_bytes.map_or_else(unknown, |bytes| Bytes(bytes).to_string());
     let replaced = match status.daemon.program_replaced {
         true => "  its program was replaced since: it ends when its last client leaves\n",
         false => "",
     };
     format!(
         "daemon {pid}, version {version}, up {}, ends after {} without a client\n{replaced}  socket  {socket}\n  \
-         log     {log}\n  memory  {} daemon, {} executors\n  kept    {} for clients, of at most {}\n  graphs  {} known\n",
+         log     {log}\n  memory  {} daemon, {} executors; {on_devices} of devices\n  kept    {} for clients, of at most {}\n  graphs  {} known\n",
         duration(*uptime_s),
         duration(*idle_timeout_s),
         mebibytes(own),
@@ -89,7 +91,8 @@ fn client(client: &ClientStatus) -> Vec<String> {
     ]
 }
 
-const EXECUTOR: [&str; 8] = ["executor", "pid", "onnxruntime", "threads", "client", "sessions", "runs", "memory"];
+const EXECUTOR: [&str; 9] =
+    ["executor", "pid", "onnxruntime", "threads", "client", "sessions", "runs", "memory", "of devices"];
 
 fn executor(executor: &ExecutorStatus) -> Vec<String> {
     vec![
@@ -104,6 +107,11 @@ fn executor(executor: &ExecutorStatus) -> Vec<String> {
         executor.sessions.to_string(),
         executor.runs.to_string(),
         mebibytes(executor.resident_bytes),
+        match executor.device_bytes {
+            None => unknown(),
+            Some(0) => none(),
+            Some(bytes) => Bytes(bytes).to_string(),
+        },
     ]
 }
 
@@ -143,6 +151,10 @@ fn section(title: &str, header: &[&str], rows: Vec<Vec<String>>, width: usize) -
     let table = table::aligned(header, &rows, &vec![Give::End; header.len()], width.saturating_sub(2));
     let lines: String = table.lines().map(|line| format!("  {line}\n")).collect();
     format!("{title}\n{lines}")
+}
+
+fn unknown() -> String {
+    "unknown".to_owned()
 }
 
 fn none() -> String {
@@ -188,13 +200,22 @@ mod tests {
 
     #[test]
     fn a_row_says_what_each_number_is() {
-        let status = read(json!({
+        let executor = |id: u32, more: Value| -> Value {
+            let mut one = json!({
+                "id": id, "pid": 11, "library": "/l.so", "onnxruntime_version": "1.31.1", "threads": 2,
+                "allow_spinning": false, "sessions": 0, "runs": 0, "resident_bytes": 1 << 20, "log": "/x.log",
+            });
+            one.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            one
+        };
+        let mut status = read(json!({
             "daemon": { "uptime_s": 3725, "program_replaced": true },
-            "executors": [{
-                "id": 3, "pid": 11, "library": "/l.so", "onnxruntime_version": "1.31.1", "threads": 0,
-                "allow_spinning": false, "leased_to": null, "sessions": 2, "runs": 9, "resident_bytes": 1 << 20,
-                "log": "/x.log",
-            }],
+            "executors": [
+                executor(3, json!({ "leased_to": null, "sessions": 2, "runs": 9, "threads": 0, "device_bytes": 3_u64 << 30 })),
+                executor(4, json!({ "leased_to": 5, "device_bytes": 0 })),
+                executor(6, json!({ "leased_to": null, "device_bytes": null })),
+            ],
+            "memory": { "device_bytes": 3_u64 << 30 },
             "last_steps": [{
                 "client": 5, "graph": "0_0-forward", "part": 1, "step": 4, "run_us": 1500, "outputs": 2,
                 "nodes": { "match": 7, "mismatch": 1, "not_compared": 0, "failed": 0 },
@@ -206,7 +227,12 @@ mod tests {
             let line = text.lines().find(|line| line.trim_start().starts_with(start)).unwrap();
             line.split("  ").map(str::trim).filter(|word| !word.is_empty()).collect::<Vec<_>>().join("|")
         };
-        assert_eq!(words("3 "), "3|11|1.31.1|all cores|none (warm)|2|9|1.0 MiB");
+        assert_eq!(words("3 "), "3|11|1.31.1|all cores|none (warm)|2|9|1.0 MiB|3.0 GiB");
+        assert_eq!(words("4 "), "4|11|1.31.1|2|5|0|0|1.0 MiB|-");
+        assert_eq!(words("6 "), "6|11|1.31.1|2|none (warm)|0|0|1.0 MiB|unknown");
+        assert!(text.contains("executors; 3.0 GiB of devices\n"), "{text}");
+        status.memory.device_bytes = None;
+        assert!(super::text(&status, 200).contains("executors; unknown of devices\n"));
         assert_eq!(words("5 "), "5|0_0-forward|1|4|1.500 ms|2 match|7 match, 1 mismatch|-|-");
         assert!(text.contains("up 1 h 2 min") && text.contains("was replaced"), "{text}");
     }

@@ -12,6 +12,8 @@ use cudarc::driver::sys;
 
 use super::driver::{Code, Driver, Raw, call};
 use super::error::CudaError;
+use super::held::Held;
+use crate::base::bytes::Bytes;
 use crate::base::ids::DeviceUuid;
 use crate::base::sync::lock;
 
@@ -50,6 +52,11 @@ impl Device {
             Some(ordinal) => Self::of_ordinal(ordinal as i32),
             None => Err(CudaError::NoDevice { uuid, visible }),
         }
+    }
+
+    /// Those whose primary context this process holds now.
+    pub fn open_here() -> Vec<Arc<Self>> {
+        lock(&OPEN).values().filter_map(Weak::upgrade).collect()
     }
 
     /// Names of all that this process may use, by ordinal. Errors: Library, Call (CUDA_ERROR_NO_DEVICE without any).
@@ -110,14 +117,19 @@ impl Device {
         Ok(Current { driver: self.driver, device: PhantomData })
     }
 
-    /// `result`, with what memory there is where it failed for want of it.
+    /// `result`, with what memory there is, and who has the rest, where it failed for want of it.
     pub(super) fn with_memory<T>(&self, asked_bytes: u64, result: Result<T, CudaError>) -> Result<T, CudaError> {
         const OUT_OF_MEMORY: Code = sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY as Code;
         match result {
             Err(error @ CudaError::Call { function, code: OUT_OF_MEMORY, .. }) => Err(match self.memory() {
-                Ok((free_bytes, total_bytes)) => {
-                    CudaError::OutOfMemory { function, device: self.uuid, asked_bytes, free_bytes, total_bytes }
-                }
+                Ok((free, total)) => CudaError::OutOfMemory {
+                    function,
+                    device: self.uuid,
+                    asked: Bytes(asked_bytes),
+                    free: Bytes(free),
+                    total: Bytes(total),
+                    held: Held::now(self.uuid),
+                },
                 Err(_) => error,
             }),
             other => other,

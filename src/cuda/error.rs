@@ -1,5 +1,7 @@
 //! Why the driver did not do what it was asked.
 
+use super::held::Held;
+use crate::base::bytes::Bytes;
 use crate::base::ids::DeviceUuid;
 
 /// Why CUDA did not work.
@@ -21,18 +23,20 @@ pub enum CudaError {
         /// The driver's own explanation.
         text: String,
     },
-    /// {function} on {device}: {asked_bytes} bytes asked, {free_bytes} of {total_bytes} free; other processes and torch's cache count, too
+    /// {function} on {device}: asked {asked}, {free} of {total} free; {held}
     OutOfMemory {
         /// The driver's function.
         function: &'static str,
         /// Where.
         device: DeviceUuid,
         /// What the call asked for; 0 where the driver alone knows (a mapping, an event, a stream).
-        asked_bytes: u64,
+        asked: Bytes,
         /// Of the device, after the call.
-        free_bytes: u64,
+        free: Bytes,
         /// Of the device.
-        total_bytes: u64,
+        total: Bytes,
+        /// Who has the rest.
+        held: Held,
     },
     /// no {uuid} here: visible are {visible:?}; give this process the same CUDA_VISIBLE_DEVICES as the client
     NoDevice {

@@ -12,8 +12,11 @@ mod device;
 mod driver;
 mod error;
 mod handle;
+mod held;
+mod in_use;
 mod kernel;
 mod memory;
+mod nvml;
 mod stream;
 
 use std::sync::LazyLock;
@@ -22,8 +25,11 @@ pub use device::Device;
 pub use driver::driver_version;
 pub use error::CudaError;
 pub use handle::IpcHandle;
+pub use held::{By, Held, Who, serve};
+pub use in_use::InUse;
 pub use kernel::{Kernel, Kernels};
 pub use memory::{Allocation, Mapping, Memory, Pinned, Span};
+pub use nvml::NvmlError;
 pub use stream::{Event, Stream};
 
 /// Test-only: device memory is that of the stand-in for the driver, which the host can read, and what runs on a device runs

@@ -111,7 +111,9 @@ fn start_log(state_folder: &Path) -> Result<PathBuf, ServeError> {
 
 /// Until the daemon ends: new connections, signals, and every so often the idle ones.
 fn accept(daemon: &Arc<Daemon>, listener: &Listener, woken: &UnixStream, mut reserve: Reserve) -> Ended {
-    let turn = (daemon.idle_timeout / 8).clamp(Duration::from_millis(20), Duration::from_secs(5));
+    // An executor that is to end at once does so when it is given back.
+    let shortest = if daemon.idle.on_device.is_zero() { daemon.idle.timeout } else { daemon.idle.on_device };
+    let turn = (shortest / 8).clamp(Duration::from_millis(20), Duration::from_secs(5));
     let turn = Timespec::try_from(turn).expect("at most 5 s");
     loop {
         let Listener::UdSocket(socket) = listener;
@@ -130,7 +132,7 @@ fn accept(daemon: &Arc<Daemon>, listener: &Listener, woken: &UnixStream, mut res
         }
         daemon.pool.dismiss_surplus();
         let Some(empty_for) = daemon.places.empty_for() else { continue };
-        if empty_for >= daemon.idle_timeout {
+        if empty_for >= daemon.idle.timeout {
             return *lock(&daemon.ended).get_or_insert(Ended::Idle);
         }
         if daemon.program.is_replaced() {

@@ -12,7 +12,7 @@ use bytes::Bytes;
 
 use super::client::Client;
 use super::dumps::Dumps;
-use super::executors::{Launch, OnDeath, Pool, PostMortem};
+use super::executors::{IdleTimes, Launch, OnDeath, Pool, PostMortem};
 use super::last_steps::LastSteps;
 use super::ledger::Ledgers;
 use super::places::Places;
@@ -32,6 +32,8 @@ pub struct Config {
     pub state_folder: PathBuf,
     /// Ends the daemon when it had no connection for so long, and an executor that had no client.
     pub idle_timeout: Duration,
+    /// Ends an executor that had no client for so long and holds memory of a device; not later than `idle_timeout`.
+    pub idle_on_device: Duration,
     /// What may be kept for all clients together; None: [`limits::all_kept_bytes`].
     pub memory_bytes: Option<u64>,
 }
@@ -76,7 +78,7 @@ fn on_death(clients: &Arc<Clients>, post_mortem: &Arc<PostMortem>) -> OnDeath {
 pub struct Daemon {
     pub(super) socket: PathBuf,
     pub(super) log: PathBuf,
-    pub(super) idle_timeout: Duration,
+    pub(super) idle: IdleTimes,
     pub(super) started: Instant,
     pub(super) started_at: SystemTime,
     pub(super) program: process::Program,
@@ -108,13 +110,15 @@ impl Daemon {
             plans::Bounds { bytes: limits::PLAN_BYTES, files: limits::PLAN_FILES },
             process::own_program(),
         );
+        let idle =
+            IdleTimes { timeout: config.idle_timeout, on_device: config.idle_on_device.min(config.idle_timeout) };
         Arc::new(Self {
-            pool: Arc::new(Pool::new(launch, config.idle_timeout, on_death(&clients, &post_mortem))),
+            pool: Arc::new(Pool::new(launch, idle, on_death(&clients, &post_mortem))),
             plans,
             ledgers: Ledgers::new(config.memory_bytes.unwrap_or_else(limits::all_kept_bytes)),
             socket: config.socket,
             log,
-            idle_timeout: config.idle_timeout,
+            idle,
             started: Instant::now(),
             started_at: SystemTime::now(),
             program: process::Program::own(),

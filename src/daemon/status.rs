@@ -52,6 +52,8 @@ pub struct DaemonStatus {
     pub uptime_s: u64,
     /// It ends without a client for so long.
     pub idle_timeout_s: u64,
+    /// An executor that holds memory of a device ends without a client for so long.
+    pub idle_device_timeout_s: u64,
     /// Another program is in its file's place, or none: it ends when its last client leaves.
     pub program_replaced: bool,
 }
@@ -115,11 +117,14 @@ pub struct ExecutorStatus {
     pub runs: u64,
     /// Its memory.
     pub resident_bytes: u64,
+    /// What it holds of the memory of devices, all together; 0: it has no context on any; None: nobody tells.
+    #[serde(default)]
+    pub device_bytes: Option<u64>,
     /// Where it logs.
     pub log: String,
 }
 
-/// Resident bytes.
+/// Resident bytes, and bytes of devices.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MemoryStatus {
@@ -131,6 +136,8 @@ pub struct MemoryStatus {
     pub kept_limit_bytes: u64,
     /// Of all executors.
     pub executor_bytes: u64,
+    /// Of devices, by all executors; None: of one it is not known.
+    pub device_bytes: Option<u64>,
     /// Idle executors above it end.
     pub idle_limit_bytes: u64,
 }

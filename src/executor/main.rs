@@ -6,6 +6,7 @@ use std::sync::mpsc;
 
 use super::failure::end_now;
 use super::server::Server;
+use crate::cuda;
 use crate::link::message::{LinkReply, LinkRequest};
 use crate::link::socket;
 
@@ -34,5 +35,6 @@ pub fn main(link: UnixStream) -> ExitCode {
             }
         }
     });
+    cuda::serve(None);
     Server::new(sender).serve(to_serve)
 }

@@ -15,6 +15,7 @@ use super::tenant::{Part, Tenant};
 use super::{failure, lane};
 use crate::base::ids::SegmentId;
 use crate::base::sync::lock;
+use crate::cuda::{self, InUse};
 use crate::link::message::{Hello, LinkReply, LinkRequest, RanOnce, SOURCES};
 use crate::link::socket::{LinkSender, Received};
 use crate::onnx;
@@ -96,6 +97,8 @@ impl Server {
         }
         let loaded = self.loaded.as_mut().ok_or_else(|| state("the first request is Hello"))?;
         match body {
+            LinkRequest::Serve { pid } => cuda::serve(Some(pid)),
+            LinkRequest::CountDeviceMemory => loaded.resident.tell_device_memory(),
             LinkRequest::Attach { segment, len_bytes, lanes } => loaded.attach(segment, len_bytes, lanes, fd)?,
             LinkRequest::Detach { segment } => loaded.detach(segment)?,
             LinkRequest::OpenLane { lane } => loaded.open_lane(lane)?,
@@ -223,7 +226,11 @@ impl Loaded {
                     self.lane_threads.iter().for_each(|lane| lane.calls.forget_idle());
                     std::thread::sleep(Duration::from_millis(1));
                 }
-                mapped => return Ok(self.tenant.attach_device(mapped.map_err(failure::unless_lost)?)?),
+                mapped => {
+                    self.tenant.attach_device(mapped.map_err(failure::unless_lost)?)?;
+                    self.resident.tell_device_memory();
+                    return Ok(());
+                }
             }
         }
     }
@@ -293,6 +300,7 @@ impl Loaded {
             failure::end_now("work on a device failed, or waits for a client that is gone");
         }
         self.lanes = None;
+        cuda::serve(None);
         self.tenant = Arc::new(Tenant::new(Arc::clone(&self.resident.counters)));
         // Those with weights of the client's, which are as large as a model.
         self.resident.drop_unwanted();
@@ -350,6 +358,11 @@ impl Resident {
     fn tell_sessions(&self) {
         self.counters.set(Counter::SessionsLive, self.sessions.len() as u64);
         self.counters.set(Counter::FrozenBytes, self.sessions.constant_bytes());
+        self.tell_device_memory();
+    }
+
+    fn tell_device_memory(&self) {
+        self.counters.set_device_memory(InUse::now());
     }
 
     fn run_once(&self, part: &PartSpec, record: &CallRecord, tenant: &Tenant) -> Result<LinkReply, WireError> {

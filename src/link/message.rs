@@ -43,6 +43,13 @@ pub struct Hello {
 pub enum LinkRequest {
     /// Load the runtime; carries the descriptor of the counter page. Answered by [`LinkReply::Ready`]; the first request.
     Hello(Hello),
+    /// Serve a client from now on, until `Reset`; errors for want of a device's memory name it. Answered by `Done`.
+    Serve {
+        /// Its process.
+        pid: u32,
+    },
+    /// Look anew what this process holds of the memory of devices, and say so in the counter page. Answered by `Done`.
+    CountDeviceMemory,
     /// Map a segment of the client; carries its descriptor. Answered by `Done`.
     Attach {
         /// Chosen by the client.

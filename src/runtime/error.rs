@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use crate::base::bytes::Bytes;
 use crate::base::ids::DeviceUuid;
-use crate::cuda::{CudaError, Stream};
+use crate::cuda::{CudaError, Held, Stream};
 use crate::onnx::OnnxError;
 use crate::protocol::message::{ErrorCode, ErrorKind, ValueSpec, WireError};
 use crate::tensor::TensorDesc;
@@ -181,7 +182,7 @@ impl RuntimeError {
         }
     }
 
-    /// With what memory the stream's device has, where a run failed for want of it.
+    /// With what memory the stream's device has, and who holds the rest, where a run failed for want of it.
     pub(super) fn with_memory(self, stream: Option<&Stream>) -> Self {
         let (Self::RunFailed { node, reason }, Some(device)) = (&self, stream.map(Stream::device)) else { return self };
         // "Failed to allocate memory for requested buffer of size 1073741824", or CUDA's own words.
@@ -190,9 +191,12 @@ impl RuntimeError {
         }
         let Ok((free, total)) = device.memory() else { return self };
         let reason = format!(
-            "{reason}; {free} of {total} bytes of {} are free: torch's cache (torch.cuda.empty_cache()), the sessions of \
-             this executor (option providers: gpu_mem_limit) and other processes have the rest",
-            device.name()
+            "{reason}; {} of {} of {} are free; {}; torch's cache (torch.cuda.empty_cache()) is the client's, and sessions are \
+             the executor's (option providers: gpu_mem_limit)",
+            Bytes(free),
+            Bytes(total),
+            device.name(),
+            Held::now(device.uuid())
         );
         Self::RunFailed { node: node.clone(), reason }
     }

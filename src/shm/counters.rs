@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::segment::{BadSegment, Segment};
 use crate::base::ids::SegmentId;
+use crate::cuda::InUse;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
@@ -60,6 +61,9 @@ pub struct CounterPage {
 impl CounterPage {
     const LEN_BYTES: u64 = 4096;
     const ID: SegmentId = SegmentId(0);
+    /// Of what the process holds of devices' memory: no counter, for it may be unknown.
+    const IN_USE_AT: u64 = Self::LEN_BYTES - 8;
+    const UNKNOWN: u64 = u64::MAX;
 
     /// All zero. Errors: the kernel's.
     pub fn create() -> Result<Self, BadSegment> {
@@ -96,6 +100,26 @@ impl CounterPage {
         Counter::ALL.iter().map(|&counter| (counter.name(), self.get(counter))).collect()
     }
 
+    /// Says what the process holds of the memory of devices.
+    pub fn set_device_memory(&self, in_use: InUse) {
+        let told = match in_use {
+            InUse::Nothing => 0,
+            // A context of which nothing is told is not none.
+            InUse::Bytes(bytes) => bytes.clamp(1, Self::UNKNOWN - 1),
+            InUse::Unknown => Self::UNKNOWN,
+        };
+        self.segment.word64(Self::IN_USE_AT).store(told, Ordering::Relaxed);
+    }
+
+    /// What the process said last.
+    pub fn device_memory(&self) -> InUse {
+        match self.segment.word64(Self::IN_USE_AT).load(Ordering::Relaxed) {
+            0 => InUse::Nothing,
+            Self::UNKNOWN => InUse::Unknown,
+            bytes => InUse::Bytes(bytes),
+        }
+    }
+
     fn cell(&self, counter: Counter) -> &AtomicU64 {
         self.segment.word64(counter as u64 * 8)
     }
@@ -115,5 +139,19 @@ mod tests {
         executor.add(Counter::Runs, 10);
         let values: Vec<u64> = daemon.snapshot().into_iter().map(|(_, value)| value).collect();
         assert_eq!(values, [11, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
+    }
+
+    #[test]
+    fn memory_of_devices_may_be_none_some_or_unknown() {
+        let daemon = CounterPage::create().unwrap();
+        assert_eq!(daemon.device_memory(), InUse::Nothing);
+        let executor = CounterPage::map(daemon.fd().try_clone_to_owned().unwrap()).unwrap();
+        for in_use in [InUse::Bytes(1), InUse::Bytes(80 << 30), InUse::Unknown, InUse::Nothing] {
+            executor.set_device_memory(in_use);
+            assert_eq!(daemon.device_memory(), in_use);
+        }
+        executor.set_device_memory(InUse::Bytes(0));
+        assert_eq!(daemon.device_memory(), InUse::Bytes(1), "it has a context");
+        assert!(daemon.snapshot().iter().all(|(_, value)| *value == 0), "it is no counter");
     }
 }

@@ -273,3 +273,19 @@ fn a_damaged_or_hostile_folder_is_named() {
     }
     assert_eq!(piped(folder.path(), &["ls", "."]).code, 0);
 }
+
+#[test]
+fn times_of_idleness_that_are_none_are_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in [
+        ("RUST_ORT_IDLE_TIMEOUT_S", "soon"),
+        ("RUST_ORT_IDLE_DEVICE_TIMEOUT_S", "soon"),
+        ("RUST_ORT_IDLE_DEVICE_TIMEOUT_S", "-1"),
+        ("RUST_ORT_IDLE_DEVICE_TIMEOUT_S", "inf"),
+    ] {
+        let output = program(folder.path(), &["serve"]).env(name, text).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(&format!("{name}: expected a number of seconds")) && said.contains(text), "{said}");
+    }
+}

@@ -3,6 +3,7 @@
 
 mod devices;
 mod faults;
+mod holders;
 mod measure;
 mod order;
 mod peer;

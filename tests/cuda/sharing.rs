@@ -122,8 +122,9 @@ fn want_of_memory_says_what_was_asked_and_what_there_is() {
     peer.ask("share", json!({"device": 0, "len_bytes": 400_000}));
     assert_eq!(peer.ask("memory", json!({"device": 0}))["free_bytes"], 600_000);
     let error = peer.error("share", json!({"slot": 1, "device": 0, "len_bytes": 600_001}));
-    let expected = "cuMemAlloc on GPU-10111213-1415-1617-1819-1a1b1c1d1e1f: 600001 bytes asked, 600000 of 1000000 free";
-    assert!(error.starts_with(expected), "{error}");
+    let expected = "cuMemAlloc on GPU-10111213-1415-1617-1819-1a1b1c1d1e1f: asked 585.9 KiB, 585.9 KiB of 976.6 KiB free; \
+                    other processes and torch's cache count, too";
+    assert_eq!(error, expected);
     peer.ask("close", json!({}));
     peer.ask("share", json!({"device": 0, "len_bytes": 1_000_000}));
 }

@@ -9,6 +9,8 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -694,6 +696,103 @@ def two_devices_in_one_call() -> None:
         raise AssertionError("it ran")
     device.ordinal = ordinal
     check(part, [x, w, scale])
+
+
+def greedy_part() -> Part:
+    """The sum of so many copies of its input that no allocator has room for them."""
+    value = helper.make_tensor_value_info
+    shape = helper.make_tensor("shape", TensorProto.INT64, [1], [1 << 44])
+    nodes = [helper.make_node("Expand", ["x", "shape"], ["copies"]), helper.make_node("ReduceSum", ["copies"], ["y"])]
+    nodes[1].attribute.append(helper.make_attribute("keepdims", 0))
+    graph = helper.make_graph(
+        nodes, "greedy", [value("x", TensorProto.FLOAT, [1])], [value("y", TensorProto.FLOAT, [])], [shape]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    told = GraphSpec(graph_id="1" * 64, name="1_0-inference", direction="inference")
+    spec = PartSpec(
+        graph=told, part=0, model=model.SerializeToString(), input_names=["x"], output_names=["y"],
+        outputs=[OutputSpec(dtype=torch.float32, shape=(), device=0)], device=0,
+    )  # fmt: skip
+    client().register(told)
+    return client().part(spec, Options())
+
+
+def who_holds_memory() -> None:
+    """A run that no memory is left for tells who has it: the executor, this process, others. arguments: what is said
+    of the executor's amount, of this process's, and of others."""
+    given, _ = setup()
+    part, x = greedy_part(), given.of(torch.ones(1))
+    own, client_bytes, others = sys.argv[2:5]
+    name = Path("/proc/self/comm").read_text().strip()
+    for _ in range(2):
+        try:
+            part([x])
+        except DaemonFault as fault:
+            told = str(fault)
+        else:
+            raise AssertionError("it ran")
+        held = f"held: this executor (pid {executor_pid()}) {own}, the client {name} (pid {os.getpid()}) {client_bytes}"
+        assert "Failed to allocate memory" in told and " of Stand-in GPU 0 are free" in told, told
+        assert f"{held}{others};" in told, (held, told)
+
+
+def nobody_tells_who_holds_memory() -> None:
+    """arguments: why. It is said, and status has no number in its place."""
+    given, _ = setup()
+    part, x = greedy_part(), given.of(torch.ones(1))
+    try:
+        part([x])
+    except DaemonFault as fault:
+        assert f"who holds the rest is not known ({sys.argv[2]}" in str(fault), fault
+    else:
+        raise AssertionError("it ran")
+    now = client().status()
+    assert [executor["device_bytes"] for executor in now["executors"]] == [None]
+    assert now["memory"]["device_bytes"] is None
+
+
+def device_memory_in_status() -> None:
+    """Of an executor that computes on the CPU 0; of one with a context what NVIDIA's library tells, and as long as it
+    has one. Without a client it ends sooner than the other (RUST_ORT_IDLE_DEVICE_TIMEOUT_S)."""
+    given, _ = setup()
+    on_cpu = Client.get(Options(threads=2))
+    on_cpu.leased()
+    cpu_pid = on_cpu.leased().executor_pid
+
+    def held() -> dict[int, int | None]:
+        now = client().status()
+        found = {executor["pid"]: executor["device_bytes"] for executor in now["executors"]}
+        assert now["memory"]["device_bytes"] == sum(found.values())
+        return found
+
+    pid = executor_pid()
+    assert held() == {cpu_pid: 0, pid: 0}
+    part = affine_part()
+    part.prepare()
+    assert held() == {cpu_pid: 0, pid: 1 << 20}
+    check(part, [*map(given.of, values(5))])
+    assert held() == {cpu_pid: 0, pid: 1 << 20}, "what a client allocated is the client's"
+    # Since then it took more: whoever asks has it look.
+    (FOLDER / f"used.{pid}.0").write_text(f"{5 << 20}\n")
+    assert held() == {cpu_pid: 0, pid: 6 << 20}
+    text = subprocess.run([os.environ["RUST_ORT_BINARY"], "status"], capture_output=True, text=True, check=True).stdout
+    assert "executors; 6.0 MiB of devices" in text, text
+    # One that does not answer is shown as it said last.
+    os.kill(pid, signal.SIGSTOP)
+    (FOLDER / f"used.{pid}.0").write_text(f"{7 << 20}\n")
+    assert held() == {cpu_pid: 0, pid: 6 << 20}
+    os.kill(pid, signal.SIGCONT)
+    assert held() == {cpu_pid: 0, pid: 8 << 20}
+    # The next client finds it warm.
+    client().leased().close()
+    assert executor_pid() == pid
+    for one in (client(), on_cpu):
+        one.leased().close()
+    deadline = time.monotonic() + 60
+    while pid in (left := held()):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+    assert left == {cpu_pid: 0}
 
 
 if __name__ == "__main__":

@@ -18,24 +18,21 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="session")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the stand-in's libcuda.so.1 and libnvrtc.so.13."""
-    folder = tmp_path_factory.mktemp("driver")
-    build("libcuda.so.1", "fake_libcuda.c", folder)
-    build("libnvrtc.so.13", "fake_libnvrtc.c", folder)
-    return folder
+    folder = built(tmp_path_factory.mktemp("driver"), "libcuda.so.1", "fake_libcuda.c")
+    return built(folder, "libnvrtc.so.13", "fake_libnvrtc.c")
 
 
-def build(library: str, source: str, folder: Path) -> None:
-    command = [
-        "cc",
-        "-shared",
-        "-fPIC",
-        "-O1",
-        "-pthread",
-        "-o",
-        str(folder / library),
-        str(ROOT / "tests/fixtures" / source),
-    ]
+@pytest.fixture(scope="session")
+def management(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the stand-in's libnvidia-ml.so.1."""
+    return built(tmp_path_factory.mktemp("management"), "libnvidia-ml.so.1", "fake_libnvidia_ml.c")
+
+
+def built(folder: Path, library: str, source: str) -> Path:
+    fixture = ROOT / "tests/fixtures" / source
+    command = ["cc", "-shared", "-fPIC", "-O1", "-pthread", "-o", str(folder / library), str(fixture)]
     subprocess.run(command, check=True)
+    return folder
 
 
 @pytest.fixture
@@ -104,7 +101,7 @@ def test_a_stream_that_waits_for_a_dead_executor_comes_to_rest(calls: Callable[.
 
 
 def test_without_a_compiler_observed_calls_are_judged_on_the_host(calls: Callable[..., str], tmp_path: Path) -> None:
-    build("libcuda.so.1", "fake_libcuda.c", tmp_path)
+    built(tmp_path, "libcuda.so.1", "fake_libcuda.c")
     calls("observed_without_a_compiler", LD_LIBRARY_PATH=str(tmp_path))
 
 
@@ -126,7 +123,7 @@ def test_cudas_own_compiler_takes_the_kernels(tmp_path: Path) -> None:
     found = [path.parent for path in (Path(torch.__file__).parents[1] / "nvidia").glob("*/lib/libnvrtc.so.*")]
     if not found:
         pytest.skip("no NVRTC: torch here is without CUDA")
-    build("libcuda.so.1", "fake_libcuda.c", tmp_path)
+    built(tmp_path, "libcuda.so.1", "fake_libcuda.c")
     environment = {
         **os.environ,
         "LD_LIBRARY_PATH": os.pathsep.join([str(tmp_path), str(found[0])]),
@@ -149,3 +146,36 @@ def test_a_graph_on_several_devices_runs_each_part_on_its_own(
     environment: dict[str, str], calls: Callable[..., str]
 ) -> None:
     calls("several_devices", **environment)
+
+
+def with_both(driver: Path, management: Path) -> dict[str, str]:
+    return {"LD_LIBRARY_PATH": f"{driver}:{management}"}
+
+
+@pytest.mark.parametrize(("environment", "said"), [
+    ({}, ("1.0 MiB", "3.0 MiB", "")),
+    ({"FAKE_NVML_OTHERS": "1073741824:8589934592"}, ("1.0 MiB", "3.0 MiB", ", pid 1073741824 8.0 GiB")),
+    ({"FAKE_NVML_UNAVAILABLE": "1"}, ("an unknown amount", "an unknown amount", "")),
+])  # fmt: skip
+def test_want_of_memory_names_those_who_hold_it(
+    environment: dict[str, str], said: tuple[str, ...], driver: Path, management: Path, calls: Callable[..., str]
+) -> None:
+    calls("who_holds_memory", *said, **with_both(driver, management), **environment)
+
+
+@pytest.mark.parametrize(("environment", "why"), [
+    (None, "NVIDIA's management library: libnvidia-ml.so.1: "),
+    ({"FAKE_NVML_FAIL": "nvmlInit"}, "nvmlInit failed with 999: Unknown Error"),
+    ({"FAKE_NVML_HIDES": "1"}, "no process is told"),
+])  # fmt: skip
+def test_what_nobody_tells_is_unknown(
+    environment: dict[str, str] | None, why: str, driver: Path, management: Path, calls: Callable[..., str]
+) -> None:
+    libraries = {} if environment is None else with_both(driver, management)
+    calls("nobody_tells_who_holds_memory", why, **libraries, **(environment or {}))
+
+
+def test_memory_of_devices_is_in_status_and_given_back_sooner(
+    driver: Path, management: Path, calls: Callable[..., str]
+) -> None:
+    calls("device_memory_in_status", **with_both(driver, management), RUST_ORT_IDLE_DEVICE_TIMEOUT_S="2")

@@ -1,5 +1,6 @@
-//! NVIDIA's driver without a GPU (fixtures/fake_libcuda.c) for child processes: it is loaded once a process, by what
-//! LD_LIBRARY_PATH says when that starts.
+//! NVIDIA's driver without a GPU (fixtures/fake_libcuda.c) and the management library beside it
+//! (fixtures/fake_libnvidia_ml.c) for child processes: they are loaded once a process, by what LD_LIBRARY_PATH says when
+//! that starts.
 #![allow(dead_code)]
 
 use std::collections::BTreeMap;
@@ -15,15 +16,26 @@ pub const UUIDS: [&str; 2] = ["GPU-10111213-1415-1617-1819-1a1b1c1d1e1f", "GPU-2
 
 /// A folder with a libcuda.so.1 made of `source`.
 pub fn build(source: &Path, folder: &Path) {
-    build_as("libcuda.so.1", source, folder);
+    compile(source, &folder.join("libcuda.so.1"), &[]);
 }
 
-fn build_as(library: &str, source: &Path, folder: &Path) {
-    let unfinished = folder.join(format!("{library}.{}", std::process::id()));
+fn compile(source: &Path, library: &Path, more: &[&str]) {
+    let unfinished = library.with_extension(std::process::id().to_string());
     let mut cc = Command::new("cc");
     cc.args(["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]).arg(&unfinished).arg(source);
-    assert!(cc.status().unwrap().success());
-    fs::rename(unfinished, folder.join(library)).unwrap();
+    assert!(cc.args(more).status().unwrap().success());
+    fs::rename(unfinished, library).unwrap();
+}
+
+/// Which management library is beside the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Nvml {
+    /// One that tells all.
+    Here,
+    /// That of a driver before CUDA 11.6.
+    Old,
+    /// None.
+    Missing,
 }
 
 /// GPUs of its own: what one process exports, others with the same stand-in open.
@@ -42,30 +54,49 @@ impl StandIn {
         Self { has_compiler: false, ..Self::new() }
     }
 
-    fn library_folder(has_compiler: bool) -> &'static Path {
-        static FOLDERS: [OnceLock<PathBuf>; 2] = [const { OnceLock::new() }; 2];
-        FOLDERS[usize::from(has_compiler)].get_or_init(|| {
-            let name = if has_compiler { "stand_in" } else { "stand_in_without_compiler" };
-            let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fn compiler_folder() -> &'static Path {
+        static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+        FOLDER.get_or_init(|| {
+            let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("stand_in_compiler");
+            fs::create_dir_all(&folder).unwrap();
+            let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/fake_libnvrtc.c");
+            compile(&source, &folder.join("libnvrtc.so.13"), &[]);
+            folder
+        })
+    }
+
+    /// The value of LD_LIBRARY_PATH for a process that finds these libraries.
+    pub fn library_folder(nvml: Nvml) -> &'static Path {
+        static FOLDERS: [OnceLock<PathBuf>; 3] = [const { OnceLock::new() }; 3];
+        FOLDERS[nvml as usize].get_or_init(|| {
+            let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("stand_in_{nvml:?}"));
             fs::create_dir_all(&folder).unwrap();
             let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
             build(&fixtures.join("fake_libcuda.c"), &folder);
-            if has_compiler {
-                build_as("libnvrtc.so.13", &fixtures.join("fake_libnvrtc.c"), &folder);
+            let management = (fixtures.join("fake_libnvidia_ml.c"), folder.join("libnvidia-ml.so.1"));
+            match nvml {
+                Nvml::Here => compile(&management.0, &management.1, &[]),
+                Nvml::Old => compile(&management.0, &management.1, &["-DOLD"]),
+                Nvml::Missing => {}
             }
             folder
         })
     }
 
-    /// `command` finds the stand-in as its driver, and nothing of this process's FAKE_CUDA_ or CUDA_VISIBLE_DEVICES.
+    /// `command` finds the stand-in as its driver, and nothing of this process's FAKE_CUDA_, FAKE_NVML_ or
+    /// CUDA_VISIBLE_DEVICES.
     pub fn equip<'c>(&self, command: &'c mut Command) -> &'c mut Command {
         for name in ["LAZY", "TOTAL", "KIND", "DEAD", "FAIL"] {
             command.env_remove(format!("FAKE_CUDA_{name}"));
         }
+        for name in ["OTHERS", "UNAVAILABLE", "HIDES", "FAIL"] {
+            command.env_remove(format!("FAKE_NVML_{name}"));
+        }
         command.env_remove("CUDA_VISIBLE_DEVICES");
-        command
-            .env("LD_LIBRARY_PATH", Self::library_folder(self.has_compiler))
-            .env("FAKE_CUDA_FOLDER", self.folder.path())
+        let mut folders = vec![Self::library_folder(Nvml::Here)];
+        folders.extend(self.has_compiler.then(Self::compiler_folder));
+        let folders = std::env::join_paths(folders).unwrap();
+        command.env("LD_LIBRARY_PATH", folders).env("FAKE_CUDA_FOLDER", self.folder.path())
     }
 
     /// What the process called.
@@ -87,7 +118,8 @@ impl StandIn {
     pub fn leftovers(&self) -> Vec<String> {
         let names =
             fs::read_dir(self.folder.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        let mut names: Vec<_> = names.filter(|name| !name.starts_with("journal.")).collect();
+        let mut names: Vec<_> =
+            names.filter(|name| !name.starts_with("journal.") && !name.starts_with("used.")).collect();
         names.sort();
         names
     }

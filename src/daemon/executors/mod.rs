@@ -6,6 +6,6 @@ mod post_mortem;
 mod process;
 mod quarantine;
 
-pub use pool::{OnDeath, Pool};
+pub use pool::{IdleTimes, OnDeath, Pool};
 pub use post_mortem::PostMortem;
 pub use process::{Executor, Launch};

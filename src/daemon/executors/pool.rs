@@ -11,6 +11,7 @@ use crate::base::ids::{ClientId, ExecutorId};
 use crate::base::limits;
 use crate::base::process::machine_bytes;
 use crate::base::sync::lock;
+use crate::cuda::InUse;
 use crate::daemon::executors::process::{Executor, Launch, Obituary, Terms, TorchProgram};
 use crate::link::message::{LinkReply, LinkRequest};
 use crate::protocol::control::LeaseSpec;
@@ -20,10 +21,19 @@ use crate::shm::Counter;
 /// Called once when an executor died, with its client if it had one; returns an error for each call that was running.
 pub type OnDeath = Box<dyn Fn(&Arc<Executor>, Option<ClientId>, &str) -> Vec<WireError> + Send + Sync>;
 
+/// How long an executor is kept without a client.
+#[derive(Clone, Copy, Debug)]
+pub struct IdleTimes {
+    /// One that computes on the CPU.
+    pub timeout: Duration,
+    /// One that holds memory of a device.
+    pub on_device: Duration,
+}
+
 /// Every executor of the daemon.
 pub struct Pool {
     launch: Launch,
-    idle_timeout: Duration,
+    idle: IdleTimes,
     idle_bytes: u64,
     next_id: AtomicU64,
     executors: Mutex<BTreeMap<ExecutorId, Arc<Executor>>>,
@@ -44,10 +54,10 @@ fn library(path: &Path) -> Result<Identity, WireError> {
 
 impl Pool {
     /// An empty pool.
-    pub fn new(launch: Launch, idle_timeout: Duration, on_death: OnDeath) -> Self {
+    pub fn new(launch: Launch, idle: IdleTimes, on_death: OnDeath) -> Self {
         Self {
             launch,
-            idle_timeout,
+            idle,
             idle_bytes: limits::IDLE_BYTES.min(machine_bytes() / 4),
             next_id: AtomicU64::new(1),
             executors: Mutex::default(),
@@ -169,7 +179,8 @@ impl Pool {
         self.dismiss_surplus();
     }
 
-    /// Ends idle executors: those over the time, over the number, over the memory; the longest idle first.
+    /// Ends idle executors: those over the time, which is shorter for who holds memory of a device, over the number, over
+    /// the memory; the longest idle first.
     pub fn dismiss_surplus(&self) {
         let mut idle: Vec<(Instant, Arc<Executor>)> = lock(&self.executors)
             .values()
@@ -182,7 +193,11 @@ impl Pool {
         let mut bytes = 0;
         for (n, (since, executor)) in idle.into_iter().enumerate() {
             bytes += executor.resident_bytes();
-            if n >= limits::IDLE_EXECUTORS || bytes > self.idle_bytes || since.elapsed() >= self.idle_timeout {
+            let at_most = match executor.counters.device_memory() {
+                InUse::Nothing => self.idle.timeout,
+                InUse::Bytes(_) | InUse::Unknown => self.idle.on_device,
+            };
+            if n >= limits::IDLE_EXECUTORS || bytes > self.idle_bytes || since.elapsed() >= at_most {
                 self.dismiss(&executor);
             }
         }
@@ -231,6 +246,18 @@ impl Pool {
         }
         for executor in &executors {
             executor.kill();
+        }
+    }
+
+    /// Has those that hold memory of devices look how much, for [`limits::EXECUTOR_COUNT`] at most.
+    pub fn count_device_memory(&self) {
+        let deadline = Instant::now() + limits::EXECUTOR_COUNT;
+        for executor in self.list() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if executor.counters.device_memory() != InUse::Nothing && !left.is_zero() {
+                // Without an answer what it said last stands.
+                let _ = executor.link.ask(&LinkRequest::CountDeviceMemory, left);
+            }
         }
     }
 

@@ -5,6 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::base::limits;
 use crate::base::process::resident_bytes;
+use crate::cuda::InUse;
 use crate::daemon::client::Client;
 use crate::daemon::executors::Executor;
 use crate::daemon::shared::Daemon;
@@ -13,6 +14,7 @@ use crate::shm::Counter;
 
 /// Everything, as of now.
 fn status(daemon: &Daemon) -> Status {
+    daemon.pool.count_device_memory();
     let executors: Vec<_> = daemon.pool.list().iter().map(|executor| of_executor(executor)).collect();
     Status {
         schema: STATUS_SCHEMA.to_owned(),
@@ -24,6 +26,7 @@ fn status(daemon: &Daemon) -> Status {
             kept_bytes: daemon.ledgers.memory.held(),
             kept_limit_bytes: daemon.ledgers.memory.limit(),
             executor_bytes: executors.iter().map(|executor| executor.resident_bytes).sum(),
+            device_bytes: executors.iter().map(|executor| executor.device_bytes).sum(),
             idle_limit_bytes: limits::IDLE_BYTES,
         },
         executors,
@@ -46,7 +49,8 @@ fn own_status(daemon: &Daemon) -> DaemonStatus {
         log: daemon.log.display().to_string(),
         started_unix_s: unix_s(daemon.started_at),
         uptime_s: daemon.started.elapsed().as_secs(),
-        idle_timeout_s: daemon.idle_timeout.as_secs(),
+        idle_timeout_s: daemon.idle.timeout.as_secs(),
+        idle_device_timeout_s: daemon.idle.on_device.as_secs(),
         program_replaced: daemon.program.is_replaced(),
     }
 }
@@ -95,6 +99,11 @@ fn of_executor(executor: &Executor) -> ExecutorStatus {
         sessions: executor.counters.get(Counter::SessionsLive),
         runs: executor.counters.get(Counter::Runs),
         resident_bytes: executor.resident_bytes(),
+        device_bytes: match executor.counters.device_memory() {
+            InUse::Nothing => Some(0),
+            InUse::Bytes(bytes) => Some(bytes),
+            InUse::Unknown => None,
+        },
         log: executor.log.display().to_string(),
     }
 }
