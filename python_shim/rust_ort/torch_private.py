@@ -67,6 +67,7 @@ USED: dict[str, str | None] = {
     "torch.cuda._sleep": None,
     "torch.fx._lazy_graph_module._make_graph_module": "fx.GraphModule",
     "torch.fx._lazy_graph_module._use_lazy_graph_module": "every graph's code is made at once",
+    "torch.fx.experimental.proxy_tensor": None,
     "torch.fx.experimental.proxy_tensor.disable_proxy_modes_tracing": None,
     "torch.fx.experimental.proxy_tensor.get_proxy_mode": None,
     "torch.fx.experimental.proxy_tensor.get_proxy_slot": None,
@@ -377,6 +378,19 @@ def backward_at_once() -> contextlib.AbstractContextManager[Any]:
     config: Any = find("torch._functorch.config")
     patched: contextlib.AbstractContextManager[Any] = config.patch(force_non_lazy_backward_lowering=True)
     return patched
+
+
+@contextlib.contextmanager
+def no_constants_of_traces() -> Iterator[None]:
+    """Inside, a number that a program has in a tensor is traced as any other value: torch computes with it beside the
+    trace, on its device, be there one or not."""
+    module: Any = find("torch.fx.experimental.proxy_tensor")
+    before = module.CONSTANT_NUMEL_LIMIT
+    module.CONSTANT_NUMEL_LIMIT = -1
+    try:
+        yield
+    finally:
+        module.CONSTANT_NUMEL_LIMIT = before
 
 
 def fake_mode_of(values: Iterable[object]) -> Any | None:

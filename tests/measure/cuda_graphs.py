@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional
 
-from rust_ort.torch_private import backward_at_once, fake_mode, pytree
+from rust_ort.torch_private import backward_at_once, fake_mode, no_constants_of_traces, pytree
 
 aten = torch.ops.aten
 
@@ -84,10 +84,16 @@ class Trace:
     result: Any = None
 
     def run(self) -> Any:
-        """The call's result from real tensors on the CPU, of a call that is one graph."""
-        (graph,) = self.graphs
-        made = graph.compiled(*graph.inputs)
-        real = {id(fake): value for fake, value in zip(graph.outputs, made, strict=True) if isinstance(fake, Tensor)}
+        """The call's result from real tensors on the CPU. Errors: ValueError where a graph reads what no graph gave, as
+        eager between two does."""
+        real: dict[int, Any] = {}
+        for graph in self.graphs:
+            inputs = [real.get(id(value), value) for value in graph.inputs]
+            if any(isinstance(value, Tensor) and value.is_cuda for value in inputs):
+                raise ValueError("a graph reads what the program computed between two graphs")
+            made = graph.compiled(*inputs)
+            pairs = zip(graph.outputs, made, strict=True)
+            real |= {id(fake): value for fake, value in pairs if isinstance(fake, Tensor)}
         return pytree.tree_map_only(Tensor, lambda fake: real[id(fake)], self.result)
 
 
@@ -113,7 +119,7 @@ def trace(
     module = function if isinstance(function, nn.Module) else nn.Module()
     fake = pytree.tree_map_only(Tensor, twins.of, inputs)
     compiled = torch.compile(function, backend=capture, dynamic=dynamic)
-    with twins.in_place(module), twins.mode, _autocast(autocast), backward_at_once(), without_streams():
+    with twins.in_place(module), twins.mode, _autocast(autocast), backward_at_once(), without_gpu():
         made.result = compiled(**fake) if isinstance(fake, dict) else compiled(*fake)
     return made
 
@@ -133,12 +139,14 @@ def _autocast(dtype: torch.dtype | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def without_streams() -> Iterator[None]:
-    """Inside, gradients are made node by node: torch's engine asks the GPU for its streams."""
+def without_gpu() -> Iterator[None]:
+    """Inside, gradients are made node by node, as torch's engine asks the GPU for its streams, and a number that the
+    program has in a tensor is traced as any other value: tracing computes with it beside, on its device."""
     before = torch.autograd.grad
     setattr(torch.autograd, before.__name__, gradients)
     try:
-        yield
+        with no_constants_of_traces():
+            yield
     finally:
         setattr(torch.autograd, before.__name__, before)
 
@@ -172,13 +180,27 @@ def gradients(
         slots = given.get(node, [])
         if node not in behind or all(slot is None for slot in slots):
             continue
-        made = node(*slots)
-        for (after, place), gradient in zip(
-            node.next_functions, made if isinstance(made, tuple) else (made,), strict=True
-        ):
+        for (after, place), made in zip(node.next_functions, _run(node, slots), strict=True):
             if after in ends or after in behind:
-                add(after, place, gradient)
+                add(after, place, made)
     return tuple(given[edge.node][edge.output_nr] if edge.node in given else None for edge in wanted)
+
+
+def _run(node: Any, slots: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """What a node gives backwards, one for each of its `next_functions`."""
+    if callable(node):
+        made = node(*slots)
+        return list(made) if isinstance(made, tuple) else [made]
+    # One of Python's, as a custom operator has it. As the engine does: zeros for what is None, and what comes back for
+    # arguments that are no tensors, which are no next function, is left out.
+    filled = [
+        torch.zeros(told.shape, dtype=told.dtype, device=told.device) if slot is None else slot
+        for slot, told in zip(slots, node._input_metadata, strict=True)
+    ]
+    made = node.apply(*filled)
+    gradients = made if isinstance(made, tuple) else (made,)
+    needed = iter([gradient for gradient, needs in zip(gradients, node.needs_input_grad, strict=False) if needs])
+    return [next(needed) if after is not None else None for after, _ in node.next_functions]
 
 
 def _latest_first(roots: Sequence[Any]) -> list[Any]:

@@ -27,9 +27,12 @@ from rust_ort.torch_private import fake_mode, pytree
 
 aten = torch.ops.aten
 sdpa = functional.scaled_dot_product_attention
-FAMILIES = {"llama": "sdpa", "gpt2": "sdpa", "bert": "sdpa", "t5": "eager", "vit": "sdpa", "convnext": "eager"}
+FAMILIES = {
+    "llama": "sdpa", "gpt2": "sdpa", "bert": "sdpa", "t5": "eager", "vit": "sdpa", "convnext": "eager",
+    "deberta-v2": "eager",
+}  # fmt: skip
 LAYERS: dict[str, dict[str, Any]] = {
-    **{name: {"num_hidden_layers": 1} for name in ("llama", "bert", "vit")},
+    **{name: {"num_hidden_layers": 1} for name in ("llama", "bert", "vit", "deberta-v2")},
     "gpt2": {"n_layer": 1}, "t5": {"num_layers": 1}, "convnext": {"depths": (1, 1)},
 }  # fmt: skip
 CUDA = torch.device("cuda:0")
@@ -84,6 +87,54 @@ def test_autocast_of_cuda_is_traced(client: FakeClient) -> None:
     assert traced.result.dtype is torch.float16
     torch.testing.assert_close(traced.run(), linear(normal(3, 4)).half(), rtol=2e-3, atol=2e-3)
     assert reasons(backend.graphs) == [] and linear.weight.is_cpu
+
+
+@torch.library.custom_op("rust_ort_test::scaled", mutates_args=())
+def scaled(x: Tensor, factor: float, y: Tensor) -> tuple[Tensor, Tensor]:
+    return x * factor, y * 2
+
+
+@scaled.register_fake
+def _(x: Tensor, factor: float, y: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x), torch.empty_like(y)
+
+
+scaled.register_autograd(
+    lambda ctx, of_x, of_y: (of_x * ctx.factor, None, of_y * 2),
+    setup_context=lambda ctx, inputs, output: setattr(ctx, "factor", inputs[1]),
+)
+
+
+def test_gradients_of_custom_operators_are_traced(client: FakeClient) -> None:
+    """One output has no gradient, one argument is no tensor, one needs none."""
+
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        return scaled(x, 3.0, y)[0].sin()
+
+    x, y = normal(4).requires_grad_(), normal(4, seed=1)
+    made, graphs = run(function, [x, y])
+    torch.testing.assert_close(made, function(x, y))
+    torch.testing.assert_close(torch.autograd.grad(made.sum(), x), torch.autograd.grad(function(x, y).sum(), x))
+    assert [graph.direction for graph in graphs] == ["forward", "backward"]
+
+
+def test_numbers_in_tensors_of_the_program_go_to_the_device(client: FakeClient) -> None:
+    made, graphs = run(lambda x: torch.tensor(3).type_as(x) + x.clamp(torch.tensor(0.5, device=x.device)), [normal(5)])
+    torch.testing.assert_close(made, 3 + normal(5).clamp(0.5))
+    assert reasons(graphs) == []
+
+
+def test_a_call_of_several_graphs_is_run_graph_by_graph(client: FakeClient) -> None:
+    def function(x: Tensor) -> Tensor:
+        y = x.sin()
+        torch._dynamo.graph_break()
+        return y * x
+
+    x = normal(4).requires_grad_()
+    made, graphs = run(function, [x])
+    torch.testing.assert_close(made, x.sin() * x)
+    torch.testing.assert_close(torch.autograd.grad(made.sum(), x), torch.autograd.grad((x.sin() * x).sum(), x))
+    assert len(graphs) == 4
 
 
 # --- Attention -------------------------------------------------------------------------------------------------------
