@@ -53,8 +53,9 @@ class Explanation:
         breaks = [
             f"break ({count}): {reason.splitlines()[0] if reason else '?'}" for reason, count in self.breaks.items()
         ]
+        placed = [f"{graph.name}: {graph.placement}" for graph in self.graphs if graph.placement]
         fallen = [f"{graph.name}: {graph.fallen_back}" for graph in self.graphs if graph.fallen_back]
-        return made + html_lines([self._count(), *fallen, *breaks, self._time()])
+        return made + html_lines([self._count(), *placed, *fallen, *breaks, self._time()])
 
     def _count(self) -> str:
         count = f"{len(self.graphs)} graphs, {sum(self.breaks.values())} graph breaks"
@@ -74,6 +75,8 @@ class Explanation:
                 lines.append(f"    {graph.fallen_back}")
             if graph.division.rules:
                 lines.append(f"    {graph.division}")
+            if graph.placement:
+                lines.append(f"    {graph.placement}")
             for node in graph.eager:
                 if not node.inside:
                     lines += _left_to_eager(node, [other for other in graph.eager if other.inside == node.name])

@@ -323,7 +323,7 @@ impl Resident {
         let Ready { session, outline, inputs, division } = cached.ready;
         let fx_nodes = outline.count_fx_nodes(&part.fx_values);
         let (inputs, outputs) = (inputs.to_vec(), session.outputs().to_vec());
-        let frozen_inputs = frozen.len() as u32;
+        let (frozen_inputs, placement) = (frozen.len() as u32, session.placement());
         Ok(Prepared {
             handle: tenant.add(Part { session, fx_nodes, frozen }),
             built: cached.built_in.is_some(),
@@ -334,6 +334,7 @@ impl Resident {
             build_us: cached.built_in.map_or(0, |time| time.as_micros() as u64),
             frozen_inputs,
             division: Division::clone(&division),
+            placement,
         })
     }
 

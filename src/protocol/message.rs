@@ -240,6 +240,45 @@ pub struct Division {
     pub segments: u32,
 }
 
+/// Which execution providers ONNX Runtime gave a session's nodes to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Placement {
+    /// The session has the CPU's alone.
+    #[default]
+    CpuOnly,
+    /// ONNX Runtime did not tell, or in words that are not known.
+    Unknown,
+    /// By provider.
+    Told(BTreeMap<String, Placed>),
+}
+
+/// Nodes of one provider, after ONNX Runtime's optimizers, those of bodies (If, Loop, Scan) too.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placed {
+    /// How many.
+    pub nodes: u32,
+    /// Of each operator; empty where one provider has all nodes, of which ONNX Runtime tells the number alone.
+    pub ops: BTreeMap<String, u32>,
+}
+
+impl Placement {
+    /// Of two sessions together: what one of them does not know is not known of both.
+    pub fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::CpuOnly, other) | (other, Self::CpuOnly) => other,
+            (Self::Told(mut all), Self::Told(other)) => {
+                for (provider, Placed { nodes, ops }) in other {
+                    let placed = all.entry(provider).or_default();
+                    placed.nodes += nodes;
+                    ops.into_iter().for_each(|(op, n)| *placed.ops.entry(op).or_default() += n);
+                }
+                Self::Told(all)
+            }
+            (Self::Unknown, _) | (_, Self::Unknown) => Self::Unknown,
+        }
+    }
+}
+
 /// A shared library of custom operators, as it was when someone looked: another file is another session.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CustomOpLibrary {
@@ -339,6 +378,8 @@ pub struct Prepared {
     pub frozen_inputs: u32,
     /// What the session's rules made of its nodes.
     pub division: Division,
+    /// Which execution providers have its nodes.
+    pub placement: Placement,
 }
 
 /// What one run cost.

@@ -8,7 +8,7 @@ use super::model::{Constant, Model};
 use super::stop::StopToken;
 use crate::base::ids::DeviceUuid;
 use crate::cuda::Stream;
-use crate::protocol::message::{NodeRuntime, RunStats, SessionSpec, ValueSpec};
+use crate::protocol::message::{NodeRuntime, Placement, RunStats, SessionSpec, ValueSpec};
 use crate::shm::Lease;
 use crate::tensor::TensorBuf;
 
@@ -63,6 +63,11 @@ pub trait Session: Send + Sync {
     /// The device that its calls' tensors may lie on.
     fn device(&self) -> Option<DeviceUuid> {
         None
+    }
+
+    /// Which execution providers have its nodes.
+    fn placement(&self) -> Placement {
+        Placement::default()
     }
 
     /// Runs once on the feeds of a lease; the runtime makes the fetches, of whatever shape, and they are copied: for who

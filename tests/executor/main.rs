@@ -16,6 +16,7 @@ mod mixed;
 #[cfg(feature = "torch")]
 mod mixed_torch;
 mod on_ort;
+mod placement;
 mod precision;
 mod process;
 mod regions;

@@ -13,7 +13,7 @@ use rust_ort::protocol::control::*;
 use rust_ort::protocol::frame::{FrameHeader, FrameKind, HEADER_LEN, MAX_BODY_BYTES};
 use rust_ort::protocol::message::{
     DeviceSegmentSpec, Division, ErrorCode, ErrorKind, FrozenInput, LaneEventsSpec, NodeRuntime, Optimization,
-    PartSpec, Prepared, RuntimeRule, SessionSpec, ValueSpec, WireError,
+    PartSpec, Placed, Placement, Prepared, RuntimeRule, SessionSpec, ValueSpec, WireError,
 };
 use rust_ort::protocol::wire;
 use rust_ort::tensor::{CallRecord, DType, Location, TensorDesc, TensorRef};
@@ -337,7 +337,17 @@ fn prepared() -> Prepared {
             taken: vec![0, 1],
             segments: 2,
         },
+        placement: Placement::CpuOnly,
     }
+}
+
+fn placed() -> Placement {
+    let placed =
+        |nodes, ops: &[(&str, u32)]| Placed { nodes, ops: ops.iter().map(|&(op, n)| (op.to_owned(), n)).collect() };
+    Placement::Told(BTreeMap::from([
+        ("CPUExecutionProvider".to_owned(), placed(3, &[("NonZero", 1), ("Shape", 2)])),
+        ("CUDAExecutionProvider".to_owned(), placed(120, &[("MatMul", 118), ("MemcpyToHost", 2)])),
+    ]))
 }
 
 fn replies() -> Vec<(&'static str, u64, Reply)> {
@@ -389,6 +399,16 @@ fn replies() -> Vec<(&'static str, u64, Reply)> {
         ("error_reply.bin", 2, Reply::Error(error)),
         ("observed_reply.bin", 4, Reply::Observed(observed)),
         ("prepared_divided_reply.bin", 3, Reply::Prepared(prepared())),
+        (
+            "prepared_placed_reply.bin",
+            3,
+            Reply::Prepared(Prepared { division: Division::default(), placement: placed(), ..prepared() }),
+        ),
+        (
+            "prepared_unplaced_reply.bin",
+            3,
+            Reply::Prepared(Prepared { division: Division::default(), placement: Placement::Unknown, ..prepared() }),
+        ),
         ("plan_reply.bin", 6, Reply::Plan(Some(export_plan()))),
         ("nodes_compared_reply.bin", 5, Reply::NodesCompared(nodes)),
         ("nodes_compared_noise_reply.bin", 5, Reply::NodesCompared(noisy)),

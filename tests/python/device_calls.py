@@ -32,6 +32,7 @@ from rust_ort.errors import ClientError, DaemonFault, ExecutorLost
 from rust_ort.export.partition import SEVERAL_DEVICES
 from rust_ort.link.specs import GraphSpec, OutputSpec, PartSpec
 from rust_ort.memory import device, process
+from rust_ort.observe.placement import Placement
 from rust_ort.options import Options
 from rust_ort.torch_private import pytree
 
@@ -114,6 +115,12 @@ def affine_part() -> Part:
     )  # fmt: skip
     client().register(graph)
     return client().part(spec, Options())
+
+
+def logged(text: str) -> int:
+    """How often executors wrote it into their logs."""
+    logs = (Path(os.environ["RUST_ORT_STATE_DIR"]) / "log").glob("executor-*")
+    return sum(log.read_text().count(text) for log in logs)
 
 
 def journal(pid: int) -> Counter[str]:
@@ -338,6 +345,16 @@ def shared_and_never_copied() -> None:
     assert grown["cuStreamWaitEvent"] == grown["cuEventRecord"] == 1000, grown
     own = journal(os.getpid()) - own_before
     assert not any(name.startswith(("cuMemcpy", "cuIpc")) for name in own), own
+
+
+def nodes_are_placed() -> None:
+    """The library tells who has a session's nodes: the CPU, which stands for CUDA here. The log has it, too."""
+    setup()
+    part = affine_part()
+    placed = [(entry.provider, entry.nodes, list(entry.ops)) for entry in part.prepared.placed]
+    assert placed == [("CPUExecutionProvider", 2, [])] and not part.prepared.placement_unknown
+    assert str(Placement.of([part.prepared])) == "nodes on the CPU 2, on no other provider"
+    assert logged("nodes by provider") == logged("2 on CPUExecutionProvider") == 1
 
 
 def scalars_of_the_host() -> None:

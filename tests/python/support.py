@@ -18,6 +18,7 @@ import torch
 
 from rust_ort.call.client import Client
 from rust_ort.errors import ClientError
+from rust_ort.link import wire
 from rust_ort.link.specs import Verdict
 from rust_ort.onnx_tools.helpers import WRONG_OPTIMIZERS
 
@@ -46,6 +47,7 @@ class FakePart:
         options.log_severity_level = 3
         self.client = client
         self.spec = spec
+        self.prepared = wire.Reply().prepared
         try:
             self.session = onnxruntime.InferenceSession(
                 spec.model, options, providers=["CPUExecutionProvider"], disabled_optimizers=client.disabled_optimizers

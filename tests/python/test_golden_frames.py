@@ -13,6 +13,7 @@ from rust_ort.link import wire
 from rust_ort.link.lanes import Lanes
 from rust_ort.link.specs import verdict_from
 from rust_ort.memory.arena import Arena
+from rust_ort.observe.placement import Placement
 from rust_ort.observe.rules import Division
 from rust_ort.options import Options
 
@@ -312,6 +313,20 @@ def test_the_golden_part_that_is_divided_is_read() -> None:
     assert Division.of([prepared], options) == Division(
         nodes={"ort": 3, "torch": 1}, rules={"torch-f64": 0, "torch": 1}, segments=2
     )
+
+
+def test_the_golden_part_whose_nodes_are_placed_is_read() -> None:
+    prepared = answer("prepared_placed_reply.bin", wire.REPLY, wire.Reply).prepared
+    assert Placement.of([prepared]) == Placement(
+        nodes={"CPUExecutionProvider": 3, "CUDAExecutionProvider": 120},
+        ops={
+            "CPUExecutionProvider": {"NonZero": 1, "Shape": 2},
+            "CUDAExecutionProvider": {"MatMul": 118, "MemcpyToHost": 2},
+        },
+    )
+    unknown = answer("prepared_unplaced_reply.bin", wire.REPLY, wire.Reply).prepared
+    assert Placement.of([prepared, unknown]).unknown == 1 and not unknown.placed
+    assert not Placement.of([answer("prepared_divided_reply.bin", wire.REPLY, wire.Reply).prepared])
 
 
 def test_the_golden_plan_is_read() -> None:

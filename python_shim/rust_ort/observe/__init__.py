@@ -11,5 +11,6 @@
 | values.py, state.py | the named values in what a model takes and gives; what a comparison puts back and copies |
 | sides.py | the two runs of a comparison, and the pairs that they come to |
 | rules.py | what the rules of runtimes made of graphs; a warning of those that decide over nothing |
+| placement.py | which execution providers have the nodes of graphs |
 | verdicts.py, report.py | by which tolerance, and why something is not compared; what it all came to |
 """

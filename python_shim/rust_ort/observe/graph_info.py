@@ -15,6 +15,7 @@ import torch
 from rust_ort.errors import RustOrtError
 from rust_ort.export.partition import EagerNode
 from rust_ort.link.specs import Verdict
+from rust_ort.observe.placement import Placement
 from rust_ort.observe.rules import Division
 from rust_ort.options import Options
 
@@ -79,7 +80,7 @@ class GraphInfo:
     `unreachable`: why its parts could not be prepared, where on_daemon_error="eager" let the compilation go on.
     `daemon_fallbacks`: calls that ran in eager for a daemon's fault; `fault`: the last of these.
     `breaks`: {reason: count} of the graph breaks that `rust_ort.explain` met when this was the first graph compiled.
-    `division`: what rules of the option runtimes made of its nodes.
+    `division`: what rules of the option runtimes made of its nodes. `placement`: which execution providers have them.
     `code`: gives the compiled code as long as it lives. `options`: what it was compiled with; None of a copy in another
     process."""
 
@@ -101,6 +102,7 @@ class GraphInfo:
     unreachable: RustOrtError | None = None
     breaks: dict[str, int] = field(default_factory=dict)
     division: Division = field(default_factory=Division)
+    placement: Placement = field(default_factory=Placement)
     code: Callable[[], object] = field(default=_gone, repr=False)
     options: Options | None = field(default=None, repr=False)
 

@@ -13,11 +13,13 @@ from typing import Any
 
 from rust_ort.errors import ClientError, NumericMismatch
 from rust_ort.link.specs import Verdict
+from rust_ort.observe import placement
 from rust_ort.observe.graph_info import GraphInfo, NodeVerdict
 from rust_ort.observe.rules import rule_lines, total
 
-SCHEMA_VERSION = 4
-"""Of Report.to_json. 2: metrics, nodes, what is missing. 3: noise, births of NaN and infinity. 4: division."""
+SCHEMA_VERSION = 5
+"""Of Report.to_json. 2: metrics, nodes, what is missing. 3: noise, births of NaN and infinity. 4: division.
+5: placement."""
 
 NO_CALL = (
     "no call was compared; call the model under compare='outputs' or 'nodes' first (what an equal backend compiled "
@@ -156,6 +158,7 @@ class Report:
                     "compute_nodes": graph.compute_nodes,
                     "fallen_back": graph.fallen_back,
                     "division": dataclasses.asdict(graph.division),
+                    "placement": dataclasses.asdict(graph.placement),
                     "eager": [{"node": node.name, "op": node.op, "reason": node.reason} for node in graph.eager],
                     "nodes": [_plain_node(step, node) for step, node in graph.nodes],
                 }
@@ -194,6 +197,8 @@ class Report:
         lines += [f"{graph.name}: {graph.fallen_back}" for graph in self.graphs if graph.fallen_back]
         if division.rules:
             lines += [str(division), *rule_lines(division)]
+        if placed := placement.total(graph.placement for graph in self.graphs):
+            lines.append(str(placed))
         if self.nodes:
             kinds = Counter(node.local.kind for _, node in self.nodes)
             lines.append("nodes: " + ", ".join(f"{count} {kind}" for kind, count in kinds.items()))

@@ -23,6 +23,7 @@ from rust_ort.link.specs import GraphSpec, Verdict, not_compared
 from rust_ort.observe import rules, session
 from rust_ort.observe.graph_info import GraphInfo, note_call
 from rust_ort.observe.nodes import GraphNodes
+from rust_ort.observe.placement import Placement
 from rust_ort.observe.reference import generators, run_reference, set_generators
 from rust_ort.observe.sums import Sums
 from rust_ort.observe.verdicts import half_tolerance
@@ -192,6 +193,7 @@ class CompiledGraph:
         self._fast = fast_path(self._plan, [runner.part for runner in runners])
         self._outer = _linked(self._plan, runners)
         self._runners = runners
+        self.info.placement = Placement.of(runner.part.prepared for runner in runners)
         if self._options.runtimes:
             self.info.division = rules.Division.of((runner.part.prepared for runner in runners), self._options)
             rules.note(self.info.division, self._options)

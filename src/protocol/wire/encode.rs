@@ -4,7 +4,9 @@ use prost::Message as _;
 
 use super::super::control::*;
 use super::super::frame::{self, FrameKind};
-use super::super::message::{CustomOpLibrary, FrozenInput, PartSpec, RuntimeRule, ValueSpec, WireError};
+use super::super::message::{
+    CustomOpLibrary, FrozenInput, PartSpec, Placed, Placement, RuntimeRule, ValueSpec, WireError,
+};
 use super::proto;
 use crate::tensor::{CallRecord, TensorRef};
 
@@ -330,6 +332,8 @@ fn reply_to_proto(reply: &Reply) -> proto::reply::Body {
                 .collect(),
             rule_nodes: prepared.division.taken.clone(),
             segments: prepared.division.segments,
+            placed: placed_to_proto(&prepared.placement),
+            placement_unknown: prepared.placement == Placement::Unknown,
         }),
         Reply::DumpOpened { path } => Body::DumpOpened(proto::DumpOpened { path: path.clone() }),
         Reply::Observed(observed) => Body::Observed(proto::Observed {
@@ -344,6 +348,16 @@ fn reply_to_proto(reply: &Reply) -> proto::reply::Body {
         Reply::Plan(plan) => Body::Plan(proto::Plan { found: plan.is_some(), plan: plan.clone().unwrap_or_default() }),
         Reply::Status(json) => Body::Status(proto::Status { json: json.clone() }),
     }
+}
+
+fn placed_to_proto(placement: &Placement) -> Vec<proto::PlacedNodes> {
+    let Placement::Told(placed) = placement else { return Vec::new() };
+    let of_one = |(provider, Placed { nodes, ops }): (&String, &Placed)| proto::PlacedNodes {
+        provider: provider.clone(),
+        nodes: *nodes,
+        ops: ops.iter().map(|(op, &nodes)| proto::OpNodes { op: op.clone(), nodes }).collect(),
+    };
+    placed.iter().map(of_one).collect()
 }
 
 fn error_to_proto(error: &WireError) -> proto::Error {

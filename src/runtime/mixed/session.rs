@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use crate::onnx::proto::ValueInfoProto;
-use crate::protocol::message::{RunStats, ValueSpec};
+use crate::protocol::message::{Placement, RunStats, ValueSpec};
 use crate::runtime::types::{Declared, Types};
 use crate::runtime::{BoundCall, Constant, RuntimeError, Session, StopToken, Terminate};
 use crate::shm::{Lease, Readable};
@@ -170,6 +170,10 @@ impl Session for MixedSession {
 
     fn outputs(&self) -> &[ValueSpec] {
         &self.outputs.specs
+    }
+
+    fn placement(&self) -> Placement {
+        self.steps.iter().map(|step| step.session.placement()).fold(Placement::default(), Placement::and)
     }
 
     fn fetch_until(&self, feeds: &Lease, stop: &StopToken) -> Result<(Vec<TensorBuf>, RunStats), RuntimeError> {

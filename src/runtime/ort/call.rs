@@ -14,7 +14,7 @@ use super::session::OrtSession;
 use crate::base::ids::DeviceUuid;
 use crate::base::sync::lock;
 use crate::cuda::{self, Stream};
-use crate::protocol::message::{RunStats, ValueSpec};
+use crate::protocol::message::{Placement, RunStats, ValueSpec};
 use crate::runtime::{BoundCall, RuntimeError, Session, StopToken, Terminate};
 use crate::shm::{Lease, RawTensor};
 use crate::tensor::TensorBuf;
@@ -30,6 +30,10 @@ impl Session for OrtSession {
 
     fn device(&self) -> Option<DeviceUuid> {
         self.queue.as_ref().map(|queue| queue.stream.device().uuid())
+    }
+
+    fn placement(&self) -> Placement {
+        self.placement.clone()
     }
 
     fn fetch_until(&self, feeds: &Lease, stop: &StopToken) -> Result<(Vec<TensorBuf>, RunStats), RuntimeError> {
@@ -100,7 +104,7 @@ impl OrtCall {
         let failed = |error: ort::Error| RuntimeError::run_failed(error.to_string());
         let queue = session.queue.clone().filter(|_| lease.device().is_some());
         let target = Target::bind(&session, queue.as_deref(), &mut lease).map_err(failed)?;
-        let options = RunOptions::new().map_err(failed)?;
+        let options = run_options(&session).map_err(failed)?;
         let options = if queue.is_some() { options.without_waiting().map_err(failed)? } else { options };
         let of = |tensor: RawTensor<'_>| if tensor.device.is_none() { tensor.desc.len_bytes() as u64 } else { 0 };
         let on_host = lease.raw_inputs().map(of).sum::<u64>() + lease.raw_outputs().map(of).sum::<u64>();
@@ -227,7 +231,7 @@ fn fetch(session: &OrtSession, feeds: &Lease, stop: &StopToken) -> Result<(Vec<T
         unsafe { Value::over(&session.memory, tensor) }
     };
     let inputs = feeds.raw_inputs().map(value).collect::<ort::Result<Vec<_>>>().map_err(failed)?;
-    let control = Control::under(stop, RunOptions::new().map_err(failed)?);
+    let control = Control::under(stop, run_options(session).map_err(failed)?);
     let mut outputs = vec![ptr::null_mut(); session.output_names.len()];
     let start = Instant::now();
     let ran = run(session, &control.options, &inputs, &mut outputs);
@@ -238,6 +242,12 @@ fn fetch(session: &OrtSession, feeds: &Lease, stop: &StopToken) -> Result<(Vec<T
     let null = || RuntimeError::run_failed("the runtime gave no tensor for an output".to_owned());
     let copies = outputs.into_iter().map(|output| output.ok_or_else(null)?.copy());
     Ok((copies.collect::<Result<_, _>>()?, stats))
+}
+
+/// Those of every run: a session that tells who has its nodes would log each of its runs.
+fn run_options(session: &OrtSession) -> ort::Result<RunOptions> {
+    let options = RunOptions::new()?;
+    if session.cpu_only { Ok(options) } else { options.log_warnings() }
 }
 
 /// One run. `outputs`: those that are not null are written in place, the runtime makes the others, on the CPU.

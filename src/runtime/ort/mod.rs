@@ -11,6 +11,7 @@ mod kernels;
 mod libraries;
 mod operators;
 mod options;
+mod placement;
 mod raw;
 mod runtime;
 mod session;

@@ -2,15 +2,17 @@
 //! so `ort::api()` does not look for a library of its own.
 
 use std::collections::BTreeMap;
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::Path;
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 
 use ort::AsPointer;
 use ort::environment::Environment;
 use ort::session::builder::SessionBuilder;
 use ort::sys;
 
+use super::placement::Listener;
 use crate::runtime::{RuntimeError, Terminate};
 use crate::shm::RawTensor;
 use crate::tensor::{DType, TensorBuf, TensorDesc, TensorView};
@@ -64,14 +66,25 @@ pub(super) fn available_providers() -> Vec<String> {
     providers
 }
 
-/// Adds a provider by the generic function, which knows it by its name without "ExecutionProvider".
+/// Adds a provider by the generic function, which knows it by its name without "ExecutionProvider", or where that is written
+/// otherwise (AZURE, XNNPACK) by the whole.
 pub(super) fn append_provider(
     builder: &mut SessionBuilder,
     name: &str,
     options: &BTreeMap<String, String>,
 ) -> ort::Result<()> {
+    let short = name.strip_suffix("ExecutionProvider").unwrap_or(name);
+    match append_by_name(builder, short, options) {
+        Err(error) if short != name && error.to_string().contains("Unknown provider name") => {
+            append_by_name(builder, name, options)
+        }
+        appended => appended,
+    }
+}
+
+fn append_by_name(builder: &mut SessionBuilder, name: &str, options: &BTreeMap<String, String>) -> ort::Result<()> {
     let text = |text: &str| CString::new(text).map_err(ort::Error::wrap);
-    let name = text(name.strip_suffix("ExecutionProvider").unwrap_or(name))?;
+    let name = text(name)?;
     let keys = options.keys().map(|key| text(key)).collect::<ort::Result<Vec<_>>>()?;
     let values = options.values().map(|value| text(value)).collect::<ort::Result<Vec<_>>>()?;
     let pointers = |texts: &[CString]| texts.iter().map(|text| text.as_ptr()).collect::<Vec<*const c_char>>();
@@ -220,6 +233,47 @@ pub(super) unsafe fn add_external_initializers(
     check(unsafe {
         (ort::api().AddExternalInitializers)(builder.ptr_mut(), names.as_ptr(), pointers.as_ptr(), names.len())
     })
+}
+
+/// Has what a session logs go to a listener, everything that it says; warnings and errors go to this program's log as they
+/// do without. Runs log what their own options ask for (see [`RunOptions::log_warnings`]).
+///
+/// # Safety
+/// The listener must outlive the builder and its sessions, which call it on any thread.
+pub(super) unsafe fn log_to(builder: &mut SessionBuilder, listener: &Arc<Listener>) -> ort::Result<()> {
+    let options = builder.ptr_mut();
+    let param = Arc::as_ptr(listener).cast_mut().cast();
+    // SAFETY: the options belong to the builder; the function takes `param` as the listener that it is, which the caller
+    // keeps, and only shares it.
+    check(unsafe { (ort::api().SetUserLoggingFunction)(options, hear, param) })?;
+    let verbose = sys::OrtLoggingLevel::ORT_LOGGING_LEVEL_VERBOSE as c_int;
+    // SAFETY: the options belong to the builder.
+    check(unsafe { (ort::api().SetSessionLogSeverityLevel)(options, verbose) })
+}
+
+/// An OrtLoggingFunction over a [`Listener`].
+unsafe extern "system" fn hear(
+    listener: *mut c_void,
+    severity: sys::OrtLoggingLevel,
+    _category: *const c_char,
+    _id: *const c_char,
+    location: *const c_char,
+    message: *const c_char,
+) {
+    use sys::OrtLoggingLevel as Level;
+    if listener.is_null() || message.is_null() {
+        return;
+    }
+    // SAFETY: what `log_to` gave, and its caller keeps.
+    let listener = unsafe { &*listener.cast_const().cast::<Listener>() };
+    // SAFETY: NUL-terminated strings of ONNX Runtime's, alive for this call.
+    let text = |start: *const c_char| unsafe { CStr::from_ptr(start) }.to_string_lossy();
+    let location = || if location.is_null() { "".into() } else { text(location) };
+    match severity {
+        Level::ORT_LOGGING_LEVEL_VERBOSE | Level::ORT_LOGGING_LEVEL_INFO => listener.hear(&text(message)),
+        Level::ORT_LOGGING_LEVEL_WARNING => tracing::warn!(location = %location(), "{}", text(message)),
+        _ => tracing::error!(location = %location(), "{}", text(message)),
+    }
 }
 
 handle!(
@@ -419,6 +473,16 @@ impl RunOptions {
         let (key, value) = (c"disable_synchronize_execution_providers", c"1");
         // SAFETY: the handle is alive; both are NUL-terminated strings, which are copied.
         check(unsafe { (ort::api().AddRunConfigEntry)(self.ptr(), key.as_ptr(), value.as_ptr()) })?;
+        Ok(self)
+    }
+}
+
+impl RunOptions {
+    /// Of runs that log no more than warnings, whatever their session logs.
+    pub(super) fn log_warnings(self) -> ort::Result<Self> {
+        let level = sys::OrtLoggingLevel::ORT_LOGGING_LEVEL_WARNING as c_int;
+        // SAFETY: the handle is alive.
+        check(unsafe { (ort::api().RunOptionsSetRunLogSeverityLevel)(self.ptr(), level) })?;
         Ok(self)
     }
 }

@@ -14,9 +14,10 @@ use prost::Message as _;
 use super::devices::DeviceQueue;
 use super::operators::{Operators, in_place};
 use super::options::{Loaded, options, own_threads};
+use super::placement::Listener;
 use super::raw::{self, Declared, MemoryInfo, Value};
 use crate::onnx;
-use crate::protocol::message::{Optimization, SessionSpec, ValueSpec};
+use crate::protocol::message::{Optimization, Placed, Placement, SessionSpec, ValueSpec};
 use crate::runtime::types::Declared as DeclaredValues;
 use crate::runtime::{Constant, Model, RuntimeError};
 use crate::tensor::DType;
@@ -25,8 +26,9 @@ use crate::tensor::DType;
 pub(super) struct OrtSession {
     /// Goes before its environment and the operators.
     pub(super) session: raw::Session,
-    /// What the session points into: it goes after it.
+    /// What the session points into, and what it logs to: both go after it.
     _constants: Vec<Constant>,
+    _listener: Option<Arc<Listener>>,
     _environment: Environment,
     _operators: Operators,
     pub(super) inputs: DeclaredValues,
@@ -40,6 +42,8 @@ pub(super) struct OrtSession {
     pub(super) writes_outputs: AtomicBool,
     /// No other provider: tensors can be bound once, since binding copies nothing.
     pub(super) cpu_only: bool,
+    /// Who has its nodes.
+    pub(super) placement: Placement,
     pub(super) memory: MemoryInfo,
     /// Of a session on a device.
     pub(super) queue: Option<Arc<DeviceQueue>>,
@@ -120,9 +124,11 @@ impl OrtSession {
         loaded: &Loaded,
         model: &Model,
         spec: &SessionSpec,
-        // Declared before the builder, which points into them: dropped after it.
+        // Declared before the builder, which points into them, as the listener: dropped after it.
         constants: Vec<Constant>,
     ) -> Result<Self, RuntimeError> {
+        // Nobody could have nodes but the CPU's otherwise.
+        let listener = (!spec.cpu_only()).then(|| Arc::new(Listener::new()));
         let mut prepared = prepared(loaded, model, spec)?;
         let bad_model = |error: ort::Error| RuntimeError::BadModel { reason: error.to_string() };
         if !constants.is_empty() {
@@ -130,13 +136,21 @@ impl OrtSession {
             // argument or a field, and of the fields the session comes first.
             prepared.bytes = unsafe { with_constants(&mut prepared.builder, prepared.bytes, &constants) }?;
         }
+        if let Some(listener) = &listener {
+            // SAFETY: as above.
+            unsafe { raw::log_to(&mut prepared.builder, listener) }.map_err(bad_model)?;
+        }
         let session = prepared.session(loaded).map_err(bad_model)?;
+        let placement = listener.as_ref().map_or(Placement::CpuOnly, |listener| listener.end());
+        tell(&placement);
         let inputs = values("input", session.inputs().map_err(bad_model)?)?;
         let outputs = values("output", session.outputs().map_err(bad_model)?)?;
         let passed_through = (outputs.iter().enumerate())
             .filter_map(|(output, spec)| Some((output, inputs.iter().position(|input| input.name == spec.name)?)))
             .collect();
         Ok(Self {
+            _listener: listener,
+            placement,
             input_names: names(&inputs)?,
             output_names: names(&outputs)?,
             session,
@@ -180,6 +194,22 @@ unsafe fn with_constants(
     // SAFETY: as above.
     unsafe { raw::add_external_initializers(builder, &values) }.map_err(bad_model)?;
     Ok(proto.encode_to_vec().into())
+}
+
+/// One line of the log on who has a session's nodes.
+fn tell(placement: &Placement) {
+    match placement {
+        Placement::CpuOnly => {}
+        Placement::Unknown => tracing::info!("ONNX Runtime does not tell which nodes each provider has"),
+        Placement::Told(placed) => {
+            let of_one = |(provider, Placed { nodes, ops }): (&String, &Placed)| {
+                let ops: Vec<_> = ops.iter().map(|(op, n)| format!("{n} {op}")).collect();
+                let listed = if ops.is_empty() { String::new() } else { format!(" ({})", ops.join(", ")) };
+                format!("{nodes} on {provider}{listed}")
+            };
+            tracing::info!(nodes = placed.iter().map(of_one).collect::<Vec<_>>().join("; "), "nodes by provider");
+        }
+    }
 }
 
 fn values(kind: &'static str, declared: Vec<Declared>) -> Result<Vec<ValueSpec>, RuntimeError> {

@@ -1,7 +1,9 @@
 //! Replies and notices, for clients written in Rust.
 
 use super::super::super::control::*;
-use super::super::super::message::{Division, ErrorCode, ErrorKind, NodeRuntime, Prepared, ValueSpec, WireError};
+use super::super::super::message::{
+    Division, ErrorCode, ErrorKind, NodeRuntime, Placed, Placement, Prepared, ValueSpec, WireError,
+};
 use super::super::proto;
 use super::field::{DecodeError, Decoded, bad, bad_tensor, missing};
 use crate::base::ids::{ClientId, ExecutorId, PartHandle};
@@ -41,6 +43,7 @@ pub(super) fn reply(body: proto::reply::Body) -> Decoded<Reply> {
                 taken: prepared.rule_nodes,
                 segments: prepared.segments,
             },
+            placement: placement(prepared.placed, prepared.placement_unknown),
         }),
         Body::DumpOpened(opened) => Reply::DumpOpened { path: opened.path },
         Body::Observed(observed) => Reply::Observed(Observed {
@@ -63,6 +66,17 @@ fn runtime_nodes(of: proto::RuntimeNodes) -> Decoded<(NodeRuntime, u32)> {
         DecodeError::Bad { field: "Prepared.runtime_nodes.runtime", code: ErrorCode::BadMessage, why }
     };
     Ok((NodeRuntime::from_name(&of.runtime).ok_or_else(unknown)?, of.nodes))
+}
+
+fn placement(placed: Vec<proto::PlacedNodes>, unknown: bool) -> Placement {
+    let of_one = |proto::PlacedNodes { provider, nodes, ops }| {
+        (provider, Placed { nodes, ops: ops.into_iter().map(|proto::OpNodes { op, nodes }| (op, nodes)).collect() })
+    };
+    match (unknown, placed.is_empty()) {
+        (true, _) => Placement::Unknown,
+        (false, true) => Placement::CpuOnly,
+        (false, false) => Placement::Told(placed.into_iter().map(of_one).collect()),
+    }
 }
 
 fn error(error: proto::Error) -> WireError {
