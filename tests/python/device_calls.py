@@ -103,7 +103,7 @@ def affine() -> bytes:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10).SerializeToString()
 
 
-def affine_part() -> Part:
+def affine_part(provenance_json: str = "{}") -> Part:
     def outputs(inputs: Any) -> list[OutputSpec]:
         n = inputs[0].shape[0]
         return [OutputSpec(dtype=torch.float32, shape=(n, size), device=0) for size in (3, 4)]
@@ -111,7 +111,7 @@ def affine_part() -> Part:
     graph = GraphSpec(graph_id=GRAPH, name="0_0-inference", direction="inference")
     spec = PartSpec(
         graph=graph, part=0, model=affine(), input_names=["x", "w", "scale"], output_names=["y", "x"],
-        outputs=outputs, device=0,
+        outputs=outputs, device=0, provenance_json=provenance_json,
     )  # fmt: skip
     client().register(graph)
     return client().part(spec, Options())
@@ -646,6 +646,22 @@ def each_failure_while_observed() -> None:
     else:
         assert [verdict.kind for verdict in verdicts] == ["match", "match"], verdicts
     print("checked")
+
+
+def dumped_with_all_options() -> None:
+    """provenance.json has the options that nobody asked for, as sessions have them."""
+    given, made = setup()
+    x, w, scale = map(given.of, values(5))
+    part = affine_part(json.dumps({"providers": [["CUDAExecutionProvider", {"device_id": "0"}]], "role": "kept"}))
+    device.empty_strided = lambda shape, stride, dtype, ordinal: made.empty(shape, dtype)
+    torch.Tensor.cpu = lambda self: self.clone()
+    path = Path(client().open_dump(folder=str(FOLDER.parent / "dumps"), run="run", clean=True))
+    part.observed([x, w, scale], step=0, dump=True, references=[x @ w + scale, x])
+    client().flush_dump()
+    provenance = json.loads((path / "0_0-inference" / "part_0" / "provenance.json").read_text())
+    assert provenance["providers"] == [["CUDAExecutionProvider", {"device_id": "0", "use_tf32": "0"}]]
+    assert provenance["role"] == "kept"
+    client().close_dump()
 
 
 def killed_executor() -> None:

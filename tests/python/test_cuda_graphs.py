@@ -352,7 +352,7 @@ def test_parts_are_prepared_for_the_device_of_their_tensors(client: FakeClient) 
     assert [spec.device for spec in specs] == [0]
     assert [output.device for output in specs[0].outputs] == [0, 0]
     told = json.loads(specs[0].provenance_json)
-    assert told["providers"] == [["CUDAExecutionProvider", {"device_id": "0", "use_tf32": "0"}]]
+    assert told["providers"] == [["CUDAExecutionProvider", {"device_id": "0"}]]
     assert told["device"] == ""  # without a driver nobody knows its name
 
 

@@ -76,6 +76,7 @@ TOGETHER = (
     "freed_before_another_executor_is_there",
     "observed_on_the_device",
     "dumped_on_the_device",
+    "dumped_with_all_options",
     "killed_executor",
 )
 """In one process, one after the other."""

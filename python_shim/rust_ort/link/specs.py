@@ -89,14 +89,14 @@ class PartSpec:
 def providers(
     options: Options, device: int | None, *, beside_cuda: bool = False
 ) -> tuple[tuple[str, dict[str, str]], ...]:
-    """Execution providers of a part on this CUDA device (None: the host), each with its options: those that were asked
-    for, else the device's; none: the CPU's. beside_cuda: other parts of its graph run on CUDA, so that what is on the
-    host was left there, and CUDA is not asked to fetch it."""
+    """Execution providers of a part on this CUDA device (None: the host), each with the options asked for: those that
+    were asked for, else the device's; none: the CPU's. What sessions have beside them, the daemon adds. beside_cuda:
+    other parts of its graph run on CUDA, so that what is on the host was left there, and CUDA is not asked to fetch
+    it."""
     asked = options.providers or ((CUDA, {}),) * (device is not None)
     if beside_cuda and device is None:
         asked = tuple(one for one in asked if one[0] != CUDA)
-    # float32 means float32, as in eager, unless it is asked for.
-    return tuple((name, {"use_tf32": "0", **given} if name == CUDA else given) for name, given in asked)
+    return asked
 
 
 @dataclass(frozen=True, kw_only=True)

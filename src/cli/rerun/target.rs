@@ -17,7 +17,8 @@ use crate::dump::Role;
 use crate::dump::reader::{self, Completeness, StepEntry};
 use crate::onnx::proto::ModelProto;
 use crate::onnx::{self, Descriptions, NamedTensor};
-use crate::protocol::message::{CUDA_PROVIDER, NodeRuntime, Optimization, Provider, RuntimeRule};
+use crate::protocol::message::{NodeRuntime, Optimization, Provider, RuntimeRule};
+use crate::runtime::ort::provider_options;
 use crate::tensor::TensorView;
 
 /// A data set to run.
@@ -112,7 +113,7 @@ fn ran_with(part: &Path) -> Result<(Value, PathBuf), Failure> {
 /// Those that were named, else those that the part ran with: of ONNX Runtime alone. With all options that count, since a
 /// reproduction runs without us. Errors: the dump cannot be read.
 fn providers(args: &Arguments, part: &Path, device: Option<DeviceUuid>) -> Result<Vec<Provider>, Failure> {
-    let mut providers: Vec<Provider> = if !args.provider.is_empty() || args.runtime != Which::Ort {
+    let providers: Vec<Provider> = if !args.provider.is_empty() || args.runtime != Which::Ort {
         args.provider.iter().map(|name| (name.clone(), BTreeMap::new())).collect()
     } else {
         let (told, file) = ran_with(part)?;
@@ -123,13 +124,13 @@ fn providers(args: &Arguments, part: &Path, device: Option<DeviceUuid>) -> Resul
         })?
     };
     let number = device.and_then(number_here);
-    for (_, options) in providers.iter_mut().filter(|(name, _)| name == CUDA_PROVIDER) {
-        if let Some(number) = number {
-            options.insert("device_id".to_owned(), number.to_string());
+    let as_here = |(name, mut asked): Provider| {
+        if let (CUDA_PROVIDER, Some(number)) = (&*name, number) {
+            asked.insert("device_id".to_owned(), number.to_string());
         }
-        options.entry("use_tf32".to_owned()).or_insert_with(|| "0".to_owned()); // as sessions here have it
-    }
-    Ok(providers)
+        (name.clone(), provider_options(&name, &asked))
+    };
+    Ok(providers.into_iter().map(as_here).collect())
 }
 
 /// The GPU that the part ran on, where the providers that it ran with are to run it; None also where that is not told.

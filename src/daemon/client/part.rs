@@ -1,11 +1,16 @@
 //! A prepared part.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
+
+use serde_json::Value;
 
 use crate::daemon::ledger::{Account, Held};
 use crate::observe::nodes::PartNodes;
 use crate::protocol::control::PreparePart;
-use crate::protocol::message::{ErrorCode, ValueSpec, WireError};
+use crate::protocol::message::{ErrorCode, Provider, ValueSpec, WireError};
+use crate::runtime::ort::provider_options;
 
 /// A prepared part, kept so that a crash can be written down.
 #[derive(Debug)]
@@ -52,6 +57,19 @@ impl Part {
         nodes.as_ref().map_err(|why| WireError::client(ErrorCode::BadModel, format!("model: {why}")))
     }
 
+    /// Its provenance.json, with all options that its execution providers run with: the client tells those that were asked
+    /// for. A text of another form stays as it is.
+    pub fn provenance_json(&self) -> Cow<'_, str> {
+        let PreparePart { part, provenance_json, .. } = &self.spec;
+        let is_told = |(name, asked): &Provider| provider_options(name, asked) == *asked;
+        let text = Cow::Borrowed(provenance_json.as_str());
+        if part.session.providers.iter().all(is_told) {
+            text
+        } else {
+            with_options(provenance_json).map_or(text, Cow::Owned)
+        }
+    }
+
     /// Bytes that the daemon keeps of it.
     pub fn kept_bytes(&self) -> usize {
         let PreparePart { part, provenance_json, frozen } = &self.spec;
@@ -82,6 +100,16 @@ impl Part {
     }
 }
 
+/// A provenance.json with all options of its `providers`; None where it is no such text.
+fn with_options(provenance_json: &str) -> Option<String> {
+    let mut provenance: BTreeMap<String, Value> = serde_json::from_str(provenance_json).ok()?;
+    let told: Vec<Provider> = serde_json::from_value(provenance.get("providers")?.clone()).ok()?;
+    let whole = |(name, asked): Provider| (name.clone(), provider_options(&name, &asked));
+    let providers: Vec<Provider> = told.into_iter().map(whole).collect();
+    provenance.insert("providers".to_owned(), serde_json::to_value(providers).ok()?);
+    serde_json::to_string(&provenance).ok()
+}
+
 /// What the allocator takes for a short text, about.
 const ALLOCATION: usize = 16;
 /// What an entry of a map takes beside its texts, about.
@@ -93,4 +121,37 @@ fn slots_bytes<T>(of: &Vec<T>) -> usize {
 
 fn option_bytes((name, value): (&String, &String)) -> usize {
     name.capacity() + value.capacity() + MAP_ENTRY + 2 * ALLOCATION
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with_providers(providers: &str) -> Option<Value> {
+        let whole = with_options(&format!(r#"{{"inputs":[{{"name":"x"}}],"providers":{providers}}}"#))?;
+        let whole: Value = serde_json::from_str(&whole).unwrap();
+        assert_eq!(whole["inputs"][0]["name"], "x");
+        Some(whole["providers"].clone())
+    }
+
+    #[test]
+    fn a_provenance_tells_the_options_that_nobody_asked_for() {
+        for (told, whole) in [
+            (
+                r#"[["CUDAExecutionProvider",{"device_id":"1"}],["CPUExecutionProvider",{}]]"#,
+                r#"[["CUDAExecutionProvider",{"device_id":"1","use_tf32":"0"}],["CPUExecutionProvider",{}]]"#,
+            ),
+            (r#"[["CUDAExecutionProvider",{"use_tf32":"1"}]]"#, r#"[["CUDAExecutionProvider",{"use_tf32":"1"}]]"#),
+            ("[]", "[]"),
+        ] {
+            assert_eq!(with_providers(told), Some(serde_json::from_str(whole).unwrap()), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_provenance_of_another_form_stays_as_it_is() {
+        for text in ["", "[]", "{}", r#"{"providers":["CUDAExecutionProvider"]}"#, r#"{"providers":7}"#, "no JSON"] {
+            assert_eq!(with_options(text), None, "{text}");
+        }
+    }
 }

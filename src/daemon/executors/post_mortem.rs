@@ -86,8 +86,7 @@ impl PostMortem {
             .graph(&graph.record())
             .or_else(|_| run.graph(&dump::GraphRecord { parts_json: "{}", ..graph.record() }))?;
         let (index, model) = (part.spec.part.part, &part.spec.part.model);
-        run.part(&folder, index, model, &part.spec.provenance_json)
-            .or_else(|_| run.part(&folder, index, model, "{}"))?;
+        run.part(&folder, index, model, &part.provenance_json()).or_else(|_| run.part(&folder, index, model, "{}"))?;
         // As exported and nothing else: no pass runs here over a model that has just killed a process.
         match (call, &inputs_left_out) {
             (_, Some(why)) => tracing::warn!(graph = graph.name, why, "quarantine: inputs left out"),

@@ -53,7 +53,7 @@ impl Dumping<'_> {
         if self.at.client.state().dumped.get(&graph).is_some_and(|(_, parts)| parts.contains(&index)) {
             return Ok(DumpedPart { name, new: false });
         }
-        self.run.part(&name, index, &part.spec.part.model, &part.spec.provenance_json)?;
+        self.run.part(&name, index, &part.spec.part.model, &part.provenance_json())?;
         if let Some((_, parts)) = self.at.client.state().dumped.get_mut(&graph) {
             parts.insert(index);
         }

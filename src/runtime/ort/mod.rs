@@ -17,5 +17,5 @@ mod runtime;
 mod session;
 
 pub use libraries::custom_op_library;
-pub use options::{OPTIMIZERS, THREADS, ThreadPool, runtime_config};
+pub use options::{OPTIMIZERS, THREADS, ThreadPool, provider_options, runtime_config};
 pub use runtime::OrtRuntime;

@@ -269,7 +269,7 @@ fn add_provider(
         // Always there, behind all others.
         CPU if options.is_empty() => Ok(builder),
         CPU => Err(bad("it takes no options".to_owned())),
-        CUDA => with_cuda(builder, options.clone()),
+        CUDA => with_cuda(builder, options),
         _ => {
             let mut builder = builder;
             raw::append_provider(&mut builder, name, options).map_err(|error| bad(error.to_string()))?;
@@ -301,15 +301,24 @@ fn add_cuda(
     options.insert("user_compute_stream".to_owned(), queue.stream.raw().to_string());
     // Without this one the provider takes the default stream, and says nothing.
     options.insert("has_user_compute_stream".to_owned(), "1".to_owned());
-    with_cuda(builder, options)
+    with_cuda(builder, &options)
 }
 
-fn with_cuda(builder: SessionBuilder, mut options: BTreeMap<String, String>) -> Result<SessionBuilder, RuntimeError> {
+/// Options of an execution provider that sessions have of those asked for: float32 means float32, as in eager, unless
+/// TF32 is asked for. Whoever writes down what a session ran with, or runs it without us, asks here.
+pub fn provider_options(name: &str, asked: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let mut options = asked.clone();
+    if name == CUDA {
+        options.entry("use_tf32".to_owned()).or_insert_with(|| "0".to_owned());
+    }
+    options
+}
+
+fn with_cuda(builder: SessionBuilder, asked: &BTreeMap<String, String>) -> Result<SessionBuilder, RuntimeError> {
     if cuda::on_host() {
         return Ok(builder);
     }
-    // float32 means float32, as in eager, unless it is asked for.
-    options.entry("use_tf32".to_owned()).or_insert_with(|| "0".to_owned());
+    let options = provider_options(CUDA, asked);
     let cuda = options.iter().fold(ep::CUDA::default(), |cuda, (key, value)| cuda.with_arbitrary_config(key, value));
     let added = builder.with_execution_providers([cuda.build().error_on_failure()]);
     added.map_err(|error| {
