@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use cudarc::driver::sys;
 
+use super::capture::{Alone, Beside, beside_captures};
 use super::driver::{Code, Driver, Raw, call};
 use super::error::CudaError;
 use super::held::Held;
@@ -110,11 +111,20 @@ impl Device {
         Ok((free as u64, total as u64))
     }
 
-    /// Make it the calling thread's device until the guard drops.
+    /// Make it the calling thread's device until the guard drops. Waits while a graph is captured.
     pub(super) fn enter(&self) -> Result<Current<'_>, CudaError> {
+        self.entered(Some(beside_captures()))
+    }
+
+    /// As [`Device::enter`], for who is alone.
+    pub(super) fn enter_alone<'d>(&'d self, _alone: &'d Alone) -> Result<Current<'d>, CudaError> {
+        self.entered(None)
+    }
+
+    fn entered(&self, beside: Option<Beside>) -> Result<Current<'_>, CudaError> {
         // SAFETY: the context is retained while self lives.
         unsafe { call!(self.driver, cuCtxPushCurrent_v2(self.context.0)) }?;
-        Ok(Current { driver: self.driver, device: PhantomData })
+        Ok(Current { driver: self.driver, device: PhantomData, _beside: beside })
     }
 
     /// `result`, with what memory there is, and who has the rest, where it failed for want of it.
@@ -156,6 +166,7 @@ impl Drop for Device {
 pub(super) struct Current<'d> {
     driver: &'static Driver,
     device: PhantomData<(&'d Device, *const ())>,
+    _beside: Option<Beside>,
 }
 
 impl Drop for Current<'_> {

@@ -80,6 +80,9 @@ driver_functions! {
     cuStreamQuery(sys::CUstream);
     cuStreamSynchronize(sys::CUstream);
     cuStreamDestroy_v2(sys::CUstream);
+    cuStreamIsCapturing(sys::CUstream, *mut sys::CUstreamCaptureStatus);
+    cuStreamEndCapture(sys::CUstream, *mut sys::CUgraph);
+    cuGraphDestroy(sys::CUgraph);
     cuMemcpyDtoHAsync_v2(*mut c_void, sys::CUdeviceptr, usize, sys::CUstream);
     cuMemcpyHtoDAsync_v2(sys::CUdeviceptr, *const c_void, usize, sys::CUstream);
     cuMemcpyDtoDAsync_v2(sys::CUdeviceptr, sys::CUdeviceptr, usize, sys::CUstream);

@@ -7,6 +7,7 @@
 //!
 //! Every function may be called on any thread and leaves that thread's current device as it was.
 
+mod capture;
 mod compiler;
 mod device;
 mod driver;
@@ -21,6 +22,7 @@ mod stream;
 
 use std::sync::LazyLock;
 
+pub use capture::{Alone, Beside, alone, beside_captures};
 pub use device::Device;
 pub use driver::driver_version;
 pub use error::CudaError;

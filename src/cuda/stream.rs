@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use cudarc::driver::sys;
 
+use super::capture::Alone;
 use super::device::Device;
 use super::driver::{Code, Raw, call};
 use super::error::CudaError;
@@ -155,6 +156,32 @@ impl Stream {
         let _current = self.device.enter()?;
         // SAFETY: both objects are live.
         unsafe { call!(self.device.driver, cuEventRecord(event.raw.0, self.raw.0)) }
+    }
+
+    /// Ends a capture that a run of this thread left going on when it failed: what is put on the stream would go into it and
+    /// never run. Whether there was one. Errors: Call.
+    pub fn end_capture(&self, alone: &Alone) -> Result<bool, CudaError> {
+        let _current = self.device.enter_alone(alone)?;
+        let driver = self.device.driver;
+        let mut status: Code = 0;
+        // SAFETY: the stream is live; writes a C enum without negative values, an unsigned int.
+        unsafe { call!(driver, cuStreamIsCapturing(self.raw.0, (&raw mut status).cast())) }?;
+        if status == sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as Code {
+            return Ok(false);
+        }
+        let mut graph = ptr::null_mut();
+        // SAFETY: the stream is live; writes one pointer, null where the capture is invalid: then the call ends it and fails.
+        let ended = unsafe { call!(driver, cuStreamEndCapture(self.raw.0, &mut graph)) };
+        if !graph.is_null() {
+            // SAFETY: the graph that the call gave, destroyed once.
+            unsafe { call!(driver, cuGraphDestroy(graph)) }?;
+        }
+        // SAFETY: as above.
+        unsafe { call!(driver, cuStreamIsCapturing(self.raw.0, (&raw mut status).cast())) }?;
+        match status == sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as Code {
+            true => Ok(true),
+            false => ended.map(|()| true),
+        }
     }
 
     /// Block until all queued work is done. Errors: Call, with the first error of that work.

@@ -109,7 +109,8 @@ impl Bindings {
                 let parsed = record.parse()?;
                 let part = tenant.part(record.handle)?;
                 let lease = tenant.lease_for(&*part.session, &parsed)?;
-                let call = Arc::clone(&part.session).bind(lease, &tenant.stop)?;
+                let mut call = Arc::clone(&part.session).bind(lease, &tenant.stop)?;
+                call.keep();
                 calls.truncate(BOUND_CALLS - 1);
                 calls.insert(0, Bound { record: record.clone(), part, call });
             }

@@ -374,7 +374,10 @@ impl Resident {
                 let Ready { session, division, .. } = tenant.pieces.get(&*self.runtime, part, Vec::new())?.ready;
                 (session, Division::clone(&division))
             }
-            false => runtime::session_with(&*self.runtime, part, decode(part)?, Vec::new())?,
+            false => {
+                let part = PartSpec { session: part.session.without_cuda_graphs(), ..part.clone() };
+                runtime::session_with(&*self.runtime, &part, decode(&part)?, Vec::new())?
+            }
         };
         let mut call = session.bind(tenant.lease(record)?, &tenant.stop)?;
         tenant.hold();

@@ -57,9 +57,22 @@ struct Entry {
     cell: Cell,
     bytes: u64,
     used: u64,
-    /// Whoever used it has released it, or it has constants of its own: it goes as soon as nobody holds it.
+    /// Whoever used it has released it, or it is of use to one client alone: it goes as soon as nobody holds it.
     unwanted: bool,
+    of_client: OfClient,
+}
+
+/// What of a session nobody but its client has a use for.
+#[derive(Clone, Copy)]
+struct OfClient {
     has_constants: bool,
+    has_graphs: bool,
+}
+
+impl OfClient {
+    fn any(self) -> bool {
+        self.has_constants || self.has_graphs
+    }
 }
 
 /// A session and the outline of its model.
@@ -105,7 +118,12 @@ impl SessionCache {
     ) -> Result<Cached, RuntimeError> {
         let key = key(part, &constants);
         let n_bytes = constants.iter().map(|(_, constant)| constant.tensor.desc().len_bytes()).sum::<usize>();
-        let cell = self.cell(&key, part.model.len() + n_bytes, !constants.is_empty());
+        let of_client = OfClient {
+            has_constants: !constants.is_empty(),
+            // A thread of the client's has captured them, and ends with it.
+            has_graphs: part.session.has_cuda_graphs(),
+        };
+        let cell = self.cell(&key, part.model.len() + n_bytes, of_client);
         let mut slot = lock(&cell);
         if let Some(ready) = &*slot {
             return Ok(Cached { ready: ready.clone(), built_in: None });
@@ -151,17 +169,17 @@ impl SessionCache {
         self.lock().constants.values().filter_map(Weak::upgrade).map(bytes).sum()
     }
 
-    fn cell(&self, key: &Key, model_len: usize, has_constants: bool) -> Cell {
+    fn cell(&self, key: &Key, model_len: usize, of_client: OfClient) -> Cell {
         let mut state = self.lock();
         state.clock += 1;
         let used = state.clock;
         let entry = state.entries.entry(key.clone()).or_insert_with(|| {
             // The runtime keeps the initializers and, prepacked, most of them a second time.
             let bytes = 2 * model_len as u64 + (1 << 20);
-            Entry { cell: Cell::default(), bytes, used, unwanted: has_constants, has_constants }
+            Entry { cell: Cell::default(), bytes, used, unwanted: of_client.any(), of_client }
         });
         entry.used = used;
-        entry.unwanted = has_constants;
+        entry.unwanted = of_client.any();
         Arc::clone(&entry.cell)
     }
 
@@ -182,7 +200,7 @@ impl SessionCache {
         let dropped: Vec<_> =
             self.lock().entries.extract_if(|_, entry| entry.unwanted && is_idle(&entry.cell)).collect();
         // Their end takes its time: not under the lock.
-        dropped.into_iter().any(|(_, entry)| entry.has_constants)
+        dropped.into_iter().any(|(_, entry)| entry.of_client.has_constants)
     }
 
     /// Drops every session. Those that are held end with their holders.
@@ -292,8 +310,8 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::base::ids::GraphId;
-    use crate::protocol::message::RunStats;
+    use crate::base::ids::{DeviceUuid, GraphId};
+    use crate::protocol::message::{CUDA_GRAPHS, CUDA_PROVIDER, RunStats};
     use crate::runtime::{BoundCall, Model, StopToken};
     use crate::shm::Lease;
 
@@ -443,6 +461,23 @@ mod tests {
         drop((one, again, held));
         cache.drop_unwanted();
         assert_eq!((cache.len(), cache.constant_bytes()), (1, 0));
+    }
+
+    #[test]
+    fn a_session_with_cuda_graphs_ends_with_who_holds_it() {
+        let (fake, cache) = (Fake::default(), SessionCache::new(Limits::default()));
+        let spec = |value: &str| SessionSpec {
+            providers: vec![(CUDA_PROVIDER.to_owned(), [(CUDA_GRAPHS.to_owned(), value.to_owned())].into())],
+            device: Some(DeviceUuid([7; 16])),
+            ..SessionSpec::default()
+        };
+        for (value, left) in [("1", 0), ("0", 1)] {
+            let held = cache.get(&fake, &part(1, &spec(value)), Vec::new()).unwrap();
+            assert!(cache.get(&fake, &part(1, &spec(value)), Vec::new()).unwrap().built_in.is_none());
+            drop(held);
+            assert!(!cache.drop_unwanted(), "it has no constants");
+            assert_eq!(cache.len(), left, "{value}");
+        }
     }
 
     #[test]

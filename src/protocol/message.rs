@@ -138,6 +138,8 @@ pub const CPU_PROVIDER: &str = "CPUExecutionProvider";
 
 /// ONNX Runtime's provider for NVIDIA's devices.
 pub const CUDA_PROVIDER: &str = "CUDAExecutionProvider";
+/// The option of CUDA's provider that asks for CUDA graphs.
+pub const CUDA_GRAPHS: &str = "enable_cuda_graph";
 
 /// An execution provider: name and options.
 pub type Provider = (String, BTreeMap<String, String>);
@@ -296,6 +298,19 @@ impl SessionSpec {
         self.providers.iter().all(|(name, _)| name == CPU_PROVIDER)
     }
 
+    /// Its calls may become CUDA graphs: its tensors are on a device, and the provider's option asks for them.
+    pub fn has_cuda_graphs(&self) -> bool {
+        let asks = |(name, options): &Provider| name == CUDA_PROVIDER && asks_for_cuda_graphs(options);
+        self.device.is_some() && self.providers.iter().any(asks)
+    }
+
+    /// The same without CUDA graphs: for a session that runs once.
+    pub fn without_cuda_graphs(&self) -> Self {
+        let mut spec = self.clone();
+        spec.providers.iter_mut().for_each(|(_, options)| drop(options.remove(CUDA_GRAPHS)));
+        spec
+    }
+
     /// The same with nothing optimized: what pieces of a model run with, so that each of its nodes is where the model has it.
     pub fn unoptimized(&self) -> Self {
         let optimization = match self.optimization {
@@ -309,6 +324,11 @@ impl SessionSpec {
     pub fn has_patterns(&self) -> bool {
         !(self.runtimes.is_empty() && self.keep_float32.is_empty())
     }
+}
+
+/// Whether options of CUDA's provider ask for graphs; ONNX Runtime refuses what is none of its texts for yes and no.
+pub fn asks_for_cuda_graphs(options: &BTreeMap<String, String>) -> bool {
+    options.get(CUDA_GRAPHS).is_some_and(|text| !matches!(text.as_str(), "0" | "false" | "False"))
 }
 
 /// A part of a graph, to be made ready to run.

@@ -86,6 +86,10 @@ pub trait Session: Send + Sync {
 
 /// A session bound to leased tensors.
 pub trait BoundCall: Send {
+    /// The call is kept, and the calling thread alone runs it from now on: what is prepared for later runs of it is worth
+    /// its price.
+    fn keep(&mut self) {}
+
     /// Reads the inputs, computes, writes the outputs; no copies where all lies where the session computes. Errors: RunFailed, Stopped; outputs are then
     /// undefined.
     fn run(&mut self) -> Result<RunStats, RuntimeError>;

@@ -103,7 +103,7 @@ def affine() -> bytes:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10).SerializeToString()
 
 
-def affine_part(provenance_json: str = "{}") -> Part:
+def affine_part(provenance_json: str = "{}", options: Options | None = None) -> Part:
     def outputs(inputs: Any) -> list[OutputSpec]:
         n = inputs[0].shape[0]
         return [OutputSpec(dtype=torch.float32, shape=(n, size), device=0) for size in (3, 4)]
@@ -114,7 +114,16 @@ def affine_part(provenance_json: str = "{}") -> Part:
         outputs=outputs, device=0, provenance_json=provenance_json,
     )  # fmt: skip
     client().register(graph)
-    return client().part(spec, Options())
+    return client().part(spec, options or Options())
+
+
+GRAPHS = Options.parse({"providers": [("CUDAExecutionProvider", {"enable_cuda_graph": "1"})]})
+
+
+def same_outputs(made: Allocation) -> None:
+    """Outputs of one shape lie where those of the call before did, as torch's allocator has it."""
+    known: dict[tuple[int, ...], torch.Tensor] = {}
+    device.empty = lambda shape, dtype, ordinal: known.setdefault(tuple(shape), made.empty(shape, dtype))
 
 
 def logged(text: str) -> int:
@@ -650,18 +659,102 @@ def each_failure_while_observed() -> None:
 
 def dumped_with_all_options() -> None:
     """provenance.json has the options that nobody asked for, as sessions have them."""
-    given, made = setup()
+    given, _ = setup()
+    device.synchronize = lambda ordinal: None
     x, w, scale = map(given.of, values(5))
     part = affine_part(json.dumps({"providers": [["CUDAExecutionProvider", {"device_id": "0"}]], "role": "kept"}))
-    device.empty_strided = lambda shape, stride, dtype, ordinal: made.empty(shape, dtype)
-    torch.Tensor.cpu = lambda self: self.clone()
-    path = Path(client().open_dump(folder=str(FOLDER.parent / "dumps"), run="run", clean=True))
-    part.observed([x, w, scale], step=0, dump=True, references=[x @ w + scale, x])
+    path = Path(client().open_dump(folder=str(FOLDER.parent / "dumps"), run="options", clean=True))
+    references = [given.of(x.clone() @ w.clone() + scale.clone()), given.of(x.clone())]
+    part.observed([x, w, scale], step=0, dump=True, references=references)
     client().flush_dump()
     provenance = json.loads((path / "0_0-inference" / "part_0" / "provenance.json").read_text())
     assert provenance["providers"] == [["CUDAExecutionProvider", {"device_id": "0", "use_tf32": "0"}]]
     assert provenance["role"] == "kept"
     client().close_dump()
+
+
+def calls_become_cuda_graphs() -> None:
+    """A call whose tensors lie where they did is captured at its third run; each one sees what its inputs hold."""
+    given, made = setup()
+    x, w, scale = map(given.of, values(5))
+    same_outputs(made)
+    part = affine_part(options=GRAPHS)
+    for step in range(10):
+        x.copy_(values(5, step)[0])
+        check(part, [x, w, scale])
+        assert logged("a call is a CUDA graph from now on") == (step > 1), step
+    on_host, with_scalar = torch.tensor(0.25), affine_part(options=GRAPHS)
+    for step in range(10):
+        on_host.fill_(step)
+        check(with_scalar, [x, w, on_host])
+    assert logged("a call is a CUDA graph from now on") == 1, "a value of the host is none that a replay sees"
+    others = [given.of(tensor) for tensor in values(7, 1)]
+    for _ in range(5):
+        check(part, others)
+    assert logged("a call is a CUDA graph from now on") == 2, "other addresses are another graph"
+    assert logged("cannot be captured") == 0
+    device.empty_strided = lambda shape, stride, dtype, ordinal: made.empty(shape, dtype)
+    torch.Tensor.cpu = lambda self: self.clone()
+    for step in range(3):
+        x.copy_(values(5, 100 + step)[0])
+        references = [x.clone() @ w.clone() + scale.clone(), x.clone()]
+        _, verdicts, _ = part.observed([x, w, scale], step=step, dump=False, references=references)
+        assert [verdict.kind for verdict in verdicts] == ["match", "match"], verdicts
+        check(part, [x, w, scale])
+
+
+def row_part() -> Part:
+    """A row of a table, by an index that may be none."""
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("Gather", ["table", "index"], ["row"])],
+        "row",
+        [value("table", TensorProto.FLOAT, [4, 3]), value("index", TensorProto.INT64, [1])],
+        [value("row", TensorProto.FLOAT, [1, 3])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10).SerializeToString()
+    spec = GraphSpec(graph_id=GRAPH, name="0_0-inference", direction="inference")
+    client().register(spec)
+    outputs = [OutputSpec(dtype=torch.float32, shape=(1, 3), device=0)]
+    made = PartSpec(
+        graph=spec, part=0, model=model, input_names=["table", "index"], output_names=["row"], outputs=outputs, device=0
+    )
+    return client().part(made, GRAPHS)
+
+
+def a_call_that_cannot_be_captured() -> None:
+    """The run that captures fails: what it left on the stream is ended, and the call runs as any other."""
+    n_ended = int(sys.argv[2])
+    given, made = setup()
+    table, index = given.of(torch.randn(4, 3)), given.of(torch.tensor([1]))
+    same_outputs(made)
+    part = row_part()
+    for step in range(8):
+        index.fill_(7 if step == 2 else step % 4)
+        try:
+            (row,) = part([table, index])
+        except ClientError as error:
+            assert step == 2 and "out of data bounds" in str(error), error
+            continue
+        assert step != 2
+        torch.testing.assert_close(row, table[step % 4 : step % 4 + 1], rtol=0, atol=0)
+    assert logged("a call cannot be captured; it runs without a graph") == 1
+    assert logged("a call is a CUDA graph from now on") == 0
+    calls = journal(executor_pid())
+    assert (calls["cuStreamIsCapturing"], calls["cuStreamEndCapture"]) == (2, n_ended), calls
+    assert calls["cuGraphDestroy"] == n_ended, calls
+
+
+def options_of_the_device() -> None:
+    """What the tensors' device decides is refused with what to do."""
+    setup()
+    options = Options.parse({"providers": [("CUDAExecutionProvider", {"user_compute_stream": "7"})]})
+    try:
+        affine_part(options=options)
+    except ClientError as error:
+        assert error.code == "BAD_OPTION" and "leave user_compute_stream out" in str(error), error
+    else:
+        raise AssertionError("the option was accepted")
 
 
 def killed_executor() -> None:

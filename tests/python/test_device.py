@@ -77,6 +77,7 @@ TOGETHER = (
     "observed_on_the_device",
     "dumped_on_the_device",
     "dumped_with_all_options",
+    "options_of_the_device",
     "killed_executor",
 )
 """In one process, one after the other."""
@@ -181,3 +182,14 @@ def test_memory_of_devices_is_in_status_and_given_back_sooner(
     driver: Path, management: Path, calls: Callable[..., str]
 ) -> None:
     calls("device_memory_in_status", **with_both(driver, management), RUST_ORT_IDLE_DEVICE_TIMEOUT_S="2")
+
+
+def test_calls_that_come_again_become_cuda_graphs(calls: Callable[..., str]) -> None:
+    calls("calls_become_cuda_graphs", RUST_ORT_LOG="debug")
+
+
+@pytest.mark.parametrize(("how", "ended"), [("1", "1"), ("invalid", "0")])
+def test_a_capture_that_fails_is_ended_and_costs_its_call_the_graph(
+    how: str, ended: str, calls: Callable[..., str]
+) -> None:
+    calls("a_call_that_cannot_be_captured", ended, FAKE_CUDA_CAPTURING=how, RUST_ORT_LOG="debug")

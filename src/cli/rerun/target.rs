@@ -17,7 +17,7 @@ use crate::dump::Role;
 use crate::dump::reader::{self, Completeness, StepEntry};
 use crate::onnx::proto::ModelProto;
 use crate::onnx::{self, Descriptions, NamedTensor};
-use crate::protocol::message::{NodeRuntime, Optimization, Provider, RuntimeRule};
+use crate::protocol::message::{CUDA_GRAPHS, NodeRuntime, Optimization, Provider, RuntimeRule};
 use crate::runtime::ort::provider_options;
 use crate::tensor::TensorView;
 
@@ -125,6 +125,7 @@ fn providers(args: &Arguments, part: &Path, device: Option<DeviceUuid>) -> Resul
     };
     let number = device.and_then(number_here);
     let as_here = |(name, mut asked): Provider| {
+        asked.remove(CUDA_GRAPHS); // a replay of a graph reads no tensors of the host, which these are
         if let (CUDA_PROVIDER, Some(number)) = (&*name, number) {
             asked.insert("device_id".to_owned(), number.to_string());
         }

@@ -2,13 +2,14 @@
 
 use std::ffi::{CString, c_char};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
 use ort::sys;
 
 use super::devices::DeviceQueue;
+use super::graphs::{self, Next, Replay};
 use super::raw::{Binding, RunOptions, Value, check};
 use super::session::OrtSession;
 use crate::base::ids::DeviceUuid;
@@ -51,16 +52,31 @@ impl Session for OrtSession {
 /// Options of a run, and whether it was told to end.
 struct Control {
     options: RunOptions,
+    /// Of runs of the call's CUDA graph.
+    of_graph: OnceLock<RunOptions>,
     terminated: AtomicBool,
 }
 
 impl Control {
     /// Of runs that `stop` ends.
     fn under(stop: &StopToken, options: RunOptions) -> Arc<Self> {
-        let control = Arc::new(Self { options, terminated: AtomicBool::new(false) });
+        let control = Arc::new(Self { options, of_graph: OnceLock::new(), terminated: AtomicBool::new(false) });
         let weak: Weak<Self> = Arc::downgrade(&control);
         stop.register(weak);
         control
+    }
+
+    /// Those of runs of the call's graph, from the first one on.
+    fn of_graph(&self, id: i32) -> ort::Result<&RunOptions> {
+        if self.of_graph.get().is_none() {
+            let _ = self.of_graph.set(RunOptions::new()?.log_warnings()?.without_waiting()?.under_graph(id)?);
+        }
+        let options = self.of_graph.get().expect("set above");
+        fence(Ordering::SeqCst); // either this sees the end, or `terminate` these options
+        if self.terminated.load(Ordering::SeqCst) {
+            options.terminate();
+        }
+        Ok(options)
     }
 
     /// Why a run ended.
@@ -76,6 +92,10 @@ impl Terminate for Control {
     fn terminate(&self) {
         self.terminated.store(true, Ordering::SeqCst);
         self.options.terminate();
+        fence(Ordering::SeqCst);
+        if let Some(options) = self.of_graph.get() {
+            options.terminate();
+        }
     }
 }
 
@@ -89,6 +109,8 @@ pub(super) struct OrtCall {
     queue: Option<Arc<DeviceQueue>>,
     /// See [`RunStats`].
     host_bytes: u64,
+    /// Of a call whose session has CUDA graphs, and that one thread keeps.
+    replay: Option<Replay>,
 }
 
 enum Target {
@@ -109,7 +131,8 @@ impl OrtCall {
         let of = |tensor: RawTensor<'_>| if tensor.device.is_none() { tensor.desc.len_bytes() as u64 } else { 0 };
         let on_host = lease.raw_inputs().map(of).sum::<u64>() + lease.raw_outputs().map(of).sum::<u64>();
         let host_bytes = if session.queue.is_some() { on_host } else { 0 };
-        Ok(Self { control: Control::under(stop, options), target, session, lease, queue, host_bytes })
+        let control = Control::under(stop, options);
+        Ok(Self { control, target, session, lease, queue, host_bytes, replay: None })
     }
 }
 
@@ -137,8 +160,15 @@ impl Target {
 }
 
 impl BoundCall for OrtCall {
+    fn keep(&mut self) {
+        let on_host = |tensor: RawTensor<'_>| tensor.device.is_none() && tensor.desc.len_bytes() > 0;
+        let all_on_device =
+            self.queue.is_some() && !(self.lease.raw_inputs().any(on_host) || self.lease.raw_outputs().any(on_host));
+        self.replay = self.session.graphs.as_ref().map(|_| Replay::of(all_on_device));
+    }
+
     fn run(&mut self) -> Result<RunStats, RuntimeError> {
-        if self.session.writes_outputs.load(Ordering::Relaxed) { self.run_once() } else { self.run_watched() }
+        if self.session.writes_outputs.load(Ordering::Relaxed) { self.run_once(true) } else { self.run_watched() }
     }
 
     fn stream(&self) -> Option<&Stream> {
@@ -159,7 +189,7 @@ impl OrtCall {
         for byte in UNTOUCHED {
             (0..self.session.outputs.specs.len())
                 .try_for_each(|output| self.lease.fill_output(output, byte, stream))?;
-            let stats = self.run_once()?;
+            let stats = self.run_once(false)?;
             let mut untouched = Vec::new();
             for output in left {
                 if self.lease.output_holds_only(output, byte, stream)? {
@@ -175,18 +205,20 @@ impl OrtCall {
         Err(RuntimeError::NotWritten { output: self.session.outputs.specs[left[0]].name.clone() })
     }
 
-    fn run_once(&mut self) -> Result<RunStats, RuntimeError> {
+    /// may_replay: the run need not compute by itself.
+    fn run_once(&mut self, may_replay: bool) -> Result<RunStats, RuntimeError> {
         let start = Instant::now();
-        let queue = self.queue.clone();
-        let _in_turn = queue.as_ref().map(|queue| lock(&queue.turn));
+        let (queue, session) = (self.queue.clone(), Arc::clone(&self.session));
+        let _in_turn = session.queue.as_ref().map(|queue| lock(&queue.turn));
         if let Some(queue) = queue.as_ref().filter(|_| cuda::on_host()) {
             queue.stream.synchronize()?; // the CPU's kernels are on no stream
         }
-        let outcome = match &self.target {
-            Target::Binding { binding, .. } => self.run_binding(binding),
-            Target::Values { inputs, outputs } => self.run_values(inputs, outputs),
-        };
-        outcome.map_err(|error| self.control.failed(&error).with_memory(self.stream()))?;
+        let of_graph = session.graphs.as_ref().zip(self.replay.as_mut()).filter(|_| may_replay);
+        match of_graph.map_or(Next::Plain, |(graphs, replay)| replay.next(graphs)) {
+            Next::Plain => self.run_plain(),
+            Next::Capture => self.run_captured(),
+            Next::Replay { id } => self.run_replayed(id),
+        }?;
         for &(output, input) in &self.session.passed_through {
             let source = self.lease.raw_inputs().nth(input).map(|tensor| tensor.desc.clone());
             let target = self.lease.raw_outputs().nth(output).map(|tensor| tensor.desc.clone());
@@ -217,10 +249,76 @@ impl OrtCall {
         })
     }
 
-    fn run_values(&self, inputs: &[Value], outputs: &[Value]) -> ort::Result<()> {
+    fn run_values(&self, options: &RunOptions, inputs: &[Value], outputs: &[Value]) -> ort::Result<()> {
         let mut outputs: Vec<*mut sys::OrtValue> = outputs.iter().map(Value::ptr).collect();
-        run(&self.session, &self.control.options, inputs, &mut outputs)
+        run(&self.session, options, inputs, &mut outputs)
     }
+
+    fn failed(&self, error: &ort::Error) -> RuntimeError {
+        self.control.failed(error).with_memory(self.stream())
+    }
+
+    /// A run as without CUDA graphs.
+    fn run_plain(&mut self) -> Result<(), RuntimeError> {
+        match (&self.session.graphs, &mut self.replay) {
+            (Some(graphs), Some(replay)) => replay.begin_plain(graphs),
+            (Some(graphs), None) => {
+                graphs.begin();
+            }
+            (None, _) => {}
+        }
+        let options = &self.control.options;
+        let outcome = match &self.target {
+            Target::Binding { binding, .. } => self.run_binding(binding),
+            Target::Values { inputs, outputs } => match (&self.session.graphs, &self.replay) {
+                (Some(graphs), None) => graphs.aside(|| beside(|| self.run_values(options, inputs, outputs))),
+                _ => beside(|| self.run_values(options, inputs, outputs)),
+            },
+        };
+        outcome.map_err(|error| self.failed(&error))
+    }
+
+    /// Has the call captured if this thread can be alone now, else runs it as any other; so also where capturing fails.
+    fn run_captured(&mut self) -> Result<(), RuntimeError> {
+        let Some(alone) = cuda::alone() else { return self.run_plain() };
+        let taken = self.session.graphs.as_ref().zip(self.replay.as_mut());
+        let Some(id) = taken.and_then(|(graphs, replay)| replay.take(graphs)) else {
+            drop(alone);
+            return self.run_plain();
+        };
+        let Err(error) = self.run_graph(id) else {
+            tracing::debug!(id, "a call is a CUDA graph from now on");
+            return Ok(());
+        };
+        self.replay.iter_mut().for_each(Replay::fail);
+        let ended = self.queue.as_ref().map(|queue| queue.stream.end_capture(&alone)).transpose();
+        drop(alone);
+        ended?;
+        if self.control.terminated.load(Ordering::SeqCst) {
+            return Err(RuntimeError::Stopped);
+        }
+        tracing::warn!(%error, "enable_cuda_graph: a call cannot be captured; it runs without a graph");
+        self.run_plain()
+    }
+
+    /// Replays what was captured of the call: it returns when that is on the stream.
+    fn run_replayed(&mut self, id: i32) -> Result<(), RuntimeError> {
+        let outcome = beside(|| self.run_graph(id));
+        outcome.map_err(|error| self.failed(&error)).inspect_err(|_| self.replay.iter_mut().for_each(Replay::fail))
+    }
+
+    fn run_graph(&self, id: i32) -> ort::Result<()> {
+        match &self.target {
+            Target::Binding { .. } => Err(ort::Error::new("a call of the CPU's provider has no CUDA graph")),
+            Target::Values { inputs, outputs } => self.run_values(self.control.of_graph(id)?, inputs, outputs),
+        }
+    }
+}
+
+/// A run beside others, while no graph is captured.
+fn beside<R>(run: impl FnOnce() -> R) -> R {
+    let _beside = cuda::beside_captures();
+    run()
 }
 
 /// See [`Session::fetch_until`](crate::runtime::Session::fetch_until).
@@ -232,12 +330,23 @@ fn fetch(session: &OrtSession, feeds: &Lease, stop: &StopToken) -> Result<(Vec<T
     };
     let inputs = feeds.raw_inputs().map(value).collect::<ort::Result<Vec<_>>>().map_err(failed)?;
     let control = Control::under(stop, run_options(session).map_err(failed)?);
-    let mut outputs = vec![ptr::null_mut(); session.output_names.len()];
+    let fetched = || {
+        let mut outputs = vec![ptr::null_mut(); session.output_names.len()];
+        let ran = run(session, &control.options, &inputs, &mut outputs);
+        // Owned before anything can return, so that none is lost.
+        (ran, outputs.into_iter().map(Value::made).collect::<Vec<_>>())
+    };
     let start = Instant::now();
-    let ran = run(session, &control.options, &inputs, &mut outputs);
+    let _in_turn = session.queue.as_ref().map(|queue| lock(&queue.turn));
+    let (ran, outputs) = match &session.graphs {
+        Some(graphs) => {
+            graphs.begin();
+            graphs.aside(|| beside(fetched))
+        }
+        None if session.cpu_only => fetched(),
+        None => beside(fetched),
+    };
     let stats = RunStats { run_ns: start.elapsed().as_nanos() as u64, host_bytes: 0 };
-    // Owned before anything can return, so that none is lost.
-    let outputs: Vec<Option<Value>> = outputs.into_iter().map(Value::made).collect();
     ran.map_err(|error| control.failed(&error))?;
     let null = || RuntimeError::run_failed("the runtime gave no tensor for an output".to_owned());
     let copies = outputs.into_iter().map(|output| output.ok_or_else(null)?.copy());
@@ -247,7 +356,8 @@ fn fetch(session: &OrtSession, feeds: &Lease, stop: &StopToken) -> Result<(Vec<T
 /// Those of every run: a session that tells who has its nodes would log each of its runs.
 fn run_options(session: &OrtSession) -> ort::Result<RunOptions> {
     let options = RunOptions::new()?;
-    if session.cpu_only { Ok(options) } else { options.log_warnings() }
+    let options = if session.cpu_only { options } else { options.log_warnings()? };
+    if session.graphs.is_some() { options.under_graph(graphs::NONE) } else { Ok(options) }
 }
 
 /// One run. `outputs`: those that are not null are written in place, the runtime makes the others, on the CPU.

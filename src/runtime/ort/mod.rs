@@ -7,6 +7,8 @@
 
 mod call;
 mod devices;
+mod graphs;
+mod host_memory;
 mod kernels;
 mod libraries;
 mod operators;

@@ -15,7 +15,9 @@ use super::raw;
 use crate::base::ids::DeviceUuid;
 use crate::base::limits;
 use crate::cuda;
-use crate::protocol::message::{CPU_PROVIDER as CPU, CUDA_PROVIDER as CUDA, Optimization, Provider, SessionSpec};
+use crate::protocol::message::{
+    CPU_PROVIDER as CPU, CUDA_GRAPHS, CUDA_PROVIDER as CUDA, Optimization, Provider, SessionSpec, asks_for_cuda_graphs,
+};
 use crate::runtime::RuntimeError;
 
 /// Graph optimizers that stay off whatever is asked, since ONNX Runtime 1.31.1 on the CPU gives wrong values with them:
@@ -101,8 +103,8 @@ const REFUSED_CONFIG: &[&str] =
 const CONSTANT_BYTES: (&str, &str) = ("optimization.constant_folding_max_output_size_in_bytes", "67108864");
 const SPINNING_CONFIG: &[&str] = &["session.intra_op.allow_spinning", "session.inter_op.allow_spinning"];
 
-/// Options of it that the tensors' device decides, and graphs of CUDA's, which keep the addresses of one call.
-const OF_THE_DEVICE: &[&str] = &["device_id", "user_compute_stream", "has_user_compute_stream", "enable_cuda_graph"];
+/// Options of it that the tensors' device decides.
+const OF_THE_DEVICE: &[&str] = &["device_id", "user_compute_stream", "has_user_compute_stream"];
 
 /// The process's one ONNX Runtime.
 pub(super) struct Loaded {
@@ -269,6 +271,13 @@ fn add_provider(
         // Always there, behind all others.
         CPU if options.is_empty() => Ok(builder),
         CPU => Err(bad("it takes no options".to_owned())),
+        CUDA if asks_for_cuda_graphs(options) => {
+            // A replay reads no tensor of the host: it would compute with those of the call that was captured.
+            tracing::warn!("enable_cuda_graph: the tensors are on the host, so that nothing is captured");
+            let mut options = options.clone();
+            options.remove(CUDA_GRAPHS);
+            with_cuda(builder, &options)
+        }
         CUDA => with_cuda(builder, options),
         _ => {
             let mut builder = builder;

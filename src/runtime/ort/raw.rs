@@ -13,6 +13,7 @@ use ort::session::builder::SessionBuilder;
 use ort::sys;
 
 use super::placement::Listener;
+use crate::cuda;
 use crate::runtime::{RuntimeError, Terminate};
 use crate::shm::RawTensor;
 use crate::tensor::{DType, TensorBuf, TensorDesc, TensorView};
@@ -102,7 +103,7 @@ fn append_by_name(builder: &mut SessionBuilder, name: &str, options: &BTreeMap<S
 }
 
 macro_rules! handle {
-    ($(#[$doc:meta])* $name:ident, $sys:ident, $release:ident) => {
+    ($(#[$doc:meta])* $name:ident, $sys:ident, $release:ident $(, while $guard:expr)?) => {
         $(#[$doc])*
         pub(super) struct $name(NonNull<sys::$sys>);
 
@@ -129,6 +130,7 @@ macro_rules! handle {
 
         impl Drop for $name {
             fn drop(&mut self) {
+                $(let _guard = $guard;)?
                 // SAFETY: created by the C API, owned here, released once.
                 unsafe { (ort::api().$release)(self.0.as_ptr()) };
             }
@@ -165,7 +167,7 @@ impl MemoryInfo {
 
     /// Memory of CUDA's device of this number.
     pub(super) fn of_device(ordinal: i32) -> Self {
-        if crate::cuda::on_host() {
+        if cuda::on_host() {
             return Self::cpu();
         }
         // SAFETY: the out-pointer is valid, and the name a NUL-terminated string, which is copied.
@@ -343,7 +345,7 @@ unsafe fn code_and_dims(info: *const sys::OrtTensorTypeAndShapeInfo) -> ort::Res
 
 handle!(
     /// A model, ready to run.
-    Session, OrtSession, ReleaseSession
+    Session, OrtSession, ReleaseSession, while cuda::beside_captures()
 );
 handle!(
     /// What an input or output is.
@@ -466,6 +468,14 @@ impl RunOptions {
     pub(super) fn new() -> ort::Result<Self> {
         // SAFETY: the out-pointer is valid.
         Self::create(|out| unsafe { (ort::api().CreateRunOptions)(out) })
+    }
+
+    /// Of runs that capture a CUDA graph or replay one, under this id: see `graphs.rs`.
+    pub(super) fn under_graph(self, id: i32) -> ort::Result<Self> {
+        let (key, value) = (c"gpu_graph_id", CString::new(id.to_string()).map_err(ort::Error::wrap)?);
+        // SAFETY: the handle is alive; both are NUL-terminated strings, which are copied.
+        check(unsafe { (ort::api().AddRunConfigEntry)(self.ptr(), key.as_ptr(), value.as_ptr()) })?;
+        Ok(self)
     }
 
     /// Of runs that return when their work is on the device's stream, rather than when it is done.

@@ -12,12 +12,14 @@ use ort::session::builder::SessionBuilder;
 use prost::Message as _;
 
 use super::devices::DeviceQueue;
+use super::graphs::Graphs;
 use super::operators::{Operators, in_place};
 use super::options::{Loaded, options, own_threads};
 use super::placement::Listener;
 use super::raw::{self, Declared, MemoryInfo, Value};
+use crate::cuda;
 use crate::onnx;
-use crate::protocol::message::{Optimization, Placed, Placement, SessionSpec, ValueSpec};
+use crate::protocol::message::{CUDA_GRAPHS, CUDA_PROVIDER, Optimization, Placed, Placement, SessionSpec, ValueSpec};
 use crate::runtime::types::Declared as DeclaredValues;
 use crate::runtime::{Constant, Model, RuntimeError};
 use crate::tensor::DType;
@@ -47,11 +49,14 @@ pub(super) struct OrtSession {
     pub(super) memory: MemoryInfo,
     /// Of a session on a device.
     pub(super) queue: Option<Arc<DeviceQueue>>,
+    /// Of a session whose calls may become CUDA graphs.
+    pub(super) graphs: Option<Graphs>,
 }
 
 /// See [`Runtime::optimized`](crate::runtime::Runtime::optimized).
 pub(super) fn optimized(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Result<Vec<u8>, RuntimeError> {
     let bad_model = |reason: String| RuntimeError::BadModel { reason };
+    let _beside = (!spec.cpu_only()).then(cuda::beside_captures);
     // The runtime writes to a path only; this one is memory, and gone with the descriptor.
     let file = rustix::fs::memfd_create("rust-ort-optimized", rustix::fs::MemfdFlags::CLOEXEC)
         .map_err(|error| bad_model(format!("no memory for the optimized model: {error}")))?;
@@ -127,6 +132,7 @@ impl OrtSession {
         // Declared before the builder, which points into them, as the listener: dropped after it.
         constants: Vec<Constant>,
     ) -> Result<Self, RuntimeError> {
+        let _beside = (!spec.cpu_only()).then(cuda::beside_captures);
         // Nobody could have nodes but the CPU's otherwise.
         let listener = (!spec.cpu_only()).then(|| Arc::new(Listener::new()));
         let mut prepared = prepared(loaded, model, spec)?;
@@ -140,7 +146,8 @@ impl OrtSession {
             // SAFETY: as above.
             unsafe { raw::log_to(&mut prepared.builder, listener) }.map_err(bad_model)?;
         }
-        let session = prepared.session(loaded).map_err(bad_model)?;
+        let session =
+            prepared.session(loaded).map_err(|error| refused_graphs(spec, error).unwrap_or_else(bad_model))?;
         let placement = listener.as_ref().map_or(Placement::CpuOnly, |listener| listener.end());
         tell(&placement);
         let inputs = values("input", session.inputs().map_err(bad_model)?)?;
@@ -164,6 +171,7 @@ impl OrtSession {
             cpu_only: spec.cpu_only(),
             memory: MemoryInfo::cpu(),
             queue: spec.device.map(|device| loaded.devices.queue(device)).transpose()?,
+            graphs: spec.has_cuda_graphs().then(|| Graphs::of(&model.bytes)).transpose()?,
         })
     }
 }
@@ -194,6 +202,20 @@ unsafe fn with_constants(
     // SAFETY: as above.
     unsafe { raw::add_external_initializers(builder, &values) }.map_err(bad_model)?;
     Ok(proto.encode_to_vec().into())
+}
+
+/// A session that ONNX Runtime refuses because of its CUDA graphs (a node without a kernel of CUDA's between others, control
+/// flow), as the option's error; else the error again.
+fn refused_graphs(spec: &SessionSpec, error: ort::Error) -> Result<RuntimeError, ort::Error> {
+    let reason = error.to_string();
+    if !(spec.has_cuda_graphs() && reason.contains("graph capture feature")) {
+        return Err(error);
+    }
+    let name = format!("{CUDA_PROVIDER} {CUDA_GRAPHS}");
+    Ok(RuntimeError::BadOption {
+        name,
+        reason: format!("{reason}; leave the option out, or run these nodes elsewhere"),
+    })
 }
 
 /// One line of the log on who has a session's nodes.
@@ -247,6 +269,25 @@ fn names(values: &[ValueSpec]) -> Result<Vec<CString>, RuntimeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_session_that_cannot_have_cuda_graphs_is_the_options_error() {
+        let spec = |device| SessionSpec {
+            providers: vec![(CUDA_PROVIDER.to_owned(), [(CUDA_GRAPHS.to_owned(), "1".to_owned())].into())],
+            device,
+            ..SessionSpec::default()
+        };
+        let on_device = spec(Some(crate::base::ids::DeviceUuid([7; 16])));
+        let said = "This session cannot use the graph capture feature as requested by the user  as all compute graph \
+                    nodes have not been partitioned to the CUDAExecutionProvider";
+        let text = refused_graphs(&on_device, ort::Error::new(said)).unwrap().to_string();
+        assert!(
+            text.contains("CUDAExecutionProvider enable_cuda_graph") && text.contains("leave the option out"),
+            "{text}"
+        );
+        assert!(refused_graphs(&on_device, ort::Error::new("No such operator")).is_err());
+        assert!(refused_graphs(&spec(None), ort::Error::new(said)).is_err());
+    }
 
     #[test]
     fn a_value_that_torch_has_no_type_for_is_an_error_with_its_number() {
