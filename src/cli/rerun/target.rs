@@ -17,7 +17,7 @@ use crate::dump::Role;
 use crate::dump::reader::{self, Completeness, StepEntry};
 use crate::onnx::proto::ModelProto;
 use crate::onnx::{self, Descriptions, NamedTensor};
-use crate::protocol::message::{CUDA_GRAPHS, NodeRuntime, Optimization, Provider, RuntimeRule};
+use crate::protocol::message::{CUDA_GRAPHS, CUDA_PROVIDER, NodeRuntime, Optimization, Provider, RuntimeRule};
 use crate::runtime::ort::provider_options;
 use crate::tensor::TensorView;
 
