@@ -123,10 +123,12 @@ mod tests {
         listener.end()
     }
 
-    fn told<const N: usize>(providers: [(&str, u32, &[(&str, u32)]); N]) -> Placement {
+    /// A provider, how many nodes it has, and of which operators.
+    type Of<'t> = (&'t str, u32, &'t [(&'t str, u32)]);
+
+    fn told<const N: usize>(providers: [Of<'_>; N]) -> Placement {
         let ops = |ops: &[(&str, u32)]| ops.iter().map(|&(op, n)| (op.to_owned(), n)).collect();
-        let placed =
-            |(provider, nodes, of): (&str, u32, &[(&str, u32)])| (provider.to_owned(), Placed { nodes, ops: ops(of) });
+        let placed = |(provider, nodes, of): Of<'_>| (provider.to_owned(), Placed { nodes, ops: ops(of) });
         Placement::Told(providers.into_iter().map(placed).collect())
     }
 

@@ -146,8 +146,8 @@ impl OrtSession {
             // SAFETY: as above.
             unsafe { raw::log_to(&mut prepared.builder, listener) }.map_err(bad_model)?;
         }
-        let session =
-            prepared.session(loaded).map_err(|error| refused_graphs(spec, error).unwrap_or_else(bad_model))?;
+        let refused = |error: ort::Error| refused_graphs(spec, &error.to_string()).unwrap_or_else(|| bad_model(error));
+        let session = prepared.session(loaded).map_err(refused)?;
         let placement = listener.as_ref().map_or(Placement::CpuOnly, |listener| listener.end());
         tell(&placement);
         let inputs = values("input", session.inputs().map_err(bad_model)?)?;
@@ -205,14 +205,13 @@ unsafe fn with_constants(
 }
 
 /// A session that ONNX Runtime refuses because of its CUDA graphs (a node without a kernel of CUDA's between others, control
-/// flow), as the option's error; else the error again.
-fn refused_graphs(spec: &SessionSpec, error: ort::Error) -> Result<RuntimeError, ort::Error> {
-    let reason = error.to_string();
+/// flow), as the option's error; None: for another reason.
+fn refused_graphs(spec: &SessionSpec, reason: &str) -> Option<RuntimeError> {
     if !(spec.has_cuda_graphs() && reason.contains("graph capture feature")) {
-        return Err(error);
+        return None;
     }
     let name = format!("{CUDA_PROVIDER} {CUDA_GRAPHS}");
-    Ok(RuntimeError::BadOption {
+    Some(RuntimeError::BadOption {
         name,
         reason: format!("{reason}; leave the option out, or run these nodes elsewhere"),
     })
@@ -280,13 +279,13 @@ mod tests {
         let on_device = spec(Some(crate::base::ids::DeviceUuid([7; 16])));
         let said = "This session cannot use the graph capture feature as requested by the user  as all compute graph \
                     nodes have not been partitioned to the CUDAExecutionProvider";
-        let text = refused_graphs(&on_device, ort::Error::new(said)).unwrap().to_string();
+        let text = refused_graphs(&on_device, said).unwrap().to_string();
         assert!(
             text.contains("CUDAExecutionProvider enable_cuda_graph") && text.contains("leave the option out"),
             "{text}"
         );
-        assert!(refused_graphs(&on_device, ort::Error::new("No such operator")).is_err());
-        assert!(refused_graphs(&spec(None), ort::Error::new(said)).is_err());
+        assert!(refused_graphs(&on_device, "No such operator").is_none());
+        assert!(refused_graphs(&spec(None), said).is_none());
     }
 
     #[test]
