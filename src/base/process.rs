@@ -28,7 +28,9 @@ pub fn resident_bytes(pid: u32) -> u64 {
 /// Name of the program that a process runs, of 15 bytes at most; empty when there is no such process.
 pub fn name_of(pid: u32) -> String {
     let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
-    String::from_utf8_lossy(&name).trim().to_owned()
+    // Any bytes that the process likes.
+    let printable = |letter: char| if letter.is_control() { '?' } else { letter };
+    String::from_utf8_lossy(&name).trim().chars().map(printable).collect()
 }
 
 /// This process's program: equal for the same file alone, whatever its version says.

@@ -1,6 +1,7 @@
 //! What this process holds of the memory of devices.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::device::Device;
 use super::nvml;
@@ -16,9 +17,20 @@ pub enum InUse {
     Unknown,
 }
 
+/// See [`library_uses_devices`].
+static UNSEEN: AtomicBool = AtomicBool::new(false);
+
+/// A library of this process computes on devices that this room has not opened: what that takes is not known from now on.
+pub fn library_uses_devices() {
+    UNSEEN.store(true, Ordering::Relaxed);
+}
+
 impl InUse {
     /// Of this process now.
     pub fn now() -> Self {
+        if UNSEEN.load(Ordering::Relaxed) {
+            return Self::Unknown;
+        }
         let devices = Device::open_here();
         if devices.is_empty() {
             return Self::Nothing;

@@ -28,7 +28,7 @@ pub use driver::driver_version;
 pub use error::CudaError;
 pub use handle::IpcHandle;
 pub use held::{By, Held, Who, serve};
-pub use in_use::InUse;
+pub use in_use::{InUse, library_uses_devices};
 pub use kernel::{Kernel, Kernels};
 pub use memory::{Allocation, Mapping, Memory, Pinned, Span};
 pub use nvml::NvmlError;

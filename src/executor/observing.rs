@@ -21,8 +21,39 @@ pub(super) struct Observing(Mutex<HashMap<DeviceUuid, Arc<Side>>>);
 /// Beside the stream that calls run on: they go on while something is copied or measured.
 struct Side {
     stream: Stream,
-    /// None: it could not be made, which was logged.
-    meter: Option<DeviceMeter>,
+    meter: Mutex<Meter>,
+}
+
+enum Meter {
+    /// None was needed, or there was no memory for one.
+    NotYet,
+    Made(Arc<DeviceMeter>),
+    /// None can be made here, which was logged.
+    Never,
+}
+
+impl Side {
+    /// What measures on the device; None: nothing does here, or now, which is logged.
+    fn meter(&self) -> Option<Arc<DeviceMeter>> {
+        let mut meter = lock(&self.meter);
+        if let Meter::NotYet = *meter {
+            let device = self.stream.device();
+            match DeviceMeter::new(device).map_err(failure::unless_lost) {
+                Ok(made) => *meter = Meter::Made(Arc::new(made)),
+                Err(error) => {
+                    let device = device.uuid();
+                    tracing::warn!(%error, %device, "tensors are compared on the host: each call copies them there");
+                    if !matches!(error, CudaError::OutOfMemory { .. }) {
+                        *meter = Meter::Never;
+                    }
+                }
+            }
+        }
+        match &*meter {
+            Meter::Made(meter) => Some(Arc::clone(meter)),
+            Meter::NotYet | Meter::Never => None,
+        }
+    }
 }
 
 impl Observing {
@@ -32,10 +63,7 @@ impl Observing {
             return Ok(Arc::clone(side));
         }
         let stream = Stream::new(device)?;
-        let meter = DeviceMeter::new(device).inspect_err(|error| {
-            tracing::warn!(%error, device = %device.uuid(), "tensors are compared on the host: each call copies them there");
-        });
-        let side = Arc::new(Side { stream, meter: meter.ok() });
+        let side = Arc::new(Side { stream, meter: Mutex::new(Meter::NotYet) });
         sides.insert(device.uuid(), Arc::clone(&side));
         Ok(side)
     }
@@ -71,8 +99,8 @@ impl Observing {
         let lease = tenant.lease_read(&tensors.collect::<Vec<_>>())?;
         let Some(device) = lease.device() else { return Ok(vec![None; pairs.len()]) };
         let side = self.side(device).map_err(failure::unless_lost)?;
-        let Some(meter) = &side.meter else { return Ok(vec![None; pairs.len()]) };
-        let measure = |(index, pair)| measure(meter, &side.stream, &lease, 2 * index, pair);
+        let Some(meter) = side.meter() else { return Ok(vec![None; pairs.len()]) };
+        let measure = |(index, pair)| measure(&meter, &side.stream, &lease, 2 * index, pair);
         pairs
             .iter()
             .enumerate()

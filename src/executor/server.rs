@@ -98,7 +98,13 @@ impl Server {
         let loaded = self.loaded.as_mut().ok_or_else(|| state("the first request is Hello"))?;
         match body {
             LinkRequest::Serve { pid } => cuda::serve(Some(pid)),
-            LinkRequest::CountDeviceMemory => loaded.resident.tell_device_memory(),
+            LinkRequest::CountDeviceMemory => {
+                loaded.spawn(&self.replies, id, |resident, _| {
+                    resident.tell_device_memory();
+                    Ok(LinkReply::Done)
+                });
+                return Ok(None);
+            }
             LinkRequest::Attach { segment, len_bytes, lanes } => loaded.attach(segment, len_bytes, lanes, fd)?,
             LinkRequest::Detach { segment } => loaded.detach(segment)?,
             LinkRequest::OpenLane { lane } => loaded.open_lane(lane)?,
@@ -132,8 +138,11 @@ impl Server {
                 });
                 return Ok(None);
             }
-            LinkRequest::Run(record) => {
-                let run = move |_: &Resident, tenant: &Tenant| observed_run(&record, tenant).map(LinkReply::Ran);
+            LinkRequest::Run { record, beside } => {
+                let run = move |_: &Resident, tenant: &Tenant| {
+                    tenant.check_apart(&record, &beside)?;
+                    observed_run(&record, tenant).map(LinkReply::Ran)
+                };
                 loaded.spawn(&self.replies, id, run);
                 return Ok(None);
             }
@@ -226,11 +235,7 @@ impl Loaded {
                     self.lane_threads.iter().for_each(|lane| lane.calls.forget_idle());
                     std::thread::sleep(Duration::from_millis(1));
                 }
-                mapped => {
-                    self.tenant.attach_device(mapped.map_err(failure::unless_lost)?)?;
-                    self.resident.tell_device_memory();
-                    return Ok(());
-                }
+                mapped => return Ok(self.tenant.attach_device(mapped.map_err(failure::unless_lost)?)?),
             }
         }
     }

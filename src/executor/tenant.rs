@@ -136,6 +136,14 @@ impl Tenant {
         }
     }
 
+    /// Errors: an output of the call overlaps a tensor that is read beside it; those of a lease.
+    pub(super) fn check_apart(&self, record: &CallRecord, beside: &[TensorRef]) -> Result<(), WireError> {
+        if !beside.is_empty() {
+            read(&self.segments).lease_anywhere(&[&record.inputs, beside].concat(), &record.outputs)?;
+        }
+        Ok(())
+    }
+
     /// A lease on tensors that are only read, wherever they lie.
     pub(super) fn lease_read(&self, tensors: &[TensorRef]) -> Result<Lease, WireError> {
         Ok(read(&self.segments).lease_anywhere(tensors, &[])?)

@@ -89,8 +89,13 @@ pub enum LinkRequest {
         /// As prepared.
         handles: Vec<PartHandle>,
     },
-    /// Run a call. Answered by `Ran`.
-    Run(CallRecord),
+    /// Run a call to its end. Answered by `Ran`.
+    Run {
+        /// The call.
+        record: CallRecord,
+        /// What else is read of memory that the client placed: no output may overlap it.
+        beside: Vec<TensorRef>,
+    },
     /// Copy tensors, wherever they lie, into a segment, whose descriptor it carries; done when it is answered, by `Done`.
     CopyOut {
         /// From where and to where, of one dtype and shape.

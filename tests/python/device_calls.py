@@ -646,15 +646,67 @@ def killed_while_observed() -> None:
 
 
 def each_failure_while_observed() -> None:
-    """FAKE_CUDA_FAIL: an error of this call that names the function, or the same verdict by another way."""
+    """FAKE_CUDA_FAIL: an error of this call that names the function, or the same verdict by another way. What is queued
+    by then is done before the answer, and where the context lives the next call is served by the same executor."""
     _, _, part, inputs, references = observed_setup(500)
+    before = executor_pid()
+    function, _, number = sys.argv[2].partition(":")
+    failed = False
     try:
         _, verdicts, _ = part.observed(inputs, step=0, dump=False, references=references)
     except DaemonFault as error:
-        assert sys.argv[2] in str(error) or "executor" in str(error), error
+        failed = True
+        assert function in str(error) or "executor" in str(error), error
     else:
         assert [verdict.kind for verdict in verdicts] == ["match", "match"], verdicts
-    print("checked")
+    if "FAKE_CUDA_CODE" not in os.environ:
+        return
+    assert executor_pid() == before
+    calls = [line.split()[0] for line in (FOLDER / f"journal.{before}").read_text().splitlines()]
+    if "cuLaunchKernel" in calls:
+        last = len(calls) - 1 - calls[::-1].index("cuLaunchKernel")
+        assert "cuStreamSynchronize" in calls[last:], calls[last:]
+    if number:
+        assert failed, "it came to that call"
+        _, verdicts, _ = part.observed(inputs, step=1, dump=False, references=references)
+        assert [verdict.kind for verdict in verdicts] == ["match", "match"], verdicts
+
+
+def references_that_are_the_outputs() -> None:
+    """They are refused: a call is not compared with itself."""
+    _, made, part, inputs, references = observed_setup(500)
+    outputs = [made.empty(shape, torch.float32) for shape in ((500, 3), (500, 4))]
+    taken = list(outputs)
+    device.empty = lambda shape, dtype, ordinal: taken.pop(0)
+    try:
+        part.observed(inputs, step=0, dump=False, references=outputs)
+    except ClientError as error:
+        assert "overlaps" in str(error), error
+    else:
+        raise AssertionError("it was judged")
+    device.empty = lambda shape, dtype, ordinal: made.empty(shape, dtype)
+    _, verdicts, _ = part.observed(inputs, step=1, dump=False, references=references)
+    assert [verdict.kind for verdict in verdicts] == ["match", "match"], verdicts
+
+
+def closed_with_work_on_its_stream() -> None:
+    """FAKE_CUDA_LAZY: the connection is lost while the executor lives and works. It is waited for, not recorded for."""
+    given, _ = setup()
+    inputs = list(map(given.of, values(5)))
+    part = affine_part()
+    stream = ctypes.c_void_p()
+    checked(cuda.cuStreamCreate(ctypes.byref(stream), 1))
+    device.stream = lambda ordinal: stream.value
+    part(inputs)
+    _, z = part(inputs)
+    assert cuda.cuStreamQuery(stream) == 600, "its copy is still to come"
+    rust_ort.shutdown()
+    x, w, scale = (tensor.clone() for tensor in inputs)
+    checked(cuda.cuStreamSynchronize(stream))
+    torch.testing.assert_close(z.clone(), x, rtol=0, atol=0)
+    y, _ = part(inputs)
+    checked(cuda.cuStreamSynchronize(stream))
+    torch.testing.assert_close(y.clone(), x @ w + scale, rtol=1e-5, atol=1e-5)
 
 
 def dumped_with_all_options() -> None:

@@ -76,6 +76,7 @@ TOGETHER = (
     "freed_before_another_executor_is_there",
     "observed_on_the_device",
     "dumped_on_the_device",
+    "references_that_are_the_outputs",
     "dumped_with_all_options",
     "options_of_the_device",
     "killed_executor",
@@ -113,12 +114,25 @@ def test_a_dumped_call_whose_executor_dies_leaves_its_inputs(calls: Callable[...
 
 
 @pytest.mark.parametrize(
-    "function", ["cuModuleLoadData", "cuModuleGetFunction", "cuLaunchKernel", "cuDeviceGetAttribute"]
+    ("function", "environment"),
+    [
+        ("cuModuleLoadData", {}),
+        ("cuDeviceGetAttribute", {}),
+        ("cuLaunchKernel", {}),
+        ("cuModuleGetFunction", {"FAKE_CUDA_CODE": "2"}),
+        ("cuLaunchKernel:1", {"FAKE_CUDA_CODE": "2"}),
+        ("cuLaunchKernel:2", {"FAKE_CUDA_CODE": "2", "FAKE_CUDA_LAZY": "20"}),
+        ("cuLaunchKernel:4", {"FAKE_CUDA_CODE": "2"}),
+    ],
 )
 def test_each_call_of_the_driver_that_fails_while_observed_is_no_wrong_verdict(
-    function: str, calls: Callable[..., str]
+    function: str, environment: dict[str, str], calls: Callable[..., str]
 ) -> None:
-    calls("each_failure_while_observed", function, FAKE_CUDA_FAIL=function)
+    calls("each_failure_while_observed", function, FAKE_CUDA_FAIL=function, **environment)
+
+
+def test_an_executor_that_lives_finishes_what_a_lost_connection_waits_for(calls: Callable[..., str]) -> None:
+    calls("closed_with_work_on_its_stream", FAKE_CUDA_LAZY="700", FAKE_CUDA_DEAD="pending")
 
 
 def test_cudas_own_compiler_takes_the_kernels(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_work_that_a_lost_executor_left_undone_is_told(daemon, with_another_grap
     (mine,) = set(part._parts) - before
     (executor,) = executor_pids(daemon)
     left = NeverDone()
-    mine._connection._events.add(0, 0, left, executor)
+    mine._connection._events.add(0, 0, left, (executor, mine._connection._pidfd))
     os.kill(executor, signal.SIGKILL)
     wait_until(lambda: not alive(executor), "the executor to end")
     if with_another_graph:

@@ -86,7 +86,7 @@ impl StandIn {
     /// `command` finds the stand-in as its driver, and nothing of this process's FAKE_CUDA_, FAKE_NVML_ or
     /// CUDA_VISIBLE_DEVICES.
     pub fn equip<'c>(&self, command: &'c mut Command) -> &'c mut Command {
-        for name in ["LAZY", "TOTAL", "KIND", "DEAD", "CAPTURING", "FAIL"] {
+        for name in ["LAZY", "TOTAL", "KIND", "DEAD", "CAPTURING", "FAIL", "CODE"] {
             command.env_remove(format!("FAKE_CUDA_{name}"));
         }
         for name in ["OTHERS", "UNAVAILABLE", "HIDES", "FAIL"] {

@@ -127,24 +127,31 @@ impl LaneEvents {
         Ok((self.device.uuid().0, handle(&self.ready)?, handle(&self.done)?))
     }
 
-    /// The executor's work of the next call comes behind what is on this stream. stream: torch's number of it.
-    fn record(&self, stream: u64) -> PyResult<()> {
-        Stream::borrowed(&self.device, stream).record(&self.ready).map_err(cuda_error)
+    /// The executor's work of the next call comes behind what is on this stream. stream: torch's number of it. May wait for
+    /// room on it.
+    fn record(&self, py: Python<'_>, stream: u64) -> PyResult<()> {
+        py.detach(|| Stream::borrowed(&self.device, stream).record(&self.ready)).map_err(cuda_error)
     }
 
     /// Whether the executor's work of the newest call is done. Errors: RuntimeError with what CUDA says.
-    fn is_done(&self) -> PyResult<bool> {
-        self.done.is_done().map_err(cuda_error)
+    fn is_done(&self, py: Python<'_>) -> PyResult<bool> {
+        py.detach(|| self.done.is_done()).map_err(cuda_error)
     }
 
-    /// What comes on this stream now comes behind the executor's work of the call that was answered.
-    fn wait(&self, stream: u64) -> PyResult<()> {
-        Stream::borrowed(&self.device, stream).wait(&self.done).map_err(cuda_error)
+    /// What comes on this stream now comes behind the executor's work of the call that was answered. May wait as `record`.
+    fn wait(&self, py: Python<'_>, stream: u64) -> PyResult<()> {
+        py.detach(|| Stream::borrowed(&self.device, stream).wait(&self.done)).map_err(cuda_error)
     }
 
-    /// Records `done` in the place of an executor that died before it did. Errors: RuntimeError with what CUDA says.
-    fn release(&self) -> PyResult<()> {
-        let stream = Stream::new(&self.device).map_err(cuda_error)?;
-        stream.record(&self.done).and_then(|()| stream.synchronize()).map_err(cuda_error)
+    /// Records `done` in the place of an executor that has ended without. Errors: RuntimeError with what CUDA says.
+    fn release(&self, py: Python<'_>) -> PyResult<()> {
+        let record = || {
+            let stream = Stream::new(&self.device)?;
+            let recorded = stream.record(&self.done);
+            // To end it is to wait for it, which nobody is to do here: executors die seldom.
+            std::mem::forget(stream);
+            recorded
+        };
+        py.detach(record).map_err(cuda_error)
     }
 }

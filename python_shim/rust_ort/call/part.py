@@ -67,6 +67,12 @@ class Part:
         connection = self._connection
         if connection is not None and connection.lives() and not again:
             return connection
+        if connection is not None and connection.dead is not None and connection.left_unfinished():
+            raise ExecutorLost(
+                "the executor died with work of earlier calls on a device: what they gave may be wrong; do that step again",
+                graph=self.spec.graph.name,
+                log=connection.executor_log,
+            )
         with self.client.lock:
             return self.client.asked(lambda _: self._prepared(self.client.leased(), again=again))
 
@@ -162,13 +168,6 @@ class Part:
     def _call(self, inputs: Sequence[torch.Tensor | int | float], eager_nodes: int) -> list[torch.Tensor]:
         connection = self._connection
         if connection is None or connection.dead is not None:
-            if connection is not None and connection.left_unfinished():
-                raise ExecutorLost(
-                    "the executor died with work of earlier calls on a device: what they gave may be wrong; do that "
-                    "step again",
-                    graph=self.spec.graph.name,
-                    log=connection.executor_log,
-                )
             connection = self.prepare()
         handle = self._handle
         plan, call, inputs = self._gathered(inputs)

@@ -442,7 +442,7 @@ class Connection:
             message.lane, message.device = lane.index, bytes(device)
             message.ready, message.done = bytes(ready), bytes(done)
             self.ask(request)
-            self._events.add(lane.index, ordinal, events, self.executor_pid)
+            self._events.add(lane.index, ordinal, events, (self.executor_pid, self._pidfd))
         return events
 
     # --- the end ---

@@ -137,7 +137,7 @@ impl DeviceMeter {
             floor: 0.,
         };
         // SAFETY: the spans hold the tensors, and `scratch`, locked, what the threads leave; both are borrowed until the
-        // passes, which wait for their results, are over.
+        // passes are over, which wait for what they have queued whatever comes of it.
         let DeviceStats { stats, not_zero } = unsafe { self.stats.run(stream, &task, &mut scratch) }?;
         task.floor = Bounds::new(tolerance, stats.max_reference).floor;
         // Up to there nothing needs a tolerance.
@@ -169,12 +169,18 @@ impl Pass {
     /// # Safety
     /// What `task` names is there until this returns, and nobody else writes it.
     unsafe fn run<F: Found>(&self, stream: &Stream, task: &Task, scratch: &mut Scratch) -> Result<F, CudaError> {
-        // SAFETY: `Task` is laid out as the kernels' parameter; the rest is the caller's. `read` waits for both.
-        unsafe {
-            stream.launch(&self.find, task.n_threads, task)?;
-            stream.launch(&self.merge, task.n_merged, task)?;
-        }
-        let len_bytes = task.n_merged * (F::WORDS * size_of::<u64>()) as u64;
-        scratch.host.read(stream, scratch.merged.span(0, len_bytes)?, |bytes| Words::merged(bytes))
+        let mut run = || {
+            // SAFETY: `Task` is laid out as the kernels' parameter; the rest is the caller's. `read` waits for both.
+            unsafe {
+                stream.launch(&self.find, task.n_threads, task)?;
+                stream.launch(&self.merge, task.n_merged, task)?;
+            }
+            let len_bytes = task.n_merged * (F::WORDS * size_of::<u64>()) as u64;
+            scratch.host.read(stream, scratch.merged.span(0, len_bytes)?, |bytes| Words::merged(bytes))
+        };
+        run().or_else(|error| {
+            stream.synchronize()?; // one of the kernels may be queued
+            Err(error)
+        })
     }
 }

@@ -40,8 +40,11 @@ pub fn run_observed(leased: &Leased<'_>, run: &RunObserved) -> Answer {
     let copied = dump.as_ref().map(|(dumping, _)| dumping.hold(copied_bytes(run))).transpose()?;
     at.client.state().observing = Some(run.record.clone());
     let outcome = match &lease {
-        Some(lease) => observed.call().run(lease, |record| run_on(leased, record)),
-        None => observed.call().run_on_device(&mut Device { leased, held: None }),
+        Some(lease) => observed.call().run(lease, |record| run_on(leased, record, &[])),
+        None => {
+            let references = run.references.as_deref().unwrap_or_default();
+            observed.call().run_on_device(&mut Device { leased, references, held: None })
+        }
     };
     at.client.state().observing = None;
     if let (Some((dumping, _)), Some(copied)) = (&dump, copied) {
@@ -66,8 +69,9 @@ fn on_device(at: &Connected<'_>, tensor: &TensorRef) -> bool {
     at.client.state().device_segments.contains_key(&tensor.location.segment())
 }
 
-fn run_on(leased: &Leased<'_>, record: &CallRecord) -> Result<RunStats, WireError> {
-    match leased.ask(&LinkRequest::Run(record.clone()))? {
+/// beside: what else is read of the client's memory, where nobody has looked whether outputs overlap it.
+fn run_on(leased: &Leased<'_>, record: &CallRecord, beside: &[TensorRef]) -> Result<RunStats, WireError> {
+    match leased.ask(&LinkRequest::Run { record: record.clone(), beside: beside.to_vec() })? {
         LinkReply::Ran(stats) => Ok(stats),
         other => Err(unexpected("Run", &other)),
     }
@@ -76,6 +80,7 @@ fn run_on(leased: &Leased<'_>, record: &CallRecord) -> Result<RunStats, WireErro
 /// Tensors on a device: the executor alone reaches them.
 struct Device<'a> {
     leased: &'a Leased<'a>,
+    references: &'a [TensorRef],
     /// What the newest copies count for: those before them are gone.
     held: Option<Held>,
 }
@@ -87,7 +92,7 @@ impl Reach for Device<'_> {
     type Error = WireError;
 
     fn run(&mut self, record: &CallRecord) -> Result<RunStats, WireError> {
-        run_on(self.leased, record)
+        run_on(self.leased, record, self.references)
     }
 
     fn copied(&mut self, tensors: &[TensorRef]) -> Result<Lease, WireError> {
@@ -101,7 +106,7 @@ impl Reach for Device<'_> {
         }
         let held = usize::try_from(len_bytes).unwrap_or(usize::MAX);
         self.held = None;
-        self.held = Some(at.client.memory.hold("tensors of a device, copied for a dump", held)?);
+        self.held = Some(at.client.memory.hold("tensors of a device, copied to the host", held)?);
         let segment = Segment::create(COPIES, "rust-ort-copies", len_bytes.max(1))?;
         let to: Vec<_> = copies.iter().map(|[_, to]| to.clone()).collect();
         let request = LinkRequest::CopyOut { copies, segment: COPIES, len_bytes: segment.len_bytes() };
@@ -127,7 +132,7 @@ impl Reach for Device<'_> {
 const COPY_ALIGN_BYTES: u64 = 64;
 
 fn too_large(why: &str) -> WireError {
-    WireError::client(ErrorCode::Limit, format!("tensors of a device, copied for a dump: {why}; dump fewer calls"))
+    WireError::client(ErrorCode::Limit, format!("tensors of a device, copied to the host: {why}"))
 }
 
 /// What an observed run needs for as long as it lasts.

@@ -103,6 +103,9 @@ const REFUSED_CONFIG: &[&str] =
 const CONSTANT_BYTES: (&str, &str) = ("optimization.constant_folding_max_output_size_in_bytes", "67108864");
 const SPINNING_CONFIG: &[&str] = &["session.intra_op.allow_spinning", "session.inter_op.allow_spinning"];
 
+/// In the names of providers that compute on NVIDIA's devices.
+const ON_DEVICES: &[&str] = &["CUDA", "Tensorrt", "TensorRT"];
+
 /// Options of it that the tensors' device decides.
 const OF_THE_DEVICE: &[&str] = &["device_id", "user_compute_stream", "has_user_compute_stream"];
 
@@ -266,6 +269,9 @@ fn add_provider(
     if !loaded.providers.contains(name) {
         let available = loaded.providers.clone();
         return Err(RuntimeError::UnknownProvider { name: name.clone(), available });
+    }
+    if !cuda::on_host() && ON_DEVICES.iter().any(|on| name.contains(on)) {
+        cuda::library_uses_devices();
     }
     match name.as_str() {
         // Always there, behind all others.

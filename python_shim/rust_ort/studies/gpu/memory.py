@@ -153,6 +153,10 @@ def killed_executor(device: str, numbers: dict[str, Any]) -> None:
     if process.returncode:
         raise CheckFailed(f"the client ended with {process.returncode}: {said.strip()}; the log says why")
     numbers |= json.loads(said)
+    if device == "cuda" and not numbers["work was pending"]:
+        raise CheckFailed("the executor had done all its work when it was killed: this shows nothing")
+    if device == "cuda" and not numbers["told"]:
+        raise CheckFailed("nothing said that what the lost calls gave may be wrong")
 
 
 @contextlib.contextmanager
@@ -199,6 +203,7 @@ def lost(call: Callable[[Tensor], Tensor], given: Tensor, device: str) -> dict[s
     (pid,) = [executor["pid"] for executor in status["executors"] if executor["leased_to"] in own]
     for _ in range(QUEUED):
         call(given)
+    pending = device == "cuda" and not torch.cuda.current_stream().query()
     os.kill(pid, signal.SIGKILL)
     start = time.perf_counter()
     synchronize(device)
@@ -212,7 +217,7 @@ def lost(call: Callable[[Tensor], Tensor], given: Tensor, device: str) -> dict[s
             continue
         break
     torch.testing.assert_close(call(given), expected)
-    return {"seconds until at rest": round(rested, 2), "told": bool(told)}
+    return {"seconds until at rest": round(rested, 2), "work was pending": pending, "told": bool(told)}
 
 
 def main(device: str, way: str) -> int:
