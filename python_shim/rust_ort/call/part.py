@@ -69,7 +69,8 @@ class Part:
             return connection
         if connection is not None and connection.dead is not None and connection.left_unfinished():
             raise ExecutorLost(
-                "the executor died with work of earlier calls on a device: what they gave may be wrong; do that step again",
+                "the executor died with work of earlier calls on a device: what they gave may be wrong; do that step "
+                "again",
                 graph=self.spec.graph.name,
                 log=connection.executor_log,
             )
