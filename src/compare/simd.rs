@@ -30,7 +30,7 @@ pub(super) fn spans(pair: &Pair<'_>, tolerance: &Tolerance) -> Vec<Stats> {
 
 /// What is outside, in those of the spans that may hold something outside, or something that only atol or rtol passes.
 pub(super) fn outside(pair: &Pair<'_>, bounds: &Bounds, spans: &[Stats]) -> Outside {
-    let beyond_floor = spans.iter().enumerate().filter(|(_, span)| span.max_abs > bounds.floor);
+    let beyond_floor = spans.iter().enumerate().filter(|(_, span)| bounds.may_be_beyond(span.max_abs));
     let indices: Vec<_> = beyond_floor.map(|(index, _)| index).collect();
     let mut outside = Outside::default();
     each(pair, &indices, &Second { bounds }).iter().for_each(|later| outside.merge(later));

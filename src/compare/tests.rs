@@ -367,3 +367,13 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn nan_is_outside_whatever_the_tolerance() {
+    let widest = Tolerance { scale: 1e308, ..Tolerance::for_dtype(DType::F64) };
+    for (reference, candidate) in [([NAN, 1e3], [0., 1e3]), ([0., 1e3], [NAN, 1e3]), ([INF, 1e3], [0., 1e3])] {
+        let judged = judged(DType::F64, &reference, &candidate, Some(&widest));
+        assert_eq!((judged.verdict, judged.metrics.unwrap().outside), (Verdict::Mismatch, 1), "{reference:?}");
+    }
+    assert_eq!(judged(DType::F64, &[0., 1e3], &[1e9, 1e3], Some(&widest)).verdict, Verdict::Match);
+}

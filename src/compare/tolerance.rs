@@ -158,6 +158,13 @@ impl Bounds {
         Self { atol, rtol, floor: scale * max_reference, equal_nan }
     }
 
+    /// Whether numbers that are at most so far apart may need a tolerance: up to `floor` none does, but for what is infinitely
+    /// far apart, as NaN and other numbers are, whatever the floor.
+    #[inline(always)]
+    pub fn may_be_beyond(&self, max_apart: f64) -> bool {
+        max_apart > self.floor || max_apart == f64::INFINITY
+    }
+
     /// For finite numbers `apart` from each other, the reference of this `size`.
     #[inline(always)]
     pub fn needs(&self, apart: f64, size: f64) -> Needs {

@@ -11,7 +11,7 @@ use crate::compare::{DeviceMeter, Measured};
 use crate::cuda::{CudaError, Device, Stream};
 use crate::link::message::Comparison;
 use crate::protocol::message::WireError;
-use crate::shm::{Lease, Segment, SegmentTable};
+use crate::shm::{Counter, Lease, Segment, SegmentTable};
 use crate::tensor::TensorRef;
 
 /// Devices that calls were observed on. Outlives clients.
@@ -85,6 +85,7 @@ impl Observing {
                     let copied =
                         side.stream.read_in_pieces(span, |offset, piece| written.bytes.copy_in_at(offset, piece));
                     copied.map_err(failure::unless_lost)?;
+                    tenant.counters.add(Counter::HostBytes, span.len_bytes() as u64);
                 }
                 _ => written.bytes.copy_from(source.host_input(index).bytes()),
             }

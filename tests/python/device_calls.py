@@ -514,7 +514,7 @@ def copied_bytes(pid: int) -> Counter[str]:
     """Bytes that a process had copied, by the driver's function."""
     copied: Counter[str] = Counter()
     for line in (FOLDER / f"journal.{pid}").read_text().splitlines():
-        name, code, n_bytes = line.split()
+        name, code, n_bytes, *_ = line.split()
         if name.startswith("cuMemcpy") and code == "0":
             copied[name] += int(n_bytes)
     return copied

@@ -387,6 +387,17 @@ def test_parts_on_the_cpu_of_a_graph_on_cuda_are_told_so(client: FakeClient) -> 
     assert all(part.spec.beside_cuda for part in client.parts)
 
 
+def test_parts_on_the_cpu_are_told_of_what_eager_does_on_cuda(client: FakeClient) -> None:
+    def function(x: Tensor, table: Tensor) -> Any:
+        return torch.linalg.qr(x)[0], table.exp() + 1
+
+    x, table = normal(3, 3), normal(3, seed=1)
+    on = {id(x): "cuda:0", id(table): "cpu"}
+    trace(function, [x, table], rust_ort.Backend(), on=lambda tensor: on[id(tensor)])
+    assert [part.spec.device for part in client.parts] == [None]
+    assert all(part.spec.beside_cuda for part in client.parts)
+
+
 def test_numbers_of_the_cpu_stay_there(client: FakeClient) -> None:
     """One beside CUDA tensors is an input of the part; a copy of a tensor is eager's."""
 

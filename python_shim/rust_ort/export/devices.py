@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
+from torch import Tensor, fx
 
 from rust_ort.export.plan import PlannedPart
 
@@ -17,6 +17,12 @@ class Places:
     device: int | None
     inputs: tuple[bool, ...]
     outputs: tuple[bool, ...]
+
+
+def on_cuda(module: fx.GraphModule) -> bool:
+    """Whether a value of the graph is on CUDA, whoever computes it."""
+    values = (node.meta.get("val") for node in module.graph.nodes)
+    return any(isinstance(value, Tensor) and value.is_cuda for value in values)
 
 
 def places(part: PlannedPart) -> Places:

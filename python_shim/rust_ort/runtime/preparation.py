@@ -12,7 +12,7 @@ from torch import fx
 from rust_ort.call.client import Client
 from rust_ort.call.part import Part
 from rust_ort.errors import ClientError, OptionError
-from rust_ort.export.devices import Places, places
+from rust_ort.export.devices import Places, on_cuda, places
 from rust_ort.export.plan import Plan, PlannedPart
 from rust_ort.export.provenance import described, provenance_json
 from rust_ort.export.told import drop_contradicted
@@ -48,7 +48,7 @@ def prepared_parts(compilation: Compilation, graph: GraphSpec, plan: Plan) -> li
     """Every part, with a session that took its model. Errors: RustOrtError, where it took none."""
     parts = []
     there = [places(planned) for planned in plan.parts]
-    beside_cuda = any(places.device is not None for places in there)
+    beside_cuda = any(places.device is not None for places in there) or on_cuda(plan.cut.module)
     with progress(f"{graph.name}: building sessions", unit="parts", total=len(plan.parts)):
         for planned, its_places in zip(plan.parts, there, strict=True):
             parts.append(_prepared_part(compilation, graph, plan, planned, its_places, beside_cuda=beside_cuda))

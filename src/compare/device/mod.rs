@@ -139,9 +139,9 @@ impl DeviceMeter {
         // SAFETY: the spans hold the tensors, and `scratch`, locked, what the threads leave; both are borrowed until the
         // passes are over, which wait for what they have queued whatever comes of it.
         let DeviceStats { stats, not_zero } = unsafe { self.stats.run(stream, &task, &mut scratch) }?;
-        task.floor = Bounds::new(tolerance, stats.max_reference).floor;
-        // Up to there nothing needs a tolerance.
-        let outside = match stats.max_abs > task.floor {
+        let bounds = Bounds::new(tolerance, stats.max_reference);
+        task.floor = bounds.floor;
+        let outside = match bounds.may_be_beyond(stats.max_abs) {
             // SAFETY: as above.
             true => unsafe { self.outside.run(stream, &task, &mut scratch) }?,
             false => Outside::default(),

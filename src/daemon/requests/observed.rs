@@ -92,7 +92,10 @@ impl Reach for Device<'_> {
     type Error = WireError;
 
     fn run(&mut self, record: &CallRecord) -> Result<RunStats, WireError> {
-        run_on(self.leased, record, self.references)
+        let stats = run_on(self.leased, record, self.references)?;
+        // An executor that dies from now on dies of our own kernels and copies, not of the part.
+        self.leased.at.client.state().observing = None;
+        Ok(stats)
     }
 
     fn copied(&mut self, tensors: &[TensorRef]) -> Result<Lease, WireError> {
