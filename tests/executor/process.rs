@@ -28,6 +28,10 @@ fn the_executor_process_itself() {
     }
 }
 
+fn run(record: CallRecord) -> LinkRequest {
+    LinkRequest::Run { record, beside: Vec::new() }
+}
+
 /// An executor process and what its daemon and client hold.
 struct Executor {
     process: Child,
@@ -203,7 +207,7 @@ fn a_call_over_a_lane_and_one_over_the_link_compute_and_are_counted() {
         }
     }
     let record = executor.add_record(prepared.handle, &[4.]);
-    assert!(matches!(executor.ask(LinkRequest::Run(record.clone())), Ok(LinkReply::Ran(_))));
+    assert!(matches!(executor.ask(run(record.clone())), Ok(LinkReply::Ran(_))));
     assert_eq!(executor.memory.get(&record.outputs[0]), [8.]);
 
     let count = |counter| executor.counters.get(counter);
@@ -229,7 +233,7 @@ fn a_frozen_input_is_a_constant_of_the_session_copied_when_it_is_made() {
     // Over the link every input is named.
     let observed = record(prepared.handle, vec![x.clone(), y.clone()], vec![z.clone()]);
     executor.memory.set(&x, &[2., 3.]);
-    executor.ask(LinkRequest::Run(observed.clone())).unwrap();
+    executor.ask(run(observed.clone())).unwrap();
     assert_eq!(executor.memory.get(&z), [12., 23.]);
     assert_eq!(executor.call(&observed).unwrap_err().code, ErrorCode::BadTensor.code());
 
@@ -297,7 +301,7 @@ fn a_bad_call_is_answered_and_the_next_one_served() {
     for (record, code, text) in &cases {
         let failure = executor.call(record).unwrap_err();
         assert!(failure.code == code.code() && failure.message.contains(text), "{failure:?}");
-        let error = executor.ask(LinkRequest::Run(record.clone())).unwrap_err();
+        let error = executor.ask(run(record.clone())).unwrap_err();
         assert_eq!((error.code, error.message), (*code, failure.message));
         executor.call(&good).unwrap();
     }
@@ -319,7 +323,7 @@ fn a_run_that_fails_names_its_node_and_the_next_one_is_served() {
     assert_eq!(failure.code, ErrorCode::BadIndex.code());
     assert!(failure.message.contains("'node_y'") && failure.message.contains("idx=9"), "{failure:?}");
     assert_eq!(failure.node, "node_y");
-    let error = executor.ask(LinkRequest::Run(bad)).unwrap_err();
+    let error = executor.ask(run(bad)).unwrap_err();
     assert_eq!((error.code, error.node.as_str(), error.message), (ErrorCode::BadIndex, "node_y", failure.message));
     executor.call(&good).unwrap();
     assert_eq!(executor.memory.get(&good.outputs[0]), [4.]);
@@ -334,12 +338,12 @@ fn a_panic_costs_its_call_only() {
     std::fs::write(executor.hold_file(), "panic").unwrap();
     let failure = executor.call(&record).unwrap_err();
     assert_eq!(failure.code, ErrorCode::Internal.code(), "{failure:?}");
-    assert_eq!(executor.ask(LinkRequest::Run(record.clone())).unwrap_err().code, ErrorCode::Internal);
+    assert_eq!(executor.ask(run(record.clone())).unwrap_err().code, ErrorCode::Internal);
     assert_eq!(executor.lanes.running(), []);
     std::fs::remove_file(executor.hold_file()).unwrap();
     executor.call(&record).unwrap();
     assert_eq!(executor.memory.get(&record.outputs[0]), [2., 4.]);
-    assert!(matches!(executor.ask(LinkRequest::Run(record)), Ok(LinkReply::Ran(_))));
+    assert!(matches!(executor.ask(run(record)), Ok(LinkReply::Ran(_))));
     assert_eq!(executor.counters.get(Counter::Errors), 2);
 }
 
@@ -391,11 +395,11 @@ fn reset_ends_running_calls_and_the_next_client_finds_warm_sessions() {
         (record(handle, vec![tensor()], vec![tensor()]), record(handle, vec![tensor()], vec![tensor()]));
     let lanes = Arc::clone(&executor.lanes);
     let client = std::thread::spawn(move || lanes.client(0).unwrap().call(&on_lane, || false).unwrap().unwrap());
-    let run = executor.send(LinkRequest::Run(on_link), None);
+    let running = executor.send(run(on_link), None);
     let lanes = Arc::clone(&executor.lanes);
     wait_for("the call to run", || !lanes.running().is_empty());
     let reset = executor.send(LinkRequest::Reset, None);
-    assert_eq!(executor.reply(run).unwrap_err().code, ErrorCode::RunFailed);
+    assert_eq!(executor.reply(running).unwrap_err().code, ErrorCode::RunFailed);
     assert_eq!(executor.reply(reset), Ok(LinkReply::Done));
     assert_eq!(client.join().unwrap().unwrap_err().code, ErrorCode::RunFailed.code());
 
@@ -433,7 +437,7 @@ fn the_end_of_the_link_ends_the_executor_in_mid_call() {
     let handle = executor.prepare(&add()).unwrap().handle;
     std::fs::write(executor.hold_file(), "").unwrap();
     let record = executor.add_record(handle, &[1.]);
-    executor.send(LinkRequest::Run(record), None);
+    executor.send(run(record), None);
     wait_for("the call to be held", || executor.hold_file().with_extension("held").exists());
     let (sender, receiver) = socket::split(UnixStream::pair().unwrap().0).unwrap();
     drop((std::mem::replace(&mut executor.sender, sender), std::mem::replace(&mut executor.receiver, receiver)));

@@ -160,6 +160,7 @@ def setup(len_bytes: int = 1 << 20) -> tuple[Allocation, Allocation]:
     given, made = Allocation(len_bytes), Allocation(len_bytes)
     device.ordinal = lambda tensor: 0 if any(allocation.has(tensor) for allocation in Allocation.made) else None
     device.stream = lambda ordinal: 0
+    device.synchronize = lambda ordinal: None
     device.empty = lambda shape, dtype, ordinal: made.empty(shape, dtype)
     return given, made
 
@@ -526,7 +527,6 @@ def observed_setup(
     """(where inputs are made, where outputs are, part, inputs, eager's outputs), after a first call. host_scale:
     one of the inputs is a scalar of the host."""
     given, made = setup(128 << 20)
-    device.synchronize = lambda ordinal: None
     x, w, scale = values(rows)
     inputs = [given.of(x), given.of(w), scale if host_scale else given.of(scale)]
     part = affine_part()
@@ -712,7 +712,6 @@ def closed_with_work_on_its_stream() -> None:
 def dumped_with_all_options() -> None:
     """provenance.json has the options that nobody asked for, as sessions have them."""
     given, _ = setup()
-    device.synchronize = lambda ordinal: None
     x, w, scale = map(given.of, values(5))
     part = affine_part(json.dumps({"providers": [["CUDAExecutionProvider", {"device_id": "0"}]], "role": "kept"}))
     path = Path(client().open_dump(folder=str(FOLDER.parent / "dumps"), run="options", clean=True))
@@ -745,11 +744,9 @@ def calls_become_cuda_graphs() -> None:
         check(part, others)
     assert logged("a call is a CUDA graph from now on") == 2, "other addresses are another graph"
     assert logged("cannot be captured") == 0
-    device.empty_strided = lambda shape, stride, dtype, ordinal: made.empty(shape, dtype)
-    torch.Tensor.cpu = lambda self: self.clone()
     for step in range(3):
         x.copy_(values(5, 100 + step)[0])
-        references = [x.clone() @ w.clone() + scale.clone(), x.clone()]
+        references = [given.of(x.clone() @ w.clone() + scale.clone()), given.of(x.clone())]
         _, verdicts, _ = part.observed([x, w, scale], step=step, dump=False, references=references)
         assert [verdict.kind for verdict in verdicts] == ["match", "match"], verdicts
         check(part, [x, w, scale])

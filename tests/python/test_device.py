@@ -73,11 +73,11 @@ TOGETHER = (
     "outputs_without_elements",
     "allocations_come_and_go",
     "two_devices_in_one_call",
+    "dumped_with_all_options",
     "freed_before_another_executor_is_there",
     "observed_on_the_device",
     "dumped_on_the_device",
     "references_that_are_the_outputs",
-    "dumped_with_all_options",
     "options_of_the_device",
     "killed_executor",
 )
