@@ -18,6 +18,9 @@ pub trait Reach {
     /// Copies of tensors on the host, in their order, as the inputs of a lease.
     fn copied(&mut self, tensors: &[TensorRef]) -> Result<Lease, Self::Error>;
 
+    /// Nobody reaches the tensors any more.
+    fn is_lost(&self) -> bool;
+
     /// What is found of each pair; None: it has to be judged on the host.
     fn measured(&mut self, pairs: Vec<Comparison>) -> Result<Vec<Option<Measured>>, Self::Error>;
 }
@@ -46,8 +49,8 @@ fn copy_in_batches<R: Reach>(
 }
 
 impl ObservedCall<'_> {
-    /// As [`ObservedCall::run`], of tensors that `reach` reaches. Errors: [`CallError`]; Run also where a tensor could not be
-    /// copied or measured.
+    /// As [`ObservedCall::run`], of tensors that `reach` reaches. An output that cannot be measured is a failed verdict.
+    /// Errors: [`CallError`]; Run also where a tensor could not be copied for the dump.
     pub fn run_on_device<R: Reach>(&self, reach: &mut R) -> Result<Outcome, CallError<R::Error>> {
         same_count("inputs", self.input_names.len(), self.record.inputs.len())?;
         same_count("outputs", self.output_names.len(), self.record.outputs.len())?;
@@ -104,18 +107,31 @@ impl ObservedCall<'_> {
                 Ok(tolerance)
             })
             .collect();
-        let mut measured = reach.measured(comparisons)?.into_iter();
+        // A run that cannot be judged is one all the same.
+        let mut unmeasured = None;
+        let mut measured = match reach.measured(comparisons) {
+            Ok(found) => found.into_iter(),
+            Err(error) if reach.is_lost() => return Err(error),
+            Err(error) => {
+                unmeasured = Some(error.to_string());
+                Vec::new().into_iter()
+            }
+        };
         let mut verdicts = Vec::new();
         for (((reference, candidate), name), asked) in pairs().zip(asked) {
             verdicts.push(match asked {
                 Err(failed) => failed,
-                Ok(tolerance) => match measured.next().flatten() {
-                    Some(found) => compare::judge_measured(name, &reference.desc, &tolerance, &found),
-                    None => {
-                        let copies = reach.copied(&[reference.clone(), candidate.clone()])?;
-                        let copies = copies.inputs();
-                        compare::judge(name, copies[0], copies[1], self.tolerance)
-                    }
+                Ok(tolerance) => match (measured.next().flatten(), &unmeasured) {
+                    (_, Some(why)) => TensorVerdict::failed(name, why.clone()),
+                    (Some(found), None) => compare::judge_measured(name, &reference.desc, &tolerance, &found),
+                    (None, None) => match reach.copied(&[reference.clone(), candidate.clone()]) {
+                        Ok(copies) => {
+                            let copies = copies.inputs();
+                            compare::judge(name, copies[0], copies[1], self.tolerance)
+                        }
+                        Err(error) if reach.is_lost() => return Err(error),
+                        Err(error) => TensorVerdict::failed(name, error.to_string()),
+                    },
                 },
             });
         }

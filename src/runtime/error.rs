@@ -182,13 +182,15 @@ impl RuntimeError {
         }
     }
 
-    /// With what memory the stream's device has, and who holds the rest, where a run failed for want of it.
+    /// With what memory the stream's device has, and who holds the rest, where a run failed, or a session could not be made,
+    /// for want of it.
     pub(super) fn with_memory(self, stream: Option<&Stream>) -> Self {
-        let (Self::RunFailed { node, reason }, Some(device)) = (&self, stream.map(Stream::device)) else { return self };
-        // "Failed to allocate memory for requested buffer of size 1073741824", or CUDA's own words.
-        if !["Failed to allocate memory", "out of memory"].iter().any(|told| reason.contains(told)) {
-            return self;
-        }
+        let (node, reason) = match &self {
+            Self::RunFailed { node, reason } => (node.clone(), reason),
+            Self::BadModel { reason } => (String::new(), reason),
+            _ => return self,
+        };
+        let Some(device) = stream.map(Stream::device).filter(|_| is_want_of_memory(reason)) else { return self };
         let Ok((free, total)) = device.memory() else { return self };
         let reason = format!(
             "{reason}; {} of {} of {} are free; {}; torch's cache (torch.cuda.empty_cache()) is the client's, and sessions are \
@@ -198,7 +200,7 @@ impl RuntimeError {
             device.name(),
             Held::now(device.uuid())
         );
-        Self::RunFailed { node: node.clone(), reason }
+        Self::RunFailed { node, reason }
     }
 
     fn kind_and_code(&self) -> (ErrorKind, ErrorCode) {
@@ -282,6 +284,11 @@ impl From<RuntimeError> for WireError {
     }
 }
 
+/// "Failed to allocate memory for requested buffer of size 1073741824", or CUDA's own words.
+fn is_want_of_memory(reason: &str) -> bool {
+    ["Failed to allocate memory", "out of memory"].iter().any(|told| reason.contains(told))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -313,5 +320,16 @@ mod tests {
             assert!(error.message.starts_with(expected), "{}", error.message);
         }
         assert!(matches!(failed("out of memory"), RuntimeError::RunFailed { .. }));
+    }
+
+    #[test]
+    fn want_of_memory_is_known_by_what_the_runtime_says() {
+        let said =
+            "bfc_arena.cc:376 AllocateRawInternal Failed to allocate memory for requested buffer of size 1073741824";
+        assert!(is_want_of_memory(said));
+        assert!(is_want_of_memory("CUDA failure 2: out of memory ; GPU=0 ; expr=cudaMalloc"));
+        assert!(!is_want_of_memory("Type Error: Type 'tensor(int64)' of input parameter (x) is invalid"));
+        let bad = RuntimeError::BadModel { reason: said.to_owned() }.with_memory(None);
+        assert!(matches!(bad, RuntimeError::BadModel { .. }), "without a device nothing is added");
     }
 }

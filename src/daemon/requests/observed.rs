@@ -122,6 +122,10 @@ impl Reach for Device<'_> {
         Ok(table.lease(&to, &[])?)
     }
 
+    fn is_lost(&self) -> bool {
+        self.leased.executor.is_gone()
+    }
+
     fn measured(&mut self, pairs: Vec<Comparison>) -> Result<Vec<Option<Measured>>, WireError> {
         let n_pairs = pairs.len();
         match self.leased.ask(&LinkRequest::Measure(pairs))? {

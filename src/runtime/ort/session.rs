@@ -147,7 +147,9 @@ impl OrtSession {
             unsafe { raw::log_to(&mut prepared.builder, listener) }.map_err(bad_model)?;
         }
         let refused = |error: ort::Error| refused_graphs(spec, &error.to_string()).unwrap_or_else(|| bad_model(error));
-        let session = prepared.session(loaded).map_err(refused)?;
+        let queue = spec.device.map(|device| loaded.devices.queue(device)).transpose()?;
+        let with_memory = |error: RuntimeError| error.with_memory(queue.as_ref().map(|queue| &queue.stream));
+        let session = prepared.session(loaded).map_err(|error| with_memory(refused(error)))?;
         let placement = listener.as_ref().map_or(Placement::CpuOnly, |listener| listener.end());
         tell(&placement);
         let inputs = values("input", session.inputs().map_err(bad_model)?)?;
@@ -170,7 +172,7 @@ impl OrtSession {
             writes_outputs: AtomicBool::new(false),
             cpu_only: spec.cpu_only(),
             memory: MemoryInfo::cpu(),
-            queue: spec.device.map(|device| loaded.devices.queue(device)).transpose()?,
+            queue,
             graphs: spec.has_cuda_graphs().then(|| Graphs::of(&model.bytes)).transpose()?,
         })
     }
