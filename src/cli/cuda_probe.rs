@@ -324,10 +324,7 @@ fn measured(
     [reference, candidate]: &[TensorBuf; 2],
     tolerance: &Tolerance,
 ) -> Result<TensorVerdict, String> {
-    let tolerance = match compare::comparable("y", [reference.desc(), candidate.desc()], Some(tolerance)) {
-        Ok(tolerance) => tolerance,
-        Err(failed) => return Err(format!("{:?}", failed.verdict)),
-    };
+    let tolerance = compare::comparable([reference.desc(), candidate.desc()], Some(tolerance))?;
     let mut found = || {
         let meter = match meters.entry(device.ordinal()) {
             Entry::Occupied(known) => known.into_mut(),

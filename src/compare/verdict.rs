@@ -129,35 +129,31 @@ fn judge_shared(
     candidate: &SharedTensor<'_>,
     tolerance: Option<&Tolerance>,
 ) -> TensorVerdict {
-    match comparable(name, [&reference.desc(), &candidate.desc()], tolerance) {
+    match comparable([&reference.desc(), &candidate.desc()], tolerance) {
         Ok(tolerance) => of_metrics(name, measure(reference, candidate, &tolerance)),
-        Err(failed) => failed,
+        Err(why) => TensorVerdict::failed(name, why),
     }
 }
 
 /// The tolerance of a comparison of two tensors, \[reference, candidate\]: the one asked for (bools have none but their
-/// own), or the default. Error: the verdict of those that cannot be compared.
+/// own), or the default. Error: why they cannot be compared, for a failed verdict.
 pub fn comparable(
-    name: &str,
     [reference, candidate]: [&TensorDesc; 2],
     tolerance: Option<&Tolerance>,
-) -> Result<Tolerance, TensorVerdict> {
-    let failed = |reason: String| Err(TensorVerdict::failed(name, reason));
+) -> Result<Tolerance, String> {
     let differ = || format!("expected {reference} (reference), got {candidate} (candidate)");
     if reference.dtype != candidate.dtype {
-        return failed(format!("dtypes differ: {}; cast one first", differ()));
+        return Err(format!("dtypes differ: {}; cast one first", differ()));
     }
     if reference.shape != candidate.shape {
-        return failed(format!("shapes differ: {}", differ()));
+        return Err(format!("shapes differ: {}", differ()));
     }
     let tolerance = match tolerance {
         Some(given) if reference.dtype != DType::Bool => *given,
         _ => Tolerance::for_dtype(reference.dtype),
     };
-    match tolerance.check() {
-        Ok(()) => Ok(tolerance),
-        Err(error) => failed(error.to_string()),
-    }
+    tolerance.check().map_err(|error| error.to_string())?;
+    Ok(tolerance)
 }
 
 /// The verdict on [`comparable`] tensors of `desc` that were measured with this tolerance where they lie.

@@ -99,9 +99,9 @@ impl ObservedCall<'_> {
     ) -> Result<Vec<TensorVerdict>, R::Error> {
         let pairs = || references.iter().zip(candidates).zip(self.output_names);
         let mut comparisons = Vec::new();
-        let asked: Vec<_> = pairs()
-            .map(|((reference, candidate), name)| {
-                let tolerance = compare::comparable(name, [&reference.desc, &candidate.desc], self.tolerance)?;
+        let asked: Vec<Result<_, String>> = pairs()
+            .map(|((reference, candidate), _)| {
+                let tolerance = compare::comparable([&reference.desc, &candidate.desc], self.tolerance)?;
                 let (reference, candidate) = (reference.clone(), candidate.clone());
                 comparisons.push(Comparison { reference, candidate, tolerance });
                 Ok(tolerance)
@@ -120,7 +120,7 @@ impl ObservedCall<'_> {
         let mut verdicts = Vec::new();
         for (((reference, candidate), name), asked) in pairs().zip(asked) {
             verdicts.push(match asked {
-                Err(failed) => failed,
+                Err(why) => TensorVerdict::failed(name, why),
                 Ok(tolerance) => match (measured.next().flatten(), &unmeasured) {
                     (_, Some(why)) => TensorVerdict::failed(name, why.clone()),
                     (Some(found), None) => compare::judge_measured(name, &reference.desc, &tolerance, &found),
