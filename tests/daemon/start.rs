@@ -110,6 +110,8 @@ fn a_daemon_out_of_descriptors_says_so_and_serves_on() {
     let mut home = Home::empty();
     home.ulimit = Some("-n 40");
     home.start();
+    // Else that makes room in the midst of it, and the next refusals are another row.
+    wait_for("who asked whether it serves to be gone", || home.log().contains("client left").then_some(()));
     let mut held = Vec::new();
     let refusal = loop {
         match Peer::connect(&home.socket(), "test") {
