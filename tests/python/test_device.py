@@ -44,6 +44,7 @@ def calls(driver: Path, tmp_path: Path) -> Callable[..., str]:
         (home / "cuda").mkdir(parents=True)
         home.chmod(0o700)
         own = {
+            "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])]),
             "LD_LIBRARY_PATH": str(driver),
             "FAKE_CUDA_FOLDER": str(home / "cuda"),
             "RUST_ORT_TEST_CUDA_ON_HOST": "1",
