@@ -113,9 +113,9 @@ class _Watcher:
                 for events in waiting:
                     events.ended()
                 epoll.unregister(pidfd)
-                os.close(pidfd)
                 with self._lock:
                     del self._watched[pidfd]
+                os.close(pidfd)  # last: from now on the number may be another's
 
     def forget(self) -> None:
         """In a forked child, which has no such thread; the descriptors are the parent's, too."""

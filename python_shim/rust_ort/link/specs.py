@@ -67,8 +67,8 @@ class PartSpec:
 
     outputs: one spec an output, or a function of the inputs of a call (SymInts are plain ints) that returns them.
     may_freeze: positions of the inputs that are constants of the session where they are parameters or buffers.
-    device: number of the CUDA device that it runs on; None: the host. beside_cuda: whether parts of its graph run on
-    one.
+    device: number of the CUDA device that it runs on; None: the host. beside_cuda: whether values of its graph are
+    on one, whoever computes them.
     """
 
     graph: GraphSpec
