@@ -31,6 +31,7 @@ const UNSAFE: &[&str] = &[
     "cuda/device.rs",
     "cuda/memory.rs",
     "cuda/nvml.rs",
+    "cuda/pool.rs",
     "cuda/stream.rs",
     "native/dlpack.rs",
 ];

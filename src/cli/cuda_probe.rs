@@ -17,7 +17,7 @@ use crate::base::ids::DeviceUuid;
 use crate::base::log;
 use crate::compare::{self, DeviceMeter, TensorVerdict, Tolerance};
 use crate::cuda::{
-    self, Allocation, CudaError, Device, Event, InUse, IpcHandle, Mapping, Memory, Pinned, Span, Stream,
+    self, Allocation, CudaError, Device, Event, InUse, IpcHandle, Mapping, Memory, Pinned, Pool, Span, Stream,
 };
 use crate::tensor::{DType, TensorBuf, TensorDesc};
 
@@ -85,11 +85,27 @@ enum Command {
         #[serde(default)]
         equal_nan: bool,
     },
+    /// Take so many bytes each out of a pool, give them back, and trim it.
+    Pool { device: Which, len_bytes: Vec<u64> },
     /// Wait for the stream, unmap or free.
     Close {
         #[serde(default)]
         slot: u32,
     },
+}
+
+/// All of it taken at once, then given back.
+fn pool(device: &Arc<Device>, len_bytes: &[u64]) -> Result<Value, CudaError> {
+    let stream = Stream::new(device)?;
+    let Some(pool) = Pool::new(device)? else { return Ok(json!({"pool": false})) };
+    let mut taken = Vec::new();
+    let asked = len_bytes.iter().try_for_each(|&len| {
+        taken.push(pool.take(&stream, len as usize)?);
+        Ok(())
+    });
+    let given = taken.iter().try_for_each(|&address| pool.give(&stream, address));
+    asked.and(given).and_then(|()| pool.trim())?;
+    Ok(json!({"pool": true, "addresses": taken}))
 }
 
 /// A device by its place among the visible or by its name.
@@ -198,6 +214,7 @@ fn obey(probes: &mut BTreeMap<u32, Probe>, meters: &mut Meters, command: Command
         Command::Write { seed, delay_ms, slot } => {
             probes.get(&slot).ok_or_else(not_open)?.write(seed, delay_ms).map_err(text)
         }
+        Command::Pool { device, len_bytes } => pool(&device.device()?, &len_bytes).map_err(text),
         Command::Measure { device, dtype, reference, candidate, equal_nan } => {
             let tensor = |hex: &str| {
                 let bytes = bytes_of(hex)?;

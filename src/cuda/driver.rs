@@ -63,6 +63,12 @@ driver_functions! {
     cuMemGetInfo_v2(*mut usize, *mut usize);
     cuMemAlloc_v2(*mut sys::CUdeviceptr, usize);
     cuMemFree_v2(sys::CUdeviceptr);
+    cuMemPoolCreate(*mut sys::CUmemoryPool, *const sys::CUmemPoolProps);
+    cuMemPoolDestroy(sys::CUmemoryPool);
+    cuMemPoolSetAttribute(sys::CUmemoryPool, sys::CUmemPool_attribute, *mut c_void);
+    cuMemPoolTrimTo(sys::CUmemoryPool, usize);
+    cuMemAllocFromPoolAsync(*mut sys::CUdeviceptr, usize, sys::CUmemoryPool, sys::CUstream);
+    cuMemFreeAsync(sys::CUdeviceptr, sys::CUstream);
     cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
     cuMemFreeHost(*mut c_void);
     cuPointerGetAttributes(c_uint, *mut sys::CUpointer_attribute, *mut *mut c_void, sys::CUdeviceptr);

@@ -18,6 +18,7 @@ mod in_use;
 mod kernel;
 mod memory;
 mod nvml;
+mod pool;
 mod stream;
 
 use std::sync::LazyLock;
@@ -32,6 +33,7 @@ pub use in_use::{InUse, library_uses_devices};
 pub use kernel::{Kernel, Kernels};
 pub use memory::{Allocation, Mapping, Memory, Pinned, Span};
 pub use nvml::NvmlError;
+pub use pool::Pool;
 pub use stream::{Event, Stream};
 
 /// Test-only: device memory is that of the stand-in for the driver, which the host can read, and what runs on a device runs

@@ -144,6 +144,10 @@ impl Stream {
         self.raw.0.expose_provenance() as u64
     }
 
+    pub(super) fn raw_handle(&self) -> sys::CUstream {
+        self.raw.0
+    }
+
     /// Later work on this stream starts after what `event` recorded last, by the time of this call. Does not block.
     pub fn wait(&self, event: &Event) -> Result<(), CudaError> {
         let _current = self.device.enter()?;

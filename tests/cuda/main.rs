@@ -7,6 +7,7 @@ mod holders;
 mod measure;
 mod order;
 mod peer;
+mod pool;
 mod probe;
 mod real;
 mod sharing;

@@ -134,10 +134,12 @@ pub struct Call {
 pub struct Journal(pub Vec<Call>);
 
 /// What makes and what ends it.
-const PAIRS: [(&[&str], &str); 8] = [
+const PAIRS: [(&[&str], &str); 10] = [
     (&["cuDevicePrimaryCtxRetain"], "cuDevicePrimaryCtxRelease"),
     (&["cuCtxPushCurrent"], "cuCtxPopCurrent"),
     (&["cuMemAlloc"], "cuMemFree"),
+    (&["cuMemPoolCreate"], "cuMemPoolDestroy"),
+    (&["cuMemAllocFromPoolAsync"], "cuMemFreeAsync"),
     (&["cuMemHostAlloc"], "cuMemFreeHost"),
     (&["cuIpcOpenMemHandle"], "cuIpcCloseMemHandle"),
     (&["cuEventCreate", "cuIpcOpenEventHandle"], "cuEventDestroy"),

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use ort::sys;
 
+use super::device_memory::with_room;
 use super::devices::DeviceQueue;
 use super::graphs::{self, Next, Replay};
 use super::raw::{Binding, RunOptions, Value, check};
@@ -172,7 +173,7 @@ impl BoundCall for OrtCall {
     }
 
     fn stream(&self) -> Option<&Stream> {
-        self.queue.as_ref().map(|queue| &queue.stream)
+        self.queue.as_ref().map(|queue| &*queue.stream)
     }
 }
 
@@ -185,7 +186,7 @@ impl OrtCall {
     fn run_watched(&mut self) -> Result<RunStats, RuntimeError> {
         let mut left: Vec<usize> = (0..self.session.outputs.specs.len()).collect();
         let queue = self.queue.clone();
-        let stream = queue.as_ref().map(|queue| &queue.stream);
+        let stream = queue.as_ref().map(|queue| &*queue.stream);
         for byte in UNTOUCHED {
             (0..self.session.outputs.specs.len())
                 .try_for_each(|output| self.lease.fill_output(output, byte, stream))?;
@@ -214,11 +215,13 @@ impl OrtCall {
             queue.stream.synchronize()?; // the CPU's kernels are on no stream
         }
         let of_graph = session.graphs.as_ref().zip(self.replay.as_mut()).filter(|_| may_replay);
-        match of_graph.map_or(Next::Plain, |(graphs, replay)| replay.next(graphs)) {
+        let next = of_graph.map_or(Next::Plain, |(graphs, replay)| replay.next(graphs));
+        let (ran, shortage) = with_room(|| match next {
             Next::Plain => self.run_plain(),
             Next::Capture => self.run_captured(),
             Next::Replay { id } => self.run_replayed(id),
-        }?;
+        });
+        shortage.map_or(ran, |shortage| Err(shortage.into()))?;
         for &(output, input) in &self.session.passed_through {
             let source = self.lease.raw_inputs().nth(input).map(|tensor| tensor.desc.clone());
             let target = self.lease.raw_outputs().nth(output).map(|tensor| tensor.desc.clone());
@@ -229,7 +232,7 @@ impl OrtCall {
                     source.shape, target.shape
                 )));
             }
-            self.lease.pass_through(input, output, queue.as_ref().map(|queue| &queue.stream))?;
+            self.lease.pass_through(input, output, queue.as_ref().map(|queue| &*queue.stream))?;
         }
         // Whoever reads an output of the host's has no event to wait for.
         if let Some(queue) = &queue
@@ -338,15 +341,18 @@ fn fetch(session: &OrtSession, feeds: &Lease, stop: &StopToken) -> Result<(Vec<T
     };
     let start = Instant::now();
     let _in_turn = session.queue.as_ref().map(|queue| lock(&queue.turn));
-    let (ran, outputs) = match &session.graphs {
+    let ((ran, outputs), shortage) = with_room(|| match &session.graphs {
         Some(graphs) => {
             graphs.begin();
             graphs.aside(|| beside(fetched))
         }
         None if session.cpu_only => fetched(),
         None => beside(fetched),
-    };
+    });
     let stats = RunStats { run_ns: start.elapsed().as_nanos() as u64, host_bytes: 0 };
+    if let Some(shortage) = shortage {
+        return Err(shortage.into());
+    }
     ran.map_err(|error| control.failed(&error))?;
     let null = || RuntimeError::run_failed("the runtime gave no tensor for an output".to_owned());
     let copies = outputs.into_iter().map(|output| output.ok_or_else(null)?.copy());

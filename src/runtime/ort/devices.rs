@@ -4,17 +4,22 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use ort::environment::Environment;
+
+use super::device_memory;
 use super::raw::MemoryInfo;
 use crate::base::ids::DeviceUuid;
 use crate::base::sync::lock;
-use crate::cuda::{CudaError, Device, Stream};
+use crate::cuda::{self, CudaError, Device, Stream};
 
 /// A device, and the one stream of this process that every session's work on it goes through: calls of several lanes and
 /// sessions run in the order in which they come, and one event tells that all before it is done.
 pub(super) struct DeviceQueue {
-    pub(super) stream: Stream,
+    pub(super) stream: Arc<Stream>,
     /// Tensors in its memory.
     pub(super) memory: MemoryInfo,
+    /// Its sessions share one pool of it; see [`device_memory`].
+    pub(super) shares_memory: bool,
     /// Held while a run is put on the stream: sessions share what CUDA's libraries keep of a stream.
     pub(super) turn: Mutex<()>,
 }
@@ -24,8 +29,8 @@ pub(super) struct DeviceQueue {
 pub(super) struct Devices(Mutex<HashMap<DeviceUuid, Arc<DeviceQueue>>>);
 
 impl Devices {
-    /// The device's queue, made when it is first asked for. Errors: CUDA's.
-    pub(super) fn queue(&self, uuid: DeviceUuid) -> Result<Arc<DeviceQueue>, CudaError> {
+    /// The device's queue, made when it is first asked for, of sessions of this environment. Errors: CUDA's.
+    pub(super) fn queue(&self, uuid: DeviceUuid, environment: &Environment) -> Result<Arc<DeviceQueue>, CudaError> {
         let mut queues = lock(&self.0);
         if let Some(queue) = queues.get(&uuid) {
             return Ok(Arc::clone(queue));
@@ -33,7 +38,10 @@ impl Devices {
         let device = Device::by_uuid(uuid)?;
         let memory = MemoryInfo::of_device(device.ordinal());
         // ONNX Runtime copies tensors between a device and nodes of the CPU on the default stream.
-        let queue = DeviceQueue { stream: Stream::beside_default(&device)?, memory, turn: Mutex::default() };
+        let stream = Arc::new(Stream::beside_default(&device)?);
+        let shares_memory =
+            !cuda::on_host() && device_memory::share(environment, &stream, MemoryInfo::of_device(device.ordinal()))?;
+        let queue = DeviceQueue { stream, memory, shares_memory, turn: Mutex::default() };
         Ok(Arc::clone(queues.entry(uuid).or_insert(Arc::new(queue))))
     }
 

@@ -8,6 +8,7 @@ use ort::ep::{self, ArbitrarilyConfigurableExecutionProvider as _};
 use ort::logging::LogLevel;
 use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
 
+use super::device_memory;
 use super::devices::Devices;
 use super::libraries::Libraries;
 use super::operators::Operators;
@@ -108,6 +109,9 @@ const ON_DEVICES: &[&str] = &["CUDA", "Tensorrt", "TensorRT"];
 
 /// Options of it that the tensors' device decides.
 const OF_THE_DEVICE: &[&str] = &["device_id", "user_compute_stream", "has_user_compute_stream"];
+
+/// Options of it that are of an arena of the session's own.
+const OF_AN_ARENA: &[&str] = &["gpu_mem_limit", "arena_extend_strategy"];
 
 /// The process's one ONNX Runtime.
 pub(super) struct Loaded {
@@ -307,7 +311,7 @@ fn add_cuda(
         );
         return Err(RuntimeError::BadOption { name: format!("{CUDA} {option}"), reason });
     }
-    let queue = loaded.devices.queue(device)?;
+    let queue = loaded.devices.queue(device, &loaded.environment)?;
     if !loaded.providers.iter().any(|name| name == CUDA) {
         return Err(RuntimeError::NoCuda { device, available: loaded.providers.clone() });
     }
@@ -316,6 +320,15 @@ fn add_cuda(
     options.insert("user_compute_stream".to_owned(), queue.stream.raw().to_string());
     // Without this one the provider takes the default stream, and says nothing.
     options.insert("has_user_compute_stream".to_owned(), "1".to_owned());
+    let mut builder = builder;
+    // A captured graph keeps the addresses of its session's arena.
+    let has_an_arena = asks_for_cuda_graphs(&options) || OF_AN_ARENA.iter().any(|&option| options.contains_key(option));
+    if queue.shares_memory && !has_an_arena {
+        let (key, value) = device_memory::SHARED_ALLOCATORS;
+        builder = builder
+            .with_config_entry(key, value)
+            .map_err(|error| RuntimeError::BadOption { name: key.to_owned(), reason: error.to_string() })?;
+    }
     with_cuda(builder, &options)
 }
 
@@ -325,6 +338,8 @@ pub fn provider_options(name: &str, asked: &BTreeMap<String, String>) -> BTreeMa
     let mut options = asked.clone();
     if name == CUDA {
         options.entry("use_tf32".to_owned()).or_insert_with(|| "0".to_owned());
+        // By itself an arena doubles what it asks the device for.
+        options.entry("arena_extend_strategy".to_owned()).or_insert_with(|| "kSameAsRequested".to_owned());
     }
     options
 }

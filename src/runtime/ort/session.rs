@@ -11,6 +11,7 @@ use ort::environment::Environment;
 use ort::session::builder::SessionBuilder;
 use prost::Message as _;
 
+use super::device_memory::with_room;
 use super::devices::DeviceQueue;
 use super::graphs::Graphs;
 use super::operators::{Operators, in_place};
@@ -147,9 +148,13 @@ impl OrtSession {
             unsafe { raw::log_to(&mut prepared.builder, listener) }.map_err(bad_model)?;
         }
         let refused = |error: ort::Error| refused_graphs(spec, &error.to_string()).unwrap_or_else(|| bad_model(error));
-        let queue = spec.device.map(|device| loaded.devices.queue(device)).transpose()?;
-        let with_memory = |error: RuntimeError| error.with_memory(queue.as_ref().map(|queue| &queue.stream));
-        let session = prepared.session(loaded).map_err(|error| with_memory(refused(error)))?;
+        let queue = spec.device.map(|device| loaded.devices.queue(device, &loaded.environment)).transpose()?;
+        let with_memory = |error: RuntimeError| error.with_memory(queue.as_ref().map(|queue| &*queue.stream));
+        let (session, shortage) = with_room(|| prepared.session(loaded));
+        if let Some(shortage) = shortage {
+            return Err(shortage.into());
+        }
+        let session = session.map_err(|error| with_memory(refused(error)))?;
         let placement = listener.as_ref().map_or(Placement::CpuOnly, |listener| listener.end());
         tell(&placement);
         let inputs = values("input", session.inputs().map_err(bad_model)?)?;
