@@ -94,6 +94,9 @@ pub const ALLOWED_OPTIMIZERS: &str = "rust_ort.allowed_optimizers";
 /// The config entry that gives a session a pool of its own of so many intra-op threads, in the place of the one that all
 /// share: to see whether a result depends on how many there are. ONNX Runtime does not get it.
 pub const THREADS: &str = "rust_ort.threads";
+/// The config entry that has ONNX Runtime write how long each node took: the beginning of the file's path. With
+/// CUDA_LAUNCH_BLOCKING=1 in the environment of client and daemon it is what nodes take on a device. ONNX Runtime does not get it.
+pub const PROFILE: &str = "rust_ort.profile";
 const DISABLED_OPTIMIZERS: &str = "optimization.disable_specified_optimizers";
 /// With these the runtime keeps pointing into the model's bytes, which are gone after the build.
 const REFUSED_CONFIG: &[&str] =
@@ -202,6 +205,9 @@ pub(super) fn options(loaded: &Loaded, spec: &SessionSpec) -> Result<SessionBuil
         let own = builder.with_independent_thread_pool().map_err(|error| bad(THREADS, error.to_string()))?;
         builder = own.with_intra_threads(threads).map_err(|error| bad(THREADS, error.to_string()))?;
     }
+    if let Some(path) = spec.config.get(PROFILE) {
+        builder = builder.with_profiling(path).map_err(|error| bad(PROFILE, error.to_string()))?;
+    }
     for (key, value) in config(loaded, spec)? {
         builder = builder.with_config_entry(&key, value).map_err(|error| bad(&key, error.to_string()))?;
     }
@@ -241,6 +247,7 @@ pub fn runtime_config(asked: &BTreeMap<String, String>, disabled: &[String]) -> 
     let mut config = asked.clone();
     let allowed = config.remove(ALLOWED_OPTIMIZERS).unwrap_or_default();
     config.remove(THREADS);
+    config.remove(PROFILE);
     let allowed: Vec<&str> = allowed.split(';').map(str::trim).collect();
     let also = config.remove(DISABLED_OPTIMIZERS);
     let wrong = WRONG_OPTIMIZERS.iter().copied().filter(|name| !allowed.contains(name));
