@@ -32,6 +32,7 @@ const UNSAFE: &[&str] = &[
     "cuda/memory.rs",
     "cuda/nvml.rs",
     "cuda/stream.rs",
+    "cuda/value.rs",
     "native/dlpack.rs",
 ];
 

@@ -93,13 +93,15 @@ impl Device {
     /// (major, minor): which code its processors run.
     pub(super) fn compute_capability(&self) -> Result<(i32, i32), CudaError> {
         use sys::CUdevice_attribute as Attribute;
-        let attribute = |attribute| {
-            let mut value = 0;
-            // SAFETY: writes one int; `raw` is of cuDeviceGet.
-            unsafe { call!(self.driver, cuDeviceGetAttribute(&mut value, attribute, self.raw)) }.map(|()| value)
-        };
-        let major = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
-        Ok((major, attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?))
+        let major = self.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+        Ok((major, self.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?))
+    }
+
+    /// What the driver says of it. Errors: Call, also for an attribute that the driver does not know.
+    pub(super) fn attribute(&self, attribute: sys::CUdevice_attribute) -> Result<c_int, CudaError> {
+        let mut value = 0;
+        // SAFETY: writes one int; `raw` is of cuDeviceGet.
+        unsafe { call!(self.driver, cuDeviceGetAttribute(&mut value, attribute, self.raw)) }.map(|()| value)
     }
 
     /// (free, total) bytes.

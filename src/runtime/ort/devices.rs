@@ -12,7 +12,7 @@ use crate::cuda::{CudaError, Device, Stream};
 /// A device, and the one stream of this process that every session's work on it goes through: calls of several lanes and
 /// sessions run in the order in which they come, and one event tells that all before it is done.
 pub(super) struct DeviceQueue {
-    pub(super) stream: Stream,
+    pub(super) stream: Arc<Stream>,
     /// Tensors in its memory.
     pub(super) memory: MemoryInfo,
     /// Held while a run is put on the stream: sessions share what CUDA's libraries keep of a stream.
@@ -33,16 +33,18 @@ impl Devices {
         let device = Device::by_uuid(uuid)?;
         let memory = MemoryInfo::of_device(device.ordinal());
         // ONNX Runtime copies tensors between a device and nodes of the CPU on the default stream.
-        let queue = DeviceQueue { stream: Stream::beside_default(&device)?, memory, turn: Mutex::default() };
+        let queue = DeviceQueue { stream: Arc::new(Stream::beside_default(&device)?), memory, turn: Mutex::default() };
         Ok(Arc::clone(queues.entry(uuid).or_insert(Arc::new(queue))))
     }
 
-    /// Waits, at most so long, until what is on the streams is done. Whether it is; a device that fails is none to go on with.
-    pub(super) fn drain(&self, at_most: Duration) -> bool {
+    /// Waits, at most so long, until what is on the streams is done, and calls `meanwhile` between two looks. Whether it is; a
+    /// device that fails is none to go on with.
+    pub(super) fn drain(&self, at_most: Duration, meanwhile: &dyn Fn()) -> bool {
         let deadline = Instant::now() + at_most;
         let queues: Vec<_> = lock(&self.0).values().cloned().collect();
         queues.iter().all(|queue| {
             loop {
+                meanwhile();
                 match queue.stream.is_done() {
                     Ok(false) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(1)),
                     Ok(done) => break done,

@@ -16,7 +16,7 @@ use super::graphs::Graphs;
 use super::operators::{Operators, in_place};
 use super::options::{Loaded, options, own_threads};
 use super::placement::Listener;
-use super::raw::{self, Declared, MemoryInfo, Value};
+use super::raw::{self, Declared, MemoryInfo, Names, Value};
 use crate::cuda;
 use crate::onnx;
 use crate::protocol::message::{CUDA_GRAPHS, CUDA_PROVIDER, Optimization, Placed, Placement, SessionSpec, ValueSpec};
@@ -35,8 +35,8 @@ pub(super) struct OrtSession {
     _operators: Operators,
     pub(super) inputs: DeclaredValues,
     pub(super) outputs: DeclaredValues,
-    pub(super) input_names: Vec<CString>,
-    pub(super) output_names: Vec<CString>,
+    pub(super) input_names: Names,
+    pub(super) output_names: Names,
     /// Outputs that are inputs: (output, input). The runtime hands back the input's own tensor for them and leaves the
     /// preallocated one as it was.
     pub(super) passed_through: Vec<(usize, usize)>,
@@ -148,7 +148,7 @@ impl OrtSession {
         }
         let refused = |error: ort::Error| refused_graphs(spec, &error.to_string()).unwrap_or_else(|| bad_model(error));
         let queue = spec.device.map(|device| loaded.devices.queue(device)).transpose()?;
-        let with_memory = |error: RuntimeError| error.with_memory(queue.as_ref().map(|queue| &queue.stream));
+        let with_memory = |error: RuntimeError| error.with_memory(queue.as_ref().map(|queue| &*queue.stream));
         let session = prepared.session(loaded).map_err(|error| with_memory(refused(error)))?;
         let placement = listener.as_ref().map_or(Placement::CpuOnly, |listener| listener.end());
         tell(&placement);
@@ -259,12 +259,12 @@ fn ranked(specs: Vec<ValueSpec>, model: &Model) -> DeclaredValues {
     DeclaredValues { unranked: specs.iter().map(unranked).collect(), specs }
 }
 
-fn names(values: &[ValueSpec]) -> Result<Vec<CString>, RuntimeError> {
+fn names(values: &[ValueSpec]) -> Result<Names, RuntimeError> {
     let name = |value: &ValueSpec| {
         let reason = || format!("the name {:?} holds a NUL", value.name);
         CString::new(value.name.as_str()).map_err(|_| RuntimeError::BadModel { reason: reason() })
     };
-    values.iter().map(name).collect()
+    Ok(Names::new(values.iter().map(name).collect::<Result<_, _>>()?))
 }
 
 #[cfg(test)]
