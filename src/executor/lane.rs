@@ -143,6 +143,7 @@ impl Bindings {
                 let lease = tenant.lease_for(&*part.session, &parsed)?;
                 let mut call = Arc::clone(&part.session).bind(lease, &tenant.stop)?;
                 call.keep();
+                tracing::debug!(handle = record.handle.0, "bound");
                 let most = if call.stream().is_some() { BOUND_ON_DEVICE } else { BOUND_CALLS };
                 calls.truncate(most - 1);
                 calls.insert(0, Bound { record: record.clone(), part, call });

@@ -171,6 +171,14 @@ def synchronize(ordinal: int = 0) -> None:
     checked(cuda.cuStreamSynchronize(ctypes.c_void_p(device.stream(ordinal))))
 
 
+def answered() -> None:
+    """Waits until the executor has put what was handed over on its stream."""
+    queue = client().leased().order.queues[0]
+    assert queue is not None
+    while not queue.lane.is_answered():
+        time.sleep(0.001)
+
+
 def new_stream() -> int:
     """A stream of this process's, the current one from now on."""
     stream = ctypes.c_void_p()
@@ -861,8 +869,8 @@ def killed_with_work_on_its_stream() -> None:
     late = [part(inputs)]
     killed = executor_pid()
     if not BY_EVENTS:
+        answered()
         os.kill(killed, signal.SIGSTOP)
-        client().leased().order.queues[0].lane.answered()
         late.append(part(inputs))
     assert cuda.cuStreamQuery(stream) == 600, "its copy is still to come"
     os.kill(killed, 9)
@@ -940,14 +948,12 @@ def late_errors() -> None:
         assert row.isnan().all(), row
 
     right()
-    connection = client().leased()
     uses = (
         right, lambda: other(inputs), lambda: other.observed(inputs, step=0, dump=False, references=None), client().status
     )  # fmt: skip
     for use in uses:
         wrong()
-        while not connection.order.queues[0].lane.is_answered():
-            time.sleep(0.001)
+        answered()
         try:
             use()
         except ClientError as error:
@@ -1188,7 +1194,7 @@ def device_memory_in_status() -> None:
     """Of an executor that computes on the CPU 0; of one with a context what NVIDIA's library tells, and as long as it
     has one. Without a client it ends sooner than the other (RUST_ORT_IDLE_DEVICE_TIMEOUT_S)."""
     given, _ = setup()
-    on_cpu = Client.get(Options(threads=2))
+    on_cpu = Client.get(Options(threads=7))
     on_cpu.leased()
     cpu_pid = on_cpu.leased().executor_pid
 
