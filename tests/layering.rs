@@ -33,6 +33,7 @@ const UNSAFE: &[&str] = &[
     "cuda/nvml.rs",
     "cuda/pool.rs",
     "cuda/stream.rs",
+    "cuda/value.rs",
     "native/dlpack.rs",
 ];
 

@@ -28,6 +28,7 @@ USED: dict[str, str | None] = {
     "torch._C.DisableTorchFunction": "a torch function mode sees that a parameter is moved",
     "torch._C.DisableTorchFunctionSubclass": "a subclass's own __torch_function__ sees that it is sent",
     "torch._C._DisableAutocast": "torch.autocast(enabled=False) of each device",
+    "torch._C._cuda_getCurrentRawStream": "torch.cuda.current_stream",
     "torch._C._dispatch_get_all_op_names": "no name is suggested for a misspelt operator",
     "torch._C._dispatch_has_kernel": "every overload counts as registered",
     "torch._C._dispatch_has_kernel_for_dispatch_key": None,
@@ -130,6 +131,16 @@ def set_over(tensor: torch.Tensor, shape: tuple[int, ...], stride: tuple[int, ..
 reinterpret: Callable[[torch.Tensor, tuple[int, ...], tuple[int, ...]], torch.Tensor] = find_or(
     "torch._C._dynamo.guards._reinterpret_tensor", set_over
 )
+
+
+
+def stream_number(ordinal: int) -> int:
+    """What `raw_stream` gives, by public functions alone."""
+    return int(torch.cuda.current_stream(ordinal).cuda_stream)
+
+
+raw_stream: Callable[[int], int] = find_or("torch._C._cuda_getCurrentRawStream", stream_number)
+"""Number of the current stream of a CUDA device, without an object made of it."""
 
 set_grad_enabled: Callable[[bool], Any] = find_or("torch._C._set_grad_enabled", torch.set_grad_enabled)
 

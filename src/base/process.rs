@@ -1,11 +1,15 @@
 //! Processes as the system shows them.
 
+use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
 use std::time::UNIX_EPOCH;
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, setrlimit};
+use rustix::time::Timespec;
 
 use super::identity::Identity;
 
@@ -15,6 +19,34 @@ pub fn describe(status: ExitStatus) -> String {
         (Some(signal), _) => format!("killed by signal {signal}"),
         (None, Some(code)) => format!("exited with code {code}"),
         (None, None) => "ended".to_owned(),
+    }
+}
+
+/// A process, by which its end is known; its id may be another's by then.
+#[derive(Debug)]
+pub struct Process(OwnedFd);
+
+impl Process {
+    /// The process that has this id now. Errors: there is none, or the system knows no such descriptors.
+    pub fn of(pid: u32) -> std::io::Result<Self> {
+        let none = || std::io::Error::from(Errno::SRCH);
+        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(none)?;
+        Ok(Self(pidfd_open(pid, PidfdFlags::empty())?))
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&self) -> bool {
+        self.poll(Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))
+    }
+
+    /// Blocks until it has ended.
+    pub fn wait(&self) {
+        while !self.poll(None) {}
+    }
+
+    fn poll(&self, timeout: Option<&Timespec>) -> bool {
+        let mut polled = [PollFd::new(&self.0, PollFlags::IN)];
+        poll(&mut polled, timeout).is_ok_and(|n| n > 0)
     }
 }
 

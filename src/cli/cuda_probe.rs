@@ -1,24 +1,31 @@
 //! `rust-ort cuda-probe` (hidden): one process of two that share CUDA memory, for `make gpu-check` and the tests.
 //!
 //! One JSON object a line on stdin, one answer a line on stdout, in order: `share` or `open`, then `read` and `write`, then
-//! `close`. Whoever shares has an event `ready` that the other waits for, whoever opens has `done`. The pattern of seed s has
+//! `close`. Whoever shares has an event `ready` that the other waits for, whoever opens has `done`; with `numbers` the two are
+//! numbers in memory, whoever shares is the client and hands over by `write` what the other does then. The pattern of seed s has
 //! byte i = (31 i + s) mod 251, so nothing but a seed needs to travel.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::fs::File;
 use std::io::{BufRead, Write};
+use std::os::fd::AsRawFd as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::exit::{Exit, Outcome};
-use crate::base::ids::DeviceUuid;
+use crate::base::ids::{DeviceUuid, SegmentId};
 use crate::base::log;
 use crate::compare::{self, DeviceMeter, TensorVerdict, Tolerance};
 use crate::cuda::{
     self, Allocation, CudaError, Device, Event, InUse, IpcHandle, Mapping, Memory, Pinned, Pool, Span, Stream,
 };
+use crate::shm::{End, Lanes, Numbers, Segment, Slot};
 use crate::tensor::{DType, TensorBuf, TensorDesc};
 
 /// Largest tensor that the probe takes.
@@ -26,6 +33,9 @@ const LIMIT_BYTES: u64 = 1 << 30;
 
 /// Longest pause in `write`.
 const LIMIT_MS: u32 = 10_000;
+
+/// What was handed over is waited for so long.
+const PATIENCE: Duration = Duration::from_secs(12);
 
 #[derive(Deserialize)]
 #[serde(tag = "op", rename_all = "lowercase", deny_unknown_fields)]
@@ -43,6 +53,8 @@ enum Command {
         device: Which,
         len_bytes: u64,
         #[serde(default)]
+        numbers: bool,
+        #[serde(default)]
         slot: u32,
     },
     /// The allocation that an address lies in.
@@ -57,6 +69,9 @@ enum Command {
         len_bytes: u64,
         ready: String,
         done: String,
+        /// Where the numbers are, in the place of the events.
+        #[serde(default)]
+        numbers: Option<PathBuf>,
         #[serde(default)]
         slot: u32,
     },
@@ -183,29 +198,29 @@ fn obey(probes: &mut BTreeMap<u32, Probe>, meters: &mut Meters, command: Command
             let handle = Allocation { id, base, len_bytes, ordinal }.export().map_err(text)?;
             Ok(json!({"memory": hex(handle)}))
         }
-        Command::Share { device, len_bytes, slot } => {
+        Command::Share { device, len_bytes, numbers, slot } => {
             may_open(probes, slot, len_bytes)?;
-            let (probe, answer) = Probe::share(&device.device()?, len_bytes).map_err(text)?;
+            let (probe, answer) = Probe::share(&device.device()?, len_bytes, numbers)?;
             probes.insert(slot, probe);
             Ok(answer)
         }
-        Command::Open { device, memory, offset, len_bytes, ready, done, slot } => {
+        Command::Open { device, memory, offset, len_bytes, ready, done, numbers, slot } => {
             may_open(probes, slot, len_bytes)?;
             let (memory, ready, done) = (bytes_of(&memory)?, bytes_of(&ready)?, bytes_of(&done)?);
             let device = device.device()?;
             let open = || {
                 let handles = [
-                    IpcHandle::memory_from_torch(&memory)?,
-                    IpcHandle::from_bytes(&ready)?,
-                    IpcHandle::from_bytes(&done)?,
+                    IpcHandle::memory_from_torch(&memory).map_err(text)?,
+                    IpcHandle::from_bytes(&ready).map_err(text)?,
+                    IpcHandle::from_bytes(&done).map_err(text)?,
                 ];
-                Probe::open(&device, handles, offset, len_bytes)
+                Probe::open(&device, handles, numbers.as_deref(), (offset, len_bytes))
             };
             let answer = json!({
                 "driver_version": cuda::driver_version().map_err(text)?,
                 "device": format!("{} {}", device.uuid(), device.name()),
             });
-            probes.insert(slot, open().map_err(text)?);
+            probes.insert(slot, open()?);
             Ok(answer)
         }
         Command::Read { seed, unordered, slot } => {
@@ -259,38 +274,72 @@ struct Probe {
     block: Block,
     offset: u64,
     len_bytes: u64,
-    /// What the other process records.
-    others: Event,
-    own: Event,
+    order: Order,
+}
+
+/// What orders the streams of the two processes.
+enum Order {
+    /// What the other process records, and what this one does.
+    Events { others: Event, own: Event },
+    /// Of which end this is; the number of the call that is handed over.
+    Numbers { slot: Slot, end: End, number: Cell<u32> },
+}
+
+impl Order {
+    fn numbers(lanes: &Arc<Lanes>, end: End, device: &Arc<Device>) -> Result<Self, CudaError> {
+        let numbers = Numbers::new(lanes, end, device)?;
+        numbers.try_out(device)?;
+        Ok(Self::Numbers { slot: numbers.slot(1, device)?, end, number: Cell::new(0) })
+    }
 }
 
 impl Probe {
-    fn share(device: &Arc<Device>, len_bytes: u64) -> Result<(Self, Value), CudaError> {
-        let memory = Memory::new(device, len_bytes)?;
-        let allocation = Allocation::at(memory.start().addr().get() as u64)?;
-        let (ready, done) = (Event::interprocess(device)?, Event::interprocess(device)?);
+    fn share(device: &Arc<Device>, len_bytes: u64, numbers: bool) -> Result<(Self, Value), String> {
+        let memory = Memory::new(device, len_bytes).map_err(text)?;
+        let allocation = Allocation::at(memory.start().addr().get() as u64).map_err(text)?;
         let mut answer = told(&allocation);
-        answer["memory"] = hex(allocation.export()?).into();
-        answer["ready"] = hex(ready.handle()?).into();
-        answer["done"] = hex(done.handle()?).into();
-        let stream = Stream::new(device)?;
+        answer["memory"] = hex(allocation.export().map_err(text)?).into();
+        let (ready, done) = (Event::interprocess(device).map_err(text)?, Event::interprocess(device).map_err(text)?);
+        answer["ready"] = hex(ready.handle().map_err(text)?).into();
+        answer["done"] = hex(done.handle().map_err(text)?).into();
+        let order = if numbers {
+            let lanes = Lanes::create(SegmentId(1), 1, 64 << 10).map_err(|error| error.to_string())?;
+            let fd = lanes.segment().fd().as_raw_fd();
+            answer["numbers"] = format!("/proc/{}/fd/{fd}", std::process::id()).into();
+            Order::numbers(&lanes, End::Client, device).map_err(text)?
+        } else {
+            Order::Events { others: done, own: ready }
+        };
+        let stream = Stream::new(device).map_err(text)?;
         let block = Block::Own(memory);
-        Ok((Self { device: device.clone(), stream, block, offset: 0, len_bytes, others: done, own: ready }, answer))
+        Ok((Self { device: device.clone(), stream, block, offset: 0, len_bytes, order }, answer))
     }
 
-    fn open(device: &Arc<Device>, handles: [IpcHandle; 3], offset: u64, len_bytes: u64) -> Result<Self, CudaError> {
+    fn open(
+        device: &Arc<Device>,
+        handles: [IpcHandle; 3],
+        numbers: Option<&Path>,
+        (offset, len_bytes): (u64, u64),
+    ) -> Result<Self, String> {
         let [memory, ready, done] = handles;
         let range = CudaError::Range { offset, len_bytes, limit: isize::MAX as u64 };
-        let end = offset.checked_add(len_bytes).filter(|end| *end <= isize::MAX as u64).ok_or(range)?;
-        Ok(Self {
-            stream: Stream::new(device)?,
-            block: Block::Others(Mapping::open(device, &memory, end)?),
-            offset,
-            len_bytes,
-            others: Event::open(device, &ready)?,
-            own: Event::open(device, &done)?,
-            device: device.clone(),
-        })
+        let end = offset.checked_add(len_bytes).filter(|end| *end <= isize::MAX as u64).ok_or(text(range))?;
+        let stream = Stream::new(device).map_err(text)?;
+        let block = Block::Others(Mapping::open(device, &memory, end).map_err(text)?);
+        let order = match numbers {
+            Some(path) => {
+                let file = File::options().read(true).write(true).open(path).map_err(|error| error.to_string())?;
+                let len = file.metadata().map_err(|error| error.to_string())?.len();
+                let segment = Segment::map(SegmentId(1), file.into(), len).map_err(|error| error.to_string())?;
+                let lanes = Lanes::map(segment).map_err(|error| error.to_string())?;
+                Order::numbers(&lanes, End::Executor, device).map_err(text)?
+            }
+            None => Order::Events {
+                others: Event::open(device, &ready).map_err(text)?,
+                own: Event::open(device, &done).map_err(text)?,
+            },
+        };
+        Ok(Self { stream, block, offset, len_bytes, order, device: device.clone() })
     }
 
     fn span(&self) -> Result<Span<'_>, CudaError> {
@@ -301,10 +350,15 @@ impl Probe {
     }
 
     fn read(&self, seed: u64, unordered: bool) -> Result<Value, CudaError> {
-        let was_done = self.others.is_done()?;
+        let was_done = match &self.order {
+            Order::Events { others, .. } => others.is_done()?,
+            Order::Numbers { slot, end: End::Client, .. } => slot.undone() == 0,
+            Order::Numbers { slot, end: End::Executor, number } => slot.is_ready(number.get().wrapping_add(1)),
+        };
         if !unordered {
-            self.stream.wait(&self.others)?;
+            self.wait()?;
         }
+        self.settle()?;
         let host = self.stream.read(self.span()?)?;
         let wrong = || host.bytes().iter().enumerate().filter(|(i, byte)| **byte != pattern(seed, *i));
         Ok(json!({
@@ -316,16 +370,58 @@ impl Probe {
     }
 
     fn write(&self, seed: u64, delay_ms: u32) -> Result<Value, CudaError> {
+        let written = self.queue_write(seed, delay_ms);
+        if let (Err(_), Order::Numbers { slot, end: End::Executor, number }) = (&written, &self.order) {
+            slot.end_now(number.get());
+        }
+        written
+    }
+
+    fn queue_write(&self, seed: u64, delay_ms: u32) -> Result<Value, CudaError> {
         let mut host = Pinned::new(&self.device, self.len_bytes as usize)?;
         host.bytes_mut().iter_mut().enumerate().for_each(|(i, byte)| *byte = pattern(seed, i));
-        self.stream.wait(&self.others)?;
+        if let Order::Events { others, .. } = &self.order {
+            self.stream.wait(others)?;
+        }
         self.stream.pause(delay_ms.min(LIMIT_MS))?;
         self.stream.write(self.span()?, host)?;
-        self.stream.record(&self.own)?;
+        match &self.order {
+            Order::Events { own, .. } => self.stream.record(own)?,
+            // From here on the stream waits for the other process.
+            Order::Numbers { slot, end: End::Client, .. } => slot.hand_over(&self.stream, slot.next())?,
+            Order::Numbers { slot, end: End::Executor, number } => slot.end(&self.stream, number.get())?,
+        }
         Ok(json!({}))
     }
 
+    /// What comes on the stream now comes behind what the other process did last.
+    fn wait(&self) -> Result<(), CudaError> {
+        match &self.order {
+            Order::Events { others, .. } => self.stream.wait(others),
+            Order::Numbers { end: End::Client, .. } => Ok(()),
+            Order::Numbers { slot, end: End::Executor, number } => {
+                number.update(|number| number.wrapping_add(1));
+                slot.begin(&self.stream, number.get())
+            }
+        }
+    }
+
+    /// Of whoever shares, with numbers: what it handed over is done, or let go of. Errors: Handle where nobody did it.
+    fn settle(&self) -> Result<(), CudaError> {
+        let Order::Numbers { slot, end: End::Client, .. } = &self.order else { return Ok(()) };
+        let deadline = Instant::now() + PATIENCE;
+        while slot.undone() > 0 && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if slot.undone() == 0 {
+            return Ok(());
+        }
+        slot.release();
+        Err(CudaError::Handle { what: "number", reason: "the other process did not write it".to_owned() })
+    }
+
     fn close(self) -> Result<Value, CudaError> {
+        let _ = self.settle();
         self.stream.synchronize()?;
         if let Block::Others(mapping) = self.block {
             mapping.close()?;

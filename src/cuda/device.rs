@@ -97,8 +97,8 @@ impl Device {
         Ok((major, self.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?))
     }
 
-    /// What the driver says of it. Errors: Call.
-    pub(super) fn attribute(&self, attribute: sys::CUdevice_attribute) -> Result<i32, CudaError> {
+    /// What the driver says of it. Errors: Call, also for an attribute that the driver does not know.
+    pub(super) fn attribute(&self, attribute: sys::CUdevice_attribute) -> Result<c_int, CudaError> {
         let mut value = 0;
         // SAFETY: writes one int; `raw` is of cuDeviceGet.
         unsafe { call!(self.driver, cuDeviceGetAttribute(&mut value, attribute, self.raw)) }.map(|()| value)

@@ -4,7 +4,7 @@
 //! and answer with an enum, into which a code of a newer driver does not fit. Here a code is a number.
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_void};
 use std::ptr;
 use std::sync::OnceLock;
 
@@ -22,15 +22,31 @@ pub(super) type Code = c_uint;
 type ErrorText = unsafe extern "C" fn(Code, *mut *const c_char) -> Code;
 
 macro_rules! driver_functions {
-    ($($name:ident($($arg:ty),*);)*) => {
+    ({ $($name:ident($($arg:ty),*);)* } { $($later:ident($($later_arg:ty),*);)* }) => {
         // Each row has the arguments of cudarc's binding.
         $(const _: unsafe fn($($arg),*) -> sys::CUresult = sys::$name;)*
+        $(const _: unsafe fn($($later_arg),*) -> sys::CUresult = sys::$later;)*
 
         #[allow(non_snake_case)]
         pub(super) struct Driver {
             $(pub(super) $name: unsafe extern "C" fn($($arg),*) -> Code,)*
+            /// Of a driver that has them all.
+            later: Result<Later, String>,
             error_name: ErrorText,
             error_text: ErrorText,
+        }
+
+        /// Functions that a driver of CUDA 11.4 lacks.
+        #[allow(non_snake_case)]
+        pub(super) struct Later {
+            $(pub(super) $later: unsafe extern "C" fn($($later_arg),*) -> Code,)*
+        }
+
+        impl Later {
+            fn of(library: &'static Library) -> Result<Self, libloading::Error> {
+                // SAFETY: as of `Driver::of`.
+                Ok(unsafe { Self { $($later: *library.get(concat!(stringify!($later), "\0").as_bytes())?,)* } })
+            }
         }
 
         impl Driver {
@@ -40,6 +56,7 @@ macro_rules! driver_functions {
                 // negative values, an unsigned int. `library` is never unloaded.
                 Ok(unsafe { Self {
                     $($name: *library.get(concat!(stringify!($name), "\0").as_bytes())?,)*
+                    later: Later::of(library).map_err(|error| error.to_string()),
                     error_name: *library.get(b"cuGetErrorName\0")?,
                     error_text: *library.get(b"cuGetErrorString\0")?,
                 } })
@@ -48,7 +65,7 @@ macro_rules! driver_functions {
     };
 }
 
-driver_functions! {
+driver_functions! { {
     cuInit(c_uint);
     cuDriverGetVersion(*mut c_int);
     cuDeviceGetCount(*mut c_int);
@@ -71,6 +88,9 @@ driver_functions! {
     cuMemFreeAsync(sys::CUdeviceptr, sys::CUstream);
     cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
     cuMemFreeHost(*mut c_void);
+    cuMemHostRegister_v2(*mut c_void, usize, c_uint);
+    cuMemHostUnregister(*mut c_void);
+    cuMemHostGetDevicePointer_v2(*mut sys::CUdeviceptr, *mut c_void, c_uint);
     cuPointerGetAttributes(c_uint, *mut sys::CUpointer_attribute, *mut *mut c_void, sys::CUdeviceptr);
     cuIpcGetMemHandle(*mut sys::CUipcMemHandle, sys::CUdeviceptr);
     cuIpcOpenMemHandle_v2(*mut sys::CUdeviceptr, sys::CUipcMemHandle, c_uint);
@@ -92,12 +112,16 @@ driver_functions! {
     cuMemcpyDtoHAsync_v2(*mut c_void, sys::CUdeviceptr, usize, sys::CUstream);
     cuMemcpyHtoDAsync_v2(sys::CUdeviceptr, *const c_void, usize, sys::CUstream);
     cuMemcpyDtoDAsync_v2(sys::CUdeviceptr, sys::CUdeviceptr, usize, sys::CUstream);
+    cuMemsetD8Async(sys::CUdeviceptr, c_uchar, usize, sys::CUstream);
     cuLaunchHostFunc(sys::CUstream, sys::CUhostFn, *mut c_void);
     cuModuleLoadData(*mut sys::CUmodule, *const c_void);
     cuModuleUnload(sys::CUmodule);
     cuModuleGetFunction(*mut sys::CUfunction, sys::CUmodule, *const c_char);
     cuLaunchKernel(sys::CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, sys::CUstream, *mut *mut c_void, *mut *mut c_void);
-}
+} {
+    cuStreamWriteValue32_v2(sys::CUstream, sys::CUdeviceptr, c_uint, c_uint);
+    cuStreamWaitValue32_v2(sys::CUstream, sys::CUdeviceptr, c_uint, c_uint);
+} }
 
 /// `call!(driver, cuInit(0))`, in an unsafe block: the function's code as a result that names it.
 macro_rules! call {
@@ -130,6 +154,11 @@ impl Driver {
             Self::of(Box::leak(Box::new(library))).map_err(|error| error.to_string())
         };
         DRIVER.get_or_init(load).as_ref().map_err(|reason| CudaError::Library { reason: reason.clone() })
+    }
+
+    /// What a driver of CUDA 11.4 lacks. Errors: NoStreamValues, which names one of them.
+    pub(super) fn later(&self) -> Result<&Later, CudaError> {
+        self.later.as_ref().map_err(|reason| CudaError::NoStreamValues { reason: reason.clone() })
     }
 
     /// Ok on success, else the error with the driver's own words.

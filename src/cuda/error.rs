@@ -57,6 +57,11 @@ pub enum CudaError {
         /// What is wrong with it and what to change.
         reason: String,
     },
+    /// values in memory cannot order streams: {reason}
+    NoStreamValues {
+        /// What is missing: a function, the device's part, or that a stream saw the value.
+        reason: String,
+    },
     /// CUDA's compiler: {reason}
     Compiler {
         /// Why there is none, or what it says of the source.

@@ -1,8 +1,8 @@
 //! NVIDIA's driver as this project needs it: devices, allocations that travel between processes, events and streams.
 //!
 //! One process exports the block that a tensor lies in ([`Allocation::export`]) and an event ([`Event::handle`]), another
-//! opens both ([`Mapping::open`], [`Event::open`]) and has its stream wait for the event before it reads or writes. Nothing
-//! goes through the host but what is asked to. docs/decisions/0010-cuda.md says why the driver's API and what its rules on
+//! opens both ([`Mapping::open`], [`Event::open`]) and has its stream wait for the event before it reads or writes, or for a
+//! number in memory that both map ([`Value`]). Nothing goes through the host but what is asked to. docs/decisions/0010-cuda.md says why the driver's API and what its rules on
 //! memory of other processes cost.
 //!
 //! Every function may be called on any thread and leaves that thread's current device as it was.
@@ -20,6 +20,7 @@ mod memory;
 mod nvml;
 mod pool;
 mod stream;
+mod value;
 
 use std::sync::LazyLock;
 
@@ -35,6 +36,7 @@ pub use memory::{Allocation, Mapping, Memory, Pinned, Span};
 pub use nvml::NvmlError;
 pub use pool::Pool;
 pub use stream::{Event, Stream};
+pub use value::{HostMemory, PageLocked, Value};
 
 /// Test-only: device memory is that of the stand-in for the driver, which the host can read, and what runs on a device runs
 /// on the CPU.

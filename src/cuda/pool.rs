@@ -67,7 +67,7 @@ impl Pool {
             unsafe {
                 call!(
                     self.device.driver,
-                    cuMemAllocFromPoolAsync(&mut address, len_bytes.max(1), self.raw.0, stream.raw_handle())
+                    cuMemAllocFromPoolAsync(&mut address, len_bytes.max(1), self.raw.0, stream.handle())
                 )
             }?;
             Ok(address)
@@ -79,7 +79,7 @@ impl Pool {
     pub fn give(&self, stream: &Stream, address: u64) -> Result<(), CudaError> {
         let _current = self.device.enter()?;
         // SAFETY: the driver refuses an address that is none of a pool's; the rest is the caller's.
-        unsafe { call!(self.device.driver, cuMemFreeAsync(address, stream.raw_handle())) }
+        unsafe { call!(self.device.driver, cuMemFreeAsync(address, stream.handle())) }
     }
 
     /// Gives the device what nobody has taken, as far as streams have come to its end. Errors: Call.

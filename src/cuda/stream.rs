@@ -144,7 +144,7 @@ impl Stream {
         self.raw.0.expose_provenance() as u64
     }
 
-    pub(super) fn raw_handle(&self) -> sys::CUstream {
+    pub(super) fn handle(&self) -> sys::CUstream {
         self.raw.0
     }
 
@@ -284,6 +284,13 @@ impl Stream {
         in_flight.push(host);
         // SAFETY: both hold len_bytes; `host` is in `in_flight`, which is locked, until the stream was synchronized.
         unsafe { call!(self.device.driver, cuMemcpyHtoDAsync_v2(to.address, from, to.len_bytes, self.raw.0)) }
+    }
+
+    /// Queue that each byte of device memory becomes `byte`; it must stay until that is done. Does not block. Errors: Call.
+    pub fn fill(&self, to: Span<'_>, byte: u8) -> Result<(), CudaError> {
+        let _current = self.device.enter()?;
+        // SAFETY: it holds len_bytes; nothing of the host is touched.
+        unsafe { call!(self.device.driver, cuMemsetD8Async(to.address, byte, to.len_bytes, self.raw.0)) }
     }
 
     /// Queue a copy from device memory to device memory, both of which must stay until it is done. Errors: as

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::failure::{self, panicked};
+use super::order::Order;
 use super::tenant::{Part, Tenant};
 use crate::base::ids::{DeviceUuid, PartHandle};
 use crate::base::sync::lock;
@@ -15,18 +16,21 @@ use crate::shm::{Counter, ExecutorLane, Failure, RawRecord, Wake};
 
 /// Bound calls kept for each part: a client's allocator goes round among a few blocks.
 const BOUND_CALLS: usize = 4;
+/// The same of calls on a device, whose outputs are torch's: its allocator goes round among more.
+const BOUND_ON_DEVICE: usize = 16;
 
 /// Serves a lane until its tenant ends.
 pub(super) fn serve(mut lane: ExecutorLane, tenant: &Tenant, calls: &Calls) {
     calls.lock().generation = tenant.generation();
     while lane.next(tenant.stop.flag()) == Wake::Request {
-        let served = catch_unwind(AssertUnwindSafe(|| calls.lock().serve(&lane, tenant)));
+        let mut bindings = calls.lock();
+        let answer = bindings.serve(&lane, tenant);
+        let is_ordered = bindings.record.slot > 0;
+        drop(bindings);
         lane.set_running(false);
-        let answer = served.unwrap_or_else(|_| {
-            calls.lock().bound.clear();
-            count_error(tenant);
-            Err(panicked())
-        });
+        if is_ordered {
+            lane.expect_more();
+        }
         lane.answer(&answer.map_err(|error| {
             let WireError { kind, code, message, node, .. } = error;
             Failure { kind: kind.code(), code: code.code(), message, node }
@@ -71,7 +75,7 @@ struct Bindings {
     events: HashMap<DeviceUuid, LaneEvents>,
 }
 
-/// What orders the lane's calls on a device: see [`LaneEventsSpec`].
+/// What orders the lane's calls on a device where numbers do not: see [`LaneEventsSpec`].
 struct LaneEvents {
     ready: Event,
     done: Event,
@@ -84,16 +88,44 @@ struct Bound {
 }
 
 impl Bindings {
+    /// Serves the call that lies in the lane: nanoseconds inside the runtime.
     fn serve(&mut self, lane: &ExecutorLane, tenant: &Tenant) -> Result<u64, WireError> {
         self.forget_old(tenant);
         lane.read(&mut self.record).map_err(WireError::from).inspect_err(|_| count_error(tenant))?;
         tenant.counters.add(Counter::NodesInEager, self.record.eager_nodes.into());
-        let bound = Self::bound(&mut self.bound, &self.record, tenant).inspect_err(|_| count_error(tenant))?;
-        lane.set_running(true);
-        tenant.hold();
-        let outcome = ordered(&mut *bound.call, &self.events);
-        tenant.count(&bound.part, &outcome);
-        Ok(outcome?.run_ns)
+        let (slot, number) = (self.record.slot, self.record.number);
+        if slot == 0 {
+            return self.run(lane, tenant, None);
+        }
+        let order = tenant.order(slot).inspect_err(|_| count_error(tenant))?;
+        let begun = order.begin(number, tenant.stop.flag()).inspect_err(|_| count_error(tenant));
+        // The client's stream waits already: whatever happens, it is told of the end.
+        let outcome = begun
+            .map_err(WireError::from)
+            .and_then(|()| self.run(lane, tenant, Some(&order)))
+            .map_err(|error| spoiled(error, &self.record, &order.stream, tenant));
+        order.end(number);
+        outcome
+    }
+
+    /// Runs the call of the record, and answers for a panic.
+    fn run(&mut self, lane: &ExecutorLane, tenant: &Tenant, order: Option<&Order>) -> Result<u64, WireError> {
+        let run = AssertUnwindSafe(|| {
+            let bound = Self::bound(&mut self.bound, &self.record, tenant).inspect_err(|_| count_error(tenant))?;
+            lane.set_running(true);
+            tenant.hold();
+            let outcome = match order {
+                Some(order) => numbered(&mut *bound.call, order),
+                None => by_events(&mut *bound.call, &self.events),
+            };
+            tenant.count(&bound.part, &outcome);
+            Ok(outcome?.run_ns)
+        });
+        catch_unwind(run).unwrap_or_else(|_| {
+            self.bound.clear();
+            count_error(tenant);
+            Err(panicked())
+        })
     }
 
     /// The call of this record, bound before or now.
@@ -111,7 +143,9 @@ impl Bindings {
                 let lease = tenant.lease_for(&*part.session, &parsed)?;
                 let mut call = Arc::clone(&part.session).bind(lease, &tenant.stop)?;
                 call.keep();
-                calls.truncate(BOUND_CALLS - 1);
+                tracing::debug!(handle = record.handle.0, "bound");
+                let most = if call.stream().is_some() { BOUND_ON_DEVICE } else { BOUND_CALLS };
+                calls.truncate(most - 1);
                 calls.insert(0, Bound { record: record.clone(), part, call });
             }
         }
@@ -127,10 +161,33 @@ impl Bindings {
     }
 }
 
+/// Runs a call whose order numbers say, behind what the stream waits for.
+fn numbered(call: &mut dyn BoundCall, order: &Order) -> Result<RunStats, RuntimeError> {
+    match call.stream().map(|stream| stream.device().uuid()) {
+        Some(device) if device != order.stream.device().uuid() => Err(RuntimeError::NotOrdered { device }),
+        _ => call.run(),
+    }
+}
+
+/// An error of a call whose outputs the client's stream goes on to read: they are made what nobody takes for a result.
+fn spoiled(error: WireError, record: &RawRecord, stream: &Stream, tenant: &Tenant) -> WireError {
+    let spoil = || {
+        let mut outputs = tenant.lease_outputs(&record.parse()?)?;
+        outputs.spoil_outputs(stream).map_err(failure::unless_lost).map_err(WireError::from)
+    };
+    match spoil() {
+        Ok(()) => error,
+        Err(why) => {
+            let message = format!("{}; its outputs could not be filled with NaN ({})", error.message, why.message);
+            WireError { message, ..error }
+        }
+    }
+}
+
 /// Runs a call; one on a device behind what its tensors wait for, and others behind it.
-fn ordered(call: &mut dyn BoundCall, events: &HashMap<DeviceUuid, LaneEvents>) -> Result<RunStats, RuntimeError> {
+fn by_events(call: &mut dyn BoundCall, events: &HashMap<DeviceUuid, LaneEvents>) -> Result<RunStats, RuntimeError> {
     let Some(device) = call.stream().map(|stream| stream.device().uuid()) else { return call.run() };
-    let events = events.get(&device).ok_or(RuntimeError::NoEvents { device })?;
+    let events = events.get(&device).ok_or(RuntimeError::NotOrdered { device })?;
     let on_stream = |call: &dyn BoundCall, act: &dyn Fn(&Stream) -> Result<(), CudaError>| {
         call.stream().map_or(Ok(()), |stream| act(stream).map_err(failure::unless_lost)).map_err(RuntimeError::from)
     };

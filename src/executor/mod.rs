@@ -5,6 +5,7 @@ mod failure;
 mod lane;
 mod main;
 mod observing;
+mod order;
 mod server;
 mod session_cache;
 mod tenant;

@@ -14,6 +14,7 @@ use super::session_cache::{Limits, Ready, SessionCache};
 use super::tenant::{Part, Tenant};
 use super::{failure, lane};
 use crate::base::ids::SegmentId;
+use crate::base::process::Process;
 use crate::base::sync::lock;
 use crate::cuda::{self, InUse};
 use crate::link::message::{Hello, LinkReply, LinkRequest, RanOnce, SOURCES};
@@ -22,7 +23,7 @@ use crate::onnx;
 use crate::onnx::proto::ModelProto;
 use crate::protocol::message::{
     DeviceSegmentSpec, Division, ErrorCode, FrozenInput, LaneEventsSpec, NodeRuntime, Optimization, PartSpec, Prepared,
-    RunStats, WireError,
+    RunStats, SlotSpec, WireError,
 };
 use crate::runtime::ort::{OrtRuntime, ThreadPool};
 use crate::runtime::{self, BoundCall, Runtime, RuntimeError, precision};
@@ -53,6 +54,8 @@ struct Loaded {
     lane_threads: Vec<LaneThread>,
     /// Requests that are served on threads of their own.
     tasks: Vec<JoinHandle<()>>,
+    /// Of the client that it serves.
+    client: Option<Process>,
 }
 
 /// What outlives clients.
@@ -97,7 +100,10 @@ impl Server {
         }
         let loaded = self.loaded.as_mut().ok_or_else(|| state("the first request is Hello"))?;
         match body {
-            LinkRequest::Serve { pid } => cuda::serve(Some(pid)),
+            LinkRequest::Serve { pid } => {
+                cuda::serve(Some(pid));
+                loaded.client = Process::of(pid).ok();
+            }
             LinkRequest::CountDeviceMemory => {
                 loaded.spawn(&self.replies, id, |resident, _| {
                     resident.tell_device_memory();
@@ -110,6 +116,7 @@ impl Server {
             LinkRequest::OpenLane { lane } => loaded.open_lane(lane)?,
             LinkRequest::AttachDevice(spec) => loaded.attach_device(&spec)?,
             LinkRequest::OpenLaneEvents(spec) => loaded.open_lane_events(&spec)?,
+            LinkRequest::OpenSlot(spec) => loaded.open_slot(&spec)?,
             LinkRequest::Release { handles } => {
                 let parts = loaded.tenant.release(&handles)?;
                 loaded.lane_threads.iter().for_each(|lane| lane.calls.forget_idle());
@@ -194,7 +201,8 @@ impl Server {
         let tenant = Arc::new(Tenant::new(Arc::clone(&counters)));
         let sessions = SessionCache::new(Limits::default());
         let resident = Arc::new(Resident { runtime, sessions, observing: Observing::default(), counters });
-        self.loaded = Some(Loaded { resident, tenant, lanes: None, lane_threads: Vec::new(), tasks: Vec::new() });
+        self.loaded =
+            Some(Loaded { resident, tenant, lanes: None, lane_threads: Vec::new(), tasks: Vec::new(), client: None });
         Ok(LinkReply::Ready { onnxruntime_version })
     }
 }
@@ -267,6 +275,11 @@ impl Loaded {
         Ok(lane.calls.open_events(spec).map_err(failure::unless_lost)?)
     }
 
+    fn open_slot(&self, spec: &SlotSpec) -> Result<(), WireError> {
+        let lanes = self.lanes.as_ref().ok_or_else(|| state("attach the lanes segment before opening a slot"))?;
+        self.tenant.orders.open(lanes, spec.slot, self.resident.runtime.stream(spec.device)?)
+    }
+
     /// Serves a request on a thread of its own; a panic becomes an error.
     fn spawn(
         &mut self,
@@ -289,19 +302,32 @@ impl Loaded {
     /// Ends everything of the client and starts anew. Returns when nothing of it runs any more.
     fn reset(&mut self) {
         self.tenant.stop.stop();
+        let (client, tenant) = (self.client.take(), Arc::clone(&self.tenant));
+        // In the place of a client that is dead, again and again: what its device had begun may come later. One that lives
+        // writes its numbers itself.
+        let release = || {
+            if client.as_ref().is_some_and(Process::has_ended) {
+                tenant.orders.release();
+            }
+        };
         for LaneThread { thread, wake, .. } in self.lane_threads.drain(..) {
             // Again and again: a wake between the thread's last look and its sleep is lost.
             while !thread.is_finished() {
                 wake();
+                release();
                 std::thread::sleep(Duration::from_micros(200));
             }
             let _ = thread.join();
         }
         for task in self.tasks.drain(..) {
+            while !task.is_finished() {
+                release();
+                std::thread::sleep(Duration::from_micros(200));
+            }
             let _ = task.join();
         }
-        // What a dead client's stream never reached is waited for in vain; its memory goes with this process then.
-        if !self.resident.runtime.drain(DRAIN) {
+        // What a client's stream never reaches is waited for in vain; its memory goes with this process then.
+        if !self.resident.runtime.drain(DRAIN, &release) {
             failure::end_now("work on a device failed, or waits for a client that is gone");
         }
         self.lanes = None;

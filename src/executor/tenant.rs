@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, RwLock};
 use std::time::Duration;
 
+use super::order::{Order, Orders};
 use super::session_cache::{Limits, SessionCache};
 use crate::base::ids::{PartHandle, SegmentId};
 use crate::base::sync::{read, write};
@@ -21,6 +22,8 @@ pub(super) struct Tenant {
     pub(super) counters: Arc<CounterPage>,
     /// Sessions of pieces of the parts: the next comparison of a part cuts out the same ones.
     pub(super) pieces: SessionCache,
+    /// What orders its calls on devices.
+    pub(super) orders: Orders,
     segments: RwLock<SegmentTable>,
     parts: RwLock<HashMap<PartHandle, Arc<Part>>>,
     next_handle: AtomicU32,
@@ -57,6 +60,7 @@ impl Tenant {
             stop: StopToken::default(),
             counters,
             pieces: SessionCache::new(PIECES),
+            orders: Orders::default(),
             segments: RwLock::default(),
             parts: RwLock::default(),
             next_handle: AtomicU32::new(1),
@@ -116,6 +120,17 @@ impl Tenant {
     pub(super) fn part(&self, handle: PartHandle) -> Result<Arc<Part>, WireError> {
         let parts = read(&self.parts);
         parts.get(&handle).cloned().ok_or_else(|| unknown(handle))
+    }
+
+    /// What orders a call that names a slot. Errors: BadState where it is not open.
+    pub(super) fn order(&self, slot: u32) -> Result<Arc<Order>, WireError> {
+        let unknown = || WireError::client(ErrorCode::BadState, format!("slot {slot}: not open; send OpenSlot first"));
+        self.orders.of(slot).ok_or_else(unknown)
+    }
+
+    /// The outputs of a call, wherever they lie.
+    pub(super) fn lease_outputs(&self, record: &CallRecord) -> Result<Lease, WireError> {
+        Ok(read(&self.segments).lease_anywhere(&[], &record.outputs)?)
     }
 
     pub(super) fn lease(&self, record: &CallRecord) -> Result<Lease, WireError> {

@@ -15,7 +15,7 @@ use thiserror::Error;
 use crate::base::ids::{PartHandle, SegmentId};
 use crate::compare::{Measured, Tolerance};
 use crate::protocol::message::{
-    DeviceSegmentSpec, Division, FrozenInput, LaneEventsSpec, PartSpec, Prepared, RunStats, WireError,
+    DeviceSegmentSpec, Division, FrozenInput, LaneEventsSpec, PartSpec, Prepared, RunStats, SlotSpec, WireError,
 };
 use crate::tensor::{CallRecord, TensorRef};
 
@@ -73,6 +73,8 @@ pub enum LinkRequest {
     AttachDevice(DeviceSegmentSpec),
     /// Order the streams of an open lane's calls on a device. Answered by `Done`.
     OpenLaneEvents(LaneEventsSpec),
+    /// Order the calls of a stream of the client's by numbers. Answered by `Done`.
+    OpenSlot(SlotSpec),
     /// Make a session. Answered by `Prepared`.
     Prepare {
         /// The model.

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use crate::base::ids::{ClientId, ExecutorId, GraphId, PartHandle, SegmentId, StepId, ValueName};
 use crate::tensor::{CallRecord, TensorRef};
 
-use super::message::{DeviceSegmentSpec, FrozenInput, LaneEventsSpec, PartSpec, Prepared, WireError};
+use super::message::{DeviceSegmentSpec, FrozenInput, LaneEventsSpec, PartSpec, Prepared, SlotSpec, WireError};
 
 /// Who connects, for status and logs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -356,6 +356,8 @@ pub enum Request {
     OpenLane(u32),
     /// Order the streams of an open lane's calls on a device.
     OpenLaneEvents(LaneEventsSpec),
+    /// Order the calls of a stream of the client's by numbers.
+    OpenSlot(SlotSpec),
     /// Make a graph known.
     RegisterGraph(Box<RegisterGraph>),
     /// Make a part ready.
@@ -421,6 +423,7 @@ impl Request {
             Request::LeaseExecutor(_) => "LeaseExecutor",
             Request::OpenLane(_) => "OpenLane",
             Request::OpenLaneEvents(_) => "OpenLaneEvents",
+            Request::OpenSlot(_) => "OpenSlot",
             Request::RegisterGraph(_) => "RegisterGraph",
             Request::PreparePart(_) => "PreparePart",
             Request::OpenDump(_) => "OpenDump",

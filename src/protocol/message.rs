@@ -194,6 +194,15 @@ pub struct LaneEventsSpec {
     pub done: IpcHandle,
 }
 
+/// A pair of numbers in the lanes' header page that orders the calls of one stream of the client's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlotSpec {
+    /// Chosen by the client, not 0.
+    pub slot: u32,
+    /// Where its stream is.
+    pub device: DeviceUuid,
+}
+
 /// What computes a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum NodeRuntime {

@@ -77,8 +77,8 @@ pub enum RuntimeError {
         available: Vec<String>,
     },
     /// A call on a device, over a lane that nothing orders.
-    #[error("a call on {device} came over a lane without events for it; send OpenLaneEvents first")]
-    NoEvents {
+    #[error("a call on {device} came over a lane without what orders it; send OpenSlot or OpenLaneEvents first")]
+    NotOrdered {
         /// The device.
         device: DeviceUuid,
     },
@@ -215,7 +215,7 @@ impl RuntimeError {
                 (kind, code)
             }
             Self::LoadedAlready { .. } => (Fault, ErrorCode::BadState),
-            Self::NoEvents { .. } => (Client, ErrorCode::BadState),
+            Self::NotOrdered { .. } => (Client, ErrorCode::BadState),
             Self::BadModel { .. } | Self::UnsupportedValue { .. } => (Client, ErrorCode::BadModel),
             Self::UnknownProvider { .. } | Self::BadOption { .. } => (Client, ErrorCode::BadOption),
             Self::ValueCount { .. } | Self::BadValue { .. } => (Client, ErrorCode::BadTensor),

@@ -38,9 +38,15 @@ pub trait Runtime: Send + Sync {
         None
     }
 
-    /// Waits, at most so long, until what calls left on the streams of devices is done. Whether it is.
-    fn drain(&self, at_most: Duration) -> bool {
-        let _ = at_most;
+    /// The stream of a device that its sessions' calls leave work on. Errors: NotOrdered where it has none, CUDA's.
+    fn stream(&self, device: DeviceUuid) -> Result<Arc<Stream>, RuntimeError> {
+        Err(RuntimeError::NotOrdered { device })
+    }
+
+    /// Waits, at most so long, until what calls left on the streams of devices is done; calls `meanwhile` again and again.
+    /// Whether it is.
+    fn drain(&self, at_most: Duration, meanwhile: &dyn Fn()) -> bool {
+        let _ = (at_most, meanwhile);
         true
     }
 

@@ -339,6 +339,26 @@ impl Lease {
         Ok(stream.read(span)?.bytes().iter().all(|&other| other == byte))
     }
 
+    /// Makes every fetch what no computation gives: NaN, −1, true; on a device behind what is queued on its stream. Errors:
+    /// CUDA's.
+    pub fn spoil_outputs(&mut self, stream: &Stream) -> Result<(), CudaError> {
+        self.values[self.n_inputs..].iter_mut().try_for_each(|placed| {
+            let byte = placed.desc.dtype.spoiled_byte();
+            match placed.span(usize::MAX)? {
+                Some(span) => stream.fill(span, byte),
+                None => {
+                    placed.view_mut().bytes.fill(byte);
+                    Ok(())
+                }
+            }
+        })
+    }
+
+    /// What a feed and a fetch are.
+    pub fn passed_through(&self, input: usize, output: usize) -> [&TensorDesc; 2] {
+        [&self.values[..self.n_inputs][input].desc, &self.values[self.n_inputs + output].desc]
+    }
+
     /// Copies a feed to a fetch; what lies on a device behind what is queued on its stream. Errors: CUDA's. Panics where
     /// they have not as many bytes.
     pub fn pass_through(&mut self, input: usize, output: usize, stream: Option<&Stream>) -> Result<(), CudaError> {

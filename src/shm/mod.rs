@@ -14,7 +14,9 @@ mod wait;
 
 pub use counters::{Counter, CounterPage};
 pub use device::DeviceSegment;
-pub use lanes::{Answer, ClientLane, ExecutorLane, Failure, LaneError, Lanes, LanesError, Wake};
+pub use lanes::{
+    Answer, ClientLane, End, ExecutorLane, Failure, LaneError, Lanes, LanesError, N_SLOTS, Numbers, Slot, Wake,
+};
 pub use lease::{Lease, LeaseError, RawTensor, Readable, Role};
 pub use record::{RawRecord, RecordError, RecordHead, descriptors};
 pub use segment::{BadSegment, OutOfRange, Segment, SegmentFault, UnknownSegment};

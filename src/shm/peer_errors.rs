@@ -51,9 +51,10 @@ impl From<CudaError> for WireError {
                 WireError::client(ErrorCode::BadSegment, text)
             }
             CudaError::Range { .. } => WireError::client(ErrorCode::BadTensor, text),
-            CudaError::Call { .. } | CudaError::OutOfMemory { .. } | CudaError::Compiler { .. } => {
-                WireError::fault(ErrorCode::RunFailed, text)
-            }
+            CudaError::Call { .. }
+            | CudaError::OutOfMemory { .. }
+            | CudaError::NoStreamValues { .. }
+            | CudaError::Compiler { .. } => WireError::fault(ErrorCode::RunFailed, text),
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::base::ids::{CallId, PartHandle};
 use crate::tensor::{BadShape, CallRecord, DType, Location, TensorDesc, TensorRef, UnknownDType};
 
 /// Bytes before the locations.
-pub(super) const RECORD_HEAD_LEN: usize = 32;
+pub(super) const RECORD_HEAD_LEN: usize = 40;
 
 /// Why bytes are no record of a call, or a call does not fit a lane.
 #[derive(Clone, Debug, displaydoc::Display, thiserror::Error, PartialEq, Eq)]
@@ -62,6 +62,10 @@ pub struct RawRecord {
     pub handle: PartHandle,
     /// As the client wrote it.
     pub eager_nodes: u32,
+    /// As the client wrote it: 0 where no numbers order the call.
+    pub slot: u32,
+    /// As the client wrote it.
+    pub number: u32,
     n_inputs: usize,
     n_outputs: usize,
     /// Locations, then descriptors.
@@ -96,7 +100,7 @@ impl RawRecord {
     /// Takes over the fixed part; how many bytes of body follow it. Errors: TooMany, TooLong, NotZero.
     pub(super) fn set_head(&mut self, head: &[u8; RECORD_HEAD_LEN], capacity: usize) -> Result<usize, RecordError> {
         let count = |field, at| counted(field, u32_at(head, at) as usize);
-        self.call = CallId(u64::from_le_bytes(*head.first_chunk().expect("the head has 32 bytes")));
+        self.call = CallId(u64::from_le_bytes(*head.first_chunk().expect("the head has 40 bytes")));
         self.handle = PartHandle(u32_at(head, 8));
         self.n_inputs = count("n_inputs", 12)?;
         self.n_outputs = count("n_outputs", 16)?;
@@ -106,7 +110,8 @@ impl RawRecord {
         if body_len > capacity {
             return Err(RecordError::TooLong { got, capacity });
         }
-        match u32_at(head, 28) {
+        (self.slot, self.number) = (u32_at(head, 28), u32_at(head, 32));
+        match u32_at(head, 36) {
             0 => Ok(body_len),
             reserved => Err(RecordError::NotZero { field: "reserved", got: reserved.into() }),
         }
@@ -134,6 +139,10 @@ pub struct RecordHead {
     pub handle: PartHandle,
     /// Of this call's graph, which ran beside the part.
     pub eager_nodes: u32,
+    /// Numbers that order the call on its device: [`Slot::index`](super::Slot::index); 0 for none.
+    pub slot: u32,
+    /// The call's in its slot.
+    pub number: u32,
     n_inputs: u32,
     n_outputs: u32,
     pub(super) descriptors_len: u32,
@@ -146,6 +155,8 @@ impl RecordHead {
             call: CallId::default(),
             handle: PartHandle::default(),
             eager_nodes: 0,
+            slot: 0,
+            number: 0,
             n_inputs: counted("n_inputs", n_inputs)? as u32,
             n_outputs: counted("n_outputs", n_outputs)? as u32,
             descriptors_len: descriptors_len as u32,
@@ -155,7 +166,8 @@ impl RecordHead {
     pub(super) fn to_bytes(self) -> [u8; RECORD_HEAD_LEN] {
         let mut bytes = [0; RECORD_HEAD_LEN];
         bytes[..8].copy_from_slice(&self.call.0.to_le_bytes());
-        let words = [self.handle.0, self.n_inputs, self.n_outputs, self.eager_nodes, self.descriptors_len, 0];
+        let Self { handle, n_inputs, n_outputs, eager_nodes, descriptors_len, slot, number, .. } = self;
+        let words = [handle.0, n_inputs, n_outputs, eager_nodes, descriptors_len, slot, number, 0];
         for (bytes, word) in bytes[8..].as_chunks_mut::<4>().0.iter_mut().zip(words) {
             *bytes = word.to_le_bytes();
         }

@@ -15,6 +15,7 @@ use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed,
 use rustix::param::page_size;
 
 use crate::base::ids::SegmentId;
+use crate::cuda::HostMemory;
 use crate::tensor::{Location, SharedBytes, SharedBytesMut};
 
 /// A memfd mapped whole, shared, readable and writable; unmapped on drop. It cannot shrink, so that no access inside it
@@ -300,6 +301,13 @@ impl Segment {
 
     pub(super) fn refused(&self, fault: SegmentFault) -> BadSegment {
         BadSegment { segment: self.id, fault }
+    }
+}
+
+// SAFETY: the mapping stays where it is, readable and writable, until the segment is dropped.
+unsafe impl HostMemory for Segment {
+    fn range(&self) -> (NonNull<u8>, usize) {
+        (NonNull::new(self.memory.as_mut_ptr()).expect("mmap never maps at 0 unless asked to"), self.memory.len())
     }
 }
 

@@ -9,6 +9,9 @@ use rustix::time::Timespec;
 
 /// How long a side polls before it sleeps. A call that is answered within it costs no system call on either side.
 pub(super) const SPIN: Duration = Duration::from_micros(50);
+/// The same of an executor whose client hands calls over without waiting: between two of them it makes its next call, which
+/// takes longer than what answers one.
+pub(super) const LONG_SPIN: Duration = Duration::from_micros(200);
 /// Rounds of polling after which each further one gives the core away.
 const ROUNDS_BEFORE_YIELD: u32 = 2000;
 /// The first sleep: a peer without fences may have missed the waiting flag, but no store stays invisible this long.
@@ -16,6 +19,10 @@ const FIRST_SLEEP: Duration = Duration::from_millis(1);
 
 /// With one core, polling keeps the other side from running.
 static POLLING_PAYS: LazyLock<bool> = LazyLock::new(|| std::thread::available_parallelism().is_ok_and(|n| n.get() > 1));
+
+/// Client, its other threads, and the executor's pool have cores beside one that polls.
+pub(super) static SPARE_CORES: LazyLock<bool> =
+    LazyLock::new(|| std::thread::available_parallelism().is_ok_and(|n| n.get() > 4));
 
 /// A word the peer writes, and the flag that tells the peer to wake us.
 pub(super) struct Doorbell<'a> {

@@ -26,6 +26,15 @@ macro_rules! dtypes {
         }
 
         impl DType {
+    /// A byte that, repeated, is NaN in a float, −1 or the largest number in an integer, and true.
+    pub const fn spoiled_byte(self) -> u8 {
+        match self {
+            DType::Bool => 1,
+            DType::F8E4M3FNUZ | DType::F8E5M2FNUZ => 0x80, // their one NaN
+            _ => 0xFF,
+        }
+    }
+
             /// Every element type, in the order of their ONNX codes.
             pub const ALL: &'static [DType] = &[$(DType::$variant),*];
 

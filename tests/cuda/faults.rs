@@ -11,7 +11,7 @@ use crate::peer::{Peer, opening};
 use crate::stand_in::StandIn;
 
 /// One conversation; every answer of the process at fault, and what it logged.
-fn converse(gpu: &StandIn, at_fault: Side, fault: &str) -> (u32, Vec<Value>, String) {
+fn converse(gpu: &StandIn, at_fault: Side, fault: &str, numbers: bool) -> (u32, Vec<Value>, String) {
     let environment = |side| if side == at_fault { vec![("FAKE_CUDA_FAIL", fault)] } else { Vec::new() };
     let mut exporter = Peer::start(gpu, &environment(Side::Exporter));
     let mut importer = Peer::start(gpu, &environment(Side::Importer));
@@ -23,7 +23,7 @@ fn converse(gpu: &StandIn, at_fault: Side, fault: &str) -> (u32, Vec<Value>, Str
         answer
     };
     ask(Side::Importer, "devices", json!({}));
-    let shared = ask(Side::Exporter, "share", json!({"device": 0, "len_bytes": 1000}));
+    let shared = ask(Side::Exporter, "share", json!({"device": 0, "len_bytes": 1000, "numbers": numbers}));
     if shared["ok"] == true {
         ask(Side::Importer, "open", opening(0, &shared));
         ask(Side::Exporter, "write", json!({"seed": 5, "delay_ms": 1}));
@@ -45,10 +45,10 @@ enum Side {
 }
 
 /// How many calls of `function` one conversation has; each has failed once.
-fn fail_each(side: Side, function: &str) -> usize {
+fn fail_each(side: Side, function: &str, numbers: bool) -> usize {
     for n in 1.. {
         let gpu = StandIn::new();
-        let (pid, answers, log) = converse(&gpu, side, &format!("{function}:{n}"));
+        let (pid, answers, log) = converse(&gpu, side, &format!("{function}:{n}"), numbers);
         let journal = gpu.journal(pid);
         let Some(failed) = journal.failed() else { return n - 1 };
         let said = format!("{failed} failed with 719 (CUDA_ERROR_LAUNCH_FAILED): unspecified launch failure");
@@ -93,14 +93,32 @@ fn every_call_that_fails_is_named_and_leaves_nothing_behind() {
     let exporters = ["cuMemAlloc", "cuMemFree", "cuIpcGetMemHandle", "cuIpcGetEventHandle", "cuEventCreate"];
     let importers = ["cuDriverGetVersion", "cuIpcOpenMemHandle", "cuIpcCloseMemHandle", "cuIpcOpenEventHandle"];
     let sides = [(Side::Exporter, &exporters[..]), (Side::Importer, &importers[..])];
+    let of_numbers = [
+        "cuDeviceGetAttribute",
+        "cuMemHostRegister",
+        "cuMemHostUnregister",
+        "cuMemHostGetDevicePointer",
+        "cuStreamWriteValue32",
+        "cuStreamWaitValue32",
+        "cuStreamQuery",
+    ];
     let n_failed = AtomicUsize::new(0);
     let n_failed = &n_failed;
     std::thread::scope(|scope| {
+        for side in [Side::Exporter, Side::Importer] {
+            for function in of_numbers {
+                scope.spawn(move || {
+                    let n = fail_each(side, function, true);
+                    assert!(n > 0, "{side:?} never calls {function}");
+                    n_failed.fetch_add(n, Ordering::Relaxed);
+                });
+            }
+        }
         for (side, own) in sides {
             for function in both.iter().chain(own) {
                 let only_importers = side == Side::Exporter && *function == "cuDeviceGetCount";
                 scope.spawn(move || {
-                    let n = fail_each(side, function);
+                    let n = fail_each(side, function, false);
                     assert!(n > 0 || only_importers, "{side:?} never calls {function}");
                     n_failed.fetch_add(n, Ordering::Relaxed);
                 });

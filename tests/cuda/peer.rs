@@ -92,6 +92,6 @@ impl Drop for Peer {
 pub fn opening(slot: u32, shared: &Value) -> Value {
     json!({
         "slot": slot, "device": 0, "offset": 0, "len_bytes": shared["len_bytes"], "memory": shared["memory"],
-        "ready": shared["ready"], "done": shared["done"],
+        "ready": shared["ready"], "done": shared["done"], "numbers": shared["numbers"],
     })
 }

@@ -46,6 +46,33 @@ fn two_processes_share_memory_of_a_real_gpu() {
 }
 
 #[test]
+fn numbers_order_two_processes_on_a_real_gpu() {
+    let (mut exporter, mut importer) = (peer(), peer());
+    let found = exporter.try_ask("devices", json!({}));
+    if found["ok"] == false {
+        let _ = writeln!(std::io::stderr(), "skipped: no GPU: {}", found["error"]);
+        return;
+    }
+    let shared = exporter.try_ask("share", json!({"device": 0, "len_bytes": LEN, "numbers": true}));
+    if shared["ok"] == false {
+        let _ = writeln!(std::io::stderr(), "skipped: {}", shared["error"]);
+        return;
+    }
+    importer.open(0, &shared);
+    for turn in 0..20 {
+        exporter.ask("write", json!({"seed": 2 * turn, "delay_ms": 20}));
+        assert_eq!(importer.ask("read", json!({"seed": 2 * turn}))["wrong_bytes"], 0, "{turn}");
+        importer.ask("write", json!({"seed": 2 * turn + 1, "delay_ms": 20}));
+        assert_eq!(exporter.ask("read", json!({"seed": 2 * turn + 1}))["wrong_bytes"], 0, "{turn}");
+    }
+    // Whoever is told nothing writes the number itself, and the stream comes to rest.
+    exporter.ask("write", json!({"seed": 7, "delay_ms": 1}));
+    importer.kill();
+    assert!(exporter.error("read", json!({"seed": 7})).contains("the other process did not write it"));
+    assert_eq!(exporter.ask("read", json!({"seed": 7}))["wrong_bytes"], 0);
+}
+
+#[test]
 fn a_real_gpu_finds_what_the_host_finds() {
     let mut peer = peer();
     let found = peer.try_ask("devices", json!({}));

@@ -13,7 +13,7 @@ use rust_ort::protocol::control::*;
 use rust_ort::protocol::frame::{FrameHeader, FrameKind, HEADER_LEN, MAX_BODY_BYTES};
 use rust_ort::protocol::message::{
     DeviceSegmentSpec, Division, ErrorCode, ErrorKind, FrozenInput, LaneEventsSpec, NodeRuntime, Optimization,
-    PartSpec, Placed, Placement, Prepared, RuntimeRule, SessionSpec, ValueSpec, WireError,
+    PartSpec, Placed, Placement, Prepared, RuntimeRule, SessionSpec, SlotSpec, ValueSpec, WireError,
 };
 use rust_ort::protocol::wire;
 use rust_ort::tensor::{CallRecord, DType, Location, TensorDesc, TensorRef};
@@ -157,6 +157,7 @@ fn requests() -> Vec<(&'static str, u64, Request)> {
             26,
             Request::OpenLaneEvents(LaneEventsSpec { lane: 2, device, ready: handle(2), done: handle(3) }),
         ),
+        ("open_slot_request.bin", 28, Request::OpenSlot(SlotSpec { slot: 5, device })),
         (
             "prepare_part_device_request.bin",
             27,

@@ -28,9 +28,9 @@ def management(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built(tmp_path_factory.mktemp("management"), "libnvidia-ml.so.1", "fake_libnvidia_ml.c")
 
 
-def built(folder: Path, library: str, source: str) -> Path:
+def built(folder: Path, library: str, source: str, *options: str) -> Path:
     fixture = ROOT / "tests/fixtures" / source
-    command = ["cc", "-shared", "-fPIC", "-O1", "-pthread", "-o", str(folder / library), str(fixture)]
+    command = ["cc", "-shared", "-fPIC", "-O1", "-pthread", *options, "-o", str(folder / library), str(fixture)]
     subprocess.run(command, check=True)
     return folder
 
@@ -101,8 +101,76 @@ def test_the_executor_waits_for_what_is_queued_before(calls: Callable[..., str])
     calls("order_of_streams", FAKE_CUDA_LAZY="30")
 
 
-def test_a_stream_that_waits_for_a_dead_executor_comes_to_rest(calls: Callable[..., str]) -> None:
-    calls("killed_with_work_on_its_stream", FAKE_CUDA_LAZY="1500", FAKE_CUDA_DEAD="pending")
+BY_EVENTS = {"RUST_ORT_TEST_ORDER_BY_EVENTS": "1"}
+
+
+@pytest.mark.parametrize("environment", [{}, BY_EVENTS | {"FAKE_CUDA_DEAD": "pending"}], ids=["numbers", "events"])
+def test_a_stream_that_waits_for_a_dead_executor_comes_to_rest(
+    environment: dict[str, str], calls: Callable[..., str]
+) -> None:
+    calls("killed_with_work_on_its_stream", FAKE_CUDA_LAZY="1500", **environment)
+
+
+def test_a_call_is_part_of_the_stream_before_the_executor_reads_it(calls: Callable[..., str]) -> None:
+    calls("handed_over_before_it_is_read")
+
+
+@pytest.mark.parametrize("environment", [{}, {"CUDA_LAUNCH_BLOCKING": "1"}], ids=["handed over", "waited for"])
+def test_an_error_of_a_call_that_was_handed_over_is_raised_by_the_next_use(
+    environment: dict[str, str], calls: Callable[..., str]
+) -> None:
+    calls("late_errors", **environment)
+
+
+@pytest.mark.parametrize("environment", [{}, BY_EVENTS], ids=["numbers", "events"])
+def test_streams_of_several_threads_keep_their_order(environment: dict[str, str], calls: Callable[..., str]) -> None:
+    calls("two_threads_two_streams", FAKE_CUDA_LAZY="2", **environment)
+
+
+def test_a_fork_leaves_what_was_handed_over_to_the_parent(calls: Callable[..., str]) -> None:
+    calls("forked_with_a_call_handed_over")
+
+
+def test_an_executor_waits_for_no_stream_of_a_dead_client(calls: Callable[..., str]) -> None:
+    calls("executor_of_a_dead_client_goes_on", FAKE_CUDA_LAZY="1")
+
+
+@pytest.mark.parametrize(("environment", "why"), [
+    ({"FAKE_CUDA_VALUES": "0"}, "lacks stream memory operations"),
+    ({"FAKE_CUDA_VALUES": "lost"}, "does not see the number that it wrote"),
+    ({"FAKE_CUDA_FAIL": "cuMemHostRegister"}, "cuMemHostRegister failed with 719"),
+    (BY_EVENTS, "RUST_ORT_TEST_ORDER_BY_EVENTS is set"),
+])  # fmt: skip
+def test_events_order_calls_where_numbers_cannot(
+    environment: dict[str, str], why: str, calls: Callable[..., str]
+) -> None:
+    calls("ordered_by_events", why, **environment)
+
+
+def test_events_order_calls_where_the_driver_is_old(calls: Callable[..., str], tmp_path: Path) -> None:
+    built(tmp_path, "libcuda.so.1", "fake_libcuda.c", "-DOLD")
+    calls("ordered_by_events", "cuStreamWriteValue32_v2", LD_LIBRARY_PATH=str(tmp_path))
+
+
+LOST: dict[str, str] = {}
+"""The context is, and with it the executor."""
+GOES_ON = {"FAKE_CUDA_CODE": "2"}
+
+
+@pytest.mark.parametrize(("side", "function", "environment"), [
+    ("client", "cuStreamWriteValue32:1", GOES_ON), ("client", "cuStreamWriteValue32:5", GOES_ON),
+    ("client", "cuStreamWaitValue32:1", LOST), ("client", "cuStreamWaitValue32:5", LOST),
+    ("client", "cuMemHostGetDevicePointer:2", GOES_ON),
+    ("executor", "cuStreamWriteValue32:2", LOST), ("executor", "cuStreamWriteValue32:5", GOES_ON),
+    ("executor", "cuStreamWaitValue32:2", GOES_ON), ("executor", "cuStreamWaitValue32:5", LOST),
+    ("executor", "cuStreamWaitValue32:5", GOES_ON), ("executor", "cuMemHostRegister:1", LOST),
+    ("executor", "cuMemHostGetDevicePointer:3", GOES_ON),
+])  # fmt: skip
+def test_each_call_of_the_driver_that_fails_leaves_no_stream_waiting(
+    side: str, function: str, environment: dict[str, str], calls: Callable[..., str], tmp_path: Path
+) -> None:
+    once = {"FAKE_CUDA_FAIL": function, "FAKE_CUDA_ONCE": str(tmp_path / "failed")}
+    calls("each_failure_of_the_order", side, function, **once, **environment)
 
 
 def test_without_a_compiler_observed_calls_are_judged_on_the_host(calls: Callable[..., str], tmp_path: Path) -> None:
@@ -159,7 +227,9 @@ def test_cudas_own_compiler_takes_the_kernels(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("environment", [{}, {"CUDA_VISIBLE_DEVICES": "1,0"}, {"FAKE_CUDA_LAZY": "5"}])
+@pytest.mark.parametrize(
+    "environment", [{}, {"CUDA_VISIBLE_DEVICES": "1,0"}, {"FAKE_CUDA_LAZY": "5"}, {"FAKE_CUDA_VALUES": "0"}]
+)
 def test_a_graph_on_several_devices_runs_each_part_on_its_own(
     environment: dict[str, str], calls: Callable[..., str]
 ) -> None:

@@ -107,6 +107,12 @@ def open_lane_events() -> Any:
     return request
 
 
+def open_slot() -> Any:
+    request = wire.Request(request_id=28)
+    request.open_slot.slot, request.open_slot.device = 5, DEVICE
+    return request
+
+
 def prepare_part_device() -> Any:
     request = prepare_part()
     request.request_id = 27
@@ -252,6 +258,7 @@ REQUESTS = [
     ("lease_executor_cuda_request.bin", lease_executor_cuda()),
     ("attach_device_segment_request.bin", attach_device_segment()),
     ("open_lane_events_request.bin", open_lane_events()),
+    ("open_slot_request.bin", open_slot()),
     ("prepare_part_device_request.bin", prepare_part_device()),
     ("prepare_part_frozen_request.bin", prepare_part_frozen()),
     ("run_observed_request.bin", run_observed()),

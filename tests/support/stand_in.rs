@@ -86,7 +86,7 @@ impl StandIn {
     /// `command` finds the stand-in as its driver, and nothing of this process's FAKE_CUDA_, FAKE_NVML_ or
     /// CUDA_VISIBLE_DEVICES.
     pub fn equip<'c>(&self, command: &'c mut Command) -> &'c mut Command {
-        for name in ["LAZY", "TOTAL", "KIND", "DEAD", "CAPTURING", "FAIL", "CODE"] {
+        for name in ["LAZY", "TOTAL", "KIND", "DEAD", "CAPTURING", "VALUES", "QUIET", "FAIL", "ONCE", "CODE"] {
             command.env_remove(format!("FAKE_CUDA_{name}"));
         }
         for name in ["OTHERS", "UNAVAILABLE", "HIDES", "FAIL"] {
@@ -134,13 +134,14 @@ pub struct Call {
 pub struct Journal(pub Vec<Call>);
 
 /// What makes and what ends it.
-const PAIRS: [(&[&str], &str); 10] = [
+const PAIRS: [(&[&str], &str); 11] = [
     (&["cuDevicePrimaryCtxRetain"], "cuDevicePrimaryCtxRelease"),
     (&["cuCtxPushCurrent"], "cuCtxPopCurrent"),
     (&["cuMemAlloc"], "cuMemFree"),
     (&["cuMemPoolCreate"], "cuMemPoolDestroy"),
     (&["cuMemAllocFromPoolAsync"], "cuMemFreeAsync"),
     (&["cuMemHostAlloc"], "cuMemFreeHost"),
+    (&["cuMemHostRegister"], "cuMemHostUnregister"),
     (&["cuIpcOpenMemHandle"], "cuIpcCloseMemHandle"),
     (&["cuEventCreate", "cuIpcOpenEventHandle"], "cuEventDestroy"),
     (&["cuStreamCreate"], "cuStreamDestroy"),

@@ -1,17 +1,17 @@
-//! Tensors on a device: in which allocations they lie, which the executor maps whole, and the events that order calls.
+//! Tensors on a device: in which allocations they lie, which the executor maps whole.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use rust_ort::base::ids::SegmentId;
-use rust_ort::cuda::{Allocation, CudaError, Device, Event, Stream};
+use rust_ort::cuda::{Allocation, CudaError, Device};
 use rust_ort::tensor::Location;
 
 use crate::segment::{next_id, value_error};
 
-fn cuda_error(error: CudaError) -> PyErr {
+pub fn cuda_error(error: CudaError) -> PyErr {
     PyRuntimeError::new_err(error.to_string())
 }
 
@@ -43,10 +43,31 @@ impl DeviceBlocks {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// To find tensors that all live as long as this does.
+    pub fn finder(&self) -> Finder<'_> {
+        Finder { blocks: self, found: Vec::new() }
+    }
+}
+
+/// Finds the locations of tensors: the driver is asked once for each allocation that they lie in, which lives as long as one
+/// of them.
+pub struct Finder<'b> {
+    blocks: &'b DeviceBlocks,
+    found: Vec<(SegmentId, Allocation)>,
+}
+
+impl Finder<'_> {
     /// Location of an address in an allocation that was sent before; None for any other.
-    pub fn location(&self, address: usize) -> Option<u64> {
+    pub fn location(&mut self, address: usize) -> Option<u64> {
+        let has = |(_, found): &&(SegmentId, Allocation)| {
+            (address as u64).checked_sub(found.base).is_some_and(|offset| offset < found.len_bytes)
+        };
+        if let Some((segment, allocation)) = self.found.iter().find(has) {
+            return location_of(*segment, allocation, address);
+        }
         let allocation = Allocation::at(address as u64).ok()?;
-        let (segment, _) = *self.known().get(&allocation.id)?;
+        let (segment, _) = *self.blocks.known().get(&allocation.id)?;
+        self.found.push((segment, allocation));
         location_of(segment, &allocation, address)
     }
 }
@@ -101,57 +122,4 @@ impl DeviceBlocks {
 #[pyfunction]
 pub fn device_uuid(ordinal: i32) -> PyResult<[u8; 16]> {
     Ok(Device::of_ordinal(ordinal).map_err(cuda_error)?.uuid().0)
-}
-
-/// What orders the streams of this process and the executor in a lane's calls on a device.
-#[pyclass(frozen)]
-pub struct LaneEvents {
-    device: Arc<Device>,
-    ready: Event,
-    done: Event,
-}
-
-#[pymethods]
-impl LaneEvents {
-    /// Errors: RuntimeError with what CUDA says.
-    #[new]
-    fn new(ordinal: i32) -> PyResult<Self> {
-        let device = Device::of_ordinal(ordinal).map_err(cuda_error)?;
-        let event = || Event::interprocess(&device).map_err(cuda_error);
-        Ok(Self { ready: event()?, done: event()?, device })
-    }
-
-    /// UUID of the device, then what the executor opens `ready` and `done` by.
-    fn told(&self) -> PyResult<([u8; 16], Vec<u8>, Vec<u8>)> {
-        let handle = |event: &Event| Ok::<_, PyErr>(event.handle().map_err(cuda_error)?.bytes().to_vec());
-        Ok((self.device.uuid().0, handle(&self.ready)?, handle(&self.done)?))
-    }
-
-    /// The executor's work of the next call comes behind what is on this stream. stream: torch's number of it. May wait for
-    /// room on it.
-    fn record(&self, py: Python<'_>, stream: u64) -> PyResult<()> {
-        py.detach(|| Stream::borrowed(&self.device, stream).record(&self.ready)).map_err(cuda_error)
-    }
-
-    /// Whether the executor's work of the newest call is done. Errors: RuntimeError with what CUDA says.
-    fn is_done(&self, py: Python<'_>) -> PyResult<bool> {
-        py.detach(|| self.done.is_done()).map_err(cuda_error)
-    }
-
-    /// What comes on this stream now comes behind the executor's work of the call that was answered. May wait as `record`.
-    fn wait(&self, py: Python<'_>, stream: u64) -> PyResult<()> {
-        py.detach(|| Stream::borrowed(&self.device, stream).wait(&self.done)).map_err(cuda_error)
-    }
-
-    /// Records `done` in the place of an executor that has ended without. Errors: RuntimeError with what CUDA says.
-    fn release(&self, py: Python<'_>) -> PyResult<()> {
-        let record = || {
-            let stream = Stream::new(&self.device)?;
-            let recorded = stream.record(&self.done);
-            // To end it is to wait for it, which nobody is to do here: executors die seldom.
-            std::mem::forget(stream);
-            recorded
-        };
-        py.detach(record).map_err(cuda_error)
-    }
 }

@@ -10,7 +10,9 @@ use pyo3::prelude::*;
 use rust_ort::base::ids::{CallId, PartHandle};
 use rust_ort::shm::{self, ClientLane, Failure, RecordError};
 
-use crate::plan::Call;
+use crate::device::cuda_error;
+use crate::order::{DeviceNumbers, DeviceWork, StreamSlot};
+use crate::plan::{Call, Planned};
 use crate::segment::{next_id, os_error, value_error};
 
 /// Releasing the GIL, and taking it again, costs more than an answer that comes within this.
@@ -26,6 +28,7 @@ const SHORT_CALL: Duration = Duration::from_micros(100);
 pub struct Lanes {
     lanes: Arc<shm::Lanes>,
     spare_core: bool,
+    numbers: Mutex<Option<Arc<shm::Numbers>>>,
 }
 
 #[pymethods]
@@ -33,7 +36,11 @@ impl Lanes {
     /// spare_core: whether there are more cores than the executor has threads. Errors: OSError with the kernel's reason.
     #[new]
     fn new(n_lanes: u32, lane_bytes: u32, spare_core: bool) -> PyResult<Self> {
-        Ok(Self { lanes: shm::Lanes::create(next_id(), n_lanes, lane_bytes).map_err(os_error)?, spare_core })
+        Ok(Self {
+            lanes: shm::Lanes::create(next_id(), n_lanes, lane_bytes).map_err(os_error)?,
+            spare_core,
+            numbers: Mutex::default(),
+        })
     }
 
     /// By which the segment under the lanes is announced.
@@ -54,6 +61,11 @@ impl Lanes {
         self.lanes.segment().fd().as_raw_fd()
     }
 
+    /// The numbers that order calls on a device. Errors: RuntimeError where they cannot, with the reason.
+    fn numbers(&self, py: Python<'_>, ordinal: i32) -> PyResult<DeviceNumbers> {
+        py.detach(|| DeviceNumbers::of(&self.lanes, &self.numbers, ordinal)).map_err(cuda_error)
+    }
+
     /// Errors: ValueError where there is no such lane.
     fn lane(&self, index: u32) -> PyResult<Lane> {
         let lane = self.lanes.client(index).map_err(value_error)?;
@@ -64,6 +76,7 @@ impl Lanes {
             open: AtomicBool::new(false),
             plan: AtomicU64::new(0),
             in_flight: Mutex::default(),
+            unseen: AtomicBool::new(false),
         })
     }
 
@@ -77,6 +90,9 @@ impl Lanes {
         self.lanes.segment().write(offset, bytes).map_err(value_error)
     }
 }
+
+/// ErrorKind, ErrorCode, text, node or "".
+type Told = (u32, u32, String, String);
 
 /// Carries one call at a time.
 #[pyclass(frozen)]
@@ -92,6 +108,8 @@ pub struct Lane {
     /// The call that was handed over and is not known to be answered: it keeps what the executor reads and writes, also
     /// where an interrupt comes before anybody else does.
     in_flight: Mutex<Option<Py<Call>>>,
+    /// A call was posted, and nobody has taken its answer.
+    unseen: AtomicBool,
 }
 
 #[pymethods]
@@ -109,9 +127,105 @@ impl Lane {
 
     /// Writes a call's record. Errors: ValueError where it does not fit.
     fn write(&self, call: &Call, call_id: u64, handle: u32, eager_nodes: u32) -> PyResult<()> {
+        self.write_ordered(call, (call_id, handle, eager_nodes), (0, 0))
+    }
+
+    /// Hands the record to the executor and waits for the answer, most of the time without the GIL: None when the call was
+    /// done, else (ErrorKind, ErrorCode, text, node or ""). Errors: what `peer.check()` raises when it is asked now and
+    /// then, KeyboardInterrupt: the call may be in flight then.
+    fn run(&self, py: Python<'_>, call: Py<Call>, peer: Py<PyAny>) -> PyResult<Option<Told>> {
+        self.post(call);
+        self.answer(py, peer)
+    }
+
+    /// Hands a call to the executor as a part of a stream, whatever becomes of it: what is on the stream comes before it, and
+    /// what comes on it now behind it. ids: of the call, handle of its part, eager nodes beside it. Whether the executor lives; where it does not, nothing waits. Errors: ValueError
+    /// where the record does not fit, RuntimeError with what CUDA says of the stream or of its earlier work: the call is not
+    /// handed over then.
+    fn hand_over(
+        &self,
+        py: Python<'_>,
+        call: Py<Call>,
+        ids: (u64, u32, u32),
+        slot: &StreamSlot,
+        stream: u64,
+        work: &DeviceWork,
+    ) -> PyResult<bool> {
+        let number = slot.next();
+        self.write_ordered(&call.borrow(py), ids, (slot.index(), number))?;
+        if !slot.is_served(work) {
+            return Ok(false);
+        }
+        // No Python code runs from the first to the last of this: the stream waits for a call that is posted.
+        py.detach(|| slot.hand_over(stream, number)).map_err(cuda_error)?;
+        call.borrow_mut(py).let_go_of_device();
+        self.post(call);
+        Ok(slot.is_served(work))
+    }
+
+    /// Waits for the answer to the newest call. As of `run`.
+    fn answer(&self, py: Python<'_>, peer: Py<PyAny>) -> PyResult<Option<Told>> {
+        if !self.lane.poll(POLL_WITH_GIL) {
+            let run_ns = self.planned(py).map_or(0, |planned| planned.run_ns.load(Ordering::Relaxed));
+            let short = Duration::from_nanos(run_ns) < SHORT_CALL;
+            self.wait(py, if short || self.spare_core { POLL } else { Duration::ZERO }, &peer)?;
+        }
+        let planned = self.planned(py);
+        self.unseen.store(false, Ordering::Relaxed);
+        self.set_in_flight(None);
+        match self.lane.answer() {
+            Ok(run_ns) => {
+                planned.inspect(|planned| planned.run_ns.store(run_ns, Ordering::Relaxed));
+                Ok(None)
+            }
+            Err(Failure { kind, code, message, node }) => Ok(Some((kind, code, message, node))),
+        }
+    }
+
+    /// Whether a call was posted whose answer nobody has taken.
+    #[getter]
+    fn unseen(&self) -> bool {
+        self.unseen.load(Ordering::Relaxed)
+    }
+
+    /// Whether no call is in flight. Its answer is left to be taken.
+    fn is_answered(&self) -> bool {
+        self.lane.is_answered()
+    }
+
+    /// Whether no call is in flight; its answer is taken.
+    fn answered(&self) -> bool {
+        let answered = self.lane.is_answered();
+        if answered {
+            self.unseen.store(false, Ordering::Relaxed);
+            self.set_in_flight(None);
+        }
+        answered
+    }
+
+    /// Whether the executor is inside the runtime with the lane's call.
+    fn running(&self) -> bool {
+        self.lane.is_running()
+    }
+}
+
+impl Lane {
+    fn post(&self, call: Py<Call>) {
+        self.set_in_flight(Some(call));
+        self.unseen.store(true, Ordering::Relaxed);
+        self.lane.post();
+    }
+
+    fn write_ordered(
+        &self,
+        call: &Call,
+        (call_id, handle, eager_nodes): (u64, u32, u32),
+        (slot, number): (u32, u32),
+    ) -> PyResult<()> {
         let plan = call.plan();
         let mut head = plan.head;
         (head.call, head.handle, head.eager_nodes) = (CallId(call_id), PartHandle(handle), eager_nodes);
+        (head.slot, head.number) = (slot, number);
         let descriptors = (self.plan.swap(0, Ordering::Relaxed) != plan.number).then_some(&*plan.descriptors);
         let written = self.lane.write(&head, call.placed(), descriptors);
         written.map_err(|error| match error {
@@ -125,43 +239,12 @@ impl Lane {
         Ok(())
     }
 
-    /// Hands the record to the executor and waits for the answer, most of the time without the GIL: None when the call was
-    /// done, else (ErrorKind, ErrorCode, text, node or ""). Errors: what `peer.check()` raises when it is asked now and
-    /// then, KeyboardInterrupt: the call may be in flight then.
-    fn run(&self, py: Python<'_>, call: Py<Call>, peer: Py<PyAny>) -> PyResult<Option<(u32, u32, String, String)>> {
-        let planned = Arc::clone(call.borrow(py).plan());
-        self.set_in_flight(Some(call));
-        self.lane.post();
-        if !self.lane.poll(POLL_WITH_GIL) {
-            let short = Duration::from_nanos(planned.run_ns.load(Ordering::Relaxed)) < SHORT_CALL;
-            self.wait(py, if short || self.spare_core { POLL } else { Duration::ZERO }, &peer)?;
-        }
-        self.set_in_flight(None);
-        match self.lane.answer() {
-            Ok(run_ns) => {
-                planned.run_ns.store(run_ns, Ordering::Relaxed);
-                Ok(None)
-            }
-            Err(Failure { kind, code, message, node }) => Ok(Some((kind, code, message, node))),
-        }
+    /// What the call in flight is made of.
+    fn planned(&self, py: Python<'_>) -> Option<Arc<Planned>> {
+        let held = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
+        held.as_ref().map(|call| Arc::clone(call.borrow(py).plan()))
     }
 
-    /// Whether no call is in flight.
-    fn answered(&self) -> bool {
-        let answered = self.lane.is_answered();
-        if answered {
-            self.set_in_flight(None);
-        }
-        answered
-    }
-
-    /// Whether the executor is inside the runtime with the lane's call.
-    fn running(&self) -> bool {
-        self.lane.is_running()
-    }
-}
-
-impl Lane {
     fn set_in_flight(&self, call: Option<Py<Call>>) {
         let mut held = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *held, call);

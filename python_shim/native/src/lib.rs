@@ -5,6 +5,7 @@ mod blocks;
 mod device;
 mod dlpack;
 mod lanes;
+mod order;
 mod plan;
 mod segment;
 
@@ -18,9 +19,11 @@ mod _native {
     #[pymodule_export]
     use blocks::{Blocks, PyBlock, block_bytes};
     #[pymodule_export]
-    use device::{DeviceBlocks, DeviceSegment, LaneEvents, device_uuid};
+    use device::{DeviceBlocks, DeviceSegment, device_uuid};
     #[pymodule_export]
     use lanes::{Lane, Lanes};
+    #[pymodule_export]
+    use order::{DeviceNumbers, DeviceWork, LaneEvents, StreamSlot};
     #[pymodule_export]
     use plan::{Call, Plan, tensor};
     #[pymodule_export]

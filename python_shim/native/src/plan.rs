@@ -13,7 +13,7 @@ use rust_ort::shm::{RecordHead, descriptors};
 use rust_ort::tensor::{DType, TensorDesc};
 
 use crate::blocks::{Block, Blocks, PyBlock, block_bytes};
-use crate::device::DeviceBlocks;
+use crate::device::{DeviceBlocks, Finder};
 use crate::dlpack::{ElementType, Exchange, copy_in, fits};
 use crate::segment::value_error;
 
@@ -192,7 +192,7 @@ impl Slot {
     }
 
     /// Where in the arena a tensor of this input's dtype is that begins at an address.
-    fn location(&self, blocks: &Blocks, devices: &DeviceBlocks, address: usize) -> Option<u64> {
+    fn location(&self, blocks: &Blocks, devices: &mut Finder<'_>, address: usize) -> Option<u64> {
         let (location, align) = match self.device {
             None => (blocks.location_of(address), self.desc.dtype.size_bytes()),
             Some(_) => (devices.location(address), DEVICE_ALIGN_BYTES),
@@ -293,9 +293,10 @@ impl Plan {
         };
         // Then the blocks, since cutting one is Python code, and lets other threads run: who replaces a tensor's memory
         // meanwhile is met by what follows, which looks again at each input and has done with it before it goes on.
-        let blocks_of_outputs = call.take_blocks(arena, (blocks, devices), &found, move_state)?;
+        let mut devices = devices.finder(); // `values` keeps the tensors
+        let blocks_of_outputs = call.take_blocks(arena, (blocks, &mut devices), &found, move_state)?;
         for (index, (value, found)) in values.iter().zip(&found).enumerate() {
-            if !call.place_input(torch, (blocks, devices), (index, value), found, move_state) {
+            if !call.place_input(torch, (blocks, &mut devices), (index, value), found, move_state) {
                 return Ok(None);
             }
         }
@@ -353,6 +354,11 @@ impl Call {
         &self.planned
     }
 
+    /// Lets go of tensors on a device: what comes on the stream of the call comes behind it.
+    pub fn let_go_of_device(&mut self) {
+        self.held.clear();
+    }
+
     pub fn placed(&self) -> &[u64] {
         &self.locations
     }
@@ -362,7 +368,7 @@ impl Call {
     fn take_blocks(
         &mut self,
         arena: &Bound<'_, PyAny>,
-        (blocks, devices): (&Blocks, &DeviceBlocks),
+        (blocks, devices): (&Blocks, &mut Finder<'_>),
         found: &[Found],
         move_state: bool,
     ) -> PyResult<Vec<Option<Arc<Block>>>> {
@@ -399,7 +405,7 @@ impl Call {
     fn place_input(
         &mut self,
         torch: &Torch,
-        (blocks, devices): (&Blocks, &DeviceBlocks),
+        (blocks, devices): (&Blocks, &mut Finder<'_>),
         (index, value): (usize, &Bound<'_, PyAny>),
         found: &Found,
         move_state: bool,
@@ -476,10 +482,10 @@ fn is_view_by_bit(value: &Bound<'_, PyAny>, dtype: DType) -> PyResult<bool> {
 
 #[pymethods]
 impl Call {
-    /// Tensors in the arena that the executor writes, in order; None stands for one without elements.
-    #[getter]
-    fn outputs(&self, py: Python<'_>) -> Option<Py<PyList>> {
-        self.outputs.as_ref().map(|outputs| outputs.clone_ref(py))
+    /// The tensors that the executor writes, in order, once: they are the caller's from then on. None stands for one without
+    /// elements.
+    fn take_outputs(&mut self) -> Option<Py<PyList>> {
+        self.outputs.take()
     }
 
     /// Where inputs and then outputs lie.

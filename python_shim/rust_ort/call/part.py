@@ -17,6 +17,7 @@ from rust_ort.call.staging import CallPlan, InputSlot, as_sent, placed_ref, tens
 from rust_ort.errors import ClientError, DaemonFault, DaemonLost, ExecutorLost, RustOrtError
 from rust_ort.link import wire
 from rust_ort.link.connection import Connection
+from rust_ort.link.device_order import BLOCKING, DeviceQueue, Failure, late_text
 from rust_ort.link.link import Link
 from rust_ort.link.specs import PartSpec, Verdict, providers, set_tolerance, verdicts_from
 from rust_ort.memory import device, process
@@ -52,6 +53,8 @@ class Part:
         self._held = client.releases.watch(self, spec.graph.graph_id)
         self._dead = client.releases.dead
         self._share = options.share_parameters
+        # Under "eager" a call that failed is done again in eager: its own answer decides.
+        self._waits = BLOCKING or options.on_daemon_error == "eager"
         _parts.add(self)
 
     @property
@@ -175,7 +178,7 @@ class Part:
         if connection.dead is not None:
             # Announcing a new segment found the peer lost.
             raise _NotBegun(connection.error(self.spec.graph.name))
-        self._exchange(connection, handle, call, eager_nodes, inputs, plan.device)
+        self._exchange(connection, handle, call, eager_nodes, inputs, plan)
         return plan.finish(call)
 
     def _gathered(self, inputs: Sequence[Any]) -> tuple[CallPlan, Call, Sequence[Any]]:
@@ -209,11 +212,66 @@ class Part:
         self._recent = (plan, *others[: RECENT_PLANS - 1])
 
     def _exchange(
+        self, connection: Connection, handle: int, call: Call, eager_nodes: int, inputs: Sequence[Any], plan: CallPlan
+    ) -> None:
+        """The call over a lane. inputs: what the executor reads, beside what the call keeps. One on a CUDA device becomes
+        a part of its current stream."""
+        if plan.device is None:
+            if connection.order.queues and (failed := connection.order.failed()):
+                raise self._late(connection, *failed)
+            return self._over_a_lane(connection, handle, call, eager_nodes, inputs, None)
+        stream = device.stream(plan.device)
+        try:
+            queue = connection.queue(plan.device, stream)
+        except (ExecutorLost, DaemonLost) as error:
+            raise _NotBegun(error) from None
+        if queue is None:
+            return self._over_a_lane(connection, handle, call, eager_nodes, inputs, (plan.device, stream))
+        with queue.lock:
+            self._in_order(connection, queue, (handle, call, eager_nodes), plan, stream)
+
+    def _in_order(
+        self, connection: Connection, queue: DeviceQueue, what: tuple[int, Call, int], plan: CallPlan, stream: int
+    ) -> None:
+        """The call on a device, ordered by numbers: handed over, and waited for where its own answer matters."""
+        handle, call, eager_nodes = what
+        try:
+            failed = queue.settle(connection)
+            if failed is None:
+                _show(connection)
+                slot = connection.slot(queue, stream)
+        except (ExecutorLost, DaemonLost) as error:
+            raise _NotBegun(error) from None
+        if failed is not None:
+            raise self._late(connection, *failed)
+        work, queue.graph = connection.order.work, self.spec.graph.name
+        try:
+            lives = queue.lane.hand_over(call, (next(_call_ids), handle, eager_nodes), slot, stream, work)
+        except ValueError as error:
+            raise ClientError(str(error), graph=self.spec.graph.name) from None
+        except RuntimeError as error:
+            raise _of_stream(error) from None
+        if not lives:
+            raise _NotBegun(connection.lost_executor()) from None
+        if plan.served == connection.number and plan.all_on_device and not self._waits and connection.maps_all():
+            return
+        try:
+            failed = queue.settle(connection)
+        except (ExecutorLost, DaemonLost) as error:
+            connection.order.told += 1
+            if not queue.lane.running():
+                raise _NotBegun(error) from None
+            raise connection.error(self.spec.graph.name) from None
+        if failed is not None:
+            raise self._failed(connection, *failed)
+        plan.served = connection.number
+
+    def _over_a_lane(
         self, connection: Connection, handle: int, call: Call, eager_nodes: int, inputs: Sequence[Any],
-        on_device: int | None,
+        on_device: tuple[int, int] | None,
     ) -> None:  # fmt: skip
-        """The call over a lane. inputs: what the executor reads, beside what the call keeps. on_device: number of the
-        CUDA device of whose current stream the call becomes a part."""
+        """The call over a lane that nobody uses, and its answer. on_device: number of a device and of its current stream,
+        whose order events keep."""
         lanes = connection.lanes
         assert lanes is not None
         events, stream = None, 0
@@ -225,7 +283,8 @@ class Part:
                 if not lane.open:
                     connection.open_lane(lane)
                 if on_device is not None:
-                    events, stream = connection.events(lane, on_device), device.stream(on_device)
+                    ordinal, stream = on_device
+                    events = connection.events(lane, ordinal)
                     _on_stream(events.record, stream)
                 try:
                     lane.write(call, next(_call_ids), handle, eager_nodes)
@@ -257,12 +316,22 @@ class Part:
         finally:
             lanes.give(lane)
         if failure is not None:
-            kind, code, text, node = failure
-            if why := connection.why_unmapped(text):
-                text = f"{text}: {why}"
-            raise wire.make_error(
-                kind=kind, code=code, message=text, graph=self.spec.graph.name, node=node, log=connection.executor_log
-            )
+            raise self._failed(connection, self.spec.graph.name, failure)
+
+    @staticmethod
+    def _failed(connection: Connection, graph: str, failure: Failure) -> RustOrtError:
+        """What a call of a graph failed of."""
+        kind, code, text, node = failure
+        if why := connection.why_unmapped(text):
+            text = f"{text}: {why}"
+        return wire.make_error(
+            kind=kind, code=code, message=text, graph=graph, node=node, log=connection.executor_log
+        )
+
+    def _late(self, connection: Connection, graph: str, failure: Failure) -> RustOrtError:
+        """As `_failed`, of an earlier call that was handed over."""
+        kind, code, text, node = failure
+        return self._failed(connection, graph, (kind, code, late_text(graph, text), node))
 
     def _planned(self, inputs: Sequence[object]) -> CallPlan:
         names = self.spec.input_names
@@ -329,6 +398,10 @@ class Part:
                 run.references.append(placed_ref(f"reference of {name!r}", reference, held))
             set_tolerance(run.tolerance, tolerance)
             try:
+                if connection.order.queues:
+                    connection.order.wait_answers(connection)
+                    if failed := connection.order.failed():
+                        raise self._late(connection, *failed)
                 if plan.device is not None:
                     _show(connection)
                     # Who copies and judges has no part in this process's streams.
@@ -358,7 +431,11 @@ def _on_stream(act: Callable[[int], None], stream: int) -> None:
     try:
         act(stream)
     except RuntimeError as error:
-        raise DaemonFault(f"the current CUDA stream: {error}", code="RUN_FAILED") from None
+        raise _of_stream(error) from None
+
+
+def _of_stream(error: RuntimeError) -> DaemonFault:
+    return DaemonFault(f"the current CUDA stream: {error}", code="RUN_FAILED")
 
 
 class _NotBegun(Exception):

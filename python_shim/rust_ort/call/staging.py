@@ -187,13 +187,19 @@ def as_sent(what: str, value: Any) -> Any:
 class CallPlan:
     """Everything about a call that depends on the inputs' dtypes, shapes and devices alone."""
 
-    __slots__ = ("device", "fixups", "native", "on_device", "outputs", "slots")
+    __slots__ = ("all_on_device", "device", "fixups", "native", "on_device", "outputs", "served", "slots")
 
     def __init__(self, slots: list[InputSlot], outputs: list[OutputSpec]) -> None:
         self.slots = slots
         self.outputs = [Layout(spec.dtype, spec.shape, spec.stride) for spec in outputs]
         self.device = self._device(slots, outputs)
         """Number of the CUDA device that some of its tensors lie on; None: all are the host's."""
+        self.all_on_device = all(
+            spec.device is not None or not layout.count for spec, layout in zip(outputs, self.outputs, strict=True)
+        )
+        """Whether no output lies on the host."""
+        self.served = 0
+        """Number of the connection over which a call of it was done."""
         self.on_device = [(i, self.outputs[i]) for i, spec in enumerate(outputs) if spec.device is not None]
         self.fixups = [
             (i, layout, spec.device)
@@ -286,7 +292,7 @@ class CallPlan:
 
     def finish(self, call: Call) -> list[torch.Tensor]:
         """The outputs of a call that was done, with the strides that they must have."""
-        outputs: list[torch.Tensor] = call.outputs
+        outputs: list[torch.Tensor] = call.take_outputs()
         if self.fixups:
             with torch.no_grad():
                 for i, layout, number in self.fixups:

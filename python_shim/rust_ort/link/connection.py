@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 
-from rust_ort._native import LaneEvents
+from rust_ort._native import LaneEvents, StreamSlot
 from rust_ort._version import __version__
 from rust_ort.errors import ClientError, DaemonFault, DaemonLost, ExecutorLost, RustOrtError
 from rust_ort.link import daemon, wire
-from rust_ort.link.device_events import DeviceEvents
+from rust_ort.link.device_order import DeviceOrder, DeviceQueue, events_wanted
 from rust_ort.link.lanes import Lane, LaneMemory, Lanes
 from rust_ort.link.pool import allow_spinning, cuda_folders, libtorch, threads
 from rust_ort.link.specs import DumpSpec
@@ -33,6 +33,8 @@ log = logging.getLogger("rust_ort")
 
 HANDSHAKE_TIMEOUT_S = 30.0
 EXECUTOR_EXIT_WAIT_MS = 2000
+_numbers = itertools.count(1)
+
 DAEMON_ENDED = "DAEMON_ENDED"
 """Code of a loss that the next daemon mends: the connection stood, and ended."""
 INTERRUPTED_READER_S = 0.1
@@ -57,7 +59,9 @@ class Connection:
         self._shown_version = 0
         self._showing = threading.RLock()
         self._unmapped: dict[int, RustOrtError] = {}
-        self._events = DeviceEvents()
+        self.order = DeviceOrder()
+        self.number = next(_numbers)
+        """Unlike any other connection's of this process."""
         self._make_locks()
         self._awaited: dict[int, Any] = {}  # request -> its reply, None as long as there is none
         self._chunks: deque[bytes] = deque()  # received, and not yet taken apart
@@ -317,6 +321,19 @@ class Connection:
         if self.dead is not None:
             raise self.error()
 
+    def lost_executor(self) -> RustOrtError:
+        """Why the executor died, whose end is known here before the daemon has told it."""
+        deadline = time.monotonic() + EXECUTOR_EXIT_WAIT_MS / 1000
+        while self.lives() and time.monotonic() < deadline:
+            time.sleep(0.001)
+        if self.dead is None:
+            self.dead = ExecutorLost(
+                "the executor died; call again: a new one is leased by itself",
+                code="EXECUTOR_LOST",
+                log=self.executor_log,
+            )
+        return self.error()
+
     def lives(self) -> bool:
         """Whether nothing is known of a loss, neither that of the daemon nor that of the executor."""
         self._receive_ready()
@@ -400,6 +417,8 @@ class Connection:
                 devices.forget_freed()  # another connection may have been shown them when they were there
             with devices.lock:
                 version, segments = devices.version, dict(devices.segments)
+            if self._shown - segments.keys():
+                self.order.wait_answers(self)  # calls may name them that the executor has not read yet
             for freed in self._shown - segments.keys():
                 self._shown.discard(freed)
                 if self._unmapped.pop(freed, None) is None:
@@ -426,11 +445,55 @@ class Connection:
 
     def left_unfinished(self) -> bool:
         """Of a lost executor, once: whether work on a device that it had answered was not done when it ended."""
-        return self._events.left_unfinished()
+        return self.order.left_unfinished()
+
+    def maps_all(self) -> bool:
+        """Whether the executor has every allocation that was shown to it."""
+        return not self._unmapped
+
+    def queue(self, ordinal: int, stream: int) -> DeviceQueue | None:
+        """What orders the calls on a device by numbers; None: events do. stream: the first one that asks."""
+        queues = self.order.queues
+        if ordinal not in queues:
+            with self._showing:
+                if ordinal not in queues:
+                    queues[ordinal] = self._opened_queue(ordinal, stream)
+        return queues[ordinal]
+
+    def _opened_queue(self, ordinal: int, stream: int) -> DeviceQueue | None:
+        assert self.lanes is not None
+        self.order.watch(self.executor_pid, self.executor_is_gone)
+        lane = self.lanes.take(self)
+        try:
+            if events_wanted():
+                raise RuntimeError("RUST_ORT_TEST_ORDER_BY_EVENTS is set")
+            numbers = self.lanes.memory.numbers(ordinal)
+            if not lane.open:
+                self.open_lane(lane)
+            queue = DeviceQueue(numbers, lane, self.order)
+            self.slot(queue, stream)
+        except (DaemonLost, ExecutorLost):
+            self.lanes.give(lane)
+            raise
+        except (RuntimeError, RustOrtError) as error:
+            self.lanes.give(lane)
+            log.warning("cuda:%d: events order calls, which wait for their answers: %s", ordinal, error)
+            return None
+        log.info("cuda:%d: numbers in memory order calls", ordinal)
+        return queue
+
+    def slot(self, queue: DeviceQueue, stream: int) -> StreamSlot:
+        """The numbers of a stream. Errors: ClientError where there are none, the executor's."""
+        return queue.slot(stream, self._open_slot)
+
+    def _open_slot(self, slot: int, device: bytes) -> None:
+        request = wire.Request()
+        request.open_slot.slot, request.open_slot.device = slot, device
+        self.ask(request)
 
     def events(self, lane: Lane, ordinal: int) -> LaneEvents:
         """What orders the calls of an open lane on a device."""
-        events = self._events.of(lane.index, ordinal)
+        events = self.order.events(lane.index, ordinal)
         if events is None:
             try:
                 events = LaneEvents(ordinal)
@@ -442,7 +505,7 @@ class Connection:
             message.lane, message.device = lane.index, bytes(device)
             message.ready, message.done = bytes(ready), bytes(done)
             self.ask(request)
-            self._events.add(lane.index, ordinal, events, (self.executor_pid, self._pidfd))
+            self.order.add_events(lane.index, ordinal, events)
         return events
 
     # --- the end ---
@@ -461,10 +524,12 @@ class Connection:
 
     def in_flight(self) -> list[object]:
         held = self.lanes.in_flight() if self.lanes is not None else []
-        return held + [kept for kept in self._kept.values() if kept is not None]
+        return held + self.order.in_flight() + [kept for kept in self._kept.values() if kept is not None]
 
     def close(self) -> None:
         """Ends the connection; what was not handed over is lost, tensors are not."""
+        if self.dead is None:
+            self.order.end()
         self._lose("the connection was closed here")
         self._close_pidfd()
 
@@ -476,7 +541,7 @@ class Connection:
     def forget(self) -> None:
         """In a forked child: closes this process's copies without a word to the daemon."""
         self._make_locks()
-        self._events.forget()
+        self.order.forget()
         self.dead = DaemonLost("this connection belongs to the process that forked; call again")
         with contextlib.suppress(OSError):
             self._socket.close()

@@ -11,6 +11,7 @@ import torch
 from rust_ort import _native
 from rust_ort._native import DeviceBlocks, DeviceSegment
 from rust_ort.errors import ClientError
+from rust_ort.torch_private import raw_stream
 
 LOOK_S = 1.0
 """Between two looks for allocations that were freed."""
@@ -89,7 +90,7 @@ def stream(ordinal: int) -> int:
             "torch.cuda.graph",
             code="UNSUPPORTED",
         )
-    return int(torch.cuda.current_stream(ordinal).cuda_stream)
+    return raw_stream(ordinal)
 
 
 def synchronize(ordinal: int) -> None:

@@ -35,6 +35,7 @@ pub fn takes_long(request: &Request) -> bool {
         | Request::DetachSegment(_)
         | Request::OpenLane(_)
         | Request::OpenLaneEvents(_)
+        | Request::OpenSlot(_)
         | Request::ReportEager { .. }
         | Request::Release(_)
         | Request::GetStatus
@@ -69,6 +70,7 @@ pub fn answer(at: &Connected<'_>, request: Request, fd: Option<OwnedFd>) -> Answ
         Request::AttachDeviceSegment(spec) => segments::attach_device(&at.leased()?, spec),
         Request::OpenLane(lane) => segments::open_lane(&at.leased()?, lane),
         Request::OpenLaneEvents(spec) => segments::open_lane_events(&at.leased()?, spec),
+        Request::OpenSlot(spec) => segments::open_slot(&at.leased()?, spec),
         Request::RegisterGraph(graph) => graphs::register(at, *graph),
         Request::PreparePart(part) => prepare::prepare(&at.leased()?, *part),
         Request::OpenDump(open) => dumps::open(at, open),

@@ -9,8 +9,8 @@ use crate::base::sync::lock;
 use crate::daemon::client::State;
 use crate::link::message::LinkRequest;
 use crate::protocol::control::Reply;
-use crate::protocol::message::{DeviceSegmentSpec, ErrorCode, LaneEventsSpec, WireError};
-use crate::shm::{Lanes, Segment};
+use crate::protocol::message::{DeviceSegmentSpec, ErrorCode, LaneEventsSpec, SlotSpec, WireError};
+use crate::shm::{Lanes, N_SLOTS, Segment};
 
 /// Maps a segment, here and in the executor.
 pub fn attach(at: &Connected<'_>, (id, len_bytes, lanes): (SegmentId, u64, bool), fd: Option<OwnedFd>) -> Answer {
@@ -90,6 +90,20 @@ pub fn open_lane_events(leased: &Leased<'_>, spec: LaneEventsSpec) -> Answer {
         return Err(at.bad_state(&format!("lane {} is not open; open it first", spec.lane)));
     }
     at.ask_quickly(executor, (at.asked, &LinkRequest::OpenLaneEvents(spec)), None)?;
+    Ok(Reply::Done)
+}
+
+/// Has the executor order the calls of a stream by these numbers.
+pub fn open_slot(leased: &Leased<'_>, spec: SlotSpec) -> Answer {
+    let Leased { at, executor } = leased;
+    if !(1..N_SLOTS).contains(&spec.slot) {
+        let why = format!("slot {}: expected 1 to {}", spec.slot, N_SLOTS - 1);
+        return Err(WireError::client(ErrorCode::Limit, why));
+    }
+    if at.client.state().lanes.is_none() {
+        return Err(at.bad_state("no lanes segment; attach one of kind lanes first"));
+    }
+    at.ask_quickly(executor, (at.asked, &LinkRequest::OpenSlot(spec)), None)?;
     Ok(Reply::Done)
 }
 

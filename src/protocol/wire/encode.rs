@@ -75,6 +75,7 @@ fn request_to_proto(request: &Request) -> proto::request::Body {
             ready: spec.ready.bytes().to_vec(),
             done: spec.done.bytes().to_vec(),
         }),
+        Request::OpenSlot(spec) => Body::OpenSlot(proto::OpenSlot { slot: spec.slot, device: spec.device.0.to_vec() }),
         Request::RegisterGraph(graph) => Body::RegisterGraph(proto::RegisterGraph {
             graph_id: graph.graph.to_string(),
             name: graph.name.clone(),

@@ -1,6 +1,5 @@
 //! Running a session on leased tensors: bound once and run often, or fetched once.
 
-use std::ffi::{CString, c_char};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, OnceLock, Weak};
@@ -11,7 +10,7 @@ use ort::sys;
 use super::device_memory::with_room;
 use super::devices::DeviceQueue;
 use super::graphs::{self, Next, Replay};
-use super::raw::{Binding, RunOptions, Value, check};
+use super::raw::{Binding, RunOptions, Value, Values, check};
 use super::session::OrtSession;
 use crate::base::ids::DeviceUuid;
 use crate::base::sync::lock;
@@ -119,7 +118,7 @@ enum Target {
     Binding { binding: Binding, _values: Vec<Value> },
     /// Handed over with every run: with other providers binding copies what a node has elsewhere, a scalar of the host or
     /// a tensor of the device for a node of the CPU.
-    Values { inputs: Vec<Value>, outputs: Vec<Value> },
+    Values { inputs: Values, outputs: Values },
 }
 
 impl OrtCall {
@@ -147,7 +146,7 @@ impl Target {
         let inputs = lease.raw_inputs().map(value).collect::<ort::Result<Vec<_>>>()?;
         let outputs = lease.raw_outputs().map(value).collect::<ort::Result<Vec<_>>>()?;
         if !session.cpu_only {
-            return Ok(Self::Values { inputs, outputs });
+            return Ok(Self::Values { inputs: inputs.into(), outputs: outputs.into() });
         }
         let mut binding = Binding::new(&session.session)?;
         for (name, value) in session.input_names.iter().zip(&inputs) {
@@ -223,13 +222,11 @@ impl OrtCall {
         });
         shortage.map_or(ran, |shortage| Err(shortage.into()))?;
         for &(output, input) in &self.session.passed_through {
-            let source = self.lease.raw_inputs().nth(input).map(|tensor| tensor.desc.clone());
-            let target = self.lease.raw_outputs().nth(output).map(|tensor| tensor.desc.clone());
-            let (source, target) = source.zip(target).expect("bound as declared");
+            let [source, target] = self.lease.passed_through(input, output);
             if source.len_bytes() != target.len_bytes() {
+                let (source, target) = (&source.shape, &target.shape);
                 return Err(RuntimeError::run_failed(format!(
-                    "an output is the input {}: its memory is {}",
-                    source.shape, target.shape
+                    "an output is the input {source}: its memory is {target}"
                 )));
             }
             self.lease.pass_through(input, output, queue.as_ref().map(|queue| &*queue.stream))?;
@@ -241,20 +238,6 @@ impl OrtCall {
             queue.stream.synchronize()?;
         }
         Ok(RunStats { run_ns: start.elapsed().as_nanos() as u64, host_bytes: self.host_bytes })
-    }
-
-    fn run_binding(&self, binding: &Binding) -> ort::Result<()> {
-        // SAFETY: all handles are alive; the runtime allows concurrent runs of one session; the tensors of the binding lie
-        // in the lease, which `&mut self` of `run` makes ours alone.
-        check(unsafe {
-            let session = self.session.session.ptr();
-            (ort::api().RunWithBinding)(session, self.control.options.ptr(), binding.ptr())
-        })
-    }
-
-    fn run_values(&self, options: &RunOptions, inputs: &[Value], outputs: &[Value]) -> ort::Result<()> {
-        let mut outputs: Vec<*mut sys::OrtValue> = outputs.iter().map(Value::ptr).collect();
-        run(&self.session, options, inputs, &mut outputs)
     }
 
     fn failed(&self, error: &ort::Error) -> RuntimeError {
@@ -270,13 +253,16 @@ impl OrtCall {
             }
             (None, _) => {}
         }
-        let options = &self.control.options;
-        let outcome = match &self.target {
-            Target::Binding { binding, .. } => self.run_binding(binding),
-            Target::Values { inputs, outputs } => match (&self.session.graphs, &self.replay) {
-                (Some(graphs), None) => graphs.aside(|| beside(|| self.run_values(options, inputs, outputs))),
-                _ => beside(|| self.run_values(options, inputs, outputs)),
-            },
+        let Self { control, target, session, replay, .. } = self;
+        let outcome = match target {
+            Target::Binding { binding, .. } => run_binding(session, control, binding),
+            Target::Values { inputs, outputs } => {
+                let mut run = || beside(|| run(session, &control.options, inputs.pointers(), outputs.pointers()));
+                match (&session.graphs, replay) {
+                    (Some(graphs), None) => graphs.aside(run),
+                    _ => run(),
+                }
+            }
         };
         outcome.map_err(|error| self.failed(&error))
     }
@@ -310,12 +296,20 @@ impl OrtCall {
         outcome.map_err(|error| self.failed(&error)).inspect_err(|_| self.replay.iter_mut().for_each(Replay::fail))
     }
 
-    fn run_graph(&self, id: i32) -> ort::Result<()> {
-        match &self.target {
+    fn run_graph(&mut self, id: i32) -> ort::Result<()> {
+        match &mut self.target {
             Target::Binding { .. } => Err(ort::Error::new("a call of the CPU's provider has no CUDA graph")),
-            Target::Values { inputs, outputs } => self.run_values(self.control.of_graph(id)?, inputs, outputs),
+            Target::Values { inputs, outputs } => {
+                run(&self.session, self.control.of_graph(id)?, inputs.pointers(), outputs.pointers())
+            }
         }
     }
+}
+
+fn run_binding(session: &OrtSession, control: &Control, binding: &Binding) -> ort::Result<()> {
+    // SAFETY: all handles are alive; the runtime allows concurrent runs of one session; the tensors of the binding lie in the
+    // lease of the call that runs, which is its alone.
+    check(unsafe { (ort::api().RunWithBinding)(session.session.ptr(), control.options.ptr(), binding.ptr()) })
 }
 
 /// A run beside others, while no graph is captured.
@@ -331,11 +325,11 @@ fn fetch(session: &OrtSession, feeds: &Lease, stop: &StopToken) -> Result<(Vec<T
         // SAFETY: the values are dropped at the end of this function, before the lease that it borrows.
         unsafe { Value::over(&session.memory, tensor) }
     };
-    let inputs = feeds.raw_inputs().map(value).collect::<ort::Result<Vec<_>>>().map_err(failed)?;
+    let mut inputs = Values::from(feeds.raw_inputs().map(value).collect::<ort::Result<Vec<_>>>().map_err(failed)?);
     let control = Control::under(stop, run_options(session).map_err(failed)?);
-    let fetched = || {
-        let mut outputs = vec![ptr::null_mut(); session.output_names.len()];
-        let ran = run(session, &control.options, &inputs, &mut outputs);
+    let mut fetched = || {
+        let mut outputs = vec![ptr::null_mut(); session.output_names.pointers().len()];
+        let ran = run(session, &control.options, inputs.pointers(), &mut outputs);
         // Owned before anything can return, so that none is lost.
         (ran, outputs.into_iter().map(Value::made).collect::<Vec<_>>())
     };
@@ -370,12 +364,11 @@ fn run_options(session: &OrtSession) -> ort::Result<RunOptions> {
 fn run(
     session: &OrtSession,
     options: &RunOptions,
-    inputs: &[Value],
+    inputs: &mut [*mut sys::OrtValue],
     outputs: &mut [*mut sys::OrtValue],
 ) -> ort::Result<()> {
-    let pointers = |names: &[CString]| names.iter().map(|name| name.as_ptr()).collect::<Vec<*const c_char>>();
-    let (input_names, output_names) = (pointers(&session.input_names), pointers(&session.output_names));
-    let inputs: Vec<*const sys::OrtValue> = inputs.iter().map(|value| value.ptr().cast_const()).collect();
+    let (input_names, output_names) = (session.input_names.pointers(), session.output_names.pointers());
+    assert_eq!((input_names.len(), output_names.len()), (inputs.len(), outputs.len()), "bound as declared");
     // SAFETY: all handles are alive; the runtime allows concurrent runs of one session; whoever made `inputs` and
     // `outputs` holds their memory; the arrays have the lengths given.
     check(unsafe {
@@ -383,7 +376,7 @@ fn run(
             session.session.ptr(),
             options.ptr(),
             input_names.as_ptr(),
-            inputs.as_ptr(),
+            inputs.as_ptr().cast(),
             inputs.len(),
             output_names.as_ptr(),
             outputs.len(),

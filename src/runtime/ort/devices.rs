@@ -45,12 +45,14 @@ impl Devices {
         Ok(Arc::clone(queues.entry(uuid).or_insert(Arc::new(queue))))
     }
 
-    /// Waits, at most so long, until what is on the streams is done. Whether it is; a device that fails is none to go on with.
-    pub(super) fn drain(&self, at_most: Duration) -> bool {
+    /// Waits, at most so long, until what is on the streams is done, and calls `meanwhile` between two looks. Whether it is; a
+    /// device that fails is none to go on with.
+    pub(super) fn drain(&self, at_most: Duration, meanwhile: &dyn Fn()) -> bool {
         let deadline = Instant::now() + at_most;
         let queues: Vec<_> = lock(&self.0).values().cloned().collect();
         queues.iter().all(|queue| {
             loop {
+                meanwhile();
                 match queue.stream.is_done() {
                     Ok(false) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(1)),
                     Ok(done) => break done,

@@ -202,6 +202,56 @@ impl Value {
     }
 }
 
+/// Names, as the C API takes them.
+pub(super) struct Names {
+    texts: Vec<CString>,
+    pointers: Vec<*const c_char>,
+}
+
+// SAFETY: the pointers are to the texts, which nobody changes.
+unsafe impl Send for Names {}
+// SAFETY: as above.
+unsafe impl Sync for Names {}
+
+impl Names {
+    pub(super) fn new(texts: Vec<CString>) -> Self {
+        let pointers = texts.iter().map(|text| text.as_ptr()).collect();
+        Self { texts, pointers }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &CStr> {
+        self.texts.iter().map(CString::as_c_str)
+    }
+
+    /// As many as there are names, each valid as long as this is.
+    pub(super) fn pointers(&self) -> &[*const c_char] {
+        &self.pointers
+    }
+}
+
+/// Tensors, as the C API takes them.
+pub(super) struct Values {
+    _owned: Vec<Value>,
+    pointers: Vec<*mut sys::OrtValue>,
+}
+
+// SAFETY: the pointers are to the values, which may go to other threads.
+unsafe impl Send for Values {}
+
+impl From<Vec<Value>> for Values {
+    fn from(owned: Vec<Value>) -> Self {
+        let pointers = owned.iter().map(Value::ptr).collect();
+        Self { _owned: owned, pointers }
+    }
+}
+
+impl Values {
+    /// Valid as long as this is. A run writes no pointer that is not null.
+    pub(super) fn pointers(&mut self) -> &mut [*mut sys::OrtValue] {
+        &mut self.pointers
+    }
+}
+
 impl Value {
     /// # Safety
     /// The tensor must outlive the value and whatever the value is handed to, which must not write into it.

@@ -7,6 +7,8 @@ use std::time::Duration;
 use super::options::{Loaded, ThreadPool};
 use super::raw;
 use super::session::{self, OrtSession};
+use crate::base::ids::DeviceUuid;
+use crate::cuda::Stream;
 use crate::protocol::message::SessionSpec;
 use crate::runtime::{Constant, Model, Runtime, RuntimeError, Session};
 
@@ -39,8 +41,12 @@ impl Runtime for OrtRuntime {
         Ok(Arc::new(OrtSession::build(&self.0, model, spec, constants)?))
     }
 
-    fn drain(&self, at_most: Duration) -> bool {
-        self.0.devices.drain(at_most)
+    fn stream(&self, device: DeviceUuid) -> Result<Arc<Stream>, RuntimeError> {
+        Ok(Arc::clone(&self.0.devices.queue(device)?.stream))
+    }
+
+    fn drain(&self, at_most: Duration, meanwhile: &dyn Fn()) -> bool {
+        self.0.devices.drain(at_most, meanwhile)
     }
 
     fn give_back(&self) {

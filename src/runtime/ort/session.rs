@@ -17,7 +17,7 @@ use super::graphs::Graphs;
 use super::operators::{Operators, in_place};
 use super::options::{Loaded, options, own_threads};
 use super::placement::Listener;
-use super::raw::{self, Declared, MemoryInfo, Value};
+use super::raw::{self, Declared, MemoryInfo, Names, Value};
 use crate::cuda;
 use crate::onnx;
 use crate::protocol::message::{CUDA_GRAPHS, CUDA_PROVIDER, Optimization, Placed, Placement, SessionSpec, ValueSpec};
@@ -36,8 +36,8 @@ pub(super) struct OrtSession {
     _operators: Operators,
     pub(super) inputs: DeclaredValues,
     pub(super) outputs: DeclaredValues,
-    pub(super) input_names: Vec<CString>,
-    pub(super) output_names: Vec<CString>,
+    pub(super) input_names: Names,
+    pub(super) output_names: Names,
     /// Outputs that are inputs: (output, input). The runtime hands back the input's own tensor for them and leaves the
     /// preallocated one as it was.
     pub(super) passed_through: Vec<(usize, usize)>,
@@ -264,12 +264,12 @@ fn ranked(specs: Vec<ValueSpec>, model: &Model) -> DeclaredValues {
     DeclaredValues { unranked: specs.iter().map(unranked).collect(), specs }
 }
 
-fn names(values: &[ValueSpec]) -> Result<Vec<CString>, RuntimeError> {
+fn names(values: &[ValueSpec]) -> Result<Names, RuntimeError> {
     let name = |value: &ValueSpec| {
         let reason = || format!("the name {:?} holds a NUL", value.name);
         CString::new(value.name.as_str()).map_err(|_| RuntimeError::BadModel { reason: reason() })
     };
-    values.iter().map(name).collect()
+    Ok(Names::new(values.iter().map(name).collect::<Result<_, _>>()?))
 }
 
 #[cfg(test)]

@@ -1,9 +1,12 @@
 //! libtorch beside ONNX Runtime.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::runtime::TorchRuntime;
 use super::value::Precision;
+use crate::base::ids::DeviceUuid;
+use crate::cuda::Stream;
 use crate::protocol::message::{NodeRuntime, SessionSpec};
 use crate::runtime::{Constant, Model, Runtime, RuntimeError, Session};
 
@@ -42,6 +45,14 @@ impl Runtime for Beside {
             NodeRuntime::Torch => Some(&self.torch),
             NodeRuntime::TorchF64 => Some(&self.torch_f64),
         }
+    }
+
+    fn stream(&self, device: DeviceUuid) -> Result<Arc<Stream>, RuntimeError> {
+        self.ort.stream(device)
+    }
+
+    fn drain(&self, at_most: Duration, meanwhile: &dyn Fn()) -> bool {
+        self.ort.drain(at_most, meanwhile)
     }
 
     fn give_back(&self) {

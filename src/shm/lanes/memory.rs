@@ -11,8 +11,10 @@ use crate::shm::wait::Doorbell;
 use crate::tensor::CallRecord;
 
 pub(super) const MAGIC: [u8; 8] = *b"RORTLANE";
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 pub(super) const PAGE: u64 = 4096;
+/// In the header's page: see `order.rs`.
+pub(super) const SLOTS: u64 = 2048;
 pub(super) const MAX_LANES: u32 = 64;
 const LANE_LENS: std::ops::RangeInclusive<u32> = 64 << 10..=4 << 20;
 
@@ -81,7 +83,7 @@ pub(super) const ERROR_AREA_LEN: u64 = 4096;
 /// [`SegmentTable::lease`]: crate::shm::SegmentTable::lease
 #[derive(Debug)]
 pub struct Lanes {
-    pub(super) segment: Segment,
+    pub(super) segment: Arc<Segment>,
     n_lanes: u32,
     lane_len: u32,
     pub(super) served: Mutex<HashSet<u32>>,
@@ -143,7 +145,7 @@ impl Lanes {
         }
         let [version, n_lanes, lane_len, reserved] = std::array::from_fn(field);
         if version != VERSION {
-            return bad("version", version, "1");
+            return bad("version", version, "2");
         }
         if n_lanes == 0 || n_lanes > MAX_LANES {
             return bad("n_lanes", n_lanes, "1 to 64");
@@ -155,7 +157,7 @@ impl Lanes {
             return bad("reserved", reserved, "0");
         }
         segment.range(PAGE, n_lanes as usize * lane_len as usize)?;
-        Ok(Arc::new(Self { segment, n_lanes, lane_len, served: Mutex::default() }))
+        Ok(Arc::new(Self { segment: Arc::new(segment), n_lanes, lane_len, served: Mutex::default() }))
     }
 
     /// The memory under the lanes.

@@ -3,9 +3,11 @@
 mod client;
 mod executor;
 mod memory;
+mod order;
 #[cfg(test)]
 mod tests;
 
 pub use client::{Answer, ClientLane};
 pub use executor::{ExecutorLane, Failure, Wake};
 pub use memory::{LaneError, Lanes, LanesError};
+pub use order::{End, N_SLOTS, Numbers, Slot};

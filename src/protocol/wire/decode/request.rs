@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::super::super::control::*;
 use super::super::super::message::{
     CustomOpLibrary, DeviceSegmentSpec, ErrorCode, FrozenInput, LaneEventsSpec, NodeRuntime, Optimization, PartSpec,
-    RuntimeRule, SessionSpec,
+    RuntimeRule, SessionSpec, SlotSpec,
 };
 use super::super::proto;
 use super::field::{
@@ -74,6 +74,9 @@ pub(super) fn request(body: proto::request::Body) -> Decoded<Request> {
             ready: ipc_handle("OpenLaneEvents.ready", &open.ready)?,
             done: ipc_handle("OpenLaneEvents.done", &open.done)?,
         }),
+        Body::OpenSlot(open) => {
+            Request::OpenSlot(SlotSpec { slot: open.slot, device: device("OpenSlot.device", &open.device)? })
+        }
         Body::RegisterGraph(graph) => Request::RegisterGraph(Box::new(register_graph(graph)?)),
         Body::PreparePart(part) => Request::PreparePart(Box::new(prepare_part(part)?)),
         Body::OpenDump(open) => Request::OpenDump(open_dump(open)?),
