@@ -137,6 +137,7 @@ impl OrtSession {
         let listener = (!spec.cpu_only()).then(|| Arc::new(Listener::new()));
         let mut prepared = prepared(loaded, model, spec)?;
         let bad_model = |error: ort::Error| RuntimeError::BadModel { reason: error.to_string() };
+        let with_all_inputs = prepared.bytes.clone();
         if !constants.is_empty() {
             // SAFETY: on every way out the builder and the session go before the constants: the one is a variable, they an
             // argument or a field, and of the fields the session comes first.
@@ -173,7 +174,7 @@ impl OrtSession {
             cpu_only: spec.cpu_only(),
             memory: MemoryInfo::cpu(),
             queue,
-            graphs: spec.has_cuda_graphs().then(|| Graphs::of(&model.bytes)).transpose()?,
+            graphs: spec.has_cuda_graphs().then(|| Graphs::of(&with_all_inputs)).transpose()?,
         })
     }
 }
