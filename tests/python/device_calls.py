@@ -374,11 +374,14 @@ def attention_by_libtorch() -> None:
     handed over as the kernel reads them, and no handle is left."""
     kernel, dtype, masked = sys.argv[2], FLOATS[sys.argv[3]], sys.argv[4] == "masked"
     asked = attention(kernel, dtype, masked=masked)
-    by_row = "2:576,4:16,9:64,16:1"
+    by_row, by_head = "2:576,4:16,9:64,16:1", "2:576,4:144,9:16,16:1"
     rows = {"efficient": "2:144,4:0,9:16,9:1", "cudnn": "2:81,1:0,9:9,9:1"}.get(kernel)
     bias = f" bias={rows}" if masked else ""
-    each = f"causal={int(not masked)} scale=0.25 query={by_row} key={by_row}{bias}"
-    assert asked == [f"{kernel} {each}", "left 0", f"{kernel} backward {each}", "left 0"], asked
+    # Forward reads what projections give, backward what forward saved, which is transposed.
+    forward, backward = (
+        f"causal={int(not masked)} scale=0.25 query={lies} key={lies}{bias}" for lies in (by_row, by_head)
+    )
+    assert asked == [f"{kernel} {forward}", "left 0", f"{kernel} backward {backward}", "left 0"], asked
     assert logged("libtorch loaded, for attention on CUDA") == 1
     assert logged("plain ONNX nodes") == 0
 

@@ -182,7 +182,7 @@ def with_libtorch(driver: Path, libtorch: Path, journal: Path | None = None) -> 
 
 @pytest.mark.parametrize(("kernel", "dtype", "masked"), [
     ("flash", "bfloat16", ""), ("flash", "float16", ""), ("efficient", "float32", ""), ("efficient", "float16", ""),
-    ("efficient", "float32", "masked"), ("efficient", "bfloat16", "masked"), ("cudnn", "bfloat16", ""),
+    ("efficient", "float32", "masked"), ("efficient", "float16", "masked"), ("cudnn", "bfloat16", ""),
     ("cudnn", "bfloat16", "masked"),
 ])  # fmt: skip
 def test_attention_runs_by_the_kernel_that_eager_has(

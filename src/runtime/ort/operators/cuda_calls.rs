@@ -37,16 +37,25 @@ pub(super) fn replace(model: &mut ModelProto) -> (usize, Vec<(String, String)>) 
         }
     }
     graph.node = nodes;
-    without_unread_casts(graph);
+    without_unread(graph);
     (n_replaced, left)
 }
 
-/// Casts of masks that nobody reads any more would run nevertheless.
-fn without_unread_casts(graph: &mut GraphProto) {
+/// What was done to masks, and nobody reads any more, would run nevertheless.
+fn without_unread(graph: &mut GraphProto) {
+    let is_of_masks = |node: &NodeProto| is_onnx(node) && matches!(node.op_type(), "Cast" | "Expand");
+    let mut n_nodes = usize::MAX;
+    while graph.node.len() < n_nodes {
+        n_nodes = graph.node.len();
+        let read = read_in(graph);
+        graph.node.retain(|node| !is_of_masks(node) || node.output.iter().any(|output| read.contains(output)));
+    }
+}
+
+/// What a node reads, or is an output of the graph.
+fn read_in(graph: &GraphProto) -> HashSet<String> {
     let outputs = graph.output.iter().map(|output| output.name().to_owned());
-    let read: HashSet<String> = graph.node.iter().flat_map(onnx::uses).map(str::to_owned).chain(outputs).collect();
-    let is_cast = |node: &NodeProto| is_onnx(node) && node.op_type() == "Cast";
-    graph.node.retain(|node| !is_cast(node) || node.output.iter().any(|output| read.contains(output)));
+    graph.node.iter().flat_map(onnx::uses).map(str::to_owned).chain(outputs).collect()
 }
 
 /// What is known of a graph's values.
@@ -55,9 +64,11 @@ struct Facts {
     numbers: HashMap<String, f32>,
     /// {what a Cast gives: (what it reads, the element type of that)}.
     casts: HashMap<String, (String, Option<i32>)>,
+    /// {what an Expand gives: what it broadcasts}.
+    expanded: HashMap<String, String>,
     /// {value: its declared dimensions}.
     shapes: HashMap<String, Vec<Option<Value>>>,
-    /// What a node reads, or is an output of the graph.
+    /// See [`read_in`].
     read: HashSet<String>,
 }
 
@@ -73,7 +84,7 @@ impl Facts {
         let initializers = graph.initializer.iter().filter(|tensor| !fed.contains(tensor.name()));
         let mut numbers: HashMap<String, f32> =
             initializers.filter_map(|tensor| Some((tensor.name().to_owned(), number(tensor)?))).collect();
-        let mut casts = HashMap::new();
+        let (mut casts, mut expanded) = (HashMap::new(), HashMap::new());
         for (node, &element) in graph.node.iter().zip(elements).filter(|(node, _)| is_onnx(node)) {
             let (Some(output), value) = (node.output.first(), attribute_of(node, "value")) else { continue };
             match (node.op_type(), node.input.first()) {
@@ -83,6 +94,7 @@ impl Facts {
                     numbers.extend(constant.map(|number| (output.clone(), number)));
                 }
                 ("Cast", Some(input)) => drop(casts.insert(output.clone(), (input.clone(), element))),
+                ("Expand", Some(input)) => drop(expanded.insert(output.clone(), input.clone())),
                 _ => {}
             }
         }
@@ -90,9 +102,7 @@ impl Facts {
         let dims =
             |info: &ValueInfoProto| Some(declared_shape(info)?.dim.iter().map(|dim| dim.value.clone()).collect());
         let shapes = declared.filter_map(|info| Some((info.name().to_owned(), dims(info)?))).collect();
-        let outputs = graph.output.iter().map(|output| output.name().to_owned());
-        let read = graph.node.iter().flat_map(onnx::uses).map(str::to_owned).chain(outputs).collect();
-        Self { numbers, casts, shapes, read }
+        Self { numbers, casts, expanded, shapes, read: read_in(graph) }
     }
 
     /// The nodes that take a call's place, or why it stays.
@@ -150,22 +160,28 @@ impl Facts {
         Err(format!("in eager it had {had}, which does not compute in {}, and no other is known to fit", kind.dtype))
     }
 
-    /// The mask in the queries' element type, which it had in eager; a Cast of it where it comes from nothing of that type.
-    fn mask(&self, node: &NodeProto, mask: &String, dtype: DType, nodes: &mut Vec<NodeProto>) -> String {
-        let code = dtype.onnx_code();
-        if dtype == DType::F32 {
-            return mask.clone();
+    /// The mask in the queries' element type, which it had in eager, before it is broadcast, which the kernels do; a Cast of it
+    /// where it comes from nothing of that type.
+    fn mask(&self, node: &NodeProto, mask: &str, dtype: DType, nodes: &mut Vec<NodeProto>) -> String {
+        let (code, mut mask, mut is_wide) = (dtype.onnx_code(), mask, dtype != DType::F32);
+        loop {
+            mask = match (self.expanded.get(mask), self.casts.get(mask)) {
+                (Some(before), _) => before,
+                (_, Some((before, Some(element)))) if is_wide && *element == code => {
+                    is_wide = false;
+                    before
+                }
+                _ => break,
+            };
         }
-        if let Some((before, Some(element))) = self.casts.get(mask)
-            && *element == code
-        {
-            return before.clone();
+        if !is_wide {
+            return mask.to_owned();
         }
         let narrow = format!("{}/{mask}/{dtype}", node.name());
         nodes.push(NodeProto {
             op_type: Some("Cast".to_owned()),
             name: Some(format!("cast/{narrow}")),
-            input: vec![mask.clone()],
+            input: vec![mask.to_owned()],
             output: vec![narrow.clone()],
             attribute: vec![AttributeProto { i: Some(code.into()), ..attribute("to", AttributeType::Int) }],
             ..NodeProto::default()
@@ -305,11 +321,12 @@ mod tests {
     }
 
     #[test]
-    fn a_mask_is_in_the_queries_type_as_it_came_or_by_a_cast() {
+    fn a_mask_is_as_it_came_before_it_was_cast_and_broadcast_or_is_cast() {
         let cast = NodeProto {
             attribute: vec![AttributeProto { i: Some(1), ..attribute("to", AttributeType::Int) }],
             ..node("", "Cast", &["h"], &["wide"])
         };
+        let broadcast = || node("", "Expand", &["wide", "shape"], &["everywhere"]);
         let attend =
             |mask| call("MaskedScaledDotProductAttention", "efficient", &["q", "k", "v", "s", mask], &["y", "sums"]);
         let replaced = |mask: &str, op: &str| {
@@ -317,7 +334,8 @@ mod tests {
         };
         let half = "LibtorchAttentionBFloat16";
         let given = |nodes, dtype| made(model(nodes, dtype, HEADS, &["y"])).0;
-        assert_eq!(given(vec![cast, attend("wide")], DType::BF16), [replaced("h", half)]);
+        assert_eq!(given(vec![cast.clone(), attend("wide")], DType::BF16), [replaced("h", half)]);
+        assert_eq!(given(vec![cast, broadcast(), attend("everywhere")], DType::BF16), [replaced("h", half)]);
         let narrowed = ["n/m/bfloat16 = Cast(m, to=16)".to_owned(), replaced("n/m/bfloat16", half)];
         assert_eq!(given(vec![attend("m")], DType::BF16), narrowed);
         assert_eq!(given(vec![attend("m")], DType::F32), [replaced("m", "LibtorchAttentionFloat")]);
