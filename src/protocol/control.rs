@@ -37,7 +37,7 @@ pub struct LeaseSpec {
     pub allow_spinning: bool,
     /// Absolute path of torch's `lib` folder, for an executor with libtorch.
     pub libtorch: Option<PathBuf>,
-    /// Absolute paths of folders with what the runtime's providers load: CUDA's libraries.
+    /// Absolute paths of folders with what sessions on a device load: CUDA's libraries, and torch's.
     pub library_folders: Vec<PathBuf>,
     /// The client's CUDA_VISIBLE_DEVICES; None: it has none. The executor has the same.
     pub cuda_visible_devices: Option<String>,

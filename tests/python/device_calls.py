@@ -10,6 +10,7 @@ import ctypes
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from typing import Any, ClassVar
 import onnx
 import torch
 from onnx import TensorProto, helper
+from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import rust_ort
@@ -358,6 +360,90 @@ def several_devices() -> None:
     assert now["counters"]["runs"] - before["runs"] == len(asked)
     numbers = 3  # forward on both devices, backward on one: nothing else went through the host
     assert now["counters"]["host_bytes"] - before["host_bytes"] == 4 * numbers, (before, now["counters"])
+
+
+# --- attention --------------------------------------------------------------------------------------------------------
+
+
+def attend(q: Any, k: Any, v: Any, *masks: Any) -> Any:
+    """Of [batch, length, heads, size], as projections give it; causal where there is no mask."""
+    heads = (tensor.transpose(1, 2) for tensor in (q, k, v))
+    mask = masks[0] if masks else None
+    made = functional.scaled_dot_product_attention(*heads, attn_mask=mask, is_causal=mask is None)
+    return made.transpose(1, 2).flatten(2)
+
+
+def attention(kernel: str, dtype: torch.dtype, *, masked: bool) -> list[str]:
+    """Traced for CUDA with a kernel of torch's, forward and backward; the numbers are eager's. What the stand-in for
+    libtorch was asked, if there is one."""
+    machine, draw = Machine(), torch.Generator().manual_seed(0)
+    plain = [torch.randn(2, 9, 4, 16, generator=draw).to(dtype) for _ in range(3)]
+    masks = [torch.randn(2, 1, 9, 9, generator=draw).to(dtype)] if masked else []
+    given = [machine.memory[0].of(tensor) for tensor in (*plain, *masks)]
+    for tensor in (*plain, *given[:3]):
+        tensor.requires_grad_()
+    backend = rust_ort.backend(providers=["CUDAExecutionProvider"])
+    traced = trace(attend, given, backend, attention=kernel, on=lambda tensor: "cuda:0")
+    assert [graph.eager for graph in backend.graphs] == [[], []]
+    expected = attend(*plain, *masks)
+    grad = torch.randn(expected.shape, generator=draw).to(dtype)
+    with machine:
+        output = traced.run()
+        made = torch.autograd.grad(output, given[:3], machine.memory[0].of(grad))
+        machine.synchronize()
+    torch.testing.assert_close(output, expected)
+    torch.testing.assert_close(made, torch.autograd.grad(expected, plain, grad))
+    journal = Path(os.environ.get("FAKE_LIBTORCH_JOURNAL", os.devnull))
+    return journal.read_text().splitlines()
+
+
+FLOATS = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+
+
+def attention_by_libtorch() -> None:
+    """Each call is one of the kernel that eager has, on heads where they lie; masks of rows that begin anywhere are
+    handed over as the kernel reads them, and no handle is left."""
+    kernel, dtype, masked = sys.argv[2], FLOATS[sys.argv[3]], sys.argv[4] == "masked"
+    asked = attention(kernel, dtype, masked=masked)
+    by_row, by_head = "2:576,4:16,9:64,16:1", "2:576,4:144,9:16,16:1"
+    rows = {"efficient": "2:144,4:0,9:16,9:1", "cudnn": "2:81,1:0,9:9,9:1"}.get(kernel)
+    bias = f" bias={rows}" if masked else ""
+    # Forward reads what projections give, backward what forward saved, which is transposed.
+    forward, backward = (
+        f"causal={int(not masked)} scale=0.25 query={lies} key={lies}{bias}" for lies in (by_row, by_head)
+    )
+    assert asked == [f"{kernel} {forward}", "left 0", f"{kernel} backward {backward}", "left 0"], asked
+    assert logged("libtorch loaded, for attention on CUDA") == 1
+    assert logged("plain ONNX nodes") == 0
+
+
+def attention_without_libtorch() -> None:
+    """The body of the function runs, which the log says once, with the reason."""
+    assert attention("efficient", torch.float32, masked=False) == []
+    assert logged("attention on CUDA runs as the plain ONNX nodes of its function") == 1
+    assert logged(sys.argv[2]) == 1
+
+
+def attention_that_fails() -> None:
+    """What libtorch says is in the error, with the operator's name."""
+    said = ""
+    try:
+        attention("flash", torch.bfloat16, masked=False)
+    except DaemonFault as error:
+        said = str(error)
+    assert f"libtorch: {sys.argv[2]} failed: {sys.argv[2]} was told to" in said, said
+    assert "LibtorchAttentionBFloat16" in said or "LibtorchAttentionGradientBFloat16" in said, said
+
+
+def attention_by_torchs_own_library() -> None:
+    """Every function that is called is there, with a version that is known; what CUDA says without a device is told."""
+    said = ""
+    try:
+        attention("flash", torch.bfloat16, masked=False)
+    except DaemonFault as error:
+        said = str(error)
+    assert re.search(r"LibtorchAttentionBFloat16: libtorch: aoti_torch_\w+ failed: .*CUDA", said), said
+    assert logged("libtorch loaded, for attention on CUDA") == 1
 
 
 # --- what is run ------------------------------------------------------------------------------------------------------

@@ -9,8 +9,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import onnx
 import pytest
 import torch
+from onnx import helper
 from support import FakeClient
 from torch import Tensor, fx
 from torch.nn import functional
@@ -20,9 +22,10 @@ from measure import op_census
 from measure.architectures import TABLE
 from measure.cuda_graphs import trace
 from measure.op_census_runs import Run
-from rust_ort.export import devices, kernels, plan
+from rust_ort.export import attention, devices, kernels, plan
 from rust_ort.export.partition import SEVERAL_DEVICES
 from rust_ort.link.specs import providers
+from rust_ort.observe import reference
 from rust_ort.torch_private import fake_mode, pytree
 
 aten = torch.ops.aten
@@ -259,6 +262,40 @@ def test_what_the_function_does_not_compute_is_left_to_eager(client: FakeClient)
         trace(function, [q, other], backend)
         (reason,) = reasons(backend.graphs)
         assert said in reason
+
+
+@pytest.mark.parametrize("dropout_p", [0.0, 0.5])
+@pytest.mark.parametrize("kernel, places", [("flash", [6, 7]), ("efficient", [2, 3]), ("cudnn", [6, 7])])
+def test_a_generators_state_that_nothing_was_drawn_by_is_chance(
+    kernel: str, places: list[int], dropout_p: float
+) -> None:
+    """It is memory that nobody wrote into, in nodes not compared; eager's value of it is 0, as the model gives it."""
+    attend = getattr(aten, f"_scaled_dot_product_{kernel}_attention").default
+    before = () if kernel == "flash" else (None, True)
+
+    def tensors(q: Tensor) -> tuple[Tensor, ...]:
+        return tuple(made for made in attend(q, q, q, *before, dropout_p) if isinstance(made, Tensor))
+
+    gm = graph_of(tensors, ([1, 2, 8, 8], "cuda:0"))
+    unwritten = [node for node in gm.graph.nodes if reference.is_unwritten(node)]
+    assert [node.args[1] for node in unwritten] == (places if dropout_p == 0.0 else [])
+    for node in unwritten:
+        for dtype in (torch.int64, torch.uint64):
+            assert reference.determined(node, torch.tensor(756470858, dtype=dtype)).item() == 0
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_calls_say_which_kernel_eager_has(kernel: str, client: FakeClient) -> None:
+    """In the model, which ONNX's checker takes."""
+    leaves = [normal(1, 2, 8, 8, seed=seed).half().requires_grad_() for seed in range(3)]
+    trace(lambda q, k, v: KERNELS[kernel](q, k, v, None)[0], leaves, rust_ort.Backend())
+    assert len(client.parts) == 2
+    for part in client.parts:
+        model = onnx.load_model_from_string(part.spec.model)
+        onnx.checker.check_model(model)
+        (call,) = [node for node in model.graph.node if node.domain == attention.DOMAIN]
+        (named,) = [helper.get_attribute_value(entry) for entry in call.attribute if entry.name == "kernel"]
+        assert named.decode() == kernel
 
 
 # --- Devices ---------------------------------------------------------------------------------------------------------

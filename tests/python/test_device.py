@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from rust_ort.link import pool
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -234,6 +236,71 @@ def test_a_graph_on_several_devices_runs_each_part_on_its_own(
     environment: dict[str, str], calls: Callable[..., str]
 ) -> None:
     calls("several_devices", **environment)
+
+
+@pytest.fixture(scope="session")
+def libtorch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the stand-in's libtorch_cuda.so."""
+    return built(tmp_path_factory.mktemp("libtorch"), "libtorch_cuda.so", "fake_libtorch.c")
+
+
+def with_libtorch(driver: Path, libtorch: Path, journal: Path | None = None) -> dict[str, str]:
+    library = Path(torch.__file__).parent / "lib/libtorch_cpu.so"
+    told = {} if journal is None else {"FAKE_LIBTORCH_JOURNAL": str(journal)}
+    return {"LD_LIBRARY_PATH": f"{driver}:{libtorch}", "FAKE_LIBTORCH_CPU": str(library), **told}
+
+
+@pytest.mark.parametrize(("kernel", "dtype", "masked"), [
+    ("flash", "bfloat16", ""), ("flash", "float16", ""), ("efficient", "float32", ""), ("efficient", "float16", ""),
+    ("efficient", "float32", "masked"), ("efficient", "float16", "masked"), ("cudnn", "bfloat16", ""),
+    ("cudnn", "bfloat16", "masked"),
+])  # fmt: skip
+def test_attention_runs_by_the_kernel_that_eager_has(
+    kernel: str, dtype: str, masked: str, driver: Path, libtorch: Path, tmp_path: Path, calls: Callable[..., str]
+) -> None:
+    calls("attention_by_libtorch", kernel, dtype, masked, **with_libtorch(driver, libtorch, tmp_path / "journal"))
+
+
+def test_attention_without_libtorch_is_told_once(driver: Path, calls: Callable[..., str]) -> None:
+    calls("attention_without_libtorch", "libtorch_cuda.so: cannot open shared object file")
+
+
+def test_a_libtorch_that_is_not_known_is_told_once(driver: Path, libtorch: Path, calls: Callable[..., str]) -> None:
+    environment = with_libtorch(driver, libtorch) | {"FAKE_LIBTORCH_VERSION": "2.16"}
+    calls("attention_without_libtorch", "libtorch 2.16.0 is not known here, 2.11 to 2.15 are", **environment)
+
+
+def test_an_executor_with_cudas_provider_looks_for_torchs_library_last(tmp_path: Path) -> None:
+    library = tmp_path / "libonnxruntime.so.1"
+    assert pool.cuda_folders(str(library)) == []
+    (tmp_path / "libonnxruntime_providers_cuda.so").touch()
+    folder = Path(torch.__file__).parent / "lib"
+    found = pool.cuda_folders(str(library))
+    assert found[-1:] == [str(folder)] * (folder / "libtorch_cuda.so").exists()
+    assert all(Path(one).match("nvidia/*/lib") for one in found[:-1])
+
+
+def test_torchs_own_library_has_all_that_is_called(driver: Path, calls: Callable[..., str]) -> None:
+    folder = Path(torch.__file__).parent / "lib"
+    if not (folder / "libtorch_cuda.so").exists():
+        pytest.skip("torch here is without CUDA")
+    calls("attention_by_torchs_own_library", LD_LIBRARY_PATH=f"{driver}:{folder}")
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        "aoti_torch_create_cuda_stream_guard",
+        "aoti_torch_create_tensor_from_blob",
+        "aoti_torch_copy_",
+        "aoti_torch_cuda__scaled_dot_product_flash_attention",
+        "aoti_torch_cuda__scaled_dot_product_flash_attention_backward",
+    ],
+)
+def test_what_libtorch_says_is_in_the_error(
+    function: str, driver: Path, libtorch: Path, calls: Callable[..., str]
+) -> None:
+    calls("attention_that_fails", function, **with_libtorch(driver, libtorch), FAKE_LIBTORCH_FAIL=function)
 
 
 def with_both(driver: Path, management: Path) -> dict[str, str]:

@@ -8,6 +8,8 @@ query, output and their gradients are [batch, heads, length, size]; key and valu
 each of the key heads serves as many heads in a row. logsumexp, [batch, heads, length], scale, a number, and attn_mask,
 which is broadcast to [batch, heads, length, keys] and added to the scores, are of the element type that is computed in:
 attribute stash_type, float32 for half precision. A row whose every score is -inf gives zeros, and 0 as logsumexp.
+Attribute kernel names the kernel of CUDA's that eager has: "flash", "efficient" or "cudnn". No node of the body reads
+it; our executor puts that kernel in the place of the call.
 """
 
 from __future__ import annotations
@@ -148,7 +150,10 @@ def schema(name: str) -> Any:
         inputs=formals[0],
         outputs=formals[1],
         type_constraints=[("T", floats, ""), ("U", floats[:2], "")],
-        attributes=[OpSchema.Attribute("stash_type", OpSchema.AttrType.INT, required=True)],
+        attributes=[
+            OpSchema.Attribute("stash_type", OpSchema.AttrType.INT, required=True),
+            OpSchema.Attribute("kernel", OpSchema.AttrType.STRING, required=False),
+        ],
     )
 
 
@@ -159,8 +164,8 @@ def function(name: str, opset: int) -> Any:
 
     inputs, outputs = parameters(name)
     text = (
-        f'<domain: "{DOMAIN}", opset_import: ["": {opset}]> {name} <stash_type: int = 1> ({", ".join(inputs)}) '
-        f"=> ({', '.join(outputs)}) {{ {_body(name)} }}"
+        f'<domain: "{DOMAIN}", opset_import: ["": {opset}]> {name} <stash_type: int = 1, kernel: string = ""> '
+        f"({', '.join(inputs)}) => ({', '.join(outputs)}) {{ {_body(name)} }}"
     )
     return ir.from_proto(onnx.parser.parse_function(text))
 

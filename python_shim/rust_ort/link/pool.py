@@ -45,12 +45,14 @@ def libtorch(options: Options) -> str:
 
 
 def cuda_folders(library: str) -> list[str]:
-    """Where CUDA's libraries are that an onnxruntime library with a provider for it loads: those of torch's wheels;
-    none for a library without one."""
+    """Where the libraries are that an onnxruntime library with a provider for CUDA computes with: CUDA's of torch's
+    wheels, and torch's own, whose kernels attention has there; none for a library without one."""
     if not Path(library).with_name("libonnxruntime_providers_cuda.so").exists():
         return []
-    beside_torch = Path(os.path.abspath(torch.__path__[0])).parent / "nvidia"
-    return sorted(str(folder) for folder in beside_torch.glob("*/lib") if any(folder.glob("lib*.so*")))
+    torchs = Path(os.path.abspath(torch.__path__[0]))
+    wheels = sorted(folder for folder in (torchs.parent / "nvidia").glob("*/lib") if any(folder.glob("lib*.so*")))
+    own = [torchs / "lib"] if (torchs / "lib/libtorch_cuda.so").exists() else []
+    return [str(folder) for folder in [*wheels, *own]]
 
 
 def allow_spinning(options: Options) -> bool:

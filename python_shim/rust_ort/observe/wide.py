@@ -17,7 +17,7 @@ from torch import Tensor, fx
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from rust_ort.export.partition import PURE_NAMESPACES
-from rust_ort.observe.reference import UNWRITTEN, is_unwritten, leaves_unwritten
+from rust_ort.observe.reference import UNWRITTEN, drops, is_unwritten, leaves_unwritten
 from rust_ort.torch_private import OpOverload, TorchDispatchMode, pytree
 
 log = logging.getLogger("rust_ort")
@@ -116,14 +116,8 @@ def _like(made: Any, wide: Any) -> Any:
 
 
 def _draws(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether random numbers are drawn; attention that drops out nothing draws none."""
-    if torch.Tag.nondeterministic_seeded not in target.tags:
-        return False
-    for position, declared in enumerate(target._schema.arguments):
-        if declared.name == "dropout_p":
-            given = args[position] if position < len(args) else kwargs.get("dropout_p", declared.default_value)
-            return bool(given != 0.0)
-    return True
+    """Whether random numbers are drawn."""
+    return torch.Tag.nondeterministic_seeded in target.tags and drops(target, args, kwargs)
 
 
 def _drawn(target: Any, args: Sequence[Any], made: Any) -> Any:

@@ -137,6 +137,8 @@ impl Executor {
             Some(devices) => command.env("CUDA_VISIBLE_DEVICES", devices),
             None => command.env_remove("CUDA_VISIBLE_DEVICES"),
         };
+        // With it, torch's attention by cuDNN takes another layout of logsumexp for granted than it tells.
+        command.env_remove("TORCH_CUDNN_SDPA_AVOID_RECOMPILE");
         let started = launch.spawn(id, command);
         let (mut child, stream, log) = started.map_err(|error| match torch_program {
             Some(program) => refused(&program.path, &error.to_string()),

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc;
 
 use super::host_memory;
+use super::operators::is_of_libtorch;
 use crate::onnx;
 use crate::onnx::proto::{GraphProto, ModelProto, NodeProto};
 use crate::runtime::RuntimeError;
@@ -107,6 +108,9 @@ fn refused(model: &ModelProto) -> Option<String> {
     let named = |node: &NodeProto| format!("node {:?} ({})", node.name(), node.op_type());
     if let Some(node) = nodes.clone().find(|node| RANDOM.contains(&node.op_type())) {
         return Some(format!("{} would draw the same numbers in each", named(node)));
+    }
+    if let Some(node) = graph.node.iter().find(|node| is_of_libtorch(node)) {
+        return Some(format!("{} is libtorch's, whose allocator may give away what a captured call uses", named(node)));
     }
     let (node, input) = graph.node.iter().find_map(|node| Some((node, read_on_host(graph, node)?)))?;
     Some(format!("{} reads the input {input:?} on the host, where a replay has the captured value", named(node)))

@@ -12,6 +12,7 @@ mod graphs;
 mod host_memory;
 mod kernels;
 mod libraries;
+mod libtorch;
 mod operators;
 mod options;
 mod placement;

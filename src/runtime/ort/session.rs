@@ -14,7 +14,7 @@ use prost::Message as _;
 use super::device_memory::with_room;
 use super::devices::DeviceQueue;
 use super::graphs::Graphs;
-use super::operators::{Operators, in_place};
+use super::operators::{Operators, Place, in_place};
 use super::options::{Loaded, options, own_threads};
 use super::placement::Listener;
 use super::raw::{self, Declared, MemoryInfo, Names, Value};
@@ -74,8 +74,8 @@ pub(super) fn optimized(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> R
     Ok(bytes)
 }
 
-/// What a session is made with: all that it is asked to be, the model rewritten, outputs that are written, and on the CPU
-/// our operators in the place of wrong ones.
+/// What a session is made with: all that it is asked to be, the model rewritten, outputs that are written, and our operators
+/// for its provider.
 fn prepared(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Result<Prepared, RuntimeError> {
     let (builder, shares_threads) = (options(loaded, spec)?, own_threads(spec)?.is_none());
     let rewritten = rewritten(model, spec)?;
@@ -86,7 +86,7 @@ fn prepared(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Result<Prepar
     };
     let model = kept.as_ref().unwrap_or(model);
     let fuses = spec.optimization != Optimization::Disable;
-    let ours = if spec.cpu_only() { in_place(model, fuses)? } else { None };
+    let ours = Place::of(spec).map(|place| in_place(model, place, fuses)).transpose()?.flatten();
     let Some(bytes) = ours else {
         return Ok(Prepared { builder, bytes: model.bytes.clone(), has_operators: false, shares_threads });
     };
@@ -138,6 +138,7 @@ impl OrtSession {
         let listener = (!spec.cpu_only()).then(|| Arc::new(Listener::new()));
         let mut prepared = prepared(loaded, model, spec)?;
         let bad_model = |error: ort::Error| RuntimeError::BadModel { reason: error.to_string() };
+        let with_all_inputs = prepared.bytes.clone();
         if !constants.is_empty() {
             // SAFETY: on every way out the builder and the session go before the constants: the one is a variable, they an
             // argument or a field, and of the fields the session comes first.
@@ -178,7 +179,7 @@ impl OrtSession {
             cpu_only: spec.cpu_only(),
             memory: MemoryInfo::cpu(),
             queue,
-            graphs: spec.has_cuda_graphs().then(|| Graphs::of(&model.bytes)).transpose()?,
+            graphs: spec.has_cuda_graphs().then(|| Graphs::of(&with_all_inputs)).transpose()?,
         })
     }
 }

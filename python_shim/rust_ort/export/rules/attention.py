@@ -72,7 +72,7 @@ def flash_attention(
     from onnxscript import ir
 
     _sees_the_same(query, key, is_causal)
-    made = _call([query, key, value], is_causal, None, scale)
+    made = _call([query, key, value], is_causal, None, scale, kernel="flash")
     states = _zeros([2], ir.DataType.UINT64), _zeros([], ir.DataType.UINT64)
     return *made, *_unread(4), *states, _zeros([0], query.dtype)
 
@@ -98,7 +98,7 @@ def flash_attention_backward(
     """(grad_query, grad_key, grad_value) of `flash_attention`."""
     _drops_nothing(dropout_p)
     _sees_the_same(query, key, is_causal)
-    return _call([grad_out, query, key, value, out, logsumexp], is_causal, None, scale)
+    return _call([grad_out, query, key, value, out, logsumexp], is_causal, None, scale, kernel="flash")
 
 
 @translated("aten._scaled_dot_product_cudnn_attention.default", why=NO_FORM)
@@ -117,7 +117,7 @@ def cudnn_attention(
     from onnxscript import ir
 
     _sees_the_same(query, key, is_causal)
-    output, logsumexp = _call([query, key, value], is_causal, attn_bias, scale)
+    output, logsumexp = _call([query, key, value], is_causal, attn_bias, scale, kernel="cudnn")
     states = _zeros([], ir.DataType.INT64), _zeros([], ir.DataType.INT64)
     return output, op.Unsqueeze(logsumexp, ints([3])), *_unread(4), *states, *_unread(1)
 
@@ -145,7 +145,7 @@ def cudnn_attention_backward(
     _drops_nothing(dropout_p)
     _sees_the_same(query, key, is_causal)
     rows = op.Squeeze(logsumexp, ints([3]))
-    return _call([grad_out, query, key, value, out, rows], is_causal, attn_bias, scale)
+    return _call([grad_out, query, key, value, out, rows], is_causal, attn_bias, scale, kernel="cudnn")
 
 
 @translated("aten._scaled_dot_product_efficient_attention.default", why="logsumexp is zeros", silent=True)
@@ -163,7 +163,7 @@ def efficient_attention(
     not asked for."""
     from onnxscript import ir
 
-    output, logsumexp = _call([query, key, value], is_causal, attn_bias, scale)
+    output, logsumexp = _call([query, key, value], is_causal, attn_bias, scale, kernel="efficient")
     states = _zeros([], ir.DataType.INT64), _zeros([], ir.DataType.INT64)
     if not compute_log_sumexp:
         return output, op.Slice(logsumexp, ints([0]), ints([0]), ints([2])), *states
@@ -232,7 +232,8 @@ def efficient_attention_backward(
     if length != logsumexp.shape[2]:
         end = ints([length]) if isinstance(length, int) else op.Shape(query, start=2, end=3)
         logsumexp = op.Slice(logsumexp, ints([0]), end, ints([2]))
-    gradients = _call([grad_out_, query, key, value, out, logsumexp], is_causal, attn_bias, scale)
+    inputs = [grad_out_, query, key, value, out, logsumexp]
+    gradients = _call(inputs, is_causal, attn_bias, scale, kernel="efficient")
     return *gradients, *_unread(1)
 
 
@@ -259,9 +260,9 @@ def _zeros(shape: list[int], dtype: Any) -> Any:
     return op.Constant(value=ir.tensor(numpy.zeros(shape, dtype.numpy())))
 
 
-def _call(inputs: list[Any], is_causal: bool, attn_mask: Any, scale: float | None) -> Any:
-    """The function of these inputs. Raises ValueError for heads that key heads cannot serve alike, and values of
-    another size than keys."""
+def _call(inputs: list[Any], is_causal: bool, attn_mask: Any, scale: float | None, *, kernel: str = "") -> Any:
+    """The function of these inputs. kernel: its attribute. Raises ValueError for heads that key heads cannot serve
+    alike, and values of another size than keys."""
     from onnxscript import ir, values
 
     is_gradient = len(inputs) > 3
@@ -277,7 +278,8 @@ def _call(inputs: list[Any], is_causal: bool, attn_mask: Any, scale: float | Non
     if attn_mask is not None:
         inputs.append(attn_mask if attn_mask.dtype == wide else op.Cast(attn_mask, to=wide))
     opset = values.Opset(attention.DOMAIN, attention.VERSION)
-    return values.Op(opset, name, attention.schema(name))(*inputs, stash_type=int(wide))
+    attributes = {"stash_type": int(wide)} | ({"kernel": kernel} if kernel else {})
+    return values.Op(opset, name, attention.schema(name))(*inputs, **attributes)
 
 
 def _scale(query: Any, scale: float | None, wide: Any) -> Any:

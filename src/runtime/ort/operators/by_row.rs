@@ -4,7 +4,8 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-use super::attention::{INPUTS_BY_ROW, OUTPUTS_BY_ROW, heads_of};
+use super::attention::{INPUTS_BY_ROW, OUTPUTS_BY_ROW};
+use super::{attention, cuda_attention};
 use crate::onnx::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, attribute_proto::AttributeType};
 use crate::onnx::uses;
 
@@ -37,6 +38,11 @@ pub(super) fn without_transposes(model: &mut ModelProto) {
         node.attribute.extend(attribute(OUTPUTS_BY_ROW, swapped));
     }
     graph.node.retain(|node| !is_swap(node) || node.output.first().is_none_or(|result| !given.contains(result)));
+}
+
+/// Places of the inputs and outputs of one of our operators that are [batch, heads, length, size]; None of other nodes.
+fn heads_of(node: &NodeProto) -> Option<[Range<usize>; 2]> {
+    attention::heads_of(node).or_else(|| cuda_attention::heads_of(node))
 }
 
 struct Swaps {

@@ -6,6 +6,8 @@ mod attention;
 mod bits;
 mod broadcast;
 mod by_row;
+mod cuda_attention;
+mod cuda_calls;
 mod in_place;
 mod region;
 mod select;
@@ -18,7 +20,8 @@ use ort::session::builder::SessionBuilder;
 use crate::base::sync::lock;
 use crate::onnx::DOMAIN;
 
-pub(super) use in_place::in_place;
+pub(super) use cuda_attention::is_of_libtorch;
+pub(super) use in_place::{Place, in_place};
 
 /// The operators. A session whose model [`in_place`] changed holds them for as long as it lives.
 #[derive(Clone)]
@@ -34,6 +37,7 @@ impl Operators {
     #[expect(clippy::arc_with_non_send_sync, reason = "ort takes an Arc, and this type says why it may be shared")]
     pub(super) fn new() -> ort::Result<Self> {
         let domain = attention::add(select::add(OperatorDomain::new(DOMAIN)?)?)?;
+        let domain = cuda_attention::add(domain)?;
         region::add(add_rows::add(domain)?).map(|domain| Self(Arc::new(domain)))
     }
 
