@@ -13,7 +13,7 @@ use prost::Message as _;
 
 use super::devices::DeviceQueue;
 use super::graphs::Graphs;
-use super::operators::{Operators, in_place};
+use super::operators::{Operators, Place, in_place};
 use super::options::{Loaded, options, own_threads};
 use super::placement::Listener;
 use super::raw::{self, Declared, MemoryInfo, Value};
@@ -73,8 +73,8 @@ pub(super) fn optimized(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> R
     Ok(bytes)
 }
 
-/// What a session is made with: all that it is asked to be, the model rewritten, outputs that are written, and on the CPU
-/// our operators in the place of wrong ones.
+/// What a session is made with: all that it is asked to be, the model rewritten, outputs that are written, and our operators
+/// for its provider.
 fn prepared(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Result<Prepared, RuntimeError> {
     let (builder, shares_threads) = (options(loaded, spec)?, own_threads(spec)?.is_none());
     let rewritten = rewritten(model, spec)?;
@@ -85,7 +85,7 @@ fn prepared(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Result<Prepar
     };
     let model = kept.as_ref().unwrap_or(model);
     let fuses = spec.optimization != Optimization::Disable;
-    let ours = if spec.cpu_only() { in_place(model, fuses)? } else { None };
+    let ours = Place::of(spec).map(|place| in_place(model, place, fuses)).transpose()?.flatten();
     let Some(bytes) = ours else {
         return Ok(Prepared { builder, bytes: model.bytes.clone(), has_operators: false, shares_threads });
     };

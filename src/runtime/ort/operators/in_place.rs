@@ -6,12 +6,28 @@ use prost::Message as _;
 use super::{attention, by_row, select};
 use crate::onnx::proto::{AttributeProto, NodeProto, OperatorSetIdProto, attribute_proto::AttributeType};
 use crate::onnx::{self, Attention, DOMAIN, OnnxError};
+use crate::protocol::message::{CUDA_PROVIDER, SessionSpec};
 use crate::runtime::Model;
 
-/// The model with our operators for ONNX's and, where it `fuses`, for calls of our functions and for several nodes, and with
-/// the regions that a pass made; None when it has none of these, or operators of its own by our domain's name. Errors:
-/// [`OnnxError::Decode`].
-pub(in crate::runtime::ort) fn in_place(model: &Model, fuses: bool) -> Result<Option<Bytes>, OnnxError> {
+/// The provider whose kernels our operators are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::runtime::ort) enum Place {
+    Cpu,
+    Cuda,
+}
+
+impl Place {
+    /// Of the first of a session's providers that has operators of ours; None where none has.
+    pub(in crate::runtime::ort) fn of(spec: &SessionSpec) -> Option<Self> {
+        let is_on_cuda = spec.providers.iter().any(|(name, _)| name == CUDA_PROVIDER);
+        if spec.cpu_only() { Some(Self::Cpu) } else { is_on_cuda.then_some(Self::Cuda) }
+    }
+}
+
+/// The model with the operators that we have for a provider: for ONNX's and, where it `fuses`, for calls of our functions and
+/// for several nodes, and with the regions that a pass made; None when it has none of these, or operators of its own by our
+/// domain's name. Errors: [`OnnxError::Decode`].
+pub(in crate::runtime::ort) fn in_place(model: &Model, place: Place, fuses: bool) -> Result<Option<Bytes>, OnnxError> {
     if !model.has_replaceable {
         return Ok(None);
     }
@@ -23,6 +39,9 @@ pub(in crate::runtime::ort) fn in_place(model: &Model, fuses: bool) -> Result<Op
         return Ok(None); // somebody else's operators
     }
     onnx::for_each_typed(&mut proto, |node, inputs| {
+        if place == Place::Cuda {
+            return;
+        }
         if let Some(name) = select::in_place_of(node, inputs) {
             (node.domain, node.op_type) = (Some(DOMAIN.to_owned()), Some(name.to_owned()));
             n_replaced += 1;
@@ -32,7 +51,7 @@ pub(in crate::runtime::ort) fn in_place(model: &Model, fuses: bool) -> Result<Op
             n_replaced += 1;
         }
     });
-    if fuses {
+    if fuses && place == Place::Cpu {
         n_replaced += onnx::sum_rows(&mut proto);
     }
     if n_replaced == 0 {

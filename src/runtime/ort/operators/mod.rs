@@ -18,7 +18,7 @@ use ort::session::builder::SessionBuilder;
 use crate::base::sync::lock;
 use crate::onnx::DOMAIN;
 
-pub(super) use in_place::in_place;
+pub(super) use in_place::{Place, in_place};
 
 /// The operators. A session whose model [`in_place`] changed holds them for as long as it lives.
 #[derive(Clone)]
