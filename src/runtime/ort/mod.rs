@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 mod call;
+mod device_kernels;
 mod devices;
 mod graphs;
 mod host_memory;

@@ -14,7 +14,7 @@ use super::operators::Operators;
 use super::raw;
 use crate::base::ids::DeviceUuid;
 use crate::base::limits;
-use crate::cuda;
+use crate::cuda::{self, CodeFolder};
 use crate::protocol::message::{
     CPU_PROVIDER as CPU, CUDA_GRAPHS, CUDA_PROVIDER as CUDA, Optimization, Provider, SessionSpec, asks_for_cuda_graphs,
 };
@@ -130,8 +130,8 @@ pub struct ThreadPool {
 }
 
 impl Loaded {
-    /// Loads the library at this path; once a process. Errors: RuntimeMissing, LoadedAlready.
-    pub(super) fn load(library: &Path, pool: ThreadPool) -> Result<Self, RuntimeError> {
+    /// Loads the library at this path; once a process. code: where compiled code is kept for other processes. Errors: RuntimeMissing, LoadedAlready.
+    pub(super) fn load(library: &Path, pool: ThreadPool, code: Option<CodeFolder>) -> Result<Self, RuntimeError> {
         let missing = |reason: String| RuntimeError::RuntimeMissing { library: library.to_owned(), reason };
         // A relative path would be looked for beside the executable and on the system's library path.
         if !library.is_absolute() {
@@ -154,7 +154,7 @@ impl Loaded {
         }
         let operators = Operators::new().map_err(|error| missing(error.to_string()))?;
         let libraries = Libraries::default();
-        let (allow_spinning, devices) = (pool.allow_spinning, Devices::default());
+        let (allow_spinning, devices) = (pool.allow_spinning, Devices::new(code));
         Ok(Self { environment, version, providers, allow_spinning, libraries, operators, devices })
     }
 }
