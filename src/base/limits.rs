@@ -59,6 +59,8 @@ pub const NODE_ROWS: usize = 65_536;
 pub const NODE_REPRODUCTIONS: usize = 4;
 /// Bytes of those that the daemon holds for one client until they are written.
 pub const NODE_REPRODUCTION_BYTES: usize = 1 << 30;
+/// Bytes of compiled code that are kept; what was used longest ago goes.
+pub const COMPILED_CODE_BYTES: u64 = 256 << 20;
 /// Executors at a time.
 pub const EXECUTORS: usize = 64;
 /// Executors without a client that are kept warm.

@@ -10,6 +10,7 @@ use std::sync::OnceLock;
 use cudarc::nvrtc::sys;
 use libloading::Library;
 
+use super::code_folder::{CodeFolder, code_key};
 use super::device::Device;
 use super::driver::driver_version;
 use super::error::CudaError;
@@ -46,6 +47,7 @@ macro_rules! compiler_functions {
 }
 
 compiler_functions! {
+    nvrtcVersion(*mut c_int, *mut c_int);
     nvrtcCreateProgram(*mut sys::nvrtcProgram, *const c_char, *const c_char, c_int, *const *const c_char, *const *const c_char);
     nvrtcCompileProgram(sys::nvrtcProgram, c_int, *const *const c_char);
     nvrtcDestroyProgram(*mut sys::nvrtcProgram);
@@ -53,6 +55,13 @@ compiler_functions! {
     nvrtcGetCUBIN(sys::nvrtcProgram, *mut c_char);
     nvrtcGetProgramLogSize(sys::nvrtcProgram, *mut usize);
     nvrtcGetProgramLog(sys::nvrtcProgram, *mut c_char);
+}
+
+/// `check!(compiler, nvrtcDestroyProgram(…))`, in an unsafe block: the function's code as a result that names it.
+macro_rules! call {
+    ($compiler:expr, $name:ident($($arg:expr),*)) => {
+        $compiler.check(stringify!($name), ($compiler.$name)($($arg),*))
+    };
 }
 
 impl Compiler {
@@ -77,6 +86,14 @@ impl Compiler {
         Err(format!("none of {} was found ({last}); install torch with CUDA, whose wheels bring it", names.join(", ")))
     }
 
+    /// `"13.0"`.
+    fn version(&self) -> Result<String, CudaError> {
+        let (mut major, mut minor) = (0, 0);
+        // SAFETY: writes two numbers.
+        unsafe { call!(self, nvrtcVersion(&mut major, &mut minor)) }?;
+        Ok(format!("{major}.{minor}"))
+    }
+
     fn check(&self, function: &str, code: Code) -> Result<(), CudaError> {
         if code == 0 {
             return Ok(());
@@ -88,13 +105,6 @@ impl Compiler {
         };
         Err(CudaError::Compiler { reason: format!("{function} failed with {code} ({text})") })
     }
-}
-
-/// `check!(compiler, nvrtcDestroyProgram(…))`, in an unsafe block: the function's code as a result that names it.
-macro_rules! call {
-    ($compiler:expr, $name:ident($($arg:expr),*)) => {
-        $compiler.check(stringify!($name), ($compiler.$name)($($arg),*))
-    };
 }
 
 /// A source that was handed over; ended when it drops.
@@ -153,13 +163,27 @@ impl Drop for Program {
     }
 }
 
-/// Machine code for the device of CUDA C++ that includes nothing. `name`: of the source, for messages. Products are not
-/// contracted with sums: a result is that of the same source on a CPU. Errors: Compiler, Library, Call.
-pub(super) fn compile(source: &str, name: &str, device: &Device) -> Result<Vec<u8>, CudaError> {
+/// Machine code for the device of CUDA C++ that includes nothing. `name`: of the source, for messages; `folder`: where code is
+/// kept. Products are not contracted with sums: a result is that of the same source on a CPU. Errors: Compiler, Library, Call.
+pub(super) fn compile(
+    source: &str,
+    name: &str,
+    device: &Device,
+    folder: Option<&CodeFolder>,
+) -> Result<Vec<u8>, CudaError> {
     let (major, minor) = device.compute_capability()?;
     let text = |text: &str| CString::new(text).map_err(|_| CudaError::Compiler { reason: format!("{name} has a NUL") });
     let options =
         [format!("--gpu-architecture=sm_{major}{minor}"), "--fmad=false".to_owned(), "--std=c++17".to_owned()];
+    let compiler = Compiler::get()?;
+    let key = code_key(&compiler.version()?, &options, source);
+    if let Some(code) = folder.and_then(|folder| folder.read(&key)) {
+        return Ok(code);
+    }
     let options = options.iter().map(|option| text(option)).collect::<Result<Vec<_>, _>>()?;
-    Program::new(Compiler::get()?, &text(source)?, &text(name)?)?.compile(&options)
+    let code = Program::new(compiler, &text(source)?, &text(name)?)?.compile(&options)?;
+    if let Some(folder) = folder {
+        folder.write(&key, &code);
+    }
+    Ok(code)
 }

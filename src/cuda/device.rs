@@ -123,6 +123,11 @@ impl Device {
         self.entered(None)
     }
 
+    /// As [`Device::enter`], for a thread that has a place already: in a run, which may be one that captures.
+    pub(super) fn enter_in_run(&self) -> Result<Current<'_>, CudaError> {
+        self.entered(None)
+    }
+
     fn entered(&self, beside: Option<Beside>) -> Result<Current<'_>, CudaError> {
         // SAFETY: the context is retained while self lives.
         unsafe { call!(self.driver, cuCtxPushCurrent_v2(self.context.0)) }?;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys;
 
+use super::code_folder::CodeFolder;
 use super::compiler;
 use super::device::Device;
 use super::driver::{Raw, call};
@@ -25,10 +26,16 @@ pub struct Kernel {
 }
 
 impl Kernels {
-    /// Compiles CUDA C++ that includes nothing, and loads it; takes some hundred milliseconds. `name`: of the source, for
-    /// messages. Errors: Compiler (no NVRTC, an error in the source), Library, OutOfMemory, Call.
-    pub fn compile(device: &Arc<Device>, source: &str, name: &str) -> Result<Arc<Self>, CudaError> {
-        let code = compiler::compile(source, name, device)?;
+    /// Compiles CUDA C++ that includes nothing, which may take some hundred milliseconds unless `folder` has its code, and
+    /// loads it. `name`: of the source, for messages. Errors: Compiler (no NVRTC, an error in the source), Library,
+    /// OutOfMemory, Call.
+    pub fn compile(
+        device: &Arc<Device>,
+        source: &str,
+        name: &str,
+        folder: Option<&CodeFolder>,
+    ) -> Result<Arc<Self>, CudaError> {
+        let code = compiler::compile(source, name, device, folder)?;
         let load = || {
             let _current = device.enter()?;
             let mut raw = ptr::null_mut();

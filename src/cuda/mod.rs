@@ -8,6 +8,7 @@
 //! Every function may be called on any thread and leaves that thread's current device as it was.
 
 mod capture;
+mod code_folder;
 mod compiler;
 mod device;
 mod driver;
@@ -25,6 +26,7 @@ mod value;
 use std::sync::LazyLock;
 
 pub use capture::{Alone, Beside, alone, beside_captures};
+pub use code_folder::CodeFolder;
 pub use device::Device;
 pub use driver::driver_version;
 pub use error::CudaError;

@@ -207,27 +207,45 @@ impl Stream {
         const BLOCK: u64 = 256;
         let too_many = |_| CudaError::Range { offset: 0, len_bytes: n_threads, limit: BLOCK * u64::from(c_uint::MAX) };
         let n_blocks = c_uint::try_from(n_threads.div_ceil(BLOCK)).map_err(too_many)?;
-        let mut parameters = [ptr::from_ref(task).cast_mut().cast::<c_void>()];
         let _current = self.device.enter()?;
+        // SAFETY: the caller's.
+        unsafe { self.put(kernel, [n_blocks, BLOCK as c_uint], ptr::from_ref(task).cast()) }
+    }
+
+    /// Queue blocks of a kernel, each of so many threads (both at least 1), as part of a run: by a thread that has a place
+    /// beside others ([`super::beside_captures`]), or is alone and captures. The kernel's one parameter is `task`. Does not
+    /// block. Errors: Call.
+    ///
+    /// # Safety
+    /// As [`Stream::launch`].
+    pub unsafe fn launch_in_run(
+        &self,
+        kernel: &Kernel,
+        n_blocks: u32,
+        n_threads: u32,
+        task: &[u64],
+    ) -> Result<(), CudaError> {
+        let _current = self.device.enter_in_run()?;
+        // SAFETY: the caller's.
+        unsafe { self.put(kernel, [n_blocks, n_threads], task.as_ptr().cast()) }
+    }
+
+    /// # Safety
+    /// As [`Stream::launch`], `task` being the address of the parameter; the device is the thread's.
+    unsafe fn put(
+        &self,
+        kernel: &Kernel,
+        [n_blocks, n_threads]: [c_uint; 2],
+        task: *const c_void,
+    ) -> Result<(), CudaError> {
+        let (mut parameters, none, stream) = ([task.cast_mut()], ptr::null_mut(), self.raw.0);
+        let parameters = parameters.as_mut_ptr();
         // SAFETY: function and stream are live; the driver copies the one parameter, as many bytes as the function has,
         // before it returns; the rest is the caller's.
         unsafe {
-            let (threads, none) = (BLOCK as c_uint, ptr::null_mut());
             call!(
                 self.device.driver,
-                cuLaunchKernel(
-                    kernel.raw(),
-                    n_blocks,
-                    1,
-                    1,
-                    threads,
-                    1,
-                    1,
-                    0,
-                    self.raw.0,
-                    parameters.as_mut_ptr(),
-                    none
-                )
+                cuLaunchKernel(kernel.raw(), n_blocks, 1, 1, n_threads, 1, 1, 0, stream, parameters, none)
             )
         }
     }

@@ -104,7 +104,8 @@ impl Daemon {
     pub(super) fn new(config: Config, log: PathBuf, wake: UnixStream) -> Arc<Self> {
         let clients: Arc<Clients> = Arc::default();
         let post_mortem = Arc::new(PostMortem::new(config.state_folder.clone()));
-        let launch = Launch { log_folder: config.state_folder.join("log") };
+        let folder = |name: &str| config.state_folder.join(name);
+        let launch = Launch { log_folder: folder("log"), code_folder: folder("code") };
         let plans = Plans::open(
             &config.state_folder,
             plans::Bounds { bytes: limits::PLAN_BYTES, files: limits::PLAN_FILES },

@@ -178,7 +178,7 @@ impl Server {
     }
 
     fn hello(&mut self, hello: &Hello, fd: Option<OwnedFd>) -> Result<LinkReply, WireError> {
-        let Hello { sources, library, threads, allow_spinning, libtorch } = hello;
+        let Hello { sources, library, threads, allow_spinning, libtorch, code } = hello;
         if sources != SOURCES {
             let why = "executor: this program and the daemon's are not of one build; run `make build` and `make \
                        build-torch` of the same sources, then `rust-ort stop`";
@@ -190,7 +190,7 @@ impl Server {
         let fd = fd.ok_or_else(|| state("Hello carries the counter page"))?;
         let counters = Arc::new(CounterPage::map(fd)?);
         let pool = ThreadPool { threads: *threads, allow_spinning: *allow_spinning };
-        let mut runtime: Box<dyn Runtime> = Box::new(OrtRuntime::load(library, pool)?);
+        let mut runtime: Box<dyn Runtime> = Box::new(OrtRuntime::load_with_code(library, pool, code.clone())?);
         if *libtorch {
             runtime = runtime::with_libtorch(runtime, *threads)?;
             let torch = runtime.beside(NodeRuntime::Torch).map(|torch| torch.version().to_owned());

@@ -36,6 +36,8 @@ pub struct Hello {
     pub allow_spinning: bool,
     /// The process's libtorch, too.
     pub libtorch: bool,
+    /// Folder of compiled code that executors share.
+    pub code: PathBuf,
 }
 
 /// From the daemon to the executor.

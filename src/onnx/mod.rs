@@ -37,8 +37,8 @@ pub use precision::{
     widen_but,
 };
 pub use print::{model_text, preview, type_text};
-pub use region::{Extent, HIGHEST_RANK, Op, Program, REGION, Step, is_region};
-pub use rewrite::{ADD_ROWS, BELOW, passes, ran, rewrite, sum_rows};
+pub use region::{Extent, HIGHEST_RANK, Op, Program, REGION, Step, TYPED_REGION, TypedProgram, is_region};
+pub use rewrite::{ADD_ROWS, BELOW, Target, passes, ran, rewrite, sum_rows};
 pub use save::save;
 pub use select::{Described, Descriptions, descriptions, fitting_values, node_owners, select_nodes};
 pub use tensor::{NamedTensor, load_tensor, tensor_header, tensor_proto};

@@ -260,7 +260,7 @@ mod tests {
         let lines =
             |model: &ModelProto| model_text(model).unwrap().lines().skip(1).map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(lines(&model)[0], "  input x: ?");
-        assert!(rewrite::rewrite(&mut model, &[]));
+        assert!(rewrite::rewrite(&mut model, rewrite::Target::Cpu, &[]));
         assert_eq!(lines(&model)[..3], ["passes: output-copies 1", "  input x: ?", "  y = Neg(x)"]);
     }
 

@@ -4,9 +4,13 @@ use std::collections::HashSet;
 
 use super::proto::attribute_proto::AttributeType;
 use super::proto::{AttributeProto, NodeProto};
+use crate::tensor::DType;
 
 /// The operator: inputs of any element types that a program may read, outputs of float32.
 pub const REGION: &str = "RegionFloat";
+
+/// The operator on CUDA: inputs and outputs of the element types that it says.
+pub const TYPED_REGION: &str = "Region";
 
 /// Attributes: what the inputs are, numbers, steps, registers that are outputs, and the rank of the whole.
 pub const INPUTS: &str = "inputs";
@@ -19,9 +23,15 @@ pub const OUTPUTS: &str = "outputs";
 /// See [`INPUTS`].
 pub const RANK: &str = "rank";
 
+/// Attributes of a [`TYPED_REGION`] alone: ONNX's numbers of its inputs' element types and its outputs', and how many
+/// elements a row has, where that is known.
+pub const TYPES: &str = "types";
+/// See [`TYPES`].
+pub const ROW: &str = "row";
+
 /// Whether a node is a region.
 pub fn is_region(node: &NodeProto) -> bool {
-    node.domain() == super::DOMAIN && node.op_type() == REGION
+    node.domain() == super::DOMAIN && [REGION, TYPED_REGION].contains(&node.op_type())
 }
 
 /// Axes that a region may have.
@@ -129,7 +139,7 @@ pub struct Program {
 
 impl Program {
     /// What each register holds. None where the program is not one: a step that reads what comes later, makes one value of
-    /// what is one, or fills what is full; an output that no step gives, or that is given twice; another rank.
+    /// what is one, or fills what is full; an output that no step gives; another rank.
     pub fn extents(&self) -> Option<Vec<Extent>> {
         let first = self.inputs.len() + self.constants.len();
         let mut extents = self.inputs.clone();
@@ -145,10 +155,9 @@ impl Program {
                 (_, widest) => widest.max(Extent::Row),
             });
         }
-        let mut given = HashSet::new();
-        let mut is_given = |&register: &usize| (first..extents.len()).contains(&register) && given.insert(register);
+        let is_given = |register: &usize| (first..extents.len()).contains(register);
         let ranks = 1..=HIGHEST_RANK;
-        (self.outputs.iter().all(&mut is_given) && ranks.contains(&self.rank)).then_some(extents)
+        (self.outputs.iter().all(is_given) && ranks.contains(&self.rank)).then_some(extents)
     }
 
     /// `"Mul 0 3; Exp 4"`.
@@ -184,7 +193,13 @@ impl Program {
         program.extents().map(|_| program)
     }
 
-    /// The operator that runs it, of our domain.
+    /// Whether two outputs are one register.
+    pub fn gives_twice(&self) -> bool {
+        let mut given = HashSet::new();
+        !self.outputs.iter().all(|register| given.insert(register))
+    }
+
+    /// The operator that runs it on the CPU, of our domain.
     pub(super) fn node(&self, inputs: Vec<String>, outputs: Vec<String>) -> NodeProto {
         let named = |name: &str, r#type: AttributeType| AttributeProto {
             name: Some(name.to_owned()),
@@ -219,6 +234,79 @@ impl Program {
     }
 }
 
+/// A program whose inputs and outputs have element types of their own.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TypedProgram {
+    /// What is computed, in float32.
+    pub program: Program,
+    /// Element types.
+    pub inputs: Vec<DType>,
+    /// Element types.
+    pub outputs: Vec<DType>,
+    /// Elements of a row, where that is known.
+    pub row: Option<usize>,
+}
+
+impl TypedProgram {
+    /// Inputs, and outputs, at most: what a kernel's parameter of 4096 bytes names.
+    pub const MOST_TENSORS: usize = 32;
+
+    /// Whether inputs and outputs may have this element type.
+    pub fn takes(dtype: DType) -> bool {
+        matches!(dtype, DType::F32 | DType::BF16 | DType::F16 | DType::Bool)
+    }
+
+    /// Of attributes' values: see [`TYPES`]. None where they do not fit the program.
+    pub fn read(program: Program, types: &[i64], row: Option<i64>) -> Option<Self> {
+        let dtype = |&code: &i64| DType::from_onnx(i32::try_from(code).ok()?).ok().filter(|&dtype| Self::takes(dtype));
+        let mut inputs: Vec<DType> = types.iter().map(dtype).collect::<Option<_>>()?;
+        if inputs.len() != program.inputs.len() + program.outputs.len() {
+            return None;
+        }
+        let outputs = inputs.split_off(program.inputs.len());
+        let row = row.map(|row| usize::try_from(row).ok());
+        Some(Self { program, inputs, outputs, row: if row == Some(None) { return None } else { row.flatten() } })
+    }
+
+    /// Of a node; None of one that is no [`TYPED_REGION`], or none with a program.
+    pub fn of(node: &NodeProto) -> Option<Self> {
+        let value = |name: &str| node.attribute.iter().find(|attribute| attribute.name() == name);
+        let text = |name: &str| String::from_utf8(value(name)?.s.as_ref()?.to_vec()).ok();
+        if node.domain() != super::DOMAIN || node.op_type() != TYPED_REGION {
+            return None;
+        }
+        let constants = value(CONSTANTS).map(|numbers| numbers.floats.clone()).unwrap_or_default();
+        let (outputs, rank) = (&value(OUTPUTS)?.ints, value(RANK)?.i?);
+        let program = Program::read(&text(INPUTS)?, constants, &text(STEPS)?, outputs, rank)?;
+        Self::read(program, &value(TYPES)?.ints, value(ROW).and_then(|row| row.i))
+    }
+
+    /// The operator that runs it on CUDA, of our domain.
+    pub(super) fn node(&self, mut inputs: Vec<String>, outputs: Vec<String>) -> NodeProto {
+        if self.inputs.len() == 1 && self.outputs.len() == 1 {
+            // Of one input and one output ONNX Runtime takes the types to be one; of more the model tells them. Nobody reads
+            // the second.
+            inputs.push(inputs[0].clone());
+        }
+        let mut node = self.program.node(inputs, outputs);
+        node.op_type = Some(TYPED_REGION.to_owned());
+        let codes = self.inputs.iter().chain(&self.outputs).map(|dtype| dtype.onnx_code().into());
+        node.attribute.push(AttributeProto {
+            name: Some(TYPES.to_owned()),
+            ints: codes.collect(),
+            r#type: Some(AttributeType::Ints as i32),
+            ..AttributeProto::default()
+        });
+        node.attribute.extend(self.row.map(|row| AttributeProto {
+            name: Some(ROW.to_owned()),
+            i: Some(row as i64),
+            r#type: Some(AttributeType::Int as i32),
+            ..AttributeProto::default()
+        }));
+        node
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -242,9 +330,10 @@ mod tests {
         for steps in ["", "Mul 0", "Mul 0 1 2", "Mul 0 4", "Mul 0 -1", "Pow 0 1", "ReduceSum 1", "Spread 0", "Exp 0;"] {
             assert_eq!(read(steps, &[4]), None, "{steps}");
         }
-        for outputs in [[-1].as_slice(), &[0], &[3], &[5], &[4, 4]] {
+        for outputs in [[-1].as_slice(), &[0], &[3], &[5]] {
             assert_eq!(read("Exp 0", outputs), None, "{outputs:?}");
         }
+        assert!(read("Exp 0", &[4, 4]).unwrap().gives_twice());
         assert_eq!(Program::read("x", vec![], "Exp 0", &[1], 1), None);
         assert_eq!(Program::read("f", vec![], "Exp 0", &[1], 0), None);
         assert_eq!(Program::read("f", vec![], "Exp 0", &[1], 9), None);

@@ -79,6 +79,7 @@ impl Executor {
             threads: 2,
             allow_spinning: false,
             libtorch: false,
+            code: self.hold.path().join("code"),
         });
         let fd = self.counters.fd().try_clone_to_owned().unwrap();
         self.ask_with(hello, Some(fd.as_fd()))

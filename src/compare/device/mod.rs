@@ -88,7 +88,7 @@ struct Task {
 impl DeviceMeter {
     /// Compiles the kernels for the device. Errors: Compiler (no NVRTC), Library, OutOfMemory, Call.
     pub fn new(device: &Arc<Device>) -> Result<Self, CudaError> {
-        let kernels = Kernels::compile(device, include_str!("kernels.cu"), "rust_ort_kernels.cu")?;
+        let kernels = Kernels::compile(device, include_str!("kernels.cu"), "rust_ort_kernels.cu", None)?;
         const { assert!(Outside::WORDS <= DeviceStats::WORDS) };
         let words = WORDS_BYTES as u64;
         let scratch = Scratch {

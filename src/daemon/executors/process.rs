@@ -39,6 +39,8 @@ pub struct Obituary {
 pub struct Launch {
     /// Folder of their logs.
     pub log_folder: PathBuf,
+    /// Folder of the code that they compile for devices.
+    pub code_folder: PathBuf,
 }
 
 /// Lines of a log that tell why an executor ended before it could say so itself.
@@ -162,7 +164,9 @@ impl Executor {
             obituary: Mutex::new(None),
             buried: Condvar::new(),
         };
-        match greet(&executor, &mut receiver, || format!("executor {}{}", end(&mut child), last_lines(&executor.log))) {
+        match greet(launch, &executor, &mut receiver, || {
+            format!("executor {}{}", end(&mut child), last_lines(&executor.log))
+        }) {
             Ok(version) => executor.onnxruntime_version = version,
             Err(mut error) => {
                 end(&mut child);
@@ -388,6 +392,7 @@ fn connect(child: &Child, stream: UnixStream) -> std::io::Result<Ends> {
 /// Loads the runtime; the receiver is not yet served, so the one answer is read here. `ended`: ends it and tells how, for
 /// one that does not say itself why it cannot. Errors: RuntimeMissing.
 fn greet(
+    launch: &Launch,
     executor: &Executor,
     receiver: &mut socket::LinkReceiver<LinkReply>,
     ended: impl FnOnce() -> String,
@@ -411,6 +416,7 @@ fn greet(
         threads,
         allow_spinning,
         libtorch: libtorch.is_some(),
+        code: launch.code_folder.clone(),
     });
     if !executor.link.tell(&hello, Some(executor.counters.fd()), Instant::now() + limits::EXECUTOR_START) {
         return Err(missing("the executor ended before it was asked to load it".to_owned()));

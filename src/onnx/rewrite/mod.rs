@@ -25,35 +25,68 @@ use super::proto::{GraphProto, ModelProto, OperatorSetIdProto, StringStringEntry
 /// The key in a model's metadata under which [`rewrite`] says what it did.
 const RAN: &str = "rust_ort.passes";
 
-/// A pass: its name, and what it does to a graph, which gives the number of places where it did it.
-type Pass = (&'static str, fn(&mut GraphProto) -> usize);
+/// The provider whose kernels a model is rewritten for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// ONNX Runtime's own.
+    Cpu,
+    /// NVIDIA's devices.
+    Cuda,
+}
+
+/// What a pass does to a graph; the number of places where it did it.
+type Run = fn(&mut GraphProto) -> usize;
+
+/// A pass: its name, and what it does for each provider.
+struct Pass {
+    name: &'static str,
+    cpu: Option<Run>,
+    cuda: Option<Run>,
+}
+
+impl Pass {
+    const fn on_both(name: &'static str, run: Run) -> Self {
+        Self { name, cpu: Some(run), cuda: Some(run) }
+    }
+
+    const fn on_cpu(name: &'static str, run: Run) -> Self {
+        Self { name, cpu: Some(run), cuda: None }
+    }
+
+    fn on(&self, target: Target) -> Option<Run> {
+        match target {
+            Target::Cpu => self.cpu,
+            Target::Cuda => self.cuda,
+        }
+    }
+}
 
 /// In the order in which they run.
 const PASSES: &[Pass] = &[
-    ("same-casts", same_casts::run),
-    ("constant-shapes", constant_shapes::run),
-    ("output-copies", output_copies::run),
-    ("output-reshapes", output_reshapes::run),
-    ("product-orientation", product_orientation::run),
-    ("product-transposes", product_transposes::run),
-    ("regions", regions::run),
-    ("leaf-order", leaf_order::run),
+    Pass::on_cpu("same-casts", same_casts::run),
+    Pass::on_cpu("constant-shapes", constant_shapes::run),
+    Pass::on_cpu("output-copies", output_copies::run),
+    Pass::on_cpu("output-reshapes", output_reshapes::run),
+    Pass::on_cpu("product-orientation", product_orientation::run),
+    Pass::on_cpu("product-transposes", product_transposes::run),
+    Pass { name: "regions", cpu: Some(regions::on_cpu), cuda: Some(regions::on_cuda) },
+    Pass::on_cpu("leaf-order", leaf_order::run),
 ];
 
 /// Names of the passes, in the order in which they run.
 pub fn passes() -> impl Iterator<Item = &'static str> {
-    PASSES.iter().map(|(name, _)| *name)
+    PASSES.iter().map(|pass| pass.name)
 }
 
-/// Runs each pass that is not in `disabled` on the main graph of a model that ONNX Runtime's CPU provider is to run: the
+/// Runs each pass that is not in `disabled` on the main graph of a model that a provider of ONNX Runtime is to run: the
 /// passes know its kernels. Whether a pass did anything; the model's metadata then say which, and how often (see [`ran`]).
-pub fn rewrite(model: &mut ModelProto, disabled: &[String]) -> bool {
+pub fn rewrite(model: &mut ModelProto, target: Target, disabled: &[String]) -> bool {
     if ran(model).is_some() {
         return false; // they ran: some would turn back what they did
     }
     let Some(graph) = &mut model.graph else { return false };
-    let on = PASSES.iter().filter(|(name, _)| disabled.iter().all(|off| off != name));
-    let ran: Vec<String> = (on.map(|(name, run)| (name, run(graph))))
+    let on = PASSES.iter().filter(|pass| disabled.iter().all(|off| off != pass.name));
+    let ran: Vec<String> = (on.filter_map(|pass| Some((pass.name, pass.on(target)?(graph)))))
         .filter(|&(_, n_places)| n_places > 0)
         .map(|(name, n_places)| format!("{name} {n_places}"))
         .collect();
@@ -90,7 +123,7 @@ mod tests {
     fn what_ran_is_in_the_metadata() {
         let mut found = model();
         assert_eq!(ran(&found), None);
-        assert!(rewrite(&mut found, &[]));
+        assert!(rewrite(&mut found, Target::Cpu, &[]));
         assert_eq!(ran(&found), Some("output-copies 1"));
         assert!(found.opset_import.is_empty(), "nothing of com.microsoft's came");
     }
@@ -98,9 +131,9 @@ mod tests {
     #[test]
     fn a_pass_that_is_off_does_nothing_and_a_model_without_a_place_for_one_stays() {
         let mut found = model();
-        assert!(!rewrite(&mut found, &["output-copies", "leaf-order"].map(str::to_owned)));
+        assert!(!rewrite(&mut found, Target::Cpu, &["output-copies", "leaf-order"].map(str::to_owned)));
         assert_eq!(found, model());
-        assert!(!rewrite(&mut ModelProto::default(), &[]));
+        assert!(!rewrite(&mut ModelProto::default(), Target::Cpu, &[]));
     }
 
     #[test]

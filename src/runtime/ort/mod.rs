@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 mod call;
+mod device_kernels;
 mod device_memory;
 mod devices;
 mod graphs;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use ort::environment::{Environment, GlobalThreadPoolOptions};
 use ort::ep::{self, ArbitrarilyConfigurableExecutionProvider as _};
@@ -9,13 +10,13 @@ use ort::logging::LogLevel;
 use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
 
 use super::device_memory;
-use super::devices::Devices;
+use super::devices::{DeviceQueue, Devices};
 use super::libraries::Libraries;
 use super::operators::Operators;
 use super::raw;
 use crate::base::ids::DeviceUuid;
 use crate::base::limits;
-use crate::cuda;
+use crate::cuda::{self, CodeFolder, CudaError};
 use crate::protocol::message::{
     CPU_PROVIDER as CPU, CUDA_GRAPHS, CUDA_PROVIDER as CUDA, Optimization, Provider, SessionSpec, asks_for_cuda_graphs,
 };
@@ -137,8 +138,8 @@ pub struct ThreadPool {
 }
 
 impl Loaded {
-    /// Loads the library at this path; once a process. Errors: RuntimeMissing, LoadedAlready.
-    pub(super) fn load(library: &Path, pool: ThreadPool) -> Result<Self, RuntimeError> {
+    /// Loads the library at this path; once a process. code: where compiled code is kept for other processes. Errors: RuntimeMissing, LoadedAlready.
+    pub(super) fn load(library: &Path, pool: ThreadPool, code: Option<CodeFolder>) -> Result<Self, RuntimeError> {
         let missing = |reason: String| RuntimeError::RuntimeMissing { library: library.to_owned(), reason };
         // A relative path would be looked for beside the executable and on the system's library path.
         if !library.is_absolute() {
@@ -161,8 +162,15 @@ impl Loaded {
         }
         let operators = Operators::new().map_err(|error| missing(error.to_string()))?;
         let libraries = Libraries::default();
-        let (allow_spinning, devices) = (pool.allow_spinning, Devices::default());
+        let (allow_spinning, devices) = (pool.allow_spinning, Devices::new(code));
         Ok(Self { environment, version, providers, allow_spinning, libraries, operators, devices })
+    }
+}
+
+impl Loaded {
+    /// See [`Devices::queue`].
+    pub(super) fn queue(&self, device: DeviceUuid) -> Result<Arc<DeviceQueue>, CudaError> {
+        self.devices.queue(device, &self.environment)
     }
 }
 
@@ -318,7 +326,7 @@ fn add_cuda(
         );
         return Err(RuntimeError::BadOption { name: format!("{CUDA} {option}"), reason });
     }
-    let queue = loaded.devices.queue(device, &loaded.environment)?;
+    let queue = loaded.queue(device)?;
     if !loaded.providers.iter().any(|name| name == CUDA) {
         return Err(RuntimeError::NoCuda { device, available: loaded.providers.clone() });
     }

@@ -1,6 +1,6 @@
 //! ONNX Runtime as a runtime.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::options::{Loaded, ThreadPool};
 use super::raw;
 use super::session::{self, OrtSession};
 use crate::base::ids::DeviceUuid;
-use crate::cuda::Stream;
+use crate::cuda::{CodeFolder, Stream};
 use crate::protocol::message::SessionSpec;
 use crate::runtime::{Constant, Model, Runtime, RuntimeError, Session};
 
@@ -18,7 +18,12 @@ pub struct OrtRuntime(Loaded);
 impl OrtRuntime {
     /// Loads the library at this path; once a process. Errors: RuntimeMissing, LoadedAlready.
     pub fn load(library: &Path, pool: ThreadPool) -> Result<Self, RuntimeError> {
-        Loaded::load(library, pool).map(Self)
+        Loaded::load(library, pool, None).map(Self)
+    }
+
+    /// The same, with a folder where the code of kernels that are compiled for a device is kept for other processes.
+    pub fn load_with_code(library: &Path, pool: ThreadPool, folder: PathBuf) -> Result<Self, RuntimeError> {
+        Loaded::load(library, pool, Some(CodeFolder::new(folder))).map(Self)
     }
 
     /// Execution providers that the library has.
@@ -42,7 +47,7 @@ impl Runtime for OrtRuntime {
     }
 
     fn stream(&self, device: DeviceUuid) -> Result<Arc<Stream>, RuntimeError> {
-        Ok(Arc::clone(&self.0.devices.queue(device)?.stream))
+        Ok(Arc::clone(&self.0.queue(device)?.stream))
     }
 
     fn drain(&self, at_most: Duration, meanwhile: &dyn Fn()) -> bool {

@@ -5,6 +5,7 @@ use std::io::{Read as _, Seek as _};
 use std::os::fd::AsRawFd as _;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 use bytes::Bytes;
 use ort::environment::Environment;
@@ -14,12 +15,13 @@ use prost::Message as _;
 use super::device_memory::with_room;
 use super::devices::DeviceQueue;
 use super::graphs::Graphs;
+use super::kernels::DeviceRegion;
 use super::operators::{Operators, Place, in_place};
 use super::options::{Loaded, options, own_threads};
 use super::placement::Listener;
 use super::raw::{self, Declared, MemoryInfo, Names, Value};
-use crate::cuda;
-use crate::onnx;
+use crate::cuda::{self, Kernel};
+use crate::onnx::{self, Target, TypedProgram};
 use crate::protocol::message::{CUDA_GRAPHS, CUDA_PROVIDER, Optimization, Placed, Placement, SessionSpec, ValueSpec};
 use crate::runtime::types::Declared as DeclaredValues;
 use crate::runtime::{Constant, Model, RuntimeError};
@@ -33,7 +35,7 @@ pub(super) struct OrtSession {
     _constants: Vec<Constant>,
     _listener: Option<Arc<Listener>>,
     _environment: Environment,
-    _operators: Operators,
+    _operators: Option<Operators>,
     pub(super) inputs: DeclaredValues,
     pub(super) outputs: DeclaredValues,
     pub(super) input_names: Names,
@@ -78,7 +80,7 @@ pub(super) fn optimized(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> R
 /// for its provider.
 fn prepared(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Result<Prepared, RuntimeError> {
     let (builder, shares_threads) = (options(loaded, spec)?, own_threads(spec)?.is_none());
-    let rewritten = rewritten(model, spec)?;
+    let (rewritten, kernels) = with_kernels(loaded, model, spec)?;
     let model = rewritten.as_ref().unwrap_or(model);
     let kept = match model.has_transposed_outputs {
         true => Some(Model::encode(&onnx::keep_transposed_outputs(onnx::decode(model.bytes.clone())?))),
@@ -88,41 +90,86 @@ fn prepared(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Result<Prepar
     let fuses = spec.optimization != Optimization::Disable;
     let ours = Place::of(spec).map(|place| in_place(model, place, fuses)).transpose()?.flatten();
     let Some(bytes) = ours else {
-        return Ok(Prepared { builder, bytes: model.bytes.clone(), has_operators: false, shares_threads });
+        let bytes = model.bytes.clone();
+        return Ok(Prepared { builder, bytes, operators: None, shares_threads, _kernels: kernels });
     };
-    let builder = loaded.operators.register(builder);
-    let builder = builder.map_err(|error| RuntimeError::BadModel { reason: error.to_string() })?;
-    Ok(Prepared { builder, bytes, has_operators: true, shares_threads })
+    let operators = match spec.device {
+        Some(device) => loaded.queue(device)?.operators(),
+        None => Ok(loaded.operators.clone()),
+    };
+    let registered = operators.and_then(|operators| Ok((operators.register(builder)?, operators)));
+    let (builder, operators) = registered.map_err(|error| RuntimeError::BadModel { reason: error.to_string() })?;
+    Ok(Prepared { builder, bytes, operators: Some(operators), shares_threads, _kernels: kernels })
 }
 
-/// What a session is made of. has_operators: of ours; shares_threads: with all others.
+/// What a session is made of.
 struct Prepared {
     builder: SessionBuilder,
     bytes: Bytes,
-    has_operators: bool,
+    /// Of ours.
+    operators: Option<Operators>,
+    /// With all others.
     shares_threads: bool,
+    /// Those that the operators look for when the session is made.
+    _kernels: Vec<Arc<Kernel>>,
 }
 
 impl Prepared {
     fn session(&mut self, loaded: &Loaded) -> ort::Result<raw::Session> {
-        let Self { builder, bytes, has_operators, shares_threads } = self;
+        let Self { builder, bytes, operators, shares_threads, .. } = self;
         let mut build = || raw::Session::of_model(&loaded.environment, builder, bytes, *shares_threads);
-        if *has_operators { loaded.operators.built(build) } else { build() }
+        if operators.is_some() { Operators::built(build) } else { build() }
     }
 }
 
-/// The model after our own passes; None where they leave it as it is. Errors: BadOption for a pass that is not there.
-fn rewritten(model: &Model, spec: &SessionSpec) -> Result<Option<Model>, RuntimeError> {
-    if let Some(unknown) = spec.disabled_passes.iter().find(|&name| onnx::passes().all(|known| known != name)) {
+/// The model as [`rewritten`], and the kernels of its regions on a device; without regions where these cannot be compiled.
+fn with_kernels(
+    loaded: &Loaded,
+    model: &Model,
+    spec: &SessionSpec,
+) -> Result<(Option<Model>, Vec<Arc<Kernel>>), RuntimeError> {
+    let rewritten = rewritten(model, spec, &spec.disabled_passes)?;
+    let known = rewritten.as_ref().unwrap_or(model);
+    let Some(device) = spec.device.filter(|_| known.has_replaceable) else { return Ok((rewritten, Vec::new())) };
+    let proto = onnx::decode(known.bytes.clone())?;
+    let nodes = proto.graph.iter().flat_map(|graph| &graph.node);
+    let regions = nodes.filter_map(|node| TypedProgram::of(node).and_then(DeviceRegion::of));
+    let sources: Vec<_> = regions.map(|region| region.source()).collect();
+    if sources.is_empty() {
+        return Ok((rewritten, Vec::new()));
+    }
+    let started = Instant::now();
+    match loaded.queue(device)?.kernels.all(&sources) {
+        Ok(kernels) => {
+            tracing::info!(regions = sources.len(), elapsed = ?started.elapsed(), "kernels of regions are there");
+            Ok((rewritten, kernels))
+        }
+        Err(error) => {
+            tracing::warn!(%error, regions = sources.len(), "the session is made without regions: each node is a kernel");
+            let disabled: Vec<_> = spec.disabled_passes.iter().cloned().chain(["regions".to_owned()]).collect();
+            Ok((self::rewritten(model, spec, &disabled)?, Vec::new()))
+        }
+    }
+}
+
+/// The model after our own passes but `disabled` ones; None where they leave it as it is. Errors: BadOption for a pass that
+/// is not there.
+fn rewritten(model: &Model, spec: &SessionSpec, disabled: &[String]) -> Result<Option<Model>, RuntimeError> {
+    if let Some(unknown) = disabled.iter().find(|&name| onnx::passes().all(|known| known != name)) {
         let known: Vec<_> = onnx::passes().collect();
         let reason = format!("no pass is called {unknown:?}; there are {}", known.join(", "));
         return Err(RuntimeError::BadOption { name: "disable_passes".to_owned(), reason });
     }
-    if !spec.cpu_only() || !matches!(spec.optimization, Optimization::All | Optimization::Extended) {
+    let target = match spec.device {
+        Some(_) => Target::Cuda,
+        None if spec.cpu_only() => Target::Cpu,
+        None => return Ok(None),
+    };
+    if !matches!(spec.optimization, Optimization::All | Optimization::Extended) {
         return Ok(None);
     }
     let mut proto = onnx::decode(model.bytes.clone())?;
-    Ok(onnx::rewrite(&mut proto, &spec.disabled_passes).then(|| Model::encode(&proto)))
+    Ok(onnx::rewrite(&mut proto, target, disabled).then(|| Model::encode(&proto)))
 }
 
 impl OrtSession {
@@ -149,7 +196,7 @@ impl OrtSession {
             unsafe { raw::log_to(&mut prepared.builder, listener) }.map_err(bad_model)?;
         }
         let refused = |error: ort::Error| refused_graphs(spec, &error.to_string()).unwrap_or_else(|| bad_model(error));
-        let queue = spec.device.map(|device| loaded.devices.queue(device, &loaded.environment)).transpose()?;
+        let queue = spec.device.map(|device| loaded.queue(device)).transpose()?;
         let with_memory = |error: RuntimeError| error.with_memory(queue.as_ref().map(|queue| &*queue.stream));
         let (session, shortage) = with_room(|| prepared.session(loaded));
         if let Some(shortage) = shortage {
@@ -171,7 +218,7 @@ impl OrtSession {
             session,
             _constants: constants,
             _environment: loaded.environment.clone(),
-            _operators: loaded.operators.clone(),
+            _operators: prepared.operators,
             inputs: ranked(inputs, model),
             outputs: ranked(outputs, model),
             passed_through,

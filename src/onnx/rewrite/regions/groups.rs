@@ -23,7 +23,7 @@ pub(super) struct Group {
 }
 
 /// Groups of two nodes and more, in the order of their last nodes.
-pub(super) fn groups(graph: &GraphProto, facts: &Facts) -> Vec<Group> {
+pub(super) fn groups(graph: &GraphProto, facts: &Facts<'_>) -> Vec<Group> {
     let Ok(producers) = graph::producers(graph) else { return Vec::new() };
     let sources = |at: usize| graph::uses(&graph.node[at]).into_iter().filter_map(|name| producers.get(name).copied());
     let sources: Vec<Vec<usize>> = (0..graph.node.len()).map(|at| sources(at).collect()).collect();
@@ -70,7 +70,7 @@ struct Found {
 }
 
 impl Found {
-    fn new(sources: Vec<Vec<usize>>, facts: &Facts) -> Self {
+    fn new(sources: Vec<Vec<usize>>, facts: &Facts<'_>) -> Self {
         let group = |(at, member): (usize, &Option<super::members::Member>)| {
             let member = member.as_ref()?;
             Some(Group { nodes: vec![at], leading: member.leading.clone(), last: member.last.clone() })

@@ -2,15 +2,14 @@
 
 use std::collections::{HashMap, HashSet};
 
+use half::{bf16, f16};
+
 use super::super::nodes::{attribute, is, only_output};
 use super::super::values::{Dim, Values};
+use super::Policy;
 use crate::onnx::proto::{GraphProto, NodeProto, TensorProto};
 use crate::onnx::{HIGHEST_RANK, NamedTensor, Op};
 use crate::tensor::DType;
-
-/// Elements of a row, and rows, with which a sum is left to ONNX Runtime, whose threads share a row.
-const LONG_ROW: i64 = 1 << 15;
-const FEW_ROWS: i64 = 4;
 
 /// What a node is in a region.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,6 +23,8 @@ pub(super) enum Meaning {
 #[derive(Clone, Debug)]
 pub(super) struct Member {
     pub(super) meaning: Meaning,
+    /// What rounds its result, where that has half precision.
+    pub(super) rounds: Option<Op>,
     /// Sizes of all axes but the last.
     pub(super) leading: Vec<Dim>,
     /// Of the last axis; None where it gives one value of a row, and reads no more.
@@ -31,19 +32,22 @@ pub(super) struct Member {
 }
 
 /// What the pass knows of a graph.
-pub(super) struct Facts {
+pub(super) struct Facts<'p> {
+    pub(super) policy: &'p Policy,
     dims: HashMap<String, Vec<Dim>>,
     elements: HashMap<String, DType>,
     numbers: HashMap<String, f32>,
+    /// {value: what it is cast from without a digit less}, where a region can read either.
+    sources: HashMap<String, String>,
     /// Of each node.
     pub(super) members: Vec<Option<Member>>,
 }
 
-impl Facts {
-    pub(super) fn of(graph: &GraphProto) -> Self {
+impl<'p> Facts<'p> {
+    pub(super) fn of(graph: &GraphProto, policy: &'p Policy) -> Self {
         let values = Values::of(graph);
-        let mut facts =
-            Self { dims: HashMap::new(), elements: HashMap::new(), numbers: HashMap::new(), members: Vec::new() };
+        let (dims, elements, numbers) = (HashMap::new(), HashMap::new(), HashMap::new());
+        let mut facts = Self { policy, dims, elements, numbers, sources: HashMap::new(), members: Vec::new() };
         let inputs: HashSet<&str> = graph.input.iter().map(|input| input.name()).collect();
         for info in &graph.input {
             facts.declare(info.name(), &values);
@@ -64,7 +68,11 @@ impl Facts {
             let member = facts.member(graph, node, &values);
             // ONNX Runtime lays convolutions out otherwise, and what is between them.
             let is_apart = !convolved.contains(&rank) && !convolved.contains(&None);
-            facts.members.push(member.filter(|_| is_apart));
+            let member = member.filter(|_| is_apart || !policy.leaves_convolutions);
+            if let (true, Some(Meaning::Same)) = (is(node, "Cast"), member.as_ref().map(|member| member.meaning)) {
+                facts.sources.extend(only_output(node).map(|output| (output.to_owned(), node.input[0].clone())));
+            }
+            facts.members.push(member);
         }
         facts
     }
@@ -73,13 +81,26 @@ impl Facts {
         self.dims.get(name).map(Vec::as_slice)
     }
 
+    /// What a region that reads a value reads better: what it is cast from, of fewer bytes.
+    pub(super) fn source<'n>(&'n self, mut name: &'n str) -> &'n str {
+        while let Some(source) = self.sources.get(name).filter(|_| self.policy.is_typed) {
+            name = source;
+        }
+        name
+    }
+
     pub(super) fn element(&self, name: &str) -> Option<DType> {
         self.elements.get(name).copied()
     }
 
-    /// The float32 that a value is, where it is known and has one element.
+    /// The number that a value is that a program computes with, where it is known and has one element.
     pub(super) fn number(&self, name: &str) -> Option<f32> {
-        self.numbers.get(name).copied().filter(|_| self.element(name) == Some(DType::F32))
+        self.numbers.get(name).copied().filter(|_| self.element(name).is_some_and(|element| self.is_float(element)))
+    }
+
+    /// Whether nodes of a region may compute in it.
+    fn is_float(&self, element: DType) -> bool {
+        element == DType::F32 || (self.policy.is_typed && rounding(element).is_some())
     }
 
     fn declare(&mut self, name: &str, values: &Values) {
@@ -112,9 +133,15 @@ impl Facts {
         let Some(first) = node.input.first() else { return };
         if (is(node, "Cast") || is(node, "Identity"))
             && let Some(&number) = self.numbers.get(first)
-            && (is(node, "Identity") || self.element(output) == Some(DType::F32))
         {
-            self.numbers.insert(output.to_owned(), number);
+            let rounded = match self.element(output) {
+                _ if is(node, "Identity") => Some(number),
+                Some(DType::F32) => Some(number),
+                Some(DType::BF16) => Some(bf16::from_f32(number).to_f32()),
+                Some(DType::F16) => Some(f16::from_f32(number).to_f32()),
+                _ => None,
+            };
+            self.numbers.extend(rounded.map(|number| (output.to_owned(), number)));
         }
         if self.dims.contains_key(output) || !(elementwise(node).is_some() || is(node, "Cast") || is(node, "Identity"))
         {
@@ -129,6 +156,7 @@ impl Facts {
     fn member(&self, graph: &GraphProto, node: &NodeProto, values: &Values) -> Option<Member> {
         let output = only_output(node)?;
         let meaning = self.meaning(node, output)?;
+        let rounds = self.element(output).and_then(rounding).filter(|_| rounds(meaning));
         let dims = self.dims(output)?;
         if becomes_gemm(graph, node, values) || self.numbers.contains_key(output) {
             return None;
@@ -143,16 +171,16 @@ impl Facts {
         let read = if reduces || is(node, "Expand") { &node.input[..1] } else { &node.input[..] };
         let fits = read.iter().all(|input| self.dims(input).is_some_and(|dims| goes_to(dims, &whole)));
         let leading = leading.to_vec();
-        fits.then(|| Member { meaning, leading, last: last.filter(|last| *last != Dim::Is(1)) })
+        fits.then(|| Member { meaning, rounds, leading, last: last.filter(|last| *last != Dim::Is(1)) })
     }
 
     /// The size of the axis that is added up: the last one, which stays, of size 1.
     fn reduced(&self, node: &NodeProto, dims: &[Dim]) -> Option<Dim> {
         let source = self.dims(node.input.first()?)?;
         let (last, leading) = source.split_last()?;
-        let is_long = matches!(last, Dim::Is(size) if *size > LONG_ROW);
+        let is_long = matches!(last, Dim::Is(size) if *size > self.policy.long_row);
         let n_rows = leading.iter().map(Dim::number).try_fold(1_i64, |rows, size| rows.checked_mul(size?));
-        if is_long && n_rows.is_some_and(|n_rows| n_rows < FEW_ROWS) {
+        if is_long && n_rows.is_some_and(|n_rows| n_rows < self.policy.few_rows) {
             return None;
         }
         let is_last = dims.len() == source.len() && dims.last() == Some(&Dim::Is(1)) && *last != Dim::Is(1);
@@ -160,25 +188,28 @@ impl Facts {
     }
 
     fn meaning(&self, node: &NodeProto, output: &str) -> Option<Meaning> {
-        let is_f32 = |name: &String| self.element(name) == Some(DType::F32);
+        let is_float = |name: &String| self.element(name).is_some_and(|element| self.is_float(element));
         let is_bool = |name: &String| self.element(name) == Some(DType::Bool);
         let first = node.input.first()?;
         if is(node, "Identity") {
-            return is_f32(first).then_some(Meaning::Same);
+            return is_float(first).then_some(Meaning::Same);
         }
         if is(node, "Cast") {
             return match (self.element(first)?, self.element(output)?) {
                 (DType::F32 | DType::BF16 | DType::F16 | DType::Bool, DType::F32) => Some(Meaning::Same),
-                (DType::F32, DType::BF16) => Some(Meaning::Step(Op::RoundBFloat16)),
-                (DType::F32, DType::F16) => Some(Meaning::Step(Op::RoundFloat16)),
+                (DType::F32, half) if rounding(half).is_some() => rounding(half).map(Meaning::Step),
+                _ if !self.policy.is_typed => None,
+                (DType::BF16, DType::BF16) | (DType::F16, DType::F16) => Some(Meaning::Same),
+                (DType::Bool, DType::BF16 | DType::F16) => Some(Meaning::Same),
+                (DType::BF16 | DType::F16, half) => rounding(half).map(Meaning::Step),
                 _ => None,
             };
         }
         if is(node, "Expand") {
-            return self.expanded(node, output).filter(|_| is_f32(first));
+            return self.expanded(node, output).filter(|_| is_float(first));
         }
         if let Some(op) = reduction(node) {
-            return (is_f32(first) && self.is_of_last_axis(node)).then_some(Meaning::Step(op));
+            return (is_float(first) && self.is_of_last_axis(node)).then_some(Meaning::Step(op));
         }
         if is(node, "Pow") {
             let [base, exponent] = node.input.as_slice() else { return None };
@@ -189,14 +220,14 @@ impl Facts {
                 _ => return None,
             };
             let stays = self.dims(exponent)?.len() <= self.dims(base)?.len();
-            return (is_f32(base) && stays).then_some(Meaning::Step(op));
+            return (is_float(base) && stays).then_some(Meaning::Step(op));
         }
         let op = elementwise(node)?;
         let fits = node.input.len() == op.arity()
             && match op {
                 Op::And | Op::Or | Op::Not => node.input.iter().all(is_bool),
-                Op::Where => is_bool(first) && node.input[1..].iter().all(is_f32),
-                _ => node.input.iter().all(is_f32),
+                Op::Where => is_bool(first) && node.input[1..].iter().all(is_float),
+                _ => node.input.iter().all(is_float),
             };
         fits.then_some(Meaning::Step(op))
     }
@@ -226,6 +257,33 @@ impl Facts {
     }
 }
 
+/// What rounds to a half precision.
+fn rounding(element: DType) -> Option<Op> {
+    match element {
+        DType::BF16 => Some(Op::RoundBFloat16),
+        DType::F16 => Some(Op::RoundFloat16),
+        _ => None,
+    }
+}
+
+/// Whether what a node gives may have more digits than what it reads.
+fn rounds(meaning: Meaning) -> bool {
+    let Meaning::Step(op) = meaning else { return false };
+    !matches!(
+        op,
+        Op::Max
+            | Op::Min
+            | Op::Neg
+            | Op::Abs
+            | Op::Relu
+            | Op::Where
+            | Op::Spread
+            | Op::ReduceMax
+            | Op::RoundBFloat16
+            | Op::RoundFloat16
+    )
+}
+
 fn elementwise(node: &NodeProto) -> Option<Op> {
     let name = node.op_type();
     let op = Op::named(name).filter(|_| is(node, name))?;
@@ -248,6 +306,8 @@ fn number(tensor: &TensorProto) -> Option<f32> {
     let bytes = tensor.view().bytes();
     match tensor.desc.dtype {
         DType::F32 => Some(f32::from_le_bytes(bytes.try_into().ok()?)),
+        DType::BF16 => Some(bf16::from_le_bytes(bytes.try_into().ok()?).to_f32()),
+        DType::F16 => Some(f16::from_le_bytes(bytes.try_into().ok()?).to_f32()),
         DType::I64 => Some(i64::from_le_bytes(bytes.try_into().ok()?)).map(|number| number as f32),
         _ => None,
     }

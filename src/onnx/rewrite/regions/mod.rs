@@ -4,7 +4,8 @@
 //!
 //! A region's values have one shape, or one value in the place of its last axis. What it reads is broadcast to that shape;
 //! what is read outside, or is an output of the graph, is an output of the region under its own name. Only what the model
-//! tells to fit is taken: float32, beside bools and half precision where they come from, or go to, float32.
+//! tells to fit is taken: float32, beside bools and half precision where they come from, or go to, float32; on CUDA, where
+//! nodes compute in half precision as they are, those too, each rounding its result as the node does.
 
 mod groups;
 mod members;
@@ -22,12 +23,36 @@ use program::{Region, made};
 /// Nodes that a region leaves out at least, less the Casts that it needs.
 const FEWEST_NODES: usize = 2;
 
-/// Each such region.
-pub(super) fn run(graph: &mut GraphProto) -> usize {
+/// What pays on a provider.
+struct Policy {
+    /// The operator has inputs and outputs of any of its types, and nodes may compute in half precision.
+    is_typed: bool,
+    /// Elements of a row, and rows, with which a sum is left to ONNX Runtime, whose threads share a row.
+    long_row: i64,
+    few_rows: i64,
+    /// What convolutions read and give stays ONNX Runtime's, which lays it out otherwise.
+    leaves_convolutions: bool,
+}
+
+const ON_CPU: Policy = Policy { is_typed: false, long_row: 1 << 15, few_rows: 4, leaves_convolutions: true };
+/// A block has a row, and a device has more than a hundred places for blocks.
+const ON_CUDA: Policy = Policy { is_typed: true, long_row: 1 << 16, few_rows: 64, leaves_convolutions: false };
+
+/// Each region that pays on the CPU.
+pub(super) fn on_cpu(graph: &mut GraphProto) -> usize {
+    run(graph, &ON_CPU)
+}
+
+/// Each region that pays on CUDA.
+pub(super) fn on_cuda(graph: &mut GraphProto) -> usize {
+    run(graph, &ON_CUDA)
+}
+
+fn run(graph: &mut GraphProto, policy: &Policy) -> usize {
     if !graph::order(graph).is_ok_and(|order| order.is_sorted()) {
         return 0;
     }
-    let facts = Facts::of(graph);
+    let facts = Facts::of(graph, policy);
     let mut names = taken(graph);
     let found = groups(graph, &facts);
     let readers = graph::readers(graph);
@@ -41,8 +66,9 @@ pub(super) fn run(graph: &mut GraphProto) -> usize {
     let gone: HashSet<usize> = regions.iter().flat_map(|region| region.gone.iter().copied()).collect();
     let n_places = regions.len();
     let mut at_end: Vec<Vec<_>> = vec![Vec::new(); graph.node.len()];
-    let mut unread = HashSet::new();
+    let (mut unread, mut types) = (HashSet::new(), Vec::new());
     for region in regions {
+        types.extend(region.types);
         unread.extend(region.read);
         at_end[region.at].push(region.node);
         at_end[region.at].extend(region.casts);
@@ -61,6 +87,9 @@ pub(super) fn run(graph: &mut GraphProto) -> usize {
         inside.remove(name);
     }
     forget(graph, &inside);
+    let told: HashSet<String> =
+        graph.value_info.iter().chain(&graph.output).map(|info| info.name().to_owned()).collect();
+    graph.value_info.extend(types.into_iter().filter(|info| !told.contains(info.name())));
     drop_unread(graph, &unread);
     if graph::sort(graph).is_err() {
         *graph = before; // two regions that read each other: groups are made so that there are none

@@ -7,9 +7,10 @@ use super::super::values::Dim;
 use super::groups::Group;
 use super::members::{Facts, Meaning, goes_to};
 use crate::onnx::graph;
-use crate::onnx::proto::{GraphProto, NodeProto};
+use crate::onnx::proto::tensor_shape_proto::{Dimension, dimension::Value};
+use crate::onnx::proto::{GraphProto, NodeProto, TensorShapeProto, TypeProto, ValueInfoProto, type_proto};
 use crate::onnx::walk::fresh;
-use crate::onnx::{Extent, Op, Program, Step};
+use crate::onnx::{Extent, Op, Program, Step, TypedProgram};
 use crate::tensor::DType;
 
 /// What comes in the place of a group.
@@ -17,6 +18,8 @@ pub(super) struct Region {
     pub(super) node: NodeProto,
     /// What it gives as float32 and others read as another type.
     pub(super) casts: Vec<NodeProto>,
+    /// Types of what it gives, where the operator's name does not tell them.
+    pub(super) types: Vec<ValueInfoProto>,
     /// Indices of the nodes that it does.
     pub(super) gone: Vec<usize>,
     /// The index of the last of them.
@@ -31,11 +34,12 @@ pub(super) struct Region {
 /// names: those that the graph has; what is made is added.
 pub(super) fn made(
     graph: &GraphProto,
-    facts: &Facts,
+    facts: &Facts<'_>,
     readers: &HashMap<&str, Vec<usize>>,
     group: &Group,
     names: &mut HashSet<String>,
 ) -> Option<Region> {
+    let is_typed = facts.policy.is_typed;
     let mut whole = group.leading.clone();
     whole.push(group.last.clone().unwrap_or(Dim::Is(1)));
     let mut writing =
@@ -44,7 +48,9 @@ pub(super) fn made(
     for &at in &group.nodes {
         let node = &graph.node[at];
         for input in node.input.iter().filter(|input| !input.is_empty() && !inside.contains(input.as_str())) {
-            writing.input(input, node)?;
+            if !inside.contains(facts.source(input)) {
+                writing.input(input, node)?;
+            }
         }
     }
     let mut registers = writing.registers();
@@ -61,8 +67,26 @@ pub(super) fn made(
         return None;
     }
     let read = group.nodes.iter().flat_map(|&at| graph.node[at].input.iter().cloned()).collect();
-    let (wanted, gone) = wanted(graph, facts, readers, group);
+    let first = writing.inputs.len() + writing.program.constants.len();
+    let gives = |name: &str| is_typed && registers.get(name).is_some_and(|&register| register >= first);
+    let (wanted, gone) = wanted(graph, facts, readers, group, gives);
     let Writing { inputs, mut program, .. } = writing;
+    if is_typed {
+        let typed = typed(facts, &whole, &registers, program, (&inputs, &wanted))?;
+        let has_floats = has_floats(&typed.program);
+        let types = wanted.iter().map(|name| r#type(facts, name)).collect();
+        let outputs: Vec<String> = wanted.into_iter().map(str::to_owned).collect();
+        let at = *group.nodes.last()?;
+        return (!inputs.is_empty() && !outputs.is_empty()).then(|| Region {
+            node: typed.node(inputs, outputs),
+            casts: Vec::new(),
+            types,
+            gone,
+            at,
+            read,
+            has_floats,
+        });
+    }
     let (mut outputs, mut casts) = (Vec::new(), Vec::new());
     let mut given: HashMap<usize, String> = HashMap::new();
     for name in wanted {
@@ -83,16 +107,59 @@ pub(super) fn made(
     }
     program.rank = whole.len();
     program.extents()?;
-    let has_floats = program.steps.iter().any(|step| !matches!(step.op, Op::And | Op::Or | Op::Not));
+    let has_floats = has_floats(&program);
     let at = *group.nodes.last()?;
     (!inputs.is_empty() && !outputs.is_empty()).then(|| Region {
         node: program.node(inputs, outputs),
         casts,
+        types: Vec::new(),
         gone,
         at,
         read,
         has_floats,
     })
+}
+
+/// What is known of a value, as a model says it.
+fn r#type(facts: &Facts<'_>, name: &str) -> ValueInfoProto {
+    let dim = |size: &Dim| {
+        let value = match size {
+            Dim::Is(size) => Some(Value::DimValue(*size)),
+            Dim::Named(name) => Some(Value::DimParam(name.clone())),
+            Dim::Unknown => None,
+        };
+        Dimension { value, denotation: None }
+    };
+    let shape = facts.dims(name).map(|dims| TensorShapeProto { dim: dims.iter().map(dim).collect() });
+    let tensor = type_proto::Tensor { elem_type: facts.element(name).map(DType::onnx_code), shape };
+    let r#type = TypeProto { value: Some(type_proto::Value::TensorType(tensor)), denotation: None };
+    ValueInfoProto { name: Some(name.to_owned()), r#type: Some(r#type), ..ValueInfoProto::default() }
+}
+
+fn has_floats(program: &Program) -> bool {
+    program.steps.iter().any(|step| !matches!(step.op, Op::And | Op::Or | Op::Not))
+}
+
+/// The program with the types of what it reads and gives; None where it has more than an operator may have.
+fn typed(
+    facts: &Facts<'_>,
+    whole: &[Dim],
+    registers: &HashMap<String, usize>,
+    program: Program,
+    (inputs, outputs): (&[String], &[&str]),
+) -> Option<TypedProgram> {
+    let given = outputs.iter().map(|&name| registers.get(name).copied()).collect::<Option<_>>()?;
+    let program = Program { outputs: given, rank: whole.len(), ..program };
+    program.extents()?;
+    let element = |name: &str| facts.element(name).filter(|&element| TypedProgram::takes(element));
+    let row = whole.last()?.number().and_then(|n| usize::try_from(n).ok());
+    let typed = TypedProgram {
+        program,
+        inputs: inputs.iter().map(|name| element(name)).collect::<Option<_>>()?,
+        outputs: outputs.iter().map(|name| element(name)).collect::<Option<_>>()?,
+        row,
+    };
+    (typed.inputs.len().max(typed.outputs.len()) <= TypedProgram::MOST_TENSORS).then_some(typed)
 }
 
 /// The value that a region gives, by another name, and as another type if it is one. The name of the node that gave it may
@@ -105,12 +172,13 @@ fn copy(from: &str, to: &str, element: DType, names: &mut HashSet<String>) -> No
 }
 
 /// Values of steps that are read outside; the nodes that nobody needs any more. A node that only passes on what it reads
-/// stays where somebody outside reads it.
+/// stays where somebody outside reads it, unless the operator `gives` its value, too.
 fn wanted<'a>(
     graph: &'a GraphProto,
-    facts: &Facts,
+    facts: &Facts<'_>,
     readers: &HashMap<&str, Vec<usize>>,
     group: &Group,
+    gives: impl Fn(&str) -> bool,
 ) -> (Vec<&'a str>, Vec<usize>) {
     let mine: HashSet<usize> = group.nodes.iter().copied().collect();
     let mut read: HashSet<&str> = graph.output.iter().map(|output| output.name()).collect();
@@ -123,7 +191,7 @@ fn wanted<'a>(
         let Some(output) = graph::outputs(node).next() else { continue };
         let passes_on = facts.members[at].as_ref().is_some_and(|member| member.meaning == Meaning::Same);
         match read.contains(output) {
-            true if passes_on => read.extend(node.input.first().map(String::as_str)),
+            true if passes_on && !gives(output) => read.extend(node.input.first().map(String::as_str)),
             true => {
                 wanted.push(output);
                 gone.push(at);
@@ -137,7 +205,7 @@ fn wanted<'a>(
 }
 
 struct Writing<'a> {
-    facts: &'a Facts,
+    facts: &'a Facts<'a>,
     rank: usize,
     inputs: Vec<String>,
     program: Program,
@@ -148,7 +216,11 @@ struct Writing<'a> {
 impl Writing<'_> {
     /// Counts an input, once, or a number.
     fn input(&mut self, name: &str, reader: &NodeProto) -> Option<()> {
-        if self.inputs.iter().any(|input| input == name) || self.is_parameter(name, reader) {
+        if self.is_parameter(name, reader) {
+            return Some(());
+        }
+        let name = self.facts.source(name);
+        if self.inputs.iter().any(|input| input == name) {
             return Some(());
         }
         if let Some(number) = self.facts.number(name) {
@@ -190,7 +262,8 @@ impl Writing<'_> {
                     for (operand, input) in operands.iter_mut().zip(&node.input).take(op.arity()) {
                         *operand = self.register(input, registers)?;
                     }
-                    self.step(op, operands)
+                    let made = self.step(op, operands);
+                    member.rounds.map_or(made, |rounds| self.step(rounds, [made, 0, 0]))
                 }
             };
             registers.insert(output.to_owned(), register);
@@ -199,7 +272,8 @@ impl Writing<'_> {
     }
 
     fn register(&self, name: &str, registers: &HashMap<String, usize>) -> Option<usize> {
-        registers.get(name).copied().or_else(|| {
+        let read = |name: &str| registers.get(name).copied();
+        read(name).or_else(|| read(self.facts.source(name))).or_else(|| {
             let number = self.facts.number(name)?;
             let same = |known: &f32| known.to_bits() == number.to_bits();
             Some(self.inputs.len() + self.program.constants.iter().position(same)?)

@@ -41,7 +41,7 @@ fn rewritten(
     // What a node does not tell the model does.
     let between = [of("square", &[2, 3, 4]), of("mean", &[2, 3, 1])];
     let mut found = graph(nodes, inputs, outputs, &between);
-    let n_places = run(&mut found);
+    let n_places = on_cpu(&mut found);
     let steps = |node: &NodeProto| {
         let steps = attribute(node, STEPS)?;
         String::from_utf8(steps.s.as_ref()?.to_vec()).ok()
@@ -117,7 +117,7 @@ fn a_cast_outside_has_a_name_that_no_node_has() {
     ];
     let outputs = [typed("h", half, &[2, 3]), of("y", &[2, 3])];
     let mut found = graph(nodes, &[of("x", &[2, 3])], &outputs, &[of("h/unrounded", &[2, 3])]);
-    assert_eq!(run(&mut found), 1);
+    assert_eq!(on_cpu(&mut found), 1);
     let casts: Vec<_> = found.node.iter().filter(|node| node.output == ["h"]).collect();
     assert_eq!((casts.len(), casts[0].name()), (1, "region_cast/h"));
 }

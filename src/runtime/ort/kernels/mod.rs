@@ -19,4 +19,4 @@ pub(super) use element::{Element, Real};
 pub(super) use forward::Forward;
 pub(super) use heads::{Heads, HeadsMut, Mask, Scores};
 pub(super) use processor::{Parallel, run};
-pub(super) use region::{Elements, Plan, Region, broadcast};
+pub(super) use region::{DeviceRegion, Elements, KernelSource, Plan, Region, broadcast};

@@ -8,6 +8,7 @@ mod broadcast;
 mod by_row;
 mod cuda_attention;
 mod cuda_calls;
+mod device_region;
 mod in_place;
 mod region;
 mod select;
@@ -17,6 +18,7 @@ use std::sync::{Arc, Mutex};
 use ort::operator::OperatorDomain;
 use ort::session::builder::SessionBuilder;
 
+use super::device_kernels::DeviceKernels;
 use crate::base::sync::lock;
 use crate::onnx::DOMAIN;
 
@@ -28,22 +30,31 @@ pub(super) use in_place::{Place, in_place};
 pub(super) struct Operators(Arc<OperatorDomain>);
 
 // SAFETY: nothing writes to the domain once it is made, and what the runtime calls of it, from any thread, only reads
-// an operator that is plain data.
+// operators that are plain data, but for the kernels of a device, which may be shared.
 unsafe impl Send for Operators {}
 // SAFETY: as above.
 unsafe impl Sync for Operators {}
 
+fn on_cpu() -> ort::Result<OperatorDomain> {
+    let domain = attention::add(select::add(OperatorDomain::new(DOMAIN)?)?)?;
+    cuda_attention::add(region::add(add_rows::add(domain)?)?)
+}
+
 impl Operators {
     #[expect(clippy::arc_with_non_send_sync, reason = "ort takes an Arc, and this type says why it may be shared")]
     pub(super) fn new() -> ort::Result<Self> {
-        let domain = attention::add(select::add(OperatorDomain::new(DOMAIN)?)?)?;
-        let domain = cuda_attention::add(domain)?;
-        region::add(add_rows::add(domain)?).map(|domain| Self(Arc::new(domain)))
+        Ok(Self(Arc::new(on_cpu()?)))
+    }
+
+    /// Those, and the ones that run on a device.
+    #[expect(clippy::arc_with_non_send_sync, reason = "as above")]
+    pub(super) fn on(kernels: &Arc<DeviceKernels>) -> ort::Result<Self> {
+        Ok(Self(Arc::new(device_region::add(on_cpu()?, Arc::clone(kernels))?)))
     }
 
     /// What `build` makes of a session that has them. ONNX Runtime asks whether the process knows our domain, and makes it
     /// known, with nothing that holds the two together: of the first two sessions at once, one would be refused.
-    pub(super) fn built<T, E>(&self, build: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+    pub(super) fn built<T, E>(build: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         static IS_KNOWN: Mutex<bool> = Mutex::new(false);
         let mut is_known = lock(&IS_KNOWN);
         if *is_known {

@@ -9,7 +9,7 @@ use crate::onnx::{Extent, Program, REGION, region};
 use crate::runtime::ort::kernels::{self, Elements, Plan, Region};
 
 /// Whoever changed a model by hand, and left in what it said of its values, can run it so.
-const ADVICE: &str = "take out its value_info where it is not true, or give disable_passes=(\"regions\",)";
+pub(super) const ADVICE: &str = "take out its value_info where it is not true, or give disable_passes=(\"regions\",)";
 
 /// The domain with its operator.
 pub(super) fn add(domain: OperatorDomain) -> ort::Result<OperatorDomain> {
@@ -35,15 +35,17 @@ impl Operator for RegionFloat {
     }
 
     fn create_kernel<'attr>(&self, context: &KernelContext<'attr>) -> ort::Result<Running> {
-        let wrong = || ort::Error::new(format!("{REGION}: its attributes are no program"));
-        let inputs = context.get::<String>(region::INPUTS).ok_or_else(wrong)?;
-        let steps = context.get::<String>(region::STEPS).ok_or_else(wrong)?;
-        let outputs = context.get::<Vec<i64>>(region::OUTPUTS).ok_or_else(wrong)?;
-        let constants = context.get::<Vec<f32>>(region::CONSTANTS).unwrap_or_default();
-        let rank = context.get::<i64>(region::RANK).ok_or_else(wrong)?;
-        let program = Program::read(&inputs, constants, &steps, &outputs, rank);
-        program.and_then(Plan::of).map(Running).ok_or_else(wrong)
+        let program = program_of(context).and_then(Plan::of);
+        program.map(Running).ok_or_else(|| ort::Error::new(format!("{REGION}: its attributes are no program")))
     }
+}
+
+/// Of a node's attributes.
+pub(super) fn program_of(context: &KernelContext<'_>) -> Option<Program> {
+    let constants = context.get::<Vec<f32>>(region::CONSTANTS).unwrap_or_default();
+    let (inputs, steps) = (context.get::<String>(region::INPUTS)?, context.get::<String>(region::STEPS)?);
+    let (outputs, rank) = (context.get::<Vec<i64>>(region::OUTPUTS)?, context.get::<i64>(region::RANK)?);
+    Program::read(&inputs, constants, &steps, &outputs, rank)
 }
 
 struct Running(Plan);

@@ -3,12 +3,15 @@
 //! A tile is a few rows, or a part of one where no step needs a whole row; each step goes over it before the next does, so
 //! that what lies between is in the cache.
 
+mod cuda;
 mod functions;
 mod plan;
 mod steps;
 mod tensors;
 #[cfg(test)]
 mod tests;
+
+pub(in crate::runtime::ort) use cuda::{DeviceRegion, KernelSource};
 
 use super::processor::Work;
 use crate::onnx::{Extent, HIGHEST_RANK};
@@ -56,7 +59,14 @@ impl<'a> Region<'a> {
         if [inputs.len(), outputs.len(), sizes.len()] != expected || sizes.len() > HIGHEST_RANK {
             return None;
         }
-        let (shape, inputs) = Shape::of(plan, sizes, inputs)?;
+        let shapes: Vec<&[i64]> = inputs.iter().map(|&(shape, _)| shape).collect();
+        let n_elements = |shape: &[i64]| shape.iter().map(|&size| size as usize).product::<usize>();
+        if inputs.iter().any(|(shape, elements)| n_elements(shape) != elements.len()) {
+            return None;
+        }
+        let (shape, layouts) = Shape::of(&plan.program.inputs, plan.by_row, sizes, &shapes)?;
+        let inputs: Vec<_> =
+            inputs.iter().zip(layouts).map(|(&(_, elements), layout)| Input { elements, layout }).collect();
         let outputs: Vec<_> = outputs.into_iter().map(Output::new).collect();
         let fits = outputs.iter().zip(&plan.program.outputs).all(|(output, &register)| {
             let full = plan.extents[register] == Extent::Full;
@@ -64,7 +74,7 @@ impl<'a> Region<'a> {
         });
         let number = |input: &Input<'_>| {
             let mut number = [0.0];
-            if input.extent == Extent::Number {
+            if input.layout.extent == Extent::Number {
                 input.elements.read(0, &mut number);
             }
             number[0]
@@ -99,14 +109,14 @@ impl<'a> Region<'a> {
     /// Whether an input is read where it is.
     #[inline(always)]
     fn is_direct(&self, input: &Input<'_>) -> bool {
-        let lies = input.is_dense || self.tile[0] == 1;
-        input.extent == Extent::Number || (lies && matches!(input.elements, Elements::F32(_)))
+        let lies = input.layout.is_dense || self.tile[0] == 1;
+        input.layout.extent == Extent::Number || (lies && matches!(input.elements, Elements::F32(_)))
     }
 
     /// Whether an input's tiles are all the same.
     #[inline(always)]
     fn is_constant(&self, input: &Input<'_>) -> bool {
-        input.is_one_row && self.tile[1] == self.shape.n
+        input.layout.is_one_row && self.tile[1] == self.shape.n
     }
 
     /// Elements of a tile, at most, of this extent.
@@ -117,12 +127,13 @@ impl<'a> Region<'a> {
     #[inline(always)]
     fn fill(&self, input: &Input<'_>, tile: &Tile, to: &mut [f32]) {
         let Tile { row, n_rows, column, n_columns } = *tile;
-        let (n, column) = if input.extent == Extent::Full { (n_columns, column) } else { (1, 0) };
-        if input.is_dense && n == of_row(input.extent, self.shape.n) {
-            return input.elements.read(self.shape.start(input, row), &mut to[..n_rows * n]);
+        let Input { elements, layout } = input;
+        let (n, column) = if layout.extent == Extent::Full { (n_columns, column) } else { (1, 0) };
+        if layout.is_dense && n == of_row(layout.extent, self.shape.n) {
+            return elements.read(self.shape.start(layout, row), &mut to[..n_rows * n]);
         }
         for (at, to) in to.chunks_exact_mut(n.max(1)).take(n_rows).enumerate() {
-            input.elements.read(self.shape.start(input, row + at) + column, to);
+            elements.read(self.shape.start(layout, row + at) + column, to);
         }
     }
 }
@@ -142,7 +153,7 @@ impl Work for Region<'_> {
     fn task<const FMA: bool>(&self, task: usize, scratch: &mut Vec<f32>) {
         let extents = &self.plan.buffers;
         let copied: Vec<usize> = (0..self.inputs.len()).filter(|&at| !self.is_direct(&self.inputs[at])).collect();
-        let all = extents.iter().copied().chain(copied.iter().map(|&at| self.inputs[at].extent));
+        let all = extents.iter().copied().chain(copied.iter().map(|&at| self.inputs[at].layout.extent));
         let sizes: Vec<usize> = all.map(|extent| self.most(extent)).collect();
         scratch.resize(sizes.iter().sum(), 0.0);
         let mut buffers: Vec<&mut [f32]> = Vec::with_capacity(sizes.len());
@@ -206,7 +217,7 @@ impl Region<'_> {
                         (_, Ok(copy)) => &buffers[self.plan.buffers.len() + copy][..len(extent)],
                         (Elements::F32(elements), _) => {
                             let column = if extent == Extent::Full { tile.column } else { 0 };
-                            let start = self.shape.start(&self.inputs[input], tile.row) + column;
+                            let start = self.shape.start(&self.inputs[input].layout, tile.row) + column;
                             &elements[start..][..len(extent)]
                         }
                         _ => unreachable!("other elements are copied"),

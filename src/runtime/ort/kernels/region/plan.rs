@@ -38,9 +38,9 @@ impl Plan {
         self.extents[register]
     }
 
-    /// None where the program is none.
+    /// None where the program is none, or gives a register twice.
     pub(in crate::runtime::ort) fn of(program: Program) -> Option<Self> {
-        let extents = program.extents()?;
+        let extents = program.extents().filter(|_| !program.gives_twice())?;
         let (n_inputs, n_constants) = (program.inputs.len(), program.constants.len());
         let mut places: Vec<_> = (0..n_inputs).map(Place::Input).collect();
         places.extend((0..n_constants).map(Place::Constant));

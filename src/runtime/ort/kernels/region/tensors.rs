@@ -5,7 +5,6 @@ use std::marker::PhantomData;
 use half::slice::HalfFloatSliceExt as _;
 use half::{bf16, f16};
 
-use super::plan::Plan;
 use crate::onnx::{Extent, HIGHEST_RANK};
 
 /// Elements of an input. A bool is any byte but 0.
@@ -48,13 +47,19 @@ impl Elements<'_> {
     }
 }
 
-/// An input where its elements are: the axes are those of [`Shape`].
+/// An input's elements, and where they are.
 #[derive(Clone, Copy)]
 pub(super) struct Input<'a> {
     pub(super) elements: Elements<'a>,
+    pub(super) layout: Layout,
+}
+
+/// How an input lies: the axes are those of [`Shape`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Layout {
     pub(super) extent: Extent,
     /// In elements, of each outer axis; 0 where it has one for the whole axis.
-    strides: [usize; HIGHEST_RANK],
+    pub(super) strides: [usize; HIGHEST_RANK],
     /// Of a row's elements, or of its one: those of the next row follow.
     pub(super) is_dense: bool,
     /// All rows have the same.
@@ -67,8 +72,9 @@ pub(super) struct Input<'a> {
 pub(in crate::runtime::ort) struct Shape {
     pub(super) n: usize,
     pub(super) n_rows: usize,
-    sizes: [usize; HIGHEST_RANK],
-    n_outer: usize,
+    /// Of the outer axes, the innermost first.
+    pub(super) sizes: [usize; HIGHEST_RANK],
+    pub(super) n_outer: usize,
 }
 
 /// The sizes that these broadcast to, with so many axes. None where they do not fit together.
@@ -90,46 +96,43 @@ pub(in crate::runtime::ort) fn broadcast(shapes: &[&[i64]], rank: usize) -> Opti
 }
 
 impl Shape {
-    /// Of inputs that broadcast to `sizes`. None where one has other elements than its shape says, or is no row's, or no
-    /// number, where the program says so.
-    pub(super) fn of<'a>(
-        plan: &Plan,
+    /// Of inputs of these extents and shapes, that broadcast to `sizes`. by_row: a row is taken for a whole. None where one is
+    /// no row's, or no number, where its extent says so.
+    pub(super) fn of(
+        extents: &[Extent],
+        by_row: bool,
         sizes: &[usize],
-        given: &[(&[i64], Elements<'a>)],
-    ) -> Option<(Self, Vec<Input<'a>>)> {
+        shapes: &[&[i64]],
+    ) -> Option<(Self, Vec<Layout>)> {
         let rank = sizes.len();
         let own =
             |shape: &[i64], axis: usize| (axis + shape.len()).checked_sub(rank).map_or(1, |at| shape[at] as usize);
-        let mut inputs = Vec::with_capacity(given.len());
-        for (&extent, &(shape, elements)) in plan.program.inputs.iter().zip(given) {
-            let n_elements: usize = shape.iter().map(|&size| size as usize).product();
-            let is_number = extent == Extent::Number;
-            if n_elements != elements.len() || (is_number && n_elements != 1) {
-                return None;
-            }
-            if extent == Extent::Row && own(shape, rank - 1) != 1 {
+        let mut inputs = Vec::with_capacity(shapes.len());
+        for (&extent, &shape) in extents.iter().zip(shapes) {
+            let is_one = shape.iter().all(|&size| size == 1);
+            if (extent == Extent::Number && !is_one) || (extent == Extent::Row && own(shape, rank - 1) != 1) {
                 return None;
             }
             let strides = [0; HIGHEST_RANK];
-            inputs.push(Input { elements, extent, strides, is_dense: false, is_one_row: false });
+            inputs.push(Layout { extent, strides, is_dense: false, is_one_row: false });
         }
         let n = sizes[rank - 1];
-        for (input, (shape, _)) in inputs.iter().zip(given) {
+        for (input, &shape) in inputs.iter().zip(shapes) {
             if input.extent == Extent::Full && own(shape, rank - 1) != n {
                 return None;
             }
         }
         // From the innermost outer axis on: (size, each input's stride).
         let mut shape = Self { n, n_rows: 1, sizes: [1; HIGHEST_RANK], n_outer: 0 };
-        let mut counts: Vec<usize> = plan.program.inputs.iter().map(|&extent| of_row(extent, n)).collect();
-        let mut is_flat = !plan.by_row;
+        let mut counts: Vec<usize> = extents.iter().map(|&extent| of_row(extent, n)).collect();
+        let mut is_flat = !by_row;
         for axis in (0..rank - 1).rev() {
             let size = sizes[axis];
             if size == 1 {
                 continue;
             }
-            let stride = |at: usize, counts: &[usize]| if own(given[at].0, axis) == 1 { 0 } else { counts[at] };
-            let of_rows = |at: usize, input: &Input<'_>| match input.extent {
+            let stride = |at: usize, counts: &[usize]| if own(shapes[at], axis) == 1 { 0 } else { counts[at] };
+            let of_rows = |at: usize, input: &Layout| match input.extent {
                 Extent::Number => true,
                 Extent::Row => false,
                 Extent::Full => stride(at, &counts) == shape.n,
@@ -140,7 +143,7 @@ impl Shape {
             } else {
                 let last = shape.n_outer.wrapping_sub(1);
                 let goes_on =
-                    |at: usize, input: &Input<'_>| stride(at, &counts) == input.strides[last] * shape.sizes[last];
+                    |at: usize, input: &Layout| stride(at, &counts) == input.strides[last] * shape.sizes[last];
                 let merges = shape.n_outer > 0 && inputs.iter().enumerate().all(|(at, input)| goes_on(at, input));
                 if merges {
                     shape.sizes[last] *= size;
@@ -154,7 +157,7 @@ impl Shape {
                 shape.n_rows *= size;
             }
             for (at, count) in counts.iter_mut().enumerate() {
-                *count *= own(given[at].0, axis);
+                *count *= own(shapes[at], axis);
             }
         }
         for input in &mut inputs {
@@ -175,7 +178,7 @@ impl Shape {
 
     /// Where a row of an input begins.
     #[inline(always)]
-    pub(super) fn start(&self, input: &Input<'_>, mut row: usize) -> usize {
+    pub(super) fn start(&self, input: &Layout, mut row: usize) -> usize {
         if input.is_dense {
             return row * of_row(input.extent, self.n);
         }

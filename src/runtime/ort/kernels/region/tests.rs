@@ -9,10 +9,10 @@ use crate::runtime::ort::kernels::processor::{Alone, run};
 
 /// An input's sizes and elements, as float32, float16, bfloat16 or bool.
 #[derive(Clone, Debug)]
-struct Given {
-    sizes: Vec<i64>,
-    values: Vec<f32>,
-    kind: usize,
+pub(super) struct Given {
+    pub(super) sizes: Vec<i64>,
+    pub(super) values: Vec<f32>,
+    pub(super) kind: usize,
 }
 
 /// The outputs, by whatever the processor has, and by any processor.
@@ -53,7 +53,7 @@ fn outputs(program: &Program, given: &[Given]) -> [Vec<Vec<f32>>; 2] {
 }
 
 /// Each output in float64, index by index.
-fn expected(program: &Program, given: &[Given]) -> Vec<Vec<f64>> {
+pub(super) fn expected(program: &Program, given: &[Given]) -> Vec<Vec<f64>> {
     let shapes: Vec<&[i64]> = given.iter().map(|it| it.sizes.as_slice()).collect();
     let sizes = broadcast(&shapes, program.rank).unwrap()[..program.rank].to_vec();
     let (n, extents) = (sizes[program.rank - 1], program.extents().unwrap());
