@@ -169,6 +169,8 @@ CASES: dict[str, Case] = {
     },
     "aten.bucketize.Tensor": case(lambda x, y: torch.bucketize(x.detach(), y.detach()), MATRIX[0], CHANNEL[:0]),
     "aten.squeeze.dim": case(lambda x: x.squeeze(1) * 2, IMAGE),
+    # joining
+    "aten.cat.default": case(lambda x: torch.cat([torch.tensor([]), x, x[:2]]), MATRIX),
     # linear
     "aten.baddbmm.default": case(
         lambda c, x: torch.baddbmm(c, x, x, beta=0), torch.full((2, 3, 3), nan), torch.ones(2, 3, 3)

@@ -17,6 +17,7 @@ from support import DaemonClient, use_client
 
 import rust_ort
 from measure import language_models
+from rust_ort.export import rules
 from rust_ort.export.told import drop_contradicted
 from rust_ort.link.daemon import find_binary
 from rust_ort.observe import nodes as nodes_module
@@ -331,6 +332,10 @@ def _nothing_joined_in_half_precision(x: torch.Tensor) -> torch.Tensor:
     return (joined * torch.tensor([1, 2, 3], dtype=torch.bfloat16)).float()
 
 
+def _nothing_of_two_dimensions_joined(x: torch.Tensor) -> torch.Tensor:
+    return torch.cat([torch.tensor([]).reshape(0, 3), x[None] * 2])
+
+
 def _multiplied(x: torch.Tensor) -> torch.Tensor:
     return x * torch.tensor([1.0, 2.0, 3.0]) + torch.tensor(2.5)
 
@@ -347,6 +352,7 @@ CONSTANTS = (
     _nothing_joined,
     _only_nothing_joined,
     _nothing_joined_in_half_precision,
+    _nothing_of_two_dimensions_joined,
     _multiplied,
     _picked,
     _read_for_its_shape,
@@ -378,6 +384,17 @@ def test_a_constant_made_inside_a_graph_is_a_feed_where_its_model_reads_it(
         assert {graph.direction for graph in backend.graphs} == ({"forward", "backward"} if grad else {"inference"})
         assert matched(backend.graphs)
         backend.report().check()
+
+
+@pytest.mark.usefixtures("daemon")
+def test_a_value_that_the_translation_folds_away_is_no_feed() -> None:
+    x = torch.randn(3, requires_grad=True)
+    with rules.without("aten.cat.default"):  # or the empty tensor would not come so far
+        backend = rust_ort.backend(compare="nodes")
+        torch.compile(_nothing_joined, backend=backend)(x).sum().backward()
+    assert {node.name for node in backend.graphs[0].eager} == {"lift_fresh_copy"}
+    assert {"cat", "add"} <= matched(backend.graphs)
+    backend.report().check()
 
 
 @pytest.mark.usefixtures("daemon")
