@@ -3,12 +3,15 @@ STEPS := tests/make.sh
 # make gpu-check: folder of an onnxruntime-gpu library, and a binary built elsewhere (as the module beside the sources)
 ORT_GPU_LIB ?=
 BIN ?=
+# make gpu-pack: GPU architecture (90 of sm_90) and folder
+ARCH ?=
+OUT ?=
 # further arguments of demo, bench, coverage, op-census, matrix, gpu-check and pytest, e.g. make demo ARGS="--size small"
 ARGS ?=
-export ORT_GPU_LIB BIN ARGS
+export ORT_GPU_LIB BIN ARCH OUT ARGS
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build build-torch demo test test-torch lint fmt fmt-check bench coverage random-graphs op-census planted blame same-size keep prove torch-nodes matrix gpu-check clean doctor
+.PHONY: help setup build build-torch demo test test-torch lint fmt fmt-check bench coverage random-graphs op-census planted blame same-size keep prove torch-nodes matrix gpu-check gpu-pack clean doctor
 
 help: ## this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -73,8 +76,11 @@ torch-nodes: ## build-torch; every architecture's graphs and ONNX's node tests o
 matrix: ## every declared version of torch and onnxruntime: installed, main job and Python tests, into docs/versions.md
 	@$(STEPS) matrix
 
-gpu-check: ## everything on a GPU in ten minutes, into docs/gpu.md; needs no setup: ORT_GPU_LIB=folder BIN=binary; exits 2 without a GPU
+gpu-check: ## everything on a GPU in eight minutes, into docs/gpu.md; needs no setup: ORT_GPU_LIB=folder BIN=binary; exits 2 without a GPU
 	@$(STEPS) gpu-check
+
+gpu-pack: ## build; CUDA provider of one architecture and stripped product for an offline GPU machine, into OUT=build/gpu-pack (ARCH=90)
+	@$(STEPS) gpu-pack
 
 doctor: ## what of the tools is there, and what `rust-ort doctor` says
 	@$(STEPS) doctor

@@ -458,6 +458,41 @@ gpu_check() {
         ${ORT_GPU_LIB:+--onnxruntime "$ORT_GPU_LIB"} ${ARGS:---output docs/gpu.md}
 }
 
+# What an offline GPU machine needs, in $OUT (build/gpu-pack): provider/ with the code of one architecture ($ARCH) alone, and
+# product/ stripped. The provider comes from ORT_GPU_LIB, else from the wheel of the pinned version.
+gpu_pack() {
+    local out=${OUT:-build/gpu-pack} arch=${ARCH:-90} capi=${ORT_GPU_LIB:-} binary=${BIN:-target/release/rust-ort} work version
+    [[ -n ${BIN:-} ]] || build
+    work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
+    rm -rf "$out"
+    mkdir -p "$out/provider" "$out"/product/{bin,tests,docs,python_shim}
+    out=$(cd "$out" && pwd)
+    if [[ -z $capi ]]; then
+        version=$(sed -n 's/^onnxruntime==//p' "$REQUIREMENTS")
+        step "onnxruntime-gpu $version" "$PY" -m pip download -q --no-deps --only-binary=:all: -d "$work" "onnxruntime-gpu==$version"
+        "$PY" -m zipfile -e "$work"/onnxruntime_gpu-*.whl "$work/wheel"
+        capi=$work/wheel/onnxruntime/capi
+    fi
+    step "code of sm_$arch" env PYTHONPATH=tests "$PY" -m measure.keep_arch "$capi/libonnxruntime_providers_cuda.so" \
+        "$out/provider/libonnxruntime_providers_cuda.so" "$arch"
+    cp "$capi"/libonnxruntime.so.* "$capi/libonnxruntime_providers_shared.so" "$out/provider/"
+    cp -r python_shim/rust_ort "$out/product/python_shim/"
+    cp -r tests/measure tests/make.sh "$out/product/tests/"
+    cp Makefile Cargo.toml "$out/product/"
+    cp "$binary" "$out/product/bin/rust-ort"
+    # An entry point, so that backend="rust_ort" is found by its name from sources.
+    mkdir "$out/product/python_shim/rust_ort-0.dist-info"
+    printf 'Metadata-Version: 2.1\nName: rust-ort\nVersion: 0\n' >"$out/product/python_shim/rust_ort-0.dist-info/METADATA"
+    printf '[torch_dynamo_backends]\nrust_ort = rust_ort.backend:rust_ort\n' >"$out/product/python_shim/rust_ort-0.dist-info/entry_points.txt"
+    strip "$out/product/bin/rust-ort" "$out/product/$MODULE"
+    find "$out/product" -name __pycache__ -prune -exec rm -rf {} +
+    tar -C "$out" -cf - provider | xz -T0 -3 >"$out/provider.tar.xz"
+    tar -C "$out" -cf - product | xz -T0 -3 >"$out/product.tar.xz"
+    du -h "$out"/*.tar.xz
+    printf 'there: tar -xf provider.tar.xz; tar -xf product.tar.xz; cd product; make gpu-check ORT_GPU_LIB=$PWD/../provider BIN=bin/rust-ort\n'
+}
+
 rust_format() {
     step "rustfmt" cargo fmt --all --check
 }
@@ -533,6 +568,7 @@ random-graphs) random_graphs ;;
 same-size) same_size ;;
 op-census) op_census ;;
 gpu-check) gpu_check ;;
+gpu-pack) gpu_pack ;;
 clean) rm -rf target build "$VENV" python_shim/wheel_data python_shim/rust_ort/_native.*.so ;;
 *) fail "no target '${1:-}'; see make help" ;;
 esac

@@ -112,3 +112,14 @@ def test_verdicts_of_a_run_are_told_apart_after_old_ones_are_dropped(monkeypatch
     with graph_info.called() as graphs:
         pass
     assert graphs() == []
+
+
+def test_a_watched_backward_runs_in_the_thread_that_watches() -> None:
+    """That of a GPU's tensors has a thread of autograd's else, in which nobody looks."""
+    backend = rust_ort.backend(compare="outputs")
+    compiled = torch.compile(lambda x: (x * 2).sum(), backend=backend)
+    with graph_info.called() as graphs:
+        assert not torch._C._is_multithreading_enabled()
+        compiled(torch.ones(2, requires_grad=True)).backward()
+    assert torch._C._is_multithreading_enabled()
+    assert [graph.direction for graph in graphs()] == ["forward", "backward"]

@@ -237,12 +237,14 @@ _watching = threading.local()
 def called() -> Iterator[Callable[[], list[GraphInfo]]]:
     """Inside, this thread's calls of compiled graphs are watched; what is yielded gives those graphs in the order of
     their first call, each a copy with what the calls inside added, and those of no other thread. A graph compiled long
-    before counts like a new one."""
+    before counts like a new one. Autograd runs the backward of a GPU's tensors in this thread meanwhile, not in one of
+    its own, or nothing of it would be seen."""
     seen: dict[int, tuple[GraphInfo, GraphInfo]] = {}
     outer: dict[int, tuple[GraphInfo, GraphInfo]] | None = getattr(_watching, "seen", None)
     _watching.seen = seen
     try:
-        yield lambda: [run for _, run in seen.values()]
+        with torch.autograd.set_multithreading_enabled(False):
+            yield lambda: [run for _, run in seen.values()]
     finally:
         _watching.seen = outer
 

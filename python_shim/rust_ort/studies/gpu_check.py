@@ -15,6 +15,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -30,8 +31,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 WORKS, MISSING = 0, 2
 MIN_TORCH = (2, 11)
 SECONDS = 60
-REHEARSAL_FACTOR = 3
-"""Of the steps' limits: a CPU takes longer."""
+IPC_SECONDS = 15
 PROBE_BYTES = 4 << 20
 SLEEP_CYCLES = 400_000_000
 PAUSE_MS = 300
@@ -384,30 +384,39 @@ def probe(binary: str, record: Path) -> None:
     """The step `ipc`, in its own process: what was seen, as rows."""
     from rust_ort.studies.gpu.record import Record
 
-    with Record(record).row("tensors shared by CUDA IPC") as numbers:
+    def fill(numbers: dict[str, Any]) -> None:
         for line in ipc_probe(binary):
             name, _, seen = line.partition(": ")
             numbers[name] = seen or "yes"
 
+    made = Record(record)
+    made.row("tensors shared by CUDA IPC", fill)
+    made.end()
 
-def chosen(machine: Machine, device: str, names: Sequence[str] | None) -> list[Task]:
-    """The steps to run, of those there are on the device. Raises Missing for a name that is none of them."""
+
+def steps(machine: Machine, device: str) -> list[Task]:
+    """Those there are on the device, in their order: the main job first."""
     from rust_ort.studies.gpu.runner import Task
     from rust_ort.studies.gpu.steps import STEPS
 
     itself = [sys.executable, os.path.abspath(__file__), "--binary", machine.binary]
-    ipc = Task(name="ipc", title="a Rust process reads and writes a torch tensor by CUDA IPC", limit_s=SECONDS,
+    ipc = Task(name="ipc", title="a Rust process reads and writes a torch tensor by CUDA IPC", seconds=IPC_SECONDS,
                command=[*itself, "--probe"])  # fmt: skip
     of = [sys.executable, "-m", "rust_ort.studies.gpu"]
-    tasks = [] if device == "cpu" else [ipc]
-    patience = REHEARSAL_FACTOR if device == "cpu" else 1
-    tasks += [
-        Task(name=s.name, title=s.title, limit_s=patience * s.limit_s, command=[*of, s.name, device]) for s in STEPS
-    ]
+    first, *others = [
+        Task(name=s.name, title=s.title, seconds=s.seconds[device == "cpu"], alone=s.alone,
+             command=[*of, s.name, device])
+        for s in STEPS
+    ]  # fmt: skip
+    return [first, *([] if device == "cpu" else [ipc]), *others]
+
+
+def chosen(tasks: Sequence[Task], names: Sequence[str] | None) -> list[Task]:
+    """Those named; all for None. Raises Missing for a name that is none of them."""
     unknown = set(names or ()) - {task.name for task in tasks}
     if unknown:
         raise Missing(
-            f"--only: no step {', '.join(sorted(unknown))} on {device}; there are {', '.join(t.name for t in tasks)}"
+            f"--only: no step {', '.join(sorted(unknown))} here; there are {', '.join(t.name for t in tasks)}"
         )
     return [task for task in tasks if names is None or task.name in names]
 
@@ -417,18 +426,27 @@ def run(machine: Machine, arguments: argparse.Namespace) -> int:
     from rust_ort.studies.gpu import page, runner
     from rust_ort.studies.gpu.record import line_of
 
-    tasks = chosen(machine, arguments.device, arguments.only)
+    every = steps(machine, arguments.device)
+    tasks = chosen(every, arguments.only)
+    output = arguments.output or arguments.logs / "gpu.json"
+    results: dict[str, runner.Result] = {}
+    if arguments.resume:
+        try:
+            earlier = page.known(output.with_suffix(".json"), machine.facts)
+        except ValueError as error:
+            raise Missing(f"--resume: {error}; leave it out, or name another --output") from error
+        results = {result.name: result for result in earlier}
+    known = {name: result.kept(retry=arguments.retry) for name, result in results.items()}
     around = runner.environment(machine.binary, machine.library, machine.folders)
     seconds = arguments.minutes * 60 - (time.monotonic() - arguments.begin)
-    results = []
-    for result in runner.run_all(tasks, around, seconds=seconds, logs=arguments.logs):
+    for result in runner.run_all(tasks, around, seconds=seconds, logs=arguments.logs, known=known):
         verdict = f"{result.verdict}{f': {result.why}' if result.why else ''} ({result.seconds:.0f} s)"
         say(result.name, "\n".join([verdict, *map(line_of, result.rows)]))
-        results.append(result)
-        if arguments.output:
-            page.write(arguments.output, results, machine.facts)
-    print(f"\n{page.text(results)}\n\nlogs of the steps: {arguments.logs}")
-    return page.exit_code(results)
+        results[result.name] = result
+        page.write(output, [results[task.name] for task in every if task.name in results], machine.facts)
+    done = [results[task.name] for task in tasks]
+    print(f"\n{page.text(done)}\n\nlogs of the steps: {arguments.logs}; results: {output.with_suffix('.json')}")
+    return page.exit_code(done)
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -438,13 +456,18 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a rehearsal")
     parser.add_argument("--only", type=lambda text: text.split(","), help="steps, with commas between them")
     parser.add_argument(
-        "--minutes", type=float, default=10, help="for everything; what had no time is said (default 10)"
+        "--minutes", type=float, help="for everything; rows that had no time say so (default 8; of a rehearsal 4)"
     )
+    parser.add_argument("--resume", action="store_true", help="try what the last run with this output did not come to")
+    parser.add_argument("--retry", action="store_true", help="with --resume: and what failed")
     parser.add_argument("--output", type=Path, help="markdown file for the table; JSON goes beside it")
     parser.add_argument("--logs", type=Path, default="build/gpu-check", help="folder for what the steps print")
     parser.add_argument("--probe", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     arguments.begin = time.monotonic()
+    arguments.minutes = arguments.minutes or (4.0 if arguments.device == "cpu" else 8.0)
+    if arguments.retry and not arguments.resume:
+        parser.error("--retry is for --resume")
     arguments.binary = os.path.abspath(arguments.binary)
     arguments.logs = arguments.logs.absolute()
     return arguments
@@ -456,6 +479,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.probe:
         probe(arguments.binary, Path(arguments.probe[0]))
         return WORKS
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # what was started is ended before
     try:
         return run(look(arguments), arguments)
     except Missing as error:

@@ -143,6 +143,27 @@ def build(name: str, size: Size, *, attention: str = "sdpa", device: str = "cpu"
     return Study(name=name, module=module, inputs=moved)
 
 
+def language_model(size: Size, *, device: str = "cpu") -> tuple[nn.Module, Tensor]:
+    """LlamaForCausalLM as its class makes it, of this size alone (its cache is in use), and token ids: the same numbers
+    at each call on a device. Its loss: `model(input_ids=tokens, labels=tokens).loss`."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    made = LlamaConfig(
+        hidden_size=size.hidden,
+        num_attention_heads=size.heads,
+        num_key_value_heads=size.heads,
+        intermediate_size=size.intermediate,
+        vocab_size=size.vocabulary,
+        num_hidden_layers=size.layers,
+    )
+    generator = torch.Generator().manual_seed(SEED)
+    tokens = torch.randint(0, size.vocabulary, (size.batch, size.sequence), generator=generator).to(device)
+    with torch.random.fork_rng(devices=[tokens.device] if tokens.is_cuda else []), torch.device(device):
+        torch.manual_seed(SEED)
+        model: nn.Module = LlamaForCausalLM(made)
+    return model.train(), tokens
+
+
 def _position_embeddings(config: Any, hidden: Tensor) -> tuple[Tensor, Tensor]:
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 

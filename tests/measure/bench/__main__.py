@@ -1,5 +1,6 @@
 """`make bench`: small calls, Llama's parts, decoding, curves over sizes and clients and the first call, against eager,
-inductor and ONNX Runtime in the process; what watching a step costs; memory of a training step.
+inductor and ONNX Runtime in the process; what watching a step costs; memory of a training step, and of a GPU where
+there is one.
 
 Every variant's result is held against eager's before it is timed, but for the first call's. Kept in docs/bench.md,
 bench.json and plots of the curves where --output says so; the table shows what docs/bench.json holds beside the new.
@@ -14,7 +15,21 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from measure.bench import calls, clients, curves, decode, first_call, memory, models, plots, table, watched
+import torch
+
+from measure.bench import (
+    calls,
+    clients,
+    curves,
+    decode,
+    first_call,
+    memory,
+    models,
+    on_device,
+    plots,
+    table,
+    watched,
+)
 from measure.bench.memory import Peak
 from measure.bench.timing import Timing
 
@@ -42,7 +57,8 @@ def jobs(variants: Sequence[str], *, rounds: int, spinning: bool) -> list[Job]:
     at_once = (clients.NAME, part(clients.measure, rounds=few))
     first = (first_call.NAME, part(first_call.measure, rounds=max(1, rounds // 30)))
     held = (memory.NAME, part(memory.measure, whole, rounds=max(1, rounds // 30)))
-    return [*small, *parts, *watching, *decoding, *sizes, at_once, first, held]
+    of_gpu = [(table.DEVICE_MEMORY, on_device.peaks)] if torch.cuda.is_available() else []
+    return [*small, *parts, *watching, *decoding, *sizes, at_once, first, held, *of_gpu]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -66,7 +66,8 @@ def _providers(device: torch.device) -> list[Any]:
     if device.type == "cpu":
         return ["CPUExecutionProvider"]
     stream = torch.cuda.current_stream(device).cuda_stream
-    return [("CUDAExecutionProvider", {"device_id": device.index or 0, "user_compute_stream": str(stream)})]
+    options = {"device_id": device.index or 0, "user_compute_stream": str(stream), "use_tf32": "0"}
+    return [("CUDAExecutionProvider", {**options, "arena_extend_strategy": "kSameAsRequested"})]
 
 
 def _meta(gm: fx.GraphModule, name: str) -> tuple[tuple[int, ...], torch.dtype]:

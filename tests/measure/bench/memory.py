@@ -122,12 +122,14 @@ def child(variant: str, size: str) -> None:
     """Trains, each step when it is told to."""
     import torch
 
+    import rust_ort
     from rust_ort.studies import llama_models
 
     study = llama_models.build("causal_lm", llama_models.Size(**SIZES[size]))
     module: Any = study.module
     optimizer = torch.optim.SGD(module.parameters(), lr=1e-4)
-    call = module if variant == "eager" else torch.compile(module, backend=variant)
+    backend: Any = rust_ort.Backend() if variant == "rust_ort" else variant  # from sources no name is known
+    call = module if variant == "eager" else torch.compile(module, backend=backend)
 
     def step() -> None:
         call(*study.inputs).backward()

@@ -29,6 +29,11 @@ OTHERS = {
     "warm / aot_eager": ("rust_ort warm", ("aot_eager",)),
 }
 """{name: (a variant's time, by these variants' times together)}, of a watched step and of the first one."""
+DEVICE_MEMORY = "device memory"
+"""In the names of rows that tell of a GPU's."""
+PSS = "The most that all processes of a variant hold together (Pss), in fresh processes:"
+OF_GPU = "The most that all processes of a variant hold of the GPU, with their contexts and caches:"
+NO_GPU = "What all processes of a variant hold of a GPU: missing, there is none here."
 Ratios = dict[tuple[str, str], float]
 """{(case, name of the ratio): ratio}."""
 
@@ -98,7 +103,10 @@ def markdown(
     for variants, cases in itertools.groupby(rows, key=lambda case: tuple(rows[case])):
         lines += ["", *_table(variants, {case: rows[case] for case in cases}, before)]
     if peaks:
-        lines += ["", *_memory_table(peaks)]
+        of_gpu = [peak for peak in peaks if DEVICE_MEMORY in peak.case]
+        if of_host := [peak for peak in peaks if peak not in of_gpu]:
+            lines += ["", *_memory_table(PSS, of_host)]
+        lines += ["", *(_memory_table(OF_GPU, of_gpu) if of_gpu else [NO_GPU])]
     for plot in plots:
         lines += ["", f"![{Path(plot).stem}]({plot})"]
     return "\n".join(lines) + "\n"
@@ -116,13 +124,13 @@ def _table(variants: Sequence[str], rows: Mapping[str, Mapping[str, Timing]], be
     return lines
 
 
-def _memory_table(peaks: Sequence[Peak]) -> list[str]:
+def _memory_table(title: str, peaks: Sequence[Peak]) -> list[str]:
     rows: dict[str, dict[str, int]] = {}
     for peak in peaks:
         rows.setdefault(peak.case, {})[peak.variant] = peak.bytes
     variants = list(dict.fromkeys(peak.variant for peak in peaks))
     lines = [
-        "The most that all processes of a variant hold together (Pss), in fresh processes:",
+        title,
         "",
         f"| GiB | {' | '.join(variants)} | ours / eager |",
         "|---" * (len(variants) + 2) + "|",

@@ -1,25 +1,34 @@
-"""One step, as runner.py starts it: `python -m rust_ort.studies.gpu <step> <device> <record> <seconds>`."""
+"""One step, as runner.py starts it: `python -m rust_ort.studies.gpu <step> <device> <record> <until>`."""
 
 from __future__ import annotations
 
-import faulthandler
+import os
+import signal
 import sys
+import traceback
 from pathlib import Path
+from types import FrameType
 
 from rust_ort.studies.gpu.record import Record
 from rust_ort.studies.gpu.steps import STEPS
 
-IMPORTS_S = 15.0
 
-
-def main(name: str, device: str, path: str, seconds: str) -> int:
+def main(name: str, device: str, path: str, until: str) -> int:
     """What went wrong is in the rows; the exit code tells only that the step came to its end."""
-    # Before it is ended, its log says where it is; imports took some of the time.
-    faulthandler.dump_traceback_later(max(1.0, float(seconds) - IMPORTS_S), exit=False)
+    signal.signal(signal.SIGTERM, say_where)
     step = next(step for step in STEPS if step.name == name)
-    step.run(Record(Path(path)), device)
-    faulthandler.cancel_dump_traceback_later()
+    record = Record(Path(path), float(until))
+    step.run(record, device)
+    record.end()
     return 0
+
+
+def say_where(number: int, frame: FrameType | None) -> None:
+    """Ends the process, whatever it is at; its log says where. What waits in C is not reached, and is killed."""
+    print("ended by its limit here:", file=sys.stderr)
+    traceback.print_stack(frame)
+    sys.stderr.flush()
+    os._exit(128 + number)
 
 
 if __name__ == "__main__":

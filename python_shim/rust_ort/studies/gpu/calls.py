@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,16 +28,18 @@ def run(record: Record, device: str) -> None:
     exact_products()
     for case in all_cases():
         if device == "cuda" or not case.cuda_only:
-            with record.row(case.name) as numbers:
-                check(case, device, numbers)
+            record.row(case.name, partial(check, case, device))
     for dtype in DTYPES:
-        with record.row(f"compared where it lies, {str(dtype).removeprefix('torch.')}") as numbers:
-            compared(dtype, device, numbers)
+        record.row(f"compared where it lies, {str(dtype).removeprefix('torch.')}", partial(compared, dtype, device))
     if device == "cuda":
-        with record.row("bytes through the host, counted by the executors") as numbers:
-            numbers.update(counted := copies.counted_by_executors())
-            if not counted:
-                raise MissingHere("the daemon's status has no counter of bytes through the host")
+        record.row("bytes through the host, counted by the executors", told_by_executors)
+
+
+def told_by_executors(numbers: dict[str, Any]) -> None:
+    """Errors: MissingHere."""
+    numbers.update(counted := copies.counted_by_executors())
+    if not counted:
+        raise MissingHere("the daemon's status has no counter of bytes through the host")
 
 
 def exact_products() -> None:
@@ -126,9 +130,15 @@ def all_on_onnxruntime(graphs: Sequence[GraphInfo], on_ort: int, in_eager: int) 
     for graph in graphs:
         if graph.fallen_back:
             raise CheckFailed(f"{graph.name}: {graph.fallen_back}")
-        for node in graph.eager:
-            raise CheckFailed(f"{graph.name}: {node.name} ({node.op}) ran in eager: {node.reason}")
+    if named := named_in_eager(graphs):
+        raise CheckFailed(named)
     if not graphs:
         raise CheckFailed("no graph was compiled")
     if not on_ort or in_eager:
         raise CheckFailed(f"the executors counted {on_ort} nodes on ONNX Runtime and {in_eager} in eager")
+
+
+def named_in_eager(graphs: Sequence[GraphInfo]) -> str:
+    """The operators that ran in eager, how many of each, and why; "" for none."""
+    found = Counter((node.op, node.reason) for graph in graphs for node in graph.eager)
+    return "; ".join(f"{n} x {op} ran in eager: {reason}" for (op, reason), n in found.most_common())

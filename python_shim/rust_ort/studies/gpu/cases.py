@@ -53,7 +53,7 @@ def all_cases() -> list[Case]:
 
 
 class Convolutions(nn.Module):
-    """Images to classes: two convolutions, a normalization, a mean over pixels."""
+    """Images to classes: two convolutions, a normalization, a mean over pixels. Smooth, as `mlp` is."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Convolutions(nn.Module):
         self.classes = nn.Linear(8, 5)
 
     def forward(self, images: Tensor) -> Tensor:
-        hidden = torch.relu(self.norm(self.first(images)))
+        hidden = nn.functional.gelu(self.norm(self.first(images)))
         classes: Tensor = self.classes(self.second(hidden).mean((2, 3)))
         return classes
 
@@ -99,7 +99,9 @@ class Tokens(nn.Module):
 
 
 def mlp(features: int = 64) -> nn.Module:
-    return nn.Sequential(nn.Linear(features, 64), nn.ReLU(), nn.Linear(64, features))
+    """Smooth: where rounding takes a unit of ReLU to the other side of 0, a whole row of a weight's gradient differs,
+    and no kernel is wrong."""
+    return nn.Sequential(nn.Linear(features, 64), nn.GELU(), nn.Linear(64, features))
 
 
 def _in_each_dtype() -> Iterator[Case]:

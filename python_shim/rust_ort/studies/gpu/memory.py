@@ -1,4 +1,5 @@
-"""Device memory: it does not grow over a training loop, and a client that is killed leaves none behind."""
+"""Device memory: it does not grow over a training loop, and a client that is killed leaves none behind. An executor
+that is killed lets its client's stream go."""
 
 from __future__ import annotations
 
@@ -8,8 +9,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +21,7 @@ from torch import Tensor, nn
 import rust_ort
 from rust_ort.studies.gpu.cases import mlp, normal, seeded
 from rust_ort.studies.gpu.device import synchronize, used_bytes, waited
-from rust_ort.studies.gpu.record import CheckFailed, Record
+from rust_ort.studies.gpu.record import CheckFailed, Numbers, Record, short
 
 STEPS = 1000
 READINGS = (100, 200, STEPS)
@@ -32,29 +35,30 @@ PAUSE_S = 0.3
 FEATURES = {"cuda": 4096, "cpu": 256}
 """Of the client that is killed: a tensor is 64 MiB on the GPU."""
 QUEUED = 50
-"""Calls that an executor has answered when it is killed, more than it has done."""
-LOST_S = 60.0
+"""Calls that were handed to an executor when it is killed, more than it has done."""
+REST_S = 5.0
+"""In which a client's stream is to be at rest whose executor was killed."""
+CALLS_S = 15.0
+"""More, for the calls that follow, the first of which starts an executor."""
+NOT_TOLD = "no"
 MIB = 1 << 20
 
 
 def run(record: Record, device: str) -> None:
-    with record.row(f"{STEPS} steps of SGD") as numbers:
-        training(device, numbers)
+    record.row(f"{STEPS} steps of SGD", partial(training, device))
     served = Served(device)
-    with record.row("memory of a client killed in mid-call") as numbers:
-        killed_client(served, device, numbers)
-    with record.row("calls after the client was killed"):
-        served.check()
-        with client(device, "ends") as process:
-            ended(process)
-    with record.row("an executor killed with work on the device") as numbers:
-        killed_executor(device, numbers)
+    record.row("memory of a client killed in mid-call", partial(killed_client, served, device), least_s=RETURNED_S)
+    record.row("calls after the client was killed", partial(after, served, device))
+
+
+def deaths(record: Record, device: str) -> None:
+    record.row("an executor killed with work on the device", partial(killed_executor, device))
 
 
 # --- a training loop -------------------------------------------------------------------------------------------------
 
 
-def training(device: str, numbers: dict[str, Any]) -> None:
+def training(device: str, numbers: Numbers) -> None:
     """Errors: CheckFailed where memory grows or the loss is not eager's."""
     expected = loss_after(seeded(mlp).to(device), lambda module: module, device)
     used: dict[int, int] = {}
@@ -112,11 +116,19 @@ class Served:
         torch.testing.assert_close(self._call(given), _served(given))
 
 
+def after(served: Served, device: str, numbers: Numbers) -> None:
+    """The daemon serves this process, and others. Errors: AssertionError; CheckFailed."""
+    served.check()
+    with client(device, "ends") as process:
+        ended(process)
+    numbers["clients"] = 2
+
+
 def _served(x: Tensor) -> Tensor:
     return torch.tanh(x) * 2
 
 
-def killed_client(served: Served, device: str, numbers: dict[str, Any]) -> None:
+def killed_client(served: Served, device: str, numbers: Numbers) -> None:
     """What is in use after one client was killed, by what was in use after its like ended in order: executors that
     are kept warm hold the same. Errors: CheckFailed."""
     served.check()
@@ -133,29 +145,45 @@ def killed_client(served: Served, device: str, numbers: dict[str, Any]) -> None:
         process.wait()
     allowed = in_order + BLOCK_BYTES[device]
     seconds = waited(lambda: used_bytes(device) <= allowed, seconds=RETURNED_S)
-    after = used_bytes(device)
+    left = used_bytes(device)
     numbers |= {
-        "MiB before": in_order / MIB, "with the client": with_client / MIB, "after": after / MIB,
+        "MiB before": in_order / MIB, "with the client": with_client / MIB, "after": left / MIB,
         "seconds until returned": "-" if seconds is None else round(seconds, 2),
     }  # fmt: skip
     if seconds is None:
-        raise CheckFailed(f"{RETURNED_S:.0f} s after the client was killed {after - in_order} bytes more are in use")
+        raise CheckFailed(f"{RETURNED_S:.0f} s after the client was killed {left - in_order} bytes more are in use")
 
 
-def killed_executor(device: str, numbers: dict[str, Any]) -> None:
+def killed_executor(device: str, numbers: Numbers) -> None:
     """A client's stream that waits for what an executor does not finish comes to rest, the client is told, and its next
     call works. Errors: CheckFailed."""
     with client(device, "loses") as process:
-        try:
-            said, _ = process.communicate(timeout=LOST_S)
-        except subprocess.TimeoutExpired:
-            raise CheckFailed(f"{LOST_S:.0f} s after its executor was killed the client still waits") from None
-    if process.returncode:
-        raise CheckFailed(f"the client ended with {process.returncode}: {said.strip()}; the log says why")
+        assert process.stdout is not None
+        if process.stdout.readline().strip() != "killing":
+            raise CheckFailed("the client did not come to its calls; the log says why")
+        late = threading.Event()
+
+        def give_up() -> None:
+            late.set()
+            process.kill()
+
+        watchdog = threading.Timer(REST_S + CALLS_S, give_up)
+        watchdog.start()
+        said = process.stdout.read()
+        watchdog.cancel()
+        code = process.wait()
+    if late.is_set():
+        raise CheckFailed(
+            f"{REST_S + CALLS_S:.0f} s after its executor was killed the client waits; {REST_S:.0f} s are asked"
+        )
+    if code:
+        raise CheckFailed(f"the client ended with {code}: {said.strip()}; the log says why")
     numbers |= json.loads(said)
     if device == "cuda" and not numbers["work was pending"]:
         raise CheckFailed("the executor had done all its work when it was killed: this shows nothing")
-    if device == "cuda" and not numbers["told"]:
+    if numbers["seconds until at rest"] > REST_S:
+        raise CheckFailed(f"the client's stream was not at rest within {REST_S:.0f} s")
+    if device == "cuda" and numbers["told"] == NOT_TOLD:
         raise CheckFailed("nothing said that what the lost calls gave may be wrong")
 
 
@@ -195,7 +223,8 @@ def settled(device: str) -> int:
 
 
 def lost(call: Callable[[Tensor], Tensor], given: Tensor, device: str) -> dict[str, Any]:
-    """Kills this process's executor while work that it has answered is still to be done. Errors: AssertionError."""
+    """Kills this process's executor while work that was handed to it is still to be done. told: what the next call
+    says. Errors: AssertionError."""
     expected = call(given)
     synchronize(device)
     status = rust_ort.status()
@@ -204,20 +233,21 @@ def lost(call: Callable[[Tensor], Tensor], given: Tensor, device: str) -> dict[s
     for _ in range(QUEUED):
         call(given)
     pending = device == "cuda" and not torch.cuda.current_stream().query()
+    print("killing", flush=True)
     os.kill(pid, signal.SIGKILL)
     start = time.perf_counter()
     synchronize(device)
     rested = time.perf_counter() - start
-    told = ""
+    told = NOT_TOLD
     for _ in range(2):
         try:
             call(given)
         except rust_ort.ExecutorLost as error:
-            told = str(error)
+            told = short(str(error))
             continue
         break
     torch.testing.assert_close(call(given), expected)
-    return {"seconds until at rest": round(rested, 2), "work was pending": pending, "told": bool(told)}
+    return {"seconds until at rest": round(rested, 2), "work was pending": pending, "told": told}
 
 
 def main(device: str, way: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections import Counter
+from functools import partial
 from typing import Any
 
 from rust_ort.link.daemon import find_binary, find_onnxruntime
@@ -23,8 +24,7 @@ NOT_RUN = 3
 
 def run(record: Record, device: str) -> None:
     for study, size in STUDIES.items():
-        with record.row(study) as numbers:
-            findings(study, size, device, numbers)
+        record.row(study, partial(findings, study, size, device))
 
 
 def findings(study: str, size: tuple[str, ...], device: str, numbers: dict[str, Any]) -> None:

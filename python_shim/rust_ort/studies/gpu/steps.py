@@ -1,31 +1,43 @@
-"""The steps in their order: what a step is called, what it shows, how long it may take."""
+"""The steps in their order: what a step is called, what it shows, how long it takes whole."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
-from rust_ort.studies.gpu import calls, memory, models, numerics, speed
+from rust_ort.studies.gpu import calls, culprits, memory, models, nodes, numerics, speed
 from rust_ort.studies.gpu.record import Record
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """run: writes rows; given the device, "cuda", or "cpu" in a rehearsal."""
+    """run: writes rows; given the device, "cuda", or "cpu" in a rehearsal. seconds: that it takes on 16 cores and one
+    GPU, and in a rehearsal on two cores. alone: what it measures is time, or what all processes hold."""
 
     name: str
     title: str
-    limit_s: float
+    seconds: tuple[float, float]
     run: Callable[[Record, str], None]
+    alone: bool = False
 
 
 STEPS = (
-    Step(name="calls", title="compiled calls against eager on the device", limit_s=180, run=calls.run),
-    Step(name="memory", title="device memory: 1,000 training steps, a killed client", limit_s=120, run=memory.run),
-    Step(name="bench", title="time of a call against eager, inductor and ONNX Runtime in the process", limit_s=150,
-         run=speed.run),
-    Step(name="llama", title="Llama through two exporters, verdicts in each precision", limit_s=240, run=models.llama),
-    Step(name="main-job", title="the main job: Llama forward and backward, dumped and compared", limit_s=90,
+    Step(name="main-job", title="the main job: Llama forward and backward, dumped and compared", seconds=(45, 30),
          run=models.main_job),
-    Step(name="study", title="`rust-ort study` on the CUDA provider", limit_s=60, run=numerics.run),
+    Step(name="calls", title="compiled calls against eager on the device", seconds=(75, 60), run=calls.run),
+    Step(name="blame", title="blame, dumped values, replay, sbs and keep_in_float32 of a causal LM", seconds=(75, 45),
+         run=culprits.run),
+    Step(name="nodes", title="every node of a causal LM compared, and its time", seconds=(50, 25), run=nodes.run,
+    alone=True), Step(name="memory", title="device memory: 1,000 training steps, a killed client", seconds=(35, 30),
+         run=memory.run, alone=True),
+    Step(name="deaths", title="an executor killed with work on the device", seconds=(20, 15), run=memory.deaths,
+    alone=True), Step(name="bench", title="time and memory against eager, inductor and ONNX Runtime in the process",
+         seconds=(180, 60), run=speed.run, alone=True),
+    *(
+        Step(name=f"llama-{precision}", title=f"Llama through two exporters, {precision}", seconds=(40, 25),
+             run=partial(models.llama, precision))
+        for precision in ("bfloat16", "float16", "float32")
+    ),
+    Step(name="study", title="`rust-ort study` on the CUDA provider", seconds=(20, 12), run=numerics.run),
 )  # fmt: skip
