@@ -11,6 +11,7 @@ mod graphs;
 mod host_memory;
 mod kernels;
 mod libraries;
+mod missing;
 mod operators;
 mod options;
 mod placement;
