@@ -170,7 +170,8 @@ impl Pass<'_> {
         let has_half = inputs.iter().chain(&results).any(|element| element.is_some_and(is_half));
         self.n_places += usize::from(others.is_some() || has_half);
         match others {
-            Some(nodes) => writing.nodes.extend(nodes),
+            // Of these one may lack a kernel, too, where refusals told so.
+            Some(nodes) => nodes.into_iter().for_each(|node| self.node(node, writing)),
             None if has_half => self.widen(node, &inputs, &results, writing),
             None => writing.nodes.push(node),
         }

@@ -283,6 +283,20 @@ fn a_pad_beside_is_a_concat_and_a_negative_one_a_slice() {
 }
 
 #[test]
+fn what_a_pad_became_is_looked_at_in_its_turn() {
+    let mut missing = MissingKernels::measured();
+    missing.learn("Could not find an implementation for Expand(13) node");
+    let (n_places, found) = fitted_by(&missing, padded(&[0, 0, 0, 2], &["value"], "constant"));
+    let expected = [
+        "value/float32 = Cast(value, f32)",
+        "y/part/unrounded = Expand(value/float32, y/shape)",
+        "y/part = Cast(y/part/unrounded, bf16)",
+        "y = Concat(x, y/part)",
+    ];
+    assert_eq!((n_places, without_constants(&found)), (2, expected.to_vec()));
+}
+
+#[test]
 fn a_pad_of_integers_is_a_concat_or_stays() {
     for (dtype, how, expected) in [
         (DType::I64, "constant", 2),
