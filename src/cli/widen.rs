@@ -6,7 +6,8 @@ use serde_json::json;
 
 use super::answer::tell;
 use super::exit::Outcome;
-use crate::onnx;
+use crate::onnx::proto::ModelProto;
+use crate::onnx::{self, MissingKernels};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
@@ -14,24 +15,31 @@ pub(super) struct Arguments {
     model: PathBuf,
     /// Where the result goes; replaced when it is there
     output: PathBuf,
+    /// For the CUDA provider: only what it has no kernel for, as sessions on CUDA get it
+    #[arg(long)]
+    cuda: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 pub(super) fn run(args: &Arguments) -> Outcome {
-    let model = onnx::load(&args.model)?;
+    let mut model = onnx::load(&args.model)?;
+    if args.cuda {
+        let widened = onnx::fit_kernels(&mut model, &MissingKernels::measured())?;
+        return written(args, &model, widened, "what ONNX Runtime's CUDA provider has no kernel for is done otherwise");
+    }
     // Without FX names every operator rounds its own result.
     let nodes = model.graph.iter().flat_map(|graph| &graph.node);
     let values: Vec<String> = nodes.flat_map(|node| &node.output).filter(|name| !name.is_empty()).cloned().collect();
     let widened = onnx::widen(&model, &values)?;
+    let done = "half precision computes in float32 where ONNX Runtime's CPU provider has no kernel";
+    written(args, widened.as_ref().unwrap_or(&model), widened.is_some(), done)
+}
+
+fn written(args: &Arguments, model: &ModelProto, widened: bool, done: &str) -> Outcome {
     let output = args.output.display();
-    let words = match &widened {
-        Some(_) => {
-            format!("{output}: half precision computes in float32 where ONNX Runtime's CPU provider has no kernel\n")
-        }
-        None => format!("{output}: as it was; no node needs another type\n"),
-    };
-    onnx::save(widened.as_ref().unwrap_or(&model), &args.output)?;
-    tell("widen", args.json, json!({ "output": args.output, "widened": widened.is_some() }), &words)
+    let words = format!("{output}: {}\n", if widened { done } else { "as it was; no node needs another type" });
+    onnx::save(model, &args.output)?;
+    tell("widen", args.json, json!({ "output": args.output, "widened": widened }), &words)
 }

@@ -33,12 +33,12 @@ pub use inline::{inline_around_attention, inline_functions};
 pub use load::{decode, load, read_external};
 pub use outputs::{has_transposed_outputs, keep_transposed_outputs};
 pub use precision::{
-    Attend, SWITCHES, Switched, Unrounded, Widened, double, dtype_of, for_each_typed, mentions, switched, widen,
-    widen_but,
+    Attend, MISSING_KERNELS, MissingKernels, SWITCHES, Switched, Unrounded, Widened, double, dtype_of, for_each_typed,
+    mentions, switched, widen, widen_but,
 };
 pub use print::{model_text, preview, type_text};
 pub use region::{Extent, HIGHEST_RANK, Op, Program, REGION, Step, TYPED_REGION, TypedProgram, is_region};
-pub use rewrite::{ADD_ROWS, BELOW, Target, passes, ran, rewrite, sum_rows};
+pub use rewrite::{ADD_ROWS, BELOW, Target, fit_kernels, passes, ran, rewrite, sum_rows};
 pub use save::save;
 pub use select::{Described, Descriptions, descriptions, fitting_values, node_owners, select_nodes};
 pub use tensor::{NamedTensor, load_tensor, tensor_header, tensor_proto};

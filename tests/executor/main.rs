@@ -12,6 +12,7 @@ mod constants;
 mod corners_torch;
 mod keep;
 mod libraries;
+mod missing_kernels;
 mod mixed;
 #[cfg(feature = "torch")]
 mod mixed_torch;

@@ -273,7 +273,8 @@ fn with(pass: &'static str) -> SessionSpec {
 fn each_pass_has_its_case() {
     let mut met: Vec<_> = cases().iter().map(|case| case.pass).collect();
     met.dedup();
-    assert_eq!(met, onnx::passes().collect::<Vec<_>>());
+    // The last one is for sessions on CUDA: see missing_kernels.rs.
+    assert_eq!(met, onnx::passes().filter(|&pass| pass != onnx::MISSING_KERNELS).collect::<Vec<_>>());
 }
 
 #[test]

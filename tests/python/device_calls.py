@@ -485,6 +485,37 @@ def nodes_are_placed() -> None:
     assert logged("nodes by provider") == logged("2 on CPUExecutionProvider") == 1
 
 
+def half_precision_without_kernels() -> None:
+    """Nodes of bfloat16 for which CUDA's provider has no kernel are done otherwise; what the library refuses besides,
+    as the CPU's does an Expand, computes in float32. Without the pass the model is refused."""
+    value, node, half = helper.make_tensor_value_info, helper.make_node, TensorProto.BFLOAT16
+    nodes = [
+        node("Constant", [], ["pads"], value_ints=[0, 1, 0, 2]),
+        node("Pad", ["x", "pads"], ["padded"]),
+        node("Floor", ["padded"], ["y"]),
+    ]
+    graph = helper.make_graph(nodes, "padded", [value("x", half, [5, 4])], [value("y", half, [5, 7])])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    known = GraphSpec(graph_id="b" * 64, name="1_0-inference", direction="inference")
+    outputs = [OutputSpec(dtype=torch.bfloat16, shape=(5, 7), device=0)]
+    spec = PartSpec(
+        graph=known, part=0, model=model.SerializeToString(), input_names=["x"], output_names=["y"], outputs=outputs,
+        device=0,
+    )  # fmt: skip
+    client().register(known)
+    given, _ = setup()
+    x = given.of((values(5)[0] * 100).bfloat16())
+    y = client().part(spec, Options())([x])[0]
+    torch.testing.assert_close(y, torch.nn.functional.pad(x, (1, 2)).floor(), rtol=0, atol=0)
+    assert logged("refused: in half precision it is tried in float32") == logged('operator="Expand"') == 1
+    try:
+        client().part(spec, Options.parse({"disable_passes": ["missing-kernels"]}))
+    except ClientError as error:
+        assert error.code == "BAD_MODEL" and "Pad" in str(error), error
+    else:
+        raise AssertionError("the library has no kernel of it")
+
+
 def scalars_of_the_host() -> None:
     """A scalar of the host beside tensors on a device, another value in each call."""
     given, _ = setup()

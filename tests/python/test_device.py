@@ -71,6 +71,7 @@ def calls(driver: Path, tmp_path: Path) -> Callable[..., str]:
 TOGETHER = (
     "shared_and_never_copied",
     "nodes_are_placed",
+    "half_precision_without_kernels",
     "scalars_of_the_host",
     "strided_and_misaligned_inputs",
     "outputs_without_elements",

@@ -18,7 +18,7 @@ LOWEST_OPSET, HIGHEST_OPSET = 18, 26
 # As src/onnx/rewrite/ has them, in the order in which they run.
 PASSES = (
     "same-casts", "constant-shapes", "output-copies", "output-reshapes", "product-orientation", "product-transposes",
-    "regions", "leaf-order",
+    "regions", "leaf-order", "missing-kernels",
 )  # fmt: skip
 
 
@@ -60,7 +60,7 @@ class Options:
         (),
         checks.names_of(*PASSES),
         environment.names,
-        'rewrites before that, of "all" and "extended", to leave out: ' + ", ".join(map(repr, PASSES)),
+        'rewrites before that, of "all" and "extended" but for the last, to leave out: ' + ", ".join(map(repr, PASSES)),
     )
     runtimes: dict[str, tuple[str, ...]] = _option(
         dict,

@@ -131,7 +131,7 @@ fn is_cast(node: &NodeProto) -> bool {
 }
 
 /// The opset of ONNX's own operators.
-fn opset(model: &ModelProto) -> i64 {
+pub(super) fn opset(model: &ModelProto) -> i64 {
     model.opset_import.iter().find(|opset| matches!(opset.domain(), "" | "ai.onnx")).map_or(0, |opset| opset.version())
 }
 

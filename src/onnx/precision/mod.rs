@@ -3,6 +3,7 @@
 mod casts;
 mod double;
 mod elements;
+mod kernels;
 mod mention;
 mod scope;
 mod switched;
@@ -15,6 +16,7 @@ mod widen;
 
 pub use double::double;
 pub(super) use elements::{attribute, is};
+pub use kernels::{MISSING_KERNELS, MissingKernels, around_missing_kernels};
 pub use mention::mentions;
 pub use switched::{SWITCHES, Switched, switched};
 pub(super) use typed::of_values as element_types;

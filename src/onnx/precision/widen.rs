@@ -41,11 +41,11 @@ const MOVES_IN_FLOAT32: &[&str] =
 
 /// Operators whose result is no tensor, so that nothing can round it. ONNX has no sequence of bfloat16 before opset 24:
 /// it holds float32, and what is taken out is rounded.
-const SEQUENCES: &[&str] =
+pub(super) const SEQUENCES: &[&str] =
     &["Optional", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SplitToSequence"];
 
 /// Operators with bodies; what goes in and comes out is half precision as declared.
-const CONTROL: &[&str] = &["If", "Loop", "Scan", "SequenceMap"];
+pub(super) const CONTROL: &[&str] = &["If", "Loop", "Scan", "SequenceMap"];
 
 /// The model in which every node that has no kernel of half precision computes in float32, and no cast is left out; None
 /// where nothing had to change. (ONNX Runtime computes float16 so by itself, and leaves out the rounding between two

@@ -20,6 +20,8 @@ mod values;
 use nodes::RUNTIMES_DOMAIN;
 pub use row_sums::{ADD_ROWS, BELOW, sum_rows};
 
+use super::OnnxError;
+use super::precision::{MISSING_KERNELS, MissingKernels, around_missing_kernels};
 use super::proto::{GraphProto, ModelProto, OperatorSetIdProto, StringStringEntryProto};
 
 /// The key in a model's metadata under which [`rewrite`] says what it did.
@@ -73,9 +75,9 @@ const PASSES: &[Pass] = &[
     Pass::on_cpu("leaf-order", leaf_order::run),
 ];
 
-/// Names of the passes, in the order in which they run.
+/// Names of the passes, in the order in which they run: those of [`rewrite`], then that of [`fit_kernels`].
 pub fn passes() -> impl Iterator<Item = &'static str> {
-    PASSES.iter().map(|pass| pass.name)
+    PASSES.iter().map(|pass| pass.name).chain([MISSING_KERNELS])
 }
 
 /// Runs each pass that is not in `disabled` on the main graph of a model that a provider of ONNX Runtime is to run: the
@@ -97,11 +99,32 @@ pub fn rewrite(model: &mut ModelProto, target: Target, disabled: &[String]) -> b
     if of_runtime && model.opset_import.iter().all(|opset| opset.domain() != RUNTIMES_DOMAIN) {
         model.opset_import.push(OperatorSetIdProto { domain: Some(RUNTIMES_DOMAIN.to_owned()), version: Some(1) });
     }
-    model.metadata_props.push(StringStringEntryProto { key: Some(RAN.to_owned()), value: Some(ran.join(", ")) });
+    note(model, &ran.join(", "));
     true
 }
 
-/// What [`rewrite`] did to a model, as its metadata say it: `"output-copies 1, product-transposes 14"`. None where it did
+/// Runs [`MISSING_KERNELS`]: whatever a graph optimizer is allowed, ONNX Runtime refuses the model without. Whether it did
+/// anything; the model's metadata then say so. Errors: those of [`around_missing_kernels`].
+pub fn fit_kernels(model: &mut ModelProto, missing: &MissingKernels) -> Result<bool, OnnxError> {
+    let n_places = around_missing_kernels(model, missing)?;
+    if n_places > 0 {
+        note(model, &format!("{MISSING_KERNELS} {n_places}"));
+    }
+    Ok(n_places > 0)
+}
+
+/// Adds to what the metadata say.
+fn note(model: &mut ModelProto, ran: &str) {
+    match model.metadata_props.iter_mut().find(|entry| entry.key() == RAN) {
+        Some(entry) => entry.value = Some(format!("{}, {ran}", entry.value())),
+        None => {
+            let entry = StringStringEntryProto { key: Some(RAN.to_owned()), value: Some(ran.to_owned()) };
+            model.metadata_props.push(entry);
+        }
+    }
+}
+
+/// What [`rewrite`] and [`fit_kernels`] did to a model, as its metadata say it: `"output-copies 1, product-transposes 14"`. None where it did
 /// nothing.
 pub fn ran(model: &ModelProto) -> Option<&str> {
     model.metadata_props.iter().find(|entry| entry.key() == RAN).map(StringStringEntryProto::value)
@@ -141,6 +164,6 @@ mod tests {
         let mut names: Vec<_> = passes().collect();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), PASSES.len());
+        assert_eq!(names.len(), PASSES.len() + 1);
     }
 }

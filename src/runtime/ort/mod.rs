@@ -14,6 +14,7 @@ mod host_memory;
 mod kernels;
 mod libraries;
 mod libtorch;
+mod missing;
 mod operators;
 mod options;
 mod placement;

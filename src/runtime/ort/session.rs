@@ -16,12 +16,13 @@ use super::device_memory::with_room;
 use super::devices::DeviceQueue;
 use super::graphs::Graphs;
 use super::kernels::DeviceRegion;
+use super::missing;
 use super::operators::{Operators, Place, in_place};
 use super::options::{Loaded, options, own_threads};
 use super::placement::Listener;
 use super::raw::{self, Declared, MemoryInfo, Names, Value};
 use crate::cuda::{self, Kernel};
-use crate::onnx::{self, Target, TypedProgram};
+use crate::onnx::{self, MissingKernels, Target, TypedProgram};
 use crate::protocol::message::{CUDA_GRAPHS, CUDA_PROVIDER, Optimization, Placed, Placement, SessionSpec, ValueSpec};
 use crate::runtime::types::Declared as DeclaredValues;
 use crate::runtime::{Constant, Model, RuntimeError};
@@ -58,12 +59,21 @@ pub(super) struct OrtSession {
 
 /// See [`Runtime::optimized`](crate::runtime::Runtime::optimized).
 pub(super) fn optimized(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Result<Vec<u8>, RuntimeError> {
+    missing::learning(loaded, spec, |missing| optimized_around(loaded, model, spec, missing))
+}
+
+fn optimized_around(
+    loaded: &Loaded,
+    model: &Model,
+    spec: &SessionSpec,
+    missing: Option<&MissingKernels>,
+) -> Result<Vec<u8>, RuntimeError> {
     let bad_model = |reason: String| RuntimeError::BadModel { reason };
     let _beside = (!spec.cpu_only()).then(cuda::beside_captures);
     // The runtime writes to a path only; this one is memory, and gone with the descriptor.
     let file = rustix::fs::memfd_create("rust-ort-optimized", rustix::fs::MemfdFlags::CLOEXEC)
         .map_err(|error| bad_model(format!("no memory for the optimized model: {error}")))?;
-    let prepared = prepared(loaded, model, spec)?;
+    let prepared = prepared(loaded, model, spec, missing)?;
     let builder = prepared
         .builder
         .with_optimized_model_path(format!("/proc/self/fd/{}", file.as_raw_fd()))
@@ -76,9 +86,22 @@ pub(super) fn optimized(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> R
     Ok(bytes)
 }
 
-/// What a session is made with: all that it is asked to be, the model rewritten, outputs that are written, and our operators
-/// for its provider.
-fn prepared(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Result<Prepared, RuntimeError> {
+/// What a session is made with: all that it is asked to be, the model rewritten, outputs that are written, our operators
+/// for its provider, and last of all nothing without a kernel.
+fn prepared(
+    loaded: &Loaded,
+    model: &Model,
+    spec: &SessionSpec,
+    missing: Option<&MissingKernels>,
+) -> Result<Prepared, RuntimeError> {
+    let mut prepared = rewritten_for(loaded, model, spec)?;
+    if let Some(missing) = missing {
+        prepared.bytes = missing::fitted(prepared.bytes, missing)?;
+    }
+    Ok(prepared)
+}
+
+fn rewritten_for(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Result<Prepared, RuntimeError> {
     let (builder, shares_threads) = (options(loaded, spec)?, own_threads(spec)?.is_none());
     let (rewritten, kernels) = with_kernels(loaded, model, spec)?;
     let model = rewritten.as_ref().unwrap_or(model);
@@ -177,15 +200,25 @@ impl OrtSession {
         loaded: &Loaded,
         model: &Model,
         spec: &SessionSpec,
+        constants: Vec<Constant>,
+    ) -> Result<Self, RuntimeError> {
+        missing::learning(loaded, spec, |missing| Self::build_around(loaded, model, spec, constants.clone(), missing))
+    }
+
+    fn build_around(
+        loaded: &Loaded,
+        model: &Model,
+        spec: &SessionSpec,
         // Declared before the builder, which points into them, as the listener: dropped after it.
         constants: Vec<Constant>,
+        missing: Option<&MissingKernels>,
     ) -> Result<Self, RuntimeError> {
         let _beside = (!spec.cpu_only()).then(cuda::beside_captures);
         // Nobody could have nodes but the CPU's otherwise.
         let listener = (!spec.cpu_only()).then(|| Arc::new(Listener::new()));
-        let mut prepared = prepared(loaded, model, spec)?;
+        let mut prepared = prepared(loaded, model, spec, missing)?;
+        let ran = prepared.bytes.clone();
         let bad_model = |error: ort::Error| RuntimeError::BadModel { reason: error.to_string() };
-        let with_all_inputs = prepared.bytes.clone();
         if !constants.is_empty() {
             // SAFETY: on every way out the builder and the session go before the constants: the one is a variable, they an
             // argument or a field, and of the fields the session comes first.
@@ -226,7 +259,7 @@ impl OrtSession {
             cpu_only: spec.cpu_only(),
             memory: MemoryInfo::cpu(),
             queue,
-            graphs: spec.has_cuda_graphs().then(|| Graphs::of(&with_all_inputs)).transpose()?,
+            graphs: spec.has_cuda_graphs().then(|| Graphs::of(&ran)).transpose()?,
         })
     }
 }
