@@ -133,7 +133,6 @@ reinterpret: Callable[[torch.Tensor, tuple[int, ...], tuple[int, ...]], torch.Te
 )
 
 
-
 def stream_number(ordinal: int) -> int:
     """What `raw_stream` gives, by public functions alone."""
     return int(torch.cuda.current_stream(ordinal).cuda_stream)

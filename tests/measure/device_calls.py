@@ -10,14 +10,15 @@ For graphs of so many inputs and outputs, whose outputs go round among so many a
 - bound: of 100 calls those whose tensors lay where none of the last 16 calls' did, so that the session was bound anew
 - CPU: µs of processor that client and executor take for a call, polling included
 
-Three ways: handed over; waited for (CUDA_LAUNCH_BLOCKING=1); ordered by events, which waits, too. The stand-in's streams are
-threads that poll: with few cores it is they who are measured where calls come one after the other.
+Three ways: handed over; waited for (CUDA_LAUNCH_BLOCKING=1); ordered by events, which waits, too. The stand-in's
+streams are threads that poll: with few cores it is they who are measured where calls come one after the other.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import itertools
 import json
 import os
 import statistics
@@ -26,7 +27,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import torch
 from onnx import TensorProto, helper
@@ -46,7 +46,8 @@ def model(n: int) -> bytes:
         [value(f"x{i}", TensorProto.FLOAT, [10]) for i in names],
         [value(f"y{i}", TensorProto.FLOAT, [10]) for i in names],
     )  # fmt: skip
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10).SerializeToString()
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    return bytes(made.SerializeToString())
 
 
 def checked(code: int) -> None:
@@ -75,20 +76,11 @@ def measured(n_tensors: int, n_addresses: int, n_calls: int) -> dict[str, float]
 
     inputs = [cut(i).fill_(i) for i in range(n_tensors)]
     outputs = [cut(n_tensors + i) for i in range(n_tensors * n_addresses)]
-    turn = iter(())
-
-    def empty(shape: Any, dtype: Any, ordinal: int) -> torch.Tensor:
-        nonlocal turn
-        made = next(turn, None)
-        if made is None:
-            turn = iter(outputs)
-            made = next(turn)
-        return made
-
+    turn = itertools.cycle(outputs)
     device.ordinal = lambda tensor: 0
-    device.stream = lambda ordinal: stream.value
+    device.stream = lambda ordinal: stream.value or 0
     device.synchronize = lambda ordinal: checked(cuda.cuStreamSynchronize(stream))
-    device.empty = empty
+    device.empty = lambda shape, dtype, ordinal: next(turn)
     names = [f"x{i}" for i in range(n_tensors)], [f"y{i}" for i in range(n_tensors)]
     spec = PartSpec(
         graph=GraphSpec(graph_id="0" * 64, name="0_0-inference", direction="inference"), part=0,
@@ -186,8 +178,13 @@ def main() -> None:
         for n_addresses in given.addresses:
             for way, environment in ways.items():
                 found = in_process([n_tensors, n_addresses, given.calls], **environment)
-                columns = [found[name] for name in ("alone", "best", "call", "run", "bound", "client_cpu", "executor_cpu")]
-                print(f"| {n_tensors} | {n_addresses} | {way} | " + " | ".join(f"{c:.1f}" for c in columns) + " |", flush=True)
+                columns = [
+                    found[name] for name in ("alone", "best", "call", "run", "bound", "client_cpu", "executor_cpu")
+                ]
+                print(
+                    f"| {n_tensors} | {n_addresses} | {way} | " + " | ".join(f"{c:.1f}" for c in columns) + " |",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ of the tensors (allocations shared, never copied; events; what is freed), not CU
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 import logging
 import os
@@ -976,8 +977,8 @@ def killed_executor() -> None:
 
 
 def killed_with_work_on_its_stream() -> None:
-    """FAKE_CUDA_LAZY: the executor dies with calls on its stream, and with one that it has not read. This process's stream,
-    which waits for all of them, comes to rest, and the next call says that what was given may be wrong."""
+    """FAKE_CUDA_LAZY: the executor dies with calls on its stream, and with one that it has not read. This process's
+    stream, which waits for all of them, comes to rest, and the next call says that what was given may be wrong."""
     given, _ = setup()
     inputs = list(map(given.of, values(5)))
     part = affine_part()
@@ -1065,9 +1066,8 @@ def late_errors() -> None:
         assert row.isnan().all(), row
 
     right()
-    uses = (
-        right, lambda: other(inputs), lambda: other.observed(inputs, step=0, dump=False, references=None), client().status
-    )  # fmt: skip
+    observed = functools.partial(other.observed, inputs, step=0, dump=False, references=None)
+    uses = (right, lambda: other(inputs), observed, client().status)
     for use in uses:
         wrong()
         answered()
@@ -1189,8 +1189,8 @@ def executor_of_a_dead_client_goes_on() -> None:
 
 
 def ordered_by_events() -> None:
-    """Where the driver or a device has no such numbers: calls wait for their answers, and the log says why. arguments: what
-    it says."""
+    """Where the driver or a device has no such numbers: calls wait for their answers, and the log says why. arguments:
+    what it says."""
     said: list[str] = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
@@ -1206,8 +1206,8 @@ def ordered_by_events() -> None:
 
 
 def each_failure_of_the_order() -> None:
-    """FAKE_CUDA_FAIL, once: an error that names the function, or events; nothing waits for ever, and later calls are right.
-    arguments: the process where it fails, the function."""
+    """FAKE_CUDA_FAIL, once: an error that names the function, or events; nothing waits for ever, and later calls are
+    right. arguments: the process where it fails, the function."""
     side, function = sys.argv[2:4]
     if side == "client":
         del os.environ["FAKE_CUDA_FAIL"]

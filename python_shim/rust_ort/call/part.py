@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import logging
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -24,6 +25,8 @@ from rust_ort.memory import device, process
 from rust_ort.memory.arena import Arena
 from rust_ort.options import Options, Tolerance
 from rust_ort.torch_private import profiler_runs
+
+log = logging.getLogger("rust_ort")
 
 MAX_PLANS = 32
 RECENT_PLANS = 8
@@ -214,11 +217,11 @@ class Part:
     def _exchange(
         self, connection: Connection, handle: int, call: Call, eager_nodes: int, inputs: Sequence[Any], plan: CallPlan
     ) -> None:
-        """The call over a lane. inputs: what the executor reads, beside what the call keeps. One on a CUDA device becomes
-        a part of its current stream."""
+        """The call over a lane. inputs: what the executor reads, beside what the call keeps. One on a CUDA device
+        becomes a part of its current stream."""
         if plan.device is None:
             if connection.order.queues and (failed := connection.order.failed()):
-                raise self._late(connection, *failed)
+                self._tell_late(connection, *failed)
             return self._over_a_lane(connection, handle, call, eager_nodes, inputs, None)
         stream = device.stream(plan.device)
         try:
@@ -237,13 +240,15 @@ class Part:
         handle, call, eager_nodes = what
         try:
             failed = queue.settle(connection)
-            if failed is None:
-                _show(connection)
-                slot = connection.slot(queue, stream)
         except (ExecutorLost, DaemonLost) as error:
             raise _NotBegun(error) from None
         if failed is not None:
-            raise self._late(connection, *failed)
+            self._tell_late(connection, *failed)
+        try:
+            _show(connection)
+            slot = connection.slot(queue, stream)
+        except (ExecutorLost, DaemonLost) as error:
+            raise _NotBegun(error) from None
         work, queue.graph = connection.order.work, self.spec.graph.name
         try:
             lives = queue.lane.hand_over(call, (next(_call_ids), handle, eager_nodes), slot, stream, work)
@@ -270,8 +275,8 @@ class Part:
         self, connection: Connection, handle: int, call: Call, eager_nodes: int, inputs: Sequence[Any],
         on_device: tuple[int, int] | None,
     ) -> None:  # fmt: skip
-        """The call over a lane that nobody uses, and its answer. on_device: number of a device and of its current stream,
-        whose order events keep."""
+        """The call over a lane that nobody uses, and its answer. on_device: number of a device and of its current
+        stream, whose order events keep."""
         lanes = connection.lanes
         assert lanes is not None
         events, stream = None, 0
@@ -324,14 +329,16 @@ class Part:
         kind, code, text, node = failure
         if why := connection.why_unmapped(text):
             text = f"{text}: {why}"
-        return wire.make_error(
-            kind=kind, code=code, message=text, graph=graph, node=node, log=connection.executor_log
-        )
+        return wire.make_error(kind=kind, code=code, message=text, graph=graph, node=node, log=connection.executor_log)
 
-    def _late(self, connection: Connection, graph: str, failure: Failure) -> RustOrtError:
-        """As `_failed`, of an earlier call that was handed over."""
+    def _tell_late(self, connection: Connection, graph: str, failure: Failure) -> None:
+        """Raises what an earlier call failed of that was handed over. Whoever goes on in eager after a fault would take
+        it for this call's: it is logged then."""
         kind, code, text, node = failure
-        return self._failed(connection, graph, (kind, code, late_text(graph, text), node))
+        error = self._failed(connection, graph, (kind, code, late_text(graph, text), node))
+        if self.options.on_daemon_error != "eager":
+            raise error
+        log.error("%s", error)
 
     def _planned(self, inputs: Sequence[object]) -> CallPlan:
         names = self.spec.input_names
@@ -401,7 +408,7 @@ class Part:
                 if connection.order.queues:
                     connection.order.wait_answers(connection)
                     if failed := connection.order.failed():
-                        raise self._late(connection, *failed)
+                        self._tell_late(connection, *failed)
                 if plan.device is not None:
                     _show(connection)
                     # Who copies and judges has no part in this process's streams.

@@ -179,8 +179,8 @@ class DeviceOrder:
 def late_text(graph: str, text: str) -> str:
     """What a call that was handed over failed of."""
     return (
-        f"an earlier call of {graph} failed: {text}; what it gave holds NaN, and so may what was computed of that. Calls "
-        "on a device are handed over without waiting; CUDA_LAUNCH_BLOCKING=1 has each one wait, and raise its own errors"
+        f"an earlier call of {graph} failed: {text}; what it gave holds NaN, and so may what was computed of that. "
+        "Calls on a device are handed over without waiting; CUDA_LAUNCH_BLOCKING=1 has each wait, and raise its own errors"
     )
 
 
@@ -203,4 +203,3 @@ BLOCKING = os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0")
 def events_wanted() -> bool:
     """Test-only: numbers are left out, as where a driver lacks them."""
     return os.environ.get("RUST_ORT_TEST_ORDER_BY_EVENTS", "") == "1"
-
