@@ -19,6 +19,7 @@ use crate::compare::{self, DeviceMeter, TensorVerdict, Tolerance};
 use crate::cuda::{
     self, Allocation, CudaError, Device, Event, InUse, IpcHandle, Mapping, Memory, Pinned, Span, Stream,
 };
+use crate::runtime::ort::probe_regions;
 use crate::tensor::{DType, TensorBuf, TensorDesc};
 
 /// Largest tensor that the probe takes.
@@ -84,6 +85,12 @@ enum Command {
         candidate: String,
         #[serde(default)]
         equal_nan: bool,
+    },
+    /// Kernels of regions: what each is off from the CPU's; of many elements, how fast it is.
+    Regions {
+        device: Which,
+        #[serde(default)]
+        many: bool,
     },
     /// Wait for the stream, unmap or free.
     Close {
@@ -211,6 +218,7 @@ fn obey(probes: &mut BTreeMap<u32, Probe>, meters: &mut Meters, command: Command
             let host = compare::judge("y", &pair[0].view(), &pair[1].view(), Some(&tolerance));
             Ok(json!({"device": found, "host": host}))
         }
+        Command::Regions { device, many } => Ok(json!({"regions": probe_regions(&device.device()?, many)})),
         Command::Close { slot } => probes.remove(&slot).ok_or_else(not_open)?.close().map_err(text),
     }
 }

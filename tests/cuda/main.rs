@@ -9,6 +9,7 @@ mod order;
 mod peer;
 mod probe;
 mod real;
+mod regions;
 mod sharing;
 #[path = "../support/stand_in.rs"]
 mod stand_in;
