@@ -25,6 +25,7 @@ use crate::compare::{self, DeviceMeter, TensorVerdict, Tolerance};
 use crate::cuda::{
     self, Allocation, CudaError, Device, Event, InUse, IpcHandle, Mapping, Memory, Pinned, Pool, Span, Stream,
 };
+use crate::runtime::ort::probe_regions;
 use crate::shm::{End, Lanes, Numbers, Segment, Slot};
 use crate::tensor::{DType, TensorBuf, TensorDesc};
 
@@ -102,6 +103,12 @@ enum Command {
     },
     /// Take so many bytes each out of a pool, give them back, and trim it.
     Pool { device: Which, len_bytes: Vec<u64> },
+    /// Kernels of regions: what each is off from the CPU's; of many elements, how fast it is.
+    Regions {
+        device: Which,
+        #[serde(default)]
+        many: bool,
+    },
     /// Wait for the stream, unmap or free.
     Close {
         #[serde(default)]
@@ -243,6 +250,7 @@ fn obey(probes: &mut BTreeMap<u32, Probe>, meters: &mut Meters, command: Command
             let host = compare::judge("y", &pair[0].view(), &pair[1].view(), Some(&tolerance));
             Ok(json!({"device": found, "host": host}))
         }
+        Command::Regions { device, many } => Ok(json!({"regions": probe_regions(&device.device()?, many)})),
         Command::Close { slot } => probes.remove(&slot).ok_or_else(not_open)?.close().map_err(text),
     }
 }

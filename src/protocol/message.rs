@@ -313,6 +313,13 @@ impl SessionSpec {
         self.device.is_some() && self.providers.iter().any(asks)
     }
 
+    /// The same without one of our passes.
+    pub fn without_pass(&self, name: &str) -> Self {
+        let mut spec = self.clone();
+        spec.disabled_passes.push(name.to_owned());
+        spec
+    }
+
     /// The same without CUDA graphs: for a session that runs once.
     pub fn without_cuda_graphs(&self) -> Self {
         let mut spec = self.clone();

@@ -10,6 +10,7 @@ mod peer;
 mod pool;
 mod probe;
 mod real;
+mod regions;
 mod sharing;
 #[path = "../support/stand_in.rs"]
 mod stand_in;

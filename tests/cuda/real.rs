@@ -7,6 +7,7 @@ use serde_json::json;
 
 use crate::measure;
 use crate::peer::{Peer, opening};
+use crate::regions;
 
 const LEN: u64 = 1 << 20;
 
@@ -81,4 +82,15 @@ fn a_real_gpu_finds_what_the_host_finds() {
         return;
     }
     assert!(measure::compare_all(&mut peer) > 500);
+}
+
+#[test]
+fn regions_on_a_real_gpu_give_what_the_cpu_gives() {
+    let mut peer = peer();
+    let found = peer.try_ask("devices", json!({}));
+    if found["ok"] == false {
+        let _ = writeln!(std::io::stderr(), "skipped: no GPU: {}", found["error"]);
+        return;
+    }
+    assert!(regions::compare_all(&mut peer, true) >= 10);
 }

@@ -75,7 +75,7 @@ class Allocation:
         return self.address <= tensor.data_ptr() < self.address + self.len_bytes
 
     def empty(self, shape: Any, dtype: torch.dtype) -> torch.Tensor:
-        n_bytes = max(1, torch.Size(shape).numel() * dtype.itemsize)
+        n_bytes = max(1, torch.Size(shape).numel()) * dtype.itemsize
         at, self.used = self.used, -(-(self.used + n_bytes) // 512) * 512
         assert self.used <= self.len_bytes
         memory = (ctypes.c_char * n_bytes).from_address(self.address + at)
@@ -955,6 +955,116 @@ def options_of_the_device() -> None:
         assert error.code == "BAD_OPTION" and "leave user_compute_stream out" in str(error), error
     else:
         raise AssertionError("the option was accepted")
+
+
+def normed(half: bool) -> bytes:
+    """y = x / rms(x) · w in float32, and sigmoid(y) · x; of half precision where asked: x, y rounded to it, the product of
+    what was rounded."""
+    value = helper.make_tensor_value_info
+    wide, narrow = TensorProto.FLOAT, TensorProto.BFLOAT16 if half else TensorProto.FLOAT
+    make = helper.make_node
+    nodes = [
+        make("Cast", ["x"], ["a"], to=wide),
+        make("Mul", ["a", "a"], ["squares"]),
+        make("ReduceMean", ["squares"], ["mean"], axes=[-1]),
+        make("Add", ["mean", "epsilon"], ["shifted"]),
+        make("Sqrt", ["shifted"], ["root"]),
+        make("Div", ["a", "root"], ["n"]),
+        make("Mul", ["n", "w"], ["y"]),
+        make("Sigmoid", ["y"], ["gate"]),
+        make("Cast", ["gate"], ["g"], to=narrow),
+        make("Mul", ["g", "x"], ["z"]),
+    ]
+    sizes = ["n", 3, 40]
+    inputs = [value("x", narrow, sizes), value("w", wide, [40])]
+    outputs = [value("y", wide, sizes), value("g", narrow, sizes), value("z", narrow, sizes)]
+    between = [value(name, wide, sizes) for name in ("a", "squares", "n", "gate")]
+    between += [value(name, wide, ["n", 3, 1]) for name in ("mean", "shifted", "root")]
+    epsilon = helper.make_tensor("epsilon", wide, [], [1e-6])
+    graph = helper.make_graph(nodes, "normed", inputs, outputs, [epsilon], value_info=between)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10).SerializeToString()
+
+
+def normed_part(half: bool, **options: Any) -> Part:
+    def outputs(inputs: Any) -> list[OutputSpec]:
+        narrow = torch.bfloat16 if half else torch.float32
+        shape = tuple(inputs[0].shape)
+        return [OutputSpec(dtype=dtype, shape=shape, device=0) for dtype in (torch.float32, narrow, narrow)]
+
+    graph = GraphSpec(graph_id=GRAPH, name="0_0-inference", direction="inference")
+    spec = PartSpec(
+        graph=graph, part=0, model=normed(half), input_names=["x", "w"], output_names=["y", "g", "z"],
+        outputs=outputs, device=0, provenance_json="{}",
+    )  # fmt: skip
+    client().register(graph)
+    return client().part(spec, Options.parse(options))
+
+
+def check_normed(part: Part, given: Allocation, half: bool) -> None:
+    made = torch.Generator().manual_seed(0)
+    for n in (5, 1, 0, 7):
+        x, w = torch.randn(n, 3, 40, generator=made), torch.randn(40, generator=made)
+        x = x.bfloat16() if half else x
+        y, g, z = part([given.of(x), given.of(w)])
+        wide = x.float()
+        expected = wide / (wide * wide).mean(-1, keepdim=True).add(1e-6).sqrt() * w
+        torch.testing.assert_close(y, expected, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(g, y.sigmoid().to(x.dtype), rtol=1e-6 if not half else 8e-3, atol=0)
+        torch.testing.assert_close(z, (g.float() * wide).to(x.dtype), rtol=0, atol=0)
+
+
+def compilations() -> int:
+    """How often NVRTC's stand-in compiled something."""
+    told = FOLDER / "compiled"
+    return len(told.read_text().splitlines()) if told.exists() else 0
+
+
+def regions_on_the_device() -> None:
+    """Nodes are one kernel of ours, which reads and writes half precision as it is; its code is kept for the next
+    executor, and is compiled again where it is damaged."""
+    given, _ = setup()
+    code = Path(os.environ["RUST_ORT_STATE_DIR"]) / "code"
+    check_normed(normed_part(half=True), given, half=True)  # the CPU provider has no Mul of bfloat16
+    (kept,) = code.glob("*.cubin")
+    assert (compilations(), logged("kernels of regions are there")) == (1, 1)
+    assert journal(executor_pid())["cuLaunchKernel"] == 3  # of none of the elements there is none
+    assert code.stat().st_mode & 0o777 == 0o700
+
+    def another_executor() -> None:
+        before = executor_pid()
+        os.kill(before, signal.SIGKILL)
+        for _ in range(100):
+            try:
+                check_normed(normed_part(half=True), given, half=True)
+            except (ExecutorLost, ClientError, DaemonFault):
+                time.sleep(0.05)
+                continue
+            break
+        assert executor_pid() != before
+
+    another_executor()
+    assert compilations() == 1
+    damaged = bytearray(kept.read_bytes())
+    damaged[-1] ^= 1
+    kept.write_bytes(damaged)
+    another_executor()
+    assert (compilations(), logged("compiled code is unusable")) == (2, 1)
+    assert [*code.glob("*.cubin")] == [kept]
+    assert kept.read_bytes() != damaged
+    check_normed(normed_part(half=False), given, half=False)
+    assert compilations() == 3
+    for options in ({"disable_passes": ("regions",)}, {"ort_optimization": "disable"}, {"ort_optimization": "basic"}):
+        check_normed(normed_part(half=False, **options), given, half=False)
+    assert compilations() == 3
+
+
+def regions_without_a_compiler() -> None:
+    """The session is made without them, and the executor's log says why."""
+    given, _ = setup()
+    check_normed(normed_part(half=False), given, half=False)
+    log = Path(client().leased().executor_log).read_text()
+    assert log.count("the session is made without regions") == 1, log
+    assert "cuLaunchKernel" not in journal(executor_pid())
 
 
 def killed_executor() -> None:

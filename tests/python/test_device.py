@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -176,6 +177,20 @@ def test_each_call_of_the_driver_that_fails_leaves_no_stream_waiting(
     calls("each_failure_of_the_order", side, function, **once, **environment)
 
 
+def test_regions_are_kernels_that_are_compiled_once(calls: Callable[..., str]) -> None:
+    calls("regions_on_the_device")
+
+
+def test_without_a_compiler_sessions_have_no_regions(calls: Callable[..., str], tmp_path: Path) -> None:
+    built(tmp_path, "libcuda.so.1", "fake_libcuda.c")
+    calls("regions_without_a_compiler", LD_LIBRARY_PATH=str(tmp_path))
+
+
+@pytest.mark.parametrize("function", ["nvrtcCompileProgram", "cuModuleLoadData", "cuModuleGetFunction"])
+def test_a_region_that_cannot_be_compiled_is_none(function: str, calls: Callable[..., str]) -> None:
+    calls("regions_without_a_compiler", FAKE_CUDA_FAIL=function)
+
+
 def test_without_a_compiler_observed_calls_are_judged_on_the_host(calls: Callable[..., str], tmp_path: Path) -> None:
     built(tmp_path, "libcuda.so.1", "fake_libcuda.c")
     calls("observed_without_a_compiler", LD_LIBRARY_PATH=str(tmp_path))
@@ -207,8 +222,8 @@ def test_an_executor_that_lives_finishes_what_a_lost_connection_waits_for(calls:
     calls("closed_with_work_on_its_stream", FAKE_CUDA_LAZY="700", FAKE_CUDA_DEAD="pending")
 
 
-def test_cudas_own_compiler_takes_the_kernels(tmp_path: Path) -> None:
-    """NVRTC of torch's wheels makes machine code of them, which the stand-in for the driver then cannot load."""
+def asked_with_cudas_compiler(tmp_path: Path, ask: dict[str, object]) -> dict[str, Any]:
+    """What the probe answers with NVRTC of torch's wheels, and the stand-in for the driver."""
     found = [path.parent for path in (Path(torch.__file__).parents[1] / "nvidia").glob("*/lib/libnvrtc.so.*")]
     if not found:
         pytest.skip("no NVRTC: torch here is without CUDA")
@@ -218,16 +233,27 @@ def test_cudas_own_compiler_takes_the_kernels(tmp_path: Path) -> None:
         "LD_LIBRARY_PATH": os.pathsep.join([str(tmp_path), str(found[0])]),
         "FAKE_CUDA_FOLDER": str(tmp_path),
     }
-    ask = {"op": "measure", "device": 0, "dtype": "F32", "reference": "0000803f", "candidate": "00000040"}
     done = subprocess.run(
         [os.environ["RUST_ORT_BINARY"], "cuda-probe"], input=json.dumps(ask) + "\n", env=environment,
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
-    answer = json.loads(done.stdout)
-    assert answer["error"].startswith("cuModuleLoadData failed with 1 (CUDA_ERROR_INVALID_VALUE)"), (
-        answer,
-        done.stderr,
-    )
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def test_cudas_own_compiler_takes_the_kernels(tmp_path: Path) -> None:
+    """It makes machine code of them, which the stand-in for the driver then cannot load."""
+    ask = {"op": "measure", "device": 0, "dtype": "F32", "reference": "0000803f", "candidate": "00000040"}
+    answer = asked_with_cudas_compiler(tmp_path, ask)
+    assert answer["error"].startswith("cuModuleLoadData failed with 1 (CUDA_ERROR_INVALID_VALUE)"), answer
+
+
+def test_cudas_own_compiler_takes_the_kernels_of_regions(tmp_path: Path) -> None:
+    """As above, of each region that the probe has."""
+    answer = asked_with_cudas_compiler(tmp_path, {"op": "regions", "device": 0})
+    assert len(answer["regions"]) >= 10
+    for region in answer["regions"]:
+        assert region["error"].startswith("cuModuleLoadData failed with 1 (CUDA_ERROR_INVALID_VALUE)"), region
 
 
 @pytest.mark.parametrize(

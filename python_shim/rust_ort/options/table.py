@@ -17,8 +17,8 @@ from rust_ort.options.tolerance import Tolerance
 LOWEST_OPSET, HIGHEST_OPSET = 18, 26
 # As src/onnx/rewrite/ has them, in the order in which they run.
 PASSES = (
-    "same-casts", "constant-shapes", "output-copies", "output-reshapes", "product-orientation", "product-transposes",
-    "regions", "leaf-order", "missing-kernels",
+    "same-casts", "constant-shapes", "transpose-pairs", "output-copies", "output-reshapes", "product-orientation",
+    "product-transposes", "cast-reshapes", "regions", "leaf-order", "missing-kernels",
 )  # fmt: skip
 
 

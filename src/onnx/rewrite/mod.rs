@@ -5,6 +5,7 @@
 //! another number of threads, and a region's functions are ours. What bodies of nodes hold, and model-local functions, is
 //! left alone.
 
+mod cast_reshapes;
 mod constant_shapes;
 mod leaf_order;
 mod nodes;
@@ -15,6 +16,7 @@ mod product_transposes;
 mod regions;
 mod row_sums;
 mod same_casts;
+mod transpose_pairs;
 mod values;
 
 use nodes::RUNTIMES_DOMAIN;
@@ -47,12 +49,8 @@ struct Pass {
 }
 
 impl Pass {
-    const fn on_both(name: &'static str, run: Run) -> Self {
-        Self { name, cpu: Some(run), cuda: Some(run) }
-    }
-
-    const fn on_cpu(name: &'static str, run: Run) -> Self {
-        Self { name, cpu: Some(run), cuda: None }
+    const fn of(name: &'static str, cpu: Option<Run>, cuda: Option<Run>) -> Self {
+        Self { name, cpu, cuda }
     }
 
     fn on(&self, target: Target) -> Option<Run> {
@@ -65,14 +63,16 @@ impl Pass {
 
 /// In the order in which they run.
 const PASSES: &[Pass] = &[
-    Pass::on_cpu("same-casts", same_casts::run),
-    Pass::on_cpu("constant-shapes", constant_shapes::run),
-    Pass::on_cpu("output-copies", output_copies::run),
-    Pass::on_cpu("output-reshapes", output_reshapes::run),
-    Pass::on_cpu("product-orientation", product_orientation::run),
-    Pass::on_cpu("product-transposes", product_transposes::run),
-    Pass { name: "regions", cpu: Some(regions::on_cpu), cuda: Some(regions::on_cuda) },
-    Pass::on_cpu("leaf-order", leaf_order::run),
+    Pass::of("same-casts", Some(same_casts::run), Some(same_casts::run)),
+    Pass::of("constant-shapes", Some(constant_shapes::run), Some(constant_shapes::run)),
+    Pass::of("transpose-pairs", None, Some(transpose_pairs::run)),
+    Pass::of("output-copies", Some(output_copies::run), Some(output_copies::run)),
+    Pass::of("output-reshapes", Some(output_reshapes::run), Some(output_reshapes::run)),
+    Pass::of("product-orientation", Some(product_orientation::run), None),
+    Pass::of("product-transposes", Some(product_transposes::on_cpu), Some(product_transposes::on_cuda)),
+    Pass::of("cast-reshapes", None, Some(cast_reshapes::run)),
+    Pass::of("regions", Some(regions::on_cpu), Some(regions::on_cuda)),
+    Pass::of("leaf-order", Some(leaf_order::run), Some(leaf_order::run)),
 ];
 
 /// Names of the passes, in the order in which they run: those of [`rewrite`], then that of [`fit_kernels`].

@@ -6,15 +6,39 @@ use std::collections::HashSet;
 use super::nodes::{RUNTIMES_DOMAIN, drop_unread, integer, is, only_output, perm};
 use super::values::Values;
 use crate::onnx::proto::{GraphProto, NodeProto};
+use crate::tensor::DType;
+
+/// What a provider's products are like.
+struct Products {
+    elements: &'static [DType],
+    /// Whether a left operand that lies across is worth being read so, of a product with so many columns.
+    reads_across: fn(Option<i64>) -> bool,
+}
+
+const ON_CPU: Products = Products {
+    elements: &[DType::F32],
+    reads_across: |columns| columns.is_some_and(|columns| COLUMNS_READ_ACROSS.contains(&columns)),
+};
+/// cuBLAS reads either operand either way.
+const ON_CUDA: Products = Products { elements: &[DType::F32, DType::BF16, DType::F16], reads_across: |_| true };
 
 /// Columns of a result whose left operand is worth being read across: ONNX Runtime turns that operand anew for each 128
 /// columns, so of many it is cheaper turned once before; of fewer nothing was measured.
 const COLUMNS_READ_ACROSS: std::ops::RangeInclusive<i64> = 64..=4096;
 
-/// Each such product of float32.
-pub(super) fn run(graph: &mut GraphProto) -> usize {
+/// Each such product of float32 that the CPU computes.
+pub(super) fn on_cpu(graph: &mut GraphProto) -> usize {
+    run(graph, &ON_CPU)
+}
+
+/// Each such product that CUDA computes.
+pub(super) fn on_cuda(graph: &mut GraphProto) -> usize {
+    run(graph, &ON_CUDA)
+}
+
+fn run(graph: &mut GraphProto, products: &Products) -> usize {
     let values = Values::of(graph);
-    let found: Vec<_> = graph.node.iter().map(|node| Sources::of(graph, node, &values)).collect();
+    let found: Vec<_> = graph.node.iter().map(|node| Sources::of(graph, node, &values, products)).collect();
     let mut turned = HashSet::new();
     let mut n_places = 0;
     for (product, sources) in graph.node.iter_mut().zip(found) {
@@ -38,10 +62,12 @@ struct Sources {
 }
 
 impl Sources {
-    fn of(graph: &GraphProto, product: &NodeProto, values: &Values) -> Option<Self> {
+    fn of(graph: &GraphProto, product: &NodeProto, values: &Values, products: &Products) -> Option<Self> {
         let output = only_output(product).filter(|_| is(product, "MatMul"))?;
         let [left, right] = product.input.as_slice() else { return None };
-        if !(values.is_f32(left) && values.is_f32(right)) || becomes_gemm(graph, output, values) {
+        let is_known =
+            |name: &str| products.elements.iter().any(|dtype| values.element(name) == Some(dtype.onnx_code()));
+        if !(is_known(left) && is_known(right)) || becomes_gemm(graph, output, values) {
             return None;
         }
         let (turned_left, turned_right) = (Turned::of(graph, left, values), Turned::of(graph, right, values));
@@ -57,7 +83,7 @@ impl Sources {
             Some(turned) => turned.columns,
             None => values.dims(right)?.last()?.number(),
         };
-        let across = columns.is_some_and(|columns| COLUMNS_READ_ACROSS.contains(&columns)) && left_rank == right_rank;
+        let across = (products.reads_across)(columns) && left_rank == right_rank;
         let (left, right) = (turned_left.filter(|left| across || !left.is_turned), turned_right);
         // Two Transposes that undo each other ONNX Runtime leaves out itself.
         let gains = [&left, &right].into_iter().flatten().any(|operand| operand.is_turned);
@@ -127,7 +153,7 @@ mod tests {
         let outputs = [of("y", &[1]), of("z", &[1])];
         let mut found = graph(nodes, inputs, &outputs, &[]);
         let before = text(&found);
-        assert_eq!(run(&mut found) == 0, before == text(&found));
+        assert_eq!(on_cpu(&mut found) == 0, before == text(&found));
         text(&found)
     }
 

@@ -19,9 +19,11 @@ mod operators;
 mod options;
 mod placement;
 mod raw;
+mod region_probe;
 mod runtime;
 mod session;
 
 pub use libraries::custom_op_library;
 pub use options::{OPTIMIZERS, THREADS, ThreadPool, provider_options, runtime_config};
+pub use region_probe::{ProbedRegion, probe_regions};
 pub use runtime::OrtRuntime;

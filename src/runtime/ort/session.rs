@@ -28,6 +28,9 @@ use crate::runtime::types::Declared as DeclaredValues;
 use crate::runtime::{Constant, Model, RuntimeError};
 use crate::tensor::DType;
 
+/// The pass whose operators are compiled.
+const REGIONS: &str = "regions";
+
 /// A session, and what is known of its model's values.
 pub(super) struct OrtSession {
     /// Goes before its environment and the operators.
@@ -114,7 +117,7 @@ fn rewritten_for(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Result<P
     let ours = Place::of(spec).map(|place| in_place(model, place, fuses)).transpose()?.flatten();
     let Some(bytes) = ours else {
         let bytes = model.bytes.clone();
-        return Ok(Prepared { builder, bytes, operators: None, shares_threads, _kernels: kernels });
+        return Ok(Prepared { builder, bytes, operators: None, shares_threads, kernels });
     };
     let operators = match spec.device {
         Some(device) => loaded.queue(device)?.operators(),
@@ -122,7 +125,7 @@ fn rewritten_for(loaded: &Loaded, model: &Model, spec: &SessionSpec) -> Result<P
     };
     let registered = operators.and_then(|operators| Ok((operators.register(builder)?, operators)));
     let (builder, operators) = registered.map_err(|error| RuntimeError::BadModel { reason: error.to_string() })?;
-    Ok(Prepared { builder, bytes, operators: Some(operators), shares_threads, _kernels: kernels })
+    Ok(Prepared { builder, bytes, operators: Some(operators), shares_threads, kernels })
 }
 
 /// What a session is made of.
@@ -133,8 +136,8 @@ struct Prepared {
     operators: Option<Operators>,
     /// With all others.
     shares_threads: bool,
-    /// Those that the operators look for when the session is made.
-    _kernels: Vec<Arc<Kernel>>,
+    /// Of regions: those that the operators look for when the session is made.
+    kernels: Vec<Arc<Kernel>>,
 }
 
 impl Prepared {
@@ -151,7 +154,7 @@ fn with_kernels(
     model: &Model,
     spec: &SessionSpec,
 ) -> Result<(Option<Model>, Vec<Arc<Kernel>>), RuntimeError> {
-    let rewritten = rewritten(model, spec, &spec.disabled_passes)?;
+    let rewritten = rewritten(model, spec)?;
     let known = rewritten.as_ref().unwrap_or(model);
     let Some(device) = spec.device.filter(|_| known.has_replaceable) else { return Ok((rewritten, Vec::new())) };
     let proto = onnx::decode(known.bytes.clone())?;
@@ -169,16 +172,14 @@ fn with_kernels(
         }
         Err(error) => {
             tracing::warn!(%error, regions = sources.len(), "the session is made without regions: each node is a kernel");
-            let disabled: Vec<_> = spec.disabled_passes.iter().cloned().chain(["regions".to_owned()]).collect();
-            Ok((self::rewritten(model, spec, &disabled)?, Vec::new()))
+            Ok((self::rewritten(model, &spec.without_pass(REGIONS))?, Vec::new()))
         }
     }
 }
 
-/// The model after our own passes but `disabled` ones; None where they leave it as it is. Errors: BadOption for a pass that
-/// is not there.
-fn rewritten(model: &Model, spec: &SessionSpec, disabled: &[String]) -> Result<Option<Model>, RuntimeError> {
-    if let Some(unknown) = disabled.iter().find(|&name| onnx::passes().all(|known| known != name)) {
+/// The model after our own passes; None where they leave it as it is. Errors: BadOption for a pass that is not there.
+fn rewritten(model: &Model, spec: &SessionSpec) -> Result<Option<Model>, RuntimeError> {
+    if let Some(unknown) = spec.disabled_passes.iter().find(|&name| onnx::passes().all(|known| known != name)) {
         let known: Vec<_> = onnx::passes().collect();
         let reason = format!("no pass is called {unknown:?}; there are {}", known.join(", "));
         return Err(RuntimeError::BadOption { name: "disable_passes".to_owned(), reason });
@@ -192,7 +193,7 @@ fn rewritten(model: &Model, spec: &SessionSpec, disabled: &[String]) -> Result<O
         return Ok(None);
     }
     let mut proto = onnx::decode(model.bytes.clone())?;
-    Ok(onnx::rewrite(&mut proto, target, disabled).then(|| Model::encode(&proto)))
+    Ok(onnx::rewrite(&mut proto, target, &spec.disabled_passes).then(|| Model::encode(&proto)))
 }
 
 impl OrtSession {
@@ -216,22 +217,33 @@ impl OrtSession {
         let _beside = (!spec.cpu_only()).then(cuda::beside_captures);
         // Nobody could have nodes but the CPU's otherwise.
         let listener = (!spec.cpu_only()).then(|| Arc::new(Listener::new()));
-        let mut prepared = prepared(loaded, model, spec, missing)?;
-        let ran = prepared.bytes.clone();
         let bad_model = |error: ort::Error| RuntimeError::BadModel { reason: error.to_string() };
-        if !constants.is_empty() {
-            // SAFETY: on every way out the builder and the session go before the constants: the one is a variable, they an
-            // argument or a field, and of the fields the session comes first.
-            prepared.bytes = unsafe { with_constants(&mut prepared.builder, prepared.bytes, &constants) }?;
-        }
-        if let Some(listener) = &listener {
-            // SAFETY: as above.
-            unsafe { raw::log_to(&mut prepared.builder, listener) }.map_err(bad_model)?;
-        }
+        // What it gives is the model with all its inputs.
+        let complete = |prepared: &mut Prepared| {
+            let with_all_inputs = prepared.bytes.clone();
+            if !constants.is_empty() {
+                // SAFETY: on every way out the builder and the session go before the constants: the one is a variable, they an
+                // argument or a field, and of the fields the session comes first.
+                prepared.bytes = unsafe { with_constants(&mut prepared.builder, prepared.bytes.clone(), &constants) }?;
+            }
+            if let Some(listener) = &listener {
+                // SAFETY: as above.
+                unsafe { raw::log_to(&mut prepared.builder, listener) }.map_err(bad_model)?;
+            }
+            Ok::<_, RuntimeError>(with_all_inputs)
+        };
+        let mut prepared = prepared(loaded, model, spec, missing)?;
+        let mut ran = complete(&mut prepared)?;
         let refused = |error: ort::Error| refused_graphs(spec, &error.to_string()).unwrap_or_else(|| bad_model(error));
         let queue = spec.device.map(|device| loaded.queue(device)).transpose()?;
         let with_memory = |error: RuntimeError| error.with_memory(queue.as_ref().map(|queue| &*queue.stream));
-        let (session, shortage) = with_room(|| prepared.session(loaded));
+        let (mut session, mut shortage) = with_room(|| prepared.session(loaded));
+        if let (Err(error), None, false) = (&session, &shortage, prepared.kernels.is_empty()) {
+            tracing::warn!(%error, "a session with regions is refused: it is made without them");
+            prepared = self::prepared(loaded, model, &spec.without_pass(REGIONS), missing)?;
+            ran = complete(&mut prepared)?;
+            (session, shortage) = with_room(|| prepared.session(loaded));
+        }
         if let Some(shortage) = shortage {
             return Err(shortage.into());
         }

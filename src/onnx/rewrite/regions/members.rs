@@ -17,6 +17,21 @@ pub(super) enum Meaning {
     Step(Op),
     /// Its value is its first input's.
     Same,
+    /// Softmax of the last axis, or its logarithm.
+    Softmax {
+        log: bool,
+    },
+}
+
+impl Meaning {
+    /// Its value of an element depends on the whole row.
+    fn takes_rows(self) -> bool {
+        match self {
+            Self::Step(op) => op.reduces(),
+            Self::Softmax { .. } => true,
+            Self::Same => false,
+        }
+    }
 }
 
 /// A node that can be in a region.
@@ -143,8 +158,8 @@ impl<'p> Facts<'p> {
             };
             self.numbers.extend(rounded.map(|number| (output.to_owned(), number)));
         }
-        if self.dims.contains_key(output) || !(elementwise(node).is_some() || is(node, "Cast") || is(node, "Identity"))
-        {
+        let keeps_sizes = ["Cast", "Identity", "Softmax", "LogSoftmax"].iter().any(|op| is(node, op));
+        if self.dims.contains_key(output) || !(elementwise(node).is_some() || keeps_sizes) {
             return;
         }
         let inputs: Option<Vec<_>> = node.input.iter().map(|input| self.dims(input)).collect();
@@ -168,21 +183,27 @@ impl<'p> Facts<'p> {
         let reduces = matches!(meaning, Meaning::Step(op) if op.reduces());
         let last = if reduces { Some(self.reduced(node, dims)?) } else { Some(last.clone()) };
         let whole: Vec<Dim> = leading.iter().chain(&last).cloned().collect();
+        if meaning.takes_rows() && (self.is_long(&whole) || whole.last() == Some(&Dim::Is(1))) {
+            return None;
+        }
         let read = if reduces || is(node, "Expand") { &node.input[..1] } else { &node.input[..] };
         let fits = read.iter().all(|input| self.dims(input).is_some_and(|dims| goes_to(dims, &whole)));
         let leading = leading.to_vec();
         fits.then(|| Member { meaning, rounds, leading, last: last.filter(|last| *last != Dim::Is(1)) })
     }
 
+    /// Whether rows are so long and few that ONNX Runtime, whose threads share one, is faster.
+    fn is_long(&self, whole: &[Dim]) -> bool {
+        let Some((last, leading)) = whole.split_last() else { return false };
+        let n_rows = leading.iter().map(Dim::number).try_fold(1_i64, |rows, size| rows.checked_mul(size?));
+        let is_long = matches!(last, Dim::Is(size) if *size > self.policy.long_row);
+        is_long && n_rows.is_some_and(|n_rows| n_rows < self.policy.few_rows)
+    }
+
     /// The size of the axis that is added up: the last one, which stays, of size 1.
     fn reduced(&self, node: &NodeProto, dims: &[Dim]) -> Option<Dim> {
         let source = self.dims(node.input.first()?)?;
-        let (last, leading) = source.split_last()?;
-        let is_long = matches!(last, Dim::Is(size) if *size > self.policy.long_row);
-        let n_rows = leading.iter().map(Dim::number).try_fold(1_i64, |rows, size| rows.checked_mul(size?));
-        if is_long && n_rows.is_some_and(|n_rows| n_rows < self.policy.few_rows) {
-            return None;
-        }
+        let last = source.last()?;
         let is_last = dims.len() == source.len() && dims.last() == Some(&Dim::Is(1)) && *last != Dim::Is(1);
         is_last.then(|| last.clone()).filter(|last| *last != Dim::Unknown)
     }
@@ -204,6 +225,9 @@ impl<'p> Facts<'p> {
                 (DType::BF16 | DType::F16, half) => rounding(half).map(Meaning::Step),
                 _ => None,
             };
+        }
+        if is(node, "Softmax") || is(node, "LogSoftmax") {
+            return self.softmax(node).filter(|_| is_float(first));
         }
         if is(node, "Expand") {
             return self.expanded(node, output).filter(|_| is_float(first));
@@ -243,6 +267,14 @@ impl<'p> Facts<'p> {
         }
     }
 
+    /// Of the last axis. Alone it stays ONNX Runtime's, whose kernel is one, too.
+    fn softmax(&self, node: &NodeProto) -> Option<Meaning> {
+        let rank = self.dims(node.input.first()?)?.len() as i64;
+        let axis = attribute(node, "axis").map_or(Some(-1), |axis| axis.i)?;
+        let is_last = axis == -1 || axis == rank - 1;
+        (self.policy.is_typed && is_last).then_some(Meaning::Softmax { log: is(node, "LogSoftmax") })
+    }
+
     fn is_of_last_axis(&self, node: &NodeProto) -> bool {
         let keeps = attribute(node, "keepdims").is_none_or(|keeps| keeps.i != Some(0));
         let axes = match node.input.get(1) {
@@ -268,7 +300,11 @@ fn rounding(element: DType) -> Option<Op> {
 
 /// Whether what a node gives may have more digits than what it reads.
 fn rounds(meaning: Meaning) -> bool {
-    let Meaning::Step(op) = meaning else { return false };
+    let op = match meaning {
+        Meaning::Step(op) => op,
+        Meaning::Softmax { .. } => return true,
+        Meaning::Same => return false,
+    };
     !matches!(
         op,
         Op::Max

@@ -257,6 +257,11 @@ impl Writing<'_> {
             let output = graph::outputs(node).next()?;
             let register = match member.meaning {
                 Meaning::Same => self.register(node.input.first()?, registers)?,
+                Meaning::Softmax { log } => {
+                    let x = self.register(node.input.first()?, registers)?;
+                    let made = self.softmax(x, log);
+                    member.rounds.map_or(made, |rounds| self.step(rounds, [made, 0, 0]))
+                }
                 Meaning::Step(op) => {
                     let mut operands = [0; 3];
                     for (operand, input) in operands.iter_mut().zip(&node.input).take(op.arity()) {
@@ -278,6 +283,21 @@ impl Writing<'_> {
             let same = |known: &f32| known.to_bits() == number.to_bits();
             Some(self.inputs.len() + self.program.constants.iter().position(same)?)
         })
+    }
+
+    /// As eager computes it: what is beyond the largest is none's.
+    fn softmax(&mut self, x: usize, log: bool) -> usize {
+        let largest = self.step(Op::ReduceMax, [x, 0, 0]);
+        let below = self.step(Op::Sub, [x, largest, 0]);
+        let power = self.step(Op::Exp, [below, 0, 0]);
+        let sum = self.step(Op::ReduceSum, [power, 0, 0]);
+        match log {
+            false => self.step(Op::Div, [power, sum, 0]),
+            true => {
+                let log = self.step(Op::Log, [sum, 0, 0]);
+                self.step(Op::Sub, [below, log, 0])
+            }
+        }
     }
 
     fn step(&mut self, op: Op, operands: [usize; 3]) -> usize {

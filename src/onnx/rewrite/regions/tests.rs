@@ -4,7 +4,7 @@ use super::*;
 use crate::onnx::proto::attribute_proto::AttributeType;
 use crate::onnx::proto::{AttributeProto, NodeProto, TensorProto, ValueInfoProto};
 use crate::onnx::region::STEPS;
-use crate::onnx::value_info;
+use crate::onnx::{TypedProgram, value_info};
 use crate::tensor::{DType, TensorDesc};
 
 fn typed(name: &str, dtype: DType, dims: &[i64]) -> ValueInfoProto {
@@ -40,8 +40,11 @@ fn rewritten(
 ) -> (Vec<String>, Vec<String>) {
     // What a node does not tell the model does.
     let between = [of("square", &[2, 3, 4]), of("mean", &[2, 3, 1])];
-    let mut found = graph(nodes, inputs, outputs, &between);
-    let n_places = on_cpu(&mut found);
+    of_graph(graph(nodes, inputs, outputs, &between), on_cpu)
+}
+
+fn of_graph(mut found: GraphProto, run: fn(&mut GraphProto) -> usize) -> (Vec<String>, Vec<String>) {
+    let n_places = run(&mut found);
     let steps = |node: &NodeProto| {
         let steps = attribute(node, STEPS)?;
         String::from_utf8(steps.s.as_ref()?.to_vec()).ok()
@@ -155,4 +158,115 @@ fn what_the_model_does_not_tell_or_onnx_runtime_does_better_is_left_alone() {
     let flags = vec![node("And", &["f", "g"], "a"), node("Not", &["a"], "y")];
     let inputs = ["f", "g"].map(|name| typed(name, DType::Bool, &[2, 3]));
     assert!(rewritten(flags, &inputs, &[typed("y", DType::Bool, &[2, 3])]).1.is_empty());
+}
+
+/// The graph as CUDA runs it, the programs of its regions, and the element types of what each reads and gives.
+fn on_device(
+    nodes: Vec<NodeProto>,
+    inputs: &[ValueInfoProto],
+    outputs: &[ValueInfoProto],
+    between: &[ValueInfoProto],
+) -> (Vec<String>, Vec<String>, Vec<(Vec<DType>, Vec<DType>, Option<usize>)>) {
+    let mut found = graph(nodes, inputs, outputs, between);
+    let (nodes, programs) = of_graph(found.clone(), on_cuda);
+    on_cuda(&mut found);
+    let typed: Vec<TypedProgram> = found.node.iter().filter_map(TypedProgram::of).collect();
+    for name in typed
+        .iter()
+        .zip(found.node.iter().filter(|node| TypedProgram::of(node).is_some()))
+        .flat_map(|(_, node)| &node.output)
+    {
+        assert!(found.value_info.iter().chain(&found.output).any(|info| info.name() == name), "{name} has no type");
+    }
+    (nodes, programs, typed.into_iter().map(|it| (it.inputs, it.outputs, it.row)).collect())
+}
+
+const HALF: DType = DType::BF16;
+
+#[test]
+fn on_cuda_nodes_of_half_precision_round_as_they_do() {
+    let half = |name: &str| typed(name, HALF, &[2, 3]);
+    let nodes = vec![
+        node("Mul", &["x", "y"], "a"),
+        node("Neg", &["a"], "b"),
+        node("Add", &["b", "x"], "c"),
+        node("Greater", &["c", "y"], "d"),
+        node("Where", &["d", "c", "x"], "z"),
+    ];
+    let between = [half("a"), half("b"), half("c"), typed("d", DType::Bool, &[2, 3])];
+    let (nodes, programs, types) =
+        on_device(nodes, &[half("x"), half("y")], &[half("z"), typed("d", DType::Bool, &[2, 3])], &between);
+    assert_eq!(nodes, ["d, z = Region(x, y)"]);
+    assert_eq!(programs, ["Mul 0 1; RoundBFloat16 2; Neg 3; Add 4 0; RoundBFloat16 5; Greater 6 1; Where 7 6 0"]);
+    assert_eq!(types, [(vec![HALF; 2], vec![DType::Bool, HALF], Some(3))]);
+}
+
+#[test]
+fn on_cuda_a_region_gives_what_it_casts_and_reads_what_is_cast() {
+    let nodes = vec![
+        cast("x", "a", DType::F32),
+        node("Exp", &["a"], "b"),
+        node("Softplus", &["b"], "s"), // nobody's but ONNX Runtime's
+        node("Mul", &["s", "a"], "c"),
+        cast("c", "h", HALF),
+        cast("h", "d", DType::F32),
+        node("Abs", &["d"], "e"),
+    ];
+    let inputs = [typed("x", HALF, &[2, 3])];
+    let outputs = [typed("h", HALF, &[2, 3]), of("d", &[2, 3]), of("e", &[2, 3])];
+    let between = ["a", "b", "s", "c"].map(|name| of(name, &[2, 3]));
+    let (nodes, programs, types) = on_device(nodes, &inputs, &outputs, &between);
+    assert_eq!(nodes, ["a = Cast(x) to=1", "b = Exp(a)", "s = Softplus(b)", "h, d, e = Region(s, x)"]);
+    assert_eq!(programs, ["Mul 0 1; RoundBFloat16 2; Abs 3"]);
+    assert_eq!(types, [(vec![DType::F32, HALF], vec![HALF, DType::F32, DType::F32], Some(3))]);
+}
+
+#[test]
+fn one_input_and_one_output_of_another_type_are_told_apart() {
+    let nodes = vec![cast("x", "a", DType::F32), node("Exp", &["a"], "y")];
+    let (nodes, programs, types) =
+        on_device(nodes, &[typed("x", HALF, &[2, 3])], &[of("y", &[2, 3])], &[of("a", &[2, 3])]);
+    assert_eq!((nodes, programs), (vec!["y = Region(x, x)".to_owned()], vec!["Exp 0".to_owned()]));
+    assert_eq!(types, [(vec![HALF], vec![DType::F32], Some(3))]);
+}
+
+#[test]
+fn on_cuda_numbers_of_half_precision_are_numbers() {
+    let number = TensorProto {
+        name: Some("two".to_owned()),
+        data_type: Some(HALF.onnx_code()),
+        int32_data: vec![0x4000],
+        ..TensorProto::default()
+    };
+    let nodes = vec![node("Mul", &["x", "two"], "a"), node("Abs", &["a"], "y")];
+    let mut found =
+        graph(nodes, &[typed("x", HALF, &[2, 3])], &[typed("y", HALF, &[2, 3])], &[typed("a", HALF, &[2, 3])]);
+    found.initializer.push(number);
+    let (_, programs) = of_graph(found, on_cuda);
+    assert_eq!(programs, ["Mul 0 1; RoundBFloat16 2; Abs 3"]);
+}
+
+#[test]
+fn on_cuda_a_softmax_is_in_a_region_with_what_is_around_it() {
+    let axis = || super::super::nodes::integer("axis", -1);
+    let softmax = NodeProto { attribute: vec![axis()], ..node("LogSoftmax", &["a"], "y") };
+    let inputs = [typed("x", HALF, &[2, 3])];
+    let nodes = vec![cast("x", "a", DType::F32), softmax];
+    let (nodes, programs, types) = on_device(nodes, &inputs, &[of("y", &[2, 3])], &[of("a", &[2, 3])]);
+    assert_eq!(nodes, ["y = Region(x, x)"]);
+    assert_eq!(programs, ["ReduceMax 0; Sub 0 1; Exp 2; ReduceSum 3; Log 4; Sub 2 5"]);
+    assert_eq!(types, [(vec![HALF], vec![DType::F32], Some(3))]);
+    let alone = NodeProto { attribute: vec![axis()], ..node("Softmax", &["x"], "y") };
+    assert!(on_device(vec![alone], &inputs, &[typed("y", HALF, &[2, 3])], &[]).1.is_empty());
+}
+
+#[test]
+fn on_cuda_long_rows_are_a_regions_where_there_are_many() {
+    let sum = |rows: i64, columns: i64| {
+        let nodes = vec![node("Exp", &["x"], "a"), mean("a", "m"), node("Sub", &["a", "m"], "y")];
+        let of_all = |name| of(name, &[rows, columns]);
+        on_device(nodes, &[of_all("x")], &[of_all("y")], &[of_all("a"), of("m", &[rows, 1])]).1
+    };
+    assert_eq!(sum(4096, 100_000), ["Exp 0; ReduceMean 1; Sub 1 2"]);
+    assert!(sum(4, 100_000).is_empty());
 }
