@@ -464,7 +464,8 @@ gpu_pack() {
     local out=${OUT:-build/gpu-pack} arch=${ARCH:-90} capi=${ORT_GPU_LIB:-} binary=${BIN:-target/release/rust-ort} work version
     [[ -n ${BIN:-} ]] || build
     work=$(mktemp -d)
-    trap 'rm -rf "$work"' EXIT
+    # shellcheck disable=SC2064  # the name is gone when the function is
+    trap "rm -rf '$work'" EXIT
     rm -rf "$out"
     mkdir -p "$out/provider" "$out"/product/{bin,tests,docs,python_shim}
     out=$(cd "$out" && pwd)

@@ -122,6 +122,11 @@ def test_the_worst_row_decides_and_nothing_tried_has_failed(verdicts: list[str],
 # --- the processes of steps ------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(autouse=True)
+def a_step_begins_with_little_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "LEAST_S", 0.5)
+
+
 def task(tmp_path: Path, body: str) -> Task:
     """A task that runs `body`, with the path of its record in `record`."""
     program = tmp_path / "task.py"
@@ -143,9 +148,9 @@ record.write(json.dumps({"what": "pid", "numbers": {"pid": left.pid}}) + chr(10)
 time.sleep(600)
 """
     began = time.monotonic()
-    result = run(tmp_path, body, limit_s=9)
+    result = run(tmp_path, body, limit_s=3)
     assert time.monotonic() - began < 60
-    assert (result.verdict, result.why) == (FAILED, "ended by its limit after 9 s at: the second")
+    assert (result.verdict, result.why) == (FAILED, "ended by its limit after 3 s at: the second")
     assert [row.what for row in result.rows] == ["pid"]
     stat = Path(f"/proc/{result.rows[0].numbers['pid']}/stat")
     wait_until(lambda: not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z", "its child's end")
@@ -201,7 +206,7 @@ waits_here()
 
 def test_a_step_that_has_looked_at_all_its_rows_is_done_however_long_its_process_takes(tmp_path: Path) -> None:
     body = """record.write('{"what": "a"}' + chr(10) + '{"ends": true}' + chr(10)); time.sleep(600)"""
-    result = run(tmp_path, body, limit_s=9)
+    result = run(tmp_path, body, limit_s=3)
     assert (result.verdict, result.why, result.whole) == (WORKS, "", True)
 
 

@@ -65,7 +65,8 @@ def compared(size: Size, dtype: str, device: str, numbers: Numbers) -> None:
     numbers["nodes / eager"] = mine / reference
     if device == "cuda":
         numbers[f"goal: at most {GOAL:g} x eager"] = "met" if mine <= GOAL * reference else "missed"
-        numbers["host MiB a step"] = (sum(after.values()) - sum(before.values())) / STEPS / (1 << 20)
+        moved = (sum(after.values()) - sum(before.values())) / STEPS / (1 << 20)
+        numbers["executor's host MiB a step"] = moved if after else copies.NO_COUNTER
     last = max(number for graph in backend.graphs for number, _ in graph.nodes)
     rows = [node for graph in backend.graphs for number, node in graph.nodes if number == last]
     kinds = Counter(node.local.kind for node in rows)
