@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import subprocess
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,9 @@ from onnx import helper, numpy_helper
 from support import DaemonClient, use_client
 
 import rust_ort
+from measure import language_models
 from rust_ort.export.told import drop_contradicted
+from rust_ort.link.daemon import find_binary
 from rust_ort.observe import nodes as nodes_module
 from rust_ort.observe.graph_info import GraphInfo, NodeVerdict
 from rust_ort.studies import llama_models
@@ -309,3 +313,104 @@ def test_comparing_stops_at_the_first_mismatch(decoder: Decoder) -> None:
     left_out = [node for node in nodes[first + 1 :] if node.local.kind == "not_compared"]
     assert left_out and all(nodes[first].name in node.local.reason for node in left_out)
     assert sum(node.is_wrong for node in nodes) == 1
+
+
+# --- constants made inside a graph, and inputs that a model does not read ---
+
+
+def _nothing_joined(x: torch.Tensor) -> torch.Tensor:
+    return torch.cat([torch.tensor([]), x * 2]) + 1
+
+
+def _only_nothing_joined(x: torch.Tensor) -> torch.Tensor:
+    return torch.cat([torch.tensor([], dtype=x.dtype), x])
+
+
+def _nothing_joined_in_half_precision(x: torch.Tensor) -> torch.Tensor:
+    joined = torch.cat([torch.tensor([], dtype=torch.bfloat16), x.bfloat16()])
+    return (joined * torch.tensor([1, 2, 3], dtype=torch.bfloat16)).float()
+
+
+def _multiplied(x: torch.Tensor) -> torch.Tensor:
+    return x * torch.tensor([1.0, 2.0, 3.0]) + torch.tensor(2.5)
+
+
+def _picked(x: torch.Tensor) -> torch.Tensor:
+    return x[torch.tensor([2, 0])] * 2
+
+
+def _read_for_its_shape(x: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(x) + torch.zeros_like(torch.tensor([1.0, 2.0, 3.0])) + x.sum()
+
+
+CONSTANTS = (
+    _nothing_joined,
+    _only_nothing_joined,
+    _nothing_joined_in_half_precision,
+    _multiplied,
+    _picked,
+    _read_for_its_shape,
+)
+
+
+def matched(graphs: Iterable[GraphInfo]) -> set[str]:
+    """Names of nodes; each other one is left to eager: it has no elements, or draws random numbers."""
+    rows = [node for graph in graphs for _, node in graph.nodes]
+    others = [row for row in rows if row.local.kind != "match"]
+    reasons = ("ran in eager: it reads a tensor without elements", "ran in eager: it draws random numbers")
+    assert all(row.local.reason.startswith(reasons) for row in others), others
+    return {row.name for row in rows if row.local.kind == "match"}
+
+
+@pytest.mark.usefixtures("daemon")
+@pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "dynamic"])
+@pytest.mark.parametrize("function", CONSTANTS, ids=lambda function: function.__name__.strip("_"))
+def test_a_constant_made_inside_a_graph_is_a_feed_where_its_model_reads_it(
+    function: Callable[[torch.Tensor], torch.Tensor], dynamic: bool
+) -> None:
+    for grad in (True, False):
+        torch._dynamo.reset()
+        x = torch.randn(3, requires_grad=grad)
+        backend = rust_ort.backend(compare="nodes", compare_float64="all")
+        result = torch.compile(function, backend=backend, dynamic=dynamic)(x)
+        if grad:
+            result.sum().backward()
+        assert {graph.direction for graph in backend.graphs} == ({"forward", "backward"} if grad else {"inference"})
+        assert matched(backend.graphs)
+        backend.report().check()
+
+
+@pytest.mark.usefixtures("daemon")
+@pytest.mark.parametrize("function", CONSTANTS, ids=lambda function: function.__name__.strip("_"))
+def test_a_dumped_graph_with_a_constant_is_blamed_replayed_and_shown(
+    function: Callable[[torch.Tensor], torch.Tensor], tmp_path: Path
+) -> None:
+    x = torch.randn(3, requires_grad=True)
+    blamed = rust_ort.blame(function, x, folder=tmp_path)
+    assert blamed.report.ok
+    assert blamed.culprit is None, str(blamed)
+    parts = sorted(tmp_path.glob("blame/*/part_*"))
+    assert parts
+    for part in parts:
+        for command in ("replay", "sbs", "blame"):
+            said = subprocess.run([find_binary(), command, part], capture_output=True, text=True, check=False)
+            assert said.returncode == 0, (command, said.stdout, said.stderr)
+
+
+@pytest.mark.usefixtures("daemon")
+def test_what_to_keep_in_float32_is_found_beside_a_constant() -> None:
+    kept = rust_ort.keep_in_float32(_nothing_joined_in_half_precision, torch.randn(3, requires_grad=True))
+    assert kept.complete
+    assert kept.outputs
+
+
+@pytest.mark.usefixtures("daemon")
+@pytest.mark.parametrize("family", ["Llama", "GPT-2", "T5"])
+def test_a_language_model_as_its_class_makes_it_is_compared_node_by_node(family: str) -> None:
+    """`python -m measure.language_models` has more of them. A cache begins as torch.tensor([])."""
+    model = language_models.build(family)
+    assert model.config.use_cache
+    for training in (True, False):
+        backend = language_models.compare_nodes(model, training=training)
+        assert len(matched(backend.graphs)) > (150 if training else 50)
+        backend.report().check()

@@ -220,7 +220,9 @@ class PartNodes:
     # --- collecting ---
 
     def _know(self, node: fx.Node, reference: Any, candidate: Any) -> None:
-        if node.name in self._last_use and can_travel(reference) and can_travel(candidate):
+        # What the model does not read, as a constant that its translation folded into another value, is no feed of it.
+        read = node.name in self._last_use and node.name in self.planned.translated.input_names
+        if read and can_travel(reference) and can_travel(candidate):
             self._known[node.name] = _Known(reference=reference, candidate=candidate)
 
     def _take(self, node: fx.Node, value: Any, nanoseconds: int, env: Mapping[fx.Node, Any]) -> None:
