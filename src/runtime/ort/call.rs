@@ -52,6 +52,8 @@ impl Session for OrtSession {
 /// Options of a run, and whether it was told to end.
 struct Control {
     options: RunOptions,
+    /// Of runs after which the session gives back what they took.
+    giving_back: Option<RunOptions>,
     /// Of runs of the call's CUDA graph.
     of_graph: OnceLock<RunOptions>,
     terminated: AtomicBool,
@@ -59,8 +61,9 @@ struct Control {
 
 impl Control {
     /// Of runs that `stop` ends.
-    fn under(stop: &StopToken, options: RunOptions) -> Arc<Self> {
-        let control = Arc::new(Self { options, of_graph: OnceLock::new(), terminated: AtomicBool::new(false) });
+    fn under(stop: &StopToken, options: RunOptions, giving_back: Option<RunOptions>) -> Arc<Self> {
+        let (of_graph, terminated) = (OnceLock::new(), AtomicBool::new(false));
+        let control = Arc::new(Self { options, giving_back, of_graph, terminated });
         let weak: Weak<Self> = Arc::downgrade(&control);
         stop.register(weak);
         control
@@ -92,6 +95,7 @@ impl Terminate for Control {
     fn terminate(&self) {
         self.terminated.store(true, Ordering::SeqCst);
         self.options.terminate();
+        self.giving_back.iter().for_each(RunOptions::terminate);
         fence(Ordering::SeqCst);
         if let Some(options) = self.of_graph.get() {
             options.terminate();
@@ -131,7 +135,10 @@ impl OrtCall {
         let of = |tensor: RawTensor<'_>| if tensor.device.is_none() { tensor.desc.len_bytes() as u64 } else { 0 };
         let on_host = lease.raw_inputs().map(of).sum::<u64>() + lease.raw_outputs().map(of).sum::<u64>();
         let host_bytes = if session.queue.is_some() { on_host } else { 0 };
-        let control = Control::under(stop, options);
+        let gives_back = queue.as_ref().filter(|_| session.gives_back.load(Ordering::Relaxed));
+        let giving_back = gives_back
+            .map(|queue| run_options(&session)?.without_waiting()?.giving_back(queue.stream.device().ordinal()));
+        let control = Control::under(stop, options, giving_back.transpose().map_err(failed)?);
         Ok(Self { control, target, session, lease, queue, host_bytes, replay: None })
     }
 }
@@ -254,6 +261,22 @@ impl OrtCall {
         run(&self.session, options, inputs, &mut outputs)
     }
 
+    /// A run after which the session's arena is as small as it was, where the library does that.
+    fn run_giving_back(&self, inputs: &[Value], outputs: &[Value]) -> ort::Result<()> {
+        let giving_back = self.control.giving_back.as_ref();
+        if let Some(options) = giving_back.filter(|_| self.session.gives_back.load(Ordering::Relaxed)) {
+            match beside(|| self.run_values(options, inputs, outputs)) {
+                // Said before anything runs.
+                Err(error) if error.to_string().contains("memory arena shrink") => {
+                    self.session.gives_back.store(false, Ordering::Relaxed);
+                    tracing::warn!(%error, "a session of pieces keeps what its runs take of a device");
+                }
+                outcome => return outcome,
+            }
+        }
+        beside(|| self.run_values(&self.control.options, inputs, outputs))
+    }
+
     fn failed(&self, error: &ort::Error) -> RuntimeError {
         self.control.failed(error).with_memory(self.stream())
     }
@@ -270,6 +293,9 @@ impl OrtCall {
         let options = &self.control.options;
         let outcome = match &self.target {
             Target::Binding { binding, .. } => self.run_binding(binding),
+            Target::Values { inputs, outputs } if self.control.giving_back.is_some() => {
+                self.run_giving_back(inputs, outputs)
+            }
             Target::Values { inputs, outputs } => match (&self.session.graphs, &self.replay) {
                 (Some(graphs), None) => graphs.aside(|| beside(|| self.run_values(options, inputs, outputs))),
                 _ => beside(|| self.run_values(options, inputs, outputs)),
@@ -329,7 +355,7 @@ fn fetch(session: &OrtSession, feeds: &Lease, stop: &StopToken) -> Result<(Vec<T
         unsafe { Value::over(&session.memory, tensor) }
     };
     let inputs = feeds.raw_inputs().map(value).collect::<ort::Result<Vec<_>>>().map_err(failed)?;
-    let control = Control::under(stop, run_options(session).map_err(failed)?);
+    let control = Control::under(stop, run_options(session).map_err(failed)?, None);
     let fetched = || {
         let mut outputs = vec![ptr::null_mut(); session.output_names.len()];
         let ran = run(session, &control.options, &inputs, &mut outputs);

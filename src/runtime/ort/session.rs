@@ -51,6 +51,8 @@ pub(super) struct OrtSession {
     pub(super) queue: Option<Arc<DeviceQueue>>,
     /// Of a session whose calls may become CUDA graphs.
     pub(super) graphs: Option<Graphs>,
+    /// What a run took of a device is free after it: pieces of a model are many, and kept.
+    pub(super) gives_back: AtomicBool,
 }
 
 /// See [`Runtime::optimized`](crate::runtime::Runtime::optimized).
@@ -174,6 +176,9 @@ impl OrtSession {
             memory: MemoryInfo::cpu(),
             queue,
             graphs: spec.has_cuda_graphs().then(|| Graphs::of(&model.bytes)).transpose()?,
+            gives_back: AtomicBool::new(
+                spec.device.is_some() && spec.optimization == Optimization::Kernels && !cuda::on_host(),
+            ),
         })
     }
 }
