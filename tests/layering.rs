@@ -23,7 +23,7 @@ const UNSAFE: &[&str] = &[
     "shm/segment.rs",
     "runtime/ort/",
     "compare/simd.rs",
-    "compare/device/mod.rs",
+    "compare/device/",
     "tensor/shared.rs",
     "cuda/driver.rs",
     "cuda/compiler.rs",

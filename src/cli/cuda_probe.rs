@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use super::exit::{Exit, Outcome};
 use crate::base::ids::{DeviceUuid, SegmentId};
 use crate::base::log;
-use crate::compare::{self, DeviceMeter, TensorVerdict, Tolerance};
+use crate::compare::{Compared, DeviceMeter, DevicePair, Exact, Explained, Measured, Noise, Pair, Range, Tolerance};
 use crate::cuda::{
     self, Allocation, CudaError, Device, Event, InUse, IpcHandle, Mapping, Memory, Pinned, Pool, Span, Stream,
 };
@@ -92,7 +92,8 @@ enum Command {
         #[serde(default)]
         slot: u32,
     },
-    /// Metrics of a pair of vectors, as the device finds them and as the host does. Bytes are hexadecimal.
+    /// What is found of a pair of vectors, and of the two the other way round, by the device and by the host. Bytes are
+    /// hexadecimal. exact and terms: float64; step: of a value that drifted.
     Measure {
         device: Which,
         dtype: DType,
@@ -100,6 +101,9 @@ enum Command {
         candidate: String,
         #[serde(default)]
         equal_nan: bool,
+        exact: Option<String>,
+        terms: Option<String>,
+        step: Option<f64>,
     },
     /// Take so many bytes each out of a pool, give them back, and trim it.
     Pool { device: Which, len_bytes: Vec<u64> },
@@ -237,18 +241,29 @@ fn obey(probes: &mut BTreeMap<u32, Probe>, meters: &mut Meters, command: Command
             probes.get(&slot).ok_or_else(not_open)?.write(seed, delay_ms).map_err(text)
         }
         Command::Pool { device, len_bytes } => pool(&device.device()?, &len_bytes).map_err(text),
-        Command::Measure { device, dtype, reference, candidate, equal_nan } => {
-            let tensor = |hex: &str| {
-                let bytes = bytes_of(hex)?;
-                let n_elements = (bytes.len() / dtype.size_bytes()) as i64;
-                let desc = TensorDesc::new(dtype, [n_elements]).map_err(|error| error.to_string())?;
-                TensorBuf::new(desc, bytes).map_err(|error| error.to_string())
+        Command::Measure { device, dtype, reference, candidate, equal_nan, exact, terms, step } => {
+            let double = |hex: Option<String>| hex.map(|hex| vector(DType::F64, &hex)).transpose();
+            let (exact, terms) = (double(exact)?, double(terms)?);
+            let (reference, candidate) = (vector(dtype, &reference)?, vector(dtype, &candidate)?);
+            let explained = match (&terms, step) {
+                (_, Some(step)) => Explained::Drift { step },
+                (Some(terms), None) => Explained::Terms(terms),
+                (None, None) => Explained::Kernel,
             };
-            let pair = [tensor(&reference)?, tensor(&candidate)?];
-            let tolerance = Tolerance { equal_nan, ..Tolerance::for_dtype(dtype) };
-            let found = measured(&device.device()?, meters, &pair, &tolerance)?;
-            let host = compare::judge("y", &pair[0].view(), &pair[1].view(), Some(&tolerance));
-            Ok(json!({"device": found, "host": host}))
+            let pair = Pair {
+                tolerance: Some(Tolerance { equal_nan, ..Tolerance::for_dtype(dtype) }),
+                terms: terms.as_ref(),
+                exact: exact.as_ref().map(|value| Exact { value, explained, factor: Noise::FACTOR }),
+                signatures: true,
+                ..Pair::new("y", &reference, &candidate, None)
+            };
+            let reversed = Pair { reference: &candidate, candidate: &reference, ..pair.clone() };
+            let device = on_device(&device.device()?, meters, [&pair, &reversed])?;
+            let host = [pair, reversed].map(|pair| {
+                let range = Range::of(&pair.reference.view());
+                told_pair(pair.map(TensorBuf::shared).compared(), range)
+            });
+            Ok(json!({"device": device, "host": host}))
         }
         Command::Regions { device, many } => Ok(json!({"regions": probe_regions(&device.device()?, many)})),
         Command::Close { slot } => probes.remove(&slot).ok_or_else(not_open)?.close().map_err(text),
@@ -438,35 +453,72 @@ impl Probe {
     }
 }
 
-/// The verdict on \[reference, candidate\] by what the device finds. Errors: CUDA's, and that they are not comparable.
-fn measured(
+fn vector(dtype: DType, hex: &str) -> Result<TensorBuf, String> {
+    let bytes = bytes_of(hex)?;
+    let n_elements = (bytes.len() / dtype.size_bytes()) as i64;
+    let desc = TensorDesc::new(dtype, [n_elements]).map_err(|error| error.to_string())?;
+    TensorBuf::new(desc, bytes).map_err(|error| error.to_string())
+}
+
+fn told_pair(compared: Compared, range: Option<Range>) -> Value {
+    json!({"verdict": compared.verdict, "signatures": compared.signatures, "range": range})
+}
+
+/// What the device finds, of all pairs at once. Errors: CUDA's, and that they are not comparable.
+fn on_device(
     device: &Arc<Device>,
     meters: &mut Meters,
-    [reference, candidate]: &[TensorBuf; 2],
-    tolerance: &Tolerance,
-) -> Result<TensorVerdict, String> {
-    let tolerance = compare::comparable([reference.desc(), candidate.desc()], Some(tolerance))?;
-    let mut found = || {
-        let meter = match meters.entry(device.ordinal()) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(new) => new.insert(DeviceMeter::new(device)?),
-        };
-        let stream = Stream::new(device)?;
-        let put = |tensor: &TensorBuf| {
-            let bytes = tensor.view().bytes();
-            let memory = Memory::new(device, bytes.len().max(1) as u64)?;
-            let mut host = Pinned::new(device, bytes.len())?;
-            host.bytes_mut().copy_from_slice(bytes);
-            stream.write(memory.span(0, bytes.len() as u64)?, host)?;
-            Ok(memory)
-        };
-        let memory = [put(reference)?, put(candidate)?];
-        let len_bytes = reference.desc().len_bytes() as u64;
-        let spans = [memory[0].span(0, len_bytes)?, memory[1].span(0, len_bytes)?];
-        meter.measure(&stream, reference.desc(), spans, &tolerance)
+    pairs: [&Pair<'_, &TensorBuf>; 2],
+) -> Result<[Value; 2], String> {
+    let stream = Stream::new(device).map_err(text)?;
+    let mut memory = BTreeMap::new();
+    for tensor in pairs.iter().flat_map(|pair| pair.tensors()) {
+        if let Entry::Vacant(new) = memory.entry(std::ptr::from_ref::<TensorBuf>(tensor)) {
+            new.insert(put(device, &stream, tensor).map_err(text)?);
+        }
+    }
+    let span = |tensor: &TensorBuf| memory[&std::ptr::from_ref(tensor)].span(0, tensor.desc().len_bytes() as u64);
+    let asked = pairs.map(|pair| {
+        let desc = pair.reference.desc();
+        let tolerance = pair.comparable([desc, pair.candidate.desc()])?;
+        let exact = pair.exact.map(|exact| {
+            let terms = exact.explained.terms().map(|terms| span(terms)).transpose()?;
+            let explained = exact.explained.map(|_| terms.expect("of those that are by terms"));
+            Ok((span(exact.value)?, explained))
+        });
+        Ok::<_, String>(DevicePair {
+            desc,
+            reference: span(pair.reference).map_err(text)?,
+            candidate: span(pair.candidate).map_err(text)?,
+            tolerance,
+            terms: pair.terms.map(|terms| span(terms)).transpose().map_err(text)?,
+            exact: exact.transpose().map_err(text)?,
+            signatures: pair.signatures,
+        })
+    });
+    let [one, other] = asked;
+    let asked = [one?, other?];
+    let meter = match meters.entry(device.ordinal()) {
+        Entry::Occupied(known) => known.into_mut(),
+        Entry::Vacant(new) => new.insert(DeviceMeter::new(device).map_err(text)?),
     };
-    let found = found().map_err(text)?;
-    Ok(compare::judge_measured("y", reference.desc(), &tolerance, &found))
+    let found: [Measured; 2] =
+        (meter.measure(&stream, &asked).map_err(text)?).try_into().map_err(|_| "two were asked for".to_owned())?;
+    let ranges = meter.ranges(&stream, &asked.map(|pair| (pair.desc, pair.reference))).map_err(text)?;
+    let mut told =
+        pairs.iter().zip(&asked).zip(found).zip(ranges).map(|(((pair, asked), found), range)| {
+            told_pair(pair.of_measured(asked.desc, &asked.tolerance, found), range)
+        });
+    Ok(std::array::from_fn(|_| told.next().expect("two were asked for")))
+}
+
+fn put(device: &Arc<Device>, stream: &Stream, tensor: &TensorBuf) -> Result<Memory, CudaError> {
+    let bytes = tensor.view().bytes();
+    let memory = Memory::new(device, bytes.len().max(1) as u64)?;
+    let mut host = Pinned::new(device, bytes.len())?;
+    host.bytes_mut().copy_from_slice(bytes);
+    stream.write(memory.span(0, bytes.len() as u64)?, host)?;
+    Ok(memory)
 }
 
 fn pattern(seed: u64, index: usize) -> u8 {

@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::digits::elements;
 use super::element::{self, Pair, part_of};
+use super::noise::Errors;
+use super::rounding::Rounding;
 use super::stats::{Counts, Outside, Required, Stats};
 use super::tolerance::{Bounds, Tolerance};
 use super::{number, simd};
@@ -156,6 +158,44 @@ pub struct Measured {
     pub(super) not_zero: u64,
     /// Positions that metrics tell of, with the reference and the candidate there, widened.
     pub(super) numbers: Vec<(u64, f64, f64)>,
+    /// The largest Σ|terms|, where they were given and explain what the tolerance does not.
+    pub(super) max_terms: Option<f64>,
+    /// Against the exact one, where it was given and there is anything to be measured: see [`Measured::errors`].
+    pub(super) errors: Option<([f64; 6], Option<Rounding>)>,
+    /// Where they were asked for: \[reference, candidate\].
+    pub signatures: Option<[String; 2]>,
+}
+
+impl Measured {
+    /// Against the exact one, where it was given and there is anything to be measured.
+    pub fn errors(&self) -> Option<Errors> {
+        let (errors, rounding) = self.errors?;
+        let [reference_error, candidate_error, reference_excess, candidate_excess, distance, condition] = errors;
+        Some(Errors {
+            reference_error,
+            candidate_error,
+            reference_excess,
+            candidate_excess,
+            distance,
+            condition,
+            rounding,
+        })
+    }
+
+    /// Keeps them: in a file some fields may be missing, here none is.
+    pub(super) fn set_errors(&mut self, errors: Errors) {
+        let Errors {
+            reference_error,
+            candidate_error,
+            reference_excess,
+            candidate_excess,
+            distance,
+            condition,
+            rounding,
+        } = errors;
+        let sizes = [reference_error, candidate_error, reference_excess, candidate_excess, distance, condition];
+        self.errors = Some((sizes, rounding));
+    }
 }
 
 /// What metrics look at of a pair after the passes.
@@ -190,7 +230,11 @@ impl Looked for Measured {
 
 /// Metrics of tensors of this dtype and shape that were measured elsewhere.
 pub(super) fn measured(desc: &TensorDesc, tolerance: &Tolerance, measured: &Measured) -> Metrics {
-    finish((desc.dtype, &desc.shape), measured, tolerance, &measured.stats, &measured.outside)
+    let mut metrics = finish((desc.dtype, &desc.shape), measured, tolerance, &measured.stats, &measured.outside);
+    if metrics.outside > 0 {
+        metrics.explain(measured.max_terms);
+    }
+    metrics
 }
 
 /// Measures the candidate against the reference. Both: same dtype and shape (the caller checked).

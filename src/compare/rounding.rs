@@ -134,6 +134,11 @@ impl Steps {
         Some(Self { epsilon: epsilon(dtype), smallest: 2_f64.powi(smallest) })
     }
 
+    /// (epsilon, smallest).
+    pub fn parts(&self) -> (f64, f64) {
+        (self.epsilon, self.smallest)
+    }
+
     /// From a finite number to the next larger one of the type.
     fn at(&self, value: f64) -> f64 {
         const EXPONENT: u64 = 0x7ff0_0000_0000_0000;
@@ -142,6 +147,13 @@ impl Steps {
 }
 
 impl Roundings {
+    /// What was found elsewhere. counts: elements, those beyond on either side and on both; sums: of errors and of squares,
+    /// reference and candidate, and of the squares of the squares' differences.
+    pub fn of(counts: [u64; 4], sums: [f64; 5]) -> Self {
+        let ([n, beyond @ .., both_beyond], [errors @ .., of_reference, of_candidate, differences]) = (counts, sums);
+        Self { n, errors, squares: [of_reference, of_candidate], differences, beyond, both_beyond }
+    }
+
     /// One element. `slack`: what adding up explains there.
     pub fn add(&mut self, [reference, candidate]: [f64; 2], exact: f64, slack: f64, steps: &Steps) {
         if ![reference, candidate, exact, slack].iter().all(|value| value.is_finite()) {

@@ -25,6 +25,14 @@ pub fn signature<'a>(tensor: impl Into<SharedTensor<'a>>) -> String {
     in_parallel(LENGTH, tensor.bytes().len(), segment).into_iter().collect()
 }
 
+/// The letters of a tensor whose segments were added up elsewhere.
+pub(super) fn letters(sums: [f64; LENGTH]) -> String {
+    sums.into_iter().map(letter).collect()
+}
+
+/// Of dtypes that do not widen.
+pub(super) const UNKNOWN: &str = "????";
+
 /// The signatures of a pair, which are one where they are equal bit by bit.
 pub fn signatures<'a>(reference: SharedTensor<'a>, candidate: SharedTensor<'a>) -> [String; 2] {
     let of_reference = signature(reference);

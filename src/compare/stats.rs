@@ -61,6 +61,11 @@ pub(super) struct Stats {
 }
 
 impl Stats {
+    /// Some pair is not equal, or has a NaN.
+    pub fn has_unequal(&self) -> bool {
+        self.max_abs > 0. || self.nan_disagreements + self.inf_disagreements + self.both_nan > 0
+    }
+
     /// Adds what was found elsewhere.
     pub fn merge(&mut self, other: &Stats) {
         (self.max_abs, self.argmax_abs) = further((self.max_abs, self.argmax_abs), (other.max_abs, other.argmax_abs));

@@ -2,6 +2,7 @@
 
 use super::blocks::blocks;
 use super::metrics::Metrics;
+use super::tolerance::Tolerance;
 use super::verdict::{TensorVerdict, Verdict};
 use crate::tensor::SharedTensor;
 
@@ -22,9 +23,7 @@ pub fn judge_sums<'a>(
     match judged {
         TensorVerdict { name, verdict: Verdict::Mismatch, metrics: Some(mut metrics), noise } => {
             let max_terms = explained(&metrics, &tensors);
-            if max_terms.is_some() {
-                (metrics.outside, metrics.first_outside, metrics.max_terms) = (0, None, max_terms);
-            }
+            metrics.explain(max_terms);
             let verdict = if max_terms.is_some() { Verdict::Match } else { Verdict::Mismatch };
             TensorVerdict { name, verdict, metrics: Some(metrics), noise }
         }
@@ -32,16 +31,30 @@ pub fn judge_sums<'a>(
     }
 }
 
+impl Metrics {
+    /// The largest of the terms, where these explain what is outside.
+    pub(super) fn explain(&mut self, max_terms: Option<f64>) {
+        if max_terms.is_some() {
+            (self.outside, self.first_outside, self.max_terms) = (0, None, max_terms);
+        }
+    }
+}
+
+/// What every element of a mismatch may be off by, and what of its Σ|terms|.
+pub(super) fn scales(tolerance: &Tolerance, max_reference: f64) -> (f64, f64) {
+    (tolerance.atol + tolerance.scale * max_reference, SHARE * tolerance.rtol)
+}
+
 /// The largest of the terms, when these or the tolerance explain every element. Tensors: reference, candidate, terms.
 fn explained(metrics: &Metrics, tensors: &[SharedTensor<'_>; 3]) -> Option<f64> {
     let tolerance = &metrics.tolerance;
-    let floor = tolerance.atol + tolerance.scale * metrics.max_reference;
+    let (floor, share) = scales(tolerance, metrics.max_reference);
     let mut largest = 0_f64;
     for range in blocks(metrics.shape.n_elements()) {
         let [references, candidates, terms] = tensors.each_ref().map(|tensor| tensor.flat_f64(range.clone()));
         for ((r, c), terms) in references?.into_iter().zip(candidates?).zip(terms?) {
             let apart = (c - r).abs();
-            let near = apart <= floor + tolerance.rtol * r.abs() || apart <= SHARE * tolerance.rtol * terms;
+            let near = apart <= floor + tolerance.rtol * r.abs() || apart <= share * terms;
             // Only a number is near another; an infinite sum explains nothing.
             let inside = c == r || (near && apart.is_finite() && terms.is_finite());
             if !(inside || tolerance.equal_nan && c.is_nan() && r.is_nan()) {
@@ -56,7 +69,7 @@ fn explained(metrics: &Metrics, tensors: &[SharedTensor<'_>; 3]) -> Option<f64> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::{Tolerance, judge};
+    use crate::compare::judge;
     use crate::tensor::{DType, TensorBuf, TensorDesc};
 
     fn tensor<const SIZE: usize>(dtype: DType, bytes: &[[u8; SIZE]]) -> TensorBuf {

@@ -288,8 +288,42 @@ impl Stream {
     fn copy_out(&self, from: Span<'_>, host: &mut Pinned) -> Result<(), CudaError> {
         let to = host.bytes_mut().as_mut_ptr().cast::<c_void>();
         let _current = self.device.enter()?;
-        // SAFETY: both hold len_bytes; `read_to` keeps `host` from everybody until the stream was synchronized.
+        // SAFETY: both hold len_bytes; `read_to` and `round_trip` keep `host` from everybody until the stream was synchronized.
         unsafe { call!(self.device.driver, cuMemcpyDtoHAsync_v2(to, from.address, from.len_bytes, self.raw.0)) }
+    }
+
+    /// Queue a copy of host memory to the device, then what `work` queues, then a copy of device memory to the host; blocks
+    /// until all is done. Both are as long as their spans, or longer, and come back. Errors: Range, Call, those of `work`:
+    /// nothing is queued any more then, unless the device failed.
+    pub fn round_trip(
+        &self,
+        (to, given): (Span<'_>, Pinned),
+        work: impl FnOnce() -> Result<(), CudaError>,
+        (from, mut taken): (Span<'_>, Pinned),
+    ) -> Result<[Pinned; 2], CudaError> {
+        for (span, host) in [(to, &given), (from, &taken)] {
+            let (len_bytes, limit) = (span.len_bytes as u64, host.bytes().len() as u64);
+            if len_bytes > limit {
+                return Err(CudaError::Range { offset: 0, len_bytes, limit });
+            }
+        }
+        let queued = self.copy_in(to, &given).and_then(|()| work()).and_then(|()| self.copy_out(from, &mut taken));
+        match (queued, self.synchronize()) {
+            (Ok(()), Ok(())) => Ok([given, taken]),
+            (Err(error), Ok(())) => Err(error),
+            // A copy may be going on yet.
+            (queued, Err(error)) => {
+                lock(&self.in_flight).extend([given, taken]);
+                Err(queued.err().unwrap_or(error))
+            }
+        }
+    }
+
+    fn copy_in(&self, to: Span<'_>, host: &Pinned) -> Result<(), CudaError> {
+        let from = host.bytes().as_ptr().cast::<c_void>();
+        let _current = self.device.enter()?;
+        // SAFETY: both hold len_bytes; `round_trip` keeps `host` from everybody until the stream was synchronized.
+        unsafe { call!(self.device.driver, cuMemcpyHtoDAsync_v2(to.address, from, to.len_bytes, self.raw.0)) }
     }
 
     /// Queue a copy of `host` to device memory, which must stay until it is done. Does not block. Errors: Range unless

@@ -37,7 +37,7 @@ impl From<NodesError> for WireError {
         let message = error.to_string();
         match error {
             NodesError::Memory(error) => error.into(),
-            NodesError::Lost(error) => error,
+            NodesError::Lost(error) | NodesError::Device(error) => error,
             NodesError::Unknown { .. } | NodesError::Twice { .. } => WireError::client(ErrorCode::BadMessage, message),
             NodesError::Unlike { .. } => WireError::client(ErrorCode::BadTensor, message),
         }

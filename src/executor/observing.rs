@@ -7,11 +7,11 @@ use super::failure;
 use super::tenant::Tenant;
 use crate::base::ids::DeviceUuid;
 use crate::base::sync::lock;
-use crate::compare::{DeviceMeter, Measured};
-use crate::cuda::{CudaError, Device, Stream};
+use crate::compare::{DeviceMeter, DevicePair, Measured, Range};
+use crate::cuda::{CudaError, Device, Span, Stream};
 use crate::link::message::Comparison;
 use crate::protocol::message::WireError;
-use crate::shm::{Counter, Lease, Segment, SegmentTable};
+use crate::shm::{Counter, Segment, SegmentTable};
 use crate::tensor::TensorRef;
 
 /// Devices that calls were observed on. Outlives clients.
@@ -93,33 +93,86 @@ impl Observing {
         Ok(())
     }
 
-    /// What each pair's passes find, where both tensors lie on a device. Nobody writes them meanwhile. Errors: those of a
+    /// Copies each first tensor to the second, wherever they lie, where no other reads or writes. Errors: those of a lease,
+    /// CUDA's.
+    pub fn copy(&self, copies: &[[TensorRef; 2]], tenant: &Tenant) -> Result<(), WireError> {
+        let (from, to): (Vec<_>, Vec<_>) = copies.iter().cloned().map(|[from, to]| (from, to)).unzip();
+        let mut lease = tenant.lease_anywhere(&from, &to)?;
+        let side = lease.device().map(|device| self.side(device)).transpose().map_err(failure::unless_lost)?;
+        let stream = side.as_ref().map(|side| &side.stream);
+        let mut copy = || {
+            (0..copies.len()).try_for_each(|index| lease.pass_through(index, index, stream))?;
+            stream.map_or(Ok(()), Stream::synchronize)
+        };
+        Ok(copy().map_err(failure::unless_lost)?)
+    }
+
+    /// What each pair's passes find, where all its tensors lie on a device. Nobody writes them meanwhile. Errors: those of a
     /// lease, CUDA's.
     pub fn measure(&self, pairs: &[Comparison], tenant: &Tenant) -> Result<Vec<Option<Measured>>, WireError> {
-        let tensors = pairs.iter().flat_map(|pair| [pair.reference.clone(), pair.candidate.clone()]);
-        let lease = tenant.lease_read(&tensors.collect::<Vec<_>>())?;
-        let Some(device) = lease.device() else { return Ok(vec![None; pairs.len()]) };
+        let tensors: Vec<TensorRef> = pairs.iter().flat_map(tensors).cloned().collect();
+        let lease = tenant.lease_read(&tensors)?;
+        let mut asked = Vec::new();
+        let mut measured = vec![None; pairs.len()];
+        let mut at = 0;
+        for (index, pair) in pairs.iter().enumerate() {
+            let n_tensors = tensors_of(pair);
+            let spans =
+                (at..at + n_tensors).map(|input| lease.device_span(input)).collect::<Result<Option<Vec<_>>, _>>();
+            at += n_tensors;
+            if let Some(spans) = spans.map_err(failure::unless_lost)? {
+                asked.push((index, device_pair(pair, &spans)));
+            }
+        }
+        let Some(device) = lease.device() else { return Ok(measured) };
         let side = self.side(device).map_err(failure::unless_lost)?;
-        let Some(meter) = side.meter() else { return Ok(vec![None; pairs.len()]) };
-        let measure = |(index, pair)| measure(&meter, &side.stream, &lease, 2 * index, pair);
-        pairs
-            .iter()
-            .enumerate()
-            .map(measure)
-            .collect::<Result<_, _>>()
-            .map_err(|error| failure::unless_lost(error).into())
+        let Some(meter) = side.meter() else { return Ok(measured) };
+        let (places, asked): (Vec<_>, Vec<_>) = asked.into_iter().unzip();
+        let found = meter.measure(&side.stream, &asked).map_err(failure::unless_lost)?;
+        places.into_iter().zip(found).for_each(|(place, found)| measured[place] = Some(found));
+        Ok(measured)
+    }
+
+    /// What tensors hold that lie on a device. Otherwise as [`Observing::measure`].
+    pub fn ranges(&self, tensors: &[TensorRef], tenant: &Tenant) -> Result<Vec<Option<Range>>, WireError> {
+        let lease = tenant.lease_read(tensors)?;
+        let mut ranges = vec![None; tensors.len()];
+        let Some(device) = lease.device() else { return Ok(ranges) };
+        let side = self.side(device).map_err(failure::unless_lost)?;
+        let Some(meter) = side.meter() else { return Ok(ranges) };
+        let (mut places, mut asked) = (Vec::new(), Vec::new());
+        for (index, tensor) in tensors.iter().enumerate() {
+            if let Some(span) = lease.device_span(index).map_err(failure::unless_lost)? {
+                places.push(index);
+                asked.push((&tensor.desc, span));
+            }
+        }
+        let found = meter.ranges(&side.stream, &asked).map_err(failure::unless_lost)?;
+        places.into_iter().zip(found).for_each(|(place, found)| ranges[place] = found);
+        Ok(ranges)
     }
 }
 
-/// Of the tensors of `lease` from `first` on.
-fn measure(
-    meter: &DeviceMeter,
-    stream: &Stream,
-    lease: &Lease,
-    first: usize,
-    pair: &Comparison,
-) -> Result<Option<Measured>, CudaError> {
-    let spans = lease.device_span(first)?.zip(lease.device_span(first + 1)?);
-    let Some((reference, candidate)) = spans else { return Ok(None) };
-    meter.measure(stream, &pair.reference.desc, [reference, candidate], &pair.tolerance).map(Some)
+/// Of a pair, in the order of [`device_pair`].
+fn tensors(pair: &Comparison) -> impl Iterator<Item = &TensorRef> {
+    let of_exact = pair.exact.iter().flat_map(|(exact, explained)| [exact].into_iter().chain(explained.terms()));
+    [&pair.reference, &pair.candidate].into_iter().chain(&pair.terms).chain(of_exact)
+}
+
+fn tensors_of(pair: &Comparison) -> usize {
+    tensors(pair).count()
+}
+
+/// The question of a pair whose tensors lie here.
+fn device_pair<'a>(pair: &'a Comparison, spans: &[Span<'a>]) -> DevicePair<'a> {
+    let mut spans = spans.iter().copied();
+    let mut next = || spans.next().expect("one a tensor");
+    let (reference, candidate) = (next(), next());
+    let terms = pair.terms.as_ref().map(|_| next());
+    let exact = pair.exact.as_ref().map(|(_, explained)| {
+        let value = next();
+        (value, explained.as_ref().map(|_| next()))
+    });
+    let (desc, tolerance, signatures) = (&pair.reference.desc, pair.tolerance, pair.signatures);
+    DevicePair { desc, reference, candidate, tolerance, terms, exact, signatures }
 }

@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 use prost::Message as _;
 
 use super::observing::Observing;
-use super::session_cache::{Limits, Ready, SessionCache};
+use super::session_cache::{Cached, Limits, Ready, SessionCache};
 use super::tenant::{Part, Tenant};
 use super::{failure, lane};
 use crate::base::ids::SegmentId;
 use crate::base::process::Process;
 use crate::base::sync::lock;
-use crate::cuda::{self, InUse};
-use crate::link::message::{Hello, LinkReply, LinkRequest, RanOnce, SOURCES};
+use crate::cuda::{self, InUse, Stream};
+use crate::link::message::{Hello, LinkReply, LinkRequest, PieceRun, Pieces, RanOnce, SOURCES};
 use crate::link::socket::{LinkSender, Received};
 use crate::onnx;
 use crate::onnx::proto::ModelProto;
@@ -26,7 +26,7 @@ use crate::protocol::message::{
     RunStats, SlotSpec, WireError,
 };
 use crate::runtime::ort::{OrtRuntime, ThreadPool};
-use crate::runtime::{self, BoundCall, Runtime, RuntimeError, precision};
+use crate::runtime::{self, BoundCall, Runtime, RuntimeError, Session, precision};
 use crate::shm::{Counter, CounterPage, DeviceSegment, Lanes, Segment};
 use crate::tensor::CallRecord;
 
@@ -167,9 +167,20 @@ impl Server {
                 });
                 return Ok(None);
             }
-            LinkRequest::RunOnce { part, record } => {
-                let run = move |resident: &Resident, tenant: &Tenant| resident.run_once(&part, &record, tenant);
-                loaded.spawn(&self.replies, id, run);
+            LinkRequest::Copy(copies) => {
+                loaded.spawn(&self.replies, id, move |resident, tenant| {
+                    resident.observing.copy(&copies, tenant).map(|()| LinkReply::Done)
+                });
+                return Ok(None);
+            }
+            LinkRequest::Ranges(tensors) => {
+                loaded.spawn(&self.replies, id, move |resident, tenant| {
+                    resident.observing.ranges(&tensors, tenant).map(LinkReply::Ranged)
+                });
+                return Ok(None);
+            }
+            LinkRequest::RunPieces(pieces) => {
+                loaded.spawn(&self.replies, id, move |resident, tenant| resident.run_pieces(&pieces, tenant));
                 return Ok(None);
             }
             LinkRequest::Hello(_) | LinkRequest::Exit => unreachable!("served before"),
@@ -397,23 +408,76 @@ impl Resident {
         self.counters.set_device_memory(InUse::now());
     }
 
-    fn run_once(&self, part: &PartSpec, record: &CallRecord, tenant: &Tenant) -> Result<LinkReply, WireError> {
-        // Others hold, between two runs, memory of a device, or what a run took.
-        let holds_little = part.session.cpu_only() && part.session.optimization == Optimization::Kernels;
-        let (session, division) = match holds_little {
-            true => {
-                let Ready { session, division, .. } = tenant.pieces.get(&*self.runtime, part, Vec::new())?.ready;
-                (session, Division::clone(&division))
-            }
-            false => {
-                let part = PartSpec { session: part.session.without_cuda_graphs(), ..part.clone() };
-                runtime::session_with(&*self.runtime, &part, decode(&part)?, Vec::new())?
-            }
-        };
-        let mut call = session.bind(tenant.lease(record)?, &tenant.stop)?;
-        tenant.hold();
-        Ok(LinkReply::RanOnce(RanOnce { stats: call.run()?, division }))
+    /// Pieces one after the other; what they leave on a device is done when this returns. Errors: those of a lease, CUDA's.
+    fn run_pieces(&self, pieces: &Pieces, tenant: &Tenant) -> Result<LinkReply, WireError> {
+        if !pieces.beside.is_empty() {
+            let outputs: Vec<_> = pieces.runs.iter().flat_map(|run| &run.record.outputs).cloned().collect();
+            tenant.lease_anywhere(&pieces.beside, &outputs)?;
+        }
+        // Bound until their work is done.
+        let mut calls = Vec::new();
+        let mut sessions: Vec<Option<PieceSession>> = vec![None; pieces.models.len()];
+        let mut outcomes = Vec::with_capacity(pieces.runs.len());
+        for (index, PieceRun { model, record }) in pieces.runs.iter().enumerate() {
+            self.counters.set_piece(index);
+            let known = sessions.get_mut(*model as usize).ok_or_else(|| state("a run of no model"))?;
+            let part = &pieces.models[*model as usize];
+            let outcome = match known.get_or_insert_with(|| self.session_of_piece(part, tenant)) {
+                Ok((session, division)) => run_piece(session, record, tenant).map(|(stats, call)| {
+                    calls.extend(call);
+                    RanOnce { stats, division: division.clone() }
+                }),
+                Err(error) => Err(error.clone()),
+            };
+            outcomes.push(outcome);
+        }
+        for stream in calls.iter().filter_map(|call| call.stream()) {
+            stream.synchronize().map_err(|error| RuntimeError::from(failure::unless_lost(error)))?;
+        }
+        Ok(LinkReply::RanPieces(outcomes))
     }
+
+    fn session_of_piece(&self, part: &PartSpec, tenant: &Tenant) -> PieceSession {
+        let on_device = part.session.device.is_some();
+        // Others hold, between two runs, what a run took.
+        let holds_little = part.session.optimization == Optimization::Kernels && (on_device || part.session.cpu_only());
+        let part = PartSpec { session: part.session.without_cuda_graphs(), ..part.clone() };
+        if !holds_little {
+            self.counters.add(Counter::PiecesBuilt, 1);
+            return Ok(runtime::session_with(&*self.runtime, &part, decode(&part)?, Vec::new())?);
+        }
+        let kept = if on_device { &tenant.pieces_on_device } else { &tenant.pieces };
+        let Cached { ready: Ready { session, division, .. }, built_in } =
+            kept.get(&*self.runtime, &part, Vec::new())?;
+        if built_in.is_some() {
+            self.counters.add(Counter::PiecesBuilt, 1);
+            if on_device {
+                self.tell_device_memory();
+            }
+        }
+        Ok((session, Division::clone(&division)))
+    }
+}
+
+/// A piece's session, and what rules made of its nodes.
+type PieceSession = Result<(Arc<dyn Session>, Division), WireError>;
+
+/// One piece; the call where it left work on a device.
+fn run_piece(
+    session: &Arc<dyn Session>,
+    record: &CallRecord,
+    tenant: &Tenant,
+) -> Result<(RunStats, Option<Box<dyn BoundCall>>), WireError> {
+    let lease = tenant.lease_for(&**session, record)?;
+    let mut call = Arc::clone(session).bind(lease, &tenant.stop)?;
+    tenant.hold();
+    let stats = call.run().inspect_err(|_| {
+        // What it left on a stream may be going on.
+        let _ = call.stream().map(Stream::synchronize);
+    })?;
+    tenant.counters.add(Counter::HostBytes, stats.host_bytes);
+    let call = call.stream().is_some().then_some(call);
+    Ok((stats, call))
 }
 
 fn observed_run(record: &CallRecord, tenant: &Tenant) -> Result<RunStats, WireError> {

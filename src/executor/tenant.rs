@@ -22,6 +22,8 @@ pub(super) struct Tenant {
     pub(super) counters: Arc<CounterPage>,
     /// Sessions of pieces of the parts: the next comparison of a part cuts out the same ones.
     pub(super) pieces: SessionCache,
+    /// The same, of parts on a device.
+    pub(super) pieces_on_device: SessionCache,
     /// What orders its calls on devices.
     pub(super) orders: Orders,
     segments: RwLock<SegmentTable>,
@@ -31,8 +33,11 @@ pub(super) struct Tenant {
     generation: AtomicU64,
 }
 
-/// Of a transformer's layers, forward and backward, about six. A session of few nodes takes about a megabyte.
+/// A session of few nodes takes about a megabyte.
 const PIECES: Limits = Limits { max_sessions: 1024, max_bytes: 1 << 30 };
+
+/// Pieces of many nodes: two a batch of a comparison. Each has what CUDA's libraries take for a handle.
+const PIECES_ON_DEVICE: Limits = Limits { max_sessions: 128, max_bytes: 1 << 30 };
 
 /// A part that is ready to run.
 pub(super) struct Part {
@@ -60,6 +65,7 @@ impl Tenant {
             stop: StopToken::default(),
             counters,
             pieces: SessionCache::new(PIECES),
+            pieces_on_device: SessionCache::new(PIECES_ON_DEVICE),
             orders: Orders::default(),
             segments: RwLock::default(),
             parts: RwLock::default(),
@@ -108,6 +114,7 @@ impl Tenant {
         drop(parts);
         // Whose they are is not known: those of parts that stay are made again. Many may end, which takes its time.
         self.pieces.clear();
+        self.pieces_on_device.clear();
         Ok(released)
     }
 
@@ -154,9 +161,14 @@ impl Tenant {
     /// Errors: an output of the call overlaps a tensor that is read beside it; those of a lease.
     pub(super) fn check_apart(&self, record: &CallRecord, beside: &[TensorRef]) -> Result<(), WireError> {
         if !beside.is_empty() {
-            read(&self.segments).lease_anywhere(&[&record.inputs, beside].concat(), &record.outputs)?;
+            self.lease_anywhere(&[&record.inputs, beside].concat(), &record.outputs)?;
         }
         Ok(())
+    }
+
+    /// A lease on tensors, wherever they lie.
+    pub(super) fn lease_anywhere(&self, inputs: &[TensorRef], outputs: &[TensorRef]) -> Result<Lease, WireError> {
+        Ok(read(&self.segments).lease_anywhere(inputs, outputs)?)
     }
 
     /// A lease on tensors that are only read, wherever they lie.

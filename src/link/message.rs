@@ -3,7 +3,7 @@
 //!
 //! A message is a u32 length (little-endian) and that many bytes: a `u64` id and the body. A descriptor travels with the
 //! length's first byte. A reply carries the id of its request; replies come in any order, because `Prepare`, `Widen`, `Optimize`,
-//! `Run`, `CopyOut`, `Measure`, `RunOnce` and `Release` are served on threads of their own. End of file means that the other side is gone.
+//! `Run`, `CopyOut`, `Copy`, `Measure`, `Ranges`, `RunPieces` and `Release` are served on threads of their own. End of file means that the other side is gone.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::base::ids::{PartHandle, SegmentId};
-use crate::compare::{Measured, Tolerance};
+use crate::compare::{Explained, Measured, Pair, Range, Tolerance};
 use crate::protocol::message::{
     DeviceSegmentSpec, Division, FrozenInput, LaneEventsSpec, PartSpec, Prepared, RunStats, SlotSpec, WireError,
 };
@@ -109,16 +109,15 @@ pub enum LinkRequest {
         /// Its length.
         len_bytes: u64,
     },
+    /// Copy each first tensor to the second, wherever they lie; both are the client's. Answered by `Done`.
+    Copy(Vec<[TensorRef; 2]>),
     /// Measure candidates against references where both lie on a device, with these tolerances. Answered by `Measured`.
     Measure(Vec<Comparison>),
-    /// Build a session beside the cache, run it once and drop it; the record's handle means nothing. Answered by
-    /// `RanOnce`.
-    RunOnce {
-        /// The model.
-        part: PartSpec,
-        /// The tensors.
-        record: CallRecord,
-    },
+    /// Tell what tensors on a device hold. Answered by `Ranged`.
+    Ranges(Vec<TensorRef>),
+    /// Run pieces of parts, one after the other, with sessions of their own; the page of counters tells which it is. Answered
+    /// by `RanPieces`.
+    RunPieces(Pieces),
     /// The client is gone: end its calls, forget its segments, lanes and handles; sessions stay. Answered by `Done`.
     Reset,
     /// End the process. Not answered.
@@ -145,13 +144,15 @@ pub enum LinkReply {
     Ran(RunStats),
     /// To `Measure`, one a pair. None: a tensor lies on the host, or nothing here measures on the device.
     Measured(Vec<Option<Measured>>),
-    /// To `RunOnce`.
-    RanOnce(RanOnce),
+    /// To `Ranges`, one a tensor. None: as of `Measured`, or a dtype that has none.
+    Ranged(Vec<Option<Range>>),
+    /// To `RunPieces`, one a run: a piece that fails is the others' no matter.
+    RanPieces(Vec<Result<RanOnce, WireError>>),
     /// The request failed; the link goes on.
     Failed(WireError),
 }
 
-/// A pair of tensors of one dtype and shape.
+/// A pair of tensors of one dtype and shape, and what to find out of them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
     /// Eager's.
@@ -160,9 +161,49 @@ pub struct Comparison {
     pub candidate: TensorRef,
     /// What is inside.
     pub tolerance: Tolerance,
+    /// Σ|terms| of each element, float64: looked at where something is outside.
+    pub terms: Option<TensorRef>,
+    /// What both should be, float64, and what rounding explains.
+    pub exact: Option<(TensorRef, Explained<TensorRef>)>,
+    /// Their signatures, too.
+    pub signatures: bool,
 }
 
-/// A part that was run once.
+impl Comparison {
+    /// Of a pair, with the tolerance that it is measured by.
+    pub fn of(pair: &Pair<'_, &TensorRef>, tolerance: Tolerance) -> Self {
+        Self {
+            reference: pair.reference.clone(),
+            candidate: pair.candidate.clone(),
+            tolerance,
+            terms: pair.terms.cloned(),
+            exact: pair.exact.map(|exact| (exact.value.clone(), exact.explained.map(TensorRef::clone))),
+            signatures: pair.signatures,
+        }
+    }
+}
+
+/// Pieces of parts to be run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Pieces {
+    /// Each model once.
+    pub models: Vec<PartSpec>,
+    /// In order. The records' handles mean nothing.
+    pub runs: Vec<PieceRun>,
+    /// What else is read of memory that the client placed: nothing that any run gives may overlap it.
+    pub beside: Vec<TensorRef>,
+}
+
+/// A piece and its tensors.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PieceRun {
+    /// Its place among the models.
+    pub model: u32,
+    /// The tensors.
+    pub record: CallRecord,
+}
+
+/// A piece that was run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RanOnce {
     /// As of any run.

@@ -1,7 +1,9 @@
 //! An observed call whose tensors lie on a device: they are copied to the host for a dump alone, and judged where they lie.
 
+use std::cell::Cell;
+
 use super::call::{CallError, DumpAt, ObservedCall, Outcome, named, same_count};
-use crate::compare::{self, Measured, TensorVerdict};
+use crate::compare::{Compared, Measured, Pair, Range, TensorVerdict, Tolerance};
 use crate::link::message::Comparison;
 use crate::protocol::message::RunStats;
 use crate::shm::Lease;
@@ -18,18 +20,24 @@ pub trait Reach {
     /// Copies of tensors on the host, in their order, as the inputs of a lease.
     fn copied(&mut self, tensors: &[TensorRef]) -> Result<Lease, Self::Error>;
 
+    /// Copies each first tensor to the second, where they lie.
+    fn copy(&mut self, copies: Vec<[TensorRef; 2]>) -> Result<(), Self::Error>;
+
     /// Nobody reaches the tensors any more.
     fn is_lost(&self) -> bool;
 
     /// What is found of each pair; None: it has to be judged on the host.
     fn measured(&mut self, pairs: Vec<Comparison>) -> Result<Vec<Option<Measured>>, Self::Error>;
+
+    /// What tensors hold; None: it has to be found on the host, or there is none.
+    fn ranges(&mut self, tensors: Vec<TensorRef>) -> Result<Vec<Option<Range>>, Self::Error>;
 }
 
 /// Bytes that are copied at once, but for a tensor that is larger: what is on its way to a dump is twice in memory.
 const BATCH_BYTES: usize = 256 << 20;
 
 /// Copies tensors a batch at a time; `take` gets the first one's position with each.
-fn copy_in_batches<R: Reach>(
+pub(super) fn copy_in_batches<R: Reach>(
     reach: &mut R,
     tensors: &[TensorRef],
     mut take: impl FnMut(usize, &[SharedTensor<'_>]),
@@ -97,44 +105,62 @@ impl ObservedCall<'_> {
         references: &[TensorRef],
         candidates: &[TensorRef],
     ) -> Result<Vec<TensorVerdict>, R::Error> {
-        let pairs = || references.iter().zip(candidates).zip(self.output_names);
-        let mut comparisons = Vec::new();
-        let asked: Vec<Result<_, String>> = pairs()
-            .map(|((reference, candidate), _)| {
-                let tolerance = compare::comparable([&reference.desc, &candidate.desc], self.tolerance)?;
-                let (reference, candidate) = (reference.clone(), candidate.clone());
-                comparisons.push(Comparison { reference, candidate, tolerance });
-                Ok(tolerance)
-            })
-            .collect();
-        // A run that cannot be judged is one all the same.
-        let mut unmeasured = None;
-        let mut measured = match reach.measured(comparisons) {
-            Ok(found) => found.into_iter(),
-            Err(error) if reach.is_lost() => return Err(error),
-            Err(error) => {
-                unmeasured = Some(error.to_string());
-                Vec::new().into_iter()
-            }
-        };
-        let mut verdicts = Vec::new();
-        for (((reference, candidate), name), asked) in pairs().zip(asked) {
-            verdicts.push(match asked {
-                Err(why) => TensorVerdict::failed(name, why),
-                Ok(tolerance) => match (measured.next().flatten(), &unmeasured) {
-                    (_, Some(why)) => TensorVerdict::failed(name, why.clone()),
-                    (Some(found), None) => compare::judge_measured(name, &reference.desc, &tolerance, &found),
-                    (None, None) => match reach.copied(&[reference.clone(), candidate.clone()]) {
-                        Ok(copies) => {
-                            let copies = copies.inputs();
-                            compare::judge(name, copies[0], copies[1], self.tolerance)
-                        }
-                        Err(error) if reach.is_lost() => return Err(error),
-                        Err(error) => TensorVerdict::failed(name, error.to_string()),
-                    },
-                },
-            });
-        }
-        Ok(verdicts)
+        let pairs = references.iter().zip(candidates).zip(self.output_names);
+        let pairs =
+            pairs.map(|((reference, candidate), name)| Pair::new(name, reference, candidate, self.tolerance.copied()));
+        Ok(compared(reach, pairs.collect())?.into_iter().map(|compared| compared.verdict).collect())
     }
+}
+
+/// What comes of pairs of tensors that `reach` reaches: measured where they lie, all at once; on the host those that cannot
+/// be. One that cannot be measured is a failed verdict. Errors: those of a `reach` that is lost.
+pub fn compared<R: Reach>(reach: &mut R, pairs: Vec<Pair<'_, &TensorRef>>) -> Result<Vec<Compared>, R::Error> {
+    let mut comparisons = Vec::new();
+    let asked: Vec<Result<Tolerance, String>> = (pairs.iter())
+        .map(|pair| {
+            let tolerance = pair.comparable([&pair.reference.desc, &pair.candidate.desc])?;
+            comparisons.push(Comparison::of(pair, tolerance));
+            Ok(tolerance)
+        })
+        .collect();
+    // A run that cannot be judged is one all the same.
+    let mut unmeasured = None;
+    let mut measured = match reach.measured(comparisons) {
+        Ok(found) => found.into_iter(),
+        Err(error) if reach.is_lost() => return Err(error),
+        Err(error) => {
+            unmeasured = Some(error.to_string());
+            Vec::new().into_iter()
+        }
+    };
+    let mut all = Vec::with_capacity(pairs.len());
+    for (pair, asked) in pairs.into_iter().zip(asked) {
+        all.push(match asked {
+            Err(why) => pair.failed(why),
+            Ok(tolerance) => match (measured.next().flatten(), &unmeasured) {
+                (_, Some(why)) => pair.failed(why.clone()),
+                (Some(found), None) => pair.of_measured(&pair.reference.desc, &tolerance, found),
+                (None, None) => {
+                    let tensors: Vec<TensorRef> = pair.tensors().map(|&tensor| tensor.clone()).collect();
+                    match reach.copied(&tensors) {
+                        Ok(copies) => on_host(pair, &copies),
+                        Err(error) if reach.is_lost() => return Err(error),
+                        Err(error) => pair.failed(error.to_string()),
+                    }
+                }
+            },
+        });
+    }
+    Ok(all)
+}
+
+/// A pair judged here. lease: of its tensors, in their order.
+pub fn on_host<T>(pair: Pair<'_, T>, lease: &Lease) -> Compared {
+    let tensors = lease.inputs();
+    let next = Cell::new(0);
+    let at = |_| {
+        next.set(next.get() + 1);
+        tensors[next.get() - 1]
+    };
+    pair.map(at).compared()
 }

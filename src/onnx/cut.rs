@@ -4,7 +4,8 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::OnnxError;
 use super::graph::{constants, describe, order, outputs, producers, shell, sparse_name, types, uses, value_info};
-use super::proto::{GraphProto, ModelProto, NodeProto, ValueInfoProto};
+use super::proto::{FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto};
+use super::walk::graphs;
 use crate::base::ids::ValueName;
 use crate::tensor::TensorDesc;
 
@@ -15,7 +16,10 @@ pub type Feeds<'a> = HashMap<&'a str, &'a TensorDesc>;
 #[derive(Debug)]
 pub struct Isolator {
     graph: GraphProto,
+    /// Without functions.
     shell: ModelProto,
+    /// Of the model, for pieces that call one.
+    functions: Vec<FunctionProto>,
     /// Value → the node that gives it.
     producers: HashMap<String, usize>,
     /// Node → its place in topological order.
@@ -141,7 +145,8 @@ impl Isolator {
     /// Over a model whose `named_values` are the places where it may be cut. Errors: [`OnnxError::NoGraph`], those of
     /// [`order`].
     pub fn new(model: ModelProto, named_values: &[ValueName]) -> Result<Self, OnnxError> {
-        let shell = shell(&model);
+        let mut shell = shell(&model);
+        let functions = std::mem::take(&mut shell.functions);
         let graph = model.graph.ok_or(OnnxError::NoGraph)?;
         let order = order(&graph)?;
         let mut places = vec![0; graph.node.len()];
@@ -154,6 +159,7 @@ impl Isolator {
             .map(|(at, s)| (sparse_name(s).to_owned(), Initializer::Sparse(at)));
         Ok(Self {
             shell,
+            functions,
             producers: producers(&graph)?.into_iter().map(|(name, at)| (name.to_owned(), at)).collect(),
             places,
             initializers: dense.chain(sparse).collect(),
@@ -292,7 +298,14 @@ impl Isolator {
                 Initializer::Sparse(at) => graph.sparse_initializer.push(self.graph.sparse_initializer[at].clone()),
             }
         }
-        ModelProto { graph: Some(graph), ..self.shell.clone() }
+        let calls = graphs([&graph]).flat_map(|graph| &graph.node).any(|node| self.is_call(node));
+        let functions = if calls { self.functions.clone() } else { Vec::new() };
+        ModelProto { graph: Some(graph), functions, ..self.shell.clone() }
+    }
+
+    fn is_call(&self, node: &NodeProto) -> bool {
+        let is = |function: &FunctionProto| function.name() == node.op_type() && function.domain() == node.domain();
+        self.functions.iter().any(is)
     }
 
     fn walk<'a>(&'a self, wanted: &[&'a str], ends: &Ends<'_>) -> Result<Met<'a>, OnnxError> {

@@ -5,6 +5,7 @@
 //! decoding refuses more than 100 levels, and functions put in place may not add more (see [`inline_functions`]).
 
 mod attention;
+mod canonical;
 mod constants;
 mod cut;
 mod error;
@@ -24,6 +25,7 @@ mod tensor;
 mod walk;
 
 pub use attention::{Attention, DOMAIN, drop_uncalled};
+pub use canonical::Canonical;
 pub use constants::without_inputs;
 pub use cut::{Feeds, Isolator, Piece, cut, read_by};
 pub use error::OnnxError;

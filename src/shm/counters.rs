@@ -40,6 +40,8 @@ counters! {
     SessionHits = "session_hits",
     /// Sessions in the cache now.
     SessionsLive = "sessions_live",
+    /// Sessions made of pieces of parts, to compare their nodes.
+    PiecesBuilt = "pieces_built",
     /// Nanoseconds inside the runtime.
     RunNs = "run_ns",
     /// Of the runs, those that came over the link to be observed.
@@ -63,6 +65,8 @@ impl CounterPage {
     const ID: SegmentId = SegmentId(0);
     /// Of what the process holds of devices' memory: no counter, for it may be unknown.
     const IN_USE_AT: u64 = Self::LEN_BYTES - 8;
+    /// Which piece of a request is being run.
+    const PIECE_AT: u64 = Self::LEN_BYTES - 16;
     const UNKNOWN: u64 = u64::MAX;
 
     /// All zero. Errors: the kernel's.
@@ -98,6 +102,16 @@ impl CounterPage {
     /// Names and values, in the page's order.
     pub fn snapshot(&self) -> Vec<(&'static str, u64)> {
         Counter::ALL.iter().map(|&counter| (counter.name(), self.get(counter))).collect()
+    }
+
+    /// Says which piece of a request is being run.
+    pub fn set_piece(&self, index: usize) {
+        self.segment.word64(Self::PIECE_AT).store(index as u64, Ordering::Relaxed);
+    }
+
+    /// What was said last.
+    pub fn piece(&self) -> usize {
+        usize::try_from(self.segment.word64(Self::PIECE_AT).load(Ordering::Relaxed)).unwrap_or(usize::MAX)
     }
 
     /// Says what the process holds of the memory of devices.
@@ -138,7 +152,9 @@ mod tests {
         }
         executor.add(Counter::Runs, 10);
         let values: Vec<u64> = daemon.snapshot().into_iter().map(|(_, value)| value).collect();
-        assert_eq!(values, [11, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
+        assert_eq!(values, [11, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]);
+        executor.set_piece(7);
+        assert_eq!(daemon.piece(), 7);
     }
 
     #[test]

@@ -96,6 +96,12 @@ impl DType {
     pub const fn is_float(self) -> bool {
         matches!(self, DType::F16 | DType::BF16 | DType::F32 | DType::F64)
     }
+
+    /// Its elements are looked at as f64: all but complex and 8-bit float types.
+    pub const fn widens(self) -> bool {
+        use DType::*;
+        !matches!(self, C64 | C128 | F8E4M3FN | F8E4M3FNUZ | F8E5M2 | F8E5M2FNUZ)
+    }
 }
 
 impl fmt::Display for DType {

@@ -71,41 +71,94 @@ fn pair(dtype: (&str, usize), n: usize, near: bool, draw: &mut Draw) -> [Vec<u8>
     [reference, candidate]
 }
 
-/// Sums are added up in another order; everything else is the same to the last bit.
-const SUMS: &[&str] = &["/metrics/mean_abs", "/metrics/rmse", "/metrics/cosine", "/metrics/max_diff/sum"];
-
-#[track_caller]
-fn check(what: &str, answer: &Value) {
-    let (mut device, mut host) = (answer["device"].clone(), answer["host"].clone());
-    for sum in SUMS {
-        let [one, other] = [&mut device, &mut host].map(|verdict| verdict.pointer_mut(sum).unwrap().take());
-        match (one.as_f64(), other.as_f64()) {
-            (Some(one), Some(other)) => {
-                assert!((one - other).abs() <= 1e-12 * other.abs(), "{what} {sum}: {one} {other}")
-            }
-            _ => assert_eq!(one, other, "{what} {sum}"),
-        }
+/// What both should be, near a reference of ordinary numbers, and Σ|terms|; some of it is no number.
+fn exact(dtype: &str, reference: &[u8], n: usize, draw: &mut Draw) -> [Vec<f64>; 2] {
+    let wide = |index: usize| match dtype {
+        "F16" => half::f16::from_le_bytes([reference[2 * index], reference[2 * index + 1]]).to_f64(),
+        "BF16" => half::bf16::from_le_bytes([reference[2 * index], reference[2 * index + 1]]).to_f64(),
+        "F32" => f32::from_le_bytes(reference[4 * index..4 * index + 4].try_into().unwrap()).into(),
+        "F64" => f64::from_le_bytes(reference[8 * index..8 * index + 8].try_into().unwrap()),
+        _ => index as f64,
+    };
+    let share = |draw: &mut Draw| (draw.next() >> 11) as f64 / 2_f64.powi(53);
+    let mut values = Vec::new();
+    let mut terms = Vec::new();
+    for index in 0..n {
+        let value = wide(index) * (1. + 0.01 * (share(draw) - 0.5));
+        values.push(match draw.next() % 500 {
+            0 => f64::NAN,
+            1 => f64::INFINITY,
+            2 => -0.,
+            _ => value,
+        });
+        terms.push(value.abs() * (1. + 100. * share(draw)));
     }
-    assert_eq!(device, host, "{what}");
+    [values, terms]
 }
 
-/// Asks for every dtype, any bits and near ones, lengths around the edges of threads and blocks; how many were compared.
+fn hex_of(values: &[f64]) -> String {
+    hex(values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>().as_slice())
+}
+
+/// Sums are added up in another order; everything else is the same to the last bit.
+const SUMS: &[&str] = &[
+    "/verdict/metrics/mean_abs",
+    "/verdict/metrics/rmse",
+    "/verdict/metrics/cosine",
+    "/verdict/metrics/max_diff/sum",
+    "/verdict/noise/rounding/reference_rms",
+    "/verdict/noise/rounding/candidate_rms",
+    "/verdict/noise/rounding/rms_z",
+    "/verdict/noise/rounding/reference_bias",
+    "/verdict/noise/rounding/candidate_bias",
+];
+
+/// What is found of the pair and of the pair the other way round.
+#[track_caller]
+fn check(what: &str, answer: &Value) {
+    for way in 0..2 {
+        let (mut device, mut host) = (answer["device"][way].clone(), answer["host"][way].clone());
+        assert!(device["verdict"].is_object() && device["signatures"][1].is_string(), "{what}: {device}");
+        for sum in SUMS {
+            let [one, other] = [&mut device, &mut host].map(|found| found.pointer_mut(sum).map(Value::take));
+            match (one.as_ref().and_then(Value::as_f64), other.as_ref().and_then(Value::as_f64)) {
+                (Some(one), Some(other)) => {
+                    assert!((one - other).abs() <= 1e-9 * other.abs().max(1e-3), "{what} {sum}: {one} {other}")
+                }
+                _ => assert_eq!(one, other, "{what} {sum}"),
+            }
+        }
+        assert_eq!(device, host, "{what}");
+    }
+}
+
+/// Asks for every dtype, any bits and near ones, lengths around the edges of threads, blocks and pieces, without and with
+/// what both should be; how many were compared.
 pub fn compare_all(peer: &mut Peer) -> usize {
     let mut draw = Draw(7);
     let mut n_compared = 0;
+    let small = [0, 1, 2, 7, 255, 256, 1030, 4097].into_iter().flat_map(|n| [(n, false), (n, true)]);
     for &dtype in DTYPES {
-        for n in [0, 1, 2, 255, 256, 4097, 70_000] {
-            for near in [false, true] {
-                let [reference, candidate] = pair(dtype, n, near, &mut draw);
-                for equal_nan in [false, true] {
-                    let answer = peer.ask(
-                        "measure",
-                        json!({"device": 0, "dtype": dtype.0, "reference": hex(&reference),
-                               "candidate": hex(&candidate), "equal_nan": equal_nan}),
-                    );
-                    check(&format!("{} {n} near={near} equal_nan={equal_nan}", dtype.0), &answer);
-                    n_compared += 1;
+        for (n, near) in small.clone().chain([(70_000, true)]) {
+            let [reference, candidate] = pair(dtype, n, near, &mut draw);
+            let [values, terms] = exact(dtype.0, &reference, n, &mut draw).map(|values| hex_of(&values));
+            let asked = [
+                (false, json!({"exact": values, "terms": terms})),
+                (false, json!({})),
+                (true, json!({"exact": values})),
+                (false, json!({"exact": values, "step": 0.0078125})),
+            ];
+            // A long pair takes its time.
+            for (equal_nan, mut ask) in asked.into_iter().take(if n > 5000 { 1 } else { 4 }) {
+                let what = format!("{} {n} near={near} {}", dtype.0, ask.as_object().unwrap().len());
+                for (key, value) in
+                    [("dtype", dtype.0), ("reference", &hex(&reference)), ("candidate", &hex(&candidate))]
+                {
+                    ask[key] = value.into();
                 }
+                (ask["device"], ask["equal_nan"]) = (0.into(), equal_nan.into());
+                check(&what, &peer.ask("measure", ask));
+                n_compared += 1;
             }
         }
     }
@@ -116,12 +169,24 @@ pub fn compare_all(peer: &mut Peer) -> usize {
 fn the_device_finds_what_the_host_finds() {
     let gpu = StandIn::new();
     let mut peer = Peer::start(&gpu, &[]);
-    assert_eq!(compare_all(&mut peer), DTYPES.len() * 28);
+    assert_eq!(compare_all(&mut peer), DTYPES.len() * 65);
     let pid = peer.pid();
     assert_eq!(peer.end().0, 0);
     let journal = gpu.journal(pid);
-    assert!(journal.n("cuLaunchKernel") > 2 * DTYPES.len() * 24);
+    let n_launches = journal.n("cuLaunchKernel");
+    assert!(n_launches > 4 * DTYPES.len() * 57, "{n_launches}");
+    // However many pairs are asked of, and whatever of them: three rounds and one for ranges.
+    assert!(journal.n("cuMemcpyDtoHAsync") <= 4 * DTYPES.len() * 65);
     assert!(journal.unbalanced().is_empty(), "{:?}", journal.unbalanced());
+}
+
+#[test]
+fn a_tensor_of_more_pieces_than_a_thread_merges_has_the_same_signature() {
+    let gpu = StandIn::new();
+    let mut peer = Peer::start(&gpu, &[]);
+    let [reference, candidate] = pair(("BF16", 2), (1 << 19) + 77, true, &mut Draw(11));
+    let ask = json!({"device": 0, "dtype": "BF16", "reference": hex(&reference), "candidate": hex(&candidate)});
+    check("large", &peer.ask("measure", ask));
 }
 
 #[test]

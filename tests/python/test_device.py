@@ -191,6 +191,19 @@ def test_a_region_that_cannot_be_compiled_is_none(function: str, calls: Callable
     calls("regions_without_a_compiler", FAKE_CUDA_FAIL=function)
 
 
+@pytest.mark.parametrize(
+    "name", ["nodes_on_the_device", "nodes_stay_on_the_device", "a_wrong_kernel_on_the_device_is_named"]
+)
+def test_nodes_of_a_part_on_a_device(name: str, calls: Callable[..., str]) -> None:
+    calls(name)
+
+
+def test_nodes_are_compared_without_a_compiler_too(calls: Callable[..., str], tmp_path: Path) -> None:
+    """On the host, then: the verdicts are the same."""
+    built(tmp_path, "libcuda.so.1", "fake_libcuda.c")
+    calls("nodes_on_the_device", LD_LIBRARY_PATH=str(tmp_path))
+
+
 def test_without_a_compiler_observed_calls_are_judged_on_the_host(calls: Callable[..., str], tmp_path: Path) -> None:
     built(tmp_path, "libcuda.so.1", "fake_libcuda.c")
     calls("observed_without_a_compiler", LD_LIBRARY_PATH=str(tmp_path))

@@ -17,11 +17,13 @@ from support import DaemonClient, use_client
 
 import rust_ort
 from measure import language_models
+from rust_ort.call.client import Client
 from rust_ort.export import rules
 from rust_ort.export.told import drop_contradicted
 from rust_ort.link.daemon import find_binary
 from rust_ort.observe import nodes as nodes_module
 from rust_ort.observe.graph_info import GraphInfo, NodeVerdict
+from rust_ort.options import Options
 from rust_ort.studies import llama_models
 
 # float32's tolerance at the largest element is 4.6e-5 of it (docs/decisions/0002-tolerance.md).
@@ -88,6 +90,22 @@ def test_results_of_one_operator_are_never_parted(monkeypatch: pytest.MonkeyPatc
     whole = compared()
     monkeypatch.setattr(nodes_module, "BATCH_NODES", 1)
     assert compared() == whole
+
+
+@pytest.mark.usefixtures("daemon")
+def test_nodes_of_equal_layers_share_their_sessions() -> None:
+    def built(n_layers: int) -> int:
+        torch._dynamo.reset()
+        layers = [torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh()) for _ in range(n_layers)]
+        client = Client.get(Options())
+        before = client.status()["counters"]["pieces_built"]
+        report = rust_ort.compare(torch.nn.Sequential(*layers), torch.randn(4, 8), options={"compare": "nodes"})
+        assert report.ok, report
+        assert len({node.name for _, node in report.nodes}) >= 2 * n_layers
+        return int(client.status()["counters"]["pieces_built"]) - before
+
+    assert built(2) > 1
+    assert built(5) == 1, "the drifted values of a whole batch, in one model"
 
 
 def test_nodes_that_are_right_match_whatever_the_inputs(decoder: Decoder) -> None:

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from rust_ort.call.frozen import FreezingPart
+from rust_ort.call.on_device import shown
 from rust_ort.call.part import Part
-from rust_ort.call.staging import staged_ref
+from rust_ort.call.staging import placed_ref, staged_ref
 from rust_ort.link import daemon, wire
 from rust_ort.link.link import Link
 from rust_ort.link.platform import check_platform
@@ -50,11 +51,15 @@ class Client(Link):
         terms: Mapping[str, torch.Tensor | None] | None = None,
         exact: Mapping[str, torch.Tensor | None] | None = None,
         noise: NoiseTerms | None = None,
+        *,
+        ordinal: int | None = None,
     ) -> list[Verdict]:
         """A verdict for each (name, reference, candidate, why there is nothing to compare or ""). terms: Σ|terms|
         of each element, float64, by name, where a value is a sum; exact: its float64,
-        of which noise says what counts as such."""
-        connection = self.connection()
+        of which noise says what counts as such. ordinal: of the CUDA device where the executor judges the tensors that
+        lie there; None: all are copied to the host."""
+        connection = self.connection() if ordinal is None else self.leased()
+        place = staged_ref if ordinal is None else placed_ref
         request = wire.Request()
         request.compare_tensors.SetInParent()
         held: list[object] = []
@@ -63,13 +68,14 @@ class Client(Link):
             known = {"terms": (terms or {}).get(name), "exact": (exact or {}).get(name)}
             for side, tensor in {"reference": reference, "candidate": candidate, **known}.items():
                 if tensor is not None and not reason:
-                    getattr(pair, side).CopyFrom(staged_ref(f"{side} of {name!r}", tensor, held))
+                    getattr(pair, side).CopyFrom(place(f"{side} of {name!r}", tensor, held))
             if not reason and (reference is None or candidate is None):
                 pair.not_compared = f"there is no {'reference' if reference is None else 'candidate'}"
             request.compare_tensors.pairs.append(pair)
         set_tolerance(request.compare_tensors.tolerance, tolerance)
         if noise is not None:
             noise.set(request.compare_tensors.noise)
+        shown(connection, ordinal)
         return verdicts_from(connection.ask(request, keep=held))
 
 

@@ -1,4 +1,5 @@
-"""Requests that compare nodes of a part: values in, two verdicts a node out. Judging is the daemon's."""
+"""Requests that compare nodes of a part: values in, two verdicts a node out. Judging is the daemon's; of a part on a
+device all values stay there, but for scalars of the host."""
 
 from __future__ import annotations
 
@@ -9,11 +10,14 @@ from typing import Any
 
 import torch
 
+from rust_ort.call.on_device import shown
 from rust_ort.call.part import Part
-from rust_ort.call.staging import staged_ref
+from rust_ort.call.staging import as_sent, placed_ref
+from rust_ort.errors import DaemonLost, ExecutorLost
 from rust_ort.link import wire
+from rust_ort.link.connection import Connection
 from rust_ort.link.specs import NoiseTerms, Verdict, set_tolerance, verdict_from, verdicts_from
-from rust_ort.memory import process
+from rust_ort.memory import device, process
 from rust_ort.memory.layout import ONNX_CODE, Layout
 from rust_ort.options import Tolerance
 
@@ -45,12 +49,24 @@ class NodeValue:
     no_float64: str = ""
 
     def __post_init__(self) -> None:
-        self.candidate = self._like_reference()
+        self.candidate = like(self.reference)
         if self.judge:
-            self.local = self._like_reference()
+            self.local = like(self.reference)
 
-    def _like_reference(self) -> torch.Tensor:
-        return process.arena().empty(Layout(self.reference.dtype, self.reference.shape, None))[0]
+
+def like(value: torch.Tensor) -> torch.Tensor:
+    """Memory that the executor reaches for a row-major tensor of this dtype and shape, where the value lies."""
+    ordinal = device.ordinal(value)
+    if ordinal is not None:
+        return device.empty(value.shape, value.dtype, ordinal)
+    return process.arena().empty(Layout(value.dtype, value.shape, None))[0]
+
+
+def reachable(value: torch.Tensor) -> torch.Tensor:
+    """A value of eager's, row-major, where the executor reaches it and nobody writes it: on a device itself, if it
+    is so there, else a copy."""
+    value = value.detach()
+    return like(value).copy_(value) if device.ordinal(value) is None else device.aligned(as_sent("a value", value))
 
 
 @dataclass(kw_only=True)
@@ -112,7 +128,7 @@ class NodesOf:
         set_tolerance(message.cumulative_tolerance, cumulative_tolerance)
         message.dump_values = dump_values
         noise.set(message.noise)
-        compared = connection.ask(request, keep=held)
+        compared = self._ask(connection, request, held)
         births = [json.loads(entry.births_json) if entry.births_json else [] for entry in compared.verdicts]
         return [(local, drift, born) for (local, drift), born in zip(_verdicts(compared), births, strict=True)]
 
@@ -136,7 +152,7 @@ class NodesOf:
         for name, tensor in tensors.items():
             if tensor is not None:
                 getattr(message, name).CopyFrom(_ref(f"{name} of {node!r}", tensor, held))
-        return _verdicts(self.part.client.connection().ask(request, keep=held))[0]
+        return _verdicts(self._ask(self.part.client.connection(), request, held))[0]
 
     def settle_as_right(self, value: NodeValue, why: str) -> tuple[Verdict, Verdict]:
         """The verdicts of a local mismatch that is as right as eager's value."""
@@ -164,7 +180,16 @@ class NodesOf:
             pair.reference.CopyFrom(_ref(name, instrumented, held))
             pair.candidate.CopyFrom(_ref(name, candidate, held))
         set_tolerance(message.tolerance, tolerance)
-        return verdicts_from(self.part.client.connection().ask(request, keep=held))
+        return verdicts_from(self._ask(self.part.client.connection(), request, held))
+
+    def _ask(self, connection: Connection, request: Any, held: list[object]) -> Any:
+        """Errors: also DaemonFault with what CUDA says, ClientError where memory cannot be shared."""
+        shown(connection, self.part.spec.device)
+        try:
+            return connection.ask(request, keep=held)
+        except (ExecutorLost, DaemonLost):
+            connection.hold(held)
+            raise
 
     def _name(self, message: Any) -> None:
         message.graph_id, message.part, message.step = self.part.spec.graph.graph_id, self.part.spec.part, self.step
@@ -173,7 +198,7 @@ class NodesOf:
 def _ref(what: str, value: Any, held: list[object]) -> Any:
     if isinstance(value, int | float):
         value = torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else torch.int64)
-    return staged_ref(what, value, held)
+    return placed_ref(what, value, held)
 
 
 def _verdicts(compared: Any) -> list[tuple[Verdict, Verdict]]:

@@ -7,15 +7,19 @@ import itertools
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.profiler import record_function
 
 from rust_ort._native import Call
+from rust_ort.call.on_device import of_stream as _of_stream
+from rust_ort.call.on_device import on_stream as _on_stream
+from rust_ort.call.on_device import show as _show
+from rust_ort.call.on_device import shown
 from rust_ort.call.staging import CallPlan, InputSlot, as_sent, placed_ref, tensor_ref
-from rust_ort.errors import ClientError, DaemonFault, DaemonLost, ExecutorLost, RustOrtError
+from rust_ort.errors import ClientError, DaemonLost, ExecutorLost, RustOrtError
 from rust_ort.link import wire
 from rust_ort.link.connection import Connection
 from rust_ort.link.device_order import BLOCKING, DeviceQueue, Failure, late_text
@@ -409,10 +413,7 @@ class Part:
                     connection.order.wait_answers(connection)
                     if failed := connection.order.failed():
                         self._tell_late(connection, *failed)
-                if plan.device is not None:
-                    _show(connection)
-                    # Who copies and judges has no part in this process's streams.
-                    _on_stream(device.synchronize, plan.device)
+                shown(connection, plan.device)
                 with self._profiled():
                     answer = connection.ask(request, keep=held)
             except (ExecutorLost, DaemonLost) as lost:
@@ -424,25 +425,6 @@ class Part:
                 raise
             outputs = plan.finish(call)
             return outputs, verdicts_from(answer.comparison), str(answer.dump)
-
-
-def _show(connection: Connection) -> None:
-    """Has the executor map the allocations on devices that calls name."""
-    devices = process.device_memory()
-    devices.look()
-    connection.show(devices)
-
-
-def _on_stream(act: Callable[[int], None], stream: int) -> None:
-    """Errors: DaemonFault with what CUDA says, of this call's or of earlier work."""
-    try:
-        act(stream)
-    except RuntimeError as error:
-        raise _of_stream(error) from None
-
-
-def _of_stream(error: RuntimeError) -> DaemonFault:
-    return DaemonFault(f"the current CUDA stream: {error}", code="RUN_FAILED")
 
 
 class _NotBegun(Exception):

@@ -72,6 +72,12 @@ def uuid(ordinal: int) -> bytes:
         raise ClientError(f"cuda:{ordinal}: {error}", code="BAD_OPTION") from None
 
 
+def free_bytes(ordinal: int) -> int:
+    """What this process can have of the device's memory: what nobody has, and what torch keeps for nothing now."""
+    free, _ = torch.cuda.mem_get_info(ordinal)
+    return int(free) + torch.cuda.memory_reserved(ordinal) - torch.cuda.memory_allocated(ordinal)
+
+
 def empty(shape: Sequence[int], dtype: torch.dtype, ordinal: int) -> torch.Tensor:
     """A row-major tensor on the device, of the current stream's memory."""
     return torch.empty(tuple(shape), dtype=dtype, device=torch.device("cuda", ordinal))

@@ -19,14 +19,13 @@ import torch
 from torch import fx
 
 from rust_ort.call.client import Client
-from rust_ort.call.node_batch import NodeFeed, NodesOf, NodeValue, NotCompared, can_travel
+from rust_ort.call.node_batch import NodeFeed, NodesOf, NodeValue, NotCompared, can_travel, reachable
 from rust_ort.call.part import Part
 from rust_ort.export.partition import EagerNode, is_compute
 from rust_ort.export.plan import Plan, PlannedPart
 from rust_ort.export.provenance import computed_by, module_path, operator_name, source_line
 from rust_ort.link.specs import NoiseTerms, Verdict, not_compared
-from rust_ort.memory.layout import Layout
-from rust_ort.memory.process import arena
+from rust_ort.memory import device
 from rust_ort.observe.graph_info import GraphInfo, NodeVerdict
 from rust_ort.observe.opinion import ANOTHER_CHOICE, Opinions, another_choice
 from rust_ort.observe.reference import UNWRITTEN, determined, generators, is_unwritten, set_generators
@@ -47,14 +46,23 @@ KEPT_COPIES = 3
 WIDE_BYTES = 32
 """Of an element while its batch is judged, where float64 is asked for: two values, each shared and not."""
 
+UNSHARED = 2
+"""On a device there is no copy in shared memory: of a value one less, of float64 half as much."""
+
+FREE_SHARE = 2
+"""A batch takes no more than one of so many bytes of a device that nobody has."""
+
 BATCH_NODES = 256
+
+LAYER_NODES = 32
+"""From so many on a batch ends with its layer: layers repeat, and what is run of equal batches is one session."""
 
 NO_FLOAT64 = "inside the tolerance of its type; the operator has no float64 to ask"
 
 
 @dataclass(kw_only=True)
 class _Known:
-    """A value that later nodes may read. reference: in shared memory; candidate: ONNX Runtime's."""
+    """A value that later nodes may read. reference: where the executor reaches it; candidate: ONNX Runtime's."""
 
     reference: torch.Tensor | int | float
     candidate: torch.Tensor | int | float
@@ -154,6 +162,9 @@ class PartNodes:
     _kept_bytes: int = 0
     _stopped_by: str = ""
     _wide: WideGraph | None = None
+    _ordinal: int | None = None
+    """Number of the CUDA device that the part's tensors lie on, but for scalars of the host."""
+    _most_bytes: int = 0
 
     def run(self, references: Sequence[Any], candidates: Sequence[Any], wide: Sequence[Any] | None) -> tuple[Any, ...]:
         """Eager's values of what the part returns. candidates, and wide, their float64 where that is carried: in the
@@ -162,6 +173,10 @@ class PartNodes:
         self._named = frozenset(self.planned.translated.named_values)
         self._outputs = {node.name for node in pytree.tree_leaves(graph.output_node().args[0])}
         self._last_use = _last_uses(graph)
+        self._ordinal = self.of.part.spec.device
+        self._most_bytes = self.options.compare_memory
+        if self._ordinal is not None:
+            self._most_bytes = min(self._most_bytes, device.free_bytes(self._ordinal) // FREE_SHARE)
         placeholders = [node for node in graph.nodes if node.op == "placeholder"]
         for node, reference, candidate in zip(placeholders, references, candidates, strict=True):
             self._know(node, reference, candidate)
@@ -193,7 +208,8 @@ class PartNodes:
             if node.op == "call_function":
                 self._take(node, value, nanoseconds, interpreter.env)
             full = len(self._batch) >= BATCH_NODES
-            full = full or self._batch_bytes + self._kept_bytes > self.options.compare_memory
+            full = full or self._batch_bytes + self._kept_bytes > self._most_bytes
+            full = full or (len(self._batch) >= LAYER_NODES and _ends_layer(node))
             if full and not _parts_results(node):
                 self._judge(interpreter.env)
             tick()
@@ -230,7 +246,7 @@ class PartNodes:
             entry = self._entry(node, value, nanoseconds)
             if isinstance(entry, NodeValue):
                 self._widen(node, value, entry, env)
-                self._batch_bytes += COPIES * value.nbytes + (WIDE_BYTES * value.numel() if self._wide else 0)
+                self._batch_bytes += self._bytes_of(value)
             elif not _selected(node, self.options.compare_only):
                 return
             self._batch.append((node, entry))
@@ -239,6 +255,13 @@ class PartNodes:
                 self._known[node.name] = _Known(reference=value, candidate=value)
         elif not any(user.target is operator.getitem and user.name in self._named for user in node.users):
             self._batch.append((node, NotCompared(name=node.name, reason="none of its results is used")))
+
+    def _bytes_of(self, value: torch.Tensor) -> int:
+        """What a value takes while its batch is judged."""
+        wide = WIDE_BYTES * value.numel() if self._wide else 0
+        if self._ordinal is None:
+            return COPIES * value.nbytes + wide
+        return (COPIES - 1) * value.nbytes + wide // UNSHARED
 
     def _entry(self, node: fx.Node, value: torch.Tensor, nanoseconds: int) -> NodeValue | NotCompared:
         if node.name not in self._named:
@@ -253,7 +276,7 @@ class PartNodes:
             )
         return NodeValue(
             name=node.name,
-            reference=_shared(value),
+            reference=reachable(value),
             reference_ns=nanoseconds,
             judge=_selected(node, self.options.compare_only),
         )
@@ -324,7 +347,8 @@ class PartNodes:
             reference, local = exact.of(value.reference), exact.of(value.local)
             return self.of.settle(value.name, exact.values, reference=reference, local=local, terms=exact.terms)
         # Steps of each element are for what float64 can settle.
-        by_dtype = Client.get(self.options).compare([(node.name, value.reference, value.local, "")], None)[0]
+        pair = (node.name, value.reference, value.local, "")
+        by_dtype = Client.get(self.options).compare([pair], None, ordinal=self._ordinal)[0]
         return self.of.settle_as_right(value, NO_FLOAT64) if by_dtype.kind == "match" else verdicts
 
     def _keep(
@@ -355,7 +379,8 @@ class PartNodes:
             if self._wide is not None:
                 self._wide.values.pop(node, None)
         made = (known.reference for name, known in self._known.items() if name in self._named)
-        self._kept_bytes = KEPT_COPIES * sum(value.nbytes for value in made if isinstance(value, torch.Tensor))
+        copies = KEPT_COPIES if self._ordinal is None else KEPT_COPIES - 1
+        self._kept_bytes = copies * sum(value.nbytes for value in made if isinstance(value, torch.Tensor))
         if self._wide is not None:
             wide = (value for value in self._wide.values.values() if isinstance(value, torch.Tensor))
             self._kept_bytes += sum(value.nbytes for value in wide)
@@ -370,11 +395,6 @@ def _left_to_eager(node: EagerNode) -> NodeVerdict:
     return NodeVerdict(
         part=None, name=node.name, op=node.op, module=node.module, source=node.source, local=verdict, cumulative=verdict
     )
-
-
-def _shared(value: torch.Tensor) -> torch.Tensor:
-    """A row-major copy in shared memory."""
-    return arena().empty(Layout(value.dtype, value.shape, None))[0].copy_(value.detach())
 
 
 def _last_uses(graph: fx.Graph) -> dict[str, fx.Node]:
@@ -397,6 +417,18 @@ def _sources(node: fx.Node) -> Iterator[fx.Node]:
 def _parts_results(node: fx.Node) -> bool:
     """Whether a batch that ends with this node parts results of one operator, which read each other in its model."""
     return node.next.target is operator.getitem and node.next.args[0] is computed_by(node)
+
+
+def _ends_layer(node: fx.Node) -> bool:
+    """Whether the next node is of another layer, of those that are numbered."""
+    return node.next.op == "call_function" and "" != _layer_of(node.next) != _layer_of(node) != ""
+
+
+def _layer_of(node: fx.Node) -> str:
+    """Path of the outermost numbered module that a node is of, such as "model.layers.3"; "": of none."""
+    path = module_path(computed_by(node)).split(".")
+    numbered = next((place for place, name in enumerate(path, 1) if name.isdigit()), 0)
+    return ".".join(path[:numbered])
 
 
 def _read_by(nodes: Sequence[fx.Node], computed: set[str]) -> list[str]:

@@ -107,9 +107,8 @@ class PartRunner:
             if verdict.kind == "mismatch" and of[verdict.name] is not None
         ]
         tolerance = observation.tolerance or half_tolerance(self._info.lowest_precision)
-        judged = (
-            {verdict.name: verdict for verdict in observation.client.compare(pairs, tolerance, of)} if pairs else {}
-        )
+        compare, ordinal = observation.client.compare, self.part.spec.device
+        judged = {one.name: one for one in compare(pairs, tolerance, of, ordinal=ordinal)} if pairs else {}
         return [judged.get(verdict.name, verdict) for verdict in verdicts]
 
     def _exact_where_exact(
@@ -124,7 +123,8 @@ class PartRunner:
         ]
         if not pairs:
             return list(verdicts)
-        exact = {verdict.name: verdict for verdict in observation.client.compare(pairs, None)}
+        judged = observation.client.compare(pairs, None, ordinal=self.part.spec.device)
+        exact = {verdict.name: verdict for verdict in judged}
         return [exact.get(verdict.name, verdict) for verdict in verdicts]
 
 

@@ -280,7 +280,7 @@ def _rust_measures(probe: Probe, device: str) -> str:
         pair = {"reference": reference, "candidate": candidate}
         hexadecimal = {side: tensor.view(torch.uint8).numpy().tobytes().hex() for side, tensor in pair.items()}
         answer = probe.ask(op="measure", device=device, dtype=name, **hexadecimal)
-        found, expected = (answer[side]["metrics"] for side in ("device", "host"))
+        found, expected = (answer[side][0]["verdict"]["metrics"] for side in ("device", "host"))
         for sums in (found, found["max_diff"], expected, expected["max_diff"]):
             for key in ("mean_abs", "rmse", "cosine", "sum"):
                 sums[key] = float(f"{float(sums[key]):.9e}") if key in sums else None

@@ -1,41 +1,35 @@
-//! What kernels.cu writes, as what the rest of the room works with.
+//! What kernels.cu leaves, as what the rest of the room works with.
 
+use crate::compare::noise::Errors;
+use crate::compare::range::Range;
+use crate::compare::rounding::Roundings;
 use crate::compare::stats::{ABOVE, Outside, Required, Stats};
 
-/// Words that one thread leaves, in their order.
-pub(super) trait Found: Default {
+/// Words that are left of a task, of any kind.
+pub(super) const MOST_WORDS: usize = DeviceStats::WORDS;
+
+/// What a kind of task finds: words, in their order.
+pub(super) trait Found {
     /// How many.
     const WORDS: usize;
 
-    /// What a thread found.
+    /// What they say.
     fn of(words: &mut Words<'_>) -> Self;
-
-    /// Adds what another thread found.
-    fn merge(&mut self, other: &Self);
 }
 
-/// The words of one of `n_threads` threads.
-pub(super) struct Words<'a> {
-    bytes: &'a [u8],
-    n_threads: usize,
-    at: usize,
-}
+/// The words of one task.
+pub(super) struct Words<'a>(&'a [u64]);
 
 impl<'a> Words<'a> {
-    /// What all threads found, merged. bytes: word by word, of each all threads'.
-    pub fn merged<F: Found>(bytes: &'a [u8]) -> F {
-        let n_threads = bytes.len() / (F::WORDS * size_of::<u64>());
-        let found = |thread| F::of(&mut Words { bytes, n_threads, at: thread });
-        (0..n_threads).map(found).fold(F::default(), |mut merged, found| {
-            merged.merge(&found);
-            merged
-        })
+    /// What the task of these words found.
+    pub fn read<F: Found>(words: &'a [u64]) -> F {
+        F::of(&mut Words(words))
     }
 
     fn int(&mut self) -> u64 {
-        let from = self.at * size_of::<u64>();
-        self.at += self.n_threads;
-        u64::from_le_bytes(self.bytes[from..from + size_of::<u64>()].try_into().expect("a word has 8 bytes"))
+        let [first, rest @ ..] = self.0 else { unreachable!("there are {MOST_WORDS}") };
+        self.0 = rest;
+        *first
     }
 
     fn float(&mut self) -> f64 {
@@ -46,6 +40,10 @@ impl<'a> Words<'a> {
         std::array::from_fn(|_| self.int())
     }
 
+    fn floats<const N: usize>(&mut self) -> [f64; N] {
+        std::array::from_fn(|_| self.float())
+    }
+
     /// An index, or none.
     fn place(&mut self) -> Option<u64> {
         Some(self.int()).filter(|&index| index != u64::MAX)
@@ -53,7 +51,6 @@ impl<'a> Words<'a> {
 }
 
 /// [`Stats`], and the references that are not zero.
-#[derive(Default)]
 pub(super) struct DeviceStats {
     pub stats: Stats,
     pub not_zero: u64,
@@ -67,11 +64,10 @@ impl Found for DeviceStats {
         let not_finite = words.ints();
         let [flushed, not_zero] = words.ints();
         let (above, filled_above) = (words.ints(), words.ints());
-        let [sum_abs, sum_squares, sum_reference, sum_candidate, sum_product, filled_sum] =
-            std::array::from_fn(|_| words.float());
-        let [max_rel, max_reference, filled_max_rel] = std::array::from_fn(|_| words.float());
+        let [sum_abs, sum_squares, sum_reference, sum_candidate, sum_product, filled_sum] = words.floats();
+        let [max_rel, max_reference, filled_max_rel] = words.floats();
         let max_ulp = words.int();
-        let [max_abs, filled_max_abs] = std::array::from_fn(|_| words.float());
+        let [max_abs, filled_max_abs] = words.floats();
         let [argmax_abs, filled_argmax] = std::array::from_fn(|_| words.place());
         let stats = Stats {
             measured,
@@ -99,11 +95,6 @@ impl Found for DeviceStats {
         };
         Self { stats, not_zero }
     }
-
-    fn merge(&mut self, other: &Self) {
-        self.stats.merge(&other.stats);
-        self.not_zero += other.not_zero;
-    }
 }
 
 impl Found for Outside {
@@ -115,8 +106,74 @@ impl Found for Outside {
         let (worst_excess, worst) = (words.float(), words.place());
         Self { count, first: words.place(), worst, worst_excess, required }
     }
+}
 
-    fn merge(&mut self, other: &Self) {
-        Outside::merge(self, other);
+/// [`Range`], but for how many elements there are.
+impl Found for Range {
+    const WORDS: usize = 5;
+
+    fn of(words: &mut Words<'_>) -> Self {
+        let [nan, inf, zeros] = words.ints();
+        let [max, negated_min] = words.ints().map(from_ordered);
+        Self { n: 0, min: -negated_min, max, nan, inf, zeros }
+    }
+}
+
+/// A number by its place in order; NaN where there was none.
+fn from_ordered(place: u64) -> f64 {
+    const SIGN: u64 = 1 << 63;
+    match place {
+        0 => f64::NAN,
+        _ if place & SIGN != 0 => f64::from_bits(place & !SIGN),
+        _ => f64::from_bits(!place),
+    }
+}
+
+/// But for the condition.
+impl Found for Errors {
+    const WORDS: usize = 14;
+
+    fn of(words: &mut Words<'_>) -> Self {
+        let rounding = Roundings::of(words.ints(), words.floats()).found();
+        let [reference_error, candidate_error, reference_excess, candidate_excess, distance] = words.floats();
+        let condition = f64::NAN;
+        Self { reference_error, candidate_error, reference_excess, candidate_excess, distance, condition, rounding }
+    }
+}
+
+/// Of a mismatch whose terms are known.
+pub(super) struct Sums {
+    /// What neither the tolerance nor the terms explain.
+    pub unexplained: u64,
+    pub max_terms: f64,
+}
+
+impl Found for Sums {
+    const WORDS: usize = 2;
+
+    fn of(words: &mut Words<'_>) -> Self {
+        Self { unexplained: words.int(), max_terms: words.float() }
+    }
+}
+
+/// Sums of a tensor's four segments.
+pub(super) struct Segments(pub [f64; 4]);
+
+impl Found for Segments {
+    const WORDS: usize = 4;
+
+    fn of(words: &mut Words<'_>) -> Self {
+        Self(words.floats())
+    }
+}
+
+/// Reference and candidate at two places.
+pub(super) struct Numbers(pub [(f64, f64); 2]);
+
+impl Found for Numbers {
+    const WORDS: usize = 4;
+
+    fn of(words: &mut Words<'_>) -> Self {
+        Self(std::array::from_fn(|_| (words.float(), words.float())))
     }
 }

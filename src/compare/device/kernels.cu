@@ -1,9 +1,11 @@
-// What src/compare/scalar.rs does, on a device: each thread adds up the numbers index, index + n_threads, … of a pair of
-// tensors. NVRTC compiles this text when a device is first asked; it includes nothing. Threads never wait for each other, so
-// a C++ compiler and a loop over the threads run it, too (tests/fixtures/fake_libnvrtc.c).
+// What src/compare/ does on the host, on a device. One launch answers many questions of a kind: a task is one of them, and has
+// threads of its own, of which each looks at the numbers index, index + n_threads, … of its tensors. NVRTC compiles this text
+// when a device is first asked; it includes nothing. Threads never wait for each other, so a C++ compiler and a loop over the
+// threads run it, too (tests/fixtures/fake_libnvrtc.c).
 //
-// What a thread finds are words of 8 bytes: word w of thread t lies at found[w * n_threads + t], so that neighbours write side
-// by side. src/compare/device/found.rs reads them.
+// What a thread finds are words of 8 bytes: word w of thread t of a task lies at found[w * n_threads + t], so that neighbours
+// write side by side. Merging leaves one of FAN behind the others, until one is left, in `out`. src/compare/device/found.rs
+// reads it.
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -11,15 +13,27 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef long long i64;
 
-// One launch, as src/compare/device/mod.rs fills it.
+// One question, as src/compare/device/round.rs fills it. Tensors that it does not ask of are null.
 struct Task {
-  const void *reference, *candidate;
-  u64 *found;  // of n_threads
-  u64 *merged; // of n_merged
-  u64 n_numbers, n_threads, n_merged;
-  u64 dtype, equal_nan;
+  const void *reference, *candidate, *exact, *terms;
+  u64 *found; // of n_threads, and of what merges them
+  u64 *out;
+  u64 first, n_threads; // its threads among those of the launch
+  u64 n_numbers, dtype, equal_nan;
   double fill_limit, atol, rtol, floor;
+  double of_exact, of_terms, of_all;    // what rounding explains of an element
+  double epsilon, smallest;             // of a half-precision type; epsilon is 0 of others
+  u64 depth;                            // of a signature: each segment is cut into two so often
+  u64 at[2];                            // of numbers: their places
 };
+
+struct Launch {
+  const Task *tasks;
+  u64 n_tasks, n_threads;
+  u64 level, n_each; // of a merge: how many came before it, and threads of each task
+};
+
+#define FAN 64
 
 // ONNX's TensorProto.DataType
 enum { F32 = 1, U8 = 2, I8 = 3, U16 = 4, I16 = 5, I32 = 6, I64 = 7, BOOL = 9, F16 = 10, F64 = 11, U32 = 12, U64 = 13, BF16 = 16,
@@ -123,6 +137,7 @@ __device__ inline double fill(double value) {
 // firsts, the smallest index.
 template <int COUNTS, int SUMS, int MAXIMA, int STEPS, int PLACES, int FIRSTS>
 struct Found {
+  enum { WORDS = COUNTS + SUMS + MAXIMA + STEPS + 2 * PLACES + FIRSTS };
   u64 counts[COUNTS];
   double sums[SUMS + 1], maxima[MAXIMA + 1];
   u64 steps[STEPS + 1];
@@ -187,7 +202,8 @@ __device__ inline void count_above(u64 *counts, double apart) {
   for (int i = 0; i < 8; i++) counts[i] += apart > thresholds[i];
 }
 
-__device__ inline void add(Stats &stats, const Task &task, u64 index, u64 r_bits, u64 c_bits) {
+__device__ inline void add(Stats &stats, const Task &task, u64 index) {
+  u64 r_bits = load(task.reference, task.dtype, index), c_bits = load(task.candidate, task.dtype, index);
   double r = widen(task.dtype, r_bits), c = widen(task.dtype, c_bits), size = size_of(r), apart = INF;
   if (size < task.fill_limit) stats.maxima[MAX_REFERENCE] = larger(stats.maxima[MAX_REFERENCE], size);
   stats.counts[REFERENCE_NAN] += is_nan(r);
@@ -228,7 +244,8 @@ __device__ inline void add(Stats &stats, const Task &task, u64 index, u64 r_bits
   count_above(stats.counts + FILLED_ABOVE, filled);
 }
 
-__device__ inline void add(Outside &outside, const Task &task, u64 index, u64 r_bits, u64 c_bits) {
+__device__ inline void add(Outside &outside, const Task &task, u64 index) {
+  u64 r_bits = load(task.reference, task.dtype, index), c_bits = load(task.candidate, task.dtype, index);
   double r = widen(task.dtype, r_bits), c = widen(task.dtype, c_bits), excess = INF, atol = INF, rtol = INF;
   if (is_finite(r) && is_finite(c)) {
     double apart = distance(task.dtype, r_bits, c_bits, r, c), size = size_of(r);
@@ -251,29 +268,228 @@ __device__ inline void add(Outside &outside, const Task &task, u64 index, u64 r_
   }
 }
 
+// What one tensor holds. Steps are numbers as they are ordered, of finite ones the largest, and the largest negated.
+enum { RANGE_NAN, RANGE_INF, RANGE_ZEROS, N_RANGE };
+typedef Found<N_RANGE, 0, 0, 2, 0, 0> Range;
+
+__device__ inline u64 ordered(double value) {
+  u64 bits = bits_of(value), sign = 1ull << 63;
+  return bits & sign ? ~bits : bits | sign;
+}
+
+__device__ inline void add(Range &range, const Task &task, u64 index) {
+  double value = widen(task.dtype, load(task.reference, task.dtype, index));
+  range.counts[RANGE_NAN] += is_nan(value);
+  range.counts[RANGE_INF] += is_infinite(value);
+  range.counts[RANGE_ZEROS] += value == 0;
+  if (!is_finite(value)) return;
+  u64 largest = ordered(value), smallest = ordered(-value);
+  range.steps[0] = largest > range.steps[0] ? largest : range.steps[0];
+  range.steps[1] = smallest > range.steps[1] ? smallest : range.steps[1];
+}
+
+// Errors of both sides against the exact one, and how both round.
+enum { ROUNDED, REFERENCE_BEYOND, CANDIDATE_BEYOND, BOTH_BEYOND, N_ROUNDED };
+enum { REFERENCE_ERRORS, CANDIDATE_ERRORS, REFERENCE_SQUARES, CANDIDATE_SQUARES, DIFFERENCES, N_ERROR_SUMS };
+enum { REFERENCE_ERROR, CANDIDATE_ERROR, REFERENCE_EXCESS, CANDIDATE_EXCESS, DISTANCE, N_ERRORS };
+typedef Found<N_ROUNDED, N_ERROR_SUMS, N_ERRORS, 0, 0, 0> Errors;
+
+__device__ inline double error_of(double value, double exact) {
+  double apart = size_of(value - exact);
+  return value == exact || (is_nan(value) && is_nan(exact)) ? 0 : is_nan(apart) ? INF : apart;
+}
+
+__device__ inline double excess_of(double apart, double explained) {
+  return apart == 0 ? 0 : is_finite(explained) ? apart / explained : INF;
+}
+
+__device__ inline double step_at(const Task &task, double value) {
+  return larger(double_of(bits_of(value) & 0x7ff0000000000000ull) * task.epsilon, task.smallest);
+}
+
+__device__ inline bool is_beyond(const Task &task, double value, double exact, double slack) {
+  return size_of(value - exact) > larger(step_at(task, value), step_at(task, exact)) / 2 + slack;
+}
+
+__device__ inline void add(Errors &errors, const Task &task, u64 index) {
+  double r = widen(task.dtype, load(task.reference, task.dtype, index));
+  double c = widen(task.dtype, load(task.candidate, task.dtype, index));
+  double exact = ((const double *)task.exact)[index], terms = task.terms ? ((const double *)task.terms)[index] : 0;
+  double slack = task.of_terms * terms + task.of_all, explained = task.of_exact * size_of(exact) + slack;
+  double of_r = error_of(r, exact), of_c = error_of(c, exact);
+  errors.maxima[REFERENCE_ERROR] = larger(errors.maxima[REFERENCE_ERROR], of_r);
+  errors.maxima[CANDIDATE_ERROR] = larger(errors.maxima[CANDIDATE_ERROR], of_c);
+  errors.maxima[REFERENCE_EXCESS] = larger(errors.maxima[REFERENCE_EXCESS], excess_of(of_r, explained));
+  errors.maxima[CANDIDATE_EXCESS] = larger(errors.maxima[CANDIDATE_EXCESS], excess_of(of_c, explained));
+  errors.maxima[DISTANCE] = larger(errors.maxima[DISTANCE], error_of(c, r));
+  if (task.epsilon == 0 || !(is_finite(r) && is_finite(c) && is_finite(exact) && is_finite(slack))) return;
+  double size = step_at(task, exact) + 2 * slack, r_error = (r - exact) / size, c_error = (c - exact) / size;
+  bool r_beyond = is_beyond(task, r, exact, slack), c_beyond = is_beyond(task, c, exact, slack);
+  double difference = c_error * c_error - r_error * r_error;
+  errors.counts[ROUNDED]++;
+  errors.counts[REFERENCE_BEYOND] += r_beyond;
+  errors.counts[CANDIDATE_BEYOND] += c_beyond;
+  errors.counts[BOTH_BEYOND] += r_beyond && c_beyond;
+  errors.sums[REFERENCE_ERRORS] += r_error;
+  errors.sums[CANDIDATE_ERRORS] += c_error;
+  errors.sums[REFERENCE_SQUARES] += r_error * r_error;
+  errors.sums[CANDIDATE_SQUARES] += c_error * c_error;
+  errors.sums[DIFFERENCES] += difference * difference;
+}
+
+// What neither the tolerance nor what was added up explains, and the largest Σ|terms|. rtol: what a sum may have of its terms
+// is in of_terms.
+typedef Found<1, 0, 1, 0, 0, 0> Sums;
+
+__device__ inline void add(Sums &sums, const Task &task, u64 index) {
+  double r = widen(task.dtype, load(task.reference, task.dtype, index));
+  double c = widen(task.dtype, load(task.candidate, task.dtype, index));
+  double terms = ((const double *)task.terms)[index], apart = size_of(c - r);
+  bool near = apart <= task.floor + task.rtol * size_of(r) || apart <= task.of_terms * terms;
+  bool inside = c == r || (near && is_finite(apart) && is_finite(terms));
+  sums.counts[0] += !(inside || (task.equal_nan && is_nan(c) && is_nan(r)));
+  sums.maxima[0] = larger(sums.maxima[0], terms);
+}
+
+// --- sums in NumPy's order: src/compare/signature.rs -------------------------------------------------------------------
+
+__device__ inline u64 head_of(u64 len) { return len / 2 - len / 2 % 8; }
+
+// Behind the tensor's end there are zeros.
+__device__ inline double element(const Task &task, u64 index) {
+  return index < task.n_numbers ? widen(task.dtype, load(task.reference, task.dtype, index)) : 0;
+}
+
+__device__ inline double block_sum(const Task &task, u64 from, u64 len) {
+  double sums[8], sum = -0.;
+  u64 at = 0;
+  if (len >= 8) {
+    for (; at < 8; at++) sums[at] = element(task, from + at);
+    for (; at + 8 <= len; at += 8)
+      for (int i = 0; i < 8; i++) sums[i] += element(task, from + at + i);
+    sum = ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+  }
+  for (; at < len; at++) sum += element(task, from + at);
+  return sum;
+}
+
+// Of up to 1024 elements: halves of halves, the first before the second.
+__device__ inline double pairwise_sum(const Task &task, u64 from, u64 len) {
+  u64 next_from[8], next_len[8];
+  double firsts[8];
+  bool has_first[8];
+  int depth = 0;
+  for (;;) {
+    for (; len > 128; len = head_of(len), depth++) {
+      next_from[depth] = from + head_of(len), next_len[depth] = len - head_of(len), has_first[depth] = false;
+    }
+    double sum = block_sum(task, from, len);
+    for (; depth > 0 && has_first[depth - 1]; depth--) sum = firsts[depth - 1] + sum;
+    if (depth == 0) return sum;
+    firsts[depth - 1] = sum, has_first[depth - 1] = true;
+    from = next_from[depth - 1], len = next_len[depth - 1];
+  }
+}
+
 // --- kernels ---------------------------------------------------------------------------------------------------------
 
-template <typename Kind> __device__ inline void find(const Task &task, u64 thread) {
-  if (thread >= task.n_threads) return;
+// The last task that begins at this thread or before it.
+__device__ inline const Task &task_of(const Launch &launch, u64 thread) {
+  u64 low = 0, high = launch.n_tasks;
+  while (high - low > 1) {
+    u64 middle = (low + high) / 2;
+    if (launch.tasks[middle].first <= thread) low = middle; else high = middle;
+  }
+  return launch.tasks[low];
+}
+
+template <typename Kind> __device__ inline void find(const Launch &launch, u64 thread) {
+  if (thread >= launch.n_threads) return;
+  const Task task = task_of(launch, thread);
   Kind found;
-  for (u64 index = thread; index < task.n_numbers; index += task.n_threads)
-    add(found, task, index, load(task.reference, task.dtype, index), load(task.candidate, task.dtype, index));
+  thread -= task.first;
+  for (u64 index = thread; index < task.n_numbers; index += task.n_threads) add(found, task, index);
   found.store(task.found + thread, task.n_threads);
 }
 
-template <typename Kind> __device__ inline void merge(const Task &task, u64 thread) {
-  if (thread >= task.n_merged) return;
+template <typename Kind> __device__ inline void merge(const Launch &launch, u64 thread) {
+  if (thread >= launch.n_tasks * launch.n_each) return;
+  const Task &task = launch.tasks[thread / launch.n_each];
+  thread %= launch.n_each;
+  u64 *from = task.found, n = task.n_threads;
+  for (u64 level = 0; level < launch.level && n > 1; level++) {
+    from += n * Kind::WORDS;
+    n = (n + FAN - 1) / FAN;
+  }
+  u64 n_left = (n + FAN - 1) / FAN;
+  if (n == 1 || thread >= n_left) return;
   Kind merged;
-  for (u64 other = thread; other < task.n_threads; other += task.n_merged) {
+  for (u64 other = thread; other < n; other += n_left) {
     Kind found;
-    found.load(task.found + other, task.n_threads);
+    found.load(from + other, n);
     merged.merge(found);
   }
-  merged.store(task.merged + thread, task.n_merged);
+  merged.store(n_left == 1 ? task.out : from + n * Kind::WORDS + thread, n_left);
+}
+
+// Each thread adds up one of the pieces that the four segments of a tensor are cut into.
+__device__ inline void find_pieces(const Launch &launch, u64 thread) {
+  if (thread >= launch.n_threads) return;
+  const Task task = task_of(launch, thread);
+  thread -= task.first;
+  u64 len = task.n_numbers <= 4 ? 1 : (task.n_numbers + 3) / 4, from = (thread >> task.depth) * len;
+  for (u64 bit = task.depth; bit-- > 0;) {
+    u64 head = head_of(len);
+    if (thread >> bit & 1) from += head, len -= head; else len = head;
+  }
+  task.found[thread] = bits_of(pairwise_sum(task, from, len));
+}
+
+// Two and two, up to FAN neighbours in one go; four sums are left.
+__device__ inline void merge_pieces(const Launch &launch, u64 thread) {
+  if (thread >= launch.n_tasks * launch.n_each) return;
+  const Task &task = launch.tasks[thread / launch.n_each];
+  thread %= launch.n_each;
+  u64 *from = task.found, depth = task.depth;
+  for (u64 level = 0; level < launch.level; level++) {
+    if (depth <= 6) return;
+    from += 4ull << depth;
+    depth -= 6;
+  }
+  u64 folds = depth < 6 ? depth : 6, n_left = 4ull << (depth - folds);
+  if (thread >= n_left) return;
+  double sums[8];
+  int n_sums = 0;
+  for (u64 at = 0; at < 1ull << folds; at++) {
+    double sum = double_of(from[(thread << folds) + at]);
+    for (u64 carry = at; carry & 1; carry >>= 1) sum = sums[--n_sums] + sum;
+    sums[n_sums++] = sum;
+  }
+  (depth == folds ? task.out : from + (4ull << depth))[thread] = bits_of(sums[0]);
+}
+
+// Reference and candidate at two places.
+__device__ inline void look_at(const Launch &launch, u64 thread) {
+  if (thread >= launch.n_tasks) return;
+  const Task &task = launch.tasks[thread];
+  for (int i = 0; i < 2; i++) {
+    if (task.at[i] == NONE) continue;
+    task.out[2 * i] = bits_of(widen(task.dtype, load(task.reference, task.dtype, task.at[i])));
+    task.out[2 * i + 1] = bits_of(widen(task.dtype, load(task.candidate, task.dtype, task.at[i])));
+  }
 }
 
 #define THREAD ((u64)blockIdx.x * blockDim.x + threadIdx.x)
-extern "C" __global__ void find_stats(const Task task) { find<Stats>(task, THREAD); }
-extern "C" __global__ void merge_stats(const Task task) { merge<Stats>(task, THREAD); }
-extern "C" __global__ void find_outside(const Task task) { find<Outside>(task, THREAD); }
-extern "C" __global__ void merge_outside(const Task task) { merge<Outside>(task, THREAD); }
+extern "C" __global__ void find_stats(const Launch launch) { find<Stats>(launch, THREAD); }
+extern "C" __global__ void merge_stats(const Launch launch) { merge<Stats>(launch, THREAD); }
+extern "C" __global__ void find_outside(const Launch launch) { find<Outside>(launch, THREAD); }
+extern "C" __global__ void merge_outside(const Launch launch) { merge<Outside>(launch, THREAD); }
+extern "C" __global__ void find_range(const Launch launch) { find<Range>(launch, THREAD); }
+extern "C" __global__ void merge_range(const Launch launch) { merge<Range>(launch, THREAD); }
+extern "C" __global__ void find_errors(const Launch launch) { find<Errors>(launch, THREAD); }
+extern "C" __global__ void merge_errors(const Launch launch) { merge<Errors>(launch, THREAD); }
+extern "C" __global__ void find_sums(const Launch launch) { find<Sums>(launch, THREAD); }
+extern "C" __global__ void merge_sums(const Launch launch) { merge<Sums>(launch, THREAD); }
+extern "C" __global__ void find_signature(const Launch launch) { find_pieces(launch, THREAD); }
+extern "C" __global__ void merge_signature(const Launch launch) { merge_pieces(launch, THREAD); }
+extern "C" __global__ void find_numbers(const Launch launch) { look_at(launch, THREAD); }

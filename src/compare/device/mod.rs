@@ -1,186 +1,294 @@
 //! Metrics of tensors that lie on a device, reduced there: only numbers come back.
 //!
-//! `kernels.cu` says what `scalar.rs` says, and agrees with it in everything but the order of the sums, which depends on the
-//! tensor's length alone.
+//! `kernels.cu` says what the rest of the room says on the host, and agrees with it in everything but the order of the sums,
+//! which depends on the tensor's length alone. However many tensors are asked of, three rounds answer: each queues all that
+//! can be told by then, and waits once.
 #![allow(unsafe_code)]
 
 mod found;
+mod round;
 
 use std::sync::{Arc, Mutex};
 
-use found::{DeviceStats, Found, Words};
+use found::{DeviceStats, Numbers, Segments, Sums, Words};
+use round::{Answers, Kind, Rounds, Task, address};
 
 use super::element::part_of;
 use super::metrics::Measured;
-use super::stats::Outside;
+use super::noise::{Errors, Explained, Scales};
+use super::range::Range;
+use super::signature;
+use super::stats::{Outside, Stats};
+use super::sums;
 use super::tolerance::{Bounds, Tolerance};
 use crate::base::sync::lock;
-use crate::cuda::{CudaError, Device, Kernel, Kernels, Memory, Pinned, Span, Stream};
+use crate::cuda::{CudaError, Device, Kernels, Span, Stream};
 use crate::tensor::{DType, TensorDesc};
 
-/// Threads that read a tensor, at most: several for each lane of a device's processors, so that some read while others wait.
-const THREADS: u64 = 1 << 16;
-/// Threads that merge what those found, at most; the host merges what these leave.
-const MERGERS: u64 = 1 << 8;
-/// Numbers that are worth a thread.
-const NUMBERS: u64 = 16;
-
 /// What measures tensors on one device.
-pub struct DeviceMeter {
-    stats: Pass,
-    outside: Pass,
-    /// What threads leave. Held while a pair is measured.
-    scratch: Mutex<Scratch>,
+pub struct DeviceMeter(Mutex<Rounds>);
+
+/// A candidate and its reference on a device, and what to find out of them.
+#[derive(Clone, Copy, Debug)]
+pub struct DevicePair<'a> {
+    /// Of both.
+    pub desc: &'a TensorDesc,
+    /// Eager's.
+    pub reference: Span<'a>,
+    /// The runtime's.
+    pub candidate: Span<'a>,
+    /// What is inside.
+    pub tolerance: Tolerance,
+    /// Σ|terms|, float64, for a mismatch.
+    pub terms: Option<Span<'a>>,
+    /// What both should be, float64, and what rounding explains.
+    pub exact: Option<(Span<'a>, Explained<Span<'a>>)>,
+    /// The signatures, too.
+    pub signatures: bool,
 }
 
-/// The two kernels of a pass.
-struct Pass {
-    find: Kernel,
-    merge: Kernel,
-}
-
-struct Scratch {
-    found: Memory,
-    merged: Memory,
-    host: Host,
-}
-
-/// Page-locked memory that results are read to, made when it is needed and after a read that failed.
-#[derive(Default)]
-struct Host(Option<Pinned>);
-
-impl Host {
-    /// What `from` holds after all queued work, as `look` takes it; `from` has no more bytes than what MERGERS leave.
-    fn read<T>(&mut self, stream: &Stream, from: Span<'_>, look: impl FnOnce(&[u8]) -> T) -> Result<T, CudaError> {
-        let host = match self.0.take() {
-            Some(host) => host,
-            None => Pinned::new(stream.device(), MERGERS as usize * WORDS_BYTES)?,
-        };
-        let host = stream.read_to(from, host)?;
-        let seen = look(&host.bytes()[..from.len_bytes()]);
-        self.0 = Some(host);
-        Ok(seen)
-    }
-}
-
-/// Of the words of one thread, at most.
-const WORDS_BYTES: usize = DeviceStats::WORDS * size_of::<u64>();
-
-/// One launch, laid out as `Task` of kernels.cu.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Task {
+/// The spans of a pair, as addresses of tensors that are as long as they must be.
+struct Addresses {
     reference: u64,
     candidate: u64,
-    found: u64,
-    merged: u64,
+    terms: Option<u64>,
+    /// Of both: what the errors are measured by.
+    exact: Option<(u64, Option<u64>)>,
+}
+
+/// A pair on its way.
+struct Open<'a> {
+    pair: &'a DevicePair<'a>,
+    at: Addresses,
     n_numbers: u64,
-    n_threads: u64,
-    n_merged: u64,
-    dtype: u64,
-    equal_nan: u64,
-    fill_limit: f64,
-    atol: f64,
-    rtol: f64,
-    floor: f64,
+    found: Measured,
+    /// Largest finite |exact|.
+    largest: f64,
+}
+
+/// Questions of one round, and who asked each.
+struct Asked {
+    tasks: Vec<(Kind, Task)>,
+    of: Vec<usize>,
 }
 
 impl DeviceMeter {
     /// Compiles the kernels for the device. Errors: Compiler (no NVRTC), Library, OutOfMemory, Call.
     pub fn new(device: &Arc<Device>) -> Result<Self, CudaError> {
         let kernels = Kernels::compile(device, include_str!("kernels.cu"), "rust_ort_kernels.cu", None)?;
-        const { assert!(Outside::WORDS <= DeviceStats::WORDS) };
-        let words = WORDS_BYTES as u64;
-        let scratch = Scratch {
-            found: Memory::new(device, THREADS * words)?,
-            merged: Memory::new(device, MERGERS * words)?,
-            host: Host::default(),
-        };
-        Ok(Self {
-            stats: Pass { find: kernels.kernel(c"find_stats")?, merge: kernels.kernel(c"merge_stats")? },
-            outside: Pass { find: kernels.kernel(c"find_outside")?, merge: kernels.kernel(c"merge_outside")? },
-            scratch: Mutex::new(scratch),
-        })
+        Ok(Self(Mutex::new(Rounds::new(device, &kernels)?)))
     }
 
-    /// Measures a candidate against its reference, both of `desc`, on `stream`, which is of the device. Nobody writes them
-    /// meanwhile. Blocks until it is done. Errors: Range where a span is no such tensor, Call.
-    pub fn measure(
+    /// Measures candidates against their references on `stream`, which is of the device. Nobody writes them meanwhile. Blocks
+    /// until it is done. Errors: Range where a span is no such tensor, Call.
+    pub fn measure(&self, stream: &Stream, pairs: &[DevicePair<'_>]) -> Result<Vec<Measured>, CudaError> {
+        let mut open = pairs.iter().map(Open::new).collect::<Result<Vec<_>, _>>()?;
+        let mut rounds = lock(&self.0);
+        let first = Asked::of(&open, Open::first);
+        // SAFETY: the spans hold the tensors, and are borrowed until this returns.
+        unsafe { first.answered(&mut rounds, stream, &mut open) }?;
+        let second = Asked::of(&open, Open::second);
+        // SAFETY: as above.
+        unsafe { second.answered(&mut rounds, stream, &mut open) }?;
+        let third = Asked::of(&open, Open::third);
+        // SAFETY: as above.
+        unsafe { third.answered(&mut rounds, stream, &mut open) }?;
+        Ok(open.into_iter().map(|open| open.found).collect())
+    }
+
+    /// What tensors hold; None of dtypes that have no range. Otherwise as [`DeviceMeter::measure`].
+    pub fn ranges(
         &self,
         stream: &Stream,
-        desc: &TensorDesc,
-        [reference, candidate]: [Span<'_>; 2],
-        tolerance: &Tolerance,
-    ) -> Result<Measured, CudaError> {
-        let len_bytes = desc.len_bytes() as u64;
-        let [reference, candidate] = [reference.part(0, len_bytes)?, candidate.part(0, len_bytes)?];
-        let part = part_of(desc.dtype);
-        let n_numbers = len_bytes / part.size_bytes() as u64;
-        if n_numbers == 0 {
-            return Ok(Measured::default());
+        tensors: &[(&TensorDesc, Span<'_>)],
+    ) -> Result<Vec<Option<Range>>, CudaError> {
+        let mut tasks = Vec::new();
+        for (desc, span) in tensors.iter().filter(|(desc, _)| has_range(desc.dtype) && desc.len_bytes() > 0) {
+            let reference = address(*span, desc.len_bytes() as u64)?;
+            let (dtype, n_numbers) = (desc.dtype.onnx_code() as u64, desc.shape.n_elements() as u64);
+            tasks.push((Kind::Range, Task { reference, dtype, n_numbers, ..Task::default() }));
         }
-        let mut scratch = lock(&self.scratch);
-        let n_threads = n_numbers.div_ceil(NUMBERS).next_multiple_of(MERGERS).min(THREADS);
-        let mut task = Task {
-            reference: reference.address(),
-            candidate: candidate.address(),
-            found: scratch.found.span(0, scratch.found.len_bytes())?.address(),
-            merged: scratch.merged.span(0, scratch.merged.len_bytes())?.address(),
-            n_numbers,
-            n_threads,
-            n_merged: MERGERS,
-            dtype: part.onnx_code() as u64,
+        // SAFETY: the spans hold the tensors, and are borrowed until this returns.
+        let answers = unsafe { lock(&self.0).run(stream, &tasks) }?;
+        let mut answers = answers.iter().map(|words| Words::read::<Range>(words));
+        let range = |(desc, _): &(&TensorDesc, Span<'_>)| {
+            let n = desc.shape.n_elements() as u64;
+            let nothing = Range { n, min: f64::NAN, max: f64::NAN, nan: 0, inf: 0, zeros: 0 };
+            match desc.len_bytes() {
+                _ if !has_range(desc.dtype) => None,
+                0 => Some(nothing),
+                _ => answers.next().map(|found| Range { n, ..found }),
+            }
+        };
+        Ok(tensors.iter().map(range).collect())
+    }
+}
+
+/// Of dtypes that widen to f64 element by element on the host, too.
+fn has_range(dtype: DType) -> bool {
+    dtype.widens()
+}
+
+impl Asked {
+    fn of<'a>(open: &[Open<'a>], ask: impl Fn(&Open<'a>) -> Vec<(Kind, Task)>) -> Self {
+        let mut asked = Self { tasks: Vec::new(), of: Vec::new() };
+        for (index, open) in open.iter().enumerate().filter(|(_, open)| open.n_numbers > 0) {
+            let tasks = ask(open);
+            asked.of.extend(std::iter::repeat_n(index, tasks.len()));
+            asked.tasks.extend(tasks);
+        }
+        asked
+    }
+
+    /// # Safety
+    /// As of [`Rounds::run`].
+    unsafe fn answered(self, rounds: &mut Rounds, stream: &Stream, open: &mut [Open<'_>]) -> Result<(), CudaError> {
+        // SAFETY: the caller's.
+        let answers: Answers = unsafe { rounds.run(stream, &self.tasks) }?;
+        for ((words, (kind, task)), of) in answers.iter().zip(&self.tasks).zip(self.of) {
+            open[of].take(*kind, task, words);
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Open<'a> {
+    fn new(pair: &'a DevicePair<'a>) -> Result<Self, CudaError> {
+        let len_bytes = pair.desc.len_bytes() as u64;
+        let doubles = |span: Span<'_>| address(span, pair.desc.shape.n_elements() as u64 * size_of::<f64>() as u64);
+        let exact = pair.exact.as_ref().filter(|(_, explained)| Scales::has_any(pair.desc.dtype, explained));
+        let exact = exact.map(|(exact, explained)| {
+            Ok::<_, CudaError>((doubles(*exact)?, explained.terms().copied().map(doubles).transpose()?))
+        });
+        let at = Addresses {
+            reference: address(pair.reference, len_bytes)?,
+            candidate: address(pair.candidate, len_bytes)?,
+            terms: pair.terms.filter(|_| pair.desc.dtype.widens()).map(doubles).transpose()?,
+            exact: exact.transpose()?,
+        };
+        let n_numbers = len_bytes / part_of(pair.desc.dtype).size_bytes() as u64;
+        let mut found = Measured::default();
+        if n_numbers == 0 {
+            // As of a tensor of any length that holds nothing.
+            if at.exact.is_some() {
+                found.set_errors(Errors::default());
+            }
+            found.signatures = pair.signatures.then(|| [0; 2].map(|_| signature::letters([0.; 4])));
+        }
+        if pair.signatures && !pair.desc.dtype.widens() {
+            found.signatures = Some([0; 2].map(|_| signature::UNKNOWN.to_owned()));
+        }
+        Ok(Self { pair, at, n_numbers, found, largest: 0. })
+    }
+
+    fn task(&self) -> Task {
+        let DevicePair { desc, tolerance, .. } = self.pair;
+        Task {
+            reference: self.at.reference,
+            candidate: self.at.candidate,
+            n_numbers: self.n_numbers,
+            dtype: part_of(desc.dtype).onnx_code() as u64,
             equal_nan: tolerance.equal_nan.into(),
             fill_limit: Tolerance::fill_limit(desc.dtype),
             atol: tolerance.atol,
             rtol: tolerance.rtol,
-            floor: 0.,
-        };
-        // SAFETY: the spans hold the tensors, and `scratch`, locked, what the threads leave; both are borrowed until the
-        // passes are over, which wait for what they have queued whatever comes of it.
-        let DeviceStats { stats, not_zero } = unsafe { self.stats.run(stream, &task, &mut scratch) }?;
-        let bounds = Bounds::new(tolerance, stats.max_reference);
-        task.floor = bounds.floor;
-        let outside = match bounds.may_be_beyond(stats.max_abs) {
-            // SAFETY: as above.
-            true => unsafe { self.outside.run(stream, &task, &mut scratch) }?,
-            false => Outside::default(),
-        };
-        let mut read = |tensor: Span<'_>, index: u64| {
-            let size = part.size_bytes() as u64;
-            scratch.host.read(stream, tensor.part(index * size, size)?, |bytes| number(part, bytes))
-        };
-        let looked_at = [outside.worst.or(stats.argmax_abs), outside.first];
-        let numbers =
-            looked_at.into_iter().flatten().map(|index| Ok((index, read(reference, index)?, read(candidate, index)?)));
-        let numbers = numbers.collect::<Result<_, CudaError>>()?;
-        Ok(Measured { stats, outside, not_zero, numbers })
+            ..Task::default()
+        }
     }
-}
 
-/// A number of a real dtype, widened.
-fn number(dtype: DType, bytes: &[u8]) -> f64 {
-    let mut bits = [0; 8];
-    bits[..bytes.len()].copy_from_slice(bytes);
-    super::element::widen(dtype, u64::from_le_bytes(bits))
-}
+    fn signs(&self) -> bool {
+        self.pair.signatures && self.pair.desc.dtype.widens()
+    }
 
-impl Pass {
-    /// # Safety
-    /// What `task` names is there until this returns, and nobody else writes it.
-    unsafe fn run<F: Found>(&self, stream: &Stream, task: &Task, scratch: &mut Scratch) -> Result<F, CudaError> {
-        let mut run = || {
-            // SAFETY: `Task` is laid out as the kernels' parameter; the rest is the caller's. `read` waits for both.
-            unsafe {
-                stream.launch(&self.find, task.n_threads, task)?;
-                stream.launch(&self.merge, task.n_merged, task)?;
+    /// What needs nothing else.
+    fn first(&self) -> Vec<(Kind, Task)> {
+        let mut asked = vec![(Kind::Stats, self.task())];
+        if self.signs() {
+            asked.push((Kind::Signature, self.task()));
+        }
+        if let Some((exact, _)) = self.at.exact {
+            let dtype = DType::F64.onnx_code() as u64;
+            asked.push((Kind::Range, Task { reference: exact, dtype, ..self.task() }));
+        }
+        asked
+    }
+
+    /// What needs the largest of all elements.
+    fn second(&self) -> Vec<(Kind, Task)> {
+        let mut asked = Vec::new();
+        let Stats { max_abs, max_reference, .. } = self.found.stats;
+        let bounds = Bounds::new(&self.pair.tolerance, max_reference);
+        if bounds.may_be_beyond(max_abs) {
+            asked.push((Kind::Outside, Task { floor: bounds.floor, ..self.task() }));
+        }
+        if self.signs() && self.found.stats.has_unequal() {
+            asked.push((Kind::Signature, Task { reference: self.at.candidate, ..self.task() }));
+        }
+        if let (Some((exact, terms)), Some((_, explained))) = (self.at.exact, &self.pair.exact) {
+            let scales = Scales::of(self.pair.desc.dtype, explained, self.largest);
+            let (epsilon, smallest) = scales.steps.map_or((0., 0.), |steps| steps.parts());
+            let task = Task {
+                exact,
+                terms: terms.unwrap_or_default(),
+                of_exact: scales.exact,
+                of_terms: scales.terms,
+                of_all: scales.all,
+                epsilon,
+                smallest,
+                ..self.task()
+            };
+            asked.push((Kind::Errors, task));
+        }
+        asked
+    }
+
+    /// What needs to know which elements are outside.
+    fn third(&self) -> Vec<(Kind, Task)> {
+        let mut asked = Vec::new();
+        if let (Some(terms), 1..) = (self.at.terms, self.found.outside.count) {
+            let (floor, of_terms) = sums::scales(&self.pair.tolerance, self.found.stats.max_reference);
+            asked.push((Kind::Sums, Task { terms, floor, of_terms, ..self.task() }));
+        }
+        let looked_at = [self.found.outside.worst.or(self.found.stats.argmax_abs), self.found.outside.first];
+        if looked_at.iter().any(Option::is_some) {
+            asked.push((Kind::Numbers, Task { at: looked_at.map(|at| at.unwrap_or(u64::MAX)), ..self.task() }));
+        }
+        asked
+    }
+
+    fn take(&mut self, kind: Kind, task: &Task, words: &[u64]) {
+        match kind {
+            Kind::Stats => {
+                let DeviceStats { stats, not_zero } = Words::read(words);
+                (self.found.stats, self.found.not_zero) = (stats, not_zero);
             }
-            let len_bytes = task.n_merged * (F::WORDS * size_of::<u64>()) as u64;
-            scratch.host.read(stream, scratch.merged.span(0, len_bytes)?, |bytes| Words::merged(bytes))
-        };
-        run().or_else(|error| {
-            stream.synchronize()?; // one of the kernels may be queued
-            Err(error)
-        })
+            Kind::Outside => self.found.outside = Words::read::<Outside>(words),
+            Kind::Range => self.largest = Words::read::<Range>(words).largest(),
+            Kind::Errors => {
+                let errors: Errors = Words::read(words);
+                let explained = self.pair.exact.as_ref().map(|(_, explained)| explained);
+                if let Some(explained) = explained {
+                    let scales = Scales::of(self.pair.desc.dtype, explained, self.largest);
+                    self.found.set_errors(errors.with_condition(&scales));
+                }
+            }
+            Kind::Sums => {
+                let Sums { unexplained, max_terms } = Words::read(words);
+                self.found.max_terms = (unexplained == 0).then_some(max_terms);
+            }
+            Kind::Signature => {
+                let letters = signature::letters(Words::read::<Segments>(words).0);
+                match &mut self.found.signatures {
+                    // The candidate's comes after the reference's, which stands for both until then.
+                    Some([_, candidate]) => *candidate = letters,
+                    both => *both = Some([letters.clone(), letters]),
+                }
+            }
+            Kind::Numbers => {
+                let numbers = task.at.into_iter().zip(Words::read::<Numbers>(words).0);
+                let known = numbers.filter(|(at, _)| *at != u64::MAX);
+                self.found.numbers = known.map(|(at, (reference, candidate))| (at, reference, candidate)).collect();
+            }
+        }
     }
 }

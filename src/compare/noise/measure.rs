@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
+
 use super::super::blocks::blocks;
 use super::super::rounding::{Roundings, Steps};
 use super::super::tolerance::{accumulated_in, epsilon, smallest};
@@ -9,11 +11,11 @@ use super::errors::{Errors, Noise};
 use crate::base::parallel::in_parallel;
 use crate::tensor::{DType, SharedTensor};
 
-/// What rounding explains at an element, beside one step of the reference's type there.
-#[derive(Clone, Copy, Debug)]
-pub enum Explained<'a> {
+/// What rounding explains at an element, beside one step of the reference's type there. `T`: a tensor, wherever it lies.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Explained<T> {
     /// [`Noise::ROUNDINGS`] roundings, in the type that kernels add up in, of Σ|terms|, float64 of the exact one's shape.
-    Terms(SharedTensor<'a>),
+    Terms(T),
     /// The same of an operator whose terms nobody knows: of max|exact|.
     Kernel,
     /// Of a value that drifted: one step at max|exact|, for errors came from elsewhere than from the element.
@@ -21,6 +23,35 @@ pub enum Explained<'a> {
         /// The relative one of the lowest precision that it drifted through, where that is wider than its own type's.
         step: f64,
     },
+}
+
+impl<T> Explained<T> {
+    fn is_drift(&self) -> bool {
+        matches!(self, Self::Drift { .. })
+    }
+
+    /// The terms, where it is by these.
+    pub fn terms(&self) -> Option<&T> {
+        if let Self::Terms(terms) = self { Some(terms) } else { None }
+    }
+
+    /// The same, of terms that are borrowed.
+    pub fn as_ref(&self) -> Explained<&T> {
+        match self {
+            Self::Terms(terms) => Explained::Terms(terms),
+            Self::Kernel => Explained::Kernel,
+            Self::Drift { step } => Explained::Drift { step: *step },
+        }
+    }
+
+    /// The same, of terms that lie elsewhere.
+    pub fn map<U>(self, terms: impl FnOnce(T) -> U) -> Explained<U> {
+        match self {
+            Self::Terms(tensor) => Explained::Terms(terms(tensor)),
+            Self::Kernel => Explained::Kernel,
+            Self::Drift { step } => Explained::Drift { step },
+        }
+    }
 }
 
 impl Noise {
@@ -32,38 +63,26 @@ impl Noise {
         reference: impl Into<SharedTensor<'a>>,
         candidate: impl Into<SharedTensor<'a>>,
         exact: impl Into<SharedTensor<'a>>,
-        explained: Explained<'a>,
+        explained: Explained<SharedTensor<'a>>,
         factor: f64,
     ) -> Option<Self> {
         let (reference, candidate, exact) = (reference.into(), candidate.into(), exact.into());
         let alike = |other: &SharedTensor<'_>| other.shape() == exact.shape();
-        let terms = match &explained {
-            Explained::Terms(terms) => Some(terms),
-            Explained::Kernel | Explained::Drift { .. } => None,
-        };
-        let is_judge = reference.dtype() == DType::F64 && matches!(explained, Explained::Drift { .. });
-        if is_judge || !(alike(&reference) && alike(&candidate) && terms.is_none_or(alike)) {
+        let terms = explained.terms();
+        let has_any = Scales::has_any(reference.dtype(), &explained);
+        if !has_any || !(alike(&reference) && alike(&candidate) && terms.is_none_or(alike)) {
             return None;
         }
-        let largest = largest(&exact)?;
-        let dtype = reference.dtype();
-        let widest = if let Explained::Drift { step } = explained { step } else { 0. };
-        let (step, smallest) = (epsilon(dtype).max(widest), smallest(dtype));
-        let rounding = Self::ROUNDINGS * epsilon(accumulated_in(dtype));
-        let steps = Steps::of(dtype);
-        let scales = match (terms, &explained) {
-            (Some(terms), _) => Scales { exact: step, terms: rounding, each: Some(terms), all: smallest, steps },
-            (None, Explained::Drift { .. }) => {
-                Scales { exact: 0., terms: 0., each: None, all: step * largest + smallest, steps: None }
-            }
-            (None, _) => Scales { exact: step, terms: 0., each: None, all: rounding * largest + smallest, steps },
-        };
-        let mut errors = errors([&reference, &candidate], &exact, &scales)?;
-        errors.condition = excess(errors.reference_error, step * largest + smallest);
+        let scales = Scales::of(reference.dtype(), &explained, largest(&exact)?);
+        let errors = errors([&reference, &candidate], &exact, terms, &scales)?.with_condition(&scales);
+        Some(Self::of_measured(errors, exact.shape().n_elements(), &explained, factor))
+    }
+
+    /// Of errors that were measured where the tensors lie, of so many elements. As of [`Noise::measure`].
+    pub fn of_measured<T>(errors: Errors, n_elements: usize, explained: &Explained<T>, factor: f64) -> Self {
         // How often two largest errors of few elements differ by chance alone.
-        let scatter =
-            if matches!(explained, Explained::Drift { .. }) { Self::scatter(exact.shape().n_elements()) } else { 1. };
-        Some(Self::of(errors, factor * scatter))
+        let scatter = if explained.is_drift() { Self::scatter(n_elements) } else { 1. };
+        Self::of(errors, factor * scatter)
     }
 
     /// The largest of n errors scatters the more the fewer there are: a scalar's ratio says little.
@@ -73,13 +92,34 @@ impl Noise {
 }
 
 /// What rounding explains at an element: `exact` of |exact|, `terms` of the element's own, and `all`. steps: of the type,
-/// where all elements are looked at by these.
-struct Scales<'t, 'a> {
-    exact: f64,
-    terms: f64,
-    each: Option<&'t SharedTensor<'a>>,
-    all: f64,
-    steps: Option<Steps>,
+/// where all elements are looked at by these. condition: what the reference's largest error is a multiple of.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::compare) struct Scales {
+    pub exact: f64,
+    pub terms: f64,
+    pub all: f64,
+    pub steps: Option<Steps>,
+    condition: f64,
+}
+
+impl Scales {
+    /// Whether there are any of a reference of this type.
+    pub fn has_any<T>(dtype: DType, explained: &Explained<T>) -> bool {
+        dtype.widens() && !(dtype == DType::F64 && explained.is_drift())
+    }
+
+    /// largest: finite |exact|.
+    pub fn of<T>(dtype: DType, explained: &Explained<T>, largest: f64) -> Self {
+        let widest = if let Explained::Drift { step } = explained { *step } else { 0. };
+        let (step, smallest) = (epsilon(dtype).max(widest), smallest(dtype));
+        let rounding = Noise::ROUNDINGS * epsilon(accumulated_in(dtype));
+        let (steps, condition) = (Steps::of(dtype), step * largest + smallest);
+        match explained {
+            Explained::Terms(_) => Self { exact: step, terms: rounding, all: smallest, steps, condition },
+            Explained::Drift { .. } => Self { exact: 0., terms: 0., all: condition, steps: None, condition },
+            Explained::Kernel => Self { exact: step, terms: 0., all: rounding * largest + smallest, steps, condition },
+        }
+    }
 }
 
 /// What `of` finds in each range of elements, some of them at a time; `len_bytes`: what all of it reads. None where
@@ -103,10 +143,15 @@ fn largest(tensor: &SharedTensor<'_>) -> Option<f64> {
 }
 
 /// Of a reference and a candidate, but for the condition.
-fn errors(tensors: [&SharedTensor<'_>; 2], exact: &SharedTensor<'_>, scales: &Scales<'_, '_>) -> Option<Errors> {
+fn errors(
+    tensors: [&SharedTensor<'_>; 2],
+    exact: &SharedTensor<'_>,
+    terms: Option<&SharedTensor<'_>>,
+    scales: &Scales,
+) -> Option<Errors> {
     let of_block = |range: Range<usize>| {
         let exact = exact.flat_f64(range.clone())?;
-        let terms = match scales.each {
+        let terms = match terms {
             Some(terms) => terms.flat_f64(range.clone())?,
             None => vec![0.; exact.len()],
         };
@@ -148,6 +193,11 @@ fn excess(distance: f64, explained: f64) -> f64 {
 }
 
 impl Errors {
+    /// With the condition, which the others tell.
+    pub(in crate::compare) fn with_condition(self, scales: &Scales) -> Self {
+        Self { condition: excess(self.reference_error, scales.condition), ..self }
+    }
+
     fn merge(&mut self, other: &Self) {
         for (mine, theirs) in [
             (&mut self.reference_error, other.reference_error),

@@ -9,3 +9,4 @@ mod tests;
 pub use errors::{Errors, Noise};
 pub use kind::{NoiseKind, NoiseSummary};
 pub use measure::Explained;
+pub(super) use measure::Scales;

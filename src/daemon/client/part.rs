@@ -4,12 +4,14 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
+use bytes::Bytes;
 use serde_json::Value;
 
+use crate::base::ids::ValueName;
 use crate::daemon::ledger::{Account, Held};
-use crate::observe::nodes::PartNodes;
+use crate::observe::nodes::{PartNodes, SubModel};
 use crate::protocol::control::PreparePart;
-use crate::protocol::message::{ErrorCode, Provider, ValueSpec, WireError};
+use crate::protocol::message::{ErrorCode, PartSpec, Provider, SessionSpec, ValueSpec, WireError};
 use crate::runtime::ort::provider_options;
 
 /// A prepared part, kept so that a crash can be written down.
@@ -51,8 +53,8 @@ impl Part {
     /// Its model, to be cut into nodes. Errors: BadModel.
     pub fn nodes(&self) -> Result<&PartNodes, WireError> {
         let PreparePart { part, provenance_json, .. } = &self.spec;
-        let rules = &part.session.keep_float32;
-        let read = || PartNodes::read_kept(&part.model, &part.named_values, provenance_json, rules, &part.described);
+        let ruled = (&part.session, &part.described);
+        let read = || PartNodes::read_ruled(&part.model, &part.named_values, provenance_json, ruled);
         let nodes = self.nodes.get_or_init(|| read().map_err(|error| error.to_string()));
         nodes.as_ref().map_err(|why| WireError::client(ErrorCode::BadModel, format!("model: {why}")))
     }
@@ -67,6 +69,38 @@ impl Part {
             text
         } else {
             with_options(provenance_json).map_or(text, Cow::Owned)
+        }
+    }
+
+    /// Nodes of it as a part of their own, with the kernels that it runs with, and nothing else optimized.
+    pub fn spec_of(&self, piece: &SubModel) -> PartSpec {
+        self.piece_spec(piece.model.clone(), piece.named_values.clone(), self.spec.part.session.unoptimized())
+    }
+
+    /// The same, with the names that it has here: what a post-mortem writes down is then the model that killed the executor.
+    pub fn piece(&self, piece: &SubModel) -> Self {
+        let (model, named_values) = piece.named();
+        let spec = self.piece_spec(model, named_values, self.spec.part.session.unoptimized());
+        let values = piece.inputs.iter().zip(&piece.record.inputs).map(|(name, tensor)| ValueSpec {
+            name: name.clone(),
+            dtype: tensor.desc.dtype,
+            dims: tensor.desc.shape.dims().to_vec(),
+        });
+        let spec = PreparePart { part: spec, provenance_json: String::new(), frozen: Vec::new() };
+        Self::new(spec, values.collect(), Vec::new(), None)
+    }
+
+    fn piece_spec(&self, model: Bytes, named_values: Vec<ValueName>, session: SessionSpec) -> PartSpec {
+        let part = &self.spec.part;
+        let described = named_values.iter().filter_map(|name| Some((name.clone(), part.described.get(name)?.clone())));
+        PartSpec {
+            graph: part.graph,
+            part: part.part,
+            model,
+            session,
+            fx_values: BTreeMap::new(),
+            described: described.collect(),
+            named_values,
         }
     }
 

@@ -14,6 +14,7 @@ use crate::daemon::executors::Executor;
 use crate::daemon::ledger::{Account, Held, Ledgers};
 use crate::dump;
 use crate::link::transport::Transport;
+use crate::observe::nodes::SubModel;
 use crate::protocol::control::{Hello, Notice, RegisterGraph};
 use crate::protocol::message::{ErrorCode, WireError};
 use crate::protocol::wire;
@@ -50,15 +51,13 @@ pub struct Known {
     _held: Held,
 }
 
-/// Nodes of a part that are being run.
+/// Pieces of a part that are being run, one after the other: the executor's page of counters tells which.
 #[derive(Clone, Debug)]
 pub struct RunningNodes {
-    /// The node, or the first and the last of several.
-    pub node: String,
-    /// Their model, as a part of their own.
-    pub part: Arc<Part>,
-    /// The call.
-    pub record: CallRecord,
+    /// What they are pieces of.
+    pub whole: Arc<Part>,
+    /// In order.
+    pub pieces: Arc<[SubModel]>,
 }
 
 /// The changing part. Locked for moments, never during a call.
@@ -84,7 +83,7 @@ pub struct State {
     pub preparing: Option<Arc<Part>>,
     /// The call that is being observed.
     pub observing: Option<CallRecord>,
-    /// The nodes that are being run, as a part of their own: name, part, call.
+    /// The nodes that are being run.
     pub running_nodes: Option<RunningNodes>,
     /// Comparisons of nodes that go on.
     pub node_tables: NodeTables,

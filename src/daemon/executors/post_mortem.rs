@@ -51,7 +51,7 @@ impl PostMortem {
 
     /// Writes down what `client` was running on `executor`, tells the client, returns an error a call.
     pub fn examine(&self, client: &Client, executor: &Executor, cause: &str) -> Vec<WireError> {
-        let calls: Vec<WireError> = victims(client)
+        let calls: Vec<WireError> = victims(client, executor.counters.piece())
             .into_iter()
             .map(|victim| {
                 let saved = self.save(client, &victim, cause).unwrap_or_else(|error| {
@@ -148,12 +148,14 @@ impl PostMortem {
     }
 }
 
-/// The call that the connection waits for comes first.
-fn victims(client: &Client) -> Vec<Victim> {
+/// The call that the connection waits for comes first. piece: of those that it was running.
+fn victims(client: &Client, piece: usize) -> Vec<Victim> {
     let state = client.state();
     let graph_of = |part: &Arc<Part>| state.graphs.get(&part.spec.part.graph).map(|known| Arc::clone(&known.graph));
-    let nodes = state.running_nodes.clone().into_iter().filter_map(|RunningNodes { node, part, record }| {
-        Some(Victim { graph: graph_of(&part)?, part, call: Some(record), node })
+    let nodes = state.running_nodes.clone().into_iter().filter_map(|RunningNodes { whole, pieces }| {
+        let piece = pieces.get(piece).or(pieces.last())?;
+        let (part, call, node) = (Arc::new(whole.piece(piece)), Some(piece.record.clone()), piece.node.clone());
+        Some(Victim { graph: graph_of(&whole)?, part, call, node })
     });
     let preparing = state.preparing.iter().map(|part| (Arc::clone(part), None));
     let lanes = state.lanes.iter().flat_map(|lanes| lanes.running());

@@ -1,8 +1,10 @@
 //! Tensors of the client's against each other.
 
+use super::on_device::{OnDevice, lie_on_device};
 use super::state::{Answer, Connected};
-use crate::compare::{self, Explained, Noise, TensorVerdict, Tolerance};
+use crate::compare::{Compared, Exact, Explained, Pair, TensorVerdict, Tolerance};
 use crate::daemon::verdicts::{self, NOISE, tolerance};
+use crate::observe::on_device;
 use crate::protocol::control::{NoiseTerms, PairToCompare, Reply, ToleranceTerms};
 use crate::protocol::message::{ErrorCode, WireError};
 use crate::tensor::{DType, TensorRef};
@@ -26,31 +28,40 @@ pub fn judge(
     noise: Option<NoiseTerms>,
 ) -> Result<Vec<TensorVerdict>, WireError> {
     let NoiseTerms { factor, step } = noise.unwrap_or(NOISE);
-    let mut judged = Vec::with_capacity(pairs.len());
-    for (name, pair) in pairs {
-        at.client.is_there()?;
-        judged.push(match pair {
-            PairToCompare::NotCompared(reason) => TensorVerdict::not_compared(&name, reason),
-            PairToCompare::Pair { reference, candidate, terms, exact } => {
-                check_float64(&name, "terms", &reference, terms.as_ref())?;
-                check_float64(&name, "exact", &reference, exact.as_ref())?;
-                let (sum, known) = (terms.is_some(), exact.is_some());
-                let read: Vec<TensorRef> = [reference, candidate].into_iter().chain(terms).chain(exact).collect();
-                let lease = at.client.state().segments.lease(&read, &[])?;
-                let tensors = lease.inputs();
-                let (reference, candidate) = (tensors[0], tensors[1]);
-                let mut verdict = compare::judge(&name, reference, candidate, tolerance);
-                if sum {
-                    verdict = compare::judge_sums(verdict, reference, candidate, tensors[2]);
-                }
-                if let (true, Some(&exact)) = (known, tensors.last()) {
-                    verdict.noise = Noise::measure(reference, candidate, exact, Explained::Drift { step }, factor);
-                }
-                verdict
-            }
+    let mut pairs_of = Vec::new();
+    for (name, pair) in &pairs {
+        let PairToCompare::Pair { reference, candidate, terms, exact } = pair else { continue };
+        check_float64(name, "terms", reference, terms.as_ref())?;
+        check_float64(name, "exact", reference, exact.as_ref())?;
+        let explained = Explained::Drift { step };
+        pairs_of.push(Pair {
+            terms: terms.as_ref(),
+            exact: exact.as_ref().map(|value| Exact { value, explained, factor }),
+            ..Pair::new(name, reference, candidate, tolerance.copied())
         });
     }
-    Ok(judged)
+    let mut compared = compared(at, pairs_of)?.into_iter();
+    let judged = pairs.iter().filter_map(|(name, pair)| match pair {
+        PairToCompare::NotCompared(reason) => Some(TensorVerdict::not_compared(name, reason)),
+        PairToCompare::Pair { .. } => compared.next().map(|compared| compared.verdict),
+    });
+    Ok(judged.collect())
+}
+
+/// What comes of pairs, wherever their tensors lie. Errors: BadState where they lie on a device and there is no executor, or
+/// when the client leaves meanwhile; those of a lease.
+pub fn compared(at: &Connected<'_>, pairs: Vec<Pair<'_, &TensorRef>>) -> Result<Vec<Compared>, WireError> {
+    if lie_on_device(at, pairs.iter().flat_map(Pair::tensors).copied()) {
+        let leased = at.leased()?;
+        return on_device::compared(&mut OnDevice::new(&leased, &[]), pairs);
+    }
+    let on_host = |pair: Pair<'_, &TensorRef>| {
+        at.client.is_there()?;
+        let read: Vec<TensorRef> = pair.tensors().map(|&tensor| tensor.clone()).collect();
+        let lease = at.client.state().segments.lease(&read, &[])?;
+        Ok(on_device::on_host(pair, &lease))
+    };
+    pairs.into_iter().map(on_host).collect()
 }
 
 /// What is known of a value in float64 is float64 and of its shape. Errors: BadTensor.

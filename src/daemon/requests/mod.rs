@@ -11,6 +11,7 @@ mod graphs;
 mod lease;
 mod nodes;
 mod observed;
+mod on_device;
 mod plans;
 mod prepare;
 mod release;

@@ -1,20 +1,21 @@
 //! Comparisons of nodes: batches are judged one by one, until the client ends the comparison.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::compare::{check_float64, judge};
+use super::compare::{check_float64, compared, judge};
+use super::on_device::{OnDevice, lie_on_device};
 use super::state::{Answer, Connected, Dumping, Leased, unexpected};
 
-use crate::compare::{Explained, Noise, Verdict};
+use crate::compare::{Exact, Explained, Noise, Pair, Verdict};
 use crate::daemon::client::{Collected, NodeTables, Part, ROW_BYTES, RunningNodes, texts_bytes};
 use crate::daemon::status::StepRecord;
 use crate::daemon::verdicts::{self, tolerance};
 use crate::dump::{EagerValues, NODES_SCHEMA, NodeRow, NodeTable};
-use crate::link::message::{LinkReply, LinkRequest, RanOnce};
+use crate::link::message::{LinkReply, LinkRequest, PieceRun, Pieces, RanOnce};
 use crate::observe::nodes::{Batch, SubModel, Tolerances};
 use crate::protocol::control::*;
-use crate::protocol::message::{ErrorCode, PartSpec, ValueSpec, WireError};
+use crate::protocol::message::{ErrorCode, WireError};
 use crate::tensor::{DType, TensorRef};
 
 /// Judges a batch of nodes: each on eager's inputs, and on those that drifted.
@@ -43,11 +44,23 @@ pub fn compare_nodes(leased: &Leased<'_>, request: &CompareNodes) -> Answer {
     let nodes = part.nodes().map_err(named)?;
     let batch = Batch::new(request, nodes, tolerances, earlier.iter().map(String::as_str));
     let batch = batch.map_err(|error| named(error.into()))?;
-    let mut lease = batch.lease(&at.client.state().segments)?;
-    if let Some(dumping) = &dumping {
-        keep_values(dumping, of, &batch.eager_values(&lease)).map_err(named)?;
-    }
-    let outcome = batch.run(&mut lease, room, |model| run_nodes(leased, &part, model));
+    let outcome = if lie_on_device(at, tensors(request)) {
+        let mut reach = OnDevice::new(leased, &[]);
+        if let Some(dumping) = &dumping {
+            let kept = batch.eager_values_on_device(&mut reach, |values| keep_values(dumping, of, values));
+            kept.map_err(named)?;
+        }
+        // The executor proves where they lie, with the first pieces that it runs.
+        let mut beside = batch.only_read();
+        let run = &mut |pieces| run_nodes(leased, &part, pieces, std::mem::take(&mut beside));
+        batch.run_on_device(&mut reach, room, run)
+    } else {
+        let mut lease = batch.lease(&at.client.state().segments)?;
+        if let Some(dumping) = &dumping {
+            keep_values(dumping, of, &batch.eager_values(&lease)).map_err(named)?;
+        }
+        batch.run(&mut lease, room, &mut |pieces| run_nodes(leased, &part, pieces, Vec::new()))
+    };
     let outcome = outcome.map_err(|error| named(error.into()))?;
     held.add(hold_rows(texts_bytes(&outcome.rows))?);
     let reply = outcome.rows.iter().map(verdicts::of_row).collect();
@@ -77,17 +90,31 @@ fn keep_values(dumping: &Dumping<'_>, of: NodesOf, values: &EagerValues<'_>) -> 
     Ok(())
 }
 
-fn run_nodes(leased: &Leased<'_>, whole: &Part, model: &SubModel) -> Result<RanOnce, WireError> {
+/// Runs pieces in one request; each model goes over once.
+fn run_nodes(
+    leased: &Leased<'_>,
+    whole: &Arc<Part>,
+    pieces: Arc<[SubModel]>,
+    beside: Vec<TensorRef>,
+) -> Result<Vec<Result<RanOnce, WireError>>, WireError> {
     let at = leased.at;
-    let part = Arc::new(piece(whole, model));
-    let spec = part.spec.part.clone();
-    let running = RunningNodes { node: model.node.clone(), part, record: model.record.clone() };
-    at.client.state().running_nodes = Some(running);
-    let reply = leased.ask(&LinkRequest::RunOnce { part: spec, record: model.record.clone() });
+    let (mut models, mut known) = (Vec::new(), HashMap::new());
+    let run = |piece: &SubModel| {
+        let model = *known.entry((piece.model.clone(), piece.named_values.clone())).or_insert_with(|| {
+            models.push(whole.spec_of(piece));
+            models.len() as u32 - 1
+        });
+        PieceRun { model, record: piece.record.clone() }
+    };
+    let runs: Vec<PieceRun> = pieces.iter().map(run).collect();
+    leased.executor.counters.set_piece(0);
+    at.client.state().running_nodes = Some(RunningNodes { whole: Arc::clone(whole), pieces });
+    let n_runs = runs.len();
+    let reply = leased.ask(&LinkRequest::RunPieces(Pieces { models, runs, beside }));
     at.client.state().running_nodes = None;
     match reply? {
-        LinkReply::RanOnce(ran) => Ok(ran),
-        other => Err(unexpected("RunOnce", &other)),
+        LinkReply::RanPieces(ran) if ran.len() == n_runs => Ok(ran),
+        other => Err(unexpected("RunPieces", &other)),
     }
 }
 
@@ -129,7 +156,7 @@ fn noise(at: &Connected<'_>, request: &SettleNode, tensors: &InFloat64) -> Resul
         return Err(refused(request, ErrorCode::BadTensor, why));
     }
     check_float64(&request.name, "terms", reference, terms.as_ref())?;
-    let lease = {
+    {
         let mut state = at.client.state();
         let row = mismatch(&mut state.node_tables, request)?;
         if row.dtype != reference.desc.dtype.torch_name() || !holds(&row.dims, reference.desc.shape.dims()) {
@@ -139,13 +166,13 @@ fn noise(at: &Connected<'_>, request: &SettleNode, tensors: &InFloat64) -> Resul
             );
             return Err(refused(request, ErrorCode::BadTensor, why));
         }
-        let read: Vec<TensorRef> = [reference, local, exact].into_iter().chain(terms).cloned().collect();
-        state.segments.lease(&read, &[])?
-    };
-    let tensors = lease.inputs();
-    let explained = tensors.get(3).map_or(Explained::Kernel, |&terms| Explained::Terms(terms));
+    }
     let factor = at.client.state().node_tables.noise_factor(&request.of);
-    Ok(Noise::measure(tensors[0], tensors[1], tensors[2], explained, factor))
+    let explained = terms.as_ref().map_or(Explained::Kernel, Explained::Terms);
+    let exact = Some(Exact { value: exact, explained, factor });
+    let pair = Pair { exact, ..Pair::new(&request.name, reference, local, None) };
+    let compared = compared(at, vec![pair])?;
+    Ok(compared.into_iter().find_map(|compared| compared.verdict.noise))
 }
 
 /// Whether a tensor of shape `given` is one of shape `compared`, or elements of it.
@@ -190,6 +217,16 @@ fn is_float(pair: &PairToCompare) -> bool {
     matches!(pair, PairToCompare::Pair { reference, .. } if reference.desc.dtype.is_float())
 }
 
+/// All that a batch names.
+fn tensors(request: &CompareNodes) -> impl Iterator<Item = &TensorRef> {
+    let of_feeds = request.feeds.iter().flat_map(|feed| [&feed.reference, &feed.candidate]);
+    let of_values = request.values.iter().filter_map(|value| match value {
+        NodeValue::Computed(ComputedNode { reference, candidate, .. }) => Some([reference, candidate]),
+        NodeValue::NotCompared { .. } => None,
+    });
+    of_feeds.chain(of_values.flatten())
+}
+
 /// Names of the rows that a batch will add.
 fn judged_names(request: &CompareNodes) -> Vec<&str> {
     let name = |value| match value {
@@ -198,28 +235,4 @@ fn judged_names(request: &CompareNodes) -> Vec<&str> {
         NodeValue::NotCompared { name, .. } => Some(name.as_str()),
     };
     request.values.iter().filter_map(name).collect()
-}
-
-/// Nodes as a part of their own, with the kernels that the part runs with, and nothing else optimized: what a post-mortem
-/// writes down is then the model that killed the executor.
-fn piece(whole: &Part, model: &SubModel) -> Part {
-    let part = &whole.spec.part;
-    let spec = PartSpec {
-        graph: part.graph,
-        part: part.part,
-        model: model.model.clone(),
-        session: part.session.unoptimized(),
-        fx_values: BTreeMap::new(),
-        named_values: model.named_values.clone(),
-        described: (model.named_values.iter())
-            .filter_map(|name| Some((name.clone(), part.described.get(name)?.clone())))
-            .collect(),
-    };
-    let values = model.inputs.iter().zip(&model.record.inputs).map(|(name, tensor)| ValueSpec {
-        name: name.clone(),
-        dtype: tensor.desc.dtype,
-        dims: tensor.desc.shape.dims().to_vec(),
-    });
-    let piece = PreparePart { part: spec, provenance_json: String::new(), frozen: Vec::new() };
-    Part::new(piece, values.collect(), Vec::new(), None)
 }

@@ -2,19 +2,24 @@
 
 use std::collections::{HashMap, HashSet};
 
+use prost::Message as _;
+
 use super::drift::Drift;
 use super::error::NodesError;
-use super::judge::{Judge, Local, Tolerances};
+use super::judge::{Facts, Judge, Tolerances};
+use super::local::{Local, Locals};
 use super::part::PartNodes;
-use super::piece::{Ran, Ready, Runner, SubModel};
-use super::slots::{Computed, Read, Slots, Tensors, Written};
+use super::piece::Ready;
+use super::reach::{OnDevice, OnHost, Reach, RunPieces};
+use super::runner::Runner;
+use super::slots::{Computed, Slot, Slots, Tensors};
 use crate::base::ids::{PartHandle, ValueName};
-use crate::compare::{Birth, Metrics, Range, ReadValue, Side, Verdict};
+use crate::compare::{Birth, Metrics, Pair, Range, ReadValue, Side, Verdict};
 use crate::dump::{EagerValues, NodeReproduction, NodeRow};
-use crate::link::message::RanOnce;
+use crate::observe::on_device;
 use crate::onnx::{OnnxError, Piece};
 use crate::protocol::control::{CompareNodes, ComputedNode, NodeFeed, NodeValue};
-use crate::protocol::message::{RunStats, WireError};
+use crate::protocol::message::WireError;
 use crate::shm::{Lease, LeaseError, SegmentTable};
 use crate::tensor::{DType, TensorDesc, TensorRef};
 
@@ -39,25 +44,26 @@ pub struct Batch<'a> {
     /// Eager's, of feeds and values.
     references: Ready<'a>,
     /// Where these are.
-    reference_slots: HashMap<&'a str, Read<'a>>,
+    reference_slots: HashMap<&'a str, Slot<'a>>,
     /// ONNX Runtime's, of the feeds.
     candidates: Ready<'a>,
     /// Where the candidates are.
     candidate_slots: HashMap<&'a str, Slot<'a>>,
     /// Of the part's inputs: eager's and ONNX Runtime's.
-    inputs: Vec<(&'a ValueName, Read<'a>, Read<'a>)>,
+    inputs: Vec<(&'a ValueName, Slot<'a>, Slot<'a>)>,
 }
 
-/// Where a candidate is.
-#[derive(Clone, Copy)]
-enum Slot<'a> {
-    Read(Read<'a>),
-    Written(Written<'a>),
-}
+/// What values hold, of those that were asked for.
+type Ranges<'a> = HashMap<(&'a str, Side), Option<Range>>;
 
-/// Ranges of values that were looked at already.
-#[derive(Default)]
-struct Births<'a>(HashMap<(&'a str, Side), Option<Range>>);
+/// A value of which something may be born on a side, what it holds and what it was made of.
+struct Birthplace<'a> {
+    /// Its place among the rows.
+    row: usize,
+    side: Side,
+    value: &'a str,
+    read: Vec<&'a str>,
+}
 
 fn holds_none_number(metrics: &Metrics, side: Side) -> bool {
     let counts = match side {
@@ -126,7 +132,7 @@ impl<'a> Batch<'a> {
         self.reference(name, slot);
         let drifted = self.slots.read(candidate);
         self.candidates.insert(name, candidate);
-        self.candidate_slots.insert(name, Slot::Read(drifted));
+        self.candidate_slots.insert(name, drifted);
         if reference != candidate && self.part.isolator.is_input(name) {
             self.inputs.push((name, slot, drifted));
         }
@@ -148,12 +154,12 @@ impl<'a> Batch<'a> {
         }
         let value = Computed::new(node, &mut self.slots);
         self.reference(name, value.reference);
-        self.candidate_slots.insert(name, Slot::Written(value.candidate));
+        self.candidate_slots.insert(name, value.candidate);
         self.values.push(Value::Computed(value));
         Ok(())
     }
 
-    fn reference(&mut self, name: &'a str, slot: Read<'a>) {
+    fn reference(&mut self, name: &'a str, slot: Slot<'a>) {
         self.references.insert(name, slot.tensor);
         self.reference_slots.insert(name, slot);
     }
@@ -167,43 +173,82 @@ impl<'a> Batch<'a> {
         self.slots.lease(segments)
     }
 
+    /// What the batch reads and no piece writes.
+    pub fn only_read(&self) -> Vec<TensorRef> {
+        self.slots.only_read()
+    }
+
     /// What a dump keeps of the references, over a lease of [`Batch::lease`].
     pub fn eager_values<'l>(&self, lease: &'l Lease) -> EagerValues<'l> {
         let tensors = Tensors::of(lease);
         let inputs = self.inputs.iter().filter_map(|&(name, reference, candidate)| {
-            let (reference, candidate) = (tensors.read(reference), tensors.read(candidate));
+            let (reference, candidate) = (tensors.at(reference), tensors.at(candidate));
             (!reference.bytes().equals(&candidate.bytes())).then(|| (name.clone(), reference))
         });
-        let judged = self.values.iter().filter_map(Value::computed).filter(|value| value.local.is_some());
-        let nodes = judged.map(|value| (value.name.clone(), tensors.read(value.reference)));
+        let nodes = self.judged().map(|value| (value.name.clone(), tensors.at(value.reference)));
         EagerValues { inputs: inputs.collect(), nodes: nodes.collect() }
+    }
+
+    /// The same of tensors on a device, some at a time. Errors: those of copies.
+    pub fn eager_values_on_device<R: on_device::Reach>(
+        &self,
+        reach: &mut R,
+        mut keep: impl FnMut(&EagerValues<'_>) -> Result<(), R::Error>,
+    ) -> Result<(), R::Error> {
+        for &(name, reference, candidate) in &self.inputs {
+            let copies = reach.copied(&[reference.tensor.clone(), candidate.tensor.clone()])?;
+            let [reference, candidate] = <[_; 2]>::try_from(copies.inputs()).expect("two were asked for");
+            if !reference.bytes().equals(&candidate.bytes()) {
+                keep(&EagerValues { inputs: vec![(name.clone(), reference)], nodes: Vec::new() })?;
+            }
+        }
+        let names: Vec<&ValueName> = self.judged().map(|value| value.name).collect();
+        let references: Vec<TensorRef> = self.judged().map(|value| value.reference.tensor.clone()).collect();
+        let mut kept = Ok(());
+        on_device::copy_in_batches(reach, &references, |first, tensors| {
+            let nodes = names[first..].iter().zip(tensors).map(|(&name, tensor)| (name.clone(), *tensor));
+            let values = EagerValues { inputs: Vec::new(), nodes: nodes.collect() };
+            if kept.is_ok() {
+                kept = keep(&values);
+            }
+        })?;
+        kept
+    }
+
+    fn judged(&self) -> impl Iterator<Item = &Computed<'a>> {
+        self.values.iter().filter_map(Value::computed).filter(|value| value.local.is_some())
     }
 
     /// Runs and judges, by `run`, over a lease of [`Batch::lease`]; up to `n_reproductions` local mismatches are copied,
     /// those first that are far off.
     /// A node that fails costs its own verdict only. Errors: [`NodesError::Lost`].
-    pub fn run(
+    pub fn run(&self, lease: &mut Lease, n_reproductions: usize, run: RunPieces<'_>) -> Result<Judged, NodesError> {
+        self.run_on(&mut OnHost { lease, run }, n_reproductions)
+    }
+
+    /// As [`Batch::run`], of tensors on a device: they are judged where they lie. Errors: also [`NodesError::Device`].
+    pub fn run_on_device<R: on_device::Reach<Error = WireError>>(
         &self,
-        lease: &mut Lease,
+        reach: &mut R,
         n_reproductions: usize,
-        mut run: impl FnMut(&SubModel) -> Result<RanOnce, WireError>,
+        run: RunPieces<'_>,
     ) -> Result<Judged, NodesError> {
-        let mut runner = Runner { handle: self.handle, run: &mut run };
-        let values: Vec<&Computed<'a>> = self.values.iter().filter_map(Value::computed).collect();
-        let locals = self.run_locals(&values, &mut runner)?;
-        let candidates = self.candidates.clone();
-        let failed = Drift::new(&self.part.isolator, lease, &mut runner, candidates).run(&values)?;
-        let mut origins = Births::default();
-        let judge = Judge { part: self.part, tolerances: self.tolerances, tensors: Tensors::of(lease) };
-        let mut judged = Judged::default();
-        let mut wrong = Vec::new();
+        self.run_on(&mut OnDevice { reach, run }, n_reproductions)
+    }
+
+    fn run_on(&self, reach: &mut dyn Reach, n_reproductions: usize) -> Result<Judged, NodesError> {
+        let (locals, failed) = self.run_all(reach)?;
+        let judge = Judge { part: self.part, tolerances: self.tolerances };
+        let mut facts = self.facts(&judge, &locals, reach)?.into_iter();
+        let (mut judged, mut wrong, mut born) = (Judged::default(), Vec::new(), Vec::new());
         for value in &self.values {
             let row = match value {
                 Value::NotCompared { name, reason } => judge.not_compared(name, reason),
                 Value::Computed(value) => {
                     let Some(local) = locals.get(value.name.as_str()) else { continue };
-                    let mut row = judge.row(value, local, failed.get(value.name.as_str()));
-                    row.births = self.births(value, &row, &judge, &mut origins);
+                    let facts = facts.next().expect("one a value that ran");
+                    let row = judge.row(value, local, facts, failed.get(value.name.as_str()));
+                    born.extend(self.birthplaces(judged.rows.len(), value, &row));
                     if row.local.verdict == Verdict::Mismatch {
                         wrong.push((value, local));
                     }
@@ -212,66 +257,112 @@ impl<'a> Batch<'a> {
             };
             judged.rows.push(NodeRow { index: judged.rows.len() as u64, ..row });
         }
-        if n_reproductions == 0 {
-            return Ok(judged);
+        self.find_births(born, &mut judged.rows, reach)?;
+        if n_reproductions > 0 {
+            judged.reproductions = self.reproductions(&wrong, n_reproductions, reach)?;
         }
-        // Float64 will settle most that are off by little: they take no place from the others.
-        wrong.sort_by_cached_key(|(value, local)| !judge.is_far_off(value, local));
-        let reproductions = wrong.iter().filter_map(|(value, local)| self.reproduction(value, local, &judge));
-        judged.reproductions.extend(reproductions.take(n_reproductions));
         Ok(judged)
     }
 
-    /// Every value that is judged, on the reference's inputs. What values have in common, as those do that one operator
-    /// of torch gives, runs once: its time is told of the first. A group that fails runs one by one.
-    fn run_locals(
+    /// What came of each value that is judged, and why some could not be computed as they drifted.
+    fn run_all(
         &self,
-        values: &[&Computed<'a>],
-        runner: &mut Runner<'_>,
-    ) -> Result<HashMap<&'a str, Local<'a>>, NodesError> {
-        let slots: HashMap<&str, Written<'a>> =
-            values.iter().filter_map(|value| Some((value.name.as_str(), value.local?))).collect();
-        let names: Vec<&'a str> =
-            values.iter().map(|value| value.name.as_str()).filter(|name| slots.contains_key(name)).collect();
-        let feeds = &self.references.descs;
-        let mut locals = HashMap::new();
-        for group in self.part.isolator.share_nodes(&names, &self.through, feeds) {
-            if let [_, _, ..] = group[..] {
-                let piece = self.part.isolator.local_to_all(&group, &self.through, feeds);
-                let written = group.iter().map(|&name| slots[name].tensor.clone()).collect();
-                if let Ran::Done(mut ran) = runner.run(piece, &self.references, written)? {
-                    for &name in &group {
-                        locals.insert(name, Local { slot: slots[name], ran: Ran::Done(ran.clone()) });
-                        ran.stats = RunStats::default();
-                    }
-                    continue;
-                }
-            }
-            for &name in &group {
-                let (piece, slot) = (self.local_piece(name), slots[name]);
-                let ran = runner.run(piece, &self.references, vec![slot.tensor.clone()])?;
-                locals.insert(name, Local { slot, ran });
-            }
+        reach: &mut dyn Reach,
+    ) -> Result<(HashMap<&'a str, Local<'a>>, HashMap<&'a str, String>), NodesError> {
+        let joins = reach.joins() && !self.part.has_rules;
+        let mut runner = Runner { handle: self.handle, has_rules: self.part.has_rules, reach };
+        let values: Vec<&Computed<'a>> = self.values.iter().filter_map(Value::computed).collect();
+        let slots = values.iter().filter_map(|value| Some((value.name.as_str(), value.local?))).collect();
+        let mut locals = Locals {
+            part: self.part,
+            through: &self.through,
+            references: &self.references,
+            slots,
+            done: HashMap::new(),
+        };
+        let names: Vec<&'a str> = self.judged().map(|value| value.name.as_str()).collect();
+        let groups = locals.groups(&names);
+        let is_apart = |group: &Vec<&'a str>| !joins || group.iter().any(|name| self.part.is_apart(name));
+        let (alone, together): (Vec<_>, Vec<_>) = groups.into_iter().partition(is_apart);
+        let at_once: Vec<_> = alone.chunks(1).chain(together.chunks(together.len().max(1))).collect();
+        let drift = Drift::new(self.part, self.candidates.clone());
+        let pieces = drift.pieces(&values);
+        let mut all: Vec<_> = at_once.iter().map(|groups| locals.together(groups)).collect();
+        all.extend(pieces.first().map(|piece| drift.segment(piece)));
+        let mut ran = runner.run(all)?;
+        let drifted = if pieces.is_empty() { None } else { ran.pop() };
+        for (groups, ran) in at_once.into_iter().zip(ran) {
+            locals.after(groups, ran, &mut runner)?;
         }
-        Ok(locals)
+        let failed = drifted.map(|ran| drift.finish(&pieces, ran, &mut runner)).transpose()?;
+        Ok((locals.done, failed.unwrap_or_default()))
     }
 
-    /// What is born in a value that was judged. What it was made of is looked at only where there is a NaN or an infinity.
-    fn births(&self, value: &Computed<'a>, row: &NodeRow, judge: &Judge<'_>, seen: &mut Births<'a>) -> Vec<Birth> {
+    /// Of each value that ran, in their order.
+    fn facts(
+        &self,
+        judge: &Judge<'_>,
+        locals: &HashMap<&'a str, Local<'a>>,
+        reach: &mut dyn Reach,
+    ) -> Result<Vec<Facts>, NodesError> {
+        let mut pairs = Vec::new();
+        let mut has_local = Vec::new();
+        for value in self.values.iter().filter_map(Value::computed) {
+            let Some(local) = locals.get(value.name.as_str()) else { continue };
+            let (own, drifted) = judge.pairs(value, local);
+            has_local.push(own.is_some());
+            pairs.extend(own);
+            pairs.push(drifted);
+        }
+        let mut compared = reach.compared(pairs)?.into_iter();
+        let mut next = || compared.next().expect("one a pair");
+        Ok(has_local.into_iter().map(|own| Facts { local: own.then(&mut next), cumulative: next() }).collect())
+    }
+
+    /// Where something may be born in a value that was judged: what it was made of is looked at only where there is a NaN or
+    /// an infinity.
+    fn birthplaces(&self, place: usize, value: &Computed<'a>, row: &NodeRow) -> Vec<Birthplace<'a>> {
         let counted = |side| row.cumulative.metrics.as_ref().is_some_and(|metrics| holds_none_number(metrics, side));
         let sides = [Side::Candidate, Side::Reference].into_iter();
-        let sides = sides.filter(|&side| counted(side) && !(side == Side::Candidate && self.may_be_finite(value, row)));
-        let dtype = value.reference.tensor.desc.dtype;
-        let mut births = Vec::new();
-        for side in sides {
-            let Ok(piece) = self.local_piece(value.name) else { return births };
-            let read =
-                piece.inputs.iter().filter_map(|name| self.read_value(name, side, judge, seen)).collect::<Vec<_>>();
-            if let (Some(range), true) = (self.range(value.name, side, judge, seen), read.len() == piece.inputs.len()) {
-                births.extend(Birth::find(side, &row.op, dtype, range, &read));
+        let sides: Vec<Side> = sides
+            .filter(|&side| counted(side) && !(side == Side::Candidate && self.may_be_finite(value, row)))
+            .collect();
+        if sides.is_empty() {
+            return Vec::new();
+        }
+        let Ok(piece) = self.local_piece(value.name) else { return Vec::new() };
+        let known = |name: &String| Some(*self.reference_slots.get_key_value(name.as_str())?.0);
+        let read: Option<Vec<&'a str>> = piece.inputs.iter().map(known).collect();
+        let Some(read) = read else { return Vec::new() };
+        let at = |side| Birthplace { row: place, side, value: value.name, read: read.clone() };
+        sides.into_iter().map(at).collect()
+    }
+
+    fn find_births(
+        &self,
+        born: Vec<Birthplace<'a>>,
+        rows: &mut [NodeRow],
+        reach: &mut dyn Reach,
+    ) -> Result<(), NodesError> {
+        let mut wanted: Vec<(&'a str, Side)> = Vec::new();
+        let mut seen = HashSet::new();
+        for Birthplace { side, value, read, .. } in &born {
+            let all = [value].into_iter().chain(read).map(|&name| (name, *side));
+            wanted.extend(all.filter(|key| seen.insert(*key)));
+        }
+        let slots: Vec<Slot<'a>> = wanted.iter().map(|&(name, side)| self.slot(name, side)).collect();
+        let found = if slots.is_empty() { Vec::new() } else { reach.ranges(&slots)? };
+        let ranges: Ranges<'a> = wanted.into_iter().zip(found).collect();
+        for Birthplace { row, side, value, read } in born {
+            let row = &mut rows[row];
+            let of = |name: &'a str| ranges.get(&(name, side)).copied().flatten();
+            let read: Option<Vec<ReadValue>> = read.into_iter().map(|name| self.read_value(name, of(name)?)).collect();
+            if let Some((read, range)) = read.zip(of(value)) {
+                let dtype = self.reference_slots[value].tensor.desc.dtype;
+                row.births.extend(Birth::find(side, &row.op, dtype, range, &read));
             }
         }
-        births
+        Ok(())
     }
 
     /// What a rule keeps in float32 is rounded where it is looked at alone, and may become infinite only there.
@@ -281,31 +372,57 @@ impl<'a> Batch<'a> {
         is_half && !has_nan && self.part.unrounded.contains(value.name)
     }
 
-    fn read_value(&self, name: &str, side: Side, judge: &Judge<'_>, seen: &mut Births<'a>) -> Option<ReadValue> {
+    fn read_value(&self, name: &str, range: Range) -> Option<ReadValue> {
         let desc = &self.reference_slots.get(name)?.tensor.desc;
-        let range = self.range(name, side, judge, seen)?;
         let (dtype, dims) = (desc.dtype.to_string(), desc.shape.dims().to_vec());
         Some(ReadValue { name: name.to_owned(), dtype, dims, range })
     }
 
-    fn range(&self, name: &str, side: Side, judge: &Judge<'_>, seen: &mut Births<'a>) -> Option<Range> {
-        let (&name, _) = self.reference_slots.get_key_value(name)?;
-        *seen.0.entry((name, side)).or_insert_with(|| {
-            Range::of(match (side, self.candidate_slots.get(name)?) {
-                (Side::Reference, _) => judge.tensors.read(self.reference_slots[name]),
-                (Side::Candidate, Slot::Read(slot)) => judge.tensors.read(*slot),
-                (Side::Candidate, Slot::Written(slot)) => judge.tensors.written(*slot),
-            })
-        })
+    fn slot(&self, name: &str, side: Side) -> Slot<'a> {
+        match side {
+            Side::Reference => self.reference_slots[name],
+            Side::Candidate => self.candidate_slots[name],
+        }
     }
 
     fn local_piece(&self, value: &str) -> Result<Piece, OnnxError> {
         self.part.isolator.local(value, &self.through, &self.references.descs)
     }
 
-    fn reproduction(&self, value: &Computed<'a>, local: &Local<'_>, judge: &Judge<'_>) -> Option<NodeReproduction> {
-        let piece = self.local_piece(value.name).ok()?;
-        Some(judge.reproduction(value, local, piece, |name| self.reference_slots[name]))
+    /// Of the first of these, those that are far off before others: float64 will settle most that are off by little, which
+    /// take no place from them.
+    fn reproductions(
+        &self,
+        wrong: &[(&Computed<'a>, &Local<'a>)],
+        most: usize,
+        reach: &mut dyn Reach,
+    ) -> Result<Vec<NodeReproduction>, NodesError> {
+        // Beyond what drift may do, too.
+        let pairs = wrong.iter().map(|(value, local)| Pair::new(value.name, value.reference, local.slot, None));
+        let judged = if wrong.is_empty() { Vec::new() } else { reach.compared(pairs.collect())? };
+        let is_far_off = |place: usize| judged[place].verdict.verdict == Verdict::Mismatch;
+        let mut places: Vec<usize> = (0..wrong.len()).collect();
+        places.sort_by_key(|&place| !is_far_off(place));
+        let mut made = Vec::new();
+        for (value, local) in places.into_iter().map(|place| wrong[place]) {
+            if made.len() == most {
+                break;
+            }
+            let Ok(piece) = self.local_piece(value.name) else { continue };
+            let inputs = piece.inputs.iter().map(|name| self.reference_slots[name.as_str()]);
+            let slots: Vec<Slot<'a>> = [value.reference, local.slot].into_iter().chain(inputs).collect();
+            let Some(copies) = reach.owned(&slots)? else { continue };
+            let mut copies = copies.into_iter();
+            let (Some(reference), Some(actual)) = (copies.next(), copies.next()) else { continue };
+            made.push(NodeReproduction {
+                node: value.name.clone(),
+                model: piece.model.encode_to_vec().into(),
+                inputs: piece.inputs.into_iter().zip(copies).collect(),
+                reference,
+                actual,
+            });
+        }
+        Ok(made)
     }
 }
 

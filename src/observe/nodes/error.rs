@@ -37,7 +37,10 @@ pub enum NodesError {
         /// As sent.
         got: TensorDesc,
     },
-    /// The executor is gone.
+    /// The executor is gone, or runs nothing.
     #[displaydoc("{0}")]
     Lost(WireError),
+    /// What the batch needs of a device failed.
+    #[displaydoc("{0}")]
+    Device(WireError),
 }

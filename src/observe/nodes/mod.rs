@@ -5,9 +5,12 @@ mod batch;
 mod drift;
 mod error;
 mod judge;
+mod local;
 mod origin;
 mod part;
 mod piece;
+mod reach;
+mod runner;
 mod slots;
 
 pub use batch::{Batch, Judged};
@@ -15,3 +18,4 @@ pub use error::NodesError;
 pub use judge::Tolerances;
 pub use part::PartNodes;
 pub use piece::SubModel;
+pub use reach::RunPieces;

@@ -5,11 +5,9 @@ use std::collections::HashMap;
 use bytes::Bytes;
 use prost::Message as _;
 
-use super::error::NodesError;
-use crate::base::ids::{CallId, PartHandle, ValueName};
+use crate::base::ids::ValueName;
 use crate::link::message::RanOnce;
-use crate::onnx::{OnnxError, Piece};
-use crate::protocol::message::{ErrorCode, WireError};
+use crate::onnx::{self, Canonical};
 use crate::tensor::{CallRecord, TensorDesc, TensorRef};
 
 /// A piece of a part's model to run once.
@@ -17,20 +15,38 @@ use crate::tensor::{CallRecord, TensorDesc, TensorRef};
 pub struct SubModel {
     /// The node, or the first and the last of several.
     pub node: String,
-    /// ModelProto.
+    /// ModelProto, in which numbers stand for names, so that those of equal pieces are equal, or with the part's own names.
     pub model: Bytes,
-    /// The named values in it.
+    /// The named values in it, as they are there.
     pub named_values: Vec<ValueName>,
-    /// Of the model, in its order.
+    /// Of the model, in its order, as the part names them.
     pub inputs: Vec<ValueName>,
     /// The tensors.
     pub record: CallRecord,
+    /// What the numbers stand for; None: there are none.
+    pub(super) names: Option<Vec<String>>,
+}
+
+impl SubModel {
+    /// The model and its named values with the names that they have in the part.
+    pub fn named(&self) -> (Bytes, Vec<ValueName>) {
+        let Some(names) = &self.names else { return (self.model.clone(), self.named_values.clone()) };
+        let model = onnx::decode(self.model.clone());
+        let model =
+            model.map_or_else(|_| self.model.clone(), |model| Canonical::named(model, names).encode_to_vec().into());
+        (model, self.named_values.iter().map(|name| Canonical::named_text(name, names)).collect())
+    }
+
+    /// A text of the runtime's, with the names that values and nodes have in the part.
+    pub(super) fn named_text(&self, text: &str) -> String {
+        self.names.as_ref().map_or_else(|| text.to_owned(), |names| Canonical::named_text(text, names))
+    }
 }
 
 /// Values that stand ready for a piece to read.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ready<'a> {
-    tensors: HashMap<&'a str, &'a TensorRef>,
+    pub tensors: HashMap<&'a str, &'a TensorRef>,
     /// What these are, in the form that cutting asks for.
     pub descs: HashMap<&'a str, &'a TensorDesc>,
 }
@@ -43,47 +59,9 @@ impl<'a> Ready<'a> {
 }
 
 /// What came of a piece.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Ran {
     Done(RanOnce),
     /// Why it could not be cut, or did not run.
     Failed(String),
-}
-
-/// Runs pieces of one part.
-pub(super) struct Runner<'r> {
-    pub handle: PartHandle,
-    pub run: &'r mut dyn FnMut(&SubModel) -> Result<RanOnce, WireError>,
-}
-
-impl Runner<'_> {
-    /// A piece that was cut out of what stands `ready`. What fails is the piece's alone, but for a lost executor.
-    /// Errors: [`NodesError::Lost`].
-    pub fn run(
-        &mut self,
-        piece: Result<Piece, OnnxError>,
-        ready: &Ready<'_>,
-        outputs: Vec<TensorRef>,
-    ) -> Result<Ran, NodesError> {
-        let model = match piece {
-            Ok(piece) => self.sub_model(piece, ready, outputs),
-            Err(error) => return Ok(Ran::Failed(error.to_string())),
-        };
-        match (self.run)(&model) {
-            Ok(ran) => Ok(Ran::Done(ran)),
-            Err(error) if error.code == ErrorCode::ExecutorLost => Err(NodesError::Lost(error)),
-            Err(error) => Ok(Ran::Failed(error.message)),
-        }
-    }
-
-    fn sub_model(&self, piece: Piece, ready: &Ready<'_>, outputs: Vec<TensorRef>) -> SubModel {
-        let Piece { model, inputs: names, outputs: results, named_values } = piece;
-        let node = match results.as_slice() {
-            [first, .., last] => format!("{first} … {last}"),
-            few => few.concat(),
-        };
-        let inputs = names.iter().map(|name| ready.tensors[name.as_str()].clone()).collect();
-        let record = CallRecord { call: CallId(0), handle: self.handle, eager_nodes: 0, inputs, outputs };
-        SubModel { node, model: model.encode_to_vec().into(), named_values, inputs: names, record }
-    }
 }

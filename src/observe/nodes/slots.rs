@@ -1,22 +1,16 @@
-//! Where a batch's tensors are: each gets a slot as it joins the batch, and the batch's lease has them in that order.
+//! Places of a batch's tensors, from those as they were sent to where they lie.
 
 use crate::base::ids::ValueName;
 use crate::protocol::control::{ComputedNode, NodeFloat64};
 use crate::shm::{Lease, LeaseError, SegmentTable};
 use crate::tensor::{SharedTensor, TensorRef};
 
-/// The slot of a tensor that is only read.
+/// The slot of a tensor.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Read<'a> {
+pub(super) struct Slot<'a> {
     pub tensor: &'a TensorRef,
     at: usize,
-}
-
-/// The slot of a tensor that is written.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Written<'a> {
-    pub tensor: &'a TensorRef,
-    at: usize,
+    written: bool,
 }
 
 /// All of a batch.
@@ -27,25 +21,32 @@ pub(super) struct Slots<'a> {
 }
 
 impl<'a> Slots<'a> {
-    pub fn read(&mut self, tensor: &'a TensorRef) -> Read<'a> {
+    /// Of a tensor that is only read.
+    pub fn read(&mut self, tensor: &'a TensorRef) -> Slot<'a> {
         self.read.push(tensor);
-        Read { tensor, at: self.read.len() - 1 }
+        Slot { tensor, at: self.read.len() - 1, written: false }
     }
 
-    pub fn written(&mut self, tensor: &'a TensorRef) -> Written<'a> {
+    /// Of a tensor that a piece writes.
+    pub fn written(&mut self, tensor: &'a TensorRef) -> Slot<'a> {
         self.written.push(tensor);
-        Written { tensor, at: self.written.len() - 1 }
+        Slot { tensor, at: self.written.len() - 1, written: true }
+    }
+
+    /// Those that are only read.
+    pub fn only_read(&self) -> Vec<TensorRef> {
+        self.read.iter().map(|&tensor| tensor.clone()).collect()
     }
 
     /// The tensors, proven: what is written overlaps nothing. Errors: [`LeaseError`].
     pub fn lease(&self, segments: &SegmentTable) -> Result<Lease, LeaseError> {
-        let own = |tensors: &[&TensorRef]| tensors.iter().map(|&tensor| tensor.clone()).collect::<Vec<_>>();
-        segments.lease(&own(&self.read), &own(&self.written))
+        let written: Vec<_> = self.written.iter().map(|&tensor| tensor.clone()).collect();
+        segments.lease(&self.only_read(), &written)
     }
 }
 
-/// Copies one tensor of a batch's lease to another.
-pub(super) fn copy(lease: &mut Lease, from: Read<'_>, to: Written<'_>) {
+/// Copies one tensor of a batch's lease to another, which is written.
+pub(super) fn copy(lease: &mut Lease, from: Slot<'_>, to: Slot<'_>) {
     let (read, mut written) = lease.split_mut();
     written[to.at].bytes.copy_from(read[from.at].bytes());
 }
@@ -61,12 +62,8 @@ impl<'l> Tensors<'l> {
         Self { read: lease.inputs(), written: lease.outputs() }
     }
 
-    pub fn read(&self, slot: Read<'_>) -> SharedTensor<'l> {
-        self.read[slot.at]
-    }
-
-    pub fn written(&self, slot: Written<'_>) -> SharedTensor<'l> {
-        self.written[slot.at]
+    pub fn at(&self, slot: Slot<'_>) -> SharedTensor<'l> {
+        if slot.written { self.written[slot.at] } else { self.read[slot.at] }
     }
 }
 
@@ -74,14 +71,14 @@ impl<'l> Tensors<'l> {
 #[derive(Debug)]
 pub(super) struct Computed<'a> {
     pub name: &'a ValueName,
-    pub reference: Read<'a>,
-    pub candidate: Written<'a>,
+    pub reference: Slot<'a>,
+    pub candidate: Slot<'a>,
     /// None: only computed, because something later reads it.
-    pub local: Option<Written<'a>>,
+    pub local: Option<Slot<'a>>,
     pub reference_ns: u64,
     /// Float64: on the references, and as it drifted in float64.
-    pub exact: Option<Read<'a>>,
-    pub exact_cumulative: Option<Read<'a>>,
+    pub exact: Option<Slot<'a>>,
+    pub exact_cumulative: Option<Slot<'a>>,
     pub no_float64: &'a str,
 }
 

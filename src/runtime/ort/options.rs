@@ -111,6 +111,9 @@ const SPINNING_CONFIG: &[&str] = &["session.intra_op.allow_spinning", "session.i
 /// In the names of providers that compute on NVIDIA's devices.
 const ON_DEVICES: &[&str] = &["CUDA", "Tensorrt", "TensorRT"];
 
+/// How much CUDA's arena takes at a time.
+const ARENA: (&str, &str) = ("arena_extend_strategy", "kSameAsRequested");
+
 /// Options of it that the tensors' device decides.
 const OF_THE_DEVICE: &[&str] = &["device_id", "user_compute_stream", "has_user_compute_stream"];
 
@@ -203,12 +206,6 @@ pub(super) fn options(loaded: &Loaded, spec: &SessionSpec) -> Result<SessionBuil
         // much memory again in a training step, and no faster.
         builder = builder.with_memory_pattern(false).map_err(|error| bad("session", error.to_string()))?;
     }
-    if spec.optimization == Optimization::Kernels {
-        // Pieces are many, and kept from one comparison to the next: what each takes for a run is free after it.
-        let without_arena = ep::CPU::default().with_arena_allocator(false).build();
-        let set = builder.with_execution_providers([without_arena]);
-        builder = set.map_err(|error| bad("session", error.to_string()))?;
-    }
     if let Some(threads) = own_threads(spec)? {
         let own = builder.with_independent_thread_pool().map_err(|error| bad(THREADS, error.to_string()))?;
         builder = own.with_intra_threads(threads).map_err(|error| bad(THREADS, error.to_string()))?;
@@ -230,9 +227,23 @@ pub(super) fn options(loaded: &Loaded, spec: &SessionSpec) -> Result<SessionBuil
     }
     for provider in &spec.providers {
         builder = match spec.device {
-            Some(device) if provider.0 == CUDA => add_cuda(loaded, builder, &provider.1, device)?,
+            Some(device) if provider.0 == CUDA => {
+                let mut options = provider.1.clone();
+                if spec.optimization == Optimization::Kernels {
+                    // An arena gives back all that it took this way alone: see `call.rs`.
+                    options.entry(ARENA.0.to_owned()).or_insert_with(|| ARENA.1.to_owned());
+                }
+                add_cuda(loaded, builder, &options, device)?
+            }
             _ => add_provider(loaded, builder, provider)?,
         };
+    }
+    if spec.optimization == Optimization::Kernels {
+        // Pieces are many, and kept from one comparison to the next: what each takes for a run is free after it. Behind the
+        // others: the first provider that takes a node has it.
+        let without_arena = ep::CPU::default().with_arena_allocator(false).build();
+        let set = builder.with_execution_providers([without_arena]);
+        builder = set.map_err(|error| bad("session", error.to_string()))?;
     }
     loaded.libraries.register(builder, &spec.custom_op_libraries)
 }

@@ -1,0 +1,117 @@
+//! A candidate and its reference, and everything that is asked of them at once, wherever they lie.
+
+use super::metrics::Measured;
+use super::noise::{Explained, Noise};
+use super::signature::signatures;
+use super::sums::judge_sums;
+use super::tolerance::Tolerance;
+use super::verdict::{TensorVerdict, comparable, judge, judge_measured};
+use crate::tensor::{SharedTensor, TensorDesc};
+
+/// What is asked of a candidate and its reference. `T`: a tensor, or where it lies.
+#[derive(Clone, Debug)]
+pub struct Pair<'a, T> {
+    /// Of the value.
+    pub name: &'a str,
+    /// Eager's.
+    pub reference: T,
+    /// The runtime's.
+    pub candidate: T,
+    /// None: the dtype's own.
+    pub tolerance: Option<Tolerance>,
+    /// Σ|terms| of each element, float64, of a value that is a sum.
+    pub terms: Option<T>,
+    /// What both should be.
+    pub exact: Option<Exact<T>>,
+    /// Their signatures, too.
+    pub signatures: bool,
+}
+
+/// What both of a pair should be, and what is noise around it.
+#[derive(Clone, Copy, Debug)]
+pub struct Exact<T> {
+    /// float64, of the pair's shape.
+    pub value: T,
+    /// By rounding.
+    pub explained: Explained<T>,
+    /// How much further from it than the reference the candidate may be.
+    pub factor: f64,
+}
+
+/// What came of a pair.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Compared {
+    /// With noise where an exact value was given.
+    pub verdict: TensorVerdict,
+    /// Where they were asked for: of reference and candidate.
+    pub signatures: Option<[String; 2]>,
+}
+
+impl<'a, T> Pair<'a, T> {
+    /// A pair of which nothing but a verdict is asked.
+    pub fn new(name: &'a str, reference: T, candidate: T, tolerance: Option<Tolerance>) -> Self {
+        Self { name, reference, candidate, tolerance, terms: None, exact: None, signatures: false }
+    }
+
+    /// The same of what its tensors stand for.
+    pub fn map<U>(self, of: impl Fn(T) -> U) -> Pair<'a, U> {
+        Pair {
+            name: self.name,
+            reference: of(self.reference),
+            candidate: of(self.candidate),
+            tolerance: self.tolerance,
+            terms: self.terms.map(&of),
+            exact: self.exact.map(|Exact { value, explained, factor }| Exact {
+                value: of(value),
+                explained: explained.map(&of),
+                factor,
+            }),
+            signatures: self.signatures,
+        }
+    }
+
+    /// All its tensors: reference and candidate, terms, the exact value, its terms.
+    pub fn tensors(&self) -> impl Iterator<Item = &T> {
+        let exact = self.exact.iter();
+        let of_exact = exact.flat_map(|exact| [&exact.value].into_iter().chain(exact.explained.terms()));
+        [&self.reference, &self.candidate].into_iter().chain(&self.terms).chain(of_exact)
+    }
+}
+
+impl Pair<'_, SharedTensor<'_>> {
+    /// Judged here.
+    pub fn compared(self) -> Compared {
+        let (reference, candidate) = (self.reference, self.candidate);
+        let mut verdict = judge(self.name, reference, candidate, self.tolerance.as_ref());
+        if let Some(terms) = self.terms {
+            verdict = judge_sums(verdict, reference, candidate, terms);
+        }
+        if let Some(Exact { value, explained, factor }) = self.exact {
+            verdict.noise = Noise::measure(reference, candidate, value, explained, factor);
+        }
+        Compared { verdict, signatures: self.signatures.then(|| signatures(reference, candidate)) }
+    }
+}
+
+impl<T> Pair<'_, T> {
+    /// Nothing is known of it but why.
+    pub fn failed(&self, why: impl Into<String>) -> Compared {
+        let unknown = || super::signature::UNKNOWN.to_owned();
+        let signatures = self.signatures.then(|| [unknown(), unknown()]);
+        Compared { verdict: TensorVerdict::failed(self.name, why), signatures }
+    }
+
+    /// What is to be measured with, of tensors of these descriptions. Error: why they cannot be compared.
+    pub fn comparable(&self, descs: [&TensorDesc; 2]) -> Result<Tolerance, String> {
+        comparable(descs, self.tolerance.as_ref())
+    }
+
+    /// Of what was found where its tensors lie, both of `desc`, with the tolerance of [`Pair::comparable`].
+    pub fn of_measured(&self, desc: &TensorDesc, tolerance: &Tolerance, found: Measured) -> Compared {
+        let mut verdict = judge_measured(self.name, desc, tolerance, &found);
+        if let (Some(errors), Some(Exact { explained, factor, .. })) = (found.errors(), &self.exact) {
+            verdict.noise = Some(Noise::of_measured(errors, desc.shape.n_elements(), explained, *factor));
+        }
+        Compared { verdict, signatures: found.signatures }
+    }
+}
