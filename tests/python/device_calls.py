@@ -959,8 +959,8 @@ def options_of_the_device() -> None:
 
 
 def normed(half: bool) -> bytes:
-    """y = x / rms(x) · w in float32, and sigmoid(y) · x; of half precision where asked: x, y rounded to it, the product of
-    what was rounded."""
+    """y = x / rms(x) · w in float32, and sigmoid(y) · x; of half precision where asked: x, y rounded to it, the product
+    of what was rounded."""
     value = helper.make_tensor_value_info
     wide, narrow = TensorProto.FLOAT, TensorProto.BFLOAT16 if half else TensorProto.FLOAT
     make = helper.make_node

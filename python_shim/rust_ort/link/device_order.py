@@ -180,7 +180,7 @@ def late_text(graph: str, text: str) -> str:
     """What a call that was handed over failed of."""
     return (
         f"an earlier call of {graph} failed: {text}; what it gave holds NaN, and so may what was computed of that. "
-        "Calls on a device are handed over without waiting; CUDA_LAUNCH_BLOCKING=1 has each wait, and raise its own errors"
+        "Calls on a device are handed over without waiting; CUDA_LAUNCH_BLOCKING=1 has each wait and raise its own"
     )
 
 
