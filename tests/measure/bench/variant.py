@@ -109,6 +109,10 @@ class Served:
         self._variant, self._device, self._case = variant, device, case
         self._calls: dict[str, Call] = {}
 
+    @property
+    def is_model(self) -> bool:
+        return self._case.get("size") is not None
+
     def prepare(self) -> dict[str, Any]:
         """Model and inputs on the device; once."""
         if self._calls:
@@ -161,7 +165,8 @@ class Served:
 
 def main(variant: str, device: str, case: str) -> int:
     served = Served(variant, device, json.loads(case))
-    import transformers  # noqa: F401  # as long as all that follows, and no part of a first step
+    if served.is_model:
+        import transformers  # noqa: F401  # it takes long, and is no part of a first step
 
     said = sys.stdout
     sys.stdout = sys.stderr  # for what compilers print

@@ -31,7 +31,7 @@ STEPS = (
     Step(name="nodes", title="every node of a causal LM compared, and its time", seconds=(50, 25), run=nodes.run,
     alone=True), Step(name="memory", title="device memory: 1,000 training steps, a killed client", seconds=(35, 30),
          run=memory.run, alone=True),
-    Step(name="deaths", title="an executor killed with work on the device", seconds=(20, 15), run=memory.deaths,
+    Step(name="deaths", title="an executor killed with work on the device", seconds=(30, 25), run=memory.deaths,
     alone=True), Step(name="bench", title="time and memory against eager, inductor and ONNX Runtime in the process",
          seconds=(180, 60), run=speed.run, alone=True),
     *(
