@@ -80,13 +80,15 @@ impl Runtimes<'_> {
         }
     }
 
-    /// How ONNX Runtime is asked to run a model: with its own optimizers of this level, and no rewrite of ours.
+    /// How ONNX Runtime is asked to run a model: with its own optimizers of this level, and no rewrite of ours but
+    /// that without which it would refuse the model.
     pub(super) fn spec(&self, optimization: Optimization) -> SessionSpec {
         let providers = match self.provider.as_str() {
             CPU_PROVIDER => Vec::new(),
             other => vec![(other.to_owned(), BTreeMap::new())],
         };
-        let disabled_passes = onnx::passes().map(str::to_owned).collect();
+        let rewrites = onnx::passes().filter(|&name| name != onnx::MISSING_KERNELS);
+        let disabled_passes = rewrites.map(str::to_owned).collect();
         SessionSpec { providers, optimization, disabled_passes, ..SessionSpec::default() }
     }
 

@@ -24,6 +24,7 @@ import rust_ort
 from measure.architectures import TABLE
 from measure.cuda_graphs import trace
 from measure.cuda_kernels.cases import ELEMENTS
+from measure.cuda_kernels.table import is_lacking
 from rust_ort.link import wire
 from rust_ort.torch_private import pytree
 
@@ -75,7 +76,7 @@ def nodes(graph: onnx.GraphProto, outer: Mapping[str, int]) -> Iterator[tuple[on
 
 
 def lacking(model: onnx.ModelProto, *, strict: bool) -> Counter[str]:
-    """{"operator of element type": nodes} without a kernel, where float32 is better. strict: every type is one that
+    """{"operator of element type": nodes} without a kernel that float32 has. strict: every type is one that
     ONNX gives the operator."""
     opset = next(one.version for one in model.opset_import if one.domain == "")
     inferred = shape_inference.infer_shapes(model, check_type=strict, strict_mode=strict)
@@ -91,14 +92,10 @@ def lacking(model: onnx.ModelProto, *, strict: bool) -> Counter[str]:
             for at, name in enumerate(names):
                 states = told.get(formals[min(at, len(formals) - 1)].type_str, {})
                 element = NAMES.get(types.get(name, TensorProto.UNDEFINED), "")
-                if element in HALVES.values() and rank(states.get(element)) < rank(states.get("float")):
+                if element in HALVES.values() and is_lacking(states.get(element, ""), states.get("float", "")):
                     found[f"{node.op_type} of {element}"] += 1
                     break
     return found
-
-
-def rank(state: str | None) -> int:
-    return {"kernel": 2, "body": 2, "cpu": 1}.get(state or "", 0)
 
 
 class ConvNet(nn.Module):

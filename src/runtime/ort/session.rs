@@ -169,8 +169,8 @@ impl OrtSession {
         // Nobody could have nodes but the CPU's otherwise.
         let listener = (!spec.cpu_only()).then(|| Arc::new(Listener::new()));
         let mut prepared = prepared(loaded, model, spec, missing)?;
-        let ran = prepared.bytes.clone();
         let bad_model = |error: ort::Error| RuntimeError::BadModel { reason: error.to_string() };
+        let with_all_inputs = prepared.bytes.clone();
         if !constants.is_empty() {
             // SAFETY: on every way out the builder and the session go before the constants: the one is a variable, they an
             // argument or a field, and of the fields the session comes first.
@@ -207,7 +207,7 @@ impl OrtSession {
             cpu_only: spec.cpu_only(),
             memory: MemoryInfo::cpu(),
             queue,
-            graphs: spec.has_cuda_graphs().then(|| Graphs::of(&ran)).transpose()?,
+            graphs: spec.has_cuda_graphs().then(|| Graphs::of(&with_all_inputs)).transpose()?,
         })
     }
 }

@@ -60,6 +60,36 @@ impl MissingKernels {
         self.refused.insert(named.clone()).then_some(named)
     }
 
+    /// Whether a node of this operator lacks a kernel of the type.
+    fn lacks(&self, op: &str, opset: i64, element: Element) -> bool {
+        let is_refused = is_half(element) && self.refused.contains(op);
+        is_refused || self.is_known && DType::from_onnx(element).is_ok_and(|dtype| cuda::lacks(op, opset, dtype))
+    }
+
+    /// {(domain, name)} of the model-local functions with a node, in themselves or in functions that they call, that lacks a
+    /// kernel where it is half precision. All others stay calls: somebody may have a kernel for them.
+    fn functions(&self, model: &ModelProto, opset: i64) -> HashSet<(String, String)> {
+        let mut found = HashSet::new();
+        let lacks = |node: &NodeProto, found: &HashSet<_>| {
+            let half = |half: DType| self.lacks(node.op_type(), opset, half.onnx_code());
+            let calls = (node.domain().to_owned(), node.op_type().to_owned());
+            is_onnx(node) && [DType::BF16, DType::F16].into_iter().any(half) || found.contains(&calls)
+        };
+        loop {
+            let before = found.len();
+            for function in &model.functions {
+                let bodies = walk::graphs(function.node.iter().flat_map(walk::bodies));
+                let mut nodes = function.node.iter().chain(bodies.flat_map(|body| &body.node));
+                if nodes.any(|node| lacks(node, &found)) {
+                    found.insert((function.domain().to_owned(), function.name().to_owned()));
+                }
+            }
+            if found.len() == before {
+                return found;
+            }
+        }
+    }
+
     /// Whether the node may be done otherwise. Of what it reads and gives any half precision counts, of other types that of
     /// what comes first: pads are integers.
     fn has(&self, node: &NodeProto, opset: i64, inputs: &[Option<Element>], results: &[Option<Element>]) -> bool {
@@ -67,32 +97,31 @@ impl MissingKernels {
         if !is_onnx(node) || [NOT_WIDENED, SEQUENCES, CONTROL].iter().any(|ops| ops.contains(&op)) {
             return false;
         }
-        let lacks = |element| {
-            let dtype = DType::from_onnx(element);
-            self.is_known && dtype.is_ok_and(|dtype| cuda::lacks(op, opset, dtype))
-        };
+        let lacks = |element| self.lacks(op, opset, element);
         let mut halves = inputs.iter().chain(results).flatten().filter(|&&element| is_half(element));
         let first = inputs.first().copied().flatten();
-        halves.any(|&half| self.refused.contains(op) || lacks(half)) || first.is_some_and(lacks)
+        halves.any(|&half| lacks(half)) || first.is_some_and(lacks)
     }
 }
 
-/// Does what these kernels are missing for otherwise, in the main graph and in bodies; model-local functions are put in
-/// place. The number of nodes; 0: the model is as it was. Names of values stay, and so do types of all that had a name.
+/// Does what these kernels are missing for otherwise, in the main graph and in bodies; model-local functions with such nodes
+/// are put in place. The number of nodes; 0: the model is as it was. Values keep their names and types.
 ///
-/// A Pad with constants becomes Concats, a ConstantOfShape an Expand; all others read float32 by Casts, and what they give is
-/// rounded by Casts. Errors: those of [`crate::onnx::inline_functions`] and [`sort`].
+/// A Pad with constants becomes Concats, a ConstantOfShape an Expand; all others read float32 by Casts, and what they give
+/// is rounded by Casts. Errors: those of [`crate::onnx::inline_functions`] and [`sort`].
 pub fn around_missing_kernels(model: &mut ModelProto, missing: &MissingKernels) -> Result<usize, OnnxError> {
     let has_half = [DType::BF16, DType::F16].iter().any(|&half| mentions(model, half));
     let has_pad = || walk::graphs(&model.graph).flat_map(|graph| &graph.node).any(|node| is(node, "Pad"));
     if !has_half && !has_pad() {
         return Ok(0);
     }
-    let mut whole = model.clone();
+    let (mut whole, opset) = (model.clone(), casts::opset(model));
     if has_half {
-        inline_but(&mut whole, |_| false)?;
+        let functions = missing.functions(model, opset);
+        inline_but(&mut whole, |function| {
+            !functions.contains(&(function.domain().to_owned(), function.name().to_owned()))
+        })?;
     }
-    let opset = casts::opset(&whole);
     let Some(graph) = &mut whole.graph else { return Err(OnnxError::NoGraph) };
     sort(graph)?;
     let names = walk::names(graph).into_iter().map(str::to_owned).collect();

@@ -23,11 +23,15 @@ fn model(opset: i64, nodes: Vec<NodeProto>, y: DType) -> ModelProto {
     ModelProto { graph: Some(graph), opset_import: vec![opset], ..Default::default() }
 }
 
+fn opset(domain: &str, version: i64) -> OperatorSetIdProto {
+    OperatorSetIdProto { domain: Some(domain.into()), version: Some(version) }
+}
+
 fn fitted_by(missing: &MissingKernels, mut model: ModelProto) -> (usize, Vec<String>) {
     let before = model.clone();
     let n_places = around_missing_kernels(&mut model, missing).unwrap();
     let graph = model.graph.as_ref().unwrap();
-    assert_eq!((n_places == 0), (model == before));
+    assert_eq!(n_places == 0, model == before);
     let first = before.graph.unwrap();
     assert_eq!((&graph.input, &graph.output, &graph.value_info), (&first.input, &first.output, &first.value_info));
     (n_places, lines(graph))
@@ -104,6 +108,17 @@ fn float16_is_widened_where_float32_alone_has_a_kernel() {
     assert_eq!(fitted(model(18, nodes, DType::F16)), expected);
 }
 
+/// ONNX Runtime leaves the rounding between them out, as the CPU has both in float32.
+#[test]
+fn float16_is_rounded_between_two_nodes_that_are_the_cpus() {
+    let nodes = vec![node("Atan", &["h"], &["a"]), node("Tan", &["a"], &["y"])];
+    let found = fitted(model(18, nodes, DType::F16));
+    assert_eq!(found[2..4], ["a = Cast(a/unrounded, f16)", "a/float32 = Cast(a, f32)"]);
+    let pool = vec![node("MaxPool", &["h"], &["y"])];
+    assert_eq!(fitted(model(21, pool.clone(), DType::F16)).len(), 1);
+    assert_eq!(fitted(model(22, pool, DType::F16)).len(), 3, "its kernel ends with opset 21");
+}
+
 #[test]
 fn a_type_that_an_attribute_says_is_widened_with_it() {
     let random = int(node("RandomNormalLike", &["f"], &["y"]), "dtype", 16);
@@ -160,6 +175,33 @@ fn bodies_and_functions_are_looked_into() {
     let expected = ["z/float32 = Cast(z, f32)", "y/unrounded = Floor(z/float32)", "y = Cast(y/unrounded, bf16)"];
     assert_eq!(lines(&graph)[1..], expected);
     assert!(found.functions.is_empty());
+}
+
+#[test]
+fn a_function_of_nodes_with_kernels_stays_a_call() {
+    let function = |name: &str, node: NodeProto| FunctionProto {
+        name: Some(name.into()),
+        domain: Some("ours".into()),
+        input: vec!["in".into()],
+        output: vec!["out".into()],
+        node: vec![node],
+        opset_import: ["", "ours"].map(|domain| opset(domain, 18)).into(),
+        ..Default::default()
+    };
+    let call =
+        |name: &str, from: &str, to: &str| NodeProto { domain: Some("ours".into()), ..node(name, &[from], &[to]) };
+    let nodes = vec![call("Outer", "x", "a"), call("Fine", "a", "b"), node("Floor", &["b"], &["y"])];
+    let mut found = model(18, nodes, HALF);
+    found.opset_import.push(opset("ours", 18));
+    found.functions.push(function("Outer", call("Inner", "in", "out")));
+    found.functions.push(function("Inner", node("Log", &["in"], &["out"])));
+    found.functions.push(function("Fine", node("Exp", &["in"], &["out"])));
+    let graph = found.graph.as_mut().unwrap();
+    graph.value_info.extend([info("a", HALF, &[2, 3]), info("b", HALF, &[2, 3])]);
+    assert_eq!(around_missing_kernels(&mut found, &MissingKernels::measured()).unwrap(), 2);
+    let ops: Vec<&str> = found.graph.as_ref().unwrap().node.iter().map(|node| node.op_type()).collect();
+    assert_eq!(ops, ["Cast", "Log", "Cast", "Fine", "Cast", "Floor", "Cast"]);
+    assert_eq!(found.functions.iter().map(|function| function.name()).collect::<Vec<_>>(), ["Fine"]);
 }
 
 #[test]
