@@ -164,9 +164,12 @@ impl Bindings {
 /// Runs a call whose order numbers say, behind what the stream waits for.
 fn numbered(call: &mut dyn BoundCall, order: &Order) -> Result<RunStats, RuntimeError> {
     match call.stream().map(|stream| stream.device().uuid()) {
-        Some(device) if device != order.stream.device().uuid() => Err(RuntimeError::NotOrdered { device }),
-        _ => call.run(),
+        Some(device) if device != order.stream.device().uuid() => return Err(RuntimeError::NotOrdered { device }),
+        Some(_) => {}
+        // It computes on no stream.
+        None => order.stream.synchronize().map_err(failure::unless_lost)?,
     }
+    call.run()
 }
 
 /// An error of a call whose outputs the client's stream goes on to read: they are made what nobody takes for a result.

@@ -428,8 +428,8 @@ fn executor_lost() -> Notice {
 fn lane_record() -> Vec<u8> {
     let mut bytes = Vec::new();
     bytes.extend(7_u64.to_le_bytes()); // call_id
-    for word in [3_u32, 2, 1, 4, 40, 0] {
-        bytes.extend(word.to_le_bytes()); // handle, n_inputs, n_outputs, eager_nodes, descriptors_len, reserved
+    for word in [3_u32, 2, 1, 4, 40, 0, 0, 0] {
+        bytes.extend(word.to_le_bytes()); // handle, n_inputs, n_outputs, eager_nodes, descriptors_len, slot, number, reserved
     }
     for (segment, offset) in [(1_u64, 0_u64), (1, 4096), (2, 64)] {
         bytes.extend((segment << 40 | offset).to_le_bytes());

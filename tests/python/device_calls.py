@@ -571,6 +571,37 @@ def strided_and_misaligned_inputs() -> None:
     assert len(copies) == 2
 
 
+def a_call_within_a_call() -> None:
+    """What a call lets go of may call, too, in its finalizer: before the other's answer is looked at."""
+    given, _ = setup()
+    inputs = list(map(given.of, values(5)))
+    part = affine_part()
+    check(part, inputs)
+    within: list[Any] = []
+
+    class Caller:
+        def __del__(self) -> None:
+            within.append(part(inputs))
+
+    aligned = device.aligned
+
+    def aligned_with_caller(tensor: torch.Tensor) -> torch.Tensor:
+        made = given.of(aligned(tensor))
+        made.caller = Caller()  # type: ignore[attr-defined]
+        return made
+
+    device.aligned = aligned_with_caller
+    x = given.of(torch.cat([torch.zeros(1), values(5)[0].reshape(-1)]))[1:].reshape(5, 4)
+    try:
+        for _ in range(3):
+            check(part, [x, *inputs[1:]])
+    finally:
+        device.aligned = aligned
+    assert len(within) == 3
+    for y, _ in within:
+        torch.testing.assert_close(y, inputs[0] @ inputs[1] + inputs[2], rtol=1e-5, atol=1e-5)
+
+
 def outputs_without_elements() -> None:
     """They are made on the device, too."""
     given, _ = setup()

@@ -75,6 +75,7 @@ TOGETHER = (
     "half_precision_without_kernels",
     "scalars_of_the_host",
     "strided_and_misaligned_inputs",
+    "a_call_within_a_call",
     "outputs_without_elements",
     "allocations_come_and_go",
     "two_devices_in_one_call",

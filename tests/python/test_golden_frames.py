@@ -367,10 +367,10 @@ def test_a_lane_holds_the_golden_record() -> None:
     plan = Plan([(1, (2, 3), "tensor", None, None), (7, (), "int", None, None)], [(1, (), (), False)])
     call = plan.gather(arena, arena.blocks, DeviceBlocks(), [torch.zeros(2, 3), 5], False)
     golden = bytearray((GOLDEN / "lane_record.bin").read_bytes())
-    golden[32:56] = struct.pack("<3Q", *call.locations)  # where tensors lie is the arena's
+    golden[40:64] = struct.pack("<3Q", *call.locations)  # where tensors lie is the arena's
     lanes.lanes[5].write(call, 7, 3, 4)
     assert lanes.memory.read(4096 + 5 * (1 << 20) + 256, len(golden)) == golden
-    assert lanes.memory.read(0, 24) == b"RORTLANE" + struct.pack("<4I", 1, 64, 1 << 20, 0)
+    assert lanes.memory.read(0, 24) == b"RORTLANE" + struct.pack("<4I", 2, 64, 1 << 20, 0)
 
 
 @pytest.mark.parametrize(

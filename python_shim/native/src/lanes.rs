@@ -156,10 +156,10 @@ impl Lane {
         if !slot.is_served(work) {
             return Ok(false);
         }
-        // No Python code runs from the first to the last of this: the stream waits for a call that is posted.
+        // The stream waits for a call that is posted, whatever comes: no Python code runs in between.
         py.detach(|| slot.hand_over(stream, number)).map_err(cuda_error)?;
+        self.post(call.clone_ref(py));
         call.borrow_mut(py).let_go_of_device();
-        self.post(call);
         Ok(slot.is_served(work))
     }
 

@@ -242,20 +242,18 @@ class Part:
     ) -> None:
         """The call on a device, ordered by numbers: handed over, and waited for where its own answer matters."""
         handle, call, eager_nodes = what
-        try:
-            failed = queue.settle(connection)
-        except (ExecutorLost, DaemonLost) as error:
-            raise _NotBegun(error) from None
-        if failed is not None:
-            self._tell_late(connection, *failed)
+        ids, work = (next(_call_ids), handle, eager_nodes), connection.order.work
         try:
             _show(connection)
             slot = connection.slot(queue, stream)
+            while queue.lane.unseen:
+                if failed := queue.settle(connection):
+                    self._tell_late(connection, *failed)
         except (ExecutorLost, DaemonLost) as error:
             raise _NotBegun(error) from None
-        work, queue.graph = connection.order.work, self.spec.graph.name
+        queue.graph = self.spec.graph.name
         try:
-            lives = queue.lane.hand_over(call, (next(_call_ids), handle, eager_nodes), slot, stream, work)
+            lives = queue.lane.hand_over(call, ids, slot, stream, work)
         except ValueError as error:
             raise ClientError(str(error), graph=self.spec.graph.name) from None
         except RuntimeError as error:

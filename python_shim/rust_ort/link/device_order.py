@@ -41,7 +41,7 @@ class DeviceQueue:
     """
 
     def __init__(self, device: DeviceNumbers, lane: Lane, order: DeviceOrder) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a finalizer that makes a call may run anywhere
         self.lane = lane
         self.graph = ""
         """Of the newest call."""
@@ -134,11 +134,9 @@ class DeviceOrder:
     def wait_answers(self, peer: Peer) -> None:
         """Waits until the calls that are in flight now are answered. Errors: peer.check's."""
         for queue in list(self.queues.values()):
-            start = time.monotonic()
             while queue is not None and not queue.lane.is_answered():
-                if time.monotonic() > start + LOOK_S:
-                    time.sleep(LOOK_S)
-                    peer.check()
+                time.sleep(LOOK_S / 100)
+                peer.check()
 
     def in_flight(self) -> list[object]:
         """What calls without an answer hold."""
@@ -180,7 +178,8 @@ def late_text(graph: str, text: str) -> str:
     """What a call that was handed over failed of."""
     return (
         f"an earlier call of {graph} failed: {text}; what it gave holds NaN, and so may what was computed of that. "
-        "Calls on a device are handed over without waiting; CUDA_LAUNCH_BLOCKING=1 has each wait and raise its own"
+        "Calls on a device are handed over without waiting; under CUDA_LAUNCH_BLOCKING=1 each waits and raises its own "
+        "errors"
     )
 
 

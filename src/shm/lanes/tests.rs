@@ -45,9 +45,14 @@ fn put(lanes: &Lanes, head: &[u8], body: &[u8]) {
 }
 
 fn read(lanes: &Arc<Lanes>) -> Result<CallRecord, RecordError> {
+    read_ordered(lanes).map(|(record, _)| record)
+}
+
+/// The record, its slot and its number there.
+fn read_ordered(lanes: &Arc<Lanes>) -> Result<(CallRecord, (u32, u32)), RecordError> {
     let mut raw = RawRecord::default();
     lanes.place(0).unwrap().read_record(&mut raw)?;
-    raw.parse()
+    Ok((raw.parse()?, (raw.slot, raw.number)))
 }
 
 #[test]
@@ -58,7 +63,11 @@ fn a_record_reads_as_it_was_written() {
     assert_eq!(read(&lanes), Ok(record));
     // docs/protocol.md: the third descriptor is bfloat16 (16) of rank 1.
     assert_eq!(body[24 + 24 + 8..][..8], [16, 1, 0, 0, 0, 0, 0, 0]);
-    assert_eq!(head[24..], [24 + 8 + 16, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(head[24..], [24 + 8 + 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    let mut ordered = RawRecord::write(&self::record()).unwrap().0;
+    (ordered.slot, ordered.number) = (5, u32::MAX);
+    put(&lanes, &ordered.to_bytes(), &body);
+    assert_eq!(read_ordered(&lanes), Ok((self::record(), (5, u32::MAX))));
 }
 
 #[test]
@@ -86,7 +95,7 @@ fn every_field_changed_to_nonsense_is_refused() {
         (24, 49),
         (24, LANE_LEN),
         (24, u32::MAX),
-        (28, 1),
+        (36, 1),
     ] {
         put(&lanes, &changed(&head, at, &value.to_le_bytes()), &body);
         assert!(read(&lanes).is_err(), "head {at}: {value}");
@@ -128,7 +137,7 @@ proptest! {
         let (lanes, mut head) = (lanes(), head);
         if let Some((n_inputs, n_outputs, descriptors_len)) = counts {
             head[12..20].copy_from_slice(&[n_inputs.to_le_bytes(), n_outputs.to_le_bytes()].concat());
-            head[24..].copy_from_slice(&[descriptors_len.to_le_bytes(), [0; 4]].concat());
+            head[24..].copy_from_slice(&[descriptors_len.to_le_bytes(), [5; 4], [7; 4], [0; 4]].concat());
         }
         put(&lanes, &head, &body);
         if let Ok(record) = read(&lanes) {
@@ -144,7 +153,7 @@ proptest! {
         prop_assume!(bytes[at] != value);
         bytes[at] = value;
         put(&lanes, &bytes[..RECORD_HEAD_LEN], &bytes[RECORD_HEAD_LEN..]);
-        prop_assert_ne!(read(&lanes), Ok(record()));
+        prop_assert_ne!(read_ordered(&lanes), Ok((record(), (0, 0))));
     }
 }
 
@@ -164,7 +173,8 @@ fn a_header_that_is_wrong_is_refused() {
         (0, 0_u32),
         (4, 0),
         (8, 0),
-        (8, 2),
+        (8, 1),
+        (8, 3),
         (12, 0),
         (12, 3),
         (12, 65),
