@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import itertools
 import json
 import logging
 import os
@@ -375,10 +376,15 @@ def attend(q: Any, k: Any, v: Any, *masks: Any) -> Any:
     return made.transpose(1, 2).flatten(2)
 
 
-def attention(kernel: str, dtype: torch.dtype, *, masked: bool) -> list[str]:
+FLOATS = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+JOURNAL = Path(os.environ.get("FAKE_LIBTORCH_JOURNAL", os.devnull))
+
+
+def attention(machine: Machine, kernel: str, dtype: torch.dtype, *, masked: bool = False) -> list[str]:
     """Traced for CUDA with a kernel of torch's, forward and backward; the numbers are eager's. What the stand-in for
     libtorch was asked, if there is one."""
-    machine, draw = Machine(), torch.Generator().manual_seed(0)
+    torch._dynamo.reset()
+    draw, before = torch.Generator().manual_seed(0), len(JOURNAL.read_text()) if JOURNAL.exists() else 0
     plain = [torch.randn(2, 9, 4, 16, generator=draw).to(dtype) for _ in range(3)]
     masks = [torch.randn(2, 1, 9, 9, generator=draw).to(dtype)] if masked else []
     given = [machine.memory[0].of(tensor) for tensor in (*plain, *masks)]
@@ -395,55 +401,69 @@ def attention(kernel: str, dtype: torch.dtype, *, masked: bool) -> list[str]:
         machine.synchronize()
     torch.testing.assert_close(output, expected)
     torch.testing.assert_close(made, torch.autograd.grad(expected, plain, grad))
-    journal = Path(os.environ.get("FAKE_LIBTORCH_JOURNAL", os.devnull))
-    return journal.read_text().splitlines()
-
-
-FLOATS = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+    return JOURNAL.read_text()[before:].splitlines()
 
 
 def attention_by_libtorch() -> None:
     """Each call is one of the kernel that eager has, on heads where they lie; masks of rows that begin anywhere are
     handed over as the kernel reads them, and no handle is left."""
-    kernel, dtype, masked = sys.argv[2], FLOATS[sys.argv[3]], sys.argv[4] == "masked"
-    asked = attention(kernel, dtype, masked=masked)
-    by_row, by_head = "2:576,4:16,9:64,16:1", "2:576,4:144,9:16,16:1"
-    rows = {"efficient": "2:144,4:0,9:16,9:1", "cudnn": "2:81,1:0,9:9,9:1"}.get(kernel)
-    bias = f" bias={rows}" if masked else ""
-    # Forward reads what projections give, backward what forward saved, which is transposed.
-    forward, backward = (
-        f"causal={int(not masked)} scale=0.25 query={lies} key={lies}{bias}" for lies in (by_row, by_head)
-    )
-    assert asked == [f"{kernel} {forward}", "left 0", f"{kernel} backward {backward}", "left 0"], asked
+    machine = Machine()
+    for kernel, dtypes in (("flash", "bfloat16 float16"), ("efficient", "float32 float16"), ("cudnn", "bfloat16")):
+        for dtype, masked in itertools.product(dtypes.split(), (False, True)):
+            if kernel == "flash" and masked:
+                continue
+            by_row, by_head = "2:576,4:16,9:64,16:1", "2:576,4:144,9:16,16:1"
+            rows = {"efficient": "2:144,4:0,9:16,9:1", "cudnn": "2:81,1:0,9:9,9:1"}.get(kernel)
+            bias = f" bias={rows}" if masked else ""
+            # Forward reads what projections give, backward what forward saved, which is transposed.
+            forward, backward = (
+                f"causal={int(not masked)} scale=0.25 query={lies} key={lies}{bias}" for lies in (by_row, by_head)
+            )
+            asked = attention(machine, kernel, FLOATS[dtype], masked=masked)
+            assert asked == [f"{kernel} {forward}", "left 0", f"{kernel} backward {backward}", "left 0"], asked
     assert logged("libtorch loaded, for attention on CUDA") == 1
     assert logged("plain ONNX nodes") == 0
 
 
 def attention_without_libtorch() -> None:
     """The body of the function runs, which the log says once, with the reason."""
-    assert attention("efficient", torch.float32, masked=False) == []
+    machine = Machine()
+    for kernel, dtype in (("efficient", torch.float32), ("flash", torch.float16)):
+        assert attention(machine, kernel, dtype) == []
     assert logged("attention on CUDA runs as the plain ONNX nodes of its function") == 1
     assert logged(sys.argv[2]) == 1
 
 
-def attention_that_fails() -> None:
-    """What libtorch says is in the error, with the operator's name."""
-    said = ""
+def fault(machine: Machine) -> str:
     try:
-        attention("flash", torch.bfloat16, masked=False)
+        attention(machine, "flash", torch.bfloat16)
     except DaemonFault as error:
-        said = str(error)
-    assert f"libtorch: {sys.argv[2]} failed: {sys.argv[2]} was told to" in said, said
-    assert "LibtorchAttentionBFloat16" in said or "LibtorchAttentionGradientBFloat16" in said, said
+        return str(error)
+    raise AssertionError("it did not fail")
+
+
+def attention_that_fails() -> None:
+    """What libtorch says is in the error, with the operator's name; no handle is left, and the next call is none the
+    worse."""
+    machine, asked = Machine(), Path(os.environ["FAKE_LIBTORCH_FAIL"])
+    kernel = "aoti_torch_cuda__scaled_dot_product_flash_attention"
+    for function in (
+        "aoti_torch_create_cuda_stream_guard", "aoti_torch_create_tensor_from_blob", "aoti_torch_empty_strided",
+        "aoti_torch_copy_", kernel, f"{kernel}_backward",
+    ):  # fmt: skip
+        asked.write_text(function)
+        said = fault(machine)
+        of = "Gradient" if function in ("aoti_torch_empty_strided", f"{kernel}_backward") else ""
+        assert f"LibtorchAttention{of}BFloat16: libtorch: {function} failed: {function} was told to" in said, said
+    asked.write_text("")
+    attention(machine, "flash", torch.bfloat16)
+    left = {line for line in JOURNAL.read_text().splitlines() if line.startswith("left")}
+    assert left == {"left 0"}, left
 
 
 def attention_by_torchs_own_library() -> None:
     """Every function that is called is there, with a version that is known; what CUDA says without a device is told."""
-    said = ""
-    try:
-        attention("flash", torch.bfloat16, masked=False)
-    except DaemonFault as error:
-        said = str(error)
+    said = fault(Machine())
     assert re.search(r"LibtorchAttentionBFloat16: libtorch: aoti_torch_\w+ failed: .*CUDA", said), said
     assert logged("libtorch loaded, for attention on CUDA") == 1
 
