@@ -270,3 +270,16 @@ fn on_cuda_long_rows_are_a_regions_where_there_are_many() {
     assert_eq!(sum(4096, 100_000), ["Exp 0; ReduceMean 1; Sub 1 2"]);
     assert!(sum(4, 100_000).is_empty());
 }
+
+#[test]
+#[ignore]
+fn print_lm() {
+    for part in ["part0", "part1"] {
+        let bytes = std::fs::read(format!("/tmp/rg/lm/{part}.onnx")).unwrap();
+        let mut model = crate::onnx::decode(bytes.into()).unwrap();
+        let target = crate::onnx::Target::Cuda;
+        crate::onnx::rewrite(&mut model, target, &[]);
+        println!("{part}: {:?}", crate::onnx::ran(&model));
+        std::fs::write(format!("/tmp/rg/lm/{part}.cuda.onnx"), prost::Message::encode_to_vec(&model)).unwrap();
+    }
+}
