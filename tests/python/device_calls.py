@@ -1110,6 +1110,38 @@ def regions_on_the_device() -> None:
     assert compilations() == 3
 
 
+def block(x: Any, scale: Any, gate: Any, up: Any, down: Any) -> Any:
+    """A norm, a gated layer beside it, two ways out."""
+    n = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * scale
+    y = x + (torch.nn.functional.silu(n @ gate) * (n @ up)) @ down
+    return torch.log_softmax(y, -1), torch.nn.functional.gelu(y).softmax(-1)
+
+
+def regions_of_a_training_step() -> None:
+    """Forward and backward of a compiled function, whose regions are kernels of ours, give eager's numbers."""
+    machine = Machine()
+    draw = torch.Generator().manual_seed(0)
+    sizes = ((2, 5, 24), (24,), (24, 40), (24, 40), (40, 24))
+    plain = [torch.randn(size, generator=draw) / size[-1] ** 0.5 for size in sizes]
+    given = [machine.memory[0].of(values) for values in plain]
+    for tensor in (*plain, *given):
+        tensor.requires_grad_()
+    backend = rust_ort.backend(providers=["CUDAExecutionProvider"])
+    traced = trace(block, given, backend, on=lambda tensor: "cuda:0")
+    expected = block(*plain)
+    grads = [torch.randn(one.shape, generator=draw) for one in expected]
+    for _ in range(2):
+        with machine:
+            outputs = traced.run()
+            made = torch.autograd.grad(outputs, given, [machine.memory[0].of(one) for one in grads])
+            machine.synchronize()
+        torch.testing.assert_close(outputs, expected)
+    torch.testing.assert_close(made, torch.autograd.grad(expected, plain, grads))
+    assert [node.reason for graph in backend.graphs for node in graph.eager] == []
+    assert logged("kernels of regions are there") == 2
+    assert compilations() >= 4
+
+
 def regions_without_a_compiler() -> None:
     """The session is made without them, and the executor's log says why."""
     given, _ = setup()

@@ -182,6 +182,10 @@ def test_regions_are_kernels_that_are_compiled_once(calls: Callable[..., str]) -
     calls("regions_on_the_device")
 
 
+def test_a_training_step_of_regions_is_eagers(calls: Callable[..., str]) -> None:
+    calls("regions_of_a_training_step")
+
+
 def test_without_a_compiler_sessions_have_no_regions(calls: Callable[..., str], tmp_path: Path) -> None:
     built(tmp_path, "libcuda.so.1", "fake_libcuda.c")
     calls("regions_without_a_compiler", LD_LIBRARY_PATH=str(tmp_path))

@@ -80,6 +80,11 @@ pub fn passes() -> impl Iterator<Item = &'static str> {
     PASSES.iter().map(|pass| pass.name).chain([MISSING_KERNELS])
 }
 
+/// Names of those that a provider has.
+pub fn passes_for(target: Target) -> impl Iterator<Item = &'static str> {
+    PASSES.iter().filter(move |pass| pass.on(target).is_some()).map(|pass| pass.name)
+}
+
 /// Runs each pass that is not in `disabled` on the main graph of a model that a provider of ONNX Runtime is to run: the
 /// passes know its kernels. Whether a pass did anything; the model's metadata then say which, and how often (see [`ran`]).
 pub fn rewrite(model: &mut ModelProto, target: Target, disabled: &[String]) -> bool {
