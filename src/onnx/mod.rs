@@ -40,11 +40,7 @@ pub use precision::{
 };
 pub use print::{model_text, preview, type_text};
 pub use region::{Extent, HIGHEST_RANK, Op, Program, REGION, Step, TYPED_REGION, TypedProgram, is_region};
-<<<<<<< HEAD
-pub use rewrite::{ADD_ROWS, BELOW, Target, fit_kernels, passes, ran, rewrite, sum_rows};
-=======
-pub use rewrite::{ADD_ROWS, BELOW, Target, passes, passes_for, ran, rewrite, sum_rows};
->>>>>>> 557b3c403d1ecdac77a30ca4b887f1e54aeba847
+pub use rewrite::{ADD_ROWS, BELOW, Target, fit_kernels, passes, passes_for, ran, rewrite, sum_rows};
 pub use save::save;
 pub use select::{Described, Descriptions, descriptions, fitting_values, node_owners, select_nodes};
 pub use tensor::{NamedTensor, load_tensor, tensor_header, tensor_proto};

@@ -273,12 +273,7 @@ fn with(pass: &'static str) -> SessionSpec {
 fn each_pass_has_its_case() {
     let mut met: Vec<_> = cases().iter().map(|case| case.pass).collect();
     met.dedup();
-<<<<<<< HEAD
-    // The last one is for sessions on CUDA: see missing_kernels.rs.
-    assert_eq!(met, onnx::passes().filter(|&pass| pass != onnx::MISSING_KERNELS).collect::<Vec<_>>());
-=======
     assert_eq!(met, onnx::passes_for(onnx::Target::Cpu).collect::<Vec<_>>());
->>>>>>> 557b3c403d1ecdac77a30ca4b887f1e54aeba847
 }
 
 #[test]
