@@ -8,7 +8,7 @@ use prost::Message as _;
 
 use super::arguments::{Arguments, Which};
 use super::rules::text_of;
-use super::target::{Target, of_libtorch, tell_of_other_gpus};
+use super::target::{Target, of_libtorch, tell_of_copies, tell_of_other_gpus};
 use crate::base::ids::GraphId;
 use crate::cli::exit::Failure;
 use crate::cli::library;
@@ -167,6 +167,7 @@ fn onnxruntime(args: &Arguments, targets: &[Target], threads: u32) -> Result<Loa
         .into());
     }
     tell_of_other_gpus(targets);
+    tell_of_copies(targets);
     Ok((Box::new(runtime), library))
 }
 

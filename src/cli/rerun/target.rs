@@ -163,6 +163,15 @@ pub(crate) fn tell_of_other_gpus(targets: &[Target]) {
     }
 }
 
+/// Tells that tensors of a dump lie on the host, where no provider of a device computes.
+pub(crate) fn tell_of_copies(targets: &[Target]) {
+    let providers: BTreeSet<&str> =
+        targets.iter().flat_map(|target| &target.providers).map(|(name, _)| name.as_str()).collect();
+    for provider in providers.into_iter().filter(|&name| name == CUDA_PROVIDER) {
+        eprintln!("rust-ort: the dump's tensors lie on the host: {provider} copies what each run reads and gives");
+    }
+}
+
 /// Those that were named, else those that the part ran with. Errors: one that it ran with is not here.
 fn libraries(args: &Arguments, part: &Path) -> Result<Vec<PathBuf>, Failure> {
     if !args.custom_op_library.is_empty() {
