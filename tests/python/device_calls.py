@@ -1110,7 +1110,7 @@ def regions_on_the_device() -> None:
     assert compilations() == 3
 
 
-def block(x: Any, scale: Any, gate: Any, up: Any, down: Any) -> Any:
+def gated_block(x: Any, scale: Any, gate: Any, up: Any, down: Any) -> Any:
     """A norm, a gated layer beside it, two ways out."""
     n = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * scale
     y = x + (torch.nn.functional.silu(n @ gate) * (n @ up)) @ down
@@ -1127,8 +1127,8 @@ def regions_of_a_training_step() -> None:
     for tensor in (*plain, *given):
         tensor.requires_grad_()
     backend = rust_ort.backend(providers=["CUDAExecutionProvider"])
-    traced = trace(block, given, backend, on=lambda tensor: "cuda:0")
-    expected = block(*plain)
+    traced = trace(gated_block, given, backend, on=lambda tensor: "cuda:0")
+    expected = gated_block(*plain)
     grads = [torch.randn(one.shape, generator=draw) for one in expected]
     for _ in range(2):
         with machine:
