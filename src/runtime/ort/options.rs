@@ -364,8 +364,6 @@ pub fn provider_options(name: &str, asked: &BTreeMap<String, String>) -> BTreeMa
     let mut options = asked.clone();
     if name == CUDA {
         options.entry("use_tf32".to_owned()).or_insert_with(|| "0".to_owned());
-        // By itself an arena doubles what it asks the device for.
-        options.entry("arena_extend_strategy".to_owned()).or_insert_with(|| "kSameAsRequested".to_owned());
     }
     options
 }
@@ -374,7 +372,9 @@ fn with_cuda(builder: SessionBuilder, asked: &BTreeMap<String, String>) -> Resul
     if cuda::on_host() {
         return Ok(builder);
     }
-    let options = provider_options(CUDA, asked);
+    let mut options = provider_options(CUDA, asked);
+    // By itself an arena doubles what it asks the device for.
+    options.entry("arena_extend_strategy".to_owned()).or_insert_with(|| "kSameAsRequested".to_owned());
     let cuda = options.iter().fold(ep::CUDA::default(), |cuda, (key, value)| cuda.with_arbitrary_config(key, value));
     let added = builder.with_execution_providers([cuda.build().error_on_failure()]);
     added.map_err(|error| {
