@@ -4,7 +4,7 @@
 //! what it waits for, and any process that maps the memory can end it.
 #![allow(unsafe_code)]
 
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_uint, c_void};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,7 +14,7 @@ use cudarc::driver::sys;
 use sys::CUdevice_attribute as Attribute;
 
 use super::device::Device;
-use super::driver::{Raw, call};
+use super::driver::{Code, Raw, call};
 use super::error::CudaError;
 use super::stream::Stream;
 
@@ -135,19 +135,22 @@ impl Value {
 
 impl Device {
     /// Whether the device says that its streams can write numbers into the host's memory and wait for them. Errors:
-    /// NoStreamValues with what it lacks.
+    /// NoStreamValues with what it lacks, Call.
     pub fn offers_values(&self) -> Result<(), CudaError> {
         self.driver.later()?;
         // An attribute that the driver does not know is one that it lacks.
-        let has = |attribute| self.attribute(attribute).is_ok_and(|value: c_int| value != 0);
+        const UNKNOWN: Code = sys::CUresult::CUDA_ERROR_INVALID_VALUE as Code;
+        let has = |attribute| match self.attribute(attribute) {
+            Ok(value) => Ok(value != 0),
+            Err(CudaError::Call { code: UNKNOWN, .. }) => Ok(false),
+            Err(error) => Err(error),
+        };
         // CUDA 12 has an attribute for 64-bit numbers alone, and one for the functions before `_v2`.
-        let values = [
-            Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS,
-            Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1,
-        ];
+        let has_values = has(Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS)?
+            || has(Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1)?;
         let lacks = match () {
-            () if !values.into_iter().any(has) => "stream memory operations (CAN_USE_64_BIT_STREAM_MEM_OPS is 0)",
-            () if !has(Attribute::CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED) => {
+            () if !has_values => "stream memory operations (CAN_USE_64_BIT_STREAM_MEM_OPS is 0)",
+            () if !has(Attribute::CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED)? => {
                 "page-locking of a program's memory (HOST_REGISTER_SUPPORTED is 0)"
             }
             () => return Ok(()),
