@@ -491,7 +491,7 @@ fn on_device(
             reference: span(pair.reference).map_err(text)?,
             candidate: span(pair.candidate).map_err(text)?,
             tolerance,
-            terms: pair.terms.map(|terms| span(terms)).transpose().map_err(text)?,
+            terms: pair.terms.map(&span).transpose().map_err(text)?,
             exact: exact.transpose().map_err(text)?,
             signatures: pair.signatures,
         })

@@ -341,6 +341,7 @@ impl Loaded {
         if !self.resident.runtime.drain(DRAIN, &release) {
             failure::end_now("work on a device failed, or waits for a client that is gone");
         }
+        drop(tenant); // it holds its parts' sessions
         self.lanes = None;
         cuda::serve(None);
         self.tenant = Arc::new(Tenant::new(Arc::clone(&self.resident.counters)));

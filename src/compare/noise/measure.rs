@@ -70,7 +70,7 @@ impl Noise {
         let alike = |other: &SharedTensor<'_>| other.shape() == exact.shape();
         let terms = explained.terms();
         let has_any = Scales::has_any(reference.dtype(), &explained);
-        if !has_any || !(alike(&reference) && alike(&candidate) && terms.is_none_or(alike)) {
+        if !(has_any && alike(&reference) && alike(&candidate) && terms.is_none_or(alike)) {
             return None;
         }
         let scales = Scales::of(reference.dtype(), &explained, largest(&exact)?);

@@ -23,6 +23,9 @@ use crate::protocol::message::WireError;
 use crate::shm::{Lease, LeaseError, SegmentTable};
 use crate::tensor::{DType, TensorDesc, TensorRef};
 
+/// By the names of values.
+type ByName<'a, T> = HashMap<&'a str, T>;
+
 /// What came of a batch.
 #[derive(Debug, Default)]
 pub struct Judged {
@@ -265,10 +268,7 @@ impl<'a> Batch<'a> {
     }
 
     /// What came of each value that is judged, and why some could not be computed as they drifted.
-    fn run_all(
-        &self,
-        reach: &mut dyn Reach,
-    ) -> Result<(HashMap<&'a str, Local<'a>>, HashMap<&'a str, String>), NodesError> {
+    fn run_all(&self, reach: &mut dyn Reach) -> Result<(ByName<'a, Local<'a>>, ByName<'a, String>), NodesError> {
         let joins = reach.joins() && !self.part.has_rules;
         let mut runner = Runner { handle: self.handle, has_rules: self.part.has_rules, reach };
         let values: Vec<&Computed<'a>> = self.values.iter().filter_map(Value::computed).collect();

@@ -2,6 +2,7 @@
 //! the same, or in float32, each result rounded, as the kernels of torch do it. Pads of integers, too.
 
 mod cuda;
+mod nodes;
 mod pad;
 #[cfg(test)]
 mod tests;
@@ -12,11 +13,10 @@ use super::elements::{self, BOOL, Element, FLOAT, INT64, TYPE_ATTRIBUTES, is, is
 use super::widen::{CONTROL, SEQUENCES};
 use super::{casts, mentions};
 use crate::onnx::inline::inline_but;
-use crate::onnx::proto::{
-    AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, attribute_proto::AttributeType,
-};
+use crate::onnx::proto::{GraphProto, ModelProto, NodeProto, TensorProto};
 use crate::onnx::{OnnxError, sort, walk};
 use crate::tensor::DType;
+use nodes::{constant, of};
 
 /// The name of this pass.
 pub const MISSING_KERNELS: &str = "missing-kernels";
@@ -269,25 +269,4 @@ fn filled(node: &NodeProto, fresh: &mut impl FnMut(&str) -> String) -> Option<Ve
     let name = fresh(&format!("{output}/value"));
     let expand = NodeProto { attribute: Vec::new(), ..of("Expand", &[&name, shape], output, node.name()) };
     Some(vec![constant(&name, TensorProto { name: None, ..value }), expand])
-}
-
-/// A node of ONNX's own.
-fn of(op: &str, inputs: &[&str], output: &str, name: &str) -> NodeProto {
-    NodeProto {
-        name: Some(name.to_owned()),
-        op_type: Some(op.to_owned()),
-        input: inputs.iter().map(|&input| input.to_owned()).collect(),
-        output: vec![output.to_owned()],
-        ..NodeProto::default()
-    }
-}
-
-fn constant(name: &str, value: TensorProto) -> NodeProto {
-    let value = AttributeProto {
-        name: Some("value".to_owned()),
-        t: Some(value),
-        r#type: Some(AttributeType::Tensor as i32),
-        ..AttributeProto::default()
-    };
-    NodeProto { attribute: vec![value], ..of("Constant", &[], name, name) }
 }

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use super::super::elements::{Element, attribute, is};
-use super::{constant, of};
+use super::nodes::{constant, of};
 use crate::onnx::proto::tensor_shape_proto::dimension::Value;
 use crate::onnx::proto::{
     AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoProto, attribute_proto::AttributeType, type_proto,

@@ -47,7 +47,7 @@ fn ints(name: &str, values: &[i64]) -> NodeProto {
 }
 
 fn mode(mut node: NodeProto, mode: &str) -> NodeProto {
-    let s = Some(mode.as_bytes().to_vec().into());
+    let s = Some(mode.as_bytes().to_vec());
     node.attribute.push(AttributeProto { name: Some("mode".into()), s, ..Default::default() });
     node
 }

@@ -6,7 +6,7 @@ use half::{bf16, f16};
 
 use super::super::nodes::{attribute, is, only_output};
 use super::super::values::{Dim, Values};
-use super::Policy;
+use super::policy::Policy;
 use crate::onnx::proto::{GraphProto, NodeProto, TensorProto};
 use crate::onnx::{HIGHEST_RANK, NamedTensor, Op};
 use crate::tensor::DType;

@@ -9,6 +9,7 @@
 
 mod groups;
 mod members;
+mod policy;
 mod program;
 
 use std::collections::HashSet;
@@ -18,25 +19,11 @@ use crate::onnx::graph;
 use crate::onnx::proto::GraphProto;
 use groups::groups;
 use members::Facts;
+use policy::{ON_CPU, ON_CUDA, Policy};
 use program::{Region, made};
 
 /// Nodes that a region leaves out at least, less the Casts that it needs.
 const FEWEST_NODES: usize = 2;
-
-/// What pays on a provider.
-struct Policy {
-    /// The operator has inputs and outputs of any of its types, and nodes may compute in half precision.
-    is_typed: bool,
-    /// Elements of a row, and rows, with which a sum is left to ONNX Runtime, whose threads share a row.
-    long_row: i64,
-    few_rows: i64,
-    /// What convolutions read and give stays ONNX Runtime's, which lays it out otherwise.
-    leaves_convolutions: bool,
-}
-
-const ON_CPU: Policy = Policy { is_typed: false, long_row: 1 << 15, few_rows: 4, leaves_convolutions: true };
-/// A block has a row, and a device has more than a hundred places for blocks.
-const ON_CUDA: Policy = Policy { is_typed: true, long_row: 1 << 16, few_rows: 64, leaves_convolutions: false };
 
 /// Each region that pays on the CPU.
 pub(super) fn on_cpu(graph: &mut GraphProto) -> usize {

@@ -160,13 +160,16 @@ fn what_the_model_does_not_tell_or_onnx_runtime_does_better_is_left_alone() {
     assert!(rewritten(flags, &inputs, &[typed("y", DType::Bool, &[2, 3])]).1.is_empty());
 }
 
+/// Element types of what a region reads and gives, and elements of its row where they are known.
+type Typed = (Vec<DType>, Vec<DType>, Option<usize>);
+
 /// The graph as CUDA runs it, the programs of its regions, and the element types of what each reads and gives.
 fn on_device(
     nodes: Vec<NodeProto>,
     inputs: &[ValueInfoProto],
     outputs: &[ValueInfoProto],
     between: &[ValueInfoProto],
-) -> (Vec<String>, Vec<String>, Vec<(Vec<DType>, Vec<DType>, Option<usize>)>) {
+) -> (Vec<String>, Vec<String>, Vec<Typed>) {
     let mut found = graph(nodes, inputs, outputs, between);
     let (nodes, programs) = of_graph(found.clone(), on_cuda);
     on_cuda(&mut found);

@@ -1,66 +1,16 @@
 //! Regions on CUDA: a kernel of each, compiled when a session is made.
 
+mod region;
 mod source;
 #[cfg(test)]
 mod tests;
 
 use super::tensors::{Layout, Shape, of_row};
-use crate::onnx::{Extent, HIGHEST_RANK, TypedProgram};
+use crate::onnx::{Extent, TypedProgram};
 use crate::tensor::DType;
+pub(in crate::runtime::ort) use region::DeviceRegion;
+use region::{BLOCK, Form, KEPT, LONGEST_ROW, Rows, WARP};
 pub(in crate::runtime::ort) use source::KernelSource;
-
-/// Outer axes of a task, at most.
-const AXES: usize = HIGHEST_RANK;
-/// Threads that run side by side.
-const WARP: usize = 32;
-/// Threads of a block of those that have elements each, or of rows that a warp has.
-const BLOCK: usize = 256;
-/// Elements of a row at most: places in it are numbers of 32 bits.
-const LONGEST_ROW: usize = 1 << 31;
-/// Registers in which a thread keeps what it has of a row, at most; half of what it may have in the largest block.
-const KEPT: usize = 32;
-
-/// A program, and what its kernel is to know of it.
-pub(in crate::runtime::ort) struct DeviceRegion {
-    typed: TypedProgram,
-    /// Of each register. Where all are values of rows, these are the elements.
-    extents: Vec<Extent>,
-    /// Reductions that a register comes after, one behind the other.
-    levels: Vec<usize>,
-    /// Registers that an output needs.
-    live: Vec<bool>,
-    /// A row is taken for a whole.
-    by_row: bool,
-    /// Elements that a thread takes at once: 16 bytes, or 32 of float32 beside half precision.
-    width: usize,
-}
-
-/// How a kernel goes over its elements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Form {
-    /// wide: their number has more than 32 bits.
-    Elements {
-        wide: bool,
-    },
-    Rows(Rows),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Rows {
-    /// Of a row.
-    threads: usize,
-    /// How often a thread takes elements of a row, where it keeps them.
-    kept: Option<usize>,
-    /// Elements of a row, where that is known.
-    n: Option<usize>,
-}
-
-impl Rows {
-    /// Of a block.
-    fn block(&self) -> usize {
-        if self.threads == WARP { BLOCK } else { self.threads }
-    }
-}
 
 /// What a kernel is launched with.
 #[derive(Debug)]

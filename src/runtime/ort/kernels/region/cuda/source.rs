@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use super::{AXES, BLOCK, DeviceRegion, Form, Rows, WARP};
+use super::region::{AXES, BLOCK, DeviceRegion, Form, Rows, WARP};
 use crate::onnx::{Extent, Op, Step};
 use crate::tensor::DType;
 
