@@ -1,6 +1,6 @@
 use super::*;
 use crate::onnx::precision::tests::{body, int, lines, node};
-use crate::onnx::proto::{FunctionProto, OperatorSetIdProto, ValueInfoProto};
+use crate::onnx::proto::{AttributeProto, FunctionProto, OperatorSetIdProto, ValueInfoProto};
 use crate::onnx::value_info;
 use crate::tensor::TensorDesc;
 
