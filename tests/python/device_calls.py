@@ -428,8 +428,8 @@ def attention_by_libtorch() -> None:
 def attention_without_libtorch() -> None:
     """The body of the function runs, which the log says once, with the reason."""
     machine = Machine()
-    for kernel, dtype in (("efficient", torch.float32), ("flash", torch.float16)):
-        assert attention(machine, kernel, dtype) == []
+    for masked in (False, True):
+        assert attention(machine, "efficient", torch.float32, masked=masked) == []
     assert logged("attention on CUDA runs as the plain ONNX nodes of its function") == 1
     assert logged(sys.argv[2]) == 1
 
