@@ -29,7 +29,7 @@ fn ints(name: &str, values: &[i64], node: NodeProto) -> NodeProto {
 }
 
 fn text(name: &str, value: &str, node: NodeProto) -> NodeProto {
-    with(name, AttributeType::String, |attribute| attribute.s = Some(value.as_bytes().to_vec().into()), node)
+    with(name, AttributeType::String, |attribute| attribute.s = Some(value.as_bytes().to_vec()), node)
 }
 
 fn row(name: &str, values: &[i64]) -> NodeProto {
