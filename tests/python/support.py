@@ -142,7 +142,9 @@ class FakeClient:
         self.eager_nodes += n
         self.eager_graphs.append(graph_id)
 
-    def compare(self, pairs: Sequence[tuple[str, Any, Any, str]], tolerance: Any, terms: Any = None) -> list[Any]:
+    def compare(
+        self, pairs: Sequence[tuple[str, Any, Any, str]], tolerance: Any, terms: Any = None, *, ordinal: Any = None
+    ) -> list[Any]:
         return [self._judge(*pair, tolerance) for pair in pairs]
 
     def _judge(self, name: str, reference: Any, candidate: Any, not_compared: str, tolerance: Any) -> Any:

@@ -227,7 +227,7 @@ def test_a_dumped_call_whose_executor_dies_leaves_its_inputs(calls: Callable[...
         ("cuModuleGetFunction", {"FAKE_CUDA_CODE": "2"}),
         ("cuLaunchKernel:1", {"FAKE_CUDA_CODE": "2"}),
         ("cuLaunchKernel:2", {"FAKE_CUDA_CODE": "2", "FAKE_CUDA_LAZY": "20"}),
-        ("cuLaunchKernel:4", {"FAKE_CUDA_CODE": "2"}),
+        ("cuLaunchKernel:2", {"FAKE_CUDA_CODE": "2"}),
     ],
 )
 def test_each_call_of_the_driver_that_fails_while_observed_is_no_wrong_verdict(

@@ -55,21 +55,10 @@ def test_daemon_killed_then_next_forward_works(daemon) -> None:
         torch.testing.assert_close(first, model(x))
 
 
-class NeverDone:
-    """What a call on a device waits for, of an executor that ends before it has come to that."""
-
-    def __init__(self) -> None:
-        self.released = 0
-
-    def is_done(self) -> bool:
-        return False
-
-    def release(self) -> None:
-        self.released += 1
-
-
 @pytest.mark.parametrize("with_another_graph", [False, True])
-def test_work_that_a_lost_executor_left_undone_is_told(daemon, with_another_graph: bool) -> None:
+def test_work_that_a_lost_executor_left_undone_is_told(
+    daemon, monkeypatch: pytest.MonkeyPatch, with_another_graph: bool
+) -> None:
     """Whoever finds first that it is gone."""
     x, before = torch.randn(3), set(part._parts)
     compiled = torch.compile(lambda x: x * 2 + 1, backend="rust_ort")
@@ -77,8 +66,8 @@ def test_work_that_a_lost_executor_left_undone_is_told(daemon, with_another_grap
     compiled(x)
     (mine,) = set(part._parts) - before
     (executor,) = executor_pids(daemon)
-    left = NeverDone()
-    mine._connection._events.add(0, 0, left, (executor, mine._connection._pidfd))
+    asked: list[bool] = []
+    monkeypatch.setattr(mine._connection.order, "left_unfinished", lambda: asked.append(True) or len(asked) == 1)
     os.kill(executor, signal.SIGKILL)
     wait_until(lambda: not alive(executor), "the executor to end")
     if with_another_graph:
@@ -86,7 +75,7 @@ def test_work_that_a_lost_executor_left_undone_is_told(daemon, with_another_grap
     with pytest.raises(ExecutorLost, match="work of earlier calls on a device"):
         compiled(x)
     torch.testing.assert_close(compiled(x), x * 2 + 1)
-    assert left.released >= 1
+    assert asked == [True]
 
 
 def test_daemon_killed_before_each_request_of_a_compile(daemon, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,7 +105,7 @@ def test_nodes_of_equal_layers_share_their_sessions() -> None:
         return int(client.status()["counters"]["pieces_built"]) - before
 
     assert built(2) > 1
-    assert built(5) == 1, "the drifted values of a whole batch, in one model"
+    assert built(5) <= 3, "what drifts, and the ends of the model; the layers are those of before"
 
 
 def test_nodes_that_are_right_match_whatever_the_inputs(decoder: Decoder) -> None:

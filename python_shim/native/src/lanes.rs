@@ -159,7 +159,8 @@ impl Lane {
         // The stream waits for a call that is posted, whatever comes: no Python code runs in between.
         py.detach(|| slot.hand_over(stream, number)).map_err(cuda_error)?;
         self.post(call.clone_ref(py));
-        call.borrow_mut(py).let_go_of_device();
+        let held = call.borrow_mut(py).let_go_of_device();
+        drop(held); // what a tensor's end runs may make a call, and look at this one
         Ok(slot.is_served(work))
     }
 

@@ -355,8 +355,8 @@ impl Call {
     }
 
     /// Lets go of tensors on a device: what comes on the stream of the call comes behind it.
-    pub fn let_go_of_device(&mut self) {
-        self.held.clear();
+    pub fn let_go_of_device(&mut self) -> Vec<Py<PyAny>> {
+        std::mem::take(&mut self.held)
     }
 
     pub fn placed(&self) -> &[u64] {
