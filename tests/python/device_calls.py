@@ -1658,8 +1658,10 @@ def device_memory_in_status() -> None:
     assert held() == {cpu_pid: 0, pid: 6 << 20}
     os.kill(pid, signal.SIGCONT)
     assert held() == {cpu_pid: 0, pid: 8 << 20}
-    # The next client finds it warm.
+    # Once it is given back, the next client finds it warm.
     client().leased().close()
+    while any(one["pid"] == pid and one["leased_to"] is not None for one in client().status()["executors"]):
+        time.sleep(0.01)
     assert executor_pid() == pid
     for one in (client(), on_cpu):
         one.leased().close()

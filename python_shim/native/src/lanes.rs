@@ -139,9 +139,9 @@ impl Lane {
     }
 
     /// Hands a call to the executor as a part of a stream, whatever becomes of it: what is on the stream comes before it, and
-    /// what comes on it now behind it. ids: of the call, handle of its part, eager nodes beside it. Whether the executor lives; where it does not, nothing waits. Errors: ValueError
-    /// where the record does not fit, RuntimeError with what CUDA says of the stream or of its earlier work: the call is not
-    /// handed over then.
+    /// what comes on it now behind it. ids: of the call, handle of its part, eager nodes beside it. Whether the executor lives;
+    /// where it does not, nothing waits. Errors: ValueError where the record does not fit, RuntimeError with what CUDA says of
+    /// the stream or of its earlier work: the call is not handed over then.
     fn hand_over(
         &self,
         py: Python<'_>,

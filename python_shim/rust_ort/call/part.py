@@ -14,10 +14,7 @@ import torch
 from torch.profiler import record_function
 
 from rust_ort._native import Call
-from rust_ort.call.on_device import of_stream as _of_stream
-from rust_ort.call.on_device import on_stream as _on_stream
-from rust_ort.call.on_device import show as _show
-from rust_ort.call.on_device import shown
+from rust_ort.call.on_device import of_stream, on_stream, show, shown
 from rust_ort.call.staging import CallPlan, InputSlot, as_sent, placed_ref, tensor_ref
 from rust_ort.errors import ClientError, DaemonLost, ExecutorLost, RustOrtError
 from rust_ort.link import wire
@@ -244,7 +241,7 @@ class Part:
         handle, call, eager_nodes = what
         ids, work = (next(_call_ids), handle, eager_nodes), connection.order.work
         try:
-            _show(connection)
+            show(connection)
             slot = connection.slot(queue, stream)
             while queue.lane.unseen:
                 if failed := queue.settle(connection):
@@ -257,7 +254,7 @@ class Part:
         except ValueError as error:
             raise ClientError(str(error), graph=self.spec.graph.name) from None
         except RuntimeError as error:
-            raise _of_stream(error) from None
+            raise of_stream(error) from None
         if not lives:
             raise _NotBegun(connection.lost_executor()) from None
         if plan.served == connection.number and plan.all_on_device and not self._waits and connection.maps_all():
@@ -284,7 +281,7 @@ class Part:
         events, stream = None, 0
         try:
             if on_device is not None:
-                _show(connection)
+                show(connection)
             lane = lanes.take(connection)
             try:
                 if not lane.open:
@@ -292,7 +289,7 @@ class Part:
                 if on_device is not None:
                     ordinal, stream = on_device
                     events = connection.events(lane, ordinal)
-                    _on_stream(events.record, stream)
+                    on_stream(events.record, stream)
                 try:
                     lane.write(call, next(_call_ids), handle, eager_nodes)
                 except ValueError as error:
@@ -316,7 +313,7 @@ class Part:
             raise
         try:
             if failure is None and events is not None:
-                _on_stream(events.wait, stream)
+                on_stream(events.wait, stream)
         except BaseException:
             connection.hold((inputs, call))
             raise

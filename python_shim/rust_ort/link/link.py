@@ -51,14 +51,20 @@ class Link:
                 if old.announce in listeners:
                     listeners.remove(old.announce)
                 bury(old)
+            fresh = self._connection = self._made_anew()
+            return fresh
+
+    def _made_anew(self) -> Connection:
+        """As `_made`, also where the daemon that answers is about to end: idle, replaced, stopped, killed."""
+        for _ in range(2):
             try:
-                fresh = self._made()
+                return self._made()
             except DaemonLost as lost:
                 if lost.code != DAEMON_ENDED:
                     raise
-                fresh = self._made()  # that one was about to end: idle, replaced, stopped
-            self._connection = fresh
-            return fresh
+        # A process that ends may close a connection before its listener, so the second try may have reached it, too.
+        # What it did not accept ends with the listener: the third reaches another.
+        return self._made()
 
     def _made(self) -> Connection:
         """A new connection whose daemon knows the segments and has the dump open. The caller holds the lock."""

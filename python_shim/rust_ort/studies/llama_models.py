@@ -40,17 +40,24 @@ class Study:
     inputs: tuple[Tensor, ...]
 
 
+def _sizes(size: Size) -> dict[str, int]:
+    """What a LlamaConfig has of it."""
+    return {
+        "hidden_size": size.hidden,
+        "num_attention_heads": size.heads,
+        "num_key_value_heads": size.heads,
+        "intermediate_size": size.intermediate,
+        "vocab_size": size.vocabulary,
+        "num_hidden_layers": size.layers,
+    }
+
+
 def config(size: Size, *, attention: str = "sdpa") -> Any:
     """A LlamaConfig. attention: "eager" or "sdpa"."""
     from transformers import LlamaConfig
 
     made = LlamaConfig(
-        hidden_size=size.hidden,
-        num_attention_heads=size.heads,
-        num_key_value_heads=size.heads,
-        intermediate_size=size.intermediate,
-        vocab_size=size.vocabulary,
-        num_hidden_layers=size.layers,
+        **_sizes(size),
         max_position_embeddings=max(2048, size.sequence),
         use_cache=False,
         attention_dropout=0.0,
@@ -148,14 +155,7 @@ def language_model(size: Size, *, device: str = "cpu") -> tuple[nn.Module, Tenso
     at each call on a device. Its loss: `model(input_ids=tokens, labels=tokens).loss`."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    made = LlamaConfig(
-        hidden_size=size.hidden,
-        num_attention_heads=size.heads,
-        num_key_value_heads=size.heads,
-        intermediate_size=size.intermediate,
-        vocab_size=size.vocabulary,
-        num_hidden_layers=size.layers,
-    )
+    made = LlamaConfig(**_sizes(size))
     generator = torch.Generator().manual_seed(SEED)
     tokens = torch.randint(0, size.vocabulary, (size.batch, size.sequence), generator=generator).to(device)
     with torch.random.fork_rng(devices=[tokens.device] if tokens.is_cuda else []), torch.device(device):

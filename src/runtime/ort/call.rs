@@ -52,8 +52,6 @@ impl Session for OrtSession {
 /// Options of a run, and whether it was told to end.
 struct Control {
     options: RunOptions,
-    /// Of runs after which the session gives back what they took.
-    giving_back: Option<RunOptions>,
     /// Of runs of the call's CUDA graph.
     of_graph: OnceLock<RunOptions>,
     terminated: AtomicBool,
@@ -61,9 +59,9 @@ struct Control {
 
 impl Control {
     /// Of runs that `stop` ends.
-    fn under(stop: &StopToken, options: RunOptions, giving_back: Option<RunOptions>) -> Arc<Self> {
+    fn under(stop: &StopToken, options: RunOptions) -> Arc<Self> {
         let (of_graph, terminated) = (OnceLock::new(), AtomicBool::new(false));
-        let control = Arc::new(Self { options, giving_back, of_graph, terminated });
+        let control = Arc::new(Self { options, of_graph, terminated });
         let weak: Weak<Self> = Arc::downgrade(&control);
         stop.register(weak);
         control
@@ -95,7 +93,6 @@ impl Terminate for Control {
     fn terminate(&self) {
         self.terminated.store(true, Ordering::SeqCst);
         self.options.terminate();
-        self.giving_back.iter().for_each(RunOptions::terminate);
         fence(Ordering::SeqCst);
         if let Some(options) = self.of_graph.get() {
             options.terminate();
@@ -135,10 +132,7 @@ impl OrtCall {
         let of = |tensor: RawTensor<'_>| if tensor.device.is_none() { tensor.desc.len_bytes() as u64 } else { 0 };
         let on_host = lease.raw_inputs().map(of).sum::<u64>() + lease.raw_outputs().map(of).sum::<u64>();
         let host_bytes = if session.queue.is_some() { on_host } else { 0 };
-        let gives_back = queue.as_ref().filter(|_| session.gives_back.load(Ordering::Relaxed));
-        let giving_back = gives_back
-            .map(|queue| run_options(&session)?.without_waiting()?.giving_back(queue.stream.device().ordinal()));
-        let control = Control::under(stop, options, giving_back.transpose().map_err(failed)?);
+        let control = Control::under(stop, options);
         Ok(Self { control, target, session, lease, queue, host_bytes, replay: None })
     }
 }
@@ -263,9 +257,6 @@ impl OrtCall {
         let Self { control, target, session, replay, .. } = self;
         let outcome = match target {
             Target::Binding { binding, .. } => run_binding(session, control, binding),
-            Target::Values { inputs, outputs } if control.giving_back.is_some() => {
-                run_giving_back(session, control, inputs.pointers(), outputs.pointers())
-            }
             Target::Values { inputs, outputs } => {
                 let mut run = || beside(|| run(session, &control.options, inputs.pointers(), outputs.pointers()));
                 match (&session.graphs, replay) {
@@ -322,26 +313,6 @@ fn run_binding(session: &OrtSession, control: &Control, binding: &Binding) -> or
     check(unsafe { (ort::api().RunWithBinding)(session.session.ptr(), control.options.ptr(), binding.ptr()) })
 }
 
-/// A run after which the session's arena is as small as it was, where the library does that.
-fn run_giving_back(
-    session: &OrtSession,
-    control: &Control,
-    inputs: &mut [*mut sys::OrtValue],
-    outputs: &mut [*mut sys::OrtValue],
-) -> ort::Result<()> {
-    if let Some(options) = control.giving_back.as_ref().filter(|_| session.gives_back.load(Ordering::Relaxed)) {
-        match beside(|| run(session, options, inputs, outputs)) {
-            // Said before anything runs.
-            Err(error) if error.to_string().contains("memory arena shrink") => {
-                session.gives_back.store(false, Ordering::Relaxed);
-                tracing::warn!(%error, "a session of pieces keeps what its runs take of a device");
-            }
-            outcome => return outcome,
-        }
-    }
-    beside(|| run(session, &control.options, inputs, outputs))
-}
-
 /// A run beside others, while no graph is captured.
 fn beside<R>(run: impl FnOnce() -> R) -> R {
     let _beside = cuda::beside_captures();
@@ -356,7 +327,7 @@ fn fetch(session: &OrtSession, feeds: &Lease, stop: &StopToken) -> Result<(Vec<T
         unsafe { Value::over(&session.memory, tensor) }
     };
     let mut inputs = Values::from(feeds.raw_inputs().map(value).collect::<ort::Result<Vec<_>>>().map_err(failed)?);
-    let control = Control::under(stop, run_options(session).map_err(failed)?, None);
+    let control = Control::under(stop, run_options(session).map_err(failed)?);
     let mut fetched = || {
         let mut outputs = vec![ptr::null_mut(); session.output_names.pointers().len()];
         let ran = run(session, &control.options, inputs.pointers(), &mut outputs);

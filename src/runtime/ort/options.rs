@@ -111,9 +111,6 @@ const SPINNING_CONFIG: &[&str] = &["session.intra_op.allow_spinning", "session.i
 /// In the names of providers that compute on NVIDIA's devices.
 const ON_DEVICES: &[&str] = &["CUDA", "Tensorrt", "TensorRT"];
 
-/// How much CUDA's arena takes at a time.
-const ARENA: (&str, &str) = ("arena_extend_strategy", "kSameAsRequested");
-
 /// Options of it that the tensors' device decides.
 const OF_THE_DEVICE: &[&str] = &["device_id", "user_compute_stream", "has_user_compute_stream"];
 
@@ -227,14 +224,7 @@ pub(super) fn options(loaded: &Loaded, spec: &SessionSpec) -> Result<SessionBuil
     }
     for provider in &spec.providers {
         builder = match spec.device {
-            Some(device) if provider.0 == CUDA => {
-                let mut options = provider.1.clone();
-                if spec.optimization == Optimization::Kernels {
-                    // An arena gives back all that it took this way alone: see `call.rs`.
-                    options.entry(ARENA.0.to_owned()).or_insert_with(|| ARENA.1.to_owned());
-                }
-                add_cuda(loaded, builder, &options, device)?
-            }
+            Some(device) if provider.0 == CUDA => add_cuda(loaded, builder, &provider.1, device)?,
             _ => add_provider(loaded, builder, provider)?,
         };
     }

@@ -528,15 +528,6 @@ impl RunOptions {
         Ok(self)
     }
 
-    /// Of runs after which the arena of a device, of this number, gives back what nobody uses.
-    pub(super) fn giving_back(self, ordinal: i32) -> ort::Result<Self> {
-        let (key, value) = (c"memory.enable_memory_arena_shrinkage", format!("gpu:{ordinal}"));
-        let value = CString::new(value).map_err(ort::Error::wrap)?;
-        // SAFETY: the handle is alive; both are NUL-terminated strings, which are copied.
-        check(unsafe { (ort::api().AddRunConfigEntry)(self.ptr(), key.as_ptr(), value.as_ptr()) })?;
-        Ok(self)
-    }
-
     /// Of runs that return when their work is on the device's stream, rather than when it is done.
     pub(super) fn without_waiting(self) -> ort::Result<Self> {
         let (key, value) = (c"disable_synchronize_execution_providers", c"1");

@@ -58,8 +58,6 @@ pub(super) struct OrtSession {
     pub(super) queue: Option<Arc<DeviceQueue>>,
     /// Of a session whose calls may become CUDA graphs.
     pub(super) graphs: Option<Graphs>,
-    /// What a run took of a device is free after it: pieces of a model are many, and kept.
-    pub(super) gives_back: AtomicBool,
 }
 
 /// See [`Runtime::optimized`](crate::runtime::Runtime::optimized).
@@ -254,7 +252,6 @@ impl OrtSession {
         tell(&placement);
         let inputs = values("input", session.inputs().map_err(bad_model)?)?;
         let outputs = values("output", session.outputs().map_err(bad_model)?)?;
-        let has_own_arena = queue.as_ref().is_some_and(|queue| !queue.shares_memory);
         let passed_through = (outputs.iter().enumerate())
             .filter_map(|(output, spec)| Some((output, inputs.iter().position(|input| input.name == spec.name)?)))
             .collect();
@@ -275,9 +272,6 @@ impl OrtSession {
             memory: MemoryInfo::cpu(),
             queue,
             graphs: spec.has_cuda_graphs().then(|| Graphs::of(&ran)).transpose()?,
-            gives_back: AtomicBool::new(
-                has_own_arena && spec.optimization == Optimization::Kernels && !cuda::on_host(),
-            ),
         })
     }
 }

@@ -52,7 +52,8 @@ pub(super) struct Facts<'p> {
     dims: HashMap<String, Vec<Dim>>,
     elements: HashMap<String, DType>,
     numbers: HashMap<String, f32>,
-    /// {value: what it is cast from without a digit less}, where a region can read either.
+    /// {value: what it is cast from without a digit less}, where a region can read either: what a region may keep for itself
+    /// is none.
     sources: HashMap<String, String>,
     /// Of each node.
     pub(super) members: Vec<Option<Member>>,
@@ -84,7 +85,13 @@ impl<'p> Facts<'p> {
             // ONNX Runtime lays convolutions out otherwise, and what is between them.
             let is_apart = !convolved.contains(&rank) && !convolved.contains(&None);
             let member = member.filter(|_| is_apart || !policy.leaves_convolutions);
-            if let (true, Some(Meaning::Same)) = (is(node, "Cast"), member.as_ref().map(|member| member.meaning)) {
+            let is_same = member.as_ref().is_some_and(|member| member.meaning == Meaning::Same);
+            let is_kept = || {
+                values
+                    .producer(graph, &node.input[0])
+                    .is_some_and(|(at, _)| facts.members.get(at).is_some_and(Option::is_some))
+            };
+            if is_same && is(node, "Cast") && !is_kept() {
                 facts.sources.extend(only_output(node).map(|output| (output.to_owned(), node.input[0].clone())));
             }
             facts.members.push(member);
@@ -97,11 +104,8 @@ impl<'p> Facts<'p> {
     }
 
     /// What a region that reads a value reads better: what it is cast from, of fewer bytes.
-    pub(super) fn source<'n>(&'n self, mut name: &'n str) -> &'n str {
-        while let Some(source) = self.sources.get(name).filter(|_| self.policy.is_typed) {
-            name = source;
-        }
-        name
+    pub(super) fn source<'n>(&'n self, name: &'n str) -> &'n str {
+        self.sources.get(name).filter(|_| self.policy.is_typed).map_or(name, String::as_str)
     }
 
     pub(super) fn element(&self, name: &str) -> Option<DType> {

@@ -225,6 +225,23 @@ fn on_cuda_a_region_gives_what_it_casts_and_reads_what_is_cast() {
 }
 
 #[test]
+fn on_cuda_what_a_region_keeps_for_itself_is_no_others_source() {
+    let nodes = vec![
+        node("Exp", &["x"], "a"),
+        cast("a", "h", HALF),
+        cast("h", "d", DType::F32),
+        node("Softplus", &["d"], "s"),
+        node("Mul", &["s", "d"], "b"),
+        node("Neg", &["b"], "y"),
+    ];
+    let between = [of("a", &[2, 3]), typed("h", HALF, &[2, 3]), of("d", &[2, 3]), of("s", &[2, 3]), of("b", &[2, 3])];
+    let (nodes, programs, types) = on_device(nodes, &[of("x", &[2, 3])], &[of("y", &[2, 3])], &between);
+    assert_eq!(nodes, ["d = Region(x, x)", "s = Softplus(d)", "y = Region(s, d)"]);
+    assert_eq!(programs, ["Exp 0; RoundBFloat16 1", "Mul 0 1; Neg 2"]);
+    assert_eq!(types[0], (vec![DType::F32], vec![DType::F32], Some(3)));
+}
+
+#[test]
 fn one_input_and_one_output_of_another_type_are_told_apart() {
     let nodes = vec![cast("x", "a", DType::F32), node("Exp", &["a"], "y")];
     let (nodes, programs, types) =
