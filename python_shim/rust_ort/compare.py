@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,21 +12,19 @@ from torch import Tensor, nn
 from rust_ort._callable import make_callable
 from rust_ort.backend import Backend
 from rust_ort.call.client import Client
-from rust_ort.link.specs import NoiseTerms, Verdict, not_compared
+from rust_ort.link.specs import Verdict, not_compared
 from rust_ort.observe.graph_info import GraphInfo, called
 from rust_ort.observe.reference import in_eager, one_at_a_time
 from rust_ort.observe.report import Report
+from rust_ort.observe.second_look import Known, looked_at_again, seconds_for, terms_of
 from rust_ort.observe.sides import Run, fill, named_members, pairs, run_side
 from rust_ort.observe.state import kept_state
-from rust_ort.observe.sums import Sums
-from rust_ort.observe.verdicts import Pair, graph_breaks, judged_as_half, missing
+from rust_ort.observe.verdicts import graph_breaks, missing, policy
 from rust_ort.observe.wide import in_wide
 from rust_ort.options import Options, arguments
 from rust_ort.torch_private import is_optimized_module
 
 __all__ = ["Report", "compare"]
-
-log = logging.getLogger("rust_ort")
 
 
 def compare(
@@ -56,9 +54,10 @@ def compare(
     Parameters, buffers, gradients, training mode and the random state of torch, Python and numpy are afterwards as
     before. Arguments are copied, with the memory they share, so in-place changes stay inside; one that cannot be copied
     is said to be shared. Of a function, what it closes over is not kept: it runs twice or more. Comparisons of a
-    process run one at a time. Where values differ, eager runs once more, to know what its sums add up: a gradient that
-    is zero but for rounding is judged by its terms. Under the option compare_float64="all" it runs once more, each
-    operator in float64, too: every value tells how far both sides are from that.
+    process run one at a time. Where values are outside tolerance, eager runs once more, to know what its sums add up
+    (a gradient that is zero but for rounding is judged by its terms), and where some still are, once more with each
+    operator in float64, too, for 60 s or 50 times as long as eager at most: what is no further from that than eager is
+    "noise", which is ok. Under the option compare_float64="all" every value tells how far both sides are from float64.
 
     Errors: OptionError for an argument or option; ClientError for a model that cannot be called, a loss that fails, a
     transform that fails; DaemonFault. What the model raises comes through, with a note that says on which side.
@@ -73,8 +72,10 @@ def compare(
         return run_side(side, call, model, args, kwargs, state, backward=backward, autocast=dtype, loss=loss)
 
     with one_at_a_time(), kept_state(model) as state:
+        begin = time.monotonic()
         with in_eager():
             reference = run("eager", model)
+        seconds = time.monotonic() - begin
         state.restore()
         breaks = graph_breaks()
         graphs: list[GraphInfo] = []
@@ -97,14 +98,43 @@ def compare(
     if used.compare_float64 == "all":
         with one_at_a_time(), kept_state(model) as state, in_eager():
             exact = in_wide(lambda: run("eager", model).values)
-    verdicts = _judged(entries, used, graphs, exact=exact)
-    if any(verdict.kind == "mismatch" for verdict in verdicts):
-        with one_at_a_time(), kept_state(model) as state:
-            terms = _added_up(lambda: run("eager", model))
-        verdicts = _judged(entries, used, graphs, terms, exact)
+    wanted = {entry[0]: entry for entry in entries if isinstance(entry, tuple)}
+
+    def judge(names: Collection[str], terms: Known, float64: Known) -> list[Verdict]:
+        pairs = [wanted[name] for name in names]
+        return Client.get(used).compare(pairs, policy(used, graphs), terms=terms, exact={**exact, **float64})
+
+    def again(look: Callable[[Callable[[], Mapping[str, Any]]], Known]) -> Known:
+        nonlocal state
+        with one_at_a_time(), kept_state(model) as state, in_eager():
+            return look(lambda: run("eager", model).values)
+
+    judged = looked_at_again(
+        judge(wanted, {}, {}),
+        judge,
+        lambda: again(terms_of),
+        lambda: exact or again(lambda values: in_wide(values, seconds=seconds_for(seconds))),
+    )
+    if branch := _branch(graphs):
+        ties = {verdict.name: branch for verdict in judged if verdict.kind == "mismatch"}
+        excused = Client.get(used).compare([wanted[name] for name in ties], policy(used, graphs), ties=ties)
+        judged = [*judged, *excused]
+    known = {verdict.name: verdict for verdict in judged}
+    verdicts = [known[entry[0]] if isinstance(entry, tuple) else entry for entry in entries]
     if not verdicts:
         verdicts = [not_compared("output", "the model gave no tensor, neither as output nor as gradient or buffer")]
     return Report(verdicts=verdicts, graphs=graphs, missing=[*missing(used, graphs), *_unmet(graphs, backward)])
+
+
+def _branch(graphs: Sequence[GraphInfo]) -> str:
+    """The first branch that a graph took otherwise than eager, where every node of all graphs alone is as right as
+    eager's; "" where none did, or nodes were not compared."""
+    if any(node.is_wrong or node.is_failed for graph in graphs for _, node in graph.nodes):
+        return ""
+    if any(verdict.kind in ("mismatch", "failed") for graph in graphs for _, verdict in graph.verdicts):
+        return ""
+    reasons = (verdict.reason for graph in graphs for _, verdict in graph.verdicts if verdict.kind == "tie")
+    return next(reasons, "")
 
 
 def _unmet(graphs: Sequence[GraphInfo], backward: bool) -> list[Verdict]:
@@ -123,37 +153,6 @@ def _is_compiled(model: Any) -> bool:
         or hasattr(model, "_torchdynamo_orig_callable")
         or getattr(model, "_compiled_call_impl", None) is not None
     )
-
-
-def _added_up(run: Callable[[], Run]) -> dict[str, Tensor | None]:
-    """{value: Σ|terms| of each element}, of the values of an eager run that are sums; {} where it cannot be told."""
-    try:
-        with in_eager(), Sums() as sums:
-            return {name: sums.of(value) for name, value in run().values.items()}
-    except Exception as error:  # what runs in eager need not run under a dispatch mode
-        log.debug("what the model's sums add up is not known: %s", error)
-        return {}
-
-
-def _judged(
-    entries: Sequence[Pair | Verdict], options: Options, graphs: Sequence[GraphInfo],
-    terms: Mapping[str, Tensor | None] | None = None, exact: Mapping[str, Tensor | None] | None = None,
-) -> list[Verdict]:  # fmt: skip
-    """Verdicts in the order of `entries`. Where half precision took part, floats are judged by its steps. terms: what
-    values add up, by name; exact: their float64."""
-    wanted = [entry for entry in entries if isinstance(entry, tuple)]
-    client, tolerance = Client.get(options), options.tolerance
-    dtypes = {graph.lowest_precision for graph in graphs}
-    half = next((dtype for dtype in (torch.bfloat16, torch.float16) if dtype in dtypes), None)
-    known = {name: value for name, value in (exact or {}).items() if value is not None}
-    noise = NoiseTerms(factor=options.noise_factor, dtype=half)
-    float64: dict[str, Any] = {"exact": known, "noise": noise} if known else {}
-    if tolerance is not None:
-        judged = client.compare(wanted, tolerance, terms, **float64)
-    else:
-        judged = judged_as_half(wanted, client, half, terms, **float64)
-    verdicts = iter(judged)
-    return [next(verdicts) if isinstance(entry, tuple) else entry for entry in entries]
 
 
 make_callable(__name__, compare)

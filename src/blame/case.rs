@@ -9,8 +9,8 @@ use prost::Message as _;
 use super::error::BlameError;
 use super::values::Values;
 use crate::base::ids::{GraphId, ValueName};
-use crate::compare::{NoiseKind, TensorVerdict, Tolerance, Verdict, judge};
-use crate::dump::{NodeRow, NodeTable};
+use crate::compare::{NoiseKind, Policy, TensorVerdict, Tolerance, Verdict};
+use crate::dump::{Judging, NodeRow, NodeTable};
 use crate::onnx::proto::ModelProto;
 use crate::onnx::{Descriptions, Isolator, NamedTensor, uses};
 use crate::protocol::message::{PartSpec, SessionSpec};
@@ -26,8 +26,8 @@ pub struct Case {
     pub described: Descriptions,
     /// How it ran.
     pub spec: SessionSpec,
-    /// Of the run; None: by dtype.
-    pub tolerance: Option<Tolerance>,
+    /// By what its outputs are judged.
+    pub judging: Judging,
     /// What it was called with, in the model's order.
     pub feeds: Vec<NamedTensor>,
     /// What it gave, in the model's order.
@@ -53,7 +53,9 @@ pub struct Parts {
     pub described: Descriptions,
     /// How it ran.
     pub spec: SessionSpec,
-    /// Of the run; None: by dtype.
+    /// By what its outputs are judged, as the call was compared; None: it was not.
+    pub judging: Option<Judging>,
+    /// The run's; None: by dtype.
     pub tolerance: Option<Tolerance>,
     /// What it was called with.
     pub feeds: Vec<NamedTensor>,
@@ -68,7 +70,9 @@ pub struct Parts {
 impl Case {
     /// Errors: [`BlameError::Onnx`] of the model.
     pub fn new(parts: Parts) -> Result<Self, BlameError> {
-        let Parts { model, named_values, described, spec, tolerance, feeds, actuals, values, table } = parts;
+        let Parts { model, named_values, described, spec, judging, tolerance, feeds, actuals, values, table } = parts;
+        let through = half(&table, &feeds);
+        let judging = judging.unwrap_or_else(|| Judging::by(Policy { given: tolerance, through, ..Policy::default() }));
         let bytes = model.encode_to_vec().into();
         let isolator = Isolator::new(model, &named_values)?;
         let mut readers: HashMap<String, Vec<usize>> = HashMap::new();
@@ -81,7 +85,7 @@ impl Case {
             named_values,
             described,
             spec,
-            tolerance,
+            judging,
             feeds,
             actuals,
             values,
@@ -117,8 +121,7 @@ impl Case {
 
     /// An output, or any other value that has drifted, against eager's.
     pub fn judge(&self, name: &str, reference: &TensorView<'_>, candidate: &TensorView<'_>) -> TensorVerdict {
-        let half = self.half().filter(|_| reference.dtype().is_float());
-        judge(name, reference, candidate, self.tolerance.or_else(|| half.map(steps)).as_ref())
+        self.judging.judge(name, reference, candidate)
     }
 
     /// Whether comparing the nodes found that an output is right but for rounding: it matches, as it drifted and as it came
@@ -126,7 +129,7 @@ impl Case {
     pub fn is_rounding(&self, output: &str) -> bool {
         let plain = self.table.plain.iter().find(|verdict| verdict.name == output);
         let drifted = self.row(output).map(|row| &row.cumulative);
-        [plain, drifted].iter().all(|verdict| verdict.is_some_and(|verdict| verdict.verdict == Verdict::Match))
+        [plain, drifted].iter().all(|verdict| verdict.is_some_and(|verdict| verdict.verdict.is_pass()))
     }
 
     /// Whether comparing the nodes found a value's own kernel further from float64 than rounding explains, though it may be
@@ -136,18 +139,9 @@ impl Case {
         noise.is_some_and(|noise| noise.kind == NoiseKind::CandidateWorse)
     }
 
-    /// Whether an output is what `name` says: of a role such as `GradAOTOutput layer.weight`, what it is of.
-    pub fn is_role_of(&self, output: &str, name: &str) -> bool {
-        let role = self.row(output).map(|row| row.role.as_str()).unwrap_or_default();
-        role.split_once(' ').is_some_and(|(_, of)| of == name)
-    }
-
-    /// The half-precision type that takes part, the coarser one of two.
-    fn half(&self) -> Option<DType> {
-        let of_rows = self.table.nodes.iter().map(|row| row.dtype.as_str());
-        let of_feeds = self.feeds.iter().map(|feed| feed.desc.dtype.torch_name());
-        let seen: HashSet<&str> = of_rows.chain(of_feeds).collect();
-        [DType::BF16, DType::F16].into_iter().find(|dtype| seen.contains(dtype.torch_name()))
+    /// The tolerance that was asked for.
+    pub fn tolerance(&self) -> Option<Tolerance> {
+        self.judging.policy.given
     }
 
     /// Whether the nodes can be examined: eager's value of one is known that is no output, or all are outputs.
@@ -204,10 +198,12 @@ impl Case {
     }
 }
 
-/// Steps of half precision, for values of any floating type that it took part in.
-fn steps(dtype: DType) -> Tolerance {
-    let Tolerance { rtol, scale, .. } = Tolerance::for_dtype(dtype);
-    Tolerance { atol: 6e-8, rtol, scale, equal_nan: false }
+/// The half-precision type that takes part, the coarser one of two.
+fn half(table: &NodeTable, feeds: &[NamedTensor]) -> Option<DType> {
+    let of_rows = table.nodes.iter().map(|row| row.dtype.as_str());
+    let of_feeds = feeds.iter().map(|feed| feed.desc.dtype.torch_name());
+    let seen: HashSet<&str> = of_rows.chain(of_feeds).collect();
+    [DType::BF16, DType::F16].into_iter().find(|dtype| seen.contains(dtype.torch_name()))
 }
 
 /// Whether a verdict accuses: it is outside tolerance, or there is no pair.

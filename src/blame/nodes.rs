@@ -93,7 +93,7 @@ impl<'p, 'a> Nodes<'p, 'a> {
         let values: Vec<(ValueName, TensorBuf)> = group.values.iter().cloned().zip(outputs).collect();
         let verdict = |(name, value): &(ValueName, TensorBuf)| {
             let reference = self.prober.eager(name)?;
-            let tolerance = case.tolerance.unwrap_or_else(|| Tolerance::for_kernel(reference.desc.dtype));
+            let tolerance = case.tolerance().unwrap_or_else(|| Tolerance::for_kernel(reference.desc.dtype));
             Ok::<_, BlameError>(judge(name, &reference.view(), &value.view(), Some(&tolerance)))
         };
         let verdicts = values.iter().map(verdict).collect::<Result<_, _>>()?;
@@ -371,7 +371,7 @@ impl Local {
     fn worst(&self) -> &TensorVerdict {
         let distance =
             |verdict: &&TensorVerdict| verdict.metrics.as_ref().map_or(f64::INFINITY, |metrics| metrics.max_rel_to_max);
-        let wrong = |verdict: &&TensorVerdict| verdict.verdict != Verdict::Match;
+        let wrong = |verdict: &&TensorVerdict| !verdict.verdict.is_pass();
         self.verdicts
             .iter()
             .max_by(|one, other| wrong(one).cmp(&wrong(other)).then(distance(one).total_cmp(&distance(other))))

@@ -1,6 +1,6 @@
 //! `rust-ort blame`: who made the outputs of dumped parts differ from eager.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
@@ -12,6 +12,7 @@ use serde_json::json;
 use super::answer::{json_text, put};
 use super::exit::{Exit, Failure, Outcome};
 use super::progress;
+use super::nearest::hint;
 use super::replay::Repro;
 use super::rerun::{self, Runtime, Target};
 use super::table::{self, Give};
@@ -19,12 +20,15 @@ use super::verdicts;
 use crate::base::files::write_whole;
 use crate::base::ids::ValueName;
 use crate::blame::{
-    Answer, Case, Contribution, Culprit, OptimizerKind, Own, Parts, Progress, Settings, Strategy, Together, Values,
-    counted, examine, together,
+    Answer, Case, Contribution, Culprit, Layer, OptimizerKind, Own, Parts, Progress, Settings, Strategy, Together,
+    Values, counted, examine, together,
 };
-use crate::compare::{Verdict, significant};
-use crate::dump::{NODES_SCHEMA, NodeTable, Role, reader};
+use crate::compare::significant;
+use crate::dump::{Judging, NODES_SCHEMA, NodeTable, Role, reader};
 use crate::onnx::{NamedTensor, sort};
+
+/// How a report names the gradient of what follows.
+const GRAD_OF: &str = "grad of ";
 
 /// Name and version of what is kept of an examination.
 const KEPT_SCHEMA: &str = "rust_ort/blame-kept/3";
@@ -100,8 +104,9 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     let (whole, left_out) = rerun::whole(&targets);
     for target in whole {
         let case = case_of(&runtime, target, memory_bytes(args.memory))?;
-        known_outputs.extend(case.actuals.iter().map(|actual| described(&case, &actual.name)));
-        let output = match asked(args, &case) {
+        let outputs = Outputs { case: &case, roles: target.roles()? };
+        known_outputs.extend(case.actuals.iter().map(|actual| outputs.described(&actual.name)));
+        let output = match outputs.asked(args) {
             Asked::All => None,
             Asked::One(name) => Some(name),
             Asked::Elsewhere => continue,
@@ -117,13 +122,15 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     }
     if answers.is_empty() {
         let name = args.output.as_ref().or(args.gradient.as_ref()).map(String::as_str).unwrap_or_default();
-        return Err(format!("no output is {name:?}; there are {}", known_outputs.join(", ")).into());
+        return Err(unknown(name, &known_outputs).into());
     }
     let repro = args.repro.as_ref().map(|folder| write_repro(folder, &runtime, &answers));
+    let transforms = answers.first().map(|examined| examined.target.transforms()).unwrap_or_default();
     let answers: Vec<Answer> = answers.into_iter().map(|examined| examined.answer).collect();
     let total = counted(&answers);
     let calls = together(&answers);
-    let text = answers.iter().map(text_of).chain(calls.iter().map(text_of_calls)).collect::<Vec<_>>().join("\n");
+    let texts = answers.iter().map(text_of).chain(calls.iter().map(text_of_calls));
+    let text = [headline(&answers, &transforms)].into_iter().chain(texts).collect::<Vec<_>>().join("\n");
     let text = if args.json {
         json_text("blame", json!({ "summary": total, "answers": answers, "together": calls, "text": text }))?
     } else {
@@ -204,23 +211,62 @@ enum Asked {
     Elsewhere,
 }
 
-fn asked(args: &Arguments, case: &Case) -> Asked {
-    let mut names = case.actuals.iter().map(|actual| &actual.name);
-    let found = match (&args.output, &args.gradient) {
-        (None, None) => return Asked::All,
-        (Some(output), _) => names.find(|name| *name == output || case.is_role_of(name, output)),
-        (None, Some(gradient)) => names.find(|name| {
-            case.row(name).is_some_and(|row| row.role.starts_with("Grad")) && case.is_role_of(name, gradient)
-        }),
-    };
-    found.map_or(Asked::Elsewhere, |name| Asked::One(name.clone()))
+/// Outputs of a part, and what each is.
+struct Outputs<'c> {
+    case: &'c Case,
+    /// Such as `GradAOTOutput layer.weight`.
+    roles: HashMap<String, String>,
 }
 
-fn described(case: &Case, output: &str) -> String {
-    match case.row(output).map(|row| row.role.as_str()).unwrap_or_default() {
-        "" => output.to_owned(),
-        role => format!("{output} ({role})"),
+impl Outputs<'_> {
+    fn asked(&self, args: &Arguments) -> Asked {
+        let mut names = self.case.actuals.iter().map(|actual| &actual.name);
+        let found = match (&args.output, &args.gradient) {
+            (None, None) => return Asked::All,
+            (Some(output), _) => match output.strip_prefix(GRAD_OF) {
+                Some(gradient) => names.find(|name| self.is_gradient_of(name, gradient)),
+                None => names.find(|name| *name == output || self.of(name) == Some(output.as_str())),
+            },
+            (None, Some(gradient)) => {
+                let gradient = gradient.strip_prefix(GRAD_OF).unwrap_or(gradient);
+                names.find(|name| self.is_gradient_of(name, gradient))
+            }
+        };
+        found.map_or(Asked::Elsewhere, |name| Asked::One(name.clone()))
     }
+
+    fn is_gradient_of(&self, output: &str, name: &str) -> bool {
+        self.role(output).starts_with("Grad") && self.of(output) == Some(name)
+    }
+
+    fn role<'s>(&'s self, output: &str) -> &'s str {
+        let of_row = self.case.row(output).map(|row| row.role.as_str()).filter(|role| !role.is_empty());
+        of_row.or(self.roles.get(output).map(String::as_str)).unwrap_or_default()
+    }
+
+    /// What an output is of: a parameter, an input.
+    fn of<'s>(&'s self, output: &str) -> Option<&'s str> {
+        self.role(output).split_once(' ').map(|(_, of)| of)
+    }
+
+    fn described(&self, output: &str) -> String {
+        match self.role(output) {
+            "" => output.to_owned(),
+            role => format!("{output} ({role})"),
+        }
+    }
+}
+
+/// Names of outputs that are told of one that there is not.
+const N_TOLD: usize = 8;
+
+/// Of an output that there is not: what it may have been, and a few that there are.
+fn unknown(name: &str, known: &[String]) -> String {
+    let names = known.iter().flat_map(|known| known.trim_end_matches(')').split([' ', '(']));
+    let told = known.iter().take(N_TOLD).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let more = known.len().saturating_sub(N_TOLD);
+    let more = if more > 0 { format!(" and {more} more (rust-ort ls)") } else { String::new() };
+    format!("no output is {name:?}{}; there are {told}{more}", hint(name, names))
 }
 
 /// A dumped data set as a case. Errors: a file that cannot be read, a data set that is not whole.
@@ -260,6 +306,7 @@ pub(super) fn case_of(runtime: &Runtime, target: &Target, memory_bytes: usize) -
     Ok(Case::new(Parts {
         described,
         spec: runtime.spec_of(target)?,
+        judging: Judging::of(&target.step.path).map_err(|error| format!("{path}: {error}"))?,
         tolerance: target.tolerance(),
         values: Rc::new(values_of(target, &feeds, memory_bytes)?),
         model,
@@ -296,8 +343,8 @@ fn examined(
     let content = reader::content_of(&target.step.path, &target.part, step);
     let strategy = args.strategy;
     let threads = runtime.threads;
-    let (spec, tolerance) = (&case.spec, &case.tolerance);
-    let key = format!("{model} {content} {version} {threads} {spec:?} {tolerance:?} {output:?} {strategy:?} {follow}");
+    let (spec, policy) = (&case.spec, &case.judging.policy);
+    let key = format!("{model} {content} {version} {threads} {spec:?} {policy:?} {output:?} {strategy:?} {follow}");
     let path = reader::blame_file(&target.part, step);
     let mut kept = Keeping::new(path, key, args.fresh);
     let settings = Settings { output, budget, strategy: args.strategy, follow };
@@ -401,6 +448,30 @@ fn write_repro(folder: &Path, runtime: &Runtime, answers: &[Examined<'_>]) -> Re
     Ok(())
 }
 
+/// The answer over all parts, in one line. transforms: names of the functions that changed the models.
+fn headline(answers: &[Answer], transforms: &[String]) -> String {
+    let is_named = |answer: &&Answer| matches!(answer.culprit, Culprit::Node { .. } | Culprit::Optimizer { .. });
+    let blamed = answers.iter().find(is_named).or_else(|| answers.iter().find(|answer| answer.blames()));
+    let Some(answer) = blamed else {
+        let unknown = answers.iter().find(|answer| !answer.complete);
+        return match unknown.map(|answer| &answer.culprit) {
+            Some(Culprit::Nobody { why }) => format!("not known who is to blame: {why}\n"),
+            _ => "nobody is to blame: every output is as right as eager's\n".to_owned(),
+        };
+    };
+    let mut text = format!("to blame: {}", answer.culprit);
+    let Answer { graph, part, step, culprit, nodes, .. } = answer;
+    if let Culprit::Node { name, layer } = culprit {
+        let place = nodes.iter().find(|node| node.name == *name).map(Contribution::place).unwrap_or_default();
+        text += if place.is_empty() { "" } else { ", " };
+        text += &place;
+        if *layer == Layer::Exporter && !transforms.is_empty() {
+            text += &format!("; your transforms ran on this graph: {}", transforms.join(", "));
+        }
+    }
+    text + &format!("; {graph} part {part} step {step}\n")
+}
+
 fn text_of(answer: &Answer) -> String {
     let width = table::width();
     let Answer { graph, part, step, complaints, culprit, nodes, .. } = answer;
@@ -408,7 +479,7 @@ fn text_of(answer: &Answer) -> String {
     text += &match complaints.len() {
         0 if !answer.complete => "nothing is known to be outside tolerance\n".to_owned(),
         0 => "every output is within tolerance\n".to_owned(),
-        n if complaints.iter().all(|complaint| complaint.as_ran.verdict == Verdict::Match) => {
+        n if complaints.iter().all(|complaint| complaint.as_ran.verdict.is_pass()) => {
             format!("{n} outputs differ from eager's within tolerance, and what comes after made more of it\n")
         }
         n => format!("{n} outputs are outside tolerance\n"),
@@ -421,7 +492,10 @@ fn text_of(answer: &Answer) -> String {
     }
     let as_ran: Vec<_> = complaints.iter().map(|complaint| complaint.as_ran.clone()).collect();
     text += &verdicts::table(&as_ran, width);
-    text += &format!("\nto blame: {culprit}\n");
+    text += &match culprit {
+        Culprit::Nobody { why } if !answer.complete => format!("\nnot known who is to blame: {why}\n"),
+        culprit => format!("\nto blame: {culprit}\n"),
+    };
     answer.beside.iter().for_each(|beside| text += &format!("and: {beside}\n"));
     if let Some(smallest) = &answer.smallest {
         text += &format!("with eager's values of {} the outputs that were followed are right\n", smallest.join(", "));

@@ -10,9 +10,9 @@ use super::answer::{json_text, put};
 use super::exit::{Exit, Failure, Outcome};
 use super::tolerance_arguments::ToleranceArguments;
 use super::{data_sets, progress, table, verdicts};
-use crate::compare::{Summary, TensorVerdict, Tolerance, judge, summary};
-use crate::dump::Role;
+use crate::compare::{Policy, Summary, TensorVerdict, Tolerance, summary};
 use crate::dump::reader::{self, Completeness, StepEntry};
+use crate::dump::{Judging, Role};
 use crate::onnx::load_tensor;
 use crate::tensor::DType;
 
@@ -22,20 +22,20 @@ pub(super) struct Arguments {
     path: PathBuf,
     #[command(flatten)]
     tolerance: ToleranceArguments,
-    /// NaN equals NaN
+    /// NaN differs from NaN
     #[arg(long)]
-    equal_nan: bool,
+    distinct_nan: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 impl Arguments {
-    /// The dtype's own tolerance with what was given on the command line.
-    fn tolerance(&self, dtype: DType) -> Tolerance {
-        let default = Tolerance::for_dtype(dtype);
+    /// The tolerance of the comparison with what was given on the command line.
+    fn tolerance(&self, policy: Policy, dtype: DType) -> Tolerance {
+        let default = policy.tolerance(dtype);
         let given = self.tolerance.over(default).unwrap_or(default);
-        Tolerance { equal_nan: self.equal_nan || given.equal_nan, ..given }
+        Tolerance { equal_nan: given.equal_nan && !self.distinct_nan, ..given }
     }
 }
 
@@ -75,10 +75,12 @@ fn judge_step(args: &Arguments, step: &StepEntry) -> Result<Judged, Failure> {
             pairs.entry(index).or_default()[side] = Some(path);
         }
     }
+    let judging = Judging::of(&step.path).map_err(|error| format!("{}: {error}", step.path.display()))?;
+    let judging = judging.unwrap_or_default();
     let mut verdicts: Vec<_> = pairs
         .into_iter()
         .map(|(index, pair)| match pair {
-            [Some(reference), Some(actual)] => judge_files(args, &reference, &actual),
+            [Some(reference), Some(actual)] => judge_files(args, &judging, &reference, &actual),
             [None, _] => TensorVerdict::not_compared(&format!("output {index}"), "eager gave no such output"),
             [_, None] => TensorVerdict::not_compared(&format!("output {index}"), "ONNX Runtime gave no such output"),
         })
@@ -89,7 +91,7 @@ fn judge_step(args: &Arguments, step: &StepEntry) -> Result<Judged, Failure> {
     Ok(Judged { path: step.path.clone(), verdicts })
 }
 
-fn judge_files(args: &Arguments, reference: &Path, actual: &Path) -> TensorVerdict {
+fn judge_files(args: &Arguments, judging: &Judging, reference: &Path, actual: &Path) -> TensorVerdict {
     let (reference, actual) = match (load_tensor(reference), load_tensor(actual)) {
         (Ok(reference), Ok(actual)) => (reference, actual),
         (Err(error), _) | (_, Err(error)) => {
@@ -101,7 +103,8 @@ fn judge_files(args: &Arguments, reference: &Path, actual: &Path) -> TensorVerdi
         let reason = format!("eager's is {:?}, ONNX Runtime's {:?}", reference.name, actual.name);
         return TensorVerdict::not_compared(&actual.name, reason);
     }
-    judge(&actual.name, &reference.view(), &actual.view(), Some(&args.tolerance(reference.desc.dtype)))
+    let tolerance = args.tolerance(judging.policy, reference.desc.dtype);
+    judging.judge_within(&tolerance, &actual.name, &reference.view(), &actual.view())
 }
 
 fn text_of(judged: &[Judged], total: &Summary, skipped: usize, width: usize) -> String {

@@ -239,9 +239,12 @@ fn text_of(answer: &Answer) -> String {
     text += &match found {
         Found::Within => "every output is within its limit as it is\n".to_owned(),
         Found::Rules { float32 } => {
-            let (n_rules, reached) = (float32.len(), failing - beyond.len());
-            let all = if beyond.is_empty() { "all".to_owned() } else { reached.to_string() };
-            format!("{failing} of {n} outputs are not within their limit; with {n_rules} kept in float32 {all} are\n")
+            // By the model compiled with the rules, where it was: the search rounds a value at a time.
+            let still =
+                |output: &&Output| output.after.as_ref().map_or(beyond.contains(&output.name), |after| !after.within);
+            let (n_rules, n_left) = (float32.len(), outputs.iter().filter(still).count());
+            let end = if n_left == 0 { "all are".to_owned() } else { format!("{n_left} are not") };
+            format!("{failing} of {n} outputs are not within their limit; with {n_rules} kept in float32 {end}\n")
         }
         Found::Impossible => format!("{failing} of {n} outputs are not within their limit, whatever is kept\n"),
         Found::Unjudged => "no output is a float: nothing is judged\n".to_owned(),

@@ -5,19 +5,12 @@ use crate::compare::{Summary, TensorVerdict, Verdict, distance_text, elements};
 
 /// All together; None of none.
 pub(super) fn sum(totals: impl IntoIterator<Item = Summary>) -> Option<Summary> {
-    totals.into_iter().reduce(|total, more| Summary {
-        matched: total.matched + more.matched,
-        mismatch: total.mismatch + more.mismatch,
-        not_compared: total.not_compared + more.not_compared,
-        failed: total.failed + more.failed,
-    })
+    totals.into_iter().reduce(Summary::with)
 }
 
 /// `3 match, 1 mismatch`; None where nothing was compared.
 pub(super) fn counts(summary: Summary) -> Option<String> {
-    let Summary { matched, mismatch, not_compared, failed } = summary;
-    let counts = [(matched, "match"), (mismatch, "mismatch"), (not_compared, "not compared"), (failed, "failed")];
-    let counts = counts.into_iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}"));
+    let counts = summary.counts().into_iter().filter(|(_, n)| *n > 0).map(|(what, n)| format!("{n} {what}"));
     Some(counts.collect::<Vec<_>>().join(", ")).filter(|text| !text.is_empty())
 }
 
@@ -34,13 +27,14 @@ pub(super) fn said(verdict: &Verdict) -> String {
     }
 }
 
-/// The verdict, and its reason where it has one.
+/// The verdict, loud where it accuses, and its reason where it has one.
 fn word(verdict: &Verdict) -> (&'static str, &str) {
-    match verdict {
-        Verdict::Match => ("match", ""),
-        Verdict::Mismatch => ("MISMATCH", ""),
-        Verdict::NotCompared(reason) => ("not compared", reason),
-        Verdict::Failed(reason) => ("FAILED", reason),
+    match verdict.words() {
+        ("mismatch", reason) => ("MISMATCH", reason),
+        ("failed", reason) => ("FAILED", reason),
+        ("not_compared", reason) => ("not compared", reason),
+        ("open_order", reason) => ("open order", reason),
+        words => words,
     }
 }
 

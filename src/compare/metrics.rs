@@ -161,7 +161,7 @@ pub struct Measured {
     /// The largest Σ|terms|, where they were given and explain what the tolerance does not.
     pub(super) max_terms: Option<f64>,
     /// Against the exact one, where it was given and there is anything to be measured: see [`Measured::errors`].
-    pub(super) errors: Option<([f64; 6], Option<Rounding>)>,
+    pub(super) errors: Option<([f64; 8], Option<Rounding>)>,
     /// Where they were asked for: \[reference, candidate\].
     pub signatures: Option<[String; 2]>,
 }
@@ -170,7 +170,8 @@ impl Measured {
     /// Against the exact one, where it was given and there is anything to be measured.
     pub fn errors(&self) -> Option<Errors> {
         let (errors, rounding) = self.errors?;
-        let [reference_error, candidate_error, reference_excess, candidate_excess, distance, condition] = errors;
+        let [reference_error, candidate_error, reference_excess, candidate_excess, ..] = errors;
+        let [.., distance, condition, reference_rms, candidate_rms] = errors;
         Some(Errors {
             reference_error,
             candidate_error,
@@ -178,6 +179,8 @@ impl Measured {
             candidate_excess,
             distance,
             condition,
+            reference_rms,
+            candidate_rms,
             rounding,
         })
     }
@@ -191,9 +194,20 @@ impl Measured {
             candidate_excess,
             distance,
             condition,
+            reference_rms,
+            candidate_rms,
             rounding,
         } = errors;
-        let sizes = [reference_error, candidate_error, reference_excess, candidate_excess, distance, condition];
+        let sizes = [
+            reference_error,
+            candidate_error,
+            reference_excess,
+            candidate_excess,
+            distance,
+            condition,
+            reference_rms,
+            candidate_rms,
+        ];
         self.errors = Some((sizes, rounding));
     }
 }

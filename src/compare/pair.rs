@@ -88,6 +88,9 @@ impl Pair<'_, SharedTensor<'_>> {
         }
         if let Some(Exact { value, explained, factor }) = self.exact {
             verdict.noise = Noise::measure(reference, candidate, value, explained, factor);
+            if explained.is_drift() {
+                verdict.excuse();
+            }
         }
         Compared { verdict, signatures: self.signatures.then(|| signatures(reference, candidate)) }
     }
@@ -111,6 +114,9 @@ impl<T> Pair<'_, T> {
         let mut verdict = judge_measured(self.name, desc, tolerance, &found);
         if let (Some(errors), Some(Exact { explained, factor, .. })) = (found.errors(), &self.exact) {
             verdict.noise = Some(Noise::of_measured(errors, desc.shape.n_elements(), explained, *factor));
+            if explained.is_drift() {
+                verdict.excuse();
+            }
         }
         Compared { verdict, signatures: found.signatures }
     }

@@ -10,7 +10,7 @@ use crate::tensor::DType;
 /// tensor that are no fill values ([`Tolerance::fill_limit`]).
 ///
 /// A NaN or an infinity against any other value is outside whatever the tolerance; equal infinities are inside; NaN
-/// against NaN is inside with `equal_nan`. With `scale` 0 this is `numpy.allclose(candidate, reference)`.
+/// against NaN is inside unless `equal_nan` is off: where it came from is a [`Birth`](super::Birth). With `scale` 0 this is `numpy.allclose(candidate, reference)`.
 ///
 /// ```
 /// use rust_ort::compare::Tolerance;
@@ -43,8 +43,8 @@ pub struct BadTolerance {
 }
 
 impl Tolerance {
-    /// Equal values only (-0 equals 0); NaN differs from NaN.
-    pub const EXACT: Tolerance = Tolerance { atol: 0., rtol: 0., scale: 0., equal_nan: false };
+    /// Equal values only (-0 equals 0, NaN equals NaN).
+    pub const EXACT: Tolerance = Tolerance { atol: 0., rtol: 0., scale: 0., equal_nan: true };
 
     /// The defaults, by element type. Integers, bool and 8-bit floats: [`Tolerance::EXACT`]. Complex types: those of
     /// their parts. Source of the numbers: `docs/decisions/0002-tolerance.md`.
@@ -58,7 +58,7 @@ impl Tolerance {
             _ => return Tolerance::EXACT,
         };
         let epsilon = epsilon(dtype);
-        Tolerance { atol, rtol: rtol_epsilons * epsilon, scale: scale_epsilons * epsilon, equal_nan: false }
+        Tolerance { atol, rtol: rtol_epsilons * epsilon, scale: scale_epsilons * epsilon, equal_nan: true }
     }
 
     /// Of one kernel on the reference's inputs: steps of each element. What is outside is not wrong yet: an
@@ -71,6 +71,11 @@ impl Tolerance {
             _ => return Tolerance::for_dtype(dtype),
         };
         Tolerance { rtol: rtol_epsilons * epsilon(dtype), ..Tolerance::EXACT }
+    }
+
+    /// Of floats of any type that were computed through this half-precision type.
+    pub const fn of_half(half: DType) -> Tolerance {
+        Tolerance { atol: 6e-8, ..Tolerance::for_dtype(half) }
     }
 
     /// Elements of this size and more do not count in max|r|: they stand for "masked out" (`torch.finfo(dtype).min` and

@@ -15,6 +15,13 @@ use crate::tensor::{DType, SharedTensor, TensorDesc};
 pub enum Verdict {
     /// Every element is inside tolerance (also when there is none).
     Match,
+    /// At least one element is outside tolerance, and the candidate is about as far from float64 as the reference is: it
+    /// says nothing of the candidate. A pass.
+    Noise,
+    /// Elements differ where the reference itself was undecided between equals, and why. A pass.
+    Tie(String),
+    /// Elements are the reference's in an order that its operator leaves open, and why. A pass.
+    OpenOrder(String),
     /// At least one element is outside tolerance.
     Mismatch,
     /// There was no pair to compare, and why. Never a pass.
@@ -38,11 +45,31 @@ pub struct TensorVerdict {
     pub name: String,
     /// What it came to.
     pub verdict: Verdict,
-    /// Present for `Match` and `Mismatch`.
+    /// Present where there was a pair to measure.
     pub metrics: Option<Metrics>,
     /// How far both are from float64, where that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub noise: Option<Noise>,
+}
+
+impl Verdict {
+    /// Whether the candidate is as right as the reference.
+    pub fn is_pass(&self) -> bool {
+        matches!(self, Self::Match | Self::Noise | Self::Tie(_) | Self::OpenOrder(_))
+    }
+
+    /// Its name in files, and its reason where it has one.
+    pub fn words(&self) -> (&'static str, &str) {
+        match self {
+            Self::Match => ("match", ""),
+            Self::Noise => ("noise", ""),
+            Self::Tie(reason) => ("tie", reason),
+            Self::OpenOrder(reason) => ("open_order", reason),
+            Self::Mismatch => ("mismatch", ""),
+            Self::NotCompared(reason) => ("not_compared", reason),
+            Self::Failed(reason) => ("failed", reason),
+        }
+    }
 }
 
 impl TensorVerdict {
@@ -57,17 +84,29 @@ impl TensorVerdict {
     }
 }
 
+impl TensorVerdict {
+    /// A mismatch of a value that drifted is noise where float64 says so.
+    pub(super) fn excuse(&mut self) {
+        if self.verdict == Verdict::Mismatch && self.noise.is_some_and(|noise| noise.excuses()) {
+            self.verdict = Verdict::Noise;
+        }
+    }
+}
+
 /// What happened, where, what was expected and what came instead: one sentence.
 impl fmt::Display for TensorVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = &self.name;
-        match (&self.verdict, &self.metrics) {
-            (Verdict::NotCompared(reason), _) => write!(f, "{name:?}: not compared: {reason}"),
-            (Verdict::Failed(reason), _) => write!(f, "{name:?}: {reason}"),
-            (Verdict::Match, Some(metrics)) => write!(f, "{name:?}: match: {metrics}"),
-            (Verdict::Mismatch, Some(metrics)) => write!(f, "{name:?}: mismatch: {metrics}"),
-            (Verdict::Match, None) => write!(f, "{name:?}: match"),
-            (Verdict::Mismatch, None) => write!(f, "{name:?}: mismatch"),
+        let word = match &self.verdict {
+            Verdict::NotCompared(reason) => return write!(f, "{name:?}: not compared: {reason}"),
+            Verdict::Failed(reason) => return write!(f, "{name:?}: {reason}"),
+            Verdict::Tie(reason) => format!("tie: {reason}"),
+            Verdict::OpenOrder(reason) => format!("open order: {reason}"),
+            other => other.words().0.to_owned(),
+        };
+        match &self.metrics {
+            Some(metrics) => write!(f, "{name:?}: {word}: {metrics}"),
+            None => write!(f, "{name:?}: {word}"),
         }
     }
 }
@@ -172,6 +211,15 @@ pub struct Summary {
     /// `Match`.
     #[serde(rename = "match")]
     pub matched: usize,
+    /// `Noise`.
+    #[serde(default)]
+    pub noise: usize,
+    /// `Tie`.
+    #[serde(default)]
+    pub tie: usize,
+    /// `OpenOrder`.
+    #[serde(default)]
+    pub open_order: usize,
     /// `Mismatch`.
     pub mismatch: usize,
     /// `NotCompared`.
@@ -182,13 +230,45 @@ pub struct Summary {
 
 impl Summary {
     /// Exit code of a command: 2 when a comparison failed, else 1 when one mismatched, else 3 when one was left out or
-    /// there was none, else 0.
+    /// none passed, else 0.
     pub fn exit_code(&self) -> u8 {
         match self {
             Summary { failed: 1.., .. } => 2,
             Summary { mismatch: 1.., .. } => 1,
-            Summary { matched: 0, .. } | Summary { not_compared: 1.., .. } => 3,
+            Summary { not_compared: 1.., .. } => 3,
+            _ if self.passed() == 0 => 3,
             _ => 0,
+        }
+    }
+
+    /// All that the candidate is as right of as the reference.
+    pub fn passed(&self) -> usize {
+        self.matched + self.noise + self.tie + self.open_order
+    }
+
+    /// Each kind in words, in their order, and how many there are.
+    pub fn counts(&self) -> [(&'static str, usize); 7] {
+        [
+            ("match", self.matched),
+            ("noise", self.noise),
+            ("tie", self.tie),
+            ("open order", self.open_order),
+            ("mismatch", self.mismatch),
+            ("not compared", self.not_compared),
+            ("failed", self.failed),
+        ]
+    }
+
+    /// Of both together.
+    pub fn with(self, more: Self) -> Self {
+        Self {
+            matched: self.matched + more.matched,
+            noise: self.noise + more.noise,
+            tie: self.tie + more.tie,
+            open_order: self.open_order + more.open_order,
+            mismatch: self.mismatch + more.mismatch,
+            not_compared: self.not_compared + more.not_compared,
+            failed: self.failed + more.failed,
         }
     }
 }
@@ -199,6 +279,9 @@ pub fn summary(verdicts: &[TensorVerdict]) -> Summary {
     for verdict in verdicts {
         match verdict.verdict {
             Verdict::Match => summary.matched += 1,
+            Verdict::Noise => summary.noise += 1,
+            Verdict::Tie(_) => summary.tie += 1,
+            Verdict::OpenOrder(_) => summary.open_order += 1,
             Verdict::Mismatch => summary.mismatch += 1,
             Verdict::NotCompared(_) => summary.not_compared += 1,
             Verdict::Failed(_) => summary.failed += 1,

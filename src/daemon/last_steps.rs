@@ -7,7 +7,7 @@ use super::status::StepRecord;
 use crate::base::ids::{ClientId, StepId};
 use crate::base::limits;
 use crate::base::sync::lock;
-use crate::compare::{self, TensorVerdict};
+use crate::compare::{self, Summary, TensorVerdict};
 use crate::dump::NodeTable;
 use crate::observe::call::Outcome;
 use crate::protocol::control::RunObserved;
@@ -25,7 +25,7 @@ impl StepRecord {
             nodes: None,
             observing: None,
             summary: outcome.verdicts.as_deref().map(compare::summary),
-            dump: outcome.dump.as_ref().map(|dump| dump.display().to_string()),
+            dump: outcome.folder.as_ref().map(|folder| folder.path().display().to_string()),
         }
     }
 
@@ -56,6 +56,15 @@ impl StepRecord {
 pub struct LastSteps(Mutex<VecDeque<StepRecord>>);
 
 impl LastSteps {
+    /// What a step's outputs come to, looked at once more.
+    pub fn settle(&self, client: ClientId, (graph, part, step): (&str, u32, StepId), summary: Summary) {
+        let mut steps = lock(&self.0);
+        let is_it = |known: &&mut StepRecord| (known.client, known.part, known.step) == (client, part, step);
+        if let Some(known) = steps.iter_mut().filter(is_it).find(|known| known.graph == graph) {
+            known.summary = Some(summary);
+        }
+    }
+
     /// Above [`limits::LAST_STEPS`] the oldest goes.
     pub fn add(&self, step: StepRecord) {
         let mut steps = lock(&self.0);

@@ -1,8 +1,9 @@
 //! Verdicts and tolerances as they travel.
 
-use crate::compare::{Noise, TensorVerdict, Tolerance, Verdict};
+use crate::compare::{Noise, Policy, TensorVerdict, Tolerance, Verdict};
 use crate::dump::NodeRow;
 use crate::protocol::control::{NodeVerdictSummary, NoiseTerms, ToleranceTerms, VerdictKind, VerdictSummary};
+use crate::tensor::DType;
 
 /// What counts as noise, unless told otherwise.
 pub const NOISE: NoiseTerms = NoiseTerms { factor: Noise::FACTOR, step: 0. };
@@ -16,6 +17,9 @@ pub fn summaries(verdicts: &[TensorVerdict]) -> Vec<VerdictSummary> {
 pub fn summary(verdict: &TensorVerdict) -> VerdictSummary {
     let (kind, reason) = match &verdict.verdict {
         Verdict::Match => (VerdictKind::Match, String::new()),
+        Verdict::Noise => (VerdictKind::Noise, verdict.to_string()),
+        Verdict::Tie(reason) => (VerdictKind::Tie, reason.clone()),
+        Verdict::OpenOrder(reason) => (VerdictKind::OpenOrder, reason.clone()),
         Verdict::Mismatch => (VerdictKind::Mismatch, verdict.to_string()),
         Verdict::NotCompared(reason) => (VerdictKind::NotCompared, reason.clone()),
         Verdict::Failed(reason) => (VerdictKind::Failed, reason.clone()),
@@ -46,8 +50,8 @@ pub fn of_row(row: &NodeRow) -> NodeVerdictSummary {
     NodeVerdictSummary { local: summary(&row.local), cumulative: summary(&row.cumulative), births_json }
 }
 
-/// A tolerance that came.
-pub fn tolerance(terms: ToleranceTerms) -> Tolerance {
-    let ToleranceTerms { atol, rtol, scale, equal_nan } = terms;
-    Tolerance { atol, rtol, scale, equal_nan }
+/// A policy as it came.
+pub fn policy(given: Option<ToleranceTerms>, through: Option<DType>) -> Policy {
+    let given = given.map(|ToleranceTerms { atol, rtol, scale, equal_nan }| Tolerance { atol, rtol, scale, equal_nan });
+    Policy { given, through, ..Policy::default() }
 }

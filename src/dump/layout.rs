@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::error::DumpError;
 use crate::base::files::TEMPORARY_PREFIX;
-use crate::compare::{Summary, TensorVerdict};
+use crate::compare::{Policy, Summary, TensorVerdict};
 use crate::tensor::TensorDesc;
 
 pub(super) const RUN_FILE: &str = "run.json";
@@ -48,16 +48,22 @@ pub enum Role {
     Reference,
     /// What ONNX Runtime gave: `actual_<i>.pb`.
     Actual,
+    /// Of outputs outside tolerance, the same computation in float64: `float64_<i>.pb`.
+    Float64,
+    /// Of the same, Σ|terms| of each element in float64, where it is a sum: `terms_<i>.pb`.
+    Terms,
 }
 
 impl Role {
-    pub(super) const ALL: [Role; 3] = [Role::Input, Role::Reference, Role::Actual];
+    pub(super) const ALL: [Role; 5] = [Role::Input, Role::Reference, Role::Actual, Role::Float64, Role::Terms];
 
     pub(super) const fn prefix(self) -> &'static str {
         match self {
             Role::Input => "input_",
             Role::Reference => "output_",
             Role::Actual => "actual_",
+            Role::Float64 => "float64_",
+            Role::Terms => "terms_",
         }
     }
 
@@ -105,6 +111,12 @@ pub struct DataSet {
     pub references: Vec<FileEntry>,
     /// `actual_<i>.pb`: what ONNX Runtime gave.
     pub actuals: Vec<FileEntry>,
+    /// `float64_<i>.pb`: of outputs that were looked at once more.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub float64: Vec<FileEntry>,
+    /// `terms_<i>.pb`: of the same, where they are sums.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub terms: Vec<FileEntry>,
     /// Name, in the part's folder, of the verdicts.
     pub comparison: Option<String>,
     /// What could not be written, and why. Empty in a complete set.
@@ -117,11 +129,13 @@ impl DataSet {
             Role::Input => &mut self.inputs,
             Role::Reference => &mut self.references,
             Role::Actual => &mut self.actuals,
+            Role::Float64 => &mut self.float64,
+            Role::Terms => &mut self.terms,
         }
     }
 
     pub(super) fn entries(&self) -> impl Iterator<Item = &FileEntry> {
-        self.inputs.iter().chain(&self.references).chain(&self.actuals)
+        self.inputs.iter().chain(&self.references).chain(&self.actuals).chain(&self.float64).chain(&self.terms)
     }
 }
 
@@ -176,6 +190,9 @@ pub struct Comparison {
     pub part: u32,
     /// Number of the call.
     pub step: u64,
+    /// By which they were judged.
+    #[serde(default)]
+    pub policy: Policy,
     /// Verdicts counted.
     pub summary: Summary,
     /// One an output.

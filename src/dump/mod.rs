@@ -6,6 +6,7 @@
 //! power cut. A tensor past 2 GiB is written too, though protobuf's own readers refuse it; [`crate::onnx`] reads it.
 
 mod error;
+mod judging;
 mod layout;
 mod message;
 mod nodes;
@@ -20,6 +21,7 @@ mod writer;
 
 pub use crate::protocol::control::CallsToDump;
 pub use error::DumpError;
+pub use judging::Judging;
 pub use layout::{Comparison, DataSet, FileEntry, Incomplete, Role, ValueSet};
 pub use nodes::{NODES_SCHEMA, NodeReproduction, NodeRow, NodeTable};
 pub use owner::{is_being_written, is_ours};

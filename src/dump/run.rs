@@ -27,7 +27,7 @@ use super::writer::{FlushReport, GONE, Job, Queue, Shared, StepState};
 use crate::base::files::write_whole;
 use crate::base::ids::{GraphId, StepId, ValueName};
 use crate::base::sync::lock;
-use crate::compare::TensorVerdict;
+use crate::compare::{Policy, TensorVerdict};
 use crate::protocol::control::CallsToDump;
 use crate::tensor::SharedTensor;
 
@@ -271,6 +271,8 @@ impl Run {
             inputs: Vec::new(),
             references: Vec::new(),
             actuals: Vec::new(),
+            float64: Vec::new(),
+            terms: Vec::new(),
             comparison: None,
             lost: Vec::new(),
         };
@@ -319,9 +321,17 @@ impl Run {
         }
     }
 
-    /// Hand over the verdicts of a call.
-    pub fn comparison(&self, step: &StepFolder, verdicts: &[TensorVerdict]) {
-        self.shared.hand_over(Job::Comparison { step: Arc::clone(&step.0), verdicts: verdicts.to_vec() });
+    /// Hand over the verdicts of a call, and by what they are.
+    pub fn comparison(&self, step: &StepFolder, verdicts: &[TensorVerdict], policy: Policy) {
+        self.shared.hand_over(Job::Comparison { step: Arc::clone(&step.0), verdicts: verdicts.to_vec(), policy });
+    }
+
+    /// Hand over what more is known of an output, by its position: "float64" or "terms". Copies; waits only when the queue
+    /// is full. The data set is to be finished once more.
+    pub fn known(&self, step: &StepFolder, role: Role, output: usize, (name, tensor): (&str, SharedTensor<'_>)) {
+        if lock(&step.0.manifest).entries().all(|entry| entry.file != role.file(output)) {
+            self.tensors(step, role, output, &[(name.to_owned(), tensor)]);
+        }
     }
 
     /// Hand over the nodes of a part in one call, and models of those that went wrong. Replaces what is there of this

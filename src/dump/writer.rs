@@ -19,7 +19,7 @@ use crate::base::files::{write_whole, write_whole_as};
 use crate::base::ids::ValueName;
 use crate::base::parallel::in_parallel;
 use crate::base::sync::lock;
-use crate::compare::{TensorVerdict, summary};
+use crate::compare::{Policy, TensorVerdict, summary};
 
 /// Losses told one by one; more are only counted.
 const MAX_TOLD: usize = 1000;
@@ -54,6 +54,7 @@ pub(super) enum Job {
     Comparison {
         step: Arc<StepState>,
         verdicts: Vec<TensorVerdict>,
+        policy: Policy,
     },
     Nodes {
         part_folder: PathBuf,
@@ -339,7 +340,7 @@ impl Shared {
         FlushReport { lost, ..progress.report.clone() }
     }
 
-    fn compare(&self, step: &StepState, verdicts: Vec<TensorVerdict>) {
+    fn compare(&self, step: &StepState, verdicts: Vec<TensorVerdict>, policy: Policy) {
         let comparison = {
             let manifest = lock(&step.manifest);
             Comparison {
@@ -347,6 +348,7 @@ impl Shared {
                 graph: manifest.graph.clone(),
                 part: manifest.part,
                 step: manifest.step,
+                policy,
                 summary: summary(&verdicts),
                 verdicts,
             }
@@ -403,7 +405,7 @@ impl Shared {
                 Job::Tensor { step, role, index, tensor } => {
                     self.put(&step, role, index, &Content::Private(tensor));
                 }
-                Job::Comparison { step, verdicts } => self.compare(&step, verdicts),
+                Job::Comparison { step, verdicts, policy } => self.compare(&step, verdicts, policy),
                 Job::Nodes { part_folder, table, reproductions } => {
                     self.nodes(&part_folder, &table, &reproductions);
                 }
@@ -449,6 +451,8 @@ mod tests {
             inputs: vec![],
             references: vec![],
             actuals: vec![],
+            float64: vec![],
+            terms: vec![],
             comparison: None,
             lost: vec![],
         };

@@ -100,7 +100,7 @@ impl Judge {
         let candidate = rounded(&output.view(), (*dtype)?);
         let tolerance = match self.limit {
             Limit::Tolerance(Some(given)) => given,
-            Limit::Tolerance(None) | Limit::Times(_) => steps(self.half),
+            Limit::Tolerance(None) | Limit::Times(_) => Tolerance::of_half(self.half),
         };
         // What came in infinite gives NaN without any rounding, too.
         let tolerance = Tolerance { equal_nan: true, ..tolerance };
@@ -112,11 +112,6 @@ impl Judge {
         };
         Some(Judged { verdict, times, within })
     }
-}
-
-/// Steps of half precision, for values of any floating type that it took part in: as the comparison of outputs has it.
-fn steps(half: DType) -> Tolerance {
-    Tolerance { atol: 6e-8, ..Tolerance::for_dtype(half) }
 }
 
 fn times(verdict: &TensorVerdict, rounding: f64) -> Option<f64> {

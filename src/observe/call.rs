@@ -6,8 +6,8 @@ use displaydoc::Display;
 use thiserror::Error;
 
 use crate::base::ids::{StepId, ValueName};
-use crate::compare::{self, TensorVerdict, Tolerance};
-use crate::dump::{self, DumpError};
+use crate::compare::{self, Policy, TensorVerdict};
+use crate::dump::{self, DumpError, StepFolder};
 use crate::protocol::message::RunStats;
 use crate::shm::{Lease, LeaseError, SegmentTable};
 use crate::tensor::{CallRecord, SharedTensor, TensorRef};
@@ -25,8 +25,8 @@ pub struct ObservedCall<'a> {
     pub dump: Option<DumpAt<'a>>,
     /// Reference outputs, one an output; None: no judgement.
     pub references: Option<&'a [TensorRef]>,
-    /// None: defaults by dtype.
-    pub tolerance: Option<&'a Tolerance>,
+    /// By which outputs are judged.
+    pub policy: Policy,
 }
 
 /// A place in a dump.
@@ -49,8 +49,8 @@ pub struct Outcome {
     pub stats: RunStats,
     /// One an output, when asked.
     pub verdicts: Option<Vec<TensorVerdict>>,
-    /// Folder of the data set.
-    pub dump: Option<PathBuf>,
+    /// The data set.
+    pub folder: Option<StepFolder>,
 }
 
 /// Why a call failed. `E`: why the run itself did.
@@ -118,16 +118,19 @@ impl ObservedCall<'_> {
             }
             run.actuals(folder, &named(self.output_names, &outputs));
             if let Some(verdicts) = &verdicts {
-                run.comparison(folder, verdicts);
+                run.comparison(folder, verdicts, self.policy);
             }
             run.finish(folder);
         }
-        Ok(Outcome { stats, verdicts, dump })
+        Ok(Outcome { stats, verdicts, folder: folder.map(|(_, folder)| folder) })
     }
 
     fn judge(&self, references: &[SharedTensor<'_>], outputs: &[SharedTensor<'_>]) -> Vec<TensorVerdict> {
         let pairs = references.iter().zip(outputs).zip(self.output_names);
-        pairs.map(|((reference, output), name)| compare::judge(name, *reference, *output, self.tolerance)).collect()
+        let judge = |((reference, output), name): ((&SharedTensor<'_>, &SharedTensor<'_>), &ValueName)| {
+            compare::judge(name, *reference, *output, Some(&self.policy.tolerance(reference.dtype())))
+        };
+        pairs.map(judge).collect()
     }
 }
 

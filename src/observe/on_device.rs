@@ -92,11 +92,11 @@ impl ObservedCall<'_> {
             });
             written.map_err(failed(dump.clone()))?;
             if let Some(verdicts) = &verdicts {
-                run.comparison(folder, verdicts);
+                run.comparison(folder, verdicts, self.policy);
             }
             run.finish(folder);
         }
-        Ok(Outcome { stats, verdicts, dump })
+        Ok(Outcome { stats, verdicts, folder: folder.map(|(_, folder)| folder) })
     }
 
     fn judge_in_place<R: Reach>(
@@ -106,8 +106,9 @@ impl ObservedCall<'_> {
         candidates: &[TensorRef],
     ) -> Result<Vec<TensorVerdict>, R::Error> {
         let pairs = references.iter().zip(candidates).zip(self.output_names);
-        let pairs =
-            pairs.map(|((reference, candidate), name)| Pair::new(name, reference, candidate, self.tolerance.copied()));
+        let pairs = pairs.map(|((reference, candidate), name)| {
+            Pair::new(name, reference, candidate, Some(self.policy.tolerance(reference.desc.dtype)))
+        });
         Ok(compared(reach, pairs.collect())?.into_iter().map(|compared| compared.verdict).collect())
     }
 }

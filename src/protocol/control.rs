@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use bytes::Bytes;
 
 use crate::base::ids::{ClientId, ExecutorId, GraphId, PartHandle, SegmentId, StepId, ValueName};
-use crate::tensor::{CallRecord, TensorRef};
+use crate::tensor::{CallRecord, DType, TensorRef};
 
 use super::message::{DeviceSegmentSpec, FrozenInput, LaneEventsSpec, PartSpec, Prepared, SlotSpec, WireError};
 
@@ -160,6 +160,8 @@ pub struct RunObserved {
     pub references: Option<Vec<TensorRef>>,
     /// None: defaults by dtype.
     pub tolerance: Option<ToleranceTerms>,
+    /// Half-precision type that floats were computed through.
+    pub through: Option<DType>,
 }
 
 /// What a client will name no more.
@@ -184,9 +186,20 @@ pub enum PairToCompare {
         terms: Option<TensorRef>,
         /// Float64: the same value, computed in float64.
         exact: Option<TensorRef>,
+        /// Why a mismatch is none.
+        excuse: Option<Excuse>,
     },
     /// Why not.
     NotCompared(String),
+}
+
+/// What makes a value outside tolerance as right as the reference.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Excuse {
+    /// It comes of a choice between equals, and of which.
+    Tie(String),
+    /// It is in another order, which is left open, and by whom.
+    OpenOrder(String),
 }
 
 /// One part's comparison of nodes in one call.
@@ -267,8 +280,8 @@ pub struct CompareNodes {
     pub values: Vec<NodeValue>,
     /// None: defaults by dtype.
     pub tolerance: Option<ToleranceTerms>,
-    /// None: as `tolerance`.
-    pub cumulative_tolerance: Option<ToleranceTerms>,
+    /// Half-precision type that values drifted through.
+    pub through: Option<DType>,
     /// Write the references to the open dump: of judged values, and of the part's inputs where the candidate differs.
     pub dump_values: bool,
     /// None: the defaults.
@@ -317,8 +330,10 @@ pub struct FinishNodes {
     pub dump: bool,
     /// Outputs of the part: the instrumented session's as reference, the plain session's as candidate.
     pub plain: Vec<(String, PairToCompare)>,
-    /// Of floating outputs. None: defaults by dtype.
+    /// None: defaults by dtype.
     pub tolerance: Option<ToleranceTerms>,
+    /// Half-precision type that floats were computed through.
+    pub through: Option<DType>,
 }
 
 /// A node's two verdicts as they travel.
@@ -378,6 +393,10 @@ pub enum Request {
         tolerance: Option<ToleranceTerms>,
         /// Of those whose float64 is there. None: the defaults.
         noise: Option<NoiseTerms>,
+        /// Half-precision type that floats were computed through.
+        through: Option<DType>,
+        /// The call whose outputs these are, looked at once more.
+        settles: Option<NodesOf>,
     },
     /// Count nodes that ran in eager beside no part.
     ReportEager {
@@ -486,6 +505,12 @@ pub enum VerdictKind {
     NotCompared = 3,
     /// Not comparable.
     Failed = 4,
+    /// Some outside, and no further from float64 than the reference.
+    Noise = 5,
+    /// Some outside, where the reference chose between equals.
+    Tie = 6,
+    /// Equal but for an order that is open.
+    OpenOrder = 7,
 }
 
 /// A verdict as it travels.

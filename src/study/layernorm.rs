@@ -210,6 +210,7 @@ fn blamed(runtimes: &Runtimes<'_>, exported: &ModelProto, feeds: &[TensorBuf]) -
             named_values: graph::values(exported),
             described: Default::default(),
             spec: spec.clone(),
+            judging: None,
             tolerance,
             feeds: named(&INPUTS, feeds),
             actuals: Vec::new(),

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::dumping::{self, Said, json, wide};
 use rust_ort::base::ids::StepId;
-use rust_ort::compare::judge;
+use rust_ort::compare::{Policy, judge};
 use rust_ort::onnx::proto::{GraphProto, ModelProto, NodeProto, StringStringEntryProto};
 use rust_ort::onnx::{save, value_info};
 use rust_ort::tensor::{DType, TensorBuf, TensorDesc};
@@ -32,7 +32,7 @@ fn dump(folder: &Path) {
         let data_set = run.begin_step(&graph, 0, StepId(step), &[("x".into(), reference.shared())]).unwrap();
         if step != 2 {
             run.references(&data_set, &[("y".into(), reference.shared())]);
-            run.comparison(&data_set, &[judge("y", &reference.view(), &actual.view(), None)]);
+            run.comparison(&data_set, &[judge("y", &reference.view(), &actual.view(), None)], Policy::default());
         }
         run.actuals(&data_set, &[("y".into(), actual.shared())]);
         if step != 3 {

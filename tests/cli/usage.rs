@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use crate::dumping::{self, graph, json, piped, program, wide};
 use rust_ort::base::ids::StepId;
-use rust_ort::compare::judge;
+use rust_ort::compare::{Policy, judge};
 use rust_ort::tensor::TensorBuf;
 use serde_json::{Value, json};
 
@@ -33,7 +33,7 @@ fn dump(folder: &Path) {
         let set = run.begin_step(&graph, 0, StepId(0), &[("x".into(), x.shared())]).unwrap();
         run.references(&set, &[(LONG.into(), y.shared())]);
         run.actuals(&set, &[(LONG.into(), off.shared())]);
-        run.comparison(&set, &[judge(LONG, &y.view(), &off.view(), None)]);
+        run.comparison(&set, &[judge(LONG, &y.view(), &off.view(), None)], Policy::default());
         run.finish(&set);
         run.nodes(dumping::no_nodes(&graph, 0), Vec::new()).unwrap();
     }

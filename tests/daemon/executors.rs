@@ -175,14 +175,17 @@ fn tensors_are_compared_without_an_executor() {
         candidate: tensor(candidate),
         terms: None,
         exact: None,
+        excuse: None,
     };
     let pairs = vec![
         ("same".to_owned(), pair(0, 0)),
         ("other".to_owned(), pair(0, 64)),
         ("none".to_owned(), PairToCompare::NotCompared("graph break".into())),
     ];
-    let Reply::Comparison(verdicts) =
-        client.peer.ask(&Request::CompareTensors { pairs, tolerance: None, noise: None }).unwrap()
+    let Reply::Comparison(verdicts) = client
+        .peer
+        .ask(&Request::CompareTensors { pairs, tolerance: None, noise: None, through: None, settles: None })
+        .unwrap()
     else {
         panic!("no comparison")
     };

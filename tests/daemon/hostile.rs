@@ -61,7 +61,13 @@ fn requests(folder: &std::path::Path) -> Vec<Request> {
         references: Some(vec![tensor(128)]),
         tolerance: Some(ToleranceTerms { atol: f64::NAN, rtol: -1., scale: f64::INFINITY, equal_nan: true }),
     };
-    let pair = PairToCompare::Pair { reference: tensor(0), candidate: tensor(1 << 30), terms: None, exact: None };
+    let pair = PairToCompare::Pair {
+        reference: tensor(0),
+        candidate: tensor(1 << 30),
+        terms: None,
+        exact: None,
+        excuse: None,
+    };
     let mut bad_level = part();
     bad_level.part.session.config.insert("no.such.entry".into(), "x".into());
     let absent = folder.join("absent.so");
@@ -91,7 +97,13 @@ fn requests(folder: &std::path::Path) -> Vec<Request> {
         Request::CloseDump,
         Request::FlushDump,
         Request::RunObserved(Box::new(observed)),
-        Request::CompareTensors { pairs: vec![("x".into(), pair)], tolerance: None, noise: None },
+        Request::CompareTensors {
+            pairs: vec![("x".into(), pair)],
+            tolerance: None,
+            noise: None,
+            through: None,
+            settles: None,
+        },
         Request::ReportEager { graph: GraphId::from_bytes([9; 32]), eager_nodes: u32::MAX },
         Request::GetStatus,
     ]
@@ -438,7 +450,7 @@ fn what_a_model_decodes_to_counts_before_its_nodes_are_read() {
         feeds: Vec::new(),
         values: Vec::new(),
         tolerance: None,
-        cumulative_tolerance: None,
+        through: None,
         dump_values: false,
         noise: None,
     };

@@ -178,6 +178,7 @@ fn case_with(spoiled: &Spoiled, model: Vec<u8>, x: &[f32; 4], given: Vec<NamedTe
         named_values: values,
         described: Descriptions::new(),
         spec: SessionSpec::default(),
+        judging: None,
         tolerance: None,
         feeds,
         actuals,

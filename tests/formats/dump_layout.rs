@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rust_ort::base::ids::{GraphId, StepId};
-use rust_ort::compare::judge;
+use rust_ort::compare::{Policy, judge};
 use rust_ort::dump::reader::{self, Completeness, Place};
 use rust_ort::dump::{CallsToDump, DumpError, EagerValues, GraphRecord, Run, RunSpec, gc};
 use rust_ort::onnx::load_tensor;
@@ -47,7 +47,7 @@ fn write_step(run: &Run, graph: &str, step: u64) {
     let (reference, candidate) = (tensor(1.), tensor(2.));
     run.references(&folder, &[("y".to_owned(), reference.shared())]);
     run.actuals(&folder, &[("y".to_owned(), candidate.shared())]);
-    run.comparison(&folder, &[judge("y", &reference.view(), &candidate.view(), None)]);
+    run.comparison(&folder, &[judge("y", &reference.view(), &candidate.view(), None)], Policy::default());
     run.finish(&folder);
 }
 

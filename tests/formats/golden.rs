@@ -256,7 +256,7 @@ fn compare_nodes() -> CompareNodes {
             NodeValue::NotCompared { name: "size".into(), reason: "no tensor".into() },
         ],
         tolerance: Some(ToleranceTerms { atol: 1e-6, rtol: 1e-5, scale: 0.5, equal_nan: true }),
-        cumulative_tolerance: Some(ToleranceTerms { atol: 0.25, rtol: 0., scale: 0., equal_nan: false }),
+        through: Some(DType::BF16),
         dump_values: false,
         noise: None,
     }
@@ -282,11 +282,14 @@ fn compare_tensors_float64() -> Request {
         candidate: tensor(1, 64, &[2]),
         terms: None,
         exact: Some(float64(512)),
+        excuse: None,
     };
     Request::CompareTensors {
         pairs: vec![("bias".into(), pair)],
         tolerance: None,
         noise: Some(NoiseTerms { factor: 2.5, step: 0.0078125 }),
+        through: Some(DType::BF16),
+        settles: Some(of()),
     }
 }
 
@@ -311,15 +314,27 @@ fn compare_tensors() -> Request {
         candidate: tensor(1, 64, &[2]),
         terms: Some(terms),
         exact: None,
+        excuse: None,
     };
-    Request::CompareTensors { pairs: vec![("bias".into(), pair)], tolerance: None, noise: None }
+    Request::CompareTensors {
+        pairs: vec![("bias".into(), pair)],
+        tolerance: None,
+        noise: None,
+        through: None,
+        settles: None,
+    }
 }
 
 fn finish_nodes() -> FinishNodes {
-    let pair =
-        PairToCompare::Pair { reference: tensor(1, 0, &[]), candidate: tensor(1, 64, &[]), terms: None, exact: None };
+    let pair = PairToCompare::Pair {
+        reference: tensor(1, 0, &[]),
+        candidate: tensor(1, 64, &[]),
+        terms: None,
+        exact: None,
+        excuse: None,
+    };
     let plain = vec![("mm".into(), pair), ("size".into(), PairToCompare::NotCompared("no tensor".into()))];
-    FinishNodes { of: of(), dump: true, plain, tolerance: None }
+    FinishNodes { of: of(), dump: true, plain, tolerance: None, through: None }
 }
 
 fn prepared() -> Prepared {

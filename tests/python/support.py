@@ -19,7 +19,7 @@ import torch
 from rust_ort.call.client import Client
 from rust_ort.errors import ClientError
 from rust_ort.link import wire
-from rust_ort.link.specs import Verdict
+from rust_ort.link.specs import BY_DTYPE, Policy, Verdict
 from rust_ort.onnx_tools.helpers import WRONG_OPTIMIZERS
 
 KNOWN_WRONG_IN = "1.31.1"
@@ -92,7 +92,7 @@ class FakePart:
         return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype).copy_(tensor)
 
     def observed(
-        self, inputs: Sequence[Any], *, step: int, dump: bool, references: list[torch.Tensor] | None, tolerance: Any,
+        self, inputs: Sequence[Any], *, step: int, dump: bool, references: list[torch.Tensor] | None, policy: Any,
         eager_nodes: int = 0,
     ) -> tuple[list[torch.Tensor], list[Any], str]:  # fmt: skip
         outputs = self(inputs, eager_nodes=eager_nodes)
@@ -104,7 +104,7 @@ class FakePart:
                 (name, reference, candidate, "")
                 for name, reference, candidate in zip(self.spec.output_names, references, outputs, strict=True)
             ]
-            verdicts = self.client.compare(pairs, tolerance)
+            verdicts = self.client.compare(pairs, policy)
         return outputs, verdicts, ""
 
 
@@ -142,12 +142,10 @@ class FakeClient:
         self.eager_nodes += n
         self.eager_graphs.append(graph_id)
 
-    def compare(
-        self, pairs: Sequence[tuple[str, Any, Any, str]], tolerance: Any, terms: Any = None, *, ordinal: Any = None
-    ) -> list[Any]:
-        return [self._judge(*pair, tolerance) for pair in pairs]
+    def compare(self, pairs: Sequence[tuple[str, Any, Any, str]], policy: Policy = BY_DTYPE, **known: Any) -> list[Any]:
+        return [self._judge(*pair, policy) for pair in pairs]
 
-    def _judge(self, name: str, reference: Any, candidate: Any, not_compared: str, tolerance: Any) -> Any:
+    def _judge(self, name: str, reference: Any, candidate: Any, not_compared: str, policy: Policy) -> Any:
         if not_compared:
             return _verdict(name, "not_compared", not_compared)
         if reference.shape != candidate.shape or reference.dtype != candidate.dtype:
@@ -155,10 +153,10 @@ class FakeClient:
         if reference.numel() == 0:
             return _verdict(name, "not_compared", "no elements")
         r, c = reference.detach().double(), candidate.detach().double()
-        half = reference.dtype in (torch.float16, torch.bfloat16)
+        half = policy.through is not None or reference.dtype in (torch.float16, torch.bfloat16)
         atol, rtol, scale = (0.0, 1e-2, 1e-2) if half else (1e-6, 1e-4, 1e-4)
-        if tolerance is not None:
-            atol, rtol, scale = tolerance.atol, tolerance.rtol, tolerance.scale
+        if policy.given is not None:
+            atol, rtol, scale = policy.given.atol, policy.given.rtol, policy.given.scale
         error = (c - r).abs()
         bound = atol + rtol * r.abs() + scale * r.abs().max()
         outside = int((~(error <= bound) & ~((r == c) | (r.isnan() & c.isnan()))).sum())

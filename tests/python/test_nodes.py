@@ -105,8 +105,8 @@ def test_nodes_of_equal_layers_share_their_sessions() -> None:
         return int(client.status()["counters"]["pieces_built"]) - before
 
     assert built(2) > 1
-    # Nodes alone are those of before. What drifts is a model a batch: one of the forward's nodes, two of the backward's,
-    # which are more than a batch has that ends with its layer.
+    # Nodes alone are those of before. What drifts is a model a batch: one of the forward's nodes, two of the
+    # backward's, which are more than a batch has that ends with its layer.
     assert built(5) == 3
 
 

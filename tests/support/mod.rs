@@ -226,6 +226,7 @@ impl Client {
             dump: false,
             references: None,
             tolerance: None,
+            through: None,
         }
     }
 }

@@ -16,9 +16,9 @@ from rust_ort.link import daemon, wire
 from rust_ort.link.link import Link
 from rust_ort.link.platform import check_platform
 from rust_ort.link.pool import allow_spinning, libtorch, threads
-from rust_ort.link.specs import NoiseTerms, PartSpec, Verdict, set_tolerance, verdicts_from
+from rust_ort.link.specs import BY_DTYPE, PartSpec, Policy, Verdict, verdicts_from
 from rust_ort.memory import process
-from rust_ort.options import Options, Tolerance
+from rust_ort.options import Options
 
 _clients: dict[tuple[str, int, bool, str], Client] = {}
 _clients_lock = threading.Lock()
@@ -47,24 +47,27 @@ class Client(Link):
     def compare(
         self,
         pairs: Sequence[tuple[str, torch.Tensor | None, torch.Tensor | None, str]],
-        tolerance: Tolerance | None = None,
+        policy: Policy = BY_DTYPE,
+        *,
         terms: Mapping[str, torch.Tensor | None] | None = None,
         exact: Mapping[str, torch.Tensor | None] | None = None,
-        noise: NoiseTerms | None = None,
-        *,
+        ties: Mapping[str, str] | None = None,
+        settles: tuple[str, int, int] | None = None,
         ordinal: int | None = None,
     ) -> list[Verdict]:
         """A verdict for each (name, reference, candidate, why there is nothing to compare or ""). terms: Σ|terms|
-        of each element, float64, by name, where a value is a sum; exact: its float64,
-        of which noise says what counts as such. ordinal: of the CUDA device where the executor judges the tensors that
-        lie there; None: all are copied to the host."""
+        of each element, float64, by name, where a value is a sum; exact: its float64; ties: why a mismatch comes of
+        a choice between equals. settles: (graph id, part, step)
+        of the observed call whose outputs these are: what is dumped of it gets the verdicts, and what they are by.
+        ordinal: of the CUDA device where the executor judges the tensors that lie there; None: all are copied to the
+        host."""
         connection = self.connection() if ordinal is None else self.leased()
         place = staged_ref if ordinal is None else placed_ref
         request = wire.Request()
         request.compare_tensors.SetInParent()
         held: list[object] = []
         for name, reference, candidate, reason in pairs:
-            pair = wire.TensorPair(name=name, not_compared=reason)
+            pair = wire.TensorPair(name=name, not_compared=reason, tie=(ties or {}).get(name, ""))
             known = {"terms": (terms or {}).get(name), "exact": (exact or {}).get(name)}
             for side, tensor in {"reference": reference, "candidate": candidate, **known}.items():
                 if tensor is not None and not reason:
@@ -72,9 +75,10 @@ class Client(Link):
             if not reason and (reference is None or candidate is None):
                 pair.not_compared = f"there is no {'reference' if reference is None else 'candidate'}"
             request.compare_tensors.pairs.append(pair)
-        set_tolerance(request.compare_tensors.tolerance, tolerance)
-        if noise is not None:
-            noise.set(request.compare_tensors.noise)
+        policy.set(request.compare_tensors)
+        if settles is not None:
+            of = request.compare_tensors.settles
+            of.graph_id, of.part, of.step = settles
         shown(connection, ordinal)
         return verdicts_from(connection.ask(request, keep=held))
 

@@ -25,10 +25,10 @@ from rust_ort.call.part import Part
 from rust_ort.call.staging import staged_ref
 from rust_ort.errors import DaemonFault, RustOrtError
 from rust_ort.link.link import Link
-from rust_ort.link.specs import OutputSpec, PartSpec, Verdict
+from rust_ort.link.specs import BY_DTYPE, OutputSpec, PartSpec, Policy, Verdict
 from rust_ort.memory import process
 from rust_ort.memory.parameters import is_alone
-from rust_ort.options import Options, Tolerance
+from rust_ort.options import Options
 from rust_ort.torch_private import is_functorch_wrapped
 
 log = logging.getLogger("rust_ort")
@@ -90,7 +90,7 @@ class FreezingPart(Part):
         step: int,
         dump: bool,
         references: Sequence[torch.Tensor] | None,
-        tolerance: Tolerance | None = None,
+        policy: Policy = BY_DTYPE,
         eager_nodes: int = 0,
         runs: Part | None = None,
     ) -> tuple[list[torch.Tensor], list[Verdict], str]:
@@ -100,7 +100,7 @@ class FreezingPart(Part):
             step=step,
             dump=dump,
             references=references,
-            tolerance=tolerance,
+            policy=policy,
             eager_nodes=eager_nodes,
             runs=runs or self._current(inputs),
         )

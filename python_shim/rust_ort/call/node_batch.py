@@ -16,10 +16,9 @@ from rust_ort.call.staging import as_sent, placed_ref
 from rust_ort.errors import DaemonLost, ExecutorLost
 from rust_ort.link import wire
 from rust_ort.link.connection import Connection
-from rust_ort.link.specs import NoiseTerms, Verdict, set_tolerance, verdict_from, verdicts_from
+from rust_ort.link.specs import Policy, Verdict, verdict_from, verdicts_from
 from rust_ort.memory import device, process
 from rust_ort.memory.layout import ONNX_CODE, Layout
-from rust_ort.options import Tolerance
 
 Value = torch.Tensor | int | float
 
@@ -89,10 +88,8 @@ class NodesOf:
         feeds: Sequence[NodeFeed],
         values: Sequence[NodeValue | NotCompared],
         *,
-        tolerance: Tolerance | None,
-        cumulative_tolerance: Tolerance | None,
+        policy: Policy,
         dump_values: bool,
-        noise: NoiseTerms,
     ) -> list[tuple[Verdict, Verdict, list[dict[str, Any]]]]:
         """(local, cumulative, births) of each value that is judged or not compared. Fills candidates and locals.
         dump_values: the references go to the open dump."""
@@ -124,10 +121,8 @@ class NodesOf:
             entry.no_float64 = value.no_float64
             if value.local is not None:
                 entry.local.CopyFrom(_ref(value.name, value.local, held))
-        set_tolerance(message.tolerance, tolerance)
-        set_tolerance(message.cumulative_tolerance, cumulative_tolerance)
+        policy.set(message)
         message.dump_values = dump_values
-        noise.set(message.noise)
         compared = self._ask(connection, request, held)
         births = [json.loads(entry.births_json) if entry.births_json else [] for entry in compared.verdicts]
         return [(local, drift, born) for (local, drift), born in zip(_verdicts(compared), births, strict=True)]
@@ -164,7 +159,7 @@ class NodesOf:
 
     def finish(
         self, plain: Sequence[tuple[str, torch.Tensor, torch.Tensor, torch.Tensor | None]], *, dump: bool,
-        tolerance: Tolerance | None,
+        policy: Policy,
     ) -> list[Verdict]:  # fmt: skip
         """Ends the comparison; a verdict for each (output, instrumented session's value, plain session's, its
         Σ|terms| where that is known)."""
@@ -179,7 +174,7 @@ class NodesOf:
                 pair.terms.CopyFrom(_ref(f"terms of {name!r}", terms, held))
             pair.reference.CopyFrom(_ref(name, instrumented, held))
             pair.candidate.CopyFrom(_ref(name, candidate, held))
-        set_tolerance(message.tolerance, tolerance)
+        policy.set(message)
         return verdicts_from(self._ask(self.part.client.connection(), request, held))
 
     def _ask(self, connection: Connection, request: Any, held: list[object]) -> Any:

@@ -21,10 +21,10 @@ from rust_ort.link import wire
 from rust_ort.link.connection import Connection
 from rust_ort.link.device_order import BLOCKING, DeviceQueue, Failure, late_text
 from rust_ort.link.link import Link
-from rust_ort.link.specs import PartSpec, Verdict, providers, set_tolerance, verdicts_from
+from rust_ort.link.specs import BY_DTYPE, PartSpec, Policy, Verdict, providers, verdicts_from
 from rust_ort.memory import device, process
 from rust_ort.memory.arena import Arena
-from rust_ort.options import Options, Tolerance
+from rust_ort.options import Options
 from rust_ort.torch_private import profiler_runs
 
 log = logging.getLogger("rust_ort")
@@ -368,7 +368,7 @@ class Part:
         step: int,
         dump: bool,
         references: Sequence[torch.Tensor] | None,
-        tolerance: Tolerance | None = None,
+        policy: Policy = BY_DTYPE,
         eager_nodes: int = 0,
         runs: Part | None = None,
     ) -> tuple[list[torch.Tensor], list[Verdict], str]:
@@ -402,7 +402,7 @@ class Part:
             held: list[object] = [inputs, call]
             for name, reference in zip(self.spec.output_names, references or (), strict=references is not None):
                 run.references.append(placed_ref(f"reference of {name!r}", reference, held))
-            set_tolerance(run.tolerance, tolerance)
+            policy.set(run)
             try:
                 if connection.order.queues:
                     connection.order.wait_answers(connection)

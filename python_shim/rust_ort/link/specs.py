@@ -12,6 +12,7 @@ import torch
 
 from rust_ort.errors import ClientError
 from rust_ort.link import wire
+from rust_ort.memory.layout import ONNX_CODE
 from rust_ort.options import Options, Tolerance
 
 CUDA = "CUDAExecutionProvider"
@@ -101,8 +102,9 @@ def providers(
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What a comparison found. kind: "match", "mismatch", "not_compared" or "failed". noise: how far both are from
-    float64, where that is known; its kind is "noise", "candidate_worse", "reference_worse" or "ill_conditioned"."""
+    """What a comparison found. kind: "match", "noise", "tie", "open_order", "mismatch", "not_compared" or "failed".
+    noise: how far both are from float64, where that is known; its kind is "noise", "candidate_worse",
+    "reference_worse" or "ill_conditioned"."""
 
     name: str
     kind: str
@@ -112,6 +114,20 @@ class Verdict:
     max_rel_to_max: float
     outside: int
     noise: dict[str, Any] | None = None
+
+    @property
+    def is_pass(self) -> bool:
+        """The candidate is as right as eager: inside tolerance, or outside it by no more than float64 explains, by a
+        choice between equals, or by an order that is open."""
+        return self.kind in PASSES
+
+    @property
+    def is_measured(self) -> bool:
+        """There was a pair."""
+        return self.is_pass or self.kind == "mismatch"
+
+
+PASSES = ("match", "noise", "tie", "open_order")
 
 
 def not_compared(name: str, reason: str) -> Verdict:
@@ -151,22 +167,26 @@ def verdict_from(entry: Any) -> Verdict:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoiseTerms:
-    """What counts as noise against float64. factor: how much further from it than eager the candidate may be; dtype:
-    the lowest precision that values drifted through, None their own."""
+class Policy:
+    """By what values are judged. given: the tolerance that was asked for; None: by each tensor's dtype. through: the
+    half-precision type that floats were computed through, whatever their own. noise_factor: how much further from
+    float64 than eager a candidate may be and be called noise."""
 
-    factor: float
-    dtype: torch.dtype | None
+    given: Tolerance | None = None
+    through: torch.dtype | None = None
+    noise_factor: float = 1.5
 
     def set(self, message: Any) -> None:
-        """Fills a NoiseTerms message."""
-        message.factor = self.factor
-        message.step = 0.0 if self.dtype is None else torch.finfo(self.dtype).eps
+        """Fills `tolerance` and `through` of a message, and `noise` where it has one."""
+        if self.given is not None:
+            message.tolerance.SetInParent()
+            for name in ("atol", "rtol", "scale", "equal_nan"):
+                setattr(message.tolerance, name, getattr(self.given, name))
+        if self.through is not None:
+            message.through = ONNX_CODE[self.through]
+        if "noise" in message.DESCRIPTOR.fields_by_name:
+            message.noise.factor = self.noise_factor
+            message.noise.step = 0.0 if self.through is None else torch.finfo(self.through).eps
 
 
-def set_tolerance(message: Any, tolerance: Tolerance | None) -> None:
-    """Fills a Tolerance message; None leaves it absent: by each tensor's dtype."""
-    if tolerance is not None:
-        message.SetInParent()
-        for name in ("atol", "rtol", "scale", "equal_nan"):
-            setattr(message, name, getattr(tolerance, name))
+BY_DTYPE = Policy()

@@ -51,7 +51,9 @@ _TYPES: dict[str, type[RustOrtError]] = {
     "BAD_OPERAND": BadOperand,
 }
 _kinds = {"CLIENT": 1, "FAULT": 2}
-VERDICT_KINDS = {1: "match", 2: "mismatch", 3: "not_compared", 4: "failed"}
+VERDICT_KINDS = {
+    1: "match", 2: "mismatch", 3: "not_compared", 4: "failed", 5: "noise", 6: "tie", 7: "open_order",
+}  # fmt: skip
 DIRECTIONS = {"forward": 1, "backward": 2, "inference": 3}
 DUMP_CALLS = {"none": 1, "first": 2, "all": 3}
 

@@ -78,6 +78,15 @@ def free_bytes(ordinal: int) -> int:
     return int(free) + torch.cuda.memory_reserved(ordinal) - torch.cuda.memory_allocated(ordinal)
 
 
+def free_bytes_beside(tensor: torch.Tensor) -> int:
+    """What this process can have of the memory that a tensor lies in."""
+    if tensor.is_cuda:
+        return free_bytes(tensor.get_device())
+    with open("/proc/meminfo") as facts:
+        available = next((line for line in facts if line.startswith("MemAvailable:")), "MemAvailable: 0")
+    return int(available.split()[1]) << 10
+
+
 def empty(shape: Sequence[int], dtype: torch.dtype, ordinal: int) -> torch.Tensor:
     """A row-major tensor on the device, of the current stream's memory."""
     return torch.empty(tuple(shape), dtype=dtype, device=torch.device("cuda", ordinal))

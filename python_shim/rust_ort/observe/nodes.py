@@ -24,14 +24,15 @@ from rust_ort.call.part import Part
 from rust_ort.export.partition import EagerNode, is_compute
 from rust_ort.export.plan import Plan, PlannedPart
 from rust_ort.export.provenance import computed_by, module_path, operator_name, source_line
-from rust_ort.link.specs import NoiseTerms, Verdict, not_compared
+from rust_ort.link.specs import Verdict, not_compared
 from rust_ort.memory import device
+from rust_ort.observe.branches import branch_behind, other_branch
 from rust_ort.observe.graph_info import GraphInfo, NodeVerdict
 from rust_ort.observe.opinion import ANOTHER_CHOICE, Opinions, another_choice
 from rust_ort.observe.reference import UNWRITTEN, determined, generators, is_unwritten, set_generators
-from rust_ort.observe.verdicts import fits, half_tolerance
+from rust_ort.observe.verdicts import fits, policy
 from rust_ort.observe.wide import WideGraph, reason_of
-from rust_ort.options import Options, Tolerance
+from rust_ort.options import Options
 from rust_ort.progress import progress, tick
 from rust_ort.torch_private import autocast_off, pytree
 
@@ -84,6 +85,8 @@ class GraphNodes:
         self._nodes = iter(plan.cut.outer.graph.nodes)
         self._wide = WideGraph() if options.compare_float64 == "all" else None
         self._generators = generators()
+        self._branches: dict[str, str] = {}
+        """{node of the outer graph: the other branch that a part took}."""
         left = [n for n in info.eager if fits(options.compare_only, (n.name, n.op, n.module))]
         info.add_nodes(step, [_left_to_eager(node) for node in left], [])
 
@@ -99,6 +102,9 @@ class GraphNodes:
                 info=self._info,
                 options=self._options,
                 dump_values=self._dump_values,
+                branches_before=[
+                    branch_behind(arg, self._branches) if isinstance(arg, fx.Node) else "" for arg in call.args
+                ],
             )
             wide = self._wide
             carried = (
@@ -107,6 +113,8 @@ class GraphNodes:
                 else [wide.values.get(arg, arg) if isinstance(arg, fx.Node) else arg for arg in call.args]
             )
             interpreter.env[call] = nodes.run(references, candidates, carried)
+            if nodes.branch:
+                self._branches[call.name] = nodes.branch
             if wide is not None:
                 wide.values[call] = nodes.wide_outputs
             self._forget(call)
@@ -145,13 +153,15 @@ class GraphNodes:
 @dataclass(kw_only=True)
 class PartNodes:
     """One part's nodes in one call. `references`: {FX name: eager's value} of the part's outputs; `wide_outputs`: their
-    float64, where it is carried."""
+    float64, where it is carried. `branches_before`: for each argument of the part the other branch that it comes of, or
+    ""."""
 
     of: NodesOf
     planned: PlannedPart
     info: GraphInfo
     options: Options
     dump_values: bool
+    branches_before: Sequence[str] = ()
     references: dict[str, Any] = field(default_factory=dict)
     wide_outputs: tuple[Any, ...] = ()
     verdicts: list[NodeVerdict] = field(default_factory=list)
@@ -161,6 +171,7 @@ class PartNodes:
     _batch_bytes: int = 0
     _kept_bytes: int = 0
     _stopped_by: str = ""
+    _branches: dict[str, str] = field(default_factory=dict)
     _wide: WideGraph | None = None
     _ordinal: int | None = None
     """Number of the CUDA device that the part's tensors lie on, but for scalars of the host."""
@@ -180,6 +191,8 @@ class PartNodes:
         placeholders = [node for node in graph.nodes if node.op == "placeholder"]
         for node, reference, candidate in zip(placeholders, references, candidates, strict=True):
             self._know(node, reference, candidate)
+        before = zip(placeholders, self.branches_before, strict=False)
+        self._branches = {node.name: branch for node, branch in before if branch}
         if wide is not None:
             self._wide = WideGraph()
             for node, value in zip(placeholders, wide, strict=True):
@@ -215,23 +228,33 @@ class PartNodes:
             tick()
         self._judge(interpreter.env)
 
+    @property
+    def branch(self) -> str:
+        """The first branch that is another than eager's, here or before; "" for none."""
+        return next(iter(self._branches.values()), "")
+
     def finish(
         self, plain: Mapping[str, torch.Tensor], *, dump: bool, terms: Mapping[str, torch.Tensor | None]
-    ) -> None:
+    ) -> dict[str, str]:
         """Judges what observing changed, and hands the verdicts to the graph's record. terms: of outputs that are sums
-        and differ from eager's."""
+        and differ from eager's.
+
+        Returns {output: the other branch that it comes of}, of outputs that are as these nodes give them, where every
+        node alone is as right as eager's.
+        """
         pairs = [
             (name, instrumented, plain[name], terms.get(name))
             for name, instrumented in self._instrumented.items()
             if name in plain
         ]
-        changed = self.of.finish(pairs, dump=dump, tolerance=self._drift)
+        changed = self.of.finish(pairs, dump=dump, policy=policy(self.options, [self.info]))
         self.info.add_nodes(self.of.step, self.verdicts, changed)
-
-    @property
-    def _drift(self) -> Tolerance | None:
-        """Of values that have drifted."""
-        return self.options.tolerance or half_tolerance(self.info.lowest_precision)
+        if not self._branches or any(node.is_wrong or node.is_failed for node in self.verdicts):
+            return {}
+        same = {verdict.name for verdict in changed if verdict.is_pass}
+        outputs = pytree.tree_leaves(self.planned.graph.module.graph.output_node().args[0])
+        behind = {node.name: branch_behind(node, self._branches) for node in outputs if node.name in same}
+        return {name: f"{text}; each node alone is as eager's" for name, text in behind.items() if text}
 
     # --- collecting ---
 
@@ -309,17 +332,18 @@ class PartNodes:
         verdicts = self.of.compare(
             feeds,
             values,
-            tolerance=self.options.tolerance,
-            cumulative_tolerance=self._drift,
+            policy=policy(self.options, [self.info]),
             dump_values=self.dump_values,
-            noise=NoiseTerms(factor=self.options.noise_factor, dtype=self.info.lowest_precision),
         )
         opinions = Opinions(env)
         for (node, value), (local, cumulative, births) in zip(judged, verdicts, strict=True):
-            # Where float64 is NaN too, NaN is no rounding: it equals NaN only under equal_nan.
-            nan = bool((local.metrics or {}).get("both_nan"))
-            if local.kind == "mismatch" and isinstance(value, NodeValue) and not nan:
+            if local.kind == "mismatch" and isinstance(value, NodeValue):
                 local, cumulative = self._settled(node, value, (local, cumulative), env, opinions)
+            branch = ""
+            if isinstance(value, NodeValue) and local.is_pass and cumulative.kind == "mismatch":
+                branch = other_branch(node, value.candidate, env)
+            if branch:
+                self._branches[node.name] = branch
             self._keep(node, local, cumulative, births, getattr(value, "no_float64", ""))
         for node, value in batch:
             if isinstance(value, NodeValue):
@@ -348,7 +372,7 @@ class PartNodes:
             return self.of.settle(value.name, exact.values, reference=reference, local=local, terms=exact.terms)
         # Steps of each element are for what float64 can settle.
         pair = (node.name, value.reference, value.local, "")
-        by_dtype = Client.get(self.options).compare([pair], None, ordinal=self._ordinal)[0]
+        by_dtype = Client.get(self.options).compare([pair], ordinal=self._ordinal)[0]
         return self.of.settle_as_right(value, NO_FLOAT64) if by_dtype.kind == "match" else verdicts
 
     def _keep(

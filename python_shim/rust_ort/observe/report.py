@@ -17,9 +17,9 @@ from rust_ort.observe import placement
 from rust_ort.observe.graph_info import GraphInfo, NodeVerdict
 from rust_ort.observe.rules import rule_lines, total
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 """Of Report.to_json. 2: metrics, nodes, what is missing. 3: noise, births of NaN and infinity. 4: division.
-5: placement."""
+5: placement. 6: verdicts "noise", "tie", "open_order"."""
 
 NO_CALL = (
     "no call was compared; call the model under compare='outputs' or 'nodes' first (what an equal backend compiled "
@@ -27,7 +27,9 @@ NO_CALL = (
 )
 SHOWN_WRONG = 5
 SHOWN_NODES = 20
-_KINDS = ("match", "mismatch", "not_compared", "failed")
+ALL_SHOWN = 20
+"""Up to so many values a report shows all; of more what is not a match, and counts."""
+_KINDS = ("match", "noise", "tie", "open_order", "mismatch", "not_compared", "failed")
 
 
 @dataclass(kw_only=True)
@@ -41,10 +43,11 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """At least one value matched; no value and no node's own kernel is outside tolerance or failed; all that was
-        asked for by name was compared."""
-        matched = any(verdict.kind == "match" for verdict in self.verdicts)
-        return matched and not self._wrong and self.first_wrong_node is None and not self._failed and not self.missing
+        """At least one value was compared; every value and every node's own kernel is as right as eager's (inside
+        tolerance, or outside it by noise, a tie or an open order), and none failed; all that was asked for by name was
+        compared."""
+        passed = any(verdict.is_pass for verdict in self.verdicts)
+        return passed and not self._wrong and self.first_wrong_node is None and not self._failed and not self.missing
 
     @property
     def nodes(self) -> list[tuple[str, NodeVerdict]]:
@@ -123,9 +126,16 @@ class Report:
             lines.append(f"  and {len(wrong) - SHOWN_WRONG} more")
         if self.first_wrong_node is not None:
             lines.append("first wrong node: {}: {}".format(*self.first_wrong_node))
-        elif not self.nodes:
-            lines.append("options={'compare': 'nodes'} names the node to blame")
+        lines += self._next()
         return "\n".join(lines)
+
+    def _next(self) -> list[str]:
+        """What to do next about what is wrong."""
+        if not self._wrong and self.first_wrong_node is None:
+            return []
+        worst = next((verdict.name for verdict in self._wrong), "")
+        of = f", gradient={worst.removeprefix('grad of ')!r}" if worst.startswith("grad of ") else ""
+        return [f"next: print(rust_ort.blame(model, ...{of})) names the node to blame"]
 
     def rows(self) -> list[dict[str, Any]]:
         """One flat dict a verdict, all with the same keys: `pandas.DataFrame(report.rows())`.
@@ -168,29 +178,45 @@ class Report:
         return json.dumps(plain, indent=1, allow_nan=False)
 
     def __str__(self) -> str:
-        shown = [*self.verdicts, *self.missing]
+        shown = self._shown()
         width = max([len(verdict.name) for verdict in shown] + [4])
         lines = [f"{'name':<{width}}  {'verdict':<12}  {'max |c-r|':>9}  {'/max |r|':>9}  outside"]
         for verdict in shown:
             numbers = (
                 f"{verdict.max_abs:>9.2e}  {verdict.max_rel_to_max:>9.2e}  {verdict.outside}"
-                if verdict.kind in ("match", "mismatch")
+                if verdict.is_measured
                 else str(verdict.reason)
             )
+            if verdict.kind in ("tie", "open_order"):
+                numbers = f"{numbers:<31}  {verdict.reason}"
             if verdict.noise is not None:
                 numbers = f"{numbers:<31}  {noise_text(verdict)}"
             lines.append(f"{verdict.name:<{width}}  {verdict.kind:<12}  {numbers}")
+        if hidden := len(self.verdicts) + len(self.missing) - len(shown):
+            lines.append(f"and {hidden} more that match, or were not compared: report.rows() has all")
         worst = next((verdict for verdict in self._wrong if verdict.kind == "mismatch"), None)
         if worst is not None:
             lines.append(f"worst: {_sentence(worst)}")
-        return "\n".join([*lines, *self._summary()])
+        return "\n".join([*lines, *self._summary(), *self._next()])
+
+    def _shown(self) -> list[Verdict]:
+        """What is wrong, the worst first, then what is missing, then what is ok; of many values those that match, and
+        what was not compared beside values that were, are only counted."""
+        rest = [verdict for verdict in self.verdicts if verdict.kind not in ("mismatch", "failed")]
+        values = [*self._wrong, *self.missing, *rest]
+        if len(values) <= ALL_SHOWN:
+            return values
+        dull = ("match", "not_compared") if any(verdict.is_pass for verdict in self.verdicts) else ("match",)
+        telling = [verdict for verdict in rest if verdict.kind not in dull]
+        return [*self._wrong, *self.missing, *telling, *rest[: 0 if telling or self._wrong else SHOWN_WRONG]]
 
     def _summary(self) -> list[str]:
         """Counts, and the first wrong node."""
         nodes = sum(graph.onnxruntime_nodes for graph in self.graphs)
         eager = sum(graph.eager_nodes for graph in self.graphs)
         counts = Counter(verdict.kind for verdict in [*self.verdicts, *self.missing])
-        found = ", ".join(f"{counts[kind]} {kind}" for kind in _KINDS if counts[kind]) or "nothing compared"
+        words = {kind: kind.replace("_", " ") if kind == "open_order" else kind for kind in _KINDS}
+        found = ", ".join(f"{counts[kind]} {words[kind]}" for kind in _KINDS if counts[kind]) or "nothing compared"
         division = total(graph.division for graph in self.graphs)
         where = "ONNX Runtime and libtorch" if any(on != "ort" for on in division.nodes) else "ONNX Runtime"
         lines = [f"{found}; {len(self.graphs)} graphs, {nodes} nodes on {where}, {eager} in eager"]
@@ -353,7 +379,7 @@ def _plain_node(step: int, node: NodeVerdict) -> dict[str, Any]:
 
 def _row(verdict: Verdict, *, judged: str, **where: Any) -> dict[str, Any]:
     numbers = _flat(verdict.metrics or {})
-    if not numbers and verdict.kind in ("match", "mismatch"):
+    if not numbers and verdict.is_measured:
         numbers = {"max_abs": verdict.max_abs, "max_rel_to_max": verdict.max_rel_to_max, "outside": verdict.outside}
     named = {"name": verdict.name, "judged": judged, "verdict": verdict.kind, "reason": verdict.reason}
     noise = _flat(verdict.noise, "noise_") if verdict.noise is not None else {}

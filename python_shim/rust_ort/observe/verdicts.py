@@ -6,14 +6,13 @@ import difflib
 import fnmatch
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from rust_ort.link.specs import Verdict, not_compared
+from rust_ort.link.specs import Policy, Verdict, not_compared
 from rust_ort.observe.graph_info import GraphInfo
-from rust_ort.options import Options, Tolerance
+from rust_ort.options import Options
 from rust_ort.torch_private import compile_counters
 
 Pair = tuple[str, Tensor | None, Tensor | None, str]
@@ -25,28 +24,11 @@ def fits(patterns: Sequence[str], names: Iterable[str]) -> bool:
     return not patterns or any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 
-def half_tolerance(dtype: torch.dtype | None) -> Tolerance | None:
-    """Tolerance of float32 values that were computed through `dtype`; None: by each tensor's own dtype."""
-    if dtype is None:
-        return None
-    steps = 4 * torch.finfo(dtype).eps
-    return Tolerance(atol=6e-8, rtol=steps, scale=steps)
-
-
-def judged_as_half(
-    pairs: Sequence[Pair], client: Any, half: torch.dtype | None, terms: Mapping[str, Tensor | None] | None = None,
-    **float64: Any,
-) -> list[Any]:  # fmt: skip
-    """Verdicts in the order of `pairs`; floats by the steps of `half`. None: all by their own dtype. terms: by name, of
-    those that are sums. float64: as of `Client.compare`."""
-    if half is None:
-        return list(client.compare(list(pairs), None, terms, **float64))
-    wide = [pair[1] is not None and pair[1].dtype.is_floating_point for pair in pairs]
-    floats = iter(
-        client.compare([p for p, w in zip(pairs, wide, strict=True) if w], half_tolerance(half), terms, **float64)
-    )
-    others = iter(client.compare([p for p, w in zip(pairs, wide, strict=True) if not w], None))
-    return [next(floats if w else others) for w in wide]
+def policy(options: Options, graphs: Iterable[GraphInfo]) -> Policy:
+    """By what the values of graphs are judged: the lowest precision that took part in one took part in all."""
+    dtypes = {graph.lowest_precision for graph in graphs}
+    half = next((dtype for dtype in (torch.bfloat16, torch.float16) if dtype in dtypes), None)
+    return Policy(given=options.tolerance, through=half, noise_factor=options.noise_factor)
 
 
 def missing(options: Options, graphs: Sequence[GraphInfo]) -> list[Verdict]:

@@ -7,7 +7,9 @@ every operator that torch dispatches. Choices are eager's: integers and bools, a
 from __future__ import annotations
 
 import logging
+import math
 import operator
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +19,7 @@ from torch import Tensor, fx
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from rust_ort.export.partition import PURE_NAMESPACES
+from rust_ort.memory.device import free_bytes_beside
 from rust_ort.observe.reference import UNWRITTEN, drops, is_unwritten, leaves_unwritten
 from rust_ort.torch_private import OpOverload, TorchDispatchMode, pytree
 
@@ -30,6 +33,13 @@ DRAWN = "random numbers: float64 is as eager drew them"
 REPLACING = frozenset({aten.set_, aten.resize_})
 """Operators that give a tensor other memory. What is in it, and in memory that nobody wrote, is widened as it is first
 read: whoever fills it may do so past torch."""
+
+
+WIDE_COPIES = 4
+"""Of the largest argument of an operator: what it reads and gives in float64, and what that computes with."""
+FREE_SHARE = 2
+SMALL_BYTES = 64 << 20
+"""Less than this is there."""
 
 
 class NoFloat64(Exception):
@@ -205,11 +215,15 @@ def _wide_or_unknown(value: Any) -> Any:
 
 class Wide(TorchDispatchMode):
     """Inside, every operator runs in float64 beside itself: `of` any tensor that still lives. What was there before is
-    widened as it is first read. Costs each operator a second one in float64."""
+    widened as it is first read. Costs each operator a second one in float64; what would take more than `seconds` in
+    all, or more than a part of the free memory, is not known, and `stopped` says why."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, seconds: float = math.inf) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._known: Any = WeakTensorKeyDictionary()
+        self._seconds = seconds
+        self._until = time.monotonic() + seconds
+        self.stopped = ""
 
     def of(self, tensor: Any) -> Tensor | None:
         """Its float64; None where nobody knows, and of what is no float."""
@@ -225,6 +239,7 @@ class Wide(TorchDispatchMode):
             return made
         writes = isinstance(func, OpOverload) and func._schema.is_mutable
         try:
+            self._check_room(args)
             wide = pytree.tree_map(self._wide, (args, kwargs))  # before `func` writes into what it is given
             known = ""
         except NoFloat64 as error:
@@ -242,6 +257,19 @@ class Wide(TorchDispatchMode):
             if _is_float(leaf):
                 self._known[leaf] = other
         return made
+
+    def _check_room(self, args: Any) -> None:
+        """Errors: NoFloat64 where time is up, or what is widened would take too much memory."""
+        if not self.stopped and time.monotonic() > self._until:
+            self.stopped = f"float64 of everything takes more than {self._seconds:.0f} s"
+        if not self.stopped:
+            largest = max(filter(_is_float, pytree.tree_leaves(args)), key=torch.numel, default=None)
+            needed = 0 if largest is None else WIDE_COPIES * 8 * largest.numel()
+            free = free_bytes_beside(largest) if largest is not None and needed > SMALL_BYTES else needed * FREE_SHARE
+            if needed > free // FREE_SHARE:
+                self.stopped = f"float64 needs {needed >> 20} MiB at a time, and {free >> 20} MiB are free"
+        if self.stopped:
+            raise NoFloat64(self.stopped)
 
     def _wide(self, value: Any) -> Any:
         if not _is_float(value):
@@ -288,11 +316,15 @@ def _is_float_dtype(value: Any) -> bool:
     return isinstance(value, torch.dtype) and value.is_floating_point
 
 
-def in_wide(run: Callable[[], Mapping[str, Any]]) -> dict[str, Tensor | None]:
-    """{name: float64} of the values that an eager run gives; {} where it cannot be told."""
+def in_wide(run: Callable[[], Mapping[str, Any]], *, seconds: float = math.inf) -> dict[str, Tensor | None]:
+    """{name: float64} of the values that an eager run gives, where that takes no more time and there is memory for it;
+    {} where it cannot be told. What was not computed is logged."""
     try:
-        with Wide() as wide:
-            return {name: wide.of(value) for name, value in run().items()}
+        with Wide(seconds=seconds) as wide:
+            found = {name: wide.of(value) for name, value in run().items()}
+        if wide.stopped:
+            log.warning("whether values outside tolerance are noise is not known of all: %s", wide.stopped)
+        return found
     except Exception as error:  # what runs in eager need not run under a dispatch mode
         log.debug("the model's values in float64 are not known: %s", error)
         return {}

@@ -15,9 +15,9 @@ from onnx import numpy_helper
 from torch import Tensor
 
 from rust_ort.call.client import Client
-from rust_ort.link.specs import Verdict
+from rust_ort.link.specs import Policy, Verdict
 from rust_ort.observe.values import named_tensors
-from rust_ort.observe.verdicts import Pair, judged_as_half
+from rust_ort.observe.verdicts import Pair
 from rust_ort.options import Options
 
 Model: TypeAlias = onnx.ModelProto | str | os.PathLike[str]
@@ -28,7 +28,10 @@ WRONG_OPTIMIZERS = [
 ]  # fmt: skip
 """Give wrong values in onnxruntime 1.31.1: docs/known-wrong-upstream.md. Those of `src/runtime/ort/options.rs`."""
 
-WORDS = {"match": "Match", "mismatch": "Mismatch", "not_compared": "NotCompared", "failed": "Failed"}
+WORDS = {
+    "match": "Match", "noise": "Noise", "tie": "Tie", "open_order": "OpenOrder", "mismatch": "Mismatch",
+    "not_compared": "NotCompared", "failed": "Failed",
+}  # fmt: skip
 
 
 def inputs_from_onnx_model(model: Model, init: bool = False) -> list[tuple[str, str, int, Shape]]:
@@ -62,7 +65,7 @@ def assert_all_close(reference: Any, candidate: Any, *, half: torch.dtype | None
     left, right = dict(named_tensors(reference)), dict(named_tensors(candidate))
     pairs = [(name, left.get(name), right.get(name), "") for name in [*left, *(n for n in right if n not in left)]]
     verdicts = judge(pairs, half=half)
-    wrong = [verdict_line(verdict) for verdict in verdicts if verdict.kind != "match"]
+    wrong = [verdict_line(verdict) for verdict in verdicts if not verdict.is_pass]
     if wrong or not verdicts:
         raise AssertionError("\n".join(wrong) or "there is no tensor to compare")
     return verdicts
@@ -72,7 +75,7 @@ def judge(pairs: Sequence[Pair], *, half: torch.dtype | None = None) -> list[Ver
     """The daemon's verdicts for (name, reference, candidate, why there is nothing to compare or ""). It reads memory of
     the host."""
     pairs = [(name, _on_host(reference), _on_host(candidate), why) for name, reference, candidate, why in pairs]
-    return judged_as_half(pairs, Client.get(Options.parse({})), half)
+    return Client.get(Options.parse({})).compare(pairs, Policy(through=half))
 
 
 def _on_host(tensor: Tensor | None) -> Tensor | None:
@@ -83,7 +86,7 @@ def verdict_line(verdict: Verdict) -> str:
     """`Match output: max|Δ| 1.19e-07, max|Δ|/max|r| 3.02e-07`, or the reason where there are no numbers."""
     name = f" {verdict.name}" if verdict.name else ""
     numbers = f"max|Δ| {verdict.max_abs:.2e}, max|Δ|/max|r| {verdict.max_rel_to_max:.2e}"
-    parts = [numbers] if verdict.kind in ("match", "mismatch") else []
+    parts = [numbers] if verdict.is_measured else []
     return f"{WORDS[verdict.kind]}{name}: " + "; ".join(parts + ([verdict.reason] if verdict.reason else []))
 
 

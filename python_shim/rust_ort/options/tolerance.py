@@ -15,7 +15,7 @@ class Tolerance:
     atol: float = 0.0
     rtol: float = 0.0
     scale: float = 0.0
-    equal_nan: bool = False
+    equal_nan: bool = True
 
     def __post_init__(self) -> None:
         for name in ("atol", "rtol", "scale"):

@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,15 +19,16 @@ from rust_ort.call.staging import as_plain
 from rust_ort.errors import DaemonFault
 from rust_ort.export.partition import may_do_more
 from rust_ort.export.plan import Plan, PlannedPart, restrides
-from rust_ort.link.specs import GraphSpec, Verdict, not_compared
+from rust_ort.link.specs import GraphSpec, Policy, Verdict, not_compared
 from rust_ort.observe import rules, session
 from rust_ort.observe.graph_info import GraphInfo, note_call
 from rust_ort.observe.nodes import GraphNodes
 from rust_ort.observe.placement import Placement
 from rust_ort.observe.reference import generators, run_reference, set_generators
+from rust_ort.observe.second_look import Known, SecondLook, looked_at_again
 from rust_ort.observe.sums import Sums
-from rust_ort.observe.verdicts import half_tolerance
-from rust_ort.options import Options, Tolerance
+from rust_ort.observe.verdicts import policy
+from rust_ort.options import Options
 from rust_ort.runtime.fast_path import fast_path
 from rust_ort.torch_private import autocast_off, boxed, pytree
 
@@ -74,19 +75,65 @@ class PartRunner:
             step=observation.step,
             dump=observation.dump,
             references=references,
-            tolerance=observation.tolerance or half_tolerance(self._info.lowest_precision),
+            policy=observation.policy,
             eager_nodes=self._eager_nodes,
         )
-        if references is not None and observation.tolerance is None and self._info.lowest_precision is not None:
-            verdicts = self._exact_where_exact(references, tensors, verdicts, observation)
         terms: dict[str, Any] = {}
-        if references is not None and any(verdict.kind == "mismatch" for verdict in verdicts):
-            terms = self._terms(args)
-            verdicts = self._judged_as_sums(references, tensors, verdicts, terms, observation)
-        self._info.add_verdicts(observation.step, verdicts)
+        if references is not None:
+            verdicts = self._looked_at_again(args, references, tensors, verdicts, terms, observation)
         if nodes is not None:
-            nodes.finish(dict(zip(self.outputs, tensors, strict=True)), dump=observation.dump, terms=terms)
+            ties = nodes.finish(dict(zip(self.outputs, tensors, strict=True)), dump=observation.dump, terms=terms)
+            verdicts = self._excused(references or [], tensors, verdicts, ties, observation)
+        self._info.add_verdicts(observation.step, verdicts)
         return tensors
+
+    def _excused(
+        self, references: list[torch.Tensor], candidates: list[torch.Tensor], verdicts: Sequence[Verdict],
+        ties: Mapping[str, str], observation: _Observation,
+    ) -> list[Verdict]:  # fmt: skip
+        """Mismatches that come of another branch are ties. ties: {output: why}, by FX names."""
+        of = {
+            verdict.name: (reference, candidate, ties[output])
+            for verdict, output, reference, candidate in zip(
+                verdicts, self.outputs, references, candidates, strict=True
+            )
+            if verdict.kind == "mismatch" and output in ties
+        }
+        judged = self._judged(of, observation, ties={name: why for name, (*_, why) in of.items()}) if of else []
+        excused = {verdict.name: verdict for verdict in judged}
+        return [excused.get(verdict.name, verdict) for verdict in verdicts]
+
+    def _judged(
+        self, values: Mapping[str, tuple[Any, ...]], observation: _Observation, **known: Mapping[str, Any]
+    ) -> list[Verdict]:
+        """Verdicts of {name: (reference, candidate, ...)}, which the dump gets, too. known: as of `Client.compare`."""
+        return observation.client.compare(
+            [(name, reference, candidate, "") for name, (reference, candidate, *_) in values.items()],
+            observation.policy,
+            settles=(self._info.graph_id, self.index, observation.step),
+            ordinal=self.part.spec.device,
+            **known,
+        )
+
+    def _looked_at_again(
+        self, args: Sequence[Any], references: list[torch.Tensor], candidates: list[torch.Tensor],
+        verdicts: Sequence[Verdict], terms: dict[str, Any], observation: _Observation,
+    ) -> list[Verdict]:  # fmt: skip
+        """args: of the part; terms: gets what outputs add up, by their FX names."""
+        outputs = {verdict.name: output for verdict, output in zip(verdicts, self.outputs, strict=True)}
+        values = dict(zip(outputs, zip(references, candidates, strict=True), strict=True))
+
+        def named(found: Mapping[str, Any]) -> dict[str, Any]:
+            return {name: found.get(output) for name, output in outputs.items()}
+
+        def added_up() -> dict[str, Any]:
+            terms.update(self._terms(args))
+            return named(terms)
+
+        def look(names: Collection[str], sums: Known, float64: Known) -> list[Verdict]:
+            return self._judged({name: values[name] for name in names}, observation, terms=sums, exact=float64)
+
+        return looked_at_again(verdicts, look, added_up, lambda: named(observation.again.float64()))
 
     def _terms(self, args: Sequence[Any]) -> dict[str, torch.Tensor | None]:
         """{output: what it adds up}, where it is a sum. args: of the part."""
@@ -95,48 +142,18 @@ class PartRunner:
         names = [node.name for node in pytree.tree_leaves(self.planned.graph.module.graph.output_node().args[0])]
         return {name: sums.of(value) for name, value in zip(names, pytree.tree_leaves(made), strict=True)}
 
-    def _judged_as_sums(
-        self, references: list[torch.Tensor], candidates: list[torch.Tensor], verdicts: Sequence[Any],
-        terms: dict[str, torch.Tensor | None], observation: _Observation,
-    ) -> list[Any]:  # fmt: skip
-        """Mismatches of sums that cancel, judged again by what was added up."""
-        of = {verdict.name: terms.get(output) for verdict, output in zip(verdicts, self.outputs, strict=True)}
-        pairs = [
-            (verdict.name, reference, candidate, "")
-            for verdict, reference, candidate in zip(verdicts, references, candidates, strict=True)
-            if verdict.kind == "mismatch" and of[verdict.name] is not None
-        ]
-        tolerance = observation.tolerance or half_tolerance(self._info.lowest_precision)
-        compare, ordinal = observation.client.compare, self.part.spec.device
-        judged = {one.name: one for one in compare(pairs, tolerance, of, ordinal=ordinal)} if pairs else {}
-        return [judged.get(verdict.name, verdict) for verdict in verdicts]
-
-    def _exact_where_exact(
-        self, references: list[torch.Tensor], candidates: list[torch.Tensor], verdicts: Sequence[Any],
-        observation: _Observation,
-    ) -> list[Any]:  # fmt: skip
-        """The wider tolerance of half precision is not for integers and bools: these are judged again."""
-        pairs = [
-            (verdict.name, reference, candidate, "")
-            for verdict, reference, candidate in zip(verdicts, references, candidates, strict=True)
-            if not reference.dtype.is_floating_point
-        ]
-        if not pairs:
-            return list(verdicts)
-        judged = observation.client.compare(pairs, None, ordinal=self.part.spec.device)
-        exact = {verdict.name: verdict for verdict in judged}
-        return [exact.get(verdict.name, verdict) for verdict in verdicts]
-
 
 @dataclass(kw_only=True)
 class _Observation:
-    """What is wanted of a call. references: {FX name: eager's value}; nodes: gives them, node by node."""
+    """What is wanted of a call. references: {FX name: eager's value}; nodes: gives them, node by node. again: what is
+    looked at where these differ."""
 
     step: int
     dump: bool
     references: dict[str, Any] | None
     nodes: GraphNodes | None
-    tolerance: Tolerance | None
+    policy: Policy
+    again: SecondLook
     client: Client
 
 
@@ -227,7 +244,10 @@ class CompiledGraph:
             compare = False
         by_nodes = compare and self._options.compare == "nodes"
         inputs = self._reference_inputs(args) if compare else []
-        references = self._references(inputs) if compare and not by_nodes else None
+        names = {name for runner in self._runners or () for name in runner.outputs}
+        begin = time.monotonic()
+        references = run_reference(self._module, inputs, capture=names)[1] if compare and not by_nodes else None
+        again = SecondLook(self._module, inputs, names, time.monotonic() - begin)
         with session.data_set(self.info.graph_id, self.info.name, self._options) as data_set:
             step = step if data_set is None else data_set
             nodes = None
@@ -245,10 +265,11 @@ class CompiledGraph:
                 dump=data_set is not None,
                 references=references,
                 nodes=nodes,
-                tolerance=self._options.tolerance,
+                policy=policy(self._options, [self.info]),
+                again=again,
                 client=Client.get(self._options),
             )
-            del inputs
+            del inputs, again
             return self._guarded(args, observation)
 
     def _reference_inputs(self, args: list[Any]) -> list[Any]:
@@ -256,10 +277,6 @@ class CompiledGraph:
         if self._restride_all is not None:
             self._restride_all(inputs)
         return inputs
-
-    def _references(self, inputs: list[Any]) -> dict[str, Any]:
-        names = {name for runner in self._runners or () for name in runner.outputs}
-        return run_reference(self._module, inputs, capture=names)[1]
 
     def _guarded(self, args: list[Any], observation: _Observation | None) -> Any:
         """Runs the outer graph; on a lost daemon runs it in eager if the options say so, and nothing has run that a

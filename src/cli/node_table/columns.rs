@@ -272,12 +272,7 @@ fn milliseconds(ns: u64) -> Cell {
 }
 
 fn word(verdict: &Verdict) -> &'static str {
-    match verdict {
-        Verdict::Match => "match",
-        Verdict::Mismatch => "mismatch",
-        Verdict::NotCompared(_) => "not_compared",
-        Verdict::Failed(_) => "failed",
-    }
+    verdict.words().0
 }
 
 fn reference_type(node: &NodeRow) -> String {
@@ -295,7 +290,7 @@ pub(super) fn comment(node: &NodeRow) -> String {
     let mut said: Vec<String> = Vec::new();
     for (side, verdict) in [("local", &node.local), ("drift", &node.cumulative)] {
         let new = match (&verdict.verdict, &verdict.metrics) {
-            (Verdict::NotCompared(reason) | Verdict::Failed(reason), _) => reason.clone(),
+            (verdict, _) if !verdict.words().1.is_empty() => verdict.words().1.to_owned(),
             (Verdict::Mismatch, Some(Metrics { worst: Some(worst), .. })) => format!("{side} worst at {worst}"),
             _ => continue,
         };

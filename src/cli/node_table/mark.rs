@@ -7,6 +7,8 @@ use crate::dump::NodeRow;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mark {
     Match,
+    /// Noise, a tie or an open order.
+    Noise,
     Drifted,
     Mismatch,
     NotCompared,
@@ -20,13 +22,17 @@ impl Mark {
             (Verdict::Mismatch, _) => Mark::Mismatch,
             (_, Verdict::Mismatch) => Mark::Drifted,
             (Verdict::NotCompared(_), _) | (_, Verdict::NotCompared(_)) => Mark::NotCompared,
-            (Verdict::Match, Verdict::Match) => Mark::Match,
+            (local, cumulative) => match [local, cumulative].into_iter().all(|verdict| *verdict == Verdict::Match) {
+                true => Mark::Match,
+                false => Mark::Noise,
+            },
         }
     }
 
     pub(super) fn sign(self) -> &'static str {
         match self {
             Mark::Match => "=",
+            Mark::Noise => "≈",
             Mark::Drifted => "~",
             Mark::Mismatch => "!",
             Mark::NotCompared => "?",

@@ -42,6 +42,8 @@ pub(super) enum Only {
     /// Those that do not match, for whatever reason
     Unmatched,
     Match,
+    /// Noise, ties and open orders
+    Noise,
     Mismatch,
     NotCompared,
     Failed,
@@ -62,6 +64,7 @@ impl Only {
             Only::All => true,
             Only::Unmatched => Mark::of(node) != Mark::Match,
             Only::Match => Mark::of(node) == Mark::Match,
+            Only::Noise => Mark::of(node) == Mark::Noise,
             Only::Mismatch => any(|verdict| matches!(verdict, Verdict::Mismatch)),
             Only::NotCompared => any(|verdict| matches!(verdict, Verdict::NotCompared(_))),
             Only::Failed => any(|verdict| matches!(verdict, Verdict::Failed(_))),

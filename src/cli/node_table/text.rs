@@ -76,6 +76,7 @@ fn pieces(lines: &[Line<'_>], wide: bool, width: usize) -> Pieces {
 fn colour(rows: &mut Pieces, marks: impl Iterator<Item = Mark>) {
     let code = |mark: Mark| match mark {
         Mark::Match => "32",
+        Mark::Noise => "36",
         Mark::Drifted => "33",
         Mark::Mismatch => "31",
         Mark::NotCompared => "2",

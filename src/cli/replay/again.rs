@@ -163,12 +163,13 @@ fn judged(target: &Target, ran: &Ran, references: &[NamedTensor]) -> Vec<TensorV
     if references.is_empty() {
         return Vec::new();
     }
+    let judging = target.judging();
     let judge = |(index, (name, output)): (usize, &(String, TensorBuf))| match references.get(index) {
         None => TensorVerdict::not_compared(name, "no such output was dumped"),
         Some(reference) if reference.name != *name => {
             TensorVerdict::not_compared(name, format!("the dumped output is {:?}", reference.name))
         }
-        Some(reference) => target.judge(name, &reference.view(), &output.view()),
+        Some(reference) => judging.judge(name, &reference.view(), &output.view()),
     };
     ran.outputs.iter().enumerate().map(judge).collect()
 }

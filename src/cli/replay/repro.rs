@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::nodes;
 use crate::cli::exit::Failure;
 use crate::cli::rerun::{Model, RAN_WITH_FILE, Runtime, Target, tensors};
-use crate::compare::{TensorVerdict, Tolerance, Verdict};
+use crate::compare::{Policy, TensorVerdict, Tolerance, Verdict};
 use crate::dump::{Role, reader};
 use crate::onnx::proto::{GraphProto, ModelProto};
 use crate::onnx::{self, NamedTensor};
@@ -394,11 +394,9 @@ impl<'a> Repro<'a> {
 
     /// JSON that is Python too.
     fn tolerance(&self, dtype: DType) -> Value {
-        let own = Tolerance::for_dtype(dtype);
-        let Tolerance { atol, rtol, scale, equal_nan } = match self.target.tolerance() {
-            Some(given) if dtype != DType::Bool => given,
-            _ => own,
-        };
+        let policy = self.target.judging().policy;
+        let policy = if dtype == DType::Bool { Policy::default() } else { policy };
+        let Tolerance { atol, rtol, scale, equal_nan } = policy.tolerance(dtype);
         let fill = Tolerance::fill_limit(dtype);
         let fill = if fill.is_finite() { fill } else { f64::MAX };
         json!({ "atol": atol, "rtol": rtol, "scale": scale, "fill": fill, "equal_nan": u8::from(equal_nan) })
@@ -486,8 +484,9 @@ fn found(target: &Target, references: &[NamedTensor], actuals: &[NamedTensor]) -
     if actuals.is_empty() {
         return "No result was dumped: the run ended before it was whole.".to_owned();
     }
+    let judging = target.judging();
     let judge = |(reference, actual): (&NamedTensor, &NamedTensor)| {
-        line(&target.judge(&actual.name, &reference.view(), &actual.view()))
+        line(&judging.judge(&actual.name, &reference.view(), &actual.view()))
     };
     let lines: Vec<_> = references.iter().zip(actuals).map(judge).collect();
     if lines.is_empty() { "Not judged: eager's outputs were not dumped.".to_owned() } else { lines.join("\n") }
@@ -496,6 +495,7 @@ fn found(target: &Target, references: &[NamedTensor], actuals: &[NamedTensor]) -
 fn line(verdict: &TensorVerdict) -> String {
     let word = match verdict.verdict {
         Verdict::Match => "inside tolerance",
+        Verdict::Noise | Verdict::Tie(_) | Verdict::OpenOrder(_) => "outside tolerance, and right",
         Verdict::Mismatch => "**outside tolerance**",
         Verdict::NotCompared(_) => "not judged",
         Verdict::Failed(_) => "**failed**",

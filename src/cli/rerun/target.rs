@@ -11,10 +11,10 @@ use super::rules;
 use crate::base::ids::{DeviceUuid, ValueName};
 use crate::cli::data_sets;
 use crate::cli::exit::Failure;
-use crate::compare::{TensorVerdict, Tolerance, judge};
+use crate::compare::{Policy, TensorVerdict, Tolerance};
 use crate::cuda::Device;
-use crate::dump::Role;
 use crate::dump::reader::{self, Completeness, StepEntry};
+use crate::dump::{Judging, Role};
 use crate::onnx::proto::ModelProto;
 use crate::onnx::{self, Descriptions, NamedTensor};
 use crate::protocol::message::{CUDA_GRAPHS, CUDA_PROVIDER, NodeRuntime, Optimization, Provider, RuntimeRule};
@@ -314,9 +314,21 @@ impl Target {
         serde_json::from_value(self.options["tolerance"].clone()).ok()
     }
 
-    /// With the run's tolerance.
+    /// By what outputs are judged: as the call was compared, else by the run's tolerance.
+    pub(crate) fn judging(&self) -> Judging {
+        // What cannot be read tells nothing.
+        let compared = Judging::of(&self.step.path).ok().flatten();
+        compared.unwrap_or_else(|| Judging::by(Policy { given: self.tolerance(), ..Policy::default() }))
+    }
+
+    /// A value that no output is of, by the same.
     pub(crate) fn judge(&self, name: &str, reference: &TensorView<'_>, candidate: &TensorView<'_>) -> TensorVerdict {
-        judge(name, reference, candidate, self.tolerance().as_ref())
+        self.judging().judge(name, reference, candidate)
+    }
+
+    /// Functions that changed the model before the runtime got it.
+    pub(crate) fn transforms(&self) -> Vec<String> {
+        names(&self.options["transforms"])
     }
 
     /// Version of onnxruntime that ran it; empty when that is not known.

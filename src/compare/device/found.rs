@@ -136,8 +136,9 @@ impl Found for Errors {
     fn of(words: &mut Words<'_>) -> Self {
         let rounding = Roundings::of(words.ints(), words.floats()).found();
         let [reference_error, candidate_error, reference_excess, candidate_excess, distance] = words.floats();
-        let condition = f64::NAN;
-        Self { reference_error, candidate_error, reference_excess, candidate_excess, distance, condition, rounding }
+        let errors =
+            Self { reference_error, candidate_error, reference_excess, candidate_excess, distance, ..Self::unknown() };
+        Self { rounding, ..errors }
     }
 }
 

@@ -52,6 +52,12 @@ pub struct Errors {
     /// a one; NaN unknown.
     #[serde(with = "number", default = "unknown")]
     pub condition: f64,
+    /// Root mean square of (reference − exact); NaN unknown.
+    #[serde(with = "number", default = "unknown")]
+    pub reference_rms: f64,
+    /// Likewise, of the candidate.
+    #[serde(with = "number", default = "unknown")]
+    pub candidate_rms: f64,
     /// How both round, over all elements; None of types that are not half precision, and of values that drifted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rounding: Option<Rounding>,
@@ -77,6 +83,21 @@ fn unknown() -> f64 {
 }
 
 impl Errors {
+    /// Of which nothing was measured.
+    pub(in crate::compare) const fn unknown() -> Self {
+        Self {
+            reference_error: f64::NAN,
+            candidate_error: f64::NAN,
+            reference_excess: f64::NAN,
+            candidate_excess: f64::NAN,
+            distance: f64::NAN,
+            condition: f64::NAN,
+            reference_rms: f64::NAN,
+            candidate_rms: f64::NAN,
+            rounding: None,
+        }
+    }
+
     /// The reference's and the candidate's errors and their distance are within this factor of each other where both are
     /// off "by about as much as they are apart".
     const ABOUT: f64 = 3.;
@@ -105,6 +126,13 @@ impl Errors {
         }
     }
 
+    /// Whether the candidate's errors of all elements together are larger than `factor` times the reference's: what is off
+    /// everywhere shows here before it shows in the largest one. A step of the type at max|exact| is none.
+    pub(super) fn are_larger(&self, factor: f64) -> bool {
+        let step = self.reference_error / self.condition;
+        self.candidate_rms > factor * self.reference_rms && self.candidate_rms > step
+    }
+
     fn is_ill_conditioned(&self) -> bool {
         let sizes = [self.reference_error, self.candidate_error, self.distance];
         let least = sizes.into_iter().fold(f64::INFINITY, f64::min);
@@ -131,6 +159,12 @@ impl Noise {
         let Errors { reference_error, candidate_error, .. } = errors;
         let ratio = if reference_error == candidate_error { 1. } else { candidate_error / reference_error };
         Self { kind: errors.kind(factor), errors, ratio }
+    }
+
+    /// Whether a value that drifted beyond its tolerance says nothing against the candidate: it is no further from float64
+    /// than the reference is but for noise. NaN and infinities are.
+    pub fn excuses(&self) -> bool {
+        self.kind != NoiseKind::CandidateWorse && self.errors.candidate_error.is_finite()
     }
 
     /// Whether a mismatch of a kernel is none: rounding explains what the candidate is off by, or the reference is off

@@ -8,6 +8,7 @@ use super::super::blocks::blocks;
 use super::super::rounding::{Roundings, Steps};
 use super::super::tolerance::{accumulated_in, epsilon, smallest};
 use super::errors::{Errors, Noise};
+use super::kind::NoiseKind;
 use crate::base::parallel::in_parallel;
 use crate::tensor::{DType, SharedTensor};
 
@@ -26,7 +27,8 @@ pub enum Explained<T> {
 }
 
 impl<T> Explained<T> {
-    fn is_drift(&self) -> bool {
+    /// Whether it is of a value that drifted.
+    pub fn is_drift(&self) -> bool {
         matches!(self, Self::Drift { .. })
     }
 
@@ -82,7 +84,9 @@ impl Noise {
     pub fn of_measured<T>(errors: Errors, n_elements: usize, explained: &Explained<T>, factor: f64) -> Self {
         // How often two largest errors of few elements differ by chance alone.
         let scatter = if explained.is_drift() { Self::scatter(n_elements) } else { 1. };
-        Self::of(errors, factor * scatter)
+        let noise = Self::of(errors, factor * scatter);
+        let is_larger = explained.is_drift() && noise.kind == NoiseKind::Noise && errors.are_larger(factor * scatter);
+        if is_larger { Self { kind: NoiseKind::CandidateWorse, ..noise } } else { noise }
     }
 
     /// The largest of n errors scatters the more the fewer there are: a scalar's ratio says little.
@@ -156,7 +160,7 @@ fn errors(
             None => vec![0.; exact.len()],
         };
         let [reference, candidate] = [tensors[0].flat_f64(range.clone())?, tensors[1].flat_f64(range)?];
-        let (mut found, mut roundings) = (Errors::default(), Roundings::default());
+        let (mut found, mut roundings, mut squares) = (Errors::default(), Roundings::default(), [0.; 2]);
         for (((reference, candidate), exact), terms) in reference.into_iter().zip(candidate).zip(exact).zip(terms) {
             let slack = scales.terms * terms + scales.all;
             let explained = scales.exact * exact.abs() + slack;
@@ -164,6 +168,8 @@ fn errors(
                 roundings.add([reference, candidate], exact, slack, steps);
             }
             let [of_reference, of_candidate] = [reference, candidate].map(|value| distance(value, exact));
+            squares[0] += of_reference * of_reference;
+            squares[1] += of_candidate * of_candidate;
             found.merge(&Errors {
                 reference_error: of_reference,
                 candidate_error: of_candidate,
@@ -173,14 +179,18 @@ fn errors(
                 ..Errors::default()
             });
         }
-        Some((found, roundings))
+        Some((found, roundings, squares))
     };
-    let (mut all, mut roundings) = (Errors::default(), Roundings::default());
-    for (found, in_block) in of_each(exact.shape().n_elements(), exact.bytes().len(), of_block)? {
+    let n_elements = exact.shape().n_elements();
+    let (mut all, mut roundings, mut squares) = (Errors::default(), Roundings::default(), [0.; 2]);
+    for (found, in_block, of_block) in of_each(n_elements, exact.bytes().len(), of_block)? {
         all.merge(&found);
         roundings.merge(&in_block);
+        squares[0] += of_block[0];
+        squares[1] += of_block[1];
     }
-    Some(Errors { rounding: roundings.found(), ..all })
+    let [reference_rms, candidate_rms] = squares.map(|sum: f64| (sum / n_elements.max(1) as f64).sqrt());
+    Some(Errors { rounding: roundings.found(), reference_rms, candidate_rms, ..all })
 }
 
 /// What is infinite or NaN explains nothing.

@@ -7,6 +7,7 @@ use std::time::{Instant, SystemTime};
 
 use super::node_tables::NodeTables;
 use super::part::Part;
+use super::unsettled::UnsettledCalls;
 use crate::base::ids::{ClientId, GraphId, PartHandle, SegmentId};
 use crate::base::limits;
 use crate::base::sync::lock;
@@ -87,6 +88,8 @@ pub struct State {
     pub running_nodes: Option<RunningNodes>,
     /// Comparisons of nodes that go on.
     pub node_tables: NodeTables,
+    /// Calls that may be looked at once more.
+    pub unsettled: UnsettledCalls,
     /// The executor, alive or just lost.
     pub executor: Option<Arc<Executor>>,
     /// The open dump.

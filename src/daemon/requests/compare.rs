@@ -2,50 +2,116 @@
 
 use super::on_device::{OnDevice, lie_on_device};
 use super::state::{Answer, Connected};
-use crate::compare::{Compared, Exact, Explained, Pair, TensorVerdict, Tolerance};
-use crate::daemon::verdicts::{self, NOISE, tolerance};
-use crate::observe::on_device;
-use crate::protocol::control::{NoiseTerms, PairToCompare, Reply, ToleranceTerms};
+use crate::compare::{self, Compared, Exact, Explained, Pair, Policy, TensorVerdict, Verdict};
+use crate::daemon::verdicts::{self, NOISE};
+use crate::dump::Role;
+use crate::observe::on_device::{self, Reach as _};
+use crate::protocol::control::{Excuse, NodesOf, NoiseTerms, PairToCompare, Reply};
 use crate::protocol::message::{ErrorCode, WireError};
+use crate::shm::Lease;
 use crate::tensor::{DType, TensorRef};
 
-/// A verdict a pair. `noise`: of those whose float64 is there.
+/// A verdict a pair. `noise`: of those whose float64 is there. `settles`: the call whose outputs they are.
 pub fn compare(
     at: &Connected<'_>,
-    pairs: Vec<(String, PairToCompare)>,
-    terms: Option<ToleranceTerms>,
+    pairs: &[(String, PairToCompare)],
+    policy: Policy,
     noise: Option<NoiseTerms>,
+    settles: Option<NodesOf>,
 ) -> Answer {
-    let judged = judge(at, pairs, terms.map(tolerance).as_ref(), noise)?;
-    Ok(Reply::Comparison(verdicts::summaries(&judged)))
+    let judged = judge(at, pairs, policy, noise)?;
+    let reply = verdicts::summaries(&judged);
+    if let Some(of) = settles {
+        let policy = Policy { noise_factor: noise.unwrap_or(NOISE).factor, ..policy };
+        settle(at, of, pairs, judged, policy)?;
+    }
+    Ok(Reply::Comparison(reply))
+}
+
+/// Notes what more is known of a call's outputs, and writes it to the dump that has the call. Of a call that is no longer
+/// known, nothing.
+fn settle(
+    at: &Connected<'_>,
+    of: NodesOf,
+    pairs: &[(String, PairToCompare)],
+    judged: Vec<TensorVerdict>,
+    policy: Policy,
+) -> Result<(), WireError> {
+    let mut state = at.client.state();
+    let Some(call) = state.unsettled.get_mut(&of) else { return Ok(()) };
+    let mut places = Vec::new();
+    for verdict in judged {
+        let place = call.verdicts.iter().position(|other| other.name == verdict.name);
+        places.push(place);
+        if let Some(place) = place {
+            call.verdicts[place] = verdict;
+        }
+    }
+    let call = call.clone();
+    drop(state);
+    at.daemon.last_steps.settle(at.client.id, (&call.graph, of.part, of.step), compare::summary(&call.verdicts));
+    let Some((run, step)) = call.into else { return Ok(()) };
+    for ((name, pair), output) in pairs.iter().zip(places) {
+        let (PairToCompare::Pair { terms, exact, .. }, Some(output)) = (pair, output) else { continue };
+        for (role, tensor) in [(Role::Float64, exact), (Role::Terms, terms)] {
+            let Some(tensor) = tensor else { continue };
+            let lease = on_the_host(at, tensor)?;
+            let _held =
+                at.hold(format_args!("what is known of {name:?}, until it is written"), tensor.desc.len_bytes())?;
+            run.known(&step, role, output, (name, lease.inputs()[0]));
+        }
+    }
+    run.comparison(&step, &call.verdicts, policy);
+    run.finish(&step);
+    Ok(())
+}
+
+/// A tensor where the daemon reads it.
+fn on_the_host(at: &Connected<'_>, tensor: &TensorRef) -> Result<Lease, WireError> {
+    if lie_on_device(at, [tensor].into_iter()) {
+        return OnDevice::new(&at.leased()?, &[]).copied(std::slice::from_ref(tensor));
+    }
+    Ok(at.client.state().segments.lease(std::slice::from_ref(tensor), &[])?)
 }
 
 /// As [`compare()`], with all that is known of each. Errors: BadState when the client leaves meanwhile.
 pub fn judge(
     at: &Connected<'_>,
-    pairs: Vec<(String, PairToCompare)>,
-    tolerance: Option<&Tolerance>,
+    pairs: &[(String, PairToCompare)],
+    policy: Policy,
     noise: Option<NoiseTerms>,
 ) -> Result<Vec<TensorVerdict>, WireError> {
     let NoiseTerms { factor, step } = noise.unwrap_or(NOISE);
     let mut pairs_of = Vec::new();
-    for (name, pair) in &pairs {
-        let PairToCompare::Pair { reference, candidate, terms, exact } = pair else { continue };
+    for (name, pair) in pairs {
+        let PairToCompare::Pair { reference, candidate, terms, exact, .. } = pair else { continue };
         check_float64(name, "terms", reference, terms.as_ref())?;
         check_float64(name, "exact", reference, exact.as_ref())?;
         let explained = Explained::Drift { step };
         pairs_of.push(Pair {
             terms: terms.as_ref(),
             exact: exact.as_ref().map(|value| Exact { value, explained, factor }),
-            ..Pair::new(name, reference, candidate, tolerance.copied())
+            ..Pair::new(name, reference, candidate, Some(policy.tolerance(reference.desc.dtype)))
         });
     }
     let mut compared = compared(at, pairs_of)?.into_iter();
     let judged = pairs.iter().filter_map(|(name, pair)| match pair {
         PairToCompare::NotCompared(reason) => Some(TensorVerdict::not_compared(name, reason)),
-        PairToCompare::Pair { .. } => compared.next().map(|compared| compared.verdict),
+        PairToCompare::Pair { excuse, .. } => {
+            compared.next().map(|compared| excused(compared.verdict, excuse.as_ref()))
+        }
     });
     Ok(judged.collect())
+}
+
+/// A mismatch that is none.
+fn excused(verdict: TensorVerdict, excuse: Option<&Excuse>) -> TensorVerdict {
+    let kind = match (&verdict.verdict, excuse) {
+        (Verdict::Mismatch, Some(Excuse::Tie(why))) => Verdict::Tie(why.clone()),
+        (Verdict::Mismatch, Some(Excuse::OpenOrder(why))) => Verdict::OpenOrder(why.clone()),
+        _ => return verdict,
+    };
+    TensorVerdict { verdict: kind, ..verdict }
 }
 
 /// What comes of pairs, wherever their tensors lie. Errors: BadState where they lie on a device and there is no executor, or

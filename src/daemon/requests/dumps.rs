@@ -83,6 +83,7 @@ pub fn close(at: &Connected<'_>) -> Answer {
     let report = run.flush();
     {
         let mut state = at.client.state();
+        state.unsettled.forget();
         state.dump = None;
         state.dumped.clear();
     }

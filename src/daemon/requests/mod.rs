@@ -23,6 +23,7 @@ use std::os::fd::OwnedFd;
 
 pub use state::{Answer, Connected};
 
+use crate::daemon::verdicts::policy;
 use crate::protocol::control::{Reply, Request};
 use crate::protocol::message::{ErrorCode, WireError};
 
@@ -78,7 +79,9 @@ pub fn answer(at: &Connected<'_>, request: Request, fd: Option<OwnedFd>) -> Answ
         Request::CloseDump => dumps::close(at),
         Request::FlushDump => dumps::flush(at),
         Request::RunObserved(run) => observed::run_observed(&at.leased()?, &run),
-        Request::CompareTensors { pairs, tolerance, noise } => compare::compare(at, pairs, tolerance, noise),
+        Request::CompareTensors { pairs, tolerance, noise, through, settles } => {
+            compare::compare(at, &pairs, policy(tolerance, through), noise, settles)
+        }
         Request::ReportEager { graph, eager_nodes } => graphs::report_eager(at, graph, eager_nodes),
         Request::CompareNodes(compare) => nodes::compare_nodes(&at.leased()?, &compare),
         Request::SettleNode(settle) => nodes::settle_node(at, &settle),

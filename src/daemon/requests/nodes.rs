@@ -10,7 +10,7 @@ use super::state::{Answer, Connected, Dumping, Leased, unexpected};
 use crate::compare::{Exact, Explained, Noise, Pair, Verdict};
 use crate::daemon::client::{Collected, NodeTables, Part, ROW_BYTES, RunningNodes, texts_bytes};
 use crate::daemon::status::StepRecord;
-use crate::daemon::verdicts::{self, tolerance};
+use crate::daemon::verdicts::{self, policy};
 use crate::dump::{EagerValues, NODES_SCHEMA, NodeRow, NodeTable};
 use crate::link::message::{LinkReply, LinkRequest, PieceRun, Pieces, RanOnce};
 use crate::observe::nodes::{Batch, SubModel, Tolerances};
@@ -32,10 +32,8 @@ pub fn compare_nodes(leased: &Leased<'_>, request: &CompareNodes) -> Answer {
         room = if state.dump.is_some() { state.node_tables.room(&of) } else { 0 };
     }
     let dumping = if request.dump_values { Some(at.must_dump(".dump_values")?) } else { None };
-    let local = request.tolerance.map(tolerance);
     let noise = request.noise.unwrap_or(verdicts::NOISE);
-    let cumulative = request.cumulative_tolerance.map(tolerance).or(local);
-    let tolerances = Tolerances { local, cumulative, noise };
+    let tolerances = Tolerances { policy: policy(request.tolerance, request.through), noise };
     let named = |error: WireError| WireError { graph: name.clone(), ..error };
     let hold_rows = |len_bytes| at.client.memory.hold("rows of compared nodes", len_bytes);
     part.hold_nodes(&at.client.memory).map_err(named)?;
@@ -186,12 +184,10 @@ fn refused(request: &SettleNode, code: ErrorCode, why: String) -> WireError {
 
 /// A comparison without nodes is an empty table: everything of a part may have gone to eager.
 pub fn finish_nodes(at: &Connected<'_>, request: FinishNodes) -> Answer {
-    let FinishNodes { of, dump, plain, tolerance: terms } = request;
+    let FinishNodes { of, dump, plain, tolerance, through } = request;
     at.client.state().known(of.graph)?;
     let run = if dump { Some(at.must_dump(".dump")?) } else { None };
-    let (floats, exact): (Vec<_>, Vec<_>) = plain.into_iter().partition(|(_, pair)| is_float(pair));
-    let mut plain = judge(at, floats, terms.map(tolerance).as_ref(), None)?;
-    plain.extend(judge(at, exact, None, None)?);
+    let plain = judge(at, &plain, policy(tolerance, through), None)?;
     let reply = verdicts::summaries(&plain);
     let graph = match &run {
         Some(dumping) => dumping.graph(of.graph)?,
@@ -212,9 +208,6 @@ pub fn finish_nodes(at: &Connected<'_>, request: FinishNodes) -> Answer {
         run.keep_until_written(held);
     }
     Ok(Reply::Comparison(reply))
-}
-fn is_float(pair: &PairToCompare) -> bool {
-    matches!(pair, PairToCompare::Pair { reference, .. } if reference.desc.dtype.is_float())
 }
 
 /// All that a batch names.

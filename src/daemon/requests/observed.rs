@@ -2,18 +2,18 @@
 
 use super::on_device::{OnDevice, lie_on_device, run_on};
 use super::state::{Answer, Dumping, Leased};
-use crate::compare::Tolerance;
-use crate::daemon::client::Part;
+use crate::compare::{Policy, TensorVerdict, Verdict};
+use crate::daemon::client::{Part, Unsettled};
 use crate::daemon::status::StepRecord;
-use crate::daemon::verdicts::{self, tolerance};
+use crate::daemon::verdicts::{self, policy};
 use crate::observe::call::{DumpAt, ObservedCall};
-use crate::protocol::control::{Observed, Reply, RunObserved};
+use crate::protocol::control::{NodesOf, Observed, Reply, RunObserved};
 use crate::protocol::message::{ValueSpec, WireError};
 
 /// Runs a call; its inputs are written down before it, its outputs judged and written down after.
 pub fn run_observed(leased: &Leased<'_>, run: &RunObserved) -> Answer {
     let at = leased.at;
-    let tolerance = run.tolerance.map(tolerance);
+    let policy = policy(run.tolerance, run.through);
     let (part, name) = {
         let state = at.client.state();
         (state.part(run.record.handle, (run.graph, run.part))?, state.known(run.graph)?.name.clone())
@@ -28,7 +28,7 @@ pub fn run_observed(leased: &Leased<'_>, run: &RunObserved) -> Answer {
     } else {
         None
     };
-    let observed = Observation::new(run, &part, dump.as_ref(), tolerance.as_ref());
+    let observed = Observation::new(run, &part, dump.as_ref(), policy);
     let tensors = run.record.inputs.iter().chain(&run.record.outputs).chain(run.references.iter().flatten());
     let on_device = lie_on_device(at, tensors);
     let lease = if on_device { None } else { Some(observed.call().lease(&at.client.state().segments)?) };
@@ -51,13 +51,24 @@ pub fn run_observed(leased: &Leased<'_>, run: &RunObserved) -> Answer {
         error
     })?;
     at.daemon.post_mortem.quarantine.survived(run.graph, run.part);
-    let verdicts = outcome.verdicts.as_deref().map(verdicts::summaries);
+    let summaries = outcome.verdicts.as_deref().map(verdicts::summaries);
     at.daemon.last_steps.add(StepRecord::new(at.client.id, &name, run, &outcome));
+    let folder = outcome.folder.as_ref().map(|folder| folder.path().display().to_string());
+    if let Some(verdicts) = outcome.verdicts.filter(|verdicts| verdicts.iter().any(may_be_settled)) {
+        let of = NodesOf { graph: run.graph, part: run.part, step: run.step };
+        let into = dump.map(|(dumping, _)| dumping.run).zip(outcome.folder);
+        at.client.state().unsettled.add(of, Unsettled { graph: name, verdicts, into });
+    }
     Ok(Reply::Observed(Observed {
         run_us: outcome.stats.run_ns / 1000,
-        verdicts,
-        dump: outcome.dump.map(|dump| dump.display().to_string()).unwrap_or_default(),
+        verdicts: summaries,
+        dump: folder.unwrap_or_default(),
     }))
+}
+
+/// Whether it may be looked at once more.
+fn may_be_settled(verdict: &TensorVerdict) -> bool {
+    verdict.verdict == Verdict::Mismatch
 }
 
 /// What an observed run needs for as long as it lasts.
@@ -66,18 +77,13 @@ struct Observation<'a> {
     input_names: Vec<String>,
     output_names: Vec<String>,
     dump: Option<&'a (Dumping<'a>, String)>,
-    tolerance: Option<&'a Tolerance>,
+    policy: Policy,
 }
 
 impl<'a> Observation<'a> {
-    fn new(
-        run: &'a RunObserved,
-        part: &Part,
-        dump: Option<&'a (Dumping<'a>, String)>,
-        tolerance: Option<&'a Tolerance>,
-    ) -> Self {
+    fn new(run: &'a RunObserved, part: &Part, dump: Option<&'a (Dumping<'a>, String)>, policy: Policy) -> Self {
         let names = |values: &[ValueSpec]| values.iter().map(|v| v.name.clone()).collect();
-        Self { run, input_names: names(&part.inputs), output_names: names(&part.outputs), dump, tolerance }
+        Self { run, input_names: names(&part.inputs), output_names: names(&part.outputs), dump, policy }
     }
 
     fn call(&self) -> ObservedCall<'_> {
@@ -88,7 +94,7 @@ impl<'a> Observation<'a> {
             output_names: &self.output_names,
             dump: self.dump.map(|(dumping, graph)| DumpAt { run: &dumping.run, graph, part: *part, step: *step }),
             references: references.as_deref(),
-            tolerance: self.tolerance,
+            policy: self.policy,
         }
     }
 }

@@ -4,18 +4,16 @@ use super::local::Local;
 use super::part::PartNodes;
 use super::piece::Ran;
 use super::slots::{Computed, Slot};
-use crate::compare::{Compared, Exact, Explained, Pair, TensorVerdict, Tolerance};
+use crate::compare::{Compared, Exact, Explained, Pair, Policy, TensorVerdict, Tolerance};
 use crate::dump::NodeRow;
 use crate::link::message::RanOnce;
 use crate::protocol::control::NoiseTerms;
 
-/// None: of the local ones [`Tolerance::for_kernel`], of the others [`Tolerance::for_dtype`].
+/// What verdicts are by.
 #[derive(Clone, Copy, Debug)]
 pub struct Tolerances {
-    /// Of a node's own kernel.
-    pub local: Option<Tolerance>,
-    /// Of a value as it drifted.
-    pub cumulative: Option<Tolerance>,
+    /// Of values as they drifted; of a node's own kernel the one asked for, else [`Tolerance::for_kernel`].
+    pub policy: Policy,
     /// Against float64.
     pub noise: NoiseTerms,
 }
@@ -42,16 +40,16 @@ impl Judge<'_> {
         let dtype = value.reference.tensor.desc.dtype;
         let NoiseTerms { factor, step } = self.tolerances.noise;
         let exact = |exact: Option<Slot<'a>>, explained| exact.map(|value| Exact { value, explained, factor });
-        // Drift is a matter of rounding: what is exact stays exact.
-        let drift = if dtype.is_float() { self.tolerances.cumulative } else { self.tolerances.local };
-        let kernel = self.tolerances.local.unwrap_or_else(|| Tolerance::for_kernel(dtype));
+        let Policy { given, .. } = self.tolerances.policy;
+        let (kernel, drift) =
+            (given.unwrap_or_else(|| Tolerance::for_kernel(dtype)), self.tolerances.policy.tolerance(dtype));
         let of = |candidate, tolerance| Pair::new(value.name, value.reference, candidate, tolerance);
         let own = matches!(local.ran, Ran::Done(_))
             .then(|| Pair { exact: exact(value.exact, Explained::Kernel), ..of(local.slot, Some(kernel)) });
         let drifted = Pair {
             exact: exact(value.exact_cumulative, Explained::Drift { step }),
             signatures: true,
-            ..of(value.candidate, drift)
+            ..of(value.candidate, Some(drift))
         };
         (own, drifted)
     }

@@ -8,7 +8,7 @@ use super::super::message::{
     CustomOpLibrary, FrozenInput, PartSpec, Placed, Placement, RuntimeRule, ValueSpec, WireError,
 };
 use super::proto;
-use crate::tensor::{CallRecord, TensorRef};
+use crate::tensor::{CallRecord, DType, TensorRef};
 
 /// A whole frame. Errors: [`frame::FrameError::Length`].
 pub fn encode_request(request_id: u64, request: &Request) -> Result<Vec<u8>, frame::FrameError> {
@@ -114,12 +114,21 @@ fn request_to_proto(request: &Request) -> proto::request::Body {
             compare: run.references.is_some(),
             references: run.references.iter().flatten().map(tensor_ref_to_proto).collect(),
             tolerance: run.tolerance.map(tolerance_to_proto),
+            through: through_to_proto(run.through),
         }),
-        Request::CompareTensors { pairs, tolerance, noise } => Body::CompareTensors(proto::CompareTensors {
-            pairs: pairs.iter().map(pair_to_proto).collect(),
-            tolerance: tolerance.map(tolerance_to_proto),
-            noise: noise.map(noise_to_proto),
-        }),
+        Request::CompareTensors { pairs, tolerance, noise, through, settles } => {
+            Body::CompareTensors(proto::CompareTensors {
+                pairs: pairs.iter().map(pair_to_proto).collect(),
+                tolerance: tolerance.map(tolerance_to_proto),
+                noise: noise.map(noise_to_proto),
+                through: through_to_proto(*through),
+                settles: settles.map(|of| proto::ObservedStep {
+                    graph_id: of.graph.to_string(),
+                    part: of.part,
+                    step: of.step.0,
+                }),
+            })
+        }
         Request::ReportEager { graph, eager_nodes } => {
             Body::ReportEager(proto::ReportEager { graph_id: graph.to_string(), eager_nodes: *eager_nodes })
         }
@@ -138,6 +147,7 @@ fn request_to_proto(request: &Request) -> proto::request::Body {
             dump: finish.dump,
             plain: finish.plain.iter().map(pair_to_proto).collect(),
             tolerance: finish.tolerance.map(tolerance_to_proto),
+            through: through_to_proto(finish.through),
         }),
         Request::GetPlan(graph) => Body::GetPlan(proto::GetPlan { graph_id: graph.to_string() }),
         Request::PutPlan { graph, plan } => {
@@ -206,9 +216,9 @@ fn compare_nodes_to_proto(compare: &CompareNodes) -> proto::CompareNodes {
         feeds: compare.feeds.iter().map(node_feed_to_proto).collect(),
         values: compare.values.iter().map(node_value_to_proto).collect(),
         tolerance: compare.tolerance.map(tolerance_to_proto),
-        cumulative_tolerance: compare.cumulative_tolerance.map(tolerance_to_proto),
         dump_values: compare.dump_values,
         noise: compare.noise.map(noise_to_proto),
+        through: through_to_proto(compare.through),
     }
 }
 
@@ -253,8 +263,10 @@ fn call_to_proto(record: &CallRecord) -> proto::Call {
 fn pair_to_proto((name, pair): &(String, PairToCompare)) -> proto::TensorPair {
     let name = name.clone();
     match pair {
-        PairToCompare::Pair { reference, candidate, terms, exact } => proto::TensorPair {
+        PairToCompare::Pair { reference, candidate, terms, exact, excuse } => proto::TensorPair {
             name,
+            tie: if let Some(Excuse::Tie(why)) = excuse { why.clone() } else { String::new() },
+            open_order: if let Some(Excuse::OpenOrder(why)) = excuse { why.clone() } else { String::new() },
             reference: Some(tensor_ref_to_proto(reference)),
             candidate: Some(tensor_ref_to_proto(candidate)),
             not_compared: String::new(),
@@ -292,6 +304,10 @@ fn tensor_ref_to_proto(reference: &TensorRef) -> proto::TensorRef {
 fn tolerance_to_proto(tolerance: ToleranceTerms) -> proto::Tolerance {
     let ToleranceTerms { atol, rtol, scale, equal_nan } = tolerance;
     proto::Tolerance { atol, rtol, scale, equal_nan }
+}
+
+fn through_to_proto(through: Option<DType>) -> i32 {
+    through.map_or(0, DType::onnx_code)
 }
 
 fn noise_to_proto(noise: NoiseTerms) -> proto::NoiseTerms {

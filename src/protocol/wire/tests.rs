@@ -78,7 +78,8 @@ fn tensors_are_checked_one_by_one() {
         (reference(0, 0, 1, &[1; 65]), ErrorCode::BadTensor),
     ] {
         let pair = proto::TensorPair { reference: Some(hostile), ..Default::default() };
-        let compare = proto::CompareTensors { pairs: vec![pair], tolerance: None, noise: None };
+        let compare =
+            proto::CompareTensors { pairs: vec![pair], tolerance: None, noise: None, through: 0, settles: None };
         let (got, text) = refused(proto::request::Body::CompareTensors(compare));
         assert!(got == code && text.starts_with("TensorPair.reference"), "{text}");
     }

@@ -16,7 +16,8 @@ fn a_wrong_kernel_is_named_at_its_node_and_drifts_downstream() {
     let verdicts = bench.batch(1, &other());
     let expected = [("a", MATCH, MATCH), ("b", MISMATCH, MISMATCH), ("c", MATCH, MISMATCH), ("d", MATCH, MISMATCH)];
     assert_eq!(kinds(&verdicts), expected);
-    let pair = |reference, candidate| PairToCompare::Pair { reference, candidate, terms: None, exact: None };
+    let pair =
+        |reference, candidate| PairToCompare::Pair { reference, candidate, terms: None, exact: None, excuse: None };
     let (x, same, y) = (bench.floats(X), bench.floats(X), bench.floats(Y));
     let plain = vec![("same".to_owned(), pair(x.clone(), same)), ("other".to_owned(), pair(x, y))];
     let verdicts = bench.finish(true, plain);

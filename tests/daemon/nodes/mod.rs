@@ -125,14 +125,13 @@ impl Bench {
     }
 
     fn request(&self, feeds: Vec<NodeFeed>, values: Vec<NodeValue>) -> CompareNodes {
-        let (tolerance, cumulative_tolerance) = (None, None);
         CompareNodes {
             handle: self.handle,
             of: of(),
             feeds,
             values,
-            tolerance,
-            cumulative_tolerance,
+            tolerance: None,
+            through: None,
             dump_values: false,
             noise: None,
         }
@@ -162,7 +161,7 @@ impl Bench {
         let reply = self
             .client
             .peer
-            .ask(&Request::FinishNodes(FinishNodes { of: of(), dump, plain, tolerance: None }))
+            .ask(&Request::FinishNodes(FinishNodes { of: of(), dump, plain, tolerance: None, through: None }))
             .unwrap();
         let Reply::Comparison(verdicts) = reply else { panic!("{reply:?}") };
         if dump {

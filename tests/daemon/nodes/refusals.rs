@@ -57,7 +57,8 @@ fn hostile_requests_are_refused() {
     }
     assert_eq!(code(bench.compare(good.clone()).unwrap_err()), ErrorCode::Limit);
     let of = NodesOf { step: StepId(100), ..of() };
-    let finish = |dump| Request::FinishNodes(FinishNodes { of, dump, plain: Vec::new(), tolerance: None });
+    let finish =
+        |dump| Request::FinishNodes(FinishNodes { of, dump, plain: Vec::new(), tolerance: None, through: None });
     assert_eq!(code(bench.client.peer.ask(&finish(true)).unwrap_err()), ErrorCode::BadState, "no dump is open");
     assert_eq!(bench.client.peer.ask(&finish(false)).unwrap(), Reply::Comparison(Vec::new()));
     assert_eq!(bench.compare(good).unwrap().len(), 6);

@@ -43,7 +43,10 @@ fn a_step_that_was_observed_and_compared_node_by_node_is_one_step_of_the_status(
     bench.batch(1, &other());
     bench.finish(
         false,
-        vec![("h".to_owned(), PairToCompare::Pair { reference: h.clone(), candidate: h, terms: None, exact: None })],
+        vec![(
+            "h".to_owned(),
+            PairToCompare::Pair { reference: h.clone(), candidate: h, terms: None, exact: None, excuse: None },
+        )],
     );
     let status = home.status();
     let steps = status["last_steps"].as_array().unwrap();

@@ -114,8 +114,11 @@ fn tensor_verdict(verdict: proto::TensorVerdict) -> Decoded<VerdictSummary> {
         proto::VerdictKind::Mismatch => VerdictKind::Mismatch,
         proto::VerdictKind::NotCompared => VerdictKind::NotCompared,
         proto::VerdictKind::Failed => VerdictKind::Failed,
+        proto::VerdictKind::Noise => VerdictKind::Noise,
+        proto::VerdictKind::Tie => VerdictKind::Tie,
+        proto::VerdictKind::OpenOrder => VerdictKind::OpenOrder,
         proto::VerdictKind::Unspecified => {
-            return Err(bad("TensorVerdict.verdict", format!("expected 1 to 4, got {}", verdict.verdict)));
+            return Err(bad("TensorVerdict.verdict", format!("expected 1 to 7, got {}", verdict.verdict)));
         }
     };
     let proto::TensorVerdict { name, reason, metrics_json, max_abs, max_rel_to_max, outside, noise_json, .. } = verdict;

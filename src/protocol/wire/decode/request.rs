@@ -15,7 +15,7 @@ use super::field::{
 use crate::base::ids::{CallId, DeviceUuid, PartHandle, StepId};
 use crate::cuda::IpcHandle;
 use crate::onnx::{Descriptions, descriptions};
-use crate::tensor::CallRecord;
+use crate::tensor::{CallRecord, DType};
 
 /// Most patterns of a rule.
 const MAX_PATTERNS: usize = 65536;
@@ -87,6 +87,10 @@ pub(super) fn request(body: proto::request::Body) -> Decoded<Request> {
             pairs: compare.pairs.into_iter().map(pair).collect::<Decoded<_>>()?,
             tolerance: compare.tolerance.map(tolerance),
             noise: compare.noise.map(noise).transpose()?,
+            through: through("CompareTensors.through", compare.through)?,
+            settles: (compare.settles)
+                .map(|step| nodes_of("CompareTensors.settles", &step.graph_id, step.part, step.step))
+                .transpose()?,
         },
         Body::ReportEager(report) => Request::ReportEager {
             graph: graph_id("ReportEager.graph_id", &report.graph_id)?,
@@ -99,6 +103,7 @@ pub(super) fn request(body: proto::request::Body) -> Decoded<Request> {
             dump: finish.dump,
             plain: finish.plain.into_iter().map(pair).collect::<Decoded<_>>()?,
             tolerance: finish.tolerance.map(tolerance),
+            through: through("FinishNodes.through", finish.through)?,
         }),
         Body::GetPlan(get) => Request::GetPlan(graph_id("GetPlan.graph_id", &get.graph_id)?),
         Body::PutPlan(put) => Request::PutPlan { graph: graph_id("PutPlan.graph_id", &put.graph_id)?, plan: put.plan },
@@ -289,6 +294,7 @@ fn run_observed(run: proto::RunObserved) -> Decoded<RunObserved> {
         dump: run.dump,
         references,
         tolerance: run.tolerance.map(tolerance),
+        through: through("RunObserved.through", run.through)?,
     })
 }
 
@@ -306,9 +312,9 @@ fn compare_nodes(compare: proto::CompareNodes) -> Decoded<CompareNodes> {
         feeds: compare.feeds.into_iter().map(node_feed).collect::<Decoded<_>>()?,
         values: compare.values.into_iter().map(node_value).collect::<Decoded<_>>()?,
         tolerance: compare.tolerance.map(tolerance),
-        cumulative_tolerance: compare.cumulative_tolerance.map(tolerance),
         dump_values: compare.dump_values,
         noise: compare.noise.map(noise).transpose()?,
+        through: through("CompareNodes.through", compare.through)?,
     })
 }
 
@@ -379,12 +385,29 @@ fn pair(pair: proto::TensorPair) -> Decoded<(String, PairToCompare)> {
     let candidate = required("TensorPair.candidate", pair.candidate)?;
     let terms = optional("TensorPair.terms", pair.terms)?;
     let exact = optional("TensorPair.exact", pair.exact)?;
-    Ok((name, PairToCompare::Pair { reference, candidate, terms, exact }))
+    let excuse = match (pair.tie, pair.open_order) {
+        (tie, _) if !tie.is_empty() => Some(Excuse::Tie(tie)),
+        (_, order) if !order.is_empty() => Some(Excuse::OpenOrder(order)),
+        _ => None,
+    };
+    Ok((name, PairToCompare::Pair { reference, candidate, terms, exact, excuse }))
 }
 
 fn tolerance(tolerance: proto::Tolerance) -> ToleranceTerms {
     let proto::Tolerance { atol, rtol, scale, equal_nan } = tolerance;
     ToleranceTerms { atol, rtol, scale, equal_nan }
+}
+
+/// 0 is none; else a type of half precision.
+fn through(field: &'static str, code: i32) -> Decoded<Option<DType>> {
+    match DType::from_onnx(code) {
+        _ if code == 0 => Ok(None),
+        Ok(half @ (DType::F16 | DType::BF16)) => Ok(Some(half)),
+        _ => Err(bad_option(
+            field,
+            format!("expected 0, {} or {}, got {code}", DType::F16.onnx_code(), DType::BF16.onnx_code()),
+        )),
+    }
 }
 
 fn noise(noise: proto::NoiseTerms) -> Decoded<NoiseTerms> {

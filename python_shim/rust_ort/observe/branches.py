@@ -1,0 +1,82 @@
+"""Where a value that drifted takes another branch than eager's: a comparison, or a choice of indices, that rounding
+turns. What is computed from there on differs by more than rounding, and no kernel is to blame."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+aten = torch.ops.aten
+
+COMPARING = frozenset(
+    getattr(getattr(aten, name), overload)
+    for name in ("eq", "ne", "lt", "le", "gt", "ge")
+    for overload in ("Tensor", "Scalar")
+)
+CHOOSING = frozenset({aten.topk.default, aten.sort.default, aten.sort.stable, aten.max.dim, aten.min.dim,
+                      aten.argmax.default, aten.argmin.default})  # fmt: skip
+POOLING = frozenset({aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default})
+
+
+def other_branch(node: fx.Node, candidate: Tensor, env: Mapping[fx.Node, Any]) -> str:
+    """How many elements of a bool or an index are others than eager's, and by how much what decides them is apart;
+    "" where none are. candidate: the node's value as it drifted; env: eager's values."""
+    reference = env[node]
+    if reference.dtype.is_floating_point or reference.is_complex() or candidate.shape != reference.shape:
+        return ""
+    other = candidate != reference
+    n_other = int(other.sum())
+    if not n_other:
+        return ""
+    apart = _apart(node, candidate, reference, env)
+    by = "" if apart is None else f", by {float(apart[other].abs().max()):.1e}"
+    return f"{n_other:,} of {reference.numel():,} elements of {node.name} took the other branch{by}"
+
+
+def _apart(node: fx.Node, candidate: Tensor, reference: Tensor, env: Mapping[fx.Node, Any]) -> Tensor | None:
+    """What decides each element: how far the two sides of a comparison are apart, or the keys at two indices."""
+    if node.target in COMPARING:
+        sides: list[Any] = [env[side] if isinstance(side, fx.Node) else side for side in node.args[:2]]
+        apart: Tensor = sides[0] ^ sides[1] if _are_bools(sides) else sides[0] - sides[1]
+        return apart.expand(reference.shape)
+    source, result = node.args if node.target is operator.getitem else (node, 1)
+    if not isinstance(source, fx.Node) or result != 1 or source.target not in CHOOSING | POOLING:
+        return None
+    keys: Any = env[source.args[0]]  # type: ignore[index]
+    if source.target in POOLING:
+        n_axes = 2 if source.target is aten.max_pool2d_with_indices.default else 3
+        keys, flat = keys.flatten(-n_axes), (reference.flatten(-n_axes), candidate.flatten(-n_axes))
+        pooled: Tensor = keys.gather(-1, flat[0]) - keys.gather(-1, flat[1])
+        return pooled.reshape(reference.shape)
+    target: Any = source.target
+    place = [argument.name for argument in target._schema.arguments].index("dim")
+    dim: Any = source.kwargs.get("dim", source.args[place] if len(source.args) > place else None)
+    if dim is None or keys.dim() == 0:
+        return None
+    squeezed = reference.dim() < keys.dim()
+    places = (indices.unsqueeze(dim) if squeezed else indices for indices in (reference, candidate))
+    taken, other = (keys.gather(dim, indices) for indices in places)
+    chosen: Tensor = taken - other
+    return chosen.reshape(reference.shape)
+
+
+def _are_bools(sides: Iterable[Any]) -> bool:
+    return any(isinstance(side, bool) or (isinstance(side, Tensor) and side.dtype is torch.bool) for side in sides)
+
+
+def branch_behind(output: fx.Node, branches: Mapping[str, str]) -> str:
+    """The text of the first of the branches that an output is computed from; "" where none is."""
+    ahead, seen = [output], {output}
+    found: set[str] = set()
+    while ahead:
+        node = ahead.pop()
+        if node.name in branches:
+            found.add(node.name)
+        new = [source for source in node.all_input_nodes if source not in seen]
+        seen.update(new)
+        ahead += new
+    return next((text for name, text in branches.items() if name in found), "")

@@ -1,0 +1,81 @@
+"""What is outside tolerance is looked at once more before it is called wrong: what it adds up, and its float64."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, fx
+
+from rust_ort.link.specs import Verdict
+from rust_ort.observe.reference import generators, rng_kept, run_reference, set_generators
+from rust_ort.observe.sums import Sums
+from rust_ort.observe.wide import in_wide
+
+log = logging.getLogger("rust_ort")
+
+LEAST_SECONDS = 60.0
+TIMES_EAGER = 50.0
+"""How long the run in float64 may take: so many times as long as eager, and LEAST_SECONDS at least."""
+
+Known = Mapping[str, Tensor | None]
+Look = Callable[[Collection[str], Known, Known], Iterable[Verdict]]
+"""(names, terms by name, float64 by name) -> verdicts on these values."""
+
+
+def looked_at_again(
+    verdicts: Sequence[Verdict], look: Look, terms: Callable[[], Known], float64: Callable[[], Known]
+) -> list[Verdict]:
+    """The verdicts, those outside tolerance judged again: by what they add up, then by float64. Each is computed only
+    where a mismatch is left."""
+    known: list[Known] = [{}, {}]
+    for place, find in enumerate((terms, float64)):
+        wrong = [verdict.name for verdict in verdicts if verdict.kind == "mismatch"]
+        if not wrong:
+            break
+        known[place] = find()
+        wrong = [name for name in wrong if known[place].get(name) is not None]
+        judged = {verdict.name: verdict for verdict in look(wrong, *known)} if wrong else {}
+        verdicts = [judged.get(verdict.name, verdict) for verdict in verdicts]
+    return list(verdicts)
+
+
+class SecondLook:
+    """A call of an AOT graph whose values may be looked at again. inputs: those of the call, which nobody wrote into
+    yet; names: FX names of what may be asked for; seconds: what its run in eager took."""
+
+    def __init__(self, module: fx.GraphModule, inputs: Sequence[Any], names: Collection[str], seconds: float) -> None:
+        self._module, self._inputs, self._names, self._seconds = module, inputs, names, seconds
+        self._drawn = generators()
+        self._float64: Known | None = None
+
+    def terms(self) -> Known:
+        """{FX name: Σ|terms| of each element}, of values that are sums."""
+        return terms_of(self._run)
+
+    def float64(self) -> Known:
+        """{FX name: the same computation in float64}, of values whose float64 is known; computed once."""
+        if self._float64 is None:
+            self._float64 = in_wide(self._run, seconds=seconds_for(self._seconds))
+        return self._float64
+
+    def _run(self) -> dict[str, Any]:
+        with rng_kept():
+            set_generators(self._drawn)
+            return run_reference(self._module, self._inputs, capture=self._names)[1]
+
+
+def seconds_for(eager: float) -> float:
+    """How long float64 may take of what took so many seconds in eager."""
+    return max(LEAST_SECONDS, TIMES_EAGER * eager)
+
+
+def terms_of(run: Callable[[], Mapping[str, Any]]) -> Known:
+    """{name: Σ|terms| of each element}, of the values of an eager run that are sums; {} where it cannot be told."""
+    try:
+        with Sums() as sums:
+            return {name: sums.of(value) for name, value in run().items()}
+    except Exception as error:  # what runs in eager need not run under a dispatch mode
+        log.debug("what the model's sums add up is not known: %s", error)
+        return {}
