@@ -66,6 +66,7 @@ class PartRunner:
         return tuple(tensors[result] if isinstance(result, int) else result(args) for result in self._results)
 
     def observe(self, args: Sequence[Any], inputs: list[Any], observation: _Observation) -> list[torch.Tensor]:
+        self.part.check(inputs)  # before eager's values are made for nothing
         nodes = observation.nodes.run(self.part, self.planned, args) if observation.nodes is not None else None
         values = nodes.references if nodes is not None else observation.references
         references = [values[name] for name in self.outputs] if values is not None else None
