@@ -26,8 +26,9 @@ from rust_ort.export.plan import Plan, PlannedPart
 from rust_ort.export.provenance import computed_by, module_path, operator_name, source_line
 from rust_ort.link.specs import NoiseTerms, Verdict, not_compared
 from rust_ort.memory import device
+from rust_ort.observe.choices import WHY_OPEN, why_open
 from rust_ort.observe.graph_info import GraphInfo, NodeVerdict
-from rust_ort.observe.opinion import ANOTHER_CHOICE, Opinions, another_choice
+from rust_ort.observe.opinion import Opinions
 from rust_ort.observe.reference import UNWRITTEN, determined, generators, is_unwritten, set_generators
 from rust_ort.observe.verdicts import fits, half_tolerance
 from rust_ort.observe.wide import WideGraph, reason_of
@@ -336,11 +337,12 @@ class PartNodes:
         env: Mapping[fx.Node, Any],
         opinions: Opinions,
     ) -> tuple[Verdict, Verdict]:
-        """The verdicts of a local mismatch when all is known: by float64 and by what was added up."""
+        """The verdicts of a local mismatch when all is known: what is open, by float64 and by what was added up."""
         assert value.local is not None
+        if is_open := why_open(node, value.local, env):
+            return self.of.settle_as_right(value, WHY_OPEN[is_open])
         if not value.reference.is_floating_point():
-            right = another_choice(node, value.local, env)
-            return self.of.settle_as_right(value, ANOTHER_CHOICE) if right else verdicts
+            return verdicts
         metrics = verdicts[0].metrics or {}
         exact = opinions.of(node, value.reference, value.local, metrics["tolerance"])
         if exact is not None:
