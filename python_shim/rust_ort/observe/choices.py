@@ -45,8 +45,8 @@ WHY_OPEN: dict[Open, str] = {
 
 
 def why_open(node: fx.Node, candidate: Tensor, env: Mapping[fx.Node, Any]) -> Open:
-    """What of `candidate`, which is not eager's value, is as right as it: "tie", other ones of equal keys, each once, or
-    of several writes to one place; "open order", the same elements, where none is promised; "" for a fault.
+    """What of `candidate`, which is not eager's value, is as right as it: "tie", other ones of equal keys, each once,
+    or of several writes to one place; "open order", the same elements where none is promised; "" for a fault.
 
     node: a result of an operator; candidate: its value on eager's inputs; env: eager's values of it and its inputs.
     """

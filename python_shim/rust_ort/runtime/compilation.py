@@ -23,7 +23,7 @@ from rust_ort.export.partition import EAGER_IS_RIGHT, EagerNode, lowest_precisio
 from rust_ort.export.plan import Plan, make_plan
 from rust_ort.export.provenance import input_sources, source_line
 from rust_ort.link.specs import CustomOpLibrary, GraphSpec
-from rust_ort.observe import graph_info, session
+from rust_ort.observe import graph_info, session, work
 from rust_ort.observe.graph_info import GraphInfo, GraphLog
 from rust_ort.options import Options
 from rust_ort.progress import progress
@@ -212,6 +212,7 @@ def _plan_and_prepare(
         unsupported = _left_out(plan.cut.eager)
         if unsupported and options.on_unsupported == "error":
             raise _unsupported(name, unsupported) from _first_cause(plan)
+        all_work, eager_work = work.of_graph(gm, {node.name for node in plan.cut.eager})
         info = GraphInfo(
             name=name,
             direction=direction,
@@ -223,6 +224,8 @@ def _plan_and_prepare(
             operators=operators(gm),
             modules=modules(gm) if options.compare == "nodes" else {},
             lowest_precision=lowest_precision(gm),
+            work=all_work,
+            eager_work=eager_work,
             options=options,
         )
         start = time.perf_counter()
