@@ -178,3 +178,34 @@ def test_an_lstm_of_any_length() -> None:
             x = 4 * torch.randn(length, size, WIDTH)  # gates saturate
             torch.testing.assert_close(compiled(x), module(x))
     assert [len(graph.eager) for graph in backend.graphs] == [0]
+
+
+@pytest.mark.parametrize(
+    ("name", "autocast"),
+    [("lstm both ways", False), ("gru both ways", False), ("gru both ways", True), ("rnn of relu", False)],
+)
+def test_recurrent_layers_train_whose_input_needs_no_gradient(name: str, autocast: bool) -> None:
+    torch.manual_seed(0)
+    module, backend = RECURRENT[name]().eval(), rust_ort.Backend()
+    (x,) = inputs(torch.float32, 1)
+
+    def trained(call: Any) -> list[Tensor]:
+        module.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            output = call(x)[0]
+        output.float().square().sum().backward()
+        return [output, *(parameter.grad for parameter in module.parameters() if parameter.grad is not None)]
+
+    with torch._dynamo.config.patch(allow_rnn=True):
+        made = trained(torch.compile(module, backend=backend))
+    slack = SLACK[torch.bfloat16 if autocast else torch.float32] * (8 if autocast else 1)
+    for ours, eagers in zip(made, trained(module), strict=True):
+        torch.testing.assert_close(ours, eagers, rtol=0, atol=slack * float(eagers.abs().max()))
+    assert [(graph.direction, len(graph.eager)) for graph in backend.graphs] == [("forward", 0), ("backward", 0)]
+
+
+def test_what_dynamo_leaves_alone_says_how_it_is_told() -> None:
+    explained = rust_ort.explain(nn.LSTM(WIDTH, 8), *inputs(torch.float32, 1))
+    assert "no graph was compiled: Attempted to wrap RNN, GRU, or LSTM: torch._dynamo.config.allow_rnn = True" in str(
+        explained
+    )

@@ -80,7 +80,8 @@ def compile_dynamo_graph(
         partition_fn=partition_fn,
     )
     try:
-        compiled: Callable[..., Any] = compiler(gm, example_inputs)
+        with _lstms_that_train(gm, example_inputs):
+            compiled: Callable[..., Any] = compiler(gm, example_inputs)
     except AssertionError as error:
         setting = next((node for node in gm.graph.nodes if _sets_an_input(node)), None)
         if setting is None:
@@ -94,6 +95,19 @@ def compile_dynamo_graph(
             node=setting.name,
         ) from error
     return compiled
+
+
+@contextlib.contextmanager
+def _lstms_that_train(gm: fx.GraphModule, inputs: Sequence[Any]) -> Iterator[None]:
+    """Inside, AOTAutograd takes LSTMs apart into steps where something is trained. Of one whose input needs no gradient
+    it would take the CPU's fused layer for inference, which has no backward (torch 2.13, any backend)."""
+    needs_grad = any(isinstance(value, torch.Tensor) and value.requires_grad for value in inputs)
+    trains = needs_grad and torch.is_grad_enabled()
+    if not trains or not any(getattr(node.target, "__name__", "") == "lstm" for node in gm.graph.nodes):
+        yield
+        return
+    with torch.backends.mkldnn.flags(enabled=False):
+        yield
 
 
 def _sets_an_input(node: fx.Node) -> bool:
