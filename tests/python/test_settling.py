@@ -279,6 +279,7 @@ def test_a_router_with_equal_scores_accuses_nobody(dtype: torch.dtype) -> None:
     assert report.first_wrong_node is None, str(report)
     drifted = {node.op for _, node in report.nodes if node.cumulative.kind != "match"}
     assert "aten.topk.default" in drifted, "no score is equal to another: the test tests nothing"
+    assert {(node.op, node.choice) for _, node in report.nodes if node.choice} == {("aten.topk.default", "tie")}
 
 
 def unstable(x: Tensor) -> Tensor:

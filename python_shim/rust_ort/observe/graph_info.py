@@ -44,6 +44,7 @@ class NodeVerdict:
     """One FX node against eager. local: its own kernel on eager's inputs; cumulative: its value as it drifted.
     no_float64: why its noise is not known, where that was asked for. births: NaN and infinities that are in its value,
     eager's ("reference") or the drifted one ("candidate"), and in nothing that it was made of.
+    choice: "tie" or "open order" where the node alone chose as right as eager does, but otherwise: see choices.py.
     part: None where it was left to eager. source: line of the user's code; module: path of the module; "" unknown."""
 
     part: int | None
@@ -54,6 +55,7 @@ class NodeVerdict:
     local: Verdict
     cumulative: Verdict
     no_float64: str = ""
+    choice: str = ""
     births: tuple[dict[str, Any], ...] = ()
 
     @property

@@ -26,7 +26,7 @@ from rust_ort.export.plan import Plan, PlannedPart
 from rust_ort.export.provenance import computed_by, module_path, operator_name, source_line
 from rust_ort.link.specs import NoiseTerms, Verdict, not_compared
 from rust_ort.memory import device
-from rust_ort.observe.choices import WHY_OPEN, why_open
+from rust_ort.observe.choices import WHY_OPEN, Open, why_open
 from rust_ort.observe.graph_info import GraphInfo, NodeVerdict
 from rust_ort.observe.opinion import Opinions
 from rust_ort.observe.reference import UNWRITTEN, determined, generators, is_unwritten, set_generators
@@ -319,9 +319,15 @@ class PartNodes:
         for (node, value), (local, cumulative, births) in zip(judged, verdicts, strict=True):
             # Where float64 is NaN too, NaN is no rounding: it equals NaN only under equal_nan.
             nan = bool((local.metrics or {}).get("both_nan"))
+            choice: Open = ""
             if local.kind == "mismatch" and isinstance(value, NodeValue) and not nan:
-                local, cumulative = self._settled(node, value, (local, cumulative), env, opinions)
-            self._keep(node, local, cumulative, births, getattr(value, "no_float64", ""))
+                assert value.local is not None
+                choice = why_open(node, value.local, env)
+                if choice:
+                    local, cumulative = self.of.settle_as_right(value, WHY_OPEN[choice])
+                else:
+                    local, cumulative = self._settled(node, value, (local, cumulative), opinions)
+            self._keep(node, local, cumulative, births, getattr(value, "no_float64", ""), choice)
         for node, value in batch:
             if isinstance(value, NodeValue):
                 self._known[node.name] = _Known(reference=value.reference, candidate=value.candidate)
@@ -334,13 +340,10 @@ class PartNodes:
         node: fx.Node,
         value: NodeValue,
         verdicts: tuple[Verdict, Verdict],
-        env: Mapping[fx.Node, Any],
         opinions: Opinions,
     ) -> tuple[Verdict, Verdict]:
-        """The verdicts of a local mismatch when all is known: what is open, by float64 and by what was added up."""
+        """The verdicts of a local mismatch when all is known: by float64 and by what was added up."""
         assert value.local is not None
-        if is_open := why_open(node, value.local, env):
-            return self.of.settle_as_right(value, WHY_OPEN[is_open])
         if not value.reference.is_floating_point():
             return verdicts
         metrics = verdicts[0].metrics or {}
@@ -354,8 +357,9 @@ class PartNodes:
         return self.of.settle_as_right(value, NO_FLOAT64) if by_dtype.kind == "match" else verdicts
 
     def _keep(
-        self, node: fx.Node, local: Verdict, cumulative: Verdict, births: Sequence[dict[str, Any]], no_float64: str
-    ) -> None:
+        self, node: fx.Node, local: Verdict, cumulative: Verdict, births: Sequence[dict[str, Any]], no_float64: str,
+        choice: Open,
+    ) -> None:  # fmt: skip
         source = computed_by(node)
         verdict = NodeVerdict(
             part=self.planned.graph.index,
@@ -366,6 +370,7 @@ class PartNodes:
             local=local,
             cumulative=cumulative,
             no_float64=no_float64,
+            choice=choice,
             births=tuple(births),
         )
         self.verdicts.append(verdict)
