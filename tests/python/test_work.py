@@ -118,3 +118,14 @@ def test_reports_and_explanations_say_the_share() -> None:
     with torch.no_grad():
         report = rust_ort.compare(model, x, backward=False, options=options)
     assert f"1 in eager, {percent[1]} % of the work" in str(report)
+
+
+@pytest.mark.usefixtures("daemon")
+def test_what_a_loops_body_does_is_work_of_its_node() -> None:
+    def function(x: Tensor) -> Tensor:
+        return torch.cond(x.sum() > 0, lambda y: y @ y @ y, lambda y: y @ y, (x.tanh(),)) + 1
+
+    with torch.no_grad():
+        (graph,) = rust_ort.explain(function, torch.randn(64, 64), backward=False).graphs
+    assert "torch.cond" in {node.op for node in graph.eager} or "cond" in {node.name for node in graph.eager}
+    assert 2 * 3 * 64**3 < graph.eager_work < graph.work < 2 * 4 * 64**3

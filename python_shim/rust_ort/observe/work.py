@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from rust_ort.export.partition import is_compute
+from rust_ort.export.partition import body_nodes, is_compute
 from rust_ort.export.shapes import hint
 from rust_ort.observe.graph_info import GraphInfo
 from rust_ort.torch_private import pytree
@@ -29,8 +29,12 @@ LIKE = {
 
 
 def of_graph(gm: fx.GraphModule, eager: Collection[str]) -> tuple[float, float]:
-    """(work of all compute nodes, of those in eager). eager: their names."""
-    done = {node.name: of_node(node) for node in gm.graph.nodes if is_compute(node)}
+    """(work of all compute nodes, of those in eager). eager: their names. A body counts once, with its operator."""
+    done = {
+        node.name: of_node(node) + sum(of_node(inner) for _, inner in body_nodes(gm, node) if is_compute(inner))
+        for node in gm.graph.nodes
+        if is_compute(node)
+    }
     return sum(done.values()), sum(spent for name, spent in done.items() if name in eager)
 
 
