@@ -21,6 +21,7 @@ from torch import fx
 from rust_ort.call.client import Client
 from rust_ort.call.node_batch import NodeFeed, NodesOf, NodeValue, NotCompared, can_travel, reachable
 from rust_ort.call.part import Part
+from rust_ort.errors import RustOrtError
 from rust_ort.export.partition import EagerNode, is_compute
 from rust_ort.export.plan import Plan, PlannedPart
 from rust_ort.export.provenance import computed_by, module_path, operator_name, source_line
@@ -228,6 +229,11 @@ class PartNodes:
         ]
         changed = self.of.finish(pairs, dump=dump, tolerance=self._drift)
         self.info.add_nodes(self.of.step, self.verdicts, changed)
+
+    def abandon(self) -> None:
+        """Ends the comparison of a call that failed: another graph of the same content has this step, too."""
+        with contextlib.suppress(RustOrtError):
+            self.of.finish([], dump=False, tolerance=None)
 
     @property
     def _drift(self) -> Tolerance | None:
