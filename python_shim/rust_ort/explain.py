@@ -14,6 +14,7 @@ from torch import nn
 from rust_ort._callable import make_callable
 from rust_ort.backend import Backend
 from rust_ort.export.partition import EagerNode
+from rust_ort.observe import work
 from rust_ort.observe.graph_info import GraphInfo, called, in_order
 from rust_ort.observe.reference import one_at_a_time
 from rust_ort.observe.report import html_lines, html_table
@@ -45,7 +46,10 @@ class Explanation:
 
     def _repr_html_(self) -> str:
         """For notebooks: the graphs, the nodes left to eager and why, breaks and times."""
-        graphs = [(g.name, g.compute_nodes, g.onnxruntime_nodes, len(g.parts), g.eager_nodes) for g in self.graphs]
+        graphs = [
+            (g.name, g.compute_nodes, g.onnxruntime_nodes, len(g.parts), f"{g.eager_nodes}{work.in_eager([g])}")
+            for g in self.graphs
+        ]
         made = html_table(("graph", "nodes", "on ONNX Runtime", "parts", "in eager"), graphs)
         if self.eager:
             eager = [(node.name, node.op, node.reason, node.module, node.source) for node in self.eager]
@@ -69,7 +73,7 @@ class Explanation:
         for graph in self.graphs:
             lines.append(
                 f"  {graph.name}: {graph.compute_nodes} nodes, {graph.onnxruntime_nodes} on ONNX Runtime in "
-                f"{len(graph.parts)} part(s), {graph.eager_nodes} in eager"
+                f"{len(graph.parts)} part(s), {graph.eager_nodes} in eager{work.in_eager([graph])}"
             )
             if graph.fallen_back:
                 lines.append(f"    {graph.fallen_back}")

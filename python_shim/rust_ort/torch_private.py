@@ -64,6 +64,7 @@ USED: dict[str, str | None] = {
     "torch._ops.OperatorBase": None,
     "torch._subclasses.fake_tensor.FakeTensorMode": None,
     "torch._subclasses.fake_tensor.unset_fake_temporarily": None,
+    "torch.autograd.forward_ad._current_level": "every call looks for tangents",
     "torch.autograd._profiler_enabled": "torch's profiler shows no range of ours",
     "torch.cuda._sleep": None,
     "torch.fx._lazy_graph_module._make_graph_module": "fx.GraphModule",
@@ -147,8 +148,15 @@ set_grad_enabled: Callable[[bool], Any] = find_or("torch._C._set_grad_enabled", 
 profiler_runs: Callable[[], bool] = find_or("torch.autograd._profiler_enabled", lambda: False)
 
 
+def forward_mode() -> bool:
+    """Whether tensors may have tangents now, inside `torch.autograd.forward_ad.dual_level()`."""
+    level: int = getattr(torch.autograd.forward_ad, "_current_level", 0)
+    return level >= 0
+
+
 def has_no_storage(tensor: torch.Tensor) -> bool:
-    """Whether `tensor` is a wrapper of torch.func's, which have no storage, by public functions alone."""
+    """Whether `tensor` is a wrapper, as of torch.func or of a batched backward, which have none; by public functions
+    alone."""
     try:
         tensor.untyped_storage()
     except (NotImplementedError, RuntimeError):

@@ -26,6 +26,7 @@ CHANNEL = torch.tensor([0.5, 1.0, 2.0])
 LABELS = torch.tensor([0, 2, 1, 2])
 SCORES = torch.arange(12.0).cos().reshape(4, 3)
 HEADS = torch.arange(2 * 4 * 6 * 8, dtype=torch.float32).sin().reshape(2, 4, 6, 8)
+SEQUENCES, WEIGHTS, BIASES = HEADS[0].clone(), HEADS.reshape(-1, 8)[:24].cos(), HEADS.flatten()[:24]
 IDS = torch.tensor([1, 2, 2, 0, 3])
 LARGE = torch.tensor([2**31 + 5, -(2**31) - 5, 2**53 + 1, 1, 0]).repeat(8)
 TENTHS = torch.tensor([0.1, 0.3, 0.5]).half().repeat(8)
@@ -46,6 +47,11 @@ class Case:
 
 def case(function: Callable[..., Any], *inputs: Tensor) -> Case:
     return Case(function, inputs)
+
+
+def without_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
+    """For operators that have none."""
+    return lambda *inputs: function(*(tensor.detach() for tensor in inputs))
 
 
 def in_a_list(name: str, *more: Any) -> Callable[..., tuple[Tensor, ...]]:
@@ -83,6 +89,34 @@ CASES: dict[str, Case] = {
     ),
     "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": case(
         lambda q: functional.scaled_dot_product_attention(q, q, q), HEADS
+    ),
+    # layers
+    "aten._transform_bias_rescale_qkv.default": case(
+        without_gradient(lambda x, b: torch._transform_bias_rescale_qkv(x, b, 2)), SEQUENCES.repeat(1, 1, 3), BIASES
+    ),
+    "aten._masked_softmax.default": case(
+        without_gradient(lambda x: torch._masked_softmax(x, x > 0, 3, 2)), HEADS.half()
+    ),
+    "aten._native_multi_head_attention.default": case(
+        without_gradient(lambda x, w, b: torch._native_multi_head_attention(*[x] * 3, 8, 2, w, b, w[:8], b[:8])),
+        *(SEQUENCES, WEIGHTS, BIASES),
+    ),
+    "aten._transformer_encoder_layer_fwd.default": case(
+        without_gradient(
+            lambda x, w, b: torch._transformer_encoder_layer_fwd(
+                x, 8, 2, w, b, w[:8], b[:8], True, False, 1e-5, *[b[:8]] * 4, w, b, w.mT.contiguous(), b[:8]
+            )
+        ),
+        *(SEQUENCES, WEIGHTS, BIASES),
+    ),
+    "aten.mkldnn_rnn_layer.default": case(
+        without_gradient(
+            lambda x, w, b: aten.mkldnn_rnn_layer(
+                *(x, *[w.repeat(2, 1)[:32]] * 2, *[b.repeat(2)[:32]] * 2, x[:1], x[1:2]),
+                *(True, [], 2, 8, 1, True, False, False, False),
+            )[:3]
+        ),
+        *(SEQUENCES, WEIGHTS, BIASES),
     ),
     # activation
     "aten.cumsum.default": case(lambda x: x.detach().cumsum(0), torch.full((2**17,), 0.1)),

@@ -78,6 +78,9 @@ class FakePart:
     def prepare(self, *, again: bool = False) -> None:
         self.prepared_again += again
 
+    def check(self, inputs: Sequence[Any]) -> None:
+        """What cannot be sent fails in the call."""
+
     def _adopt(self, value: Any, spec: Any) -> torch.Tensor:
         tensor = torch.from_dlpack(value.to_dlpack()) if spec.shape.count(0) == 0 else None
         if tensor is None:

@@ -18,6 +18,7 @@ from support import DaemonClient, use_client
 import rust_ort
 from measure import language_models
 from rust_ort.call.client import Client
+from rust_ort.call.part import Part
 from rust_ort.export import rules
 from rust_ort.export.told import drop_contradicted
 from rust_ort.link.daemon import find_binary
@@ -123,6 +124,24 @@ def test_every_compute_node_has_a_verdict(decoder: Decoder) -> None:
     for graph in graphs_of(decoder.parts):
         wanted = {name for part in graph.parts for name in part}
         assert wanted <= {node.name for node in seen[graph.direction]}
+
+
+@pytest.mark.usefixtures("daemon")
+def test_a_call_that_fails_leaves_nothing_to_the_next_graph_of_its_content(monkeypatch: pytest.MonkeyPatch) -> None:
+    def compiled() -> Callable[..., torch.Tensor]:
+        torch._dynamo.reset()
+        made: Any = torch.compile(lambda x: torch.tanh(x) * 2, backend=rust_ort.backend(compare="nodes"))
+        return made
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise rust_ort.ClientError("the call after its nodes")
+
+    x = torch.randn(4)
+    with monkeypatch.context() as patch:
+        patch.setattr(Part, "observed", fails)
+        with pytest.raises(rust_ort.ClientError, match="after its nodes"):
+            compiled()(x)
+    torch.testing.assert_close(compiled()(x), torch.tanh(x) * 2)
 
 
 # --- planting ---

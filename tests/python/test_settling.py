@@ -18,8 +18,8 @@ from torch import Tensor, fx, nn
 import rust_ort
 from rust_ort.errors import ClientError
 from rust_ort.link.specs import Verdict, not_compared
+from rust_ort.observe.choices import why_open
 from rust_ort.observe.graph_info import GraphInfo, NodeVerdict
-from rust_ort.observe.opinion import another_choice
 from rust_ort.observe.sums import Sums, added_up
 
 aten = torch.ops.aten
@@ -178,32 +178,108 @@ def test_a_gradient_that_is_zero_is_judged_all_the_same() -> None:
 # --- What is open ----------------------------------------------------------------------------------------------------
 
 
-def chosen(target: Any, *args: Any, **kwargs: Any) -> tuple[fx.Node, dict[fx.Node, Any]]:
-    """The node of a choice's indices, and eager's values."""
+def chosen(target: Any, *args: Any, result: int = 1, **kwargs: Any) -> tuple[fx.Node, dict[fx.Node, Any]]:
+    """The node of a result of a choice, its indices or the values, and eager's values."""
     graph = fx.Graph()
     keys = graph.placeholder("keys")
     pair = graph.call_function(target, (keys, *args[1:]), kwargs)
-    indices = graph.call_function(operator.getitem, (pair, 1))
-    values = target(*args, **kwargs)
-    return indices, {keys: args[0], pair: values, indices: values[1]}
+    node = graph.call_function(operator.getitem, (pair, result))
+    made = target(*args, **kwargs)
+    return node, {keys: args[0], pair: made, node: made[result]}
 
 
 def test_equal_keys_may_come_in_any_order_but_each_once() -> None:
     keys = torch.tensor([[2.0, 1.0, 2.0, float("nan")]])
     node, env = chosen(aten.sort.default, keys)
-    for indices, right in (
-        ([1, 0, 2, 3], True), ([1, 2, 0, 3], True), ([1, 2, 2, 3], False), ([0, 1, 2, 3], False), ([1, 0, 2, 4], False),
+    for indices, kind in (
+        ([1, 0, 2, 3], "tie"), ([1, 2, 0, 3], "tie"), ([1, 2, 2, 3], ""), ([0, 1, 2, 3], ""), ([1, 0, 2, 4], ""),
+        ([1, 0, 2, -1], ""),
     ):  # fmt: skip
-        assert another_choice(node, torch.tensor([indices]), env) is right, indices
+        assert why_open(node, torch.tensor([indices]), env) == kind, indices
     for target, args, swapped in (
         (aten.topk.default, (torch.tensor([5.0, 1.0, 5.0]), 1), [2]),
         (aten.kthvalue.default, (torch.tensor([1.0, 1.0]), 1), 1),
+        (aten.median.dim, (torch.tensor([1.0, 1.0, 1.0]), 0), 2),
+        (aten.mode.default, (torch.tensor([1.0, 1.0]),), 0),
         (aten.sort.default, (torch.tensor(1.0),), 0),
     ):
         node, env = chosen(target, *args)
-        assert another_choice(node, torch.tensor(swapped), env), target
+        assert why_open(node, torch.tensor(swapped), env) == "tie", target
+
+
+def test_what_promises_an_order_or_is_no_choice_is_not_open() -> None:
+    keys = torch.tensor([[2.0, 1.0, 2.0]])
     node, env = chosen(aten.sort.stable, keys, stable=True)
-    assert not another_choice(node, torch.tensor([[1, 2, 0, 3]]), env)
+    assert why_open(node, torch.tensor([[1, 2, 0]]), env) == ""
+    node, env = chosen(aten.sort.stable, keys, stable=False, dim=1)
+    assert why_open(node, torch.tensor([[1, 2, 0]]), env) == "tie"
+    node, env = chosen(aten.topk.default, keys, 2, result=0)
+    assert why_open(node, torch.tensor([[2.0, 1.0]]), env) == "", "sorted values are no choice"
+    node, env = chosen(aten.max.dim, keys, 1)
+    assert why_open(node, torch.tensor([2]), env) == "", "torch documents the first"
+    node, env = chosen(aten.topk.default, keys, 2)
+    assert why_open(node, torch.tensor([[0]]), env) == "", "another shape"
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_an_order_that_nobody_asked_for_is_open(dim: int) -> None:
+    keys = torch.tensor([[5.0, 1.0, 3.0, 5.0], [2.0, 8.0, 7.0, 2.0], [9.0, 9.0, 1.0, 4.0]])
+    for result, kind in ((0, "open order"), (1, "open order")):
+        node, env = chosen(aten.topk.default, keys, 2, dim, result=result, sorted=False)
+        assert why_open(node, env[node].flip(dim), env) == kind
+        assert why_open(node, env[node] + 1, env) == ""
+        node, env = chosen(aten.topk.default, keys, 2, dim, result=result)
+        assert why_open(node, env[node].flip(dim), env) == ""
+    node, env = chosen(aten.topk.default, torch.tensor([1.0, 5.0, 5.0, 5.0]), 2, sorted=False)
+    others = [index for index in (1, 2, 3) if index not in env[node].tolist()]
+    assert why_open(node, torch.tensor([others[0], env[node][1]]), env) == "tie"
+
+
+def written(target: Any, *args: Any) -> tuple[fx.Node, dict[fx.Node, Any]]:
+    """The node that writes into its first argument, and eager's values."""
+    graph = fx.Graph()
+    nodes = {graph.placeholder(f"x{number}"): arg for number, arg in enumerate(args) if isinstance(arg, Tensor)}
+    of = {id(arg): node for node, arg in nodes.items()}
+    indices = [[of.setdefault(id(one), graph.placeholder("i")) for one in arg] if isinstance(arg, list) else arg
+               for arg in args]  # fmt: skip
+    node = graph.call_function(target, tuple(of.get(id(arg), arg) for arg in indices))
+    nodes |= {of[id(one)]: one for arg in args if isinstance(arg, list) for one in arg}
+    return node, {**nodes, node: target(*args)}
+
+
+def test_of_several_writes_to_one_place_any_may_stay() -> None:
+    zeros, values, twice = torch.zeros(3), torch.tensor([1.0, 2.0, float("nan"), 4.0]), torch.tensor([0, 0, 1, 1])
+    for node, env in (
+        written(aten.index_put.default, zeros, [twice], values),
+        written(aten.scatter.src, zeros, 0, twice, values),
+    ):
+        for made, kind in (
+            ([1.0, 4.0, 0.0], "tie"), ([1.0, float("nan"), 0.0], "tie"), ([3.0, 4.0, 0.0], ""), ([4.0, 2.0, 0.0], ""),
+            ([1.0, 4.0, 1.0], ""), ([0.0, 4.0, 0.0], ""),
+        ):  # fmt: skip
+            assert why_open(node, torch.tensor(made), env) == kind, (node, made)
+    node, env = written(aten.index_put.default, zeros, [twice], values, True)
+    assert why_open(node, torch.tensor([2.0, 4.0, 0.0]), env) == "", "what is added up is no choice"
+    once = torch.tensor([0, 2])
+    node, env = written(aten.index_put.default, zeros, [once], values[:2])
+    assert why_open(node, torch.tensor([2.0, 0.0, 1.0]), env) == "", "written to the wrong place"
+
+
+def routed(x: Tensor) -> Tensor:
+    """A mixture of experts, whose router has equal scores in half precision."""
+    scores, experts = torch.topk((x @ x.mT).round(), 2, sorted=False)
+    return (x[:4].tanh()[experts % 4] * scores.softmax(-1)[..., None]).sum(1)
+
+
+@pytest.mark.usefixtures("daemon")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_router_with_equal_scores_accuses_nobody(dtype: torch.dtype) -> None:
+    x = torch.randint(0, 2, (12, 6), generator=torch.Generator().manual_seed(0)).to(dtype)
+    report = rust_ort.compare(routed, x, options={"compare": "nodes"})
+    assert report.first_wrong_node is None, str(report)
+    drifted = {node.op for _, node in report.nodes if node.cumulative.kind != "match"}
+    assert "aten.topk.default" in drifted, "no score is equal to another: the test tests nothing"
+    assert {(node.op, node.choice) for _, node in report.nodes if node.choice} == {("aten.topk.default", "tie")}
 
 
 def unstable(x: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch.profiler import record_function
 
 from rust_ort._native import Call
 from rust_ort.call.on_device import of_stream, on_stream, show, shown
-from rust_ort.call.staging import CallPlan, InputSlot, as_sent, placed_ref, tensor_ref
+from rust_ort.call.staging import CallPlan, InputSlot, as_sent, check_has_no_tangent, placed_ref, tensor_ref
 from rust_ort.errors import ClientError, DaemonLost, ExecutorLost, RustOrtError
 from rust_ort.link import wire
 from rust_ort.link.connection import Connection
@@ -25,7 +25,7 @@ from rust_ort.link.specs import BY_DTYPE, PartSpec, Policy, Verdict, providers, 
 from rust_ort.memory import device, process
 from rust_ort.memory.arena import Arena
 from rust_ort.options import Options
-from rust_ort.torch_private import profiler_runs
+from rust_ort.torch_private import forward_mode, profiler_runs
 
 log = logging.getLogger("rust_ort")
 
@@ -146,6 +146,12 @@ class Part:
 
     # --- the call ---
 
+    def check(self, inputs: Sequence[Any]) -> None:
+        """Errors: ClientError for an input that cannot be sent as it is."""
+        for what, value in zip(self._inputs, inputs, strict=False):
+            check_has_no_tangent(what, value)
+            as_sent(what, value)
+
     def __call__(self, inputs: Sequence[torch.Tensor | int | float], *, eager_nodes: int = 0) -> list[torch.Tensor]:
         """The outputs. eager_nodes: eager compute nodes that ran beside this part since the graph's last call.
 
@@ -186,7 +192,17 @@ class Part:
         return plan.finish(call)
 
     def _gathered(self, inputs: Sequence[Any]) -> tuple[CallPlan, Call, Sequence[Any]]:
-        """The plan of these inputs, the call, and the inputs as they were taken, which keeps them."""
+        """The plan of these inputs, the call, and the inputs as they were taken, which keeps them. Errors: ClientError
+        for what cannot be sent."""
+        if forward_mode():
+            self.check(inputs)
+        try:
+            return self._taken(inputs)
+        except RuntimeError:  # torch's own of a tensor without a storage, which the native call asks for its address
+            self.check(inputs)
+            raise
+
+    def _taken(self, inputs: Sequence[Any]) -> tuple[CallPlan, Call, Sequence[Any]]:
         arena = self._arena
         assert arena is not None
         given, share = inputs, self._share

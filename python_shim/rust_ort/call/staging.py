@@ -18,7 +18,13 @@ from rust_ort.memory.arena import Arena
 from rust_ort.memory.layout import ONNX_CODE, Layout
 from rust_ort.memory.parameters import is_state, left, let_go, may_write_elsewhere, move_in, why_not
 from rust_ort.memory.segment import LOCATION_BITS, OFFSET_MASK
-from rust_ort.torch_private import foreach_copy, is_functorch_wrapped, no_torch_function, reinterpret
+from rust_ort.torch_private import (
+    foreach_copy,
+    has_no_storage,
+    is_functorch_wrapped,
+    no_torch_function,
+    reinterpret,
+)
 
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 
@@ -50,7 +56,7 @@ def refusal(what: str, tensor: object) -> ClientError:
     if is_functorch_wrapped(tensor):
         return ClientError(
             f"{what}: a tensor wrapped by torch.func (vmap, grad, jvp, functionalize) has no data of its own; "
-            "compile the function that torch.func transforms, not the other way round"
+            "compile the function that calls torch.func, not the one that is given to it"
         )
     if not (tensor.is_cpu or tensor.is_cuda):
         return ClientError(f"{what}: a tensor on {tensor.device}; move it to the CPU or to a CUDA device")
@@ -60,6 +66,12 @@ def refusal(what: str, tensor: object) -> ClientError:
         return ClientError(f"{what}: a nested tensor cannot be sent; call .to_padded_tensor() before")
     if tensor.dtype not in ONNX_CODE:
         return ClientError(f"{what}: dtype {tensor.dtype} does not exist in ONNX; cast it or leave the node to eager")
+    if has_no_storage(tensor):
+        return ClientError(
+            f"{what}: a tensor of many gradients at once (is_grads_batched=True, or vectorize=True of "
+            "torch.autograd.functional) has no data of its own; ask for them one after the other, or compile the "
+            "function that calls torch.func.jacrev or vmap"
+        )
     return ClientError(
         f"{what}: a tensor without memory (its storage was freed, or never was) cannot be sent; call with one that "
         "holds its values"
@@ -77,10 +89,20 @@ def check_tensor(what: str, tensor: object) -> torch.Tensor:
         and tensor.layout is torch.strided
         and not tensor.is_nested
         and tensor.dtype in ONNX_CODE
+        and not has_no_storage(tensor)
         and (tensor.data_ptr() or tensor.numel() == 0 or tensor._is_zerotensor())
     ):
         return tensor
     raise refusal(what, tensor)
+
+
+def check_has_no_tangent(what: str, value: object) -> None:
+    """Errors: ClientError for a tensor with a tangent, which would be lost."""
+    if isinstance(value, torch.Tensor) and torch.autograd.forward_ad.unpack_dual(value).tangent is not None:
+        raise ClientError(
+            f"{what}: a dual tensor (torch.autograd.forward_ad) has a tangent, which ONNX Runtime does not carry on; "
+            "compile the function that calls torch.func.jvp"
+        )
 
 
 def location_in(arena: Arena, tensor: torch.Tensor, address: int) -> int:

@@ -44,6 +44,7 @@ class NodeVerdict:
     """One FX node against eager. local: its own kernel on eager's inputs; cumulative: its value as it drifted.
     no_float64: why its noise is not known, where that was asked for. births: NaN and infinities that are in its value,
     eager's ("reference") or the drifted one ("candidate"), and in nothing that it was made of.
+    choice: "tie" or "open order" where the node alone chose as right as eager does, but otherwise: see choices.py.
     part: None where it was left to eager. source: line of the user's code; module: path of the module; "" unknown."""
 
     part: int | None
@@ -54,6 +55,7 @@ class NodeVerdict:
     local: Verdict
     cumulative: Verdict
     no_float64: str = ""
+    choice: str = ""
     births: tuple[dict[str, Any], ...] = ()
 
     @property
@@ -80,6 +82,7 @@ class GraphInfo:
     `unreachable`: why its parts could not be prepared, where on_daemon_error="eager" let the compilation go on.
     `daemon_fallbacks`: calls that ran in eager for a daemon's fault; `fault`: the last of these.
     `breaks`: {reason: count} of the graph breaks that `rust_ort.explain` met when this was the first graph compiled.
+    `work`, `eager_work`: of all its compute nodes and of those in eager, an estimate: see observe/work.py.
     `division`: what rules of the option runtimes made of its nodes. `placement`: which execution providers have them.
     `code`: gives the compiled code as long as it lives. `options`: what it was compiled with; None of a copy in another
     process."""
@@ -101,6 +104,8 @@ class GraphInfo:
     fault: str = ""
     unreachable: RustOrtError | None = None
     breaks: dict[str, int] = field(default_factory=dict)
+    work: float = 0.0
+    eager_work: float = 0.0
     division: Division = field(default_factory=Division)
     placement: Placement = field(default_factory=Placement)
     code: Callable[[], object] = field(default=_gone, repr=False)

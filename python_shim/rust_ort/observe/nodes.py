@@ -21,14 +21,16 @@ from torch import fx
 from rust_ort.call.client import Client
 from rust_ort.call.node_batch import NodeFeed, NodesOf, NodeValue, NotCompared, can_travel, reachable
 from rust_ort.call.part import Part
+from rust_ort.errors import RustOrtError
 from rust_ort.export.partition import EagerNode, is_compute
 from rust_ort.export.plan import Plan, PlannedPart
 from rust_ort.export.provenance import computed_by, module_path, operator_name, source_line
-from rust_ort.link.specs import Verdict, not_compared
+from rust_ort.link.specs import BY_DTYPE, Verdict, not_compared
 from rust_ort.memory import device
 from rust_ort.observe.branches import branch_behind, other_branch
+from rust_ort.observe.choices import WHY_OPEN, Open, why_open
 from rust_ort.observe.graph_info import GraphInfo, NodeVerdict
-from rust_ort.observe.opinion import ANOTHER_CHOICE, Opinions, another_choice
+from rust_ort.observe.opinion import Opinions
 from rust_ort.observe.reference import UNWRITTEN, determined, generators, is_unwritten, set_generators
 from rust_ort.observe.verdicts import fits, policy
 from rust_ort.observe.wide import WideGraph, reason_of
@@ -256,6 +258,11 @@ class PartNodes:
         behind = {node.name: branch_behind(node, self._branches) for node in outputs if node.name in same}
         return {name: f"{text}; each node alone is as eager's" for name, text in behind.items() if text}
 
+    def abandon(self) -> None:
+        """Ends the comparison of a call that failed: another graph of the same content has this step, too."""
+        with contextlib.suppress(RustOrtError):
+            self.of.finish([], dump=False, policy=BY_DTYPE)
+
     # --- collecting ---
 
     def _know(self, node: fx.Node, reference: Any, candidate: Any) -> None:
@@ -337,14 +344,20 @@ class PartNodes:
         )
         opinions = Opinions(env)
         for (node, value), (local, cumulative, births) in zip(judged, verdicts, strict=True):
+            choice: Open = ""
             if local.kind == "mismatch" and isinstance(value, NodeValue):
-                local, cumulative = self._settled(node, value, (local, cumulative), env, opinions)
-            branch = ""
+                assert value.local is not None
+                choice = why_open(node, value.local, env)
+                if choice:
+                    local, cumulative = self.of.settle_as_right(value, WHY_OPEN[choice])
+                else:
+                    local, cumulative = self._settled(node, value, (local, cumulative), opinions)
+            branch = f"{node.name}: {WHY_OPEN[choice]}" if choice else ""
             if isinstance(value, NodeValue) and local.is_pass and cumulative.kind == "mismatch":
-                branch = other_branch(node, value.candidate, env)
+                branch = branch or other_branch(node, value.candidate, env)
             if branch:
                 self._branches[node.name] = branch
-            self._keep(node, local, cumulative, births, getattr(value, "no_float64", ""))
+            self._keep(node, local, cumulative, births, getattr(value, "no_float64", ""), choice)
         for node, value in batch:
             if isinstance(value, NodeValue):
                 self._known[node.name] = _Known(reference=value.reference, candidate=value.candidate)
@@ -357,14 +370,12 @@ class PartNodes:
         node: fx.Node,
         value: NodeValue,
         verdicts: tuple[Verdict, Verdict],
-        env: Mapping[fx.Node, Any],
         opinions: Opinions,
     ) -> tuple[Verdict, Verdict]:
         """The verdicts of a local mismatch when all is known: by float64 and by what was added up."""
         assert value.local is not None
         if not value.reference.is_floating_point():
-            right = another_choice(node, value.local, env)
-            return self.of.settle_as_right(value, ANOTHER_CHOICE) if right else verdicts
+            return verdicts
         metrics = verdicts[0].metrics or {}
         exact = opinions.of(node, value.reference, value.local, metrics["tolerance"])
         if exact is not None:
@@ -376,8 +387,9 @@ class PartNodes:
         return self.of.settle_as_right(value, NO_FLOAT64) if by_dtype.kind == "match" else verdicts
 
     def _keep(
-        self, node: fx.Node, local: Verdict, cumulative: Verdict, births: Sequence[dict[str, Any]], no_float64: str
-    ) -> None:
+        self, node: fx.Node, local: Verdict, cumulative: Verdict, births: Sequence[dict[str, Any]], no_float64: str,
+        choice: Open,
+    ) -> None:  # fmt: skip
         source = computed_by(node)
         verdict = NodeVerdict(
             part=self.planned.graph.index,
@@ -388,6 +400,7 @@ class PartNodes:
             local=local,
             cumulative=cumulative,
             no_float64=no_float64,
+            choice=choice,
             births=tuple(births),
         )
         self.verdicts.append(verdict)

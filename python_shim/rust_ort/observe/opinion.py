@@ -1,4 +1,4 @@
-"""What settles a local mismatch: the node in float64, and whether an unstable choice is as right as eager's."""
+"""What settles a local mismatch of floats: the node in float64."""
 
 from __future__ import annotations
 
@@ -17,19 +17,6 @@ from rust_ort.torch_private import pytree
 
 log = logging.getLogger("rust_ort")
 aten = torch.ops.aten
-
-CHOOSING = {
-    aten.sort.default: 1,
-    aten.sort.stable: 1,
-    aten.topk.default: 2,
-    aten.kthvalue.default: 2,
-    aten.median.dim: 1,
-    aten.nanmedian.dim: 1,
-    aten.mode.default: 1,
-}
-"""{operator that gives (values, indices): position of its axis}; which of equal keys it takes is open."""
-
-ANOTHER_CHOICE = "of equal keys others were chosen, which torch leaves open"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,23 +81,3 @@ def _result(made: Any, index: Any) -> Tensor | None:
     if isinstance(index, int):
         made = made[index] if isinstance(made, tuple | list) else None
     return made if isinstance(made, Tensor) and made.dtype is torch.float64 else None
-
-
-def another_choice(node: fx.Node, indices: Tensor, env: Mapping[fx.Node, Any]) -> bool:
-    """Whether `indices` choose the same keys as eager's do: equal keys in another order, no key twice."""
-    source = node.args[0] if node.target is operator.getitem and node.args[1] == 1 else None
-    if not isinstance(source, fx.Node) or source.target not in CHOOSING or source.kwargs.get("stable"):
-        return False
-    keys, chosen = env[source.args[0]], env[source][0]  # type: ignore[index]
-    position = CHOOSING[source.target]
-    dim: Any = source.kwargs.get("dim", source.args[position] if len(source.args) > position else -1)
-    if keys.dim() == 0:
-        return bool((indices == 0).all())
-    if indices.dim() < keys.dim():
-        indices, chosen = indices.unsqueeze(dim), chosen.unsqueeze(dim)
-    if not bool(((indices >= 0) & (indices < keys.shape[dim])).all()):
-        return False
-    taken = keys.gather(dim, indices)
-    ordered = indices.sort(dim).values
-    distinct = bool((ordered.diff(dim=dim) != 0).all())
-    return distinct and bool(((taken == chosen) | ((taken != taken) & (chosen != chosen))).all())

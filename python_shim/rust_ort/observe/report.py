@@ -13,7 +13,7 @@ from typing import Any
 
 from rust_ort.errors import ClientError, NumericMismatch
 from rust_ort.link.specs import Verdict
-from rust_ort.observe import placement
+from rust_ort.observe import placement, work
 from rust_ort.observe.graph_info import GraphInfo, NodeVerdict
 from rust_ort.observe.rules import rule_lines, total
 
@@ -219,7 +219,8 @@ class Report:
         found = ", ".join(f"{counts[kind]} {words[kind]}" for kind in _KINDS if counts[kind]) or "nothing compared"
         division = total(graph.division for graph in self.graphs)
         where = "ONNX Runtime and libtorch" if any(on != "ort" for on in division.nodes) else "ONNX Runtime"
-        lines = [f"{found}; {len(self.graphs)} graphs, {nodes} nodes on {where}, {eager} in eager"]
+        share = work.in_eager(self.graphs)
+        lines = [f"{found}; {len(self.graphs)} graphs, {nodes} nodes on {where}, {eager} in eager{share}"]
         lines += [f"{graph.name}: {graph.fallen_back}" for graph in self.graphs if graph.fallen_back]
         if division.rules:
             lines += [str(division), *rule_lines(division)]

@@ -58,6 +58,10 @@ def _no_node(pattern: str, graphs: Sequence[GraphInfo]) -> str:
     return f"no node matched {pattern!r}; {hint}"
 
 
+REMEDIES = {"Attempted to wrap RNN, GRU, or LSTM": "torch._dynamo.config.allow_rnn = True has Dynamo trace them"}
+"""{why Dynamo leaves code to eager: what to do}."""
+
+
 def graph_breaks() -> Counter[str]:
     """Why Dynamo left code to eager in this process, counted: what broke a graph, or kept it from being made."""
     counters = compile_counters()
@@ -80,5 +84,6 @@ def why_eager(graphs: Sequence[GraphInfo], breaks: Mapping[str, int]) -> tuple[s
 
 def why_nothing(breaks: Mapping[str, int]) -> str:
     """Why the backend was given no graph. breaks: as of `graph_breaks`."""
-    reasons = "; ".join(dict.fromkeys(reason.splitlines()[0] for reason in breaks if reason))
+    lines = (reason.splitlines()[0] for reason in breaks if reason)
+    reasons = "; ".join(dict.fromkeys(f"{line}: {REMEDIES[line]}" if line in REMEDIES else line for line in lines))
     return f"no graph was compiled: {reasons or 'torch.compile found nothing to compute on tensors'}"

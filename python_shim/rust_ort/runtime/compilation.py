@@ -23,7 +23,7 @@ from rust_ort.export.partition import EAGER_IS_RIGHT, EagerNode, lowest_precisio
 from rust_ort.export.plan import Plan, make_plan
 from rust_ort.export.provenance import input_sources, source_line
 from rust_ort.link.specs import CustomOpLibrary, GraphSpec
-from rust_ort.observe import graph_info, session
+from rust_ort.observe import graph_info, session, work
 from rust_ort.observe.graph_info import GraphInfo, GraphLog
 from rust_ort.options import Options
 from rust_ort.progress import progress
@@ -80,7 +80,8 @@ def compile_dynamo_graph(
         partition_fn=partition_fn,
     )
     try:
-        compiled: Callable[..., Any] = compiler(gm, example_inputs)
+        with _lstms_that_train(gm, example_inputs):
+            compiled: Callable[..., Any] = compiler(gm, example_inputs)
     except AssertionError as error:
         setting = next((node for node in gm.graph.nodes if _sets_an_input(node)), None)
         if setting is None:
@@ -94,6 +95,19 @@ def compile_dynamo_graph(
             node=setting.name,
         ) from error
     return compiled
+
+
+@contextlib.contextmanager
+def _lstms_that_train(gm: fx.GraphModule, inputs: Sequence[Any]) -> Iterator[None]:
+    """Inside, AOTAutograd takes LSTMs apart into steps where something is trained. Of one whose input needs no gradient
+    it would take the CPU's fused layer for inference, which has no backward (torch 2.13, any backend)."""
+    needs_grad = any(isinstance(value, torch.Tensor) and value.requires_grad for value in inputs)
+    trains = needs_grad and torch.is_grad_enabled()
+    if not trains or not any(getattr(node.target, "__name__", "") == "lstm" for node in gm.graph.nodes):
+        yield
+        return
+    with torch.backends.mkldnn.flags(enabled=False):
+        yield
 
 
 def _sets_an_input(node: fx.Node) -> bool:
@@ -212,6 +226,7 @@ def _plan_and_prepare(
         unsupported = _left_out(plan.cut.eager)
         if unsupported and options.on_unsupported == "error":
             raise _unsupported(name, unsupported) from _first_cause(plan)
+        all_work, eager_work = work.of_graph(gm, {node.name for node in plan.cut.eager})
         info = GraphInfo(
             name=name,
             direction=direction,
@@ -223,6 +238,8 @@ def _plan_and_prepare(
             operators=operators(gm),
             modules=modules(gm) if options.compare == "nodes" else {},
             lowest_precision=lowest_precision(gm),
+            work=all_work,
+            eager_work=eager_work,
             options=options,
         )
         start = time.perf_counter()

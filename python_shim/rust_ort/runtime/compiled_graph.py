@@ -22,7 +22,7 @@ from rust_ort.export.plan import Plan, PlannedPart, restrides
 from rust_ort.link.specs import GraphSpec, Policy, Verdict, not_compared
 from rust_ort.observe import rules, session
 from rust_ort.observe.graph_info import GraphInfo, note_call
-from rust_ort.observe.nodes import GraphNodes
+from rust_ort.observe.nodes import GraphNodes, PartNodes
 from rust_ort.observe.placement import Placement
 from rust_ort.observe.reference import generators, run_reference, set_generators
 from rust_ort.observe.second_look import Known, SecondLook, looked_at_again
@@ -67,7 +67,19 @@ class PartRunner:
         return tuple(tensors[result] if isinstance(result, int) else result(args) for result in self._results)
 
     def observe(self, args: Sequence[Any], inputs: list[Any], observation: _Observation) -> list[torch.Tensor]:
+        self.part.check(inputs)  # before eager's values are made for nothing
         nodes = observation.nodes.run(self.part, self.planned, args) if observation.nodes is not None else None
+        try:
+            return self._compared(args, inputs, observation, nodes)
+        except BaseException:
+            if nodes is not None:
+                nodes.abandon()
+            raise
+
+    def _compared(
+        self, args: Sequence[Any], inputs: list[Any], observation: _Observation, nodes: PartNodes | None
+    ) -> list[torch.Tensor]:
+        """The observed call. nodes: the part's, which were compared before."""
         values = nodes.references if nodes is not None else observation.references
         references = [values[name] for name in self.outputs] if values is not None else None
         tensors, verdicts, _ = self.part.observed(
