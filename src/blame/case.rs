@@ -72,7 +72,11 @@ impl Case {
     pub fn new(parts: Parts) -> Result<Self, BlameError> {
         let Parts { model, named_values, described, spec, judging, tolerance, feeds, actuals, values, table } = parts;
         let through = half(&table, &feeds);
-        let judging = judging.unwrap_or_else(|| Judging::by(Policy { given: tolerance, through, ..Policy::default() }));
+        let by_run = || Judging::by(Policy { given: tolerance, through, ..Policy::default() });
+        let mut judging = judging.unwrap_or_else(by_run);
+        for row in table.nodes.iter().filter(|row| is_worse(&row.cumulative)) {
+            judging.forget_terms(&row.name);
+        }
         let bytes = model.encode_to_vec().into();
         let isolator = Isolator::new(model, &named_values)?;
         let mut readers: HashMap<String, Vec<usize>> = HashMap::new();
@@ -135,8 +139,7 @@ impl Case {
     /// Whether comparing the nodes found a value's own kernel further from float64 than rounding explains, though it may be
     /// within tolerance.
     pub fn is_worse(&self, name: &str) -> bool {
-        let noise = self.row(name).and_then(|row| row.local.noise.as_ref());
-        noise.is_some_and(|noise| noise.kind == NoiseKind::CandidateWorse)
+        self.row(name).is_some_and(|row| is_worse(&row.local))
     }
 
     /// The tolerance that was asked for.
@@ -204,6 +207,10 @@ fn half(table: &NodeTable, feeds: &[NamedTensor]) -> Option<DType> {
     let of_feeds = feeds.iter().map(|feed| feed.desc.dtype.torch_name());
     let seen: HashSet<&str> = of_rows.chain(of_feeds).collect();
     [DType::BF16, DType::F16].into_iter().find(|dtype| seen.contains(dtype.torch_name()))
+}
+
+fn is_worse(verdict: &TensorVerdict) -> bool {
+    verdict.noise.is_some_and(|noise| noise.kind == NoiseKind::CandidateWorse)
 }
 
 /// Whether a verdict accuses: it is outside tolerance, or there is no pair.

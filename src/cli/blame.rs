@@ -11,8 +11,8 @@ use serde_json::json;
 
 use super::answer::{json_text, put};
 use super::exit::{Exit, Failure, Outcome};
-use super::progress;
 use super::nearest::hint;
+use super::progress;
 use super::replay::Repro;
 use super::rerun::{self, Runtime, Target};
 use super::table::{self, Give};
@@ -266,7 +266,7 @@ fn unknown(name: &str, known: &[String]) -> String {
     let told = known.iter().take(N_TOLD).map(String::as_str).collect::<Vec<_>>().join(", ");
     let more = known.len().saturating_sub(N_TOLD);
     let more = if more > 0 { format!(" and {more} more (rust-ort ls)") } else { String::new() };
-    format!("no output is {name:?}{}; there are {told}{more}", hint(name, names))
+    format!("no output is {name:?}{}; outputs: {told}{more}", hint(name, names))
 }
 
 /// A dumped data set as a case. Errors: a file that cannot be read, a data set that is not whole.

@@ -55,7 +55,7 @@ mod tests {
             ([1, 1, 1, 0], Exit::Mismatch),
             ([1, 1, 1, 1], Exit::Error),
         ] {
-            assert_eq!(Exit::from(Summary { matched, mismatch, not_compared, failed }), expected);
+            assert_eq!(Exit::from(Summary { matched, mismatch, not_compared, failed, ..Summary::default() }), expected);
         }
     }
 }

@@ -89,7 +89,7 @@ impl Pair<'_, SharedTensor<'_>> {
         if let Some(Exact { value, explained, factor }) = self.exact {
             verdict.noise = Noise::measure(reference, candidate, value, explained, factor);
             if explained.is_drift() {
-                verdict.excuse();
+                verdict.excuse(factor);
             }
         }
         Compared { verdict, signatures: self.signatures.then(|| signatures(reference, candidate)) }
@@ -115,7 +115,7 @@ impl<T> Pair<'_, T> {
         if let (Some(errors), Some(Exact { explained, factor, .. })) = (found.errors(), &self.exact) {
             verdict.noise = Some(Noise::of_measured(errors, desc.shape.n_elements(), explained, *factor));
             if explained.is_drift() {
-                verdict.excuse();
+                verdict.excuse(*factor);
             }
         }
         Compared { verdict, signatures: found.signatures }

@@ -280,6 +280,8 @@ pub struct CompareNodes {
     pub values: Vec<NodeValue>,
     /// None: defaults by dtype.
     pub tolerance: Option<ToleranceTerms>,
+    /// Of floats as they drifted. None: as `tolerance`.
+    pub cumulative_tolerance: Option<ToleranceTerms>,
     /// Half-precision type that values drifted through.
     pub through: Option<DType>,
     /// Write the references to the open dump: of judged values, and of the part's inputs where the candidate differs.

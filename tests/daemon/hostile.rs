@@ -60,6 +60,7 @@ fn requests(folder: &std::path::Path) -> Vec<Request> {
         dump: true,
         references: Some(vec![tensor(128)]),
         tolerance: Some(ToleranceTerms { atol: f64::NAN, rtol: -1., scale: f64::INFINITY, equal_nan: true }),
+        through: None,
     };
     let pair = PairToCompare::Pair {
         reference: tensor(0),
@@ -450,6 +451,7 @@ fn what_a_model_decodes_to_counts_before_its_nodes_are_read() {
         feeds: Vec::new(),
         values: Vec::new(),
         tolerance: None,
+        cumulative_tolerance: None,
         through: None,
         dump_values: false,
         noise: None,

@@ -79,6 +79,7 @@ fn rows_count_with_their_texts() {
             feeds: vec![],
             values: vec![value],
             tolerance: None,
+            cumulative_tolerance: None,
             through: None,
             dump_values: false,
             noise: None,

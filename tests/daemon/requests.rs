@@ -50,6 +50,7 @@ fn compare_nodes(handle: PartHandle) -> Request {
         feeds: vec![x],
         values: vec![NodeValue::Computed(node)],
         tolerance: None,
+        cumulative_tolerance: None,
         through: None,
         dump_values: false,
         noise: None,

@@ -124,7 +124,9 @@ fn requests() -> Vec<(&'static str, u64, Request)> {
         dump: true,
         references: Some(vec![tensor(1, 128, &[])]),
         tolerance: Some(ToleranceTerms { atol: 1e-6, rtol: 1e-5, scale: 0.5, equal_nan: true }),
+        through: None,
     };
+    let run_through = RunObserved { through: Some(DType::F16), ..run.clone() };
     vec![
         ("hello_request.bin", 1, Request::Hello(hello)),
         (
@@ -203,12 +205,18 @@ fn requests() -> Vec<(&'static str, u64, Request)> {
             })),
         ),
         ("run_observed_request.bin", 4, Request::RunObserved(Box::new(run))),
+        ("run_observed_through_request.bin", 4, Request::RunObserved(Box::new(run_through))),
         ("put_plan_request.bin", 5, Request::PutPlan { graph: graph(), plan: export_plan() }),
         ("compare_nodes_request.bin", 5, Request::CompareNodes(Box::new(compare_nodes()))),
         (
             "compare_nodes_values_request.bin",
             5,
             Request::CompareNodes(Box::new(CompareNodes { dump_values: true, ..compare_nodes() })),
+        ),
+        (
+            "compare_nodes_through_request.bin",
+            5,
+            Request::CompareNodes(Box::new(CompareNodes { through: Some(DType::BF16), ..compare_nodes() })),
         ),
         ("compare_nodes_float64_request.bin", 5, Request::CompareNodes(Box::new(compare_nodes_float64()))),
         ("settle_node_request.bin", 6, Request::SettleNode(Box::new(settle_node(false)))),
@@ -224,7 +232,13 @@ fn requests() -> Vec<(&'static str, u64, Request)> {
         ),
         ("compare_tensors_request.bin", 9, compare_tensors()),
         ("compare_tensors_float64_request.bin", 9, compare_tensors_float64()),
+        ("compare_tensors_settles_request.bin", 9, compare_tensors_settles()),
         ("finish_nodes_request.bin", 7, Request::FinishNodes(finish_nodes())),
+        (
+            "finish_nodes_through_request.bin",
+            7,
+            Request::FinishNodes(FinishNodes { through: Some(DType::F16), ..finish_nodes() }),
+        ),
         (
             "release_request.bin",
             8,
@@ -256,7 +270,8 @@ fn compare_nodes() -> CompareNodes {
             NodeValue::NotCompared { name: "size".into(), reason: "no tensor".into() },
         ],
         tolerance: Some(ToleranceTerms { atol: 1e-6, rtol: 1e-5, scale: 0.5, equal_nan: true }),
-        through: Some(DType::BF16),
+        cumulative_tolerance: Some(ToleranceTerms { atol: 0.25, rtol: 0., scale: 0., equal_nan: false }),
+        through: None,
         dump_values: false,
         noise: None,
     }
@@ -288,8 +303,8 @@ fn compare_tensors_float64() -> Request {
         pairs: vec![("bias".into(), pair)],
         tolerance: None,
         noise: Some(NoiseTerms { factor: 2.5, step: 0.0078125 }),
-        through: Some(DType::BF16),
-        settles: Some(of()),
+        through: None,
+        settles: None,
     }
 }
 
@@ -304,6 +319,27 @@ fn settle_node(with_terms: bool) -> SettleNode {
             local: tensor(1, 256, &[2]),
             terms: with_terms.then(|| TensorRef { desc: f64, ..tensor(1, 576, &[]) }),
         }),
+    }
+}
+
+/// A tie and an open order, outputs of a call.
+fn compare_tensors_settles() -> Request {
+    let pair = |excuse| PairToCompare::Pair {
+        reference: tensor(1, 0, &[2]),
+        candidate: tensor(1, 64, &[2]),
+        terms: None,
+        exact: None,
+        excuse: Some(excuse),
+    };
+    Request::CompareTensors {
+        pairs: vec![
+            ("logits".into(), pair(Excuse::Tie("1 of 2 elements of le".into()))),
+            ("values".into(), pair(Excuse::OpenOrder("topk is not sorted".into()))),
+        ],
+        tolerance: None,
+        noise: None,
+        through: Some(DType::BF16),
+        settles: Some(of()),
     }
 }
 

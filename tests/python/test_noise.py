@@ -133,7 +133,8 @@ def test_a_fault_within_rounding_that_a_sum_enlarges_is_blamed_where_float64_is_
         blame = rust_ort.blame(enlarged, x, options=options)
         culprits = [answer["culprit"] for answer in blame.answers]
         assert [culprit["kind"] for culprit in culprits] == [expected], blame
-        assert bool(transforms) == any(answer["complaints"] for answer in blame.answers), blame
+        # Without float64 of all the output is right by what it adds up, in the report as here.
+        assert (expected == "node") == any(answer["complaints"] for answer in blame.answers), blame
     assert culprits[0]["name"] == "tanh" and "wrong" in str(blame), blame
 
 
@@ -144,7 +145,7 @@ def test_the_report_tells_it_as_text_as_json_and_as_rows() -> None:
     assert "against float64, nodes alone: " in text and "1 candidate worse" in text
     assert "-forward: tanh (aten.tanh.default): candidate worse: from float64" in text
     plain = json.loads(report.to_json())
-    assert plain["schema"] == 5 and plain["noise"]["local"]["candidate_worse"] == 1
+    assert plain["schema"] == 6 and plain["noise"]["local"]["candidate_worse"] == 1
     node = next(node for node in plain["graphs"][0]["nodes"] if node["name"] == "tanh")
     assert node["local"]["noise"]["kind"] == "candidate_worse" and node["no_float64"] == ""
     row = next(row for row in report.rows() if row["name"] == "tanh" and row["judged"] == "local")

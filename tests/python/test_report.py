@@ -47,7 +47,7 @@ def test_a_mismatch_is_raised_with_the_worst_value_and_what_to_do() -> None:
         report.check()
     message = str(caught.value)
     assert message.startswith("1 of 2 values differ from eager's:\n") and '"output.<b>wrong"' in message
-    assert "8 of 8 outside" in message and "would pass" in message and "'compare': 'nodes'" in message
+    assert "8 of 8 outside" in message and "would pass" in message and "rust_ort.blame(" in message
     assert caught.value.code == "MISMATCH"
 
 
@@ -139,7 +139,7 @@ def test_compare_only_without_nodes_says_what_it_lacks() -> None:
 def test_json_has_nodes_and_every_metric() -> None:
     report = rust_ort.compare(named_outputs, X, options={**PLANTED, "compare": "nodes"})
     plain = json.loads(report.to_json(), parse_constant=pytest.fail)
-    assert plain["schema"] == 5 and plain["ok"] is False and plain["missing"] == []
+    assert plain["schema"] == 6 and plain["ok"] is False and plain["missing"] == []
     (wrong,) = (entry for entry in plain["verdicts"] if entry["verdict"] == "mismatch")
     assert wrong["name"] == "output.<b>wrong"
     assert {"cosine", "rmse", "max_ulp", "above", "worst", "required", "tolerance", "max_diff"} <= set(wrong["metrics"])
@@ -152,7 +152,8 @@ def test_json_has_nodes_and_every_metric() -> None:
 
 
 def test_json_and_rows_hold_numbers_that_are_not_finite() -> None:
-    report = rust_ort.compare(lambda x: x / 0 * 0, X, options={"compare": "nodes"})
+    differs = {"compare": "nodes", "tolerance": {"equal_nan": False}}
+    report = rust_ort.compare(lambda x: x / 0 * 0, X, options=differs)
     (entry,) = json.loads(report.to_json(), parse_constant=pytest.fail)["verdicts"]
     assert entry["max_abs"] == "inf" and entry["metrics"]["max_abs"] == "inf"
     assert report.rows()[0]["max_abs"] == math.inf

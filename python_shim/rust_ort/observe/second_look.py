@@ -25,12 +25,14 @@ Look = Callable[[Collection[str], Known, Known], Iterable[Verdict]]
 
 
 def looked_at_again(
-    verdicts: Sequence[Verdict], look: Look, terms: Callable[[], Known], float64: Callable[[], Known]
+    verdicts: Sequence[Verdict], look: Look, terms: Callable[[], Known], float64: Callable[[], Known] | None
 ) -> list[Verdict]:
     """The verdicts, those outside tolerance judged again: by what they add up, then by float64. Each is computed only
-    where a mismatch is left."""
+    where a mismatch is left. float64: None where a node is known to be wrong, so that nothing is put down to noise."""
     known: list[Known] = [{}, {}]
     for place, find in enumerate((terms, float64)):
+        if find is None:
+            break
         wrong = [verdict.name for verdict in verdicts if verdict.kind == "mismatch"]
         if not wrong:
             break

@@ -92,7 +92,8 @@ class PartRunner:
         )
         terms: dict[str, Any] = {}
         if references is not None:
-            verdicts = self._looked_at_again(args, references, tensors, verdicts, terms, observation)
+            wrong = nodes is not None and any(node.is_wrong for node in nodes.verdicts)
+            verdicts = self._looked_at_again(args, references, tensors, verdicts, terms, observation, wrong=wrong)
         if nodes is not None:
             ties = nodes.finish(dict(zip(self.outputs, tensors, strict=True)), dump=observation.dump, terms=terms)
             verdicts = self._excused(references or [], tensors, verdicts, ties, observation)
@@ -129,9 +130,9 @@ class PartRunner:
 
     def _looked_at_again(
         self, args: Sequence[Any], references: list[torch.Tensor], candidates: list[torch.Tensor],
-        verdicts: Sequence[Verdict], terms: dict[str, Any], observation: _Observation,
+        verdicts: Sequence[Verdict], terms: dict[str, Any], observation: _Observation, *, wrong: bool,
     ) -> list[Verdict]:  # fmt: skip
-        """args: of the part; terms: gets what outputs add up, by their FX names."""
+        """args: of the part; terms: gets what outputs add up, by their FX names; wrong: whether a node alone is."""
         outputs = {verdict.name: output for verdict, output in zip(verdicts, self.outputs, strict=True)}
         values = dict(zip(outputs, zip(references, candidates, strict=True), strict=True))
 
@@ -145,7 +146,10 @@ class PartRunner:
         def look(names: Collection[str], sums: Known, float64: Known) -> list[Verdict]:
             return self._judged({name: values[name] for name in names}, observation, terms=sums, exact=float64)
 
-        return looked_at_again(verdicts, look, added_up, lambda: named(observation.again.float64()))
+        def float64() -> dict[str, Any]:
+            return named(observation.again.float64())
+
+        return looked_at_again(verdicts, look, added_up, None if wrong else float64)
 
     def _terms(self, args: Sequence[Any]) -> dict[str, torch.Tensor | None]:
         """{output: what it adds up}, where it is a sum. args: of the part."""

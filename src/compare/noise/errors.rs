@@ -162,9 +162,13 @@ impl Noise {
     }
 
     /// Whether a value that drifted beyond its tolerance says nothing against the candidate: it is no further from float64
-    /// than the reference is but for noise. NaN and infinities are.
-    pub fn excuses(&self) -> bool {
-        self.kind != NoiseKind::CandidateWorse && self.errors.candidate_error.is_finite()
+    /// than the reference but for noise, also where it is ill-conditioned. NaN and infinities are. factor: how much further
+    /// it may be, for so many elements.
+    pub(in crate::compare) fn excuses(&self, factor: f64) -> bool {
+        let Errors { candidate_error, reference_excess, candidate_excess, .. } = self.errors;
+        candidate_error.is_finite()
+            && candidate_excess <= (factor * reference_excess).max(1.)
+            && !self.errors.are_larger(factor)
     }
 
     /// Whether a mismatch of a kernel is none: rounding explains what the candidate is off by, or the reference is off

@@ -90,7 +90,7 @@ impl Noise {
     }
 
     /// The largest of n errors scatters the more the fewer there are: a scalar's ratio says little.
-    fn scatter(n_elements: usize) -> f64 {
+    pub(in crate::compare) fn scatter(n_elements: usize) -> f64 {
         1. + 4. / (n_elements.max(1) as f64).sqrt()
     }
 }

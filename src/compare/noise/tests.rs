@@ -1,6 +1,7 @@
 use half::{bf16, f16};
 
 use super::super::tolerance::epsilon;
+use super::super::{Exact, Pair, Policy, Verdict};
 use super::*;
 use crate::tensor::{DType, TensorBuf, TensorDesc};
 
@@ -199,6 +200,8 @@ fn the_factor_decides_where_both_are_off() {
         candidate_excess: 2. * candidate,
         distance: 0.1,
         condition: 2.,
+        reference_rms: f64::NAN,
+        candidate_rms: f64::NAN,
         rounding: None,
     };
     for (candidate, factor, expected) in [
@@ -221,4 +224,45 @@ fn an_old_opinion_reads_as_noise_and_a_new_one_as_it_was_written() {
     let noise = drift(DType::F32, [&[1., 2.], &[1., 2.5], &[1., 2.]]).unwrap();
     let text = serde_json::to_string(&noise).unwrap();
     assert_eq!(serde_json::from_str::<Noise>(&text).unwrap(), noise, "{text}");
+}
+
+/// Numbers between −1 and 1 that look like chance; of a seed always the same.
+fn drawn(seed: u64) -> impl Iterator<Item = f64> {
+    let next = |state: &u64| Some(state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407));
+    let states = std::iter::successors(next(&seed), next);
+    states.map(|state| (state >> 11) as f64 / (1_u64 << 52) as f64 - 1.)
+}
+
+/// A value that drifted through bfloat16 by some steps, and beside it one with a fault of `times` as much.
+fn faulty(times: f64, fault: impl Fn(usize, f64) -> f64) -> Verdict {
+    const N: usize = 4096;
+    const NOISE: f64 = 0.1;
+    let exact: Vec<f64> = drawn(1).take(N).collect();
+    let noisy = |seed| exact.iter().zip(drawn(seed)).map(|(exact, drawn)| exact + NOISE * drawn).collect::<Vec<_>>();
+    let (reference, mut candidate) = (noisy(2), noisy(3));
+    for (at, (value, drawn)) in candidate.iter_mut().zip(drawn(4)).enumerate() {
+        *value += times * NOISE * fault(at, drawn);
+    }
+    let policy = Policy { through: Some(DType::BF16), ..Policy::default() };
+    let [reference, candidate] = [reference, candidate].map(|values| tensor(DType::F32, &values));
+    let exact = tensor(DType::F64, &exact);
+    let explained = Explained::Drift { step: policy.step() };
+    let (exact, factor) = (exact.shared(), policy.noise_factor);
+    let pair = Pair {
+        exact: Some(Exact { value: exact, explained, factor }),
+        ..Pair::new("y", reference.shared(), candidate.shared(), Some(policy.tolerance(DType::F32)))
+    };
+    pair.compared().verdict.verdict
+}
+
+#[test]
+fn noise_hides_no_fault_that_is_larger() {
+    let everywhere = |times| faulty(times, |_, drawn| drawn);
+    let one_way = |times| faulty(times, |_, _| 0.58);
+    let one_element = |times| faulty(times, |at, _| if at == 77 { 1. } else { 0. });
+    for of in [&everywhere as &dyn Fn(f64) -> Verdict, &one_way] {
+        assert_eq!([0., 1., 2., 4.].map(of), [Verdict::Noise, Verdict::Noise, Verdict::Mismatch, Verdict::Mismatch]);
+    }
+    // A single element may be as far off as the largest of all.
+    assert_eq!([1., 4.].map(one_element), [Verdict::Noise, Verdict::Mismatch]);
 }

@@ -33,7 +33,8 @@ pub fn compare_nodes(leased: &Leased<'_>, request: &CompareNodes) -> Answer {
     }
     let dumping = if request.dump_values { Some(at.must_dump(".dump_values")?) } else { None };
     let noise = request.noise.unwrap_or(verdicts::NOISE);
-    let tolerances = Tolerances { policy: policy(request.tolerance, request.through), noise };
+    let drift = policy(request.cumulative_tolerance.or(request.tolerance), request.through);
+    let tolerances = Tolerances { local: policy(request.tolerance, None).given, drift, noise };
     let named = |error: WireError| WireError { graph: name.clone(), ..error };
     let hold_rows = |len_bytes| at.client.memory.hold("rows of compared nodes", len_bytes);
     part.hold_nodes(&at.client.memory).map_err(named)?;

@@ -12,8 +12,10 @@ use crate::protocol::control::NoiseTerms;
 /// What verdicts are by.
 #[derive(Clone, Copy, Debug)]
 pub struct Tolerances {
-    /// Of values as they drifted; of a node's own kernel the one asked for, else [`Tolerance::for_kernel`].
-    pub policy: Policy,
+    /// Of a node's own kernel; None: [`Tolerance::for_kernel`].
+    pub local: Option<Tolerance>,
+    /// Of values as they drifted.
+    pub drift: Policy,
     /// Against float64.
     pub noise: NoiseTerms,
 }
@@ -40,9 +42,13 @@ impl Judge<'_> {
         let dtype = value.reference.tensor.desc.dtype;
         let NoiseTerms { factor, step } = self.tolerances.noise;
         let exact = |exact: Option<Slot<'a>>, explained| exact.map(|value| Exact { value, explained, factor });
-        let Policy { given, .. } = self.tolerances.policy;
-        let (kernel, drift) =
-            (given.unwrap_or_else(|| Tolerance::for_kernel(dtype)), self.tolerances.policy.tolerance(dtype));
+        let Tolerances { local: given, drift, .. } = self.tolerances;
+        let kernel = given.unwrap_or_else(|| Tolerance::for_kernel(dtype));
+        // Drift is a matter of rounding: what is exact stays exact.
+        let drift = match given {
+            Some(given) if !dtype.is_float() => given,
+            _ => drift.tolerance(dtype),
+        };
         let of = |candidate, tolerance| Pair::new(value.name, value.reference, candidate, tolerance);
         let own = matches!(local.ran, Ran::Done(_))
             .then(|| Pair { exact: exact(value.exact, Explained::Kernel), ..of(local.slot, Some(kernel)) });

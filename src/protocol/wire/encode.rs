@@ -216,6 +216,7 @@ fn compare_nodes_to_proto(compare: &CompareNodes) -> proto::CompareNodes {
         feeds: compare.feeds.iter().map(node_feed_to_proto).collect(),
         values: compare.values.iter().map(node_value_to_proto).collect(),
         tolerance: compare.tolerance.map(tolerance_to_proto),
+        cumulative_tolerance: compare.cumulative_tolerance.map(tolerance_to_proto),
         dump_values: compare.dump_values,
         noise: compare.noise.map(noise_to_proto),
         through: through_to_proto(compare.through),

@@ -131,6 +131,7 @@ impl Bench {
             feeds,
             values,
             tolerance: None,
+            cumulative_tolerance: None,
             through: None,
             dump_values: false,
             noise: None,

@@ -312,6 +312,7 @@ fn compare_nodes(compare: proto::CompareNodes) -> Decoded<CompareNodes> {
         feeds: compare.feeds.into_iter().map(node_feed).collect::<Decoded<_>>()?,
         values: compare.values.into_iter().map(node_value).collect::<Decoded<_>>()?,
         tolerance: compare.tolerance.map(tolerance),
+        cumulative_tolerance: compare.cumulative_tolerance.map(tolerance),
         dump_values: compare.dump_values,
         noise: compare.noise.map(noise).transpose()?,
         through: through("CompareNodes.through", compare.through)?,
