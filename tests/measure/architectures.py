@@ -85,7 +85,8 @@ def _text(generator: torch.Generator) -> dict[str, Any]:
 
 
 def _causal(generator: torch.Generator) -> dict[str, Any]:
-    """Of a language model that predicts each next token."""
+    """Of a language model that predicts each next token. Without the cache that is a class' default, as all of this
+    table: front_door.py has models with it."""
     text = _text(generator)
     return {**text, "labels": text["input_ids"].masked_fill(text["attention_mask"] == 0, IGNORED), "use_cache": False}
 

@@ -53,7 +53,8 @@ class Asked:
 
 
 class Decoder(nn.Module):
-    """(hidden states) to hidden states, through all layers and the last norm, causal."""
+    """(hidden states) to hidden states, through all layers and the last norm, causal. Without the cache, whose
+    roundings are outputs of their own: front_door.py looks for rules with it."""
 
     def __init__(self, size: Size) -> None:
         from transformers import LlamaModel

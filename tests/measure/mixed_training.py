@@ -76,8 +76,8 @@ HIDDEN = 512
 """Hidden size of the model of docs/mixed-training.md."""
 
 
-def llama(seed: int, hidden: int = HIDDEN) -> nn.Module:
-    """Two layers of heads of 64."""
+def llama(seed: int, hidden: int = HIDDEN, *, cache: bool = False) -> nn.Module:
+    """Two layers of heads of 64. cache: fills one with keys and values that no step reads, as the class does."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(seed)
@@ -88,7 +88,7 @@ def llama(seed: int, hidden: int = HIDDEN) -> nn.Module:
         intermediate_size=hidden * 4 - 48,
         vocab_size=4000,
         max_position_embeddings=2048,
-        use_cache=False,
+        use_cache=cache,
     )
     made: nn.Module = LlamaForCausalLM(config)
     return made
@@ -100,10 +100,11 @@ def train(
     *,
     autocast: torch.dtype | None,
     hidden: int = HIDDEN,
+    cache: bool = False,
     wrap: Callable[[nn.Module], Any] = lambda model: model,
 ) -> Run:
     """Adam steps on one batch of random tokens; float16 with a GradScaler."""
-    model = llama(seed, hidden)
+    model = llama(seed, hidden, cache=cache)
     before = _flat(model)
     call = wrap(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-4)

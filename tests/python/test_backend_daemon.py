@@ -92,7 +92,8 @@ def test_a_dump_holds_graphs_models_and_data_sets(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("autocast", [None, torch.float16, torch.bfloat16])
-def test_llama_causal_lm(attention: str, autocast: torch.dtype | None) -> None:
+@pytest.mark.parametrize("given", [{}, {"use_cache": False}], ids=["as it is", "no cache"])
+def test_llama_causal_lm(attention: str, autocast: torch.dtype | None, given: dict[str, bool]) -> None:
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(
         hidden_size=64,
@@ -108,7 +109,7 @@ def test_llama_causal_lm(attention: str, autocast: torch.dtype | None) -> None:
     ids = torch.randint(0, 128, (2, 16))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        report = rust_ort.compare(model, input_ids=ids, labels=ids, use_cache=False, autocast=autocast)
+        report = rust_ort.compare(model, input_ids=ids, labels=ids, autocast=autocast, **given)
     assert report.ok, str(report)
     assert all(not graph.eager for graph in report.graphs), sys.argv
 

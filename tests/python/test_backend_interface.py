@@ -300,7 +300,8 @@ def test_importing_loads_neither_exporter_nor_onnx() -> None:
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_llama_causal_lm(client: FakeClient, attention: str) -> None:
+@pytest.mark.parametrize("given", [{}, {"use_cache": False}], ids=["as it is", "no cache"])
+def test_llama_causal_lm(client: FakeClient, attention: str, given: dict[str, bool]) -> None:
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(
         hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
@@ -311,7 +312,7 @@ def test_llama_causal_lm(client: FakeClient, attention: str) -> None:
     ids = torch.randint(0, 128, (2, 16))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        report = rust_ort.compare(model, input_ids=ids, labels=ids, use_cache=False)
+        report = rust_ort.compare(model, input_ids=ids, labels=ids, **given)
     assert report.ok, str(report)
     assert len(report.graphs) == 2
     assert all(len(graph.parts) == 1 and not graph.eager for graph in report.graphs)

@@ -114,6 +114,71 @@ def test_what_is_added_in_place_has_the_terms_of_both() -> None:
     assert terms is not None and terms.item() == 16.0
 
 
+def test_results_of_fused_operators_that_are_sums_have_their_terms() -> None:
+    """Of a mean Σ|x|/n, of a bias' gradient Σ|dy|, and of what was nothing but rounding what it was made of."""
+    x = torch.tensor([[1.0, -3.0], [-2.0, 2.0]])
+    norm = nn.BatchNorm1d(2, momentum=0.5)
+    with Sums() as sums:
+        mean = aten.native_layer_norm.default(x, [2], None, None, 1e-5)[1]
+        both = torch.var_mean(x, 0)[1]
+        norm(x)
+        running = norm.running_mean
+        scores = x.clone().requires_grad_()
+        scores.softmax(-1).sum().backward()
+        assert scores.grad is not None
+        product = scores.grad @ x
+    for value, expected in ((mean, [[2.0], [2.0]]), (both, [1.5, 2.5]), (running, [0.75, 1.25])):
+        known = sums.of(value)
+        assert known is not None and known.tolist() == expected
+    lost, of_lost = sums.of(scores.grad), sums.of(product)
+    assert lost is not None and of_lost is not None
+    torch.testing.assert_close(of_lost, lost @ x.abs().double())
+
+
+def summed(layers: nn.Module, shape: tuple[int, ...], then: Any = None) -> tuple[nn.Module, Tensor]:
+    torch.manual_seed(0)
+    after = () if then is None else (then,)
+    return nn.Sequential(layers, *after), torch.randn(shape, requires_grad=True)
+
+
+def _nothing_is_accused(report: rust_ort.Report) -> None:
+    assert report.ok, str(report)
+    inside = [verdict for graph in report.graphs for _, verdict in graph.verdicts if verdict.kind != "match"]
+    assert not inside, inside
+
+
+ZERO: dict[str, tuple[nn.Module, tuple[int, ...], nn.Module | None]] = {
+    "layer norm": (nn.LayerNorm(8), (16, 8), None),
+    "batch norm": (nn.BatchNorm1d(8), (16, 8), None),
+    "group norm": (nn.GroupNorm(2, 8), (4, 8, 5, 5), None),
+    "instance norm": (nn.InstanceNorm2d(8), (4, 8, 5, 5), None),
+    "softmax": (nn.Softmax(-1), (16, 8), None),
+    "softmax of a layer": (nn.Linear(8, 8), (16, 8), nn.Softmax(-1)),
+    "softmax of a norm": (nn.LayerNorm(8), (16, 8), nn.Softmax(-1)),
+    "norm of a layer": (nn.Linear(8, 8), (16, 8), nn.LayerNorm(8)),
+    "norm of a convolution": (nn.Conv2d(8, 8, 3), (4, 8, 5, 5), nn.BatchNorm2d(8)),
+    "norm of a norm": (nn.GroupNorm(2, 8), (4, 8, 5, 5), nn.InstanceNorm2d(8)),
+    "through an activation": (nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8)), (16, 8), nn.Softmax(-1)),
+}
+"""What is summed has no gradient but for rounding."""
+
+
+@pytest.mark.usefixtures("daemon")
+@pytest.mark.parametrize("case", ZERO)
+def test_gradients_of_a_sum_that_does_not_change_match(case: str) -> None:
+    model, x = summed(*ZERO[case])
+    _nothing_is_accused(rust_ort.compare(model, x, loss=torch.sum, options={"compare": "outputs"}))
+
+
+@pytest.mark.usefixtures("daemon")
+@pytest.mark.parametrize("norm", [nn.LayerNorm, nn.BatchNorm1d])
+def test_the_mean_of_what_was_normalized_matches(norm: Any) -> None:
+    """It is zero but for rounding: the forward keeps it for the backward, or it moves the running mean."""
+    torch.manual_seed(0)
+    model = nn.Sequential(norm(8), norm(8))
+    _nothing_is_accused(rust_ort.compare(model, torch.randn(16, 8), options={"compare": "outputs"}))
+
+
 class Attention(nn.Module):
     """The gradient of the key's bias is zero: it moves all scores of a query alike."""
 
@@ -137,9 +202,7 @@ def seeded() -> tuple[nn.Module, Tensor]:
 def test_a_gradient_that_is_zero_but_for_rounding_matches(autocast: torch.dtype | None, compare: str) -> None:
     model, x = seeded()
     report = rust_ort.compare(model, x, autocast=autocast, options={"compare": compare})
-    assert report.ok, str(report)
-    inside = [verdict for graph in report.graphs for _, verdict in graph.verdicts if verdict.kind != "match"]
-    assert not inside, inside
+    _nothing_is_accused(report)
 
 
 def off_by_a_thousandth(proto: Any) -> None:

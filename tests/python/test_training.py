@@ -8,9 +8,10 @@ from measure import mixed_training
 pytestmark = pytest.mark.usefixtures("daemon")
 
 
-def test_five_adam_steps_of_llama_equal_eager() -> None:
-    expected = mixed_training.train(0, 5, autocast=None, hidden=128).losses
-    got = mixed_training.train(0, 5, autocast=None, hidden=128, wrap=mixed_training.compiled).losses
+@pytest.mark.parametrize("cache", [True, False], ids=["as it is", "no cache"])
+def test_five_adam_steps_of_llama_equal_eager(cache: bool) -> None:
+    expected = mixed_training.train(0, 5, autocast=None, hidden=128, cache=cache).losses
+    got = mixed_training.train(0, 5, autocast=None, hidden=128, cache=cache, wrap=mixed_training.compiled).losses
     print("eager:", expected, "rust_ort:", got)
     assert expected[-1] < expected[0]
     for step, (candidate, reference) in enumerate(zip(got, expected, strict=True)):

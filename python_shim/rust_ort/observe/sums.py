@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from rust_ort.torch_private import OpOverload, TorchDispatchMode, pytree
+from rust_ort.torch_private import OpOverload, TorchDispatchMode, pytree, torchs_decompositions
 
 log = logging.getLogger("rust_ort")
 aten = torch.ops.aten
@@ -52,6 +52,36 @@ ALIKE = frozenset(
     {aten.clone.default, aten._to_copy.default, aten.detach.default, aten.alias.default, aten.neg.default}
 )
 SCALING = frozenset({aten.mul.Tensor, aten.div.Tensor})
+
+FUSED: dict[Any, Any] = {
+    aten.native_batch_norm.default: aten._native_batch_norm_legit_functional.default,
+    aten._native_batch_norm_legit.default: aten._native_batch_norm_legit_functional.default,
+} | {
+    operator: operator
+    for operator in (
+        aten.native_layer_norm.default, aten.native_layer_norm_backward.default, aten.native_group_norm.default,
+        aten.native_group_norm_backward.default, aten._native_batch_norm_legit_functional.default,
+        aten._native_batch_norm_legit.no_stats, aten.native_batch_norm_backward.default,
+        aten._softmax_backward_data.default, aten._log_softmax_backward_data.default,
+    )
+}  # fmt: skip
+"""{operator of which some results are sums: the one of the same results, and of the running statistics, by whose
+decomposition it is measured}. The decomposition of the first would write into the statistics once more."""
+
+MEANS = frozenset({aten.var_mean.correction, aten.std_mean.correction})
+"""Operators of which the second result is a mean."""
+
+LINEAR = frozenset(
+    {
+        aten.gelu_backward.default, aten.tanh_backward.default, aten.sigmoid_backward.default,
+        aten.silu_backward.default, aten.threshold_backward.default, aten.native_dropout_backward.default,
+    }
+)  # fmt: skip
+"""Operators that scale each element of their first argument by what the others decide."""
+
+LOST = 256
+"""So many times its own size a factor adds up where its rounding is beyond any tolerance: nothing of it is known."""
+
 JOINING = frozenset({aten.stack.default, aten.cat.default})
 MOVING = frozenset({aten._unsafe_view.default, aten.flip.default, aten.constant_pad_nd.default})
 
@@ -66,8 +96,7 @@ def added_up(
     operator = ADDING.get(target, target if target in REDUCING or target in MULTIPLYING else None)
     if operator is None:
         return None
-    of = _absolute if size is None or target in MULTIPLYING else size
-    return _of_sizes(operator, args, kwargs, of, numbers_are_terms=target in ADDING)
+    return _of_sizes(operator, args, kwargs, size or _absolute, numbers_are_terms=target in ADDING)
 
 
 def element_by_element(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], made: Any) -> Tensor | None:
@@ -133,14 +162,23 @@ class Sums(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        with self:  # composite operators come in decompositions alone
+            made = func.decompose(*args, **kwargs)
+        if made is not NotImplemented:
+            return made
         noted = self._sizes(func, args, kwargs)
         made = func(*args, **kwargs)
         for tensor, size in zip(pytree.tree_leaves(made), pytree.tree_leaves(noted), strict=False):
-            if isinstance(tensor, Tensor) and tensor.is_floating_point() and isinstance(size, Tensor):
-                # Laid out alike: what views the one views the other.
-                alike = size.stride() == tensor.stride()
-                self._noted[tensor] = size if alike else torch.empty_like(tensor, dtype=torch.float64).copy_(size)
+            self._note(tensor, size)
+        if func is not FUSED.get(func, func) and isinstance(noted, tuple):
+            self._note(args[3], noted[3])  # the running mean, which it writes
         return made
+
+    def _note(self, tensor: Any, size: Any) -> None:
+        if isinstance(tensor, Tensor) and tensor.is_floating_point() and isinstance(size, Tensor):
+            # Laid out alike: what views the one views the other.
+            alike = size.stride() == tensor.stride()
+            self._noted[tensor] = size if alike else torch.empty_like(tensor, dtype=torch.float64).copy_(size)
 
     def _sizes(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         first: Any = args[0] if args else None
@@ -152,15 +190,40 @@ class Sums(TorchDispatchMode):
             return func(known, *args[1:], **kwargs)
         if not all(type(value) in (Tensor, torch.nn.Parameter) for value in _tensors(args)):
             return None  # of a subclass nobody knows
+        if func in FUSED:
+            return self._of_parts(FUSED[func], args, kwargs)
+        if known is not None and func in LINEAR:
+            others = [other.double() if _is_float(other) else other for other in args[1:]]
+            return func(known, *others, **kwargs).abs()
 
         def of(tensor: Tensor) -> Tensor:
-            return _or_absolute(self.of(tensor), tensor)
+            known = self.of(tensor)
+            if known is None or func not in MULTIPLYING:
+                return _or_absolute(known, tensor)
+            own = _absolute(tensor)
+            return torch.where(own * LOST < known, known, own)
 
+        if func in MEANS:
+            return None, func(of(first), *args[1:], **kwargs)[1]
         if func in SCALING or func in JOINING:
             if all(self.of(tensor) is None for tensor in _tensors(args)):
                 return None
             return _of_sizes(func, args, kwargs, of, numbers_are_terms=func in SCALING)
         return added_up(func, args, kwargs, of)
+
+    def _of_parts(self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """What the operator's decomposition adds up, each of its parts by itself."""
+        try:
+            with self:
+                made = torchs_decompositions()[operator](*args, **kwargs)
+        except (KeyError, RuntimeError, TypeError, ValueError) as error:
+            log.debug("%s: what it adds up is not known: %s", operator, error)
+            return None
+        return pytree.tree_map(self.of, made)
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
 
 
 def _or_absolute(known: Tensor | None, tensor: Tensor) -> Tensor:

@@ -53,7 +53,8 @@ def _sizes(size: Size) -> dict[str, int]:
 
 
 def config(size: Size, *, attention: str = "sdpa") -> Any:
-    """A LlamaConfig. attention: "eager" or "sdpa"."""
+    """A LlamaConfig. attention: "eager" or "sdpa". No step of a study reads a cache, so none fills one:
+    tests/measure/front_door.py has models that do."""
     from transformers import LlamaConfig
 
     made = LlamaConfig(
