@@ -60,7 +60,9 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     let by_kind = counted(&all);
     let sum = |at: usize| by_kind.iter().map(|(_, counts)| counts[at]).sum::<usize>();
     let total = [sum(0), sum(1), sum(2)];
-    let accused = all.iter().filter(|proofs| !matches!(proofs.unplanted, Culprit::Nobody { .. })).count();
+    // What came in is no accusation: it is of another part, where it is looked at, too.
+    let is_accused = |culprit: &Culprit| matches!(culprit, Culprit::Node { .. } | Culprit::Optimizer { .. });
+    let accused = all.iter().filter(|proofs| is_accused(&proofs.unplanted)).count();
     let text = if args.json {
         let [planted, sbs, blame] = total;
         let summary = json!({ "planted": planted, "found_by_sbs": sbs, "found_by_blame": blame, "accused": accused });

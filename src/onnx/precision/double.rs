@@ -43,10 +43,37 @@ fn widen_graph(graph: &mut GraphProto) {
     for info in graph.input.iter_mut().chain(&mut graph.output) {
         info.r#type.as_mut().into_iter().for_each(widen_type);
     }
-    for node in &mut graph.node {
-        widen_node(node);
-        bodies_mut(node).for_each(widen_graph);
+    for mut node in std::mem::take(&mut graph.node) {
+        widen_node(&mut node);
+        bodies_mut(&mut node).for_each(widen_graph);
+        let casts = cast_statistics(&mut node);
+        graph.node.push(node);
+        graph.node.extend(casts);
     }
+}
+
+/// LayerNormalization gives mean and standard deviation in float32 alone, whatever its values are: they are cast.
+fn cast_statistics(node: &mut NodeProto) -> Vec<NodeProto> {
+    if !is_onnx(node) || node.op_type() != "LayerNormalization" {
+        return Vec::new();
+    }
+    let statistics = node.output.iter_mut().skip(1).filter(|name| !name.is_empty());
+    let cast = |name: &mut String| {
+        let narrow = format!("{name}__float32");
+        NodeProto {
+            op_type: Some("Cast".to_owned()),
+            input: vec![narrow.clone()],
+            output: vec![std::mem::replace(name, narrow)],
+            attribute: vec![AttributeProto {
+                name: Some("to".to_owned()),
+                r#type: Some(AttributeType::Int as i32),
+                i: Some(DOUBLE.into()),
+                ..AttributeProto::default()
+            }],
+            ..NodeProto::default()
+        }
+    };
+    statistics.map(cast).collect()
 }
 
 fn widen_type(of: &mut TypeProto) {
@@ -125,6 +152,23 @@ mod tests {
 
     fn attribute(name: &str, code: i32) -> AttributeProto {
         AttributeProto { name: Some(name.to_owned()), i: Some(code.into()), ..AttributeProto::default() }
+    }
+
+    #[test]
+    fn what_layer_normalization_gives_in_float32_alone_is_cast() {
+        let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+        let norm = NodeProto {
+            op_type: Some("LayerNormalization".to_owned()),
+            input: names(&["x", "scale"]),
+            output: names(&["y", "", "deviation"]),
+            ..NodeProto::default()
+        };
+        let graph = GraphProto { node: vec![norm], ..GraphProto::default() };
+        let wide = double(&ModelProto { graph: Some(graph), ..ModelProto::default() }).unwrap().graph.unwrap();
+        let [norm, cast] = wide.node.as_slice() else { panic!("{:?}", wide.node) };
+        assert_eq!(norm.output, ["y", "", "deviation__float32"]);
+        assert_eq!((&cast.input, &cast.output), (&names(&["deviation__float32"]), &names(&["deviation"])));
+        assert_eq!((cast.op_type(), cast.attribute[0].i), ("Cast", Some(DOUBLE.into())));
     }
 
     #[test]
