@@ -238,6 +238,17 @@ CASES: dict[str, Case] = {
     "aten.floor_divide.default": case(lambda x, y: x.detach() // y.detach(), torch.ones(1), torch.tensor([0.1])),
     "aten.fmod.Scalar": case(lambda x: torch.fmod(x, 3), LARGE),
     "aten.fmod.Tensor": case(torch.fmod, LARGE, torch.full_like(LARGE, 3)),
+    **{
+        f"aten.bitwise_{name}.{overload}": Case(function, (IDS,), dynamic=True)
+        for name in ("and", "or", "xor", "left_shift", "right_shift")
+        for overload, function in (
+            (
+                "Tensor_Scalar" if "shift" in name else "Scalar",
+                lambda x, name=name: getattr(torch, f"bitwise_{name}")(x, x.shape[0]),
+            ),
+            ("Scalar_Tensor", lambda x, name=name: getattr(torch, f"bitwise_{name}")(x.shape[0], x)),
+        )
+    },
     "aten.heaviside.default": case(lambda x, y: torch.heaviside(x.detach(), y.detach()), X, Y),
     "aten.pow": case(lambda x: torch.pow(3, x), torch.arange(40)),
     "aten.rsub.Scalar": case(lambda x: 1.25 - x, torch.arange(6)),

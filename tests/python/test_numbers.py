@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable
@@ -94,6 +95,58 @@ def test_numbers_out_of_tensors_and_of_sizes(function: Callable[..., Tensor], dy
             lambda x, y: function(x, y.item()), backend="rust_ort", dynamic=dynamic, fullgraph=True
         )
         torch.testing.assert_close(compiled(x, scalar), function(x, scalar.item()))
+
+
+TAKE_TWO_NUMBERS: dict[str, Operator] = {
+    **{name: getattr(torch, name) for name in ("add", "sub", "mul", "div", "floor_divide")},
+    "trunc": functools.partial(torch.div, rounding_mode="trunc"),
+    "floor": functools.partial(torch.div, rounding_mode="floor"),
+    "scaled": functools.partial(torch.add, alpha=2),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_two_numbers_are_a_tensor_of_rank_0(dynamic: bool) -> None:
+    """Numbers of the program, sizes, and either beside a tensor of rank 0."""
+
+    def function(x: Tensor, seven: Tensor) -> dict[str, Tensor]:
+        n, m = x.shape
+        pairs = [(16, 3), (-7, 2), (7.5, 2.0), (7, 2.5), (n, 3), (-7, n), (n, m), (n, 2.5), (seven, 2), (2.5, seven)]
+        given = [*pairs, (n, seven), (seven.float(), n), (seven.half(), n)]
+        return {
+            f"{name} {index}": operator(*pair)
+            for name, operator in TAKE_TWO_NUMBERS.items()
+            for index, pair in enumerate(given)
+        }
+
+    torch._dynamo.reset()
+    backend = rust_ort.Backend()
+    compiled = torch.compile(function, backend=backend, dynamic=dynamic, fullgraph=True)
+    for shape in ((4, 3), (9, 5)) if dynamic else ((4, 3),):
+        given = torch.ones(shape), torch.tensor(7)
+        torch.testing.assert_close(compiled(*given), function(*given), rtol=0, atol=0)
+    assert [graph.eager for graph in backend.graphs] == [[]]
+
+
+def test_a_size_beside_a_tensor() -> None:
+    operators = {
+        **{name: getattr(torch, f"bitwise_{name}") for name in ("and", "or", "xor", "left_shift", "right_shift")},
+        "remainder": torch.remainder,
+    }
+
+    def function(x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        n = x.shape[0]
+        first = {f"{name} of a size": operator(n, x) for name, operator in operators.items()}
+        second = {f"{name} by a size": operator(x, n) for name, operator in operators.items()}
+        return {**first, **second, "power": y**n, "half": y.half() + n, "difference": y.half() - n}
+
+    torch._dynamo.reset()
+    backend = rust_ort.Backend()
+    compiled = torch.compile(function, backend=backend, dynamic=True, fullgraph=True)
+    for n in (4, 9):
+        given = torch.arange(1, n + 1), torch.linspace(-2, 2, n)
+        torch.testing.assert_close(compiled(*given), function(*given), rtol=1e-6, atol=0)
+    assert [graph.eager for graph in backend.graphs] == [[]]
 
 
 def test_a_quotient_of_rank_0_in_half_precision() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rust_ort.export.rules.activation import ATTRIBUTE
 from rust_ort.export.rules.nodes import floating, integral_result
-from rust_ort.export.rules.promotion import Number, as_dtype, as_half, computed, is_half, kernel_dtype, rounded, widened
+from rust_ort.export.rules.promotion import Number, as_dtype, as_half, computed, is_half, kernel_dtype, pair, rounded, widened
 from rust_ort.export.rules.registry import decomposed, in_eager, torchs_own, whole
 from rust_ort.export.shapes import row_major
 from rust_ort.torch_private import torchs_decompositions
@@ -265,6 +265,8 @@ def power(self: Tensor, exponent: Number) -> Any:
     dtype = torch.result_type(self, exponent)
     if isinstance(exponent, torch.SymFloat):
         return NotImplemented
+    if dtype.is_floating_point and isinstance(exponent, torch.SymInt):
+        return aten.pow.Tensor_Tensor(self.to(dtype), as_dtype(exponent, dtype, self))
     if dtype.is_floating_point and exponent == 1:
         return self.to(dtype)
     if dtype.is_floating_point and dtype is not torch.float16 and exponent in (0.5, -0.5):
@@ -301,10 +303,15 @@ def power_of_number(self: Number, exponent: Tensor) -> Any:
     return aten.pow.Scalar(base, exponent.clone(memory_format=torch.contiguous_format))
 
 
+FIRST = "; no type promotion of a number that is the first, nor of two"
+
+
 def _summed(operator: Any) -> Callable[..., Any]:
-    def function(self: Tensor, other: Tensor, *, alpha: Number = 1) -> Any:
-        """With the factor as half precision has it."""
-        if not (isinstance(self, Tensor) and isinstance(other, Tensor)) or not is_half(self, other):
+    def function(self: Tensor | Number, other: Tensor | Number, *, alpha: Number = 1) -> Any:
+        """With the factor as half precision has it; a number that is the first as a tensor."""
+        if not isinstance(self, Tensor) or (is_half(self, other) and isinstance(other, torch.SymInt)):
+            return operator(*pair(self, other, wide=False)[:2], alpha=alpha)
+        if not isinstance(other, Tensor) or not is_half(self, other):
             return NotImplemented
         factor = as_half(alpha, torch.result_type(self, other))
         return NotImplemented if factor is alpha else operator(self, other, alpha=factor)
@@ -313,7 +320,7 @@ def _summed(operator: Any) -> Callable[..., Any]:
 
 
 for _name in ("add", "sub"):
-    decomposed(f"aten.{_name}.Tensor", why="torch rounds alpha to half precision", silent=True)(
+    decomposed(f"aten.{_name}.Tensor", why="torch rounds alpha to half precision" + FIRST, silent=True)(
         _summed(getattr(aten, _name).Tensor)
     )
 
@@ -321,10 +328,10 @@ for _name in ("add", "sub"):
 def _beside_one(operator: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Any]:
     def function(self: Tensor | Number, other: Tensor | Number) -> Any:
         """In float32, rounded once, where the second is of one element; the first torch rounds, a number, too."""
+        if not isinstance(self, Tensor):
+            return operator(*pair(self, other, wide=False)[:2])
         if not isinstance(other, Tensor) or not is_half(self, other):
             return NotImplemented
-        if not isinstance(self, Tensor):
-            return operator(as_dtype(self, torch.result_type(self, other), other), other)
         if any(not isinstance(size, int) or size != 1 for size in other.shape) or other.dtype in (
             self.dtype,
             torch.bool,
@@ -340,9 +347,29 @@ def _beside_one(operator: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., A
 for _name in ("mul", "div"):
     decomposed(
         f"aten.{_name}.Tensor",
-        why="half precision beside a tensor of rank 0: that is rounded; a number that is the first is not",
+        why="half precision beside a tensor of rank 0: that is rounded; a number that is the first is not" + FIRST,
         silent=True,
     )(_beside_one(getattr(aten, _name).Tensor))
+
+
+def _of_sizes(operator: Any) -> Callable[..., Any]:
+    def function(self: Tensor | Number, other: Tensor | Number) -> Any:
+        """Of a size as a tensor."""
+        if not isinstance(self, torch.SymInt) and not isinstance(other, torch.SymInt):
+            return NotImplemented
+        return operator(*pair(self, other)[:2])
+
+    return function
+
+
+for _name in ("and", "or", "xor", "left_shift", "right_shift"):
+    _packet = getattr(aten, f"bitwise_{_name}")
+    _second = "Tensor_Scalar" if "shift" in _name else "Scalar"
+    decomposed(
+        f"aten.bitwise_{_name}.{_second}",
+        f"aten.bitwise_{_name}.Scalar_Tensor",
+        why="torchlib takes no size in the place of a number",
+    )(_of_sizes(_packet.Tensor))
 
 
 @decomposed("aten.rsub.Scalar", why="a number as the first operand of sub has no type promotion", upstream="torch")
