@@ -220,6 +220,7 @@ CASES: dict[str, Case] = {
     "aten.logaddexp.default": case(torch.logaddexp, torch.tensor([100.0, -200.0]), torch.tensor([100.0, -200.0])),
     "aten.logaddexp2.default": case(torch.logaddexp2, torch.tensor([200.0, -200.0]), torch.tensor([200.0, -200.0])),
     "aten.isinf.default": case(torch.isinf, torch.tensor([1e300, inf], dtype=torch.float64)),
+    "aten.isnan.default": case(torch.isnan, torch.arange(3)),
     "aten.isneginf.default": case(torch.isneginf, torch.tensor([-1e300, -inf], dtype=torch.float64)),
     "aten.isposinf.default": case(torch.isposinf, torch.tensor([1e300, inf], dtype=torch.float64)),
     "aten.xlogy.Tensor": case(torch.xlogy, X, Y),
@@ -419,6 +420,10 @@ CASES: dict[str, Case] = {
     ),
     # strided
     "aten.roll.default": Case(lambda x: x.detach().roll(2, 3), (CHANNELS_LAST,), strides=True),
+    "aten.all.dim": case(lambda x: torch.all(x.detach(), 0), torch.tensor(2.0)),
+    "aten.any.dim": case(lambda x: torch.any(x.detach(), 0), torch.tensor(2.0)),
+    "aten.prod.dim_int": case(lambda x: torch.prod(x, 0), torch.tensor(2.0)),
+    "aten.flip.default": case(lambda x: torch.flip(x, (0,)), torch.tensor(2.0)),
     "aten.all.dims": case(lambda x: torch.all(x, ()), ROWS[:2]),
     "aten.any.dims": case(lambda x: torch.any(x, (), keepdim=True), MATRIX[:, :1] - MATRIX[0, 0]),
     "aten.as_strided": case(lambda x: (x + 1)[:, :3].as_strided((3, 4), (6, 1)) * x[:3, :4], MATRIX),

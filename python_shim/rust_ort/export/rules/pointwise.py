@@ -12,7 +12,17 @@ from torch import Tensor
 
 from rust_ort.export.rules.activation import ATTRIBUTE
 from rust_ort.export.rules.nodes import floating, integral_result
-from rust_ort.export.rules.promotion import Number, as_dtype, as_half, computed, is_half, kernel_dtype, pair, rounded, widened
+from rust_ort.export.rules.promotion import (
+    Number,
+    as_dtype,
+    as_half,
+    computed,
+    is_half,
+    kernel_dtype,
+    pair,
+    rounded,
+    widened,
+)
 from rust_ort.export.rules.registry import decomposed, in_eager, torchs_own, whole
 from rust_ort.export.shapes import row_major
 from rust_ort.torch_private import torchs_decompositions
@@ -20,6 +30,14 @@ from rust_ort.torch_private import torchs_decompositions
 aten = torch.ops.aten
 
 torchs_own("aten.logaddexp.default", "aten.logaddexp2.default", why="overflows", silent=True)
+
+
+@decomposed("aten.isnan.default", why="ONNX's IsNaN takes floats alone")
+def isnan(self: Tensor) -> Any:
+    """Of integers: none."""
+    return NotImplemented if self.dtype.is_floating_point or self.dtype.is_complex else self != self
+
+
 torchs_own(
     "aten.isinf.default",
     "aten.isposinf.default",
