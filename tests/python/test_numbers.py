@@ -248,6 +248,32 @@ def test_a_product_of_which_nothing_is_taken(dtype: torch.dtype) -> None:
     torch.testing.assert_close(compiled(given), every(given), equal_nan=True, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, *HALVES, torch.int32, torch.int64])
+def test_what_a_product_is_not_added_to_is_not_read(dtype: torch.dtype) -> None:
+    """Of floats it is NaN; integers have factors as well."""
+    sums: dict[str, Callable[..., Tensor]] = {
+        "addmm": lambda c, x, w, **factors: torch.addmm(c, x, w, **factors),
+        "addmm to a row": lambda c, x, w, **factors: torch.addmm(c[0], x, w, **factors),
+        "addmv": lambda c, x, w, **factors: torch.addmv(c[0], x, w[0], **factors),
+        "addmv to a number": lambda c, x, w, **factors: torch.addmv(c[0, 0], x, w[0], **factors),
+        "addr": lambda c, x, w, **factors: torch.addr(c, x[0], w[0], **factors),
+        "addbmm": lambda c, x, w, **factors: torch.addbmm(c, x[None], w[None], **factors),
+        "baddbmm": lambda c, x, w, **factors: torch.baddbmm(c[None], x[None], w[None], **factors),
+    }
+    fill, betas = (math.nan, (0,)) if dtype.is_floating_point else (7, (0, 1, 2))
+    factors = [{"beta": beta, "alpha": alpha} for beta in betas for alpha in (0, 1, 3)]
+    c, x = torch.full((2, 2), fill, dtype=dtype), torch.arange(4).reshape(2, 2).to(dtype)
+
+    def every(c: Tensor, x: Tensor) -> dict[str, Tensor]:
+        return {f"{name}, {given}": one(c, x, x + 1, **given) for name, one in sums.items() for given in factors}
+
+    torch._dynamo.reset()
+    backend = rust_ort.Backend()
+    compiled = torch.compile(every, backend=backend, dynamic=False)
+    torch.testing.assert_close(compiled(c, x), every(c, x), rtol=0, atol=0)
+    assert [graph.eager for graph in backend.graphs] == [[]]
+
+
 @pytest.mark.parametrize("function", [
     lambda x, w: (x * 1e-20) @ w, lambda x, w: x @ (w * 1e-20), lambda x, w: ((x * 1e20) @ w) * 1e-30,
     lambda x, w: (x / 1e20) @ w, lambda x, w: (x.mT * 1e-20) @ w, lambda x, w: torch.bmm(x[None] * 1e-20, w[None]),
