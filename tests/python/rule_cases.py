@@ -106,6 +106,8 @@ CASES: dict[str, Case] = {
         IMAGE[0, :, None, :3, :3],
     ),
     # creation
+    "aten.full.default": case(lambda x: x + torch.full((2,), 16777217.0, dtype=torch.int64), torch.arange(2)),
+    "aten.new_full.default": case(lambda x: x.new_full((2,), 16777217.0), torch.arange(2)),
     "aten.full_like.default": case(lambda x: torch.full_like(x.detach(), 2.0), MATRIX),
     "aten.zeros_like.default": case(lambda x: torch.zeros_like(x.detach()), MATRIX),
     "aten.ones_like.default": case(lambda x: torch.ones_like(x.detach()), MATRIX),
@@ -216,7 +218,12 @@ CASES: dict[str, Case] = {
         lambda v, g: torch._weight_norm(v, g, 2), IMAGE[0] + 2, torch.ones(1, 1, 7)
     ),
     # pointwise
-    "aten.hardtanh_backward.default": case(functional.hardtanh, torch.tensor(SPECIAL)),
+    "aten.hardtanh_backward.default": case(functional.hardtanh, torch.tensor(SPECIAL).repeat(16)),
+    "aten.hardswish_backward.default": case(functional.hardswish, torch.full((64,), nan)),
+    "aten.elu_backward.default": case(functional.elu, torch.full((64,), nan)),
+    "aten.threshold.default": case(lambda x: functional.threshold(x, 0.2, 16777217.0), IDS),
+    "aten.masked_fill.Scalar": case(lambda x: x.masked_fill(x > 1, 16777217.0), IDS),
+    "aten.fill.Scalar": case(lambda x: torch.fill(x, 16777217.0), IDS),
     "aten.logaddexp.default": case(torch.logaddexp, torch.tensor([100.0, -200.0]), torch.tensor([100.0, -200.0])),
     "aten.logaddexp2.default": case(torch.logaddexp2, torch.tensor([200.0, -200.0]), torch.tensor([200.0, -200.0])),
     "aten.isinf.default": case(torch.isinf, torch.tensor([1e300, inf], dtype=torch.float64)),

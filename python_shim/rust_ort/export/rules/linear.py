@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rust_ort.export.rules.promotion import as_held
 from rust_ort.export.rules.registry import decomposed, torchs_own
 
 ALPHA = "`alpha=0` lets NaN of the product through"
@@ -22,23 +23,32 @@ def addmm(self: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: f
         return _scaled(self, beta).expand(mat1.shape[0], mat2.shape[1]).clone()
     if self.dtype.is_floating_point and (self.dtype is not torch.float64 or (beta, alpha) == (1, 1)):
         return NotImplemented
-    return torch.mm(mat1, mat2) * alpha + (0 if beta == 0 else self * beta)
+    return _sum(self, torch.mm(mat1, mat2), beta, alpha)
 
 
-@decomposed("aten.addmv.default", why=f"{ALPHA}, {BETA}", silent=True)
+@decomposed("aten.addmv.default", why=f"{ALPHA}, {BETA}; integers have float32 factors", silent=True)
 def addmv(self: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
-    """Without a product that nothing is made of, or what is added none of."""
+    """Of integers, and without a product that nothing is made of, or what is added none of."""
     if _is_nothing(alpha, mat):
         return _scaled(self, beta).expand(mat.shape[:1]).clone()
-    return torch.mv(mat, vec) * alpha if _is_zero(beta) else NotImplemented
+    if self.dtype.is_floating_point and not _is_zero(beta):
+        return NotImplemented
+    return _sum(self, torch.mv(mat, vec), beta, alpha)
 
 
-@decomposed("aten.addbmm.default", why=f"{ALPHA}, {BETA}", silent=True)
+@decomposed("aten.addbmm.default", why=f"{ALPHA}, {BETA}; integers have float32 factors", silent=True)
 def addbmm(self: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
-    """Without a product that nothing is made of, or what is added none of."""
+    """As `addmv`."""
     if _is_nothing(alpha, batch1):
         return _scaled(self, beta).expand(batch1.shape[1], batch2.shape[2]).clone()
-    return torch.bmm(batch1, batch2).sum(0, dtype=self.dtype) * alpha if _is_zero(beta) else NotImplemented
+    if self.dtype.is_floating_point and not _is_zero(beta):
+        return NotImplemented
+    return _sum(self, torch.bmm(batch1, batch2).sum(0, dtype=self.dtype), beta, alpha)
+
+
+def _sum(self: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
+    scaled = product * as_held(alpha, product.dtype)
+    return scaled if _is_zero(beta) else scaled + self * as_held(beta, product.dtype)
 
 
 def _is_zero(factor: float) -> bool:

@@ -16,6 +16,7 @@ from rust_ort.export.rules.promotion import (
     Number,
     as_dtype,
     as_half,
+    as_held,
     computed,
     is_half,
     kernel_dtype,
@@ -202,8 +203,7 @@ def logit(self: Tensor, eps: float | None = None) -> Any:
     """Between eps and 1 - eps as the dtype has them."""
     dtype = computed(self)[1]
     x = self.to(dtype)  # half precision is rounded after each step, as by torch's kernel
-    if eps is not None and eps >= 0:
-        least = rounded(eps, dtype)
+    if eps is not None and (least := rounded(eps, dtype)) >= 0:
         most = rounded(1 - least, dtype)
         x = torch.where(x < least, least, torch.where(x > most, most, x))
     return torch.log(x / (1 - x))
@@ -214,10 +214,11 @@ def logit_backward(grad_output: Tensor, self: Tensor, eps: float | None = None) 
     """Infinite at both ends, NaN beyond; 0 where eps cut, which is as the dtype has it."""
     x, dtype = computed(self)
     grad = grad_output.to(x.dtype)
-    least, beyond = (0.0, math.nan) if eps is None or eps < 0 else (eps, 0.0)
+    given = rounded(eps, dtype) if isinstance(eps, float) else eps
+    least, beyond = (0.0, math.nan) if given is None or given < 0 else (given, 0.0)
     most = 1 - least
     if isinstance(least, float):
-        least, most = rounded(least, dtype), rounded(1 - rounded(least, dtype), dtype)
+        most = rounded(most, dtype)
     inside = torch.where((x == 0) | (x == 1), grad * math.inf, grad / (x * (1 - x)))
     return torch.where((x < least) | (x > most), beyond, inside).to(dtype)
 
@@ -233,9 +234,10 @@ def sinc(self: Tensor) -> Any:
 
 def _with_factor(combine: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Any]:
     def function(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 1) -> Any:
-        """Of floats, as torch's kernel."""
-        if not all(tensor.dtype is self.dtype and self.dtype.is_floating_point for tensor in (tensor1, tensor2)):
+        """As torch's kernel."""
+        if not all(tensor.dtype is self.dtype for tensor in (tensor1, tensor2)) or self.dtype.is_complex:
             return NotImplemented
+        value = as_held(value, self.dtype)
         first = widened(tensor1) if value == 1 else widened(tensor1) * value
         return (widened(self) + combine(first, widened(tensor2))).to(self.dtype)
 
@@ -257,6 +259,7 @@ def lerp(self: Tensor, end: Tensor, weight: Tensor | Number) -> Any:
     start, end = widened(self.to(dtype)), widened(end.to(dtype))
     difference = end - start
     if isinstance(weight, (int, float)):
+        weight = rounded(weight, start.dtype)
         near = abs(weight) < 0.5
         return (start + weight * difference if near else end - difference * (1 - weight)).to(dtype)
     weight = widened(weight.to(dtype)) if isinstance(weight, Tensor) else as_dtype(weight, start.dtype, self)
@@ -273,13 +276,15 @@ for _overload, _why in (
 
 @decomposed(
     "aten.pow.Tensor_Scalar",
-    why="Pow(-inf, 0.5) is inf, where torch's is the square root's NaN; integers go through floating point",
+    why="Pow(-inf, 0.5) is inf, where torch's is the square root's NaN; integers go through floating point; "
+    "the exponent of float32 is a float64 in torch",
     upstream="onnxruntime",
     silent=True,
 )
 def power(self: Tensor, exponent: Number) -> Any:
-    """Square roots; products for integers with an exponent up to 64; a copy of floats to the first power, which the
-    gradient of a square has. To ask a number of sizes would fix the sizes: `tensorified.power`."""
+    """Square roots; products for integers with an exponent up to 64; float32 in float64 where the exponent is none of
+    its numbers; a copy of floats to the first power, which the gradient of a square has. To ask a number of sizes would
+    fix the sizes: `tensorified.power`."""
     dtype = torch.result_type(self, exponent)
     if isinstance(exponent, torch.SymFloat):
         return NotImplemented
@@ -289,6 +294,8 @@ def power(self: Tensor, exponent: Number) -> Any:
         return self.to(dtype)
     if dtype.is_floating_point and dtype is not torch.float16 and exponent in (0.5, -0.5):
         return torch.sqrt(self.to(dtype)) if exponent > 0 else torch.rsqrt(self.to(dtype))
+    if dtype is torch.float32 and rounded(exponent, dtype) != exponent and math.isfinite(exponent):
+        return torch.pow(self.to(dtype).to(torch.float64), exponent).to(dtype)
     if dtype in (torch.int32, torch.int64) and 0 < exponent <= 64:
         return _integer_power(self.to(dtype), int(exponent))
     return NotImplemented
@@ -327,8 +334,9 @@ FIRST = "; no type promotion of a number that is the first, nor of two"
 def _summed(operator: Any) -> Callable[..., Any]:
     def function(self: Tensor | Number, other: Tensor | Number, *, alpha: Number = 1) -> Any:
         """With the factor as half precision has it; a number that is the first as a tensor."""
-        if not isinstance(self, Tensor) or (is_half(self, other) and isinstance(other, torch.SymInt)):
-            return operator(*pair(self, other, wide=False)[:2], alpha=alpha)
+        half_beside_a_number = is_half(self, other) and not isinstance(other, Tensor) and alpha != 1
+        if not isinstance(self, Tensor) or half_beside_a_number or isinstance(other, torch.SymInt):
+            return operator(*pair(self, other, wide=False)[:2], alpha=as_half(alpha, torch.result_type(self, other)))
         if not isinstance(other, Tensor) or not is_half(self, other):
             return NotImplemented
         factor = as_half(alpha, torch.result_type(self, other))
@@ -388,6 +396,23 @@ for _name in ("and", "or", "xor", "left_shift", "right_shift"):
         f"aten.bitwise_{_name}.Scalar_Tensor",
         why="torchlib takes no size in the place of a number",
     )(_of_sizes(_packet.Tensor))
+
+
+THROUGH_FLOAT32 = "a float is converted to integers through float32"
+
+
+@decomposed("aten.masked_fill.Scalar", why=THROUGH_FLOAT32, silent=True)
+def masked_fill(self: Tensor, mask: Tensor, value: Number) -> Any:
+    """Of integers, with an integer."""
+    held = as_held(value, self.dtype)
+    return NotImplemented if held is value else aten.masked_fill.Scalar(self, mask, held)
+
+
+@decomposed("aten.fill.Scalar", why=THROUGH_FLOAT32, silent=True)
+def fill(self: Tensor, value: Number) -> Any:
+    """Of integers, with an integer."""
+    held = as_held(value, self.dtype)
+    return NotImplemented if held is value else aten.fill.Scalar(self, held)
 
 
 @decomposed("aten.rsub.Scalar", why="a number as the first operand of sub has no type promotion", upstream="torch")

@@ -65,6 +65,12 @@ def rounded(number: Number, dtype: torch.dtype) -> Number:
         return torch.tensor(number, dtype=torch.float64).to(dtype).item()
 
 
+def as_held(number: Number, dtype: torch.dtype) -> Number:
+    """Without its fraction for an integer `dtype`, which ONNX forms would reach through float32."""
+    whole = isinstance(number, float) and math.isfinite(number) and not dtype.is_floating_point
+    return int(number) if whole and not dtype.is_complex and dtype is not torch.bool else number
+
+
 def as_half(number: Number, dtype: torch.dtype) -> Number:
     """As a half-precision `dtype` has it; `number` itself where that is no change, no number yet, or not finite."""
     if dtype not in (torch.float16, torch.bfloat16) or not isinstance(number, (int, float)):
