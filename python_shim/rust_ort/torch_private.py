@@ -57,6 +57,7 @@ USED: dict[str, str | None] = {
     "torch._guards.TracingContext": None,
     "torch._guards.detect_fake_mode": "the fake_mode of the first value that has one",
     "torch._inductor.async_compile.AsyncCompile.pool": "once inductor has compiled, all are copied each call",
+    "torch._inductor.inductor_prims": "what Dynamo writes of them in the place of `addcmul_` stays in eager",
     "torch._neg_view": None,
     "torch._ops.HigherOrderOperator": None,
     "torch._ops.OpOverload": "the type of torch.ops.aten.add.Tensor",

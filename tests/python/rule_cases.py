@@ -268,6 +268,9 @@ CASES: dict[str, Case] = {
     "aten.lerp.Tensor": case(torch.lerp, X, Y, Y.flip(0)),
     "aten.log1p.default": case(lambda x: x / torch.log1p(x), torch.tensor([1e-10, 0.1, 7.0])),
     "aten.expm1.default": case(lambda x: x / torch.expm1(x), torch.tensor([1e-10, 0.1, 7.0])),
+    "prims.fma.default": case(
+        lambda x: (x.detach() * 1).addcmul_(x.detach(), x.detach(), value=0.5), torch.tensor([1.0, 0.1])
+    ),
     "aten.addcdiv.default": case(
         lambda x, y: aten.addcdiv(x.detach(), x.detach(), y.detach(), value=0.5), torch.ones(2), torch.full((2,), 2e-39)
     ),

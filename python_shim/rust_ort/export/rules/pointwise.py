@@ -252,6 +252,13 @@ decomposed("aten.addcdiv.default", why=LAST + "; half precision is rounded on th
 )
 
 
+@decomposed("prims.fma.default", why="no ONNX form: Dynamo writes `addcmul_` of optimizers with it")
+def fma(a: Tensor, b: Tensor | Number, c: Tensor) -> Any:
+    """The product and the sum; half precision is rounded once."""
+    factor = widened(b) if isinstance(b, Tensor) else b
+    return (widened(a) * factor + widened(c)).to(c.dtype)
+
+
 def lerp(self: Tensor, end: Tensor, weight: Tensor | Number) -> Any:
     """As torch's kernel, from the nearer end, half precision in float32. A floating weight of rank 0 makes integers
     floats."""
