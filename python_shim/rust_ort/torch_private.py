@@ -170,6 +170,12 @@ def storage_owners(storage: torch.UntypedStorage) -> int:
     return _storage_use_count(storage._cdata)
 
 
+def primitive(name: str) -> Any:
+    """What torch.ops.prims has of that name, inductor's too; None where there is none."""
+    find_or("torch._inductor.inductor_prims", None)
+    return getattr(torch.ops.prims, name, None)
+
+
 def threads_of_inductor() -> Collection[threading.Thread]:
     """That compile its kernels, and stay when they are done. Those that ended, in a fork's child all, are left out: a
     later thread may have their number."""

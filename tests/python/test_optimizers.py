@@ -50,7 +50,7 @@ def test_a_step_is_eagers_and_nothing_of_it_is_left(name: str, options: dict[str
         step = compiled(optimizer.step)
         for factor in (1, 2, 3):
             for weight in weights:
-                weight.grad = torch.linspace(-1, 1, weight.numel()).reshape(weight.shape) * factor
+                weight.grad = torch.linspace(-2, 1, weight.numel()).reshape(weight.shape) * factor
             step()
         return weights
 

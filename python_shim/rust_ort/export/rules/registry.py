@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from rust_ort.torch_private import find_or
+from rust_ort.torch_private import primitive
 
 Function = Callable[..., Any]
 Decorator = Callable[[Function], Function]
@@ -39,9 +39,10 @@ class Rule:
     """What is done with an operator in the place of what torch and torchlib would do.
 
     operator: an overload, "aten.mv.default", or all of them, "aten.angle", one of torch's primitives,
-    "prims.fma.default", or what Python does with sizes, "operator.floordiv". why: what is wrong or missing otherwise, in
-    `upstream`: "torch", "torchlib" (of onnxscript) or "onnxruntime". silent: without the rule a result would be wrong
-    and nothing would say so. function: the decomposition or ONNX form. when: which nodes are left to eager.
+    "prims.fma.default", or what Python does with sizes, "operator.floordiv".
+    why: what is wrong or missing otherwise, in `upstream`: "torch", "torchlib" (of onnxscript) or "onnxruntime".
+    silent: without the rule a result would be wrong and nothing would say so. function: the decomposition or ONNX form.
+    when: which nodes are left to eager.
     """
 
     operator: str
@@ -64,9 +65,8 @@ class Rule:
         if of_python != self.operator:
             return [getattr(python_operator, of_python)]
         namespace, packet_name, *rest = self.operator.split(".")
-        if namespace == "prims":
-            find_or("torch._inductor.inductor_prims", None)  # which has some of them
-        packet, overload = getattr(getattr(torch.ops, namespace), packet_name, None), ".".join(rest)
+        packet = primitive(packet_name) if namespace == "prims" else getattr(torch.ops.aten, packet_name, None)
+        overload = ".".join(rest)
         if packet is None:
             return []
         names = [overload] if overload else packet.overloads()
