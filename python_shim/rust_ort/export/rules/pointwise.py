@@ -26,7 +26,6 @@ from rust_ort.export.rules.promotion import (
 )
 from rust_ort.export.rules.registry import decomposed, in_eager, torchs_own, whole
 from rust_ort.export.shapes import row_major
-from rust_ort.torch_private import torchs_decompositions
 
 aten = torch.ops.aten
 
@@ -420,13 +419,3 @@ def fill(self: Tensor, value: Number) -> Any:
     """Of integers, with an integer."""
     held = as_held(value, self.dtype)
     return NotImplemented if held is value else aten.fill.Scalar(self, held)
-
-
-@decomposed("aten.rsub.Scalar", why="a number as the first operand of sub has no type promotion", upstream="torch")
-def rsub(self: Tensor, other: Number, alpha: Number = 1) -> Tensor:
-    """Of integers, by negation and addition in the result's dtype: the same to the digit."""
-    if self.dtype.is_floating_point or self.dtype is torch.bool:
-        own: Tensor = torchs_decompositions()[aten.rsub.Scalar](self, other, as_half(alpha, self.dtype))
-        return own
-    negated = self.to(torch.result_type(self, other))
-    return torch.add(-negated if alpha == 1 else negated * -alpha, other)
