@@ -57,6 +57,7 @@ USED: dict[str, str | None] = {
     "torch._guards.TracingContext": None,
     "torch._guards.detect_fake_mode": "the fake_mode of the first value that has one",
     "torch._inductor.async_compile.AsyncCompile.pool": "once inductor has compiled, all are copied each call",
+    "torch._inductor.inductor_prims": "what Dynamo writes of them in the place of `addcmul_` stays in eager",
     "torch._neg_view": None,
     "torch._ops.HigherOrderOperator": None,
     "torch._ops.OpOverload": "the type of torch.ops.aten.add.Tensor",
@@ -175,6 +176,12 @@ _storage_use_count: Callable[[int], int] = find_or("torch._C._storage_Use_Count"
 def storage_owners(storage: torch.UntypedStorage) -> int:
     """How many tensors, arrays and others have the storage, with the object given; -1 where torch does not say."""
     return _storage_use_count(storage._cdata)
+
+
+def primitive(name: str) -> Any:
+    """What torch.ops.prims has of that name, inductor's too; None where there is none."""
+    find_or("torch._inductor.inductor_prims", None)
+    return getattr(torch.ops.prims, name, None)
 
 
 def threads_of_inductor() -> Collection[threading.Thread]:

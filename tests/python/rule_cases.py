@@ -140,6 +140,8 @@ CASES: dict[str, Case] = {
         IMAGE[0, :, None, :3, :3],
     ),
     # creation
+    "aten.full.default": case(lambda x: x + torch.full((2,), 16777217.0, dtype=torch.int64), torch.arange(2)),
+    "aten.new_full.default": case(lambda x: x.new_full((2,), 16777217.0), torch.arange(2)),
     "aten.full_like.default": case(lambda x: torch.full_like(x.detach(), 2.0), MATRIX),
     "aten.zeros_like.default": case(lambda x: torch.zeros_like(x.detach()), MATRIX),
     "aten.ones_like.default": case(lambda x: torch.ones_like(x.detach()), MATRIX),
@@ -250,10 +252,16 @@ CASES: dict[str, Case] = {
         lambda v, g: torch._weight_norm(v, g, 2), IMAGE[0] + 2, torch.ones(1, 1, 7)
     ),
     # pointwise
-    "aten.hardtanh_backward.default": case(functional.hardtanh, torch.tensor(SPECIAL)),
+    "aten.hardtanh_backward.default": case(functional.hardtanh, torch.tensor(SPECIAL).repeat(16)),
+    "aten.hardswish_backward.default": case(functional.hardswish, torch.full((64,), nan)),
+    "aten.elu_backward.default": case(functional.elu, torch.full((64,), nan)),
+    "aten.threshold.default": case(lambda x: functional.threshold(x, 0.2, 16777217.0), IDS),
+    "aten.masked_fill.Scalar": case(lambda x: x.masked_fill(x > 1, 16777217.0), IDS),
+    "aten.fill.Scalar": case(lambda x: torch.fill(x, 16777217.0), IDS),
     "aten.logaddexp.default": case(torch.logaddexp, torch.tensor([100.0, -200.0]), torch.tensor([100.0, -200.0])),
     "aten.logaddexp2.default": case(torch.logaddexp2, torch.tensor([200.0, -200.0]), torch.tensor([200.0, -200.0])),
     "aten.isinf.default": case(torch.isinf, torch.tensor([1e300, inf], dtype=torch.float64)),
+    "aten.isnan.default": case(torch.isnan, torch.arange(3)),
     "aten.isneginf.default": case(torch.isneginf, torch.tensor([-1e300, -inf], dtype=torch.float64)),
     "aten.isposinf.default": case(torch.isposinf, torch.tensor([1e300, inf], dtype=torch.float64)),
     "aten.xlogy.Tensor": case(torch.xlogy, X, Y),
@@ -272,9 +280,19 @@ CASES: dict[str, Case] = {
     "aten.floor_divide.default": case(lambda x, y: x.detach() // y.detach(), torch.ones(1), torch.tensor([0.1])),
     "aten.fmod.Scalar": case(lambda x: torch.fmod(x, 3), LARGE),
     "aten.fmod.Tensor": case(torch.fmod, LARGE, torch.full_like(LARGE, 3)),
+    **{
+        f"aten.bitwise_{name}.{overload}": Case(function, (IDS,), dynamic=True)
+        for name in ("and", "or", "xor", "left_shift", "right_shift")
+        for overload, function in (
+            (
+                "Tensor_Scalar" if "shift" in name else "Scalar",
+                lambda x, name=name: getattr(torch, f"bitwise_{name}")(x, x.shape[0]),
+            ),
+            ("Scalar_Tensor", lambda x, name=name: getattr(torch, f"bitwise_{name}")(x.shape[0], x)),
+        )
+    },
     "aten.heaviside.default": case(lambda x, y: torch.heaviside(x.detach(), y.detach()), X, Y),
     "aten.pow": case(lambda x: torch.pow(3, x), torch.arange(40)),
-    "aten.rsub.Scalar": case(lambda x: 1.25 - x, torch.arange(6)),
     "aten.pow.Tensor_Tensor": case(lambda x, y: x**y, torch.arange(1, 6), torch.tensor([0.5, 1.0, 2.0, 3.0, 0.25])),
     "aten.pow.Tensor_Scalar": case(lambda x: x**0.5, torch.tensor(SPECIAL)),
     "aten.remainder.Scalar": case(lambda x: x % -2.5, X),
@@ -283,6 +301,9 @@ CASES: dict[str, Case] = {
     "aten.lerp.Tensor": case(torch.lerp, X, Y, Y.flip(0)),
     "aten.log1p.default": case(lambda x: x / torch.log1p(x), torch.tensor([1e-10, 0.1, 7.0])),
     "aten.expm1.default": case(lambda x: x / torch.expm1(x), torch.tensor([1e-10, 0.1, 7.0])),
+    "prims.fma.default": case(
+        lambda x: (x.detach() * 1).addcmul_(x.detach(), x.detach(), value=0.5), torch.tensor([1.0, 0.1])
+    ),
     "aten.addcdiv.default": case(
         lambda x, y: aten.addcdiv(x.detach(), x.detach(), y.detach(), value=0.5), torch.ones(2), torch.full((2,), 2e-39)
     ),
@@ -442,6 +463,10 @@ CASES: dict[str, Case] = {
     ),
     # strided
     "aten.roll.default": Case(lambda x: x.detach().roll(2, 3), (CHANNELS_LAST,), strides=True),
+    "aten.all.dim": case(lambda x: torch.all(x.detach(), 0), torch.tensor(2.0)),
+    "aten.any.dim": case(lambda x: torch.any(x.detach(), 0), torch.tensor(2.0)),
+    "aten.prod.dim_int": case(lambda x: torch.prod(x, 0), torch.tensor(2.0)),
+    "aten.flip.default": case(lambda x: torch.flip(x, (0,)), torch.tensor(2.0)),
     "aten.all.dims": case(lambda x: torch.all(x, ()), ROWS[:2]),
     "aten.any.dims": case(lambda x: torch.any(x, (), keepdim=True), MATRIX[:, :1] - MATRIX[0, 0]),
     "aten.as_strided": case(lambda x: (x + 1)[:, :3].as_strided((3, 4), (6, 1)) * x[:3, :4], MATRIX),

@@ -312,3 +312,11 @@ def test_live_blocks_never_overlap(steps: list[tuple[bool, int, int]]) -> None:
             assert start + size <= following
     total = sum(size for size, _ in [*arena._ranges, *arena.blocks.drained()])
     assert total + sum(size for _, size in arena.live()) == sum(s.len_bytes for s in arena.segments.values())
+
+
+@pytest.mark.parametrize("len_bytes", [1 << 43, 1 << 48])
+def test_more_than_the_machine_has_is_refused_as_memory(arena: Arena, len_bytes: int) -> None:
+    """As by torch's own allocator, with a RuntimeError that says how much."""
+    with pytest.raises(torch.OutOfMemoryError, match=rf"{len_bytes:,} bytes was asked for .* this machine has [\d,]+"):
+        arena.block(len_bytes)
+    assert isinstance(arena.block(64), _native.Block)

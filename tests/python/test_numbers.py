@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable
@@ -39,6 +40,98 @@ def test_a_number_beside_half_precision_is_what_torch_takes(dtype: torch.dtype) 
     torch._dynamo.reset()
     compiled = torch.compile(every, backend="rust_ort", dynamic=False)
     torch.testing.assert_close(compiled(given), every(given), rtol=0, atol=0)
+
+
+BEYOND_FLOAT32 = (1e-50, -1e-50, 1 + 1e-9, 16777217.0, 0.3)
+KEEP_A_FLOAT64: list[Operator] = [
+    torch.pow, torch.gt, torch.eq, functional.leaky_relu, torch.clamp, torch.logit,
+    lambda x, number: torch.lerp(x, x * 3, number), lambda x, number: functional.threshold(x, number, 0.7), torch.fmod,
+    lambda x, number: torch.addcmul(x, x, x, value=number), lambda x, number: x.masked_fill(x > 0.5, number),
+]  # fmt: skip
+
+
+def test_a_number_that_float32_does_not_hold_is_what_torch_takes() -> None:
+    """torch computes a power in float64, and rounds what is no exponent first."""
+    pairs = {
+        f"{index}, {number}": (one, number) for index, one in enumerate(KEEP_A_FLOAT64) for number in BEYOND_FLOAT32
+    }
+    x = torch.tensor([0.1, 0.0, -0.0, 1e-8, 0.3, 1.0, 0.5, -2.5, 1e38, math.inf, -math.inf, math.nan, 1e-45])
+    every = together({name: one for name, (one, _) in pairs.items()})
+    given = {name: (x, number) for name, (_, number) in pairs.items()}
+    torch._dynamo.reset()
+    backend = rust_ort.Backend()
+    made, expected = torch.compile(every, backend=backend, dynamic=False)(given), every(given)
+    torch.testing.assert_close(made, expected, rtol=3e-7, atol=0, equal_nan=True)
+    assert [graph.eager for graph in backend.graphs] == [[]]
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_a_float_that_becomes_an_integer_does_so_exactly(dtype: torch.dtype) -> None:
+    number = 16777217.0
+    functions: list[Callable[[Tensor], Tensor]] = [
+        lambda x: x.masked_fill(x > 1, number), lambda x: torch.fill(x, number), lambda x: torch.full_like(x, number),
+        lambda x: x.index_fill(0, torch.tensor([1]), number), lambda x: functional.threshold(x, 2.5, number),
+        lambda x: functional.threshold(x, number, 7), lambda x: functional.hardtanh(x, -number, number),
+        lambda x: torch.addcmul(x, x, x, value=16777217), lambda x: x.new_full((2,), number),
+        lambda x: torch.addmv(x, torch.eye(5, dtype=x.dtype), x, beta=number),
+    ]  # fmt: skip
+
+    def every(x: Tensor) -> list[Tensor]:
+        return [function(x) for function in functions]
+
+    x = torch.tensor([0, 1, 2, 16777219, 2147483647], dtype=dtype)
+    torch._dynamo.reset()
+    backend = rust_ort.Backend()
+    made = torch.compile(every, backend=backend, dynamic=False)(x)
+    torch.testing.assert_close(made, every(x), rtol=0, atol=0)
+    assert [graph.eager for graph in backend.graphs] == [[]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_number_beside_half_precision_and_a_factor(dtype: torch.dtype) -> None:
+    functions: list[Callable[[Tensor], Tensor]] = [
+        functools.partial(torch.add, other=3, alpha=alpha) for alpha in (0.1, 0.3, 1e-8)
+    ]
+
+    def every(x: Tensor) -> list[Tensor]:
+        return [function(x) for function in functions]
+
+    x = torch.cat([torch.linspace(-3, 3, 1018), torch.tensor([0.1, 0.3, -0.1, -0.3, 0.5, 0.0])]).to(dtype)
+    torch._dynamo.reset()
+    made = torch.compile(every, backend="rust_ort", dynamic=False)(x)
+    torch.testing.assert_close(made, every(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("function", [
+    functional.hardtanh, functional.relu6, functional.hardswish, functional.elu, functional.celu, functional.selu,
+])  # fmt: skip
+def test_the_gradient_at_nan_is_that_of_the_vectorized_kernel(function: Callable[[Tensor], Tensor]) -> None:
+    """Of 64 elements none is at an end that torch's kernel does one after the other."""
+    x = torch.full((64,), math.nan, requires_grad=True)
+    torch._dynamo.reset()
+    made, expected = (
+        torch.autograd.grad(one(x).sum(), x) for one in (torch.compile(function, backend="rust_ort"), function)
+    )
+    torch.testing.assert_close(made, expected, equal_nan=True)
+
+
+@pytest.mark.parametrize("alpha", [True, 2, 0, 0.5])
+def test_bools_are_added_to_with_a_factor(alpha: float) -> None:
+    def function(x: Tensor) -> Tensor:
+        return x.index_add(0, torch.tensor([0, 1]), x[2:], alpha=alpha)
+
+    x = torch.tensor([False, False, True, False])
+    torch._dynamo.reset()
+    torch.testing.assert_close(torch.compile(function, backend="rust_ort")(x), function(x))
+
+
+def test_large_half_precision_is_summed_as_integers() -> None:
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x.long().sum(), x.sum(dtype=torch.int64)
+
+    x = torch.tensor([1, 2**60], dtype=torch.bfloat16)
+    torch._dynamo.reset()
+    torch.testing.assert_close(torch.compile(function, backend="rust_ort")(x), function(x), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -94,6 +187,58 @@ def test_numbers_out_of_tensors_and_of_sizes(function: Callable[..., Tensor], dy
             lambda x, y: function(x, y.item()), backend="rust_ort", dynamic=dynamic, fullgraph=True
         )
         torch.testing.assert_close(compiled(x, scalar), function(x, scalar.item()))
+
+
+TAKE_TWO_NUMBERS: dict[str, Operator] = {
+    **{name: getattr(torch, name) for name in ("add", "sub", "mul", "div", "floor_divide")},
+    "trunc": functools.partial(torch.div, rounding_mode="trunc"),
+    "floor": functools.partial(torch.div, rounding_mode="floor"),
+    "scaled": functools.partial(torch.add, alpha=2),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_two_numbers_are_a_tensor_of_rank_0(dynamic: bool) -> None:
+    """Numbers of the program, sizes, and either beside a tensor of rank 0."""
+
+    def function(x: Tensor, seven: Tensor) -> dict[str, Tensor]:
+        n, m = x.shape
+        pairs = [(16, 3), (-7, 2), (7.5, 2.0), (7, 2.5), (n, 3), (-7, n), (n, m), (n, 2.5), (seven, 2), (2.5, seven)]
+        given = [*pairs, (n, seven), (seven.float(), n), (seven.half(), n)]
+        return {
+            f"{name} {index}": operator(*pair)
+            for name, operator in TAKE_TWO_NUMBERS.items()
+            for index, pair in enumerate(given)
+        }
+
+    torch._dynamo.reset()
+    backend = rust_ort.Backend()
+    compiled = torch.compile(function, backend=backend, dynamic=dynamic, fullgraph=True)
+    for shape in ((4, 3), (9, 5)) if dynamic else ((4, 3),):
+        given = torch.ones(shape), torch.tensor(7)
+        torch.testing.assert_close(compiled(*given), function(*given), rtol=0, atol=0)
+    assert [graph.eager for graph in backend.graphs] == [[]]
+
+
+def test_a_size_beside_a_tensor() -> None:
+    operators = {
+        **{name: getattr(torch, f"bitwise_{name}") for name in ("and", "or", "xor", "left_shift", "right_shift")},
+        "remainder": torch.remainder,
+    }
+
+    def function(x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        n = x.shape[0]
+        first = {f"{name} of a size": operator(n, x) for name, operator in operators.items()}
+        second = {f"{name} by a size": operator(x, n) for name, operator in operators.items()}
+        return {**first, **second, "power": y**n, "half": y.half() + n, "difference": y.half() - n}
+
+    torch._dynamo.reset()
+    backend = rust_ort.Backend()
+    compiled = torch.compile(function, backend=backend, dynamic=True, fullgraph=True)
+    for n in (4, 9):
+        given = torch.arange(1, n + 1), torch.linspace(-2, 2, n)
+        torch.testing.assert_close(compiled(*given), function(*given), rtol=1e-6, atol=0)
+    assert [graph.eager for graph in backend.graphs] == [[]]
 
 
 def test_a_quotient_of_rank_0_in_half_precision() -> None:
@@ -193,6 +338,32 @@ def test_a_product_of_which_nothing_is_taken(dtype: torch.dtype) -> None:
     torch._dynamo.reset()
     compiled = torch.compile(every, backend="rust_ort", dynamic=False)
     torch.testing.assert_close(compiled(given), every(given), equal_nan=True, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, *HALVES, torch.int32, torch.int64])
+def test_what_a_product_is_not_added_to_is_not_read(dtype: torch.dtype) -> None:
+    """Of floats it is NaN; integers have factors as well."""
+    sums: dict[str, Callable[..., Tensor]] = {
+        "addmm": lambda c, x, w, **factors: torch.addmm(c, x, w, **factors),
+        "addmm to a row": lambda c, x, w, **factors: torch.addmm(c[0], x, w, **factors),
+        "addmv": lambda c, x, w, **factors: torch.addmv(c[0], x, w[0], **factors),
+        "addmv to a number": lambda c, x, w, **factors: torch.addmv(c[0, 0], x, w[0], **factors),
+        "addr": lambda c, x, w, **factors: torch.addr(c, x[0], w[0], **factors),
+        "addbmm": lambda c, x, w, **factors: torch.addbmm(c, x[None], w[None], **factors),
+        "baddbmm": lambda c, x, w, **factors: torch.baddbmm(c[None], x[None], w[None], **factors),
+    }
+    fill, betas = (math.nan, (0,)) if dtype.is_floating_point else (7, (0, 1, 2))
+    factors = [{"beta": beta, "alpha": alpha} for beta in betas for alpha in (0, 1, 3)]
+    c, x = torch.full((2, 2), fill, dtype=dtype), torch.arange(4).reshape(2, 2).to(dtype)
+
+    def every(c: Tensor, x: Tensor) -> dict[str, Tensor]:
+        return {f"{name}, {given}": one(c, x, x + 1, **given) for name, one in sums.items() for given in factors}
+
+    torch._dynamo.reset()
+    backend = rust_ort.Backend()
+    compiled = torch.compile(every, backend=backend, dynamic=False)
+    torch.testing.assert_close(compiled(c, x), every(c, x), rtol=0, atol=0)
+    assert [graph.eager for graph in backend.graphs] == [[]]
 
 
 @pytest.mark.parametrize("function", [

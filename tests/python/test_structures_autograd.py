@@ -398,3 +398,29 @@ def test_a_buffer_written_in_backward_is_written_once(compare: str) -> None:
         assert seen.tolist() == [count] * 3
     if compare != "off":
         backend.report().check()
+
+
+def _gradient_after_a_write(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    made = function(x)
+    made.mul_(3)
+    return torch.autograd.grad(made.sum(), x)[0]
+
+
+@pytest.mark.parametrize("function", [torch.sigmoid, torch.exp], ids=lambda function: function.__name__)
+def test_an_output_that_backward_reads_may_not_be_written(function: Callable[[Tensor], Tensor]) -> None:
+    x = torch.tensor([-1.0, 0.5, 2.0], requires_grad=True)
+    torch._dynamo.reset()
+    for one in (function, torch.compile(function, backend="rust_ort")):
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            _gradient_after_a_write(one, x)
+
+
+def test_an_output_that_backward_reads_in_eager_alone_may_be_written() -> None:
+    """The compiled backward of relu keeps where the output was positive, and the gradient is that of what was computed
+    and written; README.md says so."""
+    x = torch.tensor([-1.0, 0.5, 2.0], requires_grad=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        _gradient_after_a_write(torch.relu, x)
+    torch._dynamo.reset()
+    made = _gradient_after_a_write(torch.compile(torch.relu, backend="rust_ort"), x)
+    torch.testing.assert_close(made, torch.autograd.grad(3 * torch.relu(x).sum(), x)[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import os
 import threading
 from collections.abc import Callable
 
@@ -90,6 +91,12 @@ class Arena:
     def _grow(self, size: int) -> None:
         huge_page = 2 << 20
         len_bytes = max(self._next_segment_bytes, -(-size // huge_page) * huge_page)
+        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        if size > there:  # the system might promise it, and end whoever fills it
+            raise torch.OutOfMemoryError(
+                f"a tensor of {size:,} bytes was asked for in shared memory, and this machine has {there:,}; make the "
+                "tensors of this call smaller"
+            )
         segment = Segment("rust_ort-arena", len_bytes)
         for listener in list(self.listeners):
             listener(segment)

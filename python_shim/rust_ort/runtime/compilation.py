@@ -30,7 +30,7 @@ from rust_ort.progress import progress
 from rust_ort.runtime import kept_plans
 from rust_ort.runtime.compiled_graph import CompiledGraph, PartRunner
 from rust_ort.runtime.decisive import decisive, may_be_kept, opset
-from rust_ort.runtime.dynamo_graph import Compilation, no_collection
+from rust_ort.runtime.dynamo_graph import Compilation, no_collection, reduce_all
 from rust_ort.runtime.preparation import graph_spec, prepared_parts
 from rust_ort.runtime.refusal import (
     is_of_plan,
@@ -61,6 +61,7 @@ def compile_dynamo_graph(
         collected=collected,
     )
     compilation.dynamo_text = compilation.readable(gm)
+    reduce_all(gm)
 
     def partition_fn(joint: fx.GraphModule, joint_inputs: Any, **kwargs: Any) -> Any:
         compilation.joint_text = compilation.readable(joint)

@@ -9,12 +9,32 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import fx
 
 from rust_ort.link.specs import CustomOpLibrary
 from rust_ort.observe.graph_info import GraphLog
 from rust_ort.options import Options
 from rust_ort.runtime.readable import readable
+
+OVER_NO_DIMENSIONS = (torch.nansum, torch.nanmean, "nansum", "nanmean")
+"""Functions and methods that reduce all dimensions where none is given, as their fake tensors do not."""
+
+
+def reduce_all(gm: fx.GraphModule) -> None:
+    """Writes None in the place of no dimensions, `x.nansum(())`: with that fake tensors have the result's shape."""
+    changed = False
+    for node in gm.graph.nodes:
+        if node.op not in ("call_function", "call_method") or node.target not in OVER_NO_DIMENSIONS:
+            continue
+        if len(node.args) > 1 and node.args[1] in ((), []):
+            node.update_arg(1, None)
+            changed = True
+        elif node.kwargs.get("dim") in ((), []):
+            node.update_kwarg("dim", None)
+            changed = True
+    if changed:
+        gm.recompile()
 
 
 @dataclass(kw_only=True)

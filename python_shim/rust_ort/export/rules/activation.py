@@ -8,12 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rust_ort.export.rules.promotion import Number, computed, is_half, widened
-from rust_ort.export.rules.registry import decomposed, op, torchs_own, translated
+from rust_ort.export.rules.promotion import Number, as_held, computed, is_half, widened
+from rust_ort.export.rules.registry import decomposed, op, translated
 
 aten = torch.ops.aten
 
-torchs_own("aten.hardtanh_backward.default", why="gives hardtanh and relu6 a gradient on their bounds", silent=True)
 
 PI = (3.1415926534682512, 1.2154201012607932e-10, 4.044532497591901e-21)
 """π as a sum: of the first two, products with whole and half numbers of 20 bits are exact."""
@@ -98,8 +97,45 @@ def hardswish(self: Tensor) -> Any:
 
 @decomposed("aten.hardtanh.default", why=ATTRIBUTE)
 def hardtanh(self: Tensor, min_val: Number = -1, max_val: Number = 1) -> Any:
-    """As clamp has it."""
-    return torch.clamp(self, min_val, max_val).to(self.dtype)
+    """As clamp has it, between integers for integers."""
+    return torch.clamp(self, as_held(min_val, self.dtype), as_held(max_val, self.dtype)).to(self.dtype)
+
+
+AT_NAN = "at NaN it is as where torch's kernel is not vectorized, which is at the end of a tensor"
+
+
+@decomposed(
+    "aten.hardtanh_backward.default", why="gives hardtanh and relu6 a gradient on their bounds; " + AT_NAN, silent=True
+)
+def hardtanh_backward(grad_output: Tensor, self: Tensor, min_val: Number, max_val: Number) -> Any:
+    """0 at NaN."""
+    x = widened(self)
+    return torch.where((x > min_val) & (x < max_val), grad_output, 0)
+
+
+@decomposed("aten.hardswish_backward.default", why=AT_NAN, upstream="torch", silent=True)
+def hardswish_backward(grad_output: Tensor, self: Tensor) -> Any:
+    """NaN at NaN."""
+    x, dtype = computed(self)
+    grad = grad_output.to(x.dtype)
+    return torch.where(x <= -3, 0, torch.where(x >= 3, grad, grad * (x / 3 + 0.5))).to(dtype)
+
+
+@decomposed("aten.elu_backward.default", why=AT_NAN, upstream="torch", silent=True)
+def elu_backward(
+    grad_output: Tensor, alpha: Number, scale: Number, input_scale: Number, is_result: bool, self_or_result: Tensor
+) -> Any:
+    """NaN at NaN; celu's and selu's, too."""
+    x, dtype = computed(self_or_result)
+    grad = grad_output.to(x.dtype)
+    below = x + alpha * scale if is_result else alpha * scale * torch.exp(x * input_scale)
+    return torch.where(x > 0, grad * scale, grad * input_scale * below).to(dtype)
+
+
+@decomposed("aten.threshold.default", why="integers go through float32", silent=True)
+def threshold(self: Tensor, threshold: Number, value: Number) -> Any:
+    """Of integers, beside integers."""
+    return torch.where(widened(self) <= as_held(threshold, self.dtype), as_held(value, self.dtype), self)
 
 
 @decomposed("aten.softplus.default", why="torchlib computes it in float32")

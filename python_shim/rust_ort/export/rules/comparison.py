@@ -70,7 +70,8 @@ def clamp(self: Tensor, min: Number | None = None, max: Number | None = None) ->
     bounds = [bound for bound in (min, max) if bound is not None]
     dtype = functools.reduce(torch.promote_types, (torch.result_type(self, bound) for bound in bounds), self.dtype)
     # To ask a number of sizes whether it is NaN would fix the sizes.
-    between = len(bounds) == 2 and all(isinstance(bound, (int, float)) and not math.isnan(bound) for bound in bounds)
+    between = len(bounds) == 2 and type(min) is type(max)
+    between &= all(isinstance(bound, (int, float)) and not math.isnan(bound) for bound in bounds)
     if dtype is self.dtype and between and 0 not in bounds and dtype not in (torch.int64, torch.int16):
         return NotImplemented
     result = self.to(dtype)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rust_ort.export.rules.promotion import Number
+from rust_ort.export.rules.promotion import Number, as_held
 from rust_ort.export.rules.registry import decomposed, in_eager, ints, op, translated
 from rust_ort.export.shapes import fills_its_storage, has_no_elements, is_symbolic
 from rust_ort.torch_private import free_unbacked_symbols, torchs_decompositions
@@ -34,7 +34,24 @@ def full_like(
     static = all(isinstance(size, int) for size in tensor.shape)
     if not static or not tensor.is_contiguous() or memory_format not in (None, torch.preserve_format):
         return NotImplemented
+    fill_value = as_held(fill_value, dtype or tensor.dtype)
     return aten.full(tensor.shape, fill_value, dtype=dtype or tensor.dtype, device=device or tensor.device)
+
+
+@decomposed("aten.full.default", why="a float is converted to integers through float32", silent=True)
+def full(size: Sequence[int], fill_value: Number, *, dtype: torch.dtype | None = None, **options: Any) -> Any:
+    """Of integers, with an integer."""
+    held = fill_value if dtype is None else as_held(fill_value, dtype)
+    return NotImplemented if held is fill_value else aten.full.default(size, held, dtype=dtype, **options)
+
+
+@decomposed("aten.new_full.default", why="a float is converted to integers through float32", silent=True)
+def new_full(
+    self: Tensor, size: Sequence[int], fill_value: Number, *, dtype: torch.dtype | None = None, **options: Any
+) -> Any:
+    """Of integers, with an integer."""
+    held = as_held(fill_value, dtype or self.dtype)
+    return NotImplemented if held is fill_value else aten.new_full.default(self, size, held, dtype=dtype, **options)
 
 
 LIKE = "the tensor would be sent for its shape alone"

@@ -152,7 +152,8 @@ def _rounded_pair(self: Tensor | Number, other: Tensor | Number) -> tuple[Tensor
 def remainder(self: Tensor | Number, other: Tensor | Number) -> Any:
     """As torch's kernel: the exact remainder, with the divisor's sign."""
     if not is_floating(self, other):
-        return NotImplemented
+        beside_a_size = isinstance(self, torch.SymInt) or isinstance(other, torch.SymInt)
+        return aten.remainder.Tensor(*pair(self, other)[:2]) if beside_a_size else NotImplemented
     dividend, divisor, dtype = _rounded_pair(self, other)
     rest = torch.fmod(dividend, divisor)
     return torch.where((rest != 0) & ((divisor < 0) != (rest < 0)), rest + divisor, rest).to(dtype)

@@ -11,7 +11,7 @@ from torch import Tensor, fx
 
 from rust_ort.export.aliases import KEEP_LAYOUTS, base_of
 from rust_ort.export.rules.nodes import argument, dtype
-from rust_ort.export.rules.promotion import Number, as_half
+from rust_ort.export.rules.promotion import Number, as_half, as_held
 from rust_ort.export.rules.registry import decomposed, in_eager, ints, op, translated, whole
 from rust_ort.export.rules.sizes import steps
 from rust_ort.export.shapes import fills_its_storage, hint, overlaps
@@ -168,6 +168,7 @@ def _rows(operator: Any) -> Callable[..., Any]:
         if operator is aten.index_copy.default and index.dtype is not torch.int64:
             return NotImplemented
         own: Any = torchs_decompositions()[operator]
+        alpha = bool(alpha) if self.dtype is torch.bool else alpha
         plain = isinstance(alpha, int) and alpha == 1
         factor = {} if plain else {"alpha": as_half(alpha, self.dtype)}
         rows = source.reshape(1) if source.dim() == 0 and self.dim() > 0 else source
@@ -193,7 +194,7 @@ def _fill(self: Tensor, dim: int, index: Tensor, value: Tensor | float) -> Any:
     filled = (
         value.to(self.dtype)
         if isinstance(value, Tensor)
-        else aten.full([], value, dtype=self.dtype, device=self.device)
+        else aten.full([], as_held(value, self.dtype), dtype=self.dtype, device=self.device)
     )
     before: list[Tensor | None] = [None] * (dim % self.dim())
     return aten.index_put.default(self, [*before, index.reshape(-1)], filled)

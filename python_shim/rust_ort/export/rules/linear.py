@@ -7,42 +7,58 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rust_ort.export.rules.promotion import as_held
 from rust_ort.export.rules.registry import decomposed, torchs_own
 
 ALPHA = "`alpha=0` lets NaN of the product through"
+BETA = "`beta=0` lets NaN of the ignored input through"
 
-torchs_own("aten.baddbmm.default", why="`beta=0` lets NaN of the ignored input through", silent=True)
+torchs_own("aten.baddbmm.default", why=BETA, silent=True)
 
 
-@decomposed("aten.addmm.default", why="alpha and beta are attributes of Gemm, and those are float32; " + ALPHA)
+@decomposed("aten.addmm.default", why="Gemm has float32 alpha and beta, and no kernel of integers; " + ALPHA)
 def addmm(self: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
-    """In float64, and without a product that nothing is made of."""
+    """In float64, of integers, and without a product that nothing is made of."""
     if _is_nothing(alpha, mat1):
         return _scaled(self, beta).expand(mat1.shape[0], mat2.shape[1]).clone()
-    if self.dtype is not torch.float64 or (beta, alpha) == (1, 1):
+    if self.dtype.is_floating_point and (self.dtype is not torch.float64 or (beta, alpha) == (1, 1)):
         return NotImplemented
-    return torch.mm(mat1, mat2) * alpha + (0 if beta == 0 else self * beta)
+    return _sum(self, torch.mm(mat1, mat2), beta, alpha)
 
 
-@decomposed("aten.addmv.default", why=ALPHA, silent=True)
+@decomposed("aten.addmv.default", why=f"{ALPHA}, {BETA}; integers have float32 factors", silent=True)
 def addmv(self: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
-    """Without a product that nothing is made of."""
-    if not _is_nothing(alpha, mat):
+    """Of integers, and without a product that nothing is made of, or what is added none of."""
+    if _is_nothing(alpha, mat):
+        return _scaled(self, beta).expand(mat.shape[:1]).clone()
+    if self.dtype.is_floating_point and not _is_zero(beta):
         return NotImplemented
-    return _scaled(self, beta).expand(mat.shape[:1]).clone()
+    return _sum(self, torch.mv(mat, vec), beta, alpha)
 
 
-@decomposed("aten.addbmm.default", why=ALPHA, silent=True)
+@decomposed("aten.addbmm.default", why=f"{ALPHA}, {BETA}; integers have float32 factors", silent=True)
 def addbmm(self: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
-    """Without a product that nothing is made of."""
-    if not _is_nothing(alpha, batch1):
+    """As `addmv`."""
+    if _is_nothing(alpha, batch1):
+        return _scaled(self, beta).expand(batch1.shape[1], batch2.shape[2]).clone()
+    if self.dtype.is_floating_point and not _is_zero(beta):
         return NotImplemented
-    return _scaled(self, beta).expand(batch1.shape[1], batch2.shape[2]).clone()
+    return _sum(self, torch.bmm(batch1, batch2).sum(0, dtype=self.dtype), beta, alpha)
+
+
+def _sum(self: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
+    scaled = product * as_held(alpha, product.dtype)
+    return scaled if _is_zero(beta) else scaled + self * as_held(beta, product.dtype)
+
+
+def _is_zero(factor: float) -> bool:
+    """Whether it is known to be: not a size."""
+    return isinstance(factor, (int, float)) and factor == 0
 
 
 def _is_nothing(alpha: float, factor: Tensor) -> bool:
     """Whether torch's kernel leaves the product out; in half precision it does not."""
-    return isinstance(alpha, (int, float)) and alpha == 0 and factor.dtype in (torch.float32, torch.float64)
+    return _is_zero(alpha) and factor.dtype in (torch.float32, torch.float64)
 
 
 def _scaled(self: Tensor, beta: float) -> Tensor:

@@ -12,14 +12,32 @@ from torch import Tensor
 
 from rust_ort.export.rules.activation import ATTRIBUTE
 from rust_ort.export.rules.nodes import floating, integral_result
-from rust_ort.export.rules.promotion import Number, as_dtype, as_half, computed, is_half, kernel_dtype, rounded, widened
+from rust_ort.export.rules.promotion import (
+    Number,
+    as_dtype,
+    as_half,
+    as_held,
+    computed,
+    is_half,
+    kernel_dtype,
+    pair,
+    rounded,
+    widened,
+)
 from rust_ort.export.rules.registry import decomposed, in_eager, torchs_own, whole
 from rust_ort.export.shapes import row_major
-from rust_ort.torch_private import torchs_decompositions
 
 aten = torch.ops.aten
 
 torchs_own("aten.logaddexp.default", "aten.logaddexp2.default", why="overflows", silent=True)
+
+
+@decomposed("aten.isnan.default", why="ONNX's IsNaN takes floats alone")
+def isnan(self: Tensor) -> Any:
+    """Of integers: none."""
+    return NotImplemented if self.dtype.is_floating_point or self.dtype.is_complex else self != self
+
+
 torchs_own(
     "aten.isinf.default",
     "aten.isposinf.default",
@@ -184,8 +202,7 @@ def logit(self: Tensor, eps: float | None = None) -> Any:
     """Between eps and 1 - eps as the dtype has them."""
     dtype = computed(self)[1]
     x = self.to(dtype)  # half precision is rounded after each step, as by torch's kernel
-    if eps is not None and eps >= 0:
-        least = rounded(eps, dtype)
+    if eps is not None and (least := rounded(eps, dtype)) >= 0:
         most = rounded(1 - least, dtype)
         x = torch.where(x < least, least, torch.where(x > most, most, x))
     return torch.log(x / (1 - x))
@@ -196,10 +213,11 @@ def logit_backward(grad_output: Tensor, self: Tensor, eps: float | None = None) 
     """Infinite at both ends, NaN beyond; 0 where eps cut, which is as the dtype has it."""
     x, dtype = computed(self)
     grad = grad_output.to(x.dtype)
-    least, beyond = (0.0, math.nan) if eps is None or eps < 0 else (eps, 0.0)
+    given = rounded(eps, dtype) if isinstance(eps, float) else eps
+    least, beyond = (0.0, math.nan) if given is None or given < 0 else (given, 0.0)
     most = 1 - least
     if isinstance(least, float):
-        least, most = rounded(least, dtype), rounded(1 - rounded(least, dtype), dtype)
+        most = rounded(most, dtype)
     inside = torch.where((x == 0) | (x == 1), grad * math.inf, grad / (x * (1 - x)))
     return torch.where((x < least) | (x > most), beyond, inside).to(dtype)
 
@@ -215,9 +233,10 @@ def sinc(self: Tensor) -> Any:
 
 def _with_factor(combine: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Any]:
     def function(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 1) -> Any:
-        """Of floats, as torch's kernel."""
-        if not all(tensor.dtype is self.dtype and self.dtype.is_floating_point for tensor in (tensor1, tensor2)):
+        """As torch's kernel."""
+        if not all(tensor.dtype is self.dtype for tensor in (tensor1, tensor2)) or self.dtype.is_complex:
             return NotImplemented
+        value = as_held(value, self.dtype)
         first = widened(tensor1) if value == 1 else widened(tensor1) * value
         return (widened(self) + combine(first, widened(tensor2))).to(self.dtype)
 
@@ -232,6 +251,13 @@ decomposed("aten.addcdiv.default", why=LAST + "; half precision is rounded on th
 )
 
 
+@decomposed("prims.fma.default", why="no ONNX form: Dynamo writes `addcmul_` of optimizers with it")
+def fma(a: Tensor, b: Tensor | Number, c: Tensor) -> Any:
+    """The product and the sum; half precision is rounded once."""
+    factor = widened(b) if isinstance(b, Tensor) else b
+    return (widened(a) * factor + widened(c)).to(c.dtype)
+
+
 def lerp(self: Tensor, end: Tensor, weight: Tensor | Number) -> Any:
     """As torch's kernel, from the nearer end, half precision in float32. A floating weight of rank 0 makes integers
     floats."""
@@ -239,6 +265,7 @@ def lerp(self: Tensor, end: Tensor, weight: Tensor | Number) -> Any:
     start, end = widened(self.to(dtype)), widened(end.to(dtype))
     difference = end - start
     if isinstance(weight, (int, float)):
+        weight = rounded(weight, start.dtype)
         near = abs(weight) < 0.5
         return (start + weight * difference if near else end - difference * (1 - weight)).to(dtype)
     weight = widened(weight.to(dtype)) if isinstance(weight, Tensor) else as_dtype(weight, start.dtype, self)
@@ -255,20 +282,26 @@ for _overload, _why in (
 
 @decomposed(
     "aten.pow.Tensor_Scalar",
-    why="Pow(-inf, 0.5) is inf, where torch's is the square root's NaN; integers go through floating point",
+    why="Pow(-inf, 0.5) is inf, where torch's is the square root's NaN; integers go through floating point; "
+    "the exponent of float32 is a float64 in torch",
     upstream="onnxruntime",
     silent=True,
 )
 def power(self: Tensor, exponent: Number) -> Any:
-    """Square roots; products for integers with an exponent up to 64; a copy of floats to the first power, which the
-    gradient of a square has. To ask a number of sizes would fix the sizes: `tensorified.power`."""
+    """Square roots; products for integers with an exponent up to 64; float32 in float64 where the exponent is none of
+    its numbers; a copy of floats to the first power, which the gradient of a square has. To ask a number of sizes would
+    fix the sizes: `tensorified.power`."""
     dtype = torch.result_type(self, exponent)
     if isinstance(exponent, torch.SymFloat):
         return NotImplemented
+    if dtype.is_floating_point and isinstance(exponent, torch.SymInt):
+        return aten.pow.Tensor_Tensor(self.to(dtype), as_dtype(exponent, dtype, self))
     if dtype.is_floating_point and exponent == 1:
         return self.to(dtype)
     if dtype.is_floating_point and dtype is not torch.float16 and exponent in (0.5, -0.5):
         return torch.sqrt(self.to(dtype)) if exponent > 0 else torch.rsqrt(self.to(dtype))
+    if dtype is torch.float32 and rounded(exponent, dtype) != exponent and math.isfinite(exponent):
+        return torch.pow(self.to(dtype).to(torch.float64), exponent).to(dtype)
     if dtype in (torch.int32, torch.int64) and 0 < exponent <= 64:
         return _integer_power(self.to(dtype), int(exponent))
     return NotImplemented
@@ -301,10 +334,16 @@ def power_of_number(self: Number, exponent: Tensor) -> Any:
     return aten.pow.Scalar(base, exponent.clone(memory_format=torch.contiguous_format))
 
 
+FIRST = "; no type promotion of a number that is the first, nor of two"
+
+
 def _summed(operator: Any) -> Callable[..., Any]:
-    def function(self: Tensor, other: Tensor, *, alpha: Number = 1) -> Any:
-        """With the factor as half precision has it."""
-        if not (isinstance(self, Tensor) and isinstance(other, Tensor)) or not is_half(self, other):
+    def function(self: Tensor | Number, other: Tensor | Number, *, alpha: Number = 1) -> Any:
+        """With the factor as half precision has it; a number that is the first as a tensor."""
+        half_beside_a_number = is_half(self, other) and not isinstance(other, Tensor) and alpha != 1
+        if not isinstance(self, Tensor) or half_beside_a_number or isinstance(other, torch.SymInt):
+            return operator(*pair(self, other, wide=False)[:2], alpha=as_half(alpha, torch.result_type(self, other)))
+        if not isinstance(other, Tensor) or not is_half(self, other):
             return NotImplemented
         factor = as_half(alpha, torch.result_type(self, other))
         return NotImplemented if factor is alpha else operator(self, other, alpha=factor)
@@ -313,7 +352,7 @@ def _summed(operator: Any) -> Callable[..., Any]:
 
 
 for _name in ("add", "sub"):
-    decomposed(f"aten.{_name}.Tensor", why="torch rounds alpha to half precision", silent=True)(
+    decomposed(f"aten.{_name}.Tensor", why="torch rounds alpha to half precision" + FIRST, silent=True)(
         _summed(getattr(aten, _name).Tensor)
     )
 
@@ -321,10 +360,10 @@ for _name in ("add", "sub"):
 def _beside_one(operator: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Any]:
     def function(self: Tensor | Number, other: Tensor | Number) -> Any:
         """In float32, rounded once, where the second is of one element; the first torch rounds, a number, too."""
+        if not isinstance(self, Tensor):
+            return operator(*pair(self, other, wide=False)[:2])
         if not isinstance(other, Tensor) or not is_half(self, other):
             return NotImplemented
-        if not isinstance(self, Tensor):
-            return operator(as_dtype(self, torch.result_type(self, other), other), other)
         if any(not isinstance(size, int) or size != 1 for size in other.shape) or other.dtype in (
             self.dtype,
             torch.bool,
@@ -340,16 +379,43 @@ def _beside_one(operator: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., A
 for _name in ("mul", "div"):
     decomposed(
         f"aten.{_name}.Tensor",
-        why="half precision beside a tensor of rank 0: that is rounded; a number that is the first is not",
+        why="half precision beside a tensor of rank 0: that is rounded; a number that is the first is not" + FIRST,
         silent=True,
     )(_beside_one(getattr(aten, _name).Tensor))
 
 
-@decomposed("aten.rsub.Scalar", why="a number as the first operand of sub has no type promotion", upstream="torch")
-def rsub(self: Tensor, other: Number, alpha: Number = 1) -> Tensor:
-    """Of integers, by negation and addition in the result's dtype: the same to the digit."""
-    if self.dtype.is_floating_point or self.dtype is torch.bool:
-        own: Tensor = torchs_decompositions()[aten.rsub.Scalar](self, other, as_half(alpha, self.dtype))
-        return own
-    negated = self.to(torch.result_type(self, other))
-    return torch.add(-negated if alpha == 1 else negated * -alpha, other)
+def _of_sizes(operator: Any) -> Callable[..., Any]:
+    def function(self: Tensor | Number, other: Tensor | Number) -> Any:
+        """Of a size as a tensor."""
+        if not isinstance(self, torch.SymInt) and not isinstance(other, torch.SymInt):
+            return NotImplemented
+        return operator(*pair(self, other)[:2])
+
+    return function
+
+
+for _name in ("and", "or", "xor", "left_shift", "right_shift"):
+    _packet = getattr(aten, f"bitwise_{_name}")
+    _second = "Tensor_Scalar" if "shift" in _name else "Scalar"
+    decomposed(
+        f"aten.bitwise_{_name}.{_second}",
+        f"aten.bitwise_{_name}.Scalar_Tensor",
+        why="torchlib takes no size in the place of a number",
+    )(_of_sizes(_packet.Tensor))
+
+
+THROUGH_FLOAT32 = "a float is converted to integers through float32"
+
+
+@decomposed("aten.masked_fill.Scalar", why=THROUGH_FLOAT32, silent=True)
+def masked_fill(self: Tensor, mask: Tensor, value: Number) -> Any:
+    """Of integers, with an integer."""
+    held = as_held(value, self.dtype)
+    return NotImplemented if held is value else aten.masked_fill.Scalar(self, mask, held)
+
+
+@decomposed("aten.fill.Scalar", why=THROUGH_FLOAT32, silent=True)
+def fill(self: Tensor, value: Number) -> Any:
+    """Of integers, with an integer."""
+    held = as_held(value, self.dtype)
+    return NotImplemented if held is value else aten.fill.Scalar(self, held)

@@ -26,14 +26,15 @@ def widened(tensor: Tensor) -> Tensor:
     return tensor.to(kernel_dtype(tensor.dtype))
 
 
-def as_dtype(value: Tensor | Number, dtype: torch.dtype, like: Tensor) -> Any:
-    """`value` as a tensor of `dtype`: a number as one of rank 0, infinite or wrapped around where it overflows."""
+def as_dtype(value: Tensor | Number, dtype: torch.dtype, like: Tensor | Number) -> Any:
+    """`value` as a tensor of `dtype`: a number as one of rank 0, infinite or wrapped around where it overflows, on the
+    device of `like`, or on the CPU where that is a number, too."""
     if isinstance(value, Tensor):
         return value.to(dtype)
     if isinstance(value, int | float) and math.isfinite(value) and not holds(dtype, value):
         with no_modes():
             value = torch.tensor(value).to(dtype).item()
-    return aten.full([], value, dtype=dtype, device=like.device)
+    return aten.full([], value, dtype=dtype, device=like.device if isinstance(like, Tensor) else "cpu")
 
 
 def pair(first: Tensor | Number, second: Tensor | Number, *, wide: bool = True) -> tuple[Tensor, Tensor, torch.dtype]:
@@ -41,7 +42,6 @@ def pair(first: Tensor | Number, second: Tensor | Number, *, wide: bool = True) 
     dtype = torch.result_type(first, second)
     computed = kernel_dtype(dtype) if wide else dtype
     like = first if isinstance(first, Tensor) else second
-    assert isinstance(like, Tensor)
     return as_dtype(first, computed, like), as_dtype(second, computed, like), dtype
 
 
@@ -63,6 +63,12 @@ def rounded(number: Number, dtype: torch.dtype) -> Number:
     """As `dtype` has it."""
     with no_modes():
         return torch.tensor(number, dtype=torch.float64).to(dtype).item()
+
+
+def as_held(number: Number, dtype: torch.dtype) -> Number:
+    """Without its fraction for an integer `dtype`, which ONNX forms would reach through float32."""
+    whole = isinstance(number, float) and math.isfinite(number) and not dtype.is_floating_point
+    return int(number) if whole and not dtype.is_complex and dtype is not torch.bool else number
 
 
 def as_half(number: Number, dtype: torch.dtype) -> Number:

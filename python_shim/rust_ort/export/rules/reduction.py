@@ -162,9 +162,32 @@ def min_all(self: Tensor) -> Tensor:
     return self.amin()
 
 
+RANK_0 = "torchlib reduces a dimension that a tensor of rank 0 has not"
+
+
+def _of_one_element(operator: Any) -> Callable[..., Any]:
+    def function(self: Tensor, dim: int, keepdim: bool = False, **options: Any) -> Any:
+        """Of rank 0, by a dimension of one element."""
+        return operator(self.unsqueeze(0), 0, **options) if self.dim() == 0 else NotImplemented
+
+    return function
+
+
+for _name in ("all.dim", "any.dim", "prod.dim_int"):
+    _packet, _, _overload = _name.partition(".")
+    decomposed(f"aten.{_name}", why=RANK_0)(_of_one_element(getattr(getattr(aten, _packet), _overload)))
+
+
+@decomposed("aten.flip.default", why="torchlib flips a dimension that a tensor of rank 0 has not")
+def flip(self: Tensor, dims: Sequence[int]) -> Any:
+    """Of rank 0."""
+    return self.clone() if self.dim() == 0 else NotImplemented
+
+
 def _no_dimensions(operator: Any) -> Callable[..., Any]:
     def function(self: Tensor, dim: Sequence[int] | None = None, keepdim: bool = False) -> Any:
-        return NotImplemented if dim is None or dim else operator(self.unsqueeze(0), 0)
+        """Of none, or of rank 0, element by element."""
+        return NotImplemented if dim is None or (dim and self.dim()) else operator(self.unsqueeze(0), 0)
 
     return function
 
@@ -268,7 +291,7 @@ def var_mean(
     if not self.dtype.is_floating_point:
         return NotImplemented
     x, dtype = computed(self)
-    dims = list(dim) if dim else list(range(x.dim()))
+    dims = list(dim) if dim and x.dim() else list(range(x.dim()))
     number = math.prod(x.shape[axis] for axis in dims)
     mean = x.mean(dims, keepdim=True)
     deviation = x - mean
@@ -279,4 +302,4 @@ def var_mean(
         variance = variance * (number / left) if left else variance / 0.0
     elif lost:
         variance = variance / left * number  # two numbers: torch has trouble with quotients of sizes
-    return variance.to(dtype), (mean if keepdim else mean.squeeze(dims)).to(dtype)
+    return variance.to(dtype), (mean if keepdim or not dims else mean.squeeze(dims)).to(dtype)

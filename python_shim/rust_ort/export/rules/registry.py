@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from rust_ort.torch_private import primitive
+
 Function = Callable[..., Any]
 Decorator = Callable[[Function], Function]
 Condition = Callable[[fx.Node], bool]
@@ -36,10 +38,11 @@ def _always(_: fx.Node) -> bool:
 class Rule:
     """What is done with an operator in the place of what torch and torchlib would do.
 
-    operator: an overload, "aten.mv.default", or all of them, "aten.angle", or what Python does with sizes,
-    "operator.floordiv". why: what is wrong or missing otherwise, in
-    `upstream`: "torch", "torchlib" (of onnxscript) or "onnxruntime". silent: without the rule a result would be wrong
-    and nothing would say so. function: the decomposition or ONNX form. when: which nodes are left to eager.
+    operator: an overload, "aten.mv.default", or all of them, "aten.angle", one of torch's primitives,
+    "prims.fma.default", or what Python does with sizes, "operator.floordiv".
+    why: what is wrong or missing otherwise, in `upstream`: "torch", "torchlib" (of onnxscript) or "onnxruntime".
+    silent: without the rule a result would be wrong and nothing would say so. function: the decomposition or ONNX form.
+    when: which nodes are left to eager.
     """
 
     operator: str
@@ -61,8 +64,9 @@ class Rule:
         of_python = self.operator.removeprefix("operator.")
         if of_python != self.operator:
             return [getattr(python_operator, of_python)]
-        packet_name, _, overload = self.operator.removeprefix("aten.").partition(".")
-        packet = getattr(torch.ops.aten, packet_name, None)
+        namespace, packet_name, *rest = self.operator.split(".")
+        packet = primitive(packet_name) if namespace == "prims" else getattr(torch.ops.aten, packet_name, None)
+        overload = ".".join(rest)
         if packet is None:
             return []
         names = [overload] if overload else packet.overloads()

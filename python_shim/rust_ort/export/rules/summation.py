@@ -54,7 +54,7 @@ def sum_over(self: Any, dim: Sequence[int] | int | None = None, keepdim: bool = 
     dims = _counted(dim, len(sizes))
     if self.dtype.is_floating_point():
         return _sum_of_floats(self, sizes, dims, keepdim)
-    if self.dtype != ir.DataType.INT64 or narrow.bitwidth < 32:
+    if self.dtype != ir.DataType.INT64 or (narrow.bitwidth < 32 and not narrow.is_floating_point()):
         return op.ReduceSum(self, ints(dims), keepdims=keepdim)
     half = op.Constant(value=ir.tensor(HALF_AN_INT64, dtype=ir.DataType.INT64))
     high = op.Div(self, half)
