@@ -253,7 +253,7 @@ fn obey(probes: &mut BTreeMap<u32, Probe>, meters: &mut Meters, command: Command
             let pair = Pair {
                 tolerance: Some(Tolerance { equal_nan, ..Tolerance::for_dtype(dtype) }),
                 terms: terms.as_ref(),
-                exact: exact.as_ref().map(|value| Exact { value, explained, factor: Noise::FACTOR }),
+                exact: exact.as_ref().map(|value| Exact { value, explained, factor: Noise::FACTOR, excuses: false }),
                 signatures: true,
                 ..Pair::new("y", &reference, &candidate, None)
             };

@@ -36,6 +36,8 @@ pub struct Exact<T> {
     pub explained: Explained<T>,
     /// How much further from it than the reference the candidate may be.
     pub factor: f64,
+    /// A value that drifted beyond its tolerance is noise where float64 says so: not where a tolerance was asked for.
+    pub excuses: bool,
 }
 
 /// What came of a pair.
@@ -61,10 +63,11 @@ impl<'a, T> Pair<'a, T> {
             candidate: of(self.candidate),
             tolerance: self.tolerance,
             terms: self.terms.map(&of),
-            exact: self.exact.map(|Exact { value, explained, factor }| Exact {
+            exact: self.exact.map(|Exact { value, explained, factor, excuses }| Exact {
                 value: of(value),
                 explained: explained.map(&of),
                 factor,
+                excuses,
             }),
             signatures: self.signatures,
         }
@@ -86,9 +89,9 @@ impl Pair<'_, SharedTensor<'_>> {
         if let Some(terms) = self.terms {
             verdict = judge_sums(verdict, reference, candidate, terms);
         }
-        if let Some(Exact { value, explained, factor }) = self.exact {
+        if let Some(Exact { value, explained, factor, excuses }) = self.exact {
             verdict.noise = Noise::measure(reference, candidate, value, explained, factor);
-            if explained.is_drift() {
+            if excuses && explained.is_drift() {
                 verdict.excuse(factor);
             }
         }
@@ -112,9 +115,9 @@ impl<T> Pair<'_, T> {
     /// Of what was found where its tensors lie, both of `desc`, with the tolerance of [`Pair::comparable`].
     pub fn of_measured(&self, desc: &TensorDesc, tolerance: &Tolerance, found: Measured) -> Compared {
         let mut verdict = judge_measured(self.name, desc, tolerance, &found);
-        if let (Some(errors), Some(Exact { explained, factor, .. })) = (found.errors(), &self.exact) {
+        if let (Some(errors), Some(Exact { explained, factor, excuses, .. })) = (found.errors(), &self.exact) {
             verdict.noise = Some(Noise::of_measured(errors, desc.shape.n_elements(), explained, *factor));
-            if explained.is_drift() {
+            if *excuses && explained.is_drift() {
                 verdict.excuse(*factor);
             }
         }

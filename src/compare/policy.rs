@@ -45,8 +45,11 @@ impl Policy {
         self.through.map_or(0., epsilon)
     }
 
-    /// Errors: as of [`Tolerance::check`].
+    /// Errors: as of [`Tolerance::check`], also where the factor is no finite number from 1.
     pub fn check(&self) -> Result<(), BadTolerance> {
+        if !(self.noise_factor.is_finite() && self.noise_factor >= 1.) {
+            return Err(BadTolerance { term: "noise_factor, which is from 1,", value: self.noise_factor });
+        }
         self.given.map_or(Ok(()), |given| given.check())
     }
 }

@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn no_terms_explain_infinity_or_nan() {
         let (nan, inf) = (f32::NAN, f32::INFINITY);
-        for (r, c) in [(0., inf), (inf, -inf), (nan, 0.), (0., nan), (nan, inf), (nan, nan)] {
+        for (r, c) in [(0., inf), (inf, -inf), (nan, 0.), (0., nan), (nan, inf)] {
             for terms in [1., f64::INFINITY, f64::NAN] {
                 assert_eq!(judged(&[r, 0.], &[c, 1e-9], &[terms, 1.], None).verdict, Verdict::Mismatch, "{r} {c}");
             }

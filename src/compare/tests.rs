@@ -78,7 +78,8 @@ fn ulp_counts_the_steps_of_the_own_type() {
 #[test]
 fn nan_and_infinity_have_one_meaning_in_every_float_type() {
     for dtype in FLOATS {
-        let told = Tolerance { equal_nan: true, ..Tolerance::for_dtype(dtype) };
+        let own = Tolerance::for_dtype(dtype);
+        let [told, not_told] = [true, false].map(|equal_nan| Tolerance { equal_nan, ..own });
         // reference, candidate, outside, outside when NaN equals NaN, one NaN, infinities, both NaN
         for (reference, candidate, outside, outside_told, one_nan, infinities, both_nan) in [
             (NAN, NAN, 1, 0, 0, 0, 1),
@@ -92,7 +93,7 @@ fn nan_and_infinity_have_one_meaning_in_every_float_type() {
             (1., -INF, 1, 1, 0, 1, 0),
             (-0., 0., 0, 0, 0, 0, 0),
         ] {
-            let untold = metrics(dtype, &[2., reference], &[2., candidate]);
+            let untold = judged(dtype, &[2., reference], &[2., candidate], Some(&not_told)).metrics.unwrap();
             let told = judged(dtype, &[2., reference], &[2., candidate], Some(&told)).metrics.unwrap();
             let what = format!("{dtype} {reference} {candidate}");
             assert_eq!((untold.outside, told.outside), (outside, outside_told), "{what}");
@@ -307,8 +308,9 @@ proptest! {
     ) {
         let dims = [(bytes.len() / dtype.size_bytes()) as i64];
         let tensor = TensorBuf::new(TensorDesc::new(dtype, dims).unwrap(), bytes).unwrap();
-        let metrics = judge("x", &tensor.view(), &tensor.view(), None).metrics.unwrap();
-        prop_assert_eq!(metrics.outside, metrics.both_nan);
+        let differs = Tolerance { equal_nan: false, ..Tolerance::for_dtype(dtype) };
+        let metrics = judge("x", &tensor.view(), &tensor.view(), Some(&differs)).metrics.unwrap();
+        prop_assert_eq!(metrics.outside, if dtype == DType::Bool { 0 } else { metrics.both_nan });
         prop_assert_eq!(metrics.nan_disagreements + metrics.inf_disagreements, 0);
         let told = Tolerance { equal_nan: true, ..Tolerance::EXACT };
         prop_assert_eq!(judge("x", &tensor.view(), &tensor.view(), Some(&told)).verdict, Verdict::Match);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::layout::Role;
 use super::reader;
 use crate::base::ids::ValueName;
-use crate::compare::{Exact, Explained, Pair, Policy, TensorVerdict, Tolerance, Verdict};
+use crate::compare::{Exact, Explained, Metrics, Pair, Policy, TensorVerdict, Tolerance, Verdict};
 use crate::onnx::{NamedTensor, load_tensor};
 use crate::tensor::{DType, SharedTensor, TensorView};
 
@@ -31,6 +31,9 @@ impl Judging {
     /// Of a data set that was compared; None of another. Errors: a file that cannot be read.
     pub fn of(step: &Path) -> io::Result<Option<Self>> {
         let Some(comparison) = reader::comparison(step)? else { return Ok(None) };
+        // An older one does not tell.
+        let Some(policy) = comparison.policy else { return Ok(None) };
+        policy.check().map_err(io::Error::other)?;
         let known = |role| -> io::Result<HashMap<_, _>> {
             let files = reader::tensors(step, role)?;
             let load = |(_, path): (u64, PathBuf)| load_tensor(&path).map(|tensor| (tensor.name.clone(), tensor));
@@ -38,7 +41,7 @@ impl Judging {
         };
         let is_choice = |verdict: &TensorVerdict| matches!(verdict.verdict, Verdict::Tie(_) | Verdict::OpenOrder(_));
         Ok(Some(Self {
-            policy: comparison.policy,
+            policy,
             float64: known(Role::Float64)?,
             terms: known(Role::Terms)?,
             choices: comparison.verdicts.into_iter().filter(is_choice).collect(),
@@ -69,10 +72,11 @@ impl Judging {
         let float64 = self.float64.get(name).filter(is_its).map(NamedTensor::view);
         let terms = self.terms.get(name).filter(is_its).map(NamedTensor::view);
         let explained = Explained::Drift { step: self.policy.step() };
+        let excuses = self.policy.given.is_none() && *tolerance == self.policy.tolerance(reference.dtype());
         let exact = float64.as_ref().map(SharedTensor::from);
         let pair: Pair<'_, SharedTensor<'_>> = Pair {
             terms: terms.as_ref().map(SharedTensor::from),
-            exact: exact.map(|value| Exact { value, explained, factor: self.policy.noise_factor }),
+            exact: exact.map(|value| Exact { value, explained, factor: self.policy.noise_factor, excuses }),
             ..Pair::new(name, reference.into(), candidate.into(), Some(*tolerance))
         };
         let mut judged = pair.compared().verdict;
@@ -85,8 +89,12 @@ impl Judging {
     }
 }
 
-/// Whether two verdicts are on the same difference.
+/// Whether two verdicts are on the same difference, to the last numbers.
 fn is_alike(one: &TensorVerdict, other: &TensorVerdict) -> bool {
-    let outside = |verdict: &TensorVerdict| verdict.metrics.as_ref().map(|metrics| metrics.outside);
-    one.name == other.name && outside(one) == outside(other)
+    let (Some(metrics), Some(others)) = (&one.metrics, &other.metrics) else { return false };
+    let numbers = |metrics: &Metrics| [metrics.max_abs, metrics.mean_abs, metrics.rmse, metrics.cosine];
+    let pairs = numbers(metrics).into_iter().zip(numbers(others));
+    let are_near = pairs.into_iter().all(|(one, other)| one == other || (one - other).abs() <= 1e-12 * one.abs());
+    let at = |metrics: &Metrics| metrics.worst.as_ref().map(|worst| worst.index);
+    one.name == other.name && metrics.outside == others.outside && at(metrics) == at(others) && are_near
 }

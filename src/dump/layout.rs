@@ -192,7 +192,7 @@ pub struct Comparison {
     pub step: u64,
     /// By which they were judged.
     #[serde(default)]
-    pub policy: Policy,
+    pub policy: Option<Policy>,
     /// Verdicts counted.
     pub summary: Summary,
     /// One an output.

@@ -348,7 +348,7 @@ impl Shared {
                 graph: manifest.graph.clone(),
                 part: manifest.part,
                 step: manifest.step,
-                policy,
+                policy: Some(policy),
                 summary: summary(&verdicts),
                 verdicts,
             }

@@ -11,7 +11,7 @@ from rust_ort._native import DeviceBlocks, Plan
 from rust_ort.errors import ClientError, DaemonFault, ExecutorLost
 from rust_ort.link import wire
 from rust_ort.link.lanes import Lanes
-from rust_ort.link.specs import verdict_from
+from rust_ort.link.specs import Policy, verdict_from
 from rust_ort.memory.arena import Arena
 from rust_ort.observe.placement import Placement
 from rust_ort.observe.rules import Division
@@ -173,6 +173,34 @@ def compare_nodes() -> Any:
     return request
 
 
+def run_observed_through() -> Any:
+    request = run_observed()
+    Policy(through=torch.float16).set(request.run_observed)
+    return request
+
+
+def compare_nodes_through() -> Any:
+    request = compare_nodes()
+    request.compare_nodes.through = 16
+    return request
+
+
+def compare_tensors_settles() -> Any:
+    request = wire.Request(request_id=9)
+    compare = request.compare_tensors
+    for name, why in (("logits", {"tie": "1 of 2 elements of le"}), ("values", {"open_order": "topk is not sorted"})):
+        compare.pairs.add(name=name, reference=tensor(1, 0, [2]), candidate=tensor(1, 64, [2]), **why)
+    compare.through = 16
+    compare.settles.graph_id, compare.settles.part, compare.settles.step = GRAPH, 2, 5
+    return request
+
+
+def finish_nodes_through() -> Any:
+    request = finish_nodes()
+    Policy(through=torch.float16).set(request.finish_nodes)
+    return request
+
+
 def compare_nodes_values() -> Any:
     request = compare_nodes()
     request.compare_nodes.dump_values = True
@@ -262,16 +290,20 @@ REQUESTS = [
     ("prepare_part_device_request.bin", prepare_part_device()),
     ("prepare_part_frozen_request.bin", prepare_part_frozen()),
     ("run_observed_request.bin", run_observed()),
+    ("run_observed_through_request.bin", run_observed_through()),
     ("put_plan_request.bin", put_plan()),
     ("compare_nodes_request.bin", compare_nodes()),
     ("compare_nodes_values_request.bin", compare_nodes_values()),
+    ("compare_nodes_through_request.bin", compare_nodes_through()),
     ("compare_nodes_float64_request.bin", compare_nodes_float64()),
     ("compare_tensors_float64_request.bin", compare_tensors_float64()),
     ("settle_node_request.bin", settle_node()),
     ("settle_node_terms_request.bin", settle_node_terms()),
     ("settle_node_as_right_request.bin", settle_node_as_right()),
     ("compare_tensors_request.bin", compare_tensors()),
+    ("compare_tensors_settles_request.bin", compare_tensors_settles()),
     ("finish_nodes_request.bin", finish_nodes()),
+    ("finish_nodes_through_request.bin", finish_nodes_through()),
     ("release_request.bin", release()),
 ]
 

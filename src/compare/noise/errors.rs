@@ -166,7 +166,9 @@ impl Noise {
     /// it may be, for so many elements.
     pub(in crate::compare) fn excuses(&self, factor: f64) -> bool {
         let Errors { candidate_error, reference_excess, candidate_excess, .. } = self.errors;
+        // Without the root mean square, what is off everywhere may hide behind the largest error.
         candidate_error.is_finite()
+            && self.errors.candidate_rms.is_finite()
             && candidate_excess <= (factor * reference_excess).max(1.)
             && !self.errors.are_larger(factor)
     }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::blocks::blocks;
 use super::super::rounding::{Roundings, Steps};
-use super::super::tolerance::{accumulated_in, epsilon, smallest};
+use super::super::tolerance::{Tolerance, accumulated_in, epsilon, smallest};
 use super::errors::{Errors, Noise};
 use super::kind::NoiseKind;
 use crate::base::parallel::in_parallel;
@@ -75,7 +75,9 @@ impl Noise {
         if !(has_any && alike(&reference) && alike(&candidate) && terms.is_none_or(alike)) {
             return None;
         }
-        let scales = Scales::of(reference.dtype(), &explained, largest(&exact)?);
+        // Fill values are no sizes: nothing else is small beside them.
+        let fill = if explained.is_drift() { Tolerance::fill_limit(reference.dtype()) } else { f64::INFINITY };
+        let scales = Scales { fill, ..Scales::of(reference.dtype(), &explained, largest(&exact, fill)?) };
         let errors = errors([&reference, &candidate], &exact, terms, &scales)?.with_condition(&scales);
         Some(Self::of_measured(errors, exact.shape().n_elements(), &explained, factor))
     }
@@ -95,6 +97,9 @@ impl Noise {
     }
 }
 
+/// Steps that a fill value may be off by.
+const FILL_STEPS: f64 = 4.;
+
 /// What rounding explains at an element: `exact` of |exact|, `terms` of the element's own, and `all`. steps: of the type,
 /// where all elements are looked at by these. condition: what the reference's largest error is a multiple of.
 #[derive(Clone, Copy, Debug)]
@@ -103,6 +108,10 @@ pub(in crate::compare) struct Scales {
     pub terms: f64,
     pub all: f64,
     pub steps: Option<Steps>,
+    /// Relative step of the type, or of the lowest precision on the way.
+    step: f64,
+    /// From this size on values are fill values, which are right where they are within steps of their own.
+    fill: f64,
     condition: f64,
 }
 
@@ -117,11 +126,15 @@ impl Scales {
         let widest = if let Explained::Drift { step } = explained { *step } else { 0. };
         let (step, smallest) = (epsilon(dtype).max(widest), smallest(dtype));
         let rounding = Noise::ROUNDINGS * epsilon(accumulated_in(dtype));
-        let (steps, condition) = (Steps::of(dtype), step * largest + smallest);
+        let (steps, condition, fill) = (Steps::of(dtype), step * largest + smallest, f64::INFINITY);
         match explained {
-            Explained::Terms(_) => Self { exact: step, terms: rounding, all: smallest, steps, condition },
-            Explained::Drift { .. } => Self { exact: 0., terms: 0., all: condition, steps: None, condition },
-            Explained::Kernel => Self { exact: step, terms: 0., all: rounding * largest + smallest, steps, condition },
+            Explained::Terms(_) => Self { exact: step, terms: rounding, all: smallest, steps, step, fill, condition },
+            Explained::Drift { .. } => {
+                Self { exact: 0., terms: 0., all: condition, steps: None, step, fill, condition }
+            }
+            Explained::Kernel => {
+                Self { exact: step, terms: 0., all: rounding * largest + smallest, steps, step, fill, condition }
+            }
         }
     }
 }
@@ -138,10 +151,10 @@ fn of_each<T: Send>(
 }
 
 /// The largest finite |element|; None for a dtype that does not widen.
-fn largest(tensor: &SharedTensor<'_>) -> Option<f64> {
+fn largest(tensor: &SharedTensor<'_>, below: f64) -> Option<f64> {
     let of_block = |range| {
         let sizes = tensor.flat_f64(range)?.into_iter().map(f64::abs);
-        Some(sizes.filter(|size| size.is_finite()).fold(0., f64::max))
+        Some(sizes.filter(|size| size.is_finite() && *size < below).fold(0., f64::max))
     };
     Some(of_each(tensor.shape().n_elements(), tensor.bytes().len(), of_block)?.into_iter().fold(0., f64::max))
 }
@@ -167,7 +180,10 @@ fn errors(
             if let Some(steps) = &scales.steps {
                 roundings.add([reference, candidate], exact, slack, steps);
             }
-            let [of_reference, of_candidate] = [reference, candidate].map(|value| distance(value, exact));
+            let apart = [reference, candidate].map(|value| distance(value, exact));
+            let is_fill = exact.abs() >= scales.fill && exact.is_finite();
+            let of_fill = |apart| if apart <= FILL_STEPS * scales.step * exact.abs() { 0. } else { f64::INFINITY };
+            let [of_reference, of_candidate] = if is_fill { apart.map(of_fill) } else { apart };
             squares[0] += of_reference * of_reference;
             squares[1] += of_candidate * of_candidate;
             found.merge(&Errors {
@@ -175,7 +191,7 @@ fn errors(
                 candidate_error: of_candidate,
                 reference_excess: excess(of_reference, explained),
                 candidate_excess: excess(of_candidate, explained),
-                distance: distance(candidate, reference),
+                distance: if is_fill { 0. } else { distance(candidate, reference) },
                 ..Errors::default()
             });
         }

@@ -249,7 +249,7 @@ fn faulty(times: f64, fault: impl Fn(usize, f64) -> f64) -> Verdict {
     let explained = Explained::Drift { step: policy.step() };
     let (exact, factor) = (exact.shared(), policy.noise_factor);
     let pair = Pair {
-        exact: Some(Exact { value: exact, explained, factor }),
+        exact: Some(Exact { value: exact, explained, factor, excuses: true }),
         ..Pair::new("y", reference.shared(), candidate.shared(), Some(policy.tolerance(DType::F32)))
     };
     pair.compared().verdict.verdict
@@ -261,8 +261,25 @@ fn noise_hides_no_fault_that_is_larger() {
     let one_way = |times| faulty(times, |_, _| 0.58);
     let one_element = |times| faulty(times, |at, _| if at == 77 { 1. } else { 0. });
     for of in [&everywhere as &dyn Fn(f64) -> Verdict, &one_way] {
-        assert_eq!([0., 1., 2., 4.].map(of), [Verdict::Noise, Verdict::Noise, Verdict::Mismatch, Verdict::Mismatch]);
+        assert_eq!([0., 0.5, 2., 4.].map(of), [Verdict::Noise, Verdict::Noise, Verdict::Mismatch, Verdict::Mismatch]);
     }
     // A single element may be as far off as the largest of all.
-    assert_eq!([1., 4.].map(one_element), [Verdict::Noise, Verdict::Mismatch]);
+    assert_eq!([0.5, 4.].map(one_element), [Verdict::Noise, Verdict::Mismatch]);
+}
+
+#[test]
+fn beside_a_fill_value_nothing_else_is_noise() {
+    let mask = f64::from(f32::MIN);
+    let of = |candidate: [f64; 3]| {
+        let [reference, candidate] = [[mask, 1., 2.], candidate].map(|values| tensor(DType::F32, &values));
+        let exact = tensor(DType::F64, &[mask, 1., 2.]);
+        let exact =
+            Exact { value: exact.shared(), explained: Explained::Drift { step: 0. }, factor: 1.5, excuses: true };
+        let pair = Pair { exact: Some(exact), ..Pair::new("y", reference.shared(), candidate.shared(), None) };
+        pair.compared().verdict.verdict
+    };
+    assert_eq!(
+        [[mask, 1., 2.], [mask, 3., 2.], [mask / 2., 1., 2.]].map(of),
+        [Verdict::Match, Verdict::Mismatch, Verdict::Mismatch]
+    );
 }

@@ -1,10 +1,10 @@
 //! Calls with outputs outside tolerance, which their client may look at once more.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use crate::compare::TensorVerdict;
-use crate::dump::{Run, StepFolder};
+use crate::dump::{Role, Run, StepFolder};
 use crate::protocol::control::NodesOf;
 
 /// A client looks at a call before its next one: one a thread.
@@ -17,6 +17,8 @@ pub struct Unsettled {
     pub graph: String,
     /// Of all its outputs.
     pub verdicts: Vec<TensorVerdict>,
+    /// What was found of outputs since.
+    pub known: BTreeSet<(Role, usize)>,
     /// The dump that has it, and its data set there.
     pub into: Option<(Arc<Run>, StepFolder)>,
 }

@@ -23,7 +23,7 @@ pub fn compare(
     let reply = verdicts::summaries(&judged);
     if let Some(of) = settles {
         let policy = Policy { noise_factor: noise.unwrap_or(NOISE).factor, ..policy };
-        settle(at, of, pairs, judged, policy)?;
+        settle(at, of, pairs, judged, policy);
     }
     Ok(Reply::Comparison(reply))
 }
@@ -36,34 +36,39 @@ fn settle(
     pairs: &[(String, PairToCompare)],
     judged: Vec<TensorVerdict>,
     policy: Policy,
-) -> Result<(), WireError> {
+) {
     let mut state = at.client.state();
-    let Some(call) = state.unsettled.get_mut(&of) else { return Ok(()) };
-    let mut places = Vec::new();
-    for verdict in judged {
-        let place = call.verdicts.iter().position(|other| other.name == verdict.name);
-        places.push(place);
-        if let Some(place) = place {
-            call.verdicts[place] = verdict;
+    let Some(call) = state.unsettled.get_mut(&of) else { return };
+    let mut new = Vec::new();
+    for (verdict, (name, pair)) in judged.into_iter().zip(pairs) {
+        let Some(output) = call.verdicts.iter().position(|other| other.name == *name) else { continue };
+        call.verdicts[output] = verdict;
+        let PairToCompare::Pair { terms, exact, .. } = pair else { continue };
+        for (role, tensor) in [(Role::Float64, exact), (Role::Terms, terms)] {
+            if let Some(tensor) = tensor
+                && call.known.insert((role, output))
+            {
+                new.push((role, output, name, tensor));
+            }
         }
     }
     let call = call.clone();
     drop(state);
     at.daemon.last_steps.settle(at.client.id, (&call.graph, of.part, of.step), compare::summary(&call.verdicts));
-    let Some((run, step)) = call.into else { return Ok(()) };
-    for ((name, pair), output) in pairs.iter().zip(places) {
-        let (PairToCompare::Pair { terms, exact, .. }, Some(output)) = (pair, output) else { continue };
-        for (role, tensor) in [(Role::Float64, exact), (Role::Terms, terms)] {
-            let Some(tensor) = tensor else { continue };
-            let lease = on_the_host(at, tensor)?;
-            let _held =
-                at.hold(format_args!("what is known of {name:?}, until it is written"), tensor.desc.len_bytes())?;
-            run.known(&step, role, output, (name, lease.inputs()[0]));
+    let Some((run, step)) = call.into else { return };
+    for (role, output, name, tensor) in new {
+        let hold = || at.client.memory.hold("what is known of outputs, until it is written", tensor.desc.len_bytes());
+        // The verdicts are written all the same; without it they cannot be judged again.
+        match hold().and_then(|held| Ok((held, on_the_host(at, tensor)?))) {
+            Ok((held, lease)) => {
+                run.known(&step, role, output, (name, lease.inputs()[0]));
+                run.keep_until_written(held);
+            }
+            Err(error) => tracing::warn!(output = name, %error, "dump: what is known of an output is not in it"),
         }
     }
     run.comparison(&step, &call.verdicts, policy);
     run.finish(&step);
-    Ok(())
 }
 
 /// A tensor where the daemon reads it.
@@ -90,7 +95,7 @@ pub fn judge(
         let explained = Explained::Drift { step };
         pairs_of.push(Pair {
             terms: terms.as_ref(),
-            exact: exact.as_ref().map(|value| Exact { value, explained, factor }),
+            exact: exact.as_ref().map(|value| Exact { value, explained, factor, excuses: policy.given.is_none() }),
             ..Pair::new(name, reference, candidate, Some(policy.tolerance(reference.desc.dtype)))
         });
     }
@@ -106,6 +111,10 @@ pub fn judge(
 
 /// A mismatch that is none.
 fn excused(verdict: TensorVerdict, excuse: Option<&Excuse>) -> TensorVerdict {
+    // No choice between numbers makes what is none.
+    if verdict.metrics.as_ref().is_some_and(|metrics| metrics.nan_disagreements + metrics.inf_disagreements > 0) {
+        return verdict;
+    }
     let kind = match (&verdict.verdict, excuse) {
         (Verdict::Mismatch, Some(Excuse::Tie(why))) => Verdict::Tie(why.clone()),
         (Verdict::Mismatch, Some(Excuse::OpenOrder(why))) => Verdict::OpenOrder(why.clone()),

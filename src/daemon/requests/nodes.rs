@@ -168,7 +168,7 @@ fn noise(at: &Connected<'_>, request: &SettleNode, tensors: &InFloat64) -> Resul
     }
     let factor = at.client.state().node_tables.noise_factor(&request.of);
     let explained = terms.as_ref().map_or(Explained::Kernel, Explained::Terms);
-    let exact = Some(Exact { value: exact, explained, factor });
+    let exact = Some(Exact { value: exact, explained, factor, excuses: false });
     let pair = Pair { exact, ..Pair::new(&request.name, reference, local, None) };
     let compared = compared(at, vec![pair])?;
     Ok(compared.into_iter().find_map(|compared| compared.verdict.noise))

@@ -1,5 +1,7 @@
 //! Calls that are dumped or compared with eager.
 
+use std::collections::BTreeSet;
+
 use super::on_device::{OnDevice, lie_on_device, run_on};
 use super::state::{Answer, Dumping, Leased};
 use crate::compare::{Policy, TensorVerdict, Verdict};
@@ -57,7 +59,7 @@ pub fn run_observed(leased: &Leased<'_>, run: &RunObserved) -> Answer {
     if let Some(verdicts) = outcome.verdicts.filter(|verdicts| verdicts.iter().any(may_be_settled)) {
         let of = NodesOf { graph: run.graph, part: run.part, step: run.step };
         let into = dump.map(|(dumping, _)| dumping.run).zip(outcome.folder);
-        at.client.state().unsettled.add(of, Unsettled { graph: name, verdicts, into });
+        at.client.state().unsettled.add(of, Unsettled { graph: name, verdicts, known: BTreeSet::new(), into });
     }
     Ok(Reply::Observed(Observed {
         run_us: outcome.stats.run_ns / 1000,

@@ -40,9 +40,10 @@ impl Judge<'_> {
         local: &Local<'a>,
     ) -> (Option<Pair<'a, Slot<'a>>>, Pair<'a, Slot<'a>>) {
         let dtype = value.reference.tensor.desc.dtype;
-        let NoiseTerms { factor, step } = self.tolerances.noise;
-        let exact = |exact: Option<Slot<'a>>, explained| exact.map(|value| Exact { value, explained, factor });
-        let Tolerances { local: given, drift, .. } = self.tolerances;
+        let Tolerances { local: given, drift, noise: NoiseTerms { factor, step } } = self.tolerances;
+        let exact = |exact: Option<Slot<'a>>, explained| {
+            exact.map(|value| Exact { value, explained, factor, excuses: drift.given.is_none() })
+        };
         let kernel = given.unwrap_or_else(|| Tolerance::for_kernel(dtype));
         // Drift is a matter of rounding: what is exact stays exact.
         let drift = match given {

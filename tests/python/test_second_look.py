@@ -1,0 +1,206 @@
+"""What is outside tolerance is looked at once more: noise and ties are told from faults, everywhere in the same words."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from onnx import TensorProto, helper
+from torch import Tensor, nn
+
+import rust_ort
+from rust_ort.observe import second_look
+from rust_ort.observe.wide import Wide, in_wide
+
+pytestmark = pytest.mark.usefixtures("daemon")
+
+DRAW = torch.Generator().manual_seed(0)
+X, WEIGHT = torch.randn(8, 4096, generator=DRAW), torch.randn(4096, 64, generator=DRAW)
+
+
+def rounding_alone(x: Tensor, weight: Tensor) -> Tensor:
+    """Zero but for rounding."""
+    return (x * 1.0001) @ weight - (x @ weight) * 1.0001
+
+
+def enlarged(x: Tensor, weight: Tensor) -> Tensor:
+    """What rounding leaves, a thousandfold; what it adds up nobody knows behind tanh."""
+    return torch.tanh(rounding_alone(x, weight) * 1000)
+
+
+def turned(x: Tensor, weight: Tensor) -> Tensor:
+    """Rounding decides."""
+    return torch.where(rounding_alone(x, weight) > 0, 1.0, -1.0) * 2
+
+
+def scaled(factor: float) -> Any:
+    """A transform: Tanh times a factor."""
+
+    def transform(proto: Any) -> None:
+        for node in list(proto.graph.node):
+            if node.op_type == "Tanh":
+                value = node.output[0]
+                node.output[0] = f"{value}_right"
+                proto.graph.initializer.append(helper.make_tensor("factor", TensorProto.FLOAT, [], [factor]))
+                proto.graph.node.append(
+                    helper.make_node("Mul", [f"{value}_right", "factor"], [value], name="planted_mul")
+                )
+
+    return transform
+
+
+def said(*arguments: str | Path) -> tuple[int, str]:
+    """(exit code, text) of the program."""
+    command = [os.environ["RUST_ORT_BINARY"], *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("mode", ["outputs", "nodes"])
+def test_noise_is_ok_counted_and_shown(mode: str) -> None:
+    report = rust_ort.compare(enlarged, X, WEIGHT, options={"compare": mode})
+    (verdict,) = report.verdicts
+    assert (verdict.kind, verdict.is_pass, report.ok) == ("noise", True, True), report
+    assert verdict.outside > 0 and verdict.noise is not None
+    assert report.check() is report
+    assert "1 noise" in str(report) and "from float64 eager is" in str(report)
+    assert json.loads(report.to_json())["verdicts"][0]["verdict"] == "noise"
+
+
+@pytest.mark.parametrize("mode", ["outputs", "nodes"])
+def test_a_fault_beside_the_noise_is_none(mode: str) -> None:
+    options = {"compare": mode, "transforms": [scaled(3.0)]}
+    report = rust_ort.compare(enlarged, X, WEIGHT, options=options)
+    assert [verdict.kind for verdict in report.verdicts] == ["mismatch"] and not report.ok, report
+
+
+@pytest.mark.parametrize("mode", ["outputs", "nodes"])
+def test_every_tool_says_what_the_report_says(mode: str, tmp_path: Path) -> None:
+    options = {"compare": mode, "dump_values": mode == "nodes"}
+    with rust_ort.dump("run", folder=tmp_path, options=options):
+        report = rust_ort.compare(enlarged, X, WEIGHT, options=options)
+    run = tmp_path / "run"
+    assert [verdict.kind for verdict in report.verdicts] == ["noise"]
+    (comparison,) = run.glob("*/part_0/comparison_0.json")
+    written = json.loads(comparison.read_text())
+    assert written["summary"]["noise"] == 1 and written["policy"]["noise_factor"] == 1.5
+    assert len(list(run.glob("*/part_0/test_data_set_0/float64_0.pb"))) == 1
+    assert "1 noise" in said("ls", run)[1]
+    assert said("compare", run)[0] == 0 and "noise" in said("compare", run)[1]
+    assert "noise" in said("replay", run)[1]
+    code, text = said("blame", run)
+    assert (code, text.partition("\n")[0]) == (0, "nobody is to blame: every output is as right as eager's"), text
+
+
+def test_half_precision_is_judged_alike_in_the_call_and_from_its_dump(tmp_path: Path) -> None:
+    """Floats by the steps of bfloat16, integers exactly: a policy of the graph, which its dump tells."""
+    model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 8))
+
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        made = model(x)
+        return made.float() * 1.0, made.argmax(-1)
+
+    with rust_ort.dump("run", folder=tmp_path, options={"compare": "outputs"}):
+        report = rust_ort.compare(
+            function, torch.randn(32, 64), autocast=torch.bfloat16, backward=False, options={"compare": "outputs"}
+        )
+    assert report.ok, report
+    (comparison,) = (tmp_path / "run").glob("*/part_0/comparison_0.json")
+    written = json.loads(comparison.read_text())
+    assert written["policy"]["through"] == "BF16"
+    tolerances = {
+        verdict["metrics"]["dtype"]: verdict["metrics"]["tolerance"]["rtol"] for verdict in written["verdicts"]
+    }
+    assert tolerances == {"F32": 4 * 2**-7, "I64": 0.0}
+    for command in ("compare", "replay"):
+        code, text = said(command, tmp_path / "run", "--json")
+        assert code == 0, text
+
+
+def test_another_branch_is_a_tie_where_every_node_is_right(tmp_path: Path) -> None:
+    with rust_ort.dump("run", folder=tmp_path, options={"compare": "nodes"}):
+        report = rust_ort.compare(turned, X, WEIGHT, options={"compare": "nodes"})
+    (verdict,) = report.verdicts
+    assert (verdict.kind, report.ok) == ("tie", True), report
+    assert "of 512 elements of gt took the other branch, by " in verdict.reason
+    assert said("compare", tmp_path / "run")[0] == 0 and "1 tie" in said("ls", tmp_path / "run")[1]
+    without = rust_ort.compare(turned, X, WEIGHT, options={"compare": "outputs"})
+    assert [verdict.kind for verdict in without.verdicts] == ["mismatch"], "what decides is not known"
+    assert "rust_ort.blame(" in str(without)
+
+
+def test_another_branch_excuses_no_wrong_node() -> None:
+    def spoiled(x: Tensor, weight: Tensor) -> Tensor:
+        return torch.tanh(turned(x, weight))
+
+    report = rust_ort.compare(spoiled, X, WEIGHT, options={"compare": "nodes", "transforms": [scaled(1.5)]})
+    assert [verdict.kind for verdict in report.verdicts] == ["mismatch"] and not report.ok, report
+
+
+def test_nan_of_both_sides_is_equal_and_its_birth_is_told() -> None:
+    def masked(x: Tensor, y: Tensor) -> Tensor:
+        return torch.where(y == 0, x, x / y)
+
+    x, y = torch.tensor([0.0, 1.0, 2.0]), torch.tensor([0.0, 0.0, 4.0])
+    report = rust_ort.compare(masked, x, y, options={"compare": "nodes"})
+    assert report.ok and report.first_wrong_node is None, report
+    assert {(node.name, birth["side"]) for _, node, birth in report.first_births} == {
+        ("div", "reference"),
+        ("div", "candidate"),
+    }
+    differs = rust_ort.compare(masked, x, y, options={"compare": "nodes", "tolerance": {"equal_nan": False}})
+    assert not differs.ok
+
+
+def test_a_nan_on_one_side_is_never_noise() -> None:
+    def transform(proto: Any) -> None:
+        for node in list(proto.graph.node):
+            if node.op_type == "Tanh":
+                node.op_type = "Log"
+
+    report = rust_ort.compare(enlarged, X, WEIGHT, options={"transforms": [transform]})
+    assert [verdict.kind for verdict in report.verdicts] == ["mismatch"], report
+
+
+def test_float64_ends_with_its_time(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("WARNING", logger="rust_ort"):
+        found = in_wide(lambda: {"y": X @ WEIGHT}, seconds=-1.0)
+    assert found == {"y": None}
+    assert "float64 of everything takes more than" in caplog.text
+    with Wide() as wide:
+        y = X @ WEIGHT
+    torch.testing.assert_close(wide.of(y), X.double() @ WEIGHT.double())
+
+
+def test_float64_ends_where_memory_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rust_ort.observe.wide.SMALL_BYTES", 0)
+    monkeypatch.setattr("rust_ort.observe.wide.free_bytes_beside", lambda tensor: 1 << 10)
+    with Wide() as wide:
+        y = X @ WEIGHT
+    assert wide.of(y) is None and "MiB are free" in wide.stopped
+
+
+def test_nothing_runs_again_where_all_is_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(second_look, "in_wide", lambda *_, **__: pytest.fail("float64"))
+    monkeypatch.setattr(second_look, "terms_of", lambda *_: pytest.fail("terms"))
+    assert rust_ort.compare(lambda x: x.tanh() * 2, torch.randn(8), options={"compare": "outputs"}).ok
+
+
+def test_a_report_of_many_values_shows_what_differs_and_counts_the_rest() -> None:
+    model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(30)])
+    text = str(rust_ort.compare(model, torch.randn(2, 4)))
+    assert len(text.splitlines()) < 12 and "more that match" in text
+
+
+def test_the_gradient_of_a_parameter_is_asked_for_as_the_report_names_it() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+    options = {"transforms": [scaled(1.5)]}
+    for name in ("0.weight", "grad of 0.weight"):
+        blamed = rust_ort.blame(model, torch.randn(3, 4), gradient=name, options=options)
+        assert len(blamed.answers) == 1, blamed
+    blamed = rust_ort.blame(model, torch.randn(3, 4), options=options)
+    first = str(blamed).partition("\n")[0]
+    assert first.startswith("to blame: node tanh (exporter") and "your transforms ran on this graph: transform" in first
