@@ -102,6 +102,20 @@ def test_a_number_beside_half_precision_and_a_factor(dtype: torch.dtype) -> None
     torch.testing.assert_close(made, every(x), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_size_beside_half_precision_may_be_none_of_its_numbers(dtype: torch.dtype) -> None:
+    """A mean over tokens: 70,001 is infinite in float16."""
+
+    def mean(x: Tensor) -> list[Tensor]:
+        total = x.float().sum().to(x.dtype)
+        return [total / x.shape[0], x[:3] / x.shape[0], (x[:3] * 1e-4).to(x.dtype) * x.shape[0]]
+
+    x = torch.full((70001,), 0.9).to(dtype)
+    torch._dynamo.reset()
+    made = torch.compile(mean, backend="rust_ort", dynamic=True)(x)
+    torch.testing.assert_close(made, mean(x), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("function", [
     functional.hardtanh, functional.relu6, functional.hardswish, functional.elu, functional.celu, functional.selu,
 ])  # fmt: skip

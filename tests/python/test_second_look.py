@@ -1,4 +1,4 @@
-"""What is outside tolerance is looked at once more: noise and ties are told from faults, everywhere in the same words."""
+"""What is outside tolerance is looked at once more: noise and ties are told from faults, everywhere in one word."""
 
 import json
 import os
@@ -204,3 +204,38 @@ def test_the_gradient_of_a_parameter_is_asked_for_as_the_report_names_it() -> No
     blamed = rust_ort.blame(model, torch.randn(3, 4), options=options)
     first = str(blamed).partition("\n")[0]
     assert first.startswith("to blame: node tanh (exporter") and "your transforms ran on this graph: transform" in first
+
+
+def test_what_eager_does_not_give_twice_has_no_float64() -> None:
+    """A generator of the model's own draws on: float64 of another draw would excuse anything."""
+    own = torch.Generator().manual_seed(0)
+
+    def function(x: Tensor, weight: Tensor) -> Tensor:
+        return enlarged(x, weight) + torch.rand(64, generator=own)
+
+    report = rust_ort.compare(function, X, WEIGHT, options={"transforms": [scaled(1.5)]})
+    assert [verdict.kind for verdict in report.verdicts] == ["mismatch"], report
+
+
+def test_a_tolerance_that_was_asked_for_is_not_excused(tmp_path: Path) -> None:
+    options = {"compare": "outputs", "tolerance": {"atol": 1e-9}}
+    with rust_ort.dump("run", folder=tmp_path, options=options):
+        report = rust_ort.compare(enlarged, X, WEIGHT, options=options)
+    assert [verdict.kind for verdict in report.verdicts] == ["mismatch"], report
+    assert said("compare", tmp_path / "run")[0] == 1
+
+
+def test_a_rounded_value_is_a_choice() -> None:
+    with Wide() as wide:
+        y = (torch.full((4,), 0.1) * 3 * 10 - 1e-8).floor()
+    assert torch.equal(wide.of(y), y.double())
+
+
+@pytest.mark.parametrize("deciding", [lambda a, b: (a > 0) == (b > 0), lambda a, b: (a > 0) == 1.0])
+def test_branches_of_bools_are_counted(deciding: Any) -> None:
+    def function(x: Tensor, weight: Tensor) -> Tensor:
+        rounded = rounding_alone(x, weight)
+        return torch.where(deciding(rounded, -rounded.roll(1)), 1.0, -1.0)
+
+    report = rust_ort.compare(function, X, WEIGHT, options={"compare": "nodes"})
+    assert [verdict.kind for verdict in report.verdicts] == ["tie"], report

@@ -4,7 +4,7 @@ turns. What is computed from there on differs by more than rounding, and no kern
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -32,7 +32,10 @@ def other_branch(node: fx.Node, candidate: Tensor, env: Mapping[fx.Node, Any]) -
     n_other = int(other.sum())
     if not n_other:
         return ""
-    apart = _apart(node, candidate, reference, env)
+    try:
+        apart = _apart(node, candidate, reference, env)
+    except (RuntimeError, TypeError, IndexError):  # by how much is not known
+        apart = None
     by = "" if apart is None else f", by {float(apart[other].abs().max()):.1e}"
     return f"{n_other:,} of {reference.numel():,} elements of {node.name} took the other branch{by}"
 
@@ -41,12 +44,15 @@ def _apart(node: fx.Node, candidate: Tensor, reference: Tensor, env: Mapping[fx.
     """What decides each element: how far the two sides of a comparison are apart, or the keys at two indices."""
     if node.target in COMPARING:
         sides: list[Any] = [env[side] if isinstance(side, fx.Node) else side for side in node.args[:2]]
-        apart: Tensor = sides[0] ^ sides[1] if _are_bools(sides) else sides[0] - sides[1]
+        if any(isinstance(side, bool) or getattr(side, "dtype", None) is torch.bool for side in sides):
+            return None
+        first, second = (side.double() if isinstance(side, Tensor) else side for side in sides)
+        apart: Tensor = first - second
         return apart.expand(reference.shape)
     source, result = node.args if node.target is operator.getitem else (node, 1)
     if not isinstance(source, fx.Node) or result != 1 or source.target not in CHOOSING | POOLING:
         return None
-    keys: Any = env[source.args[0]]  # type: ignore[index]
+    keys: Any = env[source.args[0]].double()  # type: ignore[index]
     if source.target in POOLING:
         n_axes = 2 if source.target is aten.max_pool2d_with_indices.default else 3
         keys, flat = keys.flatten(-n_axes), (reference.flatten(-n_axes), candidate.flatten(-n_axes))
@@ -62,10 +68,6 @@ def _apart(node: fx.Node, candidate: Tensor, reference: Tensor, env: Mapping[fx.
     taken, other = (keys.gather(dim, indices) for indices in places)
     chosen: Tensor = taken - other
     return chosen.reshape(reference.shape)
-
-
-def _are_bools(sides: Iterable[Any]) -> bool:
-    return any(isinstance(side, bool) or (isinstance(side, Tensor) and side.dtype is torch.bool) for side in sides)
 
 
 def branch_behind(output: fx.Node, branches: Mapping[str, str]) -> str:

@@ -83,7 +83,9 @@ class GraphInfo:
     `daemon_fallbacks`: calls that ran in eager for a daemon's fault; `fault`: the last of these.
     `breaks`: {reason: count} of the graph breaks that `rust_ort.explain` met when this was the first graph compiled.
     `work`, `eager_work`: of all its compute nodes and of those in eager, an estimate: see observe/work.py.
-    `division`: what rules of the option runtimes made of its nodes. `placement`: which execution providers have them.
+    `results`: outputs of the calls that `called` watches, under compare="nodes", which are as right as eager's of the
+    graph's own inputs. `division`: what rules of the option runtimes made of its nodes. `placement`: which execution
+    providers have them.
     `code`: gives the compiled code as long as it lives. `options`: what it was compiled with; None of a copy in another
     process."""
 
@@ -108,12 +110,13 @@ class GraphInfo:
     eager_work: float = 0.0
     division: Division = field(default_factory=Division)
     placement: Placement = field(default_factory=Placement)
+    results: list[torch.Tensor] = field(default_factory=list, repr=False)
     code: Callable[[], object] = field(default=_gone, repr=False)
     options: Options | None = field(default=None, repr=False)
 
     def __getstate__(self) -> dict[str, object]:
         """A copy or another process has no code, and options hold functions that may not travel."""
-        return {**self.__dict__, "code": _gone, "options": None}
+        return {**self.__dict__, "code": _gone, "options": None, "results": []}
 
     @property
     def eager_nodes(self) -> int:
@@ -151,6 +154,11 @@ class GraphInfo:
         for verdict in verdicts:
             if verdict.kind == "mismatch":
                 log.warning("%s, call %d: %s differs from eager: %s", self.name, step, verdict.name, _sentence(verdict))
+
+    def add_results(self, results: Sequence[torch.Tensor]) -> None:
+        for info in self._with_run():
+            if info is not self:  # kept as long as somebody watches
+                info.results.extend(results)
 
     def add_nodes(self, step: int, nodes: Sequence[NodeVerdict], changed: Sequence[Verdict]) -> None:
         """changed: outputs of the plain session against those of the instrumented one."""
@@ -261,7 +269,8 @@ def note_call(info: GraphInfo) -> None:
     if seen is None:
         return
     if id(info) not in seen:
-        empty: Any = {"verdicts": [], "nodes": [], "calls": 0, "daemon_fallbacks": 0, "fault": "", "unreachable": None}
+        empty: Any = {"verdicts": [], "nodes": [], "calls": 0, "daemon_fallbacks": 0, "fault": "", "unreachable": None,
+                      "results": []}  # fmt: skip
         seen[id(info)] = info, dataclasses.replace(info, **empty)
     seen[id(info)][1].calls += 1
 

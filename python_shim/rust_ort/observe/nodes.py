@@ -89,6 +89,8 @@ class GraphNodes:
         self._generators = generators()
         self._branches: dict[str, str] = {}
         """{node of the outer graph: the other branch that a part took}."""
+        self.is_wrong = False
+        """Whether a node alone is, of the parts so far."""
         left = [n for n in info.eager if fits(options.compare_only, (n.name, n.op, n.module))]
         info.add_nodes(step, [_left_to_eager(node) for node in left], [])
 
@@ -114,7 +116,12 @@ class GraphNodes:
                 if wide is None
                 else [wide.values.get(arg, arg) if isinstance(arg, fx.Node) else arg for arg in call.args]
             )
-            interpreter.env[call] = nodes.run(references, candidates, carried)
+            try:
+                interpreter.env[call] = nodes.run(references, candidates, carried)
+            except BaseException:
+                nodes.abandon()
+                raise
+            self.is_wrong = self.is_wrong or any(node.is_wrong for node in nodes.verdicts)
             if nodes.branch:
                 self._branches[call.name] = nodes.branch
             if wide is not None:
@@ -251,7 +258,8 @@ class PartNodes:
         ]
         changed = self.of.finish(pairs, dump=dump, policy=policy(self.options, [self.info]))
         self.info.add_nodes(self.of.step, self.verdicts, changed)
-        if not self._branches or any(node.is_wrong or node.is_failed for node in self.verdicts):
+        accused = any(node.is_wrong or node.is_failed for node in self.verdicts)
+        if not self._branches or accused or self.options.compare_only or self.options.tolerance is not None:
             return {}
         same = {verdict.name for verdict in changed if verdict.is_pass}
         outputs = pytree.tree_leaves(self.planned.graph.module.graph.output_node().args[0])

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, fx
 
+from rust_ort.export.partition import may_do_more
 from rust_ort.link.specs import Verdict
 from rust_ort.observe.reference import generators, rng_kept, run_reference, set_generators
 from rust_ort.observe.sums import Sums
@@ -44,28 +45,35 @@ def looked_at_again(
 
 
 class SecondLook:
-    """A call of an AOT graph whose values may be looked at again. inputs: those of the call, which nobody wrote into
-    yet; names: FX names of what may be asked for; seconds: what its run in eager took."""
+    """A call of an AOT graph whose values may be looked at again. inputs: those of the call, before it ran; names: FX
+    names of what may be asked for; seconds: what its run in eager took."""
 
     def __init__(self, module: fx.GraphModule, inputs: Sequence[Any], names: Collection[str], seconds: float) -> None:
         self._module, self._inputs, self._names, self._seconds = module, inputs, names, seconds
         self._drawn = generators()
+        self._versions = list(map(_version, inputs))
         self._float64: Known | None = None
 
-    def terms(self) -> Known:
-        """{FX name: Σ|terms| of each element}, of values that are sums."""
-        return terms_of(self._run)
-
-    def float64(self) -> Known:
-        """{FX name: the same computation in float64}, of values whose float64 is known; computed once."""
+    def float64(self, references: Mapping[str, Any]) -> Known:
+        """{FX name: the same computation in float64}, of values whose float64 is known; computed once. references: what
+        eager gave. Nothing where the graph holds what may not run twice, such as a collective that other ranks would
+        have to join, or where the call has written into its inputs since."""
         if self._float64 is None:
-            self._float64 = in_wide(self._run, seconds=seconds_for(self._seconds))
+            self._float64 = {}
+            runs_once = any(may_do_more(self._module, node) for node in self._module.graph.nodes)
+            if not runs_once and self._versions == list(map(_version, self._inputs)):
+                self._float64 = in_wide(self._run, expected=references, seconds=seconds_for(self._seconds))
         return self._float64
 
     def _run(self) -> dict[str, Any]:
         with rng_kept():
             set_generators(self._drawn)
             return run_reference(self._module, self._inputs, capture=self._names)[1]
+
+
+def _version(value: Any) -> int | None:
+    """How often a tensor was written into; None of what does not count."""
+    return value._version if isinstance(value, Tensor) and not value.is_inference() else None
 
 
 def seconds_for(eager: float) -> float:

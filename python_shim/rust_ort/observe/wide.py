@@ -21,6 +21,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from rust_ort.export.partition import PURE_NAMESPACES
 from rust_ort.memory.device import free_bytes_beside
 from rust_ort.observe.reference import UNWRITTEN, drops, is_unwritten, leaves_unwritten
+from rust_ort.observe.values import same
 from rust_ort.torch_private import OpOverload, TorchDispatchMode, pytree
 
 log = logging.getLogger("rust_ort")
@@ -29,6 +30,9 @@ aten = torch.ops.aten
 EXACT = "integers and bools have no float64: they are exact"
 DRAWN = "random numbers: float64 is as eager drew them"
 
+
+QUANTIZING = frozenset({aten.floor, aten.ceil, aten.round, aten.trunc, aten.sign, aten.floor_divide, aten.fix})
+"""Operators whose results are a choice, though they are floats: at an edge float64 would choose otherwise."""
 
 REPLACING = frozenset({aten.set_, aten.resize_})
 """Operators that give a tensor other memory. What is in it, and in memory that nobody wrote, is widened as it is first
@@ -75,6 +79,8 @@ def in_float64(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], made
         raise NoFloat64("complex values have none")
     if not any(_is_float(leaf) for leaf in leaves):
         return made
+    if getattr(target, "overloadpacket", None) in QUANTIZING:
+        return pytree.tree_map(widen, made)
     if not (isinstance(target, OpOverload) or target is operator.getitem):
         raise NoFloat64(f"{target} is no operator of ATen")
     args, kwargs = pytree.tree_map(widen, (tuple(args), dict(kwargs)))
@@ -316,12 +322,18 @@ def _is_float_dtype(value: Any) -> bool:
     return isinstance(value, torch.dtype) and value.is_floating_point
 
 
-def in_wide(run: Callable[[], Mapping[str, Any]], *, seconds: float = math.inf) -> dict[str, Tensor | None]:
+def in_wide(
+    run: Callable[[], Mapping[str, Any]], *, expected: Mapping[str, Any] | None = None, seconds: float = math.inf
+) -> dict[str, Tensor | None]:
     """{name: float64} of the values that an eager run gives, where that takes no more time and there is memory for it;
-    {} where it cannot be told. What was not computed is logged."""
+    {} where it cannot be told. What was not computed is logged. expected: what eager gave before; of what it does not
+    give to the bit again (by a generator of the model's own, by what it counts) float64 says nothing."""
     try:
         with Wide(seconds=seconds) as wide:
-            found = {name: wide.of(value) for name, value in run().items()}
+            found = {
+                name: wide.of(value) if expected is None or same(value, expected.get(name)) else None
+                for name, value in run().items()
+            }
         if wide.stopped:
             log.warning("whether values outside tolerance are noise is not known of all: %s", wide.stopped)
         return found

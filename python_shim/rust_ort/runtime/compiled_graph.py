@@ -92,11 +92,14 @@ class PartRunner:
         )
         terms: dict[str, Any] = {}
         if references is not None:
-            wrong = nodes is not None and any(node.is_wrong for node in nodes.verdicts)
+            wrong = observation.nodes is not None and observation.nodes.is_wrong
             verdicts = self._looked_at_again(args, references, tensors, verdicts, terms, observation, wrong=wrong)
         if nodes is not None:
             ties = nodes.finish(dict(zip(self.outputs, tensors, strict=True)), dump=observation.dump, terms=terms)
             verdicts = self._excused(references or [], tensors, verdicts, ties, observation)
+            self._info.add_results(
+                [tensor for tensor, verdict in zip(tensors, verdicts, strict=True) if verdict.is_pass]
+            )
         self._info.add_verdicts(observation.step, verdicts)
         return tensors
 
@@ -147,9 +150,11 @@ class PartRunner:
             return self._judged({name: values[name] for name in names}, observation, terms=sums, exact=float64)
 
         def float64() -> dict[str, Any]:
-            return named(observation.again.float64())
+            return named(observation.again.float64(dict(zip(self.outputs, references, strict=True))))
 
-        return looked_at_again(verdicts, look, added_up, None if wrong else float64)
+        # What was asked for is not put down to noise, nor what a wrong node may have done.
+        excuses = observation.policy.given is None and not wrong
+        return looked_at_again(verdicts, look, added_up, float64 if excuses else None)
 
     def _terms(self, args: Sequence[Any]) -> dict[str, torch.Tensor | None]:
         """{output: what it adds up}, where it is a sum. args: of the part."""

@@ -359,7 +359,10 @@ for _name in ("add", "sub"):
 
 def _beside_one(operator: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Any]:
     def function(self: Tensor | Number, other: Tensor | Number) -> Any:
-        """In float32, rounded once, where the second is of one element; the first torch rounds, a number, too."""
+        """In float32, rounded once, where the second is of one element, or a size, which half precision may not hold;
+        the first torch rounds, a number, too."""
+        if isinstance(self, Tensor) and isinstance(other, torch.SymInt) and is_half(self, other):
+            return operator(self.to(torch.float32), other).to(self.dtype)
         if not isinstance(self, Tensor):
             return operator(*pair(self, other, wide=False)[:2])
         if not isinstance(other, Tensor) or not is_half(self, other):
