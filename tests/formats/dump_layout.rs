@@ -135,7 +135,11 @@ fn every_json_names_its_schema_and_keeps_the_clients_fields() {
     assert_eq!((&manifest["comparison"], &manifest["lost"]), (&json!("comparison_0.json"), &json!([])));
     let comparison = parse(graph.join("part_0/comparison_0.json"));
     assert_eq!(comparison["schema"], "rust_ort/comparison/1");
-    assert_eq!(comparison["summary"], json!({"match": 0, "mismatch": 1, "not_compared": 0, "failed": 0}));
+    let counts = [("match", 0), ("noise", 0), ("tie", 0), ("open_order", 0), ("mismatch", 1), ("not_compared", 0)];
+    let counts: serde_json::Map<_, _> =
+        counts.into_iter().chain([("failed", 0)]).map(|(kind, n)| (kind.to_owned(), json!(n))).collect();
+    assert_eq!(comparison["summary"], json!(counts));
+    assert_eq!(comparison["policy"], json!({"given": null, "through": null, "noise_factor": 1.5}));
 }
 
 #[test]
