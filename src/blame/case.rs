@@ -77,6 +77,9 @@ impl Case {
         for row in table.nodes.iter().filter(|row| is_worse(&row.cumulative)) {
             judging.forget_terms(&row.name);
         }
+        if table.nodes.iter().any(|row| row.local.verdict == Verdict::Mismatch) {
+            judging.forget_all_terms();
+        }
         let bytes = model.encode_to_vec().into();
         let isolator = Isolator::new(model, &named_values)?;
         let mut readers: HashMap<String, Vec<usize>> = HashMap::new();

@@ -1496,7 +1496,8 @@ def told_of(node: Any) -> dict[str, Any]:
             metrics.pop(key, None)
         metrics.get("max_diff", {}).pop("sum", None)
         noise = json.loads(json.dumps(verdict.noise or {}))
-        noise.pop("rounding", None)
+        for key in ("rounding", "reference_rms", "candidate_rms"):  # the host alone finds the last two
+            noise.pop(key, None)
         told[what] = (verdict.kind, verdict.reason, metrics, noise)
     return told
 

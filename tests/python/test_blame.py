@@ -211,9 +211,7 @@ def test_mistakes_are_told(small: tuple[Small, Tensor], tmp_path: Path) -> None:
     module, x = small
     with pytest.raises(OptionError, match="did you mean 'bisect'"):
         rust_ort.blame(module, x, strategy="bisekt")
-    with pytest.raises(
-        ClientError, match=r"no output is \"first.weigth\"; did you mean \"first.weight\"\?; outputs: .*first.weight"
-    ):
+    with pytest.raises(ClientError, match=r"no output is \"first.weigth\"; did you mean \"first.weight\"\?; outputs: "):
         rust_ort.blame(module, x, gradient="first.weigth")
     with rust_ort.dump("open", folder=tmp_path), pytest.raises(OptionError, match="one dump at a time"):
         rust_ort.blame(module, x)

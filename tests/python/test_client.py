@@ -18,7 +18,7 @@ from onnx import TensorProto, helper
 from rust_ort.call.client import Client
 from rust_ort.call.part import Part
 from rust_ort.errors import ClientError, DaemonLost, ExecutorLost
-from rust_ort.link.specs import GraphSpec, OutputSpec, PartSpec
+from rust_ort.link.specs import GraphSpec, OutputSpec, PartSpec, Policy
 from rust_ort.memory import process
 from rust_ort.memory.layout import Layout
 from rust_ort.options import Tolerance
@@ -454,7 +454,9 @@ def test_an_observed_call_judges_each_output(daemon: Daemon) -> None:
     assert folder == ""
     _, verdicts, _ = run.observed([x, y], step=1, dump=False, references=[x + y + 1])
     assert [(v.name, v.kind, v.outside, v.max_abs) for v in verdicts] == [("z", "mismatch", 10, 1.0)]
-    _, verdicts, _ = run.observed([x, y], step=2, dump=False, references=[x + y + 1], tolerance=Tolerance(atol=1.0))
+    _, verdicts, _ = run.observed(
+        [x, y], step=2, dump=False, references=[x + y + 1], policy=Policy(given=Tolerance(atol=1.0))
+    )
     assert verdicts[0].kind == "match"
     assert run.observed([x, y], step=3, dump=False, references=None)[1] == []
 

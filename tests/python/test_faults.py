@@ -313,9 +313,9 @@ def test_a_connection_that_cannot_carry_on_the_dump_is_closed(daemon, tmp_path: 
         wait_until(lambda: len(client.status()["clients"]) == 1, "the others to be gone")
 
 
-@pytest.mark.parametrize("endings", [1, 2])
+@pytest.mark.parametrize("endings", [1, 2, 3])
 def test_a_daemon_that_ends_while_a_client_comes_is_followed_by_another(daemon, endings: int) -> None:
-    """An idle daemon takes the connection and ends before it answers."""
+    """An idle daemon takes the connection and ends before it answers; another may wait at its listener by then."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(daemon.socket))
     listener.listen()
@@ -332,7 +332,7 @@ def test_a_daemon_that_ends_while_a_client_comes_is_followed_by_another(daemon, 
     thread.start()
     model, x = make_model()
     try:
-        if endings == 1:
+        if endings < 3:
             torch.testing.assert_close(torch.compile(model, backend="rust_ort")(x), model(x))
         else:  # it is no daemon
             with pytest.raises(DaemonLost):

@@ -353,7 +353,10 @@ class PartNodes:
         opinions = Opinions(env)
         for (node, value), (local, cumulative, births) in zip(judged, verdicts, strict=True):
             choice: Open = ""
-            if local.kind == "mismatch" and isinstance(value, NodeValue):
+            # Where float64 is NaN too, NaN is no rounding: whoever asked for it has it differ.
+            tolerance = self.options.tolerance
+            nan = tolerance is not None and not tolerance.equal_nan and bool((local.metrics or {}).get("both_nan"))
+            if local.kind == "mismatch" and isinstance(value, NodeValue) and not nan:
                 assert value.local is not None
                 choice = why_open(node, value.local, env)
                 if choice:
