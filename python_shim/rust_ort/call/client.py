@@ -57,10 +57,9 @@ class Client(Link):
     ) -> list[Verdict]:
         """A verdict for each (name, reference, candidate, why there is nothing to compare or ""). terms: Σ|terms|
         of each element, float64, by name, where a value is a sum; exact: its float64; ties: why a mismatch comes of
-        a choice between equals. settles: (graph id, part, step)
-        of the observed call whose outputs these are: what is dumped of it gets the verdicts, and what they are by.
-        ordinal: of the CUDA device where the executor judges the tensors that lie there; None: all are copied to the
-        host."""
+        a choice between equals. settles: (graph id, part, step) of the observed call whose outputs these are: what is
+        dumped of it gets the verdicts, and what they are by. ordinal: of the CUDA device where the executor judges the
+        tensors that lie there; None: all are copied to the host."""
         connection = self.connection() if ordinal is None else self.leased()
         place = staged_ref if ordinal is None else placed_ref
         request = wire.Request()

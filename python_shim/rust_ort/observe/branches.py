@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from rust_ort.observe.choices import given
+
 aten = torch.ops.aten
 
 COMPARING = frozenset(
@@ -58,9 +60,7 @@ def _apart(node: fx.Node, candidate: Tensor, reference: Tensor, env: Mapping[fx.
         keys, flat = keys.flatten(-n_axes), (reference.flatten(-n_axes), candidate.flatten(-n_axes))
         pooled: Tensor = keys.gather(-1, flat[0]) - keys.gather(-1, flat[1])
         return pooled.reshape(reference.shape)
-    target: Any = source.target
-    place = [argument.name for argument in target._schema.arguments].index("dim")
-    dim: Any = source.kwargs.get("dim", source.args[place] if len(source.args) > place else None)
+    dim = given(source, "dim", None)
     if dim is None or keys.dim() == 0:
         return None
     squeezed = reference.dim() < keys.dim()

@@ -215,8 +215,8 @@ class Report:
         nodes = sum(graph.onnxruntime_nodes for graph in self.graphs)
         eager = sum(graph.eager_nodes for graph in self.graphs)
         counts = Counter(verdict.kind for verdict in [*self.verdicts, *self.missing])
-        words = {kind: kind.replace("_", " ") if kind == "open_order" else kind for kind in _KINDS}
-        found = ", ".join(f"{counts[kind]} {words[kind]}" for kind in _KINDS if counts[kind]) or "nothing compared"
+        found = ", ".join(f"{counts[kind]} {kind}" for kind in _KINDS if counts[kind]) or "nothing compared"
+        found = found.replace("open_order", "open order")
         division = total(graph.division for graph in self.graphs)
         where = "ONNX Runtime and libtorch" if any(on != "ort" for on in division.nodes) else "ONNX Runtime"
         share = work.in_eager(self.graphs)

@@ -268,10 +268,10 @@ class Wide(TorchDispatchMode):
         """Errors: NoFloat64 where time is up, or what is widened would take too much memory."""
         if not self.stopped and time.monotonic() > self._until:
             self.stopped = f"float64 of everything takes more than {self._seconds:.0f} s"
-        if not self.stopped:
-            largest = max(filter(_is_float, pytree.tree_leaves(args)), key=torch.numel, default=None)
-            needed = 0 if largest is None else WIDE_COPIES * 8 * largest.numel()
-            free = free_bytes_beside(largest) if largest is not None and needed > SMALL_BYTES else needed * FREE_SHARE
+        largest = max(filter(_is_float, pytree.tree_leaves(args)), key=torch.numel, default=None)
+        needed = 0 if largest is None else WIDE_COPIES * 8 * largest.numel()
+        if not self.stopped and largest is not None and needed > SMALL_BYTES:
+            free = free_bytes_beside(largest)
             if needed > free // FREE_SHARE:
                 self.stopped = f"float64 needs {needed >> 20} MiB at a time, and {free >> 20} MiB are free"
         if self.stopped:

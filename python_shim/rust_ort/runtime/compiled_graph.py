@@ -150,6 +150,7 @@ class PartRunner:
             return self._judged({name: values[name] for name in names}, observation, terms=sums, exact=float64)
 
         def float64() -> dict[str, Any]:
+            assert observation.again is not None  # there are references
             return named(observation.again.float64(dict(zip(self.outputs, references, strict=True))))
 
         # What was asked for is not put down to noise, nor what a wrong node may have done.
@@ -174,7 +175,7 @@ class _Observation:
     references: dict[str, Any] | None
     nodes: GraphNodes | None
     policy: Policy
-    again: SecondLook
+    again: SecondLook | None
     client: Client
 
 
@@ -268,7 +269,7 @@ class CompiledGraph:
         names = {name for runner in self._runners or () for name in runner.outputs}
         begin = time.monotonic()
         references = run_reference(self._module, inputs, capture=names)[1] if compare and not by_nodes else None
-        again = SecondLook(self._module, inputs, names, time.monotonic() - begin)
+        again = SecondLook(self._module, inputs, names, time.monotonic() - begin) if compare else None
         with session.data_set(self.info.graph_id, self.info.name, self._options) as data_set:
             step = step if data_set is None else data_set
             nodes = None
