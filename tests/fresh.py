@@ -55,7 +55,12 @@ def other_than_tested(installed: dict[str, str]) -> list[str]:
 def check(environment: Environment, scratch: Path) -> Counts:
     """Installs, prints what was resolved, runs blocks and tests. Errors: InstallFailed."""
     begin = time.monotonic()
-    environment.install("./python_shim")
+    try:
+        environment.install("./python_shim")
+    except InstallFailed as error:
+        # A registry that breaks off a download of gigabytes says nothing of the package, which fails the second time, too.
+        print(f"    installed at the second try; the first: {error}", flush=True)
+        environment.install("./python_shim")
     installed = environment.versions()
     print(f"    installed in {time.monotonic() - begin:.0f} s: " + ", ".join(f"{n} {installed[n]}" for n in SHOWN))
     begin = time.monotonic()
@@ -95,7 +100,9 @@ def main() -> int:
         shutil.rmtree(folder, ignore_errors=True)
     for test, said in made.failures.items():
         print(f"    FAILED {test}: {said}")
-    arguments.counts.write_text(f"Fresh install: {made}\n")
+    # In one line each, so that the last lines of a run tell why.
+    failures = "".join(f"    FAILED {test}: {' '.join(said.split())[-300:]}\n" for test, said in made.failures.items())
+    arguments.counts.write_text(f"Fresh install: {made}\n{failures}")
     return 1 if made.failed else 0
 
 

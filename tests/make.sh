@@ -248,7 +248,7 @@ python_tests() {
 
 # `cargo build` was before, with the same target folder: pip's own build takes seconds.
 fresh_install() {
-    within 900 "$PY" tests/fresh.py
+    within 1200 "$PY" tests/fresh.py
 }
 
 fresh_counts() {
