@@ -14,8 +14,6 @@ from rust_ort.export.partition import BOOKKEEPING, DRAWS_RANDOM_NUMBERS, SIZE_AT
 from rust_ort.export.rules import How, Rule
 from rust_ort.torch_private import OpOverload, operator_schemas
 
-NO_FORM = "torchlib has no function for it"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
@@ -69,7 +67,8 @@ def judge(operator: Any) -> Verdict:
         return Verdict(runs=True, how="decomposed by our rule", why=why)
     if operator._can_decompose():
         return Verdict(runs=True, how="composite: comes apart by itself", why=why)
-    return Verdict(runs=False, how=category(str(operator), NO_FORM), why=NO_FORM)
+    missing = exporter.without_form(operator)
+    return Verdict(runs=False, how=category(str(operator), missing), why=missing)
 
 
 def _always_refused(operator: Any) -> str:

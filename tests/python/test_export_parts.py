@@ -151,7 +151,7 @@ def test_a_node_whose_translation_fails_goes_to_eager_with_the_reason(monkeypatc
     def failing(module: fx.GraphModule, **kwargs: Any) -> Any:
         for node in module.graph.nodes:
             if node.op == "call_function" and "tanh" in node.name:
-                raise translate.TranslationError("ValueError: planted", node.name)
+                raise translate.TranslationError("\nValueError: planted\n\nOriginal traceback:\n  line", node.name)
         return original(module, **kwargs)
 
     monkeypatch.setattr(translate, "translate", failing)

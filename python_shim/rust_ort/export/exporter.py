@@ -20,6 +20,7 @@ from rust_ort.export.custom import root_message, told
 from rust_ort.export.once import Once
 from rust_ort.export.rules import How, Rule
 from rust_ort.export.rules.nodes import holds
+from rust_ort.export.text import one_line
 from rust_ort.options import LOWEST_OPSET
 from rust_ort.progress import tick
 from rust_ort.torch_private import SUPPORTED
@@ -265,12 +266,17 @@ def why_untranslatable(node: fx.Node) -> str | None:
     """None when torchlib has a function for `node`, else the reason. Errors: ExporterMissing."""
     exporter, registered = private(), registry()
     try:
-        function, message = exporter.dispatching.dispatch(node, registered)
+        function, _ = exporter.dispatching.dispatch(node, registered)
     except Exception as error:
         # A target the registry cannot look up is simply not registered. Whatever torch raises becomes the node's
         # reason: it is logged with the node, and raised under on_unsupported="error".
-        return f"torchlib has no function for it ({type(error).__name__}: {error})"
-    return None if function is not None else f"torchlib has no function for it ({message})"
+        return f"{without_form(node.target)} ({type(error).__name__}: {one_line(str(error))})"
+    return None if function is not None else without_form(node.target)
+
+
+def without_form(operator: object) -> str:
+    """The reason of an operator that nobody wrote for ONNX."""
+    return f"torchlib has no function for {operator}; the option custom_translations takes one"
 
 
 def write(source: fx.Graph, model: Any, graph: Any, custom: dict[Any, Callable[..., Any]] | None) -> dict[str, Any]:

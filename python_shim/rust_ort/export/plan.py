@@ -17,6 +17,7 @@ from rust_ort.export import exporter, partition, translate
 from rust_ort.export.aliases import saved_outputs
 from rust_ort.export.custom import custom_error
 from rust_ort.export.shapes import Binder, UnboundSymbol, compile_expression, expression, is_symbolic, overlaps, plain
+from rust_ort.export.text import one_line
 
 
 class Translation(Protocol):
@@ -84,7 +85,7 @@ def make_plan(
                 culprits = [name for name in error.node_names if name in graph.compute_nodes] or graph.compute_nodes
                 given = custom_error(error)
                 whose = " (option custom_translations)" if given is not None else ""
-                refused.update((node, f"its translation{whose} failed: {error}") for node in culprits)
+                refused.update((node, f"its translation{whose} failed: {one_line(str(error))}") for node in culprits)
                 if given is not None and given.__cause__ is not None:
                     causes.update(dict.fromkeys(culprits, given.__cause__))
             except Unbound as error:

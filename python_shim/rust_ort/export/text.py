@@ -1,4 +1,4 @@
-"""JSON for people, in a fraction of json's time."""
+"""Text for people: JSON in a fraction of json's time, and what others say in one line."""
 
 from __future__ import annotations
 
@@ -33,3 +33,8 @@ def _indented(value: Any, margin: str) -> str:
         items = [_indented(item, inner) for item in value]
         return f"[{inner}{f',{inner}'.join(items)}{margin}]"
     return json.dumps(value, indent=1).replace("\n", margin)
+
+
+def one_line(said: str) -> str:
+    """The first line of it that says something: what torch or ONNX Runtime goes on with is a trace."""
+    return next((line.strip() for line in said.splitlines() if line.strip()), "")

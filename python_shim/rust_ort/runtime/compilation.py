@@ -22,6 +22,7 @@ from rust_ort.export.aliases import DIRECTION, SHARES_MEMORY, hidden_outputs
 from rust_ort.export.partition import EAGER_IS_RIGHT, EagerNode, lowest_precision, modules, operators
 from rust_ort.export.plan import Plan, make_plan
 from rust_ort.export.provenance import input_sources, source_line
+from rust_ort.export.text import one_line
 from rust_ort.link.specs import CustomOpLibrary, GraphSpec
 from rust_ort.observe import graph_info, session, work
 from rust_ort.observe.graph_info import GraphInfo, GraphLog
@@ -265,7 +266,7 @@ def _plan_and_prepare(
             culprit = refused_node(error, plan)
             if culprit is None or culprit in refused:
                 culprit = refused_in_trials(compilation, graph, plan)
-            reason = f"ONNX Runtime refused {culprit}: {error.args[0]}"
+            reason = f"ONNX Runtime refused {culprit}: {one_line(error.message)}"
             refused.update((node, reason) for node in nodes_alike(gm, culprit))
             continue
         finally:
