@@ -21,7 +21,7 @@ from rust_ort.observe.report import html_lines, html_table
 from rust_ort.observe.rules import rule_lines, total
 from rust_ort.observe.sides import scalar_loss
 from rust_ort.observe.state import Copies, kept_state
-from rust_ort.observe.verdicts import graph_breaks, why_nothing
+from rust_ort.observe.verdicts import break_lines, graph_breaks, why_nothing
 from rust_ort.options import Options, arguments
 
 __all__ = ["Explanation", "explain"]
@@ -54,12 +54,9 @@ class Explanation:
         if self.eager:
             eager = [(node.name, node.op, node.reason, node.module, node.source) for node in self.eager]
             made += html_table(("in eager", "operator", "why", "module", "source"), eager)
-        breaks = [
-            f"break ({count}): {reason.splitlines()[0] if reason else '?'}" for reason, count in self.breaks.items()
-        ]
         placed = [f"{graph.name}: {graph.placement}" for graph in self.graphs if graph.placement]
         fallen = [f"{graph.name}: {graph.fallen_back}" for graph in self.graphs if graph.fallen_back]
-        return made + html_lines([self._count(), *placed, *fallen, *breaks, self._time()])
+        return made + html_lines([self._count(), *placed, *fallen, *break_lines(self.breaks), self._time()])
 
     def _count(self) -> str:
         count = f"{len(self.graphs)} graphs, {sum(self.breaks.values())} graph breaks"
@@ -86,8 +83,7 @@ class Explanation:
                     lines += _left_to_eager(node, [other for other in graph.eager if other.inside == node.name])
         division = total(graph.division for graph in self.graphs)
         lines += rule_lines(division)
-        for reason, count in self.breaks.items():
-            lines.append(f"  break ({count}): {reason.splitlines()[0] if reason else '?'}")
+        lines += [f"  {line}" for line in break_lines(self.breaks)]
         return "\n".join([*lines, self._time()])
 
 

@@ -236,6 +236,24 @@ def test_explain_says_why_there_is_no_graph() -> None:
     assert text in str(explained) and text in explained._repr_html_()
 
 
+def test_explain_says_each_kind_of_break_once_with_its_places_and_the_setting_that_spares_it() -> None:
+    def model(x: Tensor) -> Tensor:
+        y = x * x.sum().item()
+        if y.sum() > 0:
+            y = y + 1
+        if y.sum() > 1:
+            y = y + 2
+        return y
+
+    explained = rust_ort.explain(model, X)
+    breaks = [line.strip() for line in str(explained).splitlines() if line.startswith("  break (")]
+    assert len(breaks) == 2 < len(explained.breaks), breaks
+    assert breaks[0].endswith(": torch._dynamo.config.capture_scalar_outputs = True has Dynamo trace it")
+    line = model.__code__.co_firstlineno
+    assert breaks[1] == f"break (2): Data-dependent branching ({__file__}:{line + 2}, {__file__}:{line + 4})"
+    assert explained._repr_html_().count("Data-dependent branching") == 1
+
+
 def test_of_jagged_tensors_the_values_are_judged() -> None:
     jagged = torch.nested.nested_tensor([X, X[:1] + 1], layout=torch.jagged, requires_grad=True)
     report = rust_ort.compare(lambda x: x * 2, jagged).check()

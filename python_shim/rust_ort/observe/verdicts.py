@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -59,13 +60,41 @@ def _no_node(pattern: str, graphs: Sequence[GraphInfo]) -> str:
 
 
 REMEDIES = {"Attempted to wrap RNN, GRU, or LSTM": "torch._dynamo.config.allow_rnn = True has Dynamo trace them"}
-"""{why Dynamo leaves code to eager: what to do}."""
+"""{why Dynamo leaves code to eager: what to do}, where Dynamo names no setting itself."""
+_SETTING = re.compile(r"torch\._dynamo\.config\.\w+ = True")
+_PLACE = re.compile(r'# File "([^"]+)", line (\d+)')
+N_PLACES = 3
 
 
 def graph_breaks() -> Counter[str]:
     """Why Dynamo left code to eager in this process, counted: what broke a graph, or kept it from being made."""
     counters = compile_counters()
     return Counter(counters["graph_break"]) | Counter(counters["unimplemented"])
+
+
+def break_lines(breaks: Mapping[str, int]) -> list[str]:
+    """A line for each kind of break: how often, what to do, and where as far as Dynamo says it. breaks: as of
+    `graph_breaks`, whose reasons go on with a page that differs from place to place."""
+    counts, places = Counter[str](), dict[str, dict[str, None]]()
+    for reason, count in breaks.items():
+        told = _told(reason)
+        counts[told] += count
+        found = (f"{file}:{line}" for file, line in _PLACE.findall(reason))
+        places.setdefault(told, {}).update(dict.fromkeys(found))
+    lines = []
+    for told, count in counts.items():
+        where = list(places[told])
+        more = f" and {len(where) - N_PLACES} more" if len(where) > N_PLACES else ""
+        at = f" ({', '.join(where[:N_PLACES])}{more})" if where else ""
+        lines.append(f"break ({count}): {told}{at}")
+    return lines
+
+
+def _told(reason: str) -> str:
+    """Why Dynamo broke a graph, and the setting with which it does not."""
+    line, setting = reason.splitlines()[0] if reason else "?", _SETTING.search(reason)
+    remedy = REMEDIES.get(line) or (setting and f"{setting.group()} has Dynamo trace it")
+    return f"{line}: {remedy}" if remedy else line
 
 
 def why_eager(graphs: Sequence[GraphInfo], breaks: Mapping[str, int]) -> tuple[str, str]:
@@ -84,6 +113,5 @@ def why_eager(graphs: Sequence[GraphInfo], breaks: Mapping[str, int]) -> tuple[s
 
 def why_nothing(breaks: Mapping[str, int]) -> str:
     """Why the backend was given no graph. breaks: as of `graph_breaks`."""
-    lines = (reason.splitlines()[0] for reason in breaks if reason)
-    reasons = "; ".join(dict.fromkeys(f"{line}: {REMEDIES[line]}" if line in REMEDIES else line for line in lines))
+    reasons = "; ".join(dict.fromkeys(_told(reason) for reason in breaks if reason))
     return f"no graph was compiled: {reasons or 'torch.compile found nothing to compute on tensors'}"
