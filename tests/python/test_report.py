@@ -254,6 +254,16 @@ def test_explain_says_each_kind_of_break_once_with_its_places_and_the_setting_th
     assert explained._repr_html_().count("Data-dependent branching") == 1
 
 
+def test_explain_says_what_failed_where_tracing_for_the_backend_breaks_a_graph() -> None:
+    def model(x: Tensor) -> Tensor:
+        half = torch.div(torch.tensor(x.shape[0]), 2, rounding_mode="trunc")
+        return x.view(half, -1) * 2
+
+    (line,) = (line.strip() for line in str(rust_ort.explain(model, X)).splitlines() if line.startswith("  break ("))
+    place = f"{__file__}:{model.__code__.co_firstlineno + 2}"
+    assert line == f"break (1): Backend compiler `rust_ort` failed with aten._local_scalar_dense.default ({place})"
+
+
 def test_of_jagged_tensors_the_values_are_judged() -> None:
     jagged = torch.nested.nested_tensor([X, X[:1] + 1], layout=torch.jagged, requires_grad=True)
     report = rust_ort.compare(lambda x: x * 2, jagged).check()

@@ -6,7 +6,7 @@ import difflib
 import fnmatch
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -62,7 +62,10 @@ def _no_node(pattern: str, graphs: Sequence[GraphInfo]) -> str:
 REMEDIES = {"Attempted to wrap RNN, GRU, or LSTM": "torch._dynamo.config.allow_rnn = True has Dynamo trace them"}
 """{why Dynamo leaves code to eager: what to do}, where Dynamo names no setting itself."""
 _SETTING = re.compile(r"torch\._dynamo\.config\.\w+ = True")
+_BACKEND = "Backend compiler exception"
+_FAILED = re.compile(r"Explanation: (.+)")
 _PLACE = re.compile(r'# File "([^"]+)", line (\d+)')
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 N_PLACES = 3
 
 
@@ -79,8 +82,7 @@ def break_lines(breaks: Mapping[str, int]) -> list[str]:
     for reason, count in breaks.items():
         told = _told(reason)
         counts[told] += count
-        found = (f"{file}:{line}" for file, line in _PLACE.findall(reason))
-        places.setdefault(told, {}).update(dict.fromkeys(found))
+        places.setdefault(told, {}).update(dict.fromkeys(_places(reason)))
     lines = []
     for told, count in counts.items():
         where = list(places[told])
@@ -94,7 +96,17 @@ def _told(reason: str) -> str:
     """Why Dynamo broke a graph, and the setting with which it does not."""
     line, setting = reason.splitlines()[0] if reason else "?", _SETTING.search(reason)
     remedy = REMEDIES.get(line) or (setting and f"{setting.group()} has Dynamo trace it")
+    if line == _BACKEND and (failed := _FAILED.search(reason)):  # AOTAutograd's, too, which is before the backend
+        line = failed.group(1)
     return f"{line}: {remedy}" if remedy else line
+
+
+def _places(reason: str) -> Iterator[str]:
+    """Where in the model, as far as Dynamo says it."""
+    places = _PLACE.findall(reason)
+    if reason.startswith(_BACKEND):  # it has the stack of the call that failed, the innermost last, twice
+        places = _FRAME.findall(reason.partition("Developer debug context")[0])[-1:]
+    return (f"{file}:{line}" for file, line in places)
 
 
 def why_eager(graphs: Sequence[GraphInfo], breaks: Mapping[str, int]) -> tuple[str, str]:
