@@ -383,3 +383,38 @@ def test_gradients_that_inference_mode_keeps_away_are_missed() -> None:
         report = rust_ort.compare(model, X)
         assert not report.ok and "torch.inference_mode() is on" in str(report)
         rust_ort.compare(model, X, backward=False).check()
+
+
+class MakesALayerInItsFirstCall(nn.Module):
+    """As BigBird does, which goes over to full attention where a sequence is short."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+        self.is_made = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.is_made:
+            nn.Linear(4, 4)
+            self.is_made = True
+        return nn.functional.dropout(self.inner(x))
+
+
+def test_what_eager_draws_in_its_first_call_alone_is_held_against_nobody() -> None:
+    torch.manual_seed(0)
+    model = MakesALayerInItsFirstCall()
+    before = torch.get_rng_state()
+    report = rust_ort.compare(model, X).check()
+    assert kinds(report)["output"] == "match" and torch.equal(torch.get_rng_state(), before)
+
+
+def test_of_what_eager_draws_otherwise_in_each_call_the_first_is_the_reference() -> None:
+    calls: list[int] = []
+
+    def model(x: Tensor) -> Tensor:
+        if not torch.compiler.is_compiling():
+            calls.append(torch.rand(len(calls) + 1).numel())
+        return nn.functional.dropout(x + 1)
+
+    torch.manual_seed(0)
+    assert kinds(rust_ort.compare(model, X))["output"] == "mismatch" and len(calls) > 1

@@ -133,6 +133,12 @@ def generators() -> Generators:
     return torch.get_rng_state(), torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
 
 
+def same_generators(states: Generators, others: Generators) -> bool:
+    """Whether whoever left them so drew as many random numbers."""
+    (cpu, cuda), (other, others_cuda) = states, others
+    return torch.equal(cpu, other) and all(map(torch.equal, cuda or (), others_cuda or ()))
+
+
 def set_generators(states: Generators) -> None:
     """Sets the state of every generator."""
     cpu, cuda = states

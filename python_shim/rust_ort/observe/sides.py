@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from rust_ort.errors import ClientError, RustOrtError
 from rust_ort.link.specs import Verdict, not_compared
 from rust_ort.observe.graph_info import GraphInfo
-from rust_ort.observe.reference import rng_kept
+from rust_ort.observe.reference import Generators, generators, rng_kept, same_generators
 from rust_ort.observe.state import Copies, State, is_plain
 from rust_ort.observe.values import NotWalked, kept, named_tensors, named_values, plain, ragged, same
 from rust_ort.observe.verdicts import Pair, why_eager
@@ -34,11 +34,16 @@ ABSENT = _Absent()
 @dataclass(kw_only=True)
 class Run:
     """What a run gave. values: {name: tensor or other leaf}. idle: {name: why the run has no part in the value}.
-    shared: {name: why an argument is no copy}."""
+    shared: {name: why an argument is no copy}. drawn: the generators as it left them."""
 
     values: dict[str, Any] = field(default_factory=dict)
     idle: dict[str, str] = field(default_factory=dict)
     shared: dict[str, str] = field(default_factory=dict)
+    drawn: Generators | None = None
+
+    def drew_as(self, other: Run) -> bool:
+        """Whether both drew as many random numbers."""
+        return self.drawn is None or other.drawn is None or same_generators(self.drawn, other.drawn)
 
 
 def run_side(
@@ -67,6 +72,7 @@ def run_side(
             if backward and total is not None:
                 with noted(f"{side}, in the backward"):
                     total.backward()
+        run.drawn = generators()
     named = named_members(model, "parameters")
     if backward:
         values |= {f"grad of {name}": kept(parameter.grad) for name, parameter in named if parameter.requires_grad}
