@@ -45,6 +45,13 @@ class Run:
         """Whether both drew as many random numbers."""
         return self.drawn is None or other.drawn is None or same_generators(self.drawn, other.drawn)
 
+    def differing(self, other: Run) -> frozenset[str]:
+        """Names of values that the other did not give, or gave otherwise."""
+        return frozenset(
+            name for name, value in self.values.items()
+            if name not in other.values or not same(value, other.values[name])
+        )  # fmt: skip
+
 
 def run_side(
     side: str, call: Callable[..., Any], model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], state: State, *,
