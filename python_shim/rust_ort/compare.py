@@ -17,7 +17,7 @@ from rust_ort.observe.graph_info import GraphInfo, called
 from rust_ort.observe.reference import in_eager, one_at_a_time
 from rust_ort.observe.report import Report
 from rust_ort.observe.second_look import Known, looked_at_again, seconds_for, terms_of
-from rust_ort.observe.sides import Run, fill, named_members, pairs, run_side
+from rust_ort.observe.sides import BY_CHANCE, Run, fill, named_members, pairs, run_side
 from rust_ort.observe.state import kept_state
 from rust_ort.observe.values import same
 from rust_ort.observe.verdicts import graph_breaks, missing, policy
@@ -26,8 +26,6 @@ from rust_ort.options import Options, arguments
 from rust_ort.torch_private import is_optimized_module
 
 __all__ = ["Report", "compare"]
-
-BY_CHANCE = "eager itself gives another value when it runs again: the model seeds its random numbers itself"
 
 
 def compare(

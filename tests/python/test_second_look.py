@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -195,7 +196,22 @@ def test_nothing_runs_again_where_all_is_inside(monkeypatch: pytest.MonkeyPatch)
 def test_a_report_of_many_values_shows_what_differs_and_counts_the_rest() -> None:
     model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(30)])
     text = str(rust_ort.compare(model, torch.randn(2, 4)))
-    assert len(text.splitlines()) < 12 and "more that match" in text
+    assert len(text.splitlines()) < 12 and re.search(r"\nand \d+ more \(\d+ match\): report.rows\(\) has all\n", text)
+
+
+def test_a_report_of_many_wrong_values_shows_the_worst_and_counts_the_rest() -> None:
+    def wrong(proto: Any) -> None:
+        for node in proto.graph.node:
+            node.op_type = "Cos" if node.op_type == "Sin" else node.op_type
+
+    report = rust_ort.compare(
+        lambda x: [x.sin() / k for k in range(1, 60)], torch.randn(8), options={"transforms": [wrong]}
+    )
+    text, n_wrong = str(report), sum(verdict.kind == "mismatch" for verdict in report.verdicts)
+    assert n_wrong > 50 and len(text.splitlines()) < 28
+    assert f"and {n_wrong - 20} more ({n_wrong - 20} mismatch): report.rows() has all" in text
+    assert len(report.rows()) == len(report.verdicts) and report._repr_html_().count("<tr>") == 21
+    assert "report.rows() has all" in report._repr_html_()
 
 
 def test_the_gradient_of_a_parameter_is_asked_for_as_the_report_names_it() -> None:

@@ -135,7 +135,7 @@ class Report:
             return []
         worst = next((verdict.name for verdict in self._wrong), "")
         of = f", gradient={worst.removeprefix('grad of ')!r}" if worst.startswith("grad of ") else ""
-        return [f"next: print(rust_ort.blame(model, ...{of})) names the node to blame"]
+        return [f"next: print(rust_ort.blame(model, ...{of})) says which node is to blame, if any"]
 
     def rows(self) -> list[dict[str, Any]]:
         """One flat dict a verdict, all with the same keys: `pandas.DataFrame(report.rows())`.
@@ -192,31 +192,37 @@ class Report:
             if verdict.noise is not None:
                 numbers = f"{numbers:<31}  {noise_text(verdict)}"
             lines.append(f"{verdict.name:<{width}}  {verdict.kind:<12}  {numbers}")
-        if hidden := len(self.verdicts) + len(self.missing) - len(shown):
-            lines.append(f"and {hidden} more that match, or were not compared: report.rows() has all")
+        lines += self._hidden(shown)
         worst = next((verdict for verdict in self._wrong if verdict.kind == "mismatch"), None)
         if worst is not None:
             lines.append(f"worst: {_sentence(worst)}")
         return "\n".join([*lines, *self._summary(), *self._next()])
 
+    def _hidden(self, shown: Sequence[Verdict]) -> list[str]:
+        hidden = _kinds([*self.verdicts, *self.missing])
+        hidden.subtract(_kinds(shown))
+        return [f"and {hidden.total()} more ({_listed(hidden)}): report.rows() has all"] if hidden.total() else []
+
     def _shown(self) -> list[Verdict]:
-        """What is wrong, the worst first, then what is missing, then what is ok; of many values those that match, and
-        what was not compared beside values that were, are only counted."""
+        """What is wrong, the worst first, then what is missing, then what is ok; of many values so many as a screen has
+        of what tells something, while those that match, and what was not compared beside values that were, are only
+        counted."""
         rest = [verdict for verdict in self.verdicts if verdict.kind not in ("mismatch", "failed")]
         values = [*self._wrong, *self.missing, *rest]
         if len(values) <= ALL_SHOWN:
             return values
         dull = ("match", "not_compared") if any(verdict.is_pass for verdict in self.verdicts) else ("match",)
         telling = [verdict for verdict in rest if verdict.kind not in dull]
-        return [*self._wrong, *self.missing, *telling, *rest[: 0 if telling or self._wrong else SHOWN_WRONG]]
+        n_wrong = max(ALL_SHOWN - len(self.missing), SHOWN_WRONG)
+        shown = [*self._wrong[:n_wrong], *self.missing]
+        shown += telling[: max(ALL_SHOWN - len(shown), 0)]
+        return shown or rest[:SHOWN_WRONG]
 
     def _summary(self) -> list[str]:
         """Counts, and the first wrong node."""
         nodes = sum(graph.onnxruntime_nodes for graph in self.graphs)
         eager = sum(graph.eager_nodes for graph in self.graphs)
-        counts = Counter(verdict.kind for verdict in [*self.verdicts, *self.missing])
-        found = ", ".join(f"{counts[kind]} {kind}" for kind in _KINDS if counts[kind]) or "nothing compared"
-        found = found.replace("open_order", "open order")
+        found = _listed(_kinds([*self.verdicts, *self.missing])) or "nothing compared"
         division = total(graph.division for graph in self.graphs)
         where = "ONNX Runtime and libtorch" if any(on != "ort" for on in division.nodes) else "ONNX Runtime"
         share = work.in_eager(self.graphs)
@@ -251,16 +257,14 @@ class Report:
 
     def _repr_html_(self) -> str:
         """For notebooks: the verdicts, and the nodes whose own kernel does not match."""
-        values = [
-            (v.name, v.kind, f"{v.max_abs:.2e}", f"{v.max_rel_to_max:.2e}", v.outside, v.reason)
-            for v in [*self.verdicts, *self.missing]
-        ]
+        shown = self._shown()
+        values = [(v.name, v.kind, f"{v.max_abs:.2e}", f"{v.max_rel_to_max:.2e}", v.outside, v.reason) for v in shown]
         made = html_table(("name", "verdict", "max |c-r|", "/max |r|", "outside", "reason"), values)
         wrong = [(graph, node) for graph, node in self.nodes if node.is_wrong]
         if wrong:
             nodes = [(graph, n.name, n.op, n.module, n.source, n.local.reason) for graph, n in wrong[:SHOWN_NODES]]
             made += html_table(("graph", "wrong node", "operator", "module", "source", "its own kernel"), nodes)
-        return made + html_lines(self._summary())
+        return made + html_lines([*self._hidden(shown), *self._summary()])
 
 
 def html_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -282,6 +286,17 @@ def _badness(verdict: Verdict) -> float:
     if verdict.kind == "failed" or math.isnan(verdict.max_rel_to_max):
         return math.inf
     return verdict.max_rel_to_max
+
+
+def _kinds(verdicts: Iterable[Verdict]) -> Counter[str]:
+    return Counter(verdict.kind for verdict in verdicts)
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    """Of `_kinds`, such as "8 match, 1 open order"; "" of none."""
+    return ", ".join(
+        f"{counts[kind]} {kind}".replace("open_order", "open order") for kind in _KINDS if counts.get(kind)
+    )
 
 
 def _sentence(verdict: Verdict) -> str:

@@ -21,6 +21,8 @@ from rust_ort.observe.values import NotWalked, kept, named_tensors, named_values
 from rust_ort.observe.verdicts import Pair, why_eager
 from rust_ort.options import arguments
 
+BOTH_NONE = "both are None"
+BY_CHANCE = "eager itself gives another value when it runs again: the model seeds its random numbers itself"
 ONE_SIDED = "a value comes from one side alone: "
 
 
@@ -176,7 +178,7 @@ def _entry(name: str, left: Any, right: Any, idle: str) -> Pair | Verdict | None
             idle = "it has no elements"
         return name, left, right, idle
     if left is None and right is None:
-        return not_compared(name, idle or "both are None") if name.startswith("grad of ") else None
+        return not_compared(name, idle or BOTH_NONE) if name.startswith("grad of ") else None
     if isinstance(left, NotWalked) and left == right:
         return not_compared(name, f"a {left.what} is not looked into")
     if not any(tensors) and same(left, right):
