@@ -258,3 +258,20 @@ def test_branches_of_bools_are_counted(deciding: Any) -> None:
 
     report = rust_ort.compare(function, X, WEIGHT, options={"compare": "nodes"})
     assert [verdict.kind for verdict in report.verdicts] == ["tie"], report
+
+
+def test_what_another_part_gave_is_looked_at_again_as_it_was_traced() -> None:
+    def model(x: Tensor, weight: Tensor) -> Tensor:
+        turned = x.cos().transpose(1, 2)
+        dropped = nn.functional.dropout(turned.sum((1, 2)))  # in eager, between two parts
+        return torch.mm(turned.transpose(1, 2).view(-1, 4), weight).tanh() * dropped.mean()
+
+    def wrong(proto: Any) -> None:
+        for node in proto.graph.node:
+            node.op_type = "Sin" if node.op_type == "Tanh" else node.op_type
+
+    torch.manual_seed(0)
+    asked = {"compare": "outputs", "transforms": [wrong]}
+    report = rust_ort.compare(model, torch.randn(2, 3, 4), torch.randn(4, 4), options=asked)
+    assert [len(graph.parts) for graph in report.graphs] == [2]
+    assert {verdict.kind for verdict in report.verdicts} == {"mismatch"}

@@ -159,9 +159,12 @@ class PartRunner:
 
     def _terms(self, args: Sequence[Any]) -> dict[str, torch.Tensor | None]:
         """{output: what it adds up}, where it is a sum. args: of the part."""
+        module, given = self.planned.graph.module, list(args)
+        if restride := restrides(module):  # what another part gave is contiguous, and views need it as it was traced
+            restride(given)
         with torch.no_grad(), autocast_off(), Sums() as sums:
-            made = self.planned.graph.module(*args)
-        names = [node.name for node in pytree.tree_leaves(self.planned.graph.module.graph.output_node().args[0])]
+            made = module(*given)
+        names = [node.name for node in pytree.tree_leaves(module.graph.output_node().args[0])]
         return {name: sums.of(value) for name, value in zip(names, pytree.tree_leaves(made), strict=True)}
 
 
