@@ -188,3 +188,12 @@ def test_a_run_that_is_wrong_or_not_ours_or_not_in_half_precision_fails(
     print(made)
     assert not made.ok
     assert seen in made.problem
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_a_group_norm_in_half_precision_with_float32_parameters_is_compared_node_by_node(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv1d(1, 8, 10, stride=5), nn.GroupNorm(8, 8))
+    blamed = rust_ort.blame(model, torch.randn(2, 1, 100), autocast=dtype)
+    assert blamed.culprit is None and blamed.complete
+    assert {node.local.kind for _, node in blamed.report.check().nodes} == {"match"}

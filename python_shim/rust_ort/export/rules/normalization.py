@@ -111,22 +111,27 @@ def weight_norm_backward(grad: Tensor, direction: Tensor, length: Tensor, norms:
 
 @decomposed(
     "aten.native_group_norm.default",
-    why="InstanceNormalization adds a long group one after the other; " + FLOAT64,
+    why="InstanceNormalization adds a long group one after the other; " + FLOAT64 + "; beside float32 parameters half "
+    "precision has a float32 mean and deviation, which torch's fake tensors do not know",
     upstream="onnxruntime",
     silent=True,
 )
 def group_norm(
     input: Tensor, weight: Tensor | None, bias: Tensor | None, N: int, C: int, HxW: int, group: int, eps: float
 ) -> Any:
-    """As torch's kernel, where there is float64 or groups are large or may be; (output, mean, 1 / deviation)."""
+    """As torch's kernel, where there is float64, groups are large or may be, or parameters are of another dtype;
+    (output, mean, 1 / deviation)."""
     in_group = C * HxW // group
-    if input.dtype is not torch.float64 and isinstance(in_group, int) and in_group < LARGE_GROUP:
+    parameter = bias if weight is None else weight
+    statistics = input.dtype if parameter is None else parameter.dtype
+    is_small = isinstance(in_group, int) and in_group < LARGE_GROUP
+    if input.dtype is not torch.float64 and statistics is input.dtype and is_small:
         return NotImplemented
     x, dtype = computed(input)
     x = x.reshape(N, group, C // group, *input.shape[2:])
     output, mean, factor, _ = _normalized(x, list(range(2, x.dim())), eps)
     output = _affine(output.reshape(input.shape), weight, bias)
-    return output.to(dtype), mean.reshape(N, group).to(dtype), factor.reshape(N, group).to(dtype)
+    return output.to(dtype), mean.reshape(N, group).to(statistics), factor.reshape(N, group).to(statistics)
 
 
 def _normalized(x: Tensor, dims: list[int], eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
