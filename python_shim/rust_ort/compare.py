@@ -149,7 +149,10 @@ def compare(
     verdicts = [known[entry[0]] if isinstance(entry, tuple) else entry for entry in entries]
     if not verdicts:
         verdicts = [not_compared("output", "the model gave no tensor, neither as output nor as gradient or buffer")]
-    return Report(verdicts=verdicts, graphs=graphs, missing=[*missing(used, graphs), *_unmet(graphs, backward)])
+    return Report(
+        verdicts=verdicts, graphs=graphs, missing=[*missing(used, graphs), *_unmet(graphs, backward)],
+        drew_otherwise=not by_chance and not reference.drew_as(candidate),
+    )  # fmt: skip
 
 
 def _branch(graphs: Sequence[GraphInfo]) -> str:

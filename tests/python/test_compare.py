@@ -435,4 +435,16 @@ def test_what_the_backend_draws_otherwise_is_told() -> None:
         return nn.functional.dropout(x + 1 + more)
 
     torch.manual_seed(0)
-    assert kinds(rust_ort.compare(model, X))["output"] == "mismatch"
+    report = rust_ort.compare(model, X)
+    assert kinds(report)["output"] == "mismatch" and "the backend drew other random numbers" in str(report)
+
+
+def test_numpy_random_in_a_compiled_function_is_told_as_other_draws() -> None:
+    def model(x: Tensor) -> Tensor:
+        return x * float(np.random.rand(1).item() + 1)
+
+    report = rust_ort.compare(model, X)
+    assert kinds(report)["output"] == "mismatch" and "use_numpy_random_stream" in str(report)
+    torch.compiler.reset()
+    with torch._dynamo.config.patch(use_numpy_random_stream=True):
+        assert rust_ort.compare(model, X).ok

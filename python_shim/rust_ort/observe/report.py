@@ -25,6 +25,10 @@ NO_CALL = (
     "no call was compared; call the model under compare='outputs' or 'nodes' first (what an equal backend compiled "
     "before is in that one's report)"
 )
+OTHER_DRAWS = (
+    "the backend drew other random numbers than eager, so what differs may be chance; in a compiled function "
+    "numpy.random is torch's generator, and its own again with torch._dynamo.config.use_numpy_random_stream = True"
+)
 SHOWN_WRONG = 5
 SHOWN_NODES = 20
 ALL_SHOWN = 20
@@ -34,12 +38,14 @@ _KINDS = ("match", "noise", "tie", "open_order", "mismatch", "not_compared", "fa
 
 @dataclass(kw_only=True)
 class Report:
-    """Eager against the backend. `verdicts`: one a value compared, or not compared with the reason. `missing`: what
-    was asked for by name and is not there; with any the report is not ok. `graphs`: what the backend compiled."""
+    """Eager against the backend. `verdicts`: one a value compared, or not compared with the reason. `missing`: what was
+    asked for by name and is not there; with any the report is not ok. `graphs`: what the backend compiled.
+    `drew_otherwise`: whether it drew other random numbers than eager, which gives the same when it runs again."""
 
     verdicts: list[Verdict] = field(default_factory=list)
     graphs: list[GraphInfo] = field(default_factory=list)
     missing: list[Verdict] = field(default_factory=list)
+    drew_otherwise: bool = False
 
     @property
     def ok(self) -> bool:
@@ -133,6 +139,8 @@ class Report:
         """What to do next about what is wrong."""
         if not self._wrong and self.first_wrong_node is None:
             return []
+        if self.drew_otherwise:
+            return [f"next: {OTHER_DRAWS}"]
         worst = next((verdict.name for verdict in self._wrong), "")
         of = f", gradient={worst.removeprefix('grad of ')!r}" if worst.startswith("grad of ") else ""
         return [f"next: print(rust_ort.blame(model, ...{of})) says which node is to blame, if any"]
