@@ -20,6 +20,7 @@ nothing that the model gives differs."""
 OPEN: dict[str, dict[str, tuple[str, ...]]] = {
     "OPT": {"float32": DRIFT, "bfloat16": DRIFT},
     "BERT": {"float32": DRIFT},
+    "BigBird": {"float32": DRIFT},
     "BART": {"float32": DRIFT},
     "ViT": {"float32": DRIFT, "bfloat16": DRIFT},
     "CLIP": {"float32": DRIFT, "bfloat16": DRIFT},
