@@ -499,6 +499,7 @@ WITHOUT_CASE: dict[str, str] = {
     **dict.fromkeys(
         ["aten.slice_backward.default", "aten.select_backward.default"], "right without it, and slow: test_slices.py"
     ),
+    "aten.mv.default": "right without it, and slow: test_vectors.py",
     "aten.trunc.default": "the sign of zero: test_extremes.py",
     **dict.fromkeys(
         ["aten.binary_cross_entropy.default", "aten.repeat_interleave.Tensor"], "what eager refuses: test_refusals.py"

@@ -123,26 +123,21 @@ def test_a_fault_in_the_backward_is_named_by_the_gradient_that_it_spoils(small: 
 
 
 def test_an_optimizer_is_named(tmp_path: Path) -> None:
-    """MatmulTransposeFusion of onnxruntime 1.31.1, which is off unless it is allowed."""
+    """MatMulScaleFusion of onnxruntime 1.31.1, which is off unless it is allowed: it scales what has overflowed."""
 
     class Product(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(16, 12)
-
         def forward(self, x: Tensor, v: Tensor) -> Tensor:
-            return torch.mv(torch.relu(self.linear(x)).t(), v).tanh()
+            return (x * 1e-20) @ v
 
-    torch.manual_seed(0)
-    module, x, v = Product(), torch.randn(4, 16), torch.randn(4)
+    module, x, v = Product(), torch.full((4, 16), 1e25), torch.full((16, 12), 1e25)
     assert rust_ort.blame(module, x, v, backward=False).culprit is None
-    options = {"session_options": {"rust_ort.allowed_optimizers": "MatmulTransposeFusion"}}
+    options = {"session_options": {"rust_ort.allowed_optimizers": "MatMulScaleFusion"}}
     blamed = rust_ort.blame(module, x, v, backward=False, options=options, repro=tmp_path / "repro")
     culprit = blamed.culprit
     assert culprit is not None and culprit["kind"] == "optimizer", str(blamed)
-    assert (culprit["names"], culprit["what"]) == (["MatmulTransposeFusion"], "optimizer")
+    assert (culprit["names"], culprit["what"]) == (["MatMulScaleFusion"], "optimizer")
     fused = culprit["fused"][0]
-    assert (fused["op"], fused["value"]) == ("FusedMatMul", "mv") and set(fused["instead_of"]) == {"mv", "t_1"}
+    assert (fused["op"], fused["value"]) == ("FusedMatMul", "mm") and set(fused["instead_of"]) == {"mm", "mul"}
     again = reproduced(tmp_path / "repro")
     assert again.returncode == 1 and "MISMATCH" in again.stdout, again.stdout + again.stderr
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from rust_ort.export.rules.promotion import as_held
 from rust_ort.export.rules.registry import decomposed, torchs_own
+from rust_ort.export.shapes import row_major
 
 ALPHA = "`alpha=0` lets NaN of the product through"
 BETA = "`beta=0` lets NaN of the ignored input through"
@@ -26,13 +27,23 @@ def addmm(self: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: f
     return _sum(self, torch.mm(mat1, mat2), beta, alpha)
 
 
+@decomposed(
+    "aten.mv.default",
+    why="MatMul takes a vector on the right row by row, up to 100 times slower",
+    upstream="onnxruntime",
+)
+def mv(self: Tensor, vec: Tensor) -> Tensor:
+    """Of a column; of a row where the matrix is another's transpose, which is what lies in memory in rows."""
+    if row_major(self, (1, 0)) and not row_major(self, (0, 1)):
+        return torch.mm(vec.unsqueeze(0), self.t()).squeeze(0)
+    return torch.mm(self, vec.unsqueeze(1)).squeeze(1)
+
+
 @decomposed("aten.addmv.default", why=f"{ALPHA}, {BETA}; integers have float32 factors", silent=True)
 def addmv(self: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
-    """Of integers, and without a product that nothing is made of, or what is added none of."""
+    """By `mv`, and without a product that nothing is made of, or what is added none of."""
     if _is_nothing(alpha, mat):
         return _scaled(self, beta).expand(mat.shape[:1]).clone()
-    if self.dtype.is_floating_point and not _is_zero(beta):
-        return NotImplemented
     return _sum(self, torch.mv(mat, vec), beta, alpha)
 
 
@@ -47,13 +58,20 @@ def addbmm(self: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alp
 
 
 def _sum(self: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
-    scaled = product * as_held(alpha, product.dtype)
-    return scaled if _is_zero(beta) else scaled + self * as_held(beta, product.dtype)
+    scaled = product if _is_one(alpha) else product * as_held(alpha, product.dtype)
+    if _is_zero(beta):
+        return scaled
+    return scaled + (self if _is_one(beta) else self * as_held(beta, product.dtype))
 
 
 def _is_zero(factor: float) -> bool:
     """Whether it is known to be: not a size."""
     return isinstance(factor, (int, float)) and factor == 0
+
+
+def _is_one(factor: float) -> bool:
+    """As `_is_zero`."""
+    return isinstance(factor, (int, float)) and factor == 1
 
 
 def _is_nothing(alpha: float, factor: Tensor) -> bool:
