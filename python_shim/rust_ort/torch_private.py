@@ -75,6 +75,7 @@ USED: dict[str, str | None] = {
     "torch.fx.experimental.proxy_tensor.get_proxy_mode": None,
     "torch.fx.experimental.proxy_tensor.get_proxy_slot": None,
     "torch.fx.experimental.proxy_tensor.make_fx": None,
+    "torch.fx.experimental.sym_node.SymNode": "symbolic sizes are printed as often as they are shown",
     "torch.fx.experimental.symbolic_shapes.free_unbacked_symbols": None,
     "torch.fx.experimental.symbolic_shapes.statically_known_true": None,
     "torch.fx.graph._BoxedCodeGen": "fx.Interpreter.boxed_run, slower",
@@ -379,6 +380,49 @@ def drawing_operators(more: Iterable[Any]) -> Any:
         yield
     finally:
         utils.rand_ops = known
+
+
+_printed: dict[tuple[type, Any], str] = {}
+_printing = threading.Lock()
+_printers = 0
+"""How many compilations are inside `printed_once`."""
+
+
+@contextlib.contextmanager
+def printed_once() -> Iterator[None]:
+    """Inside, the expression of a symbolic size is printed once, and its text kept for the next time: the same few
+    hundred stand in each of a graph's texts, torch's own among them, and printing them was a third of the time that a
+    dynamic graph took to compile."""
+    global _printers
+    kind: Any = find_or("torch.fx.experimental.sym_node.SymNode", None)
+    if not hasattr(kind, "str"):
+        yield
+        return
+    with _printing:
+        _printers += 1
+        if _printers == 1:
+            kind.str = _remembering(kind.str)
+    try:
+        yield
+    finally:
+        with _printing:
+            _printers -= 1
+            if _printers == 0:
+                kind.str = kind.str.__wrapped__
+                _printed.clear()
+
+
+def _remembering(prints: Callable[[Any], str]) -> Callable[[Any], str]:
+    @functools.wraps(prints)
+    def known(number: Any) -> str:
+        expression = number.expr
+        key = type(expression), expression  # 1 is equal to True
+        text = _printed.get(key)
+        if text is None:
+            text = _printed[key] = prints(number)
+        return text
+
+    return known
 
 
 def compile_id() -> object | None:

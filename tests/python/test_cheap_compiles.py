@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.sym_node import SymNode
 
+from rust_ort import torch_private
 from rust_ort.export import exporter
 from rust_ort.export.alike import Alike
 from rust_ort.export.copies import copied_graph
+from rust_ort.export.hash import graph_hash
 from rust_ort.export.opset import with_bodies
 from rust_ort.export.text import indented
 from rust_ort.runtime import readable
@@ -54,6 +59,46 @@ def test_a_graph_is_printed_as_torch_prints_it(name: str) -> None:
     assert abbreviations is not None, "this torch prints otherwise: every graph is printed by it"
     by_torch = gm.print_readable(print_output=False, include_stride=True, include_device=True)
     assert readable._printed(gm, abbreviations) == by_torch == readable.readable(gm)
+
+
+def test_a_symbolic_size_is_printed_once_and_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    gm = GRAPHS["symbolic"]()
+    kind: Any = SymNode
+    own, printed = kind.str, []
+    expected = readable.readable(gm)
+    plainly = graph_hash(gm)
+    monkeypatch.setattr(kind, "str", lambda number: printed.append(number.expr) or own(number))
+    counted = kind.str
+    with torch_private.printed_once():
+        with torch_private.printed_once():
+            assert readable.readable(gm) == expected
+        assert graph_hash(gm) == plainly and readable.readable(gm) == expected
+        assert len(printed) == len(set(printed)) > 0
+    assert kind.str is counted, "torch's own is put back, by the last that leaves"
+
+
+def test_a_number_is_not_printed_as_a_truth_that_is_equal_to_it() -> None:
+    numbers = [SimpleNamespace(expr=1), SimpleNamespace(expr=True), SimpleNamespace(expr=1)]
+    known = torch_private._remembering(lambda number: str(number.expr))
+    assert [known(number) for number in numbers] == ["1", "True", "1"]
+    torch_private._printed.clear()
+
+
+def test_a_dynamic_compilation_prints_each_size_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind: Any = SymNode
+    own, printed = kind.str, []
+
+    def counted(number: Any) -> str:
+        if torch_private._printers:  # Dynamo prints some before it asks the backend
+            printed.append(number.expr)
+        return str(own(number))
+
+    monkeypatch.setattr(kind, "str", counted)
+    layers = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, stride=2), torch.nn.BatchNorm2d(4), torch.nn.ReLU())
+    compiled = torch.compile(layers, backend="rust_ort", dynamic=True)
+    compiled(torch.rand(2, 3, 9, 9)).sum().backward()
+    counts = collections.Counter(printed)
+    assert counts and max(counts.values()) <= 2, "the backward is compiled apart, when it is first called"
 
 
 def with_a_body() -> fx.GraphModule:

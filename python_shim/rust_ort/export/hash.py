@@ -98,7 +98,7 @@ def _ranges(gm: fx.GraphModule) -> Iterator[bytes]:
         value = node.meta.get("val")
         for size in value.shape if isinstance(value, torch.Tensor) else [value]:
             if _is_size(size):
-                yield f"{size.node.expr} {bounds(size)}\n".encode()
+                yield f"{size} {bounds(size)}\n".encode()
 
 
 def attribute(gm: fx.GraphModule, target: str) -> object:
@@ -166,7 +166,7 @@ def _sizes(sizes: Sequence[int | torch.SymInt]) -> str:
 
 def _symbolic(number: torch.SymInt | torch.SymFloat | torch.SymBool) -> str:
     """Its expression, and, as far as kernels are chosen by it, what it is in the call that is traced."""
-    return f"{number.node.expr}~{min(hint(number), MANY)}" if _is_size(number) else str(number.node.expr)
+    return f"{number}~{min(hint(number), MANY)}" if _is_size(number) else str(number)
 
 
 def _is_size(number: object) -> TypeGuard[torch.SymInt]:

@@ -82,7 +82,7 @@ def compile_dynamo_graph(
         partition_fn=partition_fn,
     )
     try:
-        with _lstms_that_train(gm, example_inputs):
+        with _lstms_that_train(gm, example_inputs), torch_private.printed_once():
             compiled: Callable[..., Any] = compiler(gm, example_inputs)
     except AssertionError as error:
         setting = next((node for node in gm.graph.nodes if _sets_an_input(node)), None)
@@ -145,7 +145,7 @@ def _compile_aot_graph(
     if direction == "forward":
         _keep_saved_tensors()
     # A first backward compiles outside Dynamo's lock, in several threads at once; FX's metadata is one a process.
-    with torch_private.compile_lock(), no_collection():
+    with torch_private.compile_lock(), no_collection(), torch_private.printed_once():
         with torch_private.autocast_off():
             tensorified.decompose(gm, table)
         return _compiled_once(compilation, direction, gm)

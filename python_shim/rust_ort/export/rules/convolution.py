@@ -150,11 +150,11 @@ def _grad_weight(
     margins = [(p, p) for p in padding]
     read = _padded(read.to(dtype).transpose(0, 1), margins)
     patches = _patches(read, kernel, stride, dilation, produced.shape[2:], dim=1)
-    patches = patches.reshape(groups, -1, n_batch * math.prod(produced.shape[2:]))
-    gradient = produced.to(dtype).transpose(0, 1).reshape(groups, -1, patches.shape[-1])
-    product = torch.matmul(
-        patches, gradient.transpose(1, 2)
-    )  # this way round the patches, the larger, stay as they are
+    number = n_batch * math.prod(produced.shape[2:])
+    # With sizes that are named where they are numbers: torch reasons long about one that it has to find.
+    patches = patches.reshape(groups, math.prod(weight.shape[1:]), number)
+    gradient = produced.to(dtype).transpose(0, 1).reshape(groups, weight.shape[0] // groups, number)
+    product = torch.bmm(patches, gradient.transpose(1, 2))  # this way round the patches, the larger, stay as they are
     return product.transpose(1, 2).reshape(weight.shape).to(weight.dtype)
 
 
@@ -172,12 +172,15 @@ def _product(input: Tensor, weight: Tensor, stride: list[int], dilation: list[in
 def _patches(
     input: Tensor, kernel: Sequence[int], stride: list[int], dilation: list[int], shape: Sequence[int], *, dim: int
 ) -> Tensor:
-    """What each element of the kernel meets, [*shape] each; the kernel's dimensions come to stand at `dim`."""
+    """What each element of the kernel meets, [*shape] each; the kernel's elements, in a row, come to stand at `dim`."""
+    input = input.unsqueeze(dim)
     for axis in reversed(range(len(kernel))):
-        d, s, size = dilation[axis], stride[axis], shape[axis]
-        at = len(kernel) + 1  # for each spatial axis done, from the last on, one of the kernel is in front
-        slices = [aten.slice(input, at, k * d, k * d + (size - 1) * s + 1, s) for k in range(kernel[axis])]
-        input = torch.stack(slices, dim)
+        d, s, at = dilation[axis], stride[axis], input.dim() - len(kernel) + axis
+        if kernel[axis] == 1 and s == 1:
+            continue
+        reach = (shape[axis] - 1) * s + 1
+        slices = [aten.slice(input, at, k * d, k * d + reach, s) for k in range(kernel[axis])]
+        input = torch.cat(slices, dim) if len(slices) > 1 else slices[0]
     return input
 
 
