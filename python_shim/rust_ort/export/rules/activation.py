@@ -85,14 +85,19 @@ def gelu(self: Tensor, *, approximate: str = "none") -> Any:
 def hardsigmoid(self: Tensor) -> Any:
     """As torch's kernel."""
     x, dtype = computed(self)
-    return (torch.clamp(x + 3, 0, 6) / 6).to(dtype)
+    return (_ramp(x) / 6).to(dtype)
 
 
 @decomposed("aten.hardswish.default", why=ATTRIBUTE + "; it does not overflow where torch does")
 def hardswish(self: Tensor) -> Any:
     """As torch's kernel."""
     x, dtype = computed(self)
-    return (x * torch.clamp(x + 3, 0, 6) / 6).to(dtype)
+    return (x * _ramp(x) / 6).to(dtype)
+
+
+def _ramp(x: Tensor) -> Tensor:
+    """x + 3 between 0 and 6, bit by bit; clamped first, so that no bound is 0, which takes a node more."""
+    return torch.clamp(x, -3, 3) + 3
 
 
 @decomposed("aten.hardtanh.default", why=ATTRIBUTE)

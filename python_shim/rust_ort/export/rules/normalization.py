@@ -18,11 +18,8 @@ aten = torch.ops.aten
 IGNORES_TRAINING = "`training` is ignored"
 
 torchs_own("aten.native_batch_norm.default", "aten._native_batch_norm_legit.default", why=IGNORES_TRAINING, silent=True)
-torchs_own(
-    "aten._native_batch_norm_legit.no_stats",
-    "aten._native_batch_norm_legit_no_training.default",
-    why="the saved statistics are dropped, or float32 whatever the input is",
-)
+STATISTICS = "the saved statistics are dropped, or float32 whatever the input is"
+torchs_own("aten._native_batch_norm_legit.no_stats", why=STATISTICS)
 
 
 @decomposed("aten._native_batch_norm_legit_functional.default", why=IGNORES_TRAINING, silent=True)
@@ -32,11 +29,15 @@ def batch_norm(
 ) -> Any:  # fmt: skip
     """(output, mean, 1 / deviation, running mean, running variance), the middle two in float32 beside parameters in
     float32, as torch's kernel has them. torch's own rounds them to half precision, which the gradient shows, and
-    multiplies by a quotient of sizes, which has no ONNX form where they are symbolic. Evaluation is torch's own.
+    multiplies by a quotient of sizes, which has no ONNX form where they are symbolic. In evaluation all but the output
+    is torch's own.
     """
     if not training:
         own = torchs_decompositions()[aten._native_batch_norm_legit_functional.default]
-        return own(input, weight, bias, running_mean, running_var, training, momentum, eps)
+        output, *others = own(input, weight, bias, running_mean, running_var, training, momentum, eps)
+        if input.device.type == "cpu":
+            output = _evaluated(input, weight, bias, running_mean, running_var, eps)
+        return output, *others
     number = math.prod((input.shape[0], *input.shape[2:]))
     x, dtype = computed(input)
     kept = x.dtype if running_mean.dtype != dtype else dtype
@@ -46,6 +47,32 @@ def batch_norm(
     running = [momentum * now + (1 - momentum) * before
                for now, before in ((mean, running_mean), (unbiased, running_var))]  # fmt: skip
     return _affine(output, weight, bias).to(dtype), mean.to(kept), factor.to(kept), *running
+
+
+@decomposed("aten._native_batch_norm_legit_no_training.default", why=STATISTICS)
+def batch_norm_in_evaluation(
+    input: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor, running_var: Tensor,
+    momentum: float, eps: float,
+) -> Any:  # fmt: skip
+    """(output, nothing, nothing) on the CPU; torch's own elsewhere."""
+    if input.device.type != "cpu":
+        own = torchs_decompositions()[aten._native_batch_norm_legit_no_training.default]
+        return own(input, weight, bias, running_mean, running_var, momentum, eps)
+    output = _evaluated(input, weight, bias, running_mean, running_var, eps)
+    return output, input.new_zeros((0,)), input.new_zeros((0,))
+
+
+def _evaluated(
+    input: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor, running_var: Tensor, eps: float
+) -> Tensor:
+    """A factor and a summand a channel, as torch's CPU kernel has them: one product and one sum of the whole in the
+    place of four, which a convolution before it takes in where parameters are constants."""
+    x, dtype = computed(input)
+    mean, variance = running_mean.to(x.dtype), running_var.to(x.dtype)
+    factor = torch.sqrt(variance + eps).reciprocal()
+    factor = factor if weight is None else factor * weight.to(x.dtype)
+    summand = -mean * factor if bias is None else bias.to(x.dtype) - mean * factor
+    return _affine(x, factor, summand).to(dtype)
 
 
 @decomposed("aten.native_batch_norm_backward.default", why="torch's own multiplies by a quotient of symbolic sizes")

@@ -1,0 +1,124 @@
+"""Layers that go over their input few times: eager's values, by few nodes."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import onnx
+import pytest
+import torch
+from support import FakeClient
+from torch import Tensor, nn
+from torch.nn import functional
+
+SPECIAL = torch.tensor(
+    [
+        math.nan,
+        math.inf,
+        -math.inf,
+        -0.0,
+        0.0,
+        3.0,
+        -3.0,
+        2.9999998,
+        -2.9999998,
+        3.0000002,
+        -3.0000002,
+        1e38,
+        -1e38,
+        0.5,
+    ]
+)
+ELEMENTWISE = {"Add", "Sub", "Mul", "Div", "Where", "Less", "Greater", "Min", "Max", "Clip"}
+
+
+def operators(client: FakeClient) -> Counter[str]:
+    models = [onnx.load_from_string(part.spec.model) for part in client.parts]
+    return Counter(node.op_type for model in models for node in model.graph.node)
+
+
+def statistics(dtype: torch.dtype, channels: int = 5) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(mean, variance, weight, bias)."""
+    of = torch.arange(1, channels + 1, dtype=torch.float64)
+    return of.cos().to(dtype), (0.1 * of).to(dtype), of.sin().to(dtype), (of - 3).to(dtype)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("of_parameters", [None, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+def test_batch_norm_in_evaluation_is_eagers(
+    dtype: torch.dtype, of_parameters: torch.dtype | None, dynamic: bool
+) -> None:
+    if dtype is torch.float64 and of_parameters is not None:
+        pytest.skip("eager has no such kernel")
+    mean, variance, weight, bias = statistics(of_parameters or dtype)
+
+    def every(x: Tensor) -> list[Tensor]:
+        given = [(weight, bias), (None, None)]
+        flat = x.reshape(x.shape[0], 5, -1)
+        images = [x, x.to(memory_format=torch.channels_last), flat, flat[..., 0].contiguous()]
+        if dtype.itemsize > 2:  # eager rounds after each step where half precision is not contiguous
+            images.append(x.transpose(2, 3))
+        return [functional.batch_norm(one, mean, variance, w, b) for w, b in given for one in images]
+
+    compiled = torch.compile(every, backend="rust_ort", dynamic=dynamic)
+    x = torch.linspace(-4, 4, 3 * 5 * 4 * 6).reshape(3, 5, 4, 6).to(dtype)
+    torch.testing.assert_close(compiled(x), every(x))
+    for made, expected in zip(compiled(x), every(x), strict=True):
+        assert made.stride() == expected.stride() and made.dtype == expected.dtype
+
+
+@pytest.mark.parametrize("layer", [nn.BatchNorm1d(5), nn.BatchNorm1d(5, affine=False)])
+def test_gradients_of_batch_norm_in_evaluation_are_eagers(layer: nn.BatchNorm1d) -> None:
+    layer.running_mean, layer.running_var = statistics(torch.float32)[:2]
+    layer.eval()
+    found = []
+    for call in (layer, torch.compile(layer, backend="rust_ort")):
+        x = torch.linspace(-2, 2, 60).reshape(4, 5, 3).requires_grad_()
+        made = call(x)
+        found.append([made, *torch.autograd.grad(made, [x, *layer.parameters()], made.detach().cos())])
+    torch.testing.assert_close(found[1], found[0])
+
+
+def test_nothing_that_is_not_finite_is_lost_by_batch_norm() -> None:
+    x = torch.stack([SPECIAL, SPECIAL], 1)
+    of_two = torch.tensor([0.5, -1e3]), torch.tensor([0.0, 1.0]), torch.tensor([1.0, 1e2]), torch.tensor([0.0, 1.0])
+
+    def function(x: Tensor) -> Tensor:
+        mean, variance, weight, bias = of_two
+        return functional.batch_norm(x, mean, variance, weight, bias, eps=1e-5)
+
+    compiled = torch.compile(function, backend="rust_ort")
+    torch.testing.assert_close(compiled(x), function(x), equal_nan=True)
+
+
+def test_batch_norm_in_evaluation_is_one_product_and_one_sum(client: FakeClient) -> None:
+    layer = nn.BatchNorm2d(5).eval()
+    with torch.no_grad():
+        torch.compile(layer, backend="rust_ort")(torch.rand(2, 5, 4, 4))
+    (model,) = (onnx.load_from_string(part.spec.model) for part in client.parts)
+    (whole,) = (value.name for value in model.graph.input if len(value.type.tensor_type.shape.dim) == 4)
+    over_all = []
+    for node in model.graph.node:
+        if whole in node.input:
+            over_all.append(node.op_type)
+            (whole,) = node.output
+    assert over_all == ["Mul", "Add"]
+
+
+@pytest.mark.parametrize(("name", "nodes"), [("hardswish", 5), ("hardsigmoid", 4)])
+def test_hard_activations_are_few_nodes(name: str, nodes: int, client: FakeClient) -> None:
+    torch.compile(getattr(functional, name), backend="rust_ort")(SPECIAL)
+    counts = operators(client)
+    assert sum(count for operator, count in counts.items() if operator in ELEMENTWISE) == nodes, counts
+
+
+@pytest.mark.parametrize("name", ["hardswish", "hardsigmoid"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_hard_activations_are_eagers_at_their_bounds(name: str, dtype: torch.dtype) -> None:
+    function = getattr(functional, name)
+    x = torch.cat([SPECIAL, torch.linspace(-3.5, 3.5, 50)]).to(dtype)
+    made, expected = torch.compile(function, backend="rust_ort")(x), function(x)
+    torch.testing.assert_close(made, expected, rtol=1e-7, atol=0, equal_nan=True)
+    assert torch.equal(torch.signbit(made)[expected == 0], torch.signbit(expected)[expected == 0])
