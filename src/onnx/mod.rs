@@ -39,8 +39,10 @@ pub use precision::{
     mentions, switched, widen, widen_but,
 };
 pub use print::{model_text, preview, type_text};
-pub use region::{Extent, HIGHEST_RANK, Op, Program, REGION, Step, TYPED_REGION, TypedProgram, is_region};
-pub use rewrite::{ADD_ROWS, BELOW, Target, fit_kernels, passes, passes_for, ran, rewrite, sum_rows};
+pub use region::{Extent, HIGHEST_RANK, Op, Program, REGION, Step, TYPED_REGION, TypedProgram};
+pub use rewrite::{
+    ADD_ROWS, BELOW, HALF_PRODUCT, TURNED, Target, fit_kernels, is_ours, passes, passes_for, ran, rewrite, sum_rows,
+};
 pub use save::save;
 pub use select::{Described, Descriptions, descriptions, fitting_values, node_owners, select_nodes};
 pub use tensor::{NamedTensor, load_tensor, tensor_header, tensor_proto};

@@ -18,7 +18,8 @@ pub struct Model {
     /// A ModelProto.
     pub bytes: Bytes,
     /// A node of its main graph is one that a runtime may do otherwise than as the model says: a Where, a
-    /// ScatterElements, or attention; or one that only our operator does: a region.
+    /// ScatterElements, or attention; or one that only our operator does: a region, a product
+    /// that reads half precision.
     pub has_replaceable: bool,
     /// A Gemm of its main graph reads an output that is a Transpose's result.
     pub has_transposed_outputs: bool,
@@ -30,7 +31,7 @@ impl Model {
     /// The model in `bytes`, which `proto` was decoded from.
     pub fn new(bytes: Bytes, proto: &ModelProto) -> Self {
         let is_replaceable = |node: &NodeProto| {
-            let is_ours = || Attention::called_by(node).is_some() || onnx::is_region(node);
+            let is_ours = || Attention::called_by(node).is_some() || onnx::is_ours(node);
             matches!(node.op_type(), "Where" | "ScatterElements") || is_ours()
         };
         let has_replaceable = proto.graph.iter().flat_map(|graph| &graph.node).any(is_replaceable);

@@ -85,6 +85,23 @@ fn cases() -> Vec<Case> {
             constants: Vec::new(),
         }
     };
+    let half = |pass, x, w: Sizes, y, to, is_turned: bool| {
+        let cast = |to, input: &str, output: &str| {
+            let to = AttributeProto {
+                name: Some("to".into()),
+                i: Some(to),
+                r#type: Some(AttributeType::Int as i32),
+                ..Default::default()
+            };
+            NodeProto { attribute: vec![to], ..node("Cast", &[input], output) }
+        };
+        let mut nodes = vec![cast(to, "w", "h")];
+        nodes.extend(is_turned.then(|| transpose("h", &[1, 0], "t")));
+        nodes.push(cast(1, if is_turned { "t" } else { "h" }, "wide"));
+        nodes.push(node("MatMul", &["x", "wide"], "y"));
+        let between = Vec::new();
+        Case { pass, nodes, inputs: vec![("x", x), ("w", w)], outputs: vec![("y", y)], between, constants: Vec::new() }
+    };
     // What it computes is exact: functions of regions are not ONNX Runtime's to the last bit.
     let region = |x, w, y| Case {
         pass: "regions",
@@ -164,6 +181,14 @@ fn cases() -> Vec<Case> {
         reshapes(&[2, 3, 70], &[70, 5], &[6, 70], &[2, 3, 5]),
         reshapes(&[2, 3, 4, 7], &[7, 130], &[24, 7], &[2, 3, 4, 130]),
         reshapes(&[2, 3, 0], &[0, 5], &[6, 0], &[2, 3, 5]),
+        half("half-products", &[3, 300], &[300, 70], &[3, 70], 16, false),
+        half("half-products", &[2, 4, 300], &[300, 70], &[2, 4, 70], 16, false),
+        half("half-products", &[3, 301], &[70, 301], &[3, 70], 16, true),
+        half("half-products", &[1, 1, 301], &[1030, 301], &[1, 1, 1030], 16, true),
+        half("half-products", &[3, 0], &[5, 0], &[3, 5], 16, true),
+        half("half-products", &[3, 4], &[4, 0], &[3, 0], 16, false),
+        half("cast-transposes", &[40, 300], &[70, 300], &[40, 70], 10, true),
+        half("cast-transposes", &[2, 40, 300], &[70, 300], &[2, 40, 70], 16, true),
         across(&[300, 4096], &[300, 128], &[4096, 128]),
         across(&[210, 4100], &[210, 200], &[4100, 200]),
         turned(&[6, 300], &[50, 300], &[6, 50], [false, true]),

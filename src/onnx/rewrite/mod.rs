@@ -6,7 +6,9 @@
 //! left alone.
 
 mod cast_reshapes;
+mod cast_transposes;
 mod constant_shapes;
+mod half_products;
 mod leaf_order;
 mod nodes;
 mod output_copies;
@@ -19,12 +21,14 @@ mod same_casts;
 mod transpose_pairs;
 mod values;
 
+pub use half_products::{HALF_PRODUCT, TURNED};
 use nodes::RUNTIMES_DOMAIN;
 pub use row_sums::{ADD_ROWS, BELOW, sum_rows};
 
 use super::OnnxError;
 use super::precision::{MISSING_KERNELS, MissingKernels, around_missing_kernels};
-use super::proto::{GraphProto, ModelProto, OperatorSetIdProto, StringStringEntryProto};
+use super::proto::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto, StringStringEntryProto};
+use super::region::is_region;
 
 /// The key in a model's metadata under which [`rewrite`] says what it did.
 const RAN: &str = "rust_ort.passes";
@@ -68,12 +72,19 @@ const PASSES: &[Pass] = &[
     Pass::of("transpose-pairs", None, Some(transpose_pairs::run)),
     Pass::of("output-copies", Some(output_copies::run), Some(output_copies::run)),
     Pass::of("output-reshapes", Some(output_reshapes::run), Some(output_reshapes::run)),
+    Pass::of("half-products", Some(half_products::run), None),
+    Pass::of("cast-transposes", Some(cast_transposes::run), None),
     Pass::of("product-orientation", Some(product_orientation::run), None),
     Pass::of("product-transposes", Some(product_transposes::on_cpu), Some(product_transposes::on_cuda)),
     Pass::of("cast-reshapes", None, Some(cast_reshapes::run)),
     Pass::of("regions", Some(regions::on_cpu), Some(regions::on_cuda)),
     Pass::of("leaf-order", Some(leaf_order::run), Some(leaf_order::run)),
 ];
+
+/// Whether a node is of an operator of ours that a pass made.
+pub fn is_ours(node: &NodeProto) -> bool {
+    is_region(node) || half_products::is_half_product(node)
+}
 
 /// Names of the passes, in the order in which they run: those of [`rewrite`], then that of [`fit_kernels`].
 pub fn passes() -> impl Iterator<Item = &'static str> {

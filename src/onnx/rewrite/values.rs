@@ -102,6 +102,11 @@ impl Values {
         !self.is_output(name) && !self.in_bodies.contains(name)
     }
 
+    /// The indices of the main graph's nodes that read a value.
+    pub(super) fn readers(&self, name: &str) -> impl Iterator<Item = usize> {
+        self.readers.get(name).into_iter().flatten().copied()
+    }
+
     /// The index of the node that reads an internal value, which nobody else reads.
     pub(super) fn only_reader(&self, name: &str) -> Option<usize> {
         match self.readers.get(name)?.as_slice() {

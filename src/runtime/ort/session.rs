@@ -30,6 +30,8 @@ use crate::tensor::DType;
 
 /// The pass whose operators are compiled.
 const REGIONS: &str = "regions";
+/// The pass whose products read a matrix of half precision as it is.
+const HALF_PRODUCTS: &str = "half-products";
 
 /// A session, and what is known of its model's values.
 pub(super) struct OrtSession {
@@ -232,7 +234,9 @@ impl OrtSession {
             }
             Ok::<_, RuntimeError>(with_all_inputs)
         };
-        let mut prepared = prepared(loaded, model, spec, missing)?;
+        // What is constant is wide and packed before any call: nothing is gained where it is read as it is.
+        let for_passes = if constants.is_empty() { spec } else { &spec.without_pass(HALF_PRODUCTS) };
+        let mut prepared = prepared(loaded, model, for_passes, missing)?;
         let mut ran = complete(&mut prepared)?;
         let refused = |error: ort::Error| refused_graphs(spec, &error.to_string()).unwrap_or_else(|| bad_model(error));
         let queue = spec.device.map(|device| loaded.queue(device)).transpose()?;

@@ -4,7 +4,7 @@ use half::{bf16, f16};
 use proptest::prelude::*;
 
 use super::processor::Alone;
-use super::{Backward, Element, Forward, Heads, HeadsMut, Mask, Scores, run};
+use super::{Backward, Element, Forward, HalfProduct, Heads, HeadsMut, Mask, Scores, run};
 
 #[derive(Clone, Debug)]
 struct Case {
@@ -342,4 +342,74 @@ fn a_mask_that_does_not_broadcast_is_none() {
     assert!(fits(&[]) && fits(&[5]) && fits(&[3, 1]) && fits(&[2, 1, 3, 5]));
     assert!(!fits(&[4]) && !fits(&[3, 4]) && !fits(&[1, 2, 4, 3, 5]));
     assert!(Mask::new(&[0.0_f32; 4], &[5], scores).is_none());
+}
+
+fn product_of<T: Element<Real = f32> + Zero>(
+    rows: &[f32],
+    matrix: &[f32],
+    [depth, columns]: [usize; 2],
+    n_rows: usize,
+) {
+    let mut narrow = vec![T::zero(); matrix.len()];
+    T::narrow(matrix, &mut narrow);
+    let mut wide = vec![0.0; matrix.len()];
+    T::widen(&narrow, &mut wide);
+    for is_turned in [false, true] {
+        let at = |step: usize, column: usize| if is_turned { column * depth + step } else { step * columns + column };
+        let mut found = vec![f32::NAN; n_rows * columns];
+        let product = HalfProduct::new(rows, &narrow, [depth, columns], is_turned, &mut found).unwrap();
+        run(&product, &Alone).unwrap();
+        for (index, &found) in found.iter().enumerate() {
+            let (row, column) = (index / columns, index % columns);
+            let terms = (0..depth).map(|step| f64::from(rows[row * depth + step]) * f64::from(wide[at(step, column)]));
+            let (sum, size) = terms.fold((0.0, 0.0), |(sum, size), term| (sum + term, size + term.abs()));
+            let is_near = (f64::from(found) - sum).abs() <= 1e-6 * size;
+            let is_same = f64::from(found) == sum || sum.is_nan() && found.is_nan();
+            assert!(is_near || is_same, "{n_rows} × {depth} × {columns}, {index}: {found}, {sum}");
+        }
+    }
+}
+
+trait Zero {
+    fn zero() -> Self;
+}
+
+impl Zero for f16 {
+    fn zero() -> Self {
+        f16::ZERO
+    }
+}
+
+impl Zero for bf16 {
+    fn zero() -> Self {
+        bf16::ZERO
+    }
+}
+
+#[test]
+fn a_product_with_half_precision_is_the_sum_of_its_terms() {
+    let sizes = [0, 1, 3, 4, 7, 8, 9, 31, 64, 65, 700];
+    for (n_rows, depth, columns) in
+        sizes.iter().flat_map(|&depth| sizes.iter().map(move |&columns| (1 + (depth + columns) % 5, depth, columns)))
+    {
+        let wide = |n: usize, seed| numbers(n, seed).iter().map(|&x| x as f32).collect::<Vec<_>>();
+        let (rows, matrix) = (wide(n_rows * depth, 1), wide(depth * columns, 2));
+        product_of::<f16>(&rows, &matrix, [depth, columns], n_rows);
+        product_of::<bf16>(&rows, &matrix, [depth, columns], n_rows);
+    }
+    // NaN and infinities go where they belong, and nowhere else.
+    for special in [f32::NAN, f32::INFINITY] {
+        let mut matrix = vec![1.0; 9 * 70];
+        matrix[9 * 3 + 2] = special;
+        product_of::<bf16>(&[1.0; 3 * 9], &matrix, [9, 70], 3);
+    }
+}
+
+#[test]
+fn lengths_that_do_not_fit_are_no_product() {
+    let mut result = [0.0; 6];
+    assert!(HalfProduct::new(&[0.0; 4], &[f16::ZERO; 6], [2, 3], true, &mut result).is_some());
+    assert!(HalfProduct::new(&[0.0; 5], &[f16::ZERO; 6], [2, 3], true, &mut result).is_none());
+    assert!(HalfProduct::new(&[0.0; 4], &[f16::ZERO; 7], [2, 3], true, &mut result).is_none());
+    assert!(HalfProduct::new(&[0.0; 4], &[f16::ZERO; 6], [2, 3], true, &mut result[..5]).is_none());
 }

@@ -26,17 +26,17 @@ impl Place {
 }
 
 /// The model with the operators that we have for a provider: for ONNX's and, where it `fuses`, for calls of our functions and
-/// for several nodes, and with the regions that a pass made; None when it has none of these, or operators of its own by our
+/// for several nodes, and with those that passes made; None when it has none of these, or operators of its own by our
 /// domain's name. Errors: [`OnnxError::Decode`].
 pub(in crate::runtime::ort) fn in_place(model: &Model, place: Place, fuses: bool) -> Result<Option<Bytes>, OnnxError> {
     if !model.has_replaceable {
         return Ok(None);
     }
     let mut proto = onnx::decode(model.bytes.clone())?;
-    let n_regions = proto.graph.iter().flat_map(|graph| &graph.node).filter(|node| onnx::is_region(node)).count();
-    let mut n_replaced = n_regions;
+    let n_made = proto.graph.iter().flat_map(|graph| &graph.node).filter(|node| onnx::is_ours(node)).count();
+    let mut n_replaced = n_made;
     let imported = proto.opset_import.iter().any(|opset| opset.domain() == DOMAIN);
-    if imported && n_regions == 0 && !proto.functions.iter().any(|function| function.domain() == DOMAIN) {
+    if imported && n_made == 0 && !proto.functions.iter().any(|function| function.domain() == DOMAIN) {
         return Ok(None); // somebody else's operators
     }
     n_replaced += match place {

@@ -9,6 +9,7 @@ mod by_row;
 mod cuda_attention;
 mod cuda_calls;
 mod device_region;
+mod half_product;
 mod in_place;
 mod region;
 mod select;
@@ -37,7 +38,7 @@ unsafe impl Sync for Operators {}
 
 fn on_cpu() -> ort::Result<OperatorDomain> {
     let domain = attention::add(select::add(OperatorDomain::new(DOMAIN)?)?)?;
-    cuda_attention::add(region::add(add_rows::add(domain)?)?)
+    cuda_attention::add(half_product::add(region::add(add_rows::add(domain)?)?)?)
 }
 
 impl Operators {
