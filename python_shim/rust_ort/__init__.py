@@ -15,8 +15,8 @@ Ask:
     rust_ort.graphs()                          what this process compiled
     rust_ort.status(), rust_ort.shutdown()     the daemon, and the end of this process's connections
 
-Errors are RustOrtError: ClientError (correct the call; OptionError, BadIndex, BadOperand, NotAvailableYet), DaemonFault
-(see the log; DaemonLost, ExecutorLost) and NumericMismatch. Logged on the logger "rust_ort".
+Errors are RustOrtError: ClientError (correct the call; OptionError, BadIndex, BadOperand, NotAvailableYet),
+DaemonFault (see the log; DaemonLost, ExecutorLost, OutOfMemory) and NumericMismatch. Logged on the logger "rust_ort".
 Importing loads neither torch.onnx nor onnxscript.
 """
 
@@ -39,6 +39,7 @@ from rust_ort.errors import (
     NotAvailableYet,
     NumericMismatch,
     OptionError,
+    OutOfMemory,
     RustOrtError,
 )
 from rust_ort.options import Options
@@ -72,6 +73,7 @@ __all__ = [
     "NumericMismatch",
     "OptionError",
     "Options",
+    "OutOfMemory",
     "Report",
     "RustOrtError",
     "__version__",

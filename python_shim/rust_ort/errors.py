@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 
 class RustOrtError(Exception):
     """Base of every error raised here.
@@ -59,6 +61,11 @@ class DaemonLost(DaemonFault):
 
 class ExecutorLost(DaemonFault):
     """The executor died in this call. Every tensor stays valid; the next call leases another executor."""
+
+
+class OutOfMemory(DaemonFault, torch.OutOfMemoryError):
+    """A call needs more memory than there is: in shared memory, in the executor, or on a device. Eager raises
+    RuntimeError for it on the CPU, torch.OutOfMemoryError on a device."""
 
 
 class NumericMismatch(RustOrtError):

@@ -7,6 +7,7 @@ pub mod identity;
 pub mod ids;
 pub mod limits;
 pub mod log;
+pub mod memory;
 pub mod parallel;
 pub mod process;
 pub mod quoted;

@@ -93,6 +93,8 @@ codes! {
         BadIndex = 18,
         /// Elements that an operator refuses, as eager does.
         BadOperand = 19,
+        /// There is not as much memory as a call needs.
+        OutOfMemory = 20,
     }
 }
 
@@ -474,7 +476,7 @@ mod tests {
         for &code in ErrorCode::ALL {
             assert_eq!(ErrorCode::from_code(code.code()), Some(code));
         }
-        for code in [0, 20, u32::MAX] {
+        for code in [0, 21, u32::MAX] {
             assert_eq!(ErrorCode::from_code(code), None);
         }
         for &(name, level) in Optimization::NAMES {

@@ -6,6 +6,7 @@ use thiserror::Error;
 
 use crate::base::bytes::Bytes;
 use crate::base::ids::DeviceUuid;
+use crate::base::memory;
 use crate::cuda::{CudaError, Held, Stream};
 use crate::onnx::OnnxError;
 use crate::protocol::message::{ErrorCode, ErrorKind, ValueSpec, WireError};
@@ -153,6 +154,14 @@ pub enum RuntimeError {
         /// The node that refused it, where the runtime said so.
         node: String,
     },
+    /// There is not as much memory as the run needs.
+    #[error("not enough memory: {reason}; make the tensors of the call smaller")]
+    OutOfMemory {
+        /// What the runtime asked for, and what there is.
+        reason: String,
+        /// The node that asked for it, where the runtime said so.
+        node: String,
+    },
     /// The run went well, and an output's memory is as it was before.
     #[error(
         "onnxruntime did not write output {output:?}: its optimizers took the node away that gives it, or an operator of \
@@ -178,19 +187,26 @@ impl RuntimeError {
         }
         match REFUSED_OPERANDS.iter().find(|(told, _)| reason.contains(told)) {
             Some(&(_, what)) => Self::BadOperand { what, node, reason },
+            None if is_want_of_memory(&reason) => Self::OutOfMemory { node, reason },
             None => Self::RunFailed { node, reason },
         }
     }
 
-    /// With what memory the stream's device has, and who holds the rest, where a run failed, or a session could not be made,
-    /// for want of it.
+    /// With what memory the stream's device has, and who holds the rest, or what the machine has, where a run failed, or a
+    /// session could not be made, for want of it.
     pub(super) fn with_memory(self, stream: Option<&Stream>) -> Self {
         let (node, reason) = match &self {
-            Self::RunFailed { node, reason } => (node.clone(), reason),
-            Self::BadModel { reason } => (String::new(), reason),
+            Self::OutOfMemory { node, reason } => (node.clone(), reason),
+            Self::BadModel { reason } if is_want_of_memory(reason) && stream.is_some() => (String::new(), reason),
             _ => return self,
         };
-        let Some(device) = stream.map(Stream::device).filter(|_| is_want_of_memory(reason)) else { return self };
+        let Some(device) = stream.map(Stream::device) else {
+            let available =
+                memory::available().map_or_else(String::new, |there| format!("; {} are available", Bytes(there)));
+            // Without the place in its sources where ONNX Runtime said it.
+            let told = reason.find(WANT_OF_MEMORY[0]).map_or(&**reason, |at| &reason[at..]);
+            return Self::OutOfMemory { node, reason: format!("{}{available}", told.trim_end()) };
+        };
         let Ok((free, total)) = device.memory() else { return self };
         let reason = format!(
             "{reason}; {} of {} of {} are free; {}; torch's cache (torch.cuda.empty_cache()) is the client's, and sessions are \
@@ -200,7 +216,7 @@ impl RuntimeError {
             device.name(),
             Held::now(device.uuid())
         );
-        Self::RunFailed { node, reason }
+        Self::OutOfMemory { node, reason }
     }
 
     fn kind_and_code(&self) -> (ErrorKind, ErrorCode) {
@@ -221,6 +237,7 @@ impl RuntimeError {
             Self::ValueCount { .. } | Self::BadValue { .. } => (Client, ErrorCode::BadTensor),
             Self::BadIndex { .. } => (Client, ErrorCode::BadIndex),
             Self::BadOperand { .. } => (Client, ErrorCode::BadOperand),
+            Self::OutOfMemory { .. } => (Fault, ErrorCode::OutOfMemory),
             Self::RunFailed { .. } | Self::NotWritten { .. } | Self::Stopped => (Fault, ErrorCode::RunFailed),
         }
     }
@@ -275,6 +292,7 @@ impl From<RuntimeError> for WireError {
         let message = error.to_string();
         let node = match error {
             RuntimeError::RunFailed { node, .. }
+            | RuntimeError::OutOfMemory { node, .. }
             | RuntimeError::BadIndex { node, .. }
             | RuntimeError::BadOperand { node, .. } => node,
             RuntimeError::NotWritten { output } => output,
@@ -286,8 +304,10 @@ impl From<RuntimeError> for WireError {
 
 /// "Failed to allocate memory for requested buffer of size 1073741824", or CUDA's own words.
 fn is_want_of_memory(reason: &str) -> bool {
-    ["Failed to allocate memory", "out of memory"].iter().any(|told| reason.contains(told))
+    WANT_OF_MEMORY.iter().any(|told| reason.contains(told))
 }
+
+const WANT_OF_MEMORY: [&str; 3] = ["Failed to allocate memory", "out of memory", "std::bad_alloc"];
 
 #[cfg(test)]
 mod tests {
@@ -319,7 +339,7 @@ mod tests {
             assert_eq!(kind, (ErrorKind::Client, ErrorCode::BadOperand, "take"));
             assert!(error.message.starts_with(expected), "{}", error.message);
         }
-        assert!(matches!(failed("out of memory"), RuntimeError::RunFailed { .. }));
+        assert!(matches!(failed("out of patience"), RuntimeError::RunFailed { .. }));
     }
 
     #[test]
@@ -329,7 +349,11 @@ mod tests {
         assert!(is_want_of_memory(said));
         assert!(is_want_of_memory("CUDA failure 2: out of memory ; GPU=0 ; expr=cudaMalloc"));
         assert!(!is_want_of_memory("Type Error: Type 'tensor(int64)' of input parameter (x) is invalid"));
-        let bad = RuntimeError::BadModel { reason: said.to_owned() }.with_memory(None);
-        assert!(matches!(bad, RuntimeError::BadModel { .. }), "without a device nothing is added");
+        let error = WireError::from(RuntimeError::run_failed(said.to_owned()).with_memory(None));
+        assert_eq!((error.kind, error.code), (ErrorKind::Fault, ErrorCode::OutOfMemory));
+        assert!(error.message.starts_with("not enough memory: Failed to allocate"), "{}", error.message);
+        assert!(error.message.contains("are available; make the tensors"), "{}", error.message);
+        let bad = RuntimeError::BadModel { reason: said.to_owned() };
+        assert_eq!(bad.clone().with_memory(None), bad, "what a session lacks on the host, eager may have");
     }
 }

@@ -8,7 +8,15 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from rust_ort.errors import BadIndex, BadOperand, ClientError, DaemonFault, ExecutorLost, RustOrtError
+from rust_ort.errors import (
+    BadIndex,
+    BadOperand,
+    ClientError,
+    DaemonFault,
+    ExecutorLost,
+    OutOfMemory,
+    RustOrtError,
+)
 
 PROTOCOL = 1
 MAGIC = b"RORT"
@@ -49,6 +57,7 @@ _TYPES: dict[str, type[RustOrtError]] = {
     "EXECUTOR_LOST": ExecutorLost,
     "BAD_INDEX": BadIndex,
     "BAD_OPERAND": BadOperand,
+    "OUT_OF_MEMORY": OutOfMemory,
 }
 _kinds = {"CLIENT": 1, "FAULT": 2}
 VERDICT_KINDS = {

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 
 from rust_ort._native import LARGE_BLOCK_BYTES, Block, Blocks, tensor
+from rust_ort.errors import OutOfMemory
 from rust_ort.memory.layout import Layout
 from rust_ort.memory.segment import LOCATION_BITS, OFFSET_MASK, Segment
 
@@ -93,9 +94,10 @@ class Arena:
         len_bytes = max(self._next_segment_bytes, -(-size // huge_page) * huge_page)
         there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         if size > there:  # the system might promise it, and end whoever fills it
-            raise torch.OutOfMemoryError(
+            raise OutOfMemory(
                 f"a tensor of {size:,} bytes was asked for in shared memory, and this machine has {there:,}; make the "
-                "tensors of this call smaller"
+                "tensors of this call smaller",
+                code="OUT_OF_MEMORY",
             )
         segment = Segment("rust_ort-arena", len_bytes)
         for listener in list(self.listeners):
