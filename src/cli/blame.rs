@@ -129,8 +129,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     let answers: Vec<Answer> = answers.into_iter().map(|examined| examined.answer).collect();
     let total = counted(&answers);
     let calls = together(&answers);
-    let texts = answers.iter().map(text_of).chain(calls.iter().map(text_of_calls));
-    let text = [headline(&answers, &transforms)].into_iter().chain(texts).collect::<Vec<_>>().join("\n");
+    let text = words(&answers, &calls, &transforms);
     let text = if args.json {
         json_text("blame", json!({ "summary": total, "answers": answers, "together": calls, "text": text }))?
     } else {
@@ -470,6 +469,15 @@ fn headline(answers: &[Answer], transforms: &[String]) -> String {
         }
     }
     text + &format!("; {graph} part {part} step {step}\n")
+}
+
+/// What is the answer over all, then each part of which there is something to tell.
+fn words(answers: &[Answer], calls: &[Together], transforms: &[String]) -> String {
+    let is_dull = |answer: &&Answer| answer.complaints.is_empty() && answer.complete && answers.len() > 1;
+    let (dull, telling): (Vec<&Answer>, Vec<&Answer>) = answers.iter().partition(is_dull);
+    let texts = telling.into_iter().map(text_of).chain(calls.iter().map(text_of_calls));
+    let rest = (!dull.is_empty()).then(|| format!("every output is within tolerance of {} parts\n", dull.len()));
+    [headline(answers, transforms)].into_iter().chain(texts).chain(rest).collect::<Vec<_>>().join("\n")
 }
 
 fn text_of(answer: &Answer) -> String {

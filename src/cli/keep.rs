@@ -214,6 +214,8 @@ fn rules(found: &[(Answer, Subject, Settings)]) -> Vec<String> {
 }
 
 fn words(answers: &[Answer], rules: &[String], verified: bool, left_out: usize) -> String {
+    // Of several parts, those with nothing to do are a line each.
+    let text_of = |answer| text_of(answer, answers.len() == 1);
     let mut text = answers.iter().map(text_of).collect::<Vec<_>>().join("\n");
     if !rules.is_empty() {
         let list = rules.iter().map(|rule| quoted(rule)).collect::<Vec<_>>().join(", ");
@@ -230,7 +232,7 @@ fn words(answers: &[Answer], rules: &[String], verified: bool, left_out: usize) 
     text
 }
 
-fn text_of(answer: &Answer) -> String {
+fn text_of(answer: &Answer, is_only: bool) -> String {
     let Answer { graph, part, steps, reference, culprits, found, outputs, beyond, n_runs, seconds, .. } = answer;
     let steps = steps.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
     let failing = outputs.iter().filter(|output| !output.before.within).count();
@@ -250,8 +252,10 @@ fn text_of(answer: &Answer) -> String {
         Found::Unjudged => "no output is a float: nothing is judged\n".to_owned(),
         Found::Unknown => format!("{failing} of {n} outputs are not within their limit; the time was up\n"),
     };
-    text += &outputs_table(outputs, reference);
-    if !culprits.is_empty() {
+    if *found != Found::Within || is_only {
+        text += &outputs_table(outputs, reference);
+    }
+    if !culprits.is_empty() && (*found != Found::Within || is_only) {
         text += "\nwhat each rounding alone makes of an output's squared error:\n";
         text += &culprits_table(culprits);
     }

@@ -30,7 +30,9 @@ pub(super) const PARTS_SCHEMA: &str = "rust_ort/parts/1";
 pub(super) const PROVENANCE_SCHEMA: &str = "rust_ort/provenance/1";
 pub(super) const DATA_SET_SCHEMA: &str = "rust_ort/data_set/1";
 pub(super) const INCOMPLETE_SCHEMA: &str = "rust_ort/incomplete/1";
-pub(super) const COMPARISON_SCHEMA: &str = "rust_ort/comparison/1";
+pub(super) const COMPARISON_SCHEMA: &str = "rust_ort/comparison/2";
+/// Read, too: without a policy, and without verdicts of noise, ties and open orders.
+pub(super) const OLDER_COMPARISON_SCHEMA: &str = "rust_ort/comparison/1";
 pub(super) const VALUES_SCHEMA: &str = "rust_ort/values/1";
 
 /// Largest JSON file that is read: the nodes of the largest graphs take some hundred MB.

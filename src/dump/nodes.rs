@@ -16,10 +16,13 @@ use crate::compare::{Birth, Noise, NoiseKind, Side, TensorVerdict, Verdict};
 use crate::tensor::TensorBuf;
 
 /// Name and version of the format.
-pub const NODES_SCHEMA: &str = "rust_ort/nodes/3";
+pub const NODES_SCHEMA: &str = "rust_ort/nodes/4";
 
-/// The version before, which is read, too: what float64 says of a node's own kernel stood beside its verdict.
-const OLDER_SCHEMA: &str = "rust_ort/nodes/2";
+/// The version before, which is read, too: it has no verdicts of noise, ties and open orders.
+const OLDER_SCHEMA: &str = "rust_ort/nodes/3";
+
+/// The one before that, which is read, too: what float64 says of a node's own kernel stood beside its verdict.
+const OLDEST_SCHEMA: &str = "rust_ort/nodes/2";
 
 /// The nodes of a part in one call, in graph order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -160,7 +163,8 @@ impl NodeTable {
     pub(super) fn read(bytes: &[u8]) -> io::Result<Self> {
         // An older one goes through a value, which takes many times the memory.
         match serde_json::from_slice::<Version<'_>>(bytes)?.schema {
-            OLDER_SCHEMA => Self::from_json(serde_json::from_slice(bytes)?),
+            OLDEST_SCHEMA => Self::from_json(serde_json::from_slice(bytes)?),
+            OLDER_SCHEMA => Ok(serde_json::from_slice(bytes)?),
             schema => {
                 layout::versioned(schema, NODES_SCHEMA)?;
                 Ok(serde_json::from_slice(bytes)?)
@@ -168,9 +172,12 @@ impl NodeTable {
         }
     }
 
-    /// From JSON of this version or the one before. Errors: InvalidData for any other.
+    /// From JSON of this version or the two before. Errors: InvalidData for any other.
     pub fn from_json(mut table: Value) -> io::Result<Self> {
         if table["schema"] == OLDER_SCHEMA {
+            table["schema"] = NODES_SCHEMA.into();
+        }
+        if table["schema"] == OLDEST_SCHEMA {
             table["schema"] = NODES_SCHEMA.into();
             for node in table["nodes"].as_array_mut().into_iter().flatten() {
                 node["local"]["noise"] = node["float64"].take();

@@ -1,19 +1,20 @@
 //! Dumps read back, whatever state they were left in.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::error::DumpError;
 use super::layout::{
-    self, COMPARISON_SCHEMA, Comparison, DATA_SET_SCHEMA, DataSet, MANIFEST_FILE, Role, VALUES_PREFIX, VALUES_SCHEMA,
-    ValueSet,
+    self, COMPARISON_SCHEMA, Comparison, DATA_SET_SCHEMA, DataSet, MANIFEST_FILE, OLDER_COMPARISON_SCHEMA, Role,
+    VALUES_PREFIX, VALUES_SCHEMA, ValueSet,
 };
 use super::nodes::NodeTable;
 use crate::base::ids::ValueName;
@@ -345,8 +346,14 @@ pub fn comparison(step: &Path) -> io::Result<Option<Comparison>> {
     let (Some(number), Some(part)) = (layout::number(name, "test_data_set_", ""), step.parent()) else {
         return Ok(None);
     };
-    let path = part.join(layout::comparison_file(number));
-    read_versioned(&path, COMPARISON_SCHEMA, |comparison: &Comparison| &comparison.schema)
+    comparison_of(part, number)
+}
+
+/// The same, of one step of a part.
+pub fn comparison_of(part_folder: &Path, step: u64) -> io::Result<Option<Comparison>> {
+    let path = part_folder.join(layout::comparison_file(step));
+    let expected = [COMPARISON_SCHEMA, OLDER_COMPARISON_SCHEMA];
+    read_versioned(&path, &expected)
 }
 
 /// Where what `rust-ort blame` found of a step of a part stands.
@@ -395,7 +402,7 @@ pub fn values(part_folder: &Path, step: u64) -> io::Result<Option<BTreeMap<Value
 /// read.
 pub fn value_set(part_folder: &Path, step: u64) -> io::Result<Option<ValueSet>> {
     let path = part_folder.join(layout::values_folder(step)).join(MANIFEST_FILE);
-    read_versioned(&path, VALUES_SCHEMA, |manifest: &ValueSet| &manifest.schema)
+    read_versioned(&path, &[VALUES_SCHEMA])
 }
 
 /// The folders `values_<step>` of a part, by step.
@@ -406,18 +413,24 @@ pub(super) fn value_folders(part_folder: &Path) -> io::Result<Vec<(u64, PathBuf)
     Ok(found)
 }
 
-fn read_versioned<T: DeserializeOwned>(
-    path: &Path,
-    expected: &str,
-    schema: impl Fn(&T) -> &String,
-) -> io::Result<Option<T>> {
+/// What a reader looks at first.
+#[derive(Deserialize)]
+struct Version<'a> {
+    #[serde(borrow)]
+    schema: Cow<'a, str>,
+}
+
+fn read_versioned<T: DeserializeOwned>(path: &Path, expected: &[&str]) -> io::Result<Option<T>> {
     match layout::read_json(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
         Ok(bytes) => {
-            let value: T = serde_json::from_slice(&bytes)?;
-            layout::versioned(schema(&value), expected)?;
-            Ok(Some(value))
+            // Before the rest: another version may lack what this one has.
+            let of: Version<'_> = serde_json::from_slice(&bytes)?;
+            if !expected.contains(&&*of.schema) {
+                layout::versioned(&of.schema, expected[0])?;
+            }
+            Ok(Some(serde_json::from_slice(&bytes)?))
         }
     }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::dumping::{self, Said, piped, wide};
 use rust_ort::base::ids::StepId;
-use rust_ort::compare::{TensorVerdict, Verdict, judge};
+use rust_ort::compare::{TensorVerdict, Verdict, judge, summary};
 use rust_ort::dump::reader;
 use rust_ort::onnx::proto::{GraphProto, ModelProto, NodeProto};
 use rust_ort::onnx::save;
@@ -163,11 +163,44 @@ fn what_observing_changed_is_told_and_judged() {
 
 #[test]
 fn the_exit_code_is_that_of_the_worst_verdict() {
-    for (nodes, code) in [(&nodes()[..1], 0), (&nodes()[..2], 1), (&nodes()[..], 2), (&nodes()[3..4], 3), (&[], 3)] {
+    for (nodes, code) in [(&nodes()[..1], 0), (&nodes()[..3], 1), (&nodes()[..], 2), (&nodes()[3..4], 3), (&[], 3)] {
         let folder = tempfile::tempdir().unwrap();
         dump(folder.path(), nodes, &[]);
         assert_eq!(sbs(folder.path(), "100", &["run", "--only", "match"]).code, code);
     }
+}
+
+#[test]
+fn a_value_that_drifts_inside_accuses_nobody_and_an_output_does() {
+    let said = |nodes: &[Value], comparison: Option<Verdict>| {
+        let folder = tempfile::tempdir().unwrap();
+        dump(folder.path(), nodes, &[]);
+        if let Some(verdict) = comparison {
+            let verdicts = [TensorVerdict { name: "drifted".to_owned(), verdict, metrics: None, noise: None }];
+            let comparison = json!({
+                "schema": "rust_ort/comparison/2", "graph": "0_0-forward", "part": 0, "step": 7, "policy": null,
+                "summary": summary(&verdicts), "verdicts": verdicts,
+            });
+            std::fs::write(folder.path().join(PART).join("comparison_7.json"), comparison.to_string()).unwrap();
+        }
+        sbs(folder.path(), "200", &["run"])
+    };
+    let mut drifted = nodes()[..2].to_vec();
+    let inside = said(&drifted, None);
+    assert!(
+        inside.code == 0 && inside.out.contains("cumulative:                1 match, 1 mismatch\n"),
+        "{}",
+        inside.out
+    );
+    drifted[1]["role"] = "PlainAOTOutput".into();
+    let output = said(&drifted, None);
+    assert!(output.code == 1 && output.out.contains("outputs:                   1 mismatch\n"), "{}", output.out);
+    // As the comparison of the whole says it.
+    let noise = said(&drifted, Some(Verdict::Noise));
+    for text in ["outputs:                   1 noise\n", "cumulative:                1 match, 1 noise\n"] {
+        assert!(noise.code == 0 && noise.out.contains(text), "{}", noise.out);
+    }
+    assert_eq!(said(&drifted, Some(Verdict::Mismatch)).code, 1);
 }
 
 #[test]

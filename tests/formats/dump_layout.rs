@@ -134,7 +134,7 @@ fn every_json_names_its_schema_and_keeps_the_clients_fields() {
     );
     assert_eq!((&manifest["comparison"], &manifest["lost"]), (&json!("comparison_0.json"), &json!([])));
     let comparison = parse(graph.join("part_0/comparison_0.json"));
-    assert_eq!(comparison["schema"], "rust_ort/comparison/1");
+    assert_eq!(comparison["schema"], "rust_ort/comparison/2");
     let counts = [("match", 0), ("noise", 0), ("tie", 0), ("open_order", 0), ("mismatch", 1), ("not_compared", 0)];
     let counts: serde_json::Map<_, _> =
         counts.into_iter().chain([("failed", 0)]).map(|(kind, n)| (kind.to_owned(), json!(n))).collect();

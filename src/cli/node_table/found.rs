@@ -1,6 +1,6 @@
 //! A table of nodes as it was found in a dump.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -11,8 +11,8 @@ use super::mark::Mark;
 use super::rows::Rows;
 use crate::cli::exit::Failure;
 use crate::cli::verdicts;
-use crate::compare::{NoiseSummary, Summary, TensorVerdict, summary};
-use crate::dump::{NodeRow, NodeTable, reader};
+use crate::compare::{NoiseSummary, Summary, TensorVerdict, Verdict, summary};
+use crate::dump::{Comparison, NodeRow, NodeTable, reader};
 use crate::onnx;
 
 /// Verdicts of a table, counted.
@@ -21,20 +21,27 @@ pub(super) struct Counted {
     pub(super) local: Summary,
     pub(super) cumulative: Summary,
     pub(super) plain: Summary,
+    /// The part's outputs as the comparison of the whole judged them; without one, the graph's as they drifted.
+    pub(super) outputs: Summary,
     /// Against float64, where it is known.
     pub(super) local_noise: NoiseSummary,
     pub(super) cumulative_noise: NoiseSummary,
 }
 
 impl Counted {
-    fn of(table: &NodeTable) -> Self {
+    fn of(table: &NodeTable, comparison: Option<&Comparison>) -> Self {
         let count = |verdict: fn(&NodeRow) -> &TensorVerdict| {
             summary(&table.nodes.iter().map(|node| verdict(node).clone()).collect::<Vec<_>>())
         };
         let noise = |verdict: fn(&NodeRow) -> &TensorVerdict| {
             NoiseSummary::of(table.nodes.iter().filter_map(|node| verdict(node).noise.map(|noise| noise.kind)))
         };
+        let drifted = || -> Vec<_> {
+            let outputs = table.nodes.iter().filter(|node| !node.role.is_empty());
+            outputs.map(|node| node.cumulative.clone()).collect()
+        };
         Self {
+            outputs: comparison.map_or_else(|| summary(&drifted()), |comparison| summary(&comparison.verdicts)),
             local: count(|node| &node.local),
             cumulative: count(|node| &node.cumulative),
             plain: summary(&table.plain),
@@ -58,14 +65,18 @@ impl Found {
     pub(crate) fn read(step: u64, path: PathBuf) -> Result<Self, Failure> {
         let part = path.parent().unwrap_or(Path::new("."));
         let table = reader::nodes(part, step).map_err(|error| format!("{}: {error}", path.display()))?;
-        let table = table.ok_or_else(|| format!("{}: it is gone", path.display()))?;
+        let mut table = table.ok_or_else(|| format!("{}: it is gone", path.display()))?;
         let outputs = outputs(&part.join("model.onnx"));
-        Ok(Self { outputs, ..Self::alone(path, table) })
+        let comparison = reader::comparison_of(part, step).map_err(|error| format!("{}: {error}", part.display()))?;
+        if let Some(comparison) = &comparison {
+            excuse(&mut table, comparison);
+        }
+        Ok(Self { outputs, counted: Counted::of(&table, comparison.as_ref()), table, path })
     }
 
-    /// A table without its model.
+    /// A table without what stands beside it.
     pub(super) fn alone(path: PathBuf, table: NodeTable) -> Self {
-        Self { counted: Counted::of(&table), path, table, outputs: HashMap::new() }
+        Self { counted: Counted::of(&table, None), path, table, outputs: HashMap::new() }
     }
 
     /// The rows to show.
@@ -97,10 +108,34 @@ impl Found {
         })
     }
 
-    /// Of every verdict in it.
+    /// Verdicts of each node alone, of what observing changed and of the outputs. A value inside that drifted is shown and
+    /// accuses nobody: half precision drifts in every model.
     pub(crate) fn total(&self) -> Summary {
-        let Counted { local, cumulative, plain, .. } = self.counted;
-        verdicts::sum([local, cumulative, plain]).unwrap_or_default()
+        let Counted { local, plain, outputs, .. } = self.counted;
+        verdicts::sum([local, plain, outputs]).unwrap_or_default()
+    }
+}
+
+/// What the comparison of the whole found right of an output, as noise or as what follows from a tie, is so here, too; and
+/// where both sessions are right of it, what observing changed is noise.
+fn excuse(table: &mut NodeTable, comparison: &Comparison) {
+    let right: HashMap<&str, &TensorVerdict> = (comparison.verdicts.iter())
+        .filter(|verdict| verdict.verdict.is_pass())
+        .map(|verdict| (verdict.name.as_str(), verdict))
+        .collect();
+    for node in table.nodes.iter_mut().filter(|node| node.cumulative.verdict == Verdict::Mismatch) {
+        if let Some(found) = right.get(node.name.as_str()) {
+            node.cumulative.verdict = found.verdict.clone();
+        }
+    }
+    let both: HashSet<&str> = (table.nodes.iter())
+        .filter(|node| node.cumulative.verdict.is_pass() && right.contains_key(node.name.as_str()))
+        .map(|node| node.name.as_str())
+        .collect();
+    for verdict in table.plain.iter_mut().filter(|verdict| verdict.verdict == Verdict::Mismatch) {
+        if both.contains(verdict.name.as_str()) {
+            verdict.verdict = Verdict::Noise;
+        }
     }
 }
 

@@ -95,6 +95,7 @@ fn summary(found: &Found, width: usize) -> String {
     let mut facts = vec![
         ("local:", counts(counted.local)),
         ("cumulative:", counts(counted.cumulative)),
+        ("outputs:", counts(counted.outputs)),
         ("first local mismatch:", first(table.first_local_mismatch())),
         ("first cumulative mismatch:", first(table.first_cumulative_mismatch())),
         ("what observing changed:", vec![observing(found)]),

@@ -11,7 +11,7 @@ use super::repro::Alone;
 use crate::cli::exit::Failure;
 use crate::cli::rerun::{Divided, Model, Ran, Runtime, Target, text_of};
 use crate::compare::{TensorVerdict, Verdict};
-use crate::dump::Role;
+use crate::dump::{Judging, Role};
 use crate::onnx::NamedTensor;
 use crate::protocol::message::{Division, RuntimeRule};
 use crate::tensor::TensorBuf;
@@ -139,9 +139,10 @@ pub(super) fn replay(args: &Arguments, runtime: &Runtime, target: &Target) -> Re
     match runtime.run_times(&model, &feeds, args.repeat.get()) {
         Ok(ran) => {
             let (references, actuals) = (target.tensors(Role::Reference)?, target.tensors(Role::Actual)?);
-            again.verdicts = judged(target, &ran, &references);
+            let judging = target.judging()?;
+            again.verdicts = judged(&judging, &ran, &references);
             let bits = |index: usize| ran.outputs.get(index).zip(actuals.get(index)).is_some_and(same_bits);
-            let verdicts = judged(target, &ran, &actuals).into_iter().enumerate();
+            let verdicts = judged(&judging, &ran, &actuals).into_iter().enumerate();
             again.actuals = verdicts.map(|(index, verdict)| Actual { same_bits: bits(index), verdict }).collect();
             again.run_ms = ran.run_ms;
             again.set_division(&target.rules, &ran.division);
@@ -159,11 +160,10 @@ pub(super) fn replay(args: &Arguments, runtime: &Runtime, target: &Target) -> Re
 }
 
 /// One verdict an output; none when nothing was dumped to judge by.
-fn judged(target: &Target, ran: &Ran, references: &[NamedTensor]) -> Vec<TensorVerdict> {
+fn judged(judging: &Judging, ran: &Ran, references: &[NamedTensor]) -> Vec<TensorVerdict> {
     if references.is_empty() {
         return Vec::new();
     }
-    let judging = target.judging();
     let judge = |(index, (name, output)): (usize, &(String, TensorBuf))| match references.get(index) {
         None => TensorVerdict::not_compared(name, "no such output was dumped"),
         Some(reference) if reference.name != *name => {

@@ -12,6 +12,7 @@ use crate::cli::statistics::{Statistics, statistics};
 use crate::cli::table::{Give, aligned};
 use crate::cli::verdicts::said;
 use crate::compare::{TensorVerdict, Verdict, distance_text, signature, significant};
+use crate::dump::Judging;
 use crate::onnx::proto::{GraphProto, ModelProto};
 use crate::onnx::{OnnxError, expose_intermediates};
 use crate::protocol::message::Optimization;
@@ -44,7 +45,7 @@ pub(super) fn look(
     feeds: &[TensorView<'_>],
     asked: &[String],
 ) -> Result<Vec<Facts>, Failure> {
-    let provenance = target.provenance()?;
+    let (provenance, judging) = (target.provenance()?, target.judging()?);
     let names = resolve(graph(model.proto)?, &provenance, asked)?;
     let optimized = runtime.optimized(model);
     let mut facts = Vec::new();
@@ -60,7 +61,7 @@ pub(super) fn look(
             }
         };
         for (name, value) in values {
-            let optimized = verdict(target, &name, &value, &fetched);
+            let optimized = verdict(&judging, &name, &value, &fetched);
             facts.push(described(model.proto, &provenance, name, &value, optimized));
         }
     }
@@ -68,7 +69,7 @@ pub(super) fn look(
 }
 
 fn verdict(
-    target: &Target,
+    judging: &Judging,
     name: &str,
     value: &TensorBuf,
     optimized: &Result<Vec<(String, TensorBuf)>, String>,
@@ -82,7 +83,7 @@ fn verdict(
         Some((_, other)) if other.desc() != value.desc() => {
             TensorVerdict::not_compared(name, format!("optimized to another layout, {}", other.desc()))
         }
-        Some((_, other)) => target.judge(name, &value.view(), &other.view()),
+        Some((_, other)) => judging.judge(name, &value.view(), &other.view()),
     }
 }
 

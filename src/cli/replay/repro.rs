@@ -12,7 +12,7 @@ use super::nodes;
 use crate::cli::exit::Failure;
 use crate::cli::rerun::{Model, RAN_WITH_FILE, Runtime, Target, tensors};
 use crate::compare::{Policy, TensorVerdict, Tolerance, Verdict};
-use crate::dump::{Role, reader};
+use crate::dump::{Judging, Role, reader};
 use crate::onnx::proto::{GraphProto, ModelProto};
 use crate::onnx::{self, NamedTensor};
 use crate::protocol::message::CUDA_PROVIDER;
@@ -157,7 +157,7 @@ impl<'a> Repro<'a> {
             outputs: named(outputs),
             title: format!("part {}, step {}", target.part.display(), target.step.step),
             expected: &expected,
-            found: found(target, &references, &actuals),
+            found: found(&target.judging()?, &references, &actuals),
             onnxruntime: target.onnxruntime(),
         })
     }
@@ -186,7 +186,7 @@ impl<'a> Repro<'a> {
             onnxruntime: runtime.runtime.version().to_owned(),
         };
         self.write(&content)?;
-        let alone = self.run_alone(runtime, value, &cut_out);
+        let alone = self.run_alone(runtime, &self.target.judging()?, value, &cut_out);
         content.found = line(&alone.verdict);
         self.write(&content)?;
         Ok(Some(alone))
@@ -272,7 +272,7 @@ impl<'a> Repro<'a> {
     }
 
     /// Judged by eager's value; NotCompared where there is none.
-    fn run_alone(&self, runtime: &Runtime, name: String, cut_out: &CutOut) -> Alone {
+    fn run_alone(&self, runtime: &Runtime, judging: &Judging, name: String, cut_out: &CutOut) -> Alone {
         let CutOut { model, inputs, output: (_, reference), expected } = cut_out;
         let Expected::Eager(expected) = expected else {
             let verdict = TensorVerdict::not_compared(&name, "eager's values of this node were not dumped");
@@ -285,7 +285,7 @@ impl<'a> Repro<'a> {
             Err(error) => TensorVerdict::failed(&name, error.to_string()),
             Ok(outputs) => match outputs.first() {
                 None => TensorVerdict::failed(&name, "the model has no output"),
-                Some((_, value)) => target.judge(&name, &reference.view(), &value.view()),
+                Some((_, value)) => judging.judge(&name, &reference.view(), &value.view()),
             },
         };
         Alone { name, reference: expected.clone(), verdict }
@@ -380,8 +380,9 @@ impl<'a> Repro<'a> {
 
     fn script(&self, content: &Content<'_>) -> Result<String, Failure> {
         let dtypes: BTreeSet<DType> = content.outputs.iter().map(|(_, view)| view.dtype()).collect();
+        let policy = self.target.judging()?.policy;
         let tolerances: BTreeMap<String, Value> =
-            dtypes.into_iter().map(|dtype| (dtype.to_string(), self.tolerance(dtype))).collect();
+            dtypes.into_iter().map(|dtype| (dtype.to_string(), tolerance(policy, dtype))).collect();
         let config = runtime_config(&self.target.config, &[]);
         Ok(TEMPLATE
             .replace("\"@OPTIMIZATION@\"", &json!(self.target.optimization.name()).to_string())
@@ -391,16 +392,15 @@ impl<'a> Repro<'a> {
             .replace("\"@LIBRARIES@\"", &serde_json::to_string(&self.target.libraries)?)
             .replace("\"@TOLERANCES@\"", &serde_json::to_string_pretty(&tolerances)?))
     }
+}
 
-    /// JSON that is Python too.
-    fn tolerance(&self, dtype: DType) -> Value {
-        let policy = self.target.judging().policy;
-        let policy = if dtype == DType::Bool { Policy::default() } else { policy };
-        let Tolerance { atol, rtol, scale, equal_nan } = policy.tolerance(dtype);
-        let fill = Tolerance::fill_limit(dtype);
-        let fill = if fill.is_finite() { fill } else { f64::MAX };
-        json!({ "atol": atol, "rtol": rtol, "scale": scale, "fill": fill, "equal_nan": u8::from(equal_nan) })
-    }
+/// JSON that is Python too.
+fn tolerance(policy: Policy, dtype: DType) -> Value {
+    let policy = if dtype == DType::Bool { Policy::default() } else { policy };
+    let Tolerance { atol, rtol, scale, equal_nan } = policy.tolerance(dtype);
+    let fill = Tolerance::fill_limit(dtype);
+    let fill = if fill.is_finite() { fill } else { f64::MAX };
+    json!({ "atol": atol, "rtol": rtol, "scale": scale, "fill": fill, "equal_nan": u8::from(equal_nan) })
 }
 
 /// What eager gave, by every name that the value has: the inputs and outputs of the part, and what an Identity only names
@@ -480,11 +480,10 @@ fn cut(
 }
 
 /// What the dump says of the outputs, one line each.
-fn found(target: &Target, references: &[NamedTensor], actuals: &[NamedTensor]) -> String {
+fn found(judging: &Judging, references: &[NamedTensor], actuals: &[NamedTensor]) -> String {
     if actuals.is_empty() {
         return "No result was dumped: the run ended before it was whole.".to_owned();
     }
-    let judging = target.judging();
     let judge = |(reference, actual): (&NamedTensor, &NamedTensor)| {
         line(&judging.judge(&actual.name, &reference.view(), &actual.view()))
     };

@@ -11,7 +11,7 @@ use super::rules;
 use crate::base::ids::{DeviceUuid, ValueName};
 use crate::cli::data_sets;
 use crate::cli::exit::Failure;
-use crate::compare::{Policy, TensorVerdict, Tolerance};
+use crate::compare::{Policy, Tolerance};
 use crate::cuda::Device;
 use crate::dump::reader::{self, Completeness, StepEntry};
 use crate::dump::{Judging, Role};
@@ -19,7 +19,6 @@ use crate::onnx::proto::ModelProto;
 use crate::onnx::{self, Descriptions, NamedTensor};
 use crate::protocol::message::{CUDA_GRAPHS, CUDA_PROVIDER, NodeRuntime, Optimization, Provider, RuntimeRule};
 use crate::runtime::ort::provider_options;
-use crate::tensor::TensorView;
 
 /// A data set to run.
 pub(crate) struct Target {
@@ -314,16 +313,12 @@ impl Target {
         serde_json::from_value(self.options["tolerance"].clone()).ok()
     }
 
-    /// By what outputs are judged: as the call was compared, else by the run's tolerance.
-    pub(crate) fn judging(&self) -> Judging {
-        // What cannot be read tells nothing.
-        let compared = Judging::of(&self.step.path).ok().flatten();
-        compared.unwrap_or_else(|| Judging::by(Policy { given: self.tolerance(), ..Policy::default() }))
-    }
-
-    /// A value that no output is of, by the same.
-    pub(crate) fn judge(&self, name: &str, reference: &TensorView<'_>, candidate: &TensorView<'_>) -> TensorVerdict {
-        self.judging().judge(name, reference, candidate)
+    /// By what outputs are judged: as the call was compared, else by the run's tolerance. Errors: a file of the comparison
+    /// that cannot be read; without it what is noise would be a mismatch.
+    pub(crate) fn judging(&self) -> Result<Judging, Failure> {
+        let compared =
+            Judging::of(&self.step.path).map_err(|error| format!("{}: {error}", self.step.path.display()))?;
+        Ok(compared.unwrap_or_else(|| Judging::by(Policy { given: self.tolerance(), ..Policy::default() })))
     }
 
     /// Functions that changed the model before the runtime got it.
