@@ -294,7 +294,7 @@ def _command(seen: Examination, command: str, *arguments: str) -> Any:
     is_json = "--json" in arguments
     if not is_json and (done.returncode != 0 or done.stderr):
         last = (done.stderr or done.stdout).strip().splitlines()[-1:]
-        is_grave = done.returncode != 1 or bool(done.stderr)
+        is_grave = done.returncode not in (1, 3) or bool(done.stderr)  # 3: something was left out
         seen.fault(f"rust-ort {command}", f"exit code {done.returncode}: {''.join(last)}", is_grave=is_grave)
     return json.loads(done.stdout) if is_json and done.stdout else {}
 

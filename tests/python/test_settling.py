@@ -285,6 +285,21 @@ def test_what_promises_an_order_or_is_no_choice_is_not_open() -> None:
 
 
 @pytest.mark.parametrize("dim", [0, 1, -1])
+def test_values_and_indices_of_one_choice_are_judged_together(dim: int) -> None:
+    keys = torch.tensor([[5.0, 1.0, 3.0, 5.0], [2.0, 8.0, 7.0, 2.0], [9.0, 9.0, 1.0, 4.0]])
+    for target, result in ((aten.topk.default, 0), (aten.topk.default, 1)):
+        node, env = chosen(target, keys, 2, dim, result=result, sorted=False)
+        eagers = env[node.args[0]]
+        turned, other = env[node].flip(dim), eagers[1 - result]
+        assert why_open(node, turned, env, {1 - result: other.flip(dim)}) == "open order"
+        assert why_open(node, turned, env, {1 - result: other}) == "", "these values are not at those places"
+    node, env = chosen(aten.median.dim, torch.tensor([1.0, 1.0, 2.0]), 0)
+    taken = 1 - int(env[node])
+    assert why_open(node, torch.tensor(taken), env, {0: torch.tensor(1.0)}) == "tie"
+    assert why_open(node, torch.tensor(taken), env, {0: torch.tensor(2.0)}) == ""
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1])
 def test_an_order_that_nobody_asked_for_is_open(dim: int) -> None:
     keys = torch.tensor([[5.0, 1.0, 3.0, 5.0], [2.0, 8.0, 7.0, 2.0], [9.0, 9.0, 1.0, 4.0]])
     for result, kind in ((0, "open order"), (1, "open order")):

@@ -44,11 +44,15 @@ WHY_OPEN: dict[Open, str] = {
 }
 
 
-def why_open(node: fx.Node, candidate: Tensor, env: Mapping[fx.Node, Any]) -> Open:
+def why_open(
+    node: fx.Node, candidate: Tensor, env: Mapping[fx.Node, Any], beside: Mapping[int, Tensor] | None = None
+) -> Open:
     """What of `candidate`, which is not eager's value, is as right as it: "tie", other ones of equal keys, each once,
     or of several writes to one place; "open order", the same elements where none is promised; "" for a fault.
 
-    node: a result of an operator; candidate: its value on eager's inputs; env: eager's values of it and its inputs.
+    node: a result of an operator; candidate: its value on eager's inputs; env: eager's values of it and its inputs;
+    beside: {position: the candidate's other results}, as far as they are known. Values and indices are judged together:
+    those of one order beside these of another are a fault.
     """
     if node.target in WRITING:
         return "tie" if _another_write(node, candidate, env) else ""
@@ -59,7 +63,11 @@ def why_open(node: fx.Node, candidate: Tensor, env: Mapping[fx.Node, Any]) -> Op
     dim = given(source, "dim", -1)
     if keys.dim() and values.dim() < keys.dim():
         values, indices, candidate = (tensor.unsqueeze(dim) for tensor in (values, indices, candidate))
+        beside = {position: tensor.unsqueeze(dim) for position, tensor in (beside or {}).items()}
     if candidate.shape != indices.shape:
+        return ""
+    results: dict[Any, Tensor] = {**(beside or {}), result: candidate}
+    if len(results) == 2 and not _belong_together(keys, results[0], results[1], dim):
         return ""
     has_order = source.target is not aten.topk.default or given(source, "sorted", True)
     if result == 0:
@@ -83,6 +91,13 @@ def given(node: fx.Node, name: str, default: Any) -> Any:
     declared = [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
     place = declared.index(name) if name in declared else len(node.args)
     return node.args[place] if place < len(node.args) else default
+
+
+def _belong_together(keys: Tensor, values: Tensor, indices: Tensor, dim: int) -> bool:
+    """Whether the indices are places of these values among the keys."""
+    if values.shape != indices.shape or not _is_choice(indices, keys, dim):
+        return False
+    return bool(_same(keys.gather(dim, indices) if keys.dim() else keys, values).all())
 
 
 def _is_choice(indices: Tensor, keys: Tensor, dim: int) -> bool:

@@ -147,6 +147,11 @@ class GraphInfo:
         entry = (getattr(_watching, "seen", None) or {}).get(id(self))
         return [self] if entry is None else [self, entry[1]]
 
+    @property
+    def of_this_run(self) -> GraphInfo:
+        """What `called` keeps of it for a run that goes on in this thread; where none does, this."""
+        return self._with_run()[-1]
+
     def add_verdicts(self, step: int, verdicts: Sequence[Verdict]) -> None:
         for info in self._with_run():
             info.verdicts.extend((step, verdict) for verdict in verdicts)

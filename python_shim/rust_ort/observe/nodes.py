@@ -106,9 +106,7 @@ class GraphNodes:
                 info=self._info,
                 options=self._options,
                 dump_values=self._dump_values,
-                branches_before=[
-                    branch_behind(arg, self._branches) if isinstance(arg, fx.Node) else "" for arg in call.args
-                ],
+                branches_before=branches_before(call, self._branches),
             )
             wide = self._wide
             carried = (
@@ -358,7 +356,7 @@ class PartNodes:
             nan = tolerance is not None and not tolerance.equal_nan and bool((local.metrics or {}).get("both_nan"))
             if local.kind == "mismatch" and isinstance(value, NodeValue) and not nan:
                 assert value.local is not None
-                choice = why_open(node, value.local, env)
+                choice = why_open(node, value.local, env, _beside(node, batch))
                 if choice:
                     local, cumulative = self.of.settle_as_right(value, WHY_OPEN[choice])
                 else:
@@ -438,6 +436,11 @@ class PartNodes:
         return last is None or not last > done
 
 
+def branches_before(call: fx.Node, branches: Mapping[str, str]) -> list[str]:
+    """For each argument of a part's call the other branch that it comes of, or ""."""
+    return [branch_behind(arg, branches) if isinstance(arg, fx.Node) else "" for arg in call.args]
+
+
 def _left_to_eager(node: EagerNode) -> NodeVerdict:
     verdict = not_compared(node.name, f"ran in eager: {node.reason}")
     return NodeVerdict(
@@ -460,6 +463,19 @@ def _sources(node: fx.Node) -> Iterator[fx.Node]:
         yield source
         if node.target is operator.getitem:
             yield from source.all_input_nodes
+
+
+def _beside(node: fx.Node, batch: Sequence[tuple[fx.Node, NodeValue | NotCompared]]) -> dict[int, torch.Tensor]:
+    """{position: the candidate's value} of the other results of the operator that a node parts, on eager's inputs."""
+    return {
+        int(other.args[1]): value.local  # type: ignore[arg-type]
+        for other, value in batch
+        if other is not node
+        and node.target is other.target is operator.getitem
+        and other.args[0] is node.args[0]
+        and isinstance(value, NodeValue)
+        and value.local is not None
+    }
 
 
 def _parts_results(node: fx.Node) -> bool:

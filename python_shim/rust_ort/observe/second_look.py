@@ -16,6 +16,9 @@ from rust_ort.observe.wide import in_wide
 
 log = logging.getLogger("rust_ort")
 
+LOOKS_INSIDE_SECONDS = 4.0
+"""What eager may take of a call whose nodes are compared, too, because an output differs and nothing tells why: nodes
+take some 15 times as long."""
 LEAST_SECONDS = 60.0
 TIMES_EAGER = 50.0
 """How long the run in float64 may take: so many times as long as eager, and LEAST_SECONDS at least."""
@@ -49,7 +52,7 @@ class SecondLook:
     names of what may be asked for; seconds: what its run in eager took."""
 
     def __init__(self, module: fx.GraphModule, inputs: Sequence[Any], names: Collection[str], seconds: float) -> None:
-        self._module, self._inputs, self._names, self._seconds = module, inputs, names, seconds
+        self._module, self._inputs, self._names, self.seconds = module, inputs, names, seconds
         self._drawn = generators()
         self._versions = list(map(_version, inputs))
         self._float64: Known | None = None
@@ -62,7 +65,7 @@ class SecondLook:
             self._float64 = {}
             runs_once = any(may_do_more(self._module, node) for node in self._module.graph.nodes)
             if not runs_once and self._versions == list(map(_version, self._inputs)):
-                self._float64 = in_wide(self._run, expected=references, seconds=seconds_for(self._seconds))
+                self._float64 = in_wide(self._run, expected=references, seconds=seconds_for(self.seconds))
         return self._float64
 
     def _run(self) -> dict[str, Any]:

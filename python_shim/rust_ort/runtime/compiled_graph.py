@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import itertools
 import logging
+import operator
 import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import fx
 
 from rust_ort.call.client import Client
+from rust_ort.call.node_batch import NodesOf
 from rust_ort.call.part import Part
 from rust_ort.call.staging import as_plain
 from rust_ort.errors import DaemonFault
@@ -22,10 +25,10 @@ from rust_ort.export.plan import Plan, PlannedPart, restrides
 from rust_ort.link.specs import GraphSpec, Policy, Verdict, not_compared
 from rust_ort.observe import rules, session
 from rust_ort.observe.graph_info import GraphInfo, note_call
-from rust_ort.observe.nodes import GraphNodes, PartNodes
+from rust_ort.observe.nodes import GraphNodes, PartNodes, branches_before
 from rust_ort.observe.placement import Placement
 from rust_ort.observe.reference import generators, run_reference, set_generators
-from rust_ort.observe.second_look import Known, SecondLook, looked_at_again
+from rust_ort.observe.second_look import LOOKS_INSIDE_SECONDS, Known, SecondLook, looked_at_again
 from rust_ort.observe.sums import Sums
 from rust_ort.observe.verdicts import policy
 from rust_ort.options import Options
@@ -48,6 +51,7 @@ class PartRunner:
         self.planned = planned
         self.index = planned.graph.index
         self.outputs = planned.tensor_outputs
+        self.results = [node.name for node in pytree.tree_leaves(planned.graph.module.graph.output_node().args[0])]
         self._pick = planned.pick
         self._results = planned.results
         self._info = info
@@ -94,14 +98,46 @@ class PartRunner:
         if references is not None:
             wrong = observation.nodes is not None and observation.nodes.is_wrong
             verdicts = self._looked_at_again(args, references, tensors, verdicts, terms, observation, wrong=wrong)
+            if nodes is None and any(verdict.kind == "mismatch" for verdict in verdicts):
+                nodes = self._looked_inside(args, observation)
         if nodes is not None:
             ties = nodes.finish(dict(zip(self.outputs, tensors, strict=True)), dump=observation.dump, terms=terms)
             verdicts = self._excused(references or [], tensors, verdicts, ties, observation)
+        if references is not None:
             self._info.add_results(
                 [tensor for tensor, verdict in zip(tensors, verdicts, strict=True) if verdict.is_pass]
             )
         self._info.add_verdicts(observation.step, verdicts)
         return tensors
+
+    def _looked_inside(self, args: Sequence[Any], observation: _Observation) -> PartNodes | None:
+        """The part's nodes, compared where the outputs alone were to be: only they tell a branch that rounding turned,
+        or a choice between equals, from a fault. None where that cannot be, or a wrong node of the graph is known: to
+        whoever watches this run, of this run."""
+        options, eagers = self._info.options, observation.references
+        assert observation.again is not None and options is not None and eagers is not None
+        is_long = observation.again.seconds > LOOKS_INSIDE_SECONDS
+        if is_long or observation.policy.given is not None or self._info.of_this_run.first_wrong_node() is not None:
+            return None
+        call, names = observation.calls[self.planned.graph.name]
+        nodes = PartNodes(
+            of=NodesOf(part=self.part, step=observation.step),
+            planned=self.planned,
+            info=self._info,
+            options=options,
+            dump_values=False,
+            branches_before=branches_before(call, observation.branches),
+        )
+        try:
+            with torch.no_grad(), autocast_off():
+                nodes.run([eagers[name] for name in names], args, None)
+        except Exception as error:  # want of memory, too: the call has its outputs and its verdicts
+            nodes.abandon()
+            log.info("%s: its nodes could not be compared: %s", self._info.name, error)
+            return None
+        if nodes.branch:
+            observation.branches[call.name] = nodes.branch
+        return nodes
 
     def _excused(
         self, references: list[torch.Tensor], candidates: list[torch.Tensor], verdicts: Sequence[Verdict],
@@ -170,8 +206,10 @@ class PartRunner:
 
 @dataclass(kw_only=True)
 class _Observation:
-    """What is wanted of a call. references: {FX name: eager's value}; nodes: gives them, node by node. again: what is
-    looked at where these differ."""
+    """What is wanted of a call. references: {FX name: eager's value}, of what parts read and give; nodes: gives them,
+    node by node. again: what is looked at where these differ. calls: {part: (the outer graph's call of it, what it
+    reads)}, by FX names; branches: {call: the other branch that the part took}, of parts whose nodes were compared
+    because outputs differed."""
 
     step: int
     dump: bool
@@ -180,6 +218,8 @@ class _Observation:
     policy: Policy
     again: SecondLook | None
     client: Client
+    calls: Mapping[str, tuple[fx.Node, list[str]]]
+    branches: dict[str, str] = field(default_factory=dict)
 
 
 class CompiledGraph:
@@ -204,6 +244,7 @@ class CompiledGraph:
         placeholders = (node for node in plan.cut.outer.graph.nodes if node.op == "placeholder")
         self._unused = [position for position, node in enumerate(placeholders) if not node.users]
         self._runners: list[PartRunner] | None = None
+        self._calls: dict[str, tuple[fx.Node, list[str]]] = {}
         self._fast: Callable[[list[Any]], Any] | None = None
         self._outer: Callable[[list[Any]], Any] | None = None
         if runners is not None:
@@ -234,6 +275,7 @@ class CompiledGraph:
     def _link(self, runners: list[PartRunner]) -> None:
         self._fast = fast_path(self._plan, [runner.part for runner in runners])
         self._outer = _linked(self._plan, runners)
+        self._calls = _calls(self._plan, runners)
         self._runners = runners
         self.info.placement = Placement.of(runner.part.prepared for runner in runners)
         if self._options.runtimes:
@@ -270,8 +312,9 @@ class CompiledGraph:
         by_nodes = compare and self._options.compare == "nodes"
         inputs = self._reference_inputs(args) if compare else []
         names = {name for runner in self._runners or () for name in runner.outputs}
+        reads = {name for _, read in self._calls.values() for name in read}
         begin = time.monotonic()
-        references = run_reference(self._module, inputs, capture=names)[1] if compare and not by_nodes else None
+        references = run_reference(self._module, inputs, capture=names | reads)[1] if compare and not by_nodes else None
         again = SecondLook(self._module, inputs, names, time.monotonic() - begin) if compare else None
         with session.data_set(self.info.graph_id, self.info.name, self._options) as data_set:
             step = step if data_set is None else data_set
@@ -293,6 +336,7 @@ class CompiledGraph:
                 policy=policy(self._options, [self.info]),
                 again=again,
                 client=Client.get(self._options),
+                calls=self._calls,
             )
             del inputs, again
             return self._guarded(args, observation)
@@ -366,6 +410,19 @@ def _ran_in_eager(info: GraphInfo, why: str = "") -> Verdict:
     """Eager is never compared with eager."""
     reasons = why or "; ".join(sorted({node.reason for node in info.eager})) or "it computes nothing"
     return not_compared(info.name, f"ran in eager: {reasons}")
+
+
+def _calls(plan: Plan, runners: Sequence[PartRunner]) -> dict[str, tuple[fx.Node, list[str]]]:
+    """{part: (its call in the outer graph, names in the whole graph of what it reads)}."""
+    results = {runner.planned.graph.name: runner.results for runner in runners}
+
+    def name(read: fx.Node) -> str:
+        source, place = read.args if read.target is operator.getitem else (None, 0)
+        made = results.get(str(source.target), []) if isinstance(source, fx.Node) else []
+        return str(made[int(place)]) if made else read.name  # type: ignore[arg-type]
+
+    calls = [node for node in plan.cut.outer.graph.nodes if node.op == "call_module"]
+    return {str(call.target): (call, [name(read) for read in call.all_input_nodes]) for call in calls}
 
 
 def _linked(plan: Plan, runners: Sequence[PartRunner]) -> Callable[[list[Any]], Any]:
