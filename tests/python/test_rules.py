@@ -199,6 +199,22 @@ def test_reductions_are_right_in_half_precision(reduce: Callable[..., Any]) -> N
     assert not made.refused and not made.wrong and made.eager == 0
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32])
+def test_sums_of_integers_begin_again_where_eagers_do(dtype: torch.dtype) -> None:
+    x = torch.full((5, 3), torch.iinfo(dtype).max, dtype=dtype)
+    squares = torch.full((4, 3, 3), 2 ** (x.element_size() * 8 - 2), dtype=dtype)
+    for total in (
+        lambda x, _: x.sum(0, dtype=dtype),
+        lambda x, _: x.sum(dtype=dtype),
+        lambda x, _: x.sum((0, 1), keepdim=True, dtype=dtype),
+        lambda x, y: torch.addbmm(x[:3], y, y),
+    ):
+        torch._dynamo.reset()
+        made, _ = outcome(case(total, x, squares))
+        # ONNX has no product of small integers.
+        assert not made.refused and not made.wrong and made.eager <= (dtype != torch.int32)
+
+
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.float16])
 def test_scatters_are_right_in_every_dtype(dtype: torch.dtype) -> None:
     x = (MATRIX * 9).to(dtype)

@@ -54,6 +54,9 @@ def sum_over(self: Any, dim: Sequence[int] | int | None = None, keepdim: bool = 
     dims = _counted(dim, len(sizes))
     if self.dtype.is_floating_point():
         return _sum_of_floats(self, sizes, dims, keepdim)
+    if self.dtype.is_integer() and self.dtype != ir.DataType.INT64:
+        # ReduceSum adds them in float64 and stops at the largest: eager begins again at the smallest.
+        return op.Cast(sum_over(self, dim, keepdim, ir.DataType.INT64), to=self.dtype)
     if self.dtype != ir.DataType.INT64 or (narrow.bitwidth < 32 and not narrow.is_floating_point()):
         return op.ReduceSum(self, ints(dims), keepdims=keepdim)
     half = op.Constant(value=ir.tensor(HALF_AN_INT64, dtype=ir.DataType.INT64))
