@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import os
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -386,6 +387,8 @@ _printed: dict[tuple[type, Any], str] = {}
 _printing = threading.Lock()
 _printers = 0
 """How many compilations are inside `printed_once`."""
+_prints: list[Any] = []
+"""[SymNode, its own `str`, what stands in its place], while some are."""
 
 
 @contextlib.contextmanager
@@ -401,15 +404,33 @@ def printed_once() -> Iterator[None]:
     with _printing:
         _printers += 1
         if _printers == 1:
-            kind.str = _remembering(kind.str)
+            _prints[:] = kind, kind.str, _remembering(kind.str)
+            kind.str = _prints[2]
     try:
         yield
     finally:
         with _printing:
-            _printers -= 1
+            _printers = max(0, _printers - 1)  # 0: a child of a fork inside has put it back
             if _printers == 0:
-                kind.str = kind.str.__wrapped__
-                _printed.clear()
+                _print_as_before()
+
+
+def _print_as_before() -> None:
+    """Puts torch's own method back, unless somebody else has put another in the place of ours."""
+    if _prints and _prints[0].str is _prints[2]:
+        _prints[0].str = _prints[1]
+    _prints.clear()
+    _printed.clear()
+
+
+def _after_fork_in_child() -> None:
+    """The compilations of other threads end in the parent alone."""
+    global _printers, _printing
+    _printing, _printers = threading.Lock(), 0
+    _print_as_before()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _remembering(prints: Callable[[Any], str]) -> Callable[[Any], str]:
