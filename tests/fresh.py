@@ -58,7 +58,7 @@ def check(environment: Environment, scratch: Path) -> Counts:
     try:
         environment.install("./python_shim")
     except InstallFailed as error:
-        # A registry that breaks off a download of gigabytes says nothing of the package, which fails the second time, too.
+        # A download of gigabytes that breaks off says nothing of the package, which would fail the second time, too.
         print(f"    installed at the second try; the first: {error}", flush=True)
         environment.install("./python_shim")
     installed = environment.versions()
