@@ -51,7 +51,7 @@ class PartRunner:
         self.planned = planned
         self.index = planned.graph.index
         self.outputs = planned.tensor_outputs
-        self.results = [node.name for node in pytree.tree_leaves(planned.graph.module.graph.output_node().args[0])]
+        self.returned = [node.name for node in pytree.tree_leaves(planned.graph.module.graph.output_node().args[0])]
         self._pick = planned.pick
         self._results = planned.results
         self._info = info
@@ -200,8 +200,7 @@ class PartRunner:
             restride(given)
         with torch.no_grad(), autocast_off(), Sums() as sums:
             made = module(*given)
-        names = [node.name for node in pytree.tree_leaves(module.graph.output_node().args[0])]
-        return {name: sums.of(value) for name, value in zip(names, pytree.tree_leaves(made), strict=True)}
+        return {name: sums.of(value) for name, value in zip(self.returned, pytree.tree_leaves(made), strict=True)}
 
 
 @dataclass(kw_only=True)
@@ -414,11 +413,11 @@ def _ran_in_eager(info: GraphInfo, why: str = "") -> Verdict:
 
 def _calls(plan: Plan, runners: Sequence[PartRunner]) -> dict[str, tuple[fx.Node, list[str]]]:
     """{part: (its call in the outer graph, names in the whole graph of what it reads)}."""
-    results = {runner.planned.graph.name: runner.results for runner in runners}
+    returned = {runner.planned.graph.name: runner.returned for runner in runners}
 
     def name(read: fx.Node) -> str:
         source, place = read.args if read.target is operator.getitem else (None, 0)
-        made = results.get(str(source.target), []) if isinstance(source, fx.Node) else []
+        made = returned.get(str(source.target), []) if isinstance(source, fx.Node) else []
         return str(made[int(place)]) if made else read.name  # type: ignore[arg-type]
 
     calls = [node for node in plan.cut.outer.graph.nodes if node.op == "call_module"]
