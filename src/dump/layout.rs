@@ -1,5 +1,6 @@
 //! Names of files and folders, and the JSON in them.
 
+use std::borrow::Cow;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -364,6 +365,14 @@ pub(super) fn read_json(path: &Path) -> io::Result<Vec<u8>> {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
     }
     fs::read(path)
+}
+
+/// What a reader of a file looks at first: another version may lack what this one has.
+#[derive(Deserialize)]
+pub(super) struct Version<'a> {
+    /// Name and version of the format.
+    #[serde(borrow)]
+    pub(super) schema: Cow<'a, str>,
 }
 
 /// Errors: InvalidData for another version.

@@ -42,12 +42,6 @@ pub struct NodeTable {
     pub nodes: Vec<NodeRow>,
 }
 
-/// What a reader looks at first.
-#[derive(Deserialize)]
-struct Version<'a> {
-    schema: &'a str,
-}
-
 /// One FX node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodeRow {
@@ -162,7 +156,7 @@ impl NodeTable {
     /// From the bytes of a file. Errors: InvalidData.
     pub(super) fn read(bytes: &[u8]) -> io::Result<Self> {
         // An older one goes through a value, which takes many times the memory.
-        match serde_json::from_slice::<Version<'_>>(bytes)?.schema {
+        match &*serde_json::from_slice::<layout::Version<'_>>(bytes)?.schema {
             OLDEST_SCHEMA => Self::from_json(serde_json::from_slice(bytes)?),
             OLDER_SCHEMA => Ok(serde_json::from_slice(bytes)?),
             schema => {

@@ -1,14 +1,13 @@
 //! Dumps read back, whatever state they were left in.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::error::DumpError;
@@ -413,20 +412,12 @@ pub(super) fn value_folders(part_folder: &Path) -> io::Result<Vec<(u64, PathBuf)
     Ok(found)
 }
 
-/// What a reader looks at first.
-#[derive(Deserialize)]
-struct Version<'a> {
-    #[serde(borrow)]
-    schema: Cow<'a, str>,
-}
-
 fn read_versioned<T: DeserializeOwned>(path: &Path, expected: &[&str]) -> io::Result<Option<T>> {
     match layout::read_json(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
         Ok(bytes) => {
-            // Before the rest: another version may lack what this one has.
-            let of: Version<'_> = serde_json::from_slice(&bytes)?;
+            let of: layout::Version<'_> = serde_json::from_slice(&bytes)?;
             if !expected.contains(&&*of.schema) {
                 layout::versioned(&of.schema, expected[0])?;
             }
