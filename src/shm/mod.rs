@@ -6,6 +6,7 @@ mod device;
 pub mod fds;
 mod lanes;
 mod lease;
+mod pace;
 mod peer_errors;
 mod record;
 mod segment;

@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::Instant;
 
 use super::memory::{
     ERROR_AREA_LEN, ERROR_KIND, ERROR_LEN, EXECUTOR_WAITING, LaneError, Lanes, NODE_LEN, Place, REPLY, REQUEST, RUN_NS,
     RUNNING, STATUS,
 };
 use crate::base::sync::lock;
+use crate::shm::pace::Pace;
 use crate::shm::record::{RawRecord, RecordError};
-use crate::shm::wait::{LONG_SPIN, SPARE_CORES, SPIN, wake};
+use crate::shm::wait::wake;
 
 impl Lanes {
     /// The executor's end of a lane. A request that is there already is not served: its client was told that its executor
@@ -24,7 +25,7 @@ impl Lanes {
         place.word(RUNNING).store(0, Ordering::Relaxed);
         place.word(EXECUTOR_WAITING).store(0, Ordering::Relaxed);
         place.word(REPLY).store(seen, Ordering::Release);
-        Ok(ExecutorLane { place, seen, span: SPIN })
+        Ok(ExecutorLane { place, seen, pace: Pace::default() })
     }
 }
 
@@ -56,16 +57,18 @@ pub struct ExecutorLane {
     place: Place,
     /// Newest request seen.
     seen: u32,
-    /// How long it polls for the next one before it sleeps.
-    span: Duration,
+    /// Decides how long it polls for the next one before it sleeps.
+    pace: Pace,
 }
 
 impl ExecutorLane {
     /// Waits for the next call, without limit, until `stop` is set; whoever sets it must call [`ExecutorLane::waker`]'s
     /// function until the thread is gone, since the flag may be set between the last look and the sleep.
     pub fn next(&mut self, stop: &AtomicBool) -> Wake {
-        match self.place.requests().wait(self.seen, self.span, None, || stop.load(Ordering::SeqCst)) {
+        let began = Instant::now();
+        match self.place.requests().wait(self.seen, self.pace.span(), None, || stop.load(Ordering::SeqCst)) {
             Some(request) => {
+                self.pace.waited(began.elapsed());
                 self.seen = request;
                 Wake::Request
             }
@@ -76,9 +79,7 @@ impl ExecutorLane {
     /// Its calls are handed over one soon after the other, by a client that does not wait: polls longer from now on where
     /// cores are spare.
     pub fn expect_more(&mut self) {
-        if *SPARE_CORES {
-            self.span = LONG_SPIN;
-        }
+        self.pace.expect_more();
     }
 
     /// Copies the record out. Errors: [`RecordError`].
