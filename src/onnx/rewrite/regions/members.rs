@@ -7,6 +7,7 @@ use half::{bf16, f16};
 use super::super::nodes::{attribute, is, only_output};
 use super::super::values::{Dim, Values};
 use super::policy::Policy;
+use crate::onnx::graph;
 use crate::onnx::proto::{GraphProto, NodeProto, TensorProto};
 use crate::onnx::{HIGHEST_RANK, NamedTensor, Op};
 use crate::tensor::DType;
@@ -74,15 +75,19 @@ impl<'p> Facts<'p> {
                 facts.numbers.extend(number(tensor).map(|number| (tensor.name().to_owned(), number)));
             }
         }
-        let of_convolution = |node: &&NodeProto| matches!(node.op_type(), "Conv" | "ConvTranspose");
-        let convolved: HashSet<Option<usize>> = (graph.node.iter().filter(of_convolution))
+        let constants = constants(graph, &inputs);
+        let is_laid_out = |node: &&NodeProto| {
+            let weight = node.input.get(1).map_or("", String::as_str);
+            matches!(node.op_type(), "Conv" | "ConvTranspose") && constants.contains(weight)
+        };
+        let convolved: HashSet<Option<usize>> = (graph.node.iter().filter(is_laid_out))
             .map(|node| values.dims(node.output.first().map_or("", String::as_str)).map(<[Dim]>::len))
             .collect();
         for node in &graph.node {
             facts.infer(node, &values);
             let rank = only_output(node).and_then(|output| facts.dims.get(output)).map(Vec::len);
             let member = facts.member(graph, node, &values);
-            // ONNX Runtime lays convolutions out otherwise, and what is between them.
+            // ONNX Runtime lays convolutions out otherwise where their weights are constant, and what is between them.
             let is_apart = !convolved.contains(&rank) && !convolved.contains(&None);
             let member = member.filter(|_| is_apart || !policy.leaves_convolutions);
             let is_same = member.as_ref().is_some_and(|member| member.meaning == Meaning::Same);
@@ -291,6 +296,18 @@ impl<'p> Facts<'p> {
         let rank = node.input.first().and_then(|input| self.dims(input)).map_or(0, <[Dim]>::len);
         keeps && rank > 0 && axes.is_some_and(|axis| axis == -1.0 || axis == rank as f32 - 1.0)
     }
+}
+
+/// Values that no input of the graph decides.
+fn constants<'g>(graph: &'g GraphProto, inputs: &HashSet<&str>) -> HashSet<&'g str> {
+    let mut constants = graph::constants(graph);
+    constants.retain(|name| !inputs.contains(name));
+    for node in &graph.node {
+        if node.input.iter().all(|input| input.is_empty() || constants.contains(input.as_str())) {
+            constants.extend(graph::outputs(node));
+        }
+    }
+    constants
 }
 
 /// What rounds to a half precision.

@@ -7,7 +7,7 @@ pub(super) struct Policy {
     /// Elements of a row, and rows, with which a sum is left to ONNX Runtime, whose threads share a row.
     pub(super) long_row: i64,
     pub(super) few_rows: i64,
-    /// What convolutions read and give stays ONNX Runtime's, which lays it out otherwise.
+    /// What convolutions of constant weights read and give stays ONNX Runtime's, which lays it out otherwise.
     pub(super) leaves_convolutions: bool,
 }
 

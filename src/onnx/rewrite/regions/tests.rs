@@ -138,7 +138,7 @@ fn what_the_model_does_not_tell_or_onnx_runtime_does_better_is_left_alone() {
     let untold = ValueInfoProto { name: Some("w".to_owned()), ..ValueInfoProto::default() };
     let int = |name| typed(name, DType::I64, &[2, 3]);
     let double = |name| typed(name, DType::F64, &[2, 3]);
-    let convolution = || [pair(), vec![node("Conv", &["y", "k"], "z")]].concat();
+    let convolution = || vec![constant("k", 1.0), pair().remove(0), pair().remove(1), node("Conv", &["y", "k"], "z")];
     let gemm = || vec![node("MatMul", &["x", "w"], "p"), node("Add", &["p", "c"], "a"), node("Abs", &["a"], "y")];
     for (nodes, inputs) in [
         (pair(), vec![int("x"), int("w")]),
@@ -146,7 +146,7 @@ fn what_the_model_does_not_tell_or_onnx_runtime_does_better_is_left_alone() {
         (pair(), vec![of("x", &[2, 3]), untold]), // w is of any shape
         (pair(), vec![of("x", &[2, 3]), of("w", &[4, 2, 3])]), // of two shapes
         (pair()[..1].to_vec(), vec![of("x", &[2, 3])]), // one node
-        (convolution(), vec![of("x", &[2, 3]), of("w", &[2, 3]), of("k", &[1])]), // of unknown rank
+        (convolution(), vec![of("x", &[2, 3]), of("w", &[2, 3])]), // of unknown rank
         (gemm(), vec![of("x", &[2, 3]), of("w", &[3, 3]), of("c", &[3])]),
     ] {
         let before = text(&graph(nodes.clone(), &[], &[], &[]));
@@ -158,6 +158,14 @@ fn what_the_model_does_not_tell_or_onnx_runtime_does_better_is_left_alone() {
     let flags = vec![node("And", &["f", "g"], "a"), node("Not", &["a"], "y")];
     let inputs = ["f", "g"].map(|name| typed(name, DType::Bool, &[2, 3]));
     assert!(rewritten(flags, &inputs, &[typed("y", DType::Bool, &[2, 3])]).1.is_empty());
+}
+
+#[test]
+fn a_region_stands_beside_a_convolution_whose_weight_is_an_input() {
+    let nodes = vec![node("Neg", &["x"], "a"), node("Mul", &["a", "w"], "y"), node("Conv", &["y", "k"], "z")];
+    let inputs = [of("x", &[1, 2, 3, 3]), of("w", &[2, 1, 1]), of("k", &[2, 2, 1, 1])];
+    let (nodes, programs) = rewritten(nodes, &inputs, &[of("z", &[1, 2, 3, 3])]);
+    assert_eq!((nodes.len(), programs), (2, vec!["Neg 0; Mul 2 1".to_owned()]));
 }
 
 /// Element types of what a region reads and gives, and elements of its row where they are known.
