@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import onnx
 import onnxruntime
 import pytest
 import torch
@@ -306,7 +307,6 @@ def test_gradients_of_batch_norm_beside_float32_parameters_are_float32s(dtype: t
 
 
 WRONG_FUSIONS = {
-    "MatmulTransposeFusion": case(lambda x, y: torch.mv(x.t(), y), MATRIX, MATRIX[:, 0]),
     "NoopElimination": case(lambda x: 1 / (x.detach() * 0 + 0), torch.tensor([-1.0, 1.0])),
     "MatMulScaleFusion": case(lambda x, y: (x * 1e-20) @ y, torch.full((2, 2), 1e25), torch.full((2, 2), 1e25)),
     "DivMulFusion": case(lambda x, y: torch.div(1, x) * y, torch.tensor([1e-39, 1.0]), torch.tensor([1e-10, 2.0])),
@@ -318,6 +318,9 @@ WRONG_FUSIONS = {
         torch.full((1, 1, 3, 3), -4e37),
     ),
 }
+
+VECTORS = "MatmulTransposeFusion"
+"""It takes vectors for matrices; a model made by hand reaches it, a graph of torch does not."""
 
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -393,7 +396,7 @@ def test_bags_of_embeddings(mode: str, padding_idx: int | None, include_last_off
     assert made == Outcome(inputs=made.inputs), reasons
 
 
-@pytest.mark.parametrize("optimizer", WRONG_OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", [name for name in WRONG_OPTIMIZERS if name != VECTORS])
 def test_an_optimizer_that_is_switched_off_is_still_wrong(optimizer: str) -> None:
     met = WRONG_FUSIONS[optimizer]
     right, reasons = outcome(met)
@@ -405,6 +408,39 @@ def test_an_optimizer_that_is_switched_off_is_still_wrong(optimizer: str) -> Non
         where = f"{platform.machine()}, {os.cpu_count()} cores; {right}, {switched_on}"
         pytest.skip(f"onnxruntime {KNOWN_WRONG_IN} is right with {optimizer} on this machine: {where}")
     assert switched_on.wrong, f"onnxruntime {onnxruntime.__version__} is right with {optimizer}: it can be switched on"
+
+
+@pytest.mark.parametrize("n_columns", [2, 3])
+def test_the_fusion_of_a_transpose_and_a_product_with_a_vector_is_still_wrong(n_columns: int) -> None:
+    """No rule makes a product with a vector any more; models of other exporters hold them."""
+    nodes = [
+        onnx.helper.make_node("Transpose", ["matrix"], ["transposed"], perm=[1, 0]),
+        onnx.helper.make_node("MatMul", ["transposed", "vector"], ["product"]),
+    ]
+    float32 = onnx.TensorProto.FLOAT
+    feeds = [
+        onnx.helper.make_tensor_value_info("matrix", float32, [2, n_columns]),
+        onnx.helper.make_tensor_value_info("vector", float32, [2]),
+    ]
+    fetches = [onnx.helper.make_tensor_value_info("product", float32, [n_columns])]
+    opset = [onnx.helper.make_opsetid("", 18)]
+    model = onnx.helper.make_model(
+        onnx.helper.make_graph(nodes, "mv", feeds, fetches), opset_imports=opset, ir_version=9
+    )
+    matrix = MATRIX[:2, :n_columns].numpy()
+    vector = matrix[:, 0].copy()
+
+    def product(switched_off: list[str]) -> Tensor:
+        session = onnxruntime.InferenceSession(
+            model.SerializeToString(), providers=["CPUExecutionProvider"], disabled_optimizers=switched_off
+        )
+        return torch.from_numpy(session.run(None, {"matrix": matrix, "vector": vector})[0])
+
+    right = torch.from_numpy(matrix.T @ vector)
+    torch.testing.assert_close(product(WRONG_OPTIMIZERS), right)
+    switched_on = product([name for name in WRONG_OPTIMIZERS if name != VECTORS])
+    is_right = torch.allclose(switched_on, right)
+    assert not is_right, f"onnxruntime {onnxruntime.__version__} is right with {VECTORS}: it can be switched on"
 
 
 KEEP_A_NUMBER: list[Callable[[Tensor], Tensor]] = [
