@@ -16,6 +16,7 @@ from rust_ort.backend import Backend
 from rust_ort.export.partition import EagerNode
 from rust_ort.observe import work
 from rust_ort.observe.graph_info import GraphInfo, called, in_order
+from rust_ort.observe.reasons import explained
 from rust_ort.observe.reference import one_at_a_time
 from rust_ort.observe.report import html_lines, html_table
 from rust_ort.observe.rules import rule_lines, total
@@ -78,9 +79,7 @@ class Explanation:
                 lines.append(f"    {graph.division}")
             if graph.placement:
                 lines.append(f"    {graph.placement}")
-            for node in graph.eager:
-                if not node.inside:
-                    lines += _left_to_eager(node, [other for other in graph.eager if other.inside == node.name])
+            lines += [f"    {line}" for line in explained(graph.eager)]
         division = total(graph.division for graph in self.graphs)
         lines += rule_lines(division)
         lines += [f"  {line}" for line in break_lines(self.breaks)]
@@ -89,18 +88,6 @@ class Explanation:
 
 class _Explaining(Backend):
     """Equal to its like alone: what is explained again was compiled by an explanation, which counted its breaks."""
-
-
-def _left_to_eager(node: EagerNode, inside: list[EagerNode]) -> list[str]:
-    """Lines on a node and on what its bodies hold."""
-    lines = [f"    {node.name} ({node.op}): {node.reason}"]
-    if node.source:
-        lines.append(f"      {node.source}")
-    if inside:
-        held = Counter(other.op for other in inside).most_common()
-        listed = ", ".join(f"{count} {op}" if count > 1 else op for op, count in held)
-        lines.append(f"      its bodies hold {len(inside)} nodes: {listed}")
-    return lines
 
 
 def explain(

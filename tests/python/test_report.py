@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import threading
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 import rust_ort
 from rust_ort.errors import ClientError, NumericMismatch
+from rust_ort.export.partition import COMPLEX
 from rust_ort.observe.graph_info import GraphInfo, in_order
 from rust_ort.observe.report import Report
 from rust_ort.studies.main_job import rows_of
@@ -252,6 +254,33 @@ def test_explain_says_each_kind_of_break_once_with_its_places_and_the_setting_th
     line = model.__code__.co_firstlineno
     assert breaks[1] == f"break (2): Data-dependent branching ({__file__}:{line + 2}, {__file__}:{line + 4})"
     assert explained._repr_html_().count("Data-dependent branching") == 1
+
+
+def spectrum(x: Tensor) -> Tensor:
+    """Seven nodes of complex numbers."""
+    y = torch.fft.rfft(x)
+    y = y * torch.conj(torch.fft.rfft(x * 2)) * 0.5
+    return torch.fft.irfft(y * y) + 1
+
+
+def test_explain_says_each_reason_for_eager_once_with_what_it_holds_and_where() -> None:
+    with torch.no_grad():
+        found = rust_ort.explain(spectrum, X, backward=False)
+    text, n_nodes = str(found), len(found.eager)
+    assert n_nodes > 5 and {node.reason for node in found.eager} == {COMPLEX}
+    assert text.count(COMPLEX) == 1 and f"    {n_nodes} nodes: {COMPLEX}\n" in text
+    (operators,) = (line for line in text.splitlines() if "2 aten._fft_r2c.default" in line)
+    assert all(op in operators for op in {node.op for node in found.eager})
+    line = spectrum.__code__.co_firstlineno
+    assert all(f"test_report.py:{line + at}" in text for at in (2, 3, 4))
+
+
+def test_a_graph_is_logged_with_each_reason_for_eager_once(caplog: pytest.LogCaptureFixture) -> None:
+    with torch.no_grad():
+        torch.compile(spectrum, backend="rust_ort")(X)
+    (record,) = (record for record in caplog.records if "run in eager" in record.getMessage())
+    assert record.getMessage().count(COMPLEX) == 1
+    assert re.search(r"_fft_r2c \(aten._fft_r2c.default\), .+ and \d+ more: ", record.getMessage())
 
 
 def test_explain_says_what_failed_where_tracing_for_the_backend_breaks_a_graph() -> None:

@@ -12,5 +12,6 @@
 | sides.py | the two runs of a comparison, and the pairs that they come to |
 | rules.py | what the rules of runtimes made of graphs; a warning of those that decide over nothing |
 | placement.py | which execution providers have the nodes of graphs |
+| reasons.py | nodes left to eager, as people read them |
 | verdicts.py, report.py | by which tolerance, and why something is not compared; what it all came to |
 """

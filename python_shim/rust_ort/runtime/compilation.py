@@ -26,6 +26,7 @@ from rust_ort.export.text import one_line
 from rust_ort.link.specs import CustomOpLibrary, GraphSpec
 from rust_ort.observe import graph_info, session, work
 from rust_ort.observe.graph_info import GraphInfo, GraphLog
+from rust_ort.observe.reasons import logged
 from rust_ort.options import Options
 from rust_ort.progress import progress
 from rust_ort.runtime import kept_plans
@@ -323,7 +324,5 @@ def _log_eager(info: GraphInfo) -> None:
         (logging.INFO, [node for node in left if node.reason in EAGER_IS_RIGHT]),
     ):
         if nodes:
-            reasons = "; ".join(f"{node.name} ({node.op}): {node.reason}" for node in nodes[:5])
-            more = f"; and {len(nodes) - 5} more" if len(nodes) > 5 else ""
             count = f"{len(nodes)} of {info.compute_nodes} nodes"
-            log.log(level, "%s: %s run in eager: %s%s", info.name, count, reasons, more)
+            log.log(level, "%s: %s run in eager: %s", info.name, count, logged(nodes))
