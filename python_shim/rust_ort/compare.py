@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,17 +17,14 @@ from rust_ort._callable import make_callable
 from rust_ort.backend import Backend
 from rust_ort.call.client import Client
 from rust_ort.link.specs import Verdict, not_compared
-from rust_ort.observe.graph_info import GraphInfo, called
-from rust_ort.observe.reference import in_eager, one_at_a_time
+from rust_ort.observe.graph_info import GraphInfo
 from rust_ort.observe.report import Report
 from rust_ort.observe.second_look import Known, looked_at_again, seconds_for, terms_of
-from rust_ort.observe.sides import BY_CHANCE, Run, fill, named_members, pairs, run_side
-from rust_ort.observe.state import kept_state
+from rust_ort.observe.sides import BY_CHANCE, Call, Run, fill, is_compiled, named_members, pairs
 from rust_ort.observe.values import same
 from rust_ort.observe.verdicts import graph_breaks, missing, policy
 from rust_ort.observe.wide import in_wide
 from rust_ort.options import Options, arguments
-from rust_ort.torch_private import is_optimized_module
 
 __all__ = ["Report", "compare"]
 
@@ -77,104 +76,144 @@ def compare(
     arguments.checked_loss("compare", loss)
     dtype = arguments.checked_autocast("compare", autocast)
     backend = Backend(arguments.checked_options("compare", options))
+    call = Call(model=model, args=args, kwargs=kwargs, backward=backward, autocast=dtype, loss=loss)
+    sides = _both_sides(call, backend, as_compiled=options is None and is_compiled(model))
+    judge = _Judge(call=call, sides=sides, used=_options_of(sides.graphs, backend))
+    verdicts = judge.verdicts()
+    # Equal options are those of an equal backend, which compiled the model before.
+    may_look = judge.may_excuse and sides.compiled_here and judge.used == backend.options
+    differs = any(verdict.kind == "mismatch" for verdict in verdicts.values())
+    if may_look and differs and judge.used.compare == "off":
+        sides.graphs = _looked_inside(call, judge.used) or sides.graphs
+    verdicts |= judge.ties(verdicts)
+    return Report(
+        verdicts=judge.in_order(verdicts), graphs=sides.graphs,
+        missing=[*missing(judge.used, sides.graphs), *_unmet(sides.graphs, backward)],
+        drew_otherwise=not sides.by_chance and not sides.reference.drew_as(sides.candidate),
+    )  # fmt: skip
 
-    def run(side: str, call: Callable[..., Any]) -> Run:
-        return run_side(side, call, model, args, kwargs, state, backward=backward, autocast=dtype, loss=loss)
 
-    with one_at_a_time(), kept_state(model) as state:
+@dataclass(kw_only=True)
+class _Sides:
+    """Both runs of the call. seconds: what eager took. by_chance: values of which eager itself gives another each time.
+    compiled_here: whether the backend compiled the model for this. breaks: graph breaks of the candidate."""
+
+    reference: Run
+    candidate: Run
+    graphs: list[GraphInfo]
+    breaks: Counter[str]
+    seconds: float
+    by_chance: frozenset[str]
+    compiled_here: bool
+
+
+def _both_sides(call: Call, backend: Backend, *, as_compiled: bool) -> _Sides:
+    """Runs the call in eager and through the backend, from one state. as_compiled: by what rust_ort compiled the model
+    with already, if it did."""
+    with call.runs() as runs:
         begin = time.monotonic()
-        with in_eager():
-            reference = run("eager", model)
+        reference = runs.eager()
         seconds = time.monotonic() - begin
-        state.restore()
         breaks = graph_breaks()
         graphs: list[GraphInfo] = []
-        by_chance = frozenset[str]()
-        if options is None and _is_compiled(model):
-            with called() as called_graphs:
-                candidate = run("the compiled model", model)
-            graphs = called_graphs()
-            state.restore()
+        if as_compiled:
+            candidate, graphs = runs.watched("the compiled model", call.model)
         compiled_here = not graphs
         if compiled_here:
-            with called() as called_graphs:
-                candidate = run("the backend", torch.compile(model, backend=backend))
-            graphs = called_graphs()
+            candidate, graphs = runs.watched("the backend", torch.compile(call.model, backend=backend))
         breaks = graph_breaks() - breaks
+        by_chance = frozenset[str]()
         if not reference.drew_as(candidate):
             # A model that makes layers in its first call draws their weights there alone, and drops what it does not
             # drop after; one that seeds the generators itself never draws the same.
-            state.restore()
-            with in_eager():
-                later = run("eager", model)
+            later = runs.eager()
             if later.drew_as(candidate):
                 reference = later
             elif not later.drew_as(reference):
                 by_chance = reference.differing(later)
-    for name, parameter in named_members(model, "parameters"):
+    for name, parameter in named_members(call.model, "parameters"):
         fill((reference, candidate), f"parameter {name} afterwards", parameter)
-    # A model that rust_ort compiled already is judged by what it was compiled with.
-    used = next((graph.options for graph in graphs if graph.options is not None), backend.options)
-    entries = [
-        not_compared(entry[0], BY_CHANCE) if isinstance(entry, tuple) and entry[0] in by_chance else entry
-        for entry in pairs(reference, candidate, graphs, breaks)
-    ]
-    exact: dict[str, Tensor | None] = {}
-    if used.compare_float64 == "all":
-        with one_at_a_time(), kept_state(model) as state, in_eager():
-            exact = in_wide(lambda: run("eager", model).values, expected=reference.values)
-    wanted = {entry[0]: entry for entry in entries if isinstance(entry, tuple)}
-
-    def judge(names: Collection[str], terms: Known, float64: Known) -> list[Verdict]:
-        pairs = [wanted[name] for name in names]
-        return Client.get(used).compare(pairs, policy(used, graphs), terms=terms, exact={**exact, **float64})
-
-    def again(look: Callable[[Callable[[], Mapping[str, Any]]], Known]) -> Known:
-        nonlocal state
-        with one_at_a_time(), kept_state(model) as state, in_eager():
-            return look(lambda: run("eager", model).values)
-
-    def float64() -> Known:
-        expected = reference.values
-        return exact or again(lambda run: in_wide(run, expected=expected, seconds=seconds_for(seconds)))
-
-    # What was asked for is not put down to noise, nor what a wrong node may have done.
-    wrong = any(node.is_wrong for graph in graphs for _, node in graph.nodes)
-    excuses = used.tolerance is None and not wrong
-    judged = looked_at_again(judge(wanted, {}, {}), judge, lambda: again(terms_of), float64 if excuses else None)
-    # Equal options are those of an equal backend, which compiled the model before.
-    if excuses and compiled_here and used == backend.options and used.compare == "off" and _differs(judged):
-        # What each graph gives is compared, and its nodes where that differs: a branch that rounding turned is seen
-        # there alone, and so is who is to blame.
-        looking = Backend(dataclasses.replace(used, compare="outputs"))
-        try:
-            with one_at_a_time(), kept_state(model) as state, called() as called_graphs:
-                run("the backend", torch.compile(model, backend=looking))
-            graphs = called_graphs() or graphs
-        except Exception as error:  # whatever a model raises that keeps count of its calls; the verdicts stand
-            log.info("the model does not run once more, so that its nodes are not compared: %s", error)
-    if branch := _branch(graphs):
-        # What a graph gave, and was right of its inputs there; who changed it since is not excused.
-        results = [result for graph in graphs for result in graph.results]
-        ties = {
-            verdict.name: branch
-            for verdict in judged
-            if verdict.kind == "mismatch" and any(same(result, wanted[verdict.name][2]) for result in results)
-        }
-        excused = Client.get(used).compare([wanted[name] for name in ties], policy(used, graphs), ties=ties)
-        judged = [*judged, *excused]
-    known = {verdict.name: verdict for verdict in judged}
-    verdicts = [known[entry[0]] if isinstance(entry, tuple) else entry for entry in entries]
-    if not verdicts:
-        verdicts = [not_compared("output", "the model gave no tensor, neither as output nor as gradient or buffer")]
-    return Report(
-        verdicts=verdicts, graphs=graphs, missing=[*missing(used, graphs), *_unmet(graphs, backward)],
-        drew_otherwise=not by_chance and not reference.drew_as(candidate),
+    return _Sides(
+        reference=reference, candidate=candidate, graphs=graphs, breaks=breaks, seconds=seconds, by_chance=by_chance,
+        compiled_here=compiled_here,
     )  # fmt: skip
 
 
-def _differs(verdicts: Sequence[Verdict]) -> bool:
-    return any(verdict.kind == "mismatch" for verdict in verdicts)
+def _options_of(graphs: Sequence[GraphInfo], backend: Backend) -> Options:
+    """A model that rust_ort compiled already is judged by what it was compiled with."""
+    return next((graph.options for graph in graphs if graph.options is not None), backend.options)
+
+
+class _Judge:
+    """Verdicts on the values of both sides. used: the options by which they are judged."""
+
+    def __init__(self, *, call: Call, sides: _Sides, used: Options) -> None:
+        self._call, self._sides, self.used = call, sides, used
+        self._entries = [
+            not_compared(entry[0], BY_CHANCE) if isinstance(entry, tuple) and entry[0] in sides.by_chance else entry
+            for entry in pairs(sides.reference, sides.candidate, sides.graphs, sides.breaks)
+        ]
+        self._wanted = {entry[0]: entry for entry in self._entries if isinstance(entry, tuple)}
+        # What was asked for is not put down to noise, nor what a wrong node may have done.
+        wrong = any(node.is_wrong for graph in sides.graphs for _, node in graph.nodes)
+        self.may_excuse = used.tolerance is None and not wrong
+
+    def verdicts(self) -> dict[str, Verdict]:
+        """{name: the verdict} of each pair, those outside tolerance looked at once more."""
+        asked_for: Known = self._float64() if self.used.compare_float64 == "all" else {}
+
+        def judge(names: Collection[str], terms: Known, float64: Known) -> list[Verdict]:
+            return self._compared(names, terms=terms, exact={**asked_for, **float64})
+
+        def float64() -> Known:
+            return asked_for or self._float64(seconds=seconds_for(self._sides.seconds))
+
+        looked = looked_at_again(judge(self._wanted, {}, {}), judge, self._terms, float64 if self.may_excuse else None)
+        return {verdict.name: verdict for verdict in looked}
+
+    def ties(self, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
+        """{name: a tie}, of mismatches that a graph gave, and was right of its inputs there: who changed it since is
+        not excused."""
+        branch = _branch(self._sides.graphs)
+        if not branch:
+            return {}
+        results = [result for graph in self._sides.graphs for result in graph.results]
+        ties = {
+            name: branch
+            for name, verdict in verdicts.items()
+            if verdict.kind == "mismatch" and any(same(result, self._wanted[name][2]) for result in results)
+        }
+        return {verdict.name: verdict for verdict in self._compared(ties, ties=ties)}
+
+    def in_order(self, verdicts: Mapping[str, Verdict]) -> list[Verdict]:
+        """These and what is known without a comparison, as the sides gave the values."""
+        every = [verdicts[entry[0]] if isinstance(entry, tuple) else entry for entry in self._entries]
+        nothing = "the model gave no tensor, neither as output nor as gradient or buffer"
+        return every or [not_compared("output", nothing)]
+
+    def _compared(self, names: Iterable[str], **known: Any) -> list[Verdict]:
+        wanted = [self._wanted[name] for name in names]
+        return Client.get(self.used).compare(wanted, policy(self.used, self._sides.graphs), **known)
+
+    def _terms(self) -> Known:
+        with self._call.runs() as runs:
+            return terms_of(lambda: runs.eager().values)
+
+    def _float64(self, **bounds: float) -> Known:
+        with self._call.runs() as runs:
+            return in_wide(lambda: runs.eager().values, expected=self._sides.reference.values, **bounds)
+
+
+def _looked_inside(call: Call, used: Options) -> list[GraphInfo]:
+    """The graphs of one more run, in which what each gives is compared, and its nodes where that differs: a branch that
+    rounding turned is seen there alone, and so is who is to blame."""
+    looking = Backend(dataclasses.replace(used, compare="outputs"))
+    try:
+        with call.runs() as runs:
+            return runs.watched("the backend", torch.compile(call.model, backend=looking))[1]
+    except Exception as error:  # whatever a model raises that keeps count of its calls; the verdicts stand
+        log.info("the model does not run once more, so that its nodes are not compared: %s", error)
+        return []
 
 
 def _branch(graphs: Sequence[GraphInfo]) -> str:
@@ -195,15 +234,6 @@ def _unmet(graphs: Sequence[GraphInfo], backward: bool) -> list[Verdict]:
         why = "torch.inference_mode() is on, in which there are none; leave it, or pass backward=False"
         unmet.append(not_compared("gradients", why))
     return unmet
-
-
-def _is_compiled(model: Any) -> bool:
-    """Whether `torch.compile` made it, or `model.compile()` was called."""
-    return (
-        is_optimized_module(model)
-        or hasattr(model, "_torchdynamo_orig_callable")
-        or getattr(model, "_compiled_call_impl", None) is not None
-    )
 
 
 make_callable(__name__, compare)

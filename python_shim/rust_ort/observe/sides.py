@@ -14,12 +14,13 @@ from torch import Tensor, nn
 
 from rust_ort.errors import ClientError, RustOrtError
 from rust_ort.link.specs import Verdict, not_compared
-from rust_ort.observe.graph_info import GraphInfo
-from rust_ort.observe.reference import Generators, generators, rng_kept, same_generators
-from rust_ort.observe.state import Copies, State, is_plain
+from rust_ort.observe.graph_info import GraphInfo, called
+from rust_ort.observe.reference import Generators, generators, in_eager, one_at_a_time, rng_kept, same_generators
+from rust_ort.observe.state import Copies, State, is_plain, kept_state
 from rust_ort.observe.values import NotWalked, kept, named_tensors, named_values, plain, ragged, same
 from rust_ort.observe.verdicts import Pair, why_eager
 from rust_ort.options import arguments
+from rust_ort.torch_private import is_optimized_module
 
 BOTH_NONE = "both are None"
 BY_CHANCE = "eager itself gives another value when it runs again: the model seeds its random numbers itself"
@@ -55,27 +56,66 @@ class Run:
         )  # fmt: skip
 
 
-def run_side(
-    side: str, call: Callable[..., Any], model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], state: State, *,
-    backward: bool, autocast: torch.dtype | None, loss: Callable[[Any], Tensor] | None,
-) -> Run:  # fmt: skip
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """The call that is compared. loss: None takes the output's own, else the weighted mean of all."""
+
+    model: Any
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    backward: bool
+    autocast: torch.dtype | None
+    loss: Callable[[Any], Tensor] | None
+
+    @contextlib.contextmanager
+    def runs(self) -> Iterator[Runs]:
+        """Inside, the call may run; the model's state is afterwards as before. No other comparison runs meanwhile."""
+        with one_at_a_time(), kept_state(self.model) as state:
+            yield Runs(self, state)
+
+
+class Runs:
+    """Runs of a call, each from the state that the model had before the first."""
+
+    def __init__(self, call: Call, state: State) -> None:
+        self._call, self._state, self._is_first = call, state, True
+
+    def eager(self) -> Run:
+        with in_eager():
+            return self._run("eager", self._call.model)
+
+    def watched(self, side: str, compiled: Callable[..., Any]) -> tuple[Run, list[GraphInfo]]:
+        """A run and the compiled graphs that it called. side: in messages."""
+        with called() as graphs:
+            run = self._run(side, compiled)
+        return run, graphs()
+
+    def _run(self, side: str, function: Callable[..., Any]) -> Run:
+        if not self._is_first:
+            self._state.restore()
+        self._is_first = False
+        return _run_side(side, function, self._call, self._state)
+
+
+def _run_side(side: str, function: Callable[..., Any], call: Call, state: State) -> Run:
     """One run on copies of the arguments: outputs, loss, gradients, buffers, and what became of the arguments."""
+    model, backward = call.model, call.backward
     copies = Copies(model)
-    args = tuple(copies.of(arg, f"input[{index}]") for index, arg in enumerate(args))
-    kwargs = {name: copies.of(arg, f"input.{name}") for name, arg in kwargs.items()}
+    args = tuple(copies.of(arg, f"input[{index}]") for index, arg in enumerate(call.args))
+    kwargs = {name: copies.of(arg, f"input.{name}") for name, arg in call.kwargs.items()}
     given = _inputs(args, kwargs)
     run = Run(shared=copies.shared)
     values = run.values
     device = next((leaf.device.type for _, leaf in given), "cpu")
     with rng_kept(), contextlib.ExitStack() as stack:
         stack.enter_context(torch.enable_grad() if backward else torch.no_grad())
-        with noted(side), torch.autocast(device, dtype=autocast) if autocast is not None else contextlib.nullcontext():
-            outputs = call(*args, **kwargs)
+        with noted(side), _autocast(device, call.autocast):
+            outputs = function(*args, **kwargs)
         found = [(f"output{path}", leaf) for path, leaf in named_values(outputs)]
         values |= {name: kept(leaf) for name, leaf in found}
         values |= {f"{name} {part}": entry for name, leaf in found for part, entry in ragged(leaf).items()}
-        if backward or loss is not None:
-            total = scalar_loss(outputs, loss, side=side, backward=backward)
+        if backward or call.loss is not None:
+            total = scalar_loss(outputs, call.loss, side=side, backward=backward)
             if total is not None:
                 values["loss"] = kept(total)
             if backward and total is not None:
@@ -95,6 +135,19 @@ def run_side(
     untouched = [entry for entry in named if f"parameter {entry[0]} afterwards" not in values]
     run.idle |= _passed_through(found, given, copies, untouched)
     return run
+
+
+def _autocast(device: str, dtype: torch.dtype | None) -> contextlib.AbstractContextManager[Any]:
+    return contextlib.nullcontext() if dtype is None else torch.autocast(device, dtype=dtype)
+
+
+def is_compiled(model: Any) -> bool:
+    """Whether `torch.compile` made it, or `model.compile()` was called."""
+    return (
+        is_optimized_module(model)
+        or hasattr(model, "_torchdynamo_orig_callable")
+        or getattr(model, "_compiled_call_impl", None) is not None
+    )
 
 
 def _passed_through(
