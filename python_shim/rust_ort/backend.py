@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import fx
 
+from rust_ort import torch_private
 from rust_ort._callable import make_callable
 from rust_ort.errors import ClientError, OptionError, RustOrtError
 from rust_ort.observe.graph_info import GraphInfo, GraphLog, graphs
@@ -19,7 +20,6 @@ from rust_ort.observe.report import Report
 from rust_ort.observe.verdicts import missing
 from rust_ort.options import Options
 from rust_ort.options.arguments import checked_options, shown
-from rust_ort.torch_private import lets_through
 
 __all__ = ["Backend", "GraphInfo", "backend", "graphs", "rust_ort"]
 
@@ -106,12 +106,26 @@ def rust_ort(
     return made(gm, example_inputs, mode=mode)
 
 
+_regions: dict[Backend, int] = {}
+"""{equal backend, which compiled nothing: where Dynamo counts what such backends compiled for tools}."""
+
+
+def compiled_apart(model: Any, backend: Backend) -> Any:
+    """`torch.compile(model, backend=backend)` for a tool: what it compiles serves equal backends of other tools, and
+    counts against no recompile limit of the user's, nor of tools with other options."""
+    key = type(backend)(backend.options)
+    compiled, region = torch_private.compiled_apart(model, backend=backend, region=_regions.get(key))
+    if region is not None:
+        _regions[key] = region
+    return compiled
+
+
 def _as_itself(error: RustOrtError) -> RustOrtError:
     """`error` in a form that Dynamo lets through instead of wrapping it in BackendCompilerFailed.
 
     Dynamo raises it `from None`: an attribute of the class keeps what was wrong in the first place.
     """
-    kind, base = type(error), lets_through()
+    kind, base = type(error), torch_private.lets_through()
     if base is None:
         return error
     through: Any = type(kind.__name__, (kind, base), {"__module__": kind.__module__, "__cause__": error.__cause__})

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from rust_ort._callable import make_callable
-from rust_ort.backend import Backend
+from rust_ort.backend import Backend, compiled_apart
 from rust_ort.call.client import Client
 from rust_ort.link.specs import Verdict, not_compared
 from rust_ort.observe.graph_info import GraphInfo
@@ -120,7 +120,7 @@ def _both_sides(call: Call, backend: Backend, *, as_compiled: bool) -> _Sides:
             candidate, graphs = runs.watched("the compiled model", call.model)
         compiled_here = not graphs
         if compiled_here:
-            candidate, graphs = runs.watched("the backend", torch.compile(call.model, backend=backend))
+            candidate, graphs = runs.watched("the backend", compiled_apart(call.model, backend))
         breaks = graph_breaks() - breaks
         by_chance = frozenset[str]()
         if not reference.drew_as(candidate):
@@ -210,7 +210,7 @@ def _looked_inside(call: Call, used: Options) -> list[GraphInfo]:
     looking = Backend(dataclasses.replace(used, compare="outputs"))
     try:
         with call.runs() as runs:
-            return runs.watched("the backend", torch.compile(call.model, backend=looking))[1]
+            return runs.watched("the backend", compiled_apart(call.model, looking))[1]
     except Exception as error:  # whatever a model raises that keeps count of its calls; the verdicts stand
         log.info("the model does not run once more, so that its nodes are not compared: %s", error)
         return []

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from rust_ort._callable import make_callable
-from rust_ort.backend import Backend
+from rust_ort.backend import Backend, compiled_apart
 from rust_ort.export.partition import EagerNode
 from rust_ort.observe import work
 from rust_ort.observe.graph_info import GraphInfo, called, in_order
@@ -109,7 +109,7 @@ def explain(
     arguments.checked_model("explain", model, kwargs)
     arguments.checked_flag("explain", "backward", backward)
     backend = _Explaining(arguments.checked_options("explain", options))
-    compiled = torch.compile(model, backend=backend)
+    compiled = compiled_apart(model, backend)
 
     def step() -> float:
         copied_args, copied_kwargs = Copies(model).of((args, kwargs))

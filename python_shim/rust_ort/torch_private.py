@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import inspect
 import os
 import sys
 import threading
@@ -281,6 +282,25 @@ def lets_through() -> Any | None:
 def is_optimized_module(model: object) -> bool:
     """Whether torch.compile made the module of another."""
     return isinstance(model, find_or("torch._dynamo.OptimizedModule", ()))
+
+
+HAS_REGIONS = "isolate_recompiles" in inspect.signature(torch.compile).parameters
+"""Whether compilations of this torch can be counted apart."""
+
+
+def compiled_apart(model: Any, *, backend: Any, region: int | None) -> tuple[Any, int | None]:
+    """(`torch.compile(model, backend=backend)` whose compilations count against the recompile limit of their own region
+    alone, the region). region: one that was given before; None: a new one. A torch without regions has one for all:
+    (the same, None)."""
+    if not HAS_REGIONS:
+        return torch.compile(model, backend=backend), None
+    apart: Any = functools.partial(torch.compile, backend=backend, isolate_recompiles=True)
+    context: Any = getattr(apart(torch.nn.Module()), "dynamo_ctx", None)
+    if not hasattr(context, "_isolate_recompiles_id"):  # each is a region of its own
+        return apart(model), None
+    if region is not None:
+        context._isolate_recompiles_id = region
+    return context(model), context._isolate_recompiles_id
 
 
 def no_torch_function() -> contextlib.AbstractContextManager[Any]:

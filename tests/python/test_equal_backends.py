@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import rust_ort
+from rust_ort import torch_private
 from rust_ort.observe import graph_info
 from rust_ort.options import Options
 
@@ -81,6 +82,32 @@ def test_a_module_is_explained_a_hundred_times() -> None:
         assert [graph.name for graph in again.graphs] == [graph.name for graph in first.graphs]
         assert again.breaks == first.breaks
         assert again.nodes_on_onnxruntime == first.nodes_on_onnxruntime > 0
+
+
+@pytest.mark.skipif(not torch_private.HAS_REGIONS, reason="this torch counts all compilations of a model together")
+def test_tools_with_many_options_leave_the_model_to_be_compiled() -> None:
+    """More than torch._dynamo.config.recompile_limit of them look at one model, in which a graph breaks; then its user
+    compiles it."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(3, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.inner(x)
+            torch._dynamo.graph_break()
+            return y.sin()
+
+    model, x = Model(), torch.randn(4, 3)
+    for n in range(torch._dynamo.config.recompile_limit + 2):
+        options = {"tolerance": {"atol": 1e-3 + n}}
+        report = rust_ort.compare(model, x, options=options)
+        assert len(report.graphs) == 4 and report.ok, f"{n}: {report}"
+        assert len(rust_ort.explain(model, x, options=options).graphs) == 4, n
+    backend = rust_ort.backend()
+    torch.testing.assert_close(torch.compile(model, backend=backend)(x), model(x))
+    assert len(backend.graphs) == 2
 
 
 def test_a_report_holds_its_own_calls_alone() -> None:
