@@ -46,7 +46,7 @@ def compare(
     backward: also the gradients of every parameter and of inputs that require them.
     autocast: dtype of an autocast region around the forward, torch.bfloat16 or torch.float16 or its name.
     loss: a scalar tensor from the outputs; None takes the output's `loss`, else the sum of every floating output's mean
-    with weights cos(i).
+    with weights cos(i), over both parts of complex ones.
     options: of the backend, see `rust_ort.Options`; {"compare": "nodes"} names the node to blame; None with a model
     that rust_ort compiled already: that model's own. The reference runs with every compilation off, in all threads.
 

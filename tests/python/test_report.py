@@ -17,6 +17,7 @@ from rust_ort.errors import ClientError, NumericMismatch
 from rust_ort.export.partition import COMPLEX
 from rust_ort.observe.graph_info import GraphInfo, in_order
 from rust_ort.observe.report import Report
+from rust_ort.observe.sides import scalar_loss
 from rust_ort.studies.main_job import rows_of
 
 pytestmark = pytest.mark.usefixtures("daemon")
@@ -365,3 +366,16 @@ def test_a_report_has_the_verdicts_of_its_own_thread_alone() -> None:
     armed.append(True)
     report = rust_ort.compare(model, X)
     assert [node.name for _, node in report.nodes] == ["mul", "add"], str(report)
+
+
+@pytest.mark.filterwarnings("error:Casting complex values to real")
+def test_gradients_of_complex_outputs_are_of_both_parts() -> None:
+    real, imaginary = X.clone().requires_grad_(), (X + 1).requires_grad_()
+    report = rust_ort.compare(lambda x, y: torch.complex(x * 2, y * y), real, imaginary).check()
+    gradients = [verdict for verdict in report.verdicts if verdict.name.startswith("grad of ")]
+    sizes = [verdict.metrics["max_reference"] for verdict in gradients if verdict.metrics is not None]
+    assert len(sizes) == 2 and all(sizes), gradients
+    conjugate = torch.complex(real, imaginary).conj()
+    loss = scalar_loss(conjugate, None)
+    assert loss is not None
+    assert all(gradient.any() for gradient in torch.autograd.grad(loss, (real, imaginary)))

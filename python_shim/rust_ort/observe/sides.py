@@ -286,7 +286,10 @@ def _given_loss(outputs: Any, loss: Callable[[Any], Tensor], side: str, *, backw
 
 
 def _weighted_mean(output: Tensor) -> Tensor:
-    """Mean with weights cos(i). Of equal weights or squares the gradient through a normalization is zero: noise."""
+    """Mean with weights cos(i), of complex numbers over both parts. Of equal weights or squares the gradient through a
+    normalization is zero: noise."""
     output = plain(output)
+    if output.is_complex():
+        output = torch.view_as_real(output.resolve_conj())
     weights = torch.arange(output.numel(), dtype=torch.float32, device=output.device).cos().reshape(output.shape)
     return (output.float() * weights).mean()
