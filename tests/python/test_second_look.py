@@ -1,10 +1,12 @@
 """What is outside tolerance is looked at once more: noise and ties are told from faults, everywhere in one word."""
 
+import contextlib
 import importlib
 import json
 import os
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -232,6 +234,40 @@ def test_float64_ends_where_memory_does(monkeypatch: pytest.MonkeyPatch) -> None
     with Wide() as wide:
         y = X @ WEIGHT
     assert wide.of(y) is None and "MiB are free" in wide.stopped
+
+
+@pytest.fixture
+def pooled() -> Iterator[dict[str, Any]]:
+    """{namespace: an operator of it that a library registers}: `pooled(x)` is the mean of each row."""
+    with contextlib.ExitStack() as stack:
+        found = {}
+        for namespace in ("torchvision", "strangers"):
+            library = stack.enter_context(torch.library._scoped_library(namespace, "FRAGMENT"))
+            library.define("pooled(Tensor x) -> Tensor")
+            library.impl("pooled", lambda x: x.mean(-1), "CompositeExplicitAutograd")
+            library.impl("pooled", lambda x: x.new_empty(x.shape[:-1]), "Meta")
+            found[namespace] = getattr(torch.ops, namespace).pooled
+        yield found
+
+
+def test_float64_goes_on_behind_torchvisions_operators_and_ends_at_a_strangers(pooled: dict[str, Any]) -> None:
+    """Those do what their schemas say; what another one does, as counting its calls, is done once."""
+    with Wide() as wide:
+        made = {namespace: operator(X @ WEIGHT) + 1 for namespace, operator in pooled.items()}
+        exact = wide.of(made["torchvision"])
+        assert wide.of(made["strangers"]) is None
+    assert exact is not None
+    torch.testing.assert_close(exact, (X.double() @ WEIGHT.double()).mean(-1) + 1)
+
+
+@pytest.mark.parametrize("namespace", ["torchvision", "strangers"])
+def test_what_drifts_through_torchvisions_operators_is_noise(pooled: dict[str, Any], namespace: str) -> None:
+    def function(x: Tensor, weight: Tensor) -> Tensor:
+        return enlarged(pooled[namespace](x.expand(3, *x.shape).movedim(0, -1)), weight)
+
+    kind = {"torchvision": "noise", "strangers": "mismatch"}[namespace]
+    report = rust_ort.compare(function, X, WEIGHT, options={"compare": "outputs"})
+    assert [verdict.kind for verdict in report.verdicts] == [kind], report
 
 
 def test_nothing_runs_again_where_all_is_inside(monkeypatch: pytest.MonkeyPatch) -> None:

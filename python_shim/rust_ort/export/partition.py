@@ -161,8 +161,8 @@ class Partition:
         )
 
 
-PURE_NAMESPACES = ("aten", "prims")
-"""Operators that do what their schemas say and no more."""
+PURE_NAMESPACES = ("aten", "prims", "torchvision")
+"""Operators that do what their schemas say and no more: torch's own, and those that torchvision's detectors call."""
 
 
 class Support:
