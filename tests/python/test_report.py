@@ -368,6 +368,19 @@ def test_a_report_has_the_verdicts_of_its_own_thread_alone() -> None:
     assert [node.name for _, node in report.nodes] == ["mul", "add"], str(report)
 
 
+def test_values_that_are_zero_on_both_sides_are_told_to_tell_little() -> None:
+    head = nn.Linear(4, 3)
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    model = nn.Sequential(nn.Linear(4, 4), head)
+    report = rust_ort.compare(model, X).check()
+    told = [line for line in str(report).splitlines() if line.startswith("zero on both sides, so that")]
+    assert [line.partition("): ")[2] for line in told] == ["output and 3 more"]  # loss, gradients of the first layer
+    nn.init.ones_(head.weight)
+    assert "zero on both sides" not in str(rust_ort.compare(model, X))
+    assert "zero on both sides" not in str(rust_ort.compare(lambda x: x > 9, X))
+
+
 @pytest.mark.filterwarnings("error:Casting complex values to real")
 def test_gradients_of_complex_outputs_are_of_both_parts() -> None:
     real, imaginary = X.clone().requires_grad_(), (X + 1).requires_grad_()

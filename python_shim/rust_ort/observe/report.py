@@ -29,10 +29,12 @@ OTHER_DRAWS = (
     "the backend drew other random numbers than eager, so what differs may be chance; in a compiled function "
     "numpy.random is torch's generator, and its own again with torch._dynamo.config.use_numpy_random_stream = True"
 )
+ZEROS = "so that the match tells little (weights that begin at zero make it so)"
 SHOWN_WRONG = 5
 SHOWN_NODES = 20
 ALL_SHOWN = 20
 """Up to so many values a report shows all; of more what is not a match, and counts."""
+_FLOATS = ("F16", "BF16", "F32", "F64")
 _KINDS = ("match", "noise", "tie", "open_order", "mismatch", "not_compared", "failed")
 
 
@@ -226,6 +228,18 @@ class Report:
         shown += telling[: max(ALL_SHOWN - len(shown), 0)]
         return shown or rest[:SHOWN_WRONG]
 
+    @property
+    def _zeros(self) -> list[str]:
+        """Names of floating values that match and are zero all over, on both sides."""
+        return [
+            verdict.name
+            for verdict in self.verdicts
+            if verdict.kind == "match"
+            and verdict.metrics is not None
+            and verdict.metrics["dtype"] in _FLOATS
+            and verdict.metrics["max_reference"] == verdict.max_abs == 0
+        ]
+
     def _summary(self) -> list[str]:
         """Counts, and the first wrong node."""
         nodes = sum(graph.onnxruntime_nodes for graph in self.graphs)
@@ -240,6 +254,9 @@ class Report:
             lines += [str(division), *rule_lines(division)]
         if placed := placement.total(graph.placement for graph in self.graphs):
             lines.append(str(placed))
+        if zeros := self._zeros:
+            more = f" and {len(zeros) - 1} more" if len(zeros) > 1 else ""
+            lines.append(f"zero on both sides, {ZEROS}: {zeros[0]}{more}")
         if self.nodes:
             kinds = Counter(node.local.kind for _, node in self.nodes)
             lines.append("nodes: " + ", ".join(f"{count} {kind}" for kind, count in kinds.items()))
