@@ -20,6 +20,7 @@ from rust_ort.dump import dump
 from rust_ort.errors import OptionError
 from rust_ort.link.program import said_by
 from rust_ort.observe.report import Report
+from rust_ort.observe.session import holds_calls
 from rust_ort.options import Options, arguments
 
 __all__ = ["Blame", "blame"]
@@ -120,9 +121,8 @@ def blame(
         with dump(RUN, folder=path, clean=True, options=every):
             report = compare(model, *args, backward=backward, autocast=autocast, loss=loss, options=every, **kwargs)
         run = path / RUN
-        if not any(run.glob("*/part_*/test_data_set_*")):
-            why = "nothing of it ran on ONNX Runtime, so there is nothing to blame"
-            return Blame(report=report, answers=[], text=why, folder=None)
+        if not holds_calls(run):
+            return Blame(report=report, answers=[], text=report.nothing_to("blame"), folder=None)
         kept = None if folder is None else run
         found = _blame(report, said_by("blame", [str(run), *asked]), kept)
         if found.culprit is None and any(verdict.kind == "mismatch" for verdict in report.verdicts):

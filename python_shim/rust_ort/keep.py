@@ -17,9 +17,10 @@ from torch import Tensor, nn
 
 from rust_ort.compare import compare
 from rust_ort.dump import dump
-from rust_ort.errors import OptionError
+from rust_ort.errors import ClientError, OptionError
 from rust_ort.link.program import said_by
 from rust_ort.observe.report import Report
+from rust_ort.observe.session import holds_calls
 from rust_ort.options import Options, arguments
 
 __all__ = ["Kept", "keep_in_float32"]
@@ -104,7 +105,8 @@ def keep_in_float32(
     Returns a Kept: print it, and compile with `precision_rules=kept.rules`.
 
     Errors: as of `rust_ort.compare`; OptionError where a dump is open, or the options have precision_rules already
-    or a dump; ClientError where nothing is of half precision; DaemonFault when the program fails.
+    or a dump; ClientError where nothing is of half precision, or nothing ran on ONNX Runtime; DaemonFault when the
+    program fails.
     """
     arguments.checked_model("keep_in_float32", model, kwargs)
     arguments.checked_choice("keep_in_float32", "by", by, ("node", "module"))
@@ -132,6 +134,8 @@ def keep_in_float32(
         run = os.fspath(path / RUN)
         with dump(RUN, folder=path, clean=True, options=every):
             before = compared(every)
+        if not holds_calls(Path(run)):
+            raise ClientError(f"keep_in_float32: {before.nothing_to('keep')}", code="NOT_COMPARED")
         said = said_by("keep", [run, *asked])
         known: set[tuple[int, str, str]] = set()
         # What a graph got from one that overflowed tells nothing of how it does on what it will get.

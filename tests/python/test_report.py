@@ -368,6 +368,19 @@ def test_a_report_has_the_verdicts_of_its_own_thread_alone() -> None:
     assert [node.name for _, node in report.nodes] == ["mul", "add"], str(report)
 
 
+@pytest.mark.parametrize(("function", "why"), [
+    (torch.linalg.inv, "torchlib has no function for aten.linalg_inv_ex.default"),
+    (lambda x: x, "no graph was compiled: torch.compile found nothing to compute on tensors"),
+])  # fmt: skip
+def test_tools_say_why_nothing_of_a_model_ran(function: Any, why: str) -> None:
+    blamed = str(rust_ort.blame(function, torch.eye(3)))
+    assert blamed.startswith("nothing of it ran on ONNX Runtime, so there is nothing to blame: ") and why in blamed
+    text = f"nothing of it ran on ONNX Runtime, so there is nothing to keep: .*{re.escape(why)}"
+    with pytest.raises(ClientError, match=text) as caught:
+        rust_ort.keep_in_float32(function, torch.eye(3))
+    assert caught.value.code == "NOT_COMPARED"
+
+
 def test_values_that_are_zero_on_both_sides_are_told_to_tell_little() -> None:
     head = nn.Linear(4, 3)
     nn.init.zeros_(head.weight)

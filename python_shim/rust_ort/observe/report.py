@@ -96,6 +96,12 @@ class Report:
                 found += [b for b in born if b[2]["side"] == side and (b[2]["kind"] == "nan") is is_nan][:1]
         return found
 
+    def nothing_to(self, do: str) -> str:
+        """What a tool says that has nothing to `do`, as "blame": nothing of the model ran on ONNX Runtime, and why."""
+        reasons = dict.fromkeys(verdict.reason for verdict in self.verdicts if verdict.kind == "not_compared")
+        why = "; ".join(filter(None, reasons)) or "nothing was dumped of it"
+        return f"nothing of it ran on ONNX Runtime, so there is nothing to {do}: {why}"
+
     @property
     def _failed(self) -> list[tuple[str, NodeVerdict]]:
         """(graph, node) of the nodes that could not be compared: none of them is accused."""

@@ -294,6 +294,11 @@ def _library() -> str | None:
     return None
 
 
+def holds_calls(run: Path) -> bool:
+    """Whether a dump has the tensors of a call of some part."""
+    return any(run.glob("*/part_*/test_data_set_*"))
+
+
 def _after_fork_in_child() -> None:
     global _current, _lock, _changed
     _current, _lock = None, threading.RLock()
