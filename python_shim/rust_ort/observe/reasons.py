@@ -45,7 +45,7 @@ def explained(nodes: Sequence[EagerNode]) -> list[str]:
         lines.append(f"{len(alike)} nodes: {reason}")
         operators = _counted(node.op for node in alike)
         lines.append(f"  {_some(operators, SHOWN_OPERATORS, 'operators')}")
-        if places := list(dict.fromkeys(node.source for node in alike if node.source)):
+        if places := _places(node.source for node in alike if node.source):
             lines.append(f"  {_some(places, SHOWN, 'places')}")
     return lines
 
@@ -57,6 +57,16 @@ def _alone(node: EagerNode, inside: Sequence[EagerNode]) -> list[str]:
     if inside:
         lines.append(f"  its bodies hold {len(inside)} nodes: {', '.join(_counted(other.op for other in inside))}")
     return lines
+
+
+def _places(sources: Iterable[str]) -> list[str]:
+    """ "file:line" of each, without its function; of the file of the one before the line alone."""
+    places, last = [], ""
+    for source in dict.fromkeys(source.partition(" in ")[0] for source in sources):
+        file, _, line = source.rpartition(":")
+        places.append(f":{line}" if file == last else source)
+        last = file
+    return places
 
 
 def _counted(names: Iterable[str]) -> list[str]:
