@@ -236,6 +236,30 @@ def test_float64_ends_where_memory_does(monkeypatch: pytest.MonkeyPatch) -> None
     assert wide.of(y) is None and "MiB are free" in wide.stopped
 
 
+def test_float64_goes_on_through_complex_numbers() -> None:
+    """What is complex itself has none to be judged by."""
+    with Wide() as wide:
+        spectrum = torch.fft.rfft(X) * torch.conj(torch.fft.rfft(X * 3))
+        real = torch.fft.irfft(spectrum) + torch.view_as_real(spectrum * 0.5j)[:, :1, 0]
+        exact = wide.of(real)
+        assert wide.of(spectrum) is None
+    assert exact is not None
+    whole = torch.fft.rfft(X.double()) * torch.conj(torch.fft.rfft(X.double() * 3))
+    torch.testing.assert_close(exact, torch.fft.irfft(whole) + torch.view_as_real(whole * 0.5j)[:, :1, 0])
+
+
+@pytest.mark.parametrize("options", [{}, {"compare": "outputs"}, {"compare": "nodes", "compare_float64": "all"}])
+def test_what_drifts_through_complex_numbers_is_noise(options: dict[str, Any]) -> None:
+    def function(x: Tensor, weight: Tensor) -> Tensor:
+        return enlarged(torch.fft.irfft(torch.fft.rfft(x) * (1 + 0.5j)), weight)
+
+    report = rust_ort.compare(function, X, WEIGHT, options=options)
+    assert [verdict.kind for verdict in report.verdicts] == ["noise"], report
+    if "compare_float64" in options:
+        reasons = {node.no_float64 for _, node in report.nodes if node.op == "aten.tanh.default"}
+        assert reasons == {""}
+
+
 @pytest.fixture
 def pooled() -> Iterator[dict[str, Any]]:
     """{namespace: an operator of it that a library registers}: `pooled(x)` is the mean of each row."""

@@ -1,7 +1,8 @@
 """Float64 beside eager: what the same operators give of the same values where nothing is rounded on the way.
 
 Of a node alone, on eager's values widened; of a graph, on its inputs widened and carried on; of a model that runs, in
-every operator that torch dispatches. Choices are eager's: integers and bools, and the random numbers that it drew.
+every operator that torch dispatches. Complex numbers on the way are complex128. Choices are eager's: integers and
+bools, and the random numbers that it drew.
 """
 
 from __future__ import annotations
@@ -58,14 +59,19 @@ class Unknown:
 
 
 def widen(value: Any) -> Any:
-    """Tensors of floats, and their dtypes, as float64; anything else as it is. Errors: NoFloat64."""
+    """Tensors of floats, and their dtypes, as float64, of complex numbers as complex128; anything else as it is.
+    Errors: NoFloat64."""
     if isinstance(value, Unknown):
         raise NoFloat64(value.reason)
     if isinstance(value, Tensor):
-        if value.is_complex():
-            raise NoFloat64("complex values have none")
-        return value.double() if value.is_floating_point() else value
-    return torch.float64 if isinstance(value, torch.dtype) and value.is_floating_point else value
+        return value.to(_wide_dtype(value.dtype))
+    return _wide_dtype(value) if isinstance(value, torch.dtype) else value
+
+
+def _wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    if dtype.is_complex:
+        return torch.complex128
+    return torch.float64 if dtype.is_floating_point else dtype
 
 
 def in_float64(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], made: Any) -> Any:
@@ -74,10 +80,7 @@ def in_float64(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], made
 
     Errors: NoFloat64.
     """
-    leaves = pytree.tree_leaves(made)
-    if any(isinstance(leaf, Tensor) and leaf.is_complex() for leaf in leaves):
-        raise NoFloat64("complex values have none")
-    if not any(_is_float(leaf) for leaf in leaves):
+    if not any(_is_float(leaf) for leaf in pytree.tree_leaves(made)):
         return made
     if getattr(target, "overloadpacket", None) in QUANTIZING:
         return pytree.tree_map(widen, made)
@@ -113,7 +116,8 @@ def _has_floats(values: Any) -> bool:
 
 
 def _is_float(leaf: Any) -> bool:
-    return isinstance(leaf, Tensor) and leaf.is_floating_point()
+    """Whether it is rounded: a tensor of floats or of complex numbers."""
+    return isinstance(leaf, Tensor) and (leaf.is_floating_point() or leaf.is_complex())
 
 
 def _like(made: Any, wide: Any) -> Any:
@@ -123,7 +127,7 @@ def _like(made: Any, wide: Any) -> Any:
     if len(others) != len(leaves):
         raise NoFloat64("in float64 it gives something else")
     for leaf, other in zip(leaves, others, strict=True):
-        if _is_float(leaf) and not (isinstance(other, Tensor) and other.dtype is torch.float64):
+        if _is_float(leaf) and not (isinstance(other, Tensor) and other.dtype is _wide_dtype(leaf.dtype)):
             raise NoFloat64("in float64 it gives no float64")
         if _is_float(leaf) and other.shape != leaf.shape:
             raise NoFloat64("in float64 it gives another shape")
@@ -232,9 +236,10 @@ class Wide(TorchDispatchMode):
         self.stopped = ""
 
     def of(self, tensor: Any) -> Tensor | None:
-        """Its float64; None where nobody knows, and of what is no float."""
+        """Its float64; None where nobody knows, and of what is no float, or is complex."""
         known = self._known.get(tensor) if isinstance(tensor, Tensor) else None
-        return known if isinstance(known, Tensor) and known.shape == tensor.shape else None
+        is_known = isinstance(known, Tensor) and known.shape == tensor.shape and known.dtype is torch.float64
+        return known if is_known else None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -269,7 +274,7 @@ class Wide(TorchDispatchMode):
         if not self.stopped and time.monotonic() > self._until:
             self.stopped = f"float64 of everything takes more than {self._seconds:.0f} s"
         largest = max(filter(_is_float, pytree.tree_leaves(args)), key=torch.numel, default=None)
-        needed = 0 if largest is None else WIDE_COPIES * 8 * largest.numel()
+        needed = 0 if largest is None else WIDE_COPIES * _wide_dtype(largest.dtype).itemsize * largest.numel()
         if not self.stopped and largest is not None and needed > SMALL_BYTES:
             free = free_bytes_beside(largest)
             if needed > free // FREE_SHARE:
@@ -282,7 +287,7 @@ class Wide(TorchDispatchMode):
             return widen(value) if isinstance(value, Tensor) else value
         known = self._known.get(value)
         if known is None or (isinstance(known, Tensor) and known.shape != value.shape):
-            known = self._known[value] = value.detach().to(torch.float64, copy=True)
+            known = self._known[value] = value.detach().to(_wide_dtype(value.dtype), copy=True)
         if isinstance(known, Unknown):
             raise NoFloat64(known.reason)
         return known
@@ -293,7 +298,7 @@ class Wide(TorchDispatchMode):
             raise NoFloat64("a custom operator writes")
         if torch.Tag.nondeterministic_seeded in func.tags:
             return self._drawn_into(func, args, wide[0], made)
-        given, named = pytree.tree_map(lambda v: torch.float64 if _is_float_dtype(v) else v, wide)
+        given, named = pytree.tree_map(lambda v: _wide_dtype(v) if isinstance(v, torch.dtype) else v, wide)
         try:
             return _like(made, func(*given, **named))
         except (RuntimeError, TypeError, ValueError, NotImplementedError, IndexError) as error:
@@ -316,10 +321,6 @@ class Wide(TorchDispatchMode):
             return widen(leaf)
 
         return pytree.tree_map(beside, made)
-
-
-def _is_float_dtype(value: Any) -> bool:
-    return isinstance(value, torch.dtype) and value.is_floating_point
 
 
 def in_wide(
