@@ -6,7 +6,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -258,6 +258,21 @@ def test_what_drifts_through_complex_numbers_is_noise(options: dict[str, Any]) -
     if "compare_float64" in options:
         reasons = {node.no_float64 for _, node in report.nodes if node.op == "aten.tanh.default"}
         assert reasons == {""}
+
+
+@pytest.mark.parametrize("draw", [
+    lambda y: y.bernoulli_(0.5), lambda y: y.uniform_(0.5, 1.0), lambda y: y.normal_(), lambda y: y.exponential_(),
+])  # fmt: skip
+def test_float64_goes_on_behind_numbers_drawn_into_a_tensor(draw: Callable[[Tensor], Tensor]) -> None:
+    """Of what was in it nothing is left, as of the rows that a stochastic depth drops."""
+
+    def function(x: Tensor, weight: Tensor) -> Tensor:
+        return enlarged(x * draw(torch.empty_like(x[:, :1])), weight)
+
+    report = rust_ort.compare(function, X, WEIGHT, options={"compare": "outputs"})
+    assert [verdict.kind for verdict in report.verdicts] == ["noise"], report
+    inside = [verdict for graph in report.graphs for _, verdict in graph.verdicts]
+    assert [verdict.kind for verdict in inside if verdict.kind != "match"] == ["noise"], inside
 
 
 @pytest.fixture

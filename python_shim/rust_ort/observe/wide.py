@@ -35,6 +35,14 @@ DRAWN = "random numbers: float64 is as eager drew them"
 QUANTIZING = frozenset({aten.floor, aten.ceil, aten.round, aten.trunc, aten.sign, aten.floor_divide, aten.fix})
 """Operators whose results are a choice, though they are floats: at an edge float64 would choose otherwise."""
 
+OVERWRITING = frozenset(
+    {
+        aten.bernoulli.p, aten.uniform.default, aten.normal_functional.default, aten.exponential.default,
+        aten.geometric.default, aten.cauchy.default, aten.log_normal.default,
+    }
+)  # fmt: skip
+"""Operators that draw by numbers: of the tensor that they take nothing is left but its shape."""
+
 REPLACING = frozenset({aten.set_, aten.resize_})
 """Operators that give a tensor other memory. What is in it, and in memory that nobody wrote, is widened as it is first
 read: whoever fills it may do so past torch."""
@@ -147,7 +155,11 @@ def _drawn(target: Any, args: Sequence[Any], made: Any) -> Any:
         kept = 1.0 - args[1] if drops else 1.0
         return _like(made, (args[0] * made[1] / kept if kept else torch.zeros_like(args[0]), made[1]))
     name = target.overloadpacket.__name__
-    if name.endswith("_like") or not any(_is_float(leaf) for leaf in pytree.tree_leaves(list(args))):
+    if (
+        target in OVERWRITING
+        or name.endswith("_like")
+        or not any(_is_float(leaf) for leaf in pytree.tree_leaves(list(args)))
+    ):
         return pytree.tree_map(widen, made)
     raise NoFloat64("it draws random numbers by its values")
 
