@@ -213,6 +213,7 @@ impl<'p, 'a> Nodes<'p, 'a> {
             match self.own_of(verdict, local.value(&verdict.name))? {
                 Own::Wrong => return Ok(Own::Wrong),
                 Own::Noise => {}
+                Own::AsRight if found == Own::Unsettled => {}
                 other => found = other,
             }
         }
@@ -238,9 +239,13 @@ impl<'p, 'a> Nodes<'p, 'a> {
     fn own_of(&self, verdict: &TensorVerdict, candidate: Option<&TensorBuf>) -> Result<Own, BlameError> {
         let TensorVerdict { name, .. } = verdict;
         // It is about the same nodes only where it measured the same, or what another order of sums makes of it.
-        let row = self.prober.case.row(name).map(|row| &row.local);
-        if let Some(row) = row.filter(|row| is_alike(row, verdict, ANOTHER_ORDER)) {
-            return Ok(if is_wrong(row) { Own::Wrong } else { Own::Noise });
+        let row = self.prober.case.row(name);
+        if let Some(row) = row.filter(|row| is_alike(&row.local, verdict, ANOTHER_ORDER)) {
+            return Ok(match is_wrong(&row.local) {
+                true => Own::Wrong,
+                false if row.as_right.is_empty() => Own::Noise,
+                false => Own::AsRight,
+            });
         }
         let Some(candidate) = candidate.filter(|_| verdict.verdict == Verdict::Mismatch) else {
             return Ok(Own::Wrong);
@@ -320,7 +325,7 @@ impl<'p, 'a> Nodes<'p, 'a> {
                 return Ok(true);
             };
             // What float64 does not acquit by each element is what the first run is held to be.
-            if is_wrong(verdict) && self.own_of(verdict, Some(value))? != Own::Noise {
+            if is_wrong(verdict) && !matches!(self.own_of(verdict, Some(value))?, Own::Noise | Own::AsRight) {
                 return Ok(true);
             }
             let is_noise = |said| matches!(said, Said::Rounding(errors) if errors.of_all.kind == NoiseKind::Noise);

@@ -12,6 +12,9 @@ pub enum Own {
     Jitter,
     /// Rounding.
     Noise,
+    /// Another result than eager's, such as one of two equal choices, that the comparison of nodes found as right: never
+    /// blamed.
+    AsRight,
     /// More than its tolerance, and float64 does not tell element by element whether that is rounding: not blamed.
     Unsettled,
 }

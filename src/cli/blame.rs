@@ -553,6 +553,7 @@ fn row(node: &Contribution) -> Vec<String> {
         Own::Wrong => "wrong",
         Own::Jitter => "jitter",
         Own::Noise => "rounding",
+        Own::AsRight => "as right",
         Own::Unsettled => "not settled",
     };
     let share = format!("{} %", significant(100. * node.share, 3));
