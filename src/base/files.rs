@@ -4,12 +4,29 @@ use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
+use rustix::fs::{FlockOperation, flock};
+use rustix::rand::{GetRandomFlags, getrandom};
 use tempfile::TempPath;
 
-/// How the names of temporary files start; the number of the process that writes them follows.
+/// How the names of temporary files start. 32 random hexadecimal digits follow: process ids repeat between namespaces,
+/// hosts and boots that share a folder.
 pub const TEMPORARY_PREFIX: &str = ".tmp-";
+
+/// Whether the name is one that a temporary file has, or had before names were random (`.tmp-<pid>-<n>`).
+pub fn is_temporary(name: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    name.strip_prefix(TEMPORARY_PREFIX).is_some_and(|rest| match rest.split_once('-') {
+        Some((pid, n)) => is_number(pid) && pid.parse::<u32>().is_ok() && is_number(n),
+        None => rest.len() == 32 && rest.bytes().all(|byte| byte.is_ascii_hexdigit()),
+    })
+}
+
+/// Whether a temporary file has a writer: it holds the file's lock until its rename. Another host's lock may not be seen.
+pub fn is_being_written(temporary: &Path) -> bool {
+    let Ok(file) = File::open(temporary) else { return false };
+    flock(&file, FlockOperation::NonBlockingLockShared) == Err(rustix::io::Errno::WOULDBLOCK)
+}
 
 /// Write a file whole or not at all: a temporary file beside it, then a rename. A kill leaves at most a temporary file,
 /// whose name starts with [`TEMPORARY_PREFIX`]; an error leaves none. Not synced: it outlives the process, not a power cut.
@@ -27,15 +44,22 @@ pub fn write_whole_as<T>(
     mode: u32,
     write: impl FnOnce(&mut File) -> io::Result<(PathBuf, T)>,
 ) -> io::Result<T> {
-    static COUNTER: AtomicU64 = AtomicU64::new(0);
-    let n = COUNTER.fetch_add(1, Ordering::Relaxed);
-    let name = format!("{TEMPORARY_PREFIX}{}-{n}", std::process::id());
-    // Not a NamedTempFile: the name is to tell whose it is, and its errors would tell the name.
-    let temporary = TempPath::try_from_path(beside.with_file_name(name))?;
-    let mut file = File::options().write(true).create_new(true).mode(mode).open(&temporary)?;
+    let name = beside.with_file_name(temporary_name()?);
+    // Not a NamedTempFile, whose errors tell the name. Created first: what is there already is another writer's.
+    let mut file = File::options().write(true).create_new(true).mode(mode).open(&name)?;
+    let temporary = TempPath::try_from_path(name)?;
+    // A file system without locks leaves its age to tell of a writer.
+    let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);
     let (path, known) = write(&mut file)?;
     temporary.persist(path)?;
     Ok(known)
+}
+
+fn temporary_name() -> io::Result<String> {
+    let mut drawn = [0_u8; 16];
+    let n = getrandom(&mut drawn, GetRandomFlags::empty())?;
+    debug_assert_eq!(n, drawn.len(), "requests of up to 256 bytes are answered whole");
+    Ok(format!("{TEMPORARY_PREFIX}{:032x}", u128::from_ne_bytes(drawn)))
 }
 
 #[cfg(test)]
@@ -60,15 +84,30 @@ mod tests {
     }
 
     #[test]
-    fn a_temporary_file_tells_who_writes_it() {
+    fn a_temporary_file_tells_that_it_is_written() {
         let folder = tempfile::tempdir().unwrap();
         write_whole_as(&folder.path().join("file"), 0o600, |_| {
-            let name = fs::read_dir(folder.path())?.next().unwrap()?.file_name().into_string().unwrap();
-            let (pid, n) = name.strip_prefix(TEMPORARY_PREFIX).unwrap().split_once('-').unwrap();
-            assert_eq!((pid.parse(), n.parse::<u64>().is_ok()), (Ok(std::process::id()), true), "{name}");
+            let entry = fs::read_dir(folder.path())?.next().unwrap()?;
+            let name = entry.file_name().into_string().unwrap();
+            assert!(is_temporary(&name) && is_being_written(&entry.path()), "{name}");
             Ok((folder.path().join("other"), ()))
         })
         .unwrap();
-        assert!(folder.path().join("other").exists() && !folder.path().join("file").exists());
+        let other = folder.path().join("other");
+        assert!(other.exists() && !folder.path().join("file").exists() && !is_being_written(&other));
+        let drawn: std::collections::BTreeSet<_> = (0..1000).map(|_| temporary_name().unwrap()).collect();
+        assert_eq!(drawn.len(), 1000);
+    }
+
+    #[test]
+    fn a_temporary_name_is_random_or_of_before() {
+        for name in [".tmp-7-0", ".tmp-4194305-12", ".tmp-00112233445566778899aabbccddeeff"] {
+            assert!(is_temporary(name), "{name}");
+        }
+        for name in
+            [".tmp-", ".tmp-7", ".tmp-7-draft", ".tmp-99999999999-1", ".tmp-00112233445566778899aabbccddeefg", "x"]
+        {
+            assert!(!is_temporary(name), "{name}");
+        }
     }
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::error::DumpError;
-use crate::base::files::TEMPORARY_PREFIX;
+use crate::base::files::is_temporary;
 use crate::compare::{Policy, Summary, TensorVerdict};
 use crate::tensor::TensorDesc;
 
@@ -254,13 +254,6 @@ pub(super) fn is_data_set_file(name: &str) -> bool {
     name == MANIFEST_FILE || Role::ALL.iter().any(|role| number(name, role.prefix(), ".pb").is_some())
 }
 
-/// The process that a temporary file's name says wrote it; None when the name is not in the form that we give.
-pub(super) fn temporary_writer(name: &str) -> Option<u32> {
-    let (pid, n) = name.strip_prefix(TEMPORARY_PREFIX)?.split_once('-')?;
-    number(n, "", "")?;
-    number(pid, "", "")?.try_into().ok()
-}
-
 /// A kind of folder in a dump; what may be in it.
 #[derive(Clone, Copy)]
 pub(super) enum Kind {
@@ -287,7 +280,7 @@ impl Kind {
             Kind::DataSet => is_data_set_file(name),
             Kind::Values => is_values_file(name),
         };
-        ours || temporary_writer(name).is_some()
+        ours || is_temporary(name)
     }
 
     /// The kind of a folder with this name in one of this kind; None when we make none of that name.

@@ -15,9 +15,10 @@ use super::owner::{check_ours, hold};
 use super::reader::{self, Completeness, RunEntry, StepEntry};
 use super::store::{blob_path, remove_if_there, remove_if_unreferenced};
 use super::values::remove_values;
+use crate::base::files::{is_being_written, is_temporary};
 
 /// A temporary file younger than this may belong to a process that is not visible from here.
-const LEFTOVER_AGE: Duration = Duration::from_secs(60);
+const LEFTOVER_AGE: Duration = Duration::from_secs(600);
 
 /// What a clean-up removed, and what it left.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -140,11 +141,12 @@ fn is_folder(path: &Path) -> bool {
 fn leftovers(folder: &Path, removed: &mut Removed) -> Result<(), DumpError> {
     for path in entries(folder)? {
         let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
-        let Some(writer) = layout::temporary_writer(name) else { continue };
-        let alive = Path::new(&format!("/proc/{writer}")).exists();
+        if !is_temporary(name) {
+            continue;
+        }
         let Ok(facts) = fs::symlink_metadata(&path) else { continue };
         let old = facts.modified().is_ok_and(|at| at.elapsed().is_ok_and(|age| age > LEFTOVER_AGE));
-        if !alive && old && facts.is_file() {
+        if old && facts.is_file() && !is_being_written(&path) {
             remove_if_there(&path).map_err(DumpError::io(&path, "remove"))?;
             removed.leftovers += 1;
             removed.bytes += facts.len();
@@ -180,7 +182,7 @@ fn stranger(part: &Path, step: &StepEntry) -> io::Result<Option<PathBuf>> {
     let is_ours = |path: &Path, folder: &Path| {
         let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
         let is_model = name == MODEL_FILE && path.parent() == Some(folder) && folder != step.path;
-        is_model || layout::is_data_set_file(name) || layout::temporary_writer(name).is_some()
+        is_model || layout::is_data_set_file(name) || is_temporary(name)
     };
     for folder in std::iter::once(step.path.clone()).chain(reproductions(part, step.step)?) {
         for path in below(&folder)? {
@@ -192,7 +194,7 @@ fn stranger(part: &Path, step: &StepEntry) -> io::Result<Option<PathBuf>> {
     let values = part.join(layout::values_folder(step.step));
     let strange = |path: &PathBuf| {
         let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
-        let is_ours = layout::is_values_file(name) || layout::temporary_writer(name).is_some();
+        let is_ours = layout::is_values_file(name) || is_temporary(name);
         path.parent() != Some(&values) || !is_ours || !path.symlink_metadata().is_ok_and(|facts| facts.is_file())
     };
     Ok(if is_folder(&values) { below(&values)?.into_iter().find(strange) } else { None })

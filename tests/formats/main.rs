@@ -4,5 +4,6 @@
 mod descriptor_set;
 mod dump_crash;
 mod dump_layout;
+mod dump_namespaces;
 mod golden;
 mod onnx_hostile;
