@@ -6,6 +6,12 @@ use super::process::machine_bytes;
 
 /// Connections at a time, the command line's included; those without `Hello` make room for newer ones.
 pub const CONNECTIONS: usize = 256;
+/// Names and values of a client's variables for its executor.
+pub const ENVIRONMENT_BYTES: usize = 64 << 10;
+/// A log that is longer is cut.
+pub const LOG_BYTES: u64 = 8 << 20;
+/// The end of a log that is kept when it is cut.
+pub const OLD_LOG_BYTES: u64 = 1 << 20;
 /// Time from connecting to a complete `Hello`.
 pub const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Time for a client to take a frame whole, after which it is disconnected.

@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::fd::AsFd as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,12 +18,13 @@ use crate::base::log;
 use crate::base::process;
 use crate::base::sync::lock;
 use crate::daemon::connection;
+use crate::daemon::logs;
 use crate::daemon::old_state;
 use crate::daemon::paths;
 use crate::daemon::shared::Ended;
 use crate::daemon::shared::{Config, Daemon};
-use crate::daemon::socket::{self, Claim, SocketError};
-use crate::link::transport::Transport;
+use crate::daemon::socket::{self, Bound, Claim, SocketError};
+use crate::link::transport::{Transport, TransportError};
 use crate::protocol::control::Reply;
 use crate::protocol::message::{ErrorCode, WireError};
 use crate::protocol::wire;
@@ -77,6 +77,7 @@ pub fn serve(config: Config) -> Result<Served, ServeError> {
     };
     let log = start_log(&config.state_folder)?;
     process::raise_descriptor_limit();
+    process::leave_starter();
     old_state::remove(&config.state_folder);
     let (wake, woken) = UnixStream::pair().map_err(failed("wake pipe"))?;
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
@@ -85,10 +86,10 @@ pub fn serve(config: Config) -> Result<Served, ServeError> {
         signal_hook::low_level::pipe::register(signal, wake).map_err(failed("signal handler"))?;
     }
     let reserve = Reserve::new().map_err(failed("descriptor in reserve"))?;
-    let bound = socket::bind(&config.socket)?;
+    let mut bound = socket::bind(&config.socket)?;
     let daemon = Daemon::new(config, log, wake);
     tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %daemon.socket.display(), "serving");
-    let ended = accept(&daemon, &bound.listener, &woken, reserve);
+    let ended = accept(&daemon, &mut bound, &woken, reserve);
     tracing::info!(reason = ended.reason(), "ending");
     bound.close();
     daemon.shut_down(ended);
@@ -102,20 +103,22 @@ fn start_log(state_folder: &Path) -> Result<PathBuf, ServeError> {
         move |error| ServeError::State { path, error }
     };
     paths::make_private(&folder).map_err(state(&folder))?;
-    let path = folder.join(format!("daemon-{}.log", std::process::id()));
-    let file = File::options().create(true).append(true).mode(0o600).open(&path).map_err(state(&path))?;
+    let (path, file) = logs::open_own(&folder).map_err(state(&folder))?;
     log::start(file); // a second daemon of one program, as tests may have, goes on with the first one's
     std::panic::set_hook(Box::new(|panic| tracing::error!(%panic, "a thread panicked")));
     Ok(path)
 }
 
 /// Until the daemon ends: new connections, signals, and every so often the idle ones.
-fn accept(daemon: &Arc<Daemon>, listener: &Listener, woken: &UnixStream, mut reserve: Reserve) -> Ended {
+fn accept(daemon: &Arc<Daemon>, bound: &mut Bound, woken: &UnixStream, mut reserve: Reserve) -> Ended {
     // An executor that is to end at once does so when it is given back.
     let shortest = if daemon.idle.on_device.is_zero() { daemon.idle.timeout } else { daemon.idle.on_device };
     let turn = (shortest / 8).clamp(Duration::from_millis(20), Duration::from_secs(5));
     let turn = Timespec::try_from(turn).expect("at most 5 s");
     loop {
+        // Who cannot find the socket's file starts a daemon, which waits for this one's lock in vain.
+        bound.restore();
+        let listener = &bound.listener;
         let Listener::UdSocket(socket) = listener;
         let mut events = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN), PollFd::new(woken, PollFlags::IN)];
         if let Err(error) = poll(&mut events, Some(&turn)) {
@@ -131,6 +134,8 @@ fn accept(daemon: &Arc<Daemon>, listener: &Listener, woken: &UnixStream, mut res
             take_connections(daemon, listener, &mut reserve);
         }
         daemon.pool.dismiss_surplus();
+        logs::trim(&daemon.log);
+        daemon.pool.list().iter().for_each(|executor| logs::trim(&executor.log));
         let Some(empty_for) = daemon.places.empty_for() else { continue };
         if empty_for >= daemon.idle.timeout {
             return *lock(&daemon.ended).get_or_insert(Ended::Idle);
@@ -224,8 +229,12 @@ fn take(daemon: &Arc<Daemon>, stream: Stream) -> io::Result<()> {
         let why = format!("{} clients are connected already; end one", limits::CONNECTIONS);
         return refuse(&transport, WireError::client(ErrorCode::Limit, why));
     };
-    let daemon = Arc::clone(daemon);
+    let (daemon, served) = (Arc::clone(daemon), Arc::clone(&transport));
     let connection = std::thread::Builder::new().name("connection".to_owned());
-    connection.spawn(move || connection::serve(&daemon, transport, place))?;
+    if let Err(error) = connection.spawn(move || connection::serve(&daemon, served, place)) {
+        let word = WireError::fault(ErrorCode::Limit, TransportError::NoThread(error).to_string());
+        tracing::warn!(error = %word, "connection not served");
+        return refuse(&transport, word);
+    }
     Ok(())
 }

@@ -9,6 +9,7 @@ mod executors;
 mod last_steps;
 mod ledger;
 mod listener;
+mod logs;
 mod old_state;
 pub mod paths;
 mod places;

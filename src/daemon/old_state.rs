@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use crate::base::limits;
+use crate::daemon::logs;
 use crate::dump;
 
 /// Removes all but the newest [`limits::LOGS`] logs in `log/` and [`limits::QUARANTINE_FOLDERS`] folders in
@@ -60,25 +61,11 @@ fn remove_each(paths: impl Iterator<Item = PathBuf>, remove: impl Fn(&Path) -> i
 /// Logs of processes that are gone, with the time of their last line.
 fn logs_in(folder: &Path) -> Vec<(SystemTime, PathBuf)> {
     let log = |entry: &fs::DirEntry| {
-        let pid = log_pid(entry.file_name().to_str()?)?;
+        logs::is_log(entry.file_name().to_str()?).then_some(())?;
         let facts = entry.metadata().ok().filter(|facts| facts.is_file() && is_own(facts))?;
-        let gone = !Path::new(&format!("/proc/{pid}")).exists();
-        Some((facts.modified().ok()?, entry.path())).filter(|_| gone)
+        Some((facts.modified().ok()?, entry.path())).filter(|(_, path)| !logs::is_in_use(path))
     };
     entries(folder).iter().filter_map(log).collect()
-}
-
-/// Whose log it is: `daemon-<pid>.log`, `executor-<pid>.log`, `executor-<pid of the daemon>-<n>.starting`.
-fn log_pid(name: &str) -> Option<u32> {
-    let pid = match name.strip_suffix(".log") {
-        Some(name) => name.strip_prefix("daemon-").or_else(|| name.strip_prefix("executor-"))?,
-        None => {
-            let (pid, n) = name.strip_suffix(".starting")?.strip_prefix("executor-")?.split_once('-')?;
-            number(n)?;
-            pid
-        }
-    };
-    number(pid).and_then(|pid| pid.try_into().ok())
 }
 
 /// Old enough to go, and nobody writes it: of many executors that die at once each client is told a folder that is there.
@@ -158,11 +145,14 @@ mod tests {
         };
         (0..30).for_each(|age| write(folder.join(name(age)), age.into()));
         let mut expected: BTreeSet<String> = (0..20).map(name).collect();
-        let alive = format!("daemon-{}.log", std::process::id());
+        let alive = format!("daemon-{}.log", DEAD + 100);
         for foreign in [&alive, "daemon-.log", "daemon-1e3.log", "executor-+5.log", "x.log", "daemon-8388609.log.1"] {
             write(folder.join(foreign), 999_999);
             expected.insert(foreign.to_owned());
         }
+        // As another host's daemon has it.
+        let written = fs::File::open(folder.join(&alive)).unwrap();
+        rustix::fs::flock(&written, rustix::fs::FlockOperation::LockExclusive).unwrap();
         fs::create_dir(folder.join("daemon-9000001.log")).unwrap();
         symlink("/etc/hostname", folder.join("daemon-9000002.log")).unwrap();
         expected.extend(["daemon-9000001.log".to_owned(), "daemon-9000002.log".to_owned()]);

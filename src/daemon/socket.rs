@@ -109,23 +109,50 @@ pub struct Bound {
     pub listener: Listener,
     path: PathBuf,
     file: Identity,
+    /// False once it could not listen again: said once.
+    is_restored: bool,
 }
 
 /// Listens on a path that is ours and free. Errors: the system's.
 pub fn bind(socket: &Path) -> Result<Bound, SocketError> {
-    let listen = || {
+    let (listener, file) = listen(socket)?;
+    Ok(Bound { listener, path: socket.to_owned(), file, is_restored: true })
+}
+
+fn listen(socket: &Path) -> Result<(Listener, Identity), SocketError> {
+    let listening = || {
         ListenerOptions::new()
             .name(socket.to_fs_name::<GenericFilePath>()?)
             .reclaim_name(false)
             .nonblocking(ListenerNonblockingMode::Accept)
             .create_sync()
     };
-    let listener = listen().map_err(failed(socket))?;
+    let listener = listening().map_err(failed(socket))?;
     let facts = fs::symlink_metadata(socket).map_err(failed(socket))?;
-    Ok(Bound { listener, path: socket.to_owned(), file: Identity::of(&facts) })
+    Ok((listener, Identity::of(&facts)))
 }
 
 impl Bound {
+    /// Listens again where the socket's file was removed, as by a clean-up of /tmp. Connections stay; whatever else is in
+    /// its place stays, too.
+    pub fn restore(&mut self) {
+        let missing = fs::symlink_metadata(&self.path).is_err_and(|error| error.kind() == ErrorKind::NotFound);
+        if !missing {
+            return;
+        }
+        match paths::prepare_socket_folder(&self.path).map_err(SocketError::from).and_then(|_| listen(&self.path)) {
+            Ok((listener, file)) => {
+                tracing::warn!(socket = %self.path.display(), "the socket's file was removed: listening on a new one");
+                (self.listener, self.file, self.is_restored) = (listener, file, true);
+            }
+            Err(error) => {
+                if std::mem::take(&mut self.is_restored) {
+                    tracing::error!(socket = %self.path.display(), %error, "the socket's file was removed, and stays so");
+                }
+            }
+        }
+    }
+
     /// Ends it and removes its file, if that is still there. To be called while the lock is held, so that no newer
     /// daemon's is removed.
     pub fn close(self) {

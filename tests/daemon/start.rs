@@ -355,8 +355,10 @@ fn sockets_that_differ_in_the_extension_alone_have_a_daemon_each() {
 #[test]
 fn a_file_put_in_the_sockets_place_outlives_the_daemon() {
     let mut home = Home::new();
-    std::fs::remove_file(home.socket()).unwrap();
-    std::fs::write(home.socket(), "mine").unwrap();
+    // At once: a daemon whose socket is gone for a moment makes another one.
+    let mine = home.socket().with_extension("mine");
+    std::fs::write(&mine, "mine").unwrap();
+    std::fs::rename(&mine, home.socket()).unwrap();
     let pid = rustix::process::Pid::from_raw(home.daemon_pid() as i32).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     assert!(home.wait_daemon().success());
