@@ -10,6 +10,7 @@ use interprocess::local_socket::{GenericFilePath, Stream, ToFsName as _};
 use thiserror::Error;
 
 use crate::base::limits;
+use crate::base::process;
 use crate::link::transport::{Transport, TransportError};
 use crate::protocol::control::{Hello, Notice, Reply, Request, Welcome};
 use crate::protocol::frame::{FrameError, FrameHeader, FrameKind};
@@ -77,6 +78,8 @@ impl Peer {
             protocol: crate::protocol::frame::VERSION.into(),
             shim_version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
+            pid_namespace: process::pid_namespace(),
+            cpus: process::cpus(),
             program: program.to_owned(),
             ..Hello::default()
         };

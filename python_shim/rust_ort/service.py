@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import select
 import time
 import warnings
 from collections.abc import Mapping
@@ -80,34 +78,30 @@ def _status(connection: Connection) -> dict[str, Any]:
 
 
 def _stop(path: str) -> None:
-    """Stops the daemon and waits for its end."""
+    """Stops the daemon and waits for its end: it holds its lock until then, in whatever namespace it has its pid."""
     connection = Connection(path)
-    try:
-        process = os.pidfd_open(connection.daemon_pid)
-    except ProcessLookupError:
-        return
     try:
         _forget_this_process(connection)
         request = Request()
         request.stop.force = False
         connection.ask(request)
-        poll = select.poll()
-        poll.register(process, select.POLLIN)
-        if not poll.poll(STOP_TIMEOUT_S * 1e3):
-            raise DaemonFault(
-                f"the daemon on {path} did not end in {STOP_TIMEOUT_S:.0f} s; run `rust-ort stop --force`",
-                log=connection.log,
-            )
+        end = time.monotonic() + STOP_TIMEOUT_S
+        while daemon.is_held(path):
+            if time.monotonic() > end:
+                raise DaemonFault(
+                    f"the daemon on {path} did not end in {STOP_TIMEOUT_S:.0f} s; run `rust-ort stop --force`",
+                    log=connection.log,
+                )
+            time.sleep(POLL_S)
     finally:
-        os.close(process)
         connection.close()
 
 
 def _forget_this_process(connection: Connection) -> None:
     """Waits until the daemon has seen that this process's other connections are closed."""
-    end = time.monotonic() + STOP_TIMEOUT_S
+    end, own = time.monotonic() + STOP_TIMEOUT_S, connection.own_process
     while any(
-        client["pid"] == os.getpid() and client["id"] != connection.client_id
+        (client["pid"], client["pid_namespace"]) == own and client["id"] != connection.client_id
         for client in _status(connection)["clients"]
     ):
         if time.monotonic() > end:

@@ -7,7 +7,8 @@ use std::thread;
 const PARALLEL_BYTES: usize = 4 << 20;
 const MAX_THREADS: usize = 8;
 
-/// What `work` gives of each of `0..n`, in their order. `len_bytes`: what all of it reads.
+/// What `work` gives of each of `0..n`, in their order. `len_bytes`: what all of it reads. Works alone where no thread can
+/// be made.
 pub fn in_parallel<T: Send>(n: usize, len_bytes: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let threads = if len_bytes < PARALLEL_BYTES { 1 } else { n_threads().min(n) };
     if threads <= 1 {
@@ -19,7 +20,9 @@ pub fn in_parallel<T: Send>(n: usize, len_bytes: usize, work: impl Fn(usize) -> 
         indices.map(|index| (index, work(index))).collect::<Vec<_>>()
     };
     let mut done = thread::scope(|scope| {
-        let helpers: Vec<_> = (1..threads).map(|_| scope.spawn(several)).collect();
+        // Where the system gives no more threads, those that there are do it.
+        let helper = |_| thread::Builder::new().spawn_scoped(scope, several).ok();
+        let helpers: Vec<_> = (1..threads).map_while(helper).collect();
         let mut done = several();
         for helper in helpers {
             done.extend(helper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
@@ -36,6 +39,8 @@ fn n_threads() -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[test]
@@ -52,5 +57,33 @@ mod tests {
     fn a_panic_of_a_thread_is_the_callers() {
         let run = || in_parallel(100, PARALLEL_BYTES, |index| assert!(index < 99, "the last"));
         assert!(std::panic::catch_unwind(run).is_err());
+    }
+
+    const ALONE: &str = "RUST_ORT_TEST_WITHOUT_THREADS";
+
+    #[test]
+    fn where_no_thread_can_be_made_one_does_it() {
+        if std::env::var_os(ALONE).is_some() {
+            assert!(thread::Builder::new().spawn(|| ()).is_err());
+            assert_eq!(
+                in_parallel(100, PARALLEL_BYTES, |index| index * 2),
+                (0..100).map(|n| n * 2).collect::<Vec<_>>()
+            );
+            println!("done alone");
+            return;
+        }
+        // Root is not limited, and others may not see where this program is. One test at a time is run by the first thread.
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let program = folder.path().join("tests");
+        std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+        let name =
+            "base::parallel::tests::where_no_thread_can_be_made_one_does_it --exact --nocapture --test-threads=1";
+        let script = format!("ulimit -u 1 && {ALONE}=1 exec {} {name}", program.display());
+        let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "bash", "-c", &script];
+        let command = if rustix::process::getuid().is_root() { &nobody[..] } else { &nobody[4..] };
+        let output = std::process::Command::new(command[0]).args(&command[1..]).current_dir("/").output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("done alone"), "{output:?}");
     }
 }

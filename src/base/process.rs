@@ -1,6 +1,7 @@
 //! Processes as the system shows them.
 
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
@@ -9,6 +10,7 @@ use std::time::UNIX_EPOCH;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, setrlimit};
+use rustix::thread::CpuSet;
 use rustix::time::Timespec;
 
 use super::identity::Identity;
@@ -47,6 +49,77 @@ impl Process {
     fn poll(&self, timeout: Option<&Timespec>) -> bool {
         let mut polled = [PollFd::new(&self.0, PollFlags::IN)];
         poll(&mut polled, timeout).is_ok_and(|n| n > 0)
+    }
+}
+
+/// Inode of this process's namespace of pids: those of another one are other processes' here. 0 where /proc does not tell.
+pub fn pid_namespace() -> u64 {
+    std::fs::metadata("/proc/self/ns/pid").map_or(0, |facts| facts.ino())
+}
+
+/// Bytes of a set of CPUs: a bit each of as many as the system's own sets hold.
+pub const CPU_BYTES: usize = CpuSet::MAX_CPU / 8;
+
+/// CPUs that this process may run on, a bit each, the lowest of the first byte first. Empty where the system does not tell.
+pub fn cpus() -> Vec<u8> {
+    let Ok(set) = rustix::thread::sched_getaffinity(None) else { return Vec::new() };
+    let mut bits = vec![0; CPU_BYTES];
+    (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).for_each(|cpu| bits[cpu / 8] |= 1 << (cpu % 8));
+    bits
+}
+
+/// Has all threads that this process has, and those that they start, run on these CPUs alone, given as by [`cpus`]; on all
+/// where none is known. Errors: the system's, as where it may run on none of them; some threads may have changed then.
+pub fn run_on(cpus: &[u8]) -> std::io::Result<()> {
+    let mut set = CpuSet::new();
+    let is_on = |cpu: usize| cpus.get(cpu / 8).is_some_and(|byte| byte & (1 << (cpu % 8)) != 0);
+    let any = cpus.iter().any(|&byte| byte != 0);
+    (0..CpuSet::MAX_CPU).filter(|&cpu| !any || is_on(cpu)).for_each(|cpu| set.set(cpu));
+    each_thread(|thread| rustix::thread::sched_setaffinity(Some(thread), &set))
+}
+
+/// Gives all threads that this process has this niceness. Errors: the system's, as where it is lower than that of now and
+/// the process has no right to that.
+pub fn set_niceness(niceness: i32) -> std::io::Result<()> {
+    each_thread(|thread| rustix::process::setpriority_process(Some(thread), niceness))
+}
+
+fn each_thread(change: impl Fn(Pid) -> Result<(), Errno>) -> std::io::Result<()> {
+    for entry in std::fs::read_dir("/proc/self/task")? {
+        let name = entry?.file_name();
+        let Some(thread) = name.to_str().and_then(|id| id.parse().ok()).and_then(Pid::from_raw) else { continue };
+        match change(thread) {
+            Err(Errno::SRCH) => {} // it has ended meanwhile
+            changed => changed?,
+        }
+    }
+    Ok(())
+}
+
+/// Takes off what this process has of whoever started it and that the system lets it take off: CPUs, and soft limits of
+/// resources. Nothing else that a daemon serves has asked for them.
+pub fn leave_starter() {
+    if let Err(error) = run_on(&[]) {
+        tracing::warn!(%error, "the starter's CPUs stay");
+    }
+    for resource in [Resource::As, Resource::Cpu, Resource::Data, Resource::Fsize, Resource::Memlock, Resource::Nproc] {
+        raise_limit(resource);
+    }
+    let niceness = rustix::process::getpriority_process(None).unwrap_or_default();
+    if niceness > 0 && set_niceness(0).is_err() {
+        tracing::warn!(
+            niceness,
+            "whoever started the daemon was nice, and it cannot be less so: nor can its executors"
+        );
+    }
+}
+
+/// Lets this process be taken before the daemon where the system wants memory.
+pub fn offer_memory() {
+    const PATH: &str = "/proc/self/oom_score_adj";
+    let given: i32 = std::fs::read_to_string(PATH).ok().and_then(|text| text.trim().parse().ok()).unwrap_or_default();
+    if let Err(error) = std::fs::write(PATH, (given + 200).min(1000).to_string()) {
+        tracing::debug!(%error, "oom_score_adj stays");
     }
 }
 
@@ -111,15 +184,37 @@ impl Program {
 /// Lets this process and those that it starts have as many descriptors as the hard limit says: a client's segments take
 /// one each here and in its executor. Nothing that we start is a user's program, which might `select` on small numbers.
 pub fn raise_descriptor_limit() {
-    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    raise_limit(Resource::Nofile);
+}
+
+fn raise_limit(resource: Resource) {
+    let Rlimit { current, maximum } = getrlimit(resource);
     if current != maximum
-        && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
+        && let Err(error) = setrlimit(resource, Rlimit { current: maximum, maximum })
     {
-        tracing::warn!(%error, "the limit of descriptors stays");
+        tracing::warn!(?resource, %error, "the limit stays");
     }
 }
 
 /// How many descriptors this process may have, in words.
 pub fn descriptor_limit() -> String {
     getrlimit(Resource::Nofile).current.map_or_else(|| "any number".to_owned(), |limit| limit.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_moves_to_the_cpus_that_it_is_given() {
+        let before = cpus();
+        let n_on: u32 = before.iter().map(|byte| byte.count_ones()).sum();
+        assert!(n_on > 0 && before.len() == CPU_BYTES);
+        run_on(&before).unwrap();
+        assert_eq!(cpus(), before);
+        assert!(run_on(&[0; CPU_BYTES]).is_ok(), "none known: all");
+        assert!(cpus().iter().zip(&before).all(|(now, before)| now & before == *before));
+        run_on(&before).unwrap();
+        assert_ne!(pid_namespace(), 0);
+    }
 }

@@ -13,6 +13,7 @@ use std::time::Instant;
 
 use crate::base::footprint::Footprint;
 use crate::base::limits;
+use crate::base::process;
 use crate::base::sync::lock;
 use crate::daemon::client::Client;
 use crate::daemon::errors::last_word;
@@ -115,6 +116,7 @@ fn welcome(daemon: &Daemon, transport: &Arc<Transport>, request_id: u64, hello: 
         client: id,
         daemon_pid: std::process::id(),
         log: daemon.log.display().to_string(),
+        pid_namespace: process::pid_namespace(),
     };
     answer(transport, request_id, &Reply::Welcome(reply))?;
     lock(&daemon.clients).insert(id, Arc::clone(&client));
@@ -284,7 +286,8 @@ impl<'a> Leaving<'a> {
         let mut leaving = Self { daemon, client, queue: Some(queue), thread: None };
         let (daemon, client) = (Arc::clone(leaving.daemon), Arc::clone(&leaving.client));
         let thread = std::thread::Builder::new().name("requests".to_owned());
-        leaving.thread = Some(thread.spawn(move || serve_queue(&daemon, &client, &queued))?);
+        let started = thread.spawn(move || serve_queue(&daemon, &client, &queued));
+        leaving.thread = Some(started.map_err(TransportError::NoThread)?);
         Ok(leaving)
     }
 

@@ -50,6 +50,9 @@ pub fn last_word(error: &TransportError) -> Option<WireError> {
         TransportError::Closed | TransportError::Io(_) => return None,
         TransportError::Frame(FrameError::Version { .. }) => ErrorCode::ProtocolVersion,
         TransportError::Frame(FrameError::Length { .. }) => ErrorCode::Limit,
+        TransportError::NoThread(_) => {
+            return Some(WireError::fault(ErrorCode::Limit, error.to_string()));
+        }
         TransportError::Frame(_) | TransportError::Descriptors(_) => ErrorCode::BadFrame,
         TransportError::Handshake | TransportError::Stalled => ErrorCode::BadState,
     };

@@ -65,6 +65,8 @@ pub struct ClientStatus {
     pub id: ClientId,
     /// Its process.
     pub pid: u32,
+    /// Inode of the namespace of its pid; 0: not known.
+    pub pid_namespace: u64,
     /// What it says it runs.
     pub program: String,
     /// Of its package.

@@ -6,6 +6,7 @@ use std::sync::mpsc;
 
 use super::failure::end_now;
 use super::server::Server;
+use crate::base::process;
 use crate::cuda;
 use crate::link::message::{LinkReply, LinkRequest};
 use crate::link::socket;
@@ -22,7 +23,8 @@ pub fn main(link: UnixStream) -> ExitCode {
     };
     // A thread of its own, so that the daemon's end is seen while a request is being served.
     let (requests, to_serve) = mpsc::channel();
-    std::thread::spawn(move || {
+    let watcher = std::thread::Builder::new().name("link".to_owned());
+    let watching = watcher.spawn(move || {
         loop {
             match receiver.recv() {
                 Ok(Some(request)) => {
@@ -35,6 +37,10 @@ pub fn main(link: UnixStream) -> ExitCode {
             }
         }
     });
+    if let Err(error) = watching {
+        end_now(&format!("no thread: {error}; raise the limit of processes (ulimit -u) or of the container's pids"));
+    }
+    process::offer_memory();
     cuda::serve(None);
     Server::new(sender).serve(to_serve)
 }

@@ -14,7 +14,7 @@ use super::session_cache::{Cached, Limits, Ready, SessionCache};
 use super::tenant::{Part, Tenant};
 use super::{failure, lane};
 use crate::base::ids::SegmentId;
-use crate::base::process::Process;
+use crate::base::process::{self, Process};
 use crate::base::sync::lock;
 use crate::cuda::{self, InUse, Stream};
 use crate::link::message::{Hello, LinkReply, LinkRequest, PieceRun, Pieces, RanOnce, SOURCES};
@@ -100,9 +100,12 @@ impl Server {
         }
         let loaded = self.loaded.as_mut().ok_or_else(|| state("the first request is Hello"))?;
         match body {
-            LinkRequest::Serve { pid } => {
-                cuda::serve(Some(pid));
-                loaded.client = Process::of(pid).ok();
+            LinkRequest::Serve { pid, cpus } => {
+                if let Err(error) = process::run_on(&cpus) {
+                    tracing::warn!(%error, "not on the client's CPUs");
+                }
+                cuda::serve(pid);
+                loaded.client = pid.and_then(|pid| Process::of(pid).ok());
             }
             LinkRequest::CountDeviceMemory => {
                 loaded.spawn(&self.replies, id, |resident, _| {
@@ -189,7 +192,7 @@ impl Server {
     }
 
     fn hello(&mut self, hello: &Hello, fd: Option<OwnedFd>) -> Result<LinkReply, WireError> {
-        let Hello { sources, library, threads, allow_spinning, libtorch, code } = hello;
+        let Hello { sources, library, threads, allow_spinning, niceness, libtorch, code } = hello;
         if sources != SOURCES {
             let why = "executor: this program and the daemon's are not of one build; run `make build` and `make \
                        build-torch` of the same sources, then `rust-ort stop`";
@@ -197,6 +200,9 @@ impl Server {
         }
         if self.loaded.is_some() {
             return Err(state("the runtime is loaded already"));
+        }
+        if let Some(Err(error)) = niceness.map(process::set_niceness) {
+            tracing::warn!(niceness, %error, "the client's niceness is not to be had; see the daemon's log");
         }
         let fd = fd.ok_or_else(|| state("Hello carries the counter page"))?;
         let counters = Arc::new(CounterPage::map(fd)?);
@@ -299,15 +305,26 @@ impl Loaded {
         task: impl FnOnce(&Resident, &Tenant) -> Result<LinkReply, WireError> + Send + 'static,
     ) {
         self.tasks.retain(|task| !task.is_finished());
-        let (resident, tenant, replies) = (Arc::clone(&self.resident), Arc::clone(&self.tenant), Arc::clone(replies));
-        self.tasks.push(std::thread::spawn(move || {
+        let (resident, tenant) = (Arc::clone(&self.resident), Arc::clone(&self.tenant));
+        let answers = Arc::clone(replies);
+        let started = std::thread::Builder::new().name("request".to_owned()).spawn(move || {
             let task = std::panic::AssertUnwindSafe(|| task(&resident, &tenant));
             let outcome = std::panic::catch_unwind(task).unwrap_or_else(|_| {
                 tenant.counters.add(Counter::Errors, 1);
                 Err(failure::panicked())
             });
-            replies.send(id, outcome);
-        }));
+            answers.send(id, outcome);
+        });
+        match started {
+            Ok(thread) => self.tasks.push(thread),
+            Err(error) => {
+                let why = format!(
+                    "the executor gets no thread for the request: {error}; raise the limit of processes (ulimit -u) or of \
+                     the container's pids"
+                );
+                replies.send(id, Err(WireError::fault(ErrorCode::Limit, why)));
+            }
+        }
     }
 
     /// Ends everything of the client and starts anew. Returns when nothing of it runs any more.

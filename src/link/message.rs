@@ -34,6 +34,8 @@ pub struct Hello {
     pub threads: u32,
     /// Let the pool's threads spin.
     pub allow_spinning: bool,
+    /// Its client's; None: stays as it is.
+    pub niceness: Option<i32>,
     /// The process's libtorch, too.
     pub libtorch: bool,
     /// Folder of compiled code that executors share.
@@ -47,8 +49,10 @@ pub enum LinkRequest {
     Hello(Hello),
     /// Serve a client from now on, until `Reset`; errors for want of a device's memory name it. Answered by `Done`.
     Serve {
-        /// Its process.
-        pid: u32,
+        /// Its process; None where it has no pid in the executor's namespace.
+        pid: Option<u32>,
+        /// CPUs to run on, as the client does: a bit each; empty: all.
+        cpus: Vec<u8>,
     },
     /// Look anew what this process holds of the memory of devices, and say so in the counter page. Answered by `Done`.
     CountDeviceMemory,

@@ -2,5 +2,6 @@
 //! daemon and executor ([`message`], [`socket`]).
 
 pub mod message;
+mod peer;
 pub mod socket;
 pub mod transport;

@@ -12,6 +12,7 @@ use thiserror::Error;
 
 use crate::base::limits;
 use crate::base::sync::lock_by;
+use crate::link::peer::peer_uid;
 use crate::protocol::frame::{FrameError, FrameHeader, HEADER_LEN};
 use crate::shm::fds;
 
@@ -33,6 +34,9 @@ pub enum TransportError {
     /// A body stopped in the middle.
     #[error("no byte of a request's body for {} s; send a request whole once its header is sent", limits::BODY_STALL.as_secs())]
     Stalled,
+    /// The system gives no thread.
+    #[error("no thread for the connection: {0}; raise the limit of processes (ulimit -u) or of the container's pids")]
+    NoThread(io::Error),
     /// The socket failed, or the peer left inside a frame.
     #[error("socket: {0}")]
     Io(#[from] io::Error),
@@ -109,7 +113,7 @@ impl Transport {
 
     /// Uid of the peer, as the kernel knows it.
     pub fn peer_uid(&self) -> io::Result<u32> {
-        Ok(rustix::net::sockopt::socket_peercred(self.as_fd())?.uid.as_raw())
+        peer_uid(self.as_fd())
     }
 
     /// Sends one frame whole, never inside another, within [`limits::SEND`]. Errors: the socket's; a timed-out frame is

@@ -1,5 +1,6 @@
 //! Domain types of the control protocol: what a client asks, what the daemon answers. No encoding here.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use bytes::Bytes;
@@ -24,6 +25,10 @@ pub struct Hello {
     pub torch_version: String,
     /// `sys.argv[0]`.
     pub program: String,
+    /// Inode of the namespace of its pid; 0: not known.
+    pub pid_namespace: u64,
+    /// CPUs that it may run on, a bit each, the lowest of the first byte first; empty: not known.
+    pub cpus: Vec<u8>,
 }
 
 /// Which executor a client wants. Executors with equal values are interchangeable.
@@ -41,6 +46,34 @@ pub struct LeaseSpec {
     pub library_folders: Vec<PathBuf>,
     /// The client's CUDA_VISIBLE_DEVICES; None: it has none. The executor has the same.
     pub cuda_visible_devices: Option<String>,
+    /// The client's niceness, −20 to 19; None: the daemon's.
+    pub niceness: Option<i32>,
+    /// The client's variables among [`of_client`](crate::protocol::control::of_client); None: the daemon's.
+    pub environment: Option<BTreeMap<String, String>>,
+}
+
+/// Starts of names of the variables that rule a runtime, its threads, its memory and the devices that it sees.
+const OF_CLIENT: &[&str] = &[
+    "CUBLAS",
+    "CUDA_",
+    "CUDNN",
+    "GLIBC_TUNABLES",
+    "GOMP_",
+    "KMP_",
+    "LD_LIBRARY_PATH",
+    "MALLOC_",
+    "MKL_",
+    "NVIDIA_",
+    "OMP_",
+    "OPENBLAS_",
+    "ORT_",
+    "TMPDIR",
+];
+
+/// Whether an executor has this variable of its client's, not of the daemon's, which another client may have started.
+/// CUDA_VISIBLE_DEVICES has a field of its own: it rules executors on devices alone.
+pub fn of_client(variable: &str) -> bool {
+    variable != "CUDA_VISIBLE_DEVICES" && OF_CLIENT.iter().any(|start| variable.starts_with(start))
 }
 
 /// Pass of a graph.
@@ -478,6 +511,8 @@ pub struct Welcome {
     pub daemon_pid: u32,
     /// The daemon's log file.
     pub log: String,
+    /// Inode of the namespace of its pid, and of its executors'; 0: not known.
+    pub pid_namespace: u64,
 }
 
 /// Answer to `LeaseExecutor`.

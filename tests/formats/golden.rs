@@ -64,6 +64,7 @@ fn requests() -> Vec<(&'static str, u64, Request)> {
         python_version: "3.11.9".into(),
         torch_version: "2.13.0".into(),
         program: "train.py".into(),
+        ..Hello::default()
     };
     let session = SessionSpec {
         providers: vec![("CPUExecutionProvider".into(), BTreeMap::from([("use_arena".into(), "1".into())]))],
@@ -128,6 +129,15 @@ fn requests() -> Vec<(&'static str, u64, Request)> {
     };
     let run_through = RunObserved { through: Some(DType::F16), ..run.clone() };
     vec![
+        (
+            "hello_surroundings_request.bin",
+            62,
+            Request::Hello(Hello {
+                pid_namespace: 4_026_531_836,
+                cpus: vec![0b0000_0101, 0b1000_0000],
+                ..hello.clone()
+            }),
+        ),
         ("hello_request.bin", 1, Request::Hello(hello)),
         (
             "attach_segment_request.bin",
@@ -140,6 +150,15 @@ fn requests() -> Vec<(&'static str, u64, Request)> {
             Request::LeaseExecutor(LeaseSpec {
                 library_folders: vec!["/opt/nvidia/cu13/lib".into(), "/opt/nvidia/cudnn/lib".into()],
                 cuda_visible_devices: Some("1".into()),
+                ..lease.clone()
+            }),
+        ),
+        (
+            "lease_executor_surroundings_request.bin",
+            63,
+            Request::LeaseExecutor(LeaseSpec {
+                niceness: Some(-5),
+                environment: Some(BTreeMap::from([("OMP_NUM_THREADS".into(), "2".into())])),
                 ..lease.clone()
             }),
         ),
@@ -409,6 +428,7 @@ fn replies() -> Vec<(&'static str, u64, Reply)> {
         client: ClientId(12),
         daemon_pid: 99,
         log: "/state/log/daemon-99.log".into(),
+        pid_namespace: 0,
     };
     let error = WireError {
         kind: ErrorKind::Client,
@@ -447,6 +467,11 @@ fn replies() -> Vec<(&'static str, u64, Reply)> {
     let observed =
         Observed { run_us: 250, verdicts: Some(vec![verdict]), dump: "/dumps/run/0_0-forward/part_2".into() };
     vec![
+        (
+            "welcome_pid_namespace_reply.bin",
+            62,
+            Reply::Welcome(Welcome { pid_namespace: 4_026_531_836, ..welcome.clone() }),
+        ),
         ("welcome_reply.bin", 1, Reply::Welcome(welcome)),
         ("error_reply.bin", 2, Reply::Error(error)),
         ("observed_reply.bin", 4, Reply::Observed(observed)),

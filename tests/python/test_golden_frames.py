@@ -36,6 +36,14 @@ def hello() -> Any:
     return request
 
 
+def hello_surroundings() -> Any:
+    request = hello()
+    request.request_id = 62
+    request.hello.pid_namespace = 4_026_531_836
+    request.hello.cpus = bytes([0b0000_0101, 0b1000_0000])
+    return request
+
+
 def attach_segment() -> Any:
     request = wire.Request(request_id=2)
     request.attach_segment.segment = 1
@@ -79,6 +87,14 @@ def lease_executor() -> Any:
     lease = request.lease_executor
     lease.onnxruntime_library, lease.threads, lease.allow_spinning = "/opt/ort/libonnxruntime.so.1", 2, True
     lease.libtorch = "/opt/torch/lib"
+    return request
+
+
+def lease_executor_surroundings() -> Any:
+    request = lease_executor()
+    request.request_id = 63
+    request.lease_executor.niceness = -5
+    request.lease_executor.environment.variables["OMP_NUM_THREADS"] = "2"
     return request
 
 
@@ -278,6 +294,8 @@ def finish_nodes() -> Any:
 
 REQUESTS = [
     ("hello_request.bin", hello()),
+    ("hello_surroundings_request.bin", hello_surroundings()),
+    ("lease_executor_surroundings_request.bin", lease_executor_surroundings()),
     ("attach_segment_request.bin", attach_segment()),
     ("prepare_part_request.bin", prepare_part()),
     ("prepare_part_passes_request.bin", prepare_part_passes()),
@@ -326,6 +344,11 @@ def test_the_golden_welcome_is_read() -> None:
     assert reply.request_id == 1
     assert (reply.welcome.protocol, reply.welcome.daemon_version, reply.welcome.client_id) == (1, "0.1.0", 12)
     assert (reply.welcome.daemon_pid, reply.welcome.log) == (99, "/state/log/daemon-99.log")
+
+
+def test_the_golden_welcome_tells_its_namespace() -> None:
+    reply = answer("welcome_pid_namespace_reply.bin", wire.REPLY, wire.Reply)
+    assert reply.welcome.pid_namespace == 4_026_531_836
 
 
 def test_the_golden_error_becomes_an_exception() -> None:

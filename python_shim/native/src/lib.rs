@@ -7,6 +7,7 @@ mod dlpack;
 mod lanes;
 mod order;
 mod plan;
+mod process;
 mod segment;
 
 use pyo3::prelude::*;
@@ -26,6 +27,8 @@ mod _native {
     use order::{DeviceNumbers, DeviceWork, LaneEvents, StreamSlot};
     #[pymodule_export]
     use plan::{Call, Plan, tensor};
+    #[pymodule_export]
+    use process::{cpus, environment, pid_namespace};
     #[pymodule_export]
     use segment::Segment;
 

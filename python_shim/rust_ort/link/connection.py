@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from rust_ort import _native
 from rust_ort._native import LaneEvents, StreamSlot
 from rust_ort._version import __version__
 from rust_ort.errors import ClientError, DaemonFault, DaemonLost, ExecutorLost, RustOrtError
@@ -69,6 +70,8 @@ class Connection:
         self._ids = itertools.count(1)
         self._kept: dict[int, object] = {}  # request -> what an interrupted one may still read and write
         self._pidfd = -1
+        self._sees_pids = True
+        """The daemon's and its executors' are those that this process sees."""
         self._socket = daemon.connect(path)
         try:
             self._hello(path)
@@ -93,6 +96,10 @@ class Connection:
         request.hello.protocol = wire.PROTOCOL
         request.hello.shim_version = __version__
         request.hello.pid = os.getpid()
+        request.hello.pid_namespace = _native.pid_namespace()
+        self.own_process = (int(request.hello.pid), int(request.hello.pid_namespace))
+        """As the daemon's status tells it."""
+        request.hello.cpus = bytes(_native.cpus())
         request.hello.python_version = sys.version.split()[0]
         request.hello.torch_version = str(torch.__version__)
         request.hello.program = (sys.argv[0] if sys.argv else "")[:1024]
@@ -107,7 +114,9 @@ class Connection:
         self.log = str(welcome.log)
         self.daemon_pid = int(welcome.daemon_pid)
         self.client_id = int(welcome.client_id)
-        self.daemon_build = f"{welcome.daemon_version} {_program_of(self.daemon_pid)}"
+        self._sees_pids = _native.pid_namespace() == welcome.pid_namespace != 0
+        program = _program_of(self.daemon_pid) if self._sees_pids else ""
+        self.daemon_build = f"{welcome.daemon_version} {program}"
         if welcome.protocol != wire.PROTOCOL:
             raise DaemonFault(
                 f"the daemon {welcome.daemon_version} speaks protocol {welcome.protocol}, this package "
@@ -374,12 +383,17 @@ class Connection:
         request.lease_executor.library_folders.extend(folders)
         if folders and "CUDA_VISIBLE_DEVICES" in os.environ:
             request.lease_executor.cuda_visible_devices = os.environ["CUDA_VISIBLE_DEVICES"]
+        request.lease_executor.niceness = os.getpriority(os.PRIO_PROCESS, 0)
+        environment = request.lease_executor.environment
+        environment.SetInParent()  # one without variables is not none
+        environment.variables.update(_native.environment())
         leased = self.ask(request)
         self.executor_log = str(leased.log)
         self.executor_pid = int(leased.pid)
         self.onnxruntime_version = str(leased.onnxruntime_version)
-        with contextlib.suppress(OSError):
-            self._pidfd = os.pidfd_open(self.executor_pid)
+        if self._sees_pids:
+            with contextlib.suppress(OSError):
+                self._pidfd = os.pidfd_open(self.executor_pid)
         lanes = Lanes(threads=threads(options))
         self.attach(lanes.memory, lanes=True)
         self.lanes = lanes
@@ -511,12 +525,23 @@ class Connection:
     # --- the end ---
 
     def executor_is_gone(self, wait_ms: int = 0) -> bool:
-        """Whether the executor can write no more."""
-        if isinstance(self.dead, ExecutorLost) or self._pidfd < 0:
+        """Whether the executor can write no more. In another namespace of pids the daemon alone can tell; where that is
+        lost, too, nobody can, and what the calls hold is kept."""
+        if isinstance(self.dead, ExecutorLost):
+            return True
+        if not self._sees_pids:
+            return self._heard_of_its_end(wait_ms)
+        if self._pidfd < 0:
             return True
         poll = select.poll()
         poll.register(self._pidfd, select.POLLIN)
         return bool(poll.poll(wait_ms))
+
+    def _heard_of_its_end(self, wait_ms: int) -> bool:
+        deadline = time.monotonic() + wait_ms / 1000
+        while self.lives() and time.monotonic() < deadline:
+            time.sleep(0.001)
+        return isinstance(self.dead, ExecutorLost)
 
     def hold(self, holds: object) -> None:
         """Keeps what a call of the lost executor may still read and write."""

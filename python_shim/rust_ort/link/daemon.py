@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import os
 import shutil
@@ -100,6 +101,21 @@ def answers(path: str) -> bool:
     if connection is not None:
         connection.close()
     return connection is not None
+
+
+def is_held(path: str) -> bool:
+    """Whether a daemon of the socket lives: it holds the lock beside it until its process has ended."""
+    try:
+        lock = os.open(f"{path}.lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
 
 
 def _try_connect(path: str) -> socket.socket | None:

@@ -10,6 +10,7 @@ use super::part::Part;
 use super::unsettled::UnsettledCalls;
 use crate::base::ids::{ClientId, GraphId, PartHandle, SegmentId};
 use crate::base::limits;
+use crate::base::process;
 use crate::base::sync::lock;
 use crate::daemon::executors::Executor;
 use crate::daemon::ledger::{Account, Held, Ledgers};
@@ -99,6 +100,12 @@ pub struct State {
 }
 
 impl Client {
+    /// Its process, where that has a pid here.
+    pub fn visible_pid(&self) -> Option<u32> {
+        let here = process::pid_namespace();
+        Some(self.hello.pid).filter(|_| here != 0 && self.hello.pid_namespace == here)
+    }
+
     /// A client that has nothing yet.
     pub fn new(id: ClientId, hello: Hello, transport: Arc<Transport>, ledgers: &Ledgers) -> Self {
         Self {

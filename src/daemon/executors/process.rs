@@ -1,8 +1,8 @@
 //! One executor process: started, asked, mourned.
 
-use std::fs::File;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -15,9 +15,10 @@ use crate::base::limits;
 use crate::base::process::{describe, own_command, resident_bytes};
 use crate::base::sync::lock;
 use crate::daemon::executors::link::{Link, NoAnswer, Patience};
+use crate::daemon::logs;
 use crate::link::message::{Hello, LinkReply, LinkRequest, SOURCES};
 use crate::link::socket;
-use crate::protocol::control::LeaseSpec;
+use crate::protocol::control::{self, LeaseSpec};
 use crate::protocol::message::{ErrorCode, ErrorKind, WireError};
 use crate::shm::CounterPage;
 
@@ -133,7 +134,8 @@ impl Executor {
         let torch_program = terms.torch_program.as_ref();
         let mut command = torch_program.map_or_else(own_command, |program| Command::new(&program.path));
         let torch_folder = torch_program.iter().map(|program| &program.folder);
-        look_in(&mut command, torch_folder.chain(&terms.spec.library_folders));
+        let given = take_environment(&mut command, terms.spec.environment.as_ref());
+        look_in(&mut command, torch_folder.chain(&terms.spec.library_folders), given);
         // Not the daemon's: devices are named by their UUIDs, but of MIG's a process sees only one that is asked for.
         match &terms.spec.cuda_visible_devices {
             Some(devices) => command.env("CUDA_VISIBLE_DEVICES", devices),
@@ -300,8 +302,10 @@ impl Launch {
     /// The process, our end of its link, its log.
     fn spawn(&self, id: ExecutorId, mut command: Command) -> std::io::Result<(Child, UnixStream, PathBuf)> {
         let (stream, theirs) = UnixStream::pair()?;
-        let start_log = self.log_folder.join(format!("executor-{}-{}.starting", std::process::id(), id.0));
-        let output = File::options().create(true).write(true).truncate(true).mode(0o600).open(&start_log)?;
+        let stem = format!("executor-{}-{}", std::process::id(), id.0);
+        // Its lock goes with the standard output that the child is given.
+        let (start_log, output) = logs::open(&self.log_folder, &stem, "starting")?;
+        output.set_len(0)?;
         let child = command
             .arg("executor")
             // The link is its standard input: the one way to hand a descriptor to a child without unsafe code.
@@ -310,7 +314,8 @@ impl Launch {
             .stderr(output)
             .spawn()?;
         let log = self.log_folder.join(format!("executor-{}.log", child.id()));
-        let log = if std::fs::rename(&start_log, &log).is_ok() { log } else { start_log };
+        let is_free = !logs::is_in_use(&log);
+        let log = if is_free && std::fs::rename(&start_log, &log).is_ok() { log } else { start_log };
         Ok((child, stream, log))
     }
 }
@@ -333,9 +338,19 @@ impl TorchProgram {
     }
 }
 
+/// Gives a process the client's variables in the place of the daemon's. Returns its LD_LIBRARY_PATH.
+fn take_environment(command: &mut Command, of_client: Option<&BTreeMap<String, String>>) -> Option<OsString> {
+    let Some(given) = of_client else { return std::env::var_os("LD_LIBRARY_PATH") };
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(control::of_client)) {
+        command.env_remove(name);
+    }
+    command.envs(given);
+    given.get("LD_LIBRARY_PATH").map(OsString::from)
+}
+
 /// Has a process look for libraries in these folders first.
-fn look_in<'a>(command: &mut Command, folders: impl Iterator<Item = &'a PathBuf>) {
-    let given = std::env::var_os("LD_LIBRARY_PATH").filter(|given| !given.is_empty());
+fn look_in<'a>(command: &mut Command, folders: impl Iterator<Item = &'a PathBuf>, given: Option<OsString>) {
+    let given = given.filter(|given| !given.is_empty());
     let all: Vec<PathBuf> = folders.cloned().chain(given.iter().flat_map(std::env::split_paths)).collect();
     // No colon is in their names: they came as a list of such.
     if let Ok(path) = std::env::join_paths(all).map_err(|error| tracing::warn!(%error, "library folders"))
@@ -397,7 +412,8 @@ fn greet(
     receiver: &mut socket::LinkReceiver<LinkReply>,
     ended: impl FnOnce() -> String,
 ) -> Result<String, WireError> {
-    let LeaseSpec { onnxruntime_library, threads, allow_spinning, libtorch, .. } = executor.terms.spec.clone();
+    let LeaseSpec { onnxruntime_library, threads, allow_spinning, niceness, libtorch, .. } =
+        executor.terms.spec.clone();
     let library = onnxruntime_library.display().to_string();
     let missing = |why: String| {
         let message = match &libtorch {
@@ -415,6 +431,7 @@ fn greet(
         library: onnxruntime_library,
         threads,
         allow_spinning,
+        niceness,
         libtorch: libtorch.is_some(),
         code: launch.code_folder.clone(),
     });

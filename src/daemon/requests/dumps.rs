@@ -67,7 +67,8 @@ pub fn leave(daemon: &Daemon, client: &Client) {
 
 /// The other connections of this client's process, and whether each has been closed and has not yet ended.
 fn formers(at: &Connected<'_>) -> HashMap<ClientId, bool> {
-    let former = |other: &&Arc<Client>| other.id != at.client.id && other.hello.pid == at.client.hello.pid;
+    let process = |client: &Client| (client.hello.pid, client.hello.pid_namespace);
+    let former = |other: &&Arc<Client>| other.id != at.client.id && process(other) == process(at.client);
     let ends = |other: &Client| other.transport.peer_left() || other.is_there().is_err();
     at.daemon.clients().iter().filter(former).map(|other| (other.id, ends(other))).collect()
 }

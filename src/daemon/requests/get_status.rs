@@ -70,6 +70,7 @@ fn of_client(client: &Client) -> ClientStatus {
     ClientStatus {
         id: client.id,
         pid: client.hello.pid,
+        pid_namespace: client.hello.pid_namespace,
         program: client.hello.program.clone(),
         shim_version: client.hello.shim_version.clone(),
         python_version: client.hello.python_version.clone(),

@@ -39,7 +39,8 @@ pub fn lease(at: &Connected<'_>, spec: &LeaseSpec) -> Answer {
 /// Shows the client's segments to its new executor. Errors: the executor's; BadState when the client left meanwhile.
 fn take(at: &Connected<'_>, executor: &Arc<Executor>) -> Result<(), WireError> {
     let _in_turn = lock(&at.client.showing);
-    at.ask_quickly(executor, ("whom to serve", &LinkRequest::Serve { pid: at.client.hello.pid }), None)?;
+    let serve = LinkRequest::Serve { pid: at.client.visible_pid(), cpus: at.client.hello.cpus.clone() };
+    at.ask_quickly(executor, ("whom to serve", &serve), None)?;
     hand_segments(at, executor)?;
     let mut state = at.client.state();
     if state.gone {

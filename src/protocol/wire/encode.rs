@@ -47,6 +47,8 @@ fn request_to_proto(request: &Request) -> proto::request::Body {
             python_version: hello.python_version.clone(),
             torch_version: hello.torch_version.clone(),
             program: hello.program.clone(),
+            pid_namespace: hello.pid_namespace,
+            cpus: hello.cpus.clone().into(),
         }),
         Request::AttachSegment { segment, len_bytes, lanes } => Body::AttachSegment(proto::AttachSegment {
             segment: segment.0,
@@ -66,6 +68,8 @@ fn request_to_proto(request: &Request) -> proto::request::Body {
             allow_spinning: lease.allow_spinning,
             libtorch: lease.libtorch.as_ref().map(|path| path.to_string_lossy().into_owned()).unwrap_or_default(),
             cuda_visible_devices: lease.cuda_visible_devices.clone(),
+            niceness: lease.niceness,
+            environment: lease.environment.clone().map(|variables| proto::Environment { variables }),
             library_folders: lease.library_folders.iter().map(|path| path.to_string_lossy().into_owned()).collect(),
         }),
         Request::OpenLane(lane) => Body::OpenLane(proto::OpenLane { lane: *lane }),
@@ -326,6 +330,7 @@ fn reply_to_proto(reply: &Reply) -> proto::reply::Body {
             client_id: welcome.client.0,
             daemon_pid: welcome.daemon_pid,
             log: welcome.log.clone(),
+            pid_namespace: welcome.pid_namespace,
         }),
         Reply::Done => Body::Done(proto::Done {}),
         Reply::Leased(leased) => Body::Leased(proto::Leased {

@@ -1,5 +1,7 @@
 //! What was written is read, and what a peer should not send is refused by name.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use proptest::prelude::*;
 use prost::Message as _;
@@ -63,6 +65,26 @@ fn names_that_leave_the_dump_folder_are_refused() {
     }
     let open = proto::OpenDump { folder: "dumps".into(), run: "x".into(), calls: 1, ..Default::default() };
     assert_eq!(refused(proto::request::Body::OpenDump(open)).0, ErrorCode::BadOption);
+}
+
+#[test]
+fn an_executor_is_given_no_variable_that_loads_code() {
+    let lease = |name: &str, value: &str| {
+        let variables = BTreeMap::from([(name.to_owned(), value.to_owned())]);
+        proto::request::Body::LeaseExecutor(proto::LeaseExecutor {
+            onnxruntime_library: "/x".into(),
+            environment: Some(proto::Environment { variables }),
+            ..Default::default()
+        })
+    };
+    for (name, value) in [("LD_PRELOAD", "/x"), ("OMP_=", "1"), ("OMP_X", "a\0b"), ("OMP_X", &"x".repeat(1 << 17))] {
+        let (code, text) = refused(lease(name, value));
+        assert!(code == ErrorCode::BadMessage && text.starts_with("LeaseExecutor.environment"), "{text}");
+    }
+    let lease = proto::LeaseExecutor { onnxruntime_library: "/x".into(), niceness: Some(20), ..Default::default() };
+    assert!(refused(proto::request::Body::LeaseExecutor(lease)).1.contains("-20 to 19, got 20"));
+    let hello = proto::Hello { cpus: vec![1; 129].into(), ..Default::default() };
+    assert!(refused(proto::request::Body::Hello(hello)).1.contains("at most 128 bytes, got 129"));
 }
 
 #[test]

@@ -19,6 +19,7 @@ pub(super) fn reply(body: proto::reply::Body) -> Decoded<Reply> {
             client: ClientId(welcome.client_id),
             daemon_pid: welcome.daemon_pid,
             log: welcome.log,
+            pid_namespace: welcome.pid_namespace,
         }),
         Body::Done(_) => Reply::Done,
         Body::Leased(leased) => Reply::Leased(Leased {

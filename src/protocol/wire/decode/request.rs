@@ -1,5 +1,6 @@
 //! Requests.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::super::super::control::*;
@@ -13,6 +14,8 @@ use super::field::{
     optional, required, segment, tensor_ref, tensor_refs,
 };
 use crate::base::ids::{CallId, DeviceUuid, PartHandle, StepId};
+use crate::base::limits;
+use crate::base::process::CPU_BYTES;
 use crate::cuda::IpcHandle;
 use crate::onnx::{Descriptions, descriptions};
 use crate::tensor::{CallRecord, DType};
@@ -31,6 +34,8 @@ pub(super) fn request(body: proto::request::Body) -> Decoded<Request> {
             torch_version: name("Hello.torch_version", hello.torch_version)?,
             // A long command line is no reason to refuse a client.
             program: hello.program.chars().take(MAX_NAME_BYTES / 4).collect(),
+            pid_namespace: hello.pid_namespace,
+            cpus: cpus(&hello.cpus)?,
         }),
         Body::AttachSegment(attach) => Request::AttachSegment {
             segment: segment("AttachSegment.segment", attach.segment)?,
@@ -66,6 +71,8 @@ pub(super) fn request(body: proto::request::Body) -> Decoded<Request> {
                 .cuda_visible_devices
                 .map(|devices| name("LeaseExecutor.cuda_visible_devices", devices))
                 .transpose()?,
+            niceness: lease.niceness.map(niceness).transpose()?,
+            environment: lease.environment.map(environment).transpose()?,
         }),
         Body::OpenLane(open) => Request::OpenLane(open.lane),
         Body::OpenLaneEvents(open) => Request::OpenLaneEvents(LaneEventsSpec {
@@ -205,6 +212,38 @@ fn library_folders(folders: Vec<String>) -> Decoded<Vec<PathBuf>> {
         return Err(bad(FIELD, format!("expected at most {MAX_FOLDERS} folders without a colon in their names")));
     }
     folders.into_iter().map(|folder| absolute(FIELD, folder)).collect()
+}
+
+fn cpus(bits: &[u8]) -> Decoded<Vec<u8>> {
+    match bits.len() <= CPU_BYTES {
+        true => Ok(bits.to_vec()),
+        false => Err(bad("Hello.cpus", format!("expected at most {} bytes, got {}", CPU_BYTES, bits.len()))),
+    }
+}
+
+fn niceness(niceness: i32) -> Decoded<i32> {
+    match (-20..20).contains(&niceness) {
+        true => Ok(niceness),
+        false => Err(bad("LeaseExecutor.niceness", format!("expected -20 to 19, got {niceness}"))),
+    }
+}
+
+/// No other name changes what an executor is: one that loads code into it is none of them.
+fn environment(environment: proto::Environment) -> Decoded<BTreeMap<String, String>> {
+    const FIELD: &str = "LeaseExecutor.environment";
+    let variables = environment.variables;
+    let bytes: usize = variables.iter().map(|(name, value)| name.len() + value.len()).sum();
+    if bytes > limits::ENVIRONMENT_BYTES {
+        return Err(bad(FIELD, format!("expected at most {} bytes, got {bytes}", limits::ENVIRONMENT_BYTES)));
+    }
+    let is_wrong =
+        |(name, value): (&String, &String)| !of_client(name) || name.contains(['=', '\0']) || value.contains('\0');
+    match variables.iter().find(|&variable| is_wrong(variable)) {
+        Some((name, _)) => {
+            Err(bad(FIELD, format!("{:?} is no variable of a client's for its executor", clipped(name))))
+        }
+        None => Ok(variables),
+    }
 }
 
 fn device(field: &'static str, bytes: &[u8]) -> Decoded<DeviceUuid> {
