@@ -1,11 +1,11 @@
-//! Files that are there whole, or not at all.
+//! Files that are written whole, or not at all, and read without waiting.
 
-use std::fs::File;
-use std::io::{self, Write as _};
+use std::fs::{File, Metadata};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::rand::{GetRandomFlags, getrandom};
 use tempfile::TempPath;
 
@@ -62,9 +62,39 @@ fn temporary_name() -> io::Result<String> {
     Ok(format!("{TEMPORARY_PREFIX}{:032x}", u128::from_ne_bytes(drawn)))
 }
 
+/// A regular file, open for reading, and its facts. Never waits for a writer, as opening a pipe does. Links are followed.
+/// Errors: the file system's; InvalidInput for a pipe, a socket, a device or a folder.
+pub fn open_regular(path: &Path) -> io::Result<(File, Metadata)> {
+    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    let facts = file.metadata()?;
+    if !facts.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "expected a regular file"));
+    }
+    Ok((file, facts))
+}
+
+/// Content of a regular file of at most `limit_bytes`; its length is looked at before anything is read. Errors: as
+/// [`open_regular`]; FileTooLarge above the limit.
+pub fn read_regular(path: &Path, limit_bytes: u64) -> io::Result<Vec<u8>> {
+    let (file, facts) = open_regular(path)?;
+    let too_large = |len_bytes: u64| {
+        let text = format!("{len_bytes} bytes; expected at most {limit_bytes}");
+        io::Error::new(io::ErrorKind::FileTooLarge, text)
+    };
+    if facts.len() > limit_bytes {
+        return Err(too_large(facts.len()));
+    }
+    let mut bytes = Vec::with_capacity(facts.len() as usize);
+    // It may grow meanwhile.
+    file.take(limit_bytes.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit_bytes { Err(too_large(bytes.len() as u64)) } else { Ok(bytes) }
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::net::UnixListener;
     use std::{fs, panic};
 
     use super::*;
@@ -81,6 +111,32 @@ mod tests {
         write_whole(&path, 0o640, &[b"ne", b"w"]).unwrap();
         assert_eq!((fs::read(&path).unwrap(), names()), (b"new".to_vec(), 1));
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
+    }
+
+    #[test]
+    fn only_regular_files_are_read_and_none_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            at("pipe"),
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+            0,
+        )
+        .unwrap();
+        let _socket = UnixListener::bind(at("socket")).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", at("link")).unwrap();
+        for path in [at("pipe"), at("socket"), at("link"), folder.path().to_owned(), "/dev/zero".into()] {
+            assert!(read_regular(&path, 1 << 20).is_err(), "{}", path.display());
+        }
+        fs::write(at("file"), [7; 10]).unwrap();
+        assert_eq!(read_regular(&at("file"), 10).unwrap(), [7; 10]);
+        assert_eq!(read_regular(&at("file"), 9).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
+        assert_eq!(read_regular(&at("absent"), 9).unwrap_err().kind(), io::ErrorKind::NotFound);
+        // As long as it claims to be on no disk: refused before a byte is read.
+        File::create(at("sparse")).unwrap().set_len(1 << 40).unwrap();
+        assert_eq!(read_regular(&at("sparse"), 1 << 39).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
     }
 
     #[test]

@@ -100,6 +100,8 @@ pub const LOGS: usize = 20;
 pub const QUARANTINE_FOLDERS: usize = 20;
 /// Time for which a quarantine folder stays however many are newer: its client has yet to be told of it, and to look.
 pub const QUARANTINE_AGE: Duration = Duration::from_secs(60);
+/// Shared libraries that are remembered by content; above it those go that were loaded longest ago.
+pub const KNOWN_LIBRARIES: usize = 256;
 /// Bytes of exported plans in the state folder; above it those go that were used longest ago.
 pub const PLAN_BYTES: u64 = 1 << 30;
 /// Files of exported plans in the state folder.

@@ -22,7 +22,8 @@ use crate::shm::Segment;
 pub(super) struct Arguments {
     #[command(flatten)]
     socket: SocketArgument,
-    /// Path of libonnxruntime.so* to try [default: RUST_ORT_ONNXRUNTIME]
+    /// Path of libonnxruntime.so* to try [default: RUST_ORT_ONNXRUNTIME, else the
+    /// one of the Python environment that this program is installed in]
     #[arg(long)]
     library: Option<PathBuf>,
     /// As JSON
@@ -102,7 +103,7 @@ fn daemon(socket: &Path) -> Found {
 }
 
 fn onnxruntime(given: Option<PathBuf>) -> Found {
-    let Some(path) = given.or_else(library::of_environment) else {
+    let Some(path) = given.or_else(library::of_environment).or_else(library::of_installation) else {
         return Ok("not tried; name it with --library (the shim finds it in the onnxruntime wheel)".to_owned());
     };
     probe(&path).map_err(|error| format!("{}: cannot be tried: {error}", path.display()))?

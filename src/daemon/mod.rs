@@ -8,6 +8,7 @@ mod errors;
 mod executors;
 mod last_steps;
 mod ledger;
+pub mod libraries;
 mod listener;
 mod logs;
 mod old_state;

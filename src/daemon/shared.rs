@@ -15,6 +15,7 @@ use super::dumps::Dumps;
 use super::executors::{IdleTimes, Launch, OnDeath, Pool, PostMortem};
 use super::last_steps::LastSteps;
 use super::ledger::Ledgers;
+use super::libraries::KnownLibraries;
 use super::places::Places;
 use super::plans::{self, Plans};
 use crate::base::ids::{ClientId, GraphId};
@@ -85,6 +86,7 @@ pub struct Daemon {
     pub(super) pool: Arc<Pool>,
     pub(super) post_mortem: Arc<PostMortem>,
     pub(super) plans: Plans,
+    pub(super) libraries: Arc<KnownLibraries>,
     pub(super) ledgers: Ledgers,
     pub(super) clients: Arc<Clients>,
     pub(super) dumps: Dumps,
@@ -105,7 +107,9 @@ impl Daemon {
         let clients: Arc<Clients> = Arc::default();
         let post_mortem = Arc::new(PostMortem::new(config.state_folder.clone()));
         let folder = |name: &str| config.state_folder.join(name);
-        let launch = Launch { log_folder: folder("log"), code_folder: folder("code") };
+        let libraries = Arc::new(KnownLibraries::below(&config.state_folder));
+        let launch =
+            Launch { log_folder: folder("log"), code_folder: folder("code"), libraries: Arc::clone(&libraries) };
         let plans = Plans::open(
             &config.state_folder,
             plans::Bounds { bytes: limits::PLAN_BYTES, files: limits::PLAN_FILES },
@@ -116,6 +120,7 @@ impl Daemon {
         Arc::new(Self {
             pool: Arc::new(Pool::new(launch, idle, on_death(&clients, &post_mortem))),
             plans,
+            libraries,
             ledgers: Ledgers::new(config.memory_bytes.unwrap_or_else(limits::all_kept_bytes)),
             socket: config.socket,
             log,

@@ -5,6 +5,7 @@ use std::process::{Command, Output};
 
 use rust_ort::base::ids::GraphId;
 use rust_ort::compare::TensorVerdict;
+use rust_ort::daemon::libraries::KnownLibraries;
 use rust_ort::dump::{CallsToDump, GraphRecord, NODES_SCHEMA, NodeReproduction, NodeTable, Run, RunSpec};
 use rust_ort::tensor::TensorBuf;
 use serde_json::Value;
@@ -64,6 +65,11 @@ pub fn reproduction(
         reference: reference.clone(),
         actual: actual.clone(),
     }
+}
+
+/// As if a daemon with the program's state folder had lent an executor with this library.
+pub fn executors_have_loaded(folder: &Path, library: &Path) {
+    KnownLibraries::below(&folder.join("state")).remember(library);
 }
 
 /// What the program said.

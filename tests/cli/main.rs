@@ -14,4 +14,5 @@ mod stand_in;
 mod study;
 #[path = "../support/mod.rs"]
 mod support;
+mod trust;
 mod usage;

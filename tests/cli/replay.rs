@@ -44,6 +44,7 @@ fn dump(folder: &Path) {
         "onnxruntime_library": common::library(), "versions": { "onnxruntime": "1.0.0" },
         "options": { "ort_optimization": "basic", "threads": 1 },
     });
+    dumping::executors_have_loaded(folder, &common::library());
     let (run, graph) = dumping::one_graph(folder, &run_json.to_string());
     let provenance =
         json!({ "values": { "neg": { "fx": "negated", "op": "aten.neg.default" }, "add": { "fx": "add" } } });

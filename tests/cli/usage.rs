@@ -19,6 +19,7 @@ const LONG: &str = "model_layers_0_self_attention_query_projection_weight_with_a
 /// Two graphs of one data set each; `z = x + x`, called by a long name.
 fn dump(folder: &Path) {
     let run_json = json!({ "onnxruntime_library": common::library() });
+    dumping::executors_have_loaded(folder, &common::library());
     let run = dumping::open(folder, &run_json.to_string());
     let model = common::Model::default()
         .node("Add", &["x", "x"], &[LONG])

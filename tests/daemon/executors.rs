@@ -1,6 +1,7 @@
 //! Executors: leased, warm, killed, mourned.
 
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use crate::support::{
 };
 use rust_ort::base::ids::{GraphId, PartHandle, SegmentId};
 use rust_ort::client::{Answer, Peer, PeerError};
+use rust_ort::daemon::libraries::KnownLibraries;
 use rust_ort::protocol::control::{
     CallsToDump, LeaseSpec, Notice, OpenDump, PairToCompare, Reply, Request, VerdictKind,
 };
@@ -430,6 +432,25 @@ fn library_that_is_none_is_named() {
     }
     let spec = LeaseSpec { onnxruntime_library: library(), threads: 1, ..LeaseSpec::default() };
     assert!(matches!(peer.ask(&Request::LeaseExecutor(spec)), Ok(Reply::Leased(_))));
+}
+
+#[test]
+fn a_library_that_an_executor_has_loaded_is_known_by_its_content() {
+    let home = Home::new();
+    let path = home.folder.path().join("libonnxruntime.so");
+    fs::copy(library(), &path).unwrap();
+    let known = KnownLibraries::below(&home.state());
+    assert!(!known.knows(&path).unwrap());
+    let (mut peer, _) = Peer::connect(&home.socket(), "test").unwrap();
+    let text = home.folder.path().join("text.so");
+    fs::write(&text, b"not a library").unwrap();
+    let bad = LeaseSpec { onnxruntime_library: text.clone(), threads: 1, ..LeaseSpec::default() };
+    assert!(peer.ask(&Request::LeaseExecutor(bad)).is_err());
+    let spec = LeaseSpec { onnxruntime_library: path.clone(), threads: 1, ..LeaseSpec::default() };
+    assert!(matches!(peer.ask(&Request::LeaseExecutor(spec)), Ok(Reply::Leased(_))));
+    assert!(known.knows(&path).unwrap() && !known.knows(&text).unwrap());
+    fs::File::options().append(true).open(&path).unwrap().write_all(b"more").unwrap();
+    assert!(!known.knows(&path).unwrap());
 }
 
 #[test]

@@ -78,7 +78,7 @@ impl Executor {
             library: library.to_owned(),
             threads: 2,
             allow_spinning: false,
-        niceness: None,
+            niceness: None,
             libtorch: false,
             code: self.hold.path().join("code"),
         });

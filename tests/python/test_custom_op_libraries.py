@@ -150,9 +150,15 @@ def test_a_dump_names_the_library_and_can_be_replayed(
     copied.unlink()
     missing = run_cli("replay", run)
     assert missing.returncode == 2
-    assert (
-        f"custom operators of {copied}, which is not here; name that library with --custom-op-library" in missing.stderr
-    )
+    assert f"custom operators of {copied}, which is not here" in missing.stderr
+    assert "--custom-op-library" in missing.stderr
+    shutil.copy(library, copied)
+    with copied.open("r+b") as file:  # the same length, other content
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\x01")
+    changed = run_cli("replay", run)
+    assert changed.returncode == 2, changed
+    assert f"{copied}, which is not what an executor of yours has loaded from there" in changed.stderr
     named = run_cli("replay", run, "--custom-op-library", str(library))
     assert named.returncode == 0 and "same bits" in named.stdout, named
 

@@ -28,11 +28,12 @@ pub(crate) struct Arguments {
     /// Level of ONNX Runtime's graph optimizer: all, extended, basic, kernels or disable [default: as when it ran]
     #[arg(long, value_parser = optimization)]
     pub(crate) optimization: Option<Optimization>,
-    /// libonnxruntime.so* to load [default: RUST_ORT_ONNXRUNTIME, else the one of the run]
+    /// libonnxruntime.so* to load [default: RUST_ORT_ONNXRUNTIME, else the one of the run where an executor of yours has
+    /// loaded that very file, else the one of the Python environment that this program is installed in]
     #[arg(long, value_name = "LIB")]
     pub(crate) onnxruntime: Option<PathBuf>,
     /// Library of the model's custom operators; give it several times for several
-    /// [default: as when it ran]
+    /// [default: as when it ran, where executors of yours have loaded those very files]
     #[arg(long, value_name = "LIB")]
     pub(crate) custom_op_library: Vec<PathBuf>,
     /// Threads of the runtime's pool; 0: one a core [default: as when it ran]

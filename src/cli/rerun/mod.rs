@@ -5,6 +5,7 @@ mod idle;
 mod rules;
 mod runtime;
 mod target;
+mod trust;
 
 pub(super) use arguments::{Arguments, Which};
 pub(super) use idle::refuse_idle;

@@ -1,14 +1,14 @@
 //! A runtime in this process.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use prost::Message as _;
 
 use super::arguments::{Arguments, Which};
 use super::rules::text_of;
-use super::target::{Target, of_libtorch, tell_of_copies, tell_of_other_gpus};
+use super::target::{Target, of_libtorch, tell_of_copies, tell_of_options, tell_of_other_gpus};
 use crate::base::ids::GraphId;
 use crate::cli::exit::Failure;
 use crate::cli::library;
@@ -148,11 +148,10 @@ impl Runtime {
 type Loaded = (Box<dyn runtime::Runtime>, PathBuf);
 
 fn onnxruntime(args: &Arguments, targets: &[Target], threads: u32) -> Result<Loaded, Failure> {
-    let of_run = || targets[0].run["onnxruntime_library"].as_str().map(PathBuf::from).filter(|path| path.exists());
-    let library = args.onnxruntime.clone().or_else(library::of_environment).or_else(of_run).ok_or(
-        "no onnxruntime library is known, and that of the run is not here; name one with --onnxruntime (in a wheel \
-         it is onnxruntime/capi/libonnxruntime.so.*)",
-    )?;
+    let library = match args.onnxruntime.clone().or_else(library::of_environment) {
+        Some(named) => named,
+        None => library_for(targets[0].run["onnxruntime_library"].as_str().map(Path::new))?,
+    };
     let library = std::path::absolute(library)?;
     let runtime = OrtRuntime::load(&library, ThreadPool { threads, allow_spinning: false })?;
     let is_missing = |(_, name): &(&Target, &String)| args.provider.is_empty() && !runtime.providers().contains(name);
@@ -166,9 +165,30 @@ fn onnxruntime(args: &Arguments, targets: &[Target], threads: u32) -> Result<Loa
         )
         .into());
     }
+    tell_of_options(targets);
     tell_of_other_gpus(targets);
     tell_of_copies(targets);
     Ok((Box::new(runtime), library))
+}
+
+/// The library that a dump names, where it is known here by its content, else the one of this installation. Errors: there
+/// is neither.
+fn library_for(named: Option<&Path>) -> Result<PathBuf, Failure> {
+    let refused = match named.map(|path| (path, library::is_known(path))) {
+        Some((path, Ok(()))) => return Ok(path.to_owned()),
+        Some((path, Err(why))) => format!(
+            "the dump names {}, which is {why}; a library is code, and a dump may come from anywhere: ",
+            path.display()
+        ),
+        None => String::new(),
+    };
+    library::of_installation().ok_or_else(|| {
+        format!(
+            "no onnxruntime library is known; {refused}name one with --onnxruntime or RUST_ORT_ONNXRUNTIME (in a wheel it is \
+             onnxruntime/capi/libonnxruntime.so.*)"
+        )
+        .into()
+    })
 }
 
 #[cfg(feature = "torch")]

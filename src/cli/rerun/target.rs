@@ -7,10 +7,11 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::arguments::{Arguments, Which};
-use super::rules;
+use super::{rules, trust};
 use crate::base::ids::{DeviceUuid, ValueName};
 use crate::cli::data_sets;
 use crate::cli::exit::Failure;
+use crate::cli::library;
 use crate::compare::{Policy, Tolerance};
 use crate::cuda::Device;
 use crate::dump::reader::{self, Completeness, StepEntry};
@@ -34,6 +35,8 @@ pub(crate) struct Target {
     pub(crate) optimization: Optimization,
     /// Session config entries of the run.
     pub(crate) config: BTreeMap<String, String>,
+    /// Those that are not taken from a dump.
+    left_out: Vec<String>,
     /// Execution providers, the preferred one first; none: the CPU's.
     pub(crate) providers: Vec<Provider>,
     /// UUID of the GPU that it ran on; None: on none, or that is not known.
@@ -118,9 +121,10 @@ fn providers(args: &Arguments, part: &Path, device: Option<DeviceUuid>) -> Resul
         let (told, file) = ran_with(part)?;
         let Some(told) = told.get("providers") else { return Ok(Vec::new()) };
         let file = file.display();
-        serde_json::from_value(told.clone()).map_err(|error| {
+        let told = serde_json::from_value(told.clone()).map_err(|error| {
             format!("{file}: providers: expected a list of [name, {{option: text}}]: {error}; dump it again")
-        })?
+        })?;
+        trust::checked_providers(told).map_err(|why| format!("{file}: {why}"))?
     };
     let number = device.and_then(number_here);
     let as_here = |(name, mut asked): Provider| {
@@ -149,6 +153,17 @@ fn number_here(device: DeviceUuid) -> Option<usize> {
     Some(visible.iter().position(|other| *other == device).unwrap_or(0))
 }
 
+/// Tells of session options that targets ran with and that are not taken from a dump.
+pub(crate) fn tell_of_options(targets: &[Target]) {
+    let left_out: BTreeSet<&str> = targets.iter().flat_map(|target| &target.left_out).map(String::as_str).collect();
+    if !left_out.is_empty() {
+        let names = left_out.into_iter().collect::<Vec<_>>().join(", ");
+        eprintln!(
+            "rust-ort: it ran with session options that are not taken from a dump, since they may name files: {names}"
+        );
+    }
+}
+
 /// Tells of the GPUs that targets ran on and that are not here. Another one computes other bits.
 pub(crate) fn tell_of_other_gpus(targets: &[Target]) {
     let ran_on: BTreeSet<DeviceUuid> = targets.iter().filter_map(|target| target.device).collect();
@@ -171,23 +186,28 @@ pub(crate) fn tell_of_copies(targets: &[Target]) {
     }
 }
 
-/// Those that were named, else those that the part ran with. Errors: one that it ran with is not here.
+/// Those that were named, else those that the part ran with. Errors: one that it ran with is not known here by its
+/// content; the dump cannot be read.
 fn libraries(args: &Arguments, part: &Path) -> Result<Vec<PathBuf>, Failure> {
     if !args.custom_op_library.is_empty() {
         return Ok(args.custom_op_library.iter().map(std::path::absolute).collect::<Result<_, _>>()?);
     }
-    let ran_with = ran_with(part)?.0.get("custom_op_libraries").cloned().unwrap_or_default();
-    let ran_with: Vec<PathBuf> = serde_json::from_value(ran_with).unwrap_or_default();
-    match ran_with.iter().find(|path| !path.exists()) {
-        Some(missing) => Err(format!(
-            "{}: it ran with the custom operators of {}, which is not here; name that library with \
-             --custom-op-library",
-            part.display(),
-            missing.display()
-        )
-        .into()),
-        None => Ok(ran_with),
+    let (told, file) = ran_with(part)?;
+    let Some(told) = told.get("custom_op_libraries") else { return Ok(Vec::new()) };
+    let ran_with: Vec<PathBuf> = serde_json::from_value(told.clone()).map_err(|error| {
+        format!("{}: custom_op_libraries: expected a list of paths: {error}; dump it again", file.display())
+    })?;
+    for path in &ran_with {
+        library::is_known(path).map_err(|why| {
+            format!(
+                "{}: it ran with the custom operators of {}, which is {why}; a library is code, and a dump may come from \
+                 anywhere: name one that you trust with --custom-op-library",
+                part.display(),
+                path.display()
+            )
+        })?;
     }
+    Ok(ran_with)
 }
 
 /// The texts among a list.
@@ -223,7 +243,8 @@ impl Target {
         let libraries = libraries(args, &home)?;
         let device = device(args, &home)?;
         let providers = providers(args, &home, device)?;
-        let config = serde_json::from_value(options["session_options"].clone()).unwrap_or_default();
+        let asked = serde_json::from_value(options["session_options"].clone()).unwrap_or_default();
+        let (config, left_out) = trust::divided_config(asked);
         let disabled_passes = names(&options["disable_passes"]);
         let keep_float32 = names(&options["precision_rules"]["float32"]);
         let rules = match (args.on.as_slice(), args.runtime) {
@@ -239,6 +260,7 @@ impl Target {
             run,
             optimization,
             config,
+            left_out,
             providers,
             device,
             disabled_passes,

@@ -71,7 +71,8 @@ pub(super) struct Common {
     /// ONNX Runtime's execution provider: cpu, cuda, or its own name of one
     #[arg(long, default_value = "cpu")]
     pub(super) provider: String,
-    /// libonnxruntime.so* to load [default: RUST_ORT_ONNXRUNTIME]
+    /// libonnxruntime.so* to load [default: RUST_ORT_ONNXRUNTIME, else the one of the Python environment that this program
+    /// is installed in]
     #[arg(long, value_name = "LIB")]
     pub(super) onnxruntime: Option<PathBuf>,
     /// Threads of each runtime's pool; 0: one a core

@@ -31,7 +31,8 @@ impl Loaded {
     /// None where the provider is not there, which is said. Errors: no library of ONNX Runtime is known, or it does not
     /// load.
     pub(super) fn new(common: &Common) -> Result<Option<Self>, Failure> {
-        let library = common.onnxruntime.clone().or_else(library::of_environment).ok_or(
+        let library = common.onnxruntime.clone().or_else(library::of_environment);
+        let library = library.or_else(library::of_installation).ok_or(
             "no onnxruntime library is known; name one with --onnxruntime or RUST_ORT_ONNXRUNTIME (in a wheel it is \
              onnxruntime/capi/libonnxruntime.so.*)",
         )?;

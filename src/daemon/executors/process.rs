@@ -6,7 +6,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::base::identity::Identity;
@@ -15,6 +15,7 @@ use crate::base::limits;
 use crate::base::process::{describe, own_command, resident_bytes};
 use crate::base::sync::lock;
 use crate::daemon::executors::link::{Link, NoAnswer, Patience};
+use crate::daemon::libraries::KnownLibraries;
 use crate::daemon::logs;
 use crate::link::message::{Hello, LinkReply, LinkRequest, SOURCES};
 use crate::link::socket;
@@ -42,6 +43,8 @@ pub struct Launch {
     pub log_folder: PathBuf,
     /// Folder of the code that they compile for devices.
     pub code_folder: PathBuf,
+    /// Where the libraries that they load are remembered.
+    pub libraries: Arc<KnownLibraries>,
 }
 
 /// Lines of a log that tell why an executor ended before it could say so itself.

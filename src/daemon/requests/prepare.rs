@@ -39,6 +39,9 @@ pub fn prepare(leased: &Leased<'_>, mut prepare: PreparePart) -> Answer {
     if let Some((dumping, folder)) = new {
         dumping.optimized(leased, folder, &part);
     }
+    for library in &part.spec.part.session.custom_op_libraries {
+        at.daemon.libraries.remember(&library.path);
+    }
     let (inputs, outputs) = (prepared.inputs.clone(), prepared.outputs.clone());
     let part = Part::new(part.spec.clone(), inputs, outputs, Some(held));
     at.client.state().parts.insert(prepared.handle, Arc::new(part));
