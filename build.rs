@@ -39,8 +39,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut wire = protox::Compiler::new([FOLDER])?;
     wire.include_imports(true).include_source_info(false).open_file(WIRE)?;
     let out = PathBuf::from(env::var("OUT_DIR")?);
-    for (package, root) in [("onnx", "ModelProto"), ("rust_ort", "Request")] {
-        let table = shapes(&compiler.descriptor_pool(), package, root)?;
+    let roots: [(&str, &[(&str, &str)]); 2] =
+        [("onnx", &[("ROOT", "ModelProto"), ("TENSOR", "TensorProto")]), ("rust_ort", &[("ROOT", "Request")])];
+    for (package, roots) in roots {
+        let table = shapes(&compiler.descriptor_pool(), package, roots)?;
         write_if_changed(&out.join(format!("{package}_shapes.rs")), table.as_bytes())?;
     }
     write_if_changed(&out.join("rust_ort.binpb"), &wire.file_descriptor_set().encode_to_vec())?;
@@ -76,8 +78,8 @@ fn sources() -> Result<u64, Box<dyn Error>> {
     Ok(hash)
 }
 
-/// The messages of a package as `Shape`s, and the index of `root` among them.
-fn shapes(pool: &DescriptorPool, package: &str, root: &str) -> Result<String, Box<dyn Error>> {
+/// The messages of a package as `Shape`s, and constants with the indices of some among them.
+fn shapes(pool: &DescriptorPool, package: &str, roots: &[(&str, &str)]) -> Result<String, Box<dyn Error>> {
     let messages: Vec<MessageDescriptor> =
         pool.all_messages().filter(|message| message.package_name() == package && !message.is_map_entry()).collect();
     let mut text = "pub(super) const SHAPES: &[Shape] = &[\n".to_owned();
@@ -93,8 +95,11 @@ fn shapes(pool: &DescriptorPool, package: &str, root: &str) -> Result<String, Bo
         fields.iter().try_for_each(|(number, kind)| writeln!(text, "        ({number}, {kind}),"))?;
         text += "    ] },\n";
     }
-    let root = messages.iter().position(|message| message.name() == root).ok_or_else(|| format!("no {root}"))?;
-    writeln!(text, "];\npub(super) const ROOT: usize = {root};")?;
+    text += "];\n";
+    for (name, root) in roots {
+        let root = messages.iter().position(|message| message.name() == *root).ok_or_else(|| format!("no {root}"))?;
+        writeln!(text, "pub(super) const {name}: usize = {root};")?;
+    }
     Ok(text)
 }
 

@@ -67,6 +67,11 @@ pub const NODE_REPRODUCTIONS: usize = 4;
 pub const NODE_REPRODUCTION_BYTES: usize = 1 << 30;
 /// Bytes of compiled code that are kept; what was used longest ago goes.
 pub const COMPILED_CODE_BYTES: u64 = 256 << 20;
+/// Bytes that a model's or a tensor's file may take decoded, beside so many times its length: structs and texts, without
+/// the tensors, which share its bytes. A graph of 100,000 nodes takes some hundred MB.
+pub const DECODED_FILE_BYTES: usize = 1 << 30;
+/// See [`DECODED_FILE_BYTES`]: numbers of a tensor that are not in its `raw_data` are copied, into a vector that grows.
+pub const DECODED_FILE_FACTOR: usize = 16;
 /// Executors at a time.
 pub const EXECUTORS: usize = 64;
 /// Executors without a client that are kept warm.
@@ -114,6 +119,11 @@ pub const REPRODUCTION_BYTES: u64 = 16 << 30;
 pub const DISK_LEFT_BYTES: u64 = 1 << 30;
 /// Steps that status shows.
 pub const LAST_STEPS: usize = 32;
+
+/// Bytes of a model's or a tensor's file that is read: what the machine has.
+pub fn file_bytes() -> u64 {
+    machine_bytes()
+}
 
 /// What may be kept for all clients where nothing else is set.
 pub fn all_kept_bytes() -> u64 {

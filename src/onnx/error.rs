@@ -26,6 +26,18 @@ pub enum OnnxError {
         /// What prost said.
         source: prost::DecodeError,
     },
+    /// {place}: {n_bytes} bytes would take {needed} decoded, expected at most {limit}: few files are so, and none that we
+    /// wrote; look where it comes from
+    Expands {
+        /// The file.
+        place: String,
+        /// Its bytes.
+        n_bytes: usize,
+        /// Of memory, at most.
+        needed: usize,
+        /// The limit.
+        limit: usize,
+    },
     /// model of {n_bytes} bytes: protobuf readers accept at most {limit}; save it with external data
     TooBig {
         /// Bytes of the encoded model.

@@ -8,6 +8,11 @@ mod shapes {
     include!(concat!(env!("OUT_DIR"), "/onnx_shapes.rs"));
 }
 
+/// What decoding a tensor's file takes: as [`footprint`].
+pub(super) fn tensor_footprint(tensor: &[u8]) -> Footprint {
+    of(tensor, shapes::SHAPES, shapes::TENSOR)
+}
+
 /// What decoding a model takes: beside its tensors, which share its bytes. Of bytes that are no model, what decoding takes
 /// until that is found.
 pub fn footprint(model: &[u8]) -> Footprint {

@@ -1,15 +1,19 @@
 //! Models from bytes and files.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Component, Path};
-use std::{fs, io};
 
 use bytes::Bytes;
 use prost::Message as _;
 
 use super::OnnxError;
+use super::footprint::footprint;
 use super::proto::{ModelProto, TensorProto, tensor_proto::DataLocation};
 use super::walk::tensors_mut;
+use crate::base::files::read_regular;
+use crate::base::footprint::Footprint;
+use crate::base::limits;
 
 /// A model from bytes; tensors share them. External data stays where it is. Errors: [`OnnxError::Decode`].
 pub fn decode(bytes: Bytes) -> Result<ModelProto, OnnxError> {
@@ -52,7 +56,13 @@ fn decode_from(bytes: Bytes, place: String) -> Result<ModelProto, OnnxError> {
 /// # Ok::<(), OnnxError>(())
 /// ```
 pub fn load(path: &Path) -> Result<ModelProto, OnnxError> {
-    let mut model = decode_from(read(path)?, path.display().to_string())?;
+    load_from(read(path)?, path)
+}
+
+/// As [`load`], from the bytes that [`read`] gave of the file. Errors: also [`OnnxError::Expands`].
+pub fn load_from(bytes: Bytes, path: &Path) -> Result<ModelProto, OnnxError> {
+    check_footprint(footprint(&bytes), bytes.len(), path)?;
+    let mut model = decode_from(bytes, path.display().to_string())?;
     read_external(&mut model, path.parent().unwrap_or(Path::new(".")))?;
     Ok(model)
 }
@@ -109,18 +119,32 @@ fn read_below(folder: &Path, location: &str) -> Result<Bytes, String> {
     if !path.starts_with(&folder) {
         return Err("a link leads it out of the model's folder; copy the file there".to_owned());
     }
-    if !fs::metadata(&path).map_err(tell)?.is_file() {
-        return Err("it is no plain file".to_owned());
-    }
-    fs::read(&path).map(Bytes::from).map_err(tell)
+    read_regular(&path, limits::file_bytes()).map(Bytes::from).map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidInput => "it is no plain file".to_owned(),
+        _ => tell(error),
+    })
 }
 
-pub(super) fn read(path: &Path) -> Result<Bytes, OnnxError> {
-    fs::read(path).map(Bytes::from).map_err(OnnxError::io(path, "read"))
+/// Content of a model's or a tensor's file, which may come from anywhere: a pipe or a device is refused, and a file that is
+/// larger than the machine's memory. Errors: [`OnnxError::Io`].
+pub fn read(path: &Path) -> Result<Bytes, OnnxError> {
+    read_regular(path, limits::file_bytes()).map(Bytes::from).map_err(OnnxError::io(path, "read"))
+}
+
+/// Whether a file may be decoded. Errors: [`OnnxError::Expands`].
+pub(super) fn check_footprint(footprint: Footprint, n_bytes: usize, path: &Path) -> Result<(), OnnxError> {
+    let needed = footprint.text_bytes.saturating_add(footprint.n_bytes);
+    let limit = n_bytes.saturating_mul(limits::DECODED_FILE_FACTOR).saturating_add(limits::DECODED_FILE_BYTES);
+    if needed > limit {
+        return Err(OnnxError::Expands { place: path.display().to_string(), n_bytes, needed, limit });
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -229,6 +253,39 @@ mod tests {
         ] {
             assert!(matches!(read(pairs), Err(OnnxError::External { .. })), "{pairs:?}");
         }
+    }
+
+    /// Two bytes a node: 8 MB of them would take a gigabyte.
+    #[test]
+    fn a_small_file_that_decodes_to_much_is_refused_before_it_is_decoded() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.onnx");
+        let nodes = [0x0a, 0].repeat(4 << 20);
+        let mut model = vec![0x3a];
+        prost::encoding::encode_varint(nodes.len() as u64, &mut model);
+        model.extend(nodes);
+        fs::write(&path, &model).unwrap();
+        let text = load(&path).unwrap_err().to_string();
+        assert!(text.contains("model.onnx: 8388613 bytes would take ") && text.contains("at most 1207"), "{text}");
+        // Empty strings, of a tensor.
+        fs::write(&path, [0x32, 0].repeat(16 << 20)).unwrap();
+        let text = crate::onnx::load_tensor(&path).unwrap_err().to_string();
+        assert!(text.contains("would take "), "{text}");
+    }
+
+    #[test]
+    fn pipes_and_devices_are_refused_and_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        for path in [pipe.as_path(), Path::new("/dev/zero")] {
+            for error in [load(path).unwrap_err(), crate::onnx::load_tensor(path).unwrap_err()] {
+                assert!(error.to_string().contains("expected a regular file"), "{error}");
+            }
+        }
+        let error = read_external(&mut external(&[("location", "pipe")]), folder.path()).unwrap_err();
+        assert!(error.to_string().contains("no plain file"), "{error}");
     }
 
     #[test]

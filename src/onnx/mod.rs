@@ -32,7 +32,7 @@ pub use error::OnnxError;
 pub use footprint::footprint;
 pub use graph::{count_nodes, expose_intermediates, order, producers, sort, uses, value_info};
 pub use inline::{inline_around_attention, inline_functions};
-pub use load::{decode, load, read_external};
+pub use load::{decode, load, load_from, read, read_external};
 pub use outputs::{has_transposed_outputs, keep_transposed_outputs};
 pub use precision::{
     Attend, MISSING_KERNELS, MissingKernels, SWITCHES, Switched, Unrounded, Widened, double, dtype_of, for_each_typed,
@@ -45,4 +45,4 @@ pub use rewrite::{
 };
 pub use save::save;
 pub use select::{Described, Descriptions, descriptions, fitting_values, node_owners, select_nodes};
-pub use tensor::{NamedTensor, load_tensor, tensor_header, tensor_proto};
+pub use tensor::{NamedTensor, decode_tensor, load_tensor, tensor_header, tensor_proto};

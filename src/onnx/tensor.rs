@@ -5,6 +5,7 @@ use std::path::Path;
 use bytes::Bytes;
 use prost::Message;
 
+use super::footprint::tensor_footprint;
 use super::proto::{TensorProto, tensor_proto::DataLocation};
 use super::{OnnxError, load};
 use crate::tensor::{DType, Shape, SharedTensor, TensorBuf, TensorDesc, TensorView};
@@ -86,8 +87,13 @@ fn described(name: &str, dtype: DType, shape: &Shape) -> TensorProto {
 
 /// A tensor from a `.pb` file. Errors: [`OnnxError::Io`], [`OnnxError::Decode`], [`OnnxError::Tensor`].
 pub fn load_tensor(path: &Path) -> Result<NamedTensor, OnnxError> {
-    let bytes = load::read(path)?;
+    decode_tensor(load::read(path)?, path)
+}
+
+/// As [`load_tensor`], from the bytes that [`read`](super::read) gave of the file. Errors: also [`OnnxError::Expands`].
+pub fn decode_tensor(bytes: Bytes, path: &Path) -> Result<NamedTensor, OnnxError> {
     let n_bytes = bytes.len();
+    load::check_footprint(tensor_footprint(&bytes), n_bytes, path)?;
     let proto = TensorProto::decode(bytes).map_err(|source| OnnxError::Decode {
         place: path.display().to_string(),
         expected: "TensorProto",
