@@ -4,6 +4,7 @@ use displaydoc::Display;
 use thiserror::Error;
 
 use crate::base::ids::ValueName;
+use crate::dump::DumpError;
 use crate::onnx::OnnxError;
 use crate::runtime::{FeedsError, RuntimeError};
 
@@ -12,6 +13,8 @@ use crate::runtime::{FeedsError, RuntimeError};
 pub enum BlameError {
     /// {0}
     Onnx(#[from] OnnxError),
+    /// {0}
+    Dump(#[from] DumpError),
     /// {0}
     Runtime(#[from] RuntimeError),
     /// {0}

@@ -2,17 +2,18 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
-use std::path::PathBuf;
 use std::rc::Rc;
 
 use crate::base::ids::ValueName;
-use crate::onnx::{self, NamedTensor, OnnxError};
+use crate::dump::DumpError;
+use crate::dump::reader::TensorFile;
+use crate::onnx::NamedTensor;
 use crate::tensor::TensorDesc;
 
 /// {name: value}, of which so many bytes are kept in memory.
 #[derive(Debug, Default)]
 pub struct Values {
-    files: BTreeMap<ValueName, PathBuf>,
+    files: BTreeMap<ValueName, TensorFile>,
     given: HashMap<ValueName, Rc<NamedTensor>>,
     descs: HashMap<ValueName, TensorDesc>,
     kept: RefCell<Kept>,
@@ -29,15 +30,15 @@ struct Kept {
 
 impl Values {
     /// Those in `files`, and those `given`, which take precedence. Reads every file once to know what it holds. Errors:
-    /// [`OnnxError`] of a file.
+    /// [`DumpError`] of a file.
     pub fn new(
-        files: BTreeMap<ValueName, PathBuf>,
+        files: BTreeMap<ValueName, TensorFile>,
         given: Vec<NamedTensor>,
         limit_bytes: usize,
-    ) -> Result<Self, OnnxError> {
+    ) -> Result<Self, DumpError> {
         let mut descs = HashMap::with_capacity(files.len());
-        for (name, path) in &files {
-            descs.insert(name.clone(), onnx::load_tensor(path)?.desc);
+        for (name, file) in &files {
+            descs.insert(name.clone(), file.load()?.desc);
         }
         descs.extend(given.iter().map(|tensor| (tensor.name.clone(), tensor.desc.clone())));
         let given = given.into_iter().map(|tensor| (tensor.name.clone(), Rc::new(tensor))).collect();
@@ -61,16 +62,16 @@ impl Values {
         &self.descs
     }
 
-    /// A value; None where there is none. Errors: [`OnnxError`] of its file.
-    pub fn get(&self, name: &str) -> Result<Option<Rc<NamedTensor>>, OnnxError> {
+    /// A value; None where there is none. Errors: [`DumpError`] of its file.
+    pub fn get(&self, name: &str) -> Result<Option<Rc<NamedTensor>>, DumpError> {
         if let Some(given) = self.given.get(name) {
             return Ok(Some(Rc::clone(given)));
         }
-        let Some(path) = self.files.get(name) else { return Ok(None) };
+        let Some(file) = self.files.get(name) else { return Ok(None) };
         if let Some(known) = self.kept.borrow_mut().touched(name) {
             return Ok(Some(known));
         }
-        let tensor = Rc::new(onnx::load_tensor(path)?);
+        let tensor = Rc::new(file.load()?);
         self.kept.borrow_mut().keep(name, &tensor, self.limit_bytes);
         Ok(Some(tensor))
     }
@@ -99,6 +100,7 @@ impl Kept {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::onnx;
     use crate::tensor::TensorBuf;
 
     #[test]
@@ -109,14 +111,14 @@ mod tests {
             let path = folder.path().join(format!("{name}.pb"));
             let header = onnx::tensor_header(name, &tensor.view());
             std::fs::write(&path, [&header, tensor.view().bytes()].concat()).unwrap();
-            (name.to_owned(), path)
+            (name.to_owned(), TensorFile::unlisted(path))
         };
         let files = BTreeMap::from([file("a", 1.), file("b", 2.), file("c", 3.)]);
-        let given = onnx::load_tensor(&files["b"]).unwrap();
+        let given = files["b"].load().unwrap();
         for limit_bytes in [0, 8, 16, 1000] {
             let values = Values::new(files.clone(), vec![given.clone()], limit_bytes).unwrap();
             for name in ["a", "c", "a", "b", "a", "c"] {
-                let expected = onnx::load_tensor(&files[name]).unwrap();
+                let expected = files[name].load().unwrap();
                 assert_eq!(*values.get(name).unwrap().unwrap(), expected, "{limit_bytes}");
                 assert!(values.kept.borrow().n_bytes <= limit_bytes);
             }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::answer::{json_text, put};
-use super::exit::{Exit, Failure, Outcome};
+use super::exit::{Exit, Failure, Outcome, at};
 use super::nearest::hint;
 use super::progress;
 use super::replay::Repro;
@@ -24,14 +24,12 @@ use crate::blame::{
     Values, counted, examine, together,
 };
 use crate::compare::significant;
-use crate::dump::{Judging, NODES_SCHEMA, NodeTable, Role, reader};
+use crate::dump::{BLAME_SCHEMA, Damage, Judging, NODES_SCHEMA, NodeTable, Role, reader, to_json};
 use crate::onnx::{NamedTensor, sort};
 
 /// How a report names the gradient of what follows.
 const GRAD_OF: &str = "grad of ";
 
-/// Name and version of what is kept of an examination.
-const KEPT_SCHEMA: &str = "rust_ort/blame-kept/3";
 /// By default a part may take so many times as long as eager took for its nodes, and [`LEAST_BUDGET`] at least.
 const BUDGET_FACTOR: f64 = 50.;
 const LEAST_BUDGET: Duration = Duration::from_secs(60);
@@ -274,7 +272,7 @@ pub(super) fn case_of(runtime: &Runtime, target: &Target, memory_bytes: usize) -
     let feeds = target.tensors(Role::Input)?;
     let actuals = target.tensors(Role::Actual)?;
     let step = target.step.step;
-    let table = reader::nodes(&target.part, step).map_err(|error| format!("{path}: {error}"))?;
+    let table = reader::nodes(&target.part, step).map_err(at(&target.step.path))?;
     let table = table.unwrap_or_else(|| NodeTable {
         schema: NODES_SCHEMA.to_owned(),
         graph: target.part.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned(),
@@ -305,7 +303,7 @@ pub(super) fn case_of(runtime: &Runtime, target: &Target, memory_bytes: usize) -
     Ok(Case::new(Parts {
         described,
         spec: runtime.spec_of(target)?,
-        judging: Judging::of(&target.step.path).map_err(|error| format!("{path}: {error}"))?,
+        judging: Judging::of(&target.step.path).map_err(at(&target.step.path))?,
         tolerance: target.tolerance(),
         values: Rc::new(values_of(target, &feeds, memory_bytes)?),
         model,
@@ -318,9 +316,7 @@ pub(super) fn case_of(runtime: &Runtime, target: &Target, memory_bytes: usize) -
 
 /// Eager's values: those of nodes and inputs where they were dumped, of outputs, and of inputs that were not drifted.
 fn values_of(target: &Target, feeds: &[NamedTensor], memory_bytes: usize) -> Result<Values, Failure> {
-    let files = reader::values(&target.part, target.step.step)
-        .map_err(|error| format!("{}: {error}", target.part.display()))?
-        .unwrap_or_default();
+    let files = reader::values(&target.part, target.step.step).map_err(at(&target.part))?.unwrap_or_default();
     let references = target.tensors(Role::Reference)?;
     let inputs = feeds.iter().filter(|feed| !files.contains_key(&feed.name)).cloned();
     let given = inputs.chain(references).collect();
@@ -375,18 +371,20 @@ struct Keeping {
 
 impl Keeping {
     fn new(path: PathBuf, key: String, fresh: bool) -> Self {
-        let read = || -> Option<Kept> { serde_json::from_value(reader::any_json(&path).ok()?).ok() };
-        let earlier = read().filter(|kept| !fresh && kept.schema == KEPT_SCHEMA && kept.key == key);
+        let read = reader::any_json(&path).inspect_err(|error| {
+            if let Some(damage) = Damage::of(error) {
+                eprintln!("rust-ort: {damage}; it is examined from the beginning");
+            }
+        });
+        let read: Option<Kept> = read.ok().and_then(|kept| serde_json::from_value(kept).ok());
+        let earlier = read.filter(|kept| !fresh && kept.schema == BLAME_SCHEMA && kept.key == key);
         let kept =
-            earlier.unwrap_or_else(|| Kept { schema: KEPT_SCHEMA.to_owned(), key, nodes: Vec::new(), answer: None });
+            earlier.unwrap_or_else(|| Kept { schema: BLAME_SCHEMA.to_owned(), key, nodes: Vec::new(), answer: None });
         Self { path, kept, bar: progress::bar(0, "nodes"), told: false }
     }
 
     fn write(&mut self) {
-        let text = match serde_json::to_vec(&self.kept) {
-            Ok(text) => text,
-            Err(error) => return tracing::warn!(%error, "blame: what was found is not kept"),
-        };
+        let text = to_json(&self.kept);
         // A dump that cannot be written to is examined all the same.
         if let Err(error) = write_whole(&self.path, 0o644, &[&text])
             && !std::mem::replace(&mut self.told, true)

@@ -1,19 +1,18 @@
 //! `rust-ort compare`: judge again what a dump holds.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::Serialize;
 use serde_json::json;
 
 use super::answer::{json_text, put};
-use super::exit::{Exit, Failure, Outcome};
+use super::exit::{Exit, Failure, Outcome, at};
 use super::tolerance_arguments::ToleranceArguments;
 use super::{data_sets, progress, table, verdicts};
 use crate::compare::{Policy, Summary, TensorVerdict, Tolerance, summary};
-use crate::dump::reader::{self, Completeness, StepEntry};
-use crate::dump::{Judging, Role};
-use crate::onnx::load_tensor;
+use crate::dump::reader::{self, Completeness, StepEntry, TensorFile};
+use crate::dump::{Damage, Judging, Role};
 use crate::tensor::DType;
 
 #[derive(Debug, clap::Args)]
@@ -43,74 +42,109 @@ impl Arguments {
 #[derive(Debug, Serialize)]
 struct Judged {
     path: PathBuf,
+    /// None of a data set with a damaged file.
     verdicts: Vec<TensorVerdict>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    damage: Option<Damage>,
 }
 
 pub(super) fn run(args: &Arguments) -> Outcome {
-    let mut steps = data_sets::steps(reader::find(&args.path)?)?;
+    let place = reader::find(&args.path)?;
+    let mut damaged: Vec<Damage> = place.damages().into_iter().cloned().collect();
+    let mut steps = data_sets::steps(place)?;
     let n_steps = steps.len();
     // Data sets that eager gave nothing for were never meant to be compared.
-    steps.retain(|step| step.n_references > 0);
+    steps.retain(|step| step.n_references > 0 || matches!(step.state, Completeness::Damaged(_)));
     let skipped = n_steps - steps.len();
     let bar = progress::bar(steps.len(), "data sets");
     let judged: Vec<Judged> =
         bar.wrap_iter(steps.iter()).map(|step| judge_step(args, step)).collect::<Result<_, _>>()?;
+    damaged.extend(judged.iter().filter_map(|judged| judged.damage.clone()));
     let all = judged.iter().flat_map(|judged| judged.verdicts.iter().cloned()).collect::<Vec<_>>();
     let total = summary(&all);
     let text = if args.json {
-        let value = json!({ "summary": total, "without_reference": skipped, "data_sets": judged });
+        let value = json!({ "summary": total, "damaged": damaged, "without_reference": skipped, "data_sets": judged });
         json_text("compare", value)?
     } else {
-        text_of(&judged, &total, skipped, table::width())
+        text_of(&judged, &total, &damaged, skipped, table::width())
     };
     put(&text)?;
-    Ok(Exit::from(total))
+    Ok(if damaged.is_empty() { Exit::from(total) } else { Exit::Damaged })
 }
 
 fn judge_step(args: &Arguments, step: &StepEntry) -> Result<Judged, Failure> {
-    let mut pairs: BTreeMap<u64, [Option<PathBuf>; 2]> = BTreeMap::new();
+    let judged = |(verdicts, damage)| Judged { path: step.path.clone(), verdicts, damage };
+    match verdicts_of(args, step) {
+        Ok(verdicts) => Ok(judged((verdicts, None))),
+        Err(failure) => match Damage::of(failure.as_ref()) {
+            Some(damage) => Ok(judged((Vec::new(), Some(damage.clone())))),
+            None => Err(failure),
+        },
+    }
+}
+
+/// Errors: a file is damaged, or cannot be read.
+fn verdicts_of(args: &Arguments, step: &StepEntry) -> Result<Vec<TensorVerdict>, Failure> {
+    if let Completeness::Damaged(damage) = &step.state {
+        return Err(Box::new(damage.clone()));
+    }
+    let mut pairs: BTreeMap<u64, [Option<TensorFile>; 2]> = BTreeMap::new();
     for (side, role) in [Role::Reference, Role::Actual].into_iter().enumerate() {
-        let files = reader::tensors(&step.path, role).map_err(|error| format!("{}: {error}", step.path.display()))?;
-        for (index, path) in files {
-            pairs.entry(index).or_default()[side] = Some(path);
+        for file in reader::tensors(&step.path, role).map_err(at(&step.path))? {
+            let pair = pairs.entry(file.index).or_default();
+            pair[side] = Some(file);
         }
     }
-    let judging = Judging::of(&step.path).map_err(|error| format!("{}: {error}", step.path.display()))?;
-    let judging = judging.unwrap_or_default();
+    let judging = Judging::of(&step.path).map_err(at(&step.path))?.unwrap_or_default();
     let mut verdicts: Vec<_> = pairs
         .into_iter()
         .map(|(index, pair)| match pair {
             [Some(reference), Some(actual)] => judge_files(args, &judging, &reference, &actual),
-            [None, _] => TensorVerdict::not_compared(&format!("output {index}"), "eager gave no such output"),
-            [_, None] => TensorVerdict::not_compared(&format!("output {index}"), "ONNX Runtime gave no such output"),
+            [None, _] => Ok(TensorVerdict::not_compared(&format!("output {index}"), "eager gave no such output")),
+            [_, None] => {
+                Ok(TensorVerdict::not_compared(&format!("output {index}"), "ONNX Runtime gave no such output"))
+            }
         })
-        .collect();
+        .collect::<Result<_, _>>()?;
     if let Completeness::Incomplete(reason) = &step.state {
         verdicts.push(TensorVerdict::not_compared("the rest", format!("incomplete data set: {reason}")));
     }
-    Ok(Judged { path: step.path.clone(), verdicts })
+    Ok(verdicts)
 }
 
-fn judge_files(args: &Arguments, judging: &Judging, reference: &Path, actual: &Path) -> TensorVerdict {
-    let (reference, actual) = match (load_tensor(reference), load_tensor(actual)) {
+/// Errors: one is damaged.
+fn judge_files(
+    args: &Arguments,
+    judging: &Judging,
+    reference: &TensorFile,
+    actual: &TensorFile,
+) -> Result<TensorVerdict, Failure> {
+    let (reference, actual) = match (reference.load(), actual.load()) {
         (Ok(reference), Ok(actual)) => (reference, actual),
+        (Err(error), _) | (_, Err(error)) if Damage::of(&error).is_some() => return Err(error.into()),
         (Err(error), _) | (_, Err(error)) => {
-            let name = actual.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            return TensorVerdict::failed(&name, error.to_string());
+            let name = actual.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            return Ok(TensorVerdict::failed(&name, error.to_string()));
         }
     };
     if reference.name != actual.name {
         let reason = format!("eager's is {:?}, ONNX Runtime's {:?}", reference.name, actual.name);
-        return TensorVerdict::not_compared(&actual.name, reason);
+        return Ok(TensorVerdict::not_compared(&actual.name, reason));
     }
     let tolerance = args.tolerance(judging.policy, reference.desc.dtype);
-    judging.judge_within(&tolerance, &actual.name, &reference.view(), &actual.view())
+    Ok(judging.judge_within(&tolerance, &actual.name, &reference.view(), &actual.view()))
 }
 
-fn text_of(judged: &[Judged], total: &Summary, skipped: usize, width: usize) -> String {
+fn text_of(judged: &[Judged], total: &Summary, damaged: &[Damage], skipped: usize, width: usize) -> String {
     let mut text = String::new();
-    for Judged { path, verdicts } in judged {
-        text += &format!("{}\n{}\n", path.display(), verdicts::table(verdicts, width));
+    for Judged { path, verdicts, damage } in judged {
+        match damage {
+            Some(_) => text += &format!("{}\nnot judged: damaged\n\n", path.display()),
+            None => text += &format!("{}\n{}\n", path.display(), verdicts::table(verdicts, width)),
+        }
+    }
+    for damage in damaged {
+        text += &format!("{damage}\n");
     }
     let without = if skipped > 0 { format!("data sets without reference: {skipped}\n") } else { String::new() };
     let counts = verdicts::counts(*total).unwrap_or_else(|| "nothing was compared".to_owned());

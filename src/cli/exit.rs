@@ -1,9 +1,11 @@
 //! How a subcommand ends.
 
 use std::error::Error;
+use std::path::Path;
 use std::process::ExitCode;
 
 use crate::compare::Summary;
+use crate::dump::Damage;
 
 /// How a command ended, as the shell sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +19,15 @@ pub enum Exit {
     Error = 2,
     /// Nothing was compared.
     NothingCompared = 3,
+    /// A file of a dump is not what was written: what it says is neither right nor wrong.
+    Damaged = 4,
+}
+
+impl Exit {
+    /// Of what kept a subcommand from its work.
+    pub(super) fn of(failure: &Failure) -> Self {
+        if Damage::of(failure.as_ref()).is_some() { Exit::Damaged } else { Exit::Error }
+    }
 }
 
 impl From<Exit> for ExitCode {
@@ -38,6 +49,17 @@ impl From<Summary> for Exit {
 
 /// What keeps a subcommand from doing its work.
 pub(super) type Failure = Box<dyn Error>;
+
+/// The error with its place before it, unless it is damage, which has one.
+pub(super) fn at<E: Error + 'static>(place: &Path) -> impl Fn(E) -> Failure {
+    move |error| match Damage::of(&error) {
+        Some(damage) => Box::new(damage.clone()),
+        None => {
+            let (place, text) = (place.display().to_string(), error.to_string());
+            if text.contains(&place) { text.into() } else { format!("{place}: {text}").into() }
+        }
+    }
+}
 
 /// What a subcommand returns: failures are printed by the caller, once.
 pub(super) type Outcome = Result<Exit, Failure>;

@@ -2,6 +2,7 @@
 
 use super::table::{self, Give};
 use super::verdicts;
+use crate::dump::Damage;
 use crate::dump::reader::{Completeness, GraphEntry, PartEntry, Place, RunEntry, StepEntry};
 
 /// One row a part, or one a step.
@@ -20,16 +21,22 @@ pub(super) fn text_of(place: &Place, steps: bool, width: usize) -> String {
     table::aligned(&["run", "graph", "part", "steps", "state", "verdicts"], &rows, &gives, width)
 }
 
+/// In the column of states: of run.json or parts.json.
+fn damaged(damage: Option<&Damage>) -> &'static str {
+    damage.map_or("", |_| "damaged")
+}
+
 fn run_rows(rows: &mut Vec<Vec<String>>, run: &RunEntry, steps: bool) {
-    if run.graphs.is_empty() {
-        rows.push([run.name.as_str(), "-", "-", "0", "", "-"].map(str::to_owned).to_vec());
+    if run.graphs.is_empty() || run.damage.is_some() {
+        rows.push([run.name.as_str(), "-", "-", "0", damaged(run.damage.as_ref()), "-"].map(str::to_owned).to_vec());
     }
     run.graphs.iter().for_each(|graph| graph_rows(rows, &run.name, graph, steps));
 }
 
 fn graph_rows(rows: &mut Vec<Vec<String>>, run: &str, graph: &GraphEntry, steps: bool) {
-    if graph.parts.is_empty() {
-        rows.push([run, graph.name.as_str(), "-", "0", "", "-"].map(str::to_owned).to_vec());
+    if graph.parts.is_empty() || graph.damage.is_some() {
+        let state = damaged(graph.damage.as_ref());
+        rows.push([run, graph.name.as_str(), "-", "0", state, "-"].map(str::to_owned).to_vec());
     }
     graph.parts.iter().for_each(|part| part_rows(rows, [run, &graph.name], part, steps));
 }
@@ -40,8 +47,12 @@ fn part_rows(rows: &mut Vec<Vec<String>>, [run, graph]: [&str; 2], part: &PartEn
         rows.extend(part.steps.iter().map(|step| step_row([run, graph, &number], step)));
         return;
     }
-    let incomplete = part.steps.iter().filter(|step| step.state != Completeness::Complete).count();
-    let state = if incomplete == 0 { "complete".to_owned() } else { format!("{incomplete} incomplete") };
+    let count = |is: fn(&Completeness) -> bool| part.steps.iter().filter(|step| is(&step.state)).count();
+    let incomplete = count(|state| matches!(state, Completeness::Incomplete(_)));
+    let damaged = count(|state| matches!(state, Completeness::Damaged(_)));
+    let counts = [(damaged, "damaged"), (incomplete, "incomplete")].into_iter().filter(|(n, _)| *n > 0);
+    let state = counts.map(|(n, what)| format!("{n} {what}")).collect::<Vec<_>>().join(", ");
+    let state = if state.is_empty() { "complete".to_owned() } else { state };
     let verdicts = verdicts::cell(verdicts::sum(part.steps.iter().filter_map(|step| step.verdicts)));
     rows.push(vec![run.to_owned(), graph.to_owned(), number, part.steps.len().to_string(), state, verdicts]);
 }
@@ -50,6 +61,10 @@ fn step_row([run, graph, part]: [&str; 3], step: &StepEntry) -> Vec<String> {
     let state = match &step.state {
         Completeness::Complete => "complete".to_owned(),
         Completeness::Incomplete(reason) => format!("incomplete: {reason}"),
+        Completeness::Damaged(damage) => {
+            let file = damage.path.file_name().unwrap_or_default().to_string_lossy();
+            format!("damaged: {file}: {}", damage.reason)
+        }
     };
     let number = format!("#{}", step.step);
     vec![run.to_owned(), graph.to_owned(), part.to_owned(), number, state, verdicts::cell(step.verdicts)]

@@ -6,8 +6,9 @@ use serde_json::json;
 
 use super::answer::{json_text, put};
 use super::exit::{Exit, Failure, Outcome};
-use super::{listing, table};
-use crate::dump::reader::{self, Place};
+use super::{data_sets, listing, table};
+use crate::dump::Damage;
+use crate::dump::reader::{self, Completeness, Place};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
@@ -26,7 +27,21 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     let place = reader::find(&args.folder)?;
     let text = if args.json { json_of(&place)? } else { listing::text_of(&place, args.steps, table::width()) };
     put(&text)?;
-    Ok(Exit::Success)
+    let damaged = damages(place)?;
+    damaged.iter().for_each(|damage| eprintln!("rust-ort: {damage}"));
+    Ok(if damaged.is_empty() { Exit::Success } else { Exit::Damaged })
+}
+
+/// Of what is listed.
+fn damages(place: Place) -> Result<Vec<Damage>, Failure> {
+    let mut damaged: Vec<Damage> = place.damages().into_iter().cloned().collect();
+    if !matches!(place, Place::Model(_) | Place::Tensor(_) | Place::Json(_)) {
+        damaged.extend(data_sets::steps(place)?.into_iter().filter_map(|step| match step.state {
+            Completeness::Damaged(damage) => Some(damage),
+            _ => None,
+        }));
+    }
+    Ok(damaged)
 }
 
 fn json_of(place: &Place) -> Result<String, Failure> {

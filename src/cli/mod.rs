@@ -31,6 +31,7 @@ mod study;
 mod table;
 mod tolerance_arguments;
 mod verdicts;
+mod verify;
 mod widen;
 
 pub use exit::Exit;
@@ -57,43 +58,47 @@ enum Command {
     Doctor(doctor::Arguments),
     /// List runs, graphs, parts and steps of dumps with their verdicts.
     ///
-    /// Exit code: 0 listed, 2 error.
+    /// Exit code: 0 listed, 2 error, 4 something is damaged.
     Ls(ls::Arguments),
     /// Show a run, graph, part, data set, folder of a node, model (.onnx), tensor (.pb) or JSON file.
     ///
     /// Of a nodes_<step>.json what does not match in it; `rust-ort sbs` shows all of it, `--json` the file. Exit code: 0
-    /// shown, 2 error.
+    /// shown, 2 error, 4 damaged.
     Show(show::Arguments),
     /// Judge what ONNX Runtime gave against eager, again, from a dump.
     ///
     /// A term of the tolerance that is not given is that of the element type. Exit code: 0 all match, 1 mismatch, 2 error,
-    /// 3 nothing was compared, or an output had no counterpart.
+    /// 3 nothing was compared, or an output had no counterpart, 4 a file is damaged: its data set is not judged.
     Compare(compare::Arguments),
     /// Every node of a part against eager, side by side.
     ///
     /// `local`: the node's own kernel fed with eager's inputs; `drift`: the value as it came out of the whole part. Marks:
     /// `=` match, `~` drifted only, `!` the kernel itself differs, `?` not compared, `x` failed. Exit code: 0 all match,
-    /// 1 mismatch, 2 error, 3 nothing was compared, or a node was left out.
+    /// 1 mismatch, 2 error, 3 nothing was compared, or a node was left out, 4 a file is damaged.
     Sbs(sbs::Arguments),
     /// Run dumped parts again, without Python, and judge what they give now.
     ///
     /// Judged against eager (output_<i>.pb) where it was dumped, else against what it gave then (actual_<i>.pb).
     /// A node reproduced alone (--nodes NAME --repro FOLDER) is judged against eager only. Exit code: 0 all match, 1
-    /// mismatch, 2 error, 3 there was nothing to judge against.
+    /// mismatch, 2 error, 3 there was nothing to judge against, 4 a file is damaged.
+    ///
+    /// Nothing that a dump names is loaded, for a dump may come from anywhere: libraries are those of the options below, or
+    /// those that executors of yours have loaded.
     Replay(replay::Arguments),
     /// Say who made an output differ from eager: an optimizer, a node and which layer of it, or nobody.
     ///
     /// A node's share: what its own error on eager's inputs does to the output while all else is eager's. Needs a dump
     /// made with compare="nodes" and dump_values=True, as `rust_ort.blame` makes one; without those values only
     /// optimizers are examined. What was found stays in blame_<step>.json beside the part, and a run that was cut short
-    /// goes on from there. Exit code: 0 nobody is to blame, 1 somebody is, 2 error, 3 nothing was examined, or not all.
+    /// goes on from there. Exit code: 0 nobody is to blame, 1 somebody is, 2 error, 3 nothing was examined, or not all,
+    /// 4 a file is damaged.
     Blame(blame::Arguments),
     /// Plant faults in dumped graphs and count how many `sbs` and `blame` find.
     ///
     /// Of what eager gave and ONNX Runtime made of it, as `blame` needs it. A fault counts when it takes an output out of
     /// tolerance. Also told: who is blamed with nothing planted, and whether outputs run without capture have the bits
     /// that were dumped. Exit code: 0 all are found and nobody is blamed for nothing, 1 not, 2 error, 3 no fault counted, or a
-    /// data set is not whole.
+    /// data set is not whole, 4 a file is damaged.
     Prove(prove::Arguments),
     /// Say which values of a half-precision part to keep in float32 so that its outputs are within tolerance.
     ///
@@ -101,7 +106,8 @@ enum Command {
     /// when nothing else is rounded. Of those with the largest shares as few are kept as will do; what is printed for the
     /// option precision_rules was checked by running the part as it is compiled with it. The tolerance, or a term of it that
     /// is not given, is that of the run, else of the half precision that takes part. Exit code: 0 every output is within
-    /// tolerance, as it is or with the rules, 1 not, 2 error, 3 nothing is of half precision or whole, or the time was up.
+    /// tolerance, as it is or with the rules, 1 not, 2 error, 3 nothing is of half precision or whole, or the time was up,
+    /// 4 a file is damaged.
     Keep(keep::Arguments),
     /// Make a numerical study on ONNX Runtime and, where it is built in, libtorch.
     ///
@@ -113,6 +119,11 @@ enum Command {
     /// Inputs, outputs and what lies between the operators keep their types: each operator rounds its result. Exit code: 0
     /// written, 2 error.
     Widen(widen::Arguments),
+    /// Read every file of a dump and list those that are not what was written, that are missing, or that nothing tells of.
+    ///
+    /// Every command that reads a dump does the same with what it reads, and exits with 4 where that is damaged. Exit code:
+    /// 0 all is whole, 2 error, 3 nothing could be verified (a version before 2), 4 something is damaged or missing.
+    Verify(verify::Arguments),
     /// Remove old data sets, tensors that none holds, and leftovers of killed writers.
     ///
     /// Incomplete data sets stay: they are what a crash left behind. So do runs that are being written, and data sets in
@@ -159,12 +170,13 @@ pub fn run(arguments: &Arguments) -> Exit {
         Command::Keep(arguments) => keep::run(arguments),
         Command::Study(arguments) => study::run(arguments),
         Command::Widen(arguments) => widen::run(arguments),
+        Command::Verify(arguments) => verify::run(arguments),
         Command::Gc(arguments) => gc::run(arguments),
         Command::CudaProbe => cuda_probe::run(),
         Command::Executor => executor::run(),
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("rust-ort: {error}");
-        Exit::Error
+        Exit::of(&error)
     })
 }

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::answer::{json_text, put};
 use super::data_sets::run_parts;
-use super::exit::{Exit, Failure, Outcome};
+use super::exit::{Exit, Failure, Outcome, at};
 use super::node_table::{self, Found, Rows};
 use super::verdicts;
 use crate::dump::reader::{self, CaseEntry, PartEntry, Place};
@@ -52,8 +52,12 @@ pub(super) fn run(args: &Arguments) -> Outcome {
 /// The step and the path of every table below a place. Errors: it cannot be listed, or is a file of another
 /// kind.
 fn files(path: &Path) -> Result<Vec<(u64, PathBuf)>, Failure> {
-    let in_folder = |path: &Path| reader::node_files(path).map_err(|error| format!("{}: {error}", path.display()));
-    let parts: Vec<PartEntry> = match reader::find(path)? {
+    let in_folder = |path: &Path| reader::node_files(path).map_err(at(path));
+    let place = reader::find(path)?;
+    if let Some(&damage) = place.damages().first() {
+        return Err(Box::new(damage.clone()));
+    }
+    let parts: Vec<PartEntry> = match place {
         Place::Folder(runs) => runs.into_iter().flat_map(run_parts).collect(),
         Place::Run(run) => run_parts(run).collect(),
         Place::Graph(graph) => graph.parts,

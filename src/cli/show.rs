@@ -7,13 +7,13 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use super::answer::{json_text, put};
-use super::exit::{Exit, Failure, Outcome};
+use super::exit::{Exit, Failure, Outcome, at};
 use super::statistics::statistics;
 use super::table::{self, Give};
 use super::{listing, node_table, verdicts};
 use crate::compare::significant;
-use crate::dump::reader::{self, Place, StepEntry};
-use crate::dump::{Comparison, NodeTable, Role};
+use crate::dump::reader::{self, Completeness, Place, StepEntry, TensorFile};
+use crate::dump::{Comparison, Damage, NodeTable, Role};
 use crate::onnx::{self, NamedTensor};
 
 #[derive(Debug, clap::Args)]
@@ -27,6 +27,9 @@ pub(super) struct Arguments {
 
 pub(super) fn run(args: &Arguments) -> Outcome {
     let place = reader::find(&args.path)?;
+    if let Some(damage) = damage_of(&place) {
+        return Err(Box::new(damage.clone()));
+    }
     let text = if args.json {
         match &place {
             // It says what it is itself.
@@ -40,11 +43,27 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     Ok(Exit::Success)
 }
 
+/// Of what is shown first.
+fn damage_of(place: &Place) -> Option<&Damage> {
+    let steps: &[StepEntry] = match place {
+        Place::Step(step) => std::slice::from_ref(step),
+        Place::Part(part) => &part.steps,
+        Place::Case(case) => &case.steps,
+        _ => return place.damages().into_iter().next(),
+    };
+    steps.iter().find_map(|step| match &step.state {
+        Completeness::Damaged(damage) => Some(damage),
+        _ => None,
+    })
+}
+
 const TENSOR_HEADER: [&str; 9] = ["file", "name", "type", "min", "max", "mean", "std", "nan/inf", "elements"];
 
-fn tensor_row(path: &Path) -> Vec<String> {
-    let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    match onnx::load_tensor(path) {
+/// Errors: it is damaged.
+fn tensor_row(given: &TensorFile) -> Result<Vec<String>, Failure> {
+    let file = given.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    Ok(match given.load() {
+        Err(error) if Damage::of(&error).is_some() => return Err(error.into()),
         // The file's name stands in its own column.
         Err(error) => [vec![file, error.to_string()], vec![String::new(); TENSOR_HEADER.len() - 2]].concat(),
         Ok(tensor) => {
@@ -60,13 +79,13 @@ fn tensor_row(path: &Path) -> Vec<String> {
             row.push(onnx::preview(&tensor.view()));
             row
         }
-    }
+    })
 }
 
-fn step_files(step: &StepEntry) -> std::io::Result<Vec<PathBuf>> {
+fn step_files(step: &StepEntry) -> Result<Vec<TensorFile>, Failure> {
     let mut files = Vec::new();
     for role in [Role::Input, Role::Reference, Role::Actual] {
-        files.extend(reader::tensors(&step.path, role)?.into_iter().map(|(_, path)| path));
+        files.extend(reader::tensors(&step.path, role).map_err(at(&step.path))?);
     }
     Ok(files)
 }
@@ -88,7 +107,7 @@ fn text_of(place: &Place, width: usize) -> Result<String, Failure> {
         Place::Step(step) => {
             let mut text = listing::text_of(place, true, width) + "\n" + &tensor_table(step, width)?;
             let comparison = reader::comparison(&step.path);
-            if let Some(comparison) = comparison.map_err(|error| format!("{}: {error}", step.path.display()))? {
+            if let Some(comparison) = comparison.map_err(at(&step.path))? {
                 text = text + "\n" + &verdicts::table(&comparison.verdicts, width);
             }
             Ok(text)
@@ -102,8 +121,9 @@ fn text_of(place: &Place, width: usize) -> Result<String, Failure> {
         }
         Place::Model(path) => model_text(path),
         Place::Tensor(path) => {
-            load_tensor(path)?;
-            let row = tensor_row(path);
+            let file = reader::tensor(path).map_err(at(path))?;
+            file.load().map_err(at(path))?;
+            let row = tensor_row(&file)?;
             let lines = TENSOR_HEADER.iter().zip(&row).map(|(name, value)| format!("{name:9} {value}\n"));
             Ok(table::fit(&lines.collect::<String>(), table::terminal()))
         }
@@ -122,8 +142,8 @@ fn text_of(place: &Place, width: usize) -> Result<String, Failure> {
 
 /// Whole when it is piped: lines of a model are no table.
 fn model_text(path: &Path) -> Result<String, Failure> {
-    let text = onnx::load(path).and_then(|model| onnx::model_text(&model));
-    Ok(table::fit(&text.map_err(at(path))?, table::terminal()))
+    let model = reader::load_model(path).map_err(at(path))?;
+    Ok(table::fit(&onnx::model_text(&model).map_err(at(path))?, table::terminal()))
 }
 
 /// Which passes ran before the graph optimizer, as the model that it left says; nothing where there is none.
@@ -131,29 +151,16 @@ fn passes_text(optimized: &Path) -> Result<String, Failure> {
     if !optimized.exists() {
         return Ok(String::new());
     }
-    let model = onnx::load(optimized).map_err(at(optimized))?;
+    let model = reader::load_model(optimized).map_err(at(optimized))?;
     let file = optimized.file_name().unwrap_or_default().to_string_lossy().into_owned();
     Ok(format!("{file}: passes {}\n", onnx::ran(&model).unwrap_or("none")))
 }
 
 fn tensor_table(step: &StepEntry, width: usize) -> Result<String, Failure> {
     use Give::{End, Middle, Never};
-    let files = step_files(step).map_err(|error| format!("{}: {error}", step.path.display()))?;
-    let rows: Vec<_> = files.iter().map(|path| tensor_row(path)).collect();
+    let rows = step_files(step)?.iter().map(tensor_row).collect::<Result<Vec<_>, _>>()?;
     let gives = [Middle, Middle, End, Never, Never, Never, Never, Never, End];
     Ok(table::aligned(&TENSOR_HEADER, &rows, &gives, width))
-}
-
-fn load_tensor(path: &Path) -> Result<NamedTensor, Failure> {
-    Ok(onnx::load_tensor(path).map_err(at(path))?)
-}
-
-/// The file before what is wrong with it, once.
-fn at(path: &Path) -> impl Fn(onnx::OnnxError) -> String {
-    move |error| {
-        let (path, text) = (path.display().to_string(), error.to_string());
-        if text.contains(&path) { text } else { format!("{path}: {text}") }
-    }
 }
 
 fn json_of(place: &Place) -> Result<Value, Failure> {
@@ -170,22 +177,25 @@ fn json_of(place: &Place) -> Result<Value, Failure> {
         Place::Step(step) => step_json(step)?,
         Place::Model(path) => model_json(path)?,
         Place::Tensor(path) => {
-            load_tensor(path)?;
-            tensor_json(path)
+            let file = reader::tensor(path).map_err(at(path))?;
+            file.load().map_err(at(path))?;
+            tensor_json(&file)?
         }
         Place::Json(path) => reader::any_json(path)?,
     })
 }
 
 fn step_json(step: &StepEntry) -> Result<Value, Failure> {
-    let told = |error: std::io::Error| format!("{}: {error}", step.path.display());
-    let tensors = step_files(step).map_err(told)?.into_iter().map(|path| tensor_json(&path)).collect::<Vec<_>>();
-    let comparison = reader::comparison(&step.path).map_err(told)?;
+    let tensors = step_files(step)?.iter().map(tensor_json).collect::<Result<Vec<_>, _>>()?;
+    let comparison = reader::comparison(&step.path).map_err(at(&step.path))?;
     Ok(json!({ "step": step, "tensors": tensors, "comparison": comparison }))
 }
 
-fn tensor_json(path: &Path) -> Value {
-    match onnx::load_tensor(path) {
+/// Errors: it is damaged.
+fn tensor_json(file: &TensorFile) -> Result<Value, Failure> {
+    let path = &file.path;
+    Ok(match file.load() {
+        Err(error) if Damage::of(&error).is_some() => return Err(error.into()),
         Err(error) => json!({ "file": path, "error": error.to_string() }),
         Ok(tensor) => {
             let NamedTensor { name, desc, .. } = &tensor;
@@ -194,11 +204,11 @@ fn tensor_json(path: &Path) -> Value {
                 "statistics": statistics(&tensor.view()),
             })
         }
-    }
+    })
 }
 
 fn model_json(path: &Path) -> Result<Value, Failure> {
-    let model = onnx::load(path).map_err(at(path))?;
+    let model = reader::load_model(path).map_err(at(path))?;
     let graph = model.graph.as_ref().ok_or(onnx::OnnxError::NoGraph)?;
     let mut ops: BTreeMap<&str, usize> = BTreeMap::new();
     graph.node.iter().for_each(|node| *ops.entry(node.op_type()).or_default() += 1);

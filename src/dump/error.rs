@@ -1,10 +1,53 @@
 //! Why a dump cannot be written or read.
 
+use std::error::Error as StdError;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use displaydoc::Display;
+use serde::Serialize;
 use thiserror::Error;
+
+use crate::onnx::OnnxError;
+
+/// {path}: damaged: {reason}; `rust-ort verify` lists what else is: copy it again from where it was written
+#[derive(Clone, Debug, Display, Error, PartialEq, Eq, Serialize)]
+pub struct Damage {
+    /// The file.
+    pub path: PathBuf,
+    /// By what it is known.
+    pub reason: String,
+}
+
+impl Damage {
+    pub(super) fn new(path: &Path, reason: impl Into<String>) -> Self {
+        Self { path: path.to_owned(), reason: reason.into() }
+    }
+
+    /// The damage that an error is of, or of which one of its causes is.
+    pub fn of<'e>(error: &'e (dyn StdError + 'static)) -> Option<&'e Self> {
+        let mut next = Some(error);
+        while let Some(error) = next {
+            if let Some(damage) = error.downcast_ref() {
+                return Some(damage);
+            }
+            if let Some(DumpError::Damaged(damage)) = error.downcast_ref() {
+                return Some(damage);
+            }
+            next = match error.downcast_ref::<io::Error>() {
+                Some(error) => error.get_ref().map(|inner| inner as &(dyn StdError + 'static)),
+                None => error.source(),
+            };
+        }
+        None
+    }
+}
+
+impl From<Damage> for io::Error {
+    fn from(damage: Damage) -> Self {
+        io::Error::new(io::ErrorKind::InvalidData, damage)
+    }
+}
 
 /// Why a dump cannot be opened, or why what the client sent cannot be part of one.
 #[derive(Debug, Display, Error)]
@@ -70,11 +113,18 @@ pub enum DumpError {
         /// The path.
         path: PathBuf,
     },
+    /// {0}
+    Damaged(Damage),
+    /// {0}
+    Onnx(#[from] OnnxError),
 }
 
 impl DumpError {
     pub(super) fn io(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
-        move |source| Self::Io { path, action, source }
+        move |source| match Damage::of(&source) {
+            Some(damage) => Self::Damaged(damage.clone()),
+            None => Self::Io { path, action, source },
+        }
     }
 }

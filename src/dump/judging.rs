@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::layout::Role;
-use super::reader;
+use super::reader::{self, TensorFile};
 use crate::base::ids::ValueName;
 use crate::compare::{Exact, Explained, Metrics, Pair, Policy, TensorVerdict, Tolerance, Verdict};
-use crate::onnx::{NamedTensor, load_tensor};
+use crate::onnx::NamedTensor;
 use crate::tensor::{DType, SharedTensor, TensorView};
 
 /// The policy of a comparison, and what was found of outputs outside tolerance.
@@ -36,7 +36,7 @@ impl Judging {
         policy.check().map_err(io::Error::other)?;
         let known = |role| -> io::Result<HashMap<_, _>> {
             let files = reader::tensors(step, role)?;
-            let load = |(_, path): (u64, PathBuf)| load_tensor(&path).map(|tensor| (tensor.name.clone(), tensor));
+            let load = |file: TensorFile| file.load().map(|tensor| (tensor.name.clone(), tensor));
             files.into_iter().map(load).collect::<Result<_, _>>().map_err(io::Error::other)
         };
         let is_choice = |verdict: &TensorVerdict| matches!(verdict.verdict, Verdict::Tie(_) | Verdict::OpenOrder(_));

@@ -1,15 +1,17 @@
 //! Names of files and folders, and the JSON in them.
 
 use std::borrow::Cow;
-use std::fs;
-use std::io;
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::error::DumpError;
-use crate::base::files::is_temporary;
+use super::error::{Damage, DumpError};
+use super::seal::{Seal, Sealing};
+use crate::base::files::{is_temporary, read_regular};
 use crate::compare::{Policy, Summary, TensorVerdict};
 use crate::tensor::TensorDesc;
 
@@ -18,6 +20,8 @@ pub(super) const PARTS_FILE: &str = "parts.json";
 pub(super) const PROVENANCE_FILE: &str = "provenance.json";
 pub(super) const MODEL_FILE: &str = "model.onnx";
 pub(super) const MANIFEST_FILE: &str = "manifest.json";
+/// Of a folder: blake3 of files in it that say nothing of themselves.
+pub(super) const FILES_FILE: &str = "files.json";
 /// Of a run that ended before everything was written.
 pub(super) const INCOMPLETE_FILE: &str = "incomplete.json";
 pub(super) const TENSORS_FOLDER: &str = "tensors";
@@ -26,18 +30,43 @@ pub(super) const VALUES_PREFIX: &str = "values_";
 
 const SCHEMA_KEY: &str = "schema";
 const RUN_FAMILY: &str = "rust_ort/run/";
-pub(super) const RUN_SCHEMA: &str = "rust_ort/run/1";
-pub(super) const PARTS_SCHEMA: &str = "rust_ort/parts/1";
-pub(super) const PROVENANCE_SCHEMA: &str = "rust_ort/provenance/1";
-pub(super) const DATA_SET_SCHEMA: &str = "rust_ort/data_set/1";
-pub(super) const INCOMPLETE_SCHEMA: &str = "rust_ort/incomplete/1";
-pub(super) const COMPARISON_SCHEMA: &str = "rust_ort/comparison/2";
-/// Read, too: without a policy, and without verdicts of noise, ties and open orders.
-pub(super) const OLDER_COMPARISON_SCHEMA: &str = "rust_ort/comparison/1";
-pub(super) const VALUES_SCHEMA: &str = "rust_ort/values/1";
+pub(super) const RUN_SCHEMA: &str = "rust_ort/run/2";
+pub(super) const PARTS_SCHEMA: &str = "rust_ort/parts/2";
+pub(super) const PROVENANCE_SCHEMA: &str = "rust_ort/provenance/2";
+pub(super) const FILES_SCHEMA: &str = "rust_ort/files/1";
+pub(super) const DATA_SET_SCHEMA: &str = "rust_ort/data_set/2";
+/// Read, too: without a seal.
+pub(super) const OLDER_DATA_SET_SCHEMA: &str = "rust_ort/data_set/1";
+pub(super) const INCOMPLETE_SCHEMA: &str = "rust_ort/incomplete/2";
+pub(super) const COMPARISON_SCHEMA: &str = "rust_ort/comparison/3";
+/// Read, too: without a seal; the older one also without a policy, and without verdicts of noise, ties and open orders.
+pub(super) const OLDER_COMPARISON_SCHEMAS: [&str; 2] = ["rust_ort/comparison/2", "rust_ort/comparison/1"];
+pub(super) const VALUES_SCHEMA: &str = "rust_ort/values/2";
+/// Read, too: without a seal.
+pub(super) const OLDER_VALUES_SCHEMA: &str = "rust_ort/values/1";
+
+/// Name and version of the format of `nodes_<step>.json`.
+pub const NODES_SCHEMA: &str = "rust_ort/nodes/5";
+
+/// Name and version of what is kept of an examination, `blame_<step>.json`.
+pub const BLAME_SCHEMA: &str = "rust_ort/blame-kept/4";
+
+/// Versions whose files have a seal: one without is damaged.
+const SEALED: [&str; 10] = [
+    RUN_SCHEMA,
+    PARTS_SCHEMA,
+    PROVENANCE_SCHEMA,
+    FILES_SCHEMA,
+    DATA_SET_SCHEMA,
+    INCOMPLETE_SCHEMA,
+    COMPARISON_SCHEMA,
+    VALUES_SCHEMA,
+    NODES_SCHEMA,
+    BLAME_SCHEMA,
+];
 
 /// Largest JSON file that is read: the nodes of the largest graphs take some hundred MB.
-const MAX_JSON_BYTES: u64 = 1 << 30;
+pub(super) const MAX_JSON_BYTES: u64 = 1 << 30;
 
 /// Longest folder name: file systems allow 255 bytes, and suffixes are added.
 const MAX_NAME_BYTES: usize = 200;
@@ -167,6 +196,20 @@ impl ValueSet {
     }
 }
 
+/// `files.json` of a graph, a part or the folder of a node: blake3 of each file in it that has no manifest to tell it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct FileList {
+    pub(super) schema: String,
+    /// Path below the folder → blake3, hexadecimal.
+    pub(super) files: BTreeMap<String, String>,
+}
+
+impl Default for FileList {
+    fn default() -> Self {
+        Self { schema: FILES_SCHEMA.to_owned(), files: BTreeMap::new() }
+    }
+}
+
 /// `incomplete.json` of a run: it was ended before everything was on disk.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Incomplete {
@@ -270,13 +313,13 @@ impl Kind {
     pub(super) fn has_file(self, name: &str) -> bool {
         let ours = match self {
             Kind::Run => matches!(name, RUN_FILE | INCOMPLETE_FILE),
-            Kind::Graph => matches!(name, "dynamo.txt" | "joint.txt" | "fx.txt" | PARTS_FILE),
+            Kind::Graph => matches!(name, "dynamo.txt" | "joint.txt" | "fx.txt" | PARTS_FILE | FILES_FILE),
             Kind::Part => {
-                let models = [MODEL_FILE, "model.precision.onnx", "model.ort.onnx", PROVENANCE_FILE];
+                let models = [MODEL_FILE, "model.precision.onnx", "model.ort.onnx", PROVENANCE_FILE, FILES_FILE];
                 let of_step = |prefix| number(name, prefix, ".json").is_some();
                 models.contains(&name) || of_step("comparison_") || of_step("nodes_") || of_step("blame_")
             }
-            Kind::Reproduction => name == MODEL_FILE,
+            Kind::Reproduction => matches!(name, MODEL_FILE | FILES_FILE),
             Kind::DataSet => is_data_set_file(name),
             Kind::Values => is_values_file(name),
         };
@@ -319,6 +362,7 @@ pub(super) fn with_facts(what: &'static str, text: &str, facts: &[(&str, Value)]
         Value::Object(object) => object,
         other => Map::from_iter([("items".to_owned(), other)]),
     };
+    object.remove("seal");
     object.extend(facts.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
     Ok(to_json(&object))
 }
@@ -327,37 +371,121 @@ pub(super) fn schema(name: &str) -> (&'static str, Value) {
     (SCHEMA_KEY, Value::from(name))
 }
 
-pub(super) fn to_json(value: &impl Serialize) -> Vec<u8> {
+/// An object with a field as JSON, with the seal that readers hold it against.
+pub fn to_json(value: &impl Serialize) -> Vec<u8> {
     let mut bytes = Vec::new();
-    write_json(value, &mut bytes).expect("our types have string keys, and memory takes all");
+    write_json(value, &mut bytes).expect("our types have string keys and a field, and memory takes all");
     bytes
 }
 
 /// As [`to_json`], without the whole text in memory.
-pub(super) fn write_json(value: &impl Serialize, mut out: impl io::Write) -> io::Result<()> {
+pub(super) fn write_json(value: &impl Serialize, out: impl io::Write) -> io::Result<()> {
+    let mut out = Sealing::new(out);
     serde_json::to_writer_pretty(&mut out, value)?;
-    out.write_all(b"\n")
+    out.write_all(b"\n")?;
+    out.end()?;
+    Ok(())
+}
+
+/// What the run.json of a folder says.
+pub(super) enum RunFile {
+    /// A dump of ours, of this schema, whatever its version.
+    Ours(String, Value),
+    /// Of ours: it is sealed, or beside graphs of ours.
+    Damaged(Damage),
+    /// There is none, or somebody else's.
+    NotOurs,
+}
+
+impl RunFile {
+    /// Errors: it is there and cannot be read, or is no JSON and nothing beside it is ours.
+    pub(super) fn of(folder: &Path) -> io::Result<Self> {
+        let path = folder.join(RUN_FILE);
+        let bytes = match read_json(&path) {
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                return Ok(RunFile::NotOurs);
+            }
+            read => read?,
+        };
+        let error = match checked(&path, &bytes).map(|()| serde_json::from_slice::<Value>(&bytes)) {
+            Err(damage) if Seal::of(&bytes) == Seal::Broken || has_graphs(folder) => {
+                return Ok(RunFile::Damaged(damage));
+            }
+            Err(damage) => return Err(io::Error::new(io::ErrorKind::InvalidData, damage.reason)),
+            Ok(Ok(value)) => {
+                let schema = value.get(SCHEMA_KEY).and_then(Value::as_str).unwrap_or_default().to_owned();
+                return Ok(match Seal::of(&bytes) {
+                    _ if schema.starts_with(RUN_FAMILY) => RunFile::Ours(schema, value),
+                    Seal::Whole => {
+                        RunFile::Damaged(Damage::new(&path, format!("it holds {schema:?}: files were swapped")))
+                    }
+                    _ => RunFile::NotOurs,
+                });
+            }
+            Ok(Err(error)) => error,
+        };
+        Err(error.into())
+    }
+}
+
+/// Whether a graph of ours is in a folder.
+fn has_graphs(folder: &Path) -> bool {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).any(|path| path.join(PARTS_FILE).is_file())
 }
 
 /// The schema in `run.json` of a folder; None when it is no dump of ours, whatever its version.
 pub(super) fn run_schema(folder: &Path) -> Option<String> {
-    let value: Value = serde_json::from_slice(&read_json(&folder.join(RUN_FILE)).ok()?).ok()?;
-    let schema = value.get(SCHEMA_KEY)?.as_str()?;
-    schema.starts_with(RUN_FAMILY).then(|| schema.to_owned())
+    match RunFile::of(folder) {
+        Ok(RunFile::Ours(schema, _)) => Some(schema),
+        _ => None,
+    }
 }
 
 /// Content of a JSON file of a dump, which may come from anywhere. Errors: what `fs::read` has, InvalidInput for what
 /// is no regular file (a pipe would never end), FileTooLarge above [`MAX_JSON_BYTES`].
 pub(super) fn read_json(path: &Path) -> io::Result<Vec<u8>> {
-    let facts = fs::metadata(path)?;
-    if !facts.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+    read_regular(path, MAX_JSON_BYTES)
+}
+
+/// As [`read_json`], of a file whose seal holds, or that is of a version without seals. Errors: also [`Damage`].
+pub(super) fn read_checked(path: &Path) -> io::Result<Vec<u8>> {
+    let bytes = read_json(path)?;
+    checked(path, &bytes)?;
+    Ok(bytes)
+}
+
+/// Whether what stands in a JSON file of a dump is what was written, as far as the file tells. Errors: its seal is broken,
+/// it lacks the seal of its version, or it is no JSON.
+pub(super) fn checked(path: &Path, bytes: &[u8]) -> Result<(), Damage> {
+    match Seal::of(bytes) {
+        Seal::Whole => Ok(()),
+        Seal::Broken => Err(Damage::new(path, "its content is not what was sealed")),
+        Seal::None => match serde_json::from_slice::<Unsealed<'_>>(bytes) {
+            Err(error) if has_our_name(path) => Err(Damage::new(path, format!("none of our JSON: {error}"))),
+            Ok(Unsealed { schema: Some(schema) }) if SEALED.contains(&&*schema) => {
+                Err(Damage::new(path, format!("{schema} is sealed, and its seal is gone")))
+            }
+            _ => Ok(()),
+        },
     }
-    if facts.len() > MAX_JSON_BYTES {
-        let text = format!("{} bytes; expected at most {MAX_JSON_BYTES} of JSON", facts.len());
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
-    }
-    fs::read(path)
+}
+
+/// Whether a JSON file has a name that only we give: what else is it to hold?
+fn has_our_name(path: &Path) -> bool {
+    path.file_name().and_then(OsStr::to_str).is_some_and(|name| schemas_of(name).is_some())
+}
+
+/// Whether a JSON file has a seal.
+pub(super) fn is_sealed(bytes: &[u8]) -> bool {
+    Seal::of(bytes) != Seal::None
+}
+
+/// A file that may be anybody's.
+#[derive(Deserialize)]
+struct Unsealed<'a> {
+    #[serde(borrow, default)]
+    schema: Option<Cow<'a, str>>,
 }
 
 /// What a reader of a file looks at first: another version may lack what this one has.
@@ -368,13 +496,37 @@ pub(super) struct Version<'a> {
     pub(super) schema: Cow<'a, str>,
 }
 
-/// Errors: InvalidData for another version.
-pub(super) fn versioned(got: &str, expected: &str) -> io::Result<()> {
-    if got == expected {
+/// expected: the versions that are read, the newest first. Errors: InvalidData for another one; [`Damage`] where the file
+/// at `path` is of another kind.
+pub(super) fn versioned(path: &Path, got: &str, expected: &[&str]) -> io::Result<()> {
+    if expected.contains(&got) {
         return Ok(());
     }
-    let text = format!("schema {got:?}, expected {expected:?}; read it with the version that wrote it");
+    let kind = |schema: &str| schema.rsplit_once('/').map(|(kind, _)| kind.to_owned());
+    if kind(got) != kind(expected[0]) {
+        return Err(
+            Damage::new(path, format!("it holds {got:?}, expected {:?}: files were swapped", expected[0])).into()
+        );
+    }
+    let text = format!("schema {got:?}, expected {:?}; read it with the version that wrote it", expected[0]);
     Err(io::Error::new(io::ErrorKind::InvalidData, text))
+}
+
+/// The version of what has a name that only we give, as this program writes it; None of another name.
+pub(super) fn schemas_of(name: &str) -> Option<&'static [&'static str]> {
+    let numbered = |prefix: &str| number(name, prefix, ".json").is_some();
+    Some(match name {
+        RUN_FILE => &[RUN_SCHEMA],
+        PARTS_FILE => &[PARTS_SCHEMA],
+        PROVENANCE_FILE => &[PROVENANCE_SCHEMA],
+        FILES_FILE => &[FILES_SCHEMA],
+        INCOMPLETE_FILE => &[INCOMPLETE_SCHEMA],
+        MANIFEST_FILE => &[DATA_SET_SCHEMA, VALUES_SCHEMA],
+        _ if numbered("comparison_") => &[COMPARISON_SCHEMA],
+        _ if numbered("nodes_") => &[NODES_SCHEMA],
+        _ if numbered("blame_") => &[BLAME_SCHEMA],
+        _ => return None,
+    })
 }
 
 #[cfg(test)]
@@ -402,11 +554,14 @@ mod tests {
 
     #[test]
     fn clients_fields_stay_and_facts_win() {
-        let json = with_facts("x", r#"{"schema": "theirs", "b": 1}"#, &[schema(RUN_SCHEMA)]).unwrap();
-        let value: Value = serde_json::from_slice(&json).unwrap();
-        assert_eq!(value, serde_json::json!({"schema": RUN_SCHEMA, "b": 1}));
-        let json = with_facts("x", "[1]", &[]).unwrap();
-        assert_eq!(serde_json::from_slice::<Value>(&json).unwrap(), serde_json::json!({"items": [1]}));
+        let theirs = r#"{"schema": "theirs", "seal": "theirs", "b": 1}"#;
+        let json = with_facts("x", theirs, &[schema(RUN_SCHEMA)]).unwrap();
+        assert_eq!(Seal::of(&json), Seal::Whole);
+        let mut value: Value = serde_json::from_slice(&json).unwrap();
+        let seal = value.as_object_mut().unwrap().remove("seal").unwrap();
+        assert_eq!((value, seal == "theirs"), (serde_json::json!({"schema": RUN_SCHEMA, "b": 1}), false));
+        let json = with_facts("x", "[1]", &[schema("s")]).unwrap();
+        assert_eq!(serde_json::from_slice::<Value>(&json).unwrap()["items"], serde_json::json!([1]));
         assert!(with_facts("x", "{", &[]).is_err());
     }
 }

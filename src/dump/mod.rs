@@ -6,6 +6,7 @@
 //! power cut. A tensor past 2 GiB is written too, though protobuf's own readers refuse it; [`crate::onnx`] reads it.
 
 mod error;
+mod files;
 mod judging;
 mod layout;
 mod message;
@@ -15,18 +16,21 @@ pub mod reader;
 mod retention;
 mod rules;
 mod run;
+mod seal;
 mod store;
 mod values;
+mod verify;
 mod writer;
 
 pub use crate::protocol::control::CallsToDump;
-pub use error::DumpError;
+pub use error::{Damage, DumpError};
 pub use judging::Judging;
-pub use layout::{Comparison, DataSet, FileEntry, Incomplete, Role, ValueSet};
-pub use nodes::{NODES_SCHEMA, NodeReproduction, NodeRow, NodeTable};
+pub use layout::{BLAME_SCHEMA, Comparison, DataSet, FileEntry, Incomplete, NODES_SCHEMA, Role, ValueSet, to_json};
+pub use nodes::{NodeReproduction, NodeRow, NodeTable};
 pub use owner::{is_being_written, is_ours};
 pub use retention::{Kept, Removed, gc};
 pub use rules::{Rule, runtimes};
 pub use run::{GraphRecord, Run, RunSpec, StepFolder};
 pub use values::{EagerValues, ValuesFolder};
+pub use verify::{Verified, verify};
 pub use writer::FlushReport;

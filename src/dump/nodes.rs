@@ -9,19 +9,16 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::layout;
+use super::layout::{self, NODES_SCHEMA};
 use super::store::remove_if_there;
 use crate::base::ids::ValueName;
 use crate::compare::{Birth, Noise, NoiseKind, Side, TensorVerdict, Verdict};
 use crate::tensor::TensorBuf;
 
-/// Name and version of the format.
-pub const NODES_SCHEMA: &str = "rust_ort/nodes/4";
+/// The versions before, which are read, too: without a seal; the older one has no verdicts of noise, ties and open orders.
+const OLDER_SCHEMAS: [&str; 2] = ["rust_ort/nodes/4", "rust_ort/nodes/3"];
 
-/// The version before, which is read, too: it has no verdicts of noise, ties and open orders.
-const OLDER_SCHEMA: &str = "rust_ort/nodes/3";
-
-/// The one before that, which is read, too: what float64 says of a node's own kernel stood beside its verdict.
+/// The one before those, which is read, too: what float64 says of a node's own kernel stood beside its verdict.
 const OLDEST_SCHEMA: &str = "rust_ort/nodes/2";
 
 /// The nodes of a part in one call, in graph order.
@@ -153,22 +150,21 @@ impl NodeRow {
 }
 
 impl NodeTable {
-    /// From the bytes of a file. Errors: InvalidData.
-    pub(super) fn read(bytes: &[u8]) -> io::Result<Self> {
+    /// From the bytes of the file at `path`. Errors: InvalidData.
+    pub(super) fn read(path: &Path, bytes: &[u8]) -> io::Result<Self> {
         // An older one goes through a value, which takes many times the memory.
         match &*serde_json::from_slice::<layout::Version<'_>>(bytes)?.schema {
             OLDEST_SCHEMA => Self::from_json(serde_json::from_slice(bytes)?),
-            OLDER_SCHEMA => Ok(serde_json::from_slice(bytes)?),
             schema => {
-                layout::versioned(schema, NODES_SCHEMA)?;
+                layout::versioned(path, schema, &[NODES_SCHEMA, OLDER_SCHEMAS[0], OLDER_SCHEMAS[1]])?;
                 Ok(serde_json::from_slice(bytes)?)
             }
         }
     }
 
-    /// From JSON of this version or the two before. Errors: InvalidData for any other.
+    /// From JSON of this version or the three before. Errors: InvalidData for any other.
     pub fn from_json(mut table: Value) -> io::Result<Self> {
-        if table["schema"] == OLDER_SCHEMA {
+        if OLDER_SCHEMAS.iter().any(|older| table["schema"] == *older) {
             table["schema"] = NODES_SCHEMA.into();
         }
         if table["schema"] == OLDEST_SCHEMA {
@@ -177,7 +173,7 @@ impl NodeTable {
                 node["local"]["noise"] = node["float64"].take();
             }
         }
-        layout::versioned(table["schema"].as_str().unwrap_or_default(), NODES_SCHEMA)?;
+        layout::versioned(Path::new("table"), table["schema"].as_str().unwrap_or_default(), &[NODES_SCHEMA])?;
         Ok(serde_json::from_value(table)?)
     }
 

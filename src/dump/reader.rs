@@ -10,10 +10,12 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::error::DumpError;
+use super::error::{Damage, DumpError};
+use super::files::{self, list_of};
+pub use super::files::{TensorFile, list_folder, load_model};
 use super::layout::{
-    self, COMPARISON_SCHEMA, Comparison, DATA_SET_SCHEMA, DataSet, MANIFEST_FILE, OLDER_COMPARISON_SCHEMA, Role,
-    VALUES_PREFIX, VALUES_SCHEMA, ValueSet,
+    self, COMPARISON_SCHEMA, Comparison, DATA_SET_SCHEMA, DataSet, FileEntry, MANIFEST_FILE, OLDER_COMPARISON_SCHEMAS,
+    OLDER_DATA_SET_SCHEMA, OLDER_VALUES_SCHEMA, Role, RunFile, VALUES_PREFIX, VALUES_SCHEMA, ValueSet,
 };
 use super::nodes::NodeTable;
 use crate::base::ids::ValueName;
@@ -26,8 +28,11 @@ pub struct RunEntry {
     pub name: String,
     /// Folder.
     pub path: PathBuf,
-    /// `run.json`.
+    /// `run.json`; null when it is damaged.
     pub info: Value,
+    /// Of `run.json`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub damage: Option<Damage>,
     /// In the order of compilation.
     pub graphs: Vec<GraphEntry>,
 }
@@ -41,6 +46,9 @@ pub struct GraphEntry {
     pub path: PathBuf,
     /// `parts.json`; null when it is missing or cannot be read.
     pub info: Value,
+    /// Of `parts.json`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub damage: Option<Damage>,
     /// By number.
     pub parts: Vec<PartEntry>,
 }
@@ -95,6 +103,8 @@ pub enum Completeness {
     Complete,
     /// Why not.
     Incomplete(String),
+    /// Its manifest or its verdicts are not what was written. Its tensors are looked at when they are read.
+    Damaged(Damage),
 }
 
 /// What a path is in a dump.
@@ -118,6 +128,24 @@ pub enum Place {
     Tensor(PathBuf),
     /// A file that ends in `.json`.
     Json(PathBuf),
+}
+
+impl Place {
+    /// What is damaged of what tells of runs and graphs.
+    pub fn damages(&self) -> Vec<&Damage> {
+        match self {
+            Place::Folder(runs) => runs.iter().flat_map(RunEntry::damages).collect(),
+            Place::Run(run) => run.damages().collect(),
+            Place::Graph(graph) => graph.damage.iter().collect(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl RunEntry {
+    fn damages(&self) -> impl Iterator<Item = &Damage> {
+        self.damage.iter().chain(self.graphs.iter().filter_map(|graph| graph.damage.as_ref()))
+    }
 }
 
 /// What stands at a path. Errors: [`DumpError::NoDump`] with what would be one, [`DumpError::Io`].
@@ -176,8 +204,9 @@ pub fn find(path: &Path) -> Result<Place, DumpError> {
     if let Some(part) = layout::number(&name, "part_", "").and_then(|part| u32::try_from(part).ok()) {
         return part_entry(path.to_owned(), part).map(Place::Part).map_err(DumpError::io(path, "list"));
     }
-    if is_run(path)? {
-        return run_entry(path.to_owned(), name).map(Place::Run);
+    match RunFile::of(path).map_err(DumpError::io(&path.join(layout::RUN_FILE), "read"))? {
+        RunFile::NotOurs => {}
+        ours => return run_entry(path.to_owned(), name, ours).map(Place::Run),
     }
     if path.join(layout::PARTS_FILE).exists() {
         return graph_entry(path.to_owned(), name).map(Place::Graph).map_err(DumpError::io(path, "list"));
@@ -192,34 +221,31 @@ pub fn find(path: &Path) -> Result<Place, DumpError> {
     }
 }
 
-/// Errors: there is a run.json that cannot be read, or is no JSON.
-fn is_run(folder: &Path) -> Result<bool, DumpError> {
-    let path = folder.join(layout::RUN_FILE);
-    match layout::read_json(&path).and_then(|bytes| Ok(serde_json::from_slice::<Value>(&bytes)?)) {
-        Ok(_) => Ok(layout::run_schema(folder).is_some()),
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(false),
-        Err(error) => Err(DumpError::io(&path, "read")(error)),
-    }
-}
-
 /// The runs below a folder, by name. Folders that are no dump of ours are passed over. Errors: [`DumpError::Io`].
 pub fn runs(folder: &Path) -> Result<Vec<RunEntry>, DumpError> {
     let names = folders(folder).map_err(DumpError::io(folder, "list"))?;
-    let ours = names.into_iter().filter(|(_, path)| layout::run_schema(path).is_some());
-    ours.map(|(name, path)| run_entry(path, name)).collect()
+    // A run.json that cannot be read and that nothing says is ours is somebody else's.
+    let known = names.into_iter().map(|(name, path)| (RunFile::of(&path).unwrap_or(RunFile::NotOurs), name, path));
+    let ours = known.filter(|(file, ..)| !matches!(file, RunFile::NotOurs));
+    ours.map(|(file, name, path)| run_entry(path, name, file)).collect()
 }
 
-fn run_entry(path: PathBuf, name: String) -> Result<RunEntry, DumpError> {
+fn run_entry(path: PathBuf, name: String, file: RunFile) -> Result<RunEntry, DumpError> {
     let list = || {
         let folders = folders(&path)?;
         let mut graphs =
             folders.into_iter().map(|(name, path)| graph_entry(path, name)).collect::<io::Result<Vec<_>>>()?;
-        graphs.retain(|graph| graph.info != Value::Null || !graph.parts.is_empty());
+        graphs.retain(|graph| graph.info != Value::Null || graph.damage.is_some() || !graph.parts.is_empty());
         graphs.sort_by_cached_key(|graph| compile_order(&graph.name));
         Ok(graphs)
     };
     let graphs = list().map_err(DumpError::io(&path, "list"))?;
-    Ok(RunEntry { info: json(&path.join(layout::RUN_FILE)), name, path, graphs })
+    let (info, damage) = match file {
+        RunFile::Ours(_, info) => (info, None),
+        RunFile::Damaged(damage) => (Value::Null, Some(damage)),
+        RunFile::NotOurs => (Value::Null, None),
+    };
+    Ok(RunEntry { info, damage, name, path, graphs })
 }
 
 /// The numbers of torch's compile id, forward before backward. Graphs of other names come last.
@@ -240,7 +266,13 @@ fn graph_entry(path: PathBuf, name: String) -> io::Result<GraphEntry> {
         }
     }
     parts.sort_by_key(|part| part.part);
-    Ok(GraphEntry { info: json(&path.join(layout::PARTS_FILE)), name, path, parts })
+    let file = path.join(layout::PARTS_FILE);
+    let read = files::read_json(&file).and_then(|bytes| Ok(serde_json::from_slice(&bytes)?));
+    let (info, damage) = match read {
+        Ok(info) => (info, None),
+        Err(error) => (Value::Null, Damage::of(&error).cloned()),
+    };
+    Ok(GraphEntry { info, damage, name, path, parts })
 }
 
 fn part_entry(path: PathBuf, part: u32) -> io::Result<PartEntry> {
@@ -258,14 +290,16 @@ pub fn steps(part: &Path) -> io::Result<Vec<StepEntry>> {
 }
 
 fn step_entry(path: PathBuf, step: u64) -> StepEntry {
-    let count = |role| tensors(&path, role).map_or(0, |files| files.len());
+    let count = |role: Role| numbered_files(&path, role.prefix(), ".pb").map_or(0, |files| files.len());
+    let comparison = comparison(&path);
+    let damaged = comparison.as_ref().err().and_then(|error| Damage::of(error)).cloned();
     StepEntry {
         step,
-        state: state(&path),
+        state: damaged.map_or_else(|| state(&path), Completeness::Damaged),
         n_inputs: count(Role::Input),
         n_references: count(Role::Reference),
         n_actuals: count(Role::Actual),
-        verdicts: comparison(&path).ok().flatten().map(|comparison| comparison.summary),
+        verdicts: comparison.ok().flatten().map(|comparison| comparison.summary),
         path,
     }
 }
@@ -275,10 +309,20 @@ fn state(path: &Path) -> Completeness {
     let manifest = match manifest(path) {
         Ok(manifest) => manifest,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return without_manifest(path),
-        Err(error) => return incomplete(format!("{MANIFEST_FILE}: {error}")),
+        Err(error) => {
+            return match Damage::of(&error) {
+                Some(damage) => Completeness::Damaged(damage.clone()),
+                None => incomplete(format!("{MANIFEST_FILE}: {error}")),
+            };
+        }
     };
     if let Some(first) = manifest.lost.first() {
         return incomplete(format!("{} lost, first {first}", manifest.lost.len()));
+    }
+    if let (Some(name), Some(part)) = (&manifest.comparison, path.parent())
+        && !part.join(layout::comparison_file(manifest.step)).is_file()
+    {
+        return incomplete(format!("{name} is missing"));
     }
     // A manifest may come from anywhere: its file names are looked up in this folder only.
     let missing = manifest.entries().find(|entry| entry.file.contains('/') || !path.join(&entry.file).is_file());
@@ -317,25 +361,68 @@ pub fn part_of(data_set: &Path) -> &Path {
     data_set.ancestors().skip(1).take(2).find(is_part).unwrap_or(above)
 }
 
-/// What ran a graph, as `parts.json` says; of older dumps as `run.json` does. Null when neither does.
-pub fn options(graph: &Path) -> Value {
-    let of = |path: PathBuf| json(&path).get("options").cloned();
-    let of_run = || of(graph.parent()?.join(layout::RUN_FILE));
-    of(graph.join(layout::PARTS_FILE)).or_else(of_run).unwrap_or_default()
+/// What ran a graph, as `parts.json` says; of older dumps as `run.json` does. Null when neither does. Errors: one that is
+/// there is damaged.
+pub fn options(graph: &Path) -> Result<Value, DumpError> {
+    let run = graph.parent().map(|run| run.join(layout::RUN_FILE));
+    for path in [Some(graph.join(layout::PARTS_FILE)), run].into_iter().flatten() {
+        match any_json(&path) {
+            Ok(mut value) if value.get("options").is_some() => return Ok(value["options"].take()),
+            Err(DumpError::Damaged(damage)) => return Err(DumpError::Damaged(damage)),
+            _ => {}
+        }
+    }
+    Ok(Value::Null)
 }
 
-/// Any JSON file of a dump. Errors: it cannot be read, is too large, is no JSON.
+/// Any JSON file of a dump. Errors: it cannot be read, is too large, is no JSON, is damaged.
 pub fn any_json(path: &Path) -> Result<Value, DumpError> {
-    let value = layout::read_json(path).and_then(|bytes| Ok(serde_json::from_slice(&bytes)?));
+    let value = files::read_json(path).and_then(|bytes| Ok(serde_json::from_slice(&bytes)?));
     value.map_err(DumpError::io(path, "read"))
 }
 
-/// A data set's manifest. Errors: NotFound when there is none, InvalidData when it is not one of this version.
+/// A data set's manifest. Errors: NotFound when there is none, InvalidData when it is not one of this version, or damaged.
 pub fn manifest(step: &Path) -> io::Result<DataSet> {
-    let bytes = layout::read_json(&step.join(MANIFEST_FILE))?;
+    let path = step.join(MANIFEST_FILE);
+    let bytes = layout::read_checked(&path)?;
+    let schema = serde_json::from_slice::<layout::Version<'_>>(&bytes)?.schema;
+    layout::versioned(&path, &schema, &[DATA_SET_SCHEMA, OLDER_DATA_SET_SCHEMA])?;
     let manifest: DataSet = serde_json::from_slice(&bytes)?;
-    layout::versioned(&manifest.schema, DATA_SET_SCHEMA)?;
+    let name = step.file_name().and_then(OsStr::to_str).unwrap_or_default();
+    let number = layout::number(name, "test_data_set_", "").unwrap_or(manifest.step);
+    let told = Told { graph: &manifest.graph, part: manifest.part, step: manifest.step };
+    told.check(&path, step.parent().unwrap_or(Path::new(".")), number)?;
     Ok(manifest)
+}
+
+/// What a file says it is of.
+struct Told<'a> {
+    graph: &'a str,
+    part: u32,
+    step: u64,
+}
+
+impl Told<'_> {
+    /// Errors: it stands in another part, or under another step: files were swapped.
+    fn check(&self, path: &Path, part_folder: &Path, step: u64) -> Result<(), Damage> {
+        let absolute = part_folder.canonicalize().unwrap_or_else(|_| part_folder.to_owned());
+        let name = |folder: Option<&Path>| {
+            folder.and_then(Path::file_name).and_then(OsStr::to_str).unwrap_or_default().to_owned()
+        };
+        let part = layout::number(&name(Some(&absolute)), "part_", "");
+        let graph = absolute.parent().filter(|graph| part.is_some() && graph.join(layout::PARTS_FILE).exists());
+        let of_graph = graph.map(|graph| name(Some(graph)));
+        let is_here = self.step == step
+            && part.is_none_or(|part| part == u64::from(self.part))
+            && of_graph.as_ref().is_none_or(|graph| graph == self.graph);
+        if is_here {
+            return Ok(());
+        }
+        let Told { graph, part, step } = self;
+        let text =
+            format!("it is of graph {graph:?}, part {part}, step {step}: files were swapped, or a folder renamed");
+        Err(Damage::new(path, text))
+    }
 }
 
 /// The verdicts that were written for a data set. None when there are none. Errors: InvalidData when they cannot be
@@ -351,8 +438,11 @@ pub fn comparison(step: &Path) -> io::Result<Option<Comparison>> {
 /// The same, of one step of a part.
 pub fn comparison_of(part_folder: &Path, step: u64) -> io::Result<Option<Comparison>> {
     let path = part_folder.join(layout::comparison_file(step));
-    let expected = [COMPARISON_SCHEMA, OLDER_COMPARISON_SCHEMA];
-    read_versioned(&path, &expected)
+    let expected = [COMPARISON_SCHEMA, OLDER_COMPARISON_SCHEMAS[0], OLDER_COMPARISON_SCHEMAS[1]];
+    let Some(comparison) = read_versioned::<Comparison>(&path, &expected)? else { return Ok(None) };
+    let told = Told { graph: &comparison.graph, part: comparison.part, step: comparison.step };
+    told.check(&path, part_folder, step)?;
+    Ok(Some(comparison))
 }
 
 /// Where what `rust-ort blame` found of a step of a part stands.
@@ -374,17 +464,19 @@ pub fn content_of(step: &Path, part_folder: &Path, number: u64) -> String {
 
 /// The table of nodes of one step of a part. None when there is none. Errors: InvalidData when it cannot be read.
 pub fn nodes(part_folder: &Path, step: u64) -> io::Result<Option<NodeTable>> {
-    match layout::read_json(&part_folder.join(layout::nodes_file(step))) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-        Ok(bytes) => NodeTable::read(&bytes).map(Some),
-    }
+    let path = part_folder.join(layout::nodes_file(step));
+    let table = match layout::read_checked(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        read => NodeTable::read(&path, &read?)?,
+    };
+    Told { graph: &table.graph, part: table.part, step: table.step }.check(&path, part_folder, step)?;
+    Ok(Some(table))
 }
 
 /// The files of eager's values in one step of a part, of its nodes and of those inputs that eager has other values of, by
-/// name. Read one with [`crate::onnx::load_tensor`]. None when there is no such folder, or not all of it is there.
-/// Errors: InvalidData when its manifest cannot be read.
-pub fn values(part_folder: &Path, step: u64) -> io::Result<Option<BTreeMap<ValueName, PathBuf>>> {
+/// name. None when there is no such folder, or not all of it is there. Errors: InvalidData when its manifest cannot be
+/// read.
+pub fn values(part_folder: &Path, step: u64) -> io::Result<Option<BTreeMap<ValueName, TensorFile>>> {
     let folder = part_folder.join(layout::values_folder(step));
     let Some(manifest) = value_set(part_folder, step)?.filter(|manifest| manifest.lost.is_empty()) else {
         return Ok(None);
@@ -394,14 +486,19 @@ pub fn values(part_folder: &Path, step: u64) -> io::Result<Option<BTreeMap<Value
     if manifest.entries().any(|entry| !is_there(&entry.file)) {
         return Ok(None);
     }
-    Ok(Some(manifest.entries().map(|entry| (entry.name.clone(), folder.join(&entry.file))).collect()))
+    let file = |entry: &FileEntry| TensorFile::new(0, folder.join(&entry.file), Some(entry.hash.clone()));
+    Ok(Some(manifest.entries().map(|entry| (entry.name.clone(), file(entry))).collect()))
 }
 
 /// The manifest of eager's values in one step of a part. None when there is none. Errors: InvalidData when it cannot be
 /// read.
 pub fn value_set(part_folder: &Path, step: u64) -> io::Result<Option<ValueSet>> {
     let path = part_folder.join(layout::values_folder(step)).join(MANIFEST_FILE);
-    read_versioned(&path, &[VALUES_SCHEMA])
+    let values: Option<ValueSet> = read_versioned(&path, &[VALUES_SCHEMA, OLDER_VALUES_SCHEMA])?;
+    if let Some(values) = &values {
+        Told { graph: &values.graph, part: values.part, step: values.step }.check(&path, part_folder, step)?;
+    }
+    Ok(values)
 }
 
 /// The folders `values_<step>` of a part, by step.
@@ -413,14 +510,12 @@ pub(super) fn value_folders(part_folder: &Path) -> io::Result<Vec<(u64, PathBuf)
 }
 
 fn read_versioned<T: DeserializeOwned>(path: &Path, expected: &[&str]) -> io::Result<Option<T>> {
-    match layout::read_json(path) {
+    match layout::read_checked(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
         Ok(bytes) => {
             let of: layout::Version<'_> = serde_json::from_slice(&bytes)?;
-            if !expected.contains(&&*of.schema) {
-                layout::versioned(&of.schema, expected[0])?;
-            }
+            layout::versioned(path, &of.schema, expected)?;
             Ok(Some(serde_json::from_slice(&bytes)?))
         }
     }
@@ -431,9 +526,60 @@ pub fn node_files(part_folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     numbered_files(part_folder, "nodes_", ".json")
 }
 
-/// The files of one role in a data set, by index. Read one with [`crate::onnx::load_tensor`].
-pub fn tensors(step: &Path, role: Role) -> io::Result<Vec<(u64, PathBuf)>> {
-    numbered_files(step, role.prefix(), ".pb")
+/// The files of one role in a data set, by index, each to be held against its manifest, or against what the folder of a
+/// node lists. Errors: the file system's; that tells is damaged.
+pub fn tensors(step: &Path, role: Role) -> io::Result<Vec<TensorFile>> {
+    let found = numbered_files(step, role.prefix(), ".pb")?;
+    if found.is_empty() {
+        return Ok(Vec::new());
+    }
+    let hashes = hashes_of(step)?;
+    let file = |(index, path): (u64, PathBuf)| {
+        let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        let hash = hashes.get(name).cloned();
+        TensorFile::new(index, path, hash)
+    };
+    Ok(found.into_iter().map(file).collect())
+}
+
+/// The tensors' files that stand in a data set, whatever they hold.
+pub(super) fn tensor_paths(step: &Path, role: Role) -> io::Result<Vec<PathBuf>> {
+    Ok(numbered_files(step, role.prefix(), ".pb")?.into_iter().map(|(_, path)| path).collect())
+}
+
+/// A tensor's file by itself, to be held against what stands beside it. Errors: as [`tensors`].
+pub fn tensor(path: &Path) -> io::Result<TensorFile> {
+    let folder = path.canonicalize()?.parent().unwrap_or(Path::new("/")).to_owned();
+    let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+    let folder_name = folder.file_name().and_then(OsStr::to_str).unwrap_or_default();
+    let hash = match folder_name.strip_prefix(VALUES_PREFIX).and_then(|step| step.parse().ok()) {
+        Some(step) => value_set(folder.parent().unwrap_or(Path::new("/")), step)?
+            .and_then(|values| values.entries().find(|entry| entry.file == name).map(|entry| entry.hash.clone())),
+        None => hashes_of(&folder)?.remove(name),
+    };
+    Ok(TensorFile::new(0, path.to_owned(), hash))
+}
+
+/// What is told of the files of a data set: name → blake3.
+fn hashes_of(step: &Path) -> io::Result<BTreeMap<String, String>> {
+    match manifest(step) {
+        Ok(manifest) => Ok(manifest.entries().map(|entry| (entry.file.clone(), entry.hash.clone())).collect()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let absolute = step.canonicalize()?;
+            let (Some(folder), Some(name)) = (absolute.parent(), absolute.file_name().and_then(OsStr::to_str)) else {
+                return Ok(BTreeMap::new());
+            };
+            let list = list_of(folder)?.unwrap_or_default();
+            let own = |(path, hash): (String, String)| {
+                let file = path.strip_prefix(name)?.strip_prefix('/')?;
+                Some((file.to_owned(), hash))
+            };
+            Ok(list.files.into_iter().filter_map(own).collect())
+        }
+        // Of another version, or somebody else's: it tells nothing that we know.
+        Err(error) if Damage::of(&error).is_none() => Ok(BTreeMap::new()),
+        Err(error) => Err(error),
+    }
 }
 
 fn numbered_files(folder: &Path, prefix: &str, suffix: &str) -> io::Result<Vec<(u64, PathBuf)>> {
@@ -462,8 +608,4 @@ fn folders(folder: &Path) -> io::Result<Vec<(String, PathBuf)>> {
     }
     list.sort();
     Ok(list)
-}
-
-fn json(path: &Path) -> Value {
-    layout::read_json(path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or(Value::Null)
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::error::DumpError;
-use super::layout::{self, Kind, MANIFEST_FILE, MODEL_FILE, TENSORS_FOLDER};
+use super::layout::{self, FILES_FILE, Kind, MANIFEST_FILE, MODEL_FILE, TENSORS_FOLDER};
 use super::nodes::{remove_nodes, reproductions};
 use super::owner::{check_ours, hold};
 use super::reader::{self, Completeness, RunEntry, StepEntry};
@@ -181,8 +181,8 @@ fn old_steps(part: &Path, keep: usize, removed: &mut Removed) -> io::Result<()> 
 fn stranger(part: &Path, step: &StepEntry) -> io::Result<Option<PathBuf>> {
     let is_ours = |path: &Path, folder: &Path| {
         let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
-        let is_model = name == MODEL_FILE && path.parent() == Some(folder) && folder != step.path;
-        is_model || layout::is_data_set_file(name) || is_temporary(name)
+        let is_its = matches!(name, MODEL_FILE | FILES_FILE) && path.parent() == Some(folder) && folder != step.path;
+        is_its || layout::is_data_set_file(name) || is_temporary(name)
     };
     for folder in std::iter::once(step.path.clone()).chain(reproductions(part, step.step)?) {
         for path in below(&folder)? {

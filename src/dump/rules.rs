@@ -7,7 +7,7 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::error::DumpError;
-use super::layout;
+use super::{files, layout};
 
 /// A rule's name and its patterns.
 pub type Rule = (String, Vec<String>);
@@ -37,7 +37,7 @@ pub fn runtimes(graph: &Path) -> Result<Vec<Rule>, DumpError> {
         if path.symlink_metadata().is_err() {
             continue;
         }
-        let read = layout::read_json(&path).and_then(|bytes| Ok(serde_json::from_slice::<WithOptions>(&bytes)?));
+        let read = files::read_json(&path).and_then(|bytes| Ok(serde_json::from_slice::<WithOptions>(&bytes)?));
         if let Some(options) = read.map_err(DumpError::io(&path, "read"))?.options {
             return Ok(options.runtimes.0);
         }

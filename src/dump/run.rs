@@ -154,6 +154,7 @@ impl Run {
             queue: Queue::new(QUEUE_BYTES),
             store: Store::new(parent.join(TENSORS_FOLDER)),
             report: Mutex::default(),
+            listing: Mutex::default(),
         });
         let worker = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("dump-writer".to_owned()).spawn(move || worker.work());
@@ -190,10 +191,10 @@ impl Run {
         if self.make(&folder) {
             let texts =
                 [("dynamo.txt", record.dynamo_text), ("joint.txt", record.joint_text), ("fx.txt", record.fx_text)];
-            for (file, text) in texts.into_iter().filter(|(_, text)| !text.is_empty()) {
-                self.shared.write(&folder.join(file), text.as_bytes());
-            }
-            self.shared.write(&folder.join(layout::PARTS_FILE), &parts);
+            let texts = texts.into_iter().filter(|(_, text)| !text.is_empty());
+            let texts = texts.map(|(file, text)| (file, text.as_bytes()));
+            let files: Vec<_> = texts.chain([(layout::PARTS_FILE, parts.as_slice())]).collect();
+            self.shared.write_listed(&folder, &files);
         }
         Ok(name)
     }
@@ -216,10 +217,10 @@ impl Run {
     /// [`Run::graph`] gave. Errors: [`DumpError::BadName`], [`DumpError::BadJson`].
     pub fn part(&self, graph: &str, part: u32, model: &[u8], provenance_json: &str) -> Result<(), DumpError> {
         let folder = self.part_folder(graph, part)?;
-        let provenance = layout::with_facts("provenance.json", provenance_json, &[schema(PROVENANCE_SCHEMA)])?;
+        let provenance = layout::with_facts(layout::PROVENANCE_FILE, provenance_json, &[schema(PROVENANCE_SCHEMA)])?;
         if self.make(&folder) {
-            self.shared.write(&folder.join(layout::MODEL_FILE), model);
-            self.shared.write(&folder.join("provenance.json"), &provenance);
+            let files = [(layout::MODEL_FILE, model), (layout::PROVENANCE_FILE, provenance.as_slice())];
+            self.shared.write_listed(&folder, &files);
         }
         Ok(())
     }
@@ -237,7 +238,7 @@ impl Run {
     fn beside_model(&self, graph: &str, part: u32, file: &str, model: &[u8]) -> Result<(), DumpError> {
         let folder = self.part_folder(graph, part)?;
         if self.make(&folder) {
-            self.shared.write(&folder.join(file), model);
+            self.shared.write_listed(&folder, &[(file, model)]);
         }
         Ok(())
     }
@@ -455,7 +456,7 @@ fn empty_step(state: &StepState, step: u64) -> io::Result<()> {
     remove_if_there(&state.part_folder.join(layout::comparison_file(step)))?;
     remove_nodes(&state.part_folder, step)?;
     for role in Role::ALL {
-        for (_, path) in reader::tensors(&state.folder, role)? {
+        for path in reader::tensor_paths(&state.folder, role)? {
             remove_if_there(&path)?;
         }
     }
@@ -463,6 +464,6 @@ fn empty_step(state: &StepState, step: u64) -> io::Result<()> {
 }
 
 fn graph_on_disk(folder: &Path) -> Option<GraphId> {
-    let parts: Value = serde_json::from_slice(&fs::read(folder.join(layout::PARTS_FILE)).ok()?).ok()?;
+    let parts: Value = serde_json::from_slice(&layout::read_json(&folder.join(layout::PARTS_FILE)).ok()?).ok()?;
     parts.get("graph_id")?.as_str()?.parse().ok()
 }

@@ -8,7 +8,7 @@
 //! otherwise give every later data set wrong values.
 
 use std::collections::HashMap;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::message::{Blocks, Content, Copied, Message};
-use crate::base::files::write_whole_as;
+use crate::base::files::{open_regular, write_whole_as};
 use crate::base::sync::lock;
 use crate::tensor::SharedTensor;
 
@@ -124,8 +124,8 @@ impl Store {
 
     /// Whether the file has this content: as seen before, or read now.
     fn holds(&self, path: &Path, hash: blake3::Hash) -> io::Result<bool> {
-        let mut file = File::open(path)?;
-        let identity = Identity::of(&file.metadata()?);
+        let (mut file, facts) = open_regular(path)?;
+        let identity = Identity::of(&facts);
         if lock(&self.seen).get(&hash) == Some(&identity) {
             return Ok(true);
         }

@@ -2,7 +2,7 @@
 //! way, or the dump was ended, the queue takes nothing more: what would be handed over is lost and told.
 
 use std::any::Any;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::io::{self, BufWriter, Write as _};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,8 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::layout::{self, COMPARISON_SCHEMA, Comparison, DataSet, FileEntry, MANIFEST_FILE, Role};
+use super::files;
+use super::layout::{self, COMPARISON_SCHEMA, Comparison, DataSet, FileEntry, FileList, MANIFEST_FILE, Role};
 use super::message::{Content, Copied};
 use super::nodes::{NodeReproduction, NodeTable, remove_nodes};
 use super::store::{Store, Stored};
@@ -185,6 +186,8 @@ pub(super) struct Shared {
     pub queue: Queue,
     pub store: Store,
     pub report: Mutex<Progress>,
+    /// Held while a folder's list of files is read and written.
+    pub listing: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -207,6 +210,25 @@ impl Shared {
     /// Write a file; what fails is lost and told. Returns whether it is there.
     pub(super) fn write(&self, path: &Path, bytes: &[u8]) -> bool {
         self.written(path, write_whole(path, 0o644, &[bytes]).map(|()| bytes.len() as u64))
+    }
+
+    /// Writes files that say nothing of themselves, by their path below `folder`, and lists what is in them: the list goes
+    /// last, and one that told of other content is put right before. What fails is lost and told, and is not listed.
+    pub(super) fn write_listed(&self, folder: &Path, files: &[(&str, &[u8])]) {
+        let hash = |(name, bytes): &(&str, &[u8])| ((*name).to_owned(), blake3::hash(bytes).to_string());
+        let mut coming: BTreeMap<String, String> = files.iter().map(hash).collect();
+        let _listing = lock(&self.listing);
+        if let Some(list) = files::without_others(folder, &coming) {
+            self.write(&folder.join(layout::FILES_FILE), &layout::to_json(&list));
+        }
+        for (name, bytes) in files {
+            if !self.write(&folder.join(name), bytes) {
+                coming.remove(*name);
+            }
+        }
+        if let Some(list) = files::extended(folder, &coming) {
+            self.write(&folder.join(layout::FILES_FILE), &layout::to_json(&list));
+        }
     }
 
     /// The same of a table whose text may be much larger than the table: lists that its rows share stand there in full.
@@ -374,7 +396,7 @@ impl Shared {
         self.write_table(&part_folder.join(layout::nodes_file(table.step)), table);
     }
 
-    /// A folder in ONNX's own test layout; the model goes last, so that a folder with a model is whole.
+    /// A folder in ONNX's own test layout, and the list of its files; the model goes last, so that a folder with a model is whole.
     fn reproduction(&self, part_folder: &Path, step: u64, reproduction: &NodeReproduction) -> io::Result<()> {
         let NodeReproduction { node, model, inputs, reference, actual } = reproduction;
         layout::check_name("node", node).map_err(io::Error::other)?;
@@ -382,11 +404,17 @@ impl Shared {
         let folder = part_folder.join(format!("{prefix}{node}{suffix}"));
         let data = folder.join(layout::step_folder(0));
         fs::create_dir_all(&data)?;
+        let mut list = FileList::default();
         let results = [(Role::Reference, 0, node, reference), (Role::Actual, 0, node, actual)];
         let inputs = inputs.iter().enumerate().map(|(index, (name, tensor))| (Role::Input, index, name, tensor));
         for (role, index, name, tensor) in inputs.chain(results) {
-            self.count(self.store.put(&Content::shared(name, &tensor.shared()), &data.join(role.file(index)))?.written);
+            let file = role.file(index);
+            let stored = self.store.put(&Content::shared(name, &tensor.shared()), &data.join(&file))?;
+            self.count(stored.written);
+            list.files.insert(format!("{}/{file}", layout::step_folder(0)), stored.hash);
         }
+        list.files.insert(layout::MODEL_FILE.to_owned(), blake3::hash(model).to_string());
+        self.write(&folder.join(layout::FILES_FILE), &layout::to_json(&list));
         self.write(&folder.join(layout::MODEL_FILE), model);
         Ok(())
     }
@@ -488,7 +516,7 @@ mod tests {
 
     fn shared(limit_bytes: usize) -> Shared {
         let store = Store::new(PathBuf::from("/nonexistent"));
-        Shared { queue: Queue::new(limit_bytes), store, report: Mutex::default() }
+        Shared { queue: Queue::new(limit_bytes), store, report: Mutex::default(), listing: Mutex::default() }
     }
 
     #[test]

@@ -24,6 +24,7 @@ fn dump(folder: &Path) {
     };
     let proto = GraphProto { node: vec![node], input: vec![info("x")], output: vec![info("y")], ..Default::default() };
     let model = ModelProto { graph: Some(proto), ..Default::default() };
+    dumping::unlist(&folder.join("run/0_0-forward/part_0"));
     save(&model, &folder.join("run/0_0-forward/part_0/model.onnx")).unwrap();
     let tensor = |value: f32| TensorBuf::from_f32([2], &[1., value]).unwrap();
     let reference = tensor(2.);
@@ -84,7 +85,8 @@ fn compare_tells_by_its_exit_code() {
     let damaged = folder.path().join(step(1)).join("actual_0.pb");
     std::fs::remove_file(&damaged).unwrap();
     std::fs::write(&damaged, [255; 9]).unwrap();
-    assert_eq!(code(&[&step(1)]), 2);
+    assert_eq!(code(&[&step(1)]), 4);
+    assert_eq!(code(&["."]), 4);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use rust_ort::base::ids::GraphId;
 use rust_ort::compare::TensorVerdict;
 use rust_ort::daemon::libraries::KnownLibraries;
-use rust_ort::dump::{CallsToDump, GraphRecord, NODES_SCHEMA, NodeReproduction, NodeTable, Run, RunSpec};
+use rust_ort::dump::{CallsToDump, GraphRecord, NODES_SCHEMA, NodeReproduction, NodeTable, Run, RunSpec, to_json};
 use rust_ort::tensor::TensorBuf;
 use serde_json::Value;
 
@@ -65,6 +65,17 @@ pub fn reproduction(
         reference: reference.clone(),
         actual: actual.clone(),
     }
+}
+
+/// A JSON file of a dump with another content, as if it had been written so.
+pub fn put_json(path: &Path, value: &Value) {
+    unlist(path.parent().unwrap());
+    std::fs::write(path, to_json(value)).unwrap();
+}
+
+/// Nothing is told of the files of a folder any more: one may be changed.
+pub fn unlist(folder: &Path) {
+    std::fs::remove_file(folder.join("files.json")).unwrap_or_default();
 }
 
 /// As if a daemon with the program's state folder had lent an executor with this library.

@@ -131,7 +131,7 @@ fn a_node_whose_values_eager_gave_is_reproduced_against_eager() {
     let folder = tempfile::tempdir().unwrap();
     dump(folder.path());
     // No value on the way is named: the node reads the inputs, and its value is the output.
-    std::fs::write(folder.path().join(PART).join("provenance.json"), r#"{"values": {"add": {}}}"#).unwrap();
+    dumping::put_json(&folder.path().join(PART).join("provenance.json"), &json!({ "values": { "add": {} } }));
     replay(folder.path(), &[PART, "--step", "1", "--repro", "out", "--nodes", "add"]);
     assert_eq!(floats(&folder.path().join("out/test_data_set_0/output_0.pb")), [-2., -5.]);
     let readme = std::fs::read_to_string(folder.path().join("out/README.md")).unwrap();
@@ -158,7 +158,7 @@ fn what_is_missing_is_named() {
     }
     let run = folder.path().join("run/run.json");
     let text = std::fs::read_to_string(&run).unwrap().replace("libonnxruntime", "gone");
-    std::fs::write(&run, text).unwrap();
+    dumping::put_json(&run, &serde_json::from_str(&text).unwrap());
     let said = replay(folder.path(), &["run"]);
     assert!(said.code == 2 && said.err.contains("name one with --onnxruntime"), "{}", said.err);
     let library = common::library();
@@ -213,7 +213,7 @@ fn what_ran_on_a_device_is_not_run_on_the_cpu_unless_that_is_asked_for() {
     let folder = tempfile::tempdir().unwrap();
     dump(folder.path());
     let ran_with = json!({ "values": {}, "providers": [["CUDAExecutionProvider", { "device_id": "0" }]] });
-    std::fs::write(folder.path().join(PART).join("provenance.json"), ran_with.to_string()).unwrap();
+    dumping::put_json(&folder.path().join(PART).join("provenance.json"), &ran_with);
     for command in ["replay", "blame", "keep"] {
         let said = piped(folder.path(), &[command, PART, "--step", "0"]);
         assert!(
@@ -274,8 +274,8 @@ fn the_gpu_that_it_ran_on_runs_it_again_whatever_its_number_is_here() {
     };
     let providers = [json!(["CUDAExecutionProvider", { "device_id": "1" }])];
     let ran_on = |device: &str| {
-        let told = json!({ "values": {}, "providers": providers, "device": device }).to_string();
-        std::fs::write(folder.path().join(PART).join("provenance.json"), told).unwrap();
+        let told = json!({ "values": {}, "providers": providers, "device": device });
+        dumping::put_json(&folder.path().join(PART).join("provenance.json"), &told);
     };
     ran_on(UUIDS[1]);
     for (visible, number) in [("0,1", 1), ("1,0", 0), ("1", 0)] {
@@ -300,7 +300,7 @@ fn providers_that_are_told_in_another_form_are_an_error() {
     dump(folder.path());
     for providers in [json!(["CUDAExecutionProvider"]), json!({ "CUDAExecutionProvider": {} }), json!(null)] {
         let ran_with = json!({ "values": {}, "providers": providers });
-        std::fs::write(folder.path().join(PART).join("provenance.json"), ran_with.to_string()).unwrap();
+        dumping::put_json(&folder.path().join(PART).join("provenance.json"), &ran_with);
         let said = replay(folder.path(), &[PART, "--step", "0"]);
         assert!(said.code == 2 && said.err.contains("provenance.json: providers: expected a list"), "{}", said.err);
     }
@@ -394,8 +394,8 @@ fn a_value_that_was_dumped_by_another_name_is_eagers_all_the_same() {
     graph.node[2].output = vec!["sum".into()];
     graph.node.push(node("Identity", &["sum"], "add"));
     let part = folder.path().join(PART);
+    dumping::put_json(&part.join("provenance.json"), &json!({ "values": { "sum": {}, "add": {} } }));
     save(&renamed, &part.join("model.onnx")).unwrap();
-    std::fs::write(part.join("provenance.json"), r#"{"values": {"sum": {}, "add": {}}}"#).unwrap();
     let said = replay(folder.path(), &[PART, "--step", "1", "--repro", "out", "--nodes", "sum"]);
     assert!(said.code == 1 && said.out.contains("MISMATCH"), "{}{}", said.out, said.err);
     let readme = std::fs::read_to_string(folder.path().join("out/README.md")).unwrap();
@@ -443,7 +443,7 @@ fn the_options_of_the_graph_win_over_those_of_the_run() {
     let mut parts: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     parts["options"] = json!({ "ort_optimization": "disable", "tolerance": { "atol": 9.0, "rtol": 0.0, "scale": 0.0,
                                "equal_nan": false } });
-    std::fs::write(&path, parts.to_string()).unwrap();
+    dumping::put_json(&path, &parts);
     let value = json(folder.path(), &[PART, "--step", "1"]);
     assert_eq!(value["data_sets"][0]["optimization"], "disable");
     assert_eq!(value["data_sets"][0]["verdicts"][0]["verdict"]["kind"], "match");
@@ -492,11 +492,11 @@ fn rules_of_the_run_are_followed() {
     let run = folder.path().join("run/run.json");
     let mut read: Value = serde_json::from_slice(&std::fs::read(&run).unwrap()).unwrap();
     read["options"]["runtimes"] = json!({ "ort": ["neg*"] });
-    std::fs::write(&run, read.to_string()).unwrap();
+    dumping::put_json(&run, &read);
     let made = json(folder.path(), &[PART, "--step", "0"]);
     assert_eq!(made["data_sets"][0]["rules"], json!([{ "rule": "ort:neg*", "nodes": 1 }]));
     read["options"]["runtimes"] = json!({ "torch": ["neg*"] });
-    std::fs::write(&run, read.to_string()).unwrap();
+    dumping::put_json(&run, &read);
     let said = replay(folder.path(), &[PART, "--repro", folder.path().join("repro").to_str().unwrap()]);
     assert_eq!(
         (said.code, said.err.contains("the rule torch:neg* gives nodes to libtorch")),

@@ -64,6 +64,7 @@ fn dump(folder: &Path, nodes: &[Value], plain: &[TensorVerdict]) {
         "plain": plain, "nodes": nodes,
     });
     std::fs::write(folder.join(PART).join("nodes_7.json"), table.to_string()).unwrap();
+    dumping::unlist(&folder.join(PART));
     let split = NodeProto { output: vec!["other".into(), "same".into()], ..Default::default() };
     let proto = GraphProto { node: vec![split], ..Default::default() };
     save(&ModelProto { graph: Some(proto), ..Default::default() }, &folder.join(PART).join("model.onnx")).unwrap();

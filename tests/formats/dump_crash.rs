@@ -57,12 +57,11 @@ fn check(folder: &Path) -> usize {
     let mut n_complete = 0;
     for step in &steps {
         let value = |role: Role, index: usize| {
-            let (_, path) = &reader::tensors(&step.path, role).unwrap()[index];
-            load_tensor(path).unwrap().view().to_owned()
+            reader::tensors(&step.path, role).unwrap()[index].load().unwrap().view().to_owned()
         };
         for role in [Role::Input, Role::Reference, Role::Actual] {
-            for (_, path) in reader::tensors(&step.path, role).unwrap() {
-                load_tensor(&path).unwrap_or_else(|error| panic!("{error}"));
+            for file in reader::tensors(&step.path, role).unwrap() {
+                file.load().unwrap_or_else(|error| panic!("{error}"));
             }
         }
         if step.state == Completeness::Complete {
@@ -153,7 +152,7 @@ fn a_dump_that_is_ended_early_names_what_is_missing() {
     assert_eq!(left.last().unwrap(), &step.path().join("manifest.json"));
     let told: Incomplete =
         serde_json::from_slice(&fs::read(folder.path().join("run/incomplete.json")).unwrap()).unwrap();
-    assert_eq!(told.schema, "rust_ort/incomplete/1");
+    assert_eq!(told.schema, "rust_ort/incomplete/2");
     let below: Vec<_> = left.iter().map(|path| path.strip_prefix(run.path()).unwrap().to_owned()).collect();
     assert_eq!(told.missing, below);
     // Later words are lost, and said to be; nobody waits.

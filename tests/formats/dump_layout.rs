@@ -58,7 +58,7 @@ fn written(folder: &Path, steps: u64) {
     run.optimized(&graph, 0, b"optimized").unwrap();
     (0..steps).for_each(|step| write_step(&run, &graph, step));
     let report = run.flush();
-    assert_eq!((report.lost, report.written), (vec![], 7 + 6 * steps));
+    assert_eq!((report.lost, report.written), (vec![], 10 + 6 * steps));
 }
 
 fn listing(folder: &Path) -> Vec<String> {
@@ -77,8 +77,12 @@ fn listing(folder: &Path) -> Vec<String> {
     list
 }
 
+/// Without its seal, which it has.
 fn parse(path: impl AsRef<Path>) -> Value {
-    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+    let mut value: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    let seal = value.as_object_mut().unwrap().remove("seal").unwrap();
+    assert_eq!(seal.as_str().unwrap().len(), 64);
+    value
 }
 
 #[test]
@@ -91,9 +95,11 @@ fn the_layout_is_the_documented_one() {
     };
     let mut expected: Vec<String> = [
         "dynamo.txt",
+        "files.json",
         "fx.txt",
         "joint.txt",
         "part_0/comparison_0.json",
+        "part_0/files.json",
         "part_0/model.onnx",
         "part_0/model.ort.onnx",
         "part_0/provenance.json",
@@ -117,16 +123,16 @@ fn every_json_names_its_schema_and_keeps_the_clients_fields() {
     let folder = tempfile::tempdir().unwrap();
     written(folder.path(), 1);
     let graph = folder.path().join("llama/0_0-forward");
-    assert_eq!(parse(folder.path().join("llama/run.json")), json!({"schema": "rust_ort/run/1", "torch": "2.13.0"}));
+    assert_eq!(parse(folder.path().join("llama/run.json")), json!({"schema": "rust_ort/run/2", "torch": "2.13.0"}));
     let parts = json!({
-        "schema": "rust_ort/parts/1", "graph_id": "01".repeat(32), "name": "0_0-forward", "direction": "forward",
+        "schema": "rust_ort/parts/2", "graph_id": "01".repeat(32), "name": "0_0-forward", "direction": "forward",
         "parts": [],
     });
     assert_eq!(parse(graph.join("parts.json")), parts);
-    let provenance = json!({"schema": "rust_ort/provenance/1", "values": []});
+    let provenance = json!({"schema": "rust_ort/provenance/2", "values": []});
     assert_eq!(parse(graph.join("part_0/provenance.json")), provenance);
     let manifest = parse(graph.join("part_0/test_data_set_0/manifest.json"));
-    assert_eq!(manifest["schema"], "rust_ort/data_set/1");
+    assert_eq!(manifest["schema"], "rust_ort/data_set/2");
     let first = &manifest["inputs"][0];
     assert_eq!(
         (&first["file"], &first["name"], &first["dtype"], &first["dims"]),
@@ -134,7 +140,7 @@ fn every_json_names_its_schema_and_keeps_the_clients_fields() {
     );
     assert_eq!((&manifest["comparison"], &manifest["lost"]), (&json!("comparison_0.json"), &json!([])));
     let comparison = parse(graph.join("part_0/comparison_0.json"));
-    assert_eq!(comparison["schema"], "rust_ort/comparison/2");
+    assert_eq!(comparison["schema"], "rust_ort/comparison/3");
     let counts = [("match", 0), ("noise", 0), ("tie", 0), ("open_order", 0), ("mismatch", 1), ("not_compared", 0)];
     let counts: serde_json::Map<_, _> =
         counts.into_iter().chain([("failed", 0)]).map(|(kind, n)| (kind.to_owned(), json!(n))).collect();
@@ -190,7 +196,7 @@ fn inputs_are_on_disk_before_the_run_and_the_set_is_incomplete_until_it_is_finis
     fs::remove_file(step.path().join("input_0.pb")).unwrap();
     assert!(matches!(state(&part), Completeness::Incomplete(reason) if reason == "input_0.pb is missing"));
     fs::write(step.path().join("manifest.json"), "{").unwrap();
-    assert!(matches!(state(&part), Completeness::Incomplete(_)));
+    assert!(matches!(state(&part), Completeness::Damaged(_)));
 }
 
 /// So large that several threads write them.
@@ -431,14 +437,14 @@ fn eagers_values_are_files_by_name_and_whole_with_their_manifest() {
     let expected = [("mm", 10.), ("relu", 20.), ("w", 7.)];
     assert_eq!(found.keys().collect::<Vec<_>>(), expected.map(|(name, _)| name));
     for (name, value) in expected {
-        assert_eq!(found[name], part.join(format!("values_0/{name}.pb")));
-        let read = load_tensor(&found[name]).unwrap();
+        assert_eq!(found[name].path, part.join(format!("values_0/{name}.pb")));
+        let read = found[name].load().unwrap();
         assert_eq!((read.name.as_str(), read.view().to_owned()), (name, tensor(value)));
     }
     let manifest = parse(part.join("values_0/manifest.json"));
     assert_eq!(
         (&manifest["schema"], &manifest["step"], &manifest["lost"]),
-        (&json!("rust_ort/values/1"), &json!(0), &json!([]))
+        (&json!("rust_ort/values/2"), &json!(0), &json!([]))
     );
     let names = |what: &str| manifest[what].as_array().unwrap().iter().map(|e| e["name"].clone()).collect::<Vec<_>>();
     assert_eq!((names("inputs"), names("nodes")), (vec![json!("w")], vec![json!("mm"), json!("relu")]));

@@ -6,4 +6,5 @@ mod dump_crash;
 mod dump_layout;
 mod dump_namespaces;
 mod golden;
+mod golden_dump;
 mod onnx_hostile;

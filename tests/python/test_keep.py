@@ -209,6 +209,7 @@ def test_what_cannot_be_judged_is_not_called_right(tmp_path: Path) -> None:
     assert kept.answers[0]["notes"] == ["no output is a float: nothing is judged"]
     assert run_cli(tmp_path).returncode == 3
     (provenance,) = tmp_path.glob("*/*/part_0/provenance.json")
+    provenance.with_name("files.json").unlink()  # it tells what provenance.json should hold
     provenance.write_text('{"values": [1]}')
     done = run_cli(tmp_path)
     assert done.returncode == 2 and f"{provenance}: it tells of the values in another form" in done.stderr

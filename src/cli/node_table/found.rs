@@ -9,11 +9,10 @@ use serde_json::{Value, json};
 use super::columns::Line;
 use super::mark::Mark;
 use super::rows::Rows;
-use crate::cli::exit::Failure;
+use crate::cli::exit::{Failure, at};
 use crate::cli::verdicts;
 use crate::compare::{NoiseSummary, Summary, TensorVerdict, Verdict, summary};
-use crate::dump::{Comparison, NodeRow, NodeTable, reader};
-use crate::onnx;
+use crate::dump::{Comparison, Damage, NodeRow, NodeTable, reader};
 
 /// Verdicts of a table, counted.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -64,10 +63,10 @@ impl Found {
     /// A table and the model beside it. Errors: it is gone, or cannot be read.
     pub(crate) fn read(step: u64, path: PathBuf) -> Result<Self, Failure> {
         let part = path.parent().unwrap_or(Path::new("."));
-        let table = reader::nodes(part, step).map_err(|error| format!("{}: {error}", path.display()))?;
+        let table = reader::nodes(part, step).map_err(at(&path))?;
         let mut table = table.ok_or_else(|| format!("{}: it is gone", path.display()))?;
-        let outputs = outputs(&part.join("model.onnx"));
-        let comparison = reader::comparison_of(part, step).map_err(|error| format!("{}: {error}", part.display()))?;
+        let outputs = outputs(&part.join("model.onnx"))?;
+        let comparison = reader::comparison_of(part, step).map_err(at(part))?;
         if let Some(comparison) = &comparison {
             excuse(&mut table, comparison);
         }
@@ -139,9 +138,13 @@ fn excuse(table: &mut NodeTable, comparison: &Comparison) {
     }
 }
 
-/// Empty when the model cannot be read: the table says enough without it.
-fn outputs(model: &Path) -> HashMap<String, usize> {
-    let graph = onnx::load(model).ok().and_then(|model| model.graph);
+/// Empty when the model cannot be read: the table says enough without it. Errors: it is damaged.
+fn outputs(model: &Path) -> Result<HashMap<String, usize>, Failure> {
+    let graph = match reader::load_model(model) {
+        Ok(model) => model.graph,
+        Err(error) if Damage::of(&error).is_some() => return Err(error.into()),
+        Err(_) => None,
+    };
     let nodes = graph.into_iter().flat_map(|graph| graph.node);
-    nodes.flat_map(|node| node.output.into_iter().enumerate().map(|(index, name)| (name, index))).collect()
+    Ok(nodes.flat_map(|node| node.output.into_iter().enumerate().map(|(index, name)| (name, index))).collect())
 }

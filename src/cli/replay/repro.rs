@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::nodes;
-use crate::cli::exit::Failure;
+use crate::cli::exit::{Failure, at};
 use crate::cli::rerun::{Model, RAN_WITH_FILE, Runtime, Target, tensors};
 use crate::compare::{Policy, TensorVerdict, Tolerance, Verdict};
 use crate::dump::{Judging, Role, reader};
@@ -205,7 +205,7 @@ impl<'a> Repro<'a> {
         let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let path = folder.join(MODEL);
         Ok(Some(CutOut {
-            model: onnx::load(&path).map_err(|error| format!("{}: {error}", path.display()))?,
+            model: reader::load_model(&path).map_err(at(&path))?,
             inputs: tensors(&data_set, Role::Input)?.iter().map(owned).collect(),
             output,
             expected: Expected::Eager(format!("eager's, from {name}")),
@@ -266,9 +266,8 @@ impl<'a> Repro<'a> {
     fn dumped_values<'n>(&self, names: impl Iterator<Item = &'n String>) -> Result<Vec<NamedTensor>, Failure> {
         let part = &self.target.part;
         let files = reader::values(part, self.target.step.step);
-        let files = files.map_err(|error| format!("{}: {error}", part.display()))?.unwrap_or_default();
-        let load = |path: &PathBuf| onnx::load_tensor(path).map_err(|error| format!("{}: {error}", path.display()));
-        Ok(names.filter_map(|name| files.get(name)).map(load).collect::<Result<_, _>>()?)
+        let files = files.map_err(at(part))?.unwrap_or_default();
+        names.filter_map(|name| files.get(name)).map(|file| file.load().map_err(at(&file.path))).collect()
     }
 
     /// Judged by eager's value; NotCompared where there is none.
@@ -334,7 +333,8 @@ impl<'a> Repro<'a> {
             fs::remove_file(&path).map_err(io(&path))?;
         }
         put(&folder.join(SCRIPT), &[self.script(content)?.as_bytes()])?;
-        Ok(())
+        // What is in it goes to others: a flipped bit is told there, too.
+        reader::list_folder(folder).map_err(at(folder))
     }
 
     fn readme(&self, content: &Content<'_>) -> String {

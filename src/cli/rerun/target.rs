@@ -10,14 +10,14 @@ use super::arguments::{Arguments, Which};
 use super::{rules, trust};
 use crate::base::ids::{DeviceUuid, ValueName};
 use crate::cli::data_sets;
-use crate::cli::exit::Failure;
+use crate::cli::exit::{Failure, at};
 use crate::cli::library;
 use crate::compare::{Policy, Tolerance};
 use crate::cuda::Device;
 use crate::dump::reader::{self, Completeness, StepEntry};
-use crate::dump::{Judging, Role};
+use crate::dump::{Damage, Judging, Role};
 use crate::onnx::proto::ModelProto;
-use crate::onnx::{self, Descriptions, NamedTensor};
+use crate::onnx::{Descriptions, NamedTensor};
 use crate::protocol::message::{CUDA_GRAPHS, CUDA_PROVIDER, NodeRuntime, Optimization, Provider, RuntimeRule};
 use crate::runtime::ort::provider_options;
 
@@ -51,9 +51,21 @@ pub(crate) struct Target {
     pub(crate) rules: Vec<RuntimeRule>,
 }
 
-/// The data sets that were asked for. Errors: there is none, or none of that step.
+/// The data sets that were asked for. Errors: there is none, or none of that step; what tells of them is damaged.
 pub(crate) fn find(args: &Arguments) -> Result<Vec<Target>, Failure> {
-    wanted(args, data_sets::steps(reader::find(&args.path)?)?)
+    let place = reader::find(&args.path)?;
+    if let Some(&damage) = place.damages().first() {
+        return Err(Box::new(damage.clone()));
+    }
+    let steps = data_sets::steps(place)?;
+    let damage = steps.iter().find_map(|step| match &step.state {
+        Completeness::Damaged(damage) if args.step.is_none_or(|asked| asked == step.step) => Some(damage.clone()),
+        _ => None,
+    });
+    match damage {
+        Some(damage) => Err(Box::new(damage)),
+        None => wanted(args, steps),
+    }
 }
 
 /// Those that are whole, and how many are not, which are told.
@@ -217,12 +229,11 @@ fn names(list: &Value) -> Vec<String> {
 
 /// The tensors of a role in a data set, by index. Errors: a file that cannot be read, a gap.
 pub(crate) fn tensors(data_set: &Path, role: Role) -> Result<Vec<NamedTensor>, Failure> {
-    let files = reader::tensors(data_set, role).map_err(|error| format!("{}: {error}", data_set.display()))?;
-    if let Some((at, (index, path))) = files.iter().enumerate().find(|(at, (index, _))| *at as u64 != *index) {
-        return Err(format!("{}: tensor {at} is missing before number {index}", path.display()).into());
+    let files = reader::tensors(data_set, role).map_err(at(data_set))?;
+    if let Some((at, file)) = files.iter().enumerate().find(|(at, file)| *at as u64 != file.index) {
+        return Err(format!("{}: tensor {at} is missing before number {}", file.path.display(), file.index).into());
     }
-    let load = |path: &Path| onnx::load_tensor(path).map_err(|error| format!("{}: {error}", path.display()).into());
-    files.iter().map(|(_, path)| load(path)).collect()
+    files.iter().map(|file| file.load().map_err(at(&file.path))).collect()
 }
 
 /// The first rule that gives nodes to libtorch.
@@ -236,8 +247,11 @@ impl Target {
         let part = folder.parent().unwrap_or(Path::new("/")).to_owned();
         let home = reader::part_of(&folder).to_owned();
         let run = home.ancestors().nth(2).map(|run| run.join("run.json"));
-        let run = run.and_then(|path| reader::any_json(&path).ok()).unwrap_or_default();
-        let options = home.parent().map(reader::options).unwrap_or_default();
+        let run = match run.map(|path| reader::any_json(&path)) {
+            Some(Err(error)) if Damage::of(&error).is_some() => return Err(error.into()),
+            read => read.and_then(Result::ok).unwrap_or_default(),
+        };
+        let options = home.parent().map(reader::options).transpose()?.unwrap_or_default();
         let ran = options["ort_optimization"].as_str().and_then(Optimization::from_name);
         let optimization = args.optimization.or(ran).unwrap_or_default();
         let libraries = libraries(args, &home)?;
@@ -280,13 +294,13 @@ impl Target {
 
     pub(crate) fn model(&self) -> Result<ModelProto, Failure> {
         let path = self.model_path();
-        onnx::load(&path).map_err(|error| format!("{}: {error}", path.display()).into())
+        reader::load_model(&path).map_err(at(&path))
     }
 
     /// The model as it was exported, whatever ran. Errors: it cannot be read.
     pub(crate) fn exported(&self) -> Result<ModelProto, Failure> {
         let path = self.part.join("model.onnx");
-        onnx::load(&path).map_err(|error| format!("{}: {error}", path.display()).into())
+        reader::load_model(&path).map_err(at(&path))
     }
 
     /// `values` of `provenance.json`: value → {fx, op, module, …}. Null when there is none.
@@ -338,8 +352,7 @@ impl Target {
     /// By what outputs are judged: as the call was compared, else by the run's tolerance. Errors: a file of the comparison
     /// that cannot be read; without it what is noise would be a mismatch.
     pub(crate) fn judging(&self) -> Result<Judging, Failure> {
-        let compared =
-            Judging::of(&self.step.path).map_err(|error| format!("{}: {error}", self.step.path.display()))?;
+        let compared = Judging::of(&self.step.path).map_err(at(&self.step.path))?;
         Ok(compared.unwrap_or_else(|| Judging::by(Policy { given: self.tolerance(), ..Policy::default() })))
     }
 

@@ -1,0 +1,255 @@
+//! All files of a dump held against what it says of them.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::error::{Damage, DumpError};
+use super::files::{list_of, other_content};
+use super::layout::{self, FILES_FILE, Kind, MANIFEST_FILE, TENSORS_FOLDER};
+use super::reader::{self, Place};
+use crate::base::files::is_temporary;
+use crate::base::files::open_regular;
+
+/// What became of the files below a place of a dump.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Verified {
+    /// Files whose content is what was written.
+    pub whole: usize,
+    /// Bytes that were read.
+    pub bytes: u64,
+    /// Files whose content is not, or that cannot be read.
+    pub damaged: Vec<Damage>,
+    /// Files that are told of and are not there.
+    pub missing: Vec<PathBuf>,
+    /// Files of which nothing tells what should be in them, in folders that list theirs.
+    pub unlisted: Vec<PathBuf>,
+    /// Files of which nothing tells: of a version before seals, or of a data set that was never finished.
+    pub not_sealed: Vec<PathBuf>,
+}
+
+impl Verified {
+    /// Whether nothing is damaged or missing.
+    pub fn is_whole(&self) -> bool {
+        self.damaged.is_empty() && self.missing.is_empty()
+    }
+}
+
+/// Reads every file below a folder of runs, a run, a graph, a part, a data set or the folder of a node. A file with several
+/// names is read once. Errors: [`DumpError::NoDump`], [`DumpError::Io`] of a folder that cannot be listed.
+pub fn verify(path: &Path) -> Result<Verified, DumpError> {
+    let mut work = Work::default();
+    let told = |error| DumpError::io(path, "list")(error);
+    match reader::find(path)? {
+        Place::Folder(runs) => {
+            for run in runs {
+                work.folder(&run.path, Kind::Run).map_err(told)?;
+            }
+            work.blobs(&path.join(TENSORS_FOLDER)).map_err(told)?;
+        }
+        Place::Run(_) => work.folder(path, Kind::Run).map_err(told)?,
+        Place::Graph(_) => work.folder(path, Kind::Graph).map_err(told)?,
+        Place::Part(_) => work.folder(path, Kind::Part).map_err(told)?,
+        Place::Case(_) => work.folder(path, Kind::Reproduction).map_err(told)?,
+        Place::Step(_) => work.folder(path, Kind::DataSet).map_err(told)?,
+        Place::Model(_) | Place::Tensor(_) | Place::Json(_) => {
+            return Err(DumpError::NoDump { path: path.to_owned() });
+        }
+    }
+    Ok(work.found)
+}
+
+#[derive(Default)]
+struct Work {
+    found: Verified,
+    /// (device, inode) → blake3.
+    hashes: HashMap<(u64, u64), String>,
+}
+
+impl Work {
+    fn folder(&mut self, folder: &Path, kind: Kind) -> io::Result<()> {
+        let mut told = self.told_of(folder, kind);
+        let mut names: Vec<String> = Vec::new();
+        for entry in fs::read_dir(folder)? {
+            names.extend(entry?.file_name().into_string());
+        }
+        names.sort();
+        for name in names {
+            let path = folder.join(&name);
+            if path.symlink_metadata().is_ok_and(|facts| facts.is_dir()) {
+                match kind.below(&name) {
+                    Some(below) => self.folder(&path, below)?,
+                    None => self.found.unlisted.push(path),
+                }
+            } else if !is_temporary(&name) {
+                self.file(&path, &name, &mut told);
+            }
+        }
+        let missing = told.hashes.into_keys().filter(|name| !name.contains('/')).map(|name| folder.join(name));
+        self.found.missing.extend(missing.chain(told.others.into_iter().map(|name| folder.join(name))));
+        Ok(())
+    }
+
+    fn file(&mut self, path: &Path, name: &str, told: &mut Told) {
+        let is_json = name.ends_with(".json");
+        told.others.remove(name);
+        let hash = told.hashes.remove(name);
+        if is_json {
+            if let Err(error) = self.json(path, name, hash.as_deref()) {
+                self.bad(path, &error);
+            }
+            return;
+        }
+        match hash {
+            Some(hash) => self.content(path, &hash),
+            None if told.lists => self.found.unlisted.push(path.to_owned()),
+            None => self.found.not_sealed.push(path.to_owned()),
+        }
+    }
+
+    /// A JSON file tells of itself; one that is listed, twice.
+    fn json(&mut self, path: &Path, name: &str, listed: Option<&str>) -> io::Result<()> {
+        let bytes = layout::read_checked(path)?;
+        if let Some(hash) = listed {
+            super::files::compare(path, &bytes, hash)?;
+        }
+        self.found.bytes += bytes.len() as u64;
+        if !layout::is_sealed(&bytes) {
+            self.found.not_sealed.push(path.to_owned());
+            return Ok(());
+        }
+        if let Some(expected) = layout::schemas_of(name) {
+            let schema = serde_json::from_slice::<layout::Version<'_>>(&bytes)?.schema;
+            layout::versioned(path, &schema, expected)?;
+        }
+        // What it says it is of.
+        let folder = path.parent().unwrap_or(Path::new("."));
+        let step = |prefix| layout::number(name, prefix, ".json");
+        let folder_name = folder.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        if let Some(step) = step("comparison_") {
+            reader::comparison_of(folder, step)?;
+        } else if let Some(step) = step("nodes_") {
+            reader::nodes(folder, step)?;
+        } else if name == MANIFEST_FILE {
+            match layout::number(folder_name, layout::VALUES_PREFIX, "") {
+                Some(step) => drop(reader::value_set(folder.parent().unwrap_or(Path::new(".")), step)?),
+                None => drop(reader::manifest(folder)?),
+            }
+        }
+        self.found.whole += 1;
+        Ok(())
+    }
+
+    fn content(&mut self, path: &Path, expected: &str) {
+        match self.hash(path) {
+            Err(error) => self.bad(path, &error),
+            Ok(hash) if hash == expected => self.found.whole += 1,
+            Ok(hash) => self.found.damaged.push(other_content(path, expected, &hash)),
+        }
+    }
+
+    fn bad(&mut self, path: &Path, error: &io::Error) {
+        let damage = Damage::of(error).cloned().unwrap_or_else(|| Damage::new(path, error.to_string()));
+        self.found.damaged.push(damage);
+    }
+
+    fn hash(&mut self, path: &Path) -> io::Result<String> {
+        let (mut file, facts) = open_regular(path)?;
+        let key = (facts.dev(), facts.ino());
+        if let Some(known) = self.hashes.get(&key) {
+            return Ok(known.clone());
+        }
+        let hash = blake3::Hasher::new().update_reader(&mut file)?.finalize().to_string();
+        self.found.bytes += facts.len();
+        self.hashes.insert(key, hash.clone());
+        Ok(hash)
+    }
+
+    /// What is told of the files of a folder. What cannot be read is damaged itself, which is found when it is its turn.
+    fn told_of(&self, folder: &Path, kind: Kind) -> Told {
+        let entry = |entry: &layout::FileEntry| (entry.file.clone(), entry.hash.clone());
+        let absolute = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+        let above = absolute.parent().unwrap_or(Path::new("/"));
+        let name = absolute.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        match kind {
+            Kind::Run => Told { lists: true, ..Told::default() },
+            Kind::Graph | Kind::Part | Kind::Reproduction => match list_of(folder) {
+                Ok(Some(list)) => Told { hashes: list.files, ..Told::listing() },
+                Ok(None) => Told { others: self.expected_list(folder, kind), ..Told::default() },
+                Err(_) => Told::default(),
+            },
+            Kind::DataSet => match reader::manifest(folder) {
+                Ok(manifest) => Told { hashes: manifest.entries().map(entry).collect(), ..Told::listing() },
+                Err(_) => {
+                    let list = list_of(above).ok().flatten().unwrap_or_default();
+                    let own = list.files.into_iter().filter_map(|(path, hash)| {
+                        Some((path.strip_prefix(name)?.strip_prefix('/')?.to_owned(), hash))
+                    });
+                    let hashes: BTreeMap<_, _> = own.collect();
+                    Told { lists: !hashes.is_empty(), hashes, ..Told::default() }
+                }
+            },
+            Kind::Values => {
+                let step = layout::number(name, layout::VALUES_PREFIX, "").unwrap_or_default();
+                match reader::value_set(above, step) {
+                    Ok(Some(values)) => Told { hashes: values.entries().map(entry).collect(), ..Told::listing() },
+                    _ => Told::default(),
+                }
+            }
+        }
+    }
+
+    /// The list of a folder, where its other files are of a version that has lists.
+    fn expected_list(&self, folder: &Path, kind: Kind) -> BTreeSet<String> {
+        let file = match kind {
+            Kind::Graph => layout::PARTS_FILE,
+            Kind::Part => layout::PROVENANCE_FILE,
+            _ => return BTreeSet::new(),
+        };
+        let is_sealed = layout::read_json(&folder.join(file)).is_ok_and(|bytes| layout::is_sealed(&bytes));
+        if is_sealed { BTreeSet::from([FILES_FILE.to_owned()]) } else { BTreeSet::new() }
+    }
+
+    /// Tensors by content: each is named by its hash.
+    fn blobs(&mut self, tensors: &Path) -> io::Result<()> {
+        if !tensors.symlink_metadata().is_ok_and(|facts| facts.is_dir()) {
+            return Ok(());
+        }
+        let mut names: Vec<String> = Vec::new();
+        for entry in fs::read_dir(tensors)? {
+            names.extend(entry?.file_name().into_string());
+        }
+        names.sort();
+        for name in names {
+            let path = tensors.join(&name);
+            match name.strip_suffix(".pb").filter(|hash| hash.len() == 2 * blake3::OUT_LEN) {
+                Some(hash) => self.content(&path, hash),
+                None if is_temporary(&name) => {}
+                None => self.found.unlisted.push(path),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a folder tells of its files.
+#[derive(Default)]
+struct Told {
+    /// Name → blake3.
+    hashes: BTreeMap<String, String>,
+    /// Files that are to be there.
+    others: BTreeSet<String>,
+    /// Whether all of its files should be told of.
+    lists: bool,
+}
+
+impl Told {
+    fn listing() -> Self {
+        Self { lists: true, ..Self::default() }
+    }
+}
