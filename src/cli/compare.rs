@@ -148,5 +148,6 @@ fn text_of(judged: &[Judged], total: &Summary, damaged: &[Damage], skipped: usiz
     }
     let without = if skipped > 0 { format!("data sets without reference: {skipped}\n") } else { String::new() };
     let counts = verdicts::counts(*total).unwrap_or_else(|| "nothing was compared".to_owned());
-    text + &counts + "\n" + &without
+    let n_damaged = if damaged.is_empty() { String::new() } else { format!(", {} damaged", damaged.len()) };
+    text + &counts + &n_damaged + "\n" + &without
 }

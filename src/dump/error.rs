@@ -10,7 +10,7 @@ use thiserror::Error;
 
 use crate::onnx::OnnxError;
 
-/// {path}: damaged: {reason}; `rust-ort verify` lists what else is: copy it again from where it was written
+/// {path}: damaged: {reason}; copy it again from where it was written (`rust-ort verify` lists all that is damaged)
 #[derive(Clone, Debug, Display, Error, PartialEq, Eq, Serialize)]
 pub struct Damage {
     /// The file.

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::{Damage, DumpError};
 use super::layout::{self, FILES_FILE, FILES_SCHEMA, FileList, Version};
+use super::store::remove_if_there;
 use crate::onnx::proto::ModelProto;
 use crate::onnx::{self, NamedTensor};
 
@@ -132,6 +133,11 @@ pub fn list_folder(folder: &Path) -> io::Result<()> {
     let mut list = FileList::default();
     below(folder, folder, &mut list.files)?;
     crate::base::files::write_whole(&folder.join(FILES_FILE), 0o644, &[&layout::to_json(&list)])
+}
+
+/// Removes the list of a folder that is about to be written anew. Errors: the file system's.
+pub fn unlist_folder(folder: &Path) -> io::Result<()> {
+    remove_if_there(&folder.join(FILES_FILE))
 }
 
 /// blake3 of a file's content, hexadecimal. Errors: the file system's; it is no regular file.

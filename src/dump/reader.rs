@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::error::{Damage, DumpError};
 use super::files::{self, list_of};
-pub use super::files::{TensorFile, list_folder, load_model};
+pub use super::files::{TensorFile, list_folder, load_model, unlist_folder};
 use super::layout::{
     self, COMPARISON_SCHEMA, Comparison, DATA_SET_SCHEMA, DataSet, FileEntry, MANIFEST_FILE, OLDER_COMPARISON_SCHEMAS,
     OLDER_DATA_SET_SCHEMA, OLDER_VALUES_SCHEMA, Role, RunFile, VALUES_PREFIX, VALUES_SCHEMA, ValueSet,

@@ -204,6 +204,15 @@ fn a_reproduction_holds_the_part_and_what_was_found() {
     let readme = std::fs::read_to_string(repro.join("README.md")).unwrap();
     assert!(readme.contains("what ONNX Runtime gave when it was dumped"), "{readme}");
     assert_eq!(floats(&repro.join("test_data_set_0/output_0.pb")), [-2., -6.]);
+    // It tells of its own files.
+    assert_eq!(piped(folder.path(), &["verify", "out"]).code, 0);
+    let input = repro.join("test_data_set_0/input_0.pb");
+    let mut bytes = std::fs::read(&input).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&input, bytes).unwrap();
+    let library = common::library();
+    let said = replay(folder.path(), &["out", "--onnxruntime", library.to_str().unwrap()]);
+    assert!(said.code == 4 && said.err.contains("input_0.pb: damaged: "), "{}{}", said.out, said.err);
     let said = replay(folder.path(), &[PART, "--step", "1", "--repro", "run"]);
     assert!(said.code == 2 && said.err.contains("no reproduction of ours"), "{}", said.err);
 }

@@ -26,13 +26,13 @@ def environment() -> dict[str, str]:
 def said_by(command: str, arguments: Sequence[str]) -> Any:
     """What `rust-ort <command> … --json` prints. A program of its own: a kernel that crashes costs the answer alone.
 
-    Errors: ClientError for what it refuses; DaemonFault when it fails.
+    Errors: ClientError for what it refuses, and for a damaged dump; DaemonFault when it fails.
     """
     line = [find_binary(), command, *arguments, "--json"]
     done = subprocess.run(line, env=environment(), capture_output=True, text=True, check=False)
     if done.returncode in (0, 1, 3) and done.stdout:
         return json.loads(done.stdout)
     said = done.stderr.strip().removeprefix("rust-ort: ")
-    if done.returncode in (2, 3):
+    if done.returncode in (2, 3, 4):
         raise ClientError(f"{command}: {said}", code="BAD_ARGUMENT")
     raise DaemonFault(f"`{' '.join(line)}` ended with {done.returncode}: {said or 'no message'}", code="INTERNAL")

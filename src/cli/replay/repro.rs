@@ -310,6 +310,8 @@ impl<'a> Repro<'a> {
             move |error: std::io::Error| format!("{path}: {error}")
         };
         fs::create_dir_all(&data).map_err(io(&data))?;
+        // First: what is half written is not held against what was there.
+        reader::unlist_folder(folder).map_err(at(folder))?;
         clear(&data)?;
         let put =
             |path: &Path, pieces: &[&[u8]]| crate::base::files::write_whole(path, 0o644, pieces).map_err(io(path));
