@@ -104,7 +104,8 @@ def test_a_folder_of_a_part_runs_alone_and_tells_a_wrong_value(
     done = replay(part, "--repro", repro)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "same bits" in done.stdout
-    assert sorted(path.name for path in repro.iterdir()) == ["README.md", "model.onnx", "run.py", "test_data_set_0"]
+    names = sorted(path.name for path in repro.iterdir())
+    assert names == ["README.md", "files.json", "model.onnx", "run.py", "test_data_set_0"]
     alone = run_alone(packages, repro)
     assert alone.returncode == 0, alone.stdout + alone.stderr
     assert re.search(r" 0/6 +\d\.\d+e[-+]\d+ +match", alone.stdout), alone.stdout
