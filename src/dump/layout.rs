@@ -405,6 +405,9 @@ impl RunFile {
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
                 return Ok(RunFile::NotOurs);
             }
+            Err(error) if is_no_file(&error) && has_graphs(folder) => {
+                return Ok(RunFile::Damaged(Damage::new(&path, error.to_string())));
+            }
             read => read?,
         };
         let error = match checked(&path, &bytes).map(|()| serde_json::from_slice::<Value>(&bytes)) {
@@ -428,8 +431,13 @@ impl RunFile {
     }
 }
 
+/// Whether something else stands where a file is to be read: a pipe, a device, what is larger than any of ours.
+pub(super) fn is_no_file(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::FileTooLarge)
+}
+
 /// Whether a graph of ours is in a folder.
-fn has_graphs(folder: &Path) -> bool {
+pub(super) fn has_graphs(folder: &Path) -> bool {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).any(|path| path.join(PARTS_FILE).is_file())
 }

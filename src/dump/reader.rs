@@ -221,13 +221,23 @@ pub fn find(path: &Path) -> Result<Place, DumpError> {
     }
 }
 
-/// The runs below a folder, by name. Folders that are no dump of ours are passed over. Errors: [`DumpError::Io`].
+/// The runs below a folder, by name. Folders that are no dump of ours are passed over. Errors: [`DumpError::Io`], also
+/// of a run.json beside graphs that cannot be read.
 pub fn runs(folder: &Path) -> Result<Vec<RunEntry>, DumpError> {
     let names = folders(folder).map_err(DumpError::io(folder, "list"))?;
-    // A run.json that cannot be read and that nothing says is ours is somebody else's.
-    let known = names.into_iter().map(|(name, path)| (RunFile::of(&path).unwrap_or(RunFile::NotOurs), name, path));
-    let ours = known.filter(|(file, ..)| !matches!(file, RunFile::NotOurs));
-    ours.map(|(file, name, path)| run_entry(path, name, file)).collect()
+    let mut runs = Vec::new();
+    for (name, path) in names {
+        match RunFile::of(&path) {
+            Ok(RunFile::NotOurs) => {}
+            Ok(file) => runs.push(run_entry(path, name, file)?),
+            Err(error) if layout::has_graphs(&path) => {
+                return Err(DumpError::io(&path.join(layout::RUN_FILE), "read")(error));
+            }
+            // Nothing says that it is ours.
+            Err(_) => {}
+        }
+    }
+    Ok(runs)
 }
 
 fn run_entry(path: PathBuf, name: String, file: RunFile) -> Result<RunEntry, DumpError> {
@@ -270,7 +280,10 @@ fn graph_entry(path: PathBuf, name: String) -> io::Result<GraphEntry> {
     let read = files::read_json(&file).and_then(|bytes| Ok(serde_json::from_slice(&bytes)?));
     let (info, damage) = match read {
         Ok(info) => (info, None),
-        Err(error) => (Value::Null, Damage::of(&error).cloned()),
+        Err(error) => {
+            let other = || layout::is_no_file(&error).then(|| Damage::new(&file, error.to_string()));
+            (Value::Null, Damage::of(&error).cloned().or_else(other))
+        }
     };
     Ok(GraphEntry { info, damage, name, path, parts })
 }
