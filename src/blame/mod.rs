@@ -417,10 +417,20 @@ impl<'a, 'p> Examination<'a, 'p> {
                 format!("not known: {name} {why}{advice}")
             }
             (None, None) if !self.answer.complete => "not known: not every node could be looked at".to_owned(),
-            (None, None) if self.settings.follow => "every node's own error is rounding".to_owned(),
-            (None, None) => "every node's own error is rounding; the graph makes it larger".to_owned(),
+            (None, None) => match self.as_right() {
+                Some((name, why)) => format!("{name} is as right as eager's: {why}"),
+                None if self.settings.follow => "every node's own error is rounding".to_owned(),
+                None => "every node's own error is rounding; the graph makes it larger".to_owned(),
+            },
         };
         Culprit::Nobody { why }
+    }
+
+    /// The node with the largest share whose other result is as right, and why. None: there is none that shows.
+    fn as_right(&self) -> Option<(&str, &str)> {
+        let shows = |node: &&Contribution| node.own == Own::AsRight && node.share.abs() >= LEAST_SHARE;
+        let node = self.answer.nodes.iter().find(shows)?;
+        Some((&node.name, &self.prober.case.row(&node.name)?.as_right))
     }
 
     /// The smallest set of wrong nodes that, with eager's values, bring the outputs within tolerance.

@@ -373,3 +373,21 @@ def test_what_is_planted_in_a_constant_of_llama_is_named() -> None:
     blamed = rust_ort.blame(study.module, *study.inputs, options={"transforms": [one_epsilon]})
     assert planted and blamed.culprit is not None
     assert blamed.culprit["name"] == "add" and blamed.nodes[0]["module"].endswith("layernorm"), str(blamed)
+
+
+def routed(x: Tensor, w: Tensor) -> Tensor:
+    """A mixture of experts, whose router has equal scores in half precision."""
+    scores, experts = torch.topk((x @ x.mT).round(), 2, sorted=False)
+    return (w[experts] * scores.softmax(-1)[..., None]).sum(1)
+
+
+@pytest.mark.usefixtures("daemon")
+def test_a_choice_between_equals_is_no_rounding() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 2, (12, 6), generator=generator).bfloat16()
+    w = torch.randn(12, 6, generator=generator).bfloat16()
+    # What a tolerance that was asked for finds is not excused, so that it is followed to the router.
+    blamed = rust_ort.blame(routed, x, w, options={"tolerance": {"atol": 1e-3, "rtol": 1e-2}})
+    assert blamed.culprit is None, blamed.text
+    assert {node["op"]: node["own"] for node in blamed.nodes} == {"aten.topk.default": "as_right"}, blamed.text
+    assert "as right as eager's: of equals others were chosen, which torch leaves open" in blamed.text

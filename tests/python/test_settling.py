@@ -360,15 +360,6 @@ def test_a_router_with_equal_scores_accuses_nobody(dtype: torch.dtype) -> None:
     assert {(node.op, node.choice) for _, node in report.nodes if node.choice} == {("aten.topk.default", "tie")}
 
 
-@pytest.mark.usefixtures("daemon")
-def test_blame_calls_a_tie_no_rounding() -> None:
-    x = torch.randint(0, 2, (12, 6), generator=torch.Generator().manual_seed(0)).bfloat16()
-    blamed = rust_ort.blame(routed, x)
-    assert blamed.culprit is None, str(blamed)
-    own = {node["op"]: node["own"] for node in blamed.nodes}
-    assert own.get("aten.topk.default") == "as_right", str(blamed)
-
-
 def unstable(x: Tensor) -> Tensor:
     keys = (x * 0).long()
     _, order = keys.sort()
