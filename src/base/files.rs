@@ -1,8 +1,8 @@
 //! Files that are written whole, or not at all, and read without waiting.
 
-use std::fs::{File, Metadata};
+use std::fs::{self, File, Metadata, Permissions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, OFlags, flock};
@@ -28,9 +28,55 @@ pub fn is_being_written(temporary: &Path) -> bool {
     flock(&file, FlockOperation::NonBlockingLockShared) == Err(rustix::io::Errno::WOULDBLOCK)
 }
 
+/// Permissions of a new file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Less what this process's umask takes away.
+    UnderUmask(u32),
+    /// These.
+    Exactly(u32),
+}
+
+impl From<u32> for Mode {
+    fn from(bits: u32) -> Self {
+        Self::UnderUmask(bits)
+    }
+}
+
+/// Permission bits that are taken from what is made for somebody, who may be another process than this one. None: this
+/// process's own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Umask(pub Option<u32>);
+
+impl Umask {
+    /// Nobody else may enter or read.
+    pub const PRIVATE: Self = Self(Some(0o077));
+
+    /// Permissions of a file that would have these.
+    pub fn of_file(self, bits: u32) -> Mode {
+        self.0.map_or(Mode::UnderUmask(bits), |taken| Mode::Exactly(bits & !taken))
+    }
+
+    /// Makes a folder and those above it that are missing. Errors: the file system's.
+    pub fn create_folders(self, path: &Path) -> io::Result<()> {
+        let Some(taken) = self.0 else { return fs::create_dir_all(path) };
+        match fs::create_dir(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).ok_or(error)?;
+                self.create_folders(parent)?;
+                self.create_folders(path)
+            }
+            Err(error) => Err(error),
+            // Another umask, the process's, may have taken other bits.
+            Ok(()) => fs::set_permissions(path, Permissions::from_mode(0o777 & !taken)),
+        }
+    }
+}
+
 /// Write a file whole or not at all: a temporary file beside it, then a rename. A kill leaves at most a temporary file,
 /// whose name starts with [`TEMPORARY_PREFIX`]; an error leaves none. Not synced: it outlives the process, not a power cut.
-pub fn write_whole(path: &Path, mode: u32, pieces: &[&[u8]]) -> io::Result<()> {
+pub fn write_whole(path: &Path, mode: impl Into<Mode>, pieces: &[&[u8]]) -> io::Result<()> {
     write_whole_as(path, mode, |file| {
         pieces.iter().try_for_each(|piece| file.write_all(piece))?;
         Ok((path.to_owned(), ()))
@@ -41,13 +87,18 @@ pub fn write_whole(path: &Path, mode: u32, pieces: &[&[u8]]) -> io::Result<()> {
 /// whatever else is to be known.
 pub fn write_whole_as<T>(
     beside: &Path,
-    mode: u32,
+    mode: impl Into<Mode>,
     write: impl FnOnce(&mut File) -> io::Result<(PathBuf, T)>,
 ) -> io::Result<T> {
     let name = beside.with_file_name(temporary_name()?);
     // Not a NamedTempFile, whose errors tell the name. Created first: what is there already is another writer's.
-    let mut file = File::options().write(true).create_new(true).mode(mode).open(&name)?;
+    let mode = mode.into();
+    let (Mode::UnderUmask(bits) | Mode::Exactly(bits)) = mode;
+    let mut file = File::options().write(true).create_new(true).mode(bits).open(&name)?;
     let temporary = TempPath::try_from_path(name)?;
+    if mode == Mode::Exactly(bits) {
+        file.set_permissions(Permissions::from_mode(bits))?;
+    }
     // A file system without locks leaves its age to tell of a writer.
     let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);
     let (path, known) = write(&mut file)?;
@@ -93,9 +144,8 @@ pub fn read_regular(path: &Path, limit_bytes: u64) -> io::Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
     use std::os::unix::net::UnixListener;
-    use std::{fs, panic};
+    use std::panic;
 
     use super::*;
 
@@ -153,6 +203,24 @@ mod tests {
         assert!(other.exists() && !folder.path().join("file").exists() && !is_being_written(&other));
         let drawn: std::collections::BTreeSet<_> = (0..1000).map(|_| temporary_name().unwrap()).collect();
         assert_eq!(drawn.len(), 1000);
+    }
+
+    #[test]
+    fn what_is_made_for_somebody_has_the_permissions_of_that_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        for (taken, of_folder, of_file) in [(0o077, 0o700, 0o600), (0o002, 0o775, 0o664), (0o027, 0o750, 0o640)] {
+            let umask = Umask(Some(taken));
+            let inner = folder.path().join(format!("{taken:o}/a/b"));
+            umask.create_folders(&inner).unwrap();
+            umask.create_folders(&inner).unwrap();
+            write_whole(&inner.join("file"), umask.of_file(0o666), &[b"x"]).unwrap();
+            let outer = inner.parent().unwrap();
+            assert_eq!([mode(outer), mode(&inner), mode(&inner.join("file"))], [of_folder, of_folder, of_file]);
+        }
+        assert_eq!(Umask::default().of_file(0o644), Mode::UnderUmask(0o644));
+        fs::write(folder.path().join("file"), "").unwrap();
+        assert!(Umask::PRIVATE.create_folders(&folder.path().join("file")).is_err());
     }
 
     #[test]

@@ -12,6 +12,8 @@ pub const ENVIRONMENT_BYTES: usize = 64 << 10;
 pub const LOG_BYTES: u64 = 8 << 20;
 /// The end of a log that is kept when it is cut.
 pub const OLD_LOG_BYTES: u64 = 1 << 20;
+/// Data sets of an earlier daemon that a client asks for when it opens a dump again.
+pub const ANSWERED_STEPS: usize = 4096;
 /// Time from connecting to a complete `Hello`.
 pub const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Time for a client to take a frame whole, after which it is disconnected.

@@ -8,6 +8,7 @@ use std::process::{Command, ExitStatus};
 use std::time::UNIX_EPOCH;
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, setrlimit};
 use rustix::thread::CpuSet;
@@ -60,6 +61,13 @@ pub fn pid_namespace() -> u64 {
 /// Bytes of a set of CPUs: a bit each of as many as the system's own sets hold.
 pub const CPU_BYTES: usize = CpuSet::MAX_CPU / 8;
 
+/// This process's umask; None where /proc does not tell. Asking the system would change it for a moment.
+pub fn umask() -> Option<u32> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let bits = status.lines().find_map(|line| line.strip_prefix("Umask:"))?;
+    u32::from_str_radix(bits.trim(), 8).ok()
+}
+
 /// CPUs that this process may run on, a bit each, the lowest of the first byte first. Empty where the system does not tell.
 pub fn cpus() -> Vec<u8> {
     let Ok(set) = rustix::thread::sched_getaffinity(None) else { return Vec::new() };
@@ -96,9 +104,10 @@ fn each_thread(change: impl Fn(Pid) -> Result<(), Errno>) -> std::io::Result<()>
     Ok(())
 }
 
-/// Takes off what this process has of whoever started it and that the system lets it take off: CPUs, and soft limits of
-/// resources. Nothing else that a daemon serves has asked for them.
+/// Takes off what this process has of whoever started it and that the system lets it take off: its umask, for a private
+/// one, CPUs, niceness, and soft limits of resources. Nothing else that a daemon serves has asked for them.
 pub fn leave_starter() {
+    rustix::process::umask(Mode::RWXG | Mode::RWXO);
     if let Err(error) = run_on(&[]) {
         tracing::warn!(%error, "the starter's CPUs stay");
     }
@@ -216,5 +225,6 @@ mod tests {
         assert!(cpus().iter().zip(&before).all(|(now, before)| now & before == *before));
         run_on(&before).unwrap();
         assert_ne!(pid_namespace(), 0);
+        assert!(umask().is_some_and(|umask| umask <= 0o777));
     }
 }

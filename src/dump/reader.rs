@@ -163,6 +163,7 @@ impl RunEntry {
 ///     clean: false,
 ///     calls: CallsToDump::All,
 ///     run_json: "{}".into(),
+///     umask: Default::default(),
 /// })?;
 /// let graph = GraphRecord {
 ///     graph: GraphId::from_bytes([7; 32]),
@@ -315,6 +316,19 @@ fn step_entry(path: PathBuf, step: u64) -> StepEntry {
         verdicts: comparison.ok().flatten().map(|comparison| comparison.summary),
         path,
     }
+}
+
+/// Whether a data set is there, with all its files.
+pub(super) fn is_whole(data_set: &Path) -> bool {
+    data_set.is_dir() && state(data_set) == Completeness::Complete
+}
+
+/// Whether a path is one that a run's data set has: `<run>/<graph>/part_<k>/test_data_set_<step>`.
+pub(super) fn is_data_set_of(path: &Path, run: &Path) -> bool {
+    let below: Option<Vec<&str>> =
+        path.strip_prefix(run).ok().and_then(|below| below.iter().map(OsStr::to_str).collect());
+    matches!(below.as_deref(), Some([graph, part, step]) if layout::check_name("graph", graph).is_ok()
+        && layout::number(part, "part_", "").is_some() && layout::number(step, "test_data_set_", "").is_some())
 }
 
 fn state(path: &Path) -> Completeness {

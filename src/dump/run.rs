@@ -2,7 +2,6 @@
 
 use std::any::Any;
 use std::collections::HashMap;
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, mpsc};
@@ -23,8 +22,8 @@ use super::reader;
 use super::retention::{Removed, remove_run, unreferenced};
 use super::store::{Store, remove_if_there};
 use super::values::{EagerValues, OpenValues, ValuesFolder, remove_values};
-use super::writer::{FlushReport, GONE, Job, Queue, Shared, StepState};
-use crate::base::files::write_whole;
+use super::writer::{FILE_MODE, FlushReport, GONE, Job, Queue, Shared, StepState};
+use crate::base::files::{Umask, write_whole};
 use crate::base::ids::{GraphId, StepId, ValueName};
 use crate::base::sync::lock;
 use crate::compare::{Policy, TensorVerdict};
@@ -51,6 +50,8 @@ pub struct RunSpec {
     /// Versions, devices, process, start: a JSON object. Who opens a dump that is open with the same says so of the same
     /// dump, over another connection.
     pub run_json: String,
+    /// What is taken from permissions of its files: the client's umask.
+    pub umask: Umask,
 }
 
 impl RunSpec {
@@ -90,7 +91,8 @@ pub struct GraphRecord<'a> {
 ///
 /// # let folder = tempfile::tempdir().expect("a folder");
 /// let (folder, run_json) = (folder.path().to_owned(), String::new());
-/// let run = Run::open(&RunSpec { folder, run: "mine".into(), clean: false, calls: CallsToDump::All, run_json })?;
+/// let (calls, umask) = (CallsToDump::All, Default::default());
+/// let run = Run::open(&RunSpec { folder, run: "mine".into(), clean: false, calls, run_json, umask })?;
 ///
 /// let x = TensorBuf::from_f32([2], &[1., 2.]).expect("two elements");
 /// let step = run.begin_step("0_0-forward", 0, StepId(3), &[("x".to_owned(), x.shared())])?;
@@ -144,15 +146,17 @@ impl Run {
                 unreferenced(&tensors, &mut Removed::default())?;
             }
         }
-        fs::create_dir_all(&folder).map_err(DumpError::io(&folder, "create"))?;
+        spec.umask.create_folders(&folder).map_err(DumpError::io(&folder, "create"))?;
         let held = hold(&folder)?;
         check_ours(&folder, true)?;
         let run_file = folder.join(layout::RUN_FILE);
-        write_whole(&run_file, 0o644, &[&content]).map_err(DumpError::io(&run_file, "write"))?;
+        write_whole(&run_file, spec.umask.of_file(FILE_MODE), &[&content])
+            .map_err(DumpError::io(&run_file, "write"))?;
 
         let shared = Arc::new(Shared {
             queue: Queue::new(QUEUE_BYTES),
-            store: Store::new(parent.join(TENSORS_FOLDER)),
+            store: Store::new(parent.join(TENSORS_FOLDER), spec.umask),
+            umask: spec.umask,
             report: Mutex::default(),
             listing: Mutex::default(),
         });
@@ -279,7 +283,8 @@ impl Run {
         };
         let folder = part_folder.join(layout::step_folder(step.0));
         let state = StepState { folder, part_folder, manifest: Mutex::new(manifest) };
-        let emptied = empty_step(&state, step.0).and_then(|()| self.values.remove_old(&state.part_folder, step));
+        let emptied = empty_step(&state, step.0, self.shared.umask)
+            .and_then(|()| self.values.remove_old(&state.part_folder, step));
         if let Err(error) = emptied {
             self.shared.lose_of(&state, format!("{}: {error}", state.folder.display()));
         }
@@ -348,7 +353,7 @@ impl Run {
     pub fn begin_values(&self, graph: &str, part: u32, step: StepId) -> Result<ValuesFolder, DumpError> {
         let part_folder = self.part_folder(graph, part)?;
         let values = ValuesFolder::new(&part_folder, (graph, part, step));
-        let made = remove_values(&part_folder, step.0).and_then(|()| fs::create_dir_all(values.path()));
+        let made = remove_values(&part_folder, step.0).and_then(|()| self.shared.umask.create_folders(values.path()));
         if let Err(error) = made {
             self.shared.lose_value(&values, format!("{}: {error}", values.path().display()));
         }
@@ -409,13 +414,24 @@ impl Run {
         left
     }
 
+    /// Tells as lost what is not whole of data sets that another writer of this dump, which has ended, told a client of.
+    /// One of which nothing is there has an empty folder afterwards, so that whoever reads the dump sees it, too.
+    pub fn tell_unwritten(&self, answered: &[PathBuf]) {
+        let of_run = answered.iter().filter(|path| reader::is_data_set_of(path, &self.folder));
+        for path in of_run.filter(|path| !reader::is_whole(path)) {
+            self.make(path);
+            self.shared
+                .lose(format!("{}: the daemon that answered its call ended before it was written", path.display()));
+        }
+    }
+
     /// On a thread of its own: a disk that did not take the rest in time may not take this either.
     fn tell_incomplete(&self, left: &[PathBuf]) {
         let missing = left.iter().map(|path| path.strip_prefix(&self.folder).unwrap_or(path).to_owned()).collect();
         let json = layout::to_json(&Incomplete::new(missing));
-        let path = self.folder.join(layout::INCOMPLETE_FILE);
+        let (path, mode) = (self.folder.join(layout::INCOMPLETE_FILE), self.shared.umask.of_file(FILE_MODE));
         let (done, waiting) = mpsc::channel();
-        let write = move || drop(done.send(write_whole(&path, 0o644, &[&json])));
+        let write = move || drop(done.send(write_whole(&path, mode, &[&json])));
         let started = std::thread::Builder::new().name("dump-incomplete".to_owned()).spawn(write);
         let written = started.map_err(|error| error.to_string()).and_then(|_| {
             let told = waiting.recv_timeout(TELL).map_err(|_| "the disk does not answer".to_owned())?;
@@ -432,7 +448,7 @@ impl Run {
     }
 
     fn make(&self, folder: &Path) -> bool {
-        let made = fs::create_dir_all(folder);
+        let made = self.shared.umask.create_folders(folder);
         if let Err(error) = &made {
             self.shared.lose(format!("{}: {error}", folder.display()));
         }
@@ -450,8 +466,8 @@ impl Drop for Run {
 }
 
 /// An empty folder for the data set; a manifest goes first, so that the rest does not read as whole.
-fn empty_step(state: &StepState, step: u64) -> io::Result<()> {
-    fs::create_dir_all(&state.folder)?;
+fn empty_step(state: &StepState, step: u64, umask: Umask) -> io::Result<()> {
+    umask.create_folders(&state.folder)?;
     remove_if_there(&state.folder.join(layout::MANIFEST_FILE))?;
     remove_if_there(&state.part_folder.join(layout::comparison_file(step)))?;
     remove_nodes(&state.part_folder, step)?;

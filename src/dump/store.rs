@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::message::{Blocks, Content, Copied, Message};
-use crate::base::files::{open_regular, write_whole_as};
+use crate::base::files::{Umask, open_regular, write_whole_as};
 use crate::base::sync::lock;
 use crate::tensor::SharedTensor;
 
@@ -30,6 +30,7 @@ const MAX_SEEN: usize = 1 << 16;
 #[derive(Debug)]
 pub(super) struct Store {
     folder: PathBuf,
+    umask: Umask,
     /// False once the file system refused a link: from then on each file is written in its place.
     links: AtomicBool,
     /// Files whose content has the hash of their name.
@@ -63,8 +64,8 @@ impl Identity {
 }
 
 impl Store {
-    pub(super) fn new(folder: PathBuf) -> Self {
-        Self { folder, links: AtomicBool::new(true), seen: Mutex::default(), memory: Arc::default() }
+    pub(super) fn new(folder: PathBuf, umask: Umask) -> Self {
+        Self { folder, umask, links: AtomicBool::new(true), seen: Mutex::default(), memory: Arc::default() }
     }
 
     /// A private copy.
@@ -105,15 +106,16 @@ impl Store {
                 },
             }
         }
-        let hash =
-            write_whole_as(path, SHARED_MODE, |file| Ok((path.to_owned(), content.write(&self.memory, file, hash)?)))?;
+        let hash = write_whole_as(path, self.umask.of_file(SHARED_MODE), |file| {
+            Ok((path.to_owned(), content.write(&self.memory, file, hash)?))
+        })?;
         Ok(Stored { hash: hash.to_hex().to_string(), written: written + content.n_bytes() as u64 })
     }
 
     /// Writes a file under the hash of what is in it, which the tensor may no longer have.
     fn write_blob(&self, content: &Content<'_>, hash: blake3::Hash) -> io::Result<blake3::Hash> {
-        fs::create_dir_all(&self.folder)?;
-        let (hash, identity) = write_whole_as(&self.folder.join("new"), SHARED_MODE, |file| {
+        self.umask.create_folders(&self.folder)?;
+        let (hash, identity) = write_whole_as(&self.folder.join("new"), self.umask.of_file(SHARED_MODE), |file| {
             let hash = content.write(&self.memory, file, hash)?;
             let identity = Identity::of(&file.metadata()?);
             Ok((blob_path(&self.folder, &hash.to_hex()), (hash, identity)))
@@ -191,7 +193,7 @@ mod tests {
     #[test]
     fn equal_tensors_are_one_file_and_others_are_not() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::new(folder.path().join("tensors"));
+        let store = Store::new(folder.path().join("tensors"), Umask::default());
         let at = |name: &str| folder.path().join(name);
         let first = put(&store, "w", &at("a.pb"));
         let second = put(&store, "w", &at("b.pb"));
@@ -206,7 +208,7 @@ mod tests {
     #[test]
     fn a_blob_cut_short_is_written_again() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::new(folder.path().join("tensors"));
+        let store = Store::new(folder.path().join("tensors"), Umask::default());
         let stored = put(&store, "w", &folder.path().join("a.pb"));
         let blob = blob_path(&folder.path().join("tensors"), &stored.hash);
         fs::remove_file(&blob).unwrap();
@@ -220,7 +222,7 @@ mod tests {
     fn a_blob_of_the_right_length_and_other_content_is_written_again() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
-        let new_run = || Store::new(at("tensors"));
+        let new_run = || Store::new(at("tensors"), Umask::default());
         let stored = put(&new_run(), "w", &at("a.pb"));
         let blob = blob_path(&at("tensors"), &stored.hash);
         let mut bytes = fs::read(&blob).unwrap();
@@ -241,7 +243,7 @@ mod tests {
     fn a_tensor_that_changes_meanwhile_is_stored_under_the_hash_of_what_is_on_disk() {
         const N: i64 = 1 << 18;
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::new(folder.path().join("tensors"));
+        let store = Store::new(folder.path().join("tensors"), Umask::default());
         let mut table = SegmentTable::default();
         let ours = Segment::create(SegmentId(1), "test", 4 * N as u64).unwrap();
         let client = Segment::map(SegmentId(2), ours.try_clone_fd().unwrap(), 4 * N as u64).unwrap();
@@ -271,7 +273,7 @@ mod tests {
     #[test]
     fn without_links_each_file_is_its_own() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::new(folder.path().join("tensors"));
+        let store = Store::new(folder.path().join("tensors"), Umask::default());
         store.links.store(false, Ordering::Relaxed);
         let path = folder.path().join("a.pb");
         for _ in 0..2 {
@@ -290,7 +292,7 @@ mod tests {
             eprintln!("skipped: one file system only");
             return;
         }
-        let store = Store::new(here.path().join("tensors"));
+        let store = Store::new(here.path().join("tensors"), Umask::default());
         let path = there.path().join("a.pb");
         put(&store, "w", &path);
         assert_eq!(load_tensor(&path).unwrap().view().bytes(), tensor().view().bytes());

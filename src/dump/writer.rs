@@ -3,7 +3,6 @@
 
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
-use std::fs;
 use std::io::{self, BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
@@ -16,7 +15,7 @@ use super::message::{Content, Copied};
 use super::nodes::{NodeReproduction, NodeTable, remove_nodes};
 use super::store::{Store, Stored};
 use super::values::{EagerValues, ValuesFolder};
-use crate::base::files::{write_whole, write_whole_as};
+use crate::base::files::{Umask, write_whole, write_whole_as};
 use crate::base::ids::ValueName;
 use crate::base::parallel::in_parallel;
 use crate::base::sync::lock;
@@ -182,9 +181,13 @@ impl Queue {
 }
 
 /// What both sides of the queue use.
+/// Permissions of a file, before its client's umask.
+pub(super) const FILE_MODE: u32 = 0o666;
+
 pub(super) struct Shared {
     pub queue: Queue,
     pub store: Store,
+    pub umask: Umask,
     pub report: Mutex<Progress>,
     /// Held while a folder's list of files is read and written.
     pub listing: Mutex<()>,
@@ -209,7 +212,7 @@ impl Shared {
 
     /// Write a file; what fails is lost and told. Returns whether it is there.
     pub(super) fn write(&self, path: &Path, bytes: &[u8]) -> bool {
-        self.written(path, write_whole(path, 0o644, &[bytes]).map(|()| bytes.len() as u64))
+        self.written(path, write_whole(path, self.umask.of_file(FILE_MODE), &[bytes]).map(|()| bytes.len() as u64))
     }
 
     /// Writes files that say nothing of themselves, by their path below `folder`, and lists what is in them: the list goes
@@ -233,7 +236,7 @@ impl Shared {
 
     /// The same of a table whose text may be much larger than the table: lists that its rows share stand there in full.
     fn write_table(&self, path: &Path, table: &NodeTable) -> bool {
-        let written = write_whole_as(path, 0o644, |file| {
+        let written = write_whole_as(path, self.umask.of_file(FILE_MODE), |file| {
             let mut out = BufWriter::new(&mut *file);
             layout::write_json(table, &mut out)?;
             out.flush()?;
@@ -403,7 +406,7 @@ impl Shared {
         let (prefix, suffix) = layout::reproduction_folder(step);
         let folder = part_folder.join(format!("{prefix}{node}{suffix}"));
         let data = folder.join(layout::step_folder(0));
-        fs::create_dir_all(&data)?;
+        self.umask.create_folders(&data)?;
         let mut list = FileList::default();
         let results = [(Role::Reference, 0, node, reference), (Role::Actual, 0, node, actual)];
         let inputs = inputs.iter().enumerate().map(|(index, (name, tensor))| (Role::Input, index, name, tensor));
@@ -485,8 +488,10 @@ mod tests {
             lost: vec![],
         };
         let step = StepState { folder: PathBuf::new(), part_folder: PathBuf::new(), manifest: Mutex::new(manifest) };
-        let (store, tensor) =
-            (Store::new(PathBuf::new()), TensorBuf::zeros(TensorDesc::new(DType::U8, [n_bytes]).unwrap()));
+        let (store, tensor) = (
+            Store::new(PathBuf::new(), Umask::default()),
+            TensorBuf::zeros(TensorDesc::new(DType::U8, [n_bytes]).unwrap()),
+        );
         let tensor = store.copy("", &tensor.shared());
         Job::Tensor { step: Arc::new(step), role: Role::Actual, index: 0, tensor }
     }
@@ -515,8 +520,14 @@ mod tests {
     }
 
     fn shared(limit_bytes: usize) -> Shared {
-        let store = Store::new(PathBuf::from("/nonexistent"));
-        Shared { queue: Queue::new(limit_bytes), store, report: Mutex::default(), listing: Mutex::default() }
+        let store = Store::new(PathBuf::from("/nonexistent"), Umask::default());
+        Shared {
+            queue: Queue::new(limit_bytes),
+            store,
+            umask: Umask::default(),
+            report: Mutex::default(),
+            listing: Mutex::default(),
+        }
     }
 
     #[test]

@@ -152,6 +152,10 @@ pub struct OpenDump {
     pub calls: CallsToDump,
     /// Versions, devices, options, start: a JSON object.
     pub run_json: String,
+    /// The client's; None: nobody else may read the files.
+    pub umask: Option<u32>,
+    /// Folders of data sets that a daemon which has ended told of; absolute.
+    pub answered: Vec<PathBuf>,
 }
 
 /// Terms of a tolerance: |c − r| ≤ atol + rtol·|r| + scale·max|r|.

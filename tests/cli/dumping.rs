@@ -18,6 +18,7 @@ pub fn open(folder: &Path, run_json: &str) -> Run {
         clean: false,
         calls: CallsToDump::All,
         run_json: run_json.to_owned(),
+        umask: Default::default(),
     })
     .unwrap()
 }

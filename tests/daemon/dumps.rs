@@ -36,6 +36,8 @@ fn open_dump(client: &mut Client, folder: &Path) {
         clean: false,
         calls: CallsToDump::All,
         run_json: "{}".into(),
+        umask: None,
+        answered: Vec::new(),
     };
     assert!(matches!(client.peer.ask(&Request::OpenDump(open)), Ok(Reply::DumpOpened { .. })));
 }
@@ -117,6 +119,8 @@ fn clients_of_one_process_that_open_a_dump_at_once_all_have_it() {
         clean: false,
         calls: CallsToDump::All,
         run_json: "{}".into(),
+        umask: None,
+        answered: Vec::new(),
     });
     let barrier = Barrier::new(3);
     let open_and_leave = || {

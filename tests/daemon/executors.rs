@@ -91,6 +91,8 @@ fn observed_call_is_judged_and_dumped() {
         clean: true,
         calls: CallsToDump::All,
         run_json: "{}".into(),
+        umask: None,
+        answered: Vec::new(),
     };
     assert!(matches!(client.peer.ask(&Request::OpenDump(open)), Ok(Reply::DumpOpened { .. })));
     let right: Vec<u8> = Y.iter().flat_map(|y| y.to_le_bytes()).collect();

@@ -94,6 +94,8 @@ fn requests(folder: &std::path::Path) -> Vec<Request> {
             clean: true,
             calls: CallsToDump::All,
             run_json: "not json".into(),
+            umask: None,
+            answered: Vec::new(),
         }),
         Request::CloseDump,
         Request::FlushDump,

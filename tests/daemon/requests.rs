@@ -150,6 +150,8 @@ fn open_dump(home: &Home) -> Request {
         clean: false,
         calls: CallsToDump::All,
         run_json: "{}".into(),
+        umask: None,
+        answered: Vec::new(),
     })
 }
 

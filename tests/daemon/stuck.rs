@@ -137,6 +137,8 @@ fn a_dump_that_a_former_connection_of_the_process_still_ends_is_waited_for() {
             clean: false,
             calls: CallsToDump::All,
             run_json: run_json.into(),
+            umask: None,
+            answered: Vec::new(),
         })
     };
     let mut former = Client::connect(&home);

@@ -22,7 +22,8 @@ fn tensor(value: f32) -> TensorBuf {
 
 fn open(folder: PathBuf) -> Run {
     let (run, run_json) = ("run".to_owned(), String::new());
-    Run::open(&RunSpec { folder, run, clean: false, calls: CallsToDump::All, run_json }).unwrap()
+    Run::open(&RunSpec { folder, run, clean: false, calls: CallsToDump::All, run_json, umask: Default::default() })
+        .unwrap()
 }
 
 fn write_step(run: &Run, step: u64) {

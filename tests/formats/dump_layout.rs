@@ -19,6 +19,7 @@ fn spec(folder: &Path) -> RunSpec {
         clean: false,
         calls: CallsToDump::All,
         run_json: r#"{"torch": "2.13.0"}"#.to_owned(),
+        umask: Default::default(),
     }
 }
 

@@ -8,7 +8,6 @@ use std::process::{Command, Stdio};
 use rust_ort::base::ids::StepId;
 use rust_ort::dump::reader::{self, Completeness};
 use rust_ort::dump::{CallsToDump, Role, Run, RunSpec};
-use rust_ort::onnx::load_tensor;
 use rust_ort::tensor::TensorBuf;
 
 /// Folder and name of the run to write.
@@ -26,7 +25,14 @@ fn writes_all_steps() {
     let path = PathBuf::from(given);
     let (folder, run) = (path.parent().unwrap().to_owned(), path.file_name().unwrap().to_str().unwrap().to_owned());
     let sign = if run == RUNS[0] { 1. } else { -1. };
-    let run = Run::open(&RunSpec { folder, run, clean: false, calls: CallsToDump::All, run_json: String::new() });
+    let run = Run::open(&RunSpec {
+        folder,
+        run,
+        clean: false,
+        calls: CallsToDump::All,
+        run_json: String::new(),
+        umask: Default::default(),
+    });
     let run = run.unwrap();
     for step in 0..N_STEPS {
         // One that both have, one that the other run has at another time, one of its own.
@@ -58,9 +64,8 @@ fn n_whole(run: &Path, sign: f32) -> usize {
     let steps = reader::steps(&run.join("g/part_0")).unwrap();
     let is_whole = |step: &&reader::StepEntry| {
         let inputs = reader::tensors(&step.path, Role::Input).unwrap();
-        let holds = |index: usize, value: f32| {
-            load_tensor(&inputs[index].1).is_ok_and(|found| found.view().to_owned() == tensor(value))
-        };
+        let holds =
+            |index: usize, value: f32| inputs[index].load().is_ok_and(|found| found.view().to_owned() == tensor(value));
         step.state == Completeness::Complete
             && holds(0, 0.5)
             && holds(1, (step.step % 7) as f32)

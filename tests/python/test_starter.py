@@ -142,3 +142,21 @@ def test_a_socket_that_is_removed_comes_back(daemon: Any) -> None:
     subprocess.run([sys.executable, "-c", STARTER], check=True, timeout=120)
     assert daemon.pid() == pid
     assert "the socket's file was removed" in daemon.logs()
+
+
+def test_files_of_a_dump_have_their_clients_umask(daemon: Any, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", STARTER], umask=0o022, check=True)
+    for taken in (0o077, 0o027, 0o002):
+        before = os.umask(taken)
+        try:
+            with rust_ort.dump(f"u{taken:o}", folder=tmp_path):
+                weight = torch.nn.Linear(4, 4)  # another file than that of the run before
+                torch.compile(weight, backend="rust_ort")(X + taken)
+        finally:
+            os.umask(before)
+        made = [path for path in (tmp_path / f"u{taken:o}").rglob("*")]
+        assert {path.suffix for path in made} >= {".pb", ".onnx", ".json", ".txt"}
+        wrong = [path for path in made if path.stat().st_mode & taken]
+        assert wrong == [], wrong
+        assert {path.stat().st_mode & 0o777 for path in made if path.is_dir()} == {0o777 & ~taken}
+        assert {path.stat().st_mode & 0o777 for path in made if path.suffix == ".onnx"} == {0o666 & ~taken}

@@ -28,7 +28,7 @@ mod _native {
     #[pymodule_export]
     use plan::{Call, Plan, tensor};
     #[pymodule_export]
-    use process::{cpus, environment, pid_namespace};
+    use process::{cpus, environment, pid_namespace, umask};
     #[pymodule_export]
     use segment::Segment;
 

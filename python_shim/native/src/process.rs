@@ -18,6 +18,12 @@ pub fn cpus() -> Vec<u8> {
     process::cpus()
 }
 
+/// This process's umask; None where /proc does not tell.
+#[pyfunction]
+pub fn umask() -> Option<u32> {
+    process::umask()
+}
+
 /// Variables of this process that its executor is to have; those that are no Unicode stay behind.
 #[pyfunction]
 pub fn environment() -> BTreeMap<String, String> {

@@ -435,6 +435,8 @@ class Part:
                     raise ClientError(f"{error}: {why}", code="BAD_TENSOR") from None
                 raise
             outputs = plan.finish(call)
+            if answer.dump:
+                self.client.answered(str(answer.dump))
             return outputs, verdicts_from(answer.comparison), str(answer.dump)
 
 

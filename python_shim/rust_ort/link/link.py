@@ -7,9 +7,11 @@ import json
 import logging
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+from rust_ort import _native
 from rust_ort.errors import DaemonFault, DaemonLost, ExecutorLost, RustOrtError
 from rust_ort.link import wire
 from rust_ort.link.connection import DAEMON_ENDED, Connection, bury
@@ -22,6 +24,10 @@ log = logging.getLogger("rust_ort")
 T = TypeVar("T")
 
 
+MAX_ANSWERED = 4096
+"""The daemon takes no more, and holds none that are older in its queue."""
+
+
 class Link:
     """A process's way to one daemon. Thread-safe; after a loss or a fork the next use connects anew."""
 
@@ -32,6 +38,8 @@ class Link:
         self.releases = Releases()
         self._connection: Connection | None = None
         self._dump: DumpSpec | None = None
+        self._answered: deque[str] = deque(maxlen=MAX_ANSWERED)
+        """Data sets of the open dump that may not be on disk yet."""
 
     def connection(self) -> Connection:
         """The live connection, made when there is none. Errors: ClientError, DaemonLost, DaemonFault."""
@@ -145,6 +153,7 @@ class Link:
         spec = DumpSpec(folder=os.path.abspath(folder), run=run, calls=calls, run_json=run_json)
         with self.lock:
             connection = self.connection()
+            self._answered.clear()
             with self._known_after(connection):
                 path = self._open(connection, spec, clean=clean)
                 self._dump = spec
@@ -162,14 +171,20 @@ class Link:
             connection.close()
             raise
 
-    @staticmethod
-    def _open(connection: Connection, spec: DumpSpec, *, clean: bool) -> str:
+    def answered(self, folder: str) -> None:
+        """An answer told of a data set of the open dump, which its daemon may not have written yet."""
+        self._answered.append(folder)
+
+    def _open(self, connection: Connection, spec: DumpSpec, *, clean: bool) -> str:
         request = wire.Request()
         request.open_dump.folder = spec.folder
         request.open_dump.run = spec.run
         request.open_dump.clean = clean
         request.open_dump.calls = wire.DUMP_CALLS[spec.calls]
         request.open_dump.run_json = spec.run_json
+        if (umask := _native.umask()) is not None:
+            request.open_dump.umask = umask
+        request.open_dump.answered.extend(self._answered)
         path = str(connection.ask(request).path)
         connection.dump_epoch += 1
         connection.dump_spec = spec
@@ -180,8 +195,13 @@ class Link:
         with self.lock:
             spec, self._dump = self._dump, None
             connection = self._connection
-            # After a loss there is nothing open: the daemon that had it wrote what it was given.
-            if spec is not None and connection is not None and connection.dead is None:
+            if spec is None or connection is None:
+                return
+            if not connection.lives() and self._answered:
+                # Only a daemon can tell which of them the one before has written.
+                self._dump = spec
+                connection, self._dump = self.connection(), None
+            if connection.dead is None:
                 connection.dump_spec = None
                 with self._known_after(connection):
                     self._empty("close_dump", connection)
@@ -191,11 +211,21 @@ class Link:
         if self._dump is not None:
             self._empty("flush_dump", self.connection())
 
-    @staticmethod
-    def _empty(name: str, connection: Connection) -> None:
-        request = wire.Request()
+    def _empty(self, name: str, connection: Connection) -> None:
+        request, told = wire.Request(), len(self._answered)
         getattr(request, name).SetInParent()
-        connection.ask(request)
+        try:
+            connection.ask(request)
+        except DaemonLost:
+            raise
+        except DaemonFault:
+            self._forget_answered(told)  # told once
+            raise
+        self._forget_answered(told)
+
+    def _forget_answered(self, n: int) -> None:
+        for _ in range(min(n, len(self._answered))):
+            self._answered.popleft()
 
     def register(self, graph: GraphSpec) -> None:
         """Tells the daemon of a graph; for graphs without any part. Parts do it by themselves."""

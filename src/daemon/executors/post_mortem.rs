@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use crate::base::files::Umask;
 use crate::base::ids::{StepId, ValueName};
 use crate::base::limits;
 use crate::daemon::client::{Client, Part, RunningNodes};
@@ -110,7 +111,8 @@ impl PostMortem {
         }
         old_state::remove_surplus_quarantine(&quarantine);
         let (clean, calls) = (false, CallsToDump::All);
-        dump::Run::open(&dump::RunSpec { folder: quarantine, run: name, clean, calls, run_json })
+        let umask = Umask::PRIVATE;
+        dump::Run::open(&dump::RunSpec { folder: quarantine, run: name, clean, calls, run_json, umask })
     }
 
     fn bury(&self, executor: &Executor, victim: &Victim, cause: &str, saved: Saved) -> WireError {

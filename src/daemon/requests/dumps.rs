@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::state::{Answer, Connected};
+use crate::base::files::Umask;
 use crate::base::ids::ClientId;
 use crate::base::limits;
 use crate::daemon::client::Client;
@@ -20,8 +21,11 @@ pub fn open(at: &Connected<'_>, open: OpenDump) -> Answer {
         let why = format!("dump {} is open already; close it first", dumping.run.path().display());
         return Err(WireError::client(ErrorCode::BadState, why));
     }
-    let OpenDump { folder, run, clean, calls, run_json } = open;
-    let run = open_after_former(at, &dump::RunSpec { folder, run, clean, calls, run_json })?;
+    let OpenDump { folder, run, clean, calls, run_json, umask, answered } = open;
+    // Who does not say so wants nobody else to read it.
+    let umask = umask.map_or(Umask::PRIVATE, |umask| Umask(Some(umask)));
+    let run = open_after_former(at, &dump::RunSpec { folder, run, clean, calls, run_json, umask })?;
+    run.tell_unwritten(&answered);
     Ok(Reply::DumpOpened { path: run.path().display().to_string() })
 }
 

@@ -48,7 +48,7 @@ fn request_to_proto(request: &Request) -> proto::request::Body {
             torch_version: hello.torch_version.clone(),
             program: hello.program.clone(),
             pid_namespace: hello.pid_namespace,
-            cpus: hello.cpus.clone().into(),
+            cpus: hello.cpus.clone(),
         }),
         Request::AttachSegment { segment, len_bytes, lanes } => Body::AttachSegment(proto::AttachSegment {
             segment: segment.0,
@@ -106,6 +106,8 @@ fn request_to_proto(request: &Request) -> proto::request::Body {
             }
             .into(),
             run_json: open.run_json.clone(),
+            umask: open.umask,
+            answered: open.answered.iter().map(|path| path.to_string_lossy().into_owned()).collect(),
         }),
         Request::CloseDump => Body::CloseDump(proto::CloseDump {}),
         Request::FlushDump => Body::FlushDump(proto::FlushDump {}),

@@ -63,6 +63,9 @@ fn names_that_leave_the_dump_folder_are_refused() {
         let (code, text) = refused(proto::request::Body::OpenDump(open));
         assert!(code == ErrorCode::BadMessage && text.starts_with("OpenDump.run"), "{text}");
     }
+    let (folder, run) = ("/tmp".to_owned(), "x".to_owned());
+    let open = proto::OpenDump { folder, run, calls: 1, umask: Some(0o1777), ..Default::default() };
+    assert!(refused(proto::request::Body::OpenDump(open)).1.contains("at most 0777, got 1777"));
     let open = proto::OpenDump { folder: "dumps".into(), run: "x".into(), calls: 1, ..Default::default() };
     assert_eq!(refused(proto::request::Body::OpenDump(open)).0, ErrorCode::BadOption);
 }
@@ -83,7 +86,7 @@ fn an_executor_is_given_no_variable_that_loads_code() {
     }
     let lease = proto::LeaseExecutor { onnxruntime_library: "/x".into(), niceness: Some(20), ..Default::default() };
     assert!(refused(proto::request::Body::LeaseExecutor(lease)).1.contains("-20 to 19, got 20"));
-    let hello = proto::Hello { cpus: vec![1; 129].into(), ..Default::default() };
+    let hello = proto::Hello { cpus: vec![1; 129], ..Default::default() };
     assert!(refused(proto::request::Body::Hello(hello)).1.contains("at most 128 bytes, got 129"));
 }
 

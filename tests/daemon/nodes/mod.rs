@@ -153,7 +153,15 @@ impl Bench {
 
     fn open_dump(&mut self, folder: &Path) -> PathBuf {
         let (run, calls) = ("run".to_owned(), CallsToDump::All);
-        let open = OpenDump { folder: folder.to_owned(), run, clean: true, calls, run_json: "{}".into() };
+        let open = OpenDump {
+            folder: folder.to_owned(),
+            run,
+            clean: true,
+            calls,
+            run_json: "{}".into(),
+            umask: None,
+            answered: Vec::new(),
+        };
         assert!(matches!(self.client.peer.ask(&Request::OpenDump(open)), Ok(Reply::DumpOpened { .. })));
         folder.join("run/0_0-inference/part_0")
     }

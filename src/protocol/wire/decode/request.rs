@@ -307,6 +307,21 @@ fn open_dump(open: proto::OpenDump) -> Decoded<OpenDump> {
         clean: open.clean,
         calls,
         run_json: open.run_json,
+        umask: match open.umask {
+            Some(umask) if umask > 0o777 => {
+                return Err(bad("OpenDump.umask", format!("expected at most 0777, got {umask:o}")));
+            }
+            umask => umask,
+        },
+        answered: match open.answered.len() <= limits::ANSWERED_STEPS {
+            true => {
+                open.answered.into_iter().map(|path| absolute("OpenDump.answered", path)).collect::<Decoded<_>>()?
+            }
+            false => {
+                let (n, most) = (open.answered.len(), limits::ANSWERED_STEPS);
+                return Err(bad("OpenDump.answered", format!("expected at most {most} folders, got {n}")));
+            }
+        },
     })
 }
 
