@@ -10,7 +10,7 @@ from typing import Any
 
 from rust_ort.call import client as clients
 from rust_ort.call.client import Client
-from rust_ort.errors import ClientError, DaemonFault
+from rust_ort.errors import ClientError, DaemonFault, RustOrtError
 from rust_ort.link import daemon
 from rust_ort.link.connection import Connection
 from rust_ort.link.wire import Request
@@ -86,7 +86,8 @@ def _stop(path: str) -> None:
         request.stop.force = False
         connection.ask(request)
         end = time.monotonic() + STOP_TIMEOUT_S
-        while daemon.is_held(path):
+        while daemon.is_held(path) and not (connection.dead is not None and _is_succeeded(connection, path)):
+            connection.lives()
             if time.monotonic() > end:
                 raise DaemonFault(
                     f"the daemon on {path} did not end in {STOP_TIMEOUT_S:.0f} s; run `rust-ort stop --force`",
@@ -95,6 +96,16 @@ def _stop(path: str) -> None:
             time.sleep(POLL_S)
     finally:
         connection.close()
+
+
+def _is_succeeded(connection: Connection, path: str) -> bool:
+    """Whether another daemon than the one that the connection was to answers."""
+    try:
+        successor = Connection(path)
+    except RustOrtError:
+        return False
+    successor.close()
+    return (successor.log, successor.daemon_pid) != (connection.log, connection.daemon_pid)
 
 
 def _forget_this_process(connection: Connection) -> None:

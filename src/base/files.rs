@@ -60,18 +60,31 @@ impl Umask {
     /// Makes a folder and those above it that are missing. Errors: the file system's.
     pub fn create_folders(self, path: &Path) -> io::Result<()> {
         let Some(taken) = self.0 else { return fs::create_dir_all(path) };
-        match fs::create_dir(path) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).ok_or(error)?;
-                self.create_folders(parent)?;
-                self.create_folders(path)
+        let made = fs::create_dir(path).or_else(|error| {
+            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            match parent.filter(|_| error.kind() == io::ErrorKind::NotFound) {
+                Some(parent) => self.create_folders(parent).and_then(|()| fs::create_dir(path)),
+                None => Err(error),
             }
+        });
+        match made {
+            Ok(()) => give(path, 0o777 & !taken),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
             Err(error) => Err(error),
-            // Another umask, the process's, may have taken other bits.
-            Ok(()) => fs::set_permissions(path, Permissions::from_mode(0o777 & !taken)),
         }
     }
+}
+
+/// Gives a new folder these permissions beside what it has of the folder that it is in, such as its group. Errors: the file
+/// system's; another thing is in its place.
+fn give(folder: &Path, bits: u32) -> io::Result<()> {
+    // Not by its path, which may have become a link meanwhile.
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened = File::from(rustix::fs::open(folder, flags, rustix::fs::Mode::empty())?);
+    let found = opened.metadata()?.permissions().mode() & 0o7777;
+    let wanted = found & 0o7000 | bits;
+    // The process's own umask may have taken other bits.
+    if found == wanted { Ok(()) } else { opened.set_permissions(Permissions::from_mode(wanted)) }
 }
 
 /// Write a file whole or not at all: a temporary file beside it, then a rename. A kill leaves at most a temporary file,
@@ -221,6 +234,14 @@ mod tests {
         assert_eq!(Umask::default().of_file(0o644), Mode::UnderUmask(0o644));
         fs::write(folder.path().join("file"), "").unwrap();
         assert!(Umask::PRIVATE.create_folders(&folder.path().join("file")).is_err());
+        // Its parent is there, and mkdir says that it is not.
+        assert!(Umask::PRIVATE.create_folders(Path::new("/proc/absent/dumps")).is_err());
+        let team = folder.path().join("team");
+        fs::create_dir(&team).unwrap();
+        fs::set_permissions(&team, Permissions::from_mode(0o2775)).unwrap();
+        Umask(Some(0o007)).create_folders(&team.join("x/y")).unwrap();
+        let whole = |path: &str| fs::metadata(team.join(path)).unwrap().permissions().mode() & 0o7777;
+        assert_eq!([whole("x"), whole("x/y")], [0o2770, 0o2770]);
     }
 
     #[test]

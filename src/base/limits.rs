@@ -7,7 +7,7 @@ use super::process::machine_bytes;
 /// Connections at a time, the command line's included; those without `Hello` make room for newer ones.
 pub const CONNECTIONS: usize = 256;
 /// Names and values of a client's variables for its executor.
-pub const ENVIRONMENT_BYTES: usize = 64 << 10;
+pub const ENVIRONMENT_BYTES: usize = 2 << 20;
 /// A log that is longer is cut.
 pub const LOG_BYTES: u64 = 8 << 20;
 /// The end of a log that is kept when it is cut.

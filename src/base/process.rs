@@ -104,10 +104,9 @@ fn each_thread(change: impl Fn(Pid) -> Result<(), Errno>) -> std::io::Result<()>
     Ok(())
 }
 
-/// Takes off what this process has of whoever started it and that the system lets it take off: its umask, for a private
-/// one, CPUs, niceness, and soft limits of resources. Nothing else that a daemon serves has asked for them.
+/// Takes off what this process has of whoever started it and that the system lets it take off: CPUs, niceness, and
+/// soft limits of resources. Nothing else that a daemon serves has asked for them.
 pub fn leave_starter() {
-    rustix::process::umask(Mode::RWXG | Mode::RWXO);
     if let Err(error) = run_on(&[]) {
         tracing::warn!(%error, "the starter's CPUs stay");
     }
@@ -121,6 +120,11 @@ pub fn leave_starter() {
             "whoever started the daemon was nice, and it cannot be less so: nor can its executors"
         );
     }
+}
+
+/// What this process makes from now on is its user's alone, unless it says otherwise.
+pub fn be_private() {
+    rustix::process::umask(Mode::RWXG | Mode::RWXO);
 }
 
 /// Lets this process be taken before the daemon where the system wants memory.

@@ -5,6 +5,7 @@ use std::io::{self, Write as _};
 use serde_json::Value;
 
 use super::exit::{Exit, Failure, Outcome};
+use crate::base::quoted::printable;
 
 /// Write to standard output. A reader that has gone (`| head`) is no error.
 pub(super) fn put(text: &str) -> Result<(), Failure> {
@@ -33,4 +34,9 @@ pub(super) fn tell(command: &str, as_json: bool, answer: Value, words: &str) -> 
 /// "1.5 MiB".
 pub(super) fn mebibytes(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
+}
+
+/// Says something beside the answer. It may name what a dump holds.
+pub(super) fn warn(what: impl std::fmt::Display) {
+    eprintln!("rust-ort: {}", printable(&what.to_string()));
 }

@@ -9,7 +9,7 @@ use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::answer::{json_text, put};
+use super::answer::{json_text, put, warn};
 use super::exit::{Exit, Failure, Outcome, at};
 use super::nearest::hint;
 use super::progress;
@@ -91,7 +91,7 @@ struct Kept {
 pub(super) fn run(args: &Arguments) -> Outcome {
     let targets = rerun::find(&args.what)?;
     if targets.is_empty() {
-        eprintln!("rust-ort: {}: no data sets", args.what.path.display());
+        warn(format_args!("{}: no data sets", args.what.path.display()));
         return Ok(Exit::NothingCompared);
     }
     args.repro.as_deref().map(Repro::check_folder).transpose()?;
@@ -373,7 +373,7 @@ impl Keeping {
     fn new(path: PathBuf, key: String, fresh: bool) -> Self {
         let read = reader::any_json(&path).inspect_err(|error| {
             if let Some(damage) = Damage::of(error) {
-                eprintln!("rust-ort: {damage}; it is examined from the beginning");
+                warn(format_args!("{damage}; it is examined from the beginning"));
             }
         });
         let read: Option<Kept> = read.ok().and_then(|kept| serde_json::from_value(kept).ok());
@@ -389,7 +389,7 @@ impl Keeping {
         if let Err(error) = write_whole(&self.path, 0o644, &[&text])
             && !std::mem::replace(&mut self.told, true)
         {
-            eprintln!("rust-ort: {}: what is found is not kept: {error}", self.path.display());
+            warn(format_args!("{}: what is found is not kept: {error}", self.path.display()));
         }
     }
 
@@ -419,14 +419,14 @@ fn write_repro(folder: &Path, runtime: &Runtime, answers: &[Examined<'_>]) -> Re
             Culprit::Node { name, .. } => (name.clone(), Vec::new()),
             Culprit::Optimizer { names, what: OptimizerKind::Pass | OptimizerKind::Both, .. } => {
                 let names = names.join(", ");
-                eprintln!("rust-ort: {}: not written: plain onnxruntime has no {names}", folder.display());
+                warn(format_args!("{}: not written: plain onnxruntime has no {names}", folder.display()));
                 return Ok(());
             }
             Culprit::Optimizer { fused, .. } => match fused.first() {
                 Some(first) => (first.value.clone(), first.instead_of.clone()),
                 None => {
                     Repro::new(folder, std::slice::from_ref(*target), &[])?.write_part()?;
-                    eprintln!("rust-ort: wrote {}, the whole part", folder.display());
+                    warn(format_args!("wrote {}, the whole part", folder.display()));
                     return Ok(());
                 }
             },
@@ -434,14 +434,14 @@ fn write_repro(folder: &Path, runtime: &Runtime, answers: &[Examined<'_>]) -> Re
         };
         let alone = Repro::of_value(folder, target, &value, &through)?.write_node(runtime)?;
         let said = alone.map(|alone| verdicts::said(&alone.verdict.verdict)).unwrap_or_default();
-        eprintln!(
-            "rust-ort: wrote {} ({value} alone: {said}); run it by `python {}`",
+        warn(format_args!(
+            "wrote {} ({value} alone: {said}); run it by `python {}`",
             folder.display(),
             folder.join("run.py").display()
-        );
+        ));
         return Ok(());
     }
-    eprintln!("rust-ort: no node is to blame, so there is nothing to write to {}", folder.display());
+    warn(format_args!("no node is to blame, so there is nothing to write to {}", folder.display()));
     Ok(())
 }
 

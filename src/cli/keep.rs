@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::answer::{json_text, put};
+use super::answer::{json_text, put, warn};
 use super::exit::{Exit, Failure, Outcome};
 use super::progress;
 use super::rerun::{self, Runtime, Target};
@@ -66,7 +66,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     let budget = Duration::try_from_secs_f64(args.budget).map_err(|error| format!("--budget: {error}"))?;
     let targets = rerun::find(&args.what)?;
     if targets.is_empty() {
-        eprintln!("rust-ort: {}: no data sets", args.what.path.display());
+        warn(format_args!("{}: no data sets", args.what.path.display()));
         return Ok(Exit::NothingCompared);
     }
     rerun::refuse_idle(&args.what, &targets)?;
@@ -101,7 +101,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     }
     if found.is_empty() {
         let what = args.what.path.display();
-        eprintln!("rust-ort: {what}: nothing of it is rounded to half precision, so there is nothing to keep");
+        warn(format_args!("{what}: nothing of it is rounded to half precision, so there is nothing to keep"));
         return Ok(Exit::NothingCompared);
     }
     let rules = rules(&found);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use super::answer::{json_text, put};
+use super::answer::{json_text, put, warn};
 use super::exit::{Exit, Failure, Outcome};
 use super::{data_sets, listing, table};
 use crate::dump::Damage;
@@ -28,7 +28,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     let text = if args.json { json_of(&place)? } else { listing::text_of(&place, args.steps, table::width()) };
     put(&text)?;
     let damaged = damages(place)?;
-    damaged.iter().for_each(|damage| eprintln!("rust-ort: {damage}"));
+    damaged.iter().for_each(|damage| warn(format_args!("{damage}")));
     Ok(if damaged.is_empty() { Exit::Success } else { Exit::Damaged })
 }
 

@@ -122,7 +122,8 @@ enum Command {
     /// Read every file of a dump and list those that are not what was written, that are missing, or that nothing tells of.
     ///
     /// Every command that reads a dump does the same with what it reads, and exits with 4 where that is damaged. Exit code:
-    /// 0 all is whole, 2 error, 3 nothing could be verified (a version before 2), 4 something is damaged or missing.
+    /// 0 all is whole, 2 error, 3 something could not be verified (a version before seals, a data set that was not finished, a
+    /// file of somebody else), 4 something is damaged or missing.
     Verify(verify::Arguments),
     /// Remove old data sets, tensors that none holds, and leftovers of killed writers.
     ///
@@ -143,7 +144,7 @@ pub fn main() -> Exit {
         Ok(arguments) => run(&arguments),
         Err(error) => match later::answer(&error) {
             Some(answer) => {
-                eprintln!("rust-ort: {answer}");
+                answer::warn(&answer);
                 Exit::Error
             }
             None => error.exit(),
@@ -176,7 +177,7 @@ pub fn run(arguments: &Arguments) -> Exit {
         Command::Executor => executor::run(),
     };
     outcome.unwrap_or_else(|error| {
-        eprintln!("rust-ort: {error}");
+        answer::warn(&error);
         Exit::of(&error)
     })
 }

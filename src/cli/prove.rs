@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::answer::{json_text, put};
+use super::answer::{json_text, put, warn};
 use super::blame::{budget_of, case_of, memory_bytes};
 use super::exit::{Exit, Outcome};
 use super::progress;
@@ -36,7 +36,7 @@ pub(super) struct Arguments {
 pub(super) fn run(args: &Arguments) -> Outcome {
     let targets = rerun::find(&args.what)?;
     if targets.is_empty() {
-        eprintln!("rust-ort: {}: no data sets", args.what.path.display());
+        warn(format_args!("{}: no data sets", args.what.path.display()));
         return Ok(Exit::NothingCompared);
     }
     rerun::refuse_idle(&args.what, &targets)?;
@@ -47,9 +47,9 @@ pub(super) fn run(args: &Arguments) -> Outcome {
         let case = case_of(&runtime, target, memory_bytes(args.memory))?;
         if !case.knows_nodes() || case.table.nodes.is_empty() {
             let path = target.step.path.display();
-            eprintln!(
-                "rust-ort: {path}: left out: eager's values of its nodes were not dumped (compare=\"nodes\", dump_values=True)"
-            );
+            warn(format_args!(
+                "{path}: left out: eager's values of its nodes were not dumped (compare=\"nodes\", dump_values=True)"
+            ));
             continue;
         }
         let budget = budget_of(&case, args.budget)?;

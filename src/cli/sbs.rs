@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use super::answer::{json_text, put};
+use super::answer::{json_text, put, warn};
 use super::data_sets::run_parts;
 use super::exit::{Exit, Failure, Outcome, at};
 use super::node_table::{self, Found, Rows};
@@ -41,10 +41,10 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     };
     put(&text)?;
     if found.is_empty() {
-        eprintln!(
-            "rust-ort: {}: no table of nodes (nodes_<step>.json); dump with the option compare=\"nodes\"",
+        warn(format_args!(
+            "{}: no table of nodes (nodes_<step>.json); dump with the option compare=\"nodes\"",
             args.path.display()
-        );
+        ));
     }
     Ok(Exit::from(total))
 }

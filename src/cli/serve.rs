@@ -42,6 +42,7 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
         idle_timeout: idle_timeout(arguments.idle_timeout_s)?,
         idle_on_device: idle_on_device()?,
         memory_bytes: memory_bytes()?,
+        leaves_starter: arguments.detached,
     };
     if arguments.background {
         return start(&config, arguments.json);

@@ -49,11 +49,14 @@ fn damage_of(place: &Place) -> Option<&Damage> {
         Place::Step(step) => std::slice::from_ref(step),
         Place::Part(part) => &part.steps,
         Place::Case(case) => &case.steps,
-        _ => return place.damages().into_iter().next(),
+        _ => &[],
     };
-    steps.iter().find_map(|step| match &step.state {
-        Completeness::Damaged(damage) => Some(damage),
-        _ => None,
+    let below = place.damages().into_iter().next();
+    below.or_else(|| {
+        steps.iter().find_map(|step| match &step.state {
+            Completeness::Damaged(damage) => Some(damage),
+            _ => None,
+        })
     })
 }
 

@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::answer::{json_text, mebibytes, put};
 use super::exit::{Exit, Outcome};
+use crate::base::quoted::printable;
 use crate::dump::{Verified, verify};
 
 #[derive(Debug, clap::Args)]
@@ -22,7 +23,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     put(&if args.json { json_text("verify", json!(found))? } else { text_of(&found) })?;
     Ok(if !found.is_whole() {
         Exit::Damaged
-    } else if found.whole == 0 {
+    } else if found.whole == 0 || !found.not_sealed.is_empty() || !found.unlisted.is_empty() {
         Exit::NothingCompared
     } else {
         Exit::Success
@@ -44,9 +45,12 @@ fn text_of(found: &Verified) -> String {
         (found.damaged.len(), "damaged"),
         (found.missing.len(), "missing"),
         (found.unlisted.len(), "unlisted"),
-        (found.not_sealed.len(), "not sealed, so that nothing tells of them"),
+        (
+            found.not_sealed.len(),
+            "of which nothing tells: of a version before seals, or of data sets that were not finished",
+        ),
     ];
     let others: String = counts.into_iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!(", {n} {what}")).collect();
     let (whole, bytes) = (found.whole, mebibytes(found.bytes));
-    text + &format!("{whole} files whole ({bytes} read){others}\n")
+    printable(&text) + &format!("{whole} files whole ({bytes} read){others}\n")
 }

@@ -8,7 +8,7 @@ use std::fs::{DirBuilder, Metadata};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use serde::{Deserialize, Serialize};
 
@@ -81,19 +81,35 @@ impl KnownLibraries {
         }
     }
 
+    /// As [`KnownLibraries::remember`], on a thread of its own: a library's disk may be slow, or not answer, and nobody who
+    /// runs it waits for this.
+    pub fn remember_soon(self: &Arc<Self>, library: &Path) {
+        let (libraries, library) = (Arc::clone(self), library.to_owned());
+        let thread = std::thread::Builder::new().name("libraries".to_owned());
+        if let Err(error) = thread.spawn(move || libraries.remember(&library)) {
+            tracing::warn!(%error, "library not remembered: no thread");
+        }
+    }
+
     fn add(&self, library: &Path) -> io::Result<()> {
-        let mut remembered = lock(&self.remembered);
         let (mut file, facts) = open_regular(library)?;
         let facts = Facts::of(&facts);
-        if !library.is_absolute() || remembered.get(library) == Some(&facts) {
+        if !library.is_absolute() || lock(&self.remembered).get(library) == Some(&facts) {
             return Ok(());
         }
+        let is_same = |known: &Known| known.path == library && known.facts == facts;
+        let listed = self.read().is_ok_and(|list| list.libraries.iter().any(is_same));
+        let hash = match listed {
+            true => String::new(),
+            false => blake3::Hasher::new().update_reader(&mut file)?.finalize().to_string(),
+        };
+        // Held while the list is read and written, and while nothing else is.
+        let mut remembered = lock(&self.remembered);
         let mut list = self.read().unwrap_or_else(|error| {
             tracing::warn!(file = %self.file.display(), %error, "list of libraries not read; it is begun anew");
             List::default()
         });
-        if !list.libraries.iter().any(|known| known.path == library && known.facts == facts) {
-            let hash = blake3::Hasher::new().update_reader(&mut file)?.finalize().to_string();
+        if !listed {
             list.libraries.retain(|known| known.path != library);
             list.libraries.push(Known { path: library.to_owned(), hash, facts });
             let surplus = list.libraries.len().saturating_sub(limits::KNOWN_LIBRARIES);

@@ -71,13 +71,16 @@ pub enum Served {
 
 /// Serves until told to end. Errors: [`ServeError`]; the socket is gone then.
 pub fn serve(config: Config) -> Result<Served, ServeError> {
-    let _held = match socket::claim(&config.socket)? {
+    let lock = match socket::claim(&config.socket)? {
         Claim::Ours(lock) => lock,
         Claim::Elsewhere { pid } => return Ok(Served::Elsewhere { pid }),
     };
     let log = start_log(&config.state_folder)?;
     process::raise_descriptor_limit();
-    process::leave_starter();
+    process::be_private();
+    if config.leaves_starter {
+        process::leave_starter();
+    }
     old_state::remove(&config.state_folder);
     let (wake, woken) = UnixStream::pair().map_err(failed("wake pipe"))?;
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
@@ -86,12 +89,12 @@ pub fn serve(config: Config) -> Result<Served, ServeError> {
         signal_hook::low_level::pipe::register(signal, wake).map_err(failed("signal handler"))?;
     }
     let reserve = Reserve::new().map_err(failed("descriptor in reserve"))?;
-    let mut bound = socket::bind(&config.socket)?;
+    let mut bound = socket::bind(&config.socket, lock)?;
     let daemon = Daemon::new(config, log, wake);
     tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %daemon.socket.display(), "serving");
     let ended = accept(&daemon, &mut bound, &woken, reserve);
     tracing::info!(reason = ended.reason(), "ending");
-    bound.close();
+    let _held = bound.close();
     daemon.shut_down(ended);
     Ok(Served::Until(ended))
 }

@@ -82,7 +82,8 @@ pub(super) fn is_log(name: &str) -> bool {
     let stem = stem.split_once('.').map_or(Some(stem), |(stem, marks)| marks.split('.').all(is_mark).then_some(stem));
     match (stem, extension) {
         (Some(stem), "log") => {
-            ["daemon-", "executor-"].iter().filter_map(|kind| stem.strip_prefix(kind)).any(is_number)
+            let ids = ["daemon-", "executor-"].iter().find_map(|kind| stem.strip_prefix(kind));
+            ids.is_some_and(|ids| ids.split('-').all(is_number))
         }
         (Some(stem), "starting") => {
             let ids = stem.strip_prefix("executor-").and_then(|ids| ids.split_once('-'));

@@ -37,6 +37,8 @@ pub struct Config {
     pub idle_on_device: Duration,
     /// What may be kept for all clients together; None: [`limits::all_kept_bytes`].
     pub memory_bytes: Option<u64>,
+    /// Takes off CPUs, niceness and soft limits of whoever started it: a client, not somebody who chose them.
+    pub leaves_starter: bool,
 }
 
 /// Why the daemon ends.

@@ -109,14 +109,16 @@ pub struct Bound {
     pub listener: Listener,
     path: PathBuf,
     file: Identity,
+    /// That beside the socket.
+    lock: File,
     /// False once it could not listen again: said once.
     is_restored: bool,
 }
 
 /// Listens on a path that is ours and free. Errors: the system's.
-pub fn bind(socket: &Path) -> Result<Bound, SocketError> {
+pub fn bind(socket: &Path, lock: File) -> Result<Bound, SocketError> {
     let (listener, file) = listen(socket)?;
-    Ok(Bound { listener, path: socket.to_owned(), file, is_restored: true })
+    Ok(Bound { listener, path: socket.to_owned(), file, lock, is_restored: true })
 }
 
 fn listen(socket: &Path) -> Result<(Listener, Identity), SocketError> {
@@ -140,10 +142,10 @@ impl Bound {
         if !missing {
             return;
         }
-        match paths::prepare_socket_folder(&self.path).map_err(SocketError::from).and_then(|_| listen(&self.path)) {
-            Ok((listener, file)) => {
+        match self.listen_again() {
+            Ok(()) => {
                 tracing::warn!(socket = %self.path.display(), "the socket's file was removed: listening on a new one");
-                (self.listener, self.file, self.is_restored) = (listener, file, true);
+                self.is_restored = true;
             }
             Err(error) => {
                 if std::mem::take(&mut self.is_restored) {
@@ -153,14 +155,32 @@ impl Bound {
         }
     }
 
-    /// Ends it and removes its file, if that is still there. To be called while the lock is held, so that no newer
-    /// daemon's is removed.
-    pub fn close(self) {
+    /// Errors: [`SocketError::Mute`] where another daemon has the lock by now, the socket to come.
+    fn listen_again(&mut self) -> Result<(), SocketError> {
+        paths::prepare_socket_folder(&self.path)?;
+        let path = lock_path(&self.path);
+        let held = self.lock.metadata().map(|facts| Identity::of(&facts)).map_err(failed(&path))?;
+        if !Identity::at(&path).is_ok_and(|found| found.is_same_file(&held)) {
+            let lock = open_lock(&self.path, &path)?;
+            if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+                return Err(SocketError::Mute { lock: path });
+            }
+            self.lock = lock;
+        }
+        (self.listener, self.file) = listen(&self.path)?;
+        Ok(())
+    }
+
+    /// Ends it and removes its file, if that is still there. Returns the lock, to be held until the daemon has ended: no
+    /// newer daemon's file is removed while it is.
+    #[must_use]
+    pub fn close(self) -> File {
         drop(self.listener);
         if fs::symlink_metadata(&self.path).is_ok_and(|facts| Identity::of(&facts).is_same_file(&self.file)) {
             // The next daemon removes it if we cannot.
             let _ = fs::remove_file(&self.path);
         }
+        self.lock
     }
 }
 

@@ -432,7 +432,9 @@ struct Told<'a> {
 impl Told<'_> {
     /// Errors: it stands in another part, or under another step: files were swapped.
     fn check(&self, path: &Path, part_folder: &Path, step: u64) -> Result<(), Damage> {
-        let absolute = part_folder.canonicalize().unwrap_or_else(|_| part_folder.to_owned());
+        // A bare name has an empty parent, which is here.
+        let here = if part_folder.as_os_str().is_empty() { Path::new(".") } else { part_folder };
+        let absolute = here.canonicalize().unwrap_or_else(|_| part_folder.to_owned());
         let name = |folder: Option<&Path>| {
             folder.and_then(Path::file_name).and_then(OsStr::to_str).unwrap_or_default().to_owned()
         };

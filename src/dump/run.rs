@@ -419,9 +419,12 @@ impl Run {
     pub fn tell_unwritten(&self, answered: &[PathBuf]) {
         let of_run = answered.iter().filter(|path| reader::is_data_set_of(path, &self.folder));
         for path in of_run.filter(|path| !reader::is_whole(path)) {
-            self.make(path);
-            self.shared
-                .lose(format!("{}: the daemon that answered its call ended before it was written", path.display()));
+            // A run that was moved is not begun anew.
+            if path.parent().is_some_and(Path::is_dir) {
+                self.make(path);
+            }
+            let why = "it is not there whole, and the daemon that answered its call has ended";
+            self.shared.lose(format!("{}: {why}", path.display()));
         }
     }
 

@@ -84,7 +84,7 @@ impl Store {
             }
             let blob = blob_path(&self.folder, &hash.to_hex());
             match fs::hard_link(&blob, path) {
-                Ok(()) if self.holds(path, hash)? => return Ok(Stored { hash: hash.to_hex().to_string(), written }),
+                Ok(()) if self.holds(path, hash) => return Ok(Stored { hash: hash.to_hex().to_string(), written }),
                 // Changed by something other than us: a lost disk, a copy that failed.
                 Ok(()) => {
                     tracing::warn!(blob = %blob.display(), "dump: not the content of its name; written again");
@@ -100,7 +100,8 @@ impl Store {
                     ErrorKind::AlreadyExists => remove_if_there(path)?,
                     ErrorKind::CrossesDevices | ErrorKind::Unsupported | ErrorKind::PermissionDenied => {
                         self.links.store(false, Ordering::Relaxed);
-                        remove_if_unreferenced(&blob)?;
+                        // It may be another user's; the tensor is written in its own place.
+                        let _ = remove_if_unreferenced(&blob);
                     }
                     _ => return Err(error),
                 },
@@ -124,8 +125,15 @@ impl Store {
         Ok(hash)
     }
 
-    /// Whether the file has this content: as seen before, or read now.
-    fn holds(&self, path: &Path, hash: blake3::Hash) -> io::Result<bool> {
+    /// Whether the file has this content: as seen before, or read now. One that cannot be read has none.
+    fn holds(&self, path: &Path, hash: blake3::Hash) -> bool {
+        self.is_content(path, hash).unwrap_or_else(|error| {
+            tracing::warn!(path = %path.display(), %error, "dump: a tensor that is there cannot be read");
+            false
+        })
+    }
+
+    fn is_content(&self, path: &Path, hash: blake3::Hash) -> io::Result<bool> {
         let (mut file, facts) = open_regular(path)?;
         let identity = Identity::of(&facts);
         if lock(&self.seen).get(&hash) == Some(&identity) {

@@ -47,9 +47,10 @@ pub fn verify(path: &Path) -> Result<Verified, DumpError> {
     let told = |error| DumpError::io(path, "list")(error);
     match reader::find(path)? {
         Place::Folder(runs) => {
-            for run in runs {
+            for run in &runs {
                 work.folder(&run.path, Kind::Run).map_err(told)?;
             }
+            work.without_run_file(path, &runs).map_err(told)?;
             work.blobs(&path.join(TENSORS_FOLDER)).map_err(told)?;
         }
         Place::Run(_) => work.folder(path, Kind::Run).map_err(told)?,
@@ -76,7 +77,11 @@ impl Work {
         let mut told = self.told_of(folder, kind);
         let mut names: Vec<String> = Vec::new();
         for entry in fs::read_dir(folder)? {
-            names.extend(entry?.file_name().into_string());
+            match entry?.file_name().into_string() {
+                Ok(name) => names.push(name),
+                // We give no such name.
+                Err(name) => self.found.unlisted.push(folder.join(name)),
+            }
         }
         names.sort();
         for name in names {
@@ -215,6 +220,21 @@ impl Work {
         if is_sealed { BTreeSet::from([FILES_FILE.to_owned()]) } else { BTreeSet::new() }
     }
 
+    /// Runs whose run.json is gone: folders with graphs of ours.
+    fn without_run_file(&mut self, folder: &Path, known: &[reader::RunEntry]) -> io::Result<()> {
+        for entry in fs::read_dir(folder)? {
+            let (path, kind) = entry.and_then(|entry| Ok((entry.path(), entry.file_type()?)))?;
+            let is_graph = |entry: io::Result<fs::DirEntry>| {
+                entry.is_ok_and(|entry| entry.path().join(layout::PARTS_FILE).symlink_metadata().is_ok())
+            };
+            if kind.is_dir() && known.iter().all(|run| run.path != path) && fs::read_dir(&path)?.any(is_graph) {
+                self.found.missing.push(path.join(layout::RUN_FILE));
+                self.folder(&path, Kind::Run)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Tensors by content: each is named by its hash.
     fn blobs(&mut self, tensors: &Path) -> io::Result<()> {
         if !tensors.symlink_metadata().is_ok_and(|facts| facts.is_dir()) {
@@ -222,7 +242,10 @@ impl Work {
         }
         let mut names: Vec<String> = Vec::new();
         for entry in fs::read_dir(tensors)? {
-            names.extend(entry?.file_name().into_string());
+            match entry?.file_name().into_string() {
+                Ok(name) => names.push(name),
+                Err(name) => self.found.unlisted.push(tensors.join(name)),
+            }
         }
         names.sort();
         for name in names {

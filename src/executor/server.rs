@@ -27,7 +27,7 @@ use crate::protocol::message::{
 };
 use crate::runtime::ort::{OrtRuntime, ThreadPool};
 use crate::runtime::{self, BoundCall, Runtime, RuntimeError, Session, precision};
-use crate::shm::{Counter, CounterPage, DeviceSegment, Lanes, Segment};
+use crate::shm::{Counter, CounterPage, DeviceSegment, Lanes, Segment, cores_changed};
 use crate::tensor::CallRecord;
 
 /// Work that is queued on a device when its client goes has so long to be done.
@@ -104,6 +104,7 @@ impl Server {
                 if let Err(error) = process::run_on(&cpus) {
                     tracing::warn!(%error, "not on the client's CPUs");
                 }
+                cores_changed();
                 cuda::serve(pid);
                 loaded.client = pid.and_then(|pid| Process::of(pid).ok());
             }

@@ -22,3 +22,4 @@ pub use lease::{Lease, LeaseError, RawTensor, Readable, Role};
 pub use record::{RawRecord, RecordError, RecordHead, descriptors};
 pub use segment::{BadSegment, OutOfRange, Segment, SegmentFault, UnknownSegment};
 pub use table::SegmentTable;
+pub use wait::cores_changed;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::wait::{LONG_SPIN, SPARE_CORES, SPIN};
+use super::wait::{LONG_SPIN, SPIN, has_spare_cores};
 
 /// A lane's span of polling. Waking a thread that sleeps takes longer than a small graph's run, so that the span follows
 /// the client: as long as its calls come within [`LONG_SPIN`] of the answer before, they are polled for that long.
@@ -25,7 +25,7 @@ impl Pace {
 
     /// Polls long from now on, where cores are spare: the client hands its calls over without waiting.
     pub(super) fn expect_more(&mut self) {
-        self.expects_more = *SPARE_CORES;
+        self.expects_more = has_spare_cores();
     }
 }
 

@@ -1,7 +1,6 @@
 //! Waiting for a word in shared memory to change.
 
-use std::sync::LazyLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::thread::futex;
@@ -17,12 +16,34 @@ const ROUNDS_BEFORE_YIELD: u32 = 2000;
 /// The first sleep: a peer without fences may have missed the waiting flag, but no store stays invisible this long.
 const FIRST_SLEEP: Duration = Duration::from_millis(1);
 
+/// Cores that this process may run on; 0: not looked at yet, or they have changed.
+static CORES: AtomicUsize = AtomicUsize::new(0);
+
+/// The process may run on other cores from now on.
+pub fn cores_changed() {
+    CORES.store(0, Ordering::Relaxed);
+}
+
+fn cores() -> usize {
+    match CORES.load(Ordering::Relaxed) {
+        0 => {
+            let found = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+            CORES.store(found, Ordering::Relaxed);
+            found
+        }
+        known => known,
+    }
+}
+
 /// With one core, polling keeps the other side from running.
-static POLLING_PAYS: LazyLock<bool> = LazyLock::new(|| std::thread::available_parallelism().is_ok_and(|n| n.get() > 1));
+fn polling_pays() -> bool {
+    cores() > 1
+}
 
 /// Client, its other threads, and the executor's pool have cores beside one that polls.
-pub(super) static SPARE_CORES: LazyLock<bool> =
-    LazyLock::new(|| std::thread::available_parallelism().is_ok_and(|n| n.get() > 4));
+pub(super) fn has_spare_cores() -> bool {
+    cores() > 4
+}
 
 /// A word the peer writes, and the flag that tells the peer to wake us.
 pub(super) struct Doorbell<'a> {
@@ -63,7 +84,7 @@ impl Doorbell<'_> {
     /// Polls for at most `span` whether the word is not `seen`. Its value then.
     pub(super) fn poll(&self, seen: u32, span: Duration) -> Option<u32> {
         let look = || Some(self.word.load(Ordering::Acquire)).filter(|&value| value != seen);
-        if !*POLLING_PAYS {
+        if !polling_pays() {
             return look();
         }
         let start = Instant::now();

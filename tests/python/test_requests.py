@@ -7,7 +7,6 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,25 +18,39 @@ from test_client import add, binary_model, out, part
 from rust_ort.call.part import Part
 from rust_ort.errors import DaemonLost
 from rust_ort.link.pool import default_threads
-from rust_ort.link.specs import GraphSpec, PartSpec
+from rust_ort.link.specs import CustomOpLibrary, GraphSpec, PartSpec
 from rust_ort.memory import process
 from rust_ort.memory.arena import Arena
 
+SLOW = """
+#include <fcntl.h>
+#include <unistd.h>
+void *RegisterCustomOps(void *options, const void *api)
+{
+    (void)options, (void)api;
+    close(open("%s", O_RDONLY));
+    return 0;
+}
+"""
+
 
 @pytest.fixture
-def hung(daemon: Daemon, tmp_path: Path) -> Iterator[tuple[PartSpec, Path]]:
-    """A part whose preparation waits for a disk, until somebody opens the file."""
+def hung(tmp_path: Path) -> tuple[PartSpec, Path]:
+    """A part whose preparation waits in the executor, until somebody opens the file to write."""
+    file, source, library = tmp_path / "fifo", tmp_path / "slow.c", tmp_path / "libslow.so"
+    os.mkfifo(file)
+    source.write_text(SLOW % file)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source], check=True)
     graph = GraphSpec(graph_id="f" * 64, name="slow", direction="inference")
     spec = PartSpec(
         graph=graph, part=0, model=binary_model("Mul", (3,)), fx_values={"z": "z"}, input_names=["x", "y"],
-        output_names=["z"], outputs=[out((3,))],
+        output_names=["z"], outputs=[out((3,))], custom_op_libraries=[CustomOpLibrary.at(str(library))],
     )  # fmt: skip
-    file = tmp_path / "run" / "slow" / "parts.json"
-    yield spec, file
+    return spec, file
 
 
 def let_go(file: Path) -> None:
-    """The reader finds an empty file."""
+    """The library goes on."""
     os.close(os.open(file, os.O_WRONLY))
 
 
@@ -70,8 +83,6 @@ def test_calls_that_need_a_segment_do_not_wait_for_another_threads_preparation(
     run = part(daemon.client(), daemon, binary_model("Add", ("n",)), sizes)
     run([torch.ones(10), torch.ones(10)])
     daemon.client().open_dump(folder=str(tmp_path), run="run")
-    file.parent.mkdir()
-    os.mkfifo(file)
     preparing = Preparing(daemon, spec)
     connection = daemon.client()._connection
     assert connection is not None
@@ -98,8 +109,6 @@ def test_a_lost_daemon_wakes_every_thread_that_waits(
     spec, file = hung
     client = daemon.client()
     client.open_dump(folder=str(tmp_path), run="run")
-    file.parent.mkdir()
-    os.mkfifo(file)
     first = Preparing(daemon, spec)
     connection = client._connection
     assert connection is not None

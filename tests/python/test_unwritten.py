@@ -18,7 +18,7 @@ from rust_ort.link.daemon import find_binary
 
 def test_what_a_killed_daemon_had_not_written_is_told(daemon: Any, tmp_path: Path) -> None:
     double = torch.compile(lambda x: x * 2, backend="rust_ort")
-    why = r"1 files could not be written, first .*test_data_set_1: the daemon that"
+    why = r"1 files could not be written, first .*test_data_set_1: it is not there whole"
     with pytest.warns(RuntimeWarning, match=why), rust_ort.dump("killed", folder=tmp_path, calls="all") as path:
         for n in range(3):
             double(torch.full((4,), float(n)))

@@ -208,7 +208,10 @@ class Link:
 
     def flush_dump(self) -> None:
         """Returns when everything handed over so far is on disk. Errors: DaemonFault saying what was lost."""
-        if self._dump is not None:
+        connection = self._connection
+        is_lost = connection is None or not connection.lives()
+        # After a loss a daemon is asked, and started, only where something may not be on disk.
+        if self._dump is not None and not (is_lost and not self._answered):
             self._empty("flush_dump", self.connection())
 
     def _empty(self, name: str, connection: Connection) -> None:

@@ -11,7 +11,7 @@ use self::again::Again;
 pub(super) use self::arguments::Arguments;
 use self::repro::Alone;
 pub(super) use self::repro::Repro;
-use super::answer::{json_text, put};
+use super::answer::{json_text, put, warn};
 use super::exit::{Exit, Failure, Outcome};
 use super::rerun::{self, Runtime, Which};
 use super::table::{self, Give};
@@ -21,7 +21,7 @@ use crate::compare::{Summary, distance_text, summary};
 pub(super) fn run(args: &Arguments) -> Outcome {
     let targets = rerun::find(&args.what)?;
     if targets.is_empty() {
-        eprintln!("rust-ort: {}: no data sets", args.what.path.display());
+        warn(format_args!("{}: no data sets", args.what.path.display()));
         if args.json {
             put(&json_text("replay", json!({ "summary": Summary::default(), "data_sets": [] }))?)?;
         }
@@ -49,7 +49,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     let text = if args.json { json_of(&runtime, &again, total)? } else { text_of(&runtime, &again, total) };
     put(&text)?;
     if let Some(folder) = &args.repro {
-        eprintln!("rust-ort: wrote {}; run it by `python {}`", folder.display(), folder.join("run.py").display());
+        warn(format_args!("wrote {}; run it by `python {}`", folder.display(), folder.join("run.py").display()));
     }
     Ok(Exit::from(total))
 }

@@ -346,12 +346,16 @@ impl<'a> Repro<'a> {
         let version = |name: &str| versions[name].as_str().unwrap_or("unknown").to_owned();
         let pin =
             |name: &str, version: Option<&str>| version.map_or(name.to_owned(), |version| format!("{name}=={version}"));
+        // It goes into a line for a shell, and may come from anybody's dump.
+        let is_version = |text: &&str| {
+            !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".+!_-".contains(&byte))
+        };
         let on_cuda = self.target.providers.iter().any(|(name, _)| name == CUDA_PROVIDER);
         let wheel = if on_cuda { "onnxruntime-gpu" } else { "onnxruntime" };
         let packages = [
-            pin("onnx", versions["onnx"].as_str()),
+            pin("onnx", versions["onnx"].as_str().filter(is_version)),
             "numpy".to_owned(),
-            pin(wheel, Some(onnxruntime.as_str()).filter(|version| !version.is_empty())),
+            pin(wheel, Some(onnxruntime.as_str()).filter(is_version)),
         ];
         format!(
             "{MARK}\n# Reproduction of {title}\n\n\

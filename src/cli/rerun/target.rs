@@ -9,6 +9,8 @@ use serde_json::Value;
 use super::arguments::{Arguments, Which};
 use super::{rules, trust};
 use crate::base::ids::{DeviceUuid, ValueName};
+use crate::base::limits;
+use crate::cli::answer::warn;
 use crate::cli::data_sets;
 use crate::cli::exit::{Failure, at};
 use crate::cli::library;
@@ -72,7 +74,7 @@ pub(crate) fn find(args: &Arguments) -> Result<Vec<Target>, Failure> {
 pub(crate) fn whole(targets: &[Target]) -> (Vec<&Target>, usize) {
     let is_whole = |target: &&Target| match &target.step.state {
         Completeness::Incomplete(why) => {
-            eprintln!("rust-ort: {}: left out: {why}", target.step.path.display());
+            warn(format_args!("{}: left out: {why}", target.step.path.display()));
             false
         }
         _ => true,
@@ -170,9 +172,9 @@ pub(crate) fn tell_of_options(targets: &[Target]) {
     let left_out: BTreeSet<&str> = targets.iter().flat_map(|target| &target.left_out).map(String::as_str).collect();
     if !left_out.is_empty() {
         let names = left_out.into_iter().collect::<Vec<_>>().join(", ");
-        eprintln!(
-            "rust-ort: it ran with session options that are not taken from a dump, since they may name files: {names}"
-        );
+        warn(format_args!(
+            "it ran with session options that are not taken from a dump, since they may name files: {names}"
+        ));
     }
 }
 
@@ -185,7 +187,7 @@ pub(crate) fn tell_of_other_gpus(targets: &[Target]) {
     let visible = Device::visible().unwrap_or_default();
     let gone: Vec<_> = ran_on.iter().filter(|device| !visible.contains(device)).map(DeviceUuid::to_string).collect();
     if let (Some(here), false) = (visible.first(), gone.is_empty()) {
-        eprintln!("rust-ort: it ran on {}, which is not here: it runs on {here}", gone.join(", "));
+        warn(format_args!("it ran on {}, which is not here: it runs on {here}", gone.join(", ")));
     }
 }
 
@@ -194,7 +196,7 @@ pub(crate) fn tell_of_copies(targets: &[Target]) {
     let providers: BTreeSet<&str> =
         targets.iter().flat_map(|target| &target.providers).map(|(name, _)| name.as_str()).collect();
     for provider in providers.into_iter().filter(|&name| name == CUDA_PROVIDER) {
-        eprintln!("rust-ort: the dump's tensors lie on the host: {provider} copies what each run reads and gives");
+        warn(format_args!("the dump's tensors lie on the host: {provider} copies what each run reads and gives"));
     }
 }
 
@@ -336,7 +338,10 @@ impl Target {
 
     /// Threads of the runtime's pool that it ran with.
     pub(crate) fn threads(&self) -> Option<u32> {
-        self.options["threads"].as_u64().and_then(|threads| u32::try_from(threads).ok())
+        self.options["threads"]
+            .as_u64()
+            .and_then(|threads| u32::try_from(threads).ok())
+            .filter(|&n| n <= limits::THREADS)
     }
 
     /// The tensors of a role, by index. Errors: a file that cannot be read, a gap.

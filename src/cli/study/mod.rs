@@ -15,7 +15,7 @@ pub(super) use arguments::Arguments;
 use arguments::{Common, Which};
 use runtimes::Loaded;
 
-use super::answer::{json_text, put};
+use super::answer::{json_text, put, warn};
 use super::exit::{Exit, Failure, Outcome};
 use super::progress;
 use crate::base::files::write_whole;
@@ -66,7 +66,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
             match &study.setup.not_run {
                 None => Ok(Exit::Success),
                 Some(why) => {
-                    eprintln!("rust-ort: nothing was compared: this study is of two runtimes; libtorch not run: {why}");
+                    warn(format_args!("nothing was compared: this study is of two runtimes; libtorch not run: {why}"));
                     Ok(Exit::NothingCompared)
                 }
             }
@@ -116,7 +116,7 @@ fn give<T: Serialize>(common: &Common, made: &Made<'_, T>) -> Result<(), Failure
     if let Some(path) = &common.svg {
         write_whole(path, 0o644, &[made.plot.svg().as_bytes()])
             .map_err(|error| format!("{}: {error}", path.display()))?;
-        eprintln!("rust-ort: wrote {}", path.display());
+        warn(format_args!("wrote {}", path.display()));
     }
     if common.json {
         put(&json_text("study", json!({ "study": made.name, "result": made.study }))?)

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::arguments::Common;
+use crate::cli::answer::warn;
 use crate::cli::exit::Failure;
 use crate::cli::library;
 use crate::protocol::message::{CPU_PROVIDER, CUDA_PROVIDER};
@@ -47,7 +48,7 @@ impl Loaded {
         };
         if !onnxruntime.providers().contains(&provider) {
             let there = onnxruntime.providers().join(", ");
-            eprintln!("rust-ort: not run: this onnxruntime library has no {provider}; it has {there}");
+            warn(format_args!("not run: this onnxruntime library has no {provider}; it has {there}"));
             return Ok(None);
         }
         let libtorch = match provider == CPU_PROVIDER {

@@ -127,7 +127,7 @@ impl Pool {
                 return;
             }
         };
-        self.launch.libraries.remember(&executor.terms.spec.onnxruntime_library);
+        self.launch.libraries.remember_soon(&executor.terms.spec.onnxruntime_library);
         let executor = Arc::new(executor);
         lock(&self.executors).insert(id, Arc::clone(&executor));
         tracing::info!(executor = id.0, pid = executor.pid, version = executor.onnxruntime_version, "executor started");

@@ -40,7 +40,7 @@ pub fn prepare(leased: &Leased<'_>, mut prepare: PreparePart) -> Answer {
         dumping.optimized(leased, folder, &part);
     }
     for library in &part.spec.part.session.custom_op_libraries {
-        at.daemon.libraries.remember(&library.path);
+        at.daemon.libraries.remember_soon(&library.path);
     }
     let (inputs, outputs) = (prepared.inputs.clone(), prepared.outputs.clone());
     let part = Part::new(part.spec.clone(), inputs, outputs, Some(held));

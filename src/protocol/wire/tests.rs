@@ -71,7 +71,7 @@ fn names_that_leave_the_dump_folder_are_refused() {
 }
 
 #[test]
-fn an_executor_is_given_no_variable_that_loads_code() {
+fn an_executor_is_given_no_variable_but_those_of_a_client() {
     let lease = |name: &str, value: &str| {
         let variables = BTreeMap::from([(name.to_owned(), value.to_owned())]);
         proto::request::Body::LeaseExecutor(proto::LeaseExecutor {
@@ -80,7 +80,7 @@ fn an_executor_is_given_no_variable_that_loads_code() {
             ..Default::default()
         })
     };
-    for (name, value) in [("LD_PRELOAD", "/x"), ("OMP_=", "1"), ("OMP_X", "a\0b"), ("OMP_X", &"x".repeat(1 << 17))] {
+    for (name, value) in [("LD_PRELOAD", "/x"), ("OMP_=", "1"), ("OMP_X", "a\0b"), ("OMP_X", &"x".repeat(3 << 20))] {
         let (code, text) = refused(lease(name, value));
         assert!(code == ErrorCode::BadMessage && text.starts_with("LeaseExecutor.environment"), "{text}");
     }

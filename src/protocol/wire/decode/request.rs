@@ -228,7 +228,7 @@ fn niceness(niceness: i32) -> Decoded<i32> {
     }
 }
 
-/// No other name changes what an executor is: one that loads code into it is none of them.
+/// Variables that rule a runtime, of a client for its own executor: executors with others are others.
 fn environment(environment: proto::Environment) -> Decoded<BTreeMap<String, String>> {
     const FIELD: &str = "LeaseExecutor.environment";
     let variables = environment.variables;
