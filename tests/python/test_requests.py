@@ -7,6 +7,7 @@ import sys
 import textwrap
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +28,17 @@ SLOW = """
 #include <unistd.h>
 void *RegisterCustomOps(void *options, const void *api)
 {
+    static int waited; /* a dump asks for a second session */
     (void)options, (void)api;
-    close(open("%s", O_RDONLY));
+    if (!waited++)
+        close(open("%s", O_RDONLY));
     return 0;
 }
 """
 
 
 @pytest.fixture
-def hung(tmp_path: Path) -> tuple[PartSpec, Path]:
+def hung(tmp_path: Path) -> Iterator[tuple[PartSpec, Path]]:
     """A part whose preparation waits in the executor, until somebody opens the file to write."""
     file, source, library = tmp_path / "fifo", tmp_path / "slow.c", tmp_path / "libslow.so"
     os.mkfifo(file)
@@ -46,7 +49,8 @@ def hung(tmp_path: Path) -> tuple[PartSpec, Path]:
         graph=graph, part=0, model=binary_model("Mul", (3,)), fx_values={"z": "z"}, input_names=["x", "y"],
         output_names=["z"], outputs=[out((3,))], custom_op_libraries=[CustomOpLibrary.at(str(library))],
     )  # fmt: skip
-    return spec, file
+    yield spec, file
+    file.unlink()  # nothing waits for it any more, whatever a failed test left
 
 
 def let_go(file: Path) -> None:
