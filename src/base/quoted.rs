@@ -5,19 +5,35 @@ pub fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// A text for a terminal: what would move its cursor, set its title or turn the direction of what follows is escaped. Lines
-/// stay lines.
+/// Whether a terminal shows it, and goes on as before: it moves no cursor, sets no title, and does not turn the direction
+/// of what follows. Ends of lines and tabulators are.
+pub fn is_printable(c: char) -> bool {
+    let is_bidi = matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    matches!(c, '\n' | '\t') || !(c.is_control() || is_bidi)
+}
+
+/// A text for a terminal: what is not [`is_printable`] is escaped, but for what sets the colour of letters.
 pub fn printable(text: &str) -> String {
-    let is_bidi = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let mut safe = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '\n' | '\t' => safe.push(c),
-            c if c.is_control() || is_bidi(c) => safe.extend(c.escape_unicode()),
-            c => safe.push(c),
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        let len = colour_len(rest).unwrap_or(c.len_utf8());
+        let (taken, left) = rest.split_at(len);
+        if len > c.len_utf8() || is_printable(c) {
+            safe.push_str(taken)
+        } else {
+            safe.extend(c.escape_unicode())
         }
+        rest = left;
     }
     safe
+}
+
+/// Bytes of an escape sequence at the start that sets a colour, ESC [ numbers m.
+fn colour_len(text: &str) -> Option<usize> {
+    let numbers = text.strip_prefix("\u{1b}[")?;
+    let end = numbers.find(|c: char| !(c.is_ascii_digit() || c == ';'))?;
+    numbers[end..].starts_with('m').then_some(2 + end + 1)
 }
 
 #[cfg(test)]
@@ -28,6 +44,7 @@ mod tests {
     fn a_terminal_gets_letters_alone() {
         assert_eq!(printable("a\tb\né"), "a\tb\né");
         assert_eq!(printable("\x1b]0;x\x07"), "\\u{1b}]0;x\\u{7}");
+        assert_eq!(printable("\x1b[1;31mred\x1b[0m\x1b[2J"), "\x1b[1;31mred\x1b[0m\\u{1b}[2J");
         assert_eq!(printable("a\u{202e}b\r\u{9b}"), "a\\u{202e}b\\u{d}\\u{9b}");
     }
 

@@ -5,10 +5,16 @@ use std::io::{self, Write as _};
 use serde_json::Value;
 
 use super::exit::{Exit, Failure, Outcome};
-use crate::base::quoted::printable;
+use crate::base::quoted::{is_printable, printable};
 
-/// Write to standard output. A reader that has gone (`| head`) is no error.
+/// Writes to standard output what a terminal may show as it is: names in it may be anybody's. A reader that has gone
+/// (`| head`) is no error.
 pub(super) fn put(text: &str) -> Result<(), Failure> {
+    put_exact(&printable(text))
+}
+
+/// The same of a text for a program, whose cells were made printable one by one.
+pub(super) fn put_exact(text: &str) -> Result<(), Failure> {
     match io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),
@@ -18,7 +24,18 @@ pub(super) fn put(text: &str) -> Result<(), Failure> {
 /// An answer as JSON, with the name and version of its form.
 pub(super) fn json_text(command: &str, mut answer: Value) -> Result<String, serde_json::Error> {
     answer["schema"] = format!("rust_ort/cli/{command}/1").into();
-    Ok(serde_json::to_string_pretty(&answer)? + "\n")
+    pretty(&answer)
+}
+
+/// JSON of several lines. What a terminal should not get stands in it as JSON escapes it.
+pub(super) fn pretty(value: &Value) -> Result<String, serde_json::Error> {
+    let text = serde_json::to_string_pretty(value)? + "\n";
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        // They are in strings alone, and none of them needs two escapes.
+        if is_printable(c) { safe.push(c) } else { safe += &format!("\\u{:04x}", u32::from(c)) }
+    }
+    Ok(safe)
 }
 
 /// Prints what a command did: `answer` as JSON, or in words.
@@ -39,4 +56,17 @@ pub(super) fn mebibytes(bytes: u64) -> String {
 /// Says something beside the answer. It may name what a dump holds.
 pub(super) fn warn(what: impl std::fmt::Display) {
     eprintln!("rust-ort: {}", printable(&what.to_string()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_for_a_terminal_reads_as_before() {
+        let value = serde_json::json!({ "a\u{9b}": "b\u{202e}c\n\u{1b}é" });
+        let text = pretty(&value).unwrap();
+        assert!(text.chars().all(is_printable), "{text}");
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), value);
+    }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use super::answer::{json_text, put, warn};
+use super::answer::{json_text, put, put_exact, warn};
 use super::data_sets::run_parts;
 use super::exit::{Exit, Failure, Outcome, at};
 use super::node_table::{self, Found, Rows};
@@ -39,7 +39,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     } else {
         found.iter().map(|found| node_table::text_of(found, &args.rows, args.wide)).collect::<Vec<_>>().join("\n")
     };
-    put(&text)?;
+    if args.csv { put_exact(&text) } else { put(&text) }?;
     if found.is_empty() {
         warn(format_args!(
             "{}: no table of nodes (nodes_<step>.json); dump with the option compare=\"nodes\"",

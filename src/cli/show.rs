@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
-use super::answer::{json_text, put};
+use super::answer::{json_text, pretty, put};
 use super::exit::{Exit, Failure, Outcome, at};
 use super::statistics::statistics;
 use super::table::{self, Give};
@@ -33,7 +33,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     let text = if args.json {
         match &place {
             // It says what it is itself.
-            Place::Json(path) => serde_json::to_string_pretty(&reader::any_json(path)?)? + "\n",
+            Place::Json(path) => pretty(&reader::any_json(path)?)?,
             place => json_text("show", json_of(place)?)?,
         }
     } else {

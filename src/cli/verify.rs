@@ -6,7 +6,6 @@ use serde_json::json;
 
 use super::answer::{json_text, mebibytes, put};
 use super::exit::{Exit, Outcome};
-use crate::base::quoted::printable;
 use crate::dump::{Verified, verify};
 
 #[derive(Debug, clap::Args)]
@@ -52,5 +51,5 @@ fn text_of(found: &Verified) -> String {
     ];
     let others: String = counts.into_iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!(", {n} {what}")).collect();
     let (whole, bytes) = (found.whole, mebibytes(found.bytes));
-    printable(&text) + &format!("{whole} files whole ({bytes} read){others}\n")
+    text + &format!("{whole} files whole ({bytes} read){others}\n")
 }

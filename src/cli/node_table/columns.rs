@@ -1,6 +1,7 @@
 //! What a row tells, and CSV of it.
 
 use super::mark::Mark;
+use crate::base::quoted::printable;
 use crate::cli::table::Give;
 use crate::compare::{Errors, Metrics, Noise, NoiseKind, Rounding, Side, TensorVerdict, Verdict, distance_text};
 use crate::dump::{NodeRow, NodeTable};
@@ -33,6 +34,17 @@ impl Cell {
             Cell::Text(text) => text.clone(),
             Cell::Count(count) => count.map_or_else(String::new, |count| count.to_string()),
             Cell::Real(real) | Cell::Milliseconds(real) => real.map_or_else(String::new, |real| format!("{real:e}")),
+        }
+    }
+
+    /// As [`Cell::exact`], for programs that compute: a name that begins as a formula does is none.
+    fn for_a_sheet(&self) -> String {
+        match self {
+            Cell::Text(text) if text.len() > 1 && text.starts_with(['=', '+', '-', '@', '\t', '\r']) => {
+                format!("'{}", printable(text))
+            }
+            Cell::Text(text) => printable(text),
+            _ => self.exact(),
         }
     }
 
@@ -330,7 +342,7 @@ pub(crate) fn csv<'a>(lines: impl Iterator<Item = Line<'a>>) -> String {
     let columns = columns();
     let row = |cells: Vec<String>| cells.iter().map(|cell| quoted(cell)).collect::<Vec<_>>().join(",") + "\r\n";
     let header = row(columns.iter().map(|column| column.name.clone()).collect());
-    let rows = lines.map(|line| row(columns.iter().map(|column| column.cell(&line).exact()).collect()));
+    let rows = lines.map(|line| row(columns.iter().map(|column| column.cell(&line).for_a_sheet()).collect()));
     std::iter::once(header).chain(rows).collect()
 }
 
@@ -360,5 +372,15 @@ mod tests {
         assert_eq!((Cell::Real(None).exact(), Cell::Real(None).short()), (String::new(), "-".into()));
         assert_eq!(Cell::Real(Some(f64::INFINITY)).exact(), "inf");
         assert_eq!(Cell::Real(Some(0.)).short(), "0");
+    }
+
+    #[test]
+    fn a_name_that_a_sheet_would_compute_is_a_text() {
+        let of = |text: &str| Cell::Text(text.to_owned()).for_a_sheet();
+        assert_eq!(
+            [of("=cmd|' /C calc'!A0"), of("="), of("mm"), of("a\u{1b}[2J")],
+            ["'=cmd|' /C calc'!A0", "=", "mm", "a\\u{1b}[2J"]
+        );
+        assert_eq!(Cell::Real(Some(-1.5)).for_a_sheet(), "-1.5e0");
     }
 }

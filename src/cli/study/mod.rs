@@ -15,7 +15,7 @@ pub(super) use arguments::Arguments;
 use arguments::{Common, Which};
 use runtimes::Loaded;
 
-use super::answer::{json_text, put, warn};
+use super::answer::{json_text, put, put_exact, warn};
 use super::exit::{Exit, Failure, Outcome};
 use super::progress;
 use crate::base::files::write_whole;
@@ -121,7 +121,7 @@ fn give<T: Serialize>(common: &Common, made: &Made<'_, T>) -> Result<(), Failure
     if common.json {
         put(&json_text("study", json!({ "study": made.name, "result": made.study }))?)
     } else if common.csv {
-        put(&made.csv)
+        put_exact(&made.csv)
     } else {
         put(&made.text)
     }
