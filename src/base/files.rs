@@ -22,9 +22,10 @@ pub fn is_temporary(name: &str) -> bool {
     })
 }
 
-/// Whether a temporary file has a writer: it holds the file's lock until its rename. Another host's lock may not be seen.
-pub fn is_being_written(temporary: &Path) -> bool {
-    let Ok(file) = File::open(temporary) else { return false };
+/// Whether somebody holds a file's lock: the writer of a temporary file until its rename, a process of its log as long as it
+/// lives. Another host's lock may not be seen.
+pub fn is_locked(path: &Path) -> bool {
+    let Ok(file) = File::open(path) else { return false };
     flock(&file, FlockOperation::NonBlockingLockShared) == Err(rustix::io::Errno::WOULDBLOCK)
 }
 
@@ -208,12 +209,12 @@ mod tests {
         write_whole_as(&folder.path().join("file"), 0o600, |_| {
             let entry = fs::read_dir(folder.path())?.next().unwrap()?;
             let name = entry.file_name().into_string().unwrap();
-            assert!(is_temporary(&name) && is_being_written(&entry.path()), "{name}");
+            assert!(is_temporary(&name) && is_locked(&entry.path()), "{name}");
             Ok((folder.path().join("other"), ()))
         })
         .unwrap();
         let other = folder.path().join("other");
-        assert!(other.exists() && !folder.path().join("file").exists() && !is_being_written(&other));
+        assert!(other.exists() && !folder.path().join("file").exists() && !is_locked(&other));
         let drawn: std::collections::BTreeSet<_> = (0..1000).map(|_| temporary_name().unwrap()).collect();
         assert_eq!(drawn.len(), 1000);
     }

@@ -66,15 +66,9 @@ pub(super) fn trim(log: &Path) {
     }
 }
 
-/// Whether the process whose log it is lives.
-pub(super) fn is_in_use(log: &Path) -> bool {
-    let Ok(file) = File::open(log) else { return false };
-    flock(&file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)
-}
-
 /// Whether a daemon names its log, or an executor's, so: `daemon-<pid>.log`, `executor-<pid>.log`,
-/// `executor-<pid of the daemon>-<n>.starting`, each with a number before the extension where names repeat, and `old` where it is what
-/// [`trim`] left.
+/// `executor-<pid of the daemon>-<n>.starting`, each with a number before the extension where names repeat, and `old` where
+/// it is what [`trim`] left.
 pub(super) fn is_log(name: &str) -> bool {
     let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u64>().is_ok();
     let Some((stem, extension)) = name.rsplit_once('.') else { return false };
@@ -99,6 +93,7 @@ mod tests {
     use std::io::Write as _;
 
     use super::*;
+    use crate::base::files::is_locked;
 
     #[test]
     fn a_log_that_another_process_writes_is_not_written_into() {
@@ -107,9 +102,9 @@ mod tests {
         let (second, _other) = open(folder.path(), "executor-7", "log").unwrap();
         let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
         assert_eq!([name(&first), name(&second)], ["executor-7.log", "executor-7.1.log"]);
-        assert!(is_in_use(&first) && is_log(&name(&first)) && is_log(&name(&second)));
+        assert!(is_locked(&first) && is_log(&name(&first)) && is_log(&name(&second)));
         drop(held);
-        assert!(!is_in_use(&first));
+        assert!(!is_locked(&first));
         assert_eq!(open(folder.path(), "executor-7", "log").unwrap().0, first);
         let (own, _held) = open_own(folder.path()).unwrap();
         assert_eq!(open_own(folder.path()).unwrap().0, own);
@@ -131,7 +126,7 @@ mod tests {
         let kept = fs::read(&old).unwrap();
         assert!(kept.ends_with(b"x\nthe end\n") && kept.len() as u64 == limits::OLD_LOG_BYTES);
         assert_eq!(fs::read(&log).unwrap(), b"after\n");
-        assert!(is_log("daemon-7.old.log") && is_log("executor-7.1.old.log") && is_in_use(&log));
+        assert!(is_log("daemon-7.old.log") && is_log("executor-7.1.old.log") && is_locked(&log));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use crate::base::files::is_locked;
 use crate::base::limits;
 use crate::daemon::logs;
 use crate::dump;
@@ -63,7 +64,7 @@ fn logs_in(folder: &Path) -> Vec<(SystemTime, PathBuf)> {
     let log = |entry: &fs::DirEntry| {
         logs::is_log(entry.file_name().to_str()?).then_some(())?;
         let facts = entry.metadata().ok().filter(|facts| facts.is_file() && is_own(facts))?;
-        Some((facts.modified().ok()?, entry.path())).filter(|(_, path)| !logs::is_in_use(path))
+        Some((facts.modified().ok()?, entry.path())).filter(|(_, path)| !is_locked(path))
     };
     entries(folder).iter().filter_map(log).collect()
 }

@@ -15,7 +15,7 @@ use super::owner::{check_ours, hold};
 use super::reader::{self, Completeness, RunEntry, StepEntry};
 use super::store::{blob_path, remove_if_there, remove_if_unreferenced};
 use super::values::remove_values;
-use crate::base::files::{is_being_written, is_temporary};
+use crate::base::files::{is_locked, is_temporary};
 
 /// A temporary file younger than this may belong to a process that is not visible from here.
 const LEFTOVER_AGE: Duration = Duration::from_secs(600);
@@ -146,7 +146,7 @@ fn leftovers(folder: &Path, removed: &mut Removed) -> Result<(), DumpError> {
         }
         let Ok(facts) = fs::symlink_metadata(&path) else { continue };
         let old = facts.modified().is_ok_and(|at| at.elapsed().is_ok_and(|age| age > LEFTOVER_AGE));
-        if old && facts.is_file() && !is_being_written(&path) {
+        if old && facts.is_file() && !is_locked(&path) {
             remove_if_there(&path).map_err(DumpError::io(&path, "remove"))?;
             removed.leftovers += 1;
             removed.bytes += facts.len();

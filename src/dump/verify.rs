@@ -75,16 +75,7 @@ struct Work {
 impl Work {
     fn folder(&mut self, folder: &Path, kind: Kind) -> io::Result<()> {
         let mut told = self.told_of(folder, kind);
-        let mut names: Vec<String> = Vec::new();
-        for entry in fs::read_dir(folder)? {
-            match entry?.file_name().into_string() {
-                Ok(name) => names.push(name),
-                // We give no such name.
-                Err(name) => self.found.unlisted.push(folder.join(name)),
-            }
-        }
-        names.sort();
-        for name in names {
+        for name in self.names(folder)? {
             let path = folder.join(&name);
             if path.symlink_metadata().is_ok_and(|facts| facts.is_dir()) {
                 match kind.below(&name) {
@@ -98,6 +89,19 @@ impl Work {
         let missing = told.hashes.into_keys().filter(|name| !name.contains('/')).map(|name| folder.join(name));
         self.found.missing.extend(missing.chain(told.others.into_iter().map(|name| folder.join(name))));
         Ok(())
+    }
+
+    /// What is in a folder, by name. A name that is no UTF-8 is none that we give.
+    fn names(&mut self, folder: &Path) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(folder)? {
+            match entry?.file_name().into_string() {
+                Ok(name) => names.push(name),
+                Err(name) => self.found.unlisted.push(folder.join(name)),
+            }
+        }
+        names.sort();
+        Ok(names)
     }
 
     fn file(&mut self, path: &Path, name: &str, told: &mut Told) {
@@ -240,15 +244,7 @@ impl Work {
         if !tensors.symlink_metadata().is_ok_and(|facts| facts.is_dir()) {
             return Ok(());
         }
-        let mut names: Vec<String> = Vec::new();
-        for entry in fs::read_dir(tensors)? {
-            match entry?.file_name().into_string() {
-                Ok(name) => names.push(name),
-                Err(name) => self.found.unlisted.push(tensors.join(name)),
-            }
-        }
-        names.sort();
-        for name in names {
+        for name in self.names(tensors)? {
             let path = tensors.join(&name);
             match name.strip_suffix(".pb").filter(|hash| hash.len() == 2 * blake3::OUT_LEN) {
                 Some(hash) => self.content(&path, hash),

@@ -9,6 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
+use crate::base::files::is_locked;
 use crate::base::identity::Identity;
 use crate::base::ids::{ClientId, ExecutorId};
 use crate::base::limits;
@@ -317,7 +318,7 @@ impl Launch {
             .stderr(output)
             .spawn()?;
         let log = self.log_folder.join(format!("executor-{}.log", child.id()));
-        let is_free = !logs::is_in_use(&log);
+        let is_free = !is_locked(&log);
         let log = if is_free && std::fs::rename(&start_log, &log).is_ok() { log } else { start_log };
         Ok((child, stream, log))
     }
