@@ -121,10 +121,15 @@ pub fn write_whole_as<T>(
 }
 
 fn temporary_name() -> io::Result<String> {
+    Ok(format!("{TEMPORARY_PREFIX}{}", random_name()?))
+}
+
+/// 32 hexadecimal digits that nobody else draws, on whichever host. Errors: the system has no random numbers.
+pub fn random_name() -> io::Result<String> {
     let mut drawn = [0_u8; 16];
     let n = getrandom(&mut drawn, GetRandomFlags::empty())?;
     debug_assert_eq!(n, drawn.len(), "requests of up to 256 bytes are answered whole");
-    Ok(format!("{TEMPORARY_PREFIX}{:032x}", u128::from_ne_bytes(drawn)))
+    Ok(format!("{:032x}", u128::from_ne_bytes(drawn)))
 }
 
 /// A regular file, open for reading, and its facts. Never waits for a writer, as opening a pipe does. Links are followed.

@@ -275,6 +275,7 @@ pub(super) fn case_of(runtime: &Runtime, target: &Target, memory_bytes: usize) -
     let table = reader::nodes(&target.part, step).map_err(at(&target.step.path))?;
     let table = table.unwrap_or_else(|| NodeTable {
         schema: NODES_SCHEMA.to_owned(),
+        run: String::new(),
         graph: target.part.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned(),
         part: 0,
         step,

@@ -22,7 +22,10 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     put(&if args.json { json_text("verify", json!(found))? } else { text_of(&found) })?;
     Ok(if !found.is_whole() {
         Exit::Damaged
-    } else if found.whole == 0 || !found.not_sealed.is_empty() || !found.unlisted.is_empty() {
+    } else if found.whole == 0
+        || [&found.not_sealed, &found.unlisted].iter().any(|paths| !paths.is_empty())
+        || !found.incomplete.is_empty()
+    {
         Exit::NothingCompared
     } else {
         Exit::Success
@@ -32,18 +35,22 @@ pub(super) fn run(args: &Arguments) -> Outcome {
 fn text_of(found: &Verified) -> String {
     let mut text = String::new();
     for damage in &found.damaged {
-        text += &format!("damaged   {}: {}\n", damage.path.display(), damage.reason);
+        text += &format!("damaged    {}: {}\n", damage.path.display(), damage.reason);
     }
     let lists = [("missing", &found.missing), ("unlisted", &found.unlisted), ("not sealed", &found.not_sealed)];
     for (what, paths) in lists {
         for path in paths {
-            text += &format!("{what:9} {}\n", path.display());
+            text += &format!("{what:10} {}\n", path.display());
         }
+    }
+    for of in &found.incomplete {
+        text += &format!("incomplete {}: {}\n", of.path.display(), of.reason);
     }
     let counts = [
         (found.damaged.len(), "damaged"),
         (found.missing.len(), "missing"),
         (found.unlisted.len(), "unlisted"),
+        (found.incomplete.len(), "never written"),
         (
             found.not_sealed.len(),
             "of which nothing tells: of a version before seals, or of data sets that were not finished",

@@ -105,7 +105,8 @@ impl Plans {
             return Ok(None);
         }
         self.check_owner()?;
-        let flags = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
+        // A pipe in its place is not waited for.
+        let flags = (rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK).bits() as i32;
         let mut file = match File::options().read(true).custom_flags(flags).open(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             opened => opened.map_err(failed)?,

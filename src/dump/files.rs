@@ -66,23 +66,38 @@ pub(super) fn list_of(folder: &Path) -> io::Result<Option<FileList>> {
 
 /// Whether these bytes of a file are those that its folder lists. Errors: [`DumpError::Damaged`], of the file or of the
 /// list.
-pub(super) fn check_listed(path: &Path, bytes: &[u8]) -> Result<(), DumpError> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let list = list_of(folder).map_err(DumpError::io(&folder.join(FILES_FILE), "read"))?;
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    match list.and_then(|list| list.files.get(&*name).cloned()) {
+fn check_listed(path: &Path, bytes: &[u8]) -> Result<(), DumpError> {
+    match listed(path)? {
         Some(hash) => compare(path, bytes, &hash).map_err(DumpError::Damaged),
         None => Ok(()),
     }
 }
 
-/// A JSON file whose seal holds and that is as its folder lists it. Errors: the file system's, [`Damage`].
+/// blake3 that the folder of a file lists of it. Errors: [`DumpError::Damaged`], of the list; [`DumpError::Io`].
+fn listed(path: &Path) -> Result<Option<String>, DumpError> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let list = list_of(folder).map_err(DumpError::io(&folder.join(FILES_FILE), "read"))?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    Ok(list.and_then(|mut list| list.files.remove(&*name)))
+}
+
+/// A JSON file whose seal holds and that is as its folder lists it. Errors: the file system's, [`Damage`], also of one that
+/// is listed and gone.
 pub(super) fn read_json(path: &Path) -> io::Result<Vec<u8>> {
-    let bytes = layout::read_checked(path)?;
-    check_listed(path, &bytes).map_err(|error| match error {
+    let told = |error| match error {
         DumpError::Damaged(damage) => damage.into(),
         other => io::Error::other(other),
-    })?;
+    };
+    let bytes = match layout::read_checked(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(match listed(path).map_err(told)? {
+                Some(_) => Damage::new(path, "its folder lists it, and it is gone").into(),
+                None => error,
+            });
+        }
+        read => read?,
+    };
+    check_listed(path, &bytes).map_err(told)?;
     Ok(bytes)
 }
 

@@ -29,6 +29,7 @@ pub(super) const TENSORS_FOLDER: &str = "tensors";
 pub(super) const VALUES_PREFIX: &str = "values_";
 
 const SCHEMA_KEY: &str = "schema";
+pub(super) const RUN_ID_KEY: &str = "id";
 const RUN_FAMILY: &str = "rust_ort/run/";
 pub(super) const RUN_SCHEMA: &str = "rust_ort/run/2";
 pub(super) const PARTS_SCHEMA: &str = "rust_ort/parts/2";
@@ -131,6 +132,9 @@ impl FileEntry {
 pub struct DataSet {
     /// Name and version of this format.
     pub schema: String,
+    /// Id of the run; empty: of a version before ids.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub run: String,
     /// The graph's folder.
     pub graph: String,
     /// Number of the part.
@@ -176,6 +180,9 @@ impl DataSet {
 pub struct ValueSet {
     /// Name and version of this format.
     pub schema: String,
+    /// Id of the run; empty: of a version before ids.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub run: String,
     /// The graph's folder.
     pub graph: String,
     /// Number of the part.
@@ -230,6 +237,9 @@ impl Incomplete {
 pub struct Comparison {
     /// Name and version of this format.
     pub schema: String,
+    /// Id of the run; empty: of a version before ids.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub run: String,
     /// The graph's folder.
     pub graph: String,
     /// Number of the part.
@@ -428,6 +438,15 @@ impl RunFile {
             Ok(Err(error)) => error,
         };
         Err(error.into())
+    }
+}
+
+/// The id of a run, drawn when its run.json was first written: what is of the run tells it. None: its run.json has none,
+/// cannot be read, or is somebody else's.
+pub(super) fn run_id(run: &Path) -> Option<String> {
+    match RunFile::of(run) {
+        Ok(RunFile::Ours(_, value)) => value.get(RUN_ID_KEY).and_then(Value::as_str).map(str::to_owned),
+        _ => None,
     }
 }
 

@@ -26,6 +26,9 @@ const OLDEST_SCHEMA: &str = "rust_ort/nodes/2";
 pub struct NodeTable {
     /// Name and version of this format.
     pub schema: String,
+    /// Id of the run; empty: of a version before ids.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub run: String,
     /// The graph's folder.
     pub graph: String,
     /// Number of the part.

@@ -14,8 +14,9 @@ use super::error::{Damage, DumpError};
 use super::files::{self, list_of};
 pub use super::files::{TensorFile, list_folder, load_model, unlist_folder};
 use super::layout::{
-    self, COMPARISON_SCHEMA, Comparison, DATA_SET_SCHEMA, DataSet, FileEntry, MANIFEST_FILE, OLDER_COMPARISON_SCHEMAS,
-    OLDER_DATA_SET_SCHEMA, OLDER_VALUES_SCHEMA, Role, RunFile, VALUES_PREFIX, VALUES_SCHEMA, ValueSet,
+    self, COMPARISON_SCHEMA, Comparison, DATA_SET_SCHEMA, DataSet, FileEntry, Incomplete, MANIFEST_FILE,
+    OLDER_COMPARISON_SCHEMAS, OLDER_DATA_SET_SCHEMA, OLDER_VALUES_SCHEMA, Role, RunFile, VALUES_PREFIX, VALUES_SCHEMA,
+    ValueSet,
 };
 use super::nodes::NodeTable;
 use crate::base::ids::ValueName;
@@ -331,7 +332,7 @@ pub(super) fn is_data_set_of(path: &Path, run: &Path) -> bool {
         && layout::number(part, "part_", "").is_some() && layout::number(step, "test_data_set_", "").is_some())
 }
 
-fn state(path: &Path) -> Completeness {
+pub(super) fn state(path: &Path) -> Completeness {
     let incomplete = |reason: String| Completeness::Incomplete(reason);
     let manifest = match manifest(path) {
         Ok(manifest) => manifest,
@@ -402,10 +403,30 @@ pub fn options(graph: &Path) -> Result<Value, DumpError> {
     Ok(Value::Null)
 }
 
+/// What a run says was not written. None where it says nothing. Errors: [`Damage`], the file system's.
+pub(super) fn incomplete(run: &Path) -> io::Result<Option<Incomplete>> {
+    read_versioned(&run.join(layout::INCOMPLETE_FILE), &[layout::INCOMPLETE_SCHEMA])
+}
+
+/// The numbers of a graph's parts, as its `parts.json` tells them. Errors: it cannot be read.
+pub(super) fn parts_told(graph: &Path) -> Result<Vec<u32>, DumpError> {
+    let parts = json_if_there(&graph.join(layout::PARTS_FILE))?.unwrap_or_default();
+    let number = |part: &Value| part.get("part")?.as_u64()?.try_into().ok();
+    Ok(parts["parts"].as_array().into_iter().flatten().filter_map(number).collect())
+}
+
 /// Any JSON file of a dump. Errors: it cannot be read, is too large, is no JSON, is damaged.
 pub fn any_json(path: &Path) -> Result<Value, DumpError> {
     let value = files::read_json(path).and_then(|bytes| Ok(serde_json::from_slice(&bytes)?));
     value.map_err(DumpError::io(path, "read"))
+}
+
+/// The same; None where there is none. Errors: also of one that its folder lists.
+pub fn json_if_there(path: &Path) -> Result<Option<Value>, DumpError> {
+    match any_json(path) {
+        Err(DumpError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+        read => read.map(Some),
+    }
 }
 
 /// A data set's manifest. Errors: NotFound when there is none, InvalidData when it is not one of this version, or damaged.
@@ -417,13 +438,14 @@ pub fn manifest(step: &Path) -> io::Result<DataSet> {
     let manifest: DataSet = serde_json::from_slice(&bytes)?;
     let name = step.file_name().and_then(OsStr::to_str).unwrap_or_default();
     let number = layout::number(name, "test_data_set_", "").unwrap_or(manifest.step);
-    let told = Told { graph: &manifest.graph, part: manifest.part, step: manifest.step };
+    let told = Told { run: &manifest.run, graph: &manifest.graph, part: manifest.part, step: manifest.step };
     told.check(&path, step.parent().unwrap_or(Path::new(".")), number)?;
     Ok(manifest)
 }
 
 /// What a file says it is of.
 struct Told<'a> {
+    run: &'a str,
     graph: &'a str,
     part: u32,
     step: u64,
@@ -441,13 +463,17 @@ impl Told<'_> {
         let part = layout::number(&name(Some(&absolute)), "part_", "");
         let graph = absolute.parent().filter(|graph| part.is_some() && graph.join(layout::PARTS_FILE).exists());
         let of_graph = graph.map(|graph| name(Some(graph)));
+        let run = graph.and_then(Path::parent).filter(|_| !self.run.is_empty()).and_then(layout::run_id);
+        if run.is_some_and(|run| run != self.run) {
+            return Err(Damage::new(path, "it is of another run than the folder that it is in: files were swapped"));
+        }
         let is_here = self.step == step
             && part.is_none_or(|part| part == u64::from(self.part))
             && of_graph.as_ref().is_none_or(|graph| graph == self.graph);
         if is_here {
             return Ok(());
         }
-        let Told { graph, part, step } = self;
+        let Told { graph, part, step, .. } = self;
         let text =
             format!("it is of graph {graph:?}, part {part}, step {step}: files were swapped, or a folder renamed");
         Err(Damage::new(path, text))
@@ -469,7 +495,7 @@ pub fn comparison_of(part_folder: &Path, step: u64) -> io::Result<Option<Compari
     let path = part_folder.join(layout::comparison_file(step));
     let expected = [COMPARISON_SCHEMA, OLDER_COMPARISON_SCHEMAS[0], OLDER_COMPARISON_SCHEMAS[1]];
     let Some(comparison) = read_versioned::<Comparison>(&path, &expected)? else { return Ok(None) };
-    let told = Told { graph: &comparison.graph, part: comparison.part, step: comparison.step };
+    let told = Told { run: &comparison.run, graph: &comparison.graph, part: comparison.part, step: comparison.step };
     told.check(&path, part_folder, step)?;
     Ok(Some(comparison))
 }
@@ -498,7 +524,11 @@ pub fn nodes(part_folder: &Path, step: u64) -> io::Result<Option<NodeTable>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         read => NodeTable::read(&path, &read?)?,
     };
-    Told { graph: &table.graph, part: table.part, step: table.step }.check(&path, part_folder, step)?;
+    Told { run: &table.run, graph: &table.graph, part: table.part, step: table.step }.check(
+        &path,
+        part_folder,
+        step,
+    )?;
     Ok(Some(table))
 }
 
@@ -525,7 +555,11 @@ pub fn value_set(part_folder: &Path, step: u64) -> io::Result<Option<ValueSet>> 
     let path = part_folder.join(layout::values_folder(step)).join(MANIFEST_FILE);
     let values: Option<ValueSet> = read_versioned(&path, &[VALUES_SCHEMA, OLDER_VALUES_SCHEMA])?;
     if let Some(values) = &values {
-        Told { graph: &values.graph, part: values.part, step: values.step }.check(&path, part_folder, step)?;
+        Told { run: &values.run, graph: &values.graph, part: values.part, step: values.step }.check(
+            &path,
+            part_folder,
+            step,
+        )?;
     }
     Ok(values)
 }

@@ -23,7 +23,7 @@ use super::retention::{Removed, remove_run, unreferenced};
 use super::store::{Store, remove_if_there};
 use super::values::{EagerValues, OpenValues, ValuesFolder, remove_values};
 use super::writer::{FILE_MODE, FlushReport, GONE, Job, Queue, Shared, StepState};
-use crate::base::files::{Umask, write_whole};
+use crate::base::files::{Umask, random_name, write_whole};
 use crate::base::ids::{GraphId, StepId, ValueName};
 use crate::base::sync::lock;
 use crate::compare::{Policy, TensorVerdict};
@@ -107,6 +107,8 @@ pub struct GraphRecord<'a> {
 /// # Ok::<(), DumpError>(())
 /// ```
 pub struct Run {
+    /// What its files tell: see [`layout::run_id`].
+    id: String,
     folder: PathBuf,
     calls: CallsToDump,
     run_json: String,
@@ -136,7 +138,8 @@ impl Run {
     /// Create or carry on `<folder>/<run>` and start its writer thread. Errors: [`DumpError`].
     pub fn open(spec: &RunSpec) -> Result<Run, DumpError> {
         check_name("run", &spec.run)?;
-        let content = layout::with_facts("run.json", &spec.run_json, &[schema(RUN_SCHEMA)])?;
+        // What is no JSON is refused before anything is removed.
+        layout::with_facts(layout::RUN_FILE, &spec.run_json, &[schema(RUN_SCHEMA)])?;
         let folder = spec.path()?;
         let parent = folder.parent().unwrap_or(&folder);
         if spec.clean && folder.symlink_metadata().is_ok() {
@@ -150,6 +153,10 @@ impl Run {
         let held = hold(&folder)?;
         check_ours(&folder, true)?;
         let run_file = folder.join(layout::RUN_FILE);
+        let id =
+            layout::run_id(&folder).map_or_else(random_name, Ok).map_err(DumpError::io(&run_file, "draw an id for"))?;
+        let facts = [schema(RUN_SCHEMA), (layout::RUN_ID_KEY, Value::from(id.as_str()))];
+        let content = layout::with_facts(layout::RUN_FILE, &spec.run_json, &facts)?;
         write_whole(&run_file, spec.umask.of_file(FILE_MODE), &[&content])
             .map_err(DumpError::io(&run_file, "write"))?;
 
@@ -165,7 +172,7 @@ impl Run {
         let thread = Some(thread.map_err(DumpError::io(&folder, "start the writer thread of"))?);
         let (graphs, first, values) = Default::default();
         let run_json = spec.run_json.clone();
-        Ok(Run { folder, calls: spec.calls, run_json, shared, thread, graphs, first, values, _lock: held })
+        Ok(Run { id, folder, calls: spec.calls, run_json, shared, thread, graphs, first, values, _lock: held })
     }
 
     /// Whether this is the dump that is asked for, by whoever opened it.
@@ -270,6 +277,7 @@ impl Run {
         lock(&self.first).entry((graph.to_owned(), part)).or_insert(step);
         let manifest = DataSet {
             schema: DATA_SET_SCHEMA.to_owned(),
+            run: self.id.clone(),
             graph: graph.to_owned(),
             part,
             step: step.0,
@@ -340,7 +348,8 @@ impl Run {
 
     /// Hand over the nodes of a part in one call, and models of those that went wrong. Replaces what is there of this
     /// call. Errors: [`DumpError::BadName`].
-    pub fn nodes(&self, table: NodeTable, reproductions: Vec<NodeReproduction>) -> Result<(), DumpError> {
+    pub fn nodes(&self, mut table: NodeTable, reproductions: Vec<NodeReproduction>) -> Result<(), DumpError> {
+        table.run.clone_from(&self.id);
         let part_folder = self.part_folder(&table.graph, table.part)?;
         if self.make(&part_folder) {
             self.shared.hand_over(Job::Nodes { part_folder, table, reproductions });
@@ -352,7 +361,7 @@ impl Run {
     /// until [`Run::finish_values`]. Errors: [`DumpError::BadName`].
     pub fn begin_values(&self, graph: &str, part: u32, step: StepId) -> Result<ValuesFolder, DumpError> {
         let part_folder = self.part_folder(graph, part)?;
-        let values = ValuesFolder::new(&part_folder, (graph, part, step));
+        let values = ValuesFolder::new(&self.id, &part_folder, (graph, part, step));
         let made = remove_values(&part_folder, step.0).and_then(|()| self.shared.umask.create_folders(values.path()));
         if let Err(error) = made {
             self.shared.lose_value(&values, format!("{}: {error}", values.path().display()));

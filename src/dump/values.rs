@@ -33,10 +33,11 @@ struct State {
 }
 
 impl ValuesFolder {
-    /// Of a graph's folder, the part's number and the call's.
-    pub(super) fn new(part_folder: &Path, (graph, part, step): (&str, u32, StepId)) -> Self {
+    /// run: its id. Of a graph's folder, the part's number and the call's.
+    pub(super) fn new(run: &str, part_folder: &Path, (graph, part, step): (&str, u32, StepId)) -> Self {
         let manifest = ValueSet {
             schema: VALUES_SCHEMA.to_owned(),
+            run: run.to_owned(),
             graph: graph.to_owned(),
             part,
             step: step.0,

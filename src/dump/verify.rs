@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::error::{Damage, DumpError};
 use super::files::{list_of, other_content};
 use super::layout::{self, FILES_FILE, Kind, MANIFEST_FILE, TENSORS_FOLDER};
-use super::reader::{self, Place};
+use super::reader::{self, Completeness, Place};
 use crate::base::files::is_temporary;
 use crate::base::files::open_regular;
 
@@ -31,6 +31,17 @@ pub struct Verified {
     pub unlisted: Vec<PathBuf>,
     /// Files of which nothing tells: of a version before seals, or of a data set that was never finished.
     pub not_sealed: Vec<PathBuf>,
+    /// What was never whole, as the dump itself says.
+    pub incomplete: Vec<Incompleteness>,
+}
+
+/// What of a dump was not written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Incompleteness {
+    /// The folder, or the file.
+    pub path: PathBuf,
+    /// Why.
+    pub reason: String,
 }
 
 impl Verified {
@@ -88,7 +99,55 @@ impl Work {
         }
         let missing = told.hashes.into_keys().filter(|name| !name.contains('/')).map(|name| folder.join(name));
         self.found.missing.extend(missing.chain(told.others.into_iter().map(|name| folder.join(name))));
+        self.incomplete(folder, kind);
         Ok(())
+    }
+
+    /// What a folder says was not written. A file of it that cannot be read is damaged, which is told of the file.
+    fn incomplete(&mut self, folder: &Path, kind: Kind) {
+        match kind {
+            Kind::Run => {
+                let told = reader::incomplete(folder).ok().flatten();
+                for path in told.into_iter().flat_map(|incomplete| incomplete.missing) {
+                    self.not_whole(&folder.join(path), "its daemon ended before it was written");
+                }
+            }
+            Kind::Graph => {
+                for part in reader::parts_told(folder).unwrap_or_default() {
+                    let path = folder.join(layout::part_folder(part));
+                    if !path.is_dir() {
+                        self.not_whole(&path, "parts.json tells of it, and it was never written or is gone");
+                    }
+                }
+            }
+            Kind::DataSet => match (reader::manifest(folder), reader::state(folder)) {
+                (Ok(manifest), _) => {
+                    manifest.lost.iter().for_each(|reason| self.not_whole(folder, reason));
+                    let comparison = manifest.comparison.map(|_| layout::comparison_file(manifest.step));
+                    let path = comparison.map(|file| folder.with_file_name(file));
+                    self.found.missing.extend(path.filter(|path| !path.exists()));
+                }
+                (Err(_), Completeness::Incomplete(reason)) => self.not_whole(folder, &reason),
+                _ => {}
+            },
+            Kind::Values => {
+                let step = folder
+                    .file_name()
+                    .and_then(OsStr::to_str)
+                    .and_then(|name| layout::number(name, layout::VALUES_PREFIX, ""));
+                let part = folder.parent().unwrap_or(Path::new("."));
+                match reader::value_set(part, step.unwrap_or_default()) {
+                    Ok(Some(values)) => values.lost.iter().for_each(|reason| self.not_whole(folder, reason)),
+                    Ok(None) => self.not_whole(folder, "no manifest: the run ended before it was whole"),
+                    Err(_) => {}
+                }
+            }
+            Kind::Part | Kind::Reproduction => {}
+        }
+    }
+
+    fn not_whole(&mut self, path: &Path, reason: &str) {
+        self.found.incomplete.push(Incompleteness { path: path.to_owned(), reason: reason.to_owned() });
     }
 
     /// What is in a folder, by name. A name that is no UTF-8 is none that we give.

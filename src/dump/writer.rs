@@ -370,6 +370,7 @@ impl Shared {
             let manifest = lock(&step.manifest);
             Comparison {
                 schema: COMPARISON_SCHEMA.to_owned(),
+                run: manifest.run.clone(),
                 graph: manifest.graph.clone(),
                 part: manifest.part,
                 step: manifest.step,
@@ -476,6 +477,7 @@ mod tests {
     fn job(n_bytes: i64) -> Job {
         let manifest = DataSet {
             schema: String::new(),
+            run: String::new(),
             graph: String::new(),
             part: 0,
             step: 0,

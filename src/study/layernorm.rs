@@ -217,6 +217,7 @@ fn blamed(runtimes: &Runtimes<'_>, exported: &ModelProto, feeds: &[TensorBuf]) -
             values: Values::held(known.clone()).into(),
             table: NodeTable {
                 schema: NODES_SCHEMA.to_owned(),
+                run: String::new(),
                 graph: "layernorm".to_owned(),
                 part: 0,
                 step: 0,

@@ -337,6 +337,85 @@ fn missing_and_unlisted_files_and_dumps_without_seals_are_told() {
     assert_eq!(piped(old.path(), &["compare", "run"]).code, 4);
 }
 
+/// Two runs of one program tell of graphs, parts and steps of the same names.
+#[test]
+fn files_of_another_run_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = dump(folder.path());
+    fs::rename(&run, folder.path().join("renamed")).unwrap();
+    let other = dump(folder.path());
+    let (part, theirs) = ("0_0-forward/part_0", folder.path().join("renamed/0_0-forward/part_0"));
+    assert_eq!(piped(folder.path(), &["verify", "."]).code, 0, "a run may be renamed");
+    for (name, command) in [
+        ("comparison_0.json", "compare"),
+        ("nodes_0.json", "sbs"),
+        ("test_data_set_0/manifest.json", "compare"),
+        ("values_0/manifest.json", "verify"),
+    ] {
+        let path = other.join(part).join(name);
+        let ours = fs::read(&path).unwrap();
+        replace(&path, &fs::read(theirs.join(name)).unwrap());
+        for command in [command, "verify"] {
+            let said = piped(folder.path(), &[command, &format!("run/{part}")]);
+            assert!(
+                said.code == 4 && [said.out, said.err].iter().any(|text| text.contains("of another run")),
+                "{command} {name}"
+            );
+        }
+        replace(&path, &ours);
+    }
+    // Whoever carries on a dump writes for the same run.
+    let run_json = || fs::read_to_string(other.join("run.json")).unwrap();
+    let before = run_json();
+    drop(dumping::open(folder.path(), &json!({ "pid": 8 }).to_string()));
+    let id = |text: &str| serde_json::from_str::<Value>(text).unwrap()["id"].clone();
+    assert!(before != run_json() && id(&before) == id(&run_json()) && id(&before).is_string());
+    assert_eq!(piped(folder.path(), &["verify", "."]).code, 0);
+}
+
+#[test]
+fn what_was_never_written_or_is_gone_whole_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let graph = dump(folder.path()).join("0_0-forward");
+    let part = graph.join("part_0");
+    let verify = || piped(folder.path(), &["verify", "run"]);
+    let away = |path: &Path, code: i32, text: &str| {
+        let aside = folder.path().join("aside");
+        fs::rename(path, &aside).unwrap();
+        let said = verify();
+        assert!(said.code == code && said.out.contains(text), "{path:?}: {} {}{}", said.code, said.out, said.err);
+        fs::rename(&aside, path).unwrap();
+    };
+    away(&part.join("comparison_0.json"), 4, "1 missing");
+    away(&part.join("values_0/manifest.json"), 3, "values_0: no manifest");
+    away(&part.join("test_data_set_0/manifest.json"), 3, "test_data_set_0: no manifest");
+    away(&part, 3, "part_0: parts.json tells of it");
+    assert_eq!(verify().code, 0);
+    let told = json!({ "schema": "rust_ort/incomplete/2", "missing": ["0_0-forward/part_0/nodes_7.json"] });
+    fs::write(graph.with_file_name("incomplete.json"), to_json(&told)).unwrap();
+    let said = verify();
+    assert!(
+        said.code == 3 && said.out.contains("nodes_7.json: its daemon ended before it was written"),
+        "{}",
+        said.out
+    );
+    fs::remove_file(graph.with_file_name("incomplete.json")).unwrap();
+
+    // What is listed and gone says nothing by its absence.
+    let library = crate::common::library();
+    let runtime = ["--onnxruntime", library.to_str().unwrap()];
+    for (file, args) in [
+        ("parts.json", ["ls", "run"].as_slice()),
+        ("part_0/provenance.json", &["replay", "run", runtime[0], runtime[1]]),
+    ] {
+        let (path, aside) = (graph.join(file), folder.path().join("aside"));
+        fs::rename(&path, &aside).unwrap();
+        let said = piped(folder.path(), args);
+        assert!(said.code == 4, "{file}: {} {}{}", said.code, said.out, said.err);
+        fs::rename(&aside, &path).unwrap();
+    }
+}
+
 /// A pipe would never end, a device never stop.
 #[test]
 fn pipes_and_devices_in_the_place_of_files_are_not_waited_for() {

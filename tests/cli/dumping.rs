@@ -49,7 +49,15 @@ pub fn one_graph(folder: &Path, run_json: &str) -> (Run, String) {
 /// A table of nodes without a row, for reproductions to stand beside.
 pub fn no_nodes(graph: &str, step: u64) -> NodeTable {
     let (plain, nodes) = (Vec::<TensorVerdict>::new(), Vec::new());
-    NodeTable { schema: NODES_SCHEMA.to_owned(), graph: graph.to_owned(), part: 0, step, plain, nodes }
+    NodeTable {
+        schema: NODES_SCHEMA.to_owned(),
+        run: String::new(),
+        graph: graph.to_owned(),
+        part: 0,
+        step,
+        plain,
+        nodes,
+    }
 }
 
 /// The node `node` with the model and the inputs given; eager made `reference` of them, ONNX Runtime `actual`.

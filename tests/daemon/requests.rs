@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::sync::{OnceLock, mpsc};
 use std::time::Duration;
 
 use crate::common::{Dim, Model};
@@ -14,7 +14,7 @@ use rust_ort::protocol::message::ErrorCode;
 use rust_ort::protocol::wire;
 use rust_ort::shm::Segment;
 use rust_ort::tensor::DType;
-use rustix::fs::{CWD, FileType, MemfdFlags, Mode, SealFlags, fcntl_add_seals, ftruncate, memfd_create, mknodat};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
 fn ready(home: &Home) -> (Client, PartHandle) {
     let mut client = Client::connect(home);
@@ -133,10 +133,29 @@ fn long_requests_are_answered_in_their_order_and_too_many_are_refused() {
     }
 }
 
-/// A file whose reader waits for a writer that does not come.
-fn hang(path: &Path) {
-    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-    mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+fn hangs(home: &Home) -> PathBuf {
+    dumps(home).with_extension("hangs")
+}
+
+/// From now on no file of a dump is opened.
+fn hang(home: &Home) {
+    std::fs::write(hangs(home), "").unwrap();
+}
+
+/// fixtures/hanging_mount.c, built once.
+fn hanging_mount() -> PathBuf {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    let build = || {
+        let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join("hanging_mount.so");
+        let unfinished = library.with_extension(std::process::id().to_string());
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/hanging_mount.c");
+        let mut cc = std::process::Command::new("cc");
+        cc.args(["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&unfinished).arg(source);
+        assert!(cc.status().unwrap().success());
+        std::fs::rename(unfinished, &library).unwrap();
+        library
+    };
+    LIBRARY.get_or_init(build).clone()
 }
 
 fn dumps(home: &Home) -> PathBuf {
@@ -163,6 +182,8 @@ fn opened(home: &Home, client: &mut Client) {
 fn others_go_on(mut home: Home, client: Client, request: &Request) {
     send(&client, 500, request);
     wait_for("the daemon has the request", || home.log().contains("id=500").then_some(()));
+    let waits = || std::fs::metadata(hangs(&home)).is_ok_and(|facts| facts.len() > 0);
+    wait_for("a file of the dump is waited for", || waits().then_some(()));
     // Whoever hangs would not tell: another client's view says whether the daemon answers.
     let socket = home.socket();
     let (answered_to, answered) = mpsc::channel();
@@ -177,16 +198,13 @@ fn others_go_on(mut home: Home, client: Client, request: &Request) {
     home.wait_daemon();
 }
 
-/// A daemon that logs each request as it begins.
+/// A daemon that logs each request as it begins, and whose dumps are on a mount that may hang.
 fn verbose() -> Home {
     let mut home = Home::empty();
     home.log_filter = "rust_ort=debug";
+    home.environment = vec![("LD_PRELOAD", hanging_mount()), ("HANGING_MOUNT", dumps(&home))];
     home.start();
     home
-}
-
-fn graph_file(home: &Home) -> PathBuf {
-    dumps(home).join("run").join(graph().name).join("parts.json")
 }
 
 #[test]
@@ -194,7 +212,7 @@ fn opening_a_dump_on_a_mount_that_hangs_blocks_neither_status_nor_stop() {
     let home = verbose();
     let mut client = Client::connect(&home);
     client.lease().unwrap();
-    hang(&dumps(&home).join("run/run.json"));
+    hang(&home);
     let request = open_dump(&home);
     others_go_on(home, client, &request);
 }
@@ -204,7 +222,7 @@ fn registering_on_a_mount_that_hangs_blocks_neither_status_nor_stop() {
     let home = verbose();
     let mut client = Client::connect(&home);
     opened(&home, &mut client);
-    hang(&graph_file(&home));
+    hang(&home);
     others_go_on(home, client, &Request::RegisterGraph(Box::new(graph())));
 }
 
@@ -215,7 +233,7 @@ fn preparing_on_a_mount_that_hangs_blocks_neither_status_nor_stop() {
     client.lease().unwrap();
     client.register();
     opened(&home, &mut client);
-    hang(&graph_file(&home));
+    hang(&home);
     others_go_on(home, client, &Request::PreparePart(Box::new(part())));
 }
 
@@ -224,7 +242,7 @@ fn observing_on_a_mount_that_hangs_blocks_neither_status_nor_stop() {
     let home = verbose();
     let (mut client, handle) = ready(&home);
     opened(&home, &mut client);
-    hang(&graph_file(&home));
+    hang(&home);
     let mut run = client.observed(client.record(handle, X));
     run.dump = true;
     others_go_on(home, client, &Request::RunObserved(Box::new(run)));

@@ -167,6 +167,7 @@ fn case_with(spoiled: &Spoiled, model: Vec<u8>, x: &[f32; 4], given: Vec<NamedTe
     let values = values.filter(|name| !name.starts_with('_')).collect();
     let table = NodeTable {
         schema: NODES_SCHEMA.to_owned(),
+        run: String::new(),
         graph: "0_0-inference".to_owned(),
         part: 0,
         step: 0,

@@ -45,6 +45,8 @@ pub struct Home {
     pub ulimit: Option<&'static str>,
     pub log_filter: &'static str,
     pub memory_mb: Option<u64>,
+    /// More of its environment.
+    pub environment: Vec<(&'static str, PathBuf)>,
     daemon: Option<Child>,
 }
 
@@ -53,7 +55,17 @@ impl Home {
     pub fn empty() -> Self {
         let program = PathBuf::from(env!("CARGO_BIN_EXE_rust-ort"));
         let folder = tempfile::tempdir().unwrap();
-        Self { folder, idle_timeout_s: 600., program, ulimit: None, log_filter: "info", memory_mb: None, daemon: None }
+        let (log_filter, environment) = ("info", Vec::new());
+        Self {
+            folder,
+            idle_timeout_s: 600.,
+            program,
+            ulimit: None,
+            log_filter,
+            memory_mb: None,
+            environment,
+            daemon: None,
+        }
     }
 
     /// With a daemon that answers.
@@ -87,7 +99,8 @@ impl Home {
             .env("RUST_ORT_TEST_HOLD", self.hold())
             .env("RUST_ORT_LOG", self.log_filter)
             .env("RUST_ORT_MEMORY_MB", self.memory_mb.map(|mb| mb.to_string()).unwrap_or_default())
-            .env("RUST_ORT_IDLE_TIMEOUT_S", self.idle_timeout_s.to_string());
+            .env("RUST_ORT_IDLE_TIMEOUT_S", self.idle_timeout_s.to_string())
+            .envs(self.environment.iter().map(|(name, value)| (name, value)));
         command
     }
 

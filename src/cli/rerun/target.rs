@@ -113,8 +113,7 @@ pub(crate) const RAN_WITH_FILE: &str = "ran_with.json";
 
 /// Content of the part's `provenance.json`. Null when there is none. Errors: it cannot be read.
 fn provenance_json(part: &Path) -> Result<Value, Failure> {
-    let path = part.join(PROVENANCE_FILE);
-    if path.symlink_metadata().is_err() { Ok(Value::Null) } else { Ok(reader::any_json(&path)?) }
+    Ok(reader::json_if_there(&part.join(PROVENANCE_FILE))?.unwrap_or_default())
 }
 
 /// What a part or a reproduction ran with, and the file that tells it. Errors: it cannot be read.

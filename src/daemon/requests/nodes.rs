@@ -197,7 +197,7 @@ pub fn finish_nodes(at: &Connected<'_>, request: FinishNodes) -> Answer {
     let collected = at.client.state().node_tables.take(&of);
     let Collected { rows: nodes, reproductions, held, values, .. } = collected;
     let schema = NODES_SCHEMA.to_owned();
-    let table = NodeTable { schema, graph, part: of.part, step: of.step.0, plain, nodes };
+    let table = NodeTable { schema, run: String::new(), graph, part: of.part, step: of.step.0, plain, nodes };
     let run = run.map(|dumping| dumping.run).filter(|run| run.wants(&table.graph, of.part, of.step));
     let folder = run.as_ref().map(|run| run.path().display().to_string());
     at.daemon.last_steps.add(StepRecord::of_nodes(at.client.id, &table, folder));
