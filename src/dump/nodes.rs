@@ -89,6 +89,9 @@ pub struct NodeRow {
     pub no_float64: String,
     /// Why these are as right as the reference's; or empty.
     pub as_right: String,
+    /// There was nothing to compare, whoever looks: memory that nobody wrote. Nothing of ours was left out.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub nothing: bool,
     /// NaN and infinities that are in the value, the reference's or the drifted one, and in nothing that it was made of.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub births: Vec<Birth>,
@@ -178,6 +181,11 @@ impl NodeTable {
         }
         layout::versioned(Path::new("table"), table["schema"].as_str().unwrap_or_default(), &[NODES_SCHEMA])?;
         Ok(serde_json::from_value(table)?)
+    }
+
+    /// Which part and which call it is of, in few words: "0_0-forward/0 #3".
+    pub fn place(&self) -> String {
+        format!("{}/{} #{}", self.graph, self.part, self.step)
     }
 
     /// The first node whose own kernel is wrong; one that could not be compared accuses nobody.

@@ -272,6 +272,8 @@ pub enum NodeValue {
         name: ValueName,
         /// Why.
         reason: String,
+        /// Whoever looks: memory that nobody wrote. Else something of ours was not compared.
+        nothing: bool,
     },
 }
 
@@ -327,7 +329,7 @@ pub struct CompareNodes {
     pub noise: Option<NoiseTerms>,
 }
 
-/// What is known of a local mismatch beside the two values.
+/// What is known of a mismatch beside the two values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettleNode {
     /// What is compared.
@@ -338,13 +340,26 @@ pub struct SettleNode {
     pub by: SettledBy,
 }
 
-/// What settles a local mismatch.
+/// What settles a mismatch: the local one, or that of the value as it drifted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SettledBy {
-    /// Its value in float64.
+    /// The local one: its value in float64.
     Float64(InFloat64),
-    /// Why what the kernel gives is as right as what eager gives.
+    /// The value as it drifted: what it adds up.
+    Terms(DriftedSum),
+    /// The local one: why what the kernel gives is as right as what eager gives.
     AsRight(String),
+}
+
+/// A sum as it drifted, and what it adds up. All of one shape.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DriftedSum {
+    /// Eager's.
+    pub reference: TensorRef,
+    /// ONNX Runtime's.
+    pub candidate: TensorRef,
+    /// Float64: Σ|terms| of each element.
+    pub terms: TensorRef,
 }
 
 /// A node's value in float64 beside the two that differ. All of one shape.

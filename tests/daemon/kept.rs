@@ -72,7 +72,7 @@ fn rows_count_with_their_texts() {
     let handle = client.prepare_part(part).unwrap().handle;
     let (before, _) = mebibytes(&home);
     for step in 0..4 {
-        let value = NodeValue::NotCompared { name: "y".into(), reason: "r".repeat(8 * MIB) };
+        let value = NodeValue::NotCompared { name: "y".into(), reason: "r".repeat(8 * MIB), nothing: false };
         let request = CompareNodes {
             of: NodesOf { graph, part: 0, step: StepId(step) },
             handle,

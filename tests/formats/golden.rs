@@ -237,9 +237,15 @@ fn requests() -> Vec<(&'static str, u64, Request)> {
             5,
             Request::CompareNodes(Box::new(CompareNodes { through: Some(DType::BF16), ..compare_nodes() })),
         ),
+        ("compare_nodes_nothing_request.bin", 5, Request::CompareNodes(Box::new(compare_nodes_nothing()))),
         ("compare_nodes_float64_request.bin", 5, Request::CompareNodes(Box::new(compare_nodes_float64()))),
         ("settle_node_request.bin", 6, Request::SettleNode(Box::new(settle_node(false)))),
         ("settle_node_terms_request.bin", 6, Request::SettleNode(Box::new(settle_node(true)))),
+        (
+            "settle_node_drift_request.bin",
+            6,
+            Request::SettleNode(Box::new(SettleNode { by: SettledBy::Terms(drifted_sum()), ..settle_node(false) })),
+        ),
         (
             "settle_node_as_right_request.bin",
             6,
@@ -286,7 +292,7 @@ fn compare_nodes() -> CompareNodes {
         values: vec![
             NodeValue::Computed(computed("mm", 128, Some(tensor(1, 256, &[2])))),
             NodeValue::Computed(computed("relu", 320, None)),
-            NodeValue::NotCompared { name: "size".into(), reason: "no tensor".into() },
+            NodeValue::NotCompared { name: "size".into(), reason: "no tensor".into(), nothing: false },
         ],
         tolerance: Some(ToleranceTerms { atol: 1e-6, rtol: 1e-5, scale: 0.5, equal_nan: true }),
         cumulative_tolerance: Some(ToleranceTerms { atol: 0.25, rtol: 0., scale: 0., equal_nan: false }),
@@ -298,6 +304,14 @@ fn compare_nodes() -> CompareNodes {
 
 fn float64(offset: u64) -> TensorRef {
     TensorRef { desc: TensorDesc::new(DType::F64, [2]).unwrap(), ..tensor(1, offset, &[]) }
+}
+
+fn compare_nodes_nothing() -> CompareNodes {
+    let mut compare = compare_nodes();
+    compare.values.pop();
+    let reason = "memory that nobody wrote into".into();
+    compare.values.push(NodeValue::NotCompared { name: "empty".into(), reason, nothing: true });
+    compare
 }
 
 fn compare_nodes_float64() -> CompareNodes {
@@ -339,6 +353,12 @@ fn settle_node(with_terms: bool) -> SettleNode {
             terms: with_terms.then(|| TensorRef { desc: f64, ..tensor(1, 576, &[]) }),
         }),
     }
+}
+
+fn drifted_sum() -> DriftedSum {
+    let desc = TensorDesc::new(DType::F64, [2]).unwrap();
+    let terms = TensorRef { desc, ..tensor(1, 576, &[]) };
+    DriftedSum { reference: tensor(1, 128, &[2]), candidate: tensor(1, 320, &[2]), terms }
 }
 
 /// A tie and an open order, outputs of a call.

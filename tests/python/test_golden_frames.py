@@ -223,6 +223,13 @@ def compare_nodes_values() -> Any:
     return request
 
 
+def compare_nodes_nothing() -> Any:
+    request = compare_nodes()
+    del request.compare_nodes.values[-1]
+    request.compare_nodes.values.add(name="empty", not_compared="memory that nobody wrote into", nothing=True)
+    return request
+
+
 def float64(offset: int) -> Any:
     return wire.TensorRef(segment=1, offset=offset, dtype=11, dims=[2])
 
@@ -258,6 +265,15 @@ def settle_node() -> Any:
 def settle_node_terms() -> Any:
     request = settle_node()
     request.settle_node.terms.CopyFrom(wire.TensorRef(segment=1, offset=576, dtype=11, dims=[2]))
+    return request
+
+
+def settle_node_drift() -> Any:
+    request = settle_node_terms()
+    settle = request.settle_node
+    settle.ClearField("exact")
+    settle.ClearField("local")
+    settle.candidate.CopyFrom(tensor(1, 320, [2]))
     return request
 
 
@@ -312,11 +328,13 @@ REQUESTS = [
     ("put_plan_request.bin", put_plan()),
     ("compare_nodes_request.bin", compare_nodes()),
     ("compare_nodes_values_request.bin", compare_nodes_values()),
+    ("compare_nodes_nothing_request.bin", compare_nodes_nothing()),
     ("compare_nodes_through_request.bin", compare_nodes_through()),
     ("compare_nodes_float64_request.bin", compare_nodes_float64()),
     ("compare_tensors_float64_request.bin", compare_tensors_float64()),
     ("settle_node_request.bin", settle_node()),
     ("settle_node_terms_request.bin", settle_node_terms()),
+    ("settle_node_drift_request.bin", settle_node_drift()),
     ("settle_node_as_right_request.bin", settle_node_as_right()),
     ("compare_tensors_request.bin", compare_tensors()),
     ("compare_tensors_settles_request.bin", compare_tensors_settles()),

@@ -70,10 +70,12 @@ def reachable(value: torch.Tensor) -> torch.Tensor:
 
 @dataclass(kw_only=True)
 class NotCompared:
-    """A node without anything to compare, and why."""
+    """A node without anything to compare, and why. nothing: whoever looks, as of memory that nobody wrote; else
+    something was left out."""
 
     name: str
     reason: str
+    nothing: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +111,7 @@ class NodesOf:
         for value in values:
             entry = message.values.add(name=value.name)
             if isinstance(value, NotCompared):
-                entry.not_compared = value.reason
+                entry.not_compared, entry.nothing = value.reason, value.nothing
                 continue
             entry.reference_ns, entry.judge = value.reference_ns, value.judge
             entry.reference.CopyFrom(_ref(f"reference of {value.name!r}", value.reference, held))
@@ -147,6 +149,19 @@ class NodesOf:
         for name, tensor in tensors.items():
             if tensor is not None:
                 getattr(message, name).CopyFrom(_ref(f"{name} of {node!r}", tensor, held))
+        return _verdicts(self._ask(self.part.client.connection(), request, held))[0]
+
+    def settle_drift(self, value: NodeValue, terms: torch.Tensor) -> tuple[Verdict, Verdict]:
+        """The verdicts of a value that drifted out of tolerance when what it adds up is known. terms: Σ|terms| of each
+        element, float64, of its shape."""
+        request = wire.Request()
+        message = request.settle_node
+        self._name(message)
+        message.name = value.name
+        held: list[object] = []
+        tensors = {"reference": value.reference, "candidate": value.candidate, "terms": terms}
+        for name, tensor in tensors.items():
+            getattr(message, name).CopyFrom(_ref(f"{name} of {value.name!r}", tensor, held))
         return _verdicts(self._ask(self.part.client.connection(), request, held))[0]
 
     def settle_as_right(self, value: NodeValue, why: str) -> tuple[Verdict, Verdict]:

@@ -326,7 +326,7 @@ def _partition(gm: fx.GraphModule, support: Support) -> Partition:
     outer = torch_private.make_graph_module(gm, graph)
     computing = [node for node in outer.graph.nodes if node.op == "call_function"]
     reasons = {node.name: reason for node in computing if (reason := support.reason(node)) is not None}
-    effects = [node for node in computing if node.name in reasons and _has_effect(node)]
+    effects = [node for node in computing if node.name in reasons and has_effect(node)]
     _chain(effects)
     devices = _devices(outer.graph)
     parted = together(outer.graph, lambda node: devices[node] if support.runs(node) else None)
@@ -430,7 +430,7 @@ def _is_strangers(operator: object) -> bool:
     return isinstance(operator, OpOverload) and operator.namespace not in PURE_NAMESPACES
 
 
-def _has_effect(node: fx.Node) -> bool:
+def has_effect(node: fx.Node) -> bool:
     """Whether the place of `node` among the others like it counts: it draws random numbers, writes into a tensor, or
     may do what its schema does not say (a collective that other ranks wait for, a custom operator that counts)."""
     if _is_strangers(node.target):

@@ -32,6 +32,7 @@ from rust_ort.observe.choices import WHY_OPEN, Open, why_open
 from rust_ort.observe.graph_info import GraphInfo, NodeVerdict
 from rust_ort.observe.opinion import Opinions
 from rust_ort.observe.reference import UNWRITTEN, determined, generators, is_unwritten, set_generators
+from rust_ort.observe.terms import Terms
 from rust_ort.observe.verdicts import fits, policy
 from rust_ort.observe.wide import WideGraph, reason_of
 from rust_ort.options import Options
@@ -303,7 +304,7 @@ class PartNodes:
         if node.name not in self._named:
             return NotCompared(name=node.name, reason="the ONNX model has no value of its own for it")
         if is_unwritten(node):
-            return NotCompared(name=node.name, reason=UNWRITTEN)
+            return NotCompared(name=node.name, reason=UNWRITTEN, nothing=True)
         if not can_travel(value):
             return NotCompared(name=node.name, reason=f"{value.dtype} on {value.device} cannot be compared")
         if self._stopped_by:
@@ -348,7 +349,7 @@ class PartNodes:
             policy=policy(self.options, [self.info]),
             dump_values=self.dump_values,
         )
-        opinions = Opinions(env)
+        opinions, terms = Opinions(env), Terms(env)
         for (node, value), (local, cumulative, births) in zip(judged, verdicts, strict=True):
             choice: Open = ""
             # Where float64 is NaN too, NaN is no rounding: whoever asked for it has it differ.
@@ -361,6 +362,9 @@ class PartNodes:
                     local, cumulative = self.of.settle_as_right(value, WHY_OPEN[choice])
                 else:
                     local, cumulative = self._settled(node, value, (local, cumulative), opinions)
+            if isinstance(value, NodeValue) and local.is_pass and cumulative.kind == "mismatch":
+                added = terms.of(node)
+                local, cumulative = (local, cumulative) if added is None else self.of.settle_drift(value, added)
             branch = f"{node.name}: {WHY_OPEN[choice]}" if choice else ""
             if isinstance(value, NodeValue) and local.is_pass and cumulative.kind == "mismatch":
                 branch = branch or other_branch(node, value.candidate, env)

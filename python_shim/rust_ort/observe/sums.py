@@ -160,6 +160,18 @@ class Sums(TorchDispatchMode):
         noted = self._noted.get(tensor) if isinstance(tensor, Tensor) else None
         return noted if noted is not None and noted.shape == tensor.shape else None
 
+    def repeat(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], given: Any) -> None:
+        """Notes what `given`, which `target` gave of these arguments, adds up: it runs once more. What cannot run in a
+        dispatch mode is not noted."""
+        try:
+            with self:
+                made = target(*args, **kwargs)
+        except Exception as error:  # what runs in eager need not run under a dispatch mode
+            log.debug("%s: what it adds up is not known: %s", target, error)
+            return
+        for tensor, twin in zip(pytree.tree_leaves(made), pytree.tree_leaves(given), strict=False):
+            self._note(twin, self.of(tensor))
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         with self:  # composite operators come in decompositions alone

@@ -7,7 +7,7 @@ use super::compare::{check_float64, compared, judge};
 use super::on_device::{OnDevice, lie_on_device};
 use super::state::{Answer, Connected, Dumping, Leased, unexpected};
 
-use crate::compare::{Exact, Explained, Noise, Pair, Verdict};
+use crate::compare::{Exact, Explained, Noise, Pair, TensorVerdict, Verdict};
 use crate::daemon::client::{Collected, NodeTables, Part, ROW_BYTES, RunningNodes, texts_bytes};
 use crate::daemon::status::StepRecord;
 use crate::daemon::verdicts::{self, policy};
@@ -16,7 +16,7 @@ use crate::link::message::{LinkReply, LinkRequest, PieceRun, Pieces, RanOnce};
 use crate::observe::nodes::{Batch, SubModel, Tolerances};
 use crate::protocol::control::*;
 use crate::protocol::message::{ErrorCode, WireError};
-use crate::tensor::{DType, TensorRef};
+use crate::tensor::{DType, TensorDesc, TensorRef};
 
 /// Judges a batch of nodes: each on eager's inputs, and on those that drifted.
 pub fn compare_nodes(leased: &Leased<'_>, request: &CompareNodes) -> Answer {
@@ -117,10 +117,17 @@ fn run_nodes(
     }
 }
 
-/// Notes what more is known of a local mismatch.
+/// Notes what more is known of a mismatch: the local one, or that of the value as it drifted.
 pub fn settle_node(at: &Connected<'_>, request: &SettleNode) -> Answer {
     let SettleNode { of, name, by } = request;
     let right = match by {
+        SettledBy::Terms(sum) => {
+            let verdict = drifted_sum(at, request, sum)?;
+            let mut state = at.client.state();
+            let row = state.node_tables.row(of, name)?;
+            row.cumulative = TensorVerdict { noise: row.cumulative.noise, ..verdict };
+            return Ok(Reply::NodesCompared(vec![verdicts::of_row(row)]));
+        }
         SettledBy::AsRight(why) => {
             mismatch(&mut at.client.state().node_tables, request)?.as_right.clone_from(why);
             true
@@ -131,6 +138,37 @@ pub fn settle_node(at: &Connected<'_>, request: &SettleNode) -> Answer {
         }
     };
     Ok(Reply::NodesCompared(vec![at.client.state().node_tables.settle(of, name, right)?]))
+}
+
+/// What terms say of a value as it drifted, by the tolerance that it was judged by. Errors: BadState when that verdict is no
+/// mismatch, BadTensor.
+fn drifted_sum(at: &Connected<'_>, request: &SettleNode, sum: &DriftedSum) -> Result<TensorVerdict, WireError> {
+    let DriftedSum { reference, candidate, terms } = sum;
+    check_float64(&request.name, "terms", reference, Some(terms))?;
+    let tolerance = {
+        let mut state = at.client.state();
+        let row = state.node_tables.row(&request.of, &request.name)?;
+        let (Verdict::Mismatch, Some(metrics)) = (&row.cumulative.verdict, &row.cumulative.metrics) else {
+            let why = "the value as it drifted is no mismatch; settle mismatches only".to_owned();
+            return Err(refused(request, ErrorCode::BadState, why));
+        };
+        if reference.desc != candidate.desc || !is_of(row, &reference.desc) {
+            let why = format!(
+                "expected {}{:?} (as compared) twice, got reference {} and candidate {}",
+                row.dtype, row.dims, reference.desc, candidate.desc
+            );
+            return Err(refused(request, ErrorCode::BadTensor, why));
+        }
+        metrics.tolerance
+    };
+    let pair = Pair { terms: Some(terms), ..Pair::new(&request.name, reference, candidate, Some(tolerance)) };
+    let compared = compared(at, vec![pair])?;
+    Ok(compared.into_iter().next().expect("a pair has a verdict").verdict)
+}
+
+/// Whether a tensor is of the type and the shape that a row was compared in.
+fn is_of(row: &NodeRow, desc: &TensorDesc) -> bool {
+    row.dtype == desc.dtype.torch_name() && row.dims == desc.shape.dims()
 }
 
 /// The row to settle. Errors: BadState when its local verdict is another.

@@ -78,7 +78,7 @@ fn holds_none_number(metrics: &Metrics, side: Side) -> bool {
 
 enum Value<'a> {
     Computed(Computed<'a>),
-    NotCompared { name: &'a str, reason: &'a str },
+    NotCompared { name: &'a str, reason: &'a str, nothing: bool },
 }
 
 impl<'a> Batch<'a> {
@@ -117,10 +117,10 @@ impl<'a> Batch<'a> {
                     once(&node.name)?;
                     batch.computed(node)?;
                 }
-                NodeValue::NotCompared { name, reason } => {
+                NodeValue::NotCompared { name, reason, nothing } => {
                     once(name)?;
                     batch.through.insert(name);
-                    batch.values.push(Value::NotCompared { name, reason });
+                    batch.values.push(Value::NotCompared { name, reason, nothing: *nothing });
                 }
             }
         }
@@ -246,7 +246,9 @@ impl<'a> Batch<'a> {
         let (mut judged, mut wrong, mut born) = (Judged::default(), Vec::new(), Vec::new());
         for value in &self.values {
             let row = match value {
-                Value::NotCompared { name, reason } => judge.not_compared(name, reason),
+                Value::NotCompared { name, reason, nothing } => {
+                    NodeRow { nothing: *nothing, ..judge.not_compared(name, reason) }
+                }
                 Value::Computed(value) => {
                     let Some(local) = locals.get(value.name.as_str()) else { continue };
                     let facts = facts.next().expect("one a value that ran");

@@ -117,6 +117,7 @@ impl Judge<'_> {
             cumulative: verdict(),
             no_float64: String::new(),
             as_right: String::new(),
+            nothing: false,
             births: Vec::new(),
         }
     }

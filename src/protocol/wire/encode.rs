@@ -250,10 +250,14 @@ fn node_value_to_proto(value: &NodeValue) -> proto::NodeValue {
             exact: node.float64.local.as_ref().map(tensor_ref_to_proto),
             exact_cumulative: node.float64.cumulative.as_ref().map(tensor_ref_to_proto),
             no_float64: node.float64.missing.clone(),
+            nothing: false,
         },
-        NodeValue::NotCompared { name, reason } => {
-            proto::NodeValue { name: name.clone(), not_compared: reason.clone(), ..Default::default() }
-        }
+        NodeValue::NotCompared { name, reason, nothing } => proto::NodeValue {
+            name: name.clone(),
+            not_compared: reason.clone(),
+            nothing: *nothing,
+            ..Default::default()
+        },
     }
 }
 
@@ -293,6 +297,12 @@ fn settled_by_to_proto(by: &SettledBy) -> proto::SettleNode {
             reference: Some(tensor_ref_to_proto(reference)),
             local: Some(tensor_ref_to_proto(local)),
             terms: terms.as_ref().map(tensor_ref_to_proto),
+            ..Default::default()
+        },
+        SettledBy::Terms(DriftedSum { reference, candidate, terms }) => proto::SettleNode {
+            reference: Some(tensor_ref_to_proto(reference)),
+            candidate: Some(tensor_ref_to_proto(candidate)),
+            terms: Some(tensor_ref_to_proto(terms)),
             ..Default::default()
         },
         SettledBy::AsRight(why) => proto::SettleNode { as_right: why.clone(), ..Default::default() },

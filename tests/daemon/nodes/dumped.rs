@@ -79,7 +79,7 @@ fn eagers_values_are_dumped_with_the_inputs_that_drifted() {
         NodeFeed { name: name.into(), reference, candidate }
     });
     let mut values = bench.nodes(&right()[2..4]);
-    values.push(NodeValue::NotCompared { name: "g".into(), reason: "none".into() });
+    values.push(NodeValue::NotCompared { name: "g".into(), reason: "none".into(), nothing: false });
     let NodeValue::Computed(only_computed) = &mut values[0] else { panic!() };
     only_computed.local = None;
     bench.compare(CompareNodes { dump_values: true, ..bench.request(feeds.into(), values) }).unwrap();

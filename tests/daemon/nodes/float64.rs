@@ -127,3 +127,39 @@ fn float64_tells_noise_alone_and_along_the_way_from_what_is_worse() {
     let error = refused(bench.compare(request).unwrap_err());
     assert!(error.message.contains("exact is float32[4], expected float64[4]"), "{error}");
 }
+
+/// A centred input's mean: both sides hold rounding, and what is added up tells how much that may be.
+#[test]
+fn a_value_that_drifted_is_settled_by_what_it_adds_up() {
+    let home = Home::new();
+    let mut bench = Bench::new(&home);
+    let part = bench.open_dump(&home.folder.path().join("dumps"));
+    let mut references = right()[..2].to_vec();
+    references[0].1[1] *= 1.01;
+    let (feeds, values) = (bench.feeds(1), bench.nodes(&references));
+    let request = bench.request(feeds, values);
+    assert_eq!(bench.compare(request.clone()).unwrap()[0].cumulative.kind, MISMATCH);
+    let [NodeValue::Computed(a), NodeValue::Computed(b)] = &request.values[..] else { panic!() };
+    let by = |of: &ComputedNode, terms| {
+        let (reference, candidate) = (of.reference.clone(), of.candidate.clone());
+        SettledBy::Terms(DriftedSum { reference, candidate, terms })
+    };
+    let [narrow, short] = [bench.floats([1.; 4]), bench.tensor(DType::F64, &[2])];
+    for terms in [narrow, short] {
+        assert_eq!(code(bench.settle_by("a", by(a, terms)).unwrap_err()), ErrorCode::BadTensor);
+    }
+    for (terms, expected) in [(1e-3, MISMATCH), (1e9, MATCH)] {
+        let terms = bench.doubles([terms; 4]);
+        let settled = bench.settle_by("a", by(a, terms)).unwrap();
+        assert_eq!((settled.cumulative.kind, settled.local.kind), (expected, MISMATCH), "its own kernel stays accused");
+    }
+    let terms = bench.doubles([1e9; 4]);
+    for (name, of) in [("a", a), ("b", b)] {
+        let again = bench.settle_by(name, by(of, terms.clone())).unwrap_err();
+        assert_eq!(code(again), ErrorCode::BadState, "{name} matches");
+    }
+    bench.finish(true, Vec::new());
+    let table = table(&part);
+    assert_eq!(table.nodes[0].cumulative.metrics.as_ref().unwrap().max_terms, Some(1e9));
+    assert_eq!(table.first_cumulative_mismatch(), None);
+}

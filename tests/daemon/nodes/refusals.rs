@@ -25,7 +25,7 @@ fn hostile_requests_are_refused() {
         let NodeValue::Computed(node) = &mut request.values[0] else { panic!() };
         change(node);
     };
-    let skipped = |name: String| NodeValue::NotCompared { name, reason: "why".into() };
+    let skipped = |name: String| NodeValue::NotCompared { name, reason: "why".into(), nothing: false };
     let three = TensorDesc::new(DType::F32, [3]).unwrap();
     let outside = Location::new(SegmentId(1), 1 << 30).unwrap();
     for (expected, request) in [

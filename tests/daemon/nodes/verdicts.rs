@@ -74,7 +74,7 @@ fn a_later_batch_reads_the_candidates_of_an_earlier_one() {
     let NodeValue::Computed(c) = values.pop().unwrap() else { panic!() };
     let c_feed = NodeFeed { name: "c".into(), reference: c.reference.clone(), candidate: c.candidate.clone() };
     values.push(NodeValue::Computed(ComputedNode { local: None, ..c }));
-    values.insert(0, NodeValue::NotCompared { name: "size".into(), reason: "no tensor".into() });
+    values.insert(0, NodeValue::NotCompared { name: "size".into(), reason: "no tensor".into(), nothing: true });
     let verdicts = bench.compare(bench.request(feeds, values)).unwrap();
     let expected = [("size", NOT_COMPARED, NOT_COMPARED), ("a", MATCH, MATCH), ("b", MISMATCH, MISMATCH)];
     assert_eq!(kinds(&verdicts), expected, "c is only computed");
@@ -89,7 +89,7 @@ fn a_model_is_not_cut_at_a_value_without_a_reference() {
     let home = Home::new();
     let mut bench = Bench::new(&home);
     let (feeds, mut values) = (bench.feeds(1), bench.nodes(&right()[1..3]));
-    values.insert(0, NodeValue::NotCompared { name: "a".into(), reason: "no reference".into() });
+    values.insert(0, NodeValue::NotCompared { name: "a".into(), reason: "no reference".into(), nothing: false });
     let verdicts = bench.compare(bench.request(feeds, values)).unwrap();
     assert_eq!(kinds(&verdicts), [("a", NOT_COMPARED, NOT_COMPARED), ("b", MATCH, MATCH), ("c", MATCH, MATCH)]);
     assert_eq!(verdicts[0].local.reason, "no reference");

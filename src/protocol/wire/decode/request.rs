@@ -388,7 +388,7 @@ fn node_feed(feed: proto::NodeFeed) -> Decoded<NodeFeed> {
 fn node_value(value: proto::NodeValue) -> Decoded<NodeValue> {
     let name = name("NodeValue.name", value.name)?;
     if !value.not_compared.is_empty() {
-        return Ok(NodeValue::NotCompared { name, reason: value.not_compared });
+        return Ok(NodeValue::NotCompared { name, reason: value.not_compared, nothing: value.nothing });
     }
     let local = if value.judge { Some(required("NodeValue.local", value.local)?) } else { None };
     Ok(NodeValue::Computed(ComputedNode {
@@ -409,14 +409,19 @@ fn settle_node(settle: proto::SettleNode) -> Decoded<SettleNode> {
     Ok(SettleNode {
         of: nodes_of("SettleNode.graph_id", &settle.graph_id, settle.part, settle.step)?,
         name: name("SettleNode.name", settle.name)?,
-        by: match settle.as_right {
-            why if why.is_empty() => SettledBy::Float64(InFloat64 {
+        by: match (settle.as_right, settle.candidate) {
+            (why, None) if why.is_empty() => SettledBy::Float64(InFloat64 {
                 exact: required("SettleNode.exact", settle.exact)?,
                 reference: required("SettleNode.reference", settle.reference)?,
                 local: required("SettleNode.local", settle.local)?,
                 terms: optional("SettleNode.terms", settle.terms)?,
             }),
-            why => SettledBy::AsRight(name("SettleNode.as_right", why)?),
+            (why, Some(candidate)) if why.is_empty() => SettledBy::Terms(DriftedSum {
+                reference: required("SettleNode.reference", settle.reference)?,
+                candidate: required("SettleNode.candidate", Some(candidate))?,
+                terms: required("SettleNode.terms", settle.terms)?,
+            }),
+            (why, _) => SettledBy::AsRight(name("SettleNode.as_right", why)?),
         },
     })
 }
