@@ -5,27 +5,8 @@ use super::float64::{exact, in_float64, there};
 use super::probe::Prober;
 use crate::onnx::proto::attribute_proto::AttributeType;
 use crate::onnx::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto};
-use crate::onnx::{Op, Piece};
+use crate::onnx::{self, Op, Piece};
 use crate::tensor::{DType, TensorBuf};
-
-/// Operators that add up products of what they are given, and others that only move it: of absolute values they give what
-/// each element adds up. What the comparison of nodes knows of FX's is in python_shim/rust_ort/observe/sums.py; where
-/// both know, tests/python/test_settling.py has them agree.
-const ADDING: [&str; 13] = [
-    "Add",
-    "Concat",
-    "Conv",
-    "CumSum",
-    "Expand",
-    "Gemm",
-    "Identity",
-    "MatMul",
-    "ReduceMean",
-    "ReduceSum",
-    "Reshape",
-    "Transpose",
-    "Unsqueeze",
-];
 
 /// Operators that go over elements one by one, beside those of regions.
 const POINTWISE: [&str; 5] = ["Cast", "CastLike", "Constant", "Identity", "Pow"];
@@ -108,7 +89,7 @@ fn adds_up(model: &ModelProto) -> bool {
     let graph = model.graph.iter();
     let adds = |node: &NodeProto| match node.op_type() {
         "Constant" => node.attribute.iter().all(|attribute| attribute.t.as_ref().is_none_or(is_whole)),
-        op => ADDING.contains(&op) && node.attribute.iter().all(|attribute| attribute.f() >= 0.),
+        _ => onnx::adds_up(node),
     };
     graph.clone().flat_map(|graph| &graph.node).all(adds) && graph.flat_map(|graph| &graph.initializer).all(is_whole)
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::error::KeepError;
 use super::subject::Subject;
-use crate::onnx::{Switched, Unrounded, double, switched};
+use crate::onnx::{Switched, Unrounded, double, give_terms, switched};
 use crate::runtime::{self, Runtime, Session, leased, precision};
 use crate::tensor::{DType, TensorBuf, TensorDesc, TensorView};
 
@@ -59,31 +59,46 @@ impl<'a> Board<'a> {
         let on = TensorBuf::new(desc, on).expect("a byte an element");
         let mut feeds: Vec<TensorView<'_>> = self.feeds(call);
         feeds.push(on.view());
-        self.fetch(&self.session, &feeds)
+        self.fetch(&self.session, &feeds, self.n_outputs())
     }
 
-    /// Outputs of a call, every float in float64. Errors: Runtime where an operator has no such kernel.
-    pub fn in_float64(&self, call: usize) -> Result<Vec<TensorBuf>, KeepError> {
-        let part = self.subject.part_spec(&double(&self.subject.model)?, Vec::new(), self.subject.spec.unoptimized());
+    /// Outputs of a call, every float in float64, each with Σ|terms| of its elements where it is a sum. Errors: Runtime
+    /// where an operator has no such kernel.
+    pub fn in_float64(&self, call: usize) -> Result<Vec<(TensorBuf, Option<TensorBuf>)>, KeepError> {
+        let mut model = double(&self.subject.model)?;
+        let places = give_terms(&mut model);
+        let part = self.subject.part_spec(&model, Vec::new(), self.subject.spec.unoptimized());
         let session = runtime::session(self.runtime, &part)?;
         let wide: Vec<_> = self.feeds(call).iter().map(TensorView::in_float64).collect();
-        self.fetch(&session, &wide.iter().map(TensorBuf::view).collect::<Vec<_>>())
+        let n = places.len() + places.iter().flatten().count();
+        let mut outputs = self.fetch(&session, &wide.iter().map(TensorBuf::view).collect::<Vec<_>>(), n)?;
+        let mut terms = outputs.split_off(places.len()).into_iter();
+        Ok(outputs.into_iter().zip(places).map(|(output, place)| (output, place.and_then(|_| terms.next()))).collect())
     }
 
     /// Outputs of each call of the part as it is compiled with these rules. Errors: Runtime.
     pub fn compiled(&self, rules: &[String]) -> Result<Vec<Vec<TensorBuf>>, KeepError> {
         let session = runtime::session(self.runtime, &self.subject.compiled(rules))?;
-        (0..self.subject.calls.len()).map(|call| self.fetch(&session, &self.feeds(call))).collect()
+        let n = self.n_outputs();
+        (0..self.subject.calls.len()).map(|call| self.fetch(&session, &self.feeds(call), n)).collect()
     }
 
     fn feeds(&self, call: usize) -> Vec<TensorView<'_>> {
         self.subject.calls[call].feeds.iter().map(|feed| feed.view()).collect()
     }
 
-    fn fetch(&self, session: &Arc<dyn Session>, feeds: &[TensorView<'_>]) -> Result<Vec<TensorBuf>, KeepError> {
+    fn n_outputs(&self) -> usize {
+        self.subject.model.graph.as_ref().map_or(0, |graph| graph.output.len())
+    }
+
+    fn fetch(
+        &self,
+        session: &Arc<dyn Session>,
+        feeds: &[TensorView<'_>],
+        expected: usize,
+    ) -> Result<Vec<TensorBuf>, KeepError> {
         self.n_runs.set(self.n_runs.get() + 1);
         let outputs = session.fetch(&leased(feeds)?)?.0;
-        let expected = self.subject.model.graph.as_ref().map_or(0, |graph| graph.output.len());
         match outputs.len() {
             got if got == expected => Ok(outputs),
             got => Err(KeepError::Outputs { expected, got }),

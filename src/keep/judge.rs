@@ -6,7 +6,7 @@ use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
 use crate::base::ids::ValueName;
-use crate::compare::{TensorVerdict, Tolerance, Verdict, judge};
+use crate::compare::{TensorVerdict, Tolerance, Verdict, judge, judge_sums};
 use crate::tensor::{DType, TensorBuf, TensorView};
 
 /// What outputs must be within.
@@ -36,14 +36,16 @@ pub struct Reference {
     exact: TensorBuf,
     /// The root of the mean squared error of rounding it to half precision.
     rounding: f64,
+    /// Σ|terms| of each element, float64, of an output that is a sum.
+    terms: Option<TensorBuf>,
 }
 
 impl Reference {
-    /// `half`: the precision that takes part.
-    pub fn new(exact: &TensorBuf, half: DType) -> Self {
+    /// `half`: the precision that takes part; `terms`: of an output that is a sum.
+    pub fn new(exact: &TensorBuf, terms: Option<TensorBuf>, half: DType) -> Self {
         let exact = exact.view().in_float64();
         let rounding = if exact.desc().dtype.is_float() { rounding(&exact, half) } else { 0. };
-        Self { exact, rounding }
+        Self { exact, rounding, terms }
     }
 
     /// Elements that are infinite or NaN.
@@ -104,7 +106,10 @@ impl Judge {
         };
         // What came in infinite gives NaN without any rounding, too.
         let tolerance = Tolerance { equal_nan: true, ..tolerance };
-        let verdict = judge(name, &reference.exact.view(), &candidate.view(), Some(&tolerance));
+        let mut verdict = judge(name, &reference.exact.view(), &candidate.view(), Some(&tolerance));
+        if let Some(terms) = &reference.terms {
+            verdict = judge_sums(verdict, reference.exact.shared(), candidate.shared(), terms.shared());
+        }
         let times = times(&verdict, reference.rounding);
         let within = match self.limit {
             Limit::Tolerance(_) => verdict.verdict == Verdict::Match,
@@ -186,7 +191,7 @@ mod tests {
 
     fn judged(limit: Limit, dtype: Option<DType>, exact: &[f32], output: &[f32]) -> Option<Judged> {
         let judge = Judge::new(vec![("y".to_owned(), dtype)], DType::F16, limit);
-        let reference = Reference::new(&floats(exact), DType::F16);
+        let reference = Reference::new(&floats(exact), None, DType::F16);
         judge.all(&[reference], &[floats(output)]).remove(0)
     }
 
@@ -219,6 +224,18 @@ mod tests {
                 let judged = judged(limit, Some(DType::F16), &exact, &output).unwrap();
                 assert_eq!(judged.within, within, "{exact:?} {output:?} {limit:?}");
             }
+        }
+    }
+
+    #[test]
+    fn an_output_that_is_zero_but_for_rounding_is_near_by_what_it_adds_up() {
+        // float16: 4 ε of each term, a quarter of which counts: 9.8e-4 of Σ|terms|.
+        for (terms, within) in [(None, false), (Some(1.), false), (Some(2.), true)] {
+            let judge = Judge::new(vec![("y".to_owned(), Some(DType::F32))], DType::F16, Limit::Tolerance(None));
+            let terms = terms.map(|terms| TensorBuf::from_f64(crate::tensor::Shape::new([1]).unwrap(), &[terms]));
+            let reference = Reference::new(&floats(&[0.]), terms, DType::F16);
+            let judged = judge.all(&[reference], &[floats(&[1.5e-3])]).remove(0).unwrap();
+            assert_eq!(judged.within, within, "{:?}", judged.verdict);
         }
     }
 

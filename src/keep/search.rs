@@ -77,7 +77,7 @@ pub fn search(
         Ok(references) => (references, "float64"),
         Err(error) => {
             notes.push(format!("errors are measured from float32: {error}"));
-            (exact.clone(), "float32")
+            (exact.iter().cloned().map(without_terms).collect(), "float32")
         }
     };
     let references = all_of(references, half);
@@ -129,7 +129,9 @@ pub fn verify(
     let judge = Judge::new(outputs_of(subject), half, settings.limit);
     let references = match answer.reference.as_str() {
         "float64" => (0..subject.calls.len()).map(|call| board.in_float64(call)).collect::<Result<Vec<_>, _>>()?,
-        _ => (0..subject.calls.len()).map(|call| board.run(call, |_| false)).collect::<Result<Vec<_>, _>>()?,
+        _ => (0..subject.calls.len())
+            .map(|call| Ok(without_terms(board.run(call, |_| false)?)))
+            .collect::<Result<Vec<_>, KeepError>>()?,
     };
     let after = board.compiled(rules)?;
     let worst = worst(&judge, &all_of(references, half), &after);
@@ -141,8 +143,17 @@ pub fn verify(
     Ok(reachable.all(|output| output.after.as_ref().is_some_and(|judged| judged.within)))
 }
 
-fn all_of(calls: Calls, half: DType) -> Vec<Vec<Reference>> {
-    calls.into_iter().map(|outputs| outputs.iter().map(|output| Reference::new(output, half)).collect()).collect()
+/// Outputs of one call, each with what it adds up where that is known.
+type WithTerms = Vec<(TensorBuf, Option<TensorBuf>)>;
+
+fn without_terms(outputs: Outputs) -> WithTerms {
+    outputs.into_iter().map(|output| (output, None)).collect()
+}
+
+fn all_of(calls: Vec<WithTerms>, half: DType) -> Vec<Vec<Reference>> {
+    let of_call =
+        |outputs: WithTerms| outputs.into_iter().map(|(output, terms)| Reference::new(&output, terms, half)).collect();
+    calls.into_iter().map(of_call).collect()
 }
 
 fn infinite_inputs(subject: &Subject) -> Vec<ValueName> {

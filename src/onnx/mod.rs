@@ -22,6 +22,7 @@ mod rewrite;
 mod save;
 mod select;
 mod tensor;
+mod terms;
 mod walk;
 
 pub use attention::{Attention, DOMAIN, drop_uncalled};
@@ -46,3 +47,4 @@ pub use rewrite::{
 pub use save::save;
 pub use select::{Described, Descriptions, descriptions, fitting_values, node_owners, select_nodes};
 pub use tensor::{NamedTensor, decode_tensor, load_tensor, tensor_header, tensor_proto};
+pub use terms::{adds_up, give_terms};

@@ -123,6 +123,24 @@ def test_nothing_is_kept_where_nothing_need_be() -> None:
     assert {answer["found"]["kind"] for answer in kept.answers} == {"within"}
 
 
+def test_a_gradient_that_is_zero_but_for_rounding_keeps_nothing() -> None:
+    """What is added to all scores of a softmax changes nothing: its gradient is 0, and holds nothing but rounding."""
+
+    class Scores(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bias = nn.Parameter(torch.zeros(1))
+
+        def forward(self, x: Tensor, target: Tensor) -> Tensor:
+            return (torch.softmax(x + self.bias, -1) * target).sum()
+
+    torch.manual_seed(0)
+    kept = rust_ort.keep_in_float32(Scores().bfloat16(), torch.randn(4, 16).bfloat16(), torch.randn(4, 16).bfloat16())
+    (bias,) = (output for output in kept.outputs if output["role"].endswith(" bias"))
+    assert bias["before"]["verdict"]["metrics"]["max_terms"] > 0.1 and bias["before"]["within"], kept.text
+    assert (kept.rules, kept.verified) == ({}, True), kept.text
+
+
 def test_what_is_wrong_is_said(gated: tuple[Gated, Tensor]) -> None:
     model, x = gated
     with pytest.raises(ClientError, match="nothing of it is rounded to half precision"):
