@@ -1,16 +1,17 @@
 //! One daemon a socket, whatever happens around its start and end.
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::support::{Client, Home, code, refused, wait_for};
+use rust_ort::base::ids::ClientId;
 use rust_ort::client::Peer;
-use rust_ort::protocol::control::{Hello, Notice, Reply, Request};
-use rust_ort::protocol::frame::{FrameHeader, FrameKind};
+use rust_ort::protocol::control::{Hello, Notice, Reply, Request, Welcome};
+use rust_ort::protocol::frame::{FrameHeader, FrameKind, HEADER_LEN, MAX_BODY_BYTES};
 use rust_ort::protocol::message::{ErrorCode, ErrorKind, WireError};
 use rust_ort::protocol::wire;
 use serde_json::json;
@@ -45,6 +46,44 @@ fn background_returns_when_the_daemon_answers_and_stop_when_it_is_gone() {
     let status = home.command().arg("status").output().unwrap();
     assert_eq!(status.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&status.stderr).contains("serve --background"));
+}
+
+/// Answers one request as the daemon `pid` does.
+fn answer(stream: &mut UnixStream, pid: u32) {
+    let mut header = [0; HEADER_LEN];
+    stream.read_exact(&mut header).unwrap();
+    let mut body = vec![0; FrameHeader::decode_request(&header, MAX_BODY_BYTES).unwrap().body_bytes as usize];
+    stream.read_exact(&mut body).unwrap();
+    let (id, request) = wire::decode_request(body.into());
+    let reply = match request.unwrap() {
+        Request::Hello(_) => Reply::Welcome(Welcome {
+            protocol: 1,
+            daemon_version: "0.1.0".to_owned(),
+            client: ClientId(1),
+            daemon_pid: pid,
+            log: format!("{pid}.log"),
+            pid_namespace: 0,
+        }),
+        _ => Reply::Done,
+    };
+    stream.write_all(&wire::encode_reply(id, &reply).unwrap()).unwrap();
+}
+
+/// Whoever starts in the moment in which a daemon ends has its socket and its lock.
+#[test]
+fn stop_does_not_wait_for_the_end_of_a_successor() {
+    let home = Home::empty();
+    std::fs::create_dir_all(home.socket().parent().unwrap()).unwrap();
+    let listener = UnixListener::bind(home.socket()).unwrap();
+    let serving = std::thread::spawn(move || {
+        for (pid, n_requests) in [(1, 2), (2, 1)] {
+            let (mut stream, _) = listener.accept().unwrap();
+            (0..n_requests).for_each(|_| answer(&mut stream, pid));
+        }
+    });
+    let said = home.command().arg("stop").output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&said.stdout), "daemon 1 ended\n", "{said:?}");
+    serving.join().unwrap();
 }
 
 #[test]
