@@ -18,12 +18,16 @@ use crate::tensor::DType;
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
     /// A folder of dumps, a run, a graph, a part, a data set or the folder of a node
+    #[arg(value_parser = data_sets::named())]
     path: PathBuf,
     #[command(flatten)]
     tolerance: ToleranceArguments,
     /// NaN differs from NaN
     #[arg(long)]
     distinct_nan: bool,
+    /// Every output of every data set
+    #[arg(long)]
+    all: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -60,13 +64,12 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     let judged: Vec<Judged> =
         bar.wrap_iter(steps.iter()).map(|step| judge_step(args, step)).collect::<Result<_, _>>()?;
     damaged.extend(judged.iter().filter_map(|judged| judged.damage.clone()));
-    let all = judged.iter().flat_map(|judged| judged.verdicts.iter().cloned()).collect::<Vec<_>>();
-    let total = summary(&all);
+    let total = summary(judged.iter().flat_map(|judged| &judged.verdicts));
     let text = if args.json {
         let value = json!({ "summary": total, "damaged": damaged, "without_reference": skipped, "data_sets": judged });
         json_text("compare", value)?
     } else {
-        text_of(&judged, &total, &damaged, skipped, table::width())
+        text_of(args, &judged, &total, &damaged, skipped)
     };
     put(&text)?;
     Ok(if damaged.is_empty() { Exit::from(total) } else { Exit::Damaged })
@@ -135,14 +138,8 @@ fn judge_files(
     Ok(judging.judge_within(&tolerance, &actual.name, &reference.view(), &actual.view()))
 }
 
-fn text_of(judged: &[Judged], total: &Summary, damaged: &[Damage], skipped: usize, width: usize) -> String {
-    let mut text = String::new();
-    for Judged { path, verdicts, damage } in judged {
-        match damage {
-            Some(_) => text += &format!("{}\nnot judged: damaged\n\n", path.display()),
-            None => text += &format!("{}\n{}\n", path.display(), verdicts::table(verdicts, width)),
-        }
-    }
+fn text_of(args: &Arguments, judged: &[Judged], total: &Summary, damaged: &[Damage], skipped: usize) -> String {
+    let mut text = if args.all { all_of(judged, table::width()) } else { brief(judged, table::width()) };
     for damage in damaged {
         text += &format!("{damage}\n");
     }
@@ -150,4 +147,22 @@ fn text_of(judged: &[Judged], total: &Summary, damaged: &[Damage], skipped: usiz
     let counts = verdicts::counts(*total).unwrap_or_else(|| "nothing was compared".to_owned());
     let n_damaged = if damaged.is_empty() { String::new() } else { format!(", {} damaged", damaged.len()) };
     text + &counts + &n_damaged + "\n" + &without
+}
+
+/// Data set by data set.
+fn all_of(judged: &[Judged], width: usize) -> String {
+    let of = |Judged { path, verdicts, damage }: &Judged| match damage {
+        Some(_) => format!("{}\nnot judged: damaged\n\n", path.display()),
+        None => format!("{}\n{}\n", path.display(), verdicts::table(verdicts, width)),
+    };
+    judged.iter().map(of).collect()
+}
+
+/// All together: those that tell most.
+fn brief(judged: &[Judged], width: usize) -> String {
+    let is_one = judged.len() == 1;
+    let place = |judged: &Judged| if is_one { String::new() } else { data_sets::place(&judged.path) };
+    let verdicts: Vec<(String, &TensorVerdict)> =
+        judged.iter().flat_map(|judged| judged.verdicts.iter().map(move |verdict| (place(judged), verdict))).collect();
+    verdicts::brief(&verdicts, "output", width)
 }

@@ -1,7 +1,22 @@
 //! What stands below a place of a dump.
 
+use std::path::{Path, PathBuf};
+
+use clap::builder::{PathBufValueParser, TypedValueParser};
+
 use super::exit::Failure;
 use crate::dump::reader::{PartEntry, Place, RunEntry, StepEntry};
+
+/// A place as a command line names it: a path, or what stands below `dumps/`, as the name of a run.
+pub(super) fn named() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().map(|path| {
+        let below = Path::new(DUMPS).join(&path);
+        if !path.exists() && below.exists() { below } else { path }
+    })
+}
+
+/// Where dumps are, unless told otherwise.
+pub(super) const DUMPS: &str = "dumps";
 
 /// Every part of a run.
 pub(super) fn run_parts(run: RunEntry) -> impl Iterator<Item = PartEntry> {
@@ -22,4 +37,16 @@ pub(super) fn steps(place: Place) -> Result<Vec<StepEntry>, Failure> {
         }
     };
     Ok(parts.into_iter().flat_map(|part| part.steps).collect())
+}
+
+/// A data set in few words: "0_0-forward/0 #3".
+pub(super) fn place(data_set: &Path) -> String {
+    let names: Vec<_> = data_set.iter().rev().take(3).map(|name| name.to_string_lossy()).collect();
+    match names.as_slice() {
+        [step, part, graph] => {
+            let number = |name: &str| name.rsplit('_').next().unwrap_or_default().to_owned();
+            format!("{graph}/{} #{}", number(part), number(step))
+        }
+        _ => data_set.display().to_string(),
+    }
 }

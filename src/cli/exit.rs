@@ -17,7 +17,8 @@ pub enum Exit {
     Mismatch = 1,
     /// An error.
     Error = 2,
-    /// Nothing was compared.
+    /// Nothing was compared, or something that could have been was left out. Where there is nothing to compare, whoever
+    /// looks, as in memory that nobody wrote, nothing is left out.
     NothingCompared = 3,
     /// A file of a dump is not what was written: what it says is neither right nor wrong.
     Damaged = 4,

@@ -3,12 +3,14 @@
 use std::path::PathBuf;
 
 use super::answer::{mebibytes, tell};
+use super::data_sets;
 use super::exit::Outcome;
 use crate::dump;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
     /// A folder of dumps
+    #[arg(default_value = data_sets::DUMPS)]
     folder: PathBuf,
     /// Keep this many of the newest data sets of each part [default: all]
     #[arg(long)]

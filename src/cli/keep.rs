@@ -9,7 +9,7 @@ use super::answer::{json_text, put, warn};
 use super::exit::{Exit, Failure, Outcome};
 use super::progress;
 use super::rerun::{self, Runtime, Target};
-use super::table::{self, Give};
+use super::table::{self, Give, MOST_ROWS};
 use super::tolerance_arguments::{ToleranceArguments, term};
 use crate::base::quoted::quoted;
 use crate::compare::{Tolerance, distance_text, significant};
@@ -19,9 +19,6 @@ use crate::keep::{
 };
 use crate::protocol::message::{CPU_PROVIDER, SessionSpec};
 use crate::tensor::DType;
-
-/// So many culprits and outputs are printed; JSON has all.
-const N_ROWS: usize = 20;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
@@ -41,6 +38,9 @@ pub(super) struct Arguments {
     /// Seconds for each part
     #[arg(long, value_name = "SECONDS", default_value_t = 600.)]
     budget: f64,
+    /// Every part, output and rounding
+    #[arg(long)]
+    all: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -114,7 +114,10 @@ pub(super) fn run(args: &Arguments) -> Outcome {
         }
     }
     let answers: Vec<Answer> = found.into_iter().map(|(answer, ..)| answer).collect();
-    let words = words(&answers, &rules, verified, left_out);
+    let words = match args.all {
+        true => answers.iter().map(all_of).collect::<Vec<_>>().join("\n"),
+        false => brief(&answers),
+    } + &rules_text(&answers, &rules, verified, left_out);
     let text = match args.json {
         true => {
             let rules = json!({ "float32": rules });
@@ -213,10 +216,8 @@ fn rules(found: &[(Answer, Subject, Settings)]) -> Vec<String> {
     rules
 }
 
-fn words(answers: &[Answer], rules: &[String], verified: bool, left_out: usize) -> String {
-    // Of several parts, those with nothing to do are a line each.
-    let text_of = |answer| text_of(answer, answers.len() == 1);
-    let mut text = answers.iter().map(text_of).collect::<Vec<_>>().join("\n");
+fn rules_text(answers: &[Answer], rules: &[String], verified: bool, left_out: usize) -> String {
+    let mut text = String::new();
     if !rules.is_empty() {
         let list = rules.iter().map(|rule| quoted(rule)).collect::<Vec<_>>().join(", ");
         text += &format!("\nprecision_rules={{\"float32\": ({list},)}}\n");
@@ -232,35 +233,77 @@ fn words(answers: &[Answer], rules: &[String], verified: bool, left_out: usize) 
     text
 }
 
-fn text_of(answer: &Answer, is_only: bool) -> String {
-    let Answer { graph, part, steps, reference, culprits, found, outputs, beyond, n_runs, seconds, .. } = answer;
+/// Parts with something to do, each with what tells most; of the others how many there are, and what is to be known of them.
+fn brief(answers: &[Answer]) -> String {
+    let (within, others): (Vec<&Answer>, Vec<&Answer>) =
+        answers.iter().partition(|answer| answer.found == Found::Within && answer.complete);
+    let part = |answer: &&Answer| {
+        let Answer { found, outputs, culprits, .. } = answer;
+        let is_still = |output: &Output| output.after.as_ref().is_some_and(|after| !after.within);
+        let wrong: Vec<&Output> = outputs.iter().filter(|output| !output.before.within || is_still(output)).collect();
+        let rules: &[String] = if let Found::Rules { float32 } = found { float32 } else { &[] };
+        let of_rules = |culprit: &&Culprit| rules.is_empty() || rules.contains(&culprit.pattern);
+        let mut roundings: Vec<&Culprit> = culprits.iter().filter(of_rules).collect();
+        roundings.truncate(MOST_ROWS);
+        let n_hidden = culprits.len() - roundings.len();
+        let mut text = headline(answer) + &outputs_table(&wrong, &answer.reference, MOST_ROWS, outputs.len());
+        if !roundings.is_empty() {
+            text += &culprits_table(&roundings);
+            text += &table::hidden(roundings.len(), std::iter::once(("of less", n_hidden)), "rounding");
+        }
+        text + &beside(answer) + &notes(&[answer]) + &cost(&[answer])
+    };
+    let mut texts: Vec<String> = others.iter().map(part).collect();
+    if let [first, ..] = within.as_slice() {
+        let head = if within.len() == 1 {
+            headline(first)
+        } else {
+            format!("{} parts of {}: every output is within its limit as it is\n", within.len(), answers.len())
+        };
+        let beside: String = within.iter().map(|answer| beside(answer)).collect();
+        texts.push(head + &beside + &notes(&within) + &cost(&within));
+    }
+    texts.join("\n")
+}
+
+/// A part in full.
+fn all_of(answer: &Answer) -> String {
+    let Answer { reference, culprits, outputs, .. } = answer;
+    let every: Vec<&Output> = outputs.iter().collect();
+    let mut text = headline(answer) + &outputs_table(&every, reference, usize::MAX, outputs.len());
+    if !culprits.is_empty() {
+        text += &culprits_table(&culprits.iter().collect::<Vec<_>>());
+    }
+    text + &beside(answer) + &notes(&[answer]) + &cost(&[answer])
+}
+
+fn headline(answer: &Answer) -> String {
+    let Answer { graph, part, steps, found, outputs, beyond, .. } = answer;
     let steps = steps.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
     let failing = outputs.iter().filter(|output| !output.before.within).count();
     let n = outputs.len();
-    let mut text = format!("{graph} part {part} step {steps}: ");
-    text += &match found {
-        Found::Within => "every output is within its limit as it is\n".to_owned(),
+    let told = match found {
+        Found::Within => "every output is within its limit as it is".to_owned(),
         Found::Rules { float32 } => {
             // By the model compiled with the rules, where it was: the search rounds a value at a time.
             let still =
                 |output: &&Output| output.after.as_ref().map_or(beyond.contains(&output.name), |after| !after.within);
             let (n_rules, n_left) = (float32.len(), outputs.iter().filter(still).count());
             let end = if n_left == 0 { "all are".to_owned() } else { format!("{n_left} are not") };
-            format!("{failing} of {n} outputs are not within their limit; with {n_rules} kept in float32 {end}\n")
+            format!("{failing} of {n} outputs are not within their limit; with {n_rules} kept in float32 {end}")
         }
-        Found::Impossible => format!("{failing} of {n} outputs are not within their limit, whatever is kept\n"),
-        Found::Unjudged => "no output is a float: nothing is judged\n".to_owned(),
-        Found::Unknown => format!("{failing} of {n} outputs are not within their limit; the time was up\n"),
+        Found::Impossible => format!("{failing} of {n} outputs are not within their limit, whatever is kept"),
+        Found::Unjudged => "no output is a float: nothing is judged".to_owned(),
+        Found::Unknown => format!("{failing} of {n} outputs are not within their limit; the time was up"),
     };
-    if *found != Found::Within || is_only {
-        text += &outputs_table(outputs, reference);
-    }
-    if !culprits.is_empty() && (*found != Found::Within || is_only) {
-        text += "\nwhat each rounding alone makes of an output's squared error:\n";
-        text += &culprits_table(culprits);
-    }
-    if !beyond.is_empty() {
-        let names = beyond.join(", ");
+    format!("{graph} part {part} step {steps}: {told}\n")
+}
+
+/// What keeps rules from helping.
+fn beside(answer: &Answer) -> String {
+    let mut text = String::new();
+    if !answer.beyond.is_empty() {
+        let names = answer.beyond.join(", ");
         text += &format!("beyond reach: {names}: with everything kept its own rounding takes it out of its limit\n");
     }
     if !answer.infinite_inputs.is_empty() {
@@ -269,25 +312,52 @@ fn text_of(answer: &Answer, is_only: bool) -> String {
             "infinite or NaN came in: {names}; if a graph before this one overflowed, dump again with its rules\n"
         );
     }
-    answer.notes.iter().for_each(|note| text += &format!("note: {note}\n"));
-    let end = if answer.complete { "" } else { "; not complete" };
-    text + &format!("{n_runs} runs, {seconds:.1} s{end}\n")
+    text
 }
 
-fn outputs_table(outputs: &[Output], reference: &str) -> String {
-    let mut worst: Vec<&Output> = outputs.iter().collect();
+/// Each once, of several parts with their number.
+fn notes(answers: &[&Answer]) -> String {
+    let mut counts: Vec<(&str, usize)> = Vec::new();
+    for note in answers.iter().flat_map(|answer| &answer.notes) {
+        match counts.iter_mut().find(|(known, _)| known == note) {
+            Some((_, n)) => *n += 1,
+            None => counts.push((note, 1)),
+        }
+    }
+    let of = |n: usize| if answers.len() > 1 { format!(", {n} of them") } else { String::new() };
+    counts.into_iter().map(|(note, n)| format!("note{}: {note}\n", of(n))).collect()
+}
+
+fn cost(answers: &[&Answer]) -> String {
+    let n_runs: u64 = answers.iter().map(|answer| answer.n_runs).sum();
+    let seconds: f64 = answers.iter().map(|answer| answer.seconds).sum();
+    let end = if answers.iter().all(|answer| answer.complete) { "" } else { "; not complete" };
+    format!("{n_runs} runs, {seconds:.1} s{end}\n")
+}
+
+/// The worst of these, at most so many; the rest of all `n` is counted.
+fn outputs_table(outputs: &[&Output], reference: &str, most: usize, n: usize) -> String {
+    let mut worst: Vec<&&Output> = outputs.iter().collect();
     let times = |output: &Output| (!output.before.within, output.before.times.unwrap_or(f64::INFINITY));
     worst.sort_by(|one, other| times(other).partial_cmp(&times(one)).unwrap_or(std::cmp::Ordering::Equal));
-    let row = |output: &&Output| {
+    worst.truncate(most);
+    let n_wrong = outputs.iter().filter(|output| !output.before.within).count();
+    let shown_wrong = worst.iter().filter(|output| !output.before.within).count();
+    let row = |output: &&&Output| {
         let after = output.after.as_ref().map_or_else(|| "-".to_owned(), error);
         vec![output.name.clone(), error(&output.before), after, error(&output.everything), output.role.clone()]
     };
-    let rows: Vec<Vec<String>> = worst.iter().take(N_ROWS).map(row).collect();
+    let rows: Vec<Vec<String>> = worst.iter().map(row).collect();
+    let n_within = n - rows.len() - (n_wrong - shown_wrong);
+    let hidden = [("not within", n_wrong - shown_wrong), ("within", n_within)];
+    let hidden = table::hidden(rows.len(), hidden.into_iter(), "output");
+    if rows.is_empty() {
+        return hidden;
+    }
     let header = ["output", "as it is", "with the rules", "all kept", "what it is"];
     use Give::{End, Middle, Never};
     let table = table::aligned(&header, &rows, &[Middle, Never, Never, Never, End], table::width());
-    let more = more(outputs.len());
-    format!("max|Δ|/max|r| against {reference} (root mean square, in roundings of the output):\n{table}{more}")
+    format!("max|Δ|/max|r| against {reference} (root mean square, in roundings of the output):\n{table}{hidden}")
 }
 
 fn error(judged: &Judged) -> String {
@@ -298,21 +368,17 @@ fn error(judged: &Judged) -> String {
     format!("{distance} ({times}){mark}")
 }
 
-fn culprits_table(culprits: &[Culprit]) -> String {
-    let row = |culprit: &Culprit| {
+fn culprits_table(culprits: &[&Culprit]) -> String {
+    let row = |culprit: &&Culprit| {
         let Culprit { pattern, share, output, n_infinite, .. } = culprit;
         let infinite = if *n_infinite > 0 { n_infinite.to_string() } else { "-".to_owned() };
         vec![pattern.clone(), format!("{} %", significant(100. * share, 3)), output.clone(), infinite, place(culprit)]
     };
-    let rows: Vec<Vec<String>> = culprits.iter().take(N_ROWS).map(row).collect();
+    let rows: Vec<Vec<String>> = culprits.iter().map(row).collect();
     let header = ["rounding", "share", "of", "infinite", "operator, module, line"];
     use Give::{End, Middle, Never};
     let table = table::aligned(&header, &rows, &[Middle, Never, Middle, Never, End], table::width());
-    table + &more(culprits.len())
-}
-
-fn more(n: usize) -> String {
-    if n > N_ROWS { format!("and {} more (--json)\n", n - N_ROWS) } else { String::new() }
+    format!("\nwhat each rounding alone makes of an output's squared error:\n{table}")
 }
 
 /// "aten.mm.default in model.layers.0.mlp at model.py:12".

@@ -1,7 +1,9 @@
 //! A place of a dump as a table.
 
+use super::answer::warn;
+use super::exit::{Exit, Failure, Outcome};
 use super::table::{self, Give};
-use super::verdicts;
+use super::{data_sets, verdicts};
 use crate::dump::Damage;
 use crate::dump::reader::{Completeness, GraphEntry, PartEntry, Place, RunEntry, StepEntry};
 
@@ -19,6 +21,24 @@ pub(super) fn text_of(place: &Place, steps: bool, width: usize) -> String {
     }
     let gives = [Give::Middle, Give::Middle, Give::Never, Give::Never, Give::End, Give::End];
     table::aligned(&["run", "graph", "part", "steps", "state", "verdicts"], &rows, &gives, width)
+}
+
+/// What a place that was listed comes to: its damage is told beside the listing, and by the exit code.
+pub(super) fn told(place: Place) -> Outcome {
+    let damaged = damages(place)?;
+    damaged.iter().for_each(|damage| warn(format_args!("{damage}")));
+    Ok(if damaged.is_empty() { Exit::Success } else { Exit::Damaged })
+}
+
+fn damages(place: Place) -> Result<Vec<Damage>, Failure> {
+    let mut damaged: Vec<Damage> = place.damages().into_iter().cloned().collect();
+    if !matches!(place, Place::Model(_) | Place::Tensor(_) | Place::Json(_)) {
+        damaged.extend(data_sets::steps(place)?.into_iter().filter_map(|step| match step.state {
+            Completeness::Damaged(damage) => Some(damage),
+            _ => None,
+        }));
+    }
+    Ok(damaged)
 }
 
 /// In the column of states: of run.json or parts.json.

@@ -4,16 +4,15 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use super::answer::{json_text, put, warn};
-use super::exit::{Exit, Failure, Outcome};
+use super::answer::{json_text, put};
+use super::exit::{Failure, Outcome};
 use super::{data_sets, listing, table};
-use crate::dump::Damage;
-use crate::dump::reader::{self, Completeness, Place};
+use crate::dump::reader::{self, Place};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
     /// A folder of dumps, a run, a graph, a part, a data set or the folder of a node
-    #[arg(default_value = "dumps")]
+    #[arg(default_value = data_sets::DUMPS, value_parser = data_sets::named())]
     folder: PathBuf,
     /// One line a step
     #[arg(long)]
@@ -27,21 +26,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     let place = reader::find(&args.folder)?;
     let text = if args.json { json_of(&place)? } else { listing::text_of(&place, args.steps, table::width()) };
     put(&text)?;
-    let damaged = damages(place)?;
-    damaged.iter().for_each(|damage| warn(format_args!("{damage}")));
-    Ok(if damaged.is_empty() { Exit::Success } else { Exit::Damaged })
-}
-
-/// Of what is listed.
-fn damages(place: Place) -> Result<Vec<Damage>, Failure> {
-    let mut damaged: Vec<Damage> = place.damages().into_iter().cloned().collect();
-    if !matches!(place, Place::Model(_) | Place::Tensor(_) | Place::Json(_)) {
-        damaged.extend(data_sets::steps(place)?.into_iter().filter_map(|step| match step.state {
-            Completeness::Damaged(damage) => Some(damage),
-            _ => None,
-        }));
-    }
-    Ok(damaged)
+    listing::told(place)
 }
 
 fn json_of(place: &Place) -> Result<String, Failure> {

@@ -67,16 +67,21 @@ enum Command {
     Show(show::Arguments),
     /// Judge what ONNX Runtime gave against eager, again, from a dump.
     ///
-    /// A term of the tolerance that is not given is that of the element type. Exit code: 0 all match, 1 mismatch, 2 error,
-    /// 3 nothing was compared, or an output had no counterpart, 4 a file is damaged: its data set is not judged.
+    /// What does not match, the worst 20, and counts; `--all` has every output. A term of the tolerance that is not given is
+    /// that of the element type. Exit code: 0 all match, 1 mismatch, 2 error, 3 nothing was compared, or an output had no
+    /// counterpart, 4 a file is damaged: its data set is not judged.
     Compare(compare::Arguments),
-    /// Every node of a part against eager, side by side.
+    /// Nodes of a part against eager, side by side.
     ///
-    /// `local`: the node's own kernel fed with eager's inputs; `drift`: the value as it came out of the whole part. Marks:
-    /// `=` match, `~` drifted only, `!` the kernel itself differs, `?` not compared, `x` failed. Exit code: 0 all match,
-    /// 1 mismatch, 2 error, 3 nothing was compared, or a node was left out, 4 a file is damaged.
+    /// What does not match, the worst 20, and counts; `--all` has every node in the graph's order. `local`: the node's own
+    /// kernel fed with eager's inputs; `drift`: the value as it came out of the whole part. Marks: `=` match, `≈` noise,
+    /// `~` drifted only, `!` the kernel itself differs, `?` not compared, `x` failed. Exit code: 0 all match, 1 mismatch,
+    /// 2 error, 3 nothing was compared, or a node was left out (memory that nobody wrote is not: there is nothing to
+    /// compare), 4 a file is damaged.
     Sbs(sbs::Arguments),
     /// Run dumped parts again, without Python, and judge what they give now.
+    ///
+    /// What does not match, the worst 20, and counts; `--all` has every output of every data set.
     ///
     /// Judged against eager (output_<i>.pb) where it was dumped, else against what it gave then (actual_<i>.pb).
     /// A node reproduced alone (--nodes NAME --repro FOLDER) is judged against eager only. Exit code: 0 all match, 1

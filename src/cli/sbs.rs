@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use super::answer::{json_text, put, put_exact, warn};
-use super::data_sets::run_parts;
+use super::data_sets::{self, run_parts};
 use super::exit::{Exit, Failure, Outcome, at};
 use super::node_table::{self, Found, Rows};
 use super::verdicts;
@@ -14,6 +14,7 @@ use crate::dump::reader::{self, CaseEntry, PartEntry, Place};
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
     /// A folder of dumps, a run, a graph, a part, a data set or a nodes_<step>.json
+    #[arg(value_parser = data_sets::named())]
     path: PathBuf,
     #[command(flatten)]
     rows: Rows,
@@ -36,6 +37,8 @@ pub(super) fn run(args: &Arguments) -> Outcome {
         json_text("sbs", json!({ "tables": found.iter().map(|found| found.json(&args.rows)).collect::<Vec<_>>() }))?
     } else if args.csv {
         node_table::csv(found.iter().flat_map(|found| found.lines(&args.rows)))
+    } else if args.rows.are_any() && !args.wide {
+        node_table::brief(&found, &args.path)
     } else {
         found.iter().map(|found| node_table::text_of(found, &args.rows, args.wide)).collect::<Vec<_>>().join("\n")
     };

@@ -7,10 +7,11 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use super::answer::{json_text, pretty, put};
-use super::exit::{Exit, Failure, Outcome, at};
+use super::exit::{Failure, Outcome, at};
+use super::node_table::{self, Found};
 use super::statistics::statistics;
 use super::table::{self, Give};
-use super::{listing, node_table, verdicts};
+use super::{data_sets, listing, verdicts};
 use crate::compare::significant;
 use crate::dump::reader::{self, Completeness, Place, StepEntry, TensorFile};
 use crate::dump::{Comparison, Damage, NodeTable, Role};
@@ -19,6 +20,7 @@ use crate::onnx::{self, NamedTensor};
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
     /// What to show
+    #[arg(value_parser = data_sets::named())]
     path: PathBuf,
     /// Print JSON
     #[arg(long)]
@@ -40,7 +42,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
         text_of(&place, table::width())?
     };
     put(&text)?;
-    Ok(Exit::Success)
+    listing::told(place)
 }
 
 /// Of what is shown first.
@@ -136,7 +138,7 @@ fn text_of(place: &Place, width: usize) -> Result<String, Failure> {
                 return Ok(verdicts::table(&comparison.verdicts, width));
             }
             match NodeTable::from_json(value.clone()) {
-                Ok(table) => Ok(node_table::unmatched(path, table)),
+                Ok(table) => Ok(node_table::brief(&[Found::alone(path.clone(), table)], path)),
                 Err(_) => Ok(serde_json::to_string_pretty(&value)? + "\n"),
             }
         }

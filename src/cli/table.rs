@@ -5,6 +5,9 @@ use std::io::{self, IsTerminal as _};
 use rustix::termios::tcgetwinsize;
 use unicode_width::UnicodeWidthChar as _;
 
+/// Rows of what tells most: the rest is counted.
+pub(super) const MOST_ROWS: usize = 20;
+
 /// Columns of a table that is piped. A program reads `--json`.
 const PIPED: usize = 120;
 /// Below this nothing is cut any further.
@@ -25,6 +28,17 @@ pub(super) fn terminal() -> Option<usize> {
 /// Columns that a table may take: the terminal's, else [`PIPED`].
 pub(super) fn width() -> usize {
     terminal().unwrap_or(PIPED)
+}
+
+/// `and 35 more nodes (30 match, 5 noise): --all has all`, of counts of what is not shown beside `shown` rows; nothing of
+/// none.
+pub(super) fn hidden<'a>(shown: usize, counts: impl Iterator<Item = (&'a str, usize)>, what: &str) -> String {
+    let counts: Vec<_> = counts.filter(|(_, n)| *n > 0).collect();
+    let n: usize = counts.iter().map(|(_, n)| n).sum();
+    let listed: Vec<_> = counts.iter().map(|(word, n)| format!("{n} {word}")).collect();
+    let end = if n == 1 { "" } else { "s" };
+    let n = if shown == 0 { n.to_string() } else { format!("and {n} more") };
+    if listed.is_empty() { String::new() } else { format!("{n} {what}{end} ({}): --all has all\n", listed.join(", ")) }
 }
 
 /// Each line cut to the width, with `…` in the place of what is missing.

@@ -1,7 +1,9 @@
 //! Verdicts and their counts, in words and as tables.
 
-use super::table::{Give, aligned};
-use crate::compare::{Summary, TensorVerdict, Verdict, distance_text, elements};
+use std::cmp::Ordering;
+
+use super::table::{Give, MOST_ROWS, aligned, hidden};
+use crate::compare::{Summary, TensorVerdict, Verdict, distance_text, elements, summary};
 
 /// All together; None of none.
 pub(super) fn sum(totals: impl IntoIterator<Item = Summary>) -> Option<Summary> {
@@ -40,9 +42,59 @@ fn word(verdict: &Verdict) -> (&'static str, &str) {
 
 /// One row a tensor: verdict, distance, what would pass, where it is worst.
 pub(super) fn table(verdicts: &[TensorVerdict], width: usize) -> String {
-    let row = |verdict: &TensorVerdict| {
+    rows(&verdicts.iter().map(|verdict| ("", verdict)).collect::<Vec<_>>(), width)
+}
+
+/// What tells most of verdicts, each with the place that it is of: those that do not match, the worst first, and counts of
+/// the rest; then why what was not compared was not. `what`: one of them, in words.
+pub(super) fn brief(verdicts: &[(String, &TensorVerdict)], what: &str, width: usize) -> String {
+    let is_telling = |verdict: &Verdict| !matches!(verdict, Verdict::Match | Verdict::NotCompared(_));
+    let mut telling: Vec<_> = verdicts
+        .iter()
+        .filter(|(_, verdict)| is_telling(&verdict.verdict))
+        .map(|(place, one)| (place.as_str(), *one))
+        .collect();
+    telling.sort_by(|(_, one), (_, other)| badness(other).partial_cmp(&badness(one)).unwrap_or(Ordering::Equal));
+    telling.truncate(MOST_ROWS);
+    let all = summary(verdicts.iter().map(|(_, verdict)| *verdict)).counts();
+    let shown = summary(telling.iter().map(|(_, verdict)| *verdict)).counts();
+    let counts = all.into_iter().zip(shown).map(|((word, all), (_, shown))| (word, all - shown));
+    let table = if telling.is_empty() { String::new() } else { rows(&telling, width) };
+    table + &hidden(telling.len(), counts, what) + &reasons(verdicts.iter().map(|(_, verdict)| *verdict))
+}
+
+/// By this the worst comes first: what failed, what mismatches, what is right all the same; of each what differs most of
+/// its size, NaN above all.
+fn badness(verdict: &TensorVerdict) -> (u8, f64) {
+    let kind = match &verdict.verdict {
+        Verdict::Failed(_) => 2,
+        Verdict::Mismatch => 1,
+        _ => 0,
+    };
+    let distance = verdict.metrics.as_ref().map_or(-1., |metrics| metrics.max_rel_to_max);
+    (kind, if distance.is_nan() { f64::INFINITY } else { distance })
+}
+
+/// Why verdicts were not compared: each reason once, and how many there are of it.
+fn reasons<'a>(verdicts: impl Iterator<Item = &'a TensorVerdict>) -> String {
+    let mut counts: Vec<(&str, usize)> = Vec::new();
+    for verdict in verdicts {
+        let Verdict::NotCompared(reason) = &verdict.verdict else { continue };
+        match counts.iter_mut().find(|(known, _)| known == reason) {
+            Some((_, n)) => *n += 1,
+            None => counts.push((reason, 1)),
+        }
+    }
+    counts.into_iter().map(|(reason, n)| format!("not compared, {n}: {reason}\n")).collect()
+}
+
+/// A column of places where there are any.
+fn rows(verdicts: &[(&str, &TensorVerdict)], width: usize) -> String {
+    let with_place = verdicts.iter().any(|(place, _)| !place.is_empty());
+    let from = usize::from(!with_place);
+    let row = |(place, verdict): &(&str, &TensorVerdict)| {
         let (word, reason) = word(&verdict.verdict);
-        let mut row = vec![verdict.name.clone(), word.to_owned()];
+        let mut row = vec![(*place).to_owned(), verdict.name.clone(), word.to_owned()];
         match &verdict.metrics {
             None => row.extend(["-", "-", "-", "-", reason].map(str::to_owned)),
             Some(metrics) => {
@@ -59,10 +111,11 @@ pub(super) fn table(verdicts: &[TensorVerdict], width: usize) -> String {
                 ]);
             }
         }
-        row
+        row.split_off(from)
     };
     let rows: Vec<_> = verdicts.iter().map(row).collect();
-    let header = ["name", "verdict", "outside", "max|Δ|", "/max|r|", "atol to pass", "worst, or why"];
+    let header = ["of", "name", "verdict", "outside", "max|Δ|", "/max|r|", "atol to pass", "worst, or why"];
     use Give::{End, Middle, Never};
-    aligned(&header, &rows, &[Middle, Never, Never, Never, Never, Never, End], width)
+    let gives = [Middle, Middle, Never, Never, Never, Never, Never, End];
+    aligned(&header[from..], &rows, &gives[from..], width)
 }

@@ -279,7 +279,7 @@ impl Summary {
 }
 
 /// Counts by verdict.
-pub fn summary(verdicts: &[TensorVerdict]) -> Summary {
+pub fn summary<'a>(verdicts: impl IntoIterator<Item = &'a TensorVerdict>) -> Summary {
     let mut summary = Summary::default();
     for verdict in verdicts {
         match verdict.verdict {

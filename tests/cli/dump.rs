@@ -137,6 +137,48 @@ fn show_prints_models_tensors_and_data_sets() {
 }
 
 #[test]
+fn compare_shows_what_does_not_match_and_counts_the_rest() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path());
+    let brief = rust_ort(folder.path(), &["compare", "run"]).out;
+    assert!(!brief.contains("test_data_set") && brief.contains("0_0-forward/0 #1  y     MISMATCH"), "{brief}");
+    assert!(brief.contains("and 3 more outputs (2 match, 1 not compared): --all has all\n"), "{brief}");
+    assert!(brief.contains("not compared, 1: incomplete data set: no manifest"), "{brief}");
+    let all = rust_ort(folder.path(), &["compare", "run", "--all"]).out;
+    assert!(all.contains("test_data_set_0\n") && all.matches("match").count() > 2, "{all}");
+}
+
+#[test]
+fn show_exits_as_ls_does_where_its_listing_tells_of_damage() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path());
+    dumping::unlist(&folder.path().join(STEP.to_owned() + "0"));
+    std::fs::write(folder.path().join(STEP.to_owned() + "0").join("manifest.json"), "{").unwrap();
+    for command in ["ls", "show"] {
+        let said = rust_ort(folder.path(), &[command, "run"]);
+        assert!(
+            said.code == 4 && said.out.contains("1 damaged") && said.err.contains("damaged"),
+            "{}{}",
+            said.out,
+            said.err
+        );
+    }
+}
+
+#[test]
+fn a_run_below_dumps_is_found_by_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(&folder.path().join("dumps"));
+    for (command, code) in [("ls", 0), ("show", 0), ("compare", 1), ("sbs", 3)] {
+        let said = rust_ort(folder.path(), &[command, "run"]);
+        assert_eq!(said.code, code, "{command}: {}{}", said.out, said.err);
+    }
+    assert_eq!(json(folder.path(), &["gc"])["steps"], 0);
+    let said = rust_ort(folder.path(), &["ls", "walk"]);
+    assert!(said.code == 2 && said.err.contains("walk: cannot read"), "{}", said.err);
+}
+
+#[test]
 fn show_says_which_passes_ran() {
     let folder = tempfile::tempdir().unwrap();
     dump(folder.path());

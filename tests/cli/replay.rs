@@ -114,6 +114,25 @@ fn each_data_set_is_judged_by_what_was_dumped() {
 }
 
 #[test]
+fn without_a_word_what_does_not_match_is_shown_and_the_rest_is_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path());
+    let brief = replay(folder.path(), &["run"]).out;
+    for text in [
+        "part_0/test_data_set_0: model.onnx, optimization basic",
+        "0_0-forward/0 #4  the run  FAILED",
+        "0_0-forward/0 #1  add      MISMATCH",
+        "and 1 more output (1 match): --all has all\n",
+        "against what it gave then:\n3 outputs (3 same bits): --all has all\n",
+        "next: `rust-ort blame run` says who is to blame\n",
+    ] {
+        assert!(brief.contains(text), "{text}\n{brief}");
+    }
+    let all = replay(folder.path(), &["run", "--all"]).out;
+    assert!(all.matches("against eager:").count() == 3 && all.contains("same bits"), "{all}");
+}
+
+#[test]
 fn the_model_of_its_precision_goes_first() {
     let folder = tempfile::tempdir().unwrap();
     dump(folder.path());

@@ -4,11 +4,11 @@ use std::path::Path;
 
 use crate::dumping::{self, Said, piped, wide};
 use rust_ort::base::ids::StepId;
-use rust_ort::compare::{TensorVerdict, Verdict, judge, summary};
+use rust_ort::compare::{TensorVerdict, Verdict, judge, judge_sums, summary};
 use rust_ort::dump::reader;
 use rust_ort::onnx::proto::{GraphProto, ModelProto, NodeProto};
 use rust_ort::onnx::save;
-use rust_ort::tensor::TensorBuf;
+use rust_ort::tensor::{Shape, TensorBuf};
 use serde_json::{Value, json};
 
 const PART: &str = "run/0_0-forward/part_0";
@@ -95,7 +95,7 @@ fn the_reader_gives_the_table_or_says_why_not() {
 fn every_mark_is_shown_and_counted() {
     let folder = tempfile::tempdir().unwrap();
     dump(folder.path(), &nodes(), &[off("y", 0.), off("z", 0.)]);
-    let said = sbs(folder.path(), "200", &["run"]);
+    let said = sbs(folder.path(), "200", &["run", "--all"]);
     let marks: Vec<_> = said.out.lines().skip(2).take(5).map(|line| (&line[..1], line.contains("0.5"))).collect();
     assert_eq!(marks.iter().map(|(mark, _)| *mark).collect::<String>(), "=~!?x", "{}", said.out);
     for line in [
@@ -133,7 +133,7 @@ fn noise_is_shown_where_it_is_known() {
     let path = folder.path().join(PART).join("nodes_7.json");
     let text = std::fs::read_to_string(&path).unwrap().replace("nodes/2", "nodes/3");
     std::fs::write(&path, text).unwrap();
-    let said = sbs(folder.path(), "900", &["run"]);
+    let said = sbs(folder.path(), "900", &["run", "--all"]);
     for text in [
         "local noise:               1 noise, 1 candidate worse\n",
         "cumulative noise:          1 ill-conditioned\n",
@@ -212,7 +212,7 @@ fn any_place_of_a_dump_leads_to_its_tables() {
         [".", "run", "run/0_0-forward", PART, &format!("{PART}/test_data_set_7"), &format!("{PART}/nodes_7.json")]
     {
         let said = sbs(folder.path(), "100", &[path]);
-        assert!(said.code == 0 && said.out.contains("same"), "{path}: {}{}", said.out, said.err);
+        assert!(said.code == 0 && said.out.contains("1 node (1 match)"), "{path}: {}{}", said.out, said.err);
     }
     for (path, text) in [("run/run.json", "expected a nodes_<step>.json"), ("nowhere", "cannot read")] {
         let said = sbs(folder.path(), "100", &[path]);
@@ -248,7 +248,7 @@ fn no_row_is_wider_than_the_terminal_and_numbers_stay_whole() {
     let folder = tempfile::tempdir().unwrap();
     dump(folder.path(), &nodes(), &[]);
     for columns in ["40", "50", "80", "120", "200", "400"] {
-        for args in [&["run"][..], &["run", "--wide"]] {
+        for args in [&["run"][..], &["run", "--all"], &["run", "--wide"]] {
             let said = sbs(folder.path(), columns, args);
             let width: usize = columns.parse().unwrap();
             for line in said.out.lines() {
@@ -256,11 +256,11 @@ fn no_row_is_wider_than_the_terminal_and_numbers_stay_whole() {
             }
         }
     }
-    let narrow = sbs(folder.path(), "60", &["run"]).out;
+    let narrow = sbs(folder.path(), "60", &["run", "--all"]).out;
     let row = narrow.lines().find(|line| line.starts_with('!')).unwrap();
     assert!(row.contains("model_") && row.contains("…") && row.contains("2.50e-1"), "{row}");
     let [narrow, wide] = ["60", "200"].map(|columns| {
-        let out = sbs(folder.path(), columns, &["run"]).out;
+        let out = sbs(folder.path(), columns, &["run", "--all"]).out;
         out.lines().nth(1).unwrap().split_whitespace().count()
     });
     assert!(narrow < wide, "{narrow} {wide}");
@@ -336,7 +336,8 @@ fn a_table_of_nodes_is_shown_as_what_is_wrong_in_it() {
     let said = piped(folder.path(), &["show", &format!("{PART}/nodes_7.json")]);
     assert!(said.code == 0 && said.out.lines().count() < 40, "{}", said.out);
     assert!(said.out.contains("guilty") && said.out.contains("300 match, 1 mismatch"), "{}", said.out);
-    assert!(said.out.contains("rust-ort sbs"), "{}", said.out);
+    assert!(said.out.contains("and 300 more nodes (300 match): --all has all\n"), "{}", said.out);
+    assert!(said.out.contains("next: `rust-ort blame"), "{}", said.out);
 }
 
 #[test]
@@ -348,4 +349,73 @@ fn the_reproduction_of_the_first_wrong_node_is_named() {
     assert!(!sbs(folder.path(), "200", &["run"]).out.contains(&reproduction));
     std::fs::write(folder.path().join(&reproduction).join("model.onnx"), "").unwrap();
     assert!(sbs(folder.path(), "200", &["run"]).out.contains(&reproduction));
+}
+
+#[test]
+fn without_a_word_what_does_not_match_is_shown_the_worst_first_and_the_rest_is_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let same = off("v", 0.);
+    let mut many = nodes();
+    many.extend((5..305).map(|i| node(i, &format!("same_{i}"), &same, &same)));
+    many.extend((305..330).map(|i| node(i, &format!("far_{i}"), &same, &off("v", 0.3 + i as f32 / 1e3))));
+    dump(folder.path(), &many, &[]);
+    let said = sbs(folder.path(), "120", &["run"]);
+    let rows: Vec<&str> =
+        said.out.lines().skip_while(|line| !line.trim_start().starts_with('#')).skip(1).take(20).collect();
+    let marks: String = rows.iter().map(|row| row.chars().next().unwrap()).collect();
+    assert_eq!(marks, "x!".to_owned() + &"~".repeat(18), "{}", said.out);
+    assert!(rows[2].contains("far_329") && rows[3].contains("far_328"), "{}", said.out);
+    for text in [
+        "local: the node's own kernel on eager's inputs",
+        "\nand 310 more nodes (301 match, 8 drifted, 1 not compared): --all has all\n",
+        "\nnot compared:              1: no kernel alone\n",
+        "\nfailed:                    1: shapes differ\n",
+        "\nnext: `rust-ort blame run` says who is to blame\n",
+    ] {
+        assert!(said.out.contains(text), "{text}\n{}", said.out);
+    }
+    assert!(said.out.lines().count() < 50, "{}", said.out);
+    let all = sbs(folder.path(), "120", &["run", "--all"]).out;
+    assert!((many.len()..many.len() + 25).contains(&all.lines().count()), "{all}");
+}
+
+#[test]
+fn memory_that_nobody_wrote_is_not_left_out() {
+    let nothing = |told: bool| {
+        let mut row =
+            node(1, "empty", &TensorVerdict::not_compared("empty", "memory that nobody wrote into"), &off("v", 0.));
+        row["cumulative"] = row["local"].clone();
+        row["nothing"] = told.into();
+        row
+    };
+    for (rows, code) in [
+        (vec![nodes()[0].clone(), nothing(true)], 0),
+        (vec![nodes()[0].clone(), nothing(false)], 3),
+        (vec![nodes()[0].clone(), nothing(true), nodes()[3].clone()], 3),
+        (vec![nothing(true)], 3),
+        (vec![nothing(true), nodes()[2].clone()], 1),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        dump(folder.path(), &rows, &[]);
+        let said = sbs(folder.path(), "100", &["run"]);
+        assert_eq!(said.code, code, "{}", said.out);
+        assert!(said.out.contains("not compared:              1: memory that nobody wrote into\n"), "{}", said.out);
+    }
+}
+
+#[test]
+fn a_drifted_sum_that_its_terms_explain_is_zero_but_for_rounding() {
+    let folder = tempfile::tempdir().unwrap();
+    let [zero, near] = [[0.; 2], [2e-8, 0.]].map(|values| TensorBuf::from_f32([2], &values).unwrap());
+    let terms = TensorBuf::from_f64(Shape::new([2]).unwrap(), &[0.5, 0.5]);
+    let judged = judge("mean", &zero.view(), &near.view(), None);
+    let explained = judge_sums(judged.clone(), zero.shared(), near.shared(), terms.shared());
+    assert_eq!((&judged.verdict, &explained.verdict), (&Verdict::Mismatch, &Verdict::Match));
+    dump(folder.path(), &[node(0, "mean", &off("v", 0.), &explained)], &[]);
+    let said = sbs(folder.path(), "200", &["run", "--all"]);
+    for text in
+        ["first cumulative mismatch: none\n", "drift: zero but for rounding of sums whose terms come to 5.00e-1"]
+    {
+        assert!(said.code == 0 && said.out.contains(text), "{text}\n{}", said.out);
+    }
 }

@@ -166,6 +166,29 @@ pub(super) fn columns() -> Vec<Column> {
     columns
 }
 
+/// The columns of rows that tell most: the numbers that verdicts are by, which node it is and why. With `place`, of which
+/// part.
+pub(super) fn telling(place: bool) -> Vec<Column> {
+    const NAMES: [&str; 8] = [
+        "mark",
+        "id_node",
+        "fx_name",
+        "fx_op",
+        "local_err_rel_to_max",
+        "cumulative_err_rel_to_max",
+        "comment",
+        "module",
+    ];
+    let mut columns: Vec<Column> =
+        columns().into_iter().filter(|column| NAMES.contains(&column.name.as_str())).collect();
+    if place {
+        let of = Source::Node(|line| text(&line.table.place()));
+        let (shown, give) = (Shown::Always, Give::Middle);
+        columns.insert(1, Column { name: "part".to_owned(), head: "part", shown, give, sparse: false, source: of });
+    }
+    columns
+}
+
 /// What float64 says of the local run and of the drifted value.
 fn noise_columns() -> Vec<Column> {
     use Shown::{Room, Wide};
@@ -297,7 +320,7 @@ fn candidate_type(node: &NodeRow) -> String {
     metrics.map_or_else(String::new, |metrics| format!("{}{}", metrics.dtype, metrics.shape))
 }
 
-/// Why it was not compared or failed, what float64 says, where it is worst.
+/// Why it was not compared or failed, what float64 or its terms say, where it is worst.
 pub(super) fn comment(node: &NodeRow) -> String {
     let mut said: Vec<String> = Vec::new();
     for (side, verdict) in [("local", &node.local), ("drift", &node.cumulative)] {
@@ -316,6 +339,9 @@ pub(super) fn comment(node: &NodeRow) -> String {
         if let Some(noise) = of.noise.filter(|noise| noise.kind != NoiseKind::Noise || (side.is_empty() && settled)) {
             said.insert(0, format!("{side}{}", noise_text(&noise)));
         }
+    }
+    if let Some(terms) = node.cumulative.metrics.as_ref().and_then(|metrics| metrics.max_terms) {
+        said.insert(0, format!("drift: zero but for rounding of sums whose terms come to {}", distance_text(terms)));
     }
     if !node.births.is_empty() {
         said.insert(0, format!("born in {}", births(node)));

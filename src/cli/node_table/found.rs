@@ -29,21 +29,30 @@ pub(super) struct Counted {
 
 impl Counted {
     fn of(table: &NodeTable, comparison: Option<&Comparison>) -> Self {
-        let count = |verdict: fn(&NodeRow) -> &TensorVerdict| {
-            summary(&table.nodes.iter().map(|node| verdict(node).clone()).collect::<Vec<_>>())
-        };
-        let noise = |verdict: fn(&NodeRow) -> &TensorVerdict| {
-            NoiseSummary::of(table.nodes.iter().filter_map(|node| verdict(node).noise.map(|noise| noise.kind)))
-        };
         let drifted = || -> Vec<_> {
             let outputs = table.nodes.iter().filter(|node| !node.role.is_empty());
             outputs.map(|node| node.cumulative.clone()).collect()
         };
+        let outputs = comparison.map_or_else(|| summary(&drifted()), |comparison| summary(&comparison.verdicts));
+        Self::new(std::iter::once(table), outputs)
+    }
+
+    /// Of several tables together.
+    pub(super) fn all(found: &[&Found]) -> Self {
+        let outputs = verdicts::sum(found.iter().map(|found| found.counted.outputs)).unwrap_or_default();
+        Self::new(found.iter().map(|found| &found.table), outputs)
+    }
+
+    fn new<'a>(tables: impl Iterator<Item = &'a NodeTable> + Clone, outputs: Summary) -> Self {
+        let nodes = || tables.clone().flat_map(|table| &table.nodes);
+        let noise = |verdict: fn(&NodeRow) -> &TensorVerdict| {
+            NoiseSummary::of(nodes().filter_map(|node| verdict(node).noise.map(|noise| noise.kind)))
+        };
         Self {
-            outputs: comparison.map_or_else(|| summary(&drifted()), |comparison| summary(&comparison.verdicts)),
-            local: count(|node| &node.local),
-            cumulative: count(|node| &node.cumulative),
-            plain: summary(&table.plain),
+            local: summary(nodes().map(|node| &node.local)),
+            cumulative: summary(nodes().map(|node| &node.cumulative)),
+            plain: summary(tables.clone().flat_map(|table| &table.plain)),
+            outputs,
             local_noise: noise(|node| &node.local),
             cumulative_noise: noise(|node| &node.cumulative),
         }
@@ -74,7 +83,7 @@ impl Found {
     }
 
     /// A table without what stands beside it.
-    pub(super) fn alone(path: PathBuf, table: NodeTable) -> Self {
+    pub(crate) fn alone(path: PathBuf, table: NodeTable) -> Self {
         Self { counted: Counted::of(&table, None), path, table, outputs: HashMap::new() }
     }
 
@@ -107,10 +116,14 @@ impl Found {
         })
     }
 
-    /// Verdicts of each node alone, of what observing changed and of the outputs. A value inside that drifted is shown and
-    /// accuses nobody: half precision drifts in every model.
+    /// Verdicts of each node alone, of what observing changed and of the outputs, for the exit code. A value inside that
+    /// drifted is shown and accuses nobody: half precision drifts in every model. Where there is nothing to compare, as in
+    /// memory that nobody wrote, nothing was left out.
     pub(crate) fn total(&self) -> Summary {
         let Counted { local, plain, outputs, .. } = self.counted;
+        let is_nothing = |node: &&NodeRow| node.nothing && matches!(node.local.verdict, Verdict::NotCompared(_));
+        let nothing = self.table.nodes.iter().filter(is_nothing).count();
+        let local = Summary { not_compared: local.not_compared - nothing, ..local };
         verdicts::sum([local, plain, outputs]).unwrap_or_default()
     }
 }

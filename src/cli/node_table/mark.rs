@@ -4,7 +4,7 @@ use crate::compare::Verdict;
 use crate::dump::NodeRow;
 
 /// What a row's two verdicts come to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Mark {
     Match,
     /// Noise, a tie or an open order.
@@ -26,6 +26,18 @@ impl Mark {
                 true => Mark::Match,
                 false => Mark::Noise,
             },
+        }
+    }
+
+    /// In counts.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Mark::Match => "match",
+            Mark::Noise => "noise",
+            Mark::Drifted => "drifted",
+            Mark::Mismatch => "mismatch",
+            Mark::NotCompared => "not compared",
+            Mark::Failed => "failed",
         }
     }
 

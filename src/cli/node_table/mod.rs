@@ -3,13 +3,15 @@
 //! The columns are those of onnx-diagnostic's `sbs`, with the numbers that it leaves empty, and without its agreement of
 //! devices: a dump does not tell them, both sides run on the CPU.
 
+mod brief;
 mod columns;
 mod found;
 mod mark;
 mod rows;
 mod text;
 
+pub(super) use brief::brief;
 pub(super) use columns::csv;
 pub(super) use found::Found;
 pub(super) use rows::Rows;
-pub(super) use text::{text_of, unmatched};
+pub(super) use text::text_of;

@@ -7,22 +7,31 @@ use crate::dump::NodeRow;
 /// The rows to show.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Rows {
-    /// Rows to show; the summary and the exit code are of all
-    #[arg(long, default_value = "all")]
-    pub(super) only: Only,
-    /// By max|Δ|/max|r|, largest first, or in the graph's order
-    #[arg(long, default_value = "order")]
-    pub(super) sort: Sort,
-    /// So many rows of each table
+    /// Every row, each table by itself in the graph's order
     #[arg(long)]
-    pub(super) limit: Option<usize>,
+    all: bool,
+    /// As --all, these rows alone; the summary and the exit code are of all
+    #[arg(long)]
+    only: Option<Only>,
+    /// As --all, by max|Δ|/max|r|, largest first, or in the graph's order
+    #[arg(long)]
+    sort: Option<Sort>,
+    /// As --all, so many rows of each table
+    #[arg(long)]
+    limit: Option<usize>,
 }
 
 impl Rows {
+    /// Nothing is asked for: those that tell most will do.
+    pub(crate) fn are_any(&self) -> bool {
+        !self.all && self.only.is_none() && self.sort.is_none() && self.limit.is_none()
+    }
+
     /// Those of the nodes that are wanted, as they are wanted.
     pub(super) fn of<'a>(&self, nodes: &'a [NodeRow]) -> Vec<&'a NodeRow> {
-        let mut nodes: Vec<&NodeRow> = nodes.iter().filter(|node| self.only.wants(node)).collect();
-        match self.sort {
+        let only = self.only.unwrap_or(Only::All);
+        let mut nodes: Vec<&NodeRow> = nodes.iter().filter(|node| only.wants(node)).collect();
+        match self.sort.unwrap_or(Sort::Order) {
             Sort::Order => {}
             Sort::Local => nodes.sort_by(|one, other| distance(&other.local).total_cmp(&distance(&one.local))),
             Sort::Cumulative => {
@@ -37,7 +46,7 @@ impl Rows {
 /// Which rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 #[value(rename_all = "snake_case")]
-pub(super) enum Only {
+pub(crate) enum Only {
     All,
     /// Those that do not match, for whatever reason
     Unmatched,
@@ -51,7 +60,7 @@ pub(super) enum Only {
 
 /// In which order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Sort {
+pub(crate) enum Sort {
     Order,
     Local,
     Cumulative,
@@ -72,8 +81,8 @@ impl Only {
     }
 }
 
-/// NaN is far; what was not measured is at the end.
-fn distance(verdict: &TensorVerdict) -> f64 {
+/// By this the worst comes first. NaN is far; what was not measured is at the end.
+pub(super) fn distance(verdict: &TensorVerdict) -> f64 {
     verdict
         .metrics
         .as_ref()

@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use super::columns::{Column, Line, Shown, columns, comment};
-use super::found::Found;
+use super::found::{Counted, Found};
 use super::mark::Mark;
-use super::rows::{Only, Rows, Sort};
+use super::rows::Rows;
 use crate::cli::table::{self, Give, Pieces};
 use crate::cli::verdicts;
-use crate::compare::{Side, Summary, TensorVerdict, Verdict, distance_text};
+use crate::compare::{Birth, Side, Summary, TensorVerdict, Verdict, distance_text};
 use crate::dump::{NodeRow, NodeTable, reader};
 
 /// Width that a column whose cells lose their middle should have beyond the least.
@@ -17,39 +17,36 @@ const ROOM_FOR_A_NAME: usize = 10;
 /// Column where the second half of the summary's lines begins.
 const SUMMARY: usize = 27;
 
-/// Rows of [`unmatched`].
-const MOST_UNMATCHED: usize = 20;
-
-/// The nodes of a table that do not match, the first of them, and how many there are of each kind.
-pub(crate) fn unmatched(path: &Path, table: NodeTable) -> String {
-    let found = Found::alone(path.to_owned(), table);
-    let rows = Rows { only: Only::Unmatched, sort: Sort::Order, limit: Some(MOST_UNMATCHED) };
-    text_of(&found, &rows, false)
-        + &format!("`rust-ort sbs {}` shows all {} nodes\n", path.display(), found.table.nodes.len())
-}
-
 /// Heading, rows, summary, as wide as the terminal and in its colours. wide: with every column.
 pub(crate) fn text_of(found: &Found, rows: &Rows, wide: bool) -> String {
     let width = table::width();
     let lines = found.lines(rows);
     let shown = lines.len();
-    let mut rows = pieces(&lines, wide, width);
-    if table::colours() {
-        colour(&mut rows, lines.iter().map(|line| Mark::of(line.node)));
-    }
+    let rows = rows_of(&lines, columns(), wide, width);
     let heading = table::fit(&format!("{}\n", found.path.display()), table::terminal());
-    let rows = if shown == 0 { String::new() } else { rows.text() };
     let hidden = match found.table.nodes.len() - shown {
         0 => String::new(),
         n => format!("{n} rows more are not shown\n"),
     };
-    heading + &rows + &hidden + &summary(found, width)
+    heading + &rows + &hidden + &summary(&[found], width)
 }
 
-fn pieces(lines: &[Line<'_>], wide: bool, width: usize) -> Pieces {
+/// The rows in their colours; nothing of none.
+pub(super) fn rows_of(lines: &[Line<'_>], columns: Vec<Column>, wide: bool, width: usize) -> String {
+    if lines.is_empty() {
+        return String::new();
+    }
+    let mut rows = pieces(lines, columns, wide, width);
+    if table::colours() {
+        colour(&mut rows, lines.iter().map(|line| Mark::of(line.node)));
+    }
+    rows.text()
+}
+
+fn pieces(lines: &[Line<'_>], columns: Vec<Column>, wide: bool, width: usize) -> Pieces {
     let known = |column: &Column| !column.sparse || lines.iter().any(|line| column.cell(line).is_known());
     let is_shown = |column: &Column| wide || (column.shown < Shown::Wide && known(column));
-    let mut columns: Vec<Column> = columns().into_iter().filter(is_shown).collect();
+    let mut columns: Vec<Column> = columns.into_iter().filter(is_shown).collect();
     loop {
         let head = |column: &'_ Column| if wide { column.name.clone() } else { column.head.to_owned() };
         let header: Vec<String> = columns.iter().map(head).collect();
@@ -88,25 +85,34 @@ fn colour(rows: &mut Pieces, marks: impl Iterator<Item = Mark>) {
     rows.header = rows.header.take().map(|header| format!("\u{1b}[1m{header}\u{1b}[0m"));
 }
 
-fn summary(found: &Found, width: usize) -> String {
-    let Found { table, counted, .. } = found;
+/// Counts and the first of each kind, of all tables together.
+pub(super) fn summary(found: &[&Found], width: usize) -> String {
+    let counted = Counted::all(found);
     let counts = |counted: Summary| vec![verdicts::cell(Some(counted))];
-    let first = |node: Option<&NodeRow>| node.map_or_else(|| vec!["none".to_owned()], |node| described(found, node));
+    let node =
+        |of: fn(&NodeTable) -> Option<&NodeRow>| found.iter().find_map(|&found| Some((found, of(&found.table)?)));
+    let first = |of: fn(&NodeTable) -> Option<&NodeRow>| {
+        node(of).map_or_else(|| vec!["none".to_owned()], |(of, node)| described(of, node, found.len() > 1))
+    };
+    let drifted = match [NodeTable::first_local_mismatch, NodeTable::first_cumulative_mismatch].map(node) {
+        [Some((_, wrong)), Some((_, drifted))] if std::ptr::eq(wrong, drifted) => vec!["the same node".to_owned()],
+        _ => first(NodeTable::first_cumulative_mismatch),
+    };
     let mut facts = vec![
         ("local:", counts(counted.local)),
         ("cumulative:", counts(counted.cumulative)),
         ("outputs:", counts(counted.outputs)),
-        ("first local mismatch:", first(table.first_local_mismatch())),
-        ("first cumulative mismatch:", first(table.first_cumulative_mismatch())),
-        ("what observing changed:", vec![observing(found)]),
+        ("first local mismatch:", first(NodeTable::first_local_mismatch)),
+        ("first cumulative mismatch:", drifted),
+        ("what observing changed:", vec![observing(found, counted.plain)]),
     ];
     // Without the drifted ones, the local ones are of mismatches alone.
     if !counted.cumulative_noise.is_empty() {
         facts.push(("local noise:", vec![counted.local_noise.to_string()]));
         facts.push(("cumulative noise:", vec![counted.cumulative_noise.to_string()]));
-        facts.push(("first worse than eager:", first(table.first_worse())));
+        facts.push(("first worse than eager:", first(NodeTable::first_worse)));
     }
-    for (node, birth) in table.first_births() {
+    for (node, birth) in first_births(found) {
         let name = match (birth.side, birth.is_nan()) {
             (Side::Candidate, true) => "first NaN, onnx:",
             (Side::Candidate, false) => "first infinity, onnx:",
@@ -115,30 +121,48 @@ fn summary(found: &Found, width: usize) -> String {
         };
         facts.push((name, vec![format!("#{} {} ({})", node.index, node.name, node.op), birth.to_string()]));
     }
+    named(&facts, width)
+}
+
+/// Of several tables the first of each kind.
+fn first_births<'a>(found: &[&'a Found]) -> Vec<(&'a NodeRow, &'a Birth)> {
+    let mut births: Vec<(&NodeRow, &Birth)> = Vec::new();
+    for (node, birth) in found.iter().flat_map(|found| found.table.first_births()) {
+        let kind = |birth: &Birth| (birth.side, birth.is_nan());
+        if births.iter().all(|(_, known)| kind(known) != kind(birth)) {
+            births.push((node, birth));
+        }
+    }
+    births
+}
+
+/// Lines of names and what is known under each.
+pub(super) fn named(facts: &[(&str, Vec<String>)], width: usize) -> String {
     let mut text = String::new();
     for (name, lines) in facts {
         let lines = lines.iter().flat_map(|line| table::wrapped(line, width.saturating_sub(SUMMARY)));
-        for (name, line) in std::iter::once(name).chain(std::iter::repeat("")).zip(lines) {
+        for (name, line) in std::iter::once(*name).chain(std::iter::repeat("")).zip(lines) {
             text += &format!("{name:26} {line}\n");
         }
     }
     text
 }
 
-/// One line each: which node, where it comes from, what is known.
-fn described(found: &Found, node: &NodeRow) -> Vec<String> {
+/// One line each: which node, where it comes from, what is known. `with_place`: of which part, too.
+fn described(found: &Found, node: &NodeRow, with_place: bool) -> Vec<String> {
     let part = found.path.parent().unwrap_or(Path::new(""));
     let reproduction = reader::reproduction(part, &node.name, found.table.step);
     let reproduction = reproduction.map_or_else(String::new, |path| format!("reproduction: {}", path.display()));
-    let which = format!("#{} {} ({})", node.index, node.name, node.op);
+    let of = if with_place { format!(" of {}", found.table.place()) } else { String::new() };
+    let which = format!("#{} {} ({}){of}", node.index, node.name, node.op);
     let lines = [which, node.module.clone(), node.source.clone(), node.role.clone(), comment(node), reproduction];
     lines.into_iter().filter(|line| !line.is_empty()).collect()
 }
 
-/// The plain session against the instrumented one.
-fn observing(found: &Found) -> String {
-    let plain = &found.table.plain;
-    let changed = |verdict: &&TensorVerdict| {
+/// The plain sessions against the instrumented ones.
+fn observing(found: &[&Found], counted: Summary) -> String {
+    let plain: Vec<&TensorVerdict> = found.iter().flat_map(|found| &found.table.plain).collect();
+    let changed = |verdict: &&&TensorVerdict| {
         verdict.verdict != Verdict::Match || verdict.metrics.as_ref().is_some_and(|metrics| metrics.max_abs > 0.)
     };
     let n_changed = plain.iter().filter(changed).count();
@@ -148,7 +172,7 @@ fn observing(found: &Found) -> String {
         _ => {
             let metrics = plain.iter().filter_map(|verdict| verdict.metrics.as_ref());
             let largest = metrics.map(|metrics| metrics.max_rel_to_max).fold(0., f64::max);
-            let counts = verdicts::cell(Some(found.counted.plain));
+            let counts = verdicts::cell(Some(counted));
             format!(
                 "{n_changed} of {} outputs, at most max|Δ|/max|r| {} ({counts})",
                 plain.len(),

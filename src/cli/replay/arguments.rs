@@ -19,6 +19,9 @@ pub(crate) struct Arguments {
     /// that node alone, judged by eager's values where they were dumped
     #[arg(long, value_name = "FOLDER")]
     pub(super) repro: Option<PathBuf>,
+    /// Every output of every data set
+    #[arg(long)]
+    pub(super) all: bool,
     /// Print JSON
     #[arg(long)]
     pub(super) json: bool,

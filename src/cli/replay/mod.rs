@@ -12,11 +12,12 @@ pub(super) use self::arguments::Arguments;
 use self::repro::Alone;
 pub(super) use self::repro::Repro;
 use super::answer::{json_text, put, warn};
+use super::data_sets;
 use super::exit::{Exit, Failure, Outcome};
 use super::rerun::{self, Runtime, Which};
-use super::table::{self, Give};
+use super::table::{self, Give, MOST_ROWS};
 use super::verdicts;
-use crate::compare::{Summary, distance_text, summary};
+use crate::compare::{Summary, TensorVerdict, Verdict, distance_text, summary};
 
 pub(super) fn run(args: &Arguments) -> Outcome {
     let targets = rerun::find(&args.what)?;
@@ -45,8 +46,8 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     let mut again =
         targets.iter().map(|target| again::replay(args, &runtime, target)).collect::<Result<Vec<_>, _>>()?;
     again.iter_mut().for_each(|again| again.node = node.take());
-    let total = summary(&again.iter().flat_map(Again::judged).cloned().collect::<Vec<_>>());
-    let text = if args.json { json_of(&runtime, &again, total)? } else { text_of(&runtime, &again, total) };
+    let total = summary(again.iter().flat_map(Again::judged));
+    let text = if args.json { json_of(&runtime, &again, total)? } else { text_of(args, &runtime, &again, total) };
     put(&text)?;
     if let Some(folder) = &args.repro {
         warn(format_args!("wrote {}; run it by `python {}`", folder.display(), folder.join("run.py").display()));
@@ -62,37 +63,94 @@ fn json_of(runtime: &Runtime, again: &[Again], total: Summary) -> Result<String,
     Ok(json_text("replay", value)?)
 }
 
-fn text_of(runtime: &Runtime, again: &[Again], total: Summary) -> String {
+fn text_of(args: &Arguments, runtime: &Runtime, again: &[Again], total: Summary) -> String {
     let width = table::width();
-    let mut text = format!("{} from {}\n", runtime.title(), runtime.library.display());
+    let title = format!("{} from {}\n", runtime.title(), runtime.library.display());
+    let told = if args.all { all_of(again, width) } else { brief(again, width) };
+    let counts = verdicts::counts(total).unwrap_or_else(|| "there was nothing to judge against".to_owned());
+    let path = args.what.path.display();
+    let next = match (args.all, total.mismatch + total.failed) {
+        (true, _) => String::new(),
+        (false, 0) => format!("next: `rust-ort replay {path} --all` shows every output\n"),
+        (false, _) => format!("next: `rust-ort blame {path}` says who is to blame\n"),
+    };
+    title + &told + "\n" + &counts + "\n" + &next
+}
+
+/// Data set by data set.
+fn all_of(again: &[Again], width: usize) -> String {
+    let mut text = String::new();
     for again in again {
         text += &table::fit(&format!("\n{}\n{}\n", again.path.display(), again.how()), table::terminal());
-        text += &again.who();
-        if let Some(Alone { name, reference, verdict }) = &again.node {
-            text += &format!("node {name} alone, against {reference}:\n");
-            text += &verdicts::table(std::slice::from_ref(verdict), width);
-        }
+        text += &asked_for(again, width);
         if !again.verdicts.is_empty() {
             text += &format!("against eager:\n{}", verdicts::table(&again.verdicts, width));
         }
         if !again.actuals.is_empty() {
-            text += &format!("against what it gave then:\n{}", actuals_table(again, width));
-        }
-        if !again.nodes.is_empty() {
-            text += &format!("nodes, and what optimizing changes in them:\n{}", nodes::table(&again.nodes, width));
+            let actuals: Vec<_> = again.actuals.iter().collect();
+            text += &format!("against what it gave then:\n{}", actuals_table(&actuals, width));
         }
     }
-    let counts = verdicts::counts(total).unwrap_or_else(|| "there was nothing to judge against".to_owned());
-    text + "\n" + &counts + "\n"
+    text
 }
 
-fn actuals_table(again: &Again, width: usize) -> String {
-    let row = |actual: &again::Actual| {
+/// All data sets together: of outputs those that tell most.
+fn brief(again: &[Again], width: usize) -> String {
+    let mut text = String::new();
+    let (shown, more) = again.split_at(again.len().min(MOST_ROWS));
+    for again in shown {
+        text += &table::fit(&format!("{}: {}\n", again.path.display(), again.how()), table::terminal());
+    }
+    text += &table::hidden(shown.len(), std::iter::once(("run", more.len())), "data set");
+    text += &again.iter().map(|again| asked_for(again, width)).collect::<String>();
+    let place = |again: &Again| if shown.len() > 1 { data_sets::place(&again.path) } else { String::new() };
+    let judged: Vec<(String, &TensorVerdict)> =
+        again.iter().flat_map(|again| again.verdicts.iter().map(move |verdict| (place(again), verdict))).collect();
+    if !judged.is_empty() {
+        text += &format!("against eager:\n{}", verdicts::brief(&judged, "output", width));
+    }
+    let actuals: Vec<&again::Actual> = again.iter().flat_map(|again| &again.actuals).collect();
+    if !actuals.is_empty() {
+        text += &format!("against what it gave then:\n{}", brief_of_actuals(&actuals, width));
+    }
+    text
+}
+
+/// What is told because it was asked for: who computed what, a node alone, values inside.
+fn asked_for(again: &Again, width: usize) -> String {
+    let mut text = again.who();
+    if let Some(Alone { name, reference, verdict }) = &again.node {
+        text += &format!("node {name} alone, against {reference}:\n");
+        text += &verdicts::table(std::slice::from_ref(verdict), width);
+    }
+    if !again.nodes.is_empty() {
+        text += &format!("nodes, and what optimizing changes in them:\n{}", nodes::table(&again.nodes, width));
+    }
+    text
+}
+
+fn brief_of_actuals(actuals: &[&again::Actual], width: usize) -> String {
+    let (same, others): (Vec<&again::Actual>, Vec<&again::Actual>) =
+        actuals.iter().copied().partition(|actual| actual.same_bits);
+    let count = |is: fn(&Verdict) -> bool| others.iter().filter(|actual| is(&actual.verdict.verdict)).count();
+    let near = count(|verdict| *verdict == Verdict::Match);
+    let not_compared = count(|verdict| matches!(verdict, Verdict::NotCompared(_)));
+    let is_telling =
+        |actual: &&again::Actual| !matches!(actual.verdict.verdict, Verdict::Match | Verdict::NotCompared(_));
+    let telling: Vec<&again::Actual> = others.iter().copied().filter(is_telling).take(MOST_ROWS).collect();
+    let more = others.len() - near - not_compared - telling.len();
+    let counts = [("same bits", same.len()), ("match", near), ("not compared", not_compared), ("not matching", more)];
+    let table = if telling.is_empty() { String::new() } else { actuals_table(&telling, width) };
+    table + &table::hidden(telling.len(), counts.into_iter(), "output")
+}
+
+fn actuals_table(actuals: &[&again::Actual], width: usize) -> String {
+    let row = |actual: &&again::Actual| {
         let verdict = &actual.verdict;
         let distance = verdict.metrics.as_ref().map_or("-".to_owned(), |metrics| distance_text(metrics.max_abs));
         let said = if actual.same_bits { "same bits".to_owned() } else { verdicts::said(&verdict.verdict) };
         vec![verdict.name.clone(), said, distance]
     };
     let gives = [Give::Middle, Give::End, Give::Never];
-    table::aligned(&["name", "now", "max|Δ|"], &again.actuals.iter().map(row).collect::<Vec<_>>(), &gives, width)
+    table::aligned(&["name", "now", "max|Δ|"], &actuals.iter().map(row).collect::<Vec<_>>(), &gives, width)
 }

@@ -3,12 +3,14 @@
 use std::path::PathBuf;
 
 use super::rules;
+use crate::cli::data_sets;
 use crate::protocol::message::{Optimization, RuntimeRule};
 
 #[derive(Debug, clap::Args)]
 #[group(skip)] // its name would be that of the command's own arguments, which hold these
 pub(crate) struct Arguments {
     /// A folder of dumps, a run, a graph, a part, a data set or the folder of a node
+    #[arg(value_parser = data_sets::named())]
     pub(crate) path: PathBuf,
     /// The data sets of this call only
     #[arg(long)]
