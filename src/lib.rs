@@ -5,6 +5,8 @@
 
 // names, files, locks, limits
 pub mod base;
+// walls around a process
+pub mod confine;
 // dtypes, shapes, tensors
 pub mod tensor;
 // NVIDIA's driver

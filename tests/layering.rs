@@ -14,8 +14,8 @@ use source::{Files, Use, circles, files, lines_with, uses};
 
 /// The rooms. One uses rooms further up this list, and itself.
 const ROOMS: &[&str] = &[
-    "base", "tensor", "cuda", "onnx", "protocol", "compare", "shm", "link", "runtime", "executor", "dump", "observe",
-    "blame", "keep", "study", "client", "daemon", "cli",
+    "base", "confine", "tensor", "cuda", "onnx", "protocol", "compare", "shm", "link", "runtime", "executor", "dump",
+    "observe", "blame", "keep", "study", "client", "daemon", "cli",
 ];
 
 /// Rooms, folders or files that may hold unsafe code; those of the native module's crate begin with its name.

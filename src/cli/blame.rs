@@ -94,9 +94,12 @@ pub(super) fn run(args: &Arguments) -> Outcome {
         warn(format_args!("{}: no data sets", args.what.path.display()));
         return Ok(Exit::NothingCompared);
     }
-    args.repro.as_deref().map(Repro::check_folder).transpose()?;
+    let repro = args.repro.as_deref();
+    repro.map(Repro::claim).transpose()?;
     rerun::refuse_idle(&args.what, &targets)?;
-    let runtime = Runtime::load(&args.what, &targets)?;
+    // What is found stays beside each part.
+    let written: Vec<&Path> = targets.iter().map(|target| target.part.as_path()).chain(repro).collect();
+    let runtime = Runtime::load(&args.what, &targets, &written)?;
     let mut answers = Vec::new();
     let mut known_outputs = Vec::new();
     let (whole, left_out) = rerun::whole(&targets);
@@ -122,7 +125,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
         let name = args.output.as_ref().or(args.gradient.as_ref()).map(String::as_str).unwrap_or_default();
         return Err(unknown(name, &known_outputs).into());
     }
-    let repro = args.repro.as_ref().map(|folder| write_repro(folder, &runtime, &answers));
+    let repro = repro.map(|folder| write_repro(folder, &runtime, &answers));
     let transforms = answers.first().map(|examined| examined.target.transforms()).unwrap_or_default();
     let answers: Vec<Answer> = answers.into_iter().map(|examined| examined.answer).collect();
     let total = counted(&answers);

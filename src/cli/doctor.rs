@@ -13,6 +13,7 @@ use super::socket_argument::SocketArgument;
 use crate::base::ids::SegmentId;
 use crate::base::{limits, process};
 use crate::client::{Peer, PeerError};
+use crate::confine;
 use crate::daemon::paths::{self, PathError};
 use crate::runtime::Runtime as _;
 use crate::runtime::ort::{OrtRuntime, ThreadPool};
@@ -56,6 +57,7 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
         finding("state folder", state_folder()),
         finding("shared memory", shared_memory()),
         finding("futex", futex()),
+        finding("confinement", confinement()),
     ];
     let line = |Finding { what, ok, text }: &Finding| format!("{:3}  {what}: {text}\n", if *ok { "ok" } else { "bad" });
     let words: String = findings.iter().map(line).collect();
@@ -169,6 +171,17 @@ fn shared_memory() -> Found {
         Ok(bytes) if bytes == [1, 2, 3, 4, 5, 6, 7, 8] => Ok("sealed memfd works".to_owned()),
         other => Err(format!("a sealed memfd gave back {other:?}; report this with your kernel's version")),
     }
+}
+
+fn confinement() -> Found {
+    let confined = confine::tried();
+    if confined.is_whole() {
+        return Ok("a model that takes its process over gets no further".to_owned());
+    }
+    Err(format!(
+        "{confined}: models run all the same, with your rights; Landlock needs Linux 5.13 or newer, and a container has to \
+         allow landlock_create_ruleset and seccomp"
+    ))
 }
 
 fn futex() -> Found {

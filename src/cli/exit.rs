@@ -25,6 +25,12 @@ pub enum Exit {
 }
 
 impl Exit {
+    /// That of a process that ended with this code; None: with none of ours.
+    pub(super) fn of_code(code: i32) -> Option<Self> {
+        let all = [Exit::Success, Exit::Mismatch, Exit::Error, Exit::NothingCompared, Exit::Damaged];
+        all.into_iter().find(|exit| i32::from(*exit as u8) == code)
+    }
+
     /// Of what kept a subcommand from its work.
     pub(super) fn of(failure: &Failure) -> Self {
         if Damage::of(failure.as_ref()).is_some() { Exit::Damaged } else { Exit::Error }

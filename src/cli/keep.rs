@@ -71,7 +71,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     }
     rerun::refuse_idle(&args.what, &targets)?;
     refuse_divided(&targets)?;
-    let runtime = Runtime::load(&args.what, &targets)?;
+    let runtime = Runtime::load(&args.what, &targets, &[])?;
     let providers = targets.iter().flat_map(|target| &target.providers).map(|(name, _)| name);
     if let Some(other) = providers.into_iter().find(|name| *name != CPU_PROVIDER) {
         return Err(format!(

@@ -1,6 +1,7 @@
 //! The command line. One file a subcommand; each returns its exit code.
 
 mod answer;
+mod apart;
 mod blame;
 mod compare;
 mod cuda_probe;
@@ -32,9 +33,12 @@ mod table;
 mod tolerance_arguments;
 mod verdicts;
 mod verify;
+mod walls_argument;
 mod widen;
 
 pub use exit::Exit;
+
+use exit::Outcome;
 
 use clap::{Parser, Subcommand};
 
@@ -79,13 +83,54 @@ enum Command {
     /// 2 error, 3 nothing was compared, or a node was left out (memory that nobody wrote is not: there is nothing to
     /// compare), 4 a file is damaged.
     Sbs(sbs::Arguments),
+    #[command(flatten)]
+    Rerun(Rerun),
+    /// Make a numerical study on ONNX Runtime and, where it is built in, libtorch.
+    ///
+    /// Each prints what the published example found beside what is found here, and whether that reproduces, computed from
+    /// the numbers. Exit code: 0 made, 2 error, 3 what was asked could not be run.
+    Study(study::Arguments),
+    /// Write a model (.onnx) whose half precision computes in float32 where ONNX Runtime's CPU provider has no kernel.
+    ///
+    /// Inputs, outputs and what lies between the operators keep their types: each operator rounds its result. Exit code: 0
+    /// written, 2 error.
+    Widen(widen::Arguments),
+    /// Read every file of a dump and list those that are not what was written, that are missing, or that nothing tells of.
+    ///
+    /// Every command that reads a dump does the same with what it reads, and exits with 4 where that is damaged. Exit code:
+    /// 0 all is whole, 2 error, 3 something could not be verified (a version before seals, a data set that was not finished, a
+    /// file of somebody else), 4 something is damaged or missing.
+    Verify(verify::Arguments),
+    /// Remove old data sets, tensors that none holds, and leftovers of killed writers.
+    ///
+    /// Incomplete data sets stay: they are what a crash left behind. So do runs that are being written, and data sets in
+    /// which something is not ours. Exit code: 0 done, 2 error.
+    Gc(gc::Arguments),
+    /// Read and write a CUDA tensor of another process, for `make gpu-check`.
+    #[command(hide = true)]
+    CudaProbe,
+    /// Hold ONNX Runtime for the daemon, which starts this itself.
+    #[command(hide = true)]
+    Executor,
+    /// Run models of others for the process that started this, which says what became of it.
+    #[command(hide = true, name = apart::NAME)]
+    Apart {
+        #[command(subcommand)]
+        rerun: Rerun,
+    },
+}
+
+/// Commands that run models of others, each in a process of its own.
+#[derive(Debug, Subcommand)]
+enum Rerun {
     /// Run dumped parts again, without Python, and judge what they give now.
     ///
     /// What does not match, the worst 20, and counts; `--all` has every output of every data set.
     ///
     /// Judged against eager (output_<i>.pb) where it was dumped, else against what it gave then (actual_<i>.pb).
+    /// A data set that is not whole is told, and is no pass.
     /// A node reproduced alone (--nodes NAME --repro FOLDER) is judged against eager only. Exit code: 0 all match, 1
-    /// mismatch, 2 error, 3 there was nothing to judge against, 4 a file is damaged.
+    /// mismatch, 2 error, 3 there was nothing to judge against, or a data set is not whole, 4 a file is damaged.
     ///
     /// Nothing that a dump names is loaded, for a dump may come from anywhere: libraries are those of the options below, or
     /// those that executors of yours have loaded.
@@ -114,33 +159,17 @@ enum Command {
     /// tolerance, as it is or with the rules, 1 not, 2 error, 3 nothing is of half precision or whole, or the time was up,
     /// 4 a file is damaged.
     Keep(keep::Arguments),
-    /// Make a numerical study on ONNX Runtime and, where it is built in, libtorch.
-    ///
-    /// Each prints what the published example found beside what is found here, and whether that reproduces, computed from
-    /// the numbers. Exit code: 0 made, 2 error, 3 what was asked could not be run.
-    Study(study::Arguments),
-    /// Write a model (.onnx) whose half precision computes in float32 where ONNX Runtime's CPU provider has no kernel.
-    ///
-    /// Inputs, outputs and what lies between the operators keep their types: each operator rounds its result. Exit code: 0
-    /// written, 2 error.
-    Widen(widen::Arguments),
-    /// Read every file of a dump and list those that are not what was written, that are missing, or that nothing tells of.
-    ///
-    /// Every command that reads a dump does the same with what it reads, and exits with 4 where that is damaged. Exit code:
-    /// 0 all is whole, 2 error, 3 something could not be verified (a version before seals, a data set that was not finished, a
-    /// file of somebody else), 4 something is damaged or missing.
-    Verify(verify::Arguments),
-    /// Remove old data sets, tensors that none holds, and leftovers of killed writers.
-    ///
-    /// Incomplete data sets stay: they are what a crash left behind. So do runs that are being written, and data sets in
-    /// which something is not ours. Exit code: 0 done, 2 error.
-    Gc(gc::Arguments),
-    /// Read and write a CUDA tensor of another process, for `make gpu-check`.
-    #[command(hide = true)]
-    CudaProbe,
-    /// Hold ONNX Runtime for the daemon, which starts this itself.
-    #[command(hide = true)]
-    Executor,
+}
+
+impl Rerun {
+    fn run(&self) -> Outcome {
+        match self {
+            Rerun::Replay(arguments) => replay::run(arguments),
+            Rerun::Blame(arguments) => blame::run(arguments),
+            Rerun::Prove(arguments) => prove::run(arguments),
+            Rerun::Keep(arguments) => keep::run(arguments),
+        }
+    }
 }
 
 /// Runs what the command line says.
@@ -170,16 +199,14 @@ pub fn run(arguments: &Arguments) -> Exit {
         Command::Show(arguments) => show::run(arguments),
         Command::Compare(arguments) => compare::run(arguments),
         Command::Sbs(arguments) => sbs::run(arguments),
-        Command::Replay(arguments) => replay::run(arguments),
-        Command::Blame(arguments) => blame::run(arguments),
-        Command::Prove(arguments) => prove::run(arguments),
-        Command::Keep(arguments) => keep::run(arguments),
+        Command::Rerun(_) => apart::run(),
         Command::Study(arguments) => study::run(arguments),
         Command::Widen(arguments) => widen::run(arguments),
         Command::Verify(arguments) => verify::run(arguments),
         Command::Gc(arguments) => gc::run(arguments),
         Command::CudaProbe => cuda_probe::run(),
         Command::Executor => executor::run(),
+        Command::Apart { rerun } => apart::begin().and_then(|()| rerun.run()),
     };
     outcome.unwrap_or_else(|error| {
         answer::warn(&error);

@@ -40,7 +40,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
         return Ok(Exit::NothingCompared);
     }
     rerun::refuse_idle(&args.what, &targets)?;
-    let runtime = Runtime::load(&args.what, &targets)?;
+    let runtime = Runtime::load(&args.what, &targets, &[])?;
     let mut all = Vec::new();
     let (whole, left_out) = rerun::whole(&targets);
     for target in whole {

@@ -10,6 +10,7 @@ use serde_json::json;
 use super::answer::tell;
 use super::exit::{Exit, Failure, Outcome};
 use super::socket_argument::SocketArgument;
+use super::walls_argument::WallsArgument;
 use crate::base::{limits, process};
 use crate::client::Peer;
 use crate::daemon::paths;
@@ -25,6 +26,8 @@ pub(super) struct Arguments {
     /// End when no client was connected for so many seconds [default: RUST_ORT_IDLE_TIMEOUT_S, else 1800]
     #[arg(long)]
     idle_timeout_s: Option<f64>,
+    #[command(flatten)]
+    walls: WallsArgument,
     /// Start a detached daemon and return when it answers
     #[arg(long)]
     background: bool,
@@ -42,6 +45,7 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
         idle_timeout: idle_timeout(arguments.idle_timeout_s)?,
         idle_on_device: idle_on_device()?,
         memory_bytes: memory_bytes()?,
+        confine: arguments.walls.wanted()?,
         leaves_starter: arguments.detached,
     };
     if arguments.background {
@@ -104,6 +108,7 @@ fn start(config: &Config, as_json: bool) -> Outcome {
     let mut child = process::own_command()
         .args(["serve", "--detached", "--idle-timeout-s"])
         .arg(config.idle_timeout.as_secs_f64().to_string())
+        .args((!config.confine).then_some("--no-confine"))
         .arg("--socket")
         .arg(socket)
         .current_dir("/")

@@ -9,6 +9,7 @@ use super::table::{self, Give};
 use super::verdicts;
 use crate::base::bytes::Bytes;
 use crate::client::{Peer, PeerError};
+use crate::confine::Confined;
 use crate::daemon::status::{ClientStatus, DaemonStatus, Death, ExecutorStatus, Status, StepRecord};
 use crate::protocol::control::{Reply, Request};
 
@@ -91,8 +92,8 @@ fn client(client: &ClientStatus) -> Vec<String> {
     ]
 }
 
-const EXECUTOR: [&str; 9] =
-    ["executor", "pid", "onnxruntime", "threads", "client", "sessions", "runs", "memory", "of devices"];
+const EXECUTOR: [&str; 10] =
+    ["executor", "pid", "onnxruntime", "threads", "client", "sessions", "runs", "memory", "of devices", "confined"];
 
 fn executor(executor: &ExecutorStatus) -> Vec<String> {
     vec![
@@ -112,6 +113,7 @@ fn executor(executor: &ExecutorStatus) -> Vec<String> {
             Some(0) => none(),
             Some(bytes) => Bytes(bytes).to_string(),
         },
+        executor.confined.as_ref().map_or_else(unknown, Confined::to_string),
     ]
 }
 
@@ -208,12 +210,15 @@ mod tests {
             one.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
             one
         };
+        let held = json!({ "files": "holds", "network": "holds", "exec": "holds" });
+        let missing = json!({ "missing": "turned off" });
+        let not = json!({ "files": missing, "network": missing, "exec": missing });
         let mut status = read(json!({
             "daemon": { "uptime_s": 3725, "program_replaced": true },
             "executors": [
                 executor(3, json!({ "leased_to": null, "sessions": 2, "runs": 9, "threads": 0, "device_bytes": 3_u64 << 30 })),
-                executor(4, json!({ "leased_to": 5, "device_bytes": 0 })),
-                executor(6, json!({ "leased_to": null, "device_bytes": null })),
+                executor(4, json!({ "leased_to": 5, "device_bytes": 0, "confined": held })),
+                executor(6, json!({ "leased_to": null, "device_bytes": null, "confined": not })),
             ],
             "memory": { "device_bytes": 3_u64 << 30 },
             "last_steps": [{
@@ -227,9 +232,9 @@ mod tests {
             let line = text.lines().find(|line| line.trim_start().starts_with(start)).unwrap();
             line.split("  ").map(str::trim).filter(|word| !word.is_empty()).collect::<Vec<_>>().join("|")
         };
-        assert_eq!(words("3 "), "3|11|1.31.1|all cores|none (warm)|2|9|1.0 MiB|3.0 GiB");
-        assert_eq!(words("4 "), "4|11|1.31.1|2|5|0|0|1.0 MiB|-");
-        assert_eq!(words("6 "), "6|11|1.31.1|2|none (warm)|0|0|1.0 MiB|unknown");
+        assert_eq!(words("3 "), "3|11|1.31.1|all cores|none (warm)|2|9|1.0 MiB|3.0 GiB|unknown");
+        assert_eq!(words("4 "), "4|11|1.31.1|2|5|0|0|1.0 MiB|-|yes");
+        assert_eq!(words("6 "), "6|11|1.31.1|2|none (warm)|0|0|1.0 MiB|unknown|no (turned off)");
         assert!(text.contains("executors; 3.0 GiB of devices\n"), "{text}");
         status.memory.device_bytes = None;
         assert!(super::text(&status, 200).contains("executors; unknown of devices\n"));

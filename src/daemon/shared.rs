@@ -37,6 +37,8 @@ pub struct Config {
     pub idle_on_device: Duration,
     /// What may be kept for all clients together; None: [`limits::all_kept_bytes`].
     pub memory_bytes: Option<u64>,
+    /// Puts walls around executors.
+    pub confine: bool,
     /// Takes off CPUs, niceness and soft limits of whoever started it: a client, not somebody who chose them.
     pub leaves_starter: bool,
 }
@@ -110,8 +112,12 @@ impl Daemon {
         let post_mortem = Arc::new(PostMortem::new(config.state_folder.clone()));
         let folder = |name: &str| config.state_folder.join(name);
         let libraries = Arc::new(KnownLibraries::below(&config.state_folder));
-        let launch =
-            Launch { log_folder: folder("log"), code_folder: folder("code"), libraries: Arc::clone(&libraries) };
+        let launch = Launch {
+            log_folder: folder("log"),
+            code_folder: folder("code"),
+            confine: config.confine,
+            libraries: Arc::clone(&libraries),
+        };
         let plans = Plans::open(
             &config.state_folder,
             plans::Bounds { bytes: limits::PLAN_BYTES, files: limits::PLAN_FILES },

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::ids::{ClientId, ExecutorId, GraphId, StepId};
 use crate::compare::Summary;
+use crate::confine::Confined;
 
 /// Names the fields below; another number is another meaning of one of them.
 pub const STATUS_SCHEMA: &str = "rust_ort/status/1";
@@ -122,6 +123,9 @@ pub struct ExecutorStatus {
     /// What it holds of the memory of devices, all together; 0: it has no context on any; None: nobody tells.
     #[serde(default)]
     pub device_bytes: Option<u64>,
+    /// What holds it; None: a daemon of another build does not tell.
+    #[serde(default)]
+    pub confined: Option<Confined>,
     /// Where it logs.
     pub log: String,
 }

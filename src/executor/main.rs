@@ -21,6 +21,21 @@ pub fn main(link: UnixStream) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    process::offer_memory();
+    cuda::serve(None);
+    let mut server = Server::new(sender);
+    // No other thread is there before it is confined: walls are around the calling one and those that it starts.
+    while !server.is_loaded() {
+        match receiver.recv() {
+            Ok(Some(received)) => {
+                if let Some(code) = server.answer(received) {
+                    return code;
+                }
+            }
+            Ok(None) => end_now("the daemon is gone"),
+            Err(error) => end_now(&error.to_string()),
+        }
+    }
     // A thread of its own, so that the daemon's end is seen while a request is being served.
     let (requests, to_serve) = mpsc::channel();
     let watcher = std::thread::Builder::new().name("link".to_owned());
@@ -40,7 +55,5 @@ pub fn main(link: UnixStream) -> ExitCode {
     if let Err(error) = watching {
         end_now(&format!("no thread: {error}; raise the limit of processes (ulimit -u) or of the container's pids"));
     }
-    process::offer_memory();
-    cuda::serve(None);
-    Server::new(sender).serve(to_serve)
+    server.serve(to_serve)
 }

@@ -9,5 +9,6 @@ mod order;
 mod server;
 mod session_cache;
 mod tenant;
+mod walls;
 
 pub use main::main;

@@ -12,7 +12,7 @@ use prost::Message as _;
 use super::observing::Observing;
 use super::session_cache::{Cached, Limits, Ready, SessionCache};
 use super::tenant::{Part, Tenant};
-use super::{failure, lane};
+use super::{failure, lane, walls};
 use crate::base::ids::SegmentId;
 use crate::base::process::{self, Process};
 use crate::base::sync::lock;
@@ -78,19 +78,25 @@ impl Server {
         Self { replies: Arc::new(Replies { sender: Mutex::new(sender) }), loaded: None }
     }
 
+    /// The runtime is loaded, and the process confined.
+    pub(super) fn is_loaded(&self) -> bool {
+        self.loaded.is_some()
+    }
+
     pub(super) fn serve(mut self, requests: Receiver<Received<LinkRequest>>) -> ExitCode {
-        for Received { id, body, fd } in requests {
-            if body == LinkRequest::Exit {
-                if let Some(loaded) = &mut self.loaded {
-                    loaded.reset();
-                }
-                return ExitCode::SUCCESS;
-            }
-            if let Some(outcome) = self.handle(id, body, fd).transpose() {
-                self.replies.send(id, outcome);
-            }
+        requests.into_iter().find_map(|received| self.answer(received)).unwrap_or(ExitCode::FAILURE)
+    }
+
+    /// Serves one request. The process's exit code when it was told to end.
+    pub(super) fn answer(&mut self, Received { id, body, fd }: Received<LinkRequest>) -> Option<ExitCode> {
+        if body == LinkRequest::Exit {
+            self.loaded.iter_mut().for_each(Loaded::reset);
+            return Some(ExitCode::SUCCESS);
         }
-        ExitCode::FAILURE
+        if let Some(outcome) = self.handle(id, body, fd).transpose() {
+            self.replies.send(id, outcome);
+        }
+        None
     }
 
     /// None when a thread of its own answers.
@@ -193,7 +199,7 @@ impl Server {
     }
 
     fn hello(&mut self, hello: &Hello, fd: Option<OwnedFd>) -> Result<LinkReply, WireError> {
-        let Hello { sources, library, threads, allow_spinning, niceness, libtorch, code } = hello;
+        let Hello { sources, library, threads, allow_spinning, niceness, libtorch, code, .. } = hello;
         if sources != SOURCES {
             let why = "executor: this program and the daemon's are not of one build; run `make build` and `make \
                        build-torch` of the same sources, then `rust-ort stop`";
@@ -207,6 +213,7 @@ impl Server {
         }
         let fd = fd.ok_or_else(|| state("Hello carries the counter page"))?;
         let counters = Arc::new(CounterPage::map(fd)?);
+        let confined = walls::around(hello);
         let pool = ThreadPool { threads: *threads, allow_spinning: *allow_spinning };
         let mut runtime: Box<dyn Runtime> = Box::new(OrtRuntime::load_with_code(library, pool, code.clone())?);
         if *libtorch {
@@ -221,7 +228,7 @@ impl Server {
         let resident = Arc::new(Resident { runtime, sessions, observing: Observing::default(), counters });
         self.loaded =
             Some(Loaded { resident, tenant, lanes: None, lane_threads: Vec::new(), tasks: Vec::new(), client: None });
-        Ok(LinkReply::Ready { onnxruntime_version })
+        Ok(LinkReply::Ready { onnxruntime_version, confined })
     }
 }
 

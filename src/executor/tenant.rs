@@ -181,11 +181,9 @@ impl Tenant {
         Ok(read(&self.segments).lease(tensors, &[])?)
     }
 
-    /// Test-only: while the file that `RUST_ORT_TEST_HOLD` names exists, says so beside it and waits; panics when the
-    /// file says `panic`.
+    /// Test-only: while [`hold_file`] exists, says so beside it and waits; panics when the file says `panic`.
     pub(super) fn hold(&self) {
-        static FILE: LazyLock<Option<PathBuf>> =
-            LazyLock::new(|| std::env::var_os("RUST_ORT_TEST_HOLD").map(PathBuf::from));
+        static FILE: LazyLock<Option<PathBuf>> = LazyLock::new(hold_file);
         let Some(file) = &*FILE else { return };
         while file.exists() && !self.stop.is_stopped() {
             let mut held = file.clone().into_os_string();
@@ -207,6 +205,11 @@ impl Tenant {
             Err(_) => self.counters.add(Counter::Errors, 1),
         }
     }
+}
+
+/// Test-only: the file that `RUST_ORT_TEST_HOLD` names.
+pub(super) fn hold_file() -> Option<PathBuf> {
+    std::env::var_os("RUST_ORT_TEST_HOLD").map(PathBuf::from)
 }
 
 fn unknown(handle: PartHandle) -> WireError {

@@ -14,6 +14,7 @@ use thiserror::Error;
 
 use crate::base::ids::{PartHandle, SegmentId};
 use crate::compare::{Explained, Measured, Pair, Range, Tolerance};
+use crate::confine::Confined;
 use crate::protocol::message::{
     DeviceSegmentSpec, Division, FrozenInput, LaneEventsSpec, PartSpec, Prepared, RunStats, SlotSpec, WireError,
 };
@@ -40,6 +41,8 @@ pub struct Hello {
     pub libtorch: bool,
     /// Folder of compiled code that executors share.
     pub code: PathBuf,
+    /// Put walls around the process before it loads anything.
+    pub confine: bool,
 }
 
 /// From the daemon to the executor.
@@ -135,6 +138,8 @@ pub enum LinkReply {
     Ready {
         /// Such as "1.31.1".
         onnxruntime_version: String,
+        /// What holds the process.
+        confined: Confined,
     },
     /// The request is done.
     Done,

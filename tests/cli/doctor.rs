@@ -39,7 +39,7 @@ fn a_library_that_cannot_be_loaded_is_the_one_bad_finding() {
     {
         let (code, findings) = doctor(&home, path);
         let bad: Vec<_> = findings.iter().filter(|(_, ok, _)| !ok).collect();
-        assert!(code == 2 && findings.len() == 6, "{findings:?}");
+        assert!(code == 2 && findings.len() == 7, "{findings:?}");
         let [(what, _, text)] = bad[..] else { panic!("{findings:?}") };
         assert!(what == "onnxruntime" && text.contains(expected), "{text}");
     }

@@ -3,6 +3,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod confined;
 mod damage;
 mod doctor;
 mod dump;

@@ -6,9 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+use prost::Message as _;
 use rust_ort::base::ids::SegmentId;
-use rust_ort::protocol::message::SessionSpec;
-use rust_ort::runtime::ort::{OrtRuntime, ThreadPool};
+use rust_ort::onnx::proto::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
+use rust_ort::onnx::value_info;
+use rust_ort::protocol::message::{CustomOpLibrary, SessionSpec};
+use rust_ort::runtime::ort::{OrtRuntime, ThreadPool, custom_op_library};
 use rust_ort::runtime::{self, Runtime as _, RuntimeError, Session};
 use rust_ort::shm::{Segment, SegmentTable};
 use rust_ort::tensor::{DType, Location, TensorDesc, TensorRef};
@@ -21,6 +24,36 @@ pub fn library() -> PathBuf {
              (<site-packages>/onnxruntime/capi/); `make test` does"
         )
     })
+}
+
+/// The library of tests/fixtures/custom_ops.rs.
+pub fn custom_ops() -> CustomOpLibrary {
+    let path = std::env::var_os("RUST_ORT_CUSTOM_OPS").map(PathBuf::from).unwrap_or_else(|| {
+        panic!("set RUST_ORT_CUSTOM_OPS to libcustom_ops.so, built of the example custom_ops; `make test` does")
+    });
+    custom_op_library(&path).unwrap()
+}
+
+/// `y = Attempt(x)`, of so many elements: see the fixture.
+pub fn attempts(n: usize) -> Vec<u8> {
+    let info = |name: &str| value_info(name, &TensorDesc::new(DType::F32, [n as i64]).unwrap());
+    let node = NodeProto {
+        op_type: Some("Attempt".into()),
+        domain: Some("test.custom".into()),
+        input: vec!["x".into()],
+        output: vec!["y".into()],
+        ..Default::default()
+    };
+    let graph = GraphProto {
+        name: Some("g".into()),
+        input: vec![info("x")],
+        output: vec![info("y")],
+        node: vec![node],
+        ..Default::default()
+    };
+    let opset = |domain: &str, version| OperatorSetIdProto { domain: Some(domain.into()), version: Some(version) };
+    let opset_import = vec![opset("", 18), opset("test.custom", 1)];
+    ModelProto { ir_version: Some(9), opset_import, graph: Some(graph), ..Default::default() }.encode_to_vec()
 }
 
 /// The process's one runtime.

@@ -7,6 +7,7 @@ mod attention;
 mod blame;
 #[path = "../common/mod.rs"]
 mod common;
+mod confined;
 mod constants;
 #[cfg(feature = "torch")]
 mod corners_torch;

@@ -33,12 +33,12 @@ fn run(record: CallRecord) -> LinkRequest {
 }
 
 /// An executor process and what its daemon and client hold.
-struct Executor {
-    process: Child,
+pub struct Executor {
+    pub process: Child,
     sender: LinkSender<LinkRequest>,
     receiver: LinkReceiver<LinkReply>,
     counters: CounterPage,
-    memory: Memory,
+    pub memory: Memory,
     lanes: Arc<Lanes>,
     next_id: u64,
     hold: tempfile::TempDir,
@@ -64,10 +64,13 @@ impl Executor {
     }
 
     /// Loaded, with memory attached and lane 0 open.
-    fn ready() -> Self {
+    pub fn ready() -> Self {
         let mut executor = Self::spawn();
-        let reply = executor.hello(&library()).unwrap();
-        assert!(matches!(&reply, LinkReply::Ready { onnxruntime_version } if onnxruntime_version.starts_with("1.")));
+        let LinkReply::Ready { onnxruntime_version, confined } = executor.hello(&library()).unwrap() else {
+            panic!("Hello is answered by Ready");
+        };
+        assert!(onnxruntime_version.starts_with("1."), "{onnxruntime_version}");
+        assert!(confined.is_whole(), "{confined}");
         executor.attach();
         executor
     }
@@ -81,6 +84,7 @@ impl Executor {
             niceness: None,
             libtorch: false,
             code: self.hold.path().join("code"),
+            confine: true,
         });
         let fd = self.counters.fd().try_clone_to_owned().unwrap();
         self.ask_with(hello, Some(fd.as_fd()))
@@ -127,13 +131,22 @@ impl Executor {
     }
 
     fn prepare_frozen(&mut self, model: &[u8], frozen: Vec<(u32, TensorRef)>) -> Result<Prepared, WireError> {
+        self.prepare_as(model, frozen, SessionSpec::default())
+    }
+
+    pub fn prepare_as(
+        &mut self,
+        model: &[u8],
+        frozen: Vec<(u32, TensorRef)>,
+        session: SessionSpec,
+    ) -> Result<Prepared, WireError> {
         let frozen = frozen.into_iter().map(|(input, tensor)| FrozenInput { input, tensor }).collect();
         let fx_values = [("add", "z"), ("input", "x"), ("gone", "no_such_value")];
         let part = PartSpec {
             graph: GraphId::from_bytes([1; 32]),
             part: 0,
             model: model.to_vec().into(),
-            session: SessionSpec::default(),
+            session,
             fx_values: fx_values.map(|(fx, value)| (fx.to_owned(), value.to_owned())).into(),
             named_values: Vec::new(),
             described: Default::default(),
@@ -150,7 +163,7 @@ impl Executor {
         record(handle, vec![x, y], vec![self.memory.alloc(DType::F32, &dims)])
     }
 
-    fn call(&self, record: &CallRecord) -> Result<u64, Failure> {
+    pub fn call(&self, record: &CallRecord) -> Result<u64, Failure> {
         self.lanes.client(0).unwrap().call(record, || false).unwrap().unwrap()
     }
 
@@ -176,12 +189,12 @@ impl Drop for Executor {
     }
 }
 
-fn record(handle: PartHandle, inputs: Vec<TensorRef>, outputs: Vec<TensorRef>) -> CallRecord {
+pub fn record(handle: PartHandle, inputs: Vec<TensorRef>, outputs: Vec<TensorRef>) -> CallRecord {
     CallRecord { call: CallId(1), handle, eager_nodes: 3, inputs, outputs }
 }
 
 /// Waits for a condition; the watchdog fails the test.
-fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
+pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
         assert!(start.elapsed() < Duration::from_secs(60), "still waiting for {what}");

@@ -20,6 +20,8 @@ use crate::tensor::TensorBuf;
 #[derive(Debug, Serialize)]
 pub(super) struct Again {
     pub(super) path: PathBuf,
+    /// Why the data set is not whole; null when it is.
+    pub(super) missing: Option<String>,
     /// File name of the model.
     model: String,
     optimization: &'static str,
@@ -122,6 +124,7 @@ pub(super) fn replay(args: &Arguments, runtime: &Runtime, target: &Target) -> Re
     let feeds: Vec<_> = inputs.iter().map(NamedTensor::view).collect();
     let mut again = Again {
         path: target.step.path.clone(),
+        missing: target.missing().map(str::to_owned),
         model: target.model_path().file_name().unwrap_or_default().to_string_lossy().into_owned(),
         optimization: target.optimization.name(),
         ran_with: target.onnxruntime(),

@@ -38,7 +38,7 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     // Before anything runs: a part that kills the process leaves its reproduction all the same.
     repro.iter().try_for_each(Repro::write_part)?;
     rerun::refuse_idle(&args.what, &targets)?;
-    let runtime = Runtime::load(&args.what, &targets)?;
+    let runtime = Runtime::load(&args.what, &targets, args.repro.as_deref().as_slice())?;
     let mut node = match &repro {
         Some(repro) => repro.write_node(&runtime)?,
         None => None,
@@ -52,7 +52,10 @@ pub(super) fn run(args: &Arguments) -> Outcome {
     if let Some(folder) = &args.repro {
         warn(format_args!("wrote {}; run it by `python {}`", folder.display(), folder.join("run.py").display()));
     }
-    Ok(Exit::from(total))
+    Ok(match Exit::from(total) {
+        Exit::Success if targets.iter().any(|target| target.missing().is_some()) => Exit::NothingCompared,
+        exit => exit,
+    })
 }
 
 fn json_of(runtime: &Runtime, again: &[Again], total: Summary) -> Result<String, Failure> {
@@ -116,9 +119,14 @@ fn brief(again: &[Again], width: usize) -> String {
     text
 }
 
-/// What is told because it was asked for: who computed what, a node alone, values inside.
+/// What is told however much else is: that it is not whole, and what was asked for: who computed what, a node alone, values
+/// inside.
 fn asked_for(again: &Again, width: usize) -> String {
-    let mut text = again.who();
+    let mut text = String::new();
+    if let Some(why) = &again.missing {
+        text += &format!("not whole: {why}; what there is of it is run, which is no pass\n");
+    }
+    text += &again.who();
     if let Some(Alone { name, reference, verdict }) = &again.node {
         text += &format!("node {name} alone, against {reference}:\n");
         text += &verdicts::table(std::slice::from_ref(verdict), width);

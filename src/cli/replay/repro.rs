@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::nodes;
+use crate::base::files::read_regular;
 use crate::cli::exit::{Failure, at};
 use crate::cli::rerun::{Model, RAN_WITH_FILE, Runtime, Target, tensors};
 use crate::compare::{Policy, TensorVerdict, Tolerance, Verdict};
@@ -21,6 +22,8 @@ use crate::tensor::{DType, TensorBuf, TensorView};
 
 /// First line of the README of a folder that we may write over.
 const MARK: &str = "<!-- rust_ort/repro/1 -->";
+/// A longer one is none of ours.
+const README_BYTES: u64 = 1 << 20;
 const MODEL: &str = "model.onnx";
 const README: &str = "README.md";
 const SCRIPT: &str = "run.py";
@@ -113,13 +116,14 @@ impl<'a> Repro<'a> {
             [one] if one != "all" => Some(one.as_str()),
             _ => return Err("--repro takes one node: --nodes NAME".into()),
         };
-        check_folder(folder)?;
+        Self::claim(folder)?;
         Ok(Self { folder, target, node, through: &[] })
     }
 
-    /// Errors: the folder holds something else.
-    pub(crate) fn check_folder(folder: &Path) -> Result<(), Failure> {
-        check_folder(folder)
+    /// Makes the folder where it is not there: a confined process can make none. Errors: it holds something else.
+    pub(crate) fn claim(folder: &Path) -> Result<(), Failure> {
+        check_folder(folder)?;
+        fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()).into())
     }
 
     /// Of one value, with what else is computed on the way to it. Errors: the folder holds something else.
@@ -307,9 +311,9 @@ impl<'a> Repro<'a> {
         let data = folder.join(DATA_SET);
         let io = |path: &Path| {
             let path = path.display().to_string();
-            move |error: std::io::Error| format!("{path}: {error}")
+            move |error: io::Error| format!("{path}: {error}")
         };
-        fs::create_dir_all(&data).map_err(io(&data))?;
+        real_folder(&data).map_err(io(&data))?;
         // First: what is half written is not held against what was there.
         reader::unlist_folder(folder).map_err(at(folder))?;
         clear(&data)?;
@@ -442,11 +446,21 @@ fn check_folder(folder: &Path) -> Result<(), Failure> {
         Err(error) => return Err(format!("{}: {error}", folder.display()).into()),
         Ok(entries) => entries,
     };
-    let is_ours = fs::read_to_string(folder.join(README)).is_ok_and(|text| text.starts_with(MARK));
+    let readme = read_regular(&folder.join(README), README_BYTES);
+    let is_ours = readme.is_ok_and(|text| text.starts_with(MARK.as_bytes()));
     if is_ours || entries.next().is_none() {
         return Ok(());
     }
     Err(format!("{}: not empty, and no reproduction of ours: it stays; name another folder", folder.display()).into())
+}
+
+/// Makes a folder, or takes the one that is there. Errors: the file system's; a link is there, which may lead anywhere.
+fn real_folder(folder: &Path) -> io::Result<()> {
+    match fs::create_dir(folder) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
+        _ if folder.symlink_metadata()?.is_dir() => Ok(()),
+        _ => Err(io::Error::other("a link or a file is in its place: nothing is written there; name another folder")),
+    }
 }
 
 /// Removes what an earlier reproduction left in its data set.

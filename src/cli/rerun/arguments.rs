@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use super::rules;
 use crate::cli::data_sets;
+use crate::cli::walls_argument::WallsArgument;
 use crate::protocol::message::{Optimization, RuntimeRule};
 
 #[derive(Debug, clap::Args)]
@@ -41,6 +42,8 @@ pub(crate) struct Arguments {
     /// Threads of the runtime's pool; 0: one a core [default: as when it ran]
     #[arg(long)]
     pub(crate) threads: Option<u32>,
+    #[command(flatten)]
+    pub(crate) walls: WallsArgument,
 }
 
 /// A runtime, by the name that it has in the JSON.

@@ -6,6 +6,7 @@ mod rules;
 mod runtime;
 mod target;
 mod trust;
+mod walls;
 
 pub(super) use arguments::{Arguments, Which};
 pub(super) use idle::refuse_idle;

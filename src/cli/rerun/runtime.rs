@@ -9,7 +9,9 @@ use prost::Message as _;
 use super::arguments::{Arguments, Which};
 use super::rules::text_of;
 use super::target::{Target, of_libtorch, tell_of_copies, tell_of_options, tell_of_other_gpus};
+use super::walls;
 use crate::base::ids::GraphId;
+use crate::cli::apart;
 use crate::cli::exit::Failure;
 use crate::cli::library;
 use crate::onnx::Descriptions;
@@ -40,14 +42,17 @@ pub(crate) struct Ran {
 
 impl Runtime {
     /// For what is to run. Errors: no library is known, or it does not load; this program has no libtorch, and it or a
-    /// rule of a target asks for that.
-    pub(crate) fn load(args: &Arguments, targets: &[Target]) -> Result<Self, Failure> {
+    /// rule of a target asks for that. From then on the process is confined: it writes into `written` alone, folders that
+    /// are there.
+    pub(crate) fn load(args: &Arguments, targets: &[Target], written: &[&Path]) -> Result<Self, Failure> {
         let target = targets.first().ok_or("nothing to run")?;
         let threads = args.threads.or_else(|| target.threads()).unwrap_or_default();
         let (runtime, library) = match args.runtime {
-            Which::Ort => onnxruntime(args, targets, threads)?,
-            Which::Torch => libtorch(threads, false)?,
-            Which::TorchF64 => libtorch(threads, true)?,
+            Which::Ort => onnxruntime(args, targets, threads, written)?,
+            Which::Torch | Which::TorchF64 => {
+                walls::around(args, targets, None, written)?;
+                libtorch(threads, args.runtime == Which::TorchF64)?
+            }
         };
         let runtime = match of_libtorch(targets) {
             None => runtime,
@@ -79,6 +84,7 @@ impl Runtime {
 
     /// Without its rules.
     fn spec(&self, target: &Target) -> Result<SessionSpec, Failure> {
+        apart::running(&format!("ran {}", target.title()));
         // They are ONNX Runtime's; without them libtorch runs the same model.
         let config = if self.which == Which::Ort { target.config.clone() } else { BTreeMap::new() };
         let libraries = target.libraries.iter().map(|path| custom_op_library(path)).collect::<Result<_, _>>()?;
@@ -147,12 +153,14 @@ impl Runtime {
 
 type Loaded = (Box<dyn runtime::Runtime>, PathBuf);
 
-fn onnxruntime(args: &Arguments, targets: &[Target], threads: u32) -> Result<Loaded, Failure> {
+fn onnxruntime(args: &Arguments, targets: &[Target], threads: u32, written: &[&Path]) -> Result<Loaded, Failure> {
     let library = match args.onnxruntime.clone().or_else(library::of_environment) {
         Some(named) => named,
         None => library_for(targets[0].run["onnxruntime_library"].as_str().map(Path::new))?,
     };
     let library = std::path::absolute(library)?;
+    walls::around(args, targets, Some(&library), written)?;
+    apart::running(&format!("loaded {}", library.display()));
     let runtime = OrtRuntime::load(&library, ThreadPool { threads, allow_spinning: false })?;
     let is_missing = |(_, name): &(&Target, &String)| args.provider.is_empty() && !runtime.providers().contains(name);
     let ran_with = targets.iter().flat_map(|target| target.providers.iter().map(move |(name, _)| (target, name)));

@@ -72,12 +72,12 @@ pub(crate) fn find(args: &Arguments) -> Result<Vec<Target>, Failure> {
 
 /// Those that are whole, and how many are not, which are told.
 pub(crate) fn whole(targets: &[Target]) -> (Vec<&Target>, usize) {
-    let is_whole = |target: &&Target| match &target.step.state {
-        Completeness::Incomplete(why) => {
+    let is_whole = |target: &&Target| match target.missing() {
+        Some(why) => {
             warn(format_args!("{}: left out: {why}", target.step.path.display()));
             false
         }
-        _ => true,
+        None => true,
     };
     let whole: Vec<&Target> = targets.iter().filter(is_whole).collect();
     let left_out = targets.len() - whole.len();
@@ -105,6 +105,9 @@ fn wanted(args: &Arguments, steps: Vec<StepEntry>) -> Result<Vec<Target>, Failur
         }
     }
 }
+
+/// What tells of a graph or a run.
+const TOLD_FILES: [&str; 3] = ["files.json", "parts.json", "run.json"];
 
 const PROVENANCE_FILE: &str = "provenance.json";
 
@@ -283,6 +286,29 @@ impl Target {
             libraries,
             rules,
         })
+    }
+
+    /// What a text calls it.
+    pub(crate) fn title(&self) -> String {
+        let (name, graph) = (self.part.file_name().unwrap_or_default(), self.part.parent().unwrap_or(Path::new("/")));
+        format!("{} of {}, step {}", name.display(), graph.display(), self.step.step)
+    }
+
+    /// Why its data set is not whole; None: it is.
+    pub(crate) fn missing(&self) -> Option<&str> {
+        match &self.step.state {
+            Completeness::Incomplete(why) => Some(why),
+            Completeness::Complete | Completeness::Damaged(_) => None,
+        }
+    }
+
+    /// What is read of it when it runs: its folders, and what tells of the graph and the run that they are in.
+    pub(super) fn reads(&self) -> Vec<PathBuf> {
+        let above = self.home.ancestors().skip(1).take(2);
+        let told = above.flat_map(|folder| TOLD_FILES.map(|name| folder.join(name)));
+        // A link may lead anywhere.
+        let told = told.filter(|path| path.symlink_metadata().is_ok_and(|facts| facts.is_file()));
+        [self.part.clone(), self.home.clone()].into_iter().chain(told).collect()
     }
 
     /// The model to run: the one of the data set's precision where there is one, else, and where rules divide it, the

@@ -15,6 +15,7 @@ use crate::base::ids::{ClientId, ExecutorId};
 use crate::base::limits;
 use crate::base::process::{describe, own_command, resident_bytes};
 use crate::base::sync::lock;
+use crate::confine::Confined;
 use crate::daemon::executors::link::{Link, NoAnswer, Patience};
 use crate::daemon::libraries::KnownLibraries;
 use crate::daemon::logs;
@@ -44,6 +45,8 @@ pub struct Launch {
     pub log_folder: PathBuf,
     /// Folder of the code that they compile for devices.
     pub code_folder: PathBuf,
+    /// Whether walls are put around them.
+    pub confine: bool,
     /// Where the libraries that they load are remembered.
     pub libraries: Arc<KnownLibraries>,
 }
@@ -102,6 +105,8 @@ pub struct Executor {
     pub log: PathBuf,
     /// Such as "1.31.1".
     pub onnxruntime_version: String,
+    /// What holds it.
+    pub confined: Confined,
     /// What it counts.
     pub counters: CounterPage,
     /// Requests to it.
@@ -163,6 +168,7 @@ impl Executor {
             terms,
             log,
             onnxruntime_version: String::new(),
+            confined: Confined::not("it is not known yet"),
             counters,
             link: Link::new(sender),
             lease: Mutex::new(lease),
@@ -173,7 +179,7 @@ impl Executor {
         match greet(launch, &executor, &mut receiver, || {
             format!("executor {}{}", end(&mut child), last_lines(&executor.log))
         }) {
-            Ok(version) => executor.onnxruntime_version = version,
+            Ok((version, confined)) => (executor.onnxruntime_version, executor.confined) = (version, confined),
             Err(mut error) => {
                 end(&mut child);
                 error.log = executor.log.display().to_string();
@@ -415,7 +421,7 @@ fn greet(
     executor: &Executor,
     receiver: &mut socket::LinkReceiver<LinkReply>,
     ended: impl FnOnce() -> String,
-) -> Result<String, WireError> {
+) -> Result<(String, Confined), WireError> {
     let LeaseSpec { onnxruntime_library, threads, allow_spinning, niceness, libtorch, .. } =
         executor.terms.spec.clone();
     let library = onnxruntime_library.display().to_string();
@@ -438,13 +444,14 @@ fn greet(
         niceness,
         libtorch: libtorch.is_some(),
         code: launch.code_folder.clone(),
+        confine: launch.confine,
     });
     if !executor.link.tell(&hello, Some(executor.counters.fd()), Instant::now() + limits::EXECUTOR_START) {
         return Err(missing("the executor ended before it was asked to load it".to_owned()));
     }
     match receiver.recv() {
         Ok(Some(received)) => match received.body {
-            LinkReply::Ready { onnxruntime_version } => Ok(onnxruntime_version),
+            LinkReply::Ready { onnxruntime_version, confined } => Ok((onnxruntime_version, confined)),
             LinkReply::Failed(error) => Err(error),
             other => Err(missing(format!("the executor answered {other:?}"))),
         },

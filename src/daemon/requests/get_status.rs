@@ -105,6 +105,7 @@ fn of_executor(executor: &Executor) -> ExecutorStatus {
             InUse::Bytes(bytes) => Some(bytes),
             InUse::Unknown => None,
         },
+        confined: Some(executor.confined.clone()),
         log: executor.log.display().to_string(),
     }
 }

@@ -208,6 +208,15 @@ pub(super) fn options(loaded: &Loaded, spec: &SessionSpec) -> Result<SessionBuil
         builder = own.with_intra_threads(threads).map_err(|error| bad(THREADS, error.to_string()))?;
     }
     if let Some(path) = spec.config.get(PROFILE) {
+        // ONNX Runtime says nothing of a profile that it cannot write.
+        tempfile::NamedTempFile::new_in(folder_of(path)).map_err(|error| {
+            bad(
+                PROFILE,
+                format!(
+                    "{path}: {error}; a confined executor writes no file: start the daemon with RUST_ORT_CONFINE=off"
+                ),
+            )
+        })?;
         builder = builder.with_profiling(path).map_err(|error| bad(PROFILE, error.to_string()))?;
     }
     for (key, value) in config(loaded, spec)? {
@@ -236,6 +245,12 @@ pub(super) fn options(loaded: &Loaded, spec: &SessionSpec) -> Result<SessionBuil
         builder = set.map_err(|error| bad("session", error.to_string()))?;
     }
     loaded.libraries.register(builder, &spec.custom_op_libraries)
+}
+
+/// The folder that a file of this path is in.
+fn folder_of(path: &str) -> &Path {
+    let folder = Path::new(path).parent().unwrap_or(Path::new("/"));
+    if folder.as_os_str().is_empty() { Path::new(".") } else { folder }
 }
 
 /// Threads of a pool of the session's own; None: the shared one. Errors: BadOption.

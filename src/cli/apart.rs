@@ -1,0 +1,94 @@
+//! Commands that run models of others do it in a process of their own: one that the runtime kills says nothing, and this one
+//! says it for it. The child is the same command line; its standard input is a page on which it writes what it runs.
+
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::FileExt as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{ExitStatus, Stdio};
+use std::sync::OnceLock;
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::process::{Signal, set_parent_process_death_signal};
+
+use super::exit::{Exit, Failure, Outcome};
+use crate::base::process::{describe, own_command};
+
+/// The hidden subcommand of the child, which the command itself follows.
+pub(super) const NAME: &str = "apart";
+
+/// What is written on longer is cut: paths are.
+const PAGE_BYTES: usize = 16 << 10;
+
+/// The child's page.
+static PAGE: OnceLock<File> = OnceLock::new();
+
+/// Runs this process's command line in a child; what that prints is seen as it is. Errors: it was killed, with what it ran.
+pub(super) fn run() -> Outcome {
+    let page = File::from(memfd_create("rust-ort-running", MemfdFlags::CLOEXEC)?);
+    let mut command = own_command();
+    command.arg(NAME).args(std::env::args_os().skip(1)).stdin(Stdio::from(page.try_clone()?));
+    let status = command.status()?;
+    match status.code().and_then(Exit::of_code) {
+        Some(exit) => Ok(exit),
+        None => Err(died(status, &read(page).unwrap_or_default())),
+    }
+}
+
+/// In the child: what [`running`] says reaches its parent, and it ends with it.
+pub(super) fn begin() -> Result<(), Failure> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    let page = File::from(io::stdin().as_fd().try_clone_to_owned()?);
+    // Another one than the parent's memory is somebody's own input.
+    if !page.metadata()?.is_file() {
+        return Err(format!("{NAME}: replay, blame, keep and prove start this themselves").into());
+    }
+    PAGE.get_or_init(|| page);
+    Ok(())
+}
+
+/// What the runtime is about to do, after "while it": told should it be the last.
+pub(super) fn running(what: &str) {
+    let Some(page) = PAGE.get() else { return };
+    let text = &what.as_bytes()[..what.len().min(PAGE_BYTES)];
+    // A death without a word of where is told all the same.
+    let _ = page.set_len(0).and_then(|()| page.write_all_at(text, 0));
+}
+
+fn read(mut page: File) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    page.rewind()?;
+    page.take(PAGE_BYTES as u64).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn died(status: ExitStatus, running: &str) -> Failure {
+    let (when, how) = (if running.is_empty() { "" } else { " while it " }, describe(status));
+    if status.signal().is_none() {
+        return format!("the process that runs models {how}{when}{running}; report this, with what it said").into();
+    }
+    format!(
+        "ONNX Runtime died{when}{running}: {how}; model and inputs are in the dump as they were. Another --optimization or \
+         --onnxruntime shows whether an optimizer or a version is the reason, replay with --repro FOLDER writes what shows it \
+         without rust_ort"
+    )
+    .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_death_is_told_with_what_ran() {
+        let told = died(ExitStatus::from_raw(11), "ran part_0 of x, step 3").to_string();
+        assert!(
+            told.starts_with("ONNX Runtime died while it ran part_0 of x, step 3: killed by signal 11; "),
+            "{told}"
+        );
+        assert!(died(ExitStatus::from_raw(6), "").to_string().starts_with("ONNX Runtime died: killed by signal 6; "));
+        let told = died(ExitStatus::from_raw(101 << 8), "").to_string();
+        assert!(told.starts_with("the process that runs models exited with code 101; "), "a panic is ours: {told}");
+    }
+}

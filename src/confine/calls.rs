@@ -1,0 +1,262 @@
+//! System calls: seccomp. What is refused is listed, not what is taken: the runtime, libraries of custom operators and the C
+//! library make others with each version, and one that is refused by mistake would be a wrong answer.
+
+use std::collections::BTreeMap;
+
+use libc::{c_int, c_long};
+use seccompiler::{
+    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch, apply_filter,
+};
+
+type Rules = BTreeMap<c_long, Vec<SeccompRule>>;
+
+/// The network, and what makes system calls in the place of the process. Sockets that it was given stay usable.
+const NETWORK: &[c_long] = &[
+    libc::SYS_socket,
+    libc::SYS_connect,
+    libc::SYS_bind,
+    libc::SYS_listen,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+];
+
+/// Other programs and processes: starting them, reading and writing their memory, taking their descriptors, memory and
+/// queues that they share by a number.
+const PROCESSES: &[c_long] = &[
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_process_madvise,
+    libc::SYS_kcmp,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_pidfd_send_signal,
+    libc::SYS_tkill,
+    libc::SYS_shmget,
+    libc::SYS_shmat,
+    libc::SYS_shmctl,
+    libc::SYS_msgget,
+    libc::SYS_msgsnd,
+    libc::SYS_msgrcv,
+    libc::SYS_msgctl,
+    libc::SYS_semget,
+    libc::SYS_semop,
+    libc::SYS_semtimedop,
+    libc::SYS_semctl,
+    libc::SYS_mq_open,
+    libc::SYS_mq_unlink,
+];
+
+/// Those whose first argument is a process. A process's own number is let through: `abort` sends itself a signal.
+const TO_A_PROCESS: &[c_long] =
+    &[libc::SYS_kill, libc::SYS_tgkill, libc::SYS_rt_sigqueueinfo, libc::SYS_rt_tgsigqueueinfo];
+
+/// What changes files by their paths and is not Landlock's. libc has no name for the last three, whose numbers all machines
+/// share: setxattrat, removexattrat, file_setattr.
+const FILES: &[c_long] = &[
+    libc::SYS_truncate,
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    libc::SYS_fchmodat2,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    libc::SYS_utimensat,
+    libc::SYS_setxattr,
+    libc::SYS_lsetxattr,
+    libc::SYS_fsetxattr,
+    libc::SYS_removexattr,
+    libc::SYS_lremovexattr,
+    libc::SYS_fremovexattr,
+    libc::SYS_name_to_handle_at,
+    libc::SYS_open_by_handle_at,
+    463,
+    466,
+    469,
+];
+
+/// The machine, and doors into the kernel that no computation needs: for those whose user is root.
+const MACHINE: &[c_long] = &[
+    libc::SYS_acct,
+    libc::SYS_add_key,
+    libc::SYS_adjtimex,
+    libc::SYS_bpf,
+    libc::SYS_chroot,
+    libc::SYS_clock_adjtime,
+    libc::SYS_clock_settime,
+    libc::SYS_delete_module,
+    libc::SYS_finit_module,
+    libc::SYS_fsconfig,
+    libc::SYS_fsmount,
+    libc::SYS_fsopen,
+    libc::SYS_fspick,
+    libc::SYS_init_module,
+    libc::SYS_kexec_load,
+    libc::SYS_keyctl,
+    libc::SYS_mount,
+    libc::SYS_mount_setattr,
+    libc::SYS_move_mount,
+    libc::SYS_open_tree,
+    libc::SYS_perf_event_open,
+    libc::SYS_pivot_root,
+    libc::SYS_quotactl,
+    libc::SYS_reboot,
+    libc::SYS_request_key,
+    libc::SYS_setdomainname,
+    libc::SYS_sethostname,
+    libc::SYS_setns,
+    libc::SYS_settimeofday,
+    libc::SYS_swapoff,
+    libc::SYS_swapon,
+    libc::SYS_syslog,
+    libc::SYS_umount2,
+    libc::SYS_unshare,
+    libc::SYS_userfaultfd,
+];
+
+/// Those that only this machine has.
+#[cfg(target_arch = "x86_64")]
+const OLD: &[c_long] = &[
+    libc::SYS_fork,
+    libc::SYS_vfork,
+    libc::SYS_chmod,
+    libc::SYS_chown,
+    libc::SYS_lchown,
+    libc::SYS_utime,
+    libc::SYS_utimes,
+    libc::SYS_futimesat,
+    libc::SYS_iopl,
+    libc::SYS_ioperm,
+    libc::SYS_modify_ldt,
+    libc::SYS_kexec_file_load,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const OLD: &[c_long] = &[];
+
+/// x86-64 knows calls by a second set of numbers, with this bit.
+const X32: c_long = 0x4000_0000;
+/// Numbers of that set alone: rt_sigqueueinfo, rt_tgsigqueueinfo, ioctl, execve, ptrace, process_vm_readv and
+/// process_vm_writev, mq_notify, kexec_load, execveat.
+const OF_X32: &[c_long] = &[514, 520, 521, 524, 527, 528, 536, 539, 540, 545];
+
+/// Types into the terminal as its user would.
+const TERMINAL_INPUT: [u64; 2] = [0x5412, 0x541c]; // TIOCSTI, TIOCLINUX
+
+/// Refuses what is listed, with EPERM, to the calling thread and those that it starts. Errors: why it did not.
+pub(super) fn refuse() -> Result<(), String> {
+    let compiled = || -> Result<[BpfProgram; 2], BackendError> {
+        // The C library then makes threads by `clone`, whose flags a filter sees.
+        let absent = Rules::from([(libc::SYS_clone3, Vec::new())]);
+        Ok([compiled(absent, libc::ENOSYS)?, compiled(rules()?, libc::EPERM)?])
+    };
+    let programs = compiled().map_err(|error| error.to_string())?;
+    let applied = programs.iter().try_for_each(|program| apply_filter(program));
+    applied.map_err(|error| format!("the kernel takes no seccomp filter: {error}"))
+}
+
+fn compiled(mut rules: Rules, errno: c_int) -> Result<BpfProgram, BackendError> {
+    let machine: TargetArch = std::env::consts::ARCH.try_into()?;
+    if machine == TargetArch::x86_64 {
+        let same: Rules = rules.iter().map(|(call, rules)| (call | X32, rules.clone())).collect();
+        rules.extend(same);
+        rules.extend(OF_X32.iter().map(|call| (call | X32, Vec::new())));
+    }
+    let refused = SeccompAction::Errno(errno as u32);
+    SeccompFilter::new(rules, SeccompAction::Allow, refused, machine)?.try_into()
+}
+
+fn rules() -> Result<Rules, BackendError> {
+    let lists = [NETWORK, PROCESSES, FILES, MACHINE, OLD];
+    let mut rules: Rules = lists.into_iter().flatten().map(|&call| (call, Vec::new())).collect();
+    let is = |argument, op, value| SeccompCondition::new(argument, SeccompCmpArgLen::Dword, op, value);
+    let other = |process: u64| SeccompRule::new(vec![is(0, SeccompCmpOp::Ne, process)?]);
+    for &call in TO_A_PROCESS {
+        rules.insert(call, vec![other(std::process::id().into())?]);
+    }
+    // 0 is the process itself.
+    rules.insert(libc::SYS_prlimit64, vec![other(0)?]);
+    let no_thread = SeccompCmpOp::MaskedEq(libc::CLONE_THREAD as u64);
+    rules.insert(libc::SYS_clone, vec![SeccompRule::new(vec![is(0, no_thread, 0)?])?]);
+    let typing = TERMINAL_INPUT.map(|request| SeccompRule::new(vec![is(1, SeccompCmpOp::Eq, request)?]));
+    rules.insert(libc::SYS_ioctl, typing.into_iter().collect::<Result<_, _>>()?);
+    Ok(rules)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::unix::net::{UnixListener, UnixStream};
+    use std::process::Command;
+
+    use super::*;
+
+    /// What a confined thread gets of each.
+    fn confined<T: Send>(does: impl FnOnce() -> T + Send) -> T {
+        std::thread::scope(|scope| {
+            scope
+                .spawn(|| {
+                    refuse().unwrap();
+                    does()
+                })
+                .join()
+                .unwrap()
+        })
+    }
+
+    fn errno<T>(outcome: io::Result<T>) -> Option<i32> {
+        outcome.err().and_then(|error| error.raw_os_error())
+    }
+
+    #[test]
+    fn no_socket_is_made_and_those_that_are_open_serve() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let _listener = UnixListener::bind(&path).unwrap();
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let got = confined(|| {
+            io::Write::write_all(&mut &theirs, b"still").unwrap();
+            let tcp = [errno(TcpStream::connect("127.0.0.1:1")), errno(TcpListener::bind("127.0.0.1:0"))];
+            (tcp, errno(UnixStream::connect(&path)))
+        });
+        assert_eq!(got, ([Some(libc::EPERM); 2], Some(libc::EPERM)));
+        let mut heard = [0; 5];
+        io::Read::read_exact(&mut &ours, &mut heard).unwrap();
+        assert_eq!(&heard, b"still");
+    }
+
+    #[test]
+    fn no_program_starts_and_threads_do() {
+        let (program, thread) = confined(|| {
+            let program = Command::new("/bin/true").status();
+            (errno(program), std::thread::spawn(|| Command::new("/bin/true").status().is_err()).join().unwrap())
+        });
+        assert_eq!((program, thread), (Some(libc::EPERM), true));
+        assert!(Command::new("/bin/true").status().unwrap().success(), "other threads are as free as before");
+    }
+
+    #[test]
+    fn files_keep_their_facts_and_other_processes_get_no_signal() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, "whole").unwrap();
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = rustix::process::Pid::from_child(&child);
+        let own = rustix::process::getpid();
+        let got = confined(|| {
+            use rustix::fs::{Mode, chmod};
+            use rustix::process::{Signal, kill_process, test_kill_process};
+            let mode = chmod(&path, Mode::empty()).map_err(|error| error.raw_os_error());
+            let kill = kill_process(pid, Signal::KILL).map_err(|error| error.raw_os_error());
+            (mode, kill, test_kill_process(own))
+        });
+        assert_eq!(got, (Err(libc::EPERM), Err(libc::EPERM), Ok(())));
+        assert_eq!(std::fs::read(&path).unwrap(), b"whole");
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}

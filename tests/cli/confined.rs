@@ -1,0 +1,105 @@
+//! What a dump's models may do to whoever runs them again: an operator of the test's tries it.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use rust_ort::base::ids::StepId;
+use rust_ort::tensor::TensorBuf;
+use serde_json::json;
+
+use crate::common::{attempts, custom_ops, library};
+use crate::dumping::{self, Said, piped, program};
+
+const PART: &str = "run/0_0-forward/part_0";
+
+/// A part that tries these, and what it got when it was dumped, in step 0.
+fn dump(folder: &Path, tried: &[f32], got: &[f32]) {
+    let tensor = |values: &[f32]| TensorBuf::from_f32([values.len() as i64], values).unwrap();
+    let (x, y) = (tensor(tried), tensor(got));
+    let (run, graph) = dumping::one_graph(folder, &json!({ "onnxruntime_library": library() }).to_string());
+    run.part(&graph, 0, &attempts(tried.len()), &json!({ "values": {} }).to_string()).unwrap();
+    let set = run.begin_step(&graph, 0, StepId(0), &[("x".into(), x.shared())]).unwrap();
+    run.references(&set, &[("y".into(), y.shared())]);
+    run.actuals(&set, &[("y".into(), y.shared())]);
+    run.finish(&set);
+    assert!(run.flush().lost.is_empty());
+}
+
+fn run(folder: &Path, command: &str, more: &[&str]) -> Said {
+    let (onnxruntime, custom) = (library(), custom_ops().path);
+    let libraries = ["--onnxruntime", onnxruntime.to_str().unwrap(), "--custom-op-library", custom.to_str().unwrap()];
+    piped(folder, &[&[command, PART], &libraries[..], more].concat())
+}
+
+#[test]
+fn a_model_of_a_dump_reaches_no_file_network_or_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let tried = [1., 2., 3., 4., 5., 6., 7., 8., 9., 10.];
+    dump(folder.path(), &tried, &[13., 13., 1., 1., 1., 1., 1., 1., 0., 0.]);
+    let said = run(folder.path(), "replay", &[]);
+    assert!(said.code == 0 && said.out.contains("same bits"), "{}{}", said.out, said.err);
+    assert!(!said.err.contains("confined"), "{}", said.err);
+    let said = run(folder.path(), "replay", &["--repro", "out"]);
+    assert!(said.code == 0 && folder.path().join("out/run.py").is_file(), "{}{}", said.out, said.err);
+    let said = run(folder.path(), "blame", &[]);
+    assert!(said.code == 0 && !said.err.contains("not kept"), "{}{}", said.out, said.err);
+    assert!(folder.path().join(PART).join("blame_0.json").is_file());
+}
+
+#[test]
+fn without_confinement_it_has_the_rights_of_its_user() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path(), &[1., 2., 3., 5.], &[0.; 4]);
+    let said = run(folder.path(), "replay", &["--no-confine"]);
+    assert!(said.code == 0 && said.out.contains("same bits"), "{}{}", said.out, said.err);
+    let (onnxruntime, custom) = (library(), custom_ops().path);
+    let mut by_variable = program(folder.path(), &["replay", PART, "--onnxruntime", onnxruntime.to_str().unwrap()]);
+    by_variable.arg("--custom-op-library").arg(custom);
+    let said = Said::from(by_variable.env("RUST_ORT_CONFINE", "off").output().unwrap());
+    assert!(said.code == 0, "{}{}", said.out, said.err);
+    let said = Said::from(by_variable.env("RUST_ORT_CONFINE", "no").output().unwrap());
+    assert!(said.code == 2 && said.err.contains("expected on or off, got \"no\""), "{}{}", said.out, said.err);
+}
+
+#[test]
+fn a_runtime_that_dies_is_told_with_what_it_ran() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path(), &[99.], &[0.]);
+    for command in ["replay", "blame"] {
+        let said = run(folder.path(), command, &[]);
+        let graph = folder.path().join("run/0_0-forward").canonicalize().unwrap();
+        let told =
+            format!("ONNX Runtime died while it ran part_0 of {}, step 0: killed by signal 11; ", graph.display());
+        assert!(said.code == 2 && said.err.contains(&told), "{command}: {} {}{}", said.code, said.out, said.err);
+        assert!(said.err.contains("--optimization") && said.err.contains("--repro"), "{}", said.err);
+    }
+}
+
+#[test]
+fn a_reproduction_is_not_written_through_a_link() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path(), &[9.], &[0.]);
+    let (planted, victim) = (folder.path().join("planted"), folder.path().join("victim"));
+    assert_eq!(run(folder.path(), "replay", &["--repro", "planted"]).code, 0);
+    fs::create_dir(&victim).unwrap();
+    fs::write(victim.join("input_0.pb"), "mine").unwrap();
+    fs::remove_dir_all(planted.join("test_data_set_0")).unwrap();
+    symlink(&victim, planted.join("test_data_set_0")).unwrap();
+    let said = run(folder.path(), "replay", &["--repro", "planted"]);
+    assert!(said.code == 2 && said.err.contains("a link or a file is in its place"), "{}{}", said.out, said.err);
+    assert_eq!(fs::read(victim.join("input_0.pb")).unwrap(), b"mine");
+    assert_eq!(fs::read_dir(&victim).unwrap().count(), 1);
+}
+
+#[test]
+fn a_data_set_that_is_not_whole_is_told_and_is_no_pass() {
+    let folder = tempfile::tempdir().unwrap();
+    dump(folder.path(), &[9.], &[0.]);
+    fs::remove_file(folder.path().join(PART).join("test_data_set_0/manifest.json")).unwrap();
+    let said = run(folder.path(), "replay", &[]);
+    assert!(said.code == 3 && said.out.contains("not whole: "), "{} {}{}", said.code, said.out, said.err);
+    let value = run(folder.path(), "replay", &["--json"]).out;
+    let value: serde_json::Value = serde_json::from_str(&value).unwrap();
+    assert!(value["data_sets"][0]["missing"].is_string(), "{value}");
+}
